@@ -3,6 +3,7 @@
 use mkernel_fabric::emulated::{Clock, EmulatedTransport, Faults, HostCopyEngine, NicModel, Wire};
 use mkernel_fabric::testing::{
     Buffer, EmulatedSubject, Traffic, TrafficRun, peer_connect_infos, peer_id, pipes,
+    share_endpoint_region,
 };
 use mkernel_fabric::{
     CommandProducer, Endpoint, EndpointBuilder, EndpointConfig, Event, FabricError, HostArrivals,
@@ -31,6 +32,12 @@ impl Transport for Stamped {
     }
     fn register(&mut self, memory: MemoryRange) -> Result<RegionId, FabricError> {
         self.nic.register(memory)
+    }
+    fn region_info(&self, region: RegionId) -> Vec<u8> {
+        self.nic.region_info(region)
+    }
+    fn add_peer_region(&mut self, peer: PeerId, region_info: &[u8]) -> Result<u64, String> {
+        self.nic.add_peer_region(peer, region_info)
     }
     fn connect_info(&mut self, peer: PeerId) -> Result<Vec<u8>, FabricError> {
         self.nic.connect_info(peer)
@@ -92,14 +99,10 @@ fn group(nic: &NicModel, wires: Vec<Vec<Box<dyn Wire>>>) -> Vec<End> {
         let config = EndpointConfig {
             channels: 1,
             deadline: Duration::from_secs(10),
-            put_bytes: 0,
             first_count: 0,
         };
-        let region = Buffer::new(region_bytes).memory();
-        builders.push((
-            EndpointBuilder::new(stamped, vec![region], config).expect("valid"),
-            stamp,
-        ));
+        let builder = EndpointBuilder::new(stamped, config);
+        builders.push((builder.expect("valid"), stamp));
     }
     let infos: Vec<_> = (0..count)
         .map(|of| {
@@ -127,7 +130,11 @@ fn group(nic: &NicModel, wires: Vec<Vec<Box<dyn Wire>>>) -> Vec<End> {
                 posted_ns,
             }
         });
-    ends.collect()
+    let mut ends: Vec<End> = ends.collect();
+    let regions = (0..count).map(|_| Buffer::new(region_bytes).memory());
+    let mut endpoints: Vec<&mut Endpoint> = ends.iter_mut().map(|end| &mut end.endpoint).collect();
+    share_endpoint_region(&mut endpoints, regions).expect("regions");
+    ends
 }
 
 fn put(bytes: u32, offset: u64) -> Command {

@@ -1,8 +1,8 @@
 //! Brings an operator into the state that it has after many calls, for tests of counters that wrap around.
 
+use crate::driver;
 use crate::error::Error;
 use crate::operator::Operator;
-use cudarc::driver::{DriverError, result};
 use mkernel_spec::abi::State;
 use std::mem::{offset_of, size_of};
 
@@ -33,7 +33,6 @@ impl Operator {
         };
         for region in &self.plan().workspace.regions {
             let at = self.workspace() + region.offset_bytes;
-            let mut bytes = vec![0; region.bytes as usize];
             let words: Vec<usize> = match region.name {
                 "state" => (offset_of!(State, epoch)..offset_of!(State, abort))
                     .chain(offset_of!(State, sent)..size_of::<State>())
@@ -47,17 +46,16 @@ impl Operator {
                     None => continue,
                 },
             };
-            let failed = |call| move |source: DriverError| Error::Cuda { call, source };
             // SAFETY: the region is part of the workspace, which lives as long as this operator. The caller guarantees
             // that nothing else accesses it.
             unsafe {
-                result::memcpy_dtoh_sync(&mut bytes, at).map_err(failed("cuMemcpyDtoH"))?;
-                words.into_iter().for_each(|word| scale(&mut bytes, word));
-                result::memcpy_htod_sync(at, &bytes).map_err(failed("cuMemcpyHtoD"))?;
+                driver::edit_memory(at, region.bytes as usize, |bytes| {
+                    words.into_iter().for_each(|word| scale(bytes, word));
+                })?;
             }
         }
         if let Some(fabric) = self.fabric() {
-            fabric.pretend_arrivals(times);
+            fabric.pretend(times)?;
         }
         Ok(())
     }

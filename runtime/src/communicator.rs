@@ -8,13 +8,15 @@ use crate::env::Timeouts;
 use crate::error::{Error, Finding};
 use crate::fabric::transport::Transport;
 use crate::fused::FusedKernel;
+use crate::heap::Heap;
 use crate::operator::Operator;
 use crate::prepare;
 use crate::shared::{Gpu, Shared};
 use crate::simulation::SimulatedJob;
+use crate::stats::Stats;
 use cudarc::driver::{CudaContext, CudaStream};
 use mkernel_spec::{Device, KernelConfig, Shape};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// One rank of a job: its GPU and its connections to the other ranks.
@@ -35,6 +37,8 @@ use std::time::{Duration, Instant};
 /// A forked child does not take part in the job: if it drops a communicator, nothing happens. Let children `exec` soon.
 /// As long as a child has its parent's connections, the other ranks do not detect that the parent has died.
 pub struct Communicator {
+    // The heap is dropped first: the other ranks may wait for this rank's endpoints to close.
+    heap: Mutex<Heap>,
     shared: Arc<Shared>,
     owner: Owner,
 }
@@ -48,6 +52,7 @@ impl Communicator {
         simulated: Option<Arc<SimulatedJob>>,
     ) -> Self {
         Self {
+            heap: Mutex::default(),
             shared: Arc::new(Shared::new(gpu, ranks, cluster, timeouts, simulated)),
             owner: Owner::this_process(),
         }
@@ -55,6 +60,11 @@ impl Communicator {
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared
+    }
+
+    fn heap(&self) -> MutexGuard<'_, Heap> {
+        // A panic while the heap changes ends the collective step on the other ranks too, so nobody uses it after that.
+        self.heap.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns this rank.
@@ -98,6 +108,7 @@ impl Communicator {
     /// their own time-out.
     pub fn set_timeout(&self, timeout: Duration) {
         self.shared.set_timeout(timeout);
+        self.heap().set_deadline(timeout);
     }
 
     /// Returns the time-out of collective steps on the host, such as [`prepare`](Self::prepare),
@@ -157,7 +168,7 @@ impl Communicator {
         config: &KernelConfig,
         shape: impl Into<Shape>,
     ) -> Result<Operator, Error> {
-        prepare::prepare(&self.shared, config, shape.into(), |_| ())
+        prepare::prepare(&self.shared, &mut self.heap(), config, shape.into(), |_| ())
     }
 
     /// Does the same as [`prepare`](Self::prepare) with a kernel whose CUDA text is changed by `edit`. This is for work
@@ -184,10 +195,16 @@ impl Communicator {
         shape: impl Into<Shape>,
         edit: impl FnOnce(&mut String),
     ) -> Result<Operator, Error> {
-        prepare::prepare(&self.shared, config, shape.into(), |source| {
-            source.text = source.with_headers();
-            edit(&mut source.text);
-        })
+        prepare::prepare(
+            &self.shared,
+            &mut self.heap(),
+            config,
+            shape.into(),
+            |source| {
+                source.text = source.with_headers();
+                edit(&mut source.text);
+            },
+        )
     }
 
     /// Does the same as [`prepare`](Self::prepare) for a type with `#[fused_kernel(...)]`.
@@ -199,6 +216,12 @@ impl Communicator {
         shape: impl Into<Shape>,
     ) -> Result<Operator, Error> {
         self.prepare(&K::config(), shape)
+    }
+
+    /// Returns what the communicator uses on this rank. It waits while another thread prepares an operator.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.heap().stats()
     }
 
     /// Returns when every rank has called this. It does not wait for the work of GPUs.
@@ -283,6 +306,9 @@ impl Drop for Communicator {
             // The threads, the locks and the CUDA context belong to the parent process, so nothing that waits for them
             // may be dropped.
             std::mem::forget(self.shared.clone());
+            // The lock may be held by a thread that does not exist here.
+            let heap = self.heap.get_mut().unwrap_or_else(PoisonError::into_inner);
+            std::mem::forget(std::mem::take(heap));
         }
     }
 }
@@ -296,3 +322,6 @@ impl std::fmt::Debug for Communicator {
         )
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -125,18 +125,18 @@ pub enum Error {
         /// The limit.
         limit: usize,
     },
-    /// The ranks prepare different kernels.
+    /// The ranks prepare different kernels, or put their workspaces at different places.
     #[error(
-        "{} preparing another kernel than rank 0 ({theirs} instead of {reference}). Pass the same configuration and shape \
-         on every rank",
+        "{} preparing something else than rank 0 ({theirs} instead of {reference}). Prepare the same operators in the same \
+         order on every rank, with the same configuration and shape",
         Are(ranks)
     )]
     Mismatch {
-        /// The ranks whose kernel differs from that of rank 0.
+        /// The ranks that differ from rank 0.
         ranks: Vec<u32>,
-        /// A description of rank 0's kernel.
+        /// A description of rank 0's kernel or place.
         reference: String,
-        /// A description of the first kernel that differs.
+        /// A description of the first one that differs.
         theirs: String,
     },
     /// A transport between nodes cannot be used.

@@ -124,7 +124,12 @@ impl Health {
     /// Marks the communicator as failed and ends the waits of all its kernels. Only the first cause is recorded.
     pub fn fail(&self, error: Error) {
         self.record(error);
-        self.live().iter().for_each(|operator| operator.abort(None));
+        self.abort_kernels(None);
+    }
+
+    /// Ends the waits of all kernels. If a rank is lost, their reports name it.
+    pub fn abort_kernels(&self, lost: Option<u32>) {
+        self.live().iter().for_each(|operator| operator.abort(lost));
     }
 
     /// Does the same as [`fail`](Self::fail) when the program aborts. This also ends the collective step that is
@@ -162,7 +167,7 @@ impl Health {
         // The failure of this rank's network is more specific: this rank may be the one that is lost.
         let network = live.iter().find_map(|operator| operator.network_failure());
         self.record(network.unwrap_or(Error::RankLost { rank }));
-        live.iter().for_each(|operator| operator.abort(Some(rank)));
+        self.abort_kernels(Some(rank));
         true
     }
 }

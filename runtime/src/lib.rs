@@ -90,6 +90,7 @@ mod error;
 mod fabric;
 mod fused;
 mod health;
+mod heap;
 mod kernel;
 mod launch;
 mod operator;
@@ -100,7 +101,9 @@ mod report;
 mod shared;
 mod simulation;
 mod startup;
+mod stats;
 mod symmetric;
+mod workspace;
 
 pub use bootstrap::MAX_CONTRIBUTION_BYTES;
 pub use communicator::Communicator;
@@ -118,6 +121,7 @@ pub use launch::call::{Addends, Call, Element, Readable, Writable};
 pub use launch::operands::RawOperand;
 pub use operator::Operator;
 pub use simulation::Simulation;
+pub use stats::{HeapStats, Stats};
 
 #[cfg(feature = "macros")]
 pub use mkernel_macros::fused_kernel;

@@ -6,7 +6,6 @@ mod parts;
 mod retired;
 #[cfg(all(test, feature = "simulator"))]
 mod tests;
-pub(crate) mod workspaces;
 
 use self::core::OperatorCore;
 use crate::copy_engine::{CopyJob, CopyThread};
@@ -20,12 +19,12 @@ use crate::order;
 use crate::report::Page;
 use crate::shared::Shared;
 use crate::symmetric::OwnMemory;
+use crate::workspace::Workspace;
 use cudarc::driver::{CudaContext, CudaStream, sys};
 use health::OperatorHealth;
 use mkernel_spec::KernelPlan;
 use parts::Parts;
 use std::sync::Arc;
-use workspaces::Workspaces;
 
 /// A kernel with its workspace, created by [`Communicator::prepare`](crate::Communicator::prepare).
 ///
@@ -56,7 +55,7 @@ impl Operator {
     pub(crate) fn new(
         plan: KernelPlan,
         loaded: Loaded,
-        memory: Workspaces,
+        workspace: Arc<Workspace>,
         shared: Arc<Shared>,
     ) -> Self {
         let Loaded {
@@ -65,21 +64,23 @@ impl Operator {
             copies,
             gate,
         } = loaded;
-        let job = match (plan.copies.clone(), &memory) {
-            (Some(copies), Workspaces::OneNode(workspace)) => {
-                let (rank, world) = (shared.rank, shared.world);
-                let job = CopyJob::new(copies, rank, world, page.clone(), workspace.clone());
-                Some(Arc::new(job))
-            }
-            _ => None,
-        };
+        let job = plan.copies.clone().map(|copies| {
+            let (rank, world) = (shared.rank, shared.world);
+            Arc::new(CopyJob::new(
+                copies,
+                rank,
+                world,
+                page.clone(),
+                workspace.addresses(),
+            ))
+        });
         if let (Some(thread), Some(job)) = (&copies, &job) {
             thread.add(job.clone());
         }
         let busy_guard = shared.simulated.as_ref().zip(job.clone());
         let busy_guard =
             busy_guard.map(|(simulated, job)| simulated.pause_clock_while(move || job.is_busy()));
-        let fabric = memory.fabric().cloned();
+        let fabric = workspace.fabric().cloned();
         let health = Arc::new(OperatorHealth { page, job, fabric });
         shared.register(health.clone());
         let parts = Parts {
@@ -87,7 +88,7 @@ impl Operator {
             plan,
             health,
             kernel,
-            memory,
+            workspace,
             copies,
             gate,
             number: shared.next_number(),
@@ -146,15 +147,7 @@ impl Operator {
 
     /// Returns the address of this rank's workspace.
     pub(crate) fn workspace(&self) -> u64 {
-        let Parts { memory, shared, .. } = self.parts();
-        match memory {
-            Workspaces::OneNode(workspace) => workspace.addresses()[shared.rank as usize],
-            Workspaces::ManyNodes {
-                workspaces,
-                local_rank,
-                ..
-            } => workspaces[*local_rank as usize],
-        }
+        self.parts().workspace.own()
     }
 
     pub(crate) fn rank(&self) -> u32 {
@@ -163,7 +156,7 @@ impl Operator {
 
     /// Returns the fabric, if the kernel has several nodes.
     pub(crate) fn fabric(&self) -> Option<&Arc<Fabric>> {
-        self.parts().memory.fabric()
+        self.parts().workspace.fabric()
     }
 
     pub(crate) fn is_of_device(&self, stream: &CudaStream) -> bool {

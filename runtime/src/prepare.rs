@@ -1,28 +1,28 @@
 //! Prepares an [`Operator`] from a configuration, on all ranks together. Each step is collective and fails on all ranks
 //! if it fails on one.
 
+use crate::bootstrap::ensure_equal;
 use crate::deadlines::BUILD_TIMEOUT;
 use crate::driver::Uncaptured;
 use crate::error::{ClusterError, Error, NetworkError};
 use crate::fabric::endpoint::Fabric;
 use crate::fabric::node_map::NodeMap;
-use crate::fabric::spec::FabricSpec;
 use crate::fabric::transport::Transport;
+use crate::heap::Heap;
 use crate::kernel::Kernel;
-use crate::operator::workspaces::Workspaces;
 use crate::operator::{Loaded, Operator};
 use crate::report::Page;
 use crate::shared::Shared;
-use crate::symmetric::OwnMemory;
+use crate::workspace::Workspace;
 use mkernel_compile::{Cubin, CudaSource, Store};
 use mkernel_spec::{KernelConfig, KernelPlan, KernelSpec, Shape};
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Prepares an operator. All ranks must call this.
 pub(crate) fn prepare(
     shared: &Arc<Shared>,
+    heap: &mut Heap,
     config: &KernelConfig,
     shape: Shape,
     edit: impl FnOnce(&mut CudaSource),
@@ -42,10 +42,14 @@ pub(crate) fn prepare(
         if let Some((_, transport)) = &way {
             identity.extend_from_slice(format!(", transport {}", transport.identity()).as_bytes());
         }
-        ((way, plan, source), identity)
+        let contribution = contribution(&identity, &heap.dropped());
+        ((way, plan, source), contribution)
     });
-    let ((way, plan, source), identities) = ranks.agree("planning", planned, timeout)?;
-    compare(&identities)?;
+    let ((way, plan, source), contributions) = ranks.agree("planning", planned, timeout)?;
+    let parts = contributions.iter().map(|bytes| split(bytes));
+    let (identities, dropped): (Vec<&[u8]>, Vec<&[u8]>) = parts.unzip();
+    ensure_equal(&identities, describe_kernel)?;
+    heap.reclaim(dropped.into_iter());
 
     // The other ranks find the kernel in the store. Without a shared store, they compile it too.
     let store = Store::from_env();
@@ -55,29 +59,54 @@ pub(crate) fn prepare(
     let first = first.map(|cubin| (cubin, Vec::new()));
     let (first, _) = ranks.agree("compiling on rank 0", first, BUILD_TIMEOUT)?;
 
-    let loaded = first.map_or_else(|| build(&store, &plan, &source), Ok);
-    let loaded = loaded
-        .and_then(|cubin| load(shared, &plan, &cubin, shared.gpu_timeout()))
-        .map(|(loaded, memory)| {
-            let size = memory.as_ref().map_or(0, OwnMemory::bytes);
-            ((loaded, memory), size.to_string().into_bytes())
-        });
-    let ((loaded, memory), sizes) = ranks.agree("loading and allocating", loaded, BUILD_TIMEOUT)?;
-    same_on_all(&sizes)?;
-    let memory = match memory {
-        Some(memory) => {
-            Workspaces::OneNode(Arc::new(memory.share(&shared.ctx, &mut ranks, timeout)?))
+    let fabric = match way {
+        Some((node_map, transport)) => {
+            let fabric = heap.fabric(shared, &mut ranks, &node_map, &transport)?;
+            Some((node_map, fabric))
         }
-        None => {
-            drop(ranks);
-            memory_of_node(shared, way, &plan, &loaded.page)?
-        }
+        None => None,
     };
-    let operator = Operator::new(plan, loaded, memory, shared.clone());
-    if let Some(host) = &shared.simulated {
-        host.name_workspace(operator.workspace(), operator.plan().workspace.clone());
+    let block = heap.place(shared, &mut ranks, plan.workspace.bytes)?;
+    let loaded = first.map_or_else(|| build(&store, &plan, &source), Ok);
+    let loaded = loaded.and_then(|cubin| {
+        check_puts(&plan, fabric.as_ref().map(|(_, fabric)| &**fabric))?;
+        block.zero(shared)?;
+        if let Some(host) = &shared.simulated {
+            host.name_workspace(block.own(shared), plan.workspace.clone());
+        }
+        let place = block.describe().into_bytes();
+        Ok((load(shared, &plan, &cubin)?, place))
+    });
+    // This step is also a barrier: after it, the workspaces of all ranks are zero.
+    let (loaded, places) = ranks.agree("loading", loaded, BUILD_TIMEOUT)?;
+    let places: Vec<&[u8]> = places.iter().map(Vec::as_slice).collect();
+    ensure_equal(&places, |place| String::from_utf8_lossy(place).into_owned())?;
+    let workspace = Arc::new(Workspace::new(shared, block, fabric));
+    Ok(Operator::new(plan, loaded, workspace, shared.clone()))
+}
+
+/// Returns the contribution of a rank to the first step: the length of the identity, the identity, and the blocks that
+/// the rank has dropped.
+fn contribution(identity: &[u8], dropped: &[u8]) -> Vec<u8> {
+    let length = (identity.len() as u32).to_le_bytes();
+    [&length[..], identity, dropped].concat()
+}
+
+/// Splits a contribution. If it is malformed, all of it counts as the identity, which then differs from that of rank 0.
+fn split(contribution: &[u8]) -> (&[u8], &[u8]) {
+    let parts = contribution
+        .split_first_chunk()
+        .and_then(|(length, rest)| rest.split_at_checked(u32::from_le_bytes(*length) as usize));
+    parts.unwrap_or((contribution, &[]))
+}
+
+/// Checks that the NICs of a kernel of several nodes can make its puts.
+fn check_puts(plan: &KernelPlan, fabric: Option<&Fabric>) -> Result<(), Error> {
+    match (&plan.network, fabric) {
+        (Some(network), Some(fabric)) => fabric.check_put_bytes(network.put_bytes),
+        (None, None) => Ok(()),
+        _ => Err(Error::Aborted { cause: None }),
     }
-    Ok(operator)
 }
 
 /// Returns which ranks put to which others, and by which transport, for a kernel of several nodes. A kernel of one node
@@ -103,34 +132,6 @@ fn way_between_nodes(
     Ok(Some((node_map, transport)))
 }
 
-/// Connects the fabric of a kernel that puts to other nodes, and returns the workspaces, which are in the fabric's
-/// region.
-fn memory_of_node(
-    shared: &Shared,
-    way: Option<(NodeMap, Transport)>,
-    plan: &KernelPlan,
-    page: &Arc<Page>,
-) -> Result<Workspaces, Error> {
-    let (Some((node_map, transport)), Some(network)) = (way, &plan.network) else {
-        return Err(Error::Aborted { cause: None });
-    };
-    let spec = FabricSpec {
-        node_map: node_map.clone(),
-        transport,
-        channels: network.channels,
-        put_bytes: network.put_bytes,
-        region_bytes: plan.workspace.bytes,
-        mapped_by_node: true,
-        state_bytes: 0,
-    };
-    let fabric = Fabric::connect(shared, &spec, page)?;
-    Ok(Workspaces::ManyNodes {
-        workspaces: fabric.regions_of_node(shared, &node_map),
-        local_rank: node_map.local_rank(),
-        fabric: Arc::new(fabric),
-    })
-}
-
 fn build(store: &Store, plan: &KernelPlan, source: &CudaSource) -> Result<Cubin, Error> {
     store.get_or_build(source).map_err(|error| Error::Build {
         id: plan.id.clone(),
@@ -138,36 +139,13 @@ fn build(store: &Store, plan: &KernelPlan, source: &CudaSource) -> Result<Cubin,
     })
 }
 
-fn load(
-    shared: &Shared,
-    plan: &KernelPlan,
-    cubin: &Cubin,
-    timeout: Duration,
-) -> Result<(Loaded, Option<OwnMemory>), Error> {
-    let kernel = Kernel::load(&shared.ctx, &cubin.bytes, plan)?;
-    let page = Arc::new(Page::allocate(&shared.ctx)?);
-    let bytes = plan.workspace.bytes;
-    let memory = match plan.network {
-        None => Some(OwnMemory::allocate(
-            &shared.ctx,
-            &shared.stream,
-            bytes,
-            timeout,
-        )?),
-        // The fabric allocates the workspace.
-        Some(_) => None,
-    };
-    let gate = shared.gate(timeout)?;
-    let copies = plan.copies.as_ref().map(|_| shared.copies()).transpose()?;
-    Ok((
-        Loaded {
-            kernel,
-            page,
-            copies,
-            gate,
-        },
-        memory,
-    ))
+fn load(shared: &Shared, plan: &KernelPlan, cubin: &Cubin) -> Result<Loaded, Error> {
+    Ok(Loaded {
+        kernel: Kernel::load(&shared.ctx, &cubin.bytes, plan)?,
+        page: Arc::new(Page::allocate(&shared.ctx)?),
+        copies: plan.copies.as_ref().map(|_| shared.copies()).transpose()?,
+        gate: shared.gate(shared.gpu_timeout())?,
+    })
 }
 
 fn plan(
@@ -206,17 +184,9 @@ fn identity(config: &KernelConfig, plan: &KernelPlan, source: &CudaSource) -> Ve
     identity
 }
 
-fn compare(identities: &[Vec<u8>]) -> Result<(), Error> {
-    let reference = &identities[0];
-    let others: Vec<u32> = (0..)
-        .zip(identities)
-        .filter(|(_, id)| *id != reference)
-        .map(|(rank, _)| rank)
-        .collect();
-    let Some(first) = others.first() else {
-        return Ok(());
-    };
-    let describe = |id: &[u8]| match id.split_at_checked(32) {
+/// Describes the kernel of an [`identity`].
+fn describe_kernel(identity: &[u8]) -> String {
+    match identity.split_at_checked(32) {
         Some((digest, text)) => {
             let digest: String = digest[..4]
                 .iter()
@@ -225,29 +195,6 @@ fn compare(identities: &[Vec<u8>]) -> Result<(), Error> {
             format!("{}, digest {digest}", String::from_utf8_lossy(text))
         }
         None => "something malformed".to_owned(),
-    };
-    Err(Error::Mismatch {
-        reference: describe(reference),
-        theirs: describe(&identities[*first as usize]),
-        ranks: others,
-    })
-}
-
-/// Checks that all ranks allocated the same size. Each rank maps as many bytes of its peers as it allocated itself.
-fn same_on_all(sizes: &[Vec<u8>]) -> Result<(), Error> {
-    let text = |rank: usize| {
-        format!(
-            "a workspace of {} bytes",
-            String::from_utf8_lossy(&sizes[rank])
-        )
-    };
-    match sizes.iter().position(|size| *size != sizes[0]) {
-        Some(rank) => Err(Error::Mismatch {
-            ranks: vec![rank as u32],
-            reference: text(0),
-            theirs: text(rank),
-        }),
-        None => Ok(()),
     }
 }
 
@@ -262,15 +209,9 @@ mod tests {
     #[test]
     fn ranks_with_another_kernel_are_named() {
         let same = identity(1, "ag_gemm on H200");
-        assert!(compare(&[same.clone(), same.clone(), same.clone()]).is_ok());
-        let error = compare(&[
-            same.clone(),
-            identity(2, "other"),
-            same,
-            identity(3, "third"),
-        ])
-        .expect_err("two differ");
-        let text = error.to_string();
+        let (other, third) = (identity(2, "other"), identity(3, "third"));
+        let error = ensure_equal(&[&same[..], &other, &same, &third], describe_kernel);
+        let text = error.expect_err("two differ").to_string();
         for part in [
             "ranks 1, 3 are",
             "ag_gemm on H200, digest 01010101",
@@ -282,14 +223,16 @@ mod tests {
 
     #[test]
     fn a_malformed_identity_is_a_mismatch() {
-        let error = compare(&[identity(1, "a"), b"short".to_vec()]).expect_err("malformed");
+        let error = ensure_equal(&[&identity(1, "a")[..], b"short"], describe_kernel);
+        let error = error.expect_err("malformed");
         assert!(matches!(error, Error::Mismatch { .. }), "{error}");
     }
 
     #[test]
-    fn workspaces_of_different_size_are_a_mismatch() {
-        assert!(same_on_all(&[b"4096".to_vec(), b"4096".to_vec()]).is_ok());
-        let error = same_on_all(&[b"4096".to_vec(), b"8192".to_vec()]).expect_err("they differ");
-        assert!(error.to_string().contains("rank 1 is"), "{error}");
+    fn contributions_are_split_as_they_were_joined() {
+        let joined = contribution(b"identity", b"dropped");
+        assert_eq!(split(&joined), (&b"identity"[..], &b"dropped"[..]));
+        assert_eq!(split(b"abc"), (&b"abc"[..], &[][..]));
+        assert_eq!(split(&[255, 0, 0, 0, 1]), (&[255, 0, 0, 0, 1][..], &[][..]));
     }
 }

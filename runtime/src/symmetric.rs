@@ -7,7 +7,7 @@ use cudarc::driver::CudaContext;
 use mkernel_spec::abi::MAX_RANKS;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The memory of this rank. It is mapped and zeroed, and the memory of the peers is not mapped yet.
 pub(crate) struct OwnMemory {
@@ -23,7 +23,8 @@ pub(crate) struct OwnMemory {
 pub(crate) struct Symmetric {
     /// The addresses, by local rank.
     addresses: [u64; MAX_RANKS],
-    _mappings: Arc<[Arc<Mapping>]>,
+    own: Arc<Mapping>,
+    _peers: Arc<[Mapping]>,
 }
 
 impl OwnMemory {
@@ -53,7 +54,7 @@ impl OwnMemory {
         // SAFETY: the range is mapped above. The mapping is kept until the stream is done; after a time-out it is
         // leaked.
         unsafe { stream.zero(mapping.address(), mapping.memory().bytes())? };
-        match wait(stream, timeout) {
+        match stream.wait(timeout) {
             Ok(()) => Ok(Self {
                 mapping: Arc::new(mapping),
                 fd,
@@ -75,11 +76,6 @@ impl OwnMemory {
         self.mapping.clone()
     }
 
-    /// Exports the memory as a dma-buf.
-    pub fn dma_buf(&self) -> Result<OwnedFd, Error> {
-        self.mapping.dma_buf()
-    }
-
     /// Returns the size in bytes. It must be the same on all ranks.
     pub fn bytes(&self) -> usize {
         self.mapping.memory().bytes()
@@ -98,26 +94,24 @@ impl OwnMemory {
         let bytes = self.bytes();
         let mapped = (|| {
             let mut addresses = [0; MAX_RANKS];
-            let mut mappings = Vec::with_capacity(fds.len());
+            let mut peers = Vec::with_capacity(fds.len());
             for (address, rank) in addresses.iter_mut().zip(&here) {
                 *address = match fds[*rank as usize].take() {
                     Some(fd) => {
                         let mapping = Mapping::new(DeviceMemory::import(ctx, fd.as_fd(), bytes)?)?;
                         let address = mapping.address();
-                        mappings.push(Arc::new(mapping));
+                        peers.push(mapping);
                         address
                     }
                     None => self.mapping.address(),
                 };
             }
-            mappings.push(self.mapping);
-            Ok((
-                Symmetric {
-                    addresses,
-                    _mappings: mappings.into(),
-                },
-                Vec::new(),
-            ))
+            let memory = Symmetric {
+                addresses,
+                own: self.mapping,
+                _peers: peers.into(),
+            };
+            Ok((memory, Vec::new()))
         })();
         // This step is also a barrier: after it, the memory of every rank is zeroed, so other ranks may write it.
         Ok(ranks
@@ -131,16 +125,14 @@ impl Symmetric {
     pub fn addresses(&self) -> [u64; MAX_RANKS] {
         self.addresses
     }
-}
 
-/// Waits until `stream` is done.
-fn wait(stream: &Stream, timeout: Duration) -> Result<(), Error> {
-    let started = Instant::now();
-    while !stream.is_done()? {
-        if started.elapsed() >= timeout {
-            return Err(Error::StillBusy { waited: timeout });
-        }
-        std::thread::sleep(Duration::from_micros(50));
+    /// Returns the memory of this rank.
+    pub fn own(&self) -> &Arc<Mapping> {
+        &self.own
     }
-    Ok(())
+
+    /// Returns the size on each rank.
+    pub fn bytes(&self) -> u64 {
+        self.own.memory().bytes() as u64
+    }
 }

@@ -32,15 +32,21 @@ fn poison(stream: &Arc<CudaStream>, c: &mut CudaSlice<bf16>) {
     stream.memcpy_htod(&poison, c).expect("poisoned");
 }
 
-fn free_bytes(ranks: &Communicator) -> usize {
-    ranks.context().mem_get_info().expect("figures").0
+fn workspaces(ranks: &Communicator) -> usize {
+    ranks.stats().heap.workspaces
 }
 
-/// Waits until as much memory is free as before. The driver and the reaper free memory in threads of their own.
-fn expect_free(ranks: &Communicator, bytes: usize) {
+/// Waits until there are as many workspaces as before. Dropped ones are freed by the next operator that is prepared, once
+/// the reapers of all ranks have released them. So all ranks find the same number after each of these steps.
+fn expect_freed(rank: &Rank, before: usize) {
     let started = Instant::now();
-    while free_bytes(ranks) < bytes {
-        assert!(started.elapsed() < PROMPT, "memory is not freed");
+    loop {
+        let another = rank.another();
+        if workspaces(&rank.ranks) == before + 1 {
+            return;
+        }
+        drop(another);
+        assert!(started.elapsed() < PROMPT, "workspaces are not freed");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -71,10 +77,9 @@ fn a_graph_keeps_its_operator() {
     with_ranks(2, |rank| {
         let mut c = rank.poisoned();
         rank.ranks.synchronize(&rank.stream).expect("uploaded");
-        let with_one = free_bytes(&rank.ranks);
+        let with_one = workspaces(&rank.ranks);
         let operator = rank.another();
-        let with_two = free_bytes(&rank.ranks);
-        assert!(with_two < with_one);
+        assert_eq!(workspaces(&rank.ranks), with_one + 1);
         begin(&rank.stream, LOCAL);
         for _ in 0..2 {
             let captured = rank.capture_of(&operator, &rank.stream, &mut c);
@@ -87,14 +92,16 @@ fn a_graph_keeps_its_operator() {
             graph.launch().expect("replayed");
             rank.check(&c);
         }
-        assert_eq!(free_bytes(&rank.ranks), with_two);
+        let third = rank.another();
+        assert_eq!(workspaces(&rank.ranks), with_one + 2);
+        drop(third);
         graph.launch().expect("replayed");
         drop(graph);
         rank.check(&c);
         rank.ranks
             .barrier()
             .expect("no peer's graph is left, either");
-        expect_free(&rank.ranks, with_one);
+        expect_freed(&rank, with_one);
         assert_eq!(rank.ranks.findings(), []);
         rank.ranks.barrier().expect("all ranks take part");
     });
@@ -133,7 +140,7 @@ fn an_operator_is_dropped_while_its_own_stream_is_captured() {
     with_ranks(2, |rank| {
         let mut c = rank.poisoned();
         rank.ranks.synchronize(&rank.stream).expect("uploaded");
-        let with_one = free_bytes(&rank.ranks);
+        let with_one = workspaces(&rank.ranks);
         let operator = rank.another();
         let (stream, ranks) = (&rank.stream, &rank.ranks);
         if ranks.rank() == 1 {
@@ -148,7 +155,7 @@ fn an_operator_is_dropped_while_its_own_stream_is_captured() {
         drop(end(stream));
         rank.check(&c);
         ranks.barrier().expect("no peer needs its memory any more");
-        expect_free(ranks, with_one);
+        expect_freed(&rank, with_one);
         assert_eq!(ranks.findings(), []);
         ranks.barrier().expect("all ranks take part");
     });

@@ -5,7 +5,7 @@ use mkernel_fabric::emulated::{
     Clock, CopyEngine, CopyStatus, EmulatedTransport, Faults, HostCopyEngine, NicModel,
     VirtualClock,
 };
-use mkernel_fabric::testing::{Buffer, pattern, peer_connect_infos, peer_id, pipes};
+use mkernel_fabric::testing::{Buffer, pattern, peer_connect_infos, peer_id, pipes, share_region};
 use mkernel_fabric::testing::{EmulatedSubject, Subject, conformance::run_all};
 use mkernel_fabric::{Event, MemoryRange, RegionId, RegionOffset, Transport, Write};
 use std::sync::Arc;
@@ -66,17 +66,14 @@ fn nics_with_slow_copies_pass_the_conformance_tests() {
 /// Creates two connected endpoints with a region of this many bytes each.
 fn pair(subject: &mut EmulatedSubject, bytes: usize) -> Vec<Box<dyn Transport>> {
     let mut pair = subject.make(2);
-    for transport in &mut pair {
-        transport
-            .register(Buffer::new(bytes).memory())
-            .expect("registers");
-    }
     for of in 0..2 {
         let infos = peer_connect_infos(2, of, |peer, of| {
             pair[peer].connect_info(of).expect("connection info")
         });
         pair[of].connect(&infos, Instant::now()).expect("connects");
     }
+    let regions = [(); 2].map(|()| Buffer::new(bytes).memory());
+    share_region(pair.iter_mut(), regions.into_iter());
     pair
 }
 

@@ -77,11 +77,9 @@ pub fn unconnected(wire: Box<dyn Wire>, options: Options) -> UnconnectedEndpoint
     let config = EndpointConfig {
         channels: 4,
         deadline: options.deadline,
-        put_bytes: 0,
         first_count: 0,
     };
-    let regions = vec![source.memory(), target.memory()];
-    let builder = EndpointBuilder::new(Box::new(nic.expect("a valid model")), regions, config);
+    let builder = EndpointBuilder::new(Box::new(nic.expect("a valid model")), config);
     UnconnectedEndpoint {
         builder: builder.expect("valid"),
         source,
@@ -107,9 +105,14 @@ impl UnconnectedEndpoint {
         let arrivals = HostArrivals::new(1, 4, 0);
         let receiver = Box::new(arrivals.clone());
         let infos = [PeerConnectInfo { peer, connect_info }];
-        let endpoint = self
+        let mut endpoint = self
             .builder
             .connect(&infos, ring, receiver, Instant::now() + MARGIN)?;
+        for region in [&self.source, &self.target] {
+            // Emulated NICs exchange only the sizes of regions, which are the same at both ends.
+            let info = endpoint.register(region.memory())?;
+            endpoint.add_peer_regions(&[info])?;
+        }
         Ok(ConnectedEndpoint {
             endpoint,
             producer,

@@ -5,8 +5,9 @@ use crate::pair::{
     MARGIN, Options, RunningEndpoint, error_of, pair, post, put, unconnected, until,
 };
 use mkernel_fabric::emulated::{Failure, Faults, Wire};
-use mkernel_fabric::testing::{SourceTable, pattern};
-use mkernel_fabric::{FabricError, PeerId, Proxy, ProxyOptions};
+use mkernel_fabric::testing::{Buffer, SourceTable, pattern};
+use mkernel_fabric::{Endpoint, FabricError, PeerId, Proxy, ProxyOptions};
+use mkernel_spec::fabric::Command;
 use rustix::thread::{CpuSet, sched_getaffinity};
 use std::time::{Duration, Instant};
 
@@ -55,6 +56,65 @@ fn threads_post_concurrently_in_both_directions_and_a_shutdown_drains() {
     a.proxy.shutdown(MARGIN).expect("drains");
     let limit = "what was posted before the shutdown";
     until(limit, MARGIN, || b.arrivals.count(PeerId(0), 3) == 50);
+}
+
+#[test]
+fn regions_are_added_while_puts_are_in_flight() {
+    let [a, b] = pair([Options::default(), Options::default()]);
+    std::thread::scope(|scope| {
+        scope.spawn(|| stream(&a, &b, 0));
+        for number in 0..40 {
+            let region = 2 + number;
+            let memory = [&a, &b].map(|end| {
+                let memory = Buffer::new(4096);
+                let range = memory.memory();
+                let registered = end.proxy.with_endpoint(|endpoint| endpoint.register(range));
+                (memory, registered.expect("registers"))
+            });
+            let [(source, of_a), (target, of_b)] = memory;
+            for (end, info) in [(&a, of_b), (&b, of_a)] {
+                let add = move |endpoint: &mut Endpoint| endpoint.add_peer_regions(&[info]);
+                end.proxy.with_endpoint(add).expect("adds");
+            }
+            source.write(8, &pattern(region.into(), 1000));
+            let command = Command {
+                source_region: region,
+                target_region: region,
+                ..put(1, 1000, 8, 16)
+            };
+            post(&a, &command).expect("posted");
+            until("a put to a new region", MARGIN, || {
+                b.arrivals.count(PeerId(0), 1) == u32::from(number) + 1
+            });
+            assert!(target.read(16, 1000) == pattern(region.into(), 1000));
+        }
+    });
+}
+
+#[test]
+fn the_endpoint_of_a_failed_proxy_is_an_error() {
+    let [a, _b] = pair([Options::default(), Options::default()]);
+    let outcome: Result<u32, _> = a.proxy.with_endpoint(|_| {
+        Err(FabricError::Config(vec![
+            "an error of the request".to_owned(),
+        ]))
+    });
+    assert!(matches!(outcome, Err(FabricError::Config(_))));
+    a.proxy.with_endpoint(|_| Ok(())).expect("still runs");
+    let invalid = Command {
+        source_region: 9,
+        ..put(0, 8, 0, 0)
+    };
+    post(&a, &invalid).expect("posted");
+    let error = error_of(&a, MARGIN);
+    assert_eq!(a.proxy.with_endpoint(|_| Ok(())), Err(error));
+}
+
+#[test]
+fn a_request_that_panics_fails_the_fabric() {
+    let [a, _b] = pair([Options::default(), Options::default()]);
+    let outcome: Result<(), _> = a.proxy.with_endpoint(|_| panic!("a request"));
+    assert_eq!(outcome, Err(error_of(&a, MARGIN)));
 }
 
 #[test]

@@ -85,12 +85,7 @@ fn every_rank_names(lost: u32, nodes: (u32, u32), op: GemmOp, exit: Exit) {
         let this = rank.ranks.rank();
         if this == lost {
             match exit {
-                // The rank keeps its communicator until the others have failed. With an idle GPU in use, the simulator
-                // does not take the waits of the others for a deadlock.
-                Exit::Ends => {
-                    drop(rank.operator);
-                    rank.ranks.barrier().expect("all have failed");
-                }
+                Exit::Ends => drop(rank),
                 Exit::Dies => {
                     let died = catch_unwind(AssertUnwindSafe(move || {
                         let _alive = rank;
@@ -106,9 +101,6 @@ fn every_rank_names(lost: u32, nodes: (u32, u32), op: GemmOp, exit: Exit) {
         let outcome = rank.launch(&mut c);
         let outcome = outcome.and_then(|()| rank.ranks.synchronize(&rank.stream));
         let took = started.elapsed();
-        if matches!(exit, Exit::Ends) {
-            rank.ranks.barrier().expect("all have failed");
-        }
         Some((this, outcome.expect_err("a rank has gone"), took))
     });
     for (rank, error, took) in errors.into_iter().flatten() {

@@ -7,6 +7,7 @@ mod failures;
 mod graphs;
 mod mutations;
 mod rank;
+mod sharing;
 mod steps;
 
 use mkernel::{BLayout, Dim, Epilogue, Faults, GemmConfig, GemmOp, GemmShape, Tuning};

@@ -23,7 +23,8 @@ pub struct Rank {
     op: GemmOp,
     a: CudaSlice<bf16>,
     b: CudaSlice<bf16>,
-    pub ranks: Communicator,
+    nodes: u32,
+    pub ranks: Arc<Communicator>,
 }
 
 /// Runs `body` on each of four simulated GPUs in two nodes, and returns the values by rank.
@@ -56,7 +57,12 @@ pub fn on_nodes<T: Send>(
             .into_iter()
             .map(|ranks| {
                 let (body, faults) = (&body, faults.clone());
-                scope.spawn(move || body(Rank::new(ranks, nodes, op, faults)))
+                let nic = NicModel::default();
+                ranks.set_transport(Transport::Emulated { nic, faults });
+                // SAFETY: these tests use one stream for each rank.
+                unsafe { ranks.context().disable_event_tracking() };
+                let stream = ranks.context().new_stream().expect("a stream");
+                scope.spawn(move || body(Rank::new(Arc::new(ranks), stream, nodes, op)))
             })
             .collect();
         let joined = threads.into_iter().map(|thread| thread.join());
@@ -67,9 +73,7 @@ pub fn on_nodes<T: Send>(
 }
 
 impl Rank {
-    fn new(ranks: Communicator, nodes: u32, op: GemmOp, faults: Faults) -> Self {
-        let nic = NicModel::default();
-        ranks.set_transport(Transport::Emulated { nic, faults });
+    fn new(ranks: Arc<Communicator>, stream: Arc<CudaStream>, nodes: u32, op: GemmOp) -> Self {
         let config = GemmConfig {
             m: Dim::Static(SHAPE.m),
             n: Dim::Static(SHAPE.n),
@@ -85,10 +89,7 @@ impl Rank {
             nodes,
             ..KernelConfig::new(ranks.world(), config)
         };
-        // SAFETY: these tests use one stream for each rank.
-        unsafe { ranks.context().disable_event_tracking() };
         let operator = ranks.prepare(&config, SHAPE).expect("prepared");
-        let stream = ranks.context().new_stream().expect("a stream");
         let rows = match op {
             GemmOp::AgGemm => own_rows(&ranks),
             _ => SHAPE.m,
@@ -103,8 +104,14 @@ impl Rank {
             operator,
             stream,
             op,
+            nodes,
             ranks,
         }
+    }
+
+    /// Prepares another operator of the same communicator, for the same stream. All ranks must call this.
+    pub fn another(&self, op: GemmOp) -> Self {
+        Self::new(self.ranks.clone(), self.stream.clone(), self.nodes, op)
     }
 
     fn rows_of_c(&self) -> u64 {

@@ -4,6 +4,7 @@
 use crate::cases;
 use mkernel_compile::render;
 use mkernel_spec::abi::FLAG_STRIDE_BYTES;
+use mkernel_spec::fabric::PUT_CHANNELS;
 use mkernel_spec::plan::{MAX_PUT_BYTES, OpPlan};
 use mkernel_spec::{
     AttentionConfig, AttentionOp, BLayout, CombineConfig, CombineOp, Device, Dim, DispatchConfig,
@@ -54,6 +55,7 @@ proptest! {
         let network = plan.network.as_ref().expect("several nodes");
         prop_assert!(render(&plan).is_ok());
         prop_assert!(network.put_bytes <= MAX_PUT_BYTES && network.puts > 0);
+        prop_assert!(network.channels <= PUT_CHANNELS);
         prop_assert!(plan.grid_ctas <= plan.device.sm_count && gemm.comm_ctas > 0);
 
         let (peers, ranks) = (u64::from(nodes - 1), u64::from(nodes * local));

@@ -104,3 +104,37 @@ pub struct CommandRing {
     /// The base-2 logarithm of the number of slots, at most [`MAX_CAPACITY_LOG2`].
     pub capacity_log2: u32,
 }
+
+/// The channels from each peer that a communicator's endpoint has for operators.
+pub const PUT_CHANNELS: u16 = 2;
+
+/// The most puts of a call to a peer on a channel.
+pub const MAX_CALL_PUTS: u32 = 0x7fff;
+
+/// What all calls across nodes of a communicator have in common, in device memory. Words follow that count the puts of
+/// all watched calls, modulo 2^32, by peer and channel. All of it is zero before the first call and is never reset.
+#[repr(C, align(128))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NetworkState {
+    /// The number of calls across nodes whose number every CTA has read.
+    pub calls: u32,
+    /// The number of these calls of which all puts have arrived.
+    pub watched: u32,
+}
+
+/// A communicator's endpoint, as its kernels use it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KernelEndpoint {
+    /// The ring of commands.
+    pub ring: CommandRing,
+    /// The address of the arrival words in host memory, by peer and channel,
+    /// [`FLAG_STRIDE_BYTES`](crate::abi::FLAG_STRIDE_BYTES) apart.
+    pub arrivals: u64,
+    /// The address of the [`NetworkState`].
+    pub network: u64,
+    /// The offset of the operator's workspace in its region in bytes. It is the same on all ranks.
+    pub workspace_offset: u64,
+    /// The region of the workspace. It has the same number on all ranks.
+    pub region: u32,
+}

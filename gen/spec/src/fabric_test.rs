@@ -2,7 +2,7 @@
 //! acknowledged, timed, and on request checked word by word. `templates/fabric_test.cu.tera` has the same.
 
 use crate::abi::{MAX_RANKS, StructLayout, layout};
-use crate::fabric::CommandRing;
+use crate::fabric::{CommandRing, PUT_CHANNELS};
 
 /// The kernel's symbol.
 pub const KERNEL: &str = "fabric_test";
@@ -20,8 +20,7 @@ pub const MAX_NODES: u32 = 64;
 pub const MESSAGES: u16 = 0;
 /// The channel of acknowledgements.
 pub const ACKS: u16 = 1;
-/// The number of channels.
-pub const CHANNELS: u16 = 2;
+const _: () = assert!(MESSAGES < PUT_CHANNELS && ACKS < PUT_CHANNELS);
 
 /// The number of commands whose times are kept: the last ones of a call.
 pub const PICK_UPS: u32 = 1024;

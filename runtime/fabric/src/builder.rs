@@ -1,4 +1,4 @@
-//! [`EndpointBuilder`]: registers regions, exchanges connection info, and connects an [`Endpoint`].
+//! [`EndpointBuilder`]: exchanges connection info, and connects an [`Endpoint`].
 
 use crate::arrivals::Arrivals;
 use crate::command_ring::HostRing;
@@ -8,7 +8,7 @@ use crate::endpoint_info::{EndpointInfo, RECEIVES};
 use crate::error::FabricError;
 use crate::peer_id::PeerId;
 use crate::peer_state::PeerState;
-use crate::transport::{Limits, MemoryRange, PeerConnectInfo, Transport};
+use crate::transport::{Limits, PeerConnectInfo, Transport};
 use mkernel_spec::fabric::MAX_CHANNELS;
 use std::sync::Arc;
 use std::time::Instant;
@@ -18,21 +18,15 @@ pub struct EndpointBuilder {
     transport: Box<dyn Transport>,
     config: EndpointConfig,
     limits: Limits,
-    regions: Vec<u64>,
 }
 
 impl EndpointBuilder {
-    /// Checks the options and registers the regions, which get the numbers 0, 1, and so on.
+    /// Checks the options.
     ///
     /// # Errors
     ///
-    /// [`FabricError::Config`] lists all invalid options. [`FabricError::Register`] reports memory that the transport
-    /// refuses.
-    pub fn new(
-        mut transport: Box<dyn Transport>,
-        regions: Vec<MemoryRange>,
-        config: EndpointConfig,
-    ) -> Result<Self, FabricError> {
+    /// [`FabricError::Config`] lists all invalid options.
+    pub fn new(transport: Box<dyn Transport>, config: EndpointConfig) -> Result<Self, FabricError> {
         let limits = transport.limits();
         let mut issues = Vec::new();
         if config.channels == 0 || u32::from(config.channels) > MAX_CHANNELS {
@@ -44,13 +38,6 @@ impl EndpointBuilder {
         if config.deadline.is_zero() {
             issues.push("the deadline is 0, which every put would miss; set a longer one".into());
         }
-        if config.put_bytes > limits.write_bytes.into() {
-            issues.push(format!(
-                "puts have up to {} bytes, but writes of these NICs have at most {}; choose other NICs, or a plan with smaller \
-                 puts",
-                config.put_bytes, limits.write_bytes
-            ));
-        }
         if !RECEIVES.contains(&limits.receives) || limits.writes < 2 {
             issues.push(format!(
                 "the transport keeps {} receives and {} writes per peer, but {RECEIVES:?} receives and at least 2 writes are \
@@ -61,15 +48,10 @@ impl EndpointBuilder {
         if !issues.is_empty() {
             return Err(FabricError::Config(issues));
         }
-        let sizes = regions.iter().map(MemoryRange::bytes).collect();
-        for memory in regions {
-            transport.register(memory)?;
-        }
         Ok(Self {
             transport,
             config,
             limits,
-            regions: sizes,
         })
     }
 
@@ -82,13 +64,12 @@ impl EndpointBuilder {
         let info = EndpointInfo {
             receives: self.limits.receives,
             channels: self.config.channels,
-            regions: self.regions.clone(),
             transport: self.transport.connect_info(peer)?,
         };
         Ok(info.encode())
     }
 
-    /// Connects to all peers.
+    /// Connects to all peers. The endpoint has no regions yet.
     ///
     /// All endpoints have to pass a barrier afterwards, before any of them is stepped.
     ///
@@ -130,7 +111,6 @@ impl EndpointBuilder {
         Ok(Endpoint::new(
             self.transport,
             self.config.deadline,
-            self.regions,
             ring,
             arrivals,
             states,

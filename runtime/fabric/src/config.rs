@@ -9,8 +9,6 @@ pub struct EndpointConfig {
     pub channels: u16,
     /// The longest time from the command of a put to its completion. A peer that exceeds it is reported as timed out.
     pub deadline: Duration,
-    /// The size of the longest put that kernels issue.
-    pub put_bytes: u64,
     /// The initial value of each channel's counter. It is 0, except in tests of counters that wrap around.
     pub first_count: u32,
 }

@@ -29,6 +29,7 @@ pub struct Endpoint {
     transport: Box<dyn Transport>,
     deadline: Duration,
     limits: Limits,
+    /// The sizes of the regions in bytes.
     regions: Vec<u64>,
     ring: CommandConsumer,
     /// A command that was taken from the ring while the queue of its peer was full.
@@ -47,7 +48,6 @@ impl Endpoint {
     pub(crate) fn new(
         transport: Box<dyn Transport>,
         deadline: Duration,
-        regions: Vec<u64>,
         ring: Arc<HostRing>,
         arrivals: Box<dyn Arrivals>,
         peers: Vec<PeerState>,
@@ -56,7 +56,7 @@ impl Endpoint {
             limits: transport.limits(),
             transport,
             deadline,
-            regions,
+            regions: Vec::new(),
             ring: CommandConsumer::new(ring),
             blocked: None,
             arrivals,
@@ -92,6 +92,17 @@ impl Endpoint {
         self.ring.publish(self.in_flight.retire());
         self.check_deadline(now)?;
         Ok(has_progressed)
+    }
+
+    /// Returns the limits of the transport.
+    #[must_use]
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// Sets the deadline of puts, also of those under way.
+    pub fn set_deadline(&mut self, deadline: Duration) {
+        self.deadline = deadline;
     }
 
     /// Returns the number of puts that have not completed. The ring may hold more.
@@ -381,5 +392,6 @@ impl Endpoint {
     }
 }
 
+mod regions;
 #[cfg(test)]
 mod tests;

@@ -4,14 +4,14 @@
 //! credits that follow from these parameters are defined here too.
 
 use crate::immediate::SEQUENCE_MODULUS;
-use crate::transport::{MAX_CONNECT_INFO_BYTES, MAX_REGIONS};
+use crate::transport::MAX_CONNECT_INFO_BYTES;
 use mkernel_spec::fabric::MAX_CHANNELS;
 
 const MAGIC: [u8; 4] = *b"MKFB";
 /// Increment the version with every change of this format, of [`Immediate`](crate::immediate::Immediate), or of their
 /// meaning.
-const VERSION: u16 = 3;
-const HEADER_BYTES: usize = 16;
+const VERSION: u16 = 4;
+const HEADER_BYTES: usize = 12;
 
 /// The most credit messages to one peer that may be in flight at once.
 pub const MAX_CREDITS_IN_FLIGHT: u32 = 4;
@@ -42,23 +42,18 @@ pub struct EndpointInfo {
     pub receives: u32,
     /// The number of channels. Their indices are below it.
     pub channels: u16,
-    /// The sizes of the regions in bytes.
-    pub regions: Vec<u64>,
     /// The connection info of the transport.
     pub transport: Vec<u8>,
 }
 
 impl EndpointInfo {
-    /// Encodes the info, little-endian: magic number, version, channels, receives, number of regions, sizes of the
-    /// regions, connection info of the transport.
+    /// Encodes the info, little-endian: magic number, version, channels, receives, connection info of the transport.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::from(MAGIC);
         bytes.extend(VERSION.to_le_bytes());
         bytes.extend(self.channels.to_le_bytes());
         bytes.extend(self.receives.to_le_bytes());
-        bytes.extend((self.regions.len() as u32).to_le_bytes());
-        bytes.extend(self.regions.iter().flat_map(|size| size.to_le_bytes()));
         bytes.extend(&self.transport);
         bytes
     }
@@ -69,7 +64,7 @@ impl EndpointInfo {
     ///
     /// Returns why the bytes are invalid.
     pub fn decode(bytes: &[u8]) -> Result<Self, String> {
-        let Some((header, rest)) = bytes.split_at_checked(HEADER_BYTES) else {
+        let Some((header, transport)) = bytes.split_at_checked(HEADER_BYTES) else {
             return Err(format!(
                 "it has {} bytes, fewer than the header of {HEADER_BYTES}",
                 bytes.len()
@@ -86,36 +81,22 @@ impl EndpointInfo {
                 half(4)
             ));
         }
-        let (channels, receives, regions) = (half(6), word(8), word(12) as usize);
+        let (channels, receives) = (half(6), word(8));
         if u32::from(channels) > MAX_CHANNELS || !RECEIVES.contains(&receives) {
             return Err(format!(
                 "it has {channels} channels and {receives} receives, but up to {MAX_CHANNELS} channels and {RECEIVES:?} receives \
                  are possible"
             ));
         }
-        if regions > MAX_REGIONS || rest.len() < 8 * regions {
-            return Err(format!(
-                "it lists {regions} regions in {} bytes, but up to {MAX_REGIONS} are possible, 8 bytes each",
-                rest.len()
-            ));
-        }
-        let (sizes, transport) = rest.split_at(8 * regions);
         if transport.len() > MAX_CONNECT_INFO_BYTES {
             return Err(format!(
                 "it has {} bytes of transport info, but up to {MAX_CONNECT_INFO_BYTES} are possible",
                 transport.len()
             ));
         }
-        let size = |bytes: &[u8]| {
-            bytes
-                .iter()
-                .rev()
-                .fold(0, |size, byte| size << 8 | u64::from(*byte))
-        };
         Ok(Self {
             receives,
             channels,
-            regions: sizes.chunks(8).map(size).collect(),
             transport: transport.to_vec(),
         })
     }
@@ -130,7 +111,6 @@ mod tests {
         EndpointInfo {
             receives: 64,
             channels: 9,
-            regions: vec![1 << 40, 7],
             transport: vec![1, 2, 3],
         }
     }
@@ -138,15 +118,15 @@ mod tests {
     proptest! {
         /// Damaged bytes are refused or decode to other valid info. They never cause a panic.
         #[test]
-        fn damaged_info_is_refused_or_valid(at in 0usize..40, bit in 0u8..8, length in 0usize..40) {
+        fn damaged_info_is_refused_or_valid(at in 0usize..15, bit in 0u8..8, length in 0usize..16) {
             let mut bytes = info().encode();
             prop_assert_eq!(EndpointInfo::decode(&bytes), Ok(info()));
             let at = at % bytes.len();
             bytes[at] ^= 1 << bit;
             bytes.truncate(length);
             if let Ok(info) = EndpointInfo::decode(&bytes) {
-                prop_assert!(RECEIVES.contains(&info.receives) && info.regions.len() <= MAX_REGIONS);
-                prop_assert!(bytes.len() > HEADER_BYTES && at >= 6);
+                prop_assert!(RECEIVES.contains(&info.receives) && bytes.len() >= HEADER_BYTES);
+                prop_assert!(at >= 6);
             }
         }
     }

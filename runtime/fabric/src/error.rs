@@ -9,6 +9,7 @@ impl FabricError {
     pub fn peer(&self) -> Option<PeerId> {
         match self {
             Self::ConnectInfo { peer, .. }
+            | Self::RegionInfo { peer, .. }
             | Self::Connect { peer, .. }
             | Self::Lost { peer, .. }
             | Self::PeerClosed { peer }
@@ -22,7 +23,7 @@ impl FabricError {
 
 /// Why the fabric stopped or did not start.
 ///
-/// After an error the endpoint is unusable. The kernels of its job have been made to abort, and the job has to end.
+/// After an error the endpoint is unusable, except after [`Register`](Self::Register). The kernels of its job have been made to abort, and the job has to end.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FabricError {
@@ -42,6 +43,14 @@ pub enum FabricError {
     /// The connection info of a peer is damaged, has another version, or does not match this endpoint.
     #[error("the connection info of {peer} is invalid: {reason}")]
     ConnectInfo {
+        /// The peer that sent it.
+        peer: PeerIdentity,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The description of a peer's region is damaged, has another version, or does not match this endpoint.
+    #[error("the region of {peer} cannot be used: {reason}")]
+    RegionInfo {
         /// The peer that sent it.
         peer: PeerIdentity,
         /// What is wrong with it.

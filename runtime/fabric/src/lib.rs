@@ -24,6 +24,7 @@
 //! in software. The feature `verbs` adds transports over NICs.
 
 pub mod arrivals;
+mod back_off;
 pub mod builder;
 mod command_check;
 pub mod command_ring;
@@ -41,6 +42,7 @@ mod peer_state;
 pub mod proxy;
 mod ready_peers;
 pub mod reorder;
+mod requests;
 mod sync;
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -57,6 +59,6 @@ pub use error::FabricError;
 pub use peer_id::{PeerId, PeerIdentity};
 pub use proxy::{Proxy, ProxyOptions};
 pub use transport::{
-    DmaBuf, Event, Limits, MemoryKind, MemoryRange, PeerConnectInfo, RegionId, RegionOffset,
-    Transport, Write,
+    DmaBuf, Event, Limits, MAX_REGIONS, MemoryKind, MemoryRange, PeerConnectInfo, RegionId,
+    RegionOffset, Transport, Write,
 };

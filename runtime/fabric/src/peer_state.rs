@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 pub struct PeerState {
     /// The peer, for errors.
     pub peer: PeerIdentity,
-    /// The sizes of the peer's regions in bytes, from its connection info.
+    /// The sizes of the peer's regions in bytes, from their region info.
     pub regions: Vec<u64>,
     /// The number of the peer's channels, from its connection info.
     pub channels: u16,
@@ -57,7 +57,7 @@ impl PeerState {
             peer: peer.clone(),
             send_window: SendWindow::new(info.receives, info.channels, first),
             receive_window: ReceiveWindow::new(receives, config.channels, first),
-            regions: info.regions,
+            regions: Vec::new(),
             channels: info.channels,
             queue: VecDeque::new(),
             message: None,

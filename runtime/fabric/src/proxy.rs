@@ -2,33 +2,21 @@
 //!
 //! An idle thread first spins, then yields, then sleeps, so that it reacts fast to work and costs little without it.
 
+pub use crate::back_off::LONG_SLEEP;
+
+use crate::back_off::back_off;
 use crate::control::{Control, Exit, Step, drive};
 use crate::endpoint::Endpoint;
 use crate::error::FabricError;
+use crate::requests::{EndRequests, Requests};
+use crate::transport::Limits;
 use rustix::thread::{CpuSet, sched_setaffinity, set_current_timer_slack};
 use std::cell::RefCell;
 use std::num::NonZeroU64;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-
-/// How long a proxy without work spins.
-const SPIN_UNTIL: Duration = Duration::from_micros(50);
-/// How long it has had no work when it stops yielding and sleeps. While a write is in flight, it yields until
-/// [`SHORT_SLEEP_UNTIL`].
-const YIELD_UNTIL: Duration = Duration::from_millis(1);
-/// The length of a short sleep.
-const SHORT_SLEEP: Duration = Duration::from_micros(50);
-/// How long it has had no work when it changes to long sleeps, if no write is in flight.
-const SHORT_SLEEP_UNTIL: Duration = Duration::from_millis(20);
-/// The length of a long sleep. A command or an arrival may be picked up late by this time plus the time that the
-/// system takes to wake a thread, unless [`Proxy::wake`] was called before. Sleeping this long costs about 2 % of a
-/// core.
-pub const LONG_SLEEP: Duration = Duration::from_micros(500);
-/// How long a proxy yields after a launch was captured. Replays of a graph do not call [`Proxy::wake`]. The time is
-/// longer than a step of most models. After it, the proxy sleeps, but never for [`LONG_SLEEP`].
-const CAPTURED_YIELD_UNTIL: Duration = Duration::from_millis(50);
 
 /// How long a failing endpoint tries to send its peers the reason.
 const ABORT_LIMIT: Duration = Duration::from_millis(100);
@@ -52,6 +40,8 @@ struct Shared {
     error: OnceLock<FabricError>,
     /// The rank whose loss the owner reported.
     lost_rank: OnceLock<u32>,
+    /// What the owner wants to be done with the endpoint.
+    requests: Requests,
     start: Instant,
 }
 
@@ -64,6 +54,7 @@ impl Shared {
 /// A running endpoint. Dropping it stops the thread at once. [`shutdown`](Self::shutdown) lets puts complete first.
 pub struct Proxy {
     shared: Arc<Shared>,
+    limits: Limits,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -80,8 +71,10 @@ impl Proxy {
             control: Control::new(),
             error: OnceLock::new(),
             lost_rank: OnceLock::new(),
+            requests: Requests::new(),
             start: Instant::now(),
         });
+        let limits = endpoint.limits();
         let (theirs, (pinned, is_pinned)) = (Arc::clone(&shared), std::sync::mpsc::channel());
         let body = move || {
             let outcome = cores.map_or(Ok(()), |cores| sched_setaffinity(None, &cores));
@@ -104,8 +97,57 @@ impl Proxy {
         }
         Ok(Self {
             shared,
+            limits,
             thread: Some(thread),
         })
+    }
+
+    /// Returns the limits of the transport.
+    #[must_use]
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// Runs `request` on the proxy's thread between two steps, and returns its result. Meanwhile the endpoint makes no
+    /// progress.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of the request, which does not end the proxy. If the thread has ended, returns its error, or
+    /// [`FabricError::NotDrained`] if it was stopped.
+    pub fn with_endpoint<T: Send + 'static>(
+        &self,
+        request: impl FnOnce(&mut Endpoint) -> Result<T, FabricError> + Send + 'static,
+    ) -> Result<T, FabricError> {
+        let (answer, outcome) = std::sync::mpsc::channel();
+        self.shared.requests.add(Box::new(move |endpoint| {
+            let outcome = catch_unwind(AssertUnwindSafe(|| request(endpoint)));
+            let (outcome, panic) = match outcome {
+                Ok(outcome) => (outcome, None),
+                Err(panic) => (Err(panicked()), Some(panic)),
+            };
+            // The owner waits for this message.
+            let _ = answer.send(outcome);
+            // A panic may leave the endpoint inconsistent, so it ends the thread.
+            if let Some(panic) = panic {
+                resume_unwind(panic);
+            }
+        }));
+        self.wake();
+        // A request that is not run is dropped with its sender, which ends this wait.
+        outcome.recv().unwrap_or_else(|_| {
+            Err(self.error().unwrap_or(FabricError::NotDrained {
+                pending: 0,
+                limit: Duration::ZERO,
+            }))
+        })
+    }
+
+    /// Sets the deadline of puts, also of those under way.
+    pub fn set_deadline(&self, deadline: Duration) {
+        let set = move |endpoint: &mut Endpoint| endpoint.set_deadline(deadline);
+        self.shared.requests.add(Box::new(set));
+        self.wake();
     }
 
     /// Returns why the fabric failed, if it did. The error is set before kernels are made to abort.
@@ -201,6 +243,8 @@ fn ns(duration: Duration) -> u64 {
 fn run(mut endpoint: Endpoint, shared: &Shared, sleeps_at_once: bool) {
     // If the system refuses the slack, sleeps are longer.
     let _ = set_current_timer_slack(Some(TIMER_SLACK_NS));
+    // The error is set before requests are dropped.
+    let _end = EndRequests(&shared.requests);
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         run_until_exit(&mut endpoint, shared, sleeps_at_once)
     }));
@@ -223,6 +267,10 @@ fn run_until_exit(
     let step = || {
         let now = Instant::now();
         let mut endpoint = endpoint.borrow_mut();
+        let requests = shared.requests.take();
+        requests
+            .into_iter()
+            .for_each(|request| request(&mut endpoint));
         let has_progressed = endpoint.step(now)?;
         if shared.is_past_drain(now) {
             return Err(not_drained(&endpoint));
@@ -296,73 +344,5 @@ fn not_drained(endpoint: &Endpoint) -> FabricError {
     FabricError::NotDrained {
         pending: endpoint.pending() as u64,
         limit: Duration::ZERO,
-    }
-}
-
-/// What a thread without work does before it looks for work again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Pause {
-    Spin,
-    Yield,
-    Sleep(Duration),
-}
-
-fn pause(idle_for: Duration, is_idle: bool, is_captured: bool) -> Pause {
-    let yield_for = match (is_idle, is_captured) {
-        (_, true) => CAPTURED_YIELD_UNTIL,
-        (true, false) => YIELD_UNTIL,
-        (false, false) => SHORT_SLEEP_UNTIL,
-    };
-    if idle_for < SPIN_UNTIL {
-        Pause::Spin
-    } else if idle_for < yield_for {
-        Pause::Yield
-    } else if idle_for < SHORT_SLEEP_UNTIL || !is_idle || is_captured {
-        Pause::Sleep(SHORT_SLEEP)
-    } else {
-        Pause::Sleep(LONG_SLEEP)
-    }
-}
-
-fn back_off(idle_for: Duration, is_idle: bool, is_captured: bool) {
-    match pause(idle_for, is_idle, is_captured) {
-        Pause::Spin => std::hint::spin_loop(),
-        Pause::Yield => std::thread::yield_now(),
-        Pause::Sleep(sleep) => std::thread::park_timeout(sleep),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_proxy_sleeps_longer_the_longer_it_has_been_idle() {
-        let after = |ms, is_idle| pause(Duration::from_millis(ms), is_idle, false);
-        for is_idle in [false, true] {
-            assert_eq!(after(0, is_idle), Pause::Spin);
-        }
-        assert_eq!(
-            (after(0, true), after(2, true)),
-            (Pause::Spin, Pause::Sleep(SHORT_SLEEP))
-        );
-        assert_eq!(after(30, true), Pause::Sleep(LONG_SLEEP));
-        assert_eq!(
-            (after(2, false), after(30, false)),
-            (Pause::Yield, Pause::Sleep(SHORT_SLEEP))
-        );
-    }
-
-    #[test]
-    fn a_captured_proxy_yields_between_replays_and_never_sleeps_long() {
-        for is_idle in [false, true] {
-            let after = |ms| pause(Duration::from_millis(ms), is_idle, true);
-            for ms in [1, 5, 20, 49] {
-                assert_eq!(after(ms), Pause::Yield, "{ms} ms");
-            }
-            for ms in [50, 1000, 1_000_000] {
-                assert_eq!(after(ms), Pause::Sleep(SHORT_SLEEP), "{ms} ms");
-            }
-        }
     }
 }

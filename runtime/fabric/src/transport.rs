@@ -7,15 +7,17 @@
 //! # Life cycle
 //!
 //! - A transport is created for a given number of peers.
-//! - [`register`](Transport::register) is called for each region, in the same order on every endpoint.
 //! - [`connect_info`](Transport::connect_info) is called once per peer, and the caller sends the result to that peer.
 //! - [`connect`](Transport::connect) is called. Then the caller passes a barrier with all peers, so that no endpoint
 //!   posts to a peer that is not connected yet.
 //! - [`post`](Transport::post) and [`poll`](Transport::poll) are called until the transport is dropped.
+//! - Meanwhile regions are added, in the same order on every endpoint. [`register`](Transport::register) is called for
+//!   each, the caller sends the [`region_info`](Transport::region_info) to all peers, and passes theirs to
+//!   [`add_peer_region`](Transport::add_peer_region). After a barrier with all peers, writes may name the region.
 //!
 //! Only one thread calls a transport at a time. Dropping it ends all access to its regions before `drop` returns. An
-//! error of any call is final for the transport. No call waits, except `connect`, which waits until its deadline at
-//! most.
+//! error of any call but `register` is final for the transport. No call waits, except `connect`, which waits until its
+//! deadline at most.
 
 use crate::error::FabricError;
 use crate::peer_id::{PeerId, PeerIdentity};
@@ -25,7 +27,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// The most regions of an endpoint. `register` refuses more.
-pub const MAX_REGIONS: usize = 16;
+pub const MAX_REGIONS: usize = 64;
 
 /// The most bytes that [`Transport::connect_info`] may return and that `connect` reads.
 pub const MAX_CONNECT_INFO_BYTES: usize = 16 << 10;
@@ -105,6 +107,24 @@ pub struct Limits {
     pub receives: u32,
     /// The number of NICs that share the writes.
     pub rails: u32,
+}
+
+impl Limits {
+    /// Checks that a put of `bytes` bytes is not longer than a write.
+    ///
+    /// # Errors
+    ///
+    /// [`FabricError::Config`] with both lengths.
+    pub fn check_put_bytes(&self, bytes: u64) -> Result<(), FabricError> {
+        if bytes <= self.write_bytes.into() {
+            return Ok(());
+        }
+        Err(FabricError::Config(vec![format!(
+            "puts have up to {bytes} bytes, but writes of these NICs have at most {}; choose other NICs, or a plan with \
+             smaller puts",
+            self.write_bytes
+        )]))
+    }
 }
 
 /// The location of memory.
@@ -206,18 +226,29 @@ pub trait Transport: Send {
     ///
     /// # Errors
     ///
-    /// [`FabricError::Register`].
+    /// [`FabricError::Register`] if the memory is refused. The transport is then as before the call.
     fn register(&mut self, memory: MemoryRange) -> Result<RegionId, FabricError>;
 
-    /// Returns what `peer` needs to know to reach the regions of this endpoint. It holds at most
-    /// [`MAX_CONNECT_INFO_BYTES`] bytes and contains a version.
+    /// Returns what peers need to know to write to a registered region of this endpoint. It is the same for all peers,
+    /// holds at most [`MAX_CONNECT_INFO_BYTES`] bytes and contains a version.
+    fn region_info(&self, region: RegionId) -> Vec<u8>;
+
+    /// Adds the next region of a connected peer. Returns its size in bytes. Validates every byte of the info.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the info is invalid.
+    fn add_peer_region(&mut self, peer: PeerId, region_info: &[u8]) -> Result<u64, String>;
+
+    /// Returns what `peer` needs to know to connect to this endpoint. It holds at most [`MAX_CONNECT_INFO_BYTES`] bytes and
+    /// contains a version.
     ///
     /// # Errors
     ///
     /// [`FabricError::Nic`] if something must be created for the peer and cannot be.
     fn connect_info(&mut self, peer: PeerId) -> Result<Vec<u8>, FabricError>;
 
-    /// Prepares for writes to all peers and for writes from them. Validates every byte of their connection info.
+    /// Connects to all peers. Validates every byte of their connection info.
     ///
     /// # Errors
     ///

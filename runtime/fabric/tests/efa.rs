@@ -112,6 +112,11 @@ fn damaged_connect_info() {
 }
 
 #[test]
+fn damaged_region_info() {
+    verbs::damaged_region_info_is_refused(endpoints(&[0, 1]));
+}
+
+#[test]
 fn errors_of_opening_state_the_cause() {
     let reason = |result: Result<Box<dyn Transport>, FabricError>| match result {
         Err(FabricError::Nic { reason }) => reason,

@@ -2,14 +2,15 @@
 //!
 //! They run as root, with devices rxe0 to rxe3 on interfaces eth0 to eth3.
 
+#[path = "rc/other_machine.rs"]
+mod other_machine;
 mod verbs;
 
 use mkernel_fabric::testing::conformance::run_all;
-use mkernel_fabric::testing::{pattern, peer_connect_infos};
+use mkernel_fabric::testing::pattern;
 use mkernel_fabric::verbs::{Options, rc};
 use mkernel_fabric::{DmaBuf, FabricError, MemoryKind, MemoryRange, PeerId, Transport};
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use other_machine::{connect_to_other_machine, exchange, other_machine};
 use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -143,6 +144,12 @@ fn wrong_keys() {
 fn damaged_connect_info() {
     let _network = network();
     verbs::damaged_connect_info_is_refused(endpoints(&[0, 1]));
+}
+
+#[test]
+fn damaged_region_info() {
+    let _network = network();
+    verbs::damaged_region_info_is_refused(endpoints(&[0, 1]));
 }
 
 #[test]
@@ -296,38 +303,6 @@ fn a_driver_without_dma_buf_support_is_reported() {
     }
 }
 
-/// Exchanges bytes over the TCP connection of two machines, which also serves as a barrier.
-fn exchange(stream: &mut TcpStream, own: &[u8]) -> Vec<u8> {
-    stream.write_all(&(own.len() as u32).to_le_bytes()).unwrap();
-    stream.write_all(own).unwrap();
-    let mut bytes = [0; 4];
-    stream.read_exact(&mut bytes).unwrap();
-    let mut other = vec![0; u32::from_le_bytes(bytes) as usize];
-    stream.read_exact(&mut other).unwrap();
-    other
-}
-
-fn other_machine(machine: usize) -> TcpStream {
-    let [here, there] =
-        ["HERE", "THERE"].map(|name| format!("{}:7000", std::env::var(name).unwrap()));
-    let stream = if machine == 0 {
-        TcpListener::bind(here).unwrap().accept().unwrap().0
-    } else {
-        let connect = || {
-            TcpStream::connect(&there)
-                .inspect_err(|_| std::thread::sleep(Duration::from_millis(100)))
-        };
-        std::iter::repeat_with(connect)
-            .take(300)
-            .find_map(Result::ok)
-            .unwrap()
-    };
-    stream
-        .set_read_timeout(Some(Duration::from_secs(60)))
-        .unwrap();
-    stream
-}
-
 /// The program runs in both machines with an endpoint of two rails in each.
 #[test]
 #[ignore = "needs two machines: .ci/rdma"]
@@ -340,13 +315,7 @@ fn two_machines() {
         peer_timeout: Duration::from_secs(4),
         ..options(1, &[0, 1])
     }))];
-    let info = nodes[0].transport.connect_info(PeerId(0)).unwrap();
-    let info = exchange(&mut stream, &info);
-    let peers = peer_connect_infos(2, machine, |_, _| info.clone());
-    nodes[0]
-        .transport
-        .connect(&peers, Instant::now() + Duration::from_secs(10))
-        .unwrap();
+    connect_to_other_machine(&mut nodes[0], machine, &mut stream);
     for round in 0..4 {
         let seed =
             |machine: usize, index: u32| (machine as u64) << 16 | u64::from(round * WRITES + index);

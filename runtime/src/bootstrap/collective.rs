@@ -130,3 +130,21 @@ impl Collective {
         result
     }
 }
+
+/// Checks that the contributions of all ranks to a step are equal. `describe` makes one readable for the error.
+pub(crate) fn ensure_equal(
+    contributions: &[&[u8]],
+    describe: impl Fn(&[u8]) -> String,
+) -> Result<(), Error> {
+    let reference = contributions[0];
+    let differs = |(_, theirs): &(u32, &&[u8])| **theirs != reference;
+    let others: Vec<(u32, &&[u8])> = (0..).zip(contributions).filter(differs).collect();
+    match others.first() {
+        None => Ok(()),
+        Some((_, first)) => Err(Error::Mismatch {
+            reference: describe(reference),
+            theirs: describe(first),
+            ranks: others.iter().map(|(rank, _)| *rank).collect(),
+        }),
+    }
+}

@@ -6,8 +6,7 @@ use crate::driver;
 use crate::error::Error;
 use crate::launch::operands::RawOperand;
 use crate::report::Page;
-use crate::symmetric::Symmetric;
-use mkernel_spec::abi::State;
+use mkernel_spec::abi::{MAX_RANKS, State};
 use mkernel_spec::plan::Copies;
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -24,7 +23,8 @@ pub(crate) struct CopyJob {
     rank: u32,
     world: u32,
     page: Arc<Page>,
-    workspace: Arc<Symmetric>,
+    /// The addresses of the workspaces by rank.
+    workspaces: [u64; MAX_RANKS],
     /// Whether a kernel was launched that has not requested its copies yet.
     expected: AtomicBool,
     /// Whether a launch was captured into a graph.
@@ -46,14 +46,14 @@ impl CopyJob {
         rank: u32,
         world: u32,
         page: Arc<Page>,
-        workspace: Arc<Symmetric>,
+        workspaces: [u64; MAX_RANKS],
     ) -> Self {
         Self {
             copies,
             rank,
             world,
             page,
-            workspace,
+            workspaces,
             expected: AtomicBool::new(false),
             captured: AtomicBool::new(false),
             served: AtomicU32::new(0),
@@ -160,7 +160,6 @@ impl CopyJob {
     /// # Safety
     /// A and the workspaces must stay alive until the copies are done.
     unsafe fn enqueue(&self, engine: &CopyStreams, epoch: u32, a: RawOperand) -> Result<(), Error> {
-        let workspaces = self.workspace.addresses();
         for step in schedule(&self.copies, self.rank, self.world) {
             let stream = engine.to(step.peer, self.rank);
             let copy = addresses_of(
@@ -169,7 +168,7 @@ impl CopyJob {
                 epoch,
                 &step,
                 a,
-                workspaces[step.peer as usize],
+                self.workspaces[step.peer as usize],
             );
             // SAFETY: guaranteed by the caller. The plan's offsets are inside of the workspaces.
             unsafe {
@@ -177,7 +176,7 @@ impl CopyJob {
                 engine.write_flag(stream, copy.flag, epoch, &self.page)?;
             }
         }
-        let own = workspaces[self.rank as usize];
+        let own = self.workspaces[self.rank as usize];
         for peer in (0..self.world).filter(|peer| *peer != self.rank) {
             let sent = own + (offset_of!(State, sent) + 4 * peer as usize) as u64;
             // SAFETY: see above.

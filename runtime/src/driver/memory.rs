@@ -20,21 +20,8 @@ impl DeviceMemory {
     /// Allocates at least `bytes` on the context's GPU. With `for_nics`, NICs can access the memory too; [`nic_access`]
     /// reports whether the GPU supports that.
     pub fn allocate(ctx: &Arc<CudaContext>, bytes: u64, for_nics: bool) -> Result<Self, Error> {
-        bind(ctx)?;
-        // SAFETY: the struct is plain C data, for which all zeros is a valid value.
-        let mut request: sys::CUmemAllocationProp = unsafe { std::mem::zeroed() };
-        request.type_ = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
-        request.requestedHandleTypes = HANDLE_TYPE;
-        request.location = location(ctx);
-        request.allocFlags.gpuDirectRDMACapable = for_nics.into();
-        let mut granularity = 0;
-        let option = sys::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_RECOMMENDED;
-        // SAFETY: the pointers refer to live values.
-        let code = unsafe {
-            sys::cuMemGetAllocationGranularity(&raw mut granularity, &raw const request, option)
-        };
-        check("cuMemGetAllocationGranularity", code)?;
-        let bytes = rounded(bytes, granularity);
+        let request = request(ctx, for_nics);
+        let bytes = rounded(bytes, granularity(ctx, &request)?);
         let mut handle = 0;
         // SAFETY: the pointers refer to live values, and the size is a multiple of the granularity.
         check("cuMemCreate", unsafe {
@@ -64,6 +51,11 @@ impl DeviceMemory {
         })
     }
 
+    /// Returns the unit of allocations in bytes.
+    pub fn unit_bytes(ctx: &Arc<CudaContext>, for_nics: bool) -> Result<u64, Error> {
+        granularity(ctx, &request(ctx, for_nics)).map(|bytes| bytes as u64)
+    }
+
     pub fn export(&self) -> Result<OwnedFd, Error> {
         bind(&self.ctx)?;
         let mut fd: c_int = -1;
@@ -90,6 +82,49 @@ impl Drop for DeviceMemory {
             sys::cuMemRelease(self.handle)
         }));
     }
+}
+
+fn request(ctx: &Arc<CudaContext>, for_nics: bool) -> sys::CUmemAllocationProp {
+    // SAFETY: the struct is plain C data, for which all zeros is a valid value.
+    let mut request: sys::CUmemAllocationProp = unsafe { std::mem::zeroed() };
+    request.type_ = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
+    request.requestedHandleTypes = HANDLE_TYPE;
+    request.location = location(ctx);
+    request.allocFlags.gpuDirectRDMACapable = for_nics.into();
+    request
+}
+
+fn granularity(ctx: &Arc<CudaContext>, request: &sys::CUmemAllocationProp) -> Result<usize, Error> {
+    bind(ctx)?;
+    let mut granularity = 0;
+    let option = sys::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_RECOMMENDED;
+    // SAFETY: both pointers refer to live values.
+    let code = unsafe {
+        sys::cuMemGetAllocationGranularity(&raw mut granularity, &raw const *request, option)
+    };
+    check("cuMemGetAllocationGranularity", code)?;
+    Ok(granularity)
+}
+
+/// Reads device memory into host memory, calls `edit`, and writes it back.
+///
+/// # Safety
+/// The range must be mapped, and nothing else may access it.
+pub(crate) unsafe fn edit_memory(
+    address: u64,
+    bytes: usize,
+    edit: impl FnOnce(&mut [u8]),
+) -> Result<(), Error> {
+    let mut copy = vec![0; bytes];
+    // SAFETY: guaranteed by the caller.
+    named("cuMemcpyDtoH", unsafe {
+        result::memcpy_dtoh_sync(&mut copy, address)
+    })?;
+    edit(&mut copy);
+    // SAFETY: guaranteed by the caller.
+    named("cuMemcpyHtoD", unsafe {
+        result::memcpy_htod_sync(address, &copy)
+    })
 }
 
 /// How NICs can access the memory of a GPU.

@@ -21,7 +21,7 @@ pub(crate) use device::{bus_id, open};
 pub(crate) use function::{Function, encode_tensor_map};
 pub use links::gpu_links;
 pub(crate) use links::link_to;
-pub(crate) use memory::{DeviceMemory, Mapping, Pinned, nic_access};
+pub(crate) use memory::{DeviceMemory, Mapping, Pinned, edit_memory, nic_access};
 pub(crate) use stream::{
     Event, Stream, UserStream, ignore_captures_of_others, is_capturing, is_done,
 };

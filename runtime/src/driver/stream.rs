@@ -5,6 +5,7 @@ use crate::error::Error;
 use cudarc::driver::{CudaContext, CudaStream, result, sys};
 use std::ptr::null_mut;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// A stream of the runtime. No other stream waits for it, and its work has priority over that of other streams.
 pub(crate) struct Stream {
@@ -45,6 +46,18 @@ impl Stream {
     pub fn is_done(&self) -> Result<bool, Error> {
         // SAFETY: the stream is alive.
         unsafe { is_done(self.raw) }
+    }
+
+    /// Waits until all work of the stream is done.
+    pub fn wait(&self, timeout: Duration) -> Result<(), Error> {
+        let started = Instant::now();
+        while !self.is_done()? {
+            if started.elapsed() >= timeout {
+                return Err(Error::StillBusy { waited: timeout });
+            }
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        Ok(())
     }
 
     /// Sets `bytes` bytes at `to` to zero.

@@ -24,6 +24,14 @@ pub enum DeviceError {
         /// The lowest version that works, in the same form.
         needed: i32,
     },
+    /// The symmetric memory cannot grow any more.
+    #[error(
+        "the symmetric memory has {extents} extents, which is the limit. Drop operators, or prepare the largest ones first"
+    )]
+    HeapExtents {
+        /// The number of extents.
+        extents: usize,
+    },
     /// There is no GPU with the requested ordinal.
     #[error(
         "there is no GPU {ordinal}: this process sees {count} GPUs. Check LOCAL_RANK and CUDA_VISIBLE_DEVICES"

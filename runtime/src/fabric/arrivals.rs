@@ -3,13 +3,13 @@
 
 use crate::driver::Pinned;
 use crate::error::Error;
-use crate::health::Lost;
-use crate::report::Page;
+use crate::health::Health;
 use crate::shared::Shared;
 use mkernel_fabric::{Arrivals, FabricError, PeerId};
 use mkernel_spec::abi::FLAG_STRIDE_BYTES;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use mkernel_spec::fabric::PUT_CHANNELS;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
 
 /// The arrival words of a rank, by peer and channel, [`FLAG_STRIDE_BYTES`] apart. Clones share them.
 #[derive(Clone)]
@@ -18,41 +18,39 @@ pub(crate) struct PinnedArrivals {
     /// The amount by which each word exceeds the number of puts that arrived. It is 0 except in tests of counters that
     /// wrap around.
     pretended: Arc<[AtomicU32]>,
-    channels: u16,
     rank: u32,
     /// The rank of each peer.
     peers: Arc<[u32]>,
     world: u32,
-    /// The page whose abort word ends the waits of kernels.
-    page: Arc<Page>,
-    /// The first lost rank, which the communicator checks.
-    lost: Lost,
+    /// What ends the waits of kernels, and holds the first lost rank.
+    health: Weak<Health>,
+    /// Whether the proxy has failed, so that nothing arrives any more.
+    are_over: Arc<AtomicBool>,
 }
 
 impl PinnedArrivals {
-    pub fn allocate(
-        shared: &Shared,
-        peers: &[u32],
-        channels: u16,
-        page: &Arc<Page>,
-    ) -> Result<Self, Error> {
-        let words = peers.len() * usize::from(channels);
+    pub fn allocate(shared: &Shared, peers: &[u32]) -> Result<Self, Error> {
+        let words = peers.len() * usize::from(PUT_CHANNELS);
         let bytes = words * FLAG_STRIDE_BYTES as usize;
         Ok(Self {
             words: Arc::new(Pinned::allocate(&shared.ctx, bytes)?),
             pretended: (0..words).map(|_| AtomicU32::new(0)).collect(),
-            channels,
             rank: shared.rank,
             peers: peers.into(),
             world: shared.world,
-            page: page.clone(),
-            lost: shared.health.lost.clone(),
+            health: Arc::downgrade(&shared.health),
+            are_over: Arc::default(),
         })
     }
 
     /// Returns the address of the words for kernels.
     pub fn device_address(&self) -> u64 {
         self.words.device_address()
+    }
+
+    /// Returns whether the proxy has failed.
+    pub fn are_over(&self) -> bool {
+        self.are_over.load(Ordering::Acquire)
     }
 
     /// Multiplies the count of each word, and continues to count from there. No put may be under way.
@@ -73,7 +71,7 @@ impl PinnedArrivals {
 
 impl Arrivals for PinnedArrivals {
     fn raise(&mut self, peer: PeerId, channel: u16, count: u32) {
-        let index = usize::from(peer.0) * usize::from(self.channels) + usize::from(channel);
+        let index = usize::from(peer.0) * usize::from(PUT_CHANNELS) + usize::from(channel);
         let pretended = self.pretended[index].load(Ordering::Relaxed);
         let count = count.wrapping_add(pretended);
         self.word(index).store(count, Ordering::Release);
@@ -91,12 +89,13 @@ impl Arrivals for PinnedArrivals {
                 .peer()
                 .and_then(|peer| self.peers.get(usize::from(peer.0)).copied()),
         };
+        self.are_over.store(true, Ordering::Release);
+        let Some(health) = self.health.upgrade() else {
+            return rank;
+        };
         // The first lost rank is the one that is reported.
-        let lost = rank.map(|rank| *self.lost.get_or_init(|| rank));
-        match lost {
-            Some(rank) => self.page.abort_without(rank),
-            None => self.page.abort(),
-        }
+        let lost = rank.map(|rank| *health.lost.get_or_init(|| rank));
+        health.abort_kernels(lost);
         lost
     }
 }
@@ -104,6 +103,8 @@ impl Arrivals for PinnedArrivals {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::operator::health::OperatorHealth;
+    use crate::report::Page;
     use crate::{Communicator, Simulation};
     use std::time::{Duration, Instant};
 
@@ -116,7 +117,13 @@ mod tests {
         let ranks = Communicator::simulated(&simulation).expect("simulated GPUs");
         let shared = ranks[1].shared();
         let page = Arc::new(Page::allocate(&shared.ctx).expect("a page"));
-        let arrivals = PinnedArrivals::allocate(shared, &[2], 1, &page);
+        let operator = Arc::new(OperatorHealth {
+            page: page.clone(),
+            job: None,
+            fabric: None,
+        });
+        shared.register(operator.clone());
+        let arrivals = PinnedArrivals::allocate(shared, &[2]);
         let reason = "port 1 has been down".to_owned();
         let lost = arrivals.expect("words").abort(&FabricError::Nic { reason });
         assert_eq!((lost, page.is_aborted()), (Some(1), true));

@@ -1,29 +1,25 @@
-//! [`Fabric`]: a rank's proxy, and the memory that it shares with kernels.
+//! [`Fabric`]: a rank's endpoint with its proxy and its regions.
 
-use super::arrivals::PinnedArrivals;
-use super::heartbeat::{Heartbeat, HeartbeatArrivals};
+use super::heartbeat::Heartbeat;
+use super::kernel_memory::KernelMemory;
 use super::nics;
 use super::node_map::NodeMap;
 use super::offers;
-use super::p2p_copy::P2pCopies;
-use super::region::Region;
-use super::ring::DeviceRing;
-use super::spec::{FabricSpec, PreparedEndpoint};
+use super::p2p_copy::{P2pCopies, SharedRegions};
+use super::region::{MemoryPath, Region};
 use super::transport::Transport;
 use crate::bootstrap::{Collective, socket_pairs};
-use crate::error::{Error, Peer, ProtocolFault};
+use crate::error::{Error, Peer, ProtocolFault, with_causes};
 use crate::health::Lost;
-use crate::report::Page;
 use crate::shared::Shared;
 use crate::simulation::BusyGuard;
-use crate::symmetric::OwnMemory;
+use crate::symmetric::{OwnMemory, Symmetric};
 use mkernel_fabric::emulated::{Clock, EmulatedTransport, Faults, NicModel, Wire};
 use mkernel_fabric::{
-    Arrivals, Endpoint, EndpointBuilder, EndpointConfig, MemoryKind, MemoryRange, PeerConnectInfo,
-    PeerId, Proxy, ProxyOptions,
+    Endpoint, EndpointBuilder, EndpointConfig, FabricError, MemoryRange, PeerConnectInfo, PeerId,
+    PeerIdentity, Proxy, ProxyOptions,
 };
-use mkernel_spec::abi::{FLAG_STRIDE_BYTES, MAX_RANKS};
-use mkernel_spec::fabric::{CommandRing, RingState};
+use mkernel_spec::fabric::{KernelEndpoint, PUT_CHANNELS};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -32,91 +28,193 @@ const STEP: &str = "connection of the fabric";
 /// How long dropping a fabric may wait until this rank's puts have been sent and its peers have completed theirs.
 const DRAIN_LIMIT: Duration = Duration::from_secs(1);
 
-/// A connected endpoint. Dropping it ends the proxy. No kernel that uses the endpoint may be running then.
+/// A connected endpoint. All kernels of several nodes put over it, one kernel after the other. Dropping it ends the proxy.
+/// No kernel that uses the endpoint may be running then.
 pub(crate) struct Fabric {
     _busy_guard: Option<BusyGuard>,
     proxy: Option<Proxy>,
     memory: KernelMemory,
-    region: Region,
+    node_map: NodeMap,
+    transport: Transport,
+    /// The paths to memory that can be tried, the best first.
+    paths: Vec<MemoryPath>,
+    /// Why better paths are not possible.
+    refused: Option<&'static str>,
+    /// The regions that copy engines access, if NICs are emulated.
+    shared_regions: SharedRegions,
     /// The heartbeat of the other nodes, if GPUs are simulated and wait for NICs.
     heartbeat: Option<Arc<Heartbeat>>,
     lost: Lost,
 }
 
 impl Fabric {
-    /// Allocates the memory, connects to the peers, and starts the proxy. This is a collective call.
-    pub fn connect(shared: &Shared, spec: &FabricSpec, page: &Arc<Page>) -> Result<Self, Error> {
+    /// Connects to the peers and starts the proxy. The endpoint has no regions yet. This is a collective call.
+    pub fn connect(
+        shared: &Shared,
+        ranks: &mut Collective,
+        node_map: &NodeMap,
+        transport: &Transport,
+    ) -> Result<Self, Error> {
         let timeout = shared.host_timeout();
-        let mut ranks = shared.ranks();
-        let peers = spec.node_map.peers();
-        let memory = KernelMemory::allocate(shared, spec, &peers, page);
-        let memory = memory.map(|memory| (memory, Vec::new()));
-        let (memory, _) = ranks.agree("allocation for the fabric", memory, timeout)?;
-        let (prepared, offers) = prepare_endpoint(shared, &mut ranks, spec, &peers)?;
-        let PreparedEndpoint { region, setup } = prepared;
-        let region = match region {
-            Region::Device(memory) if spec.mapped_by_node => Region::Symmetric {
-                memory: memory.share(&shared.ctx, &mut ranks, timeout)?,
-                number: shared.cluster.hosts.local_rank(shared.rank),
-            },
-            region => region,
-        };
-        let heartbeat = shared.simulated.is_some() && !matches!(region, Region::Symmetric { .. });
+        let peers = node_map.peers();
+        let prepared = shared.ensure_usable().and_then(|()| {
+            let memory = KernelMemory::allocate(shared, &peers)?;
+            let (paths, refused) = MemoryPath::all(shared, transport)?;
+            Ok(((memory, paths, refused), Vec::new()))
+        });
+        let (prepared, _) = ranks.agree("allocation for the fabric", prepared, timeout)?;
+        let (memory, paths, refused) = prepared;
+        let shared_regions = SharedRegions::default();
+        let opened = open(shared, ranks, transport, &peers, &shared_regions)?;
+        let (builder, offers) = ranks.agree(STEP, opened, timeout)?;
+        let heartbeat = shared.simulated.is_some() && !paths.contains(&MemoryPath::Copies);
         let heartbeat = heartbeat.then(Heartbeat::new);
-        let connected = offers_of(shared, &offers, &peers, &spec.node_map).and_then(|peers| {
+        let connected = offers_of(shared, &offers, &peers, node_map).and_then(|peers| {
             let deadline = Instant::now() + timeout;
             let arrivals = memory.arrivals_for_proxy(heartbeat.clone());
-            let endpoint = setup.connect(&peers, memory.ring.ring.clone(), arrivals, deadline);
+            let endpoint = builder.connect(&peers, memory.ring(), arrivals, deadline);
             Ok((endpoint.map_err(Error::Fabric)?, Vec::new()))
         });
         // This step is also a barrier: no rank puts before all are connected.
         let (endpoint, _) = ranks.agree(STEP, connected, timeout)?;
-        let proxy = start_proxy(shared, spec, endpoint).map(|proxy| (proxy, Vec::new()));
+        let proxy = start_proxy(shared, transport, endpoint).map(|proxy| (proxy, Vec::new()));
         let (proxy, _) = ranks.agree("start of the proxies", proxy, timeout)?;
         Ok(Self {
-            _busy_guard: pause_clock(shared, &memory.ring, page, heartbeat.clone()),
+            _busy_guard: memory.pause_clock(shared, heartbeat.clone()),
             proxy: Some(proxy),
             memory,
-            region,
+            node_map: node_map.clone(),
+            transport: transport.clone(),
+            paths,
+            refused,
+            shared_regions,
             heartbeat,
             lost: shared.health.lost.clone(),
         })
     }
 
-    /// Returns the command ring in the form that kernels use.
-    pub fn ring(&self) -> CommandRing {
-        self.memory.ring.on_device(self.memory.state.address())
+    /// Returns whether the endpoint connects these nodes by this transport.
+    pub fn connects(&self, node_map: &NodeMap, transport: &Transport) -> bool {
+        self.node_map == *node_map && self.transport.identity() == transport.identity()
     }
 
-    /// Returns the address of the arrival words, which are in host memory, by peer and channel.
-    pub fn arrivals(&self) -> u64 {
-        self.memory.arrivals.device_address()
+    /// Returns the endpoint in the form that kernels use, for a workspace at this place of a region.
+    pub fn for_kernels(&self, region: u32, workspace_offset: u64) -> KernelEndpoint {
+        KernelEndpoint {
+            region,
+            workspace_offset,
+            ..self.memory.for_kernels()
+        }
     }
 
-    /// Multiplies the counts of arrived puts, for tests of counters that wrap around. No put may be under way.
-    pub fn pretend_arrivals(&self, times: u32) {
-        self.memory.arrivals.pretend(times);
+    /// Multiplies the counts of calls and of puts, for tests of counters that wrap around. No call may be under way.
+    pub fn pretend(&self, times: u32) -> Result<(), Error> {
+        self.memory.pretend(times)
     }
 
-    /// Returns the address of this rank's region 0.
-    pub fn region(&self) -> u64 {
-        self.region.address()
+    /// Returns an error if writes of the NICs are shorter than puts of this length.
+    pub fn check_put_bytes(&self, bytes: u64) -> Result<(), Error> {
+        self.proxy()?
+            .limits()
+            .check_put_bytes(bytes)
+            .map_err(Error::Fabric)
     }
 
-    /// Returns the address of region 0 of each rank of this node, if the GPUs of the node map it. The rest is 0.
-    pub fn regions_of_node(&self, shared: &Shared, node_map: &NodeMap) -> [u64; MAX_RANKS] {
-        let mut addresses = [0; MAX_RANKS];
-        if let Region::Symmetric { memory, .. } = &self.region {
-            for (address, rank) in addresses.iter_mut().zip(node_map.local_ranks()) {
-                *address = memory.addresses()[shared.cluster.hosts.local_rank(*rank)];
+    /// Registers memory that all ranks of this host have mapped, as the next region. This is a collective call.
+    pub fn share(
+        &self,
+        shared: &Shared,
+        ranks: &mut Collective,
+        memory: &Symmetric,
+    ) -> Result<(), Error> {
+        self.shared_regions.add(memory.clone());
+        let ctx = &shared.ctx;
+        self.add_region(shared, ranks, true, |path| {
+            Ok(((), path.range(ctx, memory.own())?))
+        })
+    }
+
+    /// Allocates memory that this rank's kernels and NICs access, and registers it as the next region. This is a
+    /// collective call.
+    pub fn allocate_region(
+        &self,
+        shared: &Shared,
+        ranks: &mut Collective,
+        bytes: u64,
+    ) -> Result<Region, Error> {
+        if !self.paths.contains(&MemoryPath::Copies) {
+            return self.add_region(shared, ranks, false, |path| path.allocate(shared, bytes));
+        }
+        let memory = OwnMemory::allocate(&shared.ctx, &shared.stream, bytes, shared.gpu_timeout());
+        let memory = memory.map(|memory| (memory, Vec::new()));
+        let timeout = shared.host_timeout();
+        let (memory, _) = ranks.agree("allocation of a region", memory, timeout)?;
+        let memory = memory.share(&shared.ctx, ranks, timeout)?;
+        self.share(shared, ranks, &memory)?;
+        Ok(Region::Symmetric(memory))
+    }
+
+    /// Registers a region of this rank, and adds those of the peers. `range` returns the memory for a path together with
+    /// its owner.
+    fn add_region<T>(
+        &self,
+        shared: &Shared,
+        ranks: &mut Collective,
+        is_mapped_by_node: bool,
+        range: impl Fn(MemoryPath) -> Result<(T, MemoryRange), Error>,
+    ) -> Result<T, Error> {
+        let timeout = shared.host_timeout();
+        let registered = self.register(shared, is_mapped_by_node, range);
+        let (owner, infos) = ranks.agree("registration of memory", registered, timeout)?;
+        let peers = self.node_map.peers().into_iter();
+        let infos: Vec<Vec<u8>> = peers.map(|peer| infos[peer as usize].clone()).collect();
+        let added = self.proxy().and_then(|proxy| {
+            let added = proxy.with_endpoint(move |endpoint| endpoint.add_peer_regions(&infos));
+            added.map(|()| ((), Vec::new())).map_err(Error::Fabric)
+        });
+        // This step is also a barrier: no rank puts to a region that a peer does not know yet.
+        ranks.agree("exchange of regions", added, timeout)?;
+        Ok(owner)
+    }
+
+    /// Registers a region by the first path that GPU and NICs support.
+    fn register<T>(
+        &self,
+        shared: &Shared,
+        is_mapped_by_node: bool,
+        range: impl Fn(MemoryPath) -> Result<(T, MemoryRange), Error>,
+    ) -> Result<(T, Vec<u8>), Error> {
+        let mut refused: Vec<String> = self.refused.into_iter().map(str::to_owned).collect();
+        for &path in &self.paths {
+            // Memory that other GPUs of the node map must be GPU memory.
+            if path == MemoryPath::Pinned && is_mapped_by_node {
+                continue;
+            }
+            let registered = range(path).and_then(|(owner, range)| {
+                let info = self
+                    .proxy()?
+                    .with_endpoint(move |endpoint| endpoint.register(range));
+                Ok((owner, info.map_err(Error::Fabric)?))
+            });
+            match registered {
+                Ok(registered) => {
+                    nics::log_path(shared, path, &refused, &self.transport);
+                    return Ok(registered);
+                }
+                // Either the driver refused to export a dma-buf, or the NIC refused to register the memory.
+                Err(error @ (Error::Fabric(FabricError::Register { .. }) | Error::Cuda { .. }))
+                    if path.has_alternative() =>
+                {
+                    refused.push(format!("{path}: {}", with_causes(&error)));
+                }
+                Err(error) => return Err(error),
             }
         }
-        addresses
+        Err(nics::no_path(&refused))
     }
 
-    /// Returns the address of the additional device memory that the spec asked for.
-    pub fn state(&self) -> u64 {
-        self.memory.state.address() + STATE_OFFSET_BYTES
+    fn proxy(&self) -> Result<&Proxy, Error> {
+        self.proxy.as_ref().ok_or(Error::Aborted { cause: None })
     }
 
     /// Wakes the proxy. This must be called when a kernel is launched.
@@ -137,55 +235,17 @@ impl Fabric {
         }
     }
 
+    /// Sets the deadline of puts.
+    pub fn set_deadline(&self, deadline: Duration) {
+        if let Some(proxy) = &self.proxy {
+            proxy.set_deadline(deadline);
+        }
+    }
+
     /// Returns why the fabric has failed, if it has.
     pub fn failure(&self) -> Option<Error> {
         self.proxy.as_ref()?.error().map(Error::Fabric)
     }
-}
-
-/// What kernels share with the proxy, besides the region.
-struct KernelMemory {
-    ring: DeviceRing,
-    arrivals: PinnedArrivals,
-    /// The [`RingState`], and at [`STATE_OFFSET_BYTES`] the additional device memory that the spec asks for.
-    state: OwnMemory,
-}
-
-/// The offset of the additional device memory.
-const STATE_OFFSET_BYTES: u64 = (size_of::<RingState>() as u64).next_multiple_of(FLAG_STRIDE_BYTES);
-
-impl KernelMemory {
-    fn allocate(
-        shared: &Shared,
-        spec: &FabricSpec,
-        peers: &[u32],
-        page: &Arc<Page>,
-    ) -> Result<Self, Error> {
-        shared.ensure_usable()?;
-        let ring = DeviceRing::allocate(&shared.ctx)?;
-        let arrivals = PinnedArrivals::allocate(shared, peers, spec.channels, page)?;
-        let state = allocate(shared, STATE_OFFSET_BYTES + spec.state_bytes)?;
-        Ok(Self {
-            ring,
-            arrivals,
-            state,
-        })
-    }
-
-    fn arrivals_for_proxy(&self, heartbeat: Option<Arc<Heartbeat>>) -> Box<dyn Arrivals> {
-        let arrivals = self.arrivals.clone();
-        match heartbeat {
-            Some(heartbeat) => Box::new(HeartbeatArrivals {
-                arrivals,
-                heartbeat,
-            }),
-            None => Box::new(arrivals),
-        }
-    }
-}
-
-fn allocate(shared: &Shared, bytes: u64) -> Result<OwnMemory, Error> {
-    OwnMemory::allocate(&shared.ctx, &shared.stream, bytes, shared.gpu_timeout())
 }
 
 impl Drop for Fabric {
@@ -203,90 +263,46 @@ impl Drop for Fabric {
     }
 }
 
-/// Sets up the transport and the region. Returns them with the offers of all ranks. This is a collective call.
-fn prepare_endpoint(
+/// An endpoint before it is connected, and what this rank sends to all others for that.
+type Opened = (EndpointBuilder, Vec<u8>);
+
+/// Opens the NICs. The outer error is that of a collective step.
+fn open(
     shared: &Shared,
     ranks: &mut Collective,
-    spec: &FabricSpec,
+    transport: &Transport,
     peers: &[u32],
-) -> Result<(PreparedEndpoint, Vec<Vec<u8>>), Error> {
-    let timeout = shared.host_timeout();
-    let config = EndpointConfig {
-        channels: spec.channels,
-        // This deadline is real time, also if GPUs are simulated.
-        deadline: shared.timeout(),
-        put_bytes: spec.put_bytes,
-        first_count: 0,
-    };
-    let prepared = match &spec.transport {
+    regions: &SharedRegions,
+) -> Result<Result<Opened, Error>, Error> {
+    let transport = match transport {
         Transport::Emulated { nic, faults } => {
-            let region = allocate(shared, spec.region_bytes).map(|region| (region, Vec::new()));
-            let (region, _) = ranks.agree("allocation of a region", region, timeout)?;
-            let region_bytes = region.bytes() as u64;
-            let region = Region::Symmetric {
-                memory: region.share(&shared.ctx, ranks, timeout)?,
-                number: shared.rank as usize,
-            };
-            let wires = socket_pairs::connect(ranks, peers, timeout)?;
-            emulated(shared, (nic, faults), (region, region_bytes), wires, config)
+            let wires = socket_pairs::connect(ranks, peers, shared.host_timeout())?;
+            emulated(shared, (nic, faults), regions.clone(), wires)
         }
-        Transport::Rc(_) | Transport::Efa(_) => nics::set_up(shared, spec, &config),
+        Transport::Rc(_) | Transport::Efa(_) => nics::open(shared, transport, peers.len()),
     };
-    let offers = prepared.and_then(|mut prepared| {
-        let setup = &mut prepared.setup;
-        let offers = (0..peers.len() as u16).map(|peer| setup.connect_info(PeerId(peer)));
-        let offers: Vec<Vec<u8>> = offers.collect::<Result<_, _>>().map_err(Error::Fabric)?;
-        Ok((prepared, offers::encode(&offers)))
-    });
-    ranks.agree(STEP, offers, timeout)
-}
-
-fn start_proxy(shared: &Shared, spec: &FabricSpec, endpoint: Endpoint) -> Result<Proxy, Error> {
-    let options = ProxyOptions {
-        cores: nics::cores(shared, &spec.transport)?,
-        sleeps_at_once: shared.simulated.is_some(),
-    };
-    Proxy::start(endpoint, &options).map_err(Error::Fabric)
-}
-
-/// Pauses the clock of simulated GPUs while the fabric may still change their memory: puts are under way, or other nodes
-/// have been active lately.
-fn pause_clock(
-    shared: &Shared,
-    ring: &DeviceRing,
-    page: &Arc<Page>,
-    heartbeat: Option<Arc<Heartbeat>>,
-) -> Option<BusyGuard> {
-    shared.simulated.as_ref().map(|simulated| {
-        let (ring, page, limit) = (ring.ring.clone(), page.clone(), shared.timeout());
-        let may_receive = move || {
-            heartbeat
-                .as_ref()
-                .is_some_and(|heartbeat| heartbeat.is_within(limit))
+    Ok(transport.and_then(|transport| {
+        let config = EndpointConfig {
+            channels: PUT_CHANNELS,
+            // This deadline is real time, also if GPUs are simulated.
+            deadline: shared.timeout(),
+            first_count: 0,
         };
-        // A proxy that has failed has set the abort word of the page.
-        simulated
-            .pause_clock_while(move || !page.is_aborted() && (!ring.is_drained() || may_receive()))
-    })
+        let mut builder = EndpointBuilder::new(transport, config).map_err(Error::Fabric)?;
+        let offers = (0..peers.len() as u16).map(|peer| builder.connect_info(PeerId(peer)));
+        let offers: Vec<Vec<u8>> = offers.collect::<Result<_, _>>().map_err(Error::Fabric)?;
+        Ok((builder, offers::encode(&offers)))
+    }))
 }
 
-/// Prepares an emulated NIC, which copies between the regions of all ranks.
+/// Creates emulated NICs, which copy between the regions of all ranks.
 fn emulated(
     shared: &Shared,
     (nic, faults): (&NicModel, &Faults),
-    (region, region_bytes): (Region, u64),
+    regions: SharedRegions,
     wires: Vec<std::os::unix::net::UnixStream>,
-    config: EndpointConfig,
-) -> Result<PreparedEndpoint, Error> {
-    let Region::Symmetric { memory, .. } = &region else {
-        return Err(Error::Aborted { cause: None });
-    };
-    let copies = P2pCopies::new(
-        &shared.ctx,
-        (shared.rank, shared.world),
-        memory.clone(),
-        shared.gpu_timeout(),
-    )?;
+) -> Result<Box<dyn mkernel_fabric::Transport>, Error> {
+    let copies = P2pCopies::new(&shared.ctx, shared.rank, regions, shared.gpu_timeout())?;
     let wires = wires
         .into_iter()
         .map(|wire| Box::new(wire) as Box<dyn Wire>);
@@ -297,17 +313,15 @@ fn emulated(
         Box::new(copies),
         wires.collect(),
     );
-    let kind = MemoryKind::Gpu {
-        device: shared.ctx.ordinal() as u32,
-        dma_buf: None,
+    Ok(Box::new(transport.map_err(Error::Fabric)?))
+}
+
+fn start_proxy(shared: &Shared, transport: &Transport, endpoint: Endpoint) -> Result<Proxy, Error> {
+    let options = ProxyOptions {
+        cores: nics::cores(shared, transport)?,
+        sleeps_at_once: shared.simulated.is_some(),
     };
-    // SAFETY: the memory stays mapped as long as its owner, which `described` keeps alive. Only GPUs access it.
-    let described = unsafe { MemoryRange::new(region.address(), region_bytes, kind) };
-    let described = described.with_owner(Arc::new(memory.clone()));
-    let setup = transport
-        .and_then(|transport| EndpointBuilder::new(Box::new(transport), vec![described], config))
-        .map_err(Error::Fabric)?;
-    Ok(PreparedEndpoint { setup, region })
+    Proxy::start(endpoint, &options).map_err(Error::Fabric)
 }
 
 /// Returns the data that each peer sent to this rank for connecting.
@@ -320,7 +334,7 @@ fn offers_of(
     let of = |(id, (peer, number)): (u16, (&u32, u32))| {
         let offer = offers::decode(&offers[*peer as usize], peers.len(), number as usize);
         Ok(PeerConnectInfo {
-            peer: mkernel_fabric::PeerIdentity {
+            peer: PeerIdentity {
                 id: PeerId(id),
                 name: shared.cluster.name_of(*peer).into(),
             },

@@ -5,7 +5,7 @@ use super::fabric_test_load::{
     FabricTestLoad, FabricTestOptions, FabricTestResult, check, check_load, identity, slot_bytes,
 };
 use super::node_map::NodeMap;
-use super::spec::FabricSpec;
+use super::region::Region;
 use super::transport::Transport;
 use crate::communicator::Communicator;
 use crate::deadlines::{BUILD_TIMEOUT, DRAIN_MARGIN};
@@ -16,17 +16,17 @@ use crate::order::{self, LaunchSource};
 use crate::reaper::{self, GpuUse, Retired};
 use crate::report::Page;
 use crate::shared::Shared;
+use crate::symmetric::OwnMemory;
 use mkernel_compile::Store;
 use mkernel_spec::fabric_test::{
-    CHANNELS, CTAS, FabricTestArgs, FabricTestResults, KERNEL, PICK_UPS, THREADS,
+    CTAS, FabricTestArgs, FabricTestResults, KERNEL, PICK_UPS, THREADS,
 };
 use std::mem::{ManuallyDrop, offset_of};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The offset of the results in the fabric's additional memory. The `State` that waits in the kernel use is before
-/// them.
+/// The offset of the results in the kernel's state. The `State` that waits in the kernel use is before them.
 const RESULTS_OFFSET_BYTES: u64 = 1024;
 const STATE_BYTES: u64 = RESULTS_OFFSET_BYTES + size_of::<FabricTestResults>() as u64;
 
@@ -37,6 +37,8 @@ struct Test {
     source: LaunchSource,
     // This field must be dropped before the memory that it uses.
     fabric: Fabric,
+    region: Region,
+    state: OwnMemory,
     options: FabricTestOptions,
     node_map: NodeMap,
     function: Function,
@@ -94,7 +96,6 @@ impl Test {
         let mut ranks = shared.ranks();
         let checked = shared.ensure_usable().and(checked);
         let (node_map, all) = ranks.agree("the fabric test's options", checked, timeout)?;
-        drop(ranks);
         let other = (0..).zip(&all).find(|(_, theirs)| **theirs != all[0]);
         if let Some((rank, theirs)) = other {
             let text = String::from_utf8_lossy;
@@ -104,31 +105,23 @@ impl Test {
                 text(&all[0])
             )])));
         }
-        let slots = u64::from(options.window) * u64::from(options.nodes);
-        let spec = FabricSpec {
-            node_map: node_map.clone(),
-            transport: options.transport.clone(),
-            channels: CHANNELS,
-            put_bytes: options.message_bytes.into(),
-            region_bytes: slots * u64::from(slot_bytes(options.message_bytes)),
-            mapped_by_node: false,
-            state_bytes: STATE_BYTES,
-        };
         let loaded = load(shared).map(|loaded| (loaded, Vec::new()));
-        let ((function, results, page), _) =
-            shared
-                .ranks()
-                .agree("loading of the fabric test", loaded, BUILD_TIMEOUT)?;
-        let fabric = Fabric::connect(shared, &spec, &page)?;
-        let live = Arc::new(OperatorHealth {
-            page,
-            job: None,
-            fabric: None,
-        });
+        let (loaded, _) = ranks.agree("loading of the fabric test", loaded, BUILD_TIMEOUT)?;
+        let (function, results, state, live) = loaded;
+        // The proxy ends the waits of the kernels that are registered when it fails.
         shared.register(live.clone());
+        let fabric = Fabric::connect(shared, &mut ranks, &node_map, &options.transport)?;
+        let slots = u64::from(options.window) * u64::from(options.nodes);
+        let region_bytes = slots * u64::from(slot_bytes(options.message_bytes));
+        let region = fabric.allocate_region(shared, &mut ranks, region_bytes)?;
+        let checked = fabric.check_put_bytes(options.message_bytes.into());
+        let checked = checked.map(|()| ((), Vec::new()));
+        ranks.agree("the length of messages", checked, timeout)?;
         Ok(Self {
             source: LaunchSource::new(),
             fabric,
+            region,
+            state,
             options: options.clone(),
             node_map,
             function,
@@ -145,12 +138,12 @@ impl Test {
         let mut args = self.args(load, *before);
         let (stream, results) = (
             &self.shared.stream,
-            self.fabric.state() + RESULTS_OFFSET_BYTES,
+            self.state.address() + RESULTS_OFFSET_BYTES,
         );
         let bytes = size_of::<FabricTestResults>();
         let mut order = order::lock(&self.shared.order);
         self.fabric.wake();
-        // SAFETY: the results are in the fabric's additional memory, and are copied to a page of the same length. Both
+        // SAFETY: the results are in the kernel's state, and are copied to a page of the same length. Both
         // stay alive until the stream is done; after a time-out, until the reaper has seen that it is done. The
         // argument is the struct that the kernel declares. The stream belongs to the communicator, which lives until
         // this test is dropped and its launches are forgotten.
@@ -169,14 +162,14 @@ impl Test {
     }
 
     fn args(&self, load: &FabricTestLoad, before: Before) -> FabricTestArgs {
-        let state = self.fabric.state();
+        let (state, endpoint) = (self.state.address(), self.fabric.for_kernels(0, 0));
         FabricTestArgs {
-            ring: self.fabric.ring(),
+            ring: endpoint.ring,
             workspaces: [state; _],
             host: self.live.page.device_address(),
             deadline_ns: self.shared.timeout_ns(),
-            arrivals: self.fabric.arrivals(),
-            region: self.fabric.region(),
+            arrivals: endpoint.arrivals,
+            region: self.region.address(),
             results: state + RESULTS_OFFSET_BYTES,
             seed: load.check.unwrap_or(0),
             rank: self.node_map.local_rank(),
@@ -281,16 +274,27 @@ impl std::fmt::Debug for FabricTest {
     }
 }
 
-fn load(shared: &Shared) -> Result<(Function, Pinned, Arc<Page>), Error> {
+/// What a test needs besides its fabric: the kernel, the host's copy of the results, the kernel's state, and what the
+/// communicator monitors.
+type Loaded = (Function, Pinned, OwnMemory, Arc<OperatorHealth>);
+
+fn load(shared: &Shared) -> Result<Loaded, Error> {
     let built = |source| Error::Build {
         id: KERNEL.to_owned(),
         source: Arc::new(source),
     };
     let source = mkernel_compile::render_fabric_test(shared.device.target).map_err(built)?;
     let cubin = Store::from_env().get_or_build(&source).map_err(built)?;
+    let (ctx, timeout) = (&shared.ctx, shared.gpu_timeout());
+    let health = OperatorHealth {
+        page: Arc::new(Page::allocate(ctx)?),
+        job: None,
+        fabric: None,
+    };
     Ok((
-        Function::load(&shared.ctx, &cubin.bytes, KERNEL)?,
-        Pinned::allocate(&shared.ctx, size_of::<FabricTestResults>())?,
-        Arc::new(Page::allocate(&shared.ctx)?),
+        Function::load(ctx, &cubin.bytes, KERNEL)?,
+        Pinned::allocate(ctx, size_of::<FabricTestResults>())?,
+        OwnMemory::allocate(ctx, &shared.stream, STATE_BYTES, timeout)?,
+        Arc::new(health),
     ))
 }

@@ -1,13 +1,12 @@
 //! Transports over NICs: the NICs that a rank uses, its region on them, and the cores near them.
 
-use super::region::NicPath;
-use super::spec::{FabricSpec, PreparedEndpoint};
+use super::region::MemoryPath;
 use super::transport::{NicOptions, Transport};
 use crate::driver;
 use crate::env::{self, ProxyCores};
-use crate::error::{Error, NetworkError, with_causes};
+use crate::error::{Error, NetworkError};
 use crate::shared::Shared;
-use mkernel_fabric::{EndpointBuilder, EndpointConfig, FabricError};
+use mkernel_fabric::FabricError;
 use mkernel_topology::{Gpu, NicKind, PciLocation, Topology};
 
 /// The NICs of a rank.
@@ -19,68 +18,31 @@ pub(super) struct RankNics {
     port: Option<u8>,
 }
 
-/// Opens the NICs and registers a region with them. If none of them can access the GPU's memory, the region is on the
-/// host.
-pub(super) fn set_up(
+/// Opens the NICs of this rank's GPU.
+pub(super) fn open(
     shared: &Shared,
-    spec: &FabricSpec,
-    config: &EndpointConfig,
-) -> Result<PreparedEndpoint, Error> {
-    let (options, is_built, feature) = match &spec.transport {
+    transport: &Transport,
+    peers: usize,
+) -> Result<Box<dyn mkernel_fabric::Transport>, Error> {
+    let (options, is_built, feature) = match transport {
         Transport::Efa(options) => (options, cfg!(feature = "efa"), "efa"),
         Transport::Rc(options) => (options, cfg!(feature = "verbs"), "verbs"),
         Transport::Emulated { .. } => return Err(no_nics()),
     };
-    let name = spec.transport.name();
+    let name = transport.name();
     if !is_built {
         return Err(Error::Network(NetworkError::NoTransport { name, feature }));
     }
     let (topology, gpu) = topology(shared)?;
-    let nics = choose(&topology, gpu, &wanted(&spec.transport), name)?;
-    let (ways, reason) = NicPath::all(shared)?;
-    let mut refused: Vec<String> = reason.into_iter().map(str::to_owned).collect();
-    // Memory that other GPUs of the node map must be GPU memory.
-    let ways = ways
-        .into_iter()
-        .filter(|way| *way != NicPath::Pinned || !spec.mapped_by_node);
-    for way in ways {
-        // The transport must be dropped before the memory, so it is created after it.
-        let allocated = way.allocate(shared, spec.region_bytes);
-        let tried = allocated.and_then(|(region, memory)| {
-            let transport = open(&spec.transport, options, &nics, spec.node_map.nodes - 1)?;
-            let setup = EndpointBuilder::new(transport, vec![memory], config.clone());
-            Ok(PreparedEndpoint {
-                setup: setup.map_err(Error::Fabric)?,
-                region,
-            })
-        });
-        match tried {
-            Ok(prepared) => {
-                let (rank, nics) = (shared.rank, nics.devices.join(", "));
-                log_path(
-                    way,
-                    &refused,
-                    (rank, name, &nics),
-                    shared.simulated.is_some(),
-                );
-                return Ok(prepared);
-            }
-            // Either the driver refused to export a dma-buf, or the NIC refused to register the memory.
-            Err(error @ (Error::Fabric(FabricError::Register { .. }) | Error::Cuda { .. }))
-                if way != NicPath::Pinned =>
-            {
-                refused.push(format!("{way}: {}", with_causes(&error)));
-            }
-            Err(error) => return Err(error),
-        }
-    }
-    Err(Error::Network(NetworkError::Nics {
-        reason: format!(
-            "operators need NICs that can access GPU memory, but these cannot ({}). Load nvidia-peermem, or use the open kernel \
-             module of NVIDIA's driver and Linux 5.12 or newer for dma-bufs",
-            refused.join("; ")
-        ),
-    }))
+    let nics = choose(&topology, gpu, &wanted(transport), name)?;
+    let (rank, devices) = (shared.rank, nics.devices.join(", "));
+    tracing::info!(
+        rank,
+        transport = name,
+        nics = devices,
+        "puts use these NICs"
+    );
+    open_devices(transport, options, &nics, peers)
 }
 
 /// The error for a transport without NICs.
@@ -90,26 +52,36 @@ fn no_nics() -> Error {
     ]))
 }
 
-/// Logs the path once per endpoint. Through host memory, puts are only as fast as kernels can read and write over PCIe,
-/// so that is a warning.
-fn log_path(
-    way: NicPath,
+/// The error for memory that no path reaches.
+pub(super) fn no_path(refused: &[String]) -> Error {
+    Error::Network(NetworkError::Nics {
+        reason: format!(
+            "operators need NICs that can access GPU memory, but these cannot ({}). Load nvidia-peermem, or use the open kernel \
+             module of NVIDIA's driver and Linux 5.12 or newer for dma-bufs",
+            refused.join("; ")
+        ),
+    })
+}
+
+/// Logs the path to a region. Through host memory, puts are only as fast as kernels can read and write over PCIe, so that
+/// is a warning.
+pub(super) fn log_path(
+    shared: &Shared,
+    path: MemoryPath,
     refused: &[String],
-    (rank, transport, nics): (u32, &str, &str),
-    simulated: bool,
+    transport: &Transport,
 ) {
-    let refused = refused.join("; ");
-    if way == NicPath::Pinned && !simulated {
+    let (rank, transport, refused) = (shared.rank, transport.name(), refused.join("; "));
+    if path == MemoryPath::Pinned && shared.simulated.is_none() {
         tracing::warn!(
             rank,
             transport,
-            nics,
             refused,
-            "the NICs cannot access GPU memory, so puts use {way}; load nvidia-peermem, or use the open kernel module of \
+            "the NICs cannot access GPU memory, so puts use {path}; load nvidia-peermem, or use the open kernel module of \
              NVIDIA's driver and Linux 5.12 or newer for dma-bufs"
         );
     } else {
-        tracing::info!(rank, transport, nics, refused, "puts use {way}");
+        tracing::info!(rank, transport, refused, "puts use {path}");
     }
 }
 
@@ -251,11 +223,11 @@ fn choose(
 }
 
 #[cfg(feature = "verbs")]
-fn open(
+fn open_devices(
     transport: &Transport,
     options: &NicOptions,
     nics: &RankNics,
-    peers: u32,
+    peers: usize,
 ) -> Result<Box<dyn mkernel_fabric::Transport>, Error> {
     use mkernel_fabric::verbs;
     let options = verbs::Options {
@@ -276,11 +248,11 @@ fn open(
 
 /// This is never reached, since transports that are not built are refused before.
 #[cfg(not(feature = "verbs"))]
-fn open(
+fn open_devices(
     transport: &Transport,
     _: &NicOptions,
     _: &RankNics,
-    _: u32,
+    _: usize,
 ) -> Result<Box<dyn mkernel_fabric::Transport>, Error> {
     Err(Error::Network(NetworkError::NoTransport {
         name: transport.name(),

@@ -8,12 +8,12 @@ use cudarc::driver::CudaContext;
 use mkernel_fabric::emulated::{CopyEngine, CopyStatus};
 use mkernel_fabric::{MemoryKind, MemoryRange};
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The length of a payload: a rank and an offset, little-endian.
-const PAYLOAD_BYTES: usize = 12;
+/// The length of a payload: a rank, the number of its region and an offset, little-endian.
+const PAYLOAD_BYTES: usize = 16;
 
 /// The number of copies that run at once, so that the start of one copy overlaps with the others.
 const LANES: usize = 3;
@@ -26,11 +26,42 @@ const MERGED_BYTES: u64 = 2 << 20;
 /// The distance between the words of two lanes, so that each has a cache line of its own.
 const WORD_STRIDE_BYTES: usize = 128;
 
-/// Copies from the regions of all ranks. Each rank has one region, and all have the same size.
+/// The regions of an endpoint, each with the same size on all ranks. Clones share the list.
+#[derive(Clone, Default)]
+pub(super) struct SharedRegions(Arc<Mutex<Vec<Symmetric>>>);
+
+impl SharedRegions {
+    /// Adds a region before it is registered. All ranks must add the same ones in the same order.
+    pub fn add(&self, region: Symmetric) {
+        self.with(|regions| regions.push(region));
+    }
+
+    fn with<T>(&self, act: impl FnOnce(&mut Vec<Symmetric>) -> T) -> T {
+        act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Returns the number of the region that is at `address` on this rank.
+    fn find(&self, address: u64) -> Option<u32> {
+        let is_there = |region: &Symmetric| region.own().address() == address;
+        self.with(|regions| regions.iter().position(is_there))
+            .map(|at| at as u32)
+    }
+
+    /// Returns the address in this process of bytes of a rank's region, if they are inside of it.
+    fn address(&self, rank: u32, region: u32, offset: u64, bytes: u32) -> Option<u64> {
+        self.with(|regions| {
+            let region = regions.get(region as usize)?;
+            let start = *region.addresses().get(rank as usize)?;
+            let end = offset.checked_add(bytes.into())?;
+            (start != 0 && end <= region.bytes()).then_some(start + offset)
+        })
+    }
+}
+
+/// Copies from the regions of all ranks of the host.
 pub(crate) struct P2pCopies {
     ctx: Arc<CudaContext>,
     rank: u32,
-    world: u32,
     /// The longest time that one copy may take.
     timeout: Duration,
     lanes: Vec<Lane>,
@@ -41,8 +72,7 @@ pub(crate) struct P2pCopies {
 
 /// The memory that copies read and write.
 struct Reached {
-    /// The regions of all ranks.
-    regions: Symmetric,
+    regions: SharedRegions,
     /// For each lane, the number of its last copy that has ended. The stream writes it after the copy. So the proxy
     /// sees the end of a copy without a call of the driver, which would take it a microsecond each time.
     words: Pinned,
@@ -78,8 +108,8 @@ struct Piece {
 impl P2pCopies {
     pub fn new(
         ctx: &Arc<CudaContext>,
-        (rank, world): (u32, u32),
-        regions: Symmetric,
+        rank: u32,
+        regions: SharedRegions,
         timeout: Duration,
     ) -> Result<Self, Error> {
         let lane = |_| {
@@ -93,7 +123,6 @@ impl P2pCopies {
         Ok(Self {
             ctx: ctx.clone(),
             rank,
-            world,
             timeout,
             lanes: (0..LANES).map(lane).collect::<Result<_, Error>>()?,
             memory: Arc::new(Reached {
@@ -165,12 +194,6 @@ impl P2pCopies {
         Ok(())
     }
 
-    /// Returns the address at which this process has mapped a rank's region.
-    fn region(&self, rank: u32) -> Option<u64> {
-        let known = rank < self.world;
-        known.then(|| self.memory.regions.addresses()[rank as usize])
-    }
-
     /// Waits for the running copies.
     fn finish(&self) -> Result<(), Error> {
         driver::bind(&self.ctx)?;
@@ -191,19 +214,24 @@ impl P2pCopies {
 impl CopyEngine for P2pCopies {
     fn check(&self, memory: &MemoryRange) -> Result<(), String> {
         match memory.kind() {
-            MemoryKind::Gpu { .. } if self.region(self.rank) == Some(memory.address()) => Ok(()),
+            MemoryKind::Gpu { .. } if self.memory.regions.find(memory.address()).is_some() => {
+                Ok(())
+            }
             _ => Err("only memory that all ranks have mapped can be a region".to_owned()),
         }
     }
 
     fn stage(
         &mut self,
-        _: &MemoryRange,
+        memory: &MemoryRange,
         offset: u64,
         _: u32,
         payload: &mut Vec<u8>,
     ) -> Result<(), String> {
+        let region = self.memory.regions.find(memory.address());
+        let region = region.ok_or("a write has a source that is no region")?;
         payload.extend(self.rank.to_le_bytes());
+        payload.extend(region.to_le_bytes());
         payload.extend(offset.to_le_bytes());
         Ok(())
     }
@@ -218,17 +246,21 @@ impl CopyEngine for P2pCopies {
     ) -> Result<CopyStatus, String> {
         let malformed = || format!("a write has an invalid source: {payload:02x?}");
         let payload: &[u8; PAYLOAD_BYTES] = payload.try_into().map_err(|_| malformed())?;
-        let (rank, from) = payload.split_at(4);
-        let rank = u32::from_le_bytes(rank.try_into().unwrap_or_default());
-        let from = u64::from_le_bytes(from.try_into().unwrap_or_default());
-        let region = self.region(rank);
-        let ends = from.checked_add(bytes.into());
-        let (Some(region), Some(true)) = (region, ends.map(|end| end <= to.bytes())) else {
-            return Err(malformed());
+        let word = |at: usize| {
+            payload[at..at + 4]
+                .iter()
+                .rev()
+                .fold(0, |word, byte| word << 8 | u32::from(*byte))
         };
+        let from_offset = u64::from(word(8)) | u64::from(word(12)) << 32;
+        let from = self
+            .memory
+            .regions
+            .address(word(0), word(4), from_offset, bytes);
+        let from = from.ok_or_else(malformed)?;
         self.waiting.push_back(Piece {
             to: to.address() + offset,
-            from: region + from,
+            from,
             bytes: bytes.into(),
             token,
         });

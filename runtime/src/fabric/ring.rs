@@ -8,7 +8,7 @@ use mkernel_spec::fabric::{Command, CommandRing};
 use std::sync::Arc;
 
 /// The logarithm of the number of commands that a kernel can post before the proxy has taken the first one.
-const CAPACITY_LOG2: u32 = 10;
+const CAPACITY_LOG2: u32 = 12;
 
 /// The slots and words of the ring, in pinned memory.
 pub(crate) struct DeviceRing {

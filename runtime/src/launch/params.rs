@@ -6,7 +6,7 @@ use mkernel_spec::Dtype;
 use mkernel_spec::abi::{
     ArgKind, ArgLayout, Extent, MAX_RANKS, Operand, OperandSpec, Source, Stride, TensorMapSpec,
 };
-use mkernel_spec::fabric::CommandRing;
+use mkernel_spec::fabric::KernelEndpoint;
 use std::mem::offset_of;
 
 /// The values from which the parameter of one launch is packed.
@@ -23,15 +23,8 @@ pub(crate) struct ParamInputs<'a> {
     pub operator_number: u32,
     pub deadline_ns: u64,
     pub rank: u32,
-    /// The addresses that the kernel needs for puts to other nodes.
-    pub fabric_pointers: FabricPointers,
-}
-
-/// The addresses that a kernel needs of its fabric. They are 0 if it has none.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct FabricPointers {
-    pub ring: CommandRing,
-    pub arrivals: u64,
+    /// What the kernel needs for puts to other nodes.
+    pub endpoint: KernelEndpoint,
 }
 
 /// The arguments of `cuTensorMapEncodeTiled`.
@@ -125,21 +118,38 @@ impl ParamInputs<'_> {
                 ArgKind::OperatorNumber => put(to, &self.operator_number.to_ne_bytes()),
                 ArgKind::DeadlineNs => put(to, &self.deadline_ns.to_ne_bytes()),
                 ArgKind::Rank => put(to, &self.rank.to_ne_bytes()),
-                ArgKind::Ring => {
-                    let ring = self.fabric_pointers.ring;
-                    for (to, word) in to
-                        .chunks_exact_mut(8)
-                        .zip([ring.slots, ring.words, ring.state])
-                    {
-                        put(to, &word.to_ne_bytes());
-                    }
-                    let at = offset_of!(CommandRing, capacity_log2);
-                    put(&mut to[at..], &ring.capacity_log2.to_ne_bytes());
-                }
-                ArgKind::Arrivals => put(to, &self.fabric_pointers.arrivals.to_ne_bytes()),
+                ArgKind::Endpoint => put_endpoint(to, &self.endpoint),
             }
         }
         Ok(bytes)
+    }
+}
+
+fn put_endpoint(to: &mut [u8], endpoint: &KernelEndpoint) {
+    let ring = &endpoint.ring;
+    let long_words = [
+        (offset_of!(KernelEndpoint, ring.slots), ring.slots),
+        (offset_of!(KernelEndpoint, ring.words), ring.words),
+        (offset_of!(KernelEndpoint, ring.state), ring.state),
+        (offset_of!(KernelEndpoint, arrivals), endpoint.arrivals),
+        (offset_of!(KernelEndpoint, network), endpoint.network),
+        (
+            offset_of!(KernelEndpoint, workspace_offset),
+            endpoint.workspace_offset,
+        ),
+    ];
+    let words = [
+        (
+            offset_of!(KernelEndpoint, ring.capacity_log2),
+            ring.capacity_log2,
+        ),
+        (offset_of!(KernelEndpoint, region), endpoint.region),
+    ];
+    for (at, word) in long_words {
+        put(&mut to[at..], &word.to_ne_bytes());
+    }
+    for (at, word) in words {
+        put(&mut to[at..], &word.to_ne_bytes());
     }
 }
 
@@ -152,6 +162,7 @@ mod tests {
     use super::*;
     use crate::launch::operands::check;
     use crate::launch::operands::tests::{SPECS, operands};
+    use mkernel_spec::fabric::CommandRing;
 
     fn bindings(operands: &[RawOperand], rank: u32) -> ParamInputs<'_> {
         let workspaces = [0x10_0000, 0x20_0000, 0x30_0000, 0x40_0000, 0, 0, 0, 0];
@@ -165,7 +176,7 @@ mod tests {
             operator_number: 3,
             deadline_ns: 7_000_000_000,
             rank,
-            fabric_pointers: FabricPointers {
+            endpoint: KernelEndpoint {
                 ring: CommandRing {
                     slots: 0x51,
                     words: 0x52,
@@ -173,6 +184,9 @@ mod tests {
                     capacity_log2: 10,
                 },
                 arrivals: 0x54,
+                network: 0x55,
+                workspace_offset: 0x56,
+                region: 7,
             },
         }
     }
@@ -200,8 +214,7 @@ mod tests {
             ("gate", ArgKind::Gate),
             ("operator_number", ArgKind::OperatorNumber),
             ("deadline_ns", ArgKind::DeadlineNs),
-            ("ring", ArgKind::Ring),
-            ("arrivals", ArgKind::Arrivals),
+            ("endpoint", ArgKind::Endpoint),
         ]);
         let operands = operands();
         let mut maps = Vec::new();
@@ -235,10 +248,9 @@ mod tests {
         let number = at("operator_number");
         assert_eq!(bytes[number..number + 4], 3u32.to_ne_bytes());
         assert_eq!(
-            [0, 8, 16, 24].map(|offset| word(at("ring") + offset)),
-            [0x51, 0x52, 0x53, 10]
+            [0, 8, 16, 24, 32, 40, 48, 56].map(|offset| word(at("endpoint") + offset)),
+            [0x51, 0x52, 0x53, 10, 0x54, 0x55, 0x56, 7]
         );
-        assert_eq!(word(at("arrivals")), 0x54);
         assert_eq!(word(at("deadline_ns")), 7_000_000_000);
         let expected = TensorMap {
             address: 0x1000,

@@ -1,7 +1,6 @@
 //! [`Parts`]: the objects that the launches of an operator use.
 
 use super::health::OperatorHealth;
-use super::workspaces::Workspaces;
 use crate::copy_engine::CopyThread;
 use crate::driver;
 use crate::error::Error;
@@ -11,6 +10,7 @@ use crate::launch::params::ParamInputs;
 use crate::shared::Shared;
 use crate::simulation::BusyGuard;
 use crate::symmetric::OwnMemory;
+use crate::workspace::Workspace;
 use mkernel_spec::KernelPlan;
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ pub(super) struct Parts {
     pub plan: KernelPlan,
     pub health: Arc<OperatorHealth>,
     pub kernel: Kernel,
-    pub memory: Workspaces,
+    pub workspace: Arc<Workspace>,
     pub copies: Option<Arc<CopyThread>>,
     pub gate: Arc<OwnMemory>,
     pub number: u32,
@@ -42,25 +42,17 @@ impl Parts {
         if args.operands == operands && args.deadline_ns == deadline_ns {
             return Ok(());
         }
-        let (workspaces, local_rank) = match &self.memory {
-            Workspaces::OneNode(workspace) => (workspace.addresses(), self.shared.rank),
-            Workspaces::ManyNodes {
-                workspaces,
-                local_rank,
-                ..
-            } => (*workspaces, *local_rank),
-        };
         let bindings = ParamInputs {
             specs: &self.plan.operands,
             operands,
-            workspaces,
-            local_rank,
+            workspaces: self.workspace.addresses(),
+            local_rank: self.workspace.local_rank(),
             host_page: self.health.page.device_address(),
             gate: self.gate.address(),
             operator_number: self.number,
             deadline_ns,
             rank: self.shared.rank,
-            fabric_pointers: self.memory.fabric_pointers(),
+            endpoint: self.workspace.endpoint(),
         };
         let bytes = bindings.fill(&self.plan.args, driver::encode_tensor_map)?;
         *args = BoundParams {

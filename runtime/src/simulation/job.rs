@@ -65,10 +65,11 @@ impl SimulatedJob {
         self.host.is_awaited()
     }
 
-    /// Gives the regions of the workspace at `address` their names, for findings.
+    /// Gives the regions of the workspace at `address` their names, for findings, and confines kernels to it.
     pub fn name_workspace(&self, address: u64, workspace: Workspace) {
+        let bytes = workspace.bytes;
         self.host
-            .name_memory(address, move |offset| workspace.name_of(offset));
+            .name_memory(address, bytes, move |offset| workspace.name_of(offset));
     }
 
     /// Returns the findings so far. After a rank has aborted, kernels run to their end without waiting for each other.

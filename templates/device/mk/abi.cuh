@@ -83,4 +83,23 @@ struct CommandRing {
   u32 capacity_log2;
 };
 
+constexpr u32 kPutChannels = 2;   // from each peer, for all operators of a communicator
+constexpr u32 kMaxPuts = 0x7fff;  // of a call to a peer on a channel
+
+// What all calls across nodes of a communicator have in common, in device memory. Words follow that count the puts of
+// all watched calls, modulo 2^32, by peer and channel.
+struct alignas(128) NetworkState {
+  u32 calls;    // calls across nodes whose number every CTA has read
+  u32 watched;  // calls of which all puts have arrived
+};
+
+// A communicator's endpoint, as its kernels use it. The workspace lies at the same place of the same region on all ranks.
+struct KernelEndpoint {
+  CommandRing ring;
+  const u8* arrivals;  // the proxy's arrival words in host memory, by peer and channel, kArrivalStride apart
+  NetworkState* network;
+  u64 workspace_offset;  // in its region
+  u32 region;
+};
+
 }  // namespace mk

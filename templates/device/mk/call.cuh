@@ -5,7 +5,7 @@
 namespace mk {
 
 // Every CTA reads the number of the call for itself. `Args` has workspaces, host, gate, deadline_ns, operator_number and
-// rank.
+// rank, and the endpoint if there are several nodes.
 template <TopologyConfig Config, class Args>
 MK_DEVICE RankContext begin_call(const Args& args) {
   const u32 node_first_rank = Config::kNodes == 1 ? 0 : args.rank / Config::kLocalWorld * Config::kLocalWorld;
@@ -13,6 +13,10 @@ MK_DEVICE RankContext begin_call(const Args& args) {
                   args.operator_number, args.rank, Config::kLocalWorld, 0,
                   node_first_rank};
   ctx.epoch = load_early(&ctx.state()->epoch) + 1;
+  if constexpr (Config::kNodes > 1) {
+    ctx.network = args.endpoint.network;
+    ctx.network_call = load_early(&ctx.network->calls) + 1;
+  }
   return ctx;
 }
 
@@ -69,6 +73,8 @@ MK_DEVICE void advance_epoch(const RankContext& ctx, BeforeNext before_next) {
   State* state = ctx.state();
   if (fetch_add_acq_rel_gpu(&state->readers, 1) + 1 != ctx.epoch * gridDim.x) return;
   before_next();
+  // Read again: kept from the begin of the call until here, it would take a register.
+  if (ctx.network != nullptr) store_early(&ctx.network->calls, load_early(&ctx.network->calls) + 1);
   store_early(&state->epoch, ctx.epoch);  // @call.advance
   add_relaxed_sys(&ctx.gate->due, gridDim.x);
 }

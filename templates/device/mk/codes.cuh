@@ -38,6 +38,7 @@ enum Wait : u32 {
   kRows = 21,  // room for all rows: `peer` is the rank that gets too many rows
   kRowIndex = 22,  // a valid row index: `index` is the token, and `peer` is the index of the choice
   kOverlap = 23,  // the end of another call: call `seen` of operator `index` is running, and the refused call is call `wanted` of operator `peer`
+  kWatched = 24,  // the arrival of all puts of an earlier call
 };
 
 }  // namespace mk

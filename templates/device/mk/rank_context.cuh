@@ -16,6 +16,8 @@ struct RankContext {
   u32 local_world;      // ranks of this node
   u32 epoch;            // number of this call, from 1, modulo 2^32
   u32 node_first_rank;  // the rank of this node whose local rank is 0
+  NetworkState* network = nullptr;  // none if the kernel has one node
+  u32 network_call = 0;             // number of this call among those across nodes, from 1, modulo 2^32
 
   MK_DEVICE u32 local_rank() const { return rank - node_first_rank; }
   MK_DEVICE u8* workspace() const { return workspaces[local_rank()]; }

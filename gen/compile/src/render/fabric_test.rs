@@ -6,8 +6,9 @@ use crate::error::GenError;
 use crate::source::CudaSource;
 use mkernel_spec::Target;
 use mkernel_spec::abi::{FLAG_STRIDE_BYTES, StructLayout};
+use mkernel_spec::fabric::PUT_CHANNELS;
 use mkernel_spec::fabric_test::{
-    ACKS, CHANNELS, KERNEL, MAX_NODES, MESSAGES, PICK_UPS, THREADS, args_layout, results_layout,
+    ACKS, KERNEL, MAX_NODES, MESSAGES, PICK_UPS, THREADS, args_layout, results_layout,
 };
 use serde::Serialize;
 
@@ -37,7 +38,7 @@ pub fn render_fabric_test(target: Target) -> Result<CudaSource, GenError> {
         max_nodes: MAX_NODES,
         messages: MESSAGES,
         acks: ACKS,
-        channels: CHANNELS,
+        channels: PUT_CHANNELS,
         pick_ups: PICK_UPS,
         flag_stride: FLAG_STRIDE_BYTES,
         args_assertion: assertion("Args", &args_layout()),

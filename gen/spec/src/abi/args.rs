@@ -3,7 +3,7 @@
 use super::limits::MAX_RANKS;
 use super::operand::{Extent, Operand};
 use crate::config::Dtype;
-use crate::fabric::CommandRing;
+use crate::fabric::KernelEndpoint;
 use serde::Serialize;
 
 /// Where a tensor map or pointer starts.
@@ -76,10 +76,8 @@ pub enum ArgKind {
     DeadlineNs,
     /// This rank, u32.
     Rank,
-    /// The [`CommandRing`] of this rank.
-    Ring,
-    /// Address of the arrival words in host memory, by peer and channel, [`FLAG_STRIDE_BYTES`](super::FLAG_STRIDE_BYTES) apart.
-    Arrivals,
+    /// The [`KernelEndpoint`] of this rank.
+    Endpoint,
 }
 
 impl ArgKind {
@@ -96,8 +94,7 @@ impl ArgKind {
             Self::HostPage => format!("mk::HostPage* {name}"),
             Self::Gate => format!("mk::Gate* {name}"),
             Self::Rank | Self::OperatorNumber => format!("mk::u32 {name}"),
-            Self::Ring => format!("mk::CommandRing {name}"),
-            Self::Arrivals => format!("const mk::u8* {name}"),
+            Self::Endpoint => format!("mk::KernelEndpoint {name}"),
         }
     }
 
@@ -109,11 +106,10 @@ impl ArgKind {
             | Self::RowStrideBytes(_)
             | Self::HostPage
             | Self::Gate
-            | Self::DeadlineNs
-            | Self::Arrivals => (8, 8),
+            | Self::DeadlineNs => (8, 8),
             Self::Workspaces => (8 * MAX_RANKS, 8),
             Self::Rank | Self::OperatorNumber => (4, 4),
-            Self::Ring => (size_of::<CommandRing>(), align_of::<CommandRing>()),
+            Self::Endpoint => (size_of::<KernelEndpoint>(), align_of::<KernelEndpoint>()),
         }
     }
 }

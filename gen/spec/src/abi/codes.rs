@@ -87,6 +87,7 @@ codes! {
         RowIndex = 22, "a valid row index" where "`index` is the token, and `peer` is the index of the choice";
         Overlap = 23, "the end of another call"
             where "call `seen` of operator `index` is running, and the refused call is call `wanted` of operator `peer`";
+        Watched = 24, "the arrival of all puts of an earlier call";
     }
 }
 

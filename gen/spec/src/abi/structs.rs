@@ -2,7 +2,7 @@
 
 use super::layout::{StructLayout, layout};
 use super::state::{Gate, HostPage, Report, State};
-use crate::fabric::{Command, CommandRing, RingState, RingWords};
+use crate::fabric::{Command, CommandRing, KernelEndpoint, NetworkState, RingState, RingWords};
 
 /// The structs that device headers share with this crate.
 #[must_use]
@@ -16,5 +16,7 @@ pub fn shared_structs() -> Vec<StructLayout> {
         layout!(RingWords: consumed, sent),
         layout!(RingState: claimed, consumed_seen),
         layout!(CommandRing: slots, words, state, capacity_log2),
+        layout!(NetworkState: calls, watched),
+        layout!(KernelEndpoint: ring, arrivals, network, workspace_offset, region),
     ]
 }

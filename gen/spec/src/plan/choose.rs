@@ -22,6 +22,9 @@ impl KernelPlan {
         let planned = by_problem!(spec.problem(), Problem(config) => plan(spec, config, device));
         let plan = planned.unwrap_or_else(|| Err(unknown_dims(spec)))?;
         plan.check_memory()?;
+        if let Some(network) = &plan.network {
+            network.check()?;
+        }
         Ok(plan)
     }
 }

@@ -1,6 +1,9 @@
-//! What plans of several nodes have in common: puts, their arguments, and words for arrivals.
+//! What plans of several nodes have in common: puts and the argument for them.
 
 use crate::abi::ArgKind;
+use crate::config::Field;
+use crate::diagnostic::Diagnostics;
+use crate::fabric::MAX_CALL_PUTS;
 use crate::topology::Topology;
 use serde::Serialize;
 
@@ -8,13 +11,33 @@ use serde::Serialize;
 /// the same place of the peer's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Network {
-    /// Channels to each peer.
+    /// The channels that the kernel uses to each peer, at most [`PUT_CHANNELS`](crate::fabric::PUT_CHANNELS).
     pub channels: u16,
-    /// Puts of a call to each peer, on each channel; in call e, arrival (e - 1)·`puts` + i is that of put i. Of a call of
-    /// `dispatch_gemm` at most: there are as many as its tokens make necessary.
+    /// The puts of a call to each peer, on each channel. For calls of `dispatch_gemm` and `combine` this is the most: they
+    /// make as many as their tokens need.
     pub puts: u32,
     /// Bytes of the largest.
     pub put_bytes: u64,
+}
+
+impl Network {
+    /// # Errors
+    /// More puts than a call can count.
+    pub(super) fn check(&self) -> Result<(), Diagnostics> {
+        let mut found = Diagnostics::default();
+        found.require(
+            self.puts <= MAX_CALL_PUTS,
+            Field::NODES,
+            || {
+                format!(
+                    "a call makes {} puts to each node, and at most {MAX_CALL_PUTS} are possible",
+                    self.puts
+                )
+            },
+            "use smaller sizes per call",
+        );
+        found.into_result(())
+    }
 }
 
 /// The most bytes of a put that plans have. NICs take at least as many.
@@ -23,19 +46,30 @@ pub const MAX_PUT_BYTES: u64 = 16 << 20;
 /// About what a put has: with fewer bytes the proxy is the limit, with more the last ones are relayed late.
 pub(crate) const PUT_BYTES: u32 = 1 << 20;
 
-/// Across nodes: the ring of commands, and what the proxy says of arrivals.
-fn args(topology: Topology) -> Vec<(&'static str, ArgKind)> {
-    match topology.nodes {
-        1 => Vec::new(),
-        _ => vec![("ring", ArgKind::Ring), ("arrivals", ArgKind::Arrivals)],
-    }
-}
-
-/// What every kernel is passed besides: what its calls have in common with other operators', and what it has of a network.
+/// Returns the arguments that every kernel has: what its calls have in common with those of other operators, and the
+/// endpoint if there are several nodes.
 pub(crate) fn common_args(topology: Topology) -> Vec<(&'static str, ArgKind)> {
     let gate = [
         ("gate", ArgKind::Gate),
         ("operator_number", ArgKind::OperatorNumber),
     ];
-    gate.into_iter().chain(args(topology)).collect()
+    let endpoint = (topology.nodes > 1).then_some(("endpoint", ArgKind::Endpoint));
+    gate.into_iter().chain(endpoint).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_puts_than_a_call_can_count_are_refused() {
+        let network = |puts| Network {
+            channels: 1,
+            puts,
+            put_bytes: 64,
+        };
+        assert!(network(MAX_CALL_PUTS).check().is_ok());
+        let refused = network(MAX_CALL_PUTS + 1).check().expect_err("too many");
+        assert!(refused.to_string().contains("32768 puts"), "{refused}");
+    }
 }

@@ -5,6 +5,8 @@
 //!   region (u8), seven zero bytes, and the payload for the copy engine.
 //! - The body of acknowledgements is a list of tickets (u64 each).
 
+use crate::transport::MemoryRange;
+
 /// The size of the longest write of an emulated NIC.
 pub const MAX_WRITE_BYTES: u32 = 64 << 20;
 
@@ -134,6 +136,29 @@ pub fn parse(bytes: &[u8]) -> Result<Option<(Frame<'_>, usize)>, String> {
         region: head[32],
     };
     Ok(Some((Frame::Write(head, payload), used)))
+}
+
+/// Returns the region to which a peer writes if the written range is in it.
+pub fn target<'a>(regions: &'a [MemoryRange], head: &WriteHead) -> Result<&'a MemoryRange, String> {
+    let region = regions.get(usize::from(head.region));
+    let region = region.ok_or_else(|| {
+        format!(
+            "it wrote to region {}, but there are {} regions",
+            head.region,
+            regions.len()
+        )
+    })?;
+    let end = head.offset.checked_add(head.bytes.into());
+    if end.is_some_and(|end| end <= region.bytes()) {
+        return Ok(region);
+    }
+    Err(format!(
+        "it wrote {} bytes at offset {} of region {}, which has {} bytes",
+        head.bytes,
+        head.offset,
+        head.region,
+        region.bytes()
+    ))
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use super::clock::Clock;
 use super::copy_engine::{CopyEngine, CopyStatus};
-use super::frame::{self, Frame, WriteHead};
+use super::frame::{self, Frame, WriteHead, target};
 use super::nic_model::{Faults, NicModel, Timing};
 use super::peer_link::PeerLink;
 use super::slab::Slab;
@@ -16,7 +16,9 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Instant;
 
-const CONNECT_INFO: &[u8] = b"MKEM2";
+const CONNECT_INFO: &[u8] = b"MKEM3";
+/// The start of the info of a region. Its size follows, little-endian.
+const REGION_INFO: &[u8] = b"MKER1";
 
 /// The NICs of an endpoint in software.
 pub struct EmulatedTransport {
@@ -267,29 +269,6 @@ impl EmulatedTransport {
     }
 }
 
-/// Returns the region to which a peer writes if the written range is in it.
-fn target<'a>(regions: &'a [MemoryRange], head: &WriteHead) -> Result<&'a MemoryRange, String> {
-    let region = regions.get(usize::from(head.region));
-    let region = region.ok_or_else(|| {
-        format!(
-            "it wrote to region {}, but there are {} regions",
-            head.region,
-            regions.len()
-        )
-    })?;
-    let end = head.offset.checked_add(head.bytes.into());
-    if end.is_some_and(|end| end <= region.bytes()) {
-        return Ok(region);
-    }
-    Err(format!(
-        "it wrote {} bytes at offset {} of region {}, which has {} bytes",
-        head.bytes,
-        head.offset,
-        head.region,
-        region.bytes()
-    ))
-}
-
 impl Transport for EmulatedTransport {
     fn limits(&self) -> Limits {
         Limits {
@@ -313,6 +292,20 @@ impl Transport for EmulatedTransport {
         })?;
         self.regions.push(memory);
         Ok(RegionId(self.regions.len() as u8 - 1))
+    }
+
+    fn region_info(&self, region: RegionId) -> Vec<u8> {
+        let region = self.regions.get(usize::from(region.0));
+        let bytes = region.map_or(0, MemoryRange::bytes);
+        [REGION_INFO, &bytes.to_le_bytes()].concat()
+    }
+
+    fn add_peer_region(&mut self, _: PeerId, region_info: &[u8]) -> Result<u64, String> {
+        let bytes = region_info.strip_prefix(REGION_INFO);
+        let bytes = bytes.and_then(|bytes| bytes.try_into().ok());
+        bytes.map(u64::from_le_bytes).ok_or_else(|| {
+            "its info is not from an emulated NIC of the same version; run the same build on all nodes".to_owned()
+        })
     }
 
     fn connect_info(&mut self, _: PeerId) -> Result<Vec<u8>, FabricError> {

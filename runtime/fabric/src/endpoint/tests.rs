@@ -35,6 +35,14 @@ impl Transport for Recorder {
     fn register(&mut self, _: MemoryRange) -> Result<RegionId, FabricError> {
         Ok(RegionId(0))
     }
+    fn region_info(&self, _: RegionId) -> Vec<u8> {
+        Vec::new()
+    }
+    /// The info is the size.
+    fn add_peer_region(&mut self, _: PeerId, info: &[u8]) -> Result<u64, String> {
+        let bytes = info.try_into().map(u64::from_le_bytes);
+        bytes.map_err(|_| "no size".to_owned())
+    }
     fn connect_info(&mut self, _: PeerId) -> Result<Vec<u8>, FabricError> {
         Ok(Vec::new())
     }
@@ -68,18 +76,14 @@ impl Bench {
 
     /// Peers and endpoint have one region of `bytes` bytes, or none.
     fn with_region(bytes: u64) -> Self {
-        // SAFETY: a recorder does not access the region.
-        let region = unsafe { MemoryRange::new(4096, bytes, MemoryKind::Host) };
-        let regions = if bytes == 0 { Vec::new() } else { vec![region] };
         let record = Arc::<Mutex<Record>>::default();
         let config = EndpointConfig {
             channels: 1,
             deadline: Duration::from_secs(1000),
-            put_bytes: 0,
             first_count: 0,
         };
         let transport = Box::new(Recorder(record.clone()));
-        let mut builder = EndpointBuilder::new(transport, regions, config).expect("valid");
+        let mut builder = EndpointBuilder::new(transport, config).expect("valid");
         let info = builder.connect_info(PeerId(0)).expect("connection info");
         let peer = |id| PeerConnectInfo {
             peer: PeerIdentity {
@@ -92,8 +96,16 @@ impl Bench {
         let ring = HostRing::allocate(4, 0).expect("a ring");
         let arrivals = Box::new(HostArrivals::new(PEERS.into(), 1, 0));
         let endpoint = builder.connect(&peers, ring.clone(), arrivals, Instant::now());
+        let mut endpoint = endpoint.expect("connects");
+        if bytes > 0 {
+            // SAFETY: a recorder does not access the region.
+            let region = unsafe { MemoryRange::new(4096, bytes, MemoryKind::Host) };
+            endpoint.register(region).expect("accepted");
+            let infos = vec![bytes.to_le_bytes().to_vec(); PEERS.into()];
+            endpoint.add_peer_regions(&infos).expect("valid");
+        }
         Self {
-            endpoint: endpoint.expect("connects"),
+            endpoint,
             producer: CommandProducer::new(ring),
             record,
         }
@@ -211,25 +223,50 @@ fn a_put_to_peers_that_do_not_exist_is_refused() {
 }
 
 #[test]
-fn puts_that_exceed_the_limit_of_the_nics_are_refused_at_setup() {
+fn a_region_of_a_peer_that_is_invalid_is_an_error_about_that_peer() {
+    let mut bench = Bench::new();
+    let mut infos = vec![8u64.to_le_bytes().to_vec(); PEERS.into()];
+    infos[5].pop();
+    let error = bench
+        .endpoint
+        .add_peer_regions(&infos)
+        .expect_err("no size");
+    assert_eq!(error.peer(), Some(PeerId(5)), "{error}");
+    let error = bench
+        .endpoint
+        .add_peer_regions(&infos[..3])
+        .expect_err("too few");
+    assert!(error.to_string().contains("3 peers, but 63"), "{error}");
+}
+
+#[test]
+fn puts_that_exceed_the_limit_of_the_nics_are_refused() {
+    let limits = Recorder(Arc::default()).limits();
+    limits.check_put_bytes(1 << 20).expect("as long as a write");
+    let error = limits.check_put_bytes(3 << 20).expect_err("too long");
+    let text = error.to_string();
+    assert!(
+        text.contains("3145728") && text.contains("1048576"),
+        "{text}"
+    );
+}
+
+#[test]
+fn invalid_options_are_refused_at_setup() {
     let config = EndpointConfig {
-        channels: 1,
+        channels: 0,
         deadline: Duration::ZERO,
-        put_bytes: 3 << 20,
         first_count: 0,
     };
-    let builder = EndpointBuilder::new(Box::new(Recorder(Arc::default())), Vec::new(), config);
+    let builder = EndpointBuilder::new(Box::new(Recorder(Arc::default())), config);
     let Err(FabricError::Config(issues)) = builder.map(drop) else {
         panic!("accepted")
     };
-    let [deadline, bytes] = &issues[..] else {
+    let [channels, deadline] = &issues[..] else {
         panic!("{issues:?}")
     };
+    assert!(channels.contains("the number of channels is 0"));
     assert!(deadline.contains("the deadline is 0"));
-    assert!(
-        bytes.contains("3145728") && bytes.contains("1048576"),
-        "{bytes}"
-    );
 }
 
 #[test]
@@ -265,4 +302,56 @@ fn every_peer_receives_the_close_of_an_endpoint() {
         let notified: Vec<_> = bench.record().posted.iter().map(|w| w.peer.0).collect();
         assert_eq!(notified, (0..PEERS).collect::<Vec<_>>());
     }
+}
+
+/// Returns the field that makes a put between regions of this number invalid, if any.
+fn invalid_field(bench: &mut Bench, region: u8) -> Option<&'static str> {
+    bench.post(&Command {
+        source_region: region,
+        target_region: region,
+        kind: COMMAND_PUT,
+        bytes: 64,
+        ..Command::default()
+    });
+    match bench.endpoint.step(Instant::now()) {
+        Ok(_) => None,
+        Err(FabricError::Command { field, .. }) => Some(field),
+        Err(other) => panic!("{other}"),
+    }
+}
+
+#[test]
+fn a_put_names_regions_that_both_ends_have_added() {
+    // SAFETY: a recorder does not access the region.
+    let memory = || unsafe { MemoryRange::new(4096, 64, MemoryKind::Host) };
+    let info = |bytes: u64| vec![bytes.to_le_bytes().to_vec(); PEERS.into()];
+    let mut bench = Bench::with_region(4096);
+    assert_eq!(invalid_field(&mut bench, 0), None);
+    bench.endpoint.register(memory()).expect("accepted");
+    bench.endpoint.add_peer_regions(&info(64)).expect("valid");
+    assert_eq!(invalid_field(&mut bench, 1), None);
+    assert_eq!(bench.record().posted.len(), 2);
+    assert_eq!(invalid_field(&mut bench, 2), Some("source_region"));
+
+    let mut bench = Bench::with_region(4096);
+    bench.endpoint.register(memory()).expect("accepted");
+    assert_eq!(invalid_field(&mut bench, 1), Some("target_region"));
+    let mut bench = Bench::with_region(4096);
+    bench.endpoint.register(memory()).expect("accepted");
+    bench.endpoint.add_peer_regions(&info(63)).expect("valid");
+    assert_eq!(invalid_field(&mut bench, 1), Some("target_offset"));
+}
+
+#[test]
+fn a_later_deadline_applies_to_puts_in_flight() {
+    let mut bench = Bench::new();
+    bench.put(5);
+    bench.step();
+    let later = Instant::now() + Duration::from_secs(10);
+    assert!(bench.endpoint.step(later).is_ok());
+    bench.endpoint.set_deadline(Duration::from_secs(9));
+    let Err(FabricError::Timeout { limit, .. }) = bench.endpoint.step(later) else {
+        panic!("no timeout")
+    };
+    assert_eq!(limit, Duration::from_secs(9));
 }

@@ -1,15 +1,13 @@
 //! The conformance tests: what every transport must guarantee, alone and under endpoints.
 
 use super::buffer::{Buffer, pattern};
-use super::peers::{peer_connect_infos, peer_id};
+use super::peers::peer_id;
+use super::raw::{REGION_BYTES, connect_infos_of, connected, share, unconnected};
 use super::subject::Subject;
 use super::traffic::{Traffic, TrafficRun};
 use crate::error::FabricError;
 use crate::peer_id::PeerId;
-use crate::transport::{
-    Event, MAX_CONNECT_INFO_BYTES, PeerConnectInfo, RegionId, RegionOffset, Transport, Write,
-};
-use std::collections::BTreeSet;
+use crate::transport::{RegionId, RegionOffset, Write};
 use std::time::{Duration, Instant};
 
 /// A check and its name.
@@ -20,6 +18,10 @@ pub const CHECKS: &[Check] = &[
     (
         "connection info is bounded, and damaged info is refused",
         connect_info,
+    ),
+    (
+        "regions are added at any time, and damaged info is refused",
+        regions,
     ),
     (
         "the bytes of a write are visible when it arrives",
@@ -48,80 +50,6 @@ pub fn run_all(subject: &mut dyn Subject) {
     }
 }
 
-/// The size of each region in tests of the transport alone.
-const REGION_BYTES: usize = 4 << 20;
-
-/// A transport, its region, and the events that it has reported.
-struct Raw {
-    transport: Box<dyn Transport>,
-    memory: Buffer,
-    sent: BTreeSet<u64>,
-    arrived: BTreeSet<(PeerId, u32)>,
-    lost: BTreeSet<PeerId>,
-}
-
-impl Raw {
-    /// Polls, and calls `on_arrival` for each arrival when it is reported.
-    fn poll(&mut self, mut on_arrival: impl FnMut(&Buffer, PeerId, u32)) {
-        let mut events = Vec::new();
-        self.transport.poll(&mut events).expect("polls");
-        for event in events {
-            match event {
-                Event::Sent { id } => drop(self.sent.insert(id)),
-                Event::Arrived { peer, immediate } => {
-                    on_arrival(&self.memory, peer, immediate);
-                    self.arrived.insert((peer, immediate));
-                }
-                Event::Lost { peer, reason } => {
-                    assert!(!reason.is_empty());
-                    self.lost.insert(peer);
-                }
-            }
-        }
-    }
-}
-
-fn connect_infos_of(raws: &mut [Raw], of: usize) -> Vec<PeerConnectInfo> {
-    peer_connect_infos(raws.len(), of, |peer, of| {
-        let info = raws[peer]
-            .transport
-            .connect_info(of)
-            .expect("connection info");
-        assert!(info.len() <= MAX_CONNECT_INFO_BYTES);
-        info
-    })
-}
-
-fn registered(subject: &mut dyn Subject, endpoints: usize) -> Vec<Raw> {
-    let raw = |mut transport: Box<dyn Transport>| {
-        let memory = Buffer::new(REGION_BYTES);
-        let region = transport.register(memory.memory()).expect("registers");
-        assert_eq!(region, RegionId(0));
-        Raw {
-            transport,
-            memory,
-            sent: BTreeSet::new(),
-            arrived: BTreeSet::new(),
-            lost: BTreeSet::new(),
-        }
-    };
-    subject.make(endpoints).into_iter().map(raw).collect()
-}
-
-fn connected(subject: &mut dyn Subject, endpoints: usize) -> Vec<Raw> {
-    let mut raws = registered(subject, endpoints);
-    let tables: Vec<_> = (0..endpoints)
-        .map(|of| connect_infos_of(&mut raws, of))
-        .collect();
-    let deadline = Instant::now() + subject.time_limit();
-    std::thread::scope(|scope| {
-        for (raw, table) in raws.iter_mut().zip(&tables) {
-            scope.spawn(move || raw.transport.connect(table, deadline).expect("connects"));
-        }
-    });
-    raws
-}
-
 /// Calls `step` until it returns true. Time passes between the calls.
 fn until(subject: &dyn Subject, what: &str, mut step: impl FnMut() -> bool) {
     let deadline = Instant::now() + subject.time_limit();
@@ -147,7 +75,7 @@ fn write(peer: PeerId, source: usize, target: usize, bytes: usize, number: u32) 
 }
 
 fn connect_info(subject: &mut dyn Subject) {
-    let mut raws = registered(subject, 2);
+    let mut raws = unconnected(subject, 2);
     let limits = raws[0].transport.limits();
     assert!(
         limits.writes >= 2 && limits.receives >= 16 && limits.rails >= 1,
@@ -155,7 +83,7 @@ fn connect_info(subject: &mut dyn Subject) {
     );
     let sound = connect_infos_of(&mut raws, 0);
     for length in [0, 1, sound[0].connect_info.len() - 1] {
-        let mut raws = registered(subject, 2);
+        let mut raws = unconnected(subject, 2);
         let mut damaged = connect_infos_of(&mut raws, 0);
         damaged[0].connect_info.truncate(length);
         let deadline = Instant::now() + Duration::from_secs(1);
@@ -164,6 +92,42 @@ fn connect_info(subject: &mut dyn Subject) {
             .connect(&damaged, deadline)
             .expect_err("damaged");
         assert!(error.to_string().contains("endpoint 1"), "{error}");
+    }
+}
+
+fn regions(subject: &mut dyn Subject) {
+    let mut raws = connected(subject, 2);
+    let sound = raws[1].transport.region_info(RegionId(0));
+    for length in [0, 1, sound.len() - 1] {
+        let refused = raws[0]
+            .transport
+            .add_peer_region(peer_id(0, 1), &sound[..length]);
+        assert!(!refused.expect_err("damaged").is_empty());
+    }
+    // A new region is the target of the first write and the source of the second.
+    for number in 1..4 {
+        let added: Vec<Buffer> = raws.iter().map(|_| Buffer::new(8192)).collect();
+        let region = share(&mut raws, &added);
+        assert_eq!(region, RegionId(number));
+        let bytes = pattern(number.into(), 5000);
+        raws[0].memory.write(100, &bytes);
+        let mut to = write(peer_id(0, 1), 100, 3, 5000, u32::from(number));
+        to.target.region = region;
+        let mut back = write(peer_id(1, 0), 3, 70_000, 5000, u32::from(number));
+        back.source.region = region;
+        assert_eq!(raws[0].transport.post(&[to]), Ok(1));
+        let count = usize::from(number);
+        until(subject, "a write to a new region", || {
+            raws.iter_mut().for_each(|raw| raw.poll(|_, _, _| ()));
+            raws[1].arrived.len() == count
+        });
+        assert!(added[1].read(3, 5000) == bytes);
+        assert_eq!(raws[1].transport.post(&[back]), Ok(1));
+        until(subject, "a write from a new region", || {
+            raws.iter_mut().for_each(|raw| raw.poll(|_, _, _| ()));
+            raws[0].arrived.len() == count
+        });
+        assert!(raws[0].memory.read(70_000, 5000) == bytes);
     }
 }
 

@@ -7,11 +7,12 @@ mod buffer;
 pub mod conformance;
 mod delayed_copy;
 mod peers;
+mod raw;
 mod subject;
 mod traffic;
 
 pub use buffer::{Buffer, pattern};
 pub use delayed_copy::{DelayedCopyEngine, SourceTable};
-pub use peers::{peer_connect_infos, peer_id};
+pub use peers::{peer_connect_infos, peer_id, share_endpoint_region, share_region};
 pub use subject::{EmulatedSubject, Subject, pipes};
 pub use traffic::{Traffic, TrafficNode, TrafficRun};

@@ -1,7 +1,7 @@
 //! [`TrafficRun`]: endpoints that put patterns to each other while one thread steps all of them.
 
 use super::buffer::{Buffer, pattern};
-use super::peers::{peer_connect_infos, peer_id};
+use super::peers::{peer_connect_infos, peer_id, share_endpoint_region};
 use super::subject::Subject;
 use crate::arrivals::HostArrivals;
 use crate::builder::EndpointBuilder;
@@ -76,7 +76,6 @@ impl Traffic {
         EndpointConfig {
             channels: self.channels,
             deadline: self.deadline,
-            put_bytes: self.sizes.iter().max().copied().unwrap_or(0).into(),
             first_count: self.first,
         }
     }
@@ -329,12 +328,8 @@ fn connect(
             memory(SOURCE_SLOTS),
             memory(streams * TARGET_SLOTS as usize),
         );
-        let regions = vec![source.memory(), target.memory()];
-        builders.push((
-            EndpointBuilder::new(transport, regions, traffic.config())?,
-            source,
-            target,
-        ));
+        let builder = EndpointBuilder::new(transport, traffic.config())?;
+        builders.push((builder, source, target));
     }
     let mut tables: Vec<Vec<PeerConnectInfo>> = Vec::new();
     for of in 0..count {
@@ -374,6 +369,18 @@ fn connect(
         let joined = threads
             .into_iter()
             .map(|thread| thread.join().expect("no panic"));
-        joined.collect()
+        joined.collect::<Result<_, _>>()
     })
+    .and_then(share_regions)
+}
+
+/// Makes the memory of all nodes their regions 0 and 1.
+fn share_regions(mut nodes: Vec<TrafficNode>) -> Result<Vec<TrafficNode>, FabricError> {
+    let sources: Vec<_> = nodes.iter().map(|node| node.source.memory()).collect();
+    let targets: Vec<_> = nodes.iter().map(|node| node.target.memory()).collect();
+    let endpoints = nodes.iter_mut().filter_map(|node| node.endpoint.as_mut());
+    let mut endpoints: Vec<&mut Endpoint> = endpoints.collect();
+    share_endpoint_region(&mut endpoints, sources.into_iter())?;
+    share_endpoint_region(&mut endpoints, targets.into_iter())?;
+    Ok(nodes)
 }

@@ -1,14 +1,13 @@
 //! [`ConnectInfo`]: what a verbs transport sends to a peer before they connect.
 //!
-//! The encoding is little-endian. It starts with magic number (4 bytes), version, service, number of rails, number of
-//! queue pairs and number of regions (1 byte each). Each rail follows: link layer (1), MTU (1), LID (2), GID (16),
-//! scratch address (8) and scratch key (4), then number (4) and nonce (4) of each queue pair. Each region follows:
-//! address (8), bytes (8), and its key on each rail (4).
+//! The encoding is little-endian. It starts with magic number (4 bytes), version, service, number of rails and number of
+//! queue pairs (1 byte each). Each rail follows: link layer (1), MTU (1), LID (2), GID (16), scratch address (8) and
+//! scratch key (4), then number (4) and nonce (4) of each queue pair.
 
-use crate::transport::MAX_REGIONS;
+use super::reader::Reader;
 
 const MAGIC: [u8; 4] = *b"mkvo";
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 /// The most NICs of an endpoint.
 pub(super) const MAX_RAILS: usize = 8;
@@ -21,7 +20,6 @@ pub(super) struct ConnectInfo {
     /// The transport service of the queue pairs, RC or SRD.
     pub(super) service: u8,
     pub(super) rails: Vec<RailInfo>,
-    pub(super) regions: Vec<RegionInfo>,
 }
 
 /// A NIC of the peer.
@@ -52,15 +50,6 @@ pub(super) struct RemoteAddress {
     pub(super) key: u32,
 }
 
-/// A region of the peer.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct RegionInfo {
-    pub(super) address: u64,
-    pub(super) bytes: u64,
-    /// The remote key on each rail.
-    pub(super) keys: Vec<u32>,
-}
-
 impl ConnectInfo {
     pub(super) fn to_bytes(&self) -> Vec<u8> {
         let queue_pairs = self.rails.first().map_or(0, |rail| rail.queue_pairs.len());
@@ -70,7 +59,6 @@ impl ConnectInfo {
             self.service,
             self.rails.len() as u8,
             queue_pairs as u8,
-            self.regions.len() as u8,
         ]);
         for rail in &self.rails {
             bytes.extend([rail.link, rail.mtu]);
@@ -83,114 +71,53 @@ impl ConnectInfo {
                 bytes.extend(pair.nonce.to_le_bytes());
             }
         }
-        for region in &self.regions {
-            bytes.extend(region.address.to_le_bytes());
-            bytes.extend(region.bytes.to_le_bytes());
-            bytes.extend(region.keys.iter().flat_map(|key| key.to_le_bytes()));
-        }
         bytes
     }
 
     /// Decodes connection info. An error says what is wrong with it.
     pub(super) fn from_bytes(bytes: &[u8]) -> Result<Self, String> {
-        let mut reader = Reader(bytes);
-        let magic = reader.array()?;
-        let [version] = reader.array()?;
-        if magic != MAGIC {
-            return Err("it is not the info of a verbs transport".into());
-        }
-        if version != VERSION {
-            return Err(format!(
-                "its version is {version}, but this endpoint has version {VERSION}; run the same build on all nodes"
-            ));
-        }
+        let mut reader = Reader::new(bytes, MAGIC, VERSION)?;
         let [service] = reader.array()?;
         let rails = reader.count("rails", MAX_RAILS)?;
         let queue_pairs = reader.count("queue pairs", MAX_QUEUE_PAIRS)?;
-        let regions = reader.count("regions", MAX_REGIONS)?;
         let info = Self {
             service,
             rails: (0..rails)
-                .map(|_| reader.rail(queue_pairs))
-                .collect::<Result<_, _>>()?,
-            regions: (0..regions)
-                .map(|_| reader.region(rails))
+                .map(|_| rail(&mut reader, queue_pairs))
                 .collect::<Result<_, _>>()?,
         };
-        match reader.0.len() {
-            0 => Ok(info),
-            left => Err(format!("it has {left} extra bytes at its end")),
-        }
+        reader.end().map(|()| info)
     }
 }
 
-/// The bytes that have not been read yet.
-struct Reader<'a>(&'a [u8]);
-
-impl Reader<'_> {
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], String> {
-        let (array, rest) = self.0.split_first_chunk().ok_or("it is truncated")?;
-        self.0 = rest;
-        Ok(*array)
-    }
-
-    fn u32(&mut self) -> Result<u32, String> {
-        self.array().map(u32::from_le_bytes)
-    }
-
-    fn u64(&mut self) -> Result<u64, String> {
-        self.array().map(u64::from_le_bytes)
-    }
-
-    fn count(&mut self, of: &str, limit: usize) -> Result<usize, String> {
-        let [count] = self.array()?;
-        match usize::from(count) {
-            count if count <= limit => Ok(count),
-            count => Err(format!(
-                "it has {count} {of}, but at most {limit} are possible"
-            )),
-        }
-    }
-
-    fn rail(&mut self, queue_pairs: usize) -> Result<RailInfo, String> {
-        let [link, mtu] = self.array()?;
-        Ok(RailInfo {
-            link,
-            mtu,
-            lid: self.array().map(u16::from_le_bytes)?,
-            gid: self.array()?,
-            scratch: RemoteAddress {
-                address: self.u64()?,
-                key: self.u32()?,
-            },
-            queue_pairs: (0..queue_pairs)
-                .map(|_| {
-                    Ok(QueuePairInfo {
-                        number: self.u32()?,
-                        nonce: self.u32()?,
-                    })
+fn rail(reader: &mut Reader<'_>, queue_pairs: usize) -> Result<RailInfo, String> {
+    let [link, mtu] = reader.array()?;
+    Ok(RailInfo {
+        link,
+        mtu,
+        lid: reader.array().map(u16::from_le_bytes)?,
+        gid: reader.array()?,
+        scratch: RemoteAddress {
+            address: reader.u64()?,
+            key: reader.u32()?,
+        },
+        queue_pairs: (0..queue_pairs)
+            .map(|_| {
+                Ok(QueuePairInfo {
+                    number: reader.u32()?,
+                    nonce: reader.u32()?,
                 })
-                .collect::<Result<_, String>>()?,
-        })
-    }
-
-    fn region(&mut self, rails: usize) -> Result<RegionInfo, String> {
-        Ok(RegionInfo {
-            address: self.u64()?,
-            bytes: self.u64()?,
-            keys: (0..rails).map(|_| self.u32()).collect::<Result<_, _>>()?,
-        })
-    }
+            })
+            .collect::<Result<_, String>>()?,
+    })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{
-        ConnectInfo, MAX_QUEUE_PAIRS, MAX_RAILS, QueuePairInfo, RailInfo, RegionInfo, RemoteAddress,
-    };
-    use crate::transport::{MAX_CONNECT_INFO_BYTES, MAX_REGIONS};
+    use super::{ConnectInfo, MAX_QUEUE_PAIRS, MAX_RAILS, QueuePairInfo, RailInfo, RemoteAddress};
+    use crate::transport::MAX_CONNECT_INFO_BYTES;
 
-    fn info(rails: usize, queue_pairs: usize, regions: usize) -> ConnectInfo {
+    fn info(rails: usize, queue_pairs: usize) -> ConnectInfo {
         let numbered = |index: usize| 0x0102_0304 * (index as u32 + 1);
         let pair = |index| QueuePairInfo {
             number: numbered(index),
@@ -207,25 +134,15 @@ mod tests {
             },
             queue_pairs: (0..queue_pairs).map(pair).collect(),
         };
-        let region = |index| RegionInfo {
-            address: u64::from(numbered(index)) << 20,
-            bytes: 4096,
-            keys: (0..rails).map(numbered).collect(),
-        };
         ConnectInfo {
             service: 1,
             rails: (0..rails).map(rail).collect(),
-            regions: (0..regions).map(region).collect(),
         }
     }
 
     #[test]
     fn info_survives_encoding_and_decoding() {
-        for info in [
-            info(1, 1, 0),
-            info(2, 3, 4),
-            info(MAX_RAILS, MAX_QUEUE_PAIRS, MAX_REGIONS),
-        ] {
+        for info in [info(1, 1), info(2, 3), info(MAX_RAILS, MAX_QUEUE_PAIRS)] {
             let bytes = info.to_bytes();
             assert!(bytes.len() <= MAX_CONNECT_INFO_BYTES);
             assert_eq!(ConnectInfo::from_bytes(&bytes), Ok(info));
@@ -234,7 +151,7 @@ mod tests {
 
     #[test]
     fn damaged_info_is_refused() {
-        let good = info(2, 2, 2).to_bytes();
+        let good = info(2, 2).to_bytes();
         for length in 0..good.len() {
             assert!(
                 ConnectInfo::from_bytes(&good[..length]).is_err(),
@@ -251,8 +168,7 @@ mod tests {
         refused(4, 9, "version is 9");
         refused(6, 9, "9 rails, but at most 8");
         refused(7, 200, "200 queue pairs, but at most 16");
-        refused(8, 17, "17 regions, but at most 16");
-        refused(8, 1, "extra bytes");
+        refused(6, 1, "extra bytes");
         let mut long = good.clone();
         long.push(0);
         assert_eq!(

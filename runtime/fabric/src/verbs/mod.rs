@@ -39,6 +39,8 @@ mod queue_pair;
 mod queue_pair_type;
 mod rail;
 mod rc;
+mod reader;
+mod region_info;
 mod registration;
 mod transport;
 

@@ -1,12 +1,13 @@
 //! [`VerbsTransport`]: the tables of peers, regions and rails of a verbs transport, their setup, and the
 //! implementation of [`Transport`].
 
-use super::connect_info::{ConnectInfo, QueuePairInfo, RailInfo, RegionInfo, RemoteAddress};
+use super::connect_info::{ConnectInfo, QueuePairInfo, RailInfo, RemoteAddress};
 use super::lane::Lane;
 use super::lanes::Lanes;
 use super::options::Options;
 use super::queue_pair_type::QueuePairType;
 use super::rail::Rail;
+use super::region_info::RegionInfo;
 use super::registration::Registration;
 use crate::error::FabricError;
 use crate::peer_id::PeerId;
@@ -126,7 +127,6 @@ impl<K: QueuePairType> VerbsTransport<K> {
                 pairs,
                 self.options.queue_pairs.into(),
             ),
-            ("number of regions", info.regions.len(), self.regions.len()),
         ] {
             if theirs != ours {
                 return Err(format!(
@@ -158,14 +158,7 @@ impl<K: QueuePairType> VerbsTransport<K> {
                 ));
             }
         }
-        match info
-            .regions
-            .iter()
-            .position(|region| region.address.checked_add(region.bytes).is_none())
-        {
-            Some(region) => Err(format!("its region {region} exceeds the address space")),
-            None => Ok(info),
-        }
+        Ok(info)
     }
 
     fn connect_peer(
@@ -196,7 +189,6 @@ impl<K: QueuePairType> VerbsTransport<K> {
         }
         let peer = &mut self.peers[usize::from(id.0)];
         peer.scratch = info.rails.iter().map(|rail| rail.scratch).collect();
-        peer.regions = info.regions;
         Ok(())
     }
 }
@@ -247,10 +239,9 @@ impl<K: QueuePairType> Transport for VerbsTransport<K> {
         Ok(RegionId(self.regions.len() as u8 - 1))
     }
 
-    fn connect_info(&mut self, peer: PeerId) -> Result<Vec<u8>, FabricError> {
-        self.make_lanes(peer)
-            .map_err(|reason| FabricError::Nic { reason })?;
-        let region = |region: &LocalRegion| RegionInfo {
+    fn region_info(&self, region: RegionId) -> Vec<u8> {
+        let region = self.regions.get(usize::from(region.0));
+        let info = region.map(|region| RegionInfo {
             address: region.memory.address(),
             bytes: region.memory.bytes(),
             keys: region
@@ -258,13 +249,27 @@ impl<K: QueuePairType> Transport for VerbsTransport<K> {
                 .iter()
                 .map(Registration::remote_key)
                 .collect(),
-        };
+        });
+        info.unwrap_or_default().to_bytes()
+    }
+
+    fn add_peer_region(&mut self, peer: PeerId, region_info: &[u8]) -> Result<u64, String> {
+        let info = RegionInfo::from_bytes(region_info, self.rails.len())?;
+        let peer = self.peers.get_mut(usize::from(peer.0));
+        let peer = peer.ok_or("it is not a peer of this transport")?;
+        let bytes = info.bytes;
+        peer.regions.push(info);
+        Ok(bytes)
+    }
+
+    fn connect_info(&mut self, peer: PeerId) -> Result<Vec<u8>, FabricError> {
+        self.make_lanes(peer)
+            .map_err(|reason| FabricError::Nic { reason })?;
         let info = ConnectInfo {
             service: K::SERVICE,
             rails: (0..self.rails.len())
                 .map(|rail| self.rail_info(rail, peer))
                 .collect(),
-            regions: self.regions.iter().map(region).collect(),
         };
         Ok(info.to_bytes())
     }

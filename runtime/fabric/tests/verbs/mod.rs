@@ -3,7 +3,9 @@
 //! One thread drives all endpoints, so a check sees the state of all of them at once.
 
 use mkernel_fabric::testing::conformance::run_all;
-use mkernel_fabric::testing::{Buffer, Subject, pattern, peer_connect_infos, peer_id};
+use mkernel_fabric::testing::{
+    Buffer, Subject, pattern, peer_connect_infos, peer_id, share_region,
+};
 use mkernel_fabric::verbs::Options;
 use mkernel_fabric::{
     Event, FabricError, PeerConnectInfo, PeerId, RegionId, RegionOffset, Transport, Write,
@@ -48,12 +50,10 @@ pub struct Node {
 }
 
 impl Node {
-    pub fn new(mut transport: Box<dyn Transport>) -> Self {
-        let memory = Buffer::new(REGION_BYTES);
-        assert_eq!(transport.register(memory.memory()), Ok(RegionId(0)));
+    pub fn new(transport: Box<dyn Transport>) -> Self {
         Self {
             transport,
-            memory,
+            memory: Buffer::new(REGION_BYTES),
             sent: Vec::new(),
             arrived: Vec::new(),
             lost: Vec::new(),
@@ -101,7 +101,15 @@ pub fn meet(transports: Vec<Box<dyn Transport>>) -> Vec<Node> {
     let mut nodes: Vec<_> = transports.into_iter().map(Node::new).collect();
     let tables = tables(&mut nodes);
     connect(&mut nodes, &tables).unwrap();
+    share(&mut nodes);
     nodes
+}
+
+/// Makes the memory of all nodes their region 0.
+fn share(nodes: &mut [Node]) {
+    let memory: Vec<_> = nodes.iter().map(|node| node.memory.memory()).collect();
+    let transports = nodes.iter_mut().map(|node| &mut node.transport);
+    assert_eq!(share_region(transports, memory.into_iter()), RegionId(0));
 }
 
 /// Returns the losses that the nodes have reported.
@@ -288,11 +296,23 @@ pub fn streams_arrive(nodes: &mut [Node], count: u32, bytes: usize, limit: Durat
 /// Node 0 writes to node 1 with a key that node 1 did not send, and loses it. Its connection to node 2 stays intact.
 pub fn a_wrong_key_loses_its_peer_only(transports: Vec<Box<dyn Transport>>, words: &[&str]) {
     let mut nodes: Vec<_> = transports.into_iter().map(Node::new).collect();
-    let mut tables = tables(&mut nodes);
-    // The last byte of the connection info belongs to the key of the last region on the last rail.
-    *tables[0][0].connect_info.last_mut().unwrap() = 0x5a;
+    let tables = tables(&mut nodes);
     connect(&mut nodes, &tables).unwrap();
     let (wrong, right, limit) = (peer_id(0, 1), peer_id(0, 2), Duration::from_secs(20));
+    for node in &mut nodes {
+        assert_eq!(
+            node.transport.register(node.memory.memory()),
+            Ok(RegionId(0))
+        );
+    }
+    for (peer, id) in [(1, wrong), (2, right)] {
+        let mut info = nodes[peer].transport.region_info(RegionId(0));
+        if id == wrong {
+            // The last byte belongs to the key on the last rail.
+            *info.last_mut().unwrap() = 0x5a;
+        }
+        nodes[0].transport.add_peer_region(id, &info).unwrap();
+    }
     assert_eq!(
         nodes[0].transport.post(&[write(wrong, 0, 0, 4096, 1)]),
         Ok(1)
@@ -329,8 +349,8 @@ pub fn damaged_connect_info_is_refused(transports: Vec<Box<dyn Transport>>) {
         ("not the info of a verbs transport", |info| info[0] = 0),
         ("version", |info| info[4] = 77),
         ("service", |info| info[5] ^= 3),
-        ("MTU", |info| info[10] = 6),
-        ("24 bits", |info| info[44] = 1),
+        ("MTU", |info| info[9] = 6),
+        ("24 bits", |info| info[43] = 1),
     ];
     for (word, damage) in damages {
         let mut bad = good.clone();
@@ -343,4 +363,26 @@ pub fn damaged_connect_info_is_refused(transports: Vec<Box<dyn Transport>>) {
             "{word}: {peer}: {reason}"
         );
     }
+}
+
+/// Info of a region that is damaged or of another type is refused. The next region of the peer is then still the same.
+pub fn damaged_region_info_is_refused(transports: Vec<Box<dyn Transport>>) {
+    let mut nodes = meet(transports);
+    let good = nodes[1].transport.region_info(RegionId(0));
+    type Damage = fn(&mut Vec<u8>);
+    let damages: [(&str, Damage); 4] = [
+        ("truncated", |info| info.truncate(20)),
+        ("not the info of a verbs transport", |info| info[0] = 0),
+        ("version", |info| info[4] = 77),
+        ("address space", |info| info[6..14].fill(0xff)),
+    ];
+    for (word, damage) in damages {
+        let mut bad = good.clone();
+        damage(&mut bad);
+        let refused = nodes[0].transport.add_peer_region(peer_id(0, 1), &bad);
+        let reason = refused.expect_err(word);
+        assert!(reason.contains(word), "{word}: {reason}");
+    }
+    let added = nodes[0].transport.add_peer_region(peer_id(0, 1), &good);
+    assert_eq!(added, Ok(REGION_BYTES as u64));
 }

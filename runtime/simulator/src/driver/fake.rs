@@ -264,7 +264,13 @@ impl World {
         std::mem::take(&mut self.findings)
     }
 
-    pub fn name_memory(&mut self, _: u64, _: impl Fn(u64) -> Option<String> + Send + 'static) {}
+    pub fn name_memory(
+        &mut self,
+        _: u64,
+        _: u64,
+        _: impl Fn(u64) -> Option<String> + Send + 'static,
+    ) {
+    }
 
     pub fn timeline(&self) -> String {
         format!("{} tasks", self.log.len())

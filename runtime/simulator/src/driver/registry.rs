@@ -108,15 +108,17 @@ impl SimulatedHost {
         self.0.lock().is_given_up = true;
     }
 
-    /// Sets the names of the bytes of the allocation at `address`, by offset, for findings.
+    /// Makes memory a block whose bytes have names by offset, for findings. In memory with blocks, kernels may only access
+    /// blocks.
     pub fn name_memory(
         &self,
         address: u64,
+        bytes: u64,
         names: impl Fn(u64) -> Option<String> + Send + 'static,
     ) {
         // A host that has failed reports no more findings, so the error does not matter.
         let _ = self.0.run_on_engine(move |world, _| {
-            world.name_memory(address, names);
+            world.name_memory(address, bytes, names);
             Ok(())
         });
     }

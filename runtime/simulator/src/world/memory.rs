@@ -19,13 +19,20 @@ pub(super) struct PhysicalMemory {
     pub bytes: Vec<u8>,
     pub cells: Vec<ShadowCell>,
     pub device: u32,
-    names: Option<NameOfOffset>,
+    /// The blocks into which the program has divided the memory, by offset.
+    blocks: BTreeMap<u64, Block>,
     /// The number of mappings.
     mappings: u32,
     released: bool,
 }
 
-/// Returns the name of the byte at an offset of an allocation, if it has one.
+/// A part of physical memory whose bytes have names.
+struct Block {
+    bytes: u64,
+    names: NameOfOffset,
+}
+
+/// Returns the name of the byte at an offset of a block, if it has one.
 pub(super) type NameOfOffset = Box<dyn Fn(u64) -> Option<String> + Send>;
 
 impl std::fmt::Debug for PhysicalMemory {
@@ -95,7 +102,7 @@ impl GlobalMemory {
             bytes: filled(size, 0xff)?,
             cells: filled(size.div_ceil(WORD_BYTES), ShadowCell::default())?,
             device,
-            names: None,
+            blocks: BTreeMap::new(),
             mappings: 0,
             released: false,
         };
@@ -193,18 +200,46 @@ impl GlobalMemory {
                     "the memory at {address:#x} is mapped for GPU {owner}, not for this one"
                 ))
             }
-            MappingTarget::Physical { id, .. } => Ok(Location::Global {
-                id,
-                offset: offset as usize,
-            }),
+            MappingTarget::Physical { id, .. } => {
+                if device.is_some() {
+                    self.check_block(id, offset, bytes)?;
+                }
+                Ok(Location::Global {
+                    id,
+                    offset: offset as usize,
+                })
+            }
             MappingTarget::Host => Ok(Location::Host { address }),
         }
     }
 
-    /// Sets the names of the bytes of the allocation at `address`, for findings.
-    pub fn name(&mut self, address: u64, names: NameOfOffset) {
-        if let Ok(Location::Global { id, offset: 0 }) = self.resolve(address, 1, None) {
-            self.physical(id).names = Some(names);
+    /// Checks that bytes of memory that is divided into blocks are inside of one of them.
+    fn check_block(&self, id: PhysicalId, offset: u64, bytes: u64) -> Result<(), String> {
+        let physical = self.physical.get(id.0 as usize).and_then(Option::as_ref);
+        let Some(physical) = physical.filter(|physical| !physical.blocks.is_empty()) else {
+            return Ok(());
+        };
+        let end = offset.saturating_add(bytes);
+        match physical.blocks.range(..=offset).next_back() {
+            Some((start, block)) if end <= start + block.bytes => Ok(()),
+            Some((start, block)) => Err(format!(
+                "{bytes} bytes at {:#x} behind the start of a block lie outside of it; it has {:#x} bytes",
+                offset - start,
+                block.bytes
+            )),
+            None => Err(format!(
+                "{bytes} bytes at {offset:#x} of an allocation lie before its first block"
+            )),
+        }
+    }
+
+    /// Makes the `bytes` bytes at `address` a block with these names, for findings. It replaces the blocks that it overlaps.
+    /// In memory with blocks, kernels may only access blocks.
+    pub fn name(&mut self, address: u64, bytes: u64, names: NameOfOffset) {
+        if let Ok(Location::Global { id, offset }) = self.resolve(address, bytes, None) {
+            let (blocks, start) = (&mut self.physical(id).blocks, offset as u64);
+            blocks.retain(|at, block| at + block.bytes <= start || start + bytes <= *at);
+            blocks.insert(start, Block { bytes, names });
         }
     }
 
@@ -225,7 +260,10 @@ impl GlobalMemory {
 impl PhysicalMemory {
     /// Describes a byte for a finding: its name if it has one, and the GPU.
     pub fn describe(&self, offset: usize) -> String {
-        let name = self.names.as_ref().and_then(|names| names(offset as u64));
+        let offset = offset as u64;
+        let block = self.blocks.range(..=offset).next_back();
+        let block = block.filter(|(start, block)| offset < **start + block.bytes);
+        let name = block.and_then(|(start, block)| (block.names)(offset - start));
         let name = name.unwrap_or_else(|| format!("byte {offset} of an allocation"));
         format!("{name} on GPU {}", self.device)
     }
@@ -276,6 +314,28 @@ mod tests {
         assert_eq!(memory.physical(id).bytes.len(), 4096, "still mapped");
         memory.unmap(second);
         assert!(memory.physical[id.0 as usize].is_none());
+    }
+
+    #[test]
+    fn kernels_access_only_the_blocks_of_divided_memory() {
+        let mut memory = GlobalMemory::default();
+        let id = memory.create(0, 4096).expect("memory");
+        let start = memory.reserve(4096);
+        memory.map(start, id, 0);
+        let named = |name: &'static str| Box::new(move |at| Some(format!("{name}+{at}")));
+        let access = |memory: &GlobalMemory, at, bytes| memory.resolve(start + at, bytes, Some(0));
+        access(&memory, 100, 8).expect("not divided yet");
+        memory.name(start + 256, 512, named("first"));
+        memory.name(start + 1024, 256, named("second"));
+        access(&memory, 256, 512).expect("all of the first block");
+        for (at, bytes) in [(0, 8), (248, 16), (764, 8), (900, 4), (1020, 8)] {
+            access(&memory, at, bytes).expect_err("outside");
+            memory.resolve(start + at, bytes, None).expect("copies may");
+        }
+        assert_eq!(memory.physical(id).describe(1028), "second+4 on GPU 0");
+        memory.name(start + 512, 600, named("third"));
+        assert_eq!(memory.physical(id).describe(600), "third+88 on GPU 0");
+        access(&memory, 256, 8).expect_err("replaced");
     }
 
     #[test]

@@ -174,13 +174,15 @@ impl World {
         self.machine.reports.take()
     }
 
-    /// Sets the names of the bytes of the allocation at `address`, by offset, for findings.
+    /// Makes memory a block whose bytes have names by offset, for findings. In memory with blocks, kernels may only access
+    /// blocks.
     pub fn name_memory(
         &mut self,
         address: u64,
+        bytes: u64,
         names: impl Fn(u64) -> Option<String> + Send + 'static,
     ) {
-        self.machine.memory.name(address, Box::new(names));
+        self.machine.memory.name(address, bytes, Box::new(names));
     }
 
     /// Returns the events so far as JSON for Perfetto or chrome://tracing. Requires [`Options::timeline`].

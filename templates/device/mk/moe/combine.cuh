@@ -150,7 +150,7 @@ struct Combine {
       __syncwarp();
       u32 most = 0;
       for (u32 peer = 0; peer < Ranks::kPeerNodes; ++peer) {
-        Lists::Puts::wait_put(ctx, kPush, 0, peer, 0);
+        Network::wait_put(ctx, kPush, 0, peer, 0);
         if (broadcast(is_aborted(ctx), 0)) return;
         const u32 tokens = Lists::tokens_of(ctx, peer);
         most = tokens > most ? tokens : most;

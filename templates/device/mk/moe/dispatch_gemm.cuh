@@ -77,6 +77,10 @@ struct DispatchGemm {
     prefetch_tensor_maps(args.b);
     if (!enter(ctx)) return false;
     if (Routing::route(args, ctx, smem)) return true;
+    // No tokens follow the packets.
+    if constexpr (Ranks::kNodes > 1) {
+      if (blockIdx.x == 0 && warp_index() == 0) comm::Network<Config, Workspace>::end_watch(args, ctx, false);
+    }
     end(args, ctx);
     return false;
   }

@@ -4,7 +4,7 @@
 // there. The destinations are the ranks of this node, by local rank, and behind them the other nodes in their order. A
 // node gets its tokens at the rank of this rank's local number, which forwards them on its node.
 #pragma once
-#include <mk/comm/counted_puts.cuh>
+#include <mk/comm/put.cuh>
 
 namespace mk::moe {
 

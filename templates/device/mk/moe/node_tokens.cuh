@@ -27,16 +27,16 @@ struct NodeTokens {
   using Experts = typename Tokens::Experts;
   using Message = RoutingMessage<Config, Workspace>;
   using Network = comm::Network<Config, Workspace>;
-  using Puts = comm::CountedPuts<Config, Workspace>;
 
   static constexpr u32 kChannel = 0;
   static constexpr u32 kFirstChunkPut = Packets<Config, Workspace, Smem>::kPacketPut + 1;
 
   // A warp: waits until all puts of the call have arrived.
   static MK_DEVICE void watch_arrivals(const Args& args, const RankContext& ctx, const Smem& smem) {
-    Puts::watch_arrivals(args, ctx, [&](u32 peer) {
-      return kFirstChunkPut + (load_shared(smem.tokens_from(peer)) + Config::kChunkTokens - 1) / Config::kChunkTokens;
+    const bool have_arrived = Network::watch_arrivals(args, ctx, kFirstChunkPut, [&](u32 peer) {
+      return (load_shared(smem.tokens_from(peer)) + Config::kChunkTokens - 1) / Config::kChunkTokens;
     });
+    Network::end_watch(args, ctx, have_arrived);
   }
 
   // One thread: puts chunks of tokens to the peers, each as soon as it is packed. It returns early after an abort,
@@ -104,7 +104,7 @@ struct NodeTokens {
       const u32 peer = i % Experts::kPeerNodes;
       const auto block = Tokens::block_at(i / Experts::kPeerNodes, tokens_from(peer));
       if (block.first >= block.end) continue;
-      Puts::wait_put(ctx, kPush, kChannel, peer, kFirstChunkPut + block.first / Config::kChunkTokens);  // @node-tokens.arrival
+      Network::wait_put(ctx, kPush, kChannel, peer, kFirstChunkPut + block.first / Config::kChunkTokens);  // @node-tokens.arrival
       if (is_aborted(ctx)) return;
       const u32 source = Network::rank_of_peer(ctx, peer);
       store_release_sys(Tokens::ready_flag(ctx, ctx.local_rank(), source, block.index), ctx.mark());

@@ -8,13 +8,13 @@
 namespace mk::moe {
 
 template <class Config>
-concept PacketConfig = MessageConfig<Config> && comm::CountedPutsConfig<Config> && requires {
+concept PacketConfig = MessageConfig<Config> && comm::NetworkConfig<Config> && requires {
   Config::kCommCtas;  // communicate before they compute; they come first
   Config::kThreads;
 };
 
 template <class Workspace>
-concept PacketWorkspace = MessageWorkspace<Workspace> && comm::CountedPutsWorkspace<Workspace> &&
+concept PacketWorkspace = MessageWorkspace<Workspace> && comm::NetworkWorkspace<Workspace> &&
                           requires(u32 parity, u32 peer, u32 source) {
                             Workspace::packets_out(parity, peer);
                             Workspace::packets_in(parity, peer);
@@ -27,7 +27,6 @@ struct Packets {
   using Message = RoutingMessage<Config, Workspace>;
   using Experts = moe::Experts<Config, Workspace>;
   using Network = comm::Network<Config, Workspace>;
-  using Puts = comm::CountedPuts<Config, Workspace>;
 
   static constexpr u32 kChannel = 0;
   static constexpr u32 kPacketPut = 0;  // the first put of a call; tokens follow
@@ -40,12 +39,13 @@ struct Packets {
     constexpr u32 kWorkers = Config::kCommCtas * Config::kThreads / kWarp - 2;
     const u32 number = warp_index() * Config::kCommCtas + blockIdx.x;
     if (number == 0) {
-      Puts::watch_arrivals(args, ctx, [](u32) { return kPacketPut + 1; });
+      Network::begin_watch(args, ctx);
+      Network::watch_arrivals(args, ctx, kPacketPut, [](u32) { return 1u; });
     } else if (number == 1) {
       if (elect_one()) put_all(args, ctx, smem, has_lists);
     } else {
       for (u32 i = number - 2; i < Experts::kPeerNodes * Experts::kLocalWorld; i += kWorkers) {
-        Puts::wait_put(ctx, kPush, kChannel, i / Experts::kLocalWorld, kPacketPut);  // @packets.arrival
+        Network::wait_put(ctx, kPush, kChannel, i / Experts::kLocalWorld, kPacketPut);  // @packets.arrival
         if (broadcast(is_aborted(ctx), 0)) return;
         forward(ctx, i / Experts::kLocalWorld, i % Experts::kLocalWorld);
       }

@@ -5,7 +5,7 @@
 // partial sum of each token. That rank adds them up and puts the sums back in the order of the list, by which the
 // token's rank assigns them to tokens.
 #pragma once
-#include <mk/comm/counted_puts.cuh>
+#include <mk/comm/put.cuh>
 #include <mk/moe/topk_exchange.cuh>
 
 namespace mk::moe {
@@ -33,7 +33,6 @@ template <class Config, class Args, class Workspace>
 struct TokenLists {
   using Ranks = Topology<Config>;
   using Network = comm::Network<Config, Workspace>;
-  using Puts = comm::CountedPuts<Config, Workspace>;
   using Topk = moe::Topk<Config, Args>;
   using Exchange = TopkExchange<Config, Args, Workspace>;
 
@@ -100,11 +99,13 @@ struct TokenLists {
   // A warp: watches all puts of the call. The next call counts listed tokens on from here.
   static MK_DEVICE void watch_arrivals(const Args& args, const RankContext& ctx) {
     wait(ctx);
-    Puts::watch_arrivals(args, ctx, [&](u32 peer) { return puts_of(ctx, peer); });
+    Network::begin_watch(args, ctx);
+    const bool have_arrived = Network::watch_arrivals(args, ctx, 0, [&](u32 peer) { return puts_of(ctx, peer); });
     for (u32 peer = lane_index(); peer < Ranks::kPeerNodes; peer += kWarp) {
       const u32 listed = load(ctx.local_ptr(Workspace::listed(peer)));
       store(ctx.local_ptr(Workspace::listed_before((ctx.epoch + 1) % 2, peer)), listed);  // @lists.next
     }
+    Network::end_watch(args, ctx, have_arrived);
   }
 
   // One thread: puts the lists. Each node begins with another peer.
@@ -136,7 +137,7 @@ struct TokenLists {
   static MK_DEVICE void relay(const RankContext& ctx, u32 worker) {
     const u32 lane = lane_index();
     for (u32 peer = 0; peer < Ranks::kPeerNodes; ++peer) {
-      Puts::wait_put(ctx, kPush, 0, peer, 0);  // @lists.relay-wait
+      Network::wait_put(ctx, kPush, 0, peer, 0);  // @lists.relay-wait
       if (broadcast(is_aborted(ctx), 0)) return;
       const u32 source = Network::rank_of_peer(ctx, peer);
       const Symmetric<u8> list = list_of(ctx, peer);

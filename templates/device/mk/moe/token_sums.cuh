@@ -151,7 +151,7 @@ struct TokenSum {
     const u32 node = rank / Ranks::kLocalWorld;
     const u32 peer = node < ctx.node_first_rank / Ranks::kLocalWorld ? node : node - 1;
     const u32 position = Lists::wait_position(ctx, peer, part.token);
-    const u32 wanted = Lists::Puts::arrivals_with(ctx, peer, Lists::put_of_sum(position));  // @sums.put
+    const u32 wanted = Network::arrival_of(ctx, Lists::put_of_sum(position));  // @sums.put
     row.from = ctx.local_ptr(Workspace::sums_in(peer, position)) + part.offset();  // @sums.position
     flag = ctx.local_ptr(Workspace::arrived(0, peer));
     site = WaitSite{kLoad, kArrival, Network::rank_of_peer(ctx, peer), 0, wanted};

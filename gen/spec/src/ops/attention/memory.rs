@@ -42,7 +42,7 @@ regions! {
         [buffer: p.op_plan.buffers, source: p.topology.world(), slot: p.op_plan.kv_slots, tile: p.op_plan.row_tiles,
          part: p.op_plan.block_parts()],
         if p.exchanges();
-    /// Puts that have arrived from a peer, over all calls.
+    /// The puts of a peer that have arrived, in the form of `mk/comm/put.cuh`.
     arrived: Element::Flag, [channel: 1u32, peer: p.topology.peers()], if p.topology.peers() > 0;
 }
 

@@ -89,7 +89,7 @@ regions! {
     /// Chunks of the shards of all ranks.
     gathered: p.chunk(), [parity: 2u32, source: p.topology.world(), chunk: p.chunks()],
         if p.is(Protocol::Simple) && p.sends_shards();
-    /// Puts that have arrived from a peer, over all calls.
+    /// The puts of a peer that have arrived, in the form of `mk/comm/put.cuh`.
     arrived: Element::Flag, [channel: u32::from(p.op_plan.channels()), peer: p.topology.peers()], if p.crosses_nodes();
 }
 

@@ -48,10 +48,8 @@ regions! {
     partial_ready: Element::Flag,
         [from: p.topology.local_world, node: p.topology.nodes, token: p.op_plan.shape.max_tokens, part: p.op_plan.parts()],
         if p.exchanges();
-    /// Puts that have arrived from a peer, over all calls.
+    /// The puts of a peer that have arrived, in the form of `mk/comm/put.cuh`.
     arrived: Element::Flag, [channel: 1u32, peer: p.topology.peers()], if p.crosses_nodes();
-    /// Puts of a peer before a call.
-    puts_before: Element::Count, [parity: 2u32, peer: p.topology.peers()], if p.crosses_nodes();
     /// Holds the mark of the last call in which this rank found a wrong row index.
     fault_mark: Element::Flag, [], if p.crosses_nodes();
     /// That row index: 1 + the number of the entry, the token and the row index.

@@ -82,10 +82,8 @@ regions! {
     /// The tokens of other ranks. `distance` 0 is the next rank.
     received: Element::Bytes(p.op_plan.token_bytes()), [distance: p.world() - 1, slot: p.op_plan.shape.max_tokens],
         if p.sends();
-    /// The number of puts that have arrived from a peer, over all calls.
+    /// The puts of a peer that have arrived, in the form of `mk/comm/put.cuh`.
     arrived: Element::Flag, [channel: 1u32, peer: p.topology.peers()], if p.puts();
-    /// The number of puts of a peer before a call.
-    puts_before: Element::Count, [parity: 2u32, peer: p.topology.peers()], if p.puts();
     /// Routing for peers, and from peers.
     packets_out: Element::Words(p.packet_words()), [parity: 2u32, peer: p.topology.peers()], if p.puts();
     packets_in: Element::Words(p.packet_words()), [parity: 2u32, peer: p.topology.peers()], if p.puts();

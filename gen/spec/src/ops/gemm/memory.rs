@@ -141,7 +141,7 @@ regions! {
         if p.chunks.is_some();
     /// Rows of A of all ranks.
     gathered: Element::Bytes(p.spec.shape.k * ELEM_BYTES), [parity: 2u32, row: p.spec.shape.m], if p.chunks.is_some();
-    /// Puts that have arrived from a peer, over all calls.
+    /// The puts of a peer that have arrived, in the form of `mk/comm/put.cuh`.
     arrived: Element::Flag, [channel: p.channels(), peer: p.spec.topology().peers()], if p.crosses_nodes();
 }
 

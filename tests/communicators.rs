@@ -1,0 +1,262 @@
+//! Tests of what the operators of a communicator share, and of what several communicators do not. The first test counts
+//! threads and descriptors of the process, so the tests of this program run one after another.
+
+use mkernel::{
+    BLayout, Communicator, Dim, Error, Faults, GemmConfig, GemmOp, GemmShape, KernelConfig,
+    NicModel, Operator, Simulation, Transport, Tuning,
+};
+use std::fs;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The kinds of operators, in the format of the command line.
+const KINDS: &str = r#"
+[[kernel]]
+op = "dispatch_gemm"
+experts = 16
+top_k = 2
+max_tokens = 64
+hidden = 1024
+intermediate = 512
+
+[[kernel]]
+op = "combine"
+experts = 16
+top_k = 2
+max_tokens = 64
+hidden = 1024
+
+[[kernel]]
+op = "ring_attention"
+batch = 1
+seq = 1024
+heads = 2
+kv_heads = 1
+head_dim = 64
+
+[[kernel]]
+op = "ag_gemm"
+m = 512
+n = 256
+k = 128
+
+[[kernel]]
+op = "ag_gemm"
+m = 256
+n = 128
+k = 64
+
+[[kernel]]
+op = "gemm_rs"
+m = 512
+n = 256
+k = 128
+
+[[kernel]]
+op = "gemm_ar"
+m = 512
+n = 256
+k = 128
+
+[[kernel]]
+op = "all_reduce"
+m = 64
+n = 256
+
+[[kernel]]
+op = "all_gather"
+m = 64
+n = 256
+
+[[kernel]]
+op = "reduce_scatter"
+m = 64
+n = 256
+"#;
+
+fn kinds() -> Vec<KernelConfig> {
+    let file: toml::Table = toml::from_str(KINDS).expect("valid");
+    let kernels = file["kernel"].as_array().expect("an array");
+    let with_nodes = |kernel: &toml::Value| {
+        let mut kernel = kernel.as_table().expect("a table").clone();
+        kernel.insert("world".into(), 4.into());
+        kernel.insert("nodes".into(), 2.into());
+        kernel.try_into().expect("a configuration")
+    };
+    kernels.iter().map(with_nodes).collect()
+}
+
+fn prepare(ranks: &Communicator, config: &KernelConfig) -> Operator {
+    let shape = config.problem.shape().expect("static dimensions");
+    ranks.prepare(config, shape).expect("prepared")
+}
+
+/// Creates the communicators of four simulated GPUs in two nodes.
+fn communicators(seed: u64) -> Vec<Communicator> {
+    let simulation = Simulation {
+        ranks: 4,
+        seed,
+        sms: 4,
+        ..Simulation::default()
+    };
+    let all = Communicator::simulated(&simulation).expect("simulated GPUs");
+    for ranks in &all {
+        let (nic, faults) = (NicModel::default(), Faults::default());
+        ranks.set_transport(Transport::Emulated { nic, faults });
+    }
+    all
+}
+
+/// Calls `body` for each communicator, each on a thread.
+fn on_ranks<T: Send>(all: Vec<Communicator>, body: impl Fn(Communicator) -> T + Sync) -> Vec<T> {
+    std::thread::scope(|scope| {
+        let spawn = |ranks| scope.spawn(|| body(ranks));
+        let threads: Vec<_> = all.into_iter().map(spawn).collect();
+        let joined = threads.into_iter().map(|thread| thread.join());
+        joined.map(|value| value.expect("no panic")).collect()
+    })
+}
+
+/// Returns the number of threads of this process, and that of its open descriptors except those that are the memory and
+/// the kernels of simulated GPUs.
+fn threads_and_descriptors() -> (usize, usize) {
+    let threads = fs::read_dir("/proc/self/task").expect("a folder").count();
+    let descriptors = fs::read_dir("/proc/self/fd").expect("a folder");
+    let is_of_runtime = |entry: &std::io::Result<fs::DirEntry>| {
+        let path = entry.as_ref().expect("an entry").path();
+        // Another thread may have closed it meanwhile.
+        fs::read_link(path).is_ok_and(|target| {
+            !target.starts_with("/memfd:mkernel-kernel (deleted)")
+                && !target.starts_with("/memfd:mkernel-simulated-memory (deleted)")
+        })
+    };
+    (threads, descriptors.filter(is_of_runtime).count())
+}
+
+#[test]
+fn a_hundred_operators_need_as_many_threads_and_descriptors_as_one() {
+    let _alone = alone();
+    let kinds = kinds();
+    assert_eq!(kinds.len(), 10);
+    on_ranks(communicators(1), |ranks| {
+        // Only one rank counts, since counting opens descriptors, and the others wait meanwhile.
+        let count = || {
+            ranks.barrier().expect("all ranks take part");
+            let counts = (ranks.rank() == 0).then(threads_and_descriptors);
+            ranks.barrier().expect("all ranks take part");
+            counts
+        };
+        let mut operators = vec![prepare(&ranks, &kinds[0])];
+        assert_eq!(ranks.stats().fabrics, 1);
+        let of_one = count();
+        for number in 1..100 {
+            operators.push(prepare(&ranks, &kinds[number % kinds.len()]));
+        }
+        assert_eq!(count(), of_one);
+        let stats = ranks.stats();
+        assert_eq!((stats.fabrics, stats.heap.workspaces), (1, 100));
+        // Each is registered once with each NIC.
+        assert!(stats.heap.extents <= 20, "{stats:?}");
+        drop(operators);
+        ranks.barrier().expect("all ranks take part");
+    });
+}
+
+/// Returns a small GEMM on two nodes.
+fn small(ranks: &Communicator) -> (KernelConfig, GemmShape) {
+    let shape = GemmShape {
+        m: 128,
+        n: 64,
+        k: 64,
+    };
+    let config = GemmConfig {
+        m: Dim::Static(shape.m),
+        n: Dim::Static(shape.n),
+        k: Dim::Static(shape.k),
+        b_layout: BLayout::Nk,
+        tuning: Tuning {
+            comm_ctas: Some(1),
+            ..Tuning::default()
+        },
+        ..GemmConfig::new(GemmOp::AgGemm)
+    };
+    let config = KernelConfig {
+        nodes: 2,
+        ..KernelConfig::new(ranks.world(), config)
+    };
+    (config, shape)
+}
+
+/// Makes a call of an operator with zeros, and waits for it.
+fn call(ranks: &Communicator, operator: &Operator, shape: GemmShape) -> Result<(), Error> {
+    let stream = ranks.context().new_stream().expect("a stream");
+    let zeros = |elems: u64| {
+        let memory = stream.alloc_zeros::<mkernel::half::bf16>(elems as usize);
+        memory.expect("allocated")
+    };
+    let a = zeros(shape.m / u64::from(ranks.world()) * shape.k);
+    let (b, mut c) = (zeros(shape.n * shape.k), zeros(shape.m * shape.n));
+    operator.launch(&stream, &a, &b, &mut c)?;
+    ranks.synchronize(&stream)
+}
+
+#[test]
+fn a_communicator_survives_the_loss_of_a_rank_of_another_one() {
+    let _alone = alone();
+    let pairs: Vec<_> = communicators(2).into_iter().zip(communicators(3)).collect();
+    let failed = std::thread::scope(|scope| {
+        let body = |(doomed, healthy): (Communicator, Communicator)| {
+            let (config, shape) = small(&doomed);
+            let lost = doomed.prepare(&config, shape).expect("prepared");
+            let kept = healthy.prepare(&config, shape).expect("prepared");
+            call(&doomed, &lost, shape).expect("all take part");
+            call(&healthy, &kept, shape).expect("all take part");
+            healthy.barrier().expect("all ranks take part");
+            let outcome = match doomed.rank() {
+                3 => {
+                    drop((lost, doomed));
+                    Ok(())
+                }
+                _ => {
+                    doomed.set_timeout(Duration::from_secs(5));
+                    call(&doomed, &lost, shape)
+                }
+            };
+            for _ in 0..3 {
+                call(&healthy, &kept, shape).expect("nobody has left");
+            }
+            healthy.barrier().expect("all ranks take part");
+            outcome.is_err()
+        };
+        let spawn = |pair| scope.spawn(move || body(pair));
+        let threads: Vec<_> = pairs.into_iter().map(spawn).collect();
+        let joined = threads.into_iter().map(|thread| thread.join());
+        joined
+            .map(|value| value.expect("no panic"))
+            .collect::<Vec<_>>()
+    });
+    assert_eq!(failed, [true, true, true, false]);
+}
+
+#[test]
+fn memory_of_dropped_operators_is_used_again() {
+    let _alone = alone();
+    on_ranks(communicators(4), |ranks| {
+        let (config, shape) = small(&ranks);
+        let first = ranks.prepare(&config, shape).expect("prepared");
+        call(&ranks, &first, shape).expect("all take part");
+        // The first operator stays, and the others take turns in the space behind it.
+        for _ in 0..20 {
+            let operator = ranks.prepare(&config, shape).expect("prepared");
+            call(&ranks, &operator, shape).expect("all take part");
+            call(&ranks, &first, shape).expect("all take part");
+        }
+        assert_eq!(ranks.findings(), []);
+    });
+}
