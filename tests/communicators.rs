@@ -5,6 +5,7 @@ use mkernel::{
     BLayout, Communicator, Dim, Error, Faults, GemmConfig, GemmOp, GemmShape, KernelConfig,
     NicModel, Operator, Simulation, Transport, Tuning,
 };
+use mkernel_testing::kinds::ten_kinds;
 use std::fs;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -13,83 +14,6 @@ static ALONE: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The kinds of operators, in the format of the command line.
-const KINDS: &str = r#"
-[[kernel]]
-op = "dispatch_gemm"
-experts = 16
-top_k = 2
-max_tokens = 64
-hidden = 1024
-intermediate = 512
-
-[[kernel]]
-op = "combine"
-experts = 16
-top_k = 2
-max_tokens = 64
-hidden = 1024
-
-[[kernel]]
-op = "ring_attention"
-batch = 1
-seq = 1024
-heads = 2
-kv_heads = 1
-head_dim = 64
-
-[[kernel]]
-op = "ag_gemm"
-m = 512
-n = 256
-k = 128
-
-[[kernel]]
-op = "ag_gemm"
-m = 256
-n = 128
-k = 64
-
-[[kernel]]
-op = "gemm_rs"
-m = 512
-n = 256
-k = 128
-
-[[kernel]]
-op = "gemm_ar"
-m = 512
-n = 256
-k = 128
-
-[[kernel]]
-op = "all_reduce"
-m = 64
-n = 256
-
-[[kernel]]
-op = "all_gather"
-m = 64
-n = 256
-
-[[kernel]]
-op = "reduce_scatter"
-m = 64
-n = 256
-"#;
-
-fn kinds() -> Vec<KernelConfig> {
-    let file: toml::Table = toml::from_str(KINDS).expect("valid");
-    let kernels = file["kernel"].as_array().expect("an array");
-    let with_nodes = |kernel: &toml::Value| {
-        let mut kernel = kernel.as_table().expect("a table").clone();
-        kernel.insert("world".into(), 4.into());
-        kernel.insert("nodes".into(), 2.into());
-        kernel.try_into().expect("a configuration")
-    };
-    kernels.iter().map(with_nodes).collect()
 }
 
 fn prepare(ranks: &Communicator, config: &KernelConfig) -> Operator {
@@ -142,7 +66,7 @@ fn threads_and_descriptors() -> (usize, usize) {
 #[test]
 fn a_hundred_operators_need_as_many_threads_and_descriptors_as_one() {
     let _alone = alone();
-    let kinds = kinds();
+    let kinds = ten_kinds(4, 2);
     assert_eq!(kinds.len(), 10);
     on_ranks(communicators(1), |ranks| {
         // Only one rank counts, since counting opens descriptors, and the others wait meanwhile.

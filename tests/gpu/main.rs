@@ -24,6 +24,7 @@ mod lifetimes;
 mod nodes;
 mod operands;
 mod overlap;
+mod prepare;
 mod processes;
 mod ranks;
 mod simulator;

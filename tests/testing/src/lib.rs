@@ -5,6 +5,7 @@
 //! - [`blocks`] measures the times of calls on all ranks.
 //! - [`edits`] prepares operators whose kernel text is edited.
 //! - [`golden`] reads the golden configurations in `tests/configs`.
+//! - [`kinds`] has an operator of each kind.
 //! - [`readme`] prints the tables of options in README.md.
 //! - [`unfused`] measures the network transfers of an unfused baseline.
 
@@ -12,6 +13,7 @@ pub mod blocks;
 pub mod edits;
 pub mod golden;
 pub mod jobs;
+pub mod kinds;
 pub mod lab;
 pub mod readme;
 pub mod unfused;
