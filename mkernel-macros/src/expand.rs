@@ -174,6 +174,7 @@ mod tests {
                         name: ::core::option::Option::None,
                         world: 8u32,
                         nodes: 1u32,
+                        max_sms: ::core::option::Option::None,
                         problem: ::mkernel::Problem::Gemm(::mkernel::GemmConfig {
                             op: ::mkernel::GemmOp::AgGemm,
                             m: ::mkernel::Dim::DYNAMIC,

@@ -23,8 +23,7 @@ pub struct Rank {
     op: GemmOp,
     a: CudaSlice<bf16>,
     b: CudaSlice<bf16>,
-    nodes: u32,
-    pub ranks: Arc<Communicator>,
+    pub ranks: Communicator,
 }
 
 /// Runs `body` on each of four simulated GPUs in two nodes, and returns the values by rank.
@@ -57,12 +56,7 @@ pub fn on_nodes<T: Send>(
             .into_iter()
             .map(|ranks| {
                 let (body, faults) = (&body, faults.clone());
-                let nic = NicModel::default();
-                ranks.set_transport(Transport::Emulated { nic, faults });
-                // SAFETY: these tests use one stream for each rank.
-                unsafe { ranks.context().disable_event_tracking() };
-                let stream = ranks.context().new_stream().expect("a stream");
-                scope.spawn(move || body(Rank::new(Arc::new(ranks), stream, nodes, op)))
+                scope.spawn(move || body(Rank::new(ranks, nodes, op, faults)))
             })
             .collect();
         let joined = threads.into_iter().map(|thread| thread.join());
@@ -73,7 +67,9 @@ pub fn on_nodes<T: Send>(
 }
 
 impl Rank {
-    fn new(ranks: Arc<Communicator>, stream: Arc<CudaStream>, nodes: u32, op: GemmOp) -> Self {
+    fn new(ranks: Communicator, nodes: u32, op: GemmOp, faults: Faults) -> Self {
+        let nic = NicModel::default();
+        ranks.set_transport(Transport::Emulated { nic, faults });
         let config = GemmConfig {
             m: Dim::Static(SHAPE.m),
             n: Dim::Static(SHAPE.n),
@@ -89,7 +85,10 @@ impl Rank {
             nodes,
             ..KernelConfig::new(ranks.world(), config)
         };
+        // SAFETY: these tests use one stream for each rank.
+        unsafe { ranks.context().disable_event_tracking() };
         let operator = ranks.prepare(&config, SHAPE).expect("prepared");
+        let stream = ranks.context().new_stream().expect("a stream");
         let rows = match op {
             GemmOp::AgGemm => own_rows(&ranks),
             _ => SHAPE.m,
@@ -104,14 +103,8 @@ impl Rank {
             operator,
             stream,
             op,
-            nodes,
             ranks,
         }
-    }
-
-    /// Prepares another operator of the same communicator, for the same stream. All ranks must call this.
-    pub fn another(&self, op: GemmOp) -> Self {
-        Self::new(self.ranks.clone(), self.stream.clone(), self.nodes, op)
     }
 
     fn rows_of_c(&self) -> u64 {

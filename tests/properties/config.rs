@@ -4,7 +4,8 @@
 use crate::cases;
 use crate::configs::{configs, devices, gemm, gemm_config, sizes_of_any_magnitude};
 use mkernel_compile::render;
-use mkernel_spec::{Dim, Field, GemmOp, KernelConfig, KernelPlan, KernelSpec, Transfer};
+use mkernel_spec::{Device, Dim, Field, GemmOp, KernelConfig, KernelPlan, KernelSpec, Transfer};
+use mkernel_testing::kinds::ten_kinds;
 use proptest::prelude::*;
 use proptest::sample::{Index, subsequence};
 use std::collections::BTreeSet;
@@ -12,9 +13,10 @@ use std::collections::BTreeSet;
 /// A function that makes a mistake in a configuration. The mistakes are independent of each other, and each is in
 /// another field.
 type Plant = fn(&mut KernelConfig);
-const MISTAKES: [(Field, Plant); 11] = [
+const MISTAKES: [(Field, Plant); 12] = [
     (Field::NAME, |c| c.name = Some("not an identifier".into())),
     (Field::WORLD, |c| c.world = 3),
+    (Field::MAX_SMS, |c| c.max_sms = Some(0)),
     (Field::M, |c| gemm_config(c).m = Dim::Static(0)),
     (Field::N, |c| gemm_config(c).n = Dim::Static(12)),
     (Field::K, |c| gemm_config(c).k = Dim::Static(20)),
@@ -43,6 +45,30 @@ fn with_dynamic(mut config: KernelConfig, dims: &[Index]) -> KernelConfig {
         *config.problem.dims_mut()[dim.index(3)].1 = Dim::DYNAMIC;
     }
     config
+}
+
+/// Kernels of all kinds keep the limit, and the limit of all SMs changes nothing.
+#[test]
+fn a_kernel_uses_at_most_max_sms() {
+    let device = Device::h200();
+    for (world, nodes) in [(1, 1), (8, 1), (8, 2)] {
+        for config in ten_kinds(world, nodes) {
+            let plan = |max_sms| {
+                let config = KernelConfig {
+                    max_sms,
+                    ..config.clone()
+                };
+                let spec = KernelSpec::validate(config).expect("valid");
+                KernelPlan::new(&spec, &device).expect("a plan")
+            };
+            for max_sms in [4, 20, 130] {
+                let limited = plan(Some(max_sms));
+                assert!(limited.grid_ctas <= max_sms, "{}", limited.id);
+            }
+            let (all, free) = (plan(Some(device.sm_count)), plan(None));
+            assert_eq!((all.grid_ctas, all.id), (free.grid_ctas, free.id));
+        }
+    }
 }
 
 proptest! {

@@ -102,6 +102,19 @@ impl Device {
         }
     }
 
+    /// The device as a kernel sees it that may use at most `max_sms` SMs. Rates that are bound by SMs shrink with them.
+    #[must_use]
+    pub fn limited_to(&self, max_sms: Option<u32>) -> Self {
+        let sm_count = max_sms.map_or(self.sm_count, |max| self.sm_count.min(max));
+        let share = f64::from(sm_count) / f64::from(self.sm_count);
+        Self {
+            sm_count,
+            gemm_tflops: self.gemm_tflops * share,
+            l2_gb_s: self.l2_gb_s * share,
+            ..self.clone()
+        }
+    }
+
     /// The least of each figure of `devices`, which are those of all ranks: every rank has to make the same plan, and none
     /// is faster than the slowest. Nothing if there is no device.
     #[must_use]

@@ -45,6 +45,7 @@ impl KernelSpec {
             );
         }
         check_topology(&config, &mut found);
+        config.check_limits(&mut found);
         by_problem!(&config.problem, Problem(of) => check(of, &config, &mut found));
         found.into_result(Self { config })
     }

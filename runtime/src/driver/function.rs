@@ -85,6 +85,10 @@ impl Function {
 
     /// Enqueues the kernel with one struct parameter, which is copied before this returns.
     ///
+    /// The launch is cooperative. Its CTAs wait for each other, so the GPU must start all of them at once. A cooperative
+    /// launch that cannot be resident fails, and one that shares the GPU with other kernels waits until enough SMs are
+    /// free, so that two launches never hold a part of the SMs each and wait for the rest.
+    ///
     /// # Safety
     /// `args` must point to the struct that the kernel declares, and everything that it points to must stay alive until
     /// the kernel is done. `stream` must be alive and belong to this context, which must be current.
@@ -95,18 +99,29 @@ impl Function {
         args: *mut c_void,
     ) -> Result<(), Error> {
         let mut params = [args];
-        // SAFETY: guaranteed by the caller. The driver reads `args` and does not write it.
-        let launched = unsafe {
-            result::launch_kernel(
-                self.raw,
-                (ctas, 1, 1),
-                (threads, 1, 1),
-                smem_bytes,
-                stream,
-                &mut params,
-            )
+        let mut attributes = [sys::CUlaunchAttribute {
+            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE,
+            pad: [0; 4],
+            value: sys::CUlaunchAttributeValue { cooperative: 1 },
+        }];
+        let config = sys::CUlaunchConfig {
+            gridDimX: ctas,
+            gridDimY: 1,
+            gridDimZ: 1,
+            blockDimX: threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: smem_bytes,
+            hStream: stream,
+            attrs: attributes.as_mut_ptr(),
+            numAttrs: attributes.len() as u32,
         };
-        named("cuLaunchKernel", launched)
+        // SAFETY: guaranteed by the caller. The driver reads the configuration with its attribute, and `args`, before
+        // this returns, and writes none of them.
+        let code = unsafe {
+            sys::cuLaunchKernelEx(&raw const config, self.raw, params.as_mut_ptr(), null_mut())
+        };
+        check("cuLaunchKernelEx", code)
     }
 }
 

@@ -133,6 +133,10 @@ pub struct WaitOutcome {
     pub lost: Option<u32>,
 }
 
+/// What to check if ranks are alive and make the same calls.
+const OTHER_KERNELS: &str = ". If other kernels that wait for other ranks, such as those of NCCL, run at the same time, leave \
+    SMs free for them with the option max_sms";
+
 impl fmt::Display for WaitOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.aborted_by, self.lost) {
@@ -142,11 +146,14 @@ impl fmt::Display for WaitOutcome {
                 "Rank {rank} timed out first; its own error has the cause"
             ),
             (None, None) if self.peer == self.rank => {
-                f.write_str("Check that all ranks are alive and make the same calls")
+                write!(
+                    f,
+                    "Check that all ranks are alive and make the same calls{OTHER_KERNELS}"
+                )
             }
             (None, None) => write!(
                 f,
-                "Check that rank {} is alive and that all ranks make the same calls",
+                "Check that rank {} is alive and that all ranks make the same calls{OTHER_KERNELS}",
                 self.peer
             ),
         }

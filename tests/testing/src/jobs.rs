@@ -2,6 +2,7 @@
 //! ones.
 //!
 //! - [`GemmJob`], [`attention`], [`collective`] and [`experts`] are the jobs of the kinds of operators.
+//! - [`Turns`] makes calls of several operators of one communicator in turn.
 //! - [`overlap`] makes two calls that the host cannot order.
 //! - [`all_are_right`] and its neighbours run jobs with many seeds.
 //! - [`mutated`] and [`all_are_found`] run jobs with mutated kernels.
@@ -19,17 +20,18 @@ pub mod overlap;
 mod permit;
 mod runs;
 mod simulated;
+mod turns;
 
 pub use gemm::{GemmJob, common_jobs};
-pub use machine::{Machine, with_causes};
+pub use machine::{Machine, emulated, with_causes};
 pub use mutations::{all_are_found, mutated};
 pub use runs::{
     CallCount, all_are_right, all_are_right_when_counters_wrap, for_each_in_parallel, none_fails,
     right_for_seeds,
 };
 pub use simulated::{Backend, Results, SimulatedJob, WRAPPING_CALL_COUNTS};
+pub use turns::Turns;
 
 use graph::replay;
-use machine::emulated;
 use mutations::apply_edits;
 use simulated::{CALLS, CALLS_AFTER, CALLS_BEFORE, deadline, set_call_count};

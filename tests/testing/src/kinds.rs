@@ -6,23 +6,23 @@ use mkernel_spec::KernelConfig;
 const KINDS: &str = r#"
 [[kernel]]
 op = "dispatch_gemm"
-experts = 16
+experts = 8
 top_k = 2
-max_tokens = 64
-hidden = 1024
-intermediate = 512
+max_tokens = 32
+hidden = 256
+intermediate = 128
 
 [[kernel]]
 op = "combine"
-experts = 16
+experts = 8
 top_k = 2
-max_tokens = 64
-hidden = 1024
+max_tokens = 32
+hidden = 256
 
 [[kernel]]
 op = "ring_attention"
 batch = 1
-seq = 1024
+seq = 512
 heads = 2
 kv_heads = 1
 head_dim = 64
@@ -30,42 +30,47 @@ head_dim = 64
 [[kernel]]
 op = "ag_gemm"
 m = 512
-n = 256
-k = 128
+n = 128
+k = 64
 
 [[kernel]]
 op = "ag_gemm"
 m = 256
-n = 128
+n = 64
 k = 64
 
 [[kernel]]
 op = "gemm_rs"
 m = 512
-n = 256
-k = 128
+n = 128
+k = 64
 
 [[kernel]]
 op = "gemm_ar"
 m = 512
-n = 256
-k = 128
+n = 128
+k = 64
 
 [[kernel]]
 op = "all_reduce"
 m = 64
-n = 256
+n = 128
 
 [[kernel]]
 op = "all_gather"
 m = 64
-n = 256
+n = 128
 
 [[kernel]]
 op = "reduce_scatter"
 m = 64
-n = 256
+n = 128
 "#;
+
+/// The index of `dispatch_gemm`.
+pub const DISPATCH: usize = 0;
+/// The index of `combine`, whose row indices `dispatch_gemm` makes.
+pub const COMBINE: usize = 1;
 
 /// Returns ten operators, at least one of each kind, for `world` ranks in this many nodes.
 ///

@@ -31,6 +31,11 @@ options! {
             /// Nodes, with as many ranks each, numbered node by node; 1 if absent.
             #[serde(default = "one", skip_serializing_if = "is_one")]
             nodes: u32 as NODES,
+            /// The most SMs that the kernel uses; all if absent. Other kernels, such as those of NCCL, need SMs that it leaves
+            /// free if they run beside it and wait for other ranks too.
+            #[limits(Limits::Range(1, 1024))]
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            max_sms: Option<u32> as MAX_SMS,
         }
         groups {
             /// What it computes.
@@ -48,6 +53,7 @@ impl KernelConfig {
             name: None,
             world,
             nodes: 1,
+            max_sms: None,
             problem: problem.into(),
         }
     }

@@ -19,6 +19,7 @@ impl KernelPlan {
     /// A dimension that is still dynamic, or a fixed choice that fits no plan: all at once; or operands and workspace that
     /// the device's memory cannot hold.
     pub fn new(spec: &KernelSpec, device: &Device) -> Result<Self, Diagnostics> {
+        let device = &device.limited_to(spec.config().max_sms);
         let planned = by_problem!(spec.problem(), Problem(config) => plan(spec, config, device));
         let plan = planned.unwrap_or_else(|| Err(unknown_dims(spec)))?;
         plan.check_memory()?;

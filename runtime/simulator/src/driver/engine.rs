@@ -120,7 +120,9 @@ impl HostState {
         let Some(standstill) = self.standstill.filter(|standstill| standstill.continues) else {
             return EngineAction::Advance;
         };
-        let is_deadlock = self.every_gpu(|device| self.streams.runs_kernel(device));
+        // Kernels that cannot start may be what the others wait for. They start when the waits of the others have ended.
+        let is_deadlock = !self.streams.wait_for_sms()
+            && self.every_gpu(|device| self.streams.runs_kernel(device));
         let grace = match is_deadlock || all_wait {
             true => STANDSTILL_GRACE,
             false => START_GRACE,
@@ -223,7 +225,8 @@ impl HostState {
 mod tests {
     use super::super::completion::{Completion, StreamPoint};
     use super::super::host::HostWait;
-    use super::super::streams::{StreamId, StreamOp};
+    use super::super::stream::StreamOp;
+    use super::super::streams::StreamId;
     use super::super::tests::options;
     use super::*;
 

@@ -3,7 +3,8 @@
 
 use super::Moment;
 use super::result::{Code, Result};
-use super::streams::{StreamId, StreamOp, Streams};
+use super::stream::StreamOp;
+use super::streams::{StreamId, Streams};
 use super::user_object::UserObject;
 use cudarc::driver::sys::CUstreamCaptureMode;
 use std::cell::Cell;

@@ -143,7 +143,7 @@ pub(super) enum HostPhase {
 impl Host {
     pub fn new(index: u32, options: HostOptions) -> Self {
         let state = HostState {
-            streams: Streams::default(),
+            streams: Streams::new(options.sm_count, options.world.seed),
             memory: AddressSpace::default(),
             devices: (0..options.world.devices)
                 .map(|_| DeviceState::default())

@@ -7,7 +7,9 @@
 //! engine         the thread that drives a host's world: when work starts, and when simulated time passes
 //! host           one simulated host: its state, and how threads of the program wait for it
 //! graph          its graphs, and the captures that create them
+//! stream         one stream and its operations
 //! streams        its streams: the order of their operations
+//! residency      the SMs that running kernels hold
 //! completion     the ends of operations, and points in streams
 //! address_space  its memory: what is allocated, reserved and mapped
 //! user_object    objects of the program that graphs retain
@@ -24,7 +26,9 @@ mod engine;
 mod graph;
 mod host;
 mod registry;
+mod residency;
 mod result;
+mod stream;
 mod streams;
 mod stub;
 mod user_object;

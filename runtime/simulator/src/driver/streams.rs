@@ -1,12 +1,11 @@
 //! [`Streams`]: the streams of a simulated host, their operations, and the order in which operations start.
 
-use super::completion::{Completion, CompletionRecord, StreamPoint, moment_of, pending};
+use super::completion::{Completion, StreamPoint, pending};
+use super::residency::Residency;
 use super::result::{Code, Result};
-use super::user_object::UserObject;
-use super::{Moment, Outcome, TaskId, Work, World};
+use super::stream::{QueuedOp, Stream, StreamOp};
+use super::{Moment, Outcome, TaskId, World};
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex};
-use std::time::Instant;
 
 /// Identifies a stream by its device and its handle. The default stream of a device has handle 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -22,52 +21,6 @@ impl StreamId {
     }
 }
 
-/// An operation of a stream.
-#[derive(Clone, Debug)]
-pub(super) enum StreamOp {
-    /// Work for the world.
-    Work(Work),
-    /// No work. The operation only marks a point in the stream.
-    Marker,
-    /// The end of a graph's launch. Until then, it retains the objects of the graph.
-    Release(#[allow(dead_code, reason = "the objects are dropped with it")] Vec<Arc<UserObject>>),
-    /// Frees an allocation.
-    Free(u64),
-}
-
-impl StreamOp {
-    fn is_kernel(&self) -> bool {
-        matches!(self, Self::Work(Work::Kernel { .. }))
-    }
-}
-
-/// An operation that has been enqueued.
-#[derive(Debug)]
-struct QueuedOp {
-    op: StreamOp,
-    /// The operations of other streams that must end first.
-    after: Vec<Completion>,
-    /// What the program had seen when it enqueued the operation.
-    host: Moment,
-    /// Whether `host` includes what kernels had published to host memory by then.
-    stamped: bool,
-    end: Completion,
-}
-
-/// A stream of a GPU.
-#[derive(Debug)]
-struct Stream {
-    /// Whether this stream and the default stream wait for each other.
-    blocking: bool,
-    entries: VecDeque<QueuedOp>,
-    running: Option<TaskId>,
-    /// The completion of the last operation.
-    tail: Option<Completion>,
-    /// The moment after all operations that have ended.
-    moment: Moment,
-    destroyed: bool,
-}
-
 /// The result of [`Streams::start`].
 #[derive(Debug, Default)]
 pub(super) struct StartResult {
@@ -78,20 +31,34 @@ pub(super) struct StartResult {
 }
 
 /// The streams of a host.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Streams {
-    // Ordered by device and handle, so that the order of starts does not depend on the order of the program's threads.
+    // Ordered by device and handle, so that nothing depends on the order of the program's threads.
     streams: BTreeMap<StreamId, Stream>,
     /// Whether an operation has been enqueued since the last start.
     has_new: bool,
+    residency: Residency,
+    /// The seed of the order in which streams of a device start their operations.
+    seed: u64,
 }
 
 impl Streams {
+    /// Returns no streams, on GPUs with a number of SMs.
+    pub fn new(sm_count: u32, seed: u64) -> Self {
+        Self {
+            seed,
+            streams: BTreeMap::new(),
+            has_new: false,
+            residency: Residency::new(sm_count),
+        }
+    }
+
     /// Adds a stream.
     pub fn add(&mut self, id: StreamId, blocking: bool) {
         let stream = Stream {
             blocking,
             entries: VecDeque::new(),
+            ended: 0,
             running: None,
             tail: None,
             moment: Moment::default(),
@@ -131,6 +98,7 @@ impl Streams {
             }
         }
         self.streams.retain(|id, _| id.device != device);
+        self.residency.reset(device);
     }
 
     /// Appends an operation that starts after `after`. The default stream is created when it is first used.
@@ -231,6 +199,11 @@ impl Streams {
         })
     }
 
+    /// Returns whether a kernel could not start because of the SMs that others hold.
+    pub fn wait_for_sms(&self) -> bool {
+        self.residency.has_refused()
+    }
+
     /// Starts all operations that can start. Skips the work of devices for which `is_failed` returns true.
     pub fn start(&mut self, world: &mut World, is_failed: impl Fn(u32) -> bool) -> StartResult {
         if std::mem::take(&mut self.has_new) {
@@ -239,9 +212,15 @@ impl Streams {
         let mut started = StartResult::default();
         loop {
             let mut moved = false;
-            for (id, stream) in &mut self.streams {
+            self.residency.begin();
+            for id in self.start_order() {
+                let Some(stream) = self.streams.get_mut(&id) else {
+                    continue;
+                };
                 let failed = is_failed(id.device);
-                while let Some(freed) = stream.start_next(world, id.device, failed) {
+                while let Some(freed) =
+                    stream.start_next(world, &mut self.residency, id.device, failed)
+                {
                     moved = true;
                     started.freed.extend(freed);
                 }
@@ -254,6 +233,24 @@ impl Streams {
         }
         self.drop_destroyed();
         started
+    }
+
+    /// Returns the streams, in the order in which they start their operations. Kernels of several streams may compete for
+    /// SMs, so the seed chooses the order of a device's streams, and another one for each of their operations.
+    fn start_order(&self) -> Vec<StreamId> {
+        let mut order = Vec::with_capacity(self.streams.len());
+        let mut number = 0;
+        for (id, stream) in &self.streams {
+            number = match order.last() {
+                Some(&(device, _, _)) if device == id.device => number + 1,
+                _ => 0,
+            };
+            let place = u64::from(id.device) << 48 | number << 32 | stream.ended;
+            let mixed = (self.seed ^ place.rotate_left(17)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            order.push((id.device, mixed ^ (mixed >> 32), *id));
+        }
+        order.sort_unstable();
+        order.into_iter().map(|(_, _, id)| id).collect()
     }
 
     /// Orders new operations after what kernels have published to host memory, since the program may have enqueued them
@@ -276,8 +273,10 @@ impl Streams {
         let (id, stream) = self
             .streams
             .iter_mut()
-            .find(|(_, stream)| stream.running == Some(task))?;
-        stream.running = None;
+            .find(|(_, stream)| stream.running.is_some_and(|running| running.task == task))?;
+        if let Some(running) = stream.running.take() {
+            self.residency.give_back(id.device, running.sms);
+        }
         let (read, failure) = match outcome {
             Outcome::Done => (Vec::new(), None),
             Outcome::Read(bytes) => (bytes, None),
@@ -292,47 +291,5 @@ impl Streams {
     fn drop_destroyed(&mut self) {
         self.streams
             .retain(|_, stream| !stream.destroyed || !stream.entries.is_empty());
-    }
-}
-
-impl Stream {
-    /// Starts the first operation if it can start. Returns none if it cannot, and otherwise the allocation to free, if
-    /// any.
-    fn start_next(&mut self, world: &mut World, device: u32, failed: bool) -> Option<Option<u64>> {
-        let entry = self.entries.front_mut()?;
-        if self.running.is_some()
-            || entry
-                .after
-                .iter()
-                .any(|completion| completion.get().is_none())
-        {
-            return None;
-        }
-        let mut after = self.moment.clone();
-        after.join(&entry.host);
-        let ends = entry.after.drain(..);
-        ends.for_each(|completion| after.join(&moment_of(&completion)));
-        let freed = match &entry.op {
-            StreamOp::Work(work) if !failed => {
-                self.running = Some(world.start(device, work.clone(), &after));
-                return Some(None);
-            }
-            StreamOp::Work(_) | StreamOp::Marker | StreamOp::Release(_) => None,
-            StreamOp::Free(address) => Some(*address),
-        };
-        self.moment = after;
-        self.end_first(Vec::new());
-        Some(freed)
-    }
-
-    /// Ends the first operation.
-    fn end_first(&mut self, read: Vec<u8>) {
-        if let Some(entry) = self.entries.pop_front() {
-            let _ = entry.end.set(CompletionRecord {
-                moment: self.moment.clone(),
-                at: Instant::now(),
-                read: Mutex::new(read),
-            });
-        }
     }
 }

@@ -13,6 +13,9 @@ use mkernel::{
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
+/// The SMs of a call. Two calls fit on a GPU at the same time.
+const MAX_SMS: u32 = 4;
+
 type Failure = Box<dyn std::error::Error>;
 
 const SHAPE: GemmShape = GemmShape {
@@ -110,7 +113,10 @@ fn prepare(
         b_layout: BLayout::Nk,
         ..GemmConfig::new(op)
     };
-    let config = KernelConfig::new(ranks.world(), config);
+    let config = KernelConfig {
+        max_sms: Some(MAX_SMS),
+        ..KernelConfig::new(ranks.world(), config)
+    };
     // SAFETY: mutated kernels run on simulated GPUs only, which check every access.
     let operator =
         unsafe { ranks.prepare_edited(&config, SHAPE, |text| apply_edits(edits, text))? };
@@ -131,7 +137,7 @@ pub fn run_overlap(
     let edits: Vec<_> = edits.iter().map(owned).collect();
     let machine = Machine {
         world: 2,
-        sms: 4,
+        sms: 2 * MAX_SMS,
         skew: 60,
     };
     let first_is_done = Barrier::new(2);

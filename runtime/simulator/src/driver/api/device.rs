@@ -5,14 +5,13 @@ use super::error_text::{error_name, error_text};
 use crate::driver::address_space::TOTAL_BYTES;
 use crate::driver::host::HostOptions;
 use crate::driver::registry::{DEVICES_PER_HOST, HOSTS, device};
+use crate::driver::residency::{SMEM_PER_SM_BYTES, THREADS_PER_SM};
 use crate::driver::result::{Code, Result};
 use cudarc::driver::sys::{self, CUdevice, CUdevice_attribute as Attribute};
 use std::ffi::{CStr, c_char, c_int, c_uint};
 
 /// CUDA 13.0, the version of cudarc's bindings.
 const VERSION: c_int = 13_000;
-/// The shared memory of a Hopper SM. One CTA can have all of it but 1 KiB.
-pub(super) const SMEM_PER_SM_BYTES: u32 = 233_472;
 
 pub(super) unsafe extern "C" fn cuInit(_flags: c_uint) -> Code {
     Code::CUDA_SUCCESS
@@ -107,7 +106,7 @@ fn figure(attribute: Attribute, options: Option<&HostOptions>, dev: CUdevice) ->
         Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE => of_host(|host| host.l2_bytes as u32),
         Attribute::CU_DEVICE_ATTRIBUTE_WARP_SIZE => 32,
         Attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK => 1024,
-        Attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR => 2048,
+        Attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR => THREADS_PER_SM as c_int,
         Attribute::CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID => dev / DEVICES_PER_HOST as c_int,
         Attribute::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID => dev % DEVICES_PER_HOST as c_int,
         Attribute::CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING

@@ -21,6 +21,7 @@ pub(super) fn error_name(error: Code) -> &'static CStr {
         Code::CUDA_ERROR_CONTEXT_IS_DESTROYED => c"CUDA_ERROR_CONTEXT_IS_DESTROYED",
         Code::CUDA_ERROR_LAUNCH_FAILED => c"CUDA_ERROR_LAUNCH_FAILED",
         Code::CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES => c"CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES",
+        Code::CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE => c"CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE",
         Code::CUDA_ERROR_NOT_SUPPORTED => c"CUDA_ERROR_NOT_SUPPORTED",
         Code::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED => c"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
         Code::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED => c"CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
@@ -52,6 +53,9 @@ pub(super) fn error_text(error: Code) -> &'static CStr {
         }
         Code::CUDA_ERROR_LAUNCH_FAILED => {
             c"a kernel failed on this simulated GPU; the reason is in the simulator's findings"
+        }
+        Code::CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE => {
+            c"the CTAs of a cooperative launch do not fit on this simulated GPU at once"
         }
         Code::CUDA_ERROR_NOT_SUPPORTED => c"simulated GPUs do not support this",
         Code::CUDA_ERROR_UNKNOWN => c"the simulator failed; the program's output has its message",

@@ -6,7 +6,7 @@ use crate::driver::graph::CapturingStream;
 use crate::driver::host::{Event, RecordedAt};
 use crate::driver::registry::{host_of, new_handle};
 use crate::driver::result::{Code, Result};
-use crate::driver::streams::StreamOp;
+use crate::driver::stream::StreamOp;
 use cudarc::driver::sys::{CUevent, CUstream};
 use std::ffi::c_uint;
 

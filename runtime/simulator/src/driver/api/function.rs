@@ -1,27 +1,24 @@
 //! Kernels: their limits and their launches.
 
 use super::call::{driver_call, enqueue, stream, write_out};
-use super::device::SMEM_PER_SM_BYTES;
 use crate::driver::Work;
 use crate::driver::host::{Host, LoadedFunction};
 use crate::driver::registry::{host_of, new_handle};
+use crate::driver::residency::{ctas_per_sm, sms_of};
 use crate::driver::result::{Code, Result};
-use crate::driver::streams::StreamOp;
+use crate::driver::stream::StreamOp;
 use cudarc::driver::sys::{
-    CUfunction, CUfunction_attribute as Attribute, CUlaunchAttributeID, CUlaunchConfig, CUmodule,
-    CUstream,
+    CUfunction, CUfunction_attribute as Attribute, CUlaunchAttribute, CUlaunchAttributeID,
+    CUlaunchConfig, CUmodule, CUstream,
 };
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::Arc;
 
 /// The dynamic shared memory that a kernel may have without raising its limit.
 const USUAL_SMEM_BYTES: u32 = 48 << 10;
-/// The shared memory that the system uses for each CTA.
-const SYSTEM_SMEM_BYTES: u32 = 1024;
 const MAX_THREADS: u32 = 1024;
 /// The largest number of CTAs of a cluster that all GPUs support without a special attribute.
 const MAX_CLUSTER_CTAS: u32 = 8;
-const THREADS_PER_SM: u32 = 2048;
 
 /// Ignores the name, since an image has one kernel.
 pub(super) unsafe extern "C" fn cuModuleGetFunction(
@@ -102,9 +99,8 @@ pub(super) unsafe extern "C" fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
         let most = with_function(function, |_, function| {
             let smem_bytes = u32::try_from(smem_bytes).unwrap_or(u32::MAX);
             let fits = threads <= MAX_THREADS && smem_bytes <= function.max_smem_bytes;
-            let by_smem = SMEM_PER_SM_BYTES / smem_bytes.saturating_add(SYSTEM_SMEM_BYTES);
             Ok(if fits {
-                by_smem.min(THREADS_PER_SM / threads)
+                ctas_per_sm(threads, smem_bytes)
             } else {
                 0
             })
@@ -132,12 +128,13 @@ pub(super) unsafe extern "C" fn cuLaunchKernel(
         threads: [block_x, block_y, block_z],
         smem_bytes,
         cluster_ctas: 1,
+        is_cooperative: false,
     };
     // SAFETY: by the contract of the driver's function, which the caller upholds.
     driver_call(|| unsafe { launch(function, &grid, on, params) })
 }
 
-/// Uses the attribute for clusters, and ignores the others.
+/// Uses the attributes for clusters and cooperative launches, and ignores the others.
 pub(super) unsafe extern "C" fn cuLaunchKernelEx(
     config: *const CUlaunchConfig,
     function: CUfunction,
@@ -157,6 +154,7 @@ pub(super) unsafe extern "C" fn cuLaunchKernelEx(
             threads: [config.blockDimX, config.blockDimY, config.blockDimZ],
             smem_bytes: config.sharedMemBytes,
             cluster_ctas: 1,
+            is_cooperative: attributes.iter().any(is_cooperative),
         };
         let clusters = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
         for attribute in attributes.iter().filter(|of| of.id == clusters) {
@@ -175,12 +173,21 @@ pub(super) unsafe extern "C" fn cuLaunchKernelEx(
     })
 }
 
+/// Returns whether an attribute makes a launch cooperative.
+fn is_cooperative(attribute: &CUlaunchAttribute) -> bool {
+    // SAFETY: the ID of the attribute selects this member of the union.
+    attribute.id == CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+        && unsafe { attribute.value.cooperative } != 0
+}
+
 /// The dimensions of a launch.
 struct LaunchDims {
     ctas: [c_uint; 3],
     threads: [c_uint; 3],
     smem_bytes: c_uint,
     cluster_ctas: c_uint,
+    /// Whether all CTAs must be resident at the same time.
+    is_cooperative: bool,
 }
 
 /// Checks and enqueues a launch.
@@ -219,6 +226,9 @@ unsafe fn launch(
         threads,
         smem_bytes: grid.smem_bytes,
     };
+    if grid.is_cooperative && sms_of(&work) > gpu.host.options.sm_count {
+        return Err(Code::CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE);
+    }
     enqueue(&gpu, id, StreamOp::Work(work)).map(drop)
 }
 

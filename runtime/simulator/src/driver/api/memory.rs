@@ -5,7 +5,7 @@ use super::call::{
 };
 use crate::driver::address_space::TOTAL_BYTES;
 use crate::driver::result::{Code, Result};
-use crate::driver::streams::StreamOp;
+use crate::driver::stream::StreamOp;
 use cudarc::driver::sys::{CUdeviceptr, CUstream};
 use std::ffi::{c_uint, c_void};
 

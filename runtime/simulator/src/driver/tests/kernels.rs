@@ -126,6 +126,51 @@ fn clusters_are_checked_before_they_start() {
 }
 
 #[test]
+fn a_cooperative_launch_must_fit() {
+    let host = TestHost::new(1);
+    let function = load(&host.gpus[0]);
+    let word = host.gpus[0].default_stream().alloc_zeros::<u32>(1);
+    let word = word.expect("allocated");
+    let mut args = [ADD, address(&word), 1];
+    let mut launch = |ctas, is_cooperative, stream: &CudaStream| {
+        let mut attribute = sys::CUlaunchAttribute {
+            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE,
+            pad: [0; 4],
+            value: sys::CUlaunchAttributeValue {
+                cooperative: is_cooperative,
+            },
+        };
+        let config = sys::CUlaunchConfig {
+            gridDimX: ctas,
+            gridDimY: 1,
+            gridDimZ: 1,
+            blockDimX: 1024,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: 0,
+            hStream: stream.cu_stream(),
+            attrs: &raw mut attribute,
+            numAttrs: 1,
+        };
+        let mut params = [(&raw mut args).cast::<c_void>()];
+        // SAFETY: the function takes these 24 bytes.
+        unsafe {
+            sys::cuLaunchKernelEx(&raw const config, function, params.as_mut_ptr(), null_mut())
+        }
+    };
+    let (one, other) = (host.stream(0), host.stream(0));
+    let too_large = Code::CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
+    // Two CTAs of 1024 threads fit on each of the 8 SMs.
+    assert_eq!(launch(17, 1, &one), too_large);
+    assert_eq!(launch(17, 0, &one), Code::CUDA_SUCCESS);
+    assert_eq!(launch(16, 1, &one), Code::CUDA_SUCCESS);
+    assert_eq!(launch(1, 1, &other), Code::CUDA_SUCCESS);
+    one.synchronize().expect("done");
+    other.synchronize().expect("done");
+    assert_eq!(one.clone_dtoh(&word).expect("read"), [3]);
+}
+
+#[test]
 fn tensor_maps_are_encoded_and_checked() {
     let _lab = TestHost::new(1);
     let encode = |address: u64, stride: u64, swizzle| {
