@@ -21,12 +21,12 @@ mod common;
 use common::{Failure, largest, matrix, random};
 use mkernel::cudarc::driver::CudaSlice;
 use mkernel::half::bf16;
-use mkernel::{Communicator, FusedKernel, GemmShape, KernelConfig, Operator, fused_kernel};
+use mkernel::{Communicator, FusedKernel, fused_kernel};
 use std::process::ExitCode;
 use std::time::Instant;
 
 /// The up projection of a feed-forward block, with 4096 input features, and 1024 output features on each rank.
-#[fused_kernel(op = ag_gemm, world = 8, m = dynamic, n = 1024, k = 4096, b_layout = nk)]
+#[fused_kernel(op = ag_gemm, m = dynamic, n = 1024, k = 4096, b_layout = nk)]
 pub struct UpProjection;
 
 const FEATURES: u64 = 4096;
@@ -47,10 +47,10 @@ fn main() -> ExitCode {
 }
 
 fn forward(ranks: &Communicator) -> Result<(), Failure> {
-    let up_projection = prepare(ranks)?;
+    let (tokens, _) = size(ranks);
+    let up_projection = UpProjection::prepare(ranks, tokens)?;
     let stream = ranks.context().default_stream();
     let rank = u64::from(ranks.rank());
-    let (tokens, _) = size(ranks);
     let shard_rows = tokens / u64::from(ranks.world());
 
     let x: Vec<bf16> = matrix(shard_rows, FEATURES, |row, col| {
@@ -61,7 +61,12 @@ fn forward(ranks: &Communicator) -> Result<(), Failure> {
     // Elements that the kernel does not write stay NaN.
     let mut y = stream.clone_htod(&vec![bf16::NAN; (tokens * OUTPUTS) as usize])?;
 
-    up_projection.launch(&stream, &x, &w, &mut y)?;
+    let operands = UpProjectionOperands {
+        a: &x,
+        b: &w,
+        c: &mut y,
+    };
+    up_projection.launch(&stream, operands)?;
     ranks.synchronize(&stream)?;
     let error = check(&stream.clone_dtoh(&y)?, tokens, rank)?;
     let call_us = time(ranks, &up_projection, &x, &w, &mut y)?;
@@ -69,7 +74,7 @@ fn forward(ranks: &Communicator) -> Result<(), Failure> {
     let slowest_us = largest(ranks, call_us)?;
     println!("rank {rank}: largest error {error:.4}");
     if rank == 0 && !ranks.is_simulated() {
-        let plan = up_projection.plan();
+        let plan = up_projection.operator().plan();
         let tflops = plan.traffic.flops as f64 / slowest_us / 1e6;
         println!(
             "{}: {slowest_us:.1} µs per call, {tflops:.0} TFLOP/s per GPU",
@@ -79,43 +84,23 @@ fn forward(ranks: &Communicator) -> Result<(), Failure> {
     Ok(())
 }
 
-fn prepare(ranks: &Communicator) -> Result<Operator, mkernel::Error> {
-    let (tokens, _) = size(ranks);
-    if (ranks.world(), ranks.hosts()) == (8, 1) {
-        return UpProjection::prepare(ranks, tokens);
-    }
-    // The type is declared for 8 ranks of one host. For others, the configuration is changed at run time.
-    let config = KernelConfig {
-        world: ranks.world(),
-        nodes: ranks.hosts(),
-        ..UpProjection::config()
-    };
-    ranks.prepare(
-        &config,
-        GemmShape {
-            m: tokens,
-            n: OUTPUTS,
-            k: FEATURES,
-        },
-    )
-}
-
 /// Returns the mean time in µs of back-to-back calls, after a warm-up call.
 fn time(
     ranks: &Communicator,
-    layer: &Operator,
+    layer: &UpProjection,
     x: &CudaSlice<bf16>,
     w: &CudaSlice<bf16>,
     y: &mut CudaSlice<bf16>,
 ) -> Result<f64, Failure> {
     let stream = ranks.context().default_stream();
-    layer.launch(&stream, x, w, y)?;
+    let mut call = || layer.launch(&stream, UpProjectionOperands { a: x, b: w, c: y });
+    call()?;
     ranks.synchronize(&stream)?;
     ranks.barrier()?;
     let (_, calls) = size(ranks);
     let started = Instant::now();
     for _ in 0..calls {
-        layer.launch(&stream, x, w, y)?;
+        call()?;
     }
     ranks.synchronize(&stream)?;
     Ok(started.elapsed().as_secs_f64() * 1e6 / f64::from(calls))

@@ -14,15 +14,12 @@ mod common;
 use common::{Failure, largest, matrix, random};
 use mkernel::cudarc::driver::CudaSlice;
 use mkernel::half::bf16;
-use mkernel::spec::abi::Operand;
-use mkernel::{
-    AttentionShape, Communicator, FusedKernel, KernelConfig, Operator, Placement, fused_kernel,
-};
+use mkernel::{Communicator, FusedKernel, Placement, fused_kernel};
 use std::process::ExitCode;
 use std::time::Instant;
 
-/// The attention of one layer on 8 GPUs, with 8 heads of Q and 2 heads of K and V.
-#[fused_kernel(op = ring_attention, world = 8, batch = 1, seq = dynamic, heads = 8, kv_heads = 2, head_dim = 128,
+/// The attention of one layer, with 8 heads of Q and 2 heads of K and V.
+#[fused_kernel(op = ring_attention, batch = 1, seq = dynamic, heads = 8, kv_heads = 2, head_dim = 128,
                causal = true, placement = zigzag)]
 pub struct Attention;
 
@@ -53,7 +50,7 @@ fn main() -> ExitCode {
 }
 
 fn attend(ranks: &Communicator) -> Result<(), Failure> {
-    let attention = prepare(ranks)?;
+    let attention = Attention::prepare(ranks, size(ranks).0 as u64)?;
     let positions = positions(ranks);
     let stream = ranks.context().default_stream();
     let tensor = |heads: usize, number| -> Vec<bf16> {
@@ -77,7 +74,7 @@ fn attend(ranks: &Communicator) -> Result<(), Failure> {
     let slowest_us = largest(ranks, call_us)?;
     println!("rank {}: largest error {error:.4}", ranks.rank());
     if ranks.rank() == 0 && !ranks.is_simulated() {
-        let plan = attention.plan();
+        let plan = attention.operator().plan();
         let tflops = plan.traffic.flops as f64 / slowest_us / 1e6;
         println!(
             "{}: {slowest_us:.1} µs per call, {tflops:.0} TFLOP/s per GPU",
@@ -85,27 +82,6 @@ fn attend(ranks: &Communicator) -> Result<(), Failure> {
         );
     }
     Ok(())
-}
-
-fn prepare(ranks: &Communicator) -> Result<Operator, mkernel::Error> {
-    let (seq, _) = size(ranks);
-    if (ranks.world(), ranks.hosts()) == (8, 1) {
-        return Attention::prepare(ranks, seq as u64);
-    }
-    // The type is declared for 8 ranks of one host. For others, the configuration is changed at run time.
-    let config = KernelConfig {
-        world: ranks.world(),
-        nodes: ranks.hosts(),
-        ..Attention::config()
-    };
-    let shape = AttentionShape {
-        batch: 1,
-        seq: seq as u64,
-        heads: HEADS as u64,
-        kv_heads: KV_HEADS as u64,
-        head_dim: DIM as u64,
-    };
-    ranks.prepare(&config, shape)
 }
 
 /// Returns the positions of this rank's rows in the sequence.
@@ -121,25 +97,24 @@ fn positions(ranks: &Communicator) -> Vec<usize> {
 
 fn call(
     ranks: &Communicator,
-    attention: &Operator,
+    attention: &Attention,
     operands: &mut Operands,
 ) -> Result<(), Failure> {
     let stream = ranks.context().default_stream();
-    let call = attention
-        .call(&stream)
-        .read(Operand::Q, &operands.q)
-        .read(Operand::K, &operands.k)
-        .read(Operand::V, &operands.v);
-    let call = call
-        .write(Operand::O, &mut operands.o)
-        .write(Operand::Lse, &mut operands.lse);
-    Ok(call.launch()?)
+    let operands = AttentionOperands {
+        q: &operands.q,
+        k: &operands.k,
+        v: &operands.v,
+        o: &mut operands.o,
+        lse: &mut operands.lse,
+    };
+    Ok(attention.launch(&stream, operands)?)
 }
 
 /// Returns the mean time in µs of back-to-back calls.
 fn time(
     ranks: &Communicator,
-    attention: &Operator,
+    attention: &Attention,
     operands: &mut Operands,
 ) -> Result<f64, Failure> {
     let stream = ranks.context().default_stream();

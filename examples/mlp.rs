@@ -20,23 +20,21 @@ mod common;
 use common::{Failure, largest, matrix, random};
 use mkernel::cudarc::driver::{CudaSlice, CudaStream};
 use mkernel::half::bf16;
-use mkernel::{
-    Addends, Communicator, FusedKernel, GemmShape, KernelConfig, Operator, fused_kernel,
-};
+use mkernel::{Communicator, fused_kernel};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Computes U [tokens, 1024] from X [tokens / 8, 2048] on each of 8 ranks.
+/// Computes U [tokens, 1024] from X [tokens / ranks, 2048] on each rank.
 #[fused_kernel(
-    op = ag_gemm, world = 8, m = dynamic, n = 1024, k = 2048, b_layout = nk,
+    op = ag_gemm, m = dynamic, n = 1024, k = 2048, b_layout = nk,
     bias = true, activation = gelu,
 )]
 pub struct UpProjection;
 
-/// Computes Y [tokens / 8, 2048] from U [tokens, 1024] on each of 8 ranks.
+/// Computes Y [tokens / ranks, 2048] from U [tokens, 1024] on each rank.
 #[fused_kernel(
-    op = gemm_rs, world = 8, m = dynamic, n = 2048, k = 1024, b_layout = nk,
+    op = gemm_rs, m = dynamic, n = 2048, k = 1024, b_layout = nk,
     bias = true, residual = true,
 )]
 pub struct DownProjection;
@@ -61,8 +59,8 @@ fn main() -> ExitCode {
 
 /// The block on one rank: its kernels and its weights.
 struct Block {
-    up: Operator,
-    down: Operator,
+    up: UpProjection,
+    down: DownProjection,
     w1: CudaSlice<bf16>,
     b1: CudaSlice<bf16>,
     w2: CudaSlice<bf16>,
@@ -77,8 +75,8 @@ impl Block {
         let (tokens, _) = size(ranks);
         let upload = |values: Vec<bf16>| stream.clone_htod(&values);
         Ok(Self {
-            up: prepare::<UpProjection>(ranks, (HIDDEN, FEATURES))?,
-            down: prepare::<DownProjection>(ranks, (FEATURES, HIDDEN))?,
+            up: UpProjection::prepare(ranks, tokens)?,
+            down: DownProjection::prepare(ranks, tokens)?,
             w1: upload(matrix(HIDDEN, FEATURES, |h, f| w1(rank * HIDDEN + h, f)))?,
             b1: upload(matrix(1, HIDDEN, |_, h| b1(rank * HIDDEN + h)))?,
             w2: upload(matrix(FEATURES, HIDDEN, |f, h| w2(f, rank * HIDDEN + h)))?,
@@ -94,32 +92,22 @@ impl Block {
         x: &CudaSlice<bf16>,
         y: &mut CudaSlice<bf16>,
     ) -> Result<(), mkernel::Error> {
-        let bias = Addends {
-            bias: Some(&self.b1),
-            residual: None,
+        let up = UpProjectionOperands {
+            a: x,
+            b: &self.w1,
+            c: &mut self.u,
+            bias: &self.b1,
         };
-        self.up
-            .launch_with(stream, x, &self.w1, &mut self.u, bias)?;
-        let bias_and_x = Addends {
-            bias: Some(&self.b2),
-            residual: Some(x),
+        self.up.launch(stream, up)?;
+        let down = DownProjectionOperands {
+            a: &self.u,
+            b: &self.w2,
+            c: y,
+            bias: &self.b2,
+            residual: x,
         };
-        self.down
-            .launch_with(stream, &self.u, &self.w2, y, bias_and_x)
+        self.down.launch(stream, down)
     }
-}
-
-/// The types are declared for 8 ranks; a configuration can also be made at run time.
-fn prepare<K: FusedKernel>(
-    ranks: &Communicator,
-    (n, k): (u64, u64),
-) -> Result<Operator, mkernel::Error> {
-    let config = KernelConfig {
-        world: ranks.world(),
-        ..K::config()
-    };
-    let (m, _) = size(ranks);
-    ranks.prepare(&config, GemmShape { m, n, k })
 }
 
 fn block(ranks: &Communicator) -> Result<(), Failure> {

@@ -16,20 +16,17 @@ mod common;
 use common::{Failure, largest, matrix, random};
 use mkernel::cudarc::driver::CudaSlice;
 use mkernel::half::bf16;
-use mkernel::spec::abi::Operand;
 use mkernel::spec::config::all_rows;
-use mkernel::{
-    CombineShape, Communicator, DispatchShape, FusedKernel, KernelConfig, Operator, fused_kernel,
-};
+use mkernel::{Communicator, fused_kernel};
 use std::process::ExitCode;
 
-/// Gate and up projections of two experts on each of 8 GPUs. They are one weight `[2, 128, 128]`.
-#[fused_kernel(op = dispatch_gemm, world = 8, experts = 16, top_k = 2, max_tokens = dynamic, hidden = 128,
+/// Gate and up projections of the experts of each GPU. They are one weight `[experts / ranks, 128, 128]`.
+#[fused_kernel(op = dispatch_gemm, experts = 16, top_k = 2, max_tokens = dynamic, hidden = 128,
                intermediate = 64, swiglu = true)]
 pub struct Up;
 
 /// The weighted sums of the experts' outputs.
-#[fused_kernel(op = combine, world = 8, experts = 16, top_k = 2, max_tokens = dynamic, hidden = 128)]
+#[fused_kernel(op = combine, experts = 16, top_k = 2, max_tokens = dynamic, hidden = 128)]
 pub struct Combine;
 
 const EXPERTS: usize = 16;
@@ -96,33 +93,35 @@ fn max_rows(ranks: &Communicator) -> usize {
 }
 
 fn layer(ranks: &Communicator) -> Result<(), Failure> {
-    let (up, combine) = prepare(ranks)?;
+    let up = Up::prepare(ranks, TOKENS as u64)?;
+    let combine = Combine::prepare(ranks, TOKENS as u64)?;
     let rank = ranks.rank() as usize;
     let stream = ranks.context().default_stream();
     // Ranks have different numbers of tokens. A kernel reads its own number from device memory.
     let tokens = TOKENS - rank;
     let mut operands = Operands::new(ranks, tokens)?;
 
-    let call = up
-        .call(&stream)
-        .read(Operand::Tokens, &operands.x)
-        .read(Operand::NumTokens, &operands.num_tokens)
-        .read(Operand::TopkIds, &operands.topk_ids)
-        .read(Operand::B, &operands.w);
-    call.write(Operand::C, &mut operands.rows)
-        .write(Operand::ExpertOffsets, &mut operands.expert_offsets)
-        .write(Operand::RowIndices, &mut operands.row_indices)
-        .launch()?;
+    let call = UpOperands {
+        tokens: &operands.x,
+        num_tokens: &operands.num_tokens,
+        topk_ids: &operands.topk_ids,
+        b: &operands.w,
+        c: &mut operands.rows,
+        expert_offsets: &mut operands.expert_offsets,
+        row_indices: &mut operands.row_indices,
+    };
+    up.launch(&stream, call)?;
     ranks.synchronize(&stream)?;
 
     let down = stream.clone_htod(&down_projection(ranks, &operands)?)?;
-    let call = combine
-        .call(&stream)
-        .read(Operand::Rows, &down)
-        .read(Operand::NumTokens, &operands.num_tokens)
-        .read(Operand::RowIndices, &operands.row_indices)
-        .read(Operand::TopkWeights, &operands.topk_weights);
-    call.write(Operand::C, &mut operands.y).launch()?;
+    let call = CombineOperands {
+        rows: &down,
+        num_tokens: &operands.num_tokens,
+        row_indices: &operands.row_indices,
+        topk_weights: &operands.topk_weights,
+        c: &mut operands.y,
+    };
+    combine.launch(&stream, call)?;
     ranks.synchronize(&stream)?;
 
     let error = check(rank, tokens, &stream.clone_dtoh(&operands.y)?)?;
@@ -153,33 +152,6 @@ fn down_projection(ranks: &Communicator, operands: &Operands) -> Result<Vec<bf16
         }
     }
     Ok(down)
-}
-
-fn prepare(ranks: &Communicator) -> Result<(Operator, Operator), mkernel::Error> {
-    // The types are declared for 8 ranks. For others, the configurations are changed at run time.
-    let for_ranks = |config| KernelConfig {
-        world: ranks.world(),
-        ..config
-    };
-    let [experts, top_k, max_tokens, hidden, intermediate] =
-        [EXPERTS, TOP_K, TOKENS, HIDDEN, COLS].map(|size| size as u64);
-    let up = DispatchShape {
-        experts,
-        top_k,
-        max_tokens,
-        hidden,
-        intermediate,
-    };
-    let combine = CombineShape {
-        experts,
-        top_k,
-        max_tokens,
-        hidden,
-    };
-    Ok((
-        ranks.prepare(&for_ranks(Up::config()), up)?,
-        ranks.prepare(&for_ranks(Combine::config()), combine)?,
-    ))
 }
 
 /// Compares all tokens with the layer in double precision. Returns the largest error.

@@ -1,9 +1,12 @@
 //! Tests of what the attribute `fused_kernel` generates, for every way to write a value in it.
 #![deny(warnings, missing_docs)]
 
+use mkernel::cudarc::driver::{CudaSlice, CudaStream, CudaView, CudaViewMut};
+use mkernel::half::bf16;
 use mkernel::{
     Activation, BLayout, Dim, Dtype, FusedKernel, GemmConfig, KernelConfig, Transfer, fused_kernel,
 };
+use std::sync::Arc;
 
 /// A kernel whose sizes are all known.
 #[fused_kernel(op = ag_gemm, world = 8, m = 8192, n = 1024, k = 8192)]
@@ -54,18 +57,59 @@ macro_rules! layer {
 }
 layer!(FromMacro, 2048, copy_engine);
 
-type Prepared = Result<mkernel::Operator, mkernel::Error>;
+type Prepared<T> = Result<T, mkernel::Error>;
+
+/// A kernel for the ranks and nodes of any communicator.
+#[fused_kernel(op = ag_gemm, m = dynamic, n = 1024, k = 8192)]
+pub struct AnyRanks;
+
+/// Makes a call of each kind of operands. Only its types are checked.
+#[allow(dead_code)]
+fn calls(
+    stream: &Arc<CudaStream>,
+    (finished, sums, any): (&Finished, &Sums, &AnyRanks),
+    (x, indices, weights): (&CudaSlice<bf16>, &CudaView<'_, i32>, &CudaSlice<f32>),
+    (y, sum): (&mut CudaViewMut<'_, bf16>, &mut CudaSlice<f32>),
+) -> Result<(), mkernel::Error> {
+    finished.launch(
+        stream,
+        FinishedOperands {
+            a: x,
+            b: x,
+            c: sum,
+            bias: x,
+            residual: x,
+        },
+    )?;
+    let operands = SumsOperands {
+        rows: x,
+        num_tokens: indices,
+        row_indices: indices,
+        topk_weights: weights,
+        c: y,
+    };
+    sums.launch(stream, operands)?;
+    let call = any.call(stream, AnyRanksOperands { a: x, b: x, c: y });
+    call.launch()
+}
 
 #[test]
 fn generated_configurations_are_those_that_are_declared() {
-    let _: fn(&mkernel::Communicator) -> Prepared = Static::prepare;
-    let _: fn(&mkernel::Communicator, u64, u64) -> Prepared = Chosen::prepare;
-    let _: fn(&mkernel::Communicator, u64, u64, u64) -> Prepared = Private::prepare;
+    let _: fn(&mkernel::Communicator) -> Prepared<Static> = Static::prepare;
+    let _: fn(&mkernel::Communicator, u64, u64) -> Prepared<Chosen> = Chosen::prepare;
+    let _: fn(&mkernel::Communicator, u64, u64, u64) -> Prepared<Private> = Private::prepare;
 
-    let _: fn(&mkernel::Communicator, u64) -> Prepared = Experts::prepare;
-    let _: fn(&mkernel::Communicator) -> Prepared = Sums::prepare;
+    let _: fn(&mkernel::Communicator, u64) -> Prepared<Experts> = Experts::prepare;
+    let _: fn(&mkernel::Communicator) -> Prepared<Sums> = Sums::prepare;
 
-    let config = Chosen::config();
+    let any = AnyRanks::config(16, 2);
+    assert_eq!((any.world, any.nodes), (16, 2));
+    let config = Chosen::config(2, 1);
+    assert_eq!(
+        (config.world, config.nodes),
+        (4, 1),
+        "the attribute fixes the ranks"
+    );
     assert_eq!(config.name.as_deref(), Some("up"));
     let chosen = gemm(config);
     assert_eq!(
@@ -74,13 +118,13 @@ fn generated_configurations_are_those_that_are_declared() {
     );
     assert_eq!(chosen.b_layout, BLayout::Nk);
     assert_eq!(chosen.tuning.tile_n, Some(128));
-    let epilogue = gemm(Finished::config()).epilogue;
+    let epilogue = gemm(Finished::config(8, 1)).epilogue;
     assert!(epilogue.bias && epilogue.residual);
     assert_eq!(
         (epilogue.activation, epilogue.output),
         (Activation::Gelu, Dtype::Fp32)
     );
-    let from_macro = gemm(FromMacro::config());
+    let from_macro = gemm(FromMacro::config(8, 1));
     assert_eq!(from_macro.tuning.transfer, Some(Transfer::CopyEngine));
     assert_eq!(from_macro.n, Dim::Static(2048));
 }

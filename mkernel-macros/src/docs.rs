@@ -5,20 +5,37 @@ mod collective;
 mod combine;
 mod dispatch;
 mod gemm;
+mod operand;
 mod phrases;
+
+pub use operand::OperandDoc;
+pub use phrases::Ranks;
 
 use mkernel_spec::by_problem;
 use mkernel_spec::plan::OpPlan;
 use mkernel_spec::{KernelConfig, KernelPlan, Problem};
 
+/// The operands of a kernel, in the order of its plan.
+pub fn operands(config: &KernelConfig, ranks: Ranks) -> Vec<OperandDoc> {
+    by_problem!(&config.problem, Problem(of) => operands(of, ranks))
+}
+
 /// Lines of Markdown with the semantics, the operands of each rank, and the plan if all sizes are known.
-pub fn lines(config: &KernelConfig, plan: Option<&KernelPlan>) -> Vec<String> {
+pub fn lines(config: &KernelConfig, ranks: Ranks, plan: Option<&KernelPlan>) -> Vec<String> {
     let mut lines = vec![
         String::new(),
         format!("# Fused kernel: `{}`", config.op()),
         String::new(),
     ];
-    lines.extend(by_problem!(&config.problem, Problem(of) => lines(of, config)));
+    for paragraph in by_problem!(&config.problem, Problem(of) => semantics(of, ranks)) {
+        lines.extend([paragraph, String::new()]);
+    }
+    lines.push("| operand | on each rank |".to_owned());
+    lines.push("|---|---|".to_owned());
+    for operand in operands(config, ranks) {
+        let name = operand.operand.name();
+        lines.push(format!("| `{name}` | {} |", operand.summary()));
+    }
     lines.push(String::new());
     lines.push(match plan {
         Some(plan) => planned(plan),
@@ -36,4 +53,66 @@ fn planned(plan: &KernelPlan) -> String {
         plan.bound.reason(),
         plan.estimate_us,
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mkernel_spec::{Dim, Dtype, Epilogue, KernelSpec, Op};
+
+    /// Configurations of all operators with known sizes, and of GEMM operators with an epilogue.
+    fn configs() -> Vec<KernelConfig> {
+        let sized = |op: Op| {
+            let mut config = KernelConfig::new(2, op.problem());
+            for (field, dim) in config.problem.dims_mut() {
+                *dim = Dim::Static(match field.name() {
+                    "batch" => 1,
+                    "top_k" => 2,
+                    "experts" | "heads" | "kv_heads" => 8,
+                    "head_dim" => 128,
+                    _ => 1024,
+                });
+            }
+            config
+        };
+        let mut configs: Vec<_> = Op::ALL.into_iter().map(sized).collect();
+        let finished = configs.clone().into_iter().filter_map(|mut config| {
+            if let Problem::Gemm(gemm) = &mut config.problem {
+                gemm.epilogue = Epilogue {
+                    bias: true,
+                    residual: true,
+                    output: Dtype::Fp32,
+                    ..Epilogue::default()
+                };
+                return Some(config);
+            }
+            None
+        });
+        let finished: Vec<_> = finished.collect();
+        configs.extend(finished);
+        configs
+    }
+
+    #[test]
+    fn operands_are_those_of_the_plan() {
+        for config in configs() {
+            let ranks = Ranks {
+                world: None,
+                nodes: None,
+            };
+            let documented = operands(&config, ranks);
+            let documented: Vec<_> = documented
+                .iter()
+                .map(|operand| (operand.operand, operand.dtype, operand.written))
+                .collect();
+            let plan = KernelSpec::validate(config)
+                .and_then(|spec| KernelPlan::new(&spec, &mkernel_spec::Device::h200()))
+                .expect("a plan");
+            let planned = plan.operands.iter();
+            let planned: Vec<_> = planned
+                .map(|spec| (spec.operand, spec.dtype, spec.written))
+                .collect();
+            assert_eq!(documented, planned, "{}", plan.id);
+        }
+    }
 }

@@ -1,8 +1,9 @@
 //! Attribute and item → item, documentation, impls; or item and every diagnostic.
 
-use crate::{docs, literal};
+use crate::docs::Ranks;
+use crate::{calls, docs, literal};
 use mkernel_declare::{Declaration, Parser, SpannedDiagnostic, parse_attribute};
-use mkernel_spec::{Device, KernelConfig, KernelPlan};
+use mkernel_spec::{Device, Field, KernelConfig, KernelPlan};
 use proc_macro2::{TokenStream, TokenTree};
 use quote::{ToTokens, format_ident, quote};
 use syn::{Attribute, Fields, ItemStruct, parse_quote};
@@ -19,7 +20,9 @@ pub fn expand(attribute: TokenStream, item: TokenStream) -> TokenStream {
         .map_or_else(|| first_token(&item), |t| t.ident.to_token_stream());
     match (parser.finish(whole).and_then(plan_if_static), target) {
         (Ok((declaration, plan)), Some(target)) => {
-            generate(&target, declaration.spec.config(), plan.as_ref())
+            let config = declaration.spec.config();
+            let ranks = ranks(&declaration);
+            generate(&target, &Declared { config, ranks }, plan.as_ref())
         }
         (Ok(_), None) => item, // Not reached: without a target the parser has a diagnostic.
         (Err(diagnostics), _) => {
@@ -58,11 +61,26 @@ fn read_item(parser: &mut Parser<TokenStream>, item: &TokenStream) -> Option<Ite
     Some(target)
 }
 
-/// A declaration, with its plan if all sizes are known.
+/// A declaration, with its plan if all sizes and the ranks are known.
 type Planned = (Declaration<TokenStream>, Option<KernelPlan>);
 
+/// What a declaration says.
+struct Declared<'a> {
+    config: &'a KernelConfig,
+    ranks: Ranks,
+}
+
+/// The ranks that a declaration fixes.
+fn ranks(declaration: &Declaration<TokenStream>) -> Ranks {
+    let KernelConfig { world, nodes, .. } = *declaration.spec.config();
+    Ranks {
+        world: declaration.gives(Field::WORLD).then_some(world),
+        nodes: declaration.gives(Field::NODES).then_some(nodes),
+    }
+}
+
 fn plan_if_static(declaration: Declaration<TokenStream>) -> Result<Planned, Diagnostics> {
-    if declaration.spec.shape().is_none() {
+    if declaration.spec.shape().is_none() || !declaration.gives(Field::WORLD) {
         return Ok((declaration, None));
     }
     match KernelPlan::new(&declaration.spec, &Device::h200()) {
@@ -84,24 +102,32 @@ fn first_token(tokens: &TokenStream) -> TokenStream {
         .map_or_else(TokenStream::new, TokenTree::into)
 }
 
-fn generate(target: &ItemStruct, config: &KernelConfig, plan: Option<&KernelPlan>) -> TokenStream {
-    let documented = with_docs(target, &docs::lines(config, plan));
+fn generate(target: &ItemStruct, declared: &Declared, plan: Option<&KernelPlan>) -> TokenStream {
+    let Declared { config, ranks } = *declared;
     let (ident, visibility) = (&target.ident, &target.vis);
-    let config_literal = literal::config(config);
+    let operands = docs::operands(config, ranks);
+    let documented = handle(target, &docs::lines(config, ranks, plan));
+    let config_literal = literal::config(config, ranks);
     let shape_literal = literal::shape(&config.problem);
     let dims = config.problem.dims().into_iter();
-    let params = dims
+    let sizes = dims
         .filter(|(_, dim)| dim.fixed().is_none())
         .map(|(field, _)| {
             let name = format_ident!("{}", field.name());
             quote!(#name: u64)
         });
+    let calls = calls::generate(target, &operands);
     quote! {
         #documented
 
         impl ::mkernel::FusedKernel for #ident {
-            fn config() -> ::mkernel::KernelConfig {
+            #[allow(unused_variables)]
+            fn config(world: u32, nodes: u32) -> ::mkernel::KernelConfig {
                 #config_literal
+            }
+
+            fn operator(&self) -> &::mkernel::Operator {
+                &self.operator
             }
         }
 
@@ -113,23 +139,28 @@ fn generate(target: &ItemStruct, config: &KernelConfig, plan: Option<&KernelPlan
             /// The error of this rank or of another rank.
             #[allow(dead_code)]
             #visibility fn prepare(
-                comm: &::mkernel::Communicator,
-                #(#params),*
-            ) -> ::core::result::Result<::mkernel::Operator, ::mkernel::Error> {
-                comm.prepare_fused::<Self>(#shape_literal)
+                ranks: &::mkernel::Communicator,
+                #(#sizes),*
+            ) -> ::core::result::Result<Self, ::mkernel::Error> {
+                let operator = ranks.prepare_fused::<Self>(#shape_literal)?;
+                ::core::result::Result::Ok(Self { operator })
             }
         }
+
+        #calls
     }
 }
 
-/// The struct with the kernel's documentation after the user's.
-fn with_docs(target: &ItemStruct, lines: &[String]) -> ItemStruct {
+/// The struct as the handle of a prepared operator, with the kernel's documentation after the user's.
+fn handle(target: &ItemStruct, lines: &[String]) -> ItemStruct {
     let mut documented = target.clone();
     documented.attrs.extend(
         lines
             .iter()
             .map(|line| -> Attribute { parse_quote!(#[doc = #line]) }),
     );
+    documented.fields = Fields::Named(parse_quote!({ operator: ::mkernel::Operator }));
+    documented.semi_token = None;
     documented
 }
 
@@ -160,7 +191,7 @@ mod tests {
 
     #[test]
     fn a_dynamic_dimension_becomes_an_argument() {
-        let attribute = quote!(op = ag_gemm, world = 8, m = dynamic, n = 1024, k = 8192);
+        let attribute = quote!(op = ag_gemm, m = dynamic, n = 1024, k = 8192);
         let item = quote!(
             /// Mine.
             pub(crate) struct Up;
@@ -169,11 +200,12 @@ mod tests {
         let start = expanded.find("impl :: mkernel").expect("impl");
         let expected = quote! {
             impl ::mkernel::FusedKernel for Up {
-                fn config() -> ::mkernel::KernelConfig {
+                #[allow(unused_variables)]
+                fn config(world: u32, nodes: u32) -> ::mkernel::KernelConfig {
                     ::mkernel::KernelConfig {
                         name: ::core::option::Option::None,
-                        world: 8u32,
-                        nodes: 1u32,
+                        world: world,
+                        nodes: nodes,
                         max_sms: ::core::option::Option::None,
                         problem: ::mkernel::Problem::Gemm(::mkernel::GemmConfig {
                             op: ::mkernel::GemmOp::AgGemm,
@@ -186,28 +218,36 @@ mod tests {
                         }),
                     }
                 }
-            }
 
-            impl Up {
-                /// Plans, compiles and sets up this kernel for the ranks of the communicator. All ranks must call it
-                /// with the same sizes.
-                ///
-                /// # Errors
-                /// The error of this rank or of another rank.
-                #[allow(dead_code)]
-                pub(crate) fn prepare(
-                    comm: &::mkernel::Communicator,
-                    m: u64
-                ) -> ::core::result::Result<::mkernel::Operator, ::mkernel::Error> {
-                    comm.prepare_fused::<Self>(::mkernel::GemmShape { m, n: 1024u64, k: 8192u64 })
+                fn operator(&self) -> &::mkernel::Operator {
+                    &self.operator
                 }
             }
         };
-        assert_eq!(expanded[start..], expected.to_string());
+        assert!(
+            expanded[start..].starts_with(&expected.to_string()),
+            "{expanded}"
+        );
+        for part in [
+            quote!(pub(crate) struct Up),
+            quote!(pub(crate) fn prepare(ranks: &::mkernel::Communicator, m: u64)),
+            quote!(::mkernel::GemmShape {
+                m,
+                n: 1024u64,
+                k: 8192u64
+            }),
+            quote!(pub(crate) struct UpOperands<'a, A: ?Sized, B: ?Sized, C: ?Sized>),
+            quote!(.write(::mkernel::spec::abi::Operand::C, operands.c)),
+        ] {
+            assert!(expanded.contains(&part.to_string()), "{part} in {expanded}");
+        }
         assert!(
             expanded.starts_with("# [doc = r\" Mine.\"] # [doc = \"\"] # [doc = \"# Fused kernel")
         );
-        assert!(expanded.contains("| A | `[⌈M/8⌉, 8192]` |"), "{expanded}");
+        assert!(
+            expanded.contains("| `a` | `[⌈M/W⌉, 8192]`, bf16, read; rows"),
+            "{expanded}"
+        );
         assert!(
             expanded.contains("Planned and compiled by `prepare`"),
             "{expanded}"
@@ -251,7 +291,10 @@ mod tests {
         };
         assert!(expanded.contains(&tuning.to_string()), "{expanded}");
         assert!(expanded.contains(r#"String :: from ("up")"#), "{expanded}");
-        assert!(expanded.contains("| A | `[1024, 8192]` |"), "{expanded}");
+        assert!(
+            expanded.contains("| `a` | `[1024, 8192]`, bf16, read; rows"),
+            "{expanded}"
+        );
         assert!(
             expanded.contains("Planned for NVIDIA H200: tile 128×"),
             "{expanded}"
@@ -293,8 +336,9 @@ mod tests {
         assert!(expanded.contains(&epilogue.to_string()), "{expanded}");
         for line in [
             "becomes `gelu_tanh(sum + bias) + residual` in C",
-            "| bias | `[1024]` | the same on all ranks; read |",
-            "| residual | `[M, 1024]` | the same on all ranks; read |",
+            "| `bias` | `[1024]`, bf16, read; the same on all ranks |",
+            "| `residual` | `[M, 1024]`, bf16, read; the same on all ranks |",
+            "| `c` | `[M, 1024]`, fp32, written |",
             "bf16 in, fp32 out",
         ] {
             assert!(expanded.contains(line), "{line} in {expanded}");

@@ -1,5 +1,6 @@
 //! The `#[fused_kernel]` attribute. Use it through the crate `mkernel`, which re-exports it.
 
+mod calls;
 mod docs;
 mod expand;
 mod literal;
@@ -12,21 +13,27 @@ use proc_macro::TokenStream;
 /// use mkernel::fused_kernel;
 ///
 /// /// gate_up of a layer under tensor parallelism. The batch size is given at run time.
-/// #[fused_kernel(op = ag_gemm, world = 8, m = dynamic, n = 7168, k = 8192, b_layout = nk)]
+/// #[fused_kernel(op = ag_gemm, m = dynamic, n = 7168, k = 8192, b_layout = nk)]
 /// pub struct GateUp;
 ///
-/// let operator = GateUp::prepare(&communicator, 4096)?;
+/// let gate_up = GateUp::prepare(&ranks, 4096)?;
+/// gate_up.launch(&stream, GateUpOperands { a: &x, b: &weights, c: &mut y })?;
 /// ```
 ///
-/// The options `op`, `world` and the sizes of the operator are required. A size is an integer or `dynamic`. Other
-/// values are words, strings, plain numbers, `true` or `false`. Names of constants cannot be used, because the macro
-/// does not know their values.
+/// The options `op` and the sizes of the operator are required. A size is an integer or `dynamic`. Other values are
+/// words, strings, plain numbers, `true` or `false`. Names of constants cannot be used, because the macro does not know
+/// their values. The ranks and nodes are those of the communicator, unless the options `world` and `nodes` fix them.
 ///
-/// Each error in an option is a compile error at that option, and all of them are reported at once. If all sizes are
-/// known, this includes kernels that do not fit the default device, an H200.
+/// Each error in an option is a compile error at that option, and all of them are reported at once. If all sizes and
+/// `world` are known, this includes kernels that do not fit the default device, an H200.
 ///
-/// The macro adds documentation to the struct and implements `mkernel::FusedKernel` for it. It also adds the function
-/// `prepare`, which takes the sizes of the dynamic dimensions in the order of the tables below.
+/// The macro makes the struct a handle of the prepared operator:
+///
+/// - `prepare` takes the communicator, and the sizes of the dynamic dimensions in the order of the tables below.
+/// - `launch` takes a stream and a struct with the operands by name. An operand that is missing, or whose element type
+///   or mutability is wrong, is a compile error. Sizes are checked at the call.
+/// - `call` does the same without enqueuing it, for graphs.
+/// - The trait `mkernel::FusedKernel` gives access to the operator.
 ///
 #[doc = include_str!(concat!(env!("OUT_DIR"), "/options.md"))]
 #[proc_macro_attribute]

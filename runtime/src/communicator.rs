@@ -215,7 +215,7 @@ impl Communicator {
         &self,
         shape: impl Into<Shape>,
     ) -> Result<Operator, Error> {
-        self.prepare(&K::config(), shape)
+        self.prepare(&K::config(self.world(), self.hosts()), shape)
     }
 
     /// Returns what the communicator uses on this rank. It waits while another thread prepares an operator.

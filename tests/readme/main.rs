@@ -8,9 +8,7 @@ mod program;
 mod graph;
 
 use mkernel::half::bf16;
-use mkernel::{
-    BLayout, Communicator, Dim, GemmConfig, GemmOp, GemmShape, KernelConfig, Simulation,
-};
+use mkernel::{Communicator, Simulation};
 use std::collections::BTreeSet;
 use std::error::Error;
 
@@ -41,20 +39,14 @@ fn the_graph_of_the_readme_is_replayed() -> Result<(), Box<dyn Error>> {
     };
     let ranks = Communicator::simulated(&simulation)?.remove(0);
     let (m, n, k) = (64, 64, 64);
-    let config = GemmConfig {
-        n: Dim::Static(n),
-        k: Dim::Static(k),
-        b_layout: BLayout::Nk,
-        ..GemmConfig::new(GemmOp::AgGemm)
-    };
-    let up = ranks.prepare(&KernelConfig::new(1, config), GemmShape { m, n, k })?;
+    let layer = graph::Layer::prepare(&ranks, m)?;
     let (stream, other) = (ranks.context().new_stream()?, ranks.context().new_stream()?);
     let ones = vec![bf16::ONE; (m * k) as usize];
     let (x, w) = (other.clone_htod(&ones)?, other.clone_htod(&ones)?);
     let mut y = other.alloc_zeros::<bf16>((m * n) as usize)?;
     other.synchronize()?;
-    let graph = graph::graph(&up, &stream, (&x, &w, &mut y))?;
-    drop(up);
+    let graph = graph::graph(&layer, &stream, (&x, &w, &mut y))?;
+    drop(layer);
     graph.launch()?;
     ranks.synchronize(&stream)?;
     let y = other.clone_dtoh(&y)?;

@@ -4,11 +4,11 @@ use mkernel::cudarc::driver::CudaSlice;
 use mkernel::half::bf16;
 use mkernel::{Communicator, Error, fused_kernel};
 
-/// The up projection of a feed-forward block: 8192 features in, 1024 out on each of 8 GPUs.
-#[fused_kernel(op = ag_gemm, world = 8, m = dynamic, n = 1024, k = 8192, b_layout = nk)]
+/// The up projection of a feed-forward block: 8192 features in, 1024 out on each GPU.
+#[fused_kernel(op = ag_gemm, m = dynamic, n = 1024, k = 8192, b_layout = nk)]
 pub struct UpProjection;
 
-/// One rank: its 512 tokens `x` [512, 8192], its weight `w` [1024, 8192], all tokens' outputs `y` [4096, 1024].
+/// One rank of 8: its 512 tokens `x` [512, 8192], its weight `w` [1024, 8192], all tokens' outputs `y` [4096, 1024].
 pub fn forward(
     ranks: &Communicator,
     x: &CudaSlice<bf16>,
@@ -19,7 +19,8 @@ pub fn forward(
     let up = UpProjection::prepare(ranks, 4096)?;
     let stream = ranks.context().default_stream();
     for _layer in 0..80 {
-        up.launch(&stream, x, w, y)?; // enqueues one kernel, returns at once
+        // Enqueues one kernel and returns at once.
+        up.launch(&stream, UpProjectionOperands { a: x, b: w, c: y })?;
     }
     let result = ranks.synchronize(&stream);
     if let Err(Error::Timeout { peer, awaited, waited, .. }) = &result {

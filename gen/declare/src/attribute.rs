@@ -11,7 +11,7 @@ use syn::Lit;
 /// Options that cannot be read become errors of the parser. The others are still read.
 #[must_use]
 pub fn parse_attribute(tokens: TokenStream) -> Parser<TokenStream> {
-    let mut parser = Parser::default();
+    let mut parser = Parser::default().with_optional_world();
     for option in split_at_commas(tokens) {
         read_option(&mut parser, &option);
     }
@@ -32,7 +32,7 @@ fn read_option(parser: &mut Parser<TokenStream>, option: &[TokenTree]) {
             parser.error(
                 span,
                 "this is not `key = value`",
-                "write, for example, world = 8",
+                "write, for example, n = 4096",
             );
         }
     }
@@ -117,7 +117,7 @@ mod tests {
                 "true | name: a boolean is not possible",
                 "- 4 | stages: -4 is not possible",
                 "stagess | there is no option `stagess`",
-                " | `world`, `m` are missing",
+                " | `m` is missing",
             ]
         );
     }

@@ -2,7 +2,7 @@
 
 use crate::declaration::{Declaration, Declared, SpannedDiagnostic, Spans};
 use crate::value::{Value, nearest};
-use mkernel_spec::{Field, KernelConfig, KernelSpec, Op, Options};
+use mkernel_spec::{Diagnostics, Field, KernelConfig, KernelSpec, Op, Options, WORLDS};
 use std::collections::BTreeMap;
 
 /// A pair `key = value` with the spans of both.
@@ -25,17 +25,19 @@ pub(crate) struct Binder<S> {
     op: Option<Op>,
     config: KernelConfig,
     spans: BTreeMap<Field, S>,
+    world_is_optional: bool,
     pub diagnostics: Vec<SpannedDiagnostic<S>>,
 }
 
 impl<S: Clone> Binder<S> {
     /// Starts from a valid configuration of `op`, or of the `likely` operator if `op` is unknown. Fields that are
     /// missing or wrong keep these valid values, so that they cause no second message.
-    pub fn new(op: Option<Op>, likely: Op) -> Self {
+    pub fn new(op: Option<Op>, likely: Op, world_is_optional: bool) -> Self {
         Self {
             op,
             config: KernelConfig::new(8, likely.problem()),
             spans: BTreeMap::new(),
+            world_is_optional,
             diagnostics: Vec::new(),
         }
     }
@@ -92,7 +94,8 @@ impl<S: Clone> Binder<S> {
     pub fn require(&mut self, whole: &S) {
         let dims = self.config.problem.dims();
         let sizes = dims.iter().map(|(field, _)| *field);
-        let required: Vec<_> = [Field::OP, Field::WORLD].into_iter().chain(sizes).collect();
+        let world = (!self.world_is_optional).then_some(Field::WORLD);
+        let required: Vec<_> = [Field::OP].into_iter().chain(world).chain(sizes).collect();
         let missing: Vec<_> = required
             .iter()
             .filter(|field| !self.spans.contains_key(field))
@@ -111,14 +114,33 @@ impl<S: Clone> Binder<S> {
         self.error(whole.clone(), reason, help);
     }
 
+    /// Checks the configuration. If the number of ranks is not given, it is valid if it is valid for some number.
+    fn validate(&self) -> Result<KernelSpec, Diagnostics> {
+        if self.spans.contains_key(&Field::WORLD) || !self.world_is_optional {
+            return KernelSpec::validate(self.config.clone());
+        }
+        let for_ranks = |local_world: &u32| {
+            let world = local_world.saturating_mul(self.config.nodes);
+            KernelSpec::validate(KernelConfig {
+                world,
+                ..self.config.clone()
+            })
+        };
+        let [others @ .., most] = &WORLDS;
+        let of_most = for_ranks(most);
+        let valid = others.iter().rev().find_map(|world| for_ranks(world).ok());
+        of_most.or_else(|found| valid.ok_or(found))
+    }
+
     /// The declaration, if neither the pairs nor the configuration have an error.
     pub fn check(self, whole: S) -> Declared<S> {
+        let validated = self.validate();
         let mut diagnostics = self.diagnostics;
         let spans = Spans {
             whole,
             fields: self.spans,
         };
-        match KernelSpec::validate(self.config) {
+        match validated {
             Ok(spec) if diagnostics.is_empty() => Ok(Declaration { spec, spans }),
             Ok(_) => Err(diagnostics),
             Err(found) => {

@@ -43,6 +43,12 @@ impl<S: Clone> Declaration<S> {
         self.spans.diagnostics(found)
     }
 
+    /// Whether `field` is given. A number of ranks that is not given is only one for which the spec is valid.
+    #[must_use]
+    pub fn gives(&self, field: Field) -> bool {
+        self.spans.fields.contains_key(&field)
+    }
+
     /// Replaces the span of `field`.
     pub fn set_span(&mut self, field: Field, span: S) {
         self.spans.fields.insert(field, span);

@@ -12,6 +12,8 @@ use mkernel_spec::{Field, Op};
 #[derive(Clone, Debug)]
 pub struct Parser<S> {
     found: Vec<Found<S>>,
+    /// Whether the number of ranks may be left to the communicator.
+    world_is_optional: bool,
 }
 
 /// A pair, or an error that was found instead of one.
@@ -23,11 +25,21 @@ enum Found<S> {
 
 impl<S> Default for Parser<S> {
     fn default() -> Self {
-        Self { found: Vec::new() }
+        Self {
+            found: Vec::new(),
+            world_is_optional: false,
+        }
     }
 }
 
 impl<S: Clone> Parser<S> {
+    /// Allows a kernel without a number of ranks. It is checked for the numbers that a node can have.
+    #[must_use]
+    pub fn with_optional_world(mut self) -> Self {
+        self.world_is_optional = true;
+        self
+    }
+
     /// Adds the pair `key = value`.
     pub fn set(&mut self, key: &str, key_span: S, value: Value, value_span: S) {
         self.found.push(Found::Pair(Pair {
@@ -53,7 +65,8 @@ impl<S: Clone> Parser<S> {
     /// All errors, in the order in which they were found.
     pub fn finish(self, whole: S) -> Declared<S> {
         let op = self.op();
-        let mut binder = Binder::new(op, op.unwrap_or_else(|| self.likely_op()));
+        let likely = op.unwrap_or_else(|| self.likely_op());
+        let mut binder = Binder::new(op, likely, self.world_is_optional);
         for found in self.found {
             match found {
                 Found::Pair(pair) => binder.bind(pair),

@@ -33,5 +33,5 @@ pub use config::{
 pub use device::{Device, Target};
 pub use diagnostic::{Diagnostic, Diagnostics};
 pub use plan::KernelPlan;
-pub use spec::KernelSpec;
+pub use spec::{KernelSpec, WORLDS};
 pub use topology::Topology;

@@ -38,13 +38,22 @@ impl KernelFlags {
     /// Whether some flags do more than change kernels of files and crates, so that the flags declare a kernel
     /// themselves.
     pub fn declare_a_kernel(&self) -> bool {
-        let changes_others = |field| is_dim(field) || field == Field::NODES;
+        let changes_others = |field| is_dim(field) || [Field::WORLD, Field::NODES].contains(&field);
         self.0.iter().any(|(field, _)| !changes_others(*field))
+    }
+
+    /// The value of `--world`, if it was given. It applies to kernels that do not fix their ranks.
+    pub fn world(&self) -> Option<u32> {
+        self.count(Field::WORLD)
     }
 
     /// The value of `--nodes`, if it was given.
     pub fn nodes(&self) -> Option<u32> {
-        let (_, values) = self.0.iter().find(|(field, _)| *field == Field::NODES)?;
+        self.count(Field::NODES)
+    }
+
+    fn count(&self, field: Field) -> Option<u32> {
+        let (_, values) = self.0.iter().find(|(given, _)| *given == field)?;
         values.first()?.parse().ok()
     }
 
@@ -117,7 +126,7 @@ impl Args for KernelFlags {
                 .value_name(value_name(&option.values))
                 .help(summary(option))
                 .long_help(help(field))
-                .help_heading("A kernel declared by flags (sizes and --nodes also apply to kernels of files and crates)")
+                .help_heading("A kernel declared by flags (sizes, --world and --nodes also apply to kernels of files and crates)")
                 // A negative number is read as a value, so that the error message states the possible values.
                 .allow_negative_numbers(true);
             command.arg(match option.values {

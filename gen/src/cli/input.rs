@@ -50,14 +50,18 @@ pub struct Kernel {
     pub location: String,
     /// The checked configuration.
     pub spec: KernelSpec,
-    /// The plan, or none if a dimension is dynamic.
+    /// The plan, or none if a dimension or the number of ranks is not known.
     pub plan: Option<KernelPlan>,
+    /// Whether the kernel takes its ranks from the communicator, and no flag gives their number.
+    pub is_for_any_world: bool,
 }
 
 impl Kernel {
-    /// The dimensions whose sizes are not known.
+    /// The dimensions whose sizes are not known, and `world` if the number of ranks is not known.
     pub fn unknown_dims(&self) -> Vec<&'static str> {
-        self.spec.unknown_dims().map(Field::name).collect()
+        let world = self.is_for_any_world.then_some(Field::WORLD);
+        let unknown = world.into_iter().chain(self.spec.unknown_dims());
+        unknown.map(Field::name).collect()
     }
 }
 
@@ -94,7 +98,7 @@ impl Loaded {
                         kernel.unknown_dims().join(" and ")
                     ),
                     span: kernel.location,
-                    help: "give sizes, as in --m 4096,8192".to_owned(),
+                    help: "give sizes, as in --m 4096,8192, and ranks, as in --world 8".to_owned(),
                 }),
             }
         }
@@ -188,7 +192,7 @@ impl Sources {
         match (elsewhere, self.flags.declare_a_kernel()) {
             (true, true) => {
                 return Err(Failure::Usage(
-                    "flags that declare a kernel cannot be combined with files or --crate; only sizes (--m, --seq, --max-tokens, ...) and --nodes can",
+                    "flags that declare a kernel cannot be combined with files or --crate; only sizes (--m, --seq, --max-tokens, ...), --world and --nodes can",
                 ));
             }
             (false, false) if default.is_some() => {
@@ -238,10 +242,17 @@ impl Sources {
         loaded: &mut Loaded,
     ) {
         let mut config = declaration.spec.config().clone();
-        if let Some((world, flag)) = overrides.world {
+        let flag_world = || Some((self.flags.world()?, flag_of(Field::WORLD)));
+        let world = match overrides.world {
+            Some((world, flag)) => Some((world, flag.to_owned())),
+            None if declaration.gives(Field::WORLD) => None,
+            None => flag_world(),
+        };
+        if let Some((world, flag)) = world {
             config.world = world;
-            declaration.set_span(Field::WORLD, flag.to_owned());
+            declaration.set_span(Field::WORLD, flag);
         }
+        let is_for_any_world = !declaration.gives(Field::WORLD);
         if let Some(nodes) = self.flags.nodes() {
             config.nodes = nodes;
             declaration.set_span(Field::NODES, flag_of(Field::NODES));
@@ -261,6 +272,7 @@ impl Sources {
         for dims in combinations {
             match plan(&config, &dims, device) {
                 Ok((spec, plan)) => {
+                    let plan = plan.filter(|_| !is_for_any_world);
                     let name = type_name.clone().or_else(|| spec.config().name.clone());
                     let label = label(name, &spec, several);
                     let location = declaration.span().clone();
@@ -269,6 +281,7 @@ impl Sources {
                         location,
                         spec,
                         plan,
+                        is_for_any_world,
                     });
                 }
                 Err(found) => {

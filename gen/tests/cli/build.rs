@@ -209,7 +209,15 @@ fn kernels_are_built_once_and_bundled() {
     };
     let dir = fixture("user_crate");
     let build = [
-        "build", "--json", "--m=256", "--jobs=2", "--crate", &dir, "--out", &bundle,
+        "build",
+        "--json",
+        "--m=256",
+        "--world=8",
+        "--jobs=2",
+        "--crate",
+        &dir,
+        "--out",
+        &bundle,
     ];
     for cached in [false, true] {
         let output = run(&build);

@@ -266,12 +266,21 @@ fn a_users_crate_is_scanned() {
             "Demo /examples/demo.rs:2:8 []",
             "GateUp /src/layers/mod.rs:4:8 [\"m\",\"k\"]",
             "Static /src/lib.rs:9:12 []",
-            "DynamicRows /src/lib.rs:13:12 [\"m\"]",
+            "DynamicRows /src/lib.rs:13:12 [\"world\",\"m\"]",
             "InAFunction /src/lib.rs:19:16 []",
         ]
     );
 
-    let output = run(&["plan", "--json", "--m=256", "--k=512", "--crate", &dir]);
+    let plan = ["plan", "--json", "--m=256", "--k=512", "--crate", &dir];
+    let output = run(&plan);
+    assert_eq!(code(&output), 1);
+    assert!(
+        stderr(&output)
+            .contains("DynamicRows: there is no plan, since the size of world is unknown"),
+        "{}",
+        stderr(&output)
+    );
+    let output = run(&[&plan[..], &["--world=4"]].concat());
     assert_eq!(code(&output), 0, "{}", stderr(&output));
     assert_eq!(json_lines(&output).len(), 5);
 }
@@ -291,7 +300,7 @@ fn errors_in_a_crate_have_positions() {
     assert!(found[1].starts_with("/src/lib.rs:5:5: error: there is no option `stage`"));
     assert!(found[2].starts_with("/src/lib.rs:4:27: error: world: 3 ranks"));
     assert!(found[3].starts_with("/src/lib.rs:4:47: error: n: 1001 is not a multiple of 8"));
-    assert!(found[4].starts_with("/src/lib.rs:10:12: error: `world`, `m`, `n`, `k` are missing"));
+    assert!(found[4].starts_with("/src/lib.rs:10:12: error: `m`, `n`, `k` are missing"));
 
     let output = run(&["check", "--crate", "/nowhere"]);
     assert_eq!(code(&output), 4);

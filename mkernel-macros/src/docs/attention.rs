@@ -1,52 +1,55 @@
 //! The documentation of an attention operator.
 
-use super::phrases::ranks_on;
+use super::operand::OperandDoc;
+use super::phrases::{Ranks, size};
+use mkernel_spec::abi::Operand;
 use mkernel_spec::plan::{AttentionPlan, TILE_ROWS};
-use mkernel_spec::{AttentionConfig, Dim, KernelConfig, Layout, Placement};
+use mkernel_spec::{AttentionConfig, Dtype, Layout, Placement};
 
-/// Lines of Markdown with the semantics and a table of operands.
-pub fn lines(config: &AttentionConfig, kernel: &KernelConfig) -> Vec<String> {
-    let KernelConfig { world, nodes, .. } = *kernel;
+/// Paragraphs of Markdown about what is computed.
+pub fn semantics(config: &AttentionConfig, ranks: Ranks) -> Vec<String> {
     let mask = match config.causal {
         true => ", each row over itself and earlier rows",
         false => "",
-    };
-    let size = |dim: Dim, name: &str| dim.fixed().map_or(name.to_owned(), |size| size.to_string());
-    let [batch, seq, heads, kv_heads, dim] = [
-        (config.batch, "B"),
-        (config.seq, "S"),
-        (config.heads, "H"),
-        (config.kv_heads, "H_kv"),
-        (config.head_dim, "D"),
-    ]
-    .map(|(dim, name)| size(dim, name));
-    let shard = match config.placement {
-        Placement::Contiguous => format!("chunk r of {world}"),
-        Placement::Zigzag => format!("chunks r and {} - r of {}", 2 * world - 1, 2 * world),
-    };
-    let tensor = |heads: &str| match config.layout {
-        Layout::Bshd => format!("[{batch}, S_r, {heads}, {dim}]"),
-        Layout::Bhsd => format!("[{batch}, {heads}, S_r, {dim}]"),
     };
     let scores = match config.scale.fixed() {
         Some(scale) => format!("{scale} Q Kᵀ"),
         None => "Q Kᵀ / √D".to_owned(),
     };
-    let (q, kv) = (tensor(&heads), tensor(&kv_heads));
+    let shard = match config.placement {
+        Placement::Contiguous => format!("chunk r of {}", ranks.world()),
+        Placement::Zigzag => {
+            let chunks = ranks.times(2);
+            format!("chunks r and {chunks} - 1 - r of {chunks}")
+        }
+    };
     vec![
-        format!("`O = softmax({scores}) V` over the whole sequence of {seq} rows{mask}."),
-        String::new(),
+        format!(
+            "`O = softmax({scores}) V` over the whole sequence of {} rows{mask}.",
+            size(config.seq, "S")
+        ),
         format!(
             "{}; bf16, softmax in fp32. Rank r has S_r rows: {shard}.",
-            ranks_on(world, nodes)
+            ranks.words()
         ),
-        String::new(),
-        "| operand | on each rank | |".to_owned(),
-        "|---|---|---|".to_owned(),
-        format!("| Q | `{q}` | read |"),
-        format!("| K, V | `{kv}` | read |"),
-        format!("| O | `{q}` | written |"),
-        format!("| LSE | `[{batch}, {heads}, S_r]`, fp32 | written |"),
+    ]
+}
+
+/// The operands of a rank.
+pub fn operands(config: &AttentionConfig, _: Ranks) -> Vec<OperandDoc> {
+    let (batch, dim) = (size(config.batch, "B"), size(config.head_dim, "D"));
+    let (heads, kv_heads) = (size(config.heads, "H"), size(config.kv_heads, "H_kv"));
+    let tensor = |heads: &str| match config.layout {
+        Layout::Bshd => format!("[{batch}, S_r, {heads}, {dim}]"),
+        Layout::Bhsd => format!("[{batch}, {heads}, S_r, {dim}]"),
+    };
+    let lse = format!("[{batch}, {heads}, S_r]");
+    vec![
+        OperandDoc::new(Operand::Q, tensor(&heads)),
+        OperandDoc::new(Operand::K, tensor(&kv_heads)),
+        OperandDoc::new(Operand::V, tensor(&kv_heads)),
+        OperandDoc::new(Operand::O, tensor(&heads)),
+        OperandDoc::new(Operand::Lse, lse).of(Dtype::Fp32),
     ]
 }
 

@@ -1,48 +1,47 @@
 //! The documentation of a collective.
 
-use super::phrases::ranks_on;
+use super::operand::OperandDoc;
+use super::phrases::{Ranks, size};
+use mkernel_spec::abi::Operand;
 use mkernel_spec::plan::CollectivePlan;
-use mkernel_spec::{CollectiveConfig, CollectiveOp, Dim, KernelConfig};
+use mkernel_spec::{CollectiveConfig, CollectiveOp};
 
-/// Lines of Markdown with the semantics and a table of operands.
-pub fn lines(config: &CollectiveConfig, kernel: &KernelConfig) -> Vec<String> {
-    let size = |dim: Dim, name: &str| dim.fixed().map_or(name.to_owned(), |size| size.to_string());
-    let (m, n) = (size(config.m, "M"), size(config.n, "N"));
-    let shard = match config.m.fixed() {
-        Some(m) => m.div_ceil(kernel.world.into()).to_string(),
-        None => format!("⌈M/{}⌉", kernel.world),
+/// Paragraphs of Markdown about what is computed.
+pub fn semantics(config: &CollectiveConfig, ranks: Ranks) -> Vec<String> {
+    let semantics = match config.op {
+        CollectiveOp::AllReduce => {
+            "`Y = Σ_r X_r`. Every rank gets the whole sum, bitwise the same."
+        }
+        CollectiveOp::AllGather => "`Y` has the rows of all ranks, in the order of ranks.",
+        CollectiveOp::ReduceScatter => "`Y` has this rank's rows of `Σ_r X_r`.",
     };
-    let (semantics, x, y) = match config.op {
-        CollectiveOp::AllReduce => (
-            "`Y = Σ_r X_r`. Every rank gets the whole sum, bitwise the same.",
-            &m,
-            &m,
-        ),
-        CollectiveOp::AllGather => (
-            "`Y` has the rows of all ranks, in the order of ranks.",
-            &shard,
-            &m,
-        ),
-        CollectiveOp::ReduceScatter => ("`Y` has this rank's rows of `Σ_r X_r`.", &m, &shard),
-    };
-    let ranks = ranks_on(kernel.world, kernel.nodes);
     let sums = match config.op.reduces() {
         true => ", added up in fp32",
         false => "",
     };
     vec![
         semantics.to_owned(),
-        String::new(),
         format!(
-            "{ranks}; {}{sums}. The last ranks may have fewer rows.",
+            "{}; {}{sums}. The last ranks may have fewer rows.",
+            ranks.words(),
             config.dtype
         ),
-        String::new(),
-        "| operand | on each rank | |".to_owned(),
-        "|---|---|---|".to_owned(),
-        format!("| X | `[{x}, {n}]` | read |"),
-        format!("| Y | `[{y}, {n}]` | written |"),
     ]
+}
+
+/// The operands of a rank.
+pub fn operands(config: &CollectiveConfig, ranks: Ranks) -> Vec<OperandDoc> {
+    let (all, shard) = (size(config.m, "M"), ranks.shard(config.m, "M"));
+    let (x, y) = match config.op {
+        CollectiveOp::AllReduce => (&all, &all),
+        CollectiveOp::AllGather => (&shard, &all),
+        CollectiveOp::ReduceScatter => (&all, &shard),
+    };
+    let matrix = |operand, rows: &String| {
+        let shape = format!("[{rows}, {}]", size(config.n, "N"));
+        OperandDoc::new(operand, shape).of(config.dtype)
+    };
+    vec![matrix(Operand::X, x), matrix(Operand::Y, y)]
 }
 
 /// Summarises the plan in a few words.

@@ -1,35 +1,35 @@
 //! The documentation of `combine`.
 
-use super::phrases::ranks_on;
+use super::operand::OperandDoc;
+use super::phrases::{Ranks, size};
+use mkernel_spec::abi::Operand;
 use mkernel_spec::plan::CombinePlan;
-use mkernel_spec::{CombineConfig, Dim, KernelConfig};
+use mkernel_spec::{CombineConfig, Dtype};
 
-/// Lines of Markdown with the semantics and a table of operands.
-pub fn lines(config: &CombineConfig, kernel: &KernelConfig) -> Vec<String> {
-    let size = |dim: Dim, name: &str| dim.fixed().map_or(name.to_owned(), |size| size.to_string());
-    let [top_k, tokens, hidden] = [
-        (config.top_k, "k"),
-        (config.max_tokens, "T"),
-        (config.hidden, "H"),
-    ]
-    .map(|(dim, name)| size(dim, name));
+/// Paragraphs of Markdown about what is computed.
+pub fn semantics(config: &CombineConfig, ranks: Ranks) -> Vec<String> {
     vec![
         format!(
-            "The outputs of each token's {top_k} experts, summed with the router's weights, on the token's rank."
+            "The outputs of each token's {} experts, summed with the router's weights, on the token's rank.",
+            size(config.top_k, "k")
         ),
-        String::new(),
-        format!(
-            "{}; bf16, fp32 accumulate.",
-            ranks_on(kernel.world, kernel.nodes)
-        ),
-        String::new(),
-        "| operand | on each rank | |".to_owned(),
-        "|---|---|---|".to_owned(),
-        format!("| rows | `[max_rows, {hidden}]` | read |"),
-        "| num_tokens | `[1]`, int32 | read |".to_owned(),
-        format!("| row_indices | `[{tokens}, {top_k}]`, int32, from `dispatch_gemm` | read |"),
-        format!("| topk_weights | `[{tokens}, {top_k}]`, fp32 | read |"),
-        format!("| C | `[{tokens}, {hidden}]` | the first `num_tokens` rows are written |"),
+        format!("{}; bf16, fp32 accumulate.", ranks.words()),
+    ]
+}
+
+/// The operands of a rank.
+pub fn operands(config: &CombineConfig, _: Ranks) -> Vec<OperandDoc> {
+    let (tokens, hidden) = (size(config.max_tokens, "T"), size(config.hidden, "H"));
+    let choices = format!("[{tokens}, {}]", size(config.top_k, "k"));
+    vec![
+        OperandDoc::new(Operand::Rows, format!("[max_rows, {hidden}]")),
+        OperandDoc::new(Operand::NumTokens, "[1]".to_owned()).of(Dtype::Int32),
+        OperandDoc::new(Operand::RowIndices, choices.clone())
+            .of(Dtype::Int32)
+            .note("from `dispatch_gemm`"),
+        OperandDoc::new(Operand::TopkWeights, choices).of(Dtype::Fp32),
+        OperandDoc::new(Operand::C, format!("[{tokens}, {hidden}]"))
+            .note("only the first `num_tokens` rows"),
     ]
 }
 

@@ -47,9 +47,19 @@ elements!(bf16: Bf16, f32: Fp32, i32: Int32);
 ///     let _ = operator.call(stream).read(Operand::A, any);
 /// }
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not device memory of `{T}` elements",
+    label = "this operand is read as `{T}`",
+    note = "pass a `CudaSlice<{T}>`, `CudaView<{T}>` or `CudaViewMut<{T}>` of cudarc"
+)]
 pub trait Readable<T>: DevicePtr<T> + sealed::Slice<T> {}
 
 /// Memory of a GPU that a kernel can write. See [`Readable`].
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not device memory of `{T}` elements that can be written",
+    label = "this operand is written as `{T}`",
+    note = "pass a `CudaSlice<{T}>` or `CudaViewMut<{T}>` of cudarc"
+)]
 pub trait Writable<T>: DevicePtrMut<T> + sealed::Slice<T> {}
 
 impl<T> sealed::Slice<T> for CudaSlice<T> {}

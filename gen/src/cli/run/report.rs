@@ -337,6 +337,7 @@ mod tests {
             location: "flags".into(),
             spec,
             plan: None,
+            is_for_any_world: false,
         };
         let machine = Machine::Simulated(Simulated {
             sms: 2,

@@ -1,0 +1,55 @@
+//! [`OperandDoc`]: an operand as the generated code and its documentation describe it.
+
+use mkernel_spec::Dtype;
+use mkernel_spec::abi::Operand;
+
+/// An operand of a declared kernel.
+#[derive(Clone, Debug)]
+pub struct OperandDoc {
+    pub operand: Operand,
+    pub dtype: Dtype,
+    /// Whether the kernel writes it.
+    pub written: bool,
+    /// Its shape on each rank, such as `[⌈M/8⌉, 4096]`.
+    pub shape: String,
+    /// More about it, or nothing.
+    pub note: String,
+}
+
+impl OperandDoc {
+    /// A bf16 matrix, which is written if it is a result.
+    pub fn new(operand: Operand, shape: String) -> Self {
+        Self {
+            operand,
+            dtype: Dtype::Bf16,
+            written: operand.is_result(),
+            shape,
+            note: String::new(),
+        }
+    }
+
+    pub fn of(mut self, dtype: Dtype) -> Self {
+        self.dtype = dtype;
+        self
+    }
+
+    pub fn written(mut self) -> Self {
+        self.written = true;
+        self
+    }
+
+    pub fn note(mut self, note: impl Into<String>) -> Self {
+        self.note = note.into();
+        self
+    }
+
+    /// What it is, in a line: its shape, its elements, its access, and the note.
+    pub fn summary(&self) -> String {
+        let access = if self.written { "written" } else { "read" };
+        let note = match self.note.as_str() {
+            "" => String::new(),
+            note => format!("; {note}"),
+        };
+        format!("`{}`, {}, {access}{note}", self.shape, self.dtype)
+    }
+}
