@@ -5,6 +5,8 @@ use mkernel::{
     BLayout, Communicator, Dim, Error, Faults, GemmConfig, GemmOp, GemmShape, KernelConfig,
     NicModel, Operator, Simulation, Transport, Tuning,
 };
+use mkernel_testing::block_on::block_on;
+use mkernel_testing::jobs::Turns;
 use mkernel_testing::kinds::ten_kinds;
 use std::fs;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -166,6 +168,22 @@ fn a_communicator_survives_the_loss_of_a_rank_of_another_one() {
             .collect::<Vec<_>>()
     });
     assert_eq!(failed, [true, true, true, false]);
+}
+
+/// A future is ready when the calls of its rank are done. Simulated GPUs advance while it is polled.
+#[test]
+fn completions_are_awaited_in_place_of_synchronize() {
+    let _alone = alone();
+    on_ranks(communicators(4), |ranks| {
+        let kinds = &ten_kinds(4, 2)[3..6];
+        let mut turns = Turns::new(&ranks, kinds, &[0, 1, 2, 0]).expect("prepared");
+        for _ in 0..4 {
+            turns.call().expect("enqueued");
+        }
+        let completion = ranks.completion(turns.stream()).expect("created");
+        block_on(completion).0.expect("all ranks make the calls");
+        turns.check().expect("the same bits");
+    });
 }
 
 #[test]

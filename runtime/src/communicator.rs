@@ -2,6 +2,7 @@
 
 use crate::bootstrap::{Collective, Owner};
 use crate::cluster::Cluster;
+use crate::completion::Completion;
 use crate::deadlines::DRAIN_MARGIN;
 use crate::driver::{self, Uncaptured};
 use crate::env::Timeouts;
@@ -275,6 +276,16 @@ impl Communicator {
             }
         }
         self.check()
+    }
+
+    /// Returns a future that is ready when the work that is in `stream` now is done. It then has the result of
+    /// [`check`](Self::check). It does what [`synchronize`](Self::synchronize) does, without blocking a thread.
+    ///
+    /// # Errors
+    /// [`Error::Call`] if the stream is being captured, and errors of the driver. The errors of the future are those of
+    /// [`synchronize`](Self::synchronize).
+    pub fn completion(&self, stream: &CudaStream) -> Result<Completion, Error> {
+        Completion::new(&self.shared, stream)
     }
 
     /// Checks whether all calls that have ended were successful. Does not wait.

@@ -82,6 +82,7 @@ mod age;
 mod bootstrap;
 mod cluster;
 mod communicator;
+mod completion;
 mod copy_engine;
 mod deadlines;
 mod driver;
@@ -107,10 +108,11 @@ mod workspace;
 
 pub use bootstrap::MAX_CONTRIBUTION_BYTES;
 pub use communicator::Communicator;
+pub use completion::Completion;
 pub use driver::{device_count, gpu_links};
 pub use env::wanted_nics;
 pub use error::{
-    CallError, ClusterError, DeviceError, EnvironmentError, Error, Finding, KernelError,
+    CallError, ClusterError, DeviceError, EnvironmentError, Error, ErrorKind, Finding, KernelError,
     NetworkError, OperandFault, Peer, ProtocolFault, RendezvousError, RoutingFault, SimulatorError,
 };
 pub use fabric::fabric_test::FabricTest;

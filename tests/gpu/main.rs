@@ -15,6 +15,7 @@ mod back_to_back;
 mod cases;
 mod collective;
 mod compile;
+mod completion;
 mod correctness;
 mod experts;
 mod failures;

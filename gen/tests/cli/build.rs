@@ -208,17 +208,8 @@ fn kernels_are_built_once_and_bundled() {
             .expect("mkernel-gen starts")
     };
     let dir = fixture("user_crate");
-    let build = [
-        "build",
-        "--json",
-        "--m=256",
-        "--world=8",
-        "--jobs=2",
-        "--crate",
-        &dir,
-        "--out",
-        &bundle,
-    ];
+    let build = ["build", "--json", "--m=256", "--world=8", "--jobs=2"];
+    let build = [&build[..], &["--crate", &dir, "--out", &bundle]].concat();
     for cached in [false, true] {
         let output = run(&build);
         assert_eq!(code(&output), 0, "{}", stderr(&output));

@@ -23,5 +23,5 @@ pub use links::gpu_links;
 pub(crate) use links::link_to;
 pub(crate) use memory::{DeviceMemory, Mapping, Pinned, edit_memory, nic_access};
 pub(crate) use stream::{
-    Event, Stream, UserStream, ignore_captures_of_others, is_capturing, is_done,
+    Event, Stream, UserStream, call_back, ignore_captures_of_others, is_capturing, is_done,
 };

@@ -3,6 +3,8 @@
 use super::call::{bind, check, named, warn};
 use crate::error::Error;
 use cudarc::driver::{CudaContext, CudaStream, result, sys};
+use std::ffi::c_void;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -162,6 +164,32 @@ pub(crate) unsafe fn is_done(stream: sys::CUstream) -> Result<bool, Error> {
         sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
         code => check("cuStreamQuery", code).map(|()| true),
     }
+}
+
+/// Calls `function` once on a thread of the driver when the stream has done all work that is in it now, or when the GPU
+/// has failed. `function` must not call the driver. It is leaked if the context ends before.
+///
+/// # Safety
+/// `stream` must be alive and must not be being captured.
+pub(crate) unsafe fn call_back(
+    stream: sys::CUstream,
+    function: impl FnOnce() + Send + 'static,
+) -> Result<(), Error> {
+    type Function = Box<dyn FnOnce() + Send>;
+    unsafe extern "C" fn call(_: sys::CUstream, _: sys::CUresult, data: *mut c_void) {
+        // SAFETY: the driver passes the pointer below, once.
+        let function = unsafe { Box::from_raw(data.cast::<Function>()) };
+        // A panic must not cross the driver.
+        let _ = catch_unwind(AssertUnwindSafe(*function));
+    }
+    let data = Box::into_raw(Box::new(Box::new(function) as Function));
+    // Unlike cuLaunchHostFunc, this calls the function after a failure of the GPU too.
+    // SAFETY: guaranteed by the caller; `call` takes this pointer.
+    let code = unsafe { sys::cuStreamAddCallback(stream, Some(call), data.cast(), 0) };
+    check("cuStreamAddCallback", code).inspect_err(|_| {
+        // SAFETY: the driver has not taken the pointer.
+        drop(unsafe { Box::from_raw(data) });
+    })
 }
 
 /// Returns whether a stream is being captured into a graph.

@@ -2,6 +2,7 @@
 //!
 //! - [`jobs`] runs operators with known results on simulated GPUs and on real ones, and mutates their kernels.
 //! - [`lab`] fills matrices with random numbers on a GPU, and compares results with a reference.
+//! - [`block_on`](mod@block_on) waits for a future.
 //! - [`blocks`] measures the times of calls on all ranks.
 //! - [`edits`] prepares operators whose kernel text is edited.
 //! - [`golden`] reads the golden configurations in `tests/configs`.
@@ -9,6 +10,7 @@
 //! - [`readme`] prints the tables of options in README.md.
 //! - [`unfused`] measures the network transfers of an unfused baseline.
 
+pub mod block_on;
 pub mod blocks;
 pub mod edits;
 pub mod golden;

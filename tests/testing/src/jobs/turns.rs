@@ -96,6 +96,11 @@ impl<'a> Turns<'a> {
         Ok(Turn { player, results })
     }
 
+    /// The stream of the calls.
+    pub fn stream(&self) -> &Arc<CudaStream> {
+        &self.stream
+    }
+
     /// Enqueues the next call.
     ///
     /// # Errors
