@@ -5,8 +5,9 @@ use crate::arrivals::HostArrivals;
 use crate::builder::EndpointBuilder;
 use crate::command_ring::CommandProducer;
 use crate::config::EndpointConfig;
-use crate::peer_id::PeerIdentity;
-use crate::transport::{MemoryKind, MemoryRange, PeerConnectInfo, RegionId, Write};
+use crate::immediate::Immediate;
+use crate::peer_id::{PeerId, PeerIdentity};
+use crate::transport::{Event, MemoryKind, MemoryRange, PeerConnectInfo, RegionId, Write};
 use mkernel_spec::fabric::{COMMAND_PUT, COMMAND_PUT_TO_PEERS};
 use std::sync::Mutex;
 

@@ -36,6 +36,13 @@ void gid_of(int device, uint8_t *gid) {
     gid[0] = 0xfe, gid[1] = 0x80, gid[8] = 2, gid[15] = device + 1;
 }
 
+int address_of(int device, const uint8_t *gid) {
+    for (int index = 1; index < OBJECTS; index++)
+        if (ahs[index].used && ahs[index].device == device && !memcmp(ahs[index].gid, gid, 16))
+            return index;
+    return NO_ADDRESS;
+}
+
 static void complete(int cq, int sub, struct efa_io_rx_cdesc_ex entry) {
     struct completion_queue *queue = &cqs[cq];
     uint32_t count = queue->produced[sub]++;
@@ -88,9 +95,11 @@ static int arrive(struct queue_pair *to, struct request *request) {
             return 0;
         entry.base.common.req_id = ((struct efa_io_rx_desc *)to->receive_ring.at)[to->received++ % to->receives].req_id;
     }
+    uint8_t sender[16];
+    gid_of(qps[request->from].device, sender);
     entry.base.common.qp_num = to - qps;
     entry.base.length = bytes, entry.u.rdma_write.length_hi = bytes >> 16;
-    entry.base.ah = 0xffff, entry.base.src_qp_num = request->from, entry.base.imm = meta->immediate_data;
+    entry.base.ah = address_of(to->device, sender), entry.base.src_qp_num = request->from, entry.base.imm = meta->immediate_data;
     complete(to->receive_cq, 1, entry);
     return 1;
 }
