@@ -7,8 +7,8 @@ use mkernel_fabric::testing::{
 };
 use mkernel_fabric::{
     CommandProducer, Endpoint, EndpointBuilder, EndpointConfig, Event, FabricError, HostArrivals,
-    HostRing, Limits, MemoryRange, PeerConnectInfo, PeerId, Proxy, ProxyOptions, RegionId,
-    Transport, Write,
+    HostRing, Limits, MemoryRange, PeerConnectInfo, PeerId, Proxy, ProxyOptions, RailCounters,
+    RegionId, Transport, Write,
 };
 use mkernel_spec::fabric::{COMMAND_PUT, COMMAND_PUT_TO_PEERS, Command};
 use rustix::time::{ClockId, clock_gettime};
@@ -29,6 +29,9 @@ struct Stamped {
 impl Transport for Stamped {
     fn limits(&self) -> Limits {
         self.nic.limits()
+    }
+    fn rail_counters(&self) -> Arc<[RailCounters]> {
+        self.nic.rail_counters()
     }
     fn register(&mut self, memory: MemoryRange) -> Result<RegionId, FabricError> {
         self.nic.register(memory)

@@ -9,6 +9,7 @@ use crate::error::FabricError;
 use crate::in_flight::InFlightWrites;
 use crate::peer_state::{CloseReason, PeerState};
 use crate::ready_peers::ReadyPeers;
+use crate::stats::{Counters, EndpointStats, StatsReader};
 use crate::transport::{Event, Limits, Transport};
 use mkernel_spec::fabric::Command;
 use std::sync::Arc;
@@ -38,8 +39,7 @@ pub struct Endpoint {
     ready: ReadyPeers,
     in_flight: InFlightWrites,
     events: Vec<Event>,
-    /// The number of writes of unknown senders.
-    dropped: u64,
+    counters: Arc<Counters>,
     closing: Option<CloseReason>,
 }
 
@@ -52,6 +52,7 @@ impl Endpoint {
         arrivals: Box<dyn Arrivals>,
         peers: Vec<PeerState>,
     ) -> Self {
+        let counters = Arc::new(Counters::new(transport.rail_counters()));
         Self {
             limits: transport.limits(),
             transport,
@@ -64,7 +65,7 @@ impl Endpoint {
             peers,
             in_flight: InFlightWrites::new(),
             events: Vec::new(),
-            dropped: 0,
+            counters,
             closing: None,
         }
     }
@@ -99,6 +100,17 @@ impl Endpoint {
     #[must_use]
     pub fn limits(&self) -> Limits {
         self.limits
+    }
+
+    /// Returns what the endpoint has done so far.
+    #[must_use]
+    pub fn stats(&self) -> EndpointStats {
+        StatsReader(Arc::clone(&self.counters)).read()
+    }
+
+    /// Returns the counters, to be read by other threads.
+    pub(crate) fn counters(&self) -> &Arc<Counters> {
+        &self.counters
     }
 
     /// Sets the deadline of puts, also of those under way.
@@ -194,6 +206,7 @@ impl Endpoint {
                     return Ok(taken > 0);
                 }
             }
+            self.counters.commands.add(1);
             let mut puts = command_check::puts(&command, self.peers.len()).peekable();
             while let Some(put) = puts.next() {
                 let ends_command = puts.peek().is_none();
@@ -247,6 +260,9 @@ impl Endpoint {
             }
             return Ok(true); // Puts follow in the next step.
         }
+        if state.begins_to_wait() {
+            self.counters.credit_stalls.add(1);
+        }
         let (front, _) = state.queue.as_slices();
         let puts = front
             .len()
@@ -255,9 +271,13 @@ impl Endpoint {
             return Ok(false);
         }
         let accepted = self.transport.post(&front[..puts])?.min(puts);
+        let mut bytes = 0;
         for write in state.queue.drain(..accepted) {
             self.in_flight.mark_posted(write.id);
+            bytes += u64::from(write.bytes);
         }
+        self.counters.puts.add(accepted as u64);
+        self.counters.put_bytes.add(bytes);
         state.in_flight += accepted as u32;
         state.send_window.record_posted(accepted as u32);
         Ok(accepted > 0)

@@ -21,6 +21,7 @@
 
 use crate::error::FabricError;
 use crate::peer_id::{PeerId, PeerIdentity};
+use crate::stats::RailCounters;
 use std::any::Any;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -227,6 +228,9 @@ pub struct PeerConnectInfo {
 pub trait Transport: Send {
     /// Returns the limits of the transport.
     fn limits(&self) -> Limits;
+
+    /// Returns the counters of the NICs, which the transport raises when it posts a write.
+    fn rail_counters(&self) -> Arc<[RailCounters]>;
 
     /// Registers memory as a region. Regions get the numbers 0, 1, and so on in the order of calls. At most
     /// [`MAX_REGIONS`] are allowed. The transport keeps the [`MemoryRange`] until it has ended all access to it.

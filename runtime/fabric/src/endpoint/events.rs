@@ -2,7 +2,7 @@
 
 use super::Endpoint;
 use crate::error::FabricError;
-use crate::immediate::Immediate;
+use crate::immediate::{CREDIT_MODULUS, Immediate};
 use crate::in_flight::WriteKind;
 use crate::peer_id::PeerId;
 use crate::peer_state::PeerState;
@@ -38,7 +38,10 @@ impl Endpoint {
                     self.ready.mark(peer.0);
                     self.on_lost(peer, reason)?;
                 }
-                Event::Dropped { .. } => self.dropped += 1,
+                Event::Dropped { reason } => {
+                    self.counters.dropped_writes.add(1);
+                    self.counters.first_dropped.get_or_init(|| reason);
+                }
             }
         }
         self.events = events;
@@ -68,8 +71,11 @@ impl Endpoint {
                 state.send_window.receive_credit(delivered).map(|()| None)
             }
             Immediate::Put { channel, sequence } => {
-                let count = state.receive_window.receive_put(channel, sequence)?;
-                Ok(count.map(|count| (channel, count)))
+                let window = &mut state.receive_window;
+                let before = window.delivered();
+                let count = window.receive_put(channel, sequence)?;
+                let new = window.delivered().wrapping_sub(before) % CREDIT_MODULUS;
+                Ok(count.map(|count| (channel, count, new)))
             }
             Immediate::Close { .. } => Ok(None),
         });
@@ -78,7 +84,8 @@ impl Endpoint {
             peer: peer.clone(),
             reason,
         })?;
-        if let Some((channel, count)) = raised {
+        if let Some((channel, count, new)) = raised {
+            self.counters.arrivals.add(new.into());
             self.arrivals.raise(id, channel, count);
         }
         Ok(())

@@ -9,7 +9,9 @@
 use super::lane::{Lane, PostedWrite};
 use super::queue_pair_type::{QueuePairType, WorkRequest};
 use super::rail::LaneId;
+use crate::stats::RailCounters;
 use std::io;
+use std::sync::Arc;
 
 /// The cost of a write for a NIC in addition to its bytes, in bytes: packet headers and work request.
 const WRITE_COST_BYTES: u64 = 256;
@@ -22,6 +24,8 @@ pub(super) struct Lanes<K> {
     lanes: Vec<Lane<K>>,
     peers: Vec<PeerLanes>,
     rails: Vec<RailLoad>,
+    /// The counters of the NICs.
+    counters: Arc<[RailCounters]>,
     /// The most writes that may be in flight to one peer.
     writes_per_peer: u32,
     /// Lanes with a batch to post, each once.
@@ -58,7 +62,13 @@ impl RailLoad {
 impl<K: QueuePairType> Lanes<K> {
     /// Creates an empty table for this many peers and NICs. Endpoints with different values of `salt` start with
     /// different NICs, so that not all of them use the same NIC of a peer first.
-    pub(super) fn new(peers: u16, rails: usize, writes_per_peer: u32, salt: usize) -> Self {
+    pub(super) fn new(
+        peers: u16,
+        counters: Arc<[RailCounters]>,
+        writes_per_peer: u32,
+        salt: usize,
+    ) -> Self {
+        let rails = counters.len();
         let peer = |number| PeerLanes {
             lanes: Vec::new(),
             next: salt % rails.max(1) + usize::from(number),
@@ -68,11 +78,16 @@ impl<K: QueuePairType> Lanes<K> {
             lanes: Vec::new(),
             peers: (0..peers).map(peer).collect(),
             rails: (0..rails).map(|_| RailLoad::default()).collect(),
+            counters,
             writes_per_peer,
             batched: Vec::new(),
             consumed: Vec::new(),
             with_consumed: Vec::new(),
         }
+    }
+
+    pub(super) fn counters(&self) -> Arc<[RailCounters]> {
+        Arc::clone(&self.counters)
     }
 
     /// Returns the ids of the lanes to a peer.
@@ -156,6 +171,7 @@ impl<K: QueuePairType> Lanes<K> {
         peer.next = (index + 1) % peer.lanes.len();
         peer.in_flight += 1;
         self.rails[lane.rail].bytes += cost(work.bytes);
+        self.counters[lane.rail].count(work.bytes);
         if lane.accept(work) {
             self.batched.push(id);
         }

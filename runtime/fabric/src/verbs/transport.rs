@@ -12,12 +12,14 @@ use super::region_info::RegionInfo;
 use super::registration::Registration;
 use crate::error::FabricError;
 use crate::peer_id::PeerId;
+use crate::stats::RailCounters;
 use crate::transport::{
     Event, Limits, MAX_REGIONS, MemoryRange, PeerConnectInfo, RegionId, Transport, Write,
 };
 use ibverbs_sys::ibv_wc;
 use std::hash::{BuildHasher, RandomState};
 use std::net::Ipv6Addr;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// The number of completions that one call of a driver may return.
@@ -60,8 +62,9 @@ impl<K: QueuePairType> VerbsTransport<K> {
         let rails = open_all::<K>(&options)?;
         let writes_per_peer = writes_per_peer(&options, rails.len());
         let salt = random(0) as usize;
+        let counters = RailCounters::of(rails.iter().map(|rail| rail.device.name.clone()));
         Ok(Self {
-            lanes: Lanes::new(options.peers, rails.len(), writes_per_peer, salt),
+            lanes: Lanes::new(options.peers, counters, writes_per_peer, salt),
             peers: vec![RemoteMemory::default(); options.peers.into()],
             regions: Vec::new(),
             rails,
@@ -233,6 +236,10 @@ impl<K: QueuePairType> Transport for VerbsTransport<K> {
             receives: self.options.receives_per_peer(),
             rails: self.rails.len() as u32,
         }
+    }
+
+    fn rail_counters(&self) -> Arc<[RailCounters]> {
+        self.lanes.counters()
     }
 
     fn register(&mut self, memory: MemoryRange) -> Result<RegionId, FabricError> {

@@ -53,9 +53,13 @@ fn lane(rail: usize, peer: Option<u16>, writes: u32) -> Lane<Counting> {
     Lane::with(Counting::default(), rail, peer, writes)
 }
 
+fn counters(rails: usize) -> Arc<[RailCounters]> {
+    RailCounters::of((0..rails).map(|rail| rail.to_string()))
+}
+
 /// Creates lanes that serve one peer each.
 fn lanes(peers: u16, rails: usize, of_each: usize, writes: u32) -> Lanes<Counting> {
-    let mut lanes = Lanes::new(peers, rails, u32::MAX, 0);
+    let mut lanes = Lanes::new(peers, counters(rails), u32::MAX, 0);
     for peer in 0..peers {
         for index in 0..rails * of_each {
             lanes.add(lane(index % rails, Some(peer), writes));
@@ -66,7 +70,7 @@ fn lanes(peers: u16, rails: usize, of_each: usize, writes: u32) -> Lanes<Countin
 
 /// Creates one lane per rail that serves all peers.
 fn shared_lanes(peers: u16, rails: usize, writes: u32, writes_per_peer: u32) -> Lanes<Counting> {
-    let mut lanes = Lanes::new(peers, rails, writes_per_peer, 0);
+    let mut lanes = Lanes::new(peers, counters(rails), writes_per_peer, 0);
     for rail in 0..rails {
         lanes.add(lane(rail, None, writes));
     }
@@ -165,6 +169,11 @@ fn a_nic_that_is_down_gets_writes_only_if_no_other_has_room() {
     put(&mut lanes, 0, 8);
     put(&mut lanes, 0, 8);
     assert_eq!(loads(&lanes), [cost(8); 2]);
+    let counters = lanes.counters();
+    let counts: Vec<_> = (counters.iter())
+        .map(|rail| (rail.writes.get(), rail.bytes.get()))
+        .collect();
+    assert_eq!(counts, [(3, 24); 2]);
 }
 
 #[test]
