@@ -1,5 +1,8 @@
 //! Measures the costs of a proxy on emulated NICs: `cargo bench --bench fabric`. Needs no GPU.
 
+mod endpoint;
+
+use endpoint::report_endpoint;
 use mkernel_fabric::emulated::{Clock, EmulatedTransport, Faults, HostCopyEngine, NicModel, Wire};
 use mkernel_fabric::testing::{
     Buffer, EmulatedSubject, Traffic, TrafficRun, peer_connect_infos, peer_id, pipes,
@@ -379,6 +382,9 @@ fn main() {
     }
     report_round_trip(5000);
     report_step(1_000_000);
+    for peers in [1, 8, 63] {
+        report_endpoint(peers);
+    }
     report_peers(8, 2000);
     report_peers(63, 300);
     report_commands(2_000_000);
