@@ -110,8 +110,7 @@ pub struct Limits {
     ///
     /// A caller must never have more writes to a peer in flight than the *peer's* limit. A write is in flight from
     /// its `post` until the caller knows that the peer's `poll` has reported it. A transport may report a peer that
-    /// exceeds the limit as lost. If peers share the receives of a NIC, the writes of other
-    /// peers may fail too.
+    /// exceeds the limit as lost. If peers share the receives of a NIC, the writes of other peers may fail too.
     pub receives: u32,
     /// The number of NICs that share the writes.
     pub rails: u32,

@@ -77,15 +77,18 @@ static int create_cq(const struct ib_uverbs_create_cq *ask, const struct efa_ibv
 
 static int create_qp(int device, const struct ib_uverbs_create_qp *ask, const struct efa_ibv_create_qp *own,
                      struct ib_uverbs_create_qp_resp *answer, struct efa_ibv_create_qp_resp *own_answer) {
-    int index = free_slot(qps, sizeof *qps), others = 0;
+    int index = free_slot(qps, sizeof *qps), used[QUEUE_PAIRS + 1] = { 0 }, number = 1;
     for (int other = 1; other < OBJECTS; other++)
-        others += qps[other].used && qps[other].device == device;
-    if (others == QUEUE_PAIRS)
+        if (qps[other].used && qps[other].device == device)
+            used[qps[other].number] = 1;
+    while (number <= QUEUE_PAIRS && used[number])
+        number++;
+    if (number > QUEUE_PAIRS)
         return ENOSPC;
     if (!index || ask->qp_type != IBV_QPT_DRIVER)
         return EINVAL;
     struct queue_pair *pair = &qps[index];
-    *pair = (struct queue_pair){ .used = 1, .device = device, .unsolicited = own->flags & EFA_CREATE_QP_WITH_UNSOLICITED_WRITE_RECV,
+    *pair = (struct queue_pair){ .used = 1, .device = device, .number = number, .unsolicited = own->flags & EFA_CREATE_QP_WITH_UNSOLICITED_WRITE_RECV,
         .send_cq = ask->send_cq_handle, .receive_cq = ask->recv_cq_handle, .writes = own->sq_ring_size / sizeof(struct efa_io_tx_wqe),
         .receives = own->rq_ring_size / sizeof(struct efa_io_rx_desc) };
     own_answer->llq_desc_mmap_key = share(&pair->send_ring, own->sq_ring_size);
@@ -93,7 +96,7 @@ static int create_qp(int device, const struct ib_uverbs_create_qp *ask, const st
     own_answer->rq_mmap_size = (own->rq_ring_size + PAGE - 1) / PAGE * PAGE;
     own_answer->sq_db_mmap_key = own_answer->rq_db_mmap_key = share(&pair->doorbells, PAGE);
     own_answer->rq_db_offset = RECEIVE_DOORBELL, own_answer->recv_sub_cq_idx = 1;
-    *answer = (struct ib_uverbs_create_qp_resp){ .qp_handle = index, .qpn = index, .max_send_wr = ask->max_send_wr,
+    *answer = (struct ib_uverbs_create_qp_resp){ .qp_handle = index, .qpn = number, .max_send_wr = ask->max_send_wr,
         .max_recv_wr = ask->max_recv_wr, .max_send_sge = ask->max_send_sge, .max_recv_sge = ask->max_recv_sge };
     return 0;
 }

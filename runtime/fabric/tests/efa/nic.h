@@ -5,7 +5,7 @@
 // All endpoints belong to one process. The library is built against the headers of rdma-core 55.
 //
 // The devices 0 to 3 have all capabilities. 4 and 5 need a receive for each arrival. 6 cannot write to the memory of
-// peers. Each has QUEUE_PAIRS queue pairs. Address handles of a device for the same GID have the same number, by which an
+// peers. Each has QUEUE_PAIRS queue pairs, whose numbers are unique on the device only. Address handles of a device for the same GID have the same number, by which an
 // arrival names its sender. If the receiver's device has no address handle for the sender, the number is NO_ADDRESS.
 // As on the wire of SRD, requests are executed in random order, and the parts of a request from the last to the first.
 // NIC_SEED is the seed of that order. NIC_DELAY_US is the longest time that a request takes.
@@ -36,7 +36,7 @@ enum { RECEIVE_DOORBELL = 2048 }; // The offset in a queue pair's page of doorbe
 struct pages { int file; char *at; size_t bytes; };
 struct completion_queue { int used; uint32_t entries, produced[2]; struct pages ring; };
 struct queue_pair {
-    int used, device, state, unsolicited, send_cq, receive_cq;
+    int used, device, number, state, unsolicited, send_cq, receive_cq;
     uint32_t key, writes, receives;
     uint16_t fetched, received;
     struct pages send_ring, receive_ring, doorbells;
