@@ -3,7 +3,7 @@
 
 use mkernel::{
     BLayout, Communicator, Dim, Error, Faults, GemmConfig, GemmOp, GemmShape, KernelConfig,
-    NicModel, Operator, Simulation, Transport, Tuning,
+    NicModel, Operator, Simulation, Stats, Transport, Tuning,
 };
 use mkernel_testing::block_on::block_on;
 use mkernel_testing::jobs::Turns;
@@ -79,14 +79,14 @@ fn a_hundred_operators_need_as_many_threads_and_descriptors_as_one() {
             counts
         };
         let mut operators = vec![prepare(&ranks, &kinds[0])];
-        assert_eq!(ranks.stats().fabrics, 1);
+        assert_eq!(ranks.stats().fabrics.len(), 1);
         let of_one = count();
         for number in 1..100 {
             operators.push(prepare(&ranks, &kinds[number % kinds.len()]));
         }
         assert_eq!(count(), of_one);
         let stats = ranks.stats();
-        assert_eq!((stats.fabrics, stats.heap.workspaces), (1, 100));
+        assert_eq!((stats.fabrics.len(), stats.heap.workspaces), (1, 100));
         // Each is registered once with each NIC.
         assert!(stats.heap.extents <= 20, "{stats:?}");
         drop(operators);
@@ -184,6 +184,44 @@ fn completions_are_awaited_in_place_of_synchronize() {
         block_on(completion).0.expect("all ranks make the calls");
         turns.check().expect("the same bits");
     });
+}
+
+/// Each of the two ranks of a node puts its rows to one rank of the other node.
+#[test]
+fn stats_count_what_ranks_have_sent() {
+    let _alone = alone();
+    let all = on_ranks(communicators(5), |ranks| {
+        let (config, shape) = small(&ranks);
+        assert_eq!(ranks.stats(), Stats::default());
+        let operator = ranks.prepare(&config, shape).expect("prepared");
+        let stats = ranks.stats();
+        assert_eq!(stats.heap.workspaces, 1);
+        assert_eq!(stats.heap.used_bytes, operator.plan().workspace.bytes);
+        assert_eq!(stats.fabrics[0].endpoint.puts, 0);
+        for _ in 0..3 {
+            call(&ranks, &operator, shape).expect("all take part");
+        }
+        // The proxies have counted all puts when the kernels of all ranks have ended.
+        ranks.barrier().expect("all ranks take part");
+        let stats = ranks.stats();
+        drop(operator);
+        ranks.barrier().expect("all ranks take part");
+        (stats, shape)
+    });
+    for (stats, shape) in all {
+        let [fabric] = &stats.fabrics[..] else {
+            panic!("{stats:?}")
+        };
+        assert_eq!((fabric.transport, fabric.peers), ("emulated", 1));
+        let counts = &fabric.endpoint;
+        let shard_bytes = shape.m / 4 * shape.k * 2;
+        assert_eq!(counts.put_bytes, 3 * shard_bytes, "{fabric}");
+        assert!(counts.puts >= 3 && counts.puts == counts.arrivals);
+        assert!(counts.commands > 0 && counts.commands <= counts.puts);
+        let rails: u64 = counts.rails.iter().map(|rail| rail.bytes).sum();
+        assert_eq!(rails, counts.put_bytes);
+        assert_eq!((counts.credit_stalls, counts.dropped_writes), (0, 0));
+    }
 }
 
 #[test]

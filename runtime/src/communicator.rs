@@ -219,7 +219,7 @@ impl Communicator {
         self.prepare(&K::config(self.world(), self.hosts()), shape)
     }
 
-    /// Returns what the communicator uses on this rank. It waits while another thread prepares an operator.
+    /// Returns what the communicator uses on this rank, and what it has sent so far. It waits while another thread prepares an operator.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.heap().stats()

@@ -158,7 +158,7 @@ impl Heap {
     pub fn stats(&self) -> Stats {
         Stats {
             heap: self.allocator.stats(),
-            fabrics: self.fabrics.len(),
+            fabrics: self.fabrics.iter().map(|fabric| fabric.stats()).collect(),
         }
     }
 

@@ -123,14 +123,14 @@ pub use launch::call::{Addends, Call, Element, Readable, Writable};
 pub use launch::operands::RawOperand;
 pub use operator::Operator;
 pub use simulation::Simulation;
-pub use stats::{HeapStats, Stats};
+pub use stats::{FabricStats, HeapStats, Stats};
 
 #[cfg(feature = "macros")]
 pub use mkernel_macros::fused_kernel;
 
 pub use mkernel_compile::GenError;
-pub use mkernel_fabric::FabricError;
 pub use mkernel_fabric::emulated::{Failure, Faults, NicModel};
+pub use mkernel_fabric::{EndpointStats, FabricError, RailStats};
 pub use mkernel_spec::{
     self as spec, Activation, AttentionConfig, AttentionOp, AttentionShape, AttentionTuning,
     BLayout, CollectiveConfig, CollectiveOp, CollectiveShape, CombineConfig, CombineOp,

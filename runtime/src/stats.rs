@@ -1,14 +1,17 @@
-//! [`Stats`]: what a communicator uses.
+//! [`Stats`]: what a communicator uses, and what it has sent.
+
+use mkernel_fabric::EndpointStats;
+use std::fmt;
 
 /// What a communicator uses on this rank, as [`Communicator::stats`](crate::Communicator::stats) returns it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// The symmetric memory.
+    /// The symmetric memory. [`KernelPlan::workspace`](crate::KernelPlan) says how much of it an operator has.
     pub heap: HeapStats,
-    /// The number of fabrics. A communicator has one for each way in which its operators put ranks into nodes. A fabric
-    /// has a proxy thread, and a connection to every peer.
-    pub fabrics: usize,
+    /// The fabrics. A communicator has one for each way in which its operators put ranks into nodes. A fabric has a proxy
+    /// thread, and a connection to every peer.
+    pub fabrics: Vec<FabricStats>,
 }
 
 /// The symmetric memory of a communicator on this rank.
@@ -24,4 +27,114 @@ pub struct HeapStats {
     pub workspaces: usize,
     /// The bytes of these workspaces.
     pub used_bytes: u64,
+}
+
+/// A fabric on this rank, and what it has done so far. Its proxy counts while it works, so two numbers may be a few events
+/// apart.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FabricStats {
+    /// The transport: `emulated`, `rc` or `efa`.
+    pub transport: &'static str,
+    /// The number of peers.
+    pub peers: usize,
+    /// What the endpoint has done.
+    pub endpoint: EndpointStats,
+}
+
+impl FabricStats {
+    /// Logs what a fabric has done whose proxy has ended.
+    pub(crate) fn log(&self) {
+        let counts = &self.endpoint;
+        tracing::debug!(
+            transport = self.transport,
+            peers = self.peers,
+            commands = counts.commands,
+            puts = counts.puts,
+            put_bytes = counts.put_bytes,
+            arrivals = counts.arrivals,
+            credit_stalls = counts.credit_stalls,
+            sleeps = counts.sleeps,
+            "the fabric has ended"
+        );
+        for rail in &counts.rails {
+            let (nic, writes, bytes) = (&rail.name, rail.writes, rail.bytes);
+            tracing::debug!(nic, writes, bytes, "the fabric has used a NIC");
+        }
+        if let Some(first) = &counts.first_dropped {
+            let dropped_writes = counts.dropped_writes;
+            tracing::warn!(
+                dropped_writes,
+                "writes of unknown senders were dropped: {first}"
+            );
+        }
+    }
+}
+
+impl fmt::Display for HeapStats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            extents,
+            bytes,
+            workspaces,
+            used_bytes,
+        } = self;
+        write!(
+            f,
+            "{workspaces} workspaces of {used_bytes} bytes in {extents} extents of {bytes} bytes"
+        )
+    }
+}
+
+impl fmt::Display for FabricStats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let counts = &self.endpoint;
+        write!(
+            f,
+            "{} to {} peers: {} puts of {} bytes by {} commands, {} arrivals, {} waits for credits, {} sleeps",
+            self.transport,
+            self.peers,
+            counts.puts,
+            counts.put_bytes,
+            counts.commands,
+            counts.arrivals,
+            counts.credit_stalls,
+            counts.sleeps
+        )?;
+        for rail in &counts.rails {
+            let (name, writes, bytes) = (&rail.name, rail.writes, rail.bytes);
+            write!(f, "; {name} {writes} writes of {bytes} bytes")?;
+        }
+        if let Some(first) = &counts.first_dropped {
+            let dropped = counts.dropped_writes;
+            write!(
+                f,
+                "; {dropped} writes of unknown senders were dropped: {first}"
+            )?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::FabricStats;
+    use mkernel_fabric::EndpointStats;
+
+    #[test]
+    fn dropped_writes_are_shown_with_their_sender() {
+        let mut endpoint = EndpointStats::default();
+        endpoint.puts = 7;
+        let mut stats = FabricStats {
+            transport: "efa",
+            peers: 3,
+            endpoint,
+        };
+        let text = stats.to_string();
+        assert!(text.starts_with("efa to 3 peers: 7 puts") && !text.contains("unknown"));
+        stats.endpoint.dropped_writes = 2;
+        stats.endpoint.first_dropped = Some("from queue pair 9".to_owned());
+        let text = stats.to_string();
+        assert!(text.ends_with("2 writes of unknown senders were dropped: from queue pair 9"));
+    }
 }

@@ -363,6 +363,9 @@ fn a_command_after_a_long_idle_time_is_picked_up() {
             b.arrivals.count(PeerId(0), 0) == round
         });
     }
+    let stats = a.proxy.stats().read();
+    assert_eq!((stats.commands, stats.puts), (4, 4));
+    assert!(stats.sleeps > 0, "it had nothing to do for 240 ms");
 }
 
 #[test]

@@ -1,10 +1,11 @@
-//! `mkernel-gen doctor`: shows which compilers, caches and drivers this machine has.
+//! `mkernel-gen doctor`: shows which compilers, caches, drivers and NICs this machine has.
 
 use super::failure::Failure;
 use super::format::{bytes, count, table};
 use super::output::{print, print_json};
 use super::store::cache;
 use mkernel_compile::{Env, HostCxx, Nvrtc};
+use mkernel_topology::Topology;
 use serde::Serialize;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,6 +21,9 @@ struct MachineInfo<'a> {
     cached_bytes: u64,
     bundles: &'a [PathBuf],
     driver: Option<String>,
+    /// The transports that this program was built with.
+    transports: Vec<&'static str>,
+    nics: Vec<String>,
 }
 
 /// Prints what was found. The command fails if NVRTC is missing.
@@ -39,6 +43,8 @@ pub fn run(json: bool) -> Result<(), Failure> {
         cached_bytes: entries.iter().map(|entry| entry.bytes).sum(),
         bundles: &Env::get().bundles,
         driver: driver(),
+        transports: transports(),
+        nics: nics(Path::new("/sys")),
     };
     if json {
         print_json(&info)?;
@@ -62,16 +68,12 @@ fn describe(info: &MachineInfo) -> String {
         count(info.cached_kernels, "kernel"),
         bytes(info.cached_bytes)
     );
-    let bundles: Vec<_> = info
-        .bundles
-        .iter()
-        .map(|b| b.display().to_string())
-        .collect();
-    let bundles = if bundles.is_empty() {
-        "none".to_owned()
-    } else {
-        bundles.join(", ")
+    let list = |names: &[String]| match names {
+        [] => "none".to_owned(),
+        names => names.join(", "),
     };
+    let bundles = info.bundles.iter();
+    let bundles: Vec<_> = bundles.map(|b| b.display().to_string()).collect();
     let driver = info
         .driver
         .clone()
@@ -80,10 +82,34 @@ fn describe(info: &MachineInfo) -> String {
         ("nvrtc", nvrtc),
         ("c++", cxx),
         ("cache", cached),
-        ("bundles", bundles),
+        ("bundles", list(&bundles)),
         ("driver", driver),
+        ("network", info.transports.join(", ")),
+        ("nics", list(&info.nics)),
     ];
     table(&rows.map(|(name, value)| vec![name.to_owned(), value]), &[])
+}
+
+/// The transports between nodes that this program was built with.
+fn transports() -> Vec<&'static str> {
+    let all = [
+        ("emulated", true),
+        ("rc", cfg!(feature = "verbs")),
+        ("efa", cfg!(feature = "efa")),
+    ];
+    let built = all.into_iter().filter(|(_, is_built)| *is_built);
+    built.map(|(name, _)| name).collect()
+}
+
+/// The NICs of the machine with this sysfs, each with its kind.
+fn nics(sysfs: &Path) -> Vec<String> {
+    let topology = Topology::read(sysfs);
+    let nics = topology.nics.iter();
+    nics.map(|nic| {
+        let state = if nic.is_up { "" } else { ", down" };
+        format!("{} ({}{state})", nic.name, nic.kind)
+    })
+    .collect()
 }
 
 /// The version of NVIDIA's kernel module, if it is loaded.

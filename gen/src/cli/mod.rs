@@ -73,7 +73,7 @@ enum Command {
     Clean(store::Clean),
     /// Install the version of NVRTC that mkernel is tested with, from its Python wheel
     FetchNvrtc(fetch::Fetch),
-    /// Show what was found on this machine: NVRTC, C++ compiler, cache, driver
+    /// Show what was found on this machine: NVRTC, C++ compiler, cache, driver, transports, NICs
     Doctor,
     /// Show the GPUs and NICs of a host, which NICs serve which GPU, and why
     Topology(topology::ShowTopology),

@@ -177,6 +177,8 @@ fn without_nvrtc_there_is_a_way_out() {
         .expect("starts");
     assert_eq!(code(&output), 4);
     assert!(stdout(&output).starts_with("nvrtc    not found\n"));
+    assert!(stdout(&output).contains("\nnetwork  emulated"));
+    assert!(stdout(&output).contains("\nnics     "));
 }
 
 #[test]

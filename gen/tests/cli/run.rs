@@ -122,6 +122,32 @@ fn sizes_that_do_not_fit_are_refused_with_the_figures() {
     assert!(text.contains("of host memory"), "{text}");
 }
 
+/// With `--verbose`, each rank says what it uses and what it has sent, and at the end what its NICs have carried.
+#[test]
+fn verbose_runs_show_the_heap_and_the_fabric() {
+    let kernel = [
+        "--op=ag_gemm",
+        "--world=2",
+        "--nodes=2",
+        "--b-layout=nk",
+        "--seed=0",
+    ];
+    let sizes = ["--m=128", "--n=64", "--k=64", "--sms=3", "--calls=1"];
+    let output = run(&[&["run", "--verbose", "--device=sim"], &kernel[..], &sizes].concat());
+    let text = stderr(&output);
+    assert_eq!(code(&output), 0, "{text}");
+    for rank in [0, 1] {
+        let has = |what: &str| {
+            let mut lines = text.lines();
+            lines.any(|line| line.contains(what) && line.contains(&format!("rank={rank}")))
+        };
+        assert!(has("heap: 1 workspaces of "), "{text}");
+        assert!(has("fabric: emulated to 1 peers: "), "{text}");
+    }
+    assert!(text.contains("the fabric has ended"), "{text}");
+    assert!(text.contains("nic=\"emulated0\""), "{text}");
+}
+
 /// The sum of a node is rounded before it is sent, which is not an error of the kernel.
 #[test]
 fn sums_of_several_nodes_are_right() {

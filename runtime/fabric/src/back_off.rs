@@ -44,13 +44,17 @@ fn pause(idle_for: Duration, is_idle: bool, is_captured: bool) -> Pause {
     }
 }
 
-/// Waits after a step without progress. `idle_for` is the time since the last progress.
-pub fn back_off(idle_for: Duration, is_idle: bool, is_captured: bool) {
+/// Waits after a step without progress. `idle_for` is the time since the last progress. Returns whether the thread slept.
+pub fn back_off(idle_for: Duration, is_idle: bool, is_captured: bool) -> bool {
     match pause(idle_for, is_idle, is_captured) {
         Pause::Spin => std::hint::spin_loop(),
         Pause::Yield => std::thread::yield_now(),
-        Pause::Sleep(sleep) => std::thread::park_timeout(sleep),
+        Pause::Sleep(sleep) => {
+            std::thread::park_timeout(sleep);
+            return true;
+        }
     }
+    false
 }
 
 #[cfg(test)]

@@ -6,11 +6,10 @@ use crate::arrivals::Arrivals;
 use crate::command_check::{self, Target};
 use crate::command_ring::{CommandConsumer, HostRing};
 use crate::error::FabricError;
-use crate::immediate::Immediate;
-use crate::in_flight::{InFlightWrites, WriteKind};
-use crate::peer_id::PeerId;
+use crate::in_flight::InFlightWrites;
 use crate::peer_state::{CloseReason, PeerState};
 use crate::ready_peers::ReadyPeers;
+use crate::stats::{Counters, EndpointStats, StatsReader};
 use crate::transport::{Event, Limits, Transport};
 use mkernel_spec::fabric::Command;
 use std::sync::Arc;
@@ -40,6 +39,7 @@ pub struct Endpoint {
     ready: ReadyPeers,
     in_flight: InFlightWrites,
     events: Vec<Event>,
+    counters: Arc<Counters>,
     closing: Option<CloseReason>,
 }
 
@@ -52,6 +52,7 @@ impl Endpoint {
         arrivals: Box<dyn Arrivals>,
         peers: Vec<PeerState>,
     ) -> Self {
+        let counters = Arc::new(Counters::new(transport.rail_counters()));
         Self {
             limits: transport.limits(),
             transport,
@@ -64,6 +65,7 @@ impl Endpoint {
             peers,
             in_flight: InFlightWrites::new(),
             events: Vec::new(),
+            counters,
             closing: None,
         }
     }
@@ -98,6 +100,17 @@ impl Endpoint {
     #[must_use]
     pub fn limits(&self) -> Limits {
         self.limits
+    }
+
+    /// Returns what the endpoint has done so far.
+    #[must_use]
+    pub fn stats(&self) -> EndpointStats {
+        StatsReader(Arc::clone(&self.counters)).read()
+    }
+
+    /// Returns the counters, to be read by other threads.
+    pub(crate) fn counters(&self) -> &Arc<Counters> {
+        &self.counters
     }
 
     /// Sets the deadline of puts, also of those under way.
@@ -163,115 +176,6 @@ impl Endpoint {
         self.arrivals.abort(error)
     }
 
-    /// Polls the transport and handles its events.
-    fn process_events(&mut self) -> Result<bool, FabricError> {
-        let mut events = std::mem::take(&mut self.events);
-        self.transport.poll(&mut events)?;
-        let has_progressed = !events.is_empty();
-        for event in events.drain(..) {
-            match event {
-                Event::Sent { id } => {
-                    let done = self.in_flight.complete(id);
-                    let done = done.map_err(|reason| FabricError::Nic { reason })?;
-                    if let Some((peer, kind)) = done {
-                        self.ready.mark(peer);
-                        let state = &mut self.peers[usize::from(peer)];
-                        state.in_flight -= 1;
-                        match kind {
-                            WriteKind::Put => (),
-                            WriteKind::Credit => state.receive_window.credit_completed(),
-                            WriteKind::Close => state.close_acked = true,
-                        }
-                    }
-                }
-                Event::Arrived { peer, immediate } => {
-                    self.ready.mark(peer.0);
-                    self.on_arrival(peer, immediate)?;
-                }
-                Event::Lost { peer, reason } => {
-                    self.ready.mark(peer.0);
-                    self.on_lost(peer, reason)?;
-                }
-            }
-        }
-        self.events = events;
-        Ok(has_progressed)
-    }
-
-    fn peer_mut(&mut self, peer: PeerId) -> Result<&mut PeerState, FabricError> {
-        let count = self.peers.len();
-        self.peers
-            .get_mut(usize::from(peer.0))
-            .ok_or_else(|| FabricError::Nic {
-                reason: format!(
-                    "the NIC reported an event of peer {}, but there are {count} peers",
-                    peer.0
-                ),
-            })
-    }
-
-    fn on_arrival(&mut self, id: PeerId, immediate: u32) -> Result<(), FabricError> {
-        let state = self.peer_mut(id)?;
-        let meaning = Immediate::decode(immediate);
-        if let Ok(Immediate::Close { lost_rank }) = meaning {
-            return self.on_close(id, lost_rank);
-        }
-        let outcome = meaning.and_then(|meaning| match meaning {
-            Immediate::Credit { delivered } => {
-                state.send_window.receive_credit(delivered).map(|()| None)
-            }
-            Immediate::Put { channel, sequence } => {
-                let count = state.receive_window.receive_put(channel, sequence)?;
-                Ok(count.map(|count| (channel, count)))
-            }
-            Immediate::Close { .. } => Ok(None),
-        });
-        let peer = &state.peer;
-        let raised = outcome.map_err(|reason| FabricError::Protocol {
-            peer: peer.clone(),
-            reason,
-        })?;
-        if let Some((channel, count)) = raised {
-            self.arrivals.raise(id, channel, count);
-        }
-        Ok(())
-    }
-
-    /// Handles a close of the peer. Writes that are in flight to the peer may still complete.
-    fn on_close(&mut self, id: PeerId, lost_rank: Option<u32>) -> Result<(), FabricError> {
-        let is_closing = self.closing.is_some();
-        let state = self.peer_mut(id)?;
-        state.peer_closed = true;
-        if state.message.take().is_some() {
-            state.close_sent = false; // If the message was the close, it has to be sent again.
-        }
-        if let (Some(lost_rank), false) = (lost_rank, is_closing) {
-            let peer = state.peer.clone();
-            return Err(FabricError::PeerAborted { peer, lost_rank });
-        }
-        if !state.queue.is_empty() {
-            let peer = state.peer.clone();
-            return Err(FabricError::PeerClosed { peer });
-        }
-        self.in_flight.complete_messages(id.0);
-        Ok(())
-    }
-
-    /// Handles the loss of a peer.
-    ///
-    /// It is no error if either side has sent a close and no put to the peer is in flight.
-    fn on_lost(&mut self, id: PeerId, reason: String) -> Result<(), FabricError> {
-        let (is_closing, has_puts) = (self.closing.is_some(), self.in_flight.has_pending_put(id.0));
-        let state = self.peer_mut(id)?;
-        state.close_acked = true; // It cannot receive the close any more.
-        let peer = state.peer.clone();
-        match state.peer_closed {
-            true if has_puts => Err(FabricError::PeerClosed { peer }),
-            false if has_puts || !is_closing => Err(FabricError::Lost { peer, reason }),
-            _ => self.on_close(id, None),
-        }
-    }
-
     /// Moves commands from the ring to the queues of their peers until one of the queues is full.
     fn take_commands(&mut self, now: Instant) -> Result<bool, FabricError> {
         if self.closing.is_some() {
@@ -302,6 +206,7 @@ impl Endpoint {
                     return Ok(taken > 0);
                 }
             }
+            self.counters.commands.add(1);
             let mut puts = command_check::puts(&command, self.peers.len()).peekable();
             while let Some(put) = puts.next() {
                 let ends_command = puts.peek().is_none();
@@ -355,6 +260,9 @@ impl Endpoint {
             }
             return Ok(true); // Puts follow in the next step.
         }
+        if state.begins_to_wait() {
+            self.counters.credit_stalls.add(1);
+        }
         let (front, _) = state.queue.as_slices();
         let puts = front
             .len()
@@ -363,9 +271,13 @@ impl Endpoint {
             return Ok(false);
         }
         let accepted = self.transport.post(&front[..puts])?.min(puts);
+        let mut bytes = 0;
         for write in state.queue.drain(..accepted) {
             self.in_flight.mark_posted(write.id);
+            bytes += u64::from(write.bytes);
         }
+        self.counters.puts.add(accepted as u64);
+        self.counters.put_bytes.add(bytes);
         state.in_flight += accepted as u32;
         state.send_window.record_posted(accepted as u32);
         Ok(accepted > 0)
@@ -392,6 +304,7 @@ impl Endpoint {
     }
 }
 
+mod events;
 mod regions;
 #[cfg(test)]
 mod tests;

@@ -143,6 +143,11 @@ impl ReceiveWindow {
         }
     }
 
+    /// Returns the number of puts delivered, modulo [`CREDIT_MODULUS`].
+    pub fn delivered(&self) -> u32 {
+        self.delivered
+    }
+
     /// Returns the total number of delivered puts if it is time to send it to the peer.
     ///
     /// That is the case when a batch of puts was delivered since the last credit message and fewer than

@@ -43,6 +43,7 @@ pub mod proxy;
 mod ready_peers;
 pub mod reorder;
 mod requests;
+pub mod stats;
 mod sync;
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -58,6 +59,7 @@ pub use endpoint::Endpoint;
 pub use error::FabricError;
 pub use peer_id::{PeerId, PeerIdentity};
 pub use proxy::{Proxy, ProxyOptions};
+pub use stats::{EndpointStats, RailCounters, RailStats, StatsReader};
 pub use transport::{
     DmaBuf, Event, Limits, MAX_REGIONS, MemoryKind, MemoryRange, PeerConnectInfo, RegionId,
     RegionOffset, Transport, Write,

@@ -28,6 +28,8 @@ pub struct PeerState {
     pub message: Option<Write>,
     /// The number of writes that are posted and not known to have completed.
     pub in_flight: u32,
+    /// Whether the puts in the queue wait for credits.
+    waits_for_credits: bool,
     /// The peer has sent its close.
     pub peer_closed: bool,
     /// This endpoint has sent its close.
@@ -62,6 +64,7 @@ impl PeerState {
             queue: VecDeque::new(),
             message: None,
             in_flight: 0,
+            waits_for_credits: false,
             peer_closed: false,
             close_sent: false,
             close_acked: false,
@@ -93,6 +96,13 @@ impl PeerState {
     /// Returns whether a put or a message waits for credits or for the transport.
     pub fn has_more(&self) -> bool {
         self.message.is_some() || !self.queue.is_empty()
+    }
+
+    /// Returns whether the puts in the queue have begun to wait for credits since the last call.
+    pub fn begins_to_wait(&mut self) -> bool {
+        let waits = !self.queue.is_empty() && self.send_window.available() == 0;
+        let waited = std::mem::replace(&mut self.waits_for_credits, waits);
+        waits && !waited
     }
 
     /// Returns the next message for the peer, if there is one.

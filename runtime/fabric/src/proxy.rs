@@ -9,6 +9,7 @@ use crate::control::{Control, Exit, Step, drive};
 use crate::endpoint::Endpoint;
 use crate::error::FabricError;
 use crate::requests::{EndRequests, Requests};
+use crate::stats::{Counters, StatsReader};
 use crate::transport::Limits;
 use rustix::thread::{CpuSet, sched_setaffinity, set_current_timer_slack};
 use std::cell::RefCell;
@@ -42,6 +43,7 @@ struct Shared {
     lost_rank: OnceLock<u32>,
     /// What the owner wants to be done with the endpoint.
     requests: Requests,
+    counters: Arc<Counters>,
     start: Instant,
 }
 
@@ -72,6 +74,7 @@ impl Proxy {
             error: OnceLock::new(),
             lost_rank: OnceLock::new(),
             requests: Requests::new(),
+            counters: Arc::clone(endpoint.counters()),
             start: Instant::now(),
         });
         let limits = endpoint.limits();
@@ -106,6 +109,12 @@ impl Proxy {
     #[must_use]
     pub fn limits(&self) -> Limits {
         self.limits
+    }
+
+    /// Returns the reader of what the endpoint has done so far.
+    #[must_use]
+    pub fn stats(&self) -> StatsReader {
+        StatsReader(Arc::clone(&self.shared.counters))
     }
 
     /// Runs `request` on the proxy's thread between two steps, and returns its result. Meanwhile the endpoint makes no
@@ -284,13 +293,14 @@ fn run_until_exit(
         if step.has_progressed || shared.control.was_woken() {
             last_progress = Instant::now();
         } else {
-            match sleeps_at_once {
-                true => std::thread::park_timeout(LONG_SLEEP),
-                false => {
-                    let is_captured = shared.control.is_captured();
-                    back_off(last_progress.elapsed(), step.is_idle, is_captured);
-                }
-            }
+            let has_slept = if sleeps_at_once {
+                std::thread::park_timeout(LONG_SLEEP);
+                true
+            } else {
+                let is_captured = shared.control.is_captured();
+                back_off(last_progress.elapsed(), step.is_idle, is_captured)
+            };
+            shared.counters.sleeps.add(has_slept.into());
         }
     };
     let end = drive(&shared.control, step, idle)?;

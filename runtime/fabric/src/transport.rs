@@ -21,6 +21,7 @@
 
 use crate::error::FabricError;
 use crate::peer_id::{PeerId, PeerIdentity};
+use crate::stats::RailCounters;
 use std::any::Any;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -90,6 +91,12 @@ pub enum Event {
         /// The cause in words, such as the text of an error or the status of a completion.
         reason: String,
     },
+    /// A write of a sender that is not a peer has arrived. It was dropped: its immediate data are lost, and the receive
+    /// that it consumed has been posted again.
+    Dropped {
+        /// What is known of the sender, in words.
+        reason: String,
+    },
 }
 
 /// The limits of a transport. They never change.
@@ -99,11 +106,11 @@ pub struct Limits {
     pub write_bytes: u32,
     /// The most writes to one peer that may be posted and not completed. `post` accepts no more, and rarely fewer.
     pub writes: u32,
-    /// The number of receives that are kept posted for each peer.
+    /// The number of receives that are kept posted for each peer, or each peer's share of the receives of a NIC.
     ///
     /// A caller must never have more writes to a peer in flight than the *peer's* limit. A write is in flight from
     /// its `post` until the caller knows that the peer's `poll` has reported it. A transport may report a peer that
-    /// exceeds the limit as lost.
+    /// exceeds the limit as lost. If peers share the receives of a NIC, the writes of other peers may fail too.
     pub receives: u32,
     /// The number of NICs that share the writes.
     pub rails: u32,
@@ -220,6 +227,9 @@ pub struct PeerConnectInfo {
 pub trait Transport: Send {
     /// Returns the limits of the transport.
     fn limits(&self) -> Limits;
+
+    /// Returns the counters of the NICs, which the transport raises when it posts a write.
+    fn rail_counters(&self) -> Arc<[RailCounters]>;
 
     /// Registers memory as a region. Regions get the numbers 0, 1, and so on in the order of calls. At most
     /// [`MAX_REGIONS`] are allowed. The transport keeps the [`MemoryRange`] until it has ended all access to it.

@@ -8,9 +8,9 @@ mod verbs;
 
 use mkernel_fabric::testing::conformance::run_all;
 use mkernel_fabric::verbs::{Options, efa, rc};
-use mkernel_fabric::{FabricError, Transport};
+use mkernel_fabric::{FabricError, PeerId, RegionId, Transport};
 use std::time::Duration;
-use verbs::{Made, meet};
+use verbs::{Made, Node, meet};
 
 fn options(peers: u16, devices: &[u8]) -> Options {
     Options {
@@ -73,11 +73,11 @@ fn receives_never_run_dry() {
     let few = |device| {
         open(Options {
             receives: 4,
-            ..options(1, &[device])
+            ..options(2, &[device])
         })
     };
     verbs::streams_arrive(
-        &mut meet(vec![few(4), few(5)]),
+        &mut meet(vec![few(4), few(5), few(5)]),
         2000,
         64,
         Duration::from_secs(60),
@@ -99,6 +99,67 @@ fn rails_and_queue_pairs() {
         (2, 512, 256)
     );
     verbs::streams_arrive(&mut nodes, 2000, 3000, Duration::from_secs(60));
+}
+
+/// A device has fewer queue pairs than its endpoints have peers together.
+#[test]
+fn queue_pairs_do_not_grow_with_peers() {
+    let devices: Vec<u8> = (0..24).map(|endpoint| endpoint % 4).collect();
+    let mut nodes = meet(endpoints(&devices));
+    verbs::streams_arrive(&mut nodes, 30, 64, Duration::from_secs(100));
+    assert!(nodes.iter().all(|node| node.dropped.is_empty()));
+}
+
+/// Two endpoints know how to reach a third one that has not heard of them. One is behind an unknown NIC, the other behind
+/// that of a peer. Half of the receivers need a receive for each arrival.
+#[test]
+fn writes_of_unknown_senders_are_dropped_and_reported() {
+    for [receiver, peer, stranger] in [[0, 1, 2], [4, 5, 3]] {
+        let mut nodes: Vec<Node> = (endpoints(&[receiver, peer]).into_iter())
+            .map(Node::new)
+            .collect();
+        let tables = verbs::tables(&mut nodes);
+        verbs::connect(&mut nodes, &tables).unwrap();
+        verbs::share(&mut nodes);
+        let region_info = nodes[0].transport.region_info(RegionId(0));
+        for (count, device) in [(1, stranger), (2, peer)] {
+            let mut unknown = Node::new(open(options(1, &[device])));
+            unknown.transport.connect_info(PeerId(0)).unwrap();
+            // What the receiver has created for its peer.
+            verbs::connect(std::slice::from_mut(&mut unknown), &tables[1..]).unwrap();
+            let transport = &mut unknown.transport;
+            transport.register(unknown.memory.memory()).unwrap();
+            transport.add_peer_region(PeerId(0), &region_info).unwrap();
+            let write = verbs::write(PeerId(0), 0, verbs::REGION_BYTES - 8, 8, 7);
+            assert_eq!(transport.post(&[write]), Ok(1));
+            verbs::until(&mut nodes, Duration::from_secs(10), "report", |nodes| {
+                nodes[0].dropped.len() == count
+            });
+            let reason = &nodes[0].dropped[count - 1];
+            let nic = format!("nic{receiver}");
+            assert!(
+                reason.contains(&nic) && reason.contains("not that of a peer"),
+                "{reason}"
+            );
+        }
+        assert!(nodes[0].arrived.is_empty() && nodes[0].lost.is_empty());
+        verbs::streams_arrive(&mut nodes, 600, 64, Duration::from_secs(60));
+    }
+}
+
+/// A peer that claims the queue pair of another peer is refused.
+#[test]
+fn two_peers_cannot_have_the_same_queue_pair() {
+    let mut nodes: Vec<Node> = (endpoints(&[0, 1, 2]).into_iter()).map(Node::new).collect();
+    let mut tables = verbs::tables(&mut nodes);
+    tables[0][1].connect_info = tables[0][0].connect_info.clone();
+    let Err(FabricError::Connect { peer, reason }) = verbs::connect(&mut nodes, &tables) else {
+        panic!("connected")
+    };
+    assert!(
+        &*peer.name == "endpoint 2" && reason.contains("also that of peer 0"),
+        "{peer}: {reason}"
+    );
 }
 
 #[test]

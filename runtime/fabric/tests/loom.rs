@@ -11,6 +11,8 @@ mod control;
 mod error;
 #[path = "../src/peer_id.rs"]
 mod peer_id;
+#[path = "../src/stats.rs"]
+mod stats;
 #[path = "../src/transport.rs"]
 mod transport;
 

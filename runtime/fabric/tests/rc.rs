@@ -4,6 +4,8 @@
 
 #[path = "rc/other_machine.rs"]
 mod other_machine;
+#[path = "rc/shared_receives.rs"]
+mod shared_receives;
 mod verbs;
 
 use mkernel_fabric::testing::conformance::run_all;

@@ -13,11 +13,12 @@ use crate::error::{Error, Peer, ProtocolFault, with_causes};
 use crate::health::Lost;
 use crate::shared::Shared;
 use crate::simulation::BusyGuard;
+use crate::stats::FabricStats;
 use crate::symmetric::{OwnMemory, Symmetric};
 use mkernel_fabric::emulated::{Clock, EmulatedTransport, Faults, NicModel, Wire};
 use mkernel_fabric::{
     Endpoint, EndpointBuilder, EndpointConfig, FabricError, MemoryRange, PeerConnectInfo, PeerId,
-    PeerIdentity, Proxy, ProxyOptions,
+    PeerIdentity, Proxy, ProxyOptions, StatsReader,
 };
 use mkernel_spec::fabric::{KernelEndpoint, PUT_CHANNELS};
 use std::sync::Arc;
@@ -33,6 +34,7 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(1);
 pub(crate) struct Fabric {
     _busy_guard: Option<BusyGuard>,
     proxy: Option<Proxy>,
+    endpoint_stats: StatsReader,
     memory: KernelMemory,
     node_map: NodeMap,
     transport: Transport,
@@ -81,6 +83,7 @@ impl Fabric {
         let (proxy, _) = ranks.agree("start of the proxies", proxy, timeout)?;
         Ok(Self {
             _busy_guard: memory.pause_clock(shared, heartbeat.clone()),
+            endpoint_stats: proxy.stats(),
             proxy: Some(proxy),
             memory,
             node_map: node_map.clone(),
@@ -242,6 +245,15 @@ impl Fabric {
         }
     }
 
+    /// Returns what the fabric has done so far.
+    pub fn stats(&self) -> FabricStats {
+        FabricStats {
+            transport: self.transport.name(),
+            peers: self.node_map.peers().len(),
+            endpoint: self.endpoint_stats.read(),
+        }
+    }
+
     /// Returns why the fabric has failed, if it has.
     pub fn failure(&self) -> Option<Error> {
         self.proxy.as_ref()?.error().map(Error::Fabric)
@@ -260,6 +272,7 @@ impl Drop for Fabric {
         } else if let Err(error) = proxy.shutdown(DRAIN_LIMIT) {
             tracing::debug!(%error, "the proxy ended");
         }
+        self.stats().log();
     }
 }
 

@@ -123,6 +123,7 @@ impl Job<'_> {
         ranks.set_transport(self.transport.clone());
         let operator = ranks.prepare(self.config, self.plan.shape())?;
         let results = self.results(ranks, &operator, calls)?;
+        log_stats(ranks, &operator);
         let mut verdict = Verdict::default();
         for ((call, inputs), found) in (0..).zip(calls).zip(&results) {
             let expected = expected(self.plan, inputs, rank, self.threads)
@@ -187,6 +188,17 @@ impl Job<'_> {
             .iter()
             .map(|(_, results)| download(results))
             .collect()
+    }
+}
+
+/// Logs what a rank uses, and what it has sent.
+fn log_stats(ranks: &Communicator, operator: &Operator) {
+    let rank = ranks.rank();
+    let stats = ranks.stats();
+    let workspace_bytes = operator.plan().workspace.bytes;
+    tracing::debug!(rank, workspace_bytes, "heap: {}", stats.heap);
+    for fabric in &stats.fabrics {
+        tracing::debug!(rank, "fabric: {fabric}");
     }
 }
 

@@ -2,6 +2,8 @@
 
 use super::frame::MAX_WRITE_BYTES;
 use crate::error::FabricError;
+use crate::stats::RailCounters;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The parameters of an emulated NIC.
@@ -151,6 +153,7 @@ pub(super) struct Timing {
     pub random: Random,
     /// The time at which the last write of each rail has departed. It is a fraction, so that rates are exact.
     free_ns: Vec<f64>,
+    counters: Arc<[RailCounters]>,
 }
 
 impl Timing {
@@ -160,10 +163,15 @@ impl Timing {
             faults: faults.clone(),
             random: Random(faults.seed),
             free_ns: vec![0.0; nic.rails as usize],
+            counters: RailCounters::of((0..nic.rails).map(|rail| format!("emulated{rail}"))),
         }
     }
 
-    /// Returns the arrival time of a write that is posted now.
+    pub fn counters(&self) -> Arc<[RailCounters]> {
+        Arc::clone(&self.counters)
+    }
+
+    /// Counts a write that is posted now, and returns its arrival time.
     pub fn arrival_ns(&mut self, now_ns: u64, bytes: u32) -> u64 {
         let takes = f64::from(bytes) / self.nic.gb_per_s + self.nic.per_write.as_nanos() as f64;
         let mut rail = 0;
@@ -174,6 +182,7 @@ impl Timing {
         }
         let leaves = self.free_ns[rail].max(now_ns as f64) + takes;
         self.free_ns[rail] = leaves;
+        self.counters[rail].count(bytes);
         // The parameters of a user may add up to more than the range of the type.
         (leaves as u64).saturating_add(self.latency_ns())
     }

@@ -9,11 +9,13 @@ use super::slab::Slab;
 use super::wire::Wire;
 use crate::error::FabricError;
 use crate::peer_id::PeerId;
+use crate::stats::RailCounters;
 use crate::transport::{
     Event, Limits, MAX_REGIONS, MemoryRange, PeerConnectInfo, RegionId, Transport, Write,
 };
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::sync::Arc;
 use std::time::Instant;
 
 const CONNECT_INFO: &[u8] = b"MKEM3";
@@ -277,6 +279,10 @@ impl Transport for EmulatedTransport {
             receives: self.nic.receives,
             rails: self.nic.rails,
         }
+    }
+
+    fn rail_counters(&self) -> Arc<[RailCounters]> {
+        self.timing.counters()
     }
 
     fn register(&mut self, memory: MemoryRange) -> Result<RegionId, FabricError> {

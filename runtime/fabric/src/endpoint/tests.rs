@@ -5,10 +5,14 @@ use crate::arrivals::HostArrivals;
 use crate::builder::EndpointBuilder;
 use crate::command_ring::CommandProducer;
 use crate::config::EndpointConfig;
-use crate::peer_id::PeerIdentity;
-use crate::transport::{MemoryKind, MemoryRange, PeerConnectInfo, RegionId, Write};
+use crate::immediate::Immediate;
+use crate::peer_id::{PeerId, PeerIdentity};
+use crate::stats::RailCounters;
+use crate::transport::{Event, MemoryKind, MemoryRange, PeerConnectInfo, RegionId, Write};
 use mkernel_spec::fabric::{COMMAND_PUT, COMMAND_PUT_TO_PEERS};
 use std::sync::Mutex;
+
+mod stats;
 
 const PEERS: u16 = 63;
 
@@ -31,6 +35,9 @@ impl Transport for Recorder {
             receives: 64,
             rails: 1,
         }
+    }
+    fn rail_counters(&self) -> Arc<[RailCounters]> {
+        Arc::new([])
     }
     fn register(&mut self, _: MemoryRange) -> Result<RegionId, FabricError> {
         Ok(RegionId(0))

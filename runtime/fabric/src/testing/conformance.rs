@@ -230,6 +230,25 @@ fn succeeds(subject: &mut dyn Subject, traffic: Traffic) {
             node.error
         );
     }
+    check_stats(&run);
+}
+
+/// The counters of all endpoints agree with each other when all puts have arrived.
+fn check_stats(run: &TrafficRun) {
+    let endpoints = run.nodes.iter().filter_map(|node| node.endpoint.as_ref());
+    let stats: Vec<_> = endpoints.map(|endpoint| endpoint.stats()).collect();
+    let puts: u64 = stats.iter().map(|stats| stats.puts).sum();
+    let arrivals: u64 = stats.iter().map(|stats| stats.arrivals).sum();
+    assert!(puts > 0 && puts == arrivals, "{stats:?}");
+    for stats in &stats {
+        let writes: u64 = stats.rails.iter().map(|rail| rail.writes).sum();
+        let bytes: u64 = stats.rails.iter().map(|rail| rail.bytes).sum();
+        assert!(
+            stats.commands == stats.puts && writes >= stats.puts && bytes == stats.put_bytes,
+            "{stats:?}"
+        );
+        assert_eq!(stats.dropped_writes, 0);
+    }
 }
 
 fn large_puts(subject: &mut dyn Subject) {

@@ -36,6 +36,7 @@ impl Raw {
                     assert!(!reason.is_empty());
                     self.lost.insert(peer);
                 }
+                Event::Dropped { reason } => panic!("all senders are peers: {reason}"),
             }
         }
     }

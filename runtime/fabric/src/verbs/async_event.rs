@@ -4,7 +4,8 @@ use super::device::Device;
 use super::errno::static_text;
 use ibverbs_sys::{
     IBV_EVENT_CQ_ERR, IBV_EVENT_DEVICE_FATAL, IBV_EVENT_PORT_ACTIVE, IBV_EVENT_PORT_ERR,
-    IBV_EVENT_QP_ACCESS_ERR, IBV_EVENT_QP_FATAL, IBV_EVENT_QP_REQ_ERR, ibv_async_event,
+    IBV_EVENT_QP_ACCESS_ERR, IBV_EVENT_QP_FATAL, IBV_EVENT_QP_REQ_ERR, IBV_EVENT_SRQ_ERR,
+    ibv_async_event,
 };
 
 /// The events that matter to a transport.
@@ -38,7 +39,9 @@ pub(super) fn next(device: &Device) -> Option<AsyncEvent> {
                 IBV_EVENT_QP_FATAL | IBV_EVENT_QP_REQ_ERR | IBV_EVENT_QP_ACCESS_ERR => {
                     Some(AsyncEvent::QueuePair((*event.element.qp).qp_num, text()))
                 }
-                IBV_EVENT_CQ_ERR | IBV_EVENT_DEVICE_FATAL => Some(AsyncEvent::Device(text())),
+                IBV_EVENT_CQ_ERR | IBV_EVENT_SRQ_ERR | IBV_EVENT_DEVICE_FATAL => {
+                    Some(AsyncEvent::Device(text()))
+                }
                 _ => None,
             };
             (device.verbs.ack_async_event)(&raw mut event);

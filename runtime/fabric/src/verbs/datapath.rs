@@ -5,7 +5,8 @@ use super::async_event::{self, AsyncEvent};
 use super::connect_info::RemoteAddress;
 use super::errno::static_text;
 use super::queue_pair_type::{QueuePairType, WorkRequest};
-use super::rail::{LaneId, Rail};
+use super::rail::{LaneId, Rail, Sender};
+use super::receives::RECEIVE_ID;
 use super::transport::{LocalRegion, RemoteMemory, VerbsTransport};
 use crate::error::FabricError;
 use crate::peer_id::PeerId;
@@ -41,11 +42,18 @@ impl<K: QueuePairType> VerbsTransport<K> {
     }
 
     /// Posts all batches.
-    pub(super) fn flush(&mut self) {
-        for (at, error) in self.lanes.flush() {
-            let lost = self.disconnect(at, &format!("the queue pair refuses writes: {error}"));
-            self.lost.extend(lost);
+    pub(super) fn flush(&mut self) -> Result<(), FabricError> {
+        for (lane, error) in self.lanes.flush() {
+            let reason = format!("the queue pair refuses writes: {error}");
+            match self.lanes.lane(lane).peer {
+                Some(peer) => {
+                    let lost = self.disconnect(peer, self.lanes.lane(lane).rail, &reason);
+                    self.lost.extend(lost);
+                }
+                None => return Err(self.nic_failed(lane, &reason)),
+            }
         }
+        Ok(())
     }
 
     /// Polls the completions of a rail.
@@ -82,57 +90,110 @@ impl<K: QueuePairType> VerbsTransport<K> {
         completion: &ibv_wc,
         events: &mut Vec<Event>,
     ) -> Result<(), FabricError> {
-        let Some(&at) = self.rails[rail].lanes.get(&completion.qp_num) else {
+        let Some(&lane) = self.rails[rail].lanes.get(&completion.qp_num) else {
             return Ok(());
         };
-        // All requests that were posted to the queue pairs of a lost peer complete with an error.
-        if self.peers[usize::from(at.0)].lost {
-            return Ok(());
-        }
         if let Some((status, vendor)) = completion.error() {
-            if status == ibv_wc_status::IBV_WC_WR_FLUSH_ERR {
-                // The queue pair failed earlier, and only the device's event gives the reason.
-                self.check_async_events(events)?;
-            }
-            // SAFETY: the texts of the library are constants.
-            let text =
-                unsafe { static_text((self.rails[rail].device.verbs.wc_status_str)(status)) };
-            events.extend(self.disconnect(
-                at,
-                &format!("{text} (status {status}, vendor error {vendor:#x})"),
-            ));
+            return self.on_error(lane, completion.wr_id(), (status, vendor), events);
+        }
+        let opcode = completion.opcode();
+        if opcode == ibv_wc_opcode::IBV_WC_RDMA_WRITE {
+            let peers = &self.peers;
+            self.lanes.complete(lane, completion.wr_id(), |write| {
+                if !peers[usize::from(write.peer)].lost {
+                    events.push(Event::Sent { id: write.id });
+                }
+            });
             return Ok(());
         }
-        match (completion.opcode(), completion.imm_data()) {
-            (ibv_wc_opcode::IBV_WC_RDMA_WRITE, _) => {
-                let sent = |id| events.push(Event::Sent { id });
-                self.lanes.complete(at, completion.wr_id(), sent);
-            }
-            (ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM, Some(immediate)) => {
-                self.lanes.consume_receive(at);
+        self.lanes.consume_receive(lane);
+        let sender = Sender {
+            address_handle: completion.slid,
+            queue_pair: completion.src_qp,
+        };
+        let peer = self.lanes.lane(lane).peer;
+        let Some(peer) = peer.or_else(|| self.rails[rail].senders.get(&sender).copied()) else {
+            events.push(Event::Dropped {
+                reason: self.unknown_sender(rail, sender),
+            });
+            return Ok(());
+        };
+        match completion.imm_data() {
+            _ if self.peers[usize::from(peer)].lost => {}
+            Some(immediate) if opcode == ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM => {
                 events.push(Event::Arrived {
-                    peer: PeerId(at.0),
+                    peer: PeerId(peer),
                     immediate: u32::from_be(immediate),
                 });
             }
-            (opcode, _) => {
-                events.extend(self.disconnect(
-                    at,
-                    &format!("it sent a request that is not a write (opcode {opcode})"),
-                ));
+            _ => {
+                let reason = format!("it sent a request that is not a write (opcode {opcode})");
+                events.extend(self.disconnect(peer, rail, &reason));
             }
         }
         Ok(())
     }
 
-    /// Replaces the receives that arrivals have consumed.
-    pub(super) fn replace_receives(&mut self, events: &mut Vec<Event>) {
+    /// Describes a sender that is not a peer. Such a sender knows the random key of this endpoint's queue pair, so it may
+    /// be left over from an earlier job.
+    fn unknown_sender(&self, rail: usize, sender: Sender) -> String {
+        format!(
+            "{}: a write came from queue pair {} behind address handle {}, which is not that of a peer",
+            self.rails[rail].device.name, sender.queue_pair, sender.address_handle
+        )
+    }
+
+    /// Handles the completion of a request that failed. Only the id of such a request is defined.
+    fn on_error(
+        &mut self,
+        id: LaneId,
+        request: u64,
+        (status, vendor): (ibv_wc_status::Type, u32),
+        events: &mut Vec<Event>,
+    ) -> Result<(), FabricError> {
+        let lane = self.lanes.lane(id);
+        let (rail, peer) = (lane.rail, lane.peer_of(request));
+        if request == RECEIVE_ID {
+            self.lanes.consume_receive(id);
+        } else if K::SERVES_ALL_PEERS {
+            self.lanes.complete(id, request, |_| ());
+        }
+        // All requests that were posted to the queue pairs of a lost peer complete with an error.
+        if peer.is_some_and(|peer| self.peers[usize::from(peer)].lost) {
+            return Ok(());
+        }
+        let is_flushed = status == ibv_wc_status::IBV_WC_WR_FLUSH_ERR;
+        if is_flushed {
+            // The queue pair failed earlier, and only the device's event gives the reason.
+            self.check_async_events(events)?;
+        }
+        // SAFETY: the texts of the library are constants.
+        let text = unsafe { static_text((self.rails[rail].device.verbs.wc_status_str)(status)) };
+        let reason = format!("{text} (status {status}, vendor error {vendor:#x})");
+        match peer {
+            Some(peer) if !(K::SERVES_ALL_PEERS && is_flushed) => {
+                events.extend(self.disconnect(peer, rail, &reason));
+                Ok(())
+            }
+            _ => Err(self.nic_failed(id, &reason)),
+        }
+    }
+
+    /// Replaces the receives that completions have consumed.
+    pub(super) fn replace_receives(&mut self) -> Result<(), FabricError> {
         let rails = &self.rails;
-        let refused =
-            (self.lanes).replace_receives(|pair, rail, count| pair.receive(&rails[rail], count));
-        for (at, error) in refused {
-            events
-                .extend(self.disconnect(at, &format!("the queue pair refuses receives: {error}")));
+        let replaced = (self.lanes)
+            .replace_receives(|lane, count| lane.pair.receive(&rails[lane.rail], count));
+        replaced.map_err(|(lane, error)| {
+            self.nic_failed(lane, &format!("its queue refuses receives: {error}"))
+        })
+    }
+
+    /// Returns the error of a NIC with whose queues no peer can be reached any more.
+    fn nic_failed(&self, lane: LaneId, reason: &str) -> FabricError {
+        let rail = &self.rails[self.lanes.lane(lane).rail];
+        FabricError::Nic {
+            reason: format!("{}: {reason}", rail.device.name),
         }
     }
 
@@ -157,8 +218,12 @@ impl<K: QueuePairType> VerbsTransport<K> {
                     }
                     AsyncEvent::PortDown(_) | AsyncEvent::PortUp(_) => {}
                     AsyncEvent::QueuePair(number, text) => {
-                        let at = rail.lanes.get(&number).copied();
-                        events.extend(at.and_then(|at| self.disconnect(at, &text)));
+                        if let Some(&lane) = rail.lanes.get(&number) {
+                            match self.lanes.lane(lane).peer {
+                                Some(peer) => events.extend(self.disconnect(peer, index, &text)),
+                                None => return Err(self.nic_failed(lane, &text)),
+                            }
+                        }
                     }
                     AsyncEvent::Device(text) => {
                         return Err(FabricError::Nic {
@@ -172,16 +237,21 @@ impl<K: QueuePairType> VerbsTransport<K> {
         Ok(())
     }
 
-    /// Ends the connection to the peer of a lane. Returns the event that reports it, unless it was reported before.
-    fn disconnect(&mut self, (peer, lane): LaneId, reason: &str) -> Option<Event> {
-        let device = &self.rails[usize::from(lane) % self.rails.len()].device.name;
+    /// Ends the connection to a peer because of what happened on a rail. Returns the event that reports it, unless it was
+    /// reported before.
+    ///
+    /// Queue pairs that serve all peers stay as they are. Arrivals from the peer are dropped from now on.
+    fn disconnect(&mut self, peer: u16, rail: usize, reason: &str) -> Option<Event> {
+        let device = &self.rails[rail].device.name;
         let lost = &mut self.peers[usize::from(peer)].lost;
         if std::mem::replace(lost, true) {
             return None;
         }
-        let lanes = self.lanes.of(peer.into());
-        lanes.iter().for_each(|lane| lane.pair.pair().fail());
-        self.lanes.drop_writes(peer);
+        if !K::SERVES_ALL_PEERS {
+            let lanes = self.lanes.of(peer.into());
+            lanes.for_each(|lane| lane.pair.pair().fail());
+            self.lanes.drop_writes(peer);
+        }
         Some(Event::Lost {
             peer: PeerId(peer),
             reason: format!("{device}: {reason}"),
@@ -214,6 +284,7 @@ fn work_request(
     };
     Some(WorkRequest {
         id: write.id,
+        peer: write.peer.0,
         local_address: sge.addr,
         local_key: sge.lkey,
         bytes: write.bytes,

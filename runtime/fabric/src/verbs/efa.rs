@@ -1,18 +1,20 @@
 //! [`ScalableDatagram`]: SRD, the scalable reliable datagram of Amazon's EFA.
 //!
-//! SRD is reliable and unordered. It supports extended work requests only.
+//! SRD is reliable and unordered, and it needs no connections: a queue pair serves all peers. A write names the address
+//! handle of the peer's NIC and the number and the key of one of its queue pairs. An arrival names its sender by the
+//! address handle of its NIC and by the number of its queue pair. It supports extended work requests only.
 
 use super::connect_info::{QueuePairInfo, RailInfo};
 use super::device::{Device, Port};
 use super::efadv::{
-    CAN_RDMA_WRITE, CAN_RECEIVE_UNSOLICITED, DeviceAttributes, QueuePairAttributes,
-    RECEIVE_UNSOLICITED, TYPE_SRD,
+    AddressAttributes, CAN_RDMA_WRITE, CAN_RECEIVE_UNSOLICITED, DeviceAttributes,
+    QueuePairAttributes, RECEIVE_UNSOLICITED, TYPE_SRD,
 };
 use super::errno::{last_error, result};
 use super::library::efadv;
-use super::queue_pair::{Capability, QueueDepth, QueuePair};
+use super::queue_pair::{Capability, QueueDepth, QueuePair, capabilities};
 use super::queue_pair_type::{QueuePairType, WorkRequest};
-use super::rail::Rail;
+use super::rail::{Rail, Sender};
 use ibverbs_sys::{
     IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
     ibv_ah, ibv_ah_attr, ibv_global_route, ibv_qp_attr, ibv_qp_attr_mask as mask, ibv_qp_ex,
@@ -24,13 +26,17 @@ use std::sync::Arc;
 /// Queue keys with the highest bit set are reserved for the kernel.
 const USER_QUEUE_KEY: u32 = 0x7fff_ffff;
 
-/// An SRD queue pair that is used for one peer only.
+/// The number of receives that a queue pair is created for if it never needs one.
+const UNUSED_RECEIVES: u32 = 64;
+
+/// An SRD queue pair for all peers.
 pub(super) struct ScalableDatagram {
     pair: QueuePair,
     functions: Functions,
     /// Whether arrivals consume no receives.
     unsolicited: bool,
-    to: Option<Destination>,
+    /// The destination of writes to each peer, by peer.
+    to: Vec<Option<Destination>>,
 }
 
 /// The functions of an extended queue pair that a write needs.
@@ -55,6 +61,48 @@ struct Destination {
 
 // SAFETY: verbs may be called from any thread.
 unsafe impl Send for Destination {}
+
+impl Destination {
+    fn new(rail: &Rail, to: &RailInfo, at: QueuePairInfo) -> Result<Self, String> {
+        let mut address = ibv_ah_attr {
+            is_global: 1,
+            port_num: rail.port.number,
+            grh: ibv_global_route {
+                sgid_index: rail.port.gid_index,
+                ..ibv_global_route::default()
+            },
+            ..ibv_ah_attr::default()
+        };
+        address.grh.dgid.raw = to.gid;
+        // SAFETY: the protection domain lives as long as the device.
+        let handle = unsafe { (rail.device.verbs.create_ah)(rail.device.pd, &raw mut address) };
+        if handle.is_null() {
+            return Err(format!("cannot create an address handle: {}", last_error()));
+        }
+        Ok(Self {
+            device: Arc::clone(&rail.device),
+            handle,
+            at,
+        })
+    }
+
+    /// Returns the number by which the NIC names the address handle in completions. All address handles of a GID have the
+    /// same number.
+    fn handle_number(&self) -> Result<u16, String> {
+        let mut attributes = AddressAttributes::default();
+        let efadv = efadv().map_err(|error| error.to_string())?;
+        // SAFETY: the handle is alive, and the size is that of the structure.
+        result(unsafe {
+            (efadv.query_ah)(
+                self.handle,
+                &raw mut attributes,
+                size_of::<AddressAttributes>() as u32,
+            )
+        })
+        .map_err(|error| format!("cannot query an address handle: {error}"))?;
+        Ok(attributes.ahn)
+    }
+}
 
 impl Drop for Destination {
     fn drop(&mut self) {
@@ -83,6 +131,8 @@ impl QueuePairType for ScalableDatagram {
     const NAME: &'static str = "efa";
     const SERVICE: u8 = 2;
     const IN_ORDER: bool = false;
+    const SERVES_ALL_PEERS: bool = true;
+    const MAX_QUEUE_PAIRS: u8 = 4;
 
     fn capability(device: &Device, _: &Port) -> Result<Capability, String> {
         let attributes = attributes(device)?;
@@ -96,18 +146,25 @@ impl QueuePairType for ScalableDatagram {
             write_bytes: attributes.max_rdma_size,
             depth: QueueDepth {
                 writes: attributes.max_sq_wr,
-                receives: attributes.max_rq_wr,
+                receives: match attributes.device_caps & CAN_RECEIVE_UNSOLICITED {
+                    0 => attributes.max_rq_wr,
+                    _ => u32::MAX,
+                },
             },
         })
     }
 
-    fn new(rail: &Rail, depth: QueueDepth, nonce: u32) -> Result<Self, String> {
+    fn new(rail: &Rail, nonce: u32) -> Result<Self, String> {
         let device = &rail.device;
         let unsolicited = attributes(device)?.device_caps & CAN_RECEIVE_UNSOLICITED != 0;
+        let (writes, receives) = match unsolicited {
+            true => (rail.depth.writes, UNUSED_RECEIVES),
+            false => (rail.depth.writes, rail.depth.receives),
+        };
         let mut general = ibv_qp_init_attr_ex {
             send_cq: rail.queue.cq,
             recv_cq: rail.queue.cq,
-            cap: depth.capabilities(0),
+            cap: capabilities(writes, receives, 0),
             qp_type: ibv_qp_type::IBV_QPT_DRIVER,
             comp_mask: IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
             pd: device.pd,
@@ -125,7 +182,7 @@ impl QueuePairType for ScalableDatagram {
         let pair = unsafe {
             let size = size_of::<QueuePairAttributes>() as u32;
             let qp = (efadv.create_qp_ex)(device.context, &raw mut general, &raw mut own, size);
-            QueuePair::created(&rail.queue, qp, depth)?
+            QueuePair::created(&rail.queue, qp, writes)?
         };
         pair.modify(
             ibv_qp_state::IBV_QPS_INIT,
@@ -140,15 +197,21 @@ impl QueuePairType for ScalableDatagram {
                 mask::IBV_QP_QKEY,
             ],
         )?;
+        pair.modify(ibv_qp_state::IBV_QPS_RTR, ibv_qp_attr::default(), &[])?;
+        pair.modify(
+            ibv_qp_state::IBV_QPS_RTS,
+            ibv_qp_attr::default(),
+            &[mask::IBV_QP_SQ_PSN],
+        )?;
         let functions =
             Functions::of(&pair).ok_or("its driver does not support extended work requests")?;
         let new = Self {
             pair,
             functions,
             unsolicited,
-            to: None,
+            to: Vec::new(),
         };
-        new.receive(rail, depth.receives)
+        new.receive(rail, receives)
             .map_err(|error| format!("cannot post receives: {error}"))?;
         Ok(new)
     }
@@ -161,39 +224,31 @@ impl QueuePairType for ScalableDatagram {
         random & USER_QUEUE_KEY
     }
 
-    fn connect(&mut self, rail: &Rail, to: &RailInfo, at: QueuePairInfo) -> Result<(), String> {
-        self.pair
-            .modify(ibv_qp_state::IBV_QPS_RTR, ibv_qp_attr::default(), &[])?;
-        self.pair.modify(
-            ibv_qp_state::IBV_QPS_RTS,
-            ibv_qp_attr::default(),
-            &[mask::IBV_QP_SQ_PSN],
-        )?;
-        let mut address = ibv_ah_attr {
-            is_global: 1,
-            port_num: rail.port.number,
-            grh: ibv_global_route {
-                sgid_index: rail.port.gid_index,
-                ..ibv_global_route::default()
-            },
-            ..ibv_ah_attr::default()
+    fn connect(
+        &mut self,
+        peer: u16,
+        rail: &Rail,
+        to: &RailInfo,
+        at: QueuePairInfo,
+    ) -> Result<Option<Sender>, String> {
+        let destination = Destination::new(rail, to, at)?;
+        let sender = Sender {
+            address_handle: destination.handle_number()?,
+            queue_pair: at.number,
         };
-        address.grh.dgid.raw = to.gid;
-        // SAFETY: the protection domain lives as long as the device.
-        let handle = unsafe { (rail.device.verbs.create_ah)(rail.device.pd, &raw mut address) };
-        if handle.is_null() {
-            return Err(format!("cannot create an address handle: {}", last_error()));
-        }
-        self.to = Some(Destination {
-            device: Arc::clone(&rail.device),
-            handle,
-            at,
-        });
-        Ok(())
+        let peer = usize::from(peer);
+        self.to.resize_with(self.to.len().max(peer + 1), || None);
+        self.to[peer] = Some(destination);
+        Ok(Some(sender))
     }
 
     fn post(&mut self, requests: &[WorkRequest]) -> io::Result<()> {
-        let to = self.to.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        if requests
+            .iter()
+            .any(|work| self.to_peer(work.peer).is_none())
+        {
+            return Err(io::ErrorKind::NotConnected.into());
+        }
         let Functions {
             extended,
             start,
@@ -206,7 +261,10 @@ impl QueuePairType for ScalableDatagram {
         // all of them or none.
         result(unsafe {
             start(extended);
-            for work in requests {
+            for (work, to) in requests
+                .iter()
+                .filter_map(|work| Some((work, self.to_peer(work.peer)?)))
+            {
                 (*extended).wr_id = work.id;
                 // SRD supports neither requests without a completion nor inline data.
                 (*extended).wr_flags = ibv_send_flags::IBV_SEND_SIGNALED.0;
@@ -230,6 +288,12 @@ impl QueuePairType for ScalableDatagram {
         } else {
             self.pair.post_receives(count, Some(rail.scratch_sge()))
         }
+    }
+}
+
+impl ScalableDatagram {
+    fn to_peer(&self, peer: u16) -> Option<&Destination> {
+        self.to.get(usize::from(peer))?.as_ref()
     }
 }
 

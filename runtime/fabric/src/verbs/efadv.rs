@@ -30,6 +30,16 @@ pub(super) struct QueuePairAttributes {
     pub reserved: [u8; 1],
 }
 
+/// `efadv_ah_attr`: the attributes of an address handle.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct AddressAttributes {
+    pub comp_mask: u64,
+    pub ahn: u16,
+    pub reserved: [u8; 6],
+}
+
+const _: () = assert!(size_of::<AddressAttributes>() == 16);
 const _: () = assert!(size_of::<DeviceAttributes>() == 32);
 const _: () = assert!(size_of::<QueuePairAttributes>() == 16);
 

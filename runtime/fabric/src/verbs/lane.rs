@@ -1,37 +1,55 @@
-//! [`Lane`]: one queue pair to a peer, with a record of the writes that are posted on it.
+//! [`Lane`]: one queue pair, with a record of the writes that are posted on it.
 
-use super::queue_pair::QueueDepth;
 use super::queue_pair_type::{QueuePairType, WorkRequest};
 use super::rail::Rail;
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::io;
 
-/// A queue pair with its posted writes, its unposted batch and its consumed receives.
+/// A write that is posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PostedWrite {
+    pub(super) id: u64,
+    pub(super) bytes: u32,
+    pub(super) peer: u16,
+}
+
+/// A queue pair with its posted writes and its unposted batch.
 pub(super) struct Lane<K> {
     pub(super) pair: K,
     pub(super) nonce: u32,
+    pub(super) rail: usize,
+    /// The peer that the queue pair serves, or `None` if it serves all peers.
+    pub(super) peer: Option<u16>,
     posted_writes: PostedWrites,
     /// Writes that were accepted and have not been posted.
     batch: Vec<WorkRequest>,
-    /// The number of receives that arrivals have consumed and that have not been replaced.
-    pub(super) consumed_receives: u32,
 }
 
 impl<K: QueuePairType> Lane<K> {
-    pub(super) fn new(rail: &Rail, depth: QueueDepth, random: u32) -> Result<Self, String> {
+    /// Creates a queue pair on a rail with this index, for one peer or for all.
+    pub(super) fn new(
+        (rail, index): (&Rail, usize),
+        peer: Option<u16>,
+        random: u32,
+    ) -> Result<Self, String> {
         let nonce = K::nonce(random);
-        Ok(Self::with(K::new(rail, depth, nonce)?, nonce, depth.writes))
+        let pair = K::new(rail, nonce)?;
+        Ok(Self {
+            nonce,
+            ..Self::with(pair, index, peer, rail.depth.writes)
+        })
     }
 
     /// Creates a lane over a queue pair that has room for this many writes.
-    pub(super) fn with(pair: K, nonce: u32, writes: u32) -> Self {
+    pub(super) fn with(pair: K, rail: usize, peer: Option<u16>, writes: u32) -> Self {
         Self {
             pair,
-            nonce,
+            nonce: 0,
+            rail,
+            peer,
             posted_writes: PostedWrites::new(K::IN_ORDER, writes),
             batch: Vec::new(),
-            consumed_receives: 0,
         }
     }
 
@@ -43,7 +61,11 @@ impl<K: QueuePairType> Lane<K> {
     /// Adds a write to the batch. The queue must have room for it. Returns whether it is the first write of the
     /// batch.
     pub(super) fn accept(&mut self, work: WorkRequest) -> bool {
-        let tag = self.posted_writes.add(work.id, work.bytes);
+        let tag = self.posted_writes.add(PostedWrite {
+            id: work.id,
+            bytes: work.bytes,
+            peer: work.peer,
+        });
         self.batch.push(WorkRequest { id: tag, ..work });
         self.batch.len() == 1
     }
@@ -59,30 +81,35 @@ impl<K: QueuePairType> Lane<K> {
         posted
     }
 
-    /// Calls `sent` with the id and the size of each write that a successful completion acknowledges.
-    pub(super) fn complete(&mut self, tag: u64, sent: impl FnMut(u64, u32)) {
-        self.posted_writes.remove(tag, sent);
+    /// Returns the peer that a posted write with this tag goes to.
+    pub(super) fn peer_of(&self, tag: u64) -> Option<u16> {
+        self.peer.or_else(|| self.posted_writes.peer_of(tag))
     }
 
-    /// Drops all writes, because none of them will complete. Calls `gone` with the size of each.
-    pub(super) fn drop_writes(&mut self, gone: impl FnMut(u32)) {
+    /// Removes the writes that a completion with this tag ends, and calls `done` with each.
+    pub(super) fn complete(&mut self, tag: u64, done: impl FnMut(PostedWrite)) {
+        self.posted_writes.remove(tag, done);
+    }
+
+    /// Drops all writes, because none of them will complete, and calls `gone` with each.
+    pub(super) fn drop_writes(&mut self, gone: impl FnMut(PostedWrite)) {
         self.posted_writes.clear(gone);
     }
 }
 
-/// The writes that are posted, with their sizes. A queue pair has room for `limit` of them.
+/// The writes that are posted. A queue pair has room for `limit` of them.
 #[derive(Debug)]
 enum PostedWrites {
     /// Completions come in the order of posting. The tag of the first write is `first`, and each further tag is
     /// greater by one.
     InOrder {
-        writes: VecDeque<(u64, u32)>,
+        writes: VecDeque<PostedWrite>,
         first: u64,
         limit: usize,
     },
     /// Completions come in any order. The tag of a write is its id.
     AnyOrder {
-        writes: FxHashMap<u64, u32>,
+        writes: FxHashMap<u64, PostedWrite>,
         limit: usize,
     },
 }
@@ -111,69 +138,90 @@ impl PostedWrites {
     }
 
     /// Adds a write and returns its tag.
-    fn add(&mut self, id: u64, bytes: u32) -> u64 {
+    fn add(&mut self, write: PostedWrite) -> u64 {
         match self {
             Self::InOrder { writes, first, .. } => {
-                writes.push_back((id, bytes));
+                writes.push_back(write);
                 *first + writes.len() as u64 - 1
             }
             Self::AnyOrder { writes, .. } => {
-                writes.insert(id, bytes);
-                id
+                writes.insert(write.id, write);
+                write.id
             }
         }
     }
 
-    /// Removes the writes that the completion with this tag acknowledges. An unknown tag has no effect.
-    fn remove(&mut self, tag: u64, mut sent: impl FnMut(u64, u32)) {
+    /// Returns the peer of the write with this tag.
+    fn peer_of(&self, tag: u64) -> Option<u16> {
+        let write = match self {
+            Self::InOrder { writes, first, .. } => {
+                let at = tag.checked_sub(*first)?;
+                writes.get(usize::try_from(at).ok()?)
+            }
+            Self::AnyOrder { writes, .. } => writes.get(&tag),
+        };
+        write.map(|write| write.peer)
+    }
+
+    /// Removes the writes that the completion with this tag ends. An unknown tag has no effect.
+    fn remove(&mut self, tag: u64, mut done: impl FnMut(PostedWrite)) {
         match self {
             Self::InOrder { writes, first, .. } => {
-                let done = tag
+                let count = tag
                     .checked_sub(*first)
                     .map_or(0, |before| before as usize + 1)
                     .min(writes.len());
-                *first += done as u64;
-                writes.drain(..done).for_each(|(id, bytes)| sent(id, bytes));
+                *first += count as u64;
+                writes.drain(..count).for_each(done);
             }
             Self::AnyOrder { writes, .. } => {
-                if let Some(bytes) = writes.remove(&tag) {
-                    sent(tag, bytes);
+                if let Some(write) = writes.remove(&tag) {
+                    done(write);
                 }
             }
         }
     }
 
     /// Removes all writes.
-    fn clear(&mut self, mut gone: impl FnMut(u32)) {
+    fn clear(&mut self, mut gone: impl FnMut(PostedWrite)) {
         match self {
             Self::InOrder { writes, first, .. } => {
                 *first += writes.len() as u64;
-                writes.drain(..).for_each(|(_, bytes)| gone(bytes));
+                writes.drain(..).for_each(gone);
             }
-            Self::AnyOrder { writes, .. } => writes.drain().for_each(|(_, bytes)| gone(bytes)),
+            Self::AnyOrder { writes, .. } => writes.drain().for_each(|(_, write)| gone(write)),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::PostedWrites;
+    use super::{PostedWrite, PostedWrites};
+
+    fn write(id: u64, bytes: u32) -> PostedWrite {
+        PostedWrite {
+            id,
+            bytes,
+            peer: id as u16 % 7,
+        }
+    }
 
     fn removed(posted_writes: &mut PostedWrites, tag: u64) -> Vec<(u64, u32)> {
         let mut writes = Vec::new();
-        posted_writes.remove(tag, |id, bytes| writes.push((id, bytes)));
+        posted_writes.remove(tag, |write| writes.push((write.id, write.bytes)));
         writes
     }
 
     #[test]
     fn an_ordered_completion_acknowledges_all_earlier_writes() {
         let mut posted_writes = PostedWrites::new(true, 3);
-        let tags = [70, 71, 72].map(|id| posted_writes.add(id, id as u32 * 10));
+        let tags = [70, 71, 72].map(|id| posted_writes.add(write(id, id as u32 * 10)));
         assert_eq!((tags, posted_writes.has_room()), ([0, 1, 2], false));
+        assert_eq!(posted_writes.peer_of(2), Some(72 % 7));
         assert_eq!(removed(&mut posted_writes, 1), [(70, 700), (71, 710)]);
         assert_eq!(removed(&mut posted_writes, 1), [], "twice");
-        assert_eq!(posted_writes.add(73, 3), 3);
-        assert_eq!(posted_writes.add(74, 4), 4);
+        assert_eq!(posted_writes.add(write(73, 3)), 3);
+        assert_eq!(posted_writes.add(write(74, 4)), 4);
         assert!(!posted_writes.has_room());
         assert_eq!(
             removed(&mut posted_writes, 4),
@@ -185,11 +233,15 @@ mod tests {
     #[test]
     fn an_unordered_completion_acknowledges_one_write() {
         let mut posted_writes = PostedWrites::new(false, 2);
-        let tags = [9, 8].map(|id| posted_writes.add(id, 5));
+        let tags = [9, 8].map(|id| posted_writes.add(write(id, 5)));
         assert_eq!((tags, posted_writes.has_room()), ([9, 8], false));
+        assert_eq!(
+            [9, 8, 7].map(|tag| posted_writes.peer_of(tag)),
+            [Some(2), Some(1), None]
+        );
         assert_eq!(removed(&mut posted_writes, 8), [(8, 5)]);
         assert_eq!(removed(&mut posted_writes, 8), [], "twice");
-        assert_eq!(posted_writes.add(7, 0), 7);
+        assert_eq!(posted_writes.add(write(7, 0)), 7);
         assert!(!posted_writes.has_room());
     }
 
@@ -197,9 +249,9 @@ mod tests {
     fn dropped_writes_do_not_complete() {
         for in_order in [true, false] {
             let mut posted_writes = PostedWrites::new(in_order, 2);
-            let tag = posted_writes.add(5, 50);
+            let tag = posted_writes.add(write(5, 50));
             let mut gone = 0;
-            posted_writes.clear(|bytes| gone += bytes);
+            posted_writes.clear(|write| gone += write.bytes);
             assert_eq!((gone, posted_writes.has_room()), (50, true));
             assert_eq!(removed(&mut posted_writes, tag), []);
         }

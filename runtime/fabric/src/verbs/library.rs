@@ -4,12 +4,13 @@
 //! Only functions that the libraries export are listed. Functions that `verbs.h` declares as inline are called
 //! through the tables that the libraries fill: [`ibv_context::ops`] and the members of [`ibv_qp_ex`].
 
-use super::efadv::{DeviceAttributes, QueuePairAttributes};
+use super::efadv::{AddressAttributes, DeviceAttributes, QueuePairAttributes};
 use crate::error::FabricError;
 use ibverbs_sys::{
     ibv_ah, ibv_ah_attr, ibv_async_event, ibv_comp_channel, ibv_context, ibv_cq, ibv_device,
     ibv_device_attr, ibv_event_type, ibv_gid_entry, ibv_mr, ibv_pd, ibv_port_attr, ibv_qp,
-    ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_wc_status,
+    ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_srq, ibv_srq_init_attr,
+    ibv_wc_status,
 };
 use libloading::Library;
 use std::error::Error;
@@ -62,6 +63,8 @@ functions! {
         dereg_mr = "ibv_dereg_mr": fn(*mut ibv_mr) -> c_int;
         create_cq = "ibv_create_cq": fn(*mut ibv_context, c_int, *mut c_void, *mut ibv_comp_channel, c_int) -> *mut ibv_cq;
         destroy_cq = "ibv_destroy_cq": fn(*mut ibv_cq) -> c_int;
+        create_srq = "ibv_create_srq": fn(*mut ibv_pd, *mut ibv_srq_init_attr) -> *mut ibv_srq;
+        destroy_srq = "ibv_destroy_srq": fn(*mut ibv_srq) -> c_int;
         create_qp = "ibv_create_qp": fn(*mut ibv_pd, *mut ibv_qp_init_attr) -> *mut ibv_qp;
         modify_qp = "ibv_modify_qp": fn(*mut ibv_qp, *mut ibv_qp_attr, c_int) -> c_int;
         destroy_qp = "ibv_destroy_qp": fn(*mut ibv_qp) -> c_int;
@@ -75,6 +78,7 @@ functions! {
     /// Functions of libefa.
     Efadv {
         query_device = "efadv_query_device": fn(*mut ibv_context, *mut DeviceAttributes, u32) -> c_int;
+        query_ah = "efadv_query_ah": fn(*mut ibv_ah, *mut AddressAttributes, u32) -> c_int;
         create_qp_ex = "efadv_create_qp_ex":
             fn(*mut ibv_context, *mut ibv_qp_init_attr_ex, *mut QueuePairAttributes, u32) -> *mut ibv_qp;
     }

@@ -2,23 +2,26 @@
 //!
 //! The libraries are opened when a transport is created, so a program that creates none needs neither. A put is one
 //! RDMA_WRITE_WITH_IMM. Its arrival is reported by the completion that the NIC writes after the bytes. No flag is
-//! ever written by another request, and no memory is registered for relaxed ordering. Each queue pair serves one
-//! peer.
+//! ever written by another request, and no memory is registered for relaxed ordering.
+//!
+//! A queue pair of RC is connected to one peer, and those of a NIC share one receive queue. A queue pair of SRD serves all
+//! peers, so a NIC has a few of them, whatever the number of peers.
 //!
 //! # Terms
 //!
 //! - A *rail* is an open NIC of the endpoint, with a port and a completion queue.
-//! - A *lane* is one queue pair to one peer on one rail, with a record of the requests posted on it. A peer has at
-//!   least one lane on each rail.
+//! - A *lane* is one queue pair on one rail, with a record of the requests posted on it. A peer has at least one lane on
+//!   each rail, which may be that of all peers.
+//! - The *share* of a peer is the number of receives that its writes may use at once on each rail.
 //!
 //! # Files
 //!
 //! ```text
-//! transport ── tables of peers, regions, rails; implements Transport
-//! datapath ── posts writes, polls completions                         rail ── device, port, completion queue
-//!    lanes ── which lane a write takes                                   └── device, gid, registration,
-//!       lane ── a queue pair and its posted writes                           completion_queue, async_event
-//!          queue_pair_type ── what differs between rc and efa; queue_pair: what they share
+//! transport ── tables of peers, regions, rails; implements Transport  open ── which NICs, and the depth of queues
+//! datapath ── posts writes, polls completions                           └── rail ── device, port, completion queue
+//!    lanes ── which lane a write takes                                       └── device, gid, registration,
+//!       lane ── a queue pair and its posted writes                              completion_queue, async_event
+//!          queue_pair_type ── what differs between rc and efa; queue_pair, receives: what they share
 //! ```
 
 mod async_event;
@@ -34,12 +37,14 @@ mod gid;
 mod lane;
 mod lanes;
 mod library;
+mod open;
 mod options;
 mod queue_pair;
 mod queue_pair_type;
 mod rail;
 mod rc;
 mod reader;
+mod receives;
 mod region_info;
 mod registration;
 mod transport;

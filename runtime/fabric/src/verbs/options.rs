@@ -1,6 +1,7 @@
 //! [`Options`]: which NICs a verbs transport uses, and how.
 
-use super::connect_info::{MAX_QUEUE_PAIRS, MAX_RAILS};
+use super::connect_info::MAX_RAILS;
+use crate::endpoint_info::RECEIVES;
 use crate::error::FabricError;
 use std::time::Duration;
 
@@ -24,12 +25,15 @@ pub struct Options {
     pub service_level: u8,
     /// DSCP and ECN of the IP packets of RoCE v2. The network's administrator knows which value is lossless. RC only.
     pub traffic_class: u8,
-    /// The number of queue pairs to each peer on each NIC, 1 to 16. With more of them, switches spread packets over
-    /// more paths.
+    /// The number of queue pairs on each NIC: of RC 1 to 16 to each peer, of SRD 1 to 4 for all peers. With more of them,
+    /// switches spread packets of RC over more paths.
     pub queue_pairs: u8,
-    /// The most writes that may be in flight on a queue pair.
+    /// The most writes to a peer that may be in flight on a queue pair.
     pub writes: u32,
-    /// The number of receives that are kept posted for each peer.
+    /// The most receives that are kept posted on a NIC, except that each peer has a share of 16 at least. Memory for
+    /// receives grows with it, not with the number of peers.
+    pub receive_queue: u32,
+    /// The largest share of these receives that a peer has.
     pub receives: u32,
     /// How long requests to a peer that does not answer are repeated before the peer is lost.
     ///
@@ -54,14 +58,22 @@ impl Options {
             traffic_class: 0,
             queue_pairs: 1,
             writes: 128,
+            receive_queue: 8192,
             receives: 256,
             peer_timeout: Duration::from_secs(31),
             port_down_limit: Duration::from_millis(900),
         }
     }
 
-    /// Checks all options and reports all that are invalid.
-    pub(super) fn check(&self) -> Result<(), FabricError> {
+    /// Returns how many writes of a peer may be in flight to this endpoint: its share of the receives of a NIC. Each NIC
+    /// has as many for it, because the peer may send all its writes through one of them.
+    pub(super) fn receives_per_peer(&self) -> u32 {
+        let share = self.receive_queue / u32::from(self.peers.max(1));
+        share.max(*RECEIVES.start()).min(self.receives)
+    }
+
+    /// Checks all options and reports all that are invalid. `most_queue_pairs` is the limit of their type.
+    pub(super) fn check(&self, most_queue_pairs: u8) -> Result<(), FabricError> {
         let mut issues = Vec::new();
         let mut within = |what: &str, value: u64, least: u64, most: u64| {
             if !(least..=most).contains(&value) {
@@ -78,9 +90,15 @@ impl Options {
             "queue_pairs",
             self.queue_pairs.into(),
             1,
-            MAX_QUEUE_PAIRS as u64,
+            most_queue_pairs.into(),
         );
         within("writes", self.writes.into(), 1, MAX_DEPTH.into());
+        within(
+            "receive_queue",
+            self.receive_queue.into(),
+            1,
+            MAX_DEPTH.into(),
+        );
         within("receives", self.receives.into(), 1, MAX_DEPTH.into());
         within(
             "peer_timeout in ms",
@@ -120,7 +138,7 @@ mod tests {
 
     #[test]
     fn all_invalid_options_are_reported() {
-        assert_eq!(Options::new(1).check(), Ok(()));
+        assert_eq!(Options::new(1).check(16), Ok(()));
         let wrong = Options {
             devices: vec!["a".into(), "b".into(), "a".into()],
             service_level: 16,
@@ -130,7 +148,7 @@ mod tests {
             peer_timeout: Duration::ZERO,
             ..Options::new(0)
         };
-        let Err(FabricError::Config(issues)) = wrong.check() else {
+        let Err(FabricError::Config(issues)) = wrong.check(16) else {
             panic!("accepted")
         };
         let text = issues.join("\n");
@@ -150,6 +168,6 @@ mod tests {
             receives: 1 << 15,
             ..Options::new(u16::MAX)
         };
-        assert!(matches!(many.check(), Err(FabricError::Config(_))));
+        assert!(matches!(many.check(16), Err(FabricError::Config(_))));
     }
 }

@@ -3,31 +3,29 @@
 use super::completion_queue::CompletionQueue;
 use super::device::Device;
 use super::errno::{last_error, result};
-use ibverbs_sys::{
-    ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_cap, ibv_qp_state, ibv_recv_wr, ibv_sge,
-};
+use super::receives::post_receives;
+use ibverbs_sys::{ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_cap, ibv_qp_state, ibv_sge};
 use std::io;
-use std::ptr;
 use std::sync::Arc;
 
-/// How many requests a queue pair can have posted.
-#[derive(Clone, Copy, Debug)]
+/// How many requests queues can have posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct QueueDepth {
+    /// The writes of a queue pair.
     pub(super) writes: u32,
+    /// The receives of a receive queue: one that all queue pairs of a NIC share, or that of a queue pair for all peers.
     pub(super) receives: u32,
 }
 
-impl QueueDepth {
-    /// Returns the capabilities to request: one scatter/gather element per work request, and `inline_bytes` of inline
-    /// data.
-    pub(super) fn capabilities(self, inline_bytes: u32) -> ibv_qp_cap {
-        ibv_qp_cap {
-            max_send_wr: self.writes,
-            max_recv_wr: self.receives,
-            max_send_sge: 1,
-            max_recv_sge: 1,
-            max_inline_data: inline_bytes,
-        }
+/// Returns the capabilities to request for a queue pair: one scatter/gather element per work request, and `inline_bytes`
+/// of inline data.
+pub(super) fn capabilities(writes: u32, receives: u32, inline_bytes: u32) -> ibv_qp_cap {
+    ibv_qp_cap {
+        max_send_wr: writes,
+        max_recv_wr: receives,
+        max_send_sge: 1,
+        max_recv_sge: 1,
+        max_inline_data: inline_bytes,
     }
 }
 
@@ -36,6 +34,7 @@ impl QueueDepth {
 pub(super) struct Capability {
     /// The size of the longest write in bytes.
     pub(super) write_bytes: u32,
+    /// The deepest queues.
     pub(super) depth: QueueDepth,
 }
 
@@ -58,13 +57,11 @@ impl QueuePair {
     pub(super) unsafe fn created(
         queue: &Arc<CompletionQueue>,
         qp: *mut ibv_qp,
-        depth: QueueDepth,
+        writes: u32,
     ) -> Result<Self, String> {
         if qp.is_null() {
             return Err(format!(
-                "cannot create a queue pair for {} writes and {} receives: {}",
-                depth.writes,
-                depth.receives,
+                "cannot create a queue pair for {writes} writes: {}",
                 last_error()
             ));
         }
@@ -116,36 +113,20 @@ impl QueuePair {
         let _ = self.modify(ibv_qp_state::IBV_QPS_ERR, ibv_qp_attr::default(), &[]);
     }
 
-    /// Posts `count` receives. Arrivals carry immediate data only, so the receives have memory only if a driver
-    /// requires it.
+    /// Posts `count` receives on the queue pair's own receive queue.
     pub(super) fn post_receives(&self, count: u32, memory: Option<ibv_sge>) -> io::Result<()> {
-        const CHAIN: u32 = 64;
-        let mut memory = memory;
-        let sges = i32::from(memory.is_some());
-        let list = memory.as_mut().map_or(ptr::null_mut(), ptr::from_mut);
-        let mut chain = [ibv_recv_wr {
-            sg_list: list,
-            num_sge: sges,
-            ..ibv_recv_wr::default()
-        }; CHAIN as usize];
-        let mut left = count;
-        while left > 0 {
-            let batch = left.min(CHAIN) as usize;
-            link(&mut chain[..batch]);
-            let mut refused = ptr::null_mut();
-            // SAFETY: this is the body of ibv_post_recv of verbs.h. The chain has `batch` requests. The requests and
-            // the scatter/gather element that they share live for the call, which copies them. The element refers to
-            // the scratch memory of a rail, which outlives all queue pairs.
-            result(unsafe {
+        post_receives(count, memory, |chain, refused| {
+            // SAFETY: this is the body of ibv_post_recv of verbs.h. The requests and the scatter/gather element that they
+            // share live for the call, which copies them. The element refers to the scratch memory of a rail, which
+            // outlives all queue pairs.
+            unsafe {
                 let post = (*self.device().context)
                     .ops
                     .post_recv
                     .ok_or(io::ErrorKind::Unsupported)?;
-                post(self.qp, chain.as_mut_ptr(), &raw mut refused)
-            })?;
-            left -= batch as u32;
-        }
-        Ok(())
+                Ok(post(self.qp, chain, refused))
+            }
+        })
     }
 }
 
@@ -153,14 +134,5 @@ impl Drop for QueuePair {
     fn drop(&mut self) {
         // SAFETY: the queue pair is not used after this.
         unsafe { (self.device().verbs.destroy_qp)(self.qp) };
-    }
-}
-
-/// Links neighbouring requests to a chain.
-fn link(chain: &mut [ibv_recv_wr]) {
-    let mut next = ptr::null_mut();
-    for request in chain.iter_mut().rev() {
-        request.next = next;
-        next = request;
     }
 }

@@ -2,8 +2,8 @@
 
 use super::connect_info::{QueuePairInfo, RailInfo};
 use super::device::{Device, Port};
-use super::queue_pair::{Capability, QueueDepth, QueuePair};
-use super::rail::Rail;
+use super::queue_pair::{Capability, QueuePair};
+use super::rail::{Rail, Sender};
 use std::io;
 
 /// A write in the form that a queue pair takes.
@@ -11,6 +11,7 @@ use std::io;
 pub(super) struct WorkRequest {
     /// The id that its completion reports.
     pub(super) id: u64,
+    pub(super) peer: u16,
     pub(super) local_address: u64,
     pub(super) local_key: u32,
     pub(super) bytes: u32,
@@ -29,12 +30,17 @@ pub(super) trait QueuePairType: Send + Sized {
     const SERVICE: u8;
     /// Whether completions come in the order of posting, so that one acknowledges all earlier requests.
     const IN_ORDER: bool;
+    /// Whether a queue pair serves all peers. Otherwise each serves one, and those of a NIC share a receive queue.
+    const SERVES_ALL_PEERS: bool;
+    /// The most queue pairs on a NIC, to each peer or for all peers.
+    const MAX_QUEUE_PAIRS: u8;
 
     /// Returns what the type can do on a port of the device, or what the device lacks.
     fn capability(device: &Device, port: &Port) -> Result<Capability, String>;
 
-    /// Creates a queue pair and posts its receives. Peers need `nonce` in addition to the queue pair's number.
-    fn new(rail: &Rail, depth: QueueDepth, nonce: u32) -> Result<Self, String>;
+    /// Creates a queue pair, and posts its receives unless it uses those of the rail. Peers need `nonce` in addition to
+    /// the queue pair's number.
+    fn new(rail: &Rail, nonce: u32) -> Result<Self, String>;
 
     /// Returns what all types have in common.
     fn pair(&self) -> &QueuePair;
@@ -42,12 +48,19 @@ pub(super) trait QueuePairType: Send + Sized {
     /// Derives the nonce for the connection info from 32 random bits.
     fn nonce(random: u32) -> u32;
 
-    /// Makes the queue pair ready to write to a queue pair of a peer and to receive its writes.
-    fn connect(&mut self, rail: &Rail, to: &RailInfo, at: QueuePairInfo) -> Result<(), String>;
+    /// Makes the queue pair ready to write to a queue pair of a peer and to receive its writes. Returns what completions
+    /// report as the sender of these writes, unless the queue pair serves this peer only.
+    fn connect(
+        &mut self,
+        peer: u16,
+        rail: &Rail,
+        to: &RailInfo,
+        at: QueuePairInfo,
+    ) -> Result<Option<Sender>, String>;
 
     /// Posts all of `requests` in order.
     fn post(&mut self, requests: &[WorkRequest]) -> io::Result<()>;
 
-    /// Posts `count` receives.
+    /// Posts `count` receives to the receive queue from which arrivals at this queue pair take them.
     fn receive(&self, rail: &Rail, count: u32) -> io::Result<()>;
 }

@@ -1,11 +1,11 @@
-//! [`Rail`]: an open NIC of an endpoint with its port, its completion queue and its scratch memory.
+//! [`Rail`]: an open NIC of an endpoint with its port, its completion queue, its receives and its scratch memory.
 
 use super::completion_queue::CompletionQueue;
 use super::connect_info::RemoteAddress;
 use super::device::{Device, Port};
-use super::library;
 use super::options::Options;
 use super::queue_pair::{Capability, QueueDepth};
+use super::receives::SharedReceiveQueue;
 use super::registration::Registration;
 use crate::error::FabricError;
 use crate::transport::{MemoryKind, MemoryRange};
@@ -17,19 +17,31 @@ use std::time::{Duration, Instant};
 
 const SCRATCH_BYTES: usize = 64;
 
-/// Returns what a type of queue pair can do on a port of a device, or what the device lacks.
-pub(super) type CapabilityQuery = fn(&Device, &Port) -> Result<Capability, String>;
+/// The index of a lane among all lanes of a transport.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LaneId(pub(super) u32);
 
-/// The id of a lane: the index of its peer, and its own index among the lanes of that peer.
-pub(super) type LaneId = (u16, u16);
+/// What a completion reports as the sender of a write at a queue pair that serves all peers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Sender {
+    /// The number of the address handle of the sender's NIC.
+    pub(super) address_handle: u16,
+    /// The number of the sender's queue pair on its NIC.
+    pub(super) queue_pair: u32,
+}
 
 /// A NIC and what an endpoint created on it.
 pub(super) struct Rail {
     pub(super) device: Arc<Device>,
     pub(super) port: Port,
     pub(super) queue: Arc<CompletionQueue>,
+    pub(super) depth: QueueDepth,
+    /// The receives of all queue pairs, unless each queue pair has its own.
+    pub(super) receives: Option<Arc<SharedReceiveQueue>>,
     /// The lane of each queue pair number. Completions name the queue pair.
     pub(super) lanes: FxHashMap<u32, LaneId>,
+    /// The peer of each sender, if queue pairs serve all peers.
+    pub(super) senders: FxHashMap<Sender, u16>,
     /// The time since which the port has been down.
     pub(super) down_since: Option<Instant>,
     pub(super) service_level: u8,
@@ -44,55 +56,14 @@ pub(super) struct Rail {
 }
 
 impl Rail {
-    /// Opens the NICs that the options name, or the first that is suitable.
-    pub(super) fn open_all(
+    /// Creates the queues and the scratch memory of a device. The completion queue holds `completions` of them.
+    pub(super) fn new(
+        (device, port): (Arc<Device>, Port),
         options: &Options,
-        queue_pair_type: &str,
-        capability: CapabilityQuery,
-    ) -> Result<Vec<Self>, FabricError> {
-        let nic = |reason| FabricError::Nic { reason };
-        let verbs = library::verbs()?;
-        let open = |name: &String| {
-            Device::open(verbs, name)
-                .and_then(|device| Self::new(device, options, capability))
-                .map_err(|error| format!("{name}: {error}"))
-        };
-        if !options.devices.is_empty() {
-            return options
-                .devices
-                .iter()
-                .map(open)
-                .collect::<Result<_, _>>()
-                .map_err(nic);
-        }
-        let mut refused = vec![format!("no RDMA device is suitable for {queue_pair_type}")];
-        for name in Device::names(verbs).map_err(nic)? {
-            match open(&name) {
-                Ok(rail) => return Ok(vec![rail]),
-                Err(error) => refused.push(error),
-            }
-        }
-        Err(nic(refused.join("; ")))
-    }
-
-    fn new(device: Device, options: &Options, capability: CapabilityQuery) -> Result<Self, String> {
-        let port = device.port(options.port, options.gid_index)?;
-        let able = capability(&device, &port)?;
-        let wanted = options.depth();
-        for (what, wanted, able) in [
-            ("writes", wanted.writes, able.depth.writes),
-            ("receives", wanted.receives, able.depth.receives),
-        ] {
-            if wanted > able {
-                return Err(format!(
-                    "{what} is {wanted}, but its queue pairs support at most {able}; set fewer"
-                ));
-            }
-        }
-        let device = Arc::new(device);
-        let entries = u32::from(options.peers)
-            * u32::from(options.queue_pairs)
-            * (wanted.writes + wanted.receives);
+        (able, depth): (&Capability, QueueDepth),
+        completions: u32,
+        receives: Option<Arc<SharedReceiveQueue>>,
+    ) -> Result<Self, String> {
         let scratch_memory = Box::new(UnsafeCell::new([0; SCRATCH_BYTES]));
         // SAFETY: the box stays in place until the registration is gone, and only NICs read or write its content.
         let memory = unsafe {
@@ -103,10 +74,13 @@ impl Rail {
             )
         };
         Ok(Self {
-            queue: Arc::new(CompletionQueue::new(&device, entries)?),
+            queue: Arc::new(CompletionQueue::new(&device, completions)?),
             scratch: Registration::new(&device, &memory)?,
             scratch_memory,
+            depth,
+            receives,
             lanes: FxHashMap::default(),
+            senders: FxHashMap::default(),
             down_since: None,
             service_level: options.service_level,
             traffic_class: options.traffic_class,
@@ -154,16 +128,6 @@ impl Rail {
             addr,
             length: SCRATCH_BYTES as u32,
             lkey,
-        }
-    }
-}
-
-/// The depth of the queue pairs that these options request.
-impl Options {
-    pub(super) fn depth(&self) -> QueueDepth {
-        QueueDepth {
-            writes: self.writes,
-            receives: self.receives,
         }
     }
 }

@@ -4,9 +4,10 @@ use super::connect_info::{QueuePairInfo, RailInfo};
 use super::device::{Device, Port};
 use super::errno::result;
 use super::gid::LinkLayer;
-use super::queue_pair::{Capability, QueueDepth, QueuePair};
+use super::queue_pair::{Capability, QueueDepth, QueuePair, capabilities};
 use super::queue_pair_type::{QueuePairType, WorkRequest};
-use super::rail::Rail;
+use super::rail::{Rail, Sender};
+use super::receives::SharedReceiveQueue;
 use ibverbs_sys::{
     ibv_access_flags, ibv_ah_attr, ibv_global_route, ibv_qp_attr, ibv_qp_attr_mask as mask,
     ibv_qp_init_attr, ibv_qp_state, ibv_qp_type, ibv_send_flags, ibv_send_wr, ibv_sge,
@@ -14,6 +15,7 @@ use ibverbs_sys::{
 };
 use std::io;
 use std::ptr;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Writes of host memory up to this size are inline in the work request, so that the NIC does not have to fetch them.
@@ -32,9 +34,11 @@ const NOT_READY_TIMER: u8 = 26;
 /// The value 7 would mean for ever.
 const NOT_READY_RETRIES: u8 = 6;
 
-/// An RC queue pair.
+/// An RC queue pair. Its arrivals take receives from the queue that all queue pairs of the NIC share.
 pub(super) struct ReliableConnection {
     pair: QueuePair,
+    /// It is dropped after the queue pair.
+    receives: Arc<SharedReceiveQueue>,
     nonce: u32,
     inline_bytes: u32,
     requests: Vec<ibv_send_wr>,
@@ -48,6 +52,8 @@ impl QueuePairType for ReliableConnection {
     const NAME: &'static str = "rc";
     const SERVICE: u8 = 1;
     const IN_ORDER: bool = true;
+    const SERVES_ALL_PEERS: bool = false;
+    const MAX_QUEUE_PAIRS: u8 = 16;
 
     fn capability(device: &Device, port: &Port) -> Result<Capability, String> {
         if !device.infiniband {
@@ -55,10 +61,12 @@ impl QueuePairType for ReliableConnection {
                 "it has no reliable connections with immediate data; use an InfiniBand or RoCE device".into(),
             );
         }
-        let depth = device.attributes.max_qp_wr.max(0) as u32;
+        if device.attributes.max_srq <= 0 {
+            return Err("it has no shared receive queues; update its driver and firmware".into());
+        }
         let depth = QueueDepth {
-            writes: depth,
-            receives: depth,
+            writes: device.attributes.max_qp_wr.max(0) as u32,
+            receives: device.attributes.max_srq_wr.max(0) as u32,
         };
         Ok(Capability {
             write_bytes: port.message_bytes,
@@ -66,18 +74,23 @@ impl QueuePairType for ReliableConnection {
         })
     }
 
-    fn new(rail: &Rail, depth: QueueDepth, nonce: u32) -> Result<Self, String> {
+    fn new(rail: &Rail, nonce: u32) -> Result<Self, String> {
+        let receives = rail.receives.as_ref();
+        let receives = Arc::clone(receives.ok_or("the NIC has no shared receive queue")?);
+        let writes = rail.depth.writes;
         let mut attributes = ibv_qp_init_attr {
             send_cq: rail.queue.cq,
             recv_cq: rail.queue.cq,
-            cap: depth.capabilities(INLINE_BYTES),
+            srq: receives.srq,
+            cap: capabilities(writes, 0, INLINE_BYTES),
             qp_type: ibv_qp_type::IBV_QPT_RC,
             ..ibv_qp_init_attr::default()
         };
-        // SAFETY: the protection domain and the completion queue live as long as the rail's device.
+        // SAFETY: the protection domain lives as long as the rail's device, and the new queue pair keeps the completion
+        // queue and the receive queue.
         let pair = unsafe {
             let qp = (rail.device.verbs.create_qp)(rail.device.pd, &raw mut attributes);
-            QueuePair::created(&rail.queue, qp, depth)?
+            QueuePair::created(&rail.queue, qp, writes)?
         };
         pair.modify(
             ibv_qp_state::IBV_QPS_INIT,
@@ -92,11 +105,10 @@ impl QueuePairType for ReliableConnection {
                 mask::IBV_QP_ACCESS_FLAGS,
             ],
         )?;
-        pair.post_receives(depth.receives, None)
-            .map_err(|error| format!("cannot post receives: {error}"))?;
         let inline_bytes = attributes.cap.max_inline_data.min(INLINE_BYTES);
         Ok(Self {
             pair,
+            receives,
             nonce,
             inline_bytes,
             requests: Vec::new(),
@@ -112,7 +124,13 @@ impl QueuePairType for ReliableConnection {
         random & PACKET_NUMBER
     }
 
-    fn connect(&mut self, rail: &Rail, to: &RailInfo, at: QueuePairInfo) -> Result<(), String> {
+    fn connect(
+        &mut self,
+        _: u16,
+        rail: &Rail,
+        to: &RailInfo,
+        at: QueuePairInfo,
+    ) -> Result<Option<Sender>, String> {
         self.pair.modify(
             ibv_qp_state::IBV_QPS_RTR,
             ibv_qp_attr {
@@ -150,7 +168,8 @@ impl QueuePairType for ReliableConnection {
                 mask::IBV_QP_RNR_RETRY,
                 mask::IBV_QP_MAX_QP_RD_ATOMIC,
             ],
-        )
+        )?;
+        Ok(None)
     }
 
     fn post(&mut self, writes: &[WorkRequest]) -> io::Result<()> {
@@ -183,7 +202,7 @@ impl QueuePairType for ReliableConnection {
     }
 
     fn receive(&self, _: &Rail, count: u32) -> io::Result<()> {
-        self.pair.post_receives(count, None)
+        self.receives.post(count)
     }
 }
 

@@ -4,6 +4,7 @@
 use super::connect_info::{ConnectInfo, QueuePairInfo, RailInfo, RemoteAddress};
 use super::lane::Lane;
 use super::lanes::Lanes;
+use super::open::open_all;
 use super::options::Options;
 use super::queue_pair_type::QueuePairType;
 use super::rail::Rail;
@@ -11,12 +12,14 @@ use super::region_info::RegionInfo;
 use super::registration::Registration;
 use crate::error::FabricError;
 use crate::peer_id::PeerId;
+use crate::stats::RailCounters;
 use crate::transport::{
     Event, Limits, MAX_REGIONS, MemoryRange, PeerConnectInfo, RegionId, Transport, Write,
 };
 use ibverbs_sys::ibv_wc;
 use std::hash::{BuildHasher, RandomState};
 use std::net::Ipv6Addr;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// The number of completions that one call of a driver may return.
@@ -48,15 +51,20 @@ pub(super) struct RemoteMemory {
     pub(super) regions: Vec<RegionInfo>,
     /// The scratch memory on each rail.
     pub(super) scratch: Vec<RemoteAddress>,
+    /// Whether connection info for the peer was created.
+    pub(super) has_connect_info: bool,
     pub(super) lost: bool,
 }
 
 impl<K: QueuePairType> VerbsTransport<K> {
     pub(super) fn new(options: Options) -> Result<Self, FabricError> {
-        options.check()?;
-        let rails = Rail::open_all(&options, K::NAME, K::capability)?;
+        options.check(K::MAX_QUEUE_PAIRS)?;
+        let rails = open_all::<K>(&options)?;
+        let writes_per_peer = writes_per_peer(&options, rails.len());
+        let salt = random(0) as usize;
+        let counters = RailCounters::of(rails.iter().map(|rail| rail.device.name.clone()));
         Ok(Self {
-            lanes: Lanes::new(options.peers, rails.len(), random(0) as usize),
+            lanes: Lanes::new(options.peers, counters, writes_per_peer, salt),
             peers: vec![RemoteMemory::default(); options.peers.into()],
             regions: Vec::new(),
             rails,
@@ -67,25 +75,28 @@ impl<K: QueuePairType> VerbsTransport<K> {
         })
     }
 
-    /// Creates the queue pairs for a peer.
+    /// Creates the queue pairs for a peer, or for all peers if they do not exist yet.
     fn make_lanes(&mut self, id: PeerId) -> Result<(), String> {
         let peer = usize::from(id.0);
-        if peer >= self.peers.len() {
+        let Some(state) = self.peers.get_mut(peer) else {
             return Err(format!(
                 "peer {} does not exist; the transport was created for {} peers",
                 id.0, self.options.peers
             ));
-        }
-        if !self.lanes.of(peer).is_empty() {
+        };
+        if std::mem::replace(&mut state.has_connect_info, true) {
             return Err("its connection info was created before".into());
         }
+        if !self.lanes.ids_of(peer).is_empty() {
+            return Ok(());
+        }
+        let peer = (!K::SERVES_ALL_PEERS).then_some(id.0);
         for _ in 0..self.options.queue_pairs {
-            for rail in &mut self.rails {
-                let lane = Lane::<K>::new(rail, self.options.depth(), random(id.0))
+            for (index, rail) in self.rails.iter_mut().enumerate() {
+                let lane = Lane::<K>::new((rail, index), peer, random(id.0))
                     .map_err(|error| format!("{}: {error}", rail.device.name))?;
-                let number = self.lanes.of(peer).len() as u16;
-                rail.lanes.insert(lane.pair.pair().number(), (id.0, number));
-                self.lanes.push(peer, lane);
+                let number = lane.pair.pair().number();
+                rail.lanes.insert(number, self.lanes.add(lane));
             }
         }
         Ok(())
@@ -94,8 +105,8 @@ impl<K: QueuePairType> VerbsTransport<K> {
     /// Returns the connection info of one rail.
     fn rail_info(&self, index: usize, peer: PeerId) -> RailInfo {
         let rail = &self.rails[index];
-        let lanes = self.lanes.of(peer.0.into()).iter();
-        let lanes = lanes.skip(index).step_by(self.rails.len());
+        let lanes = self.lanes.of(peer.0.into());
+        let lanes = lanes.filter(|lane| lane.rail == index);
         RailInfo {
             link: rail.port.link as u8,
             mtu: rail.port.mtu,
@@ -167,30 +178,44 @@ impl<K: QueuePairType> VerbsTransport<K> {
         info: ConnectInfo,
         deadline: Instant,
     ) -> Result<(), String> {
-        let lanes = self.lanes.of_mut(id.0.into());
+        let lanes = self.lanes.ids_of(id.0.into()).to_vec();
         if lanes.is_empty() {
             return Err("no connection info was created for it".into());
         }
-        for (index, lane) in lanes.iter_mut().enumerate() {
+        for (index, lane) in lanes.into_iter().enumerate() {
             if Instant::now() >= deadline {
                 return Err("the deadline passed".into());
             }
             let rails = self.rails.len();
-            let (rail, to) = (&self.rails[index % rails], &info.rails[index % rails]);
-            lane.pair
-                .connect(rail, to, to.queue_pairs[index / rails])
-                .map_err(|error| {
-                    format!(
-                        "{} to {}: {error}",
-                        rail.device.name,
-                        Ipv6Addr::from(to.gid)
-                    )
-                })?;
+            let (rail, to) = (&mut self.rails[index % rails], &info.rails[index % rails]);
+            let pair = &mut self.lanes.lane_mut(lane).pair;
+            let connected = pair.connect(id.0, rail, to, to.queue_pairs[index / rails]);
+            let sender = connected.map_err(|error| {
+                format!(
+                    "{} to {}: {error}",
+                    rail.device.name,
+                    Ipv6Addr::from(to.gid)
+                )
+            })?;
+            if let Some(sender) = sender
+                && let Some(other) = rail.senders.insert(sender, id.0)
+            {
+                return Err(format!(
+                    "its queue pair {} of {} is also that of peer {other}",
+                    sender.queue_pair,
+                    Ipv6Addr::from(to.gid)
+                ));
+            }
         }
         let peer = &mut self.peers[usize::from(id.0)];
         peer.scratch = info.rails.iter().map(|rail| rail.scratch).collect();
         Ok(())
     }
+}
+
+/// Returns the most writes that may be in flight to one peer.
+fn writes_per_peer(options: &Options, rails: usize) -> u32 {
+    options.writes * rails as u32 * u32::from(options.queue_pairs)
 }
 
 /// Returns 32 random bits. A randomly keyed hash is what the standard library offers for that.
@@ -200,7 +225,6 @@ fn random(number: u16) -> u32 {
 
 impl<K: QueuePairType> Transport for VerbsTransport<K> {
     fn limits(&self) -> Limits {
-        let lanes = self.rails.len() as u32 * u32::from(self.options.queue_pairs);
         Limits {
             write_bytes: self
                 .rails
@@ -208,11 +232,14 @@ impl<K: QueuePairType> Transport for VerbsTransport<K> {
                 .map(|rail| rail.write_bytes)
                 .min()
                 .unwrap_or(0),
-            writes: self.options.writes * lanes,
-            // Each lane keeps this many receives, because a peer may send all its writes through one lane.
-            receives: self.options.receives,
+            writes: writes_per_peer(&self.options, self.rails.len()),
+            receives: self.options.receives_per_peer(),
             rails: self.rails.len() as u32,
         }
+    }
+
+    fn rail_counters(&self) -> Arc<[RailCounters]> {
+        self.lanes.counters()
     }
 
     fn register(&mut self, memory: MemoryRange) -> Result<RegionId, FabricError> {
@@ -305,7 +332,7 @@ impl<K: QueuePairType> Transport for VerbsTransport<K> {
             }
             accepted += 1;
         }
-        self.flush();
+        self.flush()?;
         Ok(accepted)
     }
 
@@ -317,7 +344,7 @@ impl<K: QueuePairType> Transport for VerbsTransport<K> {
                     reason: format!("{}: {reason}", self.rails[rail].device.name),
                 })?;
         }
-        self.replace_receives(events);
+        self.replace_receives()?;
         if Instant::now() >= self.next_event_check {
             self.check_async_events(events)?;
         }

@@ -6,6 +6,7 @@
 _Static_assert(sizeof(struct efadv_device_attr) == 32 && sizeof(struct efadv_qp_init_attr) == 16, "sizes");
 _Static_assert(offsetof(struct efadv_device_attr, device_caps) == 24 && offsetof(struct efadv_qp_init_attr, flags) == 12, "offsets");
 _Static_assert(EFADV_DEVICE_ATTR_CAPS_RDMA_WRITE == 1 << 3 && EFADV_DEVICE_ATTR_CAPS_UNSOLICITED_WRITE_RECV == 1 << 4, "values");
+_Static_assert(sizeof(struct efadv_ah_attr) == 16 && offsetof(struct efadv_ah_attr, ahn) == 8, "address handles");
 _Static_assert(EFADV_QP_FLAGS_UNSOLICITED_WRITE_RECV == 1 && EFADV_QP_DRIVER_TYPE_SRD == 0, "values");
 
 static int maps[FILES]; // The file that mmap finds at offset index * PAGE, or 0.
@@ -43,7 +44,7 @@ static void give_back(struct pages *pages) {
 
 static int query_device(int device, struct ib_uverbs_query_device_resp *base) {
     *base = (struct ib_uverbs_query_device_resp){
-        .max_mr_size = 1ull << 40, .page_size_cap = 0xfffff000, .max_qp = OBJECTS, .max_qp_wr = 4096, .max_sge = 1, .max_sge_rd = 1,
+        .max_mr_size = 1ull << 40, .page_size_cap = 0xfffff000, .max_qp = QUEUE_PAIRS, .max_qp_wr = 4096, .max_sge = 1, .max_sge_rd = 1,
         .max_cq = OBJECTS, .max_cqe = 1 << 15, .max_mr = OBJECTS, .max_pd = OBJECTS, .max_ah = OBJECTS, .phys_port_cnt = 1, .max_pkeys = 1,
     };
     return 0;
@@ -76,11 +77,18 @@ static int create_cq(const struct ib_uverbs_create_cq *ask, const struct efa_ibv
 
 static int create_qp(int device, const struct ib_uverbs_create_qp *ask, const struct efa_ibv_create_qp *own,
                      struct ib_uverbs_create_qp_resp *answer, struct efa_ibv_create_qp_resp *own_answer) {
-    int index = free_slot(qps, sizeof *qps);
+    int index = free_slot(qps, sizeof *qps), used[QUEUE_PAIRS + 1] = { 0 }, number = 1;
+    for (int other = 1; other < OBJECTS; other++)
+        if (qps[other].used && qps[other].device == device)
+            used[qps[other].number] = 1;
+    while (number <= QUEUE_PAIRS && used[number])
+        number++;
+    if (number > QUEUE_PAIRS)
+        return ENOSPC;
     if (!index || ask->qp_type != IBV_QPT_DRIVER)
         return EINVAL;
     struct queue_pair *pair = &qps[index];
-    *pair = (struct queue_pair){ .used = 1, .device = device, .unsolicited = own->flags & EFA_CREATE_QP_WITH_UNSOLICITED_WRITE_RECV,
+    *pair = (struct queue_pair){ .used = 1, .device = device, .number = number, .unsolicited = own->flags & EFA_CREATE_QP_WITH_UNSOLICITED_WRITE_RECV,
         .send_cq = ask->send_cq_handle, .receive_cq = ask->recv_cq_handle, .writes = own->sq_ring_size / sizeof(struct efa_io_tx_wqe),
         .receives = own->rq_ring_size / sizeof(struct efa_io_rx_desc) };
     own_answer->llq_desc_mmap_key = share(&pair->send_ring, own->sq_ring_size);
@@ -88,7 +96,7 @@ static int create_qp(int device, const struct ib_uverbs_create_qp *ask, const st
     own_answer->rq_mmap_size = (own->rq_ring_size + PAGE - 1) / PAGE * PAGE;
     own_answer->sq_db_mmap_key = own_answer->rq_db_mmap_key = share(&pair->doorbells, PAGE);
     own_answer->rq_db_offset = RECEIVE_DOORBELL, own_answer->recv_sub_cq_idx = 1;
-    *answer = (struct ib_uverbs_create_qp_resp){ .qp_handle = index, .qpn = index, .max_send_wr = ask->max_send_wr,
+    *answer = (struct ib_uverbs_create_qp_resp){ .qp_handle = index, .qpn = number, .max_send_wr = ask->max_send_wr,
         .max_recv_wr = ask->max_recv_wr, .max_send_sge = ask->max_send_sge, .max_recv_sge = ask->max_recv_sge };
     return 0;
 }
@@ -121,11 +129,15 @@ static int register_memory(const struct ib_uverbs_reg_mr *ask, struct ib_uverbs_
     return 0;
 }
 
-static int create_ah(const struct ib_uverbs_create_ah *ask, struct ib_uverbs_create_ah_resp *answer, struct efa_ibv_create_ah_resp *own_answer) {
-    int index = free_slot(ahs, sizeof *ahs);
+static int create_ah(int device, const struct ib_uverbs_create_ah *ask, struct ib_uverbs_create_ah_resp *answer,
+                     struct efa_ibv_create_ah_resp *own_answer) {
+    int index = address_of(device, ask->attr.grh.dgid);
+    if (index == NO_ADDRESS)
+        index = free_slot(ahs, sizeof *ahs);
     if (!index)
         return ENOMEM;
-    ahs[index].used = 1;
+    ahs[index].used++;
+    ahs[index].device = device;
     memcpy(ahs[index].gid, ask->attr.grh.dgid, 16);
     answer->ah_handle = own_answer->efa_address_handle = index;
     return 0;
@@ -165,7 +177,7 @@ int command(int device, const struct ib_uverbs_cmd_hdr *header) {
         ((struct efa_ibv_alloc_pd_resp *)OWN_ANSWER(ib_uverbs_alloc_pd_resp))->pdn = domains;
         return 0;
     case IB_USER_VERBS_CMD_REG_MR: return register_memory((const void *)ask, (void *)answer);
-    case IB_USER_VERBS_CMD_CREATE_AH: return create_ah((const void *)ask, (void *)answer, OWN_ANSWER(ib_uverbs_create_ah_resp));
+    case IB_USER_VERBS_CMD_CREATE_AH: return create_ah(device, (const void *)ask, (void *)answer, OWN_ANSWER(ib_uverbs_create_ah_resp));
     case IB_USER_VERBS_CMD_CREATE_CQ:
         return create_cq((const void *)ask, OWN_ASK(ib_uverbs_create_cq), (void *)answer, OWN_ANSWER(ib_uverbs_create_cq_resp));
     case IB_USER_VERBS_CMD_CREATE_QP:
@@ -173,7 +185,7 @@ int command(int device, const struct ib_uverbs_cmd_hdr *header) {
     case IB_USER_VERBS_CMD_MODIFY_QP: return modify_qp((const void *)ask);
     case IB_USER_VERBS_CMD_DEALLOC_PD: return 0;
     case IB_USER_VERBS_CMD_DEREG_MR: mrs[ASK(ib_uverbs_dereg_mr)->mr_handle].used = 0; return 0;
-    case IB_USER_VERBS_CMD_DESTROY_AH: ahs[ASK(ib_uverbs_destroy_ah)->ah_handle].used = 0; return 0;
+    case IB_USER_VERBS_CMD_DESTROY_AH: ahs[ASK(ib_uverbs_destroy_ah)->ah_handle].used--; return 0;
     case IB_USER_VERBS_CMD_DESTROY_QP:
         destroy_qp(ASK(ib_uverbs_destroy_qp)->qp_handle);
         ANSWER(ib_uverbs_destroy_qp_resp)->events_reported = 0;

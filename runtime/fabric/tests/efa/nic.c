@@ -36,6 +36,13 @@ void gid_of(int device, uint8_t *gid) {
     gid[0] = 0xfe, gid[1] = 0x80, gid[8] = 2, gid[15] = device + 1;
 }
 
+int address_of(int device, const uint8_t *gid) {
+    for (int index = 1; index < OBJECTS; index++)
+        if (ahs[index].used && ahs[index].device == device && !memcmp(ahs[index].gid, gid, 16))
+            return index;
+    return NO_ADDRESS;
+}
+
 static void complete(int cq, int sub, struct efa_io_rx_cdesc_ex entry) {
     struct completion_queue *queue = &cqs[cq];
     uint32_t count = queue->produced[sub]++;
@@ -56,12 +63,13 @@ static void *translate(uint32_t key, uint64_t address, uint64_t bytes, uint32_t 
 }
 
 static struct queue_pair *destination(struct efa_io_tx_meta_desc *meta) {
-    struct queue_pair *pair = meta->dest_qp_num < OBJECTS ? &qps[meta->dest_qp_num] : NULL;
-    uint8_t gid[16];
-    if (!pair || !pair->used || pair->state < IBV_QPS_RTR || pair->state == IBV_QPS_ERR || pair->key != meta->qkey)
-        return NULL;
-    gid_of(pair->device, gid);
-    return memcmp(gid, ahs[meta->ah].gid, 16) ? NULL : pair;
+    for (struct queue_pair *pair = qps + 1; pair < qps + OBJECTS; pair++) {
+        uint8_t gid[16];
+        gid_of(pair->device, gid);
+        if (pair->used && pair->number == meta->dest_qp_num && !memcmp(gid, ahs[meta->ah].gid, 16))
+            return pair->state < IBV_QPS_RTR || pair->state == IBV_QPS_ERR || pair->key != meta->qkey ? NULL : pair;
+    }
+    return NULL;
 }
 
 static uint64_t address_in(uint32_t low, uint32_t high) { return low | (uint64_t)high << 32; }
@@ -88,9 +96,11 @@ static int arrive(struct queue_pair *to, struct request *request) {
             return 0;
         entry.base.common.req_id = ((struct efa_io_rx_desc *)to->receive_ring.at)[to->received++ % to->receives].req_id;
     }
-    entry.base.common.qp_num = to - qps;
+    uint8_t sender[16];
+    gid_of(qps[request->from].device, sender);
+    entry.base.common.qp_num = to->number;
     entry.base.length = bytes, entry.u.rdma_write.length_hi = bytes >> 16;
-    entry.base.ah = 0xffff, entry.base.src_qp_num = request->from, entry.base.imm = meta->immediate_data;
+    entry.base.ah = address_of(to->device, sender), entry.base.src_qp_num = qps[request->from].number, entry.base.imm = meta->immediate_data;
     complete(to->receive_cq, 1, entry);
     return 1;
 }
@@ -126,7 +136,7 @@ static int carry_out(struct request *request, uint64_t time) {
         }
     }
     struct efa_io_rx_cdesc_ex entry = { 0 };
-    entry.base.common.req_id = meta->req_id, entry.base.common.status = status, entry.base.common.qp_num = request->from;
+    entry.base.common.req_id = meta->req_id, entry.base.common.status = status, entry.base.common.qp_num = from->number;
     entry.base.common.flags = IN_FIELD(EFA_IO_SEND_QUEUE, EFA_IO_CDESC_COMMON_Q_TYPE_MASK) |
                               IN_FIELD(EFA_IO_RDMA_WRITE, EFA_IO_CDESC_COMMON_OP_TYPE_MASK);
     complete(from->send_cq, 0, entry);

@@ -47,6 +47,7 @@ pub struct Node {
     pub sent: Vec<u64>,
     pub arrived: Vec<(PeerId, u32)>,
     pub lost: Vec<(PeerId, String)>,
+    pub dropped: Vec<String>,
 }
 
 impl Node {
@@ -57,6 +58,7 @@ impl Node {
             sent: Vec::new(),
             arrived: Vec::new(),
             lost: Vec::new(),
+            dropped: Vec::new(),
         }
     }
 
@@ -70,6 +72,7 @@ impl Node {
                 Event::Sent { id } => self.sent.push(id),
                 Event::Arrived { peer, immediate } => self.arrived.push((peer, immediate)),
                 Event::Lost { peer, reason } => self.lost.push((peer, reason)),
+                Event::Dropped { reason } => self.dropped.push(reason),
             }
         }
         self.arrived[before..].to_vec()
@@ -106,7 +109,7 @@ pub fn meet(transports: Vec<Box<dyn Transport>>) -> Vec<Node> {
 }
 
 /// Makes the memory of all nodes their region 0.
-fn share(nodes: &mut [Node]) {
+pub fn share(nodes: &mut [Node]) {
     let memory: Vec<_> = nodes.iter().map(|node| node.memory.memory()).collect();
     let transports = nodes.iter_mut().map(|node| &mut node.transport);
     assert_eq!(share_region(transports, memory.into_iter()), RegionId(0));

@@ -1,5 +1,8 @@
 //! Measures the costs of a proxy on emulated NICs: `cargo bench --bench fabric`. Needs no GPU.
 
+mod endpoint;
+
+use endpoint::report_endpoint;
 use mkernel_fabric::emulated::{Clock, EmulatedTransport, Faults, HostCopyEngine, NicModel, Wire};
 use mkernel_fabric::testing::{
     Buffer, EmulatedSubject, Traffic, TrafficRun, peer_connect_infos, peer_id, pipes,
@@ -7,8 +10,8 @@ use mkernel_fabric::testing::{
 };
 use mkernel_fabric::{
     CommandProducer, Endpoint, EndpointBuilder, EndpointConfig, Event, FabricError, HostArrivals,
-    HostRing, Limits, MemoryRange, PeerConnectInfo, PeerId, Proxy, ProxyOptions, RegionId,
-    Transport, Write,
+    HostRing, Limits, MemoryRange, PeerConnectInfo, PeerId, Proxy, ProxyOptions, RailCounters,
+    RegionId, Transport, Write,
 };
 use mkernel_spec::fabric::{COMMAND_PUT, COMMAND_PUT_TO_PEERS, Command};
 use rustix::time::{ClockId, clock_gettime};
@@ -29,6 +32,9 @@ struct Stamped {
 impl Transport for Stamped {
     fn limits(&self) -> Limits {
         self.nic.limits()
+    }
+    fn rail_counters(&self) -> Arc<[RailCounters]> {
+        self.nic.rail_counters()
     }
     fn register(&mut self, memory: MemoryRange) -> Result<RegionId, FabricError> {
         self.nic.register(memory)
@@ -376,6 +382,9 @@ fn main() {
     }
     report_round_trip(5000);
     report_step(1_000_000);
+    for peers in [1, 8, 63] {
+        report_endpoint(peers);
+    }
     report_peers(8, 2000);
     report_peers(63, 300);
     report_commands(2_000_000);
