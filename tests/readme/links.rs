@@ -35,6 +35,22 @@ fn all_links_lead_somewhere() {
     assert!(broken.is_empty(), "broken links:\n{}", broken.join("\n"));
 }
 
+/// The documentation of the crate names chapters by their paths.
+#[test]
+fn the_chapters_in_the_front_page_exist() {
+    let page = Document::read("runtime/src/lib.rs")
+        .expect("the front page")
+        .text;
+    let paths: Vec<_> = page
+        .split('`')
+        .filter(|word| word.starts_with("docs/"))
+        .collect();
+    assert!(!paths.is_empty(), "the front page names no chapter");
+    for path in paths {
+        assert!(root().join(path).exists(), "runtime/src/lib.rs: {path}");
+    }
+}
+
 /// Returns the targets of the links in a text, outside of blocks of code.
 fn links(text: &str) -> Vec<&str> {
     let prose = text.split("```").step_by(2);
