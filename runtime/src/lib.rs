@@ -1,60 +1,76 @@
-//! Fused communication and compute kernels for several GPUs: one launch transfers data over NVLink and
-//! multiplies matrices, tile by tile. Kernels are generated for your shapes, compiled by NVRTC at first use, and cached.
+//! Fused communication and compute kernels for several GPUs.
+//!
+//! One kernel launch moves data over NVLink and multiplies matrices, tile by tile. You declare an operator by one
+//! attribute, and this crate plans, compiles and runs a CUDA kernel for your sizes. It takes the place of a collective of
+//! NCCL and a GEMM, attention or a grouped GEMM beside it.
+//!
+//! # A first kernel
+//!
+//! A linear layer under tensor parallelism, on one rank of several. All ranks do this at the same time:
 //!
 //! ```no_run
 //! use mkernel::cudarc::driver::CudaSlice;
 //! use mkernel::half::bf16;
-//! use mkernel::{BLayout, Communicator, Dim, Error, GemmConfig, GemmOp, GemmShape, KernelConfig};
+//! use mkernel::{Communicator, Error, fused_kernel};
 //!
-//! /// C = AllGather(A) · Bᵀ for one rank; the other ranks do the same at the same time.
-//! fn forward(comm: &Communicator, a: &CudaSlice<bf16>, b: &CudaSlice<bf16>, c: &mut CudaSlice<bf16>) -> Result<(), Error> {
-//!     let up = GemmConfig {
-//!         n: Dim::Static(1024),
-//!         k: Dim::Static(8192),
-//!         b_layout: BLayout::Nk,
-//!         ..GemmConfig::new(GemmOp::AgGemm)
-//!     };
-//!     let config = KernelConfig::new(comm.world(), up);
-//!     // Plans, compiles or loads, and allocates, once per shape. All ranks must call this.
-//!     let up_projection = comm.prepare(&config, GemmShape { m: 4096, n: 1024, k: 8192 })?;
-//!     let stream = comm.context().default_stream();
-//!     up_projection.launch(&stream, a, b, c)?;
-//!     comm.synchronize(&stream)
+//! /// Gathers the tokens of all ranks while it multiplies them: 8192 features in, 1024 out on each GPU.
+//! #[fused_kernel(op = ag_gemm, m = dynamic, n = 1024, k = 8192, b_layout = nk)]
+//! struct UpProjection;
+//!
+//! fn forward(ranks: &Communicator, x: &CudaSlice<bf16>, w: &CudaSlice<bf16>, y: &mut CudaSlice<bf16>) -> Result<(), Error> {
+//!     // Once per size, on all ranks: plans, compiles or loads from the cache, and allocates.
+//!     let up = UpProjection::prepare(ranks, 4096)?;
+//!     let stream = ranks.context().default_stream();
+//!     // Enqueues one kernel and returns at once.
+//!     up.launch(&stream, UpProjectionOperands { a: x, b: w, c: y })?;
+//!     // Waits for it, and returns what went wrong.
+//!     ranks.synchronize(&stream)
 //! }
 //!
-//! fn main() -> Result<(), Error> {
-//!     // Either one process per GPU, as torchrun starts them,
-//!     let comm = Communicator::from_env()?;
-//!     // or one process with a thread per GPU.
-//!     for comm in Communicator::local(&[0, 1])? {
-//!         std::thread::spawn(move || println!("{comm:?}"));
-//!     }
-//!     # drop(comm);
-//!     Ok(())
-//! }
+//! // One process per GPU, as torchrun, srun or mpirun starts them:
+//! let ranks = Communicator::from_env()?;
+//! // Or one process with a thread per GPU:
+//! let ranks = Communicator::local(&[0, 1, 2, 3])?;
+//! # Ok::<(), Error>(())
 //! ```
 //!
-//! With `#[fused_kernel(...)]` on a unit struct (feature `macros`, on by default), the configuration is checked at compile
-//! time, and each mistake is reported at its own token. The call is then `UpProjection::prepare(&comm, 4096)`.
+//! - [`Communicator`] is one rank of a job: its GPU, and its connections to the other ranks.
+//! - [`fused_kernel`] makes a struct the handle of a kernel, and declares a struct of its operands. Mistakes are compile
+//!   errors.
+//! - [`Communicator::prepare`] does the same for a [`KernelConfig`] that is made at run time, and returns an [`Operator`].
+//! - [`Op`] lists the operators: GEMMs, attention, experts, and collectives.
+//!
+//! The book is in the repository: `docs/book/src/guide.md` is the guide, `docs/book/src/operators.md` begins the chapters of
+//! the operators, and `docs/book/src/SUMMARY.md` lists all chapters. Whole programs are in `examples`.
 //!
 //! # Requirements
-//! This crate needs NVIDIA H100 or H200 GPUs and driver 580 or newer. The GPUs of a host must be able to access each other.
-//! If a kernel is neither in the cache nor in an ahead-of-time bundle, libnvrtc 13.0 is needed too. Nothing is needed at
-//! build time.
+//!
+//! - NVIDIA H100 or H200 GPUs, and driver 580 or newer. The GPUs of a host must be able to access each other.
+//! - Linux.
+//! - libnvrtc 13.0, if a kernel is neither in the cache nor in an ahead-of-time bundle. `mkernel-gen fetch-nvrtc` installs
+//!   it.
+//!
+//! Nothing is needed at build time. `docs/book/src/getting-started.md` lists the features of this crate.
 //!
 //! # Without a GPU
+//!
 //! [`Communicator::simulated`] creates ranks on simulated GPUs. The same kernels are compiled by the host's C++ compiler
 //! and run on the CPU. The scheduler is seeded, so that a run can be repeated, and finds races and deadlocks. With
 //! `MKERNEL_DEVICE=sim`, [`Communicator::local`] uses simulated GPUs too. With `auto`, it does so if there is no GPU, and
-//! logs a warning. This needs feature `simulator`, which is on by default.
+//! logs a warning. This needs the feature `simulator`. See `docs/book/src/simulator.md`.
 //!
 //! # Several hosts
-//! [`Communicator::from_env`] connects ranks of several hosts. Kernels for them declare the number of `nodes`. Between the
-//! nodes, the transport is InfiniBand or RoCE (feature `verbs`) or Amazon's EFA (feature `efa`); both features are off by
-//! default. See [`Communicator::set_transport`]. The ranks of one host can also be divided into nodes, with emulated NICs
-//! between them. [`Communicator::fabric_test`] tests the network between nodes alone.
+//!
+//! [`Communicator::from_env`] connects ranks of several hosts. A kernel takes each host as a node, unless its attribute
+//! fixes `nodes`. Between the nodes, the transport is InfiniBand or RoCE (feature `verbs`) or Amazon's EFA (feature `efa`).
+//! See [`Communicator::set_transport`]. The ranks of one host can also be divided into nodes, with emulated NICs between
+//! them. [`Communicator::fabric_test`] tests the network between nodes alone. See `docs/book/src/nodes.md`, and
+//! `docs/book/src/deployment.md` for Slurm, torchrun, Kubernetes and security.
 //!
 //! # When something goes wrong
+//!
+//! `docs/book/src/errors.md` says what each kind of errors means, and what to do about it.
+//!
 //! Every wait has a deadline, 30 s by default. It is set by `MKERNEL_TIMEOUT_MS` or [`Communicator::set_timeout`]. Waits of
 //! hosts for each other can have another one, set by `MKERNEL_HOST_TIMEOUT_MS` or [`Communicator::set_host_timeout`].
 //!
@@ -63,14 +79,11 @@
 //! [`Error::Timeout`] with the details of the wait. After such an error the communicator cannot be used any more, but the
 //! process and its CUDA context can. Drop the communicator with its operators, and create a new one.
 //!
-//! # Environment
-//! This crate reads `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `MASTER_ADDR` and `MASTER_PORT`, or the variables that other
-//! launchers set instead, and also `MKERNEL_PORT`, `MKERNEL_SECRET`, `MKERNEL_HOST_ID`, `MKERNEL_TIMEOUT_MS`,
-//! `MKERNEL_HOST_TIMEOUT_MS`, `MKERNEL_NICS`, `MKERNEL_PROXY_CORES`, `SYSFS_PATH`, `MKERNEL_DEVICE`, `MKERNEL_SIM_SEED`,
-//! `MKERNEL_SIM_SMS` and `MKERNEL_SIM_SKEW`. The store and the compiler read the same variables as `mkernel-gen`, such as
-//! `MKERNEL_CACHE_DIR`, `MKERNEL_BUNDLE` and `MKERNEL_NVRTC`.
+//! # Environment and security
 //!
-//! # Security
+//! `docs/book/src/environment.md` lists the environment variables. Programs need none of them, except those that a launcher
+//! sets.
+//!
 //! Processes connect over TCP to rank 0. They pass each other memory handles over unix sockets with random names, after
 //! both ends have checked the user and the job. All data of a peer is checked before it is used. Rank 0 listens on
 //! `MASTER_ADDR`, and only until all ranks are connected. With `MKERNEL_SECRET`, both ends of each connection prove by

@@ -1,7 +1,7 @@
 //! Mutations of kernels of one node. A test plants one mistake at a time, and the simulator or the comparison of the
 //! results must find it with some seed. Kernels without a mutation must be right with every seed.
 //!
-//! runtime/simulator/README.md lists the mistakes that the simulator cannot find.
+//! docs/book/src/simulator.md lists the mistakes that the simulator cannot find.
 
 mod ag_gemm;
 mod attention;

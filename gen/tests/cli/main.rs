@@ -1,5 +1,6 @@
 //! The real `mkernel-gen`, as a person or a script meets it.
 
+mod book;
 mod build;
 mod fabric_test;
 mod kernels;

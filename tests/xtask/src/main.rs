@@ -5,6 +5,7 @@ mod machine_code;
 mod soak;
 
 use clap::{Parser, Subcommand};
+use mkernel_testing::documents::{self, Document};
 use std::error::Error;
 use std::process::ExitCode;
 
@@ -25,7 +26,7 @@ enum Command {
     MachineCode(machine_code::Flags),
     /// Writes the device headers whose content host code declares
     Headers,
-    /// Writes the tables of options in README.md
+    /// Writes the tables of options in the book
     Readme,
 }
 
@@ -57,11 +58,11 @@ fn write_headers() -> Result<bool, Box<dyn Error>> {
     Ok(true)
 }
 
-/// Replaces the tables of options in README.md.
+/// Replaces the tables of options in the documents for users.
 fn write_tables() -> Result<bool, Box<dyn Error>> {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md");
-    let readme = std::fs::read_to_string(path).map_err(|e| format!("{path}: {e}"))?;
-    std::fs::write(path, mkernel_testing::readme::with_tables(&readme)?)
-        .map_err(|e| format!("{path}: {e}"))?;
+    let old = documents::for_users()?;
+    let new = documents::with_tables(old.clone())?;
+    let mut changed = new.iter().filter(|document| !old.contains(document));
+    changed.try_for_each(Document::write)?;
     Ok(true)
 }

@@ -1,4 +1,4 @@
-//! The options in Markdown, for README.md and the documentation of `#[fused_kernel]`.
+//! The options in Markdown, for the book and the documentation of `#[fused_kernel]`.
 
 use super::op::Op;
 use super::option::OptionSpec;

@@ -71,7 +71,7 @@ pub trait Options {
 /// - `groups { … }`: structs of options that stand in a table of their own in TOML, or beside the others.
 ///
 /// `name as NAME` declares an option and `Field::NAME`; `name as =NAME` is an option that another struct declares. Its documentation is what
-/// help and README.md say of it. `: Default` after a struct's name: it is written as such where nothing of it is given.
+/// help and the book say of it. `: Default` after a struct's name: it is written as such where nothing of it is given.
 macro_rules! options {
     (@new $Struct:ident [] $($rest:tt)*) => {};
     (@new $Struct:ident [$Op:ident] [$($size:ident)+] [$($name:ident)*] [$($group:ident)*]) => {

@@ -1,0 +1,103 @@
+//! Links between documents lead to files of the repository and to their headings.
+
+use crate::documents;
+use mkernel_testing::documents::{Document, in_folder, root};
+use std::path::{Component, Path, PathBuf};
+
+/// Returns all documents of the repository whose links are checked.
+fn all_documents() -> Vec<Document> {
+    let others = [
+        "ARCHITECTURE.md",
+        "CONTRIBUTING.md",
+        "GLOSSARY.md",
+        "benches/README.md",
+        "runtime/simulator/README.md",
+    ];
+    let mut all = documents();
+    all.extend(others.map(|path| Document::read(path).expect(path)));
+    for folder in ["docs", "docs/decisions"] {
+        all.extend(in_folder(folder).expect(folder));
+    }
+    all
+}
+
+#[test]
+fn all_links_lead_somewhere() {
+    let all = all_documents();
+    let mut broken = Vec::new();
+    for document in &all {
+        for link in links(&document.text) {
+            if !link.contains("://") && !leads_somewhere(&all, document, link) {
+                broken.push(format!("{}: {link}", document.path.display()));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "broken links:\n{}", broken.join("\n"));
+}
+
+/// The documentation of the crate names chapters by their paths.
+#[test]
+fn the_chapters_in_the_front_page_exist() {
+    let page = Document::read("runtime/src/lib.rs")
+        .expect("the front page")
+        .text;
+    let paths: Vec<_> = page
+        .split('`')
+        .filter(|word| word.starts_with("docs/"))
+        .collect();
+    assert!(!paths.is_empty(), "the front page names no chapter");
+    for path in paths {
+        assert!(root().join(path).exists(), "runtime/src/lib.rs: {path}");
+    }
+}
+
+/// Returns the targets of the links in a text, outside of blocks of code.
+fn links(text: &str) -> Vec<&str> {
+    let prose = text.split("```").step_by(2);
+    let starts = prose.flat_map(|part| part.split("](").skip(1));
+    starts
+        .filter_map(|rest| Some(rest.split_once(')')?.0))
+        .collect()
+}
+
+fn leads_somewhere(all: &[Document], from: &Document, link: &str) -> bool {
+    let (file, heading) = link.split_once('#').unwrap_or((link, ""));
+    let path = match file {
+        "" => from.path.clone(),
+        file => resolved(&from.path.with_file_name("").join(file)),
+    };
+    if !root().join(&path).exists() {
+        return false;
+    }
+    let target = all.iter().find(|document| document.path == path);
+    heading.is_empty() || target.is_some_and(|target| anchors(&target.text).any(|a| a == heading))
+}
+
+/// Returns a path without `..`.
+fn resolved(path: &Path) -> PathBuf {
+    let mut resolved = PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::ParentDir => {
+                resolved.pop();
+            }
+            other => resolved.push(other),
+        }
+    }
+    resolved
+}
+
+/// Returns the anchors of the headings in a text, as GitHub and mdBook make them.
+fn anchors(text: &str) -> impl Iterator<Item = String> {
+    let prose = text.split("```").step_by(2);
+    let headings = prose
+        .flat_map(str::lines)
+        .filter(|line| line.starts_with('#'));
+    headings.map(|heading| {
+        let heading = heading.trim_start_matches('#').trim().to_lowercase();
+        let kept = heading
+            .chars()
+            .filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+        kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+    })
+}
