@@ -69,7 +69,7 @@
 //!
 //! # When something goes wrong
 //!
-//! `docs/book/src/errors.md` says what each kind of errors means, and what to do about it.
+//! [`Error::kind`] says what an error is about, and `docs/book/src/errors.md` what to do about each kind.
 //!
 //! Every wait has a deadline, 30 s by default. It is set by `MKERNEL_TIMEOUT_MS` or [`Communicator::set_timeout`]. Waits of
 //! hosts for each other can have another one, set by `MKERNEL_HOST_TIMEOUT_MS` or [`Communicator::set_host_timeout`].

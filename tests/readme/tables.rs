@@ -92,10 +92,14 @@ fn all_features_are_listed() {
     assert_eq!(listed.collect::<BTreeSet<_>>(), expected);
 }
 
-/// The chapter about errors explains each variant of `Error`.
+/// The chapter about errors has a section for each kind, and mentions each variant of `Error`.
 #[test]
 fn all_errors_are_explained() {
     let text = chapter("errors.md").text;
+    for kind in mkernel::ErrorKind::ALL {
+        let heading = format!("\n## {kind:?}\n");
+        assert!(text.contains(&heading), "errors.md lacks {heading:?}");
+    }
     let file = syn::parse_file(&source("runtime/src/error.rs")).expect("Rust");
     let variants = file.items.iter().find_map(|item| match item {
         syn::Item::Enum(error) if error.ident == "Error" => Some(&error.variants),
