@@ -46,7 +46,7 @@
 //! [`Communicator::simulated`] creates ranks on simulated GPUs. The same kernels are compiled by the host's C++ compiler
 //! and run on the CPU. The scheduler is seeded, so that a run can be repeated, and finds races and deadlocks. With
 //! `MKERNEL_DEVICE=sim`, [`Communicator::local`] uses simulated GPUs too. With `auto`, it does so if there is no GPU, and
-//! logs a warning. This needs feature `simulator`, which is on by default.
+//! logs a warning. This needs feature `simulator`.
 //!
 //! # Several hosts
 //! [`Communicator::from_env`] connects ranks of several hosts. Kernels for them declare the number of `nodes`. Between the
@@ -62,6 +62,16 @@
 //! does not launch a kernel, the kernels of the others abort their waits, and [`Communicator::synchronize`] returns
 //! [`Error::Timeout`] with the details of the wait. After such an error the communicator cannot be used any more, but the
 //! process and its CUDA context can. Drop the communicator with its operators, and create a new one.
+//!
+//! # Features
+//! - `macros` (default): `#[fused_kernel]`.
+//! - `jit` (default): makes kernels when they are prepared. Without it, they come from a bundle or the cache.
+//! - `cuda-13000` (default): cudarc's bindings of CUDA 13.0. Leave it out if another crate of the program chooses bindings
+//!   of CUDA 12.8 or newer by a feature of cudarc, since cudarc can have only those of one version.
+//! - `simulator`: simulated GPUs. It includes `jit`. Simulated GPUs are not available in a program in which cudarc's
+//!   feature `dynamic-linking` is on, as with candle.
+//! - `verbs`: InfiniBand and RoCE. Building it requires cmake, libclang and libibverbs-dev.
+//! - `efa`: Amazon's EFA. It includes `verbs`.
 //!
 //! # Environment
 //! This crate reads `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `MASTER_ADDR` and `MASTER_PORT`, or the variables that other
