@@ -129,6 +129,7 @@ pub use fabric::transport::{NicOptions, Transport};
 pub use fused::FusedKernel;
 pub use launch::call::{Addends, Call, Element, Readable, Writable};
 pub use launch::operands::RawOperand;
+pub use launch::raw_slice::RawSlice;
 pub use operator::Operator;
 pub use simulation::Simulation;
 pub use stats::{HeapStats, Stats};
