@@ -11,7 +11,7 @@ use crate::fabric::transport::Transport;
 use crate::fused::FusedKernel;
 use crate::heap::Heap;
 use crate::operator::Operator;
-use crate::prepare;
+use crate::prepare::{self, Code};
 use crate::shared::{Gpu, Shared};
 use crate::simulation::SimulatedJob;
 use crate::stats::Stats;
@@ -169,7 +169,13 @@ impl Communicator {
         config: &KernelConfig,
         shape: impl Into<Shape>,
     ) -> Result<Operator, Error> {
-        prepare::prepare(&self.shared, &mut self.heap(), config, shape.into(), |_| ())
+        prepare::prepare(
+            &self.shared,
+            &mut self.heap(),
+            config,
+            shape.into(),
+            |template| Ok(Code::Template(template)),
+        )
     }
 
     /// Does the same as [`prepare`](Self::prepare) with a kernel whose CUDA text is changed by `edit`. This is for work
@@ -190,6 +196,7 @@ impl Communicator {
     /// # Safety
     /// The text is executed as it is, on simulated GPUs as code of this process. It must access only what the kernel's
     /// arguments give it and what the unchanged text would access, and it must end.
+    #[cfg(feature = "jit")]
     pub unsafe fn prepare_edited(
         &self,
         config: &KernelConfig,
@@ -201,9 +208,11 @@ impl Communicator {
             &mut self.heap(),
             config,
             shape.into(),
-            |source| {
+            |template| {
+                let mut source = template.render()?;
                 source.text = source.with_headers();
                 edit(&mut source.text);
+                Ok(Code::Text(source))
             },
         )
     }

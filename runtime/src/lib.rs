@@ -79,6 +79,16 @@
 //! [`Error::Timeout`] with the details of the wait. After such an error the communicator cannot be used any more, but the
 //! process and its CUDA context can. Drop the communicator with its operators, and create a new one.
 //!
+//! # Features
+//! - `macros` (default): `#[fused_kernel]`.
+//! - `jit` (default): makes kernels when they are prepared. Without it, they come from a bundle or the cache.
+//! - `cuda-13000` (default): cudarc's bindings of CUDA 13.0. Leave it out if another crate of the program chooses bindings
+//!   of CUDA 12.8 or newer by a feature of cudarc, since cudarc can have only those of one version.
+//! - `simulator`: simulated GPUs. It includes `jit`. Simulated GPUs are not available in a program in which cudarc's
+//!   feature `dynamic-linking` is on, as with candle.
+//! - `verbs`: InfiniBand and RoCE. Building it requires cmake, libclang and libibverbs-dev.
+//! - `efa`: Amazon's EFA. It includes `verbs`.
+//!
 //! # Environment and security
 //!
 //! `docs/book/src/environment.md` lists the environment variables. Programs need none of them, except those that a launcher
@@ -134,6 +144,7 @@ pub use fabric::transport::{NicOptions, Transport};
 pub use fused::FusedKernel;
 pub use launch::call::{Addends, Call, Element, Readable, Writable};
 pub use launch::operands::RawOperand;
+pub use launch::raw_slice::RawSlice;
 pub use operator::Operator;
 pub use simulation::Simulation;
 pub use stats::{FabricStats, HeapStats, Stats};

@@ -14,18 +14,47 @@ use crate::operator::{Loaded, Operator};
 use crate::report::Page;
 use crate::shared::Shared;
 use crate::workspace::Workspace;
-use mkernel_compile::{Cubin, CudaSource, Store};
+#[cfg(feature = "jit")]
+use mkernel_compile::CudaSource;
+use mkernel_compile::{Cubin, GenError, KernelTemplate, Store};
 use mkernel_spec::{KernelConfig, KernelPlan, KernelSpec, Shape};
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
 
-/// Prepares an operator. All ranks must call this.
+/// What machine code is made of.
+pub(crate) enum Code {
+    Template(KernelTemplate),
+    /// A text that is no longer what its template makes.
+    #[cfg(feature = "jit")]
+    Text(CudaSource),
+}
+
+impl Code {
+    /// A digest of what distinguishes this code from that of other kernels.
+    fn digest(&self) -> [u8; 32] {
+        match self {
+            Self::Template(template) => template.digest(),
+            #[cfg(feature = "jit")]
+            Self::Text(source) => Sha256::digest(&source.text).into(),
+        }
+    }
+
+    fn machine_code(&self, store: &Store) -> Result<Cubin, GenError> {
+        match self {
+            Self::Template(template) => store.get_or_render(template),
+            #[cfg(feature = "jit")]
+            Self::Text(source) => store.get_or_build(source),
+        }
+    }
+}
+
+/// Prepares an operator. `code` is what to compile instead of the template that it gets. All ranks must call this.
 pub(crate) fn prepare(
     shared: &Arc<Shared>,
     heap: &mut Heap,
     config: &KernelConfig,
     shape: Shape,
-    edit: impl FnOnce(&mut CudaSource),
+    code: impl FnOnce(KernelTemplate) -> Result<Code, GenError>,
 ) -> Result<Operator, Error> {
     // Another thread may be capturing a stream of its own, which must not be affected.
     let _uncaptured = Uncaptured::new();
@@ -36,16 +65,19 @@ pub(crate) fn prepare(
         .ensure_usable()
         .and_then(|()| way_between_nodes(shared, config))
         .and_then(|way| Ok((way, plan(shared, config, shape)?)));
-    let planned = planned.map(|(way, (plan, mut source))| {
-        edit(&mut source);
-        let mut identity = identity(config, &plan, &source);
+    let planned = planned.and_then(|(way, plan)| {
+        let code = code(KernelTemplate::of(&plan)).map_err(|error| built(&plan, error))?;
+        Ok((way, plan, code))
+    });
+    let planned = planned.map(|(way, plan, code)| {
+        let mut identity = identity(config, &plan, &code);
         if let Some((_, transport)) = &way {
             identity.extend_from_slice(format!(", transport {}", transport.identity()).as_bytes());
         }
         let contribution = contribution(&identity, &heap.dropped());
-        ((way, plan, source), contribution)
+        ((way, plan, code), contribution)
     });
-    let ((way, plan, source), contributions) = ranks.agree("planning", planned, timeout)?;
+    let ((way, plan, code), contributions) = ranks.agree("planning", planned, timeout)?;
     let parts = contributions.iter().map(|bytes| split(bytes));
     let (identities, dropped): (Vec<&[u8]>, Vec<&[u8]>) = parts.unzip();
     ensure_equal(&identities, describe_kernel)?;
@@ -54,7 +86,7 @@ pub(crate) fn prepare(
     // The other ranks find the kernel in the store. Without a shared store, they compile it too.
     let store = Store::from_env();
     let first = (shared.rank == 0)
-        .then(|| build(&store, &plan, &source))
+        .then(|| build(&store, &plan, &code))
         .transpose();
     let first = first.map(|cubin| (cubin, Vec::new()));
     let (first, _) = ranks.agree("compiling on rank 0", first, BUILD_TIMEOUT)?;
@@ -67,7 +99,7 @@ pub(crate) fn prepare(
         None => None,
     };
     let block = heap.place(shared, &mut ranks, plan.workspace.bytes)?;
-    let loaded = first.map_or_else(|| build(&store, &plan, &source), Ok);
+    let loaded = first.map_or_else(|| build(&store, &plan, &code), Ok);
     let loaded = loaded.and_then(|cubin| {
         check_puts(&plan, fabric.as_ref().map(|(_, fabric)| &**fabric))?;
         block.zero(shared)?;
@@ -132,11 +164,16 @@ fn way_between_nodes(
     Ok(Some((node_map, transport)))
 }
 
-fn build(store: &Store, plan: &KernelPlan, source: &CudaSource) -> Result<Cubin, Error> {
-    store.get_or_build(source).map_err(|error| Error::Build {
+fn build(store: &Store, plan: &KernelPlan, code: &Code) -> Result<Cubin, Error> {
+    code.machine_code(store).map_err(|error| built(plan, error))
+}
+
+/// The error of rendering or compiling the kernel of `plan`.
+fn built(plan: &KernelPlan, error: GenError) -> Error {
+    Error::Build {
         id: plan.id.clone(),
         source: Arc::new(error),
-    })
+    }
 }
 
 fn load(shared: &Shared, plan: &KernelPlan, cubin: &Cubin) -> Result<Loaded, Error> {
@@ -148,11 +185,7 @@ fn load(shared: &Shared, plan: &KernelPlan, cubin: &Cubin) -> Result<Loaded, Err
     })
 }
 
-fn plan(
-    shared: &Shared,
-    config: &KernelConfig,
-    shape: Shape,
-) -> Result<(KernelPlan, CudaSource), Error> {
+fn plan(shared: &Shared, config: &KernelConfig, shape: Shape) -> Result<KernelPlan, Error> {
     if config.world != shared.world {
         return Err(Error::Cluster(ClusterError::WrongWorld {
             declared: config.world,
@@ -162,23 +195,18 @@ fn plan(
     let spec = KernelSpec::validate(config.clone())
         .and_then(|spec| spec.specialise(shape))
         .map_err(Error::Config)?;
-    let plan = KernelPlan::new(&spec, &shared.device).map_err(Error::Config)?;
-    let source = mkernel_compile::render(&plan).map_err(|error| Error::Build {
-        id: plan.id.clone(),
-        source: Arc::new(error),
-    })?;
-    Ok((plan, source))
+    KernelPlan::new(&spec, &shared.device).map_err(Error::Config)
 }
 
 /// Returns a digest of everything that must be equal on all ranks, followed by a readable description.
-fn identity(config: &KernelConfig, plan: &KernelPlan, source: &CudaSource) -> Vec<u8> {
+fn identity(config: &KernelConfig, plan: &KernelPlan, code: &Code) -> Vec<u8> {
     let mut hash = Sha256::new();
-    // The plan contains information that the text of the kernel does not, such as the copies that the host makes.
+    // The plan contains information that the code of the kernel does not, such as the copies that the host makes.
     for part in [serde_json::to_vec(config), serde_json::to_vec(plan)] {
         hash.update(part.unwrap_or_default());
         hash.update([0]);
     }
-    hash.update(&source.text);
+    hash.update(code.digest());
     let mut identity = hash.finalize().to_vec();
     identity.extend_from_slice(format!("{} on {}", plan.id, plan.device.name).as_bytes());
     identity

@@ -11,7 +11,7 @@ use mkernel::{
     Addends, CallError, Communicator, Dtype, Epilogue, Error, GemmConfig, KernelConfig,
     OperandFault, Operator, RawOperand, Simulation,
 };
-use rank::{Rank, SHAPE, config, on_ranks, with_ranks};
+use rank::{Rank, SHAPE, alone, config, on_ranks, with_ranks};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -35,16 +35,6 @@ fn faults(launched: Result<(), Error>) -> Vec<(Operand, OperandFault)> {
         Err(Error::Operands(faults)) => faults,
         other => panic!("{other:?}"),
     }
-}
-
-/// Returns the only rank of a job.
-fn alone() -> Rank {
-    let simulation = Simulation {
-        ranks: 1,
-        ..Simulation::default()
-    };
-    let ranks = Communicator::simulated(&simulation).expect("a simulated GPU");
-    Rank::new(ranks.into_iter().next().expect("a rank"), None)
 }
 
 #[test]

@@ -92,10 +92,10 @@ impl Bundle {
             .collect()
     }
 
-    /// Whether the bundle lists a kernel with the name and target of `source`.
-    pub(crate) fn lists(&self, source: &CudaSource) -> bool {
+    /// Whether the bundle lists a kernel with this name and target.
+    pub(crate) fn lists(&self, id: &str, target: Target) -> bool {
         let mut kernels = self.manifest.kernels.iter();
-        kernels.any(|kernel| kernel.id == source.id && kernel.target == source.target)
+        kernels.any(|kernel| kernel.id == id && kernel.target == target)
     }
 
     /// Reads the kernel of `key`, if the bundle lists it.

@@ -1,9 +1,16 @@
 //! [`Compiler`]: the compiler of a target. No other file chooses between compilers.
 
+#[cfg(feature = "jit")]
 use crate::cubin::Cubin;
+#[cfg(feature = "jit")]
 use crate::error::GenError;
-use crate::host_cxx::{self, HostCxx};
-use crate::nvrtc::{self, Nvrtc};
+#[cfg(feature = "jit")]
+use crate::host_cxx::HostCxx;
+use crate::host_cxx::{self, key_name};
+#[cfg(feature = "jit")]
+use crate::nvrtc::Nvrtc;
+use crate::nvrtc_options::{ARCH, OPTIONS, PINNED_VERSION};
+#[cfg(feature = "jit")]
 use crate::source::CudaSource;
 use mkernel_spec::Target;
 
@@ -21,21 +28,32 @@ impl Compiler {
     pub fn of(target: Target) -> Self {
         match target {
             Target::Sm90a => {
-                let (major, minor) = nvrtc::key_version();
+                let (major, minor) = key_version();
                 Self {
-                    name: format!("NVRTC {major}.{minor}, {}", nvrtc::ARCH),
-                    options: &nvrtc::OPTIONS,
+                    name: format!("NVRTC {major}.{minor}, {}", ARCH),
+                    options: &OPTIONS,
                 }
             }
             Target::Simulator => Self {
-                name: host_cxx::key_name(),
+                name: key_name(),
                 options: &host_cxx::OPTIONS,
             },
         }
     }
 }
 
+/// The NVRTC version for keys. It is the pinned one even if libnvrtc is missing, so that bundles and caches of other
+/// machines can be used.
+fn key_version() -> (u32, u32) {
+    #[cfg(feature = "jit")]
+    if crate::env::Env::get().nvrtc_any {
+        return Nvrtc::load().map_or(PINNED_VERSION, Nvrtc::version);
+    }
+    PINNED_VERSION
+}
+
 /// Compiles a kernel for its target.
+#[cfg(feature = "jit")]
 pub(crate) fn compile(source: &CudaSource) -> Result<Cubin, GenError> {
     match source.target {
         Target::Sm90a => Nvrtc::load()?.compile(source),

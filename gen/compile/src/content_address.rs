@@ -1,53 +1,41 @@
 //! [`Key::of`]: which texts and options a kernel's key is a hash of.
 
 use crate::compiler::Compiler;
-use crate::key::{Key, SCHEMA};
+use crate::key::{Key, SCHEMA, hash_parts};
 use crate::source::CudaSource;
 use crate::templates::headers;
-use sha2::{Digest, Sha256};
+use mkernel_spec::Target;
 
 impl Key {
     /// The key of `source` and of the compiler of its target. For GPUs the compiler is the pinned NVRTC, or with
     /// `MKERNEL_NVRTC_ANY=1` the NVRTC that is found. For simulated GPUs it is the host's C++ compiler.
     #[must_use]
     pub fn of(source: &CudaSource) -> Self {
-        Self::for_compiler(source, &Compiler::of(source.target))
+        Self::for_parts(source.target, &[&source.id, &source.text])
     }
 
-    fn for_compiler(source: &CudaSource, compiler: &Compiler) -> Self {
-        let mut hash = Sha256::new();
-        let mut part = |text: &str| {
-            // The length comes first, so that two different lists of texts never give the same bytes.
-            hash.update((text.len() as u64).to_le_bytes());
-            hash.update(text);
-        };
-        part(&format!(
-            "mkernel schema {SCHEMA}, {:?}, {}",
-            source.target, compiler.name
-        ));
-        compiler.options.iter().copied().for_each(&mut part);
-        for (name, text) in headers(source.target) {
-            part(name);
-            part(text);
-        }
-        part(&source.id);
-        part(&source.text);
-        Self::from_digest(hash.finalize().into())
+    /// The key of a kernel for `target` that is determined by `parts` and the headers.
+    pub(crate) fn for_parts(target: Target, parts: &[&str]) -> Self {
+        Self::for_compiler(target, parts, &Compiler::of(target))
+    }
+
+    fn for_compiler(target: Target, parts: &[&str], compiler: &Compiler) -> Self {
+        let start = format!("mkernel schema {SCHEMA}, {target:?}, {}", compiler.name);
+        let headers = headers(target)
+            .iter()
+            .flat_map(|&(name, text)| [name, text]);
+        let before = [&*start]
+            .into_iter()
+            .chain(compiler.options.iter().copied());
+        Self::from_digest(hash_parts(
+            before.chain(headers).chain(parts.iter().copied()),
+        ))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mkernel_spec::Target;
-
-    fn source(id: &str, text: &str) -> CudaSource {
-        CudaSource {
-            id: id.into(),
-            target: Target::Sm90a,
-            text: text.into(),
-        }
-    }
 
     #[test]
     fn everything_that_matters_changes_the_key() {
@@ -55,7 +43,8 @@ mod tests {
             name: name.into(),
             options: &["-O1"],
         };
-        let key = |id, text, name| Key::for_compiler(&source(id, text), &compiler(name));
+        let gpu = Target::Sm90a;
+        let key = |id, text, name| Key::for_compiler(gpu, &[id, text], &compiler(name));
         let base = key("a", "bc", "13.0");
         assert_eq!(base, key("a", "bc", "13.0"));
         assert_ne!(base, key("ab", "c", "13.0"));
@@ -65,11 +54,11 @@ mod tests {
             options: &["-O2"],
             ..compiler("13.0")
         };
-        assert_ne!(base, Key::for_compiler(&source("a", "bc"), &other));
-        let simulated = CudaSource {
-            target: Target::Simulator,
-            ..source("a", "bc")
-        };
-        assert_ne!(base, Key::for_compiler(&simulated, &compiler("13.0")));
+        assert_ne!(base, Key::for_compiler(gpu, &["a", "bc"], &other));
+        let simulated = Target::Simulator;
+        assert_ne!(
+            base,
+            Key::for_compiler(simulated, &["a", "bc"], &compiler("13.0"))
+        );
     }
 }

@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::SystemTime;
 
 /// Writes a new file, which others may read, and makes its contents durable.
@@ -54,14 +54,6 @@ pub(crate) fn remove_or_debug(result: io::Result<()>, folder: &Path) {
     if let Err(error) = result {
         tracing::debug!("{} cannot be removed: {error}", folder.display());
     }
-}
-
-/// The folders in `path` in any order, or nothing if `path` cannot be read.
-pub(crate) fn folders_in(path: &Path) -> impl Iterator<Item = PathBuf> + use<> {
-    let entries = fs::read_dir(path).into_iter().flatten().flatten();
-    entries
-        .map(|entry| entry.path())
-        .filter(|path| path.is_dir())
 }
 
 /// The time of the last change to a folder, or the epoch if it no longer exists.

@@ -13,6 +13,7 @@ pub enum GenError {
     #[error("this kernel cannot be made:\n{0}")]
     Plan(Diagnostics),
     /// A template is wrong, which is a defect of this crate.
+    #[cfg(feature = "jit")]
     #[error("kernel {id} cannot be rendered; this is a defect of mkernel-gen, please report it")]
     Render {
         /// The name of the kernel.
@@ -88,11 +89,13 @@ pub enum GenError {
         /// The folder that has the source and the log.
         saved: Option<PathBuf>,
     },
-    /// Compiling is disabled by `MKERNEL_JIT=0`, and no bundle or cache has a usable copy of the kernel.
+    /// Compiling is disabled by `MKERNEL_JIT=0`, or this program was built without the feature `jit`, and no bundle or cache has a usable copy of the kernel.
     #[error(
-        "kernel {id} (key {key}) {}, and compiling is disabled by MKERNEL_JIT=0; {}, or unset MKERNEL_JIT",
+        "kernel {id} (key {key}) {}, and {}; {}, or {}",
         Unusable(unusable),
-        how_to_store(*target)
+        WHY_NOT_COMPILED.0,
+        how_to_store(*target),
+        WHY_NOT_COMPILED.1
     )]
     JitDisabled {
         /// The name of the kernel.
@@ -178,6 +181,19 @@ impl fmt::Display for Attempt {
         write!(f, "{}: {}", self.path, self.reason)
     }
 }
+
+/// Why nothing is compiled, and what to do about it.
+const WHY_NOT_COMPILED: (&str, &str) = if cfg!(feature = "jit") {
+    (
+        "compiling is disabled by MKERNEL_JIT=0",
+        "unset MKERNEL_JIT",
+    )
+} else {
+    (
+        "this program was built without mkernel's feature jit",
+        "build it with this feature",
+    )
+};
 
 /// Shows each item on a line of its own.
 struct Lines<'a, T>(&'a [T]);

@@ -1,6 +1,7 @@
 //! [`Key`]: the content address of a kernel.
 
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 use std::fmt;
 use std::str::FromStr;
 
@@ -70,6 +71,16 @@ impl TryFrom<String> for Key {
     fn try_from(text: String) -> Result<Self, ParseKeyError> {
         text.parse()
     }
+}
+
+/// Hashes a list of texts. Each is preceded by its length, so that two different lists never give the same bytes.
+pub(crate) fn hash_parts<'a>(parts: impl IntoIterator<Item = &'a str>) -> [u8; 32] {
+    let mut hash = Sha256::new();
+    for text in parts {
+        hash.update((text.len() as u64).to_le_bytes());
+        hash.update(text);
+    }
+    hash.finalize().into()
 }
 
 /// Formats bytes as lower-case hexadecimal digits.

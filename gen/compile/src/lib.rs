@@ -1,12 +1,13 @@
 //! Renders, compiles and stores mkernel's CUDA kernels. Neither a GPU nor a driver is needed.
 //!
 //! ```text
-//! KernelPlan ─render→ CudaSource ─compile→ Cubin
-//!                └────────── Store ─────────┘
+//! KernelPlan ──→ KernelTemplate ─render→ CudaSource ─compile→ Cubin
+//!                      └──────────────── Store ────────────────┘
 //! ```
 //!
-//! [`build`] does both steps. Its [`Store`] compiles each kernel only once: it looks in ahead-of-time [`Bundle`]s and
-//! then in the cache on disk, and if both lack the kernel it calls [`Nvrtc`], or [`HostCxx`] for simulated GPUs. A
+//! [`build`] does all steps. Its [`Store`] compiles each kernel only once: it looks in ahead-of-time [`Bundle`]s and
+//! then in the cache on disk, and if both lack the kernel it renders the text and calls `Nvrtc`, or [`HostCxx`] for
+//! simulated GPUs. A
 //! bundle or cache that cannot be used counts as a miss with a warning through `tracing`. Only a kernel that cannot be
 //! compiled is an error.
 //!
@@ -30,7 +31,11 @@
 //!
 //! Environment variables are described in [`Env`].
 //!
-//! Read the modules in this order: `source`, `render`, `nvrtc` (with `locate`, `library`, `program`, `cubin`),
+//! # Features
+//! - `jit` (on by default): Tera and NVRTC. Without it, kernels are found in bundles and the cache only.
+//! - `cuda-13000` (on by default): see the crate `mkernel`.
+//!
+//! Read the modules in this order: `kernel_template`, `source`, `render`, `nvrtc_options`, `nvrtc` (with `locate`, `library`, `program`, `cubin`),
 //! `host_cxx` (with `subprocess`), `compiler`, `key`, `content_address`, `folder`, `elf`, `entry`, `bundle`,
 //! `cache_layout`, `cache`, `store` (with `lock`, `failed_source`), `build`.
 
@@ -49,11 +54,19 @@ mod error;
 mod failed_source;
 mod folder;
 mod host_cxx;
+mod kernel_template;
 mod key;
+#[cfg(feature = "jit")]
 mod library;
+#[cfg(feature = "jit")]
 mod locate;
 mod lock;
+#[cfg(feature = "jit")]
 mod nvrtc;
+#[cfg(feature = "jit")]
+mod nvrtc_log;
+mod nvrtc_options;
+#[cfg(feature = "jit")]
 mod program;
 mod render;
 mod source;
@@ -69,9 +82,14 @@ pub use entry::Entry;
 pub use env::Env;
 pub use error::{Attempt, BundleFault, GenError};
 pub use host_cxx::HostCxx;
+pub use kernel_template::KernelTemplate;
 pub use key::{Key, ParseKeyError};
-pub use locate::{FETCHED, PINNED_VERSION, fetch_command, fetch_dir, fetched_library};
-pub use nvrtc::{ARCH, Nvrtc};
+#[cfg(feature = "jit")]
+pub use locate::{FETCHED, fetch_command, fetch_dir, fetched_library};
+#[cfg(feature = "jit")]
+pub use nvrtc::Nvrtc;
+pub use nvrtc_options::{ARCH, PINNED_VERSION};
+#[cfg(feature = "jit")]
 pub use render::{render, render_fabric_test};
 pub use source::CudaSource;
 pub use store::Store;

@@ -1,14 +1,10 @@
 //! Finds libnvrtc, and describes how to install it.
 
-use crate::disk::folders_in;
 use crate::env::Env;
 use crate::library::LibraryFile;
+use crate::nvrtc_options::PINNED_VERSION;
 use std::fs;
 use std::path::{Path, PathBuf};
-
-/// The version of NVRTC that kernels are tested with. Others may spill registers, or emit code that a driver of this
-/// version cannot load.
-pub const PINNED_VERSION: (u32, u32) = (13, 0);
 
 /// The package of the pinned NVRTC with the digests of its wheels for x86-64 and aarch64, as a line of a requirements
 /// file of pip.
@@ -253,6 +249,14 @@ fn subfolders(path: &Path) -> Vec<PathBuf> {
     let mut folders: Vec<_> = folders_in(path).collect();
     folders.sort();
     folders
+}
+
+/// The folders in `path` in any order, or nothing if `path` cannot be read.
+fn folders_in(path: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    let entries = fs::read_dir(path).into_iter().flatten().flatten();
+    entries
+        .map(|entry| entry.path())
+        .filter(|path| path.is_dir())
 }
 
 #[cfg(test)]

@@ -2,12 +2,14 @@
 //!
 //! This file finds, checks and loads the library, and `program` calls it.
 
-use crate::cubin::{Cubin, read_log};
+use crate::cubin::Cubin;
 use crate::env::Env;
 use crate::error::{Attempt, GenError, with_causes};
 use crate::folder::Folder;
 use crate::library::LibraryFile;
-use crate::locate::{PINNED_VERSION, SearchPath, check_digest, fetch_command_line, search_paths};
+use crate::locate::{SearchPath, check_digest, fetch_command_line, search_paths};
+use crate::nvrtc_log::read_log;
+use crate::nvrtc_options::{OPTIONS, PINNED_VERSION};
 use crate::program::{Functions, Program};
 use crate::source::CudaSource;
 use libloading::Library;
@@ -15,28 +17,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock};
 use std::time::Instant;
 
-/// The GPU architecture that kernels are compiled for.
-pub const ARCH: &str = "sm_90a";
-
-/// The options of the compiler. With an `sm_` architecture, ptxas runs too and checks inline PTX.
-pub(crate) const OPTIONS: [&str; 4] = [
-    "--gpu-architecture=sm_90a",
-    "--std=c++20",
-    "--ptxas-options=-v",
-    "--ptxas-options=--warn-on-spills",
-];
-
 /// The options for compiling to PTX.
 const PTX_OPTIONS: [&str; 2] = ["--gpu-architecture=compute_90a", "--std=c++20"];
-
-/// The NVRTC version for keys. It is the pinned one even if libnvrtc is missing, so that bundles and caches of other
-/// machines can be used.
-pub(crate) fn key_version() -> (u32, u32) {
-    if !Env::get().nvrtc_any {
-        return PINNED_VERSION;
-    }
-    Nvrtc::load().map_or(PINNED_VERSION, Nvrtc::version)
-}
 
 /// The library libnvrtc, loaded and checked. Any number of threads may compile at the same time.
 pub struct Nvrtc {

@@ -11,26 +11,45 @@ mod dispatch;
 mod fabric_test;
 mod gemm;
 mod roles;
-mod template;
+#[cfg(feature = "jit")]
+mod tera;
 mod text;
 
+#[cfg(feature = "jit")]
 use crate::error::GenError;
+use crate::kernel_template::KernelTemplate;
+#[cfg(feature = "jit")]
 use crate::source::CudaSource;
 use assembly::AssemblyContext;
 use mkernel_spec::KernelPlan;
 use mkernel_spec::by_problem;
 use mkernel_spec::plan::OpPlan;
-use template::print;
-
-pub use fabric_test::render_fabric_test;
 
 /// Renders the kernel of a plan. The same plan always gives the same text.
 ///
 /// # Errors
 /// [`GenError::Render`] if a template is wrong, which is a defect of this crate.
+#[cfg(feature = "jit")]
 pub fn render(plan: &KernelPlan) -> Result<CudaSource, GenError> {
-    let assembly = by_problem!(&plan.op_plan, OpPlan(op_plan) => assembly(plan, op_plan));
-    let template = format!("ops/{}.cu.tera", plan.spec.op().name());
-    let context = AssemblyContext::new(plan, assembly);
-    print(&plan.id, plan.device.target, &template, &context)
+    KernelTemplate::of(plan).render()
+}
+
+/// Renders the kernel of the fabric test.
+///
+/// # Errors
+/// [`GenError::Render`] if the template is wrong, which is a defect of this crate.
+#[cfg(feature = "jit")]
+pub fn render_fabric_test(target: mkernel_spec::Target) -> Result<CudaSource, GenError> {
+    KernelTemplate::fabric_test(target).render()
+}
+
+impl KernelTemplate {
+    /// The kernel of a plan. The same plan always gives the same template and variables.
+    #[must_use]
+    pub fn of(plan: &KernelPlan) -> Self {
+        let assembly = by_problem!(&plan.op_plan, OpPlan(op_plan) => assembly(plan, op_plan));
+        let template = format!("ops/{}.cu.tera", plan.spec.op().name());
+        let context = AssemblyContext::new(plan, assembly);
+        Self::new(&plan.id, plan.device.target, &template, &context)
+    }
 }

@@ -2,15 +2,19 @@
 
 use crate::bundle::Bundle;
 use crate::cache::{Cache, Cleaned};
+#[cfg(feature = "jit")]
 use crate::compiler::compile;
 use crate::cubin::Cubin;
 use crate::entry::{Entry, EntryFault};
 use crate::env::Env;
 use crate::error::{Attempt, GenError, with_causes};
 use crate::failed_source;
+use crate::kernel_template::KernelTemplate;
 use crate::key::Key;
 use crate::lock::{InFlight, LockOutcome, lock};
 use crate::source::CudaSource;
+use mkernel_spec::Target;
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -40,6 +44,25 @@ pub struct Store {
     limit_bytes: u64,
     lock_wait: Duration,
     in_flight: InFlight,
+}
+
+/// A kernel that is requested.
+struct Wanted<'a> {
+    key: Key,
+    id: &'a str,
+    target: Target,
+}
+
+impl Wanted<'_> {
+    /// The error if the kernel is missing and may not be compiled.
+    fn refused(&self, unusable: Vec<Attempt>) -> GenError {
+        GenError::JitDisabled {
+            id: self.id.to_owned(),
+            key: self.key,
+            target: self.target,
+            unusable,
+        }
+    }
 }
 
 impl Store {
@@ -172,6 +195,7 @@ impl Store {
     ///
     /// # Errors
     /// The errors of [`Nvrtc`](crate::Nvrtc) or [`HostCxx`](crate::HostCxx), and [`GenError::JitDisabled`].
+    #[cfg(feature = "jit")]
     pub fn get_or_build(&self, source: &CudaSource) -> Result<Cubin, GenError> {
         self.get_or_build_with(source, compile)
     }
@@ -185,42 +209,68 @@ impl Store {
         source: &CudaSource,
         compile: impl FnOnce(&CudaSource) -> Result<Cubin, GenError>,
     ) -> Result<Cubin, GenError> {
-        let key = Key::of(source);
-        match self.find(&key) {
+        let wanted = Wanted {
+            key: Key::of(source),
+            id: &source.id,
+            target: source.target,
+        };
+        self.find_or_build(&wanted, || Ok(Cow::Borrowed(source)), compile)
+    }
+
+    /// As [`Store::get_or_build`], but the text is rendered only if the kernel must be compiled. Without the feature
+    /// `jit`, the kernel must be in a bundle or in the cache.
+    ///
+    /// # Errors
+    /// [`GenError::Render`], and the errors of [`Store::get_or_build`].
+    pub fn get_or_render(&self, kernel: &KernelTemplate) -> Result<Cubin, GenError> {
+        let wanted = Wanted {
+            key: Key::of_template(kernel),
+            id: &kernel.id,
+            target: kernel.target,
+        };
+        #[cfg(feature = "jit")]
+        return self.find_or_build(&wanted, || kernel.render().map(Cow::Owned), compile);
+        #[cfg(not(feature = "jit"))]
+        self.find(&wanted.key)
+            .map_err(|unusable| wanted.refused(unusable))
+    }
+
+    /// Looks for a kernel, and compiles it if it is missing, unless another thread of this process does so.
+    fn find_or_build<'a>(
+        &self,
+        wanted: &Wanted,
+        render: impl FnOnce() -> Result<Cow<'a, CudaSource>, GenError>,
+        compile: impl FnOnce(&CudaSource) -> Result<Cubin, GenError>,
+    ) -> Result<Cubin, GenError> {
+        match self.find(&wanted.key) {
             Ok(cubin) => return Ok(cubin),
-            Err(unusable) if !self.jit => {
-                return Err(GenError::JitDisabled {
-                    id: source.id.clone(),
-                    key,
-                    target: source.target,
-                    unusable,
-                });
-            }
+            Err(unusable) if !self.jit => return Err(wanted.refused(unusable)),
             Err(_) => {}
         }
-        let pending = self.in_flight.pending(&key);
+        let pending = self.in_flight.pending(&wanted.key);
         // The lock is held while this thread builds. That time is bounded, since it waits for other processes at most
         // for `lock_wait`.
         let mut ready = lock(&pending);
         if let Some(cubin) = &*ready {
             return Ok(cubin.clone());
         }
-        let cubin = self.build(&key, source, compile)?;
+        let cubin = self.build(wanted, render, compile)?;
         *ready = Some(cubin.clone());
         Ok(cubin)
     }
 
-    fn build(
+    fn build<'a>(
         &self,
-        key: &Key,
-        source: &CudaSource,
+        Wanted { key, id, target }: &Wanted,
+        render: impl FnOnce() -> Result<Cow<'a, CudaSource>, GenError>,
         compile: impl FnOnce(&CudaSource) -> Result<Cubin, GenError>,
     ) -> Result<Cubin, GenError> {
-        for bundle in self.bundles.iter().filter(|bundle| bundle.lists(source)) {
+        let bundles = self.bundles.iter();
+        for bundle in bundles.filter(|bundle| bundle.lists(id, *target)) {
             tracing::warn!(
                 "the bundle {} has kernel {}, but the kernel is damaged or was built from other sources; compiling it again",
                 bundle.path().display(),
-                source.id
+                id
             );
         }
         let _lock = match self.wait_for_lock(key) {
@@ -230,7 +280,7 @@ impl Store {
                 let waited = self.lock_wait;
                 tracing::warn!(
                     "another process has been compiling {} for {waited:?}; compiling it here too",
-                    source.id
+                    id
                 );
                 None
             }
@@ -243,9 +293,10 @@ impl Store {
             Ok(None) => {}
             Err(_) => self.quarantine(key),
         }
-        let cubin = compile(source)
-            .map_err(|error| failed_source::save(self.cache.as_ref(), key, source, error))?;
-        self.put(key, source, &cubin);
+        let source = render()?;
+        let cubin = compile(&source)
+            .map_err(|error| failed_source::save(self.cache.as_ref(), key, &source, error))?;
+        self.put(key, &source, &cubin);
         Ok(cubin)
     }
 

@@ -1,15 +1,9 @@
-//! The embedded templates and headers of kernels.
+//! The embedded headers of kernels, by target.
 
 use mkernel_spec::Target;
+use mkernel_templates::{DEVICE_HEADERS, SIMULATOR_HEADERS};
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
-
-include!(concat!(env!("OUT_DIR"), "/templates.rs"));
-
-/// The templates, with the names by which they include each other.
-pub(crate) fn templates() -> Vec<(&'static str, &'static str)> {
-    TEMPLATES.to_vec()
-}
 
 /// The headers that kernels may include, as pairs of name and text, sorted by name. For simulated GPUs, files of
 /// `templates/simulator` replace device headers of the same name, which are then called `mk/gpu/…`. Headers include

@@ -7,7 +7,7 @@ use super::input::{Input, Kernel};
 use super::output::{print, print_json, print_stderr};
 use super::{check, plan, store};
 use indicatif::{ProgressBar, ProgressStyle};
-use mkernel_compile::{Bundle, Cubin, CudaSource, Env, GenError, HostCxx, Key, Nvrtc, Store};
+use mkernel_compile::{Bundle, Cubin, Env, GenError, HostCxx, KernelTemplate, Key, Nvrtc, Store};
 use mkernel_spec::{KernelPlan, Target};
 use serde::Serialize;
 use std::num::NonZeroUsize;
@@ -40,7 +40,7 @@ pub struct Build {
 struct Job {
     kernel: Kernel,
     plan: KernelPlan,
-    source: CudaSource,
+    template: KernelTemplate,
     key: Key,
 }
 
@@ -81,7 +81,7 @@ impl Build {
         let missing = jobs.iter().zip(&is_cached).filter(|(_, cached)| !**cached);
         // A missing compiler is reported once, not for every kernel.
         if let Some((job, _)) = missing.into_iter().next() {
-            self.find_compiler(job.source.target)?;
+            self.find_compiler(job.template.target)?;
         }
         let results = self.compile(&jobs, &is_cached, &cache);
         let (mut built, mut failed) = (Vec::new(), Vec::new());
@@ -92,9 +92,11 @@ impl Build {
             }
         }
         if let (Some(dir), true) = (&self.out, failed.is_empty()) {
-            let kernels = built.iter();
-            let kernels =
-                kernels.map(|(job, done)| (job.source.clone(), job.key, done.cubin.clone()));
+            let kernels = built.iter().map(|(job, done)| {
+                let source = job.template.render().map_err(Failure::Gen)?;
+                Ok((source, job.key, done.cubin.clone()))
+            });
+            let kernels = kernels.collect::<Result<Vec<_>, Failure>>()?;
             let dropped = dropped_kernels(dir, &built);
             Bundle::write(dir, kernels).map_err(Failure::Gen)?;
             if !dropped.is_empty() {
@@ -113,7 +115,7 @@ impl Build {
         }
     }
 
-    /// Renders the kernels to build. Kernels of a crate with unknown sizes are skipped with a message, since `prepare`
+    /// Plans the kernels to build. Kernels of a crate with unknown sizes are skipped with a message, since `prepare`
     /// compiles them.
     fn jobs(&self, json: bool) -> Result<Vec<Job>, Failure> {
         let planned = if self.input.is_crate() {
@@ -129,16 +131,16 @@ impl Build {
             self.input.load_planned()?
         };
         let job = |(kernel, plan)| {
-            let source = mkernel_compile::render(&plan).map_err(Failure::Gen)?;
-            let key = Key::of(&source);
-            Ok(Job {
+            let template = KernelTemplate::of(&plan);
+            let key = Key::of_template(&template);
+            Job {
                 kernel,
                 plan,
-                source,
+                template,
                 key,
-            })
+            }
         };
-        planned.into_iter().map(job).collect()
+        Ok(planned.into_iter().map(job).collect())
     }
 
     /// Loads the compiler of `target`. With `--fetch`, NVRTC is installed if it is missing.
@@ -236,7 +238,7 @@ fn dropped_kernels(dir: &Path, built: &[(Job, Built)]) -> Vec<String> {
 
 fn build_one(job: &Job, cached: bool, cache: &Store) -> Result<Built, GenError> {
     let started = Instant::now();
-    let cubin = cache.get_or_build(&job.source)?;
+    let cubin = cache.get_or_render(&job.template)?;
     Ok(Built {
         cubin,
         cached,

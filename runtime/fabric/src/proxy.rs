@@ -305,14 +305,14 @@ fn run_until_exit(
     };
     let end = drive(&shared.control, step, idle)?;
     let endpoint = endpoint.into_inner();
-    match end {
-        Exit::Stopped if let Some(lost_rank) = shared.lost_rank.get() => {
+    match (end, shared.lost_rank.get()) {
+        (Exit::Stopped, Some(lost_rank)) => {
             announce_loss(endpoint, *lost_rank);
             Ok(())
         }
-        Exit::Stopped if !endpoint.is_idle() => Err(not_drained(endpoint)),
-        Exit::Stopped => Ok(()),
-        Exit::Drained => close_handshake(endpoint, shared),
+        (Exit::Stopped, None) if !endpoint.is_idle() => Err(not_drained(endpoint)),
+        (Exit::Stopped, None) => Ok(()),
+        (Exit::Drained, _) => close_handshake(endpoint, shared),
     }
 }
 

@@ -160,10 +160,19 @@ const HANDLE_TYPE: sys::CUmemAllocationHandleType =
     sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 
 fn location(ctx: &CudaContext) -> sys::CUmemLocation {
-    sys::CUmemLocation {
-        type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
-        id: ctx.cu_device(),
-    }
+    const { assert!(size_of::<sys::CUmemLocation>() == 8) };
+    // SAFETY: the struct is plain C data, for which all zeros are valid.
+    let mut location: sys::CUmemLocation = unsafe { std::mem::zeroed() };
+    location.type_ = sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
+    // SAFETY: the struct is a type and an ordinal of 32 bits each. From CUDA 13.2 on, the ordinal is in a union whose name
+    // bindgen has made up.
+    unsafe {
+        (&raw mut location)
+            .cast::<c_int>()
+            .add(1)
+            .write(ctx.cu_device())
+    };
+    location
 }
 
 /// Returns `bytes`, but at least 1, rounded up to a multiple of `granularity`.

@@ -17,7 +17,7 @@ use crate::reaper::{self, GpuUse, Retired};
 use crate::report::Page;
 use crate::shared::Shared;
 use crate::symmetric::OwnMemory;
-use mkernel_compile::Store;
+use mkernel_compile::{KernelTemplate, Store};
 use mkernel_spec::fabric_test::{
     CTAS, FabricTestArgs, FabricTestResults, KERNEL, PICK_UPS, THREADS,
 };
@@ -283,8 +283,8 @@ fn load(shared: &Shared) -> Result<Loaded, Error> {
         id: KERNEL.to_owned(),
         source: Arc::new(source),
     };
-    let source = mkernel_compile::render_fabric_test(shared.device.target).map_err(built)?;
-    let cubin = Store::from_env().get_or_build(&source).map_err(built)?;
+    let template = KernelTemplate::fabric_test(shared.device.target);
+    let cubin = Store::from_env().get_or_render(&template).map_err(built)?;
     let (ctx, timeout) = (&shared.ctx, shared.gpu_timeout());
     let health = OperatorHealth {
         page: Arc::new(Page::allocate(ctx)?),

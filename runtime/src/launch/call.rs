@@ -2,6 +2,7 @@
 
 use crate::driver::{self, Capture, Uncaptured, UserStream};
 use crate::error::{CallError, Error, OperandFault};
+use crate::launch::raw_slice::RawSlice;
 use crate::launch::slices::{self, SliceOperand};
 use crate::operator::Operator;
 use crate::reaper::{self, GpuUse, Retired};
@@ -35,7 +36,7 @@ macro_rules! elements {
 }
 elements!(bf16: Bf16, f32: Fp32, i32: Int32);
 
-/// Memory of a GPU that a kernel can read: slices and views of cudarc.
+/// Memory of a GPU that a kernel can read: slices and views of cudarc, and [`RawSlice`].
 ///
 /// No other type can implement this trait, since an access by a kernel is only sound if the address and the length of
 /// the slice are right.
@@ -65,11 +66,14 @@ pub trait Writable<T>: DevicePtrMut<T> + sealed::Slice<T> {}
 impl<T> sealed::Slice<T> for CudaSlice<T> {}
 impl<T> sealed::Slice<T> for CudaView<'_, T> {}
 impl<T> sealed::Slice<T> for CudaViewMut<'_, T> {}
+impl<T> sealed::Slice<T> for RawSlice<T> {}
 impl<T> Readable<T> for CudaSlice<T> {}
 impl<T> Readable<T> for CudaView<'_, T> {}
 impl<T> Readable<T> for CudaViewMut<'_, T> {}
+impl<T> Readable<T> for RawSlice<T> {}
 impl<T> Writable<T> for CudaSlice<T> {}
 impl<T> Writable<T> for CudaViewMut<'_, T> {}
+impl<T> Writable<T> for RawSlice<T> {}
 
 /// Returns the address of a slice and marks the slice as used by the call's stream. If another stream is passed, that
 /// stream waits for the slice, and only the address is returned.

@@ -3,4 +3,5 @@
 pub(crate) mod call;
 pub(crate) mod operands;
 pub(crate) mod params;
+pub(crate) mod raw_slice;
 mod slices;

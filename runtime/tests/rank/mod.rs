@@ -153,3 +153,13 @@ pub fn check(ranks: &Communicator, stream: &Arc<CudaStream>, c: &CudaSlice<bf16>
         assert_eq!(value.to_f32(), expected, "element {i}");
     }
 }
+
+/// Returns the only rank of a job.
+pub fn alone() -> Rank {
+    let simulation = Simulation {
+        ranks: 1,
+        ..Simulation::default()
+    };
+    let ranks = Communicator::simulated(&simulation).expect("a simulated GPU");
+    Rank::new(ranks.into_iter().next().expect("a rank"), None)
+}

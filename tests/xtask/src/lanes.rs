@@ -12,7 +12,7 @@ struct Lane(&'static [&'static str]);
 const CHECK: Lane = Lane(&[
     "cargo fmt --all --check",
     "cargo clippy --locked --workspace --all-targets -- -D warnings",
-    "cargo clippy --locked -p mkernel --lib --no-default-features -- -D warnings",
+    "cargo clippy --locked -p mkernel --lib --no-default-features --features cuda-13000 -- -D warnings",
     "cargo doc --locked --workspace --no-deps",
     "cargo test --locked -p mkernel-spec -p mkernel-declare -p mkernel-topology",
     "cargo test --locked -p mkernel-compile --lib",
@@ -25,6 +25,10 @@ const CHECK: Lane = Lane(&[
 ]);
 /// All checks that need no GPU. The script installs the tools that it uses.
 const FULL: Lane = Lane(&[".ci/run"]);
+/// Dependencies, the oldest compiler, features, documentation and packages.
+const PACKAGES: Lane = Lane(&[".ci/packages"]);
+/// Programs that use mkernel beside other crates for CUDA.
+const COEXIST: Lane = Lane(&[".ci/coexist"]);
 /// Tests of verbs, on virtual machines and with a NIC in software.
 const RDMA: Lane = Lane(&[".ci/rdma"]);
 /// Tests of correctness on the GPUs of this host.
@@ -46,6 +50,10 @@ pub enum Flags {
     Check,
     /// Everything that needs no GPU, as CI runs it
     Full,
+    /// Dependencies, the oldest compiler, features, documentation and packages
+    Packages,
+    /// Programs that use mkernel beside candle and burn
+    Coexist,
     /// Tests of verbs without hardware
     Rdma,
     /// Tests on the GPUs of this host
@@ -60,6 +68,8 @@ pub fn run(flags: Flags) -> Result<bool, Box<dyn Error>> {
     let Lane(commands) = match flags {
         Flags::Check => CHECK,
         Flags::Full => FULL,
+        Flags::Packages => PACKAGES,
+        Flags::Coexist => COEXIST,
         Flags::Rdma => RDMA,
         Flags::Gpu => GPU,
         Flags::Bench => BENCH,

@@ -1,9 +1,7 @@
-//! Renders the kernel of the fabric test, which is the same for all clusters.
+//! The kernel of the fabric test, which is the same for all clusters.
 
-use super::template::print;
 use super::text::layout_assertion;
-use crate::error::GenError;
-use crate::source::CudaSource;
+use crate::kernel_template::KernelTemplate;
 use mkernel_spec::Target;
 use mkernel_spec::abi::{FLAG_STRIDE_BYTES, StructLayout};
 use mkernel_spec::fabric::PUT_CHANNELS;
@@ -27,24 +25,24 @@ struct RenderContext {
     results_assertion: String,
 }
 
-/// Renders the kernel of the fabric test.
-///
-/// # Errors
-/// [`GenError::Render`] if the template is wrong, which is a defect of this crate.
-pub fn render_fabric_test(target: Target) -> Result<CudaSource, GenError> {
-    let context = RenderContext {
-        id: KERNEL,
-        threads: THREADS,
-        max_nodes: MAX_NODES,
-        messages: MESSAGES,
-        acks: ACKS,
-        channels: PUT_CHANNELS,
-        pick_ups: PICK_UPS,
-        flag_stride: FLAG_STRIDE_BYTES,
-        args_assertion: assertion("Args", &args_layout()),
-        results_assertion: assertion("Results", &results_layout()),
-    };
-    print(KERNEL, target, "fabric_test.cu.tera", &context)
+impl KernelTemplate {
+    /// The kernel of the fabric test.
+    #[must_use]
+    pub fn fabric_test(target: Target) -> Self {
+        let context = RenderContext {
+            id: KERNEL,
+            threads: THREADS,
+            max_nodes: MAX_NODES,
+            messages: MESSAGES,
+            acks: ACKS,
+            channels: PUT_CHANNELS,
+            pick_ups: PICK_UPS,
+            flag_stride: FLAG_STRIDE_BYTES,
+            args_assertion: assertion("Args", &args_layout()),
+            results_assertion: assertion("Results", &results_layout()),
+        };
+        Self::new(KERNEL, target, "fabric_test.cu.tera", &context)
+    }
 }
 
 fn assertion(name: &str, layout: &StructLayout) -> String {

@@ -38,10 +38,7 @@ use std::thread;
 use std::time::SystemTime;
 
 /// The file that is run if no kernel is given, and its text.
-const DEFAULT: (&str, &str) = (
-    "examples/small.toml",
-    include_str!("../../../../examples/small.toml"),
-);
+const DEFAULT: (&str, &str) = ("examples/small.toml", include_str!("small.toml"));
 
 /// The number of simulated hosts that a process can have at the same time.
 const MAX_HOSTS: usize = 8;

@@ -47,9 +47,9 @@ pub enum ActivateError {
     /// The stub library cannot be loaded.
     #[error("the simulated driver cannot be loaded")]
     Load(#[source] Arc<libloading::Error>),
-    /// cudarc has already opened another driver.
+    /// cudarc has already opened another driver, or is linked with it.
     #[error(
-        "this process already uses a CUDA driver, so it cannot use simulated GPUs; set MKERNEL_DEVICE=sim before it starts"
+        "this process already uses a CUDA driver, so it cannot use simulated GPUs; set MKERNEL_DEVICE=sim before it starts. If another crate enables cudarc's feature dynamic-linking, as candle does, build the program that uses simulated GPUs without that crate"
     )]
     OtherDriver,
 }
@@ -157,13 +157,11 @@ fn os(what: &'static str) -> impl Fn(std::io::Error) -> ActivateError {
     }
 }
 
-/// Returns whether the library that cudarc uses is the stub.
+/// Returns whether the calls of cudarc reach this crate. A call shows it, since a program that links with the driver has
+/// no library to look into.
 fn cudarc_uses_stub() -> bool {
-    // SAFETY: a library with the name that cudarc opens is already open, so this only finds it. The symbol is not
-    // called.
-    unsafe {
-        cudarc::driver::sys::culib()
-            .get::<*const c_void>(FILL.as_bytes())
-            .is_ok()
-    }
+    let (before, mut version) = (api::version_calls(), 0);
+    // SAFETY: the pointer refers to a live integer. The call needs no initialisation, and changes nothing else.
+    let _ = unsafe { cudarc::driver::sys::cuDriverGetVersion(&raw mut version) };
+    api::version_calls() > before
 }

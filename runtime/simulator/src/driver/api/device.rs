@@ -9,6 +9,7 @@ use crate::driver::residency::{SMEM_PER_SM_BYTES, THREADS_PER_SM};
 use crate::driver::result::{Code, Result};
 use cudarc::driver::sys::{self, CUdevice, CUdevice_attribute as Attribute};
 use std::ffi::{CStr, c_char, c_int, c_uint};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// CUDA 13.0, the version of cudarc's bindings.
 const VERSION: c_int = 13_000;
@@ -17,7 +18,16 @@ pub(super) unsafe extern "C" fn cuInit(_flags: c_uint) -> Code {
     Code::CUDA_SUCCESS
 }
 
+/// The number of calls of [`cuDriverGetVersion`].
+static VERSION_CALLS: AtomicU64 = AtomicU64::new(0);
+
+/// Returns how often the version was requested.
+pub(crate) fn version_calls() -> u64 {
+    VERSION_CALLS.load(Ordering::Relaxed)
+}
+
 pub(super) unsafe extern "C" fn cuDriverGetVersion(version: *mut c_int) -> Code {
+    VERSION_CALLS.fetch_add(1, Ordering::Relaxed);
     // SAFETY: by the contract of the driver's function, which the caller upholds.
     driver_call(|| unsafe { write_out(version, VERSION) })
 }

@@ -5,11 +5,14 @@ use crate::driver::registry::{host_of, new_handle};
 use crate::driver::result::{Code, Result};
 use crate::driver::user_object::UserObject;
 use cudarc::driver::sys::{
-    CUgraph, CUgraphExec, CUgraphInstantiate_flags, CUhostFn, CUstream, CUuserObject,
-    CUuserObject_flags, CUuserObjectRetain_flags,
+    CUgraph, CUgraphExec, CUhostFn, CUstream, CUuserObject, CUuserObject_flags,
+    CUuserObjectRetain_flags,
 };
 use std::ffi::{c_uint, c_ulonglong, c_void};
 use std::sync::Arc;
+
+/// `CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH`, whose type differs between versions of cudarc.
+const DEVICE_LAUNCH: c_ulonglong = 4;
 
 pub(super) unsafe extern "C" fn cuGraphInstantiateWithFlags(
     to: *mut CUgraphExec,
@@ -17,8 +20,7 @@ pub(super) unsafe extern "C" fn cuGraphInstantiateWithFlags(
     flags: c_ulonglong,
 ) -> Code {
     driver_call(|| {
-        let on_device = CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH.0;
-        if flags & c_ulonglong::from(on_device) != 0 {
+        if flags & DEVICE_LAUNCH != 0 {
             return Err(Code::CUDA_ERROR_INVALID_VALUE);
         }
         let host = host_of(graph as u64)?;

@@ -20,4 +20,5 @@ mod table;
 mod tensor_map;
 mod virtual_memory;
 
+pub(super) use device::version_calls;
 pub(super) use table::functions;

@@ -179,7 +179,11 @@ fn device_at(location: &CUmemLocation) -> Result<(u32, u32)> {
     if location.type_ != CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE {
         return Err(Code::CUDA_ERROR_NOT_SUPPORTED);
     }
-    let (host, device) = device(location.id)?;
+    const { assert!(size_of::<CUmemLocation>() == 8) };
+    // SAFETY: the struct is a type and an ordinal of 32 bits each. From CUDA 13.2 on, the ordinal is in a union whose name
+    // bindgen has made up.
+    let ordinal = unsafe { (&raw const *location).cast::<c_int>().add(1).read() };
+    let (host, device) = device(ordinal)?;
     let host = host.ok_or(Code::CUDA_ERROR_DEVICE_UNAVAILABLE)?;
     Ok((host.index, device))
 }

@@ -1,21 +1,38 @@
-//! Embeds every file of `templates/`, so that a new one needs no entry in a list.
+//! Embeds every file of this folder, so that a new one needs no entry in a list.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
+/// The tables: name, documentation, folder and extension.
+const TABLES: [(&str, &str, &str, &str); 3] = [
+    (
+        "TEMPLATES",
+        "Templates of Tera, from which kernels are assembled.",
+        "",
+        "tera",
+    ),
+    (
+        "DEVICE_HEADERS",
+        "Device code: plain CUDA C++.",
+        "device",
+        "cuh",
+    ),
+    (
+        "SIMULATOR_HEADERS",
+        "Headers that replace those of the same name on simulated GPUs.",
+        "simulator",
+        "cuh",
+    ),
+];
+
 fn main() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../templates");
-    let root = fs::canonicalize(&root).expect("the workspace has templates/");
-    println!("cargo::rerun-if-changed={}", root.display());
+    let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
     let mut text = String::new();
-    for (constant, folder, ending) in [
-        ("TEMPLATES", "", "tera"),
-        ("DEVICE_HEADERS", "device", "cuh"),
-        ("SIMULATOR_HEADERS", "simulator", "cuh"),
-    ] {
+    for (constant, doc, folder, ending) in TABLES {
         let folder = root.join(folder);
-        writeln!(text, "const {constant}: &[(&str, &str)] = &[").expect("memory");
+        writeln!(text, "/// {doc}").expect("memory");
+        writeln!(text, "pub const {constant}: &[(&str, &str)] = &[").expect("memory");
         for path in files(&folder, ending) {
             let name = path.strip_prefix(&folder).expect("a file of the folder");
             // Includes use forward slashes on every system.
@@ -25,7 +42,7 @@ fn main() {
         text.push_str("];\n");
     }
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
-    fs::write(out.join("templates.rs"), text).expect("OUT_DIR can be written to");
+    fs::write(out.join("files.rs"), text).expect("OUT_DIR can be written to");
 }
 
 /// All files below a folder with the extension `ending`, sorted by path.

@@ -1,0 +1,86 @@
+//! [`KernelTemplate`]: a kernel whose text has not been rendered.
+
+use crate::key::{Key, hash_parts};
+use mkernel_spec::Target;
+use mkernel_templates::TEMPLATES;
+use serde::Serialize;
+
+/// A kernel whose text has not been rendered: the name of a template, and the values of its variables. The text depends
+/// on nothing else except the templates themselves, so a stored kernel is found without rendering it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelTemplate {
+    /// The symbol of the kernel, which is also the name of its file without the extension.
+    pub id: String,
+    /// The target to compile for. The text is the same for all targets.
+    pub target: Target,
+    /// The name of the template.
+    pub(crate) template: String,
+    /// The variables as a JSON object, in the order in which they were declared.
+    pub(crate) variables: String,
+}
+
+impl KernelTemplate {
+    pub(crate) fn new(
+        id: &str,
+        target: Target,
+        template: &str,
+        variables: &impl Serialize,
+    ) -> Self {
+        Self {
+            id: id.to_owned(),
+            target,
+            template: template.to_owned(),
+            variables: serde_json::to_string(variables)
+                .expect("a struct of texts and numbers can be serialised"),
+        }
+    }
+
+    /// A digest of everything that determines the text.
+    #[must_use]
+    pub fn digest(&self) -> [u8; 32] {
+        hash_parts(self.parts())
+    }
+
+    /// The texts that determine the rendered text, the templates included.
+    pub(crate) fn parts(&self) -> Vec<&str> {
+        let own = [&*self.id, &self.template, &self.variables];
+        let templates = TEMPLATES.iter().flat_map(|&(name, text)| [name, text]);
+        own.into_iter().chain(templates).collect()
+    }
+}
+
+impl Key {
+    /// The key of the kernel that `template` describes, and of the compiler of its target. See [`Key::of`].
+    #[must_use]
+    pub fn of_template(template: &KernelTemplate) -> Self {
+        Self::for_parts(template.target, &template.parts())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_that_the_text_depends_on_changes_the_digest_and_the_key() {
+        let base = KernelTemplate::new("k", Target::Sm90a, "kernel.cu.tera", &[("n", 1)]);
+        let changed = [
+            KernelTemplate {
+                id: "other".into(),
+                ..base.clone()
+            },
+            KernelTemplate {
+                template: "fabric_test.cu.tera".into(),
+                ..base.clone()
+            },
+            KernelTemplate {
+                variables: "{}".into(),
+                ..base.clone()
+            },
+        ];
+        for other in changed {
+            assert_ne!(base.digest(), other.digest(), "{other:?}");
+            assert_ne!(Key::of_template(&base), Key::of_template(&other));
+        }
+    }
+}
