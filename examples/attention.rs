@@ -14,7 +14,7 @@ mod common;
 use common::{Failure, largest, matrix, random};
 use mkernel::cudarc::driver::CudaSlice;
 use mkernel::half::bf16;
-use mkernel::{Communicator, FusedKernel, Placement, fused_kernel};
+use mkernel::{Communicator, FusedKernel, fused_kernel, spec::Placement};
 use std::process::ExitCode;
 use std::time::Instant;
 

@@ -4,7 +4,8 @@
 use mkernel::cudarc::driver::{CudaSlice, CudaStream, CudaView, CudaViewMut};
 use mkernel::half::bf16;
 use mkernel::{
-    Activation, BLayout, Dim, Dtype, FusedKernel, GemmConfig, KernelConfig, Transfer, fused_kernel,
+    FusedKernel, KernelConfig, fused_kernel,
+    spec::{Activation, BLayout, Dim, Dtype, GemmConfig, Transfer},
 };
 use std::sync::Arc;
 

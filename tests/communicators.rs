@@ -2,8 +2,9 @@
 //! threads and descriptors of the process, so the tests of this program run one after another.
 
 use mkernel::{
-    BLayout, Communicator, Dim, Error, Faults, GemmConfig, GemmOp, GemmShape, KernelConfig,
-    NicModel, Operator, Simulation, Stats, Transport, Tuning,
+    Communicator, Error, KernelConfig, Operator, Simulation, Stats,
+    network::{Faults, NicModel, Transport},
+    spec::{BLayout, Dim, GemmConfig, GemmOp, GemmShape, Tuning},
 };
 use mkernel_testing::block_on::block_on;
 use mkernel_testing::jobs::Turns;

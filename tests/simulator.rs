@@ -2,7 +2,7 @@
 //!
 //! The results must be right with every seed and have the same bits, and the simulator must find no defect.
 
-use mkernel::{Dim, GemmConfig, GemmOp, GemmShape, Tuning};
+use mkernel::spec::{Dim, GemmConfig, GemmOp, GemmShape, Tuning};
 use mkernel_testing::golden::Golden;
 use mkernel_testing::jobs::attention::{self, AttentionJob, CallPattern};
 use mkernel_testing::jobs::{
@@ -137,7 +137,7 @@ fn attention_is_right_on_every_seed() {
 /// and the simulator would report that.
 #[test]
 fn a_missing_rank_of_attention_is_named() {
-    use mkernel::Placement::Contiguous;
+    use mkernel::spec::Placement::Contiguous;
     let job = |heads| AttentionJob::new(2, [1, 200, heads, heads, 64], 2);
     for (job, missing, awaited) in [
         (job(2), 1, "a chunk of a peer's shard"),

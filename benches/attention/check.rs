@@ -1,8 +1,8 @@
 //! Checks some rows of a result of `ring_attention` against a reference in fp64, which uses the keys of all ranks.
 
 use mkernel::KernelPlan;
+use mkernel::Operand;
 use mkernel::half::bf16;
-use mkernel::spec::abi::Operand;
 use mkernel::spec::plan::{AttentionPlan, OpPlan};
 use mkernel_testing::lab::{Failure, Lab, Matrix};
 use std::sync::{Barrier, Mutex, PoisonError};

@@ -1,7 +1,7 @@
 //! Writes the operands and results of all ranks to files, for `benches/accuracy.py`.
 
 use mkernel::KernelPlan;
-use mkernel::spec::abi::Operand;
+use mkernel::Operand;
 use mkernel::spec::plan::AttentionPlan;
 use mkernel_testing::lab::{Failure, Lab, Matrix};
 use std::fs;

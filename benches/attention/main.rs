@@ -7,13 +7,15 @@ mod dump;
 
 use check::{Found, Gathered};
 use clap::Parser;
+use mkernel::Operand;
 use mkernel::half::bf16;
-use mkernel::spec::abi::Operand;
 use mkernel::spec::plan::OpPlan;
 use mkernel::spec::roofline::Bound;
 use mkernel::{
-    AttentionConfig, AttentionOp, AttentionTuning, Communicator, Dim, Dtype, Faults, KernelConfig,
-    NicModel, Operator, Placement, RawOperand, Transport,
+    Communicator, KernelConfig, Operator,
+    network::{Faults, NicModel, Transport},
+    operands::RawOperand,
+    spec::{AttentionConfig, AttentionOp, AttentionTuning, Dim, Dtype, Placement},
 };
 use mkernel_testing::blocks::{Blocks, MAX_ITERATIONS};
 use mkernel_testing::edits::{Edit, edit};
@@ -273,8 +275,8 @@ fn config(flags: &Flags, seq: u64, tuning: AttentionTuning) -> KernelConfig {
     }
 }
 
-fn shape(flags: &Flags, seq: u64) -> mkernel::AttentionShape {
-    mkernel::AttentionShape {
+fn shape(flags: &Flags, seq: u64) -> mkernel::spec::AttentionShape {
+    mkernel::spec::AttentionShape {
         batch: flags.batch,
         seq: seq * u64::from(flags.world),
         heads: flags.heads,

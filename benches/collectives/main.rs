@@ -6,8 +6,9 @@ use clap::Parser;
 use mkernel::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use mkernel::half::bf16;
 use mkernel::{
-    CollectiveConfig, CollectiveOp, CollectiveShape, Communicator, Dim, KernelConfig, Operator,
-    RawOperand,
+    Communicator, KernelConfig, Operator,
+    operands::RawOperand,
+    spec::{CollectiveConfig, CollectiveOp, CollectiveShape, Dim},
 };
 use mkernel_testing::blocks::{Blocks, MAX_ITERATIONS};
 use mkernel_testing::lab::{Failure, Lab, Matrix, TimeLimit};
@@ -118,7 +119,7 @@ fn one_rank(flags: &Flags, ranks: &Communicator) -> Result<(), Failure> {
 
 /// Returns the configurations to measure: the planned one, or all.
 fn configs(flags: &Flags, op: CollectiveOp, kib: u64) -> Vec<CollectiveConfig> {
-    use mkernel::Protocol::{Ll, Simple};
+    use mkernel::spec::Protocol::{Ll, Simple};
     let elems = kib * 512;
     let rows = (elems / COLS).max(1);
     let planned = CollectiveConfig {
@@ -142,7 +143,7 @@ fn configs(flags: &Flags, op: CollectiveOp, kib: u64) -> Vec<CollectiveConfig> {
         });
     let kernel = |config: &CollectiveConfig| KernelConfig::new(flags.world, *config);
     variants
-        .filter(|config| mkernel::KernelSpec::validate(kernel(config)).is_ok())
+        .filter(|config| mkernel::spec::KernelSpec::validate(kernel(config)).is_ok())
         .collect()
 }
 

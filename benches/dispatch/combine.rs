@@ -3,7 +3,7 @@
 use super::tokens::fraction;
 use super::{Case, operand};
 use mkernel::half::bf16;
-use mkernel::{CombineConfig, CombineOp, CombineShape, Dim};
+use mkernel::spec::{CombineConfig, CombineOp, CombineShape, Dim};
 use mkernel_testing::lab::{Failure, Matrix, Random};
 
 /// The number of tokens of a rank whose sums are checked.

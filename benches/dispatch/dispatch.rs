@@ -1,7 +1,10 @@
 //! Times `dispatch_gemm`, and checks the products of some experts.
 
 use super::{Case, operand};
-use mkernel::{BLayout, Dim, DispatchConfig, DispatchOp, DispatchShape, KernelPlan};
+use mkernel::{
+    KernelPlan,
+    spec::{BLayout, Dim, DispatchConfig, DispatchOp, DispatchShape},
+};
 use mkernel_testing::lab::{Failure, Finish, Matrix};
 
 /// The number of experts of a rank whose rows are all checked.

@@ -8,7 +8,9 @@ mod tokens;
 
 use clap::Parser;
 use mkernel::cudarc::driver::{CudaSlice, DevicePtr};
-use mkernel::{Communicator, KernelConfig, KernelPlan, Operator, Problem, RawOperand, Shape};
+use mkernel::{
+    Communicator, KernelConfig, KernelPlan, Operator, Shape, operands::RawOperand, spec::Problem,
+};
 use mkernel_testing::blocks::{Blocks, MAX_ITERATIONS};
 use mkernel_testing::edits::{Edit, edit};
 use mkernel_testing::lab::{Failure, Lab, TimeLimit, seed_from_clock};

@@ -4,11 +4,12 @@ use crate::cublas::Cublas;
 use crate::flags::{Flags, Tune};
 use crate::operands::{Operands, epilogue_of};
 use crate::report::{self, Baseline, Row, Unfused};
-use mkernel::spec::abi::Operand;
+use mkernel::Operand;
 use mkernel::spec::plan::GemmPlan;
 use mkernel::{
-    Addends, BLayout, Communicator, Dtype, Epilogue, GemmConfig, GemmOp, GemmShape, KernelConfig,
-    KernelPlan, Operator, Tuning,
+    Communicator, KernelConfig, KernelPlan, Operator,
+    operands::Addends,
+    spec::{BLayout, Dtype, Epilogue, GemmConfig, GemmOp, GemmShape, Tuning},
 };
 use mkernel_testing::blocks::{Blocks, MAX_ITERATIONS};
 use mkernel_testing::lab::{Failure, Finish, Lab, View};

@@ -2,7 +2,10 @@
 
 use clap::Parser;
 use mkernel::spec::spec::WORLDS;
-use mkernel::{BLayout, Epilogue, Faults, GemmOp, GemmShape, NicModel, Transport, Tuning};
+use mkernel::{
+    network::{Faults, NicModel, Transport},
+    spec::{BLayout, Epilogue, GemmOp, GemmShape, Tuning},
+};
 use serde::de::DeserializeOwned;
 use std::path::PathBuf;
 use std::str::FromStr;

@@ -1,8 +1,12 @@
 //! [`Operands`]: the matrices of one rank in the benchmark of GEMM operators.
 
 use crate::Bench;
-use mkernel::spec::abi::Operand;
-use mkernel::{BLayout, Dtype, Epilogue, GemmOp, GemmShape, KernelPlan, RawOperand};
+use mkernel::Operand;
+use mkernel::{
+    KernelPlan,
+    operands::RawOperand,
+    spec::{BLayout, Dtype, Epilogue, GemmOp, GemmShape},
+};
 use mkernel_testing::lab::{Failure, Matrix, View};
 use std::ops::Range;
 

@@ -32,16 +32,16 @@ impl Generated {
         let (reference, bound, method) = match operand.written {
             true => (
                 quote!(&'a mut #slice),
-                quote!(::mkernel::Writable<#element>),
+                quote!(::mkernel::operands::Writable<#element>),
                 quote!(write),
             ),
             false => (
                 quote!(&'a #slice),
-                quote!(::mkernel::Readable<#element>),
+                quote!(::mkernel::operands::Readable<#element>),
                 quote!(read),
             ),
         };
-        let pass = quote!(.#method(::mkernel::spec::abi::Operand::#slice, operands.#field));
+        let pass = quote!(.#method(::mkernel::Operand::#slice, operands.#field));
         Self {
             doc: operand.summary(),
             field,

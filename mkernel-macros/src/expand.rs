@@ -122,7 +122,7 @@ fn generate(target: &ItemStruct, declared: &Declared, plan: Option<&KernelPlan>)
 
         impl ::mkernel::FusedKernel for #ident {
             #[allow(unused_variables)]
-            fn config(world: u32, nodes: u32) -> ::mkernel::KernelConfig {
+            fn config(world: u32, nodes: u32) -> ::mkernel::spec::KernelConfig {
                 #config_literal
             }
 
@@ -201,20 +201,20 @@ mod tests {
         let expected = quote! {
             impl ::mkernel::FusedKernel for Up {
                 #[allow(unused_variables)]
-                fn config(world: u32, nodes: u32) -> ::mkernel::KernelConfig {
-                    ::mkernel::KernelConfig {
+                fn config(world: u32, nodes: u32) -> ::mkernel::spec::KernelConfig {
+                    ::mkernel::spec::KernelConfig {
                         name: ::core::option::Option::None,
                         world: world,
                         nodes: nodes,
                         max_sms: ::core::option::Option::None,
-                        problem: ::mkernel::Problem::Gemm(::mkernel::GemmConfig {
-                            op: ::mkernel::GemmOp::AgGemm,
-                            m: ::mkernel::Dim::DYNAMIC,
-                            n: ::mkernel::Dim::Static(1024u64),
-                            k: ::mkernel::Dim::Static(8192u64),
-                            b_layout: ::mkernel::BLayout::Kn,
-                            epilogue: ::mkernel::Epilogue::default(),
-                            tuning: ::mkernel::Tuning::default(),
+                        problem: ::mkernel::spec::Problem::Gemm(::mkernel::spec::GemmConfig {
+                            op: ::mkernel::spec::GemmOp::AgGemm,
+                            m: ::mkernel::spec::Dim::DYNAMIC,
+                            n: ::mkernel::spec::Dim::Static(1024u64),
+                            k: ::mkernel::spec::Dim::Static(8192u64),
+                            b_layout: ::mkernel::spec::BLayout::Kn,
+                            epilogue: ::mkernel::spec::Epilogue::default(),
+                            tuning: ::mkernel::spec::Tuning::default(),
                         }),
                     }
                 }
@@ -231,13 +231,13 @@ mod tests {
         for part in [
             quote!(pub(crate) struct Up),
             quote!(pub(crate) fn prepare(ranks: &::mkernel::Communicator, m: u64)),
-            quote!(::mkernel::GemmShape {
+            quote!(::mkernel::spec::GemmShape {
                 m,
                 n: 1024u64,
                 k: 8192u64
             }),
             quote!(pub(crate) struct UpOperands<'a, A: ?Sized, B: ?Sized, C: ?Sized>),
-            quote!(.write(::mkernel::spec::abi::Operand::C, operands.c)),
+            quote!(.write(::mkernel::Operand::C, operands.c)),
         ] {
             assert!(expanded.contains(&part.to_string()), "{part} in {expanded}");
         }
@@ -275,11 +275,11 @@ mod tests {
         )
         .to_string();
         let tuning = quote! {
-            tuning: ::mkernel::Tuning {
+            tuning: ::mkernel::spec::Tuning {
                 tile_m: ::core::option::Option::Some(128u32),
                 tile_n: ::core::option::Option::None,
                 stages: ::core::option::Option::None,
-                transfer: ::core::option::Option::Some(::mkernel::Transfer::CopyEngine),
+                transfer: ::core::option::Option::Some(::mkernel::spec::Transfer::CopyEngine),
                 comm_ctas: ::core::option::Option::None,
                 k_slices: ::core::option::Option::None,
                 chunk_rows: ::core::option::Option::None,
@@ -326,11 +326,11 @@ mod tests {
         )
         .to_string();
         let epilogue = quote! {
-            epilogue: ::mkernel::Epilogue {
+            epilogue: ::mkernel::spec::Epilogue {
                 bias: true,
                 residual: true,
-                activation: ::mkernel::Activation::GeluTanh,
-                output: ::mkernel::Dtype::Fp32,
+                activation: ::mkernel::spec::Activation::GeluTanh,
+                output: ::mkernel::spec::Dtype::Fp32,
             }
         };
         assert!(expanded.contains(&epilogue.to_string()), "{expanded}");

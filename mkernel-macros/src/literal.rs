@@ -28,7 +28,7 @@ pub fn config(config: &KernelConfig, ranks: Ranks) -> TokenStream {
     literal.into_token_stream()
 }
 
-/// The expression of a shape, such as `::mkernel::GemmShape { m, n: 1024 }`. A dynamic dimension is a variable.
+/// The expression of a shape, such as `::mkernel::spec::GemmShape { m, n: 1024 }`. A dynamic dimension is a variable.
 pub fn shape(problem: &Problem) -> TokenStream {
     let shape = format_ident!("{}Shape", problem.kind());
     let sizes = problem.dims().into_iter().map(|(field, dim)| {
@@ -36,5 +36,5 @@ pub fn shape(problem: &Problem) -> TokenStream {
         dim.fixed()
             .map_or_else(|| quote!(#name), |size| quote!(#name: #size))
     });
-    quote!(::mkernel::#shape { #(#sizes),* })
+    quote!(::mkernel::spec::#shape { #(#sizes),* })
 }

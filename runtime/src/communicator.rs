@@ -1,6 +1,6 @@
 //! [`Communicator`]: one rank of a job, with its GPU.
 
-use crate::bootstrap::{Collective, Owner};
+use crate::bootstrap::{self, Collective, Owner};
 use crate::cluster::Cluster;
 use crate::completion::Completion;
 use crate::deadlines::DRAIN_MARGIN;
@@ -16,6 +16,7 @@ use crate::shared::{Gpu, Shared};
 use crate::simulation::SimulatedJob;
 use crate::stats::Stats;
 use cudarc::driver::{CudaContext, CudaStream};
+use mkernel_compile::{GenError, KernelTemplate};
 use mkernel_spec::{Device, KernelConfig, Shape};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -45,6 +46,9 @@ pub struct Communicator {
 }
 
 impl Communicator {
+    /// The most bytes that a rank can pass to [`all_gather`](Self::all_gather): 64 KiB.
+    pub const MAX_CONTRIBUTION_BYTES: usize = bootstrap::MAX_CONTRIBUTION_BYTES;
+
     pub(crate) fn new(
         gpu: Gpu,
         ranks: Collective,
@@ -63,7 +67,7 @@ impl Communicator {
         &self.shared
     }
 
-    fn heap(&self) -> MutexGuard<'_, Heap> {
+    pub(crate) fn heap(&self) -> MutexGuard<'_, Heap> {
         // A panic while the heap changes ends the collective step on the other ranks too, so nobody uses it after that.
         self.heap.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -169,52 +173,19 @@ impl Communicator {
         config: &KernelConfig,
         shape: impl Into<Shape>,
     ) -> Result<Operator, Error> {
-        prepare::prepare(
-            &self.shared,
-            &mut self.heap(),
-            config,
-            shape.into(),
-            |template| Ok(Code::Template(template)),
-        )
+        self.prepare_code(config, shape.into(), |template| {
+            Ok(Code::Template(template))
+        })
     }
 
-    /// Does the same as [`prepare`](Self::prepare) with a kernel whose CUDA text is changed by `edit`. This is for work
-    /// on templates, and for tests that inject mistakes. `edit` must make the same changes on every rank. The plan is
-    /// not changed, so the work of the host (arguments, memory, copies) must still fit the text.
-    ///
-    /// # Errors
-    /// The errors are those of [`prepare`](Self::prepare). If the text does not compile, the error is [`Error::Build`]
-    /// with the compiler's messages.
-    ///
-    /// ```compile_fail,E0133
-    /// # use mkernel::{Communicator, KernelConfig, Shape};
-    /// # fn f(comm: &Communicator, config: &KernelConfig, shape: Shape) {
-    /// let operator = comm.prepare_edited(config, shape, |text| text.clear());
-    /// # }
-    /// ```
-    ///
-    /// # Safety
-    /// The text is executed as it is, on simulated GPUs as code of this process. It must access only what the kernel's
-    /// arguments give it and what the unchanged text would access, and it must end.
-    #[cfg(feature = "jit")]
-    pub unsafe fn prepare_edited(
+    /// Prepares an operator whose code `code` makes from the kernel's template.
+    pub(crate) fn prepare_code(
         &self,
         config: &KernelConfig,
-        shape: impl Into<Shape>,
-        edit: impl FnOnce(&mut String),
+        shape: Shape,
+        code: impl FnOnce(KernelTemplate) -> Result<Code, GenError>,
     ) -> Result<Operator, Error> {
-        prepare::prepare(
-            &self.shared,
-            &mut self.heap(),
-            config,
-            shape.into(),
-            |template| {
-                let mut source = template.render()?;
-                source.text = source.with_headers();
-                edit(&mut source.text);
-                Ok(Code::Text(source))
-            },
-        )
+        prepare::prepare(&self.shared, &mut self.heap(), config, shape, code)
     }
 
     /// Does the same as [`prepare`](Self::prepare) for a type with `#[fused_kernel(...)]`.
@@ -244,7 +215,8 @@ impl Communicator {
             .barrier("barrier", self.shared.host_timeout())
     }
 
-    /// Sends `bytes`, at most 64 KiB, to all ranks. Returns the bytes of each rank, by rank. This is a collective call.
+    /// Sends `bytes`, at most [`MAX_CONTRIBUTION_BYTES`](Self::MAX_CONTRIBUTION_BYTES), to all ranks. Returns the bytes
+    /// of each rank, by rank. This is a collective call.
     ///
     /// # Errors
     /// [`Error::ContributionTooLong`] on a rank that sends more, and [`Error::RanksFailed`] on the others;

@@ -31,10 +31,11 @@ pub use rendezvous::RendezvousError;
 pub use routing::RoutingFault;
 pub use simulator::SimulatorError;
 
+pub use mkernel_compile::GenError;
+pub use mkernel_fabric::FabricError;
+
 use cudarc::driver::DriverError;
 use display::{Are, Cause, Failures, Faults, Findings, Have, Refused, WaitEnd, WaitOutcome};
-use mkernel_compile::GenError;
-use mkernel_fabric::FabricError;
 use mkernel_spec::Diagnostics;
 use mkernel_spec::abi::Operand;
 use std::sync::Arc;
@@ -285,4 +286,39 @@ pub enum Error {
         /// The error of the system call.
         source: Arc<std::io::Error>,
     },
+}
+
+impl Error {
+    /// Returns what this error is about.
+    ///
+    /// ```
+    /// use mkernel::{Communicator, ErrorKind, Simulation};
+    ///
+    /// let options = Simulation { skew: 101, ..Simulation::default() };
+    /// let error = Communicator::simulated(&options).expect_err("100 at most");
+    /// assert_eq!(error.kind(), ErrorKind::Setup);
+    /// ```
+    #[must_use]
+    pub const fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Config(_) | Self::Cluster(_) | Self::Kernel(_) => ErrorKind::Configuration,
+            Self::Operands(_) | Self::Call(_) | Self::ContributionTooLong { .. } => {
+                ErrorKind::Operands
+            }
+            Self::Routing { .. } => ErrorKind::Values,
+            Self::Device(_) | Self::Environment(_) | Self::Simulator(_) => ErrorKind::Setup,
+            Self::Rendezvous(_) | Self::RanksMissing { .. } => ErrorKind::Rendezvous,
+            Self::Mismatch { .. } | Self::Protocol { .. } => ErrorKind::Mismatch,
+            Self::RankLeft { .. } | Self::RankLost { .. } | Self::RanksFailed { .. } => {
+                ErrorKind::RankLost
+            }
+            Self::Timeout { .. } | Self::StillBusy { .. } => ErrorKind::Timeout,
+            Self::Network(_) | Self::Fabric(_) => ErrorKind::Network,
+            Self::Build { .. } => ErrorKind::Build,
+            Self::Overlap { .. } => ErrorKind::Overlap,
+            Self::Aborted { .. } => ErrorKind::Aborted,
+            Self::Cuda { .. } | Self::OpenFiles { .. } | Self::Os { .. } => ErrorKind::System,
+            Self::Simulation { .. } => ErrorKind::Simulation,
+        }
+    }
 }

@@ -86,6 +86,7 @@
 //!   of CUDA 12.8 or newer by a feature of cudarc, since cudarc can have only those of one version.
 //! - `simulator`: simulated GPUs. It includes `jit`. Simulated GPUs are not available in a program in which cudarc's
 //!   feature `dynamic-linking` is on, as with candle.
+//! - `testing`: tools for work on the kernels themselves, which may change with any version.
 //! - `verbs`: InfiniBand and RoCE. Building it requires cmake, libclang and libibverbs-dev.
 //! - `efa`: Amazon's EFA. It includes `verbs`.
 //!
@@ -101,7 +102,6 @@
 //! the protocol can take the place of a rank. The TCP connections are neither encrypted nor signed, so an attacker who can
 //! change packets in the network is not kept out.
 
-mod age;
 mod bootstrap;
 mod cluster;
 mod communicator;
@@ -110,7 +110,7 @@ mod copy_engine;
 mod deadlines;
 mod driver;
 mod env;
-mod error;
+pub mod error;
 mod fabric;
 mod fused;
 mod health;
@@ -125,45 +125,51 @@ mod report;
 mod shared;
 mod simulation;
 mod startup;
-mod stats;
+pub mod stats;
 mod symmetric;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod workspace;
 
-pub use bootstrap::MAX_CONTRIBUTION_BYTES;
 pub use communicator::Communicator;
 pub use completion::Completion;
-pub use driver::{device_count, gpu_links};
-pub use env::wanted_nics;
-pub use error::{
-    CallError, ClusterError, DeviceError, EnvironmentError, Error, ErrorKind, Finding, KernelError,
-    NetworkError, OperandFault, Peer, ProtocolFault, RendezvousError, RoutingFault, SimulatorError,
-};
-pub use fabric::fabric_test::FabricTest;
-pub use fabric::fabric_test_load::{FabricTestLoad, FabricTestOptions, FabricTestResult};
-pub use fabric::transport::{NicOptions, Transport};
+pub use driver::device_count;
+pub use error::{Error, ErrorKind};
 pub use fused::FusedKernel;
-pub use launch::call::{Addends, Call, Element, Readable, Writable};
-pub use launch::operands::RawOperand;
-pub use launch::raw_slice::RawSlice;
+pub use launch::call::Call;
 pub use operator::Operator;
 pub use simulation::Simulation;
-pub use stats::{FabricStats, HeapStats, Stats};
+pub use stats::Stats;
 
 #[cfg(feature = "macros")]
 pub use mkernel_macros::fused_kernel;
 
-pub use mkernel_compile::GenError;
-pub use mkernel_fabric::emulated::{Failure, Faults, NicModel};
-pub use mkernel_fabric::{EndpointStats, FabricError, RailStats};
-pub use mkernel_spec::{
-    self as spec, Activation, AttentionConfig, AttentionOp, AttentionShape, AttentionTuning,
-    BLayout, CollectiveConfig, CollectiveOp, CollectiveShape, CombineConfig, CombineOp,
-    CombineShape, Device, Diagnostic, Diagnostics, Dim, DispatchConfig, DispatchOp, DispatchShape,
-    Dtype, Epilogue, GemmConfig, GemmOp, GemmShape, KernelConfig, KernelPlan, KernelSpec, Layout,
-    Op, Placement, Problem, Protocol, Scale, Shape, Transfer, Tuning,
-};
+pub use mkernel_spec::abi::Operand;
+pub use mkernel_spec::{KernelConfig, KernelPlan, Op, Shape};
+
+/// The options of kernels, and their plans.
+pub use mkernel_spec as spec;
 
 /// The crate of the streams and slices that operators take. Use this re-export, so that the versions agree.
 pub use cudarc;
 /// The crate of `bf16`. Use this re-export, so that the versions agree.
 pub use half;
+
+/// What operators take as operands.
+pub mod operands {
+    pub use crate::launch::call::{Addends, Element, Readable, Writable};
+    pub use crate::launch::operands::RawOperand;
+    pub use crate::launch::raw_slice::RawSlice;
+}
+
+/// The links between GPUs, and the network between nodes.
+pub mod network {
+    pub use crate::driver::gpu_links;
+    pub use crate::env::wanted_nics;
+    pub use crate::fabric::fabric_test::FabricTest;
+    pub use crate::fabric::fabric_test_load::{
+        FabricTestLoad, FabricTestOptions, FabricTestResult,
+    };
+    pub use crate::fabric::transport::{NicOptions, Transport};
+    pub use mkernel_fabric::emulated::{Failure, Faults, NicModel};
+}

@@ -146,6 +146,7 @@ impl Operator {
     }
 
     /// Returns the address of this rank's workspace.
+    #[cfg(feature = "testing")]
     pub(crate) fn workspace(&self) -> u64 {
         self.parts().workspace.own()
     }

@@ -14,7 +14,7 @@ use crate::operator::{Loaded, Operator};
 use crate::report::Page;
 use crate::shared::Shared;
 use crate::workspace::Workspace;
-#[cfg(feature = "jit")]
+#[cfg(feature = "testing")]
 use mkernel_compile::CudaSource;
 use mkernel_compile::{Cubin, GenError, KernelTemplate, Store};
 use mkernel_spec::{KernelConfig, KernelPlan, KernelSpec, Shape};
@@ -25,7 +25,7 @@ use std::sync::Arc;
 pub(crate) enum Code {
     Template(KernelTemplate),
     /// A text that is no longer what its template makes.
-    #[cfg(feature = "jit")]
+    #[cfg(feature = "testing")]
     Text(CudaSource),
 }
 
@@ -34,7 +34,7 @@ impl Code {
     fn digest(&self) -> [u8; 32] {
         match self {
             Self::Template(template) => template.digest(),
-            #[cfg(feature = "jit")]
+            #[cfg(feature = "testing")]
             Self::Text(source) => Sha256::digest(&source.text).into(),
         }
     }
@@ -42,7 +42,7 @@ impl Code {
     fn machine_code(&self, store: &Store) -> Result<Cubin, GenError> {
         match self {
             Self::Template(template) => store.get_or_render(template),
-            #[cfg(feature = "jit")]
+            #[cfg(feature = "testing")]
             Self::Text(source) => store.get_or_build(source),
         }
     }

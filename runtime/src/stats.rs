@@ -1,6 +1,6 @@
 //! [`Stats`]: what a communicator uses, and what it has sent.
 
-use mkernel_fabric::EndpointStats;
+pub use mkernel_fabric::{EndpointStats, RailStats};
 use std::fmt;
 
 /// What a communicator uses on this rank, as [`Communicator::stats`](crate::Communicator::stats) returns it.

@@ -51,6 +51,7 @@ impl Workspace {
     }
 
     /// Returns the address of this rank's workspace.
+    #[cfg(feature = "testing")]
     pub fn own(&self) -> u64 {
         self.addresses[self.local_rank as usize]
     }

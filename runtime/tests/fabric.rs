@@ -2,8 +2,9 @@
 
 use mkernel::spec::fabric_test::MAX_NODES;
 use mkernel::{
-    Communicator, Error, FabricError, FabricTestLoad, FabricTestOptions, FabricTestResult, Faults,
-    NicModel, Simulation, Transport,
+    Communicator, Error, Simulation,
+    error::FabricError,
+    network::{FabricTestLoad, FabricTestOptions, FabricTestResult, Faults, NicModel, Transport},
 };
 use std::time::Duration;
 
@@ -104,7 +105,7 @@ fn every_message_arrives_as_it_was_sent_whatever_the_network_does() {
 
 #[test]
 fn a_nic_that_fails_is_an_error_and_no_hang() {
-    let failure = mkernel::Failure::Nic { after_writes: 5 };
+    let failure = mkernel::network::Failure::Nic { after_writes: 5 };
     let options = FabricTestOptions {
         transport: emulated(
             NicModel::default(),

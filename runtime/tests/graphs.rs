@@ -8,7 +8,7 @@ mod rank;
 use mkernel::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use mkernel::cudarc::driver::{CudaGraph, CudaSlice, CudaStream, result};
 use mkernel::half::bf16;
-use mkernel::{CallError, Communicator, Error, Simulation};
+use mkernel::{Communicator, Error, Simulation, error::CallError};
 use rank::{Rank, SHAPE, check, on_ranks, with_ranks};
 use std::sync::Arc;
 use std::time::{Duration, Instant};

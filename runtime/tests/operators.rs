@@ -4,12 +4,14 @@
 
 mod rank;
 
+use mkernel::Operand;
 use mkernel::cudarc::driver::{CudaSlice, DevicePtr};
 use mkernel::half::bf16;
-use mkernel::spec::abi::Operand;
 use mkernel::{
-    Addends, CallError, Communicator, Dtype, Epilogue, Error, GemmConfig, KernelConfig,
-    OperandFault, Operator, RawOperand, Simulation,
+    Communicator, Error, KernelConfig, Operator, Simulation,
+    error::{CallError, OperandFault},
+    operands::{Addends, RawOperand},
+    spec::{Dtype, Epilogue, GemmConfig},
 };
 use rank::{Rank, SHAPE, alone, config, on_ranks, with_ranks};
 use std::sync::atomic::{AtomicBool, Ordering};

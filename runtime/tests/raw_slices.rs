@@ -4,10 +4,10 @@
 
 mod rank;
 
+use mkernel::Operand;
 use mkernel::cudarc::driver::{CudaSlice, DevicePtr, DevicePtrMut};
 use mkernel::half::bf16;
-use mkernel::spec::abi::Operand;
-use mkernel::{Error, OperandFault, RawSlice};
+use mkernel::{Error, error::OperandFault, operands::RawSlice};
 use rank::{Rank, alone};
 
 /// Returns the memory of a slice, which outlives the calls of a test. These are all on one stream.

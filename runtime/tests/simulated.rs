@@ -2,7 +2,10 @@
 
 #![cfg(feature = "simulator")]
 
-use mkernel::{Communicator, DeviceError, Error, Simulation, SimulatorError};
+use mkernel::{
+    Communicator, Error, Simulation,
+    error::{DeviceError, SimulatorError},
+};
 use std::process::Command;
 
 /// Runs a test of this file in a process of its own. Returns whether it passed, and its output.
@@ -99,7 +102,7 @@ fn local_ranks() {
         for ranks in ranks {
             scope.spawn(move || {
                 assert!(ranks.is_simulated() && ranks.world() == 4);
-                assert_eq!(ranks.device(), &mkernel::Device::simulated(3));
+                assert_eq!(ranks.device(), &mkernel::spec::Device::simulated(3));
                 let stream = ranks.context().new_stream().expect("a stream");
                 let slice = stream.clone_htod(&[ranks.rank(); 100]).expect("uploaded");
                 ranks.synchronize(&stream).expect("done");

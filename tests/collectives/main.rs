@@ -2,7 +2,7 @@
 
 mod mutations;
 
-use mkernel::Faults;
+use mkernel::network::Faults;
 use mkernel_testing::jobs::collective::{across, small};
 use mkernel_testing::jobs::{all_are_right, all_are_right_when_counters_wrap};
 use std::time::Duration;

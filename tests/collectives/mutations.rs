@@ -1,8 +1,8 @@
 //! Mutations of kernels of collectives. A test plants one mistake at a time, and the simulator or the comparison of the
 //! results must find it with some seed.
 
-use mkernel::CollectiveOp::{AllGather, AllReduce, ReduceScatter};
-use mkernel::{Faults, Protocol};
+use mkernel::spec::CollectiveOp::{AllGather, AllReduce, ReduceScatter};
+use mkernel::{network::Faults, spec::Protocol};
 use mkernel_testing::jobs::collective::CollectiveJob;
 use mkernel_testing::jobs::{all_are_found, mutated};
 

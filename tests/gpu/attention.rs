@@ -3,8 +3,8 @@
 
 use crate::compile::compile;
 use crate::ranks::{expect_right, on_ranks, prepare, seed, worlds};
-use mkernel::Placement::{Contiguous, Zigzag};
-use mkernel::{BLayout, GemmShape, KernelSpec, Tuning};
+use mkernel::spec::Placement::{Contiguous, Zigzag};
+use mkernel::spec::{BLayout, GemmShape, KernelSpec, Tuning};
 use mkernel_testing::jobs::attention::{AttentionJob, CallPattern, InputKind, small};
 use mkernel_testing::jobs::{Backend, for_each_in_parallel};
 use mkernel_testing::lab::{Failure, Lab, TimeLimit};
@@ -168,7 +168,7 @@ fn spec(job: &AttentionJob) -> KernelSpec {
 #[test]
 fn every_job_of_attention_has_a_plan() {
     use mkernel::spec::spec::WORLDS;
-    use mkernel::{Device, KernelPlan};
+    use mkernel::{KernelPlan, spec::Device};
     for world in WORLDS {
         for (name, job) in [small(world), large(world)].concat() {
             let plan = KernelPlan::new(&spec(&job), &Device::h200());

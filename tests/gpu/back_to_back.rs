@@ -1,7 +1,10 @@
 //! Tests of hundreds of calls without a pause, by ranks that are out of step.
 
 use crate::ranks::{GemmProblem, Operands, expect_right, launch, on_ranks, prepare, seed, worlds};
-use mkernel::{BLayout, Communicator, Epilogue, GemmOp, GemmShape, Operator, Transfer, Tuning};
+use mkernel::{
+    Communicator, Operator,
+    spec::{BLayout, Epilogue, GemmOp, GemmShape, Transfer, Tuning},
+};
 use mkernel_testing::lab::{Failure, Lab, Matrix, Random, TimeLimit};
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
 //! The shapes and tunings that [`correctness`](crate::correctness) runs.
 
 use crate::ranks::GemmProblem;
-use mkernel::BLayout::{self, Kn, Nk};
-use mkernel::{Activation, Dtype, Epilogue, GemmOp, GemmShape, Transfer, Tuning};
+use mkernel::spec::BLayout::{self, Kn, Nk};
+use mkernel::spec::{Activation, Dtype, Epilogue, GemmOp, GemmShape, Transfer, Tuning};
 
 /// A problem, and the padding of its operands.
 #[derive(Clone, Copy, Debug)]
@@ -252,7 +252,7 @@ fn transfers() -> Vec<Case> {
 mod tests {
     use super::*;
     use mkernel::spec::spec::WORLDS;
-    use mkernel::{Device, KernelPlan};
+    use mkernel::{KernelPlan, spec::Device};
     use mkernel_compile::{CudaSource, Nvrtc};
     use mkernel_spec::Target;
 

@@ -4,8 +4,11 @@
 use crate::compile::compile;
 use crate::nodes::topologies;
 use crate::ranks::worlds;
-use mkernel::CollectiveOp::{AllGather, AllReduce, ReduceScatter};
-use mkernel::{Faults, KernelSpec, Protocol};
+use mkernel::spec::CollectiveOp::{AllGather, AllReduce, ReduceScatter};
+use mkernel::{
+    network::Faults,
+    spec::{KernelSpec, Protocol},
+};
 use mkernel_testing::jobs::collective::{CollectiveJob, across, small};
 use mkernel_testing::jobs::{Backend, for_each_in_parallel};
 use mkernel_testing::lab::TimeLimit;
@@ -94,7 +97,7 @@ fn collectives_on_several_nodes_are_right() {
 #[test]
 fn every_job_of_collectives_has_a_plan() {
     use mkernel::spec::spec::WORLDS;
-    use mkernel::{Device, KernelPlan};
+    use mkernel::{KernelPlan, spec::Device};
     for world in WORLDS {
         for (name, job) in [small(world), large(world)].concat() {
             let plan = KernelPlan::new(&spec(&job), &Device::h200());

@@ -2,7 +2,10 @@
 //! other.
 
 use crate::ranks::on_ranks;
-use mkernel::{Device, KernelPlan, KernelSpec};
+use mkernel::{
+    KernelPlan,
+    spec::{Device, KernelSpec},
+};
 use mkernel_compile::{Store, build};
 use mkernel_testing::lab::Failure;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -2,7 +2,7 @@
 
 use crate::ranks::on_ranks;
 use mkernel::cudarc::driver::sys::CUstreamCaptureMode;
-use mkernel::{CallError, Error, ErrorKind};
+use mkernel::{Error, ErrorKind, error::CallError};
 use mkernel_testing::block_on::block_on;
 use mkernel_testing::jobs::Turns;
 use mkernel_testing::kinds::ten_kinds;

@@ -3,7 +3,7 @@
 
 use crate::compile::compile;
 use crate::ranks::worlds;
-use mkernel::Faults;
+use mkernel::network::Faults;
 use mkernel_testing::jobs::Backend;
 use mkernel_testing::jobs::attention::CallPattern;
 use mkernel_testing::jobs::experts::{Layer, all_recover, invalid_calls};

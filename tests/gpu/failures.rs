@@ -2,7 +2,10 @@
 //! same process must work.
 
 use crate::ranks::{GemmProblem, Operands, compute, launch, on_ranks, prepare, seed, worlds};
-use mkernel::{BLayout, Communicator, Error, GemmOp, GemmShape, Operator, Transfer, Tuning};
+use mkernel::{
+    Communicator, Error, Operator,
+    spec::{BLayout, GemmOp, GemmShape, Transfer, Tuning},
+};
 use mkernel_testing::lab::{Failure, Lab, TimeLimit};
 use std::time::{Duration, Instant};
 

@@ -3,7 +3,10 @@
 
 use crate::ranks::{GemmProblem, Operands, expect_right, launch, on_ranks, prepare, seed, worlds};
 use mkernel::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
-use mkernel::{BLayout, Communicator, Epilogue, GemmOp, GemmShape, Transfer, Tuning};
+use mkernel::{
+    Communicator,
+    spec::{BLayout, Epilogue, GemmOp, GemmShape, Transfer, Tuning},
+};
 use mkernel_testing::lab::{Failure, Lab, Random, TimeLimit};
 use std::time::Duration;
 

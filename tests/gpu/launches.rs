@@ -2,11 +2,15 @@
 //! as a kernel has ended.
 
 use crate::ranks::{Operands, compute, expect_right, launch, on_ranks, prepare, seed, worlds};
+use mkernel::Operand;
 use mkernel::cudarc::driver::CudaStream;
 use mkernel::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use mkernel::half::bf16;
-use mkernel::spec::abi::Operand;
-use mkernel::{BLayout, CallError, Communicator, Error, GemmShape, Transfer, Tuning};
+use mkernel::{
+    Communicator, Error,
+    error::CallError,
+    spec::{BLayout, GemmShape, Transfer, Tuning},
+};
 use mkernel_testing::lab::{Failure, Lab, Random, TimeLimit};
 use std::sync::Arc;
 use std::time::{Duration, Instant};

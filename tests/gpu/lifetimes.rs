@@ -2,7 +2,10 @@
 //! dropped.
 
 use crate::ranks::{compute, expect_right, on_ranks, prepare, seed, worlds};
-use mkernel::{BLayout, Communicator, GemmShape, Transfer, Tuning};
+use mkernel::{
+    Communicator,
+    spec::{BLayout, GemmShape, Transfer, Tuning},
+};
 use mkernel_testing::lab::{Failure, Lab, Random, TimeLimit};
 use std::time::Duration;
 

@@ -7,10 +7,11 @@ use crate::experts;
 use crate::graphs::replays;
 use crate::processes::{RankProcesses, lost};
 use crate::ranks::{GemmProblem, compute, launch, on_ranks, prepare, seed, worlds};
-use mkernel::Placement::{Contiguous, Zigzag};
+use mkernel::spec::Placement::{Contiguous, Zigzag};
 use mkernel::{
-    Activation, BLayout, Communicator, Dtype, Epilogue, Faults, GemmOp, GemmShape, KernelSpec,
-    Tuning,
+    Communicator,
+    network::Faults,
+    spec::{Activation, BLayout, Dtype, Epilogue, GemmOp, GemmShape, KernelSpec, Tuning},
 };
 use mkernel_testing::jobs::attention::{AttentionJob, CallPattern, InputKind};
 use mkernel_testing::jobs::{Backend, for_each_in_parallel};
@@ -234,7 +235,7 @@ fn spec(job: &AttentionJob) -> KernelSpec {
 /// This test needs no GPU. It checks that all jobs are possible.
 #[test]
 fn every_job_of_attention_on_nodes_has_a_plan() {
-    use mkernel::{Device, KernelPlan};
+    use mkernel::{KernelPlan, spec::Device};
     for (world, nodes) in [(2, 2), (4, 2), (4, 4), (8, 2), (8, 8)] {
         for job in attention(world, nodes) {
             let plan = KernelPlan::new(&spec(&job), &Device::h200());

@@ -2,9 +2,13 @@
 //! different kernels.
 
 use crate::ranks::{config, on_ranks, seed, worlds};
+use mkernel::Operand;
 use mkernel::half::bf16;
-use mkernel::spec::abi::Operand;
-use mkernel::{BLayout, Communicator, Error, GemmShape, OperandFault, Tuning};
+use mkernel::{
+    Communicator, Error,
+    error::OperandFault,
+    spec::{BLayout, GemmShape, Tuning},
+};
 use mkernel_testing::lab::{Failure, Lab, MAX_RELATIVE_ERROR, TimeLimit};
 use std::time::Duration;
 

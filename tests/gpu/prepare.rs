@@ -1,7 +1,10 @@
 //! How long a communicator takes to prepare operators whose kernels are in the cache.
 
 use crate::ranks::{on_ranks, worlds};
-use mkernel::{Communicator, Faults, NicModel, Transport};
+use mkernel::{
+    Communicator,
+    network::{Faults, NicModel, Transport},
+};
 use mkernel_testing::kinds::ten_kinds;
 use mkernel_testing::lab::{Failure, TimeLimit};
 use std::time::{Duration, Instant};

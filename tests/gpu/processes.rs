@@ -1,7 +1,11 @@
 //! Tests with one process per GPU, which are started as torchrun starts them. In one test a process is killed.
 
 use crate::ranks::{compute, launch, prepare, seed, worlds};
-use mkernel::{BLayout, Communicator, Error, FabricError, GemmShape, Transfer, Tuning};
+use mkernel::{
+    Communicator, Error,
+    error::FabricError,
+    spec::{BLayout, GemmShape, Transfer, Tuning},
+};
 use mkernel_testing::lab::{Failure, Lab, TimeLimit};
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};

@@ -3,8 +3,9 @@
 use mkernel::cudarc::driver::{CudaContext, CudaSlice, CudaStream};
 use mkernel::spec::spec::WORLDS;
 use mkernel::{
-    BLayout, Communicator, Epilogue, GemmConfig, GemmOp, GemmShape, KernelConfig, KernelSpec,
-    Operator, RawOperand, Tuning,
+    Communicator, KernelConfig, Operator,
+    operands::RawOperand,
+    spec::{BLayout, Epilogue, GemmConfig, GemmOp, GemmShape, KernelSpec, Tuning},
 };
 use mkernel_testing::jobs::with_causes;
 use mkernel_testing::lab::{Failure, Finish, Lab, Matrix, Random, Verdict, View, seed_from_clock};

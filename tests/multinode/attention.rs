@@ -2,7 +2,7 @@
 //! node that makes no call, and mutations.
 
 use crate::{SEEDS, bad_network};
-use mkernel::Placement::{Contiguous, Zigzag};
+use mkernel::spec::Placement::{Contiguous, Zigzag};
 use mkernel_testing::jobs::attention::{AttentionJob, CallPattern};
 use mkernel_testing::jobs::{
     SimulatedJob, all_are_found, all_are_right, all_are_right_when_counters_wrap, mutated,

@@ -3,8 +3,10 @@
 
 use crate::rank::{SHAPE, on_nodes, on_ranks};
 use mkernel::{
-    ClusterError, Communicator, Dim, Error, FabricError, Failure, Faults, GemmConfig, GemmOp,
-    KernelConfig, NicModel, Simulation, Transport,
+    Communicator, Error, KernelConfig, Simulation,
+    error::{ClusterError, FabricError},
+    network::{Failure, Faults, NicModel, Transport},
+    spec::{Dim, GemmConfig, GemmOp},
 };
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::{Duration, Instant};

@@ -1,8 +1,8 @@
 //! Tests of graphs of calls on several nodes, which are replayed several times, also with launches between them.
 
 use crate::rank::on_ranks;
-use mkernel::GemmOp;
 use mkernel::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
+use mkernel::spec::GemmOp;
 
 #[test]
 fn graphs_are_replayed_beside_calls() {

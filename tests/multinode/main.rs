@@ -10,7 +10,10 @@ mod rank;
 mod sharing;
 mod steps;
 
-use mkernel::{BLayout, Dim, Epilogue, Faults, GemmConfig, GemmOp, GemmShape, Tuning};
+use mkernel::{
+    network::Faults,
+    spec::{BLayout, Dim, Epilogue, GemmConfig, GemmOp, GemmShape, Tuning},
+};
 use mkernel_testing::jobs::{GemmJob, all_are_right_when_counters_wrap};
 use std::time::Duration;
 

@@ -2,7 +2,7 @@
 //! comparison of the results must find it with some seed.
 
 use crate::{job, one_comm_cta};
-use mkernel::{GemmOp, Tuning};
+use mkernel::spec::{GemmOp, Tuning};
 use mkernel_testing::jobs::{GemmJob, all_are_found, mutated};
 
 /// The number of seeds with which a mutation must be found.

@@ -1,12 +1,13 @@
 //! Ranks of GEMM operators on several nodes, in a thread for each. The operands are chosen so that each element of C
 //! shows from which ranks it was computed.
 
+use mkernel::Operand;
 use mkernel::cudarc::driver::{CudaSlice, CudaStream};
 use mkernel::half::bf16;
-use mkernel::spec::abi::Operand;
 use mkernel::{
-    BLayout, Communicator, Dim, Error, Faults, GemmConfig, GemmOp, GemmShape, KernelConfig,
-    NicModel, Operator, Simulation, Transport, Tuning,
+    Communicator, Error, KernelConfig, Operator, Simulation,
+    network::{Faults, NicModel, Transport},
+    spec::{BLayout, Dim, GemmConfig, GemmOp, GemmShape, Tuning},
 };
 use std::sync::Arc;
 

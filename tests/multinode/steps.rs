@@ -2,7 +2,10 @@
 //! the operator's plan.
 
 use crate::rank::on_nodes;
-use mkernel::{Faults, GemmOp, Transport};
+use mkernel::{
+    network::{Faults, Transport},
+    spec::GemmOp,
+};
 use mkernel_testing::unfused::{Nics, Steps};
 use std::time::Duration;
 

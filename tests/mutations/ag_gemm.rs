@@ -1,7 +1,7 @@
 //! Mutations of `ag_gemm`, and of the main loop that all GEMM operators share.
 
 use crate::{Kernel, Mutation, RELAXED_WAIT, job, mutation};
-use mkernel::{BLayout, Epilogue, GemmOp, GemmShape, Transfer, Tuning};
+use mkernel::spec::{BLayout, Epilogue, GemmOp, GemmShape, Transfer, Tuning};
 use mkernel_testing::jobs::GemmJob;
 
 pub const KERNELS: &[Kernel] = &[

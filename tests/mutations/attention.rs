@@ -1,7 +1,7 @@
 //! Mutations of `ring_attention`.
 
 use crate::{Kernel, Mutation, RELAXED_WAIT, mutation};
-use mkernel::Placement;
+use mkernel::spec::Placement;
 use mkernel_testing::jobs::attention::AttentionJob;
 
 /// The number of seeds with which a kernel without a mutation is run. Kernels of attention take long on simulated GPUs.

@@ -1,7 +1,7 @@
 //! Mutations of epilogues.
 
 use crate::{Kernel, Mutation, job, mutation};
-use mkernel::{Activation, BLayout, Dtype, Epilogue, GemmOp, GemmShape, Tuning};
+use mkernel::spec::{Activation, BLayout, Dtype, Epilogue, GemmOp, GemmShape, Tuning};
 use mkernel_testing::jobs::GemmJob;
 
 pub const KERNELS: &[Kernel] = &[

@@ -8,7 +8,7 @@ mod attention;
 mod epilogue;
 mod reduce;
 
-use mkernel::{BLayout, Dim, Epilogue, GemmConfig, GemmOp, GemmShape, Tuning};
+use mkernel::spec::{BLayout, Dim, Epilogue, GemmConfig, GemmOp, GemmShape, Tuning};
 use mkernel_testing::jobs::{GemmJob, SimulatedJob, mutated, none_fails, right_for_seeds};
 use std::ops::Range;
 

@@ -1,7 +1,7 @@
 //! Mutations of the operators that reduce: `gemm_rs` and `gemm_ar`.
 
 use crate::{Kernel, Mutation, RELAXED_WAIT, job, mutation};
-use mkernel::{BLayout, Epilogue, GemmOp, GemmShape, Tuning};
+use mkernel::spec::{BLayout, Epilogue, GemmOp, GemmShape, Tuning};
 use mkernel_testing::jobs::{GemmJob, SimulatedJob, mutated};
 
 pub const KERNELS: &[Kernel] = &[

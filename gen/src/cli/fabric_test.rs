@@ -7,8 +7,9 @@ use super::format::{bytes, count, table};
 use super::machine::{self, DeviceChoice, Machine, Simulated};
 use super::output::{print, print_json, print_stderr};
 use mkernel::{
-    Communicator, Error, FabricTest as Test, FabricTestLoad, FabricTestOptions, FabricTestResult,
-    NetworkError, Simulation, Transport,
+    Communicator, Error, Simulation,
+    error::NetworkError,
+    network::{FabricTest as Test, FabricTestLoad, FabricTestOptions, FabricTestResult, Transport},
 };
 pub use network::Network;
 use serde::{Deserialize, Serialize};

@@ -2,7 +2,7 @@
 
 use super::environment;
 use super::failure::Failure;
-use mkernel::{Communicator, DeviceError, Error, Simulation};
+use mkernel::{Communicator, Error, Simulation, error::DeviceError};
 use std::fs;
 use std::path::Path;
 

@@ -32,7 +32,10 @@ impl ShowTopology {
     pub fn run(&self, json: bool) -> Result<(), Failure> {
         let root = self.sysfs.as_deref().unwrap_or(Path::new("/sys"));
         let topology = Topology::read(root);
-        let wanted = self.nics.clone().unwrap_or_else(mkernel::wanted_nics);
+        let wanted = self
+            .nics
+            .clone()
+            .unwrap_or_else(mkernel::network::wanted_nics);
         let choices = topology.select_nics(&wanted).map_err(Failure::Nics)?;
         let links = self.links(&topology);
         if json {
@@ -50,7 +53,7 @@ impl ShowTopology {
         if self.sysfs.is_some() || topology.gpus.is_empty() {
             return None;
         }
-        let links = mkernel::gpu_links();
+        let links = mkernel::network::gpu_links();
         links
             .inspect_err(|error| tracing::debug!(%error, "links between GPUs are not known"))
             .ok()

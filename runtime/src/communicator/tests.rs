@@ -1,7 +1,10 @@
 //! Tests of what the ranks of a communicator must agree on.
 
 use super::*;
-use crate::{GemmConfig, GemmOp, GemmShape, Operator, Simulation};
+use crate::{
+    Operator, Simulation,
+    spec::{GemmConfig, GemmOp, GemmShape},
+};
 use mkernel_spec::Dim;
 
 fn prepare(ranks: &Communicator, m: u64) -> Result<Operator, Error> {

@@ -110,6 +110,7 @@ fn granularity(ctx: &Arc<CudaContext>, request: &sys::CUmemAllocationProp) -> Re
 ///
 /// # Safety
 /// The range must be mapped, and nothing else may access it.
+#[cfg(feature = "testing")]
 pub(crate) unsafe fn edit_memory(
     address: u64,
     bytes: usize,

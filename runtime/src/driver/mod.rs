@@ -21,7 +21,9 @@ pub(crate) use device::{bus_id, open};
 pub(crate) use function::{Function, encode_tensor_map};
 pub use links::gpu_links;
 pub(crate) use links::link_to;
-pub(crate) use memory::{DeviceMemory, Mapping, Pinned, edit_memory, nic_access};
+#[cfg(feature = "testing")]
+pub(crate) use memory::edit_memory;
+pub(crate) use memory::{DeviceMemory, Mapping, Pinned, nic_access};
 pub(crate) use stream::{
     Event, Stream, UserStream, call_back, ignore_captures_of_others, is_capturing, is_done,
 };

@@ -1,9 +1,8 @@
 //! [`ErrorKind`]: what an error is about, and so what a program can do about it.
 
-use super::Error;
 use std::fmt;
 
-/// What an [`Error`] is about. Programs that react to errors match this, and people read the text.
+/// What an [`Error`](crate::Error) is about. Programs that react to errors match this, and people read the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -84,45 +83,10 @@ impl fmt::Display for ErrorKind {
     }
 }
 
-impl Error {
-    /// Returns what this error is about.
-    ///
-    /// ```
-    /// use mkernel::{Communicator, ErrorKind, Simulation};
-    ///
-    /// let options = Simulation { skew: 101, ..Simulation::default() };
-    /// let error = Communicator::simulated(&options).expect_err("100 at most");
-    /// assert_eq!(error.kind(), ErrorKind::Setup);
-    /// ```
-    #[must_use]
-    pub const fn kind(&self) -> ErrorKind {
-        match self {
-            Self::Config(_) | Self::Cluster(_) | Self::Kernel(_) => ErrorKind::Configuration,
-            Self::Operands(_) | Self::Call(_) | Self::ContributionTooLong { .. } => {
-                ErrorKind::Operands
-            }
-            Self::Routing { .. } => ErrorKind::Values,
-            Self::Device(_) | Self::Environment(_) | Self::Simulator(_) => ErrorKind::Setup,
-            Self::Rendezvous(_) | Self::RanksMissing { .. } => ErrorKind::Rendezvous,
-            Self::Mismatch { .. } | Self::Protocol { .. } => ErrorKind::Mismatch,
-            Self::RankLeft { .. } | Self::RankLost { .. } | Self::RanksFailed { .. } => {
-                ErrorKind::RankLost
-            }
-            Self::Timeout { .. } | Self::StillBusy { .. } => ErrorKind::Timeout,
-            Self::Network(_) | Self::Fabric(_) => ErrorKind::Network,
-            Self::Build { .. } => ErrorKind::Build,
-            Self::Overlap { .. } => ErrorKind::Overlap,
-            Self::Aborted { .. } => ErrorKind::Aborted,
-            Self::Cuda { .. } | Self::OpenFiles { .. } | Self::Os { .. } => ErrorKind::System,
-            Self::Simulation { .. } => ErrorKind::Simulation,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::CallError;
+    use crate::error::{CallError, Error};
     use std::collections::BTreeSet;
 
     #[test]

@@ -54,6 +54,7 @@ impl PinnedArrivals {
     }
 
     /// Multiplies the count of each word, and continues to count from there. No put may be under way.
+    #[cfg(feature = "testing")]
     pub fn pretend(&self, times: u32) {
         for (index, pretended) in self.pretended.iter().enumerate() {
             let word = self.word(index);

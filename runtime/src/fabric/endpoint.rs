@@ -111,6 +111,7 @@ impl Fabric {
     }
 
     /// Multiplies the counts of calls and of puts, for tests of counters that wrap around. No call may be under way.
+    #[cfg(feature = "testing")]
     pub fn pretend(&self, times: u32) -> Result<(), Error> {
         self.memory.pretend(times)
     }

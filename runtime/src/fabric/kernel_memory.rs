@@ -3,7 +3,6 @@
 use super::arrivals::PinnedArrivals;
 use super::heartbeat::{Heartbeat, HeartbeatArrivals};
 use super::ring::DeviceRing;
-use crate::driver;
 use crate::error::Error;
 use crate::shared::Shared;
 use crate::simulation::BusyGuard;
@@ -67,6 +66,7 @@ impl KernelMemory {
     }
 
     /// Multiplies the counts of calls and of puts, for tests of counters that wrap around. No call may be under way.
+    #[cfg(feature = "testing")]
     pub fn pretend(&self, times: u32) -> Result<(), Error> {
         let edit = |bytes: &mut [u8]| {
             for word in bytes.chunks_exact_mut(4) {
@@ -77,7 +77,9 @@ impl KernelMemory {
             }
         };
         // SAFETY: the caller guarantees that nothing else accesses the state, which lives as long as this value.
-        unsafe { driver::edit_memory(self.state.address(), ring_state_offset(self.counts), edit)? };
+        unsafe {
+            crate::driver::edit_memory(self.state.address(), ring_state_offset(self.counts), edit)?
+        };
         self.arrivals.pretend(times);
         Ok(())
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// nothing.
 ///
 /// ```no_run
-/// # use mkernel::{Error, Operator, RawSlice, cudarc::driver::CudaStream, half::bf16, spec::abi::Operand};
+/// # use mkernel::{Error, Operator, cudarc::driver::CudaStream, half::bf16, Operand, operands::RawSlice};
 /// # use std::sync::Arc;
 /// # fn f(operator: &Operator, stream: &Arc<CudaStream>, (x, y): (u64, u64), elems: usize) -> Result<(), Error> {
 /// // SAFETY: the library that has allocated x and y keeps them, and uses them on this stream only.

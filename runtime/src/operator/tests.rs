@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::{
-    BLayout, Communicator, Dim, GemmConfig, GemmOp, GemmShape, KernelConfig, Simulation, Transfer,
-    Tuning,
+    Communicator, KernelConfig, Simulation,
+    spec::{BLayout, Dim, GemmConfig, GemmOp, GemmShape, Transfer, Tuning},
 };
 use cudarc::driver::CudaSlice;
 use half::bf16;

@@ -2,12 +2,12 @@
 
 #![allow(dead_code, reason = "each test program uses a part")]
 
+use mkernel::Operand;
 use mkernel::cudarc::driver::{CudaSlice, CudaStream};
 use mkernel::half::bf16;
-use mkernel::spec::abi::Operand;
 use mkernel::{
-    BLayout, Communicator, Dim, Error, GemmConfig, GemmOp, GemmShape, KernelConfig, Operator,
-    Simulation, Transfer, Tuning,
+    Communicator, Error, KernelConfig, Operator, Simulation,
+    spec::{BLayout, Dim, GemmConfig, GemmOp, GemmShape, Transfer, Tuning},
 };
 use std::sync::Arc;
 

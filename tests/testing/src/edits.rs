@@ -1,6 +1,7 @@
 //! Operators whose kernel text is edited by flags on the command line of a benchmark.
 
 use crate::lab::Failure;
+use mkernel::testing::prepare_edited;
 use mkernel::{Communicator, KernelConfig, Operator, Shape};
 
 /// A replacement in the text of a kernel: the text that is replaced, and the new text.
@@ -36,7 +37,7 @@ pub fn prepare(
         }
     };
     // SAFETY: the user who gives edits on the command line is responsible for the kernel that results.
-    let operator = unsafe { ranks.prepare_edited(config, shape, edit) }?;
+    let operator = unsafe { prepare_edited(ranks, config, shape, edit) }?;
     match missing.is_empty() {
         true => Ok(operator),
         false => Err(format!("the kernel has no {missing:?}").into()),

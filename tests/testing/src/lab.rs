@@ -10,12 +10,12 @@ pub use random::{Random, seed_from_clock};
 pub use time_limit::TimeLimit;
 pub use verdict::{Finish, MAX_RELATIVE_ERROR, Verdict};
 
-use mkernel::Dtype;
 use mkernel::cudarc::driver::{
     CudaFunction, CudaSlice, CudaStream, DevicePtr, LaunchConfig, PushKernelArg, sys,
 };
 use mkernel::cudarc::nvrtc::Ptx;
 use mkernel::half::bf16;
+use mkernel::spec::Dtype;
 use mkernel_compile::{CudaSource, Store};
 use mkernel_spec::Target;
 use std::sync::Arc;

@@ -10,8 +10,9 @@
 //! The addition of the sums of several nodes is left out, in favour of the baseline.
 
 use mkernel::{
-    Communicator, Error, FabricTest, FabricTestLoad, FabricTestOptions, GemmOp, KernelPlan,
-    Transport,
+    Communicator, Error, KernelPlan,
+    network::{FabricTest, FabricTestLoad, FabricTestOptions, Transport},
+    spec::GemmOp,
 };
 use std::time::Duration;
 

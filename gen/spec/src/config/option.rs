@@ -159,18 +159,18 @@ macro_rules! options {
                 fn literal(&self) -> String {
                     $(
                         if *self == <Self as $Default>::default() {
-                            return concat!("::mkernel::", stringify!($Struct), "::default()").to_owned();
+                            return concat!("::mkernel::spec::", stringify!($Struct), "::default()").to_owned();
                         }
                     )?
                     let fields = [
                         $(
-                            format!("op: ::mkernel::{}::{:?}", stringify!($Op), self.op),
+                            format!("op: ::mkernel::spec::{}::{:?}", stringify!($Op), self.op),
                             $(format!("{}: {}", stringify!($size), self.$size.literal()),)+
                         )?
                         $(format!("{}: {}", stringify!($name), self.$name.literal()),)*
                         $($(format!("{}: {}", stringify!($group), self.$group.literal()),)+)?
                     ];
-                    format!("::mkernel::{} {{ {}, }}", stringify!($Struct), fields.join(", "))
+                    format!("::mkernel::spec::{} {{ {}, }}", stringify!($Struct), fields.join(", "))
                 }
             }
 

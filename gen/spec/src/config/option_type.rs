@@ -38,8 +38,8 @@ impl OptionType for Dim {
 
     fn literal(&self) -> String {
         match self {
-            Self::Static(size) => format!("::mkernel::Dim::Static({size}u64)"),
-            Self::Dynamic(_) => "::mkernel::Dim::DYNAMIC".to_owned(),
+            Self::Static(size) => format!("::mkernel::spec::Dim::Static({size}u64)"),
+            Self::Dynamic(_) => "::mkernel::spec::Dim::DYNAMIC".to_owned(),
         }
     }
 }
@@ -146,7 +146,7 @@ impl<T: Choice> OptionType for T {
     }
 
     fn literal(&self) -> String {
-        format!("::mkernel::{}::{self:?}", T::TYPE)
+        format!("::mkernel::spec::{}::{self:?}", T::TYPE)
     }
 
     fn word(&self) -> Option<String> {

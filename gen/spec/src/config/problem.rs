@@ -135,7 +135,7 @@ impl Options for Problem {
 
     fn literal(&self) -> String {
         let literal = each_problem!(self, Problem(config) => config.literal());
-        format!("::mkernel::Problem::{}({literal})", self.kind())
+        format!("::mkernel::spec::Problem::{}({literal})", self.kind())
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::cli::environment;
 use crate::cli::failure::Failure;
-use mkernel::{Faults, NicModel, NicOptions, Transport};
+use mkernel::network::{Faults, NicModel, NicOptions, Transport};
 use std::time::Duration;
 
 /// The values of `--transport`.

@@ -2,10 +2,13 @@
 
 use super::inputs::Inputs;
 use super::reference::{Matrix, matrix_sums_bytes};
+use mkernel::Operand;
 use mkernel::half::bf16;
-use mkernel::spec::abi::Operand;
 use mkernel::spec::plan::AttentionPlan;
-use mkernel::{Dtype, KernelPlan, Layout};
+use mkernel::{
+    KernelPlan,
+    spec::{Dtype, Layout},
+};
 use std::thread;
 
 /// Random queries, keys and values.

@@ -2,9 +2,12 @@
 
 use super::inputs::{Inputs, Random, elems};
 use super::reference::{Matrix, matrix_sums_bytes};
-use mkernel::spec::abi::Operand;
+use mkernel::Operand;
 use mkernel::spec::plan::CollectivePlan;
-use mkernel::{CollectiveOp, Dtype, KernelPlan};
+use mkernel::{
+    KernelPlan,
+    spec::{CollectiveOp, Dtype},
+};
 
 /// A random tensor of each rank.
 pub fn inputs(plan: &KernelPlan, op_plan: &CollectivePlan, seed: u64, call: u32) -> Inputs {

@@ -3,9 +3,9 @@
 use super::inputs::{Inputs, Random};
 use super::reference::{Matrix, matrix_sums_bytes, padded};
 use super::routing::{Routing, Sizes, choose};
-use mkernel::spec::abi::Operand;
+use mkernel::Operand;
 use mkernel::spec::plan::CombinePlan;
-use mkernel::{Dtype, KernelPlan};
+use mkernel::{KernelPlan, spec::Dtype};
 
 fn sizes(plan: &KernelPlan, op_plan: &CombinePlan) -> Sizes {
     let shape = op_plan.shape;

@@ -3,10 +3,13 @@
 use super::inputs::Inputs;
 use super::reference::{Matrix, matrix_sums_bytes, multiply, padded, silu, sum_error};
 use super::routing::{Routing, Sizes, choose};
+use mkernel::Operand;
 use mkernel::half::bf16;
-use mkernel::spec::abi::Operand;
 use mkernel::spec::plan::DispatchPlan;
-use mkernel::{BLayout, Dtype, KernelPlan};
+use mkernel::{
+    KernelPlan,
+    spec::{BLayout, Dtype},
+};
 
 fn sizes(plan: &KernelPlan, op_plan: &DispatchPlan) -> Sizes {
     let shape = op_plan.shape;

@@ -2,10 +2,13 @@
 
 use super::inputs::{Inputs, elems};
 use super::reference::{Addends, Matrix, matrix_sums_bytes, multiply};
+use mkernel::Operand;
 use mkernel::half::bf16;
-use mkernel::spec::abi::Operand;
 use mkernel::spec::plan::GemmPlan;
-use mkernel::{BLayout, Dtype, GemmConfig, GemmOp, KernelPlan};
+use mkernel::{
+    KernelPlan,
+    spec::{BLayout, Dtype, GemmConfig, GemmOp},
+};
 
 /// Whether all ranks pass the same elements of `operand`. A rank that reduces a part of C adds its own bias and
 /// residual.

@@ -74,7 +74,10 @@ fn kib_of(text: &str, name: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mkernel::{Device, Dim, GemmConfig, GemmOp, KernelConfig, KernelSpec};
+    use mkernel::{
+        KernelConfig,
+        spec::{Device, Dim, GemmConfig, GemmOp, KernelSpec},
+    };
 
     fn plan(m: u64) -> KernelPlan {
         let config = GemmConfig {

@@ -3,9 +3,9 @@
 //! The GPU tests fill operands with kernels of their own, because they need to be fast at sizes that no CPU can check.
 //! The functions here must not depend on a GPU. So the two share no code.
 
+use mkernel::Operand;
 use mkernel::half::bf16;
-use mkernel::spec::abi::Operand;
-use mkernel::{Dtype, KernelPlan};
+use mkernel::{KernelPlan, spec::Dtype};
 
 /// An operand and its elements on each rank.
 type Elements<T> = (Operand, Vec<Vec<T>>);

@@ -24,7 +24,7 @@ use super::input::{Kernel, Loaded, Overrides, Sources};
 use super::machine::{self, DeviceChoice, Machine, Simulated};
 use crate::cli::format::count;
 use crate::cli::output::print_stderr;
-use mkernel::{Device, KernelPlan, Simulation};
+use mkernel::{KernelPlan, Simulation, spec::Device};
 use ranks::{Job, Outcome};
 use report::{KernelRun, Report};
 use std::collections::BTreeMap;

@@ -30,9 +30,12 @@ pub fn reference_bytes(plan: &KernelPlan) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mkernel::Operand;
     use mkernel::half::bf16;
-    use mkernel::spec::abi::Operand;
-    use mkernel::{BLayout, Device, Dim, GemmConfig, GemmOp, KernelConfig, KernelSpec};
+    use mkernel::{
+        KernelConfig,
+        spec::{BLayout, Device, Dim, GemmConfig, GemmOp, KernelSpec},
+    };
 
     #[test]
     fn every_call_rank_and_operand_has_its_own_numbers() {

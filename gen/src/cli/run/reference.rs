@@ -2,7 +2,10 @@
 
 use mkernel::half::bf16;
 use mkernel::spec::Topology;
-use mkernel::{Activation, Dtype, Epilogue, KernelPlan};
+use mkernel::{
+    KernelPlan,
+    spec::{Activation, Dtype, Epilogue},
+};
 use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI};
 use std::thread;
 

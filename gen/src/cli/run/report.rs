@@ -10,7 +10,11 @@ use crate::cli::input::Kernel;
 use crate::cli::machine::Machine;
 use crate::cli::output::{print, print_json};
 use crate::cli::plan;
-use mkernel::{DeviceError, Dtype, EnvironmentError, Error, KernelPlan, SimulatorError};
+use mkernel::{
+    Error, KernelPlan,
+    error::{DeviceError, EnvironmentError, SimulatorError},
+    spec::Dtype,
+};
 use serde::Serialize;
 
 /// The properties that all runs of one kernel share.
@@ -303,7 +307,10 @@ fn line<'a>(about: &'a KernelRun, outcome: &'a Outcome) -> OutcomeLine<'a> {
 mod tests {
     use super::*;
     use crate::cli::machine::Simulated;
-    use mkernel::{BLayout, Device, Dim, GemmConfig, GemmOp, KernelConfig, KernelSpec};
+    use mkernel::{
+        KernelConfig,
+        spec::{BLayout, Device, Dim, GemmConfig, GemmOp, KernelSpec},
+    };
     use std::time::Duration;
 
     fn outcome(result: Result<Completed, Vec<RankFailure>>) -> Outcome {

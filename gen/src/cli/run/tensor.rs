@@ -4,7 +4,7 @@ use super::inputs::Inputs;
 use mkernel::cudarc::driver::{CudaSlice, CudaStream, DeviceRepr, DriverError};
 use mkernel::half::bf16;
 use mkernel::spec::abi::{Operand, OperandSpec};
-use mkernel::{Call, Dtype, Error};
+use mkernel::{Call, Error, spec::Dtype};
 use std::sync::Arc;
 
 /// An operand in device memory.

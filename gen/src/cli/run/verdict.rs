@@ -1,7 +1,7 @@
 //! [`Verdict`]: the comparison of results with their references.
 
 use super::reference::{Matrix, sum_error};
-use mkernel::Dtype;
+use mkernel::spec::Dtype;
 
 /// The comparison of a result with its reference. [`Verdict::add`] combines several.
 #[derive(Clone, Copy, Debug, Default)]

@@ -36,12 +36,12 @@ fn child() {
 /// Returns the error of a rank on a simulated GPU if no other rank takes part.
 fn lone() -> String {
     let ranks = crate::Communicator::local(&[0, 1]).expect("simulated GPUs");
-    let gathered = crate::GemmConfig::new(crate::GemmOp::AgGemm);
+    let gathered = crate::spec::GemmConfig::new(crate::spec::GemmOp::AgGemm);
     let config = crate::KernelConfig::new(2, gathered);
     let (m, n, k) = (256, 128, 64);
     let started = Instant::now();
     let error = ranks[0]
-        .prepare(&config, crate::GemmShape { m, n, k })
+        .prepare(&config, crate::spec::GemmShape { m, n, k })
         .expect_err("rank 1 does not come");
     let took = started.elapsed();
     let is_in_time = (Duration::from_secs(3)..Duration::from_secs(15)).contains(&took);
@@ -138,17 +138,17 @@ fn across_hosts() -> String {
         Ok(ranks) => ranks,
         Err(error) => return error.to_string(),
     };
-    let gathered = crate::GemmConfig::new(crate::GemmOp::AgGemm);
+    let gathered = crate::spec::GemmConfig::new(crate::spec::GemmOp::AgGemm);
     let config = crate::KernelConfig::new(ranks.world(), gathered);
     let (m, n, k) = (256, 128, 64);
-    let prepared = ranks.prepare(&config, crate::GemmShape { m, n, k });
-    let tested = ranks.fabric_test(&crate::FabricTestOptions {
+    let prepared = ranks.prepare(&config, crate::spec::GemmShape { m, n, k });
+    let tested = ranks.fabric_test(&crate::network::FabricTestOptions {
         nodes: 2,
         message_bytes: 4,
         window: 1,
-        transport: crate::Transport::Emulated {
-            nic: crate::NicModel::default(),
-            faults: crate::Faults::default(),
+        transport: crate::network::Transport::Emulated {
+            nic: crate::network::NicModel::default(),
+            faults: crate::network::Faults::default(),
         },
     });
     let hosts = ranks.hosts();

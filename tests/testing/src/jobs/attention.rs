@@ -15,9 +15,11 @@ use super::{
 };
 use crate::lab::Failure;
 use mkernel::cudarc::driver::CudaStream;
+use mkernel::testing::prepare_edited;
 use mkernel::{
-    AttentionConfig, AttentionOp, AttentionTuning, Communicator, Dim, Faults, KernelConfig, Layout,
-    Operator, Placement, Scale,
+    Communicator, KernelConfig, Operator,
+    network::Faults,
+    spec::{AttentionConfig, AttentionOp, AttentionTuning, Dim, Layout, Placement, Scale},
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -171,7 +173,7 @@ impl AttentionJob {
             let edit = |text: &mut String| apply_edits(&self.edits, text);
             // SAFETY: mutated kernels run on simulated GPUs only, which check every access.
             let operator =
-                unsafe { ranks.prepare_edited(&self.kernel(), self.sharding().shape, edit) }?;
+                unsafe { prepare_edited(ranks, &self.kernel(), self.sharding().shape, edit) }?;
             let found = self.rank(ranks, &operator, calls, &|| Ok(()));
             found.map_err(|failure| failure as Box<dyn std::error::Error>)
         })

@@ -8,12 +8,14 @@ use super::{
     apply_edits, emulated, replay, set_call_count,
 };
 use crate::lab::Failure;
+use mkernel::Operand;
 use mkernel::cudarc::driver::DevicePtr;
 use mkernel::half::bf16;
-use mkernel::spec::abi::Operand;
+use mkernel::testing::prepare_edited;
 use mkernel::{
-    CollectiveConfig, CollectiveOp, CollectiveShape, Communicator, Dim, Dtype, Faults,
-    KernelConfig, Operator, Protocol,
+    Communicator, KernelConfig, Operator,
+    network::Faults,
+    spec::{CollectiveConfig, CollectiveOp, CollectiveShape, Dim, Dtype, Protocol},
 };
 
 /// Several calls of a collective on all ranks.
@@ -130,7 +132,7 @@ impl CollectiveJob {
     fn prepare(&self, ranks: &Communicator) -> Result<Operator, mkernel::Error> {
         let edit = |text: &mut String| apply_edits(&self.edits, text);
         // SAFETY: mutated kernels run on simulated GPUs only, which check every access.
-        unsafe { ranks.prepare_edited(&self.kernel(), self.shape(), edit) }
+        unsafe { prepare_edited(ranks, &self.kernel(), self.shape(), edit) }
     }
 
     fn rank<E: ResultElement>(

@@ -1,7 +1,7 @@
 //! The operands of a job of a GEMM operator, and the expected results.
 
 use mkernel::half::bf16;
-use mkernel::{Activation, BLayout, Dtype, Epilogue, GemmConfig, GemmOp, GemmShape};
+use mkernel::spec::{Activation, BLayout, Dtype, Epilogue, GemmConfig, GemmOp, GemmShape};
 use std::ops::Range;
 
 /// The operands of all ranks for one call, and the expected result of each rank before it is rounded.

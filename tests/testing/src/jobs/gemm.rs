@@ -10,9 +10,12 @@ use super::simulated::{
     set_call_count,
 };
 use mkernel::half::bf16;
+use mkernel::testing::prepare_edited;
 use mkernel::{
-    Activation, Addends, BLayout, Communicator, Dim, Dtype, Epilogue, Error, Faults, GemmConfig,
-    GemmOp, GemmShape, KernelConfig, Operator, Tuning,
+    Communicator, Error, KernelConfig, Operator,
+    network::Faults,
+    operands::Addends,
+    spec::{Activation, BLayout, Dim, Dtype, Epilogue, GemmConfig, GemmOp, GemmShape, Tuning},
 };
 
 /// Several calls of a GEMM operator on all ranks.
@@ -150,7 +153,11 @@ impl GemmJob {
             ..KernelConfig::new(self.world, self.config)
         };
         // SAFETY: mutated kernels run on simulated GPUs only, which check every access.
-        unsafe { ranks.prepare_edited(&config, self.shape, |text| apply_edits(&self.edits, text)) }
+        unsafe {
+            prepare_edited(ranks, &config, self.shape, |text| {
+                apply_edits(&self.edits, text)
+            })
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use mkernel::cudarc::driver::CudaStream;
 use mkernel::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use mkernel::spec::abi::OperandSpec;
-use mkernel::{Operator, RawOperand};
+use mkernel::{Operator, operands::RawOperand};
 use std::sync::Arc;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;

@@ -2,7 +2,10 @@
 
 use super::permit::Permit;
 use super::simulated::Backend;
-use mkernel::{Communicator, Faults, NicModel, Simulation, Transport};
+use mkernel::{
+    Communicator, Simulation,
+    network::{Faults, NicModel, Transport},
+};
 
 /// The GPUs of a job.
 #[derive(Clone, Copy, Debug)]

@@ -3,12 +3,14 @@
 //! The kernel that comes second must be refused. It must write nothing and keep no rank waiting.
 
 use crate::jobs::{Backend, Machine, apply_edits, deadline};
+use mkernel::Operand;
 use mkernel::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use mkernel::cudarc::driver::{CudaGraph, CudaSlice, CudaStream};
 use mkernel::half::bf16;
-use mkernel::spec::abi::Operand;
+use mkernel::testing::prepare_edited;
 use mkernel::{
-    BLayout, Communicator, Dim, Error, GemmConfig, GemmOp, GemmShape, KernelConfig, Operator,
+    Communicator, Error, KernelConfig, Operator,
+    spec::{BLayout, Dim, GemmConfig, GemmOp, GemmShape},
 };
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
@@ -119,7 +121,7 @@ fn prepare(
     };
     // SAFETY: mutated kernels run on simulated GPUs only, which check every access.
     let operator =
-        unsafe { ranks.prepare_edited(&config, SHAPE, |text| apply_edits(edits, text))? };
+        unsafe { prepare_edited(ranks, &config, SHAPE, |text| apply_edits(edits, text))? };
     Ok(Arc::new(operator))
 }
 

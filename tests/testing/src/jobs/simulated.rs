@@ -2,7 +2,8 @@
 
 use mkernel::cudarc::driver::DeviceRepr;
 use mkernel::half::bf16;
-use mkernel::{Communicator, Element, Error, Operator};
+use mkernel::testing::pretend_calls;
+use mkernel::{Communicator, Error, Operator, operands::Element};
 
 /// The number of consecutive calls of a job. Calls alternate between two buffers, so the third call uses the buffer of
 /// the first one again.
@@ -77,7 +78,7 @@ pub fn set_call_count(
     ranks.barrier()?;
     for operator in operators {
         // SAFETY: all ranks have waited for their calls, and they make none before the barrier below.
-        unsafe { operator.pretend_calls(CALLS_BEFORE, calls)? };
+        unsafe { pretend_calls(operator, CALLS_BEFORE, calls)? };
     }
     ranks.barrier()
 }

@@ -6,7 +6,11 @@
 use mkernel::cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
 use mkernel::half::bf16;
 use mkernel::spec::abi::{Operand, OperandSpec};
-use mkernel::{Communicator, Dtype, KernelConfig, Operator, Problem, RawOperand};
+use mkernel::{
+    Communicator, KernelConfig, Operator,
+    operands::RawOperand,
+    spec::{Dtype, Problem},
+};
 use std::sync::Arc;
 
 type Failure = Box<dyn std::error::Error>;

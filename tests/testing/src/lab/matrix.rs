@@ -2,7 +2,7 @@
 
 use mkernel::cudarc::driver::CudaSlice;
 use mkernel::half::bf16;
-use mkernel::{Dtype, RawOperand};
+use mkernel::{operands::RawOperand, spec::Dtype};
 use std::ops::{Deref, Range};
 
 /// A row-major matrix in device memory, or a part of one. A view does not own the memory.

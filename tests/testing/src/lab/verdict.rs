@@ -2,7 +2,7 @@
 
 use super::View;
 use mkernel::cudarc::driver::DeviceRepr;
-use mkernel::{Activation, Dtype, Epilogue};
+use mkernel::spec::{Activation, Dtype, Epilogue};
 
 /// The limit of ‖C − reference‖ / ‖reference‖.
 ///

@@ -190,8 +190,8 @@ impl OptionType for Scale {
 
     fn literal(&self) -> String {
         match self.fixed() {
-            Some(value) => format!("::mkernel::Scale::new({value:?}f32)"),
-            None => "::mkernel::Scale::default()".to_owned(),
+            Some(value) => format!("::mkernel::spec::Scale::new({value:?}f32)"),
+            None => "::mkernel::spec::Scale::default()".to_owned(),
         }
     }
 

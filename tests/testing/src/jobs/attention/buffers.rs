@@ -2,10 +2,10 @@
 
 use super::reference::{CallData, Sharding};
 use crate::lab::Failure;
+use mkernel::Operand;
 use mkernel::Operator;
 use mkernel::cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
 use mkernel::half::bf16;
-use mkernel::spec::abi::Operand;
 use std::sync::Arc;
 
 /// The operands of a rank for one call, in device memory.

@@ -1,7 +1,7 @@
 //! The operands of calls of `ring_attention`, and the expected results in fp64.
 
 use mkernel::half::bf16;
-use mkernel::{AttentionConfig, AttentionShape, Layout, Placement};
+use mkernel::spec::{AttentionConfig, AttentionShape, Layout, Placement};
 use std::num::NonZero;
 
 /// The kind of numbers in Q, K and V.

@@ -1,9 +1,9 @@
 //! The operands of a call of a layer of experts, on the host and in device memory.
 
+use mkernel::Operand;
 use mkernel::cudarc::driver::sys::CUstreamCaptureStatus;
 use mkernel::cudarc::driver::{CudaSlice, CudaStream, DriverError};
 use mkernel::half::bf16;
-use mkernel::spec::abi::Operand;
 use mkernel::{Call, Error, Operator};
 use std::sync::Arc;
 

@@ -2,9 +2,14 @@
 
 use crate::jobs::attention::CallPattern;
 use crate::jobs::{Backend, Machine, Results, SimulatedJob, apply_edits, emulated};
+use mkernel::testing::prepare_edited;
 use mkernel::{
-    BLayout, CombineConfig, CombineOp, CombineShape, Communicator, Diagnostics, Dim,
-    DispatchConfig, DispatchOp, DispatchShape, Error, Faults, KernelConfig, KernelSpec, Operator,
+    Communicator, Error, KernelConfig, Operator,
+    network::Faults,
+    spec::{
+        BLayout, CombineConfig, CombineOp, CombineShape, Diagnostics, Dim, DispatchConfig,
+        DispatchOp, DispatchShape, KernelSpec,
+    },
 };
 
 /// The experts of each token of each rank in one call.
@@ -276,10 +281,10 @@ impl Layer {
         // SAFETY: mutated kernels run on simulated GPUs only, which check every access.
         unsafe {
             Ok((
-                ranks.prepare_edited(&dispatch, shapes.0, |text| {
+                prepare_edited(ranks, &dispatch, shapes.0, |text| {
                     apply_edits(&self.dispatch_edits, text);
                 })?,
-                ranks.prepare_edited(&combine, shapes.1, |text| {
+                prepare_edited(ranks, &combine, shapes.1, |text| {
                     apply_edits(&self.combine_edits, text);
                 })?,
             ))

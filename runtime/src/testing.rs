@@ -1,0 +1,95 @@
+//! Tools for the tests of this crate and for work on its templates, with the feature `testing`. They are not part of the
+//! stable interface.
+
+use crate::communicator::Communicator;
+use crate::driver;
+use crate::error::Error;
+use crate::operator::Operator;
+use crate::prepare::Code;
+use mkernel_spec::abi::State;
+use mkernel_spec::{KernelConfig, Shape};
+use std::mem::{offset_of, size_of};
+
+/// Does the same as [`Communicator::prepare`] with a kernel whose CUDA text is changed by `edit`. This is for work on
+/// templates, and for tests that inject mistakes. `edit` must make the same changes on every rank. The plan is not
+/// changed, so the work of the host (arguments, memory, copies) must still fit the text.
+///
+/// # Errors
+/// The errors are those of [`Communicator::prepare`]. If the text does not compile, the error is [`Error::Build`] with
+/// the compiler's messages.
+///
+/// ```compile_fail,E0133
+/// # use mkernel::{Communicator, KernelConfig, Shape, testing::prepare_edited};
+/// # fn f(comm: &Communicator, config: &KernelConfig, shape: Shape) {
+/// let operator = prepare_edited(comm, config, shape, |text| text.clear());
+/// # }
+/// ```
+///
+/// # Safety
+/// The text is executed as it is, on simulated GPUs as code of this process. It must access only what the kernel's
+/// arguments give it and what the unchanged text would access, and it must end.
+pub unsafe fn prepare_edited(
+    ranks: &Communicator,
+    config: &KernelConfig,
+    shape: impl Into<Shape>,
+    edit: impl FnOnce(&mut String),
+) -> Result<Operator, Error> {
+    ranks.prepare_code(config, shape.into(), |template| {
+        let mut source = template.render()?;
+        source.text = source.with_headers();
+        edit(&mut source.text);
+        Ok(Code::Text(source))
+    })
+}
+
+/// Changes this rank's workspace of an operator to what it would be if the `made` calls so far had been repeated until
+/// there were `calls` calls, for tests of counters that wrap around. Every rank must do the same, between two barriers.
+/// The counts of puts from other nodes are multiplied in the same way.
+///
+/// # Errors
+/// Returns an error if a call of the driver fails.
+///
+/// # Safety
+/// No rank may have a call under way. `made` must be even, and `calls` must be a multiple of it.
+pub unsafe fn pretend_calls(operator: &Operator, made: u32, calls: u32) -> Result<(), Error> {
+    // Copy engines may still be working after the end of the last call.
+    let synchronized = operator.context().synchronize();
+    synchronized.map_err(|source| Error::Cuda {
+        call: "cuCtxSynchronize",
+        source,
+    })?;
+    let times = calls / made;
+    let scale = |bytes: &mut [u8], at: usize| {
+        if let Some(word) = bytes.get_mut(at..at + 4) {
+            let value = u32::from_ne_bytes([word[0], word[1], word[2], word[3]]);
+            word.copy_from_slice(&value.wrapping_mul(times).to_ne_bytes());
+        }
+    };
+    for region in &operator.plan().workspace.regions {
+        let at = operator.workspace() + region.offset_bytes;
+        let words: Vec<usize> = match region.name {
+            "state" => (offset_of!(State, epoch)..offset_of!(State, abort))
+                .chain(offset_of!(State, sent)..size_of::<State>())
+                .step_by(4)
+                .collect(),
+            _ => match region.element.words_of_calls() {
+                Some((period, places)) => (0..region.bytes)
+                    .step_by(period as usize)
+                    .flat_map(|at| places.iter().map(move |place| (at + place) as usize))
+                    .collect(),
+                None => continue,
+            },
+        };
+        // SAFETY: the region is part of the workspace, which lives as long as this operator. The caller guarantees
+        // that nothing else accesses it.
+        unsafe {
+            driver::edit_memory(at, region.bytes as usize, |bytes| {
+                words.into_iter().for_each(|word| scale(bytes, word));
+            })?;
+        }
+    }
+    if let Some(fabric) = operator.fabric() {
+        fabric.pretend(times)?;
+    }
+    Ok(())
+}
