@@ -14,6 +14,7 @@ use mkernel::{
 use mkernel_testing::blocks::{Blocks, MAX_ITERATIONS};
 use mkernel_testing::lab::{Failure, Finish, Lab, View};
 use mkernel_testing::unfused::{Nics, Steps};
+use std::iter;
 use std::ops::Range;
 use std::time::Instant;
 
@@ -131,7 +132,7 @@ impl Bench<'_> {
         shape: GemmShape,
         b_layout: BLayout,
     ) -> Result<Candidates, Failure> {
-        let config = |(world, nodes), epilogue, tuning| {
+        let config = |(world, nodes), max_sms, epilogue, tuning| {
             let config = GemmConfig {
                 b_layout,
                 epilogue,
@@ -140,6 +141,7 @@ impl Bench<'_> {
             };
             KernelConfig {
                 nodes,
+                max_sms,
                 ..KernelConfig::new(world, config)
             }
         };
@@ -149,14 +151,17 @@ impl Bench<'_> {
         };
         let mut plans = Vec::new();
         let plain = Epilogue::default();
+        let ranks = (self.ranks.world(), self.flags.nodes);
         for tune in tunings {
             for epilogue in [plain].iter().chain(&self.flags.epilogues) {
-                let ranks = (self.ranks.world(), self.flags.nodes);
-                let config = config(ranks, *epilogue, tune.tuning);
-                plans.push((tune.clone(), self.ranks.prepare(&config, shape)?));
+                for max_sms in iter::once(None).chain(self.flags.max_sms.iter().copied().map(Some))
+                {
+                    let config = config(ranks, max_sms, *epilogue, tune.tuning);
+                    plans.push((tune.clone(), self.ranks.prepare(&config, shape)?));
+                }
             }
         }
-        let core = config((1, 1), plain, Tuning::default());
+        let core = config((1, 1), None, plain, Tuning::default());
         let core = self.alone.prepare(&core, shape)?;
         Ok(Candidates { core, plans })
     }

@@ -54,6 +54,9 @@ pub struct Flags {
     /// repeated
     #[arg(long = "epilogue", value_name = "KEY=VALUE,...", value_parser = parse_epilogue)]
     pub epilogues: Vec<Epilogue>,
+    /// Measure each plan also on at most this number of SMs; may be repeated
+    #[arg(long, value_name = "SMS")]
+    pub max_sms: Vec<u32>,
     /// Number of blocks of each candidate
     #[arg(long, default_value_t = 6)]
     pub rounds: u32,
