@@ -46,6 +46,24 @@ fn every_tile_and_layout_is_right() {
     }
 }
 
+/// C is the product of two sums, whose columns come from two halves of the weight.
+#[test]
+fn swiglu_is_right_with_every_tile_and_layout() {
+    for (tile, nk) in [
+        ((128, 256), true),
+        ((128, 256), false),
+        ((128, 128), true),
+        ((64, 256), false),
+        ((64, 256), true),
+    ] {
+        let mut layer = Layer::new(2, 4, 2, 70);
+        (layer.tile, layer.nk, layer.swiglu) = (Some(tile), nk, true);
+        layer.intermediate = 136;
+        let layer = layer.mixed([&[70, 70], &[1, 70], &[70, 0]]);
+        check(&format!("{tile:?}, nk {nk}"), &layer, 2);
+    }
+}
+
 #[test]
 fn tokens_may_all_have_the_same_experts() {
     let layer = Layer::new(4, 8, 2, 20);
@@ -93,7 +111,9 @@ fn layers_are_right_after_many_calls() {
         }
         let mut wide = Layer::new(2, 4, 2, 70);
         (wide.tile, wide.nk, wide.intermediate) = (Some((128, 256)), true, 136);
-        check("large tiles", &wide.with_call_count(calls), 1);
+        check("large tiles", &wide.clone().with_call_count(calls), 1);
+        wide.swiglu = true;
+        check("SwiGLU", &wide.with_call_count(calls), 1);
     }
 }
 

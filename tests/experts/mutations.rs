@@ -70,6 +70,20 @@ fn combine_layer() -> CombineEdits {
     CombineEdits(layer)
 }
 
+/// Returns a layer whose C is the product of two sums.
+fn swiglu_layer() -> Layer {
+    let mut layer = layer();
+    layer.swiglu = true;
+    layer
+}
+
+#[rustfmt::skip]
+const SWIGLU: &[Mutation] = &[
+    ("gate and up exchanged", "@swiglu.apply", "silu(sum[i]) * sum[i + kGroupCols / 2] => sum[i] * silu(sum[i + kGroupCols / 2])"),
+    ("no silu", "@swiglu.apply", "silu(sum[i]) => sum[i]"),
+    ("up taken from the gate's columns", "@swiglu.up-column", " * Config::kCols => * 0"),
+];
+
 #[rustfmt::skip]
 const DISPATCH: &[Mutation] = &[
     // Routing.
@@ -151,6 +165,7 @@ fn are_found<J: SimulatedJob + Sync>(job: fn() -> J, mutations: &[Mutation]) {
 #[test]
 fn every_mutation_of_dispatch_gemm_is_found() {
     are_found(layer, DISPATCH);
+    are_found(swiglu_layer, SWIGLU);
     let mutate =
         |(name, edits): &(&'static str, [(&str, &str); 2])| (*name, mutated(layer(), edits));
     all_are_found(

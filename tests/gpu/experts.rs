@@ -63,11 +63,30 @@ fn layers(world: u32, nodes: u32) -> Vec<(&'static str, Layer)> {
                 .call(&some, |_, _| vec![1])
                 .call(&full, |rank, _| vec![rank as i32]),
         ),
+        ("SwiGLU", swiglu(world, nodes)),
     ]
+}
+
+/// Returns a layer whose C is the product of two sums.
+fn swiglu(world: u32, nodes: u32) -> Layer {
+    let full = vec![300; world as usize];
+    let layer = Layer {
+        hidden: 264,
+        intermediate: 512,
+        tile: None,
+        swiglu: true,
+        ..Layer::new(world, 8 * u64::from(world), 2, 300)
+    };
+    let layer = layer.across(nodes, Faults::default());
+    layer
+        .random(&full, false)
+        .random(&vec![31; full.len()], true)
+        .random(&full, false)
 }
 
 /// Runs the layer, which must be right, and returns the bits of its results by rank.
 fn right(name: &str, layer: &Layer) -> Vec<Vec<u32>> {
+    assert!(layer.is_exact(), "{name}");
     let outcomes = layer.run_ranks_on(Backend::Gpus);
     let results: Result<Vec<_>, _> = outcomes.into_iter().collect();
     results.unwrap_or_else(|failure| panic!("{name} on {} ranks: {failure}", layer.world))

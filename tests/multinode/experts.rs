@@ -28,10 +28,13 @@ fn layers_are_right_in_every_topology() {
     alone.comm_ctas = Some(1);
     let two = job((2, 2), (12, 3, 12)).mixed([&[12, 0, 5, 12], &[0, 0, 12, 1], &[12; 4]]);
     let three = job((3, 2), (12, 4, 6)).mixed([&[6; 6], &[0, 0, 0, 0, 0, 2], &[6, 1, 6, 0, 3, 6]]);
+    let mut swiglu = two.clone();
+    swiglu.swiglu = true;
     let odd = job((2, 3), (6, 2, 7)).mixed([&[7; 6], &[0; 6], &[7, 0, 7, 0, 7, 0]]);
     are_right([
         ("2 nodes of 1", alone),
         ("2 nodes of 2", two),
+        ("SwiGLU", swiglu),
         ("3 nodes of 2", three),
         ("2 nodes of 3", odd),
     ]);

@@ -37,7 +37,7 @@ struct SwiGlu {
   template <u32 kGroupCols>
   static MK_DEVICE void apply(float* sum) {
 #pragma unroll
-    for (u32 i = 0; i < gemm::kSubTileRegisters; ++i) sum[i] = silu(sum[i]) * sum[i + kGroupCols / 2];
+    for (u32 i = 0; i < gemm::kSubTileRegisters; ++i) sum[i] = silu(sum[i]) * sum[i + kGroupCols / 2];  // @swiglu.apply
   }
 };
 
@@ -56,7 +56,7 @@ struct TileShape : gemm::TileShape<Config> {
   static MK_DEVICE u32 weight_col(u32 col_tile, u32 col) {
     const u32 within = col % Base::kGroupN;
     return col_tile * kTileCols + col / Base::kGroupN * kGroupCols + within % kGroupCols +
-           within / kGroupCols * Config::kCols;
+           within / kGroupCols * Config::kCols;  // @swiglu.up-column
   }
 };
 

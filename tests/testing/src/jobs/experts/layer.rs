@@ -39,6 +39,8 @@ pub struct Layer {
     pub intermediate: u64,
     /// Whether the weights have the layout `[N, K]`.
     pub nk: bool,
+    /// Whether the result is `silu(gate) * up` of two products.
+    pub swiglu: bool,
     /// The rows and columns of a tile, or `None` to leave them to the planner.
     pub tile: Option<(u32, u32)>,
     /// The number of communication CTAs, or `None` to leave it to the planner.
@@ -76,6 +78,7 @@ impl Layer {
             hidden: 200,
             intermediate: 72,
             nk: false,
+            swiglu: false,
             tile: Some((64, 128)),
             comm_ctas: None,
             max_rows: None,
@@ -122,6 +125,7 @@ impl Layer {
             hidden: Dim::Static(self.hidden),
             intermediate: Dim::Static(self.intermediate),
             b_layout: if self.nk { BLayout::Nk } else { BLayout::Kn },
+            swiglu: self.swiglu,
             max_rows: self.max_rows,
             tile_m: self.tile.map(|tile| tile.0),
             tile_n: self.tile.map(|tile| tile.1),

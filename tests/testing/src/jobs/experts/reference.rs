@@ -23,6 +23,10 @@ fn weight_value(expert: usize, row: usize, col: usize) -> f32 {
     WEIGHTS[weight_kind(expert, row, col)]
 }
 
+/// What the weights of the gate are multiplied by, and those of up divided. A product with the gate is then 0, or so far
+/// from 0 that `silu` of it is exactly the product or 0.
+const GATE_SCALE: f32 = 128.0;
+
 fn topk_weight(token: usize, entry: usize) -> f32 {
     [1.0, 2.0, -1.0][(token + 2 * entry) % 3]
 }
@@ -37,11 +41,19 @@ impl Layer {
 
     /// Returns the weights of a rank's experts.
     pub(super) fn weights(&self, rank: usize) -> Vec<bf16> {
-        let (hidden, cols) = (self.hidden as usize, self.intermediate as usize);
+        let (hidden, cols) = (self.hidden as usize, self.weight_cols());
         let first = rank * self.local_experts();
-        let of = |expert: usize, i: usize| match self.nk {
-            true => weight_value(expert, i % hidden, i / hidden),
-            false => weight_value(expert, i / cols, i % cols),
+        let of = |expert: usize, i: usize| {
+            let (row, col) = match self.nk {
+                true => (i % hidden, i / hidden),
+                false => (i / cols, i % cols),
+            };
+            let scale = match (self.swiglu, col < cols / 2) {
+                (false, _) => 1.0,
+                (true, true) => GATE_SCALE,
+                (true, false) => 1.0 / GATE_SCALE,
+            };
+            weight_value(expert, row, col) * scale
         };
         (first..first + self.local_experts())
             .flat_map(|expert| (0..hidden * cols).map(move |i| bf16::from_f32(of(expert, i))))
@@ -103,8 +115,13 @@ impl Layer {
         })
     }
 
-    /// Returns the product of a token and an expert's weight. An element of the weight has one of three values,
-    /// depending on its row and column. So three sums suffice for all columns.
+    /// Returns the number of columns of an expert's weight.
+    fn weight_cols(&self) -> usize {
+        self.intermediate as usize * if self.swiglu { 2 } else { 1 }
+    }
+
+    /// Returns what an expert makes of a token: the product with its weight, or `silu(gate) * up`. An element of the
+    /// weight has one of three values, depending on its row and column. So three sums suffice for all columns.
     fn product(&self, index: usize, (rank, token): (usize, usize), expert: usize) -> Vec<f32> {
         let hidden = self.hidden as usize;
         let mut sums = [0.0; 3];
@@ -116,8 +133,13 @@ impl Layer {
             sums.iter().zip(weights).map(|(sum, w)| sum * w).sum()
         };
         let of_column: [f32; 3] = std::array::from_fn(of);
-        let cols = 0..self.intermediate as usize;
-        cols.map(|col| of_column[col % 3]).collect()
+        let cols = self.intermediate as usize;
+        let product = |col: usize| of_column[col % 3];
+        let of_col = |col| match self.swiglu {
+            true => product(col).max(0.0) * product(cols + col),
+            false => product(col),
+        };
+        (0..cols).map(of_col).collect()
     }
 
     /// Returns the weighted sum of a token's rows.
