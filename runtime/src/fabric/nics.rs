@@ -8,6 +8,7 @@ use crate::error::{Error, NetworkError};
 use crate::shared::Shared;
 use mkernel_fabric::FabricError;
 use mkernel_topology::{Gpu, NicKind, PciLocation, Topology};
+use std::time::Duration;
 
 /// The NICs of a rank.
 #[derive(Debug, PartialEq, Eq)]
@@ -42,7 +43,7 @@ pub(super) fn open(
         nics = devices,
         "puts use these NICs"
     );
-    open_devices(transport, options, &nics, peers)
+    open_devices(transport, options, &nics, peers, shared.timeout())
 }
 
 /// The error for a transport without NICs.
@@ -228,14 +229,19 @@ fn open_devices(
     options: &NicOptions,
     nics: &RankNics,
     peers: usize,
+    timeout: Duration,
 ) -> Result<Box<dyn mkernel_fabric::Transport>, Error> {
     use mkernel_fabric::verbs;
+    // NICs do not give a peer up before the kernels do. The margin is for the rounding of RC, whose attempts then take
+    // 30.06 s with the default.
+    let peer_timeout = (timeout + Duration::from_secs(1)).min(verbs::MAX_PEER_TIMEOUT);
     let options = verbs::Options {
         devices: nics.devices.clone(),
         port: nics.port,
         gid_index: options.gid_index,
         service_level: options.service_level,
         traffic_class: options.traffic_class,
+        peer_timeout,
         ..verbs::Options::new(u16::try_from(peers).unwrap_or(u16::MAX))
     };
     let opened = match transport {
@@ -253,6 +259,7 @@ fn open_devices(
     _: &NicOptions,
     _: &RankNics,
     _: usize,
+    _: Duration,
 ) -> Result<Box<dyn mkernel_fabric::Transport>, Error> {
     Err(Error::Network(NetworkError::NoTransport {
         name: transport.name(),

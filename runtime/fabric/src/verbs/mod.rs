@@ -49,7 +49,7 @@ mod region_info;
 mod registration;
 mod transport;
 
-pub use options::Options;
+pub use options::{MAX_PEER_TIMEOUT, Options};
 
 use crate::error::FabricError;
 use crate::transport::Transport;

@@ -45,6 +45,9 @@ pub struct Options {
     pub port_down_limit: Duration,
 }
 
+/// The longest [`Options::peer_timeout`].
+pub const MAX_PEER_TIMEOUT: Duration = Duration::from_secs(600);
+
 impl Options {
     /// Returns the options for this many peers and the first suitable NIC.
     #[must_use]
@@ -104,7 +107,7 @@ impl Options {
             "peer_timeout in ms",
             self.peer_timeout.as_millis() as u64,
             10,
-            60_000,
+            MAX_PEER_TIMEOUT.as_millis() as u64,
         );
         for (index, name) in self.devices.iter().enumerate() {
             if self.devices[..index].contains(name) {
