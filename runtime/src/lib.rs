@@ -160,6 +160,7 @@ pub mod operands {
     pub use crate::launch::call::{Addends, Element, Readable, Writable};
     pub use crate::launch::operands::RawOperand;
     pub use crate::launch::raw_slice::RawSlice;
+    pub use crate::launch::rows::Rows;
 }
 
 /// The links between GPUs, and the network between nodes.

@@ -104,6 +104,7 @@ impl KernelSpec {
         let (op, shape) = (self.op(), shape.into());
         let mut config = self.config.clone();
         let mut found = Diagnostics::default();
+        let at_run_time = config.problem.run_time_dim();
         for (field, dim) in config.problem.dims_mut() {
             let Some(size) = shape.size(field) else {
                 found.push(
@@ -121,7 +122,10 @@ impl KernelSpec {
                     "pass operands of the declared size, or declare the dimension \"dynamic\"",
                 );
             }
-            *dim = Dim::Static(size);
+            *dim = match *dim {
+                Dim::Dynamic(_) if Some(field) == at_run_time => Dim::UpTo { most: size },
+                _ => Dim::Static(size),
+            };
         }
         found.into_result(())?;
         Self::validate(config)

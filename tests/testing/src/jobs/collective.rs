@@ -1,6 +1,8 @@
 //! Jobs of `all_reduce`, `all_gather` and `reduce_scatter`. The reference adds in the order that the documentation of
 //! the operators states, so every bit of the results is known.
 
+mod run_time_rows;
+
 use super::memo::Memo;
 use super::simulated::ResultElement;
 use super::{
@@ -33,6 +35,8 @@ pub struct CollectiveJob {
     pub is_graph: bool,
     /// If set, the call count of the operator is set to this number after two calls, and four more calls follow.
     pub call_count: Option<u32>,
+    /// The rows of each call, if the kernel takes them at run time. `config.m` is then the most of them.
+    pub rows: Vec<u64>,
     /// The edits of the kernel's text, as [`mutated`](super::mutated) takes them.
     pub edits: Vec<(String, String)>,
 }
@@ -62,6 +66,7 @@ impl CollectiveJob {
             faults: Faults::default(),
             is_graph: false,
             call_count: None,
+            rows: Vec::new(),
             edits: Vec::new(),
         }
     }
@@ -94,6 +99,13 @@ impl CollectiveJob {
         self
     }
 
+    /// Makes a call for each of these numbers of rows, with one operator that takes them at run time.
+    #[must_use]
+    pub fn with_rows(mut self, rows: &[u64]) -> Self {
+        self.rows = rows.to_vec();
+        self
+    }
+
     /// Divides the ranks into `nodes` nodes, whose network has these faults.
     #[must_use]
     pub fn across(mut self, nodes: u32, faults: Faults) -> Self {
@@ -110,8 +122,10 @@ impl CollectiveJob {
         self.machine.run(backend, |ranks| {
             ranks.set_transport(transport.clone());
             let found = match self.config.dtype {
-                Dtype::Bf16 => self.rank::<bf16>(ranks, bf16::from_f32),
-                _ => self.rank::<f32>(ranks, |x| x),
+                Dtype::Bf16 if self.rows.is_empty() => self.rank::<bf16>(ranks, bf16::from_f32),
+                Dtype::Bf16 => self.rank_with_rows::<bf16>(ranks, bf16::from_f32),
+                _ if self.rows.is_empty() => self.rank::<f32>(ranks, |x| x),
+                _ => self.rank_with_rows::<f32>(ranks, |x| x),
             };
             found.map_err(|failure| failure as Box<dyn std::error::Error>)
         })
@@ -119,9 +133,13 @@ impl CollectiveJob {
 
     /// Returns the configuration of the kernel with its ranks and nodes.
     pub fn kernel(&self) -> KernelConfig {
+        let mut config = self.config;
+        if !self.rows.is_empty() {
+            config.m = Dim::DYNAMIC;
+        }
         KernelConfig {
             nodes: self.nodes,
-            ..KernelConfig::new(self.machine.world, self.config)
+            ..KernelConfig::new(self.machine.world, config)
         }
     }
 
@@ -202,13 +220,24 @@ impl CollectiveJob {
 
     fn calls(&self) -> &'static [CallData] {
         static ALL: Memo<Vec<CallData>> = Memo::new();
-        let key = format!("{:?} {} {}", self.config, self.machine.world, self.nodes);
-        ALL.get(key, || (0..CALLS).map(|call| self.call(call)).collect())
+        let (config, world) = (self.config, self.machine.world);
+        let key = format!("{config:?} {world} {} {:?}", self.nodes, self.rows);
+        let most = self.shape().m;
+        ALL.get(key, || match self.rows.as_slice() {
+            [] => (0..CALLS).map(|call| self.call(call, most)).collect(),
+            rows => (0..)
+                .zip(rows)
+                .map(|(call, m)| self.call(call, *m))
+                .collect(),
+        })
     }
 
-    /// Computes the data of call `number`.
-    fn call(&self, number: u32) -> CallData {
-        let (world, shape) = (u64::from(self.machine.world), self.shape());
+    /// Computes the data of call `number`, which has `m` rows.
+    fn call(&self, number: u32, m: u64) -> CallData {
+        let (world, shape) = (
+            u64::from(self.machine.world),
+            CollectiveShape { m, ..self.shape() },
+        );
         let shard = (shape.shard_rows(self.machine.world) * shape.n) as usize;
         let whole = (shape.m * shape.n) as usize;
         let rows_of = |rank: u64| {
@@ -241,6 +270,7 @@ impl CollectiveJob {
             }
             _ => shard,
         };
+        let owned = owned.max(1);
         let sum = |index: usize| self.sum(&x, index, index / owned);
         let all: Vec<f32> = (0..whole).map(sum).collect();
         let y = (0..world).map(|rank| match self.config.op {
@@ -352,6 +382,80 @@ pub fn across(nodes: u32, local_world: u32, faults: &Faults) -> Vec<(String, Col
             (format!("{op} of rows"), job(op, (29, 1032))),
             (format!("{op} of a row in fp32"), job(op, (1, 1032)).fp32()),
             (format!("{op} in a graph"), job(op, (8, 264)).in_graph()),
+        ]
+    });
+    let name = |(name, job)| (format!("{name} on {nodes}x{local_world}"), job);
+    jobs.map(name).collect()
+}
+
+/// Returns jobs whose calls have different numbers of rows, none and the most among them.
+pub fn with_rows(world: u32) -> Vec<(String, CollectiveJob)> {
+    use CollectiveOp::{AllGather, AllReduce, ReduceScatter};
+    let job = |op, size, sms| CollectiveJob::new(op, world, size, sms);
+    let ll = |op, size, sms| job(op, size, sms).protocol(Protocol::Ll);
+    let simple = |op, size, sms| job(op, size, sms).protocol(Protocol::Simple);
+    let few = [3, 0, 9, 1, 2, 9, 0, 5];
+    let many = [30, 1, 0, 29, 7, 30, 2, 30];
+    let jobs = match world {
+        1 => CollectiveOp::ALL
+            .map(|op| ("one rank", job(op, (9, 264), 2).with_rows(&few)))
+            .into(),
+        _ => vec![
+            (
+                "one shot",
+                ll(AllReduce, (9, 136), 2).shots(1).with_rows(&few),
+            ),
+            (
+                "two shots",
+                ll(AllReduce, (9, 136), 2).shots(2).with_rows(&few),
+            ),
+            (
+                "two shots in a graph",
+                ll(AllReduce, (9, 136), 2)
+                    .shots(2)
+                    .with_rows(&few)
+                    .in_graph(),
+            ),
+            (
+                "rows in packets",
+                ll(AllGather, (9, 136), 2).with_rows(&few),
+            ),
+            (
+                "rows of sums in packets",
+                ll(ReduceScatter, (9, 136), 2).with_rows(&few).fp32(),
+            ),
+            ("chunks", simple(AllReduce, (30, 1032), 2).with_rows(&many)),
+            (
+                "chunks in a graph",
+                simple(AllReduce, (30, 1032), 2).with_rows(&many).in_graph(),
+            ),
+            (
+                "rows in chunks",
+                simple(AllGather, (30, 1032), 2).with_rows(&many).fp32(),
+            ),
+            (
+                "rows of sums in chunks",
+                simple(ReduceScatter, (30, 1032), 2).with_rows(&many),
+            ),
+        ],
+    };
+    let name = |(name, job): (&str, CollectiveJob)| (format!("{name} on {world} ranks"), job);
+    jobs.into_iter().map(name).collect()
+}
+
+/// Returns the same on several nodes.
+pub fn with_rows_across(
+    nodes: u32,
+    local_world: u32,
+    faults: &Faults,
+) -> Vec<(String, CollectiveJob)> {
+    let jobs = CollectiveOp::ALL.into_iter().flat_map(|op| {
+        let job = CollectiveJob::new(op, nodes * local_world, (29, 1032), 3)
+            .across(nodes, faults.clone())
+            .with_rows(&[29, 0, 1, 28, 5, 29]);
+        [
+            (format!("{op}"), job.clone()),
+            (format!("{op} in a graph"), job.in_graph()),
         ]
     });
     let name = |(name, job)| (format!("{name} on {nodes}x{local_world}"), job);
