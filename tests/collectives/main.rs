@@ -4,7 +4,7 @@ mod mutations;
 mod rows;
 
 use mkernel::network::Faults;
-use mkernel_testing::jobs::collective::{across, small, with_rows, with_rows_across};
+use mkernel_testing::jobs::collective::cases::{across, small, with_rows, with_rows_across};
 use mkernel_testing::jobs::{all_are_right, all_are_right_when_counters_wrap};
 use std::time::Duration;
 

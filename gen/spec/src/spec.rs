@@ -46,6 +46,15 @@ impl KernelSpec {
         }
         check_topology(&config, &mut found);
         config.check_limits(&mut found);
+        let at_run_time = config.problem.run_time_dim();
+        for (field, dim) in config.problem.dims() {
+            found.require(
+                !dim.is_given_at_run_time() || Some(field) == at_run_time,
+                field,
+                || format!("{} does not take it at each call", config.op()),
+                "write the size, or dynamic to give it when the kernel is prepared",
+            );
+        }
         by_problem!(&config.problem, Problem(of) => check(of, &config, &mut found));
         found.into_result(Self { config })
     }
@@ -123,7 +132,7 @@ impl KernelSpec {
                 );
             }
             *dim = match *dim {
-                Dim::Dynamic(_) if Some(field) == at_run_time => Dim::UpTo { most: size },
+                Dim::Dynamic if Some(field) == at_run_time => Dim::UpTo { most: size },
                 _ => Dim::Static(size),
             };
         }

@@ -5,4 +5,5 @@ pub(crate) mod operands;
 pub(crate) mod params;
 pub(crate) mod raw_slice;
 pub(crate) mod rows;
+pub(crate) mod slice_types;
 mod slices;

@@ -37,9 +37,10 @@ const fn kernel(op_plan: &CollectivePlan) -> (&'static str, &'static str) {
 }
 
 fn banner(plan: &KernelPlan, op_plan: &CollectivePlan) -> Vec<String> {
+    let up_to = if op_plan.takes_rows() { "up to " } else { "" };
     let mut lines = vec![format!(
-        "spec    M {}, N {}, {}, {}",
-        op_plan.config.m,
+        "spec    M {up_to}{}, N {}, {}, {}",
+        op_plan.shape.m,
         op_plan.shape.n,
         op_plan.config.dtype,
         ranks(plan.spec.topology())
