@@ -144,7 +144,8 @@ impl CollectiveJob {
         }
     }
 
-    fn shape(&self) -> CollectiveShape {
+    /// Returns the sizes, with the most rows if the calls have different numbers of them.
+    pub fn shape(&self) -> CollectiveShape {
         self.config.shape().expect("sizes")
     }
 
