@@ -237,6 +237,25 @@ pub enum Error {
         /// The number of the running call, counted from 1.
         other_call: u32,
     },
+    /// Ranks have made a call with different numbers of rows.
+    #[error(
+        "rank {rank} has made call {call} of operator {operator} with {rows} rows, and rank {peer} with {peer_rows}. Give \
+         the same number on all ranks"
+    )]
+    DifferentRows {
+        /// The rank that found it.
+        rank: u32,
+        /// Its rows.
+        rows: u32,
+        /// A rank with other rows.
+        peer: u32,
+        /// The rows of that rank.
+        peer_rows: u32,
+        /// The number of the operator's call, counted from 1.
+        call: u32,
+        /// The operator, numbered from 1 in the order of `prepare`.
+        operator: u32,
+    },
     /// The communicator has failed earlier: a wait failed on this rank or on a peer, or `abort` was called.
     #[error(
         "the communicator cannot be used any more: {}. Drop it and its operators, and create a new one on every rank",
@@ -308,7 +327,9 @@ impl Error {
             Self::Routing { .. } => ErrorKind::Values,
             Self::Device(_) | Self::Environment(_) | Self::Simulator(_) => ErrorKind::Setup,
             Self::Rendezvous(_) | Self::RanksMissing { .. } => ErrorKind::Rendezvous,
-            Self::Mismatch { .. } | Self::Protocol { .. } => ErrorKind::Mismatch,
+            Self::Mismatch { .. } | Self::Protocol { .. } | Self::DifferentRows { .. } => {
+                ErrorKind::Mismatch
+            }
             Self::RankLeft { .. } | Self::RankLost { .. } | Self::RanksFailed { .. } => {
                 ErrorKind::RankLost
             }

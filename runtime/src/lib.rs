@@ -157,9 +157,11 @@ pub use half;
 
 /// What operators take as operands.
 pub mod operands {
-    pub use crate::launch::call::{Addends, Element, Readable, Writable};
+    pub use crate::launch::call::Addends;
     pub use crate::launch::operands::RawOperand;
     pub use crate::launch::raw_slice::RawSlice;
+    pub use crate::launch::rows::Rows;
+    pub use crate::launch::slice_types::{Element, Readable, Writable};
 }
 
 /// The links between GPUs, and the network between nodes.

@@ -15,6 +15,7 @@ use crate::fabric::endpoint::Fabric;
 use crate::health::Monitored;
 use crate::kernel::Kernel;
 use crate::launch::operands::{self, RawOperand};
+use crate::launch::rows::Rows;
 use crate::order;
 use crate::report::Page;
 use crate::shared::Shared;
@@ -125,11 +126,31 @@ impl Operator {
         stream: sys::CUstream,
         operands: &[RawOperand],
     ) -> Result<(), Error> {
+        // SAFETY: guaranteed by the caller.
+        unsafe { self.launch_raw_rows(stream, operands, Rows::Most) }
+    }
+
+    /// Does the same as [`launch_raw`](Self::launch_raw) with this number of rows.
+    ///
+    /// # Errors
+    /// The errors are those of [`launch_raw`](Self::launch_raw), and [`Error::Call`] if the operator does not take rows at
+    /// run time, or was prepared for fewer.
+    ///
+    /// # Safety
+    /// The requirements are those of [`launch_raw`](Self::launch_raw). Operands need only the rows of the call. With
+    /// [`Rows::At`] they must have the most rows, and the address must be that of a readable word of device memory as long as
+    /// the operands must be allocated.
+    pub unsafe fn launch_raw_rows(
+        &self,
+        stream: sys::CUstream,
+        operands: &[RawOperand],
+        rows: Rows,
+    ) -> Result<(), Error> {
         driver::bind(self.context())?;
         // SAFETY: guaranteed by the caller.
         unsafe {
             let capture = Capture::of(stream)?;
-            self.enqueue(&UserStream::raw(stream), capture.as_ref(), operands)
+            self.enqueue(&UserStream::raw(stream), capture.as_ref(), operands, rows)
         }
     }
 
@@ -174,6 +195,7 @@ impl Operator {
         stream: &UserStream,
         capture: Option<&Capture>,
         operands: &[RawOperand],
+        rows: Rows,
     ) -> Result<(), Error> {
         let Parts {
             plan,
@@ -185,11 +207,12 @@ impl Operator {
             shared.fail(error);
         }
         shared.ensure_usable()?;
-        operands::check(&plan.operands, operands, shared.rank)?;
+        rows.check(plan)?;
+        operands::check(&rows.specs(&plan.operands), operands, shared.rank)?;
         // The lock is held during the launch, so that the copies, the streams and the launches have the same order.
         let mut order = order::lock(&shared.order);
         let mut state = self.core.state();
-        self.parts().bind(&mut state.args, operands)?;
+        self.parts().bind(&mut state.args, operands, rows)?;
         if let Some(fabric) = self.fabric() {
             fabric.wake();
         }

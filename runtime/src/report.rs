@@ -190,6 +190,16 @@ fn timeout(report: &Report) -> Error {
             other_call: report.seen,
         };
     }
+    if report.wait == abi::Wait::SameRows as u32 {
+        return Error::DifferentRows {
+            rank: report.rank,
+            rows: report.wanted,
+            peer: report.peer,
+            peer_rows: report.seen,
+            call: report.epoch,
+            operator: report.index,
+        };
+    }
     Error::Timeout {
         rank: report.rank,
         cta: report.cta,

@@ -1,9 +1,10 @@
 //! Tests of `all_reduce`, `all_gather` and `reduce_scatter` on simulated GPUs. Every bit of the results is known.
 
 mod mutations;
+mod rows;
 
 use mkernel::network::Faults;
-use mkernel_testing::jobs::collective::{across, small};
+use mkernel_testing::jobs::collective::cases::{across, small, with_rows, with_rows_across};
 use mkernel_testing::jobs::{all_are_right, all_are_right_when_counters_wrap};
 use std::time::Duration;
 
@@ -45,5 +46,23 @@ fn collectives_are_right_on_several_nodes() {
 #[test]
 fn collectives_are_right_after_many_calls() {
     let jobs = small(2).into_iter().chain(across(2, 2, &bad_network()));
+    all_are_right_when_counters_wrap(&jobs.collect::<Vec<_>>());
+}
+
+/// One operator serves calls of any number of rows.
+#[test]
+fn rows_may_change_from_call_to_call() {
+    let worlds = [1, 2, 4, 8].into_iter().flat_map(with_rows);
+    let across = [(2, 1), (2, 2), (3, 1)].into_iter();
+    let across = across.flat_map(|(nodes, local)| with_rows_across(nodes, local, &bad_network()));
+    all_are_right(&worlds.chain(across).collect::<Vec<_>>(), SEEDS);
+}
+
+/// Calls that write few flags do not take those of calls long ago for their own.
+#[test]
+fn rows_may_change_after_many_calls() {
+    let jobs = with_rows(2)
+        .into_iter()
+        .chain(with_rows_across(2, 2, &bad_network()));
     all_are_right_when_counters_wrap(&jobs.collect::<Vec<_>>());
 }

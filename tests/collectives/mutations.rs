@@ -4,7 +4,7 @@
 use mkernel::spec::CollectiveOp::{AllGather, AllReduce, ReduceScatter};
 use mkernel::{network::Faults, spec::Protocol};
 use mkernel_testing::jobs::collective::CollectiveJob;
-use mkernel_testing::jobs::{all_are_found, mutated};
+use mkernel_testing::jobs::{CallCount, WRAPPING_CALL_COUNTS, all_are_found, mutated};
 
 /// The number of seeds with which a mutation must be found.
 const SEEDS: u64 = 40;
@@ -48,8 +48,9 @@ fn numbers() -> CollectiveJob {
 // Calls need two buffers only if ranks get no data from the ranks that they send to. An all-reduce of chunks or in two
 // shots sends the results of a call only to ranks that have begun it, so it would be right with one buffer.
 //
-// There is no mutation with one buffer of packets, since these seeds do not find it. Packets race with nothing. A rank
-// would have to pause between its sends and its reads for as long as another rank takes for a launch.
+// There is no mutation with one buffer of packets, or with one set of flags, since these seeds do not find it. Packets and
+// flags race with nothing. A rank would have to pause between its sends and its reads for as long as another rank takes for
+// a launch.
 
 /// A reduce-scatter of chunks on two ranks.
 fn rows_of_sums() -> CollectiveJob {
@@ -64,24 +65,54 @@ fn nodes() -> CollectiveJob {
     CollectiveJob::new(AllReduce, 4, (30, 1032), 3).across(2, Faults::default())
 }
 
+/// Collectives whose calls have different numbers of rows.
+fn rows_in_packets() -> CollectiveJob {
+    let job = CollectiveJob::new(AllGather, 4, (9, 136), 2).protocol(Protocol::Ll);
+    job.with_rows(&[9, 1, 4, 0, 9])
+}
+
+fn rows_in_chunks() -> CollectiveJob {
+    let job = CollectiveJob::new(AllReduce, 2, (30, 1032), 1).protocol(Protocol::Simple);
+    job.with_rows(&[30, 3, 30, 0, 17])
+}
+
+/// Rank 0 has all rows, and waits for nobody.
+fn rows_of_one_rank() -> CollectiveJob {
+    let mut job = CollectiveJob::new(AllGather, 4, (9, 136), 2).protocol(Protocol::Ll);
+    job.machine.skew = 100;
+    job.with_rows(&[1, 1, 1, 1, 1, 1])
+}
+
+fn rows_across_nodes() -> CollectiveJob {
+    nodes().with_rows(&[30, 3, 30, 0, 17])
+}
+
+/// The same when the epoch passes 2^31: flags that no call has written for long are half of all epochs ago.
+fn rows_after_many_calls() -> CollectiveJob {
+    let [before_2_31, _] = WRAPPING_CALL_COUNTS;
+    rows_in_chunks()
+        .with_rows(&[1, 1, 1, 30, 30, 30])
+        .with_call_count(before_2_31)
+}
+
 #[rustfmt::skip]
 const MUTATIONS: &[Mutation] = &[
     ("the own part in place of another rank's", one_shot, &[("@ll.order", "source == ctx.rank => source == 0")]),
-    ("only half of a vector awaited", one_shot, &[("@ll.vec-arrived", "&& high.has_arrived(ctx.epoch) => ")]),
-    ("packets written to the slots of another shard", two_shots, &[("@ll.part", "vec - Shards::first(owner) => vec")]),
-    ("no announcement of the call to ranks without a shard", one_row, &[("@idle.announce", "")]),
-    ("a rank without a shard runs ahead", one_row, &[("@idle.wait", "wait_flag( => if (false) wait_flag(")]),
-    ("a rank runs ahead of those without a shard", one_row_gathered, &[("@idle.wait", "wait_flag( => if (false) wait_flag(")]),
-    ("a peer's part not awaited", chunks, &[("@reduce.wait", "wait_flag( => if (false) wait_flag(")]),
+    ("only half of a vector awaited", one_shot, &[("@ll.vec-arrived", "&& high.has_arrived(ctx.mark()) => ")]),
+    ("packets written to the slots of another shard", two_shots, &[("@ll.part", "vec - Shards::first(ctx, owner) => vec")]),
+    ("no announcement of the call to ranks without a shard", one_row, &[("@begin.announce", "")]),
+    ("a rank without a shard runs ahead", one_row, &[("@begin.wait", "wait(ctx => if (false) wait(ctx")]),
+    ("a rank runs ahead of those without a shard", one_row_gathered, &[("@begin.wait", "wait(ctx => if (false) wait(ctx")]),
+    ("a peer's part not awaited", chunks, &[("@reduce.wait", "wait_mark( => if (false) wait_mark(")]),
     ("a part counted before it is stored", chunks, &[("@reduce.fence", "")]),
     ("a part counted while other lanes store it", chunks, &[("@reduce.warp", "")]),
     ("one buffer of parts for all calls", rows_of_sums, &[("@reduce.slot", "ctx.parity() => 0u"), ("@reduce.from", "ctx.parity() => 0u")]),
     ("parts added in another order", numbers, &[("@reduce.order", "[source] => [Ranks::kLocalWorld - 1 - source]")]),
-    ("a result not awaited", chunks, &[("@gather.wait", "wait_flag( => if (false) wait_flag(")]),
+    ("a result not awaited", chunks, &[("@gather.wait", "wait_mark( => if (false) wait_mark(")]),
     ("a result counted before it is stored", chunks, &[("@gather.fence", "")]),
     ("a result counted while other lanes store it", chunks, &[("@gather.warp", "")]),
     ("one buffer of rows for all calls", rows, &[("@gather.slot", "ctx.parity() => 0u")]),
-    ("sums put before they are computed", nodes, &[("@reduce.sum-ready", "wait_flag( => if (false) wait_flag(")]),
+    ("sums put before they are computed", nodes, &[("@reduce.sum-ready", "wait_mark( => if (false) wait_mark(")]),
     ("a sum counted before it is stored", nodes, &[("@reduce.sum-fence", "")]),
     ("a node's sum not awaited", nodes, &[("@reduce.arrival", "")]),
     ("sums put to the slot of another node", nodes, &[("@reduce.number-there", "Network::own_number_at(ctx, peer) => peer + 1")]),
@@ -90,6 +121,13 @@ const MUTATIONS: &[Mutation] = &[
     ("results put from another slot", nodes, &[("@gather.put", "kChannel, from => kChannel, slot(ctx, ctx.rank ^ 1, 0)")]),
     ("results relayed before they have arrived", nodes, &[("@gather.arrival", "")]),
     ("results relayed without a flag", nodes, &[("@gather.relayed", "")]),
+    ("the most rows in every call", rows_in_chunks, &[("@shards.vecs", "ctx.rows => Config::kMaxRows")]),
+    ("shards of the most rows in every call", rows_in_packets, &[("@shards.rows", "ctx.rows => Config::kMaxRows")]),
+    ("the word with the rows not read", rows_in_chunks, &[("@call.rows", "args.rows_address != nullptr => false")]),
+    ("a rank runs ahead of those without rows", rows_of_one_rank, &[("@begin.wait", "wait(ctx => if (false) wait(ctx")]),
+    ("old flags taken for new ones", rows_after_many_calls, &[("@gather.wait", "wait_mark => wait_flag")]),
+    ("the start of a call not put to other nodes", rows_across_nodes, &[("@begin.put", "")]),
+    ("puts awaited one too early", rows_across_nodes, &[("@gather.arrival", "Begin::kPuts + => 0 +")]),
 ];
 
 #[test]

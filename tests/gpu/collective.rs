@@ -4,14 +4,13 @@
 use crate::compile::compile;
 use crate::nodes::topologies;
 use crate::ranks::worlds;
-use mkernel::spec::CollectiveOp::{AllGather, AllReduce, ReduceScatter};
-use mkernel::{
-    network::Faults,
-    spec::{KernelSpec, Protocol},
-};
-use mkernel_testing::jobs::collective::{CollectiveJob, across, small};
+use mkernel::network::Faults;
+use mkernel::spec::CollectiveOp::{self, AllGather, AllReduce, ReduceScatter};
+use mkernel::spec::{KernelSpec, Protocol};
+use mkernel_testing::jobs::collective::CollectiveJob;
+use mkernel_testing::jobs::collective::cases::{across, small, with_rows, with_rows_across};
 use mkernel_testing::jobs::{Backend, for_each_in_parallel};
-use mkernel_testing::lab::TimeLimit;
+use mkernel_testing::lab::{Random, TimeLimit, seed_from_clock};
 use std::time::Duration;
 
 /// Returns jobs that are too large for simulated GPUs: several vectors per thread, and several chunks per warp.
@@ -49,8 +48,26 @@ fn large(world: u32) -> Vec<(String, CollectiveJob)> {
     jobs.into_iter().map(name).collect()
 }
 
+/// Returns jobs of 200 calls with random numbers of rows, by one operator each.
+fn random_rows(world: u32) -> Vec<(String, CollectiveJob)> {
+    let mut random = Random(seed_from_clock());
+    let jobs = CollectiveOp::ALL.into_iter().flat_map(|op| {
+        let rows: Vec<u64> = (0..200).map(|_| random.draw() % 513).collect();
+        let job = CollectiveJob::new(op, world, (512, 1024), 0).with_rows(&rows);
+        [
+            (format!("{op} of random rows on {world} ranks"), job.clone()),
+            (
+                format!("{op} of random rows in a graph on {world} ranks"),
+                job.in_graph(),
+            ),
+        ]
+    });
+    jobs.collect()
+}
+
 fn spec(job: &CollectiveJob) -> KernelSpec {
     let spec = KernelSpec::validate(job.kernel());
+    let spec = spec.and_then(|spec| spec.specialise(job.shape()));
     spec.unwrap_or_else(|error| panic!("{:?}: {error}", job.config))
 }
 
@@ -71,7 +88,13 @@ fn run(jobs: &[(String, CollectiveJob)]) {
 fn collectives_are_right() {
     let _limit = TimeLimit::start("collectives", Duration::from_secs(480));
     for world in worlds(1) {
-        let jobs = [small(world), large(world)].concat();
+        let jobs = [
+            small(world),
+            large(world),
+            with_rows(world),
+            random_rows(world),
+        ]
+        .concat();
         run(&jobs);
         println!("world {world}: {} jobs", jobs.len());
     }
@@ -88,6 +111,7 @@ fn collectives_on_several_nodes_are_right() {
             let job = large(op).across(nodes, Faults::default());
             (format!("{op} of 32 MiB"), job)
         }));
+        jobs.extend(with_rows_across(nodes, world / nodes, &Faults::default()));
         run(&jobs);
         println!("{world} ranks, {nodes} nodes: {} jobs", jobs.len());
     }
@@ -99,7 +123,7 @@ fn every_job_of_collectives_has_a_plan() {
     use mkernel::spec::spec::WORLDS;
     use mkernel::{KernelPlan, spec::Device};
     for world in WORLDS {
-        for (name, job) in [small(world), large(world)].concat() {
+        for (name, job) in [small(world), large(world), with_rows(world)].concat() {
             let plan = KernelPlan::new(&spec(&job), &Device::h200());
             plan.unwrap_or_else(|error| panic!("{name}: {error}"));
         }

@@ -29,7 +29,7 @@ fn layers_are_right_in_every_topology() {
     let two = job((2, 2), (12, 3, 12)).mixed([&[12, 0, 5, 12], &[0, 0, 12, 1], &[12; 4]]);
     let three = job((3, 2), (12, 4, 6)).mixed([&[6; 6], &[0, 0, 0, 0, 0, 2], &[6, 1, 6, 0, 3, 6]]);
     let mut swiglu = two.clone();
-    swiglu.swiglu = true;
+    (swiglu.swiglu, swiglu.tile) = (true, Some((64, 256)));
     let odd = job((2, 3), (6, 2, 7)).mixed([&[7; 6], &[0; 6], &[7, 0, 7, 0, 7, 0]]);
     are_right([
         ("2 nodes of 1", alone),

@@ -33,7 +33,7 @@ impl fmt::Display for Value {
 impl Written for Value {
     fn size(&self) -> Result<Dim, String> {
         match self {
-            Self::Word(word) if word == "dynamic" => Ok(Dim::DYNAMIC),
+            Self::Word(word) if word == "dynamic" || word.starts_with("..=") => word.parse(),
             // The spec checks which sizes a dimension can have, and gives the reason.
             Self::Integer(number) => u64::try_from(*number).map(Dim::Static).map_err(|_| {
                 let help = if *number < 0 {

@@ -20,7 +20,7 @@ pub use crate::ops::dispatch::{DispatchConfig, DispatchOp, DispatchShape, all_ro
 pub use crate::ops::gemm::{
     Activation, BLayout, Epilogue, GemmConfig, GemmOp, GemmShape, Tile, Transfer, Tuning,
 };
-pub use dim::{Dim, DynamicWord};
+pub use dim::Dim;
 pub use dtype::Dtype;
 pub use field::Field;
 pub use kernel::KernelConfig;

@@ -46,6 +46,15 @@ impl KernelSpec {
         }
         check_topology(&config, &mut found);
         config.check_limits(&mut found);
+        let at_run_time = config.problem.run_time_dim();
+        for (field, dim) in config.problem.dims() {
+            found.require(
+                !dim.is_given_at_run_time() || Some(field) == at_run_time,
+                field,
+                || format!("{} does not take it at each call", config.op()),
+                "write the size, or dynamic to give it when the kernel is prepared",
+            );
+        }
         by_problem!(&config.problem, Problem(of) => check(of, &config, &mut found));
         found.into_result(Self { config })
     }
@@ -104,6 +113,7 @@ impl KernelSpec {
         let (op, shape) = (self.op(), shape.into());
         let mut config = self.config.clone();
         let mut found = Diagnostics::default();
+        let at_run_time = config.problem.run_time_dim();
         for (field, dim) in config.problem.dims_mut() {
             let Some(size) = shape.size(field) else {
                 found.push(
@@ -121,7 +131,10 @@ impl KernelSpec {
                     "pass operands of the declared size, or declare the dimension \"dynamic\"",
                 );
             }
-            *dim = Dim::Static(size);
+            *dim = match *dim {
+                Dim::Dynamic if Some(field) == at_run_time => Dim::UpTo { most: size },
+                _ => Dim::Static(size),
+            };
         }
         found.into_result(())?;
         Self::validate(config)

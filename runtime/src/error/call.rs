@@ -31,6 +31,35 @@ pub enum CallError {
          Call::capture or launch_raw, and keep the operands alive yourself"
     )]
     StreamCaptured,
+    /// The call gives rows, but the kernel was made for one number of them.
+    #[error(
+        "the call gives rows, but kernel {id} has as many as it was prepared for. Leave them out, or declare the kernel \
+         with `m = dynamic` if its operator takes rows at run time"
+    )]
+    RowsFixed {
+        /// The name of the kernel.
+        id: String,
+    },
+    /// The slice with the rows of the call is on another GPU.
+    #[error(
+        "the slice with the rows is on GPU {given}, but the communicator uses GPU {expected}. Copy it there"
+    )]
+    RowsWrongDevice {
+        /// The GPU of the slice.
+        given: usize,
+        /// The GPU of the communicator.
+        expected: usize,
+    },
+    /// The call gives more rows than the operator was prepared for.
+    #[error(
+        "the call gives {rows} rows, but the operator was prepared for {most} at most. Prepare it for more"
+    )]
+    TooManyRows {
+        /// The rows of the call.
+        rows: u64,
+        /// The most rows.
+        most: u64,
+    },
     /// [`Call::capture`](crate::Call::capture) was called for a stream that is not being captured.
     #[error("the stream is not being captured. Begin a capture first, or use Call::launch")]
     StreamNotCaptured,

@@ -85,8 +85,8 @@ pub enum OperandFault {
         /// The element type of the kernel's operand.
         expected: Dtype,
     },
-    /// The slice has another length than the operand.
-    #[error("the slice has {elems} elements, but {rows} rows of {cols} columns are {}. Pass a view of that length", .rows * .cols)]
+    /// The slice is shorter than the operand.
+    #[error("the slice has {elems} elements, but {rows} rows of {cols} columns are {}. Pass a slice with at least as many", .rows * .cols)]
     Length {
         /// The number of elements of the slice.
         elems: u64,

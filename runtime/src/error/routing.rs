@@ -49,6 +49,16 @@ pub enum RoutingFault {
         /// The limit that was declared.
         max_rows: u32,
     },
+    /// The word with the rows of a call has more than the operator was prepared for. The call is one of no rows.
+    #[error(
+        "the call has {rows} rows, but the operator was prepared for {most} at most. Prepare it for more"
+    )]
+    CallRows {
+        /// The number in the word.
+        rows: u32,
+        /// The most rows.
+        most: u32,
+    },
     /// There is no row with this index.
     #[error(
         "choice {choice} of token {token} has row index {row_index}, but there are {rows} rows. Pass the places that dispatch_gemm wrote for the same number of tokens"
@@ -102,6 +112,11 @@ impl RoutingFault {
             Self::Rows {
                 rows: seen,
                 max_rows: wanted,
+            }
+        } else if is(Wait::CallRows) {
+            Self::CallRows {
+                rows: seen,
+                most: wanted,
             }
         } else if is(Wait::RowIndex) {
             Self::RowIndex {

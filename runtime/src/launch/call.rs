@@ -2,78 +2,17 @@
 
 use crate::driver::{self, Capture, Uncaptured, UserStream};
 use crate::error::{CallError, Error, OperandFault};
-use crate::launch::raw_slice::RawSlice;
+use crate::launch::rows::Rows;
+use crate::launch::slice_types::{Element, Readable, Writable};
 use crate::launch::slices::{self, SliceOperand};
 use crate::operator::Operator;
 use crate::reaper::{self, GpuUse, Retired};
-use cudarc::driver::{
-    CudaSlice, CudaStream, CudaView, CudaViewMut, DevicePtr, DevicePtrMut, SyncOnDrop,
-};
+use cudarc::driver::{CudaStream, SyncOnDrop};
 use half::bf16;
 use mkernel_spec::Dtype;
 use mkernel_spec::abi::Operand;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// An element type of operands.
-pub trait Element: sealed::Element {
-    /// The name of the type in a declaration.
-    const DTYPE: Dtype;
-}
-
-mod sealed {
-    pub trait Element {}
-    pub trait Slice<T> {}
-}
-
-macro_rules! elements {
-    ($($element:ty: $dtype:ident),+) => {$(
-        impl sealed::Element for $element {}
-        impl Element for $element {
-            const DTYPE: Dtype = Dtype::$dtype;
-        }
-    )+};
-}
-elements!(bf16: Bf16, f32: Fp32, i32: Int32);
-
-/// Memory of a GPU that a kernel can read: slices and views of cudarc, and [`RawSlice`].
-///
-/// No other type can implement this trait, since an access by a kernel is only sound if the address and the length of
-/// the slice are right.
-///
-/// ```compile_fail,E0277
-/// # use mkernel::{Operator, cudarc::driver::{CudaStream, DevicePtr}, half::bf16, spec::abi::Operand};
-/// # use std::sync::Arc;
-/// fn read<S: DevicePtr<bf16>>(operator: &Operator, stream: &Arc<CudaStream>, any: &S) {
-///     let _ = operator.call(stream).read(Operand::A, any);
-/// }
-/// ```
-#[diagnostic::on_unimplemented(
-    message = "`{Self}` is not device memory of `{T}` elements",
-    label = "this operand is read as `{T}`",
-    note = "pass a `CudaSlice<{T}>`, `CudaView<{T}>` or `CudaViewMut<{T}>` of cudarc"
-)]
-pub trait Readable<T>: DevicePtr<T> + sealed::Slice<T> {}
-
-/// Memory of a GPU that a kernel can write. See [`Readable`].
-#[diagnostic::on_unimplemented(
-    message = "`{Self}` is not device memory of `{T}` elements that can be written",
-    label = "this operand is written as `{T}`",
-    note = "pass a `CudaSlice<{T}>` or `CudaViewMut<{T}>` of cudarc"
-)]
-pub trait Writable<T>: DevicePtrMut<T> + sealed::Slice<T> {}
-
-impl<T> sealed::Slice<T> for CudaSlice<T> {}
-impl<T> sealed::Slice<T> for CudaView<'_, T> {}
-impl<T> sealed::Slice<T> for CudaViewMut<'_, T> {}
-impl<T> sealed::Slice<T> for RawSlice<T> {}
-impl<T> Readable<T> for CudaSlice<T> {}
-impl<T> Readable<T> for CudaView<'_, T> {}
-impl<T> Readable<T> for CudaViewMut<'_, T> {}
-impl<T> Readable<T> for RawSlice<T> {}
-impl<T> Writable<T> for CudaSlice<T> {}
-impl<T> Writable<T> for CudaViewMut<'_, T> {}
-impl<T> Writable<T> for RawSlice<T> {}
 
 /// Returns the address of a slice and marks the slice as used by the call's stream. If another stream is passed, that
 /// stream waits for the slice, and only the address is returned.
@@ -101,7 +40,7 @@ impl Retired for Waiting {
 /// One call of an [`Operator`], created by [`Operator::call`]. Pass each operand of
 /// [`KernelPlan::operands`](crate::KernelPlan::operands), in any order, then call [`launch`](Self::launch).
 ///
-/// Slices must be contiguous and have exactly the size of this rank's part. For an operand without rows on this rank,
+/// Slices must be contiguous and have at least the size of this rank's part. For an operand without rows on this rank,
 /// any slice can be passed.
 #[must_use = "nothing is enqueued before `launch`"]
 pub struct Call<'a> {
@@ -111,6 +50,11 @@ pub struct Call<'a> {
     passed: Vec<SliceOperand>,
     /// A function for each operand in `passed`, which marks its slice as used.
     takes: Vec<Take<'a>>,
+    rows: Rows,
+    /// A function that marks the slice with the rows as used, if there is one.
+    take_rows: Option<Take<'a>>,
+    /// The GPU of that slice, if it is not the communicator's.
+    rows_device: Option<usize>,
     /// Mistakes that were found while operands were passed.
     faults: Vec<(Operand, OperandFault)>,
 }
@@ -209,6 +153,9 @@ impl<'a> Call<'a> {
             passed: Vec::new(),
             faults: Vec::new(),
             takes: Vec::new(),
+            rows: Rows::Most,
+            take_rows: None,
+            rows_device: None,
         }
     }
 
@@ -250,6 +197,36 @@ impl<'a> Call<'a> {
         self
     }
 
+    /// Gives the number of rows of this call, up to the number that the operator was prepared for, which is the default. All
+    /// ranks must give the same number. The operator must take rows at run time: see
+    /// [`KernelPlan::max_rows`](crate::KernelPlan::max_rows). Operands need only as many rows.
+    pub fn rows(mut self, rows: u64) -> Self {
+        (self.rows, self.take_rows) = (Rows::Count(rows), None);
+        self
+    }
+
+    /// Does the same with the number in the first element of `slice`, which the kernel reads when it starts. A graph reads it
+    /// at each replay. The operands must have as many rows as the operator was prepared for. A larger number is an error of
+    /// that call, which [`check`](crate::Communicator::check) returns.
+    pub fn rows_in<S>(mut self, slice: &'a S) -> Self
+    where
+        S: Readable<i32> + ?Sized,
+    {
+        if !self.operator.is_of_device(slice.stream()) {
+            self.rows_device = Some(slice.stream().context().ordinal());
+        }
+        // The address is known when the call is enqueued.
+        self.rows = Rows::At(0);
+        self.take_rows = Some(Box::new(move |stream, other| match other {
+            Some(other) => (slice.device_ptr(other).0, None),
+            None => {
+                let (address, in_use) = slice.device_ptr(stream);
+                (address, Some(in_use))
+            }
+        }));
+        self
+    }
+
     fn pass(&mut self, operand: Operand, elems: usize, dtype: Dtype, written: bool) {
         self.passed.push(SliceOperand {
             operand,
@@ -281,13 +258,18 @@ impl<'a> Call<'a> {
             passed.address = address;
             in_use.extend(used);
         }
+        if let Some(take) = self.take_rows {
+            let (address, used) = take(self.stream, None);
+            self.rows = Rows::At(address);
+            in_use.extend(used);
+        }
         let operands = slices::dense(&self.operator.plan().operands, &self.passed);
         // SAFETY: the slices have the operands' sizes, and only types of cudarc can be slices. cudarc frees their
         // memory after the work that it knows of: on the slices' own stream, which waits for the stream of this call if
         // the slices track events, since `in_use` is dropped after the kernel is enqueued. The kernel ends after all
         // work that reads or writes operands, also after an abort. The stream is not being captured, so the kernel runs
         // once.
-        unsafe { self.operator.enqueue(&stream, None, &operands) }
+        unsafe { self.operator.enqueue(&stream, None, &operands, self.rows) }
     }
 
     /// Adds the call to the graph that the stream is being captured into. The graph keeps the operator and its
@@ -314,7 +296,10 @@ impl<'a> Call<'a> {
         self.take_addresses()?;
         let operands = slices::dense(&self.operator.plan().operands, &self.passed);
         // SAFETY: the slices have the operands' sizes. The caller guarantees the rest.
-        unsafe { self.operator.enqueue(&stream, Some(&capture), &operands) }
+        unsafe {
+            self.operator
+                .enqueue(&stream, Some(&capture), &operands, self.rows)
+        }
     }
 
     /// Takes the addresses of the operands. A stream that is being captured must not wait for events from outside of
@@ -330,6 +315,10 @@ impl<'a> Call<'a> {
         for (passed, take) in self.passed.iter_mut().zip(self.takes.drain(..)) {
             let waits = other.as_ref().unwrap_or(self.stream);
             (passed.address, _) = take(self.stream, Some(waits));
+        }
+        if let Some(take) = self.take_rows.take() {
+            let waits = other.as_ref().unwrap_or(self.stream);
+            self.rows = Rows::At(take(self.stream, Some(waits)).0);
         }
         let Some(other) = other else {
             return Ok(());
@@ -352,7 +341,13 @@ impl<'a> Call<'a> {
                 expected: expected.ordinal(),
             }));
         }
-        let specs = &self.operator.plan().operands;
+        let plan = self.operator.plan();
+        self.rows.check(plan)?;
+        if let Some(given) = self.rows_device {
+            let expected = expected.ordinal();
+            return Err(Error::Call(CallError::RowsWrongDevice { given, expected }));
+        }
+        let specs = &self.rows.specs(&plan.operands);
         let faults = std::mem::take(&mut self.faults);
         slices::check(specs, &self.passed, faults, self.operator.rank())?;
         driver::bind(expected)

@@ -4,4 +4,6 @@ pub(crate) mod call;
 pub(crate) mod operands;
 pub(crate) mod params;
 pub(crate) mod raw_slice;
+pub(crate) mod rows;
+pub(crate) mod slice_types;
 mod slices;

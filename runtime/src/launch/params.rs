@@ -23,6 +23,8 @@ pub(crate) struct ParamInputs<'a> {
     pub operator_number: u32,
     pub deadline_ns: u64,
     pub rank: u32,
+    /// The rows of the call, and the address of a word with them or 0.
+    pub rows: (u32, u64),
     /// What the kernel needs for puts to other nodes.
     pub endpoint: KernelEndpoint,
 }
@@ -118,6 +120,8 @@ impl ParamInputs<'_> {
                 ArgKind::OperatorNumber => put(to, &self.operator_number.to_ne_bytes()),
                 ArgKind::DeadlineNs => put(to, &self.deadline_ns.to_ne_bytes()),
                 ArgKind::Rank => put(to, &self.rank.to_ne_bytes()),
+                ArgKind::Rows => put(to, &self.rows.0.to_ne_bytes()),
+                ArgKind::RowsAddress => put(to, &self.rows.1.to_ne_bytes()),
                 ArgKind::Endpoint => put_endpoint(to, &self.endpoint),
             }
         }
@@ -176,6 +180,7 @@ mod tests {
             operator_number: 3,
             deadline_ns: 7_000_000_000,
             rank,
+            rows: (12, 0x1234),
             endpoint: KernelEndpoint {
                 ring: CommandRing {
                     slots: 0x51,

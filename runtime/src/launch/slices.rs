@@ -76,7 +76,7 @@ pub(crate) fn dense(specs: &[OperandSpec], passed: &[SliceOperand]) -> Vec<RawOp
 fn check_length(spec: &OperandSpec, elems: usize, rank: u32) -> Option<(Operand, OperandFault)> {
     let (rows, elems) = (spec.rows.on(rank), elems as u64);
     // An allocation cannot be empty, so any slice is accepted for an operand without rows.
-    let fits = rows == 0 || elems == rows * spec.cols;
+    let fits = rows == 0 || elems >= rows * spec.cols;
     (!fits).then_some((
         spec.operand,
         OperandFault::Length {

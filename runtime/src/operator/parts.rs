@@ -7,6 +7,7 @@ use crate::error::Error;
 use crate::kernel::Kernel;
 use crate::launch::operands::RawOperand;
 use crate::launch::params::ParamInputs;
+use crate::launch::rows::Rows;
 use crate::shared::Shared;
 use crate::simulation::BusyGuard;
 use crate::symmetric::OwnMemory;
@@ -31,19 +32,25 @@ pub(super) struct Parts {
 #[derive(Default)]
 pub(super) struct BoundParams {
     operands: Vec<RawOperand>,
+    rows: Rows,
     deadline_ns: u64,
     pub bytes: Vec<u8>,
 }
 
 impl Parts {
     /// Packs the parameter again if these values differ from those of the last launch.
-    pub fn bind(&self, args: &mut BoundParams, operands: &[RawOperand]) -> Result<(), Error> {
+    pub fn bind(
+        &self,
+        args: &mut BoundParams,
+        operands: &[RawOperand],
+        rows: Rows,
+    ) -> Result<(), Error> {
         let deadline_ns = self.shared.timeout_ns();
-        if args.operands == operands && args.deadline_ns == deadline_ns {
+        if args.operands == operands && args.rows == rows && args.deadline_ns == deadline_ns {
             return Ok(());
         }
         let bindings = ParamInputs {
-            specs: &self.plan.operands,
+            specs: &rows.specs(&self.plan.operands),
             operands,
             workspaces: self.workspace.addresses(),
             local_rank: self.workspace.local_rank(),
@@ -52,11 +59,13 @@ impl Parts {
             operator_number: self.number,
             deadline_ns,
             rank: self.shared.rank,
+            rows: rows.args(&self.plan),
             endpoint: self.workspace.endpoint(),
         };
         let bytes = bindings.fill(&self.plan.args, driver::encode_tensor_map)?;
         *args = BoundParams {
             operands: operands.to_vec(),
+            rows,
             deadline_ns,
             bytes,
         };

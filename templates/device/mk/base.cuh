@@ -7,6 +7,12 @@
 
 namespace mk {
 
+// Polls of a flag between two looks at the clock and at the abort word in device memory: about 50 µs.
+constexpr u32 kPollsPerLook = 128;
+
+// Says in simulations that waits end early from now on.
+__device__ __forceinline__ void note_abort() {}
+
 // Address in the shared window, as PTX instructions take it.
 __device__ __forceinline__ u32 shared_address(const void* p) {
   return static_cast<u32>(__cvta_generic_to_shared(p));

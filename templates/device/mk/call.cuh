@@ -6,7 +6,7 @@ namespace mk {
 
 // Every CTA reads the number of the call for itself. `Args` has workspaces, host, gate, deadline_ns, operator_number and
 // rank, and the endpoint if there are several nodes.
-template <TopologyConfig Config, class Args>
+template <TopologyConfig Config, class Workspace, class Args>
 MK_DEVICE RankContext begin_call(const Args& args) {
   const u32 node_first_rank = Config::kNodes == 1 ? 0 : args.rank / Config::kLocalWorld * Config::kLocalWorld;
   RankContext ctx{args.workspaces,      args.host, args.gate,           args.deadline_ns,
@@ -16,6 +16,13 @@ MK_DEVICE RankContext begin_call(const Args& args) {
   if constexpr (Config::kNodes > 1) {
     ctx.network = args.endpoint.network;
     ctx.network_call = load_early(&ctx.network->calls) + 1;
+  }
+  if constexpr (requires { args.rows_address; }) {
+    // The work before this call on its stream has written the word.
+    const u32 given = args.rows_address != nullptr ? load(args.rows_address) : args.rows;  // @call.rows
+    ctx.rows = given <= Config::kMaxRows ? given : 0;
+    ctx.refused_rows = given - ctx.rows;
+    if constexpr (requires { Workspace::begun(0u, 0u); }) ctx.begun = Workspace::begun(ctx.parity(), 0u);
   }
   return ctx;
 }

@@ -39,6 +39,8 @@ enum Wait : u32 {
   kRowIndex = 22,  // a valid row index: `index` is the token, and `peer` is the index of the choice
   kOverlap = 23,  // the end of another call: call `seen` of operator `index` is running, and the refused call is call `wanted` of operator `peer`
   kWatched = 24,  // the arrival of all puts of an earlier call
+  kCallRows = 25,  // a number of rows that the operator was prepared for
+  kSameRows = 26,  // the same number of rows on all ranks: `peer` is a rank with `seen` rows, and this rank has `wanted`; `index` is the operator
 };
 
 }  // namespace mk

@@ -20,9 +20,6 @@ struct WaitSite {
 // Flags are polled with pauses, so that their pollers do not crowd out their writer.
 constexpr u32 kPollPauseNs = 32;
 
-// Polls between two looks at the clock and at the abort word in device memory: about 50 µs.
-constexpr u32 kPollsPerLook = 128;
-
 // The host's abort word lies across PCIe. A hundred CTAs that read it every 50 µs slow down all that crosses PCIe, the
 // commands of the copy engines first (measured: 0.3 ms per copy), so they read it every 10 ms.
 constexpr u64 kHostLookNs = 10'000'000;
@@ -64,6 +61,7 @@ MK_DEVICE void report_fault(const RankContext& ctx, const WaitSite& site, u32 va
 
 // Ends all waits of this node's ranks in this operator.
 MK_DEVICE void raise_abort(const RankContext& ctx, u32 cause) {
+  note_abort();
   for (u32 r = 0; r < ctx.local_world; ++r) {
     store_relaxed_sys(&ctx.peer_ptr(r, Symmetric<State>{0})->abort, cause);
   }
@@ -86,6 +84,35 @@ MK_DEVICE bool abort_if_due(const RankContext& ctx, const WaitSite& site, u32 se
 // was computed after an abort also sees the abort.
 MK_DEVICE bool is_aborted(const RankContext& ctx) { return load_relaxed_sys(&ctx.state()->abort) != 0; }
 
+// The word in which a rank says which call it has begun, and with how many rows.
+MK_DEVICE u64 begin_word(const RankContext& ctx) { return u64{ctx.rows} << 32 | ctx.mark(); }
+
+// Whether a rank has begun this call with other rows than this rank. If it has, reports it and ends the waits of all ranks:
+// the ranks would wait for data that is not sent.
+MK_DEVICE bool refuse_other_rows(const RankContext& ctx, Role role, u32 rank) {
+  const u64 word = load_relaxed_sys(ctx.local_ptr(ctx.begun) + rank);
+  if (static_cast<u32>(word) != ctx.mark() || word == begin_word(ctx)) return false;  // @begin.same-rows
+  report(ctx, WaitSite{role, kSameRows, rank, ctx.operator_number, ctx.rows}, static_cast<u32>(word >> 32), 0, 0);
+  // A rank that sees the abort also sees with how many rows the two have begun, and reports one of them.
+  for (u32 i = 1; i < ctx.local_world; ++i) {
+    const u32 peer = (ctx.local_rank() + i) % ctx.local_world;
+    store_relaxed_sys(ctx.peer_ptr(peer, ctx.begun) + ctx.rank, begin_word(ctx));
+    if (ctx.node_first_rank + peer != rank) store_relaxed_sys(ctx.peer_ptr(peer, ctx.begun) + rank, word);
+  }
+  fence_sys();
+  raise_abort(ctx, 1 + ctx.rank);
+  return true;
+}
+
+// The same for all ranks of this node.
+MK_DEVICE bool refuse_other_rows(const RankContext& ctx, Role role) {
+  for (u32 i = 1; i < ctx.local_world; ++i) {
+    const u32 rank = ctx.node_first_rank + (ctx.local_rank() + i) % ctx.local_world;
+    if (refuse_other_rows(ctx, role, rank)) return true;
+  }
+  return false;
+}
+
 // The time that a wait for a peer may take.
 struct Deadline {
   u64 start_ns = 0, host_look_ns = 0;
@@ -99,6 +126,10 @@ struct Deadline {
     }
     if (++polls % kPollsPerLook != 0) return false;
     u32 aborted_by = load_relaxed_sys(&ctx.state()->abort);
+    if (ctx.begun.offset != 0) {
+      if (aborted_by != 0) fence_sys();  // orders the abort before the words of the rank that raised it
+      if (refuse_other_rows(ctx, site.role)) return true;
+    }
     if (aborted_by == 0 && global_time_ns() > host_look_ns) {
       host_look_ns += kHostLookNs;
       const u32 host_abort = load_relaxed_sys(&ctx.host->abort);

@@ -19,6 +19,11 @@ struct RankContext {
   NetworkState* network = nullptr;  // none if the kernel has one node
   u32 network_call = 0;             // number of this call among those across nodes, from 1, modulo 2^32
 
+  // Of kernels whose rows each call gives.
+  u32 rows = 0;             // of this call; 0 if too many were given
+  u32 refused_rows = 0;     // what was given, if it is too much
+  Symmetric<u64> begun{0};  // what ranks say of this call when they begin it, by rank: its mark, and rows in the upper half
+
   MK_DEVICE u32 local_rank() const { return rank - node_first_rank; }
   MK_DEVICE u8* workspace() const { return workspaces[local_rank()]; }
 

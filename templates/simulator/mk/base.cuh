@@ -64,6 +64,11 @@ __forceinline__ void __nanosleep(mk::u32 ns) { mk_calls->sleep(ns, mk::sim::plac
 
 namespace mk {
 
+// A poll in vain waits for a change of what was polled, so each poll looks at the abort word too.
+constexpr u32 kPollsPerLook = 1;
+
+__forceinline__ void note_abort() { mk_calls->aborted(sim::place()); }
+
 // Where dynamic shared memory starts in the window: on no more than the 16 bytes that CUDA promises.
 constexpr u32 kSharedStart = 1040;
 

@@ -34,7 +34,7 @@ enum Fence : u32 { kFenceThread = 0, kFenceProxyGlobal = 1, kFenceProxyShared = 
 
 // Bump kVersion with every change here; the simulator refuses kernels of another version.
 struct Calls {
-  static constexpr u64 kVersion = 6;
+  static constexpr u64 kVersion = 7;
   static constexpr u64 kNextPolled = ~0ull;
 
   const Thread* (*thread)();
@@ -55,6 +55,9 @@ struct Calls {
   // Role 0: for nothing; `wait` then tells whether the wait before has ended.
   // `seen`: what the wait has seen so far, or kNextPolled: the word that is polled next.
   void (*waiting)(u32 role, u32 wait, u32 peer, u32 index, u32 wanted, u64 seen, Place);
+
+  // Waits of this kernel end early from now on, so that threads use data that nobody has sent.
+  void (*aborted)(Place);
 
   void (*load)(const void* from, void* to, u32 bytes, u32 order, u32 scope, Place);
   void (*store)(void* to, const void* from, u32 bytes, u32 order, u32 scope, Place);

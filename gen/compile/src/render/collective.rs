@@ -37,8 +37,9 @@ const fn kernel(op_plan: &CollectivePlan) -> (&'static str, &'static str) {
 }
 
 fn banner(plan: &KernelPlan, op_plan: &CollectivePlan) -> Vec<String> {
+    let up_to = if op_plan.takes_rows() { "up to " } else { "" };
     let mut lines = vec![format!(
-        "spec    M {}, N {}, {}, {}",
+        "spec    M {up_to}{}, N {}, {}, {}",
         op_plan.shape.m,
         op_plan.shape.n,
         op_plan.config.dtype,
@@ -75,6 +76,16 @@ fn config(plan: &KernelPlan, op_plan: &CollectivePlan) -> Config {
             op_plan.shard_vecs as u32,
             "of every rank but perhaps the last ones",
         );
+    if op_plan.takes_rows() {
+        let most = op_plan.shape.m as u32;
+        let by_rows = op_plan.config.op != CollectiveOp::AllReduce;
+        c.u32(
+            "kMaxRows",
+            most,
+            "of a call; kVecs and kShardVecs are those of as many rows",
+        )
+        .bool("kShardsOfRows", by_rows, "whether a shard has whole rows");
+    }
     if op_plan.config.op.reduces() {
         let is_fp32 = op_plan.config.dtype == Dtype::Fp32;
         c.bool("kFp32", is_fp32, "whether elements are fp32, else bf16");

@@ -76,6 +76,10 @@ pub enum ArgKind {
     DeadlineNs,
     /// This rank, u32.
     Rank,
+    /// The rows of the call, u32, if they are not read from memory.
+    Rows,
+    /// The address of a word with the rows of the call, or null.
+    RowsAddress,
     /// The [`KernelEndpoint`] of this rank.
     Endpoint,
 }
@@ -93,7 +97,8 @@ impl ArgKind {
             Self::Workspaces => format!("mk::u8* {name}[mk::kMaxRanks]"),
             Self::HostPage => format!("mk::HostPage* {name}"),
             Self::Gate => format!("mk::Gate* {name}"),
-            Self::Rank | Self::OperatorNumber => format!("mk::u32 {name}"),
+            Self::Rank | Self::OperatorNumber | Self::Rows => format!("mk::u32 {name}"),
+            Self::RowsAddress => format!("const mk::u32* {name}"),
             Self::Endpoint => format!("mk::KernelEndpoint {name}"),
         }
     }
@@ -105,10 +110,11 @@ impl ArgKind {
             | Self::Result(_)
             | Self::RowStrideBytes(_)
             | Self::HostPage
+            | Self::RowsAddress
             | Self::Gate
             | Self::DeadlineNs => (8, 8),
             Self::Workspaces => (8 * MAX_RANKS, 8),
-            Self::Rank | Self::OperatorNumber => (4, 4),
+            Self::Rank | Self::OperatorNumber | Self::Rows => (4, 4),
             Self::Endpoint => (size_of::<KernelEndpoint>(), align_of::<KernelEndpoint>()),
         }
     }

@@ -88,6 +88,9 @@ codes! {
         Overlap = 23, "the end of another call"
             where "call `seen` of operator `index` is running, and the refused call is call `wanted` of operator `peer`";
         Watched = 24, "the arrival of all puts of an earlier call";
+        CallRows = 25, "a number of rows that the operator was prepared for";
+        SameRows = 26, "the same number of rows on all ranks"
+            where "`peer` is a rank with `seen` rows, and this rank has `wanted`; `index` is the operator";
     }
 }
 

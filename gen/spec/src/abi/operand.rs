@@ -98,6 +98,18 @@ pub enum Extent {
         /// Rows of a full shard.
         per_rank: u64,
     },
+    /// Rows that each call gives.
+    Rows {
+        /// The most of them.
+        most: u64,
+    },
+    /// The rows of a rank's shard, ⌈rows/ranks⌉ of all but perhaps the last ones, of rows that each call gives.
+    RowsOfShard {
+        /// The most rows over all ranks.
+        most: u64,
+        /// Ranks.
+        ranks: u64,
+    },
     /// Rows of chunk `rank` of `total`, and if ranks have two, of chunk `mirror - rank`; all that `times` over.
     Chunks {
         /// Rows over all ranks.
@@ -112,11 +124,26 @@ pub enum Extent {
 }
 
 impl Extent {
-    /// The size on `rank`.
+    /// The same in a call with this number of rows.
+    #[must_use]
+    pub const fn in_call(self, rows: u64) -> Self {
+        match self {
+            Self::Rows { .. } => Self::Fixed(rows),
+            Self::RowsOfShard { ranks, .. } => Self::ShardRows {
+                total: rows,
+                per_rank: rows.div_ceil(ranks),
+            },
+            _ => self,
+        }
+    }
+
+    /// The size on `rank`, or the most that a call may have.
     #[must_use]
     pub fn on(self, rank: u32) -> u64 {
         match self {
-            Self::Fixed(size) => size,
+            Self::Fixed(size) | Self::Rows { most: size } => size,
+            // With fewer rows, the last ranks may have more of them.
+            Self::RowsOfShard { most, ranks } => most.div_ceil(ranks),
             Self::ShardRows { total, per_rank } => total
                 .saturating_sub(u64::from(rank) * per_rank)
                 .min(per_rank),

@@ -1,37 +1,42 @@
 //! [`Dim`]: a size that is known when a kernel is declared, or given later.
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
+use std::str::FromStr;
 
-/// A dimension: known when the kernel is declared, or given at the first call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(untagged)]
+/// A dimension: known when the kernel is declared, given when it is prepared, or given at each call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Dim {
     /// Known now.
     Static(u64),
-    /// Given at the first call; the kernel is specialised then. Written `"dynamic"`.
-    Dynamic(DynamicWord),
-}
-
-/// The word `"dynamic"`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum DynamicWord {
-    /// `"dynamic"`
+    /// Given when the kernel is prepared, which specialises it. Written `dynamic`.
     Dynamic,
+    /// Given at each call. A dynamic dimension becomes this when the kernel is prepared, if the operator can take it at
+    /// run time. Written `..=1024`.
+    UpTo {
+        /// The most that a call may have.
+        most: u64,
+    },
 }
 
 impl Dim {
-    /// A dimension that is given at the first call.
-    pub const DYNAMIC: Self = Self::Dynamic(DynamicWord::Dynamic);
+    /// A dimension that is given when the kernel is prepared.
+    pub const DYNAMIC: Self = Self::Dynamic;
 
-    /// The size, if it is known.
+    /// The size, or the most that a call may have, if it is known.
     #[must_use]
     pub const fn fixed(self) -> Option<u64> {
         match self {
-            Self::Static(size) => Some(size),
-            Self::Dynamic(_) => None,
+            Self::Static(size) | Self::UpTo { most: size } => Some(size),
+            Self::Dynamic => None,
         }
+    }
+
+    /// Whether each call gives the size.
+    #[must_use]
+    pub const fn is_given_at_run_time(self) -> bool {
+        matches!(self, Self::UpTo { .. })
     }
 }
 
@@ -39,7 +44,66 @@ impl fmt::Display for Dim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Static(size) => write!(f, "{size}"),
-            Self::Dynamic(_) => f.write_str("dynamic"),
+            Self::Dynamic => f.write_str("dynamic"),
+            Self::UpTo { most } => write!(f, "..={most}"),
+        }
+    }
+}
+
+impl FromStr for Dim {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = |text: &str| {
+            let refused =
+                |_| "write an integer, as a plain number, `dynamic`, or `..=1024`".to_owned();
+            text.parse().map_err(refused)
+        };
+        match (text, text.strip_prefix("..=")) {
+            ("dynamic", _) => Ok(Self::Dynamic),
+            (_, Some(most)) => Ok(Self::UpTo {
+                most: number(most)?,
+            }),
+            _ => number(text).map(Self::Static),
+        }
+    }
+}
+
+impl Serialize for Dim {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Static(size) => serializer.serialize_u64(*size),
+            _ => serializer.collect_str(self),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Dim {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Written {
+            Size(u64),
+            Word(String),
+        }
+        match Written::deserialize(deserializer)? {
+            Written::Size(size) => Ok(Self::Static(size)),
+            Written::Word(word) => word.parse().map_err(D::Error::custom),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dimension_is_read_as_it_is_written() {
+        for dim in [Dim::Static(7), Dim::Dynamic, Dim::UpTo { most: 1024 }] {
+            assert_eq!(dim.to_string().parse(), Ok(dim));
+        }
+        for text in ["", "..=", "1024..", "-1", "Dynamic", "..=x"] {
+            assert!(text.parse::<Dim>().is_err(), "{text}");
         }
     }
 }

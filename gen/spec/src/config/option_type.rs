@@ -39,7 +39,8 @@ impl OptionType for Dim {
     fn literal(&self) -> String {
         match self {
             Self::Static(size) => format!("::mkernel::spec::Dim::Static({size}u64)"),
-            Self::Dynamic(_) => "::mkernel::spec::Dim::DYNAMIC".to_owned(),
+            Self::Dynamic => "::mkernel::spec::Dim::DYNAMIC".to_owned(),
+            Self::UpTo { most } => format!("::mkernel::spec::Dim::UpTo {{ most: {most}u64 }}"),
         }
     }
 }

@@ -87,6 +87,16 @@ impl Problem {
         each_problem!(self, Problem(config) => config.dims_mut())
     }
 
+    /// The dimension that each call gives if it is dynamic. Sizes of other dynamic dimensions are given when the kernel
+    /// is prepared.
+    #[must_use]
+    pub const fn run_time_dim(&self) -> Option<Field> {
+        match self {
+            Self::Collective(_) => Some(Field::M),
+            _ => None,
+        }
+    }
+
     /// Its shape, if no dimension is dynamic.
     #[must_use]
     pub fn shape(&self) -> Option<Shape> {

@@ -8,7 +8,7 @@ use super::registers::Registers;
 use super::role::Role;
 use super::workspace::Workspace;
 use crate::abi::{ArgLayout, OperandSpec};
-use crate::config::Shape;
+use crate::config::{Dim, Shape};
 use crate::device::Device;
 use crate::ops::each_problem;
 use crate::ops::gemm::GemmPlan;
@@ -82,6 +82,16 @@ impl KernelPlan {
     #[must_use]
     pub fn shape(&self) -> Shape {
         each_problem!(&self.op_plan, OpPlan(op_plan) => op_plan.shape.into())
+    }
+
+    /// The most rows of a call, if each call gives them.
+    #[must_use]
+    pub fn max_rows(&self) -> Option<u64> {
+        let dims = self.spec.problem().dims();
+        dims.into_iter().find_map(|(_, dim)| match dim {
+            Dim::UpTo { most } => Some(most),
+            _ => None,
+        })
     }
 
     /// What only kernels of GEMM operators have, if it is one.

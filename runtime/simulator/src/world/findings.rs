@@ -29,7 +29,8 @@ impl Machine {
             .add(kind, text, vec![("by".into(), one), ("and".into(), other)]);
     }
 
-    /// Reports a wrong access to `what`. `later` is its stamp, and `earlier` the stamp of the access that it conflicts
+    /// Reports a wrong access to `what`, unless a kernel has aborted. Kernels then run to their ends over whatever is in
+    /// their buffers, and the host discards the results. `later` is its stamp, and `earlier` the stamp of the access that it conflicts
     /// with.
     pub fn report_access_fault(
         &mut self,
@@ -38,6 +39,9 @@ impl Machine {
         later: u32,
         what: &str,
     ) {
+        if self.is_aborted {
+            return;
+        }
         let (before, after) = (
             self.shadow.stamps[earlier as usize],
             self.shadow.stamps[later as usize],

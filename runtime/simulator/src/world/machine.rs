@@ -24,6 +24,8 @@ pub(super) struct Machine {
     pub now_ns: u64,
     /// Whether a wait has ended since simulated time last jumped.
     pub has_moved: bool,
+    /// Whether a kernel has aborted.
+    pub is_aborted: bool,
     pub memory: GlobalMemory,
     pub shadow: Shadow,
     /// The number of clock components in use.
@@ -64,6 +66,7 @@ impl Machine {
             random,
             now_ns: 1_000_000,
             has_moved: false,
+            is_aborted: false,
             memory: Default::default(),
             shadow: Default::default(),
             unused_smem: Vec::new(),

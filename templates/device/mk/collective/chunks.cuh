@@ -16,20 +16,26 @@ struct Chunks {
   using Shards = collective::Shards<Config>;
   using Ranks = Topology<Config>;
 
-  static constexpr u32 kPerShard = kCeilDiv<Config::kShardVecs, Config::kChunkVecs>;
+  // Of the shard of every rank but perhaps the last ones.
+  static MK_DEVICE u32 per_shard(const RankContext& ctx) {
+    if constexpr (TakesRows<Config>) return (Shards::shard_vecs(ctx) + Config::kChunkVecs - 1) / Config::kChunkVecs;
+    else return kCeilDiv<Config::kShardVecs, Config::kChunkVecs>;
+  }
 
   // The first vector of a chunk of a rank's shard, within the shard and within the tensor, and how many it has.
   static MK_DEVICE u32 first_in_shard(u32 chunk) { return chunk * Config::kChunkVecs; }
-  static MK_DEVICE u32 first(u32 owner, u32 chunk) { return Shards::first(owner) + first_in_shard(chunk); }
-  static MK_DEVICE u32 vecs_of(u32 owner, u32 chunk) {
-    const u32 in_shard = Shards::vecs_of(owner);
+  static MK_DEVICE u32 first(const RankContext& ctx, u32 owner, u32 chunk) {
+    return Shards::first(ctx, owner) + first_in_shard(chunk);
+  }
+  static MK_DEVICE u32 vecs_of(const RankContext& ctx, u32 owner, u32 chunk) {
+    const u32 in_shard = Shards::vecs_of(ctx, owner);
     return first_in_shard(chunk) < in_shard ? min(Config::kChunkVecs, in_shard - first_in_shard(chunk)) : 0;
   }
 
   // Bytes of `count` chunks from `chunk` on.
-  static MK_DEVICE u32 bytes_of(u32 owner, u32 chunk, u32 count) {
+  static MK_DEVICE u32 bytes_of(const RankContext& ctx, u32 owner, u32 chunk, u32 count) {
     u32 vecs = 0;
-    for (u32 i = chunk; i < chunk + count; ++i) vecs += vecs_of(owner, i);
+    for (u32 i = chunk; i < chunk + count; ++i) vecs += vecs_of(ctx, owner, i);
     return vecs * 16;
   }
 };

@@ -1,7 +1,7 @@
 // Shards to all ranks, chunk by chunk.
 //
-// A rank sends the chunks of its shard to `gathered` on the peers of its node; a flag per chunk says in how many calls it
-// has arrived. Across nodes it also keeps them in its own `gathered`, from where puts of several chunks take them to the
+// A rank sends the chunks of its shard to `gathered` on the peers of its node; a flag per chunk says in which call it has
+// arrived. Across nodes it also keeps them in its own `gathered`, from where puts of several chunks take them to the
 // same place on the rank of the same local rank on every other node, which relays them to the peers of its node.
 #pragma once
 #include <mk/collective/chunks.cuh>
@@ -12,7 +12,7 @@ namespace mk::collective {
 template <class Workspace>
 concept GatherWorkspace = requires(u32 parity, u32 source, u32 chunk) {
   Workspace::gathered(parity, source, chunk);
-  Workspace::chunk_ready(source, chunk);  // counts calls
+  Workspace::chunk_ready(parity, source, chunk);  // the mark of the call in which the chunk has arrived
 };
 
 // Across nodes, Config also has kPutChunks, the chunks of a put. Only kernels that gather instantiate its functions, so only
@@ -22,6 +22,7 @@ struct Gather {
   using Ranks = Topology<Config>;
   using Chunks = collective::Chunks<Config>;
   using Network = comm::Network<Config, Workspace>;
+  using Begin = collective::Begin<Config, Workspace>;
 
   // Whether a rank's own chunks lie in its `gathered` too.
   static constexpr bool kKeepsOwn = Ranks::kNodes > 1;
@@ -47,15 +48,15 @@ struct Gather {
     __syncwarp();  // @gather.warp
     const u32 peer = lane_index();
     if (peer < Ranks::kLocalWorld && (is_here || peer != ctx.local_rank())) {
-      // Orders the stores of the whole warp before the count.
+      // Orders the stores of the whole warp before the flag.
       fence_sys();  // @gather.fence
-      add_relaxed_sys(ctx.peer_ptr(peer, Workspace::chunk_ready(source, chunk)), 1);  // @gather.raise
+      store_relaxed_sys(ctx.peer_ptr(peer, Workspace::chunk_ready(ctx.parity(), source, chunk)), ctx.mark());  // @gather.raise
     }
   }
 
   static MK_DEVICE void wait_chunk(const RankContext& ctx, Role role, u32 source, u32 chunk) {
-    wait_flag(ctx, ctx.local_ptr(Workspace::chunk_ready(source, chunk)),  // @gather.wait
-              WaitSite{role, kChunk, source, chunk, ctx.epoch});
+    wait_mark(ctx, ctx.local_ptr(Workspace::chunk_ready(ctx.parity(), source, chunk)),  // @gather.wait
+              WaitSite{role, kChunk, source, chunk, ctx.mark()});
   }
 
   // A warp, number `worker` of `workers`: the other ranks' chunks to the result, as they come. Those of this node come
@@ -64,14 +65,14 @@ struct Gather {
   static MK_DEVICE void collect(const RankContext& ctx, const Result& result, u32 worker, u32 workers) {
     if constexpr (Ranks::kLocalWorld > 1) {
       constexpr u32 kNear = Ranks::kLocalWorld - 1;
-      for (u32 i = worker; i < kNear * Chunks::kPerShard; i += workers) {
+      for (u32 i = worker; i < kNear * Chunks::per_shard(ctx); i += workers) {
         const u32 source = (ctx.local_rank() + 1 + i % kNear) % Ranks::kLocalWorld;
         collect_chunk(ctx, result, ctx.node_first_rank + source, i / kNear);
       }
     }
     if constexpr (Ranks::kNodes > 1) {
       constexpr u32 kFar = Ranks::kWorld - Ranks::kLocalWorld;
-      for (u32 i = worker; i < kFar * Chunks::kPerShard; i += workers) {
+      for (u32 i = worker; i < kFar * Chunks::per_shard(ctx); i += workers) {
         const u32 source = ctx.node_first_rank + Ranks::kLocalWorld + i % kFar;
         collect_chunk(ctx, result, source % Ranks::kWorld, i / kFar);
       }
@@ -82,27 +83,28 @@ struct Gather {
   // every peer waits for it.
   template <u32 kChannel, class Args>
   static MK_DEVICE void put_all(const Args& args, const RankContext& ctx) {
-    for (u32 first = 0; first < Chunks::kPerShard; first += Config::kPutChunks) {
-      const u32 count = min(Config::kPutChunks, Chunks::kPerShard - first);
+    if (lane_index() == 0) Begin::template put<Network>(args, ctx, kChannel);
+    for (u32 first = 0; first < Chunks::per_shard(ctx); first += Config::kPutChunks) {
+      const u32 count = min(Config::kPutChunks, Chunks::per_shard(ctx) - first);
       for (u32 chunk = first + lane_index(); chunk < first + count; chunk += kWarp) {
-        if (Chunks::vecs_of(ctx.rank, chunk) > 0) wait_chunk(ctx, kPush, ctx.rank, chunk);  // @gather.own-chunk
+        if (Chunks::vecs_of(ctx, ctx.rank, chunk) > 0) wait_chunk(ctx, kPush, ctx.rank, chunk);  // @gather.own-chunk
       }
       __syncwarp();
       if (broadcast(is_aborted(ctx), 0)) return;
       if (lane_index() != 0) continue;
       const Symmetric<u8> from = slot(ctx, ctx.rank, first);
-      Network::put_to_all(args, ctx, kChannel, from, Chunks::bytes_of(ctx.rank, first, count));  // @gather.put
+      Network::put_to_all(args, ctx, kChannel, from, Chunks::bytes_of(ctx, ctx.rank, first, count));  // @gather.put
     }
   }
 
   // A warp, across nodes: chunks that peers have put here, to the ranks of this node.
   template <u32 kChannel>
   static MK_DEVICE void relay(const RankContext& ctx, u32 worker, u32 workers) {
-    for (u32 i = worker; i < Ranks::kPeerNodes * Chunks::kPerShard; i += workers) {
+    for (u32 i = worker; i < Ranks::kPeerNodes * Chunks::per_shard(ctx); i += workers) {
       const u32 peer = i % Ranks::kPeerNodes, chunk = i / Ranks::kPeerNodes;
-      const u32 source = Network::rank_of_peer(ctx, peer), vecs = Chunks::vecs_of(source, chunk);
+      const u32 source = Network::rank_of_peer(ctx, peer), vecs = Chunks::vecs_of(ctx, source, chunk);
       if (vecs == 0) continue;
-      Network::wait_put(ctx, kPush, kChannel, peer, chunk / Config::kPutChunks);  // @gather.arrival
+      Network::wait_put(ctx, kPush, kChannel, peer, Begin::kPuts + chunk / Config::kPutChunks);  // @gather.arrival
       if (broadcast(is_aborted(ctx), 0)) return;
       const Symmetric<u8> there = slot(ctx, source, chunk);
       const u8* from = ctx.local_ptr(there);
@@ -124,7 +126,7 @@ struct Gather {
  private:
   template <class Result>
   static MK_DEVICE void collect_chunk(const RankContext& ctx, const Result& result, u32 source, u32 chunk) {
-    const u32 vecs = Chunks::vecs_of(source, chunk), first = Chunks::first(source, chunk);
+    const u32 vecs = Chunks::vecs_of(ctx, source, chunk), first = Chunks::first(ctx, source, chunk);
     if (vecs == 0) return;
     wait_chunk(ctx, kCollect, source, chunk);
     const u8* from = ctx.local_ptr(slot(ctx, source, chunk));

@@ -32,14 +32,13 @@ struct Ll {
   using Ranks = Topology<Config>;
   using Shards = collective::Shards<Config>;
   using Tensors = collective::Tensors<Config, Args>;
-  using IdleRanks = collective::IdleRanks<Config, Workspace>;
+  using Begin = collective::Begin<Config, Workspace>;
   using Packet = comm::LlPacket;
 
   static constexpr u32 kWorld = Ranks::kWorld;
   static constexpr bool kReduces = kScheme != LlScheme::kAllGather;
   static constexpr bool kReducesAll = kScheme == LlScheme::kAllReduceOneShot;
   static constexpr bool kGathers = kScheme == LlScheme::kAllGather || kScheme == LlScheme::kAllReduceTwoShots;
-  static constexpr bool kHasIdleRanks = Shards::kHasIdleRanks && !kReducesAll;
 
   static_assert(Ranks::kNodes == 1, "packets travel over NVLink");
 
@@ -61,18 +60,14 @@ struct Ll {
   // Before the roles; false if the CTA must end at once.
   static MK_DEVICE bool begin(const Args&, const RankContext& ctx, const Smem&) {
     if (!enter(ctx)) return false;  // @collective.enter
-    if constexpr (kHasIdleRanks) {
-      if (blockIdx.x == 0) IdleRanks::announce_begin(ctx, threadIdx.x);
-    }
+    Begin::announce(ctx);
     return true;
   }
 
   // After them.
   static MK_DEVICE void end(const Args&, const RankContext& ctx) {
     if (threadIdx.x == 0) advance_epoch(ctx);
-    if constexpr (kHasIdleRanks) {
-      if (blockIdx.x == 0 && threadIdx.x == 0) IdleRanks::wait_for_peers(ctx);
-    }
+    if (blockIdx.x == 0 && threadIdx.x == 0) Begin::wait_for_peers(ctx);
   }
 
  private:
@@ -81,20 +76,20 @@ struct Ll {
 
   // The vectors that this rank adds up, and which the first of them is.
   static MK_DEVICE u32 reduced_vecs(const RankContext& ctx) {
-    return kReducesAll ? Config::kVecs : Shards::vecs_of(ctx.rank);
+    return kReducesAll ? Shards::vecs(ctx) : Shards::vecs_of(ctx, ctx.rank);
   }
-  static MK_DEVICE u32 first_reduced(const RankContext& ctx) { return kReducesAll ? 0 : Shards::first(ctx.rank); }
+  static MK_DEVICE u32 first_reduced(const RankContext& ctx) { return kReducesAll ? 0 : Shards::first(ctx, ctx.rank); }
 
   // What this rank has of each vector, to the ranks that add it up.
   static MK_DEVICE void send_parts(const Args& args, const RankContext& ctx) {
-    for (u32 vec = thread(); vec < Config::kVecs; vec += threads()) {
+    for (u32 vec = thread(); vec < Shards::vecs(ctx); vec += threads()) {
       if constexpr (kReducesAll) {
         const Vec16 part = load_vec16(Tensors::input(args).at(vec));
         for (u32 i = 1; i < kWorld; ++i) send<Parts>(ctx, (ctx.rank + i) % kWorld, vec, part);
       } else {
-        const u32 owner = vec / Config::kShardVecs;
+        const u32 owner = vec / Shards::shard_vecs(ctx);
         if (owner == ctx.rank) continue;
-        send<Parts>(ctx, owner, vec - Shards::first(owner), load_vec16(Tensors::input(args).at(vec)));  // @ll.part
+        send<Parts>(ctx, owner, vec - Shards::first(ctx, owner), load_vec16(Tensors::input(args).at(vec)));  // @ll.part
       }
     }
   }
@@ -118,19 +113,19 @@ struct Ll {
 
   // The own shard, to all ranks and to the result.
   static MK_DEVICE void send_shard(const Args& args, const RankContext& ctx) {
-    for (u32 i = thread(); i < Shards::vecs_of(ctx.rank); i += threads()) {
+    for (u32 i = thread(); i < Shards::vecs_of(ctx, ctx.rank); i += threads()) {
       const Vec16 vec = load_vec16(Tensors::input(args).at(i));
       send_to_all(ctx, i, vec);
-      store_vec16(Tensors::output(args).at(Shards::first(ctx.rank) + i), vec);
+      store_vec16(Tensors::output(args).at(Shards::first(ctx, ctx.rank) + i), vec);
     }
   }
 
   // The other ranks' shards to the result.
   static MK_DEVICE void collect(const Args& args, const RankContext& ctx) {
-    for (u32 vec = thread(); vec < Config::kVecs; vec += threads()) {
-      const u32 owner = vec / Config::kShardVecs;
+    for (u32 vec = thread(); vec < Shards::vecs(ctx); vec += threads()) {
+      const u32 owner = vec / Shards::shard_vecs(ctx);
       if (owner == ctx.rank) continue;
-      store_vec16(Tensors::output(args).at(vec), wait_shard_vec(ctx, owner, vec - Shards::first(owner)));
+      store_vec16(Tensors::output(args).at(vec), wait_shard_vec(ctx, owner, vec - Shards::first(ctx, owner)));
     }
   }
 
@@ -150,8 +145,8 @@ struct Ll {
 
   template <class Slots>
   static MK_DEVICE void send(const RankContext& ctx, u32 to, u32 vec, const Vec16& data) {
-    comm::store_ll(ctx.peer_ptr(to, Slots::at(ctx, ctx.rank, 0, vec)), data.x, data.y, ctx.epoch);
-    comm::store_ll(ctx.peer_ptr(to, Slots::at(ctx, ctx.rank, 1, vec)), data.z, data.w, ctx.epoch);
+    comm::store_ll(ctx.peer_ptr(to, Slots::at(ctx, ctx.rank, 0, vec)), data.x, data.y, ctx.mark());
+    comm::store_ll(ctx.peer_ptr(to, Slots::at(ctx, ctx.rank, 1, vec)), data.z, data.w, ctx.mark());
   }
   static MK_DEVICE void send_to_all(const RankContext& ctx, u32 vec, const Vec16& data) {
     for (u32 i = 1; i < kWorld; ++i) send<ShardVecs>(ctx, (ctx.rank + i) % kWorld, vec, data);
@@ -163,7 +158,7 @@ struct Ll {
     const Packet low = comm::load_ll(ctx.local_ptr(Slots::at(ctx, source, 0, vec)));
     const Packet high = comm::load_ll(ctx.local_ptr(Slots::at(ctx, source, 1, vec)));
     data = {low.first(), low.second(), high.first(), high.second()};
-    return low.has_arrived(ctx.epoch) && high.has_arrived(ctx.epoch);  // @ll.vec-arrived
+    return low.has_arrived(ctx.mark()) && high.has_arrived(ctx.mark());  // @ll.vec-arrived
   }
 
   // Loads what all other ranks have of a vector, and again as long as something is missing.

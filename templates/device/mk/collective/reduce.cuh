@@ -16,14 +16,14 @@ concept PartialsWorkspace = requires(u32 parity, u32 node, u32 slot, u32 chunk) 
   // What a rank of this node has of a chunk of the shard of this local rank on a node. Slot s is that of local rank
   // (g + 1 + s) mod kLocalWorld, where g is this local rank.
   Workspace::partials(parity, node, slot, chunk);
-  Workspace::partial_ready(node, slot, chunk);  // counts calls
+  Workspace::partial_ready(parity, node, slot, chunk);  // the mark of the call in which it was sent
 };
 
 template <class Workspace>
 concept NodeSumsWorkspace = requires(u32 parity, u32 peer, u32 chunk) {
   Workspace::sums_out(parity, peer, chunk);  // this node's sums of a peer's chunks
   Workspace::sums_in(parity, peer, chunk);   // a peer's node's sums of this rank's chunks
-  Workspace::sum_ready(peer, chunk);         // counts the calls in which a sum was in sums_out
+  Workspace::sum_ready(parity, peer, chunk);  // the mark of the call whose sum is in sums_out
 };
 
 // Config: kFp32, the type of the elements, and kReduceUnroll, the vectors of which a lane adds the parts at a time. Across
@@ -33,20 +33,21 @@ struct Reduce {
   using Ranks = Topology<Config>;
   using Chunks = collective::Chunks<Config>;
   using Network = comm::Network<Config, Workspace>;
+  using Begin = collective::Begin<Config, Workspace>;
   using Sum = VecSum<Config::kFp32>;
 
   static constexpr u32 kChannel = 0;
   static constexpr u32 kPeers = Ranks::kLocalWorld - 1;  // of this node
-  static constexpr u32 kUnits = Ranks::kNodes * Chunks::kPerShard;
 
   // A chunk of the shard of a rank on `node`; those of other nodes come first, so that no node waits for another before
   // its own puts are posted.
   struct Unit {
     u32 node, chunk;
   };
+  static MK_DEVICE u32 units(const RankContext& ctx) { return Ranks::kNodes * Chunks::per_shard(ctx); }
   static MK_DEVICE Unit unit_at(const RankContext& ctx, u32 index) {
-    const u32 phase = index / Chunks::kPerShard;
-    return {(node_of(ctx) + 1 + phase) % Ranks::kNodes, index % Chunks::kPerShard};
+    const u32 phase = index / Chunks::per_shard(ctx);
+    return {(node_of(ctx) + 1 + phase) % Ranks::kNodes, index % Chunks::per_shard(ctx)};
   }
 
   // A warp, number `worker` of `workers`: what this rank has of the chunks of the peers of its node.
@@ -54,11 +55,11 @@ struct Reduce {
   static MK_DEVICE void send(const RankContext& ctx, const Input& input, u32 worker, u32 workers) {
     static_assert(kPeers == 0 || PartialsWorkspace<Workspace>);
     if constexpr (kPeers > 0) {
-      for (u32 i = worker; i < kUnits * kPeers; i += workers) {
+      for (u32 i = worker; i < units(ctx) * kPeers; i += workers) {
         const Unit unit = unit_at(ctx, i / kPeers);
         const u32 to = (ctx.local_rank() + 1 + i % kPeers) % Ranks::kLocalWorld;
         const u32 owner = unit.node * Ranks::kLocalWorld + to;
-        const u32 vecs = Chunks::vecs_of(owner, unit.chunk), first = Chunks::first(owner, unit.chunk);
+        const u32 vecs = Chunks::vecs_of(ctx, owner, unit.chunk), first = Chunks::first(ctx, owner, unit.chunk);
         if (vecs == 0) continue;
         const u32 slot = kPeers - 1 - i % kPeers;  // how far this rank is behind that one
         u8* there = ctx.peer_ptr(to, Workspace::partials(ctx.parity(), unit.node, slot, unit.chunk));  // @reduce.slot
@@ -68,7 +69,7 @@ struct Reduce {
         __syncwarp();  // @reduce.warp
         if (lane_index() == 0) {
           fence_sys();  // @reduce.fence
-          add_relaxed_sys(ctx.peer_ptr(to, Workspace::partial_ready(unit.node, slot, unit.chunk)), 1);  // @reduce.raise
+          store_relaxed_sys(ctx.peer_ptr(to, ready(ctx, unit, slot)), ctx.mark());  // @reduce.raise
         }
       }
     }
@@ -79,10 +80,10 @@ struct Reduce {
   template <class Input, class Store, class Finish>
   static MK_DEVICE void reduce(const RankContext& ctx, const Input& input, u32 worker, u32 workers, const Store& store,
                                const Finish& finish) {
-    for (u32 i = worker; i < kUnits; i += workers) {
+    for (u32 i = worker; i < units(ctx); i += workers) {
       const Unit unit = unit_at(ctx, i);
       const u32 owner = unit.node * Ranks::kLocalWorld + ctx.local_rank();
-      const u32 vecs = Chunks::vecs_of(owner, unit.chunk);
+      const u32 vecs = Chunks::vecs_of(ctx, owner, unit.chunk);
       if (vecs == 0) continue;
       wait_partials(ctx, unit);
       if (unit.node != node_of(ctx)) {
@@ -102,27 +103,33 @@ struct Reduce {
   template <class Args>
   static MK_DEVICE void put_sums(const Args& args, const RankContext& ctx) {
     static_assert(NodeSumsWorkspace<Workspace>);
+    if (lane_index() == 0) Begin::template put<Network>(args, ctx, kChannel);
     for (u32 phase = 0; phase < Ranks::kPeerNodes; ++phase) {
       const u32 node = (node_of(ctx) + 1 + phase) % Ranks::kNodes, peer = peer_of(ctx, node);
       const u32 owner = node * Ranks::kLocalWorld + ctx.local_rank();
       const u32 number_there = Network::own_number_at(ctx, peer);  // @reduce.number-there
-      for (u32 first = 0; first < Chunks::kPerShard; first += Config::kPutChunks) {
-        const u32 count = min(Config::kPutChunks, Chunks::kPerShard - first);
+      for (u32 first = 0; first < Chunks::per_shard(ctx); first += Config::kPutChunks) {
+        const u32 count = min(Config::kPutChunks, Chunks::per_shard(ctx) - first);
         for (u32 chunk = first + lane_index(); chunk < first + count; chunk += kWarp) {
-          if (Chunks::vecs_of(owner, chunk) == 0) continue;
-          wait_flag(ctx, ctx.local_ptr(Workspace::sum_ready(peer, chunk)),  // @reduce.sum-ready
-                    WaitSite{kPush, kPartial, ctx.rank, chunk, ctx.epoch});
+          if (Chunks::vecs_of(ctx, owner, chunk) == 0) continue;
+          wait_mark(ctx, ctx.local_ptr(Workspace::sum_ready(ctx.parity(), peer, chunk)),  // @reduce.sum-ready
+                    WaitSite{kPush, kPartial, ctx.rank, chunk, ctx.mark()});
         }
         __syncwarp();
         if (broadcast(is_aborted(ctx), 0)) return;
         if (lane_index() != 0) continue;
         Network::put(args, ctx, peer, kChannel, Workspace::sums_out(ctx.parity(), peer, first),
-                     Workspace::sums_in(ctx.parity(), number_there, first), Chunks::bytes_of(owner, first, count));  // @reduce.put
+                     Workspace::sums_in(ctx.parity(), number_there, first), Chunks::bytes_of(ctx, owner, first, count));  // @reduce.put
       }
     }
   }
 
  private:
+  // The flag of what a rank of this node has sent.
+  static MK_DEVICE Symmetric<u32> ready(const RankContext& ctx, const Unit& unit, u32 slot) {
+    return Workspace::partial_ready(ctx.parity(), unit.node, slot, unit.chunk);  // @reduce.flag
+  }
+
   static MK_DEVICE u32 node_of(const RankContext& ctx) { return ctx.node_first_rank / Ranks::kLocalWorld; }
   // The number of another node among the peers.
   static MK_DEVICE u32 peer_of(const RankContext& ctx, u32 node) { return node < node_of(ctx) ? node : node - 1; }
@@ -133,8 +140,8 @@ struct Reduce {
       const u32 slot = lane_index();
       if (slot < kPeers) {
         const u32 peer = ctx.node_first_rank + (ctx.local_rank() + 1 + slot) % Ranks::kLocalWorld;
-        wait_flag(ctx, ctx.local_ptr(Workspace::partial_ready(unit.node, slot, unit.chunk)),  // @reduce.wait
-                  WaitSite{kReduce, kPeerPartial, peer, unit.chunk, ctx.epoch});
+        wait_mark(ctx, ctx.local_ptr(ready(ctx, unit, slot)),  // @reduce.wait
+                  WaitSite{kReduce, kPeerPartial, peer, unit.chunk, ctx.mark()});
       }
       __syncwarp();
     }
@@ -143,7 +150,7 @@ struct Reduce {
   // A warp: waits until the sums of all other nodes have arrived.
   static MK_DEVICE void wait_node_sums(const RankContext& ctx, u32 chunk) {
     if (lane_index() < Ranks::kPeerNodes) {
-      Network::wait_put(ctx, kReduce, kChannel, lane_index(), chunk / Config::kPutChunks);  // @reduce.arrival
+      Network::wait_put(ctx, kReduce, kChannel, lane_index(), Begin::kPuts + chunk / Config::kPutChunks);  // @reduce.arrival
     }
     __syncwarp();
   }
@@ -153,7 +160,7 @@ struct Reduce {
   static MK_DEVICE void add_up(const RankContext& ctx, const Input& input, const Unit& unit, u32 owner, u32 vecs,
                                const Then& then) {
     constexpr u32 kUnroll = Config::kReduceUnroll;
-    const u32 first_vec = Chunks::first(owner, unit.chunk);
+    const u32 first_vec = Chunks::first(ctx, owner, unit.chunk);
 #pragma unroll 1
     for (u32 first = lane_index(); first < vecs; first += kWarp * kUnroll) {
       Vec16 parts[kUnroll][Ranks::kLocalWorld];
@@ -194,7 +201,7 @@ struct Reduce {
     __syncwarp();
     if (lane_index() == 0) {
       fence_sys();  // @reduce.sum-fence
-      add_relaxed_sys(ctx.local_ptr(Workspace::sum_ready(peer, unit.chunk)), 1);
+      store_relaxed_sys(ctx.local_ptr(Workspace::sum_ready(ctx.parity(), peer, unit.chunk)), ctx.mark());
     }
   }
 

@@ -1,6 +1,6 @@
 // The tensor of a collective: rows of 16-byte vectors, and the shard of each rank, which is a range of vectors.
 #pragma once
-#include <mk/rank_context.cuh>
+#include <mk/deadline.cuh>
 
 namespace mk::collective {
 
@@ -11,17 +11,33 @@ concept ShardConfig = TopologyConfig<Config> && requires {
   Config::kShardVecs;  // of the shard of every rank but perhaps the last ones
 };
 
+// Whether each call gives the rows. Then kVecs and kShardVecs are those of the most rows, and Config also has kMaxRows, and
+// kShardsOfRows: whether a shard has whole rows.
+template <class Config>
+concept TakesRows = requires { Config::kMaxRows; };
+
 template <ShardConfig Config>
 struct Shards {
   using Ranks = Topology<Config>;
 
-  static constexpr u32 kFirstEmpty = kCeilDiv<Config::kVecs, Config::kShardVecs>;  // this rank has no shard, nor those after it
-  static constexpr bool kHasIdleRanks = kFirstEmpty < Ranks::kWorld;
+  // Vectors of this call's tensor.
+  static MK_DEVICE u32 vecs(const RankContext& ctx) {
+    if constexpr (TakesRows<Config>) return ctx.rows * Config::kRowVecs;  // @shards.vecs
+    else return Config::kVecs;
+  }
+
+  // Vectors of the shard of every rank but perhaps the last ones.
+  static MK_DEVICE u32 shard_vecs(const RankContext& ctx) {
+    if constexpr (!TakesRows<Config>) return Config::kShardVecs;
+    else if constexpr (Config::kShardsOfRows) return (ctx.rows + Ranks::kWorld - 1) / Ranks::kWorld * Config::kRowVecs;  // @shards.rows
+    else return (vecs(ctx) + Ranks::kWorld - 1) / Ranks::kWorld;
+  }
 
   // The first vector of a rank's shard, and how many it has.
-  static MK_DEVICE u32 first(u32 rank) { return rank * Config::kShardVecs; }
-  static MK_DEVICE u32 vecs_of(u32 rank) {
-    return first(rank) < Config::kVecs ? min(Config::kShardVecs, Config::kVecs - first(rank)) : 0;
+  static MK_DEVICE u32 first(const RankContext& ctx, u32 rank) { return rank * shard_vecs(ctx); }
+  static MK_DEVICE u32 vecs_of(const RankContext& ctx, u32 rank) {
+    const u32 start = first(ctx, rank);
+    return start < vecs(ctx) ? min(shard_vecs(ctx), vecs(ctx) - start) : 0;
   }
 };
 
@@ -49,33 +65,64 @@ struct Tensors {
   static MK_DEVICE Rows<Config, u8> output(const Args& args) { return {args.y, args.y_row_bytes}; }
 };
 
-template <class Workspace>
-concept IdleRanksWorkspace = requires(u32 rank) {
-  Workspace::begun(rank);  // calls that a rank of this node has begun
-};
-
-// A rank may write to a peer of its node in call e + 2 if it has received data of call e + 1 from it. Where a rank has no
-// shard, some pairs exchange no data, so all ranks of the node signal each other that they have begun a call, and wait
-// for these signals before they leave it.
+// A rank may write to a peer of its node in call e + 2 if it has received data of call e + 1 from it. Where a rank may have
+// no shard, some pairs exchange no data, so all ranks of the node tell each other that they have begun a call, and wait for
+// that before they leave it. If each call gives the rows, a rank also learns in this way whether all ranks have the same.
+//
+// Workspace: begun(parity, rank), if ranks tell each other.
 template <ShardConfig Config, class Workspace>
-struct IdleRanks {
+struct Begin {
   using Ranks = Topology<Config>;
 
-  // The first threads of one CTA.
-  static MK_DEVICE void announce_begin(const RankContext& ctx, u32 thread) {
-    static_assert(IdleRanksWorkspace<Workspace>);
-    if (thread >= Ranks::kLocalWorld || thread == ctx.local_rank()) return;
-    fence_sys();
-    add_relaxed_sys(ctx.peer_ptr(thread, Workspace::begun(ctx.local_rank())), 1);  // @idle.announce
+  static constexpr bool kIsAnnounced = requires { Workspace::begun(0u, 0u); };
+  // Puts of each channel that go before the others, to the ranks of the same local rank on other nodes.
+  static constexpr u32 kPuts = TakesRows<Config> && Ranks::kNodes > 1 ? 1 : 0;
+
+  // All threads of the CTA.
+  static MK_DEVICE void announce(const RankContext& ctx) {
+    if constexpr (TakesRows<Config>) {
+      if (ctx.refused_rows != 0 && blockIdx.x == 0 && threadIdx.x == 0) {
+        report_fault(ctx, WaitSite{kLoad, kCallRows, ctx.rank, 0, Config::kMaxRows}, ctx.refused_rows, ctx.rank);
+      }
+    }
+    if constexpr (kIsAnnounced) {
+      const u32 peer = threadIdx.x;
+      if (blockIdx.x != 0 || peer >= Ranks::kLocalWorld || peer == ctx.local_rank()) return;
+      fence_sys();
+      store_relaxed_sys(ctx.peer_ptr(peer, Workspace::begun(ctx.parity(), ctx.rank)), begin_word(ctx));  // @begin.announce
+    }
+  }
+
+  // One thread, across nodes, before the other puts of a channel. Puts of several channels are not ordered, so only the
+  // first channel carries the word.
+  template <class Network, class Args>
+  static MK_DEVICE void put(const Args& args, const RankContext& ctx, u32 channel) {
+    if constexpr (kPuts > 0) {
+      const Symmetric<u64> word = Workspace::begun(ctx.parity(), ctx.rank);
+      store_relaxed_sys(ctx.local_ptr(word), begin_word(ctx));
+      Network::put_to_all(args, ctx, channel, word, channel == 0 ? sizeof(u64) : 0);  // @begin.put
+    }
   }
 
   // One thread.
   static MK_DEVICE void wait_for_peers(const RankContext& ctx) {
-    for (u32 i = 1; i < Ranks::kLocalWorld; ++i) {
-      const u32 peer = (ctx.local_rank() + i) % Ranks::kLocalWorld;
-      wait_flag(ctx, ctx.local_ptr(Workspace::begun(peer)),  // @idle.wait
-                WaitSite{kCollect, kBegun, ctx.node_first_rank + peer, 0, ctx.epoch});
+    if constexpr (kIsAnnounced) {
+      for (u32 i = 1; i < Ranks::kLocalWorld; ++i) {
+        wait(ctx, ctx.node_first_rank + (ctx.local_rank() + i) % Ranks::kLocalWorld);  // @begin.wait
+      }
     }
+  }
+
+ private:
+  static MK_DEVICE void wait(const RankContext& ctx, u32 peer) {
+    const u64* word = ctx.local_ptr(Workspace::begun(ctx.parity(), peer));
+    Deadline deadline;
+    for (;;) {
+      const u32 seen = static_cast<u32>(load_acquire_sys(word));
+      if (seen == ctx.mark()) break;
+      if (deadline.expired(ctx, WaitSite{kCollect, kBegun, peer, 0, ctx.mark()}, seen)) return;
+    }
+    if constexpr (TakesRows<Config>) refuse_other_rows(ctx, kCollect, peer);
   }
 };
 

@@ -21,7 +21,7 @@ struct Simple {
   using Tensors = collective::Tensors<Config, Args>;
   using Reduction = collective::Reduce<Config, Workspace>;
   using Gathering = collective::Gather<Config, Workspace>;
-  using IdleRanks = collective::IdleRanks<Config, Workspace>;
+  using Begin = collective::Begin<Config, Workspace>;
 
   static constexpr bool kReduces = kOp != Collective::kAllGather;
   static constexpr bool kGathers = kOp != Collective::kReduceScatter && Ranks::kWorld > 1;
@@ -46,7 +46,7 @@ struct Simple {
 
     static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem&, u32 warp) {
       const auto result = Tensors::output(args);
-      const u32 first = kOp == Collective::kReduceScatter ? 0 : Shards::first(ctx.rank);
+      const u32 first = kOp == Collective::kReduceScatter ? 0 : Shards::first(ctx, ctx.rank);
       Reduction::reduce(
           ctx, Tensors::input(args), Workers::index(warp), Workers::count(),
           [&](u32 chunk, u32 vec, const Vec16& sum) {
@@ -67,13 +67,13 @@ struct Simple {
     static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem&, u32 warp) {
       const auto shard = Tensors::input(args);
       const auto result = Tensors::output(args);
-      for (u32 chunk = Workers::index(warp); chunk < Chunks::kPerShard; chunk += Workers::count()) {
-        const u32 vecs = Chunks::vecs_of(ctx.rank, chunk);
+      for (u32 chunk = Workers::index(warp); chunk < Chunks::per_shard(ctx); chunk += Workers::count()) {
+        const u32 vecs = Chunks::vecs_of(ctx, ctx.rank, chunk);
         if (vecs == 0) continue;
         for_each_vec<Config::kUnroll>(
             vecs, [&](u32 vec) { return load_vec16(shard.at(Chunks::first_in_shard(chunk) + vec)); },
             [&](u32 vec, const Vec16& data) {
-              store_vec16(result.at(Chunks::first(ctx.rank, chunk) + vec), data);
+              store_vec16(result.at(Chunks::first(ctx, ctx.rank, chunk) + vec), data);
               if constexpr (kGathers) Gathering::send_vec(ctx, chunk, vec, data);
             });
         if constexpr (kGathers) Gathering::raise(ctx, ctx.rank, chunk, Gathering::kKeepsOwn);
@@ -101,7 +101,29 @@ struct Simple {
     }
   };
 
-  using WatchArrivals = comm::WatchArrivals<Config, Workspace>;
+  // A warp, across nodes: watches the arrivals of puts.
+  struct WatchArrivals {
+    static constexpr Agent kAgent = Agent::kWarp;
+    using Network = comm::Network<Config, Workspace>;
+
+    static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem& smem, u32 warp) {
+      if constexpr (!TakesRows<Config>) {
+        comm::WatchArrivals<Config, Workspace>::run(args, ctx, smem, warp);
+      } else {
+        Network::begin_watch(args, ctx);
+        // With other rows, a peer makes another number of puts.
+        const bool have_begun = Network::watch_arrivals(args, ctx, 0, [](u32) { return Begin::kPuts; });
+        for (u32 peer = lane_index(); have_begun && peer < Ranks::kPeerNodes; peer += kWarp) {
+          refuse_other_rows(ctx, kCollect, Network::rank_of_peer(ctx, peer));
+        }
+        if (lane_index() == 0) Begin::wait_for_peers(ctx);
+        __syncwarp();
+        const u32 puts = (Chunks::per_shard(ctx) + Config::kPutChunks - 1) / Config::kPutChunks;
+        const bool have_arrived = Network::watch_arrivals(args, ctx, Begin::kPuts, [puts](u32) { return puts; });
+        Network::end_watch(args, ctx, have_begun && have_arrived);
+      }
+    }
+  };
 
   // A warp, across nodes: sums of this node's ranks to the ranks that own them.
   struct PutSums {
@@ -124,18 +146,14 @@ struct Simple {
   // Before the roles; false if the CTA must end at once.
   static MK_DEVICE bool begin(const Args&, const RankContext& ctx, const Smem&) {
     if (!enter(ctx)) return false;  // @collective.enter
-    if constexpr (Shards::kHasIdleRanks) {
-      if (blockIdx.x == 0) IdleRanks::announce_begin(ctx, threadIdx.x);
-    }
+    Begin::announce(ctx);
     return true;
   }
 
   // After them.
   static MK_DEVICE void end(const Args&, const RankContext& ctx) {
     if (threadIdx.x == 0) advance_epoch(ctx);
-    if constexpr (Shards::kHasIdleRanks) {
-      if (blockIdx.x == 0 && threadIdx.x == 0) IdleRanks::wait_for_peers(ctx);
-    }
+    if (blockIdx.x == 0 && threadIdx.x == 0) Begin::wait_for_peers(ctx);
   }
 };
 

@@ -1,6 +1,9 @@
 //! Jobs of `all_reduce`, `all_gather` and `reduce_scatter`. The reference adds in the order that the documentation of
 //! the operators states, so every bit of the results is known.
 
+pub mod cases;
+mod run_time_rows;
+
 use super::memo::Memo;
 use super::simulated::ResultElement;
 use super::{
@@ -33,6 +36,8 @@ pub struct CollectiveJob {
     pub is_graph: bool,
     /// If set, the call count of the operator is set to this number after two calls, and four more calls follow.
     pub call_count: Option<u32>,
+    /// The rows of each call, if the kernel takes them at run time. `config.m` is then the most of them.
+    pub rows: Vec<u64>,
     /// The edits of the kernel's text, as [`mutated`](super::mutated) takes them.
     pub edits: Vec<(String, String)>,
 }
@@ -62,6 +67,7 @@ impl CollectiveJob {
             faults: Faults::default(),
             is_graph: false,
             call_count: None,
+            rows: Vec::new(),
             edits: Vec::new(),
         }
     }
@@ -94,6 +100,13 @@ impl CollectiveJob {
         self
     }
 
+    /// Makes a call for each of these numbers of rows, with one operator that takes them at run time.
+    #[must_use]
+    pub fn with_rows(mut self, rows: &[u64]) -> Self {
+        self.rows = rows.to_vec();
+        self
+    }
+
     /// Divides the ranks into `nodes` nodes, whose network has these faults.
     #[must_use]
     pub fn across(mut self, nodes: u32, faults: Faults) -> Self {
@@ -110,8 +123,10 @@ impl CollectiveJob {
         self.machine.run(backend, |ranks| {
             ranks.set_transport(transport.clone());
             let found = match self.config.dtype {
-                Dtype::Bf16 => self.rank::<bf16>(ranks, bf16::from_f32),
-                _ => self.rank::<f32>(ranks, |x| x),
+                Dtype::Bf16 if self.rows.is_empty() => self.rank::<bf16>(ranks, bf16::from_f32),
+                Dtype::Bf16 => self.rank_with_rows::<bf16>(ranks, bf16::from_f32),
+                _ if self.rows.is_empty() => self.rank::<f32>(ranks, |x| x),
+                _ => self.rank_with_rows::<f32>(ranks, |x| x),
             };
             found.map_err(|failure| failure as Box<dyn std::error::Error>)
         })
@@ -119,13 +134,18 @@ impl CollectiveJob {
 
     /// Returns the configuration of the kernel with its ranks and nodes.
     pub fn kernel(&self) -> KernelConfig {
+        let mut config = self.config;
+        if !self.rows.is_empty() {
+            config.m = Dim::DYNAMIC;
+        }
         KernelConfig {
             nodes: self.nodes,
-            ..KernelConfig::new(self.machine.world, self.config)
+            ..KernelConfig::new(self.machine.world, config)
         }
     }
 
-    fn shape(&self) -> CollectiveShape {
+    /// Returns the sizes, with the most rows if the calls have different numbers of them.
+    pub fn shape(&self) -> CollectiveShape {
         self.config.shape().expect("sizes")
     }
 
@@ -202,13 +222,24 @@ impl CollectiveJob {
 
     fn calls(&self) -> &'static [CallData] {
         static ALL: Memo<Vec<CallData>> = Memo::new();
-        let key = format!("{:?} {} {}", self.config, self.machine.world, self.nodes);
-        ALL.get(key, || (0..CALLS).map(|call| self.call(call)).collect())
+        let (config, world) = (self.config, self.machine.world);
+        let key = format!("{config:?} {world} {} {:?}", self.nodes, self.rows);
+        let most = self.shape().m;
+        ALL.get(key, || match self.rows.as_slice() {
+            [] => (0..CALLS).map(|call| self.call(call, most)).collect(),
+            rows => (0..)
+                .zip(rows)
+                .map(|(call, m)| self.call(call, *m))
+                .collect(),
+        })
     }
 
-    /// Computes the data of call `number`.
-    fn call(&self, number: u32) -> CallData {
-        let (world, shape) = (u64::from(self.machine.world), self.shape());
+    /// Computes the data of call `number`, which has `m` rows.
+    fn call(&self, number: u32, m: u64) -> CallData {
+        let (world, shape) = (
+            u64::from(self.machine.world),
+            CollectiveShape { m, ..self.shape() },
+        );
         let shard = (shape.shard_rows(self.machine.world) * shape.n) as usize;
         let whole = (shape.m * shape.n) as usize;
         let rows_of = |rank: u64| {
@@ -241,6 +272,7 @@ impl CollectiveJob {
             }
             _ => shard,
         };
+        let owned = owned.max(1);
         let sum = |index: usize| self.sum(&x, index, index / owned);
         let all: Vec<f32> = (0..whole).map(sum).collect();
         let y = (0..world).map(|rank| match self.config.op {
@@ -291,69 +323,4 @@ impl CallCount for CollectiveJob {
         (self.call_count, self.is_graph) = (Some(calls), false);
         self
     }
-}
-
-/// Returns jobs on one node that use every protocol: whole shards, shards of unequal length, ranks without a shard,
-/// several vectors per thread, several chunks per warp, both types, and graphs.
-pub fn small(world: u32) -> Vec<(String, CollectiveJob)> {
-    use CollectiveOp::{AllGather, AllReduce, ReduceScatter};
-    let job = |op, size, sms| CollectiveJob::new(op, world, size, sms);
-    if world == 1 {
-        let jobs = CollectiveOp::ALL.map(|op| (format!("{op} on one rank"), job(op, (9, 264), 2)));
-        return jobs.into();
-    }
-    let ll = |op, size, sms| job(op, size, sms).protocol(Protocol::Ll);
-    let simple = |op, size, sms| job(op, size, sms).protocol(Protocol::Simple);
-    let jobs = [
-        ("one shot", ll(AllReduce, (3, 136), 2).shots(1)),
-        (
-            "one shot, long",
-            ll(AllReduce, (7, 1032), 1).shots(1).fp32(),
-        ),
-        ("two shots", ll(AllReduce, (3, 136), 2).shots(2)),
-        (
-            "two shots, two vectors",
-            ll(AllReduce, (2, 8), 2).shots(2).in_graph(),
-        ),
-        ("rows in packets", ll(AllGather, (7, 136), 2)),
-        ("a row in packets", ll(AllGather, (1, 136), 2).fp32()),
-        (
-            "rows of sums in packets",
-            ll(ReduceScatter, (7, 136), 2).in_graph(),
-        ),
-        ("a row of sums in packets", ll(ReduceScatter, (1, 2056), 1)),
-        ("chunks", simple(AllReduce, (30, 1032), 2)),
-        ("a short chunk", simple(AllReduce, (1, 8), 1).fp32()),
-        (
-            "rows in chunks",
-            simple(AllGather, (30, 1032), 2).in_graph(),
-        ),
-        ("a row in chunks", simple(AllGather, (1, 1032), 2)),
-        (
-            "rows of sums in chunks",
-            simple(ReduceScatter, (29, 1032), 2).fp32(),
-        ),
-        (
-            "a row of sums in chunks",
-            simple(ReduceScatter, (1, 1032), 2),
-        ),
-    ];
-    let name = |(name, job)| (format!("{name} on {world} ranks"), job);
-    jobs.into_iter().map(name).collect()
-}
-
-/// Returns jobs on several nodes: shards of several puts, ranks without a shard, both types, and graphs.
-pub fn across(nodes: u32, local_world: u32, faults: &Faults) -> Vec<(String, CollectiveJob)> {
-    let job = |op, size| {
-        CollectiveJob::new(op, nodes * local_world, size, 3).across(nodes, faults.clone())
-    };
-    let jobs = CollectiveOp::ALL.into_iter().flat_map(|op| {
-        [
-            (format!("{op} of rows"), job(op, (29, 1032))),
-            (format!("{op} of a row in fp32"), job(op, (1, 1032)).fp32()),
-            (format!("{op} in a graph"), job(op, (8, 264)).in_graph()),
-        ]
-    });
-    let name = |(name, job)| (format!("{name} on {nodes}x{local_world}"), job);
-    jobs.map(name).collect()
 }

@@ -14,8 +14,9 @@ pub(super) fn id(op_plan: &CollectivePlan, topology: Topology) -> String {
         Protocol::Ll => "ll".to_owned(),
         Protocol::Simple => format!("c{}", op_plan.chunk_vecs),
     };
+    let most = if op_plan.takes_rows() { "max" } else { "" };
     format!(
-        "{}_sm90a_g{topology}_m{m}n{n}_{}_{how}",
+        "{}_sm90a_g{topology}_m{most}{m}n{n}_{}_{how}",
         op_plan.config.op, op_plan.config.dtype
     )
 }
@@ -80,10 +81,22 @@ pub(super) fn roles(op_plan: &CollectivePlan, topology: Topology, grid_ctas: u32
 
 /// The rows of X and of Y on a rank.
 fn rows(op_plan: &CollectivePlan, world: u32) -> (Extent, Extent) {
-    let whole = Extent::Fixed(op_plan.shape.m);
-    let shard = Extent::ShardRows {
-        total: op_plan.shape.m,
-        per_rank: op_plan.shape.shard_rows(world),
+    let most = op_plan.shape.m;
+    let (whole, shard) = match op_plan.takes_rows() {
+        true => (
+            Extent::Rows { most },
+            Extent::RowsOfShard {
+                most,
+                ranks: world.into(),
+            },
+        ),
+        false => (
+            Extent::Fixed(most),
+            Extent::ShardRows {
+                total: most,
+                per_rank: op_plan.shape.shard_rows(world),
+            },
+        ),
     };
     match op_plan.config.op {
         CollectiveOp::AllReduce => (whole, whole),
@@ -99,7 +112,7 @@ pub(super) fn operands(op_plan: &CollectivePlan, world: u32) -> Vec<OperandSpec>
     vec![matrix(Operand::X, x), matrix(Operand::Y, y)]
 }
 
-pub(super) fn args(topology: Topology) -> ArgLayout {
+pub(super) fn args(op_plan: &CollectivePlan, topology: Topology) -> ArgLayout {
     let mut kinds = vec![
         ("x", ArgKind::Pointer(Operand::X)),
         ("x_row_bytes", ArgKind::RowStrideBytes(Operand::X)),
@@ -110,6 +123,12 @@ pub(super) fn args(topology: Topology) -> ArgLayout {
         ("deadline_ns", ArgKind::DeadlineNs),
         ("rank", ArgKind::Rank),
     ];
+    if op_plan.takes_rows() {
+        kinds.extend([
+            ("rows", ArgKind::Rows),
+            ("rows_address", ArgKind::RowsAddress),
+        ]);
+    }
     kinds.extend(common_args(topology));
     ArgLayout::new(kinds)
 }

@@ -18,8 +18,8 @@ impl Needs<'_> {
         self.topology.world() > 1 && self.op_plan.protocol == protocol
     }
 
-    fn has_idle_ranks(&self) -> bool {
-        self.op_plan.has_idle_ranks(self.topology.world()) && !self.op_plan.reduces_all()
+    fn announces_begin(&self) -> bool {
+        self.op_plan.announces_begin(self.topology.world())
     }
 
     fn reduces(&self) -> bool {
@@ -60,31 +60,32 @@ regions! {
     /// Symmetric memory of a rank: zeroed once and never reset. The state comes first.
     struct CollectiveWorkspace(p: Needs<'_>), from Workspace::STATE_END_BYTES, aligned to 1024;
 
-    /// Calls that a rank of this node has begun, since some pairs of ranks exchange no data.
-    begun: Element::Flag, [rank: p.topology.local_world], if p.has_idle_ranks();
+    /// The call that a rank has begun, and its rows if each call gives them. Some pairs of ranks exchange no data, and all
+    /// must have the same rows.
+    begun: Element::Marked, [parity: 2u32, rank: p.topology.world()], if p.announces_begin();
     /// What a source has of the vectors that this rank adds up, in two packets each.
     parts: Element::Packets(1), [parity: 2u32, source: p.topology.world(), half: 2u32, vec: p.reduced_vecs()],
         if p.is(Protocol::Ll) && p.reduces();
     /// The shard of a source, in two packets per vector.
     shards: Element::Packets(1), [parity: 2u32, source: p.topology.world(), half: 2u32, vec: p.op_plan.shard_vecs],
         if p.is(Protocol::Ll) && p.sends_shards();
-    /// Counts the calls in which a rank of this node has sent what it has of a chunk.
-    partial_ready: Element::Flag, [node: p.topology.nodes, slot: p.local_peers(), chunk: p.chunks()],
+    /// The call in which a rank of this node has sent what it has of a chunk.
+    partial_ready: Element::Flag, [parity: 2u32, node: p.topology.nodes, slot: p.local_peers(), chunk: p.chunks()],
         if p.is(Protocol::Simple) && p.reduces() && p.local_peers() > 0;
     /// What a rank of this node has of a chunk of the shard of this local rank on a node. Slot s is that of local rank
     /// (g + 1 + s) mod kLocalWorld, where g is this local rank.
     partials: p.chunk(), [parity: 2u32, node: p.topology.nodes, slot: p.local_peers(), chunk: p.chunks()],
         if p.is(Protocol::Simple) && p.reduces() && p.local_peers() > 0;
-    /// Counts the calls in which this node's sum of a peer's chunk was in sums_out.
-    sum_ready: Element::Flag, [peer: p.topology.peers(), chunk: p.chunks()], if p.reduces() && p.crosses_nodes();
+    /// The call in which this node's sum of a peer's chunk is in sums_out.
+    sum_ready: Element::Flag, [parity: 2u32, peer: p.topology.peers(), chunk: p.chunks()], if p.reduces() && p.crosses_nodes();
     /// This node's sums of a peer's chunks.
     sums_out: p.chunk(), [parity: 2u32, peer: p.topology.peers(), chunk: p.chunks()],
         if p.reduces() && p.crosses_nodes();
     /// The sums that a peer's node has of this rank's chunks.
     sums_in: p.chunk(), [parity: 2u32, peer: p.topology.peers(), chunk: p.chunks()],
         if p.reduces() && p.crosses_nodes();
-    /// Counts the calls in which a chunk of a source has arrived.
-    chunk_ready: Element::Flag, [source: p.topology.world(), chunk: p.chunks()],
+    /// The call in which a chunk of a source has arrived.
+    chunk_ready: Element::Flag, [parity: 2u32, source: p.topology.world(), chunk: p.chunks()],
         if p.is(Protocol::Simple) && p.sends_shards();
     /// Chunks of the shards of all ranks.
     gathered: p.chunk(), [parity: 2u32, source: p.topology.world(), chunk: p.chunks()],

@@ -81,6 +81,19 @@ impl CollectivePlan {
         self.vecs().div_ceil(self.shard_vecs) < world as u64
     }
 
+    /// Whether each call gives the rows.
+    #[must_use]
+    pub const fn takes_rows(&self) -> bool {
+        self.config.m.is_given_at_run_time()
+    }
+
+    /// Whether ranks signal each other that they have begun a call: where some pairs may exchange no data, and where all
+    /// must have been given the same rows.
+    #[must_use]
+    pub const fn announces_begin(&self, world: u32) -> bool {
+        self.takes_rows() && world > 1 || self.has_idle_ranks(world) && !self.reduces_all()
+    }
+
     /// Whether every rank adds up all vectors.
     #[must_use]
     pub const fn reduces_all(&self) -> bool {

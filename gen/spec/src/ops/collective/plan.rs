@@ -4,7 +4,7 @@
 //! warp under one flag; every CTA has warps for each step, so that steps of different chunks overlap.
 //!
 //! Slots are double-buffered by epoch: a rank that starts epoch e has received data of e-1 from each rank that it writes to,
-//! which has therefore finished e-2. Where some ranks have no shard, ranks signal each other that they have begun.
+//! which has therefore finished e-2. Where some ranks may have no shard, ranks signal each other that they have begun.
 //! Across nodes every rank waits for all puts of its peers, so the same holds for what puts write and are taken from.
 
 use super::check::MAX_LL_BYTES;
@@ -221,7 +221,7 @@ fn finish(
         copies: None,
         network: network(&op_plan, topology),
         operands: layout::operands(&op_plan, world),
-        args: layout::args(topology),
+        args: layout::args(&op_plan, topology),
         registers: Registers {
             entry: registers,
             mover: registers,
@@ -244,7 +244,8 @@ fn ll_ctas(op_plan: &CollectivePlan, device: &Device) -> u32 {
 fn network(op_plan: &CollectivePlan, topology: Topology) -> Option<Network> {
     (topology.peers() > 0).then(|| Network {
         channels: op_plan.channels(),
-        puts: op_plan.shard_chunks().div_ceil(op_plan.put_chunks) as u32,
+        puts: (op_plan.shard_chunks().div_ceil(op_plan.put_chunks)
+            + u64::from(op_plan.takes_rows())) as u32,
         put_bytes: op_plan.put_chunks * op_plan.chunk_vecs * VEC_BYTES,
     })
 }

@@ -12,7 +12,7 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 /// The version of the table. It must be equal to `mk::sim::Calls::kVersion`.
-const VERSION: u64 = 6;
+const VERSION: u64 = 7;
 
 /// The table of functions that kernels call. The layout is that of `mk::sim::Calls`.
 #[repr(C)]
@@ -31,6 +31,7 @@ struct Calls {
     sync_cluster: extern "C" fn(u64),
     registers: extern "C" fn(u32, u32, u64),
     waiting: extern "C" fn(u32, u32, u32, u32, u32, u64, u64),
+    aborted: extern "C" fn(u64),
     load: extern "C" fn(*const c_void, *mut c_void, u32, u32, u32, u64),
     store: extern "C" fn(*mut c_void, *const c_void, u32, u32, u32, u64),
     rmw: extern "C" fn(*mut c_void, u64, u32, u32, u32, u32, u64) -> u64,
@@ -74,6 +75,7 @@ static CALLS: Calls = Calls {
     sync_cluster,
     registers,
     waiting,
+    aborted,
     load,
     store,
     rmw,

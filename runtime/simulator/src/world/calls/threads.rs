@@ -80,6 +80,10 @@ pub(super) extern "C" fn sync_cluster(pc: u64) {
 /// Does nothing. Registers are not simulated, so kernels have as many as they need.
 pub(super) extern "C" fn registers(_count: u32, _acquire: u32, _pc: u64) {}
 
+pub(super) extern "C" fn aborted(_pc: u64) {
+    with(|machine| machine.is_aborted = true);
+}
+
 pub(super) extern "C" fn waiting(
     role: u32,
     wait: u32,

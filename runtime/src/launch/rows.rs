@@ -1,0 +1,58 @@
+//! [`Rows`]: the rows of a call, if the operator takes them at run time.
+
+use crate::error::{CallError, Error};
+use mkernel_spec::KernelPlan;
+use mkernel_spec::abi::OperandSpec;
+use std::borrow::Cow;
+
+/// The number of rows of a call of an operator that was declared with `m = dynamic` and takes them at run time. All ranks
+/// must give the same number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Rows {
+    /// The number that the operator was prepared for, which is the most.
+    #[default]
+    Most,
+    /// This number.
+    Count(u64),
+    /// The 32-bit word at this address of device memory, which the kernel reads when it starts. A graph that is replayed
+    /// reads it at each replay.
+    At(u64),
+}
+
+impl Rows {
+    /// Checks that an operator with this plan can take the rows.
+    pub(crate) fn check(self, plan: &KernelPlan) -> Result<(), Error> {
+        let fault = match (self, plan.max_rows()) {
+            (Self::Most, _) => return Ok(()),
+            (_, None) => CallError::RowsFixed {
+                id: plan.id.clone(),
+            },
+            (Self::Count(rows), Some(most)) if rows > most => CallError::TooManyRows { rows, most },
+            _ => return Ok(()),
+        };
+        Err(Error::Call(fault))
+    }
+
+    /// Returns the arguments of the kernel: the rows, and the address of the word with them or 0.
+    pub(crate) fn args(self, plan: &KernelPlan) -> (u32, u64) {
+        let most = plan.max_rows().unwrap_or(0);
+        match self {
+            // Plans have less than 2^32 rows.
+            Self::Most => (most as u32, 0),
+            Self::Count(rows) => (rows.min(most) as u32, 0),
+            Self::At(address) => (0, address),
+        }
+    }
+
+    /// Returns what the operands of the call must be.
+    pub(crate) fn specs(self, specs: &[OperandSpec]) -> Cow<'_, [OperandSpec]> {
+        let Self::Count(rows) = self else {
+            return Cow::Borrowed(specs);
+        };
+        let in_call = |spec: &OperandSpec| OperandSpec {
+            rows: spec.rows.in_call(rows),
+            ..*spec
+        };
+        Cow::Owned(specs.iter().map(in_call).collect())
+    }
+}

@@ -1,0 +1,144 @@
+//! Jobs of collectives that cover every protocol and many sizes.
+
+use super::CollectiveJob;
+use mkernel::network::Faults;
+use mkernel::spec::{CollectiveOp, Protocol};
+
+/// Returns jobs on one node that use every protocol: whole shards, shards of unequal length, ranks without a shard,
+/// several vectors per thread, several chunks per warp, both types, and graphs.
+pub fn small(world: u32) -> Vec<(String, CollectiveJob)> {
+    use CollectiveOp::{AllGather, AllReduce, ReduceScatter};
+    let job = |op, size, sms| CollectiveJob::new(op, world, size, sms);
+    if world == 1 {
+        let jobs = CollectiveOp::ALL.map(|op| (format!("{op} on one rank"), job(op, (9, 264), 2)));
+        return jobs.into();
+    }
+    let ll = |op, size, sms| job(op, size, sms).protocol(Protocol::Ll);
+    let simple = |op, size, sms| job(op, size, sms).protocol(Protocol::Simple);
+    let jobs = [
+        ("one shot", ll(AllReduce, (3, 136), 2).shots(1)),
+        (
+            "one shot, long",
+            ll(AllReduce, (7, 1032), 1).shots(1).fp32(),
+        ),
+        ("two shots", ll(AllReduce, (3, 136), 2).shots(2)),
+        (
+            "two shots, two vectors",
+            ll(AllReduce, (2, 8), 2).shots(2).in_graph(),
+        ),
+        ("rows in packets", ll(AllGather, (7, 136), 2)),
+        ("a row in packets", ll(AllGather, (1, 136), 2).fp32()),
+        (
+            "rows of sums in packets",
+            ll(ReduceScatter, (7, 136), 2).in_graph(),
+        ),
+        ("a row of sums in packets", ll(ReduceScatter, (1, 2056), 1)),
+        ("chunks", simple(AllReduce, (30, 1032), 2)),
+        ("a short chunk", simple(AllReduce, (1, 8), 1).fp32()),
+        (
+            "rows in chunks",
+            simple(AllGather, (30, 1032), 2).in_graph(),
+        ),
+        ("a row in chunks", simple(AllGather, (1, 1032), 2)),
+        (
+            "rows of sums in chunks",
+            simple(ReduceScatter, (29, 1032), 2).fp32(),
+        ),
+        (
+            "a row of sums in chunks",
+            simple(ReduceScatter, (1, 1032), 2),
+        ),
+    ];
+    let name = |(name, job)| (format!("{name} on {world} ranks"), job);
+    jobs.into_iter().map(name).collect()
+}
+
+/// Returns jobs on several nodes: shards of several puts, ranks without a shard, both types, and graphs.
+pub fn across(nodes: u32, local_world: u32, faults: &Faults) -> Vec<(String, CollectiveJob)> {
+    let job = |op, size| {
+        CollectiveJob::new(op, nodes * local_world, size, 3).across(nodes, faults.clone())
+    };
+    let jobs = CollectiveOp::ALL.into_iter().flat_map(|op| {
+        [
+            (format!("{op} of rows"), job(op, (29, 1032))),
+            (format!("{op} of a row in fp32"), job(op, (1, 1032)).fp32()),
+            (format!("{op} in a graph"), job(op, (8, 264)).in_graph()),
+        ]
+    });
+    let name = |(name, job)| (format!("{name} on {nodes}x{local_world}"), job);
+    jobs.map(name).collect()
+}
+
+/// Returns jobs whose calls have different numbers of rows, none and the most among them.
+pub fn with_rows(world: u32) -> Vec<(String, CollectiveJob)> {
+    use CollectiveOp::{AllGather, AllReduce, ReduceScatter};
+    let job = |op, size, sms| CollectiveJob::new(op, world, size, sms);
+    let ll = |op, size, sms| job(op, size, sms).protocol(Protocol::Ll);
+    let simple = |op, size, sms| job(op, size, sms).protocol(Protocol::Simple);
+    let few = [3, 0, 9, 1, 2, 9, 0, 5];
+    let many = [30, 1, 0, 29, 7, 30, 2, 30];
+    let jobs = match world {
+        1 => CollectiveOp::ALL
+            .map(|op| ("one rank", job(op, (9, 264), 2).with_rows(&few)))
+            .into(),
+        _ => vec![
+            (
+                "one shot",
+                ll(AllReduce, (9, 136), 2).shots(1).with_rows(&few),
+            ),
+            (
+                "two shots",
+                ll(AllReduce, (9, 136), 2).shots(2).with_rows(&few),
+            ),
+            (
+                "two shots in a graph",
+                ll(AllReduce, (9, 136), 2)
+                    .shots(2)
+                    .with_rows(&few)
+                    .in_graph(),
+            ),
+            (
+                "rows in packets",
+                ll(AllGather, (9, 136), 2).with_rows(&few),
+            ),
+            (
+                "rows of sums in packets",
+                ll(ReduceScatter, (9, 136), 2).with_rows(&few).fp32(),
+            ),
+            ("chunks", simple(AllReduce, (30, 1032), 2).with_rows(&many)),
+            (
+                "chunks in a graph",
+                simple(AllReduce, (30, 1032), 2).with_rows(&many).in_graph(),
+            ),
+            (
+                "rows in chunks",
+                simple(AllGather, (30, 1032), 2).with_rows(&many).fp32(),
+            ),
+            (
+                "rows of sums in chunks",
+                simple(ReduceScatter, (30, 1032), 2).with_rows(&many),
+            ),
+        ],
+    };
+    let name = |(name, job): (&str, CollectiveJob)| (format!("{name} on {world} ranks"), job);
+    jobs.into_iter().map(name).collect()
+}
+
+/// Returns the same on several nodes.
+pub fn with_rows_across(
+    nodes: u32,
+    local_world: u32,
+    faults: &Faults,
+) -> Vec<(String, CollectiveJob)> {
+    let jobs = CollectiveOp::ALL.into_iter().flat_map(|op| {
+        let job = CollectiveJob::new(op, nodes * local_world, (29, 1032), 3)
+            .across(nodes, faults.clone())
+            .with_rows(&[29, 0, 1, 28, 5, 29]);
+        [
+            (format!("{op}"), job.clone()),
+            (format!("{op} in a graph"), job.in_graph()),
+        ]
+    });
+    let name = |(name, job)| (format!("{name} on {nodes}x{local_world}"), job);
+    jobs.map(name).collect()
+}
