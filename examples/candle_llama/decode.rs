@@ -41,12 +41,11 @@ pub fn decode(
         step(graph.as_ref())?;
         // Reading waits for the GPU, but would not tell of errors.
         ranks.synchronize()?;
-        let logits = state.logits()?;
-        choices.resize(logits.len(), Vec::new());
-        choices
-            .iter_mut()
-            .zip(&logits)
-            .for_each(|(all, logits)| all.push(choice(logits)));
+        let chosen = state.tokens()?.into_iter().zip(state.logits()?);
+        choices.resize(chosen.len(), Vec::new());
+        for (all, (token, logits)) in choices.iter_mut().zip(chosen) {
+            all.push(choice(token, &logits)?);
+        }
     }
     for (sequence, tokens) in state.history()?.iter().enumerate() {
         let chosen: Vec<u32> = choices[sequence]
@@ -55,7 +54,7 @@ pub fn decode(
             .collect();
         if &chosen != tokens {
             candle_core::bail!(
-                "sequence {sequence} goes on with {tokens:?}, but the largest logits are those of {chosen:?}"
+                "the history of sequence {sequence} is {tokens:?}, but {chosen:?} were chosen"
             );
         }
     }
@@ -74,24 +73,20 @@ pub fn decode(
     Ok((choices, started.elapsed()))
 }
 
-fn choice(logits: &[f32]) -> Choice {
-    let mut choice = Choice {
-        token: 0,
-        best: f32::NEG_INFINITY,
-        second: f32::NEG_INFINITY,
-    };
-    for (token, logit) in (0..).zip(logits) {
-        if *logit > choice.best {
-            choice = Choice {
-                token,
-                best: *logit,
-                second: choice.best,
-            };
-        } else if *logit > choice.second {
-            choice.second = *logit;
-        }
+/// Looks at the logits from which a token was chosen.
+fn choice(token: u32, logits: &[f32]) -> Result<Choice> {
+    let others = (0..).zip(logits).filter(|(other, _)| *other != token);
+    let second = others.fold(f32::NEG_INFINITY, |most, (_, logit)| most.max(*logit));
+    match logits.get(token as usize) {
+        Some(&best) if best >= second => Ok(Choice {
+            token,
+            best,
+            second,
+        }),
+        best => candle_core::bail!(
+            "token {token} was chosen with the logit {best:?}, but another one has {second}"
+        ),
     }
-    choice
 }
 
 /// How far the choices of two runs are from each other.

@@ -80,6 +80,11 @@ impl State {
         self.position.slice_set(&self.position.zeros_like()?, 0, 0)
     }
 
+    /// Returns the last token of each sequence.
+    pub fn tokens(&self) -> Result<Vec<u32>> {
+        self.tokens.to_vec1()
+    }
+
     /// Returns the tokens of each sequence.
     pub fn history(&self) -> Result<Vec<Vec<u32>>> {
         self.history.to_vec2()
