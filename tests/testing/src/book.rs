@@ -15,6 +15,7 @@ chapters! {
     guide: "docs/book/src/guide.md",
     sizes: "docs/book/src/sizes.md",
     nodes: "docs/book/src/nodes.md",
+    candle: "docs/book/src/candle.md",
     deployment: "docs/book/src/deployment.md",
     errors: "docs/book/src/errors.md",
     performance: "docs/book/src/performance.md",

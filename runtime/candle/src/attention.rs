@@ -1,0 +1,60 @@
+//! Attention over a sequence that is divided among the ranks.
+
+use crate::call::call;
+use crate::operands::Output;
+use crate::ranks::Ranks;
+use candle_core::{DType, Result, Tensor};
+use mkernel::Operand;
+use mkernel::spec::{AttentionConfig, AttentionOp, AttentionShape, Layout, Placement, Scale};
+
+/// How [`ring_attention`] attends.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AttentionOptions {
+    /// Whether a row attends to no later rows.
+    pub causal: bool,
+    /// Which rows of the sequence a rank has. With a mask, every rank has as much to do only with
+    /// [`Placement::Zigzag`].
+    pub placement: Placement,
+    /// What scores are multiplied by before the softmax. The default is 1/√D.
+    pub scale: Scale,
+}
+
+/// Exact attention over a sequence of `seq` rows, of which each rank has a part: context parallelism.
+///
+/// `q` is `[B, S, H, D]` and `k` and `v` are `[B, S, KV heads, D]`, where S is the number of this rank's rows. All are
+/// bf16. Heads of Q share those of K and V in groups, so there is no need to repeat K and V. Returns the output, like `q`,
+/// and the logarithms of the sums of exponentials of the scores, `[B, H, S]` in f32.
+///
+/// # Errors
+/// Fails if the sizes do not fit, or if the operator cannot be prepared or called.
+pub fn ring_attention(
+    ranks: &Ranks,
+    (q, k, v): (&Tensor, &Tensor, &Tensor),
+    seq: usize,
+    options: AttentionOptions,
+) -> Result<(Tensor, Tensor)> {
+    let (batch, rows, heads, head_dim) = q.dims4()?;
+    let (_, _, kv_heads, _) = k.dims4()?;
+    let config = AttentionConfig {
+        layout: Layout::Bshd,
+        causal: options.causal,
+        placement: options.placement,
+        scale: options.scale,
+        ..AttentionConfig::new(AttentionOp::RingAttention)
+    };
+    let shape = AttentionShape {
+        batch: batch as u64,
+        seq: seq as u64,
+        heads: heads as u64,
+        kv_heads: kv_heads as u64,
+        head_dim: head_dim as u64,
+    };
+    let operator = ranks.operator(config, shape)?;
+    let inputs = [(Operand::Q, q), (Operand::K, k), (Operand::V, v)];
+    let outputs = [
+        Output::new(Operand::O, q.shape().clone(), DType::BF16),
+        Output::new(Operand::Lse, (batch, heads, rows), DType::F32),
+    ];
+    let [o, lse] = call(ranks, &operator, &inputs, outputs)?;
+    Ok((o, lse))
+}

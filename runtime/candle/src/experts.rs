@@ -1,0 +1,237 @@
+//! A layer of experts that are divided among the ranks.
+
+use crate::call::call;
+use crate::linear::matmul;
+use crate::operands::{self, Output};
+use crate::ranks::Ranks;
+use candle_core::{D, DType, Result, Tensor, bail};
+use mkernel::Operand;
+use mkernel::spec::config::all_rows;
+use mkernel::spec::{
+    BLayout, CombineConfig, CombineOp, CombineShape, DispatchConfig, DispatchOp, DispatchShape,
+};
+
+/// The sizes of a layer of experts.
+#[derive(Clone, Copy, Debug)]
+pub struct ExpertsSizes {
+    /// Experts over all ranks.
+    pub experts: usize,
+    /// Experts of each token.
+    pub top_k: usize,
+    /// The most tokens that a rank can have.
+    pub max_tokens: usize,
+    /// The most rows that the experts of a rank can get, or none for as many as there can be.
+    pub max_rows: Option<u32>,
+}
+
+/// The first linear layer of the experts of this rank, and the way of the tokens to them and back.
+///
+/// Rank r of W has the experts r·E/W and following, of E experts.
+#[derive(Clone, Debug)]
+pub struct Experts {
+    ranks: Ranks,
+    sizes: ExpertsSizes,
+    weight: Tensor,
+    swiglu: bool,
+}
+
+/// What the experts of this rank made of the tokens of all ranks.
+#[derive(Clone, Debug)]
+pub struct Dispatched {
+    /// `[max_rows, I]`: the rows, grouped by expert. Rows beyond the last one have no defined content.
+    pub rows: Tensor,
+    /// `[E/W + 1]`, i32: the first row of each expert, and the end of the last one's rows.
+    pub expert_offsets: Tensor,
+    /// `[max_tokens, top_k]`, i32: the row index of each (token, k), for [`Experts::combine`].
+    pub row_indices: Tensor,
+    tokens: usize,
+    num_tokens: Tensor,
+}
+
+impl Experts {
+    /// Creates the layer from the weights of this rank's experts, bf16 `[E/W, columns, H]`. With `swiglu`, the first half
+    /// of the columns is the gate projection and the second half the up projection, and the result is `silu(gate) · up`.
+    ///
+    /// # Errors
+    /// Fails if the weights are of another number of experts or another type.
+    pub fn new(ranks: &Ranks, sizes: ExpertsSizes, weight: Tensor, swiglu: bool) -> Result<Self> {
+        operands::check(ranks, "the weight of Experts", &weight)?;
+        let (local, _, _) = weight.dims3()?;
+        if local * ranks.world() != sizes.experts {
+            bail!(
+                "the weight has {local} experts on this rank; {} experts on {} ranks are {} for each",
+                sizes.experts,
+                ranks.world(),
+                sizes.experts as f64 / ranks.world() as f64
+            );
+        }
+        let ranks = ranks.clone();
+        Ok(Self {
+            ranks,
+            sizes,
+            weight,
+            swiglu,
+        })
+    }
+
+    /// Returns the most rows that this rank's experts can get.
+    #[must_use]
+    pub fn max_rows(&self) -> usize {
+        let ExpertsSizes {
+            experts,
+            top_k,
+            max_tokens,
+            max_rows,
+        } = self.sizes;
+        let world = self.ranks.communicator().world();
+        let all = all_rows(world, experts as u64, top_k as u64, max_tokens as u64) as usize;
+        max_rows.map_or(all, |rows| rows as usize)
+    }
+
+    /// Sends tokens to their experts, and multiplies them by the weights there.
+    ///
+    /// `tokens` are bf16 `[T, H]` with at most `max_tokens` rows, as many as this rank has. `topk_ids` are i32
+    /// `[T, top_k]`: the experts of each token, none twice.
+    ///
+    /// # Errors
+    /// Fails if the sizes do not fit, or if the operator cannot be prepared or called. Experts that do not exist are an
+    /// error of the next [`Ranks::synchronize`], which affects only this call.
+    pub fn dispatch(&self, tokens: &Tensor, topk_ids: &Tensor) -> Result<Dispatched> {
+        let ExpertsSizes {
+            experts,
+            top_k,
+            max_tokens,
+            max_rows,
+        } = self.sizes;
+        let (_, cols, hidden) = self.weight.dims3()?;
+        let intermediate = if self.swiglu { cols / 2 } else { cols };
+        let config = DispatchConfig {
+            b_layout: BLayout::Nk,
+            swiglu: self.swiglu,
+            max_rows,
+            ..DispatchConfig::new(DispatchOp::DispatchGemm)
+        };
+        let shape = DispatchShape {
+            experts: experts as u64,
+            top_k: top_k as u64,
+            max_tokens: max_tokens as u64,
+            hidden: hidden as u64,
+            intermediate: intermediate as u64,
+        };
+        let operator = self.ranks.operator(config, shape)?;
+        let count = tokens.dim(0)?;
+        let num_tokens = Tensor::new(&[count as i32], self.ranks.device())?;
+        let (tokens, ids) = (self.pad(tokens)?, self.pad(topk_ids)?);
+        let inputs = [
+            (Operand::Tokens, &tokens),
+            (Operand::NumTokens, &num_tokens),
+            (Operand::TopkIds, &ids),
+            (Operand::B, &self.weight),
+        ];
+        let outputs = [
+            Output::new(Operand::C, (self.max_rows(), intermediate), DType::BF16),
+            Output::new(
+                Operand::ExpertOffsets,
+                experts / self.ranks.world() + 1,
+                DType::I32,
+            ),
+            Output::new(Operand::RowIndices, (max_tokens, top_k), DType::I32),
+        ];
+        let [rows, expert_offsets, row_indices] = call(&self.ranks, &operator, &inputs, outputs)?;
+        Ok(Dispatched {
+            rows,
+            expert_offsets,
+            row_indices,
+            tokens: count,
+            num_tokens,
+        })
+    }
+
+    /// Returns the outputs of the experts to their tokens: bf16 `[T, H]`, sums weighted by the router.
+    ///
+    /// `outputs` are bf16 `[max_rows, H]`, in the order of [`Dispatched::rows`]. `topk_weights` are f32 `[T, top_k]`.
+    ///
+    /// # Errors
+    /// Fails if the sizes do not fit, or if the operator cannot be prepared or called.
+    pub fn combine(
+        &self,
+        outputs: &Tensor,
+        dispatched: &Dispatched,
+        topk_weights: &Tensor,
+    ) -> Result<Tensor> {
+        let ExpertsSizes {
+            experts,
+            top_k,
+            max_tokens,
+            max_rows,
+        } = self.sizes;
+        let hidden = outputs.dim(D::Minus1)?;
+        let config = CombineConfig {
+            max_rows,
+            ..CombineConfig::new(CombineOp::Combine)
+        };
+        let shape = CombineShape {
+            experts: experts as u64,
+            top_k: top_k as u64,
+            max_tokens: max_tokens as u64,
+            hidden: hidden as u64,
+        };
+        let operator = self.ranks.operator(config, shape)?;
+        let weights = self.pad(topk_weights)?;
+        let inputs = [
+            (Operand::Rows, outputs),
+            (Operand::NumTokens, &dispatched.num_tokens),
+            (Operand::RowIndices, &dispatched.row_indices),
+            (Operand::TopkWeights, &weights),
+        ];
+        let c = Output::new(Operand::C, (max_tokens, hidden), DType::BF16);
+        let [y] = call(&self.ranks, &operator, &inputs, [c])?;
+        y.narrow(0, 0, dispatched.tokens)
+    }
+
+    /// Returns `[max_tokens, ..]` with these first rows.
+    fn pad(&self, rows: &Tensor) -> Result<Tensor> {
+        let (count, most) = (rows.dim(0)?, self.sizes.max_tokens);
+        match most.checked_sub(count) {
+            None => bail!(
+                "this rank has {count} tokens, and the layer takes at most max_tokens = {most}; raise it, or pass the \
+                 tokens in parts"
+            ),
+            Some(0) => Ok(rows.clone()),
+            Some(missing) => {
+                let (_, cols) = rows.dims2()?;
+                let zeros = Tensor::zeros((missing, cols), rows.dtype(), rows.device())?;
+                Tensor::cat(&[rows, &zeros], 0)
+            }
+        }
+    }
+}
+
+/// Multiplies the rows of each expert of this rank by its weight: `[max_rows, N]` of [`Dispatched::rows`] and `weights`
+/// `[E/W, N, I]`. Other rows become 0.
+///
+/// This is the second linear layer of the experts. It needs no communication, and mkernel has no operator for it. This
+/// function calls candle's product for each expert, and reads `expert_offsets` on the host. So it waits for the dispatch,
+/// and cannot be captured in a graph. A grouped GEMM that reads the offsets on the GPU is faster.
+///
+/// # Errors
+/// Fails if the sizes do not fit, or if the dispatch has failed.
+pub fn grouped_matmul(dispatched: &Dispatched, weights: &Tensor) -> Result<Tensor> {
+    let rows = &dispatched.rows;
+    let (_, n, _) = weights.dims3()?;
+    let offsets = dispatched.expert_offsets.to_vec1::<i32>()?;
+    let mut parts = Vec::new();
+    for (expert, bounds) in offsets.windows(2).enumerate() {
+        let (first, end) = (bounds[0] as usize, bounds[1] as usize);
+        if first < end {
+            let own = rows.narrow(0, first, end - first)?;
+            parts.push(matmul(&own, &weights.get(expert)?)?);
+        }
+    }
+    let used = offsets.last().map_or(0, |end| *end as usize);
+    if used < rows.dim(0)? {
+        let rest = (rows.dim(0)? - used, n);
+        parts.push(Tensor::zeros(rest, rows.dtype(), rows.device())?);
+    }
+    Tensor::cat(&parts, 0)
+}

@@ -1,0 +1,94 @@
+//! Calls in CUDA graphs.
+
+#[cfg(feature = "cuda")]
+use crate::cuda;
+use crate::error;
+use crate::ranks::Ranks;
+use candle_core::{Device, Error, Result, bail};
+use mkernel::cudarc::driver::CudaGraph;
+use mkernel::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
+
+/// A CUDA graph of work with tensors, made by [`Ranks::capture`].
+pub struct Graph(CudaGraph);
+
+impl Graph {
+    /// Enqueues all work of the graph on the stream of the device. Every rank replays its graph as many times.
+    ///
+    /// # Errors
+    /// Fails if the driver refuses. What goes wrong on the GPU is an error of [`Ranks::synchronize`].
+    pub fn replay(&self) -> Result<()> {
+        self.0.launch().map_err(error::of_driver)
+    }
+}
+
+impl std::fmt::Debug for Graph {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Graph")
+    }
+}
+
+impl Ranks {
+    /// Captures the work of `step` in a CUDA graph: calls of operators, and operations of candle. It calls `step` twice.
+    /// The first time the work is done at once, so that operators are prepared and candle's kernels are loaded. The second
+    /// time it is captured.
+    ///
+    /// What `step` computes must be in tensors that exist before it is called (`Tensor::slice_set`, `Tensor::scatter_set`).
+    /// Tensors that it creates have memory only within a replay.
+    ///
+    /// # Errors
+    /// Fails if the device is the CPU, if its stream cannot be captured, or if `step` fails. [`device_for_graphs`] makes a
+    /// device that is fit for it.
+    ///
+    /// # Safety
+    /// All tensors that `step` uses and does not create must be alive until the last replay has ended. `step` must drop the
+    /// tensors that it creates, and no others. Other work with these tensors must be ordered before or after the replays,
+    /// by the stream of the device.
+    pub unsafe fn capture(&self, mut step: impl FnMut() -> Result<()>) -> Result<Graph> {
+        let stream = self.stream();
+        if !matches!(self.device(), Device::Cuda(_)) {
+            bail!(
+                "operations on the CPU cannot be captured in a CUDA graph; call them at each step instead"
+            );
+        }
+        if stream.context().is_event_tracking() {
+            bail!(
+                "a graph cannot wait for the events of cudarc; make the device by mkernel_candle::device_for_graphs, \
+                 before any tensor"
+            );
+        }
+        #[cfg(feature = "cuda")]
+        let _kernel_parameters = cuda::keep_kernel_parameters(self.device())?;
+        step()?;
+        self.synchronize()?;
+        let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        stream.begin_capture(mode).map_err(error::of_driver)?;
+        self.set_captures(true);
+        let captured = step();
+        self.set_captures(false);
+        // The capture ends in any case, so that the stream can be used again.
+        let graph = stream.end_capture(CUgraphInstantiate_flags(0));
+        captured?;
+        let graph = graph.map_err(error::of_driver)?;
+        graph
+            .map(Graph)
+            .ok_or_else(|| Error::msg("nothing was captured"))
+    }
+}
+
+/// Makes a device of candle whose work can be captured: it has a stream of its own, and its tensors do not track events.
+///
+/// # Errors
+/// Fails if there is no such GPU, or if this crate was built without the feature `cuda`.
+///
+/// # Safety
+/// Tensors of this device must be used on its stream only, which [`Ranks`] of the device do. See
+/// `CudaDevice::disable_event_tracking`.
+pub unsafe fn device_for_graphs(ordinal: usize) -> Result<Device> {
+    let device = Device::new_cuda_with_stream(ordinal)?;
+    // SAFETY: the caller guarantees it.
+    #[cfg(feature = "cuda")]
+    unsafe {
+        cuda::disable_event_tracking(&device)?;
+    }
+    Ok(device)
+}

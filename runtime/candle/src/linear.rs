@@ -1,0 +1,263 @@
+//! Linear layers whose weights are divided among the ranks.
+
+use crate::call::call;
+use crate::operands::{self, Input, Output};
+use crate::ranks::Ranks;
+use candle_core::{D, DType, Device, Module, Result, Tensor, bail};
+use mkernel::Operand;
+use mkernel::spec::{BLayout, Dim, Epilogue, GemmConfig, GemmOp, GemmShape};
+
+/// A linear layer whose outputs are divided among the ranks: the first one of a block under tensor parallelism.
+///
+/// This rank has the rows of the weight that belong to its outputs: `[N, K]`, where N is the number of outputs of this
+/// rank. There are two forms of the forward pass, which differ in what the ranks have of the input:
+///
+/// - [`forward`](Module::forward): all ranks have all of `x [.., K]`. Each computes its columns, `[.., N]`, without any
+///   communication. This is what Megatron, vLLM and mistral.rs do without sequence parallelism.
+/// - [`forward_gathered`](Self::forward_gathered): each rank has its rows of x. They are gathered while the rank computes
+///   its columns for all rows. This is sequence parallelism.
+#[derive(Clone, Debug)]
+pub struct ColumnParallel {
+    ranks: Ranks,
+    weight: Tensor,
+    bias: Option<Tensor>,
+}
+
+/// A linear layer whose inputs are divided among the ranks: the second one of a block under tensor parallelism.
+///
+/// This rank has the columns of the weight that belong to its inputs: `[N, K]`, where K is the number of inputs of this
+/// rank. The input is `x [.., K]`, all rows of it. The ranks' products are added up, and the bias is added once. There are
+/// two forms of the forward pass, which differ in who gets the sum:
+///
+/// - [`forward`](Module::forward): every rank gets all of it, `[.., N]`, with the same bits.
+/// - [`forward_scattered`](Self::forward_scattered): each rank gets its rows. This is sequence parallelism.
+#[derive(Clone, Debug)]
+pub struct RowParallel {
+    ranks: Ranks,
+    weight: Tensor,
+    bias: Option<Tensor>,
+}
+
+impl ColumnParallel {
+    /// Creates the layer from this rank's rows of the weight, `[N, K]`, and of the bias, `[N]`. Both are bf16.
+    ///
+    /// # Errors
+    /// Fails if a shape or a type is another one.
+    pub fn new(ranks: &Ranks, weight: Tensor, bias: Option<Tensor>) -> Result<Self> {
+        check_weight(ranks, &weight, bias.as_ref())?;
+        let ranks = ranks.clone();
+        Ok(Self {
+            ranks,
+            weight,
+            bias,
+        })
+    }
+
+    /// Creates the layer from the whole weight and bias, of which it copies this rank's rows to the device of `ranks`.
+    ///
+    /// # Errors
+    /// Fails if the rows cannot be divided among the ranks, or if a shape or a type is wrong.
+    pub fn shard(ranks: &Ranks, weight: &Tensor, bias: Option<&Tensor>) -> Result<Self> {
+        let weight = part(ranks, weight, 0, "the weight of a ColumnParallel")?;
+        let bias = bias.map(|bias| part(ranks, bias, 0, "the bias of a ColumnParallel"));
+        Self::new(ranks, weight, bias.transpose()?)
+    }
+
+    /// Returns this rank's rows of the weight.
+    #[must_use]
+    pub fn weight(&self) -> &Tensor {
+        &self.weight
+    }
+
+    /// Computes this rank's columns of the output for the rows of all ranks: `[rows, N]`.
+    ///
+    /// `x` has this rank's rows, `[⌈rows / ranks⌉, K]`, of which the last ranks have fewer, or none. `rows` is the number
+    /// of rows of all ranks.
+    ///
+    /// # Errors
+    /// Fails if the sizes do not fit, or if the operator cannot be prepared or called.
+    pub fn forward_gathered(&self, x: &Tensor, rows: usize) -> Result<Tensor> {
+        let (n, k) = self.weight.dims2()?;
+        let config = config(GemmOp::AgGemm, (n, k), self.bias.is_some());
+        let operator = self.ranks.operator(config, shape(rows, (n, k)))?;
+        let inputs = operands(x, &self.weight, self.bias.as_ref());
+        let c = Output::new(Operand::C, (rows, n), DType::BF16);
+        let [y] = call(&self.ranks, &operator, &inputs, [c])?;
+        Ok(y)
+    }
+}
+
+impl Module for ColumnParallel {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let y = matmul(x, &self.weight)?;
+        match &self.bias {
+            Some(bias) => y.broadcast_add(bias),
+            None => Ok(y),
+        }
+    }
+}
+
+impl RowParallel {
+    /// Creates the layer from this rank's columns of the weight, `[N, K]`, and the whole bias, `[N]`, which is the same on
+    /// all ranks. Both are bf16.
+    ///
+    /// # Errors
+    /// Fails if a shape or a type is another one.
+    pub fn new(ranks: &Ranks, weight: Tensor, bias: Option<Tensor>) -> Result<Self> {
+        check_weight(ranks, &weight, bias.as_ref())?;
+        let ranks = ranks.clone();
+        Ok(Self {
+            ranks,
+            weight,
+            bias,
+        })
+    }
+
+    /// Creates the layer from the whole weight, of which it copies this rank's columns to the device of `ranks`, and the
+    /// bias.
+    ///
+    /// # Errors
+    /// Fails if the columns cannot be divided among the ranks, or if a shape or a type is wrong.
+    pub fn shard(ranks: &Ranks, weight: &Tensor, bias: Option<&Tensor>) -> Result<Self> {
+        let weight = part(ranks, weight, 1, "the weight of a RowParallel")?;
+        let bias = bias.map(|bias| bias.to_device(ranks.device()));
+        Self::new(ranks, weight, bias.transpose()?)
+    }
+
+    /// Returns this rank's columns of the weight.
+    #[must_use]
+    pub fn weight(&self) -> &Tensor {
+        &self.weight
+    }
+
+    /// Computes this rank's rows of the sum: `[⌈rows / ranks⌉, N]` of `x [.., K]` with `rows` rows. The last ranks have
+    /// fewer rows, or none.
+    ///
+    /// # Errors
+    /// Fails if the sizes do not fit, or if the operator cannot be prepared or called.
+    pub fn forward_scattered(&self, x: &Tensor) -> Result<Tensor> {
+        let rows = rows(x)?;
+        let own = own_rows(&self.ranks, rows);
+        self.reduce(GemmOp::GemmRs, x, (rows, own))
+    }
+
+    /// Calls an operator that reduces `rows` rows, of which this rank gets `results`.
+    fn reduce(&self, op: GemmOp, x: &Tensor, (rows, results): (usize, usize)) -> Result<Tensor> {
+        let (n, k) = self.weight.dims2()?;
+        let config = config(op, (n, k), self.bias.is_some());
+        let operator = self.ranks.operator(config, shape(rows, (n, k)))?;
+        let inputs = operands(x, &self.weight, self.bias.as_ref());
+        let c = Output::new(Operand::C, (results, n), DType::BF16);
+        let [y] = call(&self.ranks, &operator, &inputs, [c])?;
+        Ok(y)
+    }
+}
+
+impl Module for RowParallel {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let rows = rows(x)?;
+        let y = self.reduce(GemmOp::GemmAr, x, (rows, rows))?;
+        let mut dims = x.dims().to_vec();
+        if let Some(last) = dims.last_mut() {
+            *last = y.dim(1)?;
+        }
+        y.reshape(dims)
+    }
+}
+
+/// Returns how many of `rows` rows belong to this rank.
+pub(crate) fn own_rows(ranks: &Ranks, rows: usize) -> usize {
+    let shard = rows.div_ceil(ranks.world());
+    shard.min(rows.saturating_sub(ranks.rank() * shard))
+}
+
+/// Computes `x [.., K] · w [N, K]ᵀ` on this rank alone: `[.., N]`, bf16.
+///
+/// # Errors
+/// Fails if the sizes do not fit.
+pub fn matmul(x: &Tensor, w: &Tensor) -> Result<Tensor> {
+    let (n, k) = w.dims2()?;
+    let mut dims = x.dims().to_vec();
+    if let Some(last) = dims.last_mut() {
+        *last = n;
+    }
+    let x = x.reshape(((), k))?;
+    let y = match x.device() {
+        // candle multiplies no bf16 on the CPU. The products of bf16 are exact in f32.
+        Device::Cpu => {
+            let (x, w) = (x.to_dtype(DType::F32)?, w.to_dtype(DType::F32)?);
+            x.matmul(&w.t()?)?.to_dtype(DType::BF16)?
+        }
+        _ => x.matmul(&w.t()?)?,
+    };
+    y.reshape(dims)
+}
+
+/// Returns the number of rows of `[.., K]`.
+fn rows(x: &Tensor) -> Result<usize> {
+    match x.dim(D::Minus1)? {
+        0 => bail!("the input of a RowParallel has no columns"),
+        cols => Ok(x.elem_count() / cols),
+    }
+}
+
+fn check_weight(ranks: &Ranks, weight: &Tensor, bias: Option<&Tensor>) -> Result<()> {
+    let (n, _) = weight.dims2()?;
+    for (name, tensor) in std::iter::once(("weight", weight)).chain(bias.map(|b| ("bias", b))) {
+        operands::check(ranks, name, tensor)?;
+        if tensor.dtype() != DType::BF16 {
+            bail!(
+                "{name} has elements of {:?}; layers take bf16, so call to_dtype first",
+                tensor.dtype()
+            );
+        }
+    }
+    match bias {
+        Some(bias) if bias.dims() != [n] => bail!(
+            "the bias has the shape {:?}, but the weight has {n} rows; the bias must be [{n}]",
+            bias.dims()
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// Copies this rank's part of `whole` along a dimension to the device of `ranks`.
+fn part(ranks: &Ranks, whole: &Tensor, dim: usize, name: &str) -> Result<Tensor> {
+    let (size, world) = (whole.dim(dim)?, ranks.world());
+    if !size.is_multiple_of(world) {
+        bail!(
+            "{name} has {size} elements in dimension {dim}, which {world} ranks cannot share evenly; pad it to {}",
+            size.next_multiple_of(world)
+        );
+    }
+    let part = whole.narrow(dim, ranks.rank() * (size / world), size / world)?;
+    // A copy, so that the whole can be dropped.
+    part.force_contiguous()?.to_device(ranks.device())
+}
+
+fn operands<'a>(x: &'a Tensor, weight: &'a Tensor, bias: Option<&'a Tensor>) -> Vec<Input<'a>> {
+    let bias = bias.map(|bias| (Operand::Bias, bias));
+    let matrices = [(Operand::A, x), (Operand::B, weight)];
+    matrices.into_iter().chain(bias).collect()
+}
+
+fn config(op: GemmOp, (n, k): (usize, usize), bias: bool) -> GemmConfig {
+    GemmConfig {
+        n: Dim::Static(n as u64),
+        k: Dim::Static(k as u64),
+        b_layout: BLayout::Nk,
+        epilogue: Epilogue {
+            bias,
+            ..Epilogue::default()
+        },
+        ..GemmConfig::new(op)
+    }
+}
+
+fn shape(rows: usize, (n, k): (usize, usize)) -> GemmShape {
+    GemmShape {
+        m: rows as u64,
+        n: n as u64,
+        k: k as u64,
+    }
+}

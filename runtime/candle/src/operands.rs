@@ -1,0 +1,52 @@
+//! The tensors of a call.
+
+use crate::ranks::Ranks;
+use candle_core::{DType, Result, Shape, Tensor, bail};
+use mkernel::Operand;
+
+/// A tensor that a call reads.
+pub(crate) type Input<'a> = (Operand, &'a Tensor);
+
+/// A tensor that a call writes, and that it allocates.
+pub(crate) struct Output {
+    pub operand: Operand,
+    pub shape: Shape,
+    pub dtype: DType,
+}
+
+impl Output {
+    pub fn new(operand: Operand, shape: impl Into<Shape>, dtype: DType) -> Self {
+        Self {
+            operand,
+            shape: shape.into(),
+            dtype,
+        }
+    }
+}
+
+/// Checks that an operator can read a tensor where it is. Sizes and types are checked by the operator itself.
+pub(crate) fn check(ranks: &Ranks, name: &str, tensor: &Tensor) -> Result<()> {
+    if !tensor.device().same_device(ranks.device()) {
+        bail!(
+            "{name} is on {:?}, and this rank's tensors are on {:?}; call to_device first, with the device that was \
+             passed to Ranks::new",
+            tensor.device().location(),
+            ranks.device().location()
+        );
+    }
+    if !tensor.is_contiguous() {
+        bail!(
+            "{name} has the shape {:?} and the strides {:?}; operators take contiguous tensors, so call contiguous() first",
+            tensor.dims(),
+            tensor.stride()
+        );
+    }
+    Ok(())
+}
+
+/// Returns the values if all are right, else the first error.
+pub(crate) fn all<T, const N: usize>(results: [Result<T>; N]) -> Result<[T; N]> {
+    let values = results.into_iter().collect::<Result<Vec<T>>>()?;
+    let values = values.try_into().ok();
+    values.ok_or_else(|| candle_core::Error::msg("a result is missing"))
+}

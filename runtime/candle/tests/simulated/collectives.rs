@@ -1,0 +1,52 @@
+//! Collectives of whole tensors.
+
+use crate::ranks::{expect_equal, expect_near, on_ranks, random};
+use candle_core::{DType, Result, Tensor};
+use mkernel_candle::{all_gather, all_reduce, reduce_scatter};
+
+fn addend(rank: usize, shape: &[usize], dtype: DType) -> Result<Tensor> {
+    random(10 + rank as u64, shape)?.to_dtype(dtype)
+}
+
+fn sum(world: usize, shape: &[usize]) -> Result<Tensor> {
+    let addends = (0..world).map(|rank| addend(rank, shape, DType::F32));
+    addends.reduce(|sum, next| sum? + next?).expect("a rank")
+}
+
+#[test]
+fn tensors_of_any_shape_are_added_up() -> Result<()> {
+    for (world, shape, dtype) in [
+        (2, vec![2, 3, 16], DType::BF16),
+        (4, vec![24], DType::F32),
+        (2, vec![4, 6], DType::F32),
+    ] {
+        let results = on_ranks(world, |ranks| {
+            all_reduce(ranks, &addend(ranks.rank(), &shape, dtype)?)
+        });
+        for y in &results {
+            assert_eq!(y.dtype(), dtype);
+            expect_near(y, &sum(world as usize, &shape)?, "the sum")?;
+            expect_equal(y, &results[0], "the same bits")?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn rows_are_gathered_and_reduced() -> Result<()> {
+    let (rows, cols) = (5, 16);
+    let all = random(9, &[rows, cols])?;
+    let results = on_ranks(2, |ranks| {
+        let own = [all.narrow(0, 0, 3)?, all.narrow(0, 3, 2)?];
+        let gathered = all_gather(ranks, &own[ranks.rank()], rows)?;
+        let x = addend(ranks.rank(), &[rows, cols], DType::BF16)?;
+        Ok((gathered, reduce_scatter(ranks, &x)?))
+    });
+    let sum = sum(2, &[rows, cols])?;
+    for (rank, (gathered, reduced)) in results.iter().enumerate() {
+        expect_equal(gathered, &all, "all rows")?;
+        let own = sum.narrow(0, 3 * rank, 3 - rank)?;
+        expect_near(reduced, &own, "the sum of own rows")?;
+    }
+    Ok(())
+}

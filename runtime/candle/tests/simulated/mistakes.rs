@@ -1,0 +1,115 @@
+//! Mistakes of programs, which are errors that say what to do.
+
+use crate::ranks::{on_ranks, random};
+use candle_core::{DType, Device, Module, Result, Tensor};
+use mkernel::ErrorKind;
+use mkernel_candle::{
+    ColumnParallel, Experts, ExpertsSizes, RowParallel, all_reduce, cause, device_for_graphs,
+};
+
+/// Runs `mistake` on one rank, and checks that the message of its error has these parts.
+fn expect_error<T>(
+    parts: &[&str],
+    kind: Option<ErrorKind>,
+    mistake: impl Fn(&mkernel_candle::Ranks) -> Result<T> + Sync,
+) {
+    on_ranks(1, |ranks| {
+        let error = mistake(ranks).err().expect("a mistake");
+        let text = error.to_string();
+        for part in parts {
+            assert!(text.contains(part), "{part:?} in {text:?}");
+        }
+        assert_eq!(cause(&error).map(mkernel::Error::kind), kind, "{text}");
+        Ok(())
+    });
+}
+
+#[test]
+fn tensors_that_are_not_contiguous_are_refused() {
+    let parts = ["a has the shape [2, 16]", "strides [1, 2]", "contiguous()"];
+    expect_error(&parts, None, |ranks| {
+        let layer = RowParallel::new(ranks, random(1, &[8, 16])?, None)?;
+        layer.forward_scattered(&random(2, &[16, 2])?.t()?)
+    });
+}
+
+#[test]
+fn wrong_sizes_and_types_are_refused() {
+    expect_error(&["operand a", "16"], Some(ErrorKind::Operands), |ranks| {
+        let layer = RowParallel::new(ranks, random(1, &[8, 16])?, None)?;
+        layer.forward(&random(2, &[2, 24])?)
+    });
+    expect_error(&["weight", "F32", "to_dtype"], None, |ranks| {
+        ColumnParallel::new(ranks, random(1, &[8, 16])?.to_dtype(DType::F32)?, None)
+    });
+    expect_error(&["bias", "[7]", "[8]"], None, |ranks| {
+        ColumnParallel::new(ranks, random(1, &[8, 16])?, Some(random(2, &[7])?))
+    });
+    expect_error(&["multiple of 8", "[3]"], None, |ranks| {
+        all_reduce(ranks, &random(1, &[3])?)
+    });
+    expect_error(&["U32", "to_dtype"], None, |ranks| {
+        all_reduce(ranks, &Tensor::zeros(8, DType::U32, &Device::Cpu)?)
+    });
+    expect_error(
+        &["n: 12", "multiple of 8"],
+        Some(ErrorKind::Configuration),
+        |ranks| {
+            RowParallel::new(ranks, random(1, &[12, 16])?, None)?.forward(&random(2, &[2, 16])?)
+        },
+    );
+}
+
+#[test]
+fn experts_that_do_not_fit_are_refused() {
+    let sizes = ExpertsSizes {
+        experts: 4,
+        top_k: 1,
+        max_tokens: 2,
+        max_rows: None,
+    };
+    expect_error(
+        &["3 experts on this rank", "are 4 for each"],
+        None,
+        |ranks| Experts::new(ranks, sizes, random(1, &[3, 64, 64])?, false),
+    );
+    expect_error(&["3 tokens", "max_tokens = 2"], None, |ranks| {
+        let experts = Experts::new(ranks, sizes, random(1, &[4, 64, 64])?, false)?;
+        let ids = Tensor::zeros((3, 1), DType::I32, &Device::Cpu)?;
+        experts.dispatch(&random(2, &[3, 64])?, &ids)
+    });
+}
+
+#[test]
+fn wrong_experts_are_an_error_of_their_call_only() {
+    on_ranks(1, |ranks| {
+        let sizes = ExpertsSizes {
+            experts: 4,
+            top_k: 1,
+            max_tokens: 2,
+            max_rows: None,
+        };
+        let experts = Experts::new(ranks, sizes, random(1, &[4, 64, 64])?, false)?;
+        let dispatch = |id: i32| {
+            let ids = Tensor::from_vec(vec![0, id], (2, 1), &Device::Cpu)?;
+            experts.dispatch(&random(2, &[2, 64])?, &ids)
+        };
+        let error = dispatch(4).expect_err("there are 4 experts");
+        let kind = cause(&error).map(mkernel::Error::kind);
+        assert_eq!(kind, Some(ErrorKind::Values), "{error}");
+        let offsets = dispatch(3)?.expert_offsets.to_vec1::<i32>()?;
+        assert_eq!(offsets, [0, 1, 1, 1, 2]);
+        Ok(())
+    });
+}
+
+#[test]
+fn the_cpu_has_no_graphs() {
+    expect_error(&["CPU", "each step"], None, |ranks| {
+        // SAFETY: nothing is captured.
+        unsafe { ranks.capture(|| Ok(())) }
+    });
+    // SAFETY: there is no such device.
+    let device = unsafe { device_for_graphs(99) };
+    assert!(device.is_err());
+}
