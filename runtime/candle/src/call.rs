@@ -17,6 +17,7 @@ pub(crate) fn call<const N: usize>(
 ) -> Result<[Tensor; N]> {
     for (operand, tensor) in inputs {
         check(ranks, operand.name(), tensor)?;
+        check_size(ranks, operator, (*operand, tensor))?;
     }
     match ranks.device() {
         Device::Cpu => simulated::call(ranks, operator, inputs, outputs),
@@ -24,4 +25,26 @@ pub(crate) fn call<const N: usize>(
         Device::Cuda(device) => cuda::call(ranks, device, operator, inputs, outputs),
         device => bail!("operators do not run on {:?}", device.location()),
     }
+}
+
+/// Checks that a tensor has exactly the elements of an operand. Operators take longer slices too, but a tensor that is
+/// longer has another shape than the caller thinks.
+fn check_size(ranks: &Ranks, operator: &Operator, (operand, tensor): Input<'_>) -> Result<()> {
+    let plan = operator.plan();
+    let Some(spec) = plan.operands.iter().find(|spec| spec.operand == operand) else {
+        return Ok(());
+    };
+    let rows = plan
+        .max_rows()
+        .map_or(spec.rows, |most| spec.rows.in_call(most));
+    let (rows, cols) = (rows.on(ranks.rank() as u32), spec.cols);
+    if tensor.elem_count() as u64 != rows * cols {
+        bail!(
+            "{} has the shape {:?}, but rank {}'s part is {rows} rows of {cols} elements",
+            operand.name(),
+            tensor.dims(),
+            ranks.rank()
+        );
+    }
+    Ok(())
 }

@@ -1,4 +1,4 @@
-//! Linear layers whose weights are divided among the ranks.
+//! Linear layers whose weights are divided among the ranks. With one rank they are candle's own product.
 
 use crate::call::call;
 use crate::operands::{self, Input, Output};
@@ -77,6 +77,10 @@ impl ColumnParallel {
     /// # Errors
     /// Fails if the sizes do not fit, or if the operator cannot be prepared or called.
     pub fn forward_gathered(&self, x: &Tensor, rows: usize) -> Result<Tensor> {
+        let own = count_rows(x, &self.weight)?;
+        if self.ranks.world() == 1 && own == rows {
+            return local(&x.reshape((rows, ()))?, &self.weight, self.bias.as_ref());
+        }
         let (n, k) = self.weight.dims2()?;
         let config = config(GemmOp::AgGemm, (n, k), self.bias.is_some());
         let operator = self.ranks.operator(config, shape(rows, (n, k)))?;
@@ -89,11 +93,7 @@ impl ColumnParallel {
 
 impl Module for ColumnParallel {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let y = matmul(x, &self.weight)?;
-        match &self.bias {
-            Some(bias) => y.broadcast_add(bias),
-            None => Ok(y),
-        }
+        local(x, &self.weight, self.bias.as_ref())
     }
 }
 
@@ -136,7 +136,7 @@ impl RowParallel {
     /// # Errors
     /// Fails if the sizes do not fit, or if the operator cannot be prepared or called.
     pub fn forward_scattered(&self, x: &Tensor) -> Result<Tensor> {
-        let rows = rows(x)?;
+        let rows = count_rows(x, &self.weight)?;
         let own = own_rows(&self.ranks, rows);
         self.reduce(GemmOp::GemmRs, x, (rows, own))
     }
@@ -144,6 +144,9 @@ impl RowParallel {
     /// Calls an operator that reduces `rows` rows, of which this rank gets `results`.
     fn reduce(&self, op: GemmOp, x: &Tensor, (rows, results): (usize, usize)) -> Result<Tensor> {
         let (n, k) = self.weight.dims2()?;
+        if self.ranks.world() == 1 {
+            return local(&x.reshape((rows, ()))?, &self.weight, self.bias.as_ref());
+        }
         let config = config(op, (n, k), self.bias.is_some());
         let operator = self.ranks.operator(config, shape(rows, (n, k)))?;
         let inputs = operands(x, &self.weight, self.bias.as_ref());
@@ -155,7 +158,7 @@ impl RowParallel {
 
 impl Module for RowParallel {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let rows = rows(x)?;
+        let rows = count_rows(x, &self.weight)?;
         let y = self.reduce(GemmOp::GemmAr, x, (rows, rows))?;
         let mut dims = x.dims().to_vec();
         if let Some(last) = dims.last_mut() {
@@ -193,12 +196,23 @@ pub fn matmul(x: &Tensor, w: &Tensor) -> Result<Tensor> {
     y.reshape(dims)
 }
 
-/// Returns the number of rows of `[.., K]`.
-fn rows(x: &Tensor) -> Result<usize> {
-    match x.dim(D::Minus1)? {
-        0 => bail!("the input of a RowParallel has no columns"),
-        cols => Ok(x.elem_count() / cols),
+/// Computes the output of a layer on this rank alone. With one rank there is nothing to exchange, and the product of cuBLAS
+/// is faster for few rows than a fused kernel.
+fn local(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+    let y = matmul(x, weight)?;
+    match bias {
+        Some(bias) => y.broadcast_add(bias),
+        None => Ok(y),
     }
+}
+
+/// Returns the number of rows of `x [.., K]`, whose columns must be those of the weight.
+fn count_rows(x: &Tensor, weight: &Tensor) -> Result<usize> {
+    let (cols, k) = (x.dim(D::Minus1)?, weight.dim(1)?);
+    if cols != k || k == 0 {
+        bail!("the input has {cols} columns, but the weight has {k}");
+    }
+    Ok(x.elem_count() / k)
 }
 
 fn check_weight(ranks: &Ranks, weight: &Tensor, bias: Option<&Tensor>) -> Result<()> {

@@ -24,7 +24,7 @@ impl Output {
     }
 }
 
-/// Checks that an operator can read a tensor where it is. Sizes and types are checked by the operator itself.
+/// Checks that an operator can read a tensor where it is. Types are checked by the operator itself.
 pub(crate) fn check(ranks: &Ranks, name: &str, tensor: &Tensor) -> Result<()> {
     if !tensor.device().same_device(ranks.device()) {
         bail!(

@@ -347,7 +347,7 @@ impl<'a> Call<'a> {
             let expected = expected.ordinal();
             return Err(Error::Call(CallError::RowsWrongDevice { given, expected }));
         }
-        let specs = &self.rows.specs(&plan.operands);
+        let specs = &self.rows.specs(plan);
         let faults = std::mem::take(&mut self.faults);
         slices::check(specs, &self.passed, faults, self.operator.rank())?;
         driver::bind(expected)

@@ -45,9 +45,11 @@ impl Rows {
     }
 
     /// Returns what the operands of the call must be.
-    pub(crate) fn specs(self, specs: &[OperandSpec]) -> Cow<'_, [OperandSpec]> {
-        let Self::Count(rows) = self else {
-            return Cow::Borrowed(specs);
+    pub(crate) fn specs(self, plan: &KernelPlan) -> Cow<'_, [OperandSpec]> {
+        let specs = &plan.operands;
+        let rows = match (self, plan.max_rows()) {
+            (Self::Count(rows), _) | (Self::Most, Some(rows)) => rows,
+            _ => return Cow::Borrowed(specs),
         };
         let in_call = |spec: &OperandSpec| OperandSpec {
             rows: spec.rows.in_call(rows),

@@ -50,7 +50,7 @@ impl Parts {
             return Ok(());
         }
         let bindings = ParamInputs {
-            specs: &rows.specs(&self.plan.operands),
+            specs: &rows.specs(&self.plan),
             operands,
             workspaces: self.workspace.addresses(),
             local_rank: self.workspace.local_rank(),

@@ -4,7 +4,8 @@ use crate::ranks::{on_ranks, random};
 use candle_core::{DType, Device, Module, Result, Tensor};
 use mkernel::ErrorKind;
 use mkernel_candle::{
-    ColumnParallel, Experts, ExpertsSizes, RowParallel, all_reduce, cause, device_for_graphs,
+    ColumnParallel, Experts, ExpertsSizes, RowParallel, all_gather, all_reduce, cause,
+    device_for_graphs,
 };
 
 /// Runs `mistake` on one rank, and checks that the message of its error has these parts.
@@ -13,7 +14,17 @@ fn expect_error<T>(
     kind: Option<ErrorKind>,
     mistake: impl Fn(&mkernel_candle::Ranks) -> Result<T> + Sync,
 ) {
-    on_ranks(1, |ranks| {
+    expect_error_of(1, parts, kind, mistake);
+}
+
+/// Does the same on several ranks.
+fn expect_error_of<T>(
+    world: u32,
+    parts: &[&str],
+    kind: Option<ErrorKind>,
+    mistake: impl Fn(&mkernel_candle::Ranks) -> Result<T> + Sync,
+) {
+    on_ranks(world, |ranks| {
         let error = mistake(ranks).err().expect("a mistake");
         let text = error.to_string();
         for part in parts {
@@ -27,7 +38,7 @@ fn expect_error<T>(
 #[test]
 fn tensors_that_are_not_contiguous_are_refused() {
     let parts = ["a has the shape [2, 16]", "strides [1, 2]", "contiguous()"];
-    expect_error(&parts, None, |ranks| {
+    expect_error_of(2, &parts, None, |ranks| {
         let layer = RowParallel::new(ranks, random(1, &[8, 16])?, None)?;
         layer.forward_scattered(&random(2, &[16, 2])?.t()?)
     });
@@ -35,9 +46,12 @@ fn tensors_that_are_not_contiguous_are_refused() {
 
 #[test]
 fn wrong_sizes_and_types_are_refused() {
-    expect_error(&["operand a", "16"], Some(ErrorKind::Operands), |ranks| {
+    expect_error(&["24 columns", "has 16"], None, |ranks| {
         let layer = RowParallel::new(ranks, random(1, &[8, 16])?, None)?;
         layer.forward(&random(2, &[2, 24])?)
+    });
+    expect_error_of(2, &["x has the shape [5, 8]", "part is"], None, |ranks| {
+        all_gather(ranks, &random(1, &[5, 8])?, 8)
     });
     expect_error(&["weight", "F32", "to_dtype"], None, |ranks| {
         ColumnParallel::new(ranks, random(1, &[8, 16])?.to_dtype(DType::F32)?, None)
@@ -51,7 +65,8 @@ fn wrong_sizes_and_types_are_refused() {
     expect_error(&["U32", "to_dtype"], None, |ranks| {
         all_reduce(ranks, &Tensor::zeros(8, DType::U32, &Device::Cpu)?)
     });
-    expect_error(
+    expect_error_of(
+        2,
         &["n: 12", "multiple of 8"],
         Some(ErrorKind::Configuration),
         |ranks| {
