@@ -93,7 +93,7 @@ mod tests {
     use crate::launch::operands::tests::SPECS;
 
     #[test]
-    fn slices_have_exactly_the_operands_size() {
+    fn slices_have_at_least_the_operands_size() {
         assert_eq!(check_length(&SPECS[0], 256, 0), None);
         assert_eq!(
             check_length(&SPECS[0], 128, 2),
