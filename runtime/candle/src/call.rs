@@ -8,6 +8,13 @@ use crate::simulated;
 use candle_core::{Device, Result, Tensor, bail};
 use mkernel::Operator;
 
+/// An operator, and the rows of a call if the operator takes them at run time.
+#[derive(Clone, Copy)]
+pub(crate) struct Called<'a> {
+    pub operator: &'a Operator,
+    pub rows: Option<u64>,
+}
+
 /// Enqueues one call, and returns the tensors that it writes.
 pub(crate) fn call<const N: usize>(
     ranks: &Ranks,
@@ -15,28 +22,41 @@ pub(crate) fn call<const N: usize>(
     inputs: &[Input<'_>],
     outputs: [Output; N],
 ) -> Result<[Tensor; N]> {
+    let called = Called {
+        operator,
+        rows: None,
+    };
+    call_with_rows(ranks, called, inputs, outputs)
+}
+
+/// Does the same with this number of rows.
+pub(crate) fn call_with_rows<const N: usize>(
+    ranks: &Ranks,
+    called: Called<'_>,
+    inputs: &[Input<'_>],
+    outputs: [Output; N],
+) -> Result<[Tensor; N]> {
     for (operand, tensor) in inputs {
         check(ranks, operand.name(), tensor)?;
-        check_size(ranks, operator, (*operand, tensor))?;
+        check_size(ranks, called, (*operand, tensor))?;
     }
     match ranks.device() {
-        Device::Cpu => simulated::call(ranks, operator, inputs, outputs),
+        Device::Cpu => simulated::call(ranks, called, inputs, outputs),
         #[cfg(feature = "cuda")]
-        Device::Cuda(device) => cuda::call(ranks, device, operator, inputs, outputs),
+        Device::Cuda(device) => cuda::call(ranks, device, called, inputs, outputs),
         device => bail!("operators do not run on {:?}", device.location()),
     }
 }
 
 /// Checks that a tensor has exactly the elements of an operand. Operators take longer slices too, but a tensor that is
 /// longer has another shape than the caller thinks.
-fn check_size(ranks: &Ranks, operator: &Operator, (operand, tensor): Input<'_>) -> Result<()> {
-    let plan = operator.plan();
+fn check_size(ranks: &Ranks, called: Called<'_>, (operand, tensor): Input<'_>) -> Result<()> {
+    let plan = called.operator.plan();
     let Some(spec) = plan.operands.iter().find(|spec| spec.operand == operand) else {
         return Ok(());
     };
-    let rows = plan
-        .max_rows()
-        .map_or(spec.rows, |most| spec.rows.in_call(most));
+    let rows = called.rows.or(plan.max_rows());
+    let rows = rows.map_or(spec.rows, |rows| spec.rows.in_call(rows));
     let (rows, cols) = (rows.on(ranks.rank() as u32), spec.cols);
     if tensor.elem_count() as u64 != rows * cols {
         bail!(

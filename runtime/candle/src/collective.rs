@@ -1,6 +1,6 @@
 //! Collectives of whole tensors.
 
-use crate::call::call;
+use crate::call::{Called, call_with_rows};
 use crate::linear::own_rows;
 use crate::operands::Output;
 use crate::ranks::Ranks;
@@ -86,8 +86,14 @@ fn run(
         dtype,
         ..CollectiveConfig::new(op)
     };
-    let operator = ranks.operator(config, CollectiveShape { m, n })?;
+    // One operator serves all numbers of rows up to a power of two, of which there are few.
+    let most = m.max(1).next_power_of_two();
+    let operator = ranks.operator(config, CollectiveShape { m: most, n })?;
+    let called = Called {
+        operator: &operator,
+        rows: Some(m),
+    };
     let y = Output::new(Operand::Y, result, x.dtype());
-    let [y] = call(ranks, &operator, &[(Operand::X, x)], [y])?;
+    let [y] = call_with_rows(ranks, called, &[(Operand::X, x)], [y])?;
     Ok(y)
 }

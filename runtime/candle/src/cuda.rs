@@ -1,5 +1,6 @@
 //! Calls with tensors of a CUDA device. Operators take the memory of the tensors as it is.
 
+use crate::call::Called;
 use crate::error;
 use crate::operands::{self, Input, Output};
 use crate::ranks::Ranks;
@@ -7,7 +8,6 @@ use crate::slices::{self, Slice, View};
 use candle_core::cuda_backend::{CudaDType, CudaStorageSlice};
 use candle_core::op::BackpropOp;
 use candle_core::{CudaDevice, CudaStorage, DType, Device, Layout, Result, Storage, Tensor, bail};
-use mkernel::Operator;
 use mkernel::cudarc::driver::{CudaSlice, CudaView};
 
 /// Enqueues a call behind all earlier work on the device's stream. The memory of operands that are dropped before the
@@ -15,7 +15,7 @@ use mkernel::cudarc::driver::{CudaSlice, CudaView};
 pub(crate) fn call<const N: usize>(
     ranks: &Ranks,
     device: &CudaDevice,
-    operator: &Operator,
+    called: Called<'_>,
     inputs: &[Input<'_>],
     outputs: [Output; N],
 ) -> Result<[Tensor; N]> {
@@ -45,7 +45,7 @@ pub(crate) fn call<const N: usize>(
         .iter()
         .map(|output| Ok((output.operand, allocate(device, output)?)));
     let mut results = results.collect::<Result<Vec<_>>>()?;
-    let call = slices::operator_call(operator, ranks.stream(), &views, &mut results);
+    let call = slices::operator_call(called, ranks.stream(), &views, &mut results);
     let enqueued = match ranks.captures() {
         // SAFETY: `Ranks::capture` is the only place that sets this, and its caller keeps all memory of the graph and
         // orders its replays.

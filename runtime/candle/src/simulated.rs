@@ -3,19 +3,19 @@
 //! Operands are copied to the memory of the simulated GPU, and results back. So candle can read and write its tensors at
 //! once, and the simulator checks every access of the kernels as in its own memory.
 
+use crate::call::Called;
 use crate::error;
 use crate::operands::{self, Input, Output};
 use crate::ranks::Ranks;
 use crate::slices::{self, Slice};
 use candle_core::{CpuStorage, DType, Result, Storage, Tensor, bail};
-use mkernel::Operator;
 use mkernel::cudarc::driver::{CudaSlice, CudaStream, DeviceRepr, ValidAsZeroBits};
 use std::sync::Arc;
 
 /// Makes a call, and waits for its end.
 pub(crate) fn call<const N: usize>(
     ranks: &Ranks,
-    operator: &Operator,
+    called: Called<'_>,
     inputs: &[Input<'_>],
     outputs: [Output; N],
 ) -> Result<[Tensor; N]> {
@@ -29,7 +29,7 @@ pub(crate) fn call<const N: usize>(
         .iter()
         .map(|output| Ok((output.operand, zeros(stream, output)?)));
     let mut results = results.collect::<Result<Vec<_>>>()?;
-    let call = slices::operator_call(operator, stream, &views, &mut results);
+    let call = slices::operator_call(called, stream, &views, &mut results);
     call.launch().map_err(error::of_mkernel)?;
     ranks.synchronize()?;
     let mut results = results.into_iter();

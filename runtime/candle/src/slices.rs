@@ -1,8 +1,9 @@
 //! Elements in GPU memory, of the types that operators take.
 
+use crate::call::Called;
 use half::bf16;
 use mkernel::cudarc::driver::{CudaSlice, CudaStream, CudaView};
-use mkernel::{Call, Operand, Operator};
+use mkernel::{Call, Operand};
 use std::sync::Arc;
 
 /// Memory that is owned.
@@ -31,7 +32,7 @@ impl Slice {
 
 /// Returns a call with these operands, which is not enqueued yet.
 pub(crate) fn operator_call<'a>(
-    operator: &'a Operator,
+    Called { operator, rows }: Called<'a>,
     stream: &'a Arc<CudaStream>,
     inputs: &'a [(Operand, View<'a>)],
     outputs: &'a mut [(Operand, Slice)],
@@ -51,5 +52,8 @@ pub(crate) fn operator_call<'a>(
             Slice::I32(slice) => call.write(*operand, slice),
         };
     }
-    call
+    match rows {
+        Some(rows) => call.rows(rows),
+        None => call,
+    }
 }

@@ -50,3 +50,17 @@ fn rows_are_gathered_and_reduced() -> Result<()> {
     }
     Ok(())
 }
+
+#[test]
+fn tensors_of_similar_numbers_of_rows_share_an_operator() -> Result<()> {
+    let counts = on_ranks(2, |ranks| {
+        for rows in [5, 8, 6, 7] {
+            let shape = [rows, 16];
+            let y = all_reduce(ranks, &addend(ranks.rank(), &shape, DType::BF16)?)?;
+            expect_near(&y, &sum(2, &shape)?, "the sum")?;
+        }
+        Ok(ranks.operator_count())
+    });
+    assert_eq!(counts, [1, 1]);
+    Ok(())
+}
