@@ -1,5 +1,6 @@
 //! One call of an operator with tensors.
 
+use crate::called::Called;
 #[cfg(feature = "cuda")]
 use crate::cuda;
 use crate::operands::{Input, Output, check};
@@ -7,13 +8,6 @@ use crate::ranks::Ranks;
 use crate::simulated;
 use candle_core::{Device, Result, Tensor, bail};
 use mkernel::Operator;
-
-/// An operator, and the rows of a call if the operator takes them at run time.
-#[derive(Clone, Copy)]
-pub(crate) struct Called<'a> {
-    pub operator: &'a Operator,
-    pub rows: Option<u64>,
-}
 
 /// Enqueues one call, and returns the tensors that it writes.
 pub(crate) fn call<const N: usize>(

@@ -1,6 +1,7 @@
 //! Collectives of whole tensors.
 
-use crate::call::{Called, call_with_rows};
+use crate::call::call_with_rows;
+use crate::called::Called;
 use crate::linear::own_rows;
 use crate::operands::Output;
 use crate::ranks::Ranks;

@@ -1,6 +1,6 @@
 //! Calls with tensors of a CUDA device. Operators take the memory of the tensors as it is.
 
-use crate::call::Called;
+use crate::called::Called;
 use crate::error;
 use crate::operands::{self, Input, Output};
 use crate::ranks::Ranks;

@@ -49,6 +49,7 @@
 
 mod attention;
 mod call;
+mod called;
 mod collective;
 #[cfg(feature = "cuda")]
 mod cuda;

@@ -3,7 +3,7 @@
 //! Operands are copied to the memory of the simulated GPU, and results back. So candle can read and write its tensors at
 //! once, and the simulator checks every access of the kernels as in its own memory.
 
-use crate::call::Called;
+use crate::called::Called;
 use crate::error;
 use crate::operands::{self, Input, Output};
 use crate::ranks::Ranks;

@@ -1,6 +1,6 @@
 //! Elements in GPU memory, of the types that operators take.
 
-use crate::call::Called;
+use crate::called::Called;
 use half::bf16;
 use mkernel::cudarc::driver::{CudaSlice, CudaStream, CudaView};
 use mkernel::{Call, Operand};
