@@ -39,7 +39,7 @@ pub fn decode(
     let mut choices = Choices::new();
     for _ in 0..steps {
         step(graph.as_ref())?;
-        // Reading waits for the GPU, but would not tell of errors.
+        // Reading waits for the GPU, but does not return errors of kernels.
         ranks.synchronize()?;
         let chosen = state.tokens()?.into_iter().zip(state.logits()?);
         choices.resize(chosen.len(), Vec::new());

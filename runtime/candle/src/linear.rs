@@ -27,7 +27,7 @@ pub struct ColumnParallel {
 ///
 /// This rank has the columns of the weight that belong to its inputs: `[N, K]`, where K is the number of inputs of this
 /// rank. The input is `x [.., K]`, all rows of it. The ranks' products are added up, and the bias is added once. There are
-/// two forms of the forward pass, which differ in who gets the sum:
+/// two forms of the forward pass, which differ in which rows of the sum a rank gets:
 ///
 /// - [`forward`](Module::forward): every rank gets all of it, `[.., N]`, with the same bits.
 /// - [`forward_scattered`](Self::forward_scattered): each rank gets its rows. This is sequence parallelism.

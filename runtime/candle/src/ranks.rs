@@ -81,7 +81,7 @@ impl Ranks {
         &self.0.stream
     }
 
-    /// Waits for all calls, and returns what went wrong in them. `Device::synchronize` would not tell.
+    /// Waits for all calls, and returns their errors. `Device::synchronize` does not return errors of kernels.
     ///
     /// # Errors
     /// The errors are those of [`Communicator::synchronize`]. [`cause`](crate::cause) finds them.

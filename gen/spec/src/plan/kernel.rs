@@ -8,7 +8,7 @@ use super::registers::Registers;
 use super::role::Role;
 use super::workspace::Workspace;
 use crate::abi::{ArgLayout, OperandSpec};
-use crate::config::{Dim, Shape};
+use crate::config::{Dim, Problem, Shape};
 use crate::device::Device;
 use crate::ops::each_problem;
 use crate::ops::gemm::GemmPlan;
@@ -86,12 +86,14 @@ impl KernelPlan {
 
     /// The most rows of a call, if each call gives them.
     #[must_use]
-    pub fn max_rows(&self) -> Option<u64> {
-        let dims = self.spec.problem().dims();
-        dims.into_iter().find_map(|(_, dim)| match dim {
-            Dim::UpTo { most } => Some(most),
+    pub const fn max_rows(&self) -> Option<u64> {
+        match self.spec.problem() {
+            Problem::Collective(config) => match config.m {
+                Dim::UpTo { most } => Some(most),
+                _ => None,
+            },
             _ => None,
-        })
+        }
     }
 
     /// What only kernels of GEMM operators have, if it is one.

@@ -6,7 +6,7 @@ use mkernel_fabric::PeerId;
 use mkernel_fabric::verbs::Options;
 use std::time::{Duration, Instant};
 
-/// Returns how often a device told a sender that it has no receive.
+/// Returns how often a device has answered a sender that no receive is posted.
 fn not_ready_answers(device: u8) -> u64 {
     let path = format!("/sys/class/infiniband/rxe{device}/ports/1/hw_counters/send_rnr_err");
     let count = std::fs::read_to_string(path).unwrap();

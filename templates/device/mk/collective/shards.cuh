@@ -66,10 +66,11 @@ struct Tensors {
 };
 
 // A rank may write to a peer of its node in call e + 2 if it has received data of call e + 1 from it. Where a rank may have
-// no shard, some pairs exchange no data, so all ranks of the node tell each other that they have begun a call, and wait for
-// that before they leave it. If each call gives the rows, a rank also learns in this way whether all ranks have the same.
+// no shard, some pairs of ranks exchange no data. All ranks of the node then announce the start of each call to each other,
+// and wait for these announcements before they leave the call. If each call gives the rows, an announcement also has the
+// number of rows, which must be the same on all ranks.
 //
-// Workspace: begun(parity, rank), if ranks tell each other.
+// Workspace: begun(parity, rank), if ranks announce the start of calls.
 template <ShardConfig Config, class Workspace>
 struct Begin {
   using Ranks = Topology<Config>;
