@@ -52,6 +52,10 @@ struct RankContext {
   MK_DEVICE State* state() const { return local_ptr(Symmetric<State>{0}); }
 };
 
+// Whether each call gives the rows.
+template <class Config>
+concept TakesRows = requires { Config::kMaxRows; };  // the most rows of a call
+
 // How ranks are spread over nodes.
 template <class Config>
 concept TopologyConfig = requires {

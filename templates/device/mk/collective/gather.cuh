@@ -22,7 +22,7 @@ struct Gather {
   using Ranks = Topology<Config>;
   using Chunks = collective::Chunks<Config>;
   using Network = comm::Network<Config, Workspace>;
-  using Begin = collective::Begin<Config, Workspace>;
+  using Begin = comm::Begin<Config, Workspace>;
 
   // Whether a rank's own chunks lie in its `gathered` too.
   static constexpr bool kKeepsOwn = Ranks::kNodes > 1;

@@ -32,7 +32,7 @@ struct Ll {
   using Ranks = Topology<Config>;
   using Shards = collective::Shards<Config>;
   using Tensors = collective::Tensors<Config, Args>;
-  using Begin = collective::Begin<Config, Workspace>;
+  using Begin = comm::Begin<Config, Workspace>;
   using Packet = comm::LlPacket;
 
   static constexpr u32 kWorld = Ranks::kWorld;

@@ -33,7 +33,7 @@ struct Reduce {
   using Ranks = Topology<Config>;
   using Chunks = collective::Chunks<Config>;
   using Network = comm::Network<Config, Workspace>;
-  using Begin = collective::Begin<Config, Workspace>;
+  using Begin = comm::Begin<Config, Workspace>;
   using Sum = VecSum<Config::kFp32>;
 
   static constexpr u32 kChannel = 0;

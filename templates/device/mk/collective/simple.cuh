@@ -21,7 +21,7 @@ struct Simple {
   using Tensors = collective::Tensors<Config, Args>;
   using Reduction = collective::Reduce<Config, Workspace>;
   using Gathering = collective::Gather<Config, Workspace>;
-  using Begin = collective::Begin<Config, Workspace>;
+  using Begin = comm::Begin<Config, Workspace>;
 
   static constexpr bool kReduces = kOp != Collective::kAllGather;
   static constexpr bool kGathers = kOp != Collective::kReduceScatter && Ranks::kWorld > 1;

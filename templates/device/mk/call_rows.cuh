@@ -1,0 +1,35 @@
+// The rows of a call, and which of them each rank has. They are constants unless each call gives the rows.
+#pragma once
+#include <mk/rank_context.cuh>
+
+namespace mk {
+
+// If each call gives the rows, kM and kShardRows are those of the most rows.
+template <class Config>
+concept RowsConfig = TopologyConfig<Config> && requires {
+  Config::kM;  // rows over all ranks
+};
+
+// Where ranks have rows of their own, Config also has kShardRows: those of every rank but perhaps the last ones.
+template <RowsConfig Config>
+struct CallRows {
+  // Over all ranks.
+  static MK_DEVICE u32 all(const RankContext& ctx) {
+    if constexpr (TakesRows<Config>) return ctx.rows;  // @rows.all
+    else return Config::kM;
+  }
+
+  // Of every rank but perhaps the last ones.
+  static MK_DEVICE u32 of_shard(const RankContext& ctx) {
+    if constexpr (TakesRows<Config>) return ceil_div(ctx.rows, Topology<Config>::kWorld);  // @rows.shard
+    else return Config::kShardRows;
+  }
+
+  // Of a rank.
+  static MK_DEVICE u32 of_rank(const RankContext& ctx, u32 rank) {
+    const u32 before = rank * of_shard(ctx);
+    return before < all(ctx) ? min(of_shard(ctx), all(ctx) - before) : 0;
+  }
+};
+
+}  // namespace mk
