@@ -72,13 +72,18 @@ impl ParamInputs<'_> {
     }
 
     pub(crate) fn tensor_map(&self, spec: &TensorMapSpec) -> TensorMap {
-        let empty = spec.extents.iter().any(|extent| extent.on(self.rank) == 0);
+        // With rows in memory, an operand has the most of them.
+        let on = |extent: &Extent| match self.rows {
+            (rows, 0) => extent.in_call(rows.into()).on(self.rank),
+            _ => extent.on(self.rank),
+        };
+        let empty = spec.extents.iter().any(|extent| on(extent) == 0);
         let address = match spec.source {
             Source::Operand(operand) if !empty => self.operand(operand).ptr,
             Source::Workspace { offset_bytes } => self.workspace() + offset_bytes,
             Source::Operand(_) => self.workspace(),
         };
-        let size = |extent: &Extent| extent.on(self.rank).max(1);
+        let size = |extent: &Extent| on(extent).max(1);
         let stride = |stride: &Stride| match *stride {
             Stride::Bytes(bytes) => bytes,
             Stride::RowOf(operand) => self.row_bytes(operand),

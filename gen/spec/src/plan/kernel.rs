@@ -87,11 +87,13 @@ impl KernelPlan {
     /// The most rows of a call, if each call gives them.
     #[must_use]
     pub const fn max_rows(&self) -> Option<u64> {
-        match self.spec.problem() {
-            Problem::Collective(config) => match config.m {
-                Dim::UpTo { most } => Some(most),
-                _ => None,
-            },
+        let rows = match self.spec.problem() {
+            Problem::Gemm(config) => config.m,
+            Problem::Collective(config) => config.m,
+            _ => return None,
+        };
+        match rows {
+            Dim::UpTo { most } => Some(most),
             _ => None,
         }
     }

@@ -102,28 +102,10 @@ struct Simple {
   };
 
   // A warp, across nodes: watches the arrivals of puts.
-  struct WatchArrivals {
-    static constexpr Agent kAgent = Agent::kWarp;
-    using Network = comm::Network<Config, Workspace>;
-
-    static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem& smem, u32 warp) {
-      if constexpr (!TakesRows<Config>) {
-        comm::WatchArrivals<Config, Workspace>::run(args, ctx, smem, warp);
-      } else {
-        Network::begin_watch(args, ctx);
-        // With other rows, a peer makes another number of puts.
-        const bool have_begun = Network::watch_arrivals(args, ctx, 0, [](u32) { return Begin::kPuts; });
-        for (u32 peer = lane_index(); have_begun && peer < Ranks::kPeerNodes; peer += kWarp) {
-          refuse_other_rows(ctx, kCollect, Network::rank_of_peer(ctx, peer));
-        }
-        if (lane_index() == 0) Begin::wait_for_peers(ctx);
-        __syncwarp();
-        const u32 puts = (Chunks::per_shard(ctx) + Config::kPutChunks - 1) / Config::kPutChunks;
-        const bool have_arrived = Network::watch_arrivals(args, ctx, Begin::kPuts, [puts](u32) { return puts; });
-        Network::end_watch(args, ctx, have_begun && have_arrived);
-      }
-    }
+  struct Puts {
+    static MK_DEVICE u32 of_call(const RankContext& ctx) { return ceil_div(Chunks::per_shard(ctx), Config::kPutChunks); }
   };
+  using WatchArrivals = comm::WatchArrivals<Config, Workspace, Puts>;
 
   // A warp, across nodes: sums of this node's ranks to the ranks that own them.
   struct PutSums {

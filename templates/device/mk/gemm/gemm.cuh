@@ -4,6 +4,7 @@
 // All roles walk the same work tiles. Where A comes from, which tile is next and what becomes of a sum are policies.
 #pragma once
 #include <mk/call.cuh>
+#include <mk/comm/begin.cuh>
 #include <mk/gemm/epilogue.cuh>
 #include <mk/gemm/pace.cuh>
 #include <mk/gemm/smem.cuh>
@@ -20,6 +21,7 @@ struct Gemm {
   using Scheduler = TileScheduler<Config, Order>;
   using Mainloop = gemm::Mainloop<Config, Smem>;
   using Output = gemm::Output<Config, Smem>;
+  using Begin = comm::Begin<Config, Workspace>;
 
   // One thread: A and B of each work tile.
   struct Load {
@@ -27,7 +29,7 @@ struct Gemm {
 
     static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem& smem, u32) {
       typename Mainloop::Stages stages{ctx, Mainloop::barriers(smem)};
-      for (u32 i = Scheduler::first(); i < Config::kWorkTiles; i += Scheduler::kStride) {
+      for (u32 i = Scheduler::first(); i < Scheduler::end(ctx); i += Scheduler::kStride) {
         load_tile(args, ctx, smem, stages, i, Scheduler::work_tile(i, ctx));
       }
     }
@@ -40,9 +42,10 @@ struct Gemm {
     static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem& smem, u32 group) {
       typename Mainloop::Stages stages{ctx, Mainloop::barriers(smem)};
       typename Output::Buffers out{ctx, Output::barriers(smem, group)};
-      const Epilogue epilogue{args};
-      for (u32 i = Scheduler::first(); i < Config::kWorkTiles; i += Scheduler::kStride) {
+      const Epilogue epilogue{args, ctx};
+      for (u32 i = Scheduler::first(); i < Scheduler::end(ctx); i += Scheduler::kStride) {
         const WorkTile work = Scheduler::work_tile(i, ctx);
+        const bool by_tma = leaves_by_tma(ctx, work, group);
         typename Shape::Accumulators sum;
         epilogue.prefetch_residual(work, group);
         multiply_tile(ctx, smem, stages, work, group, sum);  // @gemm.multiply
@@ -50,9 +53,10 @@ struct Gemm {
         for (u32 sub = 0; sub < Shape::kSubTiles; ++sub) {
           if (!Scheduler::completes(work, sub)) continue;
           float* sub_tile = sum + sub * kSubTileRegisters;
-          out.producer_acquire();  // @gemm.output-acquire
+          if (by_tma) out.producer_acquire();  // @gemm.output-acquire
           epilogue.apply_to_sub_tile(work, group, sub, sub_tile);  // @gemm.epilogue
-          Output::write(smem, out, group, sub_tile);
+          if (by_tma) Output::write(smem, out, group, sub_tile);
+          else store_rows(epilogue, work, group, sub, sub_tile);
         }
       }
     }
@@ -65,8 +69,9 @@ struct Gemm {
     static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem& smem, u32 group) {
       StoreQueue<typename Output::Buffers> queue{{ctx, Output::barriers(smem, group)}};
       auto& out = queue.out;
-      for (u32 i = Scheduler::first(); i < Config::kWorkTiles; i += Scheduler::kStride) {
+      for (u32 i = Scheduler::first(); i < Scheduler::end(ctx); i += Scheduler::kStride) {
         const WorkTile work = Scheduler::work_tile(i, ctx);
+        if (!leaves_by_tma(ctx, work, group)) continue;
         for (u32 piece = 0; piece < Shape::kSubTiles * Output::kPiecesPerSubTile; ++piece) {  // @gemm.pieces
           if (!Scheduler::completes(work, piece / Output::kPiecesPerSubTile)) continue;
           out.consumer_wait();  // @gemm.output-wait
@@ -95,16 +100,42 @@ struct Gemm {
     if constexpr (Scheduler::kSplits > 1) SplitK<Scheduler, Workspace, Shape>::reduce(ctx, work, group, sum);  // @gemm.split-k
   }
 
+  // Whether a group's elements leave for C by TMA. Rows beyond those of the call may be rows of the caller's matrix, which
+  // TMA would overwrite. The warpgroup then stores from registers.
+  static MK_DEVICE bool leaves_by_tma(const RankContext& ctx, const WorkTile& work, u32 group) {
+    if constexpr (TakesRows<Config>) return rows_of_group<Config, Order>(work, group, ctx) == kSubTile;  // @gemm.by-tma
+    else return true;
+  }
+
+  // A warpgroup: its elements of a finished sub-tile to C, if they do not leave by TMA.
+  static MK_DEVICE void store_rows(const Epilogue& epilogue, const WorkTile& work, u32 group, u32 sub, const float* sum) {
+    if constexpr (TakesRows<Config>) epilogue.store_sub_tile(work, group, sub, sum);
+  }
+
   // Before the roles. False if the CTA must end at once.
   static MK_DEVICE bool begin(const Args& args, const RankContext& ctx, const Smem& smem) {
     if (threadIdx.x == 0) init_barriers<Config>(smem);
     prefetch_tensor_maps(args.a, args.b, args.c);
-    return enter(ctx);
+    if (!enter(ctx)) return false;
+    Begin::announce(ctx);
+    return true;
   }
 
   // After them. Thread 0 is of the load thread's warp, which is done before the CTA is.
   static MK_DEVICE void end(const Args&, const RankContext& ctx) {
     if (threadIdx.x == 0) advance_epoch(ctx);
+    end_rows(ctx);
+  }
+
+  // All threads, at the end of a call that gives its rows: counts what the call has not used, and waits until all ranks of
+  // the node have begun it.
+  static MK_DEVICE void end_rows(const RankContext& ctx) {
+    if constexpr (TakesRows<Config>) {
+      if constexpr (Scheduler::kSplits > 1) {
+        SplitK<Scheduler, Workspace, Shape>::template count_unused<Config::kThreads>(ctx);
+      }
+      if (blockIdx.x == 0 && threadIdx.x == 0) Begin::wait_for_peers(ctx);
+    }
   }
 };
 

@@ -21,7 +21,7 @@ struct OwnerReduce {
   using Mainloop = typename Gemm::Mainloop;
   using Output = typename Gemm::Output;
   using Partials = comm::Partials<Config, Workspace, Smem, Scheduler, Order>;
-  using NodeSums = comm::NodeSums<Config, Workspace>;
+  using NodeSums = comm::NodeSums<Config, Workspace, Order>;
 
   // One thread: A and B of each work tile, and behind them, of tiles that this rank reduces, the others' partial sums.
   struct Load {
@@ -29,7 +29,7 @@ struct OwnerReduce {
 
     static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem& smem, u32) {
       typename Mainloop::Stages stages{ctx, Mainloop::barriers(smem)};
-      for (u32 i = Scheduler::first(); i < Config::kWorkTiles; i += Scheduler::kStride) {
+      for (u32 i = Scheduler::first(); i < Scheduler::end(ctx); i += Scheduler::kStride) {
         const WorkTile work = Scheduler::work_tile(i, ctx);
         if (Order::is_gap(work)) continue;
         Gemm::load_tile(args, ctx, smem, stages, i, work);
@@ -45,11 +45,12 @@ struct OwnerReduce {
     static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem& smem, u32 group) {
       typename Mainloop::Stages stages{ctx, Mainloop::barriers(smem)};
       typename Output::Buffers out{ctx, Output::barriers(smem, group)};
-      const Epilogue epilogue{args};
-      for (u32 i = Scheduler::first(); i < Config::kWorkTiles; i += Scheduler::kStride) {
+      const Epilogue epilogue{args, ctx};
+      for (u32 i = Scheduler::first(); i < Scheduler::end(ctx); i += Scheduler::kStride) {
         const WorkTile work = Scheduler::work_tile(i, ctx);
         if (Order::is_gap(work)) continue;
         const bool is_owner = Partials::is_owner(work, ctx);
+        const bool by_tma = Gemm::leaves_by_tma(ctx, work, group);
         typename Shape::Accumulators sum;
         if (is_owner) epilogue.prefetch_residual(work, group);
         Gemm::multiply_tile(ctx, smem, stages, work, group, sum);
@@ -58,10 +59,11 @@ struct OwnerReduce {
         for (u32 sub = 0; sub < Shape::kSubTiles; ++sub) {
           if (!Scheduler::completes(work, sub)) continue;
           float* sub_tile = sum + sub * kSubTileRegisters;
-          out.producer_acquire();
+          if (is_buffered(is_owner, by_tma)) out.producer_acquire();
           if (is_owner) {
             epilogue.apply_to_sub_tile(work, group, sub, sub_tile);  // @reduce-scatter.epilogue
-            Output::write(smem, out, group, sub_tile);
+            if (!by_tma) Gemm::store_rows(epilogue, work, group, sub, sub_tile);
+            if (is_buffered(is_owner, by_tma)) Output::write(smem, out, group, sub_tile);
           } else {
             Partials::write(smem.out(group, out.stage()), sub_tile);  // @reduce-scatter.write
             Output::commit(out);
@@ -79,20 +81,21 @@ struct OwnerReduce {
     static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem& smem, u32 group) {
       StoreQueue<typename Output::Buffers> queue{{ctx, Output::barriers(smem, group)}};
       auto& out = queue.out;
-      for (u32 i = Scheduler::first(); i < Config::kWorkTiles; i += Scheduler::kStride) {
+      for (u32 i = Scheduler::first(); i < Scheduler::end(ctx); i += Scheduler::kStride) {
         const WorkTile work = Scheduler::work_tile(i, ctx);
         if (Order::is_gap(work)) continue;
-        const bool is_owner = Partials::is_owner(work, ctx);
+        const bool is_owner = Partials::is_owner(work, ctx), by_tma = Gemm::leaves_by_tma(ctx, work, group);
+        if (!is_buffered(is_owner, by_tma)) continue;
         const u32 pieces_per_sub_tile = is_owner ? Output::kPiecesPerSubTile : 1;
         for (u32 piece = 0; piece < Shape::kSubTiles * pieces_per_sub_tile; ++piece) {
           if (!Scheduler::completes(work, piece / pieces_per_sub_tile)) continue;
           out.consumer_wait();
           const u32 buffer = smem.out(group, out.stage());
-          const u32 bytes = Partials::bytes_of_rows(work, group);
+          const u32 bytes = Partials::bytes_of_rows(work, group, ctx);
           if (bytes == 0) {
             // All of the group's rows are beyond C.
           } else if (is_owner) {
-            Output::store(args, buffer, work, Order::row_in_c(work), group, piece);
+            if (by_tma) Output::store(args, buffer, work, Order::row_in_c(work), group, piece);
             Results::send(ctx, work, group, piece, buffer, bytes);
           } else {
             Partials::send(ctx, work, group, piece, buffer, bytes);
@@ -112,14 +115,18 @@ struct OwnerReduce {
     }
   };
 
-  using WatchArrivals = comm::WatchArrivals<Config, Workspace>;
+  // The warp that watches arrivals.
+  struct Puts {
+    static MK_DEVICE u32 of_call(const RankContext& ctx) { return ceil_div(Order::shard_tiles(ctx), Config::kPutTiles); }
+  };
+  using WatchArrivals = comm::WatchArrivals<Config, Workspace, Puts>;
 
   // One thread of such a CTA: puts this node's sums of tiles that other nodes' ranks own, then this rank's results.
   struct PutSums {
     static constexpr Agent kAgent = Agent::kThread;
 
     static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem&, u32) {
-      if (!NodeSums::template put_all<Order>(args, ctx)) return;
+      if (!NodeSums::put_all(args, ctx)) return;
       Results::put_all(args, ctx);
     }
   };
@@ -127,7 +134,18 @@ struct OwnerReduce {
   static MK_DEVICE bool begin(const Args& args, const RankContext& ctx, const Smem& smem) {
     return Gemm::begin(args, ctx, smem);
   }
-  static MK_DEVICE void end(const Args& args, const RankContext& ctx) { Gemm::end(args, ctx); }
+  static MK_DEVICE void end(const Args& args, const RankContext& ctx) {
+    Gemm::end(args, ctx);
+    if constexpr (TakesRows<Config>) {
+      Partials::count_unused(ctx);
+      if constexpr (Config::kNodes > 1) NodeSums::template count_unused<Config::kNodes - 1 + Results::kExist>(ctx);
+      Results::count_unused(ctx);
+    }
+  }
+
+ private:
+  // Whether a group's elements leave through output buffers: as partial sums, as results, or to C by TMA.
+  static MK_DEVICE bool is_buffered(bool is_owner, bool by_tma) { return !is_owner || by_tma || Results::kExist; }
 };
 
 }  // namespace mk::gemm
