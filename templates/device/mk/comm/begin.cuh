@@ -34,12 +34,12 @@ struct Begin {
   }
 
   // One thread, across nodes, before the other puts of a channel. Puts of several channels are not ordered, so only the
-  // first channel carries the word.
+  // first channel carries the word, and only its thread stores it.
   template <class Network, class Args>
   static MK_DEVICE void put(const Args& args, const RankContext& ctx, u32 channel) {
     if constexpr (kPuts > 0) {
       const Symmetric<u64> word = Workspace::begun(ctx.parity(), ctx.rank);
-      store_relaxed_sys(ctx.local_ptr(word), begin_word(ctx));
+      if (channel == 0) store_relaxed_sys(ctx.local_ptr(word), begin_word(ctx));
       Network::put_to_all(args, ctx, channel, word, channel == 0 ? sizeof(u64) : 0);  // @begin.put
     }
   }

@@ -45,7 +45,6 @@ struct Gemm {
       const Epilogue epilogue{args, ctx};
       for (u32 i = Scheduler::first(); i < Scheduler::end(ctx); i += Scheduler::kStride) {
         const WorkTile work = Scheduler::work_tile(i, ctx);
-        const bool by_tma = leaves_by_tma(ctx, work, group);
         typename Shape::Accumulators sum;
         epilogue.prefetch_residual(work, group);
         multiply_tile(ctx, smem, stages, work, group, sum);  // @gemm.multiply
@@ -53,29 +52,27 @@ struct Gemm {
         for (u32 sub = 0; sub < Shape::kSubTiles; ++sub) {
           if (!Scheduler::completes(work, sub)) continue;
           float* sub_tile = sum + sub * kSubTileRegisters;
-          if (by_tma) out.producer_acquire();  // @gemm.output-acquire
+          out.producer_acquire();  // @gemm.output-acquire
           epilogue.apply_to_sub_tile(work, group, sub, sub_tile);  // @gemm.epilogue
-          if (by_tma) Output::write(smem, out, group, sub_tile);
-          else store_rows(epilogue, work, group, sub, sub_tile);
+          Output::write(smem, out, group, sub_tile);
         }
       }
     }
   };
 
-  // One thread per group: its completed sub-tiles to C.
+  // One thread per group, or a warp if calls give their rows: its completed sub-tiles to C.
   struct Store {
-    static constexpr Agent kAgent = Agent::kThread;
+    static constexpr Agent kAgent = Output::kStoreAgent;
 
     static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem& smem, u32 group) {
-      StoreQueue<typename Output::Buffers> queue{{ctx, Output::barriers(smem, group)}};
+      StoreQueue<typename Output::Buffers, kAgent> queue{{ctx, Output::barriers(smem, group)}};
       auto& out = queue.out;
       for (u32 i = Scheduler::first(); i < Scheduler::end(ctx); i += Scheduler::kStride) {
         const WorkTile work = Scheduler::work_tile(i, ctx);
-        if (!leaves_by_tma(ctx, work, group)) continue;
         for (u32 piece = 0; piece < Shape::kSubTiles * Output::kPiecesPerSubTile; ++piece) {  // @gemm.pieces
           if (!Scheduler::completes(work, piece / Output::kPiecesPerSubTile)) continue;
           out.consumer_wait();  // @gemm.output-wait
-          Output::store(args, smem.out(group, out.stage()), work, Order::row_in_c(work), group, piece);
+          Output::template store<Order>(args, ctx, smem.out(group, out.stage()), work, group, piece);
           queue.commit();
         }
       }
@@ -98,18 +95,6 @@ struct Gemm {
                                       const WorkTile& work, u32 group, typename Shape::Accumulators& sum) {
     Mainloop::multiply(smem, stages, work, group, sum);
     if constexpr (Scheduler::kSplits > 1) SplitK<Scheduler, Workspace, Shape>::reduce(ctx, work, group, sum);  // @gemm.split-k
-  }
-
-  // Whether a group's elements leave for C by TMA. Rows beyond those of the call may be rows of the caller's matrix, which
-  // TMA would overwrite. The warpgroup then stores from registers.
-  static MK_DEVICE bool leaves_by_tma(const RankContext& ctx, const WorkTile& work, u32 group) {
-    if constexpr (TakesRows<Config>) return rows_of_group<Config, Order>(work, group, ctx) == kSubTile;  // @gemm.by-tma
-    else return true;
-  }
-
-  // A warpgroup: its elements of a finished sub-tile to C, if they do not leave by TMA.
-  static MK_DEVICE void store_rows(const Epilogue& epilogue, const WorkTile& work, u32 group, u32 sub, const float* sum) {
-    if constexpr (TakesRows<Config>) epilogue.store_sub_tile(work, group, sub, sum);
   }
 
   // Before the roles. False if the CTA must end at once.

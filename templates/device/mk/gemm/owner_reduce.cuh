@@ -50,7 +50,6 @@ struct OwnerReduce {
         const WorkTile work = Scheduler::work_tile(i, ctx);
         if (Order::is_gap(work)) continue;
         const bool is_owner = Partials::is_owner(work, ctx);
-        const bool by_tma = Gemm::leaves_by_tma(ctx, work, group);
         typename Shape::Accumulators sum;
         if (is_owner) epilogue.prefetch_residual(work, group);
         Gemm::multiply_tile(ctx, smem, stages, work, group, sum);
@@ -59,11 +58,10 @@ struct OwnerReduce {
         for (u32 sub = 0; sub < Shape::kSubTiles; ++sub) {
           if (!Scheduler::completes(work, sub)) continue;
           float* sub_tile = sum + sub * kSubTileRegisters;
-          if (is_buffered(is_owner, by_tma)) out.producer_acquire();
+          out.producer_acquire();
           if (is_owner) {
             epilogue.apply_to_sub_tile(work, group, sub, sub_tile);  // @reduce-scatter.epilogue
-            if (!by_tma) Gemm::store_rows(epilogue, work, group, sub, sub_tile);
-            if (is_buffered(is_owner, by_tma)) Output::write(smem, out, group, sub_tile);
+            Output::write(smem, out, group, sub_tile);
           } else {
             Partials::write(smem.out(group, out.stage()), sub_tile);  // @reduce-scatter.write
             Output::commit(out);
@@ -73,19 +71,18 @@ struct OwnerReduce {
     }
   };
 
-  // One thread per group: its completed sub-tiles to C and to the ranks that need results, or to the rank that reduces
-  // them.
+  // One thread per group, or a warp if calls give their rows: its completed sub-tiles to C and to the ranks that need results,
+  // or to the rank that reduces them.
   struct Store {
-    static constexpr Agent kAgent = Agent::kThread;
+    static constexpr Agent kAgent = Output::kStoreAgent;
 
     static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem& smem, u32 group) {
-      StoreQueue<typename Output::Buffers> queue{{ctx, Output::barriers(smem, group)}};
+      StoreQueue<typename Output::Buffers, kAgent> queue{{ctx, Output::barriers(smem, group)}};
       auto& out = queue.out;
       for (u32 i = Scheduler::first(); i < Scheduler::end(ctx); i += Scheduler::kStride) {
         const WorkTile work = Scheduler::work_tile(i, ctx);
         if (Order::is_gap(work)) continue;
-        const bool is_owner = Partials::is_owner(work, ctx), by_tma = Gemm::leaves_by_tma(ctx, work, group);
-        if (!is_buffered(is_owner, by_tma)) continue;
+        const bool is_owner = Partials::is_owner(work, ctx);
         const u32 pieces_per_sub_tile = is_owner ? Output::kPiecesPerSubTile : 1;
         for (u32 piece = 0; piece < Shape::kSubTiles * pieces_per_sub_tile; ++piece) {
           if (!Scheduler::completes(work, piece / pieces_per_sub_tile)) continue;
@@ -95,16 +92,16 @@ struct OwnerReduce {
           if (bytes == 0) {
             // All of the group's rows are beyond C.
           } else if (is_owner) {
-            if (by_tma) Output::store(args, buffer, work, Order::row_in_c(work), group, piece);
-            Results::send(ctx, work, group, piece, buffer, bytes);
-          } else {
+            Output::template store<Order>(args, ctx, buffer, work, group, piece);
+            if (queue.is_leader()) Results::send(ctx, work, group, piece, buffer, bytes);
+          } else if (queue.is_leader()) {
             Partials::send(ctx, work, group, piece, buffer, bytes);
           }
           queue.commit();
         }
         // A flag may only count sub-tiles that have arrived, so the queue runs dry behind every tile.
         queue.drain();
-        if (is_owner && !Results::kExist) continue;
+        if (is_owner && !Results::kExist || !queue.is_leader()) continue;
         Partials::finish_stores();
         const u32 sub_tiles = Scheduler::completed_sub_tiles(work);
         if (is_owner) Results::count(ctx, work, sub_tiles);
@@ -142,10 +139,6 @@ struct OwnerReduce {
       Results::count_unused(ctx);
     }
   }
-
- private:
-  // Whether a group's elements leave through output buffers: as partial sums, as results, or to C by TMA.
-  static MK_DEVICE bool is_buffered(bool is_owner, bool by_tma) { return !is_owner || by_tma || Results::kExist; }
 };
 
 }  // namespace mk::gemm

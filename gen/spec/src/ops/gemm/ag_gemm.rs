@@ -126,7 +126,7 @@ fn finish(
         smem_bytes: core.smem_bytes,
         workspace,
         copies,
-        registers: core::REGISTERS,
+        registers: core::registers(spec.takes_rows()),
         bound: Bound::new(&traffic, device),
         traffic,
         estimate_us,

@@ -39,11 +39,16 @@ pub(super) const TILES: [Tile; 5] = [
 
 /// Registers per thread: 384 threads get 168 each at launch, which the warpgroups then share anew. 128 accumulators and
 /// their addresses need more than 168; movers need 56 when they also push.
-pub(super) const REGISTERS: Registers = Registers {
-    entry: 168,
-    mover: 56,
-    math: 224,
-};
+///
+/// If each call gives the rows, movers compute from them what are constants otherwise, for which 56 are too few.
+pub(super) const fn registers(takes_rows: bool) -> Registers {
+    let (mover, math) = if takes_rows { (72, 216) } else { (56, 224) };
+    Registers {
+        entry: 168,
+        mover,
+        math,
+    }
+}
 
 /// Tile, stages and shared memory of a kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -296,7 +296,7 @@ fn finish(spec: GemmSpec<'_>, device: &Device, candidate: Candidate) -> KernelPl
             .as_ref()
             .filter(|r| r.put_tiles > 0)
             .map(|r| internode::network(spec, core.tile, r)),
-        registers: core::REGISTERS,
+        registers: core::registers(spec.takes_rows()),
         bound: Bound::new(&least, device),
         traffic: reduction
             .as_ref()
