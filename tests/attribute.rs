@@ -52,7 +52,7 @@ struct Private;
 
 macro_rules! layer {
     ($name:ident, $n:expr, $transfer:ident) => {
-        #[fused_kernel(op = ag_gemm, world = 8, m = dynamic, n = $n, k = 8192, transfer = $transfer)]
+        #[fused_kernel(op = ag_gemm, world = 8, m = 4096, n = $n, k = 8192, transfer = $transfer)]
         struct $name;
     };
 }

@@ -8,8 +8,9 @@ use mkernel::Operand;
 use mkernel::spec::plan::GemmPlan;
 use mkernel::{
     Communicator, KernelConfig, KernelPlan, Operator,
-    operands::Addends,
-    spec::{BLayout, Dtype, Epilogue, GemmConfig, GemmOp, GemmShape, Tuning},
+    half::bf16,
+    operands::{Addends, Rows},
+    spec::{BLayout, Dim, Dtype, Epilogue, GemmConfig, GemmOp, GemmShape, Tuning},
 };
 use mkernel_testing::blocks::{Blocks, MAX_ITERATIONS};
 use mkernel_testing::lab::{Failure, Finish, Lab, View};
@@ -65,7 +66,7 @@ impl Bench<'_> {
             let launch_ns = self.launch_ns(operator, &mut operands, launches)?;
             let plan = operator.plan();
             let gemm = plan.gemm().ok_or("the plan is not one of a GEMM")?;
-            let mut row = self.row(plan, gemm, [*us, *cublas_us, *core_us]);
+            let mut row = self.row(plan, (gemm, shape), [*us, *cublas_us, *core_us]);
             row.tune.clone_from(&tune.text);
             (row.launch_ns, row.launch_raw_ns) = launch_ns;
             row.relative_error = *relative_error;
@@ -96,9 +97,13 @@ impl Bench<'_> {
     }
 
     /// Returns the report of a plan from its time.
-    fn row(&self, plan: &KernelPlan, gemm: &GemmPlan, [us, cublas_us, core_us]: [f64; 3]) -> Row {
+    fn row(
+        &self,
+        plan: &KernelPlan,
+        (gemm, GemmShape { m, n, k }): (&GemmPlan, GemmShape),
+        [us, cublas_us, core_us]: [f64; 3],
+    ) -> Row {
         let (world, layout) = (plan.spec.world(), gemm.config.b_layout);
-        let GemmShape { m, n, k } = gemm.shape;
         let nic_us = plan.traffic.nic_bytes as f64 / self.flags.nic_gb_s / 1e3;
         let bound_us = cublas_us.max(plan.bound.link_us).max(nic_us);
         let normalised = us / cublas_us;
@@ -132,8 +137,9 @@ impl Bench<'_> {
         shape: GemmShape,
         b_layout: BLayout,
     ) -> Result<Candidates, Failure> {
-        let config = |(world, nodes), max_sms, epilogue, tuning| {
+        let config = |m, (world, nodes), max_sms, epilogue, tuning| {
             let config = GemmConfig {
+                m,
                 b_layout,
                 epilogue,
                 tuning,
@@ -150,18 +156,24 @@ impl Bench<'_> {
             given => given.to_vec(),
         };
         let mut plans = Vec::new();
+        let rows = Dim::Static(shape.m);
         let plain = Epilogue::default();
         let ranks = (self.ranks.world(), self.flags.nodes);
         for tune in tunings {
             for epilogue in [plain].iter().chain(&self.flags.epilogues) {
                 for max_sms in iter::once(None).chain(self.flags.max_sms.iter().copied().map(Some))
                 {
-                    let config = config(ranks, max_sms, *epilogue, tune.tuning);
+                    let config = config(rows, ranks, max_sms, *epilogue, tune.tuning);
+                    plans.push((tune.clone(), self.ranks.prepare(&config, shape)?));
+                }
+                for most in &self.flags.max_rows {
+                    let config = config(Dim::DYNAMIC, ranks, None, *epilogue, tune.tuning);
+                    let shape = GemmShape { m: *most, ..shape };
                     plans.push((tune.clone(), self.ranks.prepare(&config, shape)?));
                 }
             }
         }
-        let core = config((1, 1), None, plain, Tuning::default());
+        let core = config(rows, (1, 1), None, plain, Tuning::default());
         let core = self.alone.prepare(&core, shape)?;
         Ok(Candidates { core, plans })
     }
@@ -182,9 +194,10 @@ impl Bench<'_> {
         ];
         for (_, operator) in &candidates.plans {
             let fused = operands.raw(operator.plan());
+            let rows = rows_of(operator, operands);
             calls.push(Box::new(move || {
                 // SAFETY: the operands are those of the plan, and outlive the calls in the same way.
-                Ok(unsafe { operator.launch_raw(stream, &fused) }?)
+                Ok(unsafe { operator.launch_raw_rows(stream, &fused, rows) }?)
             }));
         }
         calls
@@ -281,7 +294,7 @@ impl Bench<'_> {
     ) -> Result<(f64, f64), Failure> {
         let stream = &self.lab.stream;
         let epilogue = epilogue_of(operator.plan());
-        let raw = operands.raw(operator.plan());
+        let (raw, rows) = (operands.raw(operator.plan()), rows_of(operator, operands));
         let Operands {
             a,
             b,
@@ -321,14 +334,39 @@ impl Bench<'_> {
         // Slices of fp32 would take the same time.
         let slices_ns = match epilogue.output {
             Dtype::Bf16 => time(&mut || {
-                operator.launch_with(stream, &rows_a, &b.memory, &mut rows_c, addends)
+                let call = operator.call(stream).read(Operand::A, &rows_a);
+                let call = call.read(Operand::B, &b.memory);
+                let call = call.write::<bf16, _>(Operand::C, &mut rows_c);
+                let addends = [
+                    (Operand::Bias, addends.bias),
+                    (Operand::Residual, addends.residual),
+                ];
+                let call = addends
+                    .into_iter()
+                    .fold(call, |call, (operand, slice)| match slice {
+                        Some(slice) => call.read(operand, slice),
+                        None => call,
+                    });
+                match rows {
+                    Rows::Count(rows) => call.rows(rows).launch(),
+                    _ => call.launch(),
+                }
             })?,
             _ => f64::NAN,
         };
         // SAFETY: the operands are those of the plan, and outlive the calls.
-        let raw_ns = time(&mut || unsafe { operator.launch_raw(stream.cu_stream(), &raw) })?;
+        let raw_ns =
+            time(&mut || unsafe { operator.launch_raw_rows(stream.cu_stream(), &raw, rows) })?;
         let slowest = self.blocks.slowest(&[slices_ns, raw_ns])?;
         Ok((slowest[0], slowest[1]))
+    }
+}
+
+/// The rows of a call, if the operator takes them at run time.
+fn rows_of(operator: &Operator, operands: &Operands) -> Rows {
+    match operator.plan().max_rows() {
+        Some(_) => Rows::Count(operands.a.rows),
+        None => Rows::Most,
     }
 }
 

@@ -57,6 +57,9 @@ pub struct Flags {
     /// Measure each plan also on at most this number of SMs; may be repeated
     #[arg(long, value_name = "SMS")]
     pub max_sms: Vec<u32>,
+    /// Measure each plan also with rows that each call gives, prepared for at most this number; may be repeated
+    #[arg(long, value_name = "ROWS")]
+    pub max_rows: Vec<u64>,
     /// Number of blocks of each candidate
     #[arg(long, default_value_t = 6)]
     pub rounds: u32,

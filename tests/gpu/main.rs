@@ -28,4 +28,5 @@ mod overlap;
 mod prepare;
 mod processes;
 mod ranks;
+mod rows;
 mod simulator;

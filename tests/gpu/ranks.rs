@@ -5,7 +5,7 @@ use mkernel::spec::spec::WORLDS;
 use mkernel::{
     Communicator, KernelConfig, Operator,
     operands::RawOperand,
-    spec::{BLayout, Epilogue, GemmConfig, GemmOp, GemmShape, KernelSpec, Tuning},
+    spec::{BLayout, Dim, Epilogue, GemmConfig, GemmOp, GemmShape, KernelSpec, Tuning},
 };
 use mkernel_testing::jobs::with_causes;
 use mkernel_testing::lab::{Failure, Finish, Lab, Matrix, Random, Verdict, View, seed_from_clock};
@@ -103,9 +103,10 @@ impl From<(GemmShape, BLayout, Tuning)> for GemmProblem {
 }
 
 impl GemmProblem {
-    /// Returns the configuration of the kernel, with all sizes dynamic.
+    /// Returns the configuration of the kernel, with the rows of the problem and other sizes dynamic.
     pub fn config(&self, world: u32) -> KernelConfig {
         let config = GemmConfig {
+            m: Dim::Static(self.shape.m),
             b_layout: self.layout,
             epilogue: self.epilogue,
             tuning: self.tuning,
@@ -127,8 +128,12 @@ impl GemmProblem {
 
 /// Returns a configuration of `ag_gemm` with all sizes dynamic.
 pub fn config(world: u32, b_layout: BLayout, tuning: Tuning) -> KernelConfig {
-    let shape = GemmShape { m: 1, n: 8, k: 8 };
-    GemmProblem::from((shape, b_layout, tuning)).config(world)
+    let config = GemmConfig {
+        b_layout,
+        tuning,
+        ..GemmConfig::new(GemmOp::AgGemm)
+    };
+    KernelConfig::new(world, config)
 }
 
 /// Prepares an operator, and allocates operands with `pad` elements between their rows. All ranks must call this

@@ -1,5 +1,8 @@
 //! Tests of GEMM operators that take the rows of each call at run time, on simulated GPUs. Every bit of the results is known.
 
+mod mistakes;
+mod mutations;
+
 use mkernel::network::Faults;
 use mkernel_testing::jobs::gemm::cases::{with_rows, with_rows_across};
 use mkernel_testing::jobs::{all_are_right, all_are_right_when_counters_wrap};

@@ -1,11 +1,13 @@
 //! Linear layers whose weights are divided among the ranks. With one rank they are candle's own product.
 
-use crate::call::call;
+use crate::call::call_with_rows;
+use crate::called::Called;
 use crate::operands::{self, Input, Output};
 use crate::ranks::Ranks;
 use candle_core::{D, DType, Device, Module, Result, Tensor, bail};
-use mkernel::Operand;
 use mkernel::spec::{BLayout, Dim, Epilogue, GemmConfig, GemmOp, GemmShape};
+use mkernel::{Operand, Operator};
+use std::sync::Arc;
 
 /// A linear layer whose outputs are divided among the ranks: the first one of a block under tensor parallelism.
 ///
@@ -83,11 +85,10 @@ impl ColumnParallel {
         }
         let (n, k) = self.weight.dims2()?;
         let config = config(GemmOp::AgGemm, (n, k), self.bias.is_some());
-        let operator = self.ranks.operator(config, shape(rows, (n, k)))?;
+        let operator = operator(&self.ranks, config, rows)?;
         let inputs = operands(x, &self.weight, self.bias.as_ref());
         let c = Output::new(Operand::C, (rows, n), DType::BF16);
-        let [y] = call(&self.ranks, &operator, &inputs, [c])?;
-        Ok(y)
+        call_with(&self.ranks, &operator, rows, &inputs, c)
     }
 }
 
@@ -148,11 +149,10 @@ impl RowParallel {
             return local(&x.reshape((rows, ()))?, &self.weight, self.bias.as_ref());
         }
         let config = config(op, (n, k), self.bias.is_some());
-        let operator = self.ranks.operator(config, shape(rows, (n, k)))?;
+        let operator = operator(&self.ranks, config, rows)?;
         let inputs = operands(x, &self.weight, self.bias.as_ref());
         let c = Output::new(Operand::C, (results, n), DType::BF16);
-        let [y] = call(&self.ranks, &operator, &inputs, [c])?;
-        Ok(y)
+        call_with(&self.ranks, &operator, rows, &inputs, c)
     }
 }
 
@@ -268,10 +268,29 @@ fn config(op: GemmOp, (n, k): (usize, usize), bias: bool) -> GemmConfig {
     }
 }
 
-fn shape(rows: usize, (n, k): (usize, usize)) -> GemmShape {
-    GemmShape {
-        m: rows as u64,
-        n: n as u64,
-        k: k as u64,
-    }
+/// Returns an operator for this number of rows. It serves all numbers up to a power of two, of which there are few.
+fn operator(ranks: &Ranks, config: GemmConfig, rows: usize) -> Result<Arc<Operator>> {
+    let size = |dim: Dim| dim.fixed().unwrap_or_default();
+    let shape = GemmShape {
+        m: rows.max(1).next_power_of_two() as u64,
+        n: size(config.n),
+        k: size(config.k),
+    };
+    ranks.operator(config, shape)
+}
+
+/// Calls an operator with this number of rows.
+fn call_with(
+    ranks: &Ranks,
+    operator: &Operator,
+    rows: usize,
+    inputs: &[Input<'_>],
+    output: Output,
+) -> Result<Tensor> {
+    let called = Called {
+        operator,
+        rows: Some(rows as u64),
+    };
+    let [y] = call_with_rows(ranks, called, inputs, [output])?;
+    Ok(y)
 }

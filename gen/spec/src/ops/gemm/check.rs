@@ -1,6 +1,6 @@
 //! What is possible of a GEMM operator.
 
-use crate::config::{Dtype, GemmConfig, GemmOp, Transfer, Tuning};
+use crate::config::{Dim, Dtype, GemmConfig, GemmOp, Transfer, Tuning};
 use crate::config::{Field, KernelConfig};
 use crate::diagnostic::Diagnostics;
 use crate::spec::{DIM_STEP, MAX_DIM, MAX_ELEMS};
@@ -22,6 +22,7 @@ pub(crate) fn check(config: &GemmConfig, kernel: &KernelConfig, found: &mut Diag
     );
     check_areas(found, config);
     check_tuning(found, config, (kernel.world, kernel.nodes));
+    check_run_time_rows(found, config);
     if kernel.nodes > 1 {
         check_across_nodes(found, &config.tuning);
     }
@@ -103,6 +104,29 @@ fn check_tuning(found: &mut Diagnostics, config: &GemmConfig, (world, nodes): (u
                 || "copy engines use no communication CTAs and move whole rows".to_owned(),
                 "remove it, or use transfer = \"sm_push\"",
             );
+        }
+    }
+}
+
+/// What needs a number of rows that is known when the kernel is compiled. Dynamic rows are given at each call.
+fn check_run_time_rows(found: &mut Diagnostics, config: &GemmConfig) {
+    if matches!(config.m, Dim::Static(_)) {
+        return;
+    }
+    for (field, given, reason) in [
+        (
+            Field::TRANSFER,
+            config.tuning.transfer == Some(Transfer::CopyEngine),
+            "copy engines copy a number of rows that the host knows",
+        ),
+        (
+            Field::PACE_STEPS,
+            config.tuning.pace_steps.is_some_and(|steps| steps > 0),
+            "CTAs keep pace only if the number of tiles is constant",
+        ),
+    ] {
+        if given {
+            found.push(field, reason, "write m as a number, or remove it");
         }
     }
 }

@@ -1,0 +1,90 @@
+//! Tests of GEMM operators that take the rows of each call at run time, of whose results every bit is known.
+
+use crate::compile::compile;
+use crate::nodes::topologies;
+use crate::ranks::worlds;
+use mkernel::network::Faults;
+use mkernel::spec::{BLayout, Dim, GemmConfig, GemmOp, GemmShape, KernelSpec};
+use mkernel_testing::jobs::gemm::cases::{with_rows, with_rows_across};
+use mkernel_testing::jobs::{Backend, GemmJob, for_each_in_parallel};
+use mkernel_testing::lab::{Random, TimeLimit, seed_from_clock};
+use std::time::Duration;
+
+/// Returns jobs of many calls with random numbers of rows by one operator each, for sizes of decoding and for larger ones.
+fn random_rows(world: u32) -> Vec<(String, GemmJob)> {
+    let mut random = Random(seed_from_clock());
+    let sizes = [(512, 520, 264, 200), (3000, 1032, 512, 20)];
+    let jobs = GemmOp::ALL.into_iter().flat_map(|op| {
+        sizes.map(|(most, n, k, calls)| {
+            let rows: Vec<u64> = (0..calls).map(|_| random.draw() % (most + 1)).collect();
+            let config = GemmConfig {
+                n: Dim::Static(n),
+                k: Dim::Static(k),
+                b_layout: BLayout::Nk,
+                ..GemmConfig::new(op)
+            };
+            let shape = GemmShape { m: most, n, k };
+            let job = GemmJob::new(world, config, shape, 0).with_rows(&rows);
+            let name = format!("{} of up to {most} rows on {world} ranks", op.name());
+            [
+                (format!("{name}, in a graph"), job.clone().in_graph()),
+                (name, job),
+            ]
+        })
+    });
+    jobs.flatten().collect()
+}
+
+fn spec(job: &GemmJob) -> KernelSpec {
+    let spec = KernelSpec::validate(job.kernel());
+    let spec = spec.and_then(|spec| spec.specialise(job.shape));
+    spec.unwrap_or_else(|error| panic!("{:?}: {error}", job.config))
+}
+
+/// Runs every job twice. The results must have the same bits.
+fn run(jobs: &[(String, GemmJob)]) {
+    compile(&jobs.iter().map(|(_, job)| spec(job)).collect::<Vec<_>>());
+    for_each_in_parallel(jobs, |(_, job)| job.compute());
+    for (name, job) in jobs {
+        let found = [(); 2].map(|()| {
+            let found = job.run_on(Backend::Gpus);
+            found.unwrap_or_else(|failure| panic!("{name}: {failure}"))
+        });
+        assert!(found[0] == found[1], "{name}: other bits");
+    }
+}
+
+#[test]
+#[ignore = "needs GPUs"]
+fn rows_may_change_from_call_to_call() {
+    let _limit = TimeLimit::start("rows", Duration::from_secs(300));
+    for world in worlds(1) {
+        let jobs = [with_rows(world), random_rows(world)].concat();
+        run(&jobs);
+        println!("world {world}: {} jobs", jobs.len());
+    }
+}
+
+#[test]
+#[ignore = "needs GPUs"]
+fn rows_may_change_on_several_nodes() {
+    let _limit = TimeLimit::start("nodes: rows", Duration::from_secs(300));
+    for (world, nodes) in topologies() {
+        let jobs = with_rows_across(nodes, world / nodes, &Faults::default());
+        run(&jobs);
+        println!("{world} ranks, {nodes} nodes: {} jobs", jobs.len());
+    }
+}
+
+/// This test needs no GPU. It checks that all jobs are possible.
+#[test]
+fn every_job_with_rows_has_a_plan() {
+    use mkernel::spec::spec::WORLDS;
+    use mkernel::{KernelPlan, spec::Device};
+    for world in WORLDS {
+        for (name, job) in [with_rows(world), random_rows(world)].concat() {
+            let plan = KernelPlan::new(&spec(&job), &Device::h200());
+            plan.unwrap_or_else(|error| panic!("{name}: {error}"));
+        }
+    }
+}

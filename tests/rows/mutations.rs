@@ -1,0 +1,89 @@
+//! Mutations of GEMM kernels that take the rows of each call at run time. A test plants one mistake at a time, and the
+//! simulator or the comparison of the results must find it with some seed.
+
+use mkernel::network::Faults;
+use mkernel_testing::jobs::gemm::cases::{with_rows, with_rows_across};
+use mkernel_testing::jobs::{GemmJob, all_are_found, mutated};
+
+/// The number of seeds with which a mutation must be found.
+const SEEDS: u64 = 20;
+
+/// A mutation: its name, the job whose kernel it changes, and the edits of the kernel's text.
+type Mutation = (
+    &'static str,
+    fn() -> GemmJob,
+    &'static [(&'static str, &'static str)],
+);
+
+/// Returns the job whose name has this part.
+fn named(jobs: Vec<(String, GemmJob)>, part: &str) -> GemmJob {
+    let mut found = jobs.into_iter().filter(|(name, _)| name.contains(part));
+    found.next().expect("a job of this name").1
+}
+
+fn gather() -> GemmJob {
+    named(with_rows(2), "pushed by all")
+}
+
+fn gather_on_four() -> GemmJob {
+    named(with_rows(4), "pushed by all")
+}
+
+fn scatter() -> GemmJob {
+    named(with_rows(2), "two shots")
+}
+
+fn shared() -> GemmJob {
+    named(with_rows(1), "shared tiles")
+}
+
+fn results() -> GemmJob {
+    named(with_rows(2), "results,")
+}
+
+fn packets() -> GemmJob {
+    named(with_rows(2), "packets,")
+}
+
+fn gather_across() -> GemmJob {
+    named(with_rows_across(2, 1, &Faults::default()), "ag_gemm")
+}
+
+fn scatter_across() -> GemmJob {
+    named(with_rows_across(2, 1, &Faults::default()), "gemm_rs")
+}
+
+#[rustfmt::skip]
+const MUTATIONS: &[Mutation] = &[
+    // Sizes of one call in another.
+    ("chunks of the most rows in each call", gather, &[("@shards.chunks", "Rows::of_shard(ctx) => Config::kShardRows")]),
+    ("shards of the most rows in each call", gather, &[("@rows.shard", "ctx.rows => Config::kMaxRows")]),
+    ("tiles of the most rows in each call", shared, &[("@rows.all", "ctx.rows => Config::kMaxRows")]),
+    ("tiles of the most rows of a shard in each call", scatter, &[("@owners.shard-tiles", "row_tiles(ctx) => Config::kRowTiles")]),
+    ("unused chunks not counted", gather, &[("@push.unused", "")]),
+    ("chunks counted that the call uses", gather, &[("@push.unused", "Shards::kArrivals => 2 * Shards::kArrivals")]),
+    ("unused partial sums not counted", scatter, &[("@partials.unused", "")]),
+    ("unused results not counted", results, &[("@results.unused", "")]),
+    ("unused shared tiles not counted", shared, &[("@split-k.unused", "")]),
+    ("unused puts not counted", scatter_across, &[("@node-sums.unused", "")]),
+    ("the rest of a short put not counted", scatter_across, &[("@node-sums.rest", "")]),
+    // Rows of the caller beyond those of the call.
+    ("rows beyond the call stored by TMA", shared, &[("@store.rows", "")]),
+    ("rows beyond the call copied from results", results, &[("@results.rows", "to_row >= CallRows<Config>::all(ctx) || => ")]),
+    ("rows beyond the call sent as packets", packets, &[("@ll.sent-rows", "")]),
+    // The copy of rows out of an output buffer.
+    ("swizzle of copied rows not undone", shared, &[("@store.copied-swizzle", "(vec % 8 ^ line % 8) => vec % 8")]),
+    ("buffer freed while lanes copy from it", shared, &[("@store.warp-read", "")]),
+    // The order of tiles that straddle shards.
+    ("own rows of straddling tiles not sent to the own rank", gather, &[("@push.own-rows", "? 0 : 1 => ? 1 : 1")]),
+    ("a tile of the nearest ranks computed twice", gather_on_four, &[("@gathered.near", "(begin + remote % near) => begin")]),
+    // The start of a call.
+    ("ranks run ahead of each other", gather, &[("@begin.wait", "wait(ctx => if (false) wait(ctx")]),
+    ("the start of a call not put to other nodes", gather_across, &[("@begin.put", "")]),
+];
+
+#[test]
+fn every_mutation_is_found() {
+    let mutate = |(name, job, edits): &Mutation| (*name, mutated(job(), edits));
+    all_are_found(&MUTATIONS.iter().map(mutate).collect::<Vec<_>>(), SEEDS);
+}
