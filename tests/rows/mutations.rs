@@ -78,7 +78,7 @@ const MUTATIONS: &[Mutation] = &[
     ("own rows of straddling tiles not sent to the own rank", gather, &[("@push.own-rows", "? 0 : 1 => ? 1 : 1")]),
     ("a tile of the nearest ranks computed twice", gather_on_four, &[("@gathered.near", "(begin + remote % near) => begin")]),
     // The start of a call.
-    ("ranks run ahead of each other", gather, &[("@begin.wait", "wait(ctx => if (false) wait(ctx")]),
+    ("ranks run ahead of each other", gather, &[("@begin.wait-in-warp", "wait(ctx => if (false) wait(ctx")]),
     ("the start of a call not put to other nodes", gather_across, &[("@begin.put", "")]),
 ];
 

@@ -26,7 +26,8 @@ struct Begin {
       }
     }
     if constexpr (kIsAnnounced) {
-      const u32 peer = threadIdx.x;
+      // The second warp: the fence would delay the first loads of the first one.
+      const u32 peer = threadIdx.x - kWarp;
       if (blockIdx.x != 0 || peer >= Ranks::kLocalWorld || peer == ctx.local_rank()) return;
       fence_sys();
       store_relaxed_sys(ctx.peer_ptr(peer, Workspace::begun(ctx.parity(), ctx.rank)), begin_word(ctx));  // @begin.announce
@@ -50,6 +51,15 @@ struct Begin {
       for (u32 i = 1; i < Ranks::kLocalWorld; ++i) {
         wait(ctx, ctx.node_first_rank + (ctx.local_rank() + i) % Ranks::kLocalWorld);  // @begin.wait
       }
+    }
+  }
+
+  // All threads: the lanes of a warp wait for a peer each, at the same time.
+  static MK_DEVICE void wait_in_warp(const RankContext& ctx) {
+    if constexpr (kIsAnnounced) {
+      const u32 distance = threadIdx.x - kWarp + 1;
+      if (blockIdx.x != 0 || threadIdx.x < kWarp || distance >= Ranks::kLocalWorld) return;
+      wait(ctx, ctx.node_first_rank + (ctx.local_rank() + distance) % Ranks::kLocalWorld);  // @begin.wait-in-warp
     }
   }
 

@@ -71,7 +71,7 @@ struct Gemm {
         const WorkTile work = Scheduler::work_tile(i, ctx);
         for (u32 piece = 0; piece < Shape::kSubTiles * Output::kPiecesPerSubTile; ++piece) {  // @gemm.pieces
           if (!Scheduler::completes(work, piece / Output::kPiecesPerSubTile)) continue;
-          out.consumer_wait();  // @gemm.output-wait
+          queue.wait();  // @gemm.output-wait
           Output::template store<Order>(args, ctx, smem.out(group, out.stage()), work, group, piece);
           queue.commit();
         }
@@ -119,7 +119,7 @@ struct Gemm {
       if constexpr (Scheduler::kSplits > 1) {
         SplitK<Scheduler, Workspace, Shape>::template count_unused<Config::kThreads>(ctx);
       }
-      if (blockIdx.x == 0 && threadIdx.x == 0) Begin::wait_for_peers(ctx);
+      Begin::wait_in_warp(ctx);
     }
   }
 };

@@ -86,7 +86,7 @@ struct OwnerReduce {
         const u32 pieces_per_sub_tile = is_owner ? Output::kPiecesPerSubTile : 1;
         for (u32 piece = 0; piece < Shape::kSubTiles * pieces_per_sub_tile; ++piece) {
           if (!Scheduler::completes(work, piece / pieces_per_sub_tile)) continue;
-          out.consumer_wait();
+          queue.wait();
           const u32 buffer = smem.out(group, out.stage());
           const u32 bytes = Partials::bytes_of_rows(work, group, ctx);
           if (bytes == 0) {

@@ -98,12 +98,12 @@ struct ReduceLl {
   // later.
   static MK_DEVICE void end(const Args&, const RankContext& ctx) {
     __syncwarp();
+    Gemm::end_rows(ctx);  // warps without a role get here early
     __syncthreads();
     if (threadIdx.x == 0) advance_epoch(ctx);
     if constexpr (kHasIdleRanks) {
       if (blockIdx.x == 0 && threadIdx.x == 0) IdleRanks::wait_for_owners(ctx);
     }
-    Gemm::end_rows(ctx);
   }
 
  private:
