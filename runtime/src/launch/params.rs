@@ -72,13 +72,25 @@ impl ParamInputs<'_> {
     }
 
     pub(crate) fn tensor_map(&self, spec: &TensorMapSpec) -> TensorMap {
-        let empty = spec.extents.iter().any(|extent| extent.on(self.rank) == 0);
-        let address = match spec.source {
-            Source::Operand(operand) if !empty => self.operand(operand).ptr,
-            Source::Workspace { offset_bytes } => self.workspace() + offset_bytes,
-            Source::Operand(_) => self.workspace(),
+        // The host knows the rows of the call unless the kernel reads them from memory.
+        let on_rank = |extent: &Extent| match self.rows {
+            (rows, 0) => extent.in_call(rows.into()).on(self.rank),
+            _ => extent.on(self.rank),
         };
-        let size = |extent: &Extent| extent.on(self.rank).max(1);
+        let empty = spec.extents.iter().any(|extent| on_rank(extent) == 0);
+        let start = |operand| match empty {
+            true => self.workspace(),
+            false => self.operand(operand).ptr,
+        };
+        let address = match spec.source {
+            Source::Operand(operand) => start(operand),
+            // An address is only the start of a sum.
+            Source::BeforeOperand { operand, rows } => {
+                start(operand).wrapping_sub(rows * self.row_bytes(operand))
+            }
+            Source::Workspace { offset_bytes } => self.workspace() + offset_bytes,
+        };
+        let size = |extent: &Extent| on_rank(extent).max(1);
         let stride = |stride: &Stride| match *stride {
             Stride::Bytes(bytes) => bytes,
             Stride::RowOf(operand) => self.row_bytes(operand),

@@ -110,6 +110,18 @@ pub enum Extent {
         /// Ranks.
         ranks: u64,
     },
+    /// The rows of a rank's chunks, as [`Extent::Chunks`], of rows that each call gives: of `chunks` chunks of ⌈rows/chunks⌉
+    /// rows each, the last ones perhaps fewer.
+    RowsOfChunks {
+        /// The most rows over all ranks.
+        most: u64,
+        /// Chunks over all ranks.
+        chunks: u64,
+        /// As in [`Extent::Chunks`].
+        mirror: Option<u64>,
+        /// How often.
+        times: u64,
+    },
     /// Rows of chunk `rank` of `total`, and if ranks have two, of chunk `mirror - rank`; all that `times` over.
     Chunks {
         /// Rows over all ranks.
@@ -133,6 +145,17 @@ impl Extent {
                 total: rows,
                 per_rank: rows.div_ceil(ranks),
             },
+            Self::RowsOfChunks {
+                chunks,
+                mirror,
+                times,
+                ..
+            } => Self::Chunks {
+                total: rows,
+                per_chunk: rows.div_ceil(chunks),
+                mirror,
+                times,
+            },
             _ => self,
         }
     }
@@ -144,6 +167,12 @@ impl Extent {
             Self::Fixed(size) | Self::Rows { most: size } => size,
             // With fewer rows, the last ranks may have more of them.
             Self::RowsOfShard { most, ranks } => most.div_ceil(ranks),
+            Self::RowsOfChunks {
+                most,
+                chunks,
+                mirror,
+                times,
+            } => most.div_ceil(chunks) * (1 + u64::from(mirror.is_some())) * times,
             Self::ShardRows { total, per_rank } => total
                 .saturating_sub(u64::from(rank) * per_rank)
                 .min(per_rank),

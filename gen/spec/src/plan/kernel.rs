@@ -87,11 +87,13 @@ impl KernelPlan {
     /// The most rows of a call, if each call gives them.
     #[must_use]
     pub const fn max_rows(&self) -> Option<u64> {
-        match self.spec.problem() {
-            Problem::Collective(config) => match config.m {
-                Dim::UpTo { most } => Some(most),
-                _ => None,
-            },
+        let dim = match self.spec.problem() {
+            Problem::Collective(config) => config.m,
+            Problem::Attention(config) => config.seq,
+            _ => return None,
+        };
+        match dim {
+            Dim::UpTo { most } => Some(most),
             _ => None,
         }
     }

@@ -110,17 +110,7 @@ struct Simple {
       if constexpr (!TakesRows<Config>) {
         comm::WatchArrivals<Config, Workspace>::run(args, ctx, smem, warp);
       } else {
-        Network::begin_watch(args, ctx);
-        // With other rows, a peer makes another number of puts.
-        const bool have_begun = Network::watch_arrivals(args, ctx, 0, [](u32) { return Begin::kPuts; });
-        for (u32 peer = lane_index(); have_begun && peer < Ranks::kPeerNodes; peer += kWarp) {
-          refuse_other_rows(ctx, kCollect, Network::rank_of_peer(ctx, peer));
-        }
-        if (lane_index() == 0) Begin::wait_for_peers(ctx);
-        __syncwarp();
-        const u32 puts = (Chunks::per_shard(ctx) + Config::kPutChunks - 1) / Config::kPutChunks;
-        const bool have_arrived = Network::watch_arrivals(args, ctx, Begin::kPuts, [puts](u32) { return puts; });
-        Network::end_watch(args, ctx, have_begun && have_arrived);
+        Begin::template watch_arrivals<Network>(args, ctx, ceil_div(Chunks::per_shard(ctx), Config::kPutChunks));
       }
     }
   };

@@ -44,6 +44,21 @@ struct Begin {
     }
   }
 
+  // A warp, across nodes: watches the arrivals of a call that makes `puts` puts to each peer and channel after those with
+  // the word. A peer with other rows makes another number of them.
+  template <class Network, class Args>
+  static MK_DEVICE void watch_arrivals(const Args& args, const RankContext& ctx, u32 puts) {
+    Network::begin_watch(args, ctx);
+    const bool have_begun = Network::watch_arrivals(args, ctx, 0, [](u32) { return kPuts; });
+    for (u32 peer = lane_index(); have_begun && peer < Ranks::kPeerNodes; peer += kWarp) {
+      refuse_other_rows(ctx, kCollect, Network::rank_of_peer(ctx, peer));
+    }
+    if (lane_index() == 0) wait_for_peers(ctx);
+    __syncwarp();
+    const bool have_arrived = Network::watch_arrivals(args, ctx, kPuts, [puts](u32) { return puts; });  // @begin.watch
+    Network::end_watch(args, ctx, have_begun && have_arrived);
+  }
+
   // One thread.
   static MK_DEVICE void wait_for_peers(const RankContext& ctx) {
     if constexpr (kIsAnnounced) {
@@ -53,16 +68,16 @@ struct Begin {
     }
   }
 
- private:
-  static MK_DEVICE void wait(const RankContext& ctx, u32 peer) {
+  // One thread: waits until another rank of this node has begun the call.
+  static MK_DEVICE void wait(const RankContext& ctx, u32 peer, Role role = kCollect) {
     const u64* word = ctx.local_ptr(Workspace::begun(ctx.parity(), peer));
     Deadline deadline;
     for (;;) {
       const u32 seen = static_cast<u32>(load_acquire_sys(word));
       if (seen == ctx.mark()) break;
-      if (deadline.expired(ctx, WaitSite{kCollect, kBegun, peer, 0, ctx.mark()}, seen)) return;
+      if (deadline.expired(ctx, WaitSite{role, kBegun, peer, 0, ctx.mark()}, seen)) return;
     }
-    if constexpr (TakesRows<Config>) refuse_other_rows(ctx, kCollect, peer);
+    if constexpr (TakesRows<Config>) refuse_other_rows(ctx, role, peer);
   }
 };
 

@@ -22,6 +22,15 @@ impl Needs<'_> {
     fn exchanges(&self) -> bool {
         self.topology.world() > 1
     }
+
+    fn takes_rows(&self) -> bool {
+        self.op_plan.takes_rows()
+    }
+
+    /// Whether marks say which slots are free.
+    fn marks_turns(&self) -> bool {
+        self.exchanges() && self.takes_rows() && self.op_plan.is_ring()
+    }
 }
 
 regions! {
@@ -30,13 +39,31 @@ regions! {
 
     /// Counts the tiles of queries that CTAs have taken. Each call resets the counter of the next one.
     tiles_taken: Element::Words(1), [parity: 2u32];
+    /// The call that a rank has begun, and its rows, which must be the same on all ranks.
+    begun: Element::Marked, [parity: 2u32, rank: p.topology.world()], if p.takes_rows() && p.exchanges();
     /// Counts the tiles of queries of a reader that have read a source's keys in a slot, over all calls.
     slot_reads: Element::Flag,
         [node: p.topology.nodes, reader: p.topology.local_world, slot: p.op_plan.kv_slots],
-        if p.topology.local_world > 1;
+        if p.topology.local_world > 1 && !p.takes_rows();
     /// Counts the parts of a block of K and V that have arrived, over all calls.
     kv_ready: Element::Flag,
-        [source: p.topology.world(), slot: p.op_plan.kv_slots, tile: p.op_plan.row_tiles], if p.exchanges();
+        [source: p.topology.world(), slot: p.op_plan.kv_slots, tile: p.op_plan.row_tiles],
+        if p.exchanges() && !p.takes_rows();
+    /// The call in which a block of K and V has arrived.
+    kv_marks: Element::Flag,
+        [parity: 2u32, source: p.topology.world(), head: p.op_plan.kv_heads(), tile: p.op_plan.row_tiles],
+        if p.exchanges() && p.takes_rows();
+    /// The parts of a block, of the rank of this local rank on a node, that this rank has sent to ranks of its node. It is
+    /// 0 when all have been.
+    parts_sent: Element::Words(1),
+        [parity: 2u32, node: p.topology.nodes, head: p.op_plan.kv_heads(), tile: p.op_plan.row_tiles],
+        if p.exchanges() && p.takes_rows();
+    /// The tiles of queries that have read a head of a source. It is 0 when all have.
+    head_reads: Element::Words(1), [parity: 2u32, source: p.topology.world(), head: p.op_plan.kv_heads()],
+        if p.marks_turns();
+    /// The call in which all tiles of queries of a reader have read a head of this rank.
+    head_marks: Element::Flag, [parity: 2u32, reader: p.topology.local_world, head: p.op_plan.kv_heads()],
+        if p.marks_turns();
     /// K and V of all ranks: of each block the parts of K, then those of V, as shared memory holds them.
     kv_parts: Element::Bytes(SUB_TILE_BYTES.into()),
         [buffer: p.op_plan.buffers, source: p.topology.world(), slot: p.op_plan.kv_slots, tile: p.op_plan.row_tiles,

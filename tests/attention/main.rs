@@ -1,0 +1,63 @@
+//! Tests of `ring_attention` whose calls have sequences of different lengths, on simulated GPUs. The results are compared
+//! with a reference in fp64, and nothing else may be written.
+
+mod mutations;
+mod rows;
+
+use mkernel::network::Faults;
+use mkernel_testing::jobs::attention::AttentionJob;
+use mkernel_testing::jobs::attention::cases::{with_rows, with_rows_across};
+use mkernel_testing::jobs::{SimulatedJob, all_are_right, all_are_right_when_counters_wrap};
+use std::time::Duration;
+
+/// The number of seeds of a job.
+const SEEDS: u64 = 2;
+
+/// Returns the faults of a network that delays, reorders, repeats and loses messages.
+fn bad_network() -> Faults {
+    Faults {
+        jitter: Duration::from_micros(300),
+        loss: 0.1,
+        retransmission: Duration::from_micros(200),
+        duplicates: 0.1,
+        ..Faults::default()
+    }
+}
+
+/// Returns jobs on several nodes. An edit lets a rank forward a part after it has sent four of its own.
+fn across(nodes: u32, local_world: u32) -> Vec<(String, AttentionJob)> {
+    let mut jobs = with_rows_across(nodes, local_world, &bad_network());
+    for (_, job) in &mut jobs {
+        job.edit(vec![(
+            "kForwardLag = 512;".into(),
+            "kForwardLag = 4;".into(),
+        )]);
+    }
+    jobs
+}
+
+#[test]
+fn calls_of_any_length_are_right_on_one_rank() {
+    all_are_right(&with_rows(1), SEEDS);
+}
+
+#[test]
+fn calls_of_any_length_are_right_on_two_ranks() {
+    all_are_right(&with_rows(2), SEEDS);
+}
+
+#[test]
+fn calls_of_any_length_are_right_on_four_ranks() {
+    all_are_right(&with_rows(4), SEEDS);
+}
+
+#[test]
+fn calls_of_any_length_are_right_across_nodes() {
+    all_are_right(&[across(2, 1), across(2, 2)].concat(), SEEDS);
+}
+
+/// The call count passes 2^31 and 2^32, and the number of puts passes 2^32 too.
+#[test]
+fn calls_of_any_length_are_right_after_many_calls() {
+    all_are_right_when_counters_wrap(&[with_rows(2), across(2, 2)].concat());
+}
