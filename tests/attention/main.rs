@@ -8,6 +8,7 @@ use mkernel::network::Faults;
 use mkernel_testing::jobs::attention::AttentionJob;
 use mkernel_testing::jobs::attention::cases::{with_rows, with_rows_across};
 use mkernel_testing::jobs::{SimulatedJob, all_are_right, all_are_right_when_counters_wrap};
+use mkernel_testing::lab::Random;
 use std::time::Duration;
 
 /// The number of seeds of a job.
@@ -54,6 +55,30 @@ fn calls_of_any_length_are_right_on_four_ranks() {
 #[test]
 fn calls_of_any_length_are_right_across_nodes() {
     all_are_right(&[across(2, 1), across(2, 2)].concat(), SEEDS);
+}
+
+/// Returns jobs of every kind with calls of random lengths.
+fn random(seed: u64) -> Vec<(String, AttentionJob)> {
+    let mut random = Random(seed);
+    let mut jobs = [with_rows(2), with_rows(4), across(2, 1), across(2, 2)].concat();
+    for (name, job) in &mut jobs {
+        let most = job.shape().seq;
+        job.rows = (0..6).map(|_| random.below(most + 1)).collect();
+        *name = format!("{name}, {:?}", job.rows);
+    }
+    jobs
+}
+
+#[test]
+fn calls_of_random_lengths_are_right() {
+    all_are_right(&random(1), 1);
+}
+
+/// This test is for changes of attention and of the simulator.
+#[test]
+#[ignore = "takes a quarter of an hour"]
+fn calls_of_many_random_lengths_are_right() {
+    (2..10).for_each(|seed| all_are_right(&random(seed), 1));
 }
 
 /// The call count passes 2^31 and 2^32, and the number of puts passes 2^32 too.
