@@ -297,6 +297,53 @@ mod tests {
         assert_eq!(bindings.operand(Operand::A).ptr, 0x40_0000);
     }
 
+    /// A map of rows that each call gives, with two dimensions that have the stride of a row, as attention has them.
+    fn map_of_call() -> TensorMapSpec {
+        let rows = Extent::RowsOfChunks {
+            most: 40,
+            chunks: 4,
+            mirror: None,
+            times: 1,
+        };
+        TensorMapSpec {
+            source: Source::BeforeOperand {
+                operand: Operand::A,
+                rows: 3,
+            },
+            dtype: Dtype::Bf16,
+            extents: vec![Extent::Fixed(64), Extent::Fixed(4), rows, Extent::Fixed(2)],
+            strides: vec![
+                Stride::RowOf(Operand::A),
+                Stride::RowOf(Operand::A),
+                Stride::RowsOf {
+                    operand: Operand::A,
+                    rows,
+                },
+            ],
+            box_elems: vec![64, 4, 1, 1],
+        }
+    }
+
+    #[test]
+    fn a_map_has_the_rows_of_the_call_if_the_host_knows_them() {
+        let operands = operands();
+        let map = |rank, rows| {
+            let inputs = ParamInputs {
+                rows,
+                ..bindings(&operands, rank)
+            };
+            let map = inputs.tensor_map(&map_of_call());
+            (map.address, map.dims[2], map.strides_bytes)
+        };
+        let before = 0x1000 - 3 * 144;
+        // Of 18 rows, the four ranks have 5, 5, 5 and 3.
+        assert_eq!(map(1, (18, 0)), (before, 5, vec![144, 144, 5 * 144]));
+        assert_eq!(map(1, (40, 0)), (before, 10, vec![144, 144, 10 * 144]));
+        assert_eq!(map(1, (0, 0x1234)), (before, 10, vec![144, 144, 10 * 144]));
+        // A rank without rows has a map that is not the caller's.
+        assert_eq!(map(2, (2, 0)).0, 0x30_0000 - 3 * 144);
+    }
+
     #[test]
     fn a_map_over_the_workspace_starts_in_the_own_one() {
         let operands = operands();

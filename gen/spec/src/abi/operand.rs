@@ -229,3 +229,25 @@ impl OperandSpec {
         self
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// With fewer rows, another rank may have the most of them.
+    #[test]
+    fn a_call_has_chunks_of_its_own_rows() {
+        let rows = Extent::RowsOfChunks {
+            most: 30,
+            chunks: 8,
+            mirror: Some(7),
+            times: 2,
+        };
+        let on_ranks = |extent: Extent| [0, 1, 2, 3].map(|rank| extent.on(rank));
+        assert_eq!(on_ranks(rows), [16; 4]);
+        assert_eq!(on_ranks(rows.in_call(30)), [12, 16, 16, 16]);
+        assert_eq!(on_ranks(rows.in_call(5)), [2, 2, 2, 4]);
+        assert_eq!(on_ranks(rows.in_call(1)), [2, 0, 0, 0]);
+        assert_eq!(on_ranks(rows.in_call(0)), [0; 4]);
+    }
+}
