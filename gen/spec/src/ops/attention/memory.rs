@@ -34,7 +34,7 @@ impl Needs<'_> {
 }
 
 regions! {
-    /// Symmetric memory of a rank: zeroed once and never reset, but for counts of tiles. The state comes first.
+    /// Symmetric memory of a rank: zeroed once and never reset, but for counts within a call. The state comes first.
     struct AttentionWorkspace(p: Needs<'_>), from Workspace::STATE_END_BYTES, aligned to 1024;
 
     /// Counts the tiles of queries that CTAs have taken. Each call resets the counter of the next one.
