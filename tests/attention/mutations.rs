@@ -74,7 +74,7 @@ const MUTATIONS: &[Mutation] = &[
     ("the wait for readers does not acquire", ring, &[RELAXED_WAIT, ("@kv-marks.turn", "wait_mark( => relaxed_wait(")]),
     ("a slot released behind its first reader", many_readers, &[("@kv-marks.readers", ", readers) => , 1)")]),
     ("keys put before they are in place", nodes, &[("@kv-forward.own-mark", "")]),
-    ("a put too many awaited", nodes, &[("@begin.watch", "return puts; => return puts + 1;")]),
+    ("a put too many awaited", nodes, &[("@put.watch-arrivals", "return puts; => return puts + 1;")]),
     ("puts awaited one too early", nodes, &[("@kv-forward.arrival", "Begin::kPuts + => 0 +")]),
     ("the start of a call not put to other nodes", nodes, &[("@begin.put", "")]),
 ];

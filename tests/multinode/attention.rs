@@ -137,7 +137,7 @@ const MUTATIONS: &[Mutation] = &[
     ("no wait for the readers of a slot", far_ahead, "@kv-slots.credit", "slot.earlier => 0u"),
     ("credits for the source, not for the rank that forwards", all_keys, "@kv-slots.release-node", "source => ctx.rank"),
     ("a node that needs keys gets none", one_way, "@kv-forward.needs", "return node_attends => return !node_attends"),
-    ("calls end before all puts have arrived", one_way, "@put.watch-arrivals", "Network::watch_arrivals(args, ctx, 0, puts_of) => false"),
+    ("calls end before all puts have arrived", one_way, "@put.watch-arrivals", "Network::watch_arrivals(args, ctx, Begin::kPuts, [puts](u32) { return puts; }) => false"),
 ];
 
 #[test]

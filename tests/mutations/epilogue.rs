@@ -101,13 +101,13 @@ pub const MUTATIONS: &[Mutation] = &[
     mutation("columns of the other warpgroup", finished_by_owners, &[("@epilogue.group-col", "(group) => (1 - group)")]),
     mutation("neighbouring elements swapped", finished_by_owners, &[("@epilogue.residual", "x += low_bf16(residual), y += high_bf16(residual) => x += high_bf16(residual), y += low_bf16(residual)")]),
     mutation("residual of the row above", finished_by_owners, &[("@epilogue.lower-row", "residual[1] => residual[0]")]),
-    mutation("residual at the row of A", finished_by_owners, &[("@epilogue.row", "row_in_c => row_in_a")]),
+    mutation("residual at the row of A", finished_by_owners, &[("@epilogue.row", "row_in_c(tile) => row_in_a(tile, ctx)")]),
     mutation("residual read beyond its rows", finished_by_owners, &[("@epilogue.is-inside", "has_row(tile, row + half * 8) => true")]),
     mutation("addends read beyond their columns", finished_by_owners, &[("@epilogue.is-beyond", "col >= Config::kN => false")]),
     mutation("epilogue applied before the other parts of K are added", shared_tiles, FINISHED_EARLY),
     // LL packets.
     mutation("bias added with every part", packets, &[("@ll.add", "low_bf16(packet.first()), d[1] => low_bf16(packet.first()) + low_bf16(bias[p][0]), d[1]")]),
-    mutation("residual of another rank's rows", packets, &[("@ll.row-in-c", "row - ctx.rank * Config::kShardRows => row")]),
+    mutation("residual of another rank's rows", packets, &[("@ll.row-in-c", "row - ctx.rank * Rows::of_shard(ctx) => row")]),
     mutation("residual of the first vector", packets, &[("@ll.epilogue", "residual[p][1] => residual[0][1]")]),
     // fp32.
     mutation("no wait for the second output buffer", fp32_alone, &[("@store.second-acquire", "")]),
@@ -116,7 +116,7 @@ pub const MUTATIONS: &[Mutation] = &[
     mutation("warp not synchronised before fp32 is stored", fp32_alone, &[("@pipeline.warp-commit", "")]),
     mutation("second halves stored over the first", fp32_alone, &[("@store.col", "piece * kPieceCols => piece / 2 * kSubTile")]),
     mutation("only one of two buffers stored", fp32_alone, &[("@gemm.pieces", "Shape::kSubTiles * Output::kPiecesPerSubTile => Shape::kSubTiles")]),
-    mutation("fp32 results overlap", fp32_to_all, &[("@results.sent-slot", "number(tile) => number(tile) / 2"), ("@results.read-slot", "number(tile) => number(tile) / 2")]),
+    mutation("fp32 results overlap", fp32_to_all, &[("@results.sent-slot", "number(tile, ctx) => number(tile, ctx) / 2"), ("@results.read-slot", "number(tile, ctx) => number(tile, ctx) / 2")]),
     mutation("pieces of results overlap", fp32_to_all, &[("@results.sent-slot", "group, piece => group, piece / 2")]),
     mutation("swizzle of fp32 results not undone", fp32_to_all, &[("@results.swizzle", "(first % 8 ^ line % 8) => first % 8")]),
 ];

@@ -85,9 +85,9 @@ pub const MUTATIONS: &[Mutation] = &[
     mutation("halves of a word swapped", scatter, &[("@partials.add", "d[0] += low_bf16(v.x), d[1] += high_bf16(v.x) => d[0] += high_bf16(v.x), d[1] += low_bf16(v.x)")]),
     mutation("partial sums not added", scatter, &[("@reduce-scatter.add", "")]),
     // Owners and rows.
-    mutation("rows of the first owner for all", scatter, &[("@order.row-in-a", "rank_of(tile) * Config::kShardRows + => ")]),
+    mutation("rows of the first owner for all", scatter, &[("@order.row-in-a", "rank_of(tile) * Rows::of_shard(ctx) + => ")]),
     mutation("owners wait for each other", scatter, &[("@order.first-round", "own + 1 + => own +")]),
-    mutation("rows of the last warp not sent", ragged, &[("@partials.ragged-bytes", "first + 15) => first)")]),
+    mutation("rows of the last warp not sent", ragged, &[("@partials.ragged-bytes", "(rows + 15) => rows")]),
     // Results.
     mutation("results not awaited", to_all, &[("@results.wait", "wait_flag( => if (false) wait_flag(")]),
     mutation("flag of results not acquired", to_all, &[RELAXED_WAIT, ("@results.wait", "wait_flag( => relaxed_wait(")]),
@@ -97,12 +97,12 @@ pub const MUTATIONS: &[Mutation] = &[
     mutation("results of one warpgroup taken twice", to_all, &[("@results.read-slot", "group, piece => 0u, piece")]),
     // LL packets.
     mutation("flags of packets not checked", one_shot, &[("@ll.arrived", "")]),
-    mutation("flag of the previous call awaited", one_shot, &[("@ll.arrived", "ctx.epoch => ctx.epoch - 1")]),
-    mutation("only one of two flags checked", one_shot, &[("@ll.arrived", "!packets[source][p].has_arrived(ctx.epoch) => packets[source][p].words.y != ctx.epoch")]),
+    mutation("flag of the previous call awaited", one_shot, &[("@ll.arrived", "flag() => flag() - 1")]),
+    mutation("only one of two flags checked", one_shot, &[("@ll.arrived", "!packets[source][p].has_arrived(flag()) => packets[source][p].words.y != flag()")]),
     mutation("slots of packets of different sources overlap", one_shot, &[("@ll.slot", "source, tile => 0u, tile")]),
     mutation("own part sent to the slot of another rank", one_shot, &[("@ll.sent-slot", "owner_of(row) => 1 - ctx.rank")]),
-    mutation("packets stored beyond the columns of C", one_shot, &[("@ll.columns", "")]),
-    mutation("flags of relayed sums not checked", relay, &[("@ll.sum-arrived", "!sums[p].has_arrived(ctx.epoch) => false")]),
+    mutation("packets stored beyond the columns of C", one_shot, &[("@epilogue.stored-columns", "")]),
+    mutation("flags of relayed sums not checked", relay, &[("@ll.sum-arrived", "!sums[p].has_arrived(flag()) => false")]),
 ];
 
 /// A finding of the simulator names the element of a region that it is about, and quotes the line of the header.

@@ -72,12 +72,12 @@ impl ParamInputs<'_> {
     }
 
     pub(crate) fn tensor_map(&self, spec: &TensorMapSpec) -> TensorMap {
-        // The host knows the rows of the call unless the kernel reads them from memory.
-        let on_rank = |extent: &Extent| match self.rows {
+        // With rows in memory, an operand has the most of them.
+        let on = |extent: &Extent| match self.rows {
             (rows, 0) => extent.in_call(rows.into()).on(self.rank),
             _ => extent.on(self.rank),
         };
-        let empty = spec.extents.iter().any(|extent| on_rank(extent) == 0);
+        let empty = spec.extents.iter().any(|extent| on(extent) == 0);
         let start = |operand| match empty {
             true => self.workspace(),
             false => self.operand(operand).ptr,
@@ -90,7 +90,7 @@ impl ParamInputs<'_> {
             }
             Source::Workspace { offset_bytes } => self.workspace() + offset_bytes,
         };
-        let size = |extent: &Extent| on_rank(extent).max(1);
+        let size = |extent: &Extent| on(extent).max(1);
         let stride = |stride: &Stride| match *stride {
             Stride::Bytes(bytes) => bytes,
             Stride::RowOf(operand) => self.row_bytes(operand),

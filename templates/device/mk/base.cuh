@@ -89,6 +89,8 @@ __device__ __forceinline__ float reciprocal_approx(float x) {
 
 __device__ __forceinline__ u32 min(u32 a, u32 b) { return a < b ? a : b; }
 
+__device__ __forceinline__ u32 ceil_div(u32 count, u32 size) { return (count + size - 1) / size; }
+
 // The number that has these bits.
 __device__ __forceinline__ float as_float(u32 bits) { return __uint_as_float(bits); }
 __device__ __forceinline__ u32 as_bits(float value) { return __float_as_uint(value); }

@@ -4,7 +4,7 @@
 
 namespace mk {
 
-// If each call gives the rows, kM and kShardRows are those of the most rows.
+// If each call gives the rows, kM and kShardRows are those of the most rows, as is all that the plan derives from them.
 template <class Config>
 concept RowsConfig = TopologyConfig<Config> && requires {
   Config::kM;  // rows over all ranks
@@ -13,6 +13,8 @@ concept RowsConfig = TopologyConfig<Config> && requires {
 // Where ranks have rows of their own, Config also has kShardRows: those of every rank but perhaps the last ones.
 template <RowsConfig Config>
 struct CallRows {
+  using Ranks = Topology<Config>;
+
   // Over all ranks.
   static MK_DEVICE u32 all(const RankContext& ctx) {
     if constexpr (TakesRows<Config>) return ctx.rows;  // @rows.all
@@ -21,7 +23,7 @@ struct CallRows {
 
   // Of every rank but perhaps the last ones.
   static MK_DEVICE u32 of_shard(const RankContext& ctx) {
-    if constexpr (TakesRows<Config>) return ceil_div(ctx.rows, Topology<Config>::kWorld);  // @rows.shard
+    if constexpr (TakesRows<Config>) return ceil_div(ctx.rows, Ranks::kWorld);  // @rows.shard
     else return Config::kShardRows;
   }
 
@@ -30,6 +32,15 @@ struct CallRows {
     const u32 before = rank * of_shard(ctx);
     return before < all(ctx) ? min(of_shard(ctx), all(ctx) - before) : 0;
   }
+
+  // How many ranks have rows: the first ones.
+  static MK_DEVICE u32 ranks(const RankContext& ctx) { return all(ctx) == 0 ? 0 : ceil_div(all(ctx), of_shard(ctx)); }
 };
+
+// All threads of a grid of CTAs of kThreads threads: one of them calls `body(i)` for each i below `count`.
+template <u32 kThreads, class Body>
+MK_DEVICE void for_each_in_grid(u32 count, const Body& body) {
+  for (u32 i = blockIdx.x * kThreads + threadIdx.x; i < count; i += gridDim.x * kThreads) body(i);
+}
 
 }  // namespace mk

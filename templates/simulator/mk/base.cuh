@@ -112,6 +112,7 @@ __forceinline__ float log2_approx(float x) { return __builtin_log2f(x); }
 __forceinline__ float reciprocal_approx(float x) { return 1.0f / x; }
 
 __forceinline__ u32 min(u32 a, u32 b) { return a < b ? a : b; }
+__forceinline__ u32 ceil_div(u32 count, u32 size) { return (count + size - 1) / size; }
 
 __forceinline__ float as_float(u32 bits) { return __builtin_bit_cast(float, bits); }
 __forceinline__ u32 as_bits(float value) { return __builtin_bit_cast(u32, value); }

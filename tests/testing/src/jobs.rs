@@ -11,18 +11,20 @@ pub mod attention;
 pub mod collective;
 mod data;
 pub mod experts;
-mod gemm;
+pub mod gemm;
 mod graph;
 mod machine;
 mod memo;
 mod mutations;
 pub mod overlap;
 mod permit;
+mod rows;
 mod runs;
 mod simulated;
 mod turns;
 
-pub use gemm::{GemmJob, common_jobs};
+pub use gemm::GemmJob;
+pub use gemm::cases::common_jobs;
 pub use machine::{Machine, emulated, with_causes};
 pub use mutations::{all_are_found, mutated};
 pub use runs::{

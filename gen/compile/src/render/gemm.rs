@@ -60,7 +60,11 @@ impl Gemm<'_> {
     fn policies(self) -> Policies {
         let op_plan = self.op_plan;
         if op_plan.chunks.is_some() {
-            return policies("gemm/all_gather", "AllGather", "ShardOrder");
+            let order = match self.takes_rows() {
+                true => "RowsOrder",
+                false => "ShardOrder",
+            };
+            return policies("gemm/all_gather", "AllGather", order);
         }
         let Some(r) = &op_plan.reduction else {
             return policies("gemm/gemm", "Gemm", "RasterOrder");
@@ -84,7 +88,8 @@ impl Gemm<'_> {
         };
         let mut lines = vec![
             format!(
-                "spec    M {}, N {}, K {}, B as {b}, bf16, {}",
+                "spec    M {}{}, N {}, K {}, B as {b}, bf16, {}",
+                if self.takes_rows() { "up to " } else { "" },
                 shape.m,
                 shape.n,
                 shape.k,

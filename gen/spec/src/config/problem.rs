@@ -92,7 +92,7 @@ impl Problem {
     #[must_use]
     pub const fn run_time_dim(&self) -> Option<Field> {
         match self {
-            Self::Collective(_) => Some(Field::M),
+            Self::Gemm(_) | Self::Collective(_) => Some(Field::M),
             Self::Attention(_) => Some(Field::SEQ),
             _ => None,
         }

@@ -87,12 +87,13 @@ impl KernelPlan {
     /// The most rows of a call, if each call gives them.
     #[must_use]
     pub const fn max_rows(&self) -> Option<u64> {
-        let dim = match self.spec.problem() {
+        let rows = match self.spec.problem() {
+            Problem::Gemm(config) => config.m,
             Problem::Collective(config) => config.m,
             Problem::Attention(config) => config.seq,
             _ => return None,
         };
-        match dim {
+        match rows {
             Dim::UpTo { most } => Some(most),
             _ => None,
         }

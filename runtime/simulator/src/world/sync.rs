@@ -11,9 +11,9 @@ use super::state::sync_words::{MemoryOrder, Scope, Word};
 use super::state::thread::{PolledWord, ThreadState};
 use std::sync::atomic::{self, AtomicU32, AtomicU64};
 
-/// The largest number of polled words that the simulator keeps for a thread. A thread that loads more words without
-/// sleeping does not poll.
-const MAX_POLLED: usize = 256;
+/// The number of polled words after which the simulator forgets the older half of them. A thread has loaded these for
+/// waits that have ended, since one wait polls fewer words than the half.
+const MAX_POLLED: usize = 512;
 
 impl Machine {
     /// Loads bytes of global or pinned memory.
@@ -53,9 +53,13 @@ impl Machine {
     /// Records that the running thread has seen `value` at an address. It may later sleep until the value changes.
     fn note_poll(&mut self, address: u64, value: &[u8]) {
         let thread = self.thread();
-        if std::mem::take(&mut thread.slept) || thread.polled.len() == MAX_POLLED {
+        if std::mem::take(&mut thread.slept) {
             thread.polled.clear();
             thread.wait_site.polled_before = 0;
+        } else if thread.polled.len() == MAX_POLLED {
+            thread.polled.drain(..MAX_POLLED / 2);
+            let before = &mut thread.wait_site.polled_before;
+            *before = before.saturating_sub(MAX_POLLED / 2);
         }
         let mut seen = [0; 8];
         let bytes = value.len().min(8);

@@ -117,18 +117,12 @@ struct RingAttention {
   };
 
   // A warp: watches the arrivals of puts.
-  struct WatchArrivals {
-    static constexpr Agent kAgent = Agent::kWarp;
-
-    static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem& smem, u32 warp) {
-      if constexpr (TakesRows<Config>) {
-        const u32 puts = KvForward<Config, Args, Workspace, Smem, Mask>::puts(ctx);
-        Begin::template watch_arrivals<comm::Network<Config, Workspace>>(args, ctx, puts);
-      } else {
-        comm::WatchArrivals<Config, Workspace>::run(args, ctx, smem, warp);
-      }
+  struct Puts {
+    static MK_DEVICE u32 of_call(const RankContext& ctx) {
+      return KvForward<Config, Args, Workspace, Smem, Mask>::puts(ctx);
     }
   };
+  using WatchArrivals = comm::WatchArrivals<Config, Workspace, Puts>;
 
   // Before the roles; false if the CTA must end at once.
   static MK_DEVICE bool begin(const Args& args, const RankContext& ctx, const Smem& smem) {

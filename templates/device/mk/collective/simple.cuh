@@ -102,18 +102,10 @@ struct Simple {
   };
 
   // A warp, across nodes: watches the arrivals of puts.
-  struct WatchArrivals {
-    static constexpr Agent kAgent = Agent::kWarp;
-    using Network = comm::Network<Config, Workspace>;
-
-    static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem& smem, u32 warp) {
-      if constexpr (!TakesRows<Config>) {
-        comm::WatchArrivals<Config, Workspace>::run(args, ctx, smem, warp);
-      } else {
-        Begin::template watch_arrivals<Network>(args, ctx, ceil_div(Chunks::per_shard(ctx), Config::kPutChunks));
-      }
-    }
+  struct Puts {
+    static MK_DEVICE u32 of_call(const RankContext& ctx) { return ceil_div(Chunks::per_shard(ctx), Config::kPutChunks); }
   };
+  using WatchArrivals = comm::WatchArrivals<Config, Workspace, Puts>;
 
   // A warp, across nodes: sums of this node's ranks to the ranks that own them.
   struct PutSums {

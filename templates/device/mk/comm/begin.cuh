@@ -34,29 +34,14 @@ struct Begin {
   }
 
   // One thread, across nodes, before the other puts of a channel. Puts of several channels are not ordered, so only the
-  // first channel carries the word.
+  // first channel carries the word, and only its thread stores it.
   template <class Network, class Args>
   static MK_DEVICE void put(const Args& args, const RankContext& ctx, u32 channel) {
     if constexpr (kPuts > 0) {
       const Symmetric<u64> word = Workspace::begun(ctx.parity(), ctx.rank);
-      store_relaxed_sys(ctx.local_ptr(word), begin_word(ctx));
+      if (channel == 0) store_relaxed_sys(ctx.local_ptr(word), begin_word(ctx));
       Network::put_to_all(args, ctx, channel, word, channel == 0 ? sizeof(u64) : 0);  // @begin.put
     }
-  }
-
-  // A warp, across nodes: watches the arrivals of a call that makes `puts` puts to each peer and channel after those with
-  // the word. A peer with other rows makes another number of them.
-  template <class Network, class Args>
-  static MK_DEVICE void watch_arrivals(const Args& args, const RankContext& ctx, u32 puts) {
-    Network::begin_watch(args, ctx);
-    const bool have_begun = Network::watch_arrivals(args, ctx, 0, [](u32) { return kPuts; });
-    for (u32 peer = lane_index(); have_begun && peer < Ranks::kPeerNodes; peer += kWarp) {
-      refuse_other_rows(ctx, kCollect, Network::rank_of_peer(ctx, peer));
-    }
-    if (lane_index() == 0) wait_for_peers(ctx);
-    __syncwarp();
-    const bool have_arrived = Network::watch_arrivals(args, ctx, kPuts, [puts](u32) { return puts; });  // @begin.watch
-    Network::end_watch(args, ctx, have_begun && have_arrived);
   }
 
   // One thread.

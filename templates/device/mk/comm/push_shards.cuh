@@ -4,6 +4,7 @@
 // left, so that its warps push through registers. Across nodes, the same CTAs put the shard to the peers on other nodes,
 // and pass on what these have put here.
 #pragma once
+#include <mk/comm/begin.cuh>
 #include <mk/comm/put.cuh>
 #include <mk/comm/shards.cuh>
 #include <mk/comm/staged_copy.cuh>
@@ -27,20 +28,22 @@ concept PushArgs = requires(const Args& args) {
   args.shard_row_bytes;
 };
 
-// kSendsToSelf: whether a rank's own rows are read from `gathered` too.
-template <PushConfig Config, PushWorkspace Workspace, bool kSendsToSelf>
+// Order: which own rows are read from `gathered` too.
+template <PushConfig Config, PushWorkspace Workspace, class Order>
 struct PushShards {
   using Ranks = Topology<Config>;
+  using CallRows = mk::CallRows<Config>;
+  using Begin = comm::Begin<Config, Workspace>;
   using Shards = comm::Shards<Config, Workspace>;
   using Network = comm::Network<Config, Workspace>;
 
   static constexpr u32 kRowBytes = Config::kK * 2;
   static constexpr u32 kSliceBytes = Config::kSliceCols * 2;
-  static constexpr u32 kPieces = Shards::kChunks * Shards::kSlices * Shards::kArrivals;
 
-  // How far back in the circle of ranks is the first one that own rows go to. Puts to other nodes are taken from
-  // `gathered`.
-  static constexpr u32 kNearest = kSendsToSelf || Ranks::kNodes > 1 ? 0 : 1;
+  // Pieces of a shard.
+  static MK_DEVICE u32 pieces(const RankContext& ctx) {
+    return Shards::chunks(ctx) * Shards::kSlices * Shards::kArrivals;
+  }
 
   // What is stored before flags count it: rows of a slice of a chunk.
   struct Piece {
@@ -48,10 +51,10 @@ struct PushShards {
   };
 
   // Panels of kPanelChunks chunks one behind the other; inside a panel, slice by slice.
-  static MK_DEVICE Piece piece_at(u32 index) {
+  static MK_DEVICE Piece piece_at(const RankContext& ctx, u32 index) {
     constexpr u32 kPerPanel = Config::kPanelChunks * Shards::kSlices * Shards::kArrivals;
     const u32 first_chunk = index / kPerPanel * Config::kPanelChunks;
-    const u32 per_slice = min(Config::kPanelChunks, Shards::kChunks - first_chunk) * Shards::kArrivals;
+    const u32 per_slice = min(Config::kPanelChunks, Shards::chunks(ctx) - first_chunk) * Shards::kArrivals;
     const u32 within = index % kPerPanel;
     const u32 chunk = first_chunk + within % per_slice / Shards::kArrivals;
     const u32 row = chunk * Config::kChunkRows + within % Shards::kArrivals * Config::kPieceRows;
@@ -61,14 +64,15 @@ struct PushShards {
   // One thread, number `worker` of `workers`: pieces of the own shard, through a slot of shared memory.
   template <u32 kSlotBytes, PushArgs Args>
   static MK_DEVICE void push(const Args& args, const RankContext& ctx, StagedCopy& copy, u32 worker, u32 workers) {
-    const u32 own_rows = Shards::rows_of(ctx.rank);
+    const u32 own_rows = CallRows::of_rank(ctx, ctx.rank);
     const Rows own{ctx.rank, args.shard, args.shard_row_bytes};
-    for (u32 i = worker; i < kPieces; i += workers) {
-      const Piece piece = piece_at(i);
+    for (u32 i = worker; i < pieces(ctx); i += workers) {
+      const Piece piece = piece_at(ctx, i);
       if (piece.row < own_rows) {
-        copy_piece<kSlotBytes>(ctx, copy, own, piece, min(Config::kPieceRows, own_rows - piece.row), kNearest);
+        const u32 rows = min(Config::kPieceRows, own_rows - piece.row);
+        copy_piece<kSlotBytes>(ctx, copy, own, piece, rows, nearest(ctx, piece, rows));
       }
-      count(ctx, ctx.rank, piece, kNearest);
+      count(ctx, ctx.rank, piece, nearest_counted(ctx));
     }
   }
 
@@ -76,17 +80,17 @@ struct PushShards {
   template <u32 kSlotBytes>
   static MK_DEVICE void relay(const RankContext& ctx, StagedCopy& copy, u32 worker, u32 workers) {
     constexpr u32 kArrivals = Shards::kArrivals;
-    for (u32 i = worker; i < kPieces * Ranks::kPeerNodes; i += workers) {  // chunk by chunk, of all peers in turn
+    for (u32 i = worker; i < pieces(ctx) * Ranks::kPeerNodes; i += workers) {  // chunk by chunk, of all peers in turn
       const u32 peer = i / kArrivals % Ranks::kPeerNodes;
-      const Piece piece = piece_at(i / (kArrivals * Ranks::kPeerNodes) * kArrivals + i % kArrivals);
-      Network::wait_put(ctx, kPush, kChannel, peer, piece.chunk);  // @push.arrival
+      const Piece piece = piece_at(ctx, i / (kArrivals * Ranks::kPeerNodes) * kArrivals + i % kArrivals);
+      Network::wait_put(ctx, kPush, kChannel, peer, Begin::kPuts + piece.chunk);  // @push.arrival
       if (is_aborted(ctx)) return;
       const u32 source = Network::rank_of_peer(ctx, peer);
       fence_sys();
       add_relaxed_sys(ctx.local_ptr(Workspace::chunk_ready(source, piece.chunk, piece.slice)), 1);
       if constexpr (Ranks::kLocalWorld > 1) {
-        const Rows put{source, ctx.local_ptr(Workspace::gathered(ctx.parity(), source * Config::kShardRows)), kRowBytes};  // @push.relayed
-        const u32 rows = Shards::rows_of(source);
+        const Rows put{source, ctx.local_ptr(Workspace::gathered(ctx.parity(), source * CallRows::of_shard(ctx))), kRowBytes};  // @push.relayed
+        const u32 rows = CallRows::of_rank(ctx, source);
         if (piece.row < rows) {
           fence_proxy_async();  // a NIC has written what TMA reads
           copy_piece<kSlotBytes>(ctx, copy, put, piece, min(Config::kPieceRows, rows - piece.row), 1);
@@ -100,13 +104,14 @@ struct PushShards {
   // chunk without rows is put too, since every peer waits for it.
   template <class Args>
   static MK_DEVICE void put_all(const Args& args, const RankContext& ctx) {
-    const u32 own_rows = Shards::rows_of(ctx.rank);
-    for (u32 chunk = 0; chunk < Shards::kChunks; ++chunk) {
+    const u32 own_rows = CallRows::of_rank(ctx, ctx.rank);
+    Begin::template put<Network>(args, ctx, kChannel);
+    for (u32 chunk = 0; chunk < Shards::chunks(ctx); ++chunk) {
       Shards::wait(ctx, kPush, ctx.rank, chunk, 0);  // @push.own-chunk
       if (is_aborted(ctx)) return;
       const u32 first = chunk * Config::kChunkRows;
       const u32 rows = first < own_rows ? min(Config::kChunkRows, own_rows - first) : 0;
-      const Symmetric<u8> slot = Workspace::gathered(ctx.parity(), ctx.rank * Config::kShardRows + first);  // @push.put-slot
+      const Symmetric<u8> slot = Workspace::gathered(ctx.parity(), ctx.rank * CallRows::of_shard(ctx) + first);  // @push.put-slot
       Network::put_to_all(args, ctx, kChannel, slot, rows * kRowBytes);  // @push.put
     }
   }
@@ -114,15 +119,15 @@ struct PushShards {
   // A warp, number `worker` of `workers`: pieces of the own shard, through registers, kUnroll loads at a time.
   template <u32 kUnroll, PushArgs Args>
   static MK_DEVICE void push_by_registers(const Args& args, const RankContext& ctx, u32 worker, u32 workers) {
-    const u32 own_rows = Shards::rows_of(ctx.rank);
-    for (u32 i = worker; i < kPieces; i += workers) {
-      const Piece piece = piece_at(i);
+    const u32 own_rows = CallRows::of_rank(ctx, ctx.rank);
+    for (u32 i = worker; i < pieces(ctx); i += workers) {
+      const Piece piece = piece_at(ctx, i);
       if (piece.row < own_rows) {
         store_piece<kUnroll>(args, ctx, piece, min(Config::kPieceRows, own_rows - piece.row));  // @push.piece
       }
       __syncwarp();  // @push.warp
       const u32 peer = lane_index();
-      if (peer < Ranks::kWorld && (kNearest == 0 || peer != ctx.rank)) {
+      if (peer < Ranks::kWorld && (nearest_counted(ctx) == 0 || peer != ctx.rank)) {
         // Orders the stores of the whole warp before the counts.
         fence_sys();  // @push.fence
         add_relaxed_sys(ctx.peer_ptr(peer, Workspace::chunk_ready(ctx.rank, piece.chunk, piece.slice)), 1);  // @push.count
@@ -130,8 +135,36 @@ struct PushShards {
     }
   }
 
+  // All threads of the grid: each call advances every counter by as much, so this counts the chunks that the call does not
+  // have: the own ones, and across nodes those that this rank would relay.
+  static MK_DEVICE void count_unused(const RankContext& ctx) {
+    constexpr u32 kFlags = Shards::kChunks * Shards::kSlices;
+    for_each_in_grid<Config::kThreads>(Ranks::kNodes * kFlags, [&](u32 i) {
+      const u32 chunk = i % kFlags / Shards::kSlices, slice = i % Shards::kSlices;
+      if (chunk < Shards::chunks(ctx)) return;
+      const u32 source = i / kFlags * Ranks::kLocalWorld + ctx.local_rank();
+      for (u32 distance = 0; distance < Ranks::kLocalWorld; ++distance) {
+        u32* ready = ctx.peer_ptr(peer_at(ctx, distance), Workspace::chunk_ready(source, chunk, slice));
+        add_relaxed_sys(ready, Shards::kArrivals);  // @push.unused
+      }
+    });
+  }
+
  private:
   static constexpr u32 kChannel = 0;
+
+  // How far back in the circle of ranks is the first one that rows of a piece go to. Puts to other nodes are taken from
+  // `gathered`.
+  static MK_DEVICE u32 nearest(const RankContext& ctx, const Piece& piece, u32 rows) {
+    if (Ranks::kNodes > 1) return 0;
+    // Of the tiles with own rows, only the first one and the last one may have other rows too.
+    return Order::gathers_own(ctx, piece.row) || Order::gathers_own(ctx, piece.row + rows - 1) ? 0 : 1;  // @push.own-rows
+  }
+  // The same of the first one on whose flags pieces count: those of this rank too if it may read some of its rows there.
+  static MK_DEVICE u32 nearest_counted(const RankContext& ctx) {
+    if (TakesRows<Config> || Ranks::kNodes > 1) return 0;
+    return Order::gathers_own(ctx, 0) ? 0 : 1;
+  }
 
   static_assert(Ranks::kNodes == 1 || Shards::kSlices == 1, "a put takes whole rows");
 
@@ -149,7 +182,7 @@ struct PushShards {
 
   // Where a piece lies in `gathered`.
   static MK_DEVICE Symmetric<u8> gathered(const RankContext& ctx, u32 source, const Piece& piece) {
-    const Symmetric<u8> row = Workspace::gathered(ctx.parity(), source * Config::kShardRows + piece.row);  // @push.slot
+    const Symmetric<u8> row = Workspace::gathered(ctx.parity(), source * CallRows::of_shard(ctx) + piece.row);  // @push.slot
     return {row.offset + slice_offset(piece)};
   }
 
@@ -197,6 +230,7 @@ struct PushShards {
   // A warp: loads rows of a piece once and stores them to the ranks of this node, 16 bytes per thread and access.
   template <u32 kUnroll, class Args>
   static MK_DEVICE void store_piece(const Args& args, const RankContext& ctx, const Piece& piece, u32 rows) {
+    const u32 nearest_rank = nearest(ctx, piece, rows);
     const u32 vecs = bytes_of_row(piece) / 16;  // of a row
     const u8* from = args.shard + piece.row * args.shard_row_bytes + slice_offset(piece);
     Symmetric<u8> to = gathered(ctx, ctx.rank, piece);
@@ -208,7 +242,7 @@ struct PushShards {
           const u32 vec = first + u * kWarp;
           if (vec < vecs) data[u] = load_vec16(from + vec * 16);
         }
-        for (u32 distance = kNearest; distance < Ranks::kLocalWorld; ++distance) {
+        for (u32 distance = nearest_rank; distance < Ranks::kLocalWorld; ++distance) {
           // The rank is read from the arguments each time: else the compiler keeps the addresses of all ranks, for which
           // a warp that moves data has no registers.
           u8* there = ctx.peer_ptr((args.rank + Ranks::kLocalWorld - distance) % Ranks::kLocalWorld, to);

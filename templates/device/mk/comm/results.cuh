@@ -19,16 +19,15 @@ struct NoResults {
 
   static MK_DEVICE void send(const RankContext&, const gemm::Tile&, u32, u32, u32, u32) {}
   static MK_DEVICE void count(const RankContext&, const gemm::Tile&, u32) {}
+  static MK_DEVICE void count_unused(const RankContext&) {}
   template <class Args>
   static MK_DEVICE void put_all(const Args&, const RankContext&) {}
 };
 
 template <class Config>
-concept ResultsConfig = TopologyConfig<Config> && gemm::OutputConfig<Config> && requires {
-  Config::kM;
+concept ResultsConfig = RowsConfig<Config> && gemm::OutputConfig<Config> && requires {
   Config::kN;
-  Config::kOwners;         // ranks of a node that own tiles
-  Config::kShardTiles;     // tiles that a rank owns
+  Config::kShardTiles;     // tiles that a rank owns, or the most of them if each call gives the rows
   Config::kCollectUnroll;  // 16-byte loads that a thread has in flight
 };
 
@@ -51,7 +50,8 @@ struct Results {
   using Shape = gemm::TileShape<Config>;
   using Tile = gemm::Tile;
   using Network = comm::Network<Config, Workspace>;
-  using NodeSums = comm::NodeSums<Config, Workspace>;
+  using NodeSums = comm::NodeSums<Config, Workspace, Order>;
+  using Begin = comm::Begin<Config, Workspace>;
 
   static constexpr bool kExist = true;
   static constexpr u32 kPiecesPerSubTile = Config::kFp32Output ? 2 : 1;
@@ -65,7 +65,7 @@ struct Results {
 
   // One thread: stores a piece from an output buffer to the slots of the other ranks of this node.
   static MK_DEVICE void send(const RankContext& ctx, const Tile& tile, u32 group, u32 piece, u32 buffer, u32 bytes) {
-    const Symmetric<u8> slot = Workspace::results(ctx.parity(), number(tile), group, piece);  // @results.sent-slot
+    const Symmetric<u8> slot = Workspace::results(ctx.parity(), number(tile, ctx), group, piece);  // @results.sent-slot
     // Puts to other nodes are taken from the own slot.
     for (u32 i = Ranks::kNodes > 1 ? 0 : 1; i < Ranks::kLocalWorld; ++i) {
       tma_store_bytes(ctx.peer_ptr(peer_at(ctx, i), slot), buffer, bytes);
@@ -75,19 +75,21 @@ struct Results {
   // One thread, after finish_stores: counts `sub_tiles` of a tile on the flags of the other ranks of this node.
   static MK_DEVICE void count(const RankContext& ctx, const Tile& tile, u32 sub_tiles) {
     for (u32 i = 1; i < Ranks::kLocalWorld; ++i) {
-      add_relaxed_sys(ctx.peer_ptr(peer_at(ctx, i), Workspace::result_ready(number(tile))), sub_tiles);
+      add_relaxed_sys(ctx.peer_ptr(peer_at(ctx, i), Workspace::result_ready(number(tile, ctx))), sub_tiles);
     }
   }
 
   // One thread: puts the results of own tiles to all peers. Returns early after an abort.
   template <class Args>
   static MK_DEVICE void put_all(const Args& args, const RankContext& ctx) {
-    for (u32 first = 0; first < Config::kShardTiles; first += Config::kPutTiles) {
-      const u32 index = Ranks::kPeerNodes * Config::kShardTiles + first;  // own tiles come last
-      const u32 tiles = min(Config::kPutTiles, Config::kShardTiles - first);
-      if (!NodeSums::template wait_put_ready<Order>(ctx, index, tiles)) return;
+    const u32 shard_tiles = Order::shard_tiles(ctx);
+    Begin::template put<Network>(args, ctx, kChannel);
+    for (u32 first = 0; first < shard_tiles; first += Config::kPutTiles) {
+      const u32 index = Ranks::kPeerNodes * shard_tiles + first;  // own tiles come last
+      const u32 tiles = min(Config::kPutTiles, shard_tiles - first);
+      if (!NodeSums::wait_put_ready(ctx, index, tiles)) return;
       const Tile tile = Order::tile_of(ctx.local_rank(), index, ctx);
-      const Symmetric<u8> slot = Workspace::results(ctx.parity(), number(tile), 0, 0);
+      const Symmetric<u8> slot = Workspace::results(ctx.parity(), number(tile, ctx), 0, 0);
       Network::put_to_all(args, ctx, kChannel, slot, tiles * kTileBytes);  // @results.put
     }
   }
@@ -98,17 +100,17 @@ struct Results {
   // this node.
   template <u32 kSlotBytes>
   static MK_DEVICE void relay(const RankContext& ctx, StagedCopy copy, u32 worker, u32 workers) {
-    for (u32 i = worker; i < Config::kShardTiles * Ranks::kPeerNodes; i += workers) {
+    for (u32 i = worker; i < Order::shard_tiles(ctx) * Ranks::kPeerNodes; i += workers) {
       const u32 peer = i % Ranks::kPeerNodes, index = i / Ranks::kPeerNodes;
       const Tile tile = Order::tile_of_rank(Network::rank_of_peer(ctx, peer), index, ctx);
       if (Order::is_gap(tile)) continue;
-      Network::wait_put(ctx, kPush, kChannel, peer, index / Config::kPutTiles);  // @results.arrival
+      Network::wait_put(ctx, kPush, kChannel, peer, Begin::kPuts + index / Config::kPutTiles);  // @results.arrival
       if (is_aborted(ctx)) return;
-      const Symmetric<u32> ready = Workspace::result_ready(number(tile));
+      const Symmetric<u32> ready = Workspace::result_ready(number(tile, ctx));
       fence_sys();
       add_relaxed_sys(ctx.local_ptr(ready), kSubTiles);
       if constexpr (Ranks::kLocalWorld > 1) {
-        const Symmetric<u8> slot = Workspace::results(ctx.parity(), number(tile), 0, 0);
+        const Symmetric<u8> slot = Workspace::results(ctx.parity(), number(tile, ctx), 0, 0);
         fence_proxy_async();  // a NIC has written what TMA reads
         copy.copy_bytes<kSlotBytes>(ctx.local_ptr(slot), kTileBytes, index, [&](const StagedRows& staged) {
           for (u32 distance = 1; distance < Ranks::kLocalWorld; ++distance) {
@@ -128,30 +130,47 @@ struct Results {
   // A warp, number `worker` of `workers`: copies pieces of the other owners' results to C.
   template <ResultsArgs Args>
   static MK_DEVICE void collect(const Args& args, const RankContext& ctx, u32 worker, u32 workers) {
-    constexpr u32 kAllOwners = Ranks::kNodes * Config::kOwners;
-    const bool is_idle = kAllOwners < Ranks::kWorld && ctx.rank >= kAllOwners;
-    const u32 others = is_idle ? kAllOwners : kAllOwners - 1;
-    for (u32 i = worker; i < others * Config::kShardTiles * gemm::kGroups * kPieces; i += workers) {
+    const u32 owners = Ranks::kNodes * Order::owners(ctx);
+    const bool is_idle = owners < Ranks::kWorld && ctx.rank >= owners;
+    const u32 others = is_idle ? owners : owners - 1;
+    const u32 tiles = owners == 0 ? 0 : others * Order::shard_tiles(ctx);
+    for (u32 i = worker; i < tiles * gemm::kGroups * kPieces; i += workers) {
       const u32 piece = i % kPieces, group = i / kPieces % gemm::kGroups, turn = i / (gemm::kGroups * kPieces);
-      const Tile tile = Order::tile_of_rank((ctx.rank + 1 + turn % others) % kAllOwners, turn / others, ctx);
+      const Tile tile = Order::tile_of_rank((ctx.rank + 1 + turn % others) % owners, turn / others, ctx);
       if (Order::is_gap(tile)) continue;
       if (lane_index() == 0) {
-        wait_flag(ctx, ctx.local_ptr(Workspace::result_ready(number(tile))),  // @results.wait
+        wait_flag(ctx, ctx.local_ptr(Workspace::result_ready(number(tile, ctx))),  // @results.wait
                   WaitSite{mk::kCollect, kResult, Order::rank_of(tile), tile.index, ctx.epoch * kSubTiles});
       }
       __syncwarp();  // @results.warp
-      copy_piece(args, ctx.local_ptr(Workspace::results(ctx.parity(), number(tile), group, piece)),  // @results.read-slot
+      copy_piece(args, ctx, ctx.local_ptr(Workspace::results(ctx.parity(), number(tile, ctx), group, piece)),  // @results.read-slot
                  Order::row_in_c(tile) + Shape::group_row(group),
                  tile.col * Config::kTileN + Shape::group_col(group) + piece * kPieceCols);
     }
+  }
+
+  // All threads of the grid: each call advances every counter by as much, so this counts the tiles that the call does not
+  // have: the own ones on the other ranks of this node, and on all of them those that this rank would relay.
+  static MK_DEVICE void count_unused(const RankContext& ctx) {
+    const u32 shard_tiles = Order::shard_tiles(ctx), owners = Order::owners(ctx);
+    for_each_in_grid<Config::kThreads>(Ranks::kNodes * Config::kShardTiles, [&](u32 i) {
+      const u32 node = i / Config::kShardTiles, index = i % Config::kShardTiles;
+      const u32 owner = node * Ranks::kLocalWorld + ctx.local_rank();
+      const bool is_own = owner == ctx.rank;
+      if (ctx.local_rank() < owners && index < shard_tiles && !Order::is_gap(Order::tile_of_rank(owner, index, ctx))) return;
+      const Symmetric<u32> ready = Workspace::result_ready(owner * Config::kShardTiles + index);
+      for (u32 distance = is_own ? 1 : 0; distance < Ranks::kLocalWorld; ++distance) {
+        add_relaxed_sys(ctx.peer_ptr(peer_at(ctx, distance), ready), kSubTiles);  // @results.unused
+      }
+    });
   }
 
  private:
   static constexpr u32 kChannel = 1;  // sums have the other one
 
   // The number of a tile among those of all owners.
-  static MK_DEVICE u32 number(const Tile& tile) {
-    return Order::rank_of(tile) * Config::kShardTiles + Order::own_index(tile);
+  static MK_DEVICE u32 number(const Tile& tile, const RankContext& ctx) {
+    return Order::rank_of(tile) * Config::kShardTiles + Order::own_index(tile, ctx);
   }
 
   static MK_DEVICE u32 peer_at(const RankContext& ctx, u32 distance) {
@@ -160,7 +179,7 @@ struct Results {
 
   // A warp: a piece out of TMA's swizzle to the rows and columns of C that there are.
   template <class Args>
-  static MK_DEVICE void copy_piece(const Args& args, const u8* from, u32 row, u32 col) {
+  static MK_DEVICE void copy_piece(const Args& args, const RankContext& ctx, const u8* from, u32 row, u32 col) {
     constexpr u32 kVecCols = kPieceCols / 8;  // of 16 bytes; a row of a piece has 8
     constexpr u32 kUnroll = Config::kCollectUnroll;
     for (u32 first = lane_index(); first < kPieceBytes / 16; first += kWarp * kUnroll) {
@@ -171,7 +190,7 @@ struct Results {
       for (u32 u = 0; u < kUnroll; ++u) {
         const u32 line = first / 8 + u * (kWarp / 8);
         const u32 to_row = row + line, to_col = col + (first % 8 ^ line % 8) * kVecCols;  // @results.swizzle
-        if (to_row >= Config::kM || to_col >= Config::kN) continue;
+        if (to_row >= CallRows<Config>::all(ctx) || to_col >= Config::kN) continue;  // @results.rows
         u8* to = args.c_rows + to_row * args.c_row_bytes;
         if constexpr (Config::kFp32Output) {
           store_vec16(to + u64{to_col} * 4, data[u]);

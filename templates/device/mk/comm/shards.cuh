@@ -3,13 +3,13 @@
 // A shard travels in chunks of rows and slices of columns to `gathered` on every rank that needs it, from where TMA reads
 // it. A flag per source, chunk and slice counts the pieces that have arrived, over all calls: nothing resets it.
 #pragma once
+#include <mk/call_rows.cuh>
 #include <mk/deadline.cuh>
 
 namespace mk::comm {
 
 template <class Config>
-concept ShardConfig = TopologyConfig<Config> && requires {
-  Config::kM;          // rows over all ranks
+concept ShardConfig = RowsConfig<Config> && requires {
   Config::kK;          // columns
   Config::kShardRows;  // rows of every rank but perhaps the last ones
   Config::kChunkRows;  // rows under one flag
@@ -23,16 +23,17 @@ concept ShardWorkspace = requires(u32 source, u32 chunk, u32 slice) { Workspace:
 template <ShardConfig Config, ShardWorkspace Workspace>
 struct Shards {
   using Ranks = Topology<Config>;
+  using Rows = CallRows<Config>;
 
-  static constexpr u32 kChunks = kCeilDiv<Config::kShardRows, Config::kChunkRows>;  // of a shard
+  static constexpr u32 kChunks = kCeilDiv<Config::kShardRows, Config::kChunkRows>;  // of a shard, or the most of any call
   static constexpr u32 kSlices = kCeilDiv<Config::kK, Config::kSliceCols>;
   static constexpr u32 kArrivals = kCeilDiv<Config::kChunkRows, Config::kPieceRows>;  // pieces of a chunk's slice
   static constexpr u32 kFirstEmpty = kCeilDiv<Config::kM, Config::kShardRows>;  // this rank has no rows, nor those after it
 
-  // The number of rows that a rank has.
-  static MK_DEVICE u32 rows_of(u32 source) {
-    const u32 before = source * Config::kShardRows;
-    return before < Config::kM ? min(Config::kShardRows, Config::kM - before) : 0;
+  // Of a shard in this call.
+  static MK_DEVICE u32 chunks(const RankContext& ctx) {
+    if constexpr (TakesRows<Config>) return ceil_div(Rows::of_shard(ctx), Config::kChunkRows);  // @shards.chunks
+    else return kChunks;
   }
 
   // Waits until a slice of a chunk has arrived here.
@@ -44,11 +45,12 @@ struct Shards {
 
   // Waits until a slice of rows [row, end) has arrived, whichever shards they are of.
   static MK_DEVICE void wait_rows(const RankContext& ctx, Role role, u32 row, u32 end, u32 slice) {
+    const u32 shard_rows = Rows::of_shard(ctx);
     while (row < end) {
-      const u32 source = row / Config::kShardRows;
-      const u32 chunk = row % Config::kShardRows / Config::kChunkRows;
+      const u32 source = row / shard_rows;
+      const u32 chunk = row % shard_rows / Config::kChunkRows;
       wait(ctx, role, source, chunk, slice);
-      row = source * Config::kShardRows + min((chunk + 1) * Config::kChunkRows, Config::kShardRows);
+      row = source * shard_rows + min((chunk + 1) * Config::kChunkRows, shard_rows);
     }
   }
 

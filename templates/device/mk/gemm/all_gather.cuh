@@ -22,7 +22,7 @@ struct AllGather {
   using Gemm =
       gemm::Gemm<Config, Args, Workspace, Smem, Order, Epilogue, GatheredA<Config, Args, Workspace, Order>>;
   using Shards = comm::Shards<Config, Workspace>;
-  using PushShards = comm::PushShards<Config, Workspace, !Order::kTilesInShards>;
+  using PushShards = comm::PushShards<Config, Workspace, Order>;
 
   static constexpr u32 kWarps = Config::kThreads / kWarp;
   static constexpr bool kUsesCopyEngines = Config::kPushWarps == 0;
@@ -61,7 +61,10 @@ struct AllGather {
     }
   };
 
-  using WatchArrivals = comm::WatchArrivals<Config, Workspace>;
+  struct Puts {
+    static MK_DEVICE u32 of_call(const RankContext& ctx) { return Shards::chunks(ctx); }
+  };
+  using WatchArrivals = comm::WatchArrivals<Config, Workspace, Puts>;
 
   // One thread: puts the own rows to the peers on other nodes.
   struct PutShard {
@@ -90,12 +93,13 @@ struct AllGather {
   // Before the roles; false if the CTA must end at once.
   static MK_DEVICE bool begin(const Args& args, const RankContext& ctx, const Smem& smem) {
     if (threadIdx.x == 0) init_barriers<Config>(smem);
-    if constexpr (Order::kTilesInShards) {
+    if constexpr (Order::kReadsOwnRows) {
       prefetch_tensor_maps(args.own_a, args.gathered_a, args.b, args.c);
     } else {
       prefetch_tensor_maps(args.gathered_a, args.b, args.c);
     }
     if (!enter(ctx)) return false;  // @all-gather.enter
+    Gemm::Begin::announce(ctx);
     if constexpr (kUsesCopyEngines) {
       if (blockIdx.x == 0 && threadIdx.x == 0) comm::request_copies(ctx, args.shard, args.shard_row_bytes);
     }
@@ -105,9 +109,10 @@ struct AllGather {
   // After them.
   static MK_DEVICE void end(const Args& args, const RankContext& ctx) {
     Gemm::end(args, ctx);
+    if constexpr (TakesRows<Config>) PushShards::count_unused(ctx);
     if (blockIdx.x != 0 || threadIdx.x != 0) return;
     if constexpr (kUsesCopyEngines) comm::wait_copies<Topology<Config>::kWorld>(ctx);
-    if constexpr (Shards::kFirstEmpty < Topology<Config>::kWorld) Shards::wait_empty(ctx, kLoad);
+    if constexpr (!TakesRows<Config> && Shards::kFirstEmpty < Topology<Config>::kWorld) Shards::wait_empty(ctx, kLoad);
   }
 
  private:

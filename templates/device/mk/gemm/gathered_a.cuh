@@ -6,8 +6,7 @@
 namespace mk::gemm {
 
 template <class Config>
-concept ShardOrderConfig = TopologyConfig<Config> && TileConfig<Config> && RasterConfig<Config> && requires {
-  Config::kM;
+concept ShardOrderConfig = TileConfig<Config> && RasterConfig<Config> && requires {
   Config::kShardRows;  // rows of A on every rank but perhaps the last ones
 };
 
@@ -15,30 +14,32 @@ concept ShardOrderConfig = TopologyConfig<Config> && TileConfig<Config> && Raste
 // arrive: every rank sends its first rows first, and ranks of this node are faster than others. If tiles straddle shards,
 // the order only begins with the tile that has the first own row.
 template <ShardOrderConfig Config>
-struct ShardOrder {
+struct ShardOrder : AllRows<Config> {
   using Ranks = Topology<Config>;
-
-  static constexpr bool kRaggedRows = Config::kM % Config::kTileM != 0;
 
   static constexpr u32 kShardRowTiles = Config::kShardRows / Config::kTileM;
   static constexpr bool kTilesInShards =
       Config::kShardRows % Config::kTileM == 0 && kShardRowTiles * Ranks::kWorld == Config::kRowTiles;
 
+  // Whether tiles of own rows alone are read where the caller has them.
+  static constexpr bool kReadsOwnRows = kTilesInShards;
+  // Whether a tile with own rows may need row `row` of the own shard in `gathered`.
+  static MK_DEVICE bool gathers_own(const RankContext&, u32) { return !kTilesInShards; }
+
+  static MK_DEVICE u32 slots(const RankContext&) { return Config::kRowTiles * Config::kColTiles; }
   static MK_DEVICE Tile tile(u32 index, const RankContext& ctx) {
-    const TileCoord coord = raster<Config>(index);
+    const TileCoord coord = raster<Config>(index, Config::kRowTiles);
     return {row_tile(coord.row, ctx), coord.col};  // @gathered.tile
   }
   static MK_DEVICE bool is_gap(const Tile&) { return false; }
-
-  static MK_DEVICE u32 row_in_a(const Tile& tile) { return tile.row * Config::kTileM; }
-  static MK_DEVICE u32 row_in_c(const Tile& tile) { return tile.row * Config::kTileM; }
-  static MK_DEVICE u32 rows_of_c(const Tile&) { return Config::kM; }
 
   // Of tiles that lie within shards: whether a tile's rows are this rank's own, and its first row among them.
   static MK_DEVICE bool is_own(const Tile& tile, const RankContext& ctx) {
     return tile.row / kShardRowTiles == ctx.rank;
   }
-  static MK_DEVICE u32 row_in_shard(const Tile& tile) { return tile.row % kShardRowTiles * Config::kTileM; }
+  static MK_DEVICE u32 row_in_shard(const Tile& tile, const RankContext&) {
+    return tile.row % kShardRowTiles * Config::kTileM;
+  }
 
  private:
   static MK_DEVICE u32 row_tile(u32 position, const RankContext& ctx) {
@@ -66,7 +67,83 @@ struct ShardOrder {
   }
 };
 
-// Args: the tensor maps own_a, if tiles lie within shards, and gathered_a.
+// The same order where each call gives the rows, so that tiles straddle shards. A tile counts as one of the rank that has its
+// first row.
+template <ShardOrderConfig Config>
+struct RowsOrder : AllRows<Config> {
+  using Ranks = Topology<Config>;
+  using Rows = CallRows<Config>;
+  using AllRows<Config>::row_tiles;
+
+  static constexpr bool kReadsOwnRows = true;
+
+  static MK_DEVICE u32 slots(const RankContext& ctx) { return row_tiles(ctx) * Config::kColTiles; }
+  static MK_DEVICE Tile tile(u32 index, const RankContext& ctx) {
+    const TileCoord coord = raster<Config>(index, row_tiles(ctx));
+    return {row_tile(coord.row, ctx), coord.col};
+  }
+  static MK_DEVICE bool is_gap(const Tile&) { return false; }
+
+  // Whether a tile has only own rows, and its first row among them.
+  static MK_DEVICE bool is_own(const Tile& tile, const RankContext& ctx) {
+    const u32 first = tile.row * Config::kTileM, own = first_row(ctx.rank, ctx);
+    return first >= own && min(first + Config::kTileM, Rows::all(ctx)) <= first_row(ctx.rank + 1, ctx);
+  }
+  static MK_DEVICE u32 row_in_shard(const Tile& tile, const RankContext& ctx) {
+    return tile.row * Config::kTileM - first_row(ctx.rank, ctx);
+  }
+
+  // Whether row `row` of the own shard lies in a tile that also has other ranks' rows.
+  static MK_DEVICE bool gathers_own(const RankContext& ctx, u32 row) {
+    return !is_own(Tile{(first_row(ctx.rank, ctx) + row) / Config::kTileM}, ctx);
+  }
+
+ private:
+  // The first row of a rank, or where all rows end.
+  static MK_DEVICE u32 first_row(u32 rank, const RankContext& ctx) {
+    return min(rank * Rows::of_shard(ctx), Rows::all(ctx));
+  }
+  // The first tile of a rank, and how many it has.
+  static MK_DEVICE u32 first_tile(u32 rank, const RankContext& ctx) {
+    return ceil_div(first_row(rank, ctx), Config::kTileM);
+  }
+  static MK_DEVICE u32 tiles_of(u32 rank, const RankContext& ctx) {
+    return first_tile(rank + 1, ctx) - first_tile(rank, ctx);
+  }
+
+  // Ranks with as many rows as any, which come first, have `rounds` tiles each, or one more. After the own tiles, each round
+  // has a tile of each of these ranks, first of those of this node, then of the others. What remains comes last, rank by rank.
+  static MK_DEVICE u32 row_tile(u32 position, const RankContext& ctx) {
+    const u32 own = tiles_of(ctx.rank, ctx);
+    if (position < own) return first_tile(ctx.rank, ctx) + position;
+    u32 remote = position - own;
+    const u32 full = Rows::all(ctx) / Rows::of_shard(ctx);
+    const u32 rounds = Rows::of_shard(ctx) / Config::kTileM;
+    const u32 node = min(ctx.node_first_rank, full), node_end = min(node + Ranks::kLocalWorld, full);
+    const u32 near = node_end - node - (ctx.rank < full);
+    if (remote < rounds * near) {
+      const u32 begin = ctx.rank < full ? ctx.rank + 1 - node : 0;
+      return first_tile(node + (begin + remote % near) % (node_end - node), ctx) + remote / near;  // @gathered.near
+    }
+    remote -= rounds * near;
+    const u32 far = full - (node_end - node);
+    if (Ranks::kNodes > 1 && remote < rounds * far) {
+      return first_tile((node_end + remote % far) % full, ctx) + remote / far;  // @gathered.far
+    }
+    if (Ranks::kNodes > 1) remote -= rounds * far;
+    u32 rank = ctx.rank;
+    for (u32 i = 1; i < Ranks::kWorld; ++i) {
+      rank = (rank + 1) % Ranks::kWorld;
+      const u32 done = rank < full ? rounds : 0;
+      const u32 left = tiles_of(rank, ctx) - done;
+      if (remote < left) return first_tile(rank, ctx) + done + remote;
+      remote -= left;
+    }
+    return 0;  // no position gets here
+  }
+};
+
+// Args: the tensor maps own_a, if own rows are read in place, and gathered_a.
 template <class Config, class Args, class Workspace, class Order>
 struct GatheredA {
   using Shards = comm::Shards<Config, Workspace>;
@@ -75,12 +152,13 @@ struct GatheredA {
 
   static MK_DEVICE void load(const Args& args, const RankContext& ctx, const WorkTile& work, u32 step, u32 to,
                              u32 barrier) {
-    const u32 k = step * Config::kTileK, row = Order::row_in_a(work);
-    if constexpr (Order::kTilesInShards) {
-      if (Order::is_own(work, ctx)) return tma_load_2d(to, args.own_a, barrier, k, Order::row_in_shard(work));
+    const u32 k = step * Config::kTileK, row = Order::row_in_a(work, ctx);
+    if constexpr (Order::kReadsOwnRows) {
+      if (Order::is_own(work, ctx)) return tma_load_2d(to, args.own_a, barrier, k, Order::row_in_shard(work, ctx));
     }
     if (step == work.k_begin || step % kSliceSteps == 0) {  // @gathered.each-slice
-      Shards::wait_rows(ctx, kLoad, row, min(row + Config::kTileM, Config::kM), step / kSliceSteps);  // @gathered.wait-rows
+      const u32 end = min(row + Config::kTileM, CallRows<Config>::all(ctx));
+      Shards::wait_rows(ctx, kLoad, row, end, step / kSliceSteps);  // @gathered.wait-rows
       // Others have written the rows by ordinary stores or through a copy engine, and the flag has acquired them for
       // this thread. The fence lets TMA, which is another proxy, read them after that.
       fence_proxy_async();  // @gathered.proxy-fence

@@ -4,6 +4,7 @@
 // All roles walk the same work tiles. Where A comes from, which tile is next and what becomes of a sum are policies.
 #pragma once
 #include <mk/call.cuh>
+#include <mk/comm/begin.cuh>
 #include <mk/gemm/epilogue.cuh>
 #include <mk/gemm/pace.cuh>
 #include <mk/gemm/smem.cuh>
@@ -20,6 +21,7 @@ struct Gemm {
   using Scheduler = TileScheduler<Config, Order>;
   using Mainloop = gemm::Mainloop<Config, Smem>;
   using Output = gemm::Output<Config, Smem>;
+  using Begin = comm::Begin<Config, Workspace>;
 
   // One thread: A and B of each work tile.
   struct Load {
@@ -27,7 +29,7 @@ struct Gemm {
 
     static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem& smem, u32) {
       typename Mainloop::Stages stages{ctx, Mainloop::barriers(smem)};
-      for (u32 i = Scheduler::first(); i < Config::kWorkTiles; i += Scheduler::kStride) {
+      for (u32 i = Scheduler::first(); i < Scheduler::end(ctx); i += Scheduler::kStride) {
         load_tile(args, ctx, smem, stages, i, Scheduler::work_tile(i, ctx));
       }
     }
@@ -40,8 +42,8 @@ struct Gemm {
     static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem& smem, u32 group) {
       typename Mainloop::Stages stages{ctx, Mainloop::barriers(smem)};
       typename Output::Buffers out{ctx, Output::barriers(smem, group)};
-      const Epilogue epilogue{args};
-      for (u32 i = Scheduler::first(); i < Config::kWorkTiles; i += Scheduler::kStride) {
+      const Epilogue epilogue{args, ctx};
+      for (u32 i = Scheduler::first(); i < Scheduler::end(ctx); i += Scheduler::kStride) {
         const WorkTile work = Scheduler::work_tile(i, ctx);
         typename Shape::Accumulators sum;
         epilogue.prefetch_residual(work, group);
@@ -58,19 +60,19 @@ struct Gemm {
     }
   };
 
-  // One thread per group: its completed sub-tiles to C.
+  // One thread per group, or a warp if calls give their rows: its completed sub-tiles to C.
   struct Store {
-    static constexpr Agent kAgent = Agent::kThread;
+    static constexpr Agent kAgent = Output::kStoreAgent;
 
     static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem& smem, u32 group) {
-      StoreQueue<typename Output::Buffers> queue{{ctx, Output::barriers(smem, group)}};
+      StoreQueue<typename Output::Buffers, kAgent> queue{{ctx, Output::barriers(smem, group)}};
       auto& out = queue.out;
-      for (u32 i = Scheduler::first(); i < Config::kWorkTiles; i += Scheduler::kStride) {
+      for (u32 i = Scheduler::first(); i < Scheduler::end(ctx); i += Scheduler::kStride) {
         const WorkTile work = Scheduler::work_tile(i, ctx);
         for (u32 piece = 0; piece < Shape::kSubTiles * Output::kPiecesPerSubTile; ++piece) {  // @gemm.pieces
           if (!Scheduler::completes(work, piece / Output::kPiecesPerSubTile)) continue;
           out.consumer_wait();  // @gemm.output-wait
-          Output::store(args, smem.out(group, out.stage()), work, Order::row_in_c(work), group, piece);
+          Output::template store<Order>(args, ctx, smem.out(group, out.stage()), work, group, piece);
           queue.commit();
         }
       }
@@ -99,12 +101,26 @@ struct Gemm {
   static MK_DEVICE bool begin(const Args& args, const RankContext& ctx, const Smem& smem) {
     if (threadIdx.x == 0) init_barriers<Config>(smem);
     prefetch_tensor_maps(args.a, args.b, args.c);
-    return enter(ctx);
+    if (!enter(ctx)) return false;
+    Begin::announce(ctx);
+    return true;
   }
 
   // After them. Thread 0 is of the load thread's warp, which is done before the CTA is.
   static MK_DEVICE void end(const Args&, const RankContext& ctx) {
     if (threadIdx.x == 0) advance_epoch(ctx);
+    end_rows(ctx);
+  }
+
+  // All threads, at the end of a call that gives its rows: counts what the call has not used, and waits until all ranks of
+  // the node have begun it.
+  static MK_DEVICE void end_rows(const RankContext& ctx) {
+    if constexpr (TakesRows<Config>) {
+      if constexpr (Scheduler::kSplits > 1) {
+        SplitK<Scheduler, Workspace, Shape>::template count_unused<Config::kThreads>(ctx);
+      }
+      if (blockIdx.x == 0 && threadIdx.x == 0) Begin::wait_for_peers(ctx);
+    }
   }
 };
 

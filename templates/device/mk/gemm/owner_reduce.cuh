@@ -21,7 +21,7 @@ struct OwnerReduce {
   using Mainloop = typename Gemm::Mainloop;
   using Output = typename Gemm::Output;
   using Partials = comm::Partials<Config, Workspace, Smem, Scheduler, Order>;
-  using NodeSums = comm::NodeSums<Config, Workspace>;
+  using NodeSums = comm::NodeSums<Config, Workspace, Order>;
 
   // One thread: A and B of each work tile, and behind them, of tiles that this rank reduces, the others' partial sums.
   struct Load {
@@ -29,7 +29,7 @@ struct OwnerReduce {
 
     static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem& smem, u32) {
       typename Mainloop::Stages stages{ctx, Mainloop::barriers(smem)};
-      for (u32 i = Scheduler::first(); i < Config::kWorkTiles; i += Scheduler::kStride) {
+      for (u32 i = Scheduler::first(); i < Scheduler::end(ctx); i += Scheduler::kStride) {
         const WorkTile work = Scheduler::work_tile(i, ctx);
         if (Order::is_gap(work)) continue;
         Gemm::load_tile(args, ctx, smem, stages, i, work);
@@ -45,8 +45,8 @@ struct OwnerReduce {
     static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem& smem, u32 group) {
       typename Mainloop::Stages stages{ctx, Mainloop::barriers(smem)};
       typename Output::Buffers out{ctx, Output::barriers(smem, group)};
-      const Epilogue epilogue{args};
-      for (u32 i = Scheduler::first(); i < Config::kWorkTiles; i += Scheduler::kStride) {
+      const Epilogue epilogue{args, ctx};
+      for (u32 i = Scheduler::first(); i < Scheduler::end(ctx); i += Scheduler::kStride) {
         const WorkTile work = Scheduler::work_tile(i, ctx);
         if (Order::is_gap(work)) continue;
         const bool is_owner = Partials::is_owner(work, ctx);
@@ -71,15 +71,15 @@ struct OwnerReduce {
     }
   };
 
-  // One thread per group: its completed sub-tiles to C and to the ranks that need results, or to the rank that reduces
-  // them.
+  // One thread per group, or a warp if calls give their rows: its completed sub-tiles to C and to the ranks that need results,
+  // or to the rank that reduces them.
   struct Store {
-    static constexpr Agent kAgent = Agent::kThread;
+    static constexpr Agent kAgent = Output::kStoreAgent;
 
     static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem& smem, u32 group) {
-      StoreQueue<typename Output::Buffers> queue{{ctx, Output::barriers(smem, group)}};
+      StoreQueue<typename Output::Buffers, kAgent> queue{{ctx, Output::barriers(smem, group)}};
       auto& out = queue.out;
-      for (u32 i = Scheduler::first(); i < Config::kWorkTiles; i += Scheduler::kStride) {
+      for (u32 i = Scheduler::first(); i < Scheduler::end(ctx); i += Scheduler::kStride) {
         const WorkTile work = Scheduler::work_tile(i, ctx);
         if (Order::is_gap(work)) continue;
         const bool is_owner = Partials::is_owner(work, ctx);
@@ -88,20 +88,20 @@ struct OwnerReduce {
           if (!Scheduler::completes(work, piece / pieces_per_sub_tile)) continue;
           out.consumer_wait();
           const u32 buffer = smem.out(group, out.stage());
-          const u32 bytes = Partials::bytes_of_rows(work, group);
+          const u32 bytes = Partials::bytes_of_rows(work, group, ctx);
           if (bytes == 0) {
             // All of the group's rows are beyond C.
           } else if (is_owner) {
-            Output::store(args, buffer, work, Order::row_in_c(work), group, piece);
-            Results::send(ctx, work, group, piece, buffer, bytes);
-          } else {
+            Output::template store<Order>(args, ctx, buffer, work, group, piece);
+            if (queue.is_leader()) Results::send(ctx, work, group, piece, buffer, bytes);
+          } else if (queue.is_leader()) {
             Partials::send(ctx, work, group, piece, buffer, bytes);
           }
           queue.commit();
         }
         // A flag may only count sub-tiles that have arrived, so the queue runs dry behind every tile.
         queue.drain();
-        if (is_owner && !Results::kExist) continue;
+        if (is_owner && !Results::kExist || !queue.is_leader()) continue;
         Partials::finish_stores();
         const u32 sub_tiles = Scheduler::completed_sub_tiles(work);
         if (is_owner) Results::count(ctx, work, sub_tiles);
@@ -112,14 +112,18 @@ struct OwnerReduce {
     }
   };
 
-  using WatchArrivals = comm::WatchArrivals<Config, Workspace>;
+  // The warp that watches arrivals.
+  struct Puts {
+    static MK_DEVICE u32 of_call(const RankContext& ctx) { return ceil_div(Order::shard_tiles(ctx), Config::kPutTiles); }
+  };
+  using WatchArrivals = comm::WatchArrivals<Config, Workspace, Puts>;
 
   // One thread of such a CTA: puts this node's sums of tiles that other nodes' ranks own, then this rank's results.
   struct PutSums {
     static constexpr Agent kAgent = Agent::kThread;
 
     static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem&, u32) {
-      if (!NodeSums::template put_all<Order>(args, ctx)) return;
+      if (!NodeSums::put_all(args, ctx)) return;
       Results::put_all(args, ctx);
     }
   };
@@ -127,7 +131,14 @@ struct OwnerReduce {
   static MK_DEVICE bool begin(const Args& args, const RankContext& ctx, const Smem& smem) {
     return Gemm::begin(args, ctx, smem);
   }
-  static MK_DEVICE void end(const Args& args, const RankContext& ctx) { Gemm::end(args, ctx); }
+  static MK_DEVICE void end(const Args& args, const RankContext& ctx) {
+    Gemm::end(args, ctx);
+    if constexpr (TakesRows<Config>) {
+      Partials::count_unused(ctx);
+      if constexpr (Config::kNodes > 1) NodeSums::template count_unused<Config::kNodes - 1 + Results::kExist>(ctx);
+      Results::count_unused(ctx);
+    }
+  }
 };
 
 }  // namespace mk::gemm

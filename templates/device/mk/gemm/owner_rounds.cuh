@@ -7,9 +7,9 @@
 
 namespace mk::gemm {
 
+// If each call gives the rows, all numbers are those of the most rows.
 template <class Config>
-concept OwnerConfig = TopologyConfig<Config> && TileConfig<Config> && RasterConfig<Config> && requires {
-  Config::kM;
+concept OwnerConfig = TileConfig<Config> && RasterConfig<Config> && requires {
   Config::kOwners;      // ranks of a node that own tiles
   Config::kShardTiles;  // tiles that a rank owns
   Config::kRoundTiles;  // tiles of each owner in a round; all of its tiles make one round
@@ -18,18 +18,59 @@ concept OwnerConfig = TopologyConfig<Config> && TileConfig<Config> && RasterConf
 template <class Order>
 concept OwnerOrder = TileOrder<Order> && requires(u32 index, u32 owner, const RankContext& ctx, const Tile& tile) {
   Order::rank_of(tile);               // the rank that owns it
+  Order::owners(ctx);                 // ranks of a node that own tiles
+  Order::shard_tiles(ctx);            // tiles that a rank owns
+  Order::owner_tiles(ctx);            // tiles that a rank reduces: those of its local rank on all nodes
   Order::node_of(index, ctx);         // the node of the rank that owns tile `index` of a local rank's tiles
   Order::tile_of(owner, index, ctx);  // tile `index` of those that local rank `owner` reduces
   Order::kHasGaps;                    // whether some slots have no tile
 };
 
+// Of a reduce-scatter: a rank owns the tiles of its rows. Config also has kShardRows.
+template <OwnerConfig Config>
+struct OwnersOfShards {
+  using Rows = CallRows<Config>;
+
+  static MK_DEVICE u32 row_tiles(const RankContext& ctx) { return gemm::row_tiles<Config>(Rows::of_shard(ctx)); }
+  static MK_DEVICE u32 shard_tiles(const RankContext& ctx) {
+    if constexpr (TakesRows<Config>) return row_tiles(ctx) * Config::kColTiles;  // @owners.shard-tiles
+    else return Config::kShardTiles;
+  }
+  // Across nodes an owner may have no rows, if its peer on another node has some.
+  static MK_DEVICE u32 owners(const RankContext& ctx) {
+    if constexpr (!TakesRows<Config> || Config::kNodes > 1) return Config::kOwners;
+    else return Rows::ranks(ctx);
+  }
+};
+
+// Of an all-reduce: ranks own as many tiles, or those of lower number one more.
+template <OwnerConfig Config>
+struct OwnersOfTiles : AllRows<Config> {
+  using AllRows<Config>::row_tiles;
+
+  static MK_DEVICE u32 tiles(const RankContext& ctx) { return row_tiles(ctx) * Config::kColTiles; }
+  static MK_DEVICE u32 shard_tiles(const RankContext& ctx) {
+    if constexpr (!TakesRows<Config>) return Config::kShardTiles;
+    else if constexpr (Config::kNodes > 1) return ceil_div(tiles(ctx), Topology<Config>::kWorld);
+    else return tiles(ctx) == 0 ? 0 : ceil_div(tiles(ctx), owners(ctx));
+  }
+  static MK_DEVICE u32 owners(const RankContext& ctx) {
+    if constexpr (!TakesRows<Config> || Config::kNodes > 1) return Config::kOwners;
+    else return min(Config::kOwners, tiles(ctx));
+  }
+};
+
 // Which ranks of which nodes own tiles. Several nodes reduce hierarchically: local rank g first sums, within its node,
 // all tiles that local rank g of any node owns. So to the ranks of a node, each of them owns kNodes times as many tiles.
-template <OwnerConfig Config>
-struct TileOwners {
+template <OwnerConfig Config, template <class> class Owners>
+struct TileOwners : Owners<Config> {
   using Ranks = Topology<Config>;
+  using Owners<Config>::shard_tiles;
+  using Owners<Config>::owners;
 
-  static constexpr u32 kOwnerTiles = Ranks::kNodes * Config::kShardTiles;
+  static MK_DEVICE u32 owner_tiles(const RankContext& ctx) { return Ranks::kNodes * shard_tiles(ctx); }
+
+  static MK_DEVICE u32 slots(const RankContext& ctx) { return owners(ctx) * owner_tiles(ctx); }
 
   // The rank that owns a tile.
   static MK_DEVICE u32 rank_of(const Tile& tile) { return tile.node * Ranks::kLocalWorld + tile.owner; }
@@ -38,86 +79,89 @@ struct TileOwners {
   // all that others wait for.
   static MK_DEVICE u32 node_of(u32 index, const RankContext& ctx) {
     if (Ranks::kNodes == 1) return 0;
-    return (ctx.rank / Ranks::kLocalWorld + 1 + index / Config::kShardTiles) % Ranks::kNodes;
+    return (ctx.rank / Ranks::kLocalWorld + 1 + index / shard_tiles(ctx)) % Ranks::kNodes;
   }
 
   // The number of a tile among those that its rank owns.
-  static MK_DEVICE u32 own_index(const Tile& tile) {
-    return Ranks::kNodes == 1 ? tile.index : tile.index % Config::kShardTiles;
+  static MK_DEVICE u32 own_index(const Tile& tile, const RankContext& ctx) {
+    return Ranks::kNodes == 1 ? tile.index : tile.index % shard_tiles(ctx);
   }
 };
 
 // A rank owns the tiles of its rows of C. Config also has kShardRows, the rows of C on every rank but perhaps the last.
 template <OwnerConfig Config>
   requires requires { Config::kShardRows; }
-struct TilesOfShards : TileOwners<Config> {
-  using typename TileOwners<Config>::Ranks;
-  using TileOwners<Config>::rank_of;
+struct TilesOfShards : TileOwners<Config, OwnersOfShards> {
+  using Owners = TileOwners<Config, OwnersOfShards>;
+  using typename Owners::Ranks;
+  using typename Owners::Rows;
+  using Owners::rank_of;
 
   static constexpr bool kHasGaps = false;
   static constexpr bool kRaggedRows =
-      Config::kShardRows % Config::kTileM != 0 || Config::kShardRows * Ranks::kWorld != Config::kM;
+      TakesRows<Config> || Config::kShardRows % Config::kTileM != 0 || Config::kShardRows * Ranks::kWorld != Config::kM;
 
   static MK_DEVICE Tile tile_of(u32 owner, u32 index, const RankContext& ctx) {
-    const TileCoord coord = raster<Config>(Ranks::kNodes == 1 ? index : index % Config::kShardTiles);
-    return {coord.row, coord.col, owner, index, TileOwners<Config>::node_of(index, ctx)};
+    const u32 in_shard = Ranks::kNodes == 1 ? index : index % Owners::shard_tiles(ctx);
+    const TileCoord coord = raster<Config>(in_shard, Owners::row_tiles(ctx));
+    return {coord.row, coord.col, owner, index, Owners::node_of(index, ctx)};
   }
   static MK_DEVICE bool is_gap(const Tile&) { return false; }
 
   // Row tiles begin with a shard, so none straddles two.
-  static MK_DEVICE u32 row_in_a(const Tile& tile) { return rank_of(tile) * Config::kShardRows + row_in_c(tile); }  // @order.row-in-a
+  static MK_DEVICE u32 row_in_a(const Tile& tile, const RankContext& ctx) {
+    return rank_of(tile) * Rows::of_shard(ctx) + row_in_c(tile);  // @order.row-in-a
+  }
   static MK_DEVICE u32 row_in_c(const Tile& tile) { return tile.row * Config::kTileM; }
 
-  static MK_DEVICE u32 rows_of_c(const Tile& tile) {
-    const u32 before = rank_of(tile) * Config::kShardRows;
+  static MK_DEVICE u32 rows_of_c(const Tile& tile, const RankContext& ctx) {
+    const u32 before = rank_of(tile) * Rows::of_shard(ctx);
     // Every owner of a single node has rows. Across nodes an owner may have none, if its peer on another node has some.
-    if (Ranks::kNodes > 1 && before >= Config::kM) return 0;
-    return min(Config::kShardRows, Config::kM - before);
+    if (Ranks::kNodes > 1 && before >= Rows::all(ctx)) return 0;
+    return min(Rows::of_shard(ctx), Rows::all(ctx) - before);
   }
 };
 
 // All ranks have all of C, and owners take tiles in turn: in a round, the tiles of each owner are neighbours. Across
 // nodes, all tiles of a rank are. If owners have unequal numbers of tiles, the last slots of the order are gaps.
 template <OwnerConfig Config>
-struct TilesOfRounds : TileOwners<Config> {
-  using typename TileOwners<Config>::Ranks;
-  using TileOwners<Config>::kOwnerTiles;
+struct TilesOfRounds : TileOwners<Config, OwnersOfTiles> {
+  using Owners = TileOwners<Config, OwnersOfTiles>;
+  using typename Owners::Ranks;
+  using Owners::owner_tiles;
+  using Owners::row_tiles;
+  using Owners::shard_tiles;
 
-  static constexpr u32 kTiles = Config::kRowTiles * Config::kColTiles;
-  static constexpr bool kHasGaps = Config::kOwners * kOwnerTiles > kTiles;
-  static constexpr bool kRaggedRows = Config::kM % Config::kTileM != 0;
+  static constexpr bool kHasGaps = TakesRows<Config> || Config::kOwners * Ranks::kNodes * Config::kShardTiles >
+                                                            Config::kRowTiles * Config::kColTiles;
 
   static MK_DEVICE Tile tile_of(u32 owner, u32 index, const RankContext& ctx) {
-    const u32 node = TileOwners<Config>::node_of(index, ctx);
+    const u32 node = Owners::node_of(index, ctx);
     const u32 slot = Ranks::kNodes == 1
-                         ? slot_in_rounds(owner, index)
-                         : (node * Ranks::kLocalWorld + owner) * Config::kShardTiles + index % Config::kShardTiles;
-    if (kHasGaps && slot >= kTiles) return {Config::kRowTiles, 0, owner, index, node};
-    const TileCoord coord = raster<Config>(slot);
+                         ? slot_in_rounds(owner, index, ctx)
+                         : (node * Ranks::kLocalWorld + owner) * shard_tiles(ctx) + index % shard_tiles(ctx);
+    if (kHasGaps && slot >= Owners::tiles(ctx)) return {kGapRow, 0, owner, index, node};
+    const TileCoord coord = raster<Config>(slot, row_tiles(ctx));
     return {coord.row, coord.col, owner, index, node};
   }
-  static MK_DEVICE bool is_gap(const Tile& tile) { return kHasGaps && tile.row == Config::kRowTiles; }
+  static MK_DEVICE bool is_gap(const Tile& tile) { return kHasGaps && tile.row == kGapRow; }
 
   // Tile `index` of those that rank `of` owns.
   static MK_DEVICE Tile tile_of_rank(u32 of, u32 index, const RankContext& ctx) {
     if (Ranks::kNodes == 1) return tile_of(of, index, ctx);
     const u32 phase = (of / Ranks::kLocalWorld + Ranks::kPeerNodes - ctx.rank / Ranks::kLocalWorld) % Ranks::kNodes;
-    return tile_of(of % Ranks::kLocalWorld, phase * Config::kShardTiles + index, ctx);
+    return tile_of(of % Ranks::kLocalWorld, phase * shard_tiles(ctx) + index, ctx);
   }
 
-  static MK_DEVICE u32 row_in_a(const Tile& tile) { return tile.row * Config::kTileM; }
-  static MK_DEVICE u32 row_in_c(const Tile& tile) { return tile.row * Config::kTileM; }
-  static MK_DEVICE u32 rows_of_c(const Tile&) { return Config::kM; }
-
  private:
-  static MK_DEVICE u32 slot_in_rounds(u32 owner, u32 index) {
-    if constexpr (Config::kRoundTiles == kOwnerTiles) {
-      return owner * kOwnerTiles + index;
-    } else {
-      const u32 first = index / Config::kRoundTiles * Config::kRoundTiles;
-      const u32 tiles = min(Config::kRoundTiles, kOwnerTiles - first);
-      return first * Config::kOwners + owner * tiles + index - first;
-    }
+  static constexpr u32 kGapRow = Config::kRowTiles;  // in which no tile is
+
+  static MK_DEVICE u32 slot_in_rounds(u32 owner, u32 index, const RankContext& ctx) {
+    const u32 all = owner_tiles(ctx);
+    if (Config::kRoundTiles >= all) return owner * all + index;
+    const u32 first = index / Config::kRoundTiles * Config::kRoundTiles;
+    const u32 tiles = min(Config::kRoundTiles, all - first);
+    return first * Owners::owners(ctx) + owner * tiles + index - first;
   }
 };
 
@@ -126,58 +170,59 @@ struct TilesOfRounds : TileOwners<Config> {
 // waits for what a peer computes later in the order, so ranks cannot wait for each other in a circle.
 template <OwnerConfig Config, template <class> class Owned = TilesOfShards>
 struct OwnerRounds : Owned<Config> {
-  using typename TileOwners<Config>::Ranks;
-  using TileOwners<Config>::kOwnerTiles;
+  using typename Owned<Config>::Ranks;
   using Owned<Config>::tile_of;
-
-  static constexpr u32 kPeerOwners = Config::kOwners - 1;
-  static constexpr u32 kRounds = kCeilDiv<kOwnerTiles, Config::kRoundTiles>;
-  static constexpr bool kHasIdleRanks = Config::kOwners < Ranks::kLocalWorld;
-
-  // From here on all tiles are own ones, since these lag one round behind the others'.
-  static constexpr u32 kOwnFrom =
-      kPeerOwners * kOwnerTiles + (kRounds < 2 ? 0 : kRounds - 2) * Config::kRoundTiles;
+  using Owned<Config>::owner_tiles;
+  using Owned<Config>::owners;
 
   static MK_DEVICE Tile tile(u32 index, const RankContext& ctx) {
-    const u32 own = ctx.local_rank();
-    const bool is_idle = kHasIdleRanks && own >= Config::kOwners;
-    if constexpr (kRounds == 1) {
+    const u32 own = ctx.local_rank(), tiles = owner_tiles(ctx);
+    const bool is_idle = kMayBeIdle && own >= owners(ctx);
+    if (Config::kRoundTiles >= tiles) {
       const u32 first_owner = is_idle ? own : own + 1;
-      return tile_of((first_owner + index / kOwnerTiles) % Config::kOwners, index % kOwnerTiles, ctx);
-    } else {
-      return is_idle ? tile_in_rounds_of_all(index, ctx) : tile_in_rounds(index, ctx);
+      return tile_of((first_owner + index / tiles) % owners(ctx), index % tiles, ctx);
     }
+    return is_idle ? tile_in_rounds_of_all(index, ctx) : tile_in_rounds(index, ctx);
   }
 
  private:
-  static constexpr u32 kRound = Config::kOwners * Config::kRoundTiles;
+  // Whether a rank may own no tiles.
+  static constexpr bool kMayBeIdle = TakesRows<Config> || Config::kOwners < Ranks::kLocalWorld;
+
+  // Tiles of a round of all owners.
+  static MK_DEVICE u32 round(const RankContext& ctx) { return owners(ctx) * Config::kRoundTiles; }
 
   // Tiles of each owner in the round that begins with tile `first`.
-  static MK_DEVICE u32 tiles_of_round(u32 first) { return min(Config::kRoundTiles, kOwnerTiles - first); }
+  static MK_DEVICE u32 tiles_of_round(u32 first, const RankContext& ctx) {
+    return min(Config::kRoundTiles, owner_tiles(ctx) - first);
+  }
 
   // The others' tiles of the first round; then the others' tiles of a round and own tiles of the one before; then own.
   static MK_DEVICE Tile tile_in_rounds(u32 index, const RankContext& ctx) {
-    const u32 own = ctx.local_rank();
-    if (index < kPeerOwners * Config::kRoundTiles) {
-      return tile_of((own + 1 + index / Config::kRoundTiles) % Config::kOwners, index % Config::kRoundTiles, ctx);  // @order.first-round
+    const u32 own = ctx.local_rank(), peer_owners = owners(ctx) - 1;
+    if (index < peer_owners * Config::kRoundTiles) {
+      return tile_of((own + 1 + index / Config::kRoundTiles) % owners(ctx), index % Config::kRoundTiles, ctx);  // @order.first-round
     }
-    if (index >= kOwnFrom) return tile_of(own, index - kPeerOwners * kOwnerTiles, ctx);
-    const u32 later = index - kPeerOwners * Config::kRoundTiles;
-    const u32 first = (1 + later / kRound) * Config::kRoundTiles;
-    const u32 tiles = tiles_of_round(first);
-    const u32 within = later % kRound;
-    if (within < kPeerOwners * tiles) {
-      return tile_of((own + 1 + within / tiles) % Config::kOwners, first + within % tiles, ctx);
+    // Own tiles lag one round behind the others', so all tiles from here on are own ones.
+    const u32 rounds = ceil_div(owner_tiles(ctx), Config::kRoundTiles);
+    const u32 own_from = peer_owners * owner_tiles(ctx) + (rounds - 2) * Config::kRoundTiles;
+    if (index >= own_from) return tile_of(own, index - peer_owners * owner_tiles(ctx), ctx);
+    const u32 later = index - peer_owners * Config::kRoundTiles;
+    const u32 first = (1 + later / round(ctx)) * Config::kRoundTiles;
+    const u32 tiles = tiles_of_round(first, ctx);
+    const u32 within = later % round(ctx);
+    if (within < peer_owners * tiles) {
+      return tile_of((own + 1 + within / tiles) % owners(ctx), first + within % tiles, ctx);
     }
-    return tile_of(own, first - Config::kRoundTiles + within - kPeerOwners * tiles, ctx);
+    return tile_of(own, first - Config::kRoundTiles + within - peer_owners * tiles, ctx);
   }
 
   // A rank without tiles of its own computes partial sums for all owners.
   static MK_DEVICE Tile tile_in_rounds_of_all(u32 index, const RankContext& ctx) {
-    const u32 first = index / kRound * Config::kRoundTiles;
-    const u32 tiles = tiles_of_round(first);
-    const u32 within = index % kRound;
-    return tile_of((ctx.local_rank() + within / tiles) % Config::kOwners, first + within % tiles, ctx);
+    const u32 first = index / round(ctx) * Config::kRoundTiles;
+    const u32 tiles = tiles_of_round(first, ctx);
+    const u32 within = index % round(ctx);
+    return tile_of((ctx.local_rank() + within / tiles) % owners(ctx), first + within % tiles, ctx);
   }
 };
 

@@ -18,8 +18,7 @@ enum class LlExchange {
 };
 
 template <class Config>
-concept LlConfig = TopologyConfig<Config> && RasterConfig<Config> && requires {
-  Config::kM;
+concept LlConfig = RasterConfig<Config> && requires {
   Config::kN;
   Config::kPacketsInFlight;  // of each source, that a thread loads at once: registers bound them
 };
@@ -49,6 +48,7 @@ struct ReduceLl {
   using Mainloop = typename Gemm::Mainloop;
   using IdleRanks = comm::IdleRanks<Config, Workspace>;
   using Packet = comm::LlPacket;
+  using Rows = CallRows<Config>;
   using Load = typename Gemm::Load;
 
   static constexpr bool kReducesAll = kExchange == LlExchange::kAllReduce;
@@ -68,7 +68,7 @@ struct ReduceLl {
 
     static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem& smem, u32 group) {
       typename Mainloop::Stages stages{ctx, Mainloop::barriers(smem)};
-      for (u32 i = Scheduler::first(); i < Config::kWorkTiles; i += Scheduler::kStride) {
+      for (u32 i = Scheduler::first(); i < Scheduler::end(ctx); i += Scheduler::kStride) {
         const WorkTile work = Scheduler::work_tile(i, ctx);
         typename Shape::Accumulators sum;
         Gemm::multiply_tile(ctx, smem, stages, work, group, sum);
@@ -87,6 +87,7 @@ struct ReduceLl {
     if (threadIdx.x == 0) init_barriers<Config>(smem);
     prefetch_tensor_maps(args.a, args.b);
     if (!enter(ctx)) return false;
+    Gemm::Begin::announce(ctx);
     if constexpr (kHasIdleRanks) {
       if (blockIdx.x == 0) IdleRanks::announce_begin(ctx, threadIdx.x);
     }
@@ -102,11 +103,13 @@ struct ReduceLl {
     if constexpr (kHasIdleRanks) {
       if (blockIdx.x == 0 && threadIdx.x == 0) IdleRanks::wait_for_owners(ctx);
     }
+    Gemm::end_rows(ctx);
   }
 
  private:
   // Of an all-reduce every rank gets packets from all others.
-  static constexpr bool kHasIdleRanks = kExchange == LlExchange::kReduceScatter && IdleRanks::kExist;
+  static constexpr bool kHasIdleRanks =
+      !TakesRows<Config> && kExchange == LlExchange::kReduceScatter && IdleRanks::kExist;
 
   // A warpgroup's exchange of a tile. Lanes stand for rows, so they diverge.
   struct Exchange {
@@ -118,7 +121,7 @@ struct ReduceLl {
     // In the layout of wgmma a thread has elements of this row and of the one 8 below, and of these columns: 2 of each
     // 8.
     MK_DEVICE u32 first_row() const {
-      return Order::row_in_a(work) + Shape::group_row(group) + warp() * 16 + lane_index() / 4;
+      return Order::row_in_a(work, ctx) + Shape::group_row(group) + warp() * 16 + lane_index() / 4;
     }
     MK_DEVICE u32 first_col() const {
       return work.col * Config::kTileN + Shape::group_col(group) + lane_index() % 4 * 2;
@@ -131,7 +134,7 @@ struct ReduceLl {
 #pragma unroll
         for (u32 half = 0; half < 2; ++half) {
           const u32 row = first_row() + half * 8;
-          if (row >= Config::kM) continue;
+          if (row >= Rows::all(ctx)) continue;  // @ll.sent-rows
           const float* d = sum + sub * kSubTileRegisters + half * 2;
           const Symmetric<u8> slot = packets_of(ctx.rank, sub, half);
           if constexpr (kReducesAll) {
@@ -150,7 +153,7 @@ struct ReduceLl {
 #pragma unroll 1
         for (u32 half = 0; half < 2; ++half) {
           const u32 row = first_row() + half * 8;
-          if (row >= Config::kM || !is_reducer(row)) continue;
+          if (row >= Rows::all(ctx) || !is_reducer(row)) continue;
 #pragma unroll 1
           for (u32 first = 0; first < kPackets; first += kInFlight) reduce_packets(row, sub, half, first);
         }
@@ -165,7 +168,7 @@ struct ReduceLl {
 #pragma unroll 1
         for (u32 half = 0; half < 2; ++half) {
           const u32 row = first_row() + half * 8;
-          if (row >= Config::kM || is_reducer(row)) continue;
+          if (row >= Rows::all(ctx) || is_reducer(row)) continue;
           Packet sums[kPackets];
           wait_sums(row, sub, half, sums);
           u8* line = args.c_rows + row * args.c_row_bytes;
@@ -180,6 +183,9 @@ struct ReduceLl {
     }
 
    private:
+    // Of the packets of this call. If each call gives the rows, not every call writes all packets.
+    MK_DEVICE u32 flag() const { return TakesRows<Config> ? ctx.mark() : ctx.epoch; }  // @ll.flag
+
     static MK_DEVICE u32 warp() { return threadIdx.x % kWarpgroup / kWarp; }
 
     // This lane's packets of a source, in the workspace of the rank that adds them up.
@@ -190,7 +196,7 @@ struct ReduceLl {
     }
 
     // The rank that reduces a row, unless all do, and whether this one does.
-    static MK_DEVICE u32 owner_of(u32 row) { return row / Config::kShardRows; }
+    MK_DEVICE u32 owner_of(u32 row) const { return row / Rows::of_shard(ctx); }
     MK_DEVICE bool is_reducer(u32 row) const {
       if constexpr (kReducesAll) return true;
       else return owner_of(row) == ctx.rank;
@@ -198,7 +204,7 @@ struct ReduceLl {
 
     // The row in this rank's C.
     MK_DEVICE u32 row_in_c(u32 row) const {
-      if constexpr (kExchange == LlExchange::kReduceScatter) return row - ctx.rank * Config::kShardRows;  // @ll.row-in-c
+      if constexpr (kExchange == LlExchange::kReduceScatter) return row - ctx.rank * Rows::of_shard(ctx);  // @ll.row-in-c
       else return row;
     }
 
@@ -206,13 +212,13 @@ struct ReduceLl {
 #pragma unroll
       for (u32 p = 0; p < kPackets; ++p) {
         comm::store_ll(slot + p * kLanePackets, pack_bf16(d[8 * p], d[8 * p + 1]),
-                       pack_bf16(d[8 * p + 4], d[8 * p + 5]), ctx.epoch);
+                       pack_bf16(d[8 * p + 4], d[8 * p + 5]), flag());
       }
     }
 
     // Adds up kInFlight packets of all ranks, writes them to C, and perhaps sends the sums on.
     MK_DEVICE void reduce_packets(u32 row, u32 sub, u32 half, u32 first) const {
-      const Epilogue epilogue{args};
+      const Epilogue epilogue{args, ctx};
       const u32 col = first_col() + sub * kSubTile + first * 16;
       u8* line = args.c_rows + row_in_c(row) * args.c_row_bytes;
 
@@ -240,8 +246,8 @@ struct ReduceLl {
         }
         Epilogue::apply(d[0], d[1], bias[p][0], residual[p][0]);
         Epilogue::apply(d[2], d[3], bias[p][1], residual[p][1]);  // @ll.epilogue
-        store_pair(line, col + p * 16, d[0], d[1]);
-        store_pair(line, col + p * 16 + 8, d[2], d[3]);
+        store_pair<Config>(line, col + p * 16, d[0], d[1]);
+        store_pair<Config>(line, col + p * 16 + 8, d[2], d[3]);
         if constexpr (kRelays) send_sum(sub, half, first + p, pack_bf16(d[0], d[1]), pack_bf16(d[2], d[3]));
       }
     }
@@ -250,16 +256,7 @@ struct ReduceLl {
       const Symmetric<u8> slot = packets_of(kWorld, sub, half);
       for (u32 i = 1; i < kWorld; ++i) {
         u8* there = ctx.peer_ptr((ctx.rank + i) % kWorld, slot);
-        comm::store_ll(there + packet * kLanePackets, first, second, ctx.epoch);
-      }
-    }
-
-    static MK_DEVICE void store_pair(u8* line, u32 col, float x, float y) {
-      if (col >= Config::kN) return;  // @ll.columns
-      if constexpr (Config::kFp32Output) {
-        store_float2(line + u64{col} * 4, x, y);
-      } else {
-        store_word(line + col * 2, pack_bf16(x, y));
+        comm::store_ll(there + packet * kLanePackets, first, second, flag());
       }
     }
 
@@ -278,12 +275,12 @@ struct ReduceLl {
         for (u32 source = 0; source < kWorld; ++source) {
 #pragma unroll
           for (u32 p = 0; p < kInFlight; ++p) {
-            if (!packets[source][p].has_arrived(ctx.epoch)) missing = source;  // @ll.arrived
+            if (!packets[source][p].has_arrived(flag())) missing = source;  // @ll.arrived
           }
         }
         if (missing == kWorld) return;
-        const WaitSite site{kMultiply, kPeerPartial, missing, work.col, ctx.epoch};
-        if (deadline.expired(ctx, site, ctx.epoch - 1)) return;
+        const WaitSite site{kMultiply, kPeerPartial, missing, work.col, flag()};
+        if (deadline.expired(ctx, site, flag() - 1)) return;
       }
     }
 
@@ -296,9 +293,9 @@ struct ReduceLl {
 #pragma unroll
         for (u32 p = 0; p < kPackets; ++p) sums[p] = comm::load_ll(slot + p * kLanePackets);
 #pragma unroll
-        for (u32 p = 0; p < kPackets; ++p) is_missing |= !sums[p].has_arrived(ctx.epoch);  // @ll.sum-arrived
-        const WaitSite site{kMultiply, kResult, owner_of(row), work.col, ctx.epoch};
-        if (!is_missing || deadline.expired(ctx, site, ctx.epoch - 1)) return;
+        for (u32 p = 0; p < kPackets; ++p) is_missing |= !sums[p].has_arrived(flag());  // @ll.sum-arrived
+        const WaitSite site{kMultiply, kResult, owner_of(row), work.col, flag()};
+        if (!is_missing || deadline.expired(ctx, site, flag() - 1)) return;
       }
     }
   };

@@ -8,12 +8,13 @@ namespace mk::gemm {
 template <class Config, class Args, class Workspace, GemmSmem Smem, OwnerOrder Order, class Epilogue>
 struct ReduceScatter : OwnerReduce<Config, Args, Workspace, Smem, Order, Epilogue, comm::NoResults> {
   using Gemm = gemm::Gemm<Config, Args, Workspace, Smem, Order, Epilogue>;
+  using Reduce = OwnerReduce<Config, Args, Workspace, Smem, Order, Epilogue, comm::NoResults>;
   using IdleRanks = comm::IdleRanks<Config, Workspace>;
 
   // Before the roles; false if the CTA must end at once.
   static MK_DEVICE bool begin(const Args& args, const RankContext& ctx, const Smem& smem) {
     if (!Gemm::begin(args, ctx, smem)) return false;
-    if constexpr (IdleRanks::kExist) {
+    if constexpr (kHasIdleRanks) {
       if (blockIdx.x == 0) IdleRanks::announce_begin(ctx, threadIdx.x);
     }
     return true;
@@ -21,11 +22,15 @@ struct ReduceScatter : OwnerReduce<Config, Args, Workspace, Smem, Order, Epilogu
 
   // After them.
   static MK_DEVICE void end(const Args& args, const RankContext& ctx) {
-    Gemm::end(args, ctx);
-    if constexpr (IdleRanks::kExist) {
+    Reduce::end(args, ctx);
+    if constexpr (kHasIdleRanks) {
       if (blockIdx.x == 0 && threadIdx.x == 0) IdleRanks::wait_for_owners(ctx);
     }
   }
+
+ private:
+  // If each call gives the rows, all ranks announce that they have begun.
+  static constexpr bool kHasIdleRanks = !TakesRows<Config> && IdleRanks::kExist;
 };
 
 }  // namespace mk::gemm

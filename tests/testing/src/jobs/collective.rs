@@ -2,9 +2,9 @@
 //! the operators states, so every bit of the results is known.
 
 pub mod cases;
-mod run_time_rows;
 
 use super::memo::Memo;
+use super::rows::{RowsCall, RowsRun};
 use super::simulated::ResultElement;
 use super::{
     Backend, CALLS, CALLS_AFTER, CALLS_BEFORE, CallCount, Machine, Results, SimulatedJob,
@@ -212,6 +212,34 @@ impl CollectiveJob {
             results.push(got);
         }
         Ok(results)
+    }
+
+    /// Makes a call for each number of rows on this rank, and checks its results.
+    fn rank_with_rows<E: ResultElement>(
+        &self,
+        ranks: &Communicator,
+        element: fn(f32) -> E,
+    ) -> Result<Vec<Vec<u32>>, Failure> {
+        ranks.set_timeout(super::deadline(self.edits.is_empty()));
+        let rank = ranks.rank() as usize;
+        let call = |(call, rows): (&CallData, &u64)| RowsCall {
+            rows: *rows,
+            inputs: vec![(
+                Operand::X,
+                call.x[rank].iter().map(|x| element(*x)).collect(),
+            )],
+            expected: call.y[rank].iter().map(|y| f64::from(*y)).collect(),
+        };
+        let run = RowsRun {
+            ranks,
+            operator: &self.prepare(ranks)?,
+            result: Operand::Y,
+            calls: self.calls().iter().zip(&self.rows).map(call).collect(),
+            is_graph: self.is_graph,
+            call_count: self.call_count,
+            is_right: &|got, want| got.to_bits() == (want as f32).to_bits(),
+        };
+        run.run::<E>()
     }
 
     /// Computes the operands and expected results of all calls, which takes a CPU long. The job keeps them for its

@@ -1,21 +1,25 @@
 //! Jobs of the GEMM operators. The results are whole numbers, so every bit of them is known.
 
+pub mod cases;
+
 use super::data::{CallData, is_right};
 use super::machine::{Machine, emulated};
 use super::memo::Memo;
 use super::mutations::apply_edits;
+use super::rows::{RowsCall, RowsRun};
 use super::runs::CallCount;
 use super::simulated::{
     Backend, CALLS, CALLS_AFTER, CALLS_BEFORE, ResultElement, Results, SimulatedJob, deadline,
     set_call_count,
 };
+use crate::lab::Failure;
 use mkernel::half::bf16;
 use mkernel::testing::prepare_edited;
 use mkernel::{
-    Communicator, Error, KernelConfig, Operator,
+    Communicator, Error, KernelConfig, Operand, Operator,
     network::Faults,
     operands::Addends,
-    spec::{Activation, BLayout, Dim, Dtype, Epilogue, GemmConfig, GemmOp, GemmShape, Tuning},
+    spec::{Dim, Dtype, GemmConfig, GemmShape},
 };
 
 /// Several calls of a GEMM operator on all ranks.
@@ -37,6 +41,10 @@ pub struct GemmJob {
     pub skew: u32,
     /// If set, the call count of the operator is set to this number after two calls, and four more calls follow.
     pub call_count: Option<u32>,
+    /// The rows of each call, if the kernel takes them at run time. `shape.m` is then the most of them.
+    pub rows: Vec<u64>,
+    /// With rows, whether one call is captured in a graph, which is replayed for all.
+    pub is_graph: bool,
     /// The edits of the kernel's text, as [`mutated`](super::mutated) takes them.
     pub edits: Vec<(String, String)>,
 }
@@ -53,6 +61,8 @@ impl GemmJob {
             sms,
             skew: 60,
             call_count: None,
+            rows: Vec::new(),
+            is_graph: false,
             edits: Vec::new(),
         }
     }
@@ -61,11 +71,54 @@ impl GemmJob {
     fn calls(&self) -> &'static [CallData] {
         static ALL: Memo<Vec<CallData>> = Memo::new();
         let (config, world, shape) = (&self.config, self.world, self.shape);
-        ALL.get(format!("{config:?} {world} {shape:?}"), || {
-            (0..CALLS)
+        let key = format!("{config:?} {world} {shape:?} {:?}", self.rows);
+        ALL.get(key, || match self.rows.as_slice() {
+            [] => (0..CALLS)
                 .map(|call| CallData::new(config, world, shape, call))
-                .collect()
+                .collect(),
+            rows => {
+                let shapes = rows.iter().map(|&m| GemmShape { m, ..shape });
+                (0..)
+                    .zip(shapes)
+                    .map(|(call, shape)| CallData::new(config, world, shape, call))
+                    .collect()
+            }
         })
+    }
+
+    /// Makes a call for each of these numbers of rows, with one operator that takes them at run time.
+    #[must_use]
+    pub fn with_rows(mut self, rows: &[u64]) -> Self {
+        self.config.m = Dim::DYNAMIC;
+        self.rows = rows.to_vec();
+        self
+    }
+
+    /// Captures one call in a graph.
+    #[must_use]
+    pub fn in_graph(mut self) -> Self {
+        self.is_graph = true;
+        self
+    }
+
+    /// Divides the ranks into `nodes` nodes, whose network has these faults.
+    #[must_use]
+    pub fn across(mut self, nodes: u32, faults: Faults) -> Self {
+        (self.nodes, self.faults) = (nodes, faults);
+        self
+    }
+
+    /// Computes the operands and expected results of all calls, which takes a CPU long. The job keeps them for its runs.
+    pub fn compute(&self) {
+        self.calls();
+    }
+
+    /// Returns the configuration of the kernel with its ranks and nodes.
+    pub fn kernel(&self) -> KernelConfig {
+        KernelConfig {
+            nodes: self.nodes,
+            ..KernelConfig::new(self.world, self.config)
+        }
     }
 
     /// Runs the job and returns its results.
@@ -98,6 +151,10 @@ impl GemmJob {
     ) -> Result<Vec<Vec<u32>>, Box<dyn std::error::Error>> {
         ranks.set_timeout(deadline(self.edits.is_empty()));
         let operator = self.prepare(ranks)?;
+        if !self.rows.is_empty() {
+            let found = self.with_rows_of::<E>(ranks, &operator);
+            return found.map_err(|failure| failure as Box<dyn std::error::Error>);
+        }
         let stream = ranks.context().default_stream();
         let rank = ranks.rank() as usize;
         let mut buffers = Vec::new();
@@ -147,14 +204,45 @@ impl GemmJob {
         Ok(results)
     }
 
-    fn prepare(&self, ranks: &Communicator) -> Result<Operator, Error> {
-        let config = KernelConfig {
-            nodes: self.nodes,
-            ..KernelConfig::new(self.world, self.config)
+    /// Makes a call for each number of rows on this rank, and checks its results.
+    fn with_rows_of<E: ResultElement>(
+        &self,
+        ranks: &Communicator,
+        operator: &Operator,
+    ) -> Result<Vec<Vec<u32>>, Failure> {
+        let (rank, epilogue) = (ranks.rank() as usize, self.config.epilogue);
+        let call = |(call, rows): (&CallData, &u64)| {
+            let inputs = [
+                (Operand::A, &call.a, true),
+                (Operand::B, &call.b, true),
+                (Operand::Bias, &call.bias, epilogue.bias),
+                (Operand::Residual, &call.residual, epilogue.residual),
+            ];
+            let given = inputs.into_iter().filter(|(_, _, is_given)| *is_given);
+            RowsCall {
+                rows: *rows,
+                inputs: given
+                    .map(|(operand, of, _)| (operand, of[rank].clone()))
+                    .collect(),
+                expected: call.expected[rank].clone(),
+            }
         };
+        let run = RowsRun {
+            ranks,
+            operator,
+            result: Operand::C,
+            calls: self.calls().iter().zip(&self.rows).map(call).collect(),
+            is_graph: self.is_graph,
+            call_count: self.call_count,
+            is_right: &|got, want| is_right(got, want, epilogue),
+        };
+        run.run::<E>()
+    }
+
+    fn prepare(&self, ranks: &Communicator) -> Result<Operator, Error> {
         // SAFETY: mutated kernels run on simulated GPUs only, which check every access.
         unsafe {
-            prepare_edited(ranks, &config, self.shape, |text| {
+            prepare_edited(ranks, &self.kernel(), self.shape, |text| {
                 apply_edits(&self.edits, text)
             })
         }
@@ -176,60 +264,4 @@ impl CallCount for GemmJob {
         self.call_count = Some(calls);
         self
     }
-}
-
-/// Returns jobs that run on simulated GPUs and on real ones, and must give the same bits on both. Their shapes have
-/// whole tiles, partial tiles, several rounds of tiles, and a single row.
-pub fn common_jobs(world: u32) -> Vec<(String, GemmJob)> {
-    const SHAPES: [(u64, u64, u64); 5] = [
-        (128, 256, 256),
-        (150, 264, 136),
-        (1, 8, 8),
-        (256, 520, 72),
-        (77, 136, 256),
-    ];
-    let plain = Epilogue::default();
-    // With ReLU, whole numbers stay exact.
-    let finished = Epilogue {
-        bias: true,
-        residual: true,
-        activation: Activation::Relu,
-        output: Dtype::Bf16,
-    };
-    let fp32 = Epilogue {
-        output: Dtype::Fp32,
-        ..finished
-    };
-    let job = |op: GemmOp, index: usize, epilogue: Epilogue| {
-        let (m, n, k) = SHAPES[index];
-        let layouts = [BLayout::Nk, BLayout::Kn];
-        let config = GemmConfig {
-            op,
-            m: Dim::Static(m),
-            n: Dim::Static(n),
-            k: Dim::Static(k),
-            b_layout: layouts[index % 2],
-            epilogue,
-            tuning: Tuning::default(),
-        };
-        let name = format!(
-            "{}{} of {m}x{n}x{k} on {world} ranks",
-            op.name(),
-            epilogue.suffix()
-        );
-        (name, GemmJob::new(world, config, GemmShape { m, n, k }, 8))
-    };
-    let jobs = (0..SHAPES.len()).map(|index| (index, plain));
-    let jobs: Vec<_> = jobs
-        .chain([(1, finished), (1, fp32), (4, finished)])
-        .collect();
-    let of = |op: GemmOp| {
-        jobs.iter()
-            .map(move |(index, epilogue)| (op, *index, *epilogue))
-    };
-    GemmOp::ALL
-        .into_iter()
-        .flat_map(of)
-        .map(|(op, index, epilogue)| job(op, index, epilogue))
-        .collect()
 }

@@ -49,14 +49,18 @@ pub trait SimulatedJob {
 pub(super) trait ResultElement: Element + DeviceRepr + Copy + Into<f32> {
     /// A value that no kernel computes.
     const POISON: Self;
+    /// One.
+    const ONE: Self;
 }
 
 impl ResultElement for bf16 {
     const POISON: Self = Self::NAN;
+    const ONE: Self = Self::ONE;
 }
 
 impl ResultElement for f32 {
     const POISON: Self = Self::NAN;
+    const ONE: Self = 1.0;
 }
 
 /// Returns the deadline of a kernel, in simulated time. A mutated kernel has a short one, since it may end in a trap

@@ -53,9 +53,13 @@ fn problem(gemm: Gemm<'_>, c: &mut Config) {
         BLayout::Kn => (true, "B is [K,N]"),
         BLayout::Nk => (false, "B is [N,K]"),
     };
-    c.section("C = A B")
-        .u32("kM", op_plan.shape.m as u32, "")
-        .u32("kN", op_plan.shape.n as u32, "");
+    let most = op_plan.shape.m as u32;
+    c.section("C = A B").u32("kM", most, "");
+    if gemm.takes_rows() {
+        let note = "of a call; what else depends on rows is for as many";
+        c.u32("kMaxRows", most, note);
+    }
+    c.u32("kN", op_plan.shape.n as u32, "");
     if let Some(note) = gemm.shard_rows_note() {
         let shard_rows = op_plan.shape.shard_rows(plan.spec.world()) as u32;
         c.u32("kShardRows", shard_rows, note);
@@ -200,6 +204,11 @@ fn launch(gemm: Gemm<'_>, c: &mut Config) {
 }
 
 impl Gemm<'_> {
+    /// Whether each call gives the rows.
+    pub fn takes_rows(self) -> bool {
+        self.plan.max_rows().is_some()
+    }
+
     /// The comment of the constant `kShardRows`, if the kernel has this constant.
     fn shard_rows_note(self) -> Option<&'static str> {
         let op_plan = self.op_plan;

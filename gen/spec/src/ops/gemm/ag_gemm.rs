@@ -87,12 +87,13 @@ fn finish(
         spec,
         core: &core,
         order: &order,
+        compute_ctas: device.sm_count - comm_ctas,
         chunks: chunks.as_ref(),
         reduction: None,
     });
     let pushes = transfer == Some(Transfer::SmPush);
-    let compute_ctas = if pushes && comm_ctas == 0 {
-        device.sm_count // every CTA pushes, also one without a tile
+    let compute_ctas = if pushes && comm_ctas == 0 || spec.takes_rows() {
+        device.sm_count - comm_ctas // every CTA pushes, also one without a tile
     } else {
         order.units().min(device.sm_count - comm_ctas)
     };
@@ -115,7 +116,7 @@ fn finish(
         grid_ctas,
         roles: roles(spec, pushes, comm_ctas, grid_ctas),
         network: network(spec, chunks.as_ref()),
-        operands: core::operands(spec, a_rows(spec), Extent::Fixed(spec.shape.m)),
+        operands: core::operands(spec, spec.rows_of_shard(), spec.all_rows()),
         args: args(spec, &core, chunks.as_ref(), &workspace),
         smem: core.smem,
         comm_smem: match comm_ctas {
@@ -125,7 +126,7 @@ fn finish(
         smem_bytes: core.smem_bytes,
         workspace,
         copies,
-        registers: core::REGISTERS,
+        registers: core::registers(spec.takes_rows()),
         bound: Bound::new(&traffic, device),
         traffic,
         estimate_us,
@@ -140,7 +141,6 @@ fn id(
     comm_ctas: u32,
     chunks: Option<&Chunks>,
 ) -> String {
-    let GemmShape { m, n, k } = spec.shape;
     let (tile, stages) = (core.tile, core.stages);
     let how = match (transfer, chunks) {
         (Some(Transfer::SmPush), Some(c)) => format!("_push{comm_ctas}r{}s{}", c.rows, c.k_slices),
@@ -148,9 +148,8 @@ fn id(
         _ => String::new(),
     };
     format!(
-        "{}_sm90a_g{}_m{m}n{n}k{k}_{}_t{}x{}s{stages}{how}{}",
-        spec.op(),
-        spec.topology(),
+        "{}_{}_t{}x{}s{stages}{how}{}",
+        spec.id(),
         spec.b_layout(),
         tile.m,
         tile.n,
@@ -205,14 +204,6 @@ fn copies(spec: GemmSpec<'_>, chunks: &Chunks, workspace: &Workspace) -> Option<
     })
 }
 
-/// This rank's rows of A.
-fn a_rows(spec: GemmSpec<'_>) -> Extent {
-    Extent::ShardRows {
-        total: spec.shape.m,
-        per_rank: spec.shard_rows(),
-    }
-}
-
 fn args(
     spec: GemmSpec<'_>,
     core: &CoreLayout,
@@ -225,7 +216,7 @@ fn args(
     if chunks.is_none_or(|c| !c.to_self) {
         // A rank alone has all of A.
         let name = if chunks.is_some() { "own_a" } else { "a" };
-        let extents = [Extent::Fixed(k), a_rows(spec)];
+        let extents = [Extent::Fixed(k), spec.rows_of_shard()];
         kinds.push((
             name,
             core::operand_map(Operand::A, extents, [TILE_K, tile.m]),
@@ -245,7 +236,10 @@ fn args(
         ));
     }
     kinds.push(("b", core::b_map(spec, tile)));
-    kinds.push(("c", core::c_map(spec, Extent::Fixed(m))));
+    kinds.push(("c", core::c_map(spec, spec.all_rows())));
+    if spec.takes_rows() {
+        kinds.extend(core::c_address());
+    }
     if chunks.is_some() {
         kinds.push(("shard", ArgKind::Pointer(Operand::A)));
         kinds.push(("shard_row_bytes", ArgKind::RowStrideBytes(Operand::A)));
@@ -255,6 +249,7 @@ fn args(
     kinds.push(("host", ArgKind::HostPage));
     kinds.push(("deadline_ns", ArgKind::DeadlineNs));
     kinds.push(("rank", ArgKind::Rank));
+    kinds.extend(core::rows_args(spec));
     kinds.extend(common_args(spec.topology()));
     debug_assert!(spec.topology().local_world as usize <= MAX_RANKS);
     ArgLayout::new(kinds)

@@ -39,11 +39,16 @@ pub(super) const TILES: [Tile; 5] = [
 
 /// Registers per thread: 384 threads get 168 each at launch, which the warpgroups then share anew. 128 accumulators and
 /// their addresses need more than 168; movers need 56 when they also push.
-pub(super) const REGISTERS: Registers = Registers {
-    entry: 168,
-    mover: 56,
-    math: 224,
-};
+///
+/// If each call gives the rows, movers compute from them what are constants otherwise, for which 56 are too few.
+pub(super) const fn registers(takes_rows: bool) -> Registers {
+    let (mover, math) = if takes_rows { (72, 216) } else { (56, 224) };
+    Registers {
+        entry: 168,
+        mover,
+        math,
+    }
+}
 
 /// Tile, stages and shared memory of a kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -143,22 +148,37 @@ impl CoreLayout {
     /// Completes an order for `compute_ctas`: the last, incomplete round of tiles is divided over the CTAs that would idle
     /// in it, each tile among 2 or 4 CTAs along K, each of which then finishes as many of the tile's columns; and in whole
     /// rounds CTAs perhaps keep pace.
+    ///
+    /// If each call gives the rows, any number of tiles may be left for the last round, which are divided if they are few
+    /// enough, and CTAs do not keep pace.
     pub(super) fn complete(
         &self,
-        tuning: &Tuning,
+        spec: GemmSpec<'_>,
         mut order: TileOrder,
-        k: u64,
         compute_ctas: u32,
     ) -> TileOrder {
+        let (tuning, k) = (spec.tuning(), spec.shape.k);
         order.whole_tiles = order.slots / compute_ctas * compute_ctas;
         let steps = k.div_ceil(u64::from(TILE_K));
+        let divides = |parts: u32| {
+            (self.group_n() / OUT_COLS).is_multiple_of(parts)
+                && steps >= MIN_PART_STEPS * u64::from(parts)
+        };
+        if spec.takes_rows() {
+            let fits = |parts: u32| parts == 2 || order.slots * parts <= compute_ctas;
+            let parts = [4, 2].into_iter();
+            order.tail_parts = parts
+                .filter(|&p| fits(p))
+                .find(|&p| divides(p))
+                .unwrap_or(1);
+            return order;
+        }
         order.tail_parts = [4, 2]
             .into_iter()
             .find(|&parts| {
-                (self.group_n() / OUT_COLS).is_multiple_of(parts)
+                divides(parts)
                     && order.tail_tiles() > 0
                     && order.tail_tiles() * parts <= compute_ctas
-                    && steps >= MIN_PART_STEPS * u64::from(parts)
             })
             .unwrap_or(1);
         // A CTA that meets a gap of the order takes no part in the round.
@@ -205,6 +225,25 @@ pub(super) fn c_map(spec: GemmSpec<'_>, rows: Extent) -> ArgKind {
         strides: vec![Stride::RowOf(Operand::C)],
         box_elems: vec![128 / dtype.bytes() as u32, 64],
     })
+}
+
+/// The address of C, for kernels that do not only store it by TMA.
+pub(super) fn c_address() -> [(&'static str, ArgKind); 2] {
+    [
+        ("c_rows", ArgKind::Pointer(Operand::C)),
+        ("c_row_bytes", ArgKind::RowStrideBytes(Operand::C)),
+    ]
+}
+
+/// The rows of the call, if each call gives them.
+pub(super) fn rows_args(spec: GemmSpec<'_>) -> Vec<(&'static str, ArgKind)> {
+    match spec.takes_rows() {
+        true => vec![
+            ("rows", ArgKind::Rows),
+            ("rows_address", ArgKind::RowsAddress),
+        ],
+        false => Vec::new(),
+    }
 }
 
 /// What the caller passes, where this rank's A and C have these rows.

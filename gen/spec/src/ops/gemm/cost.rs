@@ -145,6 +145,7 @@ fn gemm_us(
     let tail_us = match (order.tail_tiles(), order.tail_parts) {
         (0, _) => 0.0,
         (_, 1) => one,
+        (tiles, parts) if tiles * parts > compute_ctas => one,
         (_, parts) => one / f64::from(parts) + TAIL_US,
     };
     // A long GEMM is limited by power, and power by the SMs at work, whatever the rounds.

@@ -1,6 +1,6 @@
 //! How a rank's rows travel to its peers: by SMs or by copy engines, and in which chunks.
 
-use super::config::{Tile, Transfer, Tuning};
+use super::config::{Tile, Transfer};
 use super::op_plan::{Chunks, SLOT_BYTES, THREADS, TILE_K};
 use super::spec::GemmSpec;
 use crate::device::Device;
@@ -33,13 +33,14 @@ pub(super) enum Way {
     Copies { per_peer: u32 },
 }
 
-/// Every way that `tuning` allows, on one node or across.
-pub(super) fn ways(tuning: &Tuning, crosses_nodes: bool) -> Vec<Way> {
+/// Every way that the spec allows. Copy engines copy rows of which the host knows the number.
+pub(super) fn ways(spec: GemmSpec<'_>) -> Vec<Way> {
+    let tuning = spec.tuning();
     let choices =
         |fixed: Option<u32>, all: &[u32]| fixed.map_or_else(|| all.to_vec(), |one| vec![one]);
     let allows = |transfer| tuning.transfer.is_none_or(|t| t == transfer);
     let mut ways = Vec::new();
-    if crosses_nodes {
+    if spec.crosses_nodes() {
         // Whole rows travel, so that a put is one range of bytes.
         let ctas = choices(tuning.comm_ctas, &[1, 2, 4, 8, 16]).into_iter();
         return ctas.map(|ctas| Way::Sm { ctas, slices: 1 }).collect();
@@ -52,7 +53,8 @@ pub(super) fn ways(tuning: &Tuning, crosses_nodes: bool) -> Vec<Way> {
         }
     }
     // Who fixes slices of K means SMs alone, who fixes communication CTAs means SMs.
-    if allows(Transfer::CopyEngine) && tuning.comm_ctas.is_none() && tuning.k_slices.is_none() {
+    let may_copy = allows(Transfer::CopyEngine) && !spec.takes_rows();
+    if may_copy && tuning.comm_ctas.is_none() && tuning.k_slices.is_none() {
         ways.extend([16, 8, 4].map(|per_peer| Way::Copies { per_peer }));
     }
     ways
@@ -121,7 +123,7 @@ impl Exchange<'_> {
             panel_chunks,
             push_warps,
             push_unroll: if comm_ctas == 0 { PUSH_UNROLL } else { 0 },
-            to_self: !self.aligned,
+            to_self: !self.aligned && !self.spec.takes_rows(),
         })
     }
 
@@ -186,7 +188,7 @@ pub(super) fn network(spec: GemmSpec<'_>, chunks: Option<&Chunks>) -> Option<Net
     let chunks = chunks.filter(|_| spec.crosses_nodes())?;
     Some(Network {
         channels: 1,
-        puts: chunks.per_shard,
+        puts: chunks.per_shard + u32::from(spec.takes_rows()),
         put_bytes: put_bytes(spec, chunks),
     })
 }

@@ -18,6 +18,8 @@ pub(super) struct Needs<'a> {
     pub spec: GemmSpec<'a>,
     pub core: &'a CoreLayout,
     pub order: &'a TileOrder,
+    /// The CTAs that compute, if each call gives the rows.
+    pub compute_ctas: u32,
     pub chunks: Option<&'a Chunks>,
     pub reduction: Option<&'a Reduction>,
 }
@@ -56,9 +58,18 @@ impl Needs<'_> {
 
     fn has_idle_ranks(&self) -> bool {
         self.spec.op() == GemmOp::GemmRs
+            && !self.spec.takes_rows()
             && self
                 .reduction
                 .is_some_and(|r| r.owners < self.spec.topology().local_world)
+    }
+
+    /// Tiles that CTAs may share.
+    fn split_tiles(&self) -> u32 {
+        match self.spec.takes_rows() {
+            true => self.compute_ctas / self.order.tail_parts,
+            false => self.order.tail_tiles(),
+        }
     }
 
     /// Ranks whose partial sums a rank gets: those of its node, if it is not alone there.
@@ -102,13 +113,15 @@ regions! {
     /// Counts the load threads that have met, over all calls.
     pace: Element::Flag, [], if p.order.pace_steps > 0;
     /// Counts the CTAs whose warp has left its sums, over all calls.
-    split_ready: Element::Flag, [tile: p.order.tail_tiles(), warp: GROUPS * 4], if p.order.tail_parts > 1;
+    split_ready: Element::Flag, [tile: p.split_tiles(), warp: GROUPS * 4], if p.order.tail_parts > 1;
     /// Sums over a slice of K, of sub-tiles that another CTA completes.
     split_sums: Element::Floats(u64::from(OUT_COLS * OUT_COLS)),
-        [parity: 2u32, tile: p.order.tail_tiles(), split: p.order.tail_parts, group: GROUPS, sub: p.subs()],
+        [parity: 2u32, tile: p.split_tiles(), split: p.order.tail_parts, group: GROUPS, sub: p.subs()],
         if p.order.tail_parts > 1;
     /// Calls that a rank with rows has begun, for ranks that have none.
-    begun: Element::Flag, [owner: p.spec.world()], if p.has_idle_ranks();
+    owner_begun: Element::Flag, [owner: p.spec.world()], if p.has_idle_ranks();
+    /// The call that a rank has begun, and its rows, which must be the same on all ranks.
+    begun: Element::Marked, [parity: 2u32, rank: p.spec.world()], if p.spec.announces_begin();
     /// What a source has of eight rows of a sub-tile: four packets of each lane.
     packets: Element::Packets(PACKETS),
         [parity: 2u32, source: p.spec.world() + u32::from(p.one_shot().is_some_and(|r| r.results)),

@@ -27,13 +27,12 @@ mod layout;
 mod roles;
 mod traffic;
 
-use super::config::{GemmOp, GemmShape};
+use super::config::GemmOp;
 use super::core::{self, CoreLayout};
 use super::memory::{self, Needs};
 use super::op_plan::{GemmPlan, Reduction, SLOT_BYTES, THREADS, TileOrder};
 use super::smem;
 use super::spec::GemmSpec;
-use crate::abi::Extent;
 use crate::config::{Dtype, Field};
 use crate::device::Device;
 use crate::diagnostic::Diagnostics;
@@ -141,19 +140,19 @@ fn candidates(spec: GemmSpec<'_>, device: &Device, core: &CoreLayout) -> Vec<Can
         pace_steps: 0,
     };
     if spec.world() == 1 {
-        let order = core.complete(tuning, order, spec.shape.k, device.sm_count);
+        let order = core.complete(spec, order, device.sm_count);
         return vec![candidate(spec, device, core, order, None)];
     }
     let mut found = Vec::new();
     let fits = core.group_n() <= ONE_SHOT_COLS;
     let may = tuning.shots != Some(2) && tuning.round_tiles.is_none() && !spec.crosses_nodes();
-    // Ranks that have rows of C.
+    // Ranks that have rows of C. With fewer rows than the most, more ranks may have some.
     let owners = match spec.op() {
-        GemmOp::GemmRs => spec.shape.m.div_ceil(spec.shard_rows()) as u32,
+        GemmOp::GemmRs if !spec.takes_rows() => spec.shape.m.div_ceil(spec.shard_rows()) as u32,
         _ => spec.world(),
     };
     if may && fits {
-        let order = core.complete(tuning, order.clone(), spec.shape.k, device.sm_count);
+        let order = core.complete(spec, order.clone(), device.sm_count);
         found.extend(one_shot(spec, device, core, &order, owners));
     }
     if tuning.shots == Some(1) {
@@ -216,7 +215,7 @@ fn two_shots(
         (owners, order.slots.div_ceil(owners))
     };
     order.slots = owners * owner_tiles;
-    let order = core.complete(tuning, order, spec.shape.k, device.sm_count);
+    let order = core.complete(spec, order, device.sm_count);
     let rounds_of = |bytes: u32| bytes / (tile.m * tile.n * ELEM_BYTES as u32);
     let rounds = match (tuning.round_tiles, spec.op()) {
         _ if owners == 1 => vec![u32::MAX],
@@ -256,12 +255,13 @@ fn finish(spec: GemmSpec<'_>, device: &Device, candidate: Candidate) -> KernelPl
         spec,
         core: &core,
         order: &order,
+        compute_ctas: device.sm_count - comm_ctas,
         chunks: None,
         reduction: reduction.as_ref(),
     });
     let one_shot = reduction.as_ref().is_some_and(|r| r.shots == 1);
     let results = reduction.as_ref().is_some_and(|r| r.results) && !one_shot;
-    let grid_ctas = if results {
+    let grid_ctas = if results || spec.takes_rows() {
         device.sm_count // a warp of every CTA takes results to C
     } else {
         comm_ctas + order.units().min(device.sm_count - comm_ctas)
@@ -282,7 +282,7 @@ fn finish(spec: GemmSpec<'_>, device: &Device, candidate: Candidate) -> KernelPl
         threads: THREADS,
         grid_ctas,
         roles: roles::roles(reduction.as_ref(), (comm_ctas, grid_ctas)),
-        operands: core::operands(spec, Extent::Fixed(spec.shape.m), c_rows(spec)),
+        operands: core::operands(spec, spec.all_rows(), c_rows(spec)),
         args: args(spec, &core, (in_shards, one_shot, results)),
         smem: core.smem,
         comm_smem: match comm_ctas > 0 && results {
@@ -296,7 +296,7 @@ fn finish(spec: GemmSpec<'_>, device: &Device, candidate: Candidate) -> KernelPl
             .as_ref()
             .filter(|r| r.put_tiles > 0)
             .map(|r| internode::network(spec, core.tile, r)),
-        registers: core::REGISTERS,
+        registers: core::registers(spec.takes_rows()),
         bound: Bound::new(&least, device),
         traffic: reduction
             .as_ref()
@@ -307,7 +307,6 @@ fn finish(spec: GemmSpec<'_>, device: &Device, candidate: Candidate) -> KernelPl
 }
 
 fn id(spec: GemmSpec<'_>, core: &CoreLayout, reduction: Option<&Reduction>) -> String {
-    let GemmShape { m, n, k } = spec.shape;
     let (tile, stages) = (core.tile, core.stages);
     let how = match reduction {
         Some(r) if r.shots == 1 && r.results => "_relay".to_owned(),
@@ -316,9 +315,8 @@ fn id(spec: GemmSpec<'_>, core: &CoreLayout, reduction: Option<&Reduction>) -> S
         None => String::new(),
     };
     format!(
-        "{}_sm90a_g{}_m{m}n{n}k{k}_{}_t{}x{}s{stages}{how}{}",
-        spec.op(),
-        spec.topology(),
+        "{}_{}_t{}x{}s{stages}{how}{}",
+        spec.id(),
         spec.b_layout(),
         tile.m,
         tile.n,

@@ -1,6 +1,7 @@
 //! A spec of a GEMM whose sizes are known.
 
 use super::config::{BLayout, Epilogue, GemmConfig, GemmOp, GemmShape, Tuning};
+use crate::abi::Extent;
 use crate::spec::KernelSpec;
 use crate::topology::Topology;
 
@@ -39,6 +40,48 @@ impl GemmSpec<'_> {
 
     pub const fn tuning(&self) -> &Tuning {
         &self.config.tuning
+    }
+
+    /// Whether each call gives the rows; then those of `shape` are the most.
+    pub const fn takes_rows(&self) -> bool {
+        self.config.m.is_given_at_run_time()
+    }
+
+    /// Whether ranks announce the start of each call to each other, with its rows.
+    pub const fn announces_begin(&self) -> bool {
+        self.takes_rows() && self.world() > 1
+    }
+
+    /// All rows, and those of this rank's shard.
+    pub const fn all_rows(&self) -> Extent {
+        match self.takes_rows() {
+            true => Extent::Rows { most: self.shape.m },
+            false => Extent::Fixed(self.shape.m),
+        }
+    }
+
+    pub const fn rows_of_shard(&self) -> Extent {
+        match self.takes_rows() {
+            true => Extent::RowsOfShard {
+                most: self.shape.m,
+                ranks: self.world() as u64,
+            },
+            false => Extent::ShardRows {
+                total: self.shape.m,
+                per_rank: self.shard_rows(),
+            },
+        }
+    }
+
+    /// How a kernel's name begins, as in `gemm_rs_sm90a_g4_m4096n8192k2048`.
+    pub fn id(&self) -> String {
+        let GemmShape { m, n, k } = self.shape;
+        let most = if self.takes_rows() { "max" } else { "" };
+        format!(
+            "{}_sm90a_g{}_m{most}{m}n{n}k{k}",
+            self.op(),
+            self.topology()
+        )
     }
 
     /// Rows of a full shard.

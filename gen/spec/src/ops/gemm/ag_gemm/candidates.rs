@@ -61,7 +61,7 @@ pub(super) fn candidates(
         return Err(refused);
     }
     let mut found = Vec::new();
-    for way in ways(spec.tuning(), spec.crosses_nodes()) {
+    for way in ways(spec) {
         found.extend(search.by_way(way, &mut refused));
     }
     if found.is_empty() {
@@ -82,8 +82,11 @@ impl<'a> Search<'a> {
         let shard_rows = spec.shard_rows();
         let row_tiles = spec.shape.m.div_ceil(u64::from(tile.m)) as u32;
         let whole_tiles = shard_rows / u64::from(tile.m) * u64::from(spec.world());
+        // If each call gives the rows, tiles straddle shards.
         let aligned = spec.world() == 1
-            || shard_rows.is_multiple_of(u64::from(tile.m)) && whole_tiles == u64::from(row_tiles);
+            || !spec.takes_rows()
+                && shard_rows.is_multiple_of(u64::from(tile.m))
+                && whole_tiles == u64::from(row_tiles);
         let shard_row_tiles =
             (spec.world() > 1 && aligned).then(|| (shard_rows / u64::from(tile.m)) as u32);
         let col_tiles = spec.shape.n.div_ceil(u64::from(tile.n)) as u32;
@@ -118,7 +121,7 @@ impl<'a> Search<'a> {
         push: Push,
     ) -> Candidate {
         let (k, compute_ctas) = (self.spec.shape.k, self.device.sm_count - comm_ctas);
-        let order = (self.core).complete(self.spec.tuning(), self.order.clone(), k, compute_ctas);
+        let order = (self.core).complete(self.spec, self.order.clone(), compute_ctas);
         Candidate {
             estimate_us: cost::estimate_us(self.tile, &order, k, push, self.traffic, self.device),
             core: self.core.clone(),

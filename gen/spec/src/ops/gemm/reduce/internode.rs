@@ -42,7 +42,7 @@ pub(super) fn candidates(
     if comm_ctas >= device.sm_count || results && !core.holds_slots() {
         return Vec::new();
     }
-    let order = core.complete(tuning, order, spec.shape.k, device.sm_count - comm_ctas);
+    let order = core.complete(spec, order, device.sm_count - comm_ctas);
     let tile_bytes = tile.m * tile.n * ELEM_BYTES as u32;
     let owner_tiles = topology.nodes * shard_tiles;
     let round_tiles = match tuning.round_tiles {
@@ -93,7 +93,7 @@ pub(super) fn network(spec: GemmSpec<'_>, tile: Tile, r: &Reduction) -> Network 
     Network {
         // Sums, and results.
         channels: 1 + u16::from(r.results),
-        puts: r.shard_tiles.div_ceil(r.put_tiles),
+        puts: r.shard_tiles.div_ceil(r.put_tiles) + u32::from(spec.takes_rows()),
         put_bytes: u64::from(r.put_tiles * tile.m * tile.n) * elem_bytes,
     }
 }

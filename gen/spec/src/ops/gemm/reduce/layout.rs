@@ -10,11 +10,8 @@ use crate::plan::network::common_args;
 /// This rank's rows of C.
 pub(super) fn c_rows(spec: GemmSpec<'_>) -> Extent {
     match spec.op() {
-        GemmOp::GemmRs => Extent::ShardRows {
-            total: spec.shape.m,
-            per_rank: spec.shard_rows(),
-        },
-        _ => Extent::Fixed(spec.shape.m),
+        GemmOp::GemmRs => spec.rows_of_shard(),
+        _ => spec.all_rows(),
     }
 }
 
@@ -36,7 +33,7 @@ pub(super) fn args(
     (by_shards, one_shot, results): (bool, bool, bool),
 ) -> ArgLayout {
     let tile: Tile = core.tile;
-    let a = [Extent::Fixed(spec.shape.k), Extent::Fixed(spec.shape.m)];
+    let a = [Extent::Fixed(spec.shape.k), spec.all_rows()];
     let rows_of_a = rows_of_a(spec, tile, by_shards);
     let mut kinds = vec![
         ("a", core::operand_map(Operand::A, a, [TILE_K, rows_of_a])),
@@ -45,15 +42,15 @@ pub(super) fn args(
     if !one_shot {
         kinds.push(("c", core::c_map(spec, c_rows(spec))));
     }
-    if one_shot || results {
-        kinds.push(("c_rows", ArgKind::Pointer(Operand::C)));
-        kinds.push(("c_row_bytes", ArgKind::RowStrideBytes(Operand::C)));
+    if one_shot || results || spec.takes_rows() {
+        kinds.extend(core::c_address());
     }
     kinds.extend(core::epilogue_args(spec));
     kinds.push(("workspaces", ArgKind::Workspaces));
     kinds.push(("host", ArgKind::HostPage));
     kinds.push(("deadline_ns", ArgKind::DeadlineNs));
     kinds.push(("rank", ArgKind::Rank));
+    kinds.extend(core::rows_args(spec));
     kinds.extend(common_args(spec.topology()));
     ArgLayout::new(kinds)
 }

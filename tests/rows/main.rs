@@ -1,0 +1,48 @@
+//! Tests of GEMM operators that take the rows of each call at run time, on simulated GPUs. Every bit of the results is known.
+
+use mkernel::network::Faults;
+use mkernel_testing::jobs::gemm::cases::{with_rows, with_rows_across};
+use mkernel_testing::jobs::{all_are_right, all_are_right_when_counters_wrap};
+use std::time::Duration;
+
+/// The number of seeds of a job.
+const SEEDS: u64 = 2;
+
+/// Returns the faults of a network that delays, reorders, repeats and loses messages.
+fn bad_network() -> Faults {
+    Faults {
+        jitter: Duration::from_micros(300),
+        loss: 0.1,
+        retransmission: Duration::from_micros(200),
+        duplicates: 0.1,
+        ..Faults::default()
+    }
+}
+
+/// One operator serves calls of any number of rows.
+#[test]
+fn rows_may_change_from_call_to_call() {
+    let jobs = [1, 2, 4].into_iter().flat_map(with_rows);
+    all_are_right(&jobs.collect::<Vec<_>>(), SEEDS);
+}
+
+#[test]
+fn rows_may_change_on_eight_ranks() {
+    all_are_right(&with_rows(8), 1);
+}
+
+#[test]
+fn rows_may_change_on_several_nodes() {
+    let nodes = [(2, 1), (2, 2), (3, 1)].into_iter();
+    let jobs = nodes.flat_map(|(nodes, local)| with_rows_across(nodes, local, &bad_network()));
+    all_are_right(&jobs.collect::<Vec<_>>(), SEEDS);
+}
+
+/// Calls that use few flags do not take those of calls long ago for their own.
+#[test]
+fn rows_may_change_after_many_calls() {
+    let jobs = with_rows(2)
+        .into_iter()
+        .chain(with_rows_across(2, 2, &bad_network()));
+    all_are_right_when_counters_wrap(&jobs.collect::<Vec<_>>());
+}

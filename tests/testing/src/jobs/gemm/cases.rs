@@ -1,0 +1,194 @@
+//! Jobs of GEMM operators that cover every exchange and many sizes.
+
+use super::GemmJob;
+use mkernel::network::Faults;
+use mkernel::spec::{
+    Activation, BLayout, Dim, Dtype, Epilogue, GemmConfig, GemmOp, GemmShape, Tuning,
+};
+
+/// Returns jobs that run on simulated GPUs and on real ones, and must give the same bits on both. Their shapes have
+/// whole tiles, partial tiles, several rounds of tiles, and a single row.
+pub fn common_jobs(world: u32) -> Vec<(String, GemmJob)> {
+    const SHAPES: [(u64, u64, u64); 5] = [
+        (128, 256, 256),
+        (150, 264, 136),
+        (1, 8, 8),
+        (256, 520, 72),
+        (77, 136, 256),
+    ];
+    let plain = Epilogue::default();
+    // With ReLU, whole numbers stay exact.
+    let finished = Epilogue {
+        bias: true,
+        residual: true,
+        activation: Activation::Relu,
+        output: Dtype::Bf16,
+    };
+    let fp32 = Epilogue {
+        output: Dtype::Fp32,
+        ..finished
+    };
+    let job = |op: GemmOp, index: usize, epilogue: Epilogue| {
+        let (m, n, k) = SHAPES[index];
+        let layouts = [BLayout::Nk, BLayout::Kn];
+        let config = GemmConfig {
+            op,
+            m: Dim::Static(m),
+            n: Dim::Static(n),
+            k: Dim::Static(k),
+            b_layout: layouts[index % 2],
+            epilogue,
+            tuning: Tuning::default(),
+        };
+        let name = format!(
+            "{}{} of {m}x{n}x{k} on {world} ranks",
+            op.name(),
+            epilogue.suffix()
+        );
+        (name, GemmJob::new(world, config, GemmShape { m, n, k }, 8))
+    };
+    let jobs = (0..SHAPES.len()).map(|index| (index, plain));
+    let jobs: Vec<_> = jobs
+        .chain([(1, finished), (1, fp32), (4, finished)])
+        .collect();
+    let of = |op: GemmOp| {
+        jobs.iter()
+            .map(move |(index, epilogue)| (op, *index, *epilogue))
+    };
+    GemmOp::ALL
+        .into_iter()
+        .flat_map(of)
+        .map(|(op, index, epilogue)| job(op, index, epilogue))
+        .collect()
+}
+
+/// Numbers of rows of consecutive calls, up to 300: none, one, all, and some that end in a tile or in a shard.
+const ROWS: [u64; 10] = [300, 1, 0, 299, 128, 7, 300, 65, 2, 256];
+
+/// Returns jobs on one node whose calls have different numbers of rows: every exchange, both layouts of B, tiles of both
+/// heights, shared tiles, several rounds, epilogues, and graphs.
+pub fn with_rows(world: u32) -> Vec<(String, GemmJob)> {
+    use GemmOp::{AgGemm, GemmAr, GemmRs};
+    let free = Tuning::default();
+    let tile = |m, n| Tuning {
+        tile_m: Some(m),
+        tile_n: Some(n),
+        ..free
+    };
+    let plain = Epilogue::default();
+    let finished = Epilogue {
+        bias: true,
+        residual: true,
+        activation: Activation::Relu,
+        output: Dtype::Bf16,
+    };
+    let fp32 = Epilogue {
+        output: Dtype::Fp32,
+        ..finished
+    };
+    let job =
+        |op, tuning, epilogue, (n, k), sms| rows_job(op, world, (tuning, epilogue), (n, k), sms);
+    let mut jobs = vec![
+        (
+            "shared tiles",
+            job(GemmRs, tile(128, 128), plain, (264, 512), 7),
+        ),
+        (
+            "epilogue",
+            job(AgGemm, tile(64, 128), finished, (136, 136), 4),
+        ),
+    ];
+    if world > 1 {
+        let two = |m, n| Tuning {
+            shots: Some(2),
+            ..tile(m, n)
+        };
+        let one = Tuning {
+            shots: Some(1),
+            ..free
+        };
+        let rounds = Tuning {
+            round_tiles: Some(2),
+            ..two(64, 128)
+        };
+        let comm = |ctas, slices| Tuning {
+            comm_ctas: Some(ctas),
+            k_slices: Some(slices),
+            ..tile(128, 128)
+        };
+        jobs.extend([
+            (
+                "pushed by all",
+                job(AgGemm, comm(0, 2), plain, (136, 264), 3),
+            ),
+            (
+                "pushed by a CTA",
+                job(AgGemm, comm(1, 1), fp32, (264, 136), 4).in_graph(),
+            ),
+            ("two shots", job(GemmRs, two(128, 256), fp32, (520, 72), 5)),
+            (
+                "rounds",
+                job(GemmRs, rounds, finished, (264, 72), 4).in_graph(),
+            ),
+            (
+                "results",
+                job(GemmAr, two(128, 128), finished, (136, 136), 4),
+            ),
+            (
+                "results in rounds",
+                job(GemmAr, rounds, fp32, (264, 72), 3).in_graph(),
+            ),
+            ("packets", job(GemmRs, one, finished, (136, 136), 4)),
+            (
+                "packets to all",
+                job(GemmAr, one, fp32, (136, 136), 4).in_graph(),
+            ),
+            ("relayed packets", job(GemmAr, one, finished, (136, 136), 4)),
+        ]);
+    }
+    let name = |(name, job): (&str, GemmJob)| {
+        let op = job.config.op.name();
+        (format!("{op}, {name}, on {world} ranks"), job)
+    };
+    jobs.into_iter().map(name).collect()
+}
+
+/// Returns the same on several nodes.
+pub fn with_rows_across(nodes: u32, local_world: u32, faults: &Faults) -> Vec<(String, GemmJob)> {
+    let world = nodes * local_world;
+    let jobs = GemmOp::ALL.into_iter().map(|op| {
+        let tuning = Tuning {
+            tile_m: Some(64),
+            tile_n: Some(128),
+            ..Tuning::default()
+        };
+        let job = rows_job(op, world, (tuning, Epilogue::default()), (264, 136), 6);
+        let job = match op {
+            GemmOp::GemmRs => job.in_graph(),
+            _ => job,
+        };
+        let name = format!("{} on {nodes}x{local_world}", op.name());
+        (name, job.across(nodes, faults.clone()))
+    });
+    jobs.collect()
+}
+
+fn rows_job(
+    op: GemmOp,
+    world: u32,
+    (tuning, epilogue): (Tuning, Epilogue),
+    (n, k): (u64, u64),
+    sms: u32,
+) -> GemmJob {
+    let config = GemmConfig {
+        m: Dim::DYNAMIC,
+        n: Dim::Static(n),
+        k: Dim::Static(k),
+        b_layout: if n > k { BLayout::Nk } else { BLayout::Kn },
+        epilogue,
+        tuning,
+        ..GemmConfig::new(op)
+    };
+    let shape = GemmShape { m: 300, n, k };
+    GemmJob::new(world, config, shape, sms).with_rows(&ROWS)
+}

@@ -1,0 +1,183 @@
+//! Calls of one operator with different numbers of rows.
+
+use super::simulated::ResultElement;
+use super::{CALLS_BEFORE, set_call_count};
+use crate::lab::Failure;
+use mkernel::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
+use mkernel::cudarc::driver::{CudaGraph, CudaSlice, CudaStream};
+use mkernel::{Call, Communicator, Operand, Operator};
+use std::sync::Arc;
+
+/// A call of this rank: its rows over all ranks, its inputs, and the expected result before it is rounded.
+pub struct RowsCall<In> {
+    pub rows: u64,
+    pub inputs: Vec<(Operand, Vec<In>)>,
+    pub expected: Vec<f64>,
+}
+
+/// The calls of this rank, one after the other, by one operator that takes their rows at run time.
+pub struct RowsRun<'a, In> {
+    pub ranks: &'a Communicator,
+    pub operator: &'a Operator,
+    /// The operand that is the result.
+    pub result: Operand,
+    pub calls: Vec<RowsCall<In>>,
+    /// Whether one call is captured, which is replayed for each call.
+    pub is_graph: bool,
+    /// If set, the call count of the operator is set to this number after two calls.
+    pub call_count: Option<u32>,
+    /// Whether a result is right.
+    pub is_right: &'a dyn Fn(f32, f64) -> bool,
+}
+
+/// The operands of a call. They have as many rows as the operator was prepared for.
+struct Buffers<In, Out> {
+    inputs: Vec<(Operand, CudaSlice<In>)>,
+    result: CudaSlice<Out>,
+    rows: CudaSlice<i32>,
+}
+
+impl<In: ResultElement> RowsRun<'_, In> {
+    /// Makes the calls, and returns the bits of their results.
+    pub fn run<Out: ResultElement>(&self) -> Result<Vec<Vec<u32>>, Failure> {
+        match self.is_graph {
+            true => self.replays::<Out>(),
+            false => self.launches::<Out>(),
+        }
+    }
+
+    /// Makes the calls one after the other without a pause. Every other call reads its rows from memory.
+    fn launches<Out: ResultElement>(&self) -> Result<Vec<Vec<u32>>, Failure> {
+        let stream = self.ranks.context().default_stream();
+        let mut all = Vec::new();
+        for call in &self.calls {
+            all.push(self.buffers::<Out>(&stream, call)?);
+        }
+        stream.synchronize()?;
+        for (index, (call, buffers)) in (0..).zip(self.calls.iter().zip(&mut all)) {
+            if let Some(calls) = self.call_count.filter(|_| index == CALLS_BEFORE) {
+                set_call_count(self.ranks, &[self.operator], calls)?;
+            }
+            let Buffers {
+                inputs,
+                result,
+                rows,
+            } = buffers;
+            let given = self.call(&stream, inputs, result);
+            match index % 2 {
+                0 => given.rows(call.rows).launch()?,
+                _ => given.rows_in(rows).launch()?,
+            }
+        }
+        self.ranks.synchronize(&stream)?;
+        let checks = self.calls.iter().zip(&all);
+        checks
+            .map(|(call, buffers)| self.check(&stream, &buffers.result, call))
+            .collect()
+    }
+
+    /// Captures one call, which reads its rows from memory, and replays it for each call.
+    fn replays<Out: ResultElement>(&self) -> Result<Vec<Vec<u32>>, Failure> {
+        // The default stream cannot be captured.
+        let stream = self.ranks.context().new_stream()?;
+        let first = self.calls.first().ok_or("no calls")?;
+        let mut used = self.buffers::<Out>(&stream, first)?;
+        stream.synchronize()?;
+        let graph = self.captured(&stream, &mut used)?;
+        let mut results = Vec::new();
+        for call in &self.calls {
+            let next = self.buffers::<Out>(&stream, call)?;
+            for ((_, to), (_, from)) in used.inputs.iter_mut().zip(&next.inputs) {
+                stream.memcpy_dtod(from, to)?;
+            }
+            stream.memcpy_dtod(&next.result, &mut used.result)?;
+            stream.memcpy_dtod(&next.rows, &mut used.rows)?;
+            graph.launch()?;
+            results.push(self.check(&stream, &used.result, call)?);
+        }
+        self.ranks.synchronize(&stream)?;
+        Ok(results)
+    }
+
+    fn call<'a, Out: ResultElement>(
+        &'a self,
+        stream: &'a Arc<CudaStream>,
+        inputs: &'a [(Operand, CudaSlice<In>)],
+        result: &'a mut CudaSlice<Out>,
+    ) -> Call<'a> {
+        let call = self.operator.call(stream);
+        let read = |call: Call<'a>, (operand, slice): &'a (Operand, CudaSlice<In>)| {
+            call.read(*operand, slice)
+        };
+        inputs
+            .iter()
+            .fold(call, read)
+            .write::<Out, _>(self.result, result)
+    }
+
+    /// Allocates and uploads the operands of a call. Rows of inputs beyond those of the call are ones, so that results that
+    /// must not be written are numbers, and the result has values that no kernel computes.
+    fn buffers<Out: ResultElement>(
+        &self,
+        stream: &Arc<CudaStream>,
+        call: &RowsCall<In>,
+    ) -> Result<Buffers<In, Out>, Failure> {
+        let specs = &self.operator.plan().operands;
+        let elems = |operand: Operand| {
+            let spec = specs.iter().find(|spec| spec.operand == operand);
+            spec.map_or(0, |spec| spec.rows.on(self.ranks.rank()) * spec.cols) as usize
+        };
+        let mut inputs = Vec::new();
+        for (operand, values) in &call.inputs {
+            let mut values = values.clone();
+            values.resize(elems(*operand), In::ONE);
+            inputs.push((*operand, stream.clone_htod(&values)?));
+        }
+        Ok(Buffers {
+            inputs,
+            result: stream.clone_htod(&vec![Out::POISON; elems(self.result)])?,
+            rows: stream.clone_htod(&[call.rows as i32])?,
+        })
+    }
+
+    /// Captures a call that reads its rows from memory.
+    fn captured<Out: ResultElement>(
+        &self,
+        stream: &Arc<CudaStream>,
+        buffers: &mut Buffers<In, Out>,
+    ) -> Result<CudaGraph, Failure> {
+        stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
+        let call = self.call(stream, &buffers.inputs, &mut buffers.result);
+        // SAFETY: the buffers live until the last replay has ended, and the test uses one stream.
+        unsafe { call.rows_in(&buffers.rows).capture() }?;
+        let graph = stream.end_capture(CUgraphInstantiate_flags(0))?;
+        Ok(graph.ok_or("nothing was captured")?)
+    }
+
+    /// Compares the result of a call with the expected one, and returns its bits. Nothing may be written beyond it.
+    fn check<Out: ResultElement>(
+        &self,
+        stream: &Arc<CudaStream>,
+        result: &CudaSlice<Out>,
+        call: &RowsCall<In>,
+    ) -> Result<Vec<u32>, Failure> {
+        let got: Vec<f32> = stream
+            .clone_dtoh(result)?
+            .into_iter()
+            .map(Into::into)
+            .collect();
+        self.ranks.check()?;
+        let (result, beyond) = got.split_at(call.expected.len());
+        let pairs = result.iter().zip(&call.expected);
+        let wrong = pairs.filter(|(got, want)| !(self.is_right)(**got, **want));
+        let (wrong, written) = (wrong.count(), beyond.iter().filter(|x| !x.is_nan()).count());
+        if wrong + written > 0 {
+            let (rank, rows, elements) = (self.ranks.rank(), call.rows, result.len());
+            return Err(format!(
+                "rank {rank}, {rows} rows: {wrong} of {elements} elements are wrong, and {written} beyond them were written"
+            )
+            .into());
+        }
+        Ok(result.iter().map(|x| x.to_bits()).collect())
+    }
+}
