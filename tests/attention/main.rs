@@ -7,7 +7,7 @@ mod rows;
 use mkernel::network::Faults;
 use mkernel_testing::jobs::attention::AttentionJob;
 use mkernel_testing::jobs::attention::cases::{with_rows, with_rows_across};
-use mkernel_testing::jobs::{SimulatedJob, all_are_right, all_are_right_when_counters_wrap};
+use mkernel_testing::jobs::{all_are_right, all_are_right_when_counters_wrap};
 use mkernel_testing::lab::Random;
 use std::time::Duration;
 
@@ -25,16 +25,11 @@ fn bad_network() -> Faults {
     }
 }
 
-/// Returns jobs on several nodes. An edit lets a rank forward a part after it has sent four of its own.
+/// Returns jobs on several nodes, whose ranks forward parts soon. A put has at most four parts.
 fn across(nodes: u32, local_world: u32) -> Vec<(String, AttentionJob)> {
-    let mut jobs = with_rows_across(nodes, local_world, &bad_network());
-    for (_, job) in &mut jobs {
-        job.edit(vec![(
-            "kForwardLag = 512;".into(),
-            "kForwardLag = 4;".into(),
-        )]);
-    }
-    jobs
+    let jobs = with_rows_across(nodes, local_world, &bad_network());
+    let soon = |(name, job): (String, AttentionJob)| (name, job.forwarding_after(4));
+    jobs.into_iter().map(soon).collect()
 }
 
 #[test]

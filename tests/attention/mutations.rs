@@ -1,7 +1,6 @@
 //! Mutations of kernels of `ring_attention` whose calls give the length of the sequence.
 
 use super::across;
-use mkernel::network::Faults;
 use mkernel::spec::Placement::{Contiguous, Zigzag};
 use mkernel_testing::jobs::attention::AttentionJob;
 use mkernel_testing::jobs::{all_are_found, mutated};
@@ -62,7 +61,6 @@ const MUTATIONS: &[Mutation] = &[
     ("operands of the rows of the call when the host does not know them", masked, &[("@sequence.operand-rows", "args.rows_address != nullptr => false")]),
     ("values behind the last row", gathered, &[("@tile-load.rows", "Sequence::chunk_rows(ctx, ctx.rank, at.rank_chunk) - at.row => Config::kTileRows")]),
     ("a row too many is written", masked, &[("@attention-output.end", "chunk_rows(ctx, ctx.rank, tile.rank_chunk)) => chunk_rows(ctx, ctx.rank, tile.rank_chunk) + 1)")]),
-    ("one set of marks for all calls", far_ahead, &[("@kv-marks.set", "ctx.parity() => 0u")]),
     ("keys of an older call taken for new ones", after_many_calls, &[("@kv-marks.wait", "wait_mark => wait_flag")]),
     ("the wait for keys does not acquire", gathered, &[RELAXED_WAIT, ("@kv-marks.wait", "wait_mark( => relaxed_wait(")]),
     ("a block marked behind its first part", gathered, &[("@kv-marks.parts", ", parts) => , 1)")]),
@@ -78,14 +76,6 @@ const MUTATIONS: &[Mutation] = &[
     ("puts awaited one too early", nodes, &[("@kv-forward.arrival", "Begin::kPuts + => 0 +")]),
     ("the start of a call not put to other nodes", nodes, &[("@begin.put", "")]),
 ];
-
-/// Only rank 1 waits for keys, those of rank 0. So rank 0 can be a call ahead of it.
-fn far_ahead() -> AttentionJob {
-    let mut job = AttentionJob::new(4, [1, 2, 12, 12, 64], 2).across(2, Faults::default());
-    job.machine.skew = 95;
-    let job = job.causal(Contiguous).pushed_by(1);
-    job.with_rows(&[2, 2, 2, 2, 2, 2])
-}
 
 /// Several tiles of queries of a rank read each head, and heads take turns in one slot.
 fn many_readers() -> AttentionJob {

@@ -23,7 +23,7 @@ use mkernel::{
     network::Faults,
     spec::{
         AttentionConfig, AttentionOp, AttentionShape, AttentionTuning, Dim, Layout, Placement,
-        Scale,
+        Scale, plan::PUSH_LEAD,
     },
 };
 use std::sync::Arc;
@@ -69,6 +69,8 @@ pub struct AttentionJob {
     pub call_count: Option<u32>,
     /// The length of the sequence in each call, if the kernel takes it at run time. `config.seq` is then the most.
     pub rows: Vec<u64>,
+    /// Across nodes, if set, the number of own parts that a rank sends before it forwards one.
+    pub forward_lag: Option<u32>,
     /// The edits of the kernel's text, as [`mutated`](super::mutated) takes them.
     pub edits: Vec<(String, String)>,
 }
@@ -98,6 +100,7 @@ impl AttentionJob {
             pattern: CallPattern::BackToBack,
             call_count: None,
             rows: Vec::new(),
+            forward_lag: None,
             edits: Vec::new(),
         }
     }
@@ -176,6 +179,13 @@ impl AttentionJob {
         self
     }
 
+    /// Lets a rank forward a part after it has sent so many of its own.
+    #[must_use]
+    pub fn forwarding_after(mut self, parts: u32) -> Self {
+        self.forward_lag = Some(parts);
+        self
+    }
+
     /// Runs the job and returns its results.
     ///
     /// # Errors
@@ -185,7 +195,12 @@ impl AttentionJob {
         let transport = emulated(&self.faults, backend);
         self.machine.run(backend, |ranks| {
             ranks.set_transport(transport.clone());
-            let edit = |text: &mut String| apply_edits(&self.edits, text);
+            let lag = self.forward_lag.map(|parts| {
+                let planned = format!("kForwardLag = {PUSH_LEAD};");
+                (planned, format!("kForwardLag = {parts};"))
+            });
+            let edits: Vec<_> = lag.into_iter().chain(self.edits.iter().cloned()).collect();
+            let edit = |text: &mut String| apply_edits(&edits, text);
             // SAFETY: mutated kernels run on simulated GPUs only, which check every access.
             let operator =
                 unsafe { prepare_edited(ranks, &self.kernel(), self.sharding().shape, edit) }?;
