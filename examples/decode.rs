@@ -112,17 +112,16 @@ impl Model {
                 b: w1,
                 c: &mut *u,
             };
+            // SAFETY: the buffers and weights live as long as the graph, and all work on them is in this stream.
+            unsafe { self.up.call(stream, up).rows_in(tokens).capture()? };
             let down = DownProjectionOperands {
                 a: &*u,
                 b: w2,
                 c: y,
                 residual: &*x,
             };
-            // SAFETY: the buffers and weights live as long as the graph, and all work on them is in this stream.
-            unsafe {
-                self.up.call(stream, up).rows_in(tokens).capture()?;
-                self.down.call(stream, down).rows_in(tokens).capture()?;
-            }
+            // SAFETY: as above.
+            unsafe { self.down.call(stream, down).rows_in(tokens).capture()? };
         }
         let graph = stream.end_capture(CUgraphInstantiate_flags(0))?;
         graph.ok_or_else(|| "nothing was captured".into())

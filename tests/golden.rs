@@ -322,6 +322,26 @@ fn goldens_cover_the_code_of_attention_kernels() {
     });
 }
 
+/// The same for kernels of attention whose calls give the length of the sequence.
+#[test]
+fn goldens_cover_lengths_at_run_time() {
+    let goldens = Golden::all();
+    let some_of = |what: &str, is: fn(&Golden, &AttentionPlan) -> bool| {
+        some(&goldens, what, |golden| match &golden.plan.op_plan {
+            OpPlan::Attention(op_plan) => op_plan.takes_rows() && is(golden, op_plan),
+            _ => false,
+        });
+    };
+    some_of("one rank", |g, _| g.plan.spec.world() == 1);
+    some_of("several nodes", |g, _| g.plan.network.is_some());
+    some_of("room for all heads", |g, op_plan| {
+        g.plan.spec.world() > 1 && g.plan.network.is_none() && !op_plan.is_ring()
+    });
+    some_of("heads that take turns in slots", |_, op_plan| {
+        op_plan.is_ring()
+    });
+}
+
 #[test]
 fn goldens_cover_the_code_of_expert_kernels() {
     let goldens = Golden::all();

@@ -4,7 +4,7 @@
 
 use mkernel::spec::{Dim, GemmConfig, GemmOp, GemmShape, Tuning};
 use mkernel_testing::golden::Golden;
-use mkernel_testing::jobs::attention::{self, AttentionJob, CallPattern};
+use mkernel_testing::jobs::attention::{AttentionJob, CallPattern, cases};
 use mkernel_testing::jobs::{
     GemmJob, SimulatedJob, all_are_right, all_are_right_when_counters_wrap, common_jobs,
 };
@@ -97,7 +97,7 @@ fn gemms_are_right_after_many_calls() {
 
 #[test]
 fn attention_is_right_after_many_calls() {
-    all_are_right_when_counters_wrap(&attention::small(2));
+    all_are_right_when_counters_wrap(&cases::small(2));
 }
 
 #[test]
@@ -126,8 +126,7 @@ fn every_operator_is_right_on_all_seeds() {
 
 #[test]
 fn attention_is_right_on_every_seed() {
-    let all: Vec<(String, AttentionJob)> =
-        [1, 2, 4].into_iter().flat_map(attention::small).collect();
+    let all: Vec<(String, AttentionJob)> = [1, 2, 4].into_iter().flat_map(cases::small).collect();
     all_are_right(&all, DEFAULT_SEEDS);
 }
 

@@ -2,12 +2,15 @@
 //! placements and layouts, heads that share K and V, and few slots. Repeated runs must give the same bits.
 
 use crate::compile::compile;
+use crate::nodes::topologies;
 use crate::ranks::{expect_right, on_ranks, prepare, seed, worlds};
+use mkernel::network::Faults;
 use mkernel::spec::Placement::{Contiguous, Zigzag};
 use mkernel::spec::{BLayout, GemmShape, KernelSpec, Tuning};
-use mkernel_testing::jobs::attention::{AttentionJob, CallPattern, InputKind, small};
+use mkernel_testing::jobs::attention::cases::{small, with_rows, with_rows_across};
+use mkernel_testing::jobs::attention::{AttentionJob, CallPattern, InputKind};
 use mkernel_testing::jobs::{Backend, for_each_in_parallel};
-use mkernel_testing::lab::{Failure, Lab, TimeLimit};
+use mkernel_testing::lab::{Failure, Lab, Random, TimeLimit, seed_from_clock};
 use std::time::Duration;
 
 /// Returns jobs that are too large for simulated GPUs.
@@ -43,14 +46,42 @@ fn large(world: u32) -> Vec<(String, AttentionJob)> {
     jobs.into_iter().map(name).collect()
 }
 
+/// Returns jobs of 200 calls with sequences of random lengths, by one operator each.
+fn random_rows(world: u32) -> Vec<(String, AttentionJob)> {
+    let mut random = Random(seed_from_clock());
+    let job = |sizes| AttentionJob::new(world, sizes, 0);
+    let mut jobs = vec![
+        ("all keys", job([1, 700, 4, 2, 64])),
+        ("batches", job([2, 600, 2, 2, 128]).bhsd().zigzag()),
+        ("a mask", job([2, 700, 4, 1, 128]).causal(Zigzag)),
+    ];
+    if world > 1 {
+        let ring = job([2, 700, 4, 4, 64]).causal(Zigzag).slots(2, 4);
+        jobs.push(("two slots", ring));
+    }
+    let named = |(name, job): (&str, AttentionJob)| {
+        let most = job.shape().seq;
+        let mut rows: Vec<u64> = (0..200).map(|_| random.below(most + 1)).collect();
+        rows[..4].copy_from_slice(&[most, 0, 1, most]);
+        let job = job.with_rows(&rows);
+        let name = format!("attention, {name}, on {world} ranks, random rows");
+        let graph = job.clone().pattern(CallPattern::Graph);
+        [(format!("{name}, a graph"), graph), (name, job)]
+    };
+    jobs.into_iter().flat_map(named).collect()
+}
+
 /// Runs every job of a world twice. The results must be right and have the same bits.
 fn run(world: u32) {
-    let jobs: Vec<_> = [small(world), large(world)].concat();
+    run_jobs(world, &[small(world), large(world)].concat());
+}
+
+fn run_jobs(world: u32, jobs: &[(String, AttentionJob)]) {
     compile(&jobs.iter().map(|(_, job)| spec(job)).collect::<Vec<_>>());
-    for_each_in_parallel(&jobs, |(_, job)| {
+    for_each_in_parallel(jobs, |(_, job)| {
         job.compute();
     });
-    for (name, job) in &jobs {
+    for (name, job) in jobs {
         let first = job.run_on(Backend::Gpus);
         let first = first.unwrap_or_else(|failure| panic!("{name}: {failure}"));
         let again = job.run_on(Backend::Gpus);
@@ -72,6 +103,27 @@ fn attention_of_one_rank_is_right() {
 fn attention_of_several_ranks_is_right() {
     let _limit = TimeLimit::start("attention of several ranks", Duration::from_secs(480));
     worlds(2).into_iter().for_each(run);
+}
+
+/// One operator serves calls of all lengths, launched and by a graph that reads the length from memory.
+#[test]
+#[ignore = "needs GPUs"]
+fn attention_of_random_lengths_is_right() {
+    let _limit = TimeLimit::start("attention of random lengths", Duration::from_secs(480));
+    for world in worlds(1) {
+        run_jobs(world, &[with_rows(world), random_rows(world)].concat());
+    }
+}
+
+/// The ranks are divided into nodes with emulated NICs.
+#[test]
+#[ignore = "needs GPUs"]
+fn attention_of_any_length_across_nodes_is_right() {
+    let _limit = TimeLimit::start("nodes: attention of any length", Duration::from_secs(480));
+    for (world, nodes) in topologies() {
+        let jobs = with_rows_across(nodes, world / nodes, &Faults::default());
+        run_jobs(world, &jobs);
+    }
 }
 
 /// With few slots, keys and values are sent in another order, but the results have the same bits.
@@ -161,6 +213,7 @@ fn attention_beside_gemms_is_right() {
 
 fn spec(job: &AttentionJob) -> KernelSpec {
     let spec = KernelSpec::validate(job.kernel());
+    let spec = spec.and_then(|spec| spec.specialise(job.shape()));
     spec.unwrap_or_else(|error| panic!("{:?}: {error}", job.config))
 }
 
@@ -170,7 +223,13 @@ fn every_job_of_attention_has_a_plan() {
     use mkernel::spec::spec::WORLDS;
     use mkernel::{KernelPlan, spec::Device};
     for world in WORLDS {
-        for (name, job) in [small(world), large(world)].concat() {
+        let jobs = [
+            small(world),
+            large(world),
+            with_rows(world),
+            random_rows(world),
+        ];
+        for (name, job) in jobs.concat() {
             let plan = KernelPlan::new(&spec(&job), &Device::h200());
             plan.unwrap_or_else(|error| panic!("{name}: {error}"));
         }

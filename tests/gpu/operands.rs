@@ -37,7 +37,7 @@ fn views(ranks: &Communicator, seed: u64) -> Result<(), Failure> {
     let lab = Lab::new(&ranks.context().default_stream())?;
     let stream = &lab.stream;
     let operator = ranks.prepare(
-        &config(ranks.world(), BLayout::Nk, Tuning::default()),
+        &config((ranks.world(), SHAPE.m), BLayout::Nk, Tuning::default()),
         SHAPE,
     )?;
     let (whole, b) = (lab.matrix(m, k, 0)?, lab.matrix(n, k, 0)?);
@@ -96,11 +96,11 @@ fn operands_that_do_not_fit_are_refused_all_at_once() {
         on_ranks(world, |ranks| {
             let stream = ranks.context().default_stream();
             let operator = ranks.prepare(
-                &config(ranks.world(), BLayout::Kn, Tuning::default()),
+                &config((ranks.world(), SHAPE.m), BLayout::Kn, Tuning::default()),
                 SHAPE,
             )?;
             let few = stream.alloc_zeros::<bf16>(64)?;
-            let mut c = stream.alloc_zeros::<bf16>((SHAPE.m * SHAPE.n) as usize + 1)?;
+            let mut c = stream.alloc_zeros::<bf16>((SHAPE.m * SHAPE.n) as usize - 1)?;
             let refused = operator.launch(&stream, &few, &few, &mut c);
             let Err(Error::Operands(faults)) = refused else {
                 return Err(format!("{refused:?}").into());
@@ -124,7 +124,7 @@ fn ranks_that_prepare_different_kernels_are_named() {
     for world in worlds(2) {
         on_ranks(world, |ranks| {
             let n = if ranks.rank() == world - 1 { 80 } else { 72 };
-            let config = config(world, BLayout::Kn, Tuning::default());
+            let config = config((world, SHAPE.m), BLayout::Kn, Tuning::default());
             match ranks.prepare(&config, GemmShape { n, ..SHAPE }) {
                 Err(Error::Mismatch { ranks, .. }) if ranks == [world - 1] => {}
                 other => return Err(format!("{other:?}").into()),

@@ -126,9 +126,10 @@ impl GemmProblem {
     }
 }
 
-/// Returns a configuration of `ag_gemm` with all sizes dynamic.
-pub fn config(world: u32, b_layout: BLayout, tuning: Tuning) -> KernelConfig {
+/// Returns a configuration of `ag_gemm` with this number of rows and other sizes dynamic.
+pub fn config((world, m): (u32, u64), b_layout: BLayout, tuning: Tuning) -> KernelConfig {
     let config = GemmConfig {
+        m: Dim::Static(m),
         b_layout,
         tuning,
         ..GemmConfig::new(GemmOp::AgGemm)

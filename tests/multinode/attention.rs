@@ -129,7 +129,7 @@ const MUTATIONS: &[Mutation] = &[
     ("keys put before they are written", all_keys, "@kv-forward.own-wait", "wait_flag( => if (false) wait_flag("),
     ("keys forwarded before they have arrived", all_keys, "@kv-forward.arrival", ""),
     ("the last parts are not forwarded", all_keys, "@kv-forward.lag", " + Config::kForwardLag => "),
-    ("keys of another put awaited", all_keys, "@kv-forward.arrival", "put_of(part) => 0"),
+    ("keys of another put awaited", all_keys, "@kv-forward.arrival", "put_of(ctx, part) => 0"),
     ("keys of another peer forwarded", all_keys, "@kv-forward.part", "Network::rank_of_peer(ctx, peer) => ctx.rank"),
     ("keys put to another slot", all_keys, "@kv-forward.put", "first.part(ctx, 0) => Workspace::kv_parts(0, 0, 0, 0, 0)"),
     ("only K is put", all_keys, "@kv-forward.put", "tiles * 2 => tiles"),

@@ -6,7 +6,7 @@ mod kernel;
 mod memory;
 mod schedules;
 
-use kernel::{Kernel, kernels, kernels_of};
+use kernel::{Case, Kernel, kernels, kernels_of};
 use mkernel_spec::{
     AttentionConfig, AttentionOp, AttentionTuning, Device, Dim, KernelConfig, KernelPlan,
     KernelSpec, Layout, Placement,
@@ -16,8 +16,8 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use std::panic;
 
-/// Generates plans, or `None` where the options do not fit.
-fn plans() -> impl Strategy<Value = Option<KernelPlan>> {
+/// Generates plans, or `None` where the options do not fit, and for half of them the length of a call.
+fn plans() -> impl Strategy<Value = Option<Case>> {
     let seq = prop_oneof![
         1..=40_u64,
         1..=3000_u64,
@@ -40,12 +40,18 @@ fn plans() -> impl Strategy<Value = Option<KernelPlan>> {
         select(&Layout::ALL[..]),
         select(&[64, 128][..]),
     );
-    (ranks, 1..=3_u64, seq, heads, how, tuning).prop_map(
-        |((topology, sm_count), batch, seq, (heads, kv_heads), how, (comm_ctas, kv_slots))| {
+    // Of a thousand, how many of the rows a call has; none if they are known to the plan.
+    let share = prop_oneof![Just(None), (0..=1000_u64).prop_map(Some), Just(Some(1000))];
+    (ranks, 1..=3_u64, (seq, share), heads, how, tuning).prop_map(
+        |((topology, sm_count), batch, (seq, share), (heads, kv_heads), how, tuning)| {
             let (causal, placement, layout, head_dim) = how;
+            let (comm_ctas, kv_slots) = tuning;
             let config = AttentionConfig {
                 batch: Dim::Static(batch),
-                seq: Dim::Static(seq),
+                seq: match share {
+                    Some(_) => Dim::UpTo { most: seq },
+                    None => Dim::Static(seq),
+                },
                 heads: Dim::Static(heads),
                 kv_heads: Dim::Static(kv_heads),
                 head_dim: Dim::Static(head_dim),
@@ -68,7 +74,9 @@ fn plans() -> impl Strategy<Value = Option<KernelPlan>> {
                 ..KernelConfig::new(nodes * local_world, config)
             };
             let spec = KernelSpec::validate(config).expect("valid");
-            KernelPlan::new(&spec, &device).ok()
+            let rows = share.map(|share| (seq * share).div_ceil(1000));
+            let plan = KernelPlan::new(&spec, &device).ok()?;
+            Some(Case { plan, rows })
         },
     )
 }
@@ -102,7 +110,7 @@ const MUTATIONS: &[(&str, &str, &str)] = &[
     ("head = first + within % heads,", "head = first,", "tiles"),
     (": kChunks - 1 - rank;", ": kChunks - 2 - rank;", "chunks"),
     ("turn / Ranks::kLocalWorld) % Ranks::kNodes", "0) % Ranks::kNodes", "keys"),
-    ("Mask::attends(Sequence::chunk_of(rank, own), chunk) && ", "", "sent"),
+    ("Mask::attends(Sequence::chunk_of(rank, own), chunk) &&", "", "sent"),
     ("return {source, head / Config::kKvHeads, head %", "return {source, 0, head %", "parts"),
     ("if (!meets(rank, own, source)) continue;", "", "readers"),
     ("end > first_row ? (end - first_row +", "end > first_row ? (end - first_row -", "puts"),
@@ -128,7 +136,7 @@ fn every_mutation_is_found() {
 }
 
 /// Returns a plan with two batches and two heads of K and V. Chunks have several tiles, of which the last is not full.
-fn masked_on_two_nodes() -> KernelPlan {
+fn masked_on_two_nodes() -> Case {
     let config = AttentionConfig {
         batch: Dim::Static(2),
         seq: Dim::Static(4000),
@@ -144,5 +152,6 @@ fn masked_on_two_nodes() -> KernelPlan {
         ..KernelConfig::new(4, config)
     };
     let spec = KernelSpec::validate(config).expect("valid");
-    KernelPlan::new(&spec, &Device::h200()).expect("a plan")
+    let plan = KernelPlan::new(&spec, &Device::h200()).expect("a plan");
+    Case { plan, rows: None }
 }

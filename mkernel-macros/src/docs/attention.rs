@@ -12,6 +12,10 @@ pub fn semantics(config: &AttentionConfig, ranks: Ranks) -> Vec<String> {
         true => ", each row over itself and earlier rows",
         false => "",
     };
+    let up_to = match config.seq.is_given_at_run_time() {
+        true => "up to ",
+        false => "",
+    };
     let scores = match config.scale.fixed() {
         Some(scale) => format!("{scale} Q Kᵀ"),
         None => "Q Kᵀ / √D".to_owned(),
@@ -25,7 +29,7 @@ pub fn semantics(config: &AttentionConfig, ranks: Ranks) -> Vec<String> {
     };
     vec![
         format!(
-            "`O = softmax({scores}) V` over the whole sequence of {} rows{mask}.",
+            "`O = softmax({scores}) V` over the whole sequence of {up_to}{} rows{mask}.",
             size(config.seq, "S")
         ),
         format!(

@@ -5,7 +5,7 @@ use crate::operands::Output;
 use crate::ranks::Ranks;
 use candle_core::{DType, Result, Tensor};
 use mkernel::Operand;
-use mkernel::spec::{AttentionConfig, AttentionOp, AttentionShape, Layout, Placement, Scale};
+use mkernel::spec::{AttentionConfig, AttentionOp, AttentionShape, Dim, Layout, Placement, Scale};
 
 /// How [`ring_attention`] attends.
 #[derive(Clone, Copy, Debug, Default)]
@@ -36,6 +36,8 @@ pub fn ring_attention(
     let (batch, rows, heads, head_dim) = q.dims4()?;
     let (_, _, kv_heads, _) = k.dims4()?;
     let config = AttentionConfig {
+        // Tensors of candle have the length of their call.
+        seq: Dim::Static(seq as u64),
         layout: Layout::Bshd,
         causal: options.causal,
         placement: options.placement,

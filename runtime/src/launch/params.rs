@@ -78,10 +78,17 @@ impl ParamInputs<'_> {
             _ => extent.on(self.rank),
         };
         let empty = spec.extents.iter().any(|extent| on(extent) == 0);
+        let start = |operand| match empty {
+            true => self.workspace(),
+            false => self.operand(operand).ptr,
+        };
         let address = match spec.source {
-            Source::Operand(operand) if !empty => self.operand(operand).ptr,
+            Source::Operand(operand) => start(operand),
+            // An address is only the start of a sum.
+            Source::BeforeOperand { operand, rows } => {
+                start(operand).wrapping_sub(rows * self.row_bytes(operand))
+            }
             Source::Workspace { offset_bytes } => self.workspace() + offset_bytes,
-            Source::Operand(_) => self.workspace(),
         };
         let size = |extent: &Extent| on(extent).max(1);
         let stride = |stride: &Stride| match *stride {
@@ -288,6 +295,53 @@ mod tests {
         };
         assert_eq!(map, expected);
         assert_eq!(bindings.operand(Operand::A).ptr, 0x40_0000);
+    }
+
+    /// A map of rows that each call gives, with two dimensions that have the stride of a row, as attention has them.
+    fn map_of_call() -> TensorMapSpec {
+        let rows = Extent::RowsOfChunks {
+            most: 40,
+            chunks: 4,
+            mirror: None,
+            times: 1,
+        };
+        TensorMapSpec {
+            source: Source::BeforeOperand {
+                operand: Operand::A,
+                rows: 3,
+            },
+            dtype: Dtype::Bf16,
+            extents: vec![Extent::Fixed(64), Extent::Fixed(4), rows, Extent::Fixed(2)],
+            strides: vec![
+                Stride::RowOf(Operand::A),
+                Stride::RowOf(Operand::A),
+                Stride::RowsOf {
+                    operand: Operand::A,
+                    rows,
+                },
+            ],
+            box_elems: vec![64, 4, 1, 1],
+        }
+    }
+
+    #[test]
+    fn a_map_has_the_rows_of_the_call_if_the_host_knows_them() {
+        let operands = operands();
+        let map = |rank, rows| {
+            let inputs = ParamInputs {
+                rows,
+                ..bindings(&operands, rank)
+            };
+            let map = inputs.tensor_map(&map_of_call());
+            (map.address, map.dims[2], map.strides_bytes)
+        };
+        let before = 0x1000 - 3 * 144;
+        // Of 18 rows, the four ranks have 5, 5, 5 and 3.
+        assert_eq!(map(1, (18, 0)), (before, 5, vec![144, 144, 5 * 144]));
+        assert_eq!(map(1, (40, 0)), (before, 10, vec![144, 144, 10 * 144]));
+        assert_eq!(map(1, (0, 0x1234)), (before, 10, vec![144, 144, 10 * 144]));
+        // A rank without rows has a map that is not the caller's.
+        assert_eq!(map(2, (2, 0)).0, 0x30_0000 - 3 * 144);
     }
 
     #[test]

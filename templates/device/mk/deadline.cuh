@@ -94,6 +94,7 @@ MK_DEVICE bool refuse_other_rows(const RankContext& ctx, Role role, u32 rank) {
   if (static_cast<u32>(word) != ctx.mark() || word == begin_word(ctx)) return false;  // @begin.same-rows
   report(ctx, WaitSite{role, kSameRows, rank, ctx.operator_number, ctx.rows}, static_cast<u32>(word >> 32), 0, 0);
   // A rank that sees the abort also sees with how many rows the two have begun, and reports one of them.
+#pragma unroll 1
   for (u32 i = 1; i < ctx.local_world; ++i) {
     const u32 peer = (ctx.local_rank() + i) % ctx.local_world;
     store_relaxed_sys(ctx.peer_ptr(peer, ctx.begun) + ctx.rank, begin_word(ctx));
@@ -106,6 +107,7 @@ MK_DEVICE bool refuse_other_rows(const RankContext& ctx, Role role, u32 rank) {
 
 // The same for all ranks of this node.
 MK_DEVICE bool refuse_other_rows(const RankContext& ctx, Role role) {
+#pragma unroll 1  // every wait has this loop
   for (u32 i = 1; i < ctx.local_world; ++i) {
     const u32 rank = ctx.node_first_rank + (ctx.local_rank() + i) % ctx.local_world;
     if (refuse_other_rows(ctx, role, rank)) return true;

@@ -40,6 +40,15 @@ __device__ __forceinline__ void tma_load_4d(u32 dst, const CUtensorMap& map, u32
       : "memory");
 }
 
+__device__ __forceinline__ void tma_load_5d(u32 dst, const CUtensorMap& map, u32 barrier, u32 x, u32 y, u32 z, u32 w,
+                                            u32 v) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(dst),
+      "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(z), "r"(w), "r"(v)
+      : "memory");
+}
+
 // Box from shared memory to (x, y); what lies out of bounds is not written.
 __device__ __forceinline__ void tma_store_2d(const CUtensorMap& map, u32 src, u32 x, u32 y) {
   asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(&map), "r"(src),

@@ -24,6 +24,11 @@ __forceinline__ void tma_load_4d(u32 dst, const CUtensorMap& map, u32 barrier, u
   mk_calls->tensor_load(dst, &map, barrier, at, 4, 0, sim::place());
 }
 
+__forceinline__ void tma_load_5d(u32 dst, const CUtensorMap& map, u32 barrier, u32 x, u32 y, u32 z, u32 w, u32 v) {
+  const u32 at[] = {x, y, z, w, v};
+  mk_calls->tensor_load(dst, &map, barrier, at, 5, 0, sim::place());
+}
+
 __forceinline__ void tma_store_2d(const CUtensorMap& map, u32 src, u32 x, u32 y) {
   const u32 at[] = {x, y};
   mk_calls->tensor_store(&map, src, at, 2, sim::place());

@@ -82,10 +82,20 @@ struct PrintedRank {
     puts: Vec<Put>,
 }
 
-/// One rank of a kernel.
+/// A plan, and if each call gives the length of the sequence, the length of one call.
+#[derive(Clone, Debug)]
+pub struct Case {
+    pub plan: KernelPlan,
+    pub rows: Option<u64>,
+}
+
+/// One rank of a kernel in one call.
 pub struct Kernel {
     pub plan: KernelPlan,
+    /// The plan of attention, with the sizes that the call has.
     pub op_plan: AttentionPlan,
+    /// Whether the call is as long as the plan says.
+    pub has_most_rows: bool,
     pub rank: u32,
     all_tiles: Vec<Tile>,
     computed: PrintedRank,
@@ -100,7 +110,7 @@ pub fn kernels() -> &'static [Vec<Kernel>] {
 fn compute() -> Vec<Vec<Kernel>> {
     let mut runner = TestRunner::new(cases());
     let trees = iter::repeat_with(|| plans().new_tree(&mut runner).expect("plans have no filter"));
-    let plans: Vec<KernelPlan> = trees
+    let plans: Vec<Case> = trees
         .take(PLANS.min(cases().cases as usize))
         .filter_map(|tree| tree.current())
         .collect();
@@ -108,7 +118,7 @@ fn compute() -> Vec<Vec<Kernel>> {
 }
 
 /// Returns what the kernels of these plans compute, after edits of their text and of their headers.
-pub fn kernels_of(plans: &[KernelPlan], edits: &[(&str, &str)]) -> Vec<Vec<Kernel>> {
+pub fn kernels_of(plans: &[Case], edits: &[(&str, &str)]) -> Vec<Vec<Kernel>> {
     let mut program = probe(plans).with_headers();
     for (from, to) in edits {
         assert!(program.contains(from), "{from}");
@@ -123,10 +133,15 @@ pub fn kernels_of(plans: &[KernelPlan], edits: &[(&str, &str)]) -> Vec<Vec<Kerne
 }
 
 /// Returns a program that prints what the kernels of these plans compute, in one line for each.
-fn probe(plans: &[KernelPlan]) -> CudaSource {
+fn probe(plans: &[Case]) -> CudaSource {
     let mut text = include_str!("probe.hpp").to_owned();
-    for (number, plan) in plans.iter().enumerate() {
-        let source = render(plan).expect("a plan renders").text;
+    for (number, Case { plan, rows }) in plans.iter().enumerate() {
+        let mut source = render(plan).expect("a plan renders").text;
+        if let Some(rows) = rows {
+            let most = "static constexpr u32 kMaxRows";
+            let both = format!("static constexpr u32 kCallRows = {rows};\n  {most}");
+            source = source.replace(most, &both);
+        }
         let start = source.find("struct Config").expect("what is instantiated");
         let end = source.find("using Roles").expect("roles");
         let names = "using mk::u32;\nusing mk::u64;\nusing mk::u8;\n";
@@ -145,13 +160,23 @@ fn probe(plans: &[KernelPlan]) -> CudaSource {
     }
 }
 
-fn ranks((plan, printed): (&KernelPlan, Printed)) -> Vec<Kernel> {
-    let OpPlan::Attention(op_plan) = plan.op_plan.clone() else {
+fn ranks((Case { plan, rows }, printed): (&Case, Printed)) -> Vec<Kernel> {
+    let OpPlan::Attention(mut op_plan) = plan.op_plan.clone() else {
         panic!("attention")
     };
+    let has_most_rows = rows.is_none_or(|rows| rows == op_plan.shape.seq);
+    if let Some(rows) = rows {
+        let segments = op_plan.config.placement.segments();
+        op_plan.shape.seq = *rows;
+        op_plan.segment_rows = rows.div_ceil(u64::from(plan.spec.world() * segments)) as u32;
+        op_plan.segment_tiles = op_plan.segment_rows.div_ceil(TILE_ROWS);
+        op_plan.row_tiles = op_plan.segment_tiles * segments;
+        op_plan.tiles = (op_plan.shape.batch * op_plan.shape.heads) as u32 * op_plan.row_tiles;
+    }
     let rank = |(rank, computed)| Kernel {
         plan: plan.clone(),
         op_plan: op_plan.clone(),
+        has_most_rows,
         rank,
         all_tiles: printed.tiles.clone(),
         computed,

@@ -1,5 +1,6 @@
 //! Properties of the memory of `ring_attention`: regions do not overlap, and the workspace has the bytes of the slots.
 
+use super::kernel::Case;
 use super::plans;
 use crate::cases;
 use mkernel_spec::plan::OpPlan;
@@ -10,7 +11,7 @@ proptest! {
 
     #[test]
     fn regions_are_disjoint_and_hold_the_slots(plan in plans()) {
-        let Some(plan) = plan else { return Ok(()) };
+        let Some(Case { plan, .. }) = plan else { return Ok(()) };
         let OpPlan::Attention(op_plan) = &plan.op_plan else { panic!("attention") };
         prop_assert!(plan.smem_bytes <= plan.device.smem_bytes);
         prop_assert!(plan.grid_ctas <= plan.device.sm_count);

@@ -31,8 +31,8 @@ struct Probe<mk::attention::RingAttention<Config, Args, Workspace, Smem, Mask>> 
 
   static void print() {
     std::printf("{\"tiles\":");
-    list(Scheduler::kTiles, [](u32 i) {
-      const auto tile = Scheduler::tile(i);
+    list(Scheduler::tiles(call(0)), [](u32 i) {
+      const auto tile = Scheduler::tile(call(0), i);
       std::printf("{\"batch\":%u,\"head\":%u,\"chunk\":%u,\"row\":%u}", tile.batch, tile.head, tile.rank_chunk, tile.row);
     });
     std::printf(",\"ranks\":");
@@ -43,13 +43,21 @@ struct Probe<mk::attention::RingAttention<Config, Args, Workspace, Smem, Mask>> 
  private:
   static constexpr u32 kPeers = Ranks::kWorld > 1 ? Ranks::kWorld : 0;
 
+  // A call on a rank. If each call gives the rows, it has those that the text of the kernel gives here.
+  static mk::RankContext call(u32 rank) {
+    mk::RankContext ctx{};
+    ctx.rank = rank;
+    if constexpr (requires { Config::kCallRows; }) ctx.rows = Config::kCallRows;
+    return ctx;
+  }
+
   static void print_rank(u32 rank) {
     std::printf("{\"chunks\":");
     list(Config::kRankChunks, [&](u32 i) {
-      std::printf("{\"number\":%u,\"rows\":%u}", Sequence::chunk_of(rank, i), Sequence::chunk_rows(rank, i));
+      std::printf("{\"number\":%u,\"rows\":%u}", Sequence::chunk_of(rank, i), Sequence::chunk_rows(call(rank), rank, i));
     });
     std::printf(",\"blocks\":");
-    list(Sequence::kRowTiles, [&](u32 i) { print_blocks(rank, i); });
+    list(Sequence::row_tiles(call(rank)), [&](u32 i) { print_blocks(rank, i); });
     std::printf(",\"readers\":");
     list(kPeers, [&](u32 source) { print_readers(rank, source); });
     std::printf(",\"parts\":");
@@ -63,13 +71,14 @@ struct Probe<mk::attention::RingAttention<Config, Args, Workspace, Smem, Mask>> 
 
   // Prints the blocks that a tile of queries meets. A tile without rows meets none.
   static void print_blocks(u32 rank, u32 row_tile) {
-    const mk::attention::QueryTile tile{0, 0, row_tile / Sequence::kChunkTiles,
-                                        row_tile % Sequence::kChunkTiles * Config::kTileRows};
-    mk::attention::KvIterator<Config, Mask> blocks(tile, rank);
+    const mk::RankContext ctx = call(rank);
+    const u32 chunk_tiles = Sequence::chunk_tiles(ctx);
+    const mk::attention::QueryTile tile{0, 0, row_tile / chunk_tiles, row_tile % chunk_tiles * Config::kTileRows};
+    mk::attention::KvIterator<Config, Mask> blocks(ctx, tile);
     mk::attention::KvBlock block{};
     const char* separator = "";
     std::printf("[");
-    while (!Scheduler::is_empty(tile, rank) && blocks.next(block)) {
+    while (!Scheduler::is_empty(ctx, tile) && blocks.next(block)) {
       std::printf("%s{\"source\":%u,\"chunk\":%u,\"row\":%u}", separator, block.source, block.rank_chunk, block.row);
       separator = ",";
     }
@@ -78,26 +87,27 @@ struct Probe<mk::attention::RingAttention<Config, Args, Workspace, Smem, Mask>> 
 
   static void print_readers(u32 rank, u32 source) {
     if constexpr (Ranks::kWorld > 1) {
-      std::printf("%u", mk::attention::KvSlots<Config, Workspace, Mask>::readers(rank, source));
+      std::printf("%u", mk::attention::KvSlots<Config, Workspace, Mask>::readers(call(rank), rank, source));
     }
   }
 
   // Prints the parts in the order in which they are sent, with their block, their ranks, and their put to other nodes.
   static void print_parts(u32 rank) {
     using Push = mk::attention::KvPush<Config, Args, Workspace, Smem, Mask>;
-    list(Push::kParts, [&](u32 i) {
-      const auto part = Push::part_at(rank, i);
+    const mk::RankContext ctx = call(rank);
+    list(Push::parts(ctx), [&](u32 i) {
+      const auto part = Push::part_at(ctx, rank, i);
       std::printf("{\"head\":%u,\"chunk\":%u,\"row\":%u,\"index\":%u", part.batch * Config::kKvHeads + part.kv_head,
                   part.rank_chunk, part.row, part.index);
       std::printf(",\"receivers\":[");
       const char* separator = "";
-      for (u32 peer = 0; peer < Ranks::kWorld && part.has_rows(); ++peer) {
-        if (peer == rank || !Push::Slots::attends(peer, part.chunk())) continue;
+      for (u32 peer = 0; peer < Ranks::kWorld && part.has_rows(ctx); ++peer) {
+        if (peer == rank || !Push::Slots::attends(ctx, peer, part.chunk())) continue;
         std::printf("%s%u", separator, peer);
         separator = ",";
       }
       u32 put = 0;
-      if constexpr (Ranks::kNodes > 1) put = mk::attention::KvForward<Config, Args, Workspace, Smem, Mask>::put_of(part);
+      if constexpr (Ranks::kNodes > 1) put = mk::attention::KvForward<Config, Args, Workspace, Smem, Mask>::put_of(ctx, part);
       std::printf("],\"put\":%u}", put);
     });
   }
@@ -105,12 +115,13 @@ struct Probe<mk::attention::RingAttention<Config, Args, Workspace, Smem, Mask>> 
   // Prints the puts and the nodes that need them.
   static void print_puts(u32 rank) {
     using Forward = mk::attention::KvForward<Config, Args, Workspace, Smem, Mask>;
-    list(Config::kPutsPerPeer, [&](u32 i) {
-      const auto put = Forward::put_at(rank, i);
+    const mk::RankContext ctx = call(rank);
+    list(Forward::puts(ctx), [&](u32 i) {
+      const auto put = Forward::put_at(ctx, rank, i);
       std::printf("{\"head\":%u,\"chunk\":%u,\"row\":%u,\"tiles\":%u,\"nodes\":", put.head, put.rank_chunk, put.first_row,
                   put.tiles);
       list(Ranks::kNodes, [&](u32 node) {
-        const bool is_needed = Forward::node_attends(node, Sequence::chunk_of(rank, put.rank_chunk));
+        const bool is_needed = Forward::node_attends(ctx, node, Sequence::chunk_of(rank, put.rank_chunk));
         std::printf(is_needed ? "true" : "false");
       });
       std::printf("}");

@@ -40,9 +40,10 @@ impl Attention<'_> {
         } = op_plan.config;
         let shape = op_plan.shape;
         let mask = if causal { "causal" } else { "all keys" };
+        let up_to = if op_plan.takes_rows() { "up to " } else { "" };
         let mut lines = vec![
             format!(
-                "spec    B {}, S {}, H {}, {} of K and V, D {}, {layout}, {mask}, bf16, {}",
+                "spec    B {}, S {up_to}{}, H {}, {} of K and V, D {}, {layout}, {mask}, bf16, {}",
                 shape.batch,
                 shape.seq,
                 shape.heads,
@@ -90,6 +91,10 @@ impl Attention<'_> {
                 "chunks of the sequence per rank",
             )
             .u32("kChunkRows", op_plan.segment_rows, "rows of one");
+        if op_plan.takes_rows() {
+            let about = "of a call; kSequence and kChunkRows are those of as many rows";
+            c.u32("kMaxRows", op_plan.shape.seq as u32, about);
+        }
         c.section("heads")
             .u32("kBatch", op_plan.shape.batch as u32, "")
             .u32("kHeads", op_plan.shape.heads as u32, "of Q and O")

@@ -12,6 +12,13 @@ use serde::Serialize;
 pub enum Source {
     /// At the operand's first element.
     Operand(Operand),
+    /// A number of rows before it. Nothing lies there: kernels only access what is in the operand.
+    BeforeOperand {
+        /// The operand.
+        operand: Operand,
+        /// The number of rows.
+        rows: u64,
+    },
     /// In this rank's workspace.
     Workspace {
         /// From its start.

@@ -110,6 +110,18 @@ pub enum Extent {
         /// Ranks.
         ranks: u64,
     },
+    /// The rows of a rank's chunks, as [`Extent::Chunks`], of rows that each call gives: of `chunks` chunks of ⌈rows/chunks⌉
+    /// rows each, the last ones perhaps fewer.
+    RowsOfChunks {
+        /// The most rows over all ranks.
+        most: u64,
+        /// Chunks over all ranks.
+        chunks: u64,
+        /// As in [`Extent::Chunks`].
+        mirror: Option<u64>,
+        /// How often.
+        times: u64,
+    },
     /// Rows of chunk `rank` of `total`, and if ranks have two, of chunk `mirror - rank`; all that `times` over.
     Chunks {
         /// Rows over all ranks.
@@ -133,6 +145,17 @@ impl Extent {
                 total: rows,
                 per_rank: rows.div_ceil(ranks),
             },
+            Self::RowsOfChunks {
+                chunks,
+                mirror,
+                times,
+                ..
+            } => Self::Chunks {
+                total: rows,
+                per_chunk: rows.div_ceil(chunks),
+                mirror,
+                times,
+            },
             _ => self,
         }
     }
@@ -144,6 +167,12 @@ impl Extent {
             Self::Fixed(size) | Self::Rows { most: size } => size,
             // With fewer rows, the last ranks may have more of them.
             Self::RowsOfShard { most, ranks } => most.div_ceil(ranks),
+            Self::RowsOfChunks {
+                most,
+                chunks,
+                mirror,
+                times,
+            } => most.div_ceil(chunks) * (1 + u64::from(mirror.is_some())) * times,
             Self::ShardRows { total, per_rank } => total
                 .saturating_sub(u64::from(rank) * per_rank)
                 .min(per_rank),
@@ -198,5 +227,27 @@ impl OperandSpec {
     pub(crate) const fn written(mut self) -> Self {
         self.written = true;
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// With fewer rows, another rank may have the most of them.
+    #[test]
+    fn a_call_has_chunks_of_its_own_rows() {
+        let rows = Extent::RowsOfChunks {
+            most: 30,
+            chunks: 8,
+            mirror: Some(7),
+            times: 2,
+        };
+        let on_ranks = |extent: Extent| [0, 1, 2, 3].map(|rank| extent.on(rank));
+        assert_eq!(on_ranks(rows), [16; 4]);
+        assert_eq!(on_ranks(rows.in_call(30)), [12, 16, 16, 16]);
+        assert_eq!(on_ranks(rows.in_call(5)), [2, 2, 2, 4]);
+        assert_eq!(on_ranks(rows.in_call(1)), [2, 0, 0, 0]);
+        assert_eq!(on_ranks(rows.in_call(0)), [0; 4]);
     }
 }

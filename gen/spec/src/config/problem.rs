@@ -93,6 +93,7 @@ impl Problem {
     pub const fn run_time_dim(&self) -> Option<Field> {
         match self {
             Self::Gemm(_) | Self::Collective(_) => Some(Field::M),
+            Self::Attention(_) => Some(Field::SEQ),
             _ => None,
         }
     }

@@ -90,6 +90,7 @@ impl KernelPlan {
         let rows = match self.spec.problem() {
             Problem::Gemm(config) => config.m,
             Problem::Collective(config) => config.m,
+            Problem::Attention(config) => config.seq,
             _ => return None,
         };
         match rows {

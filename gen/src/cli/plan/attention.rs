@@ -31,9 +31,10 @@ fn computes(plan: &KernelPlan, op_plan: &AttentionPlan) -> String {
         Some(scale) => format!("{scale} Q Kᵀ"),
         None => "Q Kᵀ / √D".to_owned(),
     };
+    let up_to = if op_plan.takes_rows() { "up to " } else { "" };
     let layout = op_plan.config.layout.name().to_uppercase();
     format!(
-        "O = softmax({scores}) V{mask}, B {}, S {}, H {}, {} of K and V, D {}, {}, {} shards, as [{}], bf16, LSE fp32",
+        "O = softmax({scores}) V{mask}, B {}, S {up_to}{}, H {}, {} of K and V, D {}, {}, {} shards, as [{}], bf16, LSE fp32",
         shape.batch,
         shape.seq,
         shape.heads,

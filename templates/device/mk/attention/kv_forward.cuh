@@ -5,6 +5,7 @@
 // parts to the ranks of its node that need them. These give their credits to the rank that forwards, not to the source.
 #pragma once
 #include <mk/attention/kv_push.cuh>
+#include <mk/comm/begin.cuh>
 #include <mk/comm/put.cuh>
 
 namespace mk::attention {
@@ -27,13 +28,23 @@ struct KvForward {
   using Shape = TileShape<Config>;
   using Ranks = Topology<Config>;
   using Network = comm::Network<Config, Workspace>;
+  using Begin = comm::Begin<Config, Workspace>;
 
   // A put that a rank waits for has only parts that its source sends before it waits for a put itself. Ranks would wait for
   // each other's puts otherwise.
   static_assert(Config::kForwardLag >= Config::kPutTiles * Slots::kParts);
 
   static constexpr u32 kPutRows = Config::kPutTiles * Config::kTileKeys;
-  static constexpr u32 kChunkPuts = kCeilDiv<Sequence::kChunkTiles, Config::kPutTiles>;  // of a chunk of a head
+
+  // Puts of a chunk of a head, and of a call.
+  static MK_DEVICE u32 chunk_puts(const RankContext& ctx) {
+    if constexpr (TakesRows<Config>) return ceil_div(Sequence::chunk_tiles(ctx), Config::kPutTiles);  // @kv-forward.puts
+    else return kCeilDiv<Sequence::kChunkTiles, Config::kPutTiles>;
+  }
+  static MK_DEVICE u32 puts(const RankContext& ctx) {
+    if constexpr (TakesRows<Config>) return Config::kBatch * Config::kKvHeads * Config::kRankChunks * chunk_puts(ctx);
+    else return Config::kPutsPerPeer;
+  }
 
   // Blocks of a chunk of a head that are put together.
   struct PutBlocks {
@@ -41,23 +52,24 @@ struct KvForward {
     u32 tiles;  // blocks that have rows
   };
 
-  static MK_DEVICE PutBlocks put_at(u32 rank, u32 index) {
-    const u32 rank_chunk = index / kChunkPuts % Config::kRankChunks, first_row = index % kChunkPuts * kPutRows;
-    const u32 end = min(first_row + kPutRows, Sequence::chunk_rows(rank, rank_chunk));
+  static MK_DEVICE PutBlocks put_at(const RankContext& ctx, u32 rank, u32 index) {
+    const u32 per_chunk = chunk_puts(ctx);
+    const u32 rank_chunk = index / per_chunk % Config::kRankChunks, first_row = index % per_chunk * kPutRows;
+    const u32 end = min(first_row + kPutRows, Sequence::chunk_rows(ctx, rank, rank_chunk));
     const u32 tiles = end > first_row ? (end - first_row + Config::kTileKeys - 1) / Config::kTileKeys : 0;
-    return {index / kChunkPuts / Config::kRankChunks, rank_chunk, first_row, tiles};
+    return {index / per_chunk / Config::kRankChunks, rank_chunk, first_row, tiles};
   }
 
   // Which put of its source brings a part.
-  static MK_DEVICE u32 put_of(const Part& part) {
+  static MK_DEVICE u32 put_of(const RankContext& ctx, const Part& part) {
     const u32 head = part.batch * Config::kKvHeads + part.kv_head;
-    return (head * Config::kRankChunks + part.rank_chunk) * kChunkPuts + part.row / kPutRows;
+    return (head * Config::kRankChunks + part.rank_chunk) * chunk_puts(ctx) + part.row / kPutRows;
   }
 
   // Whether a rank of the node attends to keys of the chunk.
-  static MK_DEVICE bool node_attends(u32 node, u32 chunk) {
+  static MK_DEVICE bool node_attends(const RankContext& ctx, u32 node, u32 chunk) {
     for (u32 local = 0; local < Ranks::kLocalWorld; ++local) {
-      if (Slots::attends(node * Ranks::kLocalWorld + local, chunk)) return true;
+      if (Slots::attends(ctx, node * Ranks::kLocalWorld + local, chunk)) return true;
     }
     return false;
   }
@@ -66,8 +78,8 @@ struct KvForward {
   // of this node carry the same heads at a time; were all own parts sent first, most heads would wait to be forwarded.
   static MK_DEVICE void push(const Args& args, const RankContext& ctx, const Smem& smem, u32 warp) {
     StagedCopy copy{ctx, smem.copy_slot(warp), smem.copy_loaded(warp)};
-    for (u32 i = Push::pusher(warp); i < Push::kParts + Config::kForwardLag; i += Push::kPushers) {  // @kv-forward.lag
-      if (i < Push::kParts) push_part(args, ctx, Push::part_at(ctx.rank, i), copy);
+    for (u32 i = Push::pusher(warp); i < Push::parts(ctx) + Config::kForwardLag; i += Push::kPushers) {  // @kv-forward.lag
+      if (i < Push::parts(ctx)) push_part(args, ctx, Push::part_at(ctx, ctx.rank, i), copy);
       for (u32 peer = 0; peer < Ranks::kPeerNodes && i >= Config::kForwardLag; ++peer) {
         if (!forward_part(ctx, peer, i - Config::kForwardLag, copy)) return;
       }
@@ -77,8 +89,11 @@ struct KvForward {
   // A warp: own K and V to the peers on other nodes that need them, each put as soon as all of it is in own slots.
   static MK_DEVICE void put_all(const Args& args, const RankContext& ctx) {
     const u32 lane = lane_index();
-    for (u32 index = 0; index < Config::kPutsPerPeer; ++index) {
-      const PutBlocks put = put_at(ctx.rank, index);
+    if constexpr (Begin::kPuts > 0) {
+      if (elect_one()) Begin::template put<Network>(args, ctx, 0);
+    }
+    for (u32 index = 0; index < puts(ctx); ++index) {
+      const PutBlocks put = put_at(ctx, ctx.rank, index);
       const u32 chunk = Sequence::chunk_of(ctx.rank, put.rank_chunk);
       const u32 tiles = is_put(ctx, chunk) ? put.tiles : 0;  // if 0, the put is empty: it only counts
       const Slot slot(ctx.epoch, put.head / Config::kKvHeads, put.head % Config::kKvHeads);
@@ -86,14 +101,18 @@ struct KvForward {
       for (u32 i = lane; i < tiles; i += kWarp) {
         BlockSlot block = first;
         block.tile += i;
-        wait_flag(ctx, ctx.local_ptr(block.ready()),  // @kv-forward.own-wait
-                  WaitSite{kPush, kChunk, ctx.rank, block.number(), ctx.epoch * Slots::kParts});
+        if constexpr (TakesRows<Config>) {
+          Slots::Marks::wait_block(ctx, kPush, block);  // @kv-forward.own-mark
+        } else {
+          wait_flag(ctx, ctx.local_ptr(block.ready(ctx)),  // @kv-forward.own-wait
+                    WaitSite{kPush, kChunk, ctx.rank, block.number(), ctx.epoch * Slots::kParts});
+        }
       }
       __syncwarp();
       if (broadcast(is_aborted(ctx), 0) != 0) return;
       if (elect_one()) {
         const auto needs = [&](u32 peer) {
-          return node_attends(Network::rank_of_peer(ctx, peer) / Ranks::kLocalWorld, chunk);  // @kv-forward.needs
+          return node_attends(ctx, Network::rank_of_peer(ctx, peer) / Ranks::kLocalWorld, chunk);  // @kv-forward.needs
         };
         Network::put_to_peers(args, ctx, 0, first.part(ctx, 0), tiles * 2 * Shape::kTileBytes, needs);  // @kv-forward.put
       }
@@ -105,30 +124,35 @@ struct KvForward {
   // Whether a rank of another node does.
   static MK_DEVICE bool is_put(const RankContext& ctx, u32 chunk) {
     for (u32 peer = 0; peer < Ranks::kPeerNodes; ++peer) {
-      if (node_attends(Network::rank_of_peer(ctx, peer) / Ranks::kLocalWorld, chunk)) return true;
+      if (node_attends(ctx, Network::rank_of_peer(ctx, peer) / Ranks::kLocalWorld, chunk)) return true;
     }
     return false;
   }
 
   // A warp: a part of this rank's to the ranks of its node that need it, and to the own slot that it is put from.
   static MK_DEVICE void push_part(const Args& args, const RankContext& ctx, const Part& part, StagedCopy& copy) {
-    if (!part.has_rows()) return;
-    Push::bring_part(args, part, copy);
+    if (!part.has_rows(ctx)) return;
+    Push::bring_part(args, ctx, part, copy);
     Push::send_part(ctx, part, copy, is_put(ctx, part.chunk()) ? 0 : 1);
   }
 
   // A warp: a part that a peer on another node puts here, when it has arrived. False after an abort.
   static MK_DEVICE bool forward_part(const RankContext& ctx, u32 peer, u32 number, StagedCopy& copy) {
-    const Part part = Push::part_at(Network::rank_of_peer(ctx, peer), number);  // @kv-forward.part
-    if (!part.has_rows()) return true;
-    if (!node_attends(ctx.rank / Ranks::kLocalWorld, part.chunk())) return true;
-    if (elect_one()) Network::wait_put(ctx, kPush, 0, peer, put_of(part));  // @kv-forward.arrival
+    const Part part = Push::part_at(ctx, Network::rank_of_peer(ctx, peer), number);  // @kv-forward.part
+    if (!part.has_rows(ctx)) return true;
+    if (!node_attends(ctx, ctx.rank / Ranks::kLocalWorld, part.chunk())) return true;
+    if (elect_one()) Network::wait_put(ctx, kPush, 0, peer, Begin::kPuts + put_of(ctx, part));  // @kv-forward.arrival
     __syncwarp();
     if (broadcast(is_aborted(ctx), 0) != 0) return false;
     const BlockSlot block(Slot(ctx.epoch, part.batch, part.kv_head), part.source, part.rank_chunk, part.row);
     if (elect_one()) {
       fence_sys();
-      add_relaxed_sys(ctx.local_ptr(block.ready()), 1);
+      if constexpr (TakesRows<Config>) {
+        // The put has brought the other parts of the block as well.
+        if (part.index == 0) store_relaxed_sys(ctx.local_ptr(block.ready(ctx)), ctx.mark());
+      } else {
+        add_relaxed_sys(ctx.local_ptr(block.ready(ctx)), 1);
+      }
       if constexpr (Ranks::kLocalWorld > 1) {
         fence_proxy_async();  // NICs wrote what TMA reads
         copy.bring(Shape::kSubTileBytes, [&](u32 loaded) {

@@ -10,6 +10,7 @@ struct KvBlock {
   u32 source;           // the rank
   u32 rank_chunk, row;  // its chunk, and the first row within it
   bool is_diagonal;     // the same rows as those of the queries
+  u32 keys;             // rows from there on that any of the queries attends to, in this and later blocks of the chunk
 };
 
 // Block by block in an order that never changes: first the own rank's, then those of the ranks of this node before this
@@ -20,12 +21,12 @@ struct KvIterator {
   using Sequence = attention::Sequence<Config>;
   using Ranks = Topology<Config>;
 
+  const RankContext& ctx;
   QueryTile tile;
-  u32 rank;
   u32 span = 0;  // chunks of all ranks that lie behind
   u32 row = 0, end;
 
-  MK_DEVICE KvIterator(const QueryTile& tile, u32 rank) : tile(tile), rank(rank), end(end_row()) {}
+  MK_DEVICE KvIterator(const RankContext& ctx, const QueryTile& tile) : ctx(ctx), tile(tile), end(end_row()) {}
 
   // False behind the last block.
   MK_DEVICE bool next(KvBlock& block) {
@@ -34,7 +35,7 @@ struct KvIterator {
       row = 0;
       end = end_row();
     }
-    block = {source(), rank_chunk(), row, span == 0 && row == tile.row};
+    block = {source(), rank_chunk(), row, span == 0 && row == tile.row, end - row};
     row += Config::kTileKeys;
     return true;
   }
@@ -42,8 +43,8 @@ struct KvIterator {
  private:
   MK_DEVICE u32 source() const {
     const u32 turn = span / Config::kRankChunks;
-    const u32 node = (rank / Ranks::kLocalWorld + Ranks::kNodes - turn / Ranks::kLocalWorld) % Ranks::kNodes;
-    return node * Ranks::kLocalWorld + (rank + Ranks::kWorld - turn) % Ranks::kLocalWorld;
+    const u32 node = (ctx.rank / Ranks::kLocalWorld + Ranks::kNodes - turn / Ranks::kLocalWorld) % Ranks::kNodes;
+    return node * Ranks::kLocalWorld + (ctx.rank + Ranks::kWorld - turn) % Ranks::kLocalWorld;
   }
 
   MK_DEVICE u32 rank_chunk() const { return (tile.rank_chunk + span) % Config::kRankChunks; }
@@ -52,11 +53,11 @@ struct KvIterator {
   MK_DEVICE u32 end_row() const {
     const u32 source_rank = source(), source_chunk = rank_chunk();
     if constexpr (Mask::kIsCausal) {
-      const u32 own = Sequence::chunk_of(rank, tile.rank_chunk), other = Sequence::chunk_of(source_rank, source_chunk);
-      if (other == own) return min(tile.row + Config::kTileRows, Sequence::chunk_rows(rank, tile.rank_chunk));
+      const u32 own = Sequence::chunk_of(ctx.rank, tile.rank_chunk), other = Sequence::chunk_of(source_rank, source_chunk);
+      if (other == own) return min(tile.row + Config::kTileRows, Sequence::chunk_rows(ctx, ctx.rank, tile.rank_chunk));
       if (!Mask::attends(own, other)) return 0;
     }
-    return Sequence::chunk_rows(source_rank, source_chunk);
+    return Sequence::chunk_rows(ctx, source_rank, source_chunk);
   }
 };
 

@@ -2,6 +2,7 @@
 // need it, a count behind it.
 #pragma once
 #include <mk/attention/kv_slots.cuh>
+#include <mk/attention/tile_load.cuh>
 #include <mk/comm/staged_copy.cuh>
 
 namespace mk::attention {
@@ -22,7 +23,6 @@ struct KvPush {
   using Ranks = Topology<Config>;
   using StagedCopy = comm::StagedCopy;
 
-  static constexpr u32 kParts = Config::kBatch * Config::kKvHeads * Sequence::kRowTiles * Slots::kParts;  // of a rank
   static constexpr u32 kPushers = Config::kPushCtas * Config::kPushWarps;
 
   // One thread.
@@ -36,14 +36,22 @@ struct KvPush {
     u32 index;
 
     MK_DEVICE u32 chunk() const { return Sequence::chunk_of(source, rank_chunk); }
-    MK_DEVICE bool has_rows() const { return !Sequence::kUneven || row < Sequence::chunk_rows(source, rank_chunk); }
+    MK_DEVICE bool has_rows(const RankContext& ctx) const {
+      return !Sequence::kUneven || row < Sequence::chunk_rows(ctx, source, rank_chunk);
+    }
   };
 
+  // Parts of a rank. On some ranks some of them have no rows.
+  static MK_DEVICE u32 parts(const RankContext& ctx) {
+    return Config::kBatch * Config::kKvHeads * Sequence::row_tiles(ctx) * Slots::kParts;
+  }
+
   // Head by head, block by block.
-  static MK_DEVICE Part part_at(u32 source, u32 number) {
-    const u32 tile = number / Slots::kParts % Sequence::kRowTiles, head = number / Slots::kParts / Sequence::kRowTiles;
-    return {source, head / Config::kKvHeads, head % Config::kKvHeads, tile / Sequence::kChunkTiles,
-            tile % Sequence::kChunkTiles * Config::kTileKeys, number % Slots::kParts};
+  static MK_DEVICE Part part_at(const RankContext& ctx, u32 source, u32 number) {
+    const u32 row_tiles = Sequence::row_tiles(ctx), chunk_tiles = Sequence::chunk_tiles(ctx);
+    const u32 tile = number / Slots::kParts % row_tiles, head = number / Slots::kParts / row_tiles;
+    return {source, head / Config::kKvHeads, head % Config::kKvHeads, tile / chunk_tiles,
+            tile % chunk_tiles * Config::kTileKeys, number % Slots::kParts};
   }
 
   // The number of a warp among all that push.
@@ -52,38 +60,37 @@ struct KvPush {
   // A warp: its share of own K and V to the peers that need them.
   static MK_DEVICE void push(const Args& args, const RankContext& ctx, const Smem& smem, u32 warp) {
     StagedCopy copy{ctx, smem.copy_slot(warp), smem.copy_loaded(warp)};
-    for (u32 i = pusher(warp); i < kParts; i += kPushers) {
-      const Part part = part_at(ctx.rank, i);
-      if (!part.has_rows()) continue;
-      bring_part(args, part, copy);
+    for (u32 i = pusher(warp); i < parts(ctx); i += kPushers) {
+      const Part part = part_at(ctx, ctx.rank, i);
+      if (!part.has_rows(ctx)) continue;
+      bring_part(args, ctx, part, copy);
       send_part(ctx, part, copy, 1);
     }
   }
 
   // A warp: an own part to its slot.
-  static MK_DEVICE void bring_part(const Args& args, const Part& part, StagedCopy& copy) {
+  static MK_DEVICE void bring_part(const Args& args, const RankContext& ctx, const Part& part, StagedCopy& copy) {
     if (!elect_one()) return;
     copy.bring(Shape::kSubTileBytes, [&](u32 loaded) {
-      tma_load_4d(copy.slot, part.index < Slots::kFirstPartOfV ? args.k : args.v, loaded,
-                  part.index % Slots::kFirstPartOfV * Shape::kSubTileCols, part.rank_chunk * Config::kChunkRows + part.row,
-                  part.kv_head, part.batch);
+      load_sub_tile<Config>(ctx, part.index < Slots::kFirstPartOfV ? args.k : args.v, copy.slot, loaded,
+                            part.index % Slots::kFirstPartOfV, {part.rank_chunk, part.row}, part.kv_head, part.batch);
     });
   }
 
-  // A warp, to whose slot a part is on its way: to the peers on this node that need it, and a count on their flags behind
-  // it. With `nearest` 0 also to this rank's own slot, with 1 not.
+  // A warp, to whose slot a part is on its way: to the peers on this node that need it, and their flags behind it. With `nearest` 0 also to this rank's own slot, with 1 not.
   static MK_DEVICE void send_part(const RankContext& ctx, const Part& part, StagedCopy& copy, u32 nearest) {
     const Slot slot(ctx.epoch, part.batch, part.kv_head);
     if constexpr (Ranks::kLocalWorld > 1) {
       const u32 reader = lane_index();
       if (reader < Ranks::kLocalWorld && reader != ctx.local_rank() &&
-          Slots::attends(ctx.node_first_rank + reader, part.chunk())) {
-        Slots::wait_credit(ctx, slot, part.batch * Config::kKvHeads + part.kv_head, part.source, reader);
+          Slots::attends(ctx, ctx.node_first_rank + reader, part.chunk())) {
+        Slots::wait_credit(ctx, slot, part.source, reader);
       }
       __syncwarp();
     }
+    const BlockSlot block(slot, part.source, part.rank_chunk, part.row);
+    u32 is_complete = 0;
     if (elect_one()) {
-      const BlockSlot block(slot, part.source, part.rank_chunk, part.row);
       copy.send(block.number(), [&] {
         fence_proxy_async();  // the readers' TMA has read what was there
         for_each_receiver(ctx, part, nearest, [&](u32 receiver) {
@@ -92,20 +99,37 @@ struct KvPush {
       });
       StagedCopy::finish();
       fence_sys();  // @kv-push.count-fence
-      for_each_receiver(ctx, part, nearest,
-                        [&](u32 receiver) { add_relaxed_sys(ctx.peer_ptr(receiver, block.ready()), 1); });
+      if constexpr (TakesRows<Config>) {
+        is_complete = Slots::Marks::is_complete(ctx, block, Slots::kParts);
+      } else {
+        for_each_receiver(ctx, part, nearest,
+                          [&](u32 receiver) { add_relaxed_sys(ctx.peer_ptr(receiver, block.ready(ctx)), 1); });
+      }
     }
     __syncwarp();
+    if constexpr (TakesRows<Config>) mark_block(ctx, part, block, is_complete, nearest);
   }
 
  private:
+  // A warp, whose elected thread knows whether all parts of a block are there: marks the block on the ranks that have it.
+  static MK_DEVICE void mark_block(const RankContext& ctx, const Part& part, const BlockSlot& block, u32 is_complete,
+                                   u32 nearest) {
+    if (max_of_warp(is_complete) == 0) return;
+    const u32 receiver = lane_index();
+    if (receiver >= Ranks::kLocalWorld) return;
+    const bool is_here = receiver == ctx.local_rank();
+    if (is_here ? nearest > 0 : !Slots::attends(ctx, ctx.node_first_rank + receiver, part.chunk())) return;
+    fence_sys();  // @kv-push.mark-fence
+    store_relaxed_sys(ctx.peer_ptr(receiver, block.ready(ctx)), ctx.mark());
+  }
+
   // Ranks of this node by their distance, so that the first to need a part gets it first: a rank meets the keys of the
   // ranks before it in the order of their distance.
   template <class Function>
   static MK_DEVICE void for_each_receiver(const RankContext& ctx, const Part& part, u32 nearest, Function function) {
     for (u32 distance = nearest; distance < Ranks::kLocalWorld; ++distance) {
       const u32 local = (ctx.local_rank() + distance) % Ranks::kLocalWorld;
-      if (distance > 0 && !Slots::attends(ctx.node_first_rank + local, part.chunk())) continue;
+      if (distance > 0 && !Slots::attends(ctx, ctx.node_first_rank + local, part.chunk())) continue;
       function(local);
     }
   }

@@ -2,15 +2,18 @@
 //
 // Each source has kKvSlots slots at every rank that attends to its keys, each for K and V of one head. Head n, counted over
 // all batches, takes slot n mod kKvSlots after the head that had it before, in this call or the last one. A slot holds its
-// blocks as shared memory shall hold them, swizzled, and a flag per block counts the parts that have arrived.
+// blocks as shared memory shall hold them, swizzled, and a flag per block says whether its parts have arrived.
 //
 // A source may overwrite a slot when all tiles of queries there have read the head that had it. With as many slots as heads
 // this only orders calls; with fewer, memory is bounded. Between nodes no such credits exist: there all heads have slots,
 // twice, and calls alternate between them. A rank that starts call e + 2 has seen all puts of call e + 1 from its peers on
 // other nodes, so these have finished call e, and have read all of its keys.
+//
+// Flags and credits count over all calls, unless each call gives the rows. Then not every call writes them, and they hold
+// marks: see KvMarks.
 #pragma once
 #include <mk/attention/kv_iterator.cuh>
-#include <mk/deadline.cuh>
+#include <mk/attention/kv_marks.cuh>
 #include <mk/tma.cuh>
 
 namespace mk::attention {
@@ -24,7 +27,11 @@ concept KvSlotsConfig = TileSchedulerConfig<Config> && requires {
 template <class Workspace>
 concept KvSlotsWorkspace = requires(u32 buffer, u32 source, u32 slot, u32 tile, u32 part) {
   Workspace::kv_parts(buffer, source, slot, tile, part);  // parts of K, then those of V
-  Workspace::kv_ready(source, slot, tile);                // counts the parts that have arrived, over all calls
+};
+
+template <class Workspace>
+concept CountsWorkspace = requires(u32 source, u32 slot, u32 tile) {
+  Workspace::kv_ready(source, slot, tile);  // counts the parts that have arrived, over all calls
 };
 
 // At a source, and on other nodes at the rank that forwards its keys: how many tiles of queries of a rank of this node, the
@@ -35,20 +42,26 @@ concept CreditsWorkspace = requires(u32 node, u32 reader, u32 slot) {
 };
 
 template <KvSlotsConfig Config, KvSlotsWorkspace Workspace, MaskPolicy Mask>
+  requires(TakesRows<Config> ? KvMarksWorkspace<Workspace> : CountsWorkspace<Workspace>)
 struct KvSlots {
   using Sequence = attention::Sequence<Config>;
   using Shape = TileShape<Config>;
   using Ranks = Topology<Config>;
+  using Marks = KvMarks<Config, Workspace>;
+
+  // Whether ranks tell a sender which of their slots they have read.
+  static constexpr bool kHasCredits =
+      Ranks::kLocalWorld > 1 && (!TakesRows<Config> || Config::kKvSlots < Config::kBatch * Config::kKvHeads);
 
   // A part of a block is a sub-tile of K or of V: what a warp sends at a time.
   static constexpr u32 kParts = 2 * Shape::kSubTiles;
   static constexpr u32 kFirstPartOfV = Shape::kSubTiles;
 
   struct Slot {
+    u32 head;            // over all batches
     u32 index, earlier;  // earlier: heads that had it before, over all calls
 
-    MK_DEVICE Slot(u32 epoch, u32 batch, u32 kv_head) {
-      const u32 head = batch * Config::kKvHeads + kv_head;
+    MK_DEVICE Slot(u32 epoch, u32 batch, u32 kv_head) : head(batch * Config::kKvHeads + kv_head) {
       index = head % Config::kKvSlots;
       const u32 per_call = (Config::kBatch * Config::kKvHeads - 1 - index) / Config::kKvSlots + 1;
       earlier = (epoch - 1) * per_call + head / Config::kKvSlots;
@@ -57,12 +70,18 @@ struct KvSlots {
 
   // The address of a block: which tile of which source's slot.
   struct BlockSlot {
-    u32 source, slot, tile;
+    u32 source, head, slot, tile;
 
     MK_DEVICE BlockSlot(const Slot& slot, u32 source, u32 rank_chunk, u32 row)
-        : source(source), slot(slot.index), tile(rank_chunk * Sequence::kChunkTiles + row / Config::kTileKeys) {}
+        : source(source),
+          head(slot.head),
+          slot(slot.index),
+          tile(rank_chunk * Sequence::kChunkTiles + row / Config::kTileKeys) {}
 
-    MK_DEVICE Symmetric<u32> ready() const { return Workspace::kv_ready(source, slot, tile); }
+    MK_DEVICE Symmetric<u32> ready(const RankContext& ctx) const {
+      if constexpr (TakesRows<Config>) return Marks::ready(ctx, source, head, tile);
+      else return Workspace::kv_ready(source, slot, tile);
+    }
     MK_DEVICE Symmetric<u8> part(const RankContext& ctx, u32 part) const {
       return Workspace::kv_parts(ctx.epoch % Config::kKvBuffers, source, slot, tile, part);  // @kv-slots.buffer
     }
@@ -73,9 +92,10 @@ struct KvSlots {
   };
 
   // Whether queries of a rank attend to keys of a chunk of another rank.
-  static MK_DEVICE bool attends(u32 rank, u32 chunk) {
+  static MK_DEVICE bool attends(const RankContext& ctx, u32 rank, u32 chunk) {
     for (u32 own = 0; own < Config::kRankChunks; ++own) {
-      if (Mask::attends(Sequence::chunk_of(rank, own), chunk) && (!Sequence::kUneven || Sequence::chunk_rows(rank, own) > 0)) {
+      if (Mask::attends(Sequence::chunk_of(rank, own), chunk) &&
+          (!Sequence::kUneven || Sequence::chunk_rows(ctx, rank, own) > 0)) {
         return true;
       }
     }
@@ -86,8 +106,12 @@ struct KvSlots {
   static MK_DEVICE void wait_block(const RankContext& ctx, const QueryTile& tile, const KvBlock& block) {
     const Slot slot(ctx.epoch, tile.batch, tile.head / Shape::kHeadsPerKv);
     const BlockSlot at(slot, block.source, block.rank_chunk, block.row);
-    wait_flag(ctx, ctx.local_ptr(at.ready()),  // @kv-slots.wait
-              WaitSite{kLoad, kChunk, block.source, at.number(), (slot.earlier + 1) * kParts});  // @kv-slots.wanted
+    if constexpr (TakesRows<Config>) {
+      Marks::wait_block(ctx, kLoad, at);  // @kv-slots.mark
+    } else {
+      wait_flag(ctx, ctx.local_ptr(at.ready(ctx)),  // @kv-slots.wait
+                WaitSite{kLoad, kChunk, block.source, at.number(), (slot.earlier + 1) * kParts});  // @kv-slots.wanted
+    }
     // Another rank's TMA or a NIC has written the block, and the flag has acquired it for this thread. The fence lets TMA,
     // which is another proxy, read it after that.
     fence_proxy_async();
@@ -113,11 +137,11 @@ struct KvSlots {
   }
 
   // Tiles of queries of a rank that read the same head of another rank's keys.
-  static MK_DEVICE u32 readers(u32 rank, u32 source) {
+  static MK_DEVICE u32 readers(const RankContext& ctx, u32 rank, u32 source) {
     u32 tiles = 0;
     for (u32 own = 0; own < Config::kRankChunks; ++own) {
       if (!meets(rank, own, source)) continue;
-      tiles += (Sequence::chunk_rows(rank, own) + Config::kTileRows - 1) / Config::kTileRows;
+      tiles += (Sequence::chunk_rows(ctx, rank, own) + Config::kTileRows - 1) / Config::kTileRows;
     }
     return tiles * Shape::kHeadsPerKv;
   }
@@ -125,26 +149,34 @@ struct KvSlots {
   // A warp whose CTA has read all keys of a tile of queries: counts that at every rank which sent them. Keys of sources of
   // this rank's own local rank are its own, or NICs have put them here: nobody waits for credits for those.
   static MK_DEVICE void release_slots(const RankContext& ctx, const QueryTile& tile)
-    requires CreditsWorkspace<Workspace>
+    requires(kHasCredits)
   {
     for (u32 source = lane_index(); source < Ranks::kWorld; source += kWarp) {
       const u32 sender = source % Ranks::kLocalWorld;
       if (sender == ctx.local_rank() || !meets(ctx.rank, tile.rank_chunk, source)) continue;
       const Slot slot(ctx.epoch, tile.batch, tile.head / Shape::kHeadsPerKv);
-      fence_sys();  // @kv-slots.release-fence
-      const u32 node = source / Ranks::kLocalWorld;  // @kv-slots.release-node
-      add_relaxed_sys(ctx.peer_ptr(sender, Workspace::slot_reads(node, ctx.local_rank(), slot.index)), 1);
+      if constexpr (TakesRows<Config>) {
+        Marks::release(ctx, sender, source, slot.head, readers(ctx, ctx.rank, source));
+      } else {
+        static_assert(CreditsWorkspace<Workspace>);
+        fence_sys();  // @kv-slots.release-fence
+        const u32 node = source / Ranks::kLocalWorld;  // @kv-slots.release-node
+        add_relaxed_sys(ctx.peer_ptr(sender, Workspace::slot_reads(node, ctx.local_rank(), slot.index)), 1);
+      }
     }
   }
 
   // One thread of a sender: waits until a reader, a rank of this node, has read what a slot of the source held before.
-  static MK_DEVICE void wait_credit(const RankContext& ctx, const Slot& slot, u32 head, u32 source, u32 reader)
-    requires CreditsWorkspace<Workspace>
-  {
-    const u32 node = source / Ranks::kLocalWorld;
-    wait_flag(ctx, ctx.local_ptr(Workspace::slot_reads(node, reader, slot.index)),  // @kv-slots.credit-wait
-              WaitSite{kPush, kRoom, ctx.node_first_rank + reader, head,
-                       slot.earlier * readers(ctx.node_first_rank + reader, source)});  // @kv-slots.credit
+  static MK_DEVICE void wait_credit(const RankContext& ctx, const Slot& slot, u32 source, u32 reader) {
+    if constexpr (TakesRows<Config>) {
+      Marks::wait_room(ctx, slot.head, reader);
+    } else {
+      static_assert(CreditsWorkspace<Workspace>);
+      const u32 node = source / Ranks::kLocalWorld;
+      wait_flag(ctx, ctx.local_ptr(Workspace::slot_reads(node, reader, slot.index)),  // @kv-slots.credit-wait
+                WaitSite{kPush, kRoom, ctx.node_first_rank + reader, slot.head,
+                         slot.earlier * readers(ctx, ctx.node_first_rank + reader, source)});  // @kv-slots.credit
+    }
   }
 };
 

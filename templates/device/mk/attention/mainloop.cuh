@@ -5,10 +5,10 @@
 #pragma once
 #include <mk/attention/kv_iterator.cuh>
 #include <mk/attention/softmax.cuh>
+#include <mk/attention/tile_load.cuh>
 #include <mk/mma.cuh>
 #include <mk/named_barriers.cuh>
 #include <mk/pipeline.cuh>
-#include <mk/tma.cuh>
 
 namespace mk::attention {
 
@@ -32,7 +32,7 @@ concept MainloopSmem = requires(const Smem smem, u32 stage) {
   smem.v_empty(stage);
 };
 
-// Args: the tensor maps q, k and v, each as [batch, head, row, column].
+// Args: the tensor maps q, k and v, as load_sub_tile wants them.
 template <class Args>
 concept MainloopArgs = requires(const Args& args) {
   args.q;
@@ -67,11 +67,11 @@ struct Mainloop {
   }
 
   // One thread: a tile of rows of a head on this rank, sub-tile by sub-tile.
-  static MK_DEVICE void load_tile(const CUtensorMap& map, u32 to, u32 full, u32 rank_chunk, u32 row, u32 head, u32 batch) {
+  static MK_DEVICE void load_tile(const RankContext& ctx, const CUtensorMap& map, u32 to, u32 full, const RankRows& rows,
+                                  u32 head, u32 batch) {
 #pragma unroll
     for (u32 sub = 0; sub < Shape::kSubTiles; ++sub) {
-      tma_load_4d(to + sub * Shape::kSubTileBytes, map, full, sub * Shape::kSubTileCols,
-                  rank_chunk * Config::kChunkRows + row, head, batch);
+      load_sub_tile<Config>(ctx, map, to + sub * Shape::kSubTileBytes, full, sub, rows, head, batch);
     }
   }
 
@@ -88,7 +88,7 @@ struct Mainloop {
   template <MaskPolicy Mask>
   static MK_DEVICE void attend(const RankContext& ctx, const Smem& smem, Stages& k, Stages& v, const QueryTile& tile,
                                u32 group, u32 row, u32 q, Softmax<Config>& softmax, Accumulators& o) {
-    KvIterator<Config, Mask> blocks(tile, ctx.rank);
+    KvIterator<Config, Mask> blocks(ctx, tile);
     KvBlock block{};
     Scores s;
     float rescale[2];
@@ -100,7 +100,7 @@ struct Mainloop {
     mma_wait<0>();
     mma_hold(s);
     k.consumer_release_warp();
-    mask<Mask>(s, block, row);
+    mask<Mask>(ctx, s, block, row);
     softmax.apply(s, rescale);
     pack(p, s);
 #pragma unroll 1
@@ -114,7 +114,7 @@ struct Mainloop {
       mma_wait<1>();  // @attention-mainloop.scores
       mma_hold(s);
       k.consumer_release_warp();  // @attention-mainloop.k-release
-      mask<Mask>(s, block, row);
+      mask<Mask>(ctx, s, block, row);
       softmax.apply(s, rescale);
       mma_wait_after<0>(softmax.row_sum[0] + softmax.row_sum[1]);
       mma_hold(o);
@@ -161,9 +161,10 @@ struct Mainloop {
 
   // Scores of keys that are beyond the chunk, or later than the query, do not count.
   template <MaskPolicy Mask>
-  static MK_DEVICE void mask(Scores& s, const KvBlock& block, u32 row) {
+  static MK_DEVICE void mask(const RankContext& ctx, Scores& s, const KvBlock& block, u32 row) {
     u32 keys = Config::kTileKeys;
-    if constexpr (Sequence::kRagged) keys = Sequence::chunk_rows(block.source, block.rank_chunk) - block.row;
+    if constexpr (TakesRows<Config>) keys = block.keys;
+    else if constexpr (Sequence::kRagged) keys = Sequence::chunk_rows(ctx, block.source, block.rank_chunk) - block.row;
     if (Mask::kIsCausal && block.is_diagonal) {
       const u32 first_end = row + lane_index() / 4 + 1;  // @attention-mainloop.diagonal
       mask_scores<Config::kTileKeys>(s, min(keys, first_end), min(keys, first_end + 8));

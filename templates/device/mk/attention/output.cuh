@@ -33,8 +33,8 @@ struct Output {
   static MK_DEVICE void write(const Args& args, const RankContext& ctx, const QueryTile& tile, u32 row, u32 q,
                               const Softmax<Config>& softmax, float (&o)[Config::kHeadDim / 2]) {
     const u32 lane = lane_index();
-    const u32 rows = Sequence::rank_rows(ctx.rank), first = tile.rank_chunk * Config::kChunkRows + tile.row + row;
-    const u32 end = tile.rank_chunk * Config::kChunkRows + Sequence::chunk_rows(ctx.rank, tile.rank_chunk);
+    const u32 rows = Sequence::operand_rows(args, ctx), first = Sequence::rank_row(ctx, tile.rank_chunk, tile.row + row);
+    const u32 end = Sequence::rank_row(ctx, tile.rank_chunk, Sequence::chunk_rows(ctx, ctx.rank, tile.rank_chunk));  // @attention-output.end
     const u64 head = u64{tile.batch} * Config::kHeads + tile.head;
 #pragma unroll
     for (u32 half = 0; half < 2; ++half) {

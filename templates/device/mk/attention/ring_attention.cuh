@@ -19,6 +19,7 @@ struct RingAttention {
   using Scheduler = TileScheduler<Config, Workspace>;
   using Mainloop = attention::Mainloop<Config, Smem>;
   using Output = attention::Output<Config>;
+  using Begin = comm::Begin<Config, Workspace>;
 
   // One thread: tiles of queries, and for each the blocks of K and V that it meets.
   struct Load {
@@ -31,18 +32,19 @@ struct RingAttention {
         const u32 index = Scheduler::next(ctx);
         queries.producer_acquire();
         store_shared(smem.query_tile(queries.stage()), index);
-        if (index >= Scheduler::kTiles) {
+        if (index >= Scheduler::tiles(ctx)) {
           queries.producer_commit();
           // The consumers are done with the last tile. This is the only wait for them that has a deadline.
           queries.producer_acquire();
           return;
         }
-        const QueryTile tile = Scheduler::tile(index);
+        const QueryTile tile = Scheduler::tile(ctx, index);
         const u32 full = queries.producer_expect(Shape::kTileBytes);
-        Mainloop::load_tile(args.q, smem.q(queries.stage()), full, tile.rank_chunk, tile.row, tile.head, tile.batch);
+        const RankRows rows{tile.rank_chunk, tile.row};
+        Mainloop::load_tile(ctx, args.q, smem.q(queries.stage()), full, rows, tile.head, tile.batch);
         queries.advance();
 
-        KvIterator<Config, Mask> blocks(tile, ctx.rank);
+        KvIterator<Config, Mask> blocks(ctx, tile);
         KvBlock block{};
         blocks.next(block);
         load_k(args, ctx, smem, k, tile, block);
@@ -70,14 +72,17 @@ struct RingAttention {
       for (;;) {
         queries.consumer_wait_watched();
         const u32 index = broadcast(load_shared(smem.query_tile(queries.stage())), 0);
-        if (index >= Scheduler::kTiles) break;
-        const QueryTile tile = Scheduler::tile(index);
+        if (index >= Scheduler::tiles(ctx)) break;
+        const QueryTile tile = Scheduler::tile(ctx, index);
         const u32 q = smem.q(queries.stage());  // @ring-attention.queries
         Softmax<Config> softmax;
         typename Mainloop::Accumulators o = {};
         Mainloop::template attend<Mask>(ctx, smem, k, v, tile, group, row, q + group * kGroupRows * 128, softmax, o);
-        if constexpr (Ranks::kLocalWorld > 1) {
-          if (row == 0) KvSlots<Config, Workspace, Mask>::release_slots(ctx, tile);  // @ring-attention.release
+        if constexpr (Ranks::kWorld > 1) {
+          using Slots = KvSlots<Config, Workspace, Mask>;
+          if constexpr (Slots::kHasCredits) {
+            if (row == 0) Slots::release_slots(ctx, tile);  // @ring-attention.release
+          }
         }
         sync_named(kQueriesRead + group, kWarpgroup);  // O takes the place of the group's queries
         Output::write(args, ctx, tile, row, q + row * 128, softmax, o);
@@ -111,7 +116,13 @@ struct RingAttention {
     }
   };
 
-  using WatchArrivals = comm::WatchArrivals<Config, Workspace>;
+  // A warp: watches the arrivals of puts.
+  struct Puts {
+    static MK_DEVICE u32 of_call(const RankContext& ctx) {
+      return KvForward<Config, Args, Workspace, Smem, Mask>::puts(ctx);
+    }
+  };
+  using WatchArrivals = comm::WatchArrivals<Config, Workspace, Puts>;
 
   // Before the roles; false if the CTA must end at once.
   static MK_DEVICE bool begin(const Args& args, const RankContext& ctx, const Smem& smem) {
@@ -121,12 +132,15 @@ struct RingAttention {
       fence_barrier_init();
     }
     prefetch_tensor_maps(args.q, args.k, args.v);
-    return enter(ctx);
+    if (!enter(ctx)) return false;
+    Begin::announce(ctx);
+    return true;
   }
 
   // After them. Thread 0 is of the load thread's warp, which is done before the CTA is.
   static MK_DEVICE void end(const Args&, const RankContext& ctx) {
     if (threadIdx.x == 0) Scheduler::Counter::advance_epoch(ctx);
+    if (blockIdx.x == 0 && threadIdx.x == 0) Begin::wait_for_peers(ctx);
   }
 
  private:
@@ -156,7 +170,8 @@ struct RingAttention {
         return KvSlots<Config, Workspace, Mask>::load_block(ctx, tile, block, first_part, to, full);
       }
     }
-    Mainloop::load_tile(map, to, full, block.rank_chunk, block.row, tile.head / Shape::kHeadsPerKv, tile.batch);
+    const RankRows rows{block.rank_chunk, block.row};
+    Mainloop::load_tile(ctx, map, to, full, rows, tile.head / Shape::kHeadsPerKv, tile.batch);
   }
 };
 

@@ -24,28 +24,29 @@ struct TileScheduler {
   using Counter = schedule::TileCounter<Workspace>;
 
   static constexpr u32 kHeads = Config::kBatch * Config::kHeads;
-  static constexpr u32 kTiles = kHeads * Sequence::kRowTiles;
 
-  static MK_DEVICE QueryTile tile(u32 index) {
-    constexpr u32 kPerGroup = Config::kGroupHeads * Sequence::kRowTiles;
-    const u32 first = index / kPerGroup * Config::kGroupHeads;
+  // Tiles of a call.
+  static MK_DEVICE u32 tiles(const RankContext& ctx) { return kHeads * Sequence::row_tiles(ctx); }
+
+  static MK_DEVICE QueryTile tile(const RankContext& ctx, u32 index) {
+    const u32 per_group = Config::kGroupHeads * Sequence::row_tiles(ctx), chunk_tiles = Sequence::chunk_tiles(ctx);
+    const u32 first = index / per_group * Config::kGroupHeads;
     const u32 heads = min(Config::kGroupHeads, kHeads - first);
-    const u32 within = index % kPerGroup;
-    const u32 head = first + within % heads, row_tile = Sequence::kRowTiles - 1 - within / heads;
-    return {head / Config::kHeads, head % Config::kHeads, row_tile / Sequence::kChunkTiles,
-            row_tile % Sequence::kChunkTiles * Config::kTileRows};
+    const u32 within = index % per_group;
+    const u32 head = first + within % heads, row_tile = Sequence::row_tiles(ctx) - 1 - within / heads;
+    return {head / Config::kHeads, head % Config::kHeads, row_tile / chunk_tiles, row_tile % chunk_tiles * Config::kTileRows};
   }
 
-  // Whether a tile has no rows on a rank.
-  static MK_DEVICE bool is_empty(const QueryTile& tile, u32 rank) {
-    return Sequence::kUneven && tile.row >= Sequence::chunk_rows(rank, tile.rank_chunk);
+  // Whether a tile has no rows on this rank.
+  static MK_DEVICE bool is_empty(const RankContext& ctx, const QueryTile& tile) {
+    return Sequence::kUneven && tile.row >= Sequence::chunk_rows(ctx, ctx.rank, tile.rank_chunk);
   }
 
-  // One thread: the index of the next tile that has rows on this rank; kTiles or more if there is none.
+  // One thread: the index of the next tile that has rows on this rank; tiles() or more if there is none.
   static MK_DEVICE u32 next(const RankContext& ctx) {
     for (;;) {
       const u32 index = Counter::take(ctx);
-      if (index >= kTiles || !is_empty(tile(index), ctx.rank)) return index;
+      if (index >= tiles(ctx) || !is_empty(ctx, tile(ctx, index))) return index;
     }
   }
 };

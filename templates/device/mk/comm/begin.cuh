@@ -63,16 +63,16 @@ struct Begin {
     }
   }
 
- private:
-  static MK_DEVICE void wait(const RankContext& ctx, u32 peer) {
+  // One thread: waits until another rank of this node has begun the call.
+  static MK_DEVICE void wait(const RankContext& ctx, u32 peer, Role role = kCollect) {
     const u64* word = ctx.local_ptr(Workspace::begun(ctx.parity(), peer));
     Deadline deadline;
     for (;;) {
       const u32 seen = static_cast<u32>(load_acquire_sys(word));
       if (seen == ctx.mark()) break;
-      if (deadline.expired(ctx, WaitSite{kCollect, kBegun, peer, 0, ctx.mark()}, seen)) return;
+      if (deadline.expired(ctx, WaitSite{role, kBegun, peer, 0, ctx.mark()}, seen)) return;
     }
-    if constexpr (TakesRows<Config>) refuse_other_rows(ctx, kCollect, peer);
+    if constexpr (TakesRows<Config>) refuse_other_rows(ctx, role, peer);
   }
 };
 

@@ -1,7 +1,9 @@
 //! Jobs of `ring_attention`, whose results are compared with a reference in fp64.
 
 mod buffers;
+pub mod cases;
 mod reference;
+mod run_time_rows;
 
 pub use reference::InputKind;
 
@@ -19,7 +21,10 @@ use mkernel::testing::prepare_edited;
 use mkernel::{
     Communicator, KernelConfig, Operator,
     network::Faults,
-    spec::{AttentionConfig, AttentionOp, AttentionTuning, Dim, Layout, Placement, Scale},
+    spec::{
+        AttentionConfig, AttentionOp, AttentionShape, AttentionTuning, Dim, Layout, Placement,
+        Scale, plan::PUSH_LEAD,
+    },
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,6 +67,10 @@ pub struct AttentionJob {
     pub pattern: CallPattern,
     /// If set, the call count of the operator is set to this number after two calls, and four more calls follow.
     pub call_count: Option<u32>,
+    /// The length of the sequence in each call, if the kernel takes it at run time. `config.seq` is then the most.
+    pub rows: Vec<u64>,
+    /// Across nodes, if set, the number of own parts that a rank sends before it forwards one.
+    pub forward_lag: Option<u32>,
     /// The edits of the kernel's text, as [`mutated`](super::mutated) takes them.
     pub edits: Vec<(String, String)>,
 }
@@ -90,6 +99,8 @@ impl AttentionJob {
             inputs: InputKind::Random,
             pattern: CallPattern::BackToBack,
             call_count: None,
+            rows: Vec::new(),
+            forward_lag: None,
             edits: Vec::new(),
         }
     }
@@ -161,6 +172,20 @@ impl AttentionJob {
         self
     }
 
+    /// Makes a call for each of these lengths of the sequence, with one operator that takes them at run time.
+    #[must_use]
+    pub fn with_rows(mut self, rows: &[u64]) -> Self {
+        self.rows = rows.to_vec();
+        self
+    }
+
+    /// Lets a rank forward a part after it has sent so many of its own.
+    #[must_use]
+    pub fn forwarding_after(mut self, parts: u32) -> Self {
+        self.forward_lag = Some(parts);
+        self
+    }
+
     /// Runs the job and returns its results.
     ///
     /// # Errors
@@ -170,11 +195,19 @@ impl AttentionJob {
         let transport = emulated(&self.faults, backend);
         self.machine.run(backend, |ranks| {
             ranks.set_transport(transport.clone());
-            let edit = |text: &mut String| apply_edits(&self.edits, text);
+            let lag = self.forward_lag.map(|parts| {
+                let planned = format!("kForwardLag = {PUSH_LEAD};");
+                (planned, format!("kForwardLag = {parts};"))
+            });
+            let edits: Vec<_> = lag.into_iter().chain(self.edits.iter().cloned()).collect();
+            let edit = |text: &mut String| apply_edits(&edits, text);
             // SAFETY: mutated kernels run on simulated GPUs only, which check every access.
             let operator =
                 unsafe { prepare_edited(ranks, &self.kernel(), self.sharding().shape, edit) }?;
-            let found = self.rank(ranks, &operator, calls, &|| Ok(()));
+            let found = match self.rows.is_empty() {
+                true => self.rank(ranks, &operator, calls, &|| Ok(())),
+                false => self.rank_with_rows(ranks, &operator, calls),
+            };
             found.map_err(|failure| failure as Box<dyn std::error::Error>)
         })
     }
@@ -202,24 +235,39 @@ impl AttentionJob {
     fn calls(&self) -> &'static [CallData] {
         static ALL: Memo<Vec<CallData>> = Memo::new();
         let (config, sharding, inputs) = (&self.config, self.sharding(), self.inputs);
-        ALL.get(format!("{config:?} {} {inputs:?}", sharding.world), || {
-            (0..CALLS)
-                .map(|call| CallData::new(config, sharding, inputs, call))
-                .collect()
+        let rows = match self.rows.is_empty() {
+            true => vec![sharding.shape.seq; CALLS as usize],
+            false => self.rows.clone(),
+        };
+        let key = format!("{config:?} {} {inputs:?} {rows:?}", sharding.world);
+        ALL.get(key, || {
+            let of_call = |(call, rows): (u32, &u64)| {
+                CallData::new(config, sharding.with_rows(*rows), inputs, call)
+            };
+            (0..).zip(&rows).map(of_call).collect()
         })
     }
 
     /// Returns the configuration of the kernel with its ranks and nodes.
     pub fn kernel(&self) -> KernelConfig {
+        let mut config = self.config;
+        if !self.rows.is_empty() {
+            config.seq = Dim::DYNAMIC;
+        }
         KernelConfig {
             nodes: self.nodes,
-            ..KernelConfig::new(self.machine.world, self.config)
+            ..KernelConfig::new(self.machine.world, config)
         }
+    }
+
+    /// Returns the sizes for which the kernel is prepared.
+    pub fn shape(&self) -> AttentionShape {
+        self.config.shape().expect("sizes")
     }
 
     fn sharding(&self) -> Sharding {
         Sharding {
-            shape: self.config.shape().expect("sizes"),
+            shape: self.shape(),
             layout: self.config.layout,
             placement: self.config.placement,
             world: self.machine.world,
@@ -319,62 +367,4 @@ impl CallCount for AttentionJob {
         (self.call_count, self.pattern) = (Some(calls), CallPattern::BackToBack);
         self
     }
-}
-
-/// Returns jobs that are small enough for a CPU: odd lengths, masks, both placements and layouts, heads that share K
-/// and V, ranks without rows, and few slots.
-pub fn small(world: u32) -> Vec<(String, AttentionJob)> {
-    use Placement::{Contiguous, Zigzag};
-    let job = |sizes, sms| AttentionJob::new(world, sizes, sms);
-    let mut jobs = vec![
-        ("all keys", job([1, 260, 2, 2, 64], 3)),
-        ("wide heads", job([1, 257, 2, 1, 128], 2).bhsd()),
-        ("a mask", job([1, 301, 2, 1, 64], 3).causal(Contiguous)),
-        ("zigzag", job([2, 150, 2, 1, 64], 3).causal(Zigzag).bhsd()),
-        (
-            "zigzag, all keys",
-            job([1, 299, 2, 2, 64], 3).zigzag().scale(0.3),
-        ),
-        (
-            "a graph",
-            job([1, 140, 2, 2, 64], 2).pattern(CallPattern::Graph),
-        ),
-        ("a row", job([2, 1, 3, 3, 64], 2)),
-        (
-            "scores of all sizes",
-            job([1, 200, 2, 1, 64], 2).inputs(InputKind::Extreme),
-        ),
-        (
-            "not finite",
-            job([1, 200, 4, 2, 64], 2).inputs(InputKind::NotFinite),
-        ),
-        (
-            "not finite, a mask",
-            job([1, 200, 2, 2, 64], 2)
-                .causal(Zigzag)
-                .inputs(InputKind::NotFinite),
-        ),
-    ];
-    if world > 1 {
-        jobs.extend([
-            ("one slot", job([2, 150, 2, 2, 64], 3).slots(1, 1)),
-            (
-                "one slot, a graph",
-                job([2, 100, 2, 1, 64], 2)
-                    .slots(1, 1)
-                    .pattern(CallPattern::Graph),
-            ),
-            ("two slots", job([3, 260, 2, 1, 64], 4).slots(2, 2).bhsd()),
-            (
-                "one slot, a mask",
-                job([1, 300, 4, 2, 64], 3).slots(1, 1).causal(Zigzag),
-            ),
-            (
-                "two slots, a mask",
-                job([1, 150, 6, 3, 64], 2).slots(2, 1).causal(Contiguous),
-            ),
-        ]);
-    }
-    let name = |(name, job)| (format!("attention, {name}, on {world} ranks"), job);
-    jobs.into_iter().map(name).collect()
 }

@@ -24,13 +24,14 @@ pub(super) fn id(op_plan: &AttentionPlan, topology: Topology) -> String {
         placement,
         ..
     } = op_plan.config;
+    let most = if op_plan.takes_rows() { "max" } else { "" };
     let causal = if causal { "_causal" } else { "" };
     let ring = match op_plan.is_ring() && topology.world() > 1 {
         true => format!("_ring{}", op_plan.kv_slots),
         false => String::new(),
     };
     format!(
-        "{op}_sm90a_g{}_b{batch}s{seq}h{heads}x{kv_heads}d{head_dim}_{layout}{causal}_{placement}{ring}",
+        "{op}_sm90a_g{}_b{batch}s{most}{seq}h{heads}x{kv_heads}d{head_dim}_{layout}{causal}_{placement}{ring}",
         topology
     )
 }
@@ -71,11 +72,17 @@ pub(super) fn roles(op_plan: &AttentionPlan, grid_ctas: u32) -> Vec<Role> {
 
 /// Rows of this rank: those of its chunks, `times` over.
 fn rows(op_plan: &AttentionPlan, world: u32, times: u64) -> Extent {
-    Extent::Chunks {
-        total: op_plan.shape.seq,
-        per_chunk: u64::from(op_plan.segment_rows),
-        mirror: (op_plan.config.placement.segments() > 1).then(|| 2 * u64::from(world) - 1),
+    let (most, segments) = (op_plan.shape.seq, op_plan.config.placement.segments());
+    let chunks = u64::from(world) * u64::from(segments);
+    let rows = Extent::RowsOfChunks {
+        most,
+        chunks,
+        mirror: (segments > 1).then(|| chunks - 1),
         times,
+    };
+    match op_plan.takes_rows() {
+        true => rows,
+        false => rows.in_call(most),
     }
 }
 
@@ -110,7 +117,8 @@ pub(super) fn operands(op_plan: &AttentionPlan, world: u32) -> Vec<OperandSpec> 
     operands
 }
 
-/// Q, K or V as `[B, H, S, D]`, however it lies in memory: 64 columns of 128 rows of a head.
+/// Q, K or V as `[B, H, S, D]`, however it lies in memory: 64 columns of 128 rows of a head. If each call gives the length,
+/// there is a dimension more, as `mk/attention/tile_load.cuh` describes.
 fn map(op_plan: &AttentionPlan, world: u32, operand: Operand) -> ArgKind {
     let AttentionShape {
         batch, head_dim, ..
@@ -124,7 +132,7 @@ fn map(op_plan: &AttentionPlan, world: u32, operand: Operand) -> ArgKind {
         Layout::Bshd => (Stride::Bytes(head_dim * ELEM_BYTES), times(1)),
         Layout::Bhsd => (times(1), times(heads)),
     };
-    ArgKind::TensorMap(TensorMapSpec {
+    let mut map = TensorMapSpec {
         source: Source::Operand(operand),
         dtype: Dtype::Bf16,
         extents: vec![
@@ -135,7 +143,18 @@ fn map(op_plan: &AttentionPlan, world: u32, operand: Operand) -> ArgKind {
         ],
         strides: vec![Stride::RowOf(operand), head_stride, batch_stride],
         box_elems: vec![SUB_TILE_COLS, TILE_ROWS, 1, 1],
-    })
+    };
+    if op_plan.takes_rows() {
+        let tile_rows = u64::from(TILE_ROWS);
+        map.source = Source::BeforeOperand {
+            operand,
+            rows: tile_rows - 1,
+        };
+        map.extents.insert(1, Extent::Fixed(tile_rows));
+        map.strides.insert(0, Stride::RowOf(operand));
+        map.box_elems.push(1);
+    }
+    ArgKind::TensorMap(map)
 }
 
 pub(super) fn args(op_plan: &AttentionPlan, topology: Topology) -> ArgLayout {
@@ -152,6 +171,12 @@ pub(super) fn args(op_plan: &AttentionPlan, topology: Topology) -> ArgLayout {
         ("deadline_ns", ArgKind::DeadlineNs),
         ("rank", ArgKind::Rank),
     ];
+    if op_plan.takes_rows() {
+        kinds.extend([
+            ("rows", ArgKind::Rows),
+            ("rows_address", ArgKind::RowsAddress),
+        ]);
+    }
     kinds.extend(common_args(topology));
     ArgLayout::new(kinds)
 }

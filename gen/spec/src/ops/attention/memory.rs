@@ -22,21 +22,48 @@ impl Needs<'_> {
     fn exchanges(&self) -> bool {
         self.topology.world() > 1
     }
+
+    fn takes_rows(&self) -> bool {
+        self.op_plan.takes_rows()
+    }
+
+    /// Whether marks say which slots are free.
+    fn marks_turns(&self) -> bool {
+        self.exchanges() && self.takes_rows() && self.op_plan.is_ring()
+    }
 }
 
 regions! {
-    /// Symmetric memory of a rank: zeroed once and never reset, but for counts of tiles. The state comes first.
+    /// Symmetric memory of a rank: zeroed once and never reset, but for counts within a call. The state comes first.
     struct AttentionWorkspace(p: Needs<'_>), from Workspace::STATE_END_BYTES, aligned to 1024;
 
     /// Counts the tiles of queries that CTAs have taken. Each call resets the counter of the next one.
     tiles_taken: Element::Words(1), [parity: 2u32];
+    /// The call that a rank has begun, and its rows, which must be the same on all ranks.
+    begun: Element::Marked, [parity: 2u32, rank: p.topology.world()], if p.takes_rows() && p.exchanges();
     /// Counts the tiles of queries of a reader that have read a source's keys in a slot, over all calls.
     slot_reads: Element::Flag,
         [node: p.topology.nodes, reader: p.topology.local_world, slot: p.op_plan.kv_slots],
-        if p.topology.local_world > 1;
+        if p.topology.local_world > 1 && !p.takes_rows();
     /// Counts the parts of a block of K and V that have arrived, over all calls.
     kv_ready: Element::Flag,
-        [source: p.topology.world(), slot: p.op_plan.kv_slots, tile: p.op_plan.row_tiles], if p.exchanges();
+        [source: p.topology.world(), slot: p.op_plan.kv_slots, tile: p.op_plan.row_tiles],
+        if p.exchanges() && !p.takes_rows();
+    /// The call in which a block of K and V has arrived.
+    kv_marks: Element::Flag,
+        [parity: 2u32, source: p.topology.world(), head: p.op_plan.kv_heads(), tile: p.op_plan.row_tiles],
+        if p.exchanges() && p.takes_rows();
+    /// The parts of a block, of the rank of this local rank on a node, that this rank has sent to ranks of its node. It is
+    /// 0 when all have been.
+    parts_sent: Element::Words(1),
+        [parity: 2u32, node: p.topology.nodes, head: p.op_plan.kv_heads(), tile: p.op_plan.row_tiles],
+        if p.exchanges() && p.takes_rows();
+    /// The tiles of queries that have read a head of a source. It is 0 when all have.
+    head_reads: Element::Words(1), [parity: 2u32, source: p.topology.world(), head: p.op_plan.kv_heads()],
+        if p.marks_turns();
+    /// The call in which all tiles of queries of a reader have read a head of this rank.
+    head_marks: Element::Flag, [parity: 2u32, reader: p.topology.local_world, head: p.op_plan.kv_heads()],
+        if p.marks_turns();
     /// K and V of all ranks: of each block the parts of K, then those of V, as shared memory holds them.
     kv_parts: Element::Bytes(SUB_TILE_BYTES.into()),
         [buffer: p.op_plan.buffers, source: p.topology.world(), slot: p.op_plan.kv_slots, tile: p.op_plan.row_tiles,

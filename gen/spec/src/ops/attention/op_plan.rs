@@ -50,6 +50,12 @@ pub struct AttentionPlan {
 }
 
 impl AttentionPlan {
+    /// Whether each call gives the length of the sequence.
+    #[must_use]
+    pub const fn takes_rows(&self) -> bool {
+        self.config.seq.is_given_at_run_time()
+    }
+
     /// Whether some tiles of keys have fewer rows than others.
     #[must_use]
     pub fn is_ragged(&self) -> bool {

@@ -17,6 +17,10 @@
 //! calls, and calls alternate between the two sets. A rank that starts call e + 2 has received all puts of call e + 1
 //! from its peers on other nodes, so these peers have finished call e and no longer read its keys of that call. All
 //! CTAs compute. In some of them, one warp sends own parts of keys and forwards parts of other nodes at the same time.
+//!
+//! If each call gives the length of the sequence, the memory is laid out for the most, and not every call writes every
+//! flag. Flags then hold marks, and ranks tell each other that they have begun a call, as
+//! `docs/decisions/0012-rows-at-run-time.md` describes.
 
 use super::config::{AttentionConfig, AttentionShape};
 use super::op_plan::{AttentionPlan, TILE_ROWS, grid_ctas, push_warps, tile_bytes};
@@ -36,6 +40,14 @@ const REGISTERS: Registers = Registers {
     entry: 168,
     mover: 72,
     math: 216,
+};
+
+/// If each call gives the length of the sequence, warps that load and push also compute where chunks begin and end, and
+/// compare the rows of ranks while they wait.
+const REGISTERS_WITH_ROWS: Registers = Registers {
+    entry: 168,
+    mover: 88,
+    math: 208,
 };
 
 /// The plan; none while a size is not known.
@@ -141,7 +153,10 @@ fn finish(spec: &KernelSpec, device: &Device, op_plan: AttentionPlan) -> KernelP
         network: network(&op_plan),
         operands: layout::operands(&op_plan, world),
         args: layout::args(&op_plan, topology),
-        registers: REGISTERS,
+        registers: match op_plan.takes_rows() {
+            true => REGISTERS_WITH_ROWS,
+            false => REGISTERS,
+        },
         bound: Bound::new(&traffic, device),
         estimate_us: cost::attention_us(&op_plan, world, &traffic, device),
         traffic,
@@ -155,7 +170,8 @@ fn network(op_plan: &AttentionPlan) -> Option<Network> {
         channels: 1,
         puts: op_plan.kv_heads() as u32
             * op_plan.config.placement.segments()
-            * op_plan.segment_puts(),
+            * op_plan.segment_puts()
+            + u32::from(op_plan.takes_rows()),
         put_bytes: u64::from(op_plan.put_tiles) * 2 * u64::from(op_plan.tile_bytes()),
     })
 }

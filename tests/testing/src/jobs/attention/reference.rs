@@ -103,7 +103,7 @@ impl CallData {
         self.lse = vec![f64::NEG_INFINITY; rows];
         // Each core gets several parts, since with a mask later rows have more keys.
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
-        let part = rows.div_ceil(4 * cores);
+        let part = rows.div_ceil(4 * cores).max(1);
         let parts = self.o.chunks_mut(part * dim).zip(self.lse.chunks_mut(part));
         std::thread::scope(|scope| {
             for (index, (o, lse)) in parts.enumerate() {
@@ -178,6 +178,12 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
 }
 
 impl Sharding {
+    /// Returns the distribution of a sequence of this length.
+    pub const fn with_rows(mut self, rows: u64) -> Self {
+        self.shape.seq = rows;
+        self
+    }
+
     /// Returns the positions in the sequence of a rank's rows.
     pub fn rows(self, rank: u32) -> Vec<usize> {
         let chunks: Vec<u32> = match self.placement {
@@ -199,7 +205,8 @@ impl Sharding {
     /// Returns a rank's shard of a tensor `[B, H, S, D]`, in the rank's layout.
     pub fn shard<T: Copy>(self, whole: &[T], heads: u64, rank: u32) -> Vec<T> {
         let (seq, heads) = (self.shape.seq as usize, heads as usize);
-        let dim = whole.len() / (self.shape.batch as usize * heads * seq);
+        // Without rows, there are no elements to find.
+        let dim = whole.len() / (self.shape.batch as usize * heads * seq).max(1);
         let rows = self.rows(rank);
         let row_of = |batch: usize, head: usize, row: usize| {
             let at = ((batch * heads + head) * seq + row) * dim;

@@ -1,0 +1,83 @@
+//! Tests of `ring_attention` whose calls have sequences of different lengths, on simulated GPUs. The results are compared
+//! with a reference in fp64, and nothing else may be written.
+
+mod mutations;
+mod rows;
+
+use mkernel::network::Faults;
+use mkernel_testing::jobs::attention::AttentionJob;
+use mkernel_testing::jobs::attention::cases::{with_rows, with_rows_across};
+use mkernel_testing::jobs::{all_are_right, all_are_right_when_counters_wrap};
+use mkernel_testing::lab::Random;
+use std::time::Duration;
+
+/// The number of seeds of a job.
+const SEEDS: u64 = 2;
+
+/// Returns the faults of a network that delays, reorders, repeats and loses messages.
+fn bad_network() -> Faults {
+    Faults {
+        jitter: Duration::from_micros(300),
+        loss: 0.1,
+        retransmission: Duration::from_micros(200),
+        duplicates: 0.1,
+        ..Faults::default()
+    }
+}
+
+/// Returns jobs on several nodes, whose ranks forward parts soon. A put has at most four parts.
+fn across(nodes: u32, local_world: u32) -> Vec<(String, AttentionJob)> {
+    let jobs = with_rows_across(nodes, local_world, &bad_network());
+    let soon = |(name, job): (String, AttentionJob)| (name, job.forwarding_after(4));
+    jobs.into_iter().map(soon).collect()
+}
+
+#[test]
+fn calls_of_any_length_are_right_on_one_rank() {
+    all_are_right(&with_rows(1), SEEDS);
+}
+
+#[test]
+fn calls_of_any_length_are_right_on_two_ranks() {
+    all_are_right(&with_rows(2), SEEDS);
+}
+
+#[test]
+fn calls_of_any_length_are_right_on_four_ranks() {
+    all_are_right(&with_rows(4), SEEDS);
+}
+
+#[test]
+fn calls_of_any_length_are_right_across_nodes() {
+    all_are_right(&[across(2, 1), across(2, 2)].concat(), SEEDS);
+}
+
+/// Returns jobs of every kind with calls of random lengths.
+fn random(seed: u64) -> Vec<(String, AttentionJob)> {
+    let mut random = Random(seed);
+    let mut jobs = [with_rows(2), with_rows(4), across(2, 1), across(2, 2)].concat();
+    for (name, job) in &mut jobs {
+        let most = job.shape().seq;
+        job.rows = (0..6).map(|_| random.below(most + 1)).collect();
+        *name = format!("{name}, {:?}", job.rows);
+    }
+    jobs
+}
+
+#[test]
+fn calls_of_random_lengths_are_right() {
+    all_are_right(&random(1), 1);
+}
+
+/// This test is for changes of attention and of the simulator.
+#[test]
+#[ignore = "takes a quarter of an hour"]
+fn calls_of_many_random_lengths_are_right() {
+    (2..10).for_each(|seed| all_are_right(&random(seed), 1));
+}
+
+/// The call count passes 2^31 and 2^32, and the number of puts passes 2^32 too.
+#[test]
+fn calls_of_any_length_are_right_after_many_calls() {
+    all_are_right_when_counters_wrap(&[with_rows(2), across(2, 2)].concat());
+}

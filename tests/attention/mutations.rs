@@ -1,0 +1,101 @@
+//! Mutations of kernels of `ring_attention` whose calls give the length of the sequence.
+
+use super::across;
+use mkernel::spec::Placement::{Contiguous, Zigzag};
+use mkernel_testing::jobs::attention::AttentionJob;
+use mkernel_testing::jobs::{all_are_found, mutated};
+
+/// The number of seeds with which a mutation must be found.
+const SEEDS_TO_FIND: u64 = 100;
+
+/// A mutation: its name, the job whose kernel it changes, and the edits of the kernel's text.
+type Mutation = (
+    &'static str,
+    fn() -> AttentionJob,
+    &'static [(&'static str, &'static str)],
+);
+
+/// Each of two ranks has several tiles of queries and several blocks of keys.
+fn gathered() -> AttentionJob {
+    AttentionJob::new(2, [1, 512, 1, 1, 64], 2).with_rows(&[512, 3, 512, 0, 300, 512])
+}
+
+/// Heads take turns in one slot.
+fn ring() -> AttentionJob {
+    let job = AttentionJob::new(2, [1, 200, 3, 3, 64], 3).slots(1, 1);
+    job.with_rows(&[200, 7, 200, 0, 130])
+}
+
+/// The first rank sends, but waits for the keys of no other rank.
+fn one_way() -> AttentionJob {
+    let job = AttentionJob::new(2, [1, 512, 1, 1, 64], 2).causal(Contiguous);
+    job.with_rows(&[512, 512, 300, 512, 512, 512])
+}
+
+fn masked() -> AttentionJob {
+    let job = AttentionJob::new(2, [2, 300, 2, 1, 64], 2)
+        .causal(Zigzag)
+        .bhsd();
+    job.with_rows(&[300, 5, 150, 299])
+}
+
+fn after_many_calls() -> AttentionJob {
+    let mut job = AttentionJob::new(2, [1, 300, 1, 1, 64], 2).with_rows(&[1, 1, 1, 300, 300, 300]);
+    job.call_count = Some(0x7fff_fffe);
+    job
+}
+
+/// All keys, on two nodes of two ranks.
+fn nodes() -> AttentionJob {
+    across(2, 2).swap_remove(0).1
+}
+
+#[rustfmt::skip]
+const MUTATIONS: &[Mutation] = &[
+    ("the word with the rows not read", gathered, &[("@call.rows", "args.rows_address != nullptr => false")]),
+    ("the most rows in every call", gathered, &[("@sequence.rows", "ctx.rows => Config::kMaxRows")]),
+    ("chunks of the most rows in every call", gathered, &[("@sequence.chunk-rows", "ctx.rows => Config::kMaxRows")]),
+    ("no tile for rows that do not fill it", gathered, &[("@sequence.tiles", "ceil_div(full_chunk_rows(ctx), Config::kTileRows) => full_chunk_rows(ctx) / Config::kTileRows")]),
+    ("the rows of the previous call", gathered, &[("@call.rows", "args.rows_address != nullptr ? load(args.rows_address) : args.rows => static_cast<u32>(load_relaxed_sys(ctx.local_ptr(Workspace::begun((ctx.epoch + 1) % 2, 1 - args.rank))) >> 32)")]),
+    ("operands of the most rows when the host knows them", masked, &[("@sequence.operand-rows", "args.rows_address != nullptr => true")]),
+    ("operands of the rows of the call when the host does not know them", masked, &[("@sequence.operand-rows", "args.rows_address != nullptr => false")]),
+    ("values behind the last row", gathered, &[("@tile-load.rows", "Sequence::chunk_rows(ctx, ctx.rank, at.rank_chunk) - at.row => Config::kTileRows")]),
+    ("a row too many is written", masked, &[("@attention-output.end", "chunk_rows(ctx, ctx.rank, tile.rank_chunk)) => chunk_rows(ctx, ctx.rank, tile.rank_chunk) + 1)")]),
+    ("keys of an older call taken for new ones", after_many_calls, &[("@kv-marks.wait", "wait_mark => wait_flag")]),
+    ("the wait for keys does not acquire", gathered, &[RELAXED_WAIT, ("@kv-marks.wait", "wait_mark( => relaxed_wait(")]),
+    ("a block marked behind its first part", gathered, &[("@kv-marks.parts", ", parts) => , 1)")]),
+    ("no fence before the mark of a block", gathered, &[("@kv-push.mark-fence", "")]),
+    ("a count of parts not reset", gathered, &[("@kv-marks.reset", "")]),
+    ("keys sent to a rank that has not begun the call", one_way, &[("@kv-marks.begun", "")]),
+    ("a rank does not say that it has begun", gathered, &[("@begin.announce", "")]),
+    ("a slot taken before its readers are done", ring, &[("@kv-marks.turn", "wait_mark( => if (false) wait_mark(")]),
+    ("the wait for readers does not acquire", ring, &[RELAXED_WAIT, ("@kv-marks.turn", "wait_mark( => relaxed_wait(")]),
+    ("a slot released behind its first reader", many_readers, &[("@kv-marks.readers", ", readers) => , 1)")]),
+    ("keys put before they are in place", nodes, &[("@kv-forward.own-mark", "")]),
+    ("a put too many awaited", nodes, &[("@put.watch-arrivals", "return puts; => return puts + 1;")]),
+    ("puts awaited one too early", nodes, &[("@kv-forward.arrival", "Begin::kPuts + => 0 +")]),
+    ("the start of a call not put to other nodes", nodes, &[("@begin.put", "")]),
+];
+
+/// Several tiles of queries of a rank read each head, and heads take turns in one slot.
+fn many_readers() -> AttentionJob {
+    let job = AttentionJob::new(2, [1, 512, 4, 2, 64], 3).slots(1, 1);
+    job.with_rows(&[512, 130, 512])
+}
+
+/// An edit that defines a wait without acquire semantics.
+const RELAXED_WAIT: (&str, &str) = (
+    "#include <mk/deadline.cuh>",
+    "#include <mk/deadline.cuh>\n#ifndef RELAXED_WAIT\n#define RELAXED_WAIT\nnamespace mk {\n\
+     inline void relaxed_wait(const RankContext&, const u32* flag, const WaitSite& site) {\n\
+     while (load_relaxed_sys(flag) != site.wanted) __nanosleep(32); }\n}\n#endif",
+);
+
+#[test]
+fn every_mutation_is_found() {
+    let mutate = |(name, job, edits): &Mutation| (*name, mutated(job(), edits));
+    all_are_found(
+        &MUTATIONS.iter().map(mutate).collect::<Vec<_>>(),
+        SEEDS_TO_FIND,
+    );
+}

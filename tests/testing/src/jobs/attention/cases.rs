@@ -1,0 +1,170 @@
+//! Jobs that are small enough for a CPU.
+
+use super::{AttentionJob, CallPattern, InputKind};
+use mkernel::network::Faults;
+use mkernel::spec::Placement;
+
+/// Returns jobs of one length each: odd lengths, masks, both placements and layouts, heads that share K
+/// and V, ranks without rows, and few slots.
+pub fn small(world: u32) -> Vec<(String, AttentionJob)> {
+    use Placement::{Contiguous, Zigzag};
+    let job = |sizes, sms| AttentionJob::new(world, sizes, sms);
+    let mut jobs = vec![
+        ("all keys", job([1, 260, 2, 2, 64], 3)),
+        ("wide heads", job([1, 257, 2, 1, 128], 2).bhsd()),
+        ("a mask", job([1, 301, 2, 1, 64], 3).causal(Contiguous)),
+        ("zigzag", job([2, 150, 2, 1, 64], 3).causal(Zigzag).bhsd()),
+        (
+            "zigzag, all keys",
+            job([1, 299, 2, 2, 64], 3).zigzag().scale(0.3),
+        ),
+        (
+            "a graph",
+            job([1, 140, 2, 2, 64], 2).pattern(CallPattern::Graph),
+        ),
+        ("a row", job([2, 1, 3, 3, 64], 2)),
+        (
+            "scores of all sizes",
+            job([1, 200, 2, 1, 64], 2).inputs(InputKind::Extreme),
+        ),
+        (
+            "not finite",
+            job([1, 200, 4, 2, 64], 2).inputs(InputKind::NotFinite),
+        ),
+        (
+            "not finite, a mask",
+            job([1, 200, 2, 2, 64], 2)
+                .causal(Zigzag)
+                .inputs(InputKind::NotFinite),
+        ),
+    ];
+    if world > 1 {
+        jobs.extend([
+            ("one slot", job([2, 150, 2, 2, 64], 3).slots(1, 1)),
+            (
+                "one slot, a graph",
+                job([2, 100, 2, 1, 64], 2)
+                    .slots(1, 1)
+                    .pattern(CallPattern::Graph),
+            ),
+            ("two slots", job([3, 260, 2, 1, 64], 4).slots(2, 2).bhsd()),
+            (
+                "one slot, a mask",
+                job([1, 300, 4, 2, 64], 3).slots(1, 1).causal(Zigzag),
+            ),
+            (
+                "two slots, a mask",
+                job([1, 150, 6, 3, 64], 2).slots(2, 1).causal(Contiguous),
+            ),
+        ]);
+    }
+    let name = |(name, job)| (format!("attention, {name}, on {world} ranks"), job);
+    jobs.into_iter().map(name).collect()
+}
+
+/// Returns jobs whose calls have different lengths, by one operator each: all layouts, placements and masks, heads that
+/// share K and V, and slots for some of the heads.
+pub fn with_rows(world: u32) -> Vec<(String, AttentionJob)> {
+    use Placement::{Contiguous, Zigzag};
+    let job = |sizes, sms| AttentionJob::new(world, sizes, sms);
+    let lengths = [150, 0, 3, 300, 1, 257, 300, 2];
+    let mut jobs = vec![
+        ("all keys", job([1, 300, 2, 2, 64], 3).with_rows(&lengths)),
+        (
+            "batches",
+            job([2, 300, 2, 1, 64], 3).zigzag().with_rows(&lengths),
+        ),
+        (
+            "a mask",
+            job([2, 300, 2, 1, 64], 3)
+                .causal(Contiguous)
+                .bhsd()
+                .with_rows(&lengths),
+        ),
+        (
+            "zigzag in a graph",
+            job([2, 300, 2, 2, 64], 2)
+                .causal(Zigzag)
+                .bhsd()
+                .with_rows(&lengths)
+                .pattern(CallPattern::Graph),
+        ),
+        (
+            "wide heads in a graph",
+            job([1, 140, 2, 1, 128], 2)
+                .with_rows(&[140, 1, 0, 129, 140])
+                .pattern(CallPattern::Graph),
+        ),
+        (
+            "not finite",
+            job([1, 200, 2, 2, 64], 2)
+                .causal(Zigzag)
+                .inputs(InputKind::NotFinite)
+                .with_rows(&[200, 13, 199, 200]),
+        ),
+    ];
+    if world > 1 {
+        jobs.extend(with_rows_and_turns(world));
+    }
+    let name = |(name, job)| {
+        let name = format!("attention, {name}, on {world} ranks, any rows");
+        (name, job)
+    };
+    jobs.into_iter().map(name).collect()
+}
+
+/// Returns such jobs in which heads of K and V take turns in slots.
+fn with_rows_and_turns(world: u32) -> [(&'static str, AttentionJob); 3] {
+    use Placement::{Contiguous, Zigzag};
+    let job = |sizes, sms| AttentionJob::new(world, sizes, sms);
+    let lengths = [300, 0, 3, 257, 300];
+    [
+        (
+            "one slot",
+            job([2, 300, 2, 2, 64], 3).slots(1, 1).with_rows(&lengths),
+        ),
+        (
+            "one slot, a mask, a graph",
+            job([1, 300, 4, 2, 64], 3)
+                .slots(1, 1)
+                .causal(Zigzag)
+                .with_rows(&lengths)
+                .pattern(CallPattern::Graph),
+        ),
+        (
+            "two slots",
+            job([3, 260, 2, 1, 64], 4)
+                .slots(2, 2)
+                .causal(Contiguous)
+                .with_rows(&[260, 1, 131, 0, 260]),
+        ),
+    ]
+}
+
+/// Returns the same on several nodes.
+pub fn with_rows_across(
+    nodes: u32,
+    local_world: u32,
+    faults: &Faults,
+) -> Vec<(String, AttentionJob)> {
+    use Placement::{Contiguous, Zigzag};
+    let job = |sizes| {
+        let job = AttentionJob::new(nodes * local_world, sizes, 3);
+        let job = job.across(nodes, faults.clone()).pushed_by(2);
+        job.with_rows(&[300, 0, 1, 299, 5, 300])
+    };
+    let jobs = [
+        ("all keys", job([1, 300, 4, 4, 64])),
+        ("a mask", job([1, 300, 2, 1, 64]).causal(Contiguous)),
+        ("zigzag", job([2, 300, 2, 2, 64]).causal(Zigzag).bhsd()),
+        (
+            "a graph",
+            job([2, 300, 2, 1, 64]).zigzag().pattern(CallPattern::Graph),
+        ),
+    ];
+    let name = |(name, job)| {
+        let name = format!("attention, {name}, on {nodes}x{local_world}, any rows");
+        (name, job)
+    };
+    jobs.into_iter().map(name).collect()
+}
