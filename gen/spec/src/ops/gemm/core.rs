@@ -186,6 +186,12 @@ pub(super) fn operand_map(operand: Operand, extents: [Extent; 2], box_elems: [u3
     })
 }
 
+/// Rows of A that one load brings, where C has at most `rows`. Rows out of bounds take longer to fill with zeros than
+/// others to load, and none of them matters. The swizzle repeats every 8 rows.
+pub(super) fn load_rows_a(tile: Tile, rows: u64) -> u32 {
+    u64::from(tile.m).min(rows.next_multiple_of(8)) as u32
+}
+
 /// The tensor map over B.
 pub(super) fn b_map(spec: GemmSpec<'_>, tile: Tile) -> ArgKind {
     let (n, k) = (Extent::Fixed(spec.shape.n), Extent::Fixed(spec.shape.k));
