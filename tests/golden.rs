@@ -258,6 +258,15 @@ fn check_split_k(goldens: &[Golden]) {
     some(goldens, "only a split round", |g| {
         order(g).tail_parts > 1 && order(g).whole_tiles == 0
     });
+    for reduces in [true, false] {
+        some(goldens, "CTAs that complete no part of a tile", |g| {
+            let group_cols = match g.gemm().split {
+                Split::Rows => g.gemm().tile.n,
+                Split::Cols => g.gemm().tile.n / 2,
+            };
+            g.gemm().config.op.reduces() == reduces && order(g).tail_parts > group_cols / 64
+        });
+    }
 }
 
 #[test]

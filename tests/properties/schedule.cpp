@@ -49,14 +49,20 @@ static Position positions(u32 rank) {
     steps += work.k_end - work.k_begin;
     const bool is_new = at.try_emplace({owner_of<Order>(work), work.row, work.col}, i).second;
     expect(is_new == (Scheduler::is_whole(work) || work.split == 0), "a tile is computed twice", rank, i);
-    for (u32 sub = 0; sub < Scheduler::kSubTiles && !Scheduler::is_whole(work); ++sub) {
+    u32 completed = 0;
+    for (u32 sub = 0; sub < Scheduler::kSubTiles; ++sub) {
+      completed += Scheduler::completes(work, sub);
       u32 finishers = 0;
       auto other = work;
       for (other.split = 0; other.split < Scheduler::kSplits; ++other.split) {
         finishers += Scheduler::completes(other, sub);
       }
-      expect(finishers == 1, "a sub-tile of a shared tile has not one CTA that completes it", rank, i);
+      const bool has_one = Scheduler::is_whole(work) || finishers == 1;
+      expect(has_one, "a sub-tile of a shared tile has not one CTA that completes it", rank, i);
     }
+    const u32 counted = Scheduler::completes_any(work) ? Scheduler::completed_sub_tiles(work) : 0;
+    expect(completed == counted, "a CTA counts other sub-tiles than it completes", rank, i);
+    expect(work.k_begin < work.k_end, "a CTA has no slice of K", rank, i);
   }
   expect(steps == at.size() * Config::kKSteps, "slices of K do not add up", rank, 0);
   return at;

@@ -92,7 +92,7 @@ struct Gemm {
   static MK_DEVICE void multiply_tile(const RankContext& ctx, const Smem& smem, typename Mainloop::Stages& stages,
                                       const WorkTile& work, u32 group, typename Shape::Accumulators& sum) {
     Mainloop::multiply(smem, stages, work, group, sum);
-    if constexpr (Scheduler::kSplits > 1) SplitK<Scheduler, Workspace, Shape>::reduce(ctx, work, group, sum);  // @gemm.split-k
+    if constexpr (Scheduler::kSplits > 1) SplitK<Scheduler, Order, Workspace, Shape>::reduce(ctx, work, group, sum);  // @gemm.split-k
   }
 
   // Before the roles. False if the CTA must end at once.

@@ -17,6 +17,11 @@ use serde::Serialize;
 const ELEM_BYTES: u32 = 2;
 /// A part of K shorter than this costs more to add than it saves.
 const MIN_PART_STEPS: u64 = 4;
+/// After more whole rounds than this, the last one is split in the usual way only. Another number of parts would save a
+/// few percent of so long a call, and power decides its time.
+const MAX_ROUNDS_BEFORE_PARTS: u32 = 1;
+/// The most CTAs that share a tile. With more, one of them adds for longer than it multiplies.
+const MAX_PARTS: u32 = 16;
 /// A GEMM of so many operations keeps pace: it takes so long that power limits it, and CTAs that have drifted apart read
 /// operands from device memory again and again. Measured on 2 GPUs, against cuBLAS of the same blocks: `gemm_rs` of 32768 x
 /// 32768 x 16384 1.12 without, 1.02 with, `ag_gemm` of 32768 x 16384 x 32768 1.06 and 1.01; at 4e12 it costs up to 5 %.
@@ -141,26 +146,17 @@ impl CoreLayout {
     }
 
     /// Completes an order for `compute_ctas`: the last, incomplete round of tiles is divided over the CTAs that would idle
-    /// in it, each tile among 2 or 4 CTAs along K, each of which then finishes as many of the tile's columns; and in whole
-    /// rounds CTAs perhaps keep pace.
+    /// in it, each tile among several CTAs along K; and in whole rounds CTAs perhaps keep pace. There is one order for
+    /// each number of CTAs that may share a tile, among which the cost model chooses.
     pub(super) fn complete(
         &self,
         tuning: &Tuning,
         mut order: TileOrder,
         k: u64,
         compute_ctas: u32,
-    ) -> TileOrder {
+    ) -> Vec<TileOrder> {
         order.whole_tiles = order.slots / compute_ctas * compute_ctas;
         let steps = k.div_ceil(u64::from(TILE_K));
-        order.tail_parts = [4, 2]
-            .into_iter()
-            .find(|&parts| {
-                (self.group_n() / OUT_COLS).is_multiple_of(parts)
-                    && order.tail_tiles() > 0
-                    && order.tail_tiles() * parts <= compute_ctas
-                    && steps >= MIN_PART_STEPS * u64::from(parts)
-            })
-            .unwrap_or(1);
         // A CTA that meets a gap of the order takes no part in the round.
         let may_pace = order.whole_tiles > 0 && order.slots == order.tiles();
         let flops = 2 * u64::from(order.tiles()) * u64::from(self.tile.m * self.tile.n) * k;
@@ -171,7 +167,38 @@ impl CoreLayout {
             Some(asked) => asked,
         };
         order.pace_steps = pace_steps.min(steps as u32);
-        order
+        let parts = self.tail_parts(tuning, &order, steps, compute_ctas);
+        let with_parts = |tail_parts| TileOrder {
+            tail_parts,
+            ..order.clone()
+        };
+        parts.into_iter().map(with_parts).collect()
+    }
+
+    /// How many CTAs may share a tile of the last round, the usual number first: 4 or 2, if a group's sub-tiles divide
+    /// evenly among them.
+    fn tail_parts(
+        &self,
+        tuning: &Tuning,
+        order: &TileOrder,
+        steps: u64,
+        compute_ctas: u32,
+    ) -> Vec<u32> {
+        let tiles = order.tail_tiles();
+        if tiles == 0 {
+            return vec![1];
+        }
+        let most = MAX_PARTS.min(compute_ctas / tiles);
+        if let Some(asked) = tuning.split_k {
+            return vec![asked.min(most).min(steps as u32)];
+        }
+        let most = most.min((steps / MIN_PART_STEPS) as u32).max(1);
+        let subs = self.group_n() / OUT_COLS;
+        let is_even = |parts: &u32| *parts <= most && subs.is_multiple_of(*parts);
+        let even = [4, 2].into_iter().find(is_even).unwrap_or(1);
+        let is_short = order.whole_tiles <= MAX_ROUNDS_BEFORE_PARTS * compute_ctas;
+        let others = (2..=most).filter(|parts| is_short && *parts != even);
+        std::iter::once(even).chain(others).collect()
     }
 }
 
