@@ -15,7 +15,8 @@ use serde::Serialize;
 
 /// bf16.
 const ELEM_BYTES: u32 = 2;
-/// A part of K shorter than this costs more to add than it saves.
+/// A part of K shorter than this costs more to add than it saves: four stages of the largest tile take 3 µs, and no
+/// exchange of sums takes less than 2.6 (H100). Which number of parts is best, the cost model says.
 const MIN_PART_STEPS: u64 = 4;
 /// After more whole rounds than this, the last one is split in the usual way only. Another number of parts would save a
 /// few percent of so long a call, and power decides its time.
