@@ -287,6 +287,7 @@ mod tests {
                 round_tiles: ::core::option::Option::None,
                 shots: ::core::option::Option::None,
                 pace_steps: ::core::option::Option::None,
+                split_k: ::core::option::Option::None,
             }
         };
         assert!(expanded.contains(&tuning.to_string()), "{expanded}");

@@ -72,6 +72,11 @@ impl Case {
         self
     }
 
+    fn split(mut self, ctas: u32) -> Self {
+        self.problem.tuning.split_k = Some(ctas);
+        self
+    }
+
     fn finished(mut self, epilogue: Epilogue) -> Self {
         self.problem.epilogue = epilogue;
         self
@@ -103,7 +108,25 @@ pub fn cases(world: u32) -> Vec<Case> {
         all.push(case(4224, 2056, 520, Nk).of(op).tile(64, 128).paced(1));
     }
     for op in GemmOp::ALL {
+        all.extend(splits(op, world));
         all.extend(epilogues(op, world));
+    }
+    all
+}
+
+/// Returns cases with tiles that several CTAs share: as many as a group has sub-tiles, fewer, and more.
+fn splits(op: GemmOp, world: u32) -> Vec<Case> {
+    let mut all = vec![
+        case(16, 1032, 2056, Kn).of(op),
+        case(1000, 264, 2056, Nk).of(op).tile(128, 256).split(3),
+    ];
+    for ctas in [2, 3, 4, 8] {
+        all.push(case(17, 1032, 2056, Kn).of(op).tile(64, 128).split(ctas));
+        let wide = case(77, 520, 1032, Nk).of(op).tile(64, 256).split(ctas);
+        all.push(wide.strided());
+        if world > 1 && op.reduces() {
+            all.extend([1, 2].map(|shots| wide.shots(shots)));
+        }
     }
     all
 }

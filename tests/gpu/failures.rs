@@ -55,6 +55,7 @@ fn an_abort_ends_the_waits_of_all_ranks() {
 fn with_transfer(transfer: Transfer) -> GemmProblem {
     let tuning = Tuning {
         transfer: Some(transfer),
+        split_k: Some(1),
         ..Tuning::default()
     };
     (SHAPE, BLayout::Kn, tuning).into()
@@ -67,6 +68,7 @@ fn reductions() -> [GemmProblem; 2] {
         tuning: Tuning {
             round_tiles,
             shots,
+            split_k: Some(1),
             ..Tuning::default()
         },
         ..with_transfer(Transfer::SmPush)

@@ -9,6 +9,7 @@ pub const KERNELS: &[Kernel] = &[
     ("slots", slots),
     ("long_rows", long_rows),
     ("split_k", split_k),
+    ("split_k_of_few_rows", split_k_of_few_rows),
     ("kn", kn),
     ("tails", tails),
 ];
@@ -67,6 +68,17 @@ fn long_rows() -> GemmJob {
 /// Several CTAs share a tile, each with a slice of K.
 fn split_k() -> GemmJob {
     gather(2, (512, 512, 512), BLayout::Nk, large(), 6)
+}
+
+/// More CTAs share a tile than a group has sub-tiles, so that one of them completes it. C has rows of three warps.
+fn split_k_of_few_rows() -> GemmJob {
+    let tuning = Tuning {
+        tile_m: Some(64),
+        tile_n: Some(128),
+        split_k: Some(7),
+        ..Tuning::default()
+    };
+    gather(1, (40, 72, 512), BLayout::Nk, tuning, 7)
 }
 
 /// B has the layout [K, N].
@@ -165,7 +177,13 @@ pub const MUTATIONS: &[Mutation] = &[
     mutation("warp not synchronised before its partial sum is counted", split_k, &[("@split-k.stored-by-warp", "")]),
     mutation("warp not synchronised after the partial sums are counted", split_k, &[("@split-k.warp-waited", "")]),
     mutation("partial sums not awaited", split_k, &[("@split-k.wait", "")]),
-    mutation("own partial sum added again", split_k, &[("@split-k.other", "(work.split + other) % kSplits => work.split")]),
+    mutation("own partial sum added again", split_k, &[("@split-k.other", "(work.split + first + i) % kSplits => work.split")]),
     mutation("warps share a flag", split_k, &[("@split-k.flag", ", warp) => , 0u)")]),
     mutation("partial sum counted without release", split_k, &[("@split-k.count", "      sim::rmw(ready, 1u, sim::kAdd, sim::kRelaxed, sim::kGpu);")]),
+    mutation("partial sums of few rows not awaited", split_k_of_few_rows, &[("@split-k.wait", "")]),
+    mutation("awaited partial sums not acquired", split_k_of_few_rows, &[RELAXED_WAIT, ("@split-k.wait", "wait_flag( => relaxed_wait(")]),
+    mutation("partial sum of the last CTA left out", split_k_of_few_rows, &[("@split-k.added", "kSplits => kSplits - 1")]),
+    mutation("partial sum of a CTA added twice", split_k_of_few_rows, &[("@split-k.other", "first + i) % => first) %")]),
+    mutation("rows of the last warp not exchanged", split_k_of_few_rows, &[("@split-k.rows", "first_row(warp) => first_row(warp) + 16")]),
+    mutation("two CTAs complete a tile", split_k_of_few_rows, &[("@scheduler.completes", "== sub / kShare => <= 1")]),
 ];

@@ -7,6 +7,7 @@ use mkernel_testing::jobs::{GemmJob, SimulatedJob, mutated};
 pub const KERNELS: &[Kernel] = &[
     ("scatter", scatter),
     ("ragged", ragged),
+    ("shared_tiles", shared_tiles),
     ("to_all", to_all),
     ("one_shot", one_shot),
     ("relay", relay),
@@ -38,6 +39,21 @@ fn scatter() -> GemmJob {
 /// Each rank owns 25 rows.
 fn ragged() -> GemmJob {
     reduce(GemmOp::GemmRs, 4, (100, 264, 128), rounds())
+}
+
+/// Three CTAs share each tile, of which one completes it.
+fn shared_tiles() -> GemmJob {
+    let tuning = Tuning {
+        split_k: Some(3),
+        ..rounds()
+    };
+    let kernel = (GemmOp::GemmRs, Epilogue::default(), tuning);
+    let shape = GemmShape {
+        m: 40,
+        n: 72,
+        k: 192,
+    };
+    job(kernel, 2, shape, BLayout::Nk, 6)
 }
 
 /// Owners send their results to all ranks.
@@ -88,6 +104,9 @@ pub const MUTATIONS: &[Mutation] = &[
     mutation("rows of the first owner for all", scatter, &[("@order.row-in-a", "rank_of(tile) * Rows::of_shard(ctx) + => ")]),
     mutation("owners wait for each other", scatter, &[("@order.first-round", "own + 1 + => own +")]),
     mutation("rows of the last warp not sent", ragged, &[("@partials.ragged-bytes", "(rows + 15) => rows")]),
+    // Tiles that CTAs share.
+    mutation("partial sums counted by CTAs that complete none", shared_tiles, &[("@scheduler.completes-any", "work.split < kCompleters => true")]),
+    mutation("partial sums sent before those of the other CTAs are added", shared_tiles, &[("@split-k.wait", "")]),
     // Results.
     mutation("results not awaited", to_all, &[("@results.wait", "wait_flag( => if (false) wait_flag(")]),
     mutation("flag of results not acquired", to_all, &[RELAXED_WAIT, ("@results.wait", "wait_flag( => relaxed_wait(")]),

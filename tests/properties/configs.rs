@@ -144,6 +144,7 @@ fn tuning(op: GemmOp, world: u32) -> impl Strategy<Value = Tuning> {
         mostly_none(&[2, 3, 4, 5, 6, 8]),
         mostly_none(&[1, 2, 3, 8, 64]),
         mostly_none(&[0, 1, 7, 16, 1 << 20]),
+        mostly_none(&[1, 2, 3, 4, 5, 8, 16]),
     );
     let exchange = (
         option::of(select(&Transfer::ALL[..])),
@@ -153,7 +154,7 @@ fn tuning(op: GemmOp, world: u32) -> impl Strategy<Value = Tuning> {
     );
     let sum = (mostly_none(&[1, 2, 7, 32, 4096]), mostly_none(&[1, 2]));
     (core, exchange, sum).prop_map(move |(core, exchange, (round_tiles, shots))| {
-        let (tile_m, tile_n, stages, group_m, pace_steps) = core;
+        let (tile_m, tile_n, stages, group_m, pace_steps, split_k) = core;
         let (transfer, comm_ctas, k_slices, chunk_rows) = exchange;
         let tuning = Tuning {
             tile_m,
@@ -161,6 +162,7 @@ fn tuning(op: GemmOp, world: u32) -> impl Strategy<Value = Tuning> {
             stages,
             group_m,
             pace_steps,
+            split_k,
             ..Tuning::default()
         };
         if world == 1 {
@@ -204,12 +206,50 @@ pub fn gemm_rs_in_rounds() -> KernelPlan {
     KernelPlan::new(&spec, &Device::h200()).expect("a plan")
 }
 
+/// Returns a plan whose only round has `split_k` CTAs for each tile.
+pub fn gemm_with_shared_tiles(
+    op: GemmOp,
+    (tile_m, tile_n): (u32, u32),
+    split_k: u32,
+) -> KernelPlan {
+    let mut config = config(op, 2, (40, 200, 2048), BLayout::Nk);
+    let tuning = &mut gemm_config(&mut config).tuning;
+    (tuning.tile_m, tuning.tile_n) = (Some(tile_m), Some(tile_n));
+    (tuning.shots, tuning.split_k) = (op.reduces().then_some(2), Some(split_k));
+    let spec = KernelSpec::validate(config).expect("valid");
+    let plan = KernelPlan::new(&spec, &Device::h200()).expect("a plan");
+    assert_eq!(gemm(&plan).order.tail_parts, split_k);
+    plan
+}
+
 /// Generates plans from [`configs`] and [`devices`], or `None` where the tuning does not fit.
 pub fn plans() -> impl Strategy<Value = Option<KernelPlan>> {
     (configs(), devices()).prop_map(|(config, device)| {
         let spec = KernelSpec::validate(config).ok()?;
         KernelPlan::new(&spec, &device).ok()
     })
+}
+
+/// Generates plans whose rows each call gives.
+pub fn plans_with_rows() -> impl Strategy<Value = Option<KernelPlan>> {
+    (configs(), devices()).prop_map(|(mut config, device)| {
+        let gemm = gemm_config(&mut config);
+        let most = gemm.m.fixed()?;
+        gemm.m = Dim::UpTo { most };
+        let spec = KernelSpec::validate(config).ok()?;
+        KernelPlan::new(&spec, &device).ok()
+    })
+}
+
+/// Returns a plan of `nodes` nodes of `local_world` ranks, whose rows each call gives.
+pub fn rows_of_nodes(op: GemmOp, (nodes, local_world): (u32, u32), most: u64) -> KernelPlan {
+    let mut config = KernelConfig {
+        nodes,
+        ..config(op, nodes * local_world, (most, 1160, 520), BLayout::Nk)
+    };
+    gemm_config(&mut config).m = Dim::UpTo { most };
+    let spec = KernelSpec::validate(config).expect("valid");
+    KernelPlan::new(&spec, &Device::h200()).expect("a plan")
 }
 
 /// Returns a plan for `nodes` nodes of `local_world` ranks.

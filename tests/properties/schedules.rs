@@ -1,7 +1,9 @@
 //! Properties of the schedules of GEMM kernels. The device code itself computes the schedules: a program of the host
 //! includes the headers of random kernels, and `schedule.cpp` checks them.
 
-use crate::configs::{gemm_of_nodes, gemm_rs_in_rounds, plans};
+use crate::configs::{
+    gemm_of_nodes, gemm_rs_in_rounds, gemm_with_shared_tiles, plans, plans_with_rows, rows_of_nodes,
+};
 use crate::host_program;
 use mkernel_compile::{CudaSource, render};
 use mkernel_spec::{GemmOp, KernelPlan};
@@ -31,6 +33,28 @@ proptest! {
         let found = faults(&render(&plan).expect("a plan renders"));
         prop_assert_eq!(found, "");
     }
+
+    /// The same for calls of many numbers of rows. Tiles with own rows find them in place or among the gathered ones.
+    #[test]
+    fn schedules_of_any_rows_are_complete(plan in plans_with_rows().prop_filter_map("a plan", |plan| plan)) {
+        let found = faults(&render(&plan).expect("a plan renders"));
+        prop_assert_eq!(found, "", "{}", plan.id);
+    }
+}
+
+#[test]
+fn schedules_of_any_rows_of_several_nodes_are_complete() {
+    for (op, nodes, local_world, most) in [
+        (GemmOp::AgGemm, 2, 4, 1024),
+        (GemmOp::AgGemm, 3, 2, 700),
+        (GemmOp::GemmRs, 3, 4, 1500),
+        (GemmOp::GemmAr, 2, 2, 1024),
+        (GemmOp::GemmAr, 3, 1, 64),
+    ] {
+        let plan = rows_of_nodes(op, (nodes, local_world), most);
+        let source = render(&plan).expect("a plan renders");
+        assert_eq!(faults(&source), "", "{}", source.id);
+    }
 }
 
 /// The schedules of several nodes have gaps, ranks without rows, and tiles that straddle shards.
@@ -52,6 +76,23 @@ fn schedules_of_several_nodes_are_complete() {
     }
 }
 
+/// CTAs share tiles of every shape: as many as sub-tiles of a group, fewer, and more.
+#[test]
+fn schedules_of_shared_tiles_are_complete() {
+    for (op, (tile_m, tile_n)) in [
+        (GemmOp::AgGemm, (64, 128)),
+        (GemmOp::GemmRs, (128, 64)),
+        (GemmOp::GemmAr, (64, 256)),
+        (GemmOp::AgGemm, (128, 256)),
+    ] {
+        for split_k in [2, 3, 8] {
+            let plan = gemm_with_shared_tiles(op, (tile_m, tile_n), split_k);
+            let source = render(&plan).expect("a plan renders");
+            assert_eq!(faults(&source), "", "{}, {split_k}", source.id);
+        }
+    }
+}
+
 /// The checks can fail: each mutation of a header is found.
 #[test]
 fn every_mutation_is_found() {
@@ -59,6 +100,10 @@ fn every_mutation_is_found() {
     mutations_are_found(
         &gemm_of_nodes(GemmOp::AgGemm, (2, 2), (1024, 1160, 520)),
         MUTATIONS_OF_SHARDS,
+    );
+    mutations_are_found(
+        &gemm_with_shared_tiles(GemmOp::GemmRs, (64, 128), 5),
+        MUTATIONS_OF_SHARED_TILES,
     );
 }
 
@@ -77,8 +122,8 @@ const MUTATIONS_OF_OWNERS: &[Mutation] = &[
         "slices of K",
     ),
     (
-        "min(Config::kShardRows, Config::kM - before)",
-        "Config::kM - before",
+        "min(Rows::of_shard(ctx), Rows::all(ctx) - before)",
+        "Rows::all(ctx) - before",
         "rows of C",
     ),
 ];
@@ -98,6 +143,24 @@ const MUTATIONS_OF_SHARDS: &[Mutation] = &[
         "const u32 row = chunk * Config::kChunkRows",
         "const u32 row = first_chunk + chunk * Config::kChunkRows",
         "does not travel",
+    ),
+];
+
+const MUTATIONS_OF_SHARED_TILES: &[Mutation] = &[
+    (
+        "work.split == sub / kShare;",
+        "work.split <= sub / kShare + 1;",
+        "has not one CTA",
+    ),
+    (
+        "work.split < kCompleters;",
+        "work.split <= kCompleters;",
+        "counts other sub-tiles",
+    ),
+    (
+        "/ kSplits,\n              (split + 1)",
+        "/ kSplits + (split == 2),\n              (split + 1)",
+        "slices of K",
     ),
 ];
 

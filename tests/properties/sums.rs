@@ -22,7 +22,7 @@ proptest! {
             Split::Rows => gemm.tile.n,
             Split::Cols => gemm.tile.n / 2,
         };
-        let finished = group_cols / 64 / gemm.order.tail_parts;
+        let finished = gemm.order.completed_subs(group_cols / 64);
         prop_assert!(finished.is_multiple_of(subs), "{subs} of {finished}");
     }
 

@@ -19,7 +19,7 @@ const CHECK: Lane = Lane(&[
     "cargo test --locked -p mkernel-macros --lib",
     "cargo test --locked -p mkernel --lib -- --skip bootstrap",
     "cargo test --locked -p mkernel-fabric",
-    "cargo test --locked -p mkernel-suite --test golden --test templates --test imports --test lengths --test readme --test attribute",
+    "cargo test --locked -p mkernel-suite --test golden --test coverage --test templates --test imports --test lengths --test readme --test attribute",
     "cargo test --locked -p mkernel-testing --doc",
     "cargo test --locked -p mkernel-suite --test collectives one_node",
 ]);

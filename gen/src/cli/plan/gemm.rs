@@ -78,6 +78,13 @@ fn tiles(plan: &KernelPlan, op_plan: &GemmPlan) -> Vec<String> {
             order.group_m
         ),
     ];
+    if order.tail_parts > 1 && order.tail_tiles() > 0 {
+        lines.push(format!(
+            "{} CTAs share each of the last {} tiles, each with a slice of K",
+            order.tail_parts,
+            order.tail_tiles()
+        ));
+    }
     if order.pace_steps > 0 {
         let steps = order.pace_steps;
         lines.push(format!(

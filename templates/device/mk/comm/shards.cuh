@@ -32,7 +32,7 @@ struct Shards {
 
   // Of a shard in this call.
   static MK_DEVICE u32 chunks(const RankContext& ctx) {
-    if constexpr (TakesRows<Config>) return ceil_div(Rows::of_shard(ctx), Config::kChunkRows);  // @shards.chunks
+    if constexpr (TakesRows<Config>) return ceil_div(Rows::of_shard(ctx), Config::kChunkRows);
     else return kChunks;
   }
 

@@ -94,7 +94,7 @@ struct Gemm {
   static MK_DEVICE void multiply_tile(const RankContext& ctx, const Smem& smem, typename Mainloop::Stages& stages,
                                       const WorkTile& work, u32 group, typename Shape::Accumulators& sum) {
     Mainloop::multiply(smem, stages, work, group, sum);
-    if constexpr (Scheduler::kSplits > 1) SplitK<Scheduler, Workspace, Shape>::reduce(ctx, work, group, sum);  // @gemm.split-k
+    if constexpr (Scheduler::kSplits > 1) SplitK<Scheduler, Order, Workspace, Shape>::reduce(ctx, work, group, sum);  // @gemm.split-k
   }
 
   // Before the roles. False if the CTA must end at once.
@@ -117,7 +117,7 @@ struct Gemm {
   static MK_DEVICE void end_rows(const RankContext& ctx) {
     if constexpr (TakesRows<Config>) {
       if constexpr (Scheduler::kSplits > 1) {
-        SplitK<Scheduler, Workspace, Shape>::template count_unused<Config::kThreads>(ctx);
+        SplitK<Scheduler, Order, Workspace, Shape>::template count_unused<Config::kThreads>(ctx);
       }
       Begin::wait_in_warp(ctx);
     }

@@ -33,7 +33,9 @@ struct OwnerReduce {
         const WorkTile work = Scheduler::work_tile(i, ctx);
         if (Order::is_gap(work)) continue;
         Gemm::load_tile(args, ctx, smem, stages, i, work);
-        if (Partials::is_reducer(work, ctx)) Partials::load(ctx, smem, stages, work);
+        if (Partials::is_reducer(work, ctx) && Scheduler::completes_any(work)) {
+          Partials::load(ctx, smem, stages, work);
+        }
       }
     }
   };
@@ -81,7 +83,7 @@ struct OwnerReduce {
       auto& out = queue.out;
       for (u32 i = Scheduler::first(); i < Scheduler::end(ctx); i += Scheduler::kStride) {
         const WorkTile work = Scheduler::work_tile(i, ctx);
-        if (Order::is_gap(work)) continue;
+        if (Order::is_gap(work) || !Scheduler::completes_any(work)) continue;
         const bool is_owner = Partials::is_owner(work, ctx);
         const u32 pieces_per_sub_tile = is_owner ? Output::kPiecesPerSubTile : 1;
         for (u32 piece = 0; piece < Shape::kSubTiles * pieces_per_sub_tile; ++piece) {

@@ -33,7 +33,7 @@ struct OwnersOfShards {
 
   static MK_DEVICE u32 row_tiles(const RankContext& ctx) { return gemm::row_tiles<Config>(Rows::of_shard(ctx)); }
   static MK_DEVICE u32 shard_tiles(const RankContext& ctx) {
-    if constexpr (TakesRows<Config>) return row_tiles(ctx) * Config::kColTiles;  // @owners.shard-tiles
+    if constexpr (TakesRows<Config>) return row_tiles(ctx) * Config::kColTiles;
     else return Config::kShardTiles;
   }
   // Across nodes an owner may have no rows, if its peer on another node has some.

@@ -103,6 +103,7 @@ fn finish(
         .filter(|_| !pushes)
         .and_then(|chunks| copies(spec, chunks, &workspace));
     let op_plan = GemmPlan {
+        load_rows_a: core::load_rows_a(core.tile, spec.shape.m),
         transfer,
         comm_ctas,
         chunks: chunks.clone(),
@@ -212,15 +213,13 @@ fn args(
 ) -> ArgLayout {
     let GemmShape { m, k, .. } = spec.shape;
     let tile = core.tile;
+    let rows = core::load_rows_a(tile, m);
     let mut kinds = Vec::new();
     if chunks.is_none_or(|c| !c.to_self) {
         // A rank alone has all of A.
         let name = if chunks.is_some() { "own_a" } else { "a" };
         let extents = [Extent::Fixed(k), spec.rows_of_shard()];
-        kinds.push((
-            name,
-            core::operand_map(Operand::A, extents, [TILE_K, tile.m]),
-        ));
+        kinds.push((name, core::operand_map(Operand::A, extents, [TILE_K, rows])));
     }
     if let Some(offset_bytes) = workspace.offset_of("gathered") {
         let row_bytes = k * ELEM_BYTES;
@@ -231,7 +230,7 @@ fn args(
                 dtype: Dtype::Bf16,
                 extents: vec![Extent::Fixed(k), Extent::Fixed(m), Extent::Fixed(2)],
                 strides: vec![Stride::Bytes(row_bytes), Stride::Bytes(row_bytes * m)],
-                box_elems: vec![TILE_K, tile.m, 1],
+                box_elems: vec![TILE_K, rows, 1],
             }),
         ));
     }

@@ -128,6 +128,12 @@ options! {
             #[limits(Limits::Range(0, 1 << 20))]
             #[serde(skip_serializing_if = "Option::is_none")]
             pace_steps: Option<u32> as PACE_STEPS,
+            /// The most CTAs that share a tile of the last round, each with a slice of K; 1 = none do.
+            ///
+            /// They are fewer where the last round has not as many for each tile.
+            #[limits(Limits::Range(1, 16))]
+            #[serde(skip_serializing_if = "Option::is_none")]
+            split_k: Option<u32> as SPLIT_K,
         }
     }
 }

@@ -15,8 +15,14 @@ use serde::Serialize;
 
 /// bf16.
 const ELEM_BYTES: u32 = 2;
-/// A part of K shorter than this costs more to add than it saves.
+/// A part of K shorter than this costs more to add than it saves: four stages of the largest tile take 3 µs, and no
+/// exchange of sums takes less than 2.6 (H100). Which number of parts is best, the cost model says.
 const MIN_PART_STEPS: u64 = 4;
+/// After more whole rounds than this, the last one is split in the usual way only. Another number of parts would save a
+/// few percent of so long a call, and power decides its time.
+const MAX_ROUNDS_BEFORE_PARTS: u32 = 1;
+/// The most CTAs that share a tile. With more, one of them adds for longer than it multiplies.
+const MAX_PARTS: u32 = 16;
 /// A GEMM of so many operations keeps pace: it takes so long that power limits it, and CTAs that have drifted apart read
 /// operands from device memory again and again. Measured on 2 GPUs, against cuBLAS of the same blocks: `gemm_rs` of 32768 x
 /// 32768 x 16384 1.12 without, 1.02 with, `ag_gemm` of 32768 x 16384 x 32768 1.06 and 1.01; at 4e12 it costs up to 5 %.
@@ -146,43 +152,21 @@ impl CoreLayout {
     }
 
     /// Completes an order for `compute_ctas`: the last, incomplete round of tiles is divided over the CTAs that would idle
-    /// in it, each tile among 2 or 4 CTAs along K, each of which then finishes as many of the tile's columns; and in whole
-    /// rounds CTAs perhaps keep pace.
+    /// in it, each tile among several CTAs along K; and in whole rounds CTAs perhaps keep pace. There is one order for
+    /// each number of CTAs that may share a tile, among which the cost model chooses.
     ///
-    /// If each call gives the rows, any number of tiles may be left for the last round, which are divided if they are few
-    /// enough, and CTAs do not keep pace.
+    /// If each call gives the rows, CTAs do not keep pace.
     pub(super) fn complete(
         &self,
         spec: GemmSpec<'_>,
         mut order: TileOrder,
         compute_ctas: u32,
-    ) -> TileOrder {
+    ) -> Vec<TileOrder> {
         let (tuning, k) = (spec.tuning(), spec.shape.k);
         order.whole_tiles = order.slots / compute_ctas * compute_ctas;
         let steps = k.div_ceil(u64::from(TILE_K));
-        let divides = |parts: u32| {
-            (self.group_n() / OUT_COLS).is_multiple_of(parts)
-                && steps >= MIN_PART_STEPS * u64::from(parts)
-        };
-        if spec.takes_rows() {
-            let fits = |parts: u32| parts == 2 || order.slots * parts <= compute_ctas;
-            let parts = [4, 2].into_iter();
-            order.tail_parts = parts
-                .filter(|&p| fits(p))
-                .find(|&p| divides(p))
-                .unwrap_or(1);
-            return order;
-        }
-        order.tail_parts = [4, 2]
-            .into_iter()
-            .find(|&parts| {
-                divides(parts)
-                    && order.tail_tiles() > 0
-                    && order.tail_tiles() * parts <= compute_ctas
-            })
-            .unwrap_or(1);
         // A CTA that meets a gap of the order takes no part in the round.
-        let may_pace = order.whole_tiles > 0 && order.slots == order.tiles();
+        let may_pace = order.whole_tiles > 0 && order.slots == order.tiles() && !spec.takes_rows();
         let flops = 2 * u64::from(order.tiles()) * u64::from(self.tile.m * self.tile.n) * k;
         let pace_steps = match tuning.pace_steps {
             _ if !may_pace => 0,
@@ -191,7 +175,47 @@ impl CoreLayout {
             Some(asked) => asked,
         };
         order.pace_steps = pace_steps.min(steps as u32);
-        order
+        let parts = self.tail_parts(spec, &order, steps, compute_ctas);
+        let with_parts = |tail_parts| TileOrder {
+            tail_parts,
+            ..order.clone()
+        };
+        parts.into_iter().map(with_parts).collect()
+    }
+
+    /// How many CTAs may share a tile of the last round, the usual number first: 4 or 2, if a group's sub-tiles divide
+    /// evenly among them.
+    ///
+    /// If each call gives the rows, any number of tiles may be left for the last round. Tiles that are never more than half of
+    /// the CTAs are shared as usual, and of others those of a last round of few tiles, by two CTAs.
+    fn tail_parts(
+        &self,
+        spec: GemmSpec<'_>,
+        order: &TileOrder,
+        steps: u64,
+        compute_ctas: u32,
+    ) -> Vec<u32> {
+        let subs = self.group_n() / OUT_COLS;
+        let asked = spec.tuning().split_k;
+        if spec.takes_rows() && 2 * order.slots > compute_ctas {
+            let may_halve = subs.is_multiple_of(2) && steps >= 2 * MIN_PART_STEPS;
+            let parts = asked.map_or(2, |asked| asked.min(2));
+            return vec![if may_halve { parts } else { 1 }];
+        }
+        let tiles = order.tail_tiles();
+        if tiles == 0 {
+            return vec![1];
+        }
+        let most = MAX_PARTS.min(compute_ctas / tiles);
+        if let Some(asked) = asked {
+            return vec![asked.min(most).min(steps as u32)];
+        }
+        let most = most.min((steps / MIN_PART_STEPS) as u32).max(1);
+        let is_even = |parts: &u32| *parts <= most && subs.is_multiple_of(*parts);
+        let even = [4, 2].into_iter().find(is_even).unwrap_or(1);
+        let is_short = order.whole_tiles <= MAX_ROUNDS_BEFORE_PARTS * compute_ctas;
+        let others = (2..=most).filter(|parts| is_short && *parts != even);
+        std::iter::once(even).chain(others).collect()
     }
 }
 
@@ -204,6 +228,12 @@ pub(super) fn operand_map(operand: Operand, extents: [Extent; 2], box_elems: [u3
         strides: vec![Stride::RowOf(operand)],
         box_elems: box_elems.to_vec(),
     })
+}
+
+/// Rows of A that one load brings, where C has at most `rows`. Rows out of bounds take longer to fill with zeros than
+/// others to load, and none of them matters. The swizzle repeats every 8 rows.
+pub(super) fn load_rows_a(tile: Tile, rows: u64) -> u32 {
+    u64::from(tile.m).min(rows.next_multiple_of(8)) as u32
 }
 
 /// The tensor map over B.

@@ -128,6 +128,12 @@ impl TileOrder {
         self.slots - self.whole_tiles
     }
 
+    /// Of `subs` sub-tiles of a group, how many each CTA completes that completes any of a tile of the last round.
+    #[must_use]
+    pub const fn completed_subs(&self, subs: u32) -> u32 {
+        subs.div_ceil(self.tail_parts)
+    }
+
     /// What compute CTAs take one after the other: whole tiles, then parts of tiles. In one shot, each tile comes again
     /// to be added up.
     #[must_use]

@@ -140,8 +140,9 @@ fn candidates(spec: GemmSpec<'_>, device: &Device, core: &CoreLayout) -> Vec<Can
         pace_steps: 0,
     };
     if spec.world() == 1 {
-        let order = core.complete(spec, order, device.sm_count);
-        return vec![candidate(spec, device, core, order, None)];
+        let orders = core.complete(spec, order, device.sm_count);
+        let alone = |order| candidate(spec, device, core, order, None);
+        return orders.into_iter().map(alone).collect();
     }
     let mut found = Vec::new();
     let fits = core.group_n() <= ONE_SHOT_COLS;
@@ -152,8 +153,9 @@ fn candidates(spec: GemmSpec<'_>, device: &Device, core: &CoreLayout) -> Vec<Can
         _ => spec.world(),
     };
     if may && fits {
-        let order = core.complete(spec, order.clone(), device.sm_count);
-        found.extend(one_shot(spec, device, core, &order, owners));
+        for order in core.complete(spec, order.clone(), device.sm_count) {
+            found.extend(one_shot(spec, device, core, &order, owners));
+        }
     }
     if tuning.shots == Some(1) {
         return found;
@@ -215,17 +217,18 @@ fn two_shots(
         (owners, order.slots.div_ceil(owners))
     };
     order.slots = owners * owner_tiles;
-    let order = core.complete(spec, order, device.sm_count);
+    let orders = core.complete(spec, order, device.sm_count);
+    let pace_steps = orders.first().map_or(0, |order| order.pace_steps);
     let rounds_of = |bytes: u32| bytes / (tile.m * tile.n * ELEM_BYTES as u32);
     let rounds = match (tuning.round_tiles, spec.op()) {
         _ if owners == 1 => vec![u32::MAX],
         (Some(tiles), _) => vec![tiles],
         // CTAs that keep pace must not wait for partial sums of own tiles, so these come from the previous round.
-        _ if order.pace_steps > 0 => vec![device.sm_count.div_ceil(owners)],
+        _ if pace_steps > 0 => vec![device.sm_count.div_ceil(owners)],
         (None, GemmOp::GemmRs) => vec![rounds_of(ROUND_BYTES), u32::MAX],
         (None, _) => vec![rounds_of(ROUND_BYTES_OF_RESULTS)],
     };
-    let with_rounds = |round_tiles: u32| {
+    let with_rounds = |order: &TileOrder, round_tiles: u32| {
         let reduction = Reduction {
             shots: 2,
             owners,
@@ -233,14 +236,15 @@ fn two_shots(
             round_tiles: round_tiles.min(owner_tiles),
             shard_tiles: owner_tiles,
             put_tiles: 0,
-            partial_subs: partial_subs(core, order.tail_parts),
+            partial_subs: partial_subs(core, order),
             packets_in_flight: 0,
             results: spec.op() == GemmOp::GemmAr,
             collect_unroll: collect_unroll(spec),
         };
         candidate(spec, device, core, order.clone(), Some(reduction))
     };
-    rounds.into_iter().map(with_rounds).collect()
+    let of_order = |order| rounds.iter().map(move |tiles| with_rounds(order, *tiles));
+    orders.iter().flat_map(of_order).collect()
 }
 
 fn finish(spec: GemmSpec<'_>, device: &Device, candidate: Candidate) -> KernelPlan {

@@ -63,31 +63,42 @@ pub fn common_jobs(world: u32) -> Vec<(String, GemmJob)> {
 }
 
 /// Numbers of rows of consecutive calls, up to 300: none, one, all, and some that end in a tile or in a shard.
-const ROWS: [u64; 10] = [300, 1, 0, 299, 128, 7, 300, 65, 2, 256];
+const ROWS: [u64; 8] = [300, 1, 0, 299, 128, 7, 65, 300];
+
+/// Tiles of this size.
+fn tile(m: u32, n: u32) -> Tuning {
+    Tuning {
+        tile_m: Some(m),
+        tile_n: Some(n),
+        ..Tuning::default()
+    }
+}
+
+/// Ranks reduce in so many shots.
+fn shots(shots: u32, tuning: Tuning) -> Tuning {
+    Tuning {
+        shots: Some(shots),
+        ..tuning
+    }
+}
+
+/// Bias, residual and an activation that keeps whole numbers exact, in bf16 or in fp32.
+fn finished(output: Dtype) -> Epilogue {
+    Epilogue {
+        bias: true,
+        residual: true,
+        activation: Activation::Relu,
+        output,
+    }
+}
 
 /// Returns jobs on one node whose calls have different numbers of rows: every exchange, both layouts of B, tiles of both
 /// heights, shared tiles, several rounds, epilogues, and graphs.
 pub fn with_rows(world: u32) -> Vec<(String, GemmJob)> {
-    use GemmOp::{AgGemm, GemmAr, GemmRs};
-    let free = Tuning::default();
-    let tile = |m, n| Tuning {
-        tile_m: Some(m),
-        tile_n: Some(n),
-        ..free
-    };
+    use GemmOp::{AgGemm, GemmRs};
     let plain = Epilogue::default();
-    let finished = Epilogue {
-        bias: true,
-        residual: true,
-        activation: Activation::Relu,
-        output: Dtype::Bf16,
-    };
-    let fp32 = Epilogue {
-        output: Dtype::Fp32,
-        ..finished
-    };
     let job =
-        |op, tuning, epilogue, (n, k), sms| rows_job(op, world, (tuning, epilogue), (n, k), sms);
+        |op, tuning, epilogue, sizes, sms| rows_job(op, world, (tuning, epilogue), sizes, sms);
     let mut jobs = vec![
         (
             "shared tiles",
@@ -95,56 +106,12 @@ pub fn with_rows(world: u32) -> Vec<(String, GemmJob)> {
         ),
         (
             "epilogue",
-            job(AgGemm, tile(64, 128), finished, (136, 136), 4),
+            job(AgGemm, tile(64, 128), finished(Dtype::Bf16), (136, 136), 4),
         ),
     ];
     if world > 1 {
-        let two = |m, n| Tuning {
-            shots: Some(2),
-            ..tile(m, n)
-        };
-        let one = Tuning {
-            shots: Some(1),
-            ..free
-        };
-        let rounds = Tuning {
-            round_tiles: Some(2),
-            ..two(64, 128)
-        };
-        let comm = |ctas, slices| Tuning {
-            comm_ctas: Some(ctas),
-            k_slices: Some(slices),
-            ..tile(128, 128)
-        };
-        jobs.extend([
-            (
-                "pushed by all",
-                job(AgGemm, comm(0, 2), plain, (136, 264), 3),
-            ),
-            (
-                "pushed by a CTA",
-                job(AgGemm, comm(1, 1), fp32, (264, 136), 4).in_graph(),
-            ),
-            ("two shots", job(GemmRs, two(128, 256), fp32, (520, 72), 5)),
-            (
-                "rounds",
-                job(GemmRs, rounds, finished, (264, 72), 4).in_graph(),
-            ),
-            (
-                "results",
-                job(GemmAr, two(128, 128), finished, (136, 136), 4),
-            ),
-            (
-                "results in rounds",
-                job(GemmAr, rounds, fp32, (264, 72), 3).in_graph(),
-            ),
-            ("packets", job(GemmRs, one, finished, (136, 136), 4)),
-            (
-                "packets to all",
-                job(GemmAr, one, fp32, (136, 136), 4).in_graph(),
-            ),
-            ("relayed packets", job(GemmAr, one, finished, (136, 136), 4)),
-        ]);
+        jobs.extend(gathered_rows(world));
+        jobs.extend(reduced_rows(world));
     }
     let name = |(name, job): (&str, GemmJob)| {
         let op = job.config.op.name();
@@ -153,16 +120,71 @@ pub fn with_rows(world: u32) -> Vec<(String, GemmJob)> {
     jobs.into_iter().map(name).collect()
 }
 
+/// Returns jobs of `ag_gemm` in which CTAs that compute push, and CTAs that only communicate.
+fn gathered_rows(world: u32) -> [(&'static str, GemmJob); 3] {
+    let comm = |ctas, slices| Tuning {
+        comm_ctas: Some(ctas),
+        k_slices: Some(slices),
+        ..tile(128, 128)
+    };
+    let few = Tuning {
+        split_k: Some(3),
+        ..tile(64, 128)
+    };
+    let job = |tuning, epilogue, sizes, sms| {
+        rows_job(GemmOp::AgGemm, world, (tuning, epilogue), sizes, sms)
+    };
+    let plain = Epilogue::default();
+    [
+        ("pushed by all", job(comm(0, 2), plain, (136, 264), 3)),
+        (
+            "pushed by a CTA",
+            job(comm(1, 1), finished(Dtype::Fp32), (264, 136), 4).in_graph(),
+        ),
+        ("shared by three", job(few, plain, (72, 264), 17)),
+    ]
+}
+
+/// Returns jobs of operators that reduce, in two shots and in one.
+fn reduced_rows(world: u32) -> [(&'static str, GemmJob); 7] {
+    use GemmOp::{GemmAr, GemmRs};
+    let (bf16, fp32) = (finished(Dtype::Bf16), finished(Dtype::Fp32));
+    let rounds = Tuning {
+        round_tiles: Some(2),
+        ..shots(2, tile(64, 128))
+    };
+    let one = shots(1, Tuning::default());
+    let job =
+        |op, tuning, epilogue, sizes, sms| rows_job(op, world, (tuning, epilogue), sizes, sms);
+    [
+        (
+            "two shots",
+            job(GemmRs, shots(2, tile(128, 256)), fp32, (520, 72), 5),
+        ),
+        ("rounds", job(GemmRs, rounds, bf16, (264, 72), 4).in_graph()),
+        (
+            "results",
+            job(GemmAr, shots(2, tile(128, 128)), bf16, (136, 136), 4),
+        ),
+        (
+            "results in rounds",
+            job(GemmAr, rounds, fp32, (264, 72), 3).in_graph(),
+        ),
+        ("packets", job(GemmRs, one, bf16, (136, 136), 4)),
+        (
+            "packets to all",
+            job(GemmAr, one, fp32, (136, 136), 4).in_graph(),
+        ),
+        ("relayed packets", job(GemmAr, one, bf16, (136, 136), 4)),
+    ]
+}
+
 /// Returns the same on several nodes.
 pub fn with_rows_across(nodes: u32, local_world: u32, faults: &Faults) -> Vec<(String, GemmJob)> {
     let world = nodes * local_world;
     let jobs = GemmOp::ALL.into_iter().map(|op| {
-        let tuning = Tuning {
-            tile_m: Some(64),
-            tile_n: Some(128),
-            ..Tuning::default()
-        };
-        let job = rows_job(op, world, (tuning, Epilogue::default()), (264, 136), 6);
+        let kernel = (tile(64, 128), Epilogue::default());
+        let job = rows_job(op, world, kernel, (264, 136), 6);
         let job = match op {
             GemmOp::GemmRs => job.in_graph(),
             _ => job,

@@ -46,7 +46,7 @@ pub(super) fn candidates(
 ) -> Result<Vec<Candidate>, Diagnostics> {
     let search = Search::new(spec, device, tile, traffic)?;
     if spec.world() == 1 {
-        return Ok(vec![search.candidate(None, 0, None, Push::None)]);
+        return Ok(search.candidates(None, 0, None, Push::None));
     }
     let mut refused = Diagnostics::default();
     if spec.crosses_nodes() && device.sm_count == 1 {
@@ -113,27 +113,35 @@ impl<'a> Search<'a> {
         })
     }
 
-    fn candidate(
+    fn candidates(
         &self,
         transfer: Option<Transfer>,
         comm_ctas: u32,
         chunks: Option<Chunks>,
         push: Push,
-    ) -> Candidate {
-        let (k, compute_ctas) = (self.spec.shape.k, self.device.sm_count - comm_ctas);
-        let order = (self.core).complete(self.spec, self.order.clone(), compute_ctas);
-        Candidate {
-            estimate_us: cost::estimate_us(self.tile, &order, k, push, self.traffic, self.device),
+    ) -> Vec<Candidate> {
+        let (shape, compute_ctas) = (self.spec.shape, self.device.sm_count - comm_ctas);
+        let orders = (self.core).complete(self.spec, self.order.clone(), compute_ctas);
+        let with_order = |order: TileOrder| Candidate {
+            estimate_us: cost::estimate_us(
+                self.tile,
+                &order,
+                shape,
+                push,
+                self.traffic,
+                self.device,
+            ),
             core: self.core.clone(),
             transfer,
             comm_ctas,
-            chunks,
+            chunks: chunks.clone(),
             order,
-        }
+        };
+        orders.into_iter().map(with_order).collect()
     }
 
-    /// Returns the candidate in which rows travel in this way, or records why there is none.
-    fn by_way(&self, way: Way, refused: &mut Diagnostics) -> Option<Candidate> {
+    /// Returns the candidates in which rows travel in this way, or records why there is none.
+    fn by_way(&self, way: Way, refused: &mut Diagnostics) -> Vec<Candidate> {
         let exchange = Exchange {
             spec: self.spec,
             device: self.device,
@@ -143,15 +151,17 @@ impl<'a> Search<'a> {
         match way {
             Way::Sm { ctas, slices } => {
                 if !self.has_room_for(ctas, refused) {
-                    return None;
+                    return Vec::new();
                 }
-                let chunks = self.sm_chunks(&exchange, ctas, slices, refused)?;
+                let Some(chunks) = self.sm_chunks(&exchange, ctas, slices, refused) else {
+                    return Vec::new();
+                };
                 let push = Push::Sm {
                     ctas,
                     slices,
                     own_bytes: own_bytes(self.spec),
                 };
-                Some(self.candidate(Some(Transfer::SmPush), ctas, Some(chunks), push))
+                self.candidates(Some(Transfer::SmPush), ctas, Some(chunks), push)
             }
             Way::Copies { per_peer } => {
                 if !self.aligned {
@@ -164,12 +174,12 @@ impl<'a> Search<'a> {
                         ),
                         "use sm_push, or pad M",
                     );
-                    return None;
+                    return Vec::new();
                 }
                 let chunks = exchange.copy_chunks(self.tile, per_peer);
                 let copies = chunks.per_shard * (self.spec.world() - 1);
                 let push = Push::Copies { copies };
-                Some(self.candidate(Some(Transfer::CopyEngine), 0, Some(chunks), push))
+                self.candidates(Some(Transfer::CopyEngine), 0, Some(chunks), push)
             }
         }
     }

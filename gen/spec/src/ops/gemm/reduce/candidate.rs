@@ -31,10 +31,10 @@ pub(super) const fn collect_unroll(spec: GemmSpec<'_>) -> u32 {
     }
 }
 
-/// As many sub-tiles of each warpgroup as the larger part of a stage holds, and as a CTA finishes of a shared tile.
-pub(super) fn partial_subs(core: &CoreLayout, tail_parts: u32) -> u32 {
+/// As many sub-tiles of each warpgroup as the larger part of a stage holds, and as a CTA completes of a shared tile.
+pub(super) fn partial_subs(core: &CoreLayout, order: &TileOrder) -> u32 {
     let held = core.tile.m.max(core.tile.n) * TILE_K * 2 / SUB_BYTES / 2;
-    held.min(core.group_n() / 64 / tail_parts)
+    held.min(order.completed_subs(core.group_n() / 64))
 }
 
 pub(super) fn candidate(
@@ -53,7 +53,7 @@ pub(super) fn candidate(
     let (tags, results) = meeting.map_or((false, true), |m| (m.shots == 1, m.results));
     let traffic = traffic(spec, tags, results);
     Candidate {
-        estimate_us: cost::reduce_us(core.tile, &order, spec.shape.k, meeting, &traffic, device),
+        estimate_us: cost::reduce_us(core.tile, &order, spec.shape, meeting, &traffic, device),
         core: core.clone(),
         order,
         reduction,

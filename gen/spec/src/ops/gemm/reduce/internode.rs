@@ -42,30 +42,35 @@ pub(super) fn candidates(
     if comm_ctas >= device.sm_count || results && !core.holds_slots() {
         return Vec::new();
     }
-    let order = core.complete(spec, order, device.sm_count - comm_ctas);
+    let orders = core.complete(spec, order, device.sm_count - comm_ctas);
     let tile_bytes = tile.m * tile.n * ELEM_BYTES as u32;
     let owner_tiles = topology.nodes * shard_tiles;
-    let round_tiles = match tuning.round_tiles {
-        _ if topology.local_world == 1 => owner_tiles,
-        Some(tiles) => tiles,
-        None if order.pace_steps > 0 => device.sm_count.div_ceil(topology.local_world),
-        None => ROUND_BYTES_OF_RESULTS / tile_bytes,
+    let with_order = |order: TileOrder| {
+        let round_tiles = match tuning.round_tiles {
+            _ if topology.local_world == 1 => owner_tiles,
+            Some(tiles) => tiles,
+            None if order.pace_steps > 0 => device.sm_count.div_ceil(topology.local_world),
+            None => ROUND_BYTES_OF_RESULTS / tile_bytes,
+        };
+        let reduction = Reduction {
+            shots: 2,
+            owners: topology.local_world,
+            owner_tiles,
+            round_tiles: round_tiles.min(owner_tiles),
+            shard_tiles,
+            put_tiles: put_tiles(tile_bytes, shard_tiles, topology.peers()),
+            partial_subs: partial_subs(core, &order),
+            packets_in_flight: 0,
+            results,
+            collect_unroll: collect_unroll(spec),
+        };
+        let candidate = candidate(spec, device, core, order, Some(reduction));
+        Candidate {
+            comm_ctas,
+            ..candidate
+        }
     };
-    let reduction = Reduction {
-        shots: 2,
-        owners: topology.local_world,
-        owner_tiles,
-        round_tiles: round_tiles.min(owner_tiles),
-        shard_tiles,
-        put_tiles: put_tiles(tile_bytes, shard_tiles, topology.peers()),
-        partial_subs: partial_subs(core, order.tail_parts),
-        packets_in_flight: 0,
-        results,
-        collect_unroll: collect_unroll(spec),
-    };
-    let mut candidate = candidate(spec, device, core, order, Some(reduction));
-    candidate.comm_ctas = comm_ctas;
-    vec![candidate]
+    orders.into_iter().map(with_order).collect()
 }
 
 /// Tiles of a put: few where the last of few puts would be waited for, more where there are many peers.

@@ -15,15 +15,14 @@ pub(super) fn c_rows(spec: GemmSpec<'_>) -> Extent {
     }
 }
 
-/// Rows of A that one load brings. Rows out of bounds take longer to fill with zeros than others to load, and none of them
-/// matters. The swizzle repeats every 8 rows.
+/// Rows of A that one load brings.
 pub(super) fn rows_of_a(spec: GemmSpec<'_>, tile: Tile, by_shards: bool) -> u32 {
     let most_rows = if by_shards {
         spec.shard_rows()
     } else {
         spec.shape.m
     };
-    u64::from(tile.m).min(most_rows.next_multiple_of(8)) as u32
+    core::load_rows_a(tile, most_rows)
 }
 
 /// The kernel's parameter.
