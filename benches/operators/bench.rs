@@ -7,7 +7,7 @@ use crate::report::{self, Baseline, Row, Unfused};
 use mkernel::Operand;
 use mkernel::spec::plan::GemmPlan;
 use mkernel::{
-    Communicator, KernelConfig, KernelPlan, Operator,
+    Call, Communicator, KernelConfig, KernelPlan, Operator,
     half::bf16,
     operands::{Addends, Rows},
     spec::{BLayout, Dim, Dtype, Epilogue, GemmConfig, GemmOp, GemmShape, Tuning},
@@ -337,20 +337,7 @@ impl Bench<'_> {
                 let call = operator.call(stream).read(Operand::A, &rows_a);
                 let call = call.read(Operand::B, &b.memory);
                 let call = call.write::<bf16, _>(Operand::C, &mut rows_c);
-                let addends = [
-                    (Operand::Bias, addends.bias),
-                    (Operand::Residual, addends.residual),
-                ];
-                let call = addends
-                    .into_iter()
-                    .fold(call, |call, (operand, slice)| match slice {
-                        Some(slice) => call.read(operand, slice),
-                        None => call,
-                    });
-                match rows {
-                    Rows::Count(rows) => call.rows(rows).launch(),
-                    _ => call.launch(),
-                }
+                complete(call, addends, rows).launch()
             })?,
             _ => f64::NAN,
         };
@@ -367,6 +354,22 @@ fn rows_of(operator: &Operator, operands: &Operands) -> Rows {
     match operator.plan().max_rows() {
         Some(_) => Rows::Count(operands.a.rows),
         None => Rows::Most,
+    }
+}
+
+/// Adds the operands of an epilogue and the number of rows to a call.
+fn complete<'a>(call: Call<'a>, addends: Addends<'a>, rows: Rows) -> Call<'a> {
+    let call = match addends.bias {
+        Some(bias) => call.read(Operand::Bias, bias),
+        None => call,
+    };
+    let call = match addends.residual {
+        Some(residual) => call.read(Operand::Residual, residual),
+        None => call,
+    };
+    match rows {
+        Rows::Count(rows) => call.rows(rows),
+        _ => call,
     }
 }
 
