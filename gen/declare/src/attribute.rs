@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn words_strings_and_integers() {
-        let text = r#"op = "ag_gemm", world = 8, m = dynamic, n = 1_024, k = 0x2000u64,
+        let text = r#"op = "ag_gemm", world = 8, m = 4096, n = 1_024, k = 0x2000u64,
             b_layout = nk, transfer = "copy_engine", stages = 4,"#;
         let spec = parse(text).finish(TokenStream::new()).expect("valid").spec;
         let gemm = spec.problem().gemm().expect("a GEMM");
