@@ -4,26 +4,13 @@
 mod mutations;
 mod rows;
 
-use mkernel::network::Faults;
 use mkernel_testing::jobs::attention::AttentionJob;
 use mkernel_testing::jobs::attention::cases::{with_rows, with_rows_across};
-use mkernel_testing::jobs::{all_are_right, all_are_right_when_counters_wrap};
+use mkernel_testing::jobs::{all_are_right, all_are_right_when_counters_wrap, bad_network};
 use mkernel_testing::lab::Random;
-use std::time::Duration;
 
 /// The number of seeds of a job.
 const SEEDS: u64 = 2;
-
-/// Returns the faults of a network that delays, reorders, repeats and loses messages.
-fn bad_network() -> Faults {
-    Faults {
-        jitter: Duration::from_micros(300),
-        loss: 0.1,
-        retransmission: Duration::from_micros(200),
-        duplicates: 0.1,
-        ..Faults::default()
-    }
-}
 
 /// Returns jobs on several nodes, whose ranks forward parts soon. A put has at most four parts.
 fn across(nodes: u32, local_world: u32) -> Vec<(String, AttentionJob)> {

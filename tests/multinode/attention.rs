@@ -1,11 +1,12 @@
 //! Tests of `ring_attention` on several nodes: masks, both placements, ranks without rows, calls out of step, graphs, a
 //! node that makes no call, and mutations.
 
-use crate::{SEEDS, bad_network};
+use crate::SEEDS;
 use mkernel::spec::Placement::{Contiguous, Zigzag};
 use mkernel_testing::jobs::attention::{AttentionJob, CallPattern};
 use mkernel_testing::jobs::{
-    SimulatedJob, all_are_found, all_are_right, all_are_right_when_counters_wrap, mutated,
+    SimulatedJob, all_are_found, all_are_right, all_are_right_when_counters_wrap, bad_network,
+    mutated,
 };
 
 /// The number of seeds with which a mutation must be found. One mutation, in which the keys of another put are awaited,

@@ -1,11 +1,11 @@
 //! Tests of `dispatch_gemm` and `combine` on several nodes: results under many kinds of routing, invalid operands, an
 //! absent rank, graphs, and mutations.
 
-use crate::{SEEDS, bad_network};
+use crate::SEEDS;
 use mkernel_testing::jobs::attention::CallPattern;
 use mkernel_testing::jobs::experts::{CombineEdits, Layer, all_recover, invalid_calls};
 use mkernel_testing::jobs::{
-    Backend, SimulatedJob, WRAPPING_CALL_COUNTS, all_are_found, all_are_right, mutated,
+    Backend, SimulatedJob, WRAPPING_CALL_COUNTS, all_are_found, all_are_right, bad_network, mutated,
 };
 
 /// Returns a layer on `nodes` nodes of `local_world` ranks, without calls.

@@ -3,11 +3,12 @@
 use crate::rank::on_ranks;
 use mkernel::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use mkernel::spec::GemmOp;
+use mkernel_testing::jobs::bad_network;
 
 #[test]
 fn graphs_are_replayed_beside_calls() {
     for (seed, op) in (0..).zip(GemmOp::ALL) {
-        on_ranks(op, seed, crate::bad_network(), |rank| {
+        on_ranks(op, seed, bad_network(), |rank| {
             let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
             let mut c = rank.poisoned();
             rank.stream.synchronize().expect("uploaded");

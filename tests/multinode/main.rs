@@ -10,27 +10,11 @@ mod rank;
 mod sharing;
 mod steps;
 
-use mkernel::{
-    network::Faults,
-    spec::{BLayout, Dim, Epilogue, GemmConfig, GemmOp, GemmShape, Tuning},
-};
-use mkernel_testing::jobs::{GemmJob, all_are_right_when_counters_wrap};
-use std::time::Duration;
+use mkernel::spec::{BLayout, Dim, Epilogue, GemmConfig, GemmOp, GemmShape, Tuning};
+use mkernel_testing::jobs::{GemmJob, all_are_right_when_counters_wrap, bad_network};
 
 /// The number of seeds per job.
 const SEEDS: u64 = 2;
-
-/// Returns the faults of a network that delays messages by more than the time of a kernel, loses some, and repeats
-/// some.
-fn bad_network() -> Faults {
-    Faults {
-        jitter: Duration::from_micros(300),
-        loss: 0.1,
-        retransmission: Duration::from_micros(200),
-        duplicates: 0.1,
-        ..Faults::default()
-    }
-}
 
 /// Returns a named job of a GEMM operator on this network.
 fn job(

@@ -1,9 +1,8 @@
 //! Operators of one communicator in turn. They share its endpoint, whose arrival words count the puts of all of them,
 //! and its memory.
 
-use crate::bad_network;
 use mkernel::KernelConfig;
-use mkernel_testing::jobs::{Backend, Machine, Turns, emulated, none_fails};
+use mkernel_testing::jobs::{Backend, Machine, Turns, bad_network, emulated, none_fails};
 use mkernel_testing::kinds::{COMBINE, DISPATCH, ten_kinds};
 use std::collections::BTreeSet;
 

@@ -3,24 +3,11 @@
 mod mistakes;
 mod mutations;
 
-use mkernel::network::Faults;
 use mkernel_testing::jobs::gemm::cases::{with_rows, with_rows_across};
-use mkernel_testing::jobs::{all_are_right, all_are_right_when_counters_wrap};
-use std::time::Duration;
+use mkernel_testing::jobs::{all_are_right, all_are_right_when_counters_wrap, bad_network};
 
 /// The number of seeds of a job.
 const SEEDS: u64 = 2;
-
-/// Returns the faults of a network that delays, reorders, repeats and loses messages.
-fn bad_network() -> Faults {
-    Faults {
-        jitter: Duration::from_micros(300),
-        loss: 0.1,
-        retransmission: Duration::from_micros(200),
-        duplicates: 0.1,
-        ..Faults::default()
-    }
-}
 
 /// One operator serves calls of any number of rows.
 #[test]

@@ -207,8 +207,8 @@ impl<'a> Call<'a> {
 
     /// Does the same with the number in the first element of `slice`, which the kernel reads when it starts. A graph reads it
     /// at each replay. The operands must have as many rows as the operator was prepared for: batches and heads of
-    /// `ring_attention` lie as far apart as with the most rows. A larger number is an error of
-    /// that call, which [`check`](crate::Communicator::check) returns.
+    /// `ring_attention` lie as far apart as with the most rows. A larger number is an error of that call,
+    /// which [`check`](crate::Communicator::check) returns.
     pub fn rows_in<S>(mut self, slice: &'a S) -> Self
     where
         S: Readable<i32> + ?Sized,

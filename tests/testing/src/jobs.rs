@@ -25,7 +25,7 @@ mod turns;
 
 pub use gemm::GemmJob;
 pub use gemm::cases::common_jobs;
-pub use machine::{Machine, emulated, with_causes};
+pub use machine::{Machine, bad_network, emulated, with_causes};
 pub use mutations::{all_are_found, mutated};
 pub use runs::{
     CallCount, all_are_right, all_are_right_when_counters_wrap, for_each_in_parallel, none_fails,

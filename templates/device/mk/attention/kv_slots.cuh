@@ -49,7 +49,7 @@ struct KvSlots {
   using Ranks = Topology<Config>;
   using Marks = KvMarks<Config, Workspace>;
 
-  // Whether ranks tell a sender which of their slots they have read.
+  // Whether readers signal to a sender which slots they have read.
   static constexpr bool kHasCredits =
       Ranks::kLocalWorld > 1 && (!TakesRows<Config> || Config::kKvSlots < Config::kBatch * Config::kKvHeads);
 

@@ -6,6 +6,7 @@ use mkernel::{
     Communicator, Simulation,
     network::{Faults, NicModel, Transport},
 };
+use std::time::Duration;
 
 /// The GPUs of a job.
 #[derive(Clone, Copy, Debug)]
@@ -91,6 +92,17 @@ pub fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
         cause = error.source();
     }
     text
+}
+
+/// Returns the faults of a network that delays messages by more than the time of a kernel, loses some, and repeats some.
+pub fn bad_network() -> Faults {
+    Faults {
+        jitter: Duration::from_micros(300),
+        loss: 0.1,
+        retransmission: Duration::from_micros(200),
+        duplicates: 0.1,
+        ..Faults::default()
+    }
 }
 
 /// Returns a transport of emulated NICs with these faults. The seed of simulated GPUs is also that of the faults.
