@@ -5,6 +5,7 @@
     cargo bench --bench operators -- --op ag_gemm --baselines baselines.jsonl
     torchrun --nproc-per-node 8 benches/baselines.py --op dispatch_gemm
     torchrun --nproc-per-node 8 benches/baselines.py --op all_reduce
+    torchrun --nproc-per-node 8 benches/baselines.py --op gemm_ar --chain --shape 16x8192x1024
 
     torchrun --nproc-per-node 8 benches/baselines.py --op ring_attention --seq 3072,6144
     cargo bench --bench attention -- --world 8 --seq 3072,6144
@@ -12,6 +13,9 @@
 Prints a line of JSON per shape and variant. It has the median over calls of the time of the slowest rank, and that of
 cuBLAS alone on this rank's factors (all of A for ag_gemm). The blocks of both take turns. It also has the error
 against fp64, computed as in the benchmark. N and K are those of one rank, as in the benchmark.
+
+With --chain, the calls of a GEMM operator read the results of the calls before them, take the weights in turn, and are in
+one CUDA graph. Times are those of one call. `cargo bench --bench chain` runs this.
 
 For dispatch_gemm, grouped_mm is the product alone. With --taste zipf it is the product of the busiest rank, which is
 the slowest.
@@ -86,6 +90,9 @@ def arguments():
     parser.add_argument("--experts", type=int, help="experts over all ranks [default: 32 for each rank]")
     parser.add_argument("--hidden", type=int, default=7168)
     parser.add_argument("--intermediate", type=int, default=2048)
+    parser.add_argument("--chain", action="store_true", help="time a chain of calls in a graph")
+    parser.add_argument("--calls", type=int, default=20, help="calls of a chain")
+    parser.add_argument("--weights", type=int, default=8, help="weights that the calls of a chain take in turn")
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--limit-s", type=int, default=300, help="seconds after which the processes end, even if they hang")
     return parser.parse_args()
@@ -416,6 +423,92 @@ def collective(flags, op):
         torch.cuda.empty_cache()
 
 
+class Chain:
+    """A chain of calls as in decoding: each reads the result of the call before it, by the next of several weights.
+
+    Each rank has as many rows as the others, as NCCL requires, so M is rounded up.
+    """
+
+    def __init__(self, op, m, n, k, layout, flags):
+        self.op, self.group, self.calls = op, dist.group.WORLD.group_name, flags.calls
+        self.m, self.n, self.k = -(-m // WORLD) * WORLD, n, k
+        # Results stay as large as the first operand: 0.577 is the standard deviation of random().
+        scale = 1 / (0.577 * (k if op == "ag_gemm" else WORLD * k) ** 0.5)
+        weights = [random(n, k) if layout == "nk" else random(k, n) for _ in range(flags.weights)]
+        self.weights = [(w * scale).t() if layout == "nk" else w * scale for w in weights]
+        elems = self.m * max(n, k)
+        self.first, self.results = random(1, elems)[0], [random(1, elems)[0] for _ in range(2)]
+        self.shared = [symm.empty(self.m * n, device="cuda", dtype=torch.bfloat16) for _ in range(2)]
+        self.handles = [symm.rendezvous(shared, group=self.group) for shared in self.shared]
+        self.whole, self.sums = empty(self.m, k), None
+
+    def of_call(self, call):
+        """Returns the memory that a call reads and writes, and its weight."""
+        read = self.first if call == 0 else self.results[(call + 1) % 2]
+        return read, self.results[call % 2], self.weights[call % len(self.weights)]
+
+    def cublas(self, call):
+        read, written, weight = self.of_call(call)
+        m, n, k = self.m, self.n, self.k
+        torch.mm(read[: m * k].view(m, k), weight, out=written[: m * n].view(m, n))
+
+    def nccl(self, call):
+        read, written, weight = self.of_call(call)
+        m, n, k = self.m, self.n, self.k
+        if self.op == "ag_gemm":
+            dist.all_gather_into_tensor(self.whole, read[: m // WORLD * k].view(m // WORLD, k))
+            torch.mm(self.whole, weight, out=written[: m * n].view(m, n))
+            return
+        own = self.shared[call % 2]
+        if self.op == "gemm_ar":
+            own = written[: m * n]
+        torch.mm(read[: m * k].view(m, k), weight, out=own.view(m, n))
+        if self.op == "gemm_ar":
+            dist.all_reduce(own)
+        else:
+            dist.reduce_scatter_tensor(written[: m // WORLD * n], own)
+
+    def product(self, call, before):
+        """Multiplies the result of the call before it into symmetric memory, or random rows if it is too short."""
+        m, n, k = self.m, self.n, self.k
+        read = self.first if call == 0 or n < k else before
+        shared, weight = self.shared[call % 2], self.weights[call % len(self.weights)]
+        torch.mm(read.view(-1)[: m * k].view(m, k), weight, out=shared.view(m, n))
+        return shared
+
+    def one_shot(self, call):
+        """The sums are in new memory of each call."""
+        shared = self.product(call, self.sums)
+        self.sums = torch.ops.symm_mem.one_shot_all_reduce(shared, "sum", self.group)
+
+    def two_shot(self, call):
+        """The sums replace the products."""
+        shared = self.product(call, self.shared[(call + 1) % 2])
+        torch.ops.symm_mem.two_shot_all_reduce_(shared, "sum", self.group)
+
+    def graph(self, call):
+        for index in range(self.calls):  # the libraries allocate their memory
+            call(index)
+        torch.cuda.synchronize()
+        captured = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(captured):
+            for index in range(self.calls):
+                call(index)
+        return captured.replay
+
+
+def chain(op, m, n, k, flags):
+    """Yields the lines of a chain, one per variant."""
+    case = Chain(op, m, n, k, flags.b_layout, flags)
+    names = {"cuBLAS": case.cublas, "NCCL": case.nccl}
+    if op == "gemm_ar":
+        names |= {"torch two-shot": case.two_shot} | ({"torch one-shot": case.one_shot} if m <= 1024 else {})
+    graphs = {name: case.graph(call) for name, call in names.items()}
+    us = measure(graphs, lambda: case.handles[0].barrier(channel=0), 30, flags.rounds)
+    for variant, time_us in us.items():
+        yield dict(variant=variant, us=round(time_us / flags.calls, 2))
+
+
 OPERATORS = {"ag_gemm": AgGemm, "gemm_rs": GemmRs, "gemm_ar": GemmAr}
 
 
@@ -458,7 +551,8 @@ def main():
         given = [tuple(int(size) for size in text.split("x")) for text in flags.shape or []]
         for m, n, k in given or SHAPES[op]:
             line = dict(op=op, world=WORLD, m=m, n=n, k=k, b_layout=flags.b_layout)
-            for timed in shape(op, m, n, k, flags.b_layout, flags.rounds):
+            timed_lines = chain(op, m, n, k, flags) if flags.chain else shape(op, m, n, k, flags.b_layout, flags.rounds)
+            for timed in timed_lines:
                 if RANK == 0:
                     print(json.dumps(line | timed), flush=True)
             torch.cuda.empty_cache()

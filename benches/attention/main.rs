@@ -17,7 +17,7 @@ use mkernel::{
     operands::RawOperand,
     spec::{AttentionConfig, AttentionOp, AttentionTuning, Dim, Dtype, Placement},
 };
-use mkernel_testing::blocks::{Blocks, MAX_ITERATIONS};
+use mkernel_testing::blocks::{Blocks, MAX_ITERATIONS, median};
 use mkernel_testing::edits::{Edit, edit};
 use mkernel_testing::lab::{Failure, Lab, Matrix, TimeLimit, seed_from_clock};
 use std::path::PathBuf;
@@ -316,10 +316,4 @@ fn operands(
             Ok((spec.operand, matrix))
         })
         .collect()
-}
-
-fn median(times: &[f64]) -> f64 {
-    let mut sorted = times.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
 }

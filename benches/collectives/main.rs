@@ -3,25 +3,22 @@
 //! `cargo bench --bench collectives -- --help` lists the options, which are the fields of [`Flags`].
 
 use clap::Parser;
-use mkernel::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use mkernel::half::bf16;
 use mkernel::{
     Communicator, KernelConfig, Operator,
     operands::RawOperand,
     spec::{CollectiveConfig, CollectiveOp, CollectiveShape, Dim},
 };
-use mkernel_testing::blocks::{Blocks, MAX_ITERATIONS};
+use mkernel_testing::blocks::{Blocks, median};
+use mkernel_testing::graph::Graph;
 use mkernel_testing::lab::{Failure, Lab, Matrix, TimeLimit};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// The time of a block of calls, and the number of calls of a graph.
-const BLOCK_US: f64 = 20_000.0;
+/// The number of calls of a graph.
 const GRAPH_CALLS: u32 = 20;
 /// Tensors of at most this size are timed in graphs, in which launches cost little.
 const MAX_GRAPH_BYTES: u64 = 1 << 20;
-/// Launches that a block may enqueue behind its gate: with more, the stream would block the host, which opens the gate.
-const MAX_LAUNCHES: u32 = 500;
 /// The columns of a tensor with more than one row.
 const COLS: u64 = 8192;
 
@@ -204,42 +201,25 @@ impl Case<'_> {
             mkernel::Shape::Collective(CollectiveShape { m, n }) => (m, n),
             _ => return Err("the plan is not one of a collective".into()),
         };
-        let stream = &self.lab.stream;
         // SAFETY: the operands are those of the plan, and the caller keeps them alive.
         let launch = |stream| unsafe { operator.launch_raw(stream, raw) };
+        let mut times = Vec::new();
         if m * n * 2 > MAX_GRAPH_BYTES {
-            return self.median(1, &|| Ok(launch(stream.cu_stream())?));
+            let stream = self.lab.stream.cu_stream();
+            for _ in 0..self.flags.rounds {
+                times.extend(self.blocks.times_of(1, &|| Ok(launch(stream)?))?);
+            }
+            return Ok(median(&times));
         }
         // The default stream cannot be captured.
-        let captured = self.ranks.context().new_stream()?;
-        captured.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
-        for _ in 0..GRAPH_CALLS {
-            launch(captured.cu_stream())?;
-        }
-        let graph = captured.end_capture(CUgraphInstantiate_flags(0))?;
-        let graph = graph.ok_or("the capture has no operations")?;
-        // SAFETY: graph and stream belong to this context, and the graph lives until the block has ended.
-        let replay = || unsafe {
-            let code = mkernel::cudarc::driver::sys::cuGraphLaunch(
-                graph.cu_graph_exec(),
-                stream.cu_stream(),
-            );
-            Ok(code.result()?)
-        };
-        self.median(GRAPH_CALLS, &replay)
-    }
-
-    /// Returns the median time of a call in µs, over blocks of `launch`. Each launch makes `calls` calls.
-    fn median(&self, calls: u32, launch: &dyn Fn() -> Result<(), Failure>) -> Result<f64, Failure> {
-        let first = median(&self.blocks.time(2, launch)?);
-        // Beside the calls, an iteration launches a meeting and records two events.
-        let most = (MAX_LAUNCHES / (calls + 3)).min(MAX_ITERATIONS);
-        let iterations = (BLOCK_US / first).clamp(3.0, f64::from(most)) as u32;
-        let mut times = Vec::new();
+        let stream = self.ranks.context().new_stream()?;
+        let graph = Graph::capture(&stream, || {
+            (0..GRAPH_CALLS).try_for_each(|_| Ok(launch(stream.cu_stream())?))
+        })?;
         for _ in 0..self.flags.rounds {
-            times.extend(self.blocks.time(iterations, launch)?);
+            times.extend(self.blocks.times_in_graph(GRAPH_CALLS, &graph)?);
         }
-        Ok(median(&times) / f64::from(calls))
+        Ok(median(&times))
     }
 
     /// Checks the first row of the result against a reference in fp64.
@@ -275,10 +255,4 @@ impl Case<'_> {
             false => Err(format!("rank {rank}: relative error {error:.1e}").into()),
         }
     }
-}
-
-fn median(times: &[f64]) -> f64 {
-    let mut sorted = times.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
 }

@@ -11,7 +11,7 @@ use mkernel::cudarc::driver::{CudaSlice, DevicePtr};
 use mkernel::{
     Communicator, KernelConfig, KernelPlan, Operator, Shape, operands::RawOperand, spec::Problem,
 };
-use mkernel_testing::blocks::{Blocks, MAX_ITERATIONS};
+use mkernel_testing::blocks::{Blocks, MAX_ITERATIONS, median};
 use mkernel_testing::edits::{Edit, edit};
 use mkernel_testing::lab::{Failure, Lab, TimeLimit, seed_from_clock};
 use std::process::ExitCode;
@@ -263,10 +263,4 @@ impl Case<'_> {
         }
         Ok(())
     }
-}
-
-fn median(times: &[f64]) -> f64 {
-    let mut sorted = times.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
 }

@@ -1,7 +1,6 @@
 //! [`Bench`]: measures the plans of one size on one rank, and checks their results.
 
-use crate::cublas::Cublas;
-use crate::flags::{Flags, Tune};
+use crate::flags::Flags;
 use crate::operands::{Operands, epilogue_of};
 use crate::report::{self, Baseline, Row, Unfused};
 use mkernel::Operand;
@@ -12,8 +11,10 @@ use mkernel::{
     operands::{Addends, Rows},
     spec::{BLayout, Dim, Dtype, Epilogue, GemmConfig, GemmOp, GemmShape, Tuning},
 };
-use mkernel_testing::blocks::{Blocks, MAX_ITERATIONS};
+use mkernel_testing::blocks::{Blocks, MAX_ITERATIONS, median};
+use mkernel_testing::cublas::Cublas;
 use mkernel_testing::lab::{Failure, Finish, Lab, View};
+use mkernel_testing::options::Tune;
 use mkernel_testing::unfused::{Nics, Steps};
 use std::iter;
 use std::ops::Range;
@@ -281,7 +282,7 @@ impl Bench<'_> {
                 }
             }
         }
-        Ok(times.into_iter().map(median).collect())
+        Ok(times.iter().map(|times| median(times)).collect())
     }
 
     /// Returns the host time of a call with slices and with pointers: the minimum of several means, on the slowest
@@ -371,9 +372,4 @@ fn complete<'a>(call: Call<'a>, addends: Addends<'a>, rows: Rows) -> Call<'a> {
         Rows::Count(rows) => call.rows(rows),
         _ => call,
     }
-}
-
-fn median(mut times: Vec<f64>) -> f64 {
-    times.sort_by(f64::total_cmp);
-    times.get(times.len() / 2).copied().unwrap_or(f64::NAN)
 }

@@ -4,11 +4,10 @@ use clap::Parser;
 use mkernel::spec::spec::WORLDS;
 use mkernel::{
     network::{Faults, NicModel, Transport},
-    spec::{BLayout, Epilogue, GemmOp, GemmShape, Tuning},
+    spec::{BLayout, Epilogue, GemmOp, GemmShape},
 };
-use serde::de::DeserializeOwned;
+use mkernel_testing::options::{Tune, parse_epilogue, parse_layout, parse_op, parse_shape};
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::Duration;
 
 /// Times GEMM operators and cuBLAS, and checks their results.
@@ -81,74 +80,6 @@ pub struct Flags {
     /// Ignored. Cargo passes this option.
     #[arg(long, hide = true)]
     pub bench: bool,
-}
-
-/// A tuning, and its text on the command line.
-#[derive(Clone, Debug, Default)]
-pub struct Tune {
-    pub text: String,
-    pub tuning: Tuning,
-}
-
-impl FromStr for Tune {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        Ok(Self {
-            text: text.to_owned(),
-            tuning: parse_pairs(text)?,
-        })
-    }
-}
-
-fn parse_epilogue(text: &str) -> Result<Epilogue, String> {
-    parse_pairs(text)
-}
-
-/// Converts `key=value,key=value` to a TOML table.
-fn parse_pairs<T: DeserializeOwned>(text: &str) -> Result<T, String> {
-    let mut toml = String::new();
-    for pair in text
-        .split(',')
-        .filter(|pair| !pair.is_empty() && *pair != "auto")
-    {
-        let (key, value) = pair
-            .split_once('=')
-            .ok_or(format!("{pair:?} is not KEY=VALUE"))?;
-        let is_plain = value.parse::<u32>().is_ok() || value.parse::<bool>().is_ok();
-        let value = match is_plain {
-            true => value.to_owned(),
-            false => format!("{value:?}"),
-        };
-        toml.push_str(&format!("{} = {value}\n", key.replace('-', "_")));
-    }
-    toml::from_str(&toml).map_err(|error| error.message().to_owned())
-}
-
-fn parse_shape(text: &str) -> Result<GemmShape, String> {
-    let sizes: Result<Vec<u64>, _> = text.split('x').map(str::parse).collect();
-    match sizes.as_deref() {
-        Ok([m, n, k]) => Ok(GemmShape {
-            m: *m,
-            n: *n,
-            k: *k,
-        }),
-        _ => Err("a shape has three sizes, such as 8192x1024x8192".into()),
-    }
-}
-
-fn parse_op(text: &str) -> Result<GemmOp, String> {
-    let op = GemmOp::ALL.into_iter().find(|op| op.name() == text);
-    op.ok_or_else(|| {
-        let names = GemmOp::ALL.map(GemmOp::name).join(", ");
-        format!("not one of {names}")
-    })
-}
-
-fn parse_layout(text: &str) -> Result<BLayout, String> {
-    let layouts = [BLayout::Kn, BLayout::Nk];
-    let found = layouts.into_iter().find(|layout| layout.name() == text);
-    found.ok_or_else(|| "a layout is kn or nk".into())
 }
 
 /// Returns the largest possible number of ranks on `gpus` GPUs.

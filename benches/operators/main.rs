@@ -3,17 +3,16 @@
 //! `cargo bench --bench operators -- --help` lists the options, which are the fields of [`flags::Flags`].
 
 mod bench;
-mod cublas;
 mod flags;
 mod operands;
 mod report;
 
 use bench::Bench;
 use clap::Parser;
-use cublas::Cublas;
 use flags::{Flags, default_shapes, largest_world};
 use mkernel::Communicator;
 use mkernel_testing::blocks::Blocks;
+use mkernel_testing::cublas::Cublas;
 use mkernel_testing::lab::{Failure, Lab, TimeLimit, seed_from_clock};
 use report::Baseline;
 use std::process::ExitCode;

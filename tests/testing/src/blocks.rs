@@ -1,5 +1,6 @@
 //! Times of calls that all ranks make together, in blocks of several calls.
 
+use crate::graph::Graph;
 use crate::lab::{Failure, Lab};
 use mkernel::Communicator;
 use mkernel::cudarc::driver::{CudaEvent, PinnedHostSlice, result, sys};
@@ -9,6 +10,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// The largest number of calls in a block. Together with the barriers between them, they are fewer than the launches
 /// that a stream accepts before it blocks the host.
 pub const MAX_ITERATIONS: u32 = 60;
+/// The launches that a block may enqueue behind its gate. With more, the stream would block the host, which opens the
+/// gate.
+const MAX_LAUNCHES: u32 = 500;
+/// The time of a block of calls.
+const BLOCK_US: f64 = 20_000.0;
 
 /// A rank's part in timing calls together with the other ranks.
 pub struct Blocks<'a> {
@@ -92,6 +98,32 @@ impl<'a> Blocks<'a> {
         self.slowest(&times.collect::<Result<Vec<_>, Failure>>()?)
     }
 
+    /// Returns the times in µs of one call of a block of calls that each have `launches` launches. A block takes about
+    /// 20 ms. All ranks must call this together.
+    ///
+    /// # Errors
+    /// A call fails, or a rank does not take part.
+    pub fn times_of(
+        &self,
+        launches: u32,
+        call: &dyn Fn() -> Result<(), Failure>,
+    ) -> Result<Vec<f64>, Failure> {
+        let first = median(&self.time(2, call)?);
+        // Beside the launches, an iteration has a barrier and records two events.
+        let most = (MAX_LAUNCHES / (launches + 3)).min(MAX_ITERATIONS);
+        let iterations = (BLOCK_US / first).clamp(3.0, f64::from(most)) as u32;
+        self.time(iterations, call)
+    }
+
+    /// Returns the times in µs of one call of a graph that has `calls` calls. All ranks must call this together.
+    ///
+    /// # Errors
+    /// The graph cannot be launched, or a rank does not take part.
+    pub fn times_in_graph(&self, calls: u32, graph: &Graph) -> Result<Vec<f64>, Failure> {
+        let times = self.times_of(calls, &|| graph.launch(&self.lab.stream))?;
+        Ok(times.iter().map(|us| us / f64::from(calls)).collect())
+    }
+
     /// Returns the largest value of each element over all ranks. All ranks must call this together.
     ///
     /// # Errors
@@ -123,6 +155,13 @@ impl Drop for Blocks<'_> {
             let _ = unsafe { result::free_sync(self.own_counter) };
         }
     }
+}
+
+/// Returns the median, or NaN if there is no value.
+pub fn median(times: &[f64]) -> f64 {
+    let mut sorted = times.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 /// Exchanges the addresses of the ranks' counters, and enables access of this GPU to those of its peers. All ranks are

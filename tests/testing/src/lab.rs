@@ -132,6 +132,20 @@ impl Lab {
     /// # Errors
     /// The driver refuses the work.
     pub fn fill(&self, matrix: &View, first_row: u64, seed: u64) -> Result<(), Failure> {
+        self.fill_scaled(matrix, first_row, seed, 1.0)
+    }
+
+    /// Does the same as [`Lab::fill`], and multiplies each element by `scale`.
+    ///
+    /// # Errors
+    /// The driver refuses the work.
+    pub fn fill_scaled(
+        &self,
+        matrix: &View,
+        first_row: u64,
+        seed: u64,
+        scale: f32,
+    ) -> Result<(), Failure> {
         let View {
             rows,
             cols,
@@ -149,7 +163,8 @@ impl Lab {
             .arg(cols)
             .arg(stride)
             .arg(&first_row)
-            .arg(&seed);
+            .arg(&seed)
+            .arg(&scale);
         // SAFETY: the kernel writes only the matrix.
         unsafe { launch.launch(grid_stride(rows * stride)) }?;
         Ok(())

@@ -4,20 +4,26 @@
 //! - [`lab`] fills matrices with random numbers on a GPU, and compares results with a reference.
 //! - [`block_on`](mod@block_on) waits for a future.
 //! - [`blocks`] measures the times of calls on all ranks.
+//! - [`cublas`] is the baseline of GEMMs.
 //! - [`documents`] reads README.md and the book, and prints their tables of options.
 //! - [`edits`] prepares operators whose kernel text is edited.
 //! - [`golden`] reads the golden configurations in `tests/configs`.
+//! - [`graph`] captures calls, and replays them.
 //! - [`kinds`] has an operator of each kind.
+//! - [`options`] parses options that several benchmarks have.
 //! - [`unfused`] measures the network transfers of an unfused baseline.
 
 pub mod block_on;
 pub mod blocks;
 #[cfg(doctest)]
 mod book;
+pub mod cublas;
 pub mod documents;
 pub mod edits;
 pub mod golden;
+pub mod graph;
 pub mod jobs;
 pub mod kinds;
 pub mod lab;
+pub mod options;
 pub mod unfused;

@@ -43,13 +43,13 @@ __device__ u32 load_acquire(const u32* at) {
   return value;
 }
 
-// Writes the rows [first_row, first_row + rows) of a random matrix, which is the same on every GPU. Poisons the columns
-// between `cols` and `stride`.
-extern "C" __global__ void fill(u16* matrix, u64 rows, u64 cols, u64 stride, u64 first_row, u64 seed) {
+// Writes the rows [first_row, first_row + rows) of a random matrix times `scale`, which is the same on every GPU. Poisons
+// the columns between `cols` and `stride`.
+extern "C" __global__ void fill(u16* matrix, u64 rows, u64 cols, u64 stride, u64 first_row, u64 seed, float scale) {
   const u64 step = u64{gridDim.x} * blockDim.x;
   for (u64 i = u64{blockIdx.x} * blockDim.x + threadIdx.x; i < rows * stride; i += step) {
     const u64 row = i / stride, col = i % stride;
-    matrix[i] = col < cols ? to_bf16(random(seed, (first_row + row) * cols + col)) : kPoison;
+    matrix[i] = col < cols ? to_bf16(scale * random(seed, (first_row + row) * cols + col)) : kPoison;
   }
 }
 

@@ -28,6 +28,16 @@ impl View {
         }
     }
 
+    /// Returns the first elements of the memory as a matrix of these sizes without gaps.
+    pub fn reshaped(&self, rows: u64, cols: u64) -> Self {
+        Self {
+            rows,
+            cols,
+            stride: cols,
+            ..*self
+        }
+    }
+
     /// Returns the part of the matrix in these rows and columns.
     pub fn part(&self, rows: Range<u64>, cols: Range<u64>) -> Self {
         Self {

@@ -1,9 +1,9 @@
-//! cuBLAS, which is loaded at run time. Its GEMM is the baseline of the benchmark.
+//! cuBLAS, which is loaded at run time. Its GEMM is the baseline of benchmarks.
 
+use crate::lab::{Failure, View};
 use libloading::Library;
 use mkernel::cudarc::driver::CudaStream;
 use mkernel_compile::Env;
-use mkernel_testing::lab::{Failure, Matrix};
 use std::ffi::{c_int, c_void};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -77,17 +77,11 @@ impl Cublas {
     }
 
     /// Computes C = A · B for dense row-major matrices. If `transposed` is set, B is `[N, K]`.
-    pub fn gemm(
-        &self,
-        a: &Matrix,
-        b: &Matrix,
-        c: &Matrix,
-        transposed: bool,
-    ) -> Result<(), Failure> {
+    pub fn gemm(&self, a: &View, b: &View, c: &View, transposed: bool) -> Result<(), Failure> {
         let (m, n, k) = (c.rows as c_int, c.cols as c_int, a.cols as c_int);
         let (op_b, b_stride) = if transposed { (OP_T, k) } else { (OP_N, n) };
         let (one, zero) = (1.0f32, 0.0f32);
-        let pointer = |matrix: &Matrix| matrix.operand().ptr as *mut c_void;
+        let pointer = |matrix: &View| matrix.operand().ptr as *mut c_void;
         // The matrices of cuBLAS are column-major, so it computes the transposed product: Cᵀ = Bᵀ · Aᵀ.
         // SAFETY: the matrices have these sizes. Alpha and beta are floats, as the compute type requires.
         let status = unsafe {

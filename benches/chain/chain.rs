@@ -1,0 +1,274 @@
+//! [`Bench`]: measures chains of calls on one rank, and checks the first call of each.
+
+use crate::flags::Flags;
+use crate::{Case, Row};
+use mkernel::cudarc::driver::CudaStream;
+use mkernel::half::bf16;
+use mkernel::operands::{RawOperand, Rows};
+use mkernel::spec::{BLayout, Dim, GemmConfig, GemmOp, GemmShape, Tuning};
+use mkernel::{Communicator, KernelConfig, Operand, Operator};
+use mkernel_testing::blocks::{Blocks, median};
+use mkernel_testing::cublas::Cublas;
+use mkernel_testing::graph::Graph;
+use mkernel_testing::lab::{Failure, Lab, MAX_RELATIVE_ERROR, Matrix};
+use std::sync::Arc;
+
+/// The standard deviation of the elements that [`Lab::fill`] writes.
+const DEVIATION: f64 = 0.577;
+/// The number of columns of a result that are checked.
+const CHECKED_COLS: u64 = 512;
+
+/// A rank, which runs on a thread of its own.
+pub struct Bench<'a> {
+    pub flags: &'a Flags,
+    pub ranks: &'a Communicator,
+    pub lab: &'a Lab,
+    /// The stream on which graphs are captured, and for which cuBLAS has its handle.
+    pub captured: Arc<CudaStream>,
+    pub cublas: Cublas,
+    pub blocks: Blocks<'a>,
+    pub seed: u64,
+}
+
+/// The memory of a chain. All weights are `[N, K]`.
+struct Chain {
+    weights: Vec<Matrix>,
+    /// What the first call reads, and what calls write in turn. Each is long enough for A and for C.
+    first: Matrix,
+    results: [Matrix; 2],
+}
+
+impl Chain {
+    /// Returns the memory that call number `call` reads and writes.
+    fn of_call(&self, call: u32) -> (&Matrix, &Matrix, &Matrix) {
+        let written = &self.results[call as usize % 2];
+        let read = match call {
+            0 => &self.first,
+            _ => &self.results[(call as usize + 1) % 2],
+        };
+        (
+            read,
+            &self.weights[call as usize % self.weights.len()],
+            written,
+        )
+    }
+}
+
+impl Bench<'_> {
+    pub fn case(&self, case: Case) -> Result<Row, Failure> {
+        let (op, shape) = case;
+        let chain = self.chain(op, shape)?;
+        let operators = self.prepare(op, shape)?;
+        for operator in &operators {
+            self.check(operator, &chain, op, shape)?;
+        }
+        let mut graphs = vec![self.capture(&|call| self.product(&chain, shape, call))?];
+        for operator in &operators {
+            graphs.push(self.capture(&|call| self.fused(operator, &chain, shape, call))?);
+        }
+        let times = self.measure(&graphs)?;
+        let ids = operators.iter().map(|operator| operator.plan().id.clone());
+        let row = Row {
+            case,
+            ours: ids.zip(times[1..].iter().copied()).collect(),
+            cublas_us: times[0],
+        };
+        // Memory may be freed only while no kernel of any rank runs.
+        self.ranks.barrier()?;
+        Ok(row)
+    }
+
+    /// Creates random weights, and a random first operand. The weights are so small that results stay as large as that.
+    fn chain(&self, op: GemmOp, GemmShape { m, n, k }: GemmShape) -> Result<Chain, Failure> {
+        let world = u64::from(self.ranks.world());
+        let rank_seed = self.seed + 1000 * (u64::from(self.ranks.rank()) + 1);
+        let terms = if op.reduces() { world * k } else { k };
+        let scale = (1.0 / (DEVIATION * (terms as f64).sqrt())) as f32;
+        let weights = (0..u64::from(self.flags.weights)).map(|index| {
+            let weight = self.lab.matrix(n, k, 0)?;
+            self.lab.fill_scaled(&weight, 0, rank_seed + index, scale)?;
+            Ok(weight)
+        });
+        let operand = |seed| {
+            let matrix = self.lab.matrix(1, m * n.max(k), 0)?;
+            self.lab.fill(&matrix, 0, seed)?;
+            Ok::<_, Failure>(matrix)
+        };
+        Ok(Chain {
+            weights: weights.collect::<Result<_, Failure>>()?,
+            first: operand(rank_seed + 500)?,
+            results: [operand(rank_seed + 501)?, operand(rank_seed + 502)?],
+        })
+    }
+
+    fn prepare(&self, op: GemmOp, shape: GemmShape) -> Result<Vec<Operator>, Failure> {
+        let config = |m, tuning| {
+            let config = GemmConfig {
+                m,
+                b_layout: BLayout::Nk,
+                tuning,
+                ..GemmConfig::new(op)
+            };
+            KernelConfig::new(self.ranks.world(), config)
+        };
+        let tunings = match self.flags.tunings.as_slice() {
+            [] => vec![Tuning::default()],
+            given => given.iter().map(|tune| tune.tuning).collect(),
+        };
+        let mut operators = Vec::new();
+        for tuning in tunings {
+            let constant = config(Dim::Static(shape.m), tuning);
+            operators.push(self.ranks.prepare(&constant, shape)?);
+            for most in &self.flags.max_rows {
+                let most = GemmShape { m: *most, ..shape };
+                operators.push(self.ranks.prepare(&config(Dim::DYNAMIC, tuning), most)?);
+            }
+        }
+        Ok(operators)
+    }
+
+    /// Enqueues the product of cuBLAS alone.
+    fn product(&self, chain: &Chain, shape: GemmShape, call: u32) -> Result<(), Failure> {
+        let GemmShape { m, n, k } = shape;
+        let (read, weight, written) = chain.of_call(call);
+        self.cublas
+            .gemm(&read.reshaped(m, k), weight, &written.reshaped(m, n), true)
+    }
+
+    /// Enqueues a call of the operator.
+    fn fused(
+        &self,
+        operator: &Operator,
+        chain: &Chain,
+        shape: GemmShape,
+        call: u32,
+    ) -> Result<(), Failure> {
+        let GemmShape { m, n, k } = shape;
+        let (read, weight, written) = chain.of_call(call);
+        let plan = operator.plan();
+        let operands = plan.operands.iter().map(|spec| match spec.operand {
+            Operand::A => read.reshaped(m, k).operand(),
+            Operand::C => written.reshaped(m, n).operand(),
+            _ => weight.operand(),
+        });
+        let operands: Vec<RawOperand> = operands.collect();
+        let rows = match plan.max_rows() {
+            Some(_) => Rows::Count(m),
+            None => Rows::Most,
+        };
+        // SAFETY: the operands are at least as large as those of the plan, and outlive the graphs, whose replays
+        // `measure` waits for.
+        Ok(unsafe { operator.launch_raw_rows(self.captured.cu_stream(), &operands, rows) }?)
+    }
+
+    fn capture(&self, call: &dyn Fn(u32) -> Result<(), Failure>) -> Result<Graph, Failure> {
+        Graph::capture(&self.captured, || (0..self.flags.calls).try_for_each(call))
+    }
+
+    /// Returns the median times in µs per call. The blocks of the graphs take turns, in both orders.
+    fn measure(&self, graphs: &[Graph]) -> Result<Vec<f64>, Failure> {
+        let mut times = vec![Vec::new(); graphs.len()];
+        for round in 0..=self.flags.rounds {
+            let mut order: Vec<usize> = (0..graphs.len()).collect();
+            if round % 2 == 1 {
+                order.reverse();
+            }
+            for index in order {
+                let block = self
+                    .blocks
+                    .times_in_graph(self.flags.calls, &graphs[index])?;
+                // The first round warms up and is not measured.
+                if round > 0 {
+                    times[index].extend(block);
+                }
+            }
+        }
+        Ok(times.iter().map(|times| median(times)).collect())
+    }
+
+    /// Makes the first call of a chain, and compares a row of this rank's C with a reference in fp64.
+    fn check(
+        &self,
+        operator: &Operator,
+        chain: &Chain,
+        op: GemmOp,
+        shape: GemmShape,
+    ) -> Result<(), Failure> {
+        let (_, _, written) = chain.of_call(0);
+        self.lab.poison(written)?;
+        // The call is on another stream.
+        self.lab.stream.synchronize()?;
+        self.fused(operator, chain, shape, 0)?;
+        self.ranks.synchronize(&self.captured)?;
+        let expected = self.expected(chain, op, shape)?;
+        let written = written.memory.slice(..expected.len());
+        let found: Vec<bf16> = self.lab.stream.clone_dtoh(&written)?;
+        let (mut error2, mut sum2) = (0.0, 0.0);
+        for (found, expected) in found.iter().zip(expected) {
+            error2 += (found.to_f64() - expected).powi(2);
+            sum2 += expected * expected;
+        }
+        match error2 <= MAX_RELATIVE_ERROR.powi(2) * sum2 {
+            true => Ok(()),
+            false => {
+                let error = (error2 / sum2).sqrt();
+                let (id, rank) = (&operator.plan().id, self.ranks.rank());
+                Err(format!("{id} on rank {rank}: relative error {error:.1e}").into())
+            }
+        }
+    }
+
+    /// Returns the first columns of the first row that this rank has of the result of the first call, or nothing if it
+    /// has no row.
+    fn expected(&self, chain: &Chain, op: GemmOp, shape: GemmShape) -> Result<Vec<f64>, Failure> {
+        let GemmShape { m, n, k } = shape;
+        let (rank, world) = (self.ranks.rank() as usize, u64::from(self.ranks.world()));
+        let (read, weight, _) = chain.of_call(0);
+        let cols = n.min(CHECKED_COLS);
+        let b = weight.memory.slice(..(cols * k) as usize);
+        let b: Vec<bf16> = self.lab.stream.clone_dtoh(&b)?;
+        let row = |index: u64| -> Result<Vec<bf16>, Failure> {
+            let row = (index * k) as usize..((index + 1) * k) as usize;
+            Ok(self.lab.stream.clone_dtoh(&read.memory.slice(row))?)
+        };
+        let products = |a: &[bf16]| -> Vec<f64> {
+            let columns = b.chunks_exact(k as usize);
+            columns.map(|column| dot(a, column)).collect()
+        };
+        if !op.reduces() {
+            // The first row of A is that of rank 0.
+            let bits: Vec<u8> = row(0)?.iter().flat_map(|x| x.to_le_bytes()).collect();
+            let rows = self.ranks.all_gather(&bits)?;
+            let (halves, _) = rows[0].as_chunks();
+            let a: Vec<bf16> = halves.iter().map(|x| bf16::from_le_bytes(*x)).collect();
+            return Ok(products(&a));
+        }
+        // Every rank has a part of the sums of every rank's row.
+        let row_of = |rank: u64| match op {
+            GemmOp::GemmRs => rank * m.div_ceil(world),
+            _ => 0,
+        };
+        let mut parts = Vec::new();
+        for index in (0..world).map(row_of).filter(|index| *index < m) {
+            parts.extend(products(&row(index)?));
+        }
+        let bytes: Vec<u8> = parts.iter().flat_map(|part| part.to_le_bytes()).collect();
+        let mut sums = Vec::new();
+        for parts in self.ranks.all_gather(&bytes)? {
+            let (words, _) = parts.as_chunks();
+            let rows = words.chunks_exact(cols as usize);
+            let own = rows.skip(rank).flatten().take(cols as usize);
+            let own: Vec<f64> = own.map(|word| f64::from_le_bytes(*word)).collect();
+            sums.resize(own.len(), 0.0);
+            for (sum, part) in sums.iter_mut().zip(own) {
+                *sum += part;
+            }
+        }
+        Ok(sums)
+    }
+}
+
+fn dot(a: &[bf16], b: &[bf16]) -> f64 {
+    let products = a.iter().zip(b).map(|(a, b)| a.to_f64() * b.to_f64());
+    products.sum()
+}

@@ -1,0 +1,89 @@
+//! [`Rivals`]: the times of PyTorch's and NCCL's collectives behind cuBLAS, from `benches/baselines.py`.
+
+use crate::Case;
+use crate::flags::Flags;
+use mkernel_testing::lab::Failure;
+use serde::Deserialize;
+use std::process::{Command, Stdio};
+
+/// The local product alone, which is no rival.
+const ALONE: &str = "cuBLAS";
+
+/// A line of the script.
+#[derive(Debug, Deserialize)]
+struct Line {
+    op: String,
+    m: u64,
+    n: u64,
+    k: u64,
+    variant: String,
+    us: f64,
+}
+
+/// The times of all runs of the script.
+#[derive(Debug, Default)]
+pub struct Rivals(Vec<Line>);
+
+impl Rivals {
+    /// Runs the script for these cases, unless the flags say not to.
+    pub fn measure(&mut self, flags: &Flags, cases: &[Case]) -> Result<(), Failure> {
+        if flags.no_rivals {
+            return Ok(());
+        }
+        for op in &flags.op {
+            let mut command = Command::new(&flags.python);
+            let script = ["benches/baselines.py", "--chain", "--b-layout", "nk"];
+            command
+                .args(["-m", "torch.distributed.run", "--standalone"])
+                .args(["--nproc-per-node", &flags.world.to_string()])
+                .args(script)
+                .args(["--op", op.name()])
+                .args(["--calls", &flags.calls.to_string()])
+                .args(["--weights", &flags.weights.to_string()])
+                .stderr(Stdio::inherit());
+            for (_, shape) in cases.iter().filter(|(of, _)| of == op) {
+                command.args(["--shape", &format!("{}x{}x{}", shape.m, shape.n, shape.k)]);
+            }
+            let output = command.output()?;
+            let text = String::from_utf8_lossy(&output.stdout);
+            if !output.status.success() {
+                return Err(format!("{command:?} failed with {}: {text}", output.status).into());
+            }
+            // Lines that are not JSON come from other programs.
+            let lines = text
+                .lines()
+                .filter_map(|line| serde_json::from_str(line).ok());
+            self.0.extend(lines);
+        }
+        Ok(())
+    }
+
+    /// Returns the names of the rivals, each once.
+    pub fn names(&self) -> Vec<&str> {
+        let mut names = Vec::new();
+        for line in &self.0 {
+            if !names.contains(&line.variant.as_str()) {
+                names.push(&line.variant);
+            }
+        }
+        names
+    }
+
+    /// Returns the least time of a rival.
+    pub fn time(&self, case: Case, name: &str) -> Option<f64> {
+        let of_rival = self.lines(case).filter(|line| line.variant == name);
+        of_rival.map(|line| line.us).min_by(f64::total_cmp)
+    }
+
+    /// Returns the time of the fastest rival.
+    pub fn best(&self, case: Case) -> Option<f64> {
+        let rivals = self.lines(case).filter(|line| line.variant != ALONE);
+        rivals.map(|line| line.us).min_by(f64::total_cmp)
+    }
+
+    fn lines(&self, (op, shape): Case) -> impl Iterator<Item = &Line> {
+        self.0.iter().filter(move |line| {
+            line.op == op.name() && (line.m, line.n, line.k) == (shape.m, shape.n, shape.k)
+        })
+    }
+}

@@ -1,0 +1,37 @@
+//! [`Graph`]: calls that are captured once and replayed.
+
+use crate::lab::Failure;
+use mkernel::cudarc::driver::sys::{self, CUgraphInstantiate_flags, CUstreamCaptureMode};
+use mkernel::cudarc::driver::{CudaGraph, CudaStream};
+use std::sync::Arc;
+
+/// A CUDA graph.
+pub struct Graph(CudaGraph);
+
+impl Graph {
+    /// Captures what `enqueue` enqueues on `stream`, which must not be the default stream.
+    ///
+    /// # Errors
+    /// The driver refuses the capture, or `enqueue` fails or enqueues nothing.
+    pub fn capture(
+        stream: &Arc<CudaStream>,
+        enqueue: impl FnOnce() -> Result<(), Failure>,
+    ) -> Result<Self, Failure> {
+        stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
+        let enqueued = enqueue();
+        // The capture is ended even if a call has failed. Otherwise the stream could not be used again.
+        let graph = stream.end_capture(CUgraphInstantiate_flags(0));
+        enqueued?;
+        Ok(Self(graph?.ok_or("the capture has no operations")?))
+    }
+
+    /// Launches the graph on `stream`, which belongs to the same context.
+    ///
+    /// # Errors
+    /// The driver refuses the launch.
+    pub fn launch(&self, stream: &CudaStream) -> Result<(), Failure> {
+        // SAFETY: the graph has been instantiated and is alive. The driver keeps what a launch needs until it has ended.
+        let code = unsafe { sys::cuGraphLaunch(self.0.cu_graph_exec(), stream.cu_stream()) };
+        Ok(code.result()?)
+    }
+}
