@@ -119,6 +119,12 @@ impl Bench<'_> {
         for tuning in tunings {
             let constant = config(Dim::Static(shape.m), tuning);
             operators.push(self.ranks.prepare(&constant, shape)?);
+            if self.flags.overlap {
+                let operator = self.ranks.prepare(&constant, shape)?;
+                // SAFETY: nothing writes the weights while the chains run.
+                unsafe { operator.overlap_calls(true) };
+                operators.push(operator);
+            }
             for most in &self.flags.max_rows {
                 let most = GemmShape { m: *most, ..shape };
                 operators.push(self.ranks.prepare(&config(Dim::DYNAMIC, tuning), most)?);

@@ -29,6 +29,9 @@ pub struct Flags {
     /// Measure each plan also with rows that each call gives, prepared for at most this number; may be repeated
     #[arg(long, value_name = "ROWS")]
     pub max_rows: Vec<u64>,
+    /// Measure each plan also with calls that load weights while the call before them finishes
+    #[arg(long)]
+    pub overlap: bool,
     /// Number of calls of a graph
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=400))]
     pub calls: u32,

@@ -1,6 +1,6 @@
 //! [`Kernel`]: a compiled kernel that is loaded, checked against its plan, and launched.
 
-use crate::driver::Function;
+use crate::driver::{Function, LaunchMode};
 use crate::error::{Error, KernelError};
 use cudarc::driver::{CudaContext, sys};
 use mkernel_spec::KernelPlan;
@@ -46,13 +46,19 @@ impl Kernel {
     /// # Safety
     /// `args` must hold the kernel's arguments, and everything that they point to must stay alive until the call has
     /// ended. `stream` must be alive and belong to the kernel's context, which must be current.
-    pub unsafe fn launch(&self, stream: sys::CUstream, args: &mut [u8]) -> Result<(), Error> {
+    pub unsafe fn launch(
+        &self,
+        stream: sys::CUstream,
+        args: &mut [u8],
+        mode: LaunchMode,
+    ) -> Result<(), Error> {
         // SAFETY: guaranteed by the caller.
         unsafe {
             self.function.launch(
                 stream,
                 (self.grid_ctas, self.threads, self.smem_bytes),
                 args.as_mut_ptr().cast(),
+                mode,
             )
         }
     }

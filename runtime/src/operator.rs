@@ -9,7 +9,7 @@ mod tests;
 
 use self::core::OperatorCore;
 use crate::copy_engine::{CopyJob, CopyThread};
-use crate::driver::{self, Capture, UserStream};
+use crate::driver::{self, Capture, LaunchMode, UserStream};
 use crate::error::Error;
 use crate::fabric::endpoint::Fabric;
 use crate::health::Monitored;
@@ -152,6 +152,28 @@ impl Operator {
             let capture = Capture::of(stream)?;
             self.enqueue(&UserStream::raw(stream), capture.as_ref(), operands, rows)
         }
+    }
+
+    /// Lets later calls start while the kernel before them on the stream is still running, or ends that.
+    ///
+    /// Such a call loads the first tiles of B (the weights) while the kernel before it finishes, and reads and writes
+    /// everything else only after that. In a chain of small calls this hides a part of each. It makes no difference behind
+    /// other work than kernels, and only little behind kernels that do not allow it; all kernels of mkernel do, and those of
+    /// other libraries that use programmatic dependent launch. The operators other than GEMMs load nothing early.
+    ///
+    /// The launches are not cooperative. If another stream runs kernels that wait for other ranks on the same GPU, each can
+    /// hold a part of the SMs and wait for the rest, which ends with an error at the deadline. Leave SMs to such kernels by
+    /// [`max_sms`](crate::KernelConfig::max_sms), or do not use this.
+    ///
+    /// # Safety
+    /// No work that is enqueued on the stream before a call may write or allocate the call's B, unless other work than a
+    /// kernel comes between the two, such as a copy or a wait for an event. If the stream is being captured, this holds for
+    /// the graph.
+    pub unsafe fn overlap_calls(&self, overlap: bool) {
+        self.core.state().mode = match overlap {
+            true => LaunchMode::Overlapping,
+            false => LaunchMode::Cooperative,
+        };
     }
 
     /// Does the same as [`Communicator::check`](crate::Communicator::check).

@@ -85,9 +85,7 @@ impl Function {
 
     /// Enqueues the kernel with one struct parameter, which is copied before this returns.
     ///
-    /// The launch is cooperative. Its CTAs wait for each other, so the GPU must start all of them at once. A cooperative
-    /// launch that cannot be resident fails, and one that shares the GPU with other kernels waits until enough SMs are
-    /// free, so that two launches never hold a part of the SMs each and wait for the rest.
+    /// [`LaunchMode`] says how the GPU starts its CTAs.
     ///
     /// # Safety
     /// `args` must point to the struct that the kernel declares, and everything that it points to must stay alive until
@@ -97,13 +95,10 @@ impl Function {
         stream: sys::CUstream,
         (ctas, threads, smem_bytes): (u32, u32, u32),
         args: *mut c_void,
+        mode: LaunchMode,
     ) -> Result<(), Error> {
         let mut params = [args];
-        let mut attributes = [sys::CUlaunchAttribute {
-            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE,
-            pad: [0; 4],
-            value: sys::CUlaunchAttributeValue { cooperative: 1 },
-        }];
+        let mut attributes = [mode.attribute()];
         let config = sys::CUlaunchConfig {
             gridDimX: ctas,
             gridDimY: 1,
@@ -122,6 +117,41 @@ impl Function {
             sys::cuLaunchKernelEx(&raw const config, self.raw, params.as_mut_ptr(), null_mut())
         };
         check("cuLaunchKernelEx", code)
+    }
+}
+
+/// How the GPU starts the CTAs of a launch, which wait for each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LaunchMode {
+    /// The GPU starts all CTAs at once. A launch that cannot be resident fails, and one that shares the GPU with other
+    /// kernels waits until enough SMs are free, so that two launches never hold a part of the SMs each and wait for the
+    /// rest.
+    #[default]
+    Cooperative,
+    /// The GPU starts each CTA as soon as the kernel before it on the stream leaves an SM to it. The two kernels never
+    /// wait for each other's SMs, since all CTAs of the kernel before run by then. Other kernels may.
+    Overlapping,
+}
+
+impl LaunchMode {
+    fn attribute(self) -> sys::CUlaunchAttribute {
+        let (id, value) = match self {
+            Self::Cooperative => (
+                sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE,
+                sys::CUlaunchAttributeValue { cooperative: 1 },
+            ),
+            Self::Overlapping => (
+                sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+                sys::CUlaunchAttributeValue {
+                    programmaticStreamSerializationAllowed: 1,
+                },
+            ),
+        };
+        sys::CUlaunchAttribute {
+            id,
+            pad: [0; 4],
+            value,
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use super::region::Region;
 use super::transport::Transport;
 use crate::communicator::Communicator;
 use crate::deadlines::{BUILD_TIMEOUT, DRAIN_MARGIN};
-use crate::driver::{self, Function, Pinned, UserStream};
+use crate::driver::{self, Function, LaunchMode, Pinned, UserStream};
 use crate::error::{Error, NetworkError};
 use crate::operator::health::OperatorHealth;
 use crate::order::{self, LaunchSource};
@@ -150,8 +150,12 @@ impl Test {
         unsafe {
             order.follow(&UserStream::raw(stream.raw()), self.source)?;
             stream.zero(results, bytes)?;
-            self.function
-                .launch(stream.raw(), (CTAS, THREADS, 0), (&raw mut args).cast())?;
+            self.function.launch(
+                stream.raw(),
+                (CTAS, THREADS, 0),
+                (&raw mut args).cast(),
+                LaunchMode::Cooperative,
+            )?;
             stream.copy(self.results.device_address(), results, bytes)?;
         }
         drop(order);

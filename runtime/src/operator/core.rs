@@ -3,7 +3,7 @@
 use super::parts::{BoundParams, Parts};
 use super::retired::{LaunchEnd, RetiredOperator};
 use crate::deadlines::DRAIN_MARGIN;
-use crate::driver::{Capture, Uncaptured, UserStream};
+use crate::driver::{Capture, LaunchMode, Uncaptured, UserStream};
 use crate::error::Error;
 use crate::order::{self, LaunchSource};
 use crate::reaper;
@@ -21,6 +21,8 @@ pub(super) struct OperatorCore {
 #[derive(Default)]
 pub(super) struct LaunchState {
     pub args: BoundParams,
+    /// How calls are launched.
+    pub mode: LaunchMode,
     /// The streams whose launches may not have ended. A stream is left out if a later launch in another stream waits
     /// for it.
     streams: Vec<UserStream>,
@@ -80,7 +82,7 @@ impl OperatorCore {
         unsafe {
             parts
                 .kernel
-                .launch(stream.handle(), &mut state.args.bytes)?
+                .launch(stream.handle(), &mut state.args.bytes, state.mode)?
         };
         if let (Some(job), Some(thread)) = (&parts.health.job, &parts.copies) {
             job.expect();
@@ -111,7 +113,7 @@ impl OperatorCore {
             }
             self.parts
                 .kernel
-                .launch(stream.handle(), &mut state.args.bytes)?;
+                .launch(stream.handle(), &mut state.args.bytes, state.mode)?;
             order.captured(stream, self.source)
         }
     }

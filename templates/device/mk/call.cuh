@@ -1,17 +1,25 @@
 // The begin and the end of a call: which call it is, that no other call is under way, and when the next one may begin.
 #pragma once
 #include <mk/deadline.cuh>
+#include <mk/grid.cuh>
 
 namespace mk {
 
+// All threads, first. The grid may have been started while the one before it was still running. Until that has ended, a
+// kernel may only run `Kernel::prefetch`, if it has that: it loads what no work before the call writes, and gets a context
+// without the number of the call.
+//
 // Every CTA reads the number of the call for itself. `Args` has workspaces, host, gate, deadline_ns, operator_number and
 // rank, and the endpoint if there are several nodes.
-template <TopologyConfig Config, class Workspace, class Args>
-MK_DEVICE RankContext begin_call(const Args& args) {
+template <TopologyConfig Config, class Workspace, class Kernel, class Args, class Smem>
+MK_DEVICE RankContext begin_call(const Args& args, const Smem& smem) {
   const u32 node_first_rank = Config::kNodes == 1 ? 0 : args.rank / Config::kLocalWorld * Config::kLocalWorld;
   RankContext ctx{args.workspaces,      args.host, args.gate,           args.deadline_ns,
                   args.operator_number, args.rank, Config::kLocalWorld, 0,
                   node_first_rank};
+  if constexpr (requires { Kernel::prefetch(args, ctx, smem); }) Kernel::prefetch(args, ctx, smem);
+  wait_for_grids_before();  // @call.wait
+  allow_grid_behind();
   ctx.epoch = load_early(&ctx.state()->epoch) + 1;
   if constexpr (Config::kNodes > 1) {
     ctx.network = args.endpoint.network;

@@ -12,6 +12,10 @@ __forceinline__ void fence_barrier_init() { mk_calls->fence(sim::kFenceBarrierIn
 
 __forceinline__ void barrier_arrive(u32 barrier) { mk_calls->barrier_arrive(barrier, 0, sim::kCta, sim::place()); }
 
+__forceinline__ void barrier_expect_bytes(u32 barrier, u32 bytes) {
+  mk_calls->barrier_expect_bytes(barrier, bytes, sim::place());
+}
+
 __forceinline__ void barrier_expect(u32 barrier, u32 bytes) {
   mk_calls->barrier_arrive(barrier, bytes, sim::kCta, sim::place());
 }

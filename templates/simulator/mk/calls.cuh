@@ -34,7 +34,7 @@ enum Fence : u32 { kFenceThread = 0, kFenceProxyGlobal = 1, kFenceProxyShared = 
 
 // Bump kVersion with every change here; the simulator refuses kernels of another version.
 struct Calls {
-  static constexpr u64 kVersion = 7;
+  static constexpr u64 kVersion = 8;
   static constexpr u64 kNextPolled = ~0ull;
 
   const Thread* (*thread)();
@@ -50,6 +50,9 @@ struct Calls {
   u32 (*sync_threads_or)(u32 value, u32 threads, Place);
   void (*arrive_threads)(u32 barrier, u32 threads, Place);
   void (*sync_cluster)(Place);
+  // Waits for the grids before this one on its stream, and lets the one behind it start.
+  void (*grid_wait)(Place);
+  void (*grid_allow)(Place);
   void (*registers)(u32 count, u32 acquire, Place);
   // What the thread waits for from now on, for reports; role 0: no more.
   // Role 0: for nothing; `wait` then tells whether the wait before has ended.
@@ -67,6 +70,7 @@ struct Calls {
   void (*store_shared)(u32 to, const void* from, u32 bytes, Place);
 
   void (*barrier_init)(u32 barrier, u32 arrivals, Place);
+  void (*barrier_expect_bytes)(u32 barrier, u32 bytes, Place);
   // `scope` kCta: of the own CTA alone; kGpu: of the cluster.
   void (*barrier_arrive)(u32 barrier, u32 bytes, u32 scope, Place);
   u32 (*barrier_try_wait)(u32 barrier, u32 parity, u32 scope, Place);

@@ -72,6 +72,11 @@ impl Residency {
         fits
     }
 
+    /// Takes SMs of a device on which CTAs of a kernel already run, whether they are free or not.
+    pub fn hold(&mut self, device: u32, sms: u32) {
+        *self.held.entry(device).or_default() += sms.min(self.sm_count);
+    }
+
     /// Returns SMs of a device.
     pub fn give_back(&mut self, device: u32, sms: u32) {
         let held = self.held.entry(device).or_default();

@@ -47,6 +47,14 @@ pub(super) struct Running {
     pub sms: u32,
 }
 
+/// A kernel that was started while the kernel before it was running.
+#[derive(Debug)]
+pub(super) struct Early {
+    pub running: Running,
+    /// The moment of its end, if it did not wait for the kernel before it.
+    pub ended: Option<Moment>,
+}
+
 /// A stream of a GPU.
 #[derive(Debug)]
 pub(super) struct Stream {
@@ -56,6 +64,8 @@ pub(super) struct Stream {
     /// The number of operations that have ended.
     pub ended: u64,
     pub running: Option<Running>,
+    /// The kernel behind the running one, if it has been started early.
+    pub early: Option<Early>,
     /// The completion of the last operation.
     pub tail: Option<Completion>,
     /// The moment after all operations that have ended.
@@ -105,6 +115,60 @@ impl Stream {
         self.moment = after;
         self.end_first(Vec::new());
         Some(freed)
+    }
+
+    /// Returns whether a task is the running operation, or the kernel behind it.
+    pub fn runs(&self, task: TaskId) -> bool {
+        let early = self.early.as_ref().map(|early| early.running);
+        [self.running, early]
+            .iter()
+            .flatten()
+            .any(|running| running.task == task)
+    }
+
+    /// Starts the kernel behind the running one, if that allows it and the launch of the kernel does, too. The kernel gets
+    /// its SMs from the running one when that ends.
+    pub fn start_early(&mut self, world: &mut World, device: u32, failed: bool) -> bool {
+        let (Some(running), None, false) = (self.running, &self.early, failed) else {
+            return false;
+        };
+        let Some(entry) = self.entries.get_mut(1) else {
+            return false;
+        };
+        let StreamOp::Work(work @ Work::Kernel { overlaps: true, .. }) = &entry.op else {
+            return false;
+        };
+        let is_free = entry.after.iter().all(|end| end.get().is_some());
+        if !is_free || !world.allows_overlap(running.task) {
+            return false;
+        }
+        let mut after = self.moment.clone();
+        after.join(&entry.host);
+        let ends = entry.after.drain(..);
+        ends.for_each(|completion| after.join(&moment_of(&completion)));
+        let task = world.start_behind(device, work.clone(), &after, Some(running.task));
+        self.early = Some(Early {
+            running: Running {
+                task,
+                sms: sms_of(work),
+            },
+            ended: None,
+        });
+        true
+    }
+
+    /// Ends the running operation. The kernel that was started early is the running one from now on, unless it has ended,
+    /// too.
+    pub fn end_running(&mut self, moment: &Moment, read: Vec<u8>) {
+        self.moment.join(moment);
+        self.end_first(read);
+        let early = self.early.take();
+        self.running = early.as_ref().map(|early| early.running);
+        if let Some(moment) = early.and_then(|early| early.ended) {
+            self.running = None;
+            self.moment.join(&moment);
+            self.end_first(Vec::new());
+        }
     }
 
     /// Ends the first operation.

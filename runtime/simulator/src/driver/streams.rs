@@ -60,6 +60,7 @@ impl Streams {
             entries: VecDeque::new(),
             ended: 0,
             running: None,
+            early: None,
             tail: None,
             moment: Moment::default(),
             destroyed: false,
@@ -224,6 +225,7 @@ impl Streams {
                     moved = true;
                     started.freed.extend(freed);
                 }
+                moved |= stream.start_early(world, id.device, failed);
             }
             // The end of a marker may allow another stream to continue.
             if !moved {
@@ -273,17 +275,26 @@ impl Streams {
         let (id, stream) = self
             .streams
             .iter_mut()
-            .find(|(_, stream)| stream.running.is_some_and(|running| running.task == task))?;
-        if let Some(running) = stream.running.take() {
-            self.residency.give_back(id.device, running.sms);
-        }
+            .find(|(_, stream)| stream.runs(task))?;
         let (read, failure) = match outcome {
             Outcome::Done => (Vec::new(), None),
             Outcome::Read(bytes) => (bytes, None),
             Outcome::Failed(reason) => (Vec::new(), Some((id.device, reason))),
         };
-        stream.moment.join(&moment);
-        stream.end_first(read);
+        if let Some(early) = stream
+            .early
+            .as_mut()
+            .filter(|early| early.running.task == task)
+        {
+            early.ended = Some(moment);
+        } else {
+            let ended = stream.running.map_or(0, |running| running.sms);
+            stream.end_running(&moment, read);
+            self.residency.give_back(id.device, ended);
+            if let Some(running) = stream.running {
+                self.residency.hold(id.device, running.sms);
+            }
+        }
         self.drop_destroyed();
         failure
     }

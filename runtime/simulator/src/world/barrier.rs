@@ -68,6 +68,16 @@ impl Machine {
         cta.barriers.push(barrier);
     }
 
+    /// Adds `bytes` to the bytes that the current phase of the barrier at `address` waits for.
+    pub fn barrier_expect_bytes(&mut self, address: u32, bytes: u32, pc: u64) {
+        let Some((cta, index)) = self.barrier_or_report(address, pc, "expectation of bytes") else {
+            return;
+        };
+        self.check_barrier_word(cta, address, pc);
+        self.ctas[cta].barriers[index].bytes += i64::from(bytes);
+        self.trace(pc, || format!("announces {bytes} bytes at {address:#x}"));
+    }
+
     /// Arrives at the barrier at `address`, after adding `bytes` to the bytes that the phase waits for.
     pub fn barrier_arrive(&mut self, address: u32, bytes: u32, scope: Scope, pc: u64) {
         let Some((cta, index)) = self.barrier_or_report(address, pc, "arrival") else {

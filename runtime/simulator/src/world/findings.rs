@@ -165,6 +165,7 @@ impl Machine {
         match t.state {
             ThreadState::Barrier { address, .. } => text + &self.describe_barrier(t.cta, address),
             ThreadState::Polling => text + &describe_poll(t),
+            ThreadState::GridBefore => text + " for the kernel before its own",
             ThreadState::Converging => text + " for other threads of their warp, CTA or cluster",
             ThreadState::BulkGroups => text + " for bulk groups",
             ThreadState::Wgmma => {

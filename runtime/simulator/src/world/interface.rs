@@ -46,6 +46,8 @@ pub enum Work {
         smem_bytes: u32,
         /// The bytes of the kernel's only parameter.
         args: Vec<u8>,
+        /// Whether the kernel may start while the kernel before it on its stream still runs.
+        overlaps: bool,
     },
     /// A copy of rows. Source and target may be the memory of any GPU of this host, or pinned host memory.
     Copy {

@@ -78,13 +78,14 @@ impl Machine {
             });
     }
 
-    /// Starts a kernel. Adds a fiber for each of its threads to `fibers`.
+    /// Starts a kernel, which overlaps with `before` if that is given and has not ended. Adds a fiber for each of its
+    /// threads to `fibers`.
     pub fn start_kernel(
         &mut self,
         task: TaskId,
         device: u32,
         config: &LaunchConfig,
-        after: &Clock,
+        (after, before): (&Clock, Option<TaskId>),
         (fibers, stacks): (&mut Vec<Option<Fiber>>, &mut Stacks),
     ) -> Result<(), String> {
         if let Some(fault) = config.fault() {
@@ -112,6 +113,8 @@ impl Machine {
             running: config.ctas * config.threads,
             failed: None,
             known: after.clone(),
+            before: before.and_then(|task| self.launch_of(task)),
+            known_before: Clock::default(),
         }));
         Ok(())
     }
@@ -143,6 +146,7 @@ impl Machine {
             threads: self.threads.len(),
             thread_count: config.threads,
             running: config.threads,
+            allows_grid_behind: false,
             mmas: (0..(config.threads as usize).div_ceil(WARP * WARPGROUP_WARPS))
                 .map(|_| Default::default())
                 .collect(),

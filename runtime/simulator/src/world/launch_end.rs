@@ -90,6 +90,7 @@ impl Machine {
         for cta in ctas {
             self.end_cta(device, cta, &mut known);
         }
+        self.end_overlap(launch, &known);
         self.ready
             .retain(|warp| self.ctas[self.warps[*warp].cta].launch != launch);
         Some((task, known, failed))

@@ -24,6 +24,8 @@ pub(super) struct Machine {
     pub now_ns: u64,
     /// Whether a wait has ended since simulated time last jumped.
     pub has_moved: bool,
+    /// Whether a kernel has let the one behind it start since the driver last looked.
+    pub has_allowed: bool,
     /// Whether a kernel has aborted.
     pub is_aborted: bool,
     pub memory: GlobalMemory,
@@ -66,6 +68,7 @@ impl Machine {
             random,
             now_ns: 1_000_000,
             has_moved: false,
+            has_allowed: false,
             is_aborted: false,
             memory: Default::default(),
             shadow: Default::default(),

@@ -58,6 +58,9 @@ impl World {
     /// Runs work for a while.
     pub fn advance(&mut self) -> Advance {
         for _ in 0..PICKS {
+            if std::mem::take(&mut self.machine.has_allowed) {
+                return Advance::Busy;
+            }
             self.speeds.count_pick(&mut self.machine.random);
             let copy_now = self.machine.random.chance(self.speeds.copies);
             if copy_now && self.copy_something() {

@@ -113,6 +113,19 @@ impl World {
     /// Starts `work` on `device`, ordered after a moment. The driver starts the next work of a stream when the previous
     /// one has finished.
     pub fn start(&mut self, device: u32, work: Work, after: &Moment) -> TaskId {
+        self.start_behind(device, work, after, None)
+    }
+
+    /// Does the same. A kernel may be started while the kernel `before` it still runs, if that [allows it].
+    ///
+    /// [allows it]: Self::allows_overlap
+    pub fn start_behind(
+        &mut self,
+        device: u32,
+        work: Work,
+        after: &Moment,
+        before: Option<TaskId>,
+    ) -> TaskId {
         let task = TaskId(self.next_task);
         self.next_task += 1;
         match work {
@@ -123,6 +136,7 @@ impl World {
                 threads,
                 smem_bytes,
                 args,
+                overlaps: _,
             } => {
                 let config = LaunchConfig {
                     image,
@@ -132,7 +146,7 @@ impl World {
                     smem_bytes,
                     args,
                 };
-                self.start_kernel(task, device, &config, after);
+                self.start_kernel(task, device, &config, (after, before));
             }
             work => self.copies.push(PendingCopy {
                 task,
@@ -146,12 +160,25 @@ impl World {
         task
     }
 
-    fn start_kernel(&mut self, task: TaskId, device: u32, config: &LaunchConfig, after: &Moment) {
+    /// Returns whether the kernel behind a running one may start.
+    #[must_use]
+    pub fn allows_overlap(&self, task: TaskId) -> bool {
+        let launch = self.machine.launch_of(task);
+        launch.is_some_and(|launch| self.machine.allows_overlap(launch))
+    }
+
+    fn start_kernel(
+        &mut self,
+        task: TaskId,
+        device: u32,
+        config: &LaunchConfig,
+        (after, before): (&Moment, Option<TaskId>),
+    ) {
         let fibers = (&mut self.fibers, &mut self.stacks);
         let clock: &Clock = &after.0;
         let started = self
             .machine
-            .start_kernel(task, device, config, clock, fibers);
+            .start_kernel(task, device, config, (clock, before), fibers);
         if let Err(why) = started {
             let failed = Outcome::Failed(why);
             self.finished.push((task, failed, after.clone()));

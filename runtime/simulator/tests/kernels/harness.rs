@@ -290,6 +290,7 @@ impl Harness {
             threads: self.shape.threads,
             smem_bytes: SMEM_BYTES,
             args,
+            overlaps: false,
         };
         self.world.start(rank as u32, work, after)
     }

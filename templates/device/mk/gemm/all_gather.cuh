@@ -90,16 +90,17 @@ struct AllGather {
   // All warps of the CTAs that only communicate, across nodes.
   using Communicate = InTurn<Config::kCommCtas, WatchArrivals, PutShard, PushAndRelay>;
 
+  static MK_DEVICE void prefetch(const Args& args, const RankContext& ctx, const Smem& smem) {
+    if constexpr (Order::kReadsOwnRows) {
+      Gemm::prefetch_with(args, ctx, smem, args.own_a, args.gathered_a, args.b, args.c);
+    } else {
+      Gemm::prefetch_with(args, ctx, smem, args.gathered_a, args.b, args.c);
+    }
+  }
+
   // Before the roles; false if the CTA must end at once.
   static MK_DEVICE bool begin(const Args& args, const RankContext& ctx, const Smem& smem) {
-    if (threadIdx.x == 0) init_barriers<Config>(smem);
-    if constexpr (Order::kReadsOwnRows) {
-      prefetch_tensor_maps(args.own_a, args.gathered_a, args.b, args.c);
-    } else {
-      prefetch_tensor_maps(args.gathered_a, args.b, args.c);
-    }
-    if (!enter(ctx)) return false;  // @all-gather.enter
-    Gemm::Begin::announce(ctx);
+    if (!Gemm::begin(args, ctx, smem)) return false;  // @all-gather.enter
     if constexpr (kUsesCopyEngines) {
       if (blockIdx.x == 0 && threadIdx.x == 0) comm::request_copies(ctx, args.shard, args.shard_row_bytes);
     }

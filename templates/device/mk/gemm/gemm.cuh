@@ -80,11 +80,19 @@ struct Gemm {
     }
   };
 
-  // One thread: A and B of work tile `index`.
+  // One thread: A and B of work tile `index`. The first stages of a CTA's first work tile already have their B.
   static MK_DEVICE void load_tile(const Args& args, const RankContext& ctx, const Smem& smem,
                                   typename Mainloop::Stages& stages, u32 index, const WorkTile& work) {
+    u32 step = work.k_begin;
+    if (index == Scheduler::first()) {  // @gemm.first-tile
 #pragma unroll 1
-    for (u32 step = work.k_begin; step < work.k_end; ++step) {
+      for (const u32 end = step + Mainloop::first_stages(work); step < end; ++step) {
+        if constexpr (Config::kPaceSteps > 0) Pace<Config, Workspace>::keep(ctx, index, step);
+        Mainloop::template load_stage_a<Source>(args, ctx, smem, stages, work, step);
+      }
+    }
+#pragma unroll 1
+    for (; step < work.k_end; ++step) {
       if constexpr (Config::kPaceSteps > 0) Pace<Config, Workspace>::keep(ctx, index, step);
       Mainloop::template load_stage<Source>(args, ctx, smem, stages, work, step);
     }
@@ -97,13 +105,48 @@ struct Gemm {
     if constexpr (Scheduler::kSplits > 1) SplitK<Scheduler, Order, Workspace, Shape>::reduce(ctx, work, group, sum);  // @gemm.split-k
   }
 
+  // Before the call reads anything that work before it writes. B must not be such memory, if the grid may start early.
+  static MK_DEVICE void prefetch(const Args& args, const RankContext& ctx, const Smem& smem) {
+    prefetch_with(args, ctx, smem, args.a, args.b, args.c);
+  }
+
+  // The same with these tensor maps.
+  template <class... Maps>
+  static MK_DEVICE void prefetch_with(const Args& args, const RankContext& ctx, const Smem& smem, const Maps&... maps) {
+    prefetch_tensor_maps(maps...);
+    if (threadIdx.x != 0) return;
+    init_barriers<Config>(smem);
+    // If each call gives the rows, they say which tile is the first.
+    if constexpr (!TakesRows<Config>) load_first_b(args, ctx, smem);
+  }
+
   // Before the roles. False if the CTA must end at once.
   static MK_DEVICE bool begin(const Args& args, const RankContext& ctx, const Smem& smem) {
-    if (threadIdx.x == 0) init_barriers<Config>(smem);
-    prefetch_tensor_maps(args.a, args.b, args.c);
-    if (!enter(ctx)) return false;
+    if (!enter(ctx)) {
+      if constexpr (!TakesRows<Config>) {
+        if (threadIdx.x == 0) for_first_tile(ctx, [&](const WorkTile& work) { Mainloop::drop_first_b(ctx, smem, work); });
+      }
+      return false;
+    }
+    if constexpr (TakesRows<Config>) {
+      if (threadIdx.x == 0) load_first_b(args, ctx, smem);
+    }
     Begin::announce(ctx);
     return true;
+  }
+
+  // One thread: B of the first stages of this CTA's first work tile.
+  static MK_DEVICE void load_first_b(const Args& args, const RankContext& ctx, const Smem& smem) {
+    for_first_tile(ctx, [&](const WorkTile& work) { Mainloop::load_first_b(args, smem, work); });
+  }
+
+  // Calls a function with this CTA's first work tile, if it has one.
+  template <class Function>
+  static MK_DEVICE void for_first_tile(const RankContext& ctx, const Function& function) {
+    const u32 first = Scheduler::first();
+    if (first >= Scheduler::end(ctx)) return;
+    const WorkTile work = Scheduler::work_tile(first, ctx);
+    if (!Order::is_gap(work)) function(work);
   }
 
   // After them. Thread 0 is of the load thread's warp, which is done before the CTA is.

@@ -130,6 +130,9 @@ struct OwnerReduce {
     }
   };
 
+  static MK_DEVICE void prefetch(const Args& args, const RankContext& ctx, const Smem& smem) {
+    Gemm::prefetch(args, ctx, smem);
+  }
   static MK_DEVICE bool begin(const Args& args, const RankContext& ctx, const Smem& smem) {
     return Gemm::begin(args, ctx, smem);
   }

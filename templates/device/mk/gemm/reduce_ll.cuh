@@ -82,12 +82,13 @@ struct ReduceLl {
     }
   };
 
+  static MK_DEVICE void prefetch(const Args& args, const RankContext& ctx, const Smem& smem) {
+    Gemm::prefetch_with(args, ctx, smem, args.a, args.b);
+  }
+
   // Before the roles; false if the CTA must end at once.
   static MK_DEVICE bool begin(const Args& args, const RankContext& ctx, const Smem& smem) {
-    if (threadIdx.x == 0) init_barriers<Config>(smem);
-    prefetch_tensor_maps(args.a, args.b);
-    if (!enter(ctx)) return false;
-    Gemm::Begin::announce(ctx);
+    if (!Gemm::begin(args, ctx, smem)) return false;
     if constexpr (kHasIdleRanks) {
       if (blockIdx.x == 0) IdleRanks::announce_begin(ctx, threadIdx.x);
     }

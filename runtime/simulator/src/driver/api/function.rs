@@ -129,12 +129,13 @@ pub(super) unsafe extern "C" fn cuLaunchKernel(
         smem_bytes,
         cluster_ctas: 1,
         is_cooperative: false,
+        overlaps: false,
     };
     // SAFETY: by the contract of the driver's function, which the caller upholds.
     driver_call(|| unsafe { launch(function, &grid, on, params) })
 }
 
-/// Uses the attributes for clusters and cooperative launches, and ignores the others.
+/// Uses the attributes for clusters, cooperative launches and overlaps with the kernel before, and ignores the others.
 pub(super) unsafe extern "C" fn cuLaunchKernelEx(
     config: *const CUlaunchConfig,
     function: CUfunction,
@@ -155,6 +156,7 @@ pub(super) unsafe extern "C" fn cuLaunchKernelEx(
             smem_bytes: config.sharedMemBytes,
             cluster_ctas: 1,
             is_cooperative: attributes.iter().any(is_cooperative),
+            overlaps: attributes.iter().any(overlaps),
         };
         let clusters = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
         for attribute in attributes.iter().filter(|of| of.id == clusters) {
@@ -180,6 +182,13 @@ fn is_cooperative(attribute: &CUlaunchAttribute) -> bool {
         && unsafe { attribute.value.cooperative } != 0
 }
 
+/// Returns whether an attribute lets a kernel start while the one before it still runs.
+fn overlaps(attribute: &CUlaunchAttribute) -> bool {
+    let id = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+    // SAFETY: the ID of the attribute selects this member of the union.
+    attribute.id == id && unsafe { attribute.value.programmaticStreamSerializationAllowed } != 0
+}
+
 /// The dimensions of a launch.
 struct LaunchDims {
     ctas: [c_uint; 3],
@@ -188,6 +197,8 @@ struct LaunchDims {
     cluster_ctas: c_uint,
     /// Whether all CTAs must be resident at the same time.
     is_cooperative: bool,
+    /// Whether the kernel may start while the one before it still runs.
+    overlaps: bool,
 }
 
 /// Checks and enqueues a launch.
@@ -225,6 +236,7 @@ unsafe fn launch(
         cluster_ctas: grid.cluster_ctas,
         threads,
         smem_bytes: grid.smem_bytes,
+        overlaps: grid.overlaps,
     };
     if grid.is_cooperative && sms_of(&work) > gpu.host.options.sm_count {
         return Err(Code::CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE);

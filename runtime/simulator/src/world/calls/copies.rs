@@ -10,6 +10,12 @@ pub(super) extern "C" fn barrier_init(barrier: u32, arrivals: u32, pc: u64) {
     stop_if_failed();
 }
 
+pub(super) extern "C" fn barrier_expect_bytes(barrier: u32, bytes: u32, pc: u64) {
+    give_way();
+    with(|machine| machine.barrier_expect_bytes(barrier, bytes, pc));
+    stop_if_failed();
+}
+
 pub(super) extern "C" fn barrier_arrive(barrier: u32, bytes: u32, scope: u32, pc: u64) {
     give_way();
     with(|machine| machine.barrier_arrive(barrier, bytes, scope_of(scope), pc));

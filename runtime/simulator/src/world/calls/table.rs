@@ -12,7 +12,7 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 /// The version of the table. It must be equal to `mk::sim::Calls::kVersion`.
-const VERSION: u64 = 7;
+const VERSION: u64 = 8;
 
 /// The table of functions that kernels call. The layout is that of `mk::sim::Calls`.
 #[repr(C)]
@@ -29,6 +29,8 @@ struct Calls {
     sync_threads_or: extern "C" fn(u32, u32, u64) -> u32,
     arrive_threads: extern "C" fn(u32, u32, u64),
     sync_cluster: extern "C" fn(u64),
+    grid_wait: extern "C" fn(u64),
+    grid_allow: extern "C" fn(u64),
     registers: extern "C" fn(u32, u32, u64),
     waiting: extern "C" fn(u32, u32, u32, u32, u32, u64, u64),
     aborted: extern "C" fn(u64),
@@ -39,6 +41,7 @@ struct Calls {
     load_shared: extern "C" fn(u32, *mut c_void, u32, u64),
     store_shared: extern "C" fn(u32, *const c_void, u32, u64),
     barrier_init: extern "C" fn(u32, u32, u64),
+    barrier_expect_bytes: extern "C" fn(u32, u32, u64),
     barrier_arrive: extern "C" fn(u32, u32, u32, u64),
     barrier_try_wait: extern "C" fn(u32, u32, u32, u64) -> u32,
     tensor_load: extern "C" fn(u32, *const u8, u32, *const u32, u32, u32, u64),
@@ -73,6 +76,8 @@ static CALLS: Calls = Calls {
     sync_threads_or,
     arrive_threads,
     sync_cluster,
+    grid_wait,
+    grid_allow,
     registers,
     waiting,
     aborted,
@@ -83,6 +88,7 @@ static CALLS: Calls = Calls {
     load_shared,
     store_shared,
     barrier_init,
+    barrier_expect_bytes,
     barrier_arrive,
     barrier_try_wait,
     tensor_load,

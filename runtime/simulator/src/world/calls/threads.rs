@@ -1,7 +1,8 @@
 //! Functions about the running thread, and operations that several threads perform together.
 
-use super::context::{converge, give_way, stop_if_failed, wait, with};
+use super::context::{converge, give_way, stop_if_failed, until, wait, with};
 use crate::world::collective::WarpOperation;
+use crate::world::machine::Machine;
 use crate::world::state::thread::{ThreadInfo, WaitSite};
 
 pub(super) extern "C" fn thread() -> *const ThreadInfo {
@@ -75,6 +76,16 @@ pub(super) extern "C" fn arrive_threads(barrier: u32, threads: u32, pc: u64) {
 
 pub(super) extern "C" fn sync_cluster(pc: u64) {
     converge(|machine| machine.sync_cluster(pc));
+}
+
+pub(super) extern "C" fn grid_wait(pc: u64) {
+    until(|machine| machine.wait_for_grid_before(pc));
+    stop_if_failed();
+}
+
+pub(super) extern "C" fn grid_allow(_pc: u64) {
+    give_way();
+    with(Machine::allow_grid_behind);
 }
 
 /// Does nothing. Registers are not simulated, so kernels have as many as they need.

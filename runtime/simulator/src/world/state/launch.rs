@@ -27,6 +27,10 @@ pub struct Launch {
     pub failed: Option<String>,
     /// What was known when the kernel started. At its end, what its threads know is added.
     pub known: Clock,
+    /// The launch before this one on its stream, if it has not ended and this one overlaps with it.
+    pub before: Option<usize>,
+    /// What was known at the end of that launch.
+    pub known_before: Clock,
 }
 
 /// A CTA of a launch.
@@ -51,6 +55,8 @@ pub struct Cta {
     pub thread_count: u32,
     /// The number of threads that have not ended.
     pub running: u32,
+    /// Whether the kernel behind this one may start, as far as this CTA is concerned.
+    pub allows_grid_behind: bool,
     /// The tensor-core products of each warpgroup.
     pub mmas: Vec<WarpgroupMma>,
     pub counters: CtaCounters,

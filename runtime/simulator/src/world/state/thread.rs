@@ -21,6 +21,8 @@ pub enum ThreadState {
     BulkGroups,
     /// It waits for products of its warpgroup.
     Wgmma,
+    /// It waits for the end of the launch before its own.
+    GridBefore,
     /// It has returned.
     Ended,
 }
