@@ -14,8 +14,8 @@ concept TopkConfig = TopologyConfig<Config> && requires {
   Config::kMaxRows;    // of a rank's experts
 };
 
-// Args: the row indices of each token, and the weights of these rows. The rows of rank r have the indices from r *
-// kMaxRows on.
+// Args: the row indices of each token, and the weights of these rows. Rank r has the indices [r kMaxRows, (r + 1)
+// kMaxRows).
 template <class Args>
 concept TopkArgs = requires(const Args& args) {
   args.num_tokens;  // tokens of this rank

@@ -56,7 +56,7 @@ struct TopkExchange {
     static_assert(TopkExchangeConfig<Config> && TopkExchangeWorkspace<Workspace>);
     u32 i = blockIdx.x * Config::kThreads + threadIdx.x;
     const u32 from_last = gridDim.x * Config::kThreads - 1 - i;  // the last threads have no entry if there are few
-    // The packet with the counts also signals that this rank has read everything that it was sent in earlier calls.
+    // The packet with the counts also signals that this rank has read everything that was sent to it in earlier calls.
     if (from_last < Ranks::kLocalWorld) fence_sys();  // @topk.send-fence
     const u32 tokens = Topk::valid_tokens(given);
     if (from_last < Ranks::kLocalWorld) {
