@@ -3,27 +3,22 @@
 use mkernel::cudarc::driver::{CudaSlice, CudaStream};
 use mkernel::half::bf16;
 use mkernel::spec::{AttentionConfig, AttentionOp, AttentionShape, Dim, Placement};
-use mkernel::{Communicator, Error, ErrorKind, KernelConfig, Operand, Operator};
-use mkernel_testing::jobs::{Backend, Machine};
+use mkernel::{Error, ErrorKind, KernelConfig, Operand, Operator};
+use mkernel_testing::jobs::prepared::{Prepared, expect_errors_with_rows, on_ranks};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// The SMs of a simulated GPU.
+const SMS: u32 = 3;
 const MAX_ROWS: u64 = 300;
 const DIM: u64 = 64;
 const HEADS: u64 = 2;
 
-/// Runs `body` on every rank with an operator that takes up to [`MAX_ROWS`] rows, and its stream.
-fn on_ranks(
+/// An operator that takes up to [`MAX_ROWS`] rows.
+fn operator(
     (nodes, local_world): (u32, u32),
     (causal, kv_slots): (bool, Option<u32>),
-    seed: u64,
-    body: impl Fn(&Communicator, &Operator, &Arc<CudaStream>) -> Result<(), Error> + Sync,
-) -> Vec<Result<(), String>> {
-    let machine = Machine {
-        world: nodes * local_world,
-        sms: 3,
-        skew: 60,
-    };
+) -> (KernelConfig, AttentionShape) {
     let mut config = AttentionConfig {
         heads: Dim::Static(HEADS),
         kv_heads: Dim::Static(HEADS),
@@ -37,7 +32,7 @@ fn on_ranks(
     config.tuning.kv_slots = kv_slots;
     let config = KernelConfig {
         nodes,
-        ..KernelConfig::new(machine.world, config)
+        ..KernelConfig::new(nodes * local_world, config)
     };
     let shape = AttentionShape {
         batch: 1,
@@ -46,12 +41,7 @@ fn on_ranks(
         kv_heads: HEADS,
         head_dim: DIM,
     };
-    let outcomes = machine.run_ranks(Backend::Simulated { seed }, |ranks, _| {
-        let operator = ranks.prepare(&config, shape)?;
-        ranks.set_timeout(Duration::from_secs(60));
-        Ok(body(ranks, &operator, &ranks.context().default_stream())?)
-    });
-    outcomes.expect("communicators")
+    (config, shape)
 }
 
 /// The operands of a call, with room for the most rows of any rank.
@@ -87,19 +77,6 @@ impl Operands {
     }
 }
 
-/// Makes a call with this number of rows, which is passed in memory.
-fn call(
-    ranks: &Communicator,
-    operator: &Operator,
-    stream: &Arc<CudaStream>,
-    rows: i32,
-) -> Result<(), Error> {
-    let mut operands = Operands::new(stream);
-    let rows = stream.clone_htod(&[rows]).expect("memory");
-    operands.call(operator, stream).rows_in(&rows).launch()?;
-    ranks.synchronize(stream)
-}
-
 /// The error comes at once, not at a deadline, and from every rank.
 #[test]
 fn different_rows_are_an_error_that_names_two_ranks() {
@@ -114,20 +91,14 @@ fn different_rows_are_an_error_that_names_two_ranks() {
     let seeds = (0..3).flat_map(|seed| kinds.map(|(topology, kind)| (topology, kind, seed)));
     for (topology, kind, seed) in seeds {
         let started = Instant::now();
-        let outcomes = on_ranks(topology, kind, seed, |ranks, operator, stream| {
-            let rows = if ranks.rank() == 1 { 7 } else { 300 };
-            let error = call(ranks, operator, stream, rows).expect_err("different rows");
+        let (config, shape) = operator(topology, kind);
+        let outcomes = on_ranks(&config, shape, (SMS, seed), |rank| {
+            let rows = if rank.ranks.rank() == 1 { 7 } else { 300 };
+            let error = rank.call_with_rows(rows).expect_err("different rows");
             assert_ne!(error.kind(), ErrorKind::Simulation, "{error}");
             Err(error)
         });
-        for (rank, outcome) in outcomes.into_iter().enumerate() {
-            let failure = outcome.expect_err("different rows");
-            let is_named = failure.contains("with 7 rows") || failure.contains("with 7. Give");
-            // A rank of another node that has no contact to rank 1 only knows who does.
-            let is_far = topology == (2, 2) && rank == 2;
-            let is_named = is_named || is_far && failure.contains("its own error has the cause");
-            assert!(is_named, "{topology:?} {kind:?}, rank {rank}: {failure}");
-        }
+        expect_errors_with_rows(outcomes, &config, 7);
         let took = started.elapsed();
         assert!(took < Duration::from_secs(30), "{took:?}");
     }
@@ -137,14 +108,15 @@ fn different_rows_are_an_error_that_names_two_ranks() {
 #[test]
 fn more_rows_than_prepared_are_an_error_of_their_call() {
     for topology in [(1, 1), (1, 4), (2, 2)] {
-        let outcomes = on_ranks(topology, (false, None), 0, |ranks, operator, stream| {
-            let error = call(ranks, operator, stream, 301).expect_err("too many rows");
+        let (config, shape) = operator(topology, (false, None));
+        let outcomes = on_ranks(&config, shape, (SMS, 0), |rank| {
+            let error = rank.call_with_rows(301).expect_err("too many rows");
             assert_eq!(error.kind(), ErrorKind::Values, "{error}");
             let text = error.to_string();
             assert!(text.contains("call 1: the call has 301 rows"), "{text}");
-            let error = call(ranks, operator, stream, -1).expect_err("too many rows");
+            let error = rank.call_with_rows(-1).expect_err("negative rows");
             assert_eq!(error.kind(), ErrorKind::Values, "{error}");
-            call(ranks, operator, stream, 300)
+            rank.call_with_rows(300)
         });
         for outcome in outcomes {
             assert_eq!(outcome, Ok(()), "{topology:?}");
@@ -154,7 +126,13 @@ fn more_rows_than_prepared_are_an_error_of_their_call() {
 
 #[test]
 fn rows_that_the_host_knows_are_checked_before_the_launch() {
-    let outcomes = on_ranks((1, 2), (false, None), 0, |ranks, operator, stream| {
+    let (config, shape) = operator((1, 2), (false, None));
+    let outcomes = on_ranks(&config, shape, (SMS, 0), |rank| {
+        let Prepared {
+            ranks,
+            operator,
+            stream,
+        } = rank;
         assert_eq!(operator.plan().max_rows(), Some(MAX_ROWS));
         let mut operands = Operands::new(stream);
         let of_rows = |rows: u64| (rows * HEADS * DIM) as usize;

@@ -5,11 +5,13 @@ use mkernel_testing::documents::{Document, in_folder, root};
 use std::path::{Component, Path, PathBuf};
 
 /// Returns all documents of the repository whose links are checked.
-fn all_documents() -> Vec<Document> {
+pub fn all_documents() -> Vec<Document> {
     let others = [
         "ARCHITECTURE.md",
+        "CHANGELOG.md",
         "CONTRIBUTING.md",
         "GLOSSARY.md",
+        "SECURITY.md",
         "benches/README.md",
         "runtime/simulator/README.md",
     ];

@@ -4,6 +4,7 @@
 mod chapters;
 mod figures;
 mod links;
+mod names;
 mod tables;
 
 use mkernel_testing::documents::{self, Document};

@@ -1,4 +1,4 @@
-// Barriers in shared memory that count arrivals and bytes (mbarrier), and the CTA's own for some of its warps.
+// Barriers in shared memory that count arrivals and bytes (mbarrier), and named barriers for some warps of a CTA.
 #pragma once
 #include <mk/base.cuh>
 
@@ -8,7 +8,7 @@ __device__ __forceinline__ void barrier_init(u32 barrier, u32 arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
 
-// Makes initialised barriers visible to the TMA unit; a __syncthreads follows for the threads.
+// Makes initialised barriers visible to the TMA unit. A __syncthreads after it makes them visible to the threads.
 __device__ __forceinline__ void fence_barrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -17,7 +17,7 @@ __device__ __forceinline__ void barrier_arrive(u32 barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-// Holds the phase until `bytes` have come by TMA.
+// Keeps the phase incomplete until `bytes` bytes have arrived by TMA.
 __device__ __forceinline__ void barrier_expect_bytes(u32 barrier, u32 bytes) {
   asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
@@ -27,7 +27,7 @@ __device__ __forceinline__ void barrier_expect(u32 barrier, u32 bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 
-// Whether the phase of `parity` is over; suspends the thread for a while if it is not.
+// Returns whether the phase of `parity` is complete. If it is not, suspends the thread for a while.
 __device__ __forceinline__ bool barrier_try_wait(u32 barrier, u32 parity) {
   u32 done;
   asm volatile(
@@ -42,13 +42,13 @@ __device__ __forceinline__ bool barrier_try_wait(u32 barrier, u32 parity) {
   return done != 0;
 }
 
-// `threads` threads of this CTA, whole warps, which all name barrier `id` (1 to 15; 0 is __syncthreads): each sees what
-// the others did before.
+// `threads` threads of this CTA, which are whole warps and all name barrier `id` (1 to 15; 0 is __syncthreads): each
+// sees what the others did before.
 __device__ __forceinline__ void sync_named(u32 id, u32 threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// Counts for those who sync_named with it, who see what this thread did before, and goes on.
+// Arrives at a barrier without waiting. Threads that sync_named with it see what this thread did before.
 __device__ __forceinline__ void arrive_named(u32 id, u32 threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }

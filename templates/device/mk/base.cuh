@@ -10,10 +10,10 @@ namespace mk {
 // Polls of a flag between two looks at the clock and at the abort word in device memory: about 50 µs.
 constexpr u32 kPollsPerLook = 128;
 
-// Says in simulations that waits end early from now on.
+// Informs the simulator that waits end early from now on.
 __device__ __forceinline__ void note_abort() {}
 
-// Address in the shared window, as PTX instructions take it.
+// Returns the address in the shared window, as PTX instructions take it.
 __device__ __forceinline__ u32 shared_address(const void* p) {
   return static_cast<u32>(__cvta_generic_to_shared(p));
 }
@@ -43,7 +43,7 @@ __device__ __forceinline__ bool elect_one() {
   return elected != 0;
 }
 
-// The greatest that a lane of this warp has.
+// Returns the greatest value of a lane of this warp.
 __device__ __forceinline__ u32 max_of_warp(u32 value) {
   u32 greatest;
   asm volatile("redux.sync.max.u32 %0, %1, 0xffffffff;" : "=r"(greatest) : "r"(value));
@@ -62,7 +62,7 @@ __device__ __forceinline__ void acquire_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
 }
 
-// Nanoseconds, the same clock on every SM; ticks coarsely.
+// Nanoseconds of a clock that all SMs share. Its steps are coarse.
 __device__ __forceinline__ u64 global_time_ns() {
   u64 now;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));

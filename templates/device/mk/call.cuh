@@ -35,7 +35,7 @@ MK_DEVICE RankContext begin_call(const Args& args, const Smem& smem) {
   return ctx;
 }
 
-// A call in one word: its number, that of its operator, and the low bits of what `due` was when it began, plus 1.
+// Names a call in one word: its number, that of its operator, and the low bits of what `due` was when it began, plus 1.
 MK_DEVICE u64 call_name(u32 epoch, u32 operator_number, u32 due) {
   return u64{epoch} << 32 | (operator_number & 0xffff) << 16 | ((due + 1) & 0xffff);
 }

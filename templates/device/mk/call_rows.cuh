@@ -4,36 +4,38 @@
 
 namespace mk {
 
-// If each call gives the rows, kM and kShardRows are those of the most rows, as is all that the plan derives from them.
+// If each call gives the rows, kM and kShardRows are those of the most rows, and so are all numbers that the plan
+// derives from them.
 template <class Config>
 concept RowsConfig = TopologyConfig<Config> && requires {
   Config::kM;  // rows over all ranks
 };
 
-// Where ranks have rows of their own, Config also has kShardRows: those of every rank but perhaps the last ones.
+// Where ranks have rows of their own, Config also has kShardRows, the number of rows of every rank except perhaps the
+// last ones.
 template <RowsConfig Config>
 struct CallRows {
   using Ranks = Topology<Config>;
 
-  // Over all ranks.
+  // The number of rows over all ranks.
   static MK_DEVICE u32 all(const RankContext& ctx) {
     if constexpr (TakesRows<Config>) return ctx.rows;  // @rows.all
     else return Config::kM;
   }
 
-  // Of every rank but perhaps the last ones.
+  // The number of rows of every rank except perhaps the last ones.
   static MK_DEVICE u32 of_shard(const RankContext& ctx) {
     if constexpr (TakesRows<Config>) return ceil_div(ctx.rows, Ranks::kWorld);  // @rows.shard
     else return Config::kShardRows;
   }
 
-  // Of a rank.
+  // The number of rows of a rank.
   static MK_DEVICE u32 of_rank(const RankContext& ctx, u32 rank) {
     const u32 before = rank * of_shard(ctx);
     return before < all(ctx) ? min(of_shard(ctx), all(ctx) - before) : 0;
   }
 
-  // How many ranks have rows: the first ones.
+  // The number of ranks that have rows. They are the first ones.
   static MK_DEVICE u32 ranks(const RankContext& ctx) { return all(ctx) == 0 ? 0 : ceil_div(all(ctx), of_shard(ctx)); }
 };
 

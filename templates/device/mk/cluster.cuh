@@ -1,13 +1,14 @@
-// CTAs that run side by side and reach each other's shared memory (thread block clusters). The launch says how many.
+// CTAs that run at the same time and access each other's shared memory (thread block clusters). The launch gives their
+// number.
 //
-// A CTA's shared memory must not be reached before the CTA has started, nor after it has ended: a cluster_sync goes
-// before the first such access and after the last, unless barriers order them.
+// No CTA may access another one's shared memory before that CTA has started, or after it has ended. A cluster_sync
+// comes before the first such access and after the last one, unless barriers order them.
 #pragma once
 #include <mk/base.cuh>
 
 namespace mk {
 
-// Which CTA of its cluster this one is.
+// The number of this CTA in its cluster.
 __device__ __forceinline__ u32 cluster_rank() {
   u32 rank;
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
@@ -22,7 +23,7 @@ __device__ __forceinline__ void cluster_sync() {
           : "memory");
 }
 
-// Where what this CTA has at `address` of its shared memory lies in that of another CTA of the cluster.
+// The address in the shared memory of another CTA of the cluster that corresponds to `address` in this one's.
 __device__ __forceinline__ u32 cluster_address(u32 address, u32 cta) {
   u32 there;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(cta));
@@ -39,13 +40,13 @@ __device__ __forceinline__ void store_shared_cluster(u32 address, u32 value) {
   asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
 }
 
-// Arrives at a barrier at a cluster_address, after all that this thread has done. Whoever waits there for what another
-// CTA did takes barrier_try_wait_cluster.
+// Arrives at a barrier at a cluster_address, after all that this thread has done. A thread that waits there for what
+// another CTA did uses barrier_try_wait_cluster.
 __device__ __forceinline__ void barrier_arrive_cluster(u32 barrier) {
   asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-// As barrier_try_wait, on a barrier of this CTA; sees also what other CTAs did before they arrived.
+// Like barrier_try_wait, on a barrier of this CTA. Also sees what other CTAs did before they arrived.
 __device__ __forceinline__ bool barrier_try_wait_cluster(u32 barrier, u32 parity) {
   u32 done;
   asm volatile(
@@ -60,8 +61,8 @@ __device__ __forceinline__ bool barrier_try_wait_cluster(u32 barrier, u32 parity
   return done != 0;
 }
 
-// Box at (x, y) of a 2-D tensor to `dst` of every CTA whose bit `ctas` has; in each, its bytes count on the CTA's own
-// `barrier`. They come to one CTA before the other.
+// Loads the box at (x, y) of a 2-D tensor to `dst` of every CTA whose bit `ctas` has. In each CTA, its bytes count on
+// that CTA's `barrier`. They may arrive in one CTA before the others.
 __device__ __forceinline__ void tma_load_2d_multicast(u32 dst, const CUtensorMap& map, u32 barrier, u32 x, u32 y,
                                                       u16 ctas) {
   asm volatile(

@@ -4,14 +4,16 @@
 
 namespace mk {
 
-// 16 bytes of global memory, as ordinary accesses of this thread; with `bytes` 0 zeros, and `src` is not looked at.
+// Copies 16 bytes of global memory by ordinary accesses of this thread. If `bytes` is 0, writes zeros and does not read
+// `src`.
 __device__ __forceinline__ void copy_async(u32 dst, const u8* src, u32 bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "r"(bytes) : "memory");
 }
 
 __device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-// Until at most kPending groups of this thread's copies are unfinished: it sees what the others wrote.
+// Waits until at most kPending groups of this thread's copies are unfinished. The thread then sees what the others
+// wrote.
 template <u32 kPending>
 __device__ __forceinline__ void copy_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");

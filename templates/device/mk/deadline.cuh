@@ -1,9 +1,9 @@
-// Waits that end: each has a deadline, and sees the abort of any rank and of the host.
+// Waits that end. Each wait has a deadline, and also ends when any rank or the host aborts.
 //
-// When the deadline of a wait for a peer expires, the kernel records who waited for what in host memory and raises the
-// abort word of every rank. From then on every wait of every rank returns at once: the kernel runs to its end over
+// When the deadline of a wait for a peer expires, the kernel records who waited for what in host memory, and raises the
+// abort word of every rank. From then on every wait of every rank returns at once. The kernel runs to its end over
 // whatever is in its buffers, and the host, which finds the record, discards the result. A trap would destroy the CUDA
-// context, and with it the memory of the process; after an abort it stays usable.
+// context, and with it the memory of the process. After an abort the context stays usable.
 #pragma once
 #include <mk/barrier.cuh>
 #include <mk/rank_context.cuh>
@@ -17,14 +17,14 @@ struct WaitSite {
   u32 peer, index, wanted;
 };
 
-// Flags are polled with pauses, so that their pollers do not crowd out their writer.
+// Flags are polled with pauses, so that polls do not delay the store of the writer.
 constexpr u32 kPollPauseNs = 32;
 
-// The host's abort word lies across PCIe. A hundred CTAs that read it every 50 µs slow down all that crosses PCIe, the
-// commands of the copy engines first (measured: 0.3 ms per copy), so they read it every 10 ms.
+// The host's abort word lies across PCIe. If a hundred CTAs read it every 50 µs, everything that crosses PCIe gets
+// slower, the commands of the copy engines most of all (measured: 0.3 ms per copy). So they read it every 10 ms.
 constexpr u64 kHostLookNs = 10'000'000;
 
-// Polls of a barrier in shared memory between two looks at the clock. try_wait suspends the thread, so they are few.
+// Polls of a barrier in shared memory between two looks at the clock. try_wait suspends the thread, so polls are few.
 constexpr u32 kBarrierPollsPerLook = 4096;
 
 MK_DEVICE void write_report(const RankContext& ctx, Report* out, const WaitSite& site, u32 seen, u32 aborted_by,
@@ -43,15 +43,15 @@ MK_DEVICE void write_report(const RankContext& ctx, Report* out, const WaitSite&
   store_release_sys(&out->valid, 1);
 }
 
-// Reports a failed wait to the host. A rank has one report, and its first failure claims it.
+// Reports a failed wait to the host. A rank has one report, which its first failed wait claims.
 MK_DEVICE void report(const RankContext& ctx, const WaitSite& site, u32 seen, u32 aborted_by, u64 waited_ns) {
   if (exchange_relaxed_gpu(&ctx.state()->reported, 1) != 0) return;
   write_report(ctx, &ctx.host->report, site, seen, aborted_by, waited_ns);
 }
 
-// Reports what is wrong with the values of this call's operands, of rank `source`; the first caller of a call writes it.
-// No wait is given up, and the next call is a call like any other. A report that the host has not read yet stays: of
-// several calls the host gets the first, and `valid` is 0 only when the host no longer reads the rest.
+// Reports wrong values in the operands of rank `source` in this call. Only the first caller in a call writes the
+// report. No wait ends because of it, and later calls are not affected. A report that the host has not read yet is
+// kept, so the host gets that of the first of several calls. The host sets `valid` to 0 when it has read the rest.
 MK_DEVICE void report_fault(const RankContext& ctx, const WaitSite& site, u32 value, u32 source) {
   if (exchange_relaxed_gpu(&ctx.state()->faulted, ctx.mark()) == ctx.mark()) return;
   Report* out = &ctx.host->fault;
@@ -67,8 +67,9 @@ MK_DEVICE void raise_abort(const RankContext& ctx, u32 cause) {
   }
 }
 
-// Ends a wait that began at `start_ns` if its time is over or somebody has aborted; `aborted_by` is what the caller
-// read of the abort words. Raises the abort word of every rank, unless a rank has aborted, which has raised them all.
+// Ends a wait that began at `start_ns` if its deadline has passed, or if there was an abort. `aborted_by` is what the
+// caller has read of the abort words. Raises the abort word of every rank, unless a rank has aborted and so has raised
+// them all.
 MK_DEVICE bool abort_if_due(const RankContext& ctx, const WaitSite& site, u32 seen, u32 aborted_by, u64 start_ns) {
   const u64 waited_ns = global_time_ns() - start_ns;
   if (aborted_by == 0 && waited_ns < ctx.deadline_ns) return false;
@@ -84,16 +85,17 @@ MK_DEVICE bool abort_if_due(const RankContext& ctx, const WaitSite& site, u32 se
 // was computed after an abort also sees the abort.
 MK_DEVICE bool is_aborted(const RankContext& ctx) { return load_relaxed_sys(&ctx.state()->abort) != 0; }
 
-// The word in which a rank says which call it has begun, and with how many rows.
+// The word with which a rank announces its call: the mark, and the rows in the upper half.
 MK_DEVICE u64 begin_word(const RankContext& ctx) { return u64{ctx.rows} << 32 | ctx.mark(); }
 
-// Whether a rank has begun this call with other rows than this rank. If it has, reports it and ends the waits of all ranks:
-// the ranks would wait for data that is not sent.
+// Returns whether a rank has begun this call with other rows than this rank. If so, reports it and ends the waits of
+// all ranks, since they would wait for data that is not sent.
 MK_DEVICE bool refuse_other_rows(const RankContext& ctx, Role role, u32 rank) {
   const u64 word = load_relaxed_sys(ctx.local_ptr(ctx.begun) + rank);
   if (static_cast<u32>(word) != ctx.mark() || word == begin_word(ctx)) return false;  // @begin.same-rows
   report(ctx, WaitSite{role, kSameRows, rank, ctx.operator_number, ctx.rows}, static_cast<u32>(word >> 32), 0, 0);
-  // A rank that sees the abort also sees with how many rows the two have begun, and reports one of them.
+  // Both words are stored on every rank of the node. A rank that sees the abort then finds a rank with other rows, and
+  // reports it.
 #pragma unroll 1
   for (u32 i = 1; i < ctx.local_world; ++i) {
     const u32 peer = (ctx.local_rank() + i) % ctx.local_world;
@@ -105,7 +107,7 @@ MK_DEVICE bool refuse_other_rows(const RankContext& ctx, Role role, u32 rank) {
   return true;
 }
 
-// The same for all ranks of this node.
+// Checks all ranks of this node in the same way.
 MK_DEVICE bool refuse_other_rows(const RankContext& ctx, Role role) {
 #pragma unroll 1  // every wait has this loop
   for (u32 i = 1; i < ctx.local_world; ++i) {
@@ -120,7 +122,7 @@ struct Deadline {
   u64 start_ns = 0, host_look_ns = 0;
   u32 polls = 0;
 
-  // Call it after each poll that did not find what it wanted.
+  // Call this after each poll that has not found the wanted value.
   MK_DEVICE bool expired(const RankContext& ctx, const WaitSite& site, u32 seen) {
     if (polls == 0) {
       start_ns = global_time_ns();
@@ -144,8 +146,8 @@ struct Deadline {
 // Counters wrap around at 2^32, so they are compared by their difference.
 MK_DEVICE bool has_reached(u32 counter, u32 wanted) { return static_cast<int>(counter - wanted) >= 0; }
 
-// Waits until a counter that every call advances by as much has reached `site.wanted`, and acquires what its writers
-// released before. Returns the counter's value, which is less only after an abort.
+// Waits until a counter that every call advances by the same number has reached `site.wanted`, and acquires what its
+// writers released before. Returns the counter's value, which is less only after an abort.
 MK_DEVICE u32 wait_flag(const RankContext& ctx, const u32* flag, const WaitSite& site) {
   Deadline deadline;
   for (;;) {
@@ -155,8 +157,8 @@ MK_DEVICE u32 wait_flag(const RankContext& ctx, const u32* flag, const WaitSite&
   }
 }
 
-// Waits until a flag that not every call writes is `site.wanted`, the mark of this call, and acquires what its writer
-// released before.
+// Waits until a flag that not every call writes has the value `site.wanted`, which is the mark of this call. Acquires
+// what its writer released before.
 MK_DEVICE void wait_mark(const RankContext& ctx, const u32* flag, const WaitSite& site) {
   Deadline deadline;
   for (;;) {
@@ -166,15 +168,16 @@ MK_DEVICE void wait_mark(const RankContext& ctx, const u32* flag, const WaitSite
   }
 }
 
-// A thread that arrives at a barrier may have waited for several peers in turn, for each almost as long as the deadline.
-// Only a peer that has not begun the call lets others wait that long, so there are as many such waits as other ranks,
-// and one more for the work itself: 8 on a node. In larger jobs more than 7 ranks would have to be late by a deadline
-// each.
+// A thread that arrives at a barrier may have waited for several peers in turn, and for each almost as long as the
+// deadline. Only a peer that has not begun the call makes others wait that long. So there are as many such waits as
+// other ranks, and one more for the work itself, which makes 8 on a node. In larger jobs more than 7 ranks would have
+// to be late by a deadline each.
 constexpr u32 kBarrierDeadlines = 8;
 
-// Waits until the barrier's phase of this parity is complete. An abort does not end this wait: what a CTA's own warps
-// and its TMA owe each other comes as soon as every wait for a peer has ended, and a pipeline whose waits return early
-// would lose count. If it does fail, the kernel is wrong, and only a trap ends it, after kBarrierDeadlines deadlines.
+// Waits until the barrier's phase of this parity is complete. An abort does not end this wait. The CTA's own warps and
+// TMA complete the phase once every wait for a peer has ended, and a pipeline whose waits return early would lose
+// count. If the phase is still not complete after kBarrierDeadlines deadlines, the kernel is wrong, and only a trap can
+// end it.
 MK_DEVICE void wait_barrier(const RankContext& ctx, u32 barrier, u32 parity, Role role, Wait wait, u32 index) {
   if (barrier_try_wait(barrier, parity)) return;
   u64 start_ns = 0;
@@ -188,8 +191,9 @@ MK_DEVICE void wait_barrier(const RankContext& ctx, u32 barrier, u32 parity, Rol
   }
 }
 
-// The same without a deadline, for warps that have wgmma products in flight: beside a trap ptxas finds no registers for
-// their accumulators. Another thread of the CTA must wait for these warps with a deadline; its trap ends them too.
+// Waits without a deadline, for warps that have wgmma products in flight. With a trap in the same loop, ptxas finds no
+// registers for their accumulators. Another thread of the CTA must wait for these warps with a deadline. Its trap ends
+// them too.
 MK_DEVICE void wait_barrier_watched(const RankContext&, u32 barrier, u32 parity, Role, Wait, u32) {
   while (!barrier_try_wait(barrier, parity)) {
   }

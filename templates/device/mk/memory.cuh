@@ -10,8 +10,8 @@ __device__ __forceinline__ void store(u32* p, u32 value) { *p = value; }
 __device__ __forceinline__ u64 load(const u64* p) { return *p; }
 __device__ __forceinline__ void store(u64* p, u64 value) { *p = value; }
 
-// A load whose value counts only if nobody writes the word meanwhile, which the caller finds out by other means. Unlike a
-// relaxed load it is one request of a CTA, not of each warp.
+// A load whose value counts only if no thread writes the word meanwhile, which the caller finds out by other means. It
+// is one request of a CTA, where a relaxed load is a request of each warp.
 __device__ __forceinline__ u32 load_early(const u32* p) { return *p; }
 // A store of such a word.
 __device__ __forceinline__ void store_early(u32* p, u32 value) { *p = value; }
@@ -39,14 +39,14 @@ __device__ __forceinline__ u64 load_acquire_sys(const u64* p) {
   return value;
 }
 
-// The same, of threads of this GPU alone.
+// The same among threads of this GPU.
 __device__ __forceinline__ u32 load_acquire_gpu(const u32* p) {
   u32 value;
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(p) : "memory");
   return value;
 }
 
-// Sees the value alone; with a fence behind it, all that a load_acquire would.
+// Sees only the value. With a fence after it, sees all that a load_acquire would.
 __device__ __forceinline__ u32 load_relaxed_sys(const u32* p) {
   u32 value;
   asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(p) : "memory");
@@ -81,8 +81,8 @@ __device__ __forceinline__ void store_relaxed_sys(u64* p, u64 value) {
   asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(p), "l"(value) : "memory");
 }
 
-// Adds without order of its own: a fence_sys goes before it. One fence and several relaxed adds cost a third of as
-// many releasing adds, each of which waits for all stores of the thread.
+// Adds without an order of its own, so a fence_sys comes before it. One fence and several relaxed adds take a third of
+// the time of as many releasing adds, each of which waits for all stores of the thread.
 __device__ __forceinline__ void add_relaxed_sys(u32* p, u32 value) {
   asm volatile("red.relaxed.sys.global.add.u32 [%0], %1;" ::"l"(p), "r"(value) : "memory");
 }
@@ -96,7 +96,7 @@ __device__ __forceinline__ void add_release_gpu(u32* p, u32 value) {
   asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(p), "r"(value) : "memory");
 }
 
-// Adds and returns the old value; ordered both ways among the CTAs of this GPU.
+// Adds and returns the old value. It is ordered both ways among the CTAs of this GPU.
 __device__ __forceinline__ u32 fetch_add_acq_rel_gpu(u32* p, u32 value) {
   u32 old;
   asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(old) : "l"(p), "r"(value) : "memory");
@@ -122,11 +122,12 @@ __device__ __forceinline__ u32 exchange_relaxed_gpu(u32* p, u32 value) {
   return old;
 }
 
-// What this thread did and saw before comes before what it does after, for whoever sees the latter.
+// Orders what this thread did and saw before the fence before what it does after it, for every thread that sees the
+// latter.
 __device__ __forceinline__ void fence_sys() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 
-// The same, and also its stores before come before its loads after: of two threads that each store a word, have this
-// fence, and load the other's word, one sees the other's.
+// The same, and also orders the thread's earlier stores before its later loads. If two threads each store a word, then
+// have this fence, and then load the other's word, at least one of them sees the other's store.
 __device__ __forceinline__ void fence_sc_sys() { asm volatile("fence.sc.sys;" ::: "memory"); }
 
 // The same, for threads of this GPU alone.
@@ -145,7 +146,7 @@ struct alignas(16) Vec16 {
   u32 x, y, z, w;
 };
 
-// 16 bytes that nobody in this kernel writes.
+// Loads 16 bytes that no thread writes during this kernel.
 __device__ __forceinline__ Vec16 load_vec16(const u8* p) {
   Vec16 v;
   asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -154,17 +155,17 @@ __device__ __forceinline__ Vec16 load_vec16(const u8* p) {
   return v;
 }
 
-// The same, two bf16 of them. Neighbours share lines, so L1 keeps them.
+// Loads a word that no thread writes during this kernel. Neighbours share lines, so L1 keeps them.
 __device__ __forceinline__ u32 load_word(const u8* p) {
   u32 word;
   asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(word) : "l"(p));
   return word;
 }
 
-// Asks L2 for the line at `p`, which must be mapped memory, and waits for nothing.
+// Prefetches the line at `p`, which must be mapped memory, to L2. Does not wait for it.
 __device__ __forceinline__ void prefetch(const u8* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
-// 16 bytes that others wrote during this kernel, and that a flag acquired.
+// Loads 16 bytes that others have written during this kernel, and that a flag has acquired.
 __device__ __forceinline__ Vec16 load_written_vec16(const u8* p) {
   Vec16 v;
   asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -176,8 +177,8 @@ __device__ __forceinline__ Vec16 load_written_vec16(const u8* p) {
 
 enum class Ordering { kRelaxed, kAcquire };
 
-// A packet of comm/ll.cuh: two words of data, each with a flag beside it in the same eight bytes, which arrive or do not
-// arrive together: {first, flag, second, flag}.
+// Stores a packet of comm/ll.cuh, which is {first, flag, second, flag}. Each word of data and the flag beside it are
+// eight bytes that arrive at once.
 __device__ __forceinline__ void store_packet(u8* p, u32 first, u32 second, u32 flag) {
   asm volatile(
       "{\n"
@@ -190,7 +191,7 @@ __device__ __forceinline__ void store_packet(u8* p, u32 first, u32 second, u32 f
       : "memory");
 }
 
-// Loads one. An acquire sees all that the threads which stored it had done before.
+// Loads a packet. An acquire sees all that the threads which stored it had done before.
 template <Ordering kOrdering>
 __device__ __forceinline__ Vec16 load_packet(const u8* p) {
   Vec16 v;

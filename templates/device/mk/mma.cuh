@@ -7,19 +7,20 @@
 
 namespace mk {
 
-// Before the first product that reads or writes accumulators which ordinary code touched.
+// Call this before the first product after ordinary code has accessed the accumulators.
 __device__ __forceinline__ void mma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
 __device__ __forceinline__ void mma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
-// Until at most kPending committed groups of this warpgroup are unfinished.
+// Waits until at most kPending committed groups of this warpgroup are unfinished.
 template <u32 kPending>
 __device__ __forceinline__ void mma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-// The same, once `ready` has been computed: ptxas would move what is to go on beside the products behind the wait. No
-// result of an fp32 operation has these bits, which ptxas does not know.
+// Waits in the same way, but not before `ready` has been computed. Otherwise ptxas would move work that should run
+// beside the products behind the wait. No result of an fp32 operation has the bits that are compared, which ptxas does
+// not know.
 template <u32 kPending>
 __device__ __forceinline__ void mma_wait_after(float ready) {
   asm volatile(
@@ -190,33 +191,33 @@ struct MmaRegisters<128, kBMnMajor> {
   }
 };
 
-// The compiler moves no access to these registers from one side of it to the other: it goes behind the wait for products
-// that have them, since to the compiler a product's registers are ready once it is issued.
+// The compiler moves no access to these registers across this. It comes after the wait for the products that write
+// them, since to the compiler a product's registers are ready once it is issued.
 template <u32 kCount>
 __device__ __forceinline__ void mma_hold(float (&d)[kCount]) {
 #pragma unroll
   for (u32 i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-// Two fp32 to two bf16, round to nearest even.
+// Converts two fp32 to two bf16, rounded to nearest even.
 __device__ __forceinline__ u32 pack_bf16(float low, float high) {
   u32 packed;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
   return packed;
 }
 
-// And back: a bf16 is the upper half of an fp32.
+// Converts back. A bf16 is the upper half of an fp32.
 __device__ __forceinline__ float low_bf16(u32 packed) { return __uint_as_float(packed << 16); }
 __device__ __forceinline__ float high_bf16(u32 packed) { return __uint_as_float(packed & 0xffff0000u); }
 
-// Four 8 x 8 matrices of bf16 from a warp's registers to the rows that its lanes point at.
+// Stores four 8 x 8 matrices of bf16 from a warp's registers to the rows at which its lanes point.
 __device__ __forceinline__ void store_matrix_x4(u32 row_address, u32 r0, u32 r1, u32 r2, u32 r3) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row_address), "r"(r0), "r"(r1),
                "r"(r2), "r"(r3)
                : "memory");
 }
 
-// The same the other way: lane l gets elements 2 (l % 4) (+ 1) of row l / 4 of each matrix.
+// Loads four such matrices. Lane l gets elements 2 (l % 4) (+ 1) of row l / 4 of each.
 __device__ __forceinline__ void load_matrix_x4(u32 row_address, u32& r0, u32& r1, u32& r2, u32& r3) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r0), "=r"(r1), "=r"(r2), "=r"(r3)
@@ -224,7 +225,7 @@ __device__ __forceinline__ void load_matrix_x4(u32 row_address, u32& r0, u32& r1
                : "memory");
 }
 
-// Each matrix transposed: lane l gets elements l / 4 of rows 2 (l % 4) and 2 (l % 4) + 1.
+// Loads four such matrices, each transposed. Lane l gets elements l / 4 of rows 2 (l % 4) and 2 (l % 4) + 1.
 __device__ __forceinline__ void load_matrix_x4_transposed(u32 row_address, u32& r0, u32& r1, u32& r2, u32& r3) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r0), "=r"(r1), "=r"(r2), "=r"(r3)

@@ -4,6 +4,7 @@
 //! - [`GemmJob`], [`attention`], [`collective`] and [`experts`] are the jobs of the kinds of operators.
 //! - [`Turns`] makes calls of several operators of one communicator in turn.
 //! - [`overlap`] makes two calls that the host cannot order.
+//! - [`prepared`] makes single calls of one operator, for tests of their errors.
 //! - [`all_are_right`] and its neighbours run jobs with many seeds.
 //! - [`mutated`] and [`all_are_found`] run jobs with mutated kernels.
 
@@ -18,6 +19,7 @@ mod memo;
 mod mutations;
 pub mod overlap;
 mod permit;
+pub mod prepared;
 mod rows;
 mod runs;
 mod simulated;

@@ -1,8 +1,9 @@
-// How K and V travel between nodes: by NIC, beside the exchange within a node.
+// How K and V travel between nodes. NICs carry them while ranks exchange K and V within each node.
 //
-// Own K and V also go to this rank's own slots, from where they are put to the slots of the rank of the same local rank on
-// every other node, some blocks of a head at a time. That rank raises the flags as if the source had, and forwards the
-// parts to the ranks of its node that need them. These give their credits to the rank that forwards, not to the source.
+// Own K and V also go to this rank's own slots. From there some blocks of a head at a time are put to the same slots of
+// the rank of the same local rank on every other node. That rank raises the flags as the source would, and forwards the
+// parts to the ranks of its node that need them. These ranks give their credits to the rank that forwards, and not to
+// the source.
 #pragma once
 #include <mk/attention/kv_push.cuh>
 #include <mk/comm/begin.cuh>
@@ -12,7 +13,7 @@ namespace mk::attention {
 
 template <class Config>
 concept KvForwardConfig = KvPushConfig<Config> && comm::NetworkConfig<Config> && requires {
-  Config::kPutTiles;    // blocks of K and V in a put, at most
+  Config::kPutTiles;    // the most blocks of K and V in a put
   Config::kForwardLag;  // own parts that are sent before the first part of a peer is forwarded
 };
 
@@ -30,13 +31,13 @@ struct KvForward {
   using Network = comm::Network<Config, Workspace>;
   using Begin = comm::Begin<Config, Workspace>;
 
-  // A put that a rank waits for has only parts that its source sends before it waits for a put itself. Ranks would wait for
-  // each other's puts otherwise.
+  // Before a rank waits for a put of a peer, it has sent all parts of its own put of the same number. So ranks do not
+  // wait for each other's puts in a circle.
   static_assert(Config::kForwardLag >= Config::kPutTiles * Slots::kParts);
 
   static constexpr u32 kPutRows = Config::kPutTiles * Config::kTileKeys;
 
-  // Puts of a chunk of a head, and of a call.
+  // The number of puts of a chunk of a head, and of a call.
   static MK_DEVICE u32 chunk_puts(const RankContext& ctx) {
     if constexpr (TakesRows<Config>) return ceil_div(Sequence::chunk_tiles(ctx), Config::kPutTiles);  // @kv-forward.puts
     else return kCeilDiv<Sequence::kChunkTiles, Config::kPutTiles>;
@@ -60,7 +61,7 @@ struct KvForward {
     return {index / per_chunk / Config::kRankChunks, rank_chunk, first_row, tiles};
   }
 
-  // Which put of its source brings a part.
+  // Returns the number of the put of its source that brings a part.
   static MK_DEVICE u32 put_of(const RankContext& ctx, const Part& part) {
     const u32 head = part.batch * Config::kKvHeads + part.kv_head;
     return (head * Config::kRankChunks + part.rank_chunk) * chunk_puts(ctx) + part.row / kPutRows;
@@ -74,8 +75,9 @@ struct KvForward {
     return false;
   }
 
-  // A warp: its share of own K and V, and by turns of what peers put here, kForwardLag parts later. So NICs and the links
-  // of this node carry the same heads at a time; were all own parts sent first, most heads would wait to be forwarded.
+  // A warp: sends its share of own K and V, and in turn forwards the parts of peers that are kForwardLag parts behind.
+  // NICs and the links of this node then carry the same heads at the same time. If all own parts were sent first, most
+  // heads would wait to be forwarded.
   static MK_DEVICE void push(const Args& args, const RankContext& ctx, const Smem& smem, u32 warp) {
     StagedCopy copy{ctx, smem.copy_slot(warp), smem.copy_loaded(warp)};
     for (u32 i = Push::pusher(warp); i < Push::parts(ctx) + Config::kForwardLag; i += Push::kPushers) {  // @kv-forward.lag
@@ -86,7 +88,8 @@ struct KvForward {
     }
   }
 
-  // A warp: own K and V to the peers on other nodes that need them, each put as soon as all of it is in own slots.
+  // A warp: puts own K and V to the peers on other nodes that need them. Each put is posted as soon as all of it is in
+  // own slots.
   static MK_DEVICE void put_all(const Args& args, const RankContext& ctx) {
     const u32 lane = lane_index();
     if constexpr (Begin::kPuts > 0) {
@@ -95,7 +98,7 @@ struct KvForward {
     for (u32 index = 0; index < puts(ctx); ++index) {
       const PutBlocks put = put_at(ctx, ctx.rank, index);
       const u32 chunk = Sequence::chunk_of(ctx.rank, put.rank_chunk);
-      const u32 tiles = is_put(ctx, chunk) ? put.tiles : 0;  // if 0, the put is empty: it only counts
+      const u32 tiles = is_put(ctx, chunk) ? put.tiles : 0;  // if 0, the put is empty, and peers only count it
       const Slot slot(ctx.epoch, put.head / Config::kKvHeads, put.head % Config::kKvHeads);
       const BlockSlot first(slot, ctx.rank, put.rank_chunk, put.first_row);
       for (u32 i = lane; i < tiles; i += kWarp) {
@@ -121,7 +124,7 @@ struct KvForward {
   }
 
  private:
-  // Whether a rank of another node does.
+  // Whether a rank of another node attends to keys of the chunk.
   static MK_DEVICE bool is_put(const RankContext& ctx, u32 chunk) {
     for (u32 peer = 0; peer < Ranks::kPeerNodes; ++peer) {
       if (node_attends(ctx, Network::rank_of_peer(ctx, peer) / Ranks::kLocalWorld, chunk)) return true;
@@ -129,14 +132,14 @@ struct KvForward {
     return false;
   }
 
-  // A warp: a part of this rank's to the ranks of its node that need it, and to the own slot that it is put from.
+  // A warp: sends an own part to the ranks of this node that need it, and to the own slot from which it is put.
   static MK_DEVICE void push_part(const Args& args, const RankContext& ctx, const Part& part, StagedCopy& copy) {
     if (!part.has_rows(ctx)) return;
     Push::bring_part(args, ctx, part, copy);
     Push::send_part(ctx, part, copy, is_put(ctx, part.chunk()) ? 0 : 1);
   }
 
-  // A warp: a part that a peer on another node puts here, when it has arrived. False after an abort.
+  // A warp: waits for a part that a peer on another node puts here, and forwards it. Returns false after an abort.
   static MK_DEVICE bool forward_part(const RankContext& ctx, u32 peer, u32 number, StagedCopy& copy) {
     const Part part = Push::part_at(ctx, Network::rank_of_peer(ctx, peer), number);  // @kv-forward.part
     if (!part.has_rows(ctx)) return true;
@@ -154,7 +157,7 @@ struct KvForward {
         add_relaxed_sys(ctx.local_ptr(block.ready(ctx)), 1);
       }
       if constexpr (Ranks::kLocalWorld > 1) {
-        fence_proxy_async();  // NICs wrote what TMA reads
+        fence_proxy_async();  // a NIC has written what TMA reads next
         copy.bring(Shape::kSubTileBytes, [&](u32 loaded) {
           tma_load_bytes(copy.slot, ctx.local_ptr(block.part(ctx, part.index)), Shape::kSubTileBytes, loaded);
         });

@@ -5,17 +5,17 @@
 
 namespace mk::attention {
 
-// Config::kTileKeys rows of K and V of one rank.
+// A block: Config::kTileKeys rows of K and V of one rank.
 struct KvBlock {
   u32 source;           // the rank
   u32 rank_chunk, row;  // its chunk, and the first row within it
-  bool is_diagonal;     // the same rows as those of the queries
-  u32 keys;             // rows from there on that any of the queries attends to, in this and later blocks of the chunk
+  bool is_diagonal;     // whether it has the same rows as the queries
+  u32 keys;             // rows of the chunk from `row` on to which any of the queries attends
 };
 
-// Block by block in an order that never changes: first the own rank's, then those of the ranks of this node before this
-// one, around, then those of the nodes before this one. The order of additions, and so the result's bits, are the same in
-// every call.
+// Iterates over the blocks in an order that never changes: first the blocks of the own rank, then those of the other
+// ranks of this node, backwards from this rank and around, then those of the nodes before this one and around. Sums are
+// therefore added in the same order in every call, and results have the same bits.
 template <SequenceConfig Config, MaskPolicy Mask>
 struct KvIterator {
   using Sequence = attention::Sequence<Config>;
@@ -23,12 +23,12 @@ struct KvIterator {
 
   const RankContext& ctx;
   QueryTile tile;
-  u32 span = 0;  // chunks of all ranks that lie behind
+  u32 span = 0;  // chunks of all ranks that are finished
   u32 row = 0, end;
 
   MK_DEVICE KvIterator(const RankContext& ctx, const QueryTile& tile) : ctx(ctx), tile(tile), end(end_row()) {}
 
-  // False behind the last block.
+  // Returns false after the last block.
   MK_DEVICE bool next(KvBlock& block) {
     while (row >= end) {
       if (++span == Sequence::kChunks) return false;
@@ -49,7 +49,7 @@ struct KvIterator {
 
   MK_DEVICE u32 rank_chunk() const { return (tile.rank_chunk + span) % Config::kRankChunks; }
 
-  // Rows of the chunk up to the last one that any of the queries attends to.
+  // Returns the end of the rows of the chunk to which any of the queries attends.
   MK_DEVICE u32 end_row() const {
     const u32 source_rank = source(), source_chunk = rank_chunk();
     if constexpr (Mask::kIsCausal) {

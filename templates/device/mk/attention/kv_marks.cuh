@@ -1,12 +1,13 @@
-// The flags of K and V where each call gives the rows.
+// The flags of K and V for calls that give the rows.
 //
-// A call with few rows sends few blocks, and has few tiles that read them, so flags cannot count over all calls. They hold
-// the mark of the call that wrote them, in two sets between which calls alternate. Several warps send the parts of a block,
-// and several CTAs read a head. They count themselves in their own rank's memory, and the last one stores the mark.
+// A call with few rows sends few blocks, and few tiles read them, so flags cannot count over all calls. They hold the
+// mark of the call that wrote them. There are two sets of flags, and calls alternate between them. Several warps send
+// the parts of a block, and several CTAs read a head. They count in their own rank's memory, and the last one stores
+// the mark.
 //
-// A rank that has begun a call has finished the one before, and has read all keys of it. So where slots are not twice there,
-// a source waits until a reader has begun this call. Only if heads take turns in the slots does it also wait for marks of
-// the heads that had them before in this call.
+// A rank that has begun a call has finished the call before, and has read all keys of it. So if there is only one
+// buffer of slots, a source waits until a reader has begun this call. If heads take turns in the slots, it also waits
+// for the mark of the head that had the slot before in this call.
 #pragma once
 #include <mk/attention/tile_scheduler.cuh>
 #include <mk/comm/begin.cuh>
@@ -15,15 +16,15 @@ namespace mk::attention {
 
 template <class Workspace>
 concept KvMarksWorkspace = requires(u32 parity, u32 source, u32 node, u32 head, u32 tile) {
-  Workspace::kv_marks(parity, source, head, tile);   // the call in which a block of a source has arrived
-  Workspace::parts_sent(parity, node, head, tile);   // parts of a block that this rank has sent, of a source of a node
+  Workspace::kv_marks(parity, source, head, tile);   // the last call in which a block of a source arrived
+  Workspace::parts_sent(parity, node, head, tile);   // parts of a source's block that this rank has sent
 };
 
-// If heads take turns in the slots.
+// The workspace if heads take turns in the slots.
 template <class Workspace>
 concept TurnMarksWorkspace = requires(u32 parity, u32 source, u32 reader, u32 head) {
   Workspace::head_reads(parity, source, head);  // tiles of queries of this rank that have read a head of a source
-  Workspace::head_marks(parity, reader, head);  // the call in which all tiles of a reader have read a head of this rank
+  Workspace::head_marks(parity, reader, head);  // the last call in which a reader had read a head of this rank
 };
 
 template <class Config, class Workspace>
@@ -41,15 +42,16 @@ struct KvMarks {
               WaitSite{role, kChunk, block.source, block.number(), ctx.mark()});
   }
 
-  // One thread, behind the fence after a part of a block that went to ranks of this node. True for the last of the parts:
-  // then all of them are there.
+  // One thread, after it has sent a part of a block to ranks of this node and a fence: counts the part. Returns true
+  // for the last part, when all parts have arrived.
   template <class BlockSlot>
   static MK_DEVICE bool is_complete(const RankContext& ctx, const BlockSlot& block, u32 parts) {
     const u32 node = block.source / Ranks::kLocalWorld;
     return arrive(ctx, Workspace::parts_sent(ctx.parity(), node, block.head, block.tile), parts);  // @kv-marks.parts
   }
 
-  // One thread, for a tile of queries that has read a head of a source; `readers` tiles of this rank do.
+  // One thread, when a tile of queries has read a head of a source: counts the tile. `readers` is the number of tiles
+  // of this rank that read the head. The last one stores the mark at the sender.
   static MK_DEVICE void release(const RankContext& ctx, u32 sender, u32 source, u32 head, u32 readers)
     requires TurnMarksWorkspace<Workspace>
   {
@@ -58,8 +60,8 @@ struct KvMarks {
     store_relaxed_sys(ctx.peer_ptr(sender, Workspace::head_marks(ctx.parity(), ctx.local_rank(), head)), ctx.mark());
   }
 
-  // One thread of a sender: waits until a reader, a rank of this node, has no use any more for what the slot of a head held
-  // before.
+  // One thread of a sender: waits until a reader, which is a rank of this node, no longer needs what the slot of a head
+  // held before.
   static MK_DEVICE void wait_room(const RankContext& ctx, u32 head, u32 reader) {
     const u32 rank = ctx.node_first_rank + reader;
     if constexpr (Config::kKvBuffers == 1) Begin::wait(ctx, rank, kPush);  // @kv-marks.begun
@@ -72,8 +74,8 @@ struct KvMarks {
   }
 
  private:
-  // One of `count` threads arrives at a word that is 0 before the first and behind the last of them. True for the last,
-  // which acquires what the others have released.
+  // One of `count` threads arrives at a word. The word is 0 before the first and after the last of them. Returns true
+  // for the last, which acquires what the others have released.
   static MK_DEVICE bool arrive(const RankContext& ctx, Symmetric<u32> word, u32 count) {
     if (fetch_add_acq_rel_gpu(ctx.local_ptr(word), 1) + 1 != count) return false;
     store_relaxed_sys(ctx.local_ptr(word), 0);  // @kv-marks.reset

@@ -1,5 +1,5 @@
-// How K and V travel within a node: warps bring them to shared memory part by part, and store each part to the ranks that
-// need it, a count behind it.
+// How K and V travel within a node. Warps load them to shared memory part by part, store each part to the ranks that
+// need it, and then count it on the flags there.
 #pragma once
 #include <mk/attention/kv_slots.cuh>
 #include <mk/attention/tile_load.cuh>
@@ -9,8 +9,8 @@ namespace mk::attention {
 
 template <class Config>
 concept KvPushConfig = KvSlotsConfig<Config> && requires {
-  Config::kPushCtas;
-  Config::kPushWarps;  // of each
+  Config::kPushCtas;   // CTAs with warps that push
+  Config::kPushWarps;  // such warps of each of these CTAs
 };
 
 template <KvPushConfig Config, class Args, class Workspace, comm::CopySmem Smem, MaskPolicy Mask>
@@ -25,12 +25,12 @@ struct KvPush {
 
   static constexpr u32 kPushers = Config::kPushCtas * Config::kPushWarps;
 
-  // One thread.
+  // One thread, before the first barrier of the CTA.
   static MK_DEVICE void init_barriers(const Smem& smem) {
     for (u32 warp = 0; warp < Config::kPushWarps; ++warp) barrier_init(smem.copy_loaded(warp), 1);
   }
 
-  // A part of a block: which sub-tile of K or of V, whose number K's come before V's.
+  // A part of a block, which is a sub-tile of K or of V. In `index`, the sub-tiles of K come before those of V.
   struct Part {
     u32 source, batch, kv_head, rank_chunk, row;
     u32 index;
@@ -41,12 +41,12 @@ struct KvPush {
     }
   };
 
-  // Parts of a rank. On some ranks some of them have no rows.
+  // The number of parts of a rank. On some ranks some of them have no rows.
   static MK_DEVICE u32 parts(const RankContext& ctx) {
     return Config::kBatch * Config::kKvHeads * Sequence::row_tiles(ctx) * Slots::kParts;
   }
 
-  // Head by head, block by block.
+  // The order of parts: head by head, and block by block.
   static MK_DEVICE Part part_at(const RankContext& ctx, u32 source, u32 number) {
     const u32 row_tiles = Sequence::row_tiles(ctx), chunk_tiles = Sequence::chunk_tiles(ctx);
     const u32 tile = number / Slots::kParts % row_tiles, head = number / Slots::kParts / row_tiles;
@@ -57,7 +57,7 @@ struct KvPush {
   // The number of a warp among all that push.
   static MK_DEVICE u32 pusher(u32 warp) { return warp * Config::kPushCtas + blockIdx.x; }
 
-  // A warp: its share of own K and V to the peers that need them.
+  // A warp: pushes its share of own K and V to the peers that need them.
   static MK_DEVICE void push(const Args& args, const RankContext& ctx, const Smem& smem, u32 warp) {
     StagedCopy copy{ctx, smem.copy_slot(warp), smem.copy_loaded(warp)};
     for (u32 i = pusher(warp); i < parts(ctx); i += kPushers) {
@@ -68,7 +68,7 @@ struct KvPush {
     }
   }
 
-  // A warp: an own part to its slot.
+  // A warp: starts to load an own part to its slot of shared memory.
   static MK_DEVICE void bring_part(const Args& args, const RankContext& ctx, const Part& part, StagedCopy& copy) {
     if (!elect_one()) return;
     copy.bring(Shape::kSubTileBytes, [&](u32 loaded) {
@@ -77,7 +77,8 @@ struct KvPush {
     });
   }
 
-  // A warp, to whose slot a part is on its way: to the peers on this node that need it, and their flags behind it. With `nearest` 0 also to this rank's own slot, with 1 not.
+  // A warp that has started to load a part to its slot: stores the part to the ranks of this node that need it, and
+  // then counts it on their flags. If `nearest` is 0, also stores it to this rank's own slot. If it is 1, does not.
   static MK_DEVICE void send_part(const RankContext& ctx, const Part& part, StagedCopy& copy, u32 nearest) {
     const Slot slot(ctx.epoch, part.batch, part.kv_head);
     if constexpr (Ranks::kLocalWorld > 1) {
@@ -92,7 +93,7 @@ struct KvPush {
     u32 is_complete = 0;
     if (elect_one()) {
       copy.send(block.number(), [&] {
-        fence_proxy_async();  // the readers' TMA has read what was there
+        fence_proxy_async();  // the readers' TMA has read what the slots held
         for_each_receiver(ctx, part, nearest, [&](u32 receiver) {
           tma_store_bytes(ctx.peer_ptr(receiver, block.part(ctx, part.index)), copy.slot, Shape::kSubTileBytes);
         });
@@ -111,7 +112,8 @@ struct KvPush {
   }
 
  private:
-  // A warp, whose elected thread knows whether all parts of a block are there: marks the block on the ranks that have it.
+  // A warp whose elected thread knows whether all parts of a block have arrived: if so, marks the block on the ranks
+  // that have it.
   static MK_DEVICE void mark_block(const RankContext& ctx, const Part& part, const BlockSlot& block, u32 is_complete,
                                    u32 nearest) {
     if (max_of_warp(is_complete) == 0) return;
@@ -123,8 +125,8 @@ struct KvPush {
     store_relaxed_sys(ctx.peer_ptr(receiver, block.ready(ctx)), ctx.mark());
   }
 
-  // Ranks of this node by their distance, so that the first to need a part gets it first: a rank meets the keys of the
-  // ranks before it in the order of their distance.
+  // Calls `function` for the ranks of this node that need a part, by their distance from this rank. A rank meets the
+  // keys of the ranks before it in the order of their distance, so the first rank to need a part gets it first.
   template <class Function>
   static MK_DEVICE void for_each_receiver(const RankContext& ctx, const Part& part, u32 nearest, Function function) {
     for (u32 distance = nearest; distance < Ranks::kLocalWorld; ++distance) {

@@ -1,16 +1,18 @@
 // Where K and V of other ranks arrive.
 //
-// Each source has kKvSlots slots at every rank that attends to its keys, each for K and V of one head. Head n, counted over
-// all batches, takes slot n mod kKvSlots after the head that had it before, in this call or the last one. A slot holds its
-// blocks as shared memory shall hold them, swizzled, and a flag per block says whether its parts have arrived.
+// Each source has kKvSlots slots at every rank that attends to its keys. A slot has room for K and V of one head. Head
+// n, counted over all batches, takes slot n mod kKvSlots. Another head had that slot before, in this call or the last
+// one. A slot holds its blocks in the swizzled layout of shared memory. A flag per block says whether its parts have
+// arrived.
 //
-// A source may overwrite a slot when all tiles of queries there have read the head that had it. With as many slots as heads
-// this only orders calls; with fewer, memory is bounded. Between nodes no such credits exist: there all heads have slots,
-// twice, and calls alternate between them. A rank that starts call e + 2 has seen all puts of call e + 1 from its peers on
-// other nodes, so these have finished call e, and have read all of its keys.
+// A source may overwrite a slot when all tiles of queries on the receiver have read the head that had it. This
+// permission is a credit. With as many slots as heads, credits only order calls. With fewer slots, they bound memory.
+// Between nodes there are no credits. There all heads have slots in two buffers, and calls alternate between them. A
+// rank that starts call e + 2 has received all puts of call e + 1 from its peers on other nodes. So these peers have
+// finished call e, and have read all of its keys.
 //
-// Flags and credits count over all calls, unless each call gives the rows. Then not every call writes them, and they hold
-// marks: see KvMarks.
+// Flags and credits count over all calls, unless each call gives the rows. Then not every call writes them, and they
+// hold marks: see KvMarks.
 #pragma once
 #include <mk/attention/kv_iterator.cuh>
 #include <mk/attention/kv_marks.cuh>
@@ -20,8 +22,8 @@ namespace mk::attention {
 
 template <class Config>
 concept KvSlotsConfig = TileSchedulerConfig<Config> && requires {
-  Config::kKvSlots;    // of a source, for a head of K and V each
-  Config::kKvBuffers;  // between which calls alternate
+  Config::kKvSlots;    // slots of a source, each for K and V of one head
+  Config::kKvBuffers;  // buffers of slots, between which calls alternate
 };
 
 template <class Workspace>
@@ -31,11 +33,12 @@ concept KvSlotsWorkspace = requires(u32 buffer, u32 source, u32 slot, u32 tile, 
 
 template <class Workspace>
 concept CountsWorkspace = requires(u32 source, u32 slot, u32 tile) {
-  Workspace::kv_ready(source, slot, tile);  // counts the parts that have arrived, over all calls
+  Workspace::kv_ready(source, slot, tile);  // the parts that have arrived, over all calls
 };
 
-// At a source, and on other nodes at the rank that forwards its keys: how many tiles of queries of a rank of this node, the
-// reader, have read the source's keys that were in a slot, over all calls. `node` is that of the source.
+// Counters of the rank that sends keys to this node's ranks: the source itself, or the rank that forwards keys of
+// another node. Each counts how many tiles of queries of a reader, which is a rank of this node, have read the keys in
+// a slot, over all calls. `node` is that of the source.
 template <class Workspace>
 concept CreditsWorkspace = requires(u32 node, u32 reader, u32 slot) {
   Workspace::slot_reads(node, reader, slot);
@@ -53,13 +56,13 @@ struct KvSlots {
   static constexpr bool kHasCredits =
       Ranks::kLocalWorld > 1 && (!TakesRows<Config> || Config::kKvSlots < Config::kBatch * Config::kKvHeads);
 
-  // A part of a block is a sub-tile of K or of V: what a warp sends at a time.
+  // A part of a block is a sub-tile of K or of V. A warp sends one part at a time.
   static constexpr u32 kParts = 2 * Shape::kSubTiles;
   static constexpr u32 kFirstPartOfV = Shape::kSubTiles;
 
   struct Slot {
-    u32 head;            // over all batches
-    u32 index, earlier;  // earlier: heads that had it before, over all calls
+    u32 head;            // counted over all batches
+    u32 index, earlier;  // the slot, and the heads that had it before, over all calls
 
     MK_DEVICE Slot(u32 epoch, u32 batch, u32 kv_head) : head(batch * Config::kKvHeads + kv_head) {
       index = head % Config::kKvSlots;
@@ -68,7 +71,7 @@ struct KvSlots {
     }
   };
 
-  // The address of a block: which tile of which source's slot.
+  // The place of a block: a tile in a slot of a source.
   struct BlockSlot {
     u32 source, head, slot, tile;
 
@@ -85,7 +88,7 @@ struct KvSlots {
     MK_DEVICE Symmetric<u8> part(const RankContext& ctx, u32 part) const {
       return Workspace::kv_parts(ctx.epoch % Config::kKvBuffers, source, slot, tile, part);  // @kv-slots.buffer
     }
-    // Its number among all of them, for reports.
+    // The number of the block among all blocks, for reports.
     MK_DEVICE u32 number() const {
       return row_major<Ranks::kWorld, Config::kKvSlots, Sequence::kRowTiles>(source, slot, tile);
     }
@@ -112,12 +115,12 @@ struct KvSlots {
       wait_flag(ctx, ctx.local_ptr(at.ready(ctx)),  // @kv-slots.wait
                 WaitSite{kLoad, kChunk, block.source, at.number(), (slot.earlier + 1) * kParts});  // @kv-slots.wanted
     }
-    // Another rank's TMA or a NIC has written the block, and the flag has acquired it for this thread. The fence lets TMA,
-    // which is another proxy, read it after that.
+    // Another rank's TMA or a NIC has written the block, and the flag has acquired it for this thread. TMA is another
+    // proxy, and may read the block only after this fence.
     fence_proxy_async();
   }
 
-  // One thread: K (`part` 0) or V (kFirstPartOfV) of such a block to shared memory.
+  // One thread: loads K (`part` 0) or V (kFirstPartOfV) of such a block to shared memory.
   static MK_DEVICE void load_block(const RankContext& ctx, const QueryTile& tile, const KvBlock& block, u32 part, u32 to,
                                    u32 full) {
     const Slot slot(ctx.epoch, tile.batch, tile.head / Shape::kHeadsPerKv);
@@ -127,8 +130,9 @@ struct KvSlots {
 
   // ---- credits
 
-  // Whether queries of a rank's chunk attend to any keys of another rank. Tiles that do not are not counted below: they wait
-  // for nothing, so they would be counted for a later head before others have read an earlier one.
+  // Whether queries of a rank's chunk attend to any keys of another rank. Tiles of other chunks are not counted as
+  // readers. They wait for nothing, so they could be counted for a later head before other tiles have read an earlier
+  // one.
   static MK_DEVICE bool meets(u32 rank, u32 rank_chunk, u32 source) {
     for (u32 other = 0; other < Config::kRankChunks; ++other) {
       if (Mask::attends(Sequence::chunk_of(rank, rank_chunk), Sequence::chunk_of(source, other))) return true;
@@ -136,7 +140,7 @@ struct KvSlots {
     return false;
   }
 
-  // Tiles of queries of a rank that read the same head of another rank's keys.
+  // Returns how many tiles of queries of a rank read a head of another rank's keys.
   static MK_DEVICE u32 readers(const RankContext& ctx, u32 rank, u32 source) {
     u32 tiles = 0;
     for (u32 own = 0; own < Config::kRankChunks; ++own) {
@@ -146,8 +150,8 @@ struct KvSlots {
     return tiles * Shape::kHeadsPerKv;
   }
 
-  // A warp whose CTA has read all keys of a tile of queries: counts that at every rank which sent them. Keys of sources of
-  // this rank's own local rank are its own, or NICs have put them here: nobody waits for credits for those.
+  // A warp, when its CTA has read all keys of a tile of queries: counts the tile at every rank that sent the keys. No
+  // credits are counted for sources of this rank's own local rank. These keys are its own, or NICs have put them here.
   static MK_DEVICE void release_slots(const RankContext& ctx, const QueryTile& tile)
     requires(kHasCredits)
   {
@@ -166,7 +170,8 @@ struct KvSlots {
     }
   }
 
-  // One thread of a sender: waits until a reader, a rank of this node, has read what a slot of the source held before.
+  // One thread of a sender: waits until a reader, which is a rank of this node, has read what a slot of the source held
+  // before.
   static MK_DEVICE void wait_credit(const RankContext& ctx, const Slot& slot, u32 source, u32 reader) {
     if constexpr (TakesRows<Config>) {
       Marks::wait_room(ctx, slot.head, reader);

@@ -1,7 +1,7 @@
-// The main loop of attention: TMA brings a tile of queries and then K and V block by block, two warpgroups multiply.
+// The main loop of attention. TMA loads a tile of queries and then K and V block by block, and two warpgroups multiply.
 //
-// Queries, K and V have a pipeline each. K is a block ahead of V, as the warpgroups need them: they multiply the queries
-// with the next block of K before they multiply the weights at hand with V.
+// Queries, K and V have a pipeline each. K is loaded one block ahead of V, as the warpgroups need it: they multiply the
+// queries with the next block of K before they multiply the weights of the current block with V.
 #pragma once
 #include <mk/attention/kv_iterator.cuh>
 #include <mk/attention/softmax.cuh>
@@ -14,8 +14,8 @@ namespace mk::attention {
 
 template <class Config>
 concept MainloopConfig = AttentionConfig<Config> && requires {
-  Config::kStages;     // of K, and as many of V
-  Config::kScaleLog2;  // of scores, times log2(e)
+  Config::kStages;     // stages of K, and of V
+  Config::kScaleLog2;  // the scale of scores times log2(e)
 };
 
 template <class Smem>
@@ -40,7 +40,7 @@ concept MainloopArgs = requires(const Args& args) {
   args.v;
 };
 
-constexpr u32 kQueryBuffers = 2;  // one is loaded while the other one is computed
+constexpr u32 kQueryBuffers = 2;  // one is loaded while the other one is used
 constexpr u32 kGroups = 2;        // warpgroups, of 64 queries each
 constexpr u32 kGroupRows = 64;
 
@@ -49,7 +49,8 @@ struct Mainloop {
   using Shape = TileShape<Config>;
   using Sequence = attention::Sequence<Config>;
 
-  // The load thread's arrival and all bytes make a buffer full, the arrivals of all consumer warps make it empty.
+  // A buffer is full when the load thread has arrived and all bytes have been loaded. It is empty when all consumer
+  // warps have arrived.
   template <u32 kCount>
   using Barriers = PipelineBarriers<kCount, 1, kGroups * kWarpgroupWarps>;
   using Queries = Pipeline<Barriers<kQueryBuffers>, StageSites>;
@@ -59,14 +60,14 @@ struct Mainloop {
   static MK_DEVICE Barriers<Config::kStages> k_barriers(const Smem& smem) { return {smem.k_full(0), smem.k_empty(0)}; }
   static MK_DEVICE Barriers<Config::kStages> v_barriers(const Smem& smem) { return {smem.v_full(0), smem.v_empty(0)}; }
 
-  // One thread.
+  // One thread, before the first barrier of the CTA.
   static MK_DEVICE void init_barriers(const Smem& smem) {
     query_barriers(smem).init();
     k_barriers(smem).init();
     v_barriers(smem).init();
   }
 
-  // One thread: a tile of rows of a head on this rank, sub-tile by sub-tile.
+  // One thread: loads a tile of rows of a head of this rank, sub-tile by sub-tile.
   static MK_DEVICE void load_tile(const RankContext& ctx, const CUtensorMap& map, u32 to, u32 full, const RankRows& rows,
                                   u32 head, u32 batch) {
 #pragma unroll
@@ -81,10 +82,12 @@ struct Mainloop {
   using Weights = u32[Config::kTileKeys / 16][4];  // bf16, as the registers of a wgmma operand
   using Accumulators = float[Config::kHeadDim / 2];
 
-  // A warpgroup: O of its 64 queries, whose shared memory `q` is, over all blocks of keys that the tile meets. `row` is the
-  // first query of this warp in the tile. While one warpgroup multiplies, the other one computes its softmax: they take
-  // turns. The scores of the next block are on their way before those at hand have become weights, so that a warpgroup
-  // never waits for itself.
+  // A warpgroup: computes O of its 64 queries over all blocks of keys that the tile meets. The queries are at `q` in
+  // shared memory. `row` is the first query of this warp in the tile.
+  //
+  // The warpgroups take turns at the tensor cores: while one multiplies, the other one computes its softmax. A
+  // warpgroup issues the product for the next scores before it multiplies the current weights with V. The softmax of
+  // the next scores then overlaps with the multiplication with V.
   template <MaskPolicy Mask>
   static MK_DEVICE void attend(const RankContext& ctx, const Smem& smem, Stages& k, Stages& v, const QueryTile& tile,
                                u32 group, u32 row, u32 q, Softmax<Config>& softmax, Accumulators& o) {
@@ -130,8 +133,8 @@ struct Mainloop {
     v.consumer_release_warp();
   }
 
-  // A warpgroup waits for its turn at the tensor cores, and leaves them to the other one. The second one passes the turn
-  // before the first tile, and the first one takes the one that is left behind the last tile.
+  // A warpgroup waits for its turn at the tensor cores, and passes the turn to the other warpgroup. The second
+  // warpgroup passes it before the first tile. The first warpgroup takes the turn that is left after the last tile.
   static MK_DEVICE void take_turn(u32 group) { sync_named(kMmaTurn + group, kGroups * kWarpgroup); }
   static MK_DEVICE void pass_turn(u32 group) { arrive_named(kMmaTurn + (group ^ 1), kGroups * kWarpgroup); }
 
@@ -159,7 +162,7 @@ struct Mainloop {
     mma_commit();
   }
 
-  // Scores of keys that are beyond the chunk, or later than the query, do not count.
+  // Masks the scores of keys that lie beyond the chunk or, under a causal mask, come later than the query.
   template <MaskPolicy Mask>
   static MK_DEVICE void mask(const RankContext& ctx, Scores& s, const KvBlock& block, u32 row) {
     u32 keys = Config::kTileKeys;

@@ -1,10 +1,10 @@
-// Which keys a query attends to, as policies: between chunks of the sequence, and within tiles of scores.
+// Policies that say to which keys a query attends, between chunks of the sequence and within tiles of scores.
 #pragma once
 #include <mk/base.cuh>
 
 namespace mk::attention {
 
-// All keys.
+// Queries attend to all keys.
 struct NoMask {
   static constexpr bool kIsCausal = false;
 
@@ -12,7 +12,7 @@ struct NoMask {
   static MK_DEVICE bool attends(u32, u32) { return true; }
 };
 
-// Keys that are not later than the query.
+// Queries attend to keys that are not later than the query.
 struct CausalMask {
   static constexpr bool kIsCausal = true;
 
@@ -22,8 +22,9 @@ struct CausalMask {
 template <class Mask>
 concept MaskPolicy = requires { Mask::kIsCausal; };
 
-// A warpgroup's scores of 64 queries and kKeys keys, as wgmma leaves them: a thread has parts of two rows, 8 apart. Those
-// of keys from `first_end` on, and in the second row from `second_end` on, become -inf.
+// Masks a warpgroup's scores of 64 queries and kKeys keys in the layout of wgmma, in which a thread has parts of two
+// rows that are 8 apart. Scores of keys from `first_end` on become -inf in the first row, and from `second_end` on in
+// the second row.
 template <u32 kKeys>
 MK_DEVICE void mask_scores(float (&s)[kKeys / 2], u32 first_end, u32 second_end) {
   const u32 col = lane_index() % 4 * 2;

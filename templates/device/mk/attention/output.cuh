@@ -1,4 +1,4 @@
-// O and the log-sum-exp of its rows, from registers to memory.
+// Writes O and the log-sum-exp of its rows from registers to memory.
 #pragma once
 #include <mk/attention/softmax.cuh>
 #include <mk/attention/tile_scheduler.cuh>
@@ -6,7 +6,7 @@
 
 namespace mk::attention {
 
-// How O lies in memory: [batch, row, head, column] or [batch, head, row, column].
+// The layout of O: [batch, row, head, column] or [batch, head, row, column].
 enum class Layout { kBshd, kBhsd };
 
 template <class Config>
@@ -14,7 +14,7 @@ concept OutputConfig = AttentionConfig<Config> && requires {
   Config::kLayout;
 };
 
-// Args: o, with the bytes from one of its rows to the next, and lse.
+// Args: o, the bytes from one of its rows to the next, and lse.
 template <class Args>
 concept OutputArgs = requires(const Args& args) {
   args.o;
@@ -27,8 +27,8 @@ struct Output {
   using Sequence = attention::Sequence<Config>;
   using Shape = TileShape<Config>;
 
-  // A warp: its 16 rows of a tile from `row` on. `q` is where shared memory has had its queries, in the swizzle of which the
-  // rows are put in order.
+  // A warp: writes its 16 rows of a tile, which begin at `row`. `q` is the shared memory that held the queries of these
+  // rows. The rows pass through it in its swizzle, so that they are stored to memory in whole lines.
   template <OutputArgs Args>
   static MK_DEVICE void write(const Args& args, const RankContext& ctx, const QueryTile& tile, u32 row, u32 q,
                               const Softmax<Config>& softmax, float (&o)[Config::kHeadDim / 2]) {

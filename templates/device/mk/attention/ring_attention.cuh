@@ -1,7 +1,8 @@
 // Ring attention: exact attention over a sequence whose rows are spread over ranks, O = softmax(Q Kᵀ scale) V.
 //
-// A CTA takes a tile of queries of one head and walks over the keys of all ranks, its own rank's first, with what it has of
-// the softmax in registers. K and V of each rank travel to the ranks that need them beside the computation.
+// A CTA takes a tile of queries of one head and walks over the keys of all ranks, beginning with its own rank's. It
+// keeps the state of the softmax and O in registers. K and V of each rank travel to the ranks that need them during the
+// computation.
 #pragma once
 #include <mk/attention/kv_forward.cuh>
 #include <mk/attention/mainloop.cuh>
@@ -21,7 +22,7 @@ struct RingAttention {
   using Output = attention::Output<Config>;
   using Begin = comm::Begin<Config, Workspace>;
 
-  // One thread: tiles of queries, and for each the blocks of K and V that it meets.
+  // One thread: loads tiles of queries, and for each tile the blocks of K and V that it meets.
   struct Load {
     static constexpr Agent kAgent = Agent::kThread;
 
@@ -34,7 +35,8 @@ struct RingAttention {
         store_shared(smem.query_tile(queries.stage()), index);
         if (index >= Scheduler::tiles(ctx)) {
           queries.producer_commit();
-          // The consumers are done with the last tile. This is the only wait for them that has a deadline.
+          // This waits until the consumers have finished the last tile. It is the only wait for them that has a
+          // deadline.
           queries.producer_acquire();
           return;
         }
@@ -60,14 +62,14 @@ struct RingAttention {
     }
   };
 
-  // A warpgroup: 64 rows of each tile of queries.
+  // A warpgroup: computes 64 rows of each tile of queries.
   struct Multiply {
     static constexpr Agent kAgent = Agent::kWarpgroup;
 
     static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem& smem, u32 group) {
       typename Mainloop::Queries queries{ctx, Mainloop::query_barriers(smem)};
       typename Mainloop::Stages k{ctx, Mainloop::k_barriers(smem)}, v{ctx, Mainloop::v_barriers(smem)};
-      const u32 row = group * kGroupRows + threadIdx.x % kWarpgroup / kWarp * 16;  // this warp's first one in the tile
+      const u32 row = group * kGroupRows + threadIdx.x % kWarpgroup / kWarp * 16;  // this warp's first row in the tile
       if (group == 1) Mainloop::pass_turn(group);
       for (;;) {
         queries.consumer_wait_watched();
@@ -94,7 +96,8 @@ struct RingAttention {
     }
   };
 
-  // A warp: own K and V to the peers that need them, and on several nodes those of other nodes to this node.
+  // A warp: pushes own K and V to the ranks of this node that need them. On several nodes it also forwards K and V of
+  // other nodes to them.
   struct PushKv {
     static constexpr Agent kAgent = Agent::kWarp;
 
@@ -124,7 +127,7 @@ struct RingAttention {
   };
   using WatchArrivals = comm::WatchArrivals<Config, Workspace, Puts>;
 
-  // Before the roles; false if the CTA must end at once.
+  // Runs before the roles. Returns false if the CTA must end at once.
   static MK_DEVICE bool begin(const Args& args, const RankContext& ctx, const Smem& smem) {
     if (threadIdx.x == 0) {
       Mainloop::init_barriers(smem);
@@ -137,7 +140,8 @@ struct RingAttention {
     return true;
   }
 
-  // After them. Thread 0 is of the load thread's warp, which is done before the CTA is.
+  // Runs after the roles. Thread 0 belongs to the warp of the load thread, which comes here before the CTA has
+  // finished.
   static MK_DEVICE void end(const Args&, const RankContext& ctx) {
     if (threadIdx.x == 0) Scheduler::Counter::advance_epoch(ctx);
     if (blockIdx.x == 0 && threadIdx.x == 0) Begin::wait_for_peers(ctx);
@@ -147,7 +151,7 @@ struct RingAttention {
   static MK_DEVICE void load_k(const Args& args, const RankContext& ctx, const Smem& smem, typename Mainloop::Stages& k,
                                const QueryTile& tile, const KvBlock& block) {
     if constexpr (Ranks::kWorld > 1) {
-      // While the stage is still in use.
+      // The block is awaited while the stage is still in use.
       if (block.source != ctx.rank) KvSlots<Config, Workspace, Mask>::wait_block(ctx, tile, block);  // @ring-attention.kv-wait
     }
     const u32 full = k.producer_acquire_tma(Shape::kTileBytes);

@@ -1,4 +1,5 @@
-// The online softmax: rows of scores come tile by tile, and what was summed before is rescaled when a row's maximum grows.
+// The online softmax. Rows of scores are computed tile by tile. When the maximum of a row grows, its earlier sums are
+// rescaled.
 #pragma once
 #include <mk/quad.cuh>
 
@@ -7,12 +8,12 @@ namespace mk::attention {
 // Config: kScaleLog2, the scale of the scores times log2(e); kTileKeys.
 template <class Config>
 struct Softmax {
-  // What a thread keeps of its two rows, 8 apart, of a warpgroup's 64.
+  // The state of a thread's two rows, which are 8 apart among the 64 rows of a warpgroup.
   float row_max[2] = {-infinity(), -infinity()};
   float row_sum[2] = {};  // of this thread's exponentials
 
-  // Turns scores into exp2(scale (score - row_max)), in place. `rescale` is what earlier exponentials, and what was summed
-  // with them, must be multiplied by.
+  // Replaces the scores by exp2(scale (score - row_max)). Earlier exponentials, and what was summed with them as
+  // weights, must be multiplied by `rescale`.
   MK_DEVICE void apply(float (&s)[Config::kTileKeys / 2], float (&rescale)[2]) {
 #pragma unroll
     for (u32 half = 0; half < 2; ++half) {
@@ -24,7 +25,7 @@ struct Softmax {
       }
       const float before = row_max[half];
       row_max[half] = quad_max(max(even, odd));
-      // A row all of whose scores are -inf has no exponentials but 0.
+      // If all scores of a row are -inf, all of its exponentials are 0.
       const float finite = row_max[half] == -infinity() ? 0.0f : row_max[half];
       const float offset = -finite * Config::kScaleLog2;
       rescale[half] = exp2_approx((before - finite) * Config::kScaleLog2);  // exactly 1 if the maximum has not grown
@@ -40,7 +41,7 @@ struct Softmax {
     }
   }
 
-  // The sum over a row, and log(sum of exp(scale score)) of a row that has this sum.
+  // The sum of the exponentials of a row, and log(sum of exp(scale score)) of a row with this sum.
   MK_DEVICE float total(u32 half) const { return quad_sum(row_sum[half]); }
   MK_DEVICE float log_sum_exp(u32 half, float total) const {
     return (row_max[half] * Config::kScaleLog2 + log2_approx(total)) * kLn2;

@@ -1,23 +1,23 @@
-// Tiles of Q, K and V of this rank, from the operands to shared memory.
+// Loads tiles of Q, K and V of this rank from the operands to shared memory.
 #pragma once
 #include <mk/attention/sequence.cuh>
 #include <mk/tma.cuh>
 
 namespace mk::attention {
 
-// Rows of this rank: the number of a chunk of its own, and the first row within it.
+// Rows of this rank: the number of one of its chunks, and the first row within the chunk.
 struct RankRows {
   u32 rank_chunk, row;
 };
 
-// One thread: sub-tile `sub` of a tile of rows of a head. In place of rows behind the last one there are zeros: a weight of
-// 0 times what lies there may be NaN.
+// One thread: loads sub-tile `sub` of a tile of rows of a head. Rows after the last one are filled with zeros.
+// Otherwise they might hold NaN, and a weight of 0 times NaN is NaN.
 //
-// The map is [batch, head, row, column]. If each call gives the rows, the host may not know them, so no extent of the map
-// ends with them. It then has a dimension more, [batch, head, row, box row, column], and begins kTileRows - 1 rows before
-// the operand. A row and a box row have the same stride, so row z and box row y are row z + y - (kTileRows - 1) of the head.
-// There are kTileRows box rows. A box that begins so that as many of them are left as there are rows is filled up with
-// zeros.
+// The map is [batch, head, row, column]. If each call gives the rows, the host may not know them, so no extent of the
+// map can end with them. The map then has one more dimension, [batch, head, row, box row, column], and begins kTileRows
+// - 1 rows before the operand. A row and a box row have the same stride, so row z and box row y are row z + y -
+// (kTileRows - 1) of the head. There are kTileRows box rows. If a tile has r rows, the box begins at box row kTileRows
+// - r. TMA fills what lies beyond the last box row with zeros.
 template <AttentionConfig Config>
 MK_DEVICE void load_sub_tile(const RankContext& ctx, const CUtensorMap& map, u32 to, u32 full, u32 sub, const RankRows& at,
                              u32 head, u32 batch) {

@@ -10,14 +10,15 @@ concept TileSchedulerConfig = AttentionConfig<Config> && requires {
   Config::kGroupHeads;  // heads whose tiles take turns
 };
 
-// Config::kTileRows queries of one head.
+// A tile of queries: Config::kTileRows queries of one head.
 struct QueryTile {
   u32 batch, head;
   u32 rank_chunk, row;  // the chunk of this rank, and the first row within it
 };
 
-// Groups of kGroupHeads heads, so that their K and V stay in L2; in a group, tiles with later rows come first. Under a
-// causal mask those have the most keys. With groups of one head, K and V are used in the order in which they arrive.
+// Tiles come in groups of kGroupHeads heads, so that the K and V of a group stay in L2. Within a group, tiles with
+// later rows come first, since they have the most keys under a causal mask. With groups of one head, K and V are used
+// in the order in which they arrive.
 template <TileSchedulerConfig Config, schedule::TileCounterWorkspace Workspace>
 struct TileScheduler {
   using Sequence = attention::Sequence<Config>;
@@ -25,7 +26,7 @@ struct TileScheduler {
 
   static constexpr u32 kHeads = Config::kBatch * Config::kHeads;
 
-  // Tiles of a call.
+  // The number of tiles of a call.
   static MK_DEVICE u32 tiles(const RankContext& ctx) { return kHeads * Sequence::row_tiles(ctx); }
 
   static MK_DEVICE QueryTile tile(const RankContext& ctx, u32 index) {
@@ -42,7 +43,8 @@ struct TileScheduler {
     return Sequence::kUneven && tile.row >= Sequence::chunk_rows(ctx, ctx.rank, tile.rank_chunk);
   }
 
-  // One thread: the index of the next tile that has rows on this rank; tiles() or more if there is none.
+  // One thread: takes the next tile that has rows on this rank, and returns its index. Returns tiles() or more if there
+  // is none.
   static MK_DEVICE u32 next(const RankContext& ctx) {
     for (;;) {
       const u32 index = Counter::take(ctx);

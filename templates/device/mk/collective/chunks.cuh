@@ -1,4 +1,4 @@
-// Chunks of shards: a warp moves a chunk at a time, 16 bytes per lane and access, and raises one flag behind it.
+// Chunks of shards. A warp moves a chunk at a time, 16 bytes per lane and access, and then raises one flag for it.
 #pragma once
 #include <mk/collective/shards.cuh>
 #include <mk/deadline.cuh>
@@ -7,8 +7,8 @@ namespace mk::collective {
 
 template <class Config>
 concept ChunkConfig = ShardConfig<Config> && requires {
-  Config::kChunkVecs;  // of every chunk but perhaps the last ones of a shard
-  Config::kUnroll;     // vectors of a lane that are under way at a time
+  Config::kChunkVecs;  // vectors of every chunk except perhaps the last ones of a shard
+  Config::kUnroll;     // vectors that a lane has in flight
 };
 
 template <ChunkConfig Config>
@@ -16,13 +16,14 @@ struct Chunks {
   using Shards = collective::Shards<Config>;
   using Ranks = Topology<Config>;
 
-  // Of the shard of every rank but perhaps the last ones.
+  // The number of chunks in the shard of every rank except perhaps the last ones.
   static MK_DEVICE u32 per_shard(const RankContext& ctx) {
     if constexpr (TakesRows<Config>) return (Shards::shard_vecs(ctx) + Config::kChunkVecs - 1) / Config::kChunkVecs;
     else return kCeilDiv<Config::kShardVecs, Config::kChunkVecs>;
   }
 
-  // The first vector of a chunk of a rank's shard, within the shard and within the tensor, and how many it has.
+  // The first vector of a chunk of a rank's shard, counted within the shard and within the tensor, and the number of
+  // its vectors.
   static MK_DEVICE u32 first_in_shard(u32 chunk) { return chunk * Config::kChunkVecs; }
   static MK_DEVICE u32 first(const RankContext& ctx, u32 owner, u32 chunk) {
     return Shards::first(ctx, owner) + first_in_shard(chunk);
@@ -32,7 +33,7 @@ struct Chunks {
     return first_in_shard(chunk) < in_shard ? min(Config::kChunkVecs, in_shard - first_in_shard(chunk)) : 0;
   }
 
-  // Bytes of `count` chunks from `chunk` on.
+  // The bytes of `count` chunks from `chunk` on.
   static MK_DEVICE u32 bytes_of(const RankContext& ctx, u32 owner, u32 chunk, u32 count) {
     u32 vecs = 0;
     for (u32 i = chunk; i < chunk + count; ++i) vecs += vecs_of(ctx, owner, i);
@@ -40,7 +41,8 @@ struct Chunks {
   }
 };
 
-// A warp: loads each of `vecs` vectors and stores it. `load(vec)` and `store(vec, data)` get its number in the chunk.
+// A warp: loads each of `vecs` vectors and stores it. `load(vec)` and `store(vec, data)` get the number of the vector
+// in its chunk.
 template <u32 kUnroll, class Load, class Store>
 MK_DEVICE void for_each_vec(u32 vecs, const Load& load, const Store& store) {
 #pragma unroll 1
@@ -57,7 +59,7 @@ MK_DEVICE void for_each_vec(u32 vecs, const Load& load, const Store& store) {
   }
 }
 
-// A warp of a role that several warps of every CTA have: its number among all of them, and how many they are.
+// For a warp of a role that several warps of every CTA have: its number among all of these warps, and their number.
 template <u32 kWarpsOfRole>
 struct Workers {
   static MK_DEVICE u32 index(u32 warp) { return warp * gridDim.x + blockIdx.x; }

@@ -1,8 +1,9 @@
-// Shards to all ranks, chunk by chunk.
+// Sends shards to all ranks, chunk by chunk.
 //
-// A rank sends the chunks of its shard to `gathered` on the peers of its node; a flag per chunk says in which call it has
-// arrived. Across nodes it also keeps them in its own `gathered`, from where puts of several chunks take them to the
-// same place on the rank of the same local rank on every other node, which relays them to the peers of its node.
+// A rank sends the chunks of its shard to `gathered` on the peers of its node. A flag per chunk holds the mark of the
+// call in which it has arrived. Across nodes, the rank also keeps the chunks in its own `gathered`. Puts of several
+// chunks take them from there to the same place on the rank of the same local rank on every other node. That rank
+// forwards them to the peers of its node.
 #pragma once
 #include <mk/collective/chunks.cuh>
 #include <mk/comm/put.cuh>
@@ -12,11 +13,11 @@ namespace mk::collective {
 template <class Workspace>
 concept GatherWorkspace = requires(u32 parity, u32 source, u32 chunk) {
   Workspace::gathered(parity, source, chunk);
-  Workspace::chunk_ready(parity, source, chunk);  // the mark of the call in which the chunk has arrived
+  Workspace::chunk_ready(parity, source, chunk);  // the mark of the last call in which the chunk arrived
 };
 
-// Across nodes, Config also has kPutChunks, the chunks of a put. Only kernels that gather instantiate its functions, so only
-// these need the regions.
+// Across nodes, Config also has kPutChunks, the number of chunks of a put. Only kernels that gather instantiate the
+// functions, and only the functions need the regions.
 template <ChunkConfig Config, class Workspace>
 struct Gather {
   using Ranks = Topology<Config>;
@@ -24,7 +25,7 @@ struct Gather {
   using Network = comm::Network<Config, Workspace>;
   using Begin = comm::Begin<Config, Workspace>;
 
-  // Whether a rank's own chunks lie in its `gathered` too.
+  // Whether a rank also keeps its own chunks in its `gathered`.
   static constexpr bool kKeepsOwn = Ranks::kNodes > 1;
 
   // Where a chunk of a source lies.
@@ -33,7 +34,7 @@ struct Gather {
     return Workspace::gathered(ctx.parity(), source, chunk);  // @gather.slot
   }
 
-  // One vector of a chunk of the own shard, to the ranks of this node.
+  // Sends one vector of a chunk of the own shard to the ranks of this node.
   static MK_DEVICE void send_vec(const RankContext& ctx, u32 chunk, u32 vec, const Vec16& data) {
     const Symmetric<u8> to = slot(ctx, ctx.rank, chunk);
 #pragma unroll 1
@@ -43,12 +44,12 @@ struct Gather {
     }
   }
 
-  // A warp, behind the vectors of a chunk: raises its flag on the ranks that have got it.
+  // A warp, after it has sent the vectors of a chunk: raises the flag of the chunk on the ranks that have got it.
   static MK_DEVICE void raise(const RankContext& ctx, u32 source, u32 chunk, bool is_here) {
     __syncwarp();  // @gather.warp
     const u32 peer = lane_index();
     if (peer < Ranks::kLocalWorld && (is_here || peer != ctx.local_rank())) {
-      // Orders the stores of the whole warp before the flag.
+      // This fence orders the stores of the whole warp before the flag.
       fence_sys();  // @gather.fence
       store_relaxed_sys(ctx.peer_ptr(peer, Workspace::chunk_ready(ctx.parity(), source, chunk)), ctx.mark());  // @gather.raise
     }
@@ -59,8 +60,8 @@ struct Gather {
               WaitSite{role, kChunk, source, chunk, ctx.mark()});
   }
 
-  // A warp, number `worker` of `workers`: the other ranks' chunks to the result, as they come. Those of this node come
-  // first.
+  // A warp, number `worker` of `workers`: copies the other ranks' chunks to the result as they arrive. Those of this
+  // node come first.
   template <class Result>
   static MK_DEVICE void collect(const RankContext& ctx, const Result& result, u32 worker, u32 workers) {
     if constexpr (Ranks::kLocalWorld > 1) {
@@ -79,8 +80,8 @@ struct Gather {
     }
   }
 
-  // A warp, across nodes: puts the own chunks to all peers, as soon as they are in place. An empty put goes too, since
-  // every peer waits for it.
+  // A warp, across nodes: puts the own chunks to all peers, as soon as they are in `gathered`. Puts without vectors are
+  // posted too, since every peer waits for them.
   template <u32 kChannel, class Args>
   static MK_DEVICE void put_all(const Args& args, const RankContext& ctx) {
     if (lane_index() == 0) Begin::template put<Network>(args, ctx, kChannel);
@@ -97,7 +98,7 @@ struct Gather {
     }
   }
 
-  // A warp, across nodes: chunks that peers have put here, to the ranks of this node.
+  // A warp, across nodes: forwards chunks that peers have put here to the ranks of this node.
   template <u32 kChannel>
   static MK_DEVICE void relay(const RankContext& ctx, u32 worker, u32 workers) {
     for (u32 i = worker; i < Ranks::kPeerNodes * Chunks::per_shard(ctx); i += workers) {

@@ -1,7 +1,8 @@
-// Collectives of a few vectors on one node by the low-latency protocol: vectors travel as packets that need no flag and no
-// fence (see comm/ll.cuh), at half the bandwidth.
+// Collectives of a few vectors on one node by the low-latency protocol (see comm/ll.cuh). Vectors travel as packets,
+// which need no flag and no fence, but halve the bandwidth.
 //
-// A thread handles the same vectors in each phase. It sends all it has before it waits, so that no rank waits in a circle.
+// A thread handles the same vectors in each phase. It sends all of its vectors before it waits, so ranks do not wait
+// for each other in a circle.
 #pragma once
 #include <mk/call.cuh>
 #include <mk/collective/shards.cuh>
@@ -15,12 +16,12 @@ enum class LlScheme {
   kAllGather,
   kReduceScatter,
   kAllReduceOneShot,   // every rank adds up all vectors
-  kAllReduceTwoShots,  // a vector is added up by the rank that has it in its shard, and sent from there
+  kAllReduceTwoShots,  // the rank with a vector in its shard adds it up and sends the sum
 };
 
 template <class Workspace>
 concept LlPartsWorkspace = requires(u32 parity, u32 source, u32 half, u32 vec) {
-  Workspace::parts(parity, source, half, vec);  // what a source has of a vector that this rank adds up
+  Workspace::parts(parity, source, half, vec);  // the vector of a source that this rank adds up
 };
 template <class Workspace>
 concept LlShardsWorkspace = requires(u32 parity, u32 source, u32 half, u32 vec) {
@@ -42,7 +43,7 @@ struct Ll {
 
   static_assert(Ranks::kNodes == 1, "packets travel over NVLink");
 
-  // A warp: its vectors of the call.
+  // A warp: exchanges its vectors of the call.
   struct Exchange {
     static constexpr Agent kAgent = Agent::kWarp;
 
@@ -57,14 +58,14 @@ struct Ll {
     }
   };
 
-  // Before the roles; false if the CTA must end at once.
+  // Runs before the roles. Returns false if the CTA must end at once.
   static MK_DEVICE bool begin(const Args&, const RankContext& ctx, const Smem&) {
     if (!enter(ctx)) return false;  // @collective.enter
     Begin::announce(ctx);
     return true;
   }
 
-  // After them.
+  // Runs after the roles.
   static MK_DEVICE void end(const Args&, const RankContext& ctx) {
     if (threadIdx.x == 0) advance_epoch(ctx);
     if (blockIdx.x == 0 && threadIdx.x == 0) Begin::wait_for_peers(ctx);
@@ -74,13 +75,13 @@ struct Ll {
   static MK_DEVICE u32 thread() { return blockIdx.x * Config::kThreads + threadIdx.x; }
   static MK_DEVICE u32 threads() { return gridDim.x * Config::kThreads; }
 
-  // The vectors that this rank adds up, and which the first of them is.
+  // The number of vectors that this rank adds up, and the first of them.
   static MK_DEVICE u32 reduced_vecs(const RankContext& ctx) {
     return kReducesAll ? Shards::vecs(ctx) : Shards::vecs_of(ctx, ctx.rank);
   }
   static MK_DEVICE u32 first_reduced(const RankContext& ctx) { return kReducesAll ? 0 : Shards::first(ctx, ctx.rank); }
 
-  // What this rank has of each vector, to the ranks that add it up.
+  // Sends this rank's vectors to the ranks that add them up.
   static MK_DEVICE void send_parts(const Args& args, const RankContext& ctx) {
     for (u32 vec = thread(); vec < Shards::vecs(ctx); vec += threads()) {
       if constexpr (kReducesAll) {
@@ -94,7 +95,8 @@ struct Ll {
     }
   }
 
-  // Adds in the order of ranks, whose parts are exact: the same bits on every rank and each time.
+  // Adds up the vectors of all ranks in the order of ranks. Vectors travel unrounded, so every rank computes the same
+  // bits in every call.
   static MK_DEVICE void reduce(const Args& args, const RankContext& ctx) {
     const u32 first = first_reduced(ctx);
     for (u32 i = thread(); i < reduced_vecs(ctx); i += threads()) {
@@ -111,7 +113,7 @@ struct Ll {
     }
   }
 
-  // The own shard, to all ranks and to the result.
+  // Sends the own shard to all ranks, and copies it to the result.
   static MK_DEVICE void send_shard(const Args& args, const RankContext& ctx) {
     for (u32 i = thread(); i < Shards::vecs_of(ctx, ctx.rank); i += threads()) {
       const Vec16 vec = load_vec16(Tensors::input(args).at(i));
@@ -120,7 +122,7 @@ struct Ll {
     }
   }
 
-  // The other ranks' shards to the result.
+  // Copies the other ranks' shards to the result.
   static MK_DEVICE void collect(const Args& args, const RankContext& ctx) {
     for (u32 vec = thread(); vec < Shards::vecs(ctx); vec += threads()) {
       const u32 owner = vec / Shards::shard_vecs(ctx);
@@ -129,7 +131,7 @@ struct Ll {
     }
   }
 
-  // Regions of packets.
+  // The regions of packets.
   struct Parts {
     static_assert(!kReduces || LlPartsWorkspace<Workspace>);
     static MK_DEVICE Symmetric<u8> at(const RankContext& ctx, u32 source, u32 half, u32 vec) {
@@ -152,7 +154,7 @@ struct Ll {
     for (u32 i = 1; i < kWorld; ++i) send<ShardVecs>(ctx, (ctx.rank + i) % kWorld, vec, data);
   }
 
-  // Both packets of a vector of a source. True if they have arrived.
+  // Loads both packets of a vector of a source. Returns whether they have arrived.
   template <class Slots>
   static MK_DEVICE bool receive(const RankContext& ctx, u32 source, u32 vec, Vec16& data) {
     const Packet low = comm::load_ll(ctx.local_ptr(Slots::at(ctx, source, 0, vec)));
@@ -161,7 +163,7 @@ struct Ll {
     return low.has_arrived(ctx.mark()) && high.has_arrived(ctx.mark());  // @ll.vec-arrived
   }
 
-  // Loads what all other ranks have of a vector, and again as long as something is missing.
+  // Loads a vector of all other ranks, and repeats this until none of them is missing.
   static MK_DEVICE void wait_parts(const RankContext& ctx, u32 vec, Vec16 (&parts)[kWorld]) {
     Deadline deadline;
     for (;;) {

@@ -1,9 +1,9 @@
-// Sums of all ranks' tensors, chunk by chunk, at the rank that has the chunk in its shard.
+// Adds up the tensors of all ranks, chunk by chunk. The owner of a chunk, which has it in its shard, gets the sum.
 //
-// A rank sends the peers of its node what it has of their chunks. Across nodes, local rank g of each node adds up what its
-// node has of the shards of local rank g of every node, rounds the sums for other nodes to the type of the elements, and
-// puts them there. The owner adds the sums of nodes in the order of nodes, and those of its node in the order of ranks:
-// the same bits each time.
+// A rank sends each peer of its node the chunks that the peer adds up. Across nodes, local rank g of each node adds up
+// the chunks of its node for the shards of local rank g of every node. It rounds the sums for other nodes to the type
+// of the elements, and puts them there. The owner adds the sums of nodes in the order of nodes. Within a node, the
+// order is that of ranks. Results are therefore bitwise repeatable.
 #pragma once
 #include <mk/collective/chunks.cuh>
 #include <mk/collective/vec_sum.cuh>
@@ -13,21 +13,21 @@ namespace mk::collective {
 
 template <class Workspace>
 concept PartialsWorkspace = requires(u32 parity, u32 node, u32 slot, u32 chunk) {
-  // What a rank of this node has of a chunk of the shard of this local rank on a node. Slot s is that of local rank
-  // (g + 1 + s) mod kLocalWorld, where g is this local rank.
+  // The vectors of a chunk from a rank of this node. The chunk belongs to the rank of this local rank on `node`. Slot s
+  // is that of local rank (g + 1 + s) mod kLocalWorld, where g is this local rank.
   Workspace::partials(parity, node, slot, chunk);
-  Workspace::partial_ready(parity, node, slot, chunk);  // the mark of the call in which it was sent
+  Workspace::partial_ready(parity, node, slot, chunk);  // the mark of the last call in which it was sent
 };
 
 template <class Workspace>
 concept NodeSumsWorkspace = requires(u32 parity, u32 peer, u32 chunk) {
-  Workspace::sums_out(parity, peer, chunk);  // this node's sums of a peer's chunks
-  Workspace::sums_in(parity, peer, chunk);   // a peer's node's sums of this rank's chunks
+  Workspace::sums_out(parity, peer, chunk);  // this node's sums of the chunks of a peer
+  Workspace::sums_in(parity, peer, chunk);   // the sums of a peer's node for this rank's chunks
   Workspace::sum_ready(parity, peer, chunk);  // the mark of the call whose sum is in sums_out
 };
 
-// Config: kFp32, the type of the elements, and kReduceUnroll, the vectors of which a lane adds the parts at a time. Across
-// nodes also kPutChunks, the chunks of a put.
+// Config: kFp32, which is true if elements are fp32, and kReduceUnroll, the number of vectors that a lane adds up at a
+// time. Across nodes also kPutChunks, the number of chunks of a put.
 template <ChunkConfig Config, class Workspace>
 struct Reduce {
   using Ranks = Topology<Config>;
@@ -39,8 +39,8 @@ struct Reduce {
   static constexpr u32 kChannel = 0;
   static constexpr u32 kPeers = Ranks::kLocalWorld - 1;  // of this node
 
-  // A chunk of the shard of a rank on `node`; those of other nodes come first, so that no node waits for another before
-  // its own puts are posted.
+  // A chunk of the shard of a rank on `node`. Chunks for other nodes come first, so a node waits for other nodes only
+  // after its own puts have been posted.
   struct Unit {
     u32 node, chunk;
   };
@@ -50,7 +50,7 @@ struct Reduce {
     return {(node_of(ctx) + 1 + phase) % Ranks::kNodes, index % Chunks::per_shard(ctx)};
   }
 
-  // A warp, number `worker` of `workers`: what this rank has of the chunks of the peers of its node.
+  // A warp, number `worker` of `workers`: sends this rank's vectors of the chunks that the peers of its node add up.
   template <class Input>
   static MK_DEVICE void send(const RankContext& ctx, const Input& input, u32 worker, u32 workers) {
     static_assert(kPeers == 0 || PartialsWorkspace<Workspace>);
@@ -61,7 +61,7 @@ struct Reduce {
         const u32 owner = unit.node * Ranks::kLocalWorld + to;
         const u32 vecs = Chunks::vecs_of(ctx, owner, unit.chunk), first = Chunks::first(ctx, owner, unit.chunk);
         if (vecs == 0) continue;
-        const u32 slot = kPeers - 1 - i % kPeers;  // how far this rank is behind that one
+        const u32 slot = kPeers - 1 - i % kPeers;  // this rank's slot there
         u8* there = ctx.peer_ptr(to, Workspace::partials(ctx.parity(), unit.node, slot, unit.chunk));  // @reduce.slot
         for_each_vec<Config::kUnroll>(
             vecs, [&](u32 vec) { return load_vec16(input.at(first + vec)); },
@@ -75,8 +75,8 @@ struct Reduce {
     }
   }
 
-  // A warp: sums of chunks of this local rank. `store(chunk, vec, sum)` gets those of the own shard, `finish(chunk)` is
-  // called behind each chunk of it.
+  // A warp: adds up chunks of the shards of this local rank. Calls `store(chunk, vec, sum)` for each sum of the own
+  // shard, and `finish(chunk)` after each of its chunks.
   template <class Input, class Store, class Finish>
   static MK_DEVICE void reduce(const RankContext& ctx, const Input& input, u32 worker, u32 workers, const Store& store,
                                const Finish& finish) {
@@ -99,7 +99,7 @@ struct Reduce {
     }
   }
 
-  // A warp, across nodes: puts the sums of other nodes' chunks, several at a time.
+  // A warp, across nodes: puts the sums of other nodes' chunks, several chunks at a time.
   template <class Args>
   static MK_DEVICE void put_sums(const Args& args, const RankContext& ctx) {
     static_assert(NodeSumsWorkspace<Workspace>);
@@ -125,7 +125,7 @@ struct Reduce {
   }
 
  private:
-  // The flag of what a rank of this node has sent.
+  // The flag of the vectors that a rank of this node has sent.
   static MK_DEVICE Symmetric<u32> ready(const RankContext& ctx, const Unit& unit, u32 slot) {
     return Workspace::partial_ready(ctx.parity(), unit.node, slot, unit.chunk);  // @reduce.flag
   }
@@ -134,7 +134,7 @@ struct Reduce {
   // The number of another node among the peers.
   static MK_DEVICE u32 peer_of(const RankContext& ctx, u32 node) { return node < node_of(ctx) ? node : node - 1; }
 
-  // A warp: waits until all peers of this node have sent what they have of a chunk.
+  // A warp: waits until all peers of this node have sent their vectors of a chunk.
   static MK_DEVICE void wait_partials(const RankContext& ctx, const Unit& unit) {
     if constexpr (kPeers > 0) {
       const u32 slot = lane_index();
@@ -155,7 +155,7 @@ struct Reduce {
     __syncwarp();
   }
 
-  // A warp: the sums of this node's ranks, in their order. `then(vec, sum)` gets each.
+  // A warp: adds up the vectors of this node's ranks, in the order of ranks. Calls `then(vec, sum)` for each sum.
   template <class Input, class Then>
   static MK_DEVICE void add_up(const RankContext& ctx, const Input& input, const Unit& unit, u32 owner, u32 vecs,
                                const Then& then) {
@@ -191,7 +191,7 @@ struct Reduce {
     }
   }
 
-  // A warp: this node's sums of a chunk of another node, to where a put takes them from.
+  // A warp: stores this node's sums of a chunk of another node to `sums_out`, from where they are put.
   template <class Input>
   static MK_DEVICE void reduce_for_node(const RankContext& ctx, const Input& input, const Unit& unit, u32 owner,
                                         u32 vecs) {
@@ -205,7 +205,7 @@ struct Reduce {
     }
   }
 
-  // Adds the other nodes' sums to this node's, all in the order of nodes.
+  // Adds the other nodes' sums to this node's sum, in the order of nodes.
   static MK_DEVICE void add_node_sums(const RankContext& ctx, u32 chunk, u32 vec, Sum& sum) {
     Sum total;
 #pragma unroll

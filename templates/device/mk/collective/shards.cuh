@@ -1,4 +1,4 @@
-// The tensor of a collective: rows of 16-byte vectors, and the shard of each rank, which is a range of vectors.
+// The tensor of a collective. Its rows consist of 16-byte vectors. The shard of a rank is a range of vectors.
 #pragma once
 #include <mk/comm/begin.cuh>
 
@@ -7,31 +7,31 @@ namespace mk::collective {
 template <class Config>
 concept ShardConfig = TopologyConfig<Config> && requires {
   Config::kVecs;       // vectors of the tensor
-  Config::kRowVecs;    // of a row
-  Config::kShardVecs;  // of the shard of every rank but perhaps the last ones
+  Config::kRowVecs;    // vectors of a row
+  Config::kShardVecs;  // vectors of the shard of every rank except perhaps the last ones
 };
 
-// If each call gives the rows, kVecs and kShardVecs are those of the most rows, and Config also has kShardsOfRows: whether a
-// shard has whole rows.
+// If each call gives the rows, kVecs and kShardVecs are those of the most rows. Config then also has kShardsOfRows,
+// which is true if a shard has whole rows.
 
 template <ShardConfig Config>
 struct Shards {
   using Ranks = Topology<Config>;
 
-  // Vectors of this call's tensor.
+  // The number of vectors of this call's tensor.
   static MK_DEVICE u32 vecs(const RankContext& ctx) {
     if constexpr (TakesRows<Config>) return ctx.rows * Config::kRowVecs;  // @shards.vecs
     else return Config::kVecs;
   }
 
-  // Vectors of the shard of every rank but perhaps the last ones.
+  // The number of vectors of the shard of every rank except perhaps the last ones.
   static MK_DEVICE u32 shard_vecs(const RankContext& ctx) {
     if constexpr (!TakesRows<Config>) return Config::kShardVecs;
     else if constexpr (Config::kShardsOfRows) return (ctx.rows + Ranks::kWorld - 1) / Ranks::kWorld * Config::kRowVecs;  // @shards.rows
     else return (vecs(ctx) + Ranks::kWorld - 1) / Ranks::kWorld;
   }
 
-  // The first vector of a rank's shard, and how many it has.
+  // The first vector of a rank's shard, and the number of its vectors.
   static MK_DEVICE u32 first(const RankContext& ctx, u32 rank) { return rank * shard_vecs(ctx); }
   static MK_DEVICE u32 vecs_of(const RankContext& ctx, u32 rank) {
     const u32 start = first(ctx, rank);
@@ -39,7 +39,7 @@ struct Shards {
   }
 };
 
-// Where a tensor, or a shard of it, lies: the address of a vector.
+// The place of a tensor or of a shard of it, which gives the address of a vector.
 template <ShardConfig Config, class Byte>
 struct Rows {
   Byte* base;
@@ -48,7 +48,7 @@ struct Rows {
   MK_DEVICE Byte* at(u32 vec) const { return base + vec / Config::kRowVecs * row_bytes + vec % Config::kRowVecs * 16; }
 };
 
-// Args: what this rank gives, and where its result goes.
+// Args: the tensor that this rank passes, and the one for its result.
 template <class Args>
 concept TensorArgs = requires(const Args& args) {
   args.x;

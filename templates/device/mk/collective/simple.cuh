@@ -1,7 +1,8 @@
-// Collectives of many vectors: plain data and a flag behind each chunk (NCCL's Simple protocol), on one node or several.
+// Collectives of many vectors, on one node or several. They send plain data and a flag for each chunk (NCCL's Simple
+// protocol).
 //
-// Every CTA has warps for each step, so that all steps of different chunks go on at the same time: the links are busy
-// while sums and results move in this GPU's memory.
+// Every CTA has warps for each step. All steps run at the same time for different chunks, so the links are busy while
+// sums and results move in this GPU's memory.
 #pragma once
 #include <mk/call.cuh>
 #include <mk/collective/gather.cuh>
@@ -12,7 +13,7 @@ namespace mk::collective {
 
 enum class Collective { kAllReduce, kAllGather, kReduceScatter };
 
-// Config: kPushWarps, kReduceWarps, kCollectWarps and kRelayWarps of every CTA.
+// Config: kPushWarps, kReduceWarps, kCollectWarps and kRelayWarps, the numbers of warps of each role in every CTA.
 template <Collective kOp, ChunkConfig Config, TensorArgs Args, class Workspace, class Smem>
 struct Simple {
   using Ranks = Topology<Config>;
@@ -26,10 +27,10 @@ struct Simple {
   static constexpr bool kReduces = kOp != Collective::kAllGather;
   static constexpr bool kGathers = kOp != Collective::kReduceScatter && Ranks::kWorld > 1;
 
-  // Of the sums, if there are any, then of shards.
+  // The channel of shards. If there are sums, they have channel 0.
   static constexpr u32 kShardChannel = kReduces ? 1 : 0;
 
-  // A warp: chunks of the peers of this node, to be added up there.
+  // A warp: sends chunks to the peers of this node that add them up.
   struct Push {
     static constexpr Agent kAgent = Agent::kWarp;
     using Workers = collective::Workers<Config::kPushWarps>;
@@ -39,7 +40,8 @@ struct Simple {
     }
   };
 
-  // A warp: the sums of chunks of the own shard to the result, and to all ranks if they want them.
+  // A warp: adds up chunks of the own shard. Stores the sums to the result, and in an all-reduce also sends them to all
+  // ranks.
   struct Reduce {
     static constexpr Agent kAgent = Agent::kWarp;
     using Workers = collective::Workers<Config::kReduceWarps>;
@@ -59,7 +61,7 @@ struct Simple {
     }
   };
 
-  // A warp: chunks of the own shard to all ranks of this node, and to the result.
+  // A warp: sends chunks of the own shard to all ranks of this node, and copies them to the result.
   struct PushShard {
     static constexpr Agent kAgent = Agent::kWarp;
     using Workers = collective::Workers<Config::kPushWarps>;
@@ -81,7 +83,7 @@ struct Simple {
     }
   };
 
-  // A warp: other ranks' chunks to the result.
+  // A warp: copies the other ranks' chunks to the result.
   struct Collect {
     static constexpr Agent kAgent = Agent::kWarp;
     using Workers = collective::Workers<Config::kCollectWarps>;
@@ -91,7 +93,7 @@ struct Simple {
     }
   };
 
-  // A warp, across nodes: chunks that other nodes have put here, to the peers of this node.
+  // A warp, across nodes: forwards chunks that other nodes have put here to the peers of this node.
   struct Relay {
     static constexpr Agent kAgent = Agent::kWarp;
     using Workers = collective::Workers<Config::kRelayWarps>;
@@ -107,7 +109,7 @@ struct Simple {
   };
   using WatchArrivals = comm::WatchArrivals<Config, Workspace, Puts>;
 
-  // A warp, across nodes: sums of this node's ranks to the ranks that own them.
+  // A warp, across nodes: puts sums of this node to the ranks that own them.
   struct PutSums {
     static constexpr Agent kAgent = Agent::kWarp;
 
@@ -116,7 +118,7 @@ struct Simple {
     }
   };
 
-  // A warp, across nodes: chunks of the own shard to the ranks of the same local rank.
+  // A warp, across nodes: puts chunks of the own shard to the ranks of the same local rank on other nodes.
   struct PutShard {
     static constexpr Agent kAgent = Agent::kWarp;
 
@@ -125,14 +127,14 @@ struct Simple {
     }
   };
 
-  // Before the roles; false if the CTA must end at once.
+  // Runs before the roles. Returns false if the CTA must end at once.
   static MK_DEVICE bool begin(const Args&, const RankContext& ctx, const Smem&) {
     if (!enter(ctx)) return false;  // @collective.enter
     Begin::announce(ctx);
     return true;
   }
 
-  // After them.
+  // Runs after the roles.
   static MK_DEVICE void end(const Args&, const RankContext& ctx) {
     if (threadIdx.x == 0) advance_epoch(ctx);
     if (blockIdx.x == 0 && threadIdx.x == 0) Begin::wait_for_peers(ctx);

@@ -4,7 +4,7 @@
 
 namespace mk::collective {
 
-// Vectors are added one after the other, so the result depends on their order alone.
+// Vectors are added one after the other, so the result depends only on their order.
 template <bool kFp32>
 struct VecSum {
   static constexpr u32 kElements = kFp32 ? 4 : 8;
@@ -24,7 +24,7 @@ struct VecSum {
     }
   }
 
-  // The sums, rounded to the type of the elements.
+  // Returns the sums, rounded to the type of the elements.
   MK_DEVICE Vec16 result() const {
     u32 words[4];
 #pragma unroll

@@ -4,21 +4,21 @@
 
 namespace mk::comm {
 
-// A rank may write to a peer of its node in call e + 2 if it has received data of call e + 1 from it. Where a rank may have
-// no shard, some pairs of ranks exchange no data. All ranks of the node then announce the start of each call to each other,
-// and wait for these announcements before they leave the call. If each call gives the rows, an announcement also has the
-// number of rows, which must be the same on all ranks.
+// A rank may write to a peer of its node in call e + 2 if it has received data of call e + 1 from that peer. Where a
+// rank may have no shard, some pairs of ranks exchange no data. All ranks of the node then announce the start of each
+// call to each other, and wait for these announcements before they leave the call. If each call gives the rows, an
+// announcement also has the number of rows, which must be the same on all ranks.
 //
-// Workspace: begun(parity, rank), if ranks announce the start of calls.
+// Workspace has begun(parity, rank) if ranks announce the start of calls.
 template <TopologyConfig Config, class Workspace>
 struct Begin {
   using Ranks = Topology<Config>;
 
   static constexpr bool kIsAnnounced = requires { Workspace::begun(0u, 0u); };
-  // Puts of each channel that go before the others, to the ranks of the same local rank on other nodes.
+  // The number of puts with announcements, which come before the other puts of each channel.
   static constexpr u32 kPuts = TakesRows<Config> && Ranks::kNodes > 1 ? 1 : 0;
 
-  // All threads of the CTA.
+  // All threads of the CTA: announce the start of the call to the other ranks of this node.
   static MK_DEVICE void announce(const RankContext& ctx) {
     if constexpr (TakesRows<Config>) {
       if (ctx.refused_rows != 0 && blockIdx.x == 0 && threadIdx.x == 0) {
@@ -26,7 +26,7 @@ struct Begin {
       }
     }
     if constexpr (kIsAnnounced) {
-      // The second warp: the fence would delay the first loads of the first one.
+      // The second warp does this, since the fence would delay the first loads of the first warp.
       const u32 peer = threadIdx.x - kWarp;
       if (blockIdx.x != 0 || peer >= Ranks::kLocalWorld || peer == ctx.local_rank()) return;
       fence_sys();
@@ -34,8 +34,8 @@ struct Begin {
     }
   }
 
-  // One thread, across nodes, before the other puts of a channel. Puts of several channels are not ordered, so only the
-  // first channel carries the word, and only its thread stores it.
+  // One thread, before the other puts of a channel: announces the start of the call to the peers on other nodes. Puts
+  // of several channels are not ordered, so only the first channel carries the word, and only its thread stores it.
   template <class Network, class Args>
   static MK_DEVICE void put(const Args& args, const RankContext& ctx, u32 channel) {
     if constexpr (kPuts > 0) {
@@ -45,7 +45,7 @@ struct Begin {
     }
   }
 
-  // One thread.
+  // One thread: waits until all other ranks of this node have begun the call.
   static MK_DEVICE void wait_for_peers(const RankContext& ctx) {
     if constexpr (kIsAnnounced) {
       for (u32 i = 1; i < Ranks::kLocalWorld; ++i) {
@@ -54,7 +54,7 @@ struct Begin {
     }
   }
 
-  // All threads: the lanes of a warp wait for a peer each, at the same time.
+  // All threads: wait for the same. Each lane of one warp waits for one rank, all at the same time.
   static MK_DEVICE void wait_in_warp(const RankContext& ctx) {
     if constexpr (kIsAnnounced) {
       const u32 distance = threadIdx.x - kWarp + 1;

@@ -1,22 +1,24 @@
 // Commands of the GPU for the proxy on the host, which posts them to the NIC.
 //
-// Any number of threads post to a ring in pinned host memory. A wait that is aborted leaves its slot unwritten and the
-// ring useless, which is harmless: the job is over.
+// Any number of threads post commands to a ring in pinned host memory. A thread whose wait is aborted leaves its slot
+// unwritten, and the ring can no longer be used. That does no harm, since the communicator is out of use too.
 #pragma once
 #include <mk/deadline.cuh>
 
 namespace mk::comm {
 
-// What is to be put where: to one peer, or, if `kind` is kCommandPutToPeers, from the source offset to the same offset of
-// several peers, of which `peer` is the first and `target_region` the number. Then `target_offset` is the mask of the peers
-// that get the bytes, beginning with the first; the others get empty puts.
+// A command. If `kind` is kCommandPut, it is one put to one peer. If `kind` is kCommandPutToPeers, it stands for a put
+// to each of several peers, from the source offset to the same offset there. `peer` is then the first of these peers,
+// and `target_region` is their number. `target_offset` is a mask of the peers that get the bytes, whose lowest bit is
+// the first peer. The other peers get empty puts.
 struct Put {
   u32 kind, peer, channel, source_region, target_region, bytes;
   u64 source_offset, target_offset;
 };
 
-// Waits until the proxy has read what the slot of command `index` held one lap ago; false after an abort. What a
-// producer saw last is kept in device memory, so that only one who finds the ring full there reads across PCIe.
+// Waits until the proxy has read what the slot of command `index` held one lap ago. Returns false after an abort. The
+// count that a thread saw last is kept in device memory. Only a thread that finds the ring full by that count reads
+// across PCIe.
 MK_DEVICE bool wait_command_slot(const RankContext& ctx, Role role, const CommandRing& ring, u32 index) {
   const u32 wanted = index + 1 - (1u << ring.capacity_log2);
   u32 seen = load_relaxed_sys(&ring.state->consumed_seen);  // the fence of publish_command makes this an acquire
@@ -32,9 +34,9 @@ MK_DEVICE bool wait_command_slot(const RankContext& ctx, Role role, const Comman
   return true;
 }
 
-// Fills a slot. The one fence publishes all that this thread did and saw before, so that the NIC finds the bytes to be
-// put. Every word says its lap, so the words need no order among themselves: a fence between them would wait until PCIe
-// has carried them to the host.
+// Fills a slot. The fence publishes all that this thread has done and seen before, so the NIC finds the bytes of the
+// put. Every word has the phase of its lap, so the words need no order among themselves. A fence between them would
+// wait until PCIe has carried the earlier ones to the host.
 MK_DEVICE void publish_command(const CommandRing& ring, u32 index, const Put& put) {
   u64* slot = reinterpret_cast<u64*>(ring.slots + (index & ((1u << ring.capacity_log2) - 1)));
   const u32 lap = index >> ring.capacity_log2;
@@ -48,8 +50,8 @@ MK_DEVICE void publish_command(const CommandRing& ring, u32 index, const Put& pu
   store_relaxed_sys(slot + 3, phase | put.target_offset);
 }
 
-// Posts a put and returns the command's index. A thread that claims an index must publish it, since the commands behind it
-// wait.
+// Posts a put and returns the command's index. A thread that has claimed an index must publish it, since the proxy
+// takes commands in order.
 MK_DEVICE u32 post_command(const RankContext& ctx, Role role, const CommandRing& ring, const Put& put) {
   const u32 index = fetch_add_relaxed_gpu(&ring.state->claimed, 1);
   if (wait_command_slot(ctx, role, ring, index)) publish_command(ring, index, put);

@@ -1,7 +1,7 @@
-// The fabric test: messages to the same GPU of every other node, each acknowledged. It is what a cluster's network does
-// for kernels, without anything else.
+// The fabric test: messages to the same GPU of every other node, and an acknowledgement for every batch of them. It
+// shows what a cluster's network does for kernels, without anything else.
 //
-// The numbers of nodes and messages are arguments, so that one kernel serves every cluster.
+// The numbers of nodes and messages are arguments, so one kernel serves every cluster.
 #pragma once
 #include <mk/comm/command_ring.cuh>
 #include <mk/roles.cuh>
@@ -12,11 +12,11 @@ template <class Config>
 concept FabricTestConfig = requires {
   Config::kThreads;
   Config::kMaxNodes;
-  Config::kMessages;  // the channel of messages, and that of acknowledgements
-  Config::kAcks;
+  Config::kMessages;  // the channel of messages
+  Config::kAcks;      // the channel of acknowledgements
   Config::kChannels;
   Config::kArrivalStride;  // from one arrival word to the next
-  Config::kPickUps;        // timed commands that are kept
+  Config::kPickUps;        // timed commands whose times are kept
 };
 
 // Mixes every bit of a word into all others (Wellons, "Prospecting for Hash Functions", lowbias32).
@@ -26,7 +26,7 @@ MK_DEVICE u32 mix(u32 x) {
   return x ^ x >> 16;
 }
 
-// What a message of a node contains: every word of every message is another one.
+// The content of a message of a node. Every word of every message is different.
 struct MessageContent {
   u32 first;
 
@@ -35,7 +35,7 @@ struct MessageContent {
   MK_DEVICE u32 word(u32 index) const { return mix(first + index); }
 };
 
-// Args: `region` has slots for what is sent and, behind them, by peer, slots for what arrives.
+// Args: `region` has slots for messages that are sent. Slots for messages that arrive follow, by peer.
 template <FabricTestConfig Config, class Args>
 struct FabricTest {
   static MK_DEVICE u32* words_at(const Args& args, u64 offset) { return reinterpret_cast<u32*>(args.region + offset); }
@@ -44,19 +44,19 @@ struct FabricTest {
     return u64{message % args.window} * args.slot_bytes;
   }
 
-  // Where a message arrives of the peer that has this number among the receiver's peers.
+  // Where a message arrives from the peer that has number `peer` among the receiver's peers.
   static MK_DEVICE u64 arrival_slot(const Args& args, u32 peer, u32 message) {
     return (u64{args.window} * (1 + peer) + message % args.window) * args.slot_bytes;
   }
 
-  // Peers are the other nodes in their order: the node of a peer, and this node's number among that node's peers.
+  // The node of a peer, and this node's number among the peers of that node. Peers are the other nodes in their order.
   static MK_DEVICE u32 node_of(const Args& args, u32 peer) { return peer < args.node ? peer : peer + 1; }
   static MK_DEVICE u32 own_number_at(const Args& args, u32 peer) {
     return args.node < node_of(args, peer) ? args.node : args.node - 1;
   }
 
-  // Arrivals of a channel, by peer, as its one reader last saw them: a look crosses PCIe, and many may have arrived
-  // meanwhile.
+  // The arrivals of a channel by peer, as its only reader saw them last. A load of an arrival word crosses PCIe, and
+  // finds all messages that have arrived since the last one.
   struct Arrivals {
     Role role;
     u32 channel;
@@ -73,7 +73,7 @@ struct FabricTest {
     }
   };
 
-  // A CTA: messages to every peer. A slot is filled again when all peers have acknowledged what it held.
+  // A CTA: sends messages to every peer. A slot is filled again when all peers have acknowledged what it held.
   struct Send {
     static constexpr Agent kAgent = Agent::kWarp;
 
@@ -119,14 +119,15 @@ struct FabricTest {
       __syncthreads();  // the slot is full
     }
 
-    // From the store of a command until the GPU sees that the proxy has read it: the proxy's answer crosses PCIe too.
+    // The time from the store of a command until the GPU sees that the proxy has read it. It includes the proxy's
+    // answer, which crosses PCIe too.
     static MK_DEVICE u32 pick_up_ns(const Args& args, const RankContext& ctx, u32 index, u64 posted_ns) {
       wait_flag(ctx, &args.ring.words->consumed, WaitSite{kPush, kCommandSlot, args.rank, index, index + 1});
       return static_cast<u32>(global_time_ns() - posted_ns);
     }
   };
 
-  // A CTA: messages of every peer in turn, and an acknowledgement per batch.
+  // A CTA: receives the messages of every peer in turn, and acknowledges each batch.
   struct Receive {
     static constexpr Agent kAgent = Agent::kWarp;
 
@@ -149,7 +150,7 @@ struct FabricTest {
     }
 
    private:
-    // Counts the words of a message that are not what its sender wrote.
+    // Counts the words of a message that differ from what its sender wrote.
     static MK_DEVICE void check_message(const Args& args, u32 peer, u32 message) {
       const MessageContent content(args.seed, node_of(args, peer), message);
       const u32* words = words_at(args, arrival_slot(args, peer, message));

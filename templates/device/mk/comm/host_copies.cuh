@@ -1,13 +1,13 @@
-// Copies that the host's copy engines make for a call: the kernel asks for them, and is not over before they are.
+// Copies that copy engines make for a call. The kernel asks the host for them, and does not end before they do.
 #pragma once
 #include <mk/call.cuh>
 
 namespace mk::comm {
 
-// Between two looks at the host's answer, which cross PCIe.
+// The time between two loads of the host's answer, which cross PCIe.
 constexpr u32 kAnswerPauseNs = 1000;
 
-// What the host may need for its answer beyond twice the deadline: its thread may stand still for long.
+// The time that the host may take for its answer, beyond twice the deadline. Its thread may be suspended for long.
 constexpr u64 kAnswerLimitNs = 60'000'000'000;
 
 // One thread of the call, after enter(): asks the host to copy the rows at `source` to all peers.
@@ -17,11 +17,13 @@ MK_DEVICE void request_copies(const RankContext& ctx, const u8* source, u64 sour
   store_release_sys(&ctx.host->doorbell, ctx.epoch);
 }
 
-// One thread, after a wait for the end of its copies was given up: waits until no copy reads what the caller may now
-// free. The kernel withdraws, then looks whether the host has claimed; the host claims, then looks whether the kernel has
-// withdrawn. Between the two steps each has a fence, so one of them sees the other's word: either the host makes no
-// copies, or the kernel waits for its answer. Copies end by themselves. If the answer stays away all the same, only a
-// trap ends both.
+// One thread, after its wait for the end of the copies has failed: waits until no copy reads what the caller may now
+// free.
+//
+// The kernel withdraws, and then looks whether the host has claimed the copies. The host claims the copies, and then
+// looks whether the kernel has withdrawn. Each has a fence between the two steps, so at least one of them sees the
+// other's word. Either the host makes no copies, or the kernel waits for its answer. The copies end by themselves. If
+// no answer comes, a trap is the only way to end both.
 MK_DEVICE void withdraw_copies(const RankContext& ctx) {
   store_relaxed_sys(&ctx.host->withdrawn, 1);
   fence_sc_sys();
@@ -36,8 +38,8 @@ MK_DEVICE void withdraw_copies(const RankContext& ctx) {
   }
 }
 
-// One thread, at the end of the call: waits until the copies to all peers have left. The caller may overwrite or free
-// what they read after the call, also after an abort.
+// One thread, at the end of the call: waits until the copies to all peers have left. After the call the caller may
+// overwrite or free what they read. That also holds after an abort.
 template <u32 kWorld>
 MK_DEVICE void wait_copies(const RankContext& ctx) {
   bool have_left = true;

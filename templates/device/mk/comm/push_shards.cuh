@@ -1,8 +1,8 @@
 // SMs push this rank's shard to the ranks of its node, piece by piece, and count each piece on the flags there.
 //
-// Where CTAs only communicate, threads push through shared memory by TMA. A CTA that also computes has no shared memory
-// left, so that its warps push through registers. Across nodes, the same CTAs put the shard to the peers on other nodes,
-// and pass on what these have put here.
+// In CTAs that only communicate, threads push through shared memory by TMA. A CTA that also computes has no shared
+// memory left for that, so its warps push through registers. Across nodes, the CTAs that only communicate also put the
+// shard to the peers on other nodes, and forward the shards that peers have put here.
 #pragma once
 #include <mk/comm/begin.cuh>
 #include <mk/comm/put.cuh>
@@ -28,7 +28,7 @@ concept PushArgs = requires(const Args& args) {
   args.shard_row_bytes;
 };
 
-// Order: which own rows are read from `gathered` too.
+// Order says which own rows are read from `gathered`, where the rows of other ranks are.
 template <PushConfig Config, PushWorkspace Workspace, class Order>
 struct PushShards {
   using Ranks = Topology<Config>;
@@ -40,17 +40,18 @@ struct PushShards {
   static constexpr u32 kRowBytes = Config::kK * 2;
   static constexpr u32 kSliceBytes = Config::kSliceCols * 2;
 
-  // Pieces of a shard.
+  // The number of pieces of a shard.
   static MK_DEVICE u32 pieces(const RankContext& ctx) {
     return Shards::chunks(ctx) * Shards::kSlices * Shards::kArrivals;
   }
 
-  // What is stored before flags count it: rows of a slice of a chunk.
+  // Rows of a slice of a chunk, which are stored and counted together.
   struct Piece {
     u32 chunk, slice, row;
   };
 
-  // Panels of kPanelChunks chunks one behind the other; inside a panel, slice by slice.
+  // The order of pieces: panels of kPanelChunks chunks come one after the other, and the pieces of a panel slice by
+  // slice.
   static MK_DEVICE Piece piece_at(const RankContext& ctx, u32 index) {
     constexpr u32 kPerPanel = Config::kPanelChunks * Shards::kSlices * Shards::kArrivals;
     const u32 first_chunk = index / kPerPanel * Config::kPanelChunks;
@@ -61,7 +62,7 @@ struct PushShards {
     return {chunk, within / per_slice, row};
   }
 
-  // One thread, number `worker` of `workers`: pieces of the own shard, through a slot of shared memory.
+  // One thread, number `worker` of `workers`: pushes pieces of the own shard through a slot of shared memory.
   template <u32 kSlotBytes, PushArgs Args>
   static MK_DEVICE void push(const Args& args, const RankContext& ctx, StagedCopy& copy, u32 worker, u32 workers) {
     const u32 own_rows = CallRows::of_rank(ctx, ctx.rank);
@@ -76,11 +77,12 @@ struct PushShards {
     }
   }
 
-  // The same thread, afterwards: pieces that peers on other nodes have put here, to the other ranks of this node.
+  // The same thread, afterwards: forwards pieces that peers on other nodes have put here to the other ranks of this
+  // node.
   template <u32 kSlotBytes>
   static MK_DEVICE void relay(const RankContext& ctx, StagedCopy& copy, u32 worker, u32 workers) {
     constexpr u32 kArrivals = Shards::kArrivals;
-    for (u32 i = worker; i < pieces(ctx) * Ranks::kPeerNodes; i += workers) {  // chunk by chunk, of all peers in turn
+    for (u32 i = worker; i < pieces(ctx) * Ranks::kPeerNodes; i += workers) {  // a chunk of each peer in turn
       const u32 peer = i / kArrivals % Ranks::kPeerNodes;
       const Piece piece = piece_at(ctx, i / (kArrivals * Ranks::kPeerNodes) * kArrivals + i % kArrivals);
       Network::wait_put(ctx, kPush, kChannel, peer, Begin::kPuts + piece.chunk);  // @push.arrival
@@ -100,8 +102,8 @@ struct PushShards {
     }
   }
 
-  // One thread: puts chunks of the own shard to all peers, each as soon as it is among this rank's gathered rows. A
-  // chunk without rows is put too, since every peer waits for it.
+  // One thread: puts chunks of the own shard to all peers, each as soon as it is in this rank's `gathered`. A chunk
+  // without rows is put too, since every peer waits for it.
   template <class Args>
   static MK_DEVICE void put_all(const Args& args, const RankContext& ctx) {
     const u32 own_rows = CallRows::of_rank(ctx, ctx.rank);
@@ -116,7 +118,8 @@ struct PushShards {
     }
   }
 
-  // A warp, number `worker` of `workers`: pieces of the own shard, through registers, kUnroll loads at a time.
+  // A warp, number `worker` of `workers`: pushes pieces of the own shard through registers, with kUnroll loads at a
+  // time.
   template <u32 kUnroll, PushArgs Args>
   static MK_DEVICE void push_by_registers(const Args& args, const RankContext& ctx, u32 worker, u32 workers) {
     const u32 own_rows = CallRows::of_rank(ctx, ctx.rank);
@@ -128,15 +131,15 @@ struct PushShards {
       __syncwarp();  // @push.warp
       const u32 peer = lane_index();
       if (peer < Ranks::kWorld && (nearest_counted(ctx) == 0 || peer != ctx.rank)) {
-        // Orders the stores of the whole warp before the counts.
+        // This fence orders the stores of the whole warp before the counts.
         fence_sys();  // @push.fence
         add_relaxed_sys(ctx.peer_ptr(peer, Workspace::chunk_ready(ctx.rank, piece.chunk, piece.slice)), 1);  // @push.count
       }
     }
   }
 
-  // All threads of the grid: each call advances every counter by as much, so this counts the chunks that the call does not
-  // have: the own ones, and across nodes those that this rank would relay.
+  // All threads of the grid: count the chunks that the call does not have. Every call must advance every counter by the
+  // same number. These are the own chunks, and across nodes also the chunks that this rank would forward.
   static MK_DEVICE void count_unused(const RankContext& ctx) {
     constexpr u32 kFlags = Shards::kChunks * Shards::kSlices;
     for_each_in_grid<Config::kThreads>(Ranks::kNodes * kFlags, [&](u32 i) {
@@ -153,14 +156,15 @@ struct PushShards {
  private:
   static constexpr u32 kChannel = 0;
 
-  // How far back in the circle of ranks is the first one that rows of a piece go to. Puts to other nodes are taken from
-  // `gathered`.
+  // Returns the distance of the first rank to which the rows of a piece go: 0 if this rank needs them in `gathered`
+  // too, else 1. Across nodes it does, since puts take the rows from there.
   static MK_DEVICE u32 nearest(const RankContext& ctx, const Piece& piece, u32 rows) {
     if (Ranks::kNodes > 1) return 0;
-    // Of the tiles with own rows, only the first one and the last one may have other rows too.
+    // Only the first and the last tile with own rows may also have rows of other ranks.
     return Order::gathers_own(ctx, piece.row) || Order::gathers_own(ctx, piece.row + rows - 1) ? 0 : 1;  // @push.own-rows
   }
-  // The same of the first one on whose flags pieces count: those of this rank too if it may read some of its rows there.
+  // Returns the distance of the first rank on whose flags pieces count: 0 if this rank may read any of its rows in
+  // `gathered`, else 1.
   static MK_DEVICE u32 nearest_counted(const RankContext& ctx) {
     if (TakesRows<Config> || Ranks::kNodes > 1) return 0;
     return Order::gathers_own(ctx, 0) ? 0 : 1;
@@ -168,7 +172,7 @@ struct PushShards {
 
   static_assert(Ranks::kNodes == 1 || Shards::kSlices == 1, "a put takes whole rows");
 
-  // Rows of a shard, and where they are now.
+  // The rows of a shard, and where they lie before they are copied.
   struct Rows {
     u32 source;
     const u8* first;
@@ -186,12 +190,13 @@ struct PushShards {
     return {row.offset + slice_offset(piece)};
   }
 
-  // Peers in the order in which they need rows of this rank: the next to compute them is the one before it.
+  // The local rank at a distance. The ranks are in the order in which they need this rank's rows. The rank before this
+  // one comes first, since its own rows come just before this rank's rows in its order of tiles.
   static MK_DEVICE u32 peer_at(const RankContext& ctx, u32 distance) {
     return (ctx.rank + Ranks::kLocalWorld - distance) % Ranks::kLocalWorld;
   }
 
-  // One thread: `rows` rows of a piece to the ranks of this node, from distance `nearest` on.
+  // One thread: copies `rows` rows of a piece to the ranks of this node, from distance `nearest` on.
   template <u32 kSlotBytes>
   static MK_DEVICE void copy_piece(const RankContext& ctx, StagedCopy& copy, const Rows& shard, const Piece& piece,
                                    u32 rows, u32 nearest) {
@@ -218,7 +223,7 @@ struct PushShards {
     copy.finish();
   }
 
-  // One thread, behind the piece: counts it on the flags of the same ranks.
+  // One thread, after it has copied a piece: counts the piece on the flags of the same ranks.
   static MK_DEVICE void count(const RankContext& ctx, u32 source, const Piece& piece, u32 nearest) {
     fence_sys();  // @push.staged-fence
     for (u32 distance = nearest; distance < Ranks::kLocalWorld; ++distance) {
@@ -227,7 +232,7 @@ struct PushShards {
     }
   }
 
-  // A warp: loads rows of a piece once and stores them to the ranks of this node, 16 bytes per thread and access.
+  // A warp: loads rows of a piece once and stores them to the ranks of this node. Each access of a thread is 16 bytes.
   template <u32 kUnroll, class Args>
   static MK_DEVICE void store_piece(const Args& args, const RankContext& ctx, const Piece& piece, u32 rows) {
     const u32 nearest_rank = nearest(ctx, piece, rows);
@@ -243,8 +248,8 @@ struct PushShards {
           if (vec < vecs) data[u] = load_vec16(from + vec * 16);
         }
         for (u32 distance = nearest_rank; distance < Ranks::kLocalWorld; ++distance) {
-          // The rank is read from the arguments each time: else the compiler keeps the addresses of all ranks, for which
-          // a warp that moves data has no registers.
+          // The rank is read from the arguments each time. Otherwise the compiler would keep the addresses of all ranks
+          // in registers, and a warp that moves data has too few.
           u8* there = ctx.peer_ptr((args.rank + Ranks::kLocalWorld - distance) % Ranks::kLocalWorld, to);
 #pragma unroll
           for (u32 u = 0; u < kUnroll; ++u) {

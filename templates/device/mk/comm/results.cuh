@@ -1,11 +1,12 @@
 // Results: the rank that reduces a tile sends it to all other ranks.
 //
-// A slot of the workspace holds one tile of C as the output buffers had it: pieces of 64 rows of 128 bytes, in TMA's
-// swizzle. The owner stores each piece to its own C and to the slot on every other rank of its node; a flag per tile
-// counts the sub-tiles that have arrived. There a warp of every CTA copies them to C, in the order in which they come.
+// A slot of the workspace holds one tile of C in the layout of output buffers, which is pieces of 64 rows of 128 bytes
+// in TMA's swizzle. The owner stores each piece to its own C and to the slot on every other rank of its node. A flag
+// per tile counts the sub-tiles that have arrived. On these ranks, a warp of every CTA copies the pieces to C in the
+// order in which they arrive.
 //
-// Across nodes, the owner also keeps the tile in its own slot, from where it is put to its peers, who relay it to the
-// ranks of their nodes.
+// Across nodes, the owner also keeps the tile in its own slot. It is put from there to the peers, which forward it to
+// the ranks of their nodes.
 #pragma once
 #include <mk/comm/node_sums.cuh>
 #include <mk/comm/staged_copy.cuh>
@@ -34,7 +35,7 @@ concept ResultsConfig = RowsConfig<Config> && gemm::OutputConfig<Config> && requ
 template <class Workspace>
 concept ResultsWorkspace = requires(u32 parity, u32 tile, u32 group, u32 piece) {
   Workspace::results(parity, tile, group, piece);
-  Workspace::result_ready(tile);  // counts sub-tiles, over all calls
+  Workspace::result_ready(tile);  // the sub-tiles that have arrived, over all calls
 };
 
 // Args: C by address.
@@ -79,7 +80,7 @@ struct Results {
     }
   }
 
-  // One thread: puts the results of own tiles to all peers. Returns early after an abort.
+  // One thread: puts the results of own tiles to all peers. After an abort it puts nothing more.
   template <class Args>
   static MK_DEVICE void put_all(const Args& args, const RankContext& ctx) {
     const u32 shard_tiles = Order::shard_tiles(ctx);
@@ -96,7 +97,7 @@ struct Results {
 
   // ---- the other ranks
 
-  // One thread, number `worker` of `workers`: passes results that peers on other nodes have put here on to the ranks of
+  // One thread, number `worker` of `workers`: forwards results that peers on other nodes have put here to the ranks of
   // this node.
   template <u32 kSlotBytes>
   static MK_DEVICE void relay(const RankContext& ctx, StagedCopy copy, u32 worker, u32 workers) {
@@ -111,7 +112,7 @@ struct Results {
       add_relaxed_sys(ctx.local_ptr(ready), kSubTiles);
       if constexpr (Ranks::kLocalWorld > 1) {
         const Symmetric<u8> slot = Workspace::results(ctx.parity(), number(tile, ctx), 0, 0);
-        fence_proxy_async();  // a NIC has written what TMA reads
+        fence_proxy_async();  // a NIC has written what TMA reads next
         copy.copy_bytes<kSlotBytes>(ctx.local_ptr(slot), kTileBytes, index, [&](const StagedRows& staged) {
           for (u32 distance = 1; distance < Ranks::kLocalWorld; ++distance) {
             u8* there = ctx.peer_ptr(peer_at(ctx, distance), slot);
@@ -149,8 +150,9 @@ struct Results {
     }
   }
 
-  // All threads of the grid: each call advances every counter by as much, so this counts the tiles that the call does not
-  // have: the own ones on the other ranks of this node, and on all of them those that this rank would relay.
+  // All threads of the grid: count the tiles that the call does not have. Every call must advance every counter by the
+  // same number. Own tiles are counted on the other ranks of this node. Tiles that this rank would forward are counted
+  // on all ranks of this node.
   static MK_DEVICE void count_unused(const RankContext& ctx) {
     const u32 shard_tiles = Order::shard_tiles(ctx), owners = Order::owners(ctx);
     for_each_in_grid<Config::kThreads>(Ranks::kNodes * Config::kShardTiles, [&](u32 i) {
@@ -177,7 +179,7 @@ struct Results {
     return (ctx.local_rank() + distance) % Ranks::kLocalWorld;
   }
 
-  // A warp: a piece out of TMA's swizzle to the rows and columns of C that there are.
+  // A warp: copies a piece out of TMA's swizzle to C. Skips rows and columns beyond C.
   template <class Args>
   static MK_DEVICE void copy_piece(const Args& args, const RankContext& ctx, const u8* from, u32 row, u32 col) {
     constexpr u32 kVecCols = kPieceCols / 8;  // of 16 bytes; a row of a piece has 8

@@ -1,7 +1,8 @@
-// Shards on their way to all ranks: rows of a matrix of which every rank has as many, but perhaps the last ones.
+// Shards on their way to all ranks. A shard is the rows of a matrix that one rank has. All ranks have the same number
+// of rows, except perhaps the last ones.
 //
-// A shard travels in chunks of rows and slices of columns to `gathered` on every rank that needs it, from where TMA reads
-// it. A flag per source, chunk and slice counts the pieces that have arrived, over all calls: nothing resets it.
+// A shard travels in chunks of rows and slices of columns to `gathered` on every rank that needs it. TMA reads it from
+// there. A flag per source, chunk and slice counts the pieces that have arrived, over all calls. Nothing resets it.
 #pragma once
 #include <mk/call_rows.cuh>
 #include <mk/deadline.cuh>
@@ -25,12 +26,12 @@ struct Shards {
   using Ranks = Topology<Config>;
   using Rows = CallRows<Config>;
 
-  static constexpr u32 kChunks = kCeilDiv<Config::kShardRows, Config::kChunkRows>;  // of a shard, or the most of any call
+  static constexpr u32 kChunks = kCeilDiv<Config::kShardRows, Config::kChunkRows>;  // of a shard with the most rows
   static constexpr u32 kSlices = kCeilDiv<Config::kK, Config::kSliceCols>;
   static constexpr u32 kArrivals = kCeilDiv<Config::kChunkRows, Config::kPieceRows>;  // pieces of a chunk's slice
-  static constexpr u32 kFirstEmpty = kCeilDiv<Config::kM, Config::kShardRows>;  // this rank has no rows, nor those after it
+  static constexpr u32 kFirstEmpty = kCeilDiv<Config::kM, Config::kShardRows>;  // the first rank without rows
 
-  // Of a shard in this call.
+  // The number of chunks of a shard in this call.
   static MK_DEVICE u32 chunks(const RankContext& ctx) {
     if constexpr (TakesRows<Config>) return ceil_div(Rows::of_shard(ctx), Config::kChunkRows);
     else return kChunks;
@@ -43,7 +44,7 @@ struct Shards {
               WaitSite{role, kChunk, source, number, ctx.epoch * kArrivals});  // @shards.wanted
   }
 
-  // Waits until a slice of rows [row, end) has arrived, whichever shards they are of.
+  // Waits until a slice of rows [row, end) has arrived. The rows may belong to several shards.
   static MK_DEVICE void wait_rows(const RankContext& ctx, Role role, u32 row, u32 end, u32 slice) {
     const u32 shard_rows = Rows::of_shard(ctx);
     while (row < end) {
@@ -54,9 +55,9 @@ struct Shards {
     }
   }
 
-  // Waits until the ranks without rows have begun this call, since nobody waits for rows of theirs. A rank must know of
-  // every other one that it has begun the call before it leaves it: only then are the buffers free that its next call
-  // writes.
+  // Waits until the ranks without rows have begun this call. No other wait does that, since no tile needs rows of
+  // theirs. Before a rank leaves a call, it must know that every other rank has begun it. Only then are the buffers
+  // free to which its next call writes.
   static MK_DEVICE void wait_empty(const RankContext& ctx, Role role) {
     for (u32 source = kFirstEmpty; source < Ranks::kWorld; ++source) {
       if (source != ctx.rank) wait(ctx, role, source, 0, 0);

@@ -1,18 +1,20 @@
-// Copies of global memory to several ranks: TMA brings bytes to a slot of shared memory once, and stores them from
-// there to every rank that needs them.
+// Copies of global memory to several ranks. TMA loads bytes to a slot of shared memory once, and stores them from there
+// to every rank that needs them.
 //
-// A copy belongs to one thread, which owns the slot; elect_one always elects the same thread of a warp. It waits for each load and leaves stores under way until it needs
-// the slot again. One such thread does not keep the link busy, but twelve warps of a CTA do, each at another point of
-// load, store and count; so a ring of slots per thread would gain nothing.
+// A copy belongs to one thread, which owns the slot. elect_one always elects the same thread of a warp. The thread
+// waits for each load, and leaves stores in flight until it needs the slot again. One such thread does not keep the
+// link busy. The twelve warps of a CTA do, since each is at another point of load, store and count. So several slots
+// per thread would gain nothing.
 #pragma once
 #include <mk/deadline.cuh>
 #include <mk/tma.cuh>
 
 namespace mk::comm {
 
-// Rows in a slot: of each row of the source from `first` on, `bytes` bytes from byte `part` on, row behind row.
+// Rows in a slot, one after the other. They are `count` rows of the source from row `first` on. The slot holds bytes
+// [part, part + bytes) of each of them.
 struct StagedRows {
-  u32 address;  // of the slot
+  u32 address;  // address of the slot
   u32 first, count;
   u32 part, bytes;
 
@@ -27,7 +29,7 @@ concept CopySmem = requires(const Smem smem, u32 warp) {
   smem.copy_loaded(warp);
 };
 
-// One thread, before the barrier of the CTA: initialises the slots of its kWarps warps.
+// One thread, before the first barrier of the CTA: initialises the slots of its kWarps warps.
 template <u32 kWarps, CopySmem Smem>
 MK_DEVICE void init_copy_slots(const Smem& smem) {
   for (u32 warp = 0; warp < kWarps; ++warp) barrier_init(smem.copy_loaded(warp), 1);
@@ -40,24 +42,24 @@ struct StagedCopy {
   u32 loaded;  // barrier of the slot, initialised for one arrival
   u32 phase = 0;
 
-  // A copy through the slot of this thread's warp.
+  // Returns a copy through the slot of this thread's warp.
   template <CopySmem Smem>
   static MK_DEVICE StagedCopy of_warp(const RankContext& ctx, const Smem& smem) {
     const u32 warp = threadIdx.x / kWarp;
     return {ctx, smem.copy_slot(warp), smem.copy_loaded(warp)};  // @copy.slot
   }
 
-  // Brings `bytes` bytes to the slot: `load(barrier)` issues the TMA loads to it, which count on the barrier. If the source
+  // Loads `bytes` bytes to the slot. `load(barrier)` issues the TMA loads, which count on the barrier. If the source
   // was written through another proxy, by a NIC for example, the caller has issued a fence_proxy_async.
   template <class Load>
   MK_DEVICE void bring(u32 bytes, const Load& load) {
-    // The stores before must have read the slot.
+    // Earlier stores must have read the slot.
     tma_wait_read<0>();  // @copy.slot-read
     barrier_expect(loaded, bytes);  // @copy.expected
     load(loaded);
   }
 
-  // Sends on what was brought: `store()` issues the TMA stores from the slot. `index` says in reports what the wait was for.
+  // Stores what was loaded. `store()` issues the TMA stores from the slot. `index` identifies the wait in reports.
   template <class Store>
   MK_DEVICE void send(u32 index, const Store& store) {
     wait_barrier(ctx, loaded, phase, kPush, kStageFull, index);  // @copy.wait
@@ -66,15 +68,16 @@ struct StagedCopy {
     tma_commit();
   }
 
-  // Both in turn.
+  // Loads and then stores.
   template <class Load, class Store>
   MK_DEVICE void move(u32 bytes, u32 index, const Load& load, const Store& store) {
     bring(bytes, load);
     send(index, store);
   }
 
-  // Copies `rows` rows of `row_bytes` bytes each, at most kRowBytes: as many at a time as the slot holds, or a part of
-  // one that is longer than the slot. `load(staged, barrier)` and `store(staged)` get a StagedRows.
+  // Copies `rows` rows of `row_bytes` bytes each, which is at most kRowBytes. Copies as many rows at a time as the slot
+  // holds. A row that is longer than the slot is copied in parts. `load(staged, barrier)` and `store(staged)` get a
+  // StagedRows.
   template <u32 kSlotBytes, u32 kRowBytes, class Load, class Store>
   MK_DEVICE void copy_rows(u32 rows, u32 row_bytes, u32 index, const Load& load, const Store& store) {
     constexpr u32 kSlotRows = kSlotBytes < kRowBytes ? 1 : kSlotBytes / kRowBytes;
@@ -98,7 +101,7 @@ struct StagedCopy {
   }
 
   // Waits until everything stored has arrived. TMA is another proxy, so a proxy fence orders its writes before what
-  // this thread does next; with a fence_sys behind it, a relaxed add may count what has arrived.
+  // this thread does next. After a fence_sys, a relaxed add may count what has arrived.
   static MK_DEVICE void finish() {
     tma_wait<0>();  // @copy.stored
     fence_proxy_async();

@@ -1,7 +1,7 @@
-// AllGather + GEMM: every rank sends its rows of A to all others and multiplies the rows of all, own rows first and the
-// others' as they arrive.
+// AllGather + GEMM. Every rank sends its rows of A to all others, and multiplies the rows of all ranks: own rows first,
+// and the rows of others as they arrive.
 //
-// `gathered` has two buffers, and calls alternate between them. Either SMs push the rows or copy engines do.
+// `gathered` has two buffers, and calls alternate between them. Either SMs or copy engines push the rows.
 #pragma once
 #include <mk/comm/host_copies.cuh>
 #include <mk/comm/push_shards.cuh>
@@ -10,11 +10,11 @@
 
 namespace mk::gemm {
 
-// Config also has, if CTAs that compute push: kPushUnroll, the loads of 16 bytes that a thread has in flight. If CTAs that
-// only communicate push: kSlotBytes, the slot of a warp.
+// If CTAs that compute push, Config also has kPushUnroll, the number of loads of 16 bytes that a thread has in flight.
+// If CTAs that only communicate push, it has kSlotBytes, the size of a warp's slot.
 template <class Config>
 concept AllGatherConfig = comm::PushConfig<Config> && requires {
-  Config::kPushWarps;  // of each CTA that pushes; 0 if copy engines do
+  Config::kPushWarps;  // warps that push in each CTA that does; 0 if copy engines push
 };
 
 template <AllGatherConfig Config, class Args, class Workspace, GemmSmem Smem, class Order, class Epilogue>
@@ -31,7 +31,7 @@ struct AllGather {
   using Load = typename Gemm::Load;
   using Store = typename Gemm::Store;
 
-  // A warpgroup: its group's elements of each work tile. If its warps push, they do so first.
+  // A warpgroup: computes its part of each work tile. If its warps push, they do so first.
   struct Multiply {
     static constexpr Agent kAgent = Agent::kWarpgroup;
 
@@ -41,7 +41,7 @@ struct AllGather {
     }
   };
 
-  // A warp of a CTA that computes: pieces of the own rows to every peer.
+  // A warp of a CTA that computes: pushes pieces of the own rows to every peer through registers.
   struct PushByRegisters {
     static constexpr Agent kAgent = Agent::kWarp;
 
@@ -50,7 +50,8 @@ struct AllGather {
     }
   };
 
-  // One thread of each warp of a CTA that only communicates: the same, through shared memory.
+  // One thread of each warp of a CTA that only communicates: pushes pieces of the own rows to every peer through shared
+  // memory.
   struct Push {
     static constexpr Agent kAgent = Agent::kThread;
 
@@ -75,7 +76,8 @@ struct AllGather {
     }
   };
 
-  // One thread: pieces of the own rows to the ranks of this node, then of the rows that peers have put here.
+  // One thread: pushes pieces of the own rows to the ranks of this node, and then forwards the rows that peers have put
+  // here.
   struct PushAndRelay {
     static constexpr Agent kAgent = Agent::kThread;
     static constexpr u32 kWorkers = Config::kCommCtas * kWarps - 2;  // the other two watch and put
@@ -87,7 +89,7 @@ struct AllGather {
     }
   };
 
-  // All warps of the CTAs that only communicate, across nodes.
+  // Across nodes, the role of all warps of the CTAs that only communicate.
   using Communicate = InTurn<Config::kCommCtas, WatchArrivals, PutShard, PushAndRelay>;
 
   static MK_DEVICE void prefetch(const Args& args, const RankContext& ctx, const Smem& smem) {
@@ -98,7 +100,7 @@ struct AllGather {
     }
   }
 
-  // Before the roles; false if the CTA must end at once.
+  // Runs before the roles. Returns false if the CTA must end at once.
   static MK_DEVICE bool begin(const Args& args, const RankContext& ctx, const Smem& smem) {
     if (!Gemm::begin(args, ctx, smem)) return false;  // @all-gather.enter
     if constexpr (kUsesCopyEngines) {
@@ -107,7 +109,7 @@ struct AllGather {
     return true;
   }
 
-  // After them.
+  // Runs after the roles.
   static MK_DEVICE void end(const Args& args, const RankContext& ctx) {
     Gemm::end(args, ctx);
     if constexpr (TakesRows<Config>) PushShards::count_unused(ctx);
@@ -119,7 +121,7 @@ struct AllGather {
  private:
   static constexpr u32 kFirstPushWarp = kWarpgroupWarps - 1;  // of a CTA that computes
 
-  // Whether the warps that multiply push, too.
+  // Whether the warps that multiply push too.
   static constexpr bool kPushesFirst = Config::kCommCtas == 0 && Config::kPushWarps > 1;
 
   static MK_DEVICE void push_by_registers(const Args& args, const RankContext& ctx, u32 number) {

@@ -1,5 +1,5 @@
-// GEMM + AllReduce in two shots: every rank multiplies its slice of K; owners reduce tiles of C in turn and send the
-// results to all other ranks.
+// GEMM + AllReduce in two shots. Every rank multiplies its slice of K. The owner of each tile of C reduces it and sends
+// the result to all other ranks.
 #pragma once
 #include <mk/gemm/owner_reduce.cuh>
 
@@ -15,7 +15,7 @@ struct AllReduce
   using Results = comm::Results<Config, Workspace, Order>;
   using Reduce = OwnerReduce<Config, Args, Workspace, Smem, Order, Epilogue, Results>;
 
-  // A warp of each compute CTA: the other owners' results to C.
+  // A warp of each CTA that computes: copies the results of the other owners to C.
   struct Collect {
     static constexpr Agent kAgent = Agent::kWarp;
 
@@ -24,8 +24,8 @@ struct AllReduce
     }
   };
 
-  // One thread of a CTA that only communicates, number `worker` of those with this role: results that have come from
-  // other nodes, to the ranks of this node.
+  // One thread of a CTA that only communicates, number `worker` of those with this role: forwards results from other
+  // nodes to the ranks of this node.
   struct RelayResults {
     static constexpr Agent kAgent = Agent::kThread;
     // Two other warps of these CTAs watch arrivals and put.
@@ -37,7 +37,7 @@ struct AllReduce
     }
   };
 
-  // All warps of the CTAs that only communicate.
+  // The role of all warps of the CTAs that only communicate.
   using Communicate = InTurn<Config::kCommCtas, typename Reduce::WatchArrivals, typename Reduce::PutSums, RelayResults>;
 };
 

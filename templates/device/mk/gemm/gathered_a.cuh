@@ -1,4 +1,4 @@
-// A whose rows come from all ranks: the order of tiles that waits least for them, and where the load thread finds them.
+// A whose rows come from all ranks: the order of tiles that waits least for them, and how the load thread loads them.
 #pragma once
 #include <mk/comm/shards.cuh>
 #include <mk/gemm/mainloop.cuh>
@@ -10,9 +10,9 @@ concept ShardOrderConfig = TileConfig<Config> && RasterConfig<Config> && require
   Config::kShardRows;  // rows of A on every rank but perhaps the last ones
 };
 
-// Own rows come first, since they are there. If tiles lie within shards, those of the others follow in turn, as they
-// arrive: every rank sends its first rows first, and ranks of this node are faster than others. If tiles straddle shards,
-// the order only begins with the tile that has the first own row.
+// Own rows come first, since they need not arrive. If tiles lie within shards, the tiles of the other ranks follow in
+// the order in which their rows arrive: every rank sends its first rows first, and ranks of this node are faster than
+// others. If tiles straddle shards, the order is a raster that begins with the tile that has the first own row.
 template <ShardOrderConfig Config>
 struct ShardOrder : AllRows<Config> {
   using Ranks = Topology<Config>;
@@ -21,7 +21,7 @@ struct ShardOrder : AllRows<Config> {
   static constexpr bool kTilesInShards =
       Config::kShardRows % Config::kTileM == 0 && kShardRowTiles * Ranks::kWorld == Config::kRowTiles;
 
-  // Whether tiles of own rows alone are read where the caller has them.
+  // Whether tiles that have only own rows are read from the caller's operand.
   static constexpr bool kReadsOwnRows = kTilesInShards;
   // Whether a tile with own rows may need row `row` of the own shard in `gathered`.
   static MK_DEVICE bool gathers_own(const RankContext&, u32) { return !kTilesInShards; }
@@ -33,7 +33,7 @@ struct ShardOrder : AllRows<Config> {
   }
   static MK_DEVICE bool is_gap(const Tile&) { return false; }
 
-  // Of tiles that lie within shards: whether a tile's rows are this rank's own, and its first row among them.
+  // Whether a tile has this rank's own rows, and its first row among them. Both are for tiles that lie within shards.
   static MK_DEVICE bool is_own(const Tile& tile, const RankContext& ctx) {
     return tile.row / kShardRowTiles == ctx.rank;
   }
@@ -67,8 +67,8 @@ struct ShardOrder : AllRows<Config> {
   }
 };
 
-// The same order where each call gives the rows, so that tiles straddle shards. A tile counts as one of the rank that has its
-// first row.
+// The same order for calls that give the rows. Tiles may then straddle shards. A tile counts as one of the rank that
+// has its first row.
 template <ShardOrderConfig Config>
 struct RowsOrder : AllRows<Config> {
   using Ranks = Topology<Config>;
@@ -99,11 +99,11 @@ struct RowsOrder : AllRows<Config> {
   }
 
  private:
-  // The first row of a rank, or where all rows end.
+  // The first row of a rank. It is the end of all rows if the rank has none.
   static MK_DEVICE u32 first_row(u32 rank, const RankContext& ctx) {
     return min(rank * Rows::of_shard(ctx), Rows::all(ctx));
   }
-  // The first tile of a rank, and how many it has.
+  // The first tile of a rank, and the number of its tiles.
   static MK_DEVICE u32 first_tile(u32 rank, const RankContext& ctx) {
     return ceil_div(first_row(rank, ctx), Config::kTileM);
   }
@@ -111,8 +111,9 @@ struct RowsOrder : AllRows<Config> {
     return first_tile(rank + 1, ctx) - first_tile(rank, ctx);
   }
 
-  // Ranks with as many rows as any, which come first, have `rounds` tiles each, or one more. After the own tiles, each round
-  // has a tile of each of these ranks, first of those of this node, then of the others. What remains comes last, rank by rank.
+  // The first ranks have a full shard each, and `rounds` tiles or one more. After the own tiles come rounds, each with
+  // a tile of every rank with a full shard: first the rounds of the ranks of this node, then those of the other ranks.
+  // The tiles that are left come last, rank by rank.
   static MK_DEVICE u32 row_tile(u32 position, const RankContext& ctx) {
     const u32 own = tiles_of(ctx.rank, ctx);
     if (position < own) return first_tile(ctx.rank, ctx) + position;
@@ -159,8 +160,8 @@ struct GatheredA {
     if (step == work.k_begin || step % kSliceSteps == 0) {  // @gathered.each-slice
       const u32 end = min(row + Config::kTileM, CallRows<Config>::all(ctx));
       Shards::wait_rows(ctx, kLoad, row, end, step / kSliceSteps);  // @gathered.wait-rows
-      // Others have written the rows by ordinary stores or through a copy engine, and the flag has acquired them for
-      // this thread. The fence lets TMA, which is another proxy, read them after that.
+      // Other threads have written the rows by ordinary stores or through a copy engine, and the flag has acquired them
+      // for this thread. TMA is another proxy, and may read them only after this fence.
       fence_proxy_async();  // @gathered.proxy-fence
     }
     tma_load_3d(to, args.gathered_a, barrier, k, row, ctx.parity());  // @gathered.load

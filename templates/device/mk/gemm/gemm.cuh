@@ -1,7 +1,8 @@
-// C = A B on one rank, and what every operator with a GEMM in it has in common: a thread loads, two warpgroups multiply,
-// two threads store.
+// C = A B on one rank, and the parts that all operators with a GEMM have in common. In each CTA, a thread loads, two
+// warpgroups multiply, and two threads store.
 //
-// All roles walk the same work tiles. Where A comes from, which tile is next and what becomes of a sum are policies.
+// All roles walk the same work tiles. Policies decide where A comes from, which tile is next, and what is done with a
+// sum.
 #pragma once
 #include <mk/call.cuh>
 #include <mk/comm/begin.cuh>
@@ -23,7 +24,7 @@ struct Gemm {
   using Output = gemm::Output<Config, Smem>;
   using Begin = comm::Begin<Config, Workspace>;
 
-  // One thread: A and B of each work tile.
+  // One thread: loads A and B of each work tile.
   struct Load {
     static constexpr Agent kAgent = Agent::kThread;
 
@@ -35,7 +36,7 @@ struct Gemm {
     }
   };
 
-  // A warpgroup: its group's elements of each work tile.
+  // A warpgroup: computes its part of each work tile.
   struct Multiply {
     static constexpr Agent kAgent = Agent::kWarpgroup;
 
@@ -60,7 +61,7 @@ struct Gemm {
     }
   };
 
-  // One thread per group, or a warp if calls give their rows: its completed sub-tiles to C.
+  // A thread per group, or a warp if calls give their rows: stores the sub-tiles that the CTA completes to C.
   struct Store {
     static constexpr Agent kAgent = Output::kStoreAgent;
 
@@ -80,7 +81,7 @@ struct Gemm {
     }
   };
 
-  // One thread: A and B of work tile `index`. The first stages of a CTA's first work tile already have their B.
+  // One thread: loads A and B of work tile `index`. The first stages of a CTA's first work tile already have their B.
   static MK_DEVICE void load_tile(const Args& args, const RankContext& ctx, const Smem& smem,
                                   typename Mainloop::Stages& stages, u32 index, const WorkTile& work) {
     u32 step = work.k_begin;
@@ -98,19 +99,19 @@ struct Gemm {
     }
   }
 
-  // A warpgroup: its group's sums of a work tile, those of the other CTAs included that share the tile.
+  // A warpgroup: computes its sums of a work tile. If several CTAs share the tile, adds the sums of the other CTAs.
   static MK_DEVICE void multiply_tile(const RankContext& ctx, const Smem& smem, typename Mainloop::Stages& stages,
                                       const WorkTile& work, u32 group, typename Shape::Accumulators& sum) {
     Mainloop::multiply(smem, stages, work, group, sum);
     if constexpr (Scheduler::kSplits > 1) SplitK<Scheduler, Order, Workspace, Shape>::reduce(ctx, work, group, sum);  // @gemm.split-k
   }
 
-  // Before the call reads anything that work before it writes. B must not be such memory, if the grid may start early.
+  // Runs before the call reads anything that earlier work writes. If the grid may start early, B must not be such memory.
   static MK_DEVICE void prefetch(const Args& args, const RankContext& ctx, const Smem& smem) {
     prefetch_with(args, ctx, smem, args.a, args.b, args.c);
   }
 
-  // The same with these tensor maps.
+  // Does the same with these tensor maps.
   template <class... Maps>
   static MK_DEVICE void prefetch_with(const Args& args, const RankContext& ctx, const Smem& smem, const Maps&... maps) {
     prefetch_tensor_maps(maps...);
@@ -120,7 +121,7 @@ struct Gemm {
     if constexpr (!TakesRows<Config>) load_first_b(args, ctx, smem);
   }
 
-  // Before the roles. False if the CTA must end at once.
+  // Runs before the roles. Returns false if the CTA must end at once.
   static MK_DEVICE bool begin(const Args& args, const RankContext& ctx, const Smem& smem) {
     if (!enter(ctx)) {
       if constexpr (!TakesRows<Config>) {
@@ -135,7 +136,7 @@ struct Gemm {
     return true;
   }
 
-  // One thread: B of the first stages of this CTA's first work tile.
+  // One thread: loads B of the first stages of this CTA's first work tile.
   static MK_DEVICE void load_first_b(const Args& args, const RankContext& ctx, const Smem& smem) {
     for_first_tile(ctx, [&](const WorkTile& work) { Mainloop::load_first_b(args, smem, work); });
   }
@@ -149,14 +150,15 @@ struct Gemm {
     if (!Order::is_gap(work)) function(work);
   }
 
-  // After them. Thread 0 is of the load thread's warp, which is done before the CTA is.
+  // Runs after the roles. Thread 0 belongs to the warp of the load thread, which comes here before the CTA has
+  // finished.
   static MK_DEVICE void end(const Args&, const RankContext& ctx) {
     if (threadIdx.x == 0) advance_epoch(ctx);
     end_rows(ctx);
   }
 
-  // All threads, at the end of a call that gives its rows: counts what the call has not used, and waits until all ranks of
-  // the node have begun it.
+  // All threads, at the end of a call that gives its rows: count what the call has not used, and wait until all ranks
+  // of the node have begun the call.
   static MK_DEVICE void end_rows(const RankContext& ctx) {
     if constexpr (TakesRows<Config>) {
       if constexpr (Scheduler::kSplits > 1) {

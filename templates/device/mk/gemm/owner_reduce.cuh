@@ -1,9 +1,10 @@
-// A GEMM whose K is spread over ranks, in two shots: of each tile, one rank reduces what all ranks have. Partial sums
-// travel tile by tile beside the computation.
+// A GEMM whose K is spread over ranks, in two shots: one rank reduces the partial sums of all ranks for a tile. Partial
+// sums travel tile by tile while other tiles are computed.
 //
 // All roles walk the same work tiles. If another rank reduces a tile, the consumers round their sums to bf16 and the
-// store threads send them. If this rank does, the load thread also brings what the others have sent, and the consumers
-// add it and finish C. Which rank that is, the order says; who else gets the result, `Results`.
+// store threads send them. If this rank reduces it, the load thread also loads the partial sums of the other ranks, and
+// the consumers add them and complete C. The policy `Order` says which rank reduces a tile. The policy `Results` says
+// which other ranks get the result.
 #pragma once
 #include <mk/comm/partials.cuh>
 #include <mk/comm/results.cuh>
@@ -23,7 +24,8 @@ struct OwnerReduce {
   using Partials = comm::Partials<Config, Workspace, Smem, Scheduler, Order>;
   using NodeSums = comm::NodeSums<Config, Workspace, Order>;
 
-  // One thread: A and B of each work tile, and behind them, of tiles that this rank reduces, the others' partial sums.
+  // One thread: loads A and B of each work tile. For a tile that this rank reduces, it then loads the partial sums of
+  // the other ranks.
   struct Load {
     static constexpr Agent kAgent = Agent::kThread;
 
@@ -40,7 +42,7 @@ struct OwnerReduce {
     }
   };
 
-  // A warpgroup: its group's elements of each work tile.
+  // A warpgroup: computes its part of each work tile.
   struct Multiply {
     static constexpr Agent kAgent = Agent::kWarpgroup;
 
@@ -73,8 +75,8 @@ struct OwnerReduce {
     }
   };
 
-  // One thread per group, or a warp if calls give their rows: its completed sub-tiles to C and to the ranks that need results,
-  // or to the rank that reduces them.
+  // A thread per group, or a warp if calls give their rows: stores the sub-tiles that the CTA completes. If this rank
+  // owns the tile, they go to C and to the ranks that need results. Otherwise they go to the rank that reduces them.
   struct Store {
     static constexpr Agent kAgent = Output::kStoreAgent;
 
@@ -101,26 +103,27 @@ struct OwnerReduce {
           }
           queue.commit();
         }
-        // A flag may only count sub-tiles that have arrived, so the queue runs dry behind every tile.
+        // A flag may only count sub-tiles that have arrived, so all stores of a tile are complete before it is counted.
         queue.drain();
         if (is_owner && !Results::kExist || !queue.is_leader()) continue;
         Partials::finish_stores();
         const u32 sub_tiles = Scheduler::completed_sub_tiles(work);
         if (is_owner) Results::count(ctx, work, sub_tiles);
-        // Across nodes, results wait for a put as sums do.
+        // Across nodes, results are put like sums, so their sub-tiles are counted on the same flags.
         if (!is_owner || Config::kNodes > 1) Partials::count(ctx, work, sub_tiles);
       }
       tma_wait<0>();
     }
   };
 
-  // The warp that watches arrivals.
+  // The role of the warp that watches arrivals.
   struct Puts {
     static MK_DEVICE u32 of_call(const RankContext& ctx) { return ceil_div(Order::shard_tiles(ctx), Config::kPutTiles); }
   };
   using WatchArrivals = comm::WatchArrivals<Config, Workspace, Puts>;
 
-  // One thread of such a CTA: puts this node's sums of tiles that other nodes' ranks own, then this rank's results.
+  // One thread of a CTA that only communicates: puts this node's sums of tiles that ranks of other nodes own, and then
+  // this rank's results.
   struct PutSums {
     static constexpr Agent kAgent = Agent::kThread;
 

@@ -1,7 +1,7 @@
-// The order in which ranks reduce each other's tiles.
+// The order of tiles of operators that reduce.
 //
-// Every tile has an owner, who reduces it; the others send it their partial sums. Which tiles a rank owns is a policy:
-// TilesOfShards for a reduce-scatter, TilesOfRounds for an all-reduce.
+// Every tile has an owner, which reduces it. The other ranks send the owner their partial sums. A policy decides which
+// tiles a rank owns: TilesOfShards for a reduce-scatter, TilesOfRounds for an all-reduce.
 #pragma once
 #include <mk/gemm/tile_scheduler.cuh>
 
@@ -26,7 +26,7 @@ concept OwnerOrder = TileOrder<Order> && requires(u32 index, u32 owner, const Ra
   Order::kHasGaps;                    // whether some slots have no tile
 };
 
-// Of a reduce-scatter: a rank owns the tiles of its rows. Config also has kShardRows.
+// The owners of a reduce-scatter. A rank owns the tiles of its rows. Config also has kShardRows.
 template <OwnerConfig Config>
 struct OwnersOfShards {
   using Rows = CallRows<Config>;
@@ -43,7 +43,7 @@ struct OwnersOfShards {
   }
 };
 
-// Of an all-reduce: ranks own as many tiles, or those of lower number one more.
+// The owners of an all-reduce. Ranks own the same number of tiles, or lower ranks own one more.
 template <OwnerConfig Config>
 struct OwnersOfTiles : AllRows<Config> {
   using AllRows<Config>::row_tiles;
@@ -60,8 +60,9 @@ struct OwnersOfTiles : AllRows<Config> {
   }
 };
 
-// Which ranks of which nodes own tiles. Several nodes reduce hierarchically: local rank g first sums, within its node,
-// all tiles that local rank g of any node owns. So to the ranks of a node, each of them owns kNodes times as many tiles.
+// Which ranks of which nodes own tiles. Several nodes reduce hierarchically. Local rank g first sums, within its node,
+// all tiles that local rank g of any node owns. Within a node, each rank therefore reduces kNodes times as many tiles
+// as it owns.
 template <OwnerConfig Config, template <class> class Owners>
 struct TileOwners : Owners<Config> {
   using Ranks = Topology<Config>;
@@ -75,14 +76,14 @@ struct TileOwners : Owners<Config> {
   // The rank that owns a tile.
   static MK_DEVICE u32 rank_of(const Tile& tile) { return tile.node * Ranks::kLocalWorld + tile.owner; }
 
-  // Tiles of a local rank come node by node, those of the own node last: no node waits for another one before it has sent
-  // all that others wait for.
+  // The tiles of a local rank come node by node, and those of the own node come last. A node therefore waits for other
+  // nodes only after it has sent everything that they wait for.
   static MK_DEVICE u32 node_of(u32 index, const RankContext& ctx) {
     if (Ranks::kNodes == 1) return 0;
     return (ctx.rank / Ranks::kLocalWorld + 1 + index / shard_tiles(ctx)) % Ranks::kNodes;
   }
 
-  // The number of a tile among those that its rank owns.
+  // The index of a tile among those that its rank owns.
   static MK_DEVICE u32 own_index(const Tile& tile, const RankContext& ctx) {
     return Ranks::kNodes == 1 ? tile.index : tile.index % shard_tiles(ctx);
   }
@@ -108,7 +109,7 @@ struct TilesOfShards : TileOwners<Config, OwnersOfShards> {
   }
   static MK_DEVICE bool is_gap(const Tile&) { return false; }
 
-  // Row tiles begin with a shard, so none straddles two.
+  // Row tiles begin with a shard, so no tile straddles two shards.
   static MK_DEVICE u32 row_in_a(const Tile& tile, const RankContext& ctx) {
     return rank_of(tile) * Rows::of_shard(ctx) + row_in_c(tile);  // @order.row-in-a
   }
@@ -122,8 +123,9 @@ struct TilesOfShards : TileOwners<Config, OwnersOfShards> {
   }
 };
 
-// All ranks have all of C, and owners take tiles in turn: in a round, the tiles of each owner are neighbours. Across
-// nodes, all tiles of a rank are. If owners have unequal numbers of tiles, the last slots of the order are gaps.
+// All ranks have all of C, and owners take tiles in turn. On one node, the tiles of an owner in a round are neighbours.
+// Across nodes, all tiles of a rank are neighbours. If owners have unequal numbers of tiles, the last slots of the
+// order are gaps.
 template <OwnerConfig Config>
 struct TilesOfRounds : TileOwners<Config, OwnersOfTiles> {
   using Owners = TileOwners<Config, OwnersOfTiles>;
@@ -154,7 +156,7 @@ struct TilesOfRounds : TileOwners<Config, OwnersOfTiles> {
   }
 
  private:
-  static constexpr u32 kGapRow = Config::kRowTiles;  // in which no tile is
+  static constexpr u32 kGapRow = Config::kRowTiles;  // the row of gaps, in which no tile lies
 
   static MK_DEVICE u32 slot_in_rounds(u32 owner, u32 index, const RankContext& ctx) {
     const u32 all = owner_tiles(ctx);
@@ -165,9 +167,10 @@ struct TilesOfRounds : TileOwners<Config, OwnersOfTiles> {
   }
 };
 
-// Tiles come in rounds of kRoundTiles tiles of each owner: first the others' tiles of a round, then own tiles of the
-// round before, whose partial sums have arrived meanwhile. The link is busy from the first round to the last. No rank
-// waits for what a peer computes later in the order, so ranks cannot wait for each other in a circle.
+// Tiles come in rounds of kRoundTiles tiles of each owner. In each round, the tiles of other owners come first. Then
+// come own tiles of the round before, whose partial sums have arrived meanwhile. The link is busy from the first round
+// to the last. A rank waits only for tiles that its peers compute earlier in the order, so ranks cannot wait for each
+// other in a circle.
 template <OwnerConfig Config, template <class> class Owned = TilesOfShards>
 struct OwnerRounds : Owned<Config> {
   using typename Owned<Config>::Ranks;
@@ -189,21 +192,22 @@ struct OwnerRounds : Owned<Config> {
   // Whether a rank may own no tiles.
   static constexpr bool kMayBeIdle = TakesRows<Config> || Config::kOwners < Ranks::kLocalWorld;
 
-  // Tiles of a round of all owners.
+  // The number of tiles of all owners in a round.
   static MK_DEVICE u32 round(const RankContext& ctx) { return owners(ctx) * Config::kRoundTiles; }
 
-  // Tiles of each owner in the round that begins with tile `first`.
+  // The number of tiles of each owner in the round that begins with tile `first`.
   static MK_DEVICE u32 tiles_of_round(u32 first, const RankContext& ctx) {
     return min(Config::kRoundTiles, owner_tiles(ctx) - first);
   }
 
-  // The others' tiles of the first round; then the others' tiles of a round and own tiles of the one before; then own.
+  // First come the other owners' tiles of the first round. Then, for each later round, come the other owners' tiles of
+  // the round and own tiles of the round before. The remaining own tiles come last.
   static MK_DEVICE Tile tile_in_rounds(u32 index, const RankContext& ctx) {
     const u32 own = ctx.local_rank(), peer_owners = owners(ctx) - 1;
     if (index < peer_owners * Config::kRoundTiles) {
       return tile_of((own + 1 + index / Config::kRoundTiles) % owners(ctx), index % Config::kRoundTiles, ctx);  // @order.first-round
     }
-    // Own tiles lag one round behind the others', so all tiles from here on are own ones.
+    // Own tiles lag one round behind the others, so all tiles from here on are own ones.
     const u32 rounds = ceil_div(owner_tiles(ctx), Config::kRoundTiles);
     const u32 own_from = peer_owners * owner_tiles(ctx) + (rounds - 2) * Config::kRoundTiles;
     if (index >= own_from) return tile_of(own, index - peer_owners * owner_tiles(ctx), ctx);

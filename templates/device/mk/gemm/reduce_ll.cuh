@@ -1,8 +1,9 @@
-// A GEMM whose K is spread over ranks, for a few rows, in one shot: latency is all that counts, so partial sums leave
-// registers as packets that need no flag and no fence.
+// A GEMM whose K is spread over ranks, for few rows and in one shot. Its time is mostly latency, so partial sums leave
+// registers as LL packets, which need no flag and no fence.
 //
 // A tile holds rows of several ranks. Every thread sends its elements to the ranks that reduce them, and then reduces
-// those of this rank. It adds them in the order of ranks, its own rounded like the others': the same bits each time.
+// the elements of this rank. It adds the partial sums in the order of ranks, and rounds its own like the others.
+// Results are therefore bitwise repeatable.
 #pragma once
 #include <mk/comm/idle_ranks.cuh>
 #include <mk/comm/ll.cuh>
@@ -10,23 +11,23 @@
 
 namespace mk::gemm {
 
-// Which ranks reduce a row of C, and who has it then.
+// Which ranks reduce a row of C, and which ranks have it then.
 enum class LlExchange {
-  kReduceScatter,  // the rank whose row it is reduces it, and keeps it
+  kReduceScatter,  // the owner of the row reduces it, and keeps it
   kAllReduce,      // every rank reduces every row
-  kRelay,          // the rank whose row it is reduces it, and sends it to all others
+  kRelay,          // the owner of the row reduces it, and sends it to all others
 };
 
 template <class Config>
 concept LlConfig = RasterConfig<Config> && requires {
   Config::kN;
-  Config::kPacketsInFlight;  // of each source, that a thread loads at once: registers bound them
+  Config::kPacketsInFlight;  // packets of each source that a thread loads at once, as registers allow
 };
 
 template <class Workspace>
 concept LlWorkspace = requires(u32 parity, u32 source, u32 tile, u32 group, u32 sub, u32 warp, u32 half) {
-  // What a warp has of eight rows of a sub-tile: one half of its sixteen, four packets of each lane. The source is a
-  // rank; with kRelay, the one behind the last rank stands for the sum.
+  // The packets of a warp for eight rows of a sub-tile, which is one half of the warp's sixteen rows. Each lane has
+  // four packets. The source is a rank. With kRelay, the index behind the last rank stands for the sum.
   Workspace::packets(parity, source, tile, group, sub, warp, half);
 };
 
@@ -37,7 +38,7 @@ concept LlArgs = requires(const Args& args) {
   args.c_row_bytes;
 };
 
-// Config also has kShardRows, the rows of C that a rank reduces, unless every rank reduces all.
+// Config also has kShardRows, the number of rows of C that a rank reduces, unless every rank reduces all rows.
 template <LlExchange kExchange, class Config, class Args, class Workspace, GemmSmem Smem, TileOrder Order, class Epilogue>
   requires LlConfig<Config> && LlArgs<Args> && LlWorkspace<Workspace>
 struct ReduceLl {
@@ -55,14 +56,14 @@ struct ReduceLl {
   static constexpr bool kRelays = kExchange == LlExchange::kRelay;
 
   static constexpr u32 kWorld = Ranks::kWorld;
-  static constexpr u32 kPackets = 4;  // of a lane, in eight rows of a sub-tile: four bf16 each
+  static constexpr u32 kPackets = 4;  // packets of a lane for eight rows of a sub-tile, of four bf16 each
   static constexpr u32 kInFlight = Config::kPacketsInFlight;
-  static constexpr u32 kLanePackets = kWarp * Packet::kBytes;  // from one packet of a lane to its next
+  static constexpr u32 kLanePackets = kWarp * Packet::kBytes;  // bytes from one packet of a lane to its next
 
   static_assert(Ranks::kNodes == 1, "packets travel over NVLink");
   static_assert(!kRelays || !Config::kFp32Output, "a packet has two pairs of bf16");
 
-  // A warpgroup: its group's elements of each work tile.
+  // A warpgroup: computes its part of each work tile and exchanges it.
   struct Multiply {
     static constexpr Agent kAgent = Agent::kWarpgroup;
 
@@ -76,7 +77,8 @@ struct ReduceLl {
         exchange.send(sum);
         exchange.reduce();
         if constexpr (kRelays) exchange.collect();
-        // Lanes without rows of C skipped the exchange, others waited; the next product needs them together.
+        // Lanes without rows of C have skipped the exchange, while others waited. The next product needs all lanes
+        // together.
         __syncwarp();
       }
     }
@@ -86,7 +88,7 @@ struct ReduceLl {
     Gemm::prefetch_with(args, ctx, smem, args.a, args.b);
   }
 
-  // Before the roles; false if the CTA must end at once.
+  // Runs before the roles. Returns false if the CTA must end at once.
   static MK_DEVICE bool begin(const Args& args, const RankContext& ctx, const Smem& smem) {
     if (!Gemm::begin(args, ctx, smem)) return false;
     if constexpr (kHasIdleRanks) {
@@ -95,8 +97,8 @@ struct ReduceLl {
     return true;
   }
 
-  // After them. Here the epoch advances at the very end: an atomic while packets are on their way makes these 1.7 µs
-  // later.
+  // Runs after the roles. Here the epoch advances at the very end, since an atomic while packets are on their way makes
+  // them arrive 1.7 µs later.
   static MK_DEVICE void end(const Args&, const RankContext& ctx) {
     __syncwarp();
     Gemm::end_rows(ctx);  // warps without a role get here early
@@ -108,19 +110,19 @@ struct ReduceLl {
   }
 
  private:
-  // Of an all-reduce every rank gets packets from all others.
+  // In an all-reduce every rank gets packets from all others, so no rank is idle.
   static constexpr bool kHasIdleRanks =
       !TakesRows<Config> && kExchange == LlExchange::kReduceScatter && IdleRanks::kExist;
 
-  // A warpgroup's exchange of a tile. Lanes stand for rows, so they diverge.
+  // A warpgroup's exchange of a tile. Lanes have different rows, so they diverge.
   struct Exchange {
     const Args& args;
     const RankContext& ctx;
     const WorkTile& work;
     u32 group;
 
-    // In the layout of wgmma a thread has elements of this row and of the one 8 below, and of these columns: 2 of each
-    // 8.
+    // The first row and the first column of a thread's elements. In the layout of wgmma a thread has elements of this
+    // row and of the one 8 below, and 2 of each 8 columns from this column on.
     MK_DEVICE u32 first_row() const {
       return Order::row_in_a(work, ctx) + Shape::group_row(group) + warp() * 16 + lane_index() / 4;
     }
@@ -161,7 +163,7 @@ struct ReduceLl {
       }
     }
 
-    // The other ranks' sums to C.
+    // Copies the sums of the other ranks to C.
     MK_DEVICE void collect() const {
 #pragma unroll 1
       for (u32 sub = 0; sub < Shape::kSubTiles; ++sub) {
@@ -184,7 +186,8 @@ struct ReduceLl {
     }
 
    private:
-    // Of the packets of this call. If each call gives the rows, not every call writes all packets.
+    // The flag of this call's packets. If each call gives the rows, not every call writes all packets, so it is the
+    // mark.
     MK_DEVICE u32 flag() const { return TakesRows<Config> ? ctx.mark() : ctx.epoch; }  // @ll.flag
 
     static MK_DEVICE u32 warp() { return threadIdx.x % kWarpgroup / kWarp; }
@@ -196,7 +199,7 @@ struct ReduceLl {
       return {slot.offset + lane_index() * Packet::kBytes};
     }
 
-    // The rank that reduces a row, unless all do, and whether this one does.
+    // The rank that reduces a row, unless all ranks do, and whether this rank reduces it.
     MK_DEVICE u32 owner_of(u32 row) const { return row / Rows::of_shard(ctx); }
     MK_DEVICE bool is_reducer(u32 row) const {
       if constexpr (kReducesAll) return true;
@@ -217,13 +220,14 @@ struct ReduceLl {
       }
     }
 
-    // Adds up kInFlight packets of all ranks, writes them to C, and perhaps sends the sums on.
+    // Adds up kInFlight packets of all ranks, and writes the sums to C. With kRelay, also sends them to the other
+    // ranks.
     MK_DEVICE void reduce_packets(u32 row, u32 sub, u32 half, u32 first) const {
       const Epilogue epilogue{args, ctx};
       const u32 col = first_col() + sub * kSubTile + first * 16;
       u8* line = args.c_rows + row_in_c(row) * args.c_row_bytes;
 
-      // What the epilogue adds is loaded before the wait for the packets.
+      // Bias and residual are loaded before the wait for the packets.
       u32 bias[kInFlight][2], residual[kInFlight][2];
 #pragma unroll
       for (u32 p = 0; p < kInFlight; ++p) {
@@ -261,7 +265,7 @@ struct ReduceLl {
       }
     }
 
-    // Loads the packets of all ranks at once, and again as long as one of them is missing.
+    // Loads the packets of all ranks at once, and repeats this until none of them is missing.
     MK_DEVICE void wait_packets(u32 sub, u32 half, u32 first, Packet (&packets)[kWorld][kInFlight]) const {
       Deadline deadline;
       for (;;) {
@@ -285,7 +289,7 @@ struct ReduceLl {
       }
     }
 
-    // The same for the packets of a row's sum.
+    // Waits in the same way for the packets of a row's sum.
     MK_DEVICE void wait_sums(u32 row, u32 sub, u32 half, Packet (&sums)[kPackets]) const {
       const u8* slot = ctx.local_ptr(packets_of(kWorld, sub, half));
       Deadline deadline;

@@ -11,7 +11,7 @@ struct ReduceScatter : OwnerReduce<Config, Args, Workspace, Smem, Order, Epilogu
   using Reduce = OwnerReduce<Config, Args, Workspace, Smem, Order, Epilogue, comm::NoResults>;
   using IdleRanks = comm::IdleRanks<Config, Workspace>;
 
-  // Before the roles; false if the CTA must end at once.
+  // Runs before the roles. Returns false if the CTA must end at once.
   static MK_DEVICE bool begin(const Args& args, const RankContext& ctx, const Smem& smem) {
     if (!Gemm::begin(args, ctx, smem)) return false;
     if constexpr (kHasIdleRanks) {
@@ -20,7 +20,7 @@ struct ReduceScatter : OwnerReduce<Config, Args, Workspace, Smem, Order, Epilogu
     return true;
   }
 
-  // After them.
+  // Runs after the roles.
   static MK_DEVICE void end(const Args& args, const RankContext& ctx) {
     Reduce::end(args, ctx);
     if constexpr (kHasIdleRanks) {

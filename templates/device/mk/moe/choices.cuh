@@ -1,28 +1,30 @@
-// The choices of a rank's tokens, in shared memory. Each CTA routes a slice of the tokens, all of its threads together.
+// The choices of a rank's tokens, in shared memory. A choice is one of the kTopK experts of a token. Each CTA reads the
+// choices of a slice of the tokens. All threads of the CTA call these functions together, unless a function says
+// otherwise.
 #pragma once
 #include <mk/moe/experts.cuh>
 #include <mk/moe/faults.cuh>
 
 namespace mk::moe {
 
-// Args: the number of tokens, and kTopK experts of each.
+// Args: the number of tokens, and the kTopK experts of each token.
 template <class Args>
 concept ChoiceArgs = requires(const Args& args) {
   args.num_tokens;
   args.topk_ids;
 };
 
-// Of choice i of the slice.
+// Smem: tables with an entry for each choice of the slice.
 template <class Smem>
 concept ChoiceSmem = requires(const Smem smem, u32 i) {
   smem.choice_expert(i);
-  smem.choice_sender(i);  // the choice of the same token for which the token is sent to this one's destination
+  smem.choice_sender(i);  // the choice for which its token is sent to the same destination
 };
 
 // The tokens that a CTA routes.
 struct Slice {
   u32 first, tokens;
-  u32 slices;  // of the rank: CTAs that have tokens
+  u32 slices;  // slices of the rank that have tokens, one per CTA
 };
 
 template <ExpertConfig Config, FaultWorkspace Workspace, ChoiceSmem Smem>
@@ -33,7 +35,7 @@ struct Choices {
   static MK_DEVICE u32 count(const Slice& slice) { return slice.tokens * Config::kTopK; }
   static MK_DEVICE u32 token_of(const Slice& slice, u32 choice) { return slice.first + choice / Config::kTopK; }
 
-  // A call with more tokens than there is room for has a fault, and routes none.
+  // The slice of this CTA. A call with more than kMaxTokens tokens has a fault, and routes no tokens.
   template <ChoiceArgs Args>
   static MK_DEVICE Slice slice_of(const Args& args) {
     const u32 given = load_word(args.num_tokens);
@@ -49,8 +51,8 @@ struct Choices {
     if (given > Config::kMaxTokens) Faults::keep(ctx, {kTokens, 0, 0, Config::kMaxTokens, given});
   }
 
-  // Brings the experts of the slice to shared memory, in whole vectors. All threads may read them behind the next
-  // barrier of the CTA.
+  // Copies the experts of the slice to shared memory, in whole vectors of 16 bytes. All threads may read them after the
+  // next barrier of the CTA.
   template <ChoiceArgs Args>
   static MK_DEVICE void load(const Args& args, const Smem& smem, const Slice& slice) {
     const u32 choices = count(slice);
@@ -60,7 +62,8 @@ struct Choices {
     }
   }
 
-  // Checks the experts. A token goes to a destination for the first of its experts there, in the order of sending.
+  // Checks the experts, and finds for which choice each token is sent. A token is sent to a destination for the first
+  // of its experts there, in the order of sending.
   static MK_DEVICE void read(const RankContext& ctx, const Smem& smem, const Slice& slice) {
     const u32 choices = count(slice);
     for (u32 i = threadIdx.x; i < choices; i += blockDim.x) {
@@ -82,7 +85,7 @@ struct Choices {
     __syncthreads();
   }
 
-  // Calls `found(i)` for every choice of an expert in the slice, in order.
+  // One thread: calls `found(i)` for every choice of an expert in the slice, in order.
   template <class Found>
   static MK_DEVICE void for_each(const Smem& smem, const Slice& slice, u32 expert, const Found& found) {
 #pragma unroll 2

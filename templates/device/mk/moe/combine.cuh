@@ -1,8 +1,9 @@
-// Combine: the weighted sums of the experts' rows of every token, on the token's rank.
+// Combine: for each token, the sum of the rows that its experts have computed, with the router's weights. The sum is
+// made on the token's rank.
 //
-// A rank sends the top-k entries of its tokens to the other ranks. Every rank adds up its rows of a token and sends the
-// sum as one row of bf16, and the token's rank adds these sums. A CTA computes one sum after the other, for its own
-// rank and for peers.
+// A rank sends the top-k entries of its tokens to the other ranks. Every rank adds up its rows of a token and sends
+// this partial sum as one row of bf16. The token's rank adds the partial sums. Each CTA computes partial sums for peers
+// and sums of own tokens, one after the other.
 #pragma once
 #include <mk/call.cuh>
 #include <mk/moe/token_sums.cuh>
@@ -24,7 +25,7 @@ struct Combine {
   using Peers = PeerTokens<Config, Args, Workspace>;
   using Own = OwnTokens<Config, Args, Workspace, Smem>;
 
-  // A warp: loads the rows of all sums of the CTA.
+  // A warp: loads the rows of all sums that the CTA computes.
   struct Load {
     static constexpr Agent kAgent = Agent::kWarp;
 
@@ -39,8 +40,8 @@ struct Combine {
     }
 
    private:
-    // Sums for peers come first, since they still have to travel. After each of them comes an own sum, if its rows have
-    // arrived.
+    // Sums for peers come first, since they still have to travel. After each of them comes a sum of an own token, if
+    // its rows have arrived.
     static MK_DEVICE void load_on_node(const Args& args, const RankContext& ctx, Loader& loader) {
       Own own(args, ctx);
       Peers peers{ctx, false, 1, Ranks::kWorld - 1};
@@ -49,13 +50,13 @@ struct Combine {
         bool is_sending = false, must = true;
         if constexpr (Ranks::kWorld > 1) {
           is_sending = load_sum_for_peer(args, ctx, loader, peers, true);
-          // If sums for peers ran further ahead, they would queue for the link, and own rows would be read at the end,
-          // when the link is idle.
+          // Own sums may lag behind the sums for peers by kSumsAhead tokens. If they lagged further, the sums for peers
+          // would queue for the link first, and own rows would be read at the end, when the link is idle.
           must = !is_sending || own.next + Config::kSumsAhead * part_stride<Config>() < peers.next / peers.sources;
         }
         if (!own.is_over()) {
-          // It waits only for sums of earlier tokens than those whose sums this rank has sent, so ranks do not wait for
-          // each other in a circle.
+          // This rank waits for the peers' sums of a token only after it has sent them its sums of later tokens, or all
+          // of its sums. So ranks do not wait for each other in a circle.
           if (own.sum.is_complete(ctx, must)) own.load(args, ctx, loader);
         } else if (!is_sending) {
           break;
@@ -63,13 +64,13 @@ struct Combine {
       }
     }
 
-    // Sums that other ranks wait for come first, those for other nodes before all others. They depend on no other
-    // rank's sums, so ranks do not wait for each other in a circle.
+    // Sums for which other ranks wait come first, and among them those for other nodes. They need no sums of other
+    // ranks, so ranks do not wait for each other in a circle.
     static MK_DEVICE void load_across_nodes(const Args& args, const RankContext& ctx, Loader& loader) {
       Peers near{ctx, false, 1, Ranks::kLocalWorld - 1};
       Peers far{ctx, true, 1, Ranks::kPeerNodes * (Ranks::kLocalWorld - 1)};
       if constexpr (Ranks::kLocalWorld > 1) near.begin(true);
-      Peers listed{ctx, true, 0, Ranks::kPeerNodes};  // of ranks of this local rank, whose sums this rank puts
+      Peers listed{ctx, true, 0, Ranks::kPeerNodes};  // this rank puts the sums of their tokens
       Sum sum;
       bool is_found = false;
       Own own(args, ctx);
@@ -96,8 +97,9 @@ struct Combine {
       }
     }
 
-    // Takes the next sum for a rank of this node of a token that has rows here. Returns false if there is none left, or
-    // if the counts have not arrived yet and the call need not wait for them (`must`).
+    // Loads the rows of the next partial sum for a rank of this node. Skips tokens that have no rows here. Returns
+    // false if no sum is left. Also returns false if the counts of the sources have not arrived, unless `must` is true:
+    // then it waits for them.
     static MK_DEVICE bool load_sum_for_peer(const Args& args, const RankContext& ctx, Loader& loader, Peers& peers,
                                             bool must) {
       if (Ranks::kNodes > 1 && !peers.has_begun && !peers.begin(must)) return false;
@@ -116,7 +118,7 @@ struct Combine {
     }
   };
 
-  // One thread per output buffer: stores the sums of the buffer to C and to peers.
+  // A thread, one per output buffer: stores the sums in its buffer to C or to a peer.
   struct Store {
     static constexpr Agent kAgent = Agent::kThread;
 
@@ -125,14 +127,14 @@ struct Combine {
     }
   };
 
-  // A warp: adds up its columns of all sums of the CTA in fp32.
+  // A warp: adds up some columns of all sums of the CTA in fp32.
   struct Add {
     static constexpr Agent kAgent = Agent::kWarp;
 
     static MK_DEVICE void run(const Args&, const RankContext& ctx, const Smem& smem, u32) { Rows::add(ctx, smem); }
   };
 
-  // A warp, in a CTA that only communicates: copies arrival counts to this GPU.
+  // A warp of a CTA that only communicates: watches arrivals, and stores their counts in this GPU's memory.
   struct WatchArrivals {
     static constexpr Agent kAgent = Agent::kWarp;
 
@@ -141,7 +143,8 @@ struct Combine {
     }
   };
 
-  // A warp of the same CTA: puts lists of tokens, then sums in chunks, each as soon as it is complete.
+  // A warp of the same CTA: puts lists of tokens, then sums in chunks. It puts each chunk as soon as all sums in it are
+  // complete.
   struct PutSums {
     static constexpr Agent kAgent = Agent::kWarp;
 
@@ -188,7 +191,7 @@ struct Combine {
     }
   };
 
-  // The other warps of that CTA: relay lists of other nodes to the ranks of this one.
+  // The other warps of that CTA: forward the lists of other nodes to the ranks of this one.
   struct RelayLists {
     static constexpr Agent kAgent = Agent::kWarp;
     static constexpr u32 kWarps = Config::kThreads / kWarp - 2;
@@ -198,9 +201,9 @@ struct Combine {
     }
   };
 
-  // Before the roles; false if the CTA must end at once.
+  // Runs before the roles. Returns false if the CTA must end at once.
   static MK_DEVICE bool begin(const Args& args, const RankContext& ctx, const Smem& smem) {
-    // The roles load it again, from L1.
+    // The roles load this word again. It is then in L1.
     [[maybe_unused]] const u32 given = load_word(args.num_tokens);
     if (threadIdx.x == 0) Rows::init_barriers(smem);
     if constexpr (Ranks::kWorld > 1) {
@@ -214,7 +217,7 @@ struct Combine {
     }
   }
 
-  // After them.
+  // Runs after the roles.
   static MK_DEVICE void end(const Args&, const RankContext& ctx) {
     if (threadIdx.x == 0) advance_epoch(ctx);
   }

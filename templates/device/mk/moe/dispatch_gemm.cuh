@@ -1,8 +1,9 @@
-// MoE dispatch + grouped GEMM: tokens go to the ranks of their experts, and each rank multiplies the rows of each of its
-// experts with the expert's weight.
+// MoE dispatch + grouped GEMM. Every token is sent to the ranks of its experts, and each rank multiplies the rows of
+// each of its experts by the expert's weight.
 //
-// All CTAs route first. Then some of them send tokens, once per destination, while the others compute; those compute too
-// when they have sent all. Rows are awaited tile by tile, as they arrive.
+// All CTAs route first (mk/moe/routing.cuh). Then the communication CTAs send tokens while the other CTAs compute. A
+// token is sent once to each destination. The communication CTAs compute too when they have sent all tokens. A CTA
+// waits for the rows of its tile only, so it computes while other rows are still on their way.
 #pragma once
 #include <mk/call.cuh>
 #include <mk/moe/grouped_gemm.cuh>
@@ -21,8 +22,8 @@ struct DispatchGemm {
 
   static constexpr u32 kWarps = Config::kThreads / kWarp;
 
-  // A warp of a CTA that sends before it computes. They are counted over these CTAs, so that the first ones of all CTAs
-  // come first. Between nodes, the first one watches arrivals and the second one puts.
+  // A warp of a communication CTA: sends tokens. Warps are numbered over all communication CTAs: first the first warps
+  // of all CTAs, then their second warps, and so on. Across nodes, warp 0 watches arrivals and warp 1 puts tokens.
   struct SendTokens {
     static constexpr Agent kAgent = Agent::kWarp;
 
@@ -47,7 +48,7 @@ struct DispatchGemm {
     }
   };
 
-  // A warp: its quarter of each tile's rows; the first warp's first thread also takes tiles and loads weights.
+  // A warp: loads a quarter of each tile's rows. The first thread of the first warp also takes tiles and loads weights.
   struct Load {
     static constexpr Agent kAgent = Agent::kWarp;
 
@@ -56,7 +57,7 @@ struct DispatchGemm {
     }
   };
 
-  // A warpgroup: its group's part of each tile's product, and of C.
+  // A warpgroup: computes its part of each tile of C and stores it.
   struct Multiply {
     static constexpr Agent kAgent = Agent::kWarpgroup;
 
@@ -65,8 +66,8 @@ struct DispatchGemm {
     }
   };
 
-  // Before the roles; false if the CTA must end at once: because of another call, or because nothing can be multiplied,
-  // and the host knows why.
+  // Runs before the roles. Returns false if the CTA must end at once, because another call is under way, routing has
+  // been aborted, or operands have wrong values. The host then has a report of the cause.
   static MK_DEVICE bool begin(const Args& args, const RankContext& ctx, const Smem& smem) {
     if (threadIdx.x == 0) {
       GroupedGemm::init_barriers(smem);
@@ -77,7 +78,7 @@ struct DispatchGemm {
     prefetch_tensor_maps(args.b);
     if (!enter(ctx)) return false;
     if (Routing::route(args, ctx, smem)) return true;
-    // No tokens follow the packets.
+    // No tokens are put after the packets, so this is the end of the call's puts.
     if constexpr (Ranks::kNodes > 1) {
       if (blockIdx.x == 0 && warp_index() == 0) comm::Network<Config, Workspace>::end_watch(args, ctx, false);
     }
@@ -85,7 +86,8 @@ struct DispatchGemm {
     return false;
   }
 
-  // After them. Thread 0 is a loader's, which is done before the CTA is.
+  // Runs after the roles. Thread 0 belongs to a load warp. It comes here when it has loaded its last tile, which is
+  // before the CTA has computed it.
   static MK_DEVICE void end(const Args&, const RankContext& ctx) {
     if (threadIdx.x == 0) Scheduler::Counter::advance_epoch(ctx);
   }

@@ -1,8 +1,8 @@
-// Experts, the ranks that have them, and where tokens go for them.
+// Experts, the ranks that have them, and the destinations of tokens.
 //
-// A rank has kLocalExperts consecutive experts. A token goes once to each destination, however many of its experts are
-// there. The destinations are the ranks of this node, by local rank, and behind them the other nodes in their order. A
-// node gets its tokens at the rank of this rank's local number, which forwards them on its node.
+// A rank has kLocalExperts consecutive experts. A token is sent once to each destination that has any of its experts.
+// The destinations are the ranks of this node, by local rank, and then the other nodes in their order. On another node,
+// the rank whose local rank equals this rank's receives the tokens and forwards them to the ranks of its node.
 #pragma once
 #include <mk/comm/put.cuh>
 
@@ -39,18 +39,18 @@ struct Experts : Topology<Config> {
     }
   }
 
-  // The place of an expert in the order in which its destination's tokens are sent: the first expert of each of its
-  // ranks, then the second of each, so that all ranks of a node have rows early.
+  // The position of an expert in the order in which tokens are sent to a destination: the first experts of all ranks of
+  // the destination, then their second experts, and so on. In this order, all ranks of a node get rows early.
   static MK_DEVICE u32 order_of(u32 expert) {
     return expert % Config::kLocalExperts * Ranks::kLocalWorld + expert / Config::kLocalExperts % Ranks::kLocalWorld;
   }
 
-  // The experts of a destination: those of `ranks` ranks, from expert `first` on.
+  // The experts of a destination, which are the experts of `ranks` consecutive ranks. `first` is the first of them.
   struct Range {
     u32 first, ranks;
 
     MK_DEVICE u32 count() const { return ranks * Config::kLocalExperts; }
-    // The expert whose tokens come in place `i` of the order.
+    // The expert at position `i` of the order in which tokens are sent.
     MK_DEVICE u32 in_order(u32 i) const { return first + i % ranks * Config::kLocalExperts + i / ranks; }
   };
   static MK_DEVICE Range range_of(const RankContext& ctx, u32 destination) {

@@ -1,5 +1,5 @@
-// What can be wrong with the values of a call's operands: how many tokens there are, and which experts they choose. Any
-// rank can find a fault in its own operands, and all ranks report it.
+// Faults: wrong values in a call's operands, such as too many tokens or an expert that does not exist. A rank finds
+// faults in its own operands. Messages carry them to all ranks, and every rank reports them to its host.
 #pragma once
 #include <mk/deadline.cuh>
 
@@ -7,11 +7,11 @@ namespace mk::moe {
 
 template <class Workspace>
 concept FaultWorkspace = requires {
-  Workspace::fault_mark();  // mark of the last call in which this rank found a fault
+  Workspace::fault_mark();  // the mark of the last call in which this rank found a fault
   Workspace::fault();       // the words of that fault
 };
 
-// The first words of a message, 0 if its sender found no fault. Kernels of both parities of the call have the same.
+// The first words of a message. All are 0 if its sender has found no fault.
 struct FaultWords {
   static constexpr u32 kCount = 5;
 
@@ -20,7 +20,7 @@ struct FaultWords {
 
 template <FaultWorkspace Workspace>
 struct Faults {
-  // Keeps one fault of this rank and call, the first to come.
+  // Records a fault unless this rank has recorded one in this call.
   static MK_DEVICE void keep(const RankContext& ctx, const FaultWords& fault) {
     if (exchange_relaxed_gpu(ctx.local_ptr(Workspace::fault_mark()), ctx.mark()) == ctx.mark()) return;
     u32* words = ctx.local_ptr(Workspace::fault());
@@ -28,19 +28,20 @@ struct Faults {
     for (u32 i = 0; i < FaultWords::kCount; ++i) store(words + i, values[i]);
   }
 
-  // Whether this rank has found one; certain once all of its CTAs have met.
+  // Returns whether this rank has recorded a fault in this call. The answer is final once all CTAs of the rank have
+  // met.
   static MK_DEVICE bool is_kept(const RankContext& ctx) {
     return load_relaxed_sys(ctx.local_ptr(Workspace::fault_mark())) == ctx.mark();
   }
 
-  // One thread: the fault of this rank to the head of a message, or zeros.
+  // One thread: writes the fault of this rank to the head of a message, or zeros if there is none.
   static MK_DEVICE void write(const RankContext& ctx, u32* message) {
     const bool has_fault = is_kept(ctx);
     const u32* words = ctx.local_ptr(Workspace::fault());
     for (u32 i = 0; i < FaultWords::kCount; ++i) store(message + i, has_fault ? load(words + i) : 0);
   }
 
-  // Whether the message of rank `source` has a fault; one thread of the rank reports it to the host.
+  // Returns whether the message of rank `source` has a fault. One thread of the rank reports it to the host.
   static MK_DEVICE bool report_from(const RankContext& ctx, const u32* message, u32 source) {
     const u32 wait = load(message);
     if (wait == 0) return false;

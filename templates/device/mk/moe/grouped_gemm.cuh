@@ -1,5 +1,7 @@
-// Products of the rows of each expert with its weight: four warps load rows, wherever they are, and TMA loads weights;
-// two warpgroups multiply (mk/gemm/mainloop.cuh) and write C, as far as an expert has rows.
+// Grouped GEMM: the products of the rows of each expert with its weight.
+//
+// Four warps load rows from wherever they lie, and TMA loads weights. Two warpgroups multiply (mk/gemm/mainloop.cuh)
+// and write the rows of C that the expert has.
 #pragma once
 #include <mk/copy.cuh>
 #include <mk/gemm/mainloop.cuh>
@@ -11,18 +13,18 @@ namespace mk::moe {
 
 constexpr u32 kLoadWarps = 4;
 constexpr u32 kMultiplyWarps = gemm::kGroups * kWarpgroupWarps;
-constexpr u32 kVectorBytes = 16;              // of a copy of a thread
-constexpr u32 kRowVectors = 128 / kVectorBytes;  // of a row of a stage
+constexpr u32 kVectorBytes = 16;              // of one copy of a thread
+constexpr u32 kRowVectors = 128 / kVectorBytes;  // vectors of a row of a stage
 
 template <class Config>
 concept GroupedGemmConfig = GroupedConfig<Config> && gemm::MainloopConfig<Config> && requires {
-  Config::kCopiesAhead;  // stages whose copies a loader has under way; fewer than kStages
+  Config::kCopiesAhead;  // stages whose copies a load warp has in flight; fewer than kStages
 };
 
 template <class Smem>
 concept GroupedSmem = gemm::MainloopSmem<Smem> && TileSmem<Smem> && requires(const Smem smem, u32 row, u32 warp) {
-  smem.row_address(row);  // of a row of the tile in global memory, or 0
-  smem.out(warp);         // 16 rows of 64 columns of a warp that multiplies
+  smem.row_address(row);  // the address of a row of the tile in global memory, or 0
+  smem.out(warp);         // 16 rows of 64 columns, for a warp that multiplies
 };
 
 // Args: the tensor map b of the weights, and C.
@@ -41,19 +43,21 @@ struct GroupedGemm {
   using Experts = moe::Experts<Config, Workspace>;
   using Message = RoutingMessage<Config, Workspace>;
 
-  // A stage is full when the weights have arrived and four warps have written their rows; empty like any other.
+  // A stage is full when its weights have arrived and the four load warps have written its rows. It is empty when all
+  // warps that multiply have read it.
   using Barriers = PipelineBarriers<Config::kStages, 1 + kLoadWarps, kMultiplyWarps>;  // @grouped.arrivals
   using Stages = Pipeline<Barriers, StageSites>;
 
   static MK_DEVICE Barriers barriers(const Smem& smem) { return {smem.stage_full(0), smem.stage_empty(0)}; }
 
-  // One thread, before the barrier of the CTA.
+  // One thread, before the first barrier of the CTA.
   static MK_DEVICE void init_barriers(const Smem& smem) {
     barriers(smem).init();
     Scheduler::barriers(smem).init();
   }
 
-  // A warp's part of a stage: its quarter of the tile's rows. A thread copies a vector of every fourth row of them.
+  // A load warp's part of a stage, which is a quarter of the tile's rows. Eight threads copy a row, a vector each, so
+  // the warp copies four rows at once.
   struct RowLoader {
     static constexpr u32 kRows = Config::kTileM / kLoadWarps, kRowsAtOnce = kWarp / kRowVectors;
     static constexpr u32 kCopies = kRows / kRowsAtOnce;
@@ -65,7 +69,8 @@ struct GroupedGemm {
     MK_DEVICE u32 row(u32 copy) const { return warp * kRows + lane / kRowVectors + copy * kRowsAtOnce; }
     MK_DEVICE u32 vector() const { return lane % kRowVectors; }
 
-    // Finds the rows of a tile: a lane each, then all lanes read the addresses of those that they copy.
+    // Finds the rows of a tile. Each lane finds the address of one row. Then all lanes read the addresses of the rows
+    // that they copy.
     MK_DEVICE void find(const Args& args, const RankContext& ctx, const ExpertTile& tile) {
       if (lane < kRows) {
         const u32 row = warp * kRows + lane;
@@ -82,7 +87,8 @@ struct GroupedGemm {
       }
     }
 
-    // Copies of stage `step`, in the swizzle that wgmma undoes; zeros where there is no row or no column.
+    // Issues the copies of stage `step`, in the swizzle that wgmma expects. Writes zeros where the tile has no row or
+    // the token has no column.
     MK_DEVICE void copy(u32 stage, u32 step, const ExpertTile& tile) const {
       const u32 offset = (step * kRowVectors + vector()) * kVectorBytes;
 #pragma unroll
@@ -96,7 +102,7 @@ struct GroupedGemm {
     }
   };
 
-  // A warp that loads. The first one's first thread takes the tiles, and loads the weights too.
+  // A load warp. The first thread of the first one also takes the tiles and loads the weights.
   static MK_DEVICE void load(const Args& args, const RankContext& ctx, const Smem& smem, u32 warp) {
     const u32 lane = lane_index();
     const bool is_first = warp == 0 && lane == 0;
@@ -125,14 +131,14 @@ struct GroupedGemm {
         copy_wait<Config::kCopiesAhead>();  // @grouped.copies
         commit_stage();
       }
-      if (is_first) taker.take();  // the counter answers while the last copies come
-      // Nothing stays under way: the next tile's rows may be long in coming.
+      if (is_first) taker.take();  // the counter answers while the last copies arrive
+      // No copies stay in flight here, since the rows of the next tile may arrive much later.
       copy_wait<0>();  // @grouped.last-copies
       for (u32 left = min(Config::kCopiesAhead, Shape::kKSteps); left > 0; --left) commit_stage();
     }
   }
 
-  // A warpgroup: its group's part of each tile.
+  // A warpgroup: multiplies its part of each tile, and stores it to C.
   static MK_DEVICE void multiply(const Args& args, const RankContext& ctx, const Smem& smem, u32 group) {
     const u32 warp = threadIdx.x % kWarpgroup / kWarp;
     Stages stages{ctx, barriers(smem)};
@@ -161,7 +167,7 @@ struct GroupedGemm {
   }
 
  private:
-  // Where row `row` of an expert is, once it is there.
+  // Waits until row `row` of an expert has arrived, and returns its address.
   static MK_DEVICE const u8* find_row(const Args& args, const RankContext& ctx, const Smem& smem, u32 expert, u32 row) {
     u32 source = 0;
     while (source + 1 < Experts::kWorld && row >= load_shared(smem.source_row_begin(expert, source + 1))) ++source;
@@ -173,7 +179,7 @@ struct GroupedGemm {
     return args.tokens + token * args.token_stride_bytes;
   }
 
-  // One thread: the weights of stage `step`, in boxes.
+  // One thread: loads the weights of stage `step`, in boxes of kBoxCols columns.
   static MK_DEVICE void load_weights(const Args& args, const Smem& smem, const Stages& stages, const ExpertTile& tile,
                                      u32 step) {
     const u32 full = stages.producer_expect(Shape::kStageBytesB), stage = smem.b(stages.stage());
@@ -188,11 +194,12 @@ struct GroupedGemm {
     }
   }
 
-  // A warp: its 16 rows of a sub-tile, from row `first` of the tile on, to C.
+  // A warp: stores its 16 rows of a sub-tile, which begin at row `first` of the tile, to C.
   static MK_DEVICE void store_rows(const Args& args, const Smem& smem, const ExpertTile& tile, u32 first, u32 col,
                                    const float* sum) {
     const u32 lane = lane_index(), out = smem.out(threadIdx.x / kWarp - kLoadWarps);
-    const u32 rows_before = load_shared(smem.row_begin(tile.expert));  // again: registers are scarce beside the sums
+    // Loaded for each sub-tile, since the sums leave few registers.
+    const u32 rows_before = load_shared(smem.row_begin(tile.expert));
     __syncwarp();  // @grouped.out-read
     gemm::write_bf16_rows(out, sum);
     __syncwarp();

@@ -1,8 +1,9 @@
-// Tokens between nodes. A token crosses the network once for each node that needs it. A rank packs its tokens for a
-// node in the order of sending and puts them in chunks to the rank of the same local rank there, to the slots that rank
-// has for tokens of this source. From there they are forwarded to the ranks of the node that need them, to the same
-// slots, with the same flags that senders on the node raise. The code that loads rows therefore does not depend on
-// where they come from.
+// Tokens between nodes. A token crosses the network once for each node that needs it.
+//
+// A rank packs its tokens for a node in the order of sending, and puts them in chunks to the peer, which is the rank of
+// the same local rank on that node. There they arrive in the slots for tokens of this source. The peer forwards them to
+// the ranks of its node that need them, to the same slots, and raises the same flags as a sender on the node. The code
+// that loads rows therefore does not depend on where they come from.
 #pragma once
 #include <mk/moe/packets.cuh>
 #include <mk/moe/tokens.cuh>
@@ -11,14 +12,14 @@ namespace mk::moe {
 
 template <class Config>
 concept NodeTokenConfig = TokenConfig<Config> && PacketConfig<Config> && requires {
-  Config::kChunkTokens;  // of a put: whole blocks
+  Config::kChunkTokens;  // tokens of a put, which are whole blocks
 };
 
 template <class Workspace>
 concept NodeTokenWorkspace = TokenWorkspace<Workspace> && PacketWorkspace<Workspace> &&
                              requires(u32 peer, u32 slot, u32 block) {
-                               Workspace::outgoing(peer, slot);       // where puts take tokens from
-                               Workspace::packed_ready(peer, block);  // like token_ready
+                               Workspace::outgoing(peer, slot);       // the packed tokens for a peer
+                               Workspace::packed_ready(peer, block);  // the mark of a packed block
                              };
 
 template <NodeTokenConfig Config, class Args, NodeTokenWorkspace Workspace, NodeTokenTables Smem>
@@ -39,13 +40,13 @@ struct NodeTokens {
     Network::end_watch(args, ctx, have_arrived);
   }
 
-  // One thread: puts chunks of tokens to the peers, each as soon as it is packed. It returns early after an abort,
-  // because receivers treat every put as valid data.
+  // One thread: puts chunks of tokens to the peers, each chunk as soon as it is packed. After an abort it puts nothing
+  // more, because receivers treat every put as valid data.
   static MK_DEVICE void put_all(const Args& args, const RankContext& ctx, const Smem& smem) {
     const auto tokens_to = [&](u32 peer) { return load_shared(smem.tokens_to(Experts::kLocalWorld + peer)); };
     const u32 most = Tokens::greatest(Experts::kPeerNodes, tokens_to);
     for (u32 first = 0; first < most; first += Config::kChunkTokens) {
-      for (u32 i = 0; i < Experts::kPeerNodes; ++i) {  // not all nodes to the first one first
+      for (u32 i = 0; i < Experts::kPeerNodes; ++i) {  // each node begins with another peer
         const u32 peer = (ctx.node_first_rank / Experts::kLocalWorld + i) % Experts::kPeerNodes;
         const u32 end = min(first + Config::kChunkTokens, tokens_to(peer));
         if (first >= end) continue;
@@ -73,8 +74,8 @@ struct NodeTokens {
     return ctx.local_ptr(Workspace::packed_ready(peer, block));
   }
 
-  // Copies blocks of own tokens to the buffer that is put from and to the ranks of this node. A flag follows each
-  // block.
+  // Copies blocks of own tokens for other nodes to the buffers from which they are put, and those for ranks of this
+  // node to these ranks. Raises a flag after each block.
   static MK_DEVICE void push_own(const Args& args, const RankContext& ctx, const Smem& smem, comm::StagedCopy& copy,
                                  u32 sender, u32 senders) {
     constexpr u32 kOthers = Experts::kDestinations - 1;
@@ -94,8 +95,8 @@ struct NodeTokens {
     }
   }
 
-  // Forwards the blocks that peers put here, of all peers in turn, as they arrive: raises this rank's flag, and copies
-  // the tokens to the other ranks of this node that need them.
+  // Takes the blocks of all peers in turn as they arrive here. For each block, raises this rank's flag, and forwards
+  // the tokens to the other ranks of this node.
   static MK_DEVICE void forward_arrived(const RankContext& ctx, const Smem& smem, comm::StagedCopy& copy, u32 sender,
                                         u32 senders) {
     const auto tokens_from = [&](u32 peer) { return load_shared(smem.tokens_from(peer)); };
@@ -112,14 +113,18 @@ struct NodeTokens {
     }
   }
 
+  // Copies each token of a block to the other ranks of this node that need it, and raises the block's flag on each rank
+  // that needs any of them.
   static MK_DEVICE void forward(const RankContext& ctx, comm::StagedCopy& copy, u32 peer, u32 source,
                                 const typename Tokens::Block& block) {
     const u32* needs = Message::needs(Message::packet_in(ctx, peer));
     u32 needing = 0;
     for (u32 slot = block.first; slot < block.end; ++slot) needing |= load(needs + slot);
     if (needing == 0) return;
+    // A NIC has written the tokens, and this thread has acquired them. The fence lets TMA, which is another proxy, read
+    // them.
     fence_proxy_async();  // @node-tokens.forward-fence
-    const u8* from = ctx.local_ptr(Tokens::received(ctx.rank, source, block.first));  // NICs wrote what TMA reads
+    const u8* from = ctx.local_ptr(Tokens::received(ctx.rank, source, block.first));
     copy.template copy_rows<Config::kSlotBytes, Tokens::kTokenBytes>(
         block.end - block.first, Tokens::kTokenBytes, block.index,
         [&](const comm::StagedRows& staged, u32 barrier) {
@@ -138,7 +143,8 @@ struct NodeTokens {
         });
     copy.finish();
     fence_sys();  // @node-tokens.forward-signal-fence
-    for (u32 to = 0; to < Experts::kLocalWorld; ++to) {  // who needs none may have left the call
+    // A rank that needs no token of the block may have left the call already.
+    for (u32 to = 0; to < Experts::kLocalWorld; ++to) {
       if ((needing >> to & 1) == 0) continue;
       store_relaxed_sys(Tokens::ready_flag(ctx, to, source, block.index), ctx.mark());
     }

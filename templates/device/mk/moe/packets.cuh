@@ -1,5 +1,5 @@
-// Routing packets between nodes: one put to each peer, and the forwarding of received packets to the ranks of this
-// node.
+// Routing packets between nodes. Each rank puts one packet to each peer, and forwards the packets that it receives to
+// the ranks of its node.
 #pragma once
 #include <mk/moe/faults.cuh>
 #include <mk/moe/routing_message.cuh>
@@ -9,7 +9,7 @@ namespace mk::moe {
 
 template <class Config>
 concept PacketConfig = MessageConfig<Config> && comm::NetworkConfig<Config> && requires {
-  Config::kCommCtas;  // communicate before they compute; they come first
+  Config::kCommCtas;  // the first CTAs, which communicate before they compute
   Config::kThreads;
 };
 
@@ -21,7 +21,7 @@ concept PacketWorkspace = MessageWorkspace<Workspace> && comm::NetworkWorkspace<
                             Workspace::routed(source);
                           };
 
-// Only kernels of several nodes instantiate its functions, so only these need the regions.
+// Only kernels of several nodes instantiate the functions, and only the functions need the regions.
 template <class Config, class Workspace, class Smem>
 struct Packets {
   using Message = RoutingMessage<Config, Workspace>;
@@ -29,10 +29,10 @@ struct Packets {
   using Network = comm::Network<Config, Workspace>;
 
   static constexpr u32 kChannel = 0;
-  static constexpr u32 kPacketPut = 0;  // the first put of a call; tokens follow
+  static constexpr u32 kPacketPut = 0;  // the number of the packet among the puts of a call, before those of tokens
 
-  // A warp of a communication CTA. Warps are counted over these CTAs: the first one watches arrivals, the second one
-  // puts, and the others forward. `has_lists` is false if this rank has found a fault.
+  // A warp of a communication CTA. Warps are numbered over all of these CTAs: warp 0 watches arrivals, warp 1 puts, and
+  // the others forward. `has_lists` is false if this rank has found a fault.
   template <class Args>
     requires PacketConfig<Config> && PacketWorkspace<Workspace> && NodeTokenTables<Smem>
   static MK_DEVICE void exchange(const Args& args, const RankContext& ctx, const Smem& smem, bool has_lists) {
@@ -53,13 +53,14 @@ struct Packets {
   }
 
  private:
-  // One thread: puts the packets to all peers when all CTAs have written them. A packet with a fault has no lists.
+  // One thread: waits until all CTAs have written their parts of the packets, and puts the packets to all peers. A
+  // packet with a fault has no lists.
   template <class Args>
   static MK_DEVICE void put_all(const Args& args, const RankContext& ctx, const Smem& smem, bool has_lists) {
     const WaitSite site{kPush, kRouting, ctx.rank, ctx.rank, ctx.epoch * gridDim.x};
     wait_flag(ctx, ctx.local_ptr(Workspace::routed(ctx.rank)), site);  // @packets.written
     if (is_aborted(ctx)) return;
-    for (u32 i = 0; i < Experts::kPeerNodes; ++i) {  // not all nodes to the first one first
+    for (u32 i = 0; i < Experts::kPeerNodes; ++i) {  // each node begins with another peer
       const u32 peer = (ctx.node_first_rank / Experts::kLocalWorld + i) % Experts::kPeerNodes;
       u32 words = Config::kMessageWords;
       if (has_lists) words += Message::need_words(smem, peer) + load_shared(smem.rows_at(peer));
@@ -68,7 +69,8 @@ struct Packets {
     }
   }
 
-  // A warp: forwards a peer's packet to a rank of this node, where it looks as if the sender had written it.
+  // A warp: copies the message of a peer's packet and the list for one rank of this node to that rank, to the places
+  // where a sender on this node would have written them.
   static MK_DEVICE void forward(const RankContext& ctx, u32 peer, u32 to) {
     const u32 lane = lane_index(), source = Network::rank_of_peer(ctx, peer);
     const u32* packet = Message::packet_in(ctx, peer);
@@ -84,7 +86,7 @@ struct Packets {
       begin += local_rank < to ? expert_rows : 0;  // @packets.list
       rows += local_rank == to ? expert_rows : 0;
     }
-    if (load(packet) != 0) rows = 0;  // a fault: there are no lists
+    if (load(packet) != 0) rows = 0;  // a packet with a fault has no lists
     u32* list = Message::list_of(ctx, to, source);
     for (u32 i = lane; i < rows; i += kWarp) store(list + i, load(Message::needs(packet) + begin + i));
     __syncwarp();

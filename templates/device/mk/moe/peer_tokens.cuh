@@ -1,4 +1,5 @@
-// A CTA's share of the tokens of other ranks: parts of rows, in the order of tokens, and of each the sources in turn.
+// The share of a CTA in the tokens of other ranks. It consists of parts of rows. They are ordered by token, then by
+// part of the row, then by source.
 #pragma once
 #include <mk/comm/put.cuh>
 #include <mk/moe/row_pipeline.cuh>
@@ -6,7 +7,7 @@
 
 namespace mk::moe {
 
-// CTAs that sum take parts in turn.
+// The CTAs that add up rows take parts in turn.
 template <class Config>
 MK_DEVICE u32 first_part() {
   return blockIdx.x - Config::kCommCtas;
@@ -27,14 +28,14 @@ struct PeerTokens {
 
   const RankContext& ctx;
   bool is_far;      // whether the sources are ranks of other nodes
-  u32 first_local;  // how far the local rank of the first source is from this rank's
+  u32 first_local;  // the local rank of the first source minus this rank's
   u32 sources;
   u32 next = first_part<Config>(), end = 0;
   bool has_begun = false;
   u32 source = 0;
   Part part;
   Entry entry;
-  comm::LlPacket ahead = {};  // of the next part, loaded early
+  comm::LlPacket ahead = {};  // the packet of the next part, loaded early
 
   MK_DEVICE bool is_over() const { return has_begun && next >= end; }
 
@@ -48,7 +49,8 @@ struct PeerTokens {
     }
   }
 
-  // A warp: whether the counts of all sources have arrived; waits for them if it `must`. On one node it always waits.
+  // A warp: loads the counts of all sources. If `must` is true, or if there is one node, it waits for them. Returns
+  // false if some have not arrived.
   MK_DEVICE bool begin(bool must) {
     u32 most = 0, is_missing = 0;
     load_ahead();
@@ -65,7 +67,8 @@ struct PeerTokens {
       Topk::check_tokens(ctx, from, counts.given());
       most = counts.tokens() > most ? counts.tokens() : most;
     }
-    fence_proxy_async();  // the sources have read what TMA overwrites next
+    // By then the sources have read what TMA overwrites next. TMA is another proxy, so this takes a proxy fence.
+    fence_proxy_async();
     __syncwarp();
     if (Ranks::kNodes > 1 && max_of_warp(is_missing) != 0) return false;
     end = max_of_warp(most) * Part::kParts * sources;
@@ -73,12 +76,14 @@ struct PeerTokens {
     return true;
   }
 
-  // A warp: whether there is one more part; then `source`, `part` and `entry` say which.
+  // A warp: finds the next part of the CTA's share, and stores which it is in `source`, `part` and `entry`. Returns
+  // false if there is none.
   MK_DEVICE bool find() {
     while (next < end) {
       source = source_at(next % sources), part = Part{next / sources};
       comm::LlPacket packet = ahead;
-      // Lanes without an entry have the packet with the counts, and may have loaded it before begin() saw it.
+      // Lanes without an entry load the packet with the counts. They may have loaded it early, before begin() saw that
+      // it had arrived.
       if (lane_index() >= Config::kTopK) packet = Exchange::wait(ctx, source, next_slot(), packet);  // @peer-tokens.counts
       const bool exists = part.token < broadcast(packet.second(), Config::kTopK);
       if (exists) packet = Exchange::wait(ctx, source, next_slot(), packet);
@@ -87,7 +92,7 @@ struct PeerTokens {
       load_ahead();
       if (!exists) continue;
       entry = lane_index() < Config::kTopK ? Entry{packet.first(), packet.second()} : Entry{};
-      // The source itself reports wrong row indices to other nodes.
+      // A source on another node has found its wrong row indices itself, and its counts report them.
       if (Ranks::kNodes == 1 || !is_far) Topk::check_entries(ctx, source, part.token, entry);
       return true;
     }

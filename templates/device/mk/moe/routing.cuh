@@ -1,9 +1,12 @@
-// Where tokens go, and where this rank's rows come from: what all CTAs of a rank work out together before any token
-// moves.
+// Routing: where the tokens of this rank go, and where the rows of its experts come from. All CTAs of a rank work this
+// out together before any token is sent.
 //
-// Each CTA counts the choices of its slice of the tokens. Once all have counted, each CTA adds up the counts, and writes
-// its part of the messages and lists for all destinations. Once those of all ranks are here, each CTA fills the tables
-// that it needs for the rest of the call. All functions are for all threads of a CTA.
+// A choice is one of the top-k experts of a token. Each CTA counts the choices of a slice of the tokens. Once all CTAs
+// have counted, each CTA adds up the counts of all slices, and writes its part of the messages and lists for all
+// destinations. Once the messages and lists of all ranks have arrived, each CTA fills the tables that it needs for the
+// rest of the call.
+//
+// All threads of a CTA call these functions together, unless a function says otherwise.
 #pragma once
 #include <mk/moe/choices.cuh>
 #include <mk/moe/packets.cuh>
@@ -15,33 +18,35 @@ namespace mk::moe {
 template <class Workspace>
 concept RoutingWorkspace = FaultWorkspace<Workspace> && MessageWorkspace<Workspace> &&
                            requires(u32 cta, u32 expert, u32 source) {
-                             Workspace::counted();                  // counts CTAs that have counted, over all calls
-                             Workspace::slice_counts(cta, expert);  // rows and tokens to send of a CTA's slice
-                             Workspace::routed(source);             // counts CTAs whose part is here, over all calls
+                             Workspace::counted();                  // the CTAs that have counted, over all calls
+                             Workspace::slice_counts(cta, expert);  // of a CTA's slice: rows << 16 | tokens to send
+                             Workspace::routed(source);             // the CTAs whose part has arrived, over all calls
                            };
 
-// While tokens are routed. Of choice i of the slice, and of an expert.
+// Tables in shared memory that are needed only while tokens are routed. `i` is a choice of the slice.
 template <class Smem>
 concept RoutingSmem = ChoiceSmem<Smem> && RowTables<Smem> && requires(const Smem smem, u32 i, u32 expert, u32 rank) {
-  smem.choice_row(i);   // its place among this rank's rows of its expert
-  smem.choice_slot(i);  // of a choice for which a token is sent, the token's place among those for its destination
-  // This rank's rows, and tokens that it sends for the expert: in slices before this one, and in all of them.
+  smem.choice_row(i);   // its index among this rank's rows of the same expert
+  smem.choice_slot(i);  // if the token is sent for it: the index among tokens for the destination
+  // This rank's rows of the expert, and the tokens that it sends for the expert: in earlier slices, and in all slices.
   smem.slice_rows_before(expert);
   smem.slice_sent_before(expert);
   smem.own_rows(expert);
   smem.own_sent(expert);
-  // Where the expert's rows begin in the list for its destination, and where its tokens begin among those sent there.
+  // The index of the expert's first row in the list for its destination, and of its first token among those sent there.
   smem.own_list_begin(expert);
   smem.own_slot_begin(expert);
-  // Rows of all ranks, those of ranks before this one, and where they begin on the expert's rank.
+  // The expert's rows from all ranks, its rows from lower ranks than this one, and the index of its first row on its
+  // rank.
   smem.expert_rows(expert);
   smem.expert_rows_before(expert);
   smem.expert_row_begin(expert);
-  smem.rank_rows(rank);     // rows that a rank gets
-  smem.is_routed();         // whether all went well so far
+  smem.rank_rows(rank);     // all rows of the rank's experts
+  smem.is_routed();         // whether no wait has failed so far
 };
 
-// Args: where the caller finds the rows of each choice, and where the rows of this rank's experts begin.
+// Args: the operands in which the caller finds the row index of each choice, and the first row of each of this rank's
+// experts.
 template <class Args>
 concept RoutingArgs = ChoiceArgs<Args> && requires(const Args& args) {
   args.row_indices;
@@ -55,14 +60,16 @@ struct Routing {
   using Faults = moe::Faults<Workspace>;
   using Message = RoutingMessage<Config, Workspace>;
 
-  // Before the first barrier of the CTA.
+  // Runs before the first barrier of the CTA.
   static MK_DEVICE void load_choices(const Args& args, const Smem& smem) {
     Choices::load(args, smem, Choices::slice_of(args));
   }
 
-  // False if nothing can be sent or multiplied; then this rank's host has a report.
+  // Returns false if a wait was aborted, if operands of any rank are wrong, or if a rank has no room for its rows. This
+  // rank's host then gets a report.
   static MK_DEVICE bool route(const Args& args, const RankContext& ctx, const Smem& smem) {
-    const Slice slice = Choices::slice_of(args);  // again: kept from load_choices until here, it would take registers
+    // load_choices has computed the slice too. Keeping it until here would take registers.
+    const Slice slice = Choices::slice_of(args);
     if (blockIdx.x == 0 && threadIdx.x == 0) Choices::check_count(args, ctx);
     Choices::read(ctx, smem, slice);
     count(ctx, smem, slice);
@@ -75,12 +82,13 @@ struct Routing {
     if (is_full(ctx, smem)) return false;
     write_places(args, smem, slice);
     fence_proxy_async_shared();  // @routing.reuse-fence
-    __syncthreads();             // TMA writes next where the slice's tables are
+    __syncthreads();             // TMA writes over the slice's tables next
     return true;
   }
 
  private:
-  // Rows of each expert in the slice, and tokens that are sent for it, for all CTAs of the rank.
+  // Counts the rows of each expert in the slice, and the tokens that are sent for it. All CTAs of the rank read the
+  // counts.
   static MK_DEVICE void count(const RankContext& ctx, const Smem& smem, const Slice& slice) {
     for (u32 e = threadIdx.x; e < Config::kExperts; e += blockDim.x) {
       u32 rows = 0, sent = 0;
@@ -92,7 +100,7 @@ struct Routing {
     }
   }
 
-  // Waits until all CTAs of the rank have counted; false if one never will.
+  // Waits until all CTAs of the rank have counted. Returns false after an abort.
   static MK_DEVICE bool meet(const RankContext& ctx, const Smem& smem) {
     __syncthreads();
     if (threadIdx.x == 0) {
@@ -106,7 +114,8 @@ struct Routing {
     return load_shared(smem.is_routed()) != 0;
   }
 
-  // Adds up all slices. The first CTAs write the sums to the destinations, one each, and the fault if there is one.
+  // Adds up the counts of all slices. For each destination, one CTA writes the sums into the message. It also writes
+  // the fault that this rank has found, if there is one.
   static MK_DEVICE void add_slices(const RankContext& ctx, const Smem& smem, const Slice& slice) {
     const u32* slices = ctx.local_ptr(Workspace::slice_counts(0, 0));
     for (u32 e = threadIdx.x; e < Config::kExperts; e += blockDim.x) {
@@ -133,7 +142,8 @@ struct Routing {
     __syncthreads();
   }
 
-  // A thread: where rows of each expert of a destination, and tokens that are sent for it, begin.
+  // A thread: finds where the rows of each expert of a destination begin in its list, and where the tokens that are
+  // sent for the expert begin.
   static MK_DEVICE void add_experts(const RankContext& ctx, const Smem& smem, u32 to) {
     const auto range = Experts::range_of(ctx, to);
     u32 rows = 0, sent = 0;
@@ -150,7 +160,7 @@ struct Routing {
     }
   }
 
-  // To each destination where its rows of the slice's tokens will be, and in order the tokens to send.
+  // Writes the slice's part of the lists for all destinations, and of the lists of tokens to send.
   static MK_DEVICE void list_rows(const RankContext& ctx, const Smem& smem, const Slice& slice) {
     for (u32 to = threadIdx.x; to < Experts::kDestinations; to += blockDim.x) add_experts(ctx, smem, to);
     __syncthreads();
@@ -167,7 +177,7 @@ struct Routing {
     __syncthreads();
   }
 
-  // A thread: the row of a choice.
+  // A thread: writes the list entry of a choice.
   static MK_DEVICE void list_row(const RankContext& ctx, const Smem& smem, const Slice& slice, u32 i) {
     const u32 e = load_shared(smem.choice_expert(i)), to = Experts::destination_of(ctx, e);
     const u32 token = Choices::token_of(slice, i);
@@ -186,7 +196,8 @@ struct Routing {
     }
   }
 
-  // Which ranks of its node need the token of a choice, but for the one that forwards it: a bit for each.
+  // Returns which ranks of the destination node need the token of a choice, as a bit for each local rank. The rank that
+  // forwards the token has no bit.
   static MK_DEVICE u32 needing_ranks(const RankContext& ctx, const Smem& smem, u32 choice) {
     const u32 to = Experts::destination_of(ctx, load_shared(smem.choice_expert(choice)));
     const u32 first = choice - choice % Config::kTopK;
@@ -198,8 +209,8 @@ struct Routing {
     return ranks;
   }
 
-  // Signals to the ranks of this node that this CTA's part of messages and lists is there, and waits for those of all
-  // ranks; other nodes exchange packets.
+  // Signals to the ranks of this node that this CTA's part of their messages and lists is written, and waits for the
+  // parts of all CTAs of all ranks. Messages and lists cross nodes in packets. Returns false after an abort.
   static MK_DEVICE bool exchange(const Args& args, const RankContext& ctx, const Smem& smem, bool has_lists) {
     const u32 warp = warp_index(), lane = lane_index(), wanted = ctx.epoch * gridDim.x;
     if (warp == 0 && lane < Experts::kLocalWorld) {
@@ -228,7 +239,7 @@ struct Routing {
     return load_shared(smem.is_routed()) != 0;
   }
 
-  // What is wrong on any rank, every rank reports: all have the same messages.
+  // Returns whether a rank has found a fault. All ranks have the same messages, so all of them report the same fault.
   static MK_DEVICE bool has_fault(const RankContext& ctx) {
     for (u32 source = 0; source < Experts::kWorld; ++source) {
       if (Faults::report_from(ctx, Message::from(ctx, source), source)) return true;
@@ -236,7 +247,8 @@ struct Routing {
     return false;
   }
 
-  // From the messages of all ranks, where rows are, and the tables of this rank's experts.
+  // From the messages of all ranks, computes where the rows of all experts lie, and fills the tables of this rank's
+  // experts.
   static MK_DEVICE void place_experts(const RankContext& ctx, const Smem& smem) {
     const u32 own = ctx.rank * Config::kLocalExperts;
     for (u32 e = threadIdx.x; e < Config::kExperts; e += blockDim.x) {
@@ -264,7 +276,7 @@ struct Routing {
     __syncthreads();
   }
 
-  // A thread each, of a rank, a source, all tiles, a peer.
+  // A thread: computes where the rows of the experts of one rank begin.
   static MK_DEVICE void place_rows(const RankContext& ctx, const Smem& smem, u32 rank) {
     u32 row = 0;
     for (u32 i = 0; i < Config::kLocalExperts; ++i) {
@@ -277,6 +289,7 @@ struct Routing {
     store_shared(smem.rank_rows(rank), row);
   }
 
+  // A thread: computes where the rows of each of this rank's experts begin in the list of one source.
   static MK_DEVICE void place_lists(const RankContext& ctx, const Smem& smem, u32 source) {
     const u32* rows = Message::rows(Message::from(ctx, source)) + ctx.rank * Config::kLocalExperts;
     u32 begin = 0;
@@ -286,6 +299,7 @@ struct Routing {
     }
   }
 
+  // A thread: computes where the tiles of each of this rank's experts begin.
   static MK_DEVICE void place_tiles(const RankContext& ctx, const Smem& smem) {
     u32 tiles = 0;
     for (u32 i = 0; i < Config::kLocalExperts; ++i) {
@@ -296,6 +310,7 @@ struct Routing {
     store_shared(smem.tile_begin(Config::kLocalExperts), tiles);
   }
 
+  // A thread: counts the tokens that one peer sends to this rank.
   static MK_DEVICE void count_tokens_from(const RankContext& ctx, const Smem& smem, u32 peer) {
     const u32* sent = Message::sent(Message::from(ctx, Experts::Network::rank_of_peer(ctx, peer)));
     u32 tokens = 0;
@@ -304,7 +319,7 @@ struct Routing {
     store_shared(smem.tokens_from(peer), tokens);
   }
 
-  // Whether a rank has no room for its rows: then none gets any, and every rank says so.
+  // Returns whether a rank has no room for its rows. Then no rank gets any rows, and every rank reports this fault.
   static MK_DEVICE bool is_full(const RankContext& ctx, const Smem& smem) {
     for (u32 rank = 0; rank < Experts::kWorld; ++rank) {
       const u32 rows = load_shared(smem.rank_rows(rank));
@@ -317,7 +332,7 @@ struct Routing {
     return false;
   }
 
-  // For the caller: where the rows of the slice's choices are, and where those of this rank's experts begin.
+  // Writes for the caller the row index of each choice of the slice, and the first row of each of this rank's experts.
   static MK_DEVICE void write_places(const Args& args, const Smem& smem, const Slice& slice) {
     for (u32 i = threadIdx.x; i < Choices::count(slice); i += blockDim.x) {
       const u32 e = load_shared(smem.choice_expert(i));

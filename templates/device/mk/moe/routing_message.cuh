@@ -1,16 +1,17 @@
 // The data that a rank sends to each destination before it sends tokens.
 //
-// To a rank: a message and a list. The message has kMessageWords words: a fault, the number of rows of the sender's
-// tokens for each expert, and the number of tokens that it sends for each expert. The list has an entry for each row of
-// the receiver, expert by expert: the slot of its token among the sender's tokens, or the token's number if it is the
-// receiver's own.
+// A rank gets a message and a list. The message has kMessageWords words: a fault, the number of rows of each expert
+// that the sender's tokens have, and the number of tokens that the sender sends for each expert. The list has an entry
+// for each of these rows on the receiver, expert by expert. The entry is the slot of the row's token among the tokens
+// that the sender sends, or the number of the token if the receiver is the sender.
 //
-// To another node: one put, a packet. It has the same message, then, if the node has several ranks, a word for each
-// token with the ranks of the node that need it, then the lists of the node's ranks, one behind the other. The receiver
-// forwards the parts to the ranks of its node, where they look as if the sender had written them.
+// Another node gets a packet, which is one put. The packet begins with the same message. If the node has several ranks,
+// a word for each token follows, which says which ranks of the node need it. Then come the lists of the node's ranks,
+// one after the other. The receiver forwards the parts to the ranks of its node, to the places where a sender on the
+// node would have written them.
 //
-// Messages and lists are double-buffered by parity of the epoch. A rank that starts call e has finished call e - 1, for
-// which it received those of every peer, so each peer has finished call e - 2.
+// Messages and lists are double-buffered by parity of the epoch. A rank that starts call e has finished call e - 1, in
+// which it received the messages and lists of every peer. So every peer has finished call e - 2.
 #pragma once
 #include <mk/moe/experts.cuh>
 
@@ -28,7 +29,7 @@ concept MessageWorkspace = requires(u32 parity, u32 source, u32 row) {
   Workspace::lists(parity, source, row);
 };
 
-// Only kernels of several nodes have packets, and use functions that need them.
+// Only kernels of several nodes have packets and instantiate the functions of packets.
 template <MessageConfig Config, MessageWorkspace Workspace>
 struct RoutingMessage {
   using Experts = moe::Experts<Config, Workspace>;
@@ -40,11 +41,11 @@ struct RoutingMessage {
   static MK_DEVICE u32* sent(u32* message) { return rows(message) + Config::kExperts; }
   static MK_DEVICE const u32* sent(const u32* message) { return rows(message) + Config::kExperts; }
 
-  // The message of rank `source` to this one.
+  // The message from rank `source` to this rank.
   static MK_DEVICE const u32* from(const RankContext& ctx, u32 source) {
     return ctx.local_ptr(Workspace::messages(ctx.parity(), source));  // @routing.read-message
   }
-  // This rank's list of rank `source`'s tokens.
+  // The list from rank `source` to this rank.
   static MK_DEVICE const u32* list_from(const RankContext& ctx, u32 source) {
     return ctx.local_ptr(Workspace::lists(ctx.parity(), source, 0));  // @routing.read-list
   }
@@ -65,7 +66,7 @@ struct RoutingMessage {
     return message_of(ctx, destination, ctx.rank);
   }
 
-  // The same of its list.
+  // Where this rank's list for a destination is written.
   template <class Smem>
   static MK_DEVICE u32* list_to(const RankContext& ctx, const Smem& smem, u32 destination) {
     if constexpr (Experts::kNodes > 1) {
@@ -77,10 +78,11 @@ struct RoutingMessage {
     return list_of(ctx, destination, ctx.rank);
   }
 
-  // Of each token of a packet which ranks of the node need it, a bit for each local rank but that which got the packet.
+  // The words of a packet that say which ranks of the node need each token: a bit for each local rank except the
+  // receiver's.
   static MK_DEVICE u32* needs(u32* packet) { return packet + Config::kMessageWords; }
   static MK_DEVICE const u32* needs(const u32* packet) { return packet + Config::kMessageWords; }
-  // Words of a packet that say so.
+  // The number of these words in the packet for a peer.
   template <class Smem>
   static MK_DEVICE u32 need_words(const Smem& smem, u32 peer) {
     if constexpr (Experts::kLocalWorld > 1) {

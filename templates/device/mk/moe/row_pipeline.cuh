@@ -1,8 +1,8 @@
-// Weighted sums of rows, a part of a row at a time: one warp loads the parts, most warps add them in fp32, and one thread
-// per output buffer stores the sums.
+// Weighted sums of rows. A CTA adds up one part of a row at a time: one warp loads the parts of the rows, most warps
+// add them in fp32, and one thread per output buffer stores the sums.
 //
-// Parts of rows come through a pipeline of stages and sums leave through output buffers, both by TMA: so nothing that is
-// under way needs a register, or holds up a warp. A warp that adds stays on the same columns of every part.
+// Parts of rows arrive through a pipeline of stages, and sums leave through output buffers. TMA moves both, so data on
+// their way take no registers and hold up no warp. Each adding warp has the same columns of every part.
 #pragma once
 #include <mk/mma.cuh>
 #include <mk/pipeline.cuh>
@@ -12,9 +12,9 @@ namespace mk::moe {
 
 template <class Config>
 concept RowConfig = TopologyConfig<Config> && requires {
-  Config::kTopK;       // rows of a sum, at most
+  Config::kTopK;       // the most rows of a sum
   Config::kRowBytes;
-  Config::kPartBytes;  // of a row that are summed at a time
+  Config::kPartBytes;  // bytes of a row that are summed at a time
   Config::kStages;
   Config::kOutputs;  // buffers, each with a thread that stores
   Config::kThreads;
@@ -41,18 +41,19 @@ struct RowPart {
 
   u32 token, index;
 
-  // Number `i` of all parts of all tokens.
+  // Part number `i` of all parts of all tokens.
   MK_DEVICE RowPart(u32 i = 0) : token(i / kParts), index(i % kParts) {}
   MK_DEVICE u32 offset() const { return index * Config::kPartBytes; }
   MK_DEVICE u32 bytes() const { return min(Config::kPartBytes, Config::kRowBytes - offset()); }
 };
 
-// Where a sum goes, and the flag that it raises there, if others wait for it.
+// Where a sum goes, and the flag that is raised there when it has arrived. There is no flag if no other rank waits for
+// it.
 struct Destination {
   u8* to = nullptr;
   u32* flag = nullptr;
 
-  // As 16 bytes of shared memory.
+  // Writes it as 16 bytes of shared memory.
   MK_DEVICE void write(u32 address) const {
     const u64 to_bits = reinterpret_cast<u64>(to), flag_bits = reinterpret_cast<u64>(flag);
     store_shared_vec16(address, Vec16{static_cast<u32>(to_bits), static_cast<u32>(to_bits >> 32),
@@ -64,12 +65,13 @@ struct Destination {
   }
 };
 
-// What is known of a part in a stage: 16 bytes of shared memory. Of a sum in a buffer only the last two words count.
+// What the adding warps need to know of the part in a stage, as 16 bytes of shared memory. For a sum in an output
+// buffer, `weight_bits` has no meaning.
 struct RowInfo {
-  static constexpr u32 kEnd = ~0u;  // instead of a number of rows: no more sums come
+  static constexpr u32 kEnd = ~0u;  // in place of a number of rows, if no more sums follow
 
   u32 weight_bits;
-  u32 rows_left;  // of the sum, behind this one
+  u32 rows_left;  // rows of the sum that follow
   u32 bytes;
 
   MK_DEVICE void write(u32 address) const { store_shared_vec16(address, Vec16{weight_bits, rows_left, bytes, 0}); }
@@ -79,7 +81,7 @@ struct RowInfo {
   }
 };
 
-// A lane's row of a sum. Rows are added in the order of their positions.
+// The row that a lane contributes to a sum. Rows are added in the order of their positions.
 struct SumRow {
   static constexpr u32 kNone = ~0u;  // the position of a lane that has no row
 
@@ -89,13 +91,13 @@ struct SumRow {
 
 template <RowConfig Config, RowSmem Smem>
 struct RowPipeline {
-  // One warp loads and one per buffer stores; the others add.
+  // One warp loads, one warp per output buffer stores, and the others add.
   static constexpr u32 kMoverThreads = (1 + Config::kOutputs) * kWarp;
   static constexpr u32 kAdderThreads = Config::kThreads - kMoverThreads;
   static constexpr u32 kAdderWarps = kAdderThreads / kWarp;
 
-  // A stage is full when its part has arrived, and empty when every adding warp has read it. A buffer is full when every
-  // adding warp has written its columns, and empty when TMA has read it.
+  // A stage is full when its part has arrived, and empty when every adding warp has read it. A buffer is full when
+  // every adding warp has written its columns, and empty when TMA has read it.
   using RowBarriers = PipelineBarriers<Config::kStages, 1, kAdderWarps>;
   using OutputBarriers = PipelineBarriers<Config::kOutputs, kAdderWarps, 1>;  // @rows.output-barriers
   using Rows = Pipeline<RowBarriers, StageSites>;
@@ -106,15 +108,15 @@ struct RowPipeline {
     return {smem.output_full(0), smem.output_empty(0)};
   }
 
-  // One thread, before the barrier of the CTA.
+  // One thread, before the first barrier of the CTA.
   static MK_DEVICE void init_barriers(const Smem& smem) {
     row_barriers(smem).init();
     output_barriers(smem).init();
     fence_barrier_init();
   }
 
-  // A warp: brings parts of rows to the stages. Every lane issues the load of its own row; one lane after the other would
-  // take some 170 ns for each.
+  // A warp: loads parts of rows to the stages. Every lane issues the load of its own row. If the lanes issued their
+  // loads one after the other, each load would take about 170 ns.
   struct Loader {
     const RankContext& ctx;
     const Smem& smem;
@@ -131,7 +133,7 @@ struct RowPipeline {
       if (bytes > 0) tma_load_bytes(smem.row(stage), row.from, bytes, full);
     }
 
-    // The rows of a sum, by all lanes that have one.
+    // All lanes: load the rows of a sum, up to kStages of them at a time.
     MK_DEVICE void load_sum(const SumRow& row, u32 bytes, const Destination& destination) {
       u32 before = 0, count = 0;
       for (u32 i = 0; i < Config::kTopK; ++i) {
@@ -151,15 +153,16 @@ struct RowPipeline {
       }
     }
 
+    // Passes on to the adding warps that no more sums follow.
     MK_DEVICE void end() {
       if (lane_index() == 0) load(SumRow{}, 0, RowInfo::kEnd, Destination{});
       __syncwarp();
     }
   };
 
-  // A warp that adds: its columns of all sums.
+  // An adding warp: adds up its columns of all sums.
   static MK_DEVICE void add(const RankContext& ctx, const Smem& smem) {
-    constexpr u32 kVecs = kCeilDiv<Config::kPartBytes / 16, kAdderThreads>;  // of a thread, 8 columns each
+    constexpr u32 kVecs = kCeilDiv<Config::kPartBytes / 16, kAdderThreads>;  // vectors of a thread, each with 8 columns
     const u32 first = threadIdx.x - kMoverThreads;
     float sum[kVecs][8] = {};
     Rows rows{ctx, row_barriers(smem)};
@@ -205,15 +208,15 @@ struct RowPipeline {
       fence_proxy_async_shared();  // @rows.output-fence
       outputs.producer_commit_warp();
     }
-    for (u32 i = 0; i < Config::kOutputs; ++i) {  // the end, for each thread that stores
+    for (u32 i = 0; i < Config::kOutputs; ++i) {  // each storing thread gets the end
       outputs.producer_acquire();
       if (first == 0) RowInfo{0, RowInfo::kEnd, 0}.write(smem.output_info(outputs.stage()));
       outputs.producer_commit_warp();
     }
   }
 
-  // One thread: stores the sums of one buffer. It waits until a sum has arrived at a peer; the other buffers go on
-  // meanwhile.
+  // One thread: stores the sums in one output buffer. It waits until a sum has arrived at a peer before it raises the
+  // flag. Meanwhile the threads of the other buffers go on.
   static MK_DEVICE void store(const RankContext& ctx, const Smem& smem, u32 buffer) {
     const OutputBarriers barriers = output_barriers(smem);
     for (u32 phase = 0;; phase ^= 1) {

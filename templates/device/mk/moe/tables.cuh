@@ -1,4 +1,5 @@
-// Tables in shared memory that say for the whole call where rows, tokens and tiles are. Routing writes them.
+// Tables in shared memory that say where rows, tokens and tiles are. Routing fills them, and they are valid until the
+// end of the call.
 #pragma once
 #include <mk/types.cuh>
 
@@ -6,10 +7,10 @@ namespace mk::moe {
 
 template <class Smem>
 concept RowTables = requires(const Smem smem, u32 expert, u32 source) {
-  // Of this rank's experts, the first tile and the first row of C; one more entry says where the last expert's end.
+  // The first tile and the first row of C of each of this rank's experts. One more entry is the end of the last expert.
   smem.tile_begin(expert);
   smem.row_begin(expert);
-  // Of such an expert's rows, the first from rank `source`, and where they begin in that rank's list.
+  // The index of the first row from rank `source` among the rows of such an expert, and in the list of that rank.
   smem.source_row_begin(expert, source);
   smem.list_begin(expert, source);
 };
@@ -19,10 +20,10 @@ concept TokenTables = requires(const Smem smem, u32 destination) {
   smem.tokens_to(destination);  // tokens that this rank sends there
 };
 
-// The same between nodes.
+// Kernels of several nodes also have these tables.
 template <class Smem>
 concept NodeTokenTables = TokenTables<Smem> && requires(const Smem smem, u32 peer) {
-  smem.rows_at(peer);      // rows that tokens for a peer's node make there
+  smem.rows_at(peer);      // rows that this rank's tokens have on a peer's node
   smem.tokens_from(peer);  // tokens that a peer sends here
 };
 

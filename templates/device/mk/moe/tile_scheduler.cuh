@@ -1,7 +1,8 @@
-// Which tile of which expert a CTA computes next.
+// The order of tiles of all experts, and which CTA computes which tile.
 //
-// How many rows an expert has is known only in the call, and so is how long a CTA waits for rows. So each CTA takes a
-// tile when it is about to have none left: one thread takes them from a counter and passes them on to all warps.
+// The number of rows of each expert is known only during the call, and so is the time for which a CTA waits for rows. A
+// CTA therefore takes its next tile from a counter when it is about to run out of tiles. One thread takes the tile and
+// passes it on to all warps.
 #pragma once
 #include <mk/moe/experts.cuh>
 #include <mk/moe/tables.cuh>
@@ -11,12 +12,12 @@
 
 namespace mk::moe {
 
-// A tile of an expert's rows, from `row` on, and of its columns. Without rows if there is none left.
+// A tile of an expert: `rows` rows from row `row` on, and column tile `col`. If no tile is left, it has no rows.
 struct ExpertTile {
   u32 expert, row, rows, col;
 };
 
-constexpr u32 kTileBuffers = 2;  // a tile is taken while the last one is computed
+constexpr u32 kTileBuffers = 2;  // the next tile is taken while one is computed
 
 template <class Smem>
 concept TileSmem = RowTables<Smem> && requires(const Smem smem, u32 buffer) {
@@ -32,23 +33,24 @@ struct TileScheduler {
 
   static constexpr u32 kWarps = Config::kThreads / kWarp;
 
-  // The thread that takes tiles makes a buffer full, and every warp of the CTA makes it empty.
+  // A buffer is full when the thread that takes tiles has written a tile to it, and empty when every warp of the CTA
+  // has read it.
   using Barriers = PipelineBarriers<kTileBuffers, 1, kWarps>;
 
   static MK_DEVICE Barriers barriers(const Smem& smem) { return {smem.tile_full(0), smem.tile_empty(0)}; }
 
-  // The loaders' first thread takes tiles; `kReader` reads them.
+  // The first thread of the load warps takes tiles. Warps of role `kReader` read them.
   template <Role kReader>
   struct Sites {
     static constexpr Role kProducer = kLoad, kConsumer = kReader;
     static constexpr Wait kFull = kStageFull, kEmpty = kStageEmpty;
   };
 
-  // One thread.
+  // One thread: takes tiles.
   struct Taker {
     const Smem& smem;
     Pipeline<Barriers, Sites<kLoad>> tiles;
-    u32 expert = 0;  // of the last tile; experts only grow
+    u32 expert = 0;  // that of the last tile taken, since experts come in their order
 
     MK_DEVICE Taker(const RankContext& ctx, const Smem& smem) : smem(smem), tiles(ctx, barriers(smem)) {}
 
@@ -60,7 +62,7 @@ struct TileScheduler {
     }
   };
 
-  // A warp.
+  // A warp: reads the tiles that were taken.
   template <Role kReader>
   struct Reader {
     const Smem& smem;
@@ -68,7 +70,7 @@ struct TileScheduler {
 
     MK_DEVICE Reader(const RankContext& ctx, const Smem& smem) : smem(smem), tiles(ctx, barriers(smem)) {}
 
-    // False when there is no tile left.
+    // Returns false if no tile is left.
     MK_DEVICE bool next(ExpertTile& tile) {
       wait();  // @tiles.wait
       const Vec16 words = load_shared_vec16(smem.taken_tile(tiles.stage()));
@@ -79,7 +81,8 @@ struct TileScheduler {
     }
 
    private:
-    // The loaders wait for the same tiles with a deadline; beside it, warps that multiply would spill registers.
+    // The load warps wait for the same tiles with a deadline. One in the warps that multiply would make them spill
+    // registers.
     MK_DEVICE void wait() const {
       if constexpr (kReader == kMultiply) {
         tiles.consumer_wait_watched();
@@ -90,8 +93,9 @@ struct TileScheduler {
   };
 
  private:
-  // Tile `index`. Experts come in the order in which their rows do. Groups of row tiles advance along the columns
-  // together, so that they share weights in L2. `expert`: that of an earlier tile.
+  // Returns tile `index`. Experts come in their order, which is that of their rows in C. Within an expert, groups of
+  // kGroupRows row tiles advance along the columns together, so that they share weights in L2. `expert` is the expert
+  // of an earlier tile, where the search begins, and is set to that of the tile.
   static MK_DEVICE ExpertTile tile_at(const RankContext& ctx, const Smem& smem, u32 index, u32& expert) {
     if (index >= load_shared(smem.tile_begin(Config::kLocalExperts))) return ExpertTile{};
     while (index >= load_shared(smem.tile_begin(expert + 1))) ++expert;
@@ -105,8 +109,9 @@ struct TileScheduler {
     return ExpertTile{expert, row, min(Config::kTileM, rows - row), within % kPerGroup / group};
   }
 
-  // Row tiles of an expert in the order in which their rows arrive: those whose rows are all near, which is on this node,
-  // or on one node on this rank; then those of the others, of each of their ranks in turn.
+  // Returns the row tile at a position of the order in which the rows of an expert are expected to arrive. Near rows
+  // come from this node, or from this rank if there is one node. The row tiles that have only near rows come first. The
+  // other row tiles are divided among the other ranks, and follow one from each rank in turn.
   static MK_DEVICE u32 row_tile_at(const RankContext& ctx, const Smem& smem, u32 expert, u32 position, u32 tiles) {
     if constexpr (Experts::kWorld == 1) {
       return position;

@@ -1,4 +1,4 @@
-// What follows from the shape of a tile of an expert's product, and from what becomes of its sums.
+// Constants that follow from the shape of a tile of an expert's product, and the epilogues that turn its sums into C.
 #pragma once
 #include <mk/activation.cuh>
 #include <mk/gemm/tile_shape.cuh>
@@ -7,14 +7,15 @@ namespace mk::moe {
 
 template <class Config>
 concept GroupedConfig = gemm::TileConfig<Config> && requires {
-  Config::kHidden;     // bf16 of a token
-  Config::kCols;       // of C
+  Config::kHidden;     // elements of a token, in bf16
+  Config::kCols;       // columns of C
   Config::kBoxCols;    // columns of the weight per load
   Config::kGroupRows;  // row tiles that advance along the columns together
 };
 
-// What becomes of a warpgroup's sums: a policy. kWeightCols columns of the weight make a column of C. `apply` leaves a
-// sub-tile of C, a thread's part of it, where the sums of its first column are.
+// A policy: how a warpgroup's sums become elements of C. kWeightCols columns of the weight make one column of C.
+// `apply` works on a thread's part of one sub-tile. It reads the sums that it needs from `sum` on, and writes the
+// elements of C there.
 template <class Epilogue>
 concept GroupedEpilogue = requires(float* sum) {
   Epilogue::kWeightCols;
@@ -29,8 +30,9 @@ struct Product {
   static MK_DEVICE void apply(float*) {}
 };
 
-// C is silu(gate) · up. The weight has the columns of the gate, then as many of up; a warpgroup's part of a tile has some
-// of the gate, then as many of up, so that a thread has both factors of its elements.
+// C is silu(gate) · up. The weight has the columns of the gate, and then as many columns of up. A warpgroup's part of a
+// tile has some columns of the gate, and then the same columns of up, so that one thread has both factors of its
+// elements.
 struct SwiGlu {
   static constexpr u32 kWeightCols = 2;
 
@@ -45,14 +47,14 @@ template <GroupedConfig Config, GroupedEpilogue Epilogue>
 struct TileShape : gemm::TileShape<Config> {
   using Base = gemm::TileShape<Config>;
 
-  static constexpr u32 kKSteps = kCeilDiv<Config::kHidden, Config::kTileK>;  // stages per tile
-  static constexpr u32 kTileCols = Config::kTileN / Epilogue::kWeightCols;   // of C
-  static constexpr u32 kGroupCols = Base::kGroupN / Epilogue::kWeightCols;   // of C, of a warpgroup
+  static constexpr u32 kKSteps = kCeilDiv<Config::kHidden, Config::kTileK>;  // stages of a tile
+  static constexpr u32 kTileCols = Config::kTileN / Epilogue::kWeightCols;   // columns of C of a tile
+  static constexpr u32 kGroupCols = Base::kGroupN / Epilogue::kWeightCols;   // those of a warpgroup
   static constexpr u32 kColTiles = kCeilDiv<Config::kCols, kTileCols>;
-  static constexpr bool kRaggedHidden = Config::kHidden % Config::kTileK != 0;  // the last stage has more columns
-  static constexpr bool kRaggedCols = Config::kCols % kTileCols != 0;           // some tiles have more columns than C
+  static constexpr bool kRaggedHidden = Config::kHidden % Config::kTileK != 0;  // the last stage reaches beyond a token
+  static constexpr bool kRaggedCols = Config::kCols % kTileCols != 0;           // the last column tile reaches beyond C
 
-  // Column of the expert's weight that is column `col` of a tile's product.
+  // Returns the column of the expert's weight that is column `col` of a tile's product.
   static MK_DEVICE u32 weight_col(u32 col_tile, u32 col) {
     const u32 within = col % Base::kGroupN;
     return col_tile * kTileCols + col / Base::kGroupN * kGroupCols + within % kGroupCols +

@@ -1,9 +1,9 @@
 // Lists of tokens between nodes.
 //
 // For each other node, a rank lists its tokens that have rows there, with all their top-k entries. It puts the list to
-// the rank of the same local rank there, which relays it to all ranks of its node. Each of these sends that rank its
-// partial sum of each token. That rank adds them up and puts the sums back in the order of the list, by which the
-// token's rank assigns them to tokens.
+// the peer, which is the rank of the same local rank there. The peer forwards the list to all ranks of its node. Each
+// of them sends the peer its partial sum of each token. The peer adds these sums up, and puts the results back in the
+// order of the list. The position of a token on the list tells its rank where its sum is.
 #pragma once
 #include <mk/comm/put.cuh>
 #include <mk/moe/topk_exchange.cuh>
@@ -12,23 +12,23 @@ namespace mk::moe {
 
 template <class Config>
 concept TokenListConfig = TopkExchangeConfig<Config> && requires {
-  Config::kChunkTokens;      // of a put of sums
-  Config::kListHeaderBytes;  // of a list, before its entries
+  Config::kChunkTokens;      // tokens whose sums are one put
+  Config::kListHeaderBytes;  // bytes of a list before its entries
 };
 
 template <class Workspace>
 concept TokenListWorkspace = requires(u32 parity, u32 peer, u32 token) {
-  Workspace::lists_ready();                // CTAs that have listed their tokens, over all calls
-  Workspace::listed(peer);                 // tokens on the lists for a peer, over all calls
-  Workspace::listed_before(parity, peer);  // the same before a call
-  Workspace::list_positions(peer, token);  // where a token is on a list, beside a mark
-  Workspace::fault_mark();                 // mark of the last call in which this rank found a wrong row index
-  Workspace::fault();                      // that row index
+  Workspace::lists_ready();                // the CTAs that have listed their tokens, over all calls
+  Workspace::listed(peer);                 // the tokens on the lists for a peer, over all calls
+  Workspace::listed_before(parity, peer);  // the same number at the begin of a call
+  Workspace::list_positions(peer, token);  // a mark, and the position of a token in the upper half
+  Workspace::fault_mark();                 // the mark of the last call with a wrong row index
+  Workspace::fault();                      // the entry, the token and the row index
   Workspace::lists_out(parity, peer);
   Workspace::lists_in(parity, peer);
 };
 
-// Only kernels of several nodes instantiate its functions.
+// Only kernels of several nodes instantiate these functions.
 template <class Config, class Args, class Workspace>
 struct TokenLists {
   using Ranks = Topology<Config>;
@@ -48,12 +48,12 @@ struct TokenLists {
     return reinterpret_cast<u64*>(ctx.local_ptr(list) + Config::kListHeaderBytes);
   }
 
-  // The list of a peer, on the rank that receives it.
+  // The list from a peer, on the rank that receives it.
   static MK_DEVICE Symmetric<u8> list_of(const RankContext& ctx, u32 peer) {
     return Workspace::lists_in(ctx.parity(), peer);  // @lists.buffer
   }
 
-  // All threads of all CTAs: lists this rank's tokens.
+  // All threads of all CTAs: append this rank's tokens to its lists.
   static MK_DEVICE void build(const Args& args, const RankContext& ctx, u32 given) {
     static_assert(TokenListConfig<Config> && TokenListWorkspace<Workspace>);
     const u32 end = Topk::valid_tokens(given) * Config::kTopK;
@@ -70,7 +70,8 @@ struct TokenLists {
     wait_flag(ctx, ctx.local_ptr(Workspace::lists_ready()), site);
   }
 
-  // The number of tokens on the list for a peer, and on the list of a peer for this rank, which must have arrived.
+  // Returns the number of tokens on the list for a peer. The second function returns that of the list from a peer,
+  // which must have arrived.
   static MK_DEVICE u32 tokens_for(const RankContext& ctx, u32 peer) {
     return load(ctx.local_ptr(Workspace::listed(peer))) -
            load(ctx.local_ptr(Workspace::listed_before(ctx.parity(), peer)));
@@ -79,13 +80,16 @@ struct TokenLists {
     return min(load(header(ctx, list_of(ctx, peer)) + kTokens), Config::kMaxTokens);
   }
 
-  // The puts of a call from a peer: its list, then the sums of this rank's list in chunks.
+  // Returns the number of puts of a call from a peer: one with its list, then those with the sums of this rank's list
+  // in chunks.
   static MK_DEVICE u32 puts_of(const RankContext& ctx, u32 peer) {
     return 1 + (tokens_for(ctx, peer) + Config::kChunkTokens - 1) / Config::kChunkTokens;
   }
+  // Returns the number of the put with the sum of the token at this position.
   static MK_DEVICE u32 put_of_sum(u32 position) { return 1 + position / Config::kChunkTokens; }
 
-  // A lane: waits until the position of a token on the list for a peer has been written.
+  // One lane: waits until the position of a token on the list for a peer has been written, and returns it. Returns 0
+  // after an abort.
   static MK_DEVICE u32 wait_position(const RankContext& ctx, u32 peer, u32 token) {
     Deadline deadline;
     for (;;) {
@@ -96,7 +100,8 @@ struct TokenLists {
     }
   }
 
-  // A warp: watches all puts of the call. The next call counts listed tokens on from here.
+  // A warp: waits until all puts of the call have arrived. Then it saves the counts of listed tokens, from which the
+  // next call goes on.
   static MK_DEVICE void watch_arrivals(const Args& args, const RankContext& ctx) {
     wait(ctx);
     Network::begin_watch(args, ctx);
@@ -108,7 +113,7 @@ struct TokenLists {
     Network::end_watch(args, ctx, have_arrived);
   }
 
-  // One thread: puts the lists. Each node begins with another peer.
+  // One thread: puts the lists to the peers.
   static MK_DEVICE void put(const Args& args, const RankContext& ctx, u32 given) {
     wait(ctx);  // @lists.put-wait
     if (is_aborted(ctx)) return;
@@ -126,13 +131,14 @@ struct TokenLists {
     }
   }
 
-  // Peers in an order that begins with another one on each node.
+  // Returns the peer at place `i` of an order that begins with another peer on each node, so that not all nodes put to
+  // the same node first.
   static MK_DEVICE u32 peer_in_turn(const RankContext& ctx, u32 i) {
     return (ctx.node_first_rank / Ranks::kLocalWorld + i) % Ranks::kPeerNodes;
   }
 
-  // A warp, number `worker` of kWorkers: relays the lists of peers to all ranks of this node, as packets that look as if
-  // the source had sent them.
+  // A warp, number `worker` of kWorkers: forwards the lists of peers to all ranks of this node, as the packets that
+  // their sources would have sent on their own nodes.
   template <u32 kWorkers>
   static MK_DEVICE void relay(const RankContext& ctx, u32 worker) {
     const u32 lane = lane_index();
@@ -144,7 +150,7 @@ struct TokenLists {
       const u32* words = header(ctx, list);
       for (u32 to = 0; to < Ranks::kLocalWorld && worker == 0 && lane < Config::kCountPackets; ++to) {
         u8* slot = ctx.peer_ptr(to, Exchange::count_packet(ctx, source, lane));
-        // The packets also signal that this rank has read everything that it was sent in earlier calls.
+        // The packets also signal that this rank has read everything that was sent to it in earlier calls.
         fence_sys();  // @lists.relay-fence
         comm::store_ll(slot, load(words + 2 * lane), load(words + 2 * lane + 1), ctx.mark());
       }
@@ -164,7 +170,8 @@ struct TokenLists {
     return Topk::load_row_index(args, i) / Config::kMaxRows / Ranks::kLocalWorld;
   }
 
-  // A thread: appends a token to the list for the node of one of its entries, unless an earlier entry has done so.
+  // A thread: appends a token to the list for the node of one of its entries, unless an earlier entry of the token has
+  // the same node.
   static MK_DEVICE void list_entry(const Args& args, const RankContext& ctx, u32 token, u32 index) {
     const u32 first = token * Config::kTopK, node = node_of_entry(args, first + index);
     const u32 own_node = ctx.node_first_rank / Ranks::kLocalWorld;
@@ -182,7 +189,7 @@ struct TokenLists {
     store_relaxed_sys(ctx.local_ptr(Workspace::list_positions(peer, token)), u64{position} << 32 | ctx.mark());
   }
 
-  // The first thread of the call that finds a wrong row index records it for the lists.
+  // Records a wrong row index unless this rank has recorded one in this call. The lists carry it to the other nodes.
   static MK_DEVICE void keep_fault(const Args& args, const RankContext& ctx, u32 token, u32 index) {
     if (exchange_relaxed_gpu(ctx.local_ptr(Workspace::fault_mark()), ctx.mark()) == ctx.mark()) return;
     u32* fault = ctx.local_ptr(Workspace::fault());

@@ -1,8 +1,9 @@
-// Sums of tokens: of which rows each consists, when they are there, and where it goes.
+// Sums of tokens: of which rows each sum consists, when these rows have arrived, and where the sum goes.
 //
-// Every rank adds up the rows that it has of a token and sends the sum to the token's rank, or, if that is on another
-// node, to the rank of the same local rank on its own node. Rows are added in the order of ranks, and those of one rank
-// in the order of entries: so results are the same bits each time.
+// Every rank adds up its rows of a token and sends this partial sum to the token's rank. If the token's rank is on
+// another node, the partial sum goes to the rank of the same local rank on this node, which adds up the node's sum and
+// puts it to the token's rank. Rows are added in the order of ranks, and the rows of one rank in the order of entries.
+// Results are therefore bitwise repeatable.
 #pragma once
 #include <mk/moe/peer_tokens.cuh>
 #include <mk/moe/token_lists.cuh>
@@ -11,12 +12,13 @@ namespace mk::moe {
 
 template <class Workspace>
 concept PartialSumsWorkspace = requires(u32 from, u32 node, u32 token, u32 part) {
-  Workspace::partial_ready(from, node, token, part);  // the mark of the call in which the part arrived last
+  Workspace::partial_ready(from, node, token, part);  // the mark of the last call in which the part arrived
   Workspace::partials(from, node, token);
 };
 
-// What ranks of a node send each other: sums of rank `from` for the rank of this local rank on a node. Of this rank itself
-// it is what goes on to the other node.
+// Partial sums that the ranks of a node send each other. `from` is the local rank of the sender. The token belongs to
+// the rank of this local rank on a node. The region of this rank itself holds the sums of its node on their way to
+// other nodes.
 template <class Config, class Workspace>
 struct PartialSums {
   using Ranks = Topology<Config>;
@@ -32,7 +34,7 @@ struct PartialSums {
     return Workspace::partial_ready(from, node_of(source), part.token, part.index);
   }
 
-  // Where this rank's sum of a token of `source` goes, on a rank of this node.
+  // Where this rank's sum of a token of `source` goes, on the rank of this node with local rank `to`.
   static MK_DEVICE Destination destination(const RankContext& ctx, u32 to, u32 source, const Part& part) {
     static_assert(PartialSumsWorkspace<Workspace>);
     return {ctx.peer_ptr(to, row(ctx.local_rank(), source, part.token)) + part.offset(),
@@ -40,7 +42,8 @@ struct PartialSums {
   }
 };
 
-// A sum that this rank adds up last. A lane has a row of it, which is there when `flag` says so.
+// The sum of a token for which this rank adds the partial sums of others. Each lane has at most one row of it. If
+// `flag` is not null, the row has arrived when `flag` has the value that `site` wants.
 template <class Config, class Args, class Workspace, class Smem>
 struct TokenSum {
   using Ranks = Topology<Config>;
@@ -51,7 +54,7 @@ struct TokenSum {
   using Entry = TopkEntry<Config>;
   using Part = RowPart<Config>;
 
-  static constexpr u32 kOneBits = 0x3f800000;  // the weight of rows that others have weighted
+  static constexpr u32 kOneBits = 0x3f800000;  // 1.0, the weight of rows that other ranks have weighted
   static constexpr u32 kNoGroup = ~0u;
 
   Part part;
@@ -60,12 +63,13 @@ struct TokenSum {
   const u32* flag = nullptr;
   WaitSite site = {};
 
-  // A lane's row of an entry that this rank has.
+  // One lane: the address of the row of an entry, on the rank that has the row.
   static MK_DEVICE const u8* own_row(const Args& args, const Entry& entry, const Part& part) {
     return args.rows + entry.row() * args.row_bytes + part.offset();
   }
 
-  // A warp: the sum of a token of `source`: of this rank, all of it; of a peer, what this node has.
+  // A warp: finds the rows of the sum of a token of `source`. If `source` is this rank, they are all rows of the token.
+  // If it is a peer, they are the rows that this node has.
   static MK_DEVICE TokenSum of(const Args& args, const RankContext& ctx, u32 source, const Part& part,
                                const Entry& entry) {
     TokenSum sum{part, SumRow{}, {args.c + part.token * args.c_row_bytes + part.offset()}};
@@ -93,12 +97,12 @@ struct TokenSum {
     return sum;
   }
 
-  // A warp: whether all rows are there; waits for them if it `must`.
+  // A warp: returns whether all rows have arrived. If `must` is true, waits for them.
   MK_DEVICE bool is_complete(const RankContext& ctx, bool must) const {
     if constexpr (Ranks::kWorld == 1) return true;
     u32 is_here = 1;
     if (flag != nullptr) {
-      if (Ranks::kNodes > 1 && site.wait == kArrival) {  // puts are counted over all calls
+      if (Ranks::kNodes > 1 && site.wait == kArrival) {  // this flag is a count over all calls, and no mark
         if (must) {
           wait_flag(ctx, flag, site);
         } else {
@@ -117,14 +121,16 @@ struct TokenSum {
   }
 
   MK_DEVICE void load(Loader& loader) const {
-    // What the flags have acquired, and NICs have written, is loaded by TMA.
+    // Other ranks and NICs have written the rows, and the flags have acquired them. TMA is another proxy, so a proxy
+    // fence comes before it loads them.
     if constexpr (Ranks::kWorld > 1) fence_proxy_async();  // @sums.proxy-fence
     loader.load_sum(row, part.bytes(), destination);
   }
 
  private:
-  // A warp: the position of a lane's row in the sum. Rows are ordered by group, which is the rank or the node that has added
-  // them up; only this rank has several rows of a group, and of others the lane of the first entry has the row.
+  // A warp: returns the position of a lane's row in the sum. Rows are ordered by group. A group is the rank or the node
+  // that has added up the row. This rank may have several rows of a token, and each of their lanes has its row. For any
+  // other group, the lane of the first entry has the row.
   static MK_DEVICE u32 position_in_sum(u32 group, bool is_own) {
     const u32 lane = lane_index();
     bool is_first = true;
@@ -137,6 +143,7 @@ struct TokenSum {
     return group != kNoGroup && (is_own || is_first) ? group * kWarp + lane : SumRow::kNone;  // @sums.first-of-group
   }
 
+  // The row is the partial sum of another rank of this node.
   MK_DEVICE void expect_from_rank(const RankContext& ctx, u32 source, u32 rank) {
     if constexpr (Ranks::kWorld > 1) {
       const u32 from = rank - ctx.node_first_rank;
@@ -146,7 +153,7 @@ struct TokenSum {
     }
   }
 
-  // The sum of another node, which the rank of this local rank there has put.
+  // The row is the sum of another node. The peer on that node has put it.
   MK_DEVICE void expect_from_node(const RankContext& ctx, u32 rank) {
     const u32 node = rank / Ranks::kLocalWorld;
     const u32 peer = node < ctx.node_first_rank / Ranks::kLocalWorld ? node : node - 1;
@@ -158,7 +165,7 @@ struct TokenSum {
   }
 };
 
-// The CTA's share of this rank's tokens.
+// The share of a CTA in this rank's tokens.
 template <class Config, class Args, class Workspace, class Smem>
 struct OwnTokens {
   using Topk = moe::Topk<Config, Args>;
@@ -166,10 +173,10 @@ struct OwnTokens {
   using Part = RowPart<Config>;
 
   u32 next = first_part<Config>(), end;
-  TopkEntry<Config> ahead;  // of the next part's token, loaded early
+  TopkEntry<Config> ahead;  // the entries of the next part's token, loaded early
   Sum sum;
 
-  // The first entries are loaded beside the number of tokens, not after it.
+  // The first entries are loaded at the same time as the number of tokens, and not after it.
   MK_DEVICE OwnTokens(const Args& args, const RankContext& ctx) {
     const u32 given = load_word(args.num_tokens);
     if (next < Config::kMaxTokens * Part::kParts) ahead = Topk::load_entries(args, Part{next}.token);

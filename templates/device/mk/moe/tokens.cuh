@@ -1,9 +1,10 @@
-// Tokens to the ranks that need them, and where they are then.
+// Tokens: how a rank sends them to the ranks that need them, and where they lie there.
 //
-// Tokens that a rank sends to a destination have slots there, in the order of sending. One flag per kBlockTokens slots
-// of a source holds the mark of the call in which they arrived last. Tokens need one buffer, although calls alternate
-// between two of everything else: a token is sent once the message of its receiver in this call is here, so the receiver
-// has finished the call before.
+// Tokens that a rank sends to a destination have slots there, in the order of sending. A block is kBlockTokens
+// consecutive slots of a source. It has one flag, which holds the mark of the last call in which the block arrived. The
+// receiver has one buffer for the tokens of a source, although most buffers exist twice. One is enough because a rank
+// sends tokens only after the receiver's message of the same call has arrived. The receiver has then finished the call
+// before.
 #pragma once
 #include <mk/comm/staged_copy.cuh>
 #include <mk/moe/routing_message.cuh>
@@ -14,14 +15,14 @@ namespace mk::moe {
 template <class Config>
 concept TokenConfig = MessageConfig<Config> && requires {
   Config::kHidden;       // bf16 of a token
-  Config::kBlockTokens;  // under one flag
+  Config::kBlockTokens;  // tokens under one flag
   Config::kSlotBytes;    // shared memory of a warp that sends
 };
 
 template <class Workspace>
 concept TokenWorkspace = requires(u32 source, u32 block, u32 distance, u32 slot, u32 destination) {
   Workspace::token_ready(source, block);
-  Workspace::received(distance, slot);  // by how many ranks the source is behind this one, less one
+  Workspace::received(distance, slot);  // of source (rank + 1 + distance) mod world
   Workspace::send_list(destination, slot);
 };
 
@@ -32,7 +33,7 @@ concept TokenArgs = requires(const Args& args) {
   args.token_stride_bytes;
 };
 
-// Kernels of one rank have none of this.
+// Kernels of one rank do not instantiate this.
 template <TokenConfig Config, class Args, class Workspace, class Smem>
 struct Tokens {
   using Experts = moe::Experts<Config, Workspace>;
@@ -44,7 +45,7 @@ struct Tokens {
     return Workspace::received((source + Experts::kWorld - receiver - 1) % Experts::kWorld, slot);
   }
 
-  // A token of rank `source` on this rank, once it is there.
+  // Waits until a token of rank `source` has arrived on this rank, and returns its address.
   static MK_DEVICE const u8* acquire(const RankContext& ctx, u32 source, u32 slot) {
     const u32 block = slot / Config::kBlockTokens;  // @tokens.block
     const u32* flag = ready_flag(ctx, ctx.local_rank(), source, block);
@@ -56,7 +57,7 @@ struct Tokens {
     return ctx.peer_ptr(local_rank, Workspace::token_ready(source, block));
   }
 
-  // Slots [first, end) of a block; none if first >= end.
+  // Block `index` has slots [first, end). It is empty if first >= end.
   struct Block {
     u32 index, first, end;
   };
@@ -65,8 +66,8 @@ struct Tokens {
     return {index, first, min(first + Config::kBlockTokens, tokens)};
   }
 
-  // One thread: own tokens of a block for a destination through the warp's slot of shared memory to `there`. All have
-  // arrived when it returns.
+  // One thread: copies a block of own tokens for destination `to` through the warp's slot of shared memory to address
+  // `there`. All of them have arrived when the function returns.
   static MK_DEVICE void send(const Args& args, comm::StagedCopy& copy, u32 to, const Block& block, u8* there) {
     const u32* list = copy.ctx.local_ptr(Workspace::send_list(to, block.first));
     copy.template copy_rows<Config::kSlotBytes, kTokenBytes>(
@@ -78,13 +79,13 @@ struct Tokens {
           }
         },
         [&](const comm::StagedRows& staged) {
-          // Several tokens only if they are whole.
+          // One store takes several tokens only if they are whole, since then they lie side by side.
           tma_store_bytes(there + staged.first * kTokenBytes + staged.part, staged.address, staged.total_bytes());
         });
     copy.finish();
   }
 
-  // What `tokens(destination)` is at most.
+  // Returns the maximum of `tokens(i)` for i < count.
   template <class CountOf>
   static MK_DEVICE u32 greatest(u32 count, const CountOf& tokens) {
     u32 most = 0;
@@ -95,19 +96,20 @@ struct Tokens {
     return most;
   }
 
-  // Before a thread stores tokens to other ranks by TMA. Their last call has read the same slots by ordinary accesses.
-  // Routing has acquired that they are over, and this fence orders TMA behind them.
+  // A thread calls this before it stores tokens to other ranks by TMA. Those ranks have read the same slots in the call
+  // before by ordinary loads. Routing has acquired the end of these loads. TMA is another proxy, so a proxy fence
+  // orders its stores after them.
   static MK_DEVICE void begin_sending() { fence_proxy_async(); }
 };
 
-// On one node: tokens to the ranks of their experts.
+// How tokens are sent on one node.
 template <TokenConfig Config, class Args, TokenWorkspace Workspace, TokenTables Smem>
 struct TokenPush {
   using Tokens = moe::Tokens<Config, Args, Workspace, Smem>;
   using Experts = typename Tokens::Experts;
 
-  // One thread, sender `sender` of `senders`: blocks of all ranks in turn, and a flag behind each block. Tokens for a
-  // rank's first expert come first.
+  // One thread, number `sender` of `senders`: sends blocks of tokens to all other ranks in turn, and raises a flag
+  // after each block. Tokens for a rank's first expert come first.
   static MK_DEVICE void push(const Args& args, const RankContext& ctx, const Smem& smem, u32 sender, u32 senders) {
     constexpr u32 kOthers = Experts::kWorld - 1;
     auto copy = comm::StagedCopy::of_warp(ctx, smem);

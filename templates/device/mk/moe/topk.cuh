@@ -1,7 +1,7 @@
-// Top-k entries: which rows of the experts' results a token's sum consists of, and the weight of each.
+// Top-k entries: which rows of the experts' results a token's sum consists of, and the weight of each row.
 //
-// Values of operands may be wrong. Each rank finds that out by itself, reports it to the host, and leaves out what is
-// wrong: so nobody waits for rows that nobody sends.
+// Operands may have wrong values. Every rank finds wrong entries by itself and leaves them out of the sum, so no rank
+// waits for a row that no rank sends. They are reported to the host.
 #pragma once
 #include <mk/deadline.cuh>
 
@@ -14,7 +14,8 @@ concept TopkConfig = TopologyConfig<Config> && requires {
   Config::kMaxRows;    // of a rank's experts
 };
 
-// Args: by token the indices of its rows, of which each rank has kMaxRows, and their weights.
+// Args: the row indices of each token, and the weights of these rows. Rank r has the indices [r kMaxRows, (r + 1)
+// kMaxRows).
 template <class Args>
 concept TopkArgs = requires(const Args& args) {
   args.num_tokens;  // tokens of this rank
@@ -22,12 +23,12 @@ concept TopkArgs = requires(const Args& args) {
   args.topk_weights;
 };
 
-// Lane i of a warp has entry i of a token.
+// An entry of a token. Lane i of a warp has entry i. A lane without an entry has a row index that no rank has.
 template <TopkConfig Config>
 struct TopkEntry {
   u32 row_index = ~0u, weight_bits = 0;
 
-  // The rank that has the row; if the row index is wrong, or the lane has no entry, it is not below the number of ranks.
+  // The rank that has the row. It is not below the number of ranks if the row index is wrong or the lane has no entry.
   MK_DEVICE u32 rank() const { return row_index / Config::kMaxRows; }
   MK_DEVICE u32 row() const { return row_index % Config::kMaxRows; }
 };
@@ -40,23 +41,23 @@ struct Topk {
   static MK_DEVICE u32 load_row_index(const Args& args, u32 i) { return load_word(args.row_indices + u64{i} * 4); }
   static MK_DEVICE u32 load_weight(const Args& args, u32 i) { return load_word(args.topk_weights + u64{i} * 4); }
 
-  // Entry `i` of all tokens; none if there is no room for as many.
+  // Loads entry `i` of all entries of all tokens. Returns an entry without a row if there is no room for so many.
   static MK_DEVICE Entry load_entry(const Args& args, u32 i) {
     if (i >= Config::kMaxTokens * Config::kTopK) return Entry{};
     return Entry{load_row_index(args, i), load_weight(args, i)};
   }
 
-  // A warp: the entries of a token.
+  // A warp: loads the entries of a token.
   static MK_DEVICE Entry load_entries(const Args& args, u32 token) {
     const u32 lane = lane_index(), i = token * Config::kTopK + lane;
     if (lane >= Config::kTopK) return Entry{};
     return Entry{load_row_index(args, i), load_weight(args, i)};
   }
 
-  // How many tokens count, of as many as the caller has given: none if they are too many.
+  // Returns the number of tokens that take part in the call. It is 0 if the caller has given more than kMaxTokens.
   static MK_DEVICE u32 valid_tokens(u32 given) { return given > Config::kMaxTokens ? 0 : given; }
 
-  // The same, and reports too many tokens of rank `source`.
+  // Returns the same, and reports a number of tokens of rank `source` that is too large.
   static MK_DEVICE u32 check_tokens(const RankContext& ctx, u32 source, u32 given) {
     if (given <= Config::kMaxTokens) return given;
     report_fault(ctx, WaitSite{kPush, kTokens, 0, 0, Config::kMaxTokens}, given, source);

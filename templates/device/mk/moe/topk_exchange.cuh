@@ -1,8 +1,8 @@
-// The exchange of top-k entries: each rank sends the number of its tokens, then their entries.
+// The exchange of top-k entries: each rank sends the number of its tokens, and their entries.
 //
 // All data travel as LL packets that carry the mark of the call, so a reader waits only for the packets that it reads.
-// Packets are double-buffered by parity of the epoch: a rank that has rows of few ranks' tokens need not wait until the
-// other ranks have read its packets.
+// Packets are double-buffered by parity of the epoch. Without that, a rank would have to wait until all ranks have read
+// its packets of the call before.
 #pragma once
 #include <mk/comm/ll.cuh>
 #include <mk/moe/topk.cuh>
@@ -12,7 +12,7 @@ namespace mk::moe {
 template <class Config>
 concept TopkExchangeConfig = TopkConfig<Config> && requires {
   Config::kThreads;
-  Config::kCountPackets;  // of a rank, before its entries
+  Config::kCountPackets;  // packets with the counts of a rank
 };
 
 template <class Workspace>
@@ -21,7 +21,7 @@ concept TopkExchangeWorkspace = requires(u32 parity, u32 source, u32 i) {
   Workspace::topk_packets(parity, source, i);
 };
 
-// Only kernels of several ranks instantiate its functions.
+// Only kernels of several ranks instantiate these functions.
 template <TopkConfig Config, TopkArgs Args, class Workspace>
 struct TopkExchange {
   using Ranks = Topology<Config>;
@@ -30,8 +30,8 @@ struct TopkExchange {
   using Packet = comm::LlPacket;
 
   // Packet 0 holds the number of tokens of the call, and the number of tokens whose entries follow. For a rank of
-  // another node, the latter is the number of tokens on its list for this node, and two more packets hold the fault
-  // that it found: 1 + the index of the entry, or 0 if there is no fault; the token; the row index.
+  // another node, the latter is the number of tokens on its list for this node. Then there are two more packets with
+  // the fault that the rank has found: 1 + the index of the entry, or 0 if there is no fault; the token; the row index.
   struct Counts {
     Packet packets[Config::kCountPackets];
 
@@ -50,13 +50,13 @@ struct TopkExchange {
     return Workspace::topk_packets(ctx.parity(), source, i);  // @topk.buffer
   }
 
-  // All threads of all CTAs: sends this rank's entries to the other ranks of its node. `entry` is the thread's first one;
-  // it was loaded beside the number of tokens, not after it.
+  // All threads of all CTAs: send this rank's entries to the other ranks of its node. `entry` is the first entry of the
+  // thread. It was loaded at the same time as the number of tokens, and not after it.
   static MK_DEVICE void send(const Args& args, const RankContext& ctx, u32 given, Entry entry) {
     static_assert(TopkExchangeConfig<Config> && TopkExchangeWorkspace<Workspace>);
     u32 i = blockIdx.x * Config::kThreads + threadIdx.x;
     const u32 from_last = gridDim.x * Config::kThreads - 1 - i;  // the last threads have no entry if there are few
-    // The packet with the counts also signals that this rank has read everything that it was sent in earlier calls.
+    // The packet with the counts also signals that this rank has read everything that was sent to it in earlier calls.
     if (from_last < Ranks::kLocalWorld) fence_sys();  // @topk.send-fence
     const u32 tokens = Topk::valid_tokens(given);
     if (from_last < Ranks::kLocalWorld) {
@@ -71,7 +71,7 @@ struct TopkExchange {
     }
   }
 
-  // Waits for the packet in a slot. `packet` is the earlier content of the slot. After an abort, the packet is an entry
+  // Waits for the packet in a slot. `packet` is what was loaded from the slot before. After an abort, returns an entry
   // without a row, or a count of no tokens.
   static MK_DEVICE Packet wait(const RankContext& ctx, u32 source, const u8* slot, Packet packet) {
     Deadline deadline;
@@ -84,8 +84,8 @@ struct TopkExchange {
     return packet;
   }
 
-  // Waits for the counts of a rank of this node, and acquires them: the rank has then read everything that it was sent
-  // before.
+  // Waits for the counts of a rank of this node, and acquires them. By then the rank has read everything that was sent
+  // to it in earlier calls.
   static MK_DEVICE Counts wait_counts(const RankContext& ctx, u32 source) {
     const u8* slot = ctx.local_ptr(count_packet(ctx, source, 0));
     Deadline deadline;
@@ -100,8 +100,8 @@ struct TopkExchange {
     }
   }
 
-  // The same for any rank, of which the first `packets` packets count: waits for them if it `must`, and is false if some
-  // have not arrived.
+  // Loads the counts of any rank, which are in its first `packets` packets, and acquires them. If `must` is true, waits
+  // for them. Returns false if some of them have not arrived.
   static MK_DEVICE bool find_counts(const RankContext& ctx, u32 source, u32 packets, bool must, Counts& counts) {
     bool have_arrived = true;
     for (u32 i = 0; i < packets; ++i) {
@@ -110,7 +110,8 @@ struct TopkExchange {
       if (must) counts.packets[i] = wait(ctx, source, slot, counts.packets[i]);
       have_arrived &= counts.packets[i].has_arrived(ctx.mark());
     }
-    // Loads the same packet again as an acquire: the rank has then read everything that it was sent before.
+    // This load acquires what the rank did before it sent the packet. By then it has read everything that was sent to
+    // it in earlier calls.
     if (have_arrived) comm::load_ll<Ordering::kAcquire>(ctx.local_ptr(count_packet(ctx, source, 0)));
     return have_arrived;
   }

@@ -7,11 +7,11 @@ namespace mk::schedule {
 
 template <class Workspace>
 concept TileCounterWorkspace = requires(u32 parity) {
-  Workspace::tiles_taken(parity);  // in calls of this parity
+  Workspace::tiles_taken(parity);  // tiles taken in a call of this parity
 };
 
-// There are two counters, and calls alternate between them: a CTA may still take tiles of a call after the next one has
-// begun, so a call resets the counter of its successor, never its own.
+// There are two counters, and calls alternate between them. A CTA may still take tiles of a call after the next call
+// has begun, so a call resets the counter of the next call, and never its own.
 template <TileCounterWorkspace Workspace>
 struct TileCounter {
   // One thread of a CTA: the index of the next tile that no CTA has taken. It may be one past the last tile, or more.
@@ -19,7 +19,7 @@ struct TileCounter {
     return fetch_add_relaxed_gpu(ctx.local_ptr(Workspace::tiles_taken(ctx.parity())), 1);
   }
 
-  // The end of a call, in place of mk::advance_epoch.
+  // Takes the place of mk::advance_epoch, and also resets the counter of the next call.
   static MK_DEVICE void advance_epoch(const RankContext& ctx) {
     mk::advance_epoch(ctx, [&] {
       store(ctx.local_ptr(Workspace::tiles_taken((ctx.epoch + 1) % 2)), 0);  // @tile-counter.reset

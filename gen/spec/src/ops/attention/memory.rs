@@ -11,7 +11,7 @@ use crate::topology::Topology;
 /// The 128-byte swizzle repeats every 1024 bytes, and dynamic shared memory may start anywhere.
 const SMEM_ALIGN: u32 = 1024;
 
-/// What decides which memory a kernel has.
+/// The plan and the topology on which the memory of a kernel depends.
 #[derive(Clone, Copy)]
 struct Needs<'a> {
     op_plan: &'a AttentionPlan,
@@ -27,53 +27,56 @@ impl Needs<'_> {
         self.op_plan.takes_rows()
     }
 
-    /// Whether marks say which slots are free.
+    /// Returns whether marks say which slots are free.
     fn marks_turns(&self) -> bool {
         self.exchanges() && self.takes_rows() && self.op_plan.is_ring()
     }
 }
 
 regions! {
-    /// Symmetric memory of a rank: zeroed once and never reset, but for counts within a call. The state comes first.
+    /// The symmetric memory of a rank. It is zeroed once and never reset, except for counts within a call. The state
+    /// comes first.
     struct AttentionWorkspace(p: Needs<'_>), from Workspace::STATE_END_BYTES, aligned to 1024;
 
     /// Counts the tiles of queries that CTAs have taken. Each call resets the counter of the next one.
     tiles_taken: Element::Words(1), [parity: 2u32];
-    /// The call that a rank has begun, and its rows, which must be the same on all ranks.
+    /// The mark of the last call that a rank has begun, and the number of its rows, which must be the same on all
+    /// ranks.
     begun: Element::Marked, [parity: 2u32, rank: p.topology.world()], if p.takes_rows() && p.exchanges();
-    /// Counts the tiles of queries of a reader that have read a source's keys in a slot, over all calls.
+    /// Counts the tiles of queries of a reader that have read the keys in a slot, over all calls. `node` is that of the
+    /// keys' source.
     slot_reads: Element::Flag,
         [node: p.topology.nodes, reader: p.topology.local_world, slot: p.op_plan.kv_slots],
         if p.topology.local_world > 1 && !p.takes_rows();
-    /// Counts the parts of a block of K and V that have arrived, over all calls.
+    /// Counts the parts of a block of K and V that have arrived from a source, over all calls.
     kv_ready: Element::Flag,
         [source: p.topology.world(), slot: p.op_plan.kv_slots, tile: p.op_plan.row_tiles],
         if p.exchanges() && !p.takes_rows();
-    /// The call in which a block of K and V has arrived.
+    /// The mark of the last call in which a block of K and V arrived from a source.
     kv_marks: Element::Flag,
         [parity: 2u32, source: p.topology.world(), head: p.op_plan.kv_heads(), tile: p.op_plan.row_tiles],
         if p.exchanges() && p.takes_rows();
-    /// The parts of a block, of the rank of this local rank on a node, that this rank has sent to ranks of its node. It is
-    /// 0 when all have been.
+    /// Counts the parts of a block that this rank has sent to ranks of its node in a call. The source of the block has
+    /// this local rank on `node`. The last part sets the count to 0.
     parts_sent: Element::Words(1),
         [parity: 2u32, node: p.topology.nodes, head: p.op_plan.kv_heads(), tile: p.op_plan.row_tiles],
         if p.exchanges() && p.takes_rows();
-    /// The tiles of queries that have read a head of a source. It is 0 when all have.
+    /// Counts the tiles of queries that have read a head of a source in a call. The last tile sets the count to 0.
     head_reads: Element::Words(1), [parity: 2u32, source: p.topology.world(), head: p.op_plan.kv_heads()],
         if p.marks_turns();
-    /// The call in which all tiles of queries of a reader have read a head of this rank.
+    /// The mark of the last call in which all tiles of queries of a reader had read a head of this rank.
     head_marks: Element::Flag, [parity: 2u32, reader: p.topology.local_world, head: p.op_plan.kv_heads()],
         if p.marks_turns();
-    /// K and V of all ranks: of each block the parts of K, then those of V, as shared memory holds them.
+    /// K and V of all ranks. A block is its parts of K and then those of V, in the layout of shared memory.
     kv_parts: Element::Bytes(SUB_TILE_BYTES.into()),
         [buffer: p.op_plan.buffers, source: p.topology.world(), slot: p.op_plan.kv_slots, tile: p.op_plan.row_tiles,
          part: p.op_plan.block_parts()],
         if p.exchanges();
-    /// The puts of a peer that have arrived, in the form of `mk/comm/put.cuh`.
+    /// The number of puts of a peer that have arrived, as `mk/comm/put.cuh` encodes it.
     arrived: Element::Flag, [channel: 1u32, peer: p.topology.peers()], if p.topology.peers() > 0;
 }
 
-/// What decides the shared memory of a CTA.
+/// The numbers on which the shared memory of a CTA depends.
 #[derive(Clone, Copy)]
 struct Stages {
     shape: AttentionShape,
@@ -90,44 +93,44 @@ impl Stages {
 }
 
 regions! {
-    /// Shared memory of a CTA. Tiles lie on the 1024 bytes after which the 128-byte swizzle repeats.
+    /// The shared memory of a CTA. Tiles are aligned to 1024 bytes, after which the 128-byte swizzle repeats.
     struct AttentionSmem(p: Stages), from 0, aligned to 8;
 
-    /// Queries of a tile, and then its rows of O.
+    /// The queries of a tile, and later its rows of O.
     q: Element::Bytes(p.tile_bytes()), [buffer: QUERY_BUFFERS];
-    /// A stage of K, and of V.
+    /// The stages of K and of V.
     k: Element::Bytes(p.tile_bytes()), [stage: p.stages];
     v: Element::Bytes(p.tile_bytes()), [stage: p.stages];
     /// A part of a block on its way to other ranks.
     copy_slot: Element::Bytes(SUB_TILE_BYTES.into()), [warp: p.push_warps], if p.pushes_beside;
-    /// Barriers of the three pipelines.
+    /// The barriers of the three pipelines.
     q_full: Element::Barrier, [buffer: QUERY_BUFFERS];
     q_empty: Element::Barrier, [buffer: QUERY_BUFFERS];
     k_full: Element::Barrier, [stage: p.stages];
     k_empty: Element::Barrier, [stage: p.stages];
     v_full: Element::Barrier, [stage: p.stages];
     v_empty: Element::Barrier, [stage: p.stages];
-    /// Completes when a part has been loaded.
+    /// A barrier that completes a phase when a part has been loaded.
     copy_loaded: Element::Barrier, [warp: p.push_warps], if p.push_warps > 0;
     /// The index of the tile whose queries a buffer holds.
     query_tile: Element::Words(1), [buffer: QUERY_BUFFERS];
 }
 
 regions! {
-    /// Shared memory of warps that push before their CTA computes.
+    /// The shared memory of warps that push before their CTA computes.
     struct PushSmem(push_warps: u32), from 0, aligned to 8;
 
-    /// Before there are queries and stages, parts of blocks on their way to other ranks, one per warp.
+    /// The part of a block that a warp sends to other ranks, before queries and stages take its place.
     copy_slot: Element::Bytes(SUB_TILE_BYTES.into()), [warp: push_warps];
 }
 
-/// The symmetric memory that a kernel needs.
+/// Returns the symmetric memory of a kernel.
 pub(super) fn workspace(op_plan: &AttentionPlan, topology: Topology) -> Workspace {
     let memory = AttentionWorkspace::new(Needs { op_plan, topology });
     Workspace::new(memory.regions(), memory.bytes)
 }
 
-/// Shared memory of a CTA that computes, and of one that pushes before.
+/// The shared memory of a CTA that computes, and of a CTA that pushes before it computes.
 pub(super) struct Smem {
     pub regions: Vec<Region>,
     pub push_regions: Vec<Region>,
@@ -155,7 +158,8 @@ pub(super) fn smem(op_plan: &AttentionPlan, topology: Topology) -> Smem {
     }
 }
 
-/// Stages of K, and as many of V, that shared memory of so many bytes has room for; and the bytes that two of them need.
+/// Returns the number of stages of K, and of V, for which shared memory of this size has room, and the bytes that two
+/// stages of each need.
 pub(super) fn stages(shape: AttentionShape, topology: Topology, smem_bytes: u32) -> (u32, u32) {
     let bytes = |stages| {
         let memory = AttentionSmem::new(Stages {

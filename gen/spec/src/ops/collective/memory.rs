@@ -6,7 +6,7 @@ use crate::plan::region::regions;
 use crate::plan::{Element, Workspace};
 use crate::topology::Topology;
 
-/// What decides which memory a kernel has.
+/// The plan and the topology on which the memory of a kernel depends.
 #[derive(Clone, Copy)]
 struct Needs<'a> {
     op_plan: &'a CollectivePlan,
@@ -34,7 +34,7 @@ impl Needs<'_> {
         self.topology.peers() > 0
     }
 
-    /// Vectors that a rank adds up.
+    /// Returns the number of vectors that a rank adds up.
     fn reduced_vecs(&self) -> u64 {
         match self.op_plan.reduces_all() {
             true => self.op_plan.vecs(),
@@ -42,7 +42,7 @@ impl Needs<'_> {
         }
     }
 
-    /// Other ranks of a node.
+    /// Returns the number of other ranks of a node.
     fn local_peers(&self) -> u32 {
         self.topology.local_world - 1
     }
@@ -57,44 +57,44 @@ impl Needs<'_> {
 }
 
 regions! {
-    /// Symmetric memory of a rank: zeroed once and never reset. The state comes first.
+    /// The symmetric memory of a rank. It is zeroed once and never reset. The state comes first.
     struct CollectiveWorkspace(p: Needs<'_>), from Workspace::STATE_END_BYTES, aligned to 1024;
 
-    /// The call that a rank has begun, and its rows if each call gives them. Some pairs of ranks exchange no data, and all
-    /// must have the same rows.
+    /// The mark of the last call that a rank has begun, and the number of its rows if each call gives it. Some pairs of
+    /// ranks exchange no data, so ranks announce their calls here.
     begun: Element::Marked, [parity: 2u32, rank: p.topology.world()], if p.announces_begin();
-    /// What a source has of the vectors that this rank adds up, in two packets each.
+    /// The vectors of a source that this rank adds up. Each half of a vector is a packet.
     parts: Element::Packets(1), [parity: 2u32, source: p.topology.world(), half: 2u32, vec: p.reduced_vecs()],
         if p.is(Protocol::Ll) && p.reduces();
-    /// The shard of a source, in two packets per vector.
+    /// The shard of a source. Each half of a vector is a packet.
     shards: Element::Packets(1), [parity: 2u32, source: p.topology.world(), half: 2u32, vec: p.op_plan.shard_vecs],
         if p.is(Protocol::Ll) && p.sends_shards();
-    /// The call in which a rank of this node has sent what it has of a chunk.
+    /// The mark of the last call in which a rank of this node has sent its vectors of a chunk.
     partial_ready: Element::Flag, [parity: 2u32, node: p.topology.nodes, slot: p.local_peers(), chunk: p.chunks()],
         if p.is(Protocol::Simple) && p.reduces() && p.local_peers() > 0;
-    /// What a rank of this node has of a chunk of the shard of this local rank on a node. Slot s is that of local rank
-    /// (g + 1 + s) mod kLocalWorld, where g is this local rank.
+    /// The vectors of a chunk from a rank of this node. The chunk belongs to the rank of this local rank on `node`.
+    /// Slot s is that of local rank (g + 1 + s) mod kLocalWorld, where g is this local rank.
     partials: p.chunk(), [parity: 2u32, node: p.topology.nodes, slot: p.local_peers(), chunk: p.chunks()],
         if p.is(Protocol::Simple) && p.reduces() && p.local_peers() > 0;
-    /// The call in which this node's sum of a peer's chunk is in sums_out.
+    /// The mark of the last call in which this node's sum of a peer's chunk was written to sums_out.
     sum_ready: Element::Flag, [parity: 2u32, peer: p.topology.peers(), chunk: p.chunks()], if p.reduces() && p.crosses_nodes();
-    /// This node's sums of a peer's chunks.
+    /// This node's sums of the chunks of a peer.
     sums_out: p.chunk(), [parity: 2u32, peer: p.topology.peers(), chunk: p.chunks()],
         if p.reduces() && p.crosses_nodes();
-    /// The sums that a peer's node has of this rank's chunks.
+    /// The sums of a peer's node for the chunks of this rank.
     sums_in: p.chunk(), [parity: 2u32, peer: p.topology.peers(), chunk: p.chunks()],
         if p.reduces() && p.crosses_nodes();
-    /// The call in which a chunk of a source has arrived.
+    /// The mark of the last call in which a chunk of a source arrived.
     chunk_ready: Element::Flag, [parity: 2u32, source: p.topology.world(), chunk: p.chunks()],
         if p.is(Protocol::Simple) && p.sends_shards();
-    /// Chunks of the shards of all ranks.
+    /// The chunks of the shards of all ranks.
     gathered: p.chunk(), [parity: 2u32, source: p.topology.world(), chunk: p.chunks()],
         if p.is(Protocol::Simple) && p.sends_shards();
-    /// The puts of a peer that have arrived, in the form of `mk/comm/put.cuh`.
+    /// The number of puts of a peer that have arrived, as `mk/comm/put.cuh` encodes it.
     arrived: Element::Flag, [channel: u32::from(p.op_plan.channels()), peer: p.topology.peers()], if p.crosses_nodes();
 }
 
-/// The symmetric memory that a kernel needs.
+/// Returns the symmetric memory of a kernel.
 pub(super) fn workspace(op_plan: &CollectivePlan, topology: Topology) -> Workspace {
     let memory = CollectiveWorkspace::new(Needs { op_plan, topology });
     Workspace::new(memory.regions(), memory.bytes)

@@ -5,12 +5,12 @@ use crate::plan::region::regions;
 use crate::plan::{Element, Region, Workspace};
 use crate::topology::Topology;
 
-/// Dynamic shared memory may start anywhere, and kernels align it to as many bytes.
+/// The alignment to which kernels round up the start of dynamic shared memory, which may start anywhere.
 const SMEM_ALIGN: u32 = 1024;
-/// A wrong row index: the number of the entry, its token and its value.
+/// The words of a wrong row index: the number of the entry, its token and its value.
 const FAULT_WORDS: u64 = 3;
 
-/// What decides which memory a kernel has.
+/// The plan and the topology on which the memory of a kernel depends.
 #[derive(Clone, Copy)]
 struct Needs<'a> {
     op_plan: &'a CombinePlan,
@@ -35,46 +35,47 @@ impl Needs<'_> {
 }
 
 regions! {
-    /// Symmetric memory of a rank: zeroed once and never reset. The state comes first.
+    /// The symmetric memory of a rank. It is zeroed once and never reset. The state comes first.
     struct CombineWorkspace(p: Needs<'_>), from Workspace::STATE_END_BYTES, aligned to 1024;
 
-    /// How many tokens a source has, as packets.
+    /// The counts of a source's tokens, as LL packets.
     token_counts: Element::Packets(1),
         [parity: 2u32, source: p.topology.world(), packet: p.op_plan.count_packets()], if p.exchanges();
-    /// The top-k entries of a source's tokens, a packet each.
+    /// The top-k entries of a source's tokens, each as an LL packet.
     topk_packets: Element::Packets(1),
         [parity: 2u32, source: p.topology.world(), entry: p.op_plan.choices()], if p.exchanges();
-    /// The mark of the call in which a part of a partial sum arrived last.
+    /// The mark of the last call in which a part of a partial sum arrived.
     partial_ready: Element::Flag,
         [from: p.topology.local_world, node: p.topology.nodes, token: p.op_plan.shape.max_tokens, part: p.op_plan.parts()],
         if p.exchanges();
-    /// The puts of a peer that have arrived, in the form of `mk/comm/put.cuh`.
+    /// The number of puts of a peer that have arrived, as `mk/comm/put.cuh` encodes it.
     arrived: Element::Flag, [channel: 1u32, peer: p.topology.peers()], if p.crosses_nodes();
-    /// Holds the mark of the last call in which this rank found a wrong row index.
+    /// The mark of the last call in which this rank found a wrong row index.
     fault_mark: Element::Flag, [], if p.crosses_nodes();
-    /// That row index: 1 + the number of the entry, the token and the row index.
+    /// That row index: 1 + the number of the entry, the token, and the row index.
     fault: Element::Words(FAULT_WORDS), [], if p.crosses_nodes();
     /// Counts the CTAs that have listed their tokens, over all calls.
     lists_ready: Element::Flag, [], if p.crosses_nodes();
-    /// Counts the tokens on the lists for a peer, over all calls: on a line each, since all CTAs add to it.
+    /// Counts the tokens on the lists for a peer, over all calls. Each counter has a line of L2, since all CTAs add to
+    /// it.
     listed: Element::Flag, [peer: p.topology.peers()], if p.crosses_nodes();
-    /// The same before a call.
+    /// The value of this counter when a call begins.
     listed_before: Element::Count, [parity: 2u32, peer: p.topology.peers()], if p.crosses_nodes();
-    /// Where an own token is on the list for a peer, beside the mark of the call in which it came there last.
+    /// The position of an own token on the list for a peer, and the mark of the last call in which it was on a list.
     list_positions: Element::Marked, [peer: p.topology.peers(), token: p.op_plan.shape.max_tokens],
         if p.crosses_nodes();
-    /// Lists of tokens for peers, and of peers.
+    /// The lists of tokens for peers, and those from peers.
     lists_out: Element::Bytes(p.list_bytes()), [parity: 2u32, peer: p.topology.peers()], if p.crosses_nodes();
     lists_in: Element::Bytes(p.list_bytes()), [parity: 2u32, peer: p.topology.peers()], if p.crosses_nodes();
-    /// Sums of a peer's node, in the order of the list for it.
+    /// The sums of a peer's node, in the order of the list for that peer.
     sums_in: Element::Bytes(p.op_plan.row_bytes()), [peer: p.topology.peers(), position: p.op_plan.shape.max_tokens],
         if p.crosses_nodes();
-    /// What a rank of this node has of a token of the rank with this local rank on a node.
+    /// The partial sum of a rank of this node for a token. The token is one of the rank of this local rank on `node`.
     partials: Element::Bytes(p.op_plan.row_bytes()),
         [from: p.topology.local_world, node: p.topology.nodes, token: p.op_plan.shape.max_tokens], if p.exchanges();
 }
 
-/// What decides the shared memory of a CTA.
+/// The numbers on which the shared memory of a CTA depends.
 #[derive(Clone, Copy)]
 struct Stages {
     part_bytes: u32,
@@ -82,33 +83,34 @@ struct Stages {
 }
 
 regions! {
-    /// Shared memory of a CTA that adds. Parts of rows start on the 16 bytes that TMA wants.
+    /// The shared memory of a CTA that adds. Parts of rows are aligned to 16 bytes, as TMA requires.
     struct CombineSmem(p: Stages), from 0, aligned to 8;
 
-    /// A part of a row.
+    /// The part of a row in a stage.
     row: Element::Bytes(p.part_bytes.into()), [stage: p.stages];
-    /// A part of a sum on its way to memory.
+    /// The part of a sum in an output buffer.
     output: Element::Bytes(p.part_bytes.into()), [buffer: OUTPUTS];
-    /// Of a row: its gate weight, how many rows of the sum follow, bytes.
+    /// The weight of the row, the number of rows of the sum that follow it, and the bytes of the part.
     row_info: Element::Bytes(16), [stage: p.stages];
-    /// Where the sum goes.
+    /// The destination of the sum.
     row_destination: Element::Bytes(16), [stage: p.stages];
+    /// The same for the sum in an output buffer.
     output_info: Element::Bytes(16), [buffer: OUTPUTS];
     output_destination: Element::Bytes(16), [buffer: OUTPUTS];
-    /// Barriers of the two pipelines.
+    /// The barriers of the two pipelines.
     row_full: Element::Barrier, [stage: p.stages];
     row_empty: Element::Barrier, [stage: p.stages];
     output_full: Element::Barrier, [buffer: OUTPUTS];
     output_empty: Element::Barrier, [buffer: OUTPUTS];
 }
 
-/// The symmetric memory that a kernel needs.
+/// Returns the symmetric memory of a kernel.
 pub(super) fn workspace(op_plan: &CombinePlan, topology: Topology) -> Workspace {
     let memory = CombineWorkspace::new(Needs { op_plan, topology });
     Workspace::new(memory.regions(), memory.bytes)
 }
 
-/// Shared memory of a CTA, and its bytes with the slack for its alignment.
+/// Returns the shared memory of a CTA, and its bytes including the slack for its alignment.
 pub(super) fn smem(part_bytes: u32, stages: u32) -> (Vec<Region>, u32) {
     let memory = CombineSmem::new(Stages { part_bytes, stages });
     (memory.regions(), memory.bytes as u32 + SMEM_ALIGN)

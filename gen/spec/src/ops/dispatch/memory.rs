@@ -9,11 +9,11 @@ use crate::topology::Topology;
 
 /// The 128-byte swizzle repeats every 1024 bytes, and dynamic shared memory may start anywhere.
 const SMEM_ALIGN: u32 = 1024;
-/// Warps of a CTA.
+/// The number of warps of a CTA.
 const WARPS: u32 = THREADS / 32;
-/// Warps that multiply.
+/// The number of warps that multiply.
 const MATH_WARPS: u32 = 8;
-/// Sixteen rows of 64 columns.
+/// The bytes of 16 rows of 64 columns of C.
 const OUT_BYTES: u64 = 16 * OUT_COLS as u64 * ELEM_BYTES;
 
 /// The plan and the sizes on which the memory of a kernel depends.
@@ -62,19 +62,19 @@ regions! {
     tiles_taken: Element::Words(1), [parity: 2u32];
     /// The mark of the last call in which this rank found a fault in its operands.
     fault_mark: Element::Flag, [];
-    /// That fault.
+    /// The words of that fault.
     fault: Element::Words(FAULT_WORDS), [];
     /// For the slice of each CTA: the rows of an expert in the upper half of a word, and the tokens that are sent for
     /// it in the lower half.
     slice_counts: Element::Words(1), [cta: p.grid_ctas, expert: p.op_plan.shape.experts];
     /// Counts the CTAs of a source whose part of its message and list has arrived, over all calls.
     routed: Element::Flag, [source: p.world()];
-    /// The first message of a source: a fault, the rows of each expert, and the tokens that it sends for each expert.
+    /// The message of a source: a fault, the rows of each expert, and the tokens that the source sends for each expert.
     messages: Element::Words(p.op_plan.count_words()), [parity: 2u32, source: p.world()];
-    /// For each row of a source's tokens on this rank, expert by expert: the slot of the token, or its number if it is
-    /// an own token.
+    /// For each row of a source's tokens on this rank, expert by expert: the slot of the token, or the number of the
+    /// token if this rank is the source.
     lists: Element::Words(1), [parity: 2u32, source: p.world(), row: p.op_plan.source_rows];
-    /// The numbers of the tokens to send, by slot.
+    /// The numbers of the tokens that are sent to a destination, by slot.
     send_list: Element::Words(1), [destination: p.topology.destinations(), slot: p.op_plan.shape.max_tokens],
         if p.sends();
     /// The mark of the last call in which a block of a source's tokens arrived.
@@ -82,110 +82,111 @@ regions! {
     /// The tokens of other ranks. `distance` 0 is the next rank.
     received: Element::Bytes(p.op_plan.token_bytes()), [distance: p.world() - 1, slot: p.op_plan.shape.max_tokens],
         if p.sends();
-    /// The puts of a peer that have arrived, in the form of `mk/comm/put.cuh`.
+    /// The number of puts of a peer that have arrived, as `mk/comm/put.cuh` encodes it.
     arrived: Element::Flag, [channel: 1u32, peer: p.topology.peers()], if p.puts();
-    /// Routing for peers, and from peers.
+    /// The routing packets for peers, and those from peers.
     packets_out: Element::Words(p.packet_words()), [parity: 2u32, peer: p.topology.peers()], if p.puts();
     packets_in: Element::Words(p.packet_words()), [parity: 2u32, peer: p.topology.peers()], if p.puts();
     /// The mark of the last call in which a block of tokens for a peer was packed.
     packed_ready: Element::Flag, [peer: p.topology.peers(), block: p.op_plan.blocks()], if p.puts();
-    /// The tokens for a peer, which are put from here.
+    /// The packed tokens for a peer, from which puts take them.
     outgoing: Element::Bytes(p.op_plan.token_bytes()), [peer: p.topology.peers(), slot: p.op_plan.shape.max_tokens],
         if p.puts();
 }
 
-/// The symmetric memory that a kernel needs.
+/// Returns the symmetric memory of a kernel.
 pub(super) fn workspace(needs: Needs<'_>) -> Workspace {
     let memory = DispatchWorkspace::new(needs);
     Workspace::new(memory.regions(), memory.bytes)
 }
 
 regions! {
-    /// Shared memory of a CTA that multiplies. Stages lie on the 1024 bytes after which the 128-byte swizzle repeats.
+    /// The shared memory of a CTA that multiplies. Stages are aligned to 1024 bytes, after which the 128-byte swizzle
+    /// repeats.
     struct DispatchSmem(p: Needs<'_>), from 0, aligned to 8;
 
-    /// A stage of rows, and of weights.
+    /// The stages of rows and of weights.
     a: Element::Bytes(u64::from(p.op_plan.tile.m * TILE_K) * ELEM_BYTES), [stage: p.op_plan.stages];
     b: Element::Bytes(u64::from(p.op_plan.tile.n * TILE_K) * ELEM_BYTES), [stage: p.op_plan.stages];
     /// Rows of C on their way to memory.
     out: Element::Bytes(OUT_BYTES), [warp: MATH_WARPS];
-    /// Where a row of the tile is in global memory.
+    /// The address of a row of the tile in global memory.
     row_address: Element::LongWords(1), [row: p.op_plan.tile.m];
-    /// Expert, row, rows and column of a tile that was taken.
+    /// The expert, the first row, the number of rows and the column tile of a tile that was taken.
     taken_tile: Element::Words(4), [buffer: TILE_BUFFERS];
-    /// Barriers of the two pipelines, and of the slots that tokens are sent through.
+    /// The barriers of the two pipelines, and of the slots through which tokens are sent.
     stage_full: Element::Barrier, [stage: p.op_plan.stages];
     stage_empty: Element::Barrier, [stage: p.op_plan.stages];
     tile_full: Element::Barrier, [buffer: TILE_BUFFERS];
     tile_empty: Element::Barrier, [buffer: TILE_BUFFERS];
     copy_loaded: Element::Barrier, [warp: WARPS], if p.sends();
-    /// Where tiles of this rank's experts begin, and their rows; the last entry is the end.
+    /// The first tile and the first row of each of this rank's experts. The last entry is the end.
     tile_begin: Element::Words(1), [expert: p.local_experts() + 1];
     row_begin: Element::Words(1), [expert: p.local_experts() + 1];
-    /// Where an expert's rows from a source begin, among its rows and in the source's list.
+    /// An expert's first row from a source: the index among the expert's rows, and in the source's list.
     source_row_begin: Element::Words(1), [expert: p.local_experts(), source: p.world()];
     list_begin: Element::Words(1), [expert: p.local_experts(), source: p.world()];
-    /// Tokens that this rank sends to a destination, the rows that they make on a peer's node, and tokens from a peer.
+    /// The tokens that this rank sends to a destination, their rows on a peer's node, and the tokens from a peer.
     tokens_to: Element::Words(1), [destination: p.topology.destinations()], if p.sends();
     rows_at: Element::Words(1), [peer: p.topology.peers()], if p.puts();
     tokens_from: Element::Words(1), [peer: p.topology.peers()], if p.puts();
-    /// Whether routing has gone well so far.
+    /// Whether no wait of routing has failed so far.
     is_routed: Element::Words(1), [];
 }
 
 regions! {
-    /// Where stages are later: tables of the CTA's slice of tokens while it is routed.
+    /// Tables of the CTA's slice of tokens while it is routed. Stages take their place later.
     struct RoutingSmem(p: Needs<'_>), from 0, aligned to 16;
 
-    /// While a slice is routed, of a choice: its expert, and the choice of its token that stands for its destination.
+    /// While a slice is routed: the expert of a choice, and the choice for which its token is sent there.
     choice_expert: Element::Words(1), [choice: p.op_plan.slice_choices()];
     choice_sender: Element::Words(1), [choice: p.op_plan.slice_choices()];
-    /// Its place among this rank's rows of the expert, and the token's place among those for the destination.
+    /// A choice's index among this rank's rows of the expert, and its token's index among those for the destination.
     choice_row: Element::Words(1), [choice: p.op_plan.slice_choices()];
     choice_slot: Element::Words(1), [choice: p.op_plan.slice_choices()];
-    /// Of an expert, this rank's rows and tokens to send, in slices before this one and in all.
+    /// This rank's rows of an expert and tokens to send for it: in earlier slices, and in all slices.
     slice_rows_before: Element::Words(1), [expert: p.op_plan.shape.experts];
     slice_sent_before: Element::Words(1), [expert: p.op_plan.shape.experts];
     own_rows: Element::Words(1), [expert: p.op_plan.shape.experts];
     own_sent: Element::Words(1), [expert: p.op_plan.shape.experts];
-    /// Where they begin in the list for its destination, and among the tokens for it.
+    /// The first of these rows in the list for the destination, and of these tokens among those sent there.
     own_list_begin: Element::Words(1), [expert: p.op_plan.shape.experts];
     own_slot_begin: Element::Words(1), [expert: p.op_plan.shape.experts];
-    /// Rows of all ranks, those of ranks before this one, and where they begin in C.
+    /// An expert's rows from all ranks, those from ranks before this one, and its first row in C.
     expert_rows: Element::Words(1), [expert: p.op_plan.shape.experts];
     expert_rows_before: Element::Words(1), [expert: p.op_plan.shape.experts];
     expert_row_begin: Element::Words(1), [expert: p.op_plan.shape.experts];
-    /// Rows of a rank.
+    /// All rows of a rank's experts.
     rank_rows: Element::Words(1), [rank: p.world()];
 }
 
 regions! {
-    /// Where stages are later: what warps send tokens through.
+    /// The slots through which warps send tokens. Stages take their place later.
     struct CopySmem(p: Needs<'_>), from 0, aligned to 1024;
 
     /// Tokens on their way to other ranks, before the CTA computes.
     copy_slot: Element::Bytes(SLOT_BYTES.into()), [warp: WARPS], if p.sends();
 }
 
-/// Shared memory of a CTA that multiplies, and its bytes.
+/// Returns the shared memory of a CTA that multiplies, and its bytes.
 pub(super) fn smem(needs: Needs<'_>) -> (Vec<Region>, u32) {
     let memory = DispatchSmem::new(needs);
     (memory.regions(), memory.bytes as u32 + SMEM_ALIGN)
 }
 
-/// What lies where stages are later.
+/// Returns the regions whose place stages take later.
 pub(super) fn smem_before_stages(needs: Needs<'_>) -> Vec<Region> {
     let mut regions = RoutingSmem::new(needs).regions();
     regions.extend(CopySmem::new(needs).regions());
     regions
 }
 
-/// Bytes of tables while a slice is routed.
+/// Returns the bytes of the tables that are needed while a slice is routed.
 pub(super) fn routing_bytes(needs: Needs<'_>) -> u64 {
     RoutingSmem::new(needs).bytes
 }
 
-/// Bytes of slots that tokens are sent through.
+/// Returns the bytes of the slots through which tokens are sent.
 pub(super) fn slot_bytes(needs: Needs<'_>) -> u64 {
     CopySmem::new(needs).bytes
 }

@@ -8,12 +8,12 @@ use crate::plan::region::regions;
 use crate::plan::{Element, Workspace};
 
 const ELEM_BYTES: u64 = 2;
-/// Warpgroups that multiply.
+/// The number of warpgroups that multiply.
 const GROUPS: u32 = 2;
-/// Packets of a warp: four of 16 bytes from each lane, which are 8 rows of 64 columns.
+/// The packets of a warp. Each lane has four packets of 16 bytes, so they hold 8 rows of 64 columns.
 const PACKETS: u64 = 4 * 32;
 
-/// What decides which memory a kernel has.
+/// The parts of a plan on which the memory of a kernel depends.
 pub(super) struct Needs<'a> {
     pub spec: GemmSpec<'a>,
     pub core: &'a CoreLayout,
@@ -29,12 +29,12 @@ impl Needs<'_> {
         u64::from(self.core.tile.m * self.core.tile.n)
     }
 
-    /// Sub-tiles of a warpgroup.
+    /// Returns the number of sub-tiles of a warpgroup.
     fn subs(&self) -> u32 {
         self.core.group_n() / OUT_COLS
     }
 
-    /// Output buffers that results of a warpgroup fill.
+    /// Returns the number of output buffers that the results of a warpgroup fill.
     fn pieces(&self) -> u32 {
         self.subs() * (self.spec.epilogue().output.bytes() / ELEM_BYTES) as u32
     }
@@ -47,7 +47,7 @@ impl Needs<'_> {
         self.reduction.filter(|r| r.shots == 2)
     }
 
-    /// A number of a plan in two shots, which is of no account without one.
+    /// Returns a number of a plan with two shots, or 0 for other plans.
     fn of_two_shots(&self, number: impl Fn(&Reduction) -> u32) -> u32 {
         self.two_shots().map_or(0, number)
     }
@@ -64,7 +64,7 @@ impl Needs<'_> {
                 .is_some_and(|r| r.owners < self.spec.topology().local_world)
     }
 
-    /// Tiles that CTAs may share.
+    /// Returns the number of tiles that CTAs may share.
     fn split_tiles(&self) -> u32 {
         match self.spec.takes_rows() {
             true => self.compute_ctas / self.order.tail_parts,
@@ -72,7 +72,7 @@ impl Needs<'_> {
         }
     }
 
-    /// Ranks whose partial sums a rank gets: those of its node, if it is not alone there.
+    /// Returns the number of ranks whose partial sums a rank gets: those of its node, unless it is alone on its node.
     fn sources(&self) -> u32 {
         let topology = self.spec.topology();
         match (topology.local_world, topology.nodes) {
@@ -81,7 +81,7 @@ impl Needs<'_> {
         }
     }
 
-    /// Whether sums of nodes cross between them.
+    /// Returns whether sums of a node are put to other nodes.
     fn puts_sums(&self) -> bool {
         self.two_shots().is_some_and(|r| r.put_tiles > 0)
     }
@@ -90,13 +90,13 @@ impl Needs<'_> {
         self.two_shots().is_some_and(|r| r.results)
     }
 
-    /// Tiles that ranks send results of.
+    /// Returns the number of tiles whose results are sent.
     fn result_tiles(&self) -> u32 {
         let nodes = self.spec.topology().nodes;
         self.of_two_shots(|r| self.spec.world().min(r.owners * nodes) * r.shard_tiles)
     }
 
-    /// Channels to each peer on another node.
+    /// Returns the number of channels to each peer on another node.
     fn channels(&self) -> u32 {
         1 + u32::from(self.sends_results())
     }
@@ -107,22 +107,23 @@ impl Needs<'_> {
 }
 
 regions! {
-    /// Symmetric memory of a rank: zeroed once and never reset. The state comes first.
+    /// The symmetric memory of a rank. It is zeroed once and never reset. The state comes first.
     pub(super) struct GemmWorkspace(p: &Needs<'_>), from Workspace::STATE_END_BYTES, aligned to 1024;
 
     /// Counts the load threads that have met, over all calls.
     pace: Element::Flag, [], if p.order.pace_steps > 0;
-    /// Counts the CTAs whose warp has left its sums, over all calls.
+    /// Counts the CTAs whose warp has stored its sums of a tile, over all calls.
     split_ready: Element::Flag, [tile: p.split_tiles(), warp: GROUPS * 4], if p.order.tail_parts > 1;
-    /// Sums over a slice of K, of sub-tiles that another CTA completes.
+    /// The sums over a slice of K of the sub-tiles that another CTA completes.
     split_sums: Element::Floats(u64::from(OUT_COLS * OUT_COLS)),
         [parity: 2u32, tile: p.split_tiles(), split: p.order.tail_parts, group: GROUPS, sub: p.subs()],
         if p.order.tail_parts > 1;
-    /// Calls that a rank with rows has begun, for ranks that have none.
+    /// Counts the calls that a rank with rows has begun, for the ranks without rows.
     owner_begun: Element::Flag, [owner: p.spec.world()], if p.has_idle_ranks();
-    /// The call that a rank has begun, and its rows, which must be the same on all ranks.
+    /// The mark of the last call that a rank has begun, and the number of its rows, which must be the same on all
+    /// ranks.
     begun: Element::Marked, [parity: 2u32, rank: p.spec.world()], if p.spec.announces_begin();
-    /// What a source has of eight rows of a sub-tile: four packets of each lane.
+    /// The sums of a source for eight rows of a sub-tile: four LL packets of each lane.
     packets: Element::Packets(PACKETS),
         [parity: 2u32, source: p.spec.world() + u32::from(p.one_shot().is_some_and(|r| r.results)),
          tile: p.one_shot().map_or(0, |r| r.owner_tiles), group: GROUPS, sub: p.subs(), warp: 4u32, half: 2u32],
@@ -130,35 +131,35 @@ regions! {
     /// Counts the sub-tiles of a tile that have arrived from a source, over all calls.
     partial_ready: Element::Flag, [source: p.sources(), tile: p.of_two_shots(|r| r.owner_tiles)],
         if p.two_shots().is_some();
-    /// What a source has of a tile, rounded to bf16.
+    /// The partial sum of a source for a tile, rounded to bf16.
     partials: Element::Bytes(p.elems() * ELEM_BYTES),
         [parity: 2u32, source: p.sources(), tile: p.of_two_shots(|r| r.owner_tiles)], if p.two_shots().is_some();
     /// Counts the sub-tiles of a put that are in sums_out, over all calls.
     put_ready: Element::Flag,
         [phase: p.spec.topology().nodes, put: p.of_two_shots(|r| r.shard_tiles.div_ceil(r.put_tiles.max(1)))],
         if p.puts_sums();
-    /// This node's sums of tiles that other nodes' ranks own.
+    /// This node's sums of tiles that ranks of other nodes own.
     sums_out: Element::Bytes(p.elems() * ELEM_BYTES),
         [parity: 2u32, tile: p.of_two_shots(|r| p.spec.topology().peers() * r.shard_tiles)], if p.puts_sums();
-    /// Other nodes' sums of this rank's tiles.
+    /// The sums of other nodes for this rank's tiles.
     sums_in: Element::Bytes(p.elems() * ELEM_BYTES),
         [parity: 2u32, peer: p.spec.topology().peers(), tile: p.of_two_shots(|r| r.shard_tiles)], if p.puts_sums();
     /// Counts the sub-tiles of a tile whose results have arrived, over all calls.
     result_ready: Element::Flag, [tile: p.result_tiles()], if p.sends_results();
-    /// Results: 64 rows of 128 bytes in TMA's swizzle, as output buffers have them.
+    /// Results in the layout of an output buffer: 64 rows of 128 bytes, in TMA's swizzle.
     results: Element::Bytes(OUT_BYTES.into()),
         [parity: 2u32, tile: p.result_tiles(), group: GROUPS, piece: p.pieces()], if p.sends_results();
     /// Counts the pieces of a chunk of a shard of A that have arrived, over all calls.
     chunk_ready: Element::Flag,
         [source: p.spec.world(), chunk: p.of_chunks(|c| c.per_shard), slice: p.of_chunks(|c| c.k_slices)],
         if p.chunks.is_some();
-    /// Rows of A of all ranks.
+    /// The rows of A of all ranks.
     gathered: Element::Bytes(p.spec.shape.k * ELEM_BYTES), [parity: 2u32, row: p.spec.shape.m], if p.chunks.is_some();
-    /// The puts of a peer that have arrived, in the form of `mk/comm/put.cuh`.
+    /// The number of puts of a peer that have arrived, as `mk/comm/put.cuh` encodes it.
     arrived: Element::Flag, [channel: p.channels(), peer: p.spec.topology().peers()], if p.crosses_nodes();
 }
 
-/// The symmetric memory that a kernel needs.
+/// Returns the symmetric memory of a kernel.
 pub(super) fn workspace(needs: &Needs<'_>) -> Workspace {
     let memory = GemmWorkspace::new(needs);
     Workspace::new(memory.regions(), memory.bytes)

@@ -6,10 +6,10 @@ use crate::plan::region::regions;
 use crate::plan::{Element, Region};
 
 const ELEM_BYTES: u64 = 2;
-/// Warpgroups that multiply.
+/// The number of warpgroups that multiply.
 const GROUPS: u32 = 2;
 
-/// What decides the shared memory of a CTA that computes.
+/// The numbers on which the shared memory of a CTA that computes depends.
 #[derive(Clone, Copy)]
 pub(super) struct Stages {
     pub tile: Tile,
@@ -17,16 +17,16 @@ pub(super) struct Stages {
 }
 
 regions! {
-    /// Shared memory of a CTA that computes. Stages and buffers lie on the 1024 bytes after which the 128-byte swizzle
-    /// repeats.
+    /// The shared memory of a CTA that computes. Stages and buffers are aligned to 1024 bytes, after which the 128-byte
+    /// swizzle repeats.
     pub(super) struct GemmSmem(p: Stages), from 0, aligned to 8;
 
-    /// A stage of A, and of B.
+    /// The stages of A and of B.
     a: Element::Bytes(u64::from(p.tile.m * TILE_K) * ELEM_BYTES), [stage: p.stages];
     b: Element::Bytes(u64::from(p.tile.n * TILE_K) * ELEM_BYTES), [stage: p.stages];
     /// Sub-tiles on their way to memory.
     out: Element::Bytes(OUT_BYTES.into()), [group: GROUPS, buffer: OUT_BUFFERS];
-    /// Barriers of the two pipelines.
+    /// The barriers of the two pipelines.
     stage_full: Element::Barrier, [stage: p.stages];
     stage_empty: Element::Barrier, [stage: p.stages];
     output_full: Element::Barrier, [group: GROUPS, buffer: OUT_BUFFERS];
@@ -34,16 +34,16 @@ regions! {
 }
 
 regions! {
-    /// Shared memory of a CTA that only communicates. Its slots end before the barriers of a CTA that computes
-    /// ([`CoreLayout::holds_slots`](super::core::CoreLayout::holds_slots)), so that it needs no more than that one.
+    /// The shared memory of a CTA that only communicates. Its slots end before the barriers of a CTA that computes
+    /// ([`CoreLayout::holds_slots`](super::core::CoreLayout::holds_slots)), so it needs no more memory than such a CTA.
     struct CommSmem(_p: ()), from 0, aligned to 8;
 
-    /// Of CTAs that only communicate: what a warp copies, and its barrier.
+    /// In a CTA that only communicates: the slot through which a warp copies, and its barrier.
     copy_slot: Element::Bytes(SLOT_BYTES.into()), [warp: THREADS / 32];
     copy_loaded: Element::Barrier, [warp: THREADS / 32];
 }
 
-/// The shared memory of a CTA that only communicates.
+/// Returns the shared memory of a CTA that only communicates.
 pub(super) fn comm_smem() -> Vec<Region> {
     CommSmem::new(()).regions()
 }

@@ -1,0 +1,123 @@
+//! One operator on all ranks, for tests of single calls and of their errors.
+
+use super::machine::Machine;
+use super::simulated::Backend;
+use mkernel::cudarc::driver::{CudaSlice, CudaStream};
+use mkernel::half::bf16;
+use mkernel::spec::{Dtype, abi::OperandSpec};
+use mkernel::{Communicator, Error, KernelConfig, Operator, Shape};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// An operator that one rank has prepared.
+pub struct Prepared<'a> {
+    /// The communicator of the rank.
+    pub ranks: &'a Communicator,
+    /// The operator.
+    pub operator: Operator,
+    /// The stream of its calls.
+    pub stream: Arc<CudaStream>,
+}
+
+/// Prepares an operator on simulated GPUs with this number of SMs, runs `body` on every rank, and returns the outcomes by
+/// rank. The deadline of a wait is a minute.
+///
+/// # Panics
+/// The communicators cannot be created.
+pub fn on_ranks(
+    config: &KernelConfig,
+    shape: impl Into<Shape>,
+    (sms, seed): (u32, u64),
+    body: impl Fn(&Prepared<'_>) -> Result<(), Error> + Sync,
+) -> Vec<Result<(), String>> {
+    let machine = Machine {
+        world: config.world,
+        sms,
+        skew: 60,
+    };
+    let shape = shape.into();
+    let outcomes = machine.run_ranks(Backend::Simulated { seed }, |ranks, _| {
+        let operator = ranks.prepare(config, shape)?;
+        ranks.set_timeout(Duration::from_secs(60));
+        let stream = ranks.context().default_stream();
+        let prepared = Prepared {
+            ranks,
+            operator,
+            stream,
+        };
+        Ok(body(&prepared)?)
+    });
+    outcomes.expect("communicators")
+}
+
+/// The elements of an operand, which has as many rows as the operator was prepared for.
+enum Elements {
+    Bf16(CudaSlice<bf16>),
+    Fp32(CudaSlice<f32>),
+    Int32(CudaSlice<i32>),
+}
+
+impl Prepared<'_> {
+    /// Makes a call with this number of rows, which it reads from memory, and waits for it. All elements of its operands
+    /// are one.
+    ///
+    /// # Errors
+    /// The call is refused or fails.
+    ///
+    /// # Panics
+    /// The GPU has no memory for the operands.
+    pub fn call_with_rows(&self, rows: i32) -> Result<(), Error> {
+        let specs = &self.operator.plan().operands;
+        let mut operands: Vec<_> = specs.iter().map(|spec| self.ones(spec)).collect();
+        let rows = self.stream.clone_htod(&[rows]).expect("memory");
+        let mut call = self.operator.call(&self.stream);
+        for (spec, elements) in specs.iter().zip(&mut operands) {
+            call = match (elements, spec.written) {
+                (Elements::Bf16(slice), false) => call.read(spec.operand, slice),
+                (Elements::Bf16(slice), true) => call.write(spec.operand, slice),
+                (Elements::Fp32(slice), false) => call.read(spec.operand, slice),
+                (Elements::Fp32(slice), true) => call.write(spec.operand, slice),
+                (Elements::Int32(slice), false) => call.read(spec.operand, slice),
+                (Elements::Int32(slice), true) => call.write(spec.operand, slice),
+            };
+        }
+        call.rows_in(&rows).launch()?;
+        self.ranks.synchronize(&self.stream)
+    }
+
+    /// Allocates this rank's part of an operand, of ones. A part without rows has one element, since no allocation is
+    /// empty.
+    fn ones(&self, spec: &OperandSpec) -> Elements {
+        let elems = (spec.rows.on(self.ranks.rank()) * spec.cols).max(1) as usize;
+        let stream = &self.stream;
+        match spec.dtype {
+            Dtype::Bf16 => {
+                Elements::Bf16(stream.clone_htod(&vec![bf16::ONE; elems]).expect("memory"))
+            }
+            Dtype::Fp32 => Elements::Fp32(stream.clone_htod(&vec![1.0; elems]).expect("memory")),
+            Dtype::Int32 => Elements::Int32(stream.clone_htod(&vec![1; elems]).expect("memory")),
+        }
+    }
+}
+
+/// Checks the outcomes of calls for which rank 1 gave another number of rows than the other ranks: every rank failed, and
+/// its error says that a rank has `other` rows. A rank of another node that exchanges nothing with rank 1 names the rank
+/// whose error does.
+///
+/// # Panics
+/// A rank did not fail, or its error says something else.
+pub fn expect_errors_with_rows(
+    outcomes: Vec<Result<(), String>>,
+    config: &KernelConfig,
+    other: i32,
+) {
+    let local_world = (config.world / config.nodes) as usize;
+    for (rank, outcome) in outcomes.into_iter().enumerate() {
+        let failure = outcome.expect_err("different rows");
+        let [has, begins] = [format!("with {other} rows"), format!("with {other}. Give")];
+        let is_named = failure.contains(&has) || failure.contains(&begins);
+        let is_far = rank >= local_world && rank % local_world != 1 % local_world;
+        let is_named = is_named || is_far && failure.contains("its own error has the cause");
+        assert!(is_named, "{config:?}, rank {rank}: {failure}");
+    }
+}
