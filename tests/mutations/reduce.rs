@@ -61,7 +61,7 @@ fn to_all() -> GemmJob {
     reduce(GemmOp::GemmAr, 2, (128, 384, 192), rounds())
 }
 
-/// Ranks exchange partial sums as LL packets, from registers to registers.
+/// Ranks exchange partial sums as Lamport packets, from registers to registers.
 fn one_shot() -> GemmJob {
     let tuning = Tuning {
         shots: Some(1),
@@ -70,13 +70,13 @@ fn one_shot() -> GemmJob {
     reduce(GemmOp::GemmRs, 2, (40, 264, 128), tuning)
 }
 
-/// Ranks exchange partial sums as LL packets, and owners send the sums to all ranks.
+/// Ranks exchange partial sums as Lamport packets, and owners send the sums to all ranks.
 fn relay() -> GemmJob {
     let tuning = Tuning {
         shots: Some(1),
         ..Tuning::default()
     };
-    reduce(GemmOp::GemmAr, 8, (64, 768, 64), tuning)
+    reduce(GemmOp::GemmAr, 8, (64, 1536, 64), tuning)
 }
 
 #[rustfmt::skip]
@@ -115,13 +115,14 @@ pub const MUTATIONS: &[Mutation] = &[
     mutation("swizzle of results not undone", to_all, &[("@results.swizzle", "(first % 8 ^ line % 8) => first % 8")]),
     mutation("results of one warpgroup taken twice", to_all, &[("@results.read-slot", "group, piece => 0u, piece")]),
     // LL packets.
-    mutation("flags of packets not checked", one_shot, &[("@ll.arrived", "")]),
-    mutation("flag of the previous call awaited", one_shot, &[("@ll.arrived", "flag() => flag() - 1")]),
-    mutation("only one of two flags checked", one_shot, &[("@ll.arrived", "!packets[source][p].has_arrived(flag()) => packets[source][p].words.y != flag()")]),
+    mutation("packets not awaited", one_shot, &[("@ll.arrived", "")]),
+    mutation("only the first packet of a source awaited", one_shot, &[("@ll.arrived", "!packets[source][p] => !packets[source][0]")]),
+    mutation("slots of packets not cleared", one_shot, &[("@ll.clear", "")]),
     mutation("slots of packets of different sources overlap", one_shot, &[("@ll.slot", "source, tile => 0u, tile")]),
     mutation("own part sent to the slot of another rank", one_shot, &[("@ll.sent-slot", "owner_of(row) => 1 - ctx.rank")]),
     mutation("packets stored beyond the columns of C", one_shot, &[("@epilogue.stored-columns", "")]),
-    mutation("flags of relayed sums not checked", relay, &[("@ll.sum-arrived", "!sums[p].has_arrived(flag()) => false")]),
+    mutation("relayed sums not awaited", relay, &[("@ll.sum-arrived", "!sums[p].has_arrived() => false")]),
+    mutation("slots of relayed sums not cleared", relay, &[("@ll.sum-clear", "")]),
 ];
 
 /// A finding of the simulator names the element of a region that it is about, and quotes the line of the header.

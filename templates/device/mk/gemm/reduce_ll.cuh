@@ -1,12 +1,12 @@
 // A GEMM whose K is spread over ranks, for few rows and in one shot. Its time is mostly latency, so partial sums leave
-// registers as LL packets, which need no flag and no fence.
+// registers as Lamport packets, which need no flag and no fence.
 //
 // A tile holds rows of several ranks. Every thread sends its elements to the ranks that reduce them, and then reduces
 // the elements of this rank. It adds the partial sums in the order of ranks, and rounds its own like the others.
 // Results are therefore bitwise repeatable.
 #pragma once
 #include <mk/comm/idle_ranks.cuh>
-#include <mk/comm/ll.cuh>
+#include <mk/comm/lamport.cuh>
 #include <mk/gemm/gemm.cuh>
 
 namespace mk::gemm {
@@ -48,7 +48,7 @@ struct ReduceLl {
   using Scheduler = typename Gemm::Scheduler;
   using Mainloop = typename Gemm::Mainloop;
   using IdleRanks = comm::IdleRanks<Config, Workspace>;
-  using Packet = comm::LlPacket;
+  using Packet = comm::LamportPacket;
   using Rows = CallRows<Config>;
   using Load = typename Gemm::Load;
 
@@ -58,7 +58,6 @@ struct ReduceLl {
   static constexpr u32 kWorld = Ranks::kWorld;
   static constexpr u32 kPackets = 4;  // packets of a lane for eight rows of a sub-tile, of four bf16 each
   static constexpr u32 kInFlight = Config::kPacketsInFlight;
-  static constexpr u32 kLanePackets = kWarp * Packet::kBytes;  // bytes from one packet of a lane to its next
 
   static_assert(Ranks::kNodes == 1, "packets travel over NVLink");
   static_assert(!kRelays || !Config::kFp32Output, "a packet has two pairs of bf16");
@@ -139,7 +138,7 @@ struct ReduceLl {
           const u32 row = first_row() + half * 8;
           if (row >= Rows::all(ctx)) continue;  // @ll.sent-rows
           const float* d = sum + sub * kSubTileRegisters + half * 2;
-          const Symmetric<u8> slot = packets_of(ctx.rank, sub, half);
+          const Symmetric<u64> slot = packets_of(ctx.rank, sub, half);
           if constexpr (kReducesAll) {
             for (u32 i = 1; i <= kWorld; ++i) send_packets(ctx.peer_ptr((ctx.rank + i) % kWorld, slot), d);
           } else {
@@ -186,17 +185,13 @@ struct ReduceLl {
     }
 
    private:
-    // The flag of this call's packets. If each call gives the rows, not every call writes all packets, so it is the
-    // mark.
-    MK_DEVICE u32 flag() const { return TakesRows<Config> ? ctx.mark() : ctx.epoch; }  // @ll.flag
-
     static MK_DEVICE u32 warp() { return threadIdx.x % kWarpgroup / kWarp; }
 
     // This lane's packets of a source, in the workspace of the rank that adds them up.
-    MK_DEVICE Symmetric<u8> packets_of(u32 source, u32 sub, u32 half) const {
+    MK_DEVICE Symmetric<u64> packets_of(u32 source, u32 sub, u32 half) const {
       const u32 tile = work.row * Config::kColTiles + work.col;
-      const Symmetric<u8> slot = Workspace::packets(ctx.parity(), source, tile, group, sub, warp(), half);  // @ll.slot
-      return {slot.offset + lane_index() * Packet::kBytes};
+      const Symmetric<u64> slot = Workspace::packets(ctx.parity(), source, tile, group, sub, warp(), half);  // @ll.slot
+      return {slot.offset + lane_index() * sizeof(u64)};
     }
 
     // The rank that reduces a row, unless all ranks do, and whether this rank reduces it.
@@ -212,11 +207,10 @@ struct ReduceLl {
       else return row;
     }
 
-    MK_DEVICE void send_packets(u8* slot, const float* d) const {
+    MK_DEVICE void send_packets(u64* slot, const float* d) const {
 #pragma unroll
       for (u32 p = 0; p < kPackets; ++p) {
-        comm::store_ll(slot + p * kLanePackets, pack_bf16(d[8 * p], d[8 * p + 1]),
-                       pack_bf16(d[8 * p + 4], d[8 * p + 5]), flag());
+        comm::store_lamport(slot + p * kWarp, pack_bf16(d[8 * p], d[8 * p + 1]), pack_bf16(d[8 * p + 4], d[8 * p + 5]));
       }
     }
 
@@ -258,10 +252,10 @@ struct ReduceLl {
     }
 
     MK_DEVICE void send_sum(u32 sub, u32 half, u32 packet, u32 first, u32 second) const {
-      const Symmetric<u8> slot = packets_of(kWorld, sub, half);
+      const Symmetric<u64> slot = packets_of(kWorld, sub, half);
       for (u32 i = 1; i < kWorld; ++i) {
-        u8* there = ctx.peer_ptr((ctx.rank + i) % kWorld, slot);
-        comm::store_ll(there + packet * kLanePackets, first, second, flag());
+        u64* there = ctx.peer_ptr((ctx.rank + i) % kWorld, slot);
+        comm::store_lamport(there + packet * kWarp, first, second);
       }
     }
 
@@ -271,37 +265,46 @@ struct ReduceLl {
       for (;;) {
 #pragma unroll
         for (u32 source = 0; source < kWorld; ++source) {
-          const u8* slot = ctx.local_ptr(packets_of(source, sub, half));
+          const u64* slot = ctx.local_ptr(packets_of(source, sub, half));
 #pragma unroll
-          for (u32 p = 0; p < kInFlight; ++p) packets[source][p] = comm::load_ll(slot + (first + p) * kLanePackets);
+          for (u32 p = 0; p < kInFlight; ++p) packets[source][p] = comm::load_lamport(slot + (first + p) * kWarp);
         }
         u32 missing = kWorld;
 #pragma unroll
         for (u32 source = 0; source < kWorld; ++source) {
 #pragma unroll
           for (u32 p = 0; p < kInFlight; ++p) {
-            if (!packets[source][p].has_arrived(flag())) missing = source;  // @ll.arrived
+            if (!packets[source][p].has_arrived()) missing = source;  // @ll.arrived
           }
         }
-        if (missing == kWorld) return;
-        const WaitSite site{kMultiply, kPeerPartial, missing, work.col, flag()};
-        if (deadline.expired(ctx, site, flag() - 1)) return;
+        if (missing == kWorld) break;
+        const WaitSite site{kMultiply, kPeerPartial, missing, work.col, ctx.epoch};
+        if (deadline.expired(ctx, site, ctx.epoch - 1)) return;
+      }
+#pragma unroll 1
+      for (u32 source = 0; source < kWorld; ++source) {
+        u64* slot = ctx.local_ptr(packets_of(source, sub, half));
+#pragma unroll
+        for (u32 p = 0; p < kInFlight; ++p) comm::clear_lamport(slot + (first + p) * kWarp);  // @ll.clear
       }
     }
 
     // Waits in the same way for the packets of a row's sum.
     MK_DEVICE void wait_sums(u32 row, u32 sub, u32 half, Packet (&sums)[kPackets]) const {
-      const u8* slot = ctx.local_ptr(packets_of(kWorld, sub, half));
+      u64* slot = ctx.local_ptr(packets_of(kWorld, sub, half));
       Deadline deadline;
       for (;;) {
         bool is_missing = false;
 #pragma unroll
-        for (u32 p = 0; p < kPackets; ++p) sums[p] = comm::load_ll(slot + p * kLanePackets);
+        for (u32 p = 0; p < kPackets; ++p) sums[p] = comm::load_lamport(slot + p * kWarp);
 #pragma unroll
-        for (u32 p = 0; p < kPackets; ++p) is_missing |= !sums[p].has_arrived(flag());  // @ll.sum-arrived
-        const WaitSite site{kMultiply, kResult, owner_of(row), work.col, flag()};
-        if (!is_missing || deadline.expired(ctx, site, flag() - 1)) return;
+        for (u32 p = 0; p < kPackets; ++p) is_missing |= !sums[p].has_arrived();  // @ll.sum-arrived
+        if (!is_missing) break;
+        const WaitSite site{kMultiply, kResult, owner_of(row), work.col, ctx.epoch};
+        if (deadline.expired(ctx, site, ctx.epoch - 1)) return;
       }
+#pragma unroll
+      for (u32 p = 0; p < kPackets; ++p) comm::clear_lamport(slot + p * kWarp);  // @ll.sum-clear
     }
   };
 };

@@ -59,8 +59,8 @@ const CROWD_LOSS: f64 = 0.012;
 /// The part of its time that a GEMM loses to stores of partial sums that take as long as the GEMM.
 const STORE_SLOWDOWN: f64 = 0.1;
 
-/// The time of LL packets from one rank's registers to another's, µs.
-const TAGGED_US: f64 = 2.5;
+/// The time of packets from one rank's registers to another's, µs.
+const PACKETS_US: f64 = 2.5;
 
 /// The time in which TMA stores the partial sums of a tile to their slot, and the owner loads and adds them, without
 /// flags, µs.
@@ -327,7 +327,7 @@ pub(crate) fn reduce_us(
     let sent = match meeting {
         Meeting {
             shots: 1, results, ..
-        } => compute + link + TAGGED_US * if results { 2.0 } else { 1.0 },
+        } => compute + link + PACKETS_US * if results { 2.0 } else { 1.0 },
         // The link idles while own tiles are computed.
         Meeting {
             own_last: true,

@@ -123,8 +123,8 @@ regions! {
     /// The mark of the last call that a rank has begun, and the number of its rows, which must be the same on all
     /// ranks.
     begun: Element::Marked, [parity: 2u32, rank: p.spec.world()], if p.spec.announces_begin();
-    /// The sums of a source for eight rows of a sub-tile: four LL packets of each lane.
-    packets: Element::Packets(PACKETS),
+    /// The sums of a source for eight rows of a sub-tile: four Lamport packets of each lane, which are 0 between calls.
+    packets: Element::LongWords(PACKETS),
         [parity: 2u32, source: p.spec.world() + u32::from(p.one_shot().is_some_and(|r| r.results)),
          tile: p.one_shot().map_or(0, |r| r.owner_tiles), group: GROUPS, sub: p.subs(), warp: 4u32, half: 2u32],
         if p.one_shot().is_some();

@@ -52,7 +52,7 @@ const ONE_SHOT_COLS: u32 = 128;
 /// The packets of a lane in eight rows of a sub-tile.
 const PACKETS: u32 = 4;
 /// The packets of all ranks that fit into the registers of a lane.
-const MAX_PACKETS_IN_FLIGHT: u32 = 16;
+const MAX_PACKETS_IN_FLIGHT: u32 = 32;
 
 /// The fastest plan by the cost model.
 pub(super) fn plan(spec: GemmSpec<'_>, device: &Device) -> Result<KernelPlan, Diagnostics> {
@@ -271,7 +271,7 @@ fn finish(spec: GemmSpec<'_>, device: &Device, candidate: Candidate) -> KernelPl
         comm_ctas + order.units().min(device.sm_count - comm_ctas)
     };
     // The bound is that of two shots, which send the least.
-    let least = traffic(spec, false, true);
+    let least = traffic(spec, true);
     let in_shards = order.shard_row_tiles.is_some();
     let op_plan = GemmPlan {
         load_rows_a: layout::rows_of_a(spec, core.tile, in_shards),
@@ -304,7 +304,7 @@ fn finish(spec: GemmSpec<'_>, device: &Device, candidate: Candidate) -> KernelPl
         bound: Bound::new(&least, device),
         traffic: reduction
             .as_ref()
-            .map_or(least, |r| traffic(spec, r.shots == 1, r.results)),
+            .map_or(least, |r| traffic(spec, r.results)),
         estimate_us,
         op_plan: OpPlan::Gemm(op_plan),
     }

@@ -50,8 +50,7 @@ pub(super) fn candidate(
         own_last: r.round_tiles == r.owner_tiles,
         results: r.results,
     });
-    let (tags, results) = meeting.map_or((false, true), |m| (m.shots == 1, m.results));
-    let traffic = traffic(spec, tags, results);
+    let traffic = traffic(spec, meeting.is_none_or(|meeting| meeting.results));
     Candidate {
         estimate_us: cost::reduce_us(core.tile, &order, spec.shape, meeting, &traffic, device),
         core: core.clone(),

@@ -7,8 +7,8 @@ use crate::roofline::Traffic;
 
 pub(super) const ELEM_BYTES: u64 = 2;
 
-/// Bytes of one call. With `tags`, every other word is one; `results`: sums travel too.
-pub(super) fn traffic(spec: GemmSpec<'_>, tags: bool, results: bool) -> Traffic {
+/// Bytes of one call. With `results`, sums travel too.
+pub(super) fn traffic(spec: GemmSpec<'_>, results: bool) -> Traffic {
     let GemmShape { m, n, k } = spec.shape;
     if spec.crosses_nodes() {
         return across_nodes(spec, results);
@@ -23,7 +23,7 @@ pub(super) fn traffic(spec: GemmSpec<'_>, tags: bool, results: bool) -> Traffic 
     };
     Traffic {
         nic_bytes: 0,
-        link_bytes: if tags { 2 * sent_bytes } else { sent_bytes },
+        link_bytes: sent_bytes,
         memory_bytes: core::memory_bytes(spec, c_rows),
         flops: 2 * m * n * k,
     }
