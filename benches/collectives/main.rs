@@ -3,12 +3,15 @@
 //! `cargo bench --bench collectives -- --help` lists the options, which are the fields of [`Flags`].
 
 use clap::Parser;
-use mkernel::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
+use mkernel::cudarc::driver::CudaGraph;
+use mkernel::cudarc::driver::sys::{
+    CUgraphInstantiate_flags, CUstream, CUstreamCaptureMode, cuGraphLaunch,
+};
 use mkernel::half::bf16;
 use mkernel::{
-    Communicator, KernelConfig, Operator,
+    Communicator, KernelConfig, Operand, Operator,
     operands::RawOperand,
-    spec::{CollectiveConfig, CollectiveOp, CollectiveShape, Dim},
+    spec::{CollectiveConfig, CollectiveOp, CollectiveShape, Dim, Norm, SumEpilogue},
 };
 use mkernel_testing::blocks::{Blocks, MAX_ITERATIONS};
 use mkernel_testing::lab::{Failure, Lab, Matrix, TimeLimit};
@@ -51,6 +54,9 @@ struct Flags {
     /// Measure all protocols and numbers of shots instead of the planned ones
     #[arg(long)]
     all: bool,
+    /// Measure all_reduce also with a residual and a norm of its rows, in turns with the plain one, and print the difference
+    #[arg(long)]
+    norm: bool,
     /// Number of blocks of each size
     #[arg(long, default_value_t = 5)]
     rounds: u32,
@@ -156,90 +162,164 @@ struct Case<'a> {
     config: CollectiveConfig,
 }
 
+/// An operator with its operands.
+struct Prepared {
+    operator: Operator,
+    operands: Vec<Matrix>,
+    /// A graph of [`GRAPH_CALLS`] calls, if the tensor is small.
+    graph: Option<CudaGraph>,
+}
+
+impl Prepared {
+    fn raw(&self) -> Vec<RawOperand> {
+        self.operands
+            .iter()
+            .map(|matrix| matrix.operand())
+            .collect()
+    }
+
+    /// The calls of a launch.
+    fn calls(&self) -> u32 {
+        self.graph.as_ref().map_or(1, |_| GRAPH_CALLS)
+    }
+}
+
 impl Case<'_> {
     fn run(&self) -> Result<(), Failure> {
         let shape = self
             .config
             .shape()
             .ok_or("the configuration has no sizes")?;
-        let kernel = KernelConfig {
-            nodes: self.flags.nodes,
-            ..KernelConfig::new(self.flags.world, self.config)
-        };
-        let operator = self.ranks.prepare(&kernel, shape)?;
-        let (rank, plan) = (self.ranks.rank(), operator.plan());
-        let rows = |index: usize| plan.operands[index].rows.on(rank).max(1);
-        let x = self.lab.matrix(rows(0), shape.n, 0)?;
-        let y = self.lab.matrix(rows(1), shape.n, 0)?;
-        self.lab.fill(&x, 0, u64::from(rank))?;
-        let raw = [x.operand(), y.operand()];
-        // SAFETY: the operands are those of the plan in its order, and live until the stream is synchronized.
-        unsafe { operator.launch_raw(self.lab.stream.cu_stream(), &raw) }?;
-        self.ranks.synchronize(&self.lab.stream)?;
-        self.check(shape, &y)?;
-        let us = self.time(&operator, &raw)?;
-        if rank == 0 {
-            let (bytes, world) = (shape.m * shape.n * 2, f64::from(self.flags.world));
-            let steps = if self.config.op == CollectiveOp::AllReduce {
-                2.0
-            } else {
-                1.0
+        let mut all = vec![self.prepare(self.config, shape)?];
+        if self.flags.norm && self.config.op == CollectiveOp::AllReduce {
+            let epilogue = SumEpilogue {
+                residual: true,
+                norm: Norm::Rms,
+                ..SumEpilogue::default()
             };
-            println!(
-                "{:<14} {:>9} {us:>9.1} {:>10.1} {:>6.0}  {}",
-                self.config.op.name(),
-                bytes >> 10,
-                plan.bound.us(),
-                bytes as f64 * steps * (world - 1.0) / world / us / 1e3,
-                plan.id,
-            );
+            let normalised = CollectiveConfig {
+                epilogue,
+                ..self.config
+            };
+            all.push(self.prepare(normalised, shape)?);
+        }
+        self.check(shape, &all[0].operands[1])?;
+        let times = self.times(&all)?;
+        if self.ranks.rank() == 0 {
+            for (prepared, us) in all.iter().zip(&times) {
+                self.print(shape, prepared, *us);
+            }
+            if let [plain, normalised] = times[..] {
+                println!("residual and norm add {:.2} µs", normalised - plain);
+            }
         }
         Ok(self.ranks.barrier()?)
     }
 
-    /// Returns the median time of a call in µs.
-    fn time(&self, operator: &Operator, raw: &[RawOperand]) -> Result<f64, Failure> {
-        let bytes = operator.plan().shape();
-        let (m, n) = match bytes {
-            mkernel::Shape::Collective(CollectiveShape { m, n }) => (m, n),
-            _ => return Err("the plan is not one of a collective".into()),
+    fn prepare(
+        &self,
+        config: CollectiveConfig,
+        shape: CollectiveShape,
+    ) -> Result<Prepared, Failure> {
+        let kernel = KernelConfig {
+            nodes: self.flags.nodes,
+            ..KernelConfig::new(self.flags.world, config)
         };
-        let stream = &self.lab.stream;
-        // SAFETY: the operands are those of the plan, and the caller keeps them alive.
-        let launch = |stream| unsafe { operator.launch_raw(stream, raw) };
-        if m * n * 2 > MAX_GRAPH_BYTES {
-            return self.median(1, &|| Ok(launch(stream.cu_stream())?));
+        let operator = self.ranks.prepare(&kernel, shape)?;
+        let rank = self.ranks.rank();
+        let mut operands = Vec::new();
+        for (seed, spec) in (0..).zip(&operator.plan().operands) {
+            let matrix = self.lab.matrix(spec.rows.on(rank).max(1), spec.cols, 0)?;
+            // All ranks have the same operands but X.
+            let seed = match spec.operand {
+                Operand::X => u64::from(rank),
+                _ => 1000 + seed,
+            };
+            if !spec.written {
+                self.lab.fill(&matrix, 0, seed)?;
+            }
+            operands.push(matrix);
         }
+        let mut prepared = Prepared {
+            operator,
+            operands,
+            graph: None,
+        };
+        self.launch(&prepared, self.lab.stream.cu_stream())?;
+        self.ranks.synchronize(&self.lab.stream)?;
+        if shape.m * shape.n * 2 <= MAX_GRAPH_BYTES {
+            prepared.graph = Some(self.captured(&prepared)?);
+        }
+        Ok(prepared)
+    }
+
+    fn launch(&self, prepared: &Prepared, stream: CUstream) -> Result<(), Failure> {
+        // SAFETY: the operands are those of the plan in its order, and live until the stream is synchronized.
+        unsafe { prepared.operator.launch_raw(stream, &prepared.raw()) }?;
+        Ok(())
+    }
+
+    fn captured(&self, prepared: &Prepared) -> Result<CudaGraph, Failure> {
         // The default stream cannot be captured.
         let captured = self.ranks.context().new_stream()?;
         captured.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
         for _ in 0..GRAPH_CALLS {
-            launch(captured.cu_stream())?;
+            self.launch(prepared, captured.cu_stream())?;
         }
         let graph = captured.end_capture(CUgraphInstantiate_flags(0))?;
-        let graph = graph.ok_or("the capture has no operations")?;
-        // SAFETY: graph and stream belong to this context, and the graph lives until the block has ended.
-        let replay = || unsafe {
-            let code = mkernel::cudarc::driver::sys::cuGraphLaunch(
-                graph.cu_graph_exec(),
-                stream.cu_stream(),
-            );
-            Ok(code.result()?)
-        };
-        self.median(GRAPH_CALLS, &replay)
+        Ok(graph.ok_or("the capture has no operations")?)
     }
 
-    /// Returns the median time of a call in µs, over blocks of `launch`. Each launch makes `calls` calls.
-    fn median(&self, calls: u32, launch: &dyn Fn() -> Result<(), Failure>) -> Result<f64, Failure> {
-        let first = median(&self.blocks.time(2, launch)?);
-        // Beside the calls, an iteration launches a meeting and records two events.
-        let most = (MAX_LAUNCHES / (calls + 3)).min(MAX_ITERATIONS);
-        let iterations = (BLOCK_US / first).clamp(3.0, f64::from(most)) as u32;
-        let mut times = Vec::new();
-        for _ in 0..self.flags.rounds {
-            times.extend(self.blocks.time(iterations, launch)?);
+    fn print(&self, shape: CollectiveShape, Prepared { operator, .. }: &Prepared, us: f64) {
+        let (bytes, world) = (shape.m * shape.n * 2, f64::from(self.flags.world));
+        let steps = if self.config.op == CollectiveOp::AllReduce {
+            2.0
+        } else {
+            1.0
+        };
+        println!(
+            "{:<14} {:>9} {us:>9.1} {:>10.1} {:>6.0}  {}",
+            self.config.op.name(),
+            bytes >> 10,
+            operator.plan().bound.us(),
+            bytes as f64 * steps * (world - 1.0) / world / us / 1e3,
+            operator.plan().id,
+        );
+    }
+
+    /// Returns the median time of a call of each operator in µs. Their blocks take turns.
+    fn times(&self, all: &[Prepared]) -> Result<Vec<f64>, Failure> {
+        let mut times = vec![Vec::new(); all.len()];
+        let mut iterations = Vec::new();
+        for prepared in all {
+            let first = median(&self.block(prepared, 2)?);
+            // Beside the calls, an iteration launches a meeting and records two events.
+            let most = (MAX_LAUNCHES / (prepared.calls() + 3)).min(MAX_ITERATIONS);
+            iterations.push((BLOCK_US / first).clamp(3.0, f64::from(most)) as u32);
         }
-        Ok(median(&times) / f64::from(calls))
+        for _ in 0..self.flags.rounds {
+            for ((prepared, iterations), times) in all.iter().zip(&iterations).zip(&mut times) {
+                times.extend(self.block(prepared, *iterations)?);
+            }
+        }
+        let of_call =
+            |(prepared, times): (&Prepared, &Vec<f64>)| median(times) / f64::from(prepared.calls());
+        Ok(all.iter().zip(&times).map(of_call).collect())
+    }
+
+    /// Returns the times of `iterations` launches, or replays of the graph.
+    fn block(&self, prepared: &Prepared, iterations: u32) -> Result<Vec<f64>, Failure> {
+        let stream = self.lab.stream.cu_stream();
+        match &prepared.graph {
+            None => self
+                .blocks
+                .time(iterations, &|| self.launch(prepared, stream)),
+            Some(graph) => self.blocks.time(iterations, &|| {
+                // SAFETY: graph and stream belong to this context, and the graph lives until the block has ended.
+                let code = unsafe { cuGraphLaunch(graph.cu_graph_exec(), stream) };
+                Ok(code.result()?)
+            }),
+        }
     }
 
     /// Checks the first row of the result against a reference in fp64.

@@ -24,8 +24,9 @@ struct Gather {
   using Network = comm::Network<Config, Workspace>;
   using Begin = comm::Begin<Config, Workspace>;
 
-  // Whether a rank's own chunks lie in its `gathered` too.
-  static constexpr bool kKeepsOwn = Ranks::kNodes > 1;
+  // Whether a rank's own chunks lie in its `gathered` too: puts take them from there, and warps that normalise rows find
+  // all chunks there.
+  static constexpr bool kKeepsOwn = Ranks::kNodes > 1 || NormalisesRows<Config>;  // @norm.own-chunk
 
   // Where a chunk of a source lies.
   static MK_DEVICE Symmetric<u8> slot(const RankContext& ctx, u32 source, u32 chunk) {

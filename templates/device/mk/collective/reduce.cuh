@@ -75,8 +75,8 @@ struct Reduce {
     }
   }
 
-  // A warp: sums of chunks of this local rank. `store(chunk, vec, sum)` gets those of the own shard, `finish(chunk)` is
-  // called behind each chunk of it.
+  // A warp: sums of chunks of this local rank. `store(chunk, vec, sum)` gets those of the own shard in fp32, `finish(chunk)`
+  // is called behind each chunk of it.
   template <class Input, class Store, class Finish>
   static MK_DEVICE void reduce(const RankContext& ctx, const Input& input, u32 worker, u32 workers, const Store& store,
                                const Finish& finish) {
@@ -92,7 +92,7 @@ struct Reduce {
         if constexpr (Ranks::kNodes > 1) wait_node_sums(ctx, unit.chunk);
         add_up(ctx, input, unit, owner, vecs, [&](u32 vec, Sum& sum) {
           if constexpr (Ranks::kNodes > 1) add_node_sums(ctx, unit.chunk, vec, sum);
-          store(unit.chunk, vec, sum.result());
+          store(unit.chunk, vec, sum);
         });
         finish(unit.chunk);
       }

@@ -24,6 +24,11 @@ struct Shards {
     else return Config::kVecs;
   }
 
+  static MK_DEVICE u32 rows(const RankContext& ctx) {
+    if constexpr (TakesRows<Config>) return ctx.rows;
+    else return Config::kVecs / Config::kRowVecs;
+  }
+
   // Vectors of the shard of every rank but perhaps the last ones.
   static MK_DEVICE u32 shard_vecs(const RankContext& ctx) {
     if constexpr (!TakesRows<Config>) return Config::kShardVecs;
@@ -38,6 +43,10 @@ struct Shards {
     return start < vecs(ctx) ? min(shard_vecs(ctx), vecs(ctx) - start) : 0;
   }
 };
+
+// Whether rows of the result are normalised.
+template <class Config>
+concept NormalisesRows = requires { Config::kEps; };  // added to the mean of squares
 
 // Where a tensor, or a shard of it, lies: the address of a vector.
 template <ShardConfig Config, class Byte>
