@@ -50,8 +50,8 @@ pub struct Flags {
     /// Plan to measure, such as `transfer=sm_push,comm_ctas=8` or `auto`; may be repeated [default: auto]
     #[arg(long = "tune", value_name = "KEY=VALUE,...")]
     pub tunings: Vec<Tune>,
-    /// Epilogue, such as `bias=true,activation=gelu,output=fp32`; each plan is measured with it and without; may be
-    /// repeated
+    /// Epilogue, such as `bias=true,activation=gelu,output=fp32` or, of gemm_ar, `residual=true,norm=rms`; each plan is
+    /// measured with it and without; may be repeated
     #[arg(long = "epilogue", value_name = "KEY=VALUE,...", value_parser = parse_epilogue)]
     pub epilogues: Vec<Epilogue>,
     /// Measure each plan also on at most this number of SMs; may be repeated
@@ -115,7 +115,7 @@ fn parse_pairs<T: DeserializeOwned>(text: &str) -> Result<T, String> {
         let (key, value) = pair
             .split_once('=')
             .ok_or(format!("{pair:?} is not KEY=VALUE"))?;
-        let is_plain = value.parse::<u32>().is_ok() || value.parse::<bool>().is_ok();
+        let is_plain = value.parse::<f32>().is_ok() || value.parse::<bool>().is_ok();
         let value = match is_plain {
             true => value.to_owned(),
             false => format!("{value:?}"),

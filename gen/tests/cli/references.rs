@@ -33,6 +33,31 @@ fn norms_are_right() {
         let text = stdout(&output);
         assert!(text.contains("correct: all"), "{ranks:?}: {text}");
     }
+    let gemm = ["--op=gemm_ar", "--bias", "--activation=silu", "--norm=rms"];
+    let sizes_of_gemm = ["--m=9", "--n=264", "--k=136", "--seed=0", "--calls=2"];
+    let output = run(&[
+        &["run", "--device=sim", "--world=2"],
+        &gemm[..],
+        &sizes_of_gemm,
+    ]
+    .concat());
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert!(
+        stdout(&output).contains("correct: all"),
+        "{}",
+        stdout(&output)
+    );
+    let two_shots = ["--world=2", "--shots=2", "--output=fp32", "--eps=0"];
+    let (code, text) =
+        errors_of(&[&["--device=sim"], &gemm[..], &two_shots, &sizes_of_gemm].concat());
+    assert_eq!(code, 1, "{text}");
+    for part in [
+        "0 is not a normal number",
+        "what is normalised is bf16",
+        "use shots = 1",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
     let without = ["--op=all_reduce", "--world=2", "--residual", "--eps=0.1"];
     let (code, text) = errors_of(&[&["--device=sim"], &without[..], &sizes].concat());
     assert_eq!(code, 1, "{text}");

@@ -16,6 +16,7 @@ mod graph;
 mod machine;
 mod memo;
 mod mutations;
+mod norm;
 pub mod overlap;
 mod permit;
 mod rows;

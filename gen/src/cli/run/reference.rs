@@ -284,6 +284,7 @@ mod tests {
             residual: true,
             activation: Activation::Relu,
             output: Dtype::Fp32,
+            ..Epilogue::default()
         };
         let addends = Addends {
             bias: &bias,

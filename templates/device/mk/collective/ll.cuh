@@ -7,9 +7,9 @@
 #include <mk/call.cuh>
 #include <mk/collective/ll_norm.cuh>
 #include <mk/collective/shards.cuh>
-#include <mk/collective/vec_sum.cuh>
 #include <mk/comm/ll.cuh>
 #include <mk/roles.cuh>
+#include <mk/vec_sum.cuh>
 
 namespace mk::collective {
 

@@ -5,7 +5,6 @@
 // residual alone, and threads may keep or load again what memory has of it.
 #pragma once
 #include <mk/collective/shards.cuh>
-#include <mk/collective/vec_sum.cuh>
 
 namespace mk::collective {
 
@@ -15,13 +14,6 @@ concept NormArgs = TensorArgs<Args> && requires(const Args& args) {
   args.residual_out;
   args.residual_out_row_bytes;
 };
-
-// The sum of what all lanes of a warp have, in all of them. The order of additions is the same each time.
-MK_DEVICE float warp_sum(float value) {
-#pragma unroll
-  for (u32 mask = 1; mask < kWarp; mask *= 2) value += exchange(value, mask);  // @norm.warp-sum
-  return value;
-}
 
 // The arguments say what is added to the sum: a bias if `Args` has one, and a residual if it has one.
 template <ShardConfig Config, class Args>
@@ -45,34 +37,15 @@ struct RowNorm {
     }
   }
 
-  static MK_DEVICE float squares(const Vec16& vec) {
-    const auto z = elements(vec);
-    float sum = 0.0f;
-#pragma unroll
-    for (u32 i = 0; i < z.kElements; ++i) sum += z.values[i] * z.values[i];
-    return sum;
-  }
-
-  // What a row is multiplied by, from the sum of its squares.
-  static MK_DEVICE float scale(float squares) {
-    constexpr float kColumns = Config::kRowVecs * VecSum<Config::kFp32>::kElements;
-    return reciprocal_sqrt_approx(squares / kColumns + Config::kEps);  // @norm.eps
-  }
-
+  // See RmsNorm.
+  static MK_DEVICE float squares(const Vec16& vec) { return Rms::squares(vec); }
+  static MK_DEVICE float scale(float squares) { return Rms::scale(squares, Config::kRowVecs); }
   static MK_DEVICE Vec16 scaled(const Vec16& vec, float scale, const Vec16& weight) {
-    auto y = elements(vec);
-    const auto w = elements(weight);
-#pragma unroll
-    for (u32 i = 0; i < y.kElements; ++i) y.values[i] = y.values[i] * scale * w.values[i];
-    return y.result();
+    return Rms::scaled(vec, scale, weight);
   }
 
  private:
-  static MK_DEVICE auto elements(const Vec16& vec) {
-    VecSum<Config::kFp32> all;
-    all.add(vec);
-    return all;
-  }
+  using Rms = RmsNorm<Config, Config::kFp32>;
 };
 
 }  // namespace mk::collective

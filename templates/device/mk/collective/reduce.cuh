@@ -6,8 +6,8 @@
 // the same bits each time.
 #pragma once
 #include <mk/collective/chunks.cuh>
-#include <mk/collective/vec_sum.cuh>
 #include <mk/comm/put.cuh>
+#include <mk/vec_sum.cuh>
 
 namespace mk::collective {
 

@@ -1,6 +1,7 @@
 // The tensor of a collective: rows of 16-byte vectors, and the shard of each rank, which is a range of vectors.
 #pragma once
 #include <mk/comm/begin.cuh>
+#include <mk/norm.cuh>
 
 namespace mk::collective {
 
@@ -43,10 +44,6 @@ struct Shards {
     return start < vecs(ctx) ? min(shard_vecs(ctx), vecs(ctx) - start) : 0;
   }
 };
-
-// Whether rows of the result are normalised.
-template <class Config>
-concept NormalisesRows = requires { Config::kEps; };  // added to the mean of squares
 
 // Where a tensor, or a shard of it, lies: the address of a vector.
 template <ShardConfig Config, class Byte>
