@@ -5,7 +5,7 @@ use mkernel::cudarc::driver::{CudaSlice, CudaStream, CudaView, CudaViewMut};
 use mkernel::half::bf16;
 use mkernel::{
     FusedKernel, KernelConfig, fused_kernel,
-    spec::{Activation, BLayout, Dim, Dtype, GemmConfig, Transfer},
+    spec::{Activation, BLayout, Dim, Dtype, Eps, GemmConfig, Norm, Problem, Transfer},
 };
 use std::sync::Arc;
 
@@ -27,6 +27,10 @@ pub struct Chosen;
     bias = true, activation = gelu, residual = true, output = "fp32",
 )]
 pub struct Finished;
+
+/// A sum over ranks whose rows are normalised.
+#[fused_kernel(op = all_reduce, m = dynamic, n = 4096, bias = true, residual = true, norm = rms, eps = 1e-5)]
+pub struct Normalised;
 
 /// A kernel that sends tokens to their experts.
 #[fused_kernel(
@@ -68,9 +72,13 @@ pub struct AnyRanks;
 #[allow(dead_code)]
 fn calls(
     stream: &Arc<CudaStream>,
-    (finished, sums, any): (&Finished, &Sums, &AnyRanks),
+    (finished, sums, any, normalised): (&Finished, &Sums, &AnyRanks, &Normalised),
     (x, indices, weights): (&CudaSlice<bf16>, &CudaView<'_, i32>, &CudaSlice<f32>),
-    (y, sum): (&mut CudaViewMut<'_, bf16>, &mut CudaSlice<f32>),
+    (y, sum, z): (
+        &mut CudaViewMut<'_, bf16>,
+        &mut CudaSlice<f32>,
+        &mut CudaSlice<bf16>,
+    ),
 ) -> Result<(), mkernel::Error> {
     finished.launch(
         stream,
@@ -90,6 +98,15 @@ fn calls(
         c: y,
     };
     sums.launch(stream, operands)?;
+    let operands = NormalisedOperands {
+        x,
+        y: &mut *y,
+        bias: x,
+        residual: x,
+        weight: x,
+        residual_out: z,
+    };
+    normalised.call(stream, operands).rows(3).launch()?;
     let call = any.call(stream, AnyRanksOperands { a: x, b: x, c: y });
     call.launch()
 }
@@ -124,6 +141,14 @@ fn generated_configurations_are_those_that_are_declared() {
     assert_eq!(
         (epilogue.activation, epilogue.output),
         (Activation::Gelu, Dtype::Fp32)
+    );
+    let Problem::Collective(sum) = Normalised::config(2, 1).problem else {
+        panic!("no collective")
+    };
+    assert!(sum.epilogue.bias && sum.epilogue.residual);
+    assert_eq!(
+        (sum.epilogue.norm, sum.epilogue.eps),
+        (Norm::Rms, Eps::new(1e-5))
     );
     let from_macro = gemm(FromMacro::config(8, 1));
     assert_eq!(from_macro.tuning.transfer, Some(Transfer::CopyEngine));

@@ -3,11 +3,12 @@
 //! `cargo bench --bench collectives -- --help` lists the options, which are the fields of [`Flags`].
 
 use clap::Parser;
+use mkernel::cudarc::driver::sys::CUstream;
 use mkernel::half::bf16;
 use mkernel::{
-    Communicator, KernelConfig, Operator,
+    Communicator, KernelConfig, Operand, Operator,
     operands::RawOperand,
-    spec::{CollectiveConfig, CollectiveOp, CollectiveShape, Dim},
+    spec::{CollectiveConfig, CollectiveOp, CollectiveShape, Dim, Norm, SumEpilogue},
 };
 use mkernel_testing::blocks::{Blocks, median};
 use mkernel_testing::graph::Graph;
@@ -48,6 +49,9 @@ struct Flags {
     /// Measure all protocols and numbers of shots instead of the planned ones
     #[arg(long)]
     all: bool,
+    /// Measure all_reduce also with a residual and a norm of its rows, in turns with the plain one, and print the difference
+    #[arg(long)]
+    norm: bool,
     /// Number of blocks of each size
     #[arg(long, default_value_t = 5)]
     rounds: u32,
@@ -153,73 +157,141 @@ struct Case<'a> {
     config: CollectiveConfig,
 }
 
+/// An operator with its operands.
+struct Prepared {
+    operator: Operator,
+    operands: Vec<Matrix>,
+    /// A graph of [`GRAPH_CALLS`] calls, if the tensor is small.
+    graph: Option<Graph>,
+}
+
+impl Prepared {
+    fn raw(&self) -> Vec<RawOperand> {
+        self.operands
+            .iter()
+            .map(|matrix| matrix.operand())
+            .collect()
+    }
+}
+
 impl Case<'_> {
     fn run(&self) -> Result<(), Failure> {
         let shape = self
             .config
             .shape()
             .ok_or("the configuration has no sizes")?;
-        let kernel = KernelConfig {
-            nodes: self.flags.nodes,
-            ..KernelConfig::new(self.flags.world, self.config)
-        };
-        let operator = self.ranks.prepare(&kernel, shape)?;
-        let (rank, plan) = (self.ranks.rank(), operator.plan());
-        let rows = |index: usize| plan.operands[index].rows.on(rank).max(1);
-        let x = self.lab.matrix(rows(0), shape.n, 0)?;
-        let y = self.lab.matrix(rows(1), shape.n, 0)?;
-        self.lab.fill(&x, 0, u64::from(rank))?;
-        let raw = [x.operand(), y.operand()];
-        // SAFETY: the operands are those of the plan in its order, and live until the stream is synchronized.
-        unsafe { operator.launch_raw(self.lab.stream.cu_stream(), &raw) }?;
-        self.ranks.synchronize(&self.lab.stream)?;
-        self.check(shape, &y)?;
-        let us = self.time(&operator, &raw)?;
-        if rank == 0 {
-            let (bytes, world) = (shape.m * shape.n * 2, f64::from(self.flags.world));
-            let steps = if self.config.op == CollectiveOp::AllReduce {
-                2.0
-            } else {
-                1.0
+        let mut all = vec![self.prepare(self.config, shape)?];
+        if self.flags.norm && self.config.op == CollectiveOp::AllReduce {
+            let epilogue = SumEpilogue {
+                residual: true,
+                norm: Norm::Rms,
+                ..SumEpilogue::default()
             };
-            println!(
-                "{:<14} {:>9} {us:>9.1} {:>10.1} {:>6.0}  {}",
-                self.config.op.name(),
-                bytes >> 10,
-                plan.bound.us(),
-                bytes as f64 * steps * (world - 1.0) / world / us / 1e3,
-                plan.id,
-            );
+            let normalised = CollectiveConfig {
+                epilogue,
+                ..self.config
+            };
+            all.push(self.prepare(normalised, shape)?);
+        }
+        self.check(shape, &all[0].operands[1])?;
+        let times = self.times(&all)?;
+        if self.ranks.rank() == 0 {
+            for (prepared, us) in all.iter().zip(&times) {
+                self.print(shape, prepared, *us);
+            }
+            if let [plain, normalised] = times[..] {
+                println!("residual and norm add {:.2} µs", normalised - plain);
+            }
         }
         Ok(self.ranks.barrier()?)
     }
 
-    /// Returns the median time of a call in µs.
-    fn time(&self, operator: &Operator, raw: &[RawOperand]) -> Result<f64, Failure> {
-        let bytes = operator.plan().shape();
-        let (m, n) = match bytes {
-            mkernel::Shape::Collective(CollectiveShape { m, n }) => (m, n),
-            _ => return Err("the plan is not one of a collective".into()),
+    fn prepare(
+        &self,
+        config: CollectiveConfig,
+        shape: CollectiveShape,
+    ) -> Result<Prepared, Failure> {
+        let kernel = KernelConfig {
+            nodes: self.flags.nodes,
+            ..KernelConfig::new(self.flags.world, config)
         };
-        // SAFETY: the operands are those of the plan, and the caller keeps them alive.
-        let launch = |stream| unsafe { operator.launch_raw(stream, raw) };
-        let mut times = Vec::new();
-        if m * n * 2 > MAX_GRAPH_BYTES {
-            let stream = self.lab.stream.cu_stream();
-            for _ in 0..self.flags.rounds {
-                times.extend(self.blocks.times_of(1, &|| Ok(launch(stream)?))?);
+        let operator = self.ranks.prepare(&kernel, shape)?;
+        let rank = self.ranks.rank();
+        let mut operands = Vec::new();
+        for (seed, spec) in (0..).zip(&operator.plan().operands) {
+            let matrix = self.lab.matrix(spec.rows.on(rank).max(1), spec.cols, 0)?;
+            // All ranks have the same operands but X.
+            let seed = match spec.operand {
+                Operand::X => u64::from(rank),
+                _ => 1000 + seed,
+            };
+            if !spec.written {
+                self.lab.fill(&matrix, 0, seed)?;
             }
-            return Ok(median(&times));
+            operands.push(matrix);
         }
+        let mut prepared = Prepared {
+            operator,
+            operands,
+            graph: None,
+        };
+        self.launch(&prepared, self.lab.stream.cu_stream())?;
+        self.ranks.synchronize(&self.lab.stream)?;
+        if shape.m * shape.n * 2 <= MAX_GRAPH_BYTES {
+            prepared.graph = Some(self.captured(&prepared)?);
+        }
+        Ok(prepared)
+    }
+
+    fn launch(&self, prepared: &Prepared, stream: CUstream) -> Result<(), Failure> {
+        // SAFETY: the operands are those of the plan in its order, and live until the stream is synchronized.
+        unsafe { prepared.operator.launch_raw(stream, &prepared.raw()) }?;
+        Ok(())
+    }
+
+    fn captured(&self, prepared: &Prepared) -> Result<Graph, Failure> {
         // The default stream cannot be captured.
         let stream = self.ranks.context().new_stream()?;
-        let graph = Graph::capture(&stream, || {
-            (0..GRAPH_CALLS).try_for_each(|_| Ok(launch(stream.cu_stream())?))
-        })?;
+        Graph::capture(&stream, || {
+            (0..GRAPH_CALLS).try_for_each(|_| self.launch(prepared, stream.cu_stream()))
+        })
+    }
+
+    fn print(&self, shape: CollectiveShape, Prepared { operator, .. }: &Prepared, us: f64) {
+        let (bytes, world) = (shape.m * shape.n * 2, f64::from(self.flags.world));
+        let steps = if self.config.op == CollectiveOp::AllReduce {
+            2.0
+        } else {
+            1.0
+        };
+        println!(
+            "{:<14} {:>9} {us:>9.1} {:>10.1} {:>6.0}  {}",
+            self.config.op.name(),
+            bytes >> 10,
+            operator.plan().bound.us(),
+            bytes as f64 * steps * (world - 1.0) / world / us / 1e3,
+            operator.plan().id,
+        );
+    }
+
+    /// Returns the median time of a call of each operator in µs. Their blocks take turns.
+    fn times(&self, all: &[Prepared]) -> Result<Vec<f64>, Failure> {
+        let mut times = vec![Vec::new(); all.len()];
         for _ in 0..self.flags.rounds {
-            times.extend(self.blocks.times_in_graph(GRAPH_CALLS, &graph)?);
+            for (prepared, times) in all.iter().zip(&mut times) {
+                times.extend(self.block(prepared)?);
+            }
         }
-        Ok(median(&times))
+        Ok(times.iter().map(|times| median(times)).collect())
+    }
+
+    /// Returns the times of calls, launched one by one or in a graph.
+    fn block(&self, prepared: &Prepared) -> Result<Vec<f64>, Failure> {
+        let stream = self.lab.stream.cu_stream();
+        match &prepared.graph {
+            None => self.blocks.times_of(1, &|| self.launch(prepared, stream)),
+            Some(graph) => self.blocks.times_in_graph(GRAPH_CALLS, graph),
+        }
     }
 
     /// Checks the first row of the result against a reference in fp64.

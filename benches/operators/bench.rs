@@ -217,7 +217,12 @@ impl Bench<'_> {
             let plan = slot.checked_sub(2).map(|index| &candidates.plans[index].1);
             let epilogue = plan.map_or(Epilogue::default(), |op| epilogue_of(op.plan()));
             let fused = |operand| operands.fused(operand, epilogue);
-            let (fused_c, residual) = (fused(Operand::C), fused(Operand::Residual));
+            // With a norm, what is normalised is checked.
+            let result = match epilogue.normalises() {
+                true => Operand::ResidualOut,
+                false => Operand::C,
+            };
+            let (fused_c, residual) = (fused(result), fused(Operand::Residual));
             let (matrices, parts) = match plan {
                 None => ((&a.view, &b.view, &c.view), 1),
                 Some(_) => ((&fused_a, &whole_b.view, &fused_c), parts),
@@ -334,7 +339,7 @@ impl Bench<'_> {
         };
         // Slices of fp32 would take the same time.
         let slices_ns = match epilogue.output {
-            Dtype::Bf16 => time(&mut || {
+            Dtype::Bf16 if !epilogue.normalises() => time(&mut || {
                 let call = operator.call(stream).read(Operand::A, &rows_a);
                 let call = call.read(Operand::B, &b.memory);
                 let call = call.write::<bf16, _>(Operand::C, &mut rows_c);

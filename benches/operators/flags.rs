@@ -49,8 +49,8 @@ pub struct Flags {
     /// Plan to measure, such as `transfer=sm_push,comm_ctas=8` or `auto`; may be repeated [default: auto]
     #[arg(long = "tune", value_name = "KEY=VALUE,...")]
     pub tunings: Vec<Tune>,
-    /// Epilogue, such as `bias=true,activation=gelu,output=fp32`; each plan is measured with it and without; may be
-    /// repeated
+    /// Epilogue, such as `bias=true,activation=gelu,output=fp32` or, of gemm_ar, `residual=true,norm=rms`; each plan is
+    /// measured with it and without; may be repeated
     #[arg(long = "epilogue", value_name = "KEY=VALUE,...", value_parser = parse_epilogue)]
     pub epilogues: Vec<Epilogue>,
     /// Measure each plan also on at most this number of SMs; may be repeated

@@ -19,6 +19,8 @@ pub struct Operands {
     /// The operands of epilogues, and C in fp32 if an epilogue has such an output. They have the rows of `c`.
     pub bias: Matrix,
     pub residual: Matrix,
+    /// The result of kernels that normalise rows. Their new residual takes the place of C.
+    pub normalised: Matrix,
     pub c_fp32: Option<Matrix>,
     /// The rows of `a` and `c` that the fused kernel uses.
     pub rows_a: Range<u64>,
@@ -52,6 +54,7 @@ impl Operands {
         let mut operands = Self {
             bias: bench.lab.matrix(1, n, 0)?,
             residual: bench.lab.matrix(m, n, 0)?,
+            normalised: bench.lab.matrix(m, n, 0)?,
             c_fp32: c_fp32.transpose()?,
             a: bench.lab.matrix(m, k, 0)?,
             b: bench.lab.matrix(b_rows, b_cols, 0)?,
@@ -105,8 +108,9 @@ impl Operands {
         let rows = |matrix: &Matrix, rows: &Range<u64>| matrix.part(rows.clone(), 0..matrix.cols);
         match operand {
             Operand::A => rows(&self.a, &self.rows_a),
-            Operand::C => rows(self.c(epilogue), &self.rows_c),
-            Operand::Bias => self.bias.view,
+            Operand::C if epilogue.normalises() => rows(&self.normalised, &self.rows_c),
+            Operand::C | Operand::ResidualOut => rows(self.c(epilogue), &self.rows_c),
+            Operand::Bias | Operand::Weight => self.bias.view,
             Operand::Residual => rows(&self.residual, &self.rows_c),
             _ => self.b.view,
         }

@@ -58,9 +58,10 @@ fn planned(plan: &KernelPlan) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mkernel_spec::{Dim, Dtype, Epilogue, KernelSpec, Op};
+    use mkernel_spec::{CollectiveOp, Dim, Dtype, Epilogue, GemmOp, KernelSpec, Norm, Op};
 
-    /// Configurations of all operators with known sizes, and of GEMM operators with an epilogue.
+    /// Configurations of all operators with known sizes, of GEMM operators with an epilogue, and of operators that normalise
+    /// rows.
     fn configs() -> Vec<KernelConfig> {
         let sized = |op: Op| {
             let mut config = KernelConfig::new(2, op.problem());
@@ -89,7 +90,24 @@ mod tests {
             None
         });
         let finished: Vec<_> = finished.collect();
+        let normalised = configs.clone().into_iter().filter_map(|mut config| {
+            match &mut config.problem {
+                Problem::Gemm(gemm) if gemm.op == GemmOp::GemmAr => {
+                    (gemm.epilogue.residual, gemm.epilogue.norm) = (true, Norm::Rms);
+                }
+                Problem::Collective(sum) if sum.op == CollectiveOp::AllReduce => {
+                    let epilogue = &mut sum.epilogue;
+                    (epilogue.bias, epilogue.residual) = (true, true);
+                    epilogue.norm = Norm::Rms;
+                }
+                _ => return None,
+            }
+            Some(config)
+        });
+        let normalised: Vec<_> = normalised.collect();
+        assert_eq!(normalised.len(), 2);
         configs.extend(finished);
+        configs.extend(normalised);
         configs
     }
 

@@ -332,6 +332,8 @@ mod tests {
                 residual: true,
                 activation: ::mkernel::spec::Activation::GeluTanh,
                 output: ::mkernel::spec::Dtype::Fp32,
+                norm: ::mkernel::spec::Norm::None,
+                eps: ::mkernel::spec::Eps::new(1e-6f32),
             }
         };
         assert!(expanded.contains(&epilogue.to_string()), "{expanded}");

@@ -1,6 +1,8 @@
 //! Tests of `all_reduce`, `all_gather` and `reduce_scatter` on simulated GPUs. Every bit of the results is known.
 
+mod gemm_norm;
 mod mutations;
+mod norm;
 mod rows;
 
 use mkernel_testing::jobs::collective::cases::{across, small, with_rows, with_rows_across};

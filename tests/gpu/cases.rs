@@ -141,6 +141,7 @@ fn epilogues(op: GemmOp, world: u32) -> Vec<Case> {
                 residual,
                 activation,
                 output,
+                ..Epilogue::default()
             };
             let (n, layout) = [(1032, Kn), (1024, Nk)][index % 2];
             let finished = |m, epilogue| case(m, n, 520, layout).of(op).finished(epilogue);

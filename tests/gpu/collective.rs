@@ -9,6 +9,9 @@ use mkernel::spec::CollectiveOp::{self, AllGather, AllReduce, ReduceScatter};
 use mkernel::spec::{KernelSpec, Protocol};
 use mkernel_testing::jobs::collective::CollectiveJob;
 use mkernel_testing::jobs::collective::cases::{across, small, with_rows, with_rows_across};
+use mkernel_testing::jobs::collective::norm::NormJob;
+use mkernel_testing::jobs::collective::norm::cases::{normalised, normalised_across};
+use mkernel_testing::jobs::gemm::norm::{self as gemm_norm, GemmNormJob};
 use mkernel_testing::jobs::{Backend, for_each_in_parallel};
 use mkernel_testing::lab::{Random, TimeLimit, seed_from_clock};
 use std::time::Duration;
@@ -117,6 +120,138 @@ fn collectives_on_several_nodes_are_right() {
     }
 }
 
+/// Returns jobs of norms that are too large for simulated GPUs: several vectors of a row per lane, and many rows.
+fn large_normalised(world: u32) -> Vec<(String, NormJob)> {
+    let job = |size| NormJob::new(world, size, 0);
+    let mut jobs = vec![
+        ("rows of 32 MiB", job((2048, 8192)).biased()),
+        (
+            "rows of 13 MB in fp32, in place",
+            job((411, 8008)).with(CollectiveJob::fp32).in_place(),
+        ),
+        (
+            "rows in a graph",
+            job((1024, 4096)).with(CollectiveJob::in_graph),
+        ),
+    ];
+    if world > 1 {
+        for shots in [1, 2] {
+            let packets = |job: CollectiveJob| job.protocol(Protocol::Ll).shots(shots);
+            jobs.extend([
+                ("one row in packets", job((1, 8192)).with(packets)),
+                ("8 rows in packets", job((8, 8192)).with(packets).in_place()),
+                ("64 rows in packets", job((64, 8192)).with(packets).biased()),
+                (
+                    "64 rows in packets in a graph",
+                    job((64, 5120)).with(packets).with(CollectiveJob::in_graph),
+                ),
+                (
+                    "up to 64 rows in packets",
+                    job((64, 8192))
+                        .with(packets)
+                        .with(|job| job.with_rows(&[64, 1, 7, 64, 33, 2, 1, 64])),
+                ),
+            ]);
+        }
+    }
+    let name = |(name, job): (&str, NormJob)| (format!("norm: {name} on {world} ranks"), job);
+    jobs.into_iter().map(name).collect()
+}
+
+/// Runs every job three times. Each run has the same bits.
+fn run_normalised(jobs: &[(String, NormJob)]) {
+    let specs = jobs.iter().map(|(_, job)| spec(&job.job));
+    compile(&specs.collect::<Vec<_>>());
+    for (name, job) in jobs {
+        let mut first = None;
+        for _ in 0..3 {
+            let found = job.run_on(Backend::Gpus);
+            let found = found.unwrap_or_else(|failure| panic!("{name}: {failure}"));
+            assert!(
+                *first.get_or_insert_with(|| found.clone()) == found,
+                "{name}: other bits than before"
+            );
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs GPUs"]
+fn norms_are_right() {
+    let _limit = TimeLimit::start("norms", Duration::from_secs(480));
+    for world in worlds(1) {
+        let jobs = [normalised(world), large_normalised(world)].concat();
+        run_normalised(&jobs);
+        println!("world {world}: {} jobs", jobs.len());
+    }
+}
+
+/// Returns jobs of `gemm_ar` with a norm that are too large for simulated GPUs.
+fn large_products(world: u32) -> Vec<(String, GemmNormJob)> {
+    let job = |size| GemmNormJob::new(world, size, 0);
+    let jobs = [
+        ("one row", job((1, 8192, 256))),
+        ("16 rows", job((16, 8192, 256)).activated()),
+        ("64 rows in place", job((64, 5120, 256)).in_place()),
+        ("200 rows", job((200, 4096, 128))),
+        ("16 rows in a graph", job((16, 8192, 256)).in_graph()),
+        (
+            "up to 64 rows",
+            job((64, 8192, 256)).with_rows(&[64, 1, 7, 64, 33, 2, 0, 64]),
+        ),
+    ];
+    let name = |(name, job): (&str, GemmNormJob)| (format!("{name} on {world} ranks"), job);
+    jobs.into_iter().map(name).collect()
+}
+
+fn products(world: u32) -> Vec<(String, GemmNormJob)> {
+    [gemm_norm::normalised(world), large_products(world)].concat()
+}
+
+#[test]
+#[ignore = "needs GPUs"]
+fn norms_of_products_are_right() {
+    let _limit = TimeLimit::start("norms of products", Duration::from_secs(480));
+    for world in worlds(2) {
+        let jobs = products(world);
+        compile(
+            &jobs
+                .iter()
+                .map(|(_, job)| spec_of_product(job))
+                .collect::<Vec<_>>(),
+        );
+        for (name, job) in &jobs {
+            let mut first = None;
+            for _ in 0..3 {
+                let found = job.run_on(Backend::Gpus);
+                let found = found.unwrap_or_else(|failure| panic!("{name}: {failure}"));
+                assert!(
+                    *first.get_or_insert_with(|| found.clone()) == found,
+                    "{name}: other bits than before"
+                );
+            }
+        }
+        println!("world {world}: {} jobs", jobs.len());
+    }
+}
+
+fn spec_of_product(GemmNormJob { job, .. }: &GemmNormJob) -> KernelSpec {
+    let spec = KernelSpec::validate(job.kernel());
+    let spec = spec.and_then(|spec| spec.specialise(job.shape));
+    spec.unwrap_or_else(|error| panic!("{:?}: {error}", job.config))
+}
+
+#[test]
+#[ignore = "needs GPUs"]
+fn norms_on_several_nodes_are_right() {
+    let _limit = TimeLimit::start("nodes: norms", Duration::from_secs(480));
+    for (world, nodes) in topologies() {
+        let jobs = normalised_across(nodes, world / nodes, &Faults::default());
+        run_normalised(&jobs);
+        println!("{world} ranks, {nodes} nodes: {} jobs", jobs.len());
+    }
+}
+
 /// This test needs no GPU. It checks that all jobs are possible.
 #[test]
 fn every_job_of_collectives_has_a_plan() {
@@ -125,6 +260,18 @@ fn every_job_of_collectives_has_a_plan() {
     for world in WORLDS {
         for (name, job) in [small(world), large(world), with_rows(world)].concat() {
             let plan = KernelPlan::new(&spec(&job), &Device::h200());
+            plan.unwrap_or_else(|error| panic!("{name}: {error}"));
+        }
+        for (name, job) in [normalised(world), large_normalised(world)].concat() {
+            let plan = KernelPlan::new(&spec(&job.job), &Device::h200());
+            plan.unwrap_or_else(|error| panic!("{name}: {error}"));
+        }
+        for (name, job) in if world > 1 {
+            products(world)
+        } else {
+            Vec::new()
+        } {
+            let plan = KernelPlan::new(&spec_of_product(&job), &Device::h200());
             plan.unwrap_or_else(|error| panic!("{name}: {error}"));
         }
     }

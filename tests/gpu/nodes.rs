@@ -54,6 +54,7 @@ fn problems(op: GemmOp, nodes: u32) -> Vec<GemmProblem> {
         residual: true,
         activation: Activation::GeluTanh,
         output: Dtype::Fp32,
+        ..Epilogue::default()
     };
     let plain = |shape, layout| problem(op, shape, layout, nodes);
     let mut all = vec![

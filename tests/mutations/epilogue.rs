@@ -1,7 +1,7 @@
 //! Mutations of epilogues.
 
 use crate::{Kernel, Mutation, job, mutation};
-use mkernel::spec::{Activation, BLayout, Dtype, Epilogue, GemmOp, GemmShape, Tuning};
+use mkernel::spec::{Activation, BLayout, Dtype, Epilogue, Eps, GemmOp, GemmShape, Norm, Tuning};
 use mkernel_testing::jobs::GemmJob;
 
 pub const KERNELS: &[Kernel] = &[
@@ -17,6 +17,8 @@ const ALL: Epilogue = Epilogue {
     residual: true,
     activation: Activation::Relu,
     output: Dtype::Bf16,
+    norm: Norm::None,
+    eps: Eps::new(1e-6),
 };
 
 fn tuning(tile_n: u32, shots: Option<u32>) -> Tuning {

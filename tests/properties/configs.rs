@@ -128,6 +128,7 @@ fn epilogues() -> impl Strategy<Value = Epilogue> {
             residual,
             activation,
             output,
+            ..Epilogue::default()
         });
     prop_oneof![1 => Just(Epilogue::default()), 1 => some]
 }

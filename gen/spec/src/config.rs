@@ -5,6 +5,7 @@ mod dtype;
 mod field;
 mod kernel;
 mod markdown;
+mod norm;
 pub(crate) mod op;
 pub(crate) mod option;
 pub(crate) mod option_type;
@@ -14,7 +15,9 @@ pub(crate) mod values;
 pub use crate::ops::attention::{
     AttentionConfig, AttentionOp, AttentionShape, AttentionTuning, Layout, Placement, Scale,
 };
-pub use crate::ops::collective::{CollectiveConfig, CollectiveOp, CollectiveShape, Protocol};
+pub use crate::ops::collective::{
+    CollectiveConfig, CollectiveOp, CollectiveShape, Protocol, SumEpilogue,
+};
 pub use crate::ops::combine::{CombineConfig, CombineOp, CombineShape};
 pub use crate::ops::dispatch::{DispatchConfig, DispatchOp, DispatchShape, all_rows};
 pub use crate::ops::gemm::{
@@ -25,6 +28,7 @@ pub use dtype::Dtype;
 pub use field::Field;
 pub use kernel::KernelConfig;
 pub use markdown::OptionTable;
+pub use norm::{Eps, Norm};
 pub use op::Op;
 pub use option::{OptionSpec, Options};
 pub use problem::{Problem, Shape};

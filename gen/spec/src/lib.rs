@@ -26,9 +26,9 @@ pub mod topology;
 pub use config::{
     Activation, AttentionConfig, AttentionOp, AttentionShape, AttentionTuning, BLayout,
     CollectiveConfig, CollectiveOp, CollectiveShape, CombineConfig, CombineOp, CombineShape, Dim,
-    DispatchConfig, DispatchOp, DispatchShape, Dtype, Epilogue, Field, GemmConfig, GemmOp,
-    GemmShape, KernelConfig, Layout, Limits, Op, OptionSpec, OptionTable, Options, Placement,
-    Problem, Protocol, Scale, Shape, Tile, Transfer, Tuning, Values, Written,
+    DispatchConfig, DispatchOp, DispatchShape, Dtype, Epilogue, Eps, Field, GemmConfig, GemmOp,
+    GemmShape, KernelConfig, Layout, Limits, Norm, Op, OptionSpec, OptionTable, Options, Placement,
+    Problem, Protocol, Scale, Shape, SumEpilogue, Tile, Transfer, Tuning, Values, Written,
 };
 pub use device::{Device, Target};
 pub use diagnostic::{Diagnostic, Diagnostics};

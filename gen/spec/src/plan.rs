@@ -14,7 +14,7 @@ mod workspace;
 pub use crate::ops::attention::{
     AttentionPlan, PUSH_LEAD, SUB_TILE_BYTES, SUB_TILE_COLS, TILE_ROWS,
 };
-pub use crate::ops::collective::CollectivePlan;
+pub use crate::ops::collective::{CollectivePlan, RowWarps};
 pub use crate::ops::combine::{
     CombinePlan, InternodeCombine, LIST_HEADER_BYTES, OUTPUTS, SUMS_AHEAD,
 };

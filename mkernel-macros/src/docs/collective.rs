@@ -4,7 +4,7 @@ use super::operand::OperandDoc;
 use super::phrases::{Ranks, size};
 use mkernel_spec::abi::Operand;
 use mkernel_spec::plan::CollectivePlan;
-use mkernel_spec::{CollectiveConfig, CollectiveOp};
+use mkernel_spec::{CollectiveConfig, CollectiveOp, SumEpilogue};
 
 /// Paragraphs of Markdown about what is computed.
 pub fn semantics(config: &CollectiveConfig, ranks: Ranks) -> Vec<String> {
@@ -19,14 +19,28 @@ pub fn semantics(config: &CollectiveConfig, ranks: Ranks) -> Vec<String> {
         true => ", added up in fp32",
         false => "",
     };
-    vec![
+    let mut paragraphs = vec![
         semantics.to_owned(),
         format!(
             "{}; {}{sums}. The last ranks may have fewer rows.",
             ranks.words(),
             config.dtype
         ),
-    ]
+    ];
+    paragraphs.extend(norm(config.epilogue));
+    paragraphs
+}
+
+/// What becomes of the sum, if its rows are normalised.
+fn norm(epilogue: SumEpilogue) -> Option<String> {
+    epilogue.normalises().then(|| {
+        format!(
+            "Each element `sum` of that sum becomes `z = {}` in `residual_out`, added in fp32 and rounded once. `Y` has the \
+             rows of `z / √(mean(z²) + {}) · weight`.",
+            epilogue.addends("sum"),
+            epilogue.eps
+        )
+    })
 }
 
 /// The operands of a rank.
@@ -41,8 +55,26 @@ pub fn operands(config: &CollectiveConfig, ranks: Ranks) -> Vec<OperandDoc> {
         let shape = format!("[{rows}, {}]", size(config.n, "N"));
         OperandDoc::new(operand, shape).of(config.dtype)
     };
-    vec![matrix(Operand::X, x), matrix(Operand::Y, y)]
+    let mut operands = vec![matrix(Operand::X, x), matrix(Operand::Y, y)];
+    let epilogue = config.epilogue;
+    let row = |operand| {
+        let row = OperandDoc::new(operand, format!("[{}]", size(config.n, "N")));
+        row.of(config.dtype).note(SAME)
+    };
+    if epilogue.bias {
+        operands.push(row(Operand::Bias));
+    }
+    if epilogue.residual {
+        operands.push(matrix(Operand::Residual, y).note(SAME));
+    }
+    if epilogue.normalises() {
+        operands.push(row(Operand::Weight));
+        operands.push(matrix(Operand::ResidualOut, y));
+    }
+    operands
 }
+
+const SAME: &str = "the same on all ranks";
 
 /// Summarises the plan in a few words.
 pub fn planned(plan: &CollectivePlan) -> String {

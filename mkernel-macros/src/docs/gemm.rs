@@ -36,6 +36,13 @@ fn epilogue(config: &GemmConfig) -> Option<String> {
         ..Epilogue::default()
     };
     let formula = epilogue.formula("sum");
+    if epilogue.normalises() {
+        return Some(format!(
+            "Each element `sum` of that sum becomes `z = {formula}` in `residual_out`, computed in fp32 and rounded once. C has \
+             the rows of `z / √(mean(z²) + {}) · weight`.",
+            epilogue.eps
+        ));
+    }
     (epilogue != plain).then(|| {
         format!(
             "Each element `sum` of that sum becomes `{formula}` in C, computed in fp32 and rounded once."
@@ -79,6 +86,10 @@ pub fn operands(config: &GemmConfig, ranks: Ranks) -> Vec<OperandDoc> {
             GemmOp::GemmAr => residual.note(SAME),
             _ => residual,
         });
+    }
+    if config.epilogue.normalises() {
+        operands.push(OperandDoc::new(Operand::Weight, format!("[{n}]")).note(SAME));
+        operands.push(rows_of_c(Operand::ResidualOut));
     }
     operands
 }

@@ -67,11 +67,14 @@ pub enum OperandFault {
         /// The GPU of the communicator.
         expected: usize,
     },
-    /// The residual overlaps C, but does not coincide with it.
-    #[error(
-        "it overlaps c. Pass separate memory, or exactly the memory of c: the same address, row stride and element type"
-    )]
-    OverlapsC,
+    /// The operand overlaps another one where it must not.
+    #[error("it overlaps {}. Pass separate memory{}", .other.name(), coincide(*.other, *.may_coincide))]
+    Overlaps {
+        /// The other operand.
+        other: Operand,
+        /// Whether the two may be exactly the same memory.
+        may_coincide: bool,
+    },
     /// The slice has elements of another type.
     #[error(
         "its elements are {given}, but the kernel expects {expected}. Pass elements of that type{}",
@@ -97,11 +100,25 @@ pub enum OperandFault {
     },
 }
 
+/// Returns how two operands may share memory, if they may.
+fn coincide(other: Operand, may_coincide: bool) -> String {
+    match may_coincide {
+        true => format!(
+            ", or exactly the memory of {}: the same address, row stride and element type",
+            other.name()
+        ),
+        false => String::new(),
+    }
+}
+
 /// Returns how to declare the kernel so that it has this operand, if that is possible.
 fn declare_it(operand: Operand) -> String {
     match operand {
         Operand::Bias | Operand::Residual => {
             format!(", or declare the kernel with `{} = true`", operand.name())
+        }
+        Operand::Weight | Operand::ResidualOut => {
+            ", or declare the kernel with `norm = rms`".to_owned()
         }
         _ => String::new(),
     }
@@ -112,6 +129,9 @@ fn declare_without(operand: Operand) -> String {
     match operand {
         Operand::Bias | Operand::Residual => {
             format!(", or declare the kernel without `{}`", operand.name())
+        }
+        Operand::Weight | Operand::ResidualOut => {
+            ", or declare the kernel without `norm`".to_owned()
         }
         _ => String::new(),
     }

@@ -69,8 +69,19 @@ pub(crate) fn check(
     }
 }
 
-/// Checks a residual that overlaps C: each of its elements must be at the address of the same element of C. Kernels
-/// read an element of the residual before they write that element of C, but after other elements in any order.
+/// Operands that must not overlap, and whether they may be exactly the same memory.
+///
+/// Kernels read an element of the residual before they write the same element of C or of the new residual, but after other
+/// elements in any order. A norm writes elements of Y after it has read others of what it normalises, in any order.
+const APART: [(Operand, Operand, bool); 5] = [
+    (Operand::Residual, Operand::C, true),
+    (Operand::Residual, Operand::ResidualOut, true),
+    (Operand::Residual, Operand::Y, false),
+    (Operand::ResidualOut, Operand::X, false),
+    (Operand::ResidualOut, Operand::Y, false),
+];
+
+/// Checks operands that overlap. If they may be the same memory, each element must be at the address of the same element.
 fn check_in_place(
     specs: &[OperandSpec],
     operands: &[RawOperand],
@@ -82,21 +93,27 @@ fn check_in_place(
         let mut found = found.filter(|(spec, _)| spec.operand == wanted && spec.rows.on(rank) > 0);
         found.next()
     };
-    let (Some(residual), Some(c)) = (find(Operand::Residual), find(Operand::C)) else {
-        return;
-    };
     let place = |(spec, operand): (&OperandSpec, &RawOperand)| {
         let row_bytes = operand.row_stride_elems.saturating_mul(spec.dtype.bytes());
         let rows = (spec.rows.on(rank) - 1).saturating_mul(row_bytes);
         let end = operand
             .ptr
             .saturating_add(rows + spec.cols * spec.dtype.bytes());
-        (operand.ptr, end, row_bytes)
+        (operand.ptr, end, row_bytes, spec.dtype)
     };
-    let (one, other) = (place(residual), place(c));
-    let overlap = one.0 < other.1 && other.0 < one.1;
-    if overlap && (one != other || residual.0.dtype != c.0.dtype) {
-        faults.push((Operand::Residual, OperandFault::OverlapsC));
+    for (operand, other, may_coincide) in APART {
+        let (Some(one), Some(two)) = (find(operand), find(other)) else {
+            continue;
+        };
+        let (one, two) = (place(one), place(two));
+        let overlap = one.0 < two.1 && two.0 < one.1;
+        if overlap && !(may_coincide && one == two) {
+            let fault = OperandFault::Overlaps {
+                other,
+                may_coincide,
+            };
+            faults.push((operand, fault));
+        }
     }
 }
 
@@ -223,6 +240,47 @@ pub(crate) mod tests {
             assert!(error.to_string().contains("overlaps c"), "{error}");
         }
         assert!(checked(Dtype::Fp32, at(0x1000, 40)).is_err());
+    }
+
+    #[test]
+    fn a_new_residual_is_apart_from_all_but_the_residual() {
+        let of = |operand| OperandSpec {
+            operand,
+            rows: Extent::Fixed(10),
+            cols: 32,
+            dtype: Dtype::Bf16,
+            written: false,
+        };
+        let named = [
+            Operand::X,
+            Operand::Y,
+            Operand::Residual,
+            Operand::ResidualOut,
+        ];
+        let checked = |places: [u64; 4]| {
+            let at = |ptr| RawOperand {
+                ptr,
+                row_stride_elems: 32,
+            };
+            check(&named.map(of), &places.map(at), 0)
+        };
+        assert!(
+            checked([0x1000, 0x2000, 0x3000, 0x3000]).is_ok(),
+            "in place"
+        );
+        for places in [
+            [0x1000, 0x2000, 0x3000, 0x1000],
+            [0x1000, 0x2000, 0x3000, 0x2000],
+            [0x1000, 0x2000, 0x2000, 0x4000],
+            [0x1000, 0x2000, 0x3000, 0x3010],
+        ] {
+            let error = checked(places).expect_err("they overlap");
+            assert!(error.to_string().contains("overlaps"), "{error}");
+        }
+        let Err(Error::Operands(faults)) = checked([0x1000, 0x1010, 0x1020, 0x1030]) else {
+            panic!("four overlaps")
+        };
+        assert_eq!(faults.len(), 4, "{faults:?}");
     }
 
     #[test]

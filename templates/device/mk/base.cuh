@@ -69,7 +69,7 @@ __device__ __forceinline__ u64 global_time_ns() {
   return now;
 }
 
-// 2^x, log2(x) and 1/x, to within 2 units in the last place; what is subnormal counts as 0. log2 is as close in absolute
+// 2^x, log2(x), 1/x and 1/sqrt(x), to within 2 units in the last place; what is subnormal counts as 0. log2 is as close in absolute
 // terms (2^-22) where x is near 1.
 __device__ __forceinline__ float exp2_approx(float x) {
   float y;
@@ -84,6 +84,11 @@ __device__ __forceinline__ float log2_approx(float x) {
 __device__ __forceinline__ float reciprocal_approx(float x) {
   float y;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+__device__ __forceinline__ float reciprocal_sqrt_approx(float x) {
+  float y;
+  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
 

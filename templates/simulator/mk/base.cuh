@@ -110,6 +110,7 @@ __forceinline__ u64 global_time_ns() { return mk_calls->time_ns(); }
 __forceinline__ float exp2_approx(float x) { return __builtin_exp2f(x); }
 __forceinline__ float log2_approx(float x) { return __builtin_log2f(x); }
 __forceinline__ float reciprocal_approx(float x) { return 1.0f / x; }
+__forceinline__ float reciprocal_sqrt_approx(float x) { return 1.0f / __builtin_sqrtf(x); }
 
 __forceinline__ u32 min(u32 a, u32 b) { return a < b ? a : b; }
 __forceinline__ u32 ceil_div(u32 count, u32 size) { return (count + size - 1) / size; }

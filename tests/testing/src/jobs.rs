@@ -17,6 +17,7 @@ mod graph;
 mod machine;
 mod memo;
 mod mutations;
+mod norm;
 pub mod overlap;
 mod permit;
 pub mod prepared;

@@ -42,7 +42,7 @@ fn parse_pairs<T: DeserializeOwned>(text: &str) -> Result<T, String> {
         let (key, value) = pair
             .split_once('=')
             .ok_or(format!("{pair:?} is not KEY=VALUE"))?;
-        let is_plain = value.parse::<u32>().is_ok() || value.parse::<bool>().is_ok();
+        let is_plain = value.parse::<f32>().is_ok() || value.parse::<bool>().is_ok();
         let value = match is_plain {
             true => value.to_owned(),
             false => format!("{value:?}"),

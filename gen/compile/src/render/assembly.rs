@@ -59,7 +59,8 @@ impl Config {
 
     /// Adds a constant of type float.
     pub fn float(&mut self, name: &'static str, value: f64, note: &'static str) -> &mut Self {
-        self.push("float", name, format!("{}f", value as f32), note)
+        // As Debug it always has a point or an exponent, which C++ requires before the suffix.
+        self.push("float", name, format!("{:?}f", value as f32), note)
     }
 
     /// Adds a constant of type bool.

@@ -10,6 +10,9 @@ pub(super) fn assembly(plan: &KernelPlan, op_plan: &CollectivePlan) -> Assembly 
     let (header, kernel) = kernel(op_plan);
     Assembly {
         title: match op_plan.config.op {
+            CollectiveOp::AllReduce if op_plan.norm.is_some() => {
+                "Y = norm of rows of the sum of X over ranks, one launch"
+            }
             CollectiveOp::AllReduce => "Y = sum of X over ranks, one launch",
             CollectiveOp::AllGather => "Y = rows of X of all ranks, one launch",
             CollectiveOp::ReduceScatter => "Y = rows of the sum of X over ranks, one launch",
@@ -56,6 +59,18 @@ fn banner(plan: &KernelPlan, op_plan: &CollectivePlan) -> Vec<String> {
             ),
         });
     }
+    if let Some(norm) = op_plan.norm {
+        let epilogue = op_plan.config.epilogue;
+        lines.push(format!(
+            "norm    {}, z = {}, {} a row",
+            epilogue.norm,
+            epilogue.addends("sum"),
+            match norm.warps {
+                1 => "a warp for".to_owned(),
+                warps => format!("{warps} warps for"),
+            }
+        ));
+    }
     lines.extend(plan.network.as_ref().map(puts_line));
     lines
 }
@@ -89,6 +104,18 @@ fn config(plan: &KernelPlan, op_plan: &CollectivePlan) -> Config {
     if op_plan.config.op.reduces() {
         let is_fp32 = op_plan.config.dtype == Dtype::Fp32;
         c.bool("kFp32", is_fp32, "whether elements are fp32, else bf16");
+    }
+    if let Some(norm) = op_plan.norm {
+        let eps = op_plan.config.epilogue.eps.value();
+        c.section("norm of rows")
+            .float("kEps", eps.into(), "added to the mean of squares");
+        if op_plan.protocol == Protocol::Ll {
+            c.u32("kRowWarps", norm.warps, "that share a row").u32(
+                "kLaneVecs",
+                norm.lane_vecs,
+                "of a row that a lane has",
+            );
+        }
     }
     if op_plan.protocol == Protocol::Simple {
         chunks(plan, op_plan, &mut c);

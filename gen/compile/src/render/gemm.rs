@@ -6,7 +6,7 @@ use super::assembly::Assembly;
 use super::text::{plural, puts_line, ranks};
 use config::Gemm;
 use mkernel_spec::plan::{GemmPlan, TILE_K};
-use mkernel_spec::{Activation, BLayout, Epilogue, GemmOp, KernelPlan, Transfer};
+use mkernel_spec::{Activation, BLayout, Epilogue, GemmOp, KernelPlan, Norm, Transfer};
 
 /// Assembles the source of a GEMM operator.
 pub(super) fn assembly(plan: &KernelPlan, op_plan: &GemmPlan) -> Assembly {
@@ -102,7 +102,10 @@ impl Gemm<'_> {
         ];
         if op_plan.config.epilogue != Epilogue::default() {
             let epilogue = op_plan.config.epilogue;
-            let formula = epilogue.formula("sum");
+            let formula = match epilogue.norm {
+                Norm::None => epilogue.formula("sum"),
+                norm => format!("{norm} of rows of z = {}", epilogue.formula("sum")),
+            };
             lines.push(format!("result  {formula}, {}", epilogue.output));
         }
         lines

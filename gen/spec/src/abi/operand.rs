@@ -16,8 +16,12 @@ pub enum Operand {
     C,
     /// What is added to each row of the sum: a matrix of one row.
     Bias,
-    /// What is added to C last.
+    /// What is added to C last, or before a norm.
     Residual,
+    /// What a norm multiplies each row by: a matrix of one row.
+    Weight,
+    /// What a norm normalises: the new residual.
+    ResidualOut,
     /// This rank's rows of queries.
     Q,
     /// This rank's rows of keys.
@@ -49,7 +53,7 @@ pub enum Operand {
 }
 
 impl Operand {
-    /// `a`, `b`, `c`, `bias`, … : the variant's name in lower case.
+    /// `a`, `b`, `c`, `bias`, `residual_out`, … : the variant's name in snake case.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -58,6 +62,8 @@ impl Operand {
             Self::C => "c",
             Self::Bias => "bias",
             Self::Residual => "residual",
+            Self::Weight => "weight",
+            Self::ResidualOut => "residual_out",
             Self::Q => "q",
             Self::K => "k",
             Self::V => "v",
@@ -80,7 +86,7 @@ impl Operand {
     pub const fn is_result(self) -> bool {
         matches!(
             self,
-            Self::C | Self::O | Self::Lse | Self::ExpertOffsets | Self::Y
+            Self::C | Self::ResidualOut | Self::O | Self::Lse | Self::ExpertOffsets | Self::Y
         )
     }
 }

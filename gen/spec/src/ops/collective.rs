@@ -8,5 +8,5 @@ mod memory;
 pub(crate) mod op_plan;
 pub(crate) mod plan;
 
-pub use config::{CollectiveConfig, CollectiveOp, CollectiveShape, Protocol};
-pub use op_plan::CollectivePlan;
+pub use config::{CollectiveConfig, CollectiveOp, CollectiveShape, Protocol, SumEpilogue};
+pub use op_plan::{CollectivePlan, RowWarps};

@@ -2,15 +2,27 @@
 
 use super::description::{Description, ranks_on};
 use mkernel_spec::plan::CollectivePlan;
-use mkernel_spec::{CollectiveOp, KernelPlan, Protocol};
+use mkernel_spec::{CollectiveOp, KernelPlan, Norm, Protocol};
 
 pub(super) fn describe(plan: &KernelPlan, op_plan: &CollectivePlan) -> Description {
     Description {
         computes: computes(plan, op_plan),
         summary: format!("{} CTAs of {} threads", plan.grid_ctas, plan.threads),
-        sections: vec![("transfer", transfer(plan, op_plan))],
+        sections: sections(plan, op_plan),
         shared: "nothing".to_owned(),
     }
+}
+
+fn sections(plan: &KernelPlan, op_plan: &CollectivePlan) -> Vec<(&'static str, Vec<String>)> {
+    let transfer = ("transfer", transfer(plan, op_plan));
+    let norm = op_plan.norm.map(|norm| {
+        let warps = match norm.warps {
+            1 => "a warp for each row".to_owned(),
+            warps => format!("{warps} warps for each row, which send each other sums of squares"),
+        };
+        ("norm", vec![warps])
+    });
+    [transfer].into_iter().chain(norm).collect()
 }
 
 fn computes(plan: &KernelPlan, op_plan: &CollectivePlan) -> String {
@@ -19,6 +31,11 @@ fn computes(plan: &KernelPlan, op_plan: &CollectivePlan) -> String {
         CollectiveOp::AllReduce => ("Σ_r X_r", " on every rank"),
         CollectiveOp::AllGather => ("rows of all ranks", " on every rank"),
         CollectiveOp::ReduceScatter => ("Σ_r X_r", ", rank r keeps rows r"),
+    };
+    let epilogue = op_plan.config.epilogue;
+    let formula = match epilogue.norm {
+        Norm::None => formula.to_owned(),
+        norm => format!("{norm}({})", epilogue.addends(formula)),
     };
     format!(
         "Y = {formula} [{}, {}]{whose}, {}, {}",

@@ -3,7 +3,7 @@
 use super::description::{Description, ranks_on};
 use crate::cli::format::bytes;
 use mkernel_spec::plan::{GemmPlan, Reduction};
-use mkernel_spec::{BLayout, Dtype, GemmOp, KernelPlan};
+use mkernel_spec::{BLayout, Dtype, GemmOp, KernelPlan, Norm};
 use std::fmt::Write as _;
 
 pub(super) fn describe(plan: &KernelPlan, op_plan: &GemmPlan) -> Description {
@@ -47,7 +47,11 @@ fn computes(plan: &KernelPlan, op_plan: &GemmPlan) -> String {
         GemmOp::GemmRs => (sum, ", rank r keeps rows r"),
         GemmOp::GemmAr => (sum, " on every rank"),
     };
-    let formula = format!("C[{m},{n}] = {}{result}", epilogue.formula(&product));
+    let formula = match epilogue.norm {
+        Norm::None => epilogue.formula(&product),
+        norm => format!("{norm}({})", epilogue.formula(&product)),
+    };
+    let formula = format!("C[{m},{n}] = {formula}{result}");
     let dtype = match epilogue.output {
         Dtype::Bf16 => "bf16".to_owned(),
         other => format!("bf16, C {other}"),

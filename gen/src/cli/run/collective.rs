@@ -3,6 +3,7 @@
 use super::inputs::{Inputs, Random, elems};
 use super::reference::{Matrix, matrix_sums_bytes};
 use mkernel::Operand;
+use mkernel::spec::abi::OperandSpec;
 use mkernel::spec::plan::CollectivePlan;
 use mkernel::{
     KernelPlan,
@@ -11,21 +12,43 @@ use mkernel::{
 
 /// A random tensor of each rank.
 pub fn inputs(plan: &KernelPlan, op_plan: &CollectivePlan, seed: u64, call: u32) -> Inputs {
-    let mut inputs = Inputs::random(plan, seed, call, |_| false);
+    // All ranks add the same to the sum.
+    let is_common = |operand| operand != Operand::X;
+    let mut inputs = Inputs::random(plan, seed, call, is_common);
     if op_plan.config.dtype == Dtype::Fp32 {
-        let of_rank = |rank| {
-            let mut random = Random(seed ^ Random(u64::from(call) << 32 | u64::from(rank)).next());
-            (0..elems(plan, Operand::X, rank))
-                .map(|_| random.fraction())
-                .collect()
+        let of_rank = |operand, stream: u64, rank: u32| {
+            let of_rank = if is_common(operand) { 0 } else { rank };
+            let stream = stream << 48 | u64::from(call) << 32 | u64::from(of_rank);
+            let mut random = Random(seed ^ Random(stream).next());
+            let elems = 0..elems(plan, operand, rank);
+            elems.map(|_| random.fraction()).collect()
         };
-        let ranks = 0..plan.spec.world();
-        inputs.fractions = vec![(Operand::X, ranks.map(of_rank).collect())];
+        let specs = (0..).zip(&plan.operands);
+        let specs = specs.filter(|(_, spec)| !spec.written);
+        let fill = |(stream, spec): (u64, &OperandSpec)| {
+            let ranks = 0..plan.spec.world();
+            let all = ranks.map(|rank| of_rank(spec.operand, stream, rank));
+            (spec.operand, all.collect())
+        };
+        inputs.fractions = specs.map(fill).collect();
     }
     inputs
 }
 
-/// The expected Y of `rank`.
+/// The elements of an operand on each rank.
+fn of(op_plan: &CollectivePlan, inputs: &Inputs, operand: Operand) -> Vec<Vec<f32>> {
+    match op_plan.config.dtype {
+        Dtype::Bf16 => {
+            let values = inputs.of(operand).iter();
+            values
+                .map(|x| x.iter().map(|x| x.to_f32()).collect())
+                .collect()
+        }
+        _ => inputs.fractions(operand).to_vec(),
+    }
+}
+
+/// The expected Y of `rank`, and with a norm the new residual.
 pub fn expected(
     plan: &KernelPlan,
     op_plan: &CollectivePlan,
@@ -33,15 +56,7 @@ pub fn expected(
     rank: u32,
     _threads: usize,
 ) -> Option<Vec<Matrix>> {
-    let ranks: Vec<Vec<f32>> = match op_plan.config.dtype {
-        Dtype::Bf16 => {
-            let values = inputs.of(Operand::X).iter();
-            values
-                .map(|x| x.iter().map(|x| x.to_f32()).collect())
-                .collect()
-        }
-        _ => inputs.fractions(Operand::X).to_vec(),
-    };
+    let ranks = of(op_plan, inputs, Operand::X);
     let (values, rounded) = match op_plan.config.op {
         CollectiveOp::AllGather => (ranks.concat(), Vec::new()),
         CollectiveOp::AllReduce => sums(plan, op_plan, &ranks),
@@ -53,13 +68,25 @@ pub fn expected(
             (values[own.clone()].to_vec(), rounded[own].to_vec())
         }
     };
-    Some(vec![Matrix {
+    let sum = Matrix {
         values,
         cols: op_plan.shape.n as usize,
         terms: ranks.len(),
         rounded,
         dtype: op_plan.config.dtype,
-    }])
+    };
+    let epilogue = op_plan.config.epilogue;
+    if !epilogue.normalises() {
+        return Some(vec![sum]);
+    }
+    let of_rank = |operand| {
+        let all = of(op_plan, inputs, operand).into_iter();
+        all.take(1).flatten().collect::<Vec<f32>>()
+    };
+    let addends = (of_rank(Operand::Bias), of_rank(Operand::Residual));
+    let z = sum.plus(&addends.0, &addends.1);
+    let y = z.rms_norm(&of_rank(Operand::Weight), epilogue.eps.value());
+    Some(vec![y, z])
 }
 
 /// The sums over ranks, and the magnitudes of the sums that nodes of several ranks round to bf16 for other nodes.

@@ -15,6 +15,7 @@ use mkernel::{
 fn is_common(config: &GemmConfig, operand: Operand) -> bool {
     match operand {
         Operand::Bias => config.op.reduces(),
+        Operand::Weight => true,
         Operand::Residual => config.op == GemmOp::GemmAr,
         _ => false,
     }
@@ -27,7 +28,7 @@ pub fn inputs(plan: &KernelPlan, op_plan: &GemmPlan, seed: u64, call: u32) -> In
     })
 }
 
-/// The expected C of `rank`, in fp32.
+/// The expected C of `rank`, in fp32, and with a norm the new residual.
 pub fn expected(
     plan: &KernelPlan,
     op_plan: &GemmPlan,
@@ -60,7 +61,16 @@ pub fn expected(
         bias: of_rank(Operand::Bias),
         residual: of_rank(Operand::Residual),
     };
-    Some(vec![sum.finish(config.epilogue, addends)])
+    let c = sum.finish(config.epilogue, addends);
+    if !config.epilogue.normalises() {
+        return Some(vec![c]);
+    }
+    let weight: Vec<f32> = of_rank(Operand::Weight)
+        .iter()
+        .map(|x| x.to_f32())
+        .collect();
+    let y = c.rms_norm(&weight, config.epilogue.eps.value());
+    Some(vec![y, c])
 }
 
 /// Bytes that the references of all ranks need at the same time. Each rank computes the partial sums of all ranks.

@@ -75,6 +75,41 @@ impl Matrix {
         self
     }
 
+    /// Adds a bias and a residual, either of which may be empty, to the sums of a collective.
+    pub fn plus(mut self, bias: &[f32], residual: &[f32]) -> Self {
+        let of = |values: &[f32], index: usize| values.get(index).map_or(0.0, |x| f64::from(*x));
+        for (index, value) in self.values.iter_mut().enumerate() {
+            *value = (f64::from(*value) + of(bias, index % self.cols) + of(residual, index)) as f32;
+        }
+        self.terms += 2;
+        self
+    }
+
+    /// RMSNorm of each row. What is normalised has been rounded.
+    pub fn rms_norm(&self, weight: &[f32], eps: f32) -> Self {
+        let (mut values, mut rounded) = (Vec::new(), Vec::new());
+        for (row, z) in self.values.chunks(self.cols).enumerate() {
+            let squares: f64 = z.iter().map(|z| f64::from(*z).powi(2)).sum();
+            let scale = 1.0 / (squares / self.cols as f64 + f64::from(eps)).sqrt();
+            for (col, (z, weight)) in z.iter().zip(weight).enumerate() {
+                let factor = scale * f64::from(*weight);
+                let y = f64::from(*z) * factor;
+                values.push(y as f32);
+                if self.dtype == Dtype::Bf16 {
+                    let of_z = self.rounded.get(row * self.cols + col).map_or(0.0, |x| *x);
+                    rounded.push((y.abs() + factor.abs() * f64::from(of_z)) as f32);
+                }
+            }
+        }
+        Self {
+            values,
+            cols: self.cols,
+            terms: 4 * (self.terms + 8),
+            rounded,
+            dtype: self.dtype,
+        }
+    }
+
     /// The elements with the indices in `range`, in row-major order.
     pub fn part(&self, range: std::ops::Range<usize>) -> Self {
         Self {
@@ -249,6 +284,7 @@ mod tests {
             residual: true,
             activation: Activation::Relu,
             output: Dtype::Fp32,
+            ..Epilogue::default()
         };
         let addends = Addends {
             bias: &bias,

@@ -33,6 +33,15 @@ struct Chunks {
     return first_in_shard(chunk) < in_shard ? min(Config::kChunkVecs, in_shard - first_in_shard(chunk)) : 0;
   }
 
+  // Where a vector of the tensor lies.
+  struct Place {
+    u32 owner, chunk, vec;
+  };
+  static MK_DEVICE Place place_of(const RankContext& ctx, u32 vec) {
+    const u32 owner = vec / Shards::shard_vecs(ctx), in_shard = vec - Shards::first(ctx, owner);
+    return {owner, in_shard / Config::kChunkVecs, in_shard % Config::kChunkVecs};
+  }
+
   // The bytes of `count` chunks from `chunk` on.
   static MK_DEVICE u32 bytes_of(const RankContext& ctx, u32 owner, u32 chunk, u32 count) {
     u32 vecs = 0;

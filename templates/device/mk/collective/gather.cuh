@@ -25,8 +25,9 @@ struct Gather {
   using Network = comm::Network<Config, Workspace>;
   using Begin = comm::Begin<Config, Workspace>;
 
-  // Whether a rank also keeps its own chunks in its `gathered`.
-  static constexpr bool kKeepsOwn = Ranks::kNodes > 1;
+  // Whether a rank also keeps its own chunks in its `gathered`: puts take them from there, and warps that normalise rows
+  // find all chunks there.
+  static constexpr bool kKeepsOwn = Ranks::kNodes > 1 || NormalisesRows<Config>;  // @norm.own-chunk
 
   // Where a chunk of a source lies.
   static MK_DEVICE Symmetric<u8> slot(const RankContext& ctx, u32 source, u32 chunk) {

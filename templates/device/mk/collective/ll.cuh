@@ -1,14 +1,15 @@
 // Collectives of a few vectors on one node by the low-latency protocol (see comm/ll.cuh). Vectors travel as packets,
 // which need no flag and no fence, but halve the bandwidth.
 //
-// A thread handles the same vectors in each phase. It sends all of its vectors before it waits, so ranks do not wait
-// for each other in a circle.
+// A thread handles the same vectors in each phase, unless rows are normalised. It sends all of its vectors before it
+// waits, so ranks do not wait for each other in a circle.
 #pragma once
 #include <mk/call.cuh>
+#include <mk/collective/ll_norm.cuh>
 #include <mk/collective/shards.cuh>
-#include <mk/collective/vec_sum.cuh>
 #include <mk/comm/ll.cuh>
 #include <mk/roles.cuh>
+#include <mk/vec_sum.cuh>
 
 namespace mk::collective {
 
@@ -35,10 +36,13 @@ struct Ll {
   using Tensors = collective::Tensors<Config, Args>;
   using Begin = comm::Begin<Config, Workspace>;
   using Packet = comm::LlPacket;
+  using Norm = RowNorm<Config, Args>;
+  using LlNorm = collective::LlNorm<Config, Args, Workspace>;
 
   static constexpr u32 kWorld = Ranks::kWorld;
   static constexpr bool kReduces = kScheme != LlScheme::kAllGather;
   static constexpr bool kReducesAll = kScheme == LlScheme::kAllReduceOneShot;
+  static constexpr bool kNormalises = NormalisesRows<Config>;
   static constexpr bool kGathers = kScheme == LlScheme::kAllGather || kScheme == LlScheme::kAllReduceTwoShots;
 
   static_assert(Ranks::kNodes == 1, "packets travel over NVLink");
@@ -50,11 +54,15 @@ struct Ll {
     static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem&, u32) {
       if constexpr (kReduces) {
         send_parts(args, ctx);
-        reduce(args, ctx);
+        if constexpr (!kNormalises || kGathers) reduce(args, ctx);
       } else {
         send_shard(args, ctx);
       }
-      if constexpr (kGathers) collect(args, ctx);
+      if constexpr (kNormalises) {
+        normalise(args, ctx);
+      } else if constexpr (kGathers) {
+        collect(args, ctx);
+      }
     }
   };
 
@@ -95,22 +103,49 @@ struct Ll {
     }
   }
 
-  // Adds up the vectors of all ranks in the order of ranks. Vectors travel unrounded, so every rank computes the same
-  // bits in every call.
   static MK_DEVICE void reduce(const Args& args, const RankContext& ctx) {
     const u32 first = first_reduced(ctx);
     for (u32 i = thread(); i < reduced_vecs(ctx); i += threads()) {
-      const Vec16 own = load_vec16(Tensors::input(args).at(first + i));
-      Vec16 parts[kWorld];
-      wait_parts(ctx, i, parts);
-      VecSum<Config::kFp32> sum;
-#pragma unroll
-      for (u32 source = 0; source < kWorld; ++source) sum.add(source == ctx.rank ? own : parts[source]);  // @ll.order
-      const Vec16 result = sum.result();
+      auto sum = sum_of_parts(args, ctx, first, i);
       const u32 row_vec = kScheme == LlScheme::kReduceScatter ? i : first + i;
-      store_vec16(Tensors::output(args).at(row_vec), result);
-      if constexpr (kGathers) send_to_all(ctx, i, result);
+      if constexpr (kNormalises) {
+        Norm::add_to(args, row_vec, sum);
+        store_vec16(Norm::residual_out(args).at(row_vec), sum.result());
+      } else {
+        store_vec16(Tensors::output(args).at(row_vec), sum.result());
+      }
+      if constexpr (kGathers) send_to_all(ctx, i, sum.result());
     }
+  }
+
+  // Returns the sum of number `i` of the vectors that this rank adds up, of which `first` is the first one. It adds in the
+  // order of ranks. Vectors travel unrounded, so every rank computes the same bits in every call.
+  static MK_DEVICE auto sum_of_parts(const Args& args, const RankContext& ctx, u32 first, u32 i) {
+    const Vec16 own = load_vec16(Tensors::input(args).at(first + i));
+    Vec16 parts[kWorld];
+    wait_parts(ctx, i, parts);
+    VecSum<Config::kFp32> sum;
+#pragma unroll
+    for (u32 source = 0; source < kWorld; ++source) sum.add(source == ctx.rank ? own : parts[source]);  // @ll.order
+    return sum;
+  }
+
+  // Rows of all ranks' sums, once all that this thread sends is sent.
+  static MK_DEVICE void normalise(const Args& args, const RankContext& ctx) {
+    LlNorm::for_each_row(args, ctx, [&](u32 vec) {
+      if constexpr (kReducesAll) {
+        auto sum = sum_of_parts(args, ctx, 0, vec);
+        Norm::add_to(args, vec, sum);
+        store_vec16(Norm::residual_out(args).at(vec), sum.result());
+        return sum.result();
+      } else {
+        const u32 owner = vec / Shards::shard_vecs(ctx);
+        const Vec16 z = wait_shard_vec(ctx, owner, vec - Shards::first(ctx, owner));
+        // The thread that added it up has stored it, after it had read what may be at the same place.
+        if (owner != ctx.rank) store_vec16(Norm::residual_out(args).at(vec), z);
+        return z;
+      }
+    });
   }
 
   // Sends the own shard to all ranks, and copies it to the result.
@@ -150,8 +185,10 @@ struct Ll {
     comm::store_ll(ctx.peer_ptr(to, Slots::at(ctx, ctx.rank, 0, vec)), data.x, data.y, ctx.mark());
     comm::store_ll(ctx.peer_ptr(to, Slots::at(ctx, ctx.rank, 1, vec)), data.z, data.w, ctx.mark());
   }
+  // A vector that is normalised goes to this rank too, where another thread may have it.
   static MK_DEVICE void send_to_all(const RankContext& ctx, u32 vec, const Vec16& data) {
-    for (u32 i = 1; i < kWorld; ++i) send<ShardVecs>(ctx, (ctx.rank + i) % kWorld, vec, data);
+    constexpr u32 kFirst = kNormalises ? 0 : 1;  // @norm.to-all
+    for (u32 i = kFirst; i < kWorld; ++i) send<ShardVecs>(ctx, (ctx.rank + i) % kWorld, vec, data);
   }
 
   // Loads both packets of a vector of a source. Returns whether they have arrived.

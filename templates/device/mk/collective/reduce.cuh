@@ -6,8 +6,8 @@
 // order is that of ranks. Results are therefore bitwise repeatable.
 #pragma once
 #include <mk/collective/chunks.cuh>
-#include <mk/collective/vec_sum.cuh>
 #include <mk/comm/put.cuh>
+#include <mk/vec_sum.cuh>
 
 namespace mk::collective {
 
@@ -76,7 +76,7 @@ struct Reduce {
   }
 
   // A warp: adds up chunks of the shards of this local rank. Calls `store(chunk, vec, sum)` for each sum of the own
-  // shard, and `finish(chunk)` after each of its chunks.
+  // shard, in fp32, and `finish(chunk)` after each of its chunks.
   template <class Input, class Store, class Finish>
   static MK_DEVICE void reduce(const RankContext& ctx, const Input& input, u32 worker, u32 workers, const Store& store,
                                const Finish& finish) {
@@ -92,7 +92,7 @@ struct Reduce {
         if constexpr (Ranks::kNodes > 1) wait_node_sums(ctx, unit.chunk);
         add_up(ctx, input, unit, owner, vecs, [&](u32 vec, Sum& sum) {
           if constexpr (Ranks::kNodes > 1) add_node_sums(ctx, unit.chunk, vec, sum);
-          store(unit.chunk, vec, sum.result());
+          store(unit.chunk, vec, sum);
         });
         finish(unit.chunk);
       }

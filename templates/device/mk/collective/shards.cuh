@@ -1,6 +1,7 @@
 // The tensor of a collective. Its rows consist of 16-byte vectors. The shard of a rank is a range of vectors.
 #pragma once
 #include <mk/comm/begin.cuh>
+#include <mk/norm.cuh>
 
 namespace mk::collective {
 
@@ -22,6 +23,11 @@ struct Shards {
   static MK_DEVICE u32 vecs(const RankContext& ctx) {
     if constexpr (TakesRows<Config>) return ctx.rows * Config::kRowVecs;  // @shards.vecs
     else return Config::kVecs;
+  }
+
+  static MK_DEVICE u32 rows(const RankContext& ctx) {
+    if constexpr (TakesRows<Config>) return ctx.rows;
+    else return Config::kVecs / Config::kRowVecs;
   }
 
   // The number of vectors of the shard of every rank except perhaps the last ones.

@@ -6,6 +6,7 @@
 #pragma once
 #include <mk/call.cuh>
 #include <mk/collective/gather.cuh>
+#include <mk/collective/norm.cuh>
 #include <mk/collective/reduce.cuh>
 #include <mk/roles.cuh>
 
@@ -23,9 +24,12 @@ struct Simple {
   using Reduction = collective::Reduce<Config, Workspace>;
   using Gathering = collective::Gather<Config, Workspace>;
   using Begin = comm::Begin<Config, Workspace>;
+  using Norm = RowNorm<Config, Args>;
 
   static constexpr bool kReduces = kOp != Collective::kAllGather;
-  static constexpr bool kGathers = kOp != Collective::kReduceScatter && Ranks::kWorld > 1;
+  static constexpr bool kNormalises = NormalisesRows<Config>;
+  // Rows that are normalised pass through `gathered` on one rank too: their chunks come from several warps.
+  static constexpr bool kGathers = kOp != Collective::kReduceScatter && (Ranks::kWorld > 1 || kNormalises);
 
   // The channel of shards. If there are sums, they have channel 0.
   static constexpr u32 kShardChannel = kReduces ? 1 : 0;
@@ -51,9 +55,15 @@ struct Simple {
       const u32 first = kOp == Collective::kReduceScatter ? 0 : Shards::first(ctx, ctx.rank);
       Reduction::reduce(
           ctx, Tensors::input(args), Workers::index(warp), Workers::count(),
-          [&](u32 chunk, u32 vec, const Vec16& sum) {
-            store_vec16(result.at(first + Chunks::first_in_shard(chunk) + vec), sum);
-            if constexpr (kGathers) Gathering::send_vec(ctx, chunk, vec, sum);
+          [&](u32 chunk, u32 vec, Reduction::Sum& sum) {
+            const u32 row_vec = first + Chunks::first_in_shard(chunk) + vec;
+            if constexpr (kNormalises) {
+              Norm::add_to(args, row_vec, sum);
+              store_vec16(Norm::residual_out(args).at(row_vec), sum.result());
+            } else {
+              store_vec16(result.at(row_vec), sum.result());
+            }
+            if constexpr (kGathers) Gathering::send_vec(ctx, chunk, vec, sum.result());
           },
           [&](u32 chunk) {
             if constexpr (kGathers) Gathering::raise(ctx, ctx.rank, chunk, Gathering::kKeepsOwn);
@@ -83,13 +93,55 @@ struct Simple {
     }
   };
 
-  // A warp: copies the other ranks' chunks to the result.
+  // A warp: copies the other ranks' chunks to the result, or normalises rows of all ranks' chunks.
   struct Collect {
     static constexpr Agent kAgent = Agent::kWarp;
     using Workers = collective::Workers<Config::kCollectWarps>;
 
     static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem&, u32 warp) {
-      Gathering::collect(ctx, Tensors::output(args), Workers::index(warp), Workers::count());
+      if constexpr (kNormalises) {
+        for (u32 row = Workers::index(warp); row < Shards::rows(ctx); row += Workers::count()) normalise(args, ctx, row);
+      } else {
+        Gathering::collect(ctx, Tensors::output(args), Workers::index(warp), Workers::count());
+      }
+    }
+
+   private:
+    // A warp: a row of `gathered` to residual_out, unless this rank added it up, and its norm to the result. A lane has the
+    // same columns of every row, so the bits of a row do not depend on how many rows there are.
+    static MK_DEVICE void normalise(const Args& args, const RankContext& ctx, u32 row) {
+      constexpr u32 kUnroll = (Config::kUnroll + 1) / 2;  // with all, the addresses of vectors spill
+      const u32 first_vec = row * Config::kRowVecs;
+      const auto kept = Norm::residual_out(args);
+      u32 owner = Ranks::kWorld, chunk = 0;  // of which this lane has waited for the flag
+      float squares = 0.0f;
+#pragma unroll 1
+      for (u32 first = lane_index(); first < Config::kRowVecs; first += kWarp * kUnroll) {
+        Vec16 data[kUnroll];
+#pragma unroll
+        for (u32 u = 0; u < kUnroll; ++u) {
+          if (first + u * kWarp >= Config::kRowVecs) continue;
+          const auto place = Chunks::place_of(ctx, first_vec + first + u * kWarp);
+          if (place.owner != owner || place.chunk != chunk) {  // @norm.next-chunk
+            Gathering::wait_chunk(ctx, kCollect, place.owner, place.chunk);  // @norm.wait-chunk
+            owner = place.owner, chunk = place.chunk;
+          }
+          data[u] = load_written_vec16(ctx.local_ptr(Gathering::slot(ctx, owner, chunk)) + place.vec * 16);
+          if (owner != ctx.rank) store_vec16(kept.at(first_vec + first + u * kWarp), data[u]);
+        }
+#pragma unroll
+        for (u32 u = 0; u < kUnroll; ++u) {
+          if (first + u * kWarp < Config::kRowVecs) squares += Norm::squares(data[u]);
+        }
+      }
+      const float scale = Norm::scale(warp_sum(squares));
+      const auto result = Tensors::output(args);
+      // What this lane has stored, or acquired with a flag.
+      for_each_vec<kUnroll>(
+          Config::kRowVecs, [&](u32 vec) { return load_written_vec16(kept.at(first_vec + vec)); },
+          [&](u32 vec, const Vec16& data) {
+            store_vec16(result.at(first_vec + vec), Norm::scaled(data, scale, Norm::weight(args, vec)));
+          });
     }
   };
 

@@ -8,6 +8,7 @@
 #include <mk/comm/idle_ranks.cuh>
 #include <mk/comm/lamport.cuh>
 #include <mk/gemm/gemm.cuh>
+#include <mk/gemm/row_norm.cuh>
 
 namespace mk::gemm {
 
@@ -51,9 +52,11 @@ struct ReduceLl {
   using Packet = comm::LamportPacket;
   using Rows = CallRows<Config>;
   using Load = typename Gemm::Load;
+  using Norm = RowNorm<Config, Args, Workspace>;
 
   static constexpr bool kReducesAll = kExchange == LlExchange::kAllReduce;
   static constexpr bool kRelays = kExchange == LlExchange::kRelay;
+  static constexpr bool kNormalises = NormalisesRows<Config>;
 
   static constexpr u32 kWorld = Ranks::kWorld;
   static constexpr u32 kPackets = 4;  // packets of a lane for eight rows of a sub-tile, of four bf16 each
@@ -76,10 +79,11 @@ struct ReduceLl {
         exchange.send(sum);
         exchange.reduce();
         if constexpr (kRelays) exchange.collect();
-        // Lanes without rows of C have skipped the exchange, while others waited. The next product needs all lanes
-        // together.
-        __syncwarp();
+        // Lanes without rows of C have skipped the exchange, while others waited. The next product, and the count of stored
+        // rows, need all lanes together.
+        __syncwarp();  // @ll.tile-done
       }
+      if constexpr (kNormalises) Norm::run(args, ctx, group * kWarpgroupWarps + threadIdx.x % kWarpgroup / kWarp);
     }
   };
 
@@ -156,8 +160,10 @@ struct ReduceLl {
         for (u32 half = 0; half < 2; ++half) {
           const u32 row = first_row() + half * 8;
           if (row >= Rows::all(ctx) || !is_reducer(row)) continue;
+          float squares = 0.0f;
 #pragma unroll 1
-          for (u32 first = 0; first < kPackets; first += kInFlight) reduce_packets(row, sub, half, first);
+          for (u32 first = 0; first < kPackets; first += kInFlight) reduce_packets(row, sub, half, first, squares);
+          if constexpr (kNormalises) Norm::keep_squares(ctx, row, sub_tile(sub), squares);  // @ll.squares
         }
       }
     }
@@ -174,12 +180,15 @@ struct ReduceLl {
           Packet sums[kPackets];
           wait_sums(row, sub, half, sums);
           u8* line = args.c_rows + row * args.c_row_bytes;
+          float squares = 0.0f;
 #pragma unroll
           for (u32 p = 0; p < kPackets; ++p) {
+            if constexpr (kNormalises) squares += Norm::squares(sums[p].first()) + Norm::squares(sums[p].second());
             const u32 col = first_col() + sub * kSubTile + p * 16;
             if (col < Config::kN) store_word(line + col * 2, sums[p].first());
             if (col + 8 < Config::kN) store_word(line + col * 2 + 16, sums[p].second());
           }
+          if constexpr (kNormalises) Norm::keep_squares(ctx, row, sub_tile(sub), squares);  // @ll.relayed-squares
         }
       }
     }
@@ -214,9 +223,14 @@ struct ReduceLl {
       }
     }
 
-    // Adds up kInFlight packets of all ranks, and writes the sums to C. With kRelay, also sends them to the other
-    // ranks.
-    MK_DEVICE void reduce_packets(u32 row, u32 sub, u32 half, u32 first) const {
+    // The number of a sub-tile in the rows of C.
+    MK_DEVICE u32 sub_tile(u32 sub) const {
+      return (work.col * Config::kTileN + Shape::group_col(group)) / kSubTile + sub;
+    }
+
+    // Adds up kInFlight packets of all ranks, writes them to C, and perhaps sends the sums on. If rows are normalised, adds their
+    // squares to `squares`.
+    MK_DEVICE void reduce_packets(u32 row, u32 sub, u32 half, u32 first, float& squares) const {
       const Epilogue epilogue{args, ctx};
       const u32 col = first_col() + sub * kSubTile + first * 16;
       u8* line = args.c_rows + row_in_c(row) * args.c_row_bytes;
@@ -247,6 +261,9 @@ struct ReduceLl {
         Epilogue::apply(d[2], d[3], bias[p][1], residual[p][1]);  // @ll.epilogue
         store_pair<Config>(line, col + p * 16, d[0], d[1]);
         store_pair<Config>(line, col + p * 16 + 8, d[2], d[3]);
+        if constexpr (kNormalises) {
+          squares += Norm::squares(pack_bf16(d[0], d[1])) + Norm::squares(pack_bf16(d[2], d[3]));
+        }
         if constexpr (kRelays) send_sum(sub, half, first + p, pack_bf16(d[0], d[1]), pack_bf16(d[2], d[3]));
       }
     }

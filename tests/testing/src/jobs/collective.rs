@@ -2,6 +2,7 @@
 //! the operators states, so every bit of the results is known.
 
 pub mod cases;
+pub mod norm;
 
 use super::memo::Memo;
 use super::rows::{RowsCall, RowsRun};
@@ -292,16 +293,8 @@ impl CollectiveJob {
             };
         }
         let x: Vec<Vec<f32>> = (0..world).map(|_| random(whole)).collect();
-        // The number of elements that a rank reduces.
-        let owned = match self.config.op {
-            CollectiveOp::AllReduce => {
-                let elems = 16 / self.config.dtype.bytes() as usize;
-                (whole / elems).div_ceil(world as usize) * elems
-            }
-            _ => shard,
-        };
-        let owned = owned.max(1);
-        let sum = |index: usize| self.sum(&x, index, index / owned);
+        let owned = self.owned_elems(shape);
+        let sum = |index: usize| self.rounded(self.sum(&x, index, index / owned));
         let all: Vec<f32> = (0..whole).map(sum).collect();
         let y = (0..world).map(|rank| match self.config.op {
             CollectiveOp::AllReduce => all.clone(),
@@ -311,20 +304,32 @@ impl CollectiveJob {
         CallData { x, y }
     }
 
+    /// Returns the number of elements that a rank reduces, or 1 if that is none.
+    fn owned_elems(&self, shape: CollectiveShape) -> usize {
+        let world = self.machine.world;
+        let owned = match self.config.op {
+            CollectiveOp::AllReduce => {
+                let elems = 16 / self.config.dtype.bytes();
+                (shape.m * shape.n / elems).div_ceil(world.into()) * elems
+            }
+            _ => shape.shard_rows(world) * shape.n,
+        };
+        owned.max(1) as usize
+    }
+
     /// Returns the sum of an element over all ranks. It is computed in fp32 in the order of ranks. The sum of each node
     /// but the owner's is rounded before it is added.
     fn sum(&self, x: &[Vec<f32>], index: usize, owner: usize) -> f32 {
         let local_world = (self.machine.world / self.nodes) as usize;
         let of_node = |ranks: &[Vec<f32>]| ranks.iter().fold(0.0f32, |sum, x| sum + x[index]);
         let sums = x.chunks(local_world).map(of_node).enumerate();
-        let total = sums.fold(0.0f32, |total, (node, sum)| {
+        sums.fold(0.0f32, |total, (node, sum)| {
             total
                 + match node == owner / local_world {
                     true => sum,
                     false => self.rounded(sum),
                 }
-        });
-        self.rounded(total)
+        })
     }
 
     /// Rounds a number to the type of the elements.

@@ -1,6 +1,7 @@
 //! Jobs of the GEMM operators. The results are whole numbers, so every bit of them is known.
 
 pub mod cases;
+pub mod norm;
 
 use super::data::{CallData, is_right};
 use super::machine::{Machine, emulated};

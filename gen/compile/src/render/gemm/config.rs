@@ -20,6 +20,7 @@ pub(super) fn config(gemm: Gemm<'_>) -> Config {
     if let Some(reduction) = &gemm.op_plan.reduction {
         exchange(gemm, reduction, &mut c);
     }
+    norm(gemm, &mut c);
     if let Some(chunks) = &gemm.op_plan.chunks {
         shards(gemm, chunks, &mut c);
     }
@@ -156,6 +157,16 @@ fn exchange(gemm: Gemm<'_>, r: &Reduction, c: &mut Config) {
             r.collect_unroll,
             "16-byte loads of results in flight, per thread",
         );
+    }
+}
+
+fn norm(gemm: Gemm<'_>, c: &mut Config) {
+    let op_plan = gemm.op_plan;
+    if op_plan.row_warps > 0 {
+        let eps = op_plan.config.epilogue.eps.value();
+        c.section("norm of rows")
+            .float("kEps", eps.into(), "added to the mean of squares")
+            .u32("kRowWarps", op_plan.row_warps, "that share a row");
     }
 }
 

@@ -1,7 +1,7 @@
 //! What is possible of a collective.
 
 use super::config::{CollectiveConfig, CollectiveOp, Protocol};
-use crate::config::{Dtype, Field, KernelConfig};
+use crate::config::{Dtype, Eps, Field, KernelConfig};
 use crate::diagnostic::Diagnostics;
 use crate::spec::{DIM_STEP, MAX_DIM};
 
@@ -56,7 +56,35 @@ pub(crate) fn check(config: &CollectiveConfig, kernel: &KernelConfig, found: &mu
         );
     }
     config.check_limits(found);
+    check_epilogue(config, found);
     check_protocol(config, kernel, bytes, found);
+}
+
+fn check_epilogue(config: &CollectiveConfig, found: &mut Diagnostics) {
+    let (op, epilogue) = (config.op, config.epilogue);
+    if epilogue.normalises() {
+        found.require(
+            op == CollectiveOp::AllReduce,
+            Field::NORM,
+            || format!("the rows of {op} are not normalised: only all_reduce has whole sums on every rank"),
+            "remove it, or use all_reduce",
+        );
+        epilogue.eps.check(found);
+        return;
+    }
+    let given = [
+        (Field::BIAS, epilogue.bias),
+        (Field::RESIDUAL, epilogue.residual),
+        (Field::EPS, epilogue.eps != Eps::default()),
+    ];
+    for (field, given) in given {
+        found.require(
+            !given,
+            field,
+            || "a collective has it only with a norm".to_owned(),
+            "remove it, or add norm = \"rms\"",
+        );
+    }
 }
 
 fn check_protocol(
@@ -108,7 +136,7 @@ fn check_protocol(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Dim;
+    use crate::config::{Dim, Norm, SumEpilogue};
     use crate::spec::KernelSpec;
 
     fn mistakes(world: u32, nodes: u32, config: CollectiveConfig) -> Vec<&'static str> {
@@ -145,5 +173,33 @@ mod tests {
             ..alone
         };
         assert_eq!(mistakes(2, 1, large), ["protocol"]);
+    }
+
+    #[test]
+    fn every_mistake_in_an_epilogue_is_said_at_once() {
+        let of = |op, epilogue| CollectiveConfig {
+            epilogue,
+            ..CollectiveConfig::new(op)
+        };
+        let addends = SumEpilogue {
+            bias: true,
+            residual: true,
+            eps: Eps::new(1e-5),
+            ..SumEpilogue::default()
+        };
+        let reduced = of(CollectiveOp::AllReduce, addends);
+        assert_eq!(mistakes(2, 1, reduced), ["bias", "residual", "eps"]);
+        for eps in [0.0, -1.0, f32::NAN, f32::INFINITY, 1e-40] {
+            let epilogue = SumEpilogue {
+                norm: Norm::Rms,
+                eps: Eps::new(eps),
+                ..addends
+            };
+            assert_eq!(
+                mistakes(2, 1, of(CollectiveOp::ReduceScatter, epilogue)),
+                ["norm", "eps"],
+                "{eps}"
+            );
+        }
     }
 }

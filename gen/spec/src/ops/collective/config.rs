@@ -4,7 +4,7 @@ use crate::config::op::operators;
 use crate::config::option::{OptionSpec, options};
 use crate::config::option_type::{OptionType, choices};
 use crate::config::values::{Limits, Written};
-use crate::config::{Dim, Dtype, Field};
+use crate::config::{Dim, Dtype, Eps, Field, Norm};
 use crate::diagnostic::Diagnostics;
 use serde::{Deserialize, Serialize};
 
@@ -47,6 +47,32 @@ options! {
             #[serde(default, skip_serializing_if = "Option::is_none")]
             shots: Option<u32> as =SHOTS,
         }
+        groups {
+            /// What becomes of the sum before it is Y.
+            #[serde(default)]
+            epilogue: SumEpilogue,
+        }
+    }
+
+    /// What becomes of the sum of `all_reduce`: with a norm, `z = sum + bias + residual`, rounded once, is the new residual,
+    /// and Y is its norm.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct SumEpilogue: Default {
+        options {
+            /// Whether a `bias[N]`, the same on all ranks, is added; only with a norm.
+            bias: bool as =BIAS,
+            /// Whether a `residual`, with the rows and columns of Y and the same on all ranks, is added; only with a norm.
+            ///
+            /// Of each row perhaps only one rank's is read.
+            residual: bool as =RESIDUAL,
+            /// Whether rows are normalised: `rms` is RMSNorm.
+            ///
+            /// The kernel then also reads `weight[N]`, and writes what it normalises to `residual_out`.
+            norm: Norm as NORM,
+            /// What the norm adds to the mean of squares, a number above 0.
+            eps: Eps as EPS,
+        }
     }
 }
 
@@ -73,6 +99,34 @@ choices! {
         Ll = "ll",
         /// Plain data, and a flag behind each chunk, as NCCL's Simple.
         Simple = "simple",
+    }
+}
+
+impl SumEpilogue {
+    /// Whether rows are normalised.
+    #[must_use]
+    pub fn normalises(&self) -> bool {
+        self.norm != Norm::None
+    }
+
+    /// What is added to `sum`, as in `sum + bias + residual`.
+    #[must_use]
+    pub fn addends(&self, sum: &str) -> String {
+        let parts = [(self.bias, " + bias"), (self.residual, " + residual")];
+        let given = parts.into_iter().filter(|(given, _)| *given);
+        given.fold(sum.to_owned(), |sum, (_, addend)| sum + addend)
+    }
+
+    /// What a kernel's name says of it, as in `_bias_residual_rms`; nothing if it does nothing.
+    #[must_use]
+    pub fn suffix(&self) -> String {
+        let parts = [
+            (self.bias, "bias"),
+            (self.residual, "residual"),
+            (self.normalises(), self.norm.name()),
+        ];
+        let given = parts.into_iter().filter(|(given, _)| *given);
+        given.map(|(_, name)| format!("_{name}")).collect()
     }
 }
 

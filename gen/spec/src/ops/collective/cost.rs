@@ -13,6 +13,8 @@ const START_US: f64 = 3.0;
 const PACKET_US: f64 = 2.0;
 /// A pass over a chunk in this GPU's memory, µs.
 const PASS_US: f64 = 1.5;
+/// Sums of squares from the warps of a row to each other through L2, µs. It is an estimate.
+const SQUARES_US: f64 = 1.0;
 
 /// Expected time, µs.
 pub(super) fn estimate_us(
@@ -34,6 +36,12 @@ pub(super) fn estimate_us(
             Protocol::Ll => PACKET_US,
             Protocol::Simple => FLAG_US + PASS_US,
         };
+    let norm_us = match (op_plan.norm, op_plan.protocol) {
+        (None, _) => 0.0,
+        (Some(norm), Protocol::Ll) if norm.warps > 1 => SQUARES_US,
+        (Some(_), Protocol::Ll) => 0.0,
+        (Some(_), Protocol::Simple) => FLAG_US + PASS_US,
+    };
     let link_us = bound.link_us / PUSH_SHARE;
-    START_US + latency_us + link_us.max(bound.memory_us).max(put_us(&bound))
+    START_US + latency_us + norm_us + link_us.max(bound.memory_us).max(put_us(&bound))
 }

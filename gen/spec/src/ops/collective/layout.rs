@@ -1,6 +1,6 @@
 //! Names and roles of a kernel of a collective, and what it is passed.
 
-use super::config::{CollectiveOp, CollectiveShape, Protocol};
+use super::config::{CollectiveOp, CollectiveShape, Protocol, SumEpilogue};
 use super::op_plan::{CollectivePlan, LL_THREADS};
 use crate::abi::{ArgKind, ArgLayout, Extent, Operand, OperandSpec};
 use crate::plan::Role;
@@ -16,8 +16,10 @@ pub(super) fn id(op_plan: &CollectivePlan, topology: Topology) -> String {
     };
     let most = if op_plan.takes_rows() { "max" } else { "" };
     format!(
-        "{}_sm90a_g{topology}_m{most}{m}n{n}_{}_{how}",
-        op_plan.config.op, op_plan.config.dtype
+        "{}_sm90a_g{topology}_m{most}{m}n{n}_{}{}_{how}",
+        op_plan.config.op,
+        op_plan.config.dtype,
+        op_plan.config.epilogue.suffix()
     )
 }
 
@@ -64,12 +66,11 @@ pub(super) fn roles(op_plan: &CollectivePlan, topology: Topology, grid_ctas: u32
         false => "sums in fp32, to the result",
     };
     next("reduce", all, op_plan.warps.reduce, about);
-    next(
-        "collect",
-        all,
-        op_plan.warps.collect,
-        "other ranks' chunks to the result",
-    );
+    let about = match op_plan.norm {
+        Some(_) => "rows of all ranks' chunks, normalised, to the result",
+        None => "other ranks' chunks to the result",
+    };
+    next("collect", all, op_plan.warps.collect, about);
     next(
         "relay",
         all,
@@ -109,7 +110,38 @@ pub(super) fn operands(op_plan: &CollectivePlan, world: u32) -> Vec<OperandSpec>
     let (x, y) = rows(op_plan, world);
     let matrix =
         |operand, rows| OperandSpec::new(operand, rows, op_plan.shape.n, op_plan.config.dtype);
-    vec![matrix(Operand::X, x), matrix(Operand::Y, y)]
+    let mut operands = vec![matrix(Operand::X, x), matrix(Operand::Y, y)];
+    let epilogue = op_plan.config.epilogue;
+    let one = Extent::Fixed(1);
+    let others = [
+        (epilogue.bias, Operand::Bias, one),
+        (epilogue.residual, Operand::Residual, y),
+        (epilogue.normalises(), Operand::Weight, one),
+        (epilogue.normalises(), Operand::ResidualOut, y),
+    ];
+    let given = others.into_iter().filter(|(given, ..)| *given);
+    operands.extend(given.map(|(_, operand, rows)| matrix(operand, rows)));
+    operands
+}
+
+/// Where the operands of the epilogue lie.
+fn epilogue_args(epilogue: SumEpilogue) -> Vec<(&'static str, ArgKind)> {
+    let mut kinds = Vec::new();
+    if epilogue.bias {
+        kinds.push(("bias", ArgKind::Pointer(Operand::Bias)));
+    }
+    if epilogue.residual {
+        let stride = ArgKind::RowStrideBytes(Operand::Residual);
+        kinds.push(("residual", ArgKind::Pointer(Operand::Residual)));
+        kinds.push(("residual_row_bytes", stride));
+    }
+    if epilogue.normalises() {
+        let stride = ArgKind::RowStrideBytes(Operand::ResidualOut);
+        kinds.push(("weight", ArgKind::Pointer(Operand::Weight)));
+        kinds.push(("residual_out", ArgKind::Pointer(Operand::ResidualOut)));
+        kinds.push(("residual_out_row_bytes", stride));
+    }
+    kinds
 }
 
 pub(super) fn args(op_plan: &CollectivePlan, topology: Topology) -> ArgLayout {
@@ -118,11 +150,14 @@ pub(super) fn args(op_plan: &CollectivePlan, topology: Topology) -> ArgLayout {
         ("x_row_bytes", ArgKind::RowStrideBytes(Operand::X)),
         ("y", ArgKind::Pointer(Operand::Y)),
         ("y_row_bytes", ArgKind::RowStrideBytes(Operand::Y)),
+    ];
+    kinds.extend(epilogue_args(op_plan.config.epilogue));
+    kinds.extend([
         ("workspaces", ArgKind::Workspaces),
         ("host", ArgKind::HostPage),
         ("deadline_ns", ArgKind::DeadlineNs),
         ("rank", ArgKind::Rank),
-    ];
+    ]);
     if op_plan.takes_rows() {
         kinds.extend([
             ("rows", ArgKind::Rows),

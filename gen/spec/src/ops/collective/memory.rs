@@ -15,7 +15,8 @@ struct Needs<'a> {
 
 impl Needs<'_> {
     fn is(&self, protocol: Protocol) -> bool {
-        self.topology.world() > 1 && self.op_plan.protocol == protocol
+        (self.topology.world() > 1 || self.op_plan.norm.is_some())
+            && self.op_plan.protocol == protocol
     }
 
     fn announces_begin(&self) -> bool {
@@ -32,6 +33,12 @@ impl Needs<'_> {
 
     fn crosses_nodes(&self) -> bool {
         self.topology.peers() > 0
+    }
+
+    /// Warps that share a row, if several do.
+    fn row_warps(&self) -> Option<u32> {
+        let norm = self.op_plan.norm?;
+        (norm.warps > 1).then_some(norm.warps)
     }
 
     /// Returns the number of vectors that a rank adds up.
@@ -69,7 +76,10 @@ regions! {
     /// The shard of a source. Each half of a vector is a packet.
     shards: Element::Packets(1), [parity: 2u32, source: p.topology.world(), half: 2u32, vec: p.op_plan.shard_vecs],
         if p.is(Protocol::Ll) && p.sends_shards();
-    /// The mark of the last call in which a rank of this node has sent its vectors of a chunk.
+    /// What a warp has of the sum of squares of a row, in the first word of a packet.
+    squares: Element::Packets(1), [parity: 2u32, row: p.op_plan.shape.m, warp: p.row_warps().unwrap_or(0)],
+        if p.row_warps().is_some();
+    /// The call in which a rank of this node has sent what it has of a chunk.
     partial_ready: Element::Flag, [parity: 2u32, node: p.topology.nodes, slot: p.local_peers(), chunk: p.chunks()],
         if p.is(Protocol::Simple) && p.reduces() && p.local_peers() > 0;
     /// The vectors of a chunk from a rank of this node. The chunk belongs to the rank of this local rank on `node`.

@@ -32,6 +32,43 @@ pub struct CollectivePlan {
     pub put_chunks: u64,
     /// Warps of every CTA that send, add up, collect and relay; all 0 with [`Protocol::Ll`].
     pub warps: StepWarps,
+    /// How rows are normalised, if they are.
+    pub norm: Option<RowWarps>,
+}
+
+/// How warps share the rows that they normalise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct RowWarps {
+    /// Warps that share a row.
+    pub warps: u32,
+    /// Vectors of a row that a lane has, the last ones perhaps fewer.
+    pub lane_vecs: u32,
+}
+
+impl RowWarps {
+    /// A warp for each row.
+    #[must_use]
+    pub const fn one(row_vecs: u64) -> Self {
+        Self {
+            warps: 1,
+            lane_vecs: row_vecs.div_ceil(32) as u32,
+        }
+    }
+
+    /// Warps that hold `rows` rows of `row_vecs` vectors in registers, out of `all_warps`. With few rows a lane has one
+    /// vector, as without a norm. Warps of a row wait for each other, so they are at most `all_warps`.
+    #[must_use]
+    pub fn in_registers(rows: u64, row_vecs: u64, all_warps: u64) -> Self {
+        const USUAL_LANE_VECS: u64 = 4;
+        let lanes = 32 * all_warps;
+        let spread = (rows * row_vecs).div_ceil(lanes).min(USUAL_LANE_VECS);
+        let least = row_vecs.div_ceil(lanes);
+        let warps = row_vecs.div_ceil(32 * spread.max(least));
+        Self {
+            warps: warps as u32,
+            lane_vecs: row_vecs.div_ceil(32 * warps) as u32,
+        }
+    }
 }
 
 /// How many warps of a CTA have each step.
@@ -100,10 +137,11 @@ impl CollectivePlan {
         self.shots == 1
     }
 
-    /// Whether shards travel to all ranks.
+    /// Whether shards travel to all ranks, or on one rank to the warps that normalise rows of them.
     #[must_use]
     pub const fn sends_shards(&self, topology: Topology) -> bool {
-        topology.world() > 1 && self.config.op.gathers() && !self.reduces_all()
+        let to_rows = topology.world() > 1 || self.norm.is_some();
+        to_rows && self.config.op.gathers() && !self.reduces_all()
     }
 
     /// The channel that shards are put on, behind that of sums.
@@ -113,5 +151,36 @@ impl CollectivePlan {
             CollectiveOp::AllReduce => 2,
             CollectiveOp::AllGather | CollectiveOp::ReduceScatter => 1,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every vector of a row has a lane, every warp of a row has one, and the warps of a row are there at the same time.
+    #[test]
+    fn warps_share_rows_without_gaps() {
+        for rows in [1, 3, 16, 64, 1000] {
+            for row_vecs in [1, 31, 32, 33, 129, 640, 1000, 1024, 16032, 262_144] {
+                for all_warps in [8, 16, 1056] {
+                    let RowWarps { warps, lane_vecs } =
+                        RowWarps::in_registers(rows, row_vecs, all_warps);
+                    let (warps, lanes) = (u64::from(warps), 32 * u64::from(lane_vecs));
+                    let case = format!("{rows} rows of {row_vecs} vectors, {all_warps} warps");
+                    assert!((1..=all_warps).contains(&warps), "{case}: {warps}");
+                    assert!((warps - 1) * lanes < row_vecs, "{case}: {warps}, {lanes}");
+                    assert!(row_vecs <= warps * lanes, "{case}: {warps}, {lanes}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn few_rows_have_a_vector_for_each_lane() {
+        let of = |rows| RowWarps::in_registers(rows, 1024, 1056);
+        let (few, more) = (of(16), of(64));
+        assert_eq!((few.warps, few.lane_vecs), (32, 1));
+        assert_eq!((more.warps, more.lane_vecs), (16, 2));
     }
 }

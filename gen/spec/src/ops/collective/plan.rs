@@ -9,8 +9,9 @@
 
 use super::check::MAX_LL_BYTES;
 use super::config::{CollectiveConfig, CollectiveOp, CollectiveShape, Protocol};
-use super::op_plan::{CollectivePlan, LL_THREADS, StepWarps, VEC_BYTES};
+use super::op_plan::{CollectivePlan, LL_THREADS, RowWarps, StepWarps, VEC_BYTES};
 use super::{cost, layout, memory};
+use crate::config::Field;
 use crate::device::Device;
 use crate::diagnostic::Diagnostics;
 use crate::plan::network::PUT_BYTES;
@@ -26,6 +27,8 @@ const MIN_CHUNK_BYTES: u64 = 2 << 10;
 const MAX_CHUNK_BYTES: u64 = 16 << 10;
 /// Vectors of a lane that are under way at a time.
 const UNROLL: u32 = 8;
+/// Vectors of a row that a lane holds until the row is normalised: registers bound them.
+const MAX_LANE_VECS: u32 = 16;
 /// Parts of vectors that a lane holds while it adds: registers bound them.
 const PARTS_IN_FLIGHT: u32 = 16;
 
@@ -43,9 +46,28 @@ pub(crate) fn plan(
     let candidates = candidates(config, shape, topology, device);
     let best = candidates
         .into_iter()
-        .min_by(|a, b| estimate(a).total_cmp(&estimate(b)))?;
-    let us = estimate(&best);
-    Some(Ok(finish(spec, device, best, us)))
+        .min_by(|a, b| estimate(a).total_cmp(&estimate(b)));
+    Some(match best {
+        Some(best) => {
+            let us = estimate(&best);
+            Ok(finish(spec, device, best, us))
+        }
+        None => Err(too_long_rows(shape, device)),
+    })
+}
+
+/// Why packets cannot be what moves rows that are normalised.
+fn too_long_rows(shape: CollectiveShape, device: &Device) -> Diagnostics {
+    let mut found = Diagnostics::default();
+    found.push(
+        Field::PROTOCOL,
+        format!(
+            "with a norm, the registers of {} SMs have no room for a row of {} columns in packets",
+            device.sm_count, shape.n
+        ),
+        "use \"simple\", or more SMs",
+    );
+    found
 }
 
 fn candidates(
@@ -64,7 +86,16 @@ fn candidates(
         };
         let shots = shots.iter().copied();
         let shots = shots.filter(|shots| config.shots.is_none_or(|given| given == *shots));
-        found.extend(shots.map(|shots| with_packets(config, shape, topology, shots)));
+        found.extend(shots.filter_map(|shots| {
+            let mut op_plan = with_packets(config, shape, topology, shots);
+            if config.epilogue.normalises() {
+                let warps = u64::from(device.sm_count * LL_THREADS / 32);
+                let norm = RowWarps::in_registers(shape.m, op_plan.row_vecs(), warps);
+                op_plan.norm = Some(norm);
+                return (norm.lane_vecs <= MAX_LANE_VECS).then_some(op_plan);
+            }
+            Some(op_plan)
+        }));
     }
     if config.shots.is_none() && may_be(Protocol::Simple) {
         found.push(with_chunks(config, shape, topology, device));
@@ -90,6 +121,7 @@ fn with_packets(
         reduce_unroll: 0,
         put_chunks: 0,
         warps: StepWarps::default(),
+        norm: None,
     };
     op_plan.shard_vecs = match config.op {
         CollectiveOp::AllReduce => op_plan.vecs().div_ceil(topology.world().into()),
@@ -107,6 +139,16 @@ fn with_chunks(
     let mut op_plan = with_packets(config, shape, topology, 0);
     op_plan.protocol = Protocol::Simple;
     op_plan.warps = step_warps(config.op, topology);
+    if config.epilogue.normalises() {
+        op_plan.norm = Some(RowWarps::one(op_plan.row_vecs()));
+        if topology.world() == 1 {
+            op_plan.warps = StepWarps {
+                reduce: 8,
+                collect: 8,
+                ..StepWarps::default()
+            };
+        }
+    }
     let workers = u64::from(device.sm_count * op_plan.warps.push.max(op_plan.warps.reduce).max(1));
     let bytes = op_plan.shard_vecs * VEC_BYTES / workers;
     let bytes = bytes.clamp(MIN_CHUNK_BYTES, MAX_CHUNK_BYTES);
@@ -167,6 +209,8 @@ fn traffic(op_plan: &CollectivePlan, topology: Topology) -> Traffic {
         Protocol::Simple => 1,
     };
     let elems = |bytes: u64| bytes / op_plan.config.dtype.bytes();
+    let epilogue = op_plan.config.epilogue;
+    let more = u64::from(epilogue.residual) + u64::from(epilogue.normalises());
     let (read, written) = match op_plan.config.op {
         CollectiveOp::AllReduce => (whole, whole),
         CollectiveOp::AllGather => (shard, whole),
@@ -175,7 +219,7 @@ fn traffic(op_plan: &CollectivePlan, topology: Topology) -> Traffic {
     Traffic {
         link_bytes: flags * link_bytes,
         nic_bytes: steps * u64::from(topology.peers()) * shard,
-        memory_bytes: read + written,
+        memory_bytes: read + written + more * whole,
         flops: if op_plan.config.op.reduces() {
             elems(shard) * (world - 1)
         } else {
@@ -234,9 +278,13 @@ fn finish(
     }
 }
 
-/// A vector for each thread, on at most all SMs.
+/// A vector for each thread, or a part of a row for each warp, on at most all SMs.
 fn ll_ctas(op_plan: &CollectivePlan, device: &Device) -> u32 {
-    let ctas = op_plan.vecs().div_ceil(LL_THREADS.into());
+    let threads = match op_plan.norm {
+        Some(norm) => 32 * op_plan.shape.m * u64::from(norm.warps),
+        None => op_plan.vecs(),
+    };
+    let ctas = threads.div_ceil(LL_THREADS.into());
     ctas.min(device.sm_count.into()) as u32
 }
 

@@ -237,7 +237,7 @@ fn args(
     kinds.push(("b", core::b_map(spec, tile)));
     kinds.push(("c", core::c_map(spec, spec.all_rows())));
     if spec.takes_rows() {
-        kinds.extend(core::c_address());
+        kinds.extend(core::c_address(spec));
     }
     if chunks.is_some() {
         kinds.push(("shard", ArgKind::Pointer(Operand::A)));

@@ -1,6 +1,6 @@
 //! What is possible of a GEMM operator.
 
-use crate::config::{Dim, Dtype, GemmConfig, GemmOp, Transfer, Tuning};
+use crate::config::{Dim, Dtype, Eps, GemmConfig, GemmOp, Transfer, Tuning};
 use crate::config::{Field, KernelConfig};
 use crate::diagnostic::Diagnostics;
 use crate::spec::{DIM_STEP, MAX_DIM, MAX_ELEMS};
@@ -20,11 +20,73 @@ pub(crate) fn check(config: &GemmConfig, kernel: &KernelConfig, found: &mut Diag
         || format!("{output} is not possible: sums are fractions"),
         "use bf16 or fp32",
     );
+    check_norm(found, config, kernel);
     check_areas(found, config);
     check_tuning(found, config, (kernel.world, kernel.nodes));
     check_run_time_rows(found, config);
     if kernel.nodes > 1 {
         check_across_nodes(found, &config.tuning);
+    }
+}
+
+/// A norm needs whole rows, which every rank has only behind an all-reduce in one shot.
+fn check_norm(found: &mut Diagnostics, config: &GemmConfig, kernel: &KernelConfig) {
+    let (op, epilogue, tuning) = (config.op, config.epilogue, &config.tuning);
+    if !epilogue.normalises() {
+        found.require(
+            epilogue.eps == Eps::default(),
+            Field::EPS,
+            || format!("{op} has it only with a norm"),
+            "remove it, or add norm = \"rms\"",
+        );
+        return;
+    }
+    epilogue.eps.check(found);
+    found.require(
+        op == GemmOp::GemmAr,
+        Field::NORM,
+        || {
+            format!(
+                "the rows of {op} are not normalised: only gemm_ar has whole sums on every rank"
+            )
+        },
+        "remove it, or use gemm_ar",
+    );
+    for (field, differs, reason, help) in [
+        (
+            Field::WORLD,
+            kernel.world == 1,
+            "a world of 1 rank adds up nothing, so that there is no exchange behind which rows are normalised",
+            "use 2, 4 or 8, or all_reduce with a norm, which takes 1 rank",
+        ),
+        (
+            Field::NODES,
+            kernel.nodes > 1,
+            "rows of gemm_ar are normalised on one node only",
+            "use one node, or gemm_rs or gemm_ar and then all_reduce with a norm",
+        ),
+        (
+            Field::OUTPUT,
+            epilogue.output != Dtype::Bf16,
+            "what is normalised is bf16",
+            "remove it",
+        ),
+        (
+            Field::SHOTS,
+            tuning.shots == Some(2),
+            "rows are normalised behind one shot only",
+            "use shots = 1, or remove it",
+        ),
+        (
+            Field::ROUND_TILES,
+            tuning.round_tiles.is_some() && tuning.shots != Some(1),
+            "one shot, which a norm needs, has no rounds",
+            "remove it",
+        ),
+    ] {
+        if differs && op == GemmOp::GemmAr {
+            found.push(field, reason, help);
+        }
     }
 }
 

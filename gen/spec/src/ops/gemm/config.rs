@@ -5,7 +5,7 @@ use crate::config::op::operators;
 use crate::config::option::{OptionSpec, options};
 use crate::config::option_type::{OptionType, choices};
 use crate::config::values::{Limits, Written};
-use crate::config::{Dim, Field};
+use crate::config::{Dim, Eps, Field, Norm};
 use crate::diagnostic::Diagnostics;
 use serde::{Deserialize, Serialize};
 
@@ -70,6 +70,13 @@ options! {
             ///
             /// With `fp32`, `gemm_ar` also sends its results in fp32.
             output: Dtype as OUTPUT,
+            /// Whether rows of `gemm_ar` are normalised: `rms` is RMSNorm.
+            ///
+            /// What would be C is then the new residual, `residual_out`, and C is its norm. The kernel also reads a bf16
+            /// `weight[N]`. Partial sums meet in one shot.
+            norm: Norm as =NORM,
+            /// What the norm adds to the mean of squares, a number above 0.
+            eps: Eps as =EPS,
         }
     }
 
@@ -188,7 +195,13 @@ choices! {
 }
 
 impl Epilogue {
-    /// What is computed of `sum`, as in `gelu(sum + bias) + residual`; the sum itself if nothing else is.
+    /// Whether rows are normalised.
+    #[must_use]
+    pub fn normalises(&self) -> bool {
+        self.norm != Norm::None
+    }
+
+    /// What is computed of `sum`, before a norm, as in `gelu(sum + bias) + residual`; the sum itself if nothing else is.
     #[must_use]
     pub fn formula(&self, sum: &str) -> String {
         let biased = match self.bias {
@@ -213,6 +226,7 @@ impl Epilogue {
             (self.activation != Activation::None, self.activation.name()),
             (self.residual, "residual"),
             (self.output != Dtype::Bf16, self.output.name()),
+            (self.normalises(), self.norm.name()),
         ];
         let given = parts.into_iter().filter(|(given, _)| *given);
         given.map(|(_, name)| format!("_{name}")).collect()

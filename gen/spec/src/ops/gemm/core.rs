@@ -95,6 +95,7 @@ impl CoreLayout {
             order,
             chunks: None,
             reduction: None,
+            row_warps: 0,
         }
     }
 
@@ -257,11 +258,15 @@ pub(super) fn c_map(spec: GemmSpec<'_>, rows: Extent) -> ArgKind {
     })
 }
 
-/// The address of C, for kernels that do not only store it by TMA.
-pub(super) fn c_address() -> [(&'static str, ArgKind); 2] {
+/// The address of C, for kernels that do not only store it by TMA. If rows are normalised, it is that of the new residual.
+pub(super) fn c_address(spec: GemmSpec<'_>) -> [(&'static str, ArgKind); 2] {
+    let operand = match spec.epilogue().normalises() {
+        true => Operand::ResidualOut,
+        false => Operand::C,
+    };
     [
-        ("c_rows", ArgKind::Pointer(Operand::C)),
-        ("c_row_bytes", ArgKind::RowStrideBytes(Operand::C)),
+        ("c_rows", ArgKind::Pointer(operand)),
+        ("c_row_bytes", ArgKind::RowStrideBytes(operand)),
     ]
 }
 
@@ -296,10 +301,14 @@ pub(super) fn operands(spec: GemmSpec<'_>, a_rows: Extent, c_rows: Extent) -> Ve
     if epilogue.residual {
         operands.push(read(Operand::Residual, c_rows, n));
     }
+    if epilogue.normalises() {
+        operands.push(read(Operand::Weight, Extent::Fixed(1), n));
+        operands.push(read(Operand::ResidualOut, c_rows, n));
+    }
     operands
 }
 
-/// Where bias and residual lie.
+/// Where bias, residual and weight lie, and where the norm of C goes.
 pub(super) fn epilogue_args(spec: GemmSpec<'_>) -> Vec<(&'static str, ArgKind)> {
     let mut kinds = Vec::new();
     if spec.epilogue().bias {
@@ -312,6 +321,11 @@ pub(super) fn epilogue_args(spec: GemmSpec<'_>) -> Vec<(&'static str, ArgKind)> 
             ArgKind::RowStrideBytes(Operand::Residual),
         ));
     }
+    if spec.epilogue().normalises() {
+        kinds.push(("weight", ArgKind::Pointer(Operand::Weight)));
+        kinds.push(("y", ArgKind::Pointer(Operand::C)));
+        kinds.push(("y_row_bytes", ArgKind::RowStrideBytes(Operand::C)));
+    }
     kinds
 }
 
@@ -319,10 +333,10 @@ pub(super) fn epilogue_args(spec: GemmSpec<'_>) -> Vec<(&'static str, ArgKind)> 
 pub(super) fn memory_bytes(spec: GemmSpec<'_>, c_rows: u64) -> u64 {
     let GemmShape { m, n, k } = spec.shape;
     let epilogue = spec.epilogue();
-    let residual_rows = if epilogue.residual { c_rows } else { 0 };
-    let bias_rows = u64::from(epilogue.bias);
+    let matrices = u64::from(epilogue.residual) + u64::from(epilogue.normalises());
+    let rows = u64::from(epilogue.bias) + u64::from(epilogue.normalises());
     let elem_bytes = u64::from(ELEM_BYTES);
-    (m * k + k * n + (residual_rows + bias_rows) * n) * elem_bytes
+    (m * k + k * n + (matrices * c_rows + rows) * n) * elem_bytes
         + c_rows * n * epilogue.output.bytes()
 }
 

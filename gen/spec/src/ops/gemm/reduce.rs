@@ -120,7 +120,10 @@ fn why_none(spec: GemmSpec<'_>, device: &Device, core: &CoreLayout) -> Diagnosti
             "one shot takes words of all ranks to registers, of which the sums of a {}x{} tile leave too few",
             tile.m, tile.n
         ),
-        "use tile_m = 64, tile_n = 128 or less, or shots = 2",
+        match spec.epilogue().normalises() {
+            true => "use tile_m = 64 or tile_n = 128 or less",
+            false => "use tile_m = 64, tile_n = 128 or less, or shots = 2",
+        },
     );
     found
 }
@@ -157,7 +160,7 @@ fn candidates(spec: GemmSpec<'_>, device: &Device, core: &CoreLayout) -> Vec<Can
             found.extend(one_shot(spec, device, core, &order, owners));
         }
     }
-    if tuning.shots == Some(1) {
+    if tuning.shots == Some(1) || spec.epilogue().normalises() {
         return found;
     }
     if spec.crosses_nodes() {
@@ -277,6 +280,7 @@ fn finish(spec: GemmSpec<'_>, device: &Device, candidate: Candidate) -> KernelPl
         load_rows_a: layout::rows_of_a(spec, core.tile, in_shards),
         comm_ctas,
         reduction: reduction.clone(),
+        row_warps: row_warps(spec, grid_ctas),
         ..core.plan(spec, order)
     };
     KernelPlan {
@@ -308,6 +312,16 @@ fn finish(spec: GemmSpec<'_>, device: &Device, candidate: Candidate) -> KernelPl
         estimate_us,
         op_plan: OpPlan::Gemm(op_plan),
     }
+}
+
+/// Warps that share a row when they normalise it: all that there are, but none without a vector of 16 bytes for each lane.
+fn row_warps(spec: GemmSpec<'_>, grid_ctas: u32) -> u32 {
+    if !spec.epilogue().normalises() {
+        return 0;
+    }
+    let warps = u64::from(grid_ctas * 8);
+    let most = spec.shape.n.div_ceil(8 * 32);
+    (warps / spec.shape.m).clamp(1, most) as u32
 }
 
 fn id(spec: GemmSpec<'_>, core: &CoreLayout, reduction: Option<&Reduction>) -> String {

@@ -23,6 +23,7 @@ pub fn common_jobs(world: u32) -> Vec<(String, GemmJob)> {
         residual: true,
         activation: Activation::Relu,
         output: Dtype::Bf16,
+        ..Epilogue::default()
     };
     let fp32 = Epilogue {
         output: Dtype::Fp32,
@@ -89,6 +90,7 @@ fn finished(output: Dtype) -> Epilogue {
         residual: true,
         activation: Activation::Relu,
         output,
+        ..Epilogue::default()
     }
 }
 

@@ -42,7 +42,7 @@ pub(super) fn args(
         kinds.push(("c", core::c_map(spec, c_rows(spec))));
     }
     if one_shot || results || spec.takes_rows() {
-        kinds.extend(core::c_address());
+        kinds.extend(core::c_address(spec));
     }
     kinds.extend(core::epilogue_args(spec));
     kinds.push(("workspaces", ArgKind::Workspaces));

@@ -2,7 +2,7 @@
 #pragma once
 #include <mk/mma.cuh>
 
-namespace mk::collective {
+namespace mk {
 
 // Vectors are added one after the other, so the result depends only on their order.
 template <bool kFp32>
@@ -39,4 +39,4 @@ struct VecSum {
   }
 };
 
-}  // namespace mk::collective
+}  // namespace mk

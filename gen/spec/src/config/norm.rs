@@ -1,0 +1,96 @@
+//! The normalisation of the rows of a result.
+
+use super::Field;
+use super::option_type::{OptionType, choices};
+use super::values::{Values, Written};
+use crate::diagnostic::Diagnostics;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+choices! {
+    /// How the rows of a result are normalised.
+    #[derive(Default)]
+    pub enum Norm {
+        /// They are not.
+        #[default]
+        None = "none",
+        /// RMSNorm: `z / √(mean(z²) + eps) · weight`, where z is a row and `weight` has an element for each column.
+        Rms = "rms",
+    }
+}
+
+/// What a norm adds to the mean of squares, a number above 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(from = "f32", into = "f32")]
+pub struct Eps {
+    bits: u32,
+}
+
+impl Eps {
+    /// This number.
+    #[must_use]
+    pub const fn new(value: f32) -> Self {
+        Self {
+            bits: value.to_bits(),
+        }
+    }
+
+    /// The number.
+    #[must_use]
+    pub const fn value(self) -> f32 {
+        f32::from_bits(self.bits)
+    }
+
+    /// Records a number that no kernel can use. Kernels treat subnormal numbers as 0.
+    pub(crate) fn check(self, found: &mut Diagnostics) {
+        let value = self.value();
+        found.require(
+            value.is_normal() && value > 0.0,
+            Field::EPS,
+            || format!("{value} is not a normal number above 0"),
+            "use the number of the model, such as 1e-5 or 1e-6",
+        );
+    }
+}
+
+impl Default for Eps {
+    fn default() -> Self {
+        Self::new(1e-6)
+    }
+}
+
+impl From<f32> for Eps {
+    fn from(value: f32) -> Self {
+        Self::new(value)
+    }
+}
+
+impl From<Eps> for f32 {
+    fn from(eps: Eps) -> Self {
+        eps.value()
+    }
+}
+
+impl fmt::Display for Eps {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:e}", self.value())
+    }
+}
+
+impl OptionType for Eps {
+    fn values() -> Values {
+        Values::Number
+    }
+
+    fn read(written: &dyn Written) -> Result<Self, String> {
+        written.number().map(Self::new)
+    }
+
+    fn literal(&self) -> String {
+        format!("::mkernel::spec::Eps::new({:e}f32)", self.value())
+    }
+
+    fn word(&self) -> Option<String> {
+        Some(self.to_string())
+    }
+}

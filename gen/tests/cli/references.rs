@@ -1,0 +1,67 @@
+//! Runs whose references have something of their own.
+
+use super::run::errors_of;
+use super::*;
+
+/// The sum of a node is rounded before it is sent, which is not an error of the kernel.
+#[test]
+fn sums_of_several_nodes_are_right() {
+    let kernel = ["--op=gemm_rs", "--world=4", "--nodes=2", "--output=fp32"];
+    let sizes = ["--m=130", "--n=136", "--k=136", "--seed=0", "--calls=1"];
+    let output = run(&[&["run", "--device=sim"], &kernel[..], &sizes].concat());
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert!(
+        stdout(&output).contains("correct: all"),
+        "{}",
+        stdout(&output)
+    );
+}
+
+/// Rows are normalised as the reference does it, in both types, on one node and on several.
+#[test]
+fn norms_are_right() {
+    let kernel = ["--op=all_reduce", "--residual", "--norm=rms", "--eps=1e-5"];
+    let sizes = ["--m=9", "--n=1032", "--seed=0", "--calls=2"];
+    for ranks in [
+        &["--world=1"][..],
+        &["--world=2", "--bias"],
+        &["--world=2", "--dtype=fp32"],
+        &["--world=4", "--nodes=2"],
+    ] {
+        let output = run(&[&["run", "--device=sim"], &kernel[..], ranks, &sizes].concat());
+        assert_eq!(code(&output), 0, "{ranks:?}: {}", stderr(&output));
+        let text = stdout(&output);
+        assert!(text.contains("correct: all"), "{ranks:?}: {text}");
+    }
+    let gemm = ["--op=gemm_ar", "--bias", "--activation=silu", "--norm=rms"];
+    let sizes_of_gemm = ["--m=9", "--n=264", "--k=136", "--seed=0", "--calls=2"];
+    let output = run(&[
+        &["run", "--device=sim", "--world=2"],
+        &gemm[..],
+        &sizes_of_gemm,
+    ]
+    .concat());
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert!(
+        stdout(&output).contains("correct: all"),
+        "{}",
+        stdout(&output)
+    );
+    let two_shots = ["--world=2", "--shots=2", "--output=fp32", "--eps=0"];
+    let (code, text) =
+        errors_of(&[&["--device=sim"], &gemm[..], &two_shots, &sizes_of_gemm].concat());
+    assert_eq!(code, 1, "{text}");
+    for part in [
+        "0 is not a normal number",
+        "what is normalised is bf16",
+        "use shots = 1",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let without = ["--op=all_reduce", "--world=2", "--residual", "--eps=0.1"];
+    let (code, text) = errors_of(&[&["--device=sim"], &without[..], &sizes].concat());
+    assert_eq!(code, 1, "{text}");
+    for part in ["residual", "eps", "add norm = \"rms\""] {
+        assert!(text.contains(part), "{text}");
+    }
+}

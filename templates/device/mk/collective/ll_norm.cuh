@@ -1,0 +1,95 @@
+// Norm of rows that warps hold in registers. The warps of a row are anywhere on the GPU. Each sends all of them its sum of
+// squares in a packet of this rank's own workspace, so that no fence and no barrier is between the sums and the result.
+#pragma once
+#include <mk/collective/norm.cuh>
+#include <mk/comm/ll.cuh>
+#include <mk/deadline.cuh>
+
+namespace mk::collective {
+
+template <class Config>
+concept LlNormConfig = ShardConfig<Config> && NormalisesRows<Config> && requires {
+  Config::kRowWarps;  // that share a row; at most all warps of the grid
+  Config::kLaneVecs;  // of a row that a lane has
+};
+
+template <class Workspace>
+concept SquaresWorkspace = requires(u32 parity, u32 row, u32 warp) {
+  Workspace::squares(parity, row, warp);  // a packet with what a warp has of the sum of squares of a row
+};
+
+// Only kernels that normalise instantiate the functions.
+template <class Config, class Args, class Workspace>
+struct LlNorm {
+  using Shards = collective::Shards<Config>;
+  using Norm = RowNorm<Config, Args>;
+
+  // All warps of the grid: `z(vec)` gets each vector of the tensor once, from the lane that has it, and its norm goes to the
+  // result.
+  //
+  // Parts of rows are dealt out in the order of rows, and a warp has at most one part of a row. So the warps of the first row
+  // that is not finished are all at it, and none waits for a warp that waits for it.
+  template <class Load>
+  static MK_DEVICE void for_each_row(const Args& args, const RankContext& ctx, const Load& z) {
+    static_assert(LlNormConfig<Config>);
+    const u32 warps = Config::kThreads / kWarp * gridDim.x;
+    for (u32 i = warp_index() * gridDim.x + blockIdx.x; i < Shards::rows(ctx) * Config::kRowWarps; i += warps) {
+      normalise(args, ctx, i / Config::kRowWarps, i % Config::kRowWarps, z);
+    }
+  }
+
+ private:
+  // This lane's vector number `v` of the part of a row that a warp has.
+  static MK_DEVICE u32 vec_of(u32 part, u32 v) { return (part * Config::kLaneVecs + v) * kWarp + lane_index(); }
+
+  template <class Load>
+  static MK_DEVICE void normalise(const Args& args, const RankContext& ctx, u32 row, u32 part, const Load& z) {
+    constexpr u32 kLaneVecs = Config::kLaneVecs;
+    const u32 first = row * Config::kRowVecs;
+    Vec16 vecs[kLaneVecs], weights[kLaneVecs];
+#pragma unroll
+    for (u32 v = 0; v < kLaneVecs; ++v) {
+      if (vec_of(part, v) < Config::kRowVecs) weights[v] = Norm::weight(args, vec_of(part, v));
+    }
+    float squares = 0.0f;
+#pragma unroll
+    for (u32 v = 0; v < kLaneVecs; ++v) {
+      if (vec_of(part, v) >= Config::kRowVecs) continue;
+      vecs[v] = z(first + vec_of(part, v));
+      squares += Norm::squares(vecs[v]);
+    }
+    __syncwarp();
+    squares = warp_sum(squares);
+    if constexpr (Config::kRowWarps > 1) squares = sum_of_row(ctx, row, part, squares);
+    const float scale = Norm::scale(squares);
+#pragma unroll
+    for (u32 v = 0; v < kLaneVecs; ++v) {
+      if (vec_of(part, v) >= Config::kRowVecs) continue;
+      store_vec16(Tensors<Config, Args>::output(args).at(first + vec_of(part, v)), Norm::scaled(vecs[v], scale, weights[v]));
+    }
+  }
+
+  // A warp: adds what the warps of a row have, in an order that is the same in all of them, on all ranks and each time.
+  static MK_DEVICE float sum_of_row(const RankContext& ctx, u32 row, u32 part, float own) {
+    static_assert(SquaresWorkspace<Workspace>);
+    if (lane_index() == 0) {
+      comm::store_ll(ctx.local_ptr(Workspace::squares(ctx.parity(), row, part)), as_bits(own), 0, ctx.mark());  // @norm.send
+    }
+    float sum = 0.0f;
+    for (u32 warp = lane_index(); warp < Config::kRowWarps; warp += kWarp) sum += wait_squares(ctx, row, warp);  // @norm.order
+    __syncwarp();
+    return warp_sum(sum);
+  }
+
+  static MK_DEVICE float wait_squares(const RankContext& ctx, u32 row, u32 warp) {
+    const u8* slot = ctx.local_ptr(Workspace::squares(ctx.parity(), row, warp));  // @norm.slot
+    Deadline deadline;
+    for (;;) {
+      const comm::LlPacket packet = comm::load_ll(slot);
+      if (packet.has_arrived(ctx.mark())) return as_float(packet.first());  // @norm.arrived
+      if (deadline.expired(ctx, WaitSite{kReduce, kPartial, ctx.rank, row, ctx.mark()}, packet.words.y)) return 0.0f;
+    }
+  }
+};
+
+}  // namespace mk::collective

@@ -1,0 +1,51 @@
+// RMSNorm of the rows of a sum: z = sum + bias + residual, rounded to the type of the elements, is the new residual, and the
+// result is z / sqrt(mean of squares of z + eps) * weight.
+//
+// What is normalised is the rounded z, as a kernel behind the all-reduce would read it. So the result depends on the new
+// residual alone, and threads may keep or load again what memory has of it.
+#pragma once
+#include <mk/collective/shards.cuh>
+
+namespace mk::collective {
+
+template <class Args>
+concept NormArgs = TensorArgs<Args> && requires(const Args& args) {
+  args.weight;
+  args.residual_out;
+  args.residual_out_row_bytes;
+};
+
+// The arguments say what is added to the sum: a bias if `Args` has one, and a residual if it has one.
+template <ShardConfig Config, class Args>
+struct RowNorm {
+  static MK_DEVICE Rows<Config, u8> residual_out(const Args& args) {
+    static_assert(NormArgs<Args>);
+    return {args.residual_out, args.residual_out_row_bytes};
+  }
+
+  // The weights of a vector of a row.
+  static MK_DEVICE Vec16 weight(const Args& args, u32 vec) { return load_vec16(args.weight + vec * 16); }
+
+  // Adds bias and residual to the sum of a vector of the tensor. The residual may be where the new one goes, so it is not
+  // loaded as memory that nobody writes.
+  template <class Sum>
+  static MK_DEVICE void add_to(const Args& args, u32 vec, Sum& sum) {
+    if constexpr (requires { args.bias; }) sum.add(load_vec16(args.bias + vec % Config::kRowVecs * 16));  // @norm.bias
+    if constexpr (requires { args.residual; }) {
+      const Rows<Config, const u8> residual{args.residual, args.residual_row_bytes};
+      sum.add(load_written_vec16(residual.at(vec)));  // @norm.residual
+    }
+  }
+
+  // See RmsNorm.
+  static MK_DEVICE float squares(const Vec16& vec) { return Rms::squares(vec); }
+  static MK_DEVICE float scale(float squares) { return Rms::scale(squares, Config::kRowVecs); }
+  static MK_DEVICE Vec16 scaled(const Vec16& vec, float scale, const Vec16& weight) {
+    return Rms::scaled(vec, scale, weight);
+  }
+
+ private:
+  using Rms = RmsNorm<Config, Config::kFp32>;
+};
+
+}  // namespace mk::collective

@@ -1,0 +1,52 @@
+// RMSNorm of rows: z / sqrt(mean of squares of z + eps) * weight.
+#pragma once
+#include <mk/vec_sum.cuh>
+
+namespace mk {
+
+// Whether rows of the result are normalised.
+template <class Config>
+concept NormalisesRows = requires { Config::kEps; };  // added to the mean of squares
+
+// The sum of what all lanes of a warp have, in all of them. The order of additions is the same each time.
+MK_DEVICE float warp_sum(float value) {
+#pragma unroll
+  for (u32 mask = 1; mask < kWarp; mask *= 2) value += exchange(value, mask);  // @norm.warp-sum
+  return value;
+}
+
+template <NormalisesRows Config, bool kFp32>
+struct RmsNorm {
+  using Elements = VecSum<kFp32>;
+
+  static MK_DEVICE float squares(const Vec16& vec) {
+    const Elements z = elements(vec);
+    float sum = 0.0f;
+#pragma unroll
+    for (u32 i = 0; i < Elements::kElements; ++i) sum += z.values[i] * z.values[i];
+    return sum;
+  }
+
+  // What a row of `vecs` vectors is multiplied by, from the sum of its squares.
+  static MK_DEVICE float scale(float squares, u32 vecs) {
+    const float columns = vecs * Elements::kElements;
+    return reciprocal_sqrt_approx(squares / columns + Config::kEps);  // @norm.eps
+  }
+
+  static MK_DEVICE Vec16 scaled(const Vec16& vec, float scale, const Vec16& weight) {
+    Elements y = elements(vec);
+    const Elements w = elements(weight);
+#pragma unroll
+    for (u32 i = 0; i < Elements::kElements; ++i) y.values[i] = y.values[i] * scale * w.values[i];
+    return y.result();
+  }
+
+ private:
+  static MK_DEVICE Elements elements(const Vec16& vec) {
+    Elements all;
+    all.add(vec);
+    return all;
+  }
+};
+
+}  // namespace mk

@@ -1,0 +1,72 @@
+//! Tests of `gemm_ar` with a norm on simulated GPUs.
+
+use mkernel_testing::jobs::gemm::norm::{GemmNormJob, normalised};
+use mkernel_testing::jobs::{
+    all_are_found, all_are_right, all_are_right_when_counters_wrap, mutated,
+};
+
+/// The number of seeds of a job.
+const SEEDS: u64 = 2;
+/// The number of seeds with which a mutation must be found.
+const MUTATION_SEEDS: u64 = 40;
+
+#[test]
+fn norms_of_products_are_right() {
+    let worlds = [2, 4].into_iter();
+    all_are_right(&worlds.flat_map(normalised).collect::<Vec<_>>(), SEEDS);
+}
+
+/// The results stay right while the call count passes 2^31 and 2^32.
+#[test]
+fn norms_of_relayed_sums_are_right() {
+    let relayed = relayed();
+    let rows = relayed.clone().with_rows(&[64, 3, 64, 0, 17]);
+    let jobs = [
+        ("relayed", relayed.clone()),
+        ("relayed in place", relayed.in_place().activated()),
+        ("relayed rows at run time", rows),
+    ];
+    all_are_right(&jobs, 1);
+}
+
+#[test]
+fn norms_of_products_are_right_after_many_calls() {
+    let mut jobs = normalised(2);
+    jobs.retain(|(_, job)| !job.job.is_graph);
+    all_are_right_when_counters_wrap(&jobs);
+}
+
+/// A mutation: its name, the job whose kernel it changes, and the edits of the kernel's text.
+type Mutation = (
+    &'static str,
+    fn() -> GemmNormJob,
+    &'static [(&'static str, &'static str)],
+);
+
+fn rows() -> GemmNormJob {
+    GemmNormJob::new(2, (12, 520, 64), 3)
+}
+
+/// Ranks add up rows of their own and relay the sums.
+fn relayed() -> GemmNormJob {
+    GemmNormJob::new(8, (64, 768, 64), 4)
+}
+
+#[rustfmt::skip]
+const MUTATIONS: &[Mutation] = &[
+    ("rows normalised before they are stored", rows, &[("@row-norm.wait", "wait_flag( => if (false) wait_flag(")]),
+    ("rows counted before they are stored", rows, &[("@row-norm.count", "add_release_gpu( => add_relaxed_sys(")]),
+    ("rows counted while other lanes store them", rows, &[("@ll.tile-done", "")]),
+    ("squares of the previous call", rows, &[("@row-norm.squares", "ctx.parity() => ctx.parity() ^ 1")]),
+    ("no squares of relayed sums", relayed, &[("@ll.relayed-squares", "")]),
+    ("no squares", rows, &[("@ll.squares", "")]),
+];
+
+#[test]
+fn every_mutation_of_norms_of_products_is_found() {
+    let mutations: Vec<_> = MUTATIONS
+        .iter()
+        .map(|(name, job, edits)| (*name, mutated(job(), edits)))
+        .collect();
+    all_are_found(&mutations, MUTATION_SEEDS);
+}

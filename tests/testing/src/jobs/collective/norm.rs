@@ -1,0 +1,172 @@
+//! Jobs of `all_reduce` with a norm. Every bit of the new residual is known. The result is compared with a norm in fp64 of
+//! that residual, and is the same on all ranks.
+
+pub mod cases;
+
+use super::CollectiveJob;
+use crate::jobs::norm::{self, NormCall, NormRun};
+use crate::jobs::{
+    Backend, CALLS, CALLS_AFTER, CALLS_BEFORE, CallCount, Results, SimulatedJob, emulated,
+};
+use crate::lab::Failure;
+use mkernel::spec::{CollectiveOp, CollectiveShape, Eps, Norm, SumEpilogue};
+use mkernel::{Communicator, Operand};
+
+/// Several calls of an all-reduce whose rows are normalised.
+#[derive(Clone, Debug)]
+pub struct NormJob {
+    /// The sums, and whether they are in a graph.
+    pub job: CollectiveJob,
+    /// Whether the new residual takes the place of the residual.
+    pub is_in_place: bool,
+}
+
+impl NormJob {
+    /// Creates a job that adds a residual to the sum of a tensor of `m` rows and `n` columns, and normalises its rows.
+    pub fn new(world: u32, size: (u64, u64), sms: u32) -> Self {
+        let mut job = CollectiveJob::new(CollectiveOp::AllReduce, world, size, sms);
+        job.config.epilogue = SumEpilogue {
+            residual: true,
+            norm: Norm::Rms,
+            // So large that a norm without it is wrong.
+            eps: Eps::new(0.05),
+            ..SumEpilogue::default()
+        };
+        Self {
+            job,
+            is_in_place: false,
+        }
+    }
+
+    /// Changes the sums.
+    #[must_use]
+    pub fn with(mut self, change: impl FnOnce(CollectiveJob) -> CollectiveJob) -> Self {
+        self.job = change(self.job);
+        self
+    }
+
+    /// Adds a bias.
+    #[must_use]
+    pub fn biased(mut self) -> Self {
+        self.job.config.epilogue.bias = true;
+        self
+    }
+
+    /// Adds no residual.
+    #[must_use]
+    pub fn without_residual(mut self) -> Self {
+        self.job.config.epilogue.residual = false;
+        self
+    }
+
+    /// Puts the new residual in the place of the residual.
+    #[must_use]
+    pub fn in_place(mut self) -> Self {
+        self.is_in_place = true;
+        self
+    }
+
+    /// Runs the job and returns its results: those of a call are the result and the new residual.
+    ///
+    /// # Errors
+    /// A call fails, the simulator finds a defect, a result is wrong, or ranks have different bits.
+    pub fn run_on(&self, backend: Backend) -> Result<Results, String> {
+        let job = &self.job;
+        let transport = emulated(&job.faults, backend);
+        let calls = self.calls();
+        let results = job.machine.run(backend, |ranks| {
+            ranks.set_transport(transport.clone());
+            let found = self.rank(ranks, &calls);
+            found.map_err(|failure| failure as Box<dyn std::error::Error>)
+        })?;
+        norm::same_on_all_ranks(results)
+    }
+
+    fn rank(&self, ranks: &Communicator, calls: &[NormCall]) -> Result<Vec<Vec<u32>>, Failure> {
+        let job = &self.job;
+        ranks.set_timeout(crate::jobs::deadline(job.edits.is_empty()));
+        let run = NormRun {
+            ranks,
+            operator: &job.prepare(ranks)?,
+            calls,
+            result: Operand::Y,
+            is_graph: job.is_graph,
+            call_count: job.call_count,
+            is_in_place: self.is_in_place,
+        };
+        norm::run(&run, job.config.dtype)
+    }
+
+    fn calls(&self) -> Vec<NormCall> {
+        let job = &self.job;
+        let count = job.call_count.map_or(CALLS, |_| CALLS_BEFORE + CALLS_AFTER);
+        match job.rows.as_slice() {
+            [] => (0..count)
+                .map(|number| self.call(number % CALLS, job.shape().m))
+                .collect(),
+            rows => (0..)
+                .zip(rows)
+                .map(|(number, rows)| self.call(number, *rows))
+                .collect(),
+        }
+    }
+
+    fn call(&self, number: u32, rows: u64) -> NormCall {
+        let job = &self.job;
+        let epilogue = job.config.epilogue;
+        let shape = CollectiveShape {
+            m: rows,
+            ..job.shape()
+        };
+        let n = shape.n as usize;
+        let mut state = u64::from(number) + 77;
+        let mut random = |len: usize, is_there: bool| -> Vec<f32> {
+            let mut next = || {
+                state = state
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1_442_695_040_888_963_407);
+                job.rounded((state >> 40) as f32 / (1 << 23) as f32 - 1.0)
+            };
+            (0..if is_there { len } else { 0 })
+                .map(|_| next())
+                .collect()
+        };
+        let x = job.call(number, rows).x;
+        let whole = rows as usize * n;
+        let bias = random(n, epilogue.bias);
+        let residual = random(whole, epilogue.residual);
+        let weight = random(n, true);
+        let owned = job.owned_elems(shape);
+        let z = |index: usize| {
+            let mut z = job.sum(&x, index, index / owned);
+            z += bias.get(index % n).copied().unwrap_or(0.0);
+            z += residual.get(index).copied().unwrap_or(0.0);
+            job.rounded(z)
+        };
+        let residual_out: Vec<f32> = (0..whole).map(z).collect();
+        let inputs = vec![
+            (Operand::X, x),
+            (Operand::Bias, vec![bias.clone()]),
+            (Operand::Residual, vec![residual.clone()]),
+            (Operand::Weight, vec![weight.clone()]),
+        ];
+        NormCall::new(rows, inputs, residual_out, (&weight, epilogue.eps.value()))
+    }
+}
+
+impl SimulatedJob for NormJob {
+    fn run(&self, seed: u64) -> Result<Results, String> {
+        self.run_on(Backend::Simulated { seed })
+    }
+
+    fn edit(&mut self, edits: Vec<(String, String)>) {
+        self.job.edit(edits);
+    }
+}
+
+impl CallCount for NormJob {
+    fn with_call_count(mut self, calls: u32) -> Self {
+        self.job = self.job.with_call_count(calls);
+        self
+    }
+}

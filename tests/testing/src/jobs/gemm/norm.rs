@@ -1,0 +1,198 @@
+//! Jobs of `gemm_ar` with a norm. Every bit of the new residual is known. The result is compared with a norm in fp64 of that
+//! residual, and is the same on all ranks.
+
+use super::GemmJob;
+use crate::jobs::norm::{self, NormCall, NormRun};
+use crate::jobs::{
+    Backend, CALLS, CALLS_AFTER, CALLS_BEFORE, CallCount, Machine, Results, SimulatedJob, deadline,
+};
+use crate::lab::Failure;
+use mkernel::half::bf16;
+use mkernel::spec::{
+    Activation, BLayout, Dim, Dtype, Epilogue, Eps, GemmConfig, GemmOp, GemmShape, Norm, Tuning,
+};
+use mkernel::{Communicator, Operand};
+
+/// Several calls of `gemm_ar` whose rows are normalised.
+#[derive(Clone, Debug)]
+pub struct GemmNormJob {
+    /// The products and sums, and whether they are in a graph.
+    pub job: GemmJob,
+    /// Whether the new residual takes the place of the residual.
+    pub is_in_place: bool,
+}
+
+impl GemmNormJob {
+    /// Creates a job that adds a residual to the sums and normalises their rows.
+    pub fn new(world: u32, (m, n, k): (u64, u64, u64), sms: u32) -> Self {
+        let config = GemmConfig {
+            m: Dim::Static(m),
+            n: Dim::Static(n),
+            k: Dim::Static(k),
+            b_layout: BLayout::Nk,
+            epilogue: Epilogue {
+                residual: true,
+                norm: Norm::Rms,
+                // So large that a norm without it is wrong.
+                eps: Eps::new(8.0),
+                ..Epilogue::default()
+            },
+            ..GemmConfig::new(GemmOp::GemmAr)
+        };
+        Self {
+            job: GemmJob::new(world, config, GemmShape { m, n, k }, sms),
+            is_in_place: false,
+        }
+    }
+
+    /// Changes the tuning.
+    #[must_use]
+    pub fn tuned(mut self, tuning: Tuning) -> Self {
+        self.job.config.tuning = tuning;
+        self
+    }
+
+    /// Adds a bias, and applies ReLU.
+    #[must_use]
+    pub fn activated(mut self) -> Self {
+        let epilogue = &mut self.job.config.epilogue;
+        (epilogue.bias, epilogue.activation) = (true, Activation::Relu);
+        self
+    }
+
+    /// Puts the new residual in the place of the residual.
+    #[must_use]
+    pub fn in_place(mut self) -> Self {
+        self.is_in_place = true;
+        self
+    }
+
+    /// Captures the calls in a graph.
+    #[must_use]
+    pub fn in_graph(mut self) -> Self {
+        self.job.is_graph = true;
+        self
+    }
+
+    /// Makes a call for each of these numbers of rows, with one operator that takes them at run time.
+    #[must_use]
+    pub fn with_rows(mut self, rows: &[u64]) -> Self {
+        self.job = self.job.with_rows(rows);
+        self
+    }
+
+    /// Runs the job and returns its results: those of a call are the result and the new residual.
+    ///
+    /// # Errors
+    /// A call fails, the simulator finds a defect, a result is wrong, or ranks have different bits.
+    pub fn run_on(&self, backend: Backend) -> Result<Results, String> {
+        let machine = Machine {
+            world: self.job.world,
+            sms: self.job.sms,
+            skew: self.job.skew,
+        };
+        let calls = self.calls();
+        let results = machine.run(backend, |ranks| {
+            let found = self.rank(ranks, &calls);
+            found.map_err(|failure| failure as Box<dyn std::error::Error>)
+        })?;
+        norm::same_on_all_ranks(results)
+    }
+
+    fn rank(&self, ranks: &Communicator, calls: &[NormCall]) -> Result<Vec<Vec<u32>>, Failure> {
+        ranks.set_timeout(deadline(self.job.edits.is_empty()));
+        let run = NormRun {
+            ranks,
+            operator: &self.job.prepare(ranks)?,
+            calls,
+            result: Operand::C,
+            is_graph: self.job.is_graph,
+            call_count: self.job.call_count,
+            is_in_place: self.is_in_place,
+        };
+        norm::run(&run, Dtype::Bf16)
+    }
+
+    fn calls(&self) -> Vec<NormCall> {
+        let job = &self.job;
+        let all = job.calls();
+        let count = match job.call_count {
+            _ if !job.rows.is_empty() => all.len() as u32,
+            Some(_) => CALLS_BEFORE + CALLS_AFTER,
+            None => CALLS,
+        };
+        let n = job.shape.n as usize;
+        let weight: Vec<f32> = (0..n).map(|col| (col % 7) as f32 * 0.25 - 0.5).collect();
+        let eps = job.config.epilogue.eps.value();
+        let of = |call: &super::CallData| {
+            let floats = |all: &[Vec<bf16>]| -> Vec<Vec<f32>> {
+                let of_rank = |of: &Vec<bf16>| of.iter().map(|x| x.to_f32()).collect();
+                all.iter().map(of_rank).collect()
+            };
+            let inputs = vec![
+                (Operand::A, floats(&call.a)),
+                (Operand::B, floats(&call.b)),
+                (Operand::Bias, floats(&call.bias)),
+                (Operand::Residual, floats(&call.residual)),
+                (Operand::Weight, vec![weight.clone()]),
+            ];
+            let expected = &call.expected[0];
+            let rounded = expected.iter().map(|z| bf16::from_f64(*z).to_f32());
+            let rows = (expected.len() / n) as u64;
+            NormCall::new(rows, inputs, rounded.collect(), (&weight, eps))
+        };
+        all.iter().cycle().take(count as usize).map(of).collect()
+    }
+}
+
+impl SimulatedJob for GemmNormJob {
+    fn run(&self, seed: u64) -> Result<Results, String> {
+        self.run_on(Backend::Simulated { seed })
+    }
+
+    fn edit(&mut self, edits: Vec<(String, String)>) {
+        self.job.edit(edits);
+    }
+}
+
+impl CallCount for GemmNormJob {
+    fn with_call_count(mut self, calls: u32) -> Self {
+        self.job = self.job.with_call_count(calls);
+        self
+    }
+}
+
+/// Returns jobs of both exchanges: sub-tiles that several CTAs share, several tiles of a CTA, columns that C does not have,
+/// in place, graphs, and rows at run time.
+pub fn normalised(world: u32) -> Vec<(String, GemmNormJob)> {
+    let job = |size, sms| GemmNormJob::new(world, size, sms);
+    let tuning = |tile_n, split_k| Tuning {
+        tile_m: Some(64),
+        tile_n: Some(tile_n),
+        split_k: Some(split_k),
+        shots: Some(1),
+        ..Tuning::default()
+    };
+    let rows = [5, 0, 1, 12, 3, 12, 7];
+    let jobs = [
+        ("one row", job((1, 520, 64), 3)),
+        ("rows of several tiles", job((12, 520, 128), 2).activated()),
+        (
+            "shared tiles",
+            job((9, 264, 256), 6).tuned(tuning(128, 2)).in_place(),
+        ),
+        ("more rows than a tile", job((77, 136, 64), 2)),
+        ("a graph", job((5, 264, 64), 2).in_graph()),
+        (
+            "rows at run time",
+            job((12, 520, 128), 3).activated().with_rows(&rows),
+        ),
+        (
+            "rows at run time in a graph",
+            job((12, 264, 64), 2).with_rows(&rows).in_graph(),
+        ),
+    ];
+    let name =
+        |(name, job): (&str, GemmNormJob)| (format!("gemm norm: {name} on {world} ranks"), job);
+    jobs.into_iter().map(name).collect()
+}
