@@ -3,11 +3,13 @@
 use crate::call::call_with_rows;
 use crate::called::Called;
 use crate::linear::own_rows;
-use crate::operands::Output;
+use crate::operands::{Input, Output};
 use crate::ranks::Ranks;
 use candle_core::{DType, Result, Shape, Tensor, bail};
 use mkernel::Operand;
-use mkernel::spec::{CollectiveConfig, CollectiveOp, CollectiveShape, Dim, Dtype};
+use mkernel::spec::{
+    CollectiveConfig, CollectiveOp, CollectiveShape, Dim, Dtype, Eps, Norm, SumEpilogue,
+};
 
 /// Columns of the matrix as which a tensor of any shape is added up.
 const FLAT_COLUMNS: usize = 8;
@@ -32,13 +34,62 @@ pub fn all_reduce(ranks: &Ranks, x: &Tensor) -> Result<Tensor> {
         _ => FLAT_COLUMNS,
     };
     let shape = x.shape().clone();
-    run(
+    let size = (elems / cols, cols);
+    plain(ranks, CollectiveOp::AllReduce, x, size, shape)
+}
+
+/// Returns the RMSNorm of the rows of the new residual, which is the sum of all ranks' `x` plus `residual`, and the new
+/// residual: every rank gets both, with the same bits. This is what a block of a transformer leaves to the next one. All
+/// ranks pass the same `residual`, of the shape of `x`, and the same `weight`, which has an element for each column. Elements
+/// are bf16 or f32, and the last dimension is a multiple of 8.
+///
+/// # Errors
+/// Fails if the sizes or the types of the elements are others, or if the operator cannot be prepared or called.
+pub fn all_reduce_rms_norm(
+    ranks: &Ranks,
+    x: &Tensor,
+    (residual, weight): (&Tensor, &Tensor),
+    eps: f32,
+) -> Result<(Tensor, Tensor)> {
+    let cols = match x.dims().last() {
+        Some(cols) if cols.is_multiple_of(FLAT_COLUMNS) && *cols > 0 => *cols,
+        _ => bail!(
+            "all_reduce_rms_norm takes rows whose length is a multiple of {FLAT_COLUMNS}, but x has the shape {:?}; pad it",
+            x.dims()
+        ),
+    };
+    if residual.dims() != x.dims() {
+        bail!(
+            "residual has the shape {:?}, but x has {:?}; pass the same shape",
+            residual.dims(),
+            x.dims()
+        );
+    }
+    let epilogue = SumEpilogue {
+        residual: true,
+        norm: Norm::Rms,
+        eps: Eps::new(eps),
+        ..SumEpilogue::default()
+    };
+    let config = CollectiveConfig {
+        epilogue,
+        ..CollectiveConfig::new(CollectiveOp::AllReduce)
+    };
+    let inputs = [
+        (Operand::X, x),
+        (Operand::Residual, residual),
+        (Operand::Weight, weight),
+    ];
+    let results = [Operand::Y, Operand::ResidualOut];
+    let results = results.map(|operand| Output::new(operand, x.shape().clone(), x.dtype()));
+    let [y, residual_out] = run(
         ranks,
-        CollectiveOp::AllReduce,
-        x,
-        (elems / cols, cols),
-        shape,
-    )
+        config,
+        &inputs,
+        (x.elem_count() / cols, cols),
+        results,
+    )?;
+    Ok((y, residual_out))
 }
 
 /// Returns the rows of all ranks, in the order of ranks: `[rows, N]`. `x` has this rank's rows, `[⌈rows / ranks⌉, N]`, of
@@ -48,13 +99,8 @@ pub fn all_reduce(ranks: &Ranks, x: &Tensor) -> Result<Tensor> {
 /// Fails if the sizes do not fit, or if the operator cannot be prepared or called.
 pub fn all_gather(ranks: &Ranks, x: &Tensor, rows: usize) -> Result<Tensor> {
     let (_, cols) = x.dims2()?;
-    run(
-        ranks,
-        CollectiveOp::AllGather,
-        x,
-        (rows, cols),
-        (rows, cols),
-    )
+    let size = (rows, cols);
+    plain(ranks, CollectiveOp::AllGather, x, size, size)
 }
 
 /// Returns this rank's rows of the sum of all ranks' tensors `[rows, N]`: `[⌈rows / ranks⌉, N]`, of which the last ranks
@@ -65,16 +111,32 @@ pub fn all_gather(ranks: &Ranks, x: &Tensor, rows: usize) -> Result<Tensor> {
 pub fn reduce_scatter(ranks: &Ranks, x: &Tensor) -> Result<Tensor> {
     let (rows, cols) = x.dims2()?;
     let own = (own_rows(ranks, rows), cols);
-    run(ranks, CollectiveOp::ReduceScatter, x, (rows, cols), own)
+    plain(ranks, CollectiveOp::ReduceScatter, x, (rows, cols), own)
 }
 
-fn run(
+/// Makes a call of an operator without an epilogue.
+fn plain(
     ranks: &Ranks,
     op: CollectiveOp,
     x: &Tensor,
-    (m, n): (usize, usize),
+    size: (usize, usize),
     result: impl Into<Shape>,
 ) -> Result<Tensor> {
+    let y = Output::new(Operand::Y, result, x.dtype());
+    let config = CollectiveConfig::new(op);
+    let [y] = run(ranks, config, &[(Operand::X, x)], size, [y])?;
+    Ok(y)
+}
+
+/// Makes a call with the type of the first operand and these sizes.
+fn run<const N: usize>(
+    ranks: &Ranks,
+    config: CollectiveConfig,
+    inputs: &[Input<'_>],
+    (m, n): (usize, usize),
+    results: [Output; N],
+) -> Result<[Tensor; N]> {
+    let (_, x) = inputs[0];
     let dtype = match x.dtype() {
         DType::BF16 => Dtype::Bf16,
         DType::F32 => Dtype::Fp32,
@@ -85,7 +147,7 @@ fn run(
         m: Dim::DYNAMIC,
         n: Dim::Static(n),
         dtype,
-        ..CollectiveConfig::new(op)
+        ..config
     };
     // One operator serves all numbers of rows up to a power of two, of which there are few.
     let most = m.max(1).next_power_of_two();
@@ -94,7 +156,5 @@ fn run(
         operator: &operator,
         rows: Some(m),
     };
-    let y = Output::new(Operand::Y, result, x.dtype());
-    let [y] = call_with_rows(ranks, called, &[(Operand::X, x)], [y])?;
-    Ok(y)
+    call_with_rows(ranks, called, inputs, results)
 }

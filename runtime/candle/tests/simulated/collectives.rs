@@ -2,7 +2,7 @@
 
 use crate::ranks::{expect_equal, expect_near, on_ranks, random};
 use candle_core::{DType, Result, Tensor};
-use mkernel_candle::{all_gather, all_reduce, reduce_scatter};
+use mkernel_candle::{all_gather, all_reduce, all_reduce_rms_norm, reduce_scatter};
 
 fn addend(rank: usize, shape: &[usize], dtype: DType) -> Result<Tensor> {
     random(10 + rank as u64, shape)?.to_dtype(dtype)
@@ -62,5 +62,33 @@ fn tensors_of_similar_numbers_of_rows_share_an_operator() -> Result<()> {
         Ok(ranks.operator_count())
     });
     assert_eq!(counts, [1, 1]);
+    Ok(())
+}
+
+#[test]
+fn sums_are_normalised_behind_a_residual() -> Result<()> {
+    for (world, shape, dtype) in [
+        (1, vec![3, 16], DType::F32),
+        (2, vec![2, 3, 16], DType::BF16),
+        (4, vec![5, 24], DType::F32),
+    ] {
+        let (residual, weight) = (random(7, &shape)?, random(8, &shape[shape.len() - 1..])?);
+        let results = on_ranks(world, |ranks| {
+            let x = addend(ranks.rank(), &shape, dtype)?;
+            let others = (&residual.to_dtype(dtype)?, &weight.to_dtype(dtype)?);
+            all_reduce_rms_norm(ranks, &x, others, 1e-2)
+        });
+        let z = (sum(world as usize, &shape)? + residual.to_dtype(DType::F32)?)?;
+        let mean = z.sqr()?.mean_keepdim(shape.len() - 1)?;
+        let y = z
+            .broadcast_div(&(mean + f64::from(1e-2f32))?.sqrt()?)?
+            .broadcast_mul(&weight.to_dtype(DType::F32)?)?;
+        for (normalised, residual_out) in &results {
+            expect_near(residual_out, &z, "the new residual")?;
+            expect_near(normalised, &y, "the norm")?;
+            expect_equal(normalised, &results[0].0, "the same bits")?;
+            expect_equal(residual_out, &results[0].1, "the same bits")?;
+        }
+    }
     Ok(())
 }
