@@ -49,7 +49,7 @@ fn rows() -> GemmNormJob {
 
 /// Ranks add up rows of their own and relay the sums.
 fn relayed() -> GemmNormJob {
-    GemmNormJob::new(8, (64, 768, 64), 4)
+    GemmNormJob::new(8, (64, 1536, 64), 4)
 }
 
 #[rustfmt::skip]
