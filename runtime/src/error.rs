@@ -128,16 +128,16 @@ pub enum Error {
         /// The limit.
         limit: usize,
     },
-    /// The ranks prepare different kernels, or put their workspaces at different places.
+    /// The ranks prepare different kernels, allocate different tensors, or put them at different places.
     #[error(
-        "{} preparing something else than rank 0 ({theirs} instead of {reference}). Prepare the same operators in the same \
-         order on every rank, with the same configuration and shape",
+        "{} preparing something else than rank 0 ({theirs} instead of {reference}). Prepare the same operators and allocate \
+         the same tensors in the same order on every rank, with the same configurations, shapes and lengths",
         Are(ranks)
     )]
     Mismatch {
         /// The ranks that differ from rank 0.
         ranks: Vec<u32>,
-        /// A description of rank 0's kernel or place.
+        /// A description of rank 0's kernel, tensor or place.
         reference: String,
         /// A description of the first one that differs.
         theirs: String,
@@ -325,6 +325,7 @@ impl Error {
                 ErrorKind::Operands
             }
             Self::Routing { .. } => ErrorKind::Values,
+            Self::Device(DeviceError::HeapMemory { .. }) => ErrorKind::System,
             Self::Device(_) | Self::Environment(_) | Self::Simulator(_) => ErrorKind::Setup,
             Self::Rendezvous(_) | Self::RanksMissing { .. } => ErrorKind::Rendezvous,
             Self::Mismatch { .. } | Self::Protocol { .. } | Self::DifferentRows { .. } => {
