@@ -2,24 +2,21 @@
 //!
 //! `cargo bench --bench collectives -- --help` lists the options, which are the fields of [`Flags`].
 
+mod case;
+
+use case::Case;
 use clap::Parser;
-use mkernel::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
-use mkernel::half::bf16;
 use mkernel::{
-    Communicator, KernelConfig, Operator,
-    operands::RawOperand,
-    spec::{CollectiveConfig, CollectiveOp, CollectiveShape, Dim},
+    Communicator, KernelConfig,
+    spec::{CollectiveConfig, CollectiveOp, Dim},
 };
 use mkernel_testing::blocks::{Blocks, MAX_ITERATIONS};
-use mkernel_testing::lab::{Failure, Lab, Matrix, TimeLimit};
+use mkernel_testing::lab::{Failure, Lab, TimeLimit};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// The time of a block of calls, and the number of calls of a graph.
+/// The time of a block of calls.
 const BLOCK_US: f64 = 20_000.0;
-const GRAPH_CALLS: u32 = 20;
-/// Tensors of at most this size are timed in graphs, in which launches cost little.
-const MAX_GRAPH_BYTES: u64 = 1 << 20;
 /// Launches that a block may enqueue behind its gate: with more, the stream would block the host, which opens the gate.
 const MAX_LAUNCHES: u32 = 500;
 /// The columns of a tensor with more than one row.
@@ -27,7 +24,7 @@ const COLS: u64 = 8192;
 
 /// Times `all_reduce`, `all_gather` and `reduce_scatter` on random bf16, and checks the first row of each result.
 ///
-/// A time is the median over blocks of the time of one call, on the slowest rank. Tensors of up to 1 MiB are timed in a
+/// A time is the median over blocks of the time of one call, on the slowest rank. Blocks of all plans of a size take turns. Tensors of up to 1 MiB are timed in a
 /// graph of 20 calls that depend on each other. The rate is defined as in NCCL's tests: the bytes of the tensor times 2
 /// (W-1)/W or (W-1)/W, divided by the time. `benches/baselines.py --op all_reduce` measures the baselines.
 #[derive(Clone, Debug, Parser)]
@@ -51,6 +48,9 @@ struct Flags {
     /// Measure all protocols and numbers of shots instead of the planned ones
     #[arg(long)]
     all: bool,
+    /// Measure each plan of all_reduce and all_gather also with Y in symmetric memory
+    #[arg(long)]
+    symmetric: bool,
     /// Number of blocks of each size
     #[arg(long, default_value_t = 5)]
     rounds: u32,
@@ -102,17 +102,35 @@ fn one_rank(flags: &Flags, ranks: &Communicator) -> Result<(), Failure> {
     };
     for op in ops {
         for kib in &flags.kib {
-            for config in configs(flags, op, *kib) {
-                Case {
-                    flags,
-                    ranks,
-                    lab: &lab,
-                    blocks: &blocks,
-                    config,
-                }
-                .run()?;
-            }
+            let case = |config| Case::new((flags, ranks), (&lab, &blocks), config);
+            let cases: Result<Vec<_>, _> = configs(flags, op, *kib).into_iter().map(case).collect();
+            let cases = cases?;
+            measure(flags, &cases)?;
+            // Memory may be freed only while no kernel of any rank runs.
+            ranks.barrier()?;
         }
+    }
+    Ok(())
+}
+
+/// Checks all cases, then times them in turn, so that all find the same clocks.
+fn measure(flags: &Flags, cases: &[Case<'_>]) -> Result<(), Failure> {
+    let mut first = Vec::new();
+    for case in cases {
+        case.check()?;
+        first.push(case.time(2)?);
+    }
+    let mut times = vec![Vec::new(); cases.len()];
+    for _ in 0..flags.rounds {
+        for ((case, times), first) in cases.iter().zip(&mut times).zip(&first) {
+            // Beside the calls, an iteration launches a meeting and records two events.
+            let most = (MAX_LAUNCHES / (case.calls() + 3)).min(MAX_ITERATIONS);
+            let iterations = (BLOCK_US / median(first)).clamp(3.0, f64::from(most)) as u32;
+            times.extend(case.time(iterations)?);
+        }
+    }
+    for (case, times) in cases.iter().zip(&times) {
+        case.print(median(times) / f64::from(case.calls()));
     }
     Ok(())
 }
@@ -127,8 +145,19 @@ fn configs(flags: &Flags, op: CollectiveOp, kib: u64) -> Vec<CollectiveConfig> {
         n: Dim::Static(elems / rows),
         ..CollectiveConfig::new(op)
     };
+    let kernel = |config: &CollectiveConfig| KernelConfig::new(flags.world, *config);
+    let is_possible =
+        |config: &CollectiveConfig| mkernel::spec::KernelSpec::validate(kernel(config)).is_ok();
+    let places = [Some(false), flags.symmetric.then_some(true)];
+    let of_places = move |config| {
+        let places = places.into_iter().flatten();
+        places.map(move |symmetric_result| CollectiveConfig {
+            symmetric_result,
+            ..config
+        })
+    };
     if !flags.all || flags.world == 1 || flags.nodes > 1 {
-        return vec![planned];
+        return of_places(planned).filter(is_possible).collect();
     }
     let variants = match op {
         CollectiveOp::AllReduce => vec![(Ll, Some(1)), (Ll, Some(2)), (Simple, None)],
@@ -141,142 +170,10 @@ fn configs(flags: &Flags, op: CollectiveOp, kib: u64) -> Vec<CollectiveConfig> {
             shots,
             ..planned
         });
-    let kernel = |config: &CollectiveConfig| KernelConfig::new(flags.world, *config);
-    variants
-        .filter(|config| mkernel::spec::KernelSpec::validate(kernel(config)).is_ok())
-        .collect()
+    variants.flat_map(of_places).filter(is_possible).collect()
 }
 
-/// The measurement of a tensor on a rank.
-struct Case<'a> {
-    flags: &'a Flags,
-    ranks: &'a Communicator,
-    lab: &'a Lab,
-    blocks: &'a Blocks<'a>,
-    config: CollectiveConfig,
-}
-
-impl Case<'_> {
-    fn run(&self) -> Result<(), Failure> {
-        let shape = self
-            .config
-            .shape()
-            .ok_or("the configuration has no sizes")?;
-        let kernel = KernelConfig {
-            nodes: self.flags.nodes,
-            ..KernelConfig::new(self.flags.world, self.config)
-        };
-        let operator = self.ranks.prepare(&kernel, shape)?;
-        let (rank, plan) = (self.ranks.rank(), operator.plan());
-        let rows = |index: usize| plan.operands[index].rows.on(rank).max(1);
-        let x = self.lab.matrix(rows(0), shape.n, 0)?;
-        let y = self.lab.matrix(rows(1), shape.n, 0)?;
-        self.lab.fill(&x, 0, u64::from(rank))?;
-        let raw = [x.operand(), y.operand()];
-        // SAFETY: the operands are those of the plan in its order, and live until the stream is synchronized.
-        unsafe { operator.launch_raw(self.lab.stream.cu_stream(), &raw) }?;
-        self.ranks.synchronize(&self.lab.stream)?;
-        self.check(shape, &y)?;
-        let us = self.time(&operator, &raw)?;
-        if rank == 0 {
-            let (bytes, world) = (shape.m * shape.n * 2, f64::from(self.flags.world));
-            let steps = if self.config.op == CollectiveOp::AllReduce {
-                2.0
-            } else {
-                1.0
-            };
-            println!(
-                "{:<14} {:>9} {us:>9.1} {:>10.1} {:>6.0}  {}",
-                self.config.op.name(),
-                bytes >> 10,
-                plan.bound.us(),
-                bytes as f64 * steps * (world - 1.0) / world / us / 1e3,
-                plan.id,
-            );
-        }
-        Ok(self.ranks.barrier()?)
-    }
-
-    /// Returns the median time of a call in µs.
-    fn time(&self, operator: &Operator, raw: &[RawOperand]) -> Result<f64, Failure> {
-        let bytes = operator.plan().shape();
-        let (m, n) = match bytes {
-            mkernel::Shape::Collective(CollectiveShape { m, n }) => (m, n),
-            _ => return Err("the plan is not one of a collective".into()),
-        };
-        let stream = &self.lab.stream;
-        // SAFETY: the operands are those of the plan, and the caller keeps them alive.
-        let launch = |stream| unsafe { operator.launch_raw(stream, raw) };
-        if m * n * 2 > MAX_GRAPH_BYTES {
-            return self.median(1, &|| Ok(launch(stream.cu_stream())?));
-        }
-        // The default stream cannot be captured.
-        let captured = self.ranks.context().new_stream()?;
-        captured.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
-        for _ in 0..GRAPH_CALLS {
-            launch(captured.cu_stream())?;
-        }
-        let graph = captured.end_capture(CUgraphInstantiate_flags(0))?;
-        let graph = graph.ok_or("the capture has no operations")?;
-        // SAFETY: graph and stream belong to this context, and the graph lives until the block has ended.
-        let replay = || unsafe {
-            let code = mkernel::cudarc::driver::sys::cuGraphLaunch(
-                graph.cu_graph_exec(),
-                stream.cu_stream(),
-            );
-            Ok(code.result()?)
-        };
-        self.median(GRAPH_CALLS, &replay)
-    }
-
-    /// Returns the median time of a call in µs, over blocks of `launch`. Each launch makes `calls` calls.
-    fn median(&self, calls: u32, launch: &dyn Fn() -> Result<(), Failure>) -> Result<f64, Failure> {
-        let first = median(&self.blocks.time(2, launch)?);
-        // Beside the calls, an iteration launches a meeting and records two events.
-        let most = (MAX_LAUNCHES / (calls + 3)).min(MAX_ITERATIONS);
-        let iterations = (BLOCK_US / first).clamp(3.0, f64::from(most)) as u32;
-        let mut times = Vec::new();
-        for _ in 0..self.flags.rounds {
-            times.extend(self.blocks.time(iterations, launch)?);
-        }
-        Ok(median(&times) / f64::from(calls))
-    }
-
-    /// Checks the first row of the result against a reference in fp64.
-    fn check(&self, shape: CollectiveShape, y: &Matrix) -> Result<(), Failure> {
-        let shard = shape.shard_rows(self.flags.world);
-        let (rank, world) = (u64::from(self.ranks.rank()), u64::from(self.flags.world));
-        let row_of = |source: u64, row: u64| -> Result<Vec<bf16>, Failure> {
-            let one = self.lab.matrix(1, shape.n, 0)?;
-            self.lab.fill(&one, row, source)?;
-            Ok(self.lab.stream.clone_dtoh(&one.memory)?)
-        };
-        let (sources, row) = match self.config.op {
-            CollectiveOp::AllGather => (0..1, 0),
-            CollectiveOp::AllReduce => (0..world, 0),
-            CollectiveOp::ReduceScatter if rank * shard >= shape.m => return Ok(()),
-            CollectiveOp::ReduceScatter => (0..world, rank * shard),
-        };
-        let mut sums = vec![0.0; shape.n as usize];
-        for source in sources {
-            for (sum, x) in sums.iter_mut().zip(row_of(source, row)?) {
-                *sum += x.to_f64();
-            }
-        }
-        let found: Vec<bf16> = self.lab.stream.clone_dtoh(&y.memory)?;
-        let (mut error2, mut sum2) = (0.0, 0.0);
-        for (found, sum) in found.iter().zip(sums) {
-            error2 += (found.to_f64() - sum).powi(2);
-            sum2 += sum * sum;
-        }
-        let error = (error2 / sum2).sqrt();
-        match error < mkernel_testing::lab::MAX_RELATIVE_ERROR {
-            true => Ok(()),
-            false => Err(format!("rank {rank}: relative error {error:.1e}").into()),
-        }
-    }
-}
-
+/// Returns the median.
 fn median(times: &[f64]) -> f64 {
     let mut sorted = times.to_vec();
     sorted.sort_by(f64::total_cmp);

@@ -2,7 +2,7 @@
 
 use crate::cublas::Cublas;
 use crate::flags::{Flags, Tune};
-use crate::operands::{Operands, epilogue_of};
+use crate::operands::{Operands, epilogue_of, has_symmetric_c};
 use crate::report::{self, Baseline, Row, Unfused};
 use mkernel::Operand;
 use mkernel::spec::plan::GemmPlan;
@@ -137,8 +137,9 @@ impl Bench<'_> {
         shape: GemmShape,
         b_layout: BLayout,
     ) -> Result<Candidates, Failure> {
-        let config = |m, (world, nodes), max_sms, epilogue, tuning| {
+        let config = |m, (world, nodes), max_sms, (epilogue, symmetric_result), tuning| {
             let config = GemmConfig {
+                symmetric_result,
                 m,
                 b_layout,
                 epilogue,
@@ -159,21 +160,31 @@ impl Bench<'_> {
         let rows = Dim::Static(shape.m);
         let plain = Epilogue::default();
         let ranks = (self.ranks.world(), self.flags.nodes);
+        let places = [Some(false), self.flags.is_symmetric(op).then_some(true)];
         for tune in tunings {
-            for epilogue in [plain].iter().chain(&self.flags.epilogues) {
+            let epilogues = [plain]
+                .into_iter()
+                .chain(self.flags.epilogues.iter().copied());
+            let results = epilogues.flat_map(|epilogue| {
+                places
+                    .into_iter()
+                    .flatten()
+                    .map(move |place| (epilogue, place))
+            });
+            for result in results {
                 for max_sms in iter::once(None).chain(self.flags.max_sms.iter().copied().map(Some))
                 {
-                    let config = config(rows, ranks, max_sms, *epilogue, tune.tuning);
+                    let config = config(rows, ranks, max_sms, result, tune.tuning);
                     plans.push((tune.clone(), self.ranks.prepare(&config, shape)?));
                 }
                 for most in &self.flags.max_rows {
-                    let config = config(Dim::DYNAMIC, ranks, None, *epilogue, tune.tuning);
+                    let config = config(Dim::DYNAMIC, ranks, None, result, tune.tuning);
                     let shape = GemmShape { m: *most, ..shape };
                     plans.push((tune.clone(), self.ranks.prepare(&config, shape)?));
                 }
             }
         }
-        let core = config(rows, (1, 1), None, plain, Tuning::default());
+        let core = config(rows, (1, 1), None, (plain, false), Tuning::default());
         let core = self.alone.prepare(&core, shape)?;
         Ok(Candidates { core, plans })
     }
@@ -215,7 +226,8 @@ impl Bench<'_> {
         for (slot, call) in calls.iter().enumerate() {
             let plan = slot.checked_sub(2).map(|index| &candidates.plans[index].1);
             let epilogue = plan.map_or(Epilogue::default(), |op| epilogue_of(op.plan()));
-            let fused = |operand| operands.fused(operand, epilogue);
+            let kernel = plan.map(Operator::plan);
+            let fused = |operand| operands.fused(operand, kernel);
             let (fused_c, residual) = (fused(Operand::C), fused(Operand::Residual));
             let (matrices, parts) = match plan {
                 None => ((&a.view, &b.view, &c.view), 1),
@@ -227,7 +239,7 @@ impl Bench<'_> {
                 residual: epilogue.residual.then_some(&residual),
             };
             let how = (matrices.2.rows.div_ceil(CHECKED_ROWS) | 1, parts);
-            self.lab.poison(operands.c(epilogue))?;
+            self.lab.poison(operands.c(kernel))?;
             call()?;
             let transposed = operands.transposed;
             self.lab
@@ -331,9 +343,9 @@ impl Bench<'_> {
             }
             Ok::<f64, Failure>(least)
         };
-        // Slices of fp32 would take the same time.
+        // Slices of fp32 and of symmetric memory would take the same time.
         let slices_ns = match epilogue.output {
-            Dtype::Bf16 => time(&mut || {
+            Dtype::Bf16 if !has_symmetric_c(operator.plan()) => time(&mut || {
                 let call = operator.call(stream).read(Operand::A, &rows_a);
                 let call = call.read(Operand::B, &b.memory);
                 let call = call.write::<bf16, _>(Operand::C, &mut rows_c);

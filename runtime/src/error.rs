@@ -256,6 +256,26 @@ pub enum Error {
         /// The operator, numbered from 1 in the order of `prepare`.
         operator: u32,
     },
+    /// Ranks have made a call with results at different places of symmetric memory.
+    #[error(
+        "ranks {rank} and {peer} have made call {call} of operator {operator} with results at different places of symmetric \
+         memory. That of rank {peer} is at offset {offset_bytes} of extent {extent}. Pass the same tensor of \
+         Communicator::alloc on all ranks"
+    )]
+    DifferentPlaces {
+        /// The rank that found it.
+        rank: u32,
+        /// A rank whose result lies elsewhere.
+        peer: u32,
+        /// The number of the extent in which the result of that rank lies.
+        extent: u64,
+        /// The offset in the extent.
+        offset_bytes: u64,
+        /// The number of the operator's call, counted from 1.
+        call: u32,
+        /// The operator, numbered from 1 in the order of `prepare`.
+        operator: u32,
+    },
     /// The communicator has failed earlier: a wait failed on this rank or on a peer, or `abort` was called.
     #[error(
         "the communicator cannot be used any more: {}. Drop it and its operators, and create a new one on every rank",
@@ -328,9 +348,10 @@ impl Error {
             Self::Device(DeviceError::HeapMemory { .. }) => ErrorKind::System,
             Self::Device(_) | Self::Environment(_) | Self::Simulator(_) => ErrorKind::Setup,
             Self::Rendezvous(_) | Self::RanksMissing { .. } => ErrorKind::Rendezvous,
-            Self::Mismatch { .. } | Self::Protocol { .. } | Self::DifferentRows { .. } => {
-                ErrorKind::Mismatch
-            }
+            Self::Mismatch { .. }
+            | Self::Protocol { .. }
+            | Self::DifferentRows { .. }
+            | Self::DifferentPlaces { .. } => ErrorKind::Mismatch,
             Self::RankLeft { .. } | Self::RankLost { .. } | Self::RanksFailed { .. } => {
                 ErrorKind::RankLost
             }

@@ -20,6 +20,7 @@ use crate::fabric::transport::Transport;
 use crate::shared::Shared;
 use crate::stats::Stats;
 use crate::symmetric::{OwnMemory, Symmetric};
+use crate::tensors::Tensor;
 pub(crate) use allocator::BlockKind;
 use allocator::{Allocator, MAX_EXTENTS, Place};
 use cudarc::driver::sys::CUresult;
@@ -248,6 +249,16 @@ impl Block {
     /// Returns the offset of the block in its extent.
     pub fn offset_bytes(&self) -> u64 {
         self.place.offset_bytes
+    }
+
+    /// Returns where the block lies, as that of a tensor.
+    pub fn tensor(&self) -> Tensor {
+        Tensor {
+            addresses: self.addresses(),
+            bytes: self.place.bytes,
+            extent: self.region(),
+            offset_bytes: self.offset_bytes(),
+        }
     }
 
     /// Returns the addresses in this process of the block on all ranks of this host, by local rank. The rest is 0.

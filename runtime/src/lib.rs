@@ -129,6 +129,7 @@ mod startup;
 pub mod stats;
 mod symmetric;
 mod symmetric_slice;
+mod tensors;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod workspace;

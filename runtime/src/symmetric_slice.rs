@@ -6,6 +6,7 @@ use crate::error::Error;
 use crate::heap::Block;
 use crate::reaper::{self, GpuUse, Retired};
 use crate::shared::Shared;
+use crate::tensors::Tensors;
 use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{
     CudaContext, CudaSlice, CudaStream, CudaView, CudaViewMut, DevicePtr, DevicePtrMut,
@@ -36,6 +37,9 @@ pub struct SymmetricSlice<T: 'static> {
 /// The memory of a tensor. cudarc must not free the slice, which is a part of the block.
 pub(crate) struct Memory<T> {
     slice: ManuallyDrop<CudaSlice<T>>,
+    address: u64,
+    tensors: Arc<Tensors>,
+    // It is dropped last: other memory may be there then.
     _block: Block,
 }
 
@@ -49,10 +53,14 @@ impl<T> Memory<T> {
     ) -> Result<Self, Error> {
         // cudarc creates events for the slice, and panics where the driver refuses them.
         driver::named("cuEventCreate", shared.ctx.new_event(None))?;
+        let (address, tensors) = (block.own(shared), shared.tensors.clone());
+        tensors.insert(address, block.tensor());
         // SAFETY: the block is mapped, has this many elements, and is zero, which is a value of every `Element`.
-        let slice = unsafe { stream.upgrade_device_ptr(block.own(shared), elems) };
+        let slice = unsafe { stream.upgrade_device_ptr(address, elems) };
         Ok(Self {
             slice: ManuallyDrop::new(slice),
+            address,
+            tensors,
             _block: block,
         })
     }
@@ -143,6 +151,7 @@ impl<T: 'static> Drop for SymmetricSlice<T> {
 
 impl<T> Drop for Memory<T> {
     fn drop(&mut self) {
+        self.tensors.remove(self.address);
         // SAFETY: the slice is not used after this. `leak` drops its events and leaves the memory to the block.
         unsafe { ManuallyDrop::take(&mut self.slice) }.leak();
     }

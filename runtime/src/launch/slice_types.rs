@@ -7,7 +7,7 @@ use half::bf16;
 use mkernel_spec::Dtype;
 
 /// An element type of operands.
-pub trait Element: sealed::Element {
+pub trait Element: sealed::Element + 'static {
     /// The name of the type in a declaration.
     const DTYPE: Dtype;
 }

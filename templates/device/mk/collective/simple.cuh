@@ -5,6 +5,7 @@
 #pragma once
 #include <mk/call.cuh>
 #include <mk/collective/gather.cuh>
+#include <mk/collective/peer_results.cuh>
 #include <mk/collective/reduce.cuh>
 #include <mk/roles.cuh>
 
@@ -21,6 +22,7 @@ struct Simple {
   using Tensors = collective::Tensors<Config, Args>;
   using Reduction = collective::Reduce<Config, Workspace>;
   using Gathering = collective::Gather<Config, Workspace>;
+  using PeerResults = collective::PeerResults<Config, Args, Workspace>;
   using Begin = comm::Begin<Config, Workspace>;
 
   static constexpr bool kReduces = kOp != Collective::kAllGather;
@@ -47,11 +49,14 @@ struct Simple {
     static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem&, u32 warp) {
       const auto result = Tensors::output(args);
       const u32 first = kOp == Collective::kReduceScatter ? 0 : Shards::first(ctx, ctx.rank);
-      Reduction::reduce(
+      if (!PeerResults::begin(ctx, kReduce)) return;
+      Reduction::template reduce<PeerResults::kExist>(
           ctx, Tensors::input(args), Workers::index(warp), Workers::count(),
           [&](u32 chunk, u32 vec, const Vec16& sum) {
-            store_vec16(result.at(first + Chunks::first_in_shard(chunk) + vec), sum);
-            if constexpr (kGathers) Gathering::send_vec(ctx, chunk, vec, sum);
+            const u32 to = first + Chunks::first_in_shard(chunk) + vec;
+            store_vec16(result.at(to), sum);
+            if constexpr (PeerResults::kExist) PeerResults::send_vec(args, ctx, to, sum);
+            else if constexpr (kGathers) Gathering::send_vec(ctx, chunk, vec, sum);
           },
           [&](u32 chunk) {
             if constexpr (kGathers) Gathering::raise(ctx, ctx.rank, chunk, Gathering::kKeepsOwn);
@@ -67,6 +72,7 @@ struct Simple {
     static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem&, u32 warp) {
       const auto shard = Tensors::input(args);
       const auto result = Tensors::output(args);
+      if (!PeerResults::begin(ctx, kPush)) return;
       for (u32 chunk = Workers::index(warp); chunk < Chunks::per_shard(ctx); chunk += Workers::count()) {
         const u32 vecs = Chunks::vecs_of(ctx, ctx.rank, chunk);
         if (vecs == 0) continue;
@@ -74,20 +80,22 @@ struct Simple {
             vecs, [&](u32 vec) { return load_vec16(shard.at(Chunks::first_in_shard(chunk) + vec)); },
             [&](u32 vec, const Vec16& data) {
               store_vec16(result.at(Chunks::first(ctx, ctx.rank, chunk) + vec), data);
-              if constexpr (kGathers) Gathering::send_vec(ctx, chunk, vec, data);
+              if constexpr (PeerResults::kExist) PeerResults::send_vec(args, ctx, Chunks::first(ctx, ctx.rank, chunk) + vec, data);
+              else if constexpr (kGathers) Gathering::send_vec(ctx, chunk, vec, data);
             });
         if constexpr (kGathers) Gathering::raise(ctx, ctx.rank, chunk, Gathering::kKeepsOwn);
       }
     }
   };
 
-  // A warp: other ranks' chunks to the result.
+  // A warp: other ranks' chunks to the result, or until they are there if these ranks store them.
   struct Collect {
     static constexpr Agent kAgent = Agent::kWarp;
     using Workers = collective::Workers<Config::kCollectWarps>;
 
     static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem&, u32 warp) {
-      Gathering::collect(ctx, Tensors::output(args), Workers::index(warp), Workers::count());
+      if constexpr (PeerResults::kExist) PeerResults::collect(ctx, Workers::index(warp), Workers::count());
+      else Gathering::collect(ctx, Tensors::output(args), Workers::index(warp), Workers::count());
     }
   };
 

@@ -55,6 +55,12 @@ pub(crate) fn check(config: &CollectiveConfig, kernel: &KernelConfig, found: &mu
             "use several calls",
         );
     }
+    found.require(
+        !config.symmetric_result || config.op.gathers(),
+        Field::SYMMETRIC_RESULT,
+        || format!("each rank of {} computes all of its own result", config.op),
+        "remove it",
+    );
     config.check_limits(found);
     check_protocol(config, kernel, bytes, found);
 }
@@ -145,5 +151,10 @@ mod tests {
             ..alone
         };
         assert_eq!(mistakes(2, 1, large), ["protocol"]);
+        let scattered = CollectiveConfig {
+            symmetric_result: true,
+            ..CollectiveConfig::new(CollectiveOp::ReduceScatter)
+        };
+        assert_eq!(mistakes(2, 1, scattered), ["symmetric_result"]);
     }
 }

@@ -19,7 +19,7 @@ impl Needs<'_> {
     }
 
     fn announces_begin(&self) -> bool {
-        self.op_plan.announces_begin(self.topology.world())
+        self.op_plan.announces_begin(self.topology)
     }
 
     fn reduces(&self) -> bool {
@@ -28,6 +28,10 @@ impl Needs<'_> {
 
     fn sends_shards(&self) -> bool {
         self.op_plan.sends_shards(self.topology)
+    }
+
+    fn stores_to_results(&self) -> bool {
+        self.op_plan.stores_to_results(self.topology)
     }
 
     fn crosses_nodes(&self) -> bool {
@@ -63,6 +67,8 @@ regions! {
     /// The call that a rank has begun, and its rows if each call gives them. Some pairs of ranks exchange no data, and all
     /// must have the same rows.
     begun: Element::Marked, [parity: 2u32, rank: p.topology.world()], if p.announces_begin();
+    /// Where the result of a rank lies in symmetric memory, which must be the same on all ranks.
+    result_place: Element::LongWords(1), [parity: 2u32, rank: p.topology.world()], if p.stores_to_results();
     /// What a source has of the vectors that this rank adds up, in two packets each.
     parts: Element::Packets(1), [parity: 2u32, source: p.topology.world(), half: 2u32, vec: p.reduced_vecs()],
         if p.is(Protocol::Ll) && p.reduces();
@@ -89,7 +95,7 @@ regions! {
         if p.is(Protocol::Simple) && p.sends_shards();
     /// Chunks of the shards of all ranks.
     gathered: p.chunk(), [parity: 2u32, source: p.topology.world(), chunk: p.chunks()],
-        if p.is(Protocol::Simple) && p.sends_shards();
+        if p.is(Protocol::Simple) && p.sends_shards() && !p.stores_to_results();
     /// The puts of a peer that have arrived, in the form of `mk/comm/put.cuh`.
     arrived: Element::Flag, [channel: u32::from(p.op_plan.channels()), peer: p.topology.peers()], if p.crosses_nodes();
 }

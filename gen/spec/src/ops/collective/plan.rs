@@ -106,7 +106,10 @@ fn with_chunks(
 ) -> CollectivePlan {
     let mut op_plan = with_packets(config, shape, topology, 0);
     op_plan.protocol = Protocol::Simple;
-    op_plan.warps = step_warps(config.op, topology);
+    op_plan.warps = match op_plan.stores_to_results(topology) {
+        true => step_warps_to_results(config.op),
+        false => step_warps(config.op, topology),
+    };
     let workers = u64::from(device.sm_count * op_plan.warps.push.max(op_plan.warps.reduce).max(1));
     let bytes = op_plan.shard_vecs * VEC_BYTES / workers;
     let bytes = bytes.clamp(MIN_CHUNK_BYTES, MAX_CHUNK_BYTES);
@@ -144,6 +147,20 @@ fn step_warps(op: CollectiveOp, topology: Topology) -> StepWarps {
         reduce,
         collect,
         relay,
+    }
+}
+
+/// The same where ranks store to each other's results: a warp only waits for what the others store.
+fn step_warps_to_results(op: CollectiveOp) -> StepWarps {
+    let (push, reduce) = match op.reduces() {
+        true => (7, 8),
+        false => (15, 0),
+    };
+    StepWarps {
+        push,
+        reduce,
+        collect: 1,
+        relay: 0,
     }
 }
 

@@ -20,6 +20,12 @@ pub(crate) fn check(config: &GemmConfig, kernel: &KernelConfig, found: &mut Diag
         || format!("{output} is not possible: sums are fractions"),
         "use bf16 or fp32",
     );
+    found.require(
+        !config.symmetric_result || config.op == GemmOp::GemmAr,
+        Field::SYMMETRIC_RESULT,
+        || format!("each rank of {} computes all of its own result", config.op),
+        "remove it",
+    );
     check_areas(found, config);
     check_tuning(found, config, (kernel.world, kernel.nodes));
     check_run_time_rows(found, config);

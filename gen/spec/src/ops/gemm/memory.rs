@@ -90,6 +90,11 @@ impl Needs<'_> {
         self.two_shots().is_some_and(|r| r.results)
     }
 
+    /// Whether results go straight to C of other ranks.
+    fn stores_to_results(&self) -> bool {
+        self.two_shots().is_some_and(|r| r.on_peers)
+    }
+
     /// Tiles that ranks send results of.
     fn result_tiles(&self) -> u32 {
         let nodes = self.spec.topology().nodes;
@@ -121,7 +126,9 @@ regions! {
     /// Calls that a rank with rows has begun, for ranks that have none.
     owner_begun: Element::Flag, [owner: p.spec.world()], if p.has_idle_ranks();
     /// The call that a rank has begun, and its rows, which must be the same on all ranks.
-    begun: Element::Marked, [parity: 2u32, rank: p.spec.world()], if p.spec.announces_begin();
+    begun: Element::Marked, [parity: 2u32, rank: p.spec.world()], if p.spec.announces_begin() || p.stores_to_results();
+    /// Where C of a rank lies in symmetric memory, which must be the same on all ranks.
+    result_place: Element::LongWords(1), [parity: 2u32, rank: p.spec.world()], if p.stores_to_results();
     /// What a source has of eight rows of a sub-tile: four packets of each lane.
     packets: Element::Packets(PACKETS),
         [parity: 2u32, source: p.spec.world() + u32::from(p.one_shot().is_some_and(|r| r.results)),
@@ -147,7 +154,8 @@ regions! {
     result_ready: Element::Flag, [tile: p.result_tiles()], if p.sends_results();
     /// Results: 64 rows of 128 bytes in TMA's swizzle, as output buffers have them.
     results: Element::Bytes(OUT_BYTES.into()),
-        [parity: 2u32, tile: p.result_tiles(), group: GROUPS, piece: p.pieces()], if p.sends_results();
+        [parity: 2u32, tile: p.result_tiles(), group: GROUPS, piece: p.pieces()],
+        if p.sends_results() && !p.stores_to_results();
     /// Counts the pieces of a chunk of a shard of A that have arrived, over all calls.
     chunk_ready: Element::Flag,
         [source: p.spec.world(), chunk: p.of_chunks(|c| c.per_shard), slice: p.of_chunks(|c| c.k_slices)],

@@ -1,0 +1,196 @@
+//! [`Case`]: the measurement of one plan on a rank.
+
+use crate::Flags;
+use mkernel::cudarc::driver::sys::{self, CUgraphInstantiate_flags, CUstreamCaptureMode};
+use mkernel::cudarc::driver::{CudaGraph, CudaSlice};
+use mkernel::half::bf16;
+use mkernel::spec::{CollectiveConfig, CollectiveOp, CollectiveShape, Dtype};
+use mkernel::{Communicator, KernelConfig, Operator, operands::RawOperand};
+use mkernel_testing::blocks::Blocks;
+use mkernel_testing::lab::{Failure, Lab, Matrix, SymmetricMatrix, View};
+
+/// The number of calls of a graph.
+const GRAPH_CALLS: u32 = 20;
+/// Tensors of at most this size are timed in graphs, in which launches cost little.
+const MAX_GRAPH_BYTES: u64 = 1 << 20;
+
+/// The memory of a result.
+enum Output {
+    Own(Matrix),
+    Symmetric(SymmetricMatrix),
+}
+
+/// The measurement of a plan on a rank.
+pub struct Case<'a> {
+    flags: &'a Flags,
+    ranks: &'a Communicator,
+    lab: &'a Lab,
+    blocks: &'a Blocks<'a>,
+    config: CollectiveConfig,
+    shape: CollectiveShape,
+    operator: Operator,
+    /// The input, which a call reads.
+    _x: Matrix,
+    y: Output,
+    raw: [RawOperand; 2],
+    /// The graph of the calls, if the tensor is small.
+    graph: Option<CudaGraph>,
+}
+
+impl<'a> Case<'a> {
+    /// Prepares the operator and its operands. All ranks must call this.
+    pub fn new(
+        (flags, ranks): (&'a Flags, &'a Communicator),
+        (lab, blocks): (&'a Lab, &'a Blocks<'a>),
+        config: CollectiveConfig,
+    ) -> Result<Self, Failure> {
+        let shape = config.shape().ok_or("the configuration has no sizes")?;
+        let kernel = KernelConfig {
+            nodes: flags.nodes,
+            ..KernelConfig::new(flags.world, config)
+        };
+        let operator = ranks.prepare(&kernel, shape)?;
+        let rows = |index: usize| operator.plan().operands[index].rows.on(ranks.rank()).max(1);
+        let x = lab.matrix(rows(0), shape.n, 0)?;
+        lab.fill(&x, 0, u64::from(ranks.rank()))?;
+        let y = match config.symmetric_result {
+            true => {
+                Output::Symmetric(lab.symmetric_matrix(ranks, Dtype::Bf16, rows(1), shape.n)?)
+            }
+            false => Output::Own(lab.matrix(rows(1), shape.n, 0)?),
+        };
+        let mut case = Self {
+            flags,
+            ranks,
+            lab,
+            blocks,
+            config,
+            shape,
+            operator,
+            raw: [x.operand(), y.view().operand()],
+            _x: x,
+            y,
+            graph: None,
+        };
+        if shape.m * shape.n * 2 <= MAX_GRAPH_BYTES {
+            case.graph = Some(case.capture()?);
+        }
+        Ok(case)
+    }
+
+    fn launch(&self, stream: sys::CUstream) -> Result<(), Failure> {
+        // SAFETY: the operands are those of the plan in its order, and live as long as this value, whose user waits for
+        // the calls.
+        Ok(unsafe { self.operator.launch_raw(stream, &self.raw) }?)
+    }
+
+    /// Captures calls that depend on each other.
+    fn capture(&self) -> Result<CudaGraph, Failure> {
+        // The default stream cannot be captured.
+        let captured = self.ranks.context().new_stream()?;
+        captured.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
+        for _ in 0..GRAPH_CALLS {
+            self.launch(captured.cu_stream())?;
+        }
+        let graph = captured.end_capture(CUgraphInstantiate_flags(0))?;
+        Ok(graph.ok_or("the capture has no operations")?)
+    }
+
+    /// Returns the number of calls that [`time`](Self::time) times at once.
+    pub fn calls(&self) -> u32 {
+        self.graph.as_ref().map_or(1, |_| GRAPH_CALLS)
+    }
+
+    /// Returns the times of `iterations` graphs or calls in µs, each on its slowest rank.
+    pub fn time(&self, iterations: u32) -> Result<Vec<f64>, Failure> {
+        let stream = self.lab.stream.cu_stream();
+        self.blocks.time(iterations, &|| match &self.graph {
+            None => self.launch(stream),
+            // SAFETY: graph and stream belong to this context, and the graph lives until the block has ended.
+            Some(graph) => unsafe {
+                Ok(sys::cuGraphLaunch(graph.cu_graph_exec(), stream).result()?)
+            },
+        })
+    }
+
+    /// Prints the time of a call on rank 0.
+    pub fn print(&self, us: f64) {
+        if self.ranks.rank() != 0 {
+            return;
+        }
+        let plan = self.operator.plan();
+        let (bytes, world) = (self.shape.m * self.shape.n * 2, f64::from(self.flags.world));
+        let steps = match self.config.op {
+            CollectiveOp::AllReduce => 2.0,
+            _ => 1.0,
+        };
+        println!(
+            "{:<14} {:>9} {us:>9.1} {:>10.1} {:>6.0}  {}{}",
+            self.config.op.name(),
+            bytes >> 10,
+            plan.bound.us(),
+            bytes as f64 * steps * (world - 1.0) / world / us / 1e3,
+            plan.id,
+            // Names of plans say it only where the kernel makes use of it.
+            if self.config.symmetric_result {
+                ", symmetric"
+            } else {
+                ""
+            },
+        );
+    }
+
+    /// Makes a call, and checks the first row of the result against a reference in fp64.
+    pub fn check(&self) -> Result<(), Failure> {
+        self.launch(self.lab.stream.cu_stream())?;
+        self.ranks.synchronize(&self.lab.stream)?;
+        let shape = self.shape;
+        let shard = shape.shard_rows(self.flags.world);
+        let (rank, world) = (u64::from(self.ranks.rank()), u64::from(self.flags.world));
+        let row_of = |source: u64, row: u64| -> Result<Vec<bf16>, Failure> {
+            let one = self.lab.matrix(1, shape.n, 0)?;
+            self.lab.fill(&one, row, source)?;
+            Ok(self.lab.stream.clone_dtoh(&one.memory)?)
+        };
+        let (sources, row) = match self.config.op {
+            CollectiveOp::AllGather => (0..1, 0),
+            CollectiveOp::AllReduce => (0..world, 0),
+            CollectiveOp::ReduceScatter if rank * shard >= shape.m => return Ok(()),
+            CollectiveOp::ReduceScatter => (0..world, rank * shard),
+        };
+        let mut sums = vec![0.0; shape.n as usize];
+        for source in sources {
+            for (sum, x) in sums.iter_mut().zip(row_of(source, row)?) {
+                *sum += x.to_f64();
+            }
+        }
+        let (mut error2, mut sum2) = (0.0, 0.0);
+        for (found, sum) in self.y.download(self.lab)?.iter().zip(sums) {
+            error2 += (found.to_f64() - sum).powi(2);
+            sum2 += sum * sum;
+        }
+        let error = (error2 / sum2).sqrt();
+        match error < mkernel_testing::lab::MAX_RELATIVE_ERROR {
+            true => Ok(()),
+            false => Err(format!("rank {rank}: relative error {error:.1e}").into()),
+        }
+    }
+}
+
+impl Output {
+    fn view(&self) -> &View {
+        match self {
+            Self::Own(matrix) => &matrix.view,
+            Self::Symmetric(matrix) => &matrix.view,
+        }
+    }
+
+    fn download(&self, lab: &Lab) -> Result<Vec<bf16>, Failure> {
+        Ok(match self {
+            Self::Own(matrix) => lab
+                .stream
+                .clone_dtoh::<bf16, CudaSlice<bf16>>(&matrix.memory)?,
+            Self::Symmetric(matrix) => lab.stream.clone_dtoh(&matrix.memory)?,
+        })
+    }
+}
