@@ -121,12 +121,19 @@ fn measure(flags: &Flags, cases: &[Case<'_>]) -> Result<(), Failure> {
         first.push(case.time(2)?);
     }
     let mut times = vec![Vec::new(); cases.len()];
-    for _ in 0..flags.rounds {
-        for ((case, times), first) in cases.iter().zip(&mut times).zip(&first) {
+    for round in 0..flags.rounds {
+        // The clocks of a GPU depend on the block before, so the order alternates.
+        let mut order: Vec<usize> = (0..cases.len()).collect();
+        if round % 2 == 1 {
+            order.reverse();
+        }
+        for index in order {
+            let case = &cases[index];
             // Beside the calls, an iteration launches a meeting and records two events.
             let most = (MAX_LAUNCHES / (case.calls() + 3)).min(MAX_ITERATIONS);
-            let iterations = (BLOCK_US / median(first)).clamp(3.0, f64::from(most)) as u32;
-            times.extend(case.time(iterations)?);
+            let iterations = BLOCK_US / median(&first[index]);
+            let iterations = iterations.clamp(3.0, f64::from(most)) as u32;
+            times[index].extend(case.time(iterations)?);
         }
     }
     for (case, times) in cases.iter().zip(&times) {
