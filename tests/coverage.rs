@@ -87,6 +87,11 @@ fn check_reductions(goldens: &[Golden]) {
             g.gemm().config.op == op && reduction(g).is_some_and(|r| r.owners < g.plan.spec.world())
         });
     }
+    for rows in [false, true] {
+        some(goldens, "results in C of peers", |g| {
+            reduction(g).is_some_and(|r| r.on_peers) && g.plan.max_rows().is_some() == rows
+        });
+    }
     some(goldens, "sums that are relayed", |g| {
         reduction(g).is_some_and(|r| r.shots == 1 && r.results)
     });

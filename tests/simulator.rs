@@ -5,6 +5,7 @@
 use mkernel::spec::{Dim, GemmConfig, GemmOp, GemmShape, Tuning};
 use mkernel_testing::golden::Golden;
 use mkernel_testing::jobs::attention::{AttentionJob, CallPattern, cases};
+use mkernel_testing::jobs::gemm::cases::symmetric;
 use mkernel_testing::jobs::{
     GemmJob, SimulatedJob, all_are_right, all_are_right_when_counters_wrap, common_jobs,
 };
@@ -160,4 +161,16 @@ fn a_missing_rank_of_attention_is_named() {
 fn jobs_that_also_run_on_gpus_have_the_expected_bits() {
     let all: Vec<(String, GemmJob)> = [1, 2].into_iter().flat_map(common_jobs).collect();
     all_are_right(&all, 1);
+}
+
+/// Owners store straight to C of all ranks.
+#[test]
+fn results_in_symmetric_memory_are_right() {
+    let jobs: Vec<_> = [1, 2, 4].into_iter().flat_map(symmetric).collect();
+    all_are_right(&jobs, 2);
+}
+
+#[test]
+fn results_in_symmetric_memory_are_right_when_counters_wrap() {
+    all_are_right_when_counters_wrap(&symmetric(2));
 }

@@ -1,7 +1,7 @@
 //! [`Bench`]: measures the plans of one size on one rank, and checks their results.
 
 use crate::flags::Flags;
-use crate::operands::{Operands, epilogue_of};
+use crate::operands::{Operands, epilogue_of, has_symmetric_c};
 use crate::report::{self, Baseline, Row, Unfused};
 use mkernel::Operand;
 use mkernel::spec::plan::GemmPlan;
@@ -138,8 +138,9 @@ impl Bench<'_> {
         shape: GemmShape,
         b_layout: BLayout,
     ) -> Result<Candidates, Failure> {
-        let config = |m, (world, nodes), max_sms, epilogue, tuning| {
+        let config = |m, (world, nodes), max_sms, (epilogue, symmetric_result), tuning| {
             let config = GemmConfig {
+                symmetric_result,
                 m,
                 b_layout,
                 epilogue,
@@ -160,21 +161,31 @@ impl Bench<'_> {
         let rows = Dim::Static(shape.m);
         let plain = Epilogue::default();
         let ranks = (self.ranks.world(), self.flags.nodes);
+        let places = [Some(false), self.flags.is_symmetric(op).then_some(true)];
         for tune in tunings {
-            for epilogue in [plain].iter().chain(&self.flags.epilogues) {
+            let epilogues = [plain]
+                .into_iter()
+                .chain(self.flags.epilogues.iter().copied());
+            let results = epilogues.flat_map(|epilogue| {
+                places
+                    .into_iter()
+                    .flatten()
+                    .map(move |place| (epilogue, place))
+            });
+            for result in results {
                 for max_sms in iter::once(None).chain(self.flags.max_sms.iter().copied().map(Some))
                 {
-                    let config = config(rows, ranks, max_sms, *epilogue, tune.tuning);
+                    let config = config(rows, ranks, max_sms, result, tune.tuning);
                     plans.push((tune.clone(), self.ranks.prepare(&config, shape)?));
                 }
                 for most in &self.flags.max_rows {
-                    let config = config(Dim::DYNAMIC, ranks, None, *epilogue, tune.tuning);
+                    let config = config(Dim::DYNAMIC, ranks, None, result, tune.tuning);
                     let shape = GemmShape { m: *most, ..shape };
                     plans.push((tune.clone(), self.ranks.prepare(&config, shape)?));
                 }
             }
         }
-        let core = config(rows, (1, 1), None, plain, Tuning::default());
+        let core = config(rows, (1, 1), None, (plain, false), Tuning::default());
         let core = self.alone.prepare(&core, shape)?;
         Ok(Candidates { core, plans })
     }
@@ -216,7 +227,8 @@ impl Bench<'_> {
         for (slot, call) in calls.iter().enumerate() {
             let plan = slot.checked_sub(2).map(|index| &candidates.plans[index].1);
             let epilogue = plan.map_or(Epilogue::default(), |op| epilogue_of(op.plan()));
-            let fused = |operand| operands.fused(operand, epilogue);
+            let kernel = plan.map(Operator::plan);
+            let fused = |operand| operands.fused(operand, kernel);
             // With a norm, what is normalised is checked.
             let result = match epilogue.normalises() {
                 true => Operand::ResidualOut,
@@ -233,7 +245,7 @@ impl Bench<'_> {
                 residual: epilogue.residual.then_some(&residual),
             };
             let how = (matrices.2.rows.div_ceil(CHECKED_ROWS) | 1, parts);
-            self.lab.poison(operands.c(epilogue))?;
+            self.lab.poison(operands.c(kernel))?;
             call()?;
             let transposed = operands.transposed;
             self.lab
@@ -337,14 +349,16 @@ impl Bench<'_> {
             }
             Ok::<f64, Failure>(least)
         };
-        // Slices of fp32 would take the same time.
+        // Slices of fp32 and of symmetric memory would take the same time.
         let slices_ns = match epilogue.output {
-            Dtype::Bf16 if !epilogue.normalises() => time(&mut || {
-                let call = operator.call(stream).read(Operand::A, &rows_a);
-                let call = call.read(Operand::B, &b.memory);
-                let call = call.write::<bf16, _>(Operand::C, &mut rows_c);
-                complete(call, addends, rows).launch()
-            })?,
+            Dtype::Bf16 if !epilogue.normalises() && !has_symmetric_c(operator.plan()) => {
+                time(&mut || {
+                    let call = operator.call(stream).read(Operand::A, &rows_a);
+                    let call = call.read(Operand::B, &b.memory);
+                    let call = call.write::<bf16, _>(Operand::C, &mut rows_c);
+                    complete(call, addends, rows).launch()
+                })?
+            }
             _ => f64::NAN,
         };
         // SAFETY: the operands are those of the plan, and outlive the calls.

@@ -59,6 +59,9 @@ pub struct Flags {
     /// Measure each plan also with rows that each call gives, prepared for at most this number; may be repeated
     #[arg(long, value_name = "ROWS")]
     pub max_rows: Vec<u64>,
+    /// Measure each plan of gemm_ar also with C in symmetric memory
+    #[arg(long)]
+    pub symmetric: bool,
     /// Number of blocks of each candidate
     #[arg(long, default_value_t = 6)]
     pub rounds: u32,
@@ -139,6 +142,11 @@ pub fn default_shapes(op: GemmOp, world: u64) -> Vec<GemmShape> {
 }
 
 impl Flags {
+    /// Whether plans of `op` are also measured with C in symmetric memory.
+    pub fn is_symmetric(&self, op: GemmOp) -> bool {
+        self.symmetric && op == GemmOp::GemmAr
+    }
+
     /// The emulated NICs.
     pub fn transport(&self) -> Transport {
         Transport::Emulated {

@@ -7,7 +7,7 @@ use mkernel::{
     operands::RawOperand,
     spec::{BLayout, Dtype, Epilogue, GemmOp, GemmShape},
 };
-use mkernel_testing::lab::{Failure, Matrix, View};
+use mkernel_testing::lab::{Failure, Matrix, SymmetricMatrix, View};
 use std::ops::Range;
 
 /// The operands of one rank.
@@ -22,6 +22,8 @@ pub struct Operands {
     /// The result of kernels that normalise rows. Their new residual takes the place of C.
     pub normalised: Matrix,
     pub c_fp32: Option<Matrix>,
+    /// C in symmetric memory, in bf16 and in fp32, for plans that have it there.
+    pub symmetric_c: Vec<SymmetricMatrix>,
     /// The rows of `a` and `c` that the fused kernel uses.
     pub rows_a: Range<u64>,
     pub rows_c: Range<u64>,
@@ -51,7 +53,12 @@ impl Operands {
         let wants_fp32 = |epilogue: &Epilogue| epilogue.output == Dtype::Fp32;
         let c_fp32 = bench.flags.epilogues.iter().any(wants_fp32);
         let c_fp32 = c_fp32.then(|| bench.lab.matrix_of(Dtype::Fp32, m, n, 0));
+        let dtypes = [Some(Dtype::Bf16), c_fp32.is_some().then_some(Dtype::Fp32)];
+        let symmetric_c = |dtype| bench.lab.symmetric_matrix(bench.ranks, dtype, m, n);
+        let dtypes = dtypes.into_iter().flatten();
+        let dtypes = dtypes.filter(|_| bench.flags.is_symmetric(op));
         let mut operands = Self {
+            symmetric_c: dtypes.map(symmetric_c).collect::<Result<_, _>>()?,
             bias: bench.lab.matrix(1, n, 0)?,
             residual: bench.lab.matrix(m, n, 0)?,
             normalised: bench.lab.matrix(m, n, 0)?,
@@ -95,21 +102,29 @@ impl Operands {
         Ok(operands)
     }
 
-    /// Returns the C that a kernel writes.
-    pub fn c(&self, epilogue: Epilogue) -> &Matrix {
-        match (epilogue.output, &self.c_fp32) {
-            (Dtype::Fp32, Some(c)) => c,
-            _ => &self.c,
+    /// Returns the C that a plan writes. The core has no plan here.
+    pub fn c(&self, plan: Option<&KernelPlan>) -> &View {
+        let dtype = plan.map_or(Dtype::Bf16, |plan| epilogue_of(plan).output);
+        if plan.is_some_and(has_symmetric_c) {
+            let mut found = self.symmetric_c.iter();
+            let found = found.find(|c| c.view.dtype == dtype);
+            return found.map_or(&self.c.view, |c| &c.view);
+        }
+        match (dtype, &self.c_fp32) {
+            (Dtype::Fp32, Some(c)) => &c.view,
+            _ => &self.c.view,
         }
     }
 
     /// Returns the part of an operand that a fused kernel uses.
-    pub fn fused(&self, operand: Operand, epilogue: Epilogue) -> View {
-        let rows = |matrix: &Matrix, rows: &Range<u64>| matrix.part(rows.clone(), 0..matrix.cols);
+    pub fn fused(&self, operand: Operand, plan: Option<&KernelPlan>) -> View {
+        let rows = |matrix: &View, rows: &Range<u64>| matrix.part(rows.clone(), 0..matrix.cols);
         match operand {
             Operand::A => rows(&self.a, &self.rows_a),
-            Operand::C if epilogue.normalises() => rows(&self.normalised, &self.rows_c),
-            Operand::C | Operand::ResidualOut => rows(self.c(epilogue), &self.rows_c),
+            Operand::C if plan.is_some_and(|plan| epilogue_of(plan).normalises()) => {
+                rows(&self.normalised.view, &self.rows_c)
+            }
+            Operand::C | Operand::ResidualOut => rows(self.c(plan), &self.rows_c),
             Operand::Bias | Operand::Weight => self.bias.view,
             Operand::Residual => rows(&self.residual, &self.rows_c),
             _ => self.b.view,
@@ -118,10 +133,15 @@ impl Operands {
 
     /// Returns all operands of a fused kernel in its order.
     pub fn raw(&self, plan: &KernelPlan) -> Vec<RawOperand> {
-        let view = |operand| self.fused(operand, epilogue_of(plan));
+        let view = |operand| self.fused(operand, Some(plan));
         let operands = plan.operands.iter();
         operands.map(|spec| view(spec.operand).operand()).collect()
     }
+}
+
+/// Returns whether a plan has C in symmetric memory.
+pub fn has_symmetric_c(plan: &KernelPlan) -> bool {
+    plan.operands.iter().any(|spec| spec.symmetric)
 }
 
 /// Returns the epilogue of a plan.

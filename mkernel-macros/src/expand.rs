@@ -213,6 +213,7 @@ mod tests {
                             n: ::mkernel::spec::Dim::Static(1024u64),
                             k: ::mkernel::spec::Dim::Static(8192u64),
                             b_layout: ::mkernel::spec::BLayout::Kn,
+                            symmetric_result: false,
                             epilogue: ::mkernel::spec::Epilogue::default(),
                             tuning: ::mkernel::spec::Tuning::default(),
                         }),

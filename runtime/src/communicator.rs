@@ -1,5 +1,6 @@
 //! [`Communicator`]: one rank of a job, with its GPU.
 
+use crate::alloc;
 use crate::bootstrap::{self, Collective, Owner};
 use crate::cluster::Cluster;
 use crate::completion::Completion;
@@ -10,11 +11,13 @@ use crate::error::{Error, Finding};
 use crate::fabric::transport::Transport;
 use crate::fused::FusedKernel;
 use crate::heap::Heap;
+use crate::launch::slice_types::Element;
 use crate::operator::Operator;
 use crate::prepare::{self, Code};
 use crate::shared::{Gpu, Shared};
 use crate::simulation::SimulatedJob;
 use crate::stats::Stats;
+use crate::symmetric_slice::SymmetricSlice;
 use cudarc::driver::{CudaContext, CudaStream};
 use mkernel_compile::{GenError, KernelTemplate};
 use mkernel_spec::{Device, KernelConfig, Shape};
@@ -24,8 +27,8 @@ use std::time::{Duration, Instant};
 /// One rank of a job: its GPU and its connections to the other ranks.
 ///
 /// A communicator is created by [`Communicator::from_env`], [`Communicator::local`] or [`Communicator::simulated`].
-/// [`prepare`](Self::prepare) and [`barrier`](Self::barrier) are collective: every rank must call them, in the same
-/// order. When a rank fails, or does not make a call before the deadline, all other ranks get an error that names it.
+/// [`prepare`](Self::prepare), [`alloc`](Self::alloc) and [`barrier`](Self::barrier) are collective: every rank must call
+/// them, in the same order. When a rank fails, or does not make a call before the deadline, all other ranks get an error that names it.
 ///
 /// Drop the communicator before the process ends. A rank that ends without doing so is lost to the others
 /// ([`Error::RankLost`]), whose communicators cannot be used after that. A rank whose thread panics is lost too.
@@ -199,7 +202,32 @@ impl Communicator {
         self.prepare(&K::config(self.world(), self.hosts()), shape)
     }
 
-    /// Returns what the communicator uses on this rank, and what it has sent so far. It waits while another thread prepares an operator.
+    /// Allocates a tensor of `elems` elements in the symmetric memory, at the same offset on every rank. All elements are 0.
+    /// `stream` orders its uses, as that of an allocation of cudarc does. This is a collective call.
+    ///
+    /// ```no_run
+    /// # use mkernel::{Communicator, Error, half::bf16};
+    /// # fn f(ranks: &Communicator) -> Result<(), Error> {
+    /// let stream = ranks.context().default_stream();
+    /// let mut x = ranks.alloc::<bf16>(&stream, 4096)?;
+    /// stream.memcpy_htod(&vec![bf16::ONE; 4096], &mut x).expect("a copy");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`] if ranks allocate different tensors, [`Error::Call`] if the stream belongs to another GPU,
+    /// [`Error::Device`] if the GPU has no memory for it, or [`Error::RanksFailed`] with the errors of other ranks.
+    pub fn alloc<T: Element>(
+        &self,
+        stream: &Arc<CudaStream>,
+        elems: usize,
+    ) -> Result<SymmetricSlice<T>, Error> {
+        alloc::alloc(&self.shared, &mut self.heap(), stream, elems)
+    }
+
+    /// Returns what the communicator uses on this rank, and what it has sent so far. It waits while another thread prepares
+    /// an operator or allocates a tensor.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.heap().stats()

@@ -128,16 +128,16 @@ pub enum Error {
         /// The limit.
         limit: usize,
     },
-    /// The ranks prepare different kernels, or put their workspaces at different places.
+    /// The ranks prepare different kernels, allocate different tensors, or put them at different places.
     #[error(
-        "{} preparing something else than rank 0 ({theirs} instead of {reference}). Prepare the same operators in the same \
-         order on every rank, with the same configuration and shape",
+        "{} preparing something else than rank 0 ({theirs} instead of {reference}). Prepare the same operators and allocate \
+         the same tensors in the same order on every rank, with the same configurations, shapes and lengths",
         Are(ranks)
     )]
     Mismatch {
         /// The ranks that differ from rank 0.
         ranks: Vec<u32>,
-        /// A description of rank 0's kernel or place.
+        /// A description of rank 0's kernel, tensor or place.
         reference: String,
         /// A description of the first one that differs.
         theirs: String,
@@ -256,6 +256,26 @@ pub enum Error {
         /// The operator, numbered from 1 in the order of `prepare`.
         operator: u32,
     },
+    /// Ranks have made a call with results at different places of symmetric memory.
+    #[error(
+        "ranks {rank} and {peer} have made call {call} of operator {operator} with results at different places of symmetric \
+         memory. That of rank {peer} is at offset {offset_bytes} of extent {extent}. Pass the same tensor of \
+         Communicator::alloc on all ranks"
+    )]
+    DifferentPlaces {
+        /// The rank that found it.
+        rank: u32,
+        /// A rank whose result lies elsewhere.
+        peer: u32,
+        /// The number of the extent in which the result of that rank lies.
+        extent: u64,
+        /// The offset in the extent.
+        offset_bytes: u64,
+        /// The number of the operator's call, counted from 1.
+        call: u32,
+        /// The operator, numbered from 1 in the order of `prepare`.
+        operator: u32,
+    },
     /// The communicator has failed earlier: a wait failed on this rank or on a peer, or `abort` was called.
     #[error(
         "the communicator cannot be used any more: {}. Drop it and its operators, and create a new one on every rank",
@@ -325,11 +345,13 @@ impl Error {
                 ErrorKind::Operands
             }
             Self::Routing { .. } => ErrorKind::Values,
+            Self::Device(DeviceError::HeapMemory { .. }) => ErrorKind::System,
             Self::Device(_) | Self::Environment(_) | Self::Simulator(_) => ErrorKind::Setup,
             Self::Rendezvous(_) | Self::RanksMissing { .. } => ErrorKind::Rendezvous,
-            Self::Mismatch { .. } | Self::Protocol { .. } | Self::DifferentRows { .. } => {
-                ErrorKind::Mismatch
-            }
+            Self::Mismatch { .. }
+            | Self::Protocol { .. }
+            | Self::DifferentRows { .. }
+            | Self::DifferentPlaces { .. } => ErrorKind::Mismatch,
             Self::RankLeft { .. } | Self::RankLost { .. } | Self::RanksFailed { .. } => {
                 ErrorKind::RankLost
             }

@@ -1,4 +1,4 @@
-//! [`Heap`]: the symmetric memory of a communicator, in which its operators have their workspaces.
+//! [`Heap`]: the symmetric memory of a communicator, in which operators have their workspaces and programs their tensors.
 //!
 //! The heap consists of extents. An extent is an allocation of the same size on each rank, which all ranks of a host
 //! map, and which is registered once with each NIC. Blocks are placed in extents by a deterministic allocator that runs
@@ -6,9 +6,10 @@
 //! addresses, and the heap grows rarely.
 //!
 //! The space of a block is used again when the block was dropped on all ranks. Ranks drop it at different times, so they
-//! exchange the numbers of dropped blocks at their next collective step.
+//! exchange the numbers of dropped blocks when they next prepare an operator or allocate a tensor.
 
 mod allocator;
+mod contribution;
 
 use crate::bootstrap::{Collective, ensure_equal};
 use crate::driver::DeviceMemory;
@@ -19,7 +20,10 @@ use crate::fabric::transport::Transport;
 use crate::shared::Shared;
 use crate::stats::Stats;
 use crate::symmetric::{OwnMemory, Symmetric};
+use crate::tensors::Tensor;
+pub(crate) use allocator::BlockKind;
 use allocator::{Allocator, MAX_EXTENTS, Place};
+use cudarc::driver::sys::CUresult;
 use mkernel_spec::abi::MAX_RANKS;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -36,6 +40,14 @@ type Dropped = Arc<Mutex<BTreeSet<u64>>>;
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // Every statement leaves the guarded value consistent, so a poisoned lock can still be used.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+const OUT_OF_MEMORY: CUresult = CUresult::CUDA_ERROR_OUT_OF_MEMORY;
+
+/// Checks that all ranks have placed a block at the same place. `places` are its [descriptions](Block::describe).
+pub(crate) fn ensure_same_places(places: &[Vec<u8>]) -> Result<(), Error> {
+    let places: Vec<&[u8]> = places.iter().map(Vec::as_slice).collect();
+    ensure_equal(&places, |place| String::from_utf8_lossy(place).into_owned())
 }
 
 /// The symmetric memory of a communicator, and the fabrics over which it is written from other nodes.
@@ -56,15 +68,36 @@ pub(crate) struct Block {
 }
 
 impl Heap {
-    /// Returns this rank's contribution to a collective step after which [`reclaim`](Self::reclaim) is called.
-    pub fn dropped(&self) -> Vec<u8> {
+    /// Begins a collective call that places a block: compares the requests of all ranks, and frees the blocks that all of
+    /// them have dropped. `request` is what this rank wants to do and bytes that must be equal on all ranks.
+    pub fn agree<T>(
+        &mut self,
+        ranks: &mut Collective,
+        step: &'static str,
+        request: Result<(T, Vec<u8>), Error>,
+        describe: impl Fn(&[u8]) -> String,
+        timeout: Duration,
+    ) -> Result<T, Error> {
+        let contribution =
+            request.map(|(value, bytes)| (value, contribution::join(&bytes, &self.dropped())));
+        let (value, all) = ranks.agree(step, contribution, timeout)?;
+        let parts = all.iter().map(|bytes| contribution::split(bytes));
+        let (requests, dropped): (Vec<&[u8]>, Vec<&[u8]>) = parts.unzip();
+        ensure_equal(&requests, describe)?;
+        self.reclaim(dropped.into_iter());
+        Ok(value)
+    }
+
+    /// Returns the numbers of the blocks that this rank has dropped.
+    fn dropped(&self) -> Vec<u8> {
         let dropped = lock(&self.dropped);
         let first = dropped.iter().take(MAX_DROPPED);
         first.flat_map(|id| id.to_le_bytes()).collect()
     }
 
-    /// Frees the blocks that all ranks have dropped. `contributions` are those of all ranks.
-    pub fn reclaim<'a>(&mut self, contributions: impl Iterator<Item = &'a [u8]>) {
+    /// Frees the blocks that all ranks have dropped. `contributions` are what [`dropped`](Self::dropped) has returned on
+    /// all ranks.
+    fn reclaim<'a>(&mut self, contributions: impl Iterator<Item = &'a [u8]>) {
         let ids = |bytes: &[u8]| -> BTreeSet<u64> {
             let ids = bytes.as_chunks().0.iter();
             ids.map(|id| u64::from_le_bytes(*id)).collect()
@@ -86,13 +119,14 @@ impl Heap {
         &mut self,
         shared: &Shared,
         ranks: &mut Collective,
+        kind: BlockKind,
         bytes: u64,
     ) -> Result<Block, Error> {
-        let place = match self.allocator.place(bytes) {
+        let place = match self.allocator.place(kind, bytes) {
             Some(place) => place,
             None => {
                 self.grow(shared, ranks, bytes)?;
-                let placed = self.allocator.place(bytes);
+                let placed = self.allocator.place(kind, bytes);
                 placed.ok_or(Error::Aborted { cause: None })?
             }
         };
@@ -143,16 +177,28 @@ impl Heap {
         let for_nics = !matches!(shared.transport()?, Transport::Emulated { .. });
         let least_bytes = LEAST_UNITS * DeviceMemory::unit_bytes(ctx, for_nics)?;
         let bytes = self.allocator.extent_bytes_for(bytes, least_bytes);
-        match for_nics {
+        let allocated = match for_nics {
             true => OwnMemory::allocate_for_nics(ctx, stream, bytes, timeout),
             false => OwnMemory::allocate(ctx, stream, bytes, timeout),
+        };
+        allocated.map_err(|error| self.explain(error, bytes))
+    }
+
+    /// Says what lacks memory, if that is why an extent of `bytes` bytes cannot be allocated.
+    fn explain(&self, error: Error, bytes: u64) -> Error {
+        match error {
+            Error::Cuda { source, .. } if source.0 == OUT_OF_MEMORY => {
+                let heap_bytes = self.allocator.stats().bytes;
+                Error::Device(DeviceError::HeapMemory { bytes, heap_bytes })
+            }
+            error => error,
         }
     }
 
     /// Places a block that the other ranks do not place.
     #[cfg(test)]
     pub fn misplace(&mut self, bytes: u64) {
-        self.allocator.place(bytes);
+        self.allocator.place(BlockKind::Tensor, bytes);
     }
 
     pub fn stats(&self) -> Stats {
@@ -205,6 +251,16 @@ impl Block {
         self.place.offset_bytes
     }
 
+    /// Returns where the block lies, as that of a tensor.
+    pub fn tensor(&self) -> Tensor {
+        Tensor {
+            addresses: self.addresses(),
+            bytes: self.place.bytes,
+            extent: self.region(),
+            offset_bytes: self.offset_bytes(),
+        }
+    }
+
     /// Returns the addresses in this process of the block on all ranks of this host, by local rank. The rest is 0.
     pub fn addresses(&self) -> [u64; MAX_RANKS] {
         let of = |address| match address {
@@ -222,12 +278,17 @@ impl Block {
     /// Returns a description that must be equal on all ranks.
     pub fn describe(&self) -> String {
         let Place {
+            kind,
             extent,
             offset_bytes,
             bytes,
             ..
         } = self.place;
-        format!("a workspace of {bytes} bytes at offset {offset_bytes} of extent {extent}")
+        let name = match kind {
+            BlockKind::Workspace => "workspace",
+            BlockKind::Tensor => "tensor",
+        };
+        format!("a {name} of {bytes} bytes at offset {offset_bytes} of extent {extent}")
     }
 
     /// Zeroes this rank's memory, and waits for that.

@@ -102,6 +102,7 @@
 //! the protocol can take the place of a rank. The TCP connections are neither encrypted nor signed, so an attacker who can
 //! change packets in the network is not kept out.
 
+mod alloc;
 mod bootstrap;
 mod cluster;
 mod communicator;
@@ -127,6 +128,8 @@ mod simulation;
 mod startup;
 pub mod stats;
 mod symmetric;
+mod symmetric_slice;
+mod tensors;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod workspace;
@@ -140,6 +143,7 @@ pub use launch::call::Call;
 pub use operator::Operator;
 pub use simulation::Simulation;
 pub use stats::Stats;
+pub use symmetric_slice::SymmetricSlice;
 
 #[cfg(feature = "macros")]
 pub use mkernel_macros::fused_kernel;

@@ -230,7 +230,7 @@ impl Operator {
         }
         shared.ensure_usable()?;
         rows.check(plan)?;
-        operands::check(&rows.specs(plan), operands, shared.rank)?;
+        operands::check(&rows.specs(plan), operands, shared.rank, &shared.tensors)?;
         // The lock is held during the launch, so that the copies, the streams and the launches have the same order.
         let mut order = order::lock(&shared.order);
         let mut state = self.core.state();

@@ -1,14 +1,13 @@
 //! Prepares an [`Operator`] from a configuration, on all ranks together. Each step is collective and fails on all ranks
 //! if it fails on one.
 
-use crate::bootstrap::ensure_equal;
 use crate::deadlines::BUILD_TIMEOUT;
 use crate::driver::Uncaptured;
 use crate::error::{ClusterError, Error, NetworkError};
 use crate::fabric::endpoint::Fabric;
 use crate::fabric::node_map::NodeMap;
 use crate::fabric::transport::Transport;
-use crate::heap::Heap;
+use crate::heap::{BlockKind, Heap, ensure_same_places};
 use crate::kernel::Kernel;
 use crate::operator::{Loaded, Operator};
 use crate::report::Page;
@@ -74,14 +73,10 @@ pub(crate) fn prepare(
         if let Some((_, transport)) = &way {
             identity.extend_from_slice(format!(", transport {}", transport.identity()).as_bytes());
         }
-        let contribution = contribution(&identity, &heap.dropped());
-        ((way, plan, code), contribution)
+        ((way, plan, code), identity)
     });
-    let ((way, plan, code), contributions) = ranks.agree("planning", planned, timeout)?;
-    let parts = contributions.iter().map(|bytes| split(bytes));
-    let (identities, dropped): (Vec<&[u8]>, Vec<&[u8]>) = parts.unzip();
-    ensure_equal(&identities, describe_kernel)?;
-    heap.reclaim(dropped.into_iter());
+    let (way, plan, code) =
+        heap.agree(&mut ranks, "planning", planned, describe_kernel, timeout)?;
 
     // The other ranks find the kernel in the store. Without a shared store, they compile it too.
     let store = Store::from_env();
@@ -98,7 +93,8 @@ pub(crate) fn prepare(
         }
         None => None,
     };
-    let block = heap.place(shared, &mut ranks, plan.workspace.bytes)?;
+    let bytes = plan.workspace.bytes;
+    let block = heap.place(shared, &mut ranks, BlockKind::Workspace, bytes)?;
     let loaded = first.map_or_else(|| build(&store, &plan, &code), Ok);
     let loaded = loaded.and_then(|cubin| {
         check_puts(&plan, fabric.as_ref().map(|(_, fabric)| &**fabric))?;
@@ -111,25 +107,9 @@ pub(crate) fn prepare(
     });
     // This step is also a barrier: after it, the workspaces of all ranks are zero.
     let (loaded, places) = ranks.agree("loading", loaded, BUILD_TIMEOUT)?;
-    let places: Vec<&[u8]> = places.iter().map(Vec::as_slice).collect();
-    ensure_equal(&places, |place| String::from_utf8_lossy(place).into_owned())?;
+    ensure_same_places(&places)?;
     let workspace = Arc::new(Workspace::new(shared, block, fabric));
     Ok(Operator::new(plan, loaded, workspace, shared.clone()))
-}
-
-/// Returns the contribution of a rank to the first step: the length of the identity, the identity, and the blocks that
-/// the rank has dropped.
-fn contribution(identity: &[u8], dropped: &[u8]) -> Vec<u8> {
-    let length = (identity.len() as u32).to_le_bytes();
-    [&length[..], identity, dropped].concat()
-}
-
-/// Splits a contribution. If it is malformed, all of it counts as the identity, which then differs from that of rank 0.
-fn split(contribution: &[u8]) -> (&[u8], &[u8]) {
-    let parts = contribution
-        .split_first_chunk()
-        .and_then(|(length, rest)| rest.split_at_checked(u32::from_le_bytes(*length) as usize));
-    parts.unwrap_or((contribution, &[]))
 }
 
 /// Checks that the NICs of a kernel of several nodes can make its puts.
@@ -229,6 +209,7 @@ fn describe_kernel(identity: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bootstrap::ensure_equal;
 
     fn identity(digest: u8, text: &str) -> Vec<u8> {
         [&[digest; 32], text.as_bytes()].concat()
@@ -254,13 +235,5 @@ mod tests {
         let error = ensure_equal(&[&identity(1, "a")[..], b"short"], describe_kernel);
         let error = error.expect_err("malformed");
         assert!(matches!(error, Error::Mismatch { .. }), "{error}");
-    }
-
-    #[test]
-    fn contributions_are_split_as_they_were_joined() {
-        let joined = contribution(b"identity", b"dropped");
-        assert_eq!(split(&joined), (&b"identity"[..], &b"dropped"[..]));
-        assert_eq!(split(b"abc"), (&b"abc"[..], &[][..]));
-        assert_eq!(split(&[255, 0, 0, 0, 1]), (&[255, 0, 0, 0, 1][..], &[][..]));
     }
 }

@@ -4,6 +4,7 @@
 use crate::driver::Pinned;
 use crate::error::{Error, RoutingFault};
 use crate::launch::operands::RawOperand;
+use crate::tensors::SymmetricPlace;
 use cudarc::driver::CudaContext;
 use mkernel_spec::Dtype;
 use mkernel_spec::abi::{self, HOST_ABORT, HostPage, LOST, Report};
@@ -196,6 +197,18 @@ fn timeout(report: &Report) -> Error {
             rows: report.wanted,
             peer: report.peer,
             peer_rows: report.seen,
+            call: report.epoch,
+            operator: report.index,
+        };
+    }
+    if report.wait == abi::Wait::SamePlace as u32 {
+        let number = u64::from(report.wanted) << 32 | u64::from(report.seen);
+        let (extent, offset_bytes) = SymmetricPlace::parts_of(number);
+        return Error::DifferentPlaces {
+            rank: report.rank,
+            peer: report.peer,
+            extent,
+            offset_bytes,
             call: report.epoch,
             operator: report.index,
         };

@@ -10,8 +10,8 @@ use crate::fabric::transport::Transport;
 use crate::health::{Health, Monitored, Watchdog};
 use crate::order::{self, Order};
 use crate::simulation::SimulatedJob;
-
 use crate::symmetric::OwnMemory;
+use crate::tensors::Tensors;
 use cudarc::driver::CudaContext;
 use mkernel_spec::Device;
 use mkernel_spec::abi::Gate;
@@ -58,6 +58,8 @@ pub(crate) struct Shared {
     /// The order of the launches on this GPU.
     pub order: Arc<Mutex<Order>>,
     copies: Mutex<Option<Arc<CopyThread>>>,
+    /// The tensors in the symmetric memory.
+    pub tensors: Arc<Tensors>,
     /// The [`Gate`] that all kernels of this communicator on this GPU share.
     gate: Mutex<Option<Arc<OwnMemory>>>,
     /// The number of operators that were created so far.
@@ -111,6 +113,7 @@ impl Shared {
             stream: gpu.stream,
             order: gpu.order,
             copies: Mutex::default(),
+            tensors: Arc::default(),
             gate: Mutex::default(),
             operators: AtomicU32::new(0),
             transport: Mutex::default(),

@@ -23,9 +23,12 @@ pub struct HeapStats {
     /// The bytes of all extents.
     pub bytes: u64,
     /// The number of workspaces. Those of dropped operators count until the next
-    /// [`prepare`](crate::Communicator::prepare) after all ranks have dropped them.
+    /// [`prepare`](crate::Communicator::prepare) or [`alloc`](crate::Communicator::alloc) after all ranks have dropped them.
     pub workspaces: usize,
-    /// The bytes of these workspaces.
+    /// The number of tensors of [`Communicator::alloc`](crate::Communicator::alloc). Those that were dropped count as
+    /// workspaces do.
+    pub tensors: usize,
+    /// The bytes of these workspaces and tensors.
     pub used_bytes: u64,
 }
 
@@ -77,11 +80,12 @@ impl fmt::Display for HeapStats {
             extents,
             bytes,
             workspaces,
+            tensors,
             used_bytes,
         } = self;
         write!(
             f,
-            "{workspaces} workspaces of {used_bytes} bytes in {extents} extents of {bytes} bytes"
+            "{workspaces} workspaces and {tensors} tensors of {used_bytes} bytes in {extents} extents of {bytes} bytes"
         )
     }
 }

@@ -4,8 +4,11 @@ mod gemm_norm;
 mod mutations;
 mod norm;
 mod rows;
+mod symmetric;
 
-use mkernel_testing::jobs::collective::cases::{across, small, with_rows, with_rows_across};
+use mkernel_testing::jobs::collective::cases::{
+    across, small, symmetric as in_symmetric_memory, symmetric_across, with_rows, with_rows_across,
+};
 use mkernel_testing::jobs::{all_are_right, all_are_right_when_counters_wrap, bad_network};
 
 /// The number of seeds of a job.
@@ -54,4 +57,18 @@ fn rows_may_change_after_many_calls() {
         .into_iter()
         .chain(with_rows_across(2, 2, &bad_network()));
     all_are_right_when_counters_wrap(&jobs.collect::<Vec<_>>());
+}
+
+/// Ranks store straight to each other's results.
+#[test]
+fn results_in_symmetric_memory_are_right() {
+    let worlds = [1, 2, 4, 8].into_iter().flat_map(in_symmetric_memory);
+    let across = [(2, 1), (2, 2)].into_iter();
+    let across = across.flat_map(|(nodes, local)| symmetric_across(nodes, local, &bad_network()));
+    all_are_right(&worlds.chain(across).collect::<Vec<_>>(), SEEDS);
+}
+
+#[test]
+fn results_in_symmetric_memory_are_right_after_many_calls() {
+    all_are_right_when_counters_wrap(&in_symmetric_memory(2));
 }

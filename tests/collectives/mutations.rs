@@ -61,6 +61,17 @@ fn rows() -> CollectiveJob {
     CollectiveJob::new(AllGather, 2, (30, 1032), 1).protocol(Protocol::Simple)
 }
 
+/// Collectives whose results are in symmetric memory.
+fn symmetric_rows() -> CollectiveJob {
+    let mut job = CollectiveJob::new(AllGather, 4, (30, 1032), 2).protocol(Protocol::Simple);
+    job.machine.skew = 100;
+    job.symmetric()
+}
+
+fn symmetric_sums() -> CollectiveJob {
+    chunks().symmetric()
+}
+
 fn nodes() -> CollectiveJob {
     CollectiveJob::new(AllReduce, 4, (30, 1032), 3).across(2, Faults::default())
 }
@@ -112,6 +123,13 @@ const MUTATIONS: &[Mutation] = &[
     ("a result counted before it is stored", chunks, &[("@gather.fence", "")]),
     ("a result counted while other lanes store it", chunks, &[("@gather.warp", "")]),
     ("one buffer of rows for all calls", rows, &[("@gather.slot", "ctx.parity() => 0u")]),
+    ("a result stored to before its rank has begun the call", symmetric_rows, &[("@begin.result-begun", ""), ("@begin.same-place", "place == ctx.result_place => true")]),
+    ("a call that begins without the place of its result", symmetric_rows, &[("@begin.place", "")]),
+    ("stores to the own result in place of a peer's", symmetric_sums, &[("@results-of-peers.store", "results[peer] => results[ctx.local_rank()]")]),
+    ("rows in the own result not awaited", symmetric_rows, &[("@results-of-peers.wait", "Gathering::wait_chunk( => if (false) Gathering::wait_chunk(")]),
+    ("sums in the own result not awaited", symmetric_sums, &[("@results-of-peers.wait", "Gathering::wait_chunk( => if (false) Gathering::wait_chunk(")]),
+    ("rows in a peer's result counted before they are stored", symmetric_rows, &[("@gather.fence", "")]),
+    ("rows in a peer's result counted while other lanes store them", symmetric_rows, &[("@gather.warp", "")]),
     ("sums put before they are computed", nodes, &[("@reduce.sum-ready", "wait_mark( => if (false) wait_mark(")]),
     ("a sum counted before it is stored", nodes, &[("@reduce.sum-fence", "")]),
     ("a node's sum not awaited", nodes, &[("@reduce.arrival", "")]),

@@ -8,7 +8,9 @@ use mkernel::network::Faults;
 use mkernel::spec::CollectiveOp::{self, AllGather, AllReduce, ReduceScatter};
 use mkernel::spec::{KernelSpec, Protocol};
 use mkernel_testing::jobs::collective::CollectiveJob;
-use mkernel_testing::jobs::collective::cases::{across, small, with_rows, with_rows_across};
+use mkernel_testing::jobs::collective::cases::{
+    across, small, symmetric, symmetric_across, with_rows, with_rows_across,
+};
 use mkernel_testing::jobs::collective::norm::NormJob;
 use mkernel_testing::jobs::collective::norm::cases::{normalised, normalised_across};
 use mkernel_testing::jobs::gemm::norm::{self as gemm_norm, GemmNormJob};
@@ -48,6 +50,20 @@ fn large(world: u32) -> Vec<(String, CollectiveJob)> {
         ]);
     }
     let name = |(name, job)| (format!("{name} on {world} ranks"), job);
+    jobs.into_iter().map(name).collect()
+}
+
+/// Returns jobs with results in symmetric memory that are too large for simulated GPUs.
+fn large_symmetric(world: u32) -> Vec<(String, CollectiveJob)> {
+    let job = |op, size| CollectiveJob::new(op, world, size, 0).symmetric();
+    let jobs = [
+        ("sums of 32 MiB", job(AllReduce, (2048, 8192))),
+        ("sums of 13 MB in fp32", job(AllReduce, (411, 8008)).fp32()),
+        ("sums in a graph", job(AllReduce, (1024, 4096)).in_graph()),
+        ("rows of 32 MiB", job(AllGather, (2047, 8192))),
+        ("rows in a graph", job(AllGather, (1023, 4096)).in_graph()),
+    ];
+    let name = |(name, job)| (format!("{name} in symmetric memory on {world} ranks"), job);
     jobs.into_iter().map(name).collect()
 }
 
@@ -100,6 +116,22 @@ fn collectives_are_right() {
         .concat();
         run(&jobs);
         println!("world {world}: {} jobs", jobs.len());
+    }
+}
+
+/// Ranks store straight to each other's results.
+#[test]
+#[ignore = "needs GPUs"]
+fn collectives_with_symmetric_results_are_right() {
+    let _limit = TimeLimit::start("symmetric collectives", Duration::from_secs(480));
+    for world in worlds(1) {
+        let mut jobs = symmetric(world);
+        jobs.extend(large_symmetric(world));
+        run(&jobs);
+        println!("world {world}: {} jobs", jobs.len());
+    }
+    for (world, nodes) in topologies() {
+        run(&symmetric_across(nodes, world / nodes, &Faults::default()));
     }
 }
 
@@ -258,7 +290,8 @@ fn every_job_of_collectives_has_a_plan() {
     use mkernel::spec::spec::WORLDS;
     use mkernel::{KernelPlan, spec::Device};
     for world in WORLDS {
-        for (name, job) in [small(world), large(world), with_rows(world)].concat() {
+        let symmetric = [symmetric(world), large_symmetric(world)].concat();
+        for (name, job) in [small(world), large(world), with_rows(world), symmetric].concat() {
             let plan = KernelPlan::new(&spec(&job), &Device::h200());
             plan.unwrap_or_else(|error| panic!("{name}: {error}"));
         }

@@ -30,3 +30,4 @@ mod processes;
 mod ranks;
 mod rows;
 mod simulator;
+mod symmetric;

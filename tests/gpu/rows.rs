@@ -35,14 +35,14 @@ fn random_rows(world: u32) -> Vec<(String, GemmJob)> {
     jobs.flatten().collect()
 }
 
-fn spec(job: &GemmJob) -> KernelSpec {
+pub fn spec(job: &GemmJob) -> KernelSpec {
     let spec = KernelSpec::validate(job.kernel());
     let spec = spec.and_then(|spec| spec.specialise(job.shape));
     spec.unwrap_or_else(|error| panic!("{:?}: {error}", job.config))
 }
 
 /// Runs every job twice. The results must have the same bits.
-fn run(jobs: &[(String, GemmJob)]) {
+pub fn run(jobs: &[(String, GemmJob)]) {
     compile(&jobs.iter().map(|(_, job)| spec(job)).collect::<Vec<_>>());
     for_each_in_parallel(jobs, |(_, job)| job.compute());
     for (name, job) in jobs {

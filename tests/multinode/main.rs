@@ -28,13 +28,13 @@ fn job(
         _ => BLayout::Kn,
     };
     let config = GemmConfig {
-        op,
         m: Dim::Static(m),
         n: Dim::Static(n),
         k: Dim::Static(k),
         b_layout,
         epilogue: Epilogue::default(),
         tuning,
+        ..GemmConfig::new(op)
     };
     let name = format!("{op} of {m}x{n}x{k} on {nodes} nodes of {local_world}");
     let mut job = GemmJob::new(nodes * local_world, config, GemmShape { m, n, k }, 6);

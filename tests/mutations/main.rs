@@ -48,13 +48,13 @@ fn job(
     sms: u32,
 ) -> GemmJob {
     let config = GemmConfig {
-        op,
         m: Dim::Static(shape.m),
         n: Dim::Static(shape.n),
         k: Dim::Static(shape.k),
         b_layout,
         epilogue,
         tuning,
+        ..GemmConfig::new(op)
     };
     GemmJob::new(world, config, shape, sms)
 }

@@ -9,6 +9,7 @@ pub const KERNELS: &[Kernel] = &[
     ("ragged", ragged),
     ("shared_tiles", shared_tiles),
     ("to_all", to_all),
+    ("to_c_of_all", to_c_of_all),
     ("one_shot", one_shot),
     ("relay", relay),
 ];
@@ -59,6 +60,11 @@ fn shared_tiles() -> GemmJob {
 /// Owners send their results to all ranks.
 fn to_all() -> GemmJob {
     reduce(GemmOp::GemmAr, 2, (128, 384, 192), rounds())
+}
+
+/// Owners store their results to C of all ranks, which is in symmetric memory.
+fn to_c_of_all() -> GemmJob {
+    to_all().symmetric()
 }
 
 /// Ranks exchange partial sums as Lamport packets, from registers to registers.
@@ -114,6 +120,13 @@ pub const MUTATIONS: &[Mutation] = &[
     mutation("results counted before they arrive", to_all, &[("@partials.stored", "")]),
     mutation("swizzle of results not undone", to_all, &[("@results.swizzle", "(first % 8 ^ line % 8) => first % 8")]),
     mutation("results of one warpgroup taken twice", to_all, &[("@results.read-slot", "group, piece => 0u, piece")]),
+    // Results in C of peers. An owner stores a tile when all ranks have sent theirs of it, so they have begun the call.
+    mutation("tiles in C not awaited", to_c_of_all, &[("@results.wait", "wait_flag( => if (false) wait_flag(")]),
+    mutation("tiles in C counted before they arrive", to_c_of_all, &[("@partials.stored", "")]),
+    mutation("no fence before tiles in C are counted", to_c_of_all, &[("@partials.signal-fence", "")]),
+    mutation("tiles stored to the own C in place of a peer's", to_c_of_all, &[("@peer-results.store", "peer_at(ctx, i) => ctx.local_rank()")]),
+    mutation("tiles not stored to C of peers", to_c_of_all, &[("@reduce-scatter.may-store", "")]),
+    mutation("the place of C compared before it has come", to_c_of_all, &[("@begin.result-begun", "")]),
     // LL packets.
     mutation("packets not awaited", one_shot, &[("@ll.arrived", "")]),
     mutation("only the first packet of a source awaited", one_shot, &[("@ll.arrived", "!packets[source][p] => !packets[source][0]")]),

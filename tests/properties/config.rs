@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 /// A function that makes a mistake in a configuration. The mistakes are independent of each other, and each is in
 /// another field.
 type Plant = fn(&mut KernelConfig);
-const MISTAKES: [(Field, Plant); 12] = [
+const MISTAKES: [(Field, Plant); 13] = [
     (Field::NAME, |c| c.name = Some("not an identifier".into())),
     (Field::WORLD, |c| c.world = 3),
     (Field::MAX_SMS, |c| c.max_sms = Some(0)),
@@ -30,6 +30,9 @@ const MISTAKES: [(Field, Plant); 12] = [
         gemm_config(c).tuning.chunk_rows = Some(100)
     }),
     (Field::GROUP_M, |c| gemm_config(c).tuning.group_m = Some(0)),
+    (Field::SYMMETRIC_RESULT, |c| {
+        gemm_config(c).symmetric_result = true;
+    }),
 ];
 
 /// Returns the configuration with two ranks and without options, so that mistakes do not depend on others.
@@ -37,6 +40,7 @@ fn sound(mut config: KernelConfig) -> KernelConfig {
     config.world = 2;
     let gemm = gemm_config(&mut config);
     (gemm.op, gemm.tuning) = (GemmOp::AgGemm, mkernel_spec::Tuning::default());
+    gemm.symmetric_result = false;
     config
 }
 

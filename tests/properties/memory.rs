@@ -38,7 +38,8 @@ fn check_regions(regions: &[Region], end: u64, align: u64) -> Result<(), TestCas
 fn arg_bytes(kind: &ArgKind) -> (usize, usize) {
     match kind {
         ArgKind::TensorMap(_) => (128, 128),
-        ArgKind::Workspaces => (8 * MAX_RANKS, 8),
+        ArgKind::TensorMapsOnPeers { count, .. } => (128 * count, 128),
+        ArgKind::Workspaces | ArgKind::OnPeers(_) => (8 * MAX_RANKS, 8),
         ArgKind::Rank => (4, 4),
         _ => (8, 8),
     }

@@ -141,7 +141,7 @@ fn verbose_runs_show_the_heap_and_the_fabric() {
             let mut lines = text.lines();
             lines.any(|line| line.contains(what) && line.contains(&format!("rank={rank}")))
         };
-        assert!(has("heap: 1 workspaces of "), "{text}");
+        assert!(has("heap: 1 workspaces and 0 tensors of "), "{text}");
         assert!(has("fabric: emulated to 1 peers: "), "{text}");
     }
     assert!(text.contains("the fabric has ended"), "{text}");

@@ -26,11 +26,23 @@ pub enum DeviceError {
     },
     /// The symmetric memory cannot grow any more.
     #[error(
-        "the symmetric memory has {extents} extents, which is the limit. Drop operators, or prepare the largest ones first"
+        "the symmetric memory has {extents} extents, which is the limit. Drop operators and tensors, or create the largest \
+         ones first"
     )]
     HeapExtents {
         /// The number of extents.
         extents: usize,
+    },
+    /// The GPU has no memory left for the symmetric memory.
+    #[error(
+        "the GPU has no memory for {bytes} bytes beside the {heap_bytes} bytes of symmetric memory that there are. Drop \
+         operators and tensors, or make them smaller"
+    )]
+    HeapMemory {
+        /// The bytes that were to be added.
+        bytes: u64,
+        /// The bytes of symmetric memory that there are.
+        heap_bytes: u64,
     },
     /// There is no GPU with the requested ordinal.
     #[error(

@@ -75,6 +75,28 @@ pub enum OperandFault {
         /// Whether the two may be exactly the same memory.
         may_coincide: bool,
     },
+    /// The operand is not a tensor in symmetric memory.
+    #[error(
+        "its {bytes} bytes at {address:#x} are not part of a tensor in symmetric memory. Allocate it with \
+         Communicator::alloc on all ranks, or declare the kernel without `symmetric_result`"
+    )]
+    NotSymmetric {
+        /// The address.
+        address: u64,
+        /// The bytes from the first to the last element.
+        bytes: u64,
+    },
+    /// The rows of an operand in symmetric memory lie apart.
+    #[error(
+        "the row stride is {row_stride_elems} elements, but rows of {cols} columns in symmetric memory are contiguous. \
+         Pass contiguous rows, or declare the kernel without `symmetric_result`"
+    )]
+    SymmetricStride {
+        /// The row stride in elements.
+        row_stride_elems: u64,
+        /// The number of columns.
+        cols: u64,
+    },
     /// The slice has elements of another type.
     #[error(
         "its elements are {given}, but the kernel expects {expected}. Pass elements of that type{}",

@@ -11,11 +11,21 @@ pub(super) const SPACING_BYTES: u64 = 4096;
 /// The most extents of a heap. An extent is a region of an endpoint.
 pub(super) const MAX_EXTENTS: usize = mkernel_fabric::MAX_REGIONS;
 
+/// What a block is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BlockKind {
+    /// The workspace of an operator.
+    Workspace,
+    /// A tensor of the program.
+    Tensor,
+}
+
 /// The place of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     /// The number of the block, counted from 0.
     pub id: u64,
+    pub kind: BlockKind,
     pub extent: usize,
     pub offset_bytes: u64,
     pub bytes: u64,
@@ -43,7 +53,7 @@ pub(super) struct Allocator {
 
 impl Allocator {
     /// Places a block in the smallest free range that it fits in. Returns none if it fits nowhere.
-    pub fn place(&mut self, bytes: u64) -> Option<Place> {
+    pub fn place(&mut self, kind: BlockKind, bytes: u64) -> Option<Place> {
         let padded_bytes = padded(bytes);
         let ranges = self
             .extents
@@ -63,6 +73,7 @@ impl Allocator {
         }
         let place = Place {
             id: self.placed,
+            kind,
             extent: number,
             offset_bytes,
             bytes,
@@ -94,10 +105,15 @@ impl Allocator {
     }
 
     pub fn stats(&self) -> HeapStats {
+        let count = |kind| {
+            let of_kind = self.blocks.values().filter(|place| place.kind == kind);
+            of_kind.count()
+        };
         HeapStats {
             extents: self.extents.len(),
             bytes: self.extents.iter().map(|extent| extent.bytes).sum(),
-            workspaces: self.blocks.len(),
+            workspaces: count(BlockKind::Workspace),
+            tensors: count(BlockKind::Tensor),
             used_bytes: self.blocks.values().map(|place| place.bytes).sum(),
         }
     }
@@ -144,11 +160,14 @@ mod tests {
     }
 
     fn place(allocator: &mut Allocator, bytes: u64) -> Place {
-        allocator.place(bytes).unwrap_or_else(|| {
-            let extent = allocator.extent_bytes_for(bytes, 1 << 16);
-            allocator.add_extent(extent);
-            allocator.place(bytes).expect("the extent is large enough")
-        })
+        allocator
+            .place(BlockKind::Tensor, bytes)
+            .unwrap_or_else(|| {
+                let extent = allocator.extent_bytes_for(bytes, 1 << 16);
+                allocator.add_extent(extent);
+                let placed = allocator.place(BlockKind::Tensor, bytes);
+                placed.expect("the extent is large enough")
+            })
     }
 
     proptest! {
@@ -225,6 +244,6 @@ mod tests {
             allocator.extents.len()
         );
         assert!(bytes < 100_000 * ((3 << 20) + SPACING_BYTES) * 5 / 4 + (1 << 20));
-        assert_eq!(allocator.place(u64::MAX), None);
+        assert_eq!(allocator.place(BlockKind::Tensor, u64::MAX), None);
     }
 }

@@ -1,6 +1,7 @@
 //! [`RawOperand`]: an operand as an address, and the checks of operands.
 
 use crate::error::{CallError, Error, OperandFault};
+use crate::tensors::{SymmetricPlace, Tensors};
 use mkernel_spec::abi::{Operand, OperandSpec};
 
 /// Byte strides of tensor maps are below this limit.
@@ -15,11 +16,13 @@ pub struct RawOperand {
     pub row_stride_elems: u64,
 }
 
-/// Checks operands and returns all mistakes at once. An operand without rows on this rank is not checked.
+/// Checks operands and returns all mistakes at once. An operand without rows on this rank is not checked. `tensors` are
+/// those in symmetric memory.
 pub(crate) fn check(
     specs: &[OperandSpec],
     operands: &[RawOperand],
     rank: u32,
+    tensors: &Tensors,
 ) -> Result<(), Error> {
     if operands.len() != specs.len() {
         let names = specs.iter().map(|spec| spec.operand.name()).collect();
@@ -60,6 +63,19 @@ pub(crate) fn check(
         let takes = (is_vector || row_stride_elems.is_multiple_of(8))
             && row_stride_elems < MAX_STRIDE_BYTES / spec.dtype.bytes();
         require(takes, OperandFault::StrideStep { row_stride_elems });
+        if spec.symmetric {
+            let (cols, bytes) = (spec.cols, bytes_on(spec, rank));
+            let is_dense = row_stride_elems == cols;
+            require(
+                is_dense,
+                OperandFault::SymmetricStride {
+                    row_stride_elems,
+                    cols,
+                },
+            );
+            let is_symmetric = tensors.find(address, bytes).is_some();
+            require(is_symmetric, OperandFault::NotSymmetric { address, bytes });
+        }
     }
     check_in_place(specs, operands, rank, &mut faults);
     if faults.is_empty() {
@@ -67,6 +83,27 @@ pub(crate) fn check(
     } else {
         Err(Error::Operands(faults))
     }
+}
+
+/// Returns the bytes of a dense operand on a rank.
+fn bytes_on(spec: &OperandSpec, rank: u32) -> u64 {
+    let elems = spec.rows.on(rank).saturating_mul(spec.cols);
+    elems.saturating_mul(spec.dtype.bytes())
+}
+
+/// Returns where the operands in symmetric memory lie, which [`check`] has checked. Others have no place.
+pub(crate) fn places(
+    specs: &[OperandSpec],
+    operands: &[RawOperand],
+    rank: u32,
+    tensors: &Tensors,
+) -> Vec<SymmetricPlace> {
+    let place = |(spec, operand): (&OperandSpec, &RawOperand)| {
+        let has_place = spec.symmetric && spec.rows.on(rank) > 0;
+        let found = has_place.then(|| tensors.find(operand.ptr, bytes_on(spec, rank)));
+        found.flatten().unwrap_or_default()
+    };
+    specs.iter().zip(operands).map(place).collect()
 }
 
 /// Operands that must not overlap, and whether they may be exactly the same memory.
@@ -133,6 +170,7 @@ pub(crate) mod tests {
             cols: 64,
             dtype: Dtype::Bf16,
             written: false,
+            symmetric: false,
         },
         OperandSpec {
             operand: Operand::B,
@@ -140,6 +178,7 @@ pub(crate) mod tests {
             cols: 32,
             dtype: Dtype::Bf16,
             written: false,
+            symmetric: false,
         },
         OperandSpec {
             operand: Operand::C,
@@ -147,6 +186,7 @@ pub(crate) mod tests {
             cols: 32,
             dtype: Dtype::Fp32,
             written: true,
+            symmetric: false,
         },
     ];
 
@@ -183,7 +223,7 @@ pub(crate) mod tests {
                 row_stride_elems: 1 << 40,
             },
         ];
-        let Err(Error::Operands(faults)) = check(&SPECS, &operands, 0) else {
+        let Err(Error::Operands(faults)) = check(&SPECS, &operands, 0, &Tensors::default()) else {
             panic!("four faults")
         };
         let expected = [
@@ -222,6 +262,7 @@ pub(crate) mod tests {
             cols: 32,
             dtype,
             written: operand == Operand::C,
+            symmetric: false,
         };
         let at = |ptr, row_stride_elems| RawOperand {
             ptr,
@@ -229,7 +270,7 @@ pub(crate) mod tests {
         };
         let checked = |dtype, residual| {
             let specs = [of(Operand::C, Dtype::Bf16), of(Operand::Residual, dtype)];
-            check(&specs, &[at(0x1000, 40), residual], 0)
+            check(&specs, &[at(0x1000, 40), residual], 0, &Tensors::default())
         };
         // There are ten rows, and the last one ends at 0x1000 + 9 * 80 + 64.
         for residual in [at(0x1000, 40), at(0x1310, 40), at(0x1000 - 0x310, 40)] {
@@ -250,6 +291,7 @@ pub(crate) mod tests {
             cols: 32,
             dtype: Dtype::Bf16,
             written: false,
+            symmetric: false,
         };
         let named = [
             Operand::X,
@@ -262,7 +304,7 @@ pub(crate) mod tests {
                 ptr,
                 row_stride_elems: 32,
             };
-            check(&named.map(of), &places.map(at), 0)
+            check(&named.map(of), &places.map(at), 0, &Tensors::default())
         };
         assert!(
             checked([0x1000, 0x2000, 0x3000, 0x3000]).is_ok(),
@@ -285,7 +327,8 @@ pub(crate) mod tests {
 
     #[test]
     fn the_number_of_operands_is_checked() {
-        let error = check(&SPECS, &operands()[..2], 0).expect_err("two of three");
+        let error =
+            check(&SPECS, &operands()[..2], 0, &Tensors::default()).expect_err("two of three");
         assert_eq!(
             error.to_string(),
             "2 operands were passed, but the kernel has 3: a, b, c"

@@ -1,12 +1,13 @@
 //! [`Element`], [`Readable`] and [`Writable`]: the types of slices that calls take as operands.
 
 use crate::launch::raw_slice::RawSlice;
+use crate::symmetric_slice::SymmetricSlice;
 use cudarc::driver::{CudaSlice, CudaView, CudaViewMut, DevicePtr, DevicePtrMut};
 use half::bf16;
 use mkernel_spec::Dtype;
 
 /// An element type of operands.
-pub trait Element: sealed::Element {
+pub trait Element: sealed::Element + 'static {
     /// The name of the type in a declaration.
     const DTYPE: Dtype;
 }
@@ -26,7 +27,7 @@ macro_rules! elements {
 }
 elements!(bf16: Bf16, f32: Fp32, i32: Int32);
 
-/// Memory of a GPU that a kernel can read: slices and views of cudarc, and [`RawSlice`].
+/// Memory of a GPU that a kernel can read: slices and views of cudarc, [`SymmetricSlice`] and [`RawSlice`].
 ///
 /// No other type can implement this trait, since an access by a kernel is only sound if the address and the length of
 /// the slice are right.
@@ -57,10 +58,13 @@ impl<T> sealed::Slice<T> for CudaSlice<T> {}
 impl<T> sealed::Slice<T> for CudaView<'_, T> {}
 impl<T> sealed::Slice<T> for CudaViewMut<'_, T> {}
 impl<T> sealed::Slice<T> for RawSlice<T> {}
+impl<T> sealed::Slice<T> for SymmetricSlice<T> {}
 impl<T> Readable<T> for CudaSlice<T> {}
 impl<T> Readable<T> for CudaView<'_, T> {}
 impl<T> Readable<T> for CudaViewMut<'_, T> {}
 impl<T> Readable<T> for RawSlice<T> {}
+impl<T> Readable<T> for SymmetricSlice<T> {}
 impl<T> Writable<T> for CudaSlice<T> {}
 impl<T> Writable<T> for CudaViewMut<'_, T> {}
 impl<T> Writable<T> for RawSlice<T> {}
+impl<T> Writable<T> for SymmetricSlice<T> {}

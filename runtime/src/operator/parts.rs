@@ -5,7 +5,7 @@ use crate::copy_engine::CopyThread;
 use crate::driver;
 use crate::error::Error;
 use crate::kernel::Kernel;
-use crate::launch::operands::RawOperand;
+use crate::launch::operands::{RawOperand, places};
 use crate::launch::params::ParamInputs;
 use crate::launch::rows::Rows;
 use crate::shared::Shared;
@@ -49,9 +49,11 @@ impl Parts {
         if args.operands == operands && args.rows == rows && args.deadline_ns == deadline_ns {
             return Ok(());
         }
+        let specs = rows.specs(&self.plan);
         let bindings = ParamInputs {
-            specs: &rows.specs(&self.plan),
+            specs: &specs,
             operands,
+            places: &places(&specs, operands, self.shared.rank, &self.shared.tensors),
             workspaces: self.workspace.addresses(),
             local_rank: self.workspace.local_rank(),
             host_page: self.health.page.device_address(),

@@ -72,6 +72,12 @@ impl SimulatedJob {
             .name_memory(address, bytes, move |offset| workspace.name_of(offset));
     }
 
+    /// Does the same for the tensor of `bytes` bytes at `address`.
+    pub fn name_tensor(&self, address: u64, bytes: u64) {
+        let name = |offset| Some(format!("byte {offset} of a tensor"));
+        self.host.name_memory(address, bytes, name);
+    }
+
     /// Returns the findings so far. After a rank has aborted, kernels run to their end without waiting for each other.
     /// Findings about missing order after that are consequences and are left out. An access outside of the kernel's
     /// memory is still a mistake.

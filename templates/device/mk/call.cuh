@@ -25,6 +25,7 @@ MK_DEVICE RankContext begin_call(const Args& args, const Smem& smem) {
     ctx.network = args.endpoint.network;
     ctx.network_call = load_early(&ctx.network->calls) + 1;
   }
+  if constexpr (requires { args.result_place; }) ctx.result_place = args.result_place;
   if constexpr (requires { args.rows_address; }) {
     // The work before this call on its stream has written the word.
     const u32 given = args.rows_address != nullptr ? load(args.rows_address) : args.rows;  // @call.rows

@@ -41,6 +41,7 @@ enum Wait : u32 {
   kWatched = 24,  // the arrival of all puts of an earlier call
   kCallRows = 25,  // a number of rows that the operator was prepared for
   kSameRows = 26,  // the same number of rows on all ranks: `peer` is a rank with `seen` rows, and this rank has `wanted`; `index` is the operator
+  kSamePlace = 27,  // results at the same place of symmetric memory on all ranks: the place of rank `peer` has the low half `seen` and the high half `wanted`; `index` is the operator
 };
 
 }  // namespace mk

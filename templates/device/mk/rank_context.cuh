@@ -24,6 +24,8 @@ struct RankContext {
   u32 refused_rows = 0;     // what was given, if it is too much
   Symmetric<u64> begun{0};  // what ranks say of this call when they begin it, by rank: its mark, and rows in the upper half
 
+  u64 result_place = 0;  // where this rank's result lies in symmetric memory, of kernels that store to those of peers
+
   MK_DEVICE u32 local_rank() const { return rank - node_first_rank; }
   MK_DEVICE u8* workspace() const { return workspaces[local_rank()]; }
 

@@ -9,6 +9,7 @@
 //! - [`mutated`] and [`all_are_found`] run jobs with mutated kernels.
 
 pub mod attention;
+mod buffer;
 pub mod collective;
 mod data;
 pub mod experts;

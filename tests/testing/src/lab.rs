@@ -5,11 +5,12 @@ mod random;
 mod time_limit;
 mod verdict;
 
-pub use matrix::{Matrix, View};
+pub use matrix::{Matrix, SymmetricMatrix, View};
 pub use random::{Random, seed_from_clock};
 pub use time_limit::TimeLimit;
 pub use verdict::{Finish, MAX_RELATIVE_ERROR, Verdict};
 
+use mkernel::Communicator;
 use mkernel::cudarc::driver::{
     CudaFunction, CudaSlice, CudaStream, DevicePtr, LaunchConfig, PushKernelArg, sys,
 };
@@ -108,6 +109,30 @@ impl Lab {
         let matrix = Matrix { memory, view };
         self.poison(&matrix)?;
         Ok(matrix)
+    }
+
+    /// Does the same in symmetric memory, without elements between the rows. All ranks must call this.
+    ///
+    /// # Errors
+    /// The memory cannot be allocated.
+    pub fn symmetric_matrix(
+        &self,
+        ranks: &Communicator,
+        dtype: Dtype,
+        rows: u64,
+        cols: u64,
+    ) -> Result<SymmetricMatrix, Failure> {
+        let halves = rows * cols * dtype.bytes() / Dtype::Bf16.bytes();
+        let memory = ranks.alloc::<bf16>(&self.stream, halves as usize)?;
+        let view = View {
+            rows,
+            cols,
+            stride: cols,
+            dtype,
+            address: memory.device_ptr(&self.stream).0,
+        };
+        self.poison(&view)?;
+        Ok(SymmetricMatrix { memory, view })
     }
 
     /// Sets every element to a NaN that no kernel computes.

@@ -74,6 +74,7 @@ impl Gemm<'_> {
             (_, 1) if r.results => policies("gemm/reduce_ll", "AllReduceRelayLl", "RasterOrder"),
             (_, 1) => policies("gemm/reduce_ll", "AllReduceLl", "RasterOrder"),
             (GemmOp::GemmRs, _) => policies("gemm/reduce_scatter", "ReduceScatter", "OwnerRounds"),
+            _ if r.on_peers => policies("gemm/all_reduce", "AllReduceOnPeers", "AllReduceRounds"),
             _ => policies("gemm/all_reduce", "AllReduce", "AllReduceRounds"),
         }
     }

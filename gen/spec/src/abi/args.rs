@@ -70,6 +70,18 @@ pub enum ArgKind {
     Result(Operand),
     /// The operand's row stride in bytes, u64.
     RowStrideBytes(Operand),
+    /// Addresses of an operand in symmetric memory on this node's ranks as this rank sees them, `[u64; MAX_RANKS]`, by
+    /// their number on the node; 0 beyond the last.
+    OnPeers(Operand),
+    /// Tensor maps over an operand in symmetric memory on this node's ranks, by their number on the node.
+    TensorMapsOnPeers {
+        /// The map on each of them.
+        map: TensorMapSpec,
+        /// Ranks of the node.
+        count: usize,
+    },
+    /// Where an operand lies in symmetric memory, u64: the same on all ranks.
+    SymmetricPlace(Operand),
     /// Addresses of the workspaces of this node's ranks as this rank sees them, `[u64; MAX_RANKS]`, by their number on
     /// the node; 0 beyond the last.
     Workspaces,
@@ -100,8 +112,11 @@ impl ArgKind {
             Self::Pointer(operand) if operand.is_result() => format!("mk::u8* {name}"),
             Self::Result(_) => format!("mk::u8* {name}"),
             Self::Pointer(_) => format!("const mk::u8* {name}"),
-            Self::RowStrideBytes(_) | Self::DeadlineNs => format!("mk::u64 {name}"),
-            Self::Workspaces => format!("mk::u8* {name}[mk::kMaxRanks]"),
+            Self::RowStrideBytes(_) | Self::DeadlineNs | Self::SymmetricPlace(_) => {
+                format!("mk::u64 {name}")
+            }
+            Self::TensorMapsOnPeers { count, .. } => format!("CUtensorMap {name}[{count}]"),
+            Self::Workspaces | Self::OnPeers(_) => format!("mk::u8* {name}[mk::kMaxRanks]"),
             Self::HostPage => format!("mk::HostPage* {name}"),
             Self::Gate => format!("mk::Gate* {name}"),
             Self::Rank | Self::OperatorNumber | Self::Rows => format!("mk::u32 {name}"),
@@ -113,14 +128,16 @@ impl ArgKind {
     const fn size_align(&self) -> (usize, usize) {
         match self {
             Self::TensorMap(_) => (128, 128),
+            Self::TensorMapsOnPeers { count, .. } => (128 * *count, 128),
             Self::Pointer(_)
             | Self::Result(_)
             | Self::RowStrideBytes(_)
             | Self::HostPage
             | Self::RowsAddress
             | Self::Gate
+            | Self::SymmetricPlace(_)
             | Self::DeadlineNs => (8, 8),
-            Self::Workspaces => (8 * MAX_RANKS, 8),
+            Self::Workspaces | Self::OnPeers(_) => (8 * MAX_RANKS, 8),
             Self::Rank | Self::OperatorNumber | Self::Rows => (4, 4),
             Self::Endpoint => (size_of::<KernelEndpoint>(), align_of::<KernelEndpoint>()),
         }

@@ -91,6 +91,8 @@ codes! {
         CallRows = 25, "a number of rows that the operator was prepared for";
         SameRows = 26, "the same number of rows on all ranks"
             where "`peer` is a rank with `seen` rows, and this rank has `wanted`; `index` is the operator";
+        SamePlace = 27, "results at the same place of symmetric memory on all ranks"
+            where "the place of rank `peer` has the low half `seen` and the high half `wanted`; `index` is the operator";
     }
 }
 

@@ -210,6 +210,8 @@ pub struct OperandSpec {
     pub dtype: Dtype,
     /// Whether the kernel writes it (all of it, or all rows that there are) rather than reads it.
     pub written: bool,
+    /// Whether it lies in symmetric memory, dense and at the same offset on all ranks.
+    pub symmetric: bool,
 }
 
 impl OperandSpec {
@@ -221,12 +223,19 @@ impl OperandSpec {
             cols,
             dtype,
             written: operand.is_result(),
+            symmetric: false,
         }
     }
 
     /// Numbers, one after the other.
     pub(crate) const fn vector(operand: Operand, elems: u64, dtype: Dtype) -> Self {
         Self::new(operand, Extent::Fixed(elems), 1, dtype)
+    }
+
+    /// The same, in symmetric memory if `symmetric`.
+    pub(crate) const fn in_symmetric_memory(mut self, symmetric: bool) -> Self {
+        self.symmetric = symmetric;
+        self
     }
 
     /// The same, to be written whatever it usually is.

@@ -1,6 +1,6 @@
 //! What plans of several nodes have in common: puts and the argument for them.
 
-use crate::abi::ArgKind;
+use crate::abi::{ArgKind, Operand};
 use crate::config::Field;
 use crate::diagnostic::Diagnostics;
 use crate::fabric::MAX_CALL_PUTS;
@@ -55,6 +55,14 @@ pub(crate) fn common_args(topology: Topology) -> Vec<(&'static str, ArgKind)> {
     ];
     let endpoint = (topology.nodes > 1).then_some(("endpoint", ArgKind::Endpoint));
     gate.into_iter().chain(endpoint).collect()
+}
+
+/// Returns the arguments of kernels that store straight to the results of other ranks of the node: where these lie, and
+/// their addresses if `by_address`.
+pub(crate) fn results_on_peers(result: Operand, by_address: bool) -> Vec<(&'static str, ArgKind)> {
+    let addresses = by_address.then_some(("results", ArgKind::OnPeers(result)));
+    let place = ("result_place", ArgKind::SymmetricPlace(result));
+    addresses.into_iter().chain([place]).collect()
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ mod dispatch;
 mod gemm;
 mod host_memory;
 mod inputs;
+mod memory;
 mod operators;
 mod ranks;
 mod reference;

@@ -158,7 +158,7 @@ impl Job<'_> {
                 let operand = spec.operand;
                 if spec.written {
                     let elems = elems(self.plan, operand, rank);
-                    let tensor = Tensor::poisoned(&stream, spec.dtype, elems)?;
+                    let tensor = Tensor::poisoned(ranks, &stream, spec, elems)?;
                     results.push((operand, tensor));
                 } else {
                     inputs.push((operand, Tensor::input(&stream, call, spec, rank as usize)?));

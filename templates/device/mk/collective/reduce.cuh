@@ -77,7 +77,7 @@ struct Reduce {
 
   // A warp: adds up chunks of the shards of this local rank. Calls `store(chunk, vec, sum)` for each sum of the own
   // shard, in fp32, and `finish(chunk)` after each of its chunks.
-  template <class Input, class Store, class Finish>
+  template <bool kStopsOnAbort, class Input, class Store, class Finish>
   static MK_DEVICE void reduce(const RankContext& ctx, const Input& input, u32 worker, u32 workers, const Store& store,
                                const Finish& finish) {
     for (u32 i = worker; i < units(ctx); i += workers) {
@@ -86,6 +86,9 @@ struct Reduce {
       const u32 vecs = Chunks::vecs_of(ctx, owner, unit.chunk);
       if (vecs == 0) continue;
       wait_partials(ctx, unit);
+      if constexpr (kStopsOnAbort) {
+        if (broadcast(is_aborted(ctx), 0)) return;
+      }
       if (unit.node != node_of(ctx)) {
         if constexpr (Ranks::kNodes > 1) reduce_for_node(ctx, input, unit, owner, vecs);
       } else {

@@ -7,6 +7,7 @@
 #include <mk/call.cuh>
 #include <mk/collective/gather.cuh>
 #include <mk/collective/norm.cuh>
+#include <mk/collective/peer_results.cuh>
 #include <mk/collective/reduce.cuh>
 #include <mk/roles.cuh>
 
@@ -23,6 +24,7 @@ struct Simple {
   using Tensors = collective::Tensors<Config, Args>;
   using Reduction = collective::Reduce<Config, Workspace>;
   using Gathering = collective::Gather<Config, Workspace>;
+  using PeerResults = collective::PeerResults<Config, Args, Workspace>;
   using Begin = comm::Begin<Config, Workspace>;
   using Norm = RowNorm<Config, Args>;
 
@@ -53,17 +55,19 @@ struct Simple {
     static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem&, u32 warp) {
       const auto result = Tensors::output(args);
       const u32 first = kOp == Collective::kReduceScatter ? 0 : Shards::first(ctx, ctx.rank);
-      Reduction::reduce(
+      if (!PeerResults::begin(ctx, kReduce)) return;
+      Reduction::template reduce<PeerResults::kExist>(
           ctx, Tensors::input(args), Workers::index(warp), Workers::count(),
           [&](u32 chunk, u32 vec, Reduction::Sum& sum) {
-            const u32 row_vec = first + Chunks::first_in_shard(chunk) + vec;
+            const u32 to = first + Chunks::first_in_shard(chunk) + vec;
             if constexpr (kNormalises) {
-              Norm::add_to(args, row_vec, sum);
-              store_vec16(Norm::residual_out(args).at(row_vec), sum.result());
+              Norm::add_to(args, to, sum);
+              store_vec16(Norm::residual_out(args).at(to), sum.result());
             } else {
-              store_vec16(result.at(row_vec), sum.result());
+              store_vec16(result.at(to), sum.result());
             }
-            if constexpr (kGathers) Gathering::send_vec(ctx, chunk, vec, sum.result());
+            if constexpr (PeerResults::kExist) PeerResults::send_vec(args, ctx, to, sum.result());
+            else if constexpr (kGathers) Gathering::send_vec(ctx, chunk, vec, sum.result());
           },
           [&](u32 chunk) {
             if constexpr (kGathers) Gathering::raise(ctx, ctx.rank, chunk, Gathering::kKeepsOwn);
@@ -79,6 +83,7 @@ struct Simple {
     static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem&, u32 warp) {
       const auto shard = Tensors::input(args);
       const auto result = Tensors::output(args);
+      if (!PeerResults::begin(ctx, kPush)) return;
       for (u32 chunk = Workers::index(warp); chunk < Chunks::per_shard(ctx); chunk += Workers::count()) {
         const u32 vecs = Chunks::vecs_of(ctx, ctx.rank, chunk);
         if (vecs == 0) continue;
@@ -86,14 +91,16 @@ struct Simple {
             vecs, [&](u32 vec) { return load_vec16(shard.at(Chunks::first_in_shard(chunk) + vec)); },
             [&](u32 vec, const Vec16& data) {
               store_vec16(result.at(Chunks::first(ctx, ctx.rank, chunk) + vec), data);
-              if constexpr (kGathers) Gathering::send_vec(ctx, chunk, vec, data);
+              if constexpr (PeerResults::kExist) PeerResults::send_vec(args, ctx, Chunks::first(ctx, ctx.rank, chunk) + vec, data);
+              else if constexpr (kGathers) Gathering::send_vec(ctx, chunk, vec, data);
             });
         if constexpr (kGathers) Gathering::raise(ctx, ctx.rank, chunk, Gathering::kKeepsOwn);
       }
     }
   };
 
-  // A warp: copies the other ranks' chunks to the result, or normalises rows of all ranks' chunks.
+  // A warp: copies the other ranks' chunks to the result, waits until they are there if these ranks store them, or
+  // normalises rows of all ranks' chunks.
   struct Collect {
     static constexpr Agent kAgent = Agent::kWarp;
     using Workers = collective::Workers<Config::kCollectWarps>;
@@ -101,6 +108,8 @@ struct Simple {
     static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem&, u32 warp) {
       if constexpr (kNormalises) {
         for (u32 row = Workers::index(warp); row < Shards::rows(ctx); row += Workers::count()) normalise(args, ctx, row);
+      } else if constexpr (PeerResults::kExist) {
+        PeerResults::collect(ctx, Workers::index(warp), Workers::count());
       } else {
         Gathering::collect(ctx, Tensors::output(args), Workers::index(warp), Workers::count());
       }

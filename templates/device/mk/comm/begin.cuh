@@ -9,12 +9,18 @@ namespace mk::comm {
 // call to each other, and wait for these announcements before they leave the call. If each call gives the rows, an
 // announcement also has the number of rows, which must be the same on all ranks.
 //
-// Workspace has begun(parity, rank) if ranks announce the start of calls.
+// Where ranks store straight to each other's results, a result is in use until its rank begins the call: by what comes
+// before the call on its stream. An announcement then also has the place of the rank's result in symmetric memory, and the
+// others do not store before they have compared it with their own.
+//
+// Workspace has begun(parity, rank) if ranks announce the start of calls, and result_place(parity, rank) if ranks store to
+// results.
 template <TopologyConfig Config, class Workspace>
 struct Begin {
   using Ranks = Topology<Config>;
 
   static constexpr bool kIsAnnounced = requires { Workspace::begun(0u, 0u); };
+  static constexpr bool kHasPlaces = requires { Workspace::result_place(0u, 0u); };
   // The number of puts with announcements, which come before the other puts of each channel.
   static constexpr u32 kPuts = TakesRows<Config> && Ranks::kNodes > 1 ? 1 : 0;
 
@@ -29,6 +35,9 @@ struct Begin {
       // The second warp does this, since the fence would delay the first loads of the first warp.
       const u32 peer = threadIdx.x - kWarp;
       if (blockIdx.x != 0 || peer >= Ranks::kLocalWorld || peer == ctx.local_rank()) return;
+      if constexpr (kHasPlaces) {
+        store_relaxed_sys(ctx.peer_ptr(peer, Workspace::result_place(ctx.parity(), ctx.rank)), ctx.result_place);  // @begin.place
+      }
       fence_sys();
       store_relaxed_sys(ctx.peer_ptr(peer, Workspace::begun(ctx.parity(), ctx.rank)), begin_word(ctx));  // @begin.announce
     }
@@ -61,6 +70,26 @@ struct Begin {
       if (blockIdx.x != 0 || threadIdx.x < kWarp || distance >= Ranks::kLocalWorld) return;
       wait(ctx, ctx.node_first_rank + (ctx.local_rank() + distance) % Ranks::kLocalWorld);  // @begin.wait-in-warp
     }
+  }
+
+  // A warp, before it stores to the results of the other ranks of this node: waits until all of them have begun the call,
+  // and compares where their results lie. If it returns false, the warp must not store there.
+  static MK_DEVICE bool wait_for_results(const RankContext& ctx, Role role) {
+    if (lane_index() < Ranks::kLocalWorld && lane_index() != ctx.local_rank()) wait_for_result(ctx, lane_index(), role);
+    __syncwarp();
+    // A wait that has failed has raised the abort word of this rank, too.
+    return broadcast(is_aborted(ctx), 0) == 0;  // @begin.results-begun
+  }
+
+  // One thread: the same of one rank, whose local rank is `peer`.
+  static MK_DEVICE void wait_for_result(const RankContext& ctx, u32 peer, Role role) {
+    const u32 rank = ctx.node_first_rank + peer;
+    wait(ctx, rank, role);  // @begin.result-begun
+    const u64 place = load_relaxed_sys(ctx.local_ptr(Workspace::result_place(ctx.parity(), rank)));
+    if (place == ctx.result_place || is_aborted(ctx)) return;  // @begin.same-place
+    const u32 low = static_cast<u32>(place), high = static_cast<u32>(place >> 32);
+    report(ctx, WaitSite{role, kSamePlace, rank, ctx.operator_number, high}, low, 0, 0);
+    raise_abort(ctx, 1 + ctx.rank);
   }
 
   // One thread: waits until another rank of this node has begun the call.

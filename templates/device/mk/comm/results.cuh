@@ -17,6 +17,7 @@ namespace mk::comm {
 // The policy of an operator whose results stay where they are reduced.
 struct NoResults {
   static constexpr bool kExist = false;
+  static constexpr bool kOnPeers = false;
 
   static MK_DEVICE void send(const RankContext&, const gemm::Tile&, u32, u32, u32, u32) {}
   static MK_DEVICE void count(const RankContext&, const gemm::Tile&, u32) {}
@@ -28,14 +29,75 @@ struct NoResults {
 template <class Config>
 concept ResultsConfig = RowsConfig<Config> && gemm::OutputConfig<Config> && requires {
   Config::kN;
-  Config::kShardTiles;     // tiles that a rank owns, or the most of them if each call gives the rows
-  Config::kCollectUnroll;  // 16-byte loads that a thread has in flight
+  Config::kShardTiles;  // tiles that a rank owns, or the most of them if each call gives the rows
 };
 
 template <class Workspace>
-concept ResultsWorkspace = requires(u32 parity, u32 tile, u32 group, u32 piece) {
-  Workspace::results(parity, tile, group, piece);
+concept ResultsWorkspace = requires(u32 tile) {
   Workspace::result_ready(tile);  // the sub-tiles that have arrived, over all calls
+};
+
+// The flags of results, wherever these are stored.
+template <ResultsConfig Config, ResultsWorkspace Workspace, class Order>
+struct ResultFlags {
+  using Ranks = Topology<Config>;
+  using Shape = gemm::TileShape<Config>;
+  using Tile = gemm::Tile;
+
+  static constexpr u32 kSubTiles = gemm::kGroups * Shape::kSubTiles;  // what a flag counts per tile and call
+
+  // One thread, after finish_stores: counts `sub_tiles` of a tile on the flags of the other ranks of this node.
+  static MK_DEVICE void count(const RankContext& ctx, const Tile& tile, u32 sub_tiles) {
+    for (u32 i = 1; i < Ranks::kLocalWorld; ++i) {
+      add_relaxed_sys(ctx.peer_ptr(peer_at(ctx, i), Workspace::result_ready(number(tile, ctx))), sub_tiles);
+    }
+  }
+
+  // All threads of the grid: each call advances every counter by as much, so this counts the tiles that the call does not
+  // have: the own ones on the other ranks of this node, and on all of them those that this rank would relay.
+  static MK_DEVICE void count_unused(const RankContext& ctx) {
+    const u32 shard_tiles = Order::shard_tiles(ctx), owners = Order::owners(ctx);
+    for_each_in_grid<Config::kThreads>(Ranks::kNodes * Config::kShardTiles, [&](u32 i) {
+      const u32 node = i / Config::kShardTiles, index = i % Config::kShardTiles;
+      const u32 owner = node * Ranks::kLocalWorld + ctx.local_rank();
+      const bool is_own = owner == ctx.rank;
+      if (ctx.local_rank() < owners && index < shard_tiles && !Order::is_gap(Order::tile_of_rank(owner, index, ctx))) return;
+      const Symmetric<u32> ready = Workspace::result_ready(owner * Config::kShardTiles + index);
+      for (u32 distance = is_own ? 1 : 0; distance < Ranks::kLocalWorld; ++distance) {
+        add_relaxed_sys(ctx.peer_ptr(peer_at(ctx, distance), ready), kSubTiles);  // @results.unused
+      }
+    });
+  }
+
+  // The tiles of other owners, which come in turn.
+  struct Others {
+    u32 owners, ranks, tiles;  // ranks that own tiles, those of them that are not this rank, and their tiles
+
+    static MK_DEVICE Others of(const RankContext& ctx) {
+      const u32 owners = Ranks::kNodes * Order::owners(ctx);
+      const bool is_idle = owners < Ranks::kWorld && ctx.rank >= owners;
+      const u32 others = is_idle ? owners : owners - 1;
+      return {owners, others, owners == 0 ? 0 : others * Order::shard_tiles(ctx)};
+    }
+    MK_DEVICE Tile tile(u32 turn, const RankContext& ctx) const {
+      return Order::tile_of_rank((ctx.rank + 1 + turn % ranks) % owners, turn / ranks, ctx);
+    }
+  };
+
+  // One thread: waits until all of a tile has arrived here.
+  static MK_DEVICE void wait(const RankContext& ctx, const Tile& tile) {
+    wait_flag(ctx, ctx.local_ptr(Workspace::result_ready(number(tile, ctx))),  // @results.wait
+              WaitSite{mk::kCollect, kResult, Order::rank_of(tile), tile.index, ctx.epoch * kSubTiles});
+  }
+
+  // The number of a tile among those of all owners.
+  static MK_DEVICE u32 number(const Tile& tile, const RankContext& ctx) {
+    return Order::rank_of(tile) * Config::kShardTiles + Order::own_index(tile, ctx);
+  }
+
+  static MK_DEVICE u32 peer_at(const RankContext& ctx, u32 distance) {
+    return (ctx.local_rank() + distance) % Ranks::kLocalWorld;
+  }
 };
 
 // Args: C by address.
@@ -45,22 +107,28 @@ concept ResultsArgs = requires(const Args& args) {
   args.c_row_bytes;
 };
 
+// Workspace: also results(parity, tile, group, piece).
+// Config: also kCollectUnroll, the 16-byte loads that a thread has in flight.
 template <ResultsConfig Config, ResultsWorkspace Workspace, class Order>
-struct Results {
+struct Results : ResultFlags<Config, Workspace, Order> {
+  using Flags = ResultFlags<Config, Workspace, Order>;
   using Ranks = Topology<Config>;
   using Shape = gemm::TileShape<Config>;
   using Tile = gemm::Tile;
+  using Flags::kSubTiles;
+  using Flags::number;
+  using Flags::peer_at;
   using Network = comm::Network<Config, Workspace>;
   using NodeSums = comm::NodeSums<Config, Workspace, Order>;
   using Begin = comm::Begin<Config, Workspace>;
 
   static constexpr bool kExist = true;
+  static constexpr bool kOnPeers = false;
   static constexpr u32 kPiecesPerSubTile = Config::kFp32Output ? 2 : 1;
   static constexpr u32 kPieceCols = gemm::kSubTile / kPiecesPerSubTile;
   static constexpr u32 kPieces = Shape::kSubTiles * kPiecesPerSubTile;  // of a group
   static constexpr u32 kPieceBytes = gemm::kSubTileBytes;
   static constexpr u32 kTileBytes = gemm::kGroups * kPieces * kPieceBytes;
-  static constexpr u32 kSubTiles = gemm::kGroups * Shape::kSubTiles;  // what a flag counts per tile and call
 
   // ---- the owner: store threads and, across nodes, the thread that puts
 
@@ -70,13 +138,6 @@ struct Results {
     // Puts to other nodes are taken from the own slot.
     for (u32 i = Ranks::kNodes > 1 ? 0 : 1; i < Ranks::kLocalWorld; ++i) {
       tma_store_bytes(ctx.peer_ptr(peer_at(ctx, i), slot), buffer, bytes);
-    }
-  }
-
-  // One thread, after finish_stores: counts `sub_tiles` of a tile on the flags of the other ranks of this node.
-  static MK_DEVICE void count(const RankContext& ctx, const Tile& tile, u32 sub_tiles) {
-    for (u32 i = 1; i < Ranks::kLocalWorld; ++i) {
-      add_relaxed_sys(ctx.peer_ptr(peer_at(ctx, i), Workspace::result_ready(number(tile, ctx))), sub_tiles);
     }
   }
 
@@ -131,18 +192,12 @@ struct Results {
   // A warp, number `worker` of `workers`: copies pieces of the other owners' results to C.
   template <ResultsArgs Args>
   static MK_DEVICE void collect(const Args& args, const RankContext& ctx, u32 worker, u32 workers) {
-    const u32 owners = Ranks::kNodes * Order::owners(ctx);
-    const bool is_idle = owners < Ranks::kWorld && ctx.rank >= owners;
-    const u32 others = is_idle ? owners : owners - 1;
-    const u32 tiles = owners == 0 ? 0 : others * Order::shard_tiles(ctx);
-    for (u32 i = worker; i < tiles * gemm::kGroups * kPieces; i += workers) {
+    const auto others = Flags::Others::of(ctx);
+    for (u32 i = worker; i < others.tiles * gemm::kGroups * kPieces; i += workers) {
       const u32 piece = i % kPieces, group = i / kPieces % gemm::kGroups, turn = i / (gemm::kGroups * kPieces);
-      const Tile tile = Order::tile_of_rank((ctx.rank + 1 + turn % others) % owners, turn / others, ctx);
+      const Tile tile = others.tile(turn, ctx);
       if (Order::is_gap(tile)) continue;
-      if (lane_index() == 0) {
-        wait_flag(ctx, ctx.local_ptr(Workspace::result_ready(number(tile, ctx))),  // @results.wait
-                  WaitSite{mk::kCollect, kResult, Order::rank_of(tile), tile.index, ctx.epoch * kSubTiles});
-      }
+      if (lane_index() == 0) Flags::wait(ctx, tile);
       __syncwarp();  // @results.warp
       copy_piece(args, ctx, ctx.local_ptr(Workspace::results(ctx.parity(), number(tile, ctx), group, piece)),  // @results.read-slot
                  Order::row_in_c(tile) + Shape::group_row(group),
@@ -150,34 +205,8 @@ struct Results {
     }
   }
 
-  // All threads of the grid: count the tiles that the call does not have. Every call must advance every counter by the
-  // same number. Own tiles are counted on the other ranks of this node. Tiles that this rank would forward are counted
-  // on all ranks of this node.
-  static MK_DEVICE void count_unused(const RankContext& ctx) {
-    const u32 shard_tiles = Order::shard_tiles(ctx), owners = Order::owners(ctx);
-    for_each_in_grid<Config::kThreads>(Ranks::kNodes * Config::kShardTiles, [&](u32 i) {
-      const u32 node = i / Config::kShardTiles, index = i % Config::kShardTiles;
-      const u32 owner = node * Ranks::kLocalWorld + ctx.local_rank();
-      const bool is_own = owner == ctx.rank;
-      if (ctx.local_rank() < owners && index < shard_tiles && !Order::is_gap(Order::tile_of_rank(owner, index, ctx))) return;
-      const Symmetric<u32> ready = Workspace::result_ready(owner * Config::kShardTiles + index);
-      for (u32 distance = is_own ? 1 : 0; distance < Ranks::kLocalWorld; ++distance) {
-        add_relaxed_sys(ctx.peer_ptr(peer_at(ctx, distance), ready), kSubTiles);  // @results.unused
-      }
-    });
-  }
-
  private:
   static constexpr u32 kChannel = 1;  // sums have the other one
-
-  // The number of a tile among those of all owners.
-  static MK_DEVICE u32 number(const Tile& tile, const RankContext& ctx) {
-    return Order::rank_of(tile) * Config::kShardTiles + Order::own_index(tile, ctx);
-  }
-
-  static MK_DEVICE u32 peer_at(const RankContext& ctx, u32 distance) {
-    return (ctx.local_rank() + distance) % Ranks::kLocalWorld;
-  }
 
   // A warp: copies a piece out of TMA's swizzle to C. Skips rows and columns beyond C.
   template <class Args>

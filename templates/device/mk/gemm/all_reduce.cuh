@@ -1,6 +1,7 @@
 // GEMM + AllReduce in two shots. Every rank multiplies its slice of K. The owner of each tile of C reduces it and sends
 // the result to all other ranks.
 #pragma once
+#include <mk/comm/peer_results.cuh>
 #include <mk/gemm/owner_reduce.cuh>
 
 namespace mk::gemm {
@@ -8,14 +9,14 @@ namespace mk::gemm {
 template <class Config>
 using AllReduceRounds = OwnerRounds<Config, TilesOfRounds>;
 
-template <class Config, class Args, class Workspace, GemmSmem Smem, OwnerOrder Order, class Epilogue>
-struct AllReduce
-    : OwnerReduce<Config, Args, Workspace, Smem, Order, Epilogue, comm::Results<Config, Workspace, Order>> {
+template <class Config, class Args, class Workspace, GemmSmem Smem, OwnerOrder Order, class Epilogue,
+          class Results = comm::Results<Config, Workspace, Order>>
+struct AllReduce : OwnerReduce<Config, Args, Workspace, Smem, Order, Epilogue, Results> {
   using Gemm = gemm::Gemm<Config, Args, Workspace, Smem, Order, Epilogue>;
-  using Results = comm::Results<Config, Workspace, Order>;
   using Reduce = OwnerReduce<Config, Args, Workspace, Smem, Order, Epilogue, Results>;
 
-  // A warp of each CTA that computes: copies the results of the other owners to C.
+  // A warp of each CTA that computes: copies the results of the other owners to C, or waits until they are there if the
+  // owners store them.
   struct Collect {
     static constexpr Agent kAgent = Agent::kWarp;
 
@@ -40,5 +41,10 @@ struct AllReduce
   // The role of all warps of the CTAs that only communicate.
   using Communicate = InTurn<Config::kCommCtas, typename Reduce::WatchArrivals, typename Reduce::PutSums, RelayResults>;
 };
+
+// The same where owners store straight to C of all ranks.
+template <class Config, class Args, class Workspace, GemmSmem Smem, OwnerOrder Order, class Epilogue>
+using AllReduceOnPeers =
+    AllReduce<Config, Args, Workspace, Smem, Order, Epilogue, comm::PeerResults<Config, Workspace, Smem, Order>>;
 
 }  // namespace mk::gemm

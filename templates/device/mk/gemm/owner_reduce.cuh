@@ -83,10 +83,13 @@ struct OwnerReduce {
     static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem& smem, u32 group) {
       StoreQueue<typename Output::Buffers, kAgent> queue{{ctx, Output::barriers(smem, group)}};
       auto& out = queue.out;
+      [[maybe_unused]] bool has_begun = false;
       for (u32 i = Scheduler::first(); i < Scheduler::end(ctx); i += Scheduler::kStride) {
         const WorkTile work = Scheduler::work_tile(i, ctx);
         if (Order::is_gap(work) || !Scheduler::completes_any(work)) continue;
         const bool is_owner = Partials::is_owner(work, ctx);
+        [[maybe_unused]] bool may_store = false;
+        if constexpr (Results::kOnPeers) may_store = is_owner && Results::may_store(ctx, has_begun);  // @reduce-scatter.may-store
         const u32 pieces_per_sub_tile = is_owner ? Output::kPiecesPerSubTile : 1;
         for (u32 piece = 0; piece < Shape::kSubTiles * pieces_per_sub_tile; ++piece) {
           if (!Scheduler::completes(work, piece / pieces_per_sub_tile)) continue;
@@ -97,7 +100,11 @@ struct OwnerReduce {
             // All of the group's rows are beyond C.
           } else if (is_owner) {
             Output::template store<Order>(args, ctx, buffer, work, group, piece);
-            if (queue.is_leader()) Results::send(ctx, work, group, piece, buffer, bytes);
+            if constexpr (Results::kOnPeers) {
+              if (may_store) Results::store(args, ctx, work, group, piece, buffer);
+            } else if (queue.is_leader()) {
+              Results::send(ctx, work, group, piece, buffer, bytes);
+            }
           } else if (queue.is_leader()) {
             Partials::send(ctx, work, group, piece, buffer, bytes);
           }

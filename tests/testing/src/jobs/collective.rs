@@ -4,6 +4,7 @@
 pub mod cases;
 pub mod norm;
 
+use super::buffer::{Buffer, SharedResult, is_symmetric};
 use super::memo::Memo;
 use super::rows::{RowsCall, RowsRun};
 use super::simulated::ResultElement;
@@ -94,6 +95,13 @@ impl CollectiveJob {
         self
     }
 
+    /// Puts the result into symmetric memory, and declares that.
+    #[must_use]
+    pub fn symmetric(mut self) -> Self {
+        self.config.symmetric_result = true;
+        self
+    }
+
     /// Captures the calls in a graph.
     #[must_use]
     pub fn in_graph(mut self) -> Self {
@@ -169,6 +177,7 @@ impl CollectiveJob {
             false => ranks.context().default_stream(),
         };
         let rank = ranks.rank() as usize;
+        let symmetric = is_symmetric(&operator, Operand::Y);
         let count = self
             .call_count
             .map_or(CALLS, |_| CALLS_BEFORE + CALLS_AFTER);
@@ -178,39 +187,41 @@ impl CollectiveJob {
             let mut x: Vec<E> = call.x[rank].iter().map(|x| element(*x)).collect();
             x.resize(x.len().max(1), E::POISON); // An allocation cannot be empty.
             let y = vec![E::POISON; call.y[rank].len().max(1)];
-            buffers.push((stream.clone_htod(&x)?, stream.clone_htod(&y)?));
+            let in_graph = symmetric && self.is_graph;
+            let y = Buffer::upload(ranks, &stream, in_graph, &y)?;
+            buffers.push((stream.clone_htod(&x)?, y));
         }
+        let elems = self.calls()[0].y[rank].len();
+        let is_shared = symmetric && !self.is_graph;
+        let mut shared = SharedResult::new(ranks, &stream, is_shared, elems)?;
         stream.synchronize()?;
         if self.is_graph {
             let addresses = buffers
                 .iter()
-                .map(|(x, y)| vec![x.device_ptr(&stream).0, y.device_ptr(&stream).0]);
+                .map(|(x, y)| vec![x.device_ptr(&stream).0, y.view().device_ptr(&stream).0]);
             replay(&operator, &stream, &addresses.collect::<Vec<_>>())?;
         } else {
             for (index, (x, y)) in (0..).zip(&mut buffers) {
                 if let Some(calls) = self.call_count.filter(|_| index == CALLS_BEFORE) {
                     set_call_count(ranks, &[&operator], calls)?;
                 }
-                let call = operator.call(&stream).read(Operand::X, x);
-                call.write(Operand::Y, y).launch()?;
+                shared.launch(&stream, &mut y.view_mut(), |y| {
+                    let call = operator.call(&stream).read(Operand::X, x);
+                    call.write(Operand::Y, y).launch()
+                })?;
             }
         }
         ranks.synchronize(&stream)?;
         let mut results = Vec::new();
         for (call, (_, y)) in calls().zip(&buffers) {
-            let mut got: Vec<f32> = stream.clone_dtoh(y)?.into_iter().map(Into::into).collect();
+            let mut got: Vec<f32> = stream
+                .clone_dtoh(&y.view())?
+                .into_iter()
+                .map(Into::into)
+                .collect();
             ranks.check()?;
             got.truncate(call.y[rank].len());
-            let bits = |values: &[f32]| values.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
-            let (got, expected) = (bits(&got), bits(&call.y[rank]));
-            let wrong = got.iter().zip(&expected).filter(|(a, b)| a != b).count();
-            if wrong > 0 {
-                let elements = got.len();
-                return Err(
-                    format!("rank {rank}: {wrong} of {elements} elements are wrong").into(),
-                );
-            }
-            results.push(got);
+            results.push(right_bits(rank, &got, &call.y[rank])?);
         }
         Ok(results)
     }
@@ -356,4 +367,16 @@ impl CallCount for CollectiveJob {
         (self.call_count, self.is_graph) = (Some(calls), false);
         self
     }
+}
+
+/// Compares a result with the expected one, and returns its bits.
+fn right_bits(rank: usize, got: &[f32], expected: &[f32]) -> Result<Vec<u32>, Failure> {
+    let bits = |values: &[f32]| values.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+    let (got, expected) = (bits(got), bits(expected));
+    let wrong = got.iter().zip(&expected).filter(|(a, b)| a != b).count();
+    if wrong > 0 {
+        let elements = got.len();
+        return Err(format!("rank {rank}: {wrong} of {elements} elements are wrong").into());
+    }
+    Ok(got)
 }

@@ -3,6 +3,7 @@
 pub mod cases;
 pub mod norm;
 
+use super::buffer::{SharedResult, is_symmetric};
 use super::data::{CallData, is_right};
 use super::machine::{Machine, emulated};
 use super::memo::Memo;
@@ -95,6 +96,13 @@ impl GemmJob {
         self
     }
 
+    /// Puts C into symmetric memory, and declares that.
+    #[must_use]
+    pub fn symmetric(mut self) -> Self {
+        self.config.symmetric_result = true;
+        self
+    }
+
     /// Captures one call in a graph.
     #[must_use]
     pub fn in_graph(mut self) -> Self {
@@ -145,24 +153,24 @@ impl GemmJob {
         ranks: &Communicator,
         overlaps: bool,
     ) -> Result<Vec<Vec<u32>>, Box<dyn std::error::Error>> {
-        match self.config.epilogue.output {
+        let found = match self.config.epilogue.output {
             Dtype::Bf16 => self.rank_of::<bf16>(ranks, overlaps),
             _ => self.rank_of::<f32>(ranks, overlaps),
-        }
+        };
+        found.map_err(|failure| failure as Box<dyn std::error::Error>)
     }
 
     fn rank_of<E: ResultElement>(
         &self,
         ranks: &Communicator,
         overlaps: bool,
-    ) -> Result<Vec<Vec<u32>>, Box<dyn std::error::Error>> {
+    ) -> Result<Vec<Vec<u32>>, Failure> {
         ranks.set_timeout(deadline(self.edits.is_empty()));
         let operator = self.prepare(ranks)?;
         // SAFETY: the operands are copied before the first call, or between calls.
         unsafe { operator.overlap_calls(overlaps) };
         if !self.rows.is_empty() {
-            let found = self.with_rows_of::<E>(ranks, &operator);
-            return found.map_err(|failure| failure as Box<dyn std::error::Error>);
+            return self.with_rows_of::<E>(ranks, &operator);
         }
         let stream = ranks.context().default_stream();
         let rank = ranks.rank() as usize;
@@ -181,6 +189,9 @@ impl GemmJob {
             let c = stream.clone_htod(&vec![E::POISON; call.expected[rank].len().max(1)])?;
             buffers.push((inputs, c));
         }
+        let elems = self.calls()[0].expected[rank].len();
+        let is_shared = is_symmetric(&operator, Operand::C);
+        let mut shared = SharedResult::new(ranks, &stream, is_shared, elems)?;
         stream.synchronize()?;
         let epilogue = self.config.epilogue;
         for (index, (inputs, c)) in (0..).zip(&mut buffers) {
@@ -191,7 +202,9 @@ impl GemmJob {
                 bias: epilogue.bias.then_some(&inputs[2]),
                 residual: epilogue.residual.then_some(&inputs[3]),
             };
-            operator.launch_with(&stream, &inputs[0], &inputs[1], c, addends)?;
+            shared.launch(&stream, &mut c.as_view_mut(), |c| {
+                operator.launch_with(&stream, &inputs[0], &inputs[1], c, addends)
+            })?;
         }
         ranks.synchronize(&stream)?;
         let mut results = Vec::new();

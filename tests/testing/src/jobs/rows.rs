@@ -1,10 +1,11 @@
 //! Calls of one operator with different numbers of rows.
 
+use super::buffer::{Buffer, is_symmetric};
 use super::simulated::ResultElement;
 use super::{CALLS_BEFORE, set_call_count};
 use crate::lab::Failure;
 use mkernel::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
-use mkernel::cudarc::driver::{CudaGraph, CudaSlice, CudaStream};
+use mkernel::cudarc::driver::{CudaGraph, CudaSlice, CudaStream, CudaViewMut};
 use mkernel::{Call, Communicator, Operand, Operator};
 use std::sync::Arc;
 
@@ -31,9 +32,9 @@ pub struct RowsRun<'a, In> {
 }
 
 /// The operands of a call. They have as many rows as the operator was prepared for.
-struct Buffers<In, Out> {
+struct Buffers<In, Out: 'static> {
     inputs: Vec<(Operand, CudaSlice<In>)>,
-    result: CudaSlice<Out>,
+    result: Buffer<Out>,
     rows: CudaSlice<i32>,
 }
 
@@ -63,7 +64,8 @@ impl<In: ResultElement> RowsRun<'_, In> {
                 result,
                 rows,
             } = buffers;
-            let given = self.call(&stream, inputs, result);
+            let mut result = result.view_mut();
+            let given = self.call(&stream, inputs, &mut result);
             match index % 2 {
                 0 => given.rows(call.rows).launch()?,
                 _ => given.rows_in(rows).launch()?,
@@ -90,7 +92,7 @@ impl<In: ResultElement> RowsRun<'_, In> {
             for ((_, to), (_, from)) in used.inputs.iter_mut().zip(&next.inputs) {
                 stream.memcpy_dtod(from, to)?;
             }
-            stream.memcpy_dtod(&next.result, &mut used.result)?;
+            stream.memcpy_dtod(&next.result.view(), &mut used.result.view_mut())?;
             stream.memcpy_dtod(&next.rows, &mut used.rows)?;
             graph.launch()?;
             results.push(self.check(&stream, &used.result, call)?);
@@ -103,7 +105,7 @@ impl<In: ResultElement> RowsRun<'_, In> {
         &'a self,
         stream: &'a Arc<CudaStream>,
         inputs: &'a [(Operand, CudaSlice<In>)],
-        result: &'a mut CudaSlice<Out>,
+        result: &'a mut CudaViewMut<'_, Out>,
     ) -> Call<'a> {
         let call = self.operator.call(stream);
         let read = |call: Call<'a>, (operand, slice): &'a (Operand, CudaSlice<In>)| {
@@ -127,6 +129,8 @@ impl<In: ResultElement> RowsRun<'_, In> {
             let spec = specs.iter().find(|spec| spec.operand == operand);
             spec.map_or(0, |spec| spec.rows.on(self.ranks.rank()) * spec.cols) as usize
         };
+        let (ranks, symmetric) = (self.ranks, is_symmetric(self.operator, self.result));
+        let poison = vec![Out::POISON; elems(self.result)];
         let mut inputs = Vec::new();
         for (operand, values) in &call.inputs {
             let mut values = values.clone();
@@ -135,7 +139,7 @@ impl<In: ResultElement> RowsRun<'_, In> {
         }
         Ok(Buffers {
             inputs,
-            result: stream.clone_htod(&vec![Out::POISON; elems(self.result)])?,
+            result: Buffer::upload(ranks, stream, symmetric, &poison)?,
             rows: stream.clone_htod(&[call.rows as i32])?,
         })
     }
@@ -147,7 +151,8 @@ impl<In: ResultElement> RowsRun<'_, In> {
         buffers: &mut Buffers<In, Out>,
     ) -> Result<CudaGraph, Failure> {
         stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
-        let call = self.call(stream, &buffers.inputs, &mut buffers.result);
+        let mut result = buffers.result.view_mut();
+        let call = self.call(stream, &buffers.inputs, &mut result);
         // SAFETY: the buffers live until the last replay has ended, and the test uses one stream.
         unsafe { call.rows_in(&buffers.rows).capture() }?;
         let graph = stream.end_capture(CUgraphInstantiate_flags(0))?;
@@ -158,11 +163,11 @@ impl<In: ResultElement> RowsRun<'_, In> {
     fn check<Out: ResultElement>(
         &self,
         stream: &Arc<CudaStream>,
-        result: &CudaSlice<Out>,
+        result: &Buffer<Out>,
         call: &RowsCall<In>,
     ) -> Result<Vec<u32>, Failure> {
         let got: Vec<f32> = stream
-            .clone_dtoh(result)?
+            .clone_dtoh(&result.view())?
             .into_iter()
             .map(Into::into)
             .collect();

@@ -2,7 +2,7 @@
 
 use mkernel::cudarc::driver::CudaSlice;
 use mkernel::half::bf16;
-use mkernel::{operands::RawOperand, spec::Dtype};
+use mkernel::{SymmetricSlice, operands::RawOperand, spec::Dtype};
 use std::ops::{Deref, Range};
 
 /// A row-major matrix in device memory, or a part of one. A view does not own the memory.
@@ -54,6 +54,14 @@ impl View {
 pub struct Matrix {
     /// The memory. An element of fp32 takes two elements of this slice.
     pub memory: CudaSlice<bf16>,
+    /// The whole matrix.
+    pub view: View,
+}
+
+/// A matrix in symmetric memory, whose rows are contiguous.
+pub struct SymmetricMatrix {
+    /// The memory. An element of fp32 takes two elements of this slice.
+    pub memory: SymmetricSlice<bf16>,
     /// The whole matrix.
     pub view: View,
 }

@@ -151,7 +151,7 @@ fn exchange(gemm: Gemm<'_>, r: &Reduction, c: &mut Config) {
     if gemm.plan.network.is_some() {
         c.u32("kPutTiles", r.put_tiles, "of a put");
     }
-    if r.results {
+    if r.results && !r.on_peers {
         c.u32(
             "kCollectUnroll",
             r.collect_unroll,

@@ -55,6 +55,12 @@ pub(crate) fn check(config: &CollectiveConfig, kernel: &KernelConfig, found: &mu
             "use several calls",
         );
     }
+    found.require(
+        !config.symmetric_result || config.op.gathers(),
+        Field::SYMMETRIC_RESULT,
+        || format!("each rank of {} computes all of its own result", config.op),
+        "remove it",
+    );
     config.check_limits(found);
     check_epilogue(config, found);
     check_protocol(config, kernel, bytes, found);
@@ -68,6 +74,12 @@ fn check_epilogue(config: &CollectiveConfig, found: &mut Diagnostics) {
             Field::NORM,
             || format!("the rows of {op} are not normalised: only all_reduce has whole sums on every rank"),
             "remove it, or use all_reduce",
+        );
+        found.require(
+            !config.symmetric_result,
+            Field::SYMMETRIC_RESULT,
+            || "rows are normalised before they become the result, so no rank stores to that of another".to_owned(),
+            "remove it, or the norm",
         );
         epilogue.eps.check(found);
         return;
@@ -173,6 +185,11 @@ mod tests {
             ..alone
         };
         assert_eq!(mistakes(2, 1, large), ["protocol"]);
+        let scattered = CollectiveConfig {
+            symmetric_result: true,
+            ..CollectiveConfig::new(CollectiveOp::ReduceScatter)
+        };
+        assert_eq!(mistakes(2, 1, scattered), ["symmetric_result"]);
     }
 
     #[test]

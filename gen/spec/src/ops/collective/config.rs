@@ -46,6 +46,12 @@ options! {
             #[limits(Limits::OneOf(&[1, 2], "parts go to every rank, or to owners and from there to every rank"))]
             #[serde(default, skip_serializing_if = "Option::is_none")]
             shots: Option<u32> as =SHOTS,
+            /// Whether Y lies in symmetric memory, at the same offset on all ranks.
+            ///
+            /// Ranks of a node then store straight to each other's Y where data does not travel in packets. Only of
+            /// `all_reduce` and `all_gather`.
+            #[serde(default)]
+            symmetric_result: bool as =SYMMETRIC_RESULT,
         }
         groups {
             /// What becomes of the sum before it is Y.

@@ -4,7 +4,7 @@ use super::config::{CollectiveOp, CollectiveShape, Protocol, SumEpilogue};
 use super::op_plan::{CollectivePlan, LL_THREADS};
 use crate::abi::{ArgKind, ArgLayout, Extent, Operand, OperandSpec};
 use crate::plan::Role;
-use crate::plan::network::common_args;
+use crate::plan::network::{common_args, results_on_peers};
 use crate::topology::Topology;
 
 pub(super) fn id(op_plan: &CollectivePlan, topology: Topology) -> String {
@@ -15,8 +15,13 @@ pub(super) fn id(op_plan: &CollectivePlan, topology: Topology) -> String {
         Protocol::Simple => format!("c{}", op_plan.chunk_vecs),
     };
     let most = if op_plan.takes_rows() { "max" } else { "" };
+    let to = if op_plan.stores_to_results(topology) {
+        "_symmetric"
+    } else {
+        ""
+    };
     format!(
-        "{}_sm90a_g{topology}_m{most}{m}n{n}_{}{}_{how}",
+        "{}_sm90a_g{topology}_m{most}{m}n{n}_{}{}_{how}{to}",
         op_plan.config.op,
         op_plan.config.dtype,
         op_plan.config.epilogue.suffix()
@@ -66,9 +71,10 @@ pub(super) fn roles(op_plan: &CollectivePlan, topology: Topology, grid_ctas: u32
         false => "sums in fp32, to the result",
     };
     next("reduce", all, op_plan.warps.reduce, about);
-    let about = match op_plan.norm {
-        Some(_) => "rows of all ranks' chunks, normalised, to the result",
-        None => "other ranks' chunks to the result",
+    let about = match (op_plan.norm, op_plan.stores_to_results(topology)) {
+        (Some(_), _) => "rows of all ranks' chunks, normalised, to the result",
+        (None, true) => "waits for the chunks that other ranks store to the result",
+        (None, false) => "other ranks' chunks to the result",
     };
     next("collect", all, op_plan.warps.collect, about);
     next(
@@ -110,7 +116,8 @@ pub(super) fn operands(op_plan: &CollectivePlan, world: u32) -> Vec<OperandSpec>
     let (x, y) = rows(op_plan, world);
     let matrix =
         |operand, rows| OperandSpec::new(operand, rows, op_plan.shape.n, op_plan.config.dtype);
-    let mut operands = vec![matrix(Operand::X, x), matrix(Operand::Y, y)];
+    let result = matrix(Operand::Y, y).in_symmetric_memory(op_plan.config.symmetric_result);
+    let mut operands = vec![matrix(Operand::X, x), result];
     let epilogue = op_plan.config.epilogue;
     let one = Extent::Fixed(1);
     let others = [
@@ -152,6 +159,9 @@ pub(super) fn args(op_plan: &CollectivePlan, topology: Topology) -> ArgLayout {
         ("y_row_bytes", ArgKind::RowStrideBytes(Operand::Y)),
     ];
     kinds.extend(epilogue_args(op_plan.config.epilogue));
+    if op_plan.stores_to_results(topology) {
+        kinds.extend(results_on_peers(Operand::Y, true));
+    }
     kinds.extend([
         ("workspaces", ArgKind::Workspaces),
         ("host", ArgKind::HostPage),

@@ -20,7 +20,7 @@ impl Needs<'_> {
     }
 
     fn announces_begin(&self) -> bool {
-        self.op_plan.announces_begin(self.topology.world())
+        self.op_plan.announces_begin(self.topology)
     }
 
     fn reduces(&self) -> bool {
@@ -29,6 +29,10 @@ impl Needs<'_> {
 
     fn sends_shards(&self) -> bool {
         self.op_plan.sends_shards(self.topology)
+    }
+
+    fn stores_to_results(&self) -> bool {
+        self.op_plan.stores_to_results(self.topology)
     }
 
     fn crosses_nodes(&self) -> bool {
@@ -70,6 +74,8 @@ regions! {
     /// The mark of the last call that a rank has begun, and the number of its rows if each call gives it. Some pairs of
     /// ranks exchange no data, so ranks announce their calls here.
     begun: Element::Marked, [parity: 2u32, rank: p.topology.world()], if p.announces_begin();
+    /// Where the result of a rank lies in symmetric memory, which must be the same on all ranks.
+    result_place: Element::LongWords(1), [parity: 2u32, rank: p.topology.world()], if p.stores_to_results();
     /// The vectors of a source that this rank adds up. Each half of a vector is a packet.
     parts: Element::Packets(1), [parity: 2u32, source: p.topology.world(), half: 2u32, vec: p.reduced_vecs()],
         if p.is(Protocol::Ll) && p.reduces();
@@ -99,7 +105,7 @@ regions! {
         if p.is(Protocol::Simple) && p.sends_shards();
     /// The chunks of the shards of all ranks.
     gathered: p.chunk(), [parity: 2u32, source: p.topology.world(), chunk: p.chunks()],
-        if p.is(Protocol::Simple) && p.sends_shards();
+        if p.is(Protocol::Simple) && p.sends_shards() && !p.stores_to_results();
     /// The number of puts of a peer that have arrived, as `mk/comm/put.cuh` encodes it.
     arrived: Element::Flag, [channel: u32::from(p.op_plan.channels()), peer: p.topology.peers()], if p.crosses_nodes();
 }

@@ -118,17 +118,29 @@ impl CollectivePlan {
         self.vecs().div_ceil(self.shard_vecs) < world as u64
     }
 
+    /// Whether ranks store straight to each other's results, which lie in symmetric memory.
+    #[must_use]
+    pub const fn stores_to_results(&self, topology: Topology) -> bool {
+        self.config.symmetric_result
+            && matches!(self.protocol, Protocol::Simple)
+            && topology.nodes == 1
+            && self.sends_shards(topology)
+    }
+
     /// Whether each call gives the rows.
     #[must_use]
     pub const fn takes_rows(&self) -> bool {
         self.config.m.is_given_at_run_time()
     }
 
-    /// Whether ranks signal each other that they have begun a call: where some pairs may exchange no data, and where all
-    /// must have been given the same rows.
+    /// Whether ranks signal each other that they have begun a call: where some pairs may exchange no data, where all must
+    /// have been given the same rows, and where results of earlier calls may be in use until then.
     #[must_use]
-    pub const fn announces_begin(&self, world: u32) -> bool {
-        self.takes_rows() && world > 1 || self.has_idle_ranks(world) && !self.reduces_all()
+    pub const fn announces_begin(&self, topology: Topology) -> bool {
+        let world = topology.world();
+        self.takes_rows() && world > 1
+            || self.has_idle_ranks(world) && !self.reduces_all()
+            || self.stores_to_results(topology)
     }
 
     /// Whether every rank adds up all vectors.

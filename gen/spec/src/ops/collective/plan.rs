@@ -138,7 +138,10 @@ fn with_chunks(
 ) -> CollectivePlan {
     let mut op_plan = with_packets(config, shape, topology, 0);
     op_plan.protocol = Protocol::Simple;
-    op_plan.warps = step_warps(config.op, topology);
+    op_plan.warps = match op_plan.stores_to_results(topology) {
+        true => step_warps_to_results(config.op),
+        false => step_warps(config.op, topology),
+    };
     if config.epilogue.normalises() {
         op_plan.norm = Some(RowWarps::one(op_plan.row_vecs()));
         if topology.world() == 1 {
@@ -186,6 +189,20 @@ fn step_warps(op: CollectiveOp, topology: Topology) -> StepWarps {
         reduce,
         collect,
         relay,
+    }
+}
+
+/// The same where ranks store to each other's results: a warp only waits for what the others store.
+fn step_warps_to_results(op: CollectiveOp) -> StepWarps {
+    let (push, reduce) = match op.reduces() {
+        true => (7, 8),
+        false => (15, 0),
+    };
+    StepWarps {
+        push,
+        reduce,
+        collect: 1,
+        relay: 0,
     }
 }
 

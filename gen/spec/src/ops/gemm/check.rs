@@ -21,6 +21,12 @@ pub(crate) fn check(config: &GemmConfig, kernel: &KernelConfig, found: &mut Diag
         "use bf16 or fp32",
     );
     check_norm(found, config, kernel);
+    found.require(
+        !config.symmetric_result || config.op == GemmOp::GemmAr,
+        Field::SYMMETRIC_RESULT,
+        || format!("each rank of {} computes all of its own result", config.op),
+        "remove it",
+    );
     check_areas(found, config);
     check_tuning(found, config, (kernel.world, kernel.nodes));
     check_run_time_rows(found, config);
@@ -31,7 +37,7 @@ pub(crate) fn check(config: &GemmConfig, kernel: &KernelConfig, found: &mut Diag
 
 /// A norm needs whole rows, which every rank has only behind an all-reduce in one shot.
 fn check_norm(found: &mut Diagnostics, config: &GemmConfig, kernel: &KernelConfig) {
-    let (op, epilogue, tuning) = (config.op, config.epilogue, &config.tuning);
+    let (op, epilogue) = (config.op, config.epilogue);
     if !epilogue.normalises() {
         found.require(
             epilogue.eps == Eps::default(),
@@ -52,6 +58,12 @@ fn check_norm(found: &mut Diagnostics, config: &GemmConfig, kernel: &KernelConfi
         },
         "remove it, or use gemm_ar",
     );
+    check_limits_of_norms(found, config, kernel);
+}
+
+/// Checks what a norm does not go together with.
+fn check_limits_of_norms(found: &mut Diagnostics, config: &GemmConfig, kernel: &KernelConfig) {
+    let (epilogue, tuning) = (config.epilogue, &config.tuning);
     for (field, differs, reason, help) in [
         (
             Field::WORLD,
@@ -72,6 +84,12 @@ fn check_norm(found: &mut Diagnostics, config: &GemmConfig, kernel: &KernelConfi
             "remove it",
         ),
         (
+            Field::SYMMETRIC_RESULT,
+            config.symmetric_result,
+            "no rank stores to the result of another, since rows are normalised before",
+            "remove it, or the norm",
+        ),
+        (
             Field::SHOTS,
             tuning.shots == Some(2),
             "rows are normalised behind one shot only",
@@ -84,7 +102,7 @@ fn check_norm(found: &mut Diagnostics, config: &GemmConfig, kernel: &KernelConfi
             "remove it",
         ),
     ] {
-        if differs && op == GemmOp::GemmAr {
+        if differs && config.op == GemmOp::GemmAr {
             found.push(field, reason, help);
         }
     }

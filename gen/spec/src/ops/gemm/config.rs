@@ -39,6 +39,11 @@ options! {
             /// How B lies in memory: as `[K, N]` (kn), or as `[N, K]` (nk), as a linear layer keeps its weight.
             #[serde(default)]
             b_layout: BLayout as B_LAYOUT,
+            /// Whether C lies in symmetric memory, at the same offset on all ranks.
+            ///
+            /// Ranks of a node then store results straight to each other's C where tiles have owners. Only of `gemm_ar`.
+            #[serde(default)]
+            symmetric_result: bool as SYMMETRIC_RESULT,
         }
         groups {
             /// What becomes of the sum before it is C.

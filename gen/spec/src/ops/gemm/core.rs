@@ -248,14 +248,24 @@ pub(super) fn b_map(spec: GemmSpec<'_>, tile: Tile) -> ArgKind {
 
 /// The tensor map over C, whose rows on this rank are `rows`: lines of 128 bytes.
 pub(super) fn c_map(spec: GemmSpec<'_>, rows: Extent) -> ArgKind {
+    ArgKind::TensorMap(map_of_c(spec, rows))
+}
+
+/// The same on each of `count` ranks of this node, where C lies in symmetric memory.
+pub(super) fn c_maps(spec: GemmSpec<'_>, rows: Extent, count: usize) -> ArgKind {
+    let map = map_of_c(spec, rows);
+    ArgKind::TensorMapsOnPeers { map, count }
+}
+
+fn map_of_c(spec: GemmSpec<'_>, rows: Extent) -> TensorMapSpec {
     let dtype = spec.epilogue().output;
-    ArgKind::TensorMap(TensorMapSpec {
+    TensorMapSpec {
         source: Source::Operand(Operand::C),
         dtype,
         extents: vec![Extent::Fixed(spec.shape.n), rows],
         strides: vec![Stride::RowOf(Operand::C)],
         box_elems: vec![128 / dtype.bytes() as u32, 64],
-    })
+    }
 }
 
 /// The address of C, for kernels that do not only store it by TMA. If rows are normalised, it is that of the new residual.
@@ -293,7 +303,8 @@ pub(super) fn operands(spec: GemmSpec<'_>, a_rows: Extent, c_rows: Extent) -> Ve
     let mut operands = vec![
         read(Operand::A, a_rows, k),
         read(Operand::B, Extent::Fixed(b_rows), b_cols),
-        OperandSpec::new(Operand::C, c_rows, n, epilogue.output),
+        OperandSpec::new(Operand::C, c_rows, n, epilogue.output)
+            .in_symmetric_memory(spec.config.symmetric_result),
     ];
     if epilogue.bias {
         operands.push(read(Operand::Bias, Extent::Fixed(1), n));

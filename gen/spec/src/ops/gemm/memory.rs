@@ -94,6 +94,11 @@ impl Needs<'_> {
         self.two_shots().is_some_and(|r| r.results)
     }
 
+    /// Whether results go straight to C of other ranks.
+    fn stores_to_results(&self) -> bool {
+        self.two_shots().is_some_and(|r| r.on_peers)
+    }
+
     /// Returns the number of tiles whose results are sent.
     fn result_tiles(&self) -> u32 {
         let nodes = self.spec.topology().nodes;
@@ -126,7 +131,9 @@ regions! {
     owner_begun: Element::Flag, [owner: p.spec.world()], if p.has_idle_ranks();
     /// The mark of the last call that a rank has begun, and the number of its rows, which must be the same on all
     /// ranks.
-    begun: Element::Marked, [parity: 2u32, rank: p.spec.world()], if p.spec.announces_begin();
+    begun: Element::Marked, [parity: 2u32, rank: p.spec.world()], if p.spec.announces_begin() || p.stores_to_results();
+    /// Where C of a rank lies in symmetric memory, which must be the same on all ranks.
+    result_place: Element::LongWords(1), [parity: 2u32, rank: p.spec.world()], if p.stores_to_results();
     /// The sums of a source for eight rows of a sub-tile: four Lamport packets of each lane, which are 0 between calls.
     packets: Element::LongWords(PACKETS),
         [parity: 2u32, source: p.spec.world() + u32::from(p.one_shot().is_some_and(|r| r.results)),
@@ -157,7 +164,8 @@ regions! {
     result_ready: Element::Flag, [tile: p.result_tiles()], if p.sends_results();
     /// Results in the layout of an output buffer: 64 rows of 128 bytes, in TMA's swizzle.
     results: Element::Bytes(OUT_BYTES.into()),
-        [parity: 2u32, tile: p.result_tiles(), group: GROUPS, piece: p.pieces()], if p.sends_results();
+        [parity: 2u32, tile: p.result_tiles(), group: GROUPS, piece: p.pieces()],
+        if p.sends_results() && !p.stores_to_results();
     /// Counts the pieces of a chunk of a shard of A that have arrived, over all calls.
     chunk_ready: Element::Flag,
         [source: p.spec.world(), chunk: p.of_chunks(|c| c.per_shard), slice: p.of_chunks(|c| c.k_slices)],

@@ -92,6 +92,8 @@ pub struct Reduction {
     pub packets_in_flight: u32,
     /// Whether who adds up a tile, or with one shot a row, sends the result to all peers.
     pub results: bool,
+    /// Whether results of tiles go straight to C of all ranks, which lies in symmetric memory.
+    pub on_peers: bool,
     /// Where results of tiles are sent: 16-byte loads in flight per thread that collects them; 0 elsewhere.
     pub collect_unroll: u32,
 }

@@ -194,6 +194,7 @@ fn one_shot(
             partial_subs: 0,
             packets_in_flight: (MAX_PACKETS_IN_FLIGHT / spec.world()).min(PACKETS),
             results: *results,
+            on_peers: false,
             collect_unroll: 0,
         };
         candidate(spec, device, core, order.clone(), Some(reduction))
@@ -242,7 +243,8 @@ fn two_shots(
             partial_subs: partial_subs(core, order),
             packets_in_flight: 0,
             results: spec.op() == GemmOp::GemmAr,
-            collect_unroll: collect_unroll(spec),
+            on_peers: spec.config.symmetric_result,
+            collect_unroll: collect_unroll(spec, spec.config.symmetric_result),
         };
         candidate(spec, device, core, order.clone(), Some(reduction))
     };
@@ -291,7 +293,7 @@ fn finish(spec: GemmSpec<'_>, device: &Device, candidate: Candidate) -> KernelPl
         grid_ctas,
         roles: roles::roles(reduction.as_ref(), (comm_ctas, grid_ctas)),
         operands: core::operands(spec, spec.all_rows(), c_rows(spec)),
-        args: args(spec, &core, (in_shards, one_shot, results)),
+        args: args(spec, &core, in_shards, reduction.as_ref()),
         smem: core.smem,
         comm_smem: match comm_ctas > 0 && results {
             true => smem::comm_smem(),
@@ -329,6 +331,7 @@ fn id(spec: GemmSpec<'_>, core: &CoreLayout, reduction: Option<&Reduction>) -> S
     let how = match reduction {
         Some(r) if r.shots == 1 && r.results => "_relay".to_owned(),
         Some(r) if r.shots == 1 => "_oneshot".to_owned(),
+        Some(r) if r.on_peers => format!("_rounds{}_symmetric", r.round_tiles),
         Some(r) => format!("_rounds{}", r.round_tiles),
         None => String::new(),
     };

@@ -142,3 +142,68 @@ pub fn with_rows_across(
     let name = |(name, job)| (format!("{name} on {nodes}x{local_world}"), job);
     jobs.map(name).collect()
 }
+
+/// Returns jobs on one node whose results are in symmetric memory: with whole shards, shards of unequal length, ranks
+/// without a shard, several chunks per warp, packets, graphs, and rows at run time.
+pub fn symmetric(world: u32) -> Vec<(String, CollectiveJob)> {
+    use CollectiveOp::{AllGather, AllReduce};
+    let job = |op, size, sms| CollectiveJob::new(op, world, size, sms).symmetric();
+    if world == 1 {
+        let jobs =
+            [AllReduce, AllGather].map(|op| (format!("{op} on one rank"), job(op, (9, 264), 2)));
+        return jobs.into();
+    }
+    let simple = |op, size, sms| job(op, size, sms).protocol(Protocol::Simple);
+    let many = [30, 1, 0, 29, 7, 30, 2, 30];
+    let jobs = [
+        ("sums", simple(AllReduce, (30, 1032), 2)),
+        (
+            "sums in a graph",
+            simple(AllReduce, (30, 1032), 1).in_graph(),
+        ),
+        ("a short chunk of sums", simple(AllReduce, (1, 8), 1).fp32()),
+        (
+            "sums of rows",
+            simple(AllReduce, (30, 1032), 2).with_rows(&many),
+        ),
+        ("rows", simple(AllGather, (30, 1032), 2).fp32()),
+        (
+            "rows in a graph",
+            simple(AllGather, (30, 1032), 1).in_graph(),
+        ),
+        ("a row", simple(AllGather, (1, 1032), 2)),
+        (
+            "rows of rows",
+            simple(AllGather, (30, 1032), 2).with_rows(&many),
+        ),
+        (
+            "rows of rows in a graph",
+            simple(AllGather, (30, 1032), 2).with_rows(&many).in_graph(),
+        ),
+        (
+            "packets",
+            job(AllReduce, (3, 136), 2).protocol(Protocol::Ll),
+        ),
+    ];
+    let name = |(name, job)| (format!("{name} in symmetric memory on {world} ranks"), job);
+    jobs.into_iter().map(name).collect()
+}
+
+/// Returns the same on several nodes, where results come from the workspace.
+pub fn symmetric_across(
+    nodes: u32,
+    local_world: u32,
+    faults: &Faults,
+) -> Vec<(String, CollectiveJob)> {
+    [CollectiveOp::AllReduce, CollectiveOp::AllGather]
+        .into_iter()
+        .map(|op| {
+            let job = CollectiveJob::new(op, nodes * local_world, (8, 264), 3);
+            let job = job.across(nodes, faults.clone()).symmetric();
+            (
+                format!("{op} in symmetric memory on {nodes}x{local_world}"),
+                job,
+            )
+        })
+        .collect()
+}

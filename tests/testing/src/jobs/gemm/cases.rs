@@ -38,6 +38,7 @@ pub fn common_jobs(world: u32) -> Vec<(String, GemmJob)> {
             n: Dim::Static(n),
             k: Dim::Static(k),
             b_layout: layouts[index % 2],
+            symmetric_result: false,
             epilogue,
             tuning: Tuning::default(),
         };
@@ -217,4 +218,61 @@ fn rows_job(
     };
     let shape = GemmShape { m: 300, n, k };
     GemmJob::new(world, config, shape, sms).with_rows(&ROWS)
+}
+
+/// Returns jobs of `gemm_ar` whose C is in symmetric memory: several rounds, gaps, a row, split K, epilogues, one shot, and
+/// rows at run time.
+pub fn symmetric(world: u32) -> Vec<(String, GemmJob)> {
+    let (plain, bf16) = (Epilogue::default(), finished(Dtype::Bf16));
+    let rounds = Tuning {
+        round_tiles: Some(1),
+        ..tile(64, 128)
+    };
+    let job = |tuning: Tuning, epilogue, (m, n, k): (u64, u64, u64), sms| {
+        let config = GemmConfig {
+            m: Dim::Static(m),
+            n: Dim::Static(n),
+            k: Dim::Static(k),
+            epilogue,
+            tuning,
+            ..GemmConfig::new(GemmOp::GemmAr)
+        };
+        GemmJob::new(world, config, GemmShape { m, n, k }, sms)
+    };
+    let mut jobs = vec![("one tile", job(tile(128, 128), bf16, (77, 72, 136), 2))];
+    if world > 1 {
+        let two = |tuning| shots(2, tuning);
+        let of_rows = |tuning, epilogue, sizes, sms| {
+            rows_job(GemmOp::GemmAr, world, (two(tuning), epilogue), sizes, sms)
+        };
+        jobs.extend([
+            ("gaps", job(two(tile(128, 128)), plain, (300, 264, 136), 4)),
+            (
+                "rounds",
+                job(two(rounds), finished(Dtype::Fp32), (260, 264, 72), 3),
+            ),
+            ("a row", job(two(tile(64, 128)), bf16, (1, 520, 264), 3)),
+            (
+                "shared tiles",
+                job(two(tile(128, 128)), plain, (128, 256, 512), 7),
+            ),
+            (
+                "packets",
+                job(shots(1, Tuning::default()), bf16, (9, 136, 136), 4),
+            ),
+            (
+                "rows at run time",
+                of_rows(tile(128, 128), bf16, (136, 136), 4),
+            ),
+            (
+                "rows at run time in a graph",
+                of_rows(rounds, finished(Dtype::Fp32), (264, 72), 3).in_graph(),
+            ),
+        ]);
+    }
+    let name = |(name, job): (&str, GemmJob)| {
+        let name = format!("{name} in symmetric memory on {world} ranks");
+        (name, job.symmetric())
+    };
+    jobs.into_iter().map(name).collect()
 }

@@ -24,9 +24,9 @@ pub(super) struct Candidate {
 }
 
 /// 16-byte loads in flight of a thread that collects results: registers bound them.
-pub(super) const fn collect_unroll(spec: GemmSpec<'_>) -> u32 {
+pub(super) const fn collect_unroll(spec: GemmSpec<'_>, on_peers: bool) -> u32 {
     match spec.op() {
-        GemmOp::GemmAr => 4,
+        GemmOp::GemmAr if !on_peers => 4,
         _ => 0,
     }
 }

@@ -62,7 +62,8 @@ pub(super) fn candidates(
             partial_subs: partial_subs(core, &order),
             packets_in_flight: 0,
             results,
-            collect_unroll: collect_unroll(spec),
+            on_peers: false,
+            collect_unroll: collect_unroll(spec, false),
         };
         let candidate = candidate(spec, device, core, order, Some(reduction));
         Candidate {

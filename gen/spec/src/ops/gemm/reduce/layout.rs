@@ -2,10 +2,10 @@
 
 use super::super::config::{GemmOp, Tile};
 use super::super::core::{self, CoreLayout};
-use super::super::op_plan::TILE_K;
+use super::super::op_plan::{Reduction, TILE_K};
 use super::super::spec::GemmSpec;
 use crate::abi::{ArgKind, ArgLayout, Extent, Operand};
-use crate::plan::network::common_args;
+use crate::plan::network::{common_args, results_on_peers};
 
 /// This rank's rows of C.
 pub(super) fn c_rows(spec: GemmSpec<'_>) -> Extent {
@@ -29,8 +29,12 @@ pub(super) fn rows_of_a(spec: GemmSpec<'_>, tile: Tile, by_shards: bool) -> u32 
 pub(super) fn args(
     spec: GemmSpec<'_>,
     core: &CoreLayout,
-    (by_shards, one_shot, results): (bool, bool, bool),
+    by_shards: bool,
+    reduction: Option<&Reduction>,
 ) -> ArgLayout {
+    let one_shot = reduction.is_some_and(|r| r.shots == 1);
+    let on_peers = reduction.is_some_and(|r| r.on_peers);
+    let collects = reduction.is_some_and(|r| r.results && !r.on_peers);
     let tile: Tile = core.tile;
     let a = [Extent::Fixed(spec.shape.k), spec.all_rows()];
     let rows_of_a = rows_of_a(spec, tile, by_shards);
@@ -41,7 +45,12 @@ pub(super) fn args(
     if !one_shot {
         kinds.push(("c", core::c_map(spec, c_rows(spec))));
     }
-    if one_shot || results || spec.takes_rows() {
+    if on_peers {
+        let count = spec.world() as usize;
+        kinds.push(("c_of_peers", core::c_maps(spec, c_rows(spec), count)));
+        kinds.extend(results_on_peers(Operand::C, spec.takes_rows()));
+    }
+    if one_shot || collects || spec.takes_rows() {
         kinds.extend(core::c_address(spec));
     }
     kinds.extend(core::epilogue_args(spec));

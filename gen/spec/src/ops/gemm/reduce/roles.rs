@@ -22,6 +22,9 @@ pub(super) fn roles(
         role.about = match (role.name, reduction.results) {
             ("load", _) => "A, B and others' partial sums to shared memory".into(),
             ("store", false) => "sums to C, or to the rank that reduces them".into(),
+            ("store", true) if reduction.on_peers => {
+                "sums to C of all ranks, or to the rank that reduces them".into()
+            }
             ("store", true) => {
                 "sums to C and to all ranks, or to the rank that reduces them".into()
             }
@@ -35,7 +38,10 @@ pub(super) fn roles(
         about: about.into(),
     };
     if reduction.results {
-        let about = "other owners' results to C";
+        let about = match reduction.on_peers {
+            true => "waits for the results that other owners store to C",
+            false => "other owners' results to C",
+        };
         roles.push(role("collect", compute, (3, 4), about));
     }
     match (comm_ctas, reduction.results) {

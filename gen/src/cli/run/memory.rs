@@ -1,0 +1,71 @@
+//! [`Memory`]: the device memory of an operand.
+
+use mkernel::cudarc::driver::{CudaSlice, CudaStream, DeviceRepr, DriverError};
+use mkernel::operands::Element;
+use mkernel::spec::abi::{Operand, OperandSpec};
+use mkernel::{Call, Communicator, Error, SymmetricSlice};
+use std::sync::Arc;
+
+/// The device memory of an operand.
+pub enum Memory<E: 'static> {
+    Slice(CudaSlice<E>),
+    Symmetric(SymmetricSlice<E>),
+}
+
+impl<E: Element + DeviceRepr + Copy> Memory<E> {
+    /// Copies values to the device. Allocations cannot be empty, so an empty one gets the element `filler`.
+    pub fn upload(stream: &Arc<CudaStream>, values: &[E], filler: E) -> Result<Self, Error> {
+        let values = if values.is_empty() { &[filler] } else { values };
+        let slice = stream.clone_htod(values);
+        slice.map(Self::Slice).map_err(cuda("clone_htod"))
+    }
+
+    /// Returns memory for an operand of which all elements are `value`. If it is in symmetric memory, all ranks must call
+    /// this.
+    pub fn filled(
+        ranks: &Communicator,
+        stream: &Arc<CudaStream>,
+        spec: &OperandSpec,
+        elems: usize,
+        value: E,
+    ) -> Result<Self, Error> {
+        let values = vec![value; elems];
+        if !spec.symmetric {
+            return Self::upload(stream, &values, value);
+        }
+        let mut tensor = ranks.alloc(stream, elems)?;
+        let copied = stream.memcpy_htod(&values, &mut tensor);
+        copied.map_err(cuda("memcpy_htod"))?;
+        Ok(Self::Symmetric(tensor))
+    }
+
+    /// Adds the memory to `call` as an operand that the kernel writes.
+    pub fn written_by<'a>(&'a mut self, call: Call<'a>, operand: Operand) -> Call<'a> {
+        match self {
+            Self::Slice(slice) => call.write(operand, slice),
+            Self::Symmetric(tensor) => call.write(operand, tensor),
+        }
+    }
+
+    /// Adds the memory to `call` as an operand that the kernel reads.
+    pub fn read_by<'a>(&'a self, call: Call<'a>, operand: Operand) -> Call<'a> {
+        match self {
+            Self::Slice(slice) => call.read(operand, slice),
+            Self::Symmetric(tensor) => call.read(operand, tensor),
+        }
+    }
+
+    /// Copies the elements to the host.
+    pub fn download(&self, stream: &Arc<CudaStream>) -> Result<Vec<E>, Error> {
+        let values = match self {
+            Self::Slice(slice) => stream.clone_dtoh(slice),
+            Self::Symmetric(tensor) => stream.clone_dtoh(tensor),
+        };
+        values.map_err(cuda("clone_dtoh"))
+    }
+}
+
+/// Converts an error of a driver call.
+fn cuda(call: &'static str) -> impl Fn(DriverError) -> Error {
+    move |source| Error::Cuda { call, source }
+}

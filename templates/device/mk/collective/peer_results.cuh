@@ -1,0 +1,46 @@
+// Chunks that go straight to the results of the other ranks of a node, which lie at the same place of symmetric memory.
+//
+// Nothing passes through `gathered`, so the ranks only wait for each other's flags. A result is in use until its rank
+// begins the call, so a warp first waits for all ranks to have begun it (comm/begin.cuh).
+#pragma once
+#include <mk/collective/gather.cuh>
+
+namespace mk::collective {
+
+// Args: if results lie in symmetric memory, `results`: where they are on the ranks of this node.
+template <ChunkConfig Config, TensorArgs Args, class Workspace>
+struct PeerResults {
+  using Ranks = Topology<Config>;
+  using Chunks = collective::Chunks<Config>;
+  using Tensors = collective::Tensors<Config, Args>;
+  using Gathering = collective::Gather<Config, Workspace>;
+
+  static constexpr bool kExist = requires(const Args& args) { args.results; };
+
+  // A warp, before it stores the first vector. False if it must not store.
+  static MK_DEVICE bool begin(const RankContext& ctx, Role role) {
+    if constexpr (kExist) return comm::Begin<Config, Workspace>::wait_for_results(ctx, role);
+    else return true;
+  }
+
+  // Vector `vec` of the tensor, which belongs to the own shard, to the other ranks.
+  static MK_DEVICE void send_vec(const Args& args, const RankContext& ctx, u32 vec, const Vec16& data) {
+    const u64 offset = Tensors::output(args).at(vec) - args.y;
+#pragma unroll 1
+    for (u32 i = 1; i < Ranks::kLocalWorld; ++i) {
+      const u32 peer = (ctx.local_rank() + i) % Ranks::kLocalWorld;
+      store_vec16(args.results[peer] + offset, data);  // @results-of-peers.store
+    }
+  }
+
+  // A warp, number `worker` of `workers`: waits until the other ranks' chunks are in the result. Each lane waits for some.
+  static MK_DEVICE void collect(const RankContext& ctx, u32 worker, u32 workers) {
+    constexpr u32 kPeers = Ranks::kLocalWorld - 1;
+    for (u32 i = worker * kWarp + lane_index(); i < kPeers * Chunks::per_shard(ctx); i += workers * kWarp) {
+      const u32 source = (ctx.local_rank() + 1 + i % kPeers) % Ranks::kLocalWorld, chunk = i / kPeers;
+      if (Chunks::vecs_of(ctx, source, chunk) > 0) Gathering::wait_chunk(ctx, kCollect, source, chunk);  // @results-of-peers.wait
+    }
+  }
+};
+
+}  // namespace mk::collective

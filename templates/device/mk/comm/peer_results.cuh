@@ -1,0 +1,62 @@
+// Results that go straight to C of the other ranks of a node, which lies at the same place of symmetric memory.
+//
+// The owner stores each piece of a tile from an output buffer to C of every rank; the others only wait for its flags. C of
+// a rank is in use until the rank begins the call, so a store thread first waits for all ranks to have begun it
+// (comm/begin.cuh). Own tiles come a round later than those of the others, by which time they have.
+#pragma once
+#include <mk/comm/results.cuh>
+
+namespace mk::comm {
+
+template <ResultsConfig Config, ResultsWorkspace Workspace, class Smem, class Order>
+struct PeerResults : ResultFlags<Config, Workspace, Order> {
+  using Flags = ResultFlags<Config, Workspace, Order>;
+  using Ranks = Topology<Config>;
+  using Tile = gemm::Tile;
+  using Output = gemm::Output<Config, Smem>;
+  using Begin = comm::Begin<Config, Workspace>;
+  using Flags::peer_at;
+
+  static constexpr bool kExist = true;
+  static constexpr bool kOnPeers = true;
+  static_assert(Ranks::kNodes == 1, "ranks of other nodes are not in reach");
+
+  // The agent of a store role, before it stores a tile to the other ranks. False if it must not. `has_begun`: whether it has
+  // asked before.
+  static MK_DEVICE bool may_store(const RankContext& ctx, bool& has_begun) {
+    if (!has_begun) {
+      has_begun = true;
+      if constexpr (Output::kStoreAgent == Agent::kWarp) {
+        Begin::wait_for_results(ctx, kStore);
+      } else {
+#pragma unroll 1
+        for (u32 i = 1; i < Ranks::kLocalWorld; ++i) Begin::wait_for_result(ctx, peer_at(ctx, i), kStore);
+      }
+      fence_proxy_async();  // orders the begin of the others before the stores by TMA
+    }
+    // A wait that has failed has raised the abort word.
+    if constexpr (Output::kStoreAgent == Agent::kWarp) return broadcast(is_aborted(ctx), 0) == 0;
+    else return !is_aborted(ctx);
+  }
+
+  // The agent: a piece from an output buffer to C of the other ranks.
+  template <class Args>
+  static MK_DEVICE void store(const Args& args, const RankContext& ctx, const Tile& tile, u32 group, u32 piece, u32 buffer) {
+#pragma unroll 1  // the store threads have few registers
+    for (u32 i = 1; i < Ranks::kLocalWorld; ++i) {
+      Output::template store_to_peer<Order>(args, ctx, peer_at(ctx, i), buffer, tile, group, piece);  // @peer-results.store
+    }
+  }
+
+  // A warp, number `worker` of `workers`: waits until the other owners' tiles are in C. Each lane waits for some.
+  template <class Args>
+  static MK_DEVICE void collect(const Args&, const RankContext& ctx, u32 worker, u32 workers) {
+    const auto others = Flags::Others::of(ctx);
+    for (u32 i = worker * kWarp + lane_index(); i < others.tiles; i += workers * kWarp) {
+      const Tile tile = others.tile(i, ctx);
+      if (!Order::is_gap(tile)) Flags::wait(ctx, tile);
+    }
+  }
+};
+
+}  // namespace mk::comm

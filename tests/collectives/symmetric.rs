@@ -1,0 +1,164 @@
+//! Tests of results in symmetric memory that are passed in a wrong way, or that some rank does not expect.
+
+use mkernel::cudarc::driver::CudaStream;
+use mkernel::spec::{CollectiveConfig, CollectiveOp, CollectiveShape, Dim, Dtype, Protocol};
+use mkernel::{Communicator, Error, ErrorKind, KernelConfig, Operand, Operator, SymmetricSlice};
+use mkernel_testing::jobs::{Backend, Machine};
+use std::sync::Arc;
+use std::time::Duration;
+
+const ROWS: u64 = 8;
+const COLS: u64 = 1032;
+const ELEMS: usize = (ROWS * COLS) as usize;
+const OPS: [CollectiveOp; 2] = [CollectiveOp::AllReduce, CollectiveOp::AllGather];
+
+/// A rank with an operator whose result is in symmetric memory.
+struct Rank<'a> {
+    ranks: &'a Communicator,
+    operator: Operator,
+    stream: Arc<CudaStream>,
+}
+
+impl Rank<'_> {
+    fn zeros(&self, elems: usize) -> SymmetricSlice<f32> {
+        let tensor = self.ranks.alloc(&self.stream, elems);
+        tensor.expect("all ranks allocate it")
+    }
+
+    fn x(&self) -> mkernel::cudarc::driver::CudaSlice<f32> {
+        self.stream.clone_htod(&[1.0f32; ELEMS]).expect("memory")
+    }
+
+    fn call(&self, y: &mut SymmetricSlice<f32>) -> Result<(), Error> {
+        let x = self.x();
+        let call = self.operator.call(&self.stream).read(Operand::X, &x);
+        call.write(Operand::Y, y).launch()?;
+        self.ranks.synchronize(&self.stream)
+    }
+
+    fn is_zero(&self, y: &SymmetricSlice<f32>) -> bool {
+        let values = self.stream.clone_dtoh(y).expect("a copy");
+        values.iter().all(|value| *value == 0.0)
+    }
+}
+
+/// Runs `body` on each of four ranks.
+fn on_ranks(op: CollectiveOp, seed: u64, body: impl Fn(Rank<'_>) + Sync) {
+    let machine = Machine {
+        world: 4,
+        sms: 3,
+        skew: 60,
+    };
+    let config = CollectiveConfig {
+        m: Dim::Static(ROWS),
+        n: Dim::Static(COLS),
+        dtype: Dtype::Fp32,
+        protocol: Some(Protocol::Simple),
+        symmetric_result: true,
+        ..CollectiveConfig::new(op)
+    };
+    let config = KernelConfig::new(machine.world, config);
+    let shape = CollectiveShape { m: ROWS, n: COLS };
+    let outcomes = machine.run_ranks(Backend::Simulated { seed }, |ranks, _| {
+        let operator = ranks.prepare(&config, shape)?;
+        let stream = ranks.context().default_stream();
+        body(Rank {
+            ranks,
+            operator,
+            stream,
+        });
+        Ok(())
+    });
+    for outcome in outcomes.expect("communicators") {
+        outcome.expect("no failure");
+    }
+}
+
+/// No rank stores anything before it has compared the places of all.
+#[test]
+fn another_tensor_on_one_rank_is_an_error_that_names_it() {
+    for (op, seed) in OPS
+        .into_iter()
+        .flat_map(|op| (0..5).map(move |seed| (op, seed)))
+    {
+        on_ranks(op, seed, |rank| {
+            let (mut y, mut other) = (rank.zeros(ELEMS), rank.zeros(ELEMS));
+            rank.ranks.set_timeout(Duration::from_secs(60));
+            let passed = match rank.ranks.rank() {
+                1 => &mut other,
+                _ => &mut y,
+            };
+            let error = rank.call(passed).expect_err("the places differ");
+            let text = error.to_string();
+            match &error {
+                Error::DifferentPlaces {
+                    rank: one, peer, ..
+                } => {
+                    assert!(*one == 1 || *peer == 1, "{text}");
+                    assert_eq!(error.kind(), ErrorKind::Mismatch);
+                    assert!(text.contains("of extent 0"), "{text}");
+                }
+                // A rank that another one has stopped names that rank.
+                Error::Timeout { aborted_by, .. } => assert!(aborted_by.is_some(), "{text}"),
+                _ => panic!("{op}, seed {seed}: {text}"),
+            }
+            rank.ranks.barrier().expect("all kernels have ended");
+            assert!(
+                rank.is_zero(&y) && rank.is_zero(&other),
+                "{op}, seed {seed}"
+            );
+        });
+    }
+}
+
+/// A rank that has not begun the call may still use its result.
+#[test]
+fn nothing_is_stored_to_a_rank_that_does_not_make_the_call() {
+    for op in OPS {
+        on_ranks(op, 0, |rank| {
+            let mut y = rank.zeros(ELEMS);
+            rank.ranks.set_timeout(Duration::from_millis(50));
+            if rank.ranks.rank() != 2 {
+                let error = rank.call(&mut y).expect_err("rank 2 is absent");
+                assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+            }
+            rank.ranks.barrier().expect("all kernels have ended");
+            assert!(rank.is_zero(&y), "{op}");
+        });
+    }
+}
+
+#[test]
+fn a_result_elsewhere_is_an_error_before_the_launch() {
+    on_ranks(CollectiveOp::AllReduce, 0, |rank| {
+        let x = rank.x();
+        let mut slice = rank.stream.alloc_zeros::<f32>(ELEMS).expect("memory");
+        let call = rank.operator.call(&rank.stream).read(Operand::X, &x);
+        let error = call.write(Operand::Y, &mut slice).launch();
+        let error = error.expect_err("it is not symmetric");
+        assert_eq!(error.kind(), ErrorKind::Operands);
+        let text = error.to_string();
+        for part in [
+            "operand y",
+            "33024 bytes",
+            "Communicator::alloc",
+            "symmetric_result",
+        ] {
+            assert!(text.contains(part), "{part:?} in {text:?}");
+        }
+        // The same tensor on all ranks is right, and so is the same part of a longer one.
+        rank.call(&mut rank.zeros(ELEMS)).expect("all take part");
+        let mut longer = rank.zeros(ELEMS + 128);
+        let mut view = longer.as_view_mut();
+        let mut part = view.slice_mut(64..64 + ELEMS);
+        let call = rank.operator.call(&rank.stream).read(Operand::X, &x);
+        call.write(Operand::Y, &mut part).launch().expect("inside");
+        rank.ranks.synchronize(&rank.stream).expect("all take part");
+        let values = rank.stream.clone_dtoh(&longer).expect("a copy");
+        let (before, rest) = values.split_at(64);
+        let (sums, behind) = rest.split_at(ELEMS);
+        assert!(sums.iter().all(|sum| *sum == 4.0));
+        assert!(before.iter().chain(behind).all(|value| *value == 0.0));
+        assert_eq!(rank.ranks.findings(), []);
+    });
+}

@@ -1,0 +1,83 @@
+//! [`Buffer`]: the memory of a result.
+
+use crate::lab::Failure;
+use mkernel::cudarc::driver::{CudaSlice, CudaStream, CudaView, CudaViewMut, DeviceRepr};
+use mkernel::operands::Element;
+use mkernel::{Communicator, Operand, Operator, SymmetricSlice};
+use std::sync::Arc;
+
+/// The memory of a result: in symmetric memory if the operator wants it there.
+pub(super) enum Buffer<E: 'static> {
+    Slice(CudaSlice<E>),
+    Symmetric(SymmetricSlice<E>),
+}
+
+/// Returns whether an operand of this operator is in symmetric memory.
+pub(super) fn is_symmetric(operator: &Operator, operand: Operand) -> bool {
+    let mut specs = operator.plan().operands.iter();
+    specs.any(|spec| spec.operand == operand && spec.symmetric)
+}
+
+impl<E: Element + DeviceRepr> Buffer<E> {
+    /// Allocates memory and uploads the values. If it is symmetric, all ranks must call this with as many values.
+    pub fn upload(
+        ranks: &Communicator,
+        stream: &Arc<CudaStream>,
+        is_symmetric: bool,
+        values: &[E],
+    ) -> Result<Self, Failure> {
+        if !is_symmetric {
+            return Ok(Self::Slice(stream.clone_htod(values)?));
+        }
+        let mut tensor = ranks.alloc(stream, values.len())?;
+        stream.memcpy_htod(values, &mut tensor)?;
+        Ok(Self::Symmetric(tensor))
+    }
+
+    pub fn view(&self) -> CudaView<'_, E> {
+        match self {
+            Self::Slice(slice) => slice.as_view(),
+            Self::Symmetric(tensor) => tensor.as_view(),
+        }
+    }
+
+    pub fn view_mut(&mut self) -> CudaViewMut<'_, E> {
+        match self {
+            Self::Slice(slice) => slice.as_view_mut(),
+            Self::Symmetric(tensor) => tensor.as_view_mut(),
+        }
+    }
+}
+
+/// The result of launched calls: their own memory, or one tensor in symmetric memory that they use in turn. So each call
+/// finds that tensor in use by the copies around the others.
+pub(super) struct SharedResult<E: 'static>(Option<SymmetricSlice<E>>);
+
+impl<E: Element + DeviceRepr> SharedResult<E> {
+    /// Allocates the tensor if there is one. Then all ranks must call this with as many elements.
+    pub fn new(
+        ranks: &Communicator,
+        stream: &Arc<CudaStream>,
+        is_symmetric: bool,
+        elems: usize,
+    ) -> Result<Self, Failure> {
+        let tensor = is_symmetric.then(|| ranks.alloc(stream, elems));
+        Ok(Self(tensor.transpose()?))
+    }
+
+    /// Calls `launch` with the memory to which the call writes. The call finds `result` there, and its own result goes to
+    /// `result` in the end.
+    pub fn launch(
+        &mut self,
+        stream: &Arc<CudaStream>,
+        result: &mut CudaViewMut<'_, E>,
+        launch: impl FnOnce(&mut CudaViewMut<'_, E>) -> Result<(), mkernel::Error>,
+    ) -> Result<(), Failure> {
+        let Some(tensor) = &mut self.0 else {
+            return Ok(launch(result)?);
+        };
+        stream.memcpy_dtod(result, tensor)?;
+        launch(&mut tensor.as_view_mut())?;
+        Ok(stream.memcpy_dtod(tensor, result)?)
+    }
+}
