@@ -28,7 +28,7 @@ pub use network::NetworkError;
 pub use operand::OperandFault;
 pub use protocol::{Peer, ProtocolFault};
 pub use rendezvous::RendezvousError;
-pub use routing::RoutingFault;
+pub use routing::{OffsetFault, RoutingFault};
 pub use simulator::SimulatorError;
 
 pub use mkernel_compile::GenError;
@@ -256,6 +256,21 @@ pub enum Error {
         /// The operator, numbered from 1 in the order of `prepare`.
         operator: u32,
     },
+    /// Ranks have made a call with different offsets of packed sequences.
+    #[error(
+        "rank {rank} and rank {peer} have made call {call} of operator {operator} with different offsets in cu_seqlens. Give \
+         the same offsets on all ranks"
+    )]
+    DifferentOffsets {
+        /// The rank that found it.
+        rank: u32,
+        /// A rank with other offsets.
+        peer: u32,
+        /// The number of the operator's call, counted from 1.
+        call: u32,
+        /// The operator, numbered from 1 in the order of `prepare`.
+        operator: u32,
+    },
     /// The communicator has failed earlier: a wait failed on this rank or on a peer, or `abort` was called.
     #[error(
         "the communicator cannot be used any more: {}. Drop it and its operators, and create a new one on every rank",
@@ -327,9 +342,10 @@ impl Error {
             Self::Routing { .. } => ErrorKind::Values,
             Self::Device(_) | Self::Environment(_) | Self::Simulator(_) => ErrorKind::Setup,
             Self::Rendezvous(_) | Self::RanksMissing { .. } => ErrorKind::Rendezvous,
-            Self::Mismatch { .. } | Self::Protocol { .. } | Self::DifferentRows { .. } => {
-                ErrorKind::Mismatch
-            }
+            Self::Mismatch { .. }
+            | Self::Protocol { .. }
+            | Self::DifferentRows { .. }
+            | Self::DifferentOffsets { .. } => ErrorKind::Mismatch,
             Self::RankLeft { .. } | Self::RankLost { .. } | Self::RanksFailed { .. } => {
                 ErrorKind::RankLost
             }
