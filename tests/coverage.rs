@@ -269,6 +269,12 @@ fn goldens_cover_lengths_at_run_time() {
     };
     some_of("one rank", |g, _| g.plan.spec.world() == 1);
     some_of("several nodes", |g, _| g.plan.network.is_some());
+    some_of("packed sequences on one rank", |g, op_plan| {
+        op_plan.config.packed && g.plan.spec.world() == 1
+    });
+    some_of("packed sequences and a mask", |g, op_plan| {
+        op_plan.config.packed && op_plan.config.causal && g.plan.spec.world() > 1
+    });
     some_of("room for all heads", |g, op_plan| {
         g.plan.spec.world() > 1 && g.plan.network.is_none() && !op_plan.is_ring()
     });

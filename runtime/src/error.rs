@@ -28,7 +28,7 @@ pub use network::NetworkError;
 pub use operand::OperandFault;
 pub use protocol::{Peer, ProtocolFault};
 pub use rendezvous::RendezvousError;
-pub use routing::RoutingFault;
+pub use routing::{OffsetFault, RoutingFault};
 pub use simulator::SimulatorError;
 
 pub use mkernel_compile::GenError;
@@ -273,6 +273,21 @@ pub enum Error {
         offset_bytes: u64,
         /// The number of the operator's call, counted from 1.
         call: u32,
+        /// The number of the operator in its communicator.
+        operator: u32,
+    },
+    /// Ranks have made a call with different offsets of packed sequences.
+    #[error(
+        "rank {rank} and rank {peer} have made call {call} of operator {operator} with different offsets in cu_seqlens. Give \
+         the same offsets on all ranks"
+    )]
+    DifferentOffsets {
+        /// The rank that found it.
+        rank: u32,
+        /// A rank with other offsets.
+        peer: u32,
+        /// The number of the operator's call, counted from 1.
+        call: u32,
         /// The operator, numbered from 1 in the order of `prepare`.
         operator: u32,
     },
@@ -351,7 +366,8 @@ impl Error {
             Self::Mismatch { .. }
             | Self::Protocol { .. }
             | Self::DifferentRows { .. }
-            | Self::DifferentPlaces { .. } => ErrorKind::Mismatch,
+            | Self::DifferentPlaces { .. }
+            | Self::DifferentOffsets { .. } => ErrorKind::Mismatch,
             Self::RankLeft { .. } | Self::RankLost { .. } | Self::RanksFailed { .. } => {
                 ErrorKind::RankLost
             }

@@ -7,7 +7,7 @@ use crate::launch::operands::RawOperand;
 use crate::tensors::SymmetricPlace;
 use cudarc::driver::CudaContext;
 use mkernel_spec::Dtype;
-use mkernel_spec::abi::{self, HOST_ABORT, HostPage, LOST, Report};
+use mkernel_spec::abi::{self, HOST_ABORT, HostPage, LOST, OFFSETS_HASH, Report};
 use std::mem::offset_of;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -191,6 +191,15 @@ fn timeout(report: &Report) -> Error {
             other_call: report.seen,
         };
     }
+    let has_offsets = report.wanted & OFFSETS_HASH != 0;
+    if report.wait == abi::Wait::SameRows as u32 && has_offsets {
+        return Error::DifferentOffsets {
+            rank: report.rank,
+            peer: report.peer,
+            call: report.epoch,
+            operator: report.index,
+        };
+    }
     if report.wait == abi::Wait::SameRows as u32 {
         return Error::DifferentRows {
             rank: report.rank,
@@ -312,6 +321,20 @@ mod tests {
         }
         assert!(fault(abi::Wait::ExpertTwice, 0).contains("rank 2, call 9: token 11"));
         assert!(fault(abi::Wait::RowIndex, 0).contains("row index 8, but there are 9"));
+        let offset = |index, wanted, seen| {
+            let report = Report {
+                wait: abi::Wait::Offset as u32,
+                index,
+                wanted,
+                seen,
+                ..REPORT
+            };
+            RoutingFault::of(&report).expect("a fault").1.to_string()
+        };
+        assert!(offset(0, 0, 3).contains("offset 0 is 3, but the first one is 0"));
+        assert!(offset(4, 9, 8).contains("offset 4 is 8, less than 9, the one before"));
+        assert!(offset(4, 9, 10).contains("offset 4 is 10, but the operator was prepared for 9"));
+        assert!(offset(1, 9, u32::MAX).contains("offset 1 is -1, a negative number"));
     }
 
     #[test]

@@ -1,7 +1,9 @@
-//! Tests of `ring_attention` whose calls have sequences of different lengths, on simulated GPUs. The results are compared
+//! Tests of `ring_attention` whose calls have sequences of different lengths, alone or packed, on simulated GPUs. The results are compared
 //! with a reference in fp64, and nothing else may be written.
 
 mod mutations;
+mod offsets;
+mod packed;
 mod rows;
 
 use mkernel_testing::jobs::attention::AttentionJob;

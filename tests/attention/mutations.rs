@@ -2,7 +2,7 @@
 
 use super::across;
 use mkernel::spec::Placement::{Contiguous, Zigzag};
-use mkernel_testing::jobs::attention::AttentionJob;
+use mkernel_testing::jobs::attention::{AttentionJob, InputKind};
 use mkernel_testing::jobs::{all_are_found, mutated};
 
 /// The number of seeds with which a mutation must be found.
@@ -54,13 +54,13 @@ fn nodes() -> AttentionJob {
 const MUTATIONS: &[Mutation] = &[
     ("the word with the rows not read", gathered, &[("@call.rows", "args.rows_address != nullptr => false")]),
     ("the most rows in every call", gathered, &[("@sequence.rows", "ctx.rows => Config::kMaxRows")]),
-    ("chunks of the most rows in every call", gathered, &[("@sequence.chunk-rows", "ctx.rows => Config::kMaxRows")]),
-    ("no tile for rows that do not fill it", gathered, &[("@sequence.tiles", "ceil_div(full_chunk_rows(ctx), Config::kTileRows) => full_chunk_rows(ctx) / Config::kTileRows")]),
+    ("chunks of the most rows in every call", gathered, &[("@sequence.chunk-rows", "sequence.rows => Config::kMaxRows")]),
+    ("no tile for rows that do not fill it", gathered, &[("@sequence.tiles", "ceil_div(full_chunk_rows(sequence), Config::kTileRows) => full_chunk_rows(sequence) / Config::kTileRows")]),
     ("the rows of the previous call", gathered, &[("@call.rows", "args.rows_address != nullptr ? load(args.rows_address) : args.rows => static_cast<u32>(load_relaxed_sys(ctx.local_ptr(Workspace::begun((ctx.epoch + 1) % 2, 1 - args.rank))) >> 32)")]),
     ("operands of the most rows when the host knows them", masked, &[("@sequence.operand-rows", "args.rows_address != nullptr => true")]),
     ("operands of the rows of the call when the host does not know them", masked, &[("@sequence.operand-rows", "args.rows_address != nullptr => false")]),
-    ("values behind the last row", gathered, &[("@tile-load.rows", "Sequence::chunk_rows(ctx, ctx.rank, at.rank_chunk) - at.row => Config::kTileRows")]),
-    ("a row too many is written", masked, &[("@attention-output.end", "chunk_rows(ctx, ctx.rank, tile.rank_chunk)) => chunk_rows(ctx, ctx.rank, tile.rank_chunk) + 1)")]),
+    ("values behind the last row", gathered, &[("@tile-load.rows", "end - at.row => Config::kTileRows")]),
+    ("a row too many is written", masked, &[("@attention-output.end", "tile.rank_chunk); => tile.rank_chunk) + 1;")]),
     ("keys of an older call taken for new ones", after_many_calls, &[("@kv-marks.wait", "wait_mark => wait_flag")]),
     ("the wait for keys does not acquire", gathered, &[RELAXED_WAIT, ("@kv-marks.wait", "wait_mark( => relaxed_wait(")]),
     ("a block marked behind its first part", gathered, &[("@kv-marks.parts", ", parts) => , 1)")]),
@@ -75,12 +75,38 @@ const MUTATIONS: &[Mutation] = &[
     ("a put too many awaited", nodes, &[("@put.watch-arrivals", "return puts; => return puts + 1;")]),
     ("puts awaited one too early", nodes, &[("@kv-forward.arrival", "Begin::kPuts + => 0 +")]),
     ("the start of a call not put to other nodes", nodes, &[("@begin.put", "")]),
+    ("keys behind a packed sequence", packed, &[("@attention-mainloop.keys", "block.keys => Config::kTileKeys")]),
+    ("values of the next packed sequence", packed_not_finite, &[("@tile-load.rows", "end - at.row => Config::kTileRows")]),
+    ("rows of the first packed sequence for all", packed, &[("@sequence.first-row", "sequence.first_row => 0")]),
+    ("packed sequences in the same slot", packed, &[("@sequence.rank-tile", "sequence.first_tile + => ")]),
+    ("the packed sequence before", packed, &[("@sequence-table.search", "<= row_tile => < row_tile")]),
+    ("places in a table that begin anew after a warp", packed_many, &[("@sequence-table.total", "")]),
+    ("a row of the next packed sequence is written", packed, &[("@attention-output.end", "tile.rank_chunk); => tile.rank_chunk) + 1;")]),
+    ("a table that is built too late", packed, &[("@ring-attention.table", ""), ("@ring-attention.report", "if (blockIdx.x == 0 => if (threadIdx.x / kWarp == kTableWarp) Table::build(args, ctx, smem); if (blockIdx.x == 0")]),
+    ("a call whose last offset is not read", packed, &[("@offsets.end", "sequence + 1 => sequence")]),
 ];
 
 /// Several tiles of queries of a rank read each head, and heads take turns in one slot.
 fn many_readers() -> AttentionJob {
     let job = AttentionJob::new(2, [1, 512, 4, 2, 64], 3).slots(1, 1);
     job.with_rows(&[512, 130, 512])
+}
+
+/// Packed sequences that end inside tiles, on two ranks.
+fn packed() -> AttentionJob {
+    let job = AttentionJob::new(2, [4, 300, 2, 1, 64], 2).causal(Zigzag);
+    job.with_sequences(&[&[100, 0, 170, 30], &[300], &[5, 6, 7, 280]])
+}
+
+/// The values of every other sequence are NaN.
+fn packed_not_finite() -> AttentionJob {
+    packed().inputs(InputKind::NotFinite)
+}
+
+/// More sequences than a warp has lanes.
+fn packed_many() -> AttentionJob {
+    let job = AttentionJob::new(2, [40, 80, 1, 1, 64], 2);
+    job.with_sequences(&[&[2; 40], &[1; 40]])
 }
 
 /// An edit that defines a wait without acquire semantics.

@@ -7,7 +7,9 @@ use crate::ranks::{expect_right, on_ranks, prepare, seed, worlds};
 use mkernel::network::Faults;
 use mkernel::spec::Placement::{Contiguous, Zigzag};
 use mkernel::spec::{BLayout, GemmShape, KernelSpec, Tuning};
-use mkernel_testing::jobs::attention::cases::{small, with_rows, with_rows_across};
+use mkernel_testing::jobs::attention::cases::{
+    random_sequences, small, with_rows, with_rows_across, with_sequences,
+};
 use mkernel_testing::jobs::attention::{AttentionJob, CallPattern, InputKind};
 use mkernel_testing::jobs::{Backend, for_each_in_parallel};
 use mkernel_testing::lab::{Failure, Lab, Random, TimeLimit, seed_from_clock};
@@ -71,6 +73,36 @@ fn random_rows(world: u32) -> Vec<(String, AttentionJob)> {
     jobs.into_iter().flat_map(named).collect()
 }
 
+/// Returns jobs of 100 calls with packed sequences of random lengths, by one operator each.
+fn random_packed(world: u32) -> Vec<(String, AttentionJob)> {
+    let mut random = Random(seed_from_clock());
+    let job = |sizes| AttentionJob::new(world, sizes, 0);
+    let jobs = vec![
+        ("all keys", job([8, 900, 4, 2, 64])),
+        ("a mask", job([16, 1500, 4, 1, 128]).causal(Zigzag)),
+        ("heads first", job([200, 900, 2, 2, 128]).bhsd().zigzag()),
+        ("not finite", {
+            let job = job([12, 1000, 2, 1, 128]).causal(Contiguous);
+            job.inputs(InputKind::NotFinite)
+        }),
+    ];
+    let named = |(name, job): (&str, AttentionJob)| {
+        let shape = job.shape();
+        let mut calls: Vec<Vec<u64>> = (0..100)
+            .map(|_| random_sequences(&mut random, shape.batch, shape.seq))
+            .collect();
+        calls[0] = vec![shape.seq];
+        calls[1] = vec![];
+        calls[2] = vec![1; shape.batch as usize];
+        let calls: Vec<&[u64]> = calls.iter().map(Vec::as_slice).collect();
+        let job = job.with_sequences(&calls);
+        let name = format!("attention, {name}, on {world} ranks, random packed");
+        let graph = job.clone().pattern(CallPattern::Graph);
+        [(format!("{name}, a graph"), graph), (name, job)]
+    };
+    jobs.into_iter().flat_map(named).collect()
+}
+
 /// Runs every job of a world twice. The results must be right and have the same bits.
 fn run(world: u32) {
     run_jobs(world, &[small(world), large(world)].concat());
@@ -112,6 +144,19 @@ fn attention_of_random_lengths_is_right() {
     let _limit = TimeLimit::start("attention of random lengths", Duration::from_secs(480));
     for world in worlds(1) {
         run_jobs(world, &[with_rows(world), random_rows(world)].concat());
+    }
+}
+
+/// One operator serves packed sequences of all lengths, launched and by a graph that reads the offsets from memory.
+#[test]
+#[ignore = "needs GPUs"]
+fn attention_of_packed_sequences_is_right() {
+    let _limit = TimeLimit::start("attention of packed sequences", Duration::from_secs(480));
+    for world in worlds(1) {
+        run_jobs(
+            world,
+            &[with_sequences(world), random_packed(world)].concat(),
+        );
     }
 }
 
@@ -228,6 +273,8 @@ fn every_job_of_attention_has_a_plan() {
             large(world),
             with_rows(world),
             random_rows(world),
+            with_sequences(world),
+            random_packed(world),
         ];
         for (name, job) in jobs.concat() {
             let plan = KernelPlan::new(&spec(&job), &Device::h200());

@@ -107,7 +107,7 @@ fn every_check_holds() {
 /// Mutations of device code: the text that is replaced, the new text, and the name of the check that must fail.
 #[rustfmt::skip]
 const MUTATIONS: &[(&str, &str, &str)] = &[
-    ("head = first + within % heads,", "head = first,", "tiles"),
+    ("head = first + within % heads;", "head = first;", "tiles"),
     (": kChunks - 1 - rank;", ": kChunks - 2 - rank;", "chunks"),
     ("turn / Ranks::kLocalWorld) % Ranks::kNodes", "0) % Ranks::kNodes", "keys"),
     ("Mask::attends(Sequence::chunk_of(rank, own), chunk) &&", "", "sent"),

@@ -14,7 +14,7 @@ use crate::ops::gemm::check as gemm;
 use crate::topology::Topology;
 use serde::Serialize;
 
-pub use crate::ops::attention::MAX_HEADS;
+pub use crate::ops::attention::{MAX_HEADS, MAX_SEQUENCES};
 pub use limits::{DIM_STEP, MAX_DIM, MAX_ELEMS};
 
 /// Rank counts that kernels of one node support.

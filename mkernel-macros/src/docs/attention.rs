@@ -27,6 +27,20 @@ pub fn semantics(config: &AttentionConfig, ranks: Ranks) -> Vec<String> {
             format!("chunks r and {chunks} - 1 - r of {chunks}")
         }
     };
+    if config.packed {
+        return vec![
+            format!(
+                "`O = softmax({scores}) V` over each of up to {} packed sequences, which have up to {} rows together{mask}.",
+                size(config.batch, "B"),
+                size(config.seq, "S")
+            ),
+            format!(
+                "{}; bf16, softmax in fp32. Rank r has {shard} of each sequence, one sequence after the other, and room for R \
+                 rows. `cu_seqlens` are the offsets of the sequences among the rows over all ranks.",
+                ranks.words()
+            ),
+        ];
+    }
     vec![
         format!(
             "`O = softmax({scores}) V` over the whole sequence of {up_to}{} rows{mask}.",
@@ -43,18 +57,28 @@ pub fn semantics(config: &AttentionConfig, ranks: Ranks) -> Vec<String> {
 pub fn operands(config: &AttentionConfig, _: Ranks) -> Vec<OperandDoc> {
     let (batch, dim) = (size(config.batch, "B"), size(config.head_dim, "D"));
     let (heads, kv_heads) = (size(config.heads, "H"), size(config.kv_heads, "H_kv"));
-    let tensor = |heads: &str| match config.layout {
-        Layout::Bshd => format!("[{batch}, S_r, {heads}, {dim}]"),
-        Layout::Bhsd => format!("[{batch}, {heads}, S_r, {dim}]"),
+    let tensor = |heads: &str| match (config.layout, config.packed) {
+        (Layout::Bshd, false) => format!("[{batch}, S_r, {heads}, {dim}]"),
+        (Layout::Bhsd, false) => format!("[{batch}, {heads}, S_r, {dim}]"),
+        (Layout::Bshd, true) => format!("[R, {heads}, {dim}]"),
+        (Layout::Bhsd, true) => format!("[{heads}, R, {dim}]"),
     };
-    let lse = format!("[{batch}, {heads}, S_r]");
-    vec![
+    let lse = match config.packed {
+        false => format!("[{batch}, {heads}, S_r]"),
+        true => format!("[{heads}, R]"),
+    };
+    let mut operands = vec![
         OperandDoc::new(Operand::Q, tensor(&heads)),
         OperandDoc::new(Operand::K, tensor(&kv_heads)),
         OperandDoc::new(Operand::V, tensor(&kv_heads)),
         OperandDoc::new(Operand::O, tensor(&heads)),
         OperandDoc::new(Operand::Lse, lse).of(Dtype::Fp32),
-    ]
+    ];
+    if config.packed {
+        let offsets = format!("[{batch} + 1]");
+        operands.push(OperandDoc::new(Operand::CuSeqlens, offsets).of(Dtype::Int32));
+    }
+    operands
 }
 
 /// Summarises the plan in a few words.

@@ -59,6 +59,9 @@ pub enum RoutingFault {
         /// The most rows.
         most: u32,
     },
+    /// An offset of packed sequences is not possible. The call is one of no rows.
+    #[error(transparent)]
+    Offset(OffsetFault),
     /// There is no row with this index.
     #[error(
         "choice {choice} of token {token} has row index {row_index}, but there are {rows} rows. Pass the places that dispatch_gemm wrote for the same number of tokens"
@@ -73,6 +76,78 @@ pub enum RoutingFault {
         /// The number of rows of all ranks.
         rows: u32,
     },
+}
+
+/// What is invalid about the offsets of packed sequences, `cu_seqlens`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum OffsetFault {
+    /// The first sequence does not begin at row 0.
+    #[error("offset 0 is {offset}, but the first one is 0. Let the first sequence begin at row 0")]
+    First {
+        /// The first offset.
+        offset: i32,
+    },
+    /// An offset is negative.
+    #[error("offset {number} is {offset}, a negative number. Give offsets from 0 on")]
+    Negative {
+        /// The index of the offset.
+        number: u32,
+        /// Its value.
+        offset: i32,
+    },
+    /// A sequence would end before it begins.
+    #[error(
+        "offset {number} is {offset}, less than {before}, the one before. Give offsets that do not decrease, and repeat the \
+         last one for sequences that there are not"
+    )]
+    Decreases {
+        /// The index of the offset.
+        number: u32,
+        /// Its value.
+        offset: i32,
+        /// The value of the offset before.
+        before: i32,
+    },
+    /// The sequences have more rows than the operator was prepared for.
+    #[error(
+        "offset {number} is {offset}, but the operator was prepared for {most} rows at most. Prepare it for more, or make \
+         several calls"
+    )]
+    TooManyRows {
+        /// The index of the first offset that is too large.
+        number: u32,
+        /// Its value.
+        offset: u32,
+        /// The most rows.
+        most: u32,
+    },
+}
+
+impl OffsetFault {
+    /// Returns what is wrong with offset `number`, for which there is a limit: the offset before, or if that is exceeded
+    /// the most rows.
+    const fn new(number: u32, offset: u32, limit: u32) -> Self {
+        match number {
+            0 => Self::First {
+                offset: offset as i32,
+            },
+            _ if offset > i32::MAX as u32 => Self::Negative {
+                number,
+                offset: offset as i32,
+            },
+            _ if offset < limit => Self::Decreases {
+                number,
+                offset: offset as i32,
+                before: limit as i32,
+            },
+            _ => Self::TooManyRows {
+                number,
+                offset,
+                most: limit,
+            },
+        }
+    }
 }
 
 impl RoutingFault {
@@ -118,6 +193,8 @@ impl RoutingFault {
                 rows: seen,
                 most: wanted,
             }
+        } else if is(Wait::Offset) {
+            Self::Offset(OffsetFault::new(token, seen, wanted))
         } else if is(Wait::RowIndex) {
             Self::RowIndex {
                 token,

@@ -14,6 +14,7 @@ struct Report {
 
 constexpr u32 kHostAbort = 0xffffffffu;
 constexpr u32 kLost = 0x40000000u;  // in abort words, beside the number of a rank that is lost
+constexpr u32 kOffsetsHash = 0x80000000u;  // in place of a number of rows, beside a hash of the offsets of packed sequences
 
 // Pinned host memory of one operator.
 struct HostPage {

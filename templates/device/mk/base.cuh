@@ -50,6 +50,13 @@ __device__ __forceinline__ u32 max_of_warp(u32 value) {
   return greatest;
 }
 
+// The sum of what the lanes of this warp have.
+__device__ __forceinline__ u32 sum_of_warp(u32 value) {
+  u32 sum;
+  asm volatile("redux.sync.add.u32 %0, %1, 0xffffffff;" : "=r"(sum) : "r"(value));
+  return sum;
+}
+
 // Gives registers of this warpgroup back to the SM.
 template <u32 kCount>
 __device__ __forceinline__ void release_registers() {

@@ -2,6 +2,7 @@
 #pragma once
 #include <mk/deadline.cuh>
 #include <mk/grid.cuh>
+#include <mk/offsets.cuh>
 
 namespace mk {
 
@@ -31,6 +32,12 @@ MK_DEVICE RankContext begin_call(const Args& args, const Smem& smem) {
     const u32 given = args.rows_address != nullptr ? load(args.rows_address) : args.rows;  // @call.rows
     ctx.rows = given <= Config::kMaxRows ? given : 0;
     ctx.refused_rows = given - ctx.rows;
+    if constexpr (requires { Workspace::begun(0u, 0u); }) ctx.begun = Workspace::begun(ctx.parity(), 0u);
+  }
+  if constexpr (IsPacked<Config>) {
+    const auto checked = Offsets<Config>::of(args).check();
+    ctx.rows = kOffsetsHash | checked.hash;  // @call.offsets
+    ctx.refused_rows = checked.first_wrong;
     if constexpr (requires { Workspace::begun(0u, 0u); }) ctx.begun = Workspace::begun(ctx.parity(), 0u);
   }
   return ctx;

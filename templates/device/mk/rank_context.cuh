@@ -19,9 +19,9 @@ struct RankContext {
   NetworkState* network = nullptr;  // none if the kernel has one node
   u32 network_call = 0;             // number of this call among those across nodes, from 1, modulo 2^32
 
-  // Of kernels whose rows each call gives.
-  u32 rows = 0;             // of this call; 0 if too many were given
-  u32 refused_rows = 0;     // what was given, if it is too much
+  // Of kernels whose rows each call gives, or the offsets of packed sequences: see Offsets.
+  u32 rows = 0;             // of this call; 0 if too many were given. Or kOffsetsHash and a hash
+  u32 refused_rows = 0;     // what was given, if it is too much. Or 1 + the number of the first offset that is not possible
   Symmetric<u64> begun{0};  // what ranks say of this call when they begin it, by rank: its mark, and rows in the upper half
 
   u64 result_place = 0;  // where this rank's result lies in symmetric memory, of kernels that store to those of peers
@@ -57,6 +57,10 @@ struct RankContext {
 // Whether each call gives the rows.
 template <class Config>
 concept TakesRows = requires { Config::kMaxRows; };  // the most rows of a call
+
+// Whether these are the rows of packed sequences, whose lengths each call gives as offsets.
+template <class Config>
+concept IsPacked = TakesRows<Config> && requires { Config::kSequences; };  // the most sequences of a call
 
 // How ranks are spread over nodes.
 template <class Config>

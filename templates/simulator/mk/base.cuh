@@ -87,6 +87,12 @@ __forceinline__ u32 max_of_warp(u32 value) {
   return greatest;
 }
 
+__forceinline__ u32 sum_of_warp(u32 value) {
+  u32 sum = 0;
+  for (u32 lane = 0; lane < kWarp; ++lane) sum += broadcast(value, lane);
+  return sum;
+}
+
 __forceinline__ float exchange(float value, u32 mask) {
   return __builtin_bit_cast(float, mk_calls->shuffle_xor(__builtin_bit_cast(u32, value), mask, sim::place()));
 }

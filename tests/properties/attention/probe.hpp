@@ -31,8 +31,8 @@ struct Probe<mk::attention::RingAttention<Config, Args, Workspace, Smem, Mask>> 
 
   static void print() {
     std::printf("{\"tiles\":");
-    list(Scheduler::tiles(call(0)), [](u32 i) {
-      const auto tile = Scheduler::tile(call(0), i);
+    list(Scheduler::tiles(call(0), Smem{}), [](u32 i) {
+      const auto tile = Scheduler::tile(call(0), Smem{}, i);
       std::printf("{\"batch\":%u,\"head\":%u,\"chunk\":%u,\"row\":%u}", tile.batch, tile.head, tile.rank_chunk, tile.row);
     });
     std::printf(",\"ranks\":");
@@ -51,13 +51,15 @@ struct Probe<mk::attention::RingAttention<Config, Args, Workspace, Smem, Mask>> 
     return ctx;
   }
 
+  static mk::attention::SequenceRows sequence() { return Sequence::of_call(call(0)); }
+
   static void print_rank(u32 rank) {
     std::printf("{\"chunks\":");
     list(Config::kRankChunks, [&](u32 i) {
-      std::printf("{\"number\":%u,\"rows\":%u}", Sequence::chunk_of(rank, i), Sequence::chunk_rows(call(rank), rank, i));
+      std::printf("{\"number\":%u,\"rows\":%u}", Sequence::chunk_of(rank, i), Sequence::chunk_rows(sequence(), rank, i));
     });
     std::printf(",\"blocks\":");
-    list(Sequence::row_tiles(call(rank)), [&](u32 i) { print_blocks(rank, i); });
+    list(Sequence::row_tiles(sequence()), [&](u32 i) { print_blocks(rank, i); });
     std::printf(",\"readers\":");
     list(kPeers, [&](u32 source) { print_readers(rank, source); });
     std::printf(",\"parts\":");
@@ -72,8 +74,8 @@ struct Probe<mk::attention::RingAttention<Config, Args, Workspace, Smem, Mask>> 
   // Prints the blocks that a tile of queries meets. A tile without rows meets none.
   static void print_blocks(u32 rank, u32 row_tile) {
     const mk::RankContext ctx = call(rank);
-    const u32 chunk_tiles = Sequence::chunk_tiles(ctx);
-    const mk::attention::QueryTile tile{0, 0, row_tile / chunk_tiles, row_tile % chunk_tiles * Config::kTileRows};
+    const u32 chunk_tiles = Sequence::chunk_tiles(sequence());
+    const mk::attention::QueryTile tile{0, 0, row_tile / chunk_tiles, row_tile % chunk_tiles * Config::kTileRows, sequence()};
     mk::attention::KvIterator<Config, Mask> blocks(ctx, tile);
     mk::attention::KvBlock block{};
     const char* separator = "";
@@ -87,7 +89,7 @@ struct Probe<mk::attention::RingAttention<Config, Args, Workspace, Smem, Mask>> 
 
   static void print_readers(u32 rank, u32 source) {
     if constexpr (Ranks::kWorld > 1) {
-      std::printf("%u", mk::attention::KvSlots<Config, Workspace, Mask>::readers(call(rank), rank, source));
+      std::printf("%u", mk::attention::KvSlots<Config, Workspace, Mask>::readers(sequence(), rank, source));
     }
   }
 
@@ -95,14 +97,14 @@ struct Probe<mk::attention::RingAttention<Config, Args, Workspace, Smem, Mask>> 
   static void print_parts(u32 rank) {
     using Push = mk::attention::KvPush<Config, Args, Workspace, Smem, Mask>;
     const mk::RankContext ctx = call(rank);
-    list(Push::parts(ctx), [&](u32 i) {
-      const auto part = Push::part_at(ctx, rank, i);
+    list(Push::parts(ctx, Smem{}), [&](u32 i) {
+      const auto part = Push::part_at(ctx, Smem{}, rank, i);
       std::printf("{\"head\":%u,\"chunk\":%u,\"row\":%u,\"index\":%u", part.batch * Config::kKvHeads + part.kv_head,
                   part.rank_chunk, part.row, part.index);
       std::printf(",\"receivers\":[");
       const char* separator = "";
-      for (u32 peer = 0; peer < Ranks::kWorld && part.has_rows(ctx); ++peer) {
-        if (peer == rank || !Push::Slots::attends(ctx, peer, part.chunk())) continue;
+      for (u32 peer = 0; peer < Ranks::kWorld && part.has_rows(); ++peer) {
+        if (peer == rank || !Push::Slots::attends(sequence(), peer, part.chunk())) continue;
         std::printf("%s%u", separator, peer);
         separator = ",";
       }

@@ -41,11 +41,13 @@ impl Attention<'_> {
         let shape = op_plan.shape;
         let mask = if causal { "causal" } else { "all keys" };
         let up_to = if op_plan.takes_rows() { "up to " } else { "" };
+        let rows = match op_plan.config.packed {
+            true => format!("up to {} packed sequences of S {}", shape.batch, shape.seq),
+            false => format!("B {}, S {up_to}{}", shape.batch, shape.seq),
+        };
         let mut lines = vec![
             format!(
-                "spec    B {}, S {up_to}{}, H {}, {} of K and V, D {}, {layout}, {mask}, bf16, {}",
-                shape.batch,
-                shape.seq,
+                "spec    {rows}, H {}, {} of K and V, D {}, {layout}, {mask}, bf16, {}",
                 shape.heads,
                 shape.kv_heads,
                 shape.head_dim,
@@ -81,6 +83,10 @@ impl Attention<'_> {
     fn sequence(self, c: &mut Config) {
         let Self { plan, op_plan } = self;
         let topology = plan.spec.topology();
+        let of_chunk = match op_plan.config.packed {
+            true => "rows of one of all sequences together, at most",
+            false => "rows of one",
+        };
         c.section("ranks, and their part of the sequence")
             .u32("kNodes", topology.nodes, "")
             .u32("kLocalWorld", topology.local_world, "ranks of a node")
@@ -90,13 +96,22 @@ impl Attention<'_> {
                 op_plan.config.placement.segments(),
                 "chunks of the sequence per rank",
             )
-            .u32("kChunkRows", op_plan.segment_rows, "rows of one");
-        if op_plan.takes_rows() {
+            .u32("kChunkRows", op_plan.segment_rows, of_chunk);
+        if op_plan.config.packed {
+            let tiles = op_plan.segment_tiles;
+            c.u32(
+                "kChunkTiles",
+                tiles,
+                "tiles of as many, each of one sequence",
+            )
+            .u32("kMaxRows", op_plan.shape.seq as u32, "of a call")
+            .u32("kSequences", op_plan.shape.batch as u32, "of a call");
+        } else if op_plan.takes_rows() {
             let about = "of a call; kSequence and kChunkRows are those of as many rows";
             c.u32("kMaxRows", op_plan.shape.seq as u32, about);
         }
         c.section("heads")
-            .u32("kBatch", op_plan.shape.batch as u32, "")
+            .u32("kBatch", op_plan.batches() as u32, "")
             .u32("kHeads", op_plan.shape.heads as u32, "of Q and O")
             .u32("kKvHeads", op_plan.shape.kv_heads as u32, "of K and V")
             .u32("kHeadDim", op_plan.shape.head_dim as u32, "columns of one")

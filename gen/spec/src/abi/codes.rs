@@ -90,9 +90,11 @@ codes! {
         Watched = 24, "the arrival of all puts of an earlier call";
         CallRows = 25, "a number of rows that the operator was prepared for";
         SameRows = 26, "the same number of rows on all ranks"
-            where "`peer` is a rank with `seen` rows, and this rank has `wanted`; `index` is the operator";
+            where "`peer` is a rank with `seen` rows or this hash of offsets, and this rank has `wanted`; `index` is the operator";
         SamePlace = 27, "results at the same place of symmetric memory on all ranks"
             where "the place of rank `peer` has the low half `seen` and the high half `wanted`; `index` is the operator";
+        Offset = 28, "the offset of a packed sequence that is possible"
+            where "offset `index` is `seen`, and `wanted` is the one before, or the most rows if there are too many";
     }
 }
 

@@ -32,6 +32,8 @@ pub enum Operand {
     O,
     /// The logarithm of the sum of exponentials of each row of queries: `[B, H, S]`, dense.
     Lse,
+    /// Where each packed sequence begins among the rows over all ranks, and where the last one ends, dense.
+    CuSeqlens,
     /// This rank's tokens, room for the most that there can be.
     Tokens,
     /// The number of tokens: one element.
@@ -69,6 +71,7 @@ impl Operand {
             Self::V => "v",
             Self::O => "o",
             Self::Lse => "lse",
+            Self::CuSeqlens => "cu_seqlens",
             Self::Tokens => "tokens",
             Self::NumTokens => "num_tokens",
             Self::TopkIds => "topk_ids",

@@ -8,6 +8,9 @@ pub const HOST_ABORT: u32 = u32::MAX;
 /// In abort words and [`Report::aborted_by`]: beside this bit, a rank that is lost.
 pub const LOST: u32 = 1 << 30;
 
+/// In place of a number of rows that ranks compare: beside this bit, a hash of the offsets of packed sequences.
+pub const OFFSETS_HASH: u32 = 1 << 31;
+
 /// What a wait that passed its deadline leaves for the host, or a call whose operands have wrong values. `valid` is
 /// written last.
 #[repr(C)]

@@ -12,8 +12,8 @@ mod slots;
 mod work;
 
 pub use config::{
-    AttentionConfig, AttentionOp, AttentionShape, AttentionTuning, Layout, MAX_HEADS, Placement,
-    Scale,
+    AttentionConfig, AttentionOp, AttentionShape, AttentionTuning, Layout, MAX_HEADS,
+    MAX_SEQUENCES, Placement, Scale,
 };
 pub use op_plan::{AttentionPlan, SUB_TILE_BYTES, SUB_TILE_COLS, TILE_ROWS};
 pub use push::PUSH_LEAD;

@@ -84,13 +84,13 @@ impl KernelPlan {
         each_problem!(&self.op_plan, OpPlan(op_plan) => op_plan.shape.into())
     }
 
-    /// The most rows of a call, if each call gives them.
+    /// The most rows of a call, if each call gives them. Calls with packed sequences give offsets instead.
     #[must_use]
     pub const fn max_rows(&self) -> Option<u64> {
         let rows = match self.spec.problem() {
             Problem::Gemm(config) => config.m,
             Problem::Collective(config) => config.m,
-            Problem::Attention(config) => config.seq,
+            Problem::Attention(config) if !config.packed => config.seq,
             _ => return None,
         };
         match rows {

@@ -32,10 +32,16 @@ fn computes(plan: &KernelPlan, op_plan: &AttentionPlan) -> String {
         None => "Q Kᵀ / √D".to_owned(),
     };
     let up_to = if op_plan.takes_rows() { "up to " } else { "" };
-    let layout = op_plan.config.layout.name().to_uppercase();
+    let sequences = match op_plan.config.packed {
+        true => format!("up to {} packed sequences of", shape.batch),
+        false => format!("B {},", shape.batch),
+    };
+    let mut layout = op_plan.config.layout.name().to_uppercase();
+    if op_plan.config.packed {
+        layout.retain(|dim| dim != 'B');
+    }
     format!(
-        "O = softmax({scores}) V{mask}, B {}, S {up_to}{}, H {}, {} of K and V, D {}, {}, {} shards, as [{}], bf16, LSE fp32",
-        shape.batch,
+        "O = softmax({scores}) V{mask}, {sequences} S {up_to}{}, H {}, {} of K and V, D {}, {}, {} shards, as [{}], bf16, LSE fp32",
         shape.seq,
         shape.heads,
         shape.kv_heads,
@@ -51,7 +57,7 @@ fn computes(plan: &KernelPlan, op_plan: &AttentionPlan) -> String {
 }
 
 fn tiles(plan: &KernelPlan, op_plan: &AttentionPlan) -> Vec<String> {
-    let heads = op_plan.shape.batch * op_plan.shape.heads;
+    let heads = op_plan.heads();
     let ctas = plan.grid_ctas;
     vec![
         format!(

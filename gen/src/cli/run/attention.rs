@@ -1,6 +1,6 @@
 //! Inputs and reference of `ring_attention`. The reference is computed in fp64.
 
-use super::inputs::Inputs;
+use super::inputs::{Inputs, Random};
 use super::reference::{Matrix, matrix_sums_bytes};
 use mkernel::Operand;
 use mkernel::half::bf16;
@@ -9,11 +9,31 @@ use mkernel::{
     KernelPlan,
     spec::{Dtype, Layout},
 };
+use std::ops::Range;
 use std::thread;
 
-/// Random queries, keys and values.
-pub fn inputs(plan: &KernelPlan, _: &AttentionPlan, seed: u64, call: u32) -> Inputs {
-    Inputs::random(plan, seed, call, |_| false)
+/// Random queries, keys and values, and the offsets of packed sequences of random lengths.
+pub fn inputs(plan: &KernelPlan, op_plan: &AttentionPlan, seed: u64, call: u32) -> Inputs {
+    let mut inputs = Inputs::random(plan, seed, call, |_| false);
+    if op_plan.config.packed {
+        let offsets = offsets(op_plan, seed ^ u64::from(call));
+        let of_ranks = vec![offsets; plan.spec.world() as usize];
+        inputs.numbers = vec![(Operand::CuSeqlens, of_ranks)];
+    }
+    inputs
+}
+
+/// The offsets of sequences that have all rows together, or fewer.
+fn offsets(op_plan: &AttentionPlan, seed: u64) -> Vec<i32> {
+    let (sequences, most) = (op_plan.shape.batch, op_plan.shape.seq);
+    let mut random = Random(seed);
+    let (mut offsets, mut end) = (vec![0], 0);
+    for _ in 0..sequences {
+        let rows = random.below((2 * most / sequences) as usize + 1) as u64;
+        end = most.min(end + rows);
+        offsets.push(end as i32);
+    }
+    offsets
 }
 
 /// The expected O and LSE of `rank`.
@@ -25,11 +45,12 @@ pub fn expected(
     threads: usize,
 ) -> Option<Vec<Matrix>> {
     let world = plan.spec.world();
-    let map = RowMap::new(op_plan, world);
+    let map = RowMap::new(op_plan, world, inputs);
     let shape = op_plan.shape;
     let (heads, dim) = (shape.heads as usize, shape.head_dim as usize);
     let positions = map.positions(rank);
-    let rows = shape.batch as usize * heads * positions.len();
+    let all_heads = op_plan.heads() as usize;
+    let rows = all_heads * positions.len();
     // Rows are in the order of LSE, [B, H, S].
     let mut found = vec![Row::default(); rows];
     let per_thread = rows.div_ceil(threads.max(1)).max(1);
@@ -45,10 +66,14 @@ pub fn expected(
             });
         }
     });
-    let mut o = vec![0.0; rows * dim];
-    let mut magnitudes = vec![0.0; rows * dim];
+    // Packed sequences may leave room behind them, which is not written.
+    let room = map.room(rank);
+    let mut o = vec![f32::NAN; all_heads * room * dim];
+    let mut magnitudes = vec![0.0; all_heads * room * dim];
+    let mut lse = vec![f32::NAN; all_heads * room];
     for (row, of_row) in found.iter().enumerate() {
         let (head, index) = (row / positions.len(), row % positions.len());
+        lse[head * room + index] = of_row.lse;
         let at = map.at(Operand::Q, rank, (head / heads, head % heads), index);
         o[at..at + dim].copy_from_slice(&of_row.o);
         magnitudes[at..at + dim].copy_from_slice(&of_row.magnitudes);
@@ -61,7 +86,6 @@ pub fn expected(
         rounded,
         dtype,
     };
-    let lse = found.iter().map(|row| row.lse).collect();
     Some(vec![
         matrix(o, magnitudes, dim, Dtype::Bf16),
         matrix(lse, Vec::new(), 1, Dtype::Fp32),
@@ -87,24 +111,46 @@ struct Row {
 struct RowMap<'a> {
     op_plan: &'a AttentionPlan,
     world: u32,
+    /// The offsets of packed sequences, or of the only sequence of each batch.
+    offsets: Vec<u64>,
 }
 
 impl<'a> RowMap<'a> {
-    fn new(op_plan: &'a AttentionPlan, world: u32) -> Self {
-        Self { op_plan, world }
+    fn new(op_plan: &'a AttentionPlan, world: u32, inputs: &Inputs) -> Self {
+        let packed = inputs.numbers(Operand::CuSeqlens).first();
+        let offsets = match packed {
+            Some(offsets) => offsets.iter().map(|offset| *offset as u64).collect(),
+            None => vec![0, op_plan.shape.seq],
+        };
+        Self {
+            op_plan,
+            world,
+            offsets,
+        }
     }
 
-    /// The positions in the sequence of the rows of `rank`.
+    /// The positions of the rows of `rank` in the sequence, or among the rows of all packed sequences.
     fn positions(&self, rank: u32) -> Vec<usize> {
         let placement = self.op_plan.config.placement;
-        let (total, rows) = (self.op_plan.shape.seq, u64::from(self.op_plan.segment_rows));
-        (0..placement.segments())
-            .flat_map(|segment| {
-                let first = u64::from(placement.chunk_of(self.world, rank, segment)) * rows;
-                first..total.min(first + rows)
-            })
-            .map(|row| row as usize)
-            .collect()
+        let rows = placement.packed_rows_of(self.world, rank, &self.offsets);
+        rows.into_iter().flatten().map(|row| row as usize).collect()
+    }
+
+    /// The rows for which a head on `rank` has room.
+    fn room(&self, rank: u32) -> usize {
+        let (config, shape) = (self.op_plan.config, self.op_plan.shape);
+        match config.packed {
+            true => shape.packed_rank_rows(self.world, config.placement) as usize,
+            false => self.positions(rank).len(),
+        }
+    }
+
+    /// The positions of the sequence that has this position.
+    fn sequence_of(&self, position: usize) -> Range<usize> {
+        let behind = self
+            .offsets
+            .partition_point(|offset| *offset <= position as u64);
+        self.offsets[behind - 1] as usize..self.offsets[behind] as usize
     }
 
     /// The index of the first element of a row of an operand.
@@ -114,7 +160,7 @@ impl<'a> RowMap<'a> {
             Operand::K | Operand::V => shape.kv_heads,
             _ => shape.heads,
         } as usize;
-        let rows = self.positions(rank).len();
+        let rows = self.room(rank);
         let index = match self.op_plan.config.layout {
             Layout::Bshd => (batch * rows + row) * heads + head,
             Layout::Bhsd => (batch * heads + head) * rows + row,
@@ -139,10 +185,12 @@ impl<'a> RowMap<'a> {
             &inputs.of(operand)[rank as usize][at..at + dim]
         };
         let q = slice(Operand::Q, rank, head, index);
+        let sequence = self.sequence_of(position);
         let mut keys = Vec::new();
         for source in 0..self.world {
             for (row, other) in self.positions(source).into_iter().enumerate() {
-                if !self.op_plan.config.causal || other <= position {
+                let is_later = self.op_plan.config.causal && other > position;
+                if sequence.contains(&other) && !is_later {
                     let k = slice(Operand::K, source, kv_head, row);
                     keys.push((source, row, dot(q, k) * scale));
                 }

@@ -39,7 +39,7 @@ struct KvForward {
 
   // The number of puts of a chunk of a head, and of a call.
   static MK_DEVICE u32 chunk_puts(const RankContext& ctx) {
-    if constexpr (TakesRows<Config>) return ceil_div(Sequence::chunk_tiles(ctx), Config::kPutTiles);  // @kv-forward.puts
+    if constexpr (TakesRows<Config>) return ceil_div(Sequence::chunk_tiles(Sequence::of_call(ctx)), Config::kPutTiles);  // @kv-forward.puts
     else return kCeilDiv<Sequence::kChunkTiles, Config::kPutTiles>;
   }
   static MK_DEVICE u32 puts(const RankContext& ctx) {
@@ -56,7 +56,7 @@ struct KvForward {
   static MK_DEVICE PutBlocks put_at(const RankContext& ctx, u32 rank, u32 index) {
     const u32 per_chunk = chunk_puts(ctx);
     const u32 rank_chunk = index / per_chunk % Config::kRankChunks, first_row = index % per_chunk * kPutRows;
-    const u32 end = min(first_row + kPutRows, Sequence::chunk_rows(ctx, rank, rank_chunk));
+    const u32 end = min(first_row + kPutRows, Sequence::chunk_rows(Sequence::of_call(ctx), rank, rank_chunk));
     const u32 tiles = end > first_row ? (end - first_row + Config::kTileKeys - 1) / Config::kTileKeys : 0;
     return {index / per_chunk / Config::kRankChunks, rank_chunk, first_row, tiles};
   }
@@ -70,7 +70,7 @@ struct KvForward {
   // Whether a rank of the node attends to keys of the chunk.
   static MK_DEVICE bool node_attends(const RankContext& ctx, u32 node, u32 chunk) {
     for (u32 local = 0; local < Ranks::kLocalWorld; ++local) {
-      if (Slots::attends(ctx, node * Ranks::kLocalWorld + local, chunk)) return true;
+      if (Slots::attends(Sequence::of_call(ctx), node * Ranks::kLocalWorld + local, chunk)) return true;
     }
     return false;
   }
@@ -80,10 +80,10 @@ struct KvForward {
   // heads would wait to be forwarded.
   static MK_DEVICE void push(const Args& args, const RankContext& ctx, const Smem& smem, u32 warp) {
     StagedCopy copy{ctx, smem.copy_slot(warp), smem.copy_loaded(warp)};
-    for (u32 i = Push::pusher(warp); i < Push::parts(ctx) + Config::kForwardLag; i += Push::kPushers) {  // @kv-forward.lag
-      if (i < Push::parts(ctx)) push_part(args, ctx, Push::part_at(ctx, ctx.rank, i), copy);
+    for (u32 i = Push::pusher(warp); i < Push::parts(ctx, smem) + Config::kForwardLag; i += Push::kPushers) {  // @kv-forward.lag
+      if (i < Push::parts(ctx, smem)) push_part(args, ctx, Push::part_at(ctx, smem, ctx.rank, i), copy);
       for (u32 peer = 0; peer < Ranks::kPeerNodes && i >= Config::kForwardLag; ++peer) {
-        if (!forward_part(ctx, peer, i - Config::kForwardLag, copy)) return;
+        if (!forward_part(ctx, smem, peer, i - Config::kForwardLag, copy)) return;
       }
     }
   }
@@ -100,7 +100,7 @@ struct KvForward {
       const u32 chunk = Sequence::chunk_of(ctx.rank, put.rank_chunk);
       const u32 tiles = is_put(ctx, chunk) ? put.tiles : 0;  // if 0, the put is empty, and peers only count it
       const Slot slot(ctx.epoch, put.head / Config::kKvHeads, put.head % Config::kKvHeads);
-      const BlockSlot first(slot, ctx.rank, put.rank_chunk, put.first_row);
+      const BlockSlot first(slot, Sequence::of_call(ctx), ctx.rank, put.rank_chunk, put.first_row);
       for (u32 i = lane; i < tiles; i += kWarp) {
         BlockSlot block = first;
         block.tile += i;
@@ -134,20 +134,21 @@ struct KvForward {
 
   // A warp: sends an own part to the ranks of this node that need it, and to the own slot from which it is put.
   static MK_DEVICE void push_part(const Args& args, const RankContext& ctx, const Part& part, StagedCopy& copy) {
-    if (!part.has_rows(ctx)) return;
+    if (!part.has_rows()) return;
     Push::bring_part(args, ctx, part, copy);
     Push::send_part(ctx, part, copy, is_put(ctx, part.chunk()) ? 0 : 1);
   }
 
   // A warp: waits for a part that a peer on another node puts here, and forwards it. Returns false after an abort.
-  static MK_DEVICE bool forward_part(const RankContext& ctx, u32 peer, u32 number, StagedCopy& copy) {
-    const Part part = Push::part_at(ctx, Network::rank_of_peer(ctx, peer), number);  // @kv-forward.part
-    if (!part.has_rows(ctx)) return true;
+  static MK_DEVICE bool forward_part(const RankContext& ctx, const Smem& smem, u32 peer, u32 number, StagedCopy& copy) {
+    const Part part = Push::part_at(ctx, smem, Network::rank_of_peer(ctx, peer), number);  // @kv-forward.part
+    if (!part.has_rows()) return true;
     if (!node_attends(ctx, ctx.rank / Ranks::kLocalWorld, part.chunk())) return true;
     if (elect_one()) Network::wait_put(ctx, kPush, 0, peer, Begin::kPuts + put_of(ctx, part));  // @kv-forward.arrival
     __syncwarp();
     if (broadcast(is_aborted(ctx), 0) != 0) return false;
-    const BlockSlot block(Slot(ctx.epoch, part.batch, part.kv_head), part.source, part.rank_chunk, part.row);
+    const Slot slot(ctx.epoch, part.batch, part.kv_head);
+    const BlockSlot block(slot, part.sequence, part.source, part.rank_chunk, part.row);
     if (elect_one()) {
       fence_sys();
       if constexpr (TakesRows<Config>) {

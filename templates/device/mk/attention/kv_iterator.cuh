@@ -54,10 +54,10 @@ struct KvIterator {
     const u32 source_rank = source(), source_chunk = rank_chunk();
     if constexpr (Mask::kIsCausal) {
       const u32 own = Sequence::chunk_of(ctx.rank, tile.rank_chunk), other = Sequence::chunk_of(source_rank, source_chunk);
-      if (other == own) return min(tile.row + Config::kTileRows, Sequence::chunk_rows(ctx, ctx.rank, tile.rank_chunk));
+      if (other == own) return min(tile.row + Config::kTileRows, Sequence::chunk_rows(tile.sequence, ctx.rank, tile.rank_chunk));
       if (!Mask::attends(own, other)) return 0;
     }
-    return Sequence::chunk_rows(ctx, source_rank, source_chunk);
+    return Sequence::chunk_rows(tile.sequence, source_rank, source_chunk);
   }
 };
 

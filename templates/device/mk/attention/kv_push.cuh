@@ -2,6 +2,7 @@
 // need it, and then count it on the flags there.
 #pragma once
 #include <mk/attention/kv_slots.cuh>
+#include <mk/attention/sequence_table.cuh>
 #include <mk/attention/tile_load.cuh>
 #include <mk/comm/staged_copy.cuh>
 
@@ -19,6 +20,7 @@ struct KvPush {
   using Slot = typename Slots::Slot;
   using BlockSlot = typename Slots::BlockSlot;
   using Sequence = attention::Sequence<Config>;
+  using Table = SequenceTable<Config, Smem>;
   using Shape = TileShape<Config>;
   using Ranks = Topology<Config>;
   using StagedCopy = comm::StagedCopy;
@@ -34,24 +36,24 @@ struct KvPush {
   struct Part {
     u32 source, batch, kv_head, rank_chunk, row;
     u32 index;
+    SequenceRows sequence;
 
     MK_DEVICE u32 chunk() const { return Sequence::chunk_of(source, rank_chunk); }
-    MK_DEVICE bool has_rows(const RankContext& ctx) const {
-      return !Sequence::kUneven || row < Sequence::chunk_rows(ctx, source, rank_chunk);
-    }
+    MK_DEVICE bool has_rows() const { return !Sequence::kUneven || row < Sequence::chunk_rows(sequence, source, rank_chunk); }
   };
 
   // The number of parts of a rank. On some ranks some of them have no rows.
-  static MK_DEVICE u32 parts(const RankContext& ctx) {
-    return Config::kBatch * Config::kKvHeads * Sequence::row_tiles(ctx) * Slots::kParts;
+  static MK_DEVICE u32 parts(const RankContext& ctx, const Smem& smem) {
+    return Config::kBatch * Config::kKvHeads * Table::row_tiles(ctx, smem) * Slots::kParts;
   }
 
   // The order of parts: head by head, and block by block.
-  static MK_DEVICE Part part_at(const RankContext& ctx, u32 source, u32 number) {
-    const u32 row_tiles = Sequence::row_tiles(ctx), chunk_tiles = Sequence::chunk_tiles(ctx);
-    const u32 tile = number / Slots::kParts % row_tiles, head = number / Slots::kParts / row_tiles;
+  static MK_DEVICE Part part_at(const RankContext& ctx, const Smem& smem, u32 source, u32 number) {
+    const u32 row_tiles = Table::row_tiles(ctx, smem), head = number / Slots::kParts / row_tiles;
+    const auto [sequence, tile] = Table::find(ctx, smem, number / Slots::kParts % row_tiles);
+    const u32 chunk_tiles = Sequence::chunk_tiles(sequence);
     return {source, head / Config::kKvHeads, head % Config::kKvHeads, tile / chunk_tiles,
-            tile % chunk_tiles * Config::kTileKeys, number % Slots::kParts};
+            tile % chunk_tiles * Config::kTileKeys, number % Slots::kParts, sequence};
   }
 
   // The number of a warp among all that push.
@@ -60,9 +62,9 @@ struct KvPush {
   // A warp: pushes its share of own K and V to the peers that need them.
   static MK_DEVICE void push(const Args& args, const RankContext& ctx, const Smem& smem, u32 warp) {
     StagedCopy copy{ctx, smem.copy_slot(warp), smem.copy_loaded(warp)};
-    for (u32 i = pusher(warp); i < parts(ctx); i += kPushers) {
-      const Part part = part_at(ctx, ctx.rank, i);
-      if (!part.has_rows(ctx)) continue;
+    for (u32 i = pusher(warp); i < parts(ctx, smem); i += kPushers) {
+      const Part part = part_at(ctx, smem, ctx.rank, i);
+      if (!part.has_rows()) continue;
       bring_part(args, ctx, part, copy);
       send_part(ctx, part, copy, 1);
     }
@@ -73,7 +75,7 @@ struct KvPush {
     if (!elect_one()) return;
     copy.bring(Shape::kSubTileBytes, [&](u32 loaded) {
       load_sub_tile<Config>(ctx, part.index < Slots::kFirstPartOfV ? args.k : args.v, copy.slot, loaded,
-                            part.index % Slots::kFirstPartOfV, {part.rank_chunk, part.row}, part.kv_head, part.batch);
+                            part.index % Slots::kFirstPartOfV, {part.sequence, part.rank_chunk, part.row}, part.kv_head, part.batch);
     });
   }
 
@@ -84,12 +86,12 @@ struct KvPush {
     if constexpr (Ranks::kLocalWorld > 1) {
       const u32 reader = lane_index();
       if (reader < Ranks::kLocalWorld && reader != ctx.local_rank() &&
-          Slots::attends(ctx, ctx.node_first_rank + reader, part.chunk())) {
+          Slots::attends(part.sequence, ctx.node_first_rank + reader, part.chunk())) {
         Slots::wait_credit(ctx, slot, part.source, reader);
       }
       __syncwarp();
     }
-    const BlockSlot block(slot, part.source, part.rank_chunk, part.row);
+    const BlockSlot block(slot, part.sequence, part.source, part.rank_chunk, part.row);
     u32 is_complete = 0;
     if (elect_one()) {
       copy.send(block.number(), [&] {
@@ -120,7 +122,7 @@ struct KvPush {
     const u32 receiver = lane_index();
     if (receiver >= Ranks::kLocalWorld) return;
     const bool is_here = receiver == ctx.local_rank();
-    if (is_here ? nearest > 0 : !Slots::attends(ctx, ctx.node_first_rank + receiver, part.chunk())) return;
+    if (is_here ? nearest > 0 : !Slots::attends(part.sequence, ctx.node_first_rank + receiver, part.chunk())) return;
     fence_sys();  // @kv-push.mark-fence
     store_relaxed_sys(ctx.peer_ptr(receiver, block.ready(ctx)), ctx.mark());
   }
@@ -131,7 +133,7 @@ struct KvPush {
   static MK_DEVICE void for_each_receiver(const RankContext& ctx, const Part& part, u32 nearest, Function function) {
     for (u32 distance = nearest; distance < Ranks::kLocalWorld; ++distance) {
       const u32 local = (ctx.local_rank() + distance) % Ranks::kLocalWorld;
-      if (distance > 0 && !Slots::attends(ctx, ctx.node_first_rank + local, part.chunk())) continue;
+      if (distance > 0 && !Slots::attends(part.sequence, ctx.node_first_rank + local, part.chunk())) continue;
       function(local);
     }
   }

@@ -75,11 +75,8 @@ struct KvSlots {
   struct BlockSlot {
     u32 source, head, slot, tile;
 
-    MK_DEVICE BlockSlot(const Slot& slot, u32 source, u32 rank_chunk, u32 row)
-        : source(source),
-          head(slot.head),
-          slot(slot.index),
-          tile(rank_chunk * Sequence::kChunkTiles + row / Config::kTileKeys) {}
+    MK_DEVICE BlockSlot(const Slot& slot, const SequenceRows& sequence, u32 source, u32 rank_chunk, u32 row)
+        : source(source), head(slot.head), slot(slot.index), tile(Sequence::rank_tile(sequence, rank_chunk, row)) {}
 
     MK_DEVICE Symmetric<u32> ready(const RankContext& ctx) const {
       if constexpr (TakesRows<Config>) return Marks::ready(ctx, source, head, tile);
@@ -95,10 +92,10 @@ struct KvSlots {
   };
 
   // Whether queries of a rank attend to keys of a chunk of another rank.
-  static MK_DEVICE bool attends(const RankContext& ctx, u32 rank, u32 chunk) {
+  static MK_DEVICE bool attends(const SequenceRows& sequence, u32 rank, u32 chunk) {
     for (u32 own = 0; own < Config::kRankChunks; ++own) {
       if (Mask::attends(Sequence::chunk_of(rank, own), chunk) &&
-          (!Sequence::kUneven || Sequence::chunk_rows(ctx, rank, own) > 0)) {
+          (!Sequence::kUneven || Sequence::chunk_rows(sequence, rank, own) > 0)) {
         return true;
       }
     }
@@ -108,7 +105,7 @@ struct KvSlots {
   // Waits until K and V of another rank's block have arrived.
   static MK_DEVICE void wait_block(const RankContext& ctx, const QueryTile& tile, const KvBlock& block) {
     const Slot slot(ctx.epoch, tile.batch, tile.head / Shape::kHeadsPerKv);
-    const BlockSlot at(slot, block.source, block.rank_chunk, block.row);
+    const BlockSlot at(slot, tile.sequence, block.source, block.rank_chunk, block.row);
     if constexpr (TakesRows<Config>) {
       Marks::wait_block(ctx, kLoad, at);  // @kv-slots.mark
     } else {
@@ -124,7 +121,7 @@ struct KvSlots {
   static MK_DEVICE void load_block(const RankContext& ctx, const QueryTile& tile, const KvBlock& block, u32 part, u32 to,
                                    u32 full) {
     const Slot slot(ctx.epoch, tile.batch, tile.head / Shape::kHeadsPerKv);
-    const BlockSlot at(slot, block.source, block.rank_chunk, block.row);
+    const BlockSlot at(slot, tile.sequence, block.source, block.rank_chunk, block.row);
     tma_load_bytes(to, ctx.local_ptr(at.part(ctx, part)), Shape::kTileBytes, full);
   }
 
@@ -141,11 +138,11 @@ struct KvSlots {
   }
 
   // Returns how many tiles of queries of a rank read a head of another rank's keys.
-  static MK_DEVICE u32 readers(const RankContext& ctx, u32 rank, u32 source) {
+  static MK_DEVICE u32 readers(const SequenceRows& sequence, u32 rank, u32 source) {
     u32 tiles = 0;
     for (u32 own = 0; own < Config::kRankChunks; ++own) {
       if (!meets(rank, own, source)) continue;
-      tiles += (Sequence::chunk_rows(ctx, rank, own) + Config::kTileRows - 1) / Config::kTileRows;
+      tiles += (Sequence::chunk_rows(sequence, rank, own) + Config::kTileRows - 1) / Config::kTileRows;
     }
     return tiles * Shape::kHeadsPerKv;
   }
@@ -160,7 +157,7 @@ struct KvSlots {
       if (sender == ctx.local_rank() || !meets(ctx.rank, tile.rank_chunk, source)) continue;
       const Slot slot(ctx.epoch, tile.batch, tile.head / Shape::kHeadsPerKv);
       if constexpr (TakesRows<Config>) {
-        Marks::release(ctx, sender, source, slot.head, readers(ctx, ctx.rank, source));
+        Marks::release(ctx, sender, source, slot.head, readers(tile.sequence, ctx.rank, source));
       } else {
         static_assert(CreditsWorkspace<Workspace>);
         fence_sys();  // @kv-slots.release-fence
@@ -180,7 +177,7 @@ struct KvSlots {
       const u32 node = source / Ranks::kLocalWorld;
       wait_flag(ctx, ctx.local_ptr(Workspace::slot_reads(node, reader, slot.index)),  // @kv-slots.credit-wait
                 WaitSite{kPush, kRoom, ctx.node_first_rank + reader, slot.head,
-                         slot.earlier * readers(ctx, ctx.node_first_rank + reader, source)});  // @kv-slots.credit
+                         slot.earlier * readers(Sequence::of_call(ctx), ctx.node_first_rank + reader, source)});  // @kv-slots.credit
     }
   }
 };

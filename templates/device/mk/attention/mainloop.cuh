@@ -103,7 +103,7 @@ struct Mainloop {
     mma_wait<0>();
     mma_hold(s);
     k.consumer_release_warp();
-    mask<Mask>(ctx, s, block, row);
+    mask<Mask>(tile.sequence, s, block, row);
     softmax.apply(s, rescale);
     pack(p, s);
 #pragma unroll 1
@@ -117,7 +117,7 @@ struct Mainloop {
       mma_wait<1>();  // @attention-mainloop.scores
       mma_hold(s);
       k.consumer_release_warp();  // @attention-mainloop.k-release
-      mask<Mask>(ctx, s, block, row);
+      mask<Mask>(tile.sequence, s, block, row);
       softmax.apply(s, rescale);
       mma_wait_after<0>(softmax.row_sum[0] + softmax.row_sum[1]);
       mma_hold(o);
@@ -164,10 +164,10 @@ struct Mainloop {
 
   // Masks the scores of keys that lie beyond the chunk or, under a causal mask, come later than the query.
   template <MaskPolicy Mask>
-  static MK_DEVICE void mask(const RankContext& ctx, Scores& s, const KvBlock& block, u32 row) {
+  static MK_DEVICE void mask(const SequenceRows& sequence, Scores& s, const KvBlock& block, u32 row) {
     u32 keys = Config::kTileKeys;
-    if constexpr (TakesRows<Config>) keys = block.keys;
-    else if constexpr (Sequence::kRagged) keys = Sequence::chunk_rows(ctx, block.source, block.rank_chunk) - block.row;
+    if constexpr (TakesRows<Config>) keys = block.keys;  // @attention-mainloop.keys
+    else if constexpr (Sequence::kRagged) keys = Sequence::chunk_rows(sequence, block.source, block.rank_chunk) - block.row;
     if (Mask::kIsCausal && block.is_diagonal) {
       const u32 first_end = row + lane_index() / 4 + 1;  // @attention-mainloop.diagonal
       mask_scores<Config::kTileKeys>(s, min(keys, first_end), min(keys, first_end + 8));

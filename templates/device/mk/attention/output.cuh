@@ -33,8 +33,11 @@ struct Output {
   static MK_DEVICE void write(const Args& args, const RankContext& ctx, const QueryTile& tile, u32 row, u32 q,
                               const Softmax<Config>& softmax, float (&o)[Config::kHeadDim / 2]) {
     const u32 lane = lane_index();
-    const u32 rows = Sequence::operand_rows(args, ctx), first = Sequence::rank_row(ctx, tile.rank_chunk, tile.row + row);
-    const u32 end = Sequence::rank_row(ctx, tile.rank_chunk, Sequence::chunk_rows(ctx, ctx.rank, tile.rank_chunk));  // @attention-output.end
+    const SequenceRows& sequence = tile.sequence;
+    const u32 rows = Sequence::operand_rows(args, ctx, sequence);
+    const u32 first = Sequence::rank_row(sequence, tile.rank_chunk, tile.row + row);
+    const u32 chunk_end = Sequence::chunk_rows(sequence, ctx.rank, tile.rank_chunk);  // @attention-output.end
+    const u32 end = Sequence::rank_row(sequence, tile.rank_chunk, chunk_end);
     const u64 head = u64{tile.batch} * Config::kHeads + tile.head;
 #pragma unroll
     for (u32 half = 0; half < 2; ++half) {

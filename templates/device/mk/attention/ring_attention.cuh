@@ -17,7 +17,8 @@ template <MainloopConfig Config, MainloopArgs Args, schedule::TileCounterWorkspa
 struct RingAttention {
   using Ranks = Topology<Config>;
   using Shape = TileShape<Config>;
-  using Scheduler = TileScheduler<Config, Workspace>;
+  using Scheduler = TileScheduler<Config, Workspace, Smem>;
+  using Table = SequenceTable<Config, Smem>;
   using Mainloop = attention::Mainloop<Config, Smem>;
   using Output = attention::Output<Config>;
   using Begin = comm::Begin<Config, Workspace>;
@@ -30,19 +31,19 @@ struct RingAttention {
       typename Mainloop::Queries queries{ctx, Mainloop::query_barriers(smem)};
       typename Mainloop::Stages k{ctx, Mainloop::k_barriers(smem)}, v{ctx, Mainloop::v_barriers(smem)};
       for (;;) {
-        const u32 index = Scheduler::next(ctx);
+        const u32 index = Scheduler::next(ctx, smem);
         queries.producer_acquire();
         store_shared(smem.query_tile(queries.stage()), index);
-        if (index >= Scheduler::tiles(ctx)) {
+        if (index >= Scheduler::tiles(ctx, smem)) {
           queries.producer_commit();
           // This waits until the consumers have finished the last tile. It is the only wait for them that has a
           // deadline.
           queries.producer_acquire();
           return;
         }
-        const QueryTile tile = Scheduler::tile(ctx, index);
+        const QueryTile tile = Scheduler::tile(ctx, smem, index);
         const u32 full = queries.producer_expect(Shape::kTileBytes);
-        const RankRows rows{tile.rank_chunk, tile.row};
+        const RankRows rows{tile.sequence, tile.rank_chunk, tile.row};
         Mainloop::load_tile(ctx, args.q, smem.q(queries.stage()), full, rows, tile.head, tile.batch);
         queries.advance();
 
@@ -74,8 +75,8 @@ struct RingAttention {
       for (;;) {
         queries.consumer_wait_watched();
         const u32 index = broadcast(load_shared(smem.query_tile(queries.stage())), 0);
-        if (index >= Scheduler::tiles(ctx)) break;
-        const QueryTile tile = Scheduler::tile(ctx, index);
+        if (index >= Scheduler::tiles(ctx, smem)) break;
+        const QueryTile tile = Scheduler::tile(ctx, smem, index);
         const u32 q = smem.q(queries.stage());  // @ring-attention.queries
         Softmax<Config> softmax;
         typename Mainloop::Accumulators o = {};
@@ -135,7 +136,13 @@ struct RingAttention {
       fence_barrier_init();
     }
     prefetch_tensor_maps(args.q, args.k, args.v);
+    if constexpr (IsPacked<Config>) {
+      if (threadIdx.x / kWarp == kTableWarp) Table::build(args, ctx, smem);  // @ring-attention.table
+    }
     if (!enter(ctx)) return false;
+    if constexpr (IsPacked<Config>) {
+      if (blockIdx.x == 0 && threadIdx.x == 0) Offsets<Config>::of(args).report_wrong(ctx);  // @ring-attention.report
+    }
     Begin::announce(ctx);
     return true;
   }
@@ -148,6 +155,9 @@ struct RingAttention {
   }
 
  private:
+  // The first warp prepares barriers, and the second one enters the call.
+  static constexpr u32 kTableWarp = 2;
+
   static MK_DEVICE void load_k(const Args& args, const RankContext& ctx, const Smem& smem, typename Mainloop::Stages& k,
                                const QueryTile& tile, const KvBlock& block) {
     if constexpr (Ranks::kWorld > 1) {
@@ -174,7 +184,7 @@ struct RingAttention {
         return KvSlots<Config, Workspace, Mask>::load_block(ctx, tile, block, first_part, to, full);
       }
     }
-    const RankRows rows{block.rank_chunk, block.row};
+    const RankRows rows{tile.sequence, block.rank_chunk, block.row};
     Mainloop::load_tile(ctx, map, to, full, rows, tile.head / Shape::kHeadsPerKv, tile.batch);
   }
 };

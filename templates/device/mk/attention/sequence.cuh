@@ -21,6 +21,21 @@ concept AttentionConfig = SequenceConfig<Config> && requires {
   Config::kHeadDim;  // columns of a head
 };
 
+// A sequence of a call.
+struct SequenceRows {
+  u32 rows;  // over all ranks
+  // If sequences are packed: its first row among those of a head on this rank, and its first tile among those of a head,
+  // which have the same numbers on all ranks.
+  u32 first_row = 0, first_tile = 0;
+};
+
+// Tiles for which memory has room, of a chunk, or of a chunk of each of the packed sequences.
+template <SequenceConfig Config>
+constexpr u32 kMostChunkTiles = kCeilDiv<Config::kChunkRows, Config::kTileRows>;
+template <SequenceConfig Config>
+  requires IsPacked<Config>
+constexpr u32 kMostChunkTiles<Config> = Config::kChunkTiles;
+
 template <SequenceConfig Config>
 struct Sequence {
   using Ranks = Topology<Config>;
@@ -32,7 +47,7 @@ struct Sequence {
   static constexpr bool kRagged =
       TakesRows<Config> || Config::kChunkRows % Config::kTileKeys != 0 || Config::kSequence % Config::kTileKeys != 0;
   // The tiles of a chunk, and of a head on a rank, for which memory has room.
-  static constexpr u32 kChunkTiles = kCeilDiv<Config::kChunkRows, Config::kTileRows>;
+  static constexpr u32 kChunkTiles = kMostChunkTiles<Config>;
   static constexpr u32 kRowTiles = Config::kRankChunks * kChunkTiles;
   static_assert(Config::kRankChunks <= 2 && Config::kTileRows == Config::kTileKeys);
 
@@ -43,52 +58,74 @@ struct Sequence {
     return Config::kRankChunks == 1 || rank_chunk == 0 ? rank : kChunks - 1 - rank;  // @sequence.zigzag
   }
 
-  // The number of rows of the sequence in this call, and of every chunk except perhaps the last ones.
-  static MK_DEVICE u32 rows(const RankContext& ctx) {
-    if constexpr (TakesRows<Config>) return ctx.rows;  // @sequence.rows
-    else return Config::kSequence;
+  // The sequence of a call, if all batches have sequences of the same length.
+  static MK_DEVICE SequenceRows of_call(const RankContext& ctx)
+    requires(!IsPacked<Config>)
+  {
+    if constexpr (TakesRows<Config>) return {ctx.rows};  // @sequence.rows
+    else return {Config::kSequence};
   }
-  static MK_DEVICE u32 full_chunk_rows(const RankContext& ctx) {
-    if constexpr (TakesRows<Config>) return ceil_div(ctx.rows, kChunks);  // @sequence.chunk-rows
+
+  // Rows of all its chunks but perhaps the last ones.
+  static MK_DEVICE u32 full_chunk_rows(const SequenceRows& sequence) {
+    if constexpr (TakesRows<Config>) return ceil_div(sequence.rows, kChunks);  // @sequence.chunk-rows
     else return Config::kChunkRows;
+  }
+  static MK_DEVICE u32 rows(const SequenceRows& sequence) {
+    if constexpr (TakesRows<Config>) return sequence.rows;
+    else return Config::kSequence;
   }
 
   // The number of tiles of such a chunk, and of a head on a rank. On some ranks some of them have no rows.
-  static MK_DEVICE u32 chunk_tiles(const RankContext& ctx) {
-    if constexpr (TakesRows<Config>) return ceil_div(full_chunk_rows(ctx), Config::kTileRows);  // @sequence.tiles
+  static MK_DEVICE u32 chunk_tiles(const SequenceRows& sequence) {
+    if constexpr (TakesRows<Config>) return ceil_div(full_chunk_rows(sequence), Config::kTileRows);  // @sequence.tiles
     else return kChunkTiles;
   }
-  static MK_DEVICE u32 row_tiles(const RankContext& ctx) { return Config::kRankChunks * chunk_tiles(ctx); }
+  static MK_DEVICE u32 row_tiles(const SequenceRows& sequence) { return Config::kRankChunks * chunk_tiles(sequence); }
 
   // The number of rows of a chunk.
-  static MK_DEVICE u32 chunk_rows(const RankContext& ctx, u32 rank, u32 rank_chunk) {
+  static MK_DEVICE u32 chunk_rows(const SequenceRows& sequence, u32 rank, u32 rank_chunk) {
     if constexpr (kUneven) {
-      const u32 full = full_chunk_rows(ctx), before = chunk_of(rank, rank_chunk) * full;
-      return before < rows(ctx) ? min(full, rows(ctx) - before) : 0;
+      const u32 full = full_chunk_rows(sequence), before = chunk_of(rank, rank_chunk) * full;
+      return before < rows(sequence) ? min(full, rows(sequence) - before) : 0;
     } else {
       return Config::kChunkRows;
     }
   }
 
-  // The number of rows of a head on a rank.
-  static MK_DEVICE u32 rank_rows(const RankContext& ctx, u32 rank) {
-    return chunk_rows(ctx, rank, 0) + (Config::kRankChunks == 2 ? chunk_rows(ctx, rank, 1) : 0);
+  // The number of rows of the sequence on a rank, of each head.
+  static MK_DEVICE u32 rank_rows(const SequenceRows& sequence, u32 rank) {
+    return chunk_rows(sequence, rank, 0) + (Config::kRankChunks == 2 ? chunk_rows(sequence, rank, 1) : 0);
   }
 
-  // The index of a row of a chunk among the rows of a head on a rank. The second chunk has rows only if the first one
+  // The index of a row of a chunk among the rows of a head on this rank. The second chunk has rows only if the first one
   // is full.
-  static MK_DEVICE u32 rank_row(const RankContext& ctx, u32 rank_chunk, u32 row) {
-    return rank_chunk * full_chunk_rows(ctx) + row;
+  static MK_DEVICE u32 rank_row(const SequenceRows& sequence, u32 rank_chunk, u32 row) {
+    u32 first = 0;
+    if constexpr (IsPacked<Config>) first = sequence.first_row;  // @sequence.first-row
+    return first + rank_chunk * full_chunk_rows(sequence) + row;
+  }
+
+  // The number of the tile with a row of a chunk among the tiles of a head of a rank, as memory has room for them.
+  static MK_DEVICE u32 rank_tile(const SequenceRows& sequence, u32 rank_chunk, u32 row) {
+    u32 of_chunk = rank_chunk * kChunkTiles;
+    if constexpr (IsPacked<Config>) of_chunk = sequence.first_tile + rank_chunk * chunk_tiles(sequence);  // @sequence.rank-tile
+    return of_chunk + row / Config::kTileKeys;
   }
 
   // The number of rows from one head, or batch, of an operand to the next. If the host does not know the rows of the
   // call, operands have room for the most rows. Otherwise they have just the rows of the call.
   template <class Args>
-  static MK_DEVICE u32 operand_rows(const Args& args, const RankContext& ctx) {
-    if constexpr (TakesRows<Config>) {
-      if (args.rows_address != nullptr) return Config::kRankChunks * Config::kChunkRows;  // @sequence.operand-rows
+  static MK_DEVICE u32 operand_rows(const Args& args, const RankContext& ctx, const SequenceRows& sequence) {
+    constexpr u32 kMost = Config::kRankChunks * Config::kChunkRows;
+    if constexpr (IsPacked<Config>) {
+      return kMost;
+    } else {
+      if constexpr (TakesRows<Config>) {
+        if (args.rows_address != nullptr) return kMost;  // @sequence.operand-rows
+      }
+      return rank_rows(sequence, ctx.rank);
     }
-    return rank_rows(ctx, ctx.rank);
   }
 };
 

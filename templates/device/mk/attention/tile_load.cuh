@@ -5,8 +5,9 @@
 
 namespace mk::attention {
 
-// Rows of this rank: the number of one of its chunks, and the first row within the chunk.
+// Rows of this rank: the sequence, the number of one of the rank's chunks, and the first row within the chunk.
 struct RankRows {
+  SequenceRows sequence;
   u32 rank_chunk, row;
 };
 
@@ -22,9 +23,10 @@ template <AttentionConfig Config>
 MK_DEVICE void load_sub_tile(const RankContext& ctx, const CUtensorMap& map, u32 to, u32 full, u32 sub, const RankRows& at,
                              u32 head, u32 batch) {
   using Sequence = attention::Sequence<Config>;
-  const u32 col = sub * TileShape<Config>::kSubTileCols, first = Sequence::rank_row(ctx, at.rank_chunk, at.row);
+  const u32 col = sub * TileShape<Config>::kSubTileCols, first = Sequence::rank_row(at.sequence, at.rank_chunk, at.row);
   if constexpr (TakesRows<Config>) {
-    const u32 rows = min(Config::kTileRows, Sequence::chunk_rows(ctx, ctx.rank, at.rank_chunk) - at.row);  // @tile-load.rows
+    const u32 end = Sequence::chunk_rows(at.sequence, ctx.rank, at.rank_chunk);
+    const u32 rows = min(Config::kTileRows, end - at.row);  // @tile-load.rows
     tma_load_5d(to, map, full, col, Config::kTileRows - rows, first + rows - 1, head, batch);
   } else {
     tma_load_4d(to, map, full, col, first, head, batch);

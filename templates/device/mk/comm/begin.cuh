@@ -7,7 +7,8 @@ namespace mk::comm {
 // A rank may write to a peer of its node in call e + 2 if it has received data of call e + 1 from that peer. Where a
 // rank may have no shard, some pairs of ranks exchange no data. All ranks of the node then announce the start of each
 // call to each other, and wait for these announcements before they leave the call. If each call gives the rows, an
-// announcement also has the number of rows, which must be the same on all ranks.
+// announcement also has the number of rows, or a hash of the offsets of packed sequences, which must be the same on all
+// ranks.
 //
 // Where ranks store straight to each other's results, a result is in use until its rank begins the call: by what comes
 // before the call on its stream. An announcement then also has the place of the rank's result in symmetric memory, and the
@@ -26,7 +27,7 @@ struct Begin {
 
   // All threads of the CTA: announce the start of the call to the other ranks of this node.
   static MK_DEVICE void announce(const RankContext& ctx) {
-    if constexpr (TakesRows<Config>) {
+    if constexpr (TakesRows<Config> && !IsPacked<Config>) {
       if (ctx.refused_rows != 0 && blockIdx.x == 0 && threadIdx.x == 0) {
         report_fault(ctx, WaitSite{kLoad, kCallRows, ctx.rank, 0, Config::kMaxRows}, ctx.refused_rows, ctx.rank);
       }

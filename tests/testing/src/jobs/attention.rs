@@ -2,6 +2,8 @@
 
 mod buffers;
 pub mod cases;
+mod packed;
+mod place;
 mod reference;
 mod run_time_rows;
 
@@ -69,6 +71,9 @@ pub struct AttentionJob {
     pub call_count: Option<u32>,
     /// The length of the sequence in each call, if the kernel takes it at run time. `config.seq` is then the most.
     pub rows: Vec<u64>,
+    /// The lengths of the packed sequences in each call, if the kernel takes such. `config.batch` is then the most of them,
+    /// and `config.seq` the most rows of all together.
+    pub sequences: Vec<Vec<u64>>,
     /// Across nodes, if set, the number of own parts that a rank sends before it forwards one.
     pub forward_lag: Option<u32>,
     /// The edits of the kernel's text, as [`mutated`](super::mutated) takes them.
@@ -100,6 +105,7 @@ impl AttentionJob {
             pattern: CallPattern::BackToBack,
             call_count: None,
             rows: Vec::new(),
+            sequences: Vec::new(),
             forward_lag: None,
             edits: Vec::new(),
         }
@@ -179,6 +185,14 @@ impl AttentionJob {
         self
     }
 
+    /// Makes a call for each of these lists of lengths of packed sequences, with one operator.
+    #[must_use]
+    pub fn with_sequences(mut self, sequences: &[&[u64]]) -> Self {
+        self.config.packed = true;
+        self.sequences = sequences.iter().map(|lengths| lengths.to_vec()).collect();
+        self
+    }
+
     /// Lets a rank forward a part after it has sent so many of its own.
     #[must_use]
     pub fn forwarding_after(mut self, parts: u32) -> Self {
@@ -191,7 +205,7 @@ impl AttentionJob {
     /// # Errors
     /// A call fails, the simulator finds a defect, or a result is wrong.
     pub fn run_on(&self, backend: Backend) -> Result<Results, String> {
-        let calls = self.calls();
+        self.compute();
         let transport = emulated(&self.faults, backend);
         self.machine.run(backend, |ranks| {
             ranks.set_transport(transport.clone());
@@ -204,9 +218,10 @@ impl AttentionJob {
             // SAFETY: mutated kernels run on simulated GPUs only, which check every access.
             let operator =
                 unsafe { prepare_edited(ranks, &self.kernel(), self.sharding().shape, edit) }?;
-            let found = match self.rows.is_empty() {
-                true => self.rank(ranks, &operator, calls, &|| Ok(())),
-                false => self.rank_with_rows(ranks, &operator, calls),
+            let found = match (self.config.packed, self.rows.is_empty()) {
+                (true, _) => self.rank_with_sequences(ranks, &operator, self.packed_calls()),
+                (false, true) => self.rank(ranks, &operator, self.calls(), &|| Ok(())),
+                (false, false) => self.rank_with_rows(ranks, &operator, self.calls()),
             };
             found.map_err(|failure| failure as Box<dyn std::error::Error>)
         })
@@ -229,7 +244,10 @@ impl AttentionJob {
     /// Computes the operands and expected results of all calls, which takes a CPU long. The job keeps them for its
     /// runs.
     pub fn compute(&self) {
-        self.calls();
+        match self.config.packed {
+            true => drop(self.packed_calls()),
+            false => drop(self.calls()),
+        }
     }
 
     fn calls(&self) -> &'static [CallData] {
@@ -251,7 +269,7 @@ impl AttentionJob {
     /// Returns the configuration of the kernel with its ranks and nodes.
     pub fn kernel(&self) -> KernelConfig {
         let mut config = self.config;
-        if !self.rows.is_empty() {
+        if !self.rows.is_empty() || config.packed {
             config.seq = Dim::DYNAMIC;
         }
         KernelConfig {

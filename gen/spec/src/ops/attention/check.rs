@@ -1,6 +1,6 @@
 //! The limits of attention operators.
 
-use super::config::{AttentionConfig, MAX_HEADS, Scale};
+use super::config::{AttentionConfig, MAX_HEADS, MAX_SEQUENCES, Scale};
 use crate::config::{Field, KernelConfig};
 use crate::diagnostic::Diagnostics;
 use crate::spec::{MAX_DIM, MAX_ELEMS};
@@ -30,7 +30,9 @@ pub(crate) fn check(config: &AttentionConfig, kernel: &KernelConfig, found: &mut
     }
     check_heads(config, found);
     check_elems(config, found);
-    if kernel.nodes > 1 {
+    if config.packed {
+        check_packed(config, kernel, found);
+    } else if kernel.nodes > 1 {
         check_slots(config, found);
     }
     if let Some(scale) = config.scale.fixed() {
@@ -74,6 +76,37 @@ fn check_slots(config: &AttentionConfig, found: &mut Diagnostics) {
     }
 }
 
+/// What packed sequences need: one node, and room for keys of all heads.
+fn check_packed(config: &AttentionConfig, kernel: &KernelConfig, found: &mut Diagnostics) {
+    found.require(
+        kernel.nodes == 1,
+        Field::PACKED,
+        || {
+            format!(
+                "{} nodes: packed sequences are divided among the ranks of one node",
+                kernel.nodes
+            )
+        },
+        "use nodes = 1, or pad the sequences to one length and leave out packed",
+    );
+    if let Some(sequences) = config.batch.fixed() {
+        found.require(
+            sequences <= MAX_SEQUENCES,
+            Field::BATCH,
+            || format!("{sequences} packed sequences are more than {MAX_SEQUENCES}"),
+            "make several calls",
+        );
+    }
+    if let (Some(slots), Some(kv_heads)) = (config.tuning.kv_slots, config.kv_heads.fixed()) {
+        found.require(
+            u64::from(slots) >= kv_heads,
+            Field::KV_SLOTS,
+            || format!("{slots} of {kv_heads} heads of K and V at a time: those of packed sequences don't take turns"),
+            format!("use {kv_heads}, or leave it to the planner"),
+        );
+    }
+}
+
 fn check_heads(config: &AttentionConfig, found: &mut Diagnostics) {
     let (heads, kv_heads) = (config.heads.fixed(), config.kv_heads.fixed());
     if let (Some(heads), Some(kv_heads @ 1..)) = (heads, kv_heads) {
@@ -84,7 +117,7 @@ fn check_heads(config: &AttentionConfig, found: &mut Diagnostics) {
             "use a divisor of the heads",
         );
     }
-    if let (Some(batch), Some(heads)) = (config.batch.fixed(), heads) {
+    if let (Some(batch), Some(heads)) = (config.batches().fixed(), heads) {
         found.require(
             batch.saturating_mul(heads) <= MAX_HEADS,
             Field::BATCH,
@@ -96,7 +129,7 @@ fn check_heads(config: &AttentionConfig, found: &mut Diagnostics) {
 
 /// Sizes that are each possible may together be no tensor.
 fn check_elems(config: &AttentionConfig, found: &mut Diagnostics) {
-    let sizes = [config.batch, config.seq, config.heads, config.head_dim];
+    let sizes = [config.batches(), config.seq, config.heads, config.head_dim];
     let sizes: Option<Vec<u64>> = sizes.iter().map(|dim| dim.fixed()).collect();
     let elems = sizes.map(|sizes| sizes.into_iter().fold(1, u64::saturating_mul));
     if let Some(elems) = elems {
@@ -166,5 +199,31 @@ mod tests {
         let found = KernelSpec::validate(KernelConfig::new(8, config)).expect_err("mistakes");
         let fields: Vec<_> = found.iter().map(|v| v.field.name()).collect();
         assert_eq!(fields, ["batch", "seq"], "{found}");
+    }
+
+    #[test]
+    fn packed_sequences_need_one_node_and_room_for_all_heads() {
+        let mut config = AttentionConfig {
+            batch: Dim::Static(5000),
+            seq: Dim::Static(4096),
+            heads: Dim::Static(4),
+            kv_heads: Dim::Static(2),
+            head_dim: Dim::Static(64),
+            packed: true,
+            ..AttentionConfig::new(AttentionOp::RingAttention)
+        };
+        config.tuning.kv_slots = Some(1);
+        let on_nodes = |nodes, config: AttentionConfig| {
+            KernelSpec::validate(KernelConfig {
+                nodes,
+                ..KernelConfig::new(4, config)
+            })
+        };
+        let found = on_nodes(2, config).expect_err("mistakes");
+        let fields: Vec<_> = found.iter().map(|v| v.field.name()).collect();
+        assert_eq!(fields, ["packed", "batch", "kv_slots"], "{found}");
+        config.batch = Dim::Static(1024);
+        config.tuning.kv_slots = Some(2);
+        on_nodes(1, config).expect("valid");
     }
 }

@@ -8,9 +8,13 @@ use crate::config::{Dim, Field};
 use crate::diagnostic::Diagnostics;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::ops::Range;
 
 /// Heads over all batches: tiles of queries are counted in 32 bits.
 pub const MAX_HEADS: u64 = 1 << 20;
+
+/// Packed sequences of a call, of which each CTA has a table in shared memory.
+pub const MAX_SEQUENCES: u64 = 1024;
 
 options! {
     /// An attention operator: bf16 in and out, fp32 softmax.
@@ -33,9 +37,10 @@ options! {
     #[serde(deny_unknown_fields)]
     pub struct AttentionConfig {
         op: AttentionOp, sizes: AttentionShape {
-            /// Sequences.
+            /// Sequences; with `packed`, the most that a call may have.
             batch as BATCH,
-            /// Rows of each sequence, over all ranks.
+            /// Rows of each sequence, over all ranks; with `packed`, the most rows that all sequences of a call together may
+            /// have.
             seq as SEQ,
             /// Heads of Q and O.
             heads as HEADS,
@@ -59,6 +64,12 @@ options! {
             /// With a mask, every rank has as much to do only with `zigzag`.
             #[serde(default)]
             placement: Placement as PLACEMENT,
+            /// Whether sequences have different lengths, which each call gives as offsets, and lie one after the other without
+            /// padding.
+            ///
+            /// The ranks are those of one node.
+            #[serde(default)]
+            packed: bool as PACKED,
             /// What scores are multiplied by before the softmax, a number above 0.
             #[serde(default)]
             scale: Scale as SCALE,
@@ -115,6 +126,48 @@ choices! {
 }
 
 impl Placement {
+    /// Which rows of a sequence `rank` has, in their order: a range for each of its chunks, which may be empty.
+    ///
+    /// ```
+    /// use mkernel_spec::Placement;
+    ///
+    /// // Four chunks of three rows, of which the last has two.
+    /// assert_eq!(Placement::Zigzag.rows_of(2, 0, 11), [0..3, 9..11]);
+    /// assert_eq!(Placement::Zigzag.rows_of(2, 1, 11), [3..6, 6..9]);
+    /// ```
+    #[must_use]
+    pub fn rows_of(self, world: u32, rank: u32, seq: u64) -> Vec<Range<u64>> {
+        let per_chunk = seq.div_ceil(u64::from(world) * u64::from(self.segments()));
+        let chunk = |segment| {
+            let first = u64::from(self.chunk_of(world, rank, segment)) * per_chunk;
+            first.min(seq)..(first + per_chunk).min(seq)
+        };
+        (0..self.segments()).map(chunk).collect()
+    }
+
+    /// Which of the packed rows of sequences `rank` has, in the order in which its operands have them. Sequence `i` has rows
+    /// `offsets[i]` up to, but without, `offsets[i + 1]`. A rank has its rows of the first sequence, as
+    /// [`rows_of`](Self::rows_of) says, then those of the second one, and so on.
+    ///
+    /// ```
+    /// use mkernel_spec::Placement;
+    ///
+    /// // Sequences of 4, 0 and 3 rows on two ranks.
+    /// let offsets = [0, 4, 4, 7];
+    /// assert_eq!(Placement::Contiguous.packed_rows_of(2, 0, &offsets), [0..2, 4..6]);
+    /// assert_eq!(Placement::Contiguous.packed_rows_of(2, 1, &offsets), [2..4, 6..7]);
+    /// ```
+    #[must_use]
+    pub fn packed_rows_of(self, world: u32, rank: u32, offsets: &[u64]) -> Vec<Range<u64>> {
+        let of_sequence = |pair: &[u64]| {
+            let (first, rows) = (pair[0], pair[1].saturating_sub(pair[0]));
+            let ranges = self.rows_of(world, rank, rows).into_iter();
+            ranges.map(move |range| first + range.start..first + range.end)
+        };
+        let ranges = offsets.windows(2).flat_map(of_sequence);
+        ranges.filter(|range| !range.is_empty()).collect()
+    }
+
     /// Chunks of a rank.
     #[must_use]
     pub const fn segments(self) -> u32 {
@@ -209,11 +262,111 @@ impl fmt::Display for Scale {
     }
 }
 
+impl AttentionConfig {
+    /// Batches of the operands: packed sequences share one.
+    pub(super) const fn batches(&self) -> Dim {
+        match self.packed {
+            true => Dim::Static(1),
+            false => self.batch,
+        }
+    }
+}
+
 impl AttentionShape {
     /// Rows of a chunk of the sequence; the last ones perhaps fewer.
     #[must_use]
     pub const fn chunk_rows(self, world: u32, placement: Placement) -> u64 {
         self.seq
             .div_ceil(world as u64 * placement.segments() as u64)
+    }
+
+    /// The most rows that the operands of a rank need for packed sequences: those of every sequence are divided among the
+    /// ranks, and the first ranks have more rows of a sequence than the last ones.
+    #[must_use]
+    pub fn packed_rank_rows(self, world: u32, placement: Placement) -> u64 {
+        self.packed_chunk_parts(world, placement, 1) * u64::from(placement.segments())
+    }
+
+    /// The most parts of up to `rows` rows in a chunk of each of the packed sequences: the sum of
+    /// ⌈length / (chunks · rows)⌉ is at most this, and equal if all sequences but one have a row each.
+    pub(super) fn packed_chunk_parts(self, world: u32, placement: Placement, rows: u64) -> u64 {
+        let of_part = u64::from(world) * u64::from(placement.segments()) * rows;
+        let sequences = self.batch.min(self.seq);
+        (self.seq + sequences * (of_part - 1)) / of_part
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the offsets of sequences of these lengths.
+    fn offsets(lengths: &[u64]) -> Vec<u64> {
+        let mut offsets = vec![0];
+        for length in lengths {
+            offsets.push(offsets.last().unwrap_or(&0) + length);
+        }
+        offsets
+    }
+
+    /// Calls `check` with each world, each placement, and lengths of sequences of all kinds.
+    fn for_each_packing(check: impl Fn(u32, Placement, &[u64])) {
+        for world in [1, 2, 4, 8] {
+            for placement in Placement::ALL {
+                for lengths in [
+                    &[][..],
+                    &[0],
+                    &[1],
+                    &[1, 1, 1, 1],
+                    &[1, 1, 1, 997],
+                    &[3, 0, 128, 129, 17],
+                    &[1000, 1, 24],
+                ] {
+                    check(world, placement, lengths);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_packed_row_has_one_rank() {
+        for_each_packing(|world, placement, lengths| {
+            let offsets = offsets(lengths);
+            let of_rank = |rank| placement.packed_rows_of(world, rank, &offsets);
+            let mut rows: Vec<u64> = (0..world).flat_map(of_rank).flatten().collect();
+            rows.sort_unstable();
+            let all: Vec<u64> = (0..lengths.iter().sum()).collect();
+            assert_eq!(rows, all, "{world} {placement} {lengths:?}");
+        });
+    }
+
+    #[test]
+    fn packed_rows_and_blocks_fit_into_their_room() {
+        for_each_packing(|world, placement, lengths| {
+            let shape = AttentionShape {
+                batch: lengths.len() as u64,
+                seq: lengths.iter().sum(),
+                heads: 1,
+                kv_heads: 1,
+                head_dim: 64,
+            };
+            let offsets = offsets(lengths);
+            for rank in 0..world {
+                let rows = placement.packed_rows_of(world, rank, &offsets);
+                let rows: u64 = rows.iter().map(|rows| rows.end - rows.start).sum();
+                assert!(rows <= shape.packed_rank_rows(world, placement));
+            }
+            let chunks = u64::from(world * placement.segments());
+            let of_chunk = |rows: u64| lengths.iter().map(|seq| seq.div_ceil(chunks * rows)).sum();
+            for rows in [1, 128] {
+                let most = shape.packed_chunk_parts(world, placement, rows);
+                let found: u64 = of_chunk(rows);
+                assert!(found <= most);
+                // All sequences but one have a row each.
+                if lengths.iter().filter(|seq| **seq > 1).count() <= 1 && !lengths.contains(&0) {
+                    assert_eq!(found, most, "{world} {placement} {lengths:?}");
+                }
+            }
+        });
     }
 }

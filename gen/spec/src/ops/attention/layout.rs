@@ -25,13 +25,14 @@ pub(super) fn id(op_plan: &AttentionPlan, topology: Topology) -> String {
         ..
     } = op_plan.config;
     let most = if op_plan.takes_rows() { "max" } else { "" };
+    let sequences = if op_plan.config.packed { "upto" } else { "" };
     let causal = if causal { "_causal" } else { "" };
     let ring = match op_plan.is_ring() && topology.world() > 1 {
         true => format!("_ring{}", op_plan.kv_slots),
         false => String::new(),
     };
     format!(
-        "{op}_sm90a_g{}_b{batch}s{most}{seq}h{heads}x{kv_heads}d{head_dim}_{layout}{causal}_{placement}{ring}",
+        "{op}_sm90a_g{}_b{sequences}{batch}s{most}{seq}h{heads}x{kv_heads}d{head_dim}_{layout}{causal}_{placement}{ring}",
         topology
     )
 }
@@ -70,8 +71,13 @@ pub(super) fn roles(op_plan: &AttentionPlan, grid_ctas: u32) -> Vec<Role> {
     roles
 }
 
-/// Rows of this rank: those of its chunks, `times` over.
+/// Rows of this rank: those of its chunks, `times` over. The host does not know those of packed sequences, for which every
+/// rank has room for the most.
 fn rows(op_plan: &AttentionPlan, world: u32, times: u64) -> Extent {
+    if op_plan.config.packed {
+        let placement = op_plan.config.placement;
+        return Extent::Fixed(op_plan.shape.packed_rank_rows(world, placement) * times);
+    }
     let (most, segments) = (op_plan.shape.seq, op_plan.config.placement.segments());
     let chunks = u64::from(world) * u64::from(segments);
     let rows = Extent::RowsOfChunks {
@@ -96,11 +102,9 @@ const fn heads_of(shape: AttentionShape, operand: Operand) -> u64 {
 
 pub(super) fn operands(op_plan: &AttentionPlan, world: u32) -> Vec<OperandSpec> {
     let AttentionShape {
-        batch,
-        heads,
-        head_dim,
-        ..
+        heads, head_dim, ..
     } = op_plan.shape;
+    let batch = op_plan.batches();
     let tensor = |operand| {
         let of_operand = heads_of(op_plan.shape, operand);
         let (rows, cols) = match op_plan.config.layout {
@@ -114,15 +118,21 @@ pub(super) fn operands(op_plan: &AttentionPlan, world: u32) -> Vec<OperandSpec> 
         .into();
     let lse_rows = rows(op_plan, world, batch * heads);
     operands.push(OperandSpec::new(Operand::Lse, lse_rows, 1, Dtype::Fp32));
+    if op_plan.config.packed {
+        let offsets = op_plan.shape.batch + 1;
+        operands.push(OperandSpec::vector(
+            Operand::CuSeqlens,
+            offsets,
+            Dtype::Int32,
+        ));
+    }
     operands
 }
 
 /// Q, K or V as `[B, H, S, D]`, however it lies in memory: 64 columns of 128 rows of a head. If each call gives the length,
 /// there is a dimension more, as `mk/attention/tile_load.cuh` describes.
 fn map(op_plan: &AttentionPlan, world: u32, operand: Operand) -> ArgKind {
-    let AttentionShape {
-        batch, head_dim, ..
-    } = op_plan.shape;
+    let (batch, head_dim) = (op_plan.batches(), op_plan.shape.head_dim);
     let heads = heads_of(op_plan.shape, operand);
     let times = |times| Stride::RowsOf {
         operand,
@@ -171,7 +181,9 @@ pub(super) fn args(op_plan: &AttentionPlan, topology: Topology) -> ArgLayout {
         ("deadline_ns", ArgKind::DeadlineNs),
         ("rank", ArgKind::Rank),
     ];
-    if op_plan.takes_rows() {
+    if op_plan.config.packed {
+        kinds.push(("cu_seqlens", ArgKind::Pointer(Operand::CuSeqlens)));
+    } else if op_plan.takes_rows() {
         kinds.extend([
             ("rows", ArgKind::Rows),
             ("rows_address", ArgKind::RowsAddress),

@@ -1,6 +1,6 @@
 //! Memory of `ring_attention`: symmetric memory of a rank, and shared memory of a CTA.
 
-use super::config::AttentionShape;
+use super::config::{AttentionConfig, AttentionShape};
 use super::op_plan::{
     AttentionPlan, MAX_STAGES, QUERY_BUFFERS, SUB_TILE_BYTES, TILE_ROWS, push_warps, tile_bytes,
 };
@@ -40,8 +40,8 @@ regions! {
 
     /// Counts the tiles of queries that CTAs have taken. Each call resets the counter of the next one.
     tiles_taken: Element::Words(1), [parity: 2u32];
-    /// The mark of the last call that a rank has begun, and the number of its rows, which must be the same on all
-    /// ranks.
+    /// The mark of the last call that a rank has begun, and the number of its rows, or a hash of its packed lengths, which
+    /// must be the same on all ranks.
     begun: Element::Marked, [parity: 2u32, rank: p.topology.world()], if p.takes_rows() && p.exchanges();
     /// Counts the tiles of queries of a reader that have read the keys in a slot, over all calls. `node` is that of the
     /// keys' source.
@@ -80,6 +80,8 @@ regions! {
 #[derive(Clone, Copy)]
 struct Stages {
     shape: AttentionShape,
+    /// Packed sequences, at most; 0 if sequences are not packed.
+    sequences: u64,
     stages: u32,
     push_warps: u32,
     /// Whether warps push beside those that compute.
@@ -114,6 +116,11 @@ regions! {
     copy_loaded: Element::Barrier, [warp: p.push_warps], if p.push_warps > 0;
     /// The index of the tile whose queries a buffer holds.
     query_tile: Element::Words(1), [buffer: QUERY_BUFFERS];
+    /// Rows of a packed sequence over all ranks, and the first of those of this rank among its packed rows.
+    sequence_rows: Element::Words(1), [sequence: p.sequences], if p.sequences > 0;
+    sequence_row: Element::Words(1), [sequence: p.sequences], if p.sequences > 0;
+    /// The first tile of a packed sequence among those of a head on each rank. The last element is the number of tiles.
+    sequence_tile: Element::Words(1), [sequence: p.sequences + 1], if p.sequences > 0;
 }
 
 regions! {
@@ -145,6 +152,7 @@ pub(super) fn smem(op_plan: &AttentionPlan, topology: Topology) -> Smem {
     };
     let memory = AttentionSmem::new(Stages {
         shape: op_plan.shape,
+        sequences: sequences(&op_plan.config, op_plan.shape),
         stages: op_plan.stages,
         push_warps,
         pushes_beside: topology.nodes > 1,
@@ -158,12 +166,26 @@ pub(super) fn smem(op_plan: &AttentionPlan, topology: Topology) -> Smem {
     }
 }
 
+/// Returns the most packed sequences.
+const fn sequences(config: &AttentionConfig, shape: AttentionShape) -> u64 {
+    match config.packed {
+        true => shape.batch,
+        false => 0,
+    }
+}
+
 /// Returns the number of stages of K, and of V, for which shared memory of this size has room, and the bytes that two
 /// stages of each need.
-pub(super) fn stages(shape: AttentionShape, topology: Topology, smem_bytes: u32) -> (u32, u32) {
+pub(super) fn stages(
+    config: &AttentionConfig,
+    shape: AttentionShape,
+    topology: Topology,
+    smem_bytes: u32,
+) -> (u32, u32) {
     let bytes = |stages| {
         let memory = AttentionSmem::new(Stages {
             shape,
+            sequences: sequences(config, shape),
             stages,
             push_warps: push_warps(shape, stages, topology),
             pushes_beside: topology.nodes > 1,

@@ -24,9 +24,9 @@ pub struct AttentionPlan {
     pub config: AttentionConfig,
     /// Its sizes.
     pub shape: AttentionShape,
-    /// Rows of a chunk of the sequence.
+    /// Rows of a chunk of the sequence; of packed sequences, the most that chunks of all of them together may have.
     pub segment_rows: u32,
-    /// Tiles of a chunk.
+    /// Tiles of as much.
     pub segment_tiles: u32,
     /// Tiles of a rank's rows of a head; on some ranks some are empty.
     pub row_tiles: u32,
@@ -50,10 +50,25 @@ pub struct AttentionPlan {
 }
 
 impl AttentionPlan {
-    /// Whether each call gives the length of the sequence.
+    /// Whether each call gives the length of the sequence, or those of packed sequences.
     #[must_use]
     pub const fn takes_rows(&self) -> bool {
-        self.config.seq.is_given_at_run_time()
+        self.config.packed || self.config.seq.is_given_at_run_time()
+    }
+
+    /// Batches of the operands: packed sequences share one.
+    #[must_use]
+    pub const fn batches(&self) -> u64 {
+        match self.config.packed {
+            true => 1,
+            false => self.shape.batch,
+        }
+    }
+
+    /// Heads of Q, over all batches.
+    #[must_use]
+    pub const fn heads(&self) -> u64 {
+        self.batches() * self.shape.heads
     }
 
     /// Whether some tiles of keys have fewer rows than others.
@@ -73,7 +88,7 @@ impl AttentionPlan {
     /// Heads of K and V, over all batches.
     #[must_use]
     pub const fn kv_heads(&self) -> u64 {
-        self.shape.batch * self.shape.kv_heads
+        self.batches() * self.shape.kv_heads
     }
 
     /// Whether heads of K and V take turns in the slots.

@@ -21,6 +21,9 @@
 //! If each call gives the length of the sequence, the memory is laid out for the most, and not every call writes every
 //! flag. Flags then hold marks, and ranks tell each other that they have begun a call, as
 //! `docs/decisions/0012-rows-at-run-time.md` describes.
+//!
+//! Packed sequences are each divided among the ranks as if they were alone. Tiles of queries and tiles of keys begin with
+//! the first row of a chunk of a sequence, and are numbered through all sequences, in the same way on all ranks.
 
 use super::config::{AttentionConfig, AttentionShape};
 use super::op_plan::{AttentionPlan, TILE_ROWS, grid_ctas, push_warps, tile_bytes};
@@ -68,10 +71,13 @@ fn op_plan(
 ) -> Result<AttentionPlan, Diagnostics> {
     let mut found = Diagnostics::default();
     let (world, topology) = (spec.world(), spec.topology());
-    let segment_rows = shape.chunk_rows(world, config.placement);
-    let segment_tiles = segment_rows.div_ceil(u64::from(TILE_ROWS));
+    let (segment_rows, segment_tiles) = segment(config, shape, world);
     let row_tiles = segment_tiles * u64::from(config.placement.segments());
-    let tiles = shape.batch * shape.heads * row_tiles;
+    let heads = match config.packed {
+        true => shape.heads,
+        false => shape.batch * shape.heads,
+    };
+    let tiles = heads * row_tiles;
     let limit = u64::from(u32::MAX) / u64::from(spec.world()) / 4;
     found.require(
         tiles <= limit,
@@ -80,7 +86,7 @@ fn op_plan(
         "split the batch",
     );
     let stage_bytes = 2 * tile_bytes(shape);
-    let (stages, least_bytes) = memory::stages(shape, topology, device.smem_bytes);
+    let (stages, least_bytes) = memory::stages(config, shape, topology, device.smem_bytes);
     found.require(
         stages >= 2,
         Field::HEAD_DIM,
@@ -99,7 +105,7 @@ fn op_plan(
         segment_tiles: segment_tiles as u32,
         row_tiles: row_tiles as u32,
         tiles: tiles as u32,
-        group_heads: group_heads(config, shape, row_tiles, device),
+        group_heads: group_heads(config, heads, row_tiles, device),
         stages,
         push_ctas: 0,
         push_warps: push_warps(shape, stages, topology),
@@ -117,20 +123,27 @@ fn op_plan(
     found.into_result(op_plan)
 }
 
+/// Rows and tiles of a chunk of the sequence, or of a chunk of each of the packed sequences, at most.
+fn segment(config: &AttentionConfig, shape: AttentionShape, world: u32) -> (u64, u64) {
+    let (placement, tile) = (config.placement, u64::from(TILE_ROWS));
+    if config.packed {
+        let most = |rows| shape.packed_chunk_parts(world, placement, rows);
+        return (most(1), most(tile));
+    }
+    let rows = shape.chunk_rows(world, placement);
+    (rows, rows.div_ceil(tile))
+}
+
 /// Without a mask all tiles take equally long, and K and V arrive head by head. With a mask, enough heads for all CTAs
 /// are computed at the same time, so that all CTAs end with short tiles.
-fn group_heads(
-    config: &AttentionConfig,
-    shape: AttentionShape,
-    row_tiles: u64,
-    device: &Device,
-) -> u32 {
+fn group_heads(config: &AttentionConfig, all: u64, row_tiles: u64, device: &Device) -> u32 {
     if !config.causal {
         return 1;
     }
     let heads = u64::from(device.sm_count).div_ceil(row_tiles);
-    let per_kv = shape.heads / shape.kv_heads;
-    heads.max(per_kv).min(shape.batch * shape.heads) as u32
+    let (of_q, of_kv) = (config.heads.fixed(), config.kv_heads.fixed());
+    let per_kv = of_q.unwrap_or(1) / of_kv.unwrap_or(1);
+    heads.max(per_kv).min(all) as u32
 }
 
 fn finish(spec: &KernelSpec, device: &Device, op_plan: AttentionPlan) -> KernelPlan {

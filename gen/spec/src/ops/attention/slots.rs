@@ -1,6 +1,6 @@
 //! The number of slots for heads of K and V.
 
-use super::op_plan::AttentionPlan;
+use super::op_plan::{AttentionPlan, TILE_ROWS};
 use crate::config::Field;
 use crate::device::Device;
 use crate::diagnostic::Diagnostics;
@@ -9,7 +9,7 @@ use crate::topology::Topology;
 /// An operator may use one byte in this many of a GPU's memory to keep all heads of K and V.
 const MEMORY_SHARE: u64 = 16;
 
-/// The same across nodes, where heads cannot share slots.
+/// The same where heads cannot share slots: across nodes, and of packed sequences.
 const MEMORY_SHARE_ACROSS: u64 = 4;
 
 /// Chooses `kv_slots`. There is a slot for every head if memory allows. Otherwise the heads that are computed at the
@@ -24,6 +24,10 @@ pub(super) fn choose(
     if topology.nodes > 1 {
         op_plan.kv_slots = all;
         return check_across(op_plan, world, device, found);
+    }
+    if op_plan.config.packed {
+        op_plan.kv_slots = all;
+        return check_packed(op_plan, world, device, found);
     }
     let bytes_per_slot = {
         op_plan.kv_slots = 1;
@@ -75,6 +79,25 @@ fn check_across(op_plan: &AttentionPlan, world: u32, device: &Device, found: &mu
             )
         },
         "split the batch or the heads, or use one node, where heads take turns in few slots",
+    );
+}
+
+/// Whether all heads of K and V of packed sequences fit.
+fn check_packed(op_plan: &AttentionPlan, world: u32, device: &Device, found: &mut Diagnostics) {
+    let (bytes, most) = (
+        op_plan.slot_bytes(world),
+        device.memory_bytes / MEMORY_SHARE_ACROSS,
+    );
+    found.require(
+        bytes <= most,
+        Field::SEQ,
+        || {
+            format!(
+                "K and V of all ranks take {bytes} bytes on each, in tiles of {TILE_ROWS} rows of one sequence, more than {most}: a quarter of its memory ({})",
+                device.name
+            )
+        },
+        "prepare for fewer rows, for fewer sequences, or for fewer heads at a time",
     );
 }
 
@@ -148,6 +171,24 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn packed_sequences_keep_all_heads_or_are_refused() {
+        let packed = AttentionConfig {
+            packed: true,
+            ..config(64, 64, true)
+        };
+        let device = Device::h200();
+        let op_plan = plan(packed, &device).expect("a plan");
+        assert_eq!((op_plan.kv_slots, op_plan.is_ring()), (64, false));
+        let small = Device {
+            memory_bytes: 4 * (op_plan.slot_bytes(4) - 1),
+            ..device
+        };
+        let found = plan(packed, &small).expect_err("too large");
+        let fields: Vec<_> = found.iter().map(|v| v.field.name()).collect();
+        assert_eq!(fields, ["seq"], "{found}");
     }
 
     #[test]

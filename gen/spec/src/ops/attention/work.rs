@@ -5,15 +5,16 @@ use super::op_plan::{AttentionPlan, ELEM_BYTES};
 use crate::roofline::Traffic;
 use crate::topology::Topology;
 
-/// The largest amount of each kind on any rank.
+/// The largest amount of each kind on any rank. Packed sequences are at most as much as one that has all rows.
 pub(super) fn traffic(op_plan: &AttentionPlan, topology: Topology) -> Traffic {
     let AttentionShape {
-        batch,
         seq,
         heads,
         kv_heads,
         head_dim,
+        ..
     } = op_plan.shape;
+    let batch = op_plan.batches();
     let ranks: Vec<RankWork> = (0..topology.world())
         .map(|rank| work(op_plan, topology, rank))
         .collect();
@@ -41,14 +42,10 @@ struct RankWork {
 
 fn work(op_plan: &AttentionPlan, topology: Topology, rank: u32) -> RankWork {
     let world = topology.world();
-    let (seq, per_chunk) = (op_plan.shape.seq, u64::from(op_plan.segment_rows));
-    let placement = op_plan.config.placement;
+    let (seq, placement) = (op_plan.shape.seq, op_plan.config.placement);
     let chunks = |rank| {
-        (0..placement.segments()).map(move |segment| {
-            let chunk = u64::from(placement.chunk_of(world, rank, segment));
-            let first = chunk * per_chunk;
-            (first, seq.saturating_sub(first).min(per_chunk))
-        })
+        let ranges = placement.rows_of(world, rank, seq).into_iter();
+        ranges.map(|rows| (rows.start, rows.end - rows.start))
     };
     let mut done = RankWork {
         rows: 0,

@@ -1,6 +1,7 @@
 //! Jobs that are small enough for a CPU.
 
 use super::{AttentionJob, CallPattern, InputKind};
+use crate::lab::Random;
 use mkernel::network::Faults;
 use mkernel::spec::Placement;
 
@@ -167,4 +168,91 @@ pub fn with_rows_across(
         (name, job)
     };
     jobs.into_iter().map(name).collect()
+}
+
+/// Returns jobs whose calls have packed sequences of different lengths, by one operator each: none, one, the most, and the
+/// most rows in one or in many sequences. All layouts, placements and masks, and heads that share K and V.
+pub fn with_sequences(world: u32) -> Vec<(String, AttentionJob)> {
+    use Placement::{Contiguous, Zigzag};
+    let job = |sizes, sms| AttentionJob::new(world, sizes, sms);
+    let lengths: &[&[u64]] = &[
+        &[100, 0, 3, 150],
+        &[],
+        &[0, 300],
+        &[1, 1, 1, 1, 1],
+        &[60, 60, 60, 60, 60],
+        &[0, 0, 7],
+        &[299, 1],
+        &[2, 131, 0, 129, 38],
+    ];
+    let jobs = [
+        (
+            "all keys",
+            job([5, 300, 2, 2, 64], 3).with_sequences(lengths),
+        ),
+        (
+            "a mask",
+            job([5, 300, 2, 1, 64], 3)
+                .causal(Contiguous)
+                .bhsd()
+                .with_sequences(lengths),
+        ),
+        (
+            "zigzag in a graph",
+            job([5, 300, 4, 2, 64], 3)
+                .causal(Zigzag)
+                .with_sequences(lengths)
+                .pattern(CallPattern::Graph),
+        ),
+        (
+            "wide heads in a graph",
+            job([3, 140, 2, 1, 128], 2)
+                .zigzag()
+                .with_sequences(&[&[100, 40], &[0, 1], &[], &[5, 130, 5], &[140]])
+                .pattern(CallPattern::Graph),
+        ),
+        (
+            "not finite",
+            job([6, 400, 2, 2, 64], 2)
+                .causal(Zigzag)
+                .inputs(InputKind::NotFinite)
+                .with_sequences(&[&[100, 13, 170, 9, 100, 8], &[1, 1, 1, 1, 1, 1], &[390, 10]]),
+        ),
+        ("one sequence", {
+            let job = job([1, 200, 2, 2, 64], 2).causal(Zigzag);
+            job.with_sequences(&[&[200], &[3], &[0], &[130], &[200]])
+        }),
+        ("many sequences", {
+            let short: Vec<u64> = (0..70).map(|i| i % 4).collect();
+            let job = job([70, 140, 1, 1, 64], 2).causal(Zigzag);
+            job.with_sequences(&[&short, &[1; 70], &[0; 70], &short])
+        }),
+    ];
+    let name = |(name, job)| {
+        let name = format!("attention, {name}, on {world} ranks, packed");
+        (name, job)
+    };
+    jobs.into_iter().map(name).collect()
+}
+
+/// Returns lengths of up to `sequences` packed sequences of up to `most` rows together: some without rows, some of one row,
+/// and often as many rows as there may be.
+pub fn random_sequences(random: &mut Random, sequences: u64, most: u64) -> Vec<u64> {
+    let mut left = most;
+    let mut lengths: Vec<u64> = (0..random.below(sequences + 1))
+        .map(|_| {
+            let rows = match random.below(5) {
+                0 => 0,
+                1 => left.min(1),
+                _ => random.below(left.min(2 * most / sequences + 1) + 1),
+            };
+            left -= rows;
+            rows
+        })
+        .collect();
+    if random.below(2) == 0 && !lengths.is_empty() {
+        let index = random.below(lengths.len() as u64) as usize;
+        lengths[index] += left;
+    }
+    lengths
 }

@@ -11,8 +11,11 @@ pub enum InputKind {
     Random,
     /// Numbers that give scores of both signs, up to some ten thousands.
     Extreme,
-    /// Some keys are -inf, some rows of queries have only scores of -inf, and some queries are NaN.
+    /// Some keys are -inf, some rows of queries have only scores of -inf, and some queries are NaN. Of packed sequences,
+    /// every other one is of [`NanValues`](Self::NanValues).
     NotFinite,
+    /// All values are NaN.
+    NanValues,
 }
 
 /// The distribution of the sequence over the ranks. It is computed here independently of the plan.
@@ -59,7 +62,10 @@ impl CallData {
         };
         let mut q = fill(shape.heads, size);
         let mut k = fill(shape.kv_heads, size);
-        let v = fill(shape.kv_heads, 1.0);
+        let mut v = fill(shape.kv_heads, 1.0);
+        if kind == InputKind::NanValues {
+            v.fill(bf16::NAN);
+        }
         if kind == InputKind::NotFinite {
             let dim = shape.head_dim as usize;
             // All queries are positive, so that keys of -inf give scores of -inf and not NaN. Every third key is -inf,

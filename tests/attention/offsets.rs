@@ -1,0 +1,234 @@
+//! Tests of calls whose offsets of packed sequences are wrong: every rank gets an error that names the mistake, and nothing
+//! outside of the operands is read or written.
+
+use mkernel::cudarc::driver::{CudaSlice, CudaStream};
+use mkernel::half::bf16;
+use mkernel::spec::{AttentionConfig, AttentionOp, AttentionShape, Dim, Placement};
+use mkernel::{Communicator, Error, ErrorKind, KernelConfig, Operand, Operator};
+use mkernel_testing::jobs::{Backend, Machine};
+use mkernel_testing::lab::Random;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const SHAPE: AttentionShape = AttentionShape {
+    batch: 4,
+    seq: 300,
+    heads: 2,
+    kv_heads: 1,
+    head_dim: 64,
+};
+
+/// What O contains before a call.
+const UNWRITTEN: f32 = 77.0;
+
+/// Runs `body` on every rank with an operator and its stream.
+fn on_ranks(
+    world: u32,
+    causal: bool,
+    seed: u64,
+    body: impl Fn(&Communicator, &Operator, &Arc<CudaStream>) -> Result<(), Error> + Sync,
+) -> Vec<Result<(), String>> {
+    let machine = Machine {
+        world,
+        sms: 3,
+        skew: 60,
+    };
+    let config = AttentionConfig {
+        batch: Dim::Static(SHAPE.batch),
+        heads: Dim::Static(SHAPE.heads),
+        kv_heads: Dim::Static(SHAPE.kv_heads),
+        head_dim: Dim::Static(SHAPE.head_dim),
+        causal,
+        placement: Placement::Zigzag,
+        packed: true,
+        ..AttentionConfig::new(AttentionOp::RingAttention)
+    };
+    let config = KernelConfig::new(world, config);
+    let outcomes = machine.run_ranks(Backend::Simulated { seed }, |ranks, _| {
+        let operator = ranks.prepare(&config, SHAPE)?;
+        ranks.set_timeout(Duration::from_secs(60));
+        Ok(body(ranks, &operator, &ranks.context().default_stream())?)
+    });
+    outcomes.expect("communicators")
+}
+
+/// The operands of a call.
+struct Operands {
+    inputs: Vec<CudaSlice<bf16>>,
+    o: CudaSlice<bf16>,
+    lse: CudaSlice<f32>,
+    offsets: CudaSlice<i32>,
+}
+
+impl Operands {
+    fn new(ranks: &Communicator, stream: &Arc<CudaStream>, offsets: &[i32]) -> Self {
+        let rows = SHAPE.packed_rank_rows(ranks.world(), Placement::Zigzag);
+        let elems = |heads: u64| (rows * heads * SHAPE.head_dim) as usize;
+        let input = |heads| stream.clone_htod(&vec![bf16::ONE; elems(heads)]);
+        let heads = [SHAPE.heads, SHAPE.kv_heads, SHAPE.kv_heads];
+        let o = vec![bf16::from_f32(UNWRITTEN); elems(SHAPE.heads)];
+        let lse = (rows * SHAPE.heads) as usize;
+        Self {
+            inputs: heads.map(|heads| input(heads).expect("memory")).into(),
+            o: stream.clone_htod(&o).expect("memory"),
+            lse: stream.alloc_zeros(lse).expect("memory"),
+            offsets: stream.clone_htod(offsets).expect("memory"),
+        }
+    }
+
+    fn call<'a>(
+        &'a mut self,
+        operator: &'a Operator,
+        stream: &'a Arc<CudaStream>,
+    ) -> mkernel::Call<'a> {
+        operator
+            .call(stream)
+            .read(Operand::Q, &self.inputs[0])
+            .read(Operand::K, &self.inputs[1])
+            .read(Operand::V, &self.inputs[2])
+            .read(Operand::CuSeqlens, &self.offsets)
+            .write(Operand::O, &mut self.o)
+            .write(Operand::Lse, &mut self.lse)
+    }
+}
+
+/// Makes a call with these offsets, and returns the number of rows of O that it has written.
+fn call(
+    ranks: &Communicator,
+    operator: &Operator,
+    stream: &Arc<CudaStream>,
+    offsets: &[i32],
+) -> (usize, Result<(), Error>) {
+    let mut operands = Operands::new(ranks, stream, offsets);
+    let outcome = operands.call(operator, stream).launch();
+    let outcome = outcome.and_then(|()| ranks.synchronize(stream));
+    let o = stream.clone_dtoh(&operands.o).expect("memory");
+    let rows = o.chunks((SHAPE.heads * SHAPE.head_dim) as usize);
+    let is_written = |row: &&[bf16]| row.iter().any(|x| *x != bf16::from_f32(UNWRITTEN));
+    (rows.filter(is_written).count(), outcome)
+}
+
+/// The error comes at once, not at a deadline, and from every rank. The sequences have as many rows together on all ranks.
+#[test]
+fn different_offsets_are_an_error_that_names_two_ranks() {
+    let kinds = [(2, false), (2, true), (4, false), (4, true)];
+    for (world, causal) in kinds {
+        for seed in 0..3 {
+            let started = Instant::now();
+            let outcomes = on_ranks(world, causal, seed, |ranks, operator, stream| {
+                let offsets = match ranks.rank() {
+                    1 => [0, 10, 20, 290, 300],
+                    _ => [0, 10, 20, 289, 300],
+                };
+                let (_, outcome) = call(ranks, operator, stream, &offsets);
+                let error = outcome.expect_err("different offsets");
+                assert_eq!(error.kind(), ErrorKind::Mismatch, "{error}");
+                Err(error)
+            });
+            for (rank, outcome) in outcomes.into_iter().enumerate() {
+                let failure = outcome.expect_err("different offsets");
+                let is_named = failure.contains("rank 1 ")
+                    && failure.contains("different offsets in cu_seqlens");
+                assert!(is_named, "{world} {causal}, rank {rank}: {failure}");
+            }
+            let took = started.elapsed();
+            assert!(took < Duration::from_secs(30), "{took:?}");
+        }
+    }
+}
+
+/// The call writes nothing, and the communicator can be used after that.
+#[test]
+fn offsets_that_are_not_possible_are_an_error_of_their_call() {
+    let wrong = [
+        ([3, 10, 20, 30, 40], "offset 0 is 3, but the first one is 0"),
+        (
+            [-1, 10, 20, 30, 40],
+            "offset 0 is -1, but the first one is 0",
+        ),
+        ([0, 10, 9, 30, 40], "offset 2 is 9, less than 10"),
+        ([0, 10, 20, 30, 0], "offset 4 is 0, less than 30"),
+        (
+            [0, 10, 301, 301, 301],
+            "offset 2 is 301, but the operator was prepared for 300",
+        ),
+        ([0, 10, -7, 30, 40], "offset 2 is -7, a negative number"),
+        ([0, i32::MAX, i32::MIN, 0, 0], "offset 1 is 2147483647, but"),
+    ];
+    for world in [1, 4] {
+        let outcomes = on_ranks(world, true, 0, |ranks, operator, stream| {
+            for (number, (offsets, part)) in wrong.iter().enumerate() {
+                let (written, outcome) = call(ranks, operator, stream, offsets);
+                let error = outcome.expect_err(part);
+                assert_eq!(error.kind(), ErrorKind::Values, "{error}");
+                let text = error.to_string();
+                let named = format!("call {}: {part}", number + 1);
+                assert!(text.contains(&named), "{named}: {text}");
+                assert_eq!(written, 0, "{offsets:?}");
+            }
+            let offsets = [0, 10, 10, 290, 300];
+            let (written, outcome) = call(ranks, operator, stream, &offsets);
+            let offsets: Vec<u64> = offsets.iter().map(|offset| *offset as u64).collect();
+            let rows = Placement::Zigzag.packed_rows_of(world, ranks.rank(), &offsets);
+            assert_eq!(
+                written as u64,
+                rows.iter().map(|rows| rows.end - rows.start).sum::<u64>()
+            );
+            outcome
+        });
+        for outcome in outcomes {
+            assert_eq!(outcome, Ok(()), "{world}");
+        }
+    }
+}
+
+/// The simulator finds accesses outside of operands.
+#[test]
+fn random_offsets_do_no_harm() {
+    let outcomes = on_ranks(2, true, 0, |ranks, operator, stream| {
+        let mut random = Random(5);
+        for _ in 0..40 {
+            let limit = [10, 80, 400, 1 << 32][random.below(4) as usize];
+            let mut offsets: [i32; 5] = std::array::from_fn(|_| random.below(limit) as u32 as i32);
+            if random.below(2) == 0 {
+                offsets[0] = 0;
+            }
+            if random.below(2) == 0 {
+                offsets.sort_unstable();
+            }
+            let are_possible = offsets[0] == 0 && offsets.is_sorted() && offsets[4] <= 300;
+            let (_, outcome) = call(ranks, operator, stream, &offsets);
+            match outcome {
+                Ok(()) => assert!(are_possible, "{offsets:?}"),
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::Values, "{error}");
+                    assert!(!are_possible, "{offsets:?}: {error}");
+                }
+            }
+        }
+        Ok(())
+    });
+    for outcome in outcomes {
+        assert_eq!(outcome, Ok(()));
+    }
+}
+
+#[test]
+fn operands_of_packed_calls_are_checked_before_the_launch() {
+    let outcomes = on_ranks(2, false, 0, |ranks, operator, stream| {
+        assert_eq!(operator.plan().max_rows(), None);
+        let mut operands = Operands::new(ranks, stream, &[0, 10, 20, 30]);
+        let error = operands.call(operator, stream).launch().expect_err("short");
+        let text = error.to_string();
+        assert!(text.contains("cu_seqlens"), "{text}");
+        let mut operands = Operands::new(ranks, stream, &[0, 10, 20, 30, 40]);
+        let call = operands.call(operator, stream).rows(40);
+        let error = call.launch().expect_err("rows");
+        assert_eq!(error.kind(), ErrorKind::Operands, "{error}");
+        operands.call(operator, stream).launch()?;
+        ranks.synchronize(stream)
+    });
+    for outcome in outcomes {
+        assert_eq!(outcome, Ok(()));
+    }
+}

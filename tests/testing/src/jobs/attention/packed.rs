@@ -1,0 +1,306 @@
+//! Calls of one operator with packed sequences of different lengths.
+
+use super::place::{Place, UNWRITTEN};
+use super::reference::{CallData, InputKind, Sharding};
+use super::{AttentionJob, CallPattern};
+use crate::jobs::memo::Memo;
+use crate::jobs::{CALLS_BEFORE, set_call_count};
+use crate::lab::Failure;
+use mkernel::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
+use mkernel::cudarc::driver::{CudaGraph, CudaSlice, CudaStream};
+use mkernel::half::bf16;
+use mkernel::{Call, Communicator, Operand, Operator, spec::Layout};
+use std::sync::Arc;
+
+/// The operands of a call, with room for the most rows, and the offsets of its sequences.
+struct Buffers {
+    inputs: Vec<CudaSlice<bf16>>,
+    o: CudaSlice<bf16>,
+    lse: CudaSlice<f32>,
+    offsets: CudaSlice<i32>,
+}
+
+impl Buffers {
+    fn call<'a>(&'a mut self, operator: &'a Operator, stream: &'a Arc<CudaStream>) -> Call<'a> {
+        operator
+            .call(stream)
+            .read(Operand::Q, &self.inputs[0])
+            .read(Operand::K, &self.inputs[1])
+            .read(Operand::V, &self.inputs[2])
+            .read(Operand::CuSeqlens, &self.offsets)
+            .write(Operand::O, &mut self.o)
+            .write(Operand::Lse, &mut self.lse)
+    }
+}
+
+/// A sequence of a call, as if it were alone.
+#[derive(Debug)]
+pub(super) struct OneSequence {
+    data: CallData,
+    inputs: InputKind,
+}
+
+/// A call of a job on a rank.
+struct OneCall<'a> {
+    job: &'a AttentionJob,
+    lengths: &'a [u64],
+    sequences: &'a [OneSequence],
+    rank: u32,
+}
+
+impl OneCall<'_> {
+    fn shardings(&self) -> Vec<Sharding> {
+        let of_length = |rows: &u64| self.job.sharding_of_sequence(*rows);
+        self.lengths.iter().map(of_length).collect()
+    }
+
+    /// The numbers of this rank's rows of each sequence.
+    fn rows(&self) -> Vec<usize> {
+        let shardings = self.shardings().into_iter();
+        shardings.map(|of| of.rows(self.rank).len()).collect()
+    }
+
+    /// The place of the rows of an operand.
+    fn place(&self, heads: u64, layout: Layout, dim: usize) -> Place {
+        let config = &self.job.config;
+        let room = self
+            .job
+            .shape()
+            .packed_rank_rows(self.job.machine.world, config.placement);
+        let (groups, elems) = match layout {
+            Layout::Bshd => (1, heads as usize * dim),
+            Layout::Bhsd => (heads as usize, dim),
+        };
+        Place {
+            groups,
+            rows: self.rows().iter().sum(),
+            room: room as usize,
+            elems,
+            most: room as usize,
+        }
+    }
+
+    /// The places of rows of O and LSE.
+    fn results(&self) -> (Place, Place) {
+        let shape = self.job.shape();
+        let layout = self.job.config.layout;
+        let o = self.place(shape.heads, layout, shape.head_dim as usize);
+        (o, self.place(shape.heads, Layout::Bhsd, 1))
+    }
+
+    /// Puts the rows of all sequences one after the other, in each group of the place.
+    fn pack<T: Copy>(&self, place: Place, of_sequences: &[Vec<T>]) -> Vec<T> {
+        let mut packed = Vec::new();
+        for group in 0..place.groups {
+            for (rows, of_sequence) in self.rows().into_iter().zip(of_sequences) {
+                let len = rows * place.elems;
+                packed.extend_from_slice(&of_sequence[group * len..][..len]);
+            }
+        }
+        packed
+    }
+
+    /// The inverse of [`Self::pack`].
+    fn unpack<T: Copy>(&self, place: Place, packed: &[T]) -> Vec<Vec<T>> {
+        let mut of_sequences = vec![Vec::new(); self.lengths.len()];
+        let mut rest = packed;
+        for _ in 0..place.groups {
+            for (rows, of_sequence) in self.rows().into_iter().zip(&mut of_sequences) {
+                let (part, behind) = rest.split_at(rows * place.elems);
+                of_sequence.extend_from_slice(part);
+                rest = behind;
+            }
+        }
+        of_sequences
+    }
+
+    /// The offsets of the sequences. Those that are not there are empty.
+    fn offsets(&self) -> Vec<i32> {
+        let mut offsets = vec![0];
+        for sequence in 0..self.job.shape().batch as usize {
+            let length = self.lengths.get(sequence).copied().unwrap_or(0);
+            offsets.push(offsets[sequence] + length as i32);
+        }
+        offsets
+    }
+
+    /// Uploads the operands. In place of rows that there are not the inputs are NaN.
+    fn buffers(&self, stream: &Arc<CudaStream>) -> Result<Buffers, Failure> {
+        let (shape, layout) = (self.job.shape(), self.job.config.layout);
+        type Of = fn(&CallData) -> &Vec<bf16>;
+        let inputs: [(Of, u64); 3] = [
+            (|data| &data.q, shape.heads),
+            (|data| &data.k, shape.kv_heads),
+            (|data| &data.v, shape.kv_heads),
+        ];
+        let input = |(of, heads): (Of, u64)| {
+            let place = self.place(heads, layout, shape.head_dim as usize);
+            let shardings = self.shardings().into_iter().zip(self.sequences);
+            let shards: Vec<_> = shardings
+                .map(|(sharding, sequence)| sharding.shard(of(&sequence.data), heads, self.rank))
+                .collect();
+            stream.clone_htod(&place.spread(&self.pack(place, &shards), bf16::NAN))
+        };
+        let (o, lse) = self.results();
+        let unwritten =
+            |place: Place| vec![UNWRITTEN; (place.groups * place.most * place.elems).max(1)];
+        let o: Vec<bf16> = unwritten(o).into_iter().map(bf16::from_f32).collect();
+        Ok(Buffers {
+            inputs: inputs.map(input).into_iter().collect::<Result<_, _>>()?,
+            o: stream.clone_htod(&o)?,
+            lse: stream.clone_htod(&unwritten(lse))?,
+            offsets: stream.clone_htod(&self.offsets())?,
+        })
+    }
+
+    /// Compares the results of each sequence with the expected ones, and returns the bits of all. Nothing else may be
+    /// written.
+    fn check(
+        &self,
+        ranks: &Communicator,
+        stream: &Arc<CudaStream>,
+        buffers: &Buffers,
+    ) -> Result<Vec<u32>, Failure> {
+        let (of_o, of_lse) = self.results();
+        let (o, beyond_o) = of_o.gather(&stream.clone_dtoh(&buffers.o)?, bf16::from_f32(UNWRITTEN));
+        let (lse, beyond_lse) = of_lse.gather(&stream.clone_dtoh(&buffers.lse)?, UNWRITTEN);
+        ranks.check()?;
+        let (rank, lengths) = (self.rank, self.lengths);
+        if beyond_o + beyond_lse > 0 {
+            return Err(format!(
+                "rank {rank}, lengths {lengths:?}: {beyond_o} elements beyond O and {beyond_lse} beyond LSE were written"
+            )
+            .into());
+        }
+        let results = self
+            .unpack(of_o, &o)
+            .into_iter()
+            .zip(self.unpack(of_lse, &lse));
+        let expected = self.shardings().into_iter().zip(self.sequences);
+        for (number, ((o, lse), (sharding, sequence))) in results.zip(expected).enumerate() {
+            let checked = sharding.check(&sequence.data, rank, (&o, &lse), sequence.inputs);
+            checked
+                .map_err(|error| format!("sequence {number} of lengths {lengths:?}: {error}"))?;
+        }
+        let o = o.iter().map(|x| x.to_f32().to_bits());
+        Ok(o.chain(lse.iter().map(|x| x.to_bits())).collect())
+    }
+}
+
+impl AttentionJob {
+    /// Returns the distribution of one of the packed sequences.
+    fn sharding_of_sequence(&self, rows: u64) -> Sharding {
+        let mut sharding = self.sharding().with_rows(rows);
+        sharding.shape.batch = 1;
+        sharding
+    }
+
+    /// Computes the operands and expected results of the sequences of each call.
+    pub(super) fn packed_calls(&self) -> &'static [Vec<OneSequence>] {
+        static ALL: Memo<Vec<Vec<OneSequence>>> = Memo::new();
+        let (config, world, lengths) = (&self.config, self.machine.world, &self.sequences);
+        let key = format!("{config:?} {world} {:?} {lengths:?}", self.inputs);
+        ALL.get(key, || {
+            let mut number = 0;
+            let mut sequence = |(index, rows): (usize, &u64)| {
+                let inputs = match (self.inputs, index % 2) {
+                    (InputKind::NotFinite, 1) => InputKind::NanValues,
+                    (inputs, _) => inputs,
+                };
+                number += 1;
+                let data = CallData::new(config, self.sharding_of_sequence(*rows), inputs, number);
+                OneSequence { data, inputs }
+            };
+            let mut of_call =
+                |lengths: &Vec<u64>| lengths.iter().enumerate().map(&mut sequence).collect();
+            lengths.iter().map(&mut of_call).collect()
+        })
+    }
+
+    /// Makes the calls on this rank, and checks their results.
+    pub(super) fn rank_with_sequences(
+        &self,
+        ranks: &Communicator,
+        operator: &Operator,
+        calls: &[Vec<OneSequence>],
+    ) -> Result<Vec<Vec<u32>>, Failure> {
+        ranks.set_timeout(crate::jobs::deadline(self.edits.is_empty()));
+        let one = |(sequences, lengths)| OneCall {
+            job: self,
+            lengths,
+            sequences,
+            rank: ranks.rank(),
+        };
+        let lengths = self.sequences.iter().map(Vec::as_slice);
+        let sequences = calls.iter().map(Vec::as_slice);
+        let calls: Vec<OneCall> = sequences.zip(lengths).map(one).collect();
+        match self.pattern == CallPattern::Graph {
+            true => replays(ranks, operator, &calls),
+            false => self.launch_packed(ranks, operator, &calls),
+        }
+    }
+
+    /// Makes the calls one after the other without a pause.
+    fn launch_packed(
+        &self,
+        ranks: &Communicator,
+        operator: &Operator,
+        calls: &[OneCall],
+    ) -> Result<Vec<Vec<u32>>, Failure> {
+        let stream = ranks.context().default_stream();
+        let buffers = calls.iter().map(|call| call.buffers(&stream));
+        let mut all = buffers.collect::<Result<Vec<_>, _>>()?;
+        stream.synchronize()?;
+        for (index, buffers) in (0..).zip(&mut all) {
+            if let Some(calls) = self.call_count.filter(|_| index == CALLS_BEFORE) {
+                set_call_count(ranks, &[operator], calls)?;
+            }
+            buffers.call(operator, &stream).launch()?;
+        }
+        ranks.synchronize(&stream)?;
+        let checks = calls.iter().zip(&all);
+        checks
+            .map(|(call, buffers)| call.check(ranks, &stream, buffers))
+            .collect()
+    }
+}
+
+/// Captures one call, and replays it for each call.
+fn replays(
+    ranks: &Communicator,
+    operator: &Operator,
+    calls: &[OneCall],
+) -> Result<Vec<Vec<u32>>, Failure> {
+    // The default stream cannot be captured.
+    let stream = ranks.context().new_stream()?;
+    let mut used = calls[0].buffers(&stream)?;
+    stream.synchronize()?;
+    let graph = captured(operator, &stream, &mut used)?;
+    let mut results = Vec::new();
+    for call in calls {
+        let next = call.buffers(&stream)?;
+        for (used, next) in used.inputs.iter_mut().zip(&next.inputs) {
+            stream.memcpy_dtod(next, used)?;
+        }
+        stream.memcpy_dtod(&next.o, &mut used.o)?;
+        stream.memcpy_dtod(&next.lse, &mut used.lse)?;
+        stream.memcpy_dtod(&next.offsets, &mut used.offsets)?;
+        graph.launch()?;
+        results.push(call.check(ranks, &stream, &used)?);
+    }
+    ranks.synchronize(&stream)?;
+    Ok(results)
+}
+
+fn captured(
+    operator: &Operator,
+    stream: &Arc<CudaStream>,
+    buffers: &mut Buffers,
+) -> Result<CudaGraph, Failure> {
+    stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
+    let call = buffers.call(operator, stream);
+    // SAFETY: the buffers live until the last replay has ended, and the test uses one stream.
+    unsafe { call.capture() }?;
+    let graph = stream.end_capture(CUgraphInstantiate_flags(0))?;
+    Ok(graph.ok_or("nothing was captured")?)
+}
