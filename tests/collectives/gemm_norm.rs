@@ -56,10 +56,10 @@ fn relayed() -> GemmNormJob {
 const MUTATIONS: &[Mutation] = &[
     ("rows normalised before they are stored", rows, &[("@row-norm.wait", "wait_flag( => if (false) wait_flag(")]),
     ("rows counted before they are stored", rows, &[("@row-norm.count", "add_release_gpu( => add_relaxed_sys(")]),
-    ("rows counted while other lanes store them", rows, &[("@ll.tile-done", "")]),
+    ("rows counted while other lanes store them", rows, &[("@one-shot.tile-done", "")]),
     ("squares of the previous call", rows, &[("@row-norm.squares", "ctx.parity() => ctx.parity() ^ 1")]),
-    ("no squares of relayed sums", relayed, &[("@ll.relayed-squares", "")]),
-    ("no squares", rows, &[("@ll.squares", "")]),
+    ("no squares of relayed sums", relayed, &[("@one-shot.relayed-squares", "")]),
+    ("no squares", rows, &[("@one-shot.squares", "")]),
 ];
 
 #[test]

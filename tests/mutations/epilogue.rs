@@ -68,7 +68,7 @@ fn shared_tiles() -> GemmJob {
     job(kernel, 2, GemmShape { m, n, k }, BLayout::Nk, 4)
 }
 
-/// Ranks exchange partial sums as LL packets.
+/// Ranks exchange partial sums as Lamport packets.
 fn packets() -> GemmJob {
     let (m, n, k) = (40, 264, 128);
     let kernel = (GemmOp::GemmRs, ALL, tuning(128, Some(1)));
@@ -108,9 +108,9 @@ pub const MUTATIONS: &[Mutation] = &[
     mutation("addends read beyond their columns", finished_by_owners, &[("@epilogue.is-beyond", "col >= Config::kN => false")]),
     mutation("epilogue applied before the other parts of K are added", shared_tiles, FINISHED_EARLY),
     // LL packets.
-    mutation("bias added with every part", packets, &[("@ll.add", "low_bf16(packet.first()), d[1] => low_bf16(packet.first()) + low_bf16(bias[p][0]), d[1]")]),
-    mutation("residual of another rank's rows", packets, &[("@ll.row-in-c", "row - ctx.rank * Rows::of_shard(ctx) => row")]),
-    mutation("residual of the first vector", packets, &[("@ll.epilogue", "residual[p][1] => residual[0][1]")]),
+    mutation("bias added with every part", packets, &[("@one-shot.add", "low_bf16(packet.first()), d[1] => low_bf16(packet.first()) + low_bf16(bias[p][0]), d[1]")]),
+    mutation("residual of another rank's rows", packets, &[("@one-shot.row-in-c", "row - ctx.rank * Rows::of_shard(ctx) => row")]),
+    mutation("residual of the first vector", packets, &[("@one-shot.epilogue", "residual[p][1] => residual[0][1]")]),
     // fp32.
     mutation("no wait for the second output buffer", fp32_alone, &[("@store.second-acquire", "")]),
     mutation("fp32 not swizzled", fp32_alone, &[("@store.fp32-swizzle", "((lane % 4 / 2 + 2 * j) ^ (row % 8)) * 16 => (lane % 4 / 2 + 2 * j) * 16")]),

@@ -128,14 +128,14 @@ pub const MUTATIONS: &[Mutation] = &[
     mutation("tiles not stored to C of peers", to_c_of_all, &[("@reduce-scatter.may-store", "")]),
     mutation("the place of C compared before it has come", to_c_of_all, &[("@begin.result-begun", "")]),
     // LL packets.
-    mutation("packets not awaited", one_shot, &[("@ll.arrived", "")]),
-    mutation("only the first packet of a source awaited", one_shot, &[("@ll.arrived", "!packets[source][p] => !packets[source][0]")]),
-    mutation("slots of packets not cleared", one_shot, &[("@ll.clear", "")]),
-    mutation("slots of packets of different sources overlap", one_shot, &[("@ll.slot", "source, tile => 0u, tile")]),
-    mutation("own part sent to the slot of another rank", one_shot, &[("@ll.sent-slot", "owner_of(row) => 1 - ctx.rank")]),
+    mutation("packets not awaited", one_shot, &[("@one-shot.arrived", "")]),
+    mutation("only the first packet of a source awaited", one_shot, &[("@one-shot.arrived", "!packets[source][p] => !packets[source][0]")]),
+    mutation("slots of packets not cleared", one_shot, &[("@one-shot.clear", "")]),
+    mutation("slots of packets of different sources overlap", one_shot, &[("@one-shot.slot", "source, tile => 0u, tile")]),
+    mutation("own part sent to the slot of another rank", one_shot, &[("@one-shot.sent-slot", "owner_of(row) => 1 - ctx.rank")]),
     mutation("packets stored beyond the columns of C", one_shot, &[("@epilogue.stored-columns", "")]),
-    mutation("relayed sums not awaited", relay, &[("@ll.sum-arrived", "!sums[p].has_arrived() => false")]),
-    mutation("slots of relayed sums not cleared", relay, &[("@ll.sum-clear", "")]),
+    mutation("relayed sums not awaited", relay, &[("@one-shot.sum-arrived", "!sums[p].has_arrived() => false")]),
+    mutation("slots of relayed sums not cleared", relay, &[("@one-shot.sum-clear", "")]),
 ];
 
 /// A finding of the simulator names the element of a region that it is about, and quotes the line of the header.

@@ -36,9 +36,9 @@ proptest! {
         prop_assert_eq!(reduction.owner_tiles, gemm.order.tiles());
         prop_assert!(4 % reduction.packets_in_flight == 0);
         let packets = plan.workspace.regions.iter().find(|r| r.name == "packets").expect("packets");
-        // An element takes 2 bytes of data and 2 bytes of flags, and there are two buffers.
+        // An element takes 2 bytes, and there are two buffers.
         let sources = u64::from(plan.spec.world() + u32::from(reduction.results));
         let elems = u64::from(gemm.tile.m * gemm.tile.n);
-        prop_assert_eq!(packets.bytes, 2 * sources * u64::from(reduction.owner_tiles) * elems * 4);
+        prop_assert_eq!(packets.bytes, 2 * sources * u64::from(reduction.owner_tiles) * elems * 2);
     }
 }

@@ -72,7 +72,7 @@ const MUTATIONS: &[Mutation] = &[
     // Rows of the caller beyond those of the call.
     ("rows beyond the call stored by TMA", shared, &[("@store.rows", "")]),
     ("rows beyond the call copied from results", results, &[("@results.rows", "to_row >= CallRows<Config>::all(ctx) || => ")]),
-    ("rows beyond the call sent as packets", packets, &[("@ll.sent-rows", "")]),
+    ("rows beyond the call sent as packets", packets, &[("@one-shot.sent-rows", "")]),
     // The copy of rows out of an output buffer.
     ("swizzle of copied rows not undone", shared, &[("@store.copied-swizzle", "(vec % 8 ^ line % 8) => vec % 8")]),
     // The order of tiles that straddle shards.

@@ -70,9 +70,9 @@ impl Gemm<'_> {
             return policies("gemm/gemm", "Gemm", "RasterOrder");
         };
         match (op_plan.config.op, r.shots) {
-            (GemmOp::GemmRs, 1) => policies("gemm/reduce_ll", "ReduceScatterLl", "RasterOrder"),
-            (_, 1) if r.results => policies("gemm/reduce_ll", "AllReduceRelayLl", "RasterOrder"),
-            (_, 1) => policies("gemm/reduce_ll", "AllReduceLl", "RasterOrder"),
+            (GemmOp::GemmRs, 1) => policies("gemm/one_shot", "ReduceScatterOneShot", "RasterOrder"),
+            (_, 1) if r.results => policies("gemm/one_shot", "AllReduceRelay", "RasterOrder"),
+            (_, 1) => policies("gemm/one_shot", "AllReduceOneShot", "RasterOrder"),
             (GemmOp::GemmRs, _) => policies("gemm/reduce_scatter", "ReduceScatter", "OwnerRounds"),
             _ if r.on_peers => policies("gemm/all_reduce", "AllReduceOnPeers", "AllReduceRounds"),
             _ => policies("gemm/all_reduce", "AllReduce", "AllReduceRounds"),

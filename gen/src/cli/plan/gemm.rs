@@ -135,7 +135,7 @@ fn transfer(plan: &KernelPlan, op_plan: &GemmPlan) -> Vec<String> {
     if let Some(reduction) = &op_plan.reduction {
         if reduction.shots == 1 {
             return vec![
-                "partial sums in bf16, as LL packets from registers to all ranks".to_owned(),
+                "partial sums in bf16, as Lamport packets from registers to all ranks".to_owned(),
             ];
         }
         let mut lines = vec!["partial sums in bf16 from output buffers to their owner, which adds them in fp32 in a fixed order".to_owned()];

@@ -52,7 +52,7 @@ const ONE_SHOT_COLS: u32 = 128;
 /// The packets of a lane in eight rows of a sub-tile.
 const PACKETS: u32 = 4;
 /// The packets of all ranks that fit into the registers of a lane.
-const MAX_PACKETS_IN_FLIGHT: u32 = 32;
+const MAX_PACKETS_IN_FLIGHT: u32 = 16;
 
 /// The fastest plan by the cost model.
 pub(super) fn plan(spec: GemmSpec<'_>, device: &Device) -> Result<KernelPlan, Diagnostics> {

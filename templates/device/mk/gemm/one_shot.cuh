@@ -13,20 +13,20 @@
 namespace mk::gemm {
 
 // Which ranks reduce a row of C, and which ranks have it then.
-enum class LlExchange {
+enum class OneShotExchange {
   kReduceScatter,  // the owner of the row reduces it, and keeps it
   kAllReduce,      // every rank reduces every row
   kRelay,          // the owner of the row reduces it, and sends it to all others
 };
 
 template <class Config>
-concept LlConfig = RasterConfig<Config> && requires {
+concept OneShotConfig = RasterConfig<Config> && requires {
   Config::kN;
   Config::kPacketsInFlight;  // packets of each source that a thread loads at once, as registers allow
 };
 
 template <class Workspace>
-concept LlWorkspace = requires(u32 parity, u32 source, u32 tile, u32 group, u32 sub, u32 warp, u32 half) {
+concept OneShotWorkspace = requires(u32 parity, u32 source, u32 tile, u32 group, u32 sub, u32 warp, u32 half) {
   // The packets of a warp for eight rows of a sub-tile, which is one half of the warp's sixteen rows. Each lane has
   // four packets. The source is a rank. With kRelay, the index behind the last rank stands for the sum.
   Workspace::packets(parity, source, tile, group, sub, warp, half);
@@ -34,15 +34,15 @@ concept LlWorkspace = requires(u32 parity, u32 source, u32 tile, u32 group, u32 
 
 // Args: C by address.
 template <class Args>
-concept LlArgs = requires(const Args& args) {
+concept OneShotArgs = requires(const Args& args) {
   args.c_rows;
   args.c_row_bytes;
 };
 
 // Config also has kShardRows, the number of rows of C that a rank reduces, unless every rank reduces all rows.
-template <LlExchange kExchange, class Config, class Args, class Workspace, GemmSmem Smem, TileOrder Order, class Epilogue>
-  requires LlConfig<Config> && LlArgs<Args> && LlWorkspace<Workspace>
-struct ReduceLl {
+template <OneShotExchange kExchange, class Config, class Args, class Workspace, GemmSmem Smem, TileOrder Order, class Epilogue>
+  requires OneShotConfig<Config> && OneShotArgs<Args> && OneShotWorkspace<Workspace>
+struct OneShot {
   using Ranks = Topology<Config>;
   using Gemm = gemm::Gemm<Config, Args, Workspace, Smem, Order, Epilogue>;
   using Shape = typename Gemm::Shape;
@@ -54,8 +54,8 @@ struct ReduceLl {
   using Load = typename Gemm::Load;
   using Norm = RowNorm<Config, Args, Workspace>;
 
-  static constexpr bool kReducesAll = kExchange == LlExchange::kAllReduce;
-  static constexpr bool kRelays = kExchange == LlExchange::kRelay;
+  static constexpr bool kReducesAll = kExchange == OneShotExchange::kAllReduce;
+  static constexpr bool kRelays = kExchange == OneShotExchange::kRelay;
   static constexpr bool kNormalises = NormalisesRows<Config>;
 
   static constexpr u32 kWorld = Ranks::kWorld;
@@ -81,7 +81,7 @@ struct ReduceLl {
         if constexpr (kRelays) exchange.collect();
         // Lanes without rows of C have skipped the exchange, while others waited. The next product, and the count of stored
         // rows, need all lanes together.
-        __syncwarp();  // @ll.tile-done
+        __syncwarp();  // @one-shot.tile-done
       }
       if constexpr (kNormalises) Norm::run(args, ctx, group * kWarpgroupWarps + threadIdx.x % kWarpgroup / kWarp);
     }
@@ -115,7 +115,7 @@ struct ReduceLl {
  private:
   // In an all-reduce every rank gets packets from all others, so no rank is idle.
   static constexpr bool kHasIdleRanks =
-      !TakesRows<Config> && kExchange == LlExchange::kReduceScatter && IdleRanks::kExist;
+      !TakesRows<Config> && kExchange == OneShotExchange::kReduceScatter && IdleRanks::kExist;
 
   // A warpgroup's exchange of a tile. Lanes have different rows, so they diverge.
   struct Exchange {
@@ -140,13 +140,13 @@ struct ReduceLl {
 #pragma unroll
         for (u32 half = 0; half < 2; ++half) {
           const u32 row = first_row() + half * 8;
-          if (row >= Rows::all(ctx)) continue;  // @ll.sent-rows
+          if (row >= Rows::all(ctx)) continue;  // @one-shot.sent-rows
           const float* d = sum + sub * kSubTileRegisters + half * 2;
           const Symmetric<u64> slot = packets_of(ctx.rank, sub, half);
           if constexpr (kReducesAll) {
             for (u32 i = 1; i <= kWorld; ++i) send_packets(ctx.peer_ptr((ctx.rank + i) % kWorld, slot), d);
           } else {
-            send_packets(ctx.peer_ptr(owner_of(row), slot), d);  // @ll.sent-slot
+            send_packets(ctx.peer_ptr(owner_of(row), slot), d);  // @one-shot.sent-slot
           }
         }
       }
@@ -163,7 +163,7 @@ struct ReduceLl {
           float squares = 0.0f;
 #pragma unroll 1
           for (u32 first = 0; first < kPackets; first += kInFlight) reduce_packets(row, sub, half, first, squares);
-          if constexpr (kNormalises) Norm::keep_squares(ctx, row, sub_tile(sub), squares);  // @ll.squares
+          if constexpr (kNormalises) Norm::keep_squares(ctx, row, sub_tile(sub), squares);  // @one-shot.squares
         }
       }
     }
@@ -188,7 +188,7 @@ struct ReduceLl {
             if (col < Config::kN) store_word(line + col * 2, sums[p].first());
             if (col + 8 < Config::kN) store_word(line + col * 2 + 16, sums[p].second());
           }
-          if constexpr (kNormalises) Norm::keep_squares(ctx, row, sub_tile(sub), squares);  // @ll.relayed-squares
+          if constexpr (kNormalises) Norm::keep_squares(ctx, row, sub_tile(sub), squares);  // @one-shot.relayed-squares
         }
       }
     }
@@ -199,7 +199,7 @@ struct ReduceLl {
     // This lane's packets of a source, in the workspace of the rank that adds them up.
     MK_DEVICE Symmetric<u64> packets_of(u32 source, u32 sub, u32 half) const {
       const u32 tile = work.row * Config::kColTiles + work.col;
-      const Symmetric<u64> slot = Workspace::packets(ctx.parity(), source, tile, group, sub, warp(), half);  // @ll.slot
+      const Symmetric<u64> slot = Workspace::packets(ctx.parity(), source, tile, group, sub, warp(), half);  // @one-shot.slot
       return {slot.offset + lane_index() * sizeof(u64)};
     }
 
@@ -212,7 +212,7 @@ struct ReduceLl {
 
     // The row in this rank's C.
     MK_DEVICE u32 row_in_c(u32 row) const {
-      if constexpr (kExchange == LlExchange::kReduceScatter) return row - ctx.rank * Rows::of_shard(ctx);  // @ll.row-in-c
+      if constexpr (kExchange == OneShotExchange::kReduceScatter) return row - ctx.rank * Rows::of_shard(ctx);  // @one-shot.row-in-c
       else return row;
     }
 
@@ -254,11 +254,11 @@ struct ReduceLl {
 #pragma unroll
         for (u32 source = 0; source < kWorld; ++source) {
           const Packet packet = packets[source][p];
-          d[0] += low_bf16(packet.first()), d[1] += high_bf16(packet.first());  // @ll.add
+          d[0] += low_bf16(packet.first()), d[1] += high_bf16(packet.first());  // @one-shot.add
           d[2] += low_bf16(packet.second()), d[3] += high_bf16(packet.second());
         }
         Epilogue::apply(d[0], d[1], bias[p][0], residual[p][0]);
-        Epilogue::apply(d[2], d[3], bias[p][1], residual[p][1]);  // @ll.epilogue
+        Epilogue::apply(d[2], d[3], bias[p][1], residual[p][1]);  // @one-shot.epilogue
         store_pair<Config>(line, col + p * 16, d[0], d[1]);
         store_pair<Config>(line, col + p * 16 + 8, d[2], d[3]);
         if constexpr (kNormalises) {
@@ -291,7 +291,7 @@ struct ReduceLl {
         for (u32 source = 0; source < kWorld; ++source) {
 #pragma unroll
           for (u32 p = 0; p < kInFlight; ++p) {
-            if (!packets[source][p].has_arrived()) missing = source;  // @ll.arrived
+            if (!packets[source][p].has_arrived()) missing = source;  // @one-shot.arrived
           }
         }
         if (missing == kWorld) break;
@@ -302,7 +302,7 @@ struct ReduceLl {
       for (u32 source = 0; source < kWorld; ++source) {
         u64* slot = ctx.local_ptr(packets_of(source, sub, half));
 #pragma unroll
-        for (u32 p = 0; p < kInFlight; ++p) comm::clear_lamport(slot + (first + p) * kWarp);  // @ll.clear
+        for (u32 p = 0; p < kInFlight; ++p) comm::clear_lamport(slot + (first + p) * kWarp);  // @one-shot.clear
       }
     }
 
@@ -315,22 +315,22 @@ struct ReduceLl {
 #pragma unroll
         for (u32 p = 0; p < kPackets; ++p) sums[p] = comm::load_lamport(slot + p * kWarp);
 #pragma unroll
-        for (u32 p = 0; p < kPackets; ++p) is_missing |= !sums[p].has_arrived();  // @ll.sum-arrived
+        for (u32 p = 0; p < kPackets; ++p) is_missing |= !sums[p].has_arrived();  // @one-shot.sum-arrived
         if (!is_missing) break;
         const WaitSite site{kMultiply, kResult, owner_of(row), work.col, ctx.epoch};
         if (deadline.expired(ctx, site, ctx.epoch - 1)) return;
       }
 #pragma unroll
-      for (u32 p = 0; p < kPackets; ++p) comm::clear_lamport(slot + p * kWarp);  // @ll.sum-clear
+      for (u32 p = 0; p < kPackets; ++p) comm::clear_lamport(slot + p * kWarp);  // @one-shot.sum-clear
     }
   };
 };
 
 template <class... Policies>
-using ReduceScatterLl = ReduceLl<LlExchange::kReduceScatter, Policies...>;
+using ReduceScatterOneShot = OneShot<OneShotExchange::kReduceScatter, Policies...>;
 template <class... Policies>
-using AllReduceLl = ReduceLl<LlExchange::kAllReduce, Policies...>;
+using AllReduceOneShot = OneShot<OneShotExchange::kAllReduce, Policies...>;
 template <class... Policies>
-using AllReduceRelayLl = ReduceLl<LlExchange::kRelay, Policies...>;
+using AllReduceRelay = OneShot<OneShotExchange::kRelay, Policies...>;
 
 }  // namespace mk::gemm
