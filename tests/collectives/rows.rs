@@ -2,8 +2,10 @@
 
 use mkernel::half::bf16;
 use mkernel::spec::{CollectiveConfig, CollectiveOp, CollectiveShape, Protocol};
-use mkernel::{Error, ErrorKind, KernelConfig, Operand};
-use mkernel_testing::jobs::prepared::{Prepared, expect_errors_with_rows, on_ranks};
+use mkernel::{ErrorKind, KernelConfig, Operand};
+use mkernel_testing::jobs::prepared::{
+    Prepared, expect_errors_with_rows, expect_refused, on_ranks,
+};
 use std::time::{Duration, Instant};
 
 /// The SMs of a simulated GPU.
@@ -105,20 +107,15 @@ fn rows_that_the_host_knows_are_checked_before_the_launch() {
                 None => call.launch(),
             }
         };
-        let refused = |result: Result<(), Error>, part: &str| {
-            let error = result.expect_err(part);
-            assert_eq!(error.kind(), ErrorKind::Operands);
-            assert!(error.to_string().contains(part), "{error}");
-        };
-        refused(
+        expect_refused(
             launch(Some(13)),
             "gives 13 rows, but the operator was prepared for 12",
         );
-        refused(
+        expect_refused(
             launch(Some(6)),
             "1320 elements, but 6 rows of 264 columns are 1584",
         );
-        refused(launch(None), "12 rows of 264 columns are 3168");
+        expect_refused(launch(None), "12 rows of 264 columns are 3168");
         // X is longer than the call needs.
         launch(Some(5))?;
         launch(Some(0))?;

@@ -3,7 +3,7 @@
 // For each other node, a rank lists its tokens that have rows there, with all their top-k entries. It puts the list to
 // the peer, which is the rank of the same local rank there. The peer forwards the list to all ranks of its node. Each
 // of them sends the peer its partial sum of each token. The peer adds these sums up, and puts the results back in the
-// order of the list. The position of a token on the list tells its rank where its sum is.
+// order of the list. So the rank of a token finds its sum at the position that the token has on the list.
 #pragma once
 #include <mk/comm/put.cuh>
 #include <mk/moe/topk_exchange.cuh>

@@ -1,7 +1,7 @@
 //! Calls that are captured in a CUDA graph and replayed.
 
+use crate::graph::Graph;
 use mkernel::cudarc::driver::CudaStream;
-use mkernel::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use mkernel::spec::abi::OperandSpec;
 use mkernel::{Operator, operands::RawOperand};
 use std::sync::Arc;
@@ -19,21 +19,21 @@ pub fn replay(
     addresses: &[Vec<u64>],
 ) -> Result<(), Failure> {
     let specs = &operator.plan().operands;
-    stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
-    for of_call in addresses {
-        let operand = |(ptr, spec): (&u64, &OperandSpec)| RawOperand {
-            ptr: *ptr,
-            row_stride_elems: spec.cols,
-        };
-        let operands: Vec<_> = of_call.iter().zip(specs).map(operand).collect();
-        // SAFETY: the operands are those of the plan, in its order. The caller drops them after this function has
-        // waited for the stream.
-        unsafe { operator.launch_raw(stream.cu_stream(), &operands) }?;
-    }
-    let graph = stream.end_capture(CUgraphInstantiate_flags(0))?;
-    let graph = graph.ok_or("nothing was captured")?;
-    graph.launch()?;
-    graph.launch()?;
+    let graph = Graph::capture(stream, || {
+        for of_call in addresses {
+            let operand = |(ptr, spec): (&u64, &OperandSpec)| RawOperand {
+                ptr: *ptr,
+                row_stride_elems: spec.cols,
+            };
+            let operands: Vec<_> = of_call.iter().zip(specs).map(operand).collect();
+            // SAFETY: the operands are those of the plan, in its order. The caller drops them after this function has
+            // waited for the stream.
+            unsafe { operator.launch_raw(stream.cu_stream(), &operands) }?;
+        }
+        Ok(())
+    })?;
+    graph.launch(stream)?;
+    graph.launch(stream)?;
     // The graph is destroyed when this function returns, so the replays have to end first.
     Ok(stream.synchronize()?)
 }

@@ -5,7 +5,7 @@ use super::simulated::Backend;
 use mkernel::cudarc::driver::{CudaSlice, CudaStream};
 use mkernel::half::bf16;
 use mkernel::spec::{Dtype, abi::OperandSpec};
-use mkernel::{Communicator, Error, KernelConfig, Operator, Shape};
+use mkernel::{Communicator, Error, ErrorKind, KernelConfig, Operator, Shape};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -120,4 +120,14 @@ pub fn expect_errors_with_rows(
         let is_named = is_named || is_far && failure.contains("its own error has the cause");
         assert!(is_named, "{config:?}, rank {rank}: {failure}");
     }
+}
+
+/// Checks that a launch was refused because of its operands, with an error whose text has this part.
+///
+/// # Panics
+/// The launch was not refused, or for another reason.
+pub fn expect_refused(result: Result<(), Error>, part: &str) {
+    let error = result.expect_err(part);
+    assert_eq!(error.kind(), ErrorKind::Operands);
+    assert!(error.to_string().contains(part), "{error}");
 }

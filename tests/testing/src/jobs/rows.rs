@@ -3,9 +3,9 @@
 use super::buffer::{Buffer, is_symmetric};
 use super::simulated::ResultElement;
 use super::{CALLS_BEFORE, set_call_count};
+use crate::graph::Graph;
 use crate::lab::Failure;
-use mkernel::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
-use mkernel::cudarc::driver::{CudaGraph, CudaSlice, CudaStream, CudaViewMut};
+use mkernel::cudarc::driver::{CudaSlice, CudaStream, CudaViewMut};
 use mkernel::{Call, Communicator, Operand, Operator};
 use std::sync::Arc;
 
@@ -94,7 +94,7 @@ impl<In: ResultElement> RowsRun<'_, In> {
             }
             stream.memcpy_dtod(&next.result.view(), &mut used.result.view_mut())?;
             stream.memcpy_dtod(&next.rows, &mut used.rows)?;
-            graph.launch()?;
+            graph.launch(&stream)?;
             results.push(self.check(&stream, &used.result, call)?);
         }
         self.ranks.synchronize(&stream)?;
@@ -149,14 +149,13 @@ impl<In: ResultElement> RowsRun<'_, In> {
         &self,
         stream: &Arc<CudaStream>,
         buffers: &mut Buffers<In, Out>,
-    ) -> Result<CudaGraph, Failure> {
-        stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
-        let mut result = buffers.result.view_mut();
-        let call = self.call(stream, &buffers.inputs, &mut result);
-        // SAFETY: the buffers live until the last replay has ended, and the test uses one stream.
-        unsafe { call.rows_in(&buffers.rows).capture() }?;
-        let graph = stream.end_capture(CUgraphInstantiate_flags(0))?;
-        Ok(graph.ok_or("nothing was captured")?)
+    ) -> Result<Graph, Failure> {
+        Graph::capture(stream, || {
+            let mut result = buffers.result.view_mut();
+            let call = self.call(stream, &buffers.inputs, &mut result);
+            // SAFETY: the buffers live until the last replay has ended, and the test uses one stream.
+            Ok(unsafe { call.rows_in(&buffers.rows).capture() }?)
+        })
     }
 
     /// Compares the result of a call with the expected one, and returns its bits. Nothing may be written beyond it.

@@ -23,11 +23,15 @@ pub(super) fn choose(
     let (all, world) = (op_plan.kv_heads() as u32, topology.world());
     if topology.nodes > 1 {
         op_plan.kv_slots = all;
-        return check_across(op_plan, world, device, found);
+        let help =
+            "split the batch or the heads, or use one node, where heads take turns in few slots";
+        return check_all_heads((op_plan, world, device), "of two calls", help, found);
     }
     if op_plan.config.packed {
         op_plan.kv_slots = all;
-        return check_packed(op_plan, world, device, found);
+        let what = format!("in tiles of {TILE_ROWS} rows of one sequence");
+        let help = "prepare for fewer rows, for fewer sequences, or for fewer heads at a time";
+        return check_all_heads((op_plan, world, device), &what, help, found);
     }
     let bytes_per_slot = {
         op_plan.kv_slots = 1;
@@ -63,8 +67,13 @@ pub(super) fn choose(
     };
 }
 
-/// Whether all heads of K and V of all nodes fit.
-fn check_across(op_plan: &AttentionPlan, world: u32, device: &Device, found: &mut Diagnostics) {
+/// Checks that K and V of all heads fit. They are `what`, and `help` says how to need less.
+fn check_all_heads(
+    (op_plan, world, device): (&AttentionPlan, u32, &Device),
+    what: &str,
+    help: &str,
+    found: &mut Diagnostics,
+) {
     let (bytes, most) = (
         op_plan.slot_bytes(world),
         device.memory_bytes / MEMORY_SHARE_ACROSS,
@@ -74,30 +83,11 @@ fn check_across(op_plan: &AttentionPlan, world: u32, device: &Device, found: &mu
         Field::SEQ,
         || {
             format!(
-                "K and V of all ranks, of two calls, take {bytes} bytes on each, more than {most}: a quarter of its memory ({})",
+                "K and V of all ranks, {what}, take {bytes} bytes on each, more than {most}: a quarter of its memory ({})",
                 device.name
             )
         },
-        "split the batch or the heads, or use one node, where heads take turns in few slots",
-    );
-}
-
-/// Whether all heads of K and V of packed sequences fit.
-fn check_packed(op_plan: &AttentionPlan, world: u32, device: &Device, found: &mut Diagnostics) {
-    let (bytes, most) = (
-        op_plan.slot_bytes(world),
-        device.memory_bytes / MEMORY_SHARE_ACROSS,
-    );
-    found.require(
-        bytes <= most,
-        Field::SEQ,
-        || {
-            format!(
-                "K and V of all ranks take {bytes} bytes on each, in tiles of {TILE_ROWS} rows of one sequence, more than {most}: a quarter of its memory ({})",
-                device.name
-            )
-        },
-        "prepare for fewer rows, for fewer sequences, or for fewer heads at a time",
+        help,
     );
 }
 

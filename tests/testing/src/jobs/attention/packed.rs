@@ -3,11 +3,11 @@
 use super::place::{Place, UNWRITTEN};
 use super::reference::{CallData, InputKind, Sharding};
 use super::{AttentionJob, CallPattern};
+use crate::graph::Graph;
 use crate::jobs::memo::Memo;
 use crate::jobs::{CALLS_BEFORE, set_call_count};
 use crate::lab::Failure;
-use mkernel::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
-use mkernel::cudarc::driver::{CudaGraph, CudaSlice, CudaStream};
+use mkernel::cudarc::driver::{CudaSlice, CudaStream};
 use mkernel::half::bf16;
 use mkernel::{Call, Communicator, Operand, Operator, spec::Layout};
 use std::sync::Arc;
@@ -285,7 +285,7 @@ fn replays(
         stream.memcpy_dtod(&next.o, &mut used.o)?;
         stream.memcpy_dtod(&next.lse, &mut used.lse)?;
         stream.memcpy_dtod(&next.offsets, &mut used.offsets)?;
-        graph.launch()?;
+        graph.launch(&stream)?;
         results.push(call.check(ranks, &stream, &used)?);
     }
     ranks.synchronize(&stream)?;
@@ -296,11 +296,10 @@ fn captured(
     operator: &Operator,
     stream: &Arc<CudaStream>,
     buffers: &mut Buffers,
-) -> Result<CudaGraph, Failure> {
-    stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
-    let call = buffers.call(operator, stream);
-    // SAFETY: the buffers live until the last replay has ended, and the test uses one stream.
-    unsafe { call.capture() }?;
-    let graph = stream.end_capture(CUgraphInstantiate_flags(0))?;
-    Ok(graph.ok_or("nothing was captured")?)
+) -> Result<Graph, Failure> {
+    Graph::capture(stream, || {
+        let call = buffers.call(operator, stream);
+        // SAFETY: the buffers live until the last replay has ended, and the test uses one stream.
+        Ok(unsafe { call.capture() }?)
+    })
 }
