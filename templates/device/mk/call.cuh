@@ -8,7 +8,7 @@ namespace mk {
 
 // All threads, first. The grid may have been started while the one before it was still running. Until that has ended, a
 // kernel may only run `Kernel::prefetch`, if it has that: it loads what no work before the call writes, and gets a context
-// without the number of the call.
+// without the number of the call. Such a kernel also says itself when the grid behind it may start.
 //
 // Every CTA reads the number of the call for itself. `Args` has workspaces, host, gate, deadline_ns, operator_number and
 // rank, and the endpoint if there are several nodes.
@@ -20,7 +20,7 @@ MK_DEVICE RankContext begin_call(const Args& args, const Smem& smem) {
                   node_first_rank};
   if constexpr (requires { Kernel::prefetch(args, ctx, smem); }) Kernel::prefetch(args, ctx, smem);
   wait_for_grids_before();  // @call.wait
-  allow_grid_behind();
+  if constexpr (!requires { Kernel::prefetch(args, ctx, smem); }) allow_grid_behind();
   ctx.epoch = load_early(&ctx.state()->epoch) + 1;
   if constexpr (Config::kNodes > 1) {
     ctx.network = args.endpoint.network;

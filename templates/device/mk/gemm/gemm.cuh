@@ -24,7 +24,9 @@ struct Gemm {
   using Output = gemm::Output<Config, Smem>;
   using Begin = comm::Begin<Config, Workspace>;
 
-  // One thread: loads A and B of each work tile.
+  // One thread: loads A and B of each work tile. The grid behind this one may start when all loads are under way. If it
+  // started earlier, its own first loads would delay these (M 1, N 8192, K 2048 on H100, in a chain: 17.3 µs instead of
+  // 16.0).
   struct Load {
     static constexpr Agent kAgent = Agent::kThread;
 
@@ -33,6 +35,7 @@ struct Gemm {
       for (u32 i = Scheduler::first(); i < Scheduler::end(ctx); i += Scheduler::kStride) {
         load_tile(args, ctx, smem, stages, i, Scheduler::work_tile(i, ctx));
       }
+      allow_grid_behind();
     }
   };
 

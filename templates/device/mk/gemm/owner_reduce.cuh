@@ -30,6 +30,7 @@ struct OwnerReduce {
     static constexpr Agent kAgent = Agent::kThread;
 
     static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem& smem, u32) {
+      allow_grid_behind();  // not at the end, since partial sums of other ranks come last
       typename Mainloop::Stages stages{ctx, Mainloop::barriers(smem)};
       for (u32 i = Scheduler::first(); i < Scheduler::end(ctx); i += Scheduler::kStride) {
         const WorkTile work = Scheduler::work_tile(i, ctx);

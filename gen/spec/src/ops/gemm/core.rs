@@ -4,7 +4,7 @@ use super::config::{BLayout, GemmShape, Tile, Tuning};
 use super::op_plan::{
     GemmPlan, OUT_BUFFERS, OUT_BYTES, OUT_COLS, SLOT_BYTES, Split, THREADS, TILE_K, TileOrder,
 };
-use super::smem::{GemmSmem, Stages};
+use super::smem::{GROUPS, GemmSmem, Stages};
 use super::spec::GemmSpec;
 use crate::abi::{ArgKind, Extent, Operand, OperandSpec, Source, Stride, TensorMapSpec};
 use crate::config::{Dtype, Field};
@@ -31,8 +31,9 @@ const PACED_FLOPS: u64 = 10_000_000_000_000;
 const PACE_STEPS: u32 = 16;
 /// The 128-byte swizzle repeats every 1024 bytes, and dynamic shared memory may start anywhere.
 const SMEM_ALIGN: u32 = 1024;
-/// More stages gain nothing: eight hold 3 µs of loads.
-const MAX_STAGES: u32 = 8;
+/// Eight stages hold 3 µs of loads, and more gain nothing where A fills its part of a stage. With few rows a stage is
+/// small, and more stages hold more of B before the call begins.
+const MAX_STAGES: u32 = 16;
 
 /// Tiles that the core computes, largest first.
 pub(super) const TILES: [Tile; 5] = [
@@ -63,6 +64,8 @@ pub struct CoreLayout {
     pub tile: Tile,
     /// How the warpgroups share it.
     pub split: Split,
+    /// Rows of A in a stage: fewer than the tile has where C has fewer.
+    pub rows_a: u32,
     /// Stages of the ring.
     pub stages: u32,
     /// Regions, from a 1024-byte boundary.
@@ -71,8 +74,9 @@ pub struct CoreLayout {
     pub smem_bytes: u32,
 }
 
-const fn stage_bytes(tile: Tile) -> u32 {
-    (tile.m + tile.n) * TILE_K * ELEM_BYTES
+/// Bytes of a stage, which holds A and B, or partial sums of a sub-tile of each warpgroup.
+fn stage_bytes(tile: Tile, rows_a: u32) -> u32 {
+    ((rows_a + tile.n) * TILE_K * ELEM_BYTES).max(GROUPS * OUT_BYTES)
 }
 
 const fn fixed_bytes() -> u32 {
@@ -89,7 +93,8 @@ impl CoreLayout {
             tile: self.tile,
             split: self.split,
             stages: self.stages,
-            load_rows_a: self.tile.m,
+            stage_rows_a: self.rows_a,
+            load_rows_a: self.rows_a,
             transfer: None,
             comm_ctas: 0,
             order,
@@ -99,10 +104,17 @@ impl CoreLayout {
         }
     }
 
-    /// The layout for `tile`, as many stages as fit unless `tuning` fixes them.
-    pub(super) fn new(tile: Tile, tuning: &Tuning, device: &Device) -> Result<Self, Diagnostics> {
+    /// The layout for `tile`, where C has at most `rows`: as many stages as fit unless `tuning` fixes them.
+    pub(super) fn new(
+        tile: Tile,
+        rows: u64,
+        tuning: &Tuning,
+        device: &Device,
+    ) -> Result<Self, Diagnostics> {
         let mut found = Diagnostics::default();
-        let most = device.smem_bytes.saturating_sub(fixed_bytes()) / stage_bytes(tile);
+        let rows_a = load_rows_a(tile, rows);
+        let stage_bytes = stage_bytes(tile, rows_a);
+        let most = device.smem_bytes.saturating_sub(fixed_bytes()) / stage_bytes;
         let stages = tuning.stages.unwrap_or(most.min(MAX_STAGES));
         found.require(
             stages <= most.min(MAX_STAGES) && stages >= 2,
@@ -112,7 +124,7 @@ impl CoreLayout {
                     "{stages} stages of a {}x{} tile need {} bytes of shared memory of {} ({})",
                     tile.m,
                     tile.n,
-                    stages * stage_bytes(tile) + fixed_bytes(),
+                    stages * stage_bytes + fixed_bytes(),
                     device.smem_bytes,
                     device.name,
                 )
@@ -124,10 +136,14 @@ impl CoreLayout {
         );
         found.into_result(())?;
 
-        let smem = GemmSmem::new(Stages { tile, stages });
+        let smem = GemmSmem::new(Stages {
+            stage_bytes,
+            stages,
+        });
         Ok(Self {
             tile,
             split: Split::of(tile),
+            rows_a,
             stages,
             smem: smem.regions(),
             smem_bytes: smem.bytes as u32 + SMEM_ALIGN,
