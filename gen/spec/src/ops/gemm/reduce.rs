@@ -313,6 +313,7 @@ fn finish(spec: GemmSpec<'_>, device: &Device, candidate: Candidate) -> KernelPl
             .map_or(least, |r| traffic(spec, r.results)),
         estimate_us,
         op_plan: OpPlan::Gemm(op_plan),
+        fewer_rows: Vec::new(),
     }
 }
 
