@@ -64,7 +64,12 @@ impl Parts {
             rows: rows.args(&self.plan),
             endpoint: self.workspace.endpoint(),
         };
-        let bytes = bindings.fill(&self.plan.args, driver::encode_tensor_map)?;
+        let (offsets, size_bytes) = self.plan.parameter();
+        let mut bytes = vec![0; size_bytes];
+        for (bucket, at) in self.plan.buckets().zip(offsets) {
+            let of_bucket = bindings.fill(&bucket.args, driver::encode_tensor_map)?;
+            bytes[at..at + of_bucket.len()].copy_from_slice(&of_bucket);
+        }
         *args = BoundParams {
             operands: operands.to_vec(),
             rows,

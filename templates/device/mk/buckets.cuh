@@ -40,15 +40,16 @@ struct Buckets {
   }
 
  private:
-  template <u32 kBucket, class First, class... Rest, class... Args>
-  static MK_DEVICE void run_from(const RankContext& ctx, u32 smem_base, const typename First::Args& first, const Args&... rest) {
+  template <u32 kBucket, class First, class... Rest>
+  static MK_DEVICE void run_from(const RankContext& ctx, u32 smem_base, const typename First::Args& first,
+                                 const typename Rest::Args&... rest) {
     if constexpr (sizeof...(Rest) > 0) {
       if (ctx.rows > First::kMaxRows) return run_from<kBucket + 1, Rest...>(ctx, smem_base, rest...);  // @buckets.choose
     }
     RankContext of_bucket = ctx;
-    of_bucket.epoch = ctx.bucket_epochs[kBucket] + 1;
+    of_bucket.epoch = ctx.bucket_epochs[kBucket] + 1;  // @buckets.epoch
     of_bucket.other_calls = ctx.epoch - of_bucket.epoch;
-    of_bucket.bucket_epoch = &ctx.state()->bucket_epochs[kBucket];
+    of_bucket.bucket_epoch = &ctx.state()->bucket_epochs[kBucket];  // @buckets.word
     First::run(first, of_bucket, smem_base);
   }
 };

@@ -49,7 +49,7 @@ struct Begin {
   template <class Network, class Args>
   static MK_DEVICE void put(const Args& args, const RankContext& ctx, u32 channel) {
     if constexpr (kPuts > 0) {
-      const Symmetric<u64> word = Workspace::begun(ctx.call_parity(), ctx.rank);
+      const Symmetric<u64> word = Workspace::begun(ctx.call_parity(), ctx.rank);  // @begin.put-word
       if (channel == 0) store_relaxed_sys(ctx.local_ptr(word), begin_word(ctx));
       Network::put_to_all(args, ctx, channel, word, channel == 0 ? sizeof(u64) : 0);  // @begin.put
     }
