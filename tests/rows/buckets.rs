@@ -65,7 +65,7 @@ const MUTATIONS: &[Mutation] = &[
     ("bucket of one row less", packets, &[("@buckets.choose", "ctx.rows > => ctx.rows > 1 +")]),
     // Numbers of calls.
     ("calls of a bucket not counted", gather, &[("@call.advance-bucket", "")]),
-    ("packets of a bucket whose calls are not counted", shots, &[("@call.advance-bucket", "")]),
+    ("sums of a bucket whose calls are not counted", shots, &[("@call.advance-bucket", "")]),
     ("flags of a bucket compared with the calls of all", gather, &[("@buckets.epoch", "ctx.bucket_epochs[kBucket] + 1 => ctx.epoch")]),
     ("calls of the first bucket in place of those of each", shots, &[("@buckets.epoch", "[kBucket] => [0]")]),
     ("calls counted for the first bucket", gather, &[("@buckets.word", "[kBucket] => [0]")]),
