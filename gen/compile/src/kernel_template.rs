@@ -58,7 +58,11 @@ impl KernelTemplate {
     }
 
     const fn own_parts(&self) -> [&str; 3] {
-        [self.id.as_str(), self.template.as_str(), self.variables.as_str()]
+        [
+            self.id.as_str(),
+            self.template.as_str(),
+            self.variables.as_str(),
+        ]
     }
 }
 

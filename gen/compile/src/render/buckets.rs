@@ -49,7 +49,12 @@ pub(super) fn template(plan: &KernelPlan, assembled: Vec<AssemblyContext<'_>>) -
             comma: ",",
         });
         let context = context.as_bucket(name, format!("Calls with up to {rows} rows."));
-        bodies.push(KernelTemplate::new(&plan.id, plan.device.target, &template, &context));
+        bodies.push(KernelTemplate::new(
+            &plan.id,
+            plan.device.target,
+            &template,
+            &context,
+        ));
     }
     let (offsets, size_bytes) = plan.parameter();
     let args = buckets.iter().map(|bucket| bucket.args.as_str());

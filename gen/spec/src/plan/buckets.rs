@@ -28,7 +28,7 @@ pub(super) fn divided(
     };
     let sizes = sizes(most);
     let fewer = sizes[..sizes.len() - 1].iter().map(|rows| {
-        let config = of_rows(&whole.spec, whole.spec.problem().clone(), *rows)?;
+        let config = of_rows(&whole.spec, *whole.spec.problem(), *rows)?;
         plan(&config).filter(|plan| starts_alike(plan, &whole))
     });
     let plans: Vec<_> = fewer.chain([Some(whole.clone())]).collect();
@@ -61,7 +61,10 @@ fn divisible(plan: &KernelPlan) -> Option<(u64, Option<u32>)> {
 /// The numbers of rows at which plans are compared.
 fn sizes(most: u64) -> Vec<u64> {
     let powers = std::iter::successors(Some(FEWEST_ROWS), |rows| Some(rows * 2));
-    powers.take_while(|rows| *rows < most).chain([most]).collect()
+    powers
+        .take_while(|rows| *rows < most)
+        .chain([most])
+        .collect()
 }
 
 /// The same kernel for calls of at most `rows` rows, with the design of `problem`.
@@ -81,7 +84,7 @@ fn of_rows(spec: &KernelSpec, mut problem: Problem, rows: u64) -> Option<KernelS
 fn design(plan: &KernelPlan) -> Problem {
     match &plan.op_plan {
         OpPlan::Gemm(gemm) => gemm.design().into(),
-        _ => plan.spec.problem().clone(),
+        _ => *plan.spec.problem(),
     }
 }
 
@@ -131,7 +134,9 @@ fn divisions(losses: &[Vec<f64>], most: usize) -> Vec<(Vec<usize>, f64)> {
             });
             until.min_by(|a: &(Vec<usize>, f64), b| a.1.total_cmp(&b.1))
         });
-        best = with_one_more.map(|division| division.unwrap_or((Vec::new(), f64::INFINITY))).collect();
+        best = with_one_more
+            .map(|division| division.unwrap_or((Vec::new(), f64::INFINITY)))
+            .collect();
     }
     all
 }
@@ -158,4 +163,105 @@ fn joined(mut whole: KernelPlan, mut fewer: Vec<KernelPlan>) -> KernelPlan {
     whole.id = format!("{}_buckets{}", whole.id, fewer.len() + 1);
     whole.fewer_rows = fewer;
     whole
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{BLayout, GemmConfig, GemmOp, KernelConfig, Tuning};
+    use crate::device::Device;
+
+    const ROWS: Dim = Dim::UpTo { most: 8192 };
+
+    fn config(op: GemmOp, m: Dim, buckets: Option<u32>) -> GemmConfig {
+        GemmConfig {
+            m,
+            n: Dim::Static(7168),
+            k: Dim::Static(2048),
+            b_layout: BLayout::Nk,
+            tuning: Tuning {
+                buckets,
+                ..Tuning::default()
+            },
+            ..GemmConfig::new(op)
+        }
+    }
+
+    fn plan(config: GemmConfig) -> KernelPlan {
+        let spec = KernelSpec::validate(KernelConfig::new(8, config)).expect("valid");
+        KernelPlan::new(&spec, &Device::h200()).expect("a plan")
+    }
+
+    #[test]
+    fn few_rows_have_other_plans_than_many() {
+        for op in GemmOp::ALL {
+            let plan = plan(config(op, ROWS, None));
+            let most: Vec<_> = plan.buckets().filter_map(KernelPlan::max_rows).collect();
+            assert!((2..=MAX_BUCKETS).contains(&most.len()), "{op}: {most:?}");
+            assert!(most.is_sorted_by(|a, b| a < b), "{op}: {most:?}");
+            assert_eq!(most.last(), Some(&8192), "{op}");
+        }
+    }
+
+    #[test]
+    fn who_asks_for_fewer_buckets_gets_no_more() {
+        for asked in 1..=4 {
+            let plan = plan(config(GemmOp::GemmAr, ROWS, Some(asked)));
+            assert_eq!(plan.buckets().count(), asked as usize);
+        }
+    }
+
+    /// A plan for a constant number of rows has no buckets, nor one whose design is fixed.
+    #[test]
+    fn what_cannot_differ_is_not_divided() {
+        let alone = plan(config(GemmOp::GemmRs, Dim::Static(8192), None));
+        assert_eq!(alone.buckets().count(), 1);
+        let whole = plan(config(GemmOp::GemmRs, ROWS, Some(1)));
+        let fixed = whole.gemm().expect("a GEMM").design();
+        let tuning = Tuning {
+            buckets: None,
+            ..fixed.tuning
+        };
+        let fixed = plan(GemmConfig { tuning, ..fixed });
+        assert_eq!(fixed.buckets().count(), 1, "{}", fixed.id);
+    }
+
+    /// The design of a plan, for as many rows, has this plan: else losses would be those of other plans.
+    #[test]
+    fn a_design_fixes_its_plan() {
+        for op in GemmOp::ALL {
+            for most in [16, 64, 256, 1024, 8192] {
+                let best = plan(config(op, Dim::UpTo { most }, Some(1)));
+                let fixed = plan(best.gemm().expect("a GEMM").design());
+                assert_eq!(fixed.id, best.id);
+                assert!(
+                    (fixed.estimate_us - best.estimate_us).abs() < 1e-9,
+                    "{}",
+                    best.id
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn the_division_with_the_least_loss_is_found() {
+        // The plan for the last size is bad at the first two, the second one is not bad at the first.
+        let losses = [
+            vec![0.0],
+            vec![0.01, 0.0],
+            vec![0.4, 0.3, 0.0],
+            vec![0.5, 0.4, 0.02, 0.0],
+        ];
+        let found = divisions(&losses, 4);
+        let ends: Vec<_> = found.iter().map(|(ends, _)| ends.as_slice()).collect();
+        assert_eq!(ends, [&[][..], &[1], &[1, 2], &[0, 1, 2]]);
+        let sums = [0.92, 0.03, 0.01, 0.0];
+        assert!(
+            found
+                .iter()
+                .zip(sums)
+                .all(|((_, loss), sum)| (loss - sum).abs() < 1e-9),
+            "{found:?}"
+        );
+    }
 }

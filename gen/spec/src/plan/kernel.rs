@@ -122,24 +122,29 @@ impl KernelPlan {
         (offsets, end)
     }
 
-    /// The regions of all buckets in the workspace, each with its bucket.
-    pub fn workspace_regions(&self) -> impl Iterator<Item = (&Self, &Region)> {
-        self.buckets().flat_map(move |bucket| {
-            let is_last = std::ptr::eq(bucket, self);
+    /// The regions of the workspace, each with the most rows of the bucket that it belongs to; `None` if it is common to all
+    /// buckets.
+    pub fn workspace_regions(&self) -> impl Iterator<Item = (Option<u64>, &Region)> {
+        let has_buckets = !self.fewer_rows.is_empty();
+        let common = self.workspace.regions.iter();
+        let common = common.filter(move |region| !has_buckets || Workspace::is_common(region));
+        let of_buckets = self.buckets().filter(move |_| has_buckets);
+        let of_buckets = of_buckets.flat_map(|bucket| {
             let regions = bucket.workspace.regions.iter();
-            let own = regions.filter(move |region| is_last || !Workspace::is_common(region));
-            own.map(move |region| (bucket, region))
-        })
+            let own = regions.filter(|region| !Workspace::is_common(region));
+            own.map(|region| (bucket.max_rows(), region))
+        });
+        common.map(|region| (None, region)).chain(of_buckets)
     }
 
     /// The name of a place in the workspace, as in `partials[1][3][7] + 8`; none if it is between regions.
     #[must_use]
     pub fn name_of(&self, offset_bytes: u64) -> Option<String> {
-        self.workspace_regions().find_map(|(bucket, region)| {
+        self.workspace_regions().find_map(|(rows, region)| {
             let name = region.name_of(offset_bytes)?;
-            Some(match bucket.max_rows() {
-                Some(rows) if !self.fewer_rows.is_empty() => format!("{name} (..={rows} rows)"),
-                _ => name,
+            Some(match rows {
+                Some(rows) => format!("{name} (..={rows} rows)"),
+                None => name,
             })
         })
     }

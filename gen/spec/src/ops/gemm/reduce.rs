@@ -295,10 +295,9 @@ fn finish(spec: GemmSpec<'_>, device: &Device, candidate: Candidate) -> KernelPl
         operands: core::operands(spec, spec.all_rows(), c_rows(spec)),
         args: args(spec, &core, in_shards, reduction.as_ref()),
         smem: core.smem,
-        comm_smem: match comm_ctas > 0 && results {
-            true => smem::comm_smem(),
-            false => Vec::new(),
-        },
+        comm_smem: (comm_ctas > 0 && results)
+            .then(smem::comm_smem)
+            .unwrap_or_default(),
         smem_bytes: core.smem_bytes,
         workspace,
         copies: None,

@@ -28,7 +28,10 @@ pub fn in_buckets(world: u32) -> Vec<(String, GemmJob)> {
     ];
     let name = |(name, job): (&str, GemmJob)| {
         let op = job.config.op.name();
-        (format!("{op}, buckets of other {name}, on {world} ranks"), job)
+        (
+            format!("{op}, buckets of other {name}, on {world} ranks"),
+            job,
+        )
     };
     jobs.into_iter().map(name).collect()
 }
