@@ -127,7 +127,7 @@ pub(super) struct AssemblyContext<'a> {
 
 impl<'a> AssemblyContext<'a> {
     /// The same as the body of a bucket, in a namespace.
-    pub fn as_bucket(self, namespace: String, about: String) -> Self {
+    pub fn in_bucket(self, namespace: String, about: String) -> Self {
         Self {
             bucket: Some(namespace),
             about: Some(about),

@@ -48,7 +48,7 @@ pub(super) fn template(plan: &KernelPlan, assembled: Vec<AssemblyContext<'_>>) -
             args: format!("args_{rows}"),
             comma: ",",
         });
-        let context = context.as_bucket(name, format!("Calls with up to {rows} rows."));
+        let context = context.in_bucket(name, format!("Calls with up to {rows} rows."));
         bodies.push(KernelTemplate::new(
             &plan.id,
             plan.device.target,
