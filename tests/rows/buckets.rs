@@ -67,7 +67,7 @@ const MUTATIONS: &[Mutation] = &[
     ("calls of a bucket not counted", gather, &[("@call.advance-bucket", "")]),
     ("sums of a bucket whose calls are not counted", shots, &[("@call.advance-bucket", "")]),
     ("flags of a bucket compared with the calls of all", gather, &[("@buckets.epoch", "ctx.bucket_epochs[kBucket] + 1 => ctx.epoch")]),
-    ("calls of the first bucket in place of those of each", shots, &[("@buckets.epoch", "[kBucket] => [0]")]),
+    ("calls of the first bucket in place of those of each", gather, &[("@buckets.epoch", "[kBucket] => [0]")]),
     ("calls counted for the first bucket", gather, &[("@buckets.word", "[kBucket] => [0]")]),
     ("puts of a bucket counted with those of all", across, &[("@buckets.epoch", "ctx.bucket_epochs[kBucket] + 1 => ctx.epoch")]),
     // What all buckets have in common.

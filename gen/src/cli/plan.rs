@@ -187,19 +187,20 @@ fn roles(plan: &KernelPlan) -> Vec<String> {
 
 /// The ranges of rows, and what the cost model expects with the most rows of each.
 fn buckets(plan: &KernelPlan) -> Vec<String> {
+    let has_times = plan.device.target != Target::Simulator;
     let mut least = 0;
     let row = |bucket: &KernelPlan| {
         let most = bucket.max_rows().unwrap_or(0);
         let rows = format!("{least}..={most} rows");
         least = most + 1;
         let mut row = vec![rows, operator(bucket).summary];
-        if plan.device.target != Target::Simulator {
+        if has_times {
             row.insert(1, micros(bucket.estimate_us));
         }
         row
     };
     let rows: Vec<_> = plan.buckets().map(row).collect();
-    let mut lines = lines(&rows, &[0, 1]);
+    let mut lines = lines(&rows, if has_times { &[0, 1] } else { &[0] });
     lines.push("what follows is of the last, except for the size of the workspace".to_owned());
     lines
 }
