@@ -275,8 +275,7 @@ fn finish(spec: GemmSpec<'_>, device: &Device, candidate: Candidate) -> KernelPl
     } else {
         comm_ctas + order.units().min(device.sm_count - comm_ctas)
     };
-    // The bound is that of two shots, which send the least.
-    let least = traffic(spec, true);
+    let least = traffic::least(spec);
     let in_shards = order.shard_row_tiles.is_some();
     let op_plan = GemmPlan {
         load_rows_a: layout::rows_of_a(spec, core.tile, in_shards),
