@@ -190,6 +190,11 @@ fn check_run_time_rows(goldens: &[Golden]) {
     some(goldens, "packets of rows at run time", |golden| {
         golden.plan.max_rows().is_some() && shots(golden) == Some(1)
     });
+    for (buckets, what) in [(1, "one bucket"), (3, "three buckets"), (4, "four buckets")] {
+        some(goldens, what, |golden| {
+            golden.plan.max_rows().is_some() && golden.plan.buckets().count() == buckets
+        });
+    }
     some(goldens, "puts of rows at run time", |golden| {
         golden.plan.max_rows().is_some() && golden.plan.network.is_some() && gemm(golden).is_some()
     });

@@ -6,10 +6,10 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The largest number of lines of an emitted kernel, without the headers.
+/// The largest number of lines of an emitted kernel for each of its buckets, without the headers.
 const MAX_LINES: usize = 200;
 /// The largest number of lines of all snapshots together.
-const MAX_SNAPSHOT_LINES: usize = 14_000;
+const MAX_SNAPSHOT_LINES: usize = 15_000;
 
 /// The names of operators that shared code must not mention. `combine` is not among them, since it is also a word.
 const OPERATORS: [&str; 5] = [
@@ -114,7 +114,8 @@ fn headers_are_plain_cpp() {
     let mut faults = Vec::new();
     let root = root();
     let headers = files(&root, "cuh");
-    let shared = [root.join("kernel.cu.tera")].map(|path| {
+    let shared = ["kernel.cu.tera", "buckets.cu.tera"].map(|name| {
+        let path = root.join(name);
         let text = fs::read_to_string(&path).expect("UTF-8");
         (path, text)
     });
@@ -142,7 +143,7 @@ fn emitted_kernels_are_short() {
     let mut faults = Vec::new();
     for golden in Golden::all() {
         let lines = golden.source.text.lines().count();
-        if lines > MAX_LINES {
+        if lines > MAX_LINES * golden.plan.buckets().count() {
             faults.push(format!("{} has {lines} lines", golden.name));
         }
     }

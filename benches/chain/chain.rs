@@ -117,7 +117,12 @@ impl Bench<'_> {
         };
         let mut operators = Vec::new();
         for tuning in tunings {
-            let constant = config(Dim::Static(shape.m), tuning);
+            // One number of rows has one plan.
+            let alone = Tuning {
+                buckets: None,
+                ..tuning
+            };
+            let constant = config(Dim::Static(shape.m), alone);
             operators.push(self.ranks.prepare(&constant, shape)?);
             if self.flags.overlap {
                 let operator = self.ranks.prepare(&constant, shape)?;

@@ -100,7 +100,7 @@ pub(crate) fn prepare(
         check_puts(&plan, fabric.as_ref().map(|(_, fabric)| &**fabric))?;
         block.zero(shared)?;
         if let Some(host) = &shared.simulated {
-            host.name_workspace(block.own(shared), plan.workspace.clone());
+            host.name_workspace(block.own(shared), plan.clone());
         }
         let place = block.describe().into_bytes();
         Ok((load(shared, &plan, &cubin)?, place))
@@ -114,11 +114,12 @@ pub(crate) fn prepare(
 
 /// Checks that the NICs of a kernel of several nodes can make its puts.
 fn check_puts(plan: &KernelPlan, fabric: Option<&Fabric>) -> Result<(), Error> {
-    match (&plan.network, fabric) {
-        (Some(network), Some(fabric)) => fabric.check_put_bytes(network.put_bytes),
-        (None, None) => Ok(()),
-        _ => Err(Error::Aborted { cause: None }),
-    }
+    plan.buckets()
+        .try_for_each(|bucket| match (&bucket.network, fabric) {
+            (Some(network), Some(fabric)) => fabric.check_put_bytes(network.put_bytes),
+            (None, None) => Ok(()),
+            _ => Err(Error::Aborted { cause: None }),
+        })
 }
 
 /// Returns which ranks put to which others, and by which transport, for a kernel of several nodes. A kernel of one node

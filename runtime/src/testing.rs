@@ -65,7 +65,7 @@ pub unsafe fn pretend_calls(operator: &Operator, made: u32, calls: u32) -> Resul
             word.copy_from_slice(&value.wrapping_mul(times).to_ne_bytes());
         }
     };
-    for region in &operator.plan().workspace.regions {
+    for (_, region) in operator.plan().workspace_regions() {
         let at = operator.workspace() + region.offset_bytes;
         let words: Vec<usize> = match region.name {
             "state" => (offset_of!(State, epoch)..offset_of!(State, abort))

@@ -5,6 +5,7 @@ use crate::nodes::topologies;
 use crate::ranks::worlds;
 use mkernel::network::Faults;
 use mkernel::spec::{BLayout, Dim, GemmConfig, GemmOp, GemmShape, KernelSpec};
+use mkernel_testing::jobs::gemm::buckets::{in_buckets, in_buckets_across};
 use mkernel_testing::jobs::gemm::cases::{with_rows, with_rows_across};
 use mkernel_testing::jobs::{Backend, GemmJob, for_each_in_parallel};
 use mkernel_testing::lab::{Random, TimeLimit, seed_from_clock};
@@ -35,6 +36,23 @@ fn random_rows(world: u32) -> Vec<(String, GemmJob)> {
     jobs.flatten().collect()
 }
 
+/// Returns all jobs on one node, with calls that change from one bucket to another.
+fn all(world: u32) -> Vec<(String, GemmJob)> {
+    let mut jobs = [with_rows(world), random_rows(world)].concat();
+    if world > 1 {
+        jobs.extend(in_buckets(world));
+    }
+    jobs
+}
+
+/// Returns all jobs on several nodes.
+fn all_across(nodes: u32, local: u32) -> Vec<(String, GemmJob)> {
+    let faults = Faults::default();
+    let jobs = with_rows_across(nodes, local, &faults).into_iter();
+    jobs.chain(in_buckets_across(nodes, local, &faults))
+        .collect()
+}
+
 pub fn spec(job: &GemmJob) -> KernelSpec {
     let spec = KernelSpec::validate(job.kernel());
     let spec = spec.and_then(|spec| spec.specialise(job.shape));
@@ -59,7 +77,7 @@ pub fn run(jobs: &[(String, GemmJob)]) {
 fn rows_may_change_from_call_to_call() {
     let _limit = TimeLimit::start("rows", Duration::from_secs(300));
     for world in worlds(1) {
-        let jobs = [with_rows(world), random_rows(world)].concat();
+        let jobs = all(world);
         run(&jobs);
         println!("world {world}: {} jobs", jobs.len());
     }
@@ -70,7 +88,7 @@ fn rows_may_change_from_call_to_call() {
 fn rows_may_change_on_several_nodes() {
     let _limit = TimeLimit::start("nodes: rows", Duration::from_secs(300));
     for (world, nodes) in topologies() {
-        let jobs = with_rows_across(nodes, world / nodes, &Faults::default());
+        let jobs = all_across(nodes, world / nodes);
         run(&jobs);
         println!("{world} ranks, {nodes} nodes: {} jobs", jobs.len());
     }
@@ -82,7 +100,7 @@ fn every_job_with_rows_has_a_plan() {
     use mkernel::spec::spec::WORLDS;
     use mkernel::{KernelPlan, spec::Device};
     for world in WORLDS {
-        for (name, job) in [with_rows(world), random_rows(world)].concat() {
+        for (name, job) in all(world).into_iter().chain(all_across(2, world)) {
             let plan = KernelPlan::new(&spec(&job), &Device::h200());
             plan.unwrap_or_else(|error| panic!("{name}: {error}"));
         }

@@ -7,7 +7,7 @@ use mkernel_spec::{
 };
 use proptest::option;
 use proptest::prelude::*;
-use proptest::sample::select;
+use proptest::sample::{Index, select};
 
 /// Generates configurations whose sizes are in bounds. The tuning may not fit them.
 pub fn configs() -> impl Strategy<Value = KernelConfig> {
@@ -233,15 +233,25 @@ pub fn plans() -> impl Strategy<Value = Option<KernelPlan>> {
     })
 }
 
-/// Generates plans whose rows each call gives.
+/// Generates plans whose rows each call gives. Of a plan with buckets, it is that of one of them alone.
 pub fn plans_with_rows() -> impl Strategy<Value = Option<KernelPlan>> {
-    (configs(), devices()).prop_map(|(mut config, device)| {
+    (configs(), devices(), any::<Index>()).prop_map(|(mut config, device, bucket)| {
         let gemm = gemm_config(&mut config);
         let most = gemm.m.fixed()?;
         gemm.m = Dim::UpTo { most };
         let spec = KernelSpec::validate(config).ok()?;
-        KernelPlan::new(&spec, &device).ok()
+        let plan = KernelPlan::new(&spec, &device).ok()?;
+        let buckets: Vec<_> = plan.buckets().collect();
+        Some(alone(buckets[bucket.index(buckets.len())]))
     })
+}
+
+/// Returns the plan of a bucket as one of a kernel without buckets.
+fn alone(bucket: &KernelPlan) -> KernelPlan {
+    KernelPlan {
+        fewer_rows: Vec::new(),
+        ..bucket.clone()
+    }
 }
 
 /// Returns a plan of `nodes` nodes of `local_world` ranks, whose rows each call gives.
@@ -252,7 +262,7 @@ pub fn rows_of_nodes(op: GemmOp, (nodes, local_world): (u32, u32), most: u64) ->
     };
     gemm_config(&mut config).m = Dim::UpTo { most };
     let spec = KernelSpec::validate(config).expect("valid");
-    KernelPlan::new(&spec, &Device::h200()).expect("a plan")
+    alone(&KernelPlan::new(&spec, &Device::h200()).expect("a plan"))
 }
 
 /// Returns a plan for `nodes` nodes of `local_world` ranks.

@@ -5,6 +5,7 @@
 //! - `config`: diagnostics, and configurations that are written and read.
 //! - `compute`: roles and estimates.
 //! - `memory`: shared memory, workspace, arguments and registers.
+//! - `buckets`: plans for different numbers of rows in one kernel.
 //! - `epilogue`: the operands of epilogues.
 //! - `exchange`: copies of copy engines.
 //! - `sums`: partial sums and LL packets.
@@ -13,6 +14,7 @@
 //! - `nodes`: plans for several nodes.
 
 mod attention;
+mod buckets;
 mod compute;
 mod config;
 mod configs;

@@ -12,16 +12,24 @@ const SHAPE: GemmShape = GemmShape {
     k: 72,
 };
 
-/// An operator that takes up to 96 rows.
+/// An operator that takes up to 96 rows, with buckets if plans differ.
 fn config((nodes, local_world): (u32, u32), op: GemmOp) -> KernelConfig {
+    let config = GemmConfig {
+        tuning: Tuning {
+            buckets: Some(4),
+            ..Tuning::default()
+        },
+        ..GemmConfig::new(op)
+    };
     KernelConfig {
         nodes,
-        ..KernelConfig::new(nodes * local_world, GemmConfig::new(op))
+        ..KernelConfig::new(nodes * local_world, config)
     }
 }
 
 /// The error comes from every rank. The rows of A of all ranks lie side by side, so ranks with different numbers of rows may
-/// write to the same place, which the simulator reports. A rank without rows does not.
+/// write to the same place, which the simulator reports. A rank without rows does not. The two numbers of rows are of different
+/// buckets, where there are several.
 #[test]
 fn different_rows_are_an_error_that_names_two_ranks() {
     let kinds = [
@@ -34,6 +42,8 @@ fn different_rows_are_an_error_that_names_two_ranks() {
     for (seed, (topology, op, other)) in (0..).zip(kinds) {
         let config = config(topology, op);
         let outcomes = on_ranks(&config, SHAPE, (SMS, seed), |rank| {
+            let has_buckets = !rank.operator.plan().fewer_rows.is_empty();
+            assert_eq!(has_buckets, topology != (2, 2), "{topology:?} {op:?}");
             let rows = if rank.ranks.rank() == 1 { other } else { 96 };
             let error = rank.call_with_rows(rows).expect_err("different rows");
             assert_ne!(error.kind(), ErrorKind::Simulation, "{error}");

@@ -17,6 +17,8 @@ pub struct KernelTemplate {
     pub(crate) template: String,
     /// The variables as a JSON object, in the order in which they were declared.
     pub(crate) variables: String,
+    /// Templates whose texts are the variable `bodies` of this one.
+    pub(crate) bodies: Vec<Self>,
 }
 
 impl KernelTemplate {
@@ -32,7 +34,13 @@ impl KernelTemplate {
             template: template.to_owned(),
             variables: serde_json::to_string(variables)
                 .expect("a struct of texts and numbers can be serialised"),
+            bodies: Vec::new(),
         }
+    }
+
+    /// The same template around others.
+    pub(crate) fn with_bodies(self, bodies: Vec<Self>) -> Self {
+        Self { bodies, ..self }
     }
 
     /// A digest of everything that determines the text.
@@ -43,9 +51,18 @@ impl KernelTemplate {
 
     /// The texts that determine the rendered text, the templates included.
     pub(crate) fn parts(&self) -> Vec<&str> {
-        let own = [&*self.id, &self.template, &self.variables];
+        let of_bodies = self.bodies.iter().flat_map(Self::own_parts);
         let templates = TEMPLATES.iter().flat_map(|&(name, text)| [name, text]);
-        own.into_iter().chain(templates).collect()
+        let own = self.own_parts().into_iter().chain(of_bodies);
+        own.chain(templates).collect()
+    }
+
+    const fn own_parts(&self) -> [&str; 3] {
+        [
+            self.id.as_str(),
+            self.template.as_str(),
+            self.variables.as_str(),
+        ]
     }
 }
 
@@ -77,6 +94,7 @@ mod tests {
                 variables: "{}".into(),
                 ..base.clone()
             },
+            base.clone().with_bodies(vec![base.clone()]),
         ];
         for other in changed {
             assert_ne!(base.digest(), other.digest(), "{other:?}");

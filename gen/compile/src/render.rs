@@ -5,6 +5,7 @@
 
 mod assembly;
 mod attention;
+mod buckets;
 mod collective;
 mod combine;
 mod dispatch;
@@ -47,9 +48,16 @@ impl KernelTemplate {
     /// The kernel of a plan. The same plan always gives the same template and variables.
     #[must_use]
     pub fn of(plan: &KernelPlan) -> Self {
-        let assembly = by_problem!(&plan.op_plan, OpPlan(op_plan) => assembly(plan, op_plan));
+        if !plan.fewer_rows.is_empty() {
+            return buckets::template(plan, plan.buckets().map(assembled).collect());
+        }
         let template = format!("ops/{}.cu.tera", plan.spec.op().name());
-        let context = AssemblyContext::new(plan, assembly);
-        Self::new(&plan.id, plan.device.target, &template, &context)
+        Self::new(&plan.id, plan.device.target, &template, &assembled(plan))
     }
+}
+
+/// The variables of a kernel, or of one of its buckets.
+fn assembled(plan: &KernelPlan) -> AssemblyContext<'_> {
+    let assembly = by_problem!(&plan.op_plan, OpPlan(op_plan) => assembly(plan, op_plan));
+    AssemblyContext::new(plan, assembly)
 }

@@ -1,5 +1,6 @@
 //! [`KernelPlan`]: how a kernel computes what its spec says.
 
+mod buckets;
 mod choose;
 mod copies;
 mod kernel;

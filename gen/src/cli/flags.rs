@@ -4,7 +4,7 @@ use super::failure::Failure;
 use super::files::read_text;
 use clap::{Arg, ArgMatches, Args, Command, Error, FromArgMatches};
 use mkernel_declare::{Declared, Parser, SpannedDiagnostic, Value};
-use mkernel_spec::{Device, Field, Limits, Op, OptionSpec, Values};
+use mkernel_spec::{Device, Dim, Field, Limits, Op, OptionSpec, Values};
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
@@ -161,11 +161,11 @@ impl FromArgMatches for KernelFlags {
 }
 
 fn parse_size(text: &str) -> Result<String, &'static str> {
-    let possible = text == "dynamic" || text.parse::<u64>().is_ok();
-    if possible {
-        Ok(text.to_owned())
-    } else {
-        Err("write a size of 1 or more, several sizes separated by commas, or `dynamic`")
+    match text.parse::<Dim>() {
+        Ok(_) => Ok(text.to_owned()),
+        Err(_) => Err(
+            "write a size of 1 or more, several sizes separated by commas, `dynamic`, or `..=4096` for the most rows of a call",
+        ),
     }
 }
 

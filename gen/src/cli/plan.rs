@@ -116,15 +116,21 @@ pub fn describe(label: &str, plan: &KernelPlan) -> String {
             &[],
         ),
     );
+    if !plan.fewer_rows.is_empty() {
+        section("buckets", buckets(plan));
+    }
     section("roles", roles(plan));
     for (name, lines) in op_plan.sections {
         section(name, lines);
     }
     section("registers", vec![registers(plan)]);
     let total = format!("{}; {}", shared_total(plan), op_plan.shared);
-    section("shared", regions(&plan.smem, total));
+    section(
+        "shared",
+        regions(plan.smem.iter().map(|region| (None, region)), total),
+    );
     let total = format!("= {} on every rank", bytes(plan.workspace.bytes));
-    section("workspace", regions(&plan.workspace.regions, total));
+    section("workspace", regions(plan.workspace_regions(), total));
     section("moves", moves(plan));
     // The simulator has no model of time.
     if plan.device.target != Target::Simulator {
@@ -179,6 +185,26 @@ fn roles(plan: &KernelPlan) -> Vec<String> {
     lines(&plan.roles.iter().map(row).collect::<Vec<_>>(), &[])
 }
 
+/// The ranges of rows, and what the cost model expects with the most rows of each.
+fn buckets(plan: &KernelPlan) -> Vec<String> {
+    let has_times = plan.device.target != Target::Simulator;
+    let mut least = 0;
+    let row = |bucket: &KernelPlan| {
+        let most = bucket.max_rows().unwrap_or(0);
+        let rows = format!("{least}..={most} rows");
+        least = most + 1;
+        let mut row = vec![rows, operator(bucket).summary];
+        if has_times {
+            row.insert(1, micros(bucket.estimate_us));
+        }
+        row
+    };
+    let rows: Vec<_> = plan.buckets().map(row).collect();
+    let mut lines = lines(&rows, if has_times { &[0, 1] } else { &[0] });
+    lines.push("what follows is of the last, except for the size of the workspace".to_owned());
+    lines
+}
+
 fn registers(plan: &KernelPlan) -> String {
     if plan.device.target == Target::Simulator {
         return "none, since threads run on the CPU".to_owned();
@@ -190,15 +216,22 @@ fn registers(plan: &KernelPlan) -> String {
     )
 }
 
-fn regions(regions: &[Region], total: String) -> Vec<String> {
-    let row = |region: &Region| {
+/// A table of regions, each with the most rows of its bucket.
+fn regions<'a>(
+    regions: impl Iterator<Item = (Option<u64>, &'a Region)>,
+    total: String,
+) -> Vec<String> {
+    let row = |(rows, region): (Option<u64>, &Region)| {
         vec![
-            region.name.to_owned(),
+            match rows {
+                Some(rows) => format!("{} (..={rows} rows)", region.name),
+                None => region.name.to_owned(),
+            },
             format!("at {}", region.offset_bytes),
             bytes(region.bytes),
         ]
     };
-    let mut lines = lines(&regions.iter().map(row).collect::<Vec<_>>(), &[1, 2]);
+    let mut lines = lines(&regions.map(row).collect::<Vec<_>>(), &[1, 2]);
     lines.push(total);
     lines
 }

@@ -5,7 +5,7 @@ use crate::called::Called;
 use crate::operands::{self, Input, Output};
 use crate::ranks::Ranks;
 use candle_core::{D, DType, Device, Module, Result, Tensor, bail};
-use mkernel::spec::{BLayout, Dim, Epilogue, GemmConfig, GemmOp, GemmShape};
+use mkernel::spec::{BLayout, Dim, Epilogue, GemmConfig, GemmOp, GemmShape, Tuning};
 use mkernel::{Operand, Operator};
 use std::sync::Arc;
 
@@ -263,6 +263,11 @@ fn config(op: GemmOp, (n, k): (usize, usize), bias: bool) -> GemmConfig {
         epilogue: Epilogue {
             bias,
             ..Epilogue::default()
+        },
+        // An operator serves numbers of rows that are alike.
+        tuning: Tuning {
+            buckets: Some(1),
+            ..Tuning::default()
         },
         ..GemmConfig::new(op)
     }

@@ -44,6 +44,14 @@ impl Rows {
         }
     }
 
+    /// Returns whether a call may run this bucket of the plan. With rows in memory, it may run any.
+    pub(crate) fn may_run(self, plan: &KernelPlan, bucket: &KernelPlan) -> bool {
+        let (rows, address) = self.args(plan);
+        let runs = |bucket: &&KernelPlan| bucket.max_rows() >= Some(rows.into());
+        let chosen = plan.buckets().find(runs).unwrap_or(plan);
+        address != 0 || std::ptr::eq(chosen, bucket)
+    }
+
     /// Returns what the operands of the call must be.
     pub(crate) fn specs(self, plan: &KernelPlan) -> Cow<'_, [OperandSpec]> {
         let specs = &plan.operands;

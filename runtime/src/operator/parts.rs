@@ -6,7 +6,7 @@ use crate::driver;
 use crate::error::Error;
 use crate::kernel::Kernel;
 use crate::launch::operands::{RawOperand, places};
-use crate::launch::params::ParamInputs;
+use crate::launch::params::{ParamInputs, TensorMap};
 use crate::launch::rows::Rows;
 use crate::shared::Shared;
 use crate::simulation::BusyGuard;
@@ -64,7 +64,17 @@ impl Parts {
             rows: rows.args(&self.plan),
             endpoint: self.workspace.endpoint(),
         };
-        let bytes = bindings.fill(&self.plan.args, driver::encode_tensor_map)?;
+        let (offsets, size_bytes) = self.plan.parameter();
+        let mut bytes = vec![0; size_bytes];
+        for (bucket, at) in self.plan.buckets().zip(offsets) {
+            // A call reads no tensor maps of buckets that it does not run.
+            let encode = |map: &TensorMap| match rows.may_run(&self.plan, bucket) {
+                true => driver::encode_tensor_map(map),
+                false => Ok([0; 128]),
+            };
+            let of_bucket = bindings.fill(&bucket.args, encode)?;
+            bytes[at..at + of_bucket.len()].copy_from_slice(&of_bucket);
+        }
         *args = BoundParams {
             operands: operands.to_vec(),
             rows,

@@ -4,8 +4,7 @@ use super::options::Simulation;
 use crate::error::{Error, Finding, SimulatorError};
 use mkernel_sim::world::Options;
 use mkernel_sim::{HostOptions, SimulatedHost};
-use mkernel_spec::Device;
-use mkernel_spec::plan::Workspace;
+use mkernel_spec::{Device, KernelPlan};
 use std::sync::{Arc, OnceLock};
 
 pub(crate) use mkernel_sim::BusyGuard;
@@ -66,10 +65,10 @@ impl SimulatedJob {
     }
 
     /// Gives the regions of the workspace at `address` their names, for findings, and confines kernels to it.
-    pub fn name_workspace(&self, address: u64, workspace: Workspace) {
-        let bytes = workspace.bytes;
+    pub fn name_workspace(&self, address: u64, plan: KernelPlan) {
+        let bytes = plan.workspace.bytes;
         self.host
-            .name_memory(address, bytes, move |offset| workspace.name_of(offset));
+            .name_memory(address, bytes, move |offset| plan.name_of(offset));
     }
 
     /// Does the same for the tensor of `bytes` bytes at `address`.

@@ -2,7 +2,7 @@
 
 use super::options::Simulation;
 use crate::error::{Error, Finding, SimulatorError};
-use mkernel_spec::plan::Workspace;
+use mkernel_spec::KernelPlan;
 
 pub(crate) fn activate() -> Result<(), Error> {
     Err(Error::Simulator(SimulatorError::NotBuilt))
@@ -18,7 +18,7 @@ impl SimulatedJob {
         Err(Error::Simulator(SimulatorError::NotBuilt))
     }
 
-    pub fn name_workspace(&self, _: u64, _: Workspace) {
+    pub fn name_workspace(&self, _: u64, _: KernelPlan) {
         match *self {}
     }
 

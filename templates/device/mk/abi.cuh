@@ -28,6 +28,8 @@ struct HostPage {
   Report fault;   // device → host: wrong values, which concern their call alone; free again when `valid` is 0
 };
 
+constexpr u32 kMaxBuckets = 4;  // of an operator
+
 // The start of each rank's workspace. Its counters only grow (modulo 2^32) and are never reset, so that no call has to
 // wait until another one has cleaned up.
 struct State {
@@ -37,6 +39,7 @@ struct State {
   u32 reported;         // whether this rank's report was claimed
   u32 faulted;          // mark of the last call in which the report of wrong values was claimed
   u32 sent[kMaxRanks];  // by destination: epoch whose copies have left (copy engines)
+  u32 bucket_epochs[kMaxBuckets];  // those of the calls that ran each bucket; see buckets.cuh
 };
 
 constexpr u32 kGateWords = 256;

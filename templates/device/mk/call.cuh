@@ -8,7 +8,7 @@ namespace mk {
 
 // All threads, first. The grid may have been started while the one before it was still running. Until that has ended, a
 // kernel may only run `Kernel::prefetch`, if it has that: it loads what no work before the call writes, and gets a context
-// without the number of the call. Such a kernel also says itself when the grid behind it may start.
+// without the number of the call. Such a kernel also says itself when the grid behind it may start, and so do its buckets.
 //
 // Every CTA reads the number of the call for itself. `Args` has workspaces, host, gate, deadline_ns, operator_number and
 // rank, and the endpoint if there are several nodes.
@@ -20,8 +20,12 @@ MK_DEVICE RankContext begin_call(const Args& args, const Smem& smem) {
                   node_first_rank};
   if constexpr (requires { Kernel::prefetch(args, ctx, smem); }) Kernel::prefetch(args, ctx, smem);
   wait_for_grids_before();  // @call.wait
-  if constexpr (!requires { Kernel::prefetch(args, ctx, smem); }) allow_grid_behind();
+  if constexpr (!requires { Kernel::prefetch(args, ctx, smem); } && !requires { Kernel::kBuckets; }) allow_grid_behind();
   ctx.epoch = load_early(&ctx.state()->epoch) + 1;
+  if constexpr (requires { Kernel::kBuckets; }) {
+#pragma unroll
+    for (u32 i = 0; i < Kernel::kBuckets; ++i) ctx.bucket_epochs[i] = load_early(&ctx.state()->bucket_epochs[i]);
+  }
   if constexpr (Config::kNodes > 1) {
     ctx.network = args.endpoint.network;
     ctx.network_call = load_early(&ctx.network->calls) + 1;
@@ -30,6 +34,7 @@ MK_DEVICE RankContext begin_call(const Args& args, const Smem& smem) {
   if constexpr (requires { args.rows_address; }) {
     // The work before this call on its stream has written the word.
     const u32 given = args.rows_address != nullptr ? load(args.rows_address) : args.rows;  // @call.rows
+    ctx.max_rows = Config::kMaxRows;
     ctx.rows = given <= Config::kMaxRows ? given : 0;
     ctx.refused_rows = given - ctx.rows;
     if constexpr (requires { Workspace::begun(0u, 0u); }) ctx.begun = Workspace::begun(ctx.parity(), 0u);
@@ -55,9 +60,9 @@ MK_DEVICE void refuse(const RankContext& ctx, bool is_first) {
   const Gate* gate = ctx.gate;
   const u64 last = load_relaxed_sys(&gate->last);
   const u32 epoch = static_cast<u32>(last >> 32), operator_number = static_cast<u32>(last) >> 16;
-  const bool is_same = operator_number == (ctx.operator_number & 0xffff) && epoch == ctx.epoch;
+  const bool is_same = operator_number == (ctx.operator_number & 0xffff) && epoch == ctx.call();
   if (is_same && !is_first) return;  // if this is that call, the other one's first CTA is refused too
-  report(ctx, WaitSite{kLoad, kOverlap, ctx.operator_number, operator_number, ctx.epoch + is_same}, epoch, 0, 0);
+  report(ctx, WaitSite{kLoad, kOverlap, ctx.operator_number, operator_number, ctx.call() + is_same}, epoch, 0, 0);
   raise_abort(ctx, 1 + ctx.rank);
 }
 
@@ -78,7 +83,7 @@ MK_DEVICE bool enter(const RankContext& ctx) {
       is_refused |= fetch_add_relaxed_gpu(&ctx.gate->entered[word], gridDim.x) != due;
     }
     if (blockIdx.x == 0 && lane == 0 && is_refused == 0) {
-      store_relaxed_sys(&ctx.gate->last, call_name(ctx.epoch, ctx.operator_number, due));
+      store_relaxed_sys(&ctx.gate->last, call_name(ctx.call(), ctx.operator_number, due));
     }
   }
   if (__syncthreads_or(is_refused) != 0) {
@@ -94,11 +99,12 @@ MK_DEVICE bool enter(const RankContext& ctx) {
 template <class BeforeNext>
 MK_DEVICE void advance_epoch(const RankContext& ctx, BeforeNext before_next) {
   State* state = ctx.state();
-  if (fetch_add_acq_rel_gpu(&state->readers, 1) + 1 != ctx.epoch * gridDim.x) return;
+  if (fetch_add_acq_rel_gpu(&state->readers, 1) + 1 != ctx.call() * gridDim.x) return;
   before_next();
   // Read again: kept from the begin of the call until here, it would take a register.
   if (ctx.network != nullptr) store_early(&ctx.network->calls, load_early(&ctx.network->calls) + 1);
-  store_early(&state->epoch, ctx.epoch);  // @call.advance
+  if (ctx.bucket_epoch != nullptr) store_early(ctx.bucket_epoch, ctx.epoch);  // @call.advance-bucket
+  store_early(&state->epoch, ctx.call());  // @call.advance
   add_relaxed_sys(&ctx.gate->due, gridDim.x);
 }
 

@@ -37,7 +37,7 @@ MK_DEVICE void write_report(const RankContext& ctx, Report* out, const WaitSite&
   store_relaxed_sys(&out->index, site.index);
   store_relaxed_sys(&out->wanted, site.wanted);
   store_relaxed_sys(&out->seen, seen);
-  store_relaxed_sys(&out->epoch, ctx.epoch);
+  store_relaxed_sys(&out->epoch, ctx.call());
   store_relaxed_sys(&out->aborted_by, aborted_by);
   store_relaxed_sys(&out->waited_ns, waited_ns);
   store_release_sys(&out->valid, 1);
@@ -53,7 +53,7 @@ MK_DEVICE void report(const RankContext& ctx, const WaitSite& site, u32 seen, u3
 // report. No wait ends because of it, and later calls are not affected. A report that the host has not read yet is
 // kept, so the host gets that of the first of several calls. The host sets `valid` to 0 when it has read the rest.
 MK_DEVICE void report_fault(const RankContext& ctx, const WaitSite& site, u32 value, u32 source) {
-  if (exchange_relaxed_gpu(&ctx.state()->faulted, ctx.mark()) == ctx.mark()) return;
+  if (exchange_relaxed_gpu(&ctx.state()->faulted, ctx.call_mark()) == ctx.call_mark()) return;
   Report* out = &ctx.host->fault;
   if (load_acquire_sys(&out->valid) != 0) return;
   write_report(ctx, out, site, value, source == ctx.rank ? 0 : 1 + source, 0);
@@ -86,13 +86,13 @@ MK_DEVICE bool abort_if_due(const RankContext& ctx, const WaitSite& site, u32 se
 MK_DEVICE bool is_aborted(const RankContext& ctx) { return load_relaxed_sys(&ctx.state()->abort) != 0; }
 
 // The word with which a rank announces its call: the mark, and the rows in the upper half.
-MK_DEVICE u64 begin_word(const RankContext& ctx) { return u64{ctx.rows} << 32 | ctx.mark(); }
+MK_DEVICE u64 begin_word(const RankContext& ctx) { return u64{ctx.rows} << 32 | ctx.call_mark(); }
 
 // Returns whether a rank has begun this call with other rows than this rank. If so, reports it and ends the waits of
 // all ranks, since they would wait for data that is not sent.
 MK_DEVICE bool refuse_other_rows(const RankContext& ctx, Role role, u32 rank) {
   const u64 word = load_relaxed_sys(ctx.local_ptr(ctx.begun) + rank);
-  if (static_cast<u32>(word) != ctx.mark() || word == begin_word(ctx)) return false;  // @begin.same-rows
+  if (static_cast<u32>(word) != ctx.call_mark() || word == begin_word(ctx)) return false;  // @begin.same-rows
   report(ctx, WaitSite{role, kSameRows, rank, ctx.operator_number, ctx.rows}, static_cast<u32>(word >> 32), 0, 0);
   // Both words are stored on every rank of the node. A rank that sees the abort then finds a rank with other rows, and
   // reports it.

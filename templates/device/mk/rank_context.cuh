@@ -14,15 +14,21 @@ struct RankContext {
   u32 operator_number;  // in its communicator, from 1
   u32 rank;
   u32 local_world;      // ranks of this node
-  u32 epoch;            // number of this call, from 1, modulo 2^32
+  u32 epoch;            // number of this call, from 1, modulo 2^32; among those of its bucket if the operator has buckets
   u32 node_first_rank;  // the rank of this node whose local rank is 0
   NetworkState* network = nullptr;  // none if the kernel has one node
   u32 network_call = 0;             // number of this call among those across nodes, from 1, modulo 2^32
 
   // Of kernels whose rows each call gives, or the offsets of packed sequences: see Offsets.
   u32 rows = 0;             // of this call; 0 if too many were given. Or kOffsetsHash and a hash
+  u32 max_rows = 0;         // the most that a call may have
   u32 refused_rows = 0;     // what was given, if it is too much. Or 1 + the number of the first offset that is not possible
   Symmetric<u64> begun{0};  // what ranks say of this call when they begin it, by rank: its mark, and rows in the upper half
+
+  // Of operators with buckets: see buckets.cuh.
+  u32 other_calls = 0;                  // calls before this one that ran other buckets
+  u32* bucket_epoch = nullptr;          // the word of the state for this bucket
+  u32 bucket_epochs[kMaxBuckets] = {};  // these words when the call began
 
   u64 result_place = 0;  // where this rank's result lies in symmetric memory, of kernels that store to those of peers
 
@@ -39,7 +45,14 @@ struct RankContext {
   // are 0, which is the mark of no call: call 2^32, whose epoch is 0, has the mark of call 2^31 instead. A mark comes
   // again after 2^31 calls at the earliest, and then misleads only a wait for a word that was last written in exactly
   // that call. 64 bits would never come again, but packets have only 32 beside their data.
-  MK_DEVICE u32 mark() const { return epoch != 0 ? epoch : 0x80000000u; }
+  MK_DEVICE u32 mark() const { return mark_of(epoch); }
+  static MK_DEVICE u32 mark_of(u32 number) { return number != 0 ? number : 0x80000000u; }
+
+  // The number of this call among all calls of the operator, which is that of reports and announcements, and what follows
+  // from it.
+  MK_DEVICE u32 call() const { return epoch + other_calls; }
+  MK_DEVICE u32 call_parity() const { return call() % 2; }
+  MK_DEVICE u32 call_mark() const { return mark_of(call()); }
 
   // An address of the workspace here, and on a peer of this node (NVSHMEM: nvshmem_ptr).
   template <class T>

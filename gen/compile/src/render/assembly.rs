@@ -104,11 +104,17 @@ impl Config {
 /// The variables of the template, which have the names of the fields.
 #[derive(Serialize)]
 pub(super) struct AssemblyContext<'a> {
+    /// The namespace of a bucket, if the kernel has several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bucket: Option<String>,
+    /// Which calls the bucket is for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    about: Option<String>,
     id: &'a str,
     op: &'a str,
-    title: &'a str,
+    pub title: &'a str,
     banner: Vec<String>,
-    headers: Vec<&'a str>,
+    pub headers: Vec<&'a str>,
     sections: Vec<Section>,
     args: Vec<String>,
     args_assertion: String,
@@ -120,6 +126,15 @@ pub(super) struct AssemblyContext<'a> {
 }
 
 impl<'a> AssemblyContext<'a> {
+    /// The same as the body of a bucket, in a namespace.
+    pub fn in_bucket(self, namespace: String, about: String) -> Self {
+        Self {
+            bucket: Some(namespace),
+            about: Some(about),
+            ..self
+        }
+    }
+
     pub fn new(plan: &'a KernelPlan, assembly: Assembly) -> Self {
         let args = plan.args.args.iter();
         let mut banner = assembly.banner;
@@ -127,6 +142,8 @@ impl<'a> AssemblyContext<'a> {
             banner.push(shared_memory_line(plan));
         }
         Self {
+            bucket: None,
+            about: None,
             id: &plan.id,
             op: plan.spec.op().name(),
             title: assembly.title,

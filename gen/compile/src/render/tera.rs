@@ -30,7 +30,10 @@ impl KernelTemplate {
             .map_err(|e| failed(tera::Error::message(e.to_string())))?;
         let variables: serde_json::Value = serde_json::from_str(&self.variables)
             .map_err(|e| failed(tera::Error::message(e.to_string())))?;
-        let context = Context::from_serialize(&variables).map_err(failed)?;
+        let mut context = Context::from_serialize(&variables).map_err(failed)?;
+        let bodies = self.bodies.iter().map(Self::render);
+        let bodies = bodies.map(|body| body.map(|source| source.text));
+        context.insert("bodies", &bodies.collect::<Result<Vec<_>, _>>()?);
         let text = tera.render(&self.template, &context).map_err(failed)?;
         Ok(CudaSource {
             id: self.id.clone(),

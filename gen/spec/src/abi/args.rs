@@ -186,4 +186,11 @@ impl ArgLayout {
             size_bytes: offset.next_multiple_of(align),
         }
     }
+
+    /// Where the struct may start: at a multiple of this.
+    #[must_use]
+    pub fn align(&self) -> usize {
+        let aligns = self.args.iter().map(|arg| arg.kind.size_align().1);
+        aligns.max().unwrap_or(1)
+    }
 }

@@ -5,3 +5,6 @@ pub const MAX_RANKS: usize = 8;
 
 /// Bytes from one flag to the next: a line of L2, so that who polls one flag doesn't hold up the writer of another.
 pub const FLAG_STRIDE_BYTES: u64 = 128;
+
+/// The most buckets of an operator, which are kernels for different numbers of rows.
+pub const MAX_BUCKETS: usize = 4;

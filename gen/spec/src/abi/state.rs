@@ -1,6 +1,6 @@
 //! Structs in memory that the host and kernels share: reports, the host page, and the state of calls.
 
-use super::limits::MAX_RANKS;
+use super::limits::{MAX_BUCKETS, MAX_RANKS};
 
 /// [`Report::aborted_by`] when the rank's own host set [`HostPage::abort`].
 pub const HOST_ABORT: u32 = u32::MAX;
@@ -83,6 +83,8 @@ pub struct State {
     pub faulted: u32,
     /// Copy engines → this rank: by destination rank, the epoch whose copies have all left.
     pub sent: [u32; MAX_RANKS],
+    /// By bucket: those of these calls that ran it.
+    pub bucket_epochs: [u32; MAX_BUCKETS],
 }
 
 /// What calls of all operators of a communicator on a GPU have in common: that one at a time is under way. In device memory,

@@ -1,5 +1,6 @@
 //! Chooses a plan for a spec.
 
+use super::buckets;
 use super::kernel::KernelPlan;
 use crate::by_problem;
 use crate::config::Problem;
@@ -13,21 +14,27 @@ use crate::ops::gemm::plan as gemm;
 use crate::spec::KernelSpec;
 
 impl KernelPlan {
-    /// Chooses the plan that the cost model expects to be fastest among those that `spec` allows.
+    /// Chooses the plan that the cost model expects to be fastest among those that `spec` allows. If each call gives the rows,
+    /// there may be several plans, each for a range of rows.
     ///
     /// # Errors
     /// A dimension that is still dynamic, or a fixed choice that fits no plan: all at once; or operands and workspace that
     /// the device's memory cannot hold.
     pub fn new(spec: &KernelSpec, device: &Device) -> Result<Self, Diagnostics> {
         let device = &device.limited_to(spec.config().max_sms);
-        let planned = by_problem!(spec.problem(), Problem(config) => plan(spec, config, device));
-        let plan = planned.unwrap_or_else(|| Err(unknown_dims(spec)))?;
+        let plan = buckets::divided(fastest(spec, device)?, |spec| fastest(spec, device).ok());
         plan.check_memory()?;
         if let Some(network) = &plan.network {
             network.check()?;
         }
         Ok(plan)
     }
+}
+
+/// The fastest plan for all numbers of rows.
+fn fastest(spec: &KernelSpec, device: &Device) -> Result<KernelPlan, Diagnostics> {
+    let planned = by_problem!(spec.problem(), Problem(config) => plan(spec, config, device));
+    planned.unwrap_or_else(|| Err(unknown_dims(spec)))
 }
 
 fn unknown_dims(spec: &KernelSpec) -> Diagnostics {

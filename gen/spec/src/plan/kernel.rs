@@ -75,6 +75,11 @@ pub struct KernelPlan {
     /// What only this problem's kernels have.
     #[serde(flatten)]
     pub op_plan: OpPlan,
+    /// The plans of the other buckets, from the fewest rows on, each for calls with more rows than the one before it takes.
+    /// What is said above is of the last bucket, except for the id, the workspace's size and the dynamic shared memory, which
+    /// are those of the whole kernel. Threads, CTAs and registers are common to all.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub fewer_rows: Vec<KernelPlan>,
 }
 
 impl KernelPlan {
@@ -97,6 +102,51 @@ impl KernelPlan {
             Dim::UpTo { most } => Some(most),
             _ => None,
         }
+    }
+
+    /// The plans of all buckets, from the fewest rows to the most. A kernel without buckets has one.
+    pub fn buckets(&self) -> impl Iterator<Item = &Self> {
+        self.fewer_rows.iter().chain([self])
+    }
+
+    /// Where the arguments of each bucket lie in the kernel's parameter, and the bytes of the parameter.
+    #[must_use]
+    pub fn parameter(&self) -> (Vec<usize>, usize) {
+        let mut end = 0;
+        let place = |bucket: &Self| {
+            let at = usize::next_multiple_of(end, bucket.args.align());
+            end = at + bucket.args.size_bytes;
+            at
+        };
+        let offsets = self.buckets().map(place).collect();
+        (offsets, end)
+    }
+
+    /// The regions of the workspace, each with the most rows of the bucket that it belongs to; `None` if it is common to all
+    /// buckets.
+    pub fn workspace_regions(&self) -> impl Iterator<Item = (Option<u64>, &Region)> {
+        let has_buckets = !self.fewer_rows.is_empty();
+        let common = self.workspace.regions.iter();
+        let common = common.filter(move |region| !has_buckets || Workspace::is_common(region));
+        let of_buckets = self.buckets().filter(move |_| has_buckets);
+        let of_buckets = of_buckets.flat_map(|bucket| {
+            let regions = bucket.workspace.regions.iter();
+            let own = regions.filter(|region| !Workspace::is_common(region));
+            own.map(|region| (bucket.max_rows(), region))
+        });
+        common.map(|region| (None, region)).chain(of_buckets)
+    }
+
+    /// The name of a place in the workspace, as in `partials[1][3][7] + 8`; none if it is between regions.
+    #[must_use]
+    pub fn name_of(&self, offset_bytes: u64) -> Option<String> {
+        self.workspace_regions().find_map(|(rows, region)| {
+            let name = region.name_of(offset_bytes)?;
+            Some(match rows {
+                Some(rows) => format!("{name} (..={rows} rows)"),
+                None => name,
+            })
+        })
     }
 
     /// What only kernels of GEMM operators have, if it is one.

@@ -24,10 +24,25 @@ impl Workspace {
         Self { bytes, regions }
     }
 
-    /// The name of a place in it, as in `partials[1][3][7] + 8`; none if it is between regions.
-    #[must_use]
-    pub fn name_of(&self, offset_bytes: u64) -> Option<String> {
-        self.regions.iter().find_map(|r| r.name_of(offset_bytes))
+    /// Whether all buckets of a kernel have this region in common: the state, and what ranks say of a call, perhaps to ranks
+    /// that run another bucket.
+    pub(crate) fn is_common(region: &Region) -> bool {
+        ["state", "begun", "result_place"].contains(&region.name)
+    }
+
+    /// Moves the regions of this bucket behind `end_bytes`. Those that all buckets have in common are the ones of `last`.
+    /// Returns the end, and by how much the regions were moved.
+    pub(super) fn move_behind(&mut self, end_bytes: u64, last: &Self) -> (u64, u64) {
+        let by = end_bytes - Self::STATE_END_BYTES;
+        for region in &mut self.regions {
+            let common = last.regions.iter().find(|r| r.name == region.name);
+            match common.filter(|region| Self::is_common(region)) {
+                Some(common) => region.clone_from(common),
+                None => region.offset_bytes += by,
+            }
+        }
+        self.bytes += by;
+        (self.bytes, by)
     }
 
     /// Where region `name` starts, if there is one.

@@ -29,6 +29,19 @@ fn summary(plan: &KernelPlan, op_plan: &GemmPlan) -> String {
     if op_plan.comm_ctas > 0 {
         let _ = write!(text, " by {} of them", op_plan.comm_ctas);
     }
+    if let Some(reduction) = &op_plan.reduction {
+        text += match reduction.shots {
+            1 => ", one shot",
+            _ => ", two shots",
+        };
+    }
+    if op_plan.order.tail_parts > 1 {
+        let _ = write!(
+            text,
+            ", up to {} CTAs share a tile",
+            op_plan.order.tail_parts
+        );
+    }
     text
 }
 

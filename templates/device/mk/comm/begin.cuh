@@ -29,7 +29,7 @@ struct Begin {
   static MK_DEVICE void announce(const RankContext& ctx) {
     if constexpr (TakesRows<Config> && !IsPacked<Config>) {
       if (ctx.refused_rows != 0 && blockIdx.x == 0 && threadIdx.x == 0) {
-        report_fault(ctx, WaitSite{kLoad, kCallRows, ctx.rank, 0, Config::kMaxRows}, ctx.refused_rows, ctx.rank);
+        report_fault(ctx, WaitSite{kLoad, kCallRows, ctx.rank, 0, ctx.max_rows}, ctx.refused_rows, ctx.rank);
       }
     }
     if constexpr (kIsAnnounced) {
@@ -37,10 +37,10 @@ struct Begin {
       const u32 peer = threadIdx.x - kWarp;
       if (blockIdx.x != 0 || peer >= Ranks::kLocalWorld || peer == ctx.local_rank()) return;
       if constexpr (kHasPlaces) {
-        store_relaxed_sys(ctx.peer_ptr(peer, Workspace::result_place(ctx.parity(), ctx.rank)), ctx.result_place);  // @begin.place
+        store_relaxed_sys(ctx.peer_ptr(peer, Workspace::result_place(ctx.call_parity(), ctx.rank)), ctx.result_place);  // @begin.place
       }
       fence_sys();
-      store_relaxed_sys(ctx.peer_ptr(peer, Workspace::begun(ctx.parity(), ctx.rank)), begin_word(ctx));  // @begin.announce
+      store_relaxed_sys(ctx.peer_ptr(peer, Workspace::begun(ctx.call_parity(), ctx.rank)), begin_word(ctx));  // @begin.announce
     }
   }
 
@@ -49,7 +49,7 @@ struct Begin {
   template <class Network, class Args>
   static MK_DEVICE void put(const Args& args, const RankContext& ctx, u32 channel) {
     if constexpr (kPuts > 0) {
-      const Symmetric<u64> word = Workspace::begun(ctx.parity(), ctx.rank);
+      const Symmetric<u64> word = Workspace::begun(ctx.call_parity(), ctx.rank);  // @begin.put-word
       if (channel == 0) store_relaxed_sys(ctx.local_ptr(word), begin_word(ctx));
       Network::put_to_all(args, ctx, channel, word, channel == 0 ? sizeof(u64) : 0);  // @begin.put
     }
@@ -86,7 +86,7 @@ struct Begin {
   static MK_DEVICE void wait_for_result(const RankContext& ctx, u32 peer, Role role) {
     const u32 rank = ctx.node_first_rank + peer;
     wait(ctx, rank, role);  // @begin.result-begun
-    const u64 place = load_relaxed_sys(ctx.local_ptr(Workspace::result_place(ctx.parity(), rank)));
+    const u64 place = load_relaxed_sys(ctx.local_ptr(Workspace::result_place(ctx.call_parity(), rank)));
     if (place == ctx.result_place || is_aborted(ctx)) return;  // @begin.same-place
     const u32 low = static_cast<u32>(place), high = static_cast<u32>(place >> 32);
     report(ctx, WaitSite{role, kSamePlace, rank, ctx.operator_number, high}, low, 0, 0);
@@ -95,12 +95,12 @@ struct Begin {
 
   // One thread: waits until another rank of this node has begun the call.
   static MK_DEVICE void wait(const RankContext& ctx, u32 peer, Role role = kCollect) {
-    const u64* word = ctx.local_ptr(Workspace::begun(ctx.parity(), peer));
+    const u64* word = ctx.local_ptr(Workspace::begun(ctx.call_parity(), peer));
     Deadline deadline;
     for (;;) {
       const u32 seen = static_cast<u32>(load_acquire_sys(word));
-      if (seen == ctx.mark()) break;
-      if (deadline.expired(ctx, WaitSite{role, kBegun, peer, 0, ctx.mark()}, seen)) return;
+      if (seen == ctx.call_mark()) break;
+      if (deadline.expired(ctx, WaitSite{role, kBegun, peer, 0, ctx.call_mark()}, seen)) return;
     }
     if constexpr (TakesRows<Config>) refuse_other_rows(ctx, role, peer);
   }

@@ -1,5 +1,6 @@
 //! Jobs of the GEMM operators. The results are whole numbers, so every bit of them is known.
 
+pub mod buckets;
 pub mod cases;
 pub mod norm;
 

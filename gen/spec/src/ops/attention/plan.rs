@@ -174,6 +174,7 @@ fn finish(spec: &KernelSpec, device: &Device, op_plan: AttentionPlan) -> KernelP
         estimate_us: cost::attention_us(&op_plan, world, &traffic, device),
         traffic,
         op_plan: OpPlan::Attention(op_plan),
+        fewer_rows: Vec::new(),
     }
 }
 

@@ -292,6 +292,7 @@ fn finish(
         traffic: moved,
         estimate_us,
         op_plan: OpPlan::Collective(op_plan),
+        fewer_rows: Vec::new(),
     }
 }
 

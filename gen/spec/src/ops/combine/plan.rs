@@ -101,6 +101,7 @@ pub(crate) fn plan(
         bound,
         traffic,
         op_plan: OpPlan::Combine(op_plan),
+        fewer_rows: Vec::new(),
     }))
 }
 

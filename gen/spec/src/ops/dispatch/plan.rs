@@ -239,5 +239,6 @@ fn finish(
         traffic,
         estimate_us,
         op_plan: OpPlan::Dispatch(op_plan),
+        fewer_rows: Vec::new(),
     }
 }

@@ -131,6 +131,7 @@ fn finish(
         traffic,
         estimate_us,
         op_plan: OpPlan::Gemm(op_plan),
+        fewer_rows: Vec::new(),
     }
 }
 

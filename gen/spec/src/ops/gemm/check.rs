@@ -191,6 +191,12 @@ fn check_tuning(found: &mut Diagnostics, config: &GemmConfig, (world, nodes): (u
 /// What needs a number of rows that is known when the kernel is compiled. Dynamic rows are given at each call.
 fn check_run_time_rows(found: &mut Diagnostics, config: &GemmConfig) {
     if matches!(config.m, Dim::Static(_)) {
+        found.require(
+            config.tuning.buckets.is_none(),
+            Field::BUCKETS,
+            || "a kernel for one number of rows has one plan".to_owned(),
+            "write m = \"dynamic\", or remove it",
+        );
         return;
     }
     for (field, given, reason) in [

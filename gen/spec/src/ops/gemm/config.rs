@@ -1,5 +1,6 @@
 //! What a person writes of a GEMM operator: `ag_gemm`, `gemm_rs`, `gemm_ar`.
 
+use crate::abi::MAX_BUCKETS;
 use crate::config::Dtype;
 use crate::config::op::operators;
 use crate::config::option::{OptionSpec, options};
@@ -146,6 +147,12 @@ options! {
             #[limits(Limits::Range(1, 16))]
             #[serde(skip_serializing_if = "Option::is_none")]
             split_k: Option<u32> as SPLIT_K,
+            /// The most buckets: ranges of rows for which the kernel has a plan of its own, if each call gives the rows.
+            ///
+            /// There are fewer where more would save nothing; 1 = one plan for any number of rows.
+            #[limits(Limits::Range(1, MAX_BUCKETS as u32))]
+            #[serde(skip_serializing_if = "Option::is_none")]
+            buckets: Option<u32> as BUCKETS,
         }
     }
 }

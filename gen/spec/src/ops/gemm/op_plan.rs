@@ -1,6 +1,6 @@
 //! What only plans of GEMM operators have.
 
-use super::config::{GemmConfig, GemmShape, Tile, Transfer};
+use super::config::{GemmConfig, GemmShape, Tile, Transfer, Tuning};
 use serde::Serialize;
 
 /// Columns of A (rows of B) per stage: 64 bf16 are one 128-byte swizzle row.
@@ -46,6 +46,27 @@ pub struct GemmPlan {
     pub reduction: Option<Reduction>,
     /// Warps that share a row when they normalise it; 0 if they do not.
     pub row_warps: u32,
+}
+
+impl GemmPlan {
+    /// The configuration that fixes this design, for any number of rows: tile, shared tiles, and the way between ranks.
+    pub(crate) fn design(&self) -> GemmConfig {
+        let across_nodes = self.reduction.as_ref().is_some_and(|r| r.put_tiles > 0);
+        let communicates = self.chunks.is_some() || across_nodes;
+        let tuning = Tuning {
+            tile_m: Some(self.tile.m),
+            tile_n: Some(self.tile.n),
+            split_k: Some(self.order.tail_parts),
+            shots: self.reduction.as_ref().map(|r| r.shots),
+            comm_ctas: communicates.then_some(self.comm_ctas),
+            k_slices: self.chunks.as_ref().map(|c| c.k_slices),
+            ..self.config.tuning
+        };
+        GemmConfig {
+            tuning,
+            ..self.config
+        }
+    }
 }
 
 /// How a shard travels.

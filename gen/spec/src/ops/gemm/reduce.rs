@@ -275,8 +275,7 @@ fn finish(spec: GemmSpec<'_>, device: &Device, candidate: Candidate) -> KernelPl
     } else {
         comm_ctas + order.units().min(device.sm_count - comm_ctas)
     };
-    // The bound is that of two shots, which send the least.
-    let least = traffic(spec, true);
+    let least = traffic::least(spec);
     let in_shards = order.shard_row_tiles.is_some();
     let op_plan = GemmPlan {
         load_rows_a: layout::rows_of_a(spec, core.tile, in_shards),
@@ -295,10 +294,9 @@ fn finish(spec: GemmSpec<'_>, device: &Device, candidate: Candidate) -> KernelPl
         operands: core::operands(spec, spec.all_rows(), c_rows(spec)),
         args: args(spec, &core, in_shards, reduction.as_ref()),
         smem: core.smem,
-        comm_smem: match comm_ctas > 0 && results {
-            true => smem::comm_smem(),
-            false => Vec::new(),
-        },
+        comm_smem: (comm_ctas > 0 && results)
+            .then(smem::comm_smem)
+            .unwrap_or_default(),
         smem_bytes: core.smem_bytes,
         workspace,
         copies: None,
@@ -313,6 +311,7 @@ fn finish(spec: GemmSpec<'_>, device: &Device, candidate: Candidate) -> KernelPl
             .map_or(least, |r| traffic(spec, r.results)),
         estimate_us,
         op_plan: OpPlan::Gemm(op_plan),
+        fewer_rows: Vec::new(),
     }
 }
 

@@ -29,6 +29,19 @@ pub(super) fn traffic(spec: GemmSpec<'_>, results: bool) -> Traffic {
     }
 }
 
+/// What no call sends less than: with results, or on one node without them, since results may be wider than sums.
+pub(super) fn least(spec: GemmSpec<'_>) -> Traffic {
+    let with_results = traffic(spec, true);
+    if spec.crosses_nodes() {
+        return with_results;
+    }
+    let without = traffic(spec, false);
+    match without.link_bytes < with_results.link_bytes {
+        true => without,
+        false => with_results,
+    }
+}
+
 /// Bytes of one call: parts and results inside a node, sums and results between nodes.
 fn across_nodes(spec: GemmSpec<'_>, results: bool) -> Traffic {
     let GemmShape { m, n, k } = spec.shape;

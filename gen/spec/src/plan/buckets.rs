@@ -1,0 +1,267 @@
+//! Buckets: ranges of the rows of a call, each with a plan of its own.
+//!
+//! Plans are compared at some numbers of rows. A bucket has the plan that is best for the most of its rows, and loses at
+//! fewer rows against the plan that would be best there. The cost model divides the rows so that these losses are least.
+
+use super::kernel::KernelPlan;
+use super::op_plan::OpPlan;
+use crate::abi::{ArgKind, MAX_BUCKETS, Source};
+use crate::config::{Dim, Problem};
+use crate::spec::KernelSpec;
+
+/// Plans for fewer rows than these are alike.
+const FEWEST_ROWS: u64 = 16;
+/// What one more bucket must save to be worth its code and memory: a share of the time, added up over the numbers of rows
+/// at which plans are compared.
+const WORTH: f64 = 0.05;
+/// The most bytes of a kernel's parameter before CUDA 12.1.
+const MAX_PARAMETER_BYTES: usize = 4096;
+
+/// The plan of a kernel with buckets, or `whole`, which is for all numbers of rows. `plan` returns the fastest plan of a spec,
+/// if there is one.
+pub(super) fn divided(
+    whole: KernelPlan,
+    plan: impl Fn(&KernelSpec) -> Option<KernelPlan>,
+) -> KernelPlan {
+    let Some((most, asked)) = divisible(&whole) else {
+        return whole;
+    };
+    let sizes = sizes(most);
+    let fewer = sizes[..sizes.len() - 1].iter().map(|rows| {
+        let config = of_rows(&whole.spec, *whole.spec.problem(), *rows)?;
+        plan(&config).filter(|plan| starts_alike(plan, &whole))
+    });
+    let plans: Vec<_> = fewer.chain([Some(whole.clone())]).collect();
+    let losses = losses(&sizes, &plans, plan);
+    let most = asked.map_or(MAX_BUCKETS, |asked| asked as usize);
+    let worth = if asked.is_some() { 0.0 } else { WORTH };
+    let mut best: Option<(KernelPlan, f64)> = None;
+    for (count, (ends, loss)) in (1..).zip(divisions(&losses, most)) {
+        let cost = loss + worth * f64::from(count);
+        if best.as_ref().is_some_and(|(_, least)| cost >= *least) {
+            continue;
+        }
+        let fewer = ends.into_iter().filter_map(|end| plans[end].clone());
+        let plan = joined(whole.clone(), fewer.collect());
+        if plan.parameter().1 <= MAX_PARAMETER_BYTES && plan.check_memory().is_ok() {
+            best = Some((plan, cost));
+        }
+    }
+    best.map_or(whole, |(plan, _)| plan)
+}
+
+/// The most rows, and how many buckets were asked for, if a plan may be divided.
+fn divisible(plan: &KernelPlan) -> Option<(u64, Option<u32>)> {
+    let OpPlan::Gemm(gemm) = &plan.op_plan else {
+        return None;
+    };
+    Some((plan.max_rows()?, gemm.config.tuning.buckets))
+}
+
+/// The numbers of rows at which plans are compared.
+fn sizes(most: u64) -> Vec<u64> {
+    let powers = std::iter::successors(Some(FEWEST_ROWS), |rows| Some(rows * 2));
+    powers
+        .take_while(|rows| *rows < most)
+        .chain([most])
+        .collect()
+}
+
+/// The same kernel for calls of at most `rows` rows, with the design of `problem`.
+fn of_rows(spec: &KernelSpec, mut problem: Problem, rows: u64) -> Option<KernelSpec> {
+    let at_run_time = problem.run_time_dim()?;
+    for (field, dim) in problem.dims_mut() {
+        if field == at_run_time {
+            *dim = Dim::UpTo { most: rows };
+        }
+    }
+    let mut config = spec.config().clone();
+    config.problem = problem;
+    KernelSpec::validate(config).ok()
+}
+
+/// The problem of a plan, with its design fixed.
+fn design(plan: &KernelPlan) -> Problem {
+    match &plan.op_plan {
+        OpPlan::Gemm(gemm) => gemm.design().into(),
+        _ => *plan.spec.problem(),
+    }
+}
+
+/// Whether kernels of both plans may be bodies of one kernel, which starts before it knows the rows.
+fn starts_alike(a: &KernelPlan, b: &KernelPlan) -> bool {
+    (a.threads, a.grid_ctas, a.registers) == (b.threads, b.grid_ctas, b.registers)
+}
+
+/// How much longer a call of `sizes[i]` rows takes by the design of `plans[j]` than by that of `plans[i]`, as a share of the
+/// latter, at `[j][i]` for i ≤ j.
+fn losses(
+    sizes: &[u64],
+    plans: &[Option<KernelPlan>],
+    plan: impl Fn(&KernelSpec) -> Option<KernelPlan>,
+) -> Vec<Vec<f64>> {
+    let loss = |by: &KernelPlan, best: &KernelPlan, rows: u64| {
+        let spec = of_rows(&by.spec, design(by), rows);
+        let plan = spec.and_then(|spec| plan(&spec));
+        let us = plan.map_or(f64::INFINITY, |plan| plan.estimate_us);
+        (us / best.estimate_us - 1.0).max(0.0)
+    };
+    let of_plan = |(j, by): (usize, &Option<KernelPlan>)| {
+        let until = (0..=j).map(|i| match (by, &plans[i]) {
+            (None, _) => f64::INFINITY,
+            (Some(by), Some(best)) if i < j => loss(by, best, sizes[i]),
+            _ => 0.0,
+        });
+        until.collect()
+    };
+    plans.iter().enumerate().map(of_plan).collect()
+}
+
+/// The best divisions into 1 to `most` buckets: the plans of all buckets but the last, and the sum of their losses.
+fn divisions(losses: &[Vec<f64>], most: usize) -> Vec<(Vec<usize>, f64)> {
+    let of_bucket = |begin: usize, end: usize| losses[end][begin..=end].iter().sum::<f64>();
+    let whole = (0..losses.len()).map(|end| (Vec::new(), of_bucket(0, end)));
+    // The best divisions of the numbers of rows up to each of them.
+    let mut best: Vec<(Vec<usize>, f64)> = whole.collect();
+    let mut all = Vec::new();
+    for _ in 0..most {
+        all.extend(best.last().cloned());
+        let with_one_more = (0..losses.len()).map(|end| {
+            let until = (0..end).map(|before| {
+                let (ends, loss) = &best[before];
+                let ends = ends.iter().copied().chain([before]);
+                (ends.collect(), loss + of_bucket(before + 1, end))
+            });
+            until.min_by(|a: &(Vec<usize>, f64), b| a.1.total_cmp(&b.1))
+        });
+        best = with_one_more
+            .map(|division| division.unwrap_or((Vec::new(), f64::INFINITY)))
+            .collect();
+    }
+    all
+}
+
+/// One kernel of several plans: their workspaces lie one behind the other.
+fn joined(mut whole: KernelPlan, mut fewer: Vec<KernelPlan>) -> KernelPlan {
+    if fewer.is_empty() {
+        return whole;
+    }
+    let mut end_bytes = whole.workspace.bytes;
+    for plan in &mut fewer {
+        let (end, by) = plan.workspace.move_behind(end_bytes, &whole.workspace);
+        end_bytes = end;
+        for arg in &mut plan.args.args {
+            if let ArgKind::TensorMap(map) = &mut arg.kind
+                && let Source::Workspace { offset_bytes } = &mut map.source
+            {
+                *offset_bytes += by;
+            }
+        }
+        whole.smem_bytes = whole.smem_bytes.max(plan.smem_bytes);
+    }
+    whole.workspace.bytes = end_bytes;
+    whole.id = format!("{}_buckets{}", whole.id, fewer.len() + 1);
+    whole.fewer_rows = fewer;
+    whole
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{BLayout, GemmConfig, GemmOp, KernelConfig, Tuning};
+    use crate::device::Device;
+
+    const ROWS: Dim = Dim::UpTo { most: 8192 };
+
+    fn config(op: GemmOp, m: Dim, buckets: Option<u32>) -> GemmConfig {
+        GemmConfig {
+            m,
+            n: Dim::Static(7168),
+            k: Dim::Static(2048),
+            b_layout: BLayout::Nk,
+            tuning: Tuning {
+                buckets,
+                ..Tuning::default()
+            },
+            ..GemmConfig::new(op)
+        }
+    }
+
+    fn plan(config: GemmConfig) -> KernelPlan {
+        let spec = KernelSpec::validate(KernelConfig::new(8, config)).expect("valid");
+        KernelPlan::new(&spec, &Device::h200()).expect("a plan")
+    }
+
+    #[test]
+    fn few_rows_have_other_plans_than_many() {
+        for op in GemmOp::ALL {
+            let plan = plan(config(op, ROWS, None));
+            let most: Vec<_> = plan.buckets().filter_map(KernelPlan::max_rows).collect();
+            assert!((2..=MAX_BUCKETS).contains(&most.len()), "{op}: {most:?}");
+            assert!(most.is_sorted_by(|a, b| a < b), "{op}: {most:?}");
+            assert_eq!(most.last(), Some(&8192), "{op}");
+        }
+    }
+
+    #[test]
+    fn who_asks_for_fewer_buckets_gets_no_more() {
+        for asked in 1..=4 {
+            let plan = plan(config(GemmOp::GemmAr, ROWS, Some(asked)));
+            assert_eq!(plan.buckets().count(), asked as usize);
+        }
+    }
+
+    /// A plan for a constant number of rows has no buckets, nor one whose design is fixed.
+    #[test]
+    fn what_cannot_differ_is_not_divided() {
+        let alone = plan(config(GemmOp::GemmRs, Dim::Static(8192), None));
+        assert_eq!(alone.buckets().count(), 1);
+        let whole = plan(config(GemmOp::GemmRs, ROWS, Some(1)));
+        let fixed = whole.gemm().expect("a GEMM").design();
+        let tuning = Tuning {
+            buckets: None,
+            ..fixed.tuning
+        };
+        let fixed = plan(GemmConfig { tuning, ..fixed });
+        assert_eq!(fixed.buckets().count(), 1, "{}", fixed.id);
+    }
+
+    /// The design of a plan, for as many rows, has this plan: else losses would be those of other plans.
+    #[test]
+    fn a_design_fixes_its_plan() {
+        for op in GemmOp::ALL {
+            for most in [16, 64, 256, 1024, 8192] {
+                let best = plan(config(op, Dim::UpTo { most }, Some(1)));
+                let fixed = plan(best.gemm().expect("a GEMM").design());
+                assert_eq!(fixed.id, best.id);
+                assert!(
+                    (fixed.estimate_us - best.estimate_us).abs() < 1e-9,
+                    "{}",
+                    best.id
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn the_division_with_the_least_loss_is_found() {
+        // The plan for the last size is bad at the first two, the second one is not bad at the first.
+        let losses = [
+            vec![0.0],
+            vec![0.01, 0.0],
+            vec![0.4, 0.3, 0.0],
+            vec![0.5, 0.4, 0.02, 0.0],
+        ];
+        let found = divisions(&losses, 4);
+        let ends: Vec<_> = found.iter().map(|(ends, _)| ends.as_slice()).collect();
+        assert_eq!(ends, [&[][..], &[1], &[1, 2], &[0, 1, 2]]);
+        let sums = [0.92, 0.03, 0.01, 0.0];
+        assert!(
+            found
+                .iter()
+                .zip(sums)
+                .all(|((_, loss), sum)| (loss - sum).abs() < 1e-9),
+            "{found:?}"
+        );
+    }
+}

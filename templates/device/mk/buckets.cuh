@@ -1,0 +1,57 @@
+// Buckets: kernels of one operator for different numbers of rows, of which each call runs one.
+//
+// All CTAs of all ranks choose by the rows of the call, so they run the same kernel, and ranks that were given different
+// rows find that as ever: the words with which ranks announce a call are common to all buckets, and so are the number of
+// the call, the abort word and the gate.
+//
+// Everything else is a bucket's own: flags, counters, and the buffers that calls alternate between. A call changes only what
+// its bucket has, and takes for its epoch the number of calls that ran the bucket. So to a bucket, its calls are those of an
+// operator of its own, and calls of other buckets between them are like calls of other operators.
+#pragma once
+#include <mk/call.cuh>
+
+namespace mk {
+
+// The kernel for calls with up to kMaxRows rows, and more than the bucket before it takes.
+template <class Config, class BucketArgs, class BucketSmem, class Kernel, class Roles>
+struct Bucket {
+  using Args = BucketArgs;
+
+  static constexpr u32 kMaxRows = Config::kMaxRows;
+
+  static MK_DEVICE void run(const Args& args, const RankContext& ctx, u32 smem_base) {
+    const BucketSmem smem{smem_base};
+    if constexpr (requires { Kernel::prefetch(args, ctx, smem); }) Kernel::prefetch(args, ctx, smem);
+    if (!Kernel::begin(args, ctx, smem)) return;
+    Roles::run(args, ctx, smem);
+    Kernel::end(args, ctx);
+  }
+};
+
+// The buckets of an operator, from the fewest rows to the most. Each has arguments of its own.
+template <class... Kernels>
+struct Buckets {
+  static constexpr u32 kBuckets = sizeof...(Kernels);
+  static_assert(kBuckets <= kMaxBuckets);
+
+  // All threads, with the context of begin_call.
+  static MK_DEVICE void run(const RankContext& ctx, u32 smem_base, const typename Kernels::Args&... args) {
+    run_from<0, Kernels...>(ctx, smem_base, args...);
+  }
+
+ private:
+  template <u32 kBucket, class First, class... Rest>
+  static MK_DEVICE void run_from(const RankContext& ctx, u32 smem_base, const typename First::Args& first,
+                                 const typename Rest::Args&... rest) {
+    if constexpr (sizeof...(Rest) > 0) {
+      if (ctx.rows > First::kMaxRows) return run_from<kBucket + 1, Rest...>(ctx, smem_base, rest...);  // @buckets.choose
+    }
+    RankContext of_bucket = ctx;
+    of_bucket.epoch = ctx.bucket_epochs[kBucket] + 1;  // @buckets.epoch
+    of_bucket.other_calls = ctx.epoch - of_bucket.epoch;
+    of_bucket.bucket_epoch = &ctx.state()->bucket_epochs[kBucket];  // @buckets.word
+    First::run(first, of_bucket, smem_base);
+  }
+};
+
+}  // namespace mk

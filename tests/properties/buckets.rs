@@ -1,0 +1,94 @@
+//! Properties of kernels with buckets: ranges of rows, and memory that the buckets do not share.
+
+use crate::cases;
+use crate::configs::{gemm_config, sizes};
+use mkernel_spec::abi::{ArgKind, MAX_BUCKETS, Source};
+use mkernel_spec::plan::Region;
+use mkernel_spec::{Device, Dim, KernelPlan, KernelSpec};
+use proptest::prelude::*;
+use proptest::test_runner::Config;
+
+/// Generates plans of kernels that take rows at run time, some of which have buckets.
+fn plans() -> impl Strategy<Value = Option<KernelPlan>> {
+    (sizes(), prop::option::of(1..=4_u32), 2..=132_u32).prop_map(|(mut config, buckets, sms)| {
+        let gemm = gemm_config(&mut config);
+        gemm.m = Dim::UpTo {
+            most: gemm.m.fixed().expect("a size"),
+        };
+        gemm.tuning.buckets = buckets;
+        let device = Device {
+            sm_count: sms,
+            ..Device::h200()
+        };
+        let spec = KernelSpec::validate(config).ok()?;
+        KernelPlan::new(&spec, &device).ok()
+    })
+}
+
+/// Planning a kernel with buckets takes many plans.
+fn few_cases() -> Config {
+    let config = cases();
+    Config {
+        cases: config.cases / 8,
+        ..config
+    }
+}
+
+fn end(region: &Region) -> u64 {
+    region.offset_bytes + region.bytes
+}
+
+proptest! {
+    #![proptest_config(few_cases())]
+
+    #[test]
+    fn buckets_are_alike_where_they_must_be(plan in plans()) {
+        let Some(plan) = plan else { return Ok(()) };
+        let buckets: Vec<_> = plan.buckets().collect();
+        prop_assert!(buckets.len() <= MAX_BUCKETS);
+        prop_assert!(buckets.is_sorted_by(|a, b| a.max_rows() < b.max_rows()));
+        for bucket in buckets {
+            prop_assert_eq!(bucket.threads, plan.threads);
+            prop_assert_eq!(bucket.grid_ctas, plan.grid_ctas);
+            prop_assert_eq!(bucket.registers, plan.registers);
+            prop_assert_eq!(bucket.network.is_some(), plan.network.is_some());
+            prop_assert!(bucket.smem_bytes <= plan.smem_bytes);
+        }
+    }
+
+    #[test]
+    fn regions_of_buckets_do_not_overlap(plan in plans()) {
+        let Some(plan) = plan else { return Ok(()) };
+        let mut regions: Vec<_> = plan.workspace_regions().map(|(_, region)| region).collect();
+        regions.sort_by_key(|region| region.offset_bytes);
+        prop_assert!(regions.is_sorted_by(|a, b| end(a) <= b.offset_bytes), "{:?}", regions);
+        prop_assert!(regions.last().is_some_and(|last| end(last) <= plan.workspace.bytes));
+        // What is common to all buckets lies at the same place in each.
+        let common = plan.workspace_regions().filter(|(rows, _)| rows.is_none() && !plan.fewer_rows.is_empty());
+        for (_, common) in common {
+            for bucket in &plan.fewer_rows {
+                let own = bucket.workspace.regions.iter().find(|region| region.name == common.name);
+                prop_assert!(own.is_none_or(|own| own == common), "{own:?} {common:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn arguments_of_buckets_are_aligned_and_few(plan in plans()) {
+        let Some(plan) = plan else { return Ok(()) };
+        let (offsets, size_bytes) = plan.parameter();
+        let mut free = 0;
+        for (bucket, at) in plan.buckets().zip(offsets) {
+            prop_assert!(at >= free && at.is_multiple_of(128));
+            free = at + bucket.args.size_bytes;
+            // Tensor maps over the workspace begin with a region of the bucket.
+            for arg in &bucket.args.args {
+                let ArgKind::TensorMap(map) = &arg.kind else { continue };
+                let Source::Workspace { offset_bytes } = map.source else { continue };
+                let mut regions = bucket.workspace.regions.iter();
+                prop_assert!(regions.any(|region| region.offset_bytes == offset_bytes));
+            }
+        }
+        prop_assert!(free == size_bytes && size_bytes <= 4096);
+    }
+}
