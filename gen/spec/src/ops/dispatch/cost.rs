@@ -21,7 +21,7 @@ pub(crate) struct DispatchGemm {
 /// Expected time of `dispatch_gemm`, µs.
 pub(crate) fn dispatch_us(gemm: DispatchGemm, bound: &Bound, device: &Device) -> f64 {
     let active = gemm.tiles.min(gemm.ctas.into()) as u32;
-    let one = tile_us(gemm.tile, gemm.k, active, device);
+    let one = tile_us(gemm.tile, gemm.tile.m.into(), gemm.k, active, device);
     let rounds = gemm.tiles / f64::from(gemm.ctas);
     let compute = one
         * if rounds < 4.0 {

@@ -1,12 +1,17 @@
 //! The expected time of a candidate of a GEMM operator.
 
 use super::config::{GemmShape, Tile};
+use super::core::{CoreLayout, load_rows_a};
 use super::op_plan::{OUT_COLS, Split, TILE_K, TileOrder};
 use crate::cost::{
     COMM_CTA_GB_S, FLAG_US, LAUNCH_US, PUSH_SHARE, PUT_US, UNSEEN_SHARE, put_us, store_share,
 };
 use crate::device::Device;
 use crate::roofline::{Bound, Traffic};
+
+/// The most that a CTA draws from L2 when others are idle, in shares of an SM. Measured on an H100 with 8192 columns of 2048:
+/// with 64 rows, 128 CTAs with 64 columns each take 19.7 µs, and 64 CTAs with 128 columns 20.3.
+const MOST_L2_SHARE: f64 = 1.5;
 
 /// The time in which the MMA warpgroups convert and store a 128×256 tile, µs. Smaller tiles take proportionally less.
 const EPILOGUE_US: f64 = 1.0;
@@ -17,6 +22,14 @@ const TAIL_US: f64 = 4.0;
 /// The factor by which loads are slower where two CTAs share each tile of the only round. Measured on an H100 with 2048
 /// columns: two CTAs take as long as one to load a tile, three a third of it. The reason is not known.
 const TWO_SLICES_SLOWDOWN: f64 = 1.7;
+
+/// The part of the rate of memory that is lost where no SM computes. Measured on an H100 with 8192 columns of 2048 and 1
+/// row, in a chain: 128 CTAs take 16.4 µs and 64 take 17.3.
+const IDLE_SMS_LOSS: f64 = 0.14;
+
+/// The part of the transfer that CTAs do not wait for if each of them waits for one of many slices. With 64 rows of 8192 and
+/// 2048 columns, it makes no more than 0.4 µs (2×H100).
+const SLICES_GAIN: f64 = 0.25;
 
 /// The factor by which a plan must be better whose last round, after others, is split in another way: that has not been
 /// measured.
@@ -136,15 +149,16 @@ impl Push {
     }
 }
 
-/// Time of one tile's main loop, µs: tensor cores or L2, whichever is slower, with `active` CTAs at work.
-pub(crate) fn tile_us(tile: Tile, k: u64, active: u32, device: &Device) -> f64 {
+/// Time of one tile's main loop, µs: tensor cores or L2, whichever is slower, with `active` CTAs at work. Of A, at most
+/// `rows` are loaded.
+pub(crate) fn tile_us(tile: Tile, rows: u64, k: u64, active: u32, device: &Device) -> f64 {
     let steps = k.div_ceil(u64::from(TILE_K)) as f64;
     let flops = 2.0 * f64::from(tile.m * tile.n * TILE_K);
-    let bytes = f64::from((tile.m + tile.n) * TILE_K * 2);
+    let bytes = f64::from((load_rows_a(tile, rows) + tile.n) * TILE_K * 2);
     let sms = f64::from(device.sm_count);
     let math = flops / (device.gemm_tflops * 1e6 / sms);
-    // A lone CTA cannot draw more than about twice its fair share of L2.
-    let share = (sms / f64::from(active.max(1))).min(2.0);
+    // A lone CTA cannot draw much more than its fair share of L2.
+    let share = (sms / f64::from(active.max(1))).min(MOST_L2_SHARE);
     let load = bytes / (device.l2_gb_s * 1e3 / sms * share);
     let epilogue = EPILOGUE_US * f64::from(tile.m * tile.n) / 32768.0;
     steps * math.max(load) + epilogue
@@ -200,6 +214,8 @@ struct GemmTime {
     last_us: f64,
     /// What follows when all of A and B has been loaded, µs.
     unfed_us: f64,
+    /// The part of the SMs that compute, if there is one round; else 1.
+    busy_share: f64,
     /// The part of the shorter of both times, computing and memory, by which the longer one is exceeded.
     unseen_share: f64,
     /// `DOUBT`, or 1.
@@ -223,7 +239,13 @@ impl GemmTime {
             },
             false => order.clone(),
         };
-        let one = tile_us(tile, shape.k, order.units().min(compute_ctas), device);
+        let one = tile_us(
+            tile,
+            shape.m,
+            shape.k,
+            order.units().min(compute_ctas),
+            device,
+        );
         let rounds = f64::from(order.whole_tiles / compute_ctas);
         let unfed_us = exchange_us(tile, order, shape);
         let slowdown = match order.tail_parts {
@@ -242,6 +264,10 @@ impl GemmTime {
             us: (rounds * one + tail_us).max(even),
             last_us: tail_us.max(part_us),
             unfed_us,
+            busy_share: match order.units() < compute_ctas {
+                true => f64::from(order.units()) / f64::from(device.sm_count),
+                false => 1.0,
+            },
             unseen_share: if rounds == 0.0 { UNSEEN_SHARE } else { 0.0 },
             doubt: if rounds > 0.0 && !is_even(tile, order) {
                 DOUBT
@@ -255,14 +281,15 @@ impl GemmTime {
     /// they exchange when they have loaded all. Of two plans that memory holds up as long, the one that computes faster
     /// is better: memory is not at its full rate before all SMs have loads under way.
     fn beside_memory_us(&self, compute_us: f64, traffic: &Traffic, device: &Device) -> f64 {
-        let memory_us = traffic.memory_bytes as f64 / device.memory_gb_s / 1e3 + self.unfed_us;
+        let rate = device.memory_gb_s * (1.0 - IDLE_SMS_LOSS * (1.0 - self.busy_share));
+        let memory_us = traffic.memory_bytes as f64 / rate / 1e3 + self.unfed_us;
         compute_us.max(memory_us) + self.unseen_share * compute_us.min(memory_us)
     }
 }
 
 /// Expected time of a candidate of `ag_gemm`, µs.
 pub(crate) fn estimate_us(
-    tile: Tile,
+    core: &CoreLayout,
     order: &TileOrder,
     shape: GemmShape,
     push: Push,
@@ -270,24 +297,35 @@ pub(crate) fn estimate_us(
     device: &Device,
 ) -> f64 {
     let compute_ctas = device.sm_count - push.comm_ctas();
-    let gemm = GemmTime::new(tile, order, shape, compute_ctas, traffic, device);
+    let gemm = GemmTime::new(core.tile, order, shape, compute_ctas, traffic, device);
     let compute = gemm.us;
-    let last_us = gemm.last_us / f64::from(push.slices());
-    let fed = match push {
-        Push::None => 0.0,
-        _ => {
-            let bound = Bound::new(traffic, device);
-            let near = push.arrived_us(&bound, traffic.link_bytes as f64, device);
-            near.max(put_us(&bound)) + last_us
-        }
+    let computed = gemm.beside_memory_us(compute * push.slowdown(), traffic, device);
+    let (slices, parts) = (push.slices(), order.tail_parts);
+    let wait_share = 1.0 - SLICES_GAIN * (1.0 - 1.0 / f64::from(slices.min(parts)));
+    // The part of the transfer for which CTAs wait, what they do then, and the time that they cannot do without.
+    let (wait_share, last_us, least_us) = if order.whole_tiles == 0 {
+        // Each CTA waits for its rows, and has by then loaded as much of B as its stages hold.
+        let steps = shape.k.div_ceil(u64::from(TILE_K * parts)) as f64;
+        let left = 1.0 - (f64::from(core.stages) / steps).min(1.0);
+        let rest_us = computed * left / f64::from(slices.div_ceil(parts));
+        (wait_share, rest_us, computed - FLAG_US)
+    } else {
+        (1.0, gemm.last_us / f64::from(slices), computed)
+    };
+    let us = if push == Push::None {
+        computed
+    } else {
+        let bound = Bound::new(traffic, device);
+        let near = push.arrived_us(&bound, traffic.link_bytes as f64, device);
+        let near = FLAG_US + (near - FLAG_US) * wait_share;
+        least_us.max(near.max(put_us(&bound)) + last_us)
     };
     let unseen = if traffic.nic_bytes > 0 {
         UNSEEN_SHARE * compute
     } else {
         0.0
     };
-    let computed = gemm.beside_memory_us(compute * push.slowdown(), traffic, device);
-    (LAUNCH_US + computed.max(fed) + unseen) * gemm.doubt
+    (LAUNCH_US + us + unseen) * gemm.doubt
 }
 
 /// How partial sums are exchanged.

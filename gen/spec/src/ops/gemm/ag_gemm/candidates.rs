@@ -124,7 +124,7 @@ impl<'a> Search<'a> {
         let orders = (self.core).complete(self.spec, self.order.clone(), compute_ctas);
         let with_order = |order: TileOrder| Candidate {
             estimate_us: cost::estimate_us(
-                self.tile,
+                &self.core,
                 &order,
                 shape,
                 push,
