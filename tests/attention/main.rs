@@ -8,11 +8,8 @@ mod rows;
 
 use mkernel_testing::jobs::attention::AttentionJob;
 use mkernel_testing::jobs::attention::cases::{with_rows, with_rows_across};
-use mkernel_testing::jobs::{all_are_right, all_are_right_when_counters_wrap, bad_network};
+use mkernel_testing::jobs::{all_are_right, all_are_right_now_and_after_many_calls, bad_network};
 use mkernel_testing::lab::Random;
-
-/// The number of seeds of a job.
-const SEEDS: u64 = 2;
 
 /// Returns jobs on several nodes, whose ranks forward parts soon. A put has at most four parts.
 fn across(nodes: u32, local_world: u32) -> Vec<(String, AttentionJob)> {
@@ -23,22 +20,22 @@ fn across(nodes: u32, local_world: u32) -> Vec<(String, AttentionJob)> {
 
 #[test]
 fn calls_of_any_length_are_right_on_one_rank() {
-    all_are_right(&with_rows(1), SEEDS);
+    all_are_right_now_and_after_many_calls(&with_rows(1));
 }
 
 #[test]
 fn calls_of_any_length_are_right_on_two_ranks() {
-    all_are_right(&with_rows(2), SEEDS);
+    all_are_right_now_and_after_many_calls(&with_rows(2));
 }
 
 #[test]
 fn calls_of_any_length_are_right_on_four_ranks() {
-    all_are_right(&with_rows(4), SEEDS);
+    all_are_right_now_and_after_many_calls(&with_rows(4));
 }
 
 #[test]
 fn calls_of_any_length_are_right_across_nodes() {
-    all_are_right(&[across(2, 1), across(2, 2)].concat(), SEEDS);
+    all_are_right_now_and_after_many_calls(&[across(2, 1), across(2, 2)].concat());
 }
 
 /// Returns jobs of every kind with calls of random lengths.
@@ -63,10 +60,4 @@ fn calls_of_random_lengths_are_right() {
 #[ignore = "takes a quarter of an hour"]
 fn calls_of_many_random_lengths_are_right() {
     (2..10).for_each(|seed| all_are_right(&random(seed), 1));
-}
-
-/// The call count passes 2^31 and 2^32, and the number of puts passes 2^32 too.
-#[test]
-fn calls_of_any_length_are_right_after_many_calls() {
-    all_are_right_when_counters_wrap(&[with_rows(2), across(2, 2)].concat());
 }

@@ -1,24 +1,23 @@
 //! Tests of calls with packed sequences of different lengths.
 
-use super::SEEDS;
 use mkernel_testing::jobs::attention::AttentionJob;
 use mkernel_testing::jobs::attention::cases::{random_sequences, with_sequences};
-use mkernel_testing::jobs::{Backend, all_are_right, all_are_right_when_counters_wrap};
+use mkernel_testing::jobs::{Backend, all_are_right, all_are_right_now_and_after_many_calls};
 use mkernel_testing::lab::Random;
 
 #[test]
 fn packed_sequences_are_right_on_one_rank() {
-    all_are_right(&with_sequences(1), SEEDS);
+    all_are_right_now_and_after_many_calls(&with_sequences(1));
 }
 
 #[test]
 fn packed_sequences_are_right_on_two_ranks() {
-    all_are_right(&with_sequences(2), SEEDS);
+    all_are_right_now_and_after_many_calls(&with_sequences(2));
 }
 
 #[test]
 fn packed_sequences_are_right_on_four_ranks() {
-    all_are_right(&with_sequences(4), SEEDS);
+    all_are_right_now_and_after_many_calls(&with_sequences(4));
 }
 
 /// Returns jobs of every kind whose calls have sequences of random lengths.
@@ -45,12 +44,6 @@ fn packed_sequences_of_random_lengths_are_right() {
 #[ignore = "takes a quarter of an hour"]
 fn packed_sequences_of_many_random_lengths_are_right() {
     (2..12).for_each(|seed| all_are_right(&random(seed), 1));
-}
-
-/// The call count passes 2^31 and 2^32.
-#[test]
-fn packed_sequences_are_right_after_many_calls() {
-    all_are_right_when_counters_wrap(&with_sequences(2));
 }
 
 /// A sequence gets the bits that it gets in calls of its own, whatever lies beside it.

@@ -2,7 +2,7 @@
 
 use mkernel_testing::jobs::gemm::norm::{GemmNormJob, normalised};
 use mkernel_testing::jobs::{
-    all_are_found, all_are_right, all_are_right_when_counters_wrap, mutated,
+    all_are_found, all_are_right, all_are_right_now_and_after_many_calls, mutated,
 };
 
 /// The number of seeds of a job.
@@ -13,7 +13,7 @@ const MUTATION_SEEDS: u64 = 40;
 #[test]
 fn norms_of_products_are_right() {
     let worlds = [2, 4].into_iter();
-    all_are_right(&worlds.flat_map(normalised).collect::<Vec<_>>(), SEEDS);
+    all_are_right_now_and_after_many_calls(&worlds.flat_map(normalised).collect::<Vec<_>>());
 }
 
 /// The results stay right while the call count passes 2^31 and 2^32.
@@ -27,13 +27,6 @@ fn norms_of_relayed_sums_are_right() {
         ("relayed rows at run time", rows),
     ];
     all_are_right(&jobs, 1);
-}
-
-#[test]
-fn norms_of_products_are_right_after_many_calls() {
-    let mut jobs = normalised(2);
-    jobs.retain(|(_, job)| !job.job.is_graph);
-    all_are_right_when_counters_wrap(&jobs);
 }
 
 /// A mutation: its name, the job whose kernel it changes, and the edits of the kernel's text.

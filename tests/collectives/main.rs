@@ -9,7 +9,10 @@ mod symmetric;
 use mkernel_testing::jobs::collective::cases::{
     across, small, symmetric as in_symmetric_memory, symmetric_across, with_rows, with_rows_across,
 };
-use mkernel_testing::jobs::{all_are_right, all_are_right_when_counters_wrap, bad_network};
+use mkernel_testing::jobs::{
+    all_are_right, all_are_right_now_and_after_many_calls, all_are_right_when_counters_wrap,
+    bad_network,
+};
 
 /// The number of seeds of a job.
 const SEEDS: u64 = 2;
@@ -17,7 +20,7 @@ const SEEDS: u64 = 2;
 #[test]
 fn collectives_are_right_on_one_node() {
     let worlds = [1, 2, 4].into_iter();
-    all_are_right(&worlds.flat_map(small).collect::<Vec<_>>(), SEEDS);
+    all_are_right_now_and_after_many_calls(&worlds.flat_map(small).collect::<Vec<_>>());
 }
 
 #[test]
@@ -36,9 +39,8 @@ fn collectives_are_right_on_several_nodes() {
 
 /// The results stay right while the call count passes 2^31 and 2^32.
 #[test]
-fn collectives_are_right_after_many_calls() {
-    let jobs = small(2).into_iter().chain(across(2, 2, &bad_network()));
-    all_are_right_when_counters_wrap(&jobs.collect::<Vec<_>>());
+fn collectives_are_right_on_several_nodes_after_many_calls() {
+    all_are_right_when_counters_wrap(&across(2, 2, &bad_network()));
 }
 
 /// One operator serves calls of any number of rows.
@@ -47,16 +49,7 @@ fn rows_may_change_from_call_to_call() {
     let worlds = [1, 2, 4, 8].into_iter().flat_map(with_rows);
     let across = [(2, 1), (2, 2), (3, 1)].into_iter();
     let across = across.flat_map(|(nodes, local)| with_rows_across(nodes, local, &bad_network()));
-    all_are_right(&worlds.chain(across).collect::<Vec<_>>(), SEEDS);
-}
-
-/// Calls that write few flags do not take those of calls long ago for their own.
-#[test]
-fn rows_may_change_after_many_calls() {
-    let jobs = with_rows(2)
-        .into_iter()
-        .chain(with_rows_across(2, 2, &bad_network()));
-    all_are_right_when_counters_wrap(&jobs.collect::<Vec<_>>());
+    all_are_right_now_and_after_many_calls(&worlds.chain(across).collect::<Vec<_>>());
 }
 
 /// Ranks store straight to each other's results.
@@ -65,10 +58,5 @@ fn results_in_symmetric_memory_are_right() {
     let worlds = [1, 2, 4, 8].into_iter().flat_map(in_symmetric_memory);
     let across = [(2, 1), (2, 2)].into_iter();
     let across = across.flat_map(|(nodes, local)| symmetric_across(nodes, local, &bad_network()));
-    all_are_right(&worlds.chain(across).collect::<Vec<_>>(), SEEDS);
-}
-
-#[test]
-fn results_in_symmetric_memory_are_right_after_many_calls() {
-    all_are_right_when_counters_wrap(&in_symmetric_memory(2));
+    all_are_right_now_and_after_many_calls(&worlds.chain(across).collect::<Vec<_>>());
 }

@@ -5,7 +5,8 @@ use mkernel_testing::jobs::collective::CollectiveJob;
 use mkernel_testing::jobs::collective::norm::NormJob;
 use mkernel_testing::jobs::collective::norm::cases::{normalised, normalised_across};
 use mkernel_testing::jobs::{
-    all_are_found, all_are_right, all_are_right_when_counters_wrap, bad_network, mutated,
+    all_are_found, all_are_right, all_are_right_now_and_after_many_calls,
+    all_are_right_when_counters_wrap, bad_network, mutated,
 };
 
 /// The number of seeds of a job.
@@ -16,7 +17,7 @@ const MUTATION_SEEDS: u64 = 40;
 #[test]
 fn norms_are_right_on_one_node() {
     let worlds = [1, 2, 4].into_iter();
-    all_are_right(&worlds.flat_map(normalised).collect::<Vec<_>>(), SEEDS);
+    all_are_right_now_and_after_many_calls(&worlds.flat_map(normalised).collect::<Vec<_>>());
 }
 
 #[test]
@@ -33,10 +34,8 @@ fn norms_are_right_on_several_nodes() {
 
 /// The results stay right while the call count passes 2^31 and 2^32.
 #[test]
-fn norms_are_right_after_many_calls() {
-    let jobs = normalised(2).into_iter();
-    let jobs = jobs.chain(normalised_across(2, 2, &bad_network()));
-    all_are_right_when_counters_wrap(&jobs.collect::<Vec<_>>());
+fn norms_are_right_on_several_nodes_after_many_calls() {
+    all_are_right_when_counters_wrap(&normalised_across(2, 2, &bad_network()));
 }
 
 /// A mutation: its name, the job whose kernel it changes, and the edits of the kernel's text.

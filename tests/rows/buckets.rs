@@ -3,7 +3,8 @@
 use mkernel::network::Faults;
 use mkernel_testing::jobs::gemm::buckets::{in_buckets, in_buckets_across};
 use mkernel_testing::jobs::{
-    GemmJob, all_are_found, all_are_right, all_are_right_when_counters_wrap, bad_network, mutated,
+    GemmJob, all_are_found, all_are_right, all_are_right_now_and_after_many_calls, bad_network,
+    mutated,
 };
 
 /// The number of seeds with which a mutation must be found.
@@ -11,19 +12,12 @@ const SEEDS: u64 = 20;
 
 #[test]
 fn calls_may_change_buckets() {
-    all_are_right(&in_buckets(2), 2);
+    all_are_right_now_and_after_many_calls(&in_buckets(2));
 }
 
 #[test]
 fn calls_may_change_buckets_on_several_nodes() {
-    all_are_right(&in_buckets_across(2, 2, &bad_network()), 2);
-}
-
-#[test]
-fn calls_may_change_buckets_after_many_calls() {
-    let jobs = in_buckets(2).into_iter();
-    let jobs = jobs.chain(in_buckets_across(2, 2, &bad_network()));
-    all_are_right_when_counters_wrap(&jobs.collect::<Vec<_>>());
+    all_are_right_now_and_after_many_calls(&in_buckets_across(2, 2, &bad_network()));
 }
 
 /// A mutation: its name, the job whose kernel it changes, and the edits of the kernel's text.

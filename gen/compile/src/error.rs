@@ -72,7 +72,7 @@ pub enum GenError {
         /// The folder that has the source and the log.
         saved: Option<PathBuf>,
     },
-    /// The kernel compiled, but with more than two spilled registers, without an optimisation that it needs, or with
+    /// The kernel compiled, but with more than 32 spilled registers, without an optimisation that it needs, or with
     /// warnings.
     #[error(
         "kernel {id} compiled, but its machine code is rejected{}; try a smaller tile, or report a defect if no tuning was given:\n{}",

@@ -120,8 +120,8 @@ impl Nvrtc {
         &self.path
     }
 
-    /// Compiles a kernel. The kernel is rejected if the log has a warning or a lost optimisation, or if more than two
-    /// registers are spilled. One or two spilled registers cause a warning through `tracing`.
+    /// Compiles a kernel. The kernel is rejected if the log has a warning or a lost optimisation, or if more than 32
+    /// registers are spilled. Fewer spilled registers cause a warning through `tracing`.
     ///
     /// # Errors
     /// [`GenError::Compile`], [`GenError::Rejected`], [`GenError::NvrtcCall`]

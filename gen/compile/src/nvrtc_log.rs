@@ -2,9 +2,11 @@
 
 use crate::cubin::Resources;
 
-/// The bytes of spill stores that are accepted: two registers of a thread. ptxas spills one or two registers for some
-/// shapes that users have, such as `dispatch_gemm` on nodes of one GPU. A slightly slower kernel is better than none.
-pub(crate) const TOLERATED_SPILL_BYTES: u32 = 8;
+/// The bytes of spill stores that are accepted: 32 registers of a thread. ptxas spills one or two registers for some shapes
+/// that users have, such as `dispatch_gemm` on nodes of one GPU, and up to 32 for kernels of 8 ranks that take any number of
+/// rows in buckets. A slower kernel is better than none. Where spills hinder the main loop, ptxas also says that it
+/// serialises wgmma, which is a fault.
+pub(crate) const TOLERATED_SPILL_BYTES: u32 = 128;
 
 /// The contents of a log of NVRTC.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -126,12 +128,12 @@ ptxas info    : Compile time = 3.289 ms
             ),
             (632, 636)
         );
-        let line = "ptxas warning : Registers are spilled to local memory in function 'k', 12 bytes spill stores, 8 bytes spill loads";
+        let line = "ptxas warning : Registers are spilled to local memory in function 'k', 132 bytes spill stores, 8 bytes spill loads";
         assert_eq!(faults(line), [line]);
     }
 
     #[test]
-    fn two_registers_may_be_spilled() {
+    fn some_registers_may_be_spilled() {
         let warning = "ptxas warning : Registers are spilled to local memory in function 'k', 8 bytes spill stores, 240 bytes spill loads";
         let properties =
             "ptxas         .     8 bytes stack frame, 8 bytes spill stores, 240 bytes spill loads";

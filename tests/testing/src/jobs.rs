@@ -32,8 +32,8 @@ pub use gemm::cases::common_jobs;
 pub use machine::{Machine, bad_network, emulated, with_causes};
 pub use mutations::{all_are_found, mutated};
 pub use runs::{
-    CallCount, all_are_right, all_are_right_when_counters_wrap, for_each_in_parallel, none_fails,
-    right_for_seeds,
+    CallCount, all_are_right, all_are_right_now_and_after_many_calls,
+    all_are_right_when_counters_wrap, for_each_in_parallel, none_fails, right_for_seeds,
 };
 pub use simulated::{Backend, Results, SimulatedJob, WRAPPING_CALL_COUNTS};
 pub use turns::Turns;

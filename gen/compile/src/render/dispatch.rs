@@ -145,7 +145,6 @@ impl Dispatch<'_> {
             .u32("kTileM", op_plan.tile.m, "rows of an expert")
             .u32("kTileN", op_plan.tile.n, "columns of its weight")
             .u32("kTileK", TILE_K, "of a stage")
-            .u32("kStageRowsA", op_plan.tile.m, "")
             .u32("kStages", op_plan.stages, "in shared memory")
             .u32(
                 "kCopiesAhead",

@@ -125,7 +125,7 @@ struct GroupedGemm {
       for (u32 step = 0; step < Shape::kKSteps; ++step) {
         stages.producer_acquire();  // @grouped.acquire
         if (is_first) load_weights(args, smem, stages, tile, step);
-        rows.copy(Mainloop::a(smem, stages.stage()), step, tile);
+        rows.copy(smem.a(stages.stage()), step, tile);
         stages.advance();
         if (step < Config::kCopiesAhead) continue;
         copy_wait<Config::kCopiesAhead>();  // @grouped.copies
@@ -182,7 +182,7 @@ struct GroupedGemm {
   // One thread: loads the weights of stage `step`, in boxes of kBoxCols columns.
   static MK_DEVICE void load_weights(const Args& args, const Smem& smem, const Stages& stages, const ExpertTile& tile,
                                      u32 step) {
-    const u32 full = stages.producer_expect(Shape::kStageBytesB), stage = Mainloop::b(smem, stages.stage());
+    const u32 full = stages.producer_expect(Shape::kStageBytesB), stage = smem.b(stages.stage());
 #pragma unroll
     for (u32 at = 0; at < Config::kTileN; at += Config::kBoxCols) {
       const u32 col = Shape::weight_col(tile.col, at), k = step * Config::kTileK;

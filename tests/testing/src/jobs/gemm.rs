@@ -284,7 +284,7 @@ impl SimulatedJob for GemmJob {
 
 impl CallCount for GemmJob {
     fn with_call_count(mut self, calls: u32) -> Self {
-        self.call_count = Some(calls);
+        (self.call_count, self.is_graph) = (Some(calls), false);
         self
     }
 }

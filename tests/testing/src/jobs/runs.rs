@@ -58,6 +58,26 @@ pub fn all_are_right<J: SimulatedJob + Sync>(jobs: &[(impl AsRef<str> + Sync, J)
     });
 }
 
+/// Runs each job as it is, and once more while its call count passes 2^31 or 2^32, in turn from job to job.
+///
+/// # Panics
+/// A run fails, or its results have other bits than those of the first run. The message names the job.
+pub fn all_are_right_now_and_after_many_calls<J: CallCount + Sync>(
+    jobs: &[(impl AsRef<str> + Sync, J)],
+) {
+    let counts = WRAPPING_CALL_COUNTS.into_iter().cycle();
+    let jobs: Vec<_> = jobs.iter().zip(counts).collect();
+    none_fails(&jobs, |((name, job), calls)| {
+        let name = name.as_ref();
+        let first = job.run(0).map_err(|failure| format!("{name}: {failure}"))?;
+        let later = job.clone().with_call_count(*calls).run(1);
+        match later.map_err(|failure| format!("{name}, {calls} calls: {failure}"))? {
+            later if later == first => Ok(()),
+            _ => Err(format!("{name}, {calls} calls: other bits than before")),
+        }
+    });
+}
+
 /// Runs `body` for each of `items`, on all cores but at most eight.
 ///
 /// # Panics

@@ -85,8 +85,7 @@ fn tile(gemm: Gemm<'_>, c: &mut Config) {
         .u32("kTileK", TILE_K, "of a stage")
         .u32("kKSteps", k_steps, "stages per tile")
         .u32("kStages", op_plan.stages, "in shared memory")
-        .u32("kStageRowsA", op_plan.stage_rows_a, "that there are")
-        .u32("kLoadRowsA", op_plan.load_rows_a, "of one load")
+        .u32("kLoadRowsA", op_plan.load_rows_a, "that there are")
         .name("kGroupSplit", split, "how two warpgroups share a tile");
 }
 

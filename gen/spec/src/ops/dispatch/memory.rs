@@ -105,9 +105,9 @@ regions! {
     /// repeats.
     struct DispatchSmem(p: Needs<'_>), from 0, aligned to 8;
 
-    /// The stages, each with rows and behind them weights.
-    stage: Element::Bytes(u64::from((p.op_plan.tile.m + p.op_plan.tile.n) * TILE_K) * ELEM_BYTES),
-        [stage: p.op_plan.stages];
+    /// The stages of rows and of weights.
+    a: Element::Bytes(u64::from(p.op_plan.tile.m * TILE_K) * ELEM_BYTES), [stage: p.op_plan.stages];
+    b: Element::Bytes(u64::from(p.op_plan.tile.n * TILE_K) * ELEM_BYTES), [stage: p.op_plan.stages];
     /// Rows of C on their way to memory.
     out: Element::Bytes(OUT_BYTES), [warp: MATH_WARPS];
     /// The address of a row of the tile in global memory.

@@ -103,6 +103,7 @@ fn finish(
         .filter(|_| !pushes)
         .and_then(|chunks| copies(spec, chunks, &workspace));
     let op_plan = GemmPlan {
+        load_rows_a: core::load_rows_a(core.tile, spec.shape.m),
         transfer,
         comm_ctas,
         chunks: chunks.clone(),
@@ -213,7 +214,7 @@ fn args(
 ) -> ArgLayout {
     let GemmShape { m, k, .. } = spec.shape;
     let tile = core.tile;
-    let rows = core.rows_a;
+    let rows = core::load_rows_a(tile, m);
     let mut kinds = Vec::new();
     if chunks.is_none_or(|c| !c.to_self) {
         // A rank alone has all of A.

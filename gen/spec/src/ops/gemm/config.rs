@@ -100,7 +100,7 @@ options! {
             #[serde(skip_serializing_if = "Option::is_none")]
             tile_n: Option<u32> as TILE_N,
             /// Stages of the shared-memory ring between the loader and the tensor cores.
-            #[limits(Limits::Range(2, 16))]
+            #[limits(Limits::Range(2, 8))]
             #[serde(skip_serializing_if = "Option::is_none")]
             stages: Option<u32> as STAGES,
             /// What moves bytes to the peers.

@@ -4,7 +4,7 @@ use super::config::{BLayout, GemmShape, Tile, Tuning};
 use super::op_plan::{
     GemmPlan, OUT_BUFFERS, OUT_BYTES, OUT_COLS, SLOT_BYTES, Split, THREADS, TILE_K, TileOrder,
 };
-use super::smem::{GROUPS, GemmSmem, Stages};
+use super::smem::{GemmSmem, Stages};
 use super::spec::GemmSpec;
 use crate::abi::{ArgKind, Extent, Operand, OperandSpec, Source, Stride, TensorMapSpec};
 use crate::config::{Dtype, Field};
@@ -31,9 +31,8 @@ const PACED_FLOPS: u64 = 10_000_000_000_000;
 const PACE_STEPS: u32 = 16;
 /// The 128-byte swizzle repeats every 1024 bytes, and dynamic shared memory may start anywhere.
 const SMEM_ALIGN: u32 = 1024;
-/// Eight stages hold 3 µs of loads, and more gain nothing where A fills its part of a stage. With few rows a stage is
-/// small, and more stages hold more of B before the call begins.
-const MAX_STAGES: u32 = 16;
+/// More stages gain nothing: eight hold 3 µs of loads.
+const MAX_STAGES: u32 = 8;
 
 /// Tiles that the core computes, largest first.
 pub(super) const TILES: [Tile; 5] = [
@@ -64,8 +63,6 @@ pub struct CoreLayout {
     pub tile: Tile,
     /// How the warpgroups share it.
     pub split: Split,
-    /// Rows of A in a stage: fewer than the tile has where C has fewer.
-    pub rows_a: u32,
     /// Stages of the ring.
     pub stages: u32,
     /// Regions, from a 1024-byte boundary.
@@ -74,9 +71,8 @@ pub struct CoreLayout {
     pub smem_bytes: u32,
 }
 
-/// Bytes of a stage, which holds A and B, or partial sums of a sub-tile of each warpgroup.
-fn stage_bytes(tile: Tile, rows_a: u32) -> u32 {
-    ((rows_a + tile.n) * TILE_K * ELEM_BYTES).max(GROUPS * OUT_BYTES)
+const fn stage_bytes(tile: Tile) -> u32 {
+    (tile.m + tile.n) * TILE_K * ELEM_BYTES
 }
 
 const fn fixed_bytes() -> u32 {
@@ -93,8 +89,7 @@ impl CoreLayout {
             tile: self.tile,
             split: self.split,
             stages: self.stages,
-            stage_rows_a: self.rows_a,
-            load_rows_a: self.rows_a,
+            load_rows_a: self.tile.m,
             transfer: None,
             comm_ctas: 0,
             order,
@@ -104,17 +99,10 @@ impl CoreLayout {
         }
     }
 
-    /// The layout for `tile`, where C has at most `rows`: as many stages as fit unless `tuning` fixes them.
-    pub(super) fn new(
-        tile: Tile,
-        rows: u64,
-        tuning: &Tuning,
-        device: &Device,
-    ) -> Result<Self, Diagnostics> {
+    /// The layout for `tile`, as many stages as fit unless `tuning` fixes them.
+    pub(super) fn new(tile: Tile, tuning: &Tuning, device: &Device) -> Result<Self, Diagnostics> {
         let mut found = Diagnostics::default();
-        let rows_a = load_rows_a(tile, rows);
-        let stage_bytes = stage_bytes(tile, rows_a);
-        let most = device.smem_bytes.saturating_sub(fixed_bytes()) / stage_bytes;
+        let most = device.smem_bytes.saturating_sub(fixed_bytes()) / stage_bytes(tile);
         let stages = tuning.stages.unwrap_or(most.min(MAX_STAGES));
         found.require(
             stages <= most.min(MAX_STAGES) && stages >= 2,
@@ -124,7 +112,7 @@ impl CoreLayout {
                     "{stages} stages of a {}x{} tile need {} bytes of shared memory of {} ({})",
                     tile.m,
                     tile.n,
-                    stages * stage_bytes + fixed_bytes(),
+                    stages * stage_bytes(tile) + fixed_bytes(),
                     device.smem_bytes,
                     device.name,
                 )
@@ -136,14 +124,10 @@ impl CoreLayout {
         );
         found.into_result(())?;
 
-        let smem = GemmSmem::new(Stages {
-            stage_bytes,
-            stages,
-        });
+        let smem = GemmSmem::new(Stages { tile, stages });
         Ok(Self {
             tile,
             split: Split::of(tile),
-            rows_a,
             stages,
             smem: smem.regions(),
             smem_bytes: smem.bytes as u32 + SMEM_ALIGN,
@@ -230,7 +214,9 @@ impl CoreLayout {
         let most = most.min((steps / MIN_PART_STEPS) as u32).max(1);
         let is_even = |parts: &u32| *parts <= most && subs.is_multiple_of(*parts);
         let even = [4, 2].into_iter().find(is_even).unwrap_or(1);
-        let is_short = order.whole_tiles <= MAX_ROUNDS_BEFORE_PARTS * compute_ctas;
+        // With rows of the call and 128 sums per thread, registers do not suffice for uneven parts.
+        let may_be_uneven = !spec.takes_rows() || subs <= 2;
+        let is_short = may_be_uneven && order.whole_tiles <= MAX_ROUNDS_BEFORE_PARTS * compute_ctas;
         let others = (2..=most).filter(|parts| is_short && *parts != even);
         std::iter::once(even).chain(others).collect()
     }

@@ -10,7 +10,8 @@ use crate::plan::network::PUT_BYTES;
 const ELEM_BYTES: u64 = 2;
 /// What a warp of a compute CTA pushes before it raises a flag: below, flags cost; above, too few warps are busy.
 const PIECE_BYTES: u64 = 8 << 10;
-/// 16-byte loads in flight of a thread that pushes beside others that compute: registers bound them.
+/// 16-byte loads in flight of a thread that pushes beside others that compute: registers bound them. If each call gives the
+/// rows, there are half as many.
 const PUSH_UNROLL: u32 = 4;
 /// Four slots under one fence.
 const MAX_PIECE_BYTES: u64 = 4 * SLOT_BYTES as u64;
@@ -122,7 +123,11 @@ impl Exchange<'_> {
             arrivals: chunk_rows.div_ceil(piece_rows) as u32,
             panel_chunks,
             push_warps,
-            push_unroll: if comm_ctas == 0 { PUSH_UNROLL } else { 0 },
+            push_unroll: match (comm_ctas, self.spec.takes_rows()) {
+                (0, false) => PUSH_UNROLL,
+                (0, true) => PUSH_UNROLL / 2,
+                _ => 0,
+            },
             to_self: !self.aligned && !self.spec.takes_rows(),
         })
     }

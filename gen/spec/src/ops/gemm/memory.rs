@@ -3,12 +3,13 @@
 use super::config::GemmOp;
 use super::core::CoreLayout;
 use super::op_plan::{Chunks, OUT_BYTES, OUT_COLS, Reduction, TileOrder};
-use super::smem::GROUPS;
 use super::spec::GemmSpec;
 use crate::plan::region::regions;
 use crate::plan::{Element, Workspace};
 
 const ELEM_BYTES: u64 = 2;
+/// The number of warpgroups that multiply.
+const GROUPS: u32 = 2;
 /// The packets of a warp. Each lane has four packets of 16 bytes, so they hold 8 rows of 64 columns.
 const PACKETS: u64 = 4 * 32;
 

@@ -30,9 +30,7 @@ pub struct GemmPlan {
     pub split: Split,
     /// Stages of the shared-memory ring.
     pub stages: u32,
-    /// Rows of A in a stage: fewer than the tile has where C has fewer.
-    pub stage_rows_a: u32,
-    /// Rows of A that one load brings, at most those of a stage.
+    /// Rows of A that one load brings: fewer than the tile has where C has fewer.
     pub load_rows_a: u32,
     /// What moves rows of A to the peers; none in a world of 1, and for operators that reduce.
     pub transfer: Option<Transfer>,

@@ -1,16 +1,18 @@
 //! Shared memory of the CTAs of GEMM operators.
 
-use super::op_plan::{OUT_BUFFERS, OUT_BYTES, SLOT_BYTES, THREADS};
+use super::config::Tile;
+use super::op_plan::{OUT_BUFFERS, OUT_BYTES, SLOT_BYTES, THREADS, TILE_K};
 use crate::plan::region::regions;
 use crate::plan::{Element, Region};
 
+const ELEM_BYTES: u64 = 2;
 /// The number of warpgroups that multiply.
-pub(super) const GROUPS: u32 = 2;
+const GROUPS: u32 = 2;
 
 /// The numbers on which the shared memory of a CTA that computes depends.
 #[derive(Clone, Copy)]
 pub(super) struct Stages {
-    pub stage_bytes: u32,
+    pub tile: Tile,
     pub stages: u32,
 }
 
@@ -19,9 +21,9 @@ regions! {
     /// swizzle repeats.
     pub(super) struct GemmSmem(p: Stages), from 0, aligned to 8;
 
-    /// The stages, each with A and behind it B. Where C has fewer rows than a tile, A has fewer, and the products of rows that
-    /// do not exist are those of what lies behind it.
-    stage: Element::Bytes(p.stage_bytes.into()), [stage: p.stages];
+    /// The stages of A and of B.
+    a: Element::Bytes(u64::from(p.tile.m * TILE_K) * ELEM_BYTES), [stage: p.stages];
+    b: Element::Bytes(u64::from(p.tile.n * TILE_K) * ELEM_BYTES), [stage: p.stages];
     /// Sub-tiles on their way to memory.
     out: Element::Bytes(OUT_BYTES.into()), [group: GROUPS, buffer: OUT_BUFFERS];
     /// The barriers of the two pipelines.

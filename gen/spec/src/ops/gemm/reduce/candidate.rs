@@ -31,7 +31,7 @@ pub(super) const fn collect_unroll(spec: GemmSpec<'_>, on_peers: bool) -> u32 {
     }
 }
 
-/// As many sub-tiles of each warpgroup as the larger part of a full stage holds, and as a CTA completes of a shared tile.
+/// As many sub-tiles of each warpgroup as the larger part of a stage holds, and as a CTA completes of a shared tile.
 pub(super) fn partial_subs(core: &CoreLayout, order: &TileOrder) -> u32 {
     let held = core.tile.m.max(core.tile.n) * TILE_K * 2 / SUB_BYTES / 2;
     held.min(order.completed_subs(core.group_n() / 64))
