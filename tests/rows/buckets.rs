@@ -3,8 +3,7 @@
 use mkernel::network::Faults;
 use mkernel_testing::jobs::gemm::buckets::{in_buckets, in_buckets_across};
 use mkernel_testing::jobs::{
-    GemmJob, all_are_found, all_are_right, all_are_right_now_and_after_many_calls, bad_network,
-    mutated,
+    GemmJob, all_are_found, all_are_right_now_and_after_many_calls, bad_network, mutated,
 };
 
 /// The number of seeds with which a mutation must be found.

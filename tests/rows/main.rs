@@ -7,9 +7,6 @@ mod mutations;
 use mkernel_testing::jobs::gemm::cases::{with_rows, with_rows_across};
 use mkernel_testing::jobs::{all_are_right, all_are_right_now_and_after_many_calls, bad_network};
 
-/// The number of seeds of a job.
-const SEEDS: u64 = 2;
-
 /// One operator serves calls of any number of rows.
 #[test]
 fn rows_may_change_from_call_to_call() {
