@@ -5,8 +5,6 @@ use mkernel_testing::jobs::{
     all_are_found, all_are_right, all_are_right_now_and_after_many_calls, mutated,
 };
 
-/// The number of seeds of a job.
-const SEEDS: u64 = 2;
 /// The number of seeds with which a mutation must be found.
 const MUTATION_SEEDS: u64 = 40;
 

@@ -14,9 +14,6 @@ use mkernel_testing::jobs::{
     bad_network,
 };
 
-/// The number of seeds of a job.
-const SEEDS: u64 = 2;
-
 #[test]
 fn collectives_are_right_on_one_node() {
     let worlds = [1, 2, 4].into_iter();

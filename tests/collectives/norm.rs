@@ -9,8 +9,6 @@ use mkernel_testing::jobs::{
     all_are_right_when_counters_wrap, bad_network, mutated,
 };
 
-/// The number of seeds of a job.
-const SEEDS: u64 = 2;
 /// The number of seeds with which a mutation must be found.
 const MUTATION_SEEDS: u64 = 40;
 

