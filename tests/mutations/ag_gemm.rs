@@ -126,7 +126,6 @@ pub const MUTATIONS: &[Mutation] = &[
     mutation("no barrier of the CTA after initialising", push, &[("@all-gather.enter", "")]),
     // Calls that start while the call before them still runs.
     mutation("no wait for the call before", push, &[("@call.wait", "")]),
-    mutation("wait for the call before in one warp only", push, &[("@call.wait", "  if (threadIdx.x / kWarp == 1) wait_for_grids_before();")]),
     mutation("too few bytes of the first B announced", push, &[("@mainloop.first-expected", "Shape::kStageBytesB => Shape::kStageBytesB / 2")]),
     mutation("bytes of the first A announced twice", push, &[("@mainloop.first-expected-a", "Config::kLoadRowsA => 2 * Config::kLoadRowsA")]),
     mutation("every tile taken for the first", push, &[("@gemm.first-tile", "index == Scheduler::first() => true")]),

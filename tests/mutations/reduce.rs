@@ -88,6 +88,8 @@ fn relay() -> GemmJob {
 #[rustfmt::skip]
 pub const MUTATIONS: &[Mutation] = &[
     // Partial sums between ranks.
+    // With two shots, the next call starts soon enough to read the number of the call before it changes.
+    mutation("wait for the call before in one warp only", scatter, &[("@call.wait", "  if (threadIdx.x / kWarp == 1) wait_for_grids_before();")]),
     mutation("partial sums of the first call awaited", scatter, &[("@partials.wanted", "ctx.epoch * => 1 *")]),
     mutation("one sub-tile of partial sums not awaited", scatter, &[("@partials.wanted", "}); => - 1});")]),
     mutation("flag of partial sums not acquired", scatter, &[RELAXED_WAIT, ("@partials.wait", "wait_flag( => relaxed_wait(")]),
