@@ -3,17 +3,10 @@
 use super::across;
 use mkernel::spec::Placement::{Contiguous, Zigzag};
 use mkernel_testing::jobs::attention::{AttentionJob, InputKind};
-use mkernel_testing::jobs::{all_are_found, mutated};
+use mkernel_testing::jobs::{Mutation, all_mutations_are_found};
 
 /// The number of seeds with which a mutation must be found.
 const SEEDS_TO_FIND: u64 = 100;
-
-/// A mutation: its name, the job whose kernel it changes, and the edits of the kernel's text.
-type Mutation = (
-    &'static str,
-    fn() -> AttentionJob,
-    &'static [(&'static str, &'static str)],
-);
 
 /// Each of two ranks has several tiles of queries and several blocks of keys.
 fn gathered() -> AttentionJob {
@@ -51,7 +44,7 @@ fn nodes() -> AttentionJob {
 }
 
 #[rustfmt::skip]
-const MUTATIONS: &[Mutation] = &[
+const MUTATIONS: &[Mutation<AttentionJob>] = &[
     ("the word with the rows not read", gathered, &[("@call.rows", "args.rows_address != nullptr => false")]),
     ("the most rows in every call", gathered, &[("@sequence.rows", "ctx.rows => Config::kMaxRows")]),
     ("chunks of the most rows in every call", gathered, &[("@sequence.chunk-rows", "sequence.rows => Config::kMaxRows")]),
@@ -119,9 +112,5 @@ const RELAXED_WAIT: (&str, &str) = (
 
 #[test]
 fn every_mutation_is_found() {
-    let mutate = |(name, job, edits): &Mutation| (*name, mutated(job(), edits));
-    all_are_found(
-        &MUTATIONS.iter().map(mutate).collect::<Vec<_>>(),
-        SEEDS_TO_FIND,
-    );
+    all_mutations_are_found(MUTATIONS, SEEDS_TO_FIND);
 }

@@ -2,7 +2,7 @@
 
 use mkernel_testing::jobs::gemm::norm::{GemmNormJob, normalised};
 use mkernel_testing::jobs::{
-    all_are_found, all_are_right, all_are_right_now_and_after_many_calls, mutated,
+    Mutation, all_are_right, all_are_right_now_and_after_many_calls, all_mutations_are_found,
 };
 
 /// The number of seeds with which a mutation must be found.
@@ -27,13 +27,6 @@ fn norms_of_relayed_sums_are_right() {
     all_are_right(&jobs, 1);
 }
 
-/// A mutation: its name, the job whose kernel it changes, and the edits of the kernel's text.
-type Mutation = (
-    &'static str,
-    fn() -> GemmNormJob,
-    &'static [(&'static str, &'static str)],
-);
-
 fn rows() -> GemmNormJob {
     GemmNormJob::new(2, (12, 520, 64), 3)
 }
@@ -44,7 +37,7 @@ fn relayed() -> GemmNormJob {
 }
 
 #[rustfmt::skip]
-const MUTATIONS: &[Mutation] = &[
+const MUTATIONS: &[Mutation<GemmNormJob>] = &[
     ("rows normalised before they are stored", rows, &[("@row-norm.wait", "wait_flag( => if (false) wait_flag(")]),
     ("rows counted before they are stored", rows, &[("@row-norm.count", "add_release_gpu( => add_relaxed_sys(")]),
     ("rows counted while other lanes store them", rows, &[("@one-shot.tile-done", "")]),
@@ -55,9 +48,5 @@ const MUTATIONS: &[Mutation] = &[
 
 #[test]
 fn every_mutation_of_norms_of_products_is_found() {
-    let mutations: Vec<_> = MUTATIONS
-        .iter()
-        .map(|(name, job, edits)| (*name, mutated(job(), edits)))
-        .collect();
-    all_are_found(&mutations, MUTATION_SEEDS);
+    all_mutations_are_found(MUTATIONS, MUTATION_SEEDS);
 }

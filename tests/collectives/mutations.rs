@@ -4,17 +4,10 @@
 use mkernel::spec::CollectiveOp::{AllGather, AllReduce, ReduceScatter};
 use mkernel::{network::Faults, spec::Protocol};
 use mkernel_testing::jobs::collective::CollectiveJob;
-use mkernel_testing::jobs::{CallCount, WRAPPING_CALL_COUNTS, all_are_found, mutated};
+use mkernel_testing::jobs::{CallCount, Mutation, WRAPPING_CALL_COUNTS, all_mutations_are_found};
 
 /// The number of seeds with which a mutation must be found.
 const SEEDS: u64 = 40;
-
-/// A mutation: its name, the job whose kernel it changes, and the edits of the kernel's text.
-type Mutation = (
-    &'static str,
-    fn() -> CollectiveJob,
-    &'static [(&'static str, &'static str)],
-);
 
 fn one_shot() -> CollectiveJob {
     CollectiveJob::new(AllReduce, 4, (7, 136), 2)
@@ -107,7 +100,7 @@ fn rows_after_many_calls() -> CollectiveJob {
 }
 
 #[rustfmt::skip]
-const MUTATIONS: &[Mutation] = &[
+const MUTATIONS: &[Mutation<CollectiveJob>] = &[
     ("the own part in place of another rank's", one_shot, &[("@ll.order", "source == ctx.rank => source == 0")]),
     ("only half of a vector awaited", one_shot, &[("@ll.vec-arrived", "&& high.has_arrived(ctx.mark()) => ")]),
     ("packets written to the slots of another shard", two_shots, &[("@ll.part", "vec - Shards::first(ctx, owner) => vec")]),
@@ -150,9 +143,5 @@ const MUTATIONS: &[Mutation] = &[
 
 #[test]
 fn every_mutation_is_found() {
-    let mutations: Vec<_> = MUTATIONS
-        .iter()
-        .map(|(name, job, edits)| (*name, mutated(job(), edits)))
-        .collect();
-    all_are_found(&mutations, SEEDS);
+    all_mutations_are_found(MUTATIONS, SEEDS);
 }

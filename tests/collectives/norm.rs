@@ -5,8 +5,8 @@ use mkernel_testing::jobs::collective::CollectiveJob;
 use mkernel_testing::jobs::collective::norm::NormJob;
 use mkernel_testing::jobs::collective::norm::cases::{normalised, normalised_across};
 use mkernel_testing::jobs::{
-    all_are_found, all_are_right, all_are_right_now_and_after_many_calls,
-    all_are_right_when_counters_wrap, bad_network, mutated,
+    Mutation, all_are_right, all_are_right_now_and_after_many_calls,
+    all_are_right_when_counters_wrap, all_mutations_are_found, bad_network,
 };
 
 /// The number of seeds with which a mutation must be found.
@@ -35,13 +35,6 @@ fn norms_are_right_on_several_nodes() {
 fn norms_are_right_on_several_nodes_after_many_calls() {
     all_are_right_when_counters_wrap(&normalised_across(2, 2, &bad_network()));
 }
-
-/// A mutation: its name, the job whose kernel it changes, and the edits of the kernel's text.
-type Mutation = (
-    &'static str,
-    fn() -> NormJob,
-    &'static [(&'static str, &'static str)],
-);
 
 fn packets(world: u32, shots: u32) -> NormJob {
     let job = NormJob::new(world, (7, 1032), 2).biased();
@@ -76,7 +69,7 @@ fn one_rank() -> NormJob {
 }
 
 #[rustfmt::skip]
-const MUTATIONS: &[Mutation] = &[
+const MUTATIONS: &[Mutation<NormJob>] = &[
     ("sums of squares not awaited", one_shot, &[("@norm.arrived", "packet.has_arrived(ctx.mark()) => true")]),
     ("sums of squares of another call", rows, &[("@norm.arrived", "packet.has_arrived(ctx.mark()) => packet.words.y != 0")]),
     ("sums of squares of another row", one_shot, &[("@norm.slot", "row => row ^ 1")]),
@@ -95,9 +88,5 @@ const MUTATIONS: &[Mutation] = &[
 
 #[test]
 fn every_mutation_of_norms_is_found() {
-    let mutations: Vec<_> = MUTATIONS
-        .iter()
-        .map(|(name, job, edits)| (*name, mutated(job(), edits)))
-        .collect();
-    all_are_found(&mutations, MUTATION_SEEDS);
+    all_mutations_are_found(MUTATIONS, MUTATION_SEEDS);
 }

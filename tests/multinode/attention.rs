@@ -5,8 +5,8 @@ use crate::SEEDS;
 use mkernel::spec::Placement::{Contiguous, Zigzag};
 use mkernel_testing::jobs::attention::{AttentionJob, CallPattern};
 use mkernel_testing::jobs::{
-    SimulatedJob, all_are_found, all_are_right, all_are_right_when_counters_wrap, bad_network,
-    mutated,
+    Mutation, SimulatedJob, all_are_right, all_are_right_when_counters_wrap,
+    all_mutations_are_found, bad_network,
 };
 
 /// The number of seeds with which a mutation must be found. One mutation, in which the keys of another put are awaited,
@@ -117,35 +117,23 @@ fn far_ahead() -> AttentionJob {
     job.pushed_by(1)
 }
 
-/// A mutation: its name, the job whose kernel it changes, and the edit of the kernel's text.
-type Mutation = (
-    &'static str,
-    fn() -> AttentionJob,
-    &'static str,
-    &'static str,
-);
-
 #[rustfmt::skip]
-const MUTATIONS: &[Mutation] = &[
-    ("keys put before they are written", all_keys, "@kv-forward.own-wait", "wait_flag( => if (false) wait_flag("),
-    ("keys forwarded before they have arrived", all_keys, "@kv-forward.arrival", ""),
-    ("the last parts are not forwarded", all_keys, "@kv-forward.lag", " + Config::kForwardLag => "),
-    ("keys of another put awaited", all_keys, "@kv-forward.arrival", "put_of(ctx, part) => 0"),
-    ("keys of another peer forwarded", all_keys, "@kv-forward.part", "Network::rank_of_peer(ctx, peer) => ctx.rank"),
-    ("keys put to another slot", all_keys, "@kv-forward.put", "first.part(ctx, 0) => Workspace::kv_parts(0, 0, 0, 0, 0)"),
-    ("only K is put", all_keys, "@kv-forward.put", "tiles * 2 => tiles"),
-    ("one buffer for all calls", all_keys, "@kv-slots.buffer", "ctx.epoch => 0u"),
-    ("no wait for the readers of a slot", far_ahead, "@kv-slots.credit", "slot.earlier => 0u"),
-    ("credits for the source, not for the rank that forwards", all_keys, "@kv-slots.release-node", "source => ctx.rank"),
-    ("a node that needs keys gets none", one_way, "@kv-forward.needs", "return node_attends => return !node_attends"),
-    ("calls end before all puts have arrived", one_way, "@put.watch-arrivals", "Network::watch_arrivals(args, ctx, Begin::kPuts, [puts](u32) { return puts; }) => false"),
+const MUTATIONS: &[Mutation<AttentionJob>] = &[
+    ("keys put before they are written", all_keys, &[("@kv-forward.own-wait", "wait_flag( => if (false) wait_flag(")]),
+    ("keys forwarded before they have arrived", all_keys, &[("@kv-forward.arrival", "")]),
+    ("the last parts are not forwarded", all_keys, &[("@kv-forward.lag", " + Config::kForwardLag => ")]),
+    ("keys of another put awaited", all_keys, &[("@kv-forward.arrival", "put_of(ctx, part) => 0")]),
+    ("keys of another peer forwarded", all_keys, &[("@kv-forward.part", "Network::rank_of_peer(ctx, peer) => ctx.rank")]),
+    ("keys put to another slot", all_keys, &[("@kv-forward.put", "first.part(ctx, 0) => Workspace::kv_parts(0, 0, 0, 0, 0)")]),
+    ("only K is put", all_keys, &[("@kv-forward.put", "tiles * 2 => tiles")]),
+    ("one buffer for all calls", all_keys, &[("@kv-slots.buffer", "ctx.epoch => 0u")]),
+    ("no wait for the readers of a slot", far_ahead, &[("@kv-slots.credit", "slot.earlier => 0u")]),
+    ("credits for the source, not for the rank that forwards", all_keys, &[("@kv-slots.release-node", "source => ctx.rank")]),
+    ("a node that needs keys gets none", one_way, &[("@kv-forward.needs", "return node_attends => return !node_attends")]),
+    ("calls end before all puts have arrived", one_way, &[("@put.watch-arrivals", "Network::watch_arrivals(args, ctx, Begin::kPuts, [puts](u32) { return puts; }) => false")]),
 ];
 
 #[test]
 fn every_mutation_is_found() {
-    let mutate = |(name, job, from, to): &Mutation| (*name, mutated(job(), &[(*from, *to)]));
-    all_are_found(
-        &MUTATIONS.iter().map(mutate).collect::<Vec<_>>(),
-        SEEDS_TO_FIND,
-    );
+    all_mutations_are_found(MUTATIONS, SEEDS_TO_FIND);
 }

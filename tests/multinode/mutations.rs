@@ -3,17 +3,10 @@
 
 use crate::{job, one_comm_cta};
 use mkernel::spec::{GemmOp, Tuning};
-use mkernel_testing::jobs::{GemmJob, all_are_found, mutated};
+use mkernel_testing::jobs::{GemmJob, Mutation, all_mutations_are_found};
 
 /// The number of seeds with which a mutation must be found.
 const SEEDS: u64 = 40;
-
-/// A mutation: its name, the job whose kernel it changes, and the edits of the kernel's text.
-type Mutation = (
-    &'static str,
-    fn() -> GemmJob,
-    &'static [(&'static str, &'static str)],
-);
 
 fn gather() -> GemmJob {
     job(GemmOp::AgGemm, (2, 2), (256, 64, 128), one_comm_cta()).1
@@ -59,6 +52,5 @@ const MUTATIONS: &[Mutation] = &[
 
 #[test]
 fn every_mutation_is_found() {
-    let mutate = |(name, job, edits): &Mutation| (*name, mutated(job(), edits));
-    all_are_found(&MUTATIONS.iter().map(mutate).collect::<Vec<_>>(), SEEDS);
+    all_mutations_are_found(MUTATIONS, SEEDS);
 }

@@ -1,7 +1,8 @@
 //! Mutations of `ring_attention`.
 
-use crate::{Kernel, Mutation, RELAXED_WAIT, mutation};
+use crate::{Kernel, RELAXED_WAIT};
 use mkernel::spec::Placement;
+use mkernel_testing::jobs::Mutation;
 use mkernel_testing::jobs::attention::AttentionJob;
 
 /// The number of seeds with which a kernel without a mutation is run. Kernels of attention take long on simulated GPUs.
@@ -43,31 +44,31 @@ fn masked() -> AttentionJob {
 #[rustfmt::skip]
 pub const MUTATIONS: &[Mutation<AttentionJob>] = &[
     // Between ranks.
-    mutation("keys are not awaited", gathered, &[("@ring-attention.kv-wait", "")]),
-    mutation("the wait for keys does not acquire", gathered, &[RELAXED_WAIT, ("@kv-slots.wait", "wait_flag( => relaxed_wait(")]),
-    mutation("fewer parts of a block are awaited", gathered, &[("@kv-slots.wanted", "* kParts => * kParts - 1")]),
-    mutation("keys of the previous call are used", gathered, &[("@kv-slots.wanted", "(slot.earlier + 1) => slot.earlier")]),
-    mutation("the flag is stored before the bytes", gathered, &[("@copy.stored", "tma_wait< => tma_wait_read<")]),
-    mutation("there is no fence before the flag", gathered, &[("@kv-push.count-fence", "")]),
-    mutation("a peer's slot is not waited for", ring, &[("@kv-slots.credit", "slot.earlier => 0u")]),
-    mutation("a peer's slot is taken one tile early", ring, &[("@kv-slots.credit", "}); => - slot.earlier});")]),
-    mutation("the wait for a slot does not acquire", ring, &[RELAXED_WAIT, ("@kv-slots.credit-wait", "wait_flag( => relaxed_wait(")]),
-    mutation("slots are released before the keys are read", ring, &[("@ring-attention.release", ""), ("@ring-attention.queries", "; => ; if (row == 0) KvSlots<Config, Workspace, Mask>::release_slots(ctx, tile);")]),
-    mutation("slots are released without a fence", ring, &[("@kv-slots.release-fence", "")]),
+    ("keys are not awaited", gathered, &[("@ring-attention.kv-wait", "")]),
+    ("the wait for keys does not acquire", gathered, &[RELAXED_WAIT, ("@kv-slots.wait", "wait_flag( => relaxed_wait(")]),
+    ("fewer parts of a block are awaited", gathered, &[("@kv-slots.wanted", "* kParts => * kParts - 1")]),
+    ("keys of the previous call are used", gathered, &[("@kv-slots.wanted", "(slot.earlier + 1) => slot.earlier")]),
+    ("the flag is stored before the bytes", gathered, &[("@copy.stored", "tma_wait< => tma_wait_read<")]),
+    ("there is no fence before the flag", gathered, &[("@kv-push.count-fence", "")]),
+    ("a peer's slot is not waited for", ring, &[("@kv-slots.credit", "slot.earlier => 0u")]),
+    ("a peer's slot is taken one tile early", ring, &[("@kv-slots.credit", "}); => - slot.earlier});")]),
+    ("the wait for a slot does not acquire", ring, &[RELAXED_WAIT, ("@kv-slots.credit-wait", "wait_flag( => relaxed_wait(")]),
+    ("slots are released before the keys are read", ring, &[("@ring-attention.release", ""), ("@ring-attention.queries", "; => ; if (row == 0) KvSlots<Config, Workspace, Mask>::release_slots(ctx, tile);")]),
+    ("slots are released without a fence", ring, &[("@kv-slots.release-fence", "")]),
     // Within a CTA.
-    mutation("tiles are loaded before the last push", gathered, &[("@roles.first-phase", "")]),
-    mutation("a pushing warp's buffer is loaded too early", gathered, &[("@copy.stored", "")]),
-    mutation("K is free before it is read", gathered, &[("@attention-mainloop.k-release", ""), ("@attention-mainloop.scores", "mma_wait => k.consumer_release_warp(); mma_wait")]),
-    mutation("K is not awaited", gathered, &[("@attention-mainloop.k-wait", "")]),
-    mutation("V is not awaited", gathered, &[("@attention-mainloop.v-wait", "")]),
-    mutation("a turn is not passed on", gathered, &[("@attention-mainloop.pass-turn", "")]),
-    mutation("a call does not wait for the previous one", one_way, &[("@kv-slots.credit", "slot.earlier => (slot.earlier - (slot.earlier > 0))")]),
-    mutation("a pushing warp does not advance its phase", many, &[("@copy.phase", "")]),
-    mutation("queries are loaded over results that are not stored yet", many, &[("@ring-attention.output-fence", "")]),
+    ("tiles are loaded before the last push", gathered, &[("@roles.first-phase", "")]),
+    ("a pushing warp's buffer is loaded too early", gathered, &[("@copy.stored", "")]),
+    ("K is free before it is read", gathered, &[("@attention-mainloop.k-release", ""), ("@attention-mainloop.scores", "mma_wait => k.consumer_release_warp(); mma_wait")]),
+    ("K is not awaited", gathered, &[("@attention-mainloop.k-wait", "")]),
+    ("V is not awaited", gathered, &[("@attention-mainloop.v-wait", "")]),
+    ("a turn is not passed on", gathered, &[("@attention-mainloop.pass-turn", "")]),
+    ("a call does not wait for the previous one", one_way, &[("@kv-slots.credit", "slot.earlier => (slot.earlier - (slot.earlier > 0))")]),
+    ("a pushing warp does not advance its phase", many, &[("@copy.phase", "")]),
+    ("queries are loaded over results that are not stored yet", many, &[("@ring-attention.output-fence", "")]),
     // Arithmetic.
-    mutation("earlier sums are not rescaled", gathered, &[("@attention-mainloop.rescale", "rescale[i / 2 % 2] => 1.0f")]),
-    mutation("one key too many", masked, &[("@attention-mainloop.diagonal", "+ 1; => + 2;")]),
-    mutation("one key too few", masked, &[("@attention-mainloop.diagonal", "+ 1; => + 0;")]),
-    mutation("keys beyond the end of the sequence", masked, &[("@attention-mainloop.ragged", "Config::kTileKeys => 1")]),
-    mutation("the wrong chunk", masked, &[("@sequence.zigzag", "- 1 - rank => - 1 - (rank ^ 1)")]),
+    ("earlier sums are not rescaled", gathered, &[("@attention-mainloop.rescale", "rescale[i / 2 % 2] => 1.0f")]),
+    ("one key too many", masked, &[("@attention-mainloop.diagonal", "+ 1; => + 2;")]),
+    ("one key too few", masked, &[("@attention-mainloop.diagonal", "+ 1; => + 0;")]),
+    ("keys beyond the end of the sequence", masked, &[("@attention-mainloop.ragged", "Config::kTileKeys => 1")]),
+    ("the wrong chunk", masked, &[("@sequence.zigzag", "- 1 - rank => - 1 - (rank ^ 1)")]),
 ];

@@ -1,8 +1,9 @@
 //! Mutations of epilogues.
 
-use crate::{Kernel, Mutation, job, mutation};
+use crate::{Kernel, job};
 use mkernel::spec::{Activation, BLayout, Dtype, Epilogue, Eps, GemmOp, GemmShape, Norm, Tuning};
 use mkernel_testing::jobs::GemmJob;
+use mkernel_testing::jobs::Mutation;
 
 pub const KERNELS: &[Kernel] = &[
     ("finished_by_owners", finished_by_owners),
@@ -91,34 +92,34 @@ const FINISHED_EARLY: &[(&str, &str)] = &[
 #[rustfmt::skip]
 pub const MUTATIONS: &[Mutation] = &[
     // The epilogue is applied once, to the whole sum.
-    mutation("epilogue applied by every rank", finished_by_owners, &[("@reduce-scatter.write", "Partials::write( => epilogue.apply_to_sub_tile(work, group, sub, sub_tile), Partials::write(")]),
-    mutation("epilogue applied before the peers' parts are added", finished_by_owners, &[("@reduce-scatter.epilogue", ""), ("@reduce-scatter.add", "if (Partials::is_reducer( => for (u32 sub = 0; is_owner && sub < Shape::kSubTiles; ++sub) epilogue.apply_to_sub_tile(work, group, sub, sum + sub * kSubTileRegisters); if (Partials::is_reducer(")]),
-    mutation("epilogue not applied", finished_by_owners, &[("@reduce-scatter.epilogue", "")]),
-    mutation("epilogue applied twice", finished_by_owners, &[("@reduce-scatter.epilogue", "epilogue. => epilogue.apply_to_sub_tile(work, group, sub, sub_tile), epilogue.")]),
-    mutation("activation before the bias", finished_by_owners, &[("@epilogue.bias", ""), ("@epilogue.activation", "y = kActivation(y); => y = kActivation(y), x += low_bf16(bias), y += high_bf16(bias);")]),
-    mutation("activation after the residual", finished_by_owners, &[("@epilogue.activation", ""), ("@epilogue.residual", "y += high_bf16(residual); => y += high_bf16(residual), x = kActivation(x), y = kActivation(y);")]),
+    ("epilogue applied by every rank", finished_by_owners, &[("@reduce-scatter.write", "Partials::write( => epilogue.apply_to_sub_tile(work, group, sub, sub_tile), Partials::write(")]),
+    ("epilogue applied before the peers' parts are added", finished_by_owners, &[("@reduce-scatter.epilogue", ""), ("@reduce-scatter.add", "if (Partials::is_reducer( => for (u32 sub = 0; is_owner && sub < Shape::kSubTiles; ++sub) epilogue.apply_to_sub_tile(work, group, sub, sum + sub * kSubTileRegisters); if (Partials::is_reducer(")]),
+    ("epilogue not applied", finished_by_owners, &[("@reduce-scatter.epilogue", "")]),
+    ("epilogue applied twice", finished_by_owners, &[("@reduce-scatter.epilogue", "epilogue. => epilogue.apply_to_sub_tile(work, group, sub, sub_tile), epilogue.")]),
+    ("activation before the bias", finished_by_owners, &[("@epilogue.bias", ""), ("@epilogue.activation", "y = kActivation(y); => y = kActivation(y), x += low_bf16(bias), y += high_bf16(bias);")]),
+    ("activation after the residual", finished_by_owners, &[("@epilogue.activation", ""), ("@epilogue.residual", "y += high_bf16(residual); => y += high_bf16(residual), x = kActivation(x), y = kActivation(y);")]),
     // The elements of the addends.
-    mutation("bias of the next columns", finished_by_owners, &[("@epilogue.bias-columns", "col + j => col + (j ^ 1)")]),
-    mutation("addends of the first sub-tile", finished_by_owners, &[("@epilogue.col", "sub * kSubTile + => ")]),
-    mutation("columns of the other warpgroup", finished_by_owners, &[("@epilogue.group-col", "(group) => (1 - group)")]),
-    mutation("neighbouring elements swapped", finished_by_owners, &[("@epilogue.residual", "x += low_bf16(residual), y += high_bf16(residual) => x += high_bf16(residual), y += low_bf16(residual)")]),
-    mutation("residual of the row above", finished_by_owners, &[("@epilogue.lower-row", "residual[1] => residual[0]")]),
-    mutation("residual at the row of A", finished_by_owners, &[("@epilogue.row", "row_in_c(tile) => row_in_a(tile, ctx)")]),
-    mutation("residual read beyond its rows", finished_by_owners, &[("@epilogue.is-inside", "has_row(tile, row + half * 8) => true")]),
-    mutation("addends read beyond their columns", finished_by_owners, &[("@epilogue.is-beyond", "col >= Config::kN => false")]),
-    mutation("epilogue applied before the other parts of K are added", shared_tiles, FINISHED_EARLY),
+    ("bias of the next columns", finished_by_owners, &[("@epilogue.bias-columns", "col + j => col + (j ^ 1)")]),
+    ("addends of the first sub-tile", finished_by_owners, &[("@epilogue.col", "sub * kSubTile + => ")]),
+    ("columns of the other warpgroup", finished_by_owners, &[("@epilogue.group-col", "(group) => (1 - group)")]),
+    ("neighbouring elements swapped", finished_by_owners, &[("@epilogue.residual", "x += low_bf16(residual), y += high_bf16(residual) => x += high_bf16(residual), y += low_bf16(residual)")]),
+    ("residual of the row above", finished_by_owners, &[("@epilogue.lower-row", "residual[1] => residual[0]")]),
+    ("residual at the row of A", finished_by_owners, &[("@epilogue.row", "row_in_c(tile) => row_in_a(tile, ctx)")]),
+    ("residual read beyond its rows", finished_by_owners, &[("@epilogue.is-inside", "has_row(tile, row + half * 8) => true")]),
+    ("addends read beyond their columns", finished_by_owners, &[("@epilogue.is-beyond", "col >= Config::kN => false")]),
+    ("epilogue applied before the other parts of K are added", shared_tiles, FINISHED_EARLY),
     // LL packets.
-    mutation("bias added with every part", packets, &[("@one-shot.add", "low_bf16(packet.first()), d[1] => low_bf16(packet.first()) + low_bf16(bias[p][0]), d[1]")]),
-    mutation("residual of another rank's rows", packets, &[("@one-shot.row-in-c", "row - ctx.rank * Rows::of_shard(ctx) => row")]),
-    mutation("residual of the first vector", packets, &[("@one-shot.epilogue", "residual[p][1] => residual[0][1]")]),
+    ("bias added with every part", packets, &[("@one-shot.add", "low_bf16(packet.first()), d[1] => low_bf16(packet.first()) + low_bf16(bias[p][0]), d[1]")]),
+    ("residual of another rank's rows", packets, &[("@one-shot.row-in-c", "row - ctx.rank * Rows::of_shard(ctx) => row")]),
+    ("residual of the first vector", packets, &[("@one-shot.epilogue", "residual[p][1] => residual[0][1]")]),
     // fp32.
-    mutation("no wait for the second output buffer", fp32_alone, &[("@store.second-acquire", "")]),
-    mutation("fp32 not swizzled", fp32_alone, &[("@store.fp32-swizzle", "((lane % 4 / 2 + 2 * j) ^ (row % 8)) * 16 => (lane % 4 / 2 + 2 * j) * 16")]),
-    mutation("no proxy fence before fp32 is stored", fp32_alone, &[("@store.proxy-fence", "")]),
-    mutation("warp not synchronised before fp32 is stored", fp32_alone, &[("@pipeline.warp-commit", "")]),
-    mutation("second halves stored over the first", fp32_alone, &[("@store.col", "piece * kPieceCols => piece / 2 * kSubTile")]),
-    mutation("only one of two buffers stored", fp32_alone, &[("@gemm.pieces", "Shape::kSubTiles * Output::kPiecesPerSubTile => Shape::kSubTiles")]),
-    mutation("fp32 results overlap", fp32_to_all, &[("@results.sent-slot", "number(tile, ctx) => number(tile, ctx) / 2"), ("@results.read-slot", "number(tile, ctx) => number(tile, ctx) / 2")]),
-    mutation("pieces of results overlap", fp32_to_all, &[("@results.sent-slot", "group, piece => group, piece / 2")]),
-    mutation("swizzle of fp32 results not undone", fp32_to_all, &[("@results.swizzle", "(first % 8 ^ line % 8) => first % 8")]),
+    ("no wait for the second output buffer", fp32_alone, &[("@store.second-acquire", "")]),
+    ("fp32 not swizzled", fp32_alone, &[("@store.fp32-swizzle", "((lane % 4 / 2 + 2 * j) ^ (row % 8)) * 16 => (lane % 4 / 2 + 2 * j) * 16")]),
+    ("no proxy fence before fp32 is stored", fp32_alone, &[("@store.proxy-fence", "")]),
+    ("warp not synchronised before fp32 is stored", fp32_alone, &[("@pipeline.warp-commit", "")]),
+    ("second halves stored over the first", fp32_alone, &[("@store.col", "piece * kPieceCols => piece / 2 * kSubTile")]),
+    ("only one of two buffers stored", fp32_alone, &[("@gemm.pieces", "Shape::kSubTiles * Output::kPiecesPerSubTile => Shape::kSubTiles")]),
+    ("fp32 results overlap", fp32_to_all, &[("@results.sent-slot", "number(tile, ctx) => number(tile, ctx) / 2"), ("@results.read-slot", "number(tile, ctx) => number(tile, ctx) / 2")]),
+    ("pieces of results overlap", fp32_to_all, &[("@results.sent-slot", "group, piece => group, piece / 2")]),
+    ("swizzle of fp32 results not undone", fp32_to_all, &[("@results.swizzle", "(first % 8 ^ line % 8) => first % 8")]),
 ];

@@ -9,7 +9,9 @@ mod epilogue;
 mod reduce;
 
 use mkernel::spec::{BLayout, Dim, Epilogue, GemmConfig, GemmOp, GemmShape, Tuning};
-use mkernel_testing::jobs::{GemmJob, SimulatedJob, mutated, none_fails, right_for_seeds};
+use mkernel_testing::jobs::{
+    GemmJob, SimulatedJob, all_mutations_are_found, none_fails, right_for_seeds,
+};
 use std::ops::Range;
 
 /// The number of seeds with which a mutation must be found.
@@ -23,22 +25,6 @@ const SEEDS_IN_A_ROW: usize = 5;
 
 /// A kernel that is mutated: its name, and a job in which its mutations have an effect.
 type Kernel<J = GemmJob> = (&'static str, fn() -> J);
-
-/// A mutation: its name, the job whose kernel it changes, and the edits of the kernel's text.
-#[derive(Clone, Copy)]
-struct Mutation<J = GemmJob> {
-    name: &'static str,
-    job: fn() -> J,
-    edits: &'static [(&'static str, &'static str)],
-}
-
-const fn mutation<J>(
-    name: &'static str,
-    job: fn() -> J,
-    edits: &'static [(&'static str, &'static str)],
-) -> Mutation<J> {
-    Mutation { name, job, edits }
-}
 
 fn job(
     (op, epilogue, tuning): (GemmOp, Epilogue, Tuning),
@@ -69,21 +55,13 @@ const RELAXED_WAIT: (&str, &str) = (
 
 #[test]
 fn every_mutation_is_found() {
-    all_are_found(&[ag_gemm::MUTATIONS, reduce::MUTATIONS, epilogue::MUTATIONS].concat());
+    let mutations = [ag_gemm::MUTATIONS, reduce::MUTATIONS, epilogue::MUTATIONS].concat();
+    all_mutations_are_found(&mutations, SEEDS_TO_FIND);
 }
 
 #[test]
 fn every_mutation_of_attention_is_found() {
-    all_are_found(attention::MUTATIONS);
-}
-
-fn all_are_found<J: SimulatedJob + Sync>(all: &[Mutation<J>]) {
-    let mutate =
-        |mutation: &Mutation<J>| (mutation.name, mutated((mutation.job)(), mutation.edits));
-    mkernel_testing::jobs::all_are_found(
-        &all.iter().map(mutate).collect::<Vec<_>>(),
-        SEEDS_TO_FIND,
-    );
+    all_mutations_are_found(attention::MUTATIONS, SEEDS_TO_FIND);
 }
 
 /// Runs every kernel without a mutation.

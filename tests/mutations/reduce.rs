@@ -1,7 +1,8 @@
 //! Mutations of the operators that reduce: `gemm_rs` and `gemm_ar`.
 
-use crate::{Kernel, Mutation, RELAXED_WAIT, job, mutation};
+use crate::{Kernel, RELAXED_WAIT, job};
 use mkernel::spec::{BLayout, Epilogue, GemmOp, GemmShape, Tuning};
+use mkernel_testing::jobs::Mutation;
 use mkernel_testing::jobs::{GemmJob, SimulatedJob, mutated};
 
 pub const KERNELS: &[Kernel] = &[
@@ -89,55 +90,55 @@ fn relay() -> GemmJob {
 pub const MUTATIONS: &[Mutation] = &[
     // Partial sums between ranks.
     // With two shots, the next call starts soon enough to read the number of the call before it changes.
-    mutation("wait for the call before in one warp only", scatter, &[("@call.wait", "  if (threadIdx.x / kWarp == 1) wait_for_grids_before();")]),
-    mutation("partial sums of the first call awaited", scatter, &[("@partials.wanted", "ctx.epoch * => 1 *")]),
-    mutation("one sub-tile of partial sums not awaited", scatter, &[("@partials.wanted", "}); => - 1});")]),
-    mutation("flag of partial sums not acquired", scatter, &[RELAXED_WAIT, ("@partials.wait", "wait_flag( => relaxed_wait(")]),
-    mutation("flag of another tile awaited", scatter, &[("@partials.wait", "tile.index => tile.index ^ 1")]),
-    mutation("partial sums counted before they arrive", scatter, &[("@partials.stored", "")]),
-    mutation("partial sums counted when they are read, not when they are written", scatter, &[("@partials.stored", "tma_wait< => tma_wait_read<")]),
-    mutation("no fence before partial sums are counted", scatter, &[("@partials.signal-fence", "")]),
-    mutation("the same slots in every call", scatter, &[("@partials.read-slot", "ctx.parity() => 0u"), ("@partials.sent-slot", "ctx.parity() => 0u")]),
-    mutation("slots of sources overlap", ragged, &[("@partials.read-slot", "source, tile => 0u, tile"), ("@partials.sent-slot", "ctx.local_rank(), tile => 0u, tile")]),
+    ("wait for the call before in one warp only", scatter, &[("@call.wait", "  if (threadIdx.x / kWarp == 1) wait_for_grids_before();")]),
+    ("partial sums of the first call awaited", scatter, &[("@partials.wanted", "ctx.epoch * => 1 *")]),
+    ("one sub-tile of partial sums not awaited", scatter, &[("@partials.wanted", "}); => - 1});")]),
+    ("flag of partial sums not acquired", scatter, &[RELAXED_WAIT, ("@partials.wait", "wait_flag( => relaxed_wait(")]),
+    ("flag of another tile awaited", scatter, &[("@partials.wait", "tile.index => tile.index ^ 1")]),
+    ("partial sums counted before they arrive", scatter, &[("@partials.stored", "")]),
+    ("partial sums counted when they are read, not when they are written", scatter, &[("@partials.stored", "tma_wait< => tma_wait_read<")]),
+    ("no fence before partial sums are counted", scatter, &[("@partials.signal-fence", "")]),
+    ("the same slots in every call", scatter, &[("@partials.read-slot", "ctx.parity() => 0u"), ("@partials.sent-slot", "ctx.parity() => 0u")]),
+    ("slots of sources overlap", ragged, &[("@partials.read-slot", "source, tile => 0u, tile"), ("@partials.sent-slot", "ctx.local_rank(), tile => 0u, tile")]),
     // Partial sums in shared memory.
-    mutation("too few bytes of partial sums announced", scatter, &[("@partials.expected", "gemm::kGroups * kBytes => kBytes")]),
-    mutation("no wait for partial sums", scatter, &[("@partials.consumer-wait", "")]),
-    mutation("stage of partial sums not released", scatter, &[("@partials.release", "        stages.advance();")]),
-    mutation("stage of partial sums released by a warp that still reads", scatter, &[("@partials.read-by-warp", "")]),
-    mutation("partial sums of the other warpgroup", scatter, &[("@partials.staged", "group => 1 - group")]),
-    mutation("fragments written in another order", scatter, &[("@partials.fragment", "(fragment) => (fragment ^ 1)")]),
-    mutation("halves of a word swapped", scatter, &[("@partials.add", "d[0] += low_bf16(v.x), d[1] += high_bf16(v.x) => d[0] += high_bf16(v.x), d[1] += low_bf16(v.x)")]),
-    mutation("partial sums not added", scatter, &[("@reduce-scatter.add", "")]),
+    ("too few bytes of partial sums announced", scatter, &[("@partials.expected", "gemm::kGroups * kBytes => kBytes")]),
+    ("no wait for partial sums", scatter, &[("@partials.consumer-wait", "")]),
+    ("stage of partial sums not released", scatter, &[("@partials.release", "        stages.advance();")]),
+    ("stage of partial sums released by a warp that still reads", scatter, &[("@partials.read-by-warp", "")]),
+    ("partial sums of the other warpgroup", scatter, &[("@partials.staged", "group => 1 - group")]),
+    ("fragments written in another order", scatter, &[("@partials.fragment", "(fragment) => (fragment ^ 1)")]),
+    ("halves of a word swapped", scatter, &[("@partials.add", "d[0] += low_bf16(v.x), d[1] += high_bf16(v.x) => d[0] += high_bf16(v.x), d[1] += low_bf16(v.x)")]),
+    ("partial sums not added", scatter, &[("@reduce-scatter.add", "")]),
     // Owners and rows.
-    mutation("rows of the first owner for all", scatter, &[("@order.row-in-a", "rank_of(tile) * Rows::of_shard(ctx) + => ")]),
-    mutation("owners wait for each other", scatter, &[("@order.first-round", "own + 1 + => own +")]),
-    mutation("rows of the last warp not sent", ragged, &[("@partials.ragged-bytes", "(rows + 15) => rows")]),
+    ("rows of the first owner for all", scatter, &[("@order.row-in-a", "rank_of(tile) * Rows::of_shard(ctx) + => ")]),
+    ("owners wait for each other", scatter, &[("@order.first-round", "own + 1 + => own +")]),
+    ("rows of the last warp not sent", ragged, &[("@partials.ragged-bytes", "(rows + 15) => rows")]),
     // Tiles that CTAs share.
-    mutation("partial sums counted by CTAs that complete none", shared_tiles, &[("@scheduler.completes-any", "work.split < kCompleters => true")]),
-    mutation("partial sums sent before those of the other CTAs are added", shared_tiles, &[("@split-k.wait", "")]),
+    ("partial sums counted by CTAs that complete none", shared_tiles, &[("@scheduler.completes-any", "work.split < kCompleters => true")]),
+    ("partial sums sent before those of the other CTAs are added", shared_tiles, &[("@split-k.wait", "")]),
     // Results.
-    mutation("results not awaited", to_all, &[("@results.wait", "wait_flag( => if (false) wait_flag(")]),
-    mutation("flag of results not acquired", to_all, &[RELAXED_WAIT, ("@results.wait", "wait_flag( => relaxed_wait(")]),
-    mutation("warp not synchronised after the flag of results", to_all, &[("@results.warp", "")]),
-    mutation("results counted before they arrive", to_all, &[("@partials.stored", "")]),
-    mutation("swizzle of results not undone", to_all, &[("@results.swizzle", "(first % 8 ^ line % 8) => first % 8")]),
-    mutation("results of one warpgroup taken twice", to_all, &[("@results.read-slot", "group, piece => 0u, piece")]),
+    ("results not awaited", to_all, &[("@results.wait", "wait_flag( => if (false) wait_flag(")]),
+    ("flag of results not acquired", to_all, &[RELAXED_WAIT, ("@results.wait", "wait_flag( => relaxed_wait(")]),
+    ("warp not synchronised after the flag of results", to_all, &[("@results.warp", "")]),
+    ("results counted before they arrive", to_all, &[("@partials.stored", "")]),
+    ("swizzle of results not undone", to_all, &[("@results.swizzle", "(first % 8 ^ line % 8) => first % 8")]),
+    ("results of one warpgroup taken twice", to_all, &[("@results.read-slot", "group, piece => 0u, piece")]),
     // Results in C of peers. An owner stores a tile when all ranks have sent theirs of it, so they have begun the call.
-    mutation("tiles in C not awaited", to_c_of_all, &[("@results.wait", "wait_flag( => if (false) wait_flag(")]),
-    mutation("tiles in C counted before they arrive", to_c_of_all, &[("@partials.stored", "")]),
-    mutation("no fence before tiles in C are counted", to_c_of_all, &[("@partials.signal-fence", "")]),
-    mutation("tiles stored to the own C in place of a peer's", to_c_of_all, &[("@peer-results.store", "peer_at(ctx, i) => ctx.local_rank()")]),
-    mutation("tiles not stored to C of peers", to_c_of_all, &[("@reduce-scatter.may-store", "")]),
-    mutation("the place of C compared before it has come", to_c_of_all, &[("@begin.result-begun", "")]),
+    ("tiles in C not awaited", to_c_of_all, &[("@results.wait", "wait_flag( => if (false) wait_flag(")]),
+    ("tiles in C counted before they arrive", to_c_of_all, &[("@partials.stored", "")]),
+    ("no fence before tiles in C are counted", to_c_of_all, &[("@partials.signal-fence", "")]),
+    ("tiles stored to the own C in place of a peer's", to_c_of_all, &[("@peer-results.store", "peer_at(ctx, i) => ctx.local_rank()")]),
+    ("tiles not stored to C of peers", to_c_of_all, &[("@reduce-scatter.may-store", "")]),
+    ("the place of C compared before it has come", to_c_of_all, &[("@begin.result-begun", "")]),
     // LL packets.
-    mutation("packets not awaited", one_shot, &[("@one-shot.arrived", "")]),
-    mutation("only the first packet of a source awaited", one_shot, &[("@one-shot.arrived", "!packets[source][p] => !packets[source][0]")]),
-    mutation("slots of packets not cleared", one_shot, &[("@one-shot.clear", "")]),
-    mutation("slots of packets of different sources overlap", one_shot, &[("@one-shot.slot", "source, tile => 0u, tile")]),
-    mutation("own part sent to the slot of another rank", one_shot, &[("@one-shot.sent-slot", "owner_of(row) => 1 - ctx.rank")]),
-    mutation("packets stored beyond the columns of C", one_shot, &[("@epilogue.stored-columns", "")]),
-    mutation("relayed sums not awaited", relay, &[("@one-shot.sum-arrived", "!sums[p].has_arrived() => false")]),
-    mutation("slots of relayed sums not cleared", relay, &[("@one-shot.sum-clear", "")]),
+    ("packets not awaited", one_shot, &[("@one-shot.arrived", "")]),
+    ("only the first packet of a source awaited", one_shot, &[("@one-shot.arrived", "!packets[source][p] => !packets[source][0]")]),
+    ("slots of packets not cleared", one_shot, &[("@one-shot.clear", "")]),
+    ("slots of packets of different sources overlap", one_shot, &[("@one-shot.slot", "source, tile => 0u, tile")]),
+    ("own part sent to the slot of another rank", one_shot, &[("@one-shot.sent-slot", "owner_of(row) => 1 - ctx.rank")]),
+    ("packets stored beyond the columns of C", one_shot, &[("@epilogue.stored-columns", "")]),
+    ("relayed sums not awaited", relay, &[("@one-shot.sum-arrived", "!sums[p].has_arrived() => false")]),
+    ("slots of relayed sums not cleared", relay, &[("@one-shot.sum-clear", "")]),
 ];
 
 /// A finding of the simulator names the element of a region that it is about, and quotes the line of the header.

@@ -3,7 +3,8 @@
 use mkernel::network::Faults;
 use mkernel_testing::jobs::gemm::buckets::{in_buckets, in_buckets_across};
 use mkernel_testing::jobs::{
-    GemmJob, all_are_found, all_are_right_now_and_after_many_calls, bad_network, mutated,
+    GemmJob, Mutation, all_are_right_now_and_after_many_calls, all_mutations_are_found,
+    bad_network, named,
 };
 
 /// The number of seeds with which a mutation must be found.
@@ -17,19 +18,6 @@ fn calls_may_change_buckets() {
 #[test]
 fn calls_may_change_buckets_on_several_nodes() {
     all_are_right_now_and_after_many_calls(&in_buckets_across(2, 2, &bad_network()));
-}
-
-/// A mutation: its name, the job whose kernel it changes, and the edits of the kernel's text.
-type Mutation = (
-    &'static str,
-    fn() -> GemmJob,
-    &'static [(&'static str, &'static str)],
-);
-
-/// Returns the job whose name has this part.
-fn named(jobs: Vec<(String, GemmJob)>, part: &str) -> GemmJob {
-    let mut found = jobs.into_iter().filter(|(name, _)| name.contains(part));
-    found.next().expect("a job of this name").1
 }
 
 fn gather() -> GemmJob {
@@ -71,6 +59,5 @@ const MUTATIONS: &[Mutation] = &[
 
 #[test]
 fn every_mutation_of_buckets_is_found() {
-    let mutate = |(name, job, edits): &Mutation| (*name, mutated(job(), edits));
-    all_are_found(&MUTATIONS.iter().map(mutate).collect::<Vec<_>>(), SEEDS);
+    all_mutations_are_found(MUTATIONS, SEEDS);
 }

@@ -3,7 +3,7 @@
 
 use mkernel::network::Faults;
 use mkernel_testing::jobs::gemm::cases::{with_rows, with_rows_across};
-use mkernel_testing::jobs::{GemmJob, all_are_found, mutated};
+use mkernel_testing::jobs::{GemmJob, Mutation, all_mutations_are_found, named};
 
 /// The number of seeds with which a mutation must be found.
 const SEEDS: u64 = 20;
@@ -11,19 +11,6 @@ const SEEDS: u64 = 20;
 // There is no mutation without the synchronisation of the warp before a buffer is released: this is done one store later, so
 // that a lane would have to fall behind by a whole buffer. Nor is there one with chunks or tiles of the most rows in each call,
 // which only take longer.
-
-/// A mutation: its name, the job whose kernel it changes, and the edits of the kernel's text.
-type Mutation = (
-    &'static str,
-    fn() -> GemmJob,
-    &'static [(&'static str, &'static str)],
-);
-
-/// Returns the job whose name has this part.
-fn named(jobs: Vec<(String, GemmJob)>, part: &str) -> GemmJob {
-    let mut found = jobs.into_iter().filter(|(name, _)| name.contains(part));
-    found.next().expect("a job of this name").1
-}
 
 fn gather() -> GemmJob {
     named(with_rows(2), "pushed by all")
@@ -85,6 +72,5 @@ const MUTATIONS: &[Mutation] = &[
 
 #[test]
 fn every_mutation_is_found() {
-    let mutate = |(name, job, edits): &Mutation| (*name, mutated(job(), edits));
-    all_are_found(&MUTATIONS.iter().map(mutate).collect::<Vec<_>>(), SEEDS);
+    all_mutations_are_found(MUTATIONS, SEEDS);
 }

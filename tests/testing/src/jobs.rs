@@ -6,7 +6,7 @@
 //! - [`overlap`] makes two calls that the host cannot order.
 //! - [`prepared`] makes single calls of one operator, for tests of their errors.
 //! - [`all_are_right`] and its neighbours run jobs with many seeds.
-//! - [`mutated`] and [`all_are_found`] run jobs with mutated kernels.
+//! - [`all_mutations_are_found`] and its neighbours run jobs with mutated kernels.
 
 pub mod attention;
 mod buffer;
@@ -30,7 +30,7 @@ mod turns;
 pub use gemm::GemmJob;
 pub use gemm::cases::common_jobs;
 pub use machine::{Machine, bad_network, emulated, with_causes};
-pub use mutations::{all_are_found, mutated};
+pub use mutations::{Mutation, all_are_found, all_mutations_are_found, mutated, named};
 pub use runs::{
     CallCount, all_are_right, all_are_right_now_and_after_many_calls,
     all_are_right_when_counters_wrap, for_each_in_parallel, none_fails, right_for_seeds,

@@ -1,6 +1,7 @@
 //! Mutations: mistakes that are planted in the text of a kernel, each of which the simulator or the comparison of
 //! results must find.
 
+use super::GemmJob;
 use super::runs::none_fails;
 use super::simulated::SimulatedJob;
 
@@ -55,11 +56,37 @@ fn edited_line(text: &str, tag: &str, to: &str) -> String {
     lines.join("\n") + "\n"
 }
 
+/// A mutation: its name, the job whose kernel it changes, and the edits of the kernel's text, as [`SimulatedJob::edit`]
+/// takes them.
+pub type Mutation<J = GemmJob> = (
+    &'static str,
+    fn() -> J,
+    &'static [(&'static str, &'static str)],
+);
+
 /// Returns the job with a mutated kernel. The edits are those of [`SimulatedJob::edit`].
 pub fn mutated<J: SimulatedJob>(mut job: J, edits: &[(&str, &str)]) -> J {
     let owned = |(from, to): &(&str, &str)| ((*from).to_owned(), (*to).to_owned());
     job.edit(edits.iter().map(owned).collect());
     job
+}
+
+/// Returns the job whose name has this part.
+///
+/// # Panics
+/// No job has such a name.
+pub fn named<J>(jobs: Vec<(String, J)>, part: &str) -> J {
+    let mut found = jobs.into_iter().filter(|(name, _)| name.contains(part));
+    found.next().expect("a job of this name").1
+}
+
+/// Runs each mutation with seeds below `seeds` until a run fails.
+///
+/// # Panics
+/// A mutation is not found with any of the seeds, or its kernel does not compile.
+pub fn all_mutations_are_found<J: SimulatedJob + Sync>(mutations: &[Mutation<J>], seeds: u64) {
+    let mutate = |(name, job, edits): &Mutation<J>| (*name, mutated(job(), edits));
+    all_are_found(&mutations.iter().map(mutate).collect::<Vec<_>>(), seeds);
 }
 
 /// Runs each mutated job with seeds below `seeds` until a run fails.
