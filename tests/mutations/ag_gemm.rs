@@ -13,6 +13,7 @@ pub const KERNELS: &[Kernel] = &[
     ("split_k_of_few_rows", split_k_of_few_rows),
     ("kn", kn),
     ("tails", tails),
+    ("few_rows", few_rows),
 ];
 
 fn gather(
@@ -92,6 +93,16 @@ fn tails() -> GemmJob {
     gather(4, (300, 72, 136), BLayout::Nk, by_sms(0), 3)
 }
 
+/// C has fewer rows than a tile, so that stages are one piece. K has more steps than there are stages.
+fn few_rows() -> GemmJob {
+    let tuning = Tuning {
+        tile_m: Some(64),
+        tile_n: Some(128),
+        ..by_sms(0)
+    };
+    gather(2, (24, 136, 1024), BLayout::Nk, tuning, 2)
+}
+
 /// A warp releases its stage before its product is done, and waits for the product afterwards.
 const RELEASED_EARLY: &[(&str, &str)] = &[
     (
@@ -129,6 +140,9 @@ pub const MUTATIONS: &[Mutation] = &[
     ("no wait for the call before", push, &[("@call.wait", "")]),
     ("too few bytes of the first B announced", push, &[("@mainloop.first-expected", "Shape::kStageBytesB => Shape::kStageBytesB / 2")]),
     ("bytes of the first A announced twice", push, &[("@mainloop.first-expected-a", "Config::kLoadRowsA => 2 * Config::kLoadRowsA")]),
+    ("B of the last stage left out while rows are awaited", few_rows, &[("@mainloop.other-b", "stages); => stages - 1);")]),
+    ("B loaded again after rows were awaited", few_rows, &[("@gemm.other-b", "with_b = => (void)")]),
+    ("B over the last rows of A", few_rows, &[("@stage-memory.b", "Config::kStageRowsA => (Config::kStageRowsA - 8)")]),
     ("every tile taken for the first", push, &[("@gemm.first-tile", "index == Scheduler::first() => true")]),
     // Matrix products.
     ("product awaited one group late", push, &[("@mainloop.product", "<0> => <1>")]),

@@ -48,6 +48,22 @@ fn arg_bytes(kind: &ArgKind) -> (usize, usize) {
 proptest! {
     #![proptest_config(cases())]
 
+    /// A stage in one piece has the rows of A that are loaded, and as many rows and columns as a product reads of A.
+    #[test]
+    fn stages_hold_what_products_read(plan in plans()) {
+        let Some(plan) = plan else { return Ok(()) };
+        let gemm = gemm(&plan);
+        prop_assert!(gemm.load_rows_a <= gemm.stage_rows_a && gemm.stage_rows_a <= gemm.tile.m);
+        let pieces = plan.smem.iter().filter(|region| region.name == "a_and_b");
+        for stages in pieces {
+            prop_assert!(gemm.stage_rows_a < gemm.tile.m);
+            let lines = gemm.stage_rows_a + gemm.tile.n;
+            prop_assert!(lines >= gemm.tile.m);
+            prop_assert_eq!(stages.element, Element::Bytes(u64::from(lines) * 128));
+            prop_assert!((u64::from(lines) * 128).is_multiple_of(SWIZZLE_BYTES));
+        }
+    }
+
     #[test]
     fn shared_memory_fits(plan in plans()) {
         let Some(plan) = plan else { return Ok(()) };

@@ -151,11 +151,17 @@ struct GatheredA {
 
   static constexpr u32 kSliceSteps = kCeilDiv<Config::kSliceCols, Config::kTileK>;
 
+  // Whether a tile has rows of other ranks.
+  static MK_DEVICE bool awaits_rows(const WorkTile& work, const RankContext& ctx) {
+    if constexpr (Order::kReadsOwnRows) return !Order::is_own(work, ctx);
+    else return true;
+  }
+
   static MK_DEVICE void load(const Args& args, const RankContext& ctx, const WorkTile& work, u32 step, u32 to,
                              u32 barrier) {
     const u32 k = step * Config::kTileK, row = Order::row_in_a(work, ctx);
     if constexpr (Order::kReadsOwnRows) {
-      if (Order::is_own(work, ctx)) return tma_load_2d(to, args.own_a, barrier, k, Order::row_in_shard(work, ctx));
+      if (!awaits_rows(work, ctx)) return tma_load_2d(to, args.own_a, barrier, k, Order::row_in_shard(work, ctx));
     }
     if (step == work.k_begin || step % kSliceSteps == 0) {  // @gathered.each-slice
       const u32 end = min(row + Config::kTileM, CallRows<Config>::all(ctx));

@@ -89,8 +89,14 @@ struct Gemm {
                                   typename Mainloop::Stages& stages, u32 index, const WorkTile& work) {
     u32 step = work.k_begin;
     if (index == Scheduler::first()) {  // @gemm.first-tile
+      // If A comes from other ranks, B of all stages is there before A is (16 rows of 2048 and 8192 columns on 2×H100, in a
+      // chain, with the stages that few rows leave room for: 19.5 µs instead of 21.3).
+      u32 with_b = Mainloop::first_stages(work);
+      if constexpr (requires { Source::awaits_rows(work, ctx); }) {
+        if (Source::awaits_rows(work, ctx)) with_b = Mainloop::load_other_b(args, smem, work);  // @gemm.other-b
+      }
 #pragma unroll 1
-      for (const u32 end = step + Mainloop::first_stages(work); step < end; ++step) {
+      for (const u32 end = step + with_b; step < end; ++step) {
         if constexpr (Config::kPaceSteps > 0) Pace<Config, Workspace>::keep(ctx, index, step);
         Mainloop::template load_stage_a<Source>(args, ctx, smem, stages, work, step);
       }

@@ -31,8 +31,8 @@ const PACED_FLOPS: u64 = 10_000_000_000_000;
 const PACE_STEPS: u32 = 16;
 /// The 128-byte swizzle repeats every 1024 bytes, and dynamic shared memory may start anywhere.
 const SMEM_ALIGN: u32 = 1024;
-/// More stages gain nothing: eight hold 3 µs of loads.
-const MAX_STAGES: u32 = 8;
+/// More than shared memory has room for, even with few rows of A.
+const MAX_STAGES: u32 = 12;
 
 /// Tiles that the core computes, largest first.
 pub(super) const TILES: [Tile; 5] = [
@@ -63,16 +63,14 @@ pub struct CoreLayout {
     pub tile: Tile,
     /// How the warpgroups share it.
     pub split: Split,
+    /// Rows of A in a stage: fewer than the tile has where C has fewer.
+    pub stage_rows_a: u32,
     /// Stages of the ring.
     pub stages: u32,
     /// Regions, from a 1024-byte boundary.
     pub smem: Vec<Region>,
     /// Dynamic shared memory to ask for.
     pub smem_bytes: u32,
-}
-
-const fn stage_bytes(tile: Tile) -> u32 {
-    (tile.m + tile.n) * TILE_K * ELEM_BYTES
 }
 
 const fn fixed_bytes() -> u32 {
@@ -89,6 +87,7 @@ impl CoreLayout {
             tile: self.tile,
             split: self.split,
             stages: self.stages,
+            stage_rows_a: self.stage_rows_a,
             load_rows_a: self.tile.m,
             transfer: None,
             comm_ctas: 0,
@@ -99,10 +98,21 @@ impl CoreLayout {
         }
     }
 
-    /// The layout for `tile`, as many stages as fit unless `tuning` fixes them.
-    pub(super) fn new(tile: Tile, tuning: &Tuning, device: &Device) -> Result<Self, Diagnostics> {
+    /// The layout for `tile`, where C has `rows`: as many stages as fit unless `tuning` fixes them.
+    pub(super) fn new(
+        tile: Tile,
+        rows: u64,
+        tuning: &Tuning,
+        device: &Device,
+    ) -> Result<Self, Diagnostics> {
         let mut found = Diagnostics::default();
-        let most = device.smem_bytes.saturating_sub(fixed_bytes()) / stage_bytes(tile);
+        let stages_of = |stages| Stages {
+            tile,
+            rows_a: stage_rows_a(tile, rows),
+            stages,
+        };
+        let stage_bytes = stages_of(1).stage_bytes();
+        let most = device.smem_bytes.saturating_sub(fixed_bytes()) / stage_bytes;
         let stages = tuning.stages.unwrap_or(most.min(MAX_STAGES));
         found.require(
             stages <= most.min(MAX_STAGES) && stages >= 2,
@@ -112,7 +122,7 @@ impl CoreLayout {
                     "{stages} stages of a {}x{} tile need {} bytes of shared memory of {} ({})",
                     tile.m,
                     tile.n,
-                    stages * stage_bytes(tile) + fixed_bytes(),
+                    stages * stage_bytes + fixed_bytes(),
                     device.smem_bytes,
                     device.name,
                 )
@@ -124,10 +134,11 @@ impl CoreLayout {
         );
         found.into_result(())?;
 
-        let smem = GemmSmem::new(Stages { tile, stages });
+        let smem = GemmSmem::new(stages_of(stages));
         Ok(Self {
             tile,
             split: Split::of(tile),
+            stage_rows_a: stages_of(stages).rows_a,
             stages,
             smem: smem.regions(),
             smem_bytes: smem.bytes as u32 + SMEM_ALIGN,
@@ -237,6 +248,12 @@ pub(super) fn operand_map(operand: Operand, extents: [Extent; 2], box_elems: [u3
 /// others to load, and none of them matters. The swizzle repeats every 8 rows.
 pub(super) fn load_rows_a(tile: Tile, rows: u64) -> u32 {
     u64::from(tile.m).min(rows.next_multiple_of(8)) as u32
+}
+
+/// Rows of A in a stage, where C has at most `rows`. The products of a tile read as many rows as it has, all of which must
+/// lie in the stage.
+fn stage_rows_a(tile: Tile, rows: u64) -> u32 {
+    load_rows_a(tile, rows).max(tile.m.saturating_sub(tile.n))
 }
 
 /// The tensor map over B.

@@ -30,6 +30,8 @@ pub struct GemmPlan {
     pub split: Split,
     /// Stages of the shared-memory ring.
     pub stages: u32,
+    /// Rows of A in a stage: fewer than the tile has where C has fewer.
+    pub stage_rows_a: u32,
     /// Rows of A that one load brings: fewer than the tile has where C has fewer.
     pub load_rows_a: u32,
     /// What moves rows of A to the peers; none in a world of 1, and for operators that reduce.
@@ -64,6 +66,15 @@ impl GemmPlan {
             tuning,
             ..self.config
         }
+    }
+}
+
+impl Chunks {
+    /// How many times a warp of one of `ctas` CTAs that compute loads and stores one after the other while it pushes.
+    pub(crate) fn push_rounds(&self, ctas: u32) -> u32 {
+        let pieces = self.per_shard * self.k_slices * self.arrivals;
+        let row_rounds = (self.slice_cols * 2).div_ceil(32 * 16 * self.push_unroll.max(1));
+        pieces.div_ceil(ctas * self.push_warps.max(1)) * self.piece_rows * row_rounds
     }
 }
 

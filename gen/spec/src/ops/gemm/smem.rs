@@ -13,7 +13,21 @@ const GROUPS: u32 = 2;
 #[derive(Clone, Copy)]
 pub(super) struct Stages {
     pub tile: Tile,
+    /// Rows of A in a stage.
+    pub rows_a: u32,
     pub stages: u32,
+}
+
+impl Stages {
+    /// Whether a stage has fewer rows of A than the tile. A warpgroup then also multiplies what lies behind these rows, for
+    /// rows of C that do not exist. That must be B of the same stage, which has arrived and does not change.
+    pub(super) const fn is_one_piece(self) -> bool {
+        self.rows_a < self.tile.m
+    }
+
+    pub(super) const fn stage_bytes(self) -> u32 {
+        (self.rows_a + self.tile.n) * TILE_K * ELEM_BYTES as u32
+    }
 }
 
 regions! {
@@ -22,8 +36,10 @@ regions! {
     pub(super) struct GemmSmem(p: Stages), from 0, aligned to 8;
 
     /// The stages of A and of B.
-    a: Element::Bytes(u64::from(p.tile.m * TILE_K) * ELEM_BYTES), [stage: p.stages];
-    b: Element::Bytes(u64::from(p.tile.n * TILE_K) * ELEM_BYTES), [stage: p.stages];
+    a: Element::Bytes(u64::from(p.tile.m * TILE_K) * ELEM_BYTES), [stage: p.stages], if !p.is_one_piece();
+    b: Element::Bytes(u64::from(p.tile.n * TILE_K) * ELEM_BYTES), [stage: p.stages], if !p.is_one_piece();
+    /// The stages: the rows of A that there are, and then B.
+    a_and_b: Element::Bytes(p.stage_bytes().into()), [stage: p.stages], if p.is_one_piece();
     /// Sub-tiles on their way to memory.
     out: Element::Bytes(OUT_BYTES.into()), [group: GROUPS, buffer: OUT_BUFFERS];
     /// The barriers of the two pipelines.

@@ -78,7 +78,7 @@ impl<'a> Search<'a> {
         tile: Tile,
         traffic: &'a Traffic,
     ) -> Result<Self, Diagnostics> {
-        let core = CoreLayout::new(tile, spec.tuning(), device)?;
+        let core = CoreLayout::new(tile, spec.shape.m, spec.tuning(), device)?;
         let shard_rows = spec.shard_rows();
         let row_tiles = spec.shape.m.div_ceil(u64::from(tile.m)) as u32;
         let whole_tiles = shard_rows / u64::from(tile.m) * u64::from(spec.world());
@@ -160,6 +160,8 @@ impl<'a> Search<'a> {
                     ctas,
                     slices,
                     own_bytes: own_bytes(self.spec),
+                    first: chunks.push_warps > 1,
+                    rounds: chunks.push_rounds(self.device.sm_count),
                 };
                 self.candidates(Some(Transfer::SmPush), ctas, Some(chunks), push)
             }
