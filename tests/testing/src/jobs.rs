@@ -28,6 +28,7 @@ mod runs;
 mod simulated;
 mod turns;
 
+pub use buffer::{Buffer, is_symmetric};
 pub use gemm::GemmJob;
 pub use gemm::cases::common_jobs;
 pub use kernel_edits::apply_edits;
