@@ -156,10 +156,11 @@ impl Operator {
 
     /// Lets later calls start while the kernel before them on the stream is still running, or ends that.
     ///
-    /// Such a call loads the first tiles of B (the weights) while the kernel before it finishes, and reads and writes
-    /// everything else only after that. In a chain of small calls this hides a part of each. It makes no difference behind
-    /// other work than kernels, and only little behind kernels that do not allow it; all kernels of mkernel do, and those of
-    /// other libraries that use programmatic dependent launch. The operators other than GEMMs load nothing early.
+    /// Such a call of a GEMM operator loads the first tiles of B (the weights) while the kernel before it finishes, and reads
+    /// and writes everything else only after that. In a chain of small calls this hides a part of each. It makes no difference
+    /// behind other work than kernels, and only little behind kernels that do not allow it; all kernels of mkernel do, and
+    /// those of other libraries that use programmatic dependent launch. Other operators load nothing early, nor do GEMMs whose
+    /// rows each call gives: their rows say which tile of B is the first.
     ///
     /// The launches are not cooperative. If another stream runs kernels that wait for other ranks on the same GPU, each can
     /// hold a part of the SMs and wait for the rest, which ends with an error at the deadline. Leave SMs to such kernels by

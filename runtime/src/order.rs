@@ -1,5 +1,8 @@
 //! [`Order`]: the order of the launches on one GPU.
 
+#[cfg(all(test, feature = "simulator"))]
+mod tests;
+
 use crate::driver::{self, Capture, Event, GraphNode, UserStream};
 use crate::error::Error;
 use cudarc::driver::CudaContext;
@@ -80,7 +83,8 @@ impl Order {
         source: LaunchSource,
     ) -> Result<(), Error> {
         let mut unordered = Vec::new();
-        for end in std::mem::take(&mut self.ends) {
+        // After an error, all ends are kept: operators wait for those alone before they free memory.
+        for end in &self.ends {
             if end.0 == *stream {
                 continue;
             }
@@ -88,7 +92,7 @@ impl Order {
             if unsafe { driver::is_capturing(end.0.handle()) }? {
                 // No event can be recorded in it before its capture ends. The overlap check of the kernels still
                 // applies.
-                unordered.push(end);
+                unordered.push(end.clone());
                 continue;
             }
             // SAFETY: the callers of this launch and of the earlier one keep both streams alive.

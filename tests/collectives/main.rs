@@ -1,6 +1,7 @@
 //! Tests of `all_reduce`, `all_gather` and `reduce_scatter` on simulated GPUs. Every bit of the results is known.
 
 mod gemm_norm;
+mod late;
 mod mutations;
 mod norm;
 mod rows;

@@ -116,6 +116,17 @@ fn rows_that_the_host_knows_are_checked_before_the_launch() {
             "1320 elements, but 6 rows of 264 columns are 1584",
         );
         expect_refused(launch(None), "12 rows of 264 columns are 3168");
+        // An empty view at the end of a slice has no word to read.
+        let words = stream.clone_htod(&[5]).expect("memory");
+        let mut most = stream
+            .alloc_zeros::<bf16>((MAX_ROWS * COLS) as usize)
+            .expect("memory");
+        let call = operator
+            .call(stream)
+            .read(Operand::X, &own)
+            .write(Operand::Y, &mut most);
+        let empty = words.slice(1..);
+        expect_refused(call.rows_in(&empty).launch(), "the rows is empty");
         // X is longer than the call needs.
         launch(Some(5))?;
         launch(Some(0))?;

@@ -7,9 +7,8 @@
 //!
 //! [`build`] does all steps. Its [`Store`] compiles each kernel only once: it looks in ahead-of-time [`Bundle`]s and
 //! then in the cache on disk, and if both lack the kernel it renders the text and calls `Nvrtc`, or [`HostCxx`] for
-//! simulated GPUs. A
-//! bundle or cache that cannot be used counts as a miss with a warning through `tracing`. Only a kernel that cannot be
-//! compiled is an error.
+//! simulated GPUs. A bundle or cache that cannot be used counts as a miss with a warning through `tracing`. Only a kernel
+//! that cannot be compiled is an error.
 //!
 //! ```no_run
 //! use mkernel_compile::{Store, build};
@@ -35,9 +34,10 @@
 //! - `jit` (on by default): Tera and NVRTC. Without it, kernels are found in bundles and the cache only.
 //! - `cuda-13000` (on by default): see the crate `mkernel`.
 //!
-//! Read the modules in this order: `kernel_template`, `source`, `render`, `nvrtc_options`, `nvrtc` (with `locate`, `library`, `program`, `cubin`),
-//! `host_cxx` (with `subprocess`), `compiler`, `key`, `content_address`, `folder`, `elf`, `entry`, `bundle`,
-//! `cache_layout`, `cache`, `store` (with `lock`, `failed_source`), `build`.
+//! Read the modules in this order: `kernel_template`, `source`, `templates`, `render`, `nvrtc_options`, `nvrtc` (with
+//! `nvrtc_log`, `locate`, `library`, `program`, `cubin`), `host_cxx` (with `subprocess`), `compiler`, `key`,
+//! `content_address`, `disk`, `folder`, `elf`, `entry`, `bundle`, `cache_layout`, `cache`, `store` (with `lock`,
+//! `failed_source`), `build`.
 
 mod build;
 mod bundle;

@@ -1,5 +1,4 @@
-//! //! Stream capture: its effects on other threads, the order of captured launches, and the objects that a graph keeps
-//! alive.
+//! Stream capture: its effects on other threads, the order of captured launches, and the objects that a graph keeps alive.
 
 use super::call::{check, named, warn};
 use crate::error::Error;

@@ -50,6 +50,9 @@ pub enum CallError {
         /// The GPU of the communicator.
         expected: usize,
     },
+    /// The slice with the rows of the call is empty.
+    #[error("the slice with the rows is empty. Pass one whose first element is the number of rows")]
+    RowsEmpty,
     /// The call gives more rows than the operator was prepared for.
     #[error(
         "the call gives {rows} rows, but the operator was prepared for {most} at most. Prepare it for more"

@@ -1,4 +1,4 @@
-//! //! [`Heartbeat`]: when something last arrived from other nodes. Simulated GPUs need this: they may wait for another
+//! [`Heartbeat`]: when something last arrived from other nodes. Simulated GPUs need this: they may wait for another
 //! machine, so it is not a deadlock yet if all of their threads wait.
 
 use super::arrivals::PinnedArrivals;

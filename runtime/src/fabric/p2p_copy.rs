@@ -1,4 +1,4 @@
-//! //! [`P2pCopies`]: how an emulated NIC transfers bytes between GPUs of one host. The copy engines of the receiver
+//! [`P2pCopies`]: how an emulated NIC transfers bytes between GPUs of one host. The copy engines of the receiver
 //! fetch them, and its proxy continues meanwhile.
 
 use crate::driver::{self, Pinned, Stream};

@@ -53,8 +53,8 @@ pub struct Call<'a> {
     rows: Rows,
     /// A function that marks the slice with the rows as used, if there is one.
     take_rows: Option<Take<'a>>,
-    /// The GPU of that slice, if it is not the communicator's.
-    rows_device: Option<usize>,
+    /// What is wrong with that slice.
+    rows_fault: Option<CallError>,
     /// Mistakes that were found while operands were passed.
     faults: Vec<(Operand, OperandFault)>,
 }
@@ -155,7 +155,7 @@ impl<'a> Call<'a> {
             takes: Vec::new(),
             rows: Rows::Most,
             take_rows: None,
-            rows_device: None,
+            rows_fault: None,
         }
     }
 
@@ -201,7 +201,7 @@ impl<'a> Call<'a> {
     /// ranks must give the same number. The operator must take rows at run time: see
     /// [`KernelPlan::max_rows`](crate::KernelPlan::max_rows). Operands need only as many rows.
     pub fn rows(mut self, rows: u64) -> Self {
-        (self.rows, self.take_rows) = (Rows::Count(rows), None);
+        (self.rows, self.take_rows, self.rows_fault) = (Rows::Count(rows), None, None);
         self
     }
 
@@ -213,9 +213,15 @@ impl<'a> Call<'a> {
     where
         S: Readable<i32> + ?Sized,
     {
-        if !self.operator.is_of_device(slice.stream()) {
-            self.rows_device = Some(slice.stream().context().ordinal());
-        }
+        self.rows_fault = match self.operator.is_of_device(slice.stream()) {
+            false => Some(CallError::RowsWrongDevice {
+                given: slice.stream().context().ordinal(),
+                expected: self.operator.context().ordinal(),
+            }),
+            // The kernel would read what lies behind it.
+            true if slice.is_empty() => Some(CallError::RowsEmpty),
+            true => None,
+        };
         // The address is known when the call is enqueued.
         self.rows = Rows::At(0);
         self.take_rows = Some(Box::new(move |stream, other| match other {
@@ -344,9 +350,8 @@ impl<'a> Call<'a> {
         }
         let plan = self.operator.plan();
         self.rows.check(plan)?;
-        if let Some(given) = self.rows_device {
-            let expected = expected.ordinal();
-            return Err(Error::Call(CallError::RowsWrongDevice { given, expected }));
+        if let Some(fault) = self.rows_fault.take() {
+            return Err(Error::Call(fault));
         }
         let specs = &self.rows.specs(plan);
         let faults = std::mem::take(&mut self.faults);

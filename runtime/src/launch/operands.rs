@@ -109,11 +109,12 @@ pub(crate) fn places(
 /// Operands that must not overlap, and whether they may be exactly the same memory.
 ///
 /// Kernels read an element of the residual before they write the same element of C or of the new residual, but after other
-/// elements in any order. A norm writes elements of Y after it has read others of what it normalises, in any order.
-const APART: [(Operand, Operand, bool); 5] = [
+/// elements in any order. A norm writes elements of Y, or of the C of a GEMM, while it reads others of what it normalises.
+const APART: [(Operand, Operand, bool); 6] = [
     (Operand::Residual, Operand::C, true),
     (Operand::Residual, Operand::ResidualOut, true),
     (Operand::Residual, Operand::Y, false),
+    (Operand::ResidualOut, Operand::C, false),
     (Operand::ResidualOut, Operand::X, false),
     (Operand::ResidualOut, Operand::Y, false),
 ];
@@ -133,9 +134,8 @@ fn check_in_place(
     let place = |(spec, operand): (&OperandSpec, &RawOperand)| {
         let row_bytes = operand.row_stride_elems.saturating_mul(spec.dtype.bytes());
         let rows = (spec.rows.on(rank) - 1).saturating_mul(row_bytes);
-        let end = operand
-            .ptr
-            .saturating_add(rows + spec.cols * spec.dtype.bytes());
+        let last_row = spec.cols.saturating_mul(spec.dtype.bytes());
+        let end = operand.ptr.saturating_add(rows).saturating_add(last_row);
         (operand.ptr, end, row_bytes, spec.dtype)
     };
     for (operand, other, may_coincide) in APART {
@@ -276,7 +276,13 @@ pub(crate) mod tests {
         for residual in [at(0x1000, 40), at(0x1310, 40), at(0x1000 - 0x310, 40)] {
             assert!(checked(Dtype::Bf16, residual).is_ok(), "{residual:?}");
         }
-        for residual in [at(0x1000, 48), at(0x1010, 40), at(0x1300, 40)] {
+        // A stride that no address space has is an error like any other.
+        for residual in [
+            at(0x1000, 48),
+            at(0x1010, 40),
+            at(0x1300, 40),
+            at(0x1010, u64::MAX),
+        ] {
             let error = checked(Dtype::Bf16, residual).expect_err("it overlaps");
             assert!(error.to_string().contains("overlaps c"), "{error}");
         }
@@ -323,6 +329,30 @@ pub(crate) mod tests {
             panic!("four overlaps")
         };
         assert_eq!(faults.len(), 4, "{faults:?}");
+    }
+
+    /// The result of a GEMM with a norm is C.
+    #[test]
+    fn a_new_residual_is_apart_from_c() {
+        let of = |operand| OperandSpec {
+            operand,
+            rows: Extent::Fixed(10),
+            cols: 32,
+            dtype: Dtype::Bf16,
+            written: true,
+            symmetric: false,
+        };
+        let specs = [of(Operand::C), of(Operand::ResidualOut)];
+        let at = |ptr| RawOperand {
+            ptr,
+            row_stride_elems: 32,
+        };
+        let checked = |places: [u64; 2]| check(&specs, &places.map(at), 0, &Tensors::default());
+        assert!(checked([0x1000, 0x1000 + 10 * 64]).is_ok());
+        for residual_out in [0x1000, 0x1010, 0x1000 + 9 * 64] {
+            let error = checked([0x1000, residual_out]).expect_err("they overlap");
+            assert!(error.to_string().contains("overlaps c"), "{error}");
+        }
     }
 
     #[test]

@@ -5,8 +5,8 @@ use mkernel_spec::KernelPlan;
 use mkernel_spec::abi::OperandSpec;
 use std::borrow::Cow;
 
-/// The number of rows of a call of an operator that takes them at run time: a collective that was declared with `m = dynamic`,
-/// or `ring_attention` with `seq = dynamic`. All ranks must give the same number.
+/// The number of rows of a call of an operator that takes them at run time: a GEMM operator or a collective that was declared
+/// with `m = dynamic`, or `ring_attention` with `seq = dynamic`. All ranks must give the same number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rows {
     /// The number that the operator was prepared for, which is the most.

@@ -74,11 +74,15 @@ MK_DEVICE void refuse(const RankContext& ctx, bool is_first) {
 // call that begins when all CTAs of the one before have counted themselves (advance_epoch) is not refused. The CTAs that
 // still run then wait for no other CTA to start, and the two calls use different halves of what peers write. To count
 // CTAs at their end instead costs far more than it is worth: 1 to 20 µs (H200).
+//
+// A rank may begin a call that others have given up. It finds what they had sent by then, and may wait for nothing more, so
+// it looks at the abort word here. Its kernel runs to the end as others do after an abort.
 MK_DEVICE bool enter(const RankContext& ctx) {
-  u32 is_refused = 0, due = 0;
+  u32 is_refused = 0, due = 0, aborted_by = 0;
   if (threadIdx.x / kWarp == 1) {
     const u32 lane = lane_index();
     due = load_relaxed_sys(&ctx.gate->due);
+    aborted_by = load_relaxed_sys(&ctx.state()->abort);  // @call.given-up
     for (u32 word = blockIdx.x + lane * gridDim.x; word < kGateWords; word += kWarp * gridDim.x) {
       is_refused |= fetch_add_relaxed_gpu(&ctx.gate->entered[word], gridDim.x) != due;
     }
@@ -86,11 +90,13 @@ MK_DEVICE bool enter(const RankContext& ctx) {
       store_relaxed_sys(&ctx.gate->last, call_name(ctx.call(), ctx.operator_number, due));
     }
   }
-  if (__syncthreads_or(is_refused) != 0) {
-    if (threadIdx.x == kWarp) refuse(ctx, blockIdx.x == 0 && is_refused != 0);
-    return false;
+  if (__syncthreads_or(is_refused | aborted_by) == 0) return true;
+  const bool overlaps = __syncthreads_or(is_refused) != 0;
+  if (threadIdx.x == kWarp) {
+    if (overlaps) refuse(ctx, blockIdx.x == 0 && is_refused != 0);
+    else report_given_up(ctx, aborted_by);
   }
-  return true;
+  return !overlaps;
 }
 
 // One thread of each CTA, after enter(): it counts that all threads of its CTA have read the epoch. The last CTA runs

@@ -81,8 +81,14 @@ MK_DEVICE bool abort_if_due(const RankContext& ctx, const WaitSite& site, u32 se
   return true;
 }
 
-// An aborted rank must not send: receivers treat every put as valid data. A thread that has acquired data which
-// was computed after an abort also sees the abort.
+// Reports that other ranks have given up a call before this rank has begun it.
+MK_DEVICE void report_given_up(const RankContext& ctx, u32 aborted_by) {
+  const u32 peer = (aborted_by & kLost) != 0 ? aborted_by & ~kLost : aborted_by - 1;
+  report(ctx, WaitSite{kLoad, kBegun, peer, 0, ctx.call_mark()}, 0, aborted_by, 0);
+}
+
+// An aborted rank must not send what it has computed from the data of others: receivers treat all that arrives as valid. A
+// thread that has acquired data which was computed after an abort also sees the abort.
 MK_DEVICE bool is_aborted(const RankContext& ctx) { return load_relaxed_sys(&ctx.state()->abort) != 0; }
 
 // The word with which a rank announces its call: the mark, and the rows in the upper half.

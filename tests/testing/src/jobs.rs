@@ -15,6 +15,7 @@ mod data;
 pub mod experts;
 pub mod gemm;
 mod graph;
+mod kernel_edits;
 mod machine;
 mod memo;
 mod mutations;
@@ -27,8 +28,10 @@ mod runs;
 mod simulated;
 mod turns;
 
+pub use buffer::{Buffer, is_symmetric};
 pub use gemm::GemmJob;
 pub use gemm::cases::common_jobs;
+pub use kernel_edits::apply_edits;
 pub use machine::{Machine, bad_network, emulated, with_causes};
 pub use mutations::{Mutation, all_are_found, all_mutations_are_found, mutated, named};
 pub use runs::{
@@ -39,5 +42,4 @@ pub use simulated::{Backend, Results, SimulatedJob, WRAPPING_CALL_COUNTS};
 pub use turns::Turns;
 
 use graph::replay;
-use mutations::apply_edits;
 use simulated::{CALLS, CALLS_AFTER, CALLS_BEFORE, deadline, set_call_count};

@@ -50,8 +50,11 @@ struct Gather {
     __syncwarp();  // @gather.warp
     const u32 peer = lane_index();
     if (peer < Ranks::kLocalWorld && (is_here || peer != ctx.local_rank())) {
+      // A sum that a wait has left incomplete gets no flag. The load takes no time beside the fence.
+      const bool is_valid = !is_aborted(ctx);  // @gather.valid
       // This fence orders the stores of the whole warp before the flag.
       fence_sys();  // @gather.fence
+      if (!is_valid) return;
       store_relaxed_sys(ctx.peer_ptr(peer, Workspace::chunk_ready(ctx.parity(), source, chunk)), ctx.mark());  // @gather.raise
     }
   }

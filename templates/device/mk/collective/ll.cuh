@@ -106,7 +106,8 @@ struct Ll {
   static MK_DEVICE void reduce(const Args& args, const RankContext& ctx) {
     const u32 first = first_reduced(ctx);
     for (u32 i = thread(); i < reduced_vecs(ctx); i += threads()) {
-      auto sum = sum_of_parts(args, ctx, first, i);
+      bool have_arrived = true;
+      auto sum = sum_of_parts(args, ctx, first, i, have_arrived);
       const u32 row_vec = kScheme == LlScheme::kReduceScatter ? i : first + i;
       if constexpr (kNormalises) {
         Norm::add_to(args, row_vec, sum);
@@ -114,16 +115,19 @@ struct Ll {
       } else {
         store_vec16(Tensors::output(args).at(row_vec), sum.result());
       }
-      if constexpr (kGathers) send_to_all(ctx, i, sum.result());
+      if constexpr (kGathers) {
+        if (have_arrived) send_to_all(ctx, i, sum.result());  // @ll.have-arrived
+      }
     }
   }
 
   // Returns the sum of number `i` of the vectors that this rank adds up, of which `first` is the first one. It adds in the
-  // order of ranks. Vectors travel unrounded, so every rank computes the same bits in every call.
-  static MK_DEVICE auto sum_of_parts(const Args& args, const RankContext& ctx, u32 first, u32 i) {
+  // order of ranks. Vectors travel unrounded, so every rank computes the same bits in every call. `have_arrived` becomes false
+  // if some vectors have not, which happens only after an abort.
+  static MK_DEVICE auto sum_of_parts(const Args& args, const RankContext& ctx, u32 first, u32 i, bool& have_arrived) {
     const Vec16 own = load_vec16(Tensors::input(args).at(first + i));
     Vec16 parts[kWorld];
-    wait_parts(ctx, i, parts);
+    have_arrived = wait_parts(ctx, i, parts);
     VecSum<Config::kFp32> sum;
 #pragma unroll
     for (u32 source = 0; source < kWorld; ++source) sum.add(source == ctx.rank ? own : parts[source]);  // @ll.order
@@ -134,7 +138,8 @@ struct Ll {
   static MK_DEVICE void normalise(const Args& args, const RankContext& ctx) {
     LlNorm::for_each_row(args, ctx, [&](u32 vec) {
       if constexpr (kReducesAll) {
-        auto sum = sum_of_parts(args, ctx, 0, vec);
+        bool have_arrived = true;
+        auto sum = sum_of_parts(args, ctx, 0, vec, have_arrived);
         Norm::add_to(args, vec, sum);
         store_vec16(Norm::residual_out(args).at(vec), sum.result());
         return sum.result();
@@ -201,7 +206,7 @@ struct Ll {
   }
 
   // Loads a vector of all other ranks, and repeats this until none of them is missing.
-  static MK_DEVICE void wait_parts(const RankContext& ctx, u32 vec, Vec16 (&parts)[kWorld]) {
+  static MK_DEVICE bool wait_parts(const RankContext& ctx, u32 vec, Vec16 (&parts)[kWorld]) {
     Deadline deadline;
     for (;;) {
       u32 missing = kWorld;
@@ -210,8 +215,8 @@ struct Ll {
         if (source == ctx.rank) continue;
         if (!receive<Parts>(ctx, source, vec, parts[source])) missing = source;
       }
-      if (missing == kWorld) return;
-      if (deadline.expired(ctx, WaitSite{kReduce, kPeerPartial, missing, vec, ctx.epoch}, ctx.epoch - 1)) return;
+      if (missing == kWorld) return true;
+      if (deadline.expired(ctx, WaitSite{kReduce, kPeerPartial, missing, vec, ctx.epoch}, ctx.epoch - 1)) return false;
     }
   }
 

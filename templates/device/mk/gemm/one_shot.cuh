@@ -247,7 +247,7 @@ struct OneShot {
       }
 
       Packet packets[kWorld][kInFlight];
-      wait_packets(sub, half, first, packets);
+      const bool have_arrived = wait_packets(sub, half, first, packets);  // @one-shot.have-arrived
 #pragma unroll
       for (u32 p = 0; p < kInFlight; ++p) {
         float d[4] = {};
@@ -264,7 +264,9 @@ struct OneShot {
         if constexpr (kNormalises) {
           squares += Norm::squares(pack_bf16(d[0], d[1])) + Norm::squares(pack_bf16(d[2], d[3]));
         }
-        if constexpr (kRelays) send_sum(sub, half, first + p, pack_bf16(d[0], d[1]), pack_bf16(d[2], d[3]));
+        if constexpr (kRelays) {
+          if (have_arrived) send_sum(sub, half, first + p, pack_bf16(d[0], d[1]), pack_bf16(d[2], d[3]));
+        }
       }
     }
 
@@ -276,8 +278,9 @@ struct OneShot {
       }
     }
 
-    // Loads the packets of all ranks at once, and repeats this until none of them is missing.
-    MK_DEVICE void wait_packets(u32 sub, u32 half, u32 first, Packet (&packets)[kWorld][kInFlight]) const {
+    // Loads the packets of all ranks at once, and repeats this until none of them is missing. Returns false if some are,
+    // which happens only after an abort.
+    MK_DEVICE bool wait_packets(u32 sub, u32 half, u32 first, Packet (&packets)[kWorld][kInFlight]) const {
       Deadline deadline;
       for (;;) {
 #pragma unroll
@@ -296,7 +299,7 @@ struct OneShot {
         }
         if (missing == kWorld) break;
         const WaitSite site{kMultiply, kPeerPartial, missing, work.col, ctx.epoch};
-        if (deadline.expired(ctx, site, ctx.epoch - 1)) return;
+        if (deadline.expired(ctx, site, ctx.epoch - 1)) return false;
       }
 #pragma unroll 1
       for (u32 source = 0; source < kWorld; ++source) {
@@ -304,6 +307,7 @@ struct OneShot {
 #pragma unroll
         for (u32 p = 0; p < kInFlight; ++p) comm::clear_lamport(slot + (first + p) * kWarp);  // @one-shot.clear
       }
+      return true;
     }
 
     // Waits in the same way for the packets of a row's sum.

@@ -111,10 +111,13 @@ struct OwnerReduce {
           }
           queue.commit();
         }
+        // A sum that a wait has left incomplete is not counted. The load takes no time beside the stores.
+        const bool is_valid = !is_aborted(ctx);  // @reduce-scatter.valid
         // A flag may only count sub-tiles that have arrived, so all stores of a tile are complete before it is counted.
         queue.drain();
         if (is_owner && !Results::kExist || !queue.is_leader()) continue;
         Partials::finish_stores();
+        if (!is_valid) continue;
         const u32 sub_tiles = Scheduler::completed_sub_tiles(work);
         if (is_owner) Results::count(ctx, work, sub_tiles);
         // Across nodes, results are put like sums, so their sub-tiles are counted on the same flags.

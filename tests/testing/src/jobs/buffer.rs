@@ -7,19 +7,24 @@ use mkernel::{Communicator, Operand, Operator, SymmetricSlice};
 use std::sync::Arc;
 
 /// The memory of a result: in symmetric memory if the operator wants it there.
-pub(super) enum Buffer<E: 'static> {
+pub enum Buffer<E: 'static> {
+    /// Memory of its own.
     Slice(CudaSlice<E>),
+    /// A tensor in symmetric memory.
     Symmetric(SymmetricSlice<E>),
 }
 
 /// Returns whether an operand of this operator is in symmetric memory.
-pub(super) fn is_symmetric(operator: &Operator, operand: Operand) -> bool {
+pub fn is_symmetric(operator: &Operator, operand: Operand) -> bool {
     let mut specs = operator.plan().operands.iter();
     specs.any(|spec| spec.operand == operand && spec.symmetric)
 }
 
 impl<E: Element + DeviceRepr> Buffer<E> {
     /// Allocates memory and uploads the values. If it is symmetric, all ranks must call this with as many values.
+    ///
+    /// # Errors
+    /// There is no memory.
     pub fn upload(
         ranks: &Communicator,
         stream: &Arc<CudaStream>,
@@ -34,6 +39,7 @@ impl<E: Element + DeviceRepr> Buffer<E> {
         Ok(Self::Symmetric(tensor))
     }
 
+    /// Returns all of it.
     pub fn view(&self) -> CudaView<'_, E> {
         match self {
             Self::Slice(slice) => slice.as_view(),
@@ -41,6 +47,7 @@ impl<E: Element + DeviceRepr> Buffer<E> {
         }
     }
 
+    /// Returns all of it, to be written.
     pub fn view_mut(&mut self) -> CudaViewMut<'_, E> {
         match self {
             Self::Slice(slice) => slice.as_view_mut(),

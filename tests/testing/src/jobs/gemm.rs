@@ -6,9 +6,9 @@ pub mod norm;
 
 use super::buffer::{SharedResult, is_symmetric};
 use super::data::{CallData, is_right};
+use super::kernel_edits::apply_edits;
 use super::machine::{Machine, emulated};
 use super::memo::Memo;
-use super::mutations::apply_edits;
 use super::rows::{RowsCall, RowsRun};
 use super::runs::CallCount;
 use super::simulated::{

@@ -5,57 +5,6 @@ use super::GemmJob;
 use super::runs::none_fails;
 use super::simulated::SimulatedJob;
 
-/// A definition that prevents inlining. A mutated kernel is compiled for one test only, and without inlining that takes
-/// less than half the time. Findings then name only the innermost function.
-const NOT_INLINED: &str = "#define MK_DEVICE __device__ inline\n";
-
-/// Edits the text of a kernel. An edit is a pair of strings, in one of three forms:
-///
-/// - (`@name`, `a => b`) replaces `a` by `b` in the line that ends with the comment `// @name`.
-/// - (`@name`, text) replaces that line by the text, which may be empty.
-/// - (text, other text) replaces the text wherever it occurs.
-///
-/// # Panics
-/// The kernel does not have the text or the tag.
-pub fn apply_edits(edits: &[(String, String)], text: &mut String) {
-    if !edits.is_empty() {
-        text.insert_str(0, NOT_INLINED);
-    }
-    for (from, to) in edits {
-        *text = match from.strip_prefix('@') {
-            Some(tag) => edited_line(text, tag, to),
-            None => {
-                assert!(text.contains(from.as_str()), "the kernel has no\n{from}");
-                text.replace(from.as_str(), to)
-            }
-        };
-    }
-}
-
-fn edited_line(text: &str, tag: &str, to: &str) -> String {
-    let comment = format!("// @{tag}");
-    let mut count = 0;
-    let edited = |line: &str| {
-        if !line.ends_with(&comment) {
-            return line.to_owned();
-        }
-        count += 1;
-        match to.split_once(" => ") {
-            None => to.to_owned(),
-            Some((part, other)) => {
-                assert!(
-                    line.contains(part),
-                    "the line @{tag} has no {part}:\n{line}"
-                );
-                line.replace(part, other)
-            }
-        }
-    };
-    let lines: Vec<String> = text.lines().map(edited).collect();
-    assert_eq!(count, 1, "lines of the kernel with the tag @{tag}");
-    lines.join("\n") + "\n"
-}
-
 /// A mutation: its name, the job whose kernel it changes, and the edits of the kernel's text, as [`SimulatedJob::edit`]
 /// takes them.
 pub type Mutation<J = GemmJob> = (

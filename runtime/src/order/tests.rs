@@ -1,0 +1,28 @@
+//! Tests of the order of launches after an error.
+
+use super::*;
+use crate::{Communicator, Simulation};
+use cudarc::driver::sys::CUstream;
+
+/// An operator waits for its ends before its memory is freed, so none may be forgotten.
+#[test]
+fn an_error_forgets_no_end() {
+    let simulation = Simulation {
+        ranks: 1,
+        ..Simulation::default()
+    };
+    let ranks = Communicator::simulated(&simulation).expect("a simulated GPU");
+    let context = ranks[0].context();
+    let stream = || UserStream::of(&context.new_stream().expect("a stream"));
+    let (earlier, later) = (stream(), stream());
+    let order = of(context).expect("an order");
+    let mut order = lock(&order);
+    let source = LaunchSource::new();
+    // SAFETY: the stream is alive.
+    unsafe { order.follow(&earlier, source) }.expect("no launch before");
+    let unknown = UserStream::raw(0xbad0_u64 as CUstream);
+    order.ends.insert(0, (unknown, source));
+    // SAFETY: the simulated driver refuses a handle that it does not know.
+    unsafe { order.follow(&later, source) }.expect_err("no stream has this handle");
+    assert!(order.is_end(&earlier));
+}
