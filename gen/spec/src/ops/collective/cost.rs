@@ -11,7 +11,7 @@ use crate::topology::Topology;
 const START_US: f64 = 3.0;
 /// A packet from one rank's registers to another's, µs.
 const PACKET_US: f64 = 2.0;
-/// A pass over a chunk in this GPU's memory, µs.
+/// A pass of a warp over a part of a chunk in this GPU's memory, as much as its lanes have in flight, µs.
 const PASS_US: f64 = 1.5;
 /// Sums of squares from the warps of a row to each other through L2, µs. It is an estimate.
 const SQUARES_US: f64 = 1.0;
@@ -43,5 +43,9 @@ pub(super) fn estimate_us(
         (Some(_), Protocol::Simple) => FLAG_US + PASS_US,
     };
     let link_us = bound.link_us / PUSH_SHARE;
-    START_US + latency_us + norm_us + link_us.max(bound.memory_us).max(put_us(&bound))
+    // While links are busy, other warps are at other chunks.
+    let more_passes = op_plan.chunk_passes().saturating_sub(1);
+    let passes_us = steps * PASS_US * more_passes as f64;
+    let transfer_us = link_us.max(bound.memory_us).max(put_us(&bound) + passes_us);
+    START_US + latency_us + norm_us + transfer_us
 }

@@ -91,6 +91,25 @@ impl CollectivePlan {
         self.shape.m * self.row_vecs()
     }
 
+    /// How often a warp loads as much of a chunk as its lanes have in flight; 0 with [`Protocol::Ll`].
+    #[must_use]
+    pub fn chunk_passes(&self) -> u64 {
+        let chunk_vecs = self.chunk_vecs.min(self.shard_vecs);
+        chunk_vecs.div_ceil(u64::from(32 * self.unroll.max(1)))
+    }
+
+    /// The same design for calls of `rows` rows.
+    #[must_use]
+    pub(crate) fn with_rows(&self, rows: u64, world: u32) -> Self {
+        let mut fewer = self.clone();
+        fewer.shape.m = rows;
+        fewer.shard_vecs = match self.config.op {
+            CollectiveOp::AllReduce => fewer.vecs().div_ceil(world.into()),
+            _ => fewer.shape.shard_rows(world) * fewer.row_vecs(),
+        };
+        fewer
+    }
+
     /// Vectors of a row.
     #[must_use]
     pub const fn row_vecs(&self) -> u64 {

@@ -40,9 +40,7 @@ pub(crate) fn plan(
 ) -> Option<Result<KernelPlan, Diagnostics>> {
     let shape = config.shape()?;
     let topology = spec.topology();
-    let estimate = |op_plan: &CollectivePlan| {
-        cost::estimate_us(op_plan, topology, &traffic(op_plan, topology), device)
-    };
+    let estimate = |op_plan: &CollectivePlan| estimate_us(op_plan, topology, device);
     let candidates = candidates(config, shape, topology, device);
     let best = candidates
         .into_iter()
@@ -54,6 +52,37 @@ pub(crate) fn plan(
         }
         None => Err(too_long_rows(shape, device)),
     })
+}
+
+/// Expected time, µs.
+fn estimate_us(op_plan: &CollectivePlan, topology: Topology, device: &Device) -> f64 {
+    cost::estimate_us(op_plan, topology, &traffic(op_plan, topology), device)
+}
+
+/// Expected time of a call of `rows` rows by this design, µs.
+pub(crate) fn us_of_rows(plan: &KernelPlan, op_plan: &CollectivePlan, rows: u64) -> f64 {
+    let topology = plan.spec.topology();
+    let fewer = op_plan.with_rows(rows, topology.world());
+    estimate_us(&fewer, topology, &plan.device)
+}
+
+/// The same plan for a launch as that of `whole`: threads and CTAs for which there are no packets find nothing to do. None
+/// if registers have no room for what a lane holds.
+pub(crate) fn launched_as(whole: &KernelPlan, mut plan: KernelPlan) -> Option<KernelPlan> {
+    let OpPlan::Collective(op_plan) = &plan.op_plan else {
+        return Some(plan);
+    };
+    if op_plan.protocol == Protocol::Simple {
+        return Some(plan);
+    }
+    let (threads, grid_ctas) = (whole.threads, whole.grid_ctas);
+    let fits = op_plan.norm.is_none_or(|norm| {
+        norm.lane_vecs * threads <= MAX_LANE_VECS * LL_THREADS
+            && norm.warps <= grid_ctas * threads / 32
+    });
+    plan.roles = layout::roles(op_plan, plan.spec.topology(), threads, grid_ctas);
+    (plan.threads, plan.grid_ctas, plan.registers) = (threads, grid_ctas, whole.registers);
+    fits.then_some(plan)
 }
 
 /// Why packets cannot be what moves rows that are normalised.
@@ -110,7 +139,7 @@ fn with_packets(
     topology: Topology,
     shots: u32,
 ) -> CollectivePlan {
-    let mut op_plan = CollectivePlan {
+    let op_plan = CollectivePlan {
         config: *config,
         shape,
         protocol: Protocol::Ll,
@@ -123,11 +152,7 @@ fn with_packets(
         warps: StepWarps::default(),
         norm: None,
     };
-    op_plan.shard_vecs = match config.op {
-        CollectiveOp::AllReduce => op_plan.vecs().div_ceil(topology.world().into()),
-        _ => shape.shard_rows(topology.world()) * op_plan.row_vecs(),
-    };
-    op_plan
+    op_plan.with_rows(shape.m, topology.world())
 }
 
 fn with_chunks(
@@ -274,7 +299,7 @@ fn finish(
         device: device.clone(),
         threads,
         grid_ctas,
-        roles: layout::roles(&op_plan, topology, grid_ctas),
+        roles: layout::roles(&op_plan, topology, threads, grid_ctas),
         smem: Vec::new(),
         comm_smem: Vec::new(),
         smem_bytes: 0,
