@@ -3,8 +3,9 @@
 use crate::Flags;
 use mkernel::cudarc::driver::{CudaSlice, sys::CUstream};
 use mkernel::half::bf16;
+use mkernel::operands::{RawOperand, Rows};
 use mkernel::spec::{CollectiveConfig, CollectiveOp, CollectiveShape, Dtype};
-use mkernel::{Communicator, KernelConfig, Operand, Operator, operands::RawOperand};
+use mkernel::{Communicator, KernelConfig, Operand, Operator};
 use mkernel_testing::blocks::Blocks;
 use mkernel_testing::graph::Graph;
 use mkernel_testing::lab::{Failure, Lab, Matrix, SymmetricMatrix, View};
@@ -27,6 +28,7 @@ pub struct Case<'a> {
     lab: &'a Lab,
     blocks: &'a Blocks<'a>,
     config: CollectiveConfig,
+    /// The sizes of a call.
     shape: CollectiveShape,
     operator: Operator,
     /// The operands but Y.
@@ -38,18 +40,20 @@ pub struct Case<'a> {
 }
 
 impl<'a> Case<'a> {
-    /// Prepares the operator and its operands. All ranks must call this.
+    /// Prepares the operator and its operands for calls of `rows` rows. All ranks must call this.
     pub fn new(
         (flags, ranks): (&'a Flags, &'a Communicator),
         (lab, blocks): (&'a Lab, &'a Blocks<'a>),
         config: CollectiveConfig,
+        rows: u64,
     ) -> Result<Self, Failure> {
-        let shape = config.shape().ok_or("the configuration has no sizes")?;
+        let most = config.shape().ok_or("the configuration has no sizes")?;
+        let shape = CollectiveShape { m: rows, ..most };
         let kernel = KernelConfig {
             nodes: flags.nodes,
             ..KernelConfig::new(flags.world, config)
         };
-        let operator = ranks.prepare(&kernel, shape)?;
+        let operator = ranks.prepare(&kernel, most)?;
         let operands = &operator.plan().operands;
         let rows = operands[1].rows.on(ranks.rank()).max(1);
         let y = match config.symmetric_result {
@@ -92,9 +96,13 @@ impl<'a> Case<'a> {
     }
 
     fn launch(&self, stream: CUstream) -> Result<(), Failure> {
+        let rows = match self.operator.plan().max_rows() {
+            Some(_) => Rows::Count(self.shape.m),
+            None => Rows::Most,
+        };
         // SAFETY: the operands are those of the plan in its order, and live as long as this value, whose user waits for
         // the calls.
-        Ok(unsafe { self.operator.launch_raw(stream, &self.raw) }?)
+        Ok(unsafe { self.operator.launch_raw_rows(stream, &self.raw, rows) }?)
     }
 
     /// Captures calls that depend on each other.

@@ -50,6 +50,9 @@ struct Flags {
     /// Measure each plan of all_reduce also with a residual and a norm of its rows
     #[arg(long)]
     norm: bool,
+    /// Measure each size also by an operator whose calls give the rows, prepared for at most this number; may be repeated
+    #[arg(long)]
+    max_rows: Vec<u64>,
     /// Number of blocks of each size
     #[arg(long, default_value_t = 5)]
     rounds: u32,
@@ -101,8 +104,10 @@ fn one_rank(flags: &Flags, ranks: &Communicator) -> Result<(), Failure> {
     };
     for op in ops {
         for kib in &flags.kib {
-            let case = |config| Case::new((flags, ranks), (&lab, &blocks), config);
-            let cases: Result<Vec<_>, _> = configs(flags, op, *kib).into_iter().map(case).collect();
+            let rows = rows_of(*kib);
+            let case = |config| Case::new((flags, ranks), (&lab, &blocks), config, rows);
+            let configs = configs(flags, op, *kib).into_iter();
+            let cases: Result<Vec<_>, _> = configs.map(case).collect();
             let cases = cases?;
             measure(flags, &cases)?;
             // Memory may be freed only while no kernel of any rank runs.
@@ -134,16 +139,31 @@ fn measure(flags: &Flags, cases: &[Case<'_>]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns the configurations to measure: the planned one, or all.
+/// Returns the rows of a tensor of this size.
+fn rows_of(kib: u64) -> u64 {
+    (kib * 512 / COLS).max(1)
+}
+
+/// Returns the configurations to measure: the planned one or all, and those whose calls give the rows.
 fn configs(flags: &Flags, op: CollectiveOp, kib: u64) -> Vec<CollectiveConfig> {
-    use mkernel::spec::Protocol::{Ll, Simple};
-    let elems = kib * 512;
-    let rows = (elems / COLS).max(1);
+    let rows = rows_of(kib);
     let planned = CollectiveConfig {
         m: Dim::Static(rows),
-        n: Dim::Static(elems / rows),
+        n: Dim::Static(kib * 512 / rows),
         ..CollectiveConfig::new(op)
     };
+    let most = flags.max_rows.iter().filter(|most| **most >= rows);
+    let up_to = most.map(|most| CollectiveConfig {
+        m: Dim::UpTo { most: *most },
+        ..planned
+    });
+    let constant = of_constant_rows(flags, planned);
+    constant.into_iter().chain(up_to).collect()
+}
+
+fn of_constant_rows(flags: &Flags, planned: CollectiveConfig) -> Vec<CollectiveConfig> {
+    use mkernel::spec::Protocol::{Ll, Simple};
+    let op = planned.op;
     let kernel = |config: &CollectiveConfig| KernelConfig::new(flags.world, *config);
     let is_possible =
         |config: &CollectiveConfig| mkernel::spec::KernelSpec::validate(kernel(config)).is_ok();

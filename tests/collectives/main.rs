@@ -1,5 +1,6 @@
 //! Tests of `all_reduce`, `all_gather` and `reduce_scatter` on simulated GPUs. Every bit of the results is known.
 
+mod buckets;
 mod gemm_norm;
 mod late;
 mod mutations;

@@ -77,7 +77,7 @@ fn rows_in_packets() -> CollectiveJob {
 
 fn rows_in_chunks() -> CollectiveJob {
     let job = CollectiveJob::new(AllReduce, 2, (30, 1032), 1).protocol(Protocol::Simple);
-    job.with_rows(&[30, 3, 30, 0, 17])
+    job.buckets(1).with_rows(&[30, 3, 30, 0, 17])
 }
 
 /// Rank 0 has all rows, and waits for nobody.
@@ -88,7 +88,7 @@ fn rows_of_one_rank() -> CollectiveJob {
 }
 
 fn rows_across_nodes() -> CollectiveJob {
-    nodes().with_rows(&[30, 3, 30, 0, 17])
+    nodes().buckets(1).with_rows(&[30, 3, 30, 0, 17])
 }
 
 /// The same when the epoch passes 2^31: flags that no call has written for long are half of all epochs ago.

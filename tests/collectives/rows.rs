@@ -3,6 +3,8 @@
 use mkernel::half::bf16;
 use mkernel::spec::{CollectiveConfig, CollectiveOp, CollectiveShape, Protocol};
 use mkernel::{ErrorKind, KernelConfig, Operand};
+use mkernel_testing::jobs::collective::buckets::in_buckets;
+use mkernel_testing::jobs::named;
 use mkernel_testing::jobs::prepared::{
     Prepared, expect_errors_with_rows, expect_refused, on_ranks,
 };
@@ -58,6 +60,27 @@ fn different_rows_are_an_error_that_names_two_ranks() {
         expect_errors_with_rows(outcomes, &config, 7);
         let took = started.elapsed();
         assert!(took < Duration::from_secs(30), "{took:?}");
+    }
+}
+
+/// Where ranks run different buckets: one has packets, and the other ones have chunks.
+#[test]
+fn different_rows_in_different_buckets_are_an_error() {
+    let jobs = [
+        named(in_buckets(2), "protocols of rows"),
+        named(in_buckets(4), "other protocols,"),
+    ];
+    for (seed, job) in (0..).zip(jobs) {
+        let (config, shape) = (job.kernel(), job.shape());
+        let most = i32::try_from(shape.m).expect("few rows");
+        let outcomes = on_ranks(&config, shape, (job.machine.sms, seed), |rank| {
+            assert!(!rank.operator.plan().fewer_rows.is_empty(), "{config:?}");
+            let rows = if rank.ranks.rank() == 1 { 7 } else { most };
+            let error = rank.call_with_rows(rows).expect_err("different rows");
+            assert_ne!(error.kind(), ErrorKind::Simulation, "{error}");
+            Err(error)
+        });
+        expect_errors_with_rows(outcomes, &config, 7);
     }
 }
 

@@ -8,6 +8,7 @@ use mkernel::network::Faults;
 use mkernel::spec::CollectiveOp::{self, AllGather, AllReduce, ReduceScatter};
 use mkernel::spec::{KernelSpec, Protocol};
 use mkernel_testing::jobs::collective::CollectiveJob;
+use mkernel_testing::jobs::collective::buckets::{in_buckets, normalised_in_buckets};
 use mkernel_testing::jobs::collective::cases::{
     across, small, symmetric, symmetric_across, with_rows, with_rows_across,
 };
@@ -67,21 +68,37 @@ fn large_symmetric(world: u32) -> Vec<(String, CollectiveJob)> {
     jobs.into_iter().map(name).collect()
 }
 
-/// Returns jobs of 200 calls with random numbers of rows, by one operator each.
+/// Returns jobs of calls with random numbers of rows, by one operator each: 200 calls of at most 512 rows, and 40 calls of
+/// which as many have a few rows as thousands.
 fn random_rows(world: u32) -> Vec<(String, CollectiveJob)> {
     let mut random = Random(seed_from_clock());
     let jobs = CollectiveOp::ALL.into_iter().flat_map(|op| {
-        let rows: Vec<u64> = (0..200).map(|_| random.draw() % 513).collect();
-        let job = CollectiveJob::new(op, world, (512, 1024), 0).with_rows(&rows);
-        [
-            (format!("{op} of random rows on {world} ranks"), job.clone()),
-            (
-                format!("{op} of random rows in a graph on {world} ranks"),
-                job.in_graph(),
-            ),
-        ]
+        let few: Vec<u64> = (0..200).map(|_| random.draw() % 513).collect();
+        let any: Vec<u64> = (0..40)
+            .map(|_| random.draw() % (2 << (random.draw() % 12)))
+            .collect();
+        let jobs = [(512, 1024, few), (4096, 2048, any)].map(|(most, n, rows)| {
+            let job = CollectiveJob::new(op, world, (most, n), 0).with_rows(&rows);
+            let name = format!("{op} of random rows of at most {most}");
+            [
+                (format!("{name} on {world} ranks"), job.clone()),
+                (
+                    format!("{name} in a graph on {world} ranks"),
+                    job.in_graph(),
+                ),
+            ]
+        });
+        jobs.into_iter().flatten()
     });
     jobs.collect()
+}
+
+/// Returns jobs whose calls change from one bucket to another, which one rank does not have.
+fn all_in_buckets(world: u32) -> Vec<(String, CollectiveJob)> {
+    match world {
+        1 => Vec::new(),
+        _ => in_buckets(world),
+    }
 }
 
 fn spec(job: &CollectiveJob) -> KernelSpec {
@@ -112,6 +129,7 @@ fn collectives_are_right() {
             large(world),
             with_rows(world),
             random_rows(world),
+            all_in_buckets(world),
         ]
         .concat();
         run(&jobs);
@@ -146,7 +164,8 @@ fn collectives_on_several_nodes_are_right() {
             let job = large(op).across(nodes, Faults::default());
             (format!("{op} of 32 MiB"), job)
         }));
-        jobs.extend(with_rows_across(nodes, world / nodes, &Faults::default()));
+        let (local, faults) = (world / nodes, Faults::default());
+        jobs.extend(with_rows_across(nodes, local, &faults));
         run(&jobs);
         println!("{world} ranks, {nodes} nodes: {} jobs", jobs.len());
     }
@@ -212,7 +231,10 @@ fn run_normalised(jobs: &[(String, NormJob)]) {
 fn norms_are_right() {
     let _limit = TimeLimit::start("norms", Duration::from_secs(480));
     for world in worlds(1) {
-        let jobs = [normalised(world), large_normalised(world)].concat();
+        let mut jobs = [normalised(world), large_normalised(world)].concat();
+        if world > 1 {
+            jobs.extend(normalised_in_buckets(world));
+        }
         run_normalised(&jobs);
         println!("world {world}: {} jobs", jobs.len());
     }
@@ -278,7 +300,8 @@ fn spec_of_product(GemmNormJob { job, .. }: &GemmNormJob) -> KernelSpec {
 fn norms_on_several_nodes_are_right() {
     let _limit = TimeLimit::start("nodes: norms", Duration::from_secs(480));
     for (world, nodes) in topologies() {
-        let jobs = normalised_across(nodes, world / nodes, &Faults::default());
+        let (local, faults) = (world / nodes, Faults::default());
+        let jobs = normalised_across(nodes, local, &faults);
         run_normalised(&jobs);
         println!("{world} ranks, {nodes} nodes: {} jobs", jobs.len());
     }
@@ -291,7 +314,8 @@ fn every_job_of_collectives_has_a_plan() {
     use mkernel::{KernelPlan, spec::Device};
     for world in WORLDS {
         let symmetric = [symmetric(world), large_symmetric(world)].concat();
-        for (name, job) in [small(world), large(world), with_rows(world), symmetric].concat() {
+        let rows = [with_rows(world), random_rows(world), all_in_buckets(world)].concat();
+        for (name, job) in [small(world), large(world), rows, symmetric].concat() {
             let plan = KernelPlan::new(&spec(&job), &Device::h200());
             plan.unwrap_or_else(|error| panic!("{name}: {error}"));
         }

@@ -4,25 +4,67 @@ use crate::cases;
 use crate::configs::{gemm_config, sizes};
 use mkernel_spec::abi::{ArgKind, MAX_BUCKETS, Source};
 use mkernel_spec::plan::Region;
-use mkernel_spec::{Device, Dim, KernelPlan, KernelSpec};
+use mkernel_spec::{
+    CollectiveConfig, CollectiveOp, Device, Dim, KernelConfig, KernelPlan, KernelSpec, Norm,
+    Protocol,
+};
 use proptest::prelude::*;
 use proptest::test_runner::Config;
 
 /// Generates plans of kernels that take rows at run time, some of which have buckets.
 fn plans() -> impl Strategy<Value = Option<KernelPlan>> {
+    prop_oneof![gemms(), collectives()]
+}
+
+fn plan(config: KernelConfig, sms: u32) -> Option<KernelPlan> {
+    let device = Device {
+        sm_count: sms,
+        ..Device::h200()
+    };
+    let spec = KernelSpec::validate(config).ok()?;
+    KernelPlan::new(&spec, &device).ok()
+}
+
+fn gemms() -> impl Strategy<Value = Option<KernelPlan>> {
     (sizes(), prop::option::of(1..=4_u32), 2..=132_u32).prop_map(|(mut config, buckets, sms)| {
         let gemm = gemm_config(&mut config);
         gemm.m = Dim::UpTo {
             most: gemm.m.fixed().expect("a size"),
         };
         gemm.tuning.buckets = buckets;
-        let device = Device {
-            sm_count: sms,
-            ..Device::h200()
-        };
-        let spec = KernelSpec::validate(config).ok()?;
-        KernelPlan::new(&spec, &device).ok()
+        plan(config, sms)
     })
+}
+
+/// Of both protocols, with and without a norm and results in symmetric memory, on one node and on several.
+fn collectives() -> impl Strategy<Value = Option<KernelPlan>> {
+    let ranks = (prop::sample::select(vec![1, 2, 4, 8]), 1..=2_u32);
+    let size = (1..=9000_u64, 1..=2000_u64);
+    let op = prop::sample::select(CollectiveOp::ALL.to_vec());
+    let protocol = prop::option::of(prop::sample::select(Protocol::ALL.to_vec()));
+    let options = (any::<bool>(), any::<bool>(), prop::option::of(1..=4_u32));
+    let all = (ranks, size, op, protocol, options, 1..=132_u32);
+    all.prop_map(
+        |((local, nodes), (m, n), op, protocol, (norm, symmetric, buckets), sms)| {
+            let normalises = norm && op == CollectiveOp::AllReduce;
+            let mut config = CollectiveConfig {
+                m: Dim::UpTo { most: m },
+                n: Dim::Static(8 * n),
+                protocol,
+                buckets,
+                symmetric_result: symmetric && op.gathers() && !normalises,
+                ..CollectiveConfig::new(op)
+            };
+            if normalises {
+                config.epilogue.norm = Norm::Rms;
+            }
+            let config = KernelConfig {
+                nodes,
+                ..KernelConfig::new(nodes * local, config)
+            };
+            plan(config, sms)
+        },
+    )
 }
 
 /// Planning a kernel with buckets takes many plans.
@@ -53,6 +95,9 @@ proptest! {
             prop_assert_eq!(bucket.registers, plan.registers);
             prop_assert_eq!(bucket.network.is_some(), plan.network.is_some());
             prop_assert!(bucket.smem_bytes <= plan.smem_bytes);
+            for role in &bucket.roles {
+                prop_assert!(role.ctas.1 <= plan.grid_ctas && role.warps.1 <= plan.threads / 32);
+            }
         }
     }
 
@@ -79,7 +124,9 @@ proptest! {
         let (offsets, size_bytes) = plan.parameter();
         let mut free = 0;
         for (bucket, at) in plan.buckets().zip(offsets) {
-            prop_assert!(at >= free && at.is_multiple_of(128));
+            // Tensor maps are what needs more than an address does.
+            let align = if plan.gemm().is_some() { 128 } else { 8 };
+            prop_assert!(at >= free && at.is_multiple_of(align));
             free = at + bucket.args.size_bytes;
             // Tensor maps over the workspace begin with a region of the bucket.
             for arg in &bucket.args.args {

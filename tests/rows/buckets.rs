@@ -4,7 +4,7 @@ use mkernel::network::Faults;
 use mkernel_testing::jobs::gemm::buckets::{in_buckets, in_buckets_across};
 use mkernel_testing::jobs::{
     GemmJob, Mutation, all_are_right_now_and_after_many_calls, all_mutations_are_found,
-    bad_network, named,
+    bad_network, named, planted,
 };
 
 /// The number of seeds with which a mutation must be found.
@@ -36,25 +36,22 @@ fn across() -> GemmJob {
     named(in_buckets_across(2, 1, &Faults::default()), "ag_gemm")
 }
 
-/// The rows of the call before, which the other rank has announced in the other set of words.
-const ROWS_BEFORE: &str = "ctx.rows > => (load_relaxed_sys(ctx.local_ptr(Symmetric<u64>{ctx.begun.offset ^ 16}) + (1 - ctx.rank)) >> 32) >";
-
 #[rustfmt::skip]
 const MUTATIONS: &[Mutation] = &[
     // The choice of a bucket.
-    ("bucket of the rows of the call before", gather, &[("@buckets.choose", ROWS_BEFORE)]),
-    ("bucket of one row less", packets, &[("@buckets.choose", "ctx.rows > => ctx.rows > 1 +")]),
+    ("bucket of the rows of the call before", gather, planted::BUCKET_OF_CALL_BEFORE),
+    ("bucket of one row less", packets, planted::BUCKET_OF_ONE_ROW_LESS),
     // Numbers of calls.
-    ("calls of a bucket not counted", gather, &[("@call.advance-bucket", "")]),
-    ("sums of a bucket whose calls are not counted", shots, &[("@call.advance-bucket", "")]),
-    ("flags of a bucket compared with the calls of all", gather, &[("@buckets.epoch", "ctx.bucket_epochs[kBucket] + 1 => ctx.epoch")]),
-    ("calls of the first bucket in place of those of each", gather, &[("@buckets.epoch", "[kBucket] => [0]")]),
-    ("calls counted for the first bucket", gather, &[("@buckets.word", "[kBucket] => [0]")]),
-    ("puts of a bucket counted with those of all", across, &[("@buckets.epoch", "ctx.bucket_epochs[kBucket] + 1 => ctx.epoch")]),
+    ("calls of a bucket not counted", gather, planted::CALLS_NOT_COUNTED),
+    ("sums of a bucket whose calls are not counted", shots, planted::CALLS_NOT_COUNTED),
+    ("flags of a bucket compared with the calls of all", gather, planted::CALLS_OF_ALL),
+    ("calls of the first bucket in place of those of each", gather, planted::CALLS_OF_FIRST),
+    ("calls counted for the first bucket", gather, planted::CALLS_COUNTED_FOR_FIRST),
+    ("puts of a bucket counted with those of all", across, planted::CALLS_OF_ALL),
     // What all buckets have in common.
-    ("announcements by the calls of a bucket", gather, &[("@begin.announce", "ctx.call_parity() => ctx.parity()")]),
-    ("announcements put by the calls of a bucket", across, &[("@begin.put-word", "ctx.call_parity() => ctx.parity()")]),
-    ("calls counted as those of a bucket", gather, &[("@call.advance", "ctx.call() => ctx.epoch")]),
+    ("announcements by the calls of a bucket", gather, planted::ANNOUNCED_BY_BUCKET),
+    ("announcements put by the calls of a bucket", across, planted::PUT_BY_BUCKET),
+    ("calls counted as those of a bucket", gather, planted::CALLS_OF_BUCKET),
 ];
 
 #[test]

@@ -158,6 +158,11 @@ fn a_plan_shows_its_buckets() {
         let text = stdout(&output);
         assert!(text.contains(wanted), "no {wanted:?} in\n{text}");
     }
+    let collective = ["--op=all_reduce", "--world=8", "--n=8192"];
+    let output = run(&[&["plan", "--m=..=8192"], &collective[..]].concat());
+    for wanted in ["packets, one shot, ", "packets, two shots, ", "chunks of "] {
+        assert!(stdout(&output).contains(wanted), "{}", stdout(&output));
+    }
     let one = ["plan", "--m=..=8192", "--buckets=1"];
     let output = run(&[&one, &kernel[..]].concat());
     assert!(!stdout(&output).contains("rows  "), "{}", stdout(&output));

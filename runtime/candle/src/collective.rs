@@ -147,6 +147,8 @@ fn run<const N: usize>(
         m: Dim::DYNAMIC,
         n: Dim::Static(n),
         dtype,
+        // An operator serves numbers of rows that are alike.
+        buckets: Some(1),
         ..config
     };
     // One operator serves all numbers of rows up to a power of two, of which there are few.

@@ -22,6 +22,7 @@ struct Bucket {
   static MK_DEVICE void run(const Args& args, const RankContext& ctx, u32 smem_base) {
     const BucketSmem smem{smem_base};
     if constexpr (requires { Kernel::prefetch(args, ctx, smem); }) Kernel::prefetch(args, ctx, smem);
+    else allow_grid_behind();  // as begin_call does without buckets
     if (!Kernel::begin(args, ctx, smem)) return;
     Roles::run(args, ctx, smem);
     Kernel::end(args, ctx);

@@ -6,7 +6,7 @@
 //! - [`overlap`] makes two calls that the host cannot order.
 //! - [`prepared`] makes single calls of one operator, for tests of their errors.
 //! - [`all_are_right`] and its neighbours run jobs with many seeds.
-//! - [`all_mutations_are_found`] and its neighbours run jobs with mutated kernels.
+//! - [`all_mutations_are_found`] and its neighbours run jobs with mutated kernels. [`planted`] has mutations of several kinds.
 
 pub mod attention;
 mod buffer;
@@ -22,6 +22,7 @@ mod mutations;
 mod norm;
 pub mod overlap;
 mod permit;
+pub mod planted;
 pub mod prepared;
 mod rows;
 mod runs;

@@ -1,7 +1,7 @@
 //! The source of a kernel with buckets: bodies of one kernel for different numbers of rows.
 
 use super::assembly::AssemblyContext;
-use super::text::layout_assertion;
+use super::text::{comment, layout_assertion};
 use crate::kernel_template::KernelTemplate;
 use mkernel_spec::KernelPlan;
 use serde::Serialize;
@@ -10,8 +10,7 @@ use serde::Serialize;
 #[derive(Serialize)]
 struct BucketsContext<'a> {
     id: &'a str,
-    op: &'a str,
-    title: &'a str,
+    about: Vec<String>,
     headers: Vec<&'a str>,
     buckets: Vec<Bucket>,
     last: Bucket,
@@ -31,7 +30,8 @@ struct Bucket {
 
 /// The kernel of a plan with buckets. `assembled` is what each of them would be alone.
 pub(super) fn template(plan: &KernelPlan, assembled: Vec<AssemblyContext<'_>>) -> KernelTemplate {
-    let template = format!("ops/{}.cu.tera", plan.spec.op().name());
+    let op = plan.spec.op().name();
+    let template = format!("ops/{op}.cu.tera");
     let title = assembled.first().map_or("", |first| first.title);
     let mut headers = vec!["buckets"];
     let (mut buckets, mut bodies) = (Vec::new(), Vec::new());
@@ -64,8 +64,9 @@ pub(super) fn template(plan: &KernelPlan, assembled: Vec<AssemblyContext<'_>>) -
     }
     let context = BucketsContext {
         id: &plan.id,
-        op: plan.spec.op().name(),
-        title,
+        about: comment(&format!(
+            "{title}. mkernel-gen assembled it from templates/{template}, once for each bucket."
+        )),
         headers,
         last: buckets[buckets.len() - 1].clone(),
         buckets,

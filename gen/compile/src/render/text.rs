@@ -41,6 +41,23 @@ pub(super) fn puts_line(network: &Network) -> String {
     )
 }
 
+/// The lines of a comment, without the slashes in front of each.
+pub(super) fn comment(text: &str) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let last = lines.len() - 1;
+        match &mut lines[last] {
+            line if line.is_empty() => line.push_str(word),
+            line if "// ".len() + line.len() + 1 + word.len() <= COLUMNS => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
 /// The ranks of a kernel, such as `8 ranks` or `4 ranks of 2 nodes`.
 pub(super) fn ranks(topology: Topology) -> String {
     let world = topology.world();

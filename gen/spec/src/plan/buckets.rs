@@ -7,10 +7,11 @@ use super::kernel::KernelPlan;
 use super::op_plan::OpPlan;
 use crate::abi::{ArgKind, MAX_BUCKETS, Source};
 use crate::config::{Dim, Problem};
+use crate::ops::collective::plan as collective;
 use crate::spec::KernelSpec;
 
-/// Plans for fewer rows than these are alike.
-const FEWEST_ROWS: u64 = 16;
+/// GEMMs for fewer rows than these are alike.
+const FEWEST_ROWS_OF_TILES: u64 = 16;
 /// What one more bucket must save to be worth its code and memory: a share of the time, added up over the numbers of rows
 /// at which plans are compared.
 const WORTH: f64 = 0.05;
@@ -23,13 +24,14 @@ pub(super) fn divided(
     whole: KernelPlan,
     plan: impl Fn(&KernelSpec) -> Option<KernelPlan>,
 ) -> KernelPlan {
-    let Some((most, asked)) = divisible(&whole) else {
+    let Some((fewest, most, asked)) = divisible(&whole) else {
         return whole;
     };
-    let sizes = sizes(most);
+    let sizes = sizes(fewest, most);
     let fewer = sizes[..sizes.len() - 1].iter().map(|rows| {
         let config = of_rows(&whole.spec, *whole.spec.problem(), *rows)?;
-        plan(&config).filter(|plan| starts_alike(plan, &whole))
+        let plan = collective::launched_as(&whole, plan(&config)?)?;
+        starts_alike(&plan, &whole).then_some(plan)
     });
     let plans: Vec<_> = fewer.chain([Some(whole.clone())]).collect();
     let losses = losses(&sizes, &plans, plan);
@@ -50,17 +52,19 @@ pub(super) fn divided(
     best.map_or(whole, |(plan, _)| plan)
 }
 
-/// The most rows, and how many buckets were asked for, if a plan may be divided.
-fn divisible(plan: &KernelPlan) -> Option<(u64, Option<u32>)> {
-    let OpPlan::Gemm(gemm) = &plan.op_plan else {
-        return None;
+/// The fewest rows at which plans are compared, the most, and how many buckets were asked for, if a plan may be divided.
+fn divisible(plan: &KernelPlan) -> Option<(u64, u64, Option<u32>)> {
+    let (fewest, asked) = match &plan.op_plan {
+        OpPlan::Gemm(gemm) => (FEWEST_ROWS_OF_TILES, gemm.config.tuning.buckets),
+        OpPlan::Collective(collective) => (1, collective.config.buckets),
+        _ => return None,
     };
-    Some((plan.max_rows()?, gemm.config.tuning.buckets))
+    Some((fewest, plan.max_rows()?, asked))
 }
 
 /// The numbers of rows at which plans are compared.
-fn sizes(most: u64) -> Vec<u64> {
-    let powers = std::iter::successors(Some(FEWEST_ROWS), |rows| Some(rows * 2));
+fn sizes(fewest: u64, most: u64) -> Vec<u64> {
+    let powers = std::iter::successors(Some(fewest), |rows| Some(rows * 2));
     powers
         .take_while(|rows| *rows < most)
         .chain([most])
@@ -80,11 +84,19 @@ fn of_rows(spec: &KernelSpec, mut problem: Problem, rows: u64) -> Option<KernelS
     KernelSpec::validate(config).ok()
 }
 
-/// The problem of a plan, with its design fixed.
-fn design(plan: &KernelPlan) -> Problem {
-    match &plan.op_plan {
-        OpPlan::Gemm(gemm) => gemm.design().into(),
-        _ => *plan.spec.problem(),
+/// What a call of `rows` rows takes by the design of a plan, µs, if that is possible.
+fn us_of_rows(
+    by: &KernelPlan,
+    rows: u64,
+    plan: impl Fn(&KernelSpec) -> Option<KernelPlan>,
+) -> Option<f64> {
+    match &by.op_plan {
+        OpPlan::Gemm(gemm) => {
+            let spec = of_rows(&by.spec, gemm.design().into(), rows)?;
+            plan(&spec).map(|plan| plan.estimate_us)
+        }
+        OpPlan::Collective(op_plan) => Some(collective::us_of_rows(by, op_plan, rows)),
+        _ => None,
     }
 }
 
@@ -101,9 +113,7 @@ fn losses(
     plan: impl Fn(&KernelSpec) -> Option<KernelPlan>,
 ) -> Vec<Vec<f64>> {
     let loss = |by: &KernelPlan, best: &KernelPlan, rows: u64| {
-        let spec = of_rows(&by.spec, design(by), rows);
-        let plan = spec.and_then(|spec| plan(&spec));
-        let us = plan.map_or(f64::INFINITY, |plan| plan.estimate_us);
+        let us = us_of_rows(by, rows, &plan).unwrap_or(f64::INFINITY);
         (us / best.estimate_us - 1.0).max(0.0)
     };
     let of_plan = |(j, by): (usize, &Option<KernelPlan>)| {
@@ -168,7 +178,10 @@ fn joined(mut whole: KernelPlan, mut fewer: Vec<KernelPlan>) -> KernelPlan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{BLayout, GemmConfig, GemmOp, KernelConfig, Tuning};
+    use crate::config::{
+        BLayout, CollectiveConfig, CollectiveOp, GemmConfig, GemmOp, KernelConfig,
+    };
+    use crate::config::{Protocol, Tuning};
     use crate::device::Device;
 
     const ROWS: Dim = Dim::UpTo { most: 8192 };
@@ -187,9 +200,30 @@ mod tests {
         }
     }
 
-    fn plan(config: GemmConfig) -> KernelPlan {
-        let spec = KernelSpec::validate(KernelConfig::new(8, config)).expect("valid");
+    fn plan(config: impl Into<Problem>) -> KernelPlan {
+        planned(KernelConfig::new(8, config))
+    }
+
+    fn planned(config: KernelConfig) -> KernelPlan {
+        let spec = KernelSpec::validate(config).expect("valid");
         KernelPlan::new(&spec, &Device::h200()).expect("a plan")
+    }
+
+    fn rows_of(op: CollectiveOp) -> CollectiveConfig {
+        CollectiveConfig {
+            m: ROWS,
+            n: Dim::Static(8192),
+            ..CollectiveConfig::new(op)
+        }
+    }
+
+    /// How the data of each bucket travels.
+    fn protocols(plan: &KernelPlan) -> Vec<(Protocol, u32)> {
+        let of_bucket = |bucket: &KernelPlan| match &bucket.op_plan {
+            OpPlan::Collective(plan) => (plan.protocol, plan.shots),
+            _ => unreachable!("a collective"),
+        };
+        plan.buckets().map(of_bucket).collect()
     }
 
     #[test]
@@ -224,6 +258,46 @@ mod tests {
         };
         let fixed = plan(GemmConfig { tuning, ..fixed });
         assert_eq!(fixed.buckets().count(), 1, "{}", fixed.id);
+    }
+
+    /// Few rows travel in packets, and buckets for them have the launch of the one for the most rows.
+    #[test]
+    fn rows_of_collectives_change_the_protocol() {
+        for op in CollectiveOp::ALL {
+            let plan = plan(rows_of(op));
+            let protocols = protocols(&plan);
+            assert_eq!(protocols[0].0, Protocol::Ll, "{op}: {protocols:?}");
+            assert_eq!(protocols.last(), Some(&(Protocol::Simple, 0)), "{op}");
+            assert!(plan.buckets().all(|bucket| starts_alike(bucket, &plan)));
+            for bucket in plan.buckets() {
+                let most = bucket.max_rows().expect("rows");
+                let us = us_of_rows(bucket, most, |_| None).expect("a time");
+                assert!((us - bucket.estimate_us).abs() < 1e-9, "{op}: {us}");
+            }
+            if op == CollectiveOp::AllReduce {
+                assert_eq!((protocols[0].1, protocols[1].1), (1, 2));
+            }
+        }
+    }
+
+    /// Where the protocol is given, buckets differ in shots at most. Across nodes there are no packets, and so no buckets.
+    #[test]
+    fn buckets_of_collectives_keep_what_is_given() {
+        let mut config = rows_of(CollectiveOp::AllReduce);
+        config.protocol = Some(Protocol::Simple);
+        let chunks = plan(config);
+        assert_eq!(protocols(&chunks), [(Protocol::Simple, 0)]);
+        (config.protocol, config.m) = (Some(Protocol::Ll), Dim::UpTo { most: 64 });
+        config.buckets = Some(4);
+        let packets = [(Protocol::Ll, 1), (Protocol::Ll, 2)];
+        assert_eq!(protocols(&plan(config)), packets);
+        config.shots = Some(2);
+        assert_eq!(protocols(&plan(config)), packets[1..]);
+        let across = planned(KernelConfig {
+            nodes: 2,
+            ..KernelConfig::new(8, rows_of(CollectiveOp::AllReduce))
+        });
+        assert_eq!(protocols(&across), [(Protocol::Simple, 0)]);
     }
 
     /// The design of a plan, for as many rows, has this plan: else losses would be those of other plans.

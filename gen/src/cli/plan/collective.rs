@@ -7,7 +7,12 @@ use mkernel_spec::{CollectiveOp, KernelPlan, Norm, Protocol};
 pub(super) fn describe(plan: &KernelPlan, op_plan: &CollectivePlan) -> Description {
     Description {
         computes: computes(plan, op_plan),
-        summary: format!("{} CTAs of {} threads", plan.grid_ctas, plan.threads),
+        summary: format!(
+            "{}{} CTAs of {} threads",
+            travel(plan, op_plan),
+            plan.grid_ctas,
+            plan.threads
+        ),
         sections: sections(plan, op_plan),
         shared: "nothing".to_owned(),
     }
@@ -44,6 +49,17 @@ fn computes(plan: &KernelPlan, op_plan: &CollectivePlan) -> String {
         ranks_on(plan.spec.topology()),
         op_plan.config.dtype
     )
+}
+
+/// How data travels, in a few words.
+fn travel(plan: &KernelPlan, op_plan: &CollectivePlan) -> String {
+    match (op_plan.protocol, op_plan.shots) {
+        _ if plan.spec.world() == 1 => String::new(),
+        (Protocol::Ll, 1) => "packets, one shot, ".to_owned(),
+        (Protocol::Ll, 2) => "packets, two shots, ".to_owned(),
+        (Protocol::Ll, _) => "packets, ".to_owned(),
+        (Protocol::Simple, _) => format!("chunks of {} bytes, ", op_plan.chunk_vecs * 16),
+    }
 }
 
 fn transfer(plan: &KernelPlan, op_plan: &CollectivePlan) -> Vec<String> {

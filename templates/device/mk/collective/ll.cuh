@@ -75,12 +75,13 @@ struct Ll {
 
   // Runs after the roles.
   static MK_DEVICE void end(const Args&, const RankContext& ctx) {
-    if (threadIdx.x == 0) advance_epoch(ctx);
+    if (threadIdx.x == 0) advance_epoch(ctx);  // @ll.advance
     if (blockIdx.x == 0 && threadIdx.x == 0) Begin::wait_for_peers(ctx);
   }
 
  private:
-  static MK_DEVICE u32 thread() { return blockIdx.x * Config::kThreads + threadIdx.x; }
+  // Warps are numbered over the CTAs, so that a few vectors are spread over all SMs of the grid.
+  static MK_DEVICE u32 thread() { return (warp_index() * gridDim.x + blockIdx.x) * kWarp + lane_index(); }
   static MK_DEVICE u32 threads() { return gridDim.x * Config::kThreads; }
 
   // The number of vectors that this rank adds up, and the first of them.

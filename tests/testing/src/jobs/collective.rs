@@ -1,6 +1,7 @@
 //! Jobs of `all_reduce`, `all_gather` and `reduce_scatter`. The reference adds in the order that the documentation of
 //! the operators states, so every bit of the results is known.
 
+pub mod buckets;
 pub mod cases;
 pub mod norm;
 
@@ -85,6 +86,13 @@ impl CollectiveJob {
     #[must_use]
     pub fn shots(mut self, shots: u32) -> Self {
         self.config.shots = Some(shots);
+        self
+    }
+
+    /// Sets the most buckets.
+    #[must_use]
+    pub fn buckets(mut self, most: u32) -> Self {
+        self.config.buckets = Some(most);
         self
     }
 

@@ -1,7 +1,7 @@
 //! What is possible of a collective.
 
 use super::config::{CollectiveConfig, CollectiveOp, Protocol};
-use crate::config::{Dtype, Eps, Field, KernelConfig};
+use crate::config::{Dim, Dtype, Eps, Field, KernelConfig};
 use crate::diagnostic::Diagnostics;
 use crate::spec::{DIM_STEP, MAX_DIM};
 
@@ -60,6 +60,12 @@ pub(crate) fn check(config: &CollectiveConfig, kernel: &KernelConfig, found: &mu
         Field::SYMMETRIC_RESULT,
         || format!("each rank of {} computes all of its own result", config.op),
         "remove it",
+    );
+    found.require(
+        config.buckets.is_none() || !matches!(config.m, Dim::Static(_)),
+        Field::BUCKETS,
+        || "a kernel for one number of rows has one plan".to_owned(),
+        "write m = \"dynamic\", or remove it",
     );
     config.check_limits(found);
     check_epilogue(config, found);
@@ -148,7 +154,7 @@ fn check_protocol(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Dim, Norm, SumEpilogue};
+    use crate::config::{Norm, SumEpilogue};
     use crate::spec::KernelSpec;
 
     fn mistakes(world: u32, nodes: u32, config: CollectiveConfig) -> Vec<&'static str> {
@@ -190,6 +196,12 @@ mod tests {
             ..CollectiveConfig::new(CollectiveOp::ReduceScatter)
         };
         assert_eq!(mistakes(2, 1, scattered), ["symmetric_result"]);
+        let one_size = CollectiveConfig {
+            m: Dim::Static(16),
+            buckets: Some(2),
+            ..CollectiveConfig::new(CollectiveOp::AllReduce)
+        };
+        assert_eq!(mistakes(2, 1, one_size), ["buckets"]);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What a person writes of a collective: `all_reduce`, `all_gather`, `reduce_scatter`.
 
+use crate::abi::MAX_BUCKETS;
 use crate::config::op::operators;
 use crate::config::option::{OptionSpec, options};
 use crate::config::option_type::{OptionType, choices};
@@ -46,6 +47,12 @@ options! {
             #[limits(Limits::OneOf(&[1, 2], "parts go to every rank, or to owners and from there to every rank"))]
             #[serde(default, skip_serializing_if = "Option::is_none")]
             shots: Option<u32> as =SHOTS,
+            /// The most buckets: ranges of rows for which the kernel has a plan of its own, if each call gives the rows.
+            ///
+            /// There are fewer where more would save nothing; 1 = one plan for any number of rows.
+            #[limits(Limits::Range(1, MAX_BUCKETS as u32))]
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            buckets: Option<u32> as =BUCKETS,
             /// Whether Y lies in symmetric memory, at the same offset on all ranks.
             ///
             /// Ranks of a node then store straight to each other's Y where data does not travel in packets. Only of

@@ -1,7 +1,7 @@
 //! Names and roles of a kernel of a collective, and what it is passed.
 
 use super::config::{CollectiveOp, CollectiveShape, Protocol, SumEpilogue};
-use super::op_plan::{CollectivePlan, LL_THREADS};
+use super::op_plan::CollectivePlan;
 use crate::abi::{ArgKind, ArgLayout, Extent, Operand, OperandSpec};
 use crate::plan::Role;
 use crate::plan::network::{common_args, results_on_peers};
@@ -28,7 +28,12 @@ pub(super) fn id(op_plan: &CollectivePlan, topology: Topology) -> String {
     )
 }
 
-pub(super) fn roles(op_plan: &CollectivePlan, topology: Topology, grid_ctas: u32) -> Vec<Role> {
+pub(super) fn roles(
+    op_plan: &CollectivePlan,
+    topology: Topology,
+    threads: u32,
+    grid_ctas: u32,
+) -> Vec<Role> {
     let role = |name, ctas, warps, about: &str| Role {
         name,
         ctas,
@@ -38,7 +43,7 @@ pub(super) fn roles(op_plan: &CollectivePlan, topology: Topology, grid_ctas: u32
     let (all, first) = ((0, grid_ctas), (0, 1));
     if op_plan.protocol == Protocol::Ll {
         let about = "packets to the peers, and what they have sent to the result";
-        return vec![role("exchange", all, (0, LL_THREADS / 32), about)];
+        return vec![role("exchange", all, (0, threads / 32), about)];
     }
     let op = op_plan.config.op;
     let mut roles = Vec::new();

@@ -91,6 +91,18 @@ impl CollectivePlan {
         self.shape.m * self.row_vecs()
     }
 
+    /// The same design for calls of `rows` rows.
+    #[must_use]
+    pub(crate) fn with_rows(&self, rows: u64, world: u32) -> Self {
+        let mut fewer = self.clone();
+        fewer.shape.m = rows;
+        fewer.shard_vecs = match self.config.op {
+            CollectiveOp::AllReduce => fewer.vecs().div_ceil(world.into()),
+            _ => fewer.shape.shard_rows(world) * fewer.row_vecs(),
+        };
+        fewer
+    }
+
     /// Vectors of a row.
     #[must_use]
     pub const fn row_vecs(&self) -> u64 {

@@ -24,12 +24,10 @@ use crate::topology::Topology;
 const THREADS: u32 = 512;
 /// Bytes of a chunk: with fewer, flags cost; with more, too few warps are busy.
 const MIN_CHUNK_BYTES: u64 = 2 << 10;
-/// What is added up moves in chunks that a warp loads in one round, so that all steps are busy at the same time. On 2×H100,
-/// chunks of 2, 4, 8 and 16 KiB take 73, 67, 76 and 83 µs for an `all_reduce` of 16 MiB, and 440, 403, 503 and 554 µs for a
-/// `reduce_scatter` of 256 MiB.
-const MAX_SUM_CHUNK_BYTES: u64 = 4 << 10;
-/// The same where nothing is added up: 433, 395, 387 and 383 µs for an `all_gather` of 256 MiB.
-const MAX_CHUNK_BYTES: u64 = 16 << 10;
+/// As much as a warp loads in one round, so that all steps are busy at the same time. On 2×H100, chunks of 2, 4, 8 and 16 KiB
+/// take 73, 67, 76 and 83 µs for an `all_reduce` of 16 MiB, 440, 403, 503 and 554 µs for a `reduce_scatter` of 256 MiB, and 433,
+/// 395, 387 and 383 µs for an `all_gather` of 256 MiB.
+const MAX_CHUNK_BYTES: u64 = 4 << 10;
 /// Vectors of a lane that are under way at a time.
 const UNROLL: u32 = 8;
 /// Vectors of a row that a lane holds until the row is normalised: registers bound them.
@@ -45,9 +43,7 @@ pub(crate) fn plan(
 ) -> Option<Result<KernelPlan, Diagnostics>> {
     let shape = config.shape()?;
     let topology = spec.topology();
-    let estimate = |op_plan: &CollectivePlan| {
-        cost::estimate_us(op_plan, topology, &traffic(op_plan, topology), device)
-    };
+    let estimate = |op_plan: &CollectivePlan| estimate_us(op_plan, topology, device);
     let candidates = candidates(config, shape, topology, device);
     let best = candidates
         .into_iter()
@@ -59,6 +55,37 @@ pub(crate) fn plan(
         }
         None => Err(too_long_rows(shape, device)),
     })
+}
+
+/// Expected time, µs.
+fn estimate_us(op_plan: &CollectivePlan, topology: Topology, device: &Device) -> f64 {
+    cost::estimate_us(op_plan, topology, &traffic(op_plan, topology), device)
+}
+
+/// Expected time of a call of `rows` rows by this design, µs.
+pub(crate) fn us_of_rows(plan: &KernelPlan, op_plan: &CollectivePlan, rows: u64) -> f64 {
+    let topology = plan.spec.topology();
+    let fewer = op_plan.with_rows(rows, topology.world());
+    estimate_us(&fewer, topology, &plan.device)
+}
+
+/// The same plan for a launch as that of `whole`: threads and CTAs for which there are no packets find nothing to do. None
+/// if registers have no room for what a lane holds.
+pub(crate) fn launched_as(whole: &KernelPlan, mut plan: KernelPlan) -> Option<KernelPlan> {
+    let OpPlan::Collective(op_plan) = &plan.op_plan else {
+        return Some(plan);
+    };
+    if op_plan.protocol == Protocol::Simple {
+        return Some(plan);
+    }
+    let (threads, grid_ctas) = (whole.threads, whole.grid_ctas);
+    let fits = op_plan.norm.is_none_or(|norm| {
+        norm.lane_vecs * threads <= MAX_LANE_VECS * LL_THREADS
+            && norm.warps <= grid_ctas * threads / 32
+    });
+    plan.roles = layout::roles(op_plan, plan.spec.topology(), threads, grid_ctas);
+    (plan.threads, plan.grid_ctas, plan.registers) = (threads, grid_ctas, whole.registers);
+    fits.then_some(plan)
 }
 
 /// Why packets cannot be what moves rows that are normalised.
@@ -115,7 +142,7 @@ fn with_packets(
     topology: Topology,
     shots: u32,
 ) -> CollectivePlan {
-    let mut op_plan = CollectivePlan {
+    let op_plan = CollectivePlan {
         config: *config,
         shape,
         protocol: Protocol::Ll,
@@ -128,11 +155,7 @@ fn with_packets(
         warps: StepWarps::default(),
         norm: None,
     };
-    op_plan.shard_vecs = match config.op {
-        CollectiveOp::AllReduce => op_plan.vecs().div_ceil(topology.world().into()),
-        _ => shape.shard_rows(topology.world()) * op_plan.row_vecs(),
-    };
-    op_plan
+    op_plan.with_rows(shape.m, topology.world())
 }
 
 fn with_chunks(
@@ -159,11 +182,7 @@ fn with_chunks(
     }
     let workers = u64::from(device.sm_count * op_plan.warps.push.max(op_plan.warps.reduce).max(1));
     let bytes = op_plan.shard_vecs * VEC_BYTES / workers;
-    let most = match config.op.reduces() {
-        true => MAX_SUM_CHUNK_BYTES,
-        false => MAX_CHUNK_BYTES,
-    };
-    let bytes = bytes.clamp(MIN_CHUNK_BYTES, most);
+    let bytes = bytes.clamp(MIN_CHUNK_BYTES, MAX_CHUNK_BYTES);
     op_plan.chunk_vecs = (bytes / VEC_BYTES)
         .next_power_of_two()
         .min(op_plan.shard_vecs);
@@ -283,7 +302,7 @@ fn finish(
         device: device.clone(),
         threads,
         grid_ctas,
-        roles: layout::roles(&op_plan, topology, grid_ctas),
+        roles: layout::roles(&op_plan, topology, threads, grid_ctas),
         smem: Vec::new(),
         comm_smem: Vec::new(),
         smem_bytes: 0,

@@ -69,10 +69,10 @@ pub fn across(nodes: u32, local_world: u32, faults: &Faults) -> Vec<(String, Col
     jobs.map(name).collect()
 }
 
-/// Returns jobs whose calls have different numbers of rows, none and the most among them.
+/// Returns jobs whose calls have different numbers of rows, none and the most among them, and run one plan.
 pub fn with_rows(world: u32) -> Vec<(String, CollectiveJob)> {
     use CollectiveOp::{AllGather, AllReduce, ReduceScatter};
-    let job = |op, size, sms| CollectiveJob::new(op, world, size, sms);
+    let job = |op, size, sms| CollectiveJob::new(op, world, size, sms).buckets(1);
     let ll = |op, size, sms| job(op, size, sms).protocol(Protocol::Ll);
     let simple = |op, size, sms| job(op, size, sms).protocol(Protocol::Simple);
     let few = [3, 0, 9, 1, 2, 9, 0, 5];
@@ -133,6 +133,7 @@ pub fn with_rows_across(
     let jobs = CollectiveOp::ALL.into_iter().flat_map(|op| {
         let job = CollectiveJob::new(op, nodes * local_world, (29, 1032), 3)
             .across(nodes, faults.clone())
+            .buckets(1)
             .with_rows(&[29, 0, 1, 28, 5, 29]);
         [
             (format!("{op}"), job.clone()),
@@ -164,7 +165,7 @@ pub fn symmetric(world: u32) -> Vec<(String, CollectiveJob)> {
         ("a short chunk of sums", simple(AllReduce, (1, 8), 1).fp32()),
         (
             "sums of rows",
-            simple(AllReduce, (30, 1032), 2).with_rows(&many),
+            simple(AllReduce, (30, 1032), 2).buckets(1).with_rows(&many),
         ),
         ("rows", simple(AllGather, (30, 1032), 2).fp32()),
         (
@@ -174,11 +175,14 @@ pub fn symmetric(world: u32) -> Vec<(String, CollectiveJob)> {
         ("a row", simple(AllGather, (1, 1032), 2)),
         (
             "rows of rows",
-            simple(AllGather, (30, 1032), 2).with_rows(&many),
+            simple(AllGather, (30, 1032), 2).buckets(1).with_rows(&many),
         ),
         (
             "rows of rows in a graph",
-            simple(AllGather, (30, 1032), 2).with_rows(&many).in_graph(),
+            simple(AllGather, (30, 1032), 2)
+                .buckets(1)
+                .with_rows(&many)
+                .in_graph(),
         ),
         (
             "packets",

@@ -22,7 +22,7 @@ pub fn normalised(world: u32) -> Vec<(String, NormJob)> {
 
 fn on_one_rank() -> Vec<(&'static str, NormJob)> {
     let job = || NormJob::new(1, (9, 264), 2);
-    let rows = job().with(|job| job.with_rows(&FEW));
+    let rows = job().with(|job| job.buckets(1).with_rows(&FEW));
     vec![
         ("one rank", job().biased()),
         ("one rank in place", job().in_place()),
@@ -35,7 +35,7 @@ fn in_packets(world: u32) -> Vec<(&'static str, NormJob)> {
         let job = NormJob::new(world, size, sms);
         job.with(|job| job.protocol(Protocol::Ll).shots(shots))
     };
-    let rows = |shots| packets(shots, (9, 1032), 2).with(|job| job.with_rows(&FEW));
+    let rows = |shots| packets(shots, (9, 1032), 2).with(|job| job.buckets(1).with_rows(&FEW));
     vec![
         ("one shot", packets(1, (3, 1032), 2).biased()),
         (
@@ -77,7 +77,7 @@ fn in_chunks(world: u32) -> Vec<(&'static str, NormJob)> {
         ),
         (
             "chunks of rows at run time",
-            chunks((30, 1032)).with(|job| job.with_rows(&MANY)),
+            chunks((30, 1032)).with(|job| job.buckets(1).with_rows(&MANY)),
         ),
         (
             "chunks in a graph",
@@ -101,7 +101,7 @@ pub fn normalised_across(nodes: u32, local_world: u32, faults: &Faults) -> Vec<(
         ("a graph", job((8, 264)).with(CollectiveJob::in_graph)),
         (
             "rows at run time",
-            job((29, 1032)).with(|job| job.with_rows(&[29, 0, 1, 28, 5, 29])),
+            job((29, 1032)).with(|job| job.buckets(1).with_rows(&[29, 0, 1, 28, 5, 29])),
         ),
     ];
     let name = |(name, job)| (format!("norm: {name} on {nodes}x{local_world}"), job);

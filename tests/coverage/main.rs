@@ -1,8 +1,10 @@
 //! Tests that the golden configurations in `tests/configs` cover the code that can be rendered: each value that changes the
 //! code of a kernel has a configuration.
 
-use mkernel_spec::plan::{AttentionPlan, CollectivePlan, DispatchPlan, OpPlan, Split};
-use mkernel_spec::{Activation, BLayout, Dtype, GemmOp, Layout, Placement, Protocol, Transfer};
+mod collectives;
+
+use mkernel_spec::plan::{AttentionPlan, DispatchPlan, OpPlan, Split};
+use mkernel_spec::{Activation, BLayout, Dtype, GemmOp, Layout, Placement, Transfer};
 use mkernel_testing::golden::Golden;
 
 /// Panics unless one of `goldens` satisfies `is`. `what` says what it would have.
@@ -344,36 +346,4 @@ fn goldens_cover_the_code_of_expert_kernels() {
             matches!(g.plan.op_plan, OpPlan::Combine(_)) && (g.plan.spec.world() == 1) == is_alone
         }));
     }
-}
-
-#[test]
-fn goldens_cover_norms_of_collectives() {
-    let goldens = Golden::all();
-    let some_of = |what: &str, is: fn(&Golden, &CollectivePlan, u32) -> bool| {
-        some(&goldens, what, |golden| match &golden.plan.op_plan {
-            OpPlan::Collective(op_plan) => {
-                let warps = op_plan.norm.map(|norm| norm.warps);
-                warps.is_some_and(|warps| is(golden, op_plan, warps))
-            }
-            _ => false,
-        });
-    };
-    some_of("a warp for a row in packets", |_, plan, warps| {
-        plan.protocol == Protocol::Ll && warps == 1
-    });
-    some_of("warps that share a row, in one shot", |_, plan, warps| {
-        plan.shots == 1 && warps > 1
-    });
-    some_of("warps that share a row, in two shots", |_, plan, warps| {
-        plan.shots == 2 && warps > 1
-    });
-    some_of("chunks of one node", |g, plan, _| {
-        plan.protocol == Protocol::Simple && g.plan.spec.world() > 1 && g.plan.network.is_none()
-    });
-    some_of("one rank", |g, _, _| g.plan.spec.world() == 1);
-    some_of("several nodes", |g, _, _| g.plan.network.is_some());
-    some_of("rows at run time", |_, plan, _| plan.takes_rows());
-    some_of("nothing that is added", |_, plan, _| {
-        !plan.config.epilogue.bias && !plan.config.epilogue.residual
-    });
 }

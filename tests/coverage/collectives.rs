@@ -1,0 +1,56 @@
+//! The code of collectives whose calls give the rows, and of norms.
+
+use crate::some;
+use mkernel_spec::Protocol;
+use mkernel_spec::plan::{CollectivePlan, OpPlan};
+use mkernel_testing::golden::Golden;
+
+/// Bodies of one kernel differ in what travels, here with a norm.
+#[test]
+fn goldens_cover_buckets_of_collectives() {
+    let goldens = Golden::all();
+    let bodies = |golden: &Golden| -> Vec<String> {
+        let lines = golden.source.text.lines();
+        let of_line = |line: &str| {
+            let kernel = line.strip_prefix("using Kernel = mk::collective::")?;
+            Some(kernel.split('<').next()?.to_owned())
+        };
+        lines.filter_map(of_line).collect()
+    };
+    let wanted = ["LlAllReduceOneShot", "LlAllReduceTwoShots", "AllReduce"];
+    some(&goldens, &format!("{wanted:?}"), |golden| {
+        bodies(golden) == wanted && golden.source.text.contains("kLaneVecs")
+    });
+}
+
+#[test]
+fn goldens_cover_norms_of_collectives() {
+    let goldens = Golden::all();
+    let some_of = |what: &str, is: fn(&Golden, &CollectivePlan, u32) -> bool| {
+        some(&goldens, what, |golden| match &golden.plan.op_plan {
+            OpPlan::Collective(op_plan) => {
+                let warps = op_plan.norm.map(|norm| norm.warps);
+                warps.is_some_and(|warps| is(golden, op_plan, warps))
+            }
+            _ => false,
+        });
+    };
+    some_of("a warp for a row in packets", |_, plan, warps| {
+        plan.protocol == Protocol::Ll && warps == 1
+    });
+    some_of("warps that share a row, in one shot", |_, plan, warps| {
+        plan.shots == 1 && warps > 1
+    });
+    some_of("warps that share a row, in two shots", |_, plan, warps| {
+        plan.shots == 2 && warps > 1
+    });
+    some_of("chunks of one node", |g, plan, _| {
+        plan.protocol == Protocol::Simple && g.plan.spec.world() > 1 && g.plan.network.is_none()
+    });
+    some_of("one rank", |g, _, _| g.plan.spec.world() == 1);
+    some_of("several nodes", |g, _, _| g.plan.network.is_some());
+    some_of("rows at run time", |_, plan, _| plan.takes_rows());
+    some_of("nothing that is added", |_, plan, _| {
+        !plan.config.epilogue.bias && !plan.config.epilogue.residual
+    });
+}
