@@ -129,11 +129,22 @@ fn collectives_are_right() {
             large(world),
             with_rows(world),
             random_rows(world),
-            all_in_buckets(world),
         ]
         .concat();
         run(&jobs);
         println!("world {world}: {} jobs", jobs.len());
+    }
+}
+
+#[test]
+#[ignore = "needs GPUs"]
+fn collectives_that_change_buckets_are_right() {
+    let _limit = TimeLimit::start("buckets of collectives", Duration::from_secs(300));
+    for world in worlds(2) {
+        let (jobs, norms) = (in_buckets(world), normalised_in_buckets(world));
+        run(&jobs);
+        run_normalised(&norms);
+        println!("world {world}: {} jobs", jobs.len() + norms.len());
     }
 }
 
@@ -231,10 +242,7 @@ fn run_normalised(jobs: &[(String, NormJob)]) {
 fn norms_are_right() {
     let _limit = TimeLimit::start("norms", Duration::from_secs(480));
     for world in worlds(1) {
-        let mut jobs = [normalised(world), large_normalised(world)].concat();
-        if world > 1 {
-            jobs.extend(normalised_in_buckets(world));
-        }
+        let jobs = [normalised(world), large_normalised(world)].concat();
         run_normalised(&jobs);
         println!("world {world}: {} jobs", jobs.len());
     }

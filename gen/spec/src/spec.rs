@@ -133,6 +133,7 @@ impl KernelSpec {
             }
             *dim = match *dim {
                 Dim::Dynamic if Some(field) == at_run_time => Dim::UpTo { most: size },
+                Dim::UpTo { most } => Dim::UpTo { most },
                 _ => Dim::Static(size),
             };
         }
@@ -174,4 +175,27 @@ fn is_identifier(name: &str) -> bool {
         .is_some_and(|c| c.is_ascii_alphabetic() || c == '_')
         && chars.all(|c| c.is_ascii_alphanumeric() || c == '_')
         && name.len() <= 64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{CollectiveConfig, CollectiveOp, CollectiveShape};
+
+    /// A kernel that is declared for up to some number of rows takes fewer, too.
+    #[test]
+    fn a_bound_stays_a_bound() {
+        for m in [Dim::Dynamic, Dim::UpTo { most: 8192 }] {
+            let config = CollectiveConfig {
+                m,
+                n: Dim::Dynamic,
+                ..CollectiveConfig::new(CollectiveOp::AllReduce)
+            };
+            let spec = KernelSpec::validate(KernelConfig::new(2, config)).expect("valid");
+            let shape = CollectiveShape { m: 8192, n: 64 };
+            let known = spec.specialise(shape).expect("valid");
+            let dims: Vec<Dim> = known.problem().dims().into_iter().map(|d| d.1).collect();
+            assert_eq!(dims, [Dim::UpTo { most: 8192 }, Dim::Static(64)], "{m:?}");
+        }
+    }
 }

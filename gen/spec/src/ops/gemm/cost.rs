@@ -1,11 +1,13 @@
 //! The expected time of a candidate of a GEMM operator.
 
+mod push;
+
+pub(crate) use push::Push;
+
 use super::config::{GemmShape, Tile};
 use super::core::{CoreLayout, load_rows_a};
 use super::op_plan::{OUT_COLS, Split, TILE_K, TileOrder};
-use crate::cost::{
-    COMM_CTA_GB_S, FLAG_US, LAUNCH_US, PUSH_SHARE, PUT_US, UNSEEN_SHARE, put_us, store_share,
-};
+use crate::cost::{FLAG_US, LAUNCH_US, PUT_US, UNSEEN_SHARE, put_us, store_share};
 use crate::device::Device;
 use crate::roofline::{Bound, Traffic};
 
@@ -23,9 +25,9 @@ const TAIL_US: f64 = 4.0;
 /// columns: two CTAs take as long as one to load a tile, three a third of it. The reason is not known.
 const TWO_SLICES_SLOWDOWN: f64 = 1.7;
 
-/// The factor by which small tiles take longer if there are several rows of them. Measured on an H100 with 128 to 1024 rows
-/// of `ag_gemm`: tiles of 64×128 and 128×64 take 1.1 to 1.35 times as long as they should by L2. The reason is not known.
-const SMALL_TILES_SLOWDOWN: f64 = 1.2;
+/// The factor by which small tiles of `ag_gemm` take longer if there are several rows of them. Measured on an H100 with 128 to
+/// 1024 rows: tiles of 64×128 and 128×64 take 1.1 to 1.35 times as long as they should by L2. The reason is not known.
+const SMALL_TILES_SLOWDOWN: f64 = 1.3;
 
 /// The part of the rate of memory that is lost where no SM computes. Measured on an H100 with 8192 columns of 2048 and 1
 /// row, in a chain: 128 CTAs take 16.4 µs and 64 take 17.3.
@@ -41,40 +43,15 @@ const DOUBT: f64 = 1.02;
 
 /// The time from the last product of the CTAs that share a tile until one that completes a part of it knows that all
 /// sums are there, µs. Measured on an H100 with 2048 columns and 16 rows: 2 CTAs take 2.6 µs in all, 4 take 2.9, 8
-/// take 4.3; with 64 rows, 3 take 3.1 and 8 take 5.
-const MEET_US: f64 = 2.0;
+/// take 4.3; with 64 rows, 3 take 3.1 and 8 take 5. Plans of `ag_gemm` for 1 to 16 rows with 8 CTAs per tile take 0.7 to 2 µs
+/// more than those with 7.
+const MEET_US: f64 = 1.8;
 
 /// The time in which a thread gets sums that it has asked L2 for, µs.
-const LOAD_SUMS_US: f64 = 0.5;
+const LOAD_SUMS_US: f64 = 0.9;
 
 /// The rate at which a CTA stores and loads such sums, GB/s.
 const SUMS_GB_S: f64 = 120.0;
-
-/// The time from the doorbell over the host thread to the first byte of a copy, µs.
-const DOORBELL_US: f64 = 12.0;
-
-/// The time of a copy that does not depend on its size, µs. Three concurrent copies of 2, 4 and 16 MiB reach 174, 216
-/// and 348 GB/s together.
-const COPY_US: f64 = 6.5;
-
-/// The time in which a warp that pushes through registers loads what it has in flight and stores it, µs.
-const PUSH_ROUND_US: f64 = 1.3;
-
-/// The part of the transfer time that a pushing warp in every CTA saves over a few communication CTAs.
-const SHARED_PUSH_GAIN: f64 = 0.06;
-
-/// The factor by which a pushing warp slows down the loads of its CTA.
-const SHARED_PUSH_SLOWDOWN: f64 = 1.12;
-
-/// The factor by which stores of communication CTAs slow down the other CTAs. Copies slow them down by nothing that
-/// could be measured.
-const COMM_CTA_SLOWDOWN: f64 = 1.02;
-
-/// The most communication CTAs that do not slow down each other.
-const CALM_COMM_CTAS: u32 = 8;
-
-/// The part of the rate that each communication CTA beyond these costs.
-const CROWD_LOSS: f64 = 0.012;
 
 /// The part of its time that a GEMM loses to stores of partial sums that take as long as the GEMM.
 const STORE_SLOWDOWN: f64 = 0.1;
@@ -88,84 +65,6 @@ const ADD_US: f64 = 5.5;
 
 /// The time in which TMA stores a result to its slot, and a rank copies it to C, without flags, µs.
 const RESULT_US: f64 = 12.0;
-
-/// How a candidate moves a shard to the peers.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Push {
-    /// There is only one rank.
-    None,
-    /// `ctas` communication CTAs, or warps of every CTA if 0; K in `slices`. Across nodes, `own_bytes` go to where puts
-    /// take them from, too. A warp of a CTA that computes pushes in `rounds`, perhaps `first`, before anything is multiplied.
-    Sm {
-        ctas: u32,
-        slices: u32,
-        own_bytes: u64,
-        first: bool,
-        rounds: u32,
-    },
-    /// `copies` copies by the copy engines, over all peers.
-    Copies { copies: u32 },
-}
-impl Push {
-    /// How long it takes to send all chunks, µs: the last one is there as long after the first one.
-    fn sent_us(self, bound: &Bound, bytes: f64, device: &Device) -> f64 {
-        match self {
-            Self::None => 0.0,
-            Self::Sm {
-                ctas,
-                own_bytes,
-                rounds,
-                ..
-            } => {
-                let share = store_share(bound.compute_us, bound.link_us);
-                if ctas == 0 {
-                    let rate = (share + SHARED_PUSH_GAIN).min(PUSH_SHARE) * device.link_gb_s;
-                    (bytes / rate / 1e3).max(f64::from(rounds) * PUSH_ROUND_US)
-                } else {
-                    let crowd = f64::from(ctas.saturating_sub(CALM_COMM_CTAS));
-                    let most = share * device.link_gb_s * (1.0 - CROWD_LOSS * crowd).max(0.1);
-                    let stored = (bytes + own_bytes as f64) / (COMM_CTA_GB_S * f64::from(ctas));
-                    (bytes / most).max(stored) / 1e3
-                }
-            }
-            Self::Copies { copies } => {
-                DOORBELL_US - FLAG_US
-                    + f64::from(copies) * COPY_US
-                    + bytes / device.copy_engine_gb_s / 1e3
-            }
-        }
-    }
-
-    /// How much slower the GEMM runs beside it.
-    const fn slowdown(self) -> f64 {
-        match self {
-            Self::Sm {
-                ctas: 0,
-                first: false,
-                ..
-            } => SHARED_PUSH_SLOWDOWN,
-            Self::Sm { ctas: 0, .. } | Self::None | Self::Copies { .. } => 1.0,
-            Self::Sm { .. } => COMM_CTA_SLOWDOWN,
-        }
-    }
-
-    const fn comm_ctas(self) -> u32 {
-        if let Self::Sm { ctas, .. } = self {
-            ctas
-        } else {
-            0
-        }
-    }
-
-    /// Parts of K that a tile waits for one after the other.
-    const fn slices(self) -> u32 {
-        if let Self::Sm { slices, .. } = self {
-            slices
-        } else {
-            1
-        }
-    }
-}
 
 /// Time of one tile's main loop, µs: tensor cores or L2, whichever is slower, with `active` CTAs at work. Of A, at most
 /// `rows` are loaded.
@@ -264,10 +163,6 @@ impl GemmTime {
             order.units().min(compute_ctas),
             device,
         );
-        let one = match tile.m * tile.n < 128 * 128 && order.row_tiles > 1 {
-            true => one * SMALL_TILES_SLOWDOWN,
-            false => one,
-        };
         let rounds = f64::from(order.whole_tiles / compute_ctas);
         let unfed_us = exchange_us(tile, order, shape);
         let slowdown = match order.tail_parts {
@@ -320,7 +215,10 @@ pub(crate) fn estimate_us(
 ) -> f64 {
     let compute_ctas = device.sm_count - push.comm_ctas();
     let gemm = GemmTime::new(core.tile, order, shape, compute_ctas, traffic, device);
-    let compute = gemm.us;
+    let compute = match core.tile.m * core.tile.n < 128 * 128 && order.row_tiles > 1 {
+        true => gemm.us * SMALL_TILES_SLOWDOWN,
+        false => gemm.us,
+    };
     let computed = gemm.beside_memory_us(compute * push.slowdown(), traffic, device);
     let (slices, parts) = (push.slices(), order.tail_parts);
     let bound = Bound::new(traffic, device);
