@@ -151,9 +151,9 @@ fn a_plan_shows_its_buckets() {
     let kernel = ["--op=gemm_ar", "--world=8", "--n=7168", "--k=2048"];
     let output = run(&[&["plan", "--m=..=8192"], &kernel[..]].concat());
     for wanted in [
-        "buckets        0..=128 rows  ",
+        "buckets        0..=32 rows  ",
         "..=8192 rows  ",
-        "packets (..=128 rows) ",
+        "packets (..=32 rows) ",
     ] {
         let text = stdout(&output);
         assert!(text.contains(wanted), "no {wanted:?} in\n{text}");

@@ -78,7 +78,8 @@ pub(super) fn layout_assertion<'a>(
     let mut columns = text.len();
     for (field, offset) in offsets {
         let term = format!(" && MK_OFFSET({name}, {field}) == {offset}");
-        if columns + term.len() > COLUMNS {
+        // A comma may follow.
+        if columns + term.len() >= COLUMNS {
             text.push_str("\n             ");
             columns = 13;
         }

@@ -92,7 +92,9 @@ fn us_of_rows(
 ) -> Option<f64> {
     match &by.op_plan {
         OpPlan::Gemm(gemm) => {
-            let spec = of_rows(&by.spec, gemm.design().into(), rows)?;
+            // A tile is loaded whole, whatever rows of it there are.
+            let in_tiles = rows.next_multiple_of(gemm.tile.m.into()).min(gemm.shape.m);
+            let spec = of_rows(&by.spec, gemm.design().into(), in_tiles)?;
             plan(&spec).map(|plan| plan.estimate_us)
         }
         OpPlan::Collective(op_plan) => Some(collective::us_of_rows(by, op_plan, rows)),
@@ -245,7 +247,8 @@ mod tests {
         }
     }
 
-    /// A plan for a constant number of rows has no buckets, nor one whose design is fixed.
+    /// A plan for a constant number of rows has no buckets. One whose design is fixed has some only for fewer rows than a
+    /// tile has, of which less is loaded.
     #[test]
     fn what_cannot_differ_is_not_divided() {
         let alone = plan(config(GemmOp::GemmRs, Dim::Static(8192), None));
@@ -257,7 +260,11 @@ mod tests {
             ..fixed.tuning
         };
         let fixed = plan(GemmConfig { tuning, ..fixed });
-        assert_eq!(fixed.buckets().count(), 1, "{}", fixed.id);
+        let tile_rows = whole.gemm().expect("a GEMM").tile.m;
+        for fewer in &fixed.fewer_rows {
+            let rows = fewer.max_rows().expect("rows");
+            assert!(rows < tile_rows.into(), "{}: {rows}", fixed.id);
+        }
     }
 
     /// Few rows travel in packets, and buckets for them have the launch of the one for the most rows.
