@@ -81,12 +81,6 @@ MK_DEVICE bool abort_if_due(const RankContext& ctx, const WaitSite& site, u32 se
   return true;
 }
 
-// Reports that other ranks have given up a call before this rank has begun it.
-MK_DEVICE void report_given_up(const RankContext& ctx, u32 aborted_by) {
-  const u32 peer = (aborted_by & kLost) != 0 ? aborted_by & ~kLost : aborted_by - 1;
-  report(ctx, WaitSite{kLoad, kBegun, peer, 0, ctx.call_mark()}, 0, aborted_by, 0);
-}
-
 // An aborted rank must not send what it has computed from the data of others: receivers treat all that arrives as valid. A
 // thread that has acquired data which was computed after an abort also sees the abort.
 MK_DEVICE bool is_aborted(const RankContext& ctx) { return load_relaxed_sys(&ctx.state()->abort) != 0; }
@@ -121,6 +115,17 @@ MK_DEVICE bool refuse_other_rows(const RankContext& ctx, Role role) {
     if (refuse_other_rows(ctx, role, rank)) return true;
   }
   return false;
+}
+
+// Reports that other ranks have given up a call before this rank has begun it. If they have since a rank gave other rows, it
+// reports that.
+MK_DEVICE void report_given_up(const RankContext& ctx, u32 aborted_by) {
+  if (ctx.begun.offset != 0) {
+    fence_sys();  // orders the abort before the words of the rank that raised it
+    if (refuse_other_rows(ctx, kLoad)) return;
+  }
+  const u32 peer = (aborted_by & kLost) != 0 ? aborted_by & ~kLost : aborted_by - 1;
+  report(ctx, WaitSite{kLoad, kBegun, peer, 0, ctx.call_mark()}, 0, aborted_by, 0);
 }
 
 // The time that a wait for a peer may take.

@@ -51,8 +51,8 @@ pub fn normalised_in_buckets(world: u32) -> Vec<(String, NormJob)> {
 }
 
 /// Rows of consecutive calls, of which few have many: none, one, `most`, and numbers on both sides of the ends of buckets.
-fn long_rows(most: u64) -> [u64; 9] {
-    [most, 1, 17, most, 0, 16, 18, 2, most - 1]
+fn long_rows(most: u64) -> [u64; 10] {
+    [most, most - 1, 1, 17, most, 0, 16, 18, 2, most - 1]
 }
 
 fn job(op: CollectiveOp, world: u32, size: (u64, u64), sms: u32) -> CollectiveJob {
