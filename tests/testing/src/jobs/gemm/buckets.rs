@@ -7,7 +7,7 @@ use mkernel::spec::{BLayout, Dim, GemmConfig, GemmOp, GemmShape, Tuning};
 /// The most rows.
 const MOST: u64 = 300;
 /// Rows of consecutive calls: none, one, all, and both sides of the ends of buckets, each of which several calls run.
-const ROWS: [u64; 10] = [300, 1, 0, 64, 257, 65, 256, 7, 300, 16];
+const ROWS: [u64; 13] = [300, 1, 0, 64, 257, 65, 256, 129, 33, 17, 7, 300, 16];
 
 /// Returns jobs on one node: buckets that differ in the tile, in the tiles that CTAs share, in the CTAs that push and in the
 /// shots. The planner chooses them.
