@@ -69,15 +69,6 @@ impl GemmPlan {
     }
 }
 
-impl Chunks {
-    /// How many times a warp of one of `ctas` CTAs that compute loads and stores one after the other while it pushes.
-    pub(crate) fn push_rounds(&self, ctas: u32) -> u32 {
-        let pieces = self.per_shard * self.k_slices * self.arrivals;
-        let row_rounds = (self.slice_cols * 2).div_ceil(32 * 16 * self.push_unroll.max(1));
-        pieces.div_ceil(ctas * self.push_warps.max(1)) * self.piece_rows * row_rounds
-    }
-}
-
 /// How a shard travels.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Chunks {
@@ -101,6 +92,15 @@ pub struct Chunks {
     pub push_unroll: u32,
     /// Whether a rank sends its rows to itself too, since tiles straddle shards.
     pub to_self: bool,
+}
+
+impl Chunks {
+    /// How many times a warp of one of `ctas` CTAs that compute loads and stores one after the other while it pushes.
+    pub(crate) fn push_rounds(&self, ctas: u32) -> u32 {
+        let pieces = self.per_shard * self.k_slices * self.arrivals;
+        let row_rounds = (self.slice_cols * 2).div_ceil(32 * 16 * self.push_unroll.max(1));
+        pieces.div_ceil(ctas * self.push_warps.max(1)) * self.piece_rows * row_rounds
+    }
 }
 
 /// How partial sums of the ranks meet.

@@ -11,7 +11,8 @@ const DOORBELL_US: f64 = 12.0;
 /// and 348 GB/s together.
 const COPY_US: f64 = 6.5;
 
-/// The time in which a warp that pushes through registers loads what it has in flight and stores it, µs.
+/// The time in which a warp that pushes through registers loads what it has in flight and stores it, µs. Measured on 2×H100: 0.4
+/// to 0.6 with 64 columns of B in a stage, and up to 1.2 with 128, whose loads come before those of the warp.
 const PUSH_ROUND_US: f64 = 1.3;
 
 /// The part of the transfer time that a pushing warp in every CTA saves over a few communication CTAs.
