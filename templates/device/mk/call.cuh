@@ -76,13 +76,14 @@ MK_DEVICE void refuse(const RankContext& ctx, bool is_first) {
 // CTAs at their end instead costs far more than it is worth: 1 to 20 µs (H200).
 //
 // A rank may begin a call that others have given up. It finds what they had sent by then, and may wait for nothing more, so
-// it looks at the abort word here. Its kernel runs to the end as others do after an abort.
+// it looks at the abort word here, in the one lane that also reports it: an abort that is raised at that moment may reach
+// some lanes of a warp and not others. Its kernel runs to the end as others do after an abort.
 MK_DEVICE bool enter(const RankContext& ctx) {
   u32 is_refused = 0, due = 0, aborted_by = 0;
   if (threadIdx.x / kWarp == 1) {
     const u32 lane = lane_index();
     due = load_relaxed_sys(&ctx.gate->due);
-    aborted_by = load_relaxed_sys(&ctx.state()->abort);  // @call.given-up
+    if (lane == 0) aborted_by = load_relaxed_sys(&ctx.state()->abort);  // @call.given-up
     for (u32 word = blockIdx.x + lane * gridDim.x; word < kGateWords; word += kWarp * gridDim.x) {
       is_refused |= fetch_add_relaxed_gpu(&ctx.gate->entered[word], gridDim.x) != due;
     }
