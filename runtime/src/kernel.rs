@@ -1,6 +1,6 @@
 //! [`Kernel`]: a compiled kernel that is loaded, checked against its plan, and launched.
 
-use crate::driver::{Function, LaunchMode};
+use crate::driver::{Function, LaunchDims, LaunchMode};
 use crate::error::{Error, KernelError};
 use cudarc::driver::{CudaContext, sys};
 use mkernel_spec::KernelPlan;
@@ -10,9 +10,7 @@ use std::sync::Arc;
 /// A loaded kernel and its launch dimensions.
 pub(crate) struct Kernel {
     function: Function,
-    grid_ctas: u32,
-    threads: u32,
-    smem_bytes: u32,
+    dims: LaunchDims,
 }
 
 impl Kernel {
@@ -33,12 +31,14 @@ impl Kernel {
             }));
         }
         check_registers(plan, function.registers()?)?;
-        Ok(Self {
-            function,
-            grid_ctas: plan.grid_ctas,
+        let dims = LaunchDims {
+            ctas: plan.grid_ctas,
+            cluster_ctas: plan.cluster_ctas(),
             threads: plan.threads,
             smem_bytes: plan.smem_bytes,
-        })
+        };
+        check_clusters(plan, &function, dims)?;
+        Ok(Self { function, dims })
     }
 
     /// Enqueues one call.
@@ -54,12 +54,8 @@ impl Kernel {
     ) -> Result<(), Error> {
         // SAFETY: guaranteed by the caller.
         unsafe {
-            self.function.launch(
-                stream,
-                (self.grid_ctas, self.threads, self.smem_bytes),
-                args.as_mut_ptr().cast(),
-                mode,
-            )
+            self.function
+                .launch(stream, self.dims, args.as_mut_ptr().cast(), mode)
         }
     }
 }
@@ -75,6 +71,25 @@ fn check_registers(plan: &KernelPlan, registers: u32) -> Result<(), Error> {
         id: plan.id.clone(),
         registers,
         planned: plan.registers.entry,
+    }))
+}
+
+/// Checks that all clusters can be resident at the same time. The SMs of a cluster are of one part of the GPU, so there may be
+/// fewer than SMs suffice for.
+fn check_clusters(plan: &KernelPlan, function: &Function, dims: LaunchDims) -> Result<(), Error> {
+    let cluster_ctas = dims.cluster_ctas;
+    if cluster_ctas == 1 {
+        return Ok(());
+    }
+    let (clusters, resident) = (dims.ctas / cluster_ctas, function.resident_clusters(dims)?);
+    if clusters <= resident {
+        return Ok(());
+    }
+    Err(Error::Kernel(KernelError::ClustersDoNotFit {
+        id: plan.id.clone(),
+        cluster_ctas,
+        clusters,
+        resident,
     }))
 }
 

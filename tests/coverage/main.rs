@@ -173,6 +173,11 @@ fn check_split_k(goldens: &[Golden]) {
             g.gemm().config.op.reduces() == reduces && order(g).tail_parts > group_cols / 64
         });
     }
+    for split in [Split::Rows, Split::Cols] {
+        some(goldens, "clusters that share tiles", |g| {
+            g.gemm().cluster.is_some() && g.gemm().split == split
+        });
+    }
 }
 
 /// Kernels whose calls give the rows have other orders of tiles, stores and counts.

@@ -77,6 +77,11 @@ impl Case {
         self
     }
 
+    fn clustered(mut self, ctas: u32) -> Self {
+        self.problem.tuning.cluster = Some(true);
+        self.split(ctas)
+    }
+
     fn finished(mut self, epilogue: Epilogue) -> Self {
         self.problem.epilogue = epilogue;
         self
@@ -124,6 +129,11 @@ fn splits(op: GemmOp, world: u32) -> Vec<Case> {
         all.push(case(17, 1032, 2056, Kn).of(op).tile(64, 128).split(ctas));
         let wide = case(77, 520, 1032, Nk).of(op).tile(64, 256).split(ctas);
         all.push(wide.strided());
+        if op == GemmOp::AgGemm {
+            let narrow = case(17, 1032, 2056, Kn).tile(64, 128);
+            all.push(narrow.clustered(ctas));
+            all.push(wide.strided().clustered(ctas));
+        }
         if world > 1 && op.reduces() {
             all.extend([1, 2].map(|shots| wide.shots(shots)));
         }

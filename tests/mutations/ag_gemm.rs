@@ -204,6 +204,6 @@ pub const MUTATIONS: &[Mutation] = &[
     ("awaited partial sums not acquired", split_k_of_few_rows, &[RELAXED_WAIT, ("@split-k.wait", "wait_flag( => relaxed_wait(")]),
     ("partial sum of the last CTA left out", split_k_of_few_rows, &[("@split-k.added", "kSplits => kSplits - 1")]),
     ("partial sum of a CTA added twice", split_k_of_few_rows, &[("@split-k.other", "first + i) % => first) %")]),
-    ("rows of the last warp not exchanged", split_k_of_few_rows, &[("@split-k.rows", "first_row(warp) => first_row(warp) + 16")]),
+    ("rows of the last warp not exchanged", split_k_of_few_rows, &[("@split-k.rows", "warp, ctx => warp + 1, ctx")]),
     ("two CTAs complete a tile", split_k_of_few_rows, &[("@scheduler.completes", "== sub / kShare => <= 1")]),
 ];

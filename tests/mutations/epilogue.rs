@@ -85,7 +85,7 @@ const FINISHED_EARLY: &[(&str, &str)] = &[
         for (u32 sub = 0; sub < Shape::kSubTiles; ++sub) {
           epilogue.apply_to_sub_tile(work, group, sub, sum + sub * kSubTileRegisters);
         }
-        SplitK<Scheduler, Order, Workspace, Shape>::reduce(ctx, work, group, sum);",
+        SplitK<Config, Order, Workspace>::reduce(ctx, work, group, sum);",
     ),
 ];
 

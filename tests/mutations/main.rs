@@ -5,6 +5,7 @@
 
 mod ag_gemm;
 mod attention;
+mod cluster;
 mod epilogue;
 mod reduce;
 
@@ -55,8 +56,19 @@ const RELAXED_WAIT: (&str, &str) = (
 
 #[test]
 fn every_mutation_is_found() {
-    let mutations = [ag_gemm::MUTATIONS, reduce::MUTATIONS, epilogue::MUTATIONS].concat();
+    let mutations = [
+        ag_gemm::MUTATIONS,
+        reduce::MUTATIONS,
+        epilogue::MUTATIONS,
+        cluster::MUTATIONS,
+    ]
+    .concat();
     all_mutations_are_found(&mutations, SEEDS_TO_FIND);
+}
+
+#[test]
+fn every_mutation_of_clusters_is_found() {
+    all_mutations_are_found(cluster::MUTATIONS, SEEDS_TO_FIND);
 }
 
 #[test]
@@ -81,7 +93,13 @@ fn all_are_right<J: SimulatedJob>(kernels: &[Kernel<J>], seeds: u64) {
 #[test]
 fn kernels_without_mutations_are_right() {
     all_are_right(
-        &[ag_gemm::KERNELS, reduce::KERNELS, epilogue::KERNELS].concat(),
+        &[
+            ag_gemm::KERNELS,
+            reduce::KERNELS,
+            epilogue::KERNELS,
+            cluster::KERNELS,
+        ]
+        .concat(),
         DEFAULT_SEEDS,
     );
 }
@@ -96,7 +114,13 @@ fn attention_without_mutations_is_right() {
 #[ignore = "takes a quarter of an hour"]
 fn kernels_without_mutations_are_right_with_all_seeds() {
     all_are_right(
-        &[ag_gemm::KERNELS, reduce::KERNELS, epilogue::KERNELS].concat(),
+        &[
+            ag_gemm::KERNELS,
+            reduce::KERNELS,
+            epilogue::KERNELS,
+            cluster::KERNELS,
+        ]
+        .concat(),
         SEEDS_WITHOUT_ALARM,
     );
     all_are_right(attention::KERNELS, SEEDS_WITHOUT_ALARM);

@@ -19,8 +19,8 @@ fn calls_that_overlap_are_refused_and_named() {
 #[test]
 fn a_missing_guard_is_found() {
     let guard = [(
-        "    if (!enter(ctx)) {\n",
-        "    __syncthreads();\n    if (false) {\n",
+        "    const bool entered = enter(ctx);\n",
+        "    __syncthreads();\n    const bool entered = true;\n",
     )];
     let place = Backend::Simulated { seed: 0 };
     let failure = run_overlap(place, OVERLAPS[0], &guard).expect_err("no guard");

@@ -38,7 +38,7 @@ proptest! {
             }
         }
         let one_shot = gemm.reduction.as_ref().is_some_and(|r| r.shots == 1);
-        let stores = if one_shot { 0 } else { 2 };
+        let stores = if one_shot || gemm.cluster.is_some() { 0 } else { 2 };
         for cta in 0..plan.grid_ctas {
             let count = |name: &str| (0..WARPS).filter(|w| taken.get(&(cta, *w)) == Some(&name)).count();
             let expected = if cta < gemm.comm_ctas { (12, 0, 0, 0) } else { (pushes(&count), 1, 8, stores) };

@@ -148,6 +148,7 @@ fn tuning(op: GemmOp, world: u32) -> impl Strategy<Value = Tuning> {
         mostly_none(&[1, 2, 3, 8, 64]),
         mostly_none(&[0, 1, 7, 16, 1 << 20]),
         mostly_none(&[1, 2, 3, 4, 5, 8, 16]),
+        option::weighted(0.1, any::<bool>()),
     );
     let exchange = (
         option::of(select(&Transfer::ALL[..])),
@@ -157,7 +158,7 @@ fn tuning(op: GemmOp, world: u32) -> impl Strategy<Value = Tuning> {
     );
     let sum = (mostly_none(&[1, 2, 7, 32, 4096]), mostly_none(&[1, 2]));
     (core, exchange, sum).prop_map(move |(core, exchange, (round_tiles, shots))| {
-        let (tile_m, tile_n, stages, group_m, pace_steps, split_k) = core;
+        let (tile_m, tile_n, stages, group_m, pace_steps, split_k, cluster) = core;
         let (transfer, comm_ctas, k_slices, chunk_rows) = exchange;
         let tuning = Tuning {
             tile_m,
@@ -166,6 +167,7 @@ fn tuning(op: GemmOp, world: u32) -> impl Strategy<Value = Tuning> {
             group_m,
             pace_steps,
             split_k,
+            cluster: cluster.filter(|_| !op.reduces()),
             ..Tuning::default()
         };
         if world == 1 {

@@ -23,7 +23,7 @@ pub use crate::ops::dispatch::{
     COPIES_AHEAD, DispatchPlan, ExpectedRouting, FAULT_WORDS, GROUP_ROWS, InternodeDispatch,
 };
 pub use crate::ops::gemm::{
-    Chunks, CoreLayout, GemmPlan, Reduction, SLOT_BYTES, Split, THREADS, TILE_K, TileOrder,
+    Chunks, Cluster, CoreLayout, GemmPlan, Reduction, SLOT_BYTES, Split, THREADS, TILE_K, TileOrder,
 };
 pub use crate::roofline::Traffic;
 pub use copies::Copies;

@@ -83,6 +83,19 @@ impl Function {
             .map(|count| u32::try_from(count).unwrap_or(0))
     }
 
+    /// Returns how many clusters of such a launch can be resident on the GPU.
+    pub fn resident_clusters(&self, dims: LaunchDims) -> Result<u32, Error> {
+        let mut attributes = [dims.cluster_attribute()];
+        let config = dims.config(null_mut(), &mut attributes);
+        let mut count = 0;
+        // SAFETY: the function is loaded. The driver reads the configuration with its attribute, and writes one number.
+        let code = unsafe {
+            sys::cuOccupancyMaxActiveClusters(&raw mut count, self.raw, &raw const config)
+        };
+        check("cuOccupancyMaxActiveClusters", code)?;
+        Ok(u32::try_from(count).unwrap_or(0))
+    }
+
     /// Enqueues the kernel with one struct parameter, which is copied before this returns.
     ///
     /// [`LaunchMode`] says how the GPU starts its CTAs.
@@ -93,30 +106,67 @@ impl Function {
     pub unsafe fn launch(
         &self,
         stream: sys::CUstream,
-        (ctas, threads, smem_bytes): (u32, u32, u32),
+        dims: LaunchDims,
         args: *mut c_void,
         mode: LaunchMode,
     ) -> Result<(), Error> {
         let mut params = [args];
-        let mut attributes = [mode.attribute()];
-        let config = sys::CUlaunchConfig {
-            gridDimX: ctas,
-            gridDimY: 1,
-            gridDimZ: 1,
-            blockDimX: threads,
-            blockDimY: 1,
-            blockDimZ: 1,
-            sharedMemBytes: smem_bytes,
-            hStream: stream,
-            attrs: attributes.as_mut_ptr(),
-            numAttrs: attributes.len() as u32,
-        };
-        // SAFETY: guaranteed by the caller. The driver reads the configuration with its attribute, and `args`, before
+        let mut attributes = [mode.attribute(), dims.cluster_attribute()];
+        let count = if dims.cluster_ctas > 1 { 2 } else { 1 };
+        let config = dims.config(stream, &mut attributes[..count]);
+        // SAFETY: guaranteed by the caller. The driver reads the configuration with its attributes, and `args`, before
         // this returns, and writes none of them.
         let code = unsafe {
             sys::cuLaunchKernelEx(&raw const config, self.raw, params.as_mut_ptr(), null_mut())
         };
         check("cuLaunchKernelEx", code)
+    }
+}
+
+/// The dimensions of a launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LaunchDims {
+    pub ctas: u32,
+    /// The CTAs of a cluster, of which `ctas` is a multiple; 1 if there are no clusters.
+    pub cluster_ctas: u32,
+    /// The threads of a CTA.
+    pub threads: u32,
+    /// The dynamic shared memory of a CTA.
+    pub smem_bytes: u32,
+}
+
+impl LaunchDims {
+    /// The configuration of the driver, which points to `attributes`.
+    const fn config(
+        self,
+        stream: sys::CUstream,
+        attributes: &mut [sys::CUlaunchAttribute],
+    ) -> sys::CUlaunchConfig {
+        sys::CUlaunchConfig {
+            gridDimX: self.ctas,
+            gridDimY: 1,
+            gridDimZ: 1,
+            blockDimX: self.threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: self.smem_bytes,
+            hStream: stream,
+            attrs: attributes.as_mut_ptr(),
+            numAttrs: attributes.len() as u32,
+        }
+    }
+
+    const fn cluster_attribute(self) -> sys::CUlaunchAttribute {
+        let size = sys::CUlaunchAttributeValue_union__bindgen_ty_1 {
+            x: self.cluster_ctas,
+            y: 1,
+            z: 1,
+        };
+        sys::CUlaunchAttribute {
+            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+            pad: [0; 4],
+            value: sys::CUlaunchAttributeValue { clusterDim: size },
+        }
     }
 }
 

@@ -18,7 +18,7 @@ pub(crate) use call::{bind, has_ended_context, named};
 pub(crate) use capture::{Capture, GraphNode, Uncaptured};
 pub use device::device_count;
 pub(crate) use device::{bus_id, open};
-pub(crate) use function::{Function, LaunchMode, encode_tensor_map};
+pub(crate) use function::{Function, LaunchDims, LaunchMode, encode_tensor_map};
 pub use links::gpu_links;
 pub(crate) use links::link_to;
 #[cfg(feature = "testing")]

@@ -24,6 +24,21 @@ pub enum KernelError {
         /// The number of SMs of the GPU.
         sm_count: u32,
     },
+    /// The clusters of the kernel cannot all run at the same time.
+    #[error(
+        "kernel {id} does not fit on this GPU: its {clusters} clusters of {cluster_ctas} CTAs must run at once, but this GPU \
+         takes {resident}. Use fewer CTAs for each tile (split_k), or remove the option cluster"
+    )]
+    ClustersDoNotFit {
+        /// The id of the kernel.
+        id: String,
+        /// The CTAs of a cluster.
+        cluster_ctas: u32,
+        /// The clusters of a launch.
+        clusters: u32,
+        /// The clusters that the GPU runs at the same time.
+        resident: u32,
+    },
     /// The compiled kernel uses another number of registers than the plan, so its warpgroups could not redistribute them.
     #[error(
         "kernel {id} was compiled to {registers} registers per thread, but its plan needs {planned}. Compile it with NVRTC \

@@ -9,7 +9,7 @@ use super::region::Region;
 use super::transport::Transport;
 use crate::communicator::Communicator;
 use crate::deadlines::{BUILD_TIMEOUT, DRAIN_MARGIN};
-use crate::driver::{self, Function, LaunchMode, Pinned, UserStream};
+use crate::driver::{self, Function, LaunchDims, LaunchMode, Pinned, UserStream};
 use crate::error::{Error, NetworkError};
 use crate::operator::health::OperatorHealth;
 use crate::order::{self, LaunchSource};
@@ -141,6 +141,12 @@ impl Test {
             self.state.address() + RESULTS_OFFSET_BYTES,
         );
         let bytes = size_of::<FabricTestResults>();
+        let dims = LaunchDims {
+            ctas: CTAS,
+            cluster_ctas: 1,
+            threads: THREADS,
+            smem_bytes: 0,
+        };
         let mut order = order::lock(&self.shared.order);
         self.fabric.wake();
         // SAFETY: the results are in the kernel's state, and are copied to a page of the same length. Both
@@ -152,7 +158,7 @@ impl Test {
             stream.zero(results, bytes)?;
             self.function.launch(
                 stream.raw(),
-                (CTAS, THREADS, 0),
+                dims,
                 (&raw mut args).cast(),
                 LaunchMode::Cooperative,
             )?;

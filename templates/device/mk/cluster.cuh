@@ -4,7 +4,7 @@
 // No CTA may access another one's shared memory before that CTA has started, or after it has ended. A cluster_sync
 // comes before the first such access and after the last one, unless barriers order them.
 #pragma once
-#include <mk/base.cuh>
+#include <mk/memory.cuh>
 
 namespace mk {
 
@@ -38,6 +38,10 @@ __device__ __forceinline__ u32 load_shared_cluster(u32 address) {
 }
 __device__ __forceinline__ void store_shared_cluster(u32 address, u32 value) {
   asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
+}
+__device__ __forceinline__ void store_shared_cluster_vec16(u32 address, Vec16 v) {
+  asm volatile("st.shared::cluster.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+               : "memory");
 }
 
 // Arrives at a barrier at a cluster_address, after all that this thread has done. A thread that waits there for what

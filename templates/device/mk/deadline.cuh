@@ -188,11 +188,12 @@ constexpr u32 kBarrierDeadlines = 8;
 // Waits until the barrier's phase of this parity is complete. An abort does not end this wait. The CTA's own warps and
 // TMA complete the phase once every wait for a peer has ended, and a pipeline whose waits return early would lose
 // count. If the phase is still not complete after kBarrierDeadlines deadlines, the kernel is wrong, and only a trap can
-// end it.
+// end it. `kTryWait` says whose writes the thread then sees: those of its CTA, or those of its cluster.
+template <bool (*kTryWait)(u32, u32) = barrier_try_wait>
 MK_DEVICE void wait_barrier(const RankContext& ctx, u32 barrier, u32 parity, Role role, Wait wait, u32 index) {
-  if (barrier_try_wait(barrier, parity)) return;
+  if (kTryWait(barrier, parity)) return;
   u64 start_ns = 0;
-  for (u32 polls = 1; !barrier_try_wait(barrier, parity); ++polls) {
+  for (u32 polls = 1; !kTryWait(barrier, parity); ++polls) {
     if (polls % kBarrierPollsPerLook != 0) continue;
     if (start_ns == 0) start_ns = global_time_ns();
     const u64 waited_ns = global_time_ns() - start_ns;

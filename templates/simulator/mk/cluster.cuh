@@ -1,6 +1,6 @@
 // CTAs that run side by side and reach each other's shared memory, on the simulator.
 #pragma once
-#include <mk/base.cuh>
+#include <mk/memory.cuh>
 
 namespace mk {
 
@@ -18,6 +18,9 @@ __forceinline__ u32 load_shared_cluster(u32 address) {
 }
 __forceinline__ void store_shared_cluster(u32 address, u32 value) {
   mk_calls->store_shared(address, &value, sizeof value, sim::place());
+}
+__forceinline__ void store_shared_cluster_vec16(u32 address, Vec16 v) {
+  mk_calls->store_shared(address, &v, sizeof v, sim::place());
 }
 
 __forceinline__ void barrier_arrive_cluster(u32 barrier) {

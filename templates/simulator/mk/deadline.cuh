@@ -33,9 +33,10 @@ __forceinline__ void wait_mark(const RankContext& ctx, const u32* flag, const Wa
   wait_ended();
 }
 
+template <bool (*kTryWait)(u32, u32) = barrier_try_wait>
 __forceinline__ void wait_barrier(const RankContext& ctx, u32 barrier, u32 parity, Role role, Wait wait, u32 index) {
   mk_calls->waiting(role, wait, ctx.rank, index, parity, sim::Calls::kNextPolled, sim::place());
-  wait_barrier_on_gpu(ctx, barrier, parity, role, wait, index);
+  wait_barrier_on_gpu<kTryWait>(ctx, barrier, parity, role, wait, index);
   wait_ended();
 }
 

@@ -17,4 +17,6 @@ pub use self::core::CoreLayout;
 pub use config::{
     Activation, BLayout, Epilogue, GemmConfig, GemmOp, GemmShape, Tile, Transfer, Tuning,
 };
-pub use op_plan::{Chunks, GemmPlan, Reduction, SLOT_BYTES, Split, THREADS, TILE_K, TileOrder};
+pub use op_plan::{
+    Chunks, Cluster, GemmPlan, Reduction, SLOT_BYTES, Split, THREADS, TILE_K, TileOrder,
+};

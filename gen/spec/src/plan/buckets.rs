@@ -104,7 +104,8 @@ fn us_of_rows(
 
 /// Whether kernels of both plans may be bodies of one kernel, which starts before it knows the rows.
 fn starts_alike(a: &KernelPlan, b: &KernelPlan) -> bool {
-    (a.threads, a.grid_ctas, a.registers) == (b.threads, b.grid_ctas, b.registers)
+    a.cluster_ctas() == b.cluster_ctas()
+        && (a.threads, a.grid_ctas, a.registers) == (b.threads, b.grid_ctas, b.registers)
 }
 
 /// How much longer a call of `sizes[i]` rows takes by the design of `plans[j]` than by that of `plans[i]`, as a share of the

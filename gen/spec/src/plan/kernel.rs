@@ -149,6 +149,18 @@ impl KernelPlan {
         })
     }
 
+    /// The CTAs of a cluster; 1 if the launch has no clusters.
+    #[must_use]
+    pub const fn cluster_ctas(&self) -> u32 {
+        match self.gemm() {
+            Some(GemmPlan {
+                cluster: Some(cluster),
+                ..
+            }) => cluster.ctas,
+            _ => 1,
+        }
+    }
+
     /// What only kernels of GEMM operators have, if it is one.
     #[must_use]
     pub const fn gemm(&self) -> Option<&GemmPlan> {

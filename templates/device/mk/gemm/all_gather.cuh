@@ -94,9 +94,9 @@ struct AllGather {
 
   static MK_DEVICE void prefetch(const Args& args, const RankContext& ctx, const Smem& smem) {
     if constexpr (Order::kReadsOwnRows) {
-      Gemm::prefetch_with(args, ctx, smem, args.own_a, args.gathered_a, args.b, args.c);
+      Gemm::prefetch_with(args, ctx, smem, args.own_a, args.gathered_a, args.b);
     } else {
-      Gemm::prefetch_with(args, ctx, smem, args.gathered_a, args.b, args.c);
+      Gemm::prefetch_with(args, ctx, smem, args.gathered_a, args.b);
     }
   }
 

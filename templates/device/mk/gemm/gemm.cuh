@@ -6,6 +6,7 @@
 #pragma once
 #include <mk/call.cuh>
 #include <mk/comm/begin.cuh>
+#include <mk/gemm/cluster_sums.cuh>
 #include <mk/gemm/epilogue.cuh>
 #include <mk/gemm/pace.cuh>
 #include <mk/gemm/smem.cuh>
@@ -23,6 +24,9 @@ struct Gemm {
   using Mainloop = gemm::Mainloop<Config, Smem>;
   using Output = gemm::Output<Config, Smem>;
   using Begin = comm::Begin<Config, Workspace>;
+
+  // Whether every tile is shared by the CTAs of a cluster. There is then no store role.
+  static constexpr bool kInClusters = ClusterSmem<Smem>;
 
   // One thread: loads A and B of each work tile. The grid behind this one may start when all loads are under way. If it
   // started earlier, its own first loads would delay these (M 1, N 8192, K 2048 on H100, in a chain: 17.3 µs instead of
@@ -45,8 +49,31 @@ struct Gemm {
 
     static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem& smem, u32 group) {
       typename Mainloop::Stages stages{ctx, Mainloop::barriers(smem)};
-      typename Output::Buffers out{ctx, Output::barriers(smem, group)};
       const Epilogue epilogue{args, ctx};
+      if constexpr (kInClusters) return multiply_in_cluster(ctx, smem, stages, epilogue, group);
+      else multiply_tiles(ctx, smem, stages, epilogue, group);
+    }
+
+    // Every cluster has one tile.
+    static MK_DEVICE void multiply_in_cluster(const RankContext& ctx, const Smem& smem, typename Mainloop::Stages& stages,
+                                              const Epilogue& epilogue, u32 group) {
+      using Sums = ClusterSums<Config, Smem>;
+      const WorkTile work = Scheduler::work_tile(Scheduler::first(), ctx);
+      typename Shape::Accumulators sum;
+      epilogue.prefetch_residual(work, group);
+      Mainloop::multiply(smem, stages, work, group, sum);
+      const u32 warp = group * kWarpgroupWarps + threadIdx.x % kWarpgroup / kWarp;
+      if (!warp_has_rows<Config, Order>(work, warp, ctx)) return;  // @gemm.cluster-rows
+      Sums::exchange(ctx, smem, work, warp, sum);
+#pragma unroll
+      for (u32 block = 0; block < Sums::kBlocks; ++block) {
+        if (Sums::owner(block) == work.split) epilogue.store_block(work, group, block, sum + block * 4);  // @gemm.cluster-store
+      }
+    }
+
+    static MK_DEVICE void multiply_tiles(const RankContext& ctx, const Smem& smem, typename Mainloop::Stages& stages,
+                                         const Epilogue& epilogue, u32 group) {
+      typename Output::Buffers out{ctx, Output::barriers(smem, group)};
       for (u32 i = Scheduler::first(); i < Scheduler::end(ctx); i += Scheduler::kStride) {
         const WorkTile work = Scheduler::work_tile(i, ctx);
         typename Shape::Accumulators sum;
@@ -112,18 +139,19 @@ struct Gemm {
   static MK_DEVICE void multiply_tile(const RankContext& ctx, const Smem& smem, typename Mainloop::Stages& stages,
                                       const WorkTile& work, u32 group, typename Shape::Accumulators& sum) {
     Mainloop::multiply(smem, stages, work, group, sum);
-    if constexpr (Scheduler::kSplits > 1) SplitK<Scheduler, Order, Workspace, Shape>::reduce(ctx, work, group, sum);  // @gemm.split-k
+    if constexpr (Scheduler::kSplits > 1) SplitK<Config, Order, Workspace>::reduce(ctx, work, group, sum);  // @gemm.split-k
   }
 
   // Runs before the call reads anything that earlier work writes. If the grid may start early, B must not be such memory.
   static MK_DEVICE void prefetch(const Args& args, const RankContext& ctx, const Smem& smem) {
-    prefetch_with(args, ctx, smem, args.a, args.b, args.c);
+    prefetch_with(args, ctx, smem, args.a, args.b);
   }
 
   // Does the same with these tensor maps.
   template <class... Maps>
   static MK_DEVICE void prefetch_with(const Args& args, const RankContext& ctx, const Smem& smem, const Maps&... maps) {
     prefetch_tensor_maps(maps...);
+    if constexpr (requires { args.c; }) prefetch_tensor_maps(args.c);
     if (threadIdx.x != 0) return;
     init_barriers<Config>(smem);
     // If each call gives the rows, they say which tile is the first.
@@ -132,7 +160,7 @@ struct Gemm {
 
   // Runs before the roles. Returns false if the CTA must end at once.
   static MK_DEVICE bool begin(const Args& args, const RankContext& ctx, const Smem& smem) {
-    if (!enter(ctx)) {
+    if (!has_entered(ctx, smem)) {
       if constexpr (!TakesRows<Config>) {
         if (threadIdx.x == 0) for_first_tile(ctx, [&](const WorkTile& work) { Mainloop::drop_first_b(ctx, smem, work); });
       }
@@ -143,6 +171,13 @@ struct Gemm {
     }
     Begin::announce(ctx);
     return true;
+  }
+
+  // All threads. The CTAs of a cluster enter a call together or not at all, since they wait for each other's sums.
+  static MK_DEVICE bool has_entered(const RankContext& ctx, const Smem& smem) {
+    const bool entered = enter(ctx);
+    if constexpr (kInClusters) return ClusterSums<Config, Smem>::all_entered(smem, entered);  // @gemm.cluster-entered
+    else return entered;
   }
 
   // One thread: loads B of the first stages of this CTA's first work tile.
@@ -171,7 +206,7 @@ struct Gemm {
   static MK_DEVICE void end_rows(const RankContext& ctx) {
     if constexpr (TakesRows<Config>) {
       if constexpr (Scheduler::kSplits > 1) {
-        SplitK<Scheduler, Order, Workspace, Shape>::template count_unused<Config::kThreads>(ctx);
+        SplitK<Config, Order, Workspace>::template count_unused<Config::kThreads>(ctx);
       }
       Begin::wait_in_warp(ctx);
     }

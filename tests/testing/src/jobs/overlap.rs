@@ -10,7 +10,7 @@ use mkernel::half::bf16;
 use mkernel::testing::prepare_edited;
 use mkernel::{
     Communicator, Error, KernelConfig, Operator,
-    spec::{BLayout, Dim, GemmConfig, GemmOp, GemmShape},
+    spec::{BLayout, Dim, GemmConfig, GemmOp, GemmShape, Tuning},
 };
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ type Failure = Box<dyn std::error::Error>;
 const SHAPE: GemmShape = GemmShape {
     m: 256,
     n: 64,
-    k: 64,
+    k: 128,
 };
 
 /// LaunchMode the first call and the second are made.
@@ -40,6 +40,8 @@ enum LaunchMode {
 pub struct Overlap {
     first: (GemmOp, LaunchMode),
     second: (GemmOp, LaunchMode),
+    /// Whether the tiles of the second operator are shared by clusters, if it is `ag_gemm`.
+    has_clusters: bool,
 }
 
 /// A call with its operator, its stream and its operands.
@@ -105,7 +107,7 @@ impl PreparedCall {
 
 fn prepare(
     ranks: &Communicator,
-    op: GemmOp,
+    (op, has_clusters): (GemmOp, bool),
     edits: &[(String, String)],
 ) -> Result<Arc<Operator>, Error> {
     let config = GemmConfig {
@@ -113,6 +115,11 @@ fn prepare(
         n: Dim::Static(SHAPE.n),
         k: Dim::Static(SHAPE.k),
         b_layout: BLayout::Nk,
+        tuning: Tuning {
+            split_k: has_clusters.then_some(2),
+            cluster: has_clusters.then_some(true),
+            ..Tuning::default()
+        },
         ..GemmConfig::new(op)
     };
     let config = KernelConfig {
@@ -148,11 +155,11 @@ pub fn run_overlap(
         // SAFETY: the operands of a call are used on its stream only. Slices that track events cannot be captured.
         unsafe { ranks.context().disable_event_tracking() };
         let (first, second) = (overlap.first, overlap.second);
-        let one = prepare(ranks, first.0, &edits)?;
+        let one = prepare(ranks, (first.0, false), &edits)?;
         let is_same = first.0 == second.0;
         let other = match is_same {
             true => one.clone(),
-            false => prepare(ranks, second.0, &edits)?,
+            false => prepare(ranks, (second.0, overlap.has_clusters), &edits)?,
         };
         let mut calls = [
             PreparedCall::new(ranks, &one)?,
@@ -236,21 +243,30 @@ fn make_late(ranks: &Communicator, calls: &mut [PreparedCall; 2]) -> Result<(), 
 /// The first call is always of a kernel that counts its CTAs at the very end. Other kernels may count a CTA as soon as
 /// it waits for no other CTA to start, and a call that begins after that is not refused. The moment depends on the lane
 /// that is elected.
-pub const OVERLAPS: [Overlap; 4] = [
+pub const OVERLAPS: [Overlap; 5] = [
     Overlap {
         first: (GemmOp::GemmRs, LaunchMode::Launched),
         second: (GemmOp::GemmRs, LaunchMode::Replayed),
+        has_clusters: false,
     },
     Overlap {
         first: (GemmOp::GemmAr, LaunchMode::Replayed),
         second: (GemmOp::GemmAr, LaunchMode::Launched),
+        has_clusters: false,
     },
     Overlap {
         first: (GemmOp::GemmRs, LaunchMode::Launched),
         second: (GemmOp::AgGemm, LaunchMode::Replayed),
+        has_clusters: false,
     },
     Overlap {
         first: (GemmOp::GemmAr, LaunchMode::Replayed),
         second: (GemmOp::GemmRs, LaunchMode::Replayed),
+        has_clusters: false,
+    },
+    Overlap {
+        first: (GemmOp::GemmAr, LaunchMode::Launched),
+        second: (GemmOp::AgGemm, LaunchMode::Replayed),
+        has_clusters: true,
     },
 ];

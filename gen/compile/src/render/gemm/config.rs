@@ -87,6 +87,9 @@ fn tile(gemm: Gemm<'_>, c: &mut Config) {
         .u32("kStages", op_plan.stages, "in shared memory")
         .u32("kLoadRowsA", op_plan.load_rows_a, "that there are")
         .name("kGroupSplit", split, "how two warpgroups share a tile");
+    if let Some(cluster) = op_plan.cluster {
+        c.u32("kWarpsWithRows", cluster.row_warps, "of a group, at most");
+    }
     if op_plan.stage_rows_a < op_plan.tile.m {
         c.u32("kStageRowsA", op_plan.stage_rows_a, "in a stage, before B");
     }

@@ -92,7 +92,9 @@ fn finish(
         reduction: None,
     });
     let pushes = transfer == Some(Transfer::SmPush);
-    let compute_ctas = if pushes && comm_ctas == 0 || spec.takes_rows() {
+    let compute_ctas = if core.cluster.is_some() {
+        order.units() // all CTAs of a cluster have a tile
+    } else if pushes && comm_ctas == 0 || spec.takes_rows() {
         device.sm_count - comm_ctas // every CTA pushes, also one without a tile
     } else {
         order.units().min(device.sm_count - comm_ctas)
@@ -115,7 +117,7 @@ fn finish(
         device: device.clone(),
         threads: THREADS,
         grid_ctas,
-        roles: roles(spec, pushes, comm_ctas, grid_ctas),
+        roles: roles(spec, pushes, comm_ctas, (grid_ctas, core.cluster.is_some())),
         network: network(spec, chunks.as_ref()),
         operands: core::operands(spec, spec.rows_of_shard(), spec.all_rows()),
         args: args(spec, &core, chunks.as_ref(), &workspace),
@@ -149,8 +151,12 @@ fn id(
         (Some(Transfer::CopyEngine), Some(c)) => format!("_copy{}", c.rows),
         _ => String::new(),
     };
+    let cluster = core
+        .cluster
+        .map(|cluster| format!("_cluster{}", cluster.ctas));
+    let cluster = cluster.unwrap_or_default();
     format!(
-        "{}_{}_t{}x{}s{stages}{how}{}",
+        "{}_{}_t{}x{}s{stages}{cluster}{how}{}",
         spec.id(),
         spec.b_layout(),
         tile.m,
@@ -159,7 +165,12 @@ fn id(
     )
 }
 
-fn roles(spec: GemmSpec<'_>, pushes: bool, comm_ctas: u32, grid_ctas: u32) -> Vec<Role> {
+fn roles(
+    spec: GemmSpec<'_>,
+    pushes: bool,
+    comm_ctas: u32,
+    (grid_ctas, in_clusters): (u32, bool),
+) -> Vec<Role> {
     let compute = (comm_ctas, grid_ctas);
     let (name, ctas, warps, about) = match (comm_ctas, spec.crosses_nodes()) {
         (0, _) => (
@@ -187,7 +198,9 @@ fn roles(spec: GemmSpec<'_>, pushes: bool, comm_ctas: u32, grid_ctas: u32) -> Ve
         warps,
         about: about.into(),
     });
-    push.into_iter().chain(core::roles(compute)).collect()
+    push.into_iter()
+        .chain(core::roles(compute, in_clusters))
+        .collect()
 }
 
 fn copies(spec: GemmSpec<'_>, chunks: &Chunks, workspace: &Workspace) -> Option<Copies> {
@@ -236,8 +249,10 @@ fn args(
         ));
     }
     kinds.push(("b", core::b_map(spec, tile)));
-    kinds.push(("c", core::c_map(spec, spec.all_rows())));
-    if spec.takes_rows() {
+    if core.cluster.is_none() {
+        kinds.push(("c", core::c_map(spec, spec.all_rows())));
+    }
+    if spec.takes_rows() || core.cluster.is_some() {
         kinds.extend(core::c_address(spec));
     }
     if chunks.is_some() {

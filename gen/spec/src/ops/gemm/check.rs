@@ -173,6 +173,12 @@ fn check_tuning(found: &mut Diagnostics, config: &GemmConfig, (world, nodes): (u
         );
     }
     check_applies(found, config, (world, nodes));
+    found.require(
+        tuning.cluster != Some(true) || config.op == GemmOp::AgGemm,
+        Field::CLUSTER,
+        || format!("{} has no such choice", config.op),
+        "remove it",
+    );
     if tuning.transfer == Some(Transfer::CopyEngine) {
         for (field, given) in [
             (Field::COMM_CTAS, tuning.comm_ctas.is_some()),
@@ -209,6 +215,11 @@ fn check_run_time_rows(found: &mut Diagnostics, config: &GemmConfig) {
             Field::PACE_STEPS,
             config.tuning.pace_steps.is_some_and(|steps| steps > 0),
             "CTAs keep pace only if the number of tiles is constant",
+        ),
+        (
+            Field::CLUSTER,
+            config.tuning.cluster == Some(true),
+            "clusters share tiles whose number is constant",
         ),
     ] {
         if given {

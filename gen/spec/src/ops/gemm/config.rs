@@ -147,6 +147,12 @@ options! {
             #[limits(Limits::Range(1, 16))]
             #[serde(skip_serializing_if = "Option::is_none")]
             split_k: Option<u32> as SPLIT_K,
+            /// Whether the CTAs that share a tile are a cluster, so that their sums travel through shared memory.
+            ///
+            /// Only of `ag_gemm` for a constant number of rows, where 2 to 8 CTAs share every tile. The planner does not choose
+            /// it by itself.
+            #[serde(skip_serializing_if = "Option::is_none")]
+            cluster: Option<bool> as CLUSTER,
             /// The most buckets: ranges of rows for which the kernel has a plan of its own, if each call gives the rows.
             ///
             /// There are fewer where more would save nothing; 1 = one plan for any number of rows.

@@ -2,7 +2,8 @@
 
 use super::config::{BLayout, GemmShape, Tile, Tuning};
 use super::op_plan::{
-    GemmPlan, OUT_BUFFERS, OUT_BYTES, OUT_COLS, SLOT_BYTES, Split, THREADS, TILE_K, TileOrder,
+    Cluster, GemmPlan, OUT_BUFFERS, OUT_BYTES, OUT_COLS, SLOT_BYTES, Split, THREADS, TILE_K,
+    TileOrder,
 };
 use super::smem::{GemmSmem, Stages};
 use super::spec::GemmSpec;
@@ -67,15 +68,22 @@ pub struct CoreLayout {
     pub stage_rows_a: u32,
     /// Stages of the ring.
     pub stages: u32,
+    /// The CTAs that share each tile as a cluster, if they do.
+    pub cluster: Option<Cluster>,
     /// Regions, from a 1024-byte boundary.
     pub smem: Vec<Region>,
     /// Dynamic shared memory to ask for.
     pub smem_bytes: u32,
 }
 
-const fn fixed_bytes() -> u32 {
-    // Barriers: full and free per stage, full and free per output buffer of two warpgroups.
-    2 * OUT_BUFFERS * OUT_BYTES + 8 * (2 * MAX_STAGES + 4 * OUT_BUFFERS) + SMEM_ALIGN
+/// Shared memory without the stages, but with the barriers of as many as there may be.
+fn fixed_bytes(tile: Tile, cluster: Option<Cluster>) -> u32 {
+    // Of the output, four barriers for each buffer of two warpgroups: full and empty.
+    let exchange = match cluster {
+        None => OUT_BUFFERS * (2 * OUT_BYTES + 4 * 8),
+        Some(cluster) => cluster.smem_bytes(tile),
+    };
+    exchange + 2 * 8 * MAX_STAGES + SMEM_ALIGN
 }
 
 impl CoreLayout {
@@ -87,6 +95,7 @@ impl CoreLayout {
             tile: self.tile,
             split: self.split,
             stages: self.stages,
+            cluster: self.cluster,
             stage_rows_a: self.stage_rows_a,
             load_rows_a: self.tile.m,
             transfer: None,
@@ -98,10 +107,12 @@ impl CoreLayout {
         }
     }
 
-    /// The layout for `tile`, where C has `rows`: as many stages as fit unless `tuning` fixes them.
+    /// The layout for `tile`, where C has `rows`: as many stages as fit unless `tuning` fixes them. The CTAs of `cluster`, if
+    /// there is one, share each tile.
     pub(super) fn new(
         tile: Tile,
         rows: u64,
+        cluster: Option<Cluster>,
         tuning: &Tuning,
         device: &Device,
     ) -> Result<Self, Diagnostics> {
@@ -110,9 +121,11 @@ impl CoreLayout {
             tile,
             rows_a: stage_rows_a(tile, rows),
             stages,
+            cluster,
         };
         let stage_bytes = stages_of(1).stage_bytes();
-        let most = device.smem_bytes.saturating_sub(fixed_bytes()) / stage_bytes;
+        let fixed_bytes = fixed_bytes(tile, cluster);
+        let most = device.smem_bytes.saturating_sub(fixed_bytes) / stage_bytes;
         let stages = tuning.stages.unwrap_or(most.min(MAX_STAGES));
         found.require(
             stages <= most.min(MAX_STAGES) && stages >= 2,
@@ -122,7 +135,7 @@ impl CoreLayout {
                     "{stages} stages of a {}x{} tile need {} bytes of shared memory of {} ({})",
                     tile.m,
                     tile.n,
-                    stages * stage_bytes + fixed_bytes(),
+                    stages * stage_bytes + fixed_bytes,
                     device.smem_bytes,
                     device.name,
                 )
@@ -140,6 +153,7 @@ impl CoreLayout {
             split: Split::of(tile),
             stage_rows_a: stages_of(stages).rows_a,
             stages,
+            cluster,
             smem: smem.regions(),
             smem_bytes: smem.bytes as u32 + SMEM_ALIGN,
         })
@@ -150,10 +164,7 @@ impl CoreLayout {
     /// Columns of one math warpgroup.
     #[must_use]
     pub fn group_n(&self) -> u32 {
-        match self.split {
-            Split::Rows => self.tile.n,
-            Split::Cols => self.tile.n / 2,
-        }
+        self.split.group_cols(self.tile)
     }
 
     /// Whether a communication CTA's slots end before the barriers, which they share with the stages.
@@ -370,19 +381,21 @@ pub(super) fn memory_bytes(spec: GemmSpec<'_>, c_rows: u64) -> u64 {
         + c_rows * n * epilogue.output.bytes()
 }
 
-/// The roles of the core.
-pub(super) fn roles(ctas: (u32, u32)) -> [Role; 3] {
+/// The roles of the core. In clusters, the warps that multiply also store C.
+pub(super) fn roles(ctas: (u32, u32), in_clusters: bool) -> Vec<Role> {
     let role = |name, warps, about: &str| Role {
         name,
         ctas,
         warps,
         about: about.into(),
     };
-    [
-        role("load", (0, 1), "A and B to shared memory"),
-        role("store", (1, 3), "C from shared memory"),
-        role("multiply", (4, THREADS / 32), "wgmma, bf16 to fp32"),
-    ]
+    let store = (!in_clusters).then(|| role("store", (1, 3), "C from shared memory"));
+    let load = role("load", (0, 1), "A and B to shared memory");
+    let multiply = role("multiply", (4, THREADS / 32), "wgmma, bf16 to fp32");
+    [Some(load), store, Some(multiply)]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 /// Tiles that `tuning` allows.

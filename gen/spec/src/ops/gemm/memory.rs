@@ -2,14 +2,12 @@
 
 use super::config::GemmOp;
 use super::core::CoreLayout;
-use super::op_plan::{Chunks, OUT_BYTES, OUT_COLS, Reduction, TileOrder};
+use super::op_plan::{Chunks, GROUPS, OUT_BYTES, OUT_COLS, Reduction, TileOrder};
 use super::spec::GemmSpec;
 use crate::plan::region::regions;
 use crate::plan::{Element, Workspace};
 
 const ELEM_BYTES: u64 = 2;
-/// The number of warpgroups that multiply.
-const GROUPS: u32 = 2;
 /// The packets of a warp. Each lane has four packets of 16 bytes, so they hold 8 rows of 64 columns.
 const PACKETS: u64 = 4 * 32;
 
@@ -76,6 +74,11 @@ impl Needs<'_> {
         }
     }
 
+    /// Returns whether CTAs that share a tile exchange their sums through memory.
+    fn splits_in_workspace(&self) -> bool {
+        self.order.tail_parts > 1 && self.core.cluster.is_none()
+    }
+
     /// Returns the number of ranks whose partial sums a rank gets: those of its node, unless it is alone on its node.
     fn sources(&self) -> u32 {
         let topology = self.spec.topology();
@@ -122,11 +125,11 @@ regions! {
     /// Counts the load threads that have met, over all calls.
     pace: Element::Flag, [], if p.order.pace_steps > 0;
     /// Counts the CTAs whose warp has stored its sums of a tile, over all calls.
-    split_ready: Element::Flag, [tile: p.split_tiles(), warp: GROUPS * 4], if p.order.tail_parts > 1;
+    split_ready: Element::Flag, [tile: p.split_tiles(), warp: GROUPS * 4], if p.splits_in_workspace();
     /// The sums over a slice of K of the sub-tiles that another CTA completes.
     split_sums: Element::Floats(u64::from(OUT_COLS * OUT_COLS)),
         [parity: 2u32, tile: p.split_tiles(), split: p.order.tail_parts, group: GROUPS, sub: p.subs()],
-        if p.order.tail_parts > 1;
+        if p.splits_in_workspace();
     /// Counts the calls that a rank with rows has begun, for the ranks without rows.
     owner_begun: Element::Flag, [owner: p.spec.world()], if p.has_idle_ranks();
     /// The mark of the last call that a rank has begun, and the number of its rows, which must be the same on all

@@ -13,6 +13,10 @@ pub(crate) const OUT_BYTES: u32 = 64 * OUT_COLS * 2;
 pub(crate) const OUT_BUFFERS: u32 = 2;
 /// What each of the twelve warps of a communication CTA copies through shared memory at a time.
 pub const SLOT_BYTES: u32 = 16 << 10;
+/// The number of warpgroups that multiply.
+pub(super) const GROUPS: u32 = 2;
+/// Rows of a tile that a warpgroup multiplies.
+const GROUP_ROWS: u32 = 64;
 /// Threads of a CTA: one warpgroup that moves data, two that multiply.
 pub const THREADS: u32 = 384;
 
@@ -30,6 +34,9 @@ pub struct GemmPlan {
     pub split: Split,
     /// Stages of the shared-memory ring.
     pub stages: u32,
+    /// The CTAs that share each tile as a cluster, if they do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<Cluster>,
     /// Rows of A in a stage: fewer than the tile has where C has fewer.
     pub stage_rows_a: u32,
     /// Rows of A that one load brings: fewer than the tile has where C has fewer.
@@ -66,6 +73,44 @@ impl GemmPlan {
             tuning,
             ..self.config
         }
+    }
+}
+
+/// The CTAs that share a tile as a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Cluster {
+    /// How many they are.
+    pub ctas: u32,
+    /// Warps of a group that have rows of C.
+    pub row_warps: u32,
+}
+
+impl Cluster {
+    /// The most CTAs that every GPU with clusters takes for one.
+    pub(super) const MAX_CTAS: u32 = 8;
+    /// Columns of a group that a CTA completes at a time: those of which a thread has four neighbouring sums.
+    const BLOCK_COLS: u32 = 8;
+    /// Sums of a warp of a block: 16 bytes of each lane.
+    pub(super) const SUMS_BYTES: u64 = 16 * 32;
+
+    pub(super) fn new(tile: Tile, rows: u64, ctas: u32) -> Self {
+        let rows = rows.min(u64::from(GROUP_ROWS).min(tile.m.into()));
+        Self {
+            ctas,
+            row_warps: rows.div_ceil(16) as u32,
+        }
+    }
+
+    /// What the exchange takes of shared memory.
+    pub(super) fn smem_bytes(self, tile: Tile) -> u32 {
+        let warps = GROUPS * self.row_warps;
+        let sums = (self.ctas - 1) * self.blocks(tile) * warps * Self::SUMS_BYTES as u32;
+        sums + 8 * (warps + 1)
+    }
+
+    /// The most blocks of a group that one CTA completes.
+    pub(super) fn blocks(self, tile: Tile) -> u32 {
+        (Split::of(tile).group_cols(tile) / Self::BLOCK_COLS).div_ceil(self.ctas)
     }
 }
 
@@ -189,6 +234,14 @@ pub enum Split {
 }
 
 impl Split {
+    /// Columns of a tile that a warpgroup multiplies.
+    pub(crate) const fn group_cols(self, tile: Tile) -> u32 {
+        match self {
+            Self::Rows => tile.n,
+            Self::Cols => tile.n / 2,
+        }
+    }
+
     /// How warpgroups share a tile of so many rows.
     pub(crate) const fn of(tile: Tile) -> Self {
         if tile.m == 128 {

@@ -59,7 +59,7 @@ pub(super) fn plan(spec: GemmSpec<'_>, device: &Device) -> Result<KernelPlan, Di
     let mut rejected = Diagnostics::default();
     let mut best: Option<Candidate> = None;
     for tile in core::candidate_tiles(spec.tuning()) {
-        match CoreLayout::new(tile, spec.shape.m, spec.tuning(), device) {
+        match CoreLayout::new(tile, spec.shape.m, None, spec.tuning(), device) {
             Ok(core) => {
                 let found = candidates(spec, device, &core);
                 if found.is_empty() {

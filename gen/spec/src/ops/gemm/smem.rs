@@ -1,13 +1,11 @@
 //! Shared memory of the CTAs of GEMM operators.
 
 use super::config::Tile;
-use super::op_plan::{OUT_BUFFERS, OUT_BYTES, SLOT_BYTES, THREADS, TILE_K};
+use super::op_plan::{Cluster, GROUPS, OUT_BUFFERS, OUT_BYTES, SLOT_BYTES, THREADS, TILE_K};
 use crate::plan::region::regions;
 use crate::plan::{Element, Region};
 
 const ELEM_BYTES: u64 = 2;
-/// The number of warpgroups that multiply.
-const GROUPS: u32 = 2;
 
 /// The numbers on which the shared memory of a CTA that computes depends.
 #[derive(Clone, Copy)]
@@ -16,9 +14,15 @@ pub(super) struct Stages {
     /// Rows of A in a stage.
     pub rows_a: u32,
     pub stages: u32,
+    /// The exchange of sums, if the CTAs of a cluster share every tile. All of C is then stored from registers.
+    pub cluster: Option<Cluster>,
 }
 
 impl Stages {
+    fn of_cluster(self, number: impl Fn(Cluster) -> u32) -> u32 {
+        self.cluster.map_or(0, number)
+    }
+
     /// Whether a stage has fewer rows of A than the tile. A warpgroup then also multiplies what lies behind these rows, for
     /// rows of C that do not exist. That must be B of the same stage, which has arrived and does not change.
     pub(super) const fn is_one_piece(self) -> bool {
@@ -41,12 +45,22 @@ regions! {
     /// The stages: the rows of A that there are, and then B.
     a_and_b: Element::Bytes(p.stage_bytes().into()), [stage: p.stages], if p.is_one_piece();
     /// Sub-tiles on their way to memory.
-    out: Element::Bytes(OUT_BYTES.into()), [group: GROUPS, buffer: OUT_BUFFERS];
+    out: Element::Bytes(OUT_BYTES.into()), [group: GROUPS, buffer: OUT_BUFFERS], if p.cluster.is_none();
+    /// A warp's sums of 8 columns over the slice of K of another CTA: 16 bytes of each lane. Other CTAs are counted without
+    /// this one, and warps over both groups.
+    cluster_sums: Element::Bytes(Cluster::SUMS_BYTES),
+        [from: p.of_cluster(|c| c.ctas - 1), block: p.of_cluster(|c| c.blocks(p.tile)),
+         warp: p.of_cluster(|c| GROUPS * c.row_warps)],
+        if p.cluster.is_some();
     /// The barriers of the two pipelines.
     stage_full: Element::Barrier, [stage: p.stages];
     stage_empty: Element::Barrier, [stage: p.stages];
-    output_full: Element::Barrier, [group: GROUPS, buffer: OUT_BUFFERS];
-    output_empty: Element::Barrier, [group: GROUPS, buffer: OUT_BUFFERS];
+    output_full: Element::Barrier, [group: GROUPS, buffer: OUT_BUFFERS], if p.cluster.is_none();
+    output_empty: Element::Barrier, [group: GROUPS, buffer: OUT_BUFFERS], if p.cluster.is_none();
+    /// Complete when a warp has the sums of all other CTAs.
+    cluster_full: Element::Barrier, [warp: p.of_cluster(|c| GROUPS * c.row_warps)], if p.cluster.is_some();
+    /// Whether this CTA has entered the call, for the others of the cluster.
+    entered: Element::Words(1), [], if p.cluster.is_some();
 }
 
 regions! {

@@ -110,6 +110,26 @@ pub(super) unsafe extern "C" fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
     })
 }
 
+/// Clusters may have any SMs of a simulated GPU.
+pub(super) unsafe extern "C" fn cuOccupancyMaxActiveClusters(
+    clusters: *mut c_int,
+    function: CUfunction,
+    config: *const CUlaunchConfig,
+) -> Code {
+    driver_call(|| {
+        // SAFETY: by the contract of the driver's function, which the caller upholds.
+        let grid = unsafe { launch_dims(config) }?;
+        let most = with_function(function, |host, function| {
+            let [threads, ..] = grid.threads;
+            let fits = threads <= MAX_THREADS && grid.smem_bytes <= function.max_smem_bytes;
+            let ctas = host.options.sm_count * ctas_per_sm(threads.max(1), grid.smem_bytes);
+            Ok(if fits { ctas / grid.cluster_ctas } else { 0 })
+        })?;
+        // SAFETY: by the contract of the driver's function, which the caller upholds.
+        unsafe { write_out(clusters, most as c_int) }
+    })
+}
+
 pub(super) unsafe extern "C" fn cuLaunchKernel(
     function: CUfunction,
     grid_x: c_uint,
@@ -143,36 +163,48 @@ pub(super) unsafe extern "C" fn cuLaunchKernelEx(
     _extra: *mut *mut c_void,
 ) -> Code {
     driver_call(|| {
-        // SAFETY: the caller passes null or a configuration with `numAttrs` attributes.
-        let config = unsafe { config.as_ref() }.ok_or(Code::CUDA_ERROR_INVALID_VALUE)?;
-        let attributes = match config.numAttrs {
-            0 => &[],
-            // SAFETY: the configuration has `numAttrs` attributes.
-            count => unsafe { std::slice::from_raw_parts(config.attrs, count as usize) },
-        };
-        let mut grid = LaunchDims {
-            ctas: [config.gridDimX, config.gridDimY, config.gridDimZ],
-            threads: [config.blockDimX, config.blockDimY, config.blockDimZ],
-            smem_bytes: config.sharedMemBytes,
-            cluster_ctas: 1,
-            is_cooperative: attributes.iter().any(is_cooperative),
-            overlaps: attributes.iter().any(overlaps),
-        };
-        let clusters = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
-        for attribute in attributes.iter().filter(|of| of.id == clusters) {
-            // SAFETY: the ID of the attribute selects this member of the union.
-            let size = unsafe { attribute.value.clusterDim };
-            let fits = (size.y, size.z) == (1, 1)
-                && (1..=MAX_CLUSTER_CTAS).contains(&size.x)
-                && config.gridDimX.is_multiple_of(size.x);
-            if !fits {
-                return Err(Code::CUDA_ERROR_INVALID_CLUSTER_SIZE);
-            }
-            grid.cluster_ctas = size.x;
-        }
         // SAFETY: by the contract of the driver's function, which the caller upholds.
-        unsafe { launch(function, &grid, config.hStream, params) }
+        let grid = unsafe { launch_dims(config) }?;
+        // SAFETY: it has been checked.
+        let on = unsafe { (*config).hStream };
+        // SAFETY: by the contract of the driver's function, which the caller upholds.
+        unsafe { launch(function, &grid, on, params) }
     })
+}
+
+/// Reads the dimensions of a launch.
+///
+/// # Safety
+/// `config` must be null, or point to a configuration with `numAttrs` attributes.
+unsafe fn launch_dims(config: *const CUlaunchConfig) -> Result<LaunchDims> {
+    // SAFETY: guaranteed by the caller.
+    let config = unsafe { config.as_ref() }.ok_or(Code::CUDA_ERROR_INVALID_VALUE)?;
+    let attributes = match config.numAttrs {
+        0 => &[],
+        // SAFETY: the configuration has `numAttrs` attributes.
+        count => unsafe { std::slice::from_raw_parts(config.attrs, count as usize) },
+    };
+    let mut grid = LaunchDims {
+        ctas: [config.gridDimX, config.gridDimY, config.gridDimZ],
+        threads: [config.blockDimX, config.blockDimY, config.blockDimZ],
+        smem_bytes: config.sharedMemBytes,
+        cluster_ctas: 1,
+        is_cooperative: attributes.iter().any(is_cooperative),
+        overlaps: attributes.iter().any(overlaps),
+    };
+    let clusters = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+    for attribute in attributes.iter().filter(|of| of.id == clusters) {
+        // SAFETY: the ID of the attribute selects this member of the union.
+        let size = unsafe { attribute.value.clusterDim };
+        let fits = (size.y, size.z) == (1, 1)
+            && (1..=MAX_CLUSTER_CTAS).contains(&size.x)
+            && config.gridDimX.is_multiple_of(size.x);
+        if !fits {
+            return Err(Code::CUDA_ERROR_INVALID_CLUSTER_SIZE);
+        }
+        grid.cluster_ctas = size.x;
+    }
+    Ok(grid)
 }
 
 /// Returns whether an attribute makes a launch cooperative.

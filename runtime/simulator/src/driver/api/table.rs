@@ -80,7 +80,6 @@ const UNSUPPORTED: &[&str] = &[
     "cuModuleLoad",
     "cuOccupancyAvailableDynamicSMemPerBlock",
     "cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags",
-    "cuOccupancyMaxActiveClusters",
     "cuOccupancyMaxPotentialBlockSize",
     "cuOccupancyMaxPotentialBlockSizeWithFlags",
     "cuOccupancyMaxPotentialClusterSize",
@@ -107,7 +106,7 @@ pub(crate) fn functions() -> Vec<DriverFunction> {
             cuMemFreeAsync cuMemcpy2DAsync_v2 cuMemAddressFree cuMemUnmap cuStreamCreate cuStreamIsCapturing
             cuStreamBeginCapture_v2 cuStreamEndCapture cuEventCreate cuEventRecord cuGraphLaunch cuGraphUpload
             cuModuleLoadData cuUserObjectRelease;
-        same3: cuDeviceGetName cuDeviceGetAttribute cuDeviceGetPCIBusId cuDeviceCanAccessPeer cuMemAllocAsync
+        same3: cuOccupancyMaxActiveClusters cuDeviceGetName cuDeviceGetAttribute cuDeviceGetPCIBusId cuDeviceCanAccessPeer cuMemAllocAsync
             cuMemHostAlloc cuMemHostGetDevicePointer_v2 cuMemcpyHtoD_v2 cuMemcpyDtoH_v2 cuMemcpyDtoD_v2 cuMemcpy
             cuMemsetD8_v2 cuMemGetAllocationGranularity cuMemImportFromShareableHandle cuStreamCreateWithPriority
             cuStreamWaitEvent cuEventElapsedTime_v2 cuGraphInstantiateWithFlags cuModuleGetFunction cuFuncGetAttribute

@@ -7,7 +7,7 @@ use crate::ops::gemm::config::{Tile, Transfer};
 use crate::ops::gemm::core::CoreLayout;
 use crate::ops::gemm::cost::{self, Push};
 use crate::ops::gemm::exchange::{Exchange, Way, own_bytes, put_bytes, ways};
-use crate::ops::gemm::op_plan::{Chunks, SLOT_BYTES, THREADS, TILE_K, TileOrder};
+use crate::ops::gemm::op_plan::{Chunks, Cluster, SLOT_BYTES, THREADS, TILE_K, TileOrder};
 use crate::ops::gemm::spec::GemmSpec;
 use crate::plan::MAX_PUT_BYTES;
 use crate::roofline::Traffic;
@@ -45,10 +45,28 @@ pub(super) fn candidates(
     traffic: &Traffic,
 ) -> Result<Vec<Candidate>, Diagnostics> {
     let search = Search::new(spec, device, tile, traffic)?;
-    if spec.world() == 1 {
-        return Ok(search.candidates(None, 0, None, Push::None));
-    }
     let mut refused = Diagnostics::default();
+    refused.require(
+        spec.tuning().cluster != Some(true),
+        Field::CLUSTER,
+        || {
+            format!(
+                "with tiles of {}x{}, no 2 to {} CTAs share every tile",
+                tile.m,
+                tile.n,
+                Cluster::MAX_CTAS
+            )
+        },
+        "remove it, or write split_k = 2 to 8 and fewer rows",
+    );
+    if spec.world() == 1 {
+        let found = search.candidates(None, 0, None, Push::None);
+        return if found.is_empty() {
+            Err(refused)
+        } else {
+            Ok(found)
+        };
+    }
     if spec.crosses_nodes() && device.sm_count == 1 {
         refused.push(
             Field::NODES,
@@ -78,7 +96,7 @@ impl<'a> Search<'a> {
         tile: Tile,
         traffic: &'a Traffic,
     ) -> Result<Self, Diagnostics> {
-        let core = CoreLayout::new(tile, spec.shape.m, spec.tuning(), device)?;
+        let core = CoreLayout::new(tile, spec.shape.m, None, spec.tuning(), device)?;
         let shard_rows = spec.shard_rows();
         let row_tiles = spec.shape.m.div_ceil(u64::from(tile.m)) as u32;
         let whole_tiles = shard_rows / u64::from(tile.m) * u64::from(spec.world());
@@ -122,22 +140,40 @@ impl<'a> Search<'a> {
     ) -> Vec<Candidate> {
         let (shape, compute_ctas) = (self.spec.shape, self.device.sm_count - comm_ctas);
         let orders = (self.core).complete(self.spec, self.order.clone(), compute_ctas);
-        let with_order = |order: TileOrder| Candidate {
-            estimate_us: cost::estimate_us(
-                &self.core,
-                &order,
-                shape,
-                push,
-                self.traffic,
-                self.device,
-            ),
-            core: self.core.clone(),
-            transfer,
-            comm_ctas,
-            chunks: chunks.clone(),
-            order,
+        let with_order = |order: TileOrder| {
+            let core = match self.spec.tuning().cluster {
+                Some(true) => self.in_clusters(&order, comm_ctas)?,
+                _ => self.core.clone(),
+            };
+            Some(Candidate {
+                estimate_us: cost::estimate_us(
+                    &core,
+                    &order,
+                    shape,
+                    push,
+                    self.traffic,
+                    self.device,
+                ),
+                core,
+                transfer,
+                comm_ctas,
+                chunks: chunks.clone(),
+                order,
+            })
         };
-        orders.into_iter().map(with_order).collect()
+        orders.into_iter().filter_map(with_order).collect()
+    }
+
+    /// The layout in which the CTAs that share a tile are a cluster, if that is possible in this order.
+    fn in_clusters(&self, order: &TileOrder, comm_ctas: u32) -> Option<CoreLayout> {
+        let parts = order.tail_parts;
+        let shares_all = order.whole_tiles == 0 && (2..=Cluster::MAX_CTAS).contains(&parts);
+        if !shares_all || comm_ctas > 0 || self.spec.takes_rows() {
+            return None;
+        }
+        let cluster = Some(Cluster::new(self.tile, self.spec.shape.m, parts));
+        let tuning = self.spec.tuning();
+        CoreLayout::new(self.tile, self.spec.shape.m, cluster, tuning, self.device).ok()
     }
 
     /// Returns the candidates in which rows travel in this way, or records why there is none.

@@ -10,7 +10,7 @@ pub(super) fn roles(
     (comm_ctas, grid_ctas): (u32, u32),
 ) -> Vec<Role> {
     let compute = (comm_ctas, grid_ctas);
-    let mut roles = core::roles(compute).to_vec();
+    let mut roles = core::roles(compute, false);
     let Some(reduction) = reduction else {
         return roles;
     };

@@ -1,0 +1,94 @@
+// Tiles whose sum over K the CTAs of a cluster share.
+//
+// Each CTA has the sum over a slice of K for the whole tile, as in split_k.cuh, but sums travel through shared memory. Each
+// CTA completes an equal share of the columns, so that none of them adds for long. It stores its sums of the other
+// columns in the shared memory of the CTAs that complete them. Every CTA has one tile in a call, so every barrier has one
+// phase.
+//
+// A CTA ends when it has the sums of all others. By then, none of them needs its shared memory any more.
+#pragma once
+#include <mk/cluster.cuh>
+#include <mk/gemm/tile_scheduler.cuh>
+
+namespace mk::gemm {
+
+template <class Smem>
+concept ClusterSmem = requires(const Smem smem, u32 from, u32 block, u32 warp) {
+  // A warp's sums of a block over the slice of K of another CTA: 16 bytes of each lane. Other CTAs are counted without this
+  // one, blocks from the first that this CTA completes, and warps over both groups without those that never have rows.
+  smem.cluster_sums(from, block, warp);
+  smem.cluster_full(warp);  // complete when a warp has the sums of all other CTAs
+  smem.entered();           // whether this CTA has entered the call
+};
+
+template <class Config>
+concept ClusterConfig = ScheduleConfig<Config> && requires {
+  Config::kWarpsWithRows;  // of a group
+};
+
+template <ClusterConfig Config, ClusterSmem Smem>
+struct ClusterSums {
+  using Shape = TileShape<Config>;
+
+  static constexpr u32 kCtas = Config::kSplits;
+  // A block is 8 columns of a group. In the layout of wgmma, a thread has four sums of it.
+  static constexpr u32 kBlocks = Shape::kGroupN / 8;
+  static_assert(2 <= kCtas && kCtas <= kBlocks && Config::kWholeTiles == 0 && Config::kCommCtas == 0);
+
+  // Which CTA of the cluster completes a block, and the first block that a CTA completes.
+  static MK_DEVICE constexpr u32 owner(u32 block) { return block * kCtas / kBlocks; }
+  static MK_DEVICE constexpr u32 first_block(u32 cta) { return (cta * kBlocks + kCtas - 1) / kCtas; }
+
+  // One thread, before the CTA enters the call.
+  static MK_DEVICE void init_barriers(const Smem& smem) {
+    for (u32 warp = 0; warp < kGroups * Config::kWarpsWithRows; ++warp) barrier_init(smem.cluster_full(warp), kCtas - 1);  // @cluster-sums.arrivals
+  }
+
+  // All threads of all CTAs of a cluster: whether all of them have entered the call. If one has not, they must end. None of
+  // them then ends before the others have read its word.
+  static MK_DEVICE bool all_entered(const Smem& smem, bool entered) {
+    if (threadIdx.x == 0) store_shared(smem.entered(), entered);
+    // Behind this, the CTAs have started and their barriers are initialised.
+    cluster_sync();  // @cluster-sums.started
+    // One warp reads, so that all that the CTA does behind its barrier is also behind the reads.
+    u32 is_refused = 0;
+    if (threadIdx.x < kCtas) is_refused = load_shared_cluster(cluster_address(smem.entered(), threadIdx.x)) == 0;
+    if (__syncthreads_or(is_refused) == 0) return true;
+    cluster_sync();  // @cluster-sums.refused
+    return false;
+  }
+
+  // Warp `warp` of both groups, which has rows: sends its sums of the blocks that other CTAs complete, and adds the sums of
+  // the other CTAs, in the order of K, to its own of the blocks that this CTA completes.
+  static MK_DEVICE void exchange(const RankContext& ctx, const Smem& smem, const WorkTile& work, u32 warp,
+                                 typename Shape::Accumulators& sum) {
+    const u32 place = warp / kWarpgroupWarps * Config::kWarpsWithRows + warp % kWarpgroupWarps;
+    const u32 own = work.split, lane = lane_index();
+#pragma unroll
+    for (u32 block = 0; block < kBlocks; ++block) {
+      const u32 to = owner(block);
+      if (to == own) continue;
+      const float* d = sum + block * 4;
+      const u32 from = own < to ? own : own - 1;
+      const u32 sums = smem.cluster_sums(from, block - first_block(to), place) + lane * 16;  // @cluster-sums.place
+      store_shared_cluster_vec16(cluster_address(sums, to), {as_bits(d[0]), as_bits(d[1]), as_bits(d[2]), as_bits(d[3])});
+    }
+    // The barrier of the warp orders the stores of all lanes before the arrivals, of which each lane makes at most one.
+    __syncwarp();  // @cluster-sums.stored-by-warp
+    const u32 full = smem.cluster_full(place);
+    if (lane < kCtas && lane != own) barrier_arrive_cluster(cluster_address(full, lane));  // @cluster-sums.arrive
+    wait_barrier<barrier_try_wait_cluster>(ctx, full, 0, kMultiply, kPartial, work.split_tile);  // @cluster-sums.wait
+#pragma unroll
+    for (u32 block = 0; block < kBlocks; ++block) {
+      if (owner(block) != own) continue;
+      float* d = sum + block * 4;
+#pragma unroll
+      for (u32 from = 0; from < kCtas - 1; ++from) {
+        const Vec16 v = load_shared_vec16(smem.cluster_sums(from, block - first_block(own), place) + lane * 16);
+        d[0] += as_float(v.x), d[1] += as_float(v.y), d[2] += as_float(v.z), d[3] += as_float(v.w);  // @cluster-sums.add
+      }
+    }
+  }
+};
+
+}  // namespace mk::gemm

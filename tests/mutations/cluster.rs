@@ -1,0 +1,74 @@
+//! Mutations of tiles that the CTAs of a cluster share.
+
+use crate::{Kernel, job};
+use mkernel::spec::{Activation, BLayout, Dtype, Epilogue, GemmOp, GemmShape, Tuning};
+use mkernel_testing::jobs::{GemmJob, Mutation, SimulatedJob};
+
+pub const KERNELS: &[Kernel] = &[("cluster", cluster), ("cluster_of_rows", cluster_of_rows)];
+
+fn shared((tile_m, tile_n): (u32, u32), ctas: u32) -> Tuning {
+    Tuning {
+        tile_m: Some(tile_m),
+        tile_n: Some(tile_n),
+        split_k: Some(ctas),
+        cluster: Some(true),
+        ..Tuning::default()
+    }
+}
+
+/// Three CTAs share eight blocks of columns. C has rows of three warps, of which the last has few.
+fn cluster() -> GemmJob {
+    let (m, n, k) = (40, 136, 512);
+    let kernel = (GemmOp::AgGemm, Epilogue::default(), shared((64, 128), 3));
+    job(kernel, 2, GemmShape { m, n, k }, BLayout::Nk, 6)
+}
+
+/// Several row tiles with an epilogue, of which the last has few rows.
+fn cluster_of_rows() -> GemmJob {
+    let (m, n, k) = (150, 264, 256);
+    let epilogue = Epilogue {
+        bias: true,
+        residual: true,
+        activation: Activation::Silu,
+        output: Dtype::Fp32,
+        ..Epilogue::default()
+    };
+    let kernel = (GemmOp::AgGemm, epilogue, shared((128, 256), 2));
+    job(kernel, 1, GemmShape { m, n, k }, BLayout::Kn, 8)
+}
+
+#[rustfmt::skip]
+pub const MUTATIONS: &[Mutation] = &[
+    ("CTAs of a cluster not awaited at the start", cluster, &[("@cluster-sums.started", "    __syncthreads();")]),
+    ("barrier complete too early", cluster, &[("@cluster-sums.arrivals", "kCtas - 1); => kCtas - 2);")]),
+    ("barrier never complete", cluster, &[("@cluster-sums.arrivals", "kCtas - 1); => kCtas);")]),
+    ("warp not synchronised before it arrives", cluster, &[("@cluster-sums.stored-by-warp", "")]),
+    ("arrival at the own barrier", cluster, &[("@cluster-sums.arrive", "(cluster_address(full, lane)) => (cluster_address(full, own))")]),
+    ("arrival that other CTAs do not acquire", cluster, &[("@cluster-sums.wait", "wait_barrier<barrier_try_wait_cluster> => wait_barrier")]),
+    ("sums of other CTAs not awaited", cluster, &[("@cluster-sums.wait", "")]),
+    ("sums of two blocks at one place", cluster, &[("@cluster-sums.place", "block - first_block(to) => 0")]),
+    ("sums of warps at one place", cluster, &[("@cluster-sums.place", ", place) => , 0)")]),
+    ("sums of all CTAs at one place", cluster, &[("@cluster-sums.place", "cluster_sums(from => cluster_sums(0")]),
+    ("sums added twice", cluster, &[("@cluster-sums.add", "d[3] += as_float(v.w); => d[3] += 2 * as_float(v.w);")]),
+    ("warps without rows exchange sums", cluster, &[("@gemm.cluster-rows", "")]),
+    ("blocks stored by the next CTA", cluster, &[("@gemm.cluster-store", "== work.split => == (work.split + 1) % Config::kSplits")]),
+    ("rows beyond C stored", cluster_of_rows, &[("@epilogue.block-row", "")]),
+    ("block of the next columns", cluster_of_rows, &[("@epilogue.block-col", "block * 8 => (block ^ 1) * 8")]),
+];
+
+/// If one CTA of a cluster is refused, the others do not wait for it. The call then ends without having been counted, so the
+/// next one takes it for one that is still running.
+#[test]
+fn a_cta_that_is_refused_ends_its_cluster() {
+    let refused = (
+        "const bool entered = enter(ctx);",
+        "const bool entered = enter(ctx) && blockIdx.x % 2 == 0;",
+    );
+    let mut job = cluster_of_rows();
+    job.edit(vec![(refused.0.into(), refused.1.into())]);
+    let failure = job.run(0).expect_err("no result");
+    assert!(
+        failure.contains("while call 1 of operator 1 was running"),
+        "{failure}"
+    );
+}
