@@ -242,7 +242,13 @@ impl Shared {
         if !findings.is_empty() {
             self.fail(Error::Simulation { findings });
         }
-        if let Some(error) = live.iter().find_map(|operator| operator.failure()) {
+        // A call behind one that this rank has given up fails as well, so what caused that comes first.
+        let mut failures: Vec<_> = live
+            .iter()
+            .filter_map(|operator| operator.failure())
+            .collect();
+        failures.sort_by_key(|error| is_consequence(error, self.rank));
+        if let Some(error) = failures.into_iter().next() {
             self.fail(error);
         }
         self.health.check()?;
@@ -250,4 +256,9 @@ impl Shared {
         let fault = live.iter().find_map(|operator| operator.take_fault());
         fault.map_or(Ok(()), Err)
     }
+}
+
+/// Whether a call has failed because this rank had given up an earlier one.
+const fn is_consequence(error: &Error, rank: u32) -> bool {
+    matches!(error, Error::Timeout { aborted_by: Some(by), .. } if *by == rank)
 }

@@ -49,6 +49,7 @@ constexpr u32 kGateWords = 256;
 struct alignas(128) Gate {
   u32 due;                               // CTAs of all calls that have counted themselves (advance_epoch)
   u64 last;                              // the call whose first CTA has entered last: see call_name
+  u32 failed;                            // whether this rank has given up a call: then it makes none of those behind it
   alignas(128) u32 entered[kGateWords];  // like `due`, but a CTA adds its call's CTAs when it enters
 };
 

@@ -66,8 +66,15 @@ MK_DEVICE void refuse(const RankContext& ctx, bool is_first) {
   raise_abort(ctx, 1 + ctx.rank);
 }
 
+// Who has given up this call before this rank begins it, as in abort words; 0 if nobody has. It is this rank if it has given
+// up an earlier call of any operator.
+MK_DEVICE u32 call_given_up_by(const RankContext& ctx) {
+  const u32 aborted_by = load_relaxed_sys(&ctx.state()->abort), failed = load_relaxed_sys(&ctx.gate->failed);
+  return aborted_by == 0 && failed != 0 ? 1 + ctx.rank : aborted_by;
+}
+
 // All threads of a CTA, before it does anything that others see; takes the place of __syncthreads. False if another call
-// is under way: then the CTA must end.
+// is under way, or if the call was given up: then the CTA must end.
 //
 // Calls that wait for each other, as those of one stream do, find all words equal to `due`. Of two others, one finds a
 // word that was raised since: each call raises every word once, and `due` only when all its CTAs have raised theirs. A
@@ -75,15 +82,17 @@ MK_DEVICE void refuse(const RankContext& ctx, bool is_first) {
 // still run then wait for no other CTA to start, and the two calls use different halves of what peers write. To count
 // CTAs at their end instead costs far more than it is worth: 1 to 20 µs (H200).
 //
-// A rank may begin a call that others have given up. It finds what they had sent by then, and may wait for nothing more, so
-// it looks at the abort word here, in the one lane that also reports it: an abort that is raised at that moment may reach
-// some lanes of a warp and not others. Its kernel runs to the end as others do after an abort.
+// A rank may also begin a call that others have given up, or one behind a call that it has given up itself. In the first, it
+// would find what others had sent by then, and perhaps wait for nothing more. In the second, it would send what it has
+// computed from the results of the failed call, and to buffers that other ranks may still read. Such a call does not take
+// place. One lane finds this out and reports it, since an abort that is raised at that moment may reach some lanes of a
+// warp and not others.
 MK_DEVICE bool enter(const RankContext& ctx) {
-  u32 is_refused = 0, due = 0, aborted_by = 0;
+  u32 is_refused = 0, due = 0, given_up_by = 0;
   if (threadIdx.x / kWarp == 1) {
     const u32 lane = lane_index();
     due = load_relaxed_sys(&ctx.gate->due);
-    if (lane == 0) aborted_by = load_relaxed_sys(&ctx.state()->abort);  // @call.given-up
+    if (lane == 0) given_up_by = call_given_up_by(ctx);  // @call.given-up
     for (u32 word = blockIdx.x + lane * gridDim.x; word < kGateWords; word += kWarp * gridDim.x) {
       is_refused |= fetch_add_relaxed_gpu(&ctx.gate->entered[word], gridDim.x) != due;
     }
@@ -91,13 +100,13 @@ MK_DEVICE bool enter(const RankContext& ctx) {
       store_relaxed_sys(&ctx.gate->last, call_name(ctx.call(), ctx.operator_number, due));
     }
   }
-  if (__syncthreads_or(is_refused | aborted_by) == 0) return true;
-  const bool overlaps = __syncthreads_or(is_refused) != 0;
+  if (__syncthreads_or(is_refused | given_up_by) == 0) return true;
+  const bool is_given_up = __syncthreads_or(given_up_by) != 0;
   if (threadIdx.x == kWarp) {
-    if (overlaps) refuse(ctx, blockIdx.x == 0 && is_refused != 0);
-    else report_given_up(ctx, aborted_by);
+    if (is_given_up) report_given_up(ctx, given_up_by);
+    else refuse(ctx, blockIdx.x == 0 && is_refused != 0);
   }
-  return !overlaps;
+  return false;
 }
 
 // One thread of each CTA, after enter(): it counts that all threads of its CTA have read the epoch. The last CTA runs

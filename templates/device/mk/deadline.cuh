@@ -43,8 +43,12 @@ MK_DEVICE void write_report(const RankContext& ctx, Report* out, const WaitSite&
   store_release_sys(&out->valid, 1);
 }
 
+// Notes that this rank gives up a call, so that it makes none of those behind it.
+MK_DEVICE void note_failure(const RankContext& ctx) { store_relaxed_sys(&ctx.gate->failed, 1); }
+
 // Reports a failed wait to the host. A rank has one report, which its first failed wait claims.
 MK_DEVICE void report(const RankContext& ctx, const WaitSite& site, u32 seen, u32 aborted_by, u64 waited_ns) {
+  note_failure(ctx);
   if (exchange_relaxed_gpu(&ctx.state()->reported, 1) != 0) return;
   write_report(ctx, &ctx.host->report, site, seen, aborted_by, waited_ns);
 }
@@ -82,8 +86,14 @@ MK_DEVICE bool abort_if_due(const RankContext& ctx, const WaitSite& site, u32 se
 }
 
 // An aborted rank must not send what it has computed from the data of others: receivers treat all that arrives as valid. A
-// thread that has acquired data which was computed after an abort also sees the abort.
-MK_DEVICE bool is_aborted(const RankContext& ctx) { return load_relaxed_sys(&ctx.state()->abort) != 0; }
+// thread that has acquired data which was computed after an abort also sees the abort. If this returns true, the rank makes
+// none of the calls behind this one. It has left out something that others count, and they would take what comes next in
+// its place.
+MK_DEVICE bool is_aborted(const RankContext& ctx) {
+  if (load_relaxed_sys(&ctx.state()->abort) == 0) return false;
+  note_failure(ctx);
+  return true;
+}
 
 // The word with which a rank announces its call: the mark, and the rows in the upper half.
 MK_DEVICE u64 begin_word(const RankContext& ctx) { return u64{ctx.rows} << 32 | ctx.call_mark(); }
@@ -117,9 +127,10 @@ MK_DEVICE bool refuse_other_rows(const RankContext& ctx, Role role) {
   return false;
 }
 
-// Reports that other ranks have given up a call before this rank has begun it. If they have since a rank gave other rows, it
-// reports that.
+// Reports who has given up a call before this rank has begun it. If others have since a rank gave other rows, reports that. If
+// it was this rank, ends the waits of the others for a call that does not take place.
 MK_DEVICE void report_given_up(const RankContext& ctx, u32 aborted_by) {
+  if (aborted_by == 1 + ctx.rank) raise_abort(ctx, aborted_by);
   if (ctx.begun.offset != 0) {
     fence_sys();  // orders the abort before the words of the rank that raised it
     if (refuse_other_rows(ctx, kLoad)) return;

@@ -96,7 +96,9 @@ pub struct Gate {
     pub due: u32,
     /// Which call's first CTA has entered last.
     pub last: u64,
-    padding: [u32; 28],
+    /// Whether this rank has given up a call: then it makes none of those behind it.
+    pub failed: u32,
+    padding: [u32; 27],
     /// As `due`, with a call's CTAs added as soon as the one that has the word enters.
     pub entered: [u32; GATE_WORDS],
 }

@@ -83,6 +83,7 @@ struct KvPush {
   // then counts it on their flags. If `nearest` is 0, also stores it to this rank's own slot. If it is 1, does not.
   static MK_DEVICE void send_part(const RankContext& ctx, const Part& part, StagedCopy& copy, u32 nearest) {
     const Slot slot(ctx.epoch, part.batch, part.kv_head);
+    bool has_room = true;
     if constexpr (Ranks::kLocalWorld > 1) {
       const u32 reader = lane_index();
       if (reader < Ranks::kLocalWorld && reader != ctx.local_rank() &&
@@ -90,11 +91,14 @@ struct KvPush {
         Slots::wait_credit(ctx, slot, part.source, reader);
       }
       __syncwarp();
+      // After an abort, readers may still need what their slots hold.
+      has_room = broadcast(is_aborted(ctx), 0) == 0;
     }
     const BlockSlot block(slot, part.sequence, part.source, part.rank_chunk, part.row);
     u32 is_complete = 0;
     if (elect_one()) {
       copy.send(block.number(), [&] {
+        if (!has_room) return;
         fence_proxy_async();  // the readers' TMA has read what the slots held
         for_each_receiver(ctx, part, nearest, [&](u32 receiver) {
           tma_store_bytes(ctx.peer_ptr(receiver, block.part(ctx, part.index)), copy.slot, Shape::kSubTileBytes);
@@ -103,8 +107,8 @@ struct KvPush {
       StagedCopy::finish();
       fence_sys();  // @kv-push.count-fence
       if constexpr (TakesRows<Config>) {
-        is_complete = Slots::Marks::is_complete(ctx, block, Slots::kParts);
-      } else {
+        if (has_room) is_complete = Slots::Marks::is_complete(ctx, block, Slots::kParts);
+      } else if (has_room) {
         for_each_receiver(ctx, part, nearest,
                           [&](u32 receiver) { add_relaxed_sys(ctx.peer_ptr(receiver, block.ready(ctx)), 1); });
       }

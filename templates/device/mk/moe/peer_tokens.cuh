@@ -91,6 +91,8 @@ struct PeerTokens {
       next += part_stride<Config>();
       load_ahead();
       if (!exists) continue;
+      // A sum without one of its rows would be wrong.
+      if (max_of_warp(!packet.has_arrived(ctx.mark())) != 0) return give_up();  // @peer-tokens.missing
       entry = lane_index() < Config::kTopK ? Entry{packet.first(), packet.second()} : Entry{};
       // A source on another node has found its wrong row indices itself, and its counts report them.
       if (Ranks::kNodes == 1 || !is_far) Topk::check_entries(ctx, source, part.token, entry);
@@ -100,6 +102,12 @@ struct PeerTokens {
   }
 
  private:
+  // After an abort.
+  MK_DEVICE bool give_up() {
+    next = end;
+    return false;
+  }
+
   MK_DEVICE const u8* next_slot() const {
     const u32 lane = lane_index(), from = source_at(next % sources);
     if (lane >= Config::kTopK) return ctx.local_ptr(Exchange::count_packet(ctx, from, 0));

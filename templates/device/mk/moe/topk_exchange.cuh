@@ -72,14 +72,14 @@ struct TopkExchange {
   }
 
   // Waits for the packet in a slot. `packet` is what was loaded from the slot before. After an abort, returns an entry
-  // without a row, or a count of no tokens.
+  // without a row, or a count of no tokens, which has not arrived.
   static MK_DEVICE Packet wait(const RankContext& ctx, u32 source, const u8* slot, Packet packet) {
     Deadline deadline;
     while (!packet.has_arrived(ctx.mark())) {  // @topk.wait
       packet = comm::load_ll(slot);
       if (packet.has_arrived(ctx.mark())) break;
       const WaitSite site{kPush, kRouting, source, source, ctx.mark()};
-      if (deadline.expired(ctx, site, packet.words.y)) return {Vec16{~0u, ctx.mark(), 0, ctx.mark()}};
+      if (deadline.expired(ctx, site, packet.words.y)) return {Vec16{~0u, 0, 0, 0}};
     }
     return packet;
   }
@@ -108,7 +108,9 @@ struct TopkExchange {
       const u8* slot = ctx.local_ptr(count_packet(ctx, source, i));
       counts.packets[i] = comm::load_ll(slot);
       if (must) counts.packets[i] = wait(ctx, source, slot, counts.packets[i]);
-      have_arrived &= counts.packets[i].has_arrived(ctx.mark());
+      if (counts.packets[i].has_arrived(ctx.mark())) continue;
+      counts.packets[i] = Packet{};  // after an abort no tokens and no fault
+      have_arrived = must;
     }
     // This load acquires what the rank did before it sent the packet. By then it has read everything that was sent to
     // it in earlier calls.
