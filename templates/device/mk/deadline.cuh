@@ -1,9 +1,10 @@
 // Waits that end. Each wait has a deadline, and also ends when any rank or the host aborts.
 //
 // When the deadline of a wait for a peer expires, the kernel records who waited for what in host memory, and raises the
-// abort word of every rank. From then on every wait of every rank returns at once. The kernel runs to its end over
-// whatever is in its buffers, and the host, which finds the record, discards the result. A trap would destroy the CUDA
-// context, and with it the memory of the process. After an abort the context stays usable.
+// abort word of every rank of its node. The other waits of these ranks for peers then return within about 50 µs. The kernel
+// runs to its end over whatever is in its buffers, and the host, which finds the record, discards the result. A trap would
+// destroy the CUDA context, and with it the memory of the process. After an abort the context stays usable, but the
+// communicator makes no more calls: see enter().
 #pragma once
 #include <mk/barrier.cuh>
 #include <mk/rank_context.cuh>
