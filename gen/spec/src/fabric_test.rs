@@ -42,6 +42,8 @@ pub struct FabricTestArgs {
     pub workspaces: [u64; MAX_RANKS],
     /// Address of the [`HostPage`](crate::abi::HostPage).
     pub host: u64,
+    /// Address of the [`Gate`](crate::abi::Gate).
+    pub gate: u64,
     /// The deadline of every wait.
     pub deadline_ns: u64,
     /// Arrival words, by peer and channel, [`FLAG_STRIDE_BYTES`](crate::abi::FLAG_STRIDE_BYTES) apart.
@@ -96,7 +98,7 @@ pub struct FabricTestResults {
 /// The struct that the template declares; it asserts size and offsets.
 #[must_use]
 pub fn args_layout() -> StructLayout {
-    layout!(FabricTestArgs: ring, workspaces, host, deadline_ns, arrivals, region, results, seed, rank, node, nodes,
+    layout!(FabricTestArgs: ring, workspaces, host, gate, deadline_ns, arrivals, region, results, seed, rank, node, nodes,
         messages, untimed, messages_before, acks_before, message_bytes, slot_bytes, window, batch, checks, probes)
 }
 

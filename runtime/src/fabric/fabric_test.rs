@@ -39,6 +39,7 @@ struct Test {
     fabric: Fabric,
     region: Region,
     state: OwnMemory,
+    gate: Arc<OwnMemory>,
     options: FabricTestOptions,
     node_map: NodeMap,
     function: Function,
@@ -107,7 +108,7 @@ impl Test {
         }
         let loaded = load(shared).map(|loaded| (loaded, Vec::new()));
         let (loaded, _) = ranks.agree("loading of the fabric test", loaded, BUILD_TIMEOUT)?;
-        let (function, results, state, live) = loaded;
+        let (function, results, state, gate, live) = loaded;
         // The proxy ends the waits of the kernels that are registered when it fails.
         shared.register(live.clone());
         let fabric = Fabric::connect(shared, &mut ranks, &node_map, &options.transport)?;
@@ -122,6 +123,7 @@ impl Test {
             fabric,
             region,
             state,
+            gate,
             options: options.clone(),
             node_map,
             function,
@@ -177,6 +179,7 @@ impl Test {
             ring: endpoint.ring,
             workspaces: [state; _],
             host: self.live.page.device_address(),
+            gate: self.gate.address(),
             deadline_ns: self.shared.timeout_ns(),
             arrivals: endpoint.arrivals,
             region: self.region.address(),
@@ -284,9 +287,15 @@ impl std::fmt::Debug for FabricTest {
     }
 }
 
-/// What a test needs besides its fabric: the kernel, the host's copy of the results, the kernel's state, and what the
-/// communicator monitors.
-type Loaded = (Function, Pinned, OwnMemory, Arc<OperatorHealth>);
+/// What a test needs besides its fabric: the kernel, the host's copy of the results, the kernel's state, the gate of the
+/// communicator, and what the communicator monitors.
+type Loaded = (
+    Function,
+    Pinned,
+    OwnMemory,
+    Arc<OwnMemory>,
+    Arc<OperatorHealth>,
+);
 
 fn load(shared: &Shared) -> Result<Loaded, Error> {
     let built = |source| Error::Build {
@@ -305,6 +314,7 @@ fn load(shared: &Shared) -> Result<Loaded, Error> {
         Function::load(ctx, &cubin.bytes, KERNEL)?,
         Pinned::allocate(ctx, size_of::<FabricTestResults>())?,
         OwnMemory::allocate(ctx, &shared.stream, STATE_BYTES, timeout)?,
+        shared.gate(timeout)?,
         Arc::new(health),
     ))
 }

@@ -109,6 +109,14 @@ __device__ __forceinline__ u32 as_bits(float value) { return __float_as_uint(val
 
 __device__ __forceinline__ float infinity() { return __uint_as_float(0x7f800000); }
 
+// The same address. The compiler does not have it in registers before this.
+template <class T>
+__device__ __forceinline__ T* loaded_here(T* address) {
+  u64 bits = reinterpret_cast<u64>(address);
+  asm volatile("" : "+l"(bits));
+  return reinterpret_cast<T*>(bits);
+}
+
 // The greater; of a number and a NaN, the number.
 __device__ __forceinline__ float max(float a, float b) {
   float y;

@@ -44,13 +44,16 @@ MK_DEVICE void write_report(const RankContext& ctx, Report* out, const WaitSite&
   store_release_sys(&out->valid, 1);
 }
 
-// Notes that this rank gives up a call, so that it makes none of those behind it.
-MK_DEVICE void note_failure(const RankContext& ctx) { store_relaxed_sys(&ctx.gate->failed, 1); }
+// Notes that this rank gives up a call, so that it makes none of those behind it. Every wait has this code, and the address
+// of the gate may not occupy registers before it is needed: gemm_ar in two shots would spill three of them.
+MK_DEVICE void note_failure(const RankContext& ctx) {
+  store_relaxed_sys(&loaded_here(ctx.gate)->failed, 1);
+}
 
 // Reports a failed wait to the host. A rank has one report, which its first failed wait claims.
 MK_DEVICE void report(const RankContext& ctx, const WaitSite& site, u32 seen, u32 aborted_by, u64 waited_ns) {
-  note_failure(ctx);
   if (exchange_relaxed_gpu(&ctx.state()->reported, 1) != 0) return;
+  note_failure(ctx);
   write_report(ctx, &ctx.host->report, site, seen, aborted_by, waited_ns);
 }
 
@@ -87,11 +90,13 @@ MK_DEVICE bool abort_if_due(const RankContext& ctx, const WaitSite& site, u32 se
 }
 
 // An aborted rank must not send what it has computed from the data of others: receivers treat all that arrives as valid. A
-// thread that has acquired data which was computed after an abort also sees the abort. If this returns true, the rank makes
-// none of the calls behind this one. It has left out something that others count, and they would take what comes next in
-// its place.
-MK_DEVICE bool is_aborted(const RankContext& ctx) {
-  if (load_relaxed_sys(&ctx.state()->abort) == 0) return false;
+// thread that has acquired data which was computed after an abort also sees the abort.
+MK_DEVICE bool is_aborted(const RankContext& ctx) { return load_relaxed_sys(&ctx.state()->abort) != 0; }
+
+// The same before a put to another node, which the caller then leaves out. Peers count the puts of all operators, so the rank
+// may put nothing more: its next put would be taken for the missing one.
+MK_DEVICE bool gives_up_puts(const RankContext& ctx) {
+  if (!is_aborted(ctx)) return false;
   note_failure(ctx);
   return true;
 }

@@ -124,6 +124,11 @@ __forceinline__ u32 ceil_div(u32 count, u32 size) { return (count + size - 1) / 
 __forceinline__ float as_float(u32 bits) { return __builtin_bit_cast(float, bits); }
 __forceinline__ u32 as_bits(float value) { return __builtin_bit_cast(u32, value); }
 
+template <class T>
+__forceinline__ T* loaded_here(T* address) {
+  return address;
+}
+
 __forceinline__ float infinity() { return __builtin_inff(); }
 
 __forceinline__ float max(float a, float b) { return __builtin_fmaxf(a, b); }

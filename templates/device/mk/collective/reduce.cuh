@@ -119,7 +119,7 @@ struct Reduce {
                     WaitSite{kPush, kPartial, ctx.rank, chunk, ctx.mark()});
         }
         __syncwarp();
-        if (broadcast(is_aborted(ctx), 0)) return;
+        if (broadcast(gives_up_puts(ctx), 0)) return;
         if (lane_index() != 0) continue;
         Network::put(args, ctx, peer, kChannel, Workspace::sums_out(ctx.parity(), peer, first),
                      Workspace::sums_in(ctx.parity(), number_there, first), Chunks::bytes_of(ctx, owner, first, count));  // @reduce.put

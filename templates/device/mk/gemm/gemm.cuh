@@ -154,20 +154,18 @@ struct Gemm {
     if constexpr (requires { args.c; }) prefetch_tensor_maps(args.c);
     if (threadIdx.x != 0) return;
     init_barriers<Config>(smem);
-    // If each call gives the rows, they say which tile is the first.
+    // If each call gives the rows, they say which tile is the first, and are known only in begin().
     if constexpr (!TakesRows<Config>) load_first_b(args, ctx, smem);
   }
 
   // Runs before the roles. Returns false if the CTA must end at once.
   static MK_DEVICE bool begin(const Args& args, const RankContext& ctx, const Smem& smem) {
-    if (!has_entered(ctx, smem)) {
-      if constexpr (!TakesRows<Config>) {
-        if (threadIdx.x == 0) for_first_tile(ctx, [&](const WorkTile& work) { Mainloop::drop_first_b(ctx, smem, work); });
-      }
-      return false;
-    }
     if constexpr (TakesRows<Config>) {
       if (threadIdx.x == 0) load_first_b(args, ctx, smem);
+    }
+    if (!has_entered(ctx, smem)) {
+      if (threadIdx.x == 0) for_first_tile(ctx, [&](const WorkTile& work) { Mainloop::drop_first_b(ctx, smem, work); });
+      return false;
     }
     Begin::announce(ctx);
     return true;

@@ -92,12 +92,11 @@ fn finish(
         reduction: None,
     });
     let pushes = transfer == Some(Transfer::SmPush);
-    let compute_ctas = if core.cluster.is_some() {
-        order.units() // all CTAs of a cluster have a tile
-    } else if pushes && comm_ctas == 0 || spec.takes_rows() {
-        device.sm_count - comm_ctas // every CTA pushes, also one without a tile
-    } else {
-        order.units().min(device.sm_count - comm_ctas)
+    // Every CTA pushes, also one without a tile. All CTAs of a cluster have a tile.
+    let pushes_all = pushes && comm_ctas == 0 && core.cluster.is_none();
+    let compute_ctas = match pushes_all || spec.takes_rows() {
+        true => device.sm_count - comm_ctas,
+        false => order.units().min(device.sm_count - comm_ctas),
     };
     let grid_ctas = comm_ctas + compute_ctas;
     let copies = chunks
