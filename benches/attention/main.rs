@@ -20,6 +20,7 @@ use mkernel::{
 use mkernel_testing::blocks::{Blocks, MAX_ITERATIONS, median};
 use mkernel_testing::edits::{Edit, edit};
 use mkernel_testing::lab::{Failure, Lab, Matrix, TimeLimit, seed_from_clock};
+use mkernel_testing::ranks::{exit_code, on_gpus};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -93,13 +94,7 @@ struct Flags {
 }
 
 fn main() -> ExitCode {
-    match run(&Flags::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    exit_code(run(&Flags::parse()))
 }
 
 fn run(flags: &Flags) -> Result<(), Failure> {
@@ -112,24 +107,8 @@ fn run(flags: &Flags) -> Result<(), Failure> {
         flags.nodes
     );
     println!("  seq/rank      µs  TFLOP/s  bound µs  by       error  push  slots  plan");
-    let gpus: Vec<usize> = (0..flags.world as usize).collect();
-    let communicators = Communicator::local(&gpus)?;
     let gathered = Gathered::new(flags.world);
-    std::thread::scope(|scope| {
-        let gathered = &gathered;
-        let start = |ranks: Communicator| {
-            scope.spawn(move || {
-                let rank = ranks.rank();
-                one_rank(flags, &ranks, seed, gathered)
-                    .inspect_err(|error| eprintln!("rank {rank}: {error}"))
-            })
-        };
-        let threads: Vec<_> = communicators.into_iter().map(start).collect();
-        let results = threads
-            .into_iter()
-            .map(|thread| thread.join().map_err(|_| "the thread of a rank panicked")?);
-        results.collect::<Vec<_>>().into_iter().collect()
-    })
+    on_gpus(flags.world, |ranks| one_rank(flags, ranks, seed, &gathered)).map(drop)
 }
 
 /// Runs the benchmark on one rank.
@@ -139,7 +118,6 @@ fn one_rank(
     seed: u64,
     gathered: &Gathered,
 ) -> Result<(), Failure> {
-    ranks.context().bind_to_thread()?;
     ranks.set_transport(Transport::Emulated {
         nic: NicModel {
             gb_per_s: flags.nic_gb_s,

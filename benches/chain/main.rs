@@ -15,6 +15,7 @@ use mkernel::spec::{GemmOp, GemmShape};
 use mkernel_testing::blocks::Blocks;
 use mkernel_testing::cublas::Cublas;
 use mkernel_testing::lab::{Failure, Lab, TimeLimit, seed_from_clock};
+use mkernel_testing::ranks::{exit_code, on_gpus};
 use rivals::Rivals;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -31,13 +32,7 @@ struct Row {
 }
 
 fn main() -> ExitCode {
-    match run(&Flags::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    exit_code(run(&Flags::parse()))
 }
 
 fn run(flags: &Flags) -> Result<(), Failure> {
@@ -49,16 +44,7 @@ fn run(flags: &Flags) -> Result<(), Failure> {
     // The rivals run before and after, since the speed of GPUs depends on heat.
     let mut rivals = Rivals::default();
     rivals.measure(flags, &cases)?;
-    let communicators = Communicator::local(&(0..world).collect::<Vec<_>>())?;
-    let rows = std::thread::scope(|scope| {
-        let cases = &cases;
-        let start = |ranks: Communicator| scope.spawn(move || one_rank(flags, &ranks, cases, seed));
-        let threads: Vec<_> = communicators.into_iter().map(start).collect();
-        let results = threads
-            .into_iter()
-            .map(|thread| thread.join().map_err(|_| "the thread of a rank panicked")?);
-        results.collect::<Result<Vec<_>, Failure>>()
-    })?;
+    let rows = on_gpus(flags.world, |ranks| one_rank(flags, ranks, &cases, seed))?;
     rivals.measure(flags, &cases)?;
     print(rows.first().map_or(&[], Vec::as_slice), &rivals);
     Ok(())
@@ -81,7 +67,6 @@ fn one_rank(
     cases: &[Case],
     seed: u64,
 ) -> Result<Vec<Row>, Failure> {
-    ranks.context().bind_to_thread()?;
     let lab = Lab::new(&ranks.context().default_stream())?;
     // The default stream cannot be captured.
     let captured = ranks.context().new_stream()?;

@@ -12,6 +12,7 @@ use mkernel::{
 };
 use mkernel_testing::blocks::{Blocks, median};
 use mkernel_testing::lab::{Failure, Lab, TimeLimit};
+use mkernel_testing::ranks::{exit_code, on_gpus};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -70,32 +71,16 @@ fn op(name: &str) -> Result<CollectiveOp, String> {
 }
 
 fn main() -> ExitCode {
-    match run(&Flags::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    exit_code(run(&Flags::parse()))
 }
 
 fn run(flags: &Flags) -> Result<(), Failure> {
     let _limit = TimeLimit::start("the benchmark", Duration::from_secs(flags.limit_s));
     println!("operator             KiB        µs   bound µs   GB/s  plan");
-    let gpus: Vec<usize> = (0..flags.world as usize).collect();
-    let communicators = Communicator::local(&gpus)?;
-    std::thread::scope(|scope| {
-        let start = |ranks: Communicator| scope.spawn(move || one_rank(flags, &ranks));
-        let threads: Vec<_> = communicators.into_iter().map(start).collect();
-        let results = threads
-            .into_iter()
-            .map(|thread| thread.join().map_err(|_| "the thread of a rank panicked")?);
-        results.collect::<Vec<_>>().into_iter().collect()
-    })
+    on_gpus(flags.world, |ranks| one_rank(flags, ranks)).map(drop)
 }
 
 fn one_rank(flags: &Flags, ranks: &Communicator) -> Result<(), Failure> {
-    ranks.context().bind_to_thread()?;
     let lab = Lab::new(&ranks.context().default_stream())?;
     let blocks = Blocks::new(ranks, &lab)?;
     let ops = match flags.op.as_slice() {

@@ -14,6 +14,7 @@ use mkernel::{
 use mkernel_testing::blocks::{Blocks, MAX_ITERATIONS, median};
 use mkernel_testing::edits::{Edit, edit};
 use mkernel_testing::lab::{Failure, Lab, TimeLimit, seed_from_clock};
+use mkernel_testing::ranks::{exit_code, on_gpus};
 use std::process::ExitCode;
 use std::time::Duration;
 use tokens::{Taste, Tokens};
@@ -87,13 +88,7 @@ struct Flags {
 }
 
 fn main() -> ExitCode {
-    match run(&Flags::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    exit_code(run(&Flags::parse()))
 }
 
 fn run(flags: &Flags) -> Result<(), Failure> {
@@ -105,21 +100,7 @@ fn run(flags: &Flags) -> Result<(), Failure> {
         mkernel::device_count()?
     );
     println!("operator       tokens/rank  rows/rank      µs  bound µs  share     error  plan");
-    let gpus: Vec<usize> = (0..flags.world as usize).collect();
-    let communicators = Communicator::local(&gpus)?;
-    std::thread::scope(|scope| {
-        let start = |ranks: Communicator| {
-            scope.spawn(move || {
-                let rank = ranks.rank();
-                one_rank(flags, &ranks, seed).inspect_err(|error| eprintln!("rank {rank}: {error}"))
-            })
-        };
-        let threads: Vec<_> = communicators.into_iter().map(start).collect();
-        let results = threads
-            .into_iter()
-            .map(|thread| thread.join().map_err(|_| "the thread of a rank panicked")?);
-        results.collect::<Vec<_>>().into_iter().collect()
-    })
+    on_gpus(flags.world, |ranks| one_rank(flags, ranks, seed)).map(drop)
 }
 
 /// The measurement of one size on a rank.
@@ -136,7 +117,6 @@ struct Case<'a> {
 }
 
 fn one_rank(flags: &Flags, ranks: &Communicator, seed: u64) -> Result<(), Failure> {
-    ranks.context().bind_to_thread()?;
     let lab = Lab::new(&ranks.context().default_stream())?;
     let blocks = Blocks::new(ranks, &lab)?;
     let experts = flags.experts.unwrap_or(32 * u64::from(flags.world));

@@ -26,7 +26,7 @@ use std::time::Duration;
 pub struct Flags {
     /// Number of GPUs: 1, 2, 4 or 8 [default: all]
     #[arg(long)]
-    pub world: Option<usize>,
+    pub world: Option<u32>,
     /// Number of nodes into which the GPUs are divided, with emulated NICs between them
     #[arg(long, default_value_t = 1)]
     pub nodes: u32,
@@ -86,9 +86,9 @@ pub struct Flags {
 }
 
 /// Returns the largest possible number of ranks on `gpus` GPUs.
-pub fn largest_world(gpus: usize) -> Option<usize> {
-    let worlds = WORLDS.into_iter().rev().map(|world| world as usize);
-    worlds.into_iter().find(|world| *world <= gpus)
+pub fn largest_world(gpus: usize) -> Option<u32> {
+    let mut worlds = WORLDS.into_iter().rev();
+    worlds.find(|world| *world as usize <= gpus)
 }
 
 /// Returns layers of the size of models. N, or K for operators that reduce, is divided over the ranks. For one rank,

@@ -14,23 +14,13 @@ use mkernel::Communicator;
 use mkernel_testing::blocks::Blocks;
 use mkernel_testing::cublas::Cublas;
 use mkernel_testing::lab::{Failure, Lab, TimeLimit, seed_from_clock};
+use mkernel_testing::ranks::{exit_code, on_gpus};
 use report::Baseline;
 use std::process::ExitCode;
 use std::time::Duration;
 
 fn main() -> ExitCode {
-    match run(&Flags::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error}");
-            let mut cause = error.source();
-            while let Some(error) = cause {
-                eprintln!("Caused by: {error}");
-                cause = error.source();
-            }
-            ExitCode::FAILURE
-        }
-    }
+    exit_code(run(&Flags::parse()))
 }
 
 fn run(flags: &Flags) -> Result<(), Failure> {
@@ -48,42 +38,20 @@ fn run(flags: &Flags) -> Result<(), Failure> {
     let nodes = flags.nodes;
     println!("{world} of {gpus} GPUs in {nodes} nodes, seed {seed}");
     report::print_heading();
-    let communicators = Communicator::local(&(0..world).collect::<Vec<_>>())?;
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = communicators
-            .into_iter()
-            .enumerate()
-            .map(|(gpu, ranks)| {
-                let baselines = &baselines;
-                scope.spawn(move || {
-                    // Errors are printed at once and for all ranks, since one rank's failure causes those of the
-                    // others.
-                    one_rank(flags, &ranks, gpu, seed, baselines).inspect_err(|error| {
-                        eprintln!("rank {gpu}: {error}");
-                    })
-                })
-            })
-            .collect();
-        let results = threads
-            .into_iter()
-            .map(|thread| thread.join().map_err(|_| "the thread of a rank panicked")?);
-        results.collect::<Vec<_>>().into_iter().collect()
-    })
+    on_gpus(world, |ranks| one_rank(flags, ranks, seed, &baselines)).map(drop)
 }
 
 fn one_rank(
     flags: &Flags,
     ranks: &Communicator,
-    gpu: usize,
     seed: u64,
     baselines: &[Baseline],
 ) -> Result<(), Failure> {
-    let alone = Communicator::local(&[gpu])?;
+    let alone = Communicator::local(&[ranks.rank() as usize])?;
     let alone = alone
         .first()
         .ok_or("there is no communicator of one rank")?;
     ranks.set_transport(flags.transport());
-    ranks.context().bind_to_thread()?;
     let lab = Lab::new(&ranks.context().default_stream())?;
     let bench = Bench {
         flags,

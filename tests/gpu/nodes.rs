@@ -5,8 +5,8 @@ use crate::back_to_back::{Skew, calls};
 use crate::compile::compile;
 use crate::experts;
 use crate::graphs::replays;
-use crate::processes::{RankProcesses, lost};
-use crate::ranks::{GemmProblem, compute, launch, on_ranks, prepare, seed, worlds};
+use crate::processes::{RankProcesses, call_until_a_rank_is_lost};
+use crate::ranks::{GemmProblem, compute, on_ranks, prepare, seed, worlds};
 use mkernel::spec::Placement::{Contiguous, Zigzag};
 use mkernel::{
     Communicator,
@@ -277,19 +277,5 @@ fn call_until_something_fails() -> Result<(), Failure> {
         compute(&ranks, &lab, &operator, &operands, (5, 7))?;
         prepared.push((operator, operands));
     }
-    for call in 0u64.. {
-        let failure = prepared
-            .iter()
-            .try_for_each(|(operator, operands)| launch(operator, &lab.stream, &operands.raw()))
-            .and_then(|()| ranks.synchronize(&lab.stream));
-        match failure {
-            Ok(()) if call == 50 => println!("calling"),
-            Ok(()) => {}
-            Err(error) => {
-                println!("gave up: {}: {error}", lost(&error)?);
-                break;
-            }
-        }
-    }
-    Ok(())
+    call_until_a_rank_is_lost(&ranks, &lab, &prepared)
 }

@@ -1,8 +1,8 @@
 //! Tests with one process per GPU, which are started as torchrun starts them. In one test a process is killed.
 
-use crate::ranks::{compute, launch, prepare, seed, worlds};
+use crate::ranks::{Operands, compute, launch, prepare, seed, worlds};
 use mkernel::{
-    Communicator, Error,
+    Communicator, Error, Operator,
     error::FabricError,
     spec::{BLayout, GemmShape, Transfer, Tuning},
 };
@@ -92,6 +92,15 @@ fn work(task: &str) -> Result<(), Failure> {
     }
 
     ranks.set_timeout(DEADLINE);
+    call_until_a_rank_is_lost(&ranks, &lab, &prepared)
+}
+
+/// Calls operators again and again. Prints that it has begun to, and in the end which rank is lost.
+pub fn call_until_a_rank_is_lost(
+    ranks: &Communicator,
+    lab: &Lab,
+    prepared: &[(Operator, Operands)],
+) -> Result<(), Failure> {
     for call in 0u64.. {
         let failure = prepared
             .iter()
@@ -110,7 +119,7 @@ fn work(task: &str) -> Result<(), Failure> {
 }
 
 /// Returns the name of the rank that is lost according to an error.
-pub fn lost(error: &Error) -> Result<String, Failure> {
+fn lost(error: &Error) -> Result<String, Failure> {
     match error {
         Error::RankLost { rank }
         | Error::Timeout {

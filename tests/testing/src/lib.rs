@@ -11,6 +11,7 @@
 //! - [`graph`] captures calls, and replays them.
 //! - [`kinds`] has an operator of each kind.
 //! - [`options`] parses options that several benchmarks have.
+//! - [`ranks`] runs benchmarks on the GPUs of this host.
 //! - [`unfused`] measures the network transfers of an unfused baseline.
 
 pub mod block_on;
@@ -26,4 +27,5 @@ pub mod jobs;
 pub mod kinds;
 pub mod lab;
 pub mod options;
+pub mod ranks;
 pub mod unfused;

@@ -2,6 +2,7 @@
 
 mod buffers;
 pub mod cases;
+mod one_call;
 mod packed;
 mod place;
 mod reference;

@@ -1,37 +1,15 @@
 //! Calls of one operator with packed sequences of different lengths.
 
+use super::one_call::{Buffers, OneCall, replays};
 use super::place::{Place, UNWRITTEN};
 use super::reference::{CallData, InputKind, Sharding};
 use super::{AttentionJob, CallPattern};
-use crate::graph::Graph;
 use crate::jobs::memo::Memo;
-use crate::jobs::{CALLS_BEFORE, set_call_count};
 use crate::lab::Failure;
-use mkernel::cudarc::driver::{CudaSlice, CudaStream};
+use mkernel::cudarc::driver::CudaStream;
 use mkernel::half::bf16;
 use mkernel::{Call, Communicator, Operand, Operator, spec::Layout};
 use std::sync::Arc;
-
-/// The operands of a call, with room for the most rows, and the offsets of its sequences.
-struct Buffers {
-    inputs: Vec<CudaSlice<bf16>>,
-    o: CudaSlice<bf16>,
-    lse: CudaSlice<f32>,
-    offsets: CudaSlice<i32>,
-}
-
-impl Buffers {
-    fn call<'a>(&'a mut self, operator: &'a Operator, stream: &'a Arc<CudaStream>) -> Call<'a> {
-        operator
-            .call(stream)
-            .read(Operand::Q, &self.inputs[0])
-            .read(Operand::K, &self.inputs[1])
-            .read(Operand::V, &self.inputs[2])
-            .read(Operand::CuSeqlens, &self.offsets)
-            .write(Operand::O, &mut self.o)
-            .write(Operand::Lse, &mut self.lse)
-    }
-}
 
 /// A sequence of a call, as if it were alone.
 #[derive(Debug)]
@@ -41,14 +19,14 @@ pub(super) struct OneSequence {
 }
 
 /// A call of a job on a rank.
-struct OneCall<'a> {
+struct PackedCall<'a> {
     job: &'a AttentionJob,
     lengths: &'a [u64],
     sequences: &'a [OneSequence],
     rank: u32,
 }
 
-impl OneCall<'_> {
+impl PackedCall<'_> {
     fn shardings(&self) -> Vec<Sharding> {
         let of_length = |rows: &u64| self.job.sharding_of_sequence(*rows);
         self.lengths.iter().map(of_length).collect()
@@ -123,8 +101,9 @@ impl OneCall<'_> {
         }
         offsets
     }
+}
 
-    /// Uploads the operands. In place of rows that there are not the inputs are NaN.
+impl OneCall for PackedCall<'_> {
     fn buffers(&self, stream: &Arc<CudaStream>) -> Result<Buffers, Failure> {
         let (shape, layout) = (self.job.shape(), self.job.config.layout);
         type Of = fn(&CallData) -> &Vec<bf16>;
@@ -139,22 +118,21 @@ impl OneCall<'_> {
             let shards: Vec<_> = shardings
                 .map(|(sharding, sequence)| sharding.shard(of(&sequence.data), heads, self.rank))
                 .collect();
-            stream.clone_htod(&place.spread(&self.pack(place, &shards), bf16::NAN))
+            place.spread(&self.pack(place, &shards), bf16::NAN)
         };
-        let (o, lse) = self.results();
-        let unwritten =
-            |place: Place| vec![UNWRITTEN; (place.groups * place.most * place.elems).max(1)];
-        let o: Vec<bf16> = unwritten(o).into_iter().map(bf16::from_f32).collect();
-        Ok(Buffers {
-            inputs: inputs.map(input).into_iter().collect::<Result<_, _>>()?,
-            o: stream.clone_htod(&o)?,
-            lse: stream.clone_htod(&unwritten(lse))?,
-            offsets: stream.clone_htod(&self.offsets())?,
-        })
+        Buffers::new(stream, inputs.map(input), self.results(), &self.offsets())
     }
 
-    /// Compares the results of each sequence with the expected ones, and returns the bits of all. Nothing else may be
-    /// written.
+    fn call<'a>(
+        &self,
+        operator: &'a Operator,
+        stream: &'a Arc<CudaStream>,
+        buffers: &'a mut Buffers,
+    ) -> Call<'a> {
+        let (call, offsets) = buffers.call(operator, stream);
+        call.read(Operand::CuSeqlens, offsets)
+    }
+
     fn check(
         &self,
         ranks: &Communicator,
@@ -225,7 +203,7 @@ impl AttentionJob {
         calls: &[Vec<OneSequence>],
     ) -> Result<Vec<Vec<u32>>, Failure> {
         ranks.set_timeout(crate::jobs::deadline(self.edits.is_empty()));
-        let one = |(sequences, lengths)| OneCall {
+        let one = |(sequences, lengths)| PackedCall {
             job: self,
             lengths,
             sequences,
@@ -233,73 +211,10 @@ impl AttentionJob {
         };
         let lengths = self.sequences.iter().map(Vec::as_slice);
         let sequences = calls.iter().map(Vec::as_slice);
-        let calls: Vec<OneCall> = sequences.zip(lengths).map(one).collect();
+        let calls: Vec<PackedCall> = sequences.zip(lengths).map(one).collect();
         match self.pattern == CallPattern::Graph {
             true => replays(ranks, operator, &calls),
-            false => self.launch_packed(ranks, operator, &calls),
+            false => self.launches(ranks, operator, &calls),
         }
     }
-
-    /// Makes the calls one after the other without a pause.
-    fn launch_packed(
-        &self,
-        ranks: &Communicator,
-        operator: &Operator,
-        calls: &[OneCall],
-    ) -> Result<Vec<Vec<u32>>, Failure> {
-        let stream = ranks.context().default_stream();
-        let buffers = calls.iter().map(|call| call.buffers(&stream));
-        let mut all = buffers.collect::<Result<Vec<_>, _>>()?;
-        stream.synchronize()?;
-        for (index, buffers) in (0..).zip(&mut all) {
-            if let Some(calls) = self.call_count.filter(|_| index == CALLS_BEFORE) {
-                set_call_count(ranks, &[operator], calls)?;
-            }
-            buffers.call(operator, &stream).launch()?;
-        }
-        ranks.synchronize(&stream)?;
-        let checks = calls.iter().zip(&all);
-        checks
-            .map(|(call, buffers)| call.check(ranks, &stream, buffers))
-            .collect()
-    }
-}
-
-/// Captures one call, and replays it for each call.
-fn replays(
-    ranks: &Communicator,
-    operator: &Operator,
-    calls: &[OneCall],
-) -> Result<Vec<Vec<u32>>, Failure> {
-    // The default stream cannot be captured.
-    let stream = ranks.context().new_stream()?;
-    let mut used = calls[0].buffers(&stream)?;
-    stream.synchronize()?;
-    let graph = captured(operator, &stream, &mut used)?;
-    let mut results = Vec::new();
-    for call in calls {
-        let next = call.buffers(&stream)?;
-        for (used, next) in used.inputs.iter_mut().zip(&next.inputs) {
-            stream.memcpy_dtod(next, used)?;
-        }
-        stream.memcpy_dtod(&next.o, &mut used.o)?;
-        stream.memcpy_dtod(&next.lse, &mut used.lse)?;
-        stream.memcpy_dtod(&next.offsets, &mut used.offsets)?;
-        graph.launch(&stream)?;
-        results.push(call.check(ranks, &stream, &used)?);
-    }
-    ranks.synchronize(&stream)?;
-    Ok(results)
-}
-
-fn captured(
-    operator: &Operator,
-    stream: &Arc<CudaStream>,
-    buffers: &mut Buffers,
-) -> Result<Graph, Failure> {
-    Graph::capture(stream, || {
-        let call = buffers.call(operator, stream);
-        // SAFETY: the buffers live until the last replay has ended, and the test uses one stream.
-        Ok(unsafe { call.capture() }?)
-    })
 }
