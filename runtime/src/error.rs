@@ -303,7 +303,7 @@ pub enum Error {
     /// The stream was still busy after the deadline of its kernels.
     #[error(
         "the stream was still busy after {waited:?}, and no kernel reported a failure. Synchronize again, or raise the \
-         time-out"
+         timeout"
     )]
     StillBusy {
         /// How long the stream was polled.
