@@ -69,8 +69,8 @@ impl KernelFlags {
         self.0.is_empty()
     }
 
-    /// The sizes that were given for `field`.
-    pub fn sizes(&self, field: Field) -> Vec<u64> {
+    /// The sizes that were given for `field`, as they were written.
+    pub fn sizes(&self, field: Field) -> Vec<Dim> {
         let given = self
             .0
             .iter()
