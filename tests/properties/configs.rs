@@ -144,7 +144,7 @@ fn tuning(op: GemmOp, world: u32) -> impl Strategy<Value = Tuning> {
     let core = (
         mostly_none(&[64, 128]),
         mostly_none(&[64, 128, 256]),
-        mostly_none(&[2, 3, 4, 5, 6, 8]),
+        mostly_none(&[2, 3, 4, 5, 6, 8, 12]),
         mostly_none(&[1, 2, 3, 8, 64]),
         mostly_none(&[0, 1, 7, 16, 1 << 20]),
         mostly_none(&[1, 2, 3, 4, 5, 8, 16]),

@@ -10,6 +10,9 @@ use crate::config::{Dim, Eps, Field, Norm};
 use crate::diagnostic::Diagnostics;
 use serde::{Deserialize, Serialize};
 
+/// The most stages: as many as shared memory has room for where C has few rows.
+pub(super) const MAX_STAGES: u32 = 12;
+
 options! {
     /// A GEMM operator. Shapes are those of `op` on [`Op`](crate::Op); row-major bf16 in, and out unless the epilogue says
     /// otherwise, fp32 accumulate.
@@ -99,8 +102,8 @@ options! {
             #[limits(Limits::OneOf(&[64, 128, 256], "a wgmma is at most 256 columns wide"))]
             #[serde(skip_serializing_if = "Option::is_none")]
             tile_n: Option<u32> as TILE_N,
-            /// Stages of the shared-memory ring between the loader and the tensor cores.
-            #[limits(Limits::Range(2, 8))]
+            /// Stages of the pipeline that brings A and B to shared memory.
+            #[limits(Limits::Range(2, MAX_STAGES))]
             #[serde(skip_serializing_if = "Option::is_none")]
             stages: Option<u32> as STAGES,
             /// What moves bytes to the peers.

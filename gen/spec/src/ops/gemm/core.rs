@@ -1,6 +1,6 @@
 //! The GEMM core that operators share: tile, stages and shared-memory map.
 
-use super::config::{BLayout, GemmShape, Tile, Tuning};
+use super::config::{BLayout, GemmShape, MAX_STAGES, Tile, Tuning};
 use super::op_plan::{
     Cluster, GemmPlan, OUT_BUFFERS, OUT_BYTES, OUT_COLS, SLOT_BYTES, Split, THREADS, TILE_K,
     TileOrder,
@@ -32,9 +32,6 @@ const PACED_FLOPS: u64 = 10_000_000_000_000;
 const PACE_STEPS: u32 = 16;
 /// The 128-byte swizzle repeats every 1024 bytes, and dynamic shared memory may start anywhere.
 const SMEM_ALIGN: u32 = 1024;
-/// More than shared memory has room for, even with few rows of A.
-const MAX_STAGES: u32 = 12;
-
 /// Tiles that the core computes, largest first.
 pub(super) const TILES: [Tile; 5] = [
     Tile { m: 128, n: 256 },
