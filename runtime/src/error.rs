@@ -360,7 +360,9 @@ impl Error {
                 ErrorKind::Operands
             }
             Self::Routing { .. } => ErrorKind::Values,
-            Self::Device(DeviceError::HeapMemory { .. }) => ErrorKind::System,
+            Self::Device(DeviceError::HeapMemory { .. } | DeviceError::HeapExtents { .. }) => {
+                ErrorKind::System
+            }
             Self::Device(_) | Self::Environment(_) | Self::Simulator(_) => ErrorKind::Setup,
             Self::Rendezvous(_) | Self::RanksMissing { .. } => ErrorKind::Rendezvous,
             Self::Mismatch { .. }
