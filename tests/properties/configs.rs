@@ -41,7 +41,7 @@ fn corners() -> Vec<KernelConfig> {
         push((256, 256, 32_776), |t| {
             (t.comm_ctas, t.k_slices) = (Some(4), Some(2));
         }),
-        // A stage ring smaller than what pushing warps need.
+        // A pipeline smaller than what pushing warps need.
         push((1024, 512, 1024), |t| {
             (t.tile_m, t.tile_n, t.stages) = (Some(64), Some(128), Some(2));
             t.comm_ctas = Some(8);
@@ -223,7 +223,7 @@ pub fn gemm_with_shared_tiles(
     (tuning.shots, tuning.split_k) = (op.reduces().then_some(2), Some(split_k));
     let spec = KernelSpec::validate(config).expect("valid");
     let plan = KernelPlan::new(&spec, &Device::h200()).expect("a plan");
-    assert_eq!(gemm(&plan).order.tail_parts, split_k);
+    assert_eq!(gemm(&plan).order.tail_splits, split_k);
     plan
 }
 

@@ -6,8 +6,8 @@
 //! have finished e-2, the last reader of the buffer that e writes. No barrier is needed.
 //!
 //! Across nodes, a rank's rows also go to its own `gathered` buffer, from where each chunk is put to the same place of the
-//! GPUs of its number on the other nodes. These relay it to the peers of their node. Every rank waits for every chunk of
-//! its peers on other nodes, an empty one too, so what was said of buffers holds: who relays in epoch e has begun it, and
+//! GPUs of its number on the other nodes. These forward it to the peers of their node. Every rank waits for every chunk of
+//! its peers on other nodes, an empty one too, so what was said of buffers holds: who forwards in epoch e has begun it, and
 //! who puts has, too. The source of a put is written again in e+2, when its peers have begun e+1, and so have had it.
 
 mod candidates;
@@ -61,7 +61,7 @@ fn traffic(spec: GemmSpec<'_>) -> Traffic {
     let GemmShape { m, n, k } = spec.shape;
     let (topology, shard_bytes) = (spec.topology(), spec.shard_rows() * k * ELEM_BYTES);
     Traffic {
-        // Across nodes, what comes from others is relayed.
+        // Across nodes, what comes from others is forwarded.
         link_bytes: u64::from(topology.nodes * (topology.local_world - 1)) * shard_bytes,
         nic_bytes: u64::from(topology.peers()) * shard_bytes,
         memory_bytes: core::memory_bytes(spec, m),
@@ -93,11 +93,11 @@ fn finish(
     });
     let pushes = transfer == Some(Transfer::SmPush);
     let compute_ctas = if core.cluster.is_some() {
-        order.units() // all CTAs of a cluster have a tile
+        order.work_tiles() // all CTAs of a cluster have a tile
     } else if pushes && comm_ctas == 0 || spec.takes_rows() {
         device.sm_count - comm_ctas // every CTA pushes, also one without a tile
     } else {
-        order.units().min(device.sm_count - comm_ctas)
+        order.work_tiles().min(device.sm_count - comm_ctas)
     };
     let grid_ctas = comm_ctas + compute_ctas;
     let copies = chunks
@@ -189,7 +189,7 @@ fn roles(
             "communicate",
             (0, comm_ctas),
             (0, THREADS / 32),
-            "a warp watches arrivals, one puts, all others push own rows and relay other nodes'",
+            "a warp watches arrivals, one puts, all others push own rows and forward other nodes'",
         ),
     };
     let push = pushes.then(|| Role {
