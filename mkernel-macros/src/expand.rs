@@ -289,6 +289,7 @@ mod tests {
                 shots: ::core::option::Option::None,
                 pace_steps: ::core::option::Option::None,
                 split_k: ::core::option::Option::None,
+                cluster: ::core::option::Option::None,
                 buckets: ::core::option::Option::None,
             }
         };

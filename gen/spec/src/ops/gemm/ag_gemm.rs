@@ -122,10 +122,7 @@ fn finish(
         operands: core::operands(spec, spec.rows_of_shard(), spec.all_rows()),
         args: args(spec, &core, chunks.as_ref(), &workspace),
         smem: core.smem,
-        comm_smem: match comm_ctas {
-            0 => Vec::new(),
-            _ => smem::comm_smem(),
-        },
+        comm_smem: (comm_ctas > 0).then(smem::comm_smem).unwrap_or_default(),
         smem_bytes: core.smem_bytes,
         workspace,
         copies,

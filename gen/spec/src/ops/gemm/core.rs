@@ -15,7 +15,7 @@ use crate::plan::{Region, Registers, Role};
 use serde::Serialize;
 
 /// bf16.
-const ELEM_BYTES: u32 = 2;
+const ELEM_BYTES: u64 = 2;
 /// A slice of K shorter than this costs more to add than it saves: four stages of the largest tile take 3 µs, and no
 /// exchange of sums takes less than 2.6 (H100). Which number of splits is best, the cost model says.
 const MIN_SLICE_STEPS: u64 = 4;
@@ -143,7 +143,6 @@ impl CoreLayout {
             ),
         );
         found.into_result(())?;
-
         let smem = GemmSmem::new(stages_of(stages));
         Ok(Self {
             tile,
@@ -155,9 +154,7 @@ impl CoreLayout {
             smem_bytes: smem.bytes as u32 + SMEM_ALIGN,
         })
     }
-}
 
-impl CoreLayout {
     /// Columns of one consumer warpgroup.
     #[must_use]
     pub fn group_n(&self) -> u32 {
@@ -374,8 +371,7 @@ pub(super) fn memory_bytes(spec: GemmSpec<'_>, c_rows: u64) -> u64 {
     let epilogue = spec.epilogue();
     let matrices = u64::from(epilogue.residual) + u64::from(epilogue.normalises());
     let rows = u64::from(epilogue.bias) + u64::from(epilogue.normalises());
-    let elem_bytes = u64::from(ELEM_BYTES);
-    (m * k + k * n + (matrices * c_rows + rows) * n) * elem_bytes
+    (m * k + k * n + (matrices * c_rows + rows) * n) * ELEM_BYTES
         + c_rows * n * epilogue.output.bytes()
 }
 
