@@ -20,9 +20,11 @@ use proc_macro::TokenStream;
 /// gate_up.launch(&stream, GateUpOperands { a: &x, b: &weights, c: &mut y })?;
 /// ```
 ///
-/// The options `op` and the sizes of the operator are required. A size is an integer or `dynamic`. Other values are
-/// words, strings, plain numbers, `true` or `false`. Names of constants cannot be used, because the macro does not know
-/// their values. The ranks and nodes are those of the communicator, unless the options `world` and `nodes` fix them.
+/// The options `op` and the sizes of the operator are required. A size is an integer, `dynamic`, or `"..=8192"`. With
+/// `dynamic`, `prepare` takes it. `"..=8192"` fixes the most rows, and each call gives its number; it is only for `m` and
+/// `seq`. Other values are words, strings, plain numbers, `true` or `false`. Names of constants cannot be used, because
+/// the macro does not know their values. The ranks and nodes are those of the communicator, unless the options `world` and
+/// `nodes` fix them.
 ///
 /// Each error in an option is a compile error at that option, and all of them are reported at once. If all sizes and
 /// `world` are known, this includes kernels that do not fit the default device, an H200.

@@ -105,21 +105,21 @@ impl Communicator {
         &self.shared.device
     }
 
-    /// Returns the time-out of waits in kernels that are launched from now on.
+    /// Returns the timeout of waits in kernels that are launched from now on.
     #[must_use]
     pub fn timeout(&self) -> Duration {
         self.shared.timeout()
     }
 
-    /// Sets the time-out of every wait. The default is `MKERNEL_TIMEOUT_MS`, or 30 s. A captured graph keeps the
-    /// time-out that was set when it was captured. On simulated GPUs this is simulated time, and collective steps keep
-    /// their own time-out.
+    /// Sets the timeout of every wait. The default is `MKERNEL_TIMEOUT_MS`, or 30 s. A captured graph keeps the
+    /// timeout that was set when it was captured. On simulated GPUs this is simulated time, and collective steps keep
+    /// their own timeout.
     pub fn set_timeout(&self, timeout: Duration) {
         self.shared.set_timeout(timeout);
         self.heap().set_deadline(timeout);
     }
 
-    /// Returns the time-out of collective steps on the host, such as [`prepare`](Self::prepare),
+    /// Returns the timeout of collective steps on the host, such as [`prepare`](Self::prepare),
     /// [`barrier`](Self::barrier) and [`all_gather`](Self::all_gather). This time is paused while a thread waits for
     /// simulated GPUs.
     #[must_use]
@@ -127,8 +127,8 @@ impl Communicator {
         self.shared.host_timeout()
     }
 
-    /// Sets the time-out of collective steps alone. Call it after [`set_timeout`](Self::set_timeout). The default is
-    /// `MKERNEL_HOST_TIMEOUT_MS`, or else the time-out of every wait. On simulated GPUs it is 300 s if neither variable
+    /// Sets the timeout of collective steps alone. Call it after [`set_timeout`](Self::set_timeout). The default is
+    /// `MKERNEL_HOST_TIMEOUT_MS`, or else the timeout of every wait. On simulated GPUs it is 300 s if neither variable
     /// is set.
     pub fn set_host_timeout(&self, timeout: Duration) {
         self.shared.set_host_timeout(timeout);
@@ -255,7 +255,7 @@ impl Communicator {
             .all_gather("all_gather", bytes, self.shared.host_timeout())
     }
 
-    /// Waits for the stream's work, then calls [`check`](Self::check). It waits for the time-out plus 10 s at most. The
+    /// Waits for the stream's work, then calls [`check`](Self::check). It waits for the timeout plus 10 s at most. The
     /// caller's own work on the stream must fit into that time too.
     ///
     /// # Errors

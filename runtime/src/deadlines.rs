@@ -1,4 +1,4 @@
-//! Time-outs that several parts of the crate use.
+//! Timeouts that several parts of the crate use.
 
 use std::time::Duration;
 

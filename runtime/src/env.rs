@@ -8,8 +8,8 @@
 //! | `MKERNEL_PORT` | The port of rank 0. It has precedence over `MASTER_PORT`. |
 //! | `MKERNEL_SECRET` | A secret of all ranks, 16 bytes or more. Without it, any process that reaches the port can join as a rank. |
 //! | `MKERNEL_HOST_ID` | An id that is the same in all processes of a host and different on every other host. The default consists of the kernel's boot id, the host's name and the network namespace. |
-//! | `MKERNEL_TIMEOUT_MS` | The time-out of every wait. The default is 30000. |
-//! | `MKERNEL_HOST_TIMEOUT_MS` | The time-out of steps in which ranks wait for each other on the host. The default is `MKERNEL_TIMEOUT_MS` if that is set, else 30000, or 300000 on simulated GPUs. |
+//! | `MKERNEL_TIMEOUT_MS` | The timeout of every wait. The default is 30000. |
+//! | `MKERNEL_HOST_TIMEOUT_MS` | The timeout of steps in which ranks wait for each other on the host. The default is `MKERNEL_TIMEOUT_MS` if that is set, else 30000, or 300000 on simulated GPUs. |
 //! | `MKERNEL_TRANSPORT` | The transport for puts between nodes: `emulated`, `rc` or `efa`. The default is `emulated` on one host and `rc` on several. |
 //! | `MKERNEL_NICS` | The NICs for traffic between hosts, `mlx5_0,mlx5_3`, or those of each GPU, `0=mlx5_0;1=mlx5_3`. The default is the nearest NICs of each GPU. |
 //! | `MKERNEL_GID_INDEX` | An index in the NICs' GID tables, 0 to 255. The default is the RoCE v2 GID with the farthest reach. |
@@ -35,7 +35,7 @@ use std::time::Duration;
 use variable::{parse, read, wrong};
 
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
-/// The default time-out of collective steps on simulated GPUs. Programs on simulated GPUs are usually tests, which
+/// The default timeout of collective steps on simulated GPUs. Programs on simulated GPUs are usually tests, which
 /// compute the results of kernels on the host. On a busy machine this takes minutes.
 const SIMULATED_HOST_TIMEOUT: Duration = Duration::from_secs(300);
 
@@ -65,16 +65,16 @@ fn read_secret(lookup: impl Fn(&str) -> Option<Vec<u8>>) -> Result<Option<Secret
     }
 }
 
-/// The time-outs of waits.
+/// The timeouts of waits.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Timeouts {
     pub device: Duration,
-    /// The time-out of collective steps, if it is set.
+    /// The timeout of collective steps, if it is set.
     host: Option<Duration>,
 }
 
 impl Timeouts {
-    /// Returns the time-out of steps in which ranks wait for each other on the host.
+    /// Returns the timeout of steps in which ranks wait for each other on the host.
     pub fn host(&self, is_simulated: bool) -> Duration {
         self.host.unwrap_or(match is_simulated {
             true => SIMULATED_HOST_TIMEOUT,
@@ -83,7 +83,7 @@ impl Timeouts {
     }
 }
 
-/// Reads the time-outs of waits.
+/// Reads the timeouts of waits.
 pub(crate) fn timeouts() -> Result<Timeouts, Error> {
     read_timeouts(read)
 }

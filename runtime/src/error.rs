@@ -303,7 +303,7 @@ pub enum Error {
     /// The stream was still busy after the deadline of its kernels.
     #[error(
         "the stream was still busy after {waited:?}, and no kernel reported a failure. Synchronize again, or raise the \
-         time-out"
+         timeout"
     )]
     StillBusy {
         /// How long the stream was polled.
@@ -360,7 +360,9 @@ impl Error {
                 ErrorKind::Operands
             }
             Self::Routing { .. } => ErrorKind::Values,
-            Self::Device(DeviceError::HeapMemory { .. }) => ErrorKind::System,
+            Self::Device(DeviceError::HeapMemory { .. } | DeviceError::HeapExtents { .. }) => {
+                ErrorKind::System
+            }
             Self::Device(_) | Self::Environment(_) | Self::Simulator(_) => ErrorKind::Setup,
             Self::Rendezvous(_) | Self::RanksMissing { .. } => ErrorKind::Rendezvous,
             Self::Mismatch { .. }

@@ -298,7 +298,7 @@ impl Block {
         }
         let own = self.own(shared);
         // SAFETY: the range belongs to this block, which no kernel uses yet: all ranks have dropped the blocks that were
-        // there before. The extent stays mapped until the stream is done; after a time-out it is leaked.
+        // there before. The extent stays mapped until the stream is done; after a timeout it is leaked.
         unsafe { shared.stream.zero(own, self.place.bytes as usize)? };
         shared
             .stream

@@ -115,8 +115,10 @@ mod tests {
     #[test]
     fn another_number_of_registers_is_an_error() {
         let plan = plan(&Device::h200());
-        let Registers { entry, mover, .. } = plan.registers;
-        assert_ne!(mover, entry, "the plan redistributes registers");
+        let Registers {
+            entry, producer, ..
+        } = plan.registers;
+        assert_ne!(producer, entry, "the plan redistributes registers");
         check_registers(&plan, entry).expect("as planned");
         for registers in [entry - 8, entry + 8] {
             let text = check_registers(&plan, registers).expect_err("it would hang");

@@ -68,7 +68,7 @@ pub(crate) struct Shared {
     transport: Mutex<Option<Transport>>,
 }
 
-/// The shortest time-out for work on simulated GPUs.
+/// The shortest timeout for work on simulated GPUs.
 const SIMULATED_TIMEOUT: Duration = Duration::from_secs(3600);
 
 fn ns(timeout: Duration) -> u64 {
@@ -237,7 +237,7 @@ impl Shared {
         if let Some(error) = live.iter().find_map(|operator| operator.overlap()) {
             self.fail(error);
         }
-        // A deadlock also makes waits time out, and the finding is more specific than the time-out.
+        // A deadlock also makes waits time out, and the finding is more specific than the timeout.
         let findings = self.findings();
         if !findings.is_empty() {
             self.fail(Error::Simulation { findings });

@@ -51,7 +51,7 @@ impl OwnMemory {
     fn zeroed(memory: DeviceMemory, stream: &Stream, timeout: Duration) -> Result<Self, Error> {
         let fd = memory.export()?;
         let mapping = Mapping::new(memory)?;
-        // SAFETY: the range is mapped above. The mapping is kept until the stream is done; after a time-out it is
+        // SAFETY: the range is mapped above. The mapping is kept until the stream is done; after a timeout it is
         // leaked.
         unsafe { stream.zero(mapping.address(), mapping.memory().bytes())? };
         match stream.wait(timeout) {

@@ -156,13 +156,13 @@ fn check_gemm_nodes(goldens: &[Golden]) {
 fn check_split_k(goldens: &[Golden]) {
     let order = |g: &Golden| g.gemm().order.clone();
     some(goldens, "a last round that is not split", |g| {
-        order(g).tail_parts == 1
+        order(g).tail_splits == 1
     });
     some(goldens, "a split last round after others", |g| {
-        order(g).tail_parts > 1 && order(g).whole_tiles > 0
+        order(g).tail_splits > 1 && order(g).whole_tiles > 0
     });
     some(goldens, "only a split round", |g| {
-        order(g).tail_parts > 1 && order(g).whole_tiles == 0
+        order(g).tail_splits > 1 && order(g).whole_tiles == 0
     });
     for reduces in [true, false] {
         some(goldens, "CTAs that complete no part of a tile", |g| {
@@ -170,7 +170,7 @@ fn check_split_k(goldens: &[Golden]) {
                 Split::Rows => g.gemm().tile.n,
                 Split::Cols => g.gemm().tile.n / 2,
             };
-            g.gemm().config.op.reduces() == reduces && order(g).tail_parts > group_cols / 64
+            g.gemm().config.op.reduces() == reduces && order(g).tail_splits > group_cols / 64
         });
     }
     for split in [Split::Rows, Split::Cols] {

@@ -108,7 +108,7 @@ fn in_all_worlds(problem: GemmProblem, fail: fn(&Rank<'_>) -> Result<(), Failure
                 let lab = Lab::new(&ranks.context().default_stream())?;
                 let (operator, operands) = prepare(ranks, &lab, problem, 0)?;
                 let gemm = operator.plan().gemm();
-                if gemm.is_none_or(|gemm| gemm.order.tail_parts > 1) {
+                if gemm.is_none_or(|gemm| gemm.order.tail_splits > 1) {
                     return Err("the plan has tiles that CTAs share".into());
                 }
                 compute(ranks, &lab, &operator, &operands, (3, seed))?;

@@ -41,7 +41,7 @@ fn corners() -> Vec<KernelConfig> {
         push((256, 256, 32_776), |t| {
             (t.comm_ctas, t.k_slices) = (Some(4), Some(2));
         }),
-        // A stage ring smaller than what pushing warps need.
+        // A pipeline smaller than what pushing warps need.
         push((1024, 512, 1024), |t| {
             (t.tile_m, t.tile_n, t.stages) = (Some(64), Some(128), Some(2));
             t.comm_ctas = Some(8);
@@ -144,7 +144,7 @@ fn tuning(op: GemmOp, world: u32) -> impl Strategy<Value = Tuning> {
     let core = (
         mostly_none(&[64, 128]),
         mostly_none(&[64, 128, 256]),
-        mostly_none(&[2, 3, 4, 5, 6, 8]),
+        mostly_none(&[2, 3, 4, 5, 6, 8, 12]),
         mostly_none(&[1, 2, 3, 8, 64]),
         mostly_none(&[0, 1, 7, 16, 1 << 20]),
         mostly_none(&[1, 2, 3, 4, 5, 8, 16]),
@@ -223,7 +223,7 @@ pub fn gemm_with_shared_tiles(
     (tuning.shots, tuning.split_k) = (op.reduces().then_some(2), Some(split_k));
     let spec = KernelSpec::validate(config).expect("valid");
     let plan = KernelPlan::new(&spec, &Device::h200()).expect("a plan");
-    assert_eq!(gemm(&plan).order.tail_parts, split_k);
+    assert_eq!(gemm(&plan).order.tail_splits, split_k);
     plan
 }
 

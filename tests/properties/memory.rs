@@ -125,11 +125,11 @@ proptest! {
     fn registers_fit_an_sm(plan in plans()) {
         let Some(plan) = plan else { return Ok(()) };
         let r = plan.registers;
-        prop_assert!(128 * r.mover + 256 * r.math <= 65_536 && THREADS * r.entry <= 65_536);
+        prop_assert!(128 * r.producer + 256 * r.consumer <= 65_536 && THREADS * r.entry <= 65_536);
         // setmaxnreg takes multiples of 8 from 24 to 256. It can only redistribute the registers of the launch.
-        for count in [r.mover, r.math] {
+        for count in [r.producer, r.consumer] {
             prop_assert!(count.is_multiple_of(8) && (24..=256).contains(&count));
         }
-        prop_assert!(128 * r.mover + 256 * r.math <= THREADS * r.entry);
+        prop_assert!(128 * r.producer + 256 * r.consumer <= THREADS * r.entry);
     }
 }

@@ -1,4 +1,4 @@
-//! [`KernelConfig`]: what a person writes, in TOML, in `#[fused_kernel(...)]` or as flags. Nothing in it is checked yet.
+//! [`KernelConfig`]: what the user writes, in TOML, in `#[fused_kernel(...)]` or as flags. Nothing in it is checked yet.
 
 mod dim;
 mod dtype;

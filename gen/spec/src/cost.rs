@@ -36,7 +36,7 @@ pub(crate) fn store_share(compute_us: f64, link_us: f64) -> f64 {
     PUSH_SHARE - PUSH_SHARE_LOST * (compute_us / link_us).min(1.0)
 }
 
-/// When the last put has come and was relayed, µs after the start.
+/// When the last put has come and was forwarded, µs after the start.
 pub(crate) fn put_us(bound: &Bound) -> f64 {
     match bound.nic_us {
         0.0 => 0.0,

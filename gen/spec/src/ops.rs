@@ -1,6 +1,6 @@
 //! The operators, a folder for each kind of them: operators that are declared alike share its configuration and its plan.
 //!
-//! A folder has the same files: `config.rs` (what a person writes), `check.rs` (what is possible), `op_plan.rs` (what only
+//! A folder has the same files: `config.rs` (what the user writes), `check.rs` (what is possible), `op_plan.rs` (what only
 //! its plans have), `plan.rs` (how a plan is chosen) and `memory.rs` (the regions that kernels use). Other crates have a
 //! module of the folder's name for each task, with a function that [`by_problem!`](crate::by_problem) calls.
 

@@ -1,10 +1,10 @@
-//! [`KernelSpec`]: a configuration that was checked. Its only door is [`KernelSpec::validate`].
+//! [`KernelSpec`]: a configuration that was checked. It is made only by [`KernelSpec::validate`].
 
 mod limits;
 
 use crate::abi::MAX_RANKS;
 use crate::by_problem;
-use crate::config::{Dim, Field, KernelConfig, Op, Problem, Shape};
+use crate::config::{Field, KernelConfig, Op, Problem, Shape};
 use crate::diagnostic::Diagnostics;
 use crate::ops::attention::check as attention;
 use crate::ops::collective::check as collective;
@@ -131,11 +131,7 @@ impl KernelSpec {
                     "pass operands of the declared size, or declare the dimension \"dynamic\"",
                 );
             }
-            *dim = match *dim {
-                Dim::Dynamic if Some(field) == at_run_time => Dim::UpTo { most: size },
-                Dim::UpTo { most } => Dim::UpTo { most },
-                _ => Dim::Static(size),
-            };
+            *dim = dim.prepared(size, Some(field) == at_run_time);
         }
         found.into_result(())?;
         Self::validate(config)
@@ -180,7 +176,7 @@ fn is_identifier(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{CollectiveConfig, CollectiveOp, CollectiveShape};
+    use crate::config::{CollectiveConfig, CollectiveOp, CollectiveShape, Dim};
 
     /// A kernel that is declared for up to some number of rows takes fewer, too.
     #[test]

@@ -4,7 +4,7 @@ use serde::Serialize;
 use std::fmt;
 
 /// Nodes with as many GPUs each, one rank per GPU, numbered node by node. GPUs of a node reach each other's memory; GPU g
-/// of a node puts to GPU g of the others, its *rail*.
+/// of a node puts to GPU g of the others, its *peers*.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Topology {
     /// Nodes, at least 1.

@@ -69,8 +69,8 @@ impl KernelFlags {
         self.0.is_empty()
     }
 
-    /// The sizes that were given for `field`.
-    pub fn sizes(&self, field: Field) -> Vec<u64> {
+    /// The sizes that were given for `field`, as they were written.
+    pub fn sizes(&self, field: Field) -> Vec<Dim> {
         let given = self
             .0
             .iter()
@@ -223,7 +223,7 @@ fn plain(text: &str) -> String {
 pub struct DeviceFlags {
     /// TOML file with the figures that differ from those of the default device
     #[arg(long, value_name = "FILE")]
-    device: Option<PathBuf>,
+    device_file: Option<PathBuf>,
     /// Streaming multiprocessors
     #[arg(long, value_name = "COUNT")]
     sm_count: Option<u32>,
@@ -238,7 +238,7 @@ pub struct DeviceFlags {
 impl DeviceFlags {
     /// The default device with the changes of the file and then those of the flags.
     pub fn device(&self) -> Result<Device, Failure> {
-        let mut device = match &self.device {
+        let mut device = match &self.device_file {
             Some(path) => {
                 let text = read_text(path)?;
                 toml::from_str(&text).map_err(|source| Failure::Device {

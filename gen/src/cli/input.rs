@@ -258,6 +258,7 @@ impl Sources {
             declaration.set_span(Field::NODES, flag_of(Field::NODES));
         }
         let mut sizes = Vec::new();
+        let at_run_time = config.problem.run_time_dim();
         for (field, dim) in config.problem.dims() {
             let given = self.flags.sizes(field);
             if given.is_empty() || dim.fixed().is_some() && !overrides.resize {
@@ -265,7 +266,14 @@ impl Sources {
                 continue;
             }
             declaration.set_span(field, flag_of(field));
-            sizes.push(given.into_iter().map(Dim::Static).collect());
+            // A kernel of a file or a crate gets a size as `prepare` gives it. One that flags declare has it as written.
+            let size = |given| match given {
+                Dim::Static(size) if !self.flags.declare_a_kernel() => {
+                    dim.prepared(size, Some(field) == at_run_time)
+                }
+                given => given,
+            };
+            sizes.push(given.into_iter().map(size).collect());
         }
         let combinations = combinations(&sizes);
         let several = combinations.len() > 1;

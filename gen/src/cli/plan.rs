@@ -212,7 +212,7 @@ fn registers(plan: &KernelPlan) -> String {
     let registers = plan.registers;
     format!(
         "{} at entry, then {} in producer warps and {} in consumer warps",
-        registers.entry, registers.mover, registers.math
+        registers.entry, registers.producer, registers.consumer
     )
 }
 

@@ -1,4 +1,4 @@
-//! The commands in README.md and in the book exist, with all of their flags.
+//! The commands in README.md and in the book exist, with all of their flags, and print what the book quotes of them.
 
 use super::{run, stdout};
 use std::collections::BTreeMap;
@@ -64,4 +64,39 @@ fn commands_of_the_documents_exist() {
         }
     }
     assert!(count > 20, "only {count} flags were found");
+}
+
+/// Returns the words of a line, between which a table may have any number of spaces.
+fn words(line: &str) -> Vec<&str> {
+    line.split_whitespace().collect()
+}
+
+/// A block of text behind a block with one command quotes what the command prints.
+#[test]
+fn plans_in_the_documents_are_those_of_the_command() {
+    let mut count = 0;
+    for path in documents() {
+        let text = fs::read_to_string(&path).expect("a document");
+        for block in text.split("```sh\n").skip(1) {
+            let Some((command, after)) = block.split_once("```\n\n```text\n") else {
+                continue;
+            };
+            let (Some(call), None) = (arguments(command), command.find("```")) else {
+                continue;
+            };
+            let output = run(&call);
+            let printed: Vec<_> = stdout(&output).lines().map(words).collect();
+            for line in after.split("```").next().unwrap_or("").lines() {
+                let place = path.display();
+                assert!(
+                    printed.contains(&words(line)),
+                    "{place}: `{}` does not print: {line}\n{}",
+                    command.trim(),
+                    stdout(&output)
+                );
+                count += 1;
+            }
+        }
+    }
+    assert!(count >= 9, "only {count} lines were compared");
 }

@@ -1,6 +1,11 @@
 //! NVRTC, the cache and bundles.
 
 use super::*;
+use mkernel_compile::{Bundle, KernelTemplate, Key};
+use mkernel_spec::{
+    CollectiveConfig, CollectiveOp, CollectiveShape, Device, Dim, KernelConfig, KernelPlan,
+    KernelSpec, Protocol,
+};
 
 /// A `python3` that does `script` instead of installing; `$target` is the folder given to it, and `$requirements` the
 /// file. It refuses to run as one that takes modules from the current folder, or without the digests.
@@ -262,4 +267,44 @@ fn kernels_are_built_once_and_bundled() {
     .concat());
     assert_eq!(code(&output), 4, "{}", stderr(&output));
     assert_eq!(std::fs::read_to_string(kept).expect("kept"), "mine");
+}
+
+/// With `m = dynamic`, each call of a program gives its rows, so the kernel in the bundle is one for up to as many.
+#[test]
+fn a_bundle_has_the_kernels_for_which_prepare_asks() {
+    let dir = TempDir::new().expect("temporary folder");
+    std::fs::create_dir(dir.path().join("src")).expect("folder");
+    let source = "#[mkernel::fused_kernel(op = all_reduce, m = dynamic, n = 64, protocol = ll)]\nstruct Sum;\n";
+    file(&dir, "src/lib.rs", source);
+    let figures = "target = 'simulator'\nsm_count = 4\n";
+    let device_file = file(&dir, "device.toml", figures);
+    let bundle = dir.path().join("bundle");
+    let output = run(&[
+        "build",
+        "--world=2",
+        "--m=8,..=16",
+        &format!("--crate={}", dir.path().display()),
+        &format!("--device-file={}", device_file.display()),
+        &format!("--out={}", bundle.display()),
+    ]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+
+    let device: Device = toml::from_str(figures).expect("figures of a device");
+    let config = CollectiveConfig {
+        n: Dim::Static(64),
+        protocol: Some(Protocol::Ll),
+        ..CollectiveConfig::new(CollectiveOp::AllReduce)
+    };
+    let key = |m| {
+        let spec = KernelSpec::validate(KernelConfig::new(2, config))
+            .and_then(|spec| spec.specialise(CollectiveShape { m, n: 64 }));
+        let plan = spec.and_then(|spec| KernelPlan::new(&spec, &device));
+        Key::of_template(&KernelTemplate::of(&plan.expect("a plan"))).to_string()
+    };
+    let entries = Bundle::open(&bundle).expect("a bundle").entries();
+    let mut found: Vec<_> = entries.iter().map(|entry| entry.key.to_string()).collect();
+    let mut wanted = [8, 16].map(key).to_vec();
+    found.sort();
+    wanted.sort();
+    assert_eq!(found, wanted);
 }

@@ -224,7 +224,7 @@ fn a_device_from_a_file() {
     let dir = TempDir::new().expect("temporary folder");
     let good = file(&dir, "good.toml", "name = 'half'\nsm_count = 66\n");
     let bad = file(&dir, "bad.toml", "sms = 66\n");
-    let device = |path: &Path| format!("--device={}", path.display());
+    let device = |path: &Path| format!("--device-file={}", path.display());
     let output = run(&[&["plan", "--json", &device(&good)], &KERNEL[..]].concat());
     assert_eq!(json_lines(&output)[0]["device"]["sm_count"], 66);
     let output = run(&[&["plan", &device(&bad)], &KERNEL[..]].concat());
@@ -378,7 +378,7 @@ fn a_closed_pipe_is_no_error() {
 fn plans_for_simulated_gpus_show_no_times() {
     let dir = TempDir::new().expect("temporary folder");
     let device = file(&dir, "device.toml", "target = 'simulator'\nsm_count = 8\n");
-    let device = format!("--device={}", device.display());
+    let device = format!("--device-file={}", device.display());
     let output = run(&[
         "plan",
         &device,

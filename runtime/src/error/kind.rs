@@ -14,7 +14,7 @@ pub enum ErrorKind {
     Values,
     /// This process cannot use its GPUs, its environment variables or the simulator. Change how it is started.
     Setup,
-    /// Some ranks did not connect, or did not enter a collective step. Start all of them, or raise the time-out.
+    /// Some ranks did not connect, or did not enter a collective step. Start all of them, or raise the timeout.
     Rendezvous,
     /// The ranks do not do the same. Make the same calls in the same order on every rank.
     Mismatch,

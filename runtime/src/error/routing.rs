@@ -64,7 +64,7 @@ pub enum RoutingFault {
     Offset(OffsetFault),
     /// There is no row with this index.
     #[error(
-        "choice {choice} of token {token} has row index {row_index}, but there are {rows} rows. Pass the places that dispatch_gemm wrote for the same number of tokens"
+        "choice {choice} of token {token} has row index {row_index}, but there are {rows} rows. Pass the `row_indices` that dispatch_gemm wrote for the same number of tokens"
     )]
     RowIndex {
         /// The token, as a row of the rank's tokens.

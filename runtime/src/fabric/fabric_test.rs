@@ -152,7 +152,7 @@ impl Test {
         let mut order = order::lock(&self.shared.order);
         self.fabric.wake();
         // SAFETY: the results are in the kernel's state, and are copied to a page of the same length. Both
-        // stay alive until the stream is done; after a time-out, until the reaper has seen that it is done. The
+        // stay alive until the stream is done; after a timeout, until the reaper has seen that it is done. The
         // argument is the struct that the kernel declares. The stream belongs to the communicator, which lives until
         // this test is dropped and its launches are forgotten.
         unsafe {

@@ -28,7 +28,7 @@ enum Wait : u32 {
   kCommandSlot = 11,  // a free slot of the command ring
   kArrival = 12,  // puts from a GPU of another node
   kPutSent = 13,  // the completion of this rank's puts
-  kPace = 14,  // other CTAs that load in lockstep
+  kPace = 14,  // other CTAs that keep pace
   kRoom = 15,  // a free K/V slot at a peer
   kRouting = 16,  // a peer's token counts
   kCounted = 17,  // other CTAs that count tokens

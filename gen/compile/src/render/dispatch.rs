@@ -149,7 +149,7 @@ impl Dispatch<'_> {
             .u32(
                 "kCopiesAhead",
                 COPIES_AHEAD,
-                "stages whose rows a loader has under way",
+                "stages whose rows a load warp has under way",
             )
             .u32("kBoxCols", op_plan.box_cols(), "of the weight per load")
             .bool("kBMnMajor", kn, weights)

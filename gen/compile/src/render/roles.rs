@@ -51,9 +51,9 @@ pub(super) fn role_table(plan: &KernelPlan) -> Vec<Ctas<'_>> {
             .filter(|role| is_within(role, first_cta, end_cta))
             .collect();
         let registers = plan.registers;
-        // Registers are reallocated only if there are consumer warpgroups that multiply.
+        // Registers are reallocated only if there are consumer warpgroups.
         let (producer, consumer) = match of_ctas.iter().any(|role| role.name == "multiply") {
-            true => (registers.mover, registers.math),
+            true => (registers.producer, registers.consumer),
             false => (registers.entry, registers.entry),
         };
         table.push(Ctas {

@@ -75,7 +75,7 @@ codes! {
         CommandSlot = 11, "a free slot of the command ring";
         Arrival = 12, "puts from a GPU of another node";
         PutSent = 13, "the completion of this rank's puts";
-        Pace = 14, "other CTAs that load in lockstep";
+        Pace = 14, "other CTAs that keep pace";
         Room = 15, "a free K/V slot at a peer";
         Routing = 16, "a peer's token counts";
         Counted = 17, "other CTAs that count tokens";

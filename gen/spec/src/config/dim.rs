@@ -33,6 +33,16 @@ impl Dim {
         }
     }
 
+    /// The dimension in a kernel that is prepared for `size`, where `is_at_run_time` says whether the operator can take it
+    /// at each call: then `size` is the most that a call may have.
+    #[must_use]
+    pub const fn prepared(self, size: u64, is_at_run_time: bool) -> Self {
+        match (self, is_at_run_time) {
+            (Self::UpTo { .. }, _) | (Self::Dynamic, true) => Self::UpTo { most: size },
+            (Self::Static(_), _) | (Self::Dynamic, false) => Self::Static(size),
+        }
+    }
+
     /// Whether each call gives the size.
     #[must_use]
     pub const fn is_given_at_run_time(self) -> bool {

@@ -1,4 +1,4 @@
-//! [`KernelConfig`]: a kernel as a person asks for it.
+//! [`KernelConfig`]: a kernel as the user asks for it.
 
 use super::field::Field;
 use super::op::Op;
@@ -19,16 +19,16 @@ const fn is_one(nodes: &u32) -> bool {
 }
 
 options! {
-    /// A kernel as a person asks for it. Its options and the problem's stand side by side where it is written.
+    /// A kernel as the user asks for it. Its options and the problem's stand side by side where it is written.
     #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
     pub struct KernelConfig {
         options {
             /// What listings call it; the kernel's own id if absent.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             name: Option<String> as NAME,
-            /// Ranks, one GPU each: on one node 1, 2, 4 or 8; on several up to 8 of each.
+            /// Ranks, one GPU each: 1, 2, 4 or 8 on one node, and 1 to 8 for each of several nodes.
             world: u32 as WORLD,
-            /// Nodes, with as many ranks each, numbered node by node; 1 if absent.
+            /// Nodes, with equal numbers of ranks, which are numbered node by node; 1 if absent.
             #[serde(default = "one", skip_serializing_if = "is_one")]
             nodes: u32 as NODES,
             /// The most SMs that the kernel uses; all if absent. Other kernels, such as those of NCCL, need SMs that it leaves
@@ -74,7 +74,7 @@ impl Op {
         options
     }
 
-    /// Whether a person may write `field` of a kernel of this operator.
+    /// Whether the user may write `field` of a kernel of this operator.
     #[must_use]
     pub fn takes(self, field: Field) -> bool {
         self.options().iter().any(|option| option.field == field)
@@ -82,7 +82,7 @@ impl Op {
 }
 
 impl Field {
-    /// Every field, in the order in which a person writes them.
+    /// Every field, in the order in which the user writes them.
     #[must_use]
     pub fn all() -> Vec<Self> {
         let mut all = Vec::new();

@@ -7,28 +7,30 @@ choices! {
     /// The operator: what is computed, and what crosses between ranks.
     #[non_exhaustive]
     pub enum Op {
-        /// `C[M,N] = AllGather(A)[M,K] · B`: rank r holds rows r of A and its own B.
+        /// `C[M,N] = AllGather(A)[M,K] · B`: rank r has its ⌈M/W⌉ rows of A and its own B.
         AgGemm = "ag_gemm",
-        /// `C = Σ_r A_r[M,K] · B_r`, of which rank r keeps rows r: a reduce-scatter. M, N and K are those of every A_r, B_r.
+        /// `C = Σ_r A_r[M,K] · B_r`, of which rank r keeps its ⌈M/W⌉ rows: a reduce-scatter. M, N and K are those of every
+        /// A_r and B_r.
         ///
         /// A rank adds what its peers computed of its rows, rounded to bf16, to its own sums in fp32, always in the same
         /// order, and rounds once more: the same bits each time, and fewer roundings than a GEMM and NCCL make.
         GemmRs = "gemm_rs",
-        /// The same sum, all of `C[M,N]` on every rank, with the same bits on all of them.
+        /// The same sum, all of `C[M,N]` on every rank, with the same bits on all of them. It can also normalise the rows:
+        /// see [`Epilogue`](crate::Epilogue).
         GemmAr = "gemm_ar",
-        /// `O = softmax(scale · Q Kᵀ) V` over a whole sequence of which each rank has rows of Q, K and V, exactly; rank r gets
-        /// its rows of O, and the logarithms of the sums of exponentials (LSE).
+        /// `O = softmax(scale · Q Kᵀ) V` over a whole sequence of which each rank has rows of Q, K and V, exactly; rank r
+        /// gets its rows of O, and the logarithms of the sums of exponentials (LSE).
         RingAttention = "ring_attention",
-        /// Each token goes to the ranks of its experts, which multiply it by each expert's weight: rows by expert, those of an
-        /// expert by source rank and token. Says also where they are, for [`Self::Combine`].
+        /// Each token goes to the ranks of its experts, which multiply it by each expert's weight: rows by expert, those of
+        /// an expert by source rank and token. Says also where they are, for [`Self::Combine`].
         DispatchGemm = "dispatch_gemm",
         /// The weighted sum of what experts made of each token, at the token's rank. Sums are in fp32 and in the same order
         /// each time; what one rank's experts made of a token travels as one row of bf16.
         Combine = "combine",
-        /// `Y[M,N] = Σ_r X_r`: all of the sum on every rank, with the same bits on all of them. Ranks add in fp32, in the order
-        /// of ranks, and round once; on several nodes, the sums of other nodes are rounded as well.
+        /// `Y[M,N] = Σ_r X_r`: all of the sum on every rank, with the same bits on all of them. Ranks add in fp32, in the
+        /// order of ranks, and round once; on several nodes, the sums of other nodes are rounded as well.
         AllReduce = "all_reduce",
-        /// `Y[M,N]`: the rows of all ranks, one behind the other; rank r passes rows r as X.
+        /// `Y[M,N]`: the rows of all ranks, one behind the other; rank r passes its ⌈M/W⌉ rows as X.
         AllGather = "all_gather",
         /// The rows of `Σ_r X_r[M,N]` that are rank r's, added up as those of [`Self::AllReduce`].
         ReduceScatter = "reduce_scatter",

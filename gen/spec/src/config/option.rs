@@ -67,11 +67,12 @@ pub trait Options {
 ///
 /// - `op: Type, sizes: Shape { … }`: the dimensions of a problem, in the order in which `prepare` takes their sizes, and
 ///   the name of the struct that has them all;
-/// - `options { … }`: whatever else a person may write;
+/// - `options { … }`: whatever else the user may write;
 /// - `groups { … }`: structs of options that stand in a table of their own in TOML, or beside the others.
 ///
-/// `name as NAME` declares an option and `Field::NAME`; `name as =NAME` is an option that another struct declares. Its documentation is what
-/// help and the book say of it. `: Default` after a struct's name: it is written as such where nothing of it is given.
+/// `name as NAME` declares an option and `Field::NAME`; `name as =NAME` is an option that another struct declares. Its
+/// documentation is what help and the book say of it. `: Default` after a struct's name: it is written as such where
+/// nothing of it is given.
 macro_rules! options {
     (@new $Struct:ident [] $($rest:tt)*) => {};
     (@new $Struct:ident [$Op:ident] [$($size:ident)+] [$($name:ident)*] [$($group:ident)*]) => {

@@ -7,7 +7,7 @@ use std::fmt;
 
 /// A type of options.
 pub(crate) trait OptionType: Sized {
-    /// What a person writes.
+    /// What the user writes.
     fn values() -> Values;
 
     /// What was written.
@@ -155,7 +155,7 @@ impl<T: Choice> OptionType for T {
     }
 }
 
-/// A type of few values, each with the name that a person writes.
+/// A type of few values, each with the name that the user writes.
 macro_rules! choices {
     ($(#[$meta:meta])* pub enum $Enum:ident {
         $($(#[$variant_meta:meta])* $Variant:ident = $name:literal,)+

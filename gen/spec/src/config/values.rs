@@ -1,10 +1,10 @@
-//! What options take: values as a person writes them, and their limits.
+//! What options take: values as the user writes them, and their limits.
 
 use super::dim::Dim;
 use super::field::Field;
 use crate::diagnostic::Diagnostics;
 
-/// A value as a person wrote it, read as what its option takes. An error says what would work.
+/// A value as the user wrote it, read as what its option takes. An error says what would work.
 #[expect(missing_docs, reason = "each reads what its result is")]
 pub trait Written {
     fn size(&self) -> Result<Dim, String>;
@@ -19,7 +19,10 @@ pub trait Written {
 /// What an option takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Values {
-    /// A size, or `dynamic`.
+    /// An integer, `dynamic`, or `..=8192`.
+    ///
+    /// With `dynamic`, `prepare` takes the size. `..=8192` fixes the most rows, and each call gives its number; it is only
+    /// for `m` and `seq`.
     Size,
     /// An integer, perhaps within limits.
     Count(Option<Limits>),

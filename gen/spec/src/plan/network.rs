@@ -43,7 +43,7 @@ impl Network {
 /// The most bytes of a put that plans have. NICs take at least as many.
 pub const MAX_PUT_BYTES: u64 = 16 << 20;
 
-/// About what a put has: with fewer bytes the proxy is the limit, with more the last ones are relayed late.
+/// About what a put has: with fewer bytes the proxy is the limit, with more the last ones are forwarded late.
 pub(crate) const PUT_BYTES: u32 = 1 << 20;
 
 /// Returns the arguments that every kernel has: what its calls have in common with those of other operators, and the

@@ -7,17 +7,17 @@ use serde::Serialize;
 pub struct Registers {
     /// At entry, set by the launch bounds.
     pub entry: u32,
-    /// Of the data-moving warpgroup after `setmaxnreg`.
-    pub mover: u32,
-    /// Of the math warpgroups after `setmaxnreg`.
-    pub math: u32,
+    /// Of the producer warpgroup after `setmaxnreg`.
+    pub producer: u32,
+    /// Of the consumer warpgroups after `setmaxnreg`.
+    pub consumer: u32,
 }
 
 impl Registers {
     /// Whether a kernel compiled to `found` is the planned one: warpgroups that share registers anew count on them all.
     #[must_use]
     pub const fn fit(&self, found: u32) -> bool {
-        let is_shared = self.mover != self.entry;
+        let is_shared = self.producer != self.entry;
         found == self.entry || !is_shared && found < self.entry
     }
 }

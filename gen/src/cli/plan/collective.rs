@@ -35,7 +35,7 @@ fn computes(plan: &KernelPlan, op_plan: &CollectivePlan) -> String {
     let (formula, whose) = match op_plan.config.op {
         CollectiveOp::AllReduce => ("Σ_r X_r", " on every rank"),
         CollectiveOp::AllGather => ("rows of all ranks", " on every rank"),
-        CollectiveOp::ReduceScatter => ("Σ_r X_r", ", rank r keeps rows r"),
+        CollectiveOp::ReduceScatter => ("Σ_r X_r", ", rank r keeps its rows"),
     };
     let epilogue = op_plan.config.epilogue;
     let formula = match epilogue.norm {

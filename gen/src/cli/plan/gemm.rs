@@ -35,11 +35,11 @@ fn summary(plan: &KernelPlan, op_plan: &GemmPlan) -> String {
             _ => ", two shots",
         };
     }
-    if op_plan.order.tail_parts > 1 {
+    if op_plan.order.tail_splits > 1 {
         let _ = write!(
             text,
             ", up to {} CTAs share a tile",
-            op_plan.order.tail_parts
+            op_plan.order.tail_splits
         );
     }
     text
@@ -57,7 +57,7 @@ fn computes(plan: &KernelPlan, op_plan: &GemmPlan) -> String {
     };
     let (product, result) = match op_plan.config.op {
         GemmOp::AgGemm => (format!("AllGather(A)[{m},{k}] · B"), ""),
-        GemmOp::GemmRs => (sum, ", rank r keeps rows r"),
+        GemmOp::GemmRs => (sum, ", rank r keeps its rows"),
         GemmOp::GemmAr => (sum, " on every rank"),
     };
     let formula = match epilogue.norm {
@@ -95,10 +95,10 @@ fn tiles(plan: &KernelPlan, op_plan: &GemmPlan) -> Vec<String> {
             order.group_m
         ),
     ];
-    if order.tail_parts > 1 && order.tail_tiles() > 0 {
+    if order.tail_splits > 1 && order.tail_tiles() > 0 {
         lines.push(format!(
             "{} CTAs share each of the last {} tiles, each with a slice of K",
-            order.tail_parts,
+            order.tail_splits,
             order.tail_tiles()
         ));
     }

@@ -20,7 +20,7 @@ pub(crate) fn addresses(job: &Job, deadline: Instant) -> io::Result<Vec<SocketAd
         // The receiver may have stopped waiting.
         let _ = sender.send(found);
     };
-    // The look-up of the C library has no time-out, so it runs in a thread of its own.
+    // The look-up of the C library has no timeout, so it runs in a thread of its own.
     let thread = std::thread::Builder::new().name("mkernel-lookup".into());
     thread.spawn(look_up)?;
     let rest = deadline.saturating_duration_since(Instant::now());

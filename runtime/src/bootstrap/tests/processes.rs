@@ -18,7 +18,7 @@ fn child() {
         return println!("read {}", lone());
     }
     let launched = crate::env::launched_rank().expect("variables are set");
-    let timeouts = crate::env::timeouts().expect("time-outs");
+    let timeouts = crate::env::timeouts().expect("timeouts");
     let mut ranks = crate::startup::join(&launched, &timeouts).expect("the ranks connect");
     if std::env::var_os("TEST_DIE").is_some() {
         ranks.barrier("before", TIMEOUT).expect("all ranks come");
@@ -85,7 +85,7 @@ fn without_files(what: &str) -> String {
             // Rank 0 has room for its listener and for nothing else.
             open.truncate(open.len() - usize::from(rank == "0"));
             let launched = crate::env::launched_rank().expect("variables are set");
-            let timeouts = crate::env::timeouts().expect("time-outs");
+            let timeouts = crate::env::timeouts().expect("timeouts");
             crate::startup::join(&launched, &timeouts).err()
         }
     };

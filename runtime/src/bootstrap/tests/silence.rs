@@ -59,7 +59,7 @@ fn both_ends_of_a_connection_notice_silence() {
     }
 }
 
-/// Returns [`met`] with the shortest time-out of TCP, which a deadline of 3 s results in.
+/// Returns [`met`] with the shortest timeout of TCP, which a deadline of 3 s results in.
 fn impatient() -> [tcp::TcpGroup; 2] {
     let met = met();
     for link in met.iter().flat_map(tcp::TcpGroup::links) {

@@ -105,7 +105,7 @@ fn order(gemm: Gemm<'_>, c: &mut Config) {
     c.section("order of tiles")
         .u32(
             "kWorkTiles",
-            order.units(),
+            order.work_tiles(),
             "what compute CTAs take in turn",
         )
         .u32(
@@ -115,7 +115,7 @@ fn order(gemm: Gemm<'_>, c: &mut Config) {
         )
         .u32(
             "kSplits",
-            order.tail_parts,
+            order.tail_splits,
             "CTAs that share each other tile",
         )
         .u32("kRowTiles", row_tiles, of)

@@ -1,4 +1,4 @@
-//! What a person writes of an attention operator: `ring_attention`.
+//! The configuration of an attention operator: `ring_attention`.
 
 use crate::config::op::operators;
 use crate::config::option::{OptionSpec, options};
@@ -75,22 +75,24 @@ options! {
             scale: Scale as SCALE,
         }
         groups {
-            /// Choices taken from the planner.
+            /// Options that fix choices of the planner.
             #[serde(default)]
             tuning: AttentionTuning,
         }
     }
 
-    /// Choices taken from the planner of attention operators. What is absent, the planner chooses.
+    /// Options that fix choices of the planner. The planner makes those that are `None`.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct AttentionTuning: Default {
         options {
-            /// CTAs that send K and V: before they compute, on several nodes meanwhile.
+            /// CTAs that send K and V.
+            ///
+            /// On one node they do so before they compute, on several nodes while they compute.
             #[limits(Limits::Range(1, 128))]
             #[serde(skip_serializing_if = "Option::is_none")]
             comm_ctas: Option<u32> as =COMM_CTAS,
-            /// Heads of K and V, over all batches, that a rank has room for, of each peer.
+            /// For each peer, the number of heads of K and V, over all batches, that a rank has room for.
             #[limits(Limits::Range(1, MAX_HEADS as u32))]
             #[serde(skip_serializing_if = "Option::is_none")]
             kv_slots: Option<u32> as KV_SLOTS,

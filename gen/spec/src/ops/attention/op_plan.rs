@@ -36,8 +36,8 @@ pub struct AttentionPlan {
     pub group_heads: u32,
     /// Stages of K, and as many of V.
     pub stages: u32,
-    /// CTAs that send K and V before they compute; 0 in a world of 1. Across nodes a warp of each sends and relays while the
-    /// others compute.
+    /// CTAs that send K and V before they compute; 0 in a world of 1. Across nodes a warp of each sends and forwards while
+    /// the others compute.
     pub push_ctas: u32,
     /// Warps of each of them that do.
     pub push_warps: u32,

@@ -41,16 +41,16 @@ use crate::spec::KernelSpec;
 /// 24 more are enough for the rest. Producer warps that push and distinguish many cases need more than 56.
 const REGISTERS: Registers = Registers {
     entry: 168,
-    mover: 72,
-    math: 216,
+    producer: 72,
+    consumer: 216,
 };
 
 /// If each call gives the length of the sequence, warps that load and push also compute where chunks begin and end, and
 /// compare the rows of ranks while they wait.
 const REGISTERS_WITH_ROWS: Registers = Registers {
     entry: 168,
-    mover: 88,
-    math: 208,
+    producer: 88,
+    consumer: 208,
 };
 
 /// The plan; none while a size is not known.

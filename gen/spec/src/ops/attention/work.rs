@@ -34,7 +34,7 @@ struct RankWork {
     rows: u64,
     /// Pairs of a query and a key that it attends to.
     pairs: u64,
-    /// Rows of K that it sends inside its node, by receiver: its own, and those that it relays.
+    /// Rows of K that it sends inside its node, by receiver: its own, and those that it forwards.
     sent_rows: u64,
     /// Rows of K that it puts, by node.
     put_rows: u64,

@@ -1,4 +1,4 @@
-//! What a person writes of a collective: `all_reduce`, `all_gather`, `reduce_scatter`.
+//! The configuration of a collective: `all_reduce`, `all_gather`, `reduce_scatter`.
 
 use crate::abi::MAX_BUCKETS;
 use crate::config::op::operators;
@@ -39,7 +39,8 @@ options! {
             /// How data travels: as packets that carry their own flags (ll), or as plain data with a flag behind each chunk
             /// (simple).
             ///
-            /// `ll` is for few bytes on one node: it has half the bandwidth and the shortest way.
+            /// `ll` is for few bytes on one node: it has the lowest latency and half the bandwidth. The tensor has at most 4
+            /// MiB.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             protocol: Option<Protocol> as PROTOCOL,
             /// How `all_reduce` adds up with `ll`: 1 = every rank adds up everything, 2 = each rank its part, which it then

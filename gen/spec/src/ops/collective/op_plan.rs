@@ -20,7 +20,7 @@ pub struct CollectivePlan {
     pub protocol: Protocol,
     /// With [`Protocol::Ll`], how `all_reduce` adds up: 1 or 2; else 0.
     pub shots: u32,
-    /// Vectors of every rank's shard but perhaps the last ones: rows r, or of `all_reduce` as many for each rank.
+    /// Vectors of every rank's shard but perhaps the last ones: its rows, or of `all_reduce` as many for each rank.
     pub shard_vecs: u64,
     /// With [`Protocol::Simple`], vectors that a warp moves under one flag; else 0.
     pub chunk_vecs: u64,
@@ -30,7 +30,7 @@ pub struct CollectivePlan {
     pub reduce_unroll: u32,
     /// Across nodes: chunks of a put; 0 on one node.
     pub put_chunks: u64,
-    /// Warps of every CTA that send, add up, collect and relay; all 0 with [`Protocol::Ll`].
+    /// Warps of every CTA that send, add up, collect and forward; all 0 with [`Protocol::Ll`].
     pub warps: StepWarps,
     /// How rows are normalised, if they are.
     pub norm: Option<RowWarps>,
@@ -80,7 +80,7 @@ pub struct StepWarps {
     pub reduce: u32,
     /// Take chunks of other ranks to the result.
     pub collect: u32,
-    /// Relay what other nodes have put.
+    /// Forward what other nodes have put.
     pub relay: u32,
 }
 

@@ -313,8 +313,8 @@ fn finish(
         args: layout::args(&op_plan, topology),
         registers: Registers {
             entry: registers,
-            mover: registers,
-            math: registers,
+            producer: registers,
+            consumer: registers,
         },
         bound: Bound::new(&least, device),
         traffic: moved,

@@ -1,4 +1,4 @@
-//! What a person writes of the second half of a mixture of experts: `combine`.
+//! The configuration of the second half of a mixture of experts: `combine`.
 
 use crate::config::op::operators;
 use crate::config::option::{OptionSpec, options};

@@ -6,8 +6,8 @@ use crate::topology::Topology;
 use serde::Serialize;
 
 pub(super) const ELEM_BYTES: u64 = 2;
-/// Output buffers: sums that are complete but have not left the CTA, with a storing thread for each. One is on its way for 2 to 5 µs, in which 344 GB/s over
-/// 132 SMs want 5 to 13 KiB.
+/// Output buffers: sums that are complete but have not left the CTA, with a storing thread for each. One is on its way for
+/// 2 to 5 µs, in which 344 GB/s over 132 SMs want 5 to 13 KiB.
 pub const OUTPUTS: u32 = 3;
 /// How many sums for peers a CTA sends at most before it waits for those of an own token. With more of them they would queue
 /// for the link, and own rows be read at the end, when it is idle.

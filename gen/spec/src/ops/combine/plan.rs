@@ -44,8 +44,8 @@ const LINE_BYTES: u64 = 128;
 const PACKET_BYTES: u64 = 16;
 const REGISTERS: Registers = Registers {
     entry: 168,
-    mover: 168,
-    math: 168,
+    producer: 168,
+    consumer: 168,
 };
 
 /// The plan; none while a size is not known.

@@ -1,4 +1,4 @@
-//! What a person writes of the first half of a mixture of experts: `dispatch_gemm`.
+//! The configuration of the first half of a mixture of experts: `dispatch_gemm`.
 
 use crate::config::op::operators;
 use crate::config::option::{OptionSpec, options};
@@ -52,11 +52,11 @@ options! {
             #[serde(default, skip_serializing_if = "Option::is_none")]
             max_rows: Option<u32> as MAX_ROWS,
             /// Rows of a tile.
-            #[limits(Limits::OneOf(&[64, 128], "a CTA has two math warpgroups"))]
+            #[limits(Limits::OneOf(&[64, 128], "a CTA has two consumer warpgroups"))]
             #[serde(default, skip_serializing_if = "Option::is_none")]
             tile_m: Option<u32> as =TILE_M,
             /// Columns of a tile.
-            #[limits(Limits::OneOf(&[128, 256], "a CTA has two math warpgroups"))]
+            #[limits(Limits::OneOf(&[128, 256], "a CTA has two consumer warpgroups"))]
             #[serde(default, skip_serializing_if = "Option::is_none")]
             tile_n: Option<u32> as =TILE_N,
             /// CTAs that communicate before they compute.

@@ -11,8 +11,8 @@ use crate::topology::Topology;
 const SMEM_ALIGN: u32 = 1024;
 /// The number of warps of a CTA.
 const WARPS: u32 = THREADS / 32;
-/// The number of warps that multiply.
-const MATH_WARPS: u32 = 8;
+/// The number of consumer warps.
+const CONSUMER_WARPS: u32 = 8;
 /// The bytes of 16 rows of 64 columns of C.
 const OUT_BYTES: u64 = 16 * OUT_COLS as u64 * ELEM_BYTES;
 
@@ -109,7 +109,7 @@ regions! {
     a: Element::Bytes(u64::from(p.op_plan.tile.m * TILE_K) * ELEM_BYTES), [stage: p.op_plan.stages];
     b: Element::Bytes(u64::from(p.op_plan.tile.n * TILE_K) * ELEM_BYTES), [stage: p.op_plan.stages];
     /// Rows of C on their way to memory.
-    out: Element::Bytes(OUT_BYTES), [warp: MATH_WARPS];
+    out: Element::Bytes(OUT_BYTES), [warp: CONSUMER_WARPS];
     /// The address of a row of the tile in global memory.
     row_address: Element::LongWords(1), [row: p.op_plan.tile.m];
     /// The expert, the first row, the number of rows and the column tile of a tile that was taken.

@@ -6,7 +6,7 @@ use crate::ops::gemm::{BLayout, Split, Tile};
 use serde::Serialize;
 
 pub(super) const ELEM_BYTES: u64 = 2;
-/// Groups of copies that a loader leaves unfinished, each a stage: fewer than there are stages.
+/// Groups of copies that a load warp leaves unfinished, each a stage: fewer than there are stages.
 pub const COPIES_AHEAD: u32 = 2;
 /// Row tiles of an expert that advance along the columns together, so that they share weights in L2.
 pub const GROUP_ROWS: u32 = 16;
@@ -23,9 +23,9 @@ pub struct DispatchPlan {
     pub shape: DispatchShape,
     /// Rows and columns of the product that a CTA computes at a time.
     pub tile: Tile,
-    /// How two math warpgroups share a tile.
+    /// How two consumer warpgroups share a tile.
     pub split: Split,
-    /// Stages of the shared-memory ring.
+    /// Stages of the pipeline in shared memory.
     pub stages: u32,
     /// The first CTAs of the launch communicate before they compute: as many.
     pub comm_ctas: u32,
@@ -60,7 +60,7 @@ impl DispatchPlan {
         self.tile.n / if self.config.swiglu { 2 } else { 1 }
     }
 
-    /// Columns of the product that a math warpgroup computes.
+    /// Columns of the product that a consumer warpgroup computes.
     #[must_use]
     pub fn group_n(&self) -> u32 {
         match self.split {

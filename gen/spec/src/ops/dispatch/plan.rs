@@ -31,11 +31,12 @@ const MAX_STAGES: u32 = 8;
 const COMM_CTAS: u32 = 8;
 /// Tokens under one flag, at most.
 const BLOCK_TOKENS: u64 = 8;
-/// Producer warps keep eight addresses of rows and the coordinates of tiles. Threads of MMA warps have 128 sums each.
+/// Producer warps keep eight addresses of rows and the coordinates of tiles. Threads of consumer warps have 128 sums
+/// each.
 const REGISTERS: Registers = Registers {
     entry: 168,
-    mover: 104,
-    math: 200,
+    producer: 104,
+    consumer: 200,
 };
 
 /// Tiles, largest first.

@@ -15,7 +15,7 @@ pub struct ExpectedRouting {
     /// Rows of a rank.
     pub rows: f64,
     /// Tokens that a rank sends, once to each rank of its node that has an expert of theirs; across nodes, also those that
-    /// it relays.
+    /// it forwards.
     pub sent_tokens: f64,
     /// Tokens that a rank puts, once to each other node that has an expert of theirs.
     pub put_tokens: f64,
@@ -133,7 +133,7 @@ mod tests {
             assert!((nodes - 7.0 / 8.0 * 5.3).abs() < 0.03, "{nodes}");
         }
         // Of two nodes, all but 1 in 270 tokens have an expert on the other. A rank is reached over NVLink unless the one that
-        // relays needs the token itself.
+        // forwards needs the token itself.
         let two = on(2, 8);
         assert!((two.put_tokens / 1024.0 - 0.996).abs() < 0.002, "{two:?}");
         let flat = ExpectedRouting::on_one_node(16, 256, 8, 1024).sent_tokens;

@@ -6,8 +6,8 @@
 //! have finished e-2, the last reader of the buffer that e writes. No barrier is needed.
 //!
 //! Across nodes, a rank's rows also go to its own `gathered` buffer, from where each chunk is put to the same place of the
-//! GPUs of its number on the other nodes. These relay it to the peers of their node. Every rank waits for every chunk of
-//! its peers on other nodes, an empty one too, so what was said of buffers holds: who relays in epoch e has begun it, and
+//! GPUs of its number on the other nodes. These forward it to the peers of their node. Every rank waits for every chunk of
+//! its peers on other nodes, an empty one too, so what was said of buffers holds: who forwards in epoch e has begun it, and
 //! who puts has, too. The source of a put is written again in e+2, when its peers have begun e+1, and so have had it.
 
 mod candidates;
@@ -61,7 +61,7 @@ fn traffic(spec: GemmSpec<'_>) -> Traffic {
     let GemmShape { m, n, k } = spec.shape;
     let (topology, shard_bytes) = (spec.topology(), spec.shard_rows() * k * ELEM_BYTES);
     Traffic {
-        // Across nodes, what comes from others is relayed.
+        // Across nodes, what comes from others is forwarded.
         link_bytes: u64::from(topology.nodes * (topology.local_world - 1)) * shard_bytes,
         nic_bytes: u64::from(topology.peers()) * shard_bytes,
         memory_bytes: core::memory_bytes(spec, m),
@@ -96,7 +96,7 @@ fn finish(
     let pushes_all = pushes && comm_ctas == 0 && core.cluster.is_none();
     let compute_ctas = match pushes_all || spec.takes_rows() {
         true => device.sm_count - comm_ctas,
-        false => order.units().min(device.sm_count - comm_ctas),
+        false => order.work_tiles().min(device.sm_count - comm_ctas),
     };
     let grid_ctas = comm_ctas + compute_ctas;
     let copies = chunks
@@ -121,10 +121,7 @@ fn finish(
         operands: core::operands(spec, spec.rows_of_shard(), spec.all_rows()),
         args: args(spec, &core, chunks.as_ref(), &workspace),
         smem: core.smem,
-        comm_smem: match comm_ctas {
-            0 => Vec::new(),
-            _ => smem::comm_smem(),
-        },
+        comm_smem: (comm_ctas > 0).then(smem::comm_smem).unwrap_or_default(),
         smem_bytes: core.smem_bytes,
         workspace,
         copies,
@@ -188,7 +185,7 @@ fn roles(
             "communicate",
             (0, comm_ctas),
             (0, THREADS / 32),
-            "a warp watches arrivals, one puts, all others push own rows and relay other nodes'",
+            "a warp watches arrivals, one puts, all others push own rows and forward other nodes'",
         ),
     };
     let push = pushes.then(|| Role {

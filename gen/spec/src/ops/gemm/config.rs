@@ -1,4 +1,4 @@
-//! What a person writes of a GEMM operator: `ag_gemm`, `gemm_rs`, `gemm_ar`.
+//! The configuration of a GEMM operator: `ag_gemm`, `gemm_rs`, `gemm_ar`.
 
 use crate::abi::MAX_BUCKETS;
 use crate::config::Dtype;
@@ -9,6 +9,9 @@ use crate::config::values::{Limits, Written};
 use crate::config::{Dim, Eps, Field, Norm};
 use crate::diagnostic::Diagnostics;
 use serde::{Deserialize, Serialize};
+
+/// The most stages: as many as shared memory has room for where C has few rows.
+pub(super) const MAX_STAGES: u32 = 12;
 
 options! {
     /// A GEMM operator. Shapes are those of `op` on [`Op`](crate::Op); row-major bf16 in, and out unless the epilogue says
@@ -50,7 +53,7 @@ options! {
             /// What becomes of the sum before it is C.
             #[serde(default)]
             epilogue: Epilogue,
-            /// Choices taken from the planner.
+            /// Options that fix choices of the planner.
             #[serde(default)]
             tuning: Tuning,
         }
@@ -86,21 +89,21 @@ options! {
         }
     }
 
-    /// Choices of the plan that a person may fix; what is `None` the planner chooses by its cost model.
+    /// Options that fix choices of the planner. The planner makes those that are `None`, by its cost model.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct Tuning: Default {
         options {
             /// Rows of a tile.
-            #[limits(Limits::OneOf(&[64, 128], "wgmma works on 64 rows, a CTA has two math warpgroups"))]
+            #[limits(Limits::OneOf(&[64, 128], "wgmma works on 64 rows, a CTA has two consumer warpgroups"))]
             #[serde(skip_serializing_if = "Option::is_none")]
             tile_m: Option<u32> as TILE_M,
             /// Columns of a tile.
             #[limits(Limits::OneOf(&[64, 128, 256], "a wgmma is at most 256 columns wide"))]
             #[serde(skip_serializing_if = "Option::is_none")]
             tile_n: Option<u32> as TILE_N,
-            /// Stages of the shared-memory ring between the loader and the tensor cores.
-            #[limits(Limits::Range(2, 8))]
+            /// Stages of the pipeline that brings A and B to shared memory.
+            #[limits(Limits::Range(2, MAX_STAGES))]
             #[serde(skip_serializing_if = "Option::is_none")]
             stages: Option<u32> as STAGES,
             /// What moves bytes to the peers.
@@ -112,7 +115,7 @@ options! {
             #[limits(Limits::Range(0, 128))]
             #[serde(skip_serializing_if = "Option::is_none")]
             comm_ctas: Option<u32> as COMM_CTAS,
-            /// Parts of K that arrive, and are waited for, one after the other; only with `sm_push`.
+            /// Slices of K that arrive, and are waited for, one after the other; only with `sm_push`.
             #[limits(Limits::OneOf(&[1, 2, 4, 8], "slices of K are equal and few"))]
             #[serde(skip_serializing_if = "Option::is_none")]
             k_slices: Option<u32> as K_SLICES,
@@ -143,14 +146,14 @@ options! {
             pace_steps: Option<u32> as PACE_STEPS,
             /// The most CTAs that share a tile of the last round, each with a slice of K; 1 = none do.
             ///
-            /// They are fewer where the last round has not as many for each tile.
+            /// Fewer share a tile if the last round has fewer CTAs for each tile.
             #[limits(Limits::Range(1, 16))]
             #[serde(skip_serializing_if = "Option::is_none")]
             split_k: Option<u32> as SPLIT_K,
             /// Whether the CTAs that share a tile are a cluster, so that their sums travel through shared memory.
             ///
-            /// Only of `ag_gemm` for a constant number of rows, where 2 to 8 CTAs share every tile. The planner does not choose
-            /// it by itself.
+            /// Only of `ag_gemm` for a constant number of rows, where 2 to 8 CTAs share every tile. The planner does not
+            /// choose it by itself.
             #[serde(skip_serializing_if = "Option::is_none")]
             cluster: Option<bool> as CLUSTER,
             /// The most buckets: ranges of rows for which the kernel has a plan of its own, if each call gives the rows.
@@ -203,7 +206,7 @@ choices! {
         None = "none",
         /// `max(x, 0)`
         Relu = "relu",
-        /// `x Φ(x)`, Φ by its approximation with an absolute error of 1e-7.
+        /// `x Φ(x)`, with an absolute error of at most 2.2e-7.
         Gelu = "gelu",
         /// `x σ(2 √(2/π) (x + 0.044715 x³))`, usually written with tanh.
         GeluTanh = "gelu_tanh",
@@ -262,7 +265,7 @@ impl GemmShape {
 choices! {
     /// What moves bytes to the peers of a node.
     pub enum Transfer {
-        /// Communication CTAs of the kernel load each chunk once and store it to every peer.
+        /// SMs store rows to every peer: communication CTAs, or warps of every CTA.
         SmPush = "sm_push",
         /// The copy engines push chunks; the kernel rings a doorbell, a host thread enqueues the copies.
         CopyEngine = "copy_engine",

@@ -1,6 +1,6 @@
 //! The GEMM core that operators share: tile, stages and shared-memory map.
 
-use super::config::{BLayout, GemmShape, Tile, Tuning};
+use super::config::{BLayout, GemmShape, MAX_STAGES, Tile, Tuning};
 use super::op_plan::{
     Cluster, GemmPlan, OUT_BUFFERS, OUT_BYTES, OUT_COLS, SLOT_BYTES, Split, THREADS, TILE_K,
     TileOrder,
@@ -15,15 +15,15 @@ use crate::plan::{Region, Registers, Role};
 use serde::Serialize;
 
 /// bf16.
-const ELEM_BYTES: u32 = 2;
-/// A part of K shorter than this costs more to add than it saves: four stages of the largest tile take 3 µs, and no
-/// exchange of sums takes less than 2.6 (H100). Which number of parts is best, the cost model says.
-const MIN_PART_STEPS: u64 = 4;
-/// After more whole rounds than this, the last one is split in the usual way only. Another number of parts would save a
+const ELEM_BYTES: u64 = 2;
+/// A slice of K shorter than this costs more to add than it saves: four stages of the largest tile take 3 µs, and no
+/// exchange of sums takes less than 2.6 (H100). Which number of splits is best, the cost model says.
+const MIN_SLICE_STEPS: u64 = 4;
+/// After more whole rounds than this, the last one is split in the usual way only. Another number of splits would save a
 /// few percent of so long a call, and power decides its time.
-const MAX_ROUNDS_BEFORE_PARTS: u32 = 1;
+const MAX_ROUNDS_BEFORE_SPLITS: u32 = 1;
 /// The most CTAs that share a tile. With more, one of them adds for longer than it multiplies.
-const MAX_PARTS: u32 = 16;
+const MAX_SPLITS: u32 = 16;
 /// A GEMM of so many operations keeps pace: it takes so long that power limits it, and CTAs that have drifted apart read
 /// operands from device memory again and again. Measured on 2 GPUs, against cuBLAS of the same blocks: `gemm_rs` of 32768 x
 /// 32768 x 16384 1.12 without, 1.02 with, `ag_gemm` of 32768 x 16384 x 32768 1.06 and 1.01; at 4e12 it costs up to 5 %.
@@ -32,9 +32,6 @@ const PACED_FLOPS: u64 = 10_000_000_000_000;
 const PACE_STEPS: u32 = 16;
 /// The 128-byte swizzle repeats every 1024 bytes, and dynamic shared memory may start anywhere.
 const SMEM_ALIGN: u32 = 1024;
-/// More than shared memory has room for, even with few rows of A.
-const MAX_STAGES: u32 = 12;
-
 /// Tiles that the core computes, largest first.
 pub(super) const TILES: [Tile; 5] = [
     Tile { m: 128, n: 256 },
@@ -45,15 +42,15 @@ pub(super) const TILES: [Tile; 5] = [
 ];
 
 /// Registers per thread: 384 threads get 168 each at launch, which the warpgroups then share anew. 128 accumulators and
-/// their addresses need more than 168; movers need 56 when they also push.
+/// their addresses need more than 168; producers need 56 when they also push.
 ///
-/// If each call gives the rows, movers compute from them what are constants otherwise, for which 56 are too few.
+/// If each call gives the rows, producers compute from them what are constants otherwise, for which 56 are too few.
 pub(super) const fn registers(takes_rows: bool) -> Registers {
-    let (mover, math) = if takes_rows { (72, 216) } else { (56, 224) };
+    let (producer, consumer) = if takes_rows { (72, 216) } else { (56, 224) };
     Registers {
         entry: 168,
-        mover,
-        math,
+        producer,
+        consumer,
     }
 }
 
@@ -66,7 +63,7 @@ pub struct CoreLayout {
     pub split: Split,
     /// Rows of A in a stage: fewer than the tile has where C has fewer.
     pub stage_rows_a: u32,
-    /// Stages of the ring.
+    /// Stages of the pipeline in shared memory.
     pub stages: u32,
     /// The CTAs that share each tile as a cluster, if they do.
     pub cluster: Option<Cluster>,
@@ -146,7 +143,6 @@ impl CoreLayout {
             ),
         );
         found.into_result(())?;
-
         let smem = GemmSmem::new(stages_of(stages));
         Ok(Self {
             tile,
@@ -158,10 +154,8 @@ impl CoreLayout {
             smem_bytes: smem.bytes as u32 + SMEM_ALIGN,
         })
     }
-}
 
-impl CoreLayout {
-    /// Columns of one math warpgroup.
+    /// Columns of one consumer warpgroup.
     #[must_use]
     pub fn group_n(&self) -> u32 {
         self.split.group_cols(self.tile)
@@ -198,20 +192,20 @@ impl CoreLayout {
             Some(asked) => asked,
         };
         order.pace_steps = pace_steps.min(steps as u32);
-        let parts = self.tail_parts(spec, &order, steps, compute_ctas);
-        let with_parts = |tail_parts| TileOrder {
-            tail_parts,
+        let splits = self.tail_splits(spec, &order, steps, compute_ctas);
+        let with_splits = |tail_splits| TileOrder {
+            tail_splits,
             ..order.clone()
         };
-        parts.into_iter().map(with_parts).collect()
+        splits.into_iter().map(with_splits).collect()
     }
 
     /// How many CTAs may share a tile of the last round, the usual number first: 4 or 2, if a group's sub-tiles divide
     /// evenly among them.
     ///
-    /// If each call gives the rows, any number of tiles may be left for the last round. Tiles that are never more than half of
-    /// the CTAs are shared as usual, and of others those of a last round of few tiles, by two CTAs.
-    fn tail_parts(
+    /// If each call gives the rows, any number of tiles may be left for the last round. Tiles that are never more than half
+    /// of the CTAs are shared as usual, and of others those of a last round of few tiles, by two CTAs.
+    fn tail_splits(
         &self,
         spec: GemmSpec<'_>,
         order: &TileOrder,
@@ -221,25 +215,26 @@ impl CoreLayout {
         let subs = self.group_n() / OUT_COLS;
         let asked = spec.tuning().split_k;
         if spec.takes_rows() && 2 * order.slots > compute_ctas {
-            let may_halve = subs.is_multiple_of(2) && steps >= 2 * MIN_PART_STEPS;
-            let parts = asked.map_or(2, |asked| asked.min(2));
-            return vec![if may_halve { parts } else { 1 }];
+            let may_halve = subs.is_multiple_of(2) && steps >= 2 * MIN_SLICE_STEPS;
+            let splits = asked.map_or(2, |asked| asked.min(2));
+            return vec![if may_halve { splits } else { 1 }];
         }
         let tiles = order.tail_tiles();
         if tiles == 0 {
             return vec![1];
         }
-        let most = MAX_PARTS.min(compute_ctas / tiles);
+        let most = MAX_SPLITS.min(compute_ctas / tiles);
         if let Some(asked) = asked {
             return vec![asked.min(most).min(steps as u32)];
         }
-        let most = most.min((steps / MIN_PART_STEPS) as u32).max(1);
-        let is_even = |parts: &u32| *parts <= most && subs.is_multiple_of(*parts);
+        let most = most.min((steps / MIN_SLICE_STEPS) as u32).max(1);
+        let is_even = |splits: &u32| *splits <= most && subs.is_multiple_of(*splits);
         let even = [4, 2].into_iter().find(is_even).unwrap_or(1);
-        // With rows of the call and 128 sums per thread, registers do not suffice for uneven parts.
+        // With rows of the call and 128 sums per thread, registers do not suffice for uneven splits.
         let may_be_uneven = !spec.takes_rows() || subs <= 2;
-        let is_short = may_be_uneven && order.whole_tiles <= MAX_ROUNDS_BEFORE_PARTS * compute_ctas;
-        let others = (2..=most).filter(|parts| is_short && *parts != even);
+        let is_short =
+            may_be_uneven && order.whole_tiles <= MAX_ROUNDS_BEFORE_SPLITS * compute_ctas;
+        let others = (2..=most).filter(|splits| is_short && *splits != even);
         std::iter::once(even).chain(others).collect()
     }
 }
@@ -376,8 +371,7 @@ pub(super) fn memory_bytes(spec: GemmSpec<'_>, c_rows: u64) -> u64 {
     let epilogue = spec.epilogue();
     let matrices = u64::from(epilogue.residual) + u64::from(epilogue.normalises());
     let rows = u64::from(epilogue.bias) + u64::from(epilogue.normalises());
-    let elem_bytes = u64::from(ELEM_BYTES);
-    (m * k + k * n + (matrices * c_rows + rows) * n) * elem_bytes
+    (m * k + k * n + (matrices * c_rows + rows) * n) * ELEM_BYTES
         + c_rows * n * epilogue.output.bytes()
 }
 

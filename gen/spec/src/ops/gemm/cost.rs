@@ -15,7 +15,7 @@ use crate::roofline::{Bound, Traffic};
 /// with 64 rows, 128 CTAs with 64 columns each take 19.7 µs, and 64 CTAs with 128 columns 20.3.
 const MOST_L2_SHARE: f64 = 1.5;
 
-/// The time in which the MMA warpgroups convert and store a 128×256 tile, µs. Smaller tiles take proportionally less.
+/// The time in which the consumer warpgroups convert and store a 128×256 tile, µs. Smaller tiles take proportionally less.
 const EPILOGUE_US: f64 = 1.0;
 
 /// The same after whole rounds, if a group's sub-tiles divide evenly among the CTAs, µs.
@@ -92,13 +92,13 @@ const fn group_subs(tile: Tile) -> u32 {
 
 /// Whether CTAs that share a tile complete as many of its sub-tiles each.
 const fn is_even(tile: Tile, order: &TileOrder) -> bool {
-    group_subs(tile).is_multiple_of(order.tail_parts)
+    group_subs(tile).is_multiple_of(order.tail_splits)
 }
 
 /// The time in which the CTAs that share a tile exchange their sums of the rows that C has, µs.
 fn exchange_us(tile: Tile, order: &TileOrder, shape: GemmShape) -> f64 {
-    let parts = order.tail_parts;
-    if parts == 1 || order.tail_tiles() == 0 {
+    let splits = order.tail_splits;
+    if splits == 1 || order.tail_tiles() == 0 {
         return 0.0;
     }
     if order.whole_tiles > 0 && is_even(tile, order) {
@@ -108,19 +108,19 @@ fn exchange_us(tile: Tile, order: &TileOrder, shape: GemmShape) -> f64 {
     let completed = order.completed_subs(subs);
     let rows = shape.m.next_multiple_of(16).min(u64::from(tile.m)) as u32;
     let sum_bytes = f64::from(rows * tile.n * 4);
-    let stored = if parts > subs / completed {
+    let stored = if splits > subs / completed {
         sum_bytes
     } else {
         sum_bytes * f64::from(subs - completed) / f64::from(subs)
     };
-    let loaded = sum_bytes * f64::from(completed * (parts - 1)) / f64::from(subs);
+    let loaded = sum_bytes * f64::from(completed * (splits - 1)) / f64::from(subs);
     // As `kInFlight` in mk/gemm/split_k.cuh.
     let in_flight = match subs {
         1 => 3,
         2 => 2,
         _ => 1,
     };
-    let turns = completed * (parts - 1).div_ceil(in_flight);
+    let turns = completed * (splits - 1).div_ceil(in_flight);
     MEET_US + f64::from(turns) * LOAD_SUMS_US + (stored + loaded) / SUMS_GB_S / 1e3
 }
 
@@ -150,9 +150,9 @@ impl GemmTime {
         device: &Device,
     ) -> Self {
         // If each call gives the rows, there may be too many tiles in the last round of the most rows to share them.
-        let order = &match order.tail_tiles() * order.tail_parts > compute_ctas {
+        let order = &match order.tail_tiles() * order.tail_splits > compute_ctas {
             true => TileOrder {
-                tail_parts: 1,
+                tail_splits: 1,
                 ..order.clone()
             },
             false => order.clone(),
@@ -161,16 +161,16 @@ impl GemmTime {
             tile,
             shape.m,
             shape.k,
-            order.units().min(compute_ctas),
+            order.work_tiles().min(compute_ctas),
             device,
         );
         let rounds = f64::from(order.whole_tiles / compute_ctas);
         let unfed_us = exchange_us(tile, order, shape);
-        let slowdown = match order.tail_parts {
+        let slowdown = match order.tail_splits {
             2 if rounds == 0.0 => TWO_SLICES_SLOWDOWN,
             _ => 1.0,
         };
-        let part_us = one / f64::from(order.tail_parts) * slowdown;
+        let part_us = one / f64::from(order.tail_splits) * slowdown;
         let tail_us = match order.tail_tiles() {
             0 => 0.0,
             _ => part_us + unfed_us,
@@ -182,8 +182,8 @@ impl GemmTime {
             us: (rounds * one + tail_us).max(even),
             last_us: tail_us.max(part_us),
             unfed_us,
-            busy_share: match order.units() < compute_ctas {
-                true => f64::from(order.units()) / f64::from(device.sm_count),
+            busy_share: match order.work_tiles() < compute_ctas {
+                true => f64::from(order.work_tiles()) / f64::from(device.sm_count),
                 false => 1.0,
             },
             unseen_share: if rounds == 0.0 { UNSEEN_SHARE } else { 0.0 },
@@ -221,7 +221,7 @@ pub(crate) fn estimate_us(
         false => gemm.us,
     };
     let computed = gemm.beside_memory_us(compute * push.slowdown(), traffic, device);
-    let (slices, parts) = (push.slices(), order.tail_parts);
+    let (slices, splits) = (push.slices(), order.tail_splits);
     let bound = Bound::new(traffic, device);
     let us = if push == Push::None {
         computed
@@ -229,15 +229,15 @@ pub(crate) fn estimate_us(
         // Each CTA waits for its rows, and has by then loaded as much of B as its stages hold. If it waits for several
         // slices, it goes on while they are sent.
         let sent_us = push.sent_us(&bound, traffic.link_bytes as f64, device);
-        let steps = shape.k.div_ceil(u64::from(TILE_K * parts)) as f64;
+        let steps = shape.k.div_ceil(u64::from(TILE_K * splits)) as f64;
         let left = 1.0 - (f64::from(core.stages) / steps).min(1.0);
         let loaded_us = computed - gemm.unfed_us;
-        let last_share = 1.0 / f64::from(slices.div_ceil(parts));
+        let last_share = 1.0 / f64::from(slices.div_ceil(splits));
         let rest_us = loaded_us * left;
         let rest_us = (rest_us - sent_us * (1.0 - last_share)).max(rest_us * last_share);
         // CTAs with own rows, if there are some, have gone before and leave their share to the others.
         let share = match order.shard_row_tiles {
-            Some(own) if parts == 1 => {
+            Some(own) if splits == 1 => {
                 f64::from(order.row_tiles) / f64::from((order.row_tiles - own).max(1))
             }
             _ => 1.0,

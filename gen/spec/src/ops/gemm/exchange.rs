@@ -10,7 +10,7 @@ use crate::plan::network::PUT_BYTES;
 const ELEM_BYTES: u64 = 2;
 /// What a warp of a compute CTA pushes before it raises a flag: below, flags cost; above, too few warps are busy.
 const PIECE_BYTES: u64 = 8 << 10;
-/// The same if the math warps push too. Rows are few then, and a call waits for the slowest warp: a piece for every CTA.
+/// The same if the consumer warps push too. Rows are few then, and a call waits for the slowest warp: a piece for every CTA.
 /// Pieces of 8, 4 and 2 KiB take 23.0, 21.7 and 21.7 µs with 64 rows of 8192 columns, and 22.7, 22.0 and 20.8 µs with 16
 /// (2×H100, in a chain).
 const ALL_HANDS_PIECE_BYTES: std::ops::RangeInclusive<u64> = 2 << 10..=4 << 10;
@@ -19,8 +19,8 @@ const ALL_HANDS_PIECE_BYTES: std::ops::RangeInclusive<u64> = 2 << 10..=4 << 10;
 const PUSH_UNROLL: u32 = 4;
 /// Four slots under one fence.
 const MAX_PIECE_BYTES: u64 = 4 * SLOT_BYTES as u64;
-/// Up to this much of the shard per CTA, the math warps push too before they multiply: nobody waits long for them, and
-/// the link is busy from the start.
+/// Up to this much of the shard per CTA, the consumer warps push too before they multiply: nobody waits long for them,
+/// and the link is busy from the start.
 const ALL_HANDS_BYTES: u64 = 32 << 10;
 /// Copies shorter than this leave the copy engines idle while the host enqueues.
 const MIN_COPY_BYTES: u64 = 1 << 20;

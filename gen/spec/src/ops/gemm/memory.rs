@@ -69,14 +69,14 @@ impl Needs<'_> {
     /// Returns the number of tiles that CTAs may share.
     fn split_tiles(&self) -> u32 {
         match self.spec.takes_rows() {
-            true => self.compute_ctas / self.order.tail_parts,
+            true => self.compute_ctas / self.order.tail_splits,
             false => self.order.tail_tiles(),
         }
     }
 
     /// Returns whether CTAs that share a tile exchange their sums through memory.
     fn splits_in_workspace(&self) -> bool {
-        self.order.tail_parts > 1 && self.core.cluster.is_none()
+        self.order.tail_splits > 1 && self.core.cluster.is_none()
     }
 
     /// Returns the number of ranks whose partial sums a rank gets: those of its node, unless it is alone on its node.
@@ -128,7 +128,7 @@ regions! {
     split_ready: Element::Flag, [tile: p.split_tiles(), warp: GROUPS * 4], if p.splits_in_workspace();
     /// The sums over a slice of K of the sub-tiles that another CTA completes.
     split_sums: Element::Floats(u64::from(OUT_COLS * OUT_COLS)),
-        [parity: 2u32, tile: p.split_tiles(), split: p.order.tail_parts, group: GROUPS, sub: p.subs()],
+        [parity: 2u32, tile: p.split_tiles(), split: p.order.tail_splits, group: GROUPS, sub: p.subs()],
         if p.splits_in_workspace();
     /// Counts the calls that a rank with rows has begun, for the ranks without rows.
     owner_begun: Element::Flag, [owner: p.spec.world()], if p.has_idle_ranks();

@@ -9,15 +9,15 @@ pub const TILE_K: u32 = 64;
 pub(crate) const OUT_COLS: u32 = 64;
 /// Bytes of such a sub-tile of bf16.
 pub(crate) const OUT_BYTES: u32 = 64 * OUT_COLS * 2;
-/// Output buffers of a math warpgroup: one is stored while the next is filled.
+/// Output buffers of a consumer warpgroup: one is stored while the next is filled.
 pub(crate) const OUT_BUFFERS: u32 = 2;
 /// What each of the twelve warps of a communication CTA copies through shared memory at a time.
 pub const SLOT_BYTES: u32 = 16 << 10;
-/// The number of warpgroups that multiply.
+/// The number of consumer warpgroups.
 pub(super) const GROUPS: u32 = 2;
-/// Rows of a tile that a warpgroup multiplies.
+/// Rows of a tile that a consumer warpgroup multiplies.
 const GROUP_ROWS: u32 = 64;
-/// Threads of a CTA: one warpgroup that moves data, two that multiply.
+/// Threads of a CTA: one producer warpgroup and two consumer warpgroups.
 pub const THREADS: u32 = 384;
 
 /// How a GEMM operator computes.
@@ -30,9 +30,9 @@ pub struct GemmPlan {
     pub shape: GemmShape,
     /// Rows and columns that a CTA computes at a time.
     pub tile: Tile,
-    /// How two math warpgroups share a tile.
+    /// How two consumer warpgroups share a tile.
     pub split: Split,
-    /// Stages of the shared-memory ring.
+    /// Stages of the pipeline in shared memory.
     pub stages: u32,
     /// The CTAs that share each tile as a cluster, if they do.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -63,7 +63,7 @@ impl GemmPlan {
         let tuning = Tuning {
             tile_m: Some(self.tile.m),
             tile_n: Some(self.tile.n),
-            split_k: Some(self.order.tail_parts),
+            split_k: Some(self.order.tail_splits),
             shots: self.reduction.as_ref().map(|r| r.shots),
             comm_ctas: communicates.then_some(self.comm_ctas),
             k_slices: self.chunks.as_ref().map(|c| c.k_slices),
@@ -121,9 +121,9 @@ pub struct Chunks {
     pub rows: u32,
     /// Chunks of a full shard.
     pub per_shard: u32,
-    /// Parts of K that arrive under flags of their own.
+    /// Slices of K that arrive under flags of their own.
     pub k_slices: u32,
-    /// Columns of such a part, the last one perhaps fewer.
+    /// Columns of such a slice, the last one perhaps fewer.
     pub slice_cols: u32,
     /// `sm_push`: rows that one warp stores at a time; a flag counts such pieces.
     pub piece_rows: u32,
@@ -163,7 +163,7 @@ pub struct Reduction {
     pub put_tiles: u32,
     /// Tiles of each owner in a round: own tiles are computed a round later than the others' tiles.
     pub round_tiles: u32,
-    /// Sub-tiles of 64 columns, per math warpgroup, of partial sums that a stage holds.
+    /// Sub-tiles of 64 columns, per consumer warpgroup, of partial sums that a stage holds.
     pub partial_subs: u32,
     /// One shot: packets of each source that a thread loads at a time; 0 with two shots.
     pub packets_in_flight: u32,
@@ -190,8 +190,8 @@ pub struct TileOrder {
     pub slots: u32,
     /// Tiles that one CTA computes alone: whole rounds over the compute CTAs. The rest are the last round.
     pub whole_tiles: u32,
-    /// CTAs that share a tile of the last round, each a part of K; 1 if none do.
-    pub tail_parts: u32,
+    /// CTAs that share a tile of the last round, each with a slice of K; 1 if none do.
+    pub tail_splits: u32,
     /// Stages after which, in whole tiles, all compute CTAs wait for each other; 0 if they never do.
     pub pace_steps: u32,
 }
@@ -212,18 +212,18 @@ impl TileOrder {
     /// Of `subs` sub-tiles of a group, how many each CTA completes that completes any of a tile of the last round.
     #[must_use]
     pub const fn completed_subs(&self, subs: u32) -> u32 {
-        subs.div_ceil(self.tail_parts)
+        subs.div_ceil(self.tail_splits)
     }
 
-    /// What compute CTAs take one after the other: whole tiles, then parts of tiles. In one shot, each tile comes again
-    /// to be added up.
+    /// Work tiles of the compute CTAs: whole tiles, then slices of K of the tiles of the last round. In one shot, each
+    /// tile comes again to be added up.
     #[must_use]
-    pub const fn units(&self) -> u32 {
-        self.whole_tiles + self.tail_tiles() * self.tail_parts
+    pub const fn work_tiles(&self) -> u32 {
+        self.whole_tiles + self.tail_tiles() * self.tail_splits
     }
 }
 
-/// How two math warpgroups share a tile.
+/// How two consumer warpgroups share a tile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Split {
@@ -234,7 +234,7 @@ pub enum Split {
 }
 
 impl Split {
-    /// Columns of a tile that a warpgroup multiplies.
+    /// Columns of a tile that a consumer warpgroup multiplies.
     pub(crate) const fn group_cols(self, tile: Tile) -> u32 {
         match self {
             Self::Rows => tile.n,

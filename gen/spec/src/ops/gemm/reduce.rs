@@ -5,7 +5,7 @@
 //! tile's own stages, and adds them to its sums in fp32. In `gemm_rs`, a rank owns the tiles of its rows. In `gemm_ar`,
 //! ranks own tiles in turn and send the results to all ranks. With one shot, which is for few rows, every rank sends
 //! its partial sums from registers to all ranks that need them, where they are added up in registers. Where this is
-//! less to send, each row goes to one rank instead, which relays the sum to all.
+//! less to send, each row goes to one rank instead, which forwards the sum to all.
 //!
 //! Partial sums travel as bf16, and results in the type of C. The rank that adds up a part of C applies the epilogue to
 //! it.
@@ -17,7 +17,7 @@
 //! Across nodes, the rank with the owner's local rank adds up a tile on each node. These sums are put to the owner as
 //! bf16, and the owner adds them to the sum of its own node, in the order of nodes. That is one transfer for each pair
 //! of nodes and tile. Tiles owned by other nodes come first and those of the own node last, so that no node waits for
-//! another one before it has posted all its puts. Results are put to the owner's peers, which relay them within their
+//! another one before it has posted all its puts. Results are put to the owner's peers, which forward them within their
 //! nodes. Every rank waits for all puts of its peers, so the argument about slots also holds for the buffers that puts
 //! write and read.
 
@@ -47,7 +47,7 @@ use traffic::{ELEM_BYTES, traffic};
 const ROUND_BYTES: u32 = 1 << 20;
 /// Row tiles that share B tiles in L2. In a round, this many row tiles of every owner advance together.
 const GROUP_M: u32 = 8;
-/// The most columns of an MMA warpgroup with one shot.
+/// The most columns of a consumer warpgroup with one shot.
 const ONE_SHOT_COLS: u32 = 128;
 /// The packets of a lane in eight rows of a sub-tile.
 const PACKETS: u32 = 4;
@@ -102,8 +102,8 @@ fn why_none(spec: GemmSpec<'_>, device: &Device, core: &CoreLayout) -> Diagnosti
         found.push(
             Field::COMM_CTAS,
             format!(
-                "CTAs that communicate are fewer than the {} SMs, and relay through {} bytes of shared memory, which {} stages \
-                 of a {}x{} tile and the output must take",
+                "CTAs that communicate are fewer than the {} SMs, and forward through {} bytes of shared memory, which {} \
+                 stages of a {}x{} tile and the output must take",
                 device.sm_count,
                 THREADS / 32 * SLOT_BYTES,
                 core.stages,
@@ -139,7 +139,7 @@ fn candidates(spec: GemmSpec<'_>, device: &Device, core: &CoreLayout) -> Vec<Can
         shard_row_tiles: None,
         slots: rows(spec.shape.m) * col_tiles,
         whole_tiles: 0,
-        tail_parts: 1,
+        tail_splits: 1,
         pace_steps: 0,
     };
     if spec.world() == 1 {
@@ -179,7 +179,7 @@ fn one_shot(
     owners: u32,
 ) -> Vec<Candidate> {
     // All rows to all, or each row to one rank and its sum to all, in words of two bf16.
-    let relays: &[bool] = match (spec.op(), spec.epilogue().output) {
+    let with_forwarding: &[bool] = match (spec.op(), spec.epilogue().output) {
         (GemmOp::GemmAr, Dtype::Bf16) => &[false, true],
         _ => &[false],
     };
@@ -199,7 +199,7 @@ fn one_shot(
         };
         candidate(spec, device, core, order.clone(), Some(reduction))
     };
-    relays.iter().map(with_results).collect()
+    with_forwarding.iter().map(with_results).collect()
 }
 
 /// Candidates in which the owner of a tile adds it up, with several lengths of a round.
@@ -273,7 +273,7 @@ fn finish(spec: GemmSpec<'_>, device: &Device, candidate: Candidate) -> KernelPl
     let grid_ctas = if results || spec.takes_rows() {
         device.sm_count // a warp of every CTA takes results to C
     } else {
-        comm_ctas + order.units().min(device.sm_count - comm_ctas)
+        comm_ctas + order.work_tiles().min(device.sm_count - comm_ctas)
     };
     let least = traffic::least(spec);
     let in_shards = order.shard_row_tiles.is_some();

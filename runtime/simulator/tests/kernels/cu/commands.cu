@@ -41,7 +41,7 @@ __device__ __forceinline__ void move(const Layout& at, const Command& command) {
 }
 
 KERNEL(32) {
-  const mk::RankContext ctx{args.workspaces, args.host, nullptr, 100'000'000, 0, args.rank, 2, args.call, 0};
+  const mk::RankContext ctx{args.workspaces, args.host, gate(args), 100'000'000, 0, args.rank, 2, args.call, 0};
   const Layout at = layout(args);
   const u32 lane = mk::lane_index();
   if (args.rank == 0 && blockIdx.x == 0 && lane < 8) {

@@ -3,7 +3,7 @@
 KERNEL(64) {
   constexpr u64 deadline_ns = 100'000'000;
   constexpr u64 barrier_deadline_ns = deadline_ns;
-  mk::RankContext ctx{args.workspaces, args.host, nullptr, deadline_ns, 0, args.rank, 2, args.call, 0};
+  mk::RankContext ctx{args.workspaces, args.host, gate(args), deadline_ns, 0, args.rank, 2, args.call, 0};
   const u32 barrier = shared_start();
   const u32* never = words(args.workspaces[0] + 1024);
   u32* flags = words(args.workspaces[1] + 2048);

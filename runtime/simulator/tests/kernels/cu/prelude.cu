@@ -25,6 +25,11 @@ struct Args {
   u32 call;  // from 1
 };
 
+// The gate of a rank, of which kernels only note that a wait has failed.
+__device__ __forceinline__ mk::Gate* gate(const Args& args) {
+  return reinterpret_cast<mk::Gate*>(args.workspaces[args.rank] + 8192);
+}
+
 __device__ __forceinline__ u32* words(u8* p) { return reinterpret_cast<u32*>(p); }
 
 // Dynamic shared memory, from a boundary of 1024 bytes on.

@@ -1,6 +1,6 @@
 // Rank 1 waits with a deadline for a chunk of rank 0.
 KERNEL(32) {
-  const mk::RankContext ctx{args.workspaces, args.host, nullptr, 100'000'000, 0, args.rank, 2, args.call, 0};
+  const mk::RankContext ctx{args.workspaces, args.host, gate(args), 100'000'000, 0, args.rank, 2, args.call, 0};
   u32* flag = words(args.workspaces[1] + 1024);
   u32* own = words(args.workspaces[1] + 2048);
   const u32 lane = mk::lane_index();

@@ -117,7 +117,7 @@ impl<'a> Search<'a> {
             group_m: spec.tuning().group_m.unwrap_or(group_m),
             shard_row_tiles,
             whole_tiles: 0,
-            tail_parts: 1,
+            tail_splits: 1,
             pace_steps: 0,
         };
         Ok(Self {
@@ -166,12 +166,12 @@ impl<'a> Search<'a> {
 
     /// The layout in which the CTAs that share a tile are a cluster, if that is possible in this order.
     fn in_clusters(&self, order: &TileOrder, comm_ctas: u32) -> Option<CoreLayout> {
-        let parts = order.tail_parts;
-        let shares_all = order.whole_tiles == 0 && (2..=Cluster::MAX_CTAS).contains(&parts);
+        let splits = order.tail_splits;
+        let shares_all = order.whole_tiles == 0 && (2..=Cluster::MAX_CTAS).contains(&splits);
         if !shares_all || comm_ctas > 0 || self.spec.takes_rows() {
             return None;
         }
-        let cluster = Some(Cluster::new(self.tile, self.spec.shape.m, parts));
+        let cluster = Some(Cluster::new(self.tile, self.spec.shape.m, splits));
         let tuning = self.spec.tuning();
         CoreLayout::new(self.tile, self.spec.shape.m, cluster, tuning, self.device).ok()
     }

@@ -99,7 +99,7 @@ impl Push {
         }
     }
 
-    /// Parts of K that a tile waits for one after the other.
+    /// Slices of K that a tile waits for one after the other.
     pub(super) const fn slices(self) -> u32 {
         if let Self::Sm { slices, .. } = self {
             slices

@@ -80,13 +80,13 @@ fn put_tiles(tile_bytes: u32, shard_tiles: u32, peers: u32) -> u32 {
     (PUT_BYTES / tile_bytes).clamp(1, most.max(1))
 }
 
-/// CTAs that talk to the network: as many as relay results as fast as NICs bring them.
+/// CTAs that communicate across nodes: as many as forward results as fast as NICs bring them.
 fn comm_ctas(spec: GemmSpec<'_>, device: &Device, results: bool) -> u32 {
     if !results {
         return 1;
     }
-    let relayed = f64::from(spec.topology().local_world - 1) * device.nic_gb_s;
-    let ctas = (relayed / cost::COMM_CTA_GB_S).ceil() as u32;
+    let forwarded = f64::from(spec.topology().local_world - 1) * device.nic_gb_s;
+    let ctas = (forwarded / cost::COMM_CTA_GB_S).ceil() as u32;
     ctas.clamp(1, MAX_COMM_CTAS.min(device.sm_count.div_ceil(4)))
 }
 

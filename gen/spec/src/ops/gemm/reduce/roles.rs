@@ -50,7 +50,7 @@ pub(super) fn roles(
             "communicate",
             (0, comm_ctas),
             (0, THREADS / 32),
-            "a warp watches arrivals, one puts, all others relay results of other nodes",
+            "a warp watches arrivals, one puts, all others forward results of other nodes",
         )),
         // One CTA: arrivals have one watcher, and each sum is put once.
         (_, false) => roles.extend([
