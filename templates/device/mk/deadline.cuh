@@ -45,7 +45,7 @@ MK_DEVICE void write_report(const RankContext& ctx, Report* out, const WaitSite&
 }
 
 // Notes that this rank gives up a call, so that it makes none of those behind it. Every wait has this code, and the address
-// of the gate may not occupy registers before it is needed: gemm_ar in two shots would spill three of them.
+// of the gate may not occupy registers before it is needed: the reduction in two shots would spill three of them.
 MK_DEVICE void note_failure(const RankContext& ctx) {
   store_relaxed_sys(&loaded_here(ctx.gate)->failed, 1);
 }
