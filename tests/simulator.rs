@@ -64,7 +64,9 @@ fn job(golden: &Golden, world: u32) -> GemmJob {
         tuning,
         ..given
     };
-    GemmJob::new(world, config, shape, comm_ctas + 3)
+    // A cluster has all of its CTAs at once, and every tile has one.
+    let sms = if tuning.cluster == Some(true) { 16 } else { 3 };
+    GemmJob::new(world, config, shape, comm_ctas + sms)
 }
 
 /// Returns the golden GEMM kernels of one node. Those that normalise rows are tests of `collectives`, which compare norms

@@ -226,8 +226,10 @@ impl Operator {
             shared,
             ..
         } = self.parts();
-        if let Some(error) = health.failure() {
-            shared.fail(error);
+        if health.failure().is_some()
+            && let Some(cause) = shared.failure()
+        {
+            shared.fail(cause);
         }
         shared.ensure_usable()?;
         rows.check(plan)?;

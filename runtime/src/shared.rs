@@ -228,6 +228,21 @@ impl Shared {
             .map_or_else(Vec::new, |host| host.findings())
     }
 
+    /// Returns the failure of an operator, if there is one. A call behind one that this rank has given up fails as well, so
+    /// what caused that comes first.
+    pub fn failure(&self) -> Option<Error> {
+        let found = || {
+            let live = self.health.live();
+            let failures = live.iter().filter_map(|operator| operator.failure());
+            failures.min_by_key(|error| is_consequence(error, self.rank))
+        };
+        // The kernel of the cause may have written its report after the page was read.
+        found().and_then(|error| match is_consequence(&error, self.rank) {
+            true => found(),
+            false => Some(error),
+        })
+    }
+
     pub fn check(&self) -> Result<(), Error> {
         let live = self.health.live();
         if let Some(error) = live.iter().find_map(|operator| operator.network_failure()) {
@@ -242,13 +257,7 @@ impl Shared {
         if !findings.is_empty() {
             self.fail(Error::Simulation { findings });
         }
-        // A call behind one that this rank has given up fails as well, so what caused that comes first.
-        let mut failures: Vec<_> = live
-            .iter()
-            .filter_map(|operator| operator.failure())
-            .collect();
-        failures.sort_by_key(|error| is_consequence(error, self.rank));
-        if let Some(error) = failures.into_iter().next() {
+        if let Some(error) = self.failure() {
             self.fail(error);
         }
         self.health.check()?;

@@ -93,14 +93,6 @@ MK_DEVICE bool abort_if_due(const RankContext& ctx, const WaitSite& site, u32 se
 // thread that has acquired data which was computed after an abort also sees the abort.
 MK_DEVICE bool is_aborted(const RankContext& ctx) { return load_relaxed_sys(&ctx.state()->abort) != 0; }
 
-// The same before a put to another node, which the caller then leaves out. Peers count the puts of all operators, so the rank
-// may put nothing more: its next put would be taken for the missing one.
-MK_DEVICE bool gives_up_puts(const RankContext& ctx) {
-  if (!is_aborted(ctx)) return false;
-  note_failure(ctx);
-  return true;
-}
-
 // The word with which a rank announces its call: the mark, and the rows in the upper half.
 MK_DEVICE u64 begin_word(const RankContext& ctx) { return u64{ctx.rows} << 32 | ctx.call_mark(); }
 
@@ -133,16 +125,31 @@ MK_DEVICE bool refuse_other_rows(const RankContext& ctx, Role role) {
   return false;
 }
 
+// Reports that other ranks have given up this call, though this rank waits for nothing.
+MK_DEVICE void report_abort(const RankContext& ctx, Role role, u32 aborted_by) {
+  const u32 peer = (aborted_by & kLost) != 0 ? aborted_by & ~kLost : aborted_by - 1;
+  report(ctx, WaitSite{role, kBegun, peer, 0, ctx.call_mark()}, 0, aborted_by, 0);
+}
+
+// Whether the call was aborted, before a role leaves out a part of its own result, or a put. The call then fails on this rank
+// too, even if all its waits succeed. Peers count the puts of all operators, so what this rank puts next would be taken for
+// the missing one.
+MK_DEVICE bool gives_up(const RankContext& ctx, Role role) {
+  const u32 aborted_by = load_relaxed_sys(&ctx.state()->abort);
+  if (aborted_by != 0) report_abort(ctx, role, aborted_by);
+  return aborted_by != 0;
+}
+
 // Reports who has given up a call before this rank has begun it. If others have since a rank gave other rows, reports that. If
-// it was this rank, ends the waits of the others for a call that does not take place.
+// it was this rank, ends the waits of the others for a call that does not take place. Behind a call that has failed in this
+// operator, ranks may have announced different calls by the same number, so their rows are not compared.
 MK_DEVICE void report_given_up(const RankContext& ctx, u32 aborted_by) {
   if (aborted_by == 1 + ctx.rank) raise_abort(ctx, aborted_by);
-  if (ctx.begun.offset != 0) {
+  if (ctx.begun.offset != 0 && load_relaxed_sys(&ctx.state()->reported) == 0) {
     fence_sys();  // orders the abort before the words of the rank that raised it
     if (refuse_other_rows(ctx, kLoad)) return;
   }
-  const u32 peer = (aborted_by & kLost) != 0 ? aborted_by & ~kLost : aborted_by - 1;
-  report(ctx, WaitSite{kLoad, kBegun, peer, 0, ctx.call_mark()}, 0, aborted_by, 0);
+  report_abort(ctx, kLoad, aborted_by);
 }
 
 // The time that a wait for a peer may take.

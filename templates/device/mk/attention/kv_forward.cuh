@@ -112,7 +112,7 @@ struct KvForward {
         }
       }
       __syncwarp();
-      if (broadcast(gives_up_puts(ctx), 0) != 0) return;
+      if (broadcast(gives_up(ctx, kPush), 0) != 0) return;
       if (elect_one()) {
         const auto needs = [&](u32 peer) {
           return node_attends(ctx, Network::rank_of_peer(ctx, peer) / Ranks::kLocalWorld, chunk);  // @kv-forward.needs

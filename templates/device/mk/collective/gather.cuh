@@ -95,7 +95,7 @@ struct Gather {
         if (Chunks::vecs_of(ctx, ctx.rank, chunk) > 0) wait_chunk(ctx, kPush, ctx.rank, chunk);  // @gather.own-chunk
       }
       __syncwarp();
-      if (broadcast(gives_up_puts(ctx), 0)) return;
+      if (broadcast(gives_up(ctx, kPush), 0)) return;
       if (lane_index() != 0) continue;
       const Symmetric<u8> from = slot(ctx, ctx.rank, first);
       Network::put_to_all(args, ctx, kChannel, from, Chunks::bytes_of(ctx, ctx.rank, first, count));  // @gather.put

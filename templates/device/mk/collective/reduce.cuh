@@ -87,7 +87,7 @@ struct Reduce {
       if (vecs == 0) continue;
       wait_partials(ctx, unit);
       if constexpr (kStopsOnAbort) {
-        if (broadcast(is_aborted(ctx), 0)) return;
+        if (broadcast(gives_up(ctx, kReduce), 0)) return;
       }
       if (unit.node != node_of(ctx)) {
         if constexpr (Ranks::kNodes > 1) reduce_for_node(ctx, input, unit, owner, vecs);
@@ -119,7 +119,7 @@ struct Reduce {
                     WaitSite{kPush, kPartial, ctx.rank, chunk, ctx.mark()});
         }
         __syncwarp();
-        if (broadcast(gives_up_puts(ctx), 0)) return;
+        if (broadcast(gives_up(ctx, kPush), 0)) return;
         if (lane_index() != 0) continue;
         Network::put(args, ctx, peer, kChannel, Workspace::sums_out(ctx.parity(), peer, first),
                      Workspace::sums_in(ctx.parity(), number_there, first), Chunks::bytes_of(ctx, owner, first, count));  // @reduce.put

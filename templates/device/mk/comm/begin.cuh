@@ -79,7 +79,7 @@ struct Begin {
     if (lane_index() < Ranks::kLocalWorld && lane_index() != ctx.local_rank()) wait_for_result(ctx, lane_index(), role);
     __syncwarp();
     // A wait that has failed has raised the abort word of this rank, too.
-    return broadcast(is_aborted(ctx), 0) == 0;  // @begin.results-begun
+    return broadcast(gives_up(ctx, role), 0) == 0;  // @begin.results-begun
   }
 
   // One thread: the same of one rank, whose local rank is `peer`.

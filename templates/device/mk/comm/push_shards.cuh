@@ -110,7 +110,7 @@ struct PushShards {
     Begin::template put<Network>(args, ctx, kChannel);
     for (u32 chunk = 0; chunk < Shards::chunks(ctx); ++chunk) {
       Shards::wait(ctx, kPush, ctx.rank, chunk, 0);  // @push.own-chunk
-      if (gives_up_puts(ctx)) return;
+      if (gives_up(ctx, kPush)) return;
       const u32 first = chunk * Config::kChunkRows;
       const u32 rows = first < own_rows ? min(Config::kChunkRows, own_rows - first) : 0;
       const Symmetric<u8> slot = Workspace::gathered(ctx.parity(), ctx.rank * CallRows::of_shard(ctx) + first);  // @push.put-slot

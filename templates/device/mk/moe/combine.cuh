@@ -154,7 +154,7 @@ struct Combine {
       u32 most = 0;
       for (u32 peer = 0; peer < Ranks::kPeerNodes; ++peer) {
         Network::wait_put(ctx, kPush, 0, peer, 0);
-        if (broadcast(gives_up_puts(ctx), 0)) return;
+        if (broadcast(gives_up(ctx, kPush), 0)) return;
         const u32 tokens = Lists::tokens_of(ctx, peer);
         most = tokens > most ? tokens : most;
       }
@@ -164,7 +164,7 @@ struct Combine {
           const u32 end = min(first + Config::kChunkTokens, Lists::tokens_of(ctx, peer));
           if (first >= end) continue;
           wait_sums(ctx, peer, first, end);
-          if (broadcast(gives_up_puts(ctx), 0)) return;
+          if (broadcast(gives_up(ctx, kPush), 0)) return;
           if (lane_index() == 0) put_sums(args, ctx, peer, first, end);
           __syncwarp();
         }

@@ -53,7 +53,7 @@ struct NodeTokens {
         for (u32 block = first / Config::kBlockTokens; block * Config::kBlockTokens < end; ++block) {
           wait_mark(ctx, packed_flag(ctx, peer, block), WaitSite{kPush, kChunk, ctx.rank, block, ctx.mark()});  // @node-tokens.packed
         }
-        if (gives_up_puts(ctx)) return;
+        if (gives_up(ctx, kPush)) return;
         const auto there = Tokens::received(Network::rank_of_peer(ctx, peer), ctx.rank, first);  // @node-tokens.there
         Network::put(args, ctx, peer, kChannel, Workspace::outgoing(peer, first), there,
                      (end - first) * Tokens::kTokenBytes);

@@ -59,7 +59,7 @@ struct Packets {
   static MK_DEVICE void put_all(const Args& args, const RankContext& ctx, const Smem& smem, bool has_lists) {
     const WaitSite site{kPush, kRouting, ctx.rank, ctx.rank, ctx.epoch * gridDim.x};
     wait_flag(ctx, ctx.local_ptr(Workspace::routed(ctx.rank)), site);  // @packets.written
-    if (gives_up_puts(ctx)) return;
+    if (gives_up(ctx, kPush)) return;
     for (u32 i = 0; i < Experts::kPeerNodes; ++i) {  // each node begins with another peer
       const u32 peer = (ctx.node_first_rank / Experts::kLocalWorld + i) % Experts::kPeerNodes;
       u32 words = Config::kMessageWords;

@@ -116,7 +116,7 @@ struct TokenLists {
   // One thread: puts the lists to the peers.
   static MK_DEVICE void put(const Args& args, const RankContext& ctx, u32 given) {
     wait(ctx);  // @lists.put-wait
-    if (gives_up_puts(ctx)) return;
+    if (gives_up(ctx, kPush)) return;
     const u32* fault = ctx.local_ptr(Workspace::fault());
     const bool is_wrong = load_relaxed_sys(ctx.local_ptr(Workspace::fault_mark())) == ctx.mark();
     for (u32 i = 0; i < Ranks::kPeerNodes; ++i) {
