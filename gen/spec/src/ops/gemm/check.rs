@@ -281,7 +281,7 @@ fn check_across_nodes(found: &mut Diagnostics, tuning: &Tuning) {
         (
             Field::COMM_CTAS,
             tuning.comm_ctas == Some(0),
-            "across nodes, CTAs that only communicate send across nodes",
+            "CTAs that only communicate make the puts to other nodes",
             "use 1 or more, or remove it",
         ),
         (
