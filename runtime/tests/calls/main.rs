@@ -1,7 +1,7 @@
 //! The compile errors of calls of declared kernels, with one file in `ui` for each message.
 //!
 //! The `.stderr` files are those of the pinned toolchain:
-//! `TRYBUILD=overwrite cargo test -p mkernel-suite --test calls`.
+//! `TRYBUILD=overwrite cargo test -p mkernel --test calls`.
 
 #[test]
 fn messages() {
