@@ -89,14 +89,15 @@ MK_DEVICE u32 call_given_up_by(const RankContext& ctx) {
 // warp and not others.
 MK_DEVICE bool enter(const RankContext& ctx) {
   u32 is_refused = 0, due = 0, given_up_by = 0;
-  if (threadIdx.x / kWarp == 1) {
-    const u32 lane = lane_index();
-    due = load_relaxed_sys(&ctx.gate->due);
-    if (lane == 0) given_up_by = call_given_up_by(ctx);  // @call.given-up
-    for (u32 word = blockIdx.x + lane * gridDim.x; word < kGateWords; word += kWarp * gridDim.x) {
+  if (threadIdx.x >= kWarp) {
+    // A small grid has many words for each CTA. One warp would add to them in several rounds: 1.4 µs with one CTA (H100).
+    const u32 thread = threadIdx.x - kWarp, threads = blockDim.x - kWarp;
+    if (blockIdx.x + thread * gridDim.x < kGateWords) due = load_relaxed_sys(&ctx.gate->due);
+    if (thread == 0) given_up_by = call_given_up_by(ctx);  // @call.given-up
+    for (u32 word = blockIdx.x + thread * gridDim.x; word < kGateWords; word += threads * gridDim.x) {
       is_refused |= fetch_add_relaxed_gpu(&ctx.gate->entered[word], gridDim.x) != due;
     }
-    if (blockIdx.x == 0 && lane == 0 && is_refused == 0) {
+    if (blockIdx.x == 0 && thread == 0 && is_refused == 0) {
       store_relaxed_sys(&ctx.gate->last, call_name(ctx.call(), ctx.operator_number, due));
     }
   }
