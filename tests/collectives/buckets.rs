@@ -43,30 +43,32 @@ fn rows() -> CollectiveJob {
     named(in_buckets(2), "protocols of rows")
 }
 
-fn shots() -> CollectiveJob {
-    named(in_buckets(4), "shots")
-}
-
 fn protocols() -> CollectiveJob {
     named(in_buckets(2), "protocols of sums")
 }
 
+/// On two ranks, what is too much for the slots of one source lies in those of the other one, which are not used.
+fn more_sources() -> CollectiveJob {
+    named(in_buckets(4), "protocols of sums")
+}
+
 // Words hold the mark of the call that wrote them, which is compared for equality. So it makes no difference whether a bucket's
-// calls are numbered by themselves or among all, as long as calls are counted and every rank does the same.
+// calls are numbered by themselves or among all, as long as calls are counted and every rank does the same. Slots of Lamport
+// packets have no mark. If the calls of their bucket are not counted, that shows only if a packet comes before the one of the
+// call before has been read.
 #[rustfmt::skip]
 const MUTATIONS: &[Mutation<CollectiveJob>] = &[
     // The choice of a bucket.
     ("bucket of the rows of the call before", sums, planted::BUCKET_OF_CALL_BEFORE),
     ("protocol of the rows of the call before", protocols, planted::BUCKET_OF_CALL_BEFORE),
-    ("bucket of one row less", shots, planted::BUCKET_OF_ONE_ROW_LESS),
+    ("bucket of one row less", more_sources, planted::BUCKET_OF_ONE_ROW_LESS),
     // Numbers of calls.
     ("calls of a bucket not counted", rows, planted::CALLS_NOT_COUNTED),
-    ("packets of a bucket whose calls are not counted", shots, planted::CALLS_NOT_COUNTED),
     ("calls of the first bucket in place of those of each", sums, planted::CALLS_OF_FIRST),
-    ("calls counted for the first bucket", shots, planted::CALLS_COUNTED_FOR_FIRST),
+    ("calls counted for the first bucket", rows, planted::CALLS_COUNTED_FOR_FIRST),
     // What all buckets have in common.
     ("announcements by the calls of a bucket", protocols, planted::ANNOUNCED_BY_BUCKET),
-    ("calls counted as those of a bucket", shots, planted::CALLS_OF_BUCKET),
+    ("calls counted as those of a bucket", rows, planted::CALLS_OF_BUCKET),
     // CTAs that a bucket has for others.
     ("CTAs without packets not counted", protocols, &[("@ll.advance", "threadIdx.x == 0 => threadIdx.x == 0 && blockIdx.x * kWarp < Shards::vecs(ctx)")]),
 ];

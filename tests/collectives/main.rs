@@ -4,6 +4,7 @@ mod buckets;
 mod gemm_norm;
 mod late;
 mod mutations;
+mod nan;
 mod norm;
 mod rows;
 mod symmetric;

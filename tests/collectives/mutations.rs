@@ -102,8 +102,11 @@ fn rows_after_many_calls() -> CollectiveJob {
 #[rustfmt::skip]
 const MUTATIONS: &[Mutation<CollectiveJob>] = &[
     ("the own part in place of another rank's", one_shot, &[("@ll.order", "source == ctx.rank => source == 0")]),
-    ("only half of a vector awaited", one_shot, &[("@ll.vec-arrived", "&& high.has_arrived(ctx.mark()) => ")]),
-    ("packets written to the slots of another shard", two_shots, &[("@ll.part", "vec - Shards::first(ctx, owner) => vec")]),
+    ("only half of a vector awaited", one_shot, &[("@lamport.vec-arrived", "&& (inverted.z | inverted.w) != 0 => ")]),
+    ("slots of parts not emptied", one_shot, &[("@ll.clear", "")]),
+    ("slots of sums not emptied", two_shots, &[("@ll.clear", "")]),
+    ("only half of a row's vector awaited", rows_in_packets, &[("@ll.vec-arrived", "&& high.has_arrived(ctx.mark()) => ")]),
+    ("parts of the own shard sent to all", two_shots, &[("@ll.part", "Shards::first(ctx, owner) + i => Shards::first(ctx, ctx.rank) + i")]),
     ("no announcement of the call to ranks without a shard", one_row, &[("@begin.announce", "")]),
     ("a rank without a shard runs ahead", one_row, &[("@begin.wait", "wait(ctx => if (false) wait(ctx")]),
     ("a rank runs ahead of those without a shard", one_row_gathered, &[("@begin.wait", "wait(ctx => if (false) wait(ctx")]),

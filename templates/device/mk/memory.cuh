@@ -177,21 +177,20 @@ __device__ __forceinline__ Vec16 load_written_vec16(const u8* p) {
 
 enum class Ordering { kRelaxed, kAcquire };
 
-// Stores a packet of comm/ll.cuh, which is {first, flag, second, flag}. Each word of data and the flag beside it are
-// eight bytes that arrive at once.
-__device__ __forceinline__ void store_packet(u8* p, u32 first, u32 second, u32 flag) {
+// Stores a packet of comm/ll.cuh, or two of comm/lamport.cuh: two times eight bytes, each of which arrive at once.
+__device__ __forceinline__ void store_packet(u8* p, Vec16 v) {
   asm volatile(
       "{\n"
       ".reg .b64 a, b;\n"
-      "mov.b64 a, {%1, %3};\n"
-      "mov.b64 b, {%2, %3};\n"
+      "mov.b64 a, {%1, %2};\n"
+      "mov.b64 b, {%3, %4};\n"
       "st.relaxed.sys.global.v2.b64 [%0], {a, b};\n"
       "}" ::"l"(p),
-      "r"(first), "r"(second), "r"(flag)
+      "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
       : "memory");
 }
 
-// Loads a packet. An acquire sees all that the threads which stored it had done before.
+// Loads the same. An acquire sees all that the threads which stored it had done before.
 template <Ordering kOrdering>
 __device__ __forceinline__ Vec16 load_packet(const u8* p) {
   Vec16 v;

@@ -104,10 +104,10 @@ __forceinline__ Vec16 load_written_vec16(const u8* p) {
 enum class Ordering { kRelaxed, kAcquire };
 
 // Two stores and two loads, between which others may come: only eight bytes arrive together.
-__forceinline__ void store_packet(u8* p, u32 first, u32 second, u32 flag) {
+__forceinline__ void store_packet(u8* p, Vec16 v) {
   u64* words = reinterpret_cast<u64*>(p);
-  sim::store(words, u64{flag} << 32 | first, sim::kRelaxed, sim::kSys);
-  sim::store(words + 1, u64{flag} << 32 | second, sim::kRelaxed, sim::kSys);
+  sim::store(words, u64{v.y} << 32 | v.x, sim::kRelaxed, sim::kSys);
+  sim::store(words + 1, u64{v.w} << 32 | v.z, sim::kRelaxed, sim::kSys);
 }
 
 template <Ordering kOrdering>

@@ -67,10 +67,11 @@ fn transfer(plan: &KernelPlan, op_plan: &CollectivePlan) -> Vec<String> {
         return vec!["none: one rank".to_owned()];
     }
     vec![match (op_plan.protocol, op_plan.shots) {
-        (Protocol::Ll, 1) => "packets that carry flags; every rank adds up everything".to_owned(),
+        (Protocol::Ll, 1) => "Lamport packets; every rank adds up everything".to_owned(),
         (Protocol::Ll, 2) => {
-            "packets that carry flags; each rank adds up its part and sends it to all".to_owned()
+            "Lamport packets; each rank adds up its part and sends it to all".to_owned()
         }
+        (Protocol::Ll, _) if op_plan.config.op.reduces() => "Lamport packets".to_owned(),
         (Protocol::Ll, _) => "packets that carry flags".to_owned(),
         (Protocol::Simple, _) => format!(
             "chunks of {} bytes with a flag each, {} per rank",

@@ -1,12 +1,14 @@
-// Collectives of a few vectors on one node by the low-latency protocol (see comm/ll.cuh). Vectors travel as packets,
-// which need no flag and no fence, but halve the bandwidth.
+// Collectives of a few vectors on one node by the low-latency protocols. Vectors travel as packets, which need no flag
+// behind them and no fence. What is added up travels as Lamport packets (comm/lamport.cuh). An all-gather must not change a
+// bit, not even of a NaN, so its packets are those of comm/ll.cuh, which halve the bandwidth.
 //
-// A thread handles the same vectors in each phase, unless rows are normalised. It sends all of its vectors before it
-// waits, so ranks do not wait for each other in a circle.
+// A thread handles vectors in rounds, and the same ones in each phase unless rows are normalised. It sends its vectors of a
+// round before it waits for those that others send in the round, so ranks do not wait for each other in a circle.
 #pragma once
 #include <mk/call.cuh>
 #include <mk/collective/ll_norm.cuh>
 #include <mk/collective/shards.cuh>
+#include <mk/comm/lamport.cuh>
 #include <mk/comm/ll.cuh>
 #include <mk/roles.cuh>
 #include <mk/vec_sum.cuh>
@@ -21,8 +23,12 @@ enum class LlScheme {
 };
 
 template <class Workspace>
-concept LlPartsWorkspace = requires(u32 parity, u32 source, u32 half, u32 vec) {
-  Workspace::parts(parity, source, half, vec);  // the vector of a source that this rank adds up
+concept LlPartsWorkspace = requires(u32 parity, u32 source, u32 vec) {
+  Workspace::parts(parity, source, vec);  // the vector of a source that this rank adds up
+};
+template <class Workspace>
+concept LlSumsWorkspace = requires(u32 parity, u32 source, u32 vec) {
+  Workspace::sums(parity, source, vec);  // a vector that another rank has added up
 };
 template <class Workspace>
 concept LlShardsWorkspace = requires(u32 parity, u32 source, u32 half, u32 vec) {
@@ -35,7 +41,6 @@ struct Ll {
   using Shards = collective::Shards<Config>;
   using Tensors = collective::Tensors<Config, Args>;
   using Begin = comm::Begin<Config, Workspace>;
-  using Packet = comm::LlPacket;
   using Norm = RowNorm<Config, Args>;
   using LlNorm = collective::LlNorm<Config, Args, Workspace>;
 
@@ -53,8 +58,7 @@ struct Ll {
 
     static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem&, u32) {
       if constexpr (kReduces) {
-        send_parts(args, ctx);
-        if constexpr (!kNormalises || kGathers) reduce(args, ctx);
+        exchange_parts(args, ctx);
       } else {
         send_shard(args, ctx);
       }
@@ -90,35 +94,53 @@ struct Ll {
   }
   static MK_DEVICE u32 first_reduced(const RankContext& ctx) { return kReducesAll ? 0 : Shards::first(ctx, ctx.rank); }
 
-  // Sends this rank's vectors to the ranks that add them up.
-  static MK_DEVICE void send_parts(const Args& args, const RankContext& ctx) {
-    for (u32 vec = thread(); vec < Shards::vecs(ctx); vec += threads()) {
-      if constexpr (kReducesAll) {
-        const Vec16 part = load_vec16(Tensors::input(args).at(vec));
-        for (u32 i = 1; i < kWorld; ++i) send<Parts>(ctx, (ctx.rank + i) % kWorld, vec, part);
-      } else {
-        const u32 owner = vec / Shards::shard_vecs(ctx);
-        if (owner == ctx.rank) continue;
-        send<Parts>(ctx, owner, vec - Shards::first(ctx, owner), load_vec16(Tensors::input(args).at(vec)));  // @ll.part
+  // Sends this rank's vectors to the ranks that add them up, and adds up those of all ranks. Sends are some rounds ahead, so
+  // that the link is busy while vectors that have arrived are added up. Sums of rows that every rank normalises come later.
+  static MK_DEVICE void exchange_parts(const Args& args, const RankContext& ctx) {
+    constexpr u32 kRoundsAhead = 2;
+    const u32 most = kReducesAll ? Shards::vecs(ctx) : Shards::shard_vecs(ctx), ahead = kRoundsAhead * threads();
+    for (u32 i = thread(); i < most + ahead; i += threads()) {
+      if (i < most) send_parts(args, ctx, i);
+      if constexpr (!kNormalises || kGathers) {
+        if (i >= ahead && i - ahead < reduced_vecs(ctx)) reduce(args, ctx, i - ahead);
       }
     }
   }
 
-  static MK_DEVICE void reduce(const Args& args, const RankContext& ctx) {
+  // Sends number `i` of the vectors that each rank adds up.
+  static MK_DEVICE void send_parts(const Args& args, const RankContext& ctx, u32 i) {
+    if constexpr (kReducesAll) {
+      const Vec16 part = load_vec16(Tensors::input(args).at(i));
+      for (u32 k = 1; k < kWorld; ++k) send<Parts>(ctx, (ctx.rank + k) % kWorld, i, part);
+    } else {
+      Vec16 parts[kWorld];
+#pragma unroll
+      for (u32 k = 1; k < kWorld; ++k) {
+        const u32 owner = (ctx.rank + k) % kWorld;
+        if (i < Shards::vecs_of(ctx, owner)) parts[k] = load_vec16(Tensors::input(args).at(Shards::first(ctx, owner) + i));  // @ll.part
+      }
+#pragma unroll
+      for (u32 k = 1; k < kWorld; ++k) {
+        const u32 owner = (ctx.rank + k) % kWorld;
+        if (i < Shards::vecs_of(ctx, owner)) send<Parts>(ctx, owner, i, parts[k]);
+      }
+    }
+  }
+
+  // Adds up number `i` of the vectors that this rank adds up.
+  static MK_DEVICE void reduce(const Args& args, const RankContext& ctx, u32 i) {
     const u32 first = first_reduced(ctx);
-    for (u32 i = thread(); i < reduced_vecs(ctx); i += threads()) {
-      bool have_arrived = true;
-      auto sum = sum_of_parts(args, ctx, first, i, have_arrived);
-      const u32 row_vec = kScheme == LlScheme::kReduceScatter ? i : first + i;
-      if constexpr (kNormalises) {
-        Norm::add_to(args, row_vec, sum);
-        store_vec16(Norm::residual_out(args).at(row_vec), sum.result());
-      } else {
-        store_vec16(Tensors::output(args).at(row_vec), sum.result());
-      }
-      if constexpr (kGathers) {
-        if (have_arrived) send_to_all(ctx, i, sum.result());  // @ll.have-arrived
-      }
+    bool have_arrived = true;
+    auto sum = sum_of_parts(args, ctx, first, i, have_arrived);
+    const u32 row_vec = kScheme == LlScheme::kReduceScatter ? i : first + i;
+    if constexpr (kNormalises) {
+      Norm::add_to(args, row_vec, sum);
+      store_vec16(Norm::residual_out(args).at(row_vec), sum.result());
+    } else {
+      store_vec16(Tensors::output(args).at(row_vec), sum.result());
+    }
+    if constexpr (kGathers) {
+      if (have_arrived) send_to_all(ctx, i, sum.result());  // @ll.have-arrived
     }
   }
 
@@ -172,38 +194,47 @@ struct Ll {
     }
   }
 
-  // The regions of packets.
+  // The regions of packets that are added up.
   struct Parts {
     static_assert(!kReduces || LlPartsWorkspace<Workspace>);
-    static MK_DEVICE Symmetric<u8> at(const RankContext& ctx, u32 source, u32 half, u32 vec) {
-      return Workspace::parts(ctx.parity(), source, half, vec);  // @ll.parts-slot
+    static MK_DEVICE Symmetric<u8> at(const RankContext& ctx, u32 source, u32 vec) {
+      return Workspace::parts(ctx.parity(), source, vec);  // @ll.parts-slot
     }
   };
-  struct ShardVecs {
-    static_assert(!kGathers || LlShardsWorkspace<Workspace>);
-    static MK_DEVICE Symmetric<u8> at(const RankContext& ctx, u32 source, u32 half, u32 vec) {
-      return Workspace::shards(ctx.parity(), source, half, vec);  // @ll.shards-slot
+  struct Sums {
+    static_assert(!(kReduces && kGathers) || LlSumsWorkspace<Workspace>);
+    static MK_DEVICE Symmetric<u8> at(const RankContext& ctx, u32 source, u32 vec) {
+      return Workspace::sums(ctx.parity(), source, vec);  // @ll.sums-slot
     }
   };
-
   template <class Slots>
   static MK_DEVICE void send(const RankContext& ctx, u32 to, u32 vec, const Vec16& data) {
-    comm::store_ll(ctx.peer_ptr(to, Slots::at(ctx, ctx.rank, 0, vec)), data.x, data.y, ctx.mark());
-    comm::store_ll(ctx.peer_ptr(to, Slots::at(ctx, ctx.rank, 1, vec)), data.z, data.w, ctx.mark());
+    comm::store_lamport_vec(ctx.peer_ptr(to, Slots::at(ctx, ctx.rank, vec)), data);
   }
+  // The thread that has received a vector.
+  template <class Slots>
+  static MK_DEVICE void clear(const RankContext& ctx, u32 source, u32 vec) {
+    comm::clear_lamport_vec(ctx.local_ptr(Slots::at(ctx, source, vec)));  // @ll.clear
+  }
+
+  // The packets of the own shard of an all-gather.
+  static MK_DEVICE Symmetric<u8> shard_slot(const RankContext& ctx, u32 source, u32 half, u32 vec) {
+    static_assert(LlShardsWorkspace<Workspace>);
+    return Workspace::shards(ctx.parity(), source, half, vec);  // @ll.shards-slot
+  }
+  static MK_DEVICE void send_shard_vec(const RankContext& ctx, u32 to, u32 vec, const Vec16& data) {
+    comm::store_ll(ctx.peer_ptr(to, shard_slot(ctx, ctx.rank, 0, vec)), data.x, data.y, ctx.mark());
+    comm::store_ll(ctx.peer_ptr(to, shard_slot(ctx, ctx.rank, 1, vec)), data.z, data.w, ctx.mark());
+  }
+
   // A vector that is normalised goes to this rank too, where another thread may have it.
   static MK_DEVICE void send_to_all(const RankContext& ctx, u32 vec, const Vec16& data) {
     constexpr u32 kFirst = kNormalises ? 0 : 1;  // @norm.to-all
-    for (u32 i = kFirst; i < kWorld; ++i) send<ShardVecs>(ctx, (ctx.rank + i) % kWorld, vec, data);
-  }
-
-  // Loads both packets of a vector of a source. Returns whether they have arrived.
-  template <class Slots>
-  static MK_DEVICE bool receive(const RankContext& ctx, u32 source, u32 vec, Vec16& data) {
-    const Packet low = comm::load_ll(ctx.local_ptr(Slots::at(ctx, source, 0, vec)));
-    const Packet high = comm::load_ll(ctx.local_ptr(Slots::at(ctx, source, 1, vec)));
-    data = {low.first(), low.second(), high.first(), high.second()};
-    return low.has_arrived(ctx.mark()) && high.has_arrived(ctx.mark());  // @ll.vec-arrived
+    for (u32 i = kFirst; i < kWorld; ++i) {
+      const u32 to = (ctx.rank + i) % kWorld;
+      if constexpr (kReduces) send<Sums>(ctx, to, vec, data);
+      else send_shard_vec(ctx, to, vec, data);
+    }
   }
 
   // Loads a vector of all other ranks, and repeats this until none of them is missing.
@@ -214,10 +245,33 @@ struct Ll {
 #pragma unroll
       for (u32 source = 0; source < kWorld; ++source) {
         if (source == ctx.rank) continue;
-        if (!receive<Parts>(ctx, source, vec, parts[source])) missing = source;
+        const comm::LamportVec packets = comm::load_lamport_vec(ctx.local_ptr(Parts::at(ctx, source, vec)));
+        parts[source] = packets.data();
+        if (!packets.have_arrived()) missing = source;
       }
-      if (missing == kWorld) return true;
+      if (missing == kWorld) break;
       if (deadline.expired(ctx, WaitSite{kReduce, kPeerPartial, missing, vec, ctx.epoch}, ctx.epoch - 1)) return false;
+    }
+#pragma unroll
+    for (u32 source = 0; source < kWorld; ++source) {
+      if (source != ctx.rank) clear<Parts>(ctx, source, vec);
+    }
+    return true;
+  }
+
+  // Loads a vector of the shard of a source. Returns whether it has arrived.
+  static MK_DEVICE bool receive_shard_vec(const RankContext& ctx, u32 source, u32 vec, Vec16& data) {
+    if constexpr (kReduces) {
+      const comm::LamportVec packets = comm::load_lamport_vec(ctx.local_ptr(Sums::at(ctx, source, vec)));
+      data = packets.data();
+      if (!packets.have_arrived()) return false;
+      clear<Sums>(ctx, source, vec);
+      return true;
+    } else {
+      const comm::LlPacket low = comm::load_ll(ctx.local_ptr(shard_slot(ctx, source, 0, vec)));
+      const comm::LlPacket high = comm::load_ll(ctx.local_ptr(shard_slot(ctx, source, 1, vec)));
+      data = {low.first(), low.second(), high.first(), high.second()};
+      return low.has_arrived(ctx.mark()) && high.has_arrived(ctx.mark());  // @ll.vec-arrived
     }
   }
 
@@ -225,7 +279,7 @@ struct Ll {
     Deadline deadline;
     for (;;) {
       Vec16 data;
-      if (receive<ShardVecs>(ctx, source, vec, data)) return data;
+      if (receive_shard_vec(ctx, source, vec, data)) return data;
       const WaitSite site{kCollect, kReduces ? kResult : kChunk, source, vec, ctx.epoch};
       if (deadline.expired(ctx, site, ctx.epoch - 1)) return data;
     }

@@ -29,4 +29,27 @@ MK_DEVICE void store_lamport(u64* slot, u32 first, u32 second) {
 // The receiver, when it has the packet.
 MK_DEVICE void clear_lamport(u64* slot) { store_relaxed_sys(slot, 0); }
 
+// A vector of bf16 or fp32 as two packets, which may arrive one after the other. Four bf16, or two fp32, whose bits are all 1
+// become other NaNs on the way.
+struct LamportVec {
+  Vec16 inverted;
+
+  MK_DEVICE bool have_arrived() const {
+    return (inverted.x | inverted.y) != 0 && (inverted.z | inverted.w) != 0;  // @lamport.vec-arrived
+  }
+  MK_DEVICE Vec16 data() const { return {~inverted.x, ~inverted.y, ~inverted.z, ~inverted.w}; }
+};
+
+MK_DEVICE LamportVec load_lamport_vec(const u8* slot) { return {load_packet<Ordering::kRelaxed>(slot)}; }
+
+MK_DEVICE void store_lamport_vec(u8* slot, const Vec16& data) {
+  Vec16 inverted{~data.x, ~data.y, ~data.z, ~data.w};
+  constexpr u32 kNans = 0x80008000;  // two NaNs of bf16 or one of fp32, inverted
+  if ((inverted.x | inverted.y) == 0) inverted.x = inverted.y = kNans;  // @lamport.low-nans
+  if ((inverted.z | inverted.w) == 0) inverted.z = inverted.w = kNans;  // @lamport.high-nans
+  store_packet(slot, inverted);
+}
+
+MK_DEVICE void clear_lamport_vec(u8* slot) { store_packet(slot, {0, 0, 0, 0}); }
+
 }  // namespace mk::comm

@@ -89,6 +89,13 @@ impl CollectiveJob {
         self
     }
 
+    /// Sets the most KiB that travel as packets.
+    #[must_use]
+    pub fn packet_kib(mut self, most: u32) -> Self {
+        self.config.packet_kib = Some(most);
+        self
+    }
+
     /// Sets the most buckets.
     #[must_use]
     pub fn buckets(mut self, most: u32) -> Self {

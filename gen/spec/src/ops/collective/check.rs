@@ -1,12 +1,12 @@
 //! What is possible of a collective.
 
-use super::config::{CollectiveConfig, CollectiveOp, Protocol};
+use super::config::{CollectiveConfig, CollectiveOp, MAX_LL_KIB, Protocol};
 use crate::config::{Dim, Dtype, Eps, Field, KernelConfig};
 use crate::diagnostic::Diagnostics;
 use crate::spec::{DIM_STEP, MAX_DIM};
 
-/// The most bytes of a tensor that packets carry: with more, plain data is several times as fast.
-pub const MAX_LL_BYTES: u64 = 4 << 20;
+/// The most bytes of a tensor that packets carry.
+pub const MAX_LL_BYTES: u64 = (MAX_LL_KIB as u64) << 10;
 
 /// The most bytes of a tensor: kernels number its vectors of 16 bytes in 31 bits.
 const MAX_BYTES: u64 = 1 << 35;
@@ -113,6 +113,7 @@ fn check_protocol(
 ) {
     let given = [
         (Field::PROTOCOL, config.protocol.is_some()),
+        (Field::PACKET_KIB, config.packet_kib.is_some()),
         (Field::SHOTS, config.shots.is_some()),
     ];
     for (field, given) in given {
@@ -123,11 +124,17 @@ fn check_protocol(
             "remove it, or use world = 2, 4 or 8",
         );
     }
+    found.require(
+        config.packet_kib.is_none() || config.protocol.is_none() && config.shots.is_none(),
+        Field::PACKET_KIB,
+        || "with a given protocol or number of shots there is no choice to limit".to_owned(),
+        "remove it, or protocol and shots",
+    );
     if config.protocol == Some(Protocol::Ll) {
         found.require(
             kernel.nodes == 1,
             Field::PROTOCOL,
-            || "packets with flags travel over NVLink alone".to_owned(),
+            || "packets travel over NVLink alone".to_owned(),
             "remove it, or use one node",
         );
         found.require(

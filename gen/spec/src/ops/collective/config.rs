@@ -36,13 +36,19 @@ options! {
             /// Type of the elements.
             #[serde(default)]
             dtype: Dtype as DTYPE,
-            /// How data travels: as packets that carry their own flags (ll), or as plain data with a flag behind each chunk
+            /// How data travels: as packets that need no flag behind them (ll), or as plain data with a flag behind each chunk
             /// (simple).
             ///
-            /// `ll` is for few bytes on one node: it has the lowest latency and half the bandwidth. The tensor has at most 4
-            /// MiB.
+            /// `ll` is for few bytes on one node: it has the lowest latency, and with `all_gather` half the bandwidth. The
+            /// tensor has at most 16 MiB.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             protocol: Option<Protocol> as PROTOCOL,
+            /// The most KiB of a tensor that the planner lets travel as packets. It otherwise chooses by the cost model.
+            ///
+            /// Packets have slots for the whole tensor from every source, twice, so fewer KiB mean less workspace.
+            #[limits(Limits::Range(1, MAX_LL_KIB))]
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            packet_kib: Option<u32> as PACKET_KIB,
             /// How `all_reduce` adds up with `ll`: 1 = every rank adds up everything, 2 = each rank its part, which it then
             /// sends to all.
             #[limits(Limits::OneOf(&[1, 2], "parts go to every rank, or to owners and from there to every rank"))]
@@ -90,6 +96,9 @@ options! {
     }
 }
 
+/// The most KiB of a tensor that packets carry.
+pub(super) const MAX_LL_KIB: u32 = 16 << 10;
+
 operators!(CollectiveOp: AllReduce, AllGather, ReduceScatter);
 
 impl CollectiveOp {
@@ -109,7 +118,8 @@ impl CollectiveOp {
 choices! {
     /// How data travels.
     pub enum Protocol {
-        /// Packets of 8 bytes of data and 8 bytes of flags, as NCCL's LL.
+        /// Packets that need no flag behind them: Lamport packets of what is added up, and for `all_gather` 8 bytes of data
+        /// and 8 bytes of flags, as NCCL's LL.
         Ll = "ll",
         /// Plain data, and a flag behind each chunk, as NCCL's Simple.
         Simple = "simple",

@@ -76,12 +76,15 @@ regions! {
     begun: Element::Marked, [parity: 2u32, rank: p.topology.world()], if p.announces_begin();
     /// Where the result of a rank lies in symmetric memory, which must be the same on all ranks.
     result_place: Element::LongWords(1), [parity: 2u32, rank: p.topology.world()], if p.stores_to_results();
-    /// The vectors of a source that this rank adds up. Each half of a vector is a packet.
-    parts: Element::Packets(1), [parity: 2u32, source: p.topology.world(), half: 2u32, vec: p.reduced_vecs()],
+    /// The vectors of a source that this rank adds up: two Lamport packets each, which are 0 between calls.
+    parts: Element::Bytes(VEC_BYTES), [parity: 2u32, source: p.topology.world(), vec: p.reduced_vecs()],
         if p.is(Protocol::Ll) && p.reduces();
+    /// The vectors that a source has added up: two Lamport packets each, which are 0 between calls.
+    sums: Element::Bytes(VEC_BYTES), [parity: 2u32, source: p.topology.world(), vec: p.op_plan.shard_vecs],
+        if p.is(Protocol::Ll) && p.reduces() && p.sends_shards();
     /// The shard of a source. Each half of a vector is a packet.
     shards: Element::Packets(1), [parity: 2u32, source: p.topology.world(), half: 2u32, vec: p.op_plan.shard_vecs],
-        if p.is(Protocol::Ll) && p.sends_shards();
+        if p.is(Protocol::Ll) && !p.reduces();
     /// What a warp has of the sum of squares of a row, in the first word of a packet.
     squares: Element::Packets(1), [parity: 2u32, row: p.op_plan.shape.m, warp: p.row_warps().unwrap_or(0)],
         if p.row_warps().is_some();

@@ -1,6 +1,6 @@
 //! The plan of a collective.
 //!
-//! Few bytes on one node travel as packets that carry their own flags. Everything else is cut into chunks, each moved by a
+//! Few bytes on one node travel as packets that need no flag behind them. Everything else is cut into chunks, each moved by a
 //! warp under one flag; every CTA has warps for each step, so that steps of different chunks overlap.
 //!
 //! Slots are double-buffered by epoch: a rank that starts epoch e has received data of e-1 from each rank that it writes to,
@@ -109,7 +109,10 @@ fn candidates(
     device: &Device,
 ) -> Vec<CollectivePlan> {
     let may_be = |protocol| config.protocol.is_none_or(|given| given == protocol);
-    let fits = shape.m * shape.n * config.dtype.bytes() <= MAX_LL_BYTES;
+    let most_bytes = config
+        .packet_kib
+        .map_or(MAX_LL_BYTES, |kib| u64::from(kib) << 10);
+    let fits = shape.m * shape.n * config.dtype.bytes() <= most_bytes;
     let mut found = Vec::new();
     if topology.world() > 1 && topology.nodes == 1 && may_be(Protocol::Ll) && fits {
         let shots: &[u32] = match config.op {
@@ -249,9 +252,10 @@ fn traffic(op_plan: &CollectivePlan, topology: Topology) -> Traffic {
         true => local_peers * whole,
         false => steps * step,
     };
-    let flags = match op_plan.protocol {
-        Protocol::Ll => 2,
-        Protocol::Simple => 1,
+    // Packets of an all-gather have a flag beside each word.
+    let words = match (op_plan.protocol, op_plan.config.op) {
+        (Protocol::Ll, CollectiveOp::AllGather) => 2,
+        _ => 1,
     };
     let elems = |bytes: u64| bytes / op_plan.config.dtype.bytes();
     let epilogue = op_plan.config.epilogue;
@@ -262,7 +266,7 @@ fn traffic(op_plan: &CollectivePlan, topology: Topology) -> Traffic {
         CollectiveOp::ReduceScatter => (whole, shard),
     };
     Traffic {
-        link_bytes: flags * link_bytes,
+        link_bytes: words * link_bytes,
         nic_bytes: steps * u64::from(topology.peers()) * shard,
         memory_bytes: read + written + more * whole,
         flops: if op_plan.config.op.reduces() {

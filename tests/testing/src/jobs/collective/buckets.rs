@@ -4,17 +4,22 @@ use super::CollectiveJob;
 use super::norm::NormJob;
 use mkernel::spec::{CollectiveOp, Protocol};
 
-/// Columns of long rows in bf16, of which chunks carry a few hundred faster than packets.
-const LONG: u64 = 4112;
+/// The most rows of a call, and the columns. Packets carry at most 8 of these rows, if they may carry so many KiB.
+const MOST: u64 = 40;
+const COLS: u64 = 136;
+const FP32_KIB: u32 = 8;
+const BF16_KIB: u32 = 4;
+
+/// Rows of consecutive calls: none, one, the most, and numbers on both sides of the end of the first bucket.
+const ROWS: [u64; 10] = [MOST, MOST - 1, 1, 9, MOST, 0, 8, 10, 2, MOST - 1];
 
 /// Returns jobs on one node, of two ranks or more: buckets that differ in the protocol and in the shots. The planner chooses
 /// them.
 pub fn in_buckets(world: u32) -> Vec<(String, CollectiveJob)> {
     use CollectiveOp::{AllGather, AllReduce, ReduceScatter};
-    let most = if world == 2 { 300 } else { 140 };
     let protocols = |op| {
-        let job = job(op, world, (most, LONG / 2), 8).fp32();
-        job.with_rows(&long_rows(most))
+        let job = job(op, world, (MOST, COLS), 8).fp32();
+        job.packet_kib(FP32_KIB).with_rows(&ROWS)
     };
     let mut jobs = vec![
         ("protocols", protocols(AllReduce).in_graph()),
@@ -24,8 +29,8 @@ pub fn in_buckets(world: u32) -> Vec<(String, CollectiveJob)> {
     ];
     // Two ranks send as much in one shot as in two.
     if world > 2 {
-        let shots = job(AllReduce, world, (128, 1032), 2).protocol(Protocol::Ll);
-        let rows = [128, 3, 65, 0, 64, 100, 1, 128];
+        let shots = job(AllReduce, world, (128, 2064), 2).protocol(Protocol::Ll);
+        let rows = [128, 3, 65, 64, 128];
         jobs.push(("shots", shots.with_rows(&rows).in_graph()));
     }
     let name = |(name, job): (&str, CollectiveJob)| {
@@ -40,19 +45,10 @@ pub fn in_buckets(world: u32) -> Vec<(String, CollectiveJob)> {
 
 /// Returns jobs of sums that are normalised, on one node.
 pub fn normalised_in_buckets(world: u32) -> Vec<(String, NormJob)> {
-    let job = |size, rows: &[u64], sms| {
-        let job = NormJob::new(world, size, sms).biased();
-        job.with(|job| job.buckets(4).with_rows(rows))
-    };
-    let most = if world == 2 { 400 } else { 220 };
-    let protocols = job((most, LONG), &long_rows(most), 8);
+    let job = NormJob::new(world, (MOST, COLS), 8).biased();
+    let job = job.with(|job| job.buckets(4).packet_kib(BF16_KIB).with_rows(&ROWS));
     let name = format!("norm: buckets of other protocols, on {world} ranks");
-    vec![(name, protocols.with(CollectiveJob::in_graph))]
-}
-
-/// Rows of consecutive calls, of which few have many: none, one, `most`, and numbers on both sides of the ends of buckets.
-fn long_rows(most: u64) -> [u64; 10] {
-    [most, most - 1, 1, 17, most, 0, 16, 18, 2, most - 1]
+    vec![(name, job.with(CollectiveJob::in_graph))]
 }
 
 fn job(op: CollectiveOp, world: u32, size: (u64, u64), sms: u32) -> CollectiveJob {

@@ -1,0 +1,109 @@
+//! Tests of values that look like empty slots of packets, on simulated GPUs.
+
+use mkernel::cudarc::driver::DeviceRepr;
+use mkernel::half::bf16;
+use mkernel::operands::Element;
+use mkernel::spec::{CollectiveConfig, CollectiveOp, CollectiveShape, Dim, Protocol};
+use mkernel::testing::prepare_edited;
+use mkernel::{Communicator, KernelConfig, Operand};
+use mkernel_testing::jobs::{Backend, Machine, apply_edits};
+use std::time::Duration;
+
+/// Makes a call whose elements are all `value`, with packets, on two ranks. Returns the results of both ranks.
+fn call<E: Element + DeviceRepr + Copy + Send + Sync>(
+    op: CollectiveOp,
+    shots: Option<u32>,
+    value: E,
+    edits: &[(String, String)],
+) -> Vec<Result<Vec<E>, String>> {
+    let shape = CollectiveShape { m: 4, n: 136 };
+    let config = CollectiveConfig {
+        m: Dim::Static(shape.m),
+        n: Dim::Static(shape.n),
+        dtype: E::DTYPE,
+        protocol: Some(Protocol::Ll),
+        shots,
+        ..CollectiveConfig::new(op)
+    };
+    let machine = Machine {
+        world: 2,
+        sms: 2,
+        skew: 0,
+    };
+    let body = |ranks: &Communicator, _: &[Communicator]| {
+        ranks.set_timeout(Duration::from_millis(500));
+        let edit = |text: &mut String| apply_edits(edits, text);
+        // SAFETY: the edits decide what a packet is replaced by, and change no address.
+        let operator =
+            unsafe { prepare_edited(ranks, &KernelConfig::new(2, config), shape, edit) }?;
+        let stream = ranks.context().default_stream();
+        let rows = |operand| {
+            let spec = operator
+                .plan()
+                .operands
+                .iter()
+                .find(|s| s.operand == operand);
+            spec.map_or(0, |spec| (spec.rows.on(ranks.rank()) * spec.cols) as usize)
+        };
+        let x = stream.clone_htod(&vec![value; rows(Operand::X)])?;
+        let mut y = stream.clone_htod(&vec![value; rows(Operand::Y)])?;
+        let call = operator.call(&stream).read(Operand::X, &x);
+        call.write(Operand::Y, &mut y).launch()?;
+        ranks.synchronize(&stream)?;
+        Ok(stream.clone_dtoh(&y)?)
+    };
+    let results = machine.run_ranks(Backend::Simulated { seed: 0 }, body);
+    results.expect("communicators")
+}
+
+/// The operators that add up packets, with their shots.
+const OPS: [(CollectiveOp, Option<u32>); 3] = [
+    (CollectiveOp::AllReduce, Some(1)),
+    (CollectiveOp::AllReduce, Some(2)),
+    (CollectiveOp::ReduceScatter, None),
+];
+
+#[test]
+fn nans_whose_bits_are_all_one_arrive() {
+    for (op, shots) in OPS {
+        for result in call(op, shots, bf16::from_bits(0xffff), &[]) {
+            let result = result.unwrap_or_else(|error| panic!("{op}: {error}"));
+            assert!(result.iter().all(|y| y.is_nan()), "{op}");
+        }
+        for result in call(op, shots, f32::from_bits(u32::MAX), &[]) {
+            let result = result.unwrap_or_else(|error| panic!("{op}: {error}"));
+            assert!(result.iter().all(|y| y.is_nan()), "{op}");
+        }
+    }
+}
+
+/// Without the exchange of such values for others, they would be waited for until the deadline.
+#[test]
+fn nans_that_look_like_empty_slots_are_found() {
+    for half in ["@lamport.low-nans", "@lamport.high-nans"] {
+        let edits = [(half.to_owned(), String::new())];
+        for result in call(
+            CollectiveOp::AllReduce,
+            Some(1),
+            bf16::from_bits(0xffff),
+            &edits,
+        ) {
+            let error = result.expect_err("nothing has arrived");
+            assert!(
+                error.contains("deadline") || error.contains("time"),
+                "{error}"
+            );
+        }
+    }
+}
+
+/// An all-gather changes no bit.
+#[test]
+fn gathered_nans_keep_their_bits() {
+    for bits in [0xffff, 0x7fff, 0x8000, 0] {
+        for result in call(CollectiveOp::AllGather, None, bf16::from_bits(bits), &[]) {
+            let result = result.expect("a result");
+            assert!(result.iter().all(|y| y.to_bits() == bits), "{bits:x}");
+        }
+    }
+}
