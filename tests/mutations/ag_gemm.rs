@@ -139,7 +139,7 @@ pub const MUTATIONS: &[Mutation] = &[
     // Calls that start while the call before them still runs.
     ("no wait for the call before", push, &[("@call.wait", "")]),
     ("too few bytes of the first B announced", push, &[("@mainloop.first-expected", "Shape::kStageBytesB => Shape::kStageBytesB / 2")]),
-    ("bytes of the first A announced twice", push, &[("@mainloop.first-expected-a", "Config::kLoadRowsA => 2 * Config::kLoadRowsA")]),
+    ("bytes of the first A announced twice", push, &[("@mainloop.first-expected-a", "load_rows_a => 2 * load_rows_a")]),
     ("B of the last stage left out while rows are awaited", few_rows, &[("@mainloop.other-b", "stages); => stages - 1);")]),
     ("B loaded again after rows were awaited", few_rows, &[("@gemm.other-b", "with_b = => (void)")]),
     ("B over the last rows of A", few_rows, &[("@stage-memory.b", "Config::kStageRowsA => (Config::kStageRowsA - 8)")]),

@@ -8,7 +8,7 @@ mod operand;
 mod state;
 mod structs;
 
-pub use args::{Arg, ArgKind, ArgLayout, Source, Stride, TensorMapSpec};
+pub use args::{Arg, ArgKind, ArgLayout, Source, Stride, TensorMapSpec, rows_of_load};
 pub use codes::{Role, Wait, codes_header};
 pub use layout::StructLayout;
 pub(crate) use layout::layout;

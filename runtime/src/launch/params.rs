@@ -6,6 +6,7 @@ use crate::tensors::SymmetricPlace;
 use mkernel_spec::Dtype;
 use mkernel_spec::abi::{
     ArgKind, ArgLayout, Extent, MAX_RANKS, Operand, OperandSpec, Source, Stride, TensorMapSpec,
+    rows_of_load,
 };
 use mkernel_spec::fabric::KernelEndpoint;
 use std::mem::offset_of;
@@ -106,12 +107,24 @@ impl ParamInputs<'_> {
             Stride::RowOf(operand) => self.row_bytes(operand),
             Stride::RowsOf { operand, rows } => self.row_bytes(operand) * size(&rows),
         };
+        let mut box_elems = spec.box_elems.clone();
+        if let ([_, rows, ..], true) = (box_elems.as_mut_slice(), spec.box_of_call) {
+            *rows = self.box_rows(*rows);
+        }
         TensorMap {
             address,
             dims: spec.extents.iter().map(size).collect(),
             strides_bytes: spec.strides.iter().map(stride).collect(),
             dtype: spec.dtype,
-            box_elems: spec.box_elems.clone(),
+            box_elems,
+        }
+    }
+
+    /// The rows of a box in this call. With rows in memory, it has the most.
+    fn box_rows(&self, most: u32) -> u32 {
+        match self.rows {
+            (rows, 0) => rows_of_load(most, rows.into()),
+            _ => most,
         }
     }
 
@@ -167,6 +180,7 @@ impl ParamInputs<'_> {
                 ArgKind::Rank => put(to, &self.rank.to_ne_bytes()),
                 ArgKind::Rows => put(to, &self.rows.0.to_ne_bytes()),
                 ArgKind::RowsAddress => put(to, &self.rows.1.to_ne_bytes()),
+                ArgKind::BoxRows { most } => put(to, &self.box_rows(*most).to_ne_bytes()),
                 ArgKind::Endpoint => put_endpoint(to, &self.endpoint),
             }
         }

@@ -56,6 +56,15 @@ pub struct TensorMapSpec {
     pub strides: Vec<Stride>,
     /// Elements of the box that one instruction moves, innermost first.
     pub box_elems: Vec<u32>,
+    /// Whether the box has only as many rows as [`rows_of_load`] says of the call.
+    pub box_of_call: bool,
+}
+
+/// Rows that one load brings: at most `most`, and no more than a call has, rounded up to 8, where the swizzle repeats. Rows out
+/// of bounds take longer to fill with zeros than others to load.
+#[must_use]
+pub fn rows_of_load(most: u32, rows: u64) -> u32 {
+    u64::from(most).min(rows.max(1).next_multiple_of(8)) as u32
 }
 
 /// What one kernel argument holds; the runtime fills it in.
@@ -99,6 +108,11 @@ pub enum ArgKind {
     Rows,
     /// The address of a word with the rows of the call, or null.
     RowsAddress,
+    /// The rows of a box that depends on the rows of the call, u32.
+    BoxRows {
+        /// The most.
+        most: u32,
+    },
     /// The [`KernelEndpoint`] of this rank.
     Endpoint,
 }
@@ -119,7 +133,9 @@ impl ArgKind {
             Self::Workspaces | Self::OnPeers(_) => format!("mk::u8* {name}[mk::kMaxRanks]"),
             Self::HostPage => format!("mk::HostPage* {name}"),
             Self::Gate => format!("mk::Gate* {name}"),
-            Self::Rank | Self::OperatorNumber | Self::Rows => format!("mk::u32 {name}"),
+            Self::Rank | Self::OperatorNumber | Self::Rows | Self::BoxRows { .. } => {
+                format!("mk::u32 {name}")
+            }
             Self::RowsAddress => format!("const mk::u32* {name}"),
             Self::Endpoint => format!("mk::KernelEndpoint {name}"),
         }
@@ -138,7 +154,7 @@ impl ArgKind {
             | Self::SymmetricPlace(_)
             | Self::DeadlineNs => (8, 8),
             Self::Workspaces | Self::OnPeers(_) => (8 * MAX_RANKS, 8),
-            Self::Rank | Self::OperatorNumber | Self::Rows => (4, 4),
+            Self::Rank | Self::OperatorNumber | Self::Rows | Self::BoxRows { .. } => (4, 4),
             Self::Endpoint => (size_of::<KernelEndpoint>(), align_of::<KernelEndpoint>()),
         }
     }

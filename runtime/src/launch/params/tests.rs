@@ -41,6 +41,7 @@ fn map_of_a() -> TensorMapSpec {
         extents: vec![Extent::Fixed(64), SPECS[0].rows],
         strides: vec![Stride::RowOf(Operand::A)],
         box_elems: vec![64, 128],
+        box_of_call: false,
     }
 }
 
@@ -147,6 +148,7 @@ fn map_of_call() -> TensorMapSpec {
             },
         ],
         box_elems: vec![64, 4, 1, 1],
+        box_of_call: false,
     }
 }
 
@@ -179,6 +181,7 @@ fn a_map_over_the_workspace_starts_in_the_own_one() {
         extents: vec![Extent::Fixed(64), Extent::Fixed(10), Extent::Fixed(2)],
         strides: vec![Stride::Bytes(128), Stride::Bytes(1280)],
         box_elems: vec![64, 128, 1],
+        box_of_call: false,
     };
     let map = bindings(&operands, 2).tensor_map(&spec);
     assert_eq!(

@@ -153,6 +153,7 @@ fn map(op_plan: &AttentionPlan, world: u32, operand: Operand) -> ArgKind {
         ],
         strides: vec![Stride::RowOf(operand), head_stride, batch_stride],
         box_elems: vec![SUB_TILE_COLS, TILE_ROWS, 1, 1],
+        box_of_call: false,
     };
     if op_plan.takes_rows() {
         let tile_rows = u64::from(TILE_ROWS);

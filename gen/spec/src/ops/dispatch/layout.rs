@@ -110,6 +110,7 @@ fn weights(op_plan: &DispatchPlan, world: u32) -> ArgKind {
             },
         ],
         box_elems: vec![box_elems[0], box_elems[1], 1],
+        box_of_call: false,
     })
 }
 

@@ -17,6 +17,7 @@ use candidates::{Candidate, candidates};
 use super::config::{GemmShape, Transfer};
 use super::core::{self, CoreLayout};
 use super::exchange::network;
+use super::maps;
 use super::memory::{self, Needs};
 use super::op_plan::{Chunks, GemmPlan, THREADS, TILE_K};
 use super::smem;
@@ -104,7 +105,7 @@ fn finish(
         .filter(|_| !pushes)
         .and_then(|chunks| copies(spec, chunks, &workspace));
     let op_plan = GemmPlan {
-        load_rows_a: core::load_rows_a(core.tile, spec.shape.m),
+        load_rows_a: maps::load_rows_a(core.tile, spec.shape.m),
         transfer,
         comm_ctas,
         chunks: chunks.clone(),
@@ -223,13 +224,12 @@ fn args(
 ) -> ArgLayout {
     let GemmShape { m, k, .. } = spec.shape;
     let tile = core.tile;
-    let rows = core::load_rows_a(tile, m);
+    let rows = maps::load_rows_a(tile, m);
     let mut kinds = Vec::new();
     if chunks.is_none_or(|c| !c.to_self) {
         // A rank alone has all of A.
         let name = if chunks.is_some() { "own_a" } else { "a" };
-        let extents = [Extent::Fixed(k), spec.rows_of_shard()];
-        kinds.push((name, core::operand_map(Operand::A, extents, [TILE_K, rows])));
+        kinds.push((name, maps::a_map(spec, spec.rows_of_shard(), rows)));
     }
     if let Some(offset_bytes) = workspace.offset_of("gathered") {
         let row_bytes = k * ELEM_BYTES;
@@ -241,12 +241,13 @@ fn args(
                 extents: vec![Extent::Fixed(k), Extent::Fixed(m), Extent::Fixed(2)],
                 strides: vec![Stride::Bytes(row_bytes), Stride::Bytes(row_bytes * m)],
                 box_elems: vec![TILE_K, rows, 1],
+                box_of_call: spec.takes_rows(),
             }),
         ));
     }
-    kinds.push(("b", core::b_map(spec, tile)));
+    kinds.push(("b", maps::b_map(spec, tile)));
     if core.cluster.is_none() {
-        kinds.push(("c", core::c_map(spec, spec.all_rows())));
+        kinds.push(("c", maps::c_map(spec, spec.all_rows())));
     }
     if spec.takes_rows() || core.cluster.is_some() {
         kinds.extend(core::c_address(spec));
@@ -260,7 +261,7 @@ fn args(
     kinds.push(("host", ArgKind::HostPage));
     kinds.push(("deadline_ns", ArgKind::DeadlineNs));
     kinds.push(("rank", ArgKind::Rank));
-    kinds.extend(core::rows_args(spec));
+    kinds.extend(core::rows_args(spec, rows));
     kinds.extend(common_args(spec.topology()));
     debug_assert!(spec.topology().local_world as usize <= MAX_RANKS);
     ArgLayout::new(kinds)

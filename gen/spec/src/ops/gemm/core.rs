@@ -1,13 +1,14 @@
 //! The GEMM core that operators share: tile, stages and shared-memory map.
 
 use super::config::{BLayout, GemmShape, MAX_STAGES, Tile, Tuning};
+use super::maps::stage_rows_a;
 use super::op_plan::{
     Cluster, GemmPlan, OUT_BUFFERS, OUT_BYTES, OUT_COLS, SLOT_BYTES, Split, THREADS, TILE_K,
     TileOrder,
 };
 use super::smem::{GemmSmem, Stages};
 use super::spec::GemmSpec;
-use crate::abi::{ArgKind, Extent, Operand, OperandSpec, Source, Stride, TensorMapSpec};
+use crate::abi::{ArgKind, Extent, Operand, OperandSpec};
 use crate::config::{Dtype, Field};
 use crate::device::Device;
 use crate::diagnostic::Diagnostics;
@@ -239,60 +240,6 @@ impl CoreLayout {
     }
 }
 
-/// A tensor map over an operand of bf16.
-pub(super) fn operand_map(operand: Operand, extents: [Extent; 2], box_elems: [u32; 2]) -> ArgKind {
-    ArgKind::TensorMap(TensorMapSpec {
-        source: Source::Operand(operand),
-        dtype: Dtype::Bf16,
-        extents: extents.to_vec(),
-        strides: vec![Stride::RowOf(operand)],
-        box_elems: box_elems.to_vec(),
-    })
-}
-
-/// Rows of A that one load brings, where C has at most `rows`. Rows out of bounds take longer to fill with zeros than
-/// others to load, and none of them matters. The swizzle repeats every 8 rows.
-pub(super) fn load_rows_a(tile: Tile, rows: u64) -> u32 {
-    u64::from(tile.m).min(rows.next_multiple_of(8)) as u32
-}
-
-/// Rows of A in a stage, where C has at most `rows`. The products of a tile read as many rows as it has, all of which must
-/// lie in the stage.
-fn stage_rows_a(tile: Tile, rows: u64) -> u32 {
-    load_rows_a(tile, rows).max(tile.m.saturating_sub(tile.n))
-}
-
-/// The tensor map over B.
-pub(super) fn b_map(spec: GemmSpec<'_>, tile: Tile) -> ArgKind {
-    let (n, k) = (Extent::Fixed(spec.shape.n), Extent::Fixed(spec.shape.k));
-    match spec.b_layout() {
-        BLayout::Kn => operand_map(Operand::B, [n, k], [OUT_COLS, TILE_K]),
-        BLayout::Nk => operand_map(Operand::B, [k, n], [TILE_K, tile.n]),
-    }
-}
-
-/// The tensor map over C, whose rows on this rank are `rows`: lines of 128 bytes.
-pub(super) fn c_map(spec: GemmSpec<'_>, rows: Extent) -> ArgKind {
-    ArgKind::TensorMap(map_of_c(spec, rows))
-}
-
-/// The same on each of `count` ranks of this node, where C lies in symmetric memory.
-pub(super) fn c_maps(spec: GemmSpec<'_>, rows: Extent, count: usize) -> ArgKind {
-    let map = map_of_c(spec, rows);
-    ArgKind::TensorMapsOnPeers { map, count }
-}
-
-fn map_of_c(spec: GemmSpec<'_>, rows: Extent) -> TensorMapSpec {
-    let dtype = spec.epilogue().output;
-    TensorMapSpec {
-        source: Source::Operand(Operand::C),
-        dtype,
-        extents: vec![Extent::Fixed(spec.shape.n), rows],
-        strides: vec![Stride::RowOf(Operand::C)],
-        box_elems: vec![128 / dtype.bytes() as u32, 64],
-    }
-}
-
 /// The address of C, for kernels that do not only store it by TMA. If rows are normalised, it is that of the new residual.
 pub(super) fn c_address(spec: GemmSpec<'_>) -> [(&'static str, ArgKind); 2] {
     let operand = match spec.epilogue().normalises() {
@@ -305,12 +252,13 @@ pub(super) fn c_address(spec: GemmSpec<'_>) -> [(&'static str, ArgKind); 2] {
     ]
 }
 
-/// The rows of the call, if each call gives them.
-pub(super) fn rows_args(spec: GemmSpec<'_>) -> Vec<(&'static str, ArgKind)> {
+/// The rows of the call, and those of A of which a load brings at most `most`, if each call gives them.
+pub(super) fn rows_args(spec: GemmSpec<'_>, most: u32) -> Vec<(&'static str, ArgKind)> {
     match spec.takes_rows() {
         true => vec![
             ("rows", ArgKind::Rows),
             ("rows_address", ArgKind::RowsAddress),
+            ("load_rows_a", ArgKind::BoxRows { most }),
         ],
         false => Vec::new(),
     }

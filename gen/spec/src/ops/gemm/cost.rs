@@ -5,9 +5,10 @@ mod push;
 pub(crate) use push::Push;
 
 use super::config::{GemmShape, Tile};
-use super::core::{CoreLayout, load_rows_a};
+use super::core::CoreLayout;
+use super::maps::load_rows_a;
 use super::op_plan::{OUT_COLS, Split, TILE_K, TileOrder};
-use crate::cost::{FLAG_US, LAUNCH_US, PUT_US, UNSEEN_SHARE, put_us, store_share};
+use crate::cost::{FLAG_US, LAUNCH_US, PUSH_SHARE, PUT_US, UNSEEN_SHARE, put_us, store_share};
 use crate::device::Device;
 use crate::roofline::{Bound, Traffic};
 
@@ -57,6 +58,17 @@ const SUMS_GB_S: f64 = 120.0;
 /// The part of its time that a GEMM loses to stores of partial sums that take as long as the GEMM.
 const STORE_SLOWDOWN: f64 = 0.1;
 
+/// The part of the link's rate that is lost where one peer alone sends beside a GEMM that takes as long. Measured on 2×H100: of
+/// tiles of 128×128 and 128×256 for 1024 to 8192 rows of 4096 and 1024 or 8192 and 2048, the model names the faster one. With
+/// the loss of many peers, it took 128×128 for faster for 8192 rows, where `gemm_ar` of 8192 and 2048 then takes 600 µs in place
+/// of 537, and `gemm_rs` of 4096 and 1024 takes 156 in place of 142.
+const SHARE_LOST_TO_ONE_PEER: f64 = 0.05;
+
+/// The part of the shorter of both times, that of the GEMM and that of its transfers to one peer, by which the longer one is
+/// exceeded in two shots. Measured on 2×H100: with tiles of 64×128, which load more, `gemm_ar` of 4096 rows of 4096 and 1024
+/// takes 136 µs in place of 119, though the link is the bound of both.
+const UNSEEN_SHARE_WITH_ONE_PEER: f64 = 0.15;
+
 /// The time of packets from one rank's registers to another's, µs.
 const PACKETS_US: f64 = 2.5;
 
@@ -66,6 +78,10 @@ const ADD_US: f64 = 5.5;
 
 /// The time in which TMA stores a result to its slot, and a rank copies it to C, without flags, µs.
 const RESULT_US: f64 = 12.0;
+
+/// The same from one peer alone. Measured on 2×H100: `gemm_ar` of 2048 to 8192 rows of 4096 and 1024 takes 18 to 22 µs more than
+/// the link for its bytes.
+const RESULT_OF_ONE_PEER_US: f64 = 8.0;
 
 /// Time of one tile's main loop, µs: tensor cores or L2, whichever is slower, with `active` CTAs at work. Of A, at most
 /// `rows` are loaded.
@@ -268,6 +284,26 @@ pub(crate) struct Meeting {
     pub own_last: bool,
     /// Whether owners send results to all.
     pub results: bool,
+    /// Other ranks of the node.
+    pub peers: u32,
+}
+
+impl Meeting {
+    /// The part of the shorter time of GEMM and transfers by which the longer one is exceeded.
+    fn unseen_share(self) -> f64 {
+        match (self.peers, self.shots) {
+            (1, 2) => UNSEEN_SHARE_WITH_ONE_PEER,
+            _ => 0.0,
+        }
+    }
+
+    /// The part of the link's rate that stores to peers reach.
+    fn store_share(self, compute_us: f64, link_us: f64) -> f64 {
+        match self.peers {
+            1 => PUSH_SHARE - SHARE_LOST_TO_ONE_PEER * (compute_us / link_us).min(1.0),
+            _ => store_share(compute_us, link_us),
+        }
+    }
 }
 
 /// Expected time of a candidate of an operator that reduces, µs; `order` has each tile once.
@@ -286,7 +322,7 @@ pub(crate) fn reduce_us(
         return (LAUNCH_US + computed) * gemm.doubt;
     };
     let link = traffic.link_bytes as f64 / device.link_gb_s / 1e3;
-    let link = link / store_share(compute, link);
+    let link = link / meeting.store_share(compute, link);
     // Remote stores and the GEMM's loads meet in L2 and at the SMs' ports.
     let slowdown = 1.0 + STORE_SLOWDOWN * (link / compute).min(1.0);
     let computed = gemm.beside_memory_us(compute * slowdown, traffic, device);
@@ -306,7 +342,11 @@ pub(crate) fn reduce_us(
             (first_us + link).max(compute - own_us) + own_us + ADD_US
         }
         Meeting { results, .. } => {
-            let results_us = if results { FLAG_US + RESULT_US } else { 0.0 };
+            let result_us = match meeting.peers {
+                1 => RESULT_OF_ONE_PEER_US,
+                _ => RESULT_US,
+            };
+            let results_us = if results { FLAG_US + result_us } else { 0.0 };
             first_us + link + FLAG_US + ADD_US + results_us
         }
     };
@@ -319,7 +359,8 @@ pub(crate) fn reduce_us(
     };
     let put = first_us + put_us(&bound) + ADD_US + results_us;
     if bound.nic_us == 0.0 {
-        return (LAUNCH_US + computed.max(sent)) * gemm.doubt;
+        let unseen = meeting.unseen_share() * computed.min(sent);
+        return (LAUNCH_US + computed.max(sent) + unseen) * gemm.doubt;
     }
     (LAUNCH_US + computed.max(sent).max(put) + UNSEEN_SHARE * computed) * gemm.doubt
 }

@@ -2,7 +2,8 @@
 
 use super::super::config::{GemmOp, Tile};
 use super::super::core::{self, CoreLayout};
-use super::super::op_plan::{Reduction, TILE_K};
+use super::super::maps;
+use super::super::op_plan::Reduction;
 use super::super::spec::GemmSpec;
 use crate::abi::{ArgKind, ArgLayout, Extent, Operand};
 use crate::plan::network::{common_args, results_on_peers};
@@ -22,7 +23,7 @@ pub(super) fn rows_of_a(spec: GemmSpec<'_>, tile: Tile, by_shards: bool) -> u32 
     } else {
         spec.shape.m
     };
-    core::load_rows_a(tile, most_rows)
+    maps::load_rows_a(tile, most_rows)
 }
 
 /// The kernel's parameter.
@@ -36,18 +37,17 @@ pub(super) fn args(
     let on_peers = reduction.is_some_and(|r| r.on_peers);
     let collects = reduction.is_some_and(|r| r.results && !r.on_peers);
     let tile: Tile = core.tile;
-    let a = [Extent::Fixed(spec.shape.k), spec.all_rows()];
     let rows_of_a = rows_of_a(spec, tile, by_shards);
     let mut kinds = vec![
-        ("a", core::operand_map(Operand::A, a, [TILE_K, rows_of_a])),
-        ("b", core::b_map(spec, tile)),
+        ("a", maps::a_map(spec, spec.all_rows(), rows_of_a)),
+        ("b", maps::b_map(spec, tile)),
     ];
     if !one_shot {
-        kinds.push(("c", core::c_map(spec, c_rows(spec))));
+        kinds.push(("c", maps::c_map(spec, c_rows(spec))));
     }
     if on_peers {
         let count = spec.world() as usize;
-        kinds.push(("c_of_peers", core::c_maps(spec, c_rows(spec), count)));
+        kinds.push(("c_of_peers", maps::c_maps(spec, c_rows(spec), count)));
         kinds.extend(results_on_peers(Operand::C, spec.takes_rows()));
     }
     if one_shot || collects || spec.takes_rows() {
@@ -58,7 +58,7 @@ pub(super) fn args(
     kinds.push(("host", ArgKind::HostPage));
     kinds.push(("deadline_ns", ArgKind::DeadlineNs));
     kinds.push(("rank", ArgKind::Rank));
-    kinds.extend(core::rows_args(spec));
+    kinds.extend(core::rows_args(spec, rows_of_a));
     kinds.extend(common_args(spec.topology()));
     ArgLayout::new(kinds)
 }

@@ -1,0 +1,71 @@
+//! The tensor maps of A, B and C.
+
+use super::config::{BLayout, Tile};
+use super::op_plan::{OUT_COLS, TILE_K};
+use super::spec::GemmSpec;
+use crate::abi::{ArgKind, Extent, Operand, Source, Stride, TensorMapSpec, rows_of_load};
+use crate::config::Dtype;
+
+/// A tensor map over an operand of bf16.
+fn operand_map(operand: Operand, extents: [Extent; 2], box_elems: [u32; 2]) -> TensorMapSpec {
+    TensorMapSpec {
+        source: Source::Operand(operand),
+        dtype: Dtype::Bf16,
+        extents: extents.to_vec(),
+        strides: vec![Stride::RowOf(operand)],
+        box_elems: box_elems.to_vec(),
+        box_of_call: false,
+    }
+}
+
+/// Rows of A that one load brings, where C has at most `rows`.
+pub(super) fn load_rows_a(tile: Tile, rows: u64) -> u32 {
+    rows_of_load(tile.m, rows)
+}
+
+/// The tensor map over the caller's A, of which this rank has `rows` and a load brings `load_rows`.
+pub(super) fn a_map(spec: GemmSpec<'_>, rows: Extent, load_rows: u32) -> ArgKind {
+    let extents = [Extent::Fixed(spec.shape.k), rows];
+    ArgKind::TensorMap(TensorMapSpec {
+        box_of_call: spec.takes_rows(),
+        ..operand_map(Operand::A, extents, [TILE_K, load_rows])
+    })
+}
+
+/// Rows of A in a stage, where C has at most `rows`. The products of a tile read as many rows as it has, all of which must
+/// lie in the stage.
+pub(super) fn stage_rows_a(tile: Tile, rows: u64) -> u32 {
+    load_rows_a(tile, rows).max(tile.m.saturating_sub(tile.n))
+}
+
+/// The tensor map over B.
+pub(super) fn b_map(spec: GemmSpec<'_>, tile: Tile) -> ArgKind {
+    let (n, k) = (Extent::Fixed(spec.shape.n), Extent::Fixed(spec.shape.k));
+    ArgKind::TensorMap(match spec.b_layout() {
+        BLayout::Kn => operand_map(Operand::B, [n, k], [OUT_COLS, TILE_K]),
+        BLayout::Nk => operand_map(Operand::B, [k, n], [TILE_K, tile.n]),
+    })
+}
+
+/// The tensor map over C, whose rows on this rank are `rows`: lines of 128 bytes.
+pub(super) fn c_map(spec: GemmSpec<'_>, rows: Extent) -> ArgKind {
+    ArgKind::TensorMap(map_of_c(spec, rows))
+}
+
+/// The same on each of `count` ranks of this node, where C lies in symmetric memory.
+pub(super) fn c_maps(spec: GemmSpec<'_>, rows: Extent, count: usize) -> ArgKind {
+    let map = map_of_c(spec, rows);
+    ArgKind::TensorMapsOnPeers { map, count }
+}
+
+fn map_of_c(spec: GemmSpec<'_>, rows: Extent) -> TensorMapSpec {
+    let dtype = spec.epilogue().output;
+    TensorMapSpec {
+        source: Source::Operand(Operand::C),
+        dtype,
+        extents: vec![Extent::Fixed(spec.shape.n), rows],
+        strides: vec![Stride::RowOf(Operand::C)],
+        box_elems: vec![128 / dtype.bytes() as u32, 64],
+        box_of_call: false,
+    }
+}
