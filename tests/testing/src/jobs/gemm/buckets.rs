@@ -21,8 +21,8 @@ pub fn in_buckets(world: u32) -> Vec<(String, GemmJob)> {
     let any = Tuning::default();
     let jobs = [
         ("tiles", job(AgGemm, any, (264, 512), 4).in_graph()),
-        ("CTAs that push", job(AgGemm, any, (520, 72), 5)),
-        ("shots", job(GemmRs, any, (2056, 72), 3)),
+        ("CTAs that push", job(AgGemm, any, (1032, 136), 5)),
+        ("shots", job(GemmRs, any, (3080, 72), 3)),
         ("packets", job(GemmAr, any, (264, 136), 4).in_graph()),
         ("results", job(GemmAr, two_shots, (264, 512), 3).symmetric()),
     ];
