@@ -28,7 +28,7 @@ pub use network::NetworkError;
 pub use operand::OperandFault;
 pub use protocol::{Peer, ProtocolFault};
 pub use rendezvous::RendezvousError;
-pub use routing::{OffsetFault, RoutingFault};
+pub use routing::{OffsetFault, RoutingFault, RowOfTwoTokens};
 pub use simulator::SimulatorError;
 
 pub use mkernel_compile::GenError;
@@ -216,6 +216,9 @@ pub enum Error {
         /// What is invalid.
         fault: RoutingFault,
     },
+    /// Two tokens of a call of `combine` have the same row.
+    #[error(transparent)]
+    RowOfTwoTokens(RowOfTwoTokens),
     /// A call began on a GPU while another call of the communicator was running there. The second call did nothing.
     ///
     /// Launches are ordered after each other on all streams, and so are launches that are captured into one graph. Replays
@@ -367,6 +370,7 @@ impl Error {
             Self::Rendezvous(_) | Self::RanksMissing { .. } => ErrorKind::Rendezvous,
             Self::Mismatch { .. }
             | Self::Protocol { .. }
+            | Self::RowOfTwoTokens(_)
             | Self::DifferentRows { .. }
             | Self::DifferentPlaces { .. }
             | Self::DifferentOffsets { .. } => ErrorKind::Mismatch,

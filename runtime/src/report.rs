@@ -2,7 +2,7 @@
 //! failed waits in it.
 
 use crate::driver::Pinned;
-use crate::error::{Error, RoutingFault};
+use crate::error::{Error, RoutingFault, RowOfTwoTokens};
 use crate::launch::operands::RawOperand;
 use crate::tensors::SymmetricPlace;
 use cudarc::driver::CudaContext;
@@ -191,36 +191,8 @@ fn timeout(report: &Report) -> Error {
             other_call: report.seen,
         };
     }
-    let has_offsets = report.wanted & OFFSETS_HASH != 0;
-    if report.wait == abi::Wait::SameRows as u32 && has_offsets {
-        return Error::DifferentOffsets {
-            rank: report.rank,
-            peer: report.peer,
-            call: report.epoch,
-            operator: report.index,
-        };
-    }
-    if report.wait == abi::Wait::SameRows as u32 {
-        return Error::DifferentRows {
-            rank: report.rank,
-            rows: report.wanted,
-            peer: report.peer,
-            peer_rows: report.seen,
-            call: report.epoch,
-            operator: report.index,
-        };
-    }
-    if report.wait == abi::Wait::SamePlace as u32 {
-        let number = u64::from(report.wanted) << 32 | u64::from(report.seen);
-        let (extent, offset_bytes) = SymmetricPlace::parts_of(number);
-        return Error::DifferentPlaces {
-            rank: report.rank,
-            peer: report.peer,
-            extent,
-            offset_bytes,
-            call: report.epoch,
-            operator: report.index,
-        };
+    if let Some(error) = mismatch(report) {
+        return error;
     }
     Error::Timeout {
         rank: report.rank,
@@ -236,6 +208,51 @@ fn timeout(report: &Report) -> Error {
         lost,
         waited: Duration::from_nanos(report.waited_ns),
     }
+}
+
+/// Returns the error if operands of ranks do not fit together.
+fn mismatch(report: &Report) -> Option<Error> {
+    if report.wait == abi::Wait::RowTwice as u32 {
+        return Some(Error::RowOfTwoTokens(RowOfTwoTokens {
+            rank: report.wanted,
+            call: report.epoch,
+            token: report.index,
+            choice: report.peer,
+            row_index: report.seen as i32,
+        }));
+    }
+    let has_offsets = report.wanted & OFFSETS_HASH != 0;
+    if report.wait == abi::Wait::SameRows as u32 && has_offsets {
+        return Some(Error::DifferentOffsets {
+            rank: report.rank,
+            peer: report.peer,
+            call: report.epoch,
+            operator: report.index,
+        });
+    }
+    if report.wait == abi::Wait::SameRows as u32 {
+        return Some(Error::DifferentRows {
+            rank: report.rank,
+            rows: report.wanted,
+            peer: report.peer,
+            peer_rows: report.seen,
+            call: report.epoch,
+            operator: report.index,
+        });
+    }
+    if report.wait == abi::Wait::SamePlace as u32 {
+        let number = u64::from(report.wanted) << 32 | u64::from(report.seen);
+        let (extent, offset_bytes) = SymmetricPlace::parts_of(number);
+        return Some(Error::DifferentPlaces {
+            rank: report.rank,
+            peer: report.peer,
+            extent,
+            offset_bytes,
+            call: report.epoch,
+            operator: report.index,
+        });
+    }
+    None
 }
 
 #[cfg(test)]

@@ -9,13 +9,16 @@ use mkernel_testing::jobs::{
 };
 
 /// Returns a layer on `nodes` nodes of `local_world` ranks, without calls.
-fn job((nodes, local_world): (u32, u32), (experts, top_k, max_tokens): (u64, u64, u64)) -> Layer {
+pub fn job(
+    (nodes, local_world): (u32, u32),
+    (experts, top_k, max_tokens): (u64, u64, u64),
+) -> Layer {
     let layer = Layer::new(nodes * local_world, experts, top_k, max_tokens);
     layer.across(nodes, bad_network())
 }
 
 /// Runs layers with several seeds. Their results must be known exactly, and they must be right.
-fn are_right<const N: usize>(layers: [(&str, Layer); N]) {
+pub fn are_right<const N: usize>(layers: [(&str, Layer); N]) {
     for (name, layer) in &layers {
         assert!(layer.is_exact(), "{name}");
     }
@@ -239,10 +242,10 @@ const DISPATCH: &[Mutation] = &[
     ("counts forwarded without a fence", "@packets.forward-fence", ""),
     ("one buffer of packets for all calls", "@packets.slot", "ctx.parity() => 0u"),
     ("the list of another rank", "@packets.list", ""),
-    ("puts of the previous call counted again", "@put.next", "+ puts_of(word % Ranks::kPeerNodes)) => + puts_of(word % Ranks::kPeerNodes) - 1)"),
+    ("puts of the previous call counted again", "@put.next", ".puts) => .puts - 1)"),
     ("a chunk put before it is packed", "@node-tokens.packed", ""),
     ("a chunk forwarded before it has arrived", "@node-tokens.arrival", ""),
-    ("a chunk put to the slot of another source", "@node-tokens.there", "ctx.rank, first => ctx.rank ^ 1, first"),
+    ("a chunk put to other places", "@node-tokens.there", "place(first) => place(first) + 1"),
     ("tokens forwarded to no rank", "@routing.needing-ranks", "== to => != to"),
     ("a token needed by the first rank only", "@routing.needing-choices", "first + Config::kTopK => first + 1"),
     ("flags stored before forwarded tokens are written", "@copy.stored", ""),
@@ -255,10 +258,10 @@ const COMBINE: &[Mutation] = &[
     ("a list relayed before it has arrived", "@lists.relay-wait", ""),
     ("one buffer of lists for all calls", "@lists.buffer", "ctx.parity() => 0u"),
     ("lists relayed before this rank has read what it received", "@lists.relay-fence", ""),
-    ("puts of the previous call counted again", "@put.next", "+ puts_of(word % Ranks::kPeerNodes)) => + puts_of(word % Ranks::kPeerNodes) - 1)"),
+    ("puts of the previous call counted again", "@put.next", ".puts) => .puts - 1)"),
     ("tokens of previous calls on the list", "@lists.next", "listed) => 0)"),
     ("a token on a list once for each of its entries", "@lists.listed", "node_of_entry(args, first + i) == node => false"),
-    ("another position on the list", "@sums.position", "sums_in(peer, position) => sums_in(peer, part.token)"),
+    ("another position on the list", "@lists.slot", "+ position => + token"),
     ("a chunk put before its sums are computed", "@put-sums.wait", "(void)site;"),
     ("a chunk of sums not awaited", "@sums.put", "put_of_sum(position) => put_of_sum(position) - 1"),
     ("sums of other nodes left out", "@sums.node-group", "rank - rank % Ranks::kLocalWorld => kNoGroup"),
@@ -270,7 +273,7 @@ const COMBINE: &[Mutation] = &[
 #[rustfmt::skip]
 const LISTS: &[Mutation] = &[
     ("a list put before it is written", "@lists.put-wait", ""),
-    ("a token's position on the list read before it is written", "@lists.position", "mark == ctx.mark() => true"),
+    ("a token's position on the list read before it is written", "@lists.marked", "mark == ctx.mark() => true"),
 ];
 
 /// The layers are right without a mutation, and some seed finds each mutation.

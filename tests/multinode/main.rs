@@ -2,6 +2,7 @@
 //! messages. The results must be right with every seed and have the same bits, and the simulator must find no defect.
 
 mod attention;
+mod bounded;
 mod experts;
 mod failures;
 mod graphs;

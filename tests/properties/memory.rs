@@ -16,16 +16,17 @@ fn bytes_of(regions: &[Region], name: &str) -> Option<Range<u64>> {
 }
 
 /// Checks that regions do not overlap, end before `end`, and start at multiples of `align`. Barriers only need
-/// multiples of 8.
+/// multiples of 8, and words of 4.
 fn check_regions(regions: &[Region], end: u64, align: u64) -> Result<(), TestCaseError> {
     let mut free = 0;
     for region in regions {
         prop_assert!(region.bytes > 0, "{region:?}");
         prop_assert!(region.offset_bytes >= free, "{region:?} overlaps");
-        let align = if region.element == Element::Barrier || region.name == "barriers" {
-            8
-        } else {
-            align
+        let align = match region.element {
+            Element::Words(_) => 4,
+            Element::Barrier => 8,
+            _ if region.name == "barriers" => 8,
+            _ => align,
         };
         prop_assert!(region.offset_bytes.is_multiple_of(align), "{region:?}");
         free = region.offset_bytes + region.bytes;

@@ -122,8 +122,10 @@ proptest! {
         prop_assert!(render(&plan).is_ok());
         prop_assert!(network.put_bytes <= MAX_PUT_BYTES);
         let internode = op_plan.internode.as_ref().expect("several nodes");
-        prop_assert!(internode.chunk_tokens % u64::from(op_plan.block_tokens) == 0);
-        prop_assert!(u64::from(network.puts - 1) * internode.chunk_tokens >= max_tokens);
+        let chunks = internode.chunks;
+        prop_assert!(chunks.chunk_tokens % u64::from(op_plan.block_tokens) == 0);
+        prop_assert!(chunks.room_tokens % chunks.chunk_tokens == 0);
+        prop_assert!(u64::from(network.puts - 1) * chunks.chunk_tokens >= max_tokens);
 
         // A token crosses the network once for each node that has one of its experts.
         let (peers, token_bytes) = (u64::from(nodes - 1), hidden * 2);
@@ -132,11 +134,16 @@ proptest! {
         prop_assert!(plan.traffic.link_bytes <= most * u64::from(nodes * (local - 1)));
         prop_assert!(local > 1 || plan.traffic.link_bytes == 0);
 
-        // The workspace has room for the tokens of all other ranks, and for the own tokens once for each other node.
+        // The workspace has room for a token for each row, and for the own tokens once for each of their experts. There is room
+        // for four times the tokens of a rank from other nodes, or for three chunks of each.
         let of = |name: &str| plan.workspace.regions.iter().find(|r| r.name == name).map_or(0, |r| r.bytes);
-        prop_assert_eq!(of("received"), (ranks - 1) * most);
-        prop_assert_eq!(of("outgoing"), peers * most);
-        prop_assert_eq!(of("arrived"), peers * FLAG_STRIDE_BYTES);
+        let elsewhere = if op_plan.acknowledges() { 0 } else { peers };
+        prop_assert_eq!(of("segments"), ((ranks - 1 - elsewhere) * max_tokens).clamp(1, 100_000) * token_bytes);
+        prop_assert_eq!(of("outgoing"), peers.min(top_k) * most);
+        prop_assert_eq!(of("landed"), peers * chunks.room_tokens * token_bytes);
+        let share = if peers <= 4 { max_tokens } else { 4 * max_tokens / peers };
+        prop_assert!(chunks.room_tokens < share.max(3 * chunks.chunk_tokens) + chunks.chunk_tokens);
+        prop_assert_eq!(of("arrived"), u64::from(network.channels) * peers * FLAG_STRIDE_BYTES);
         prop_assert!(of("packets_in") <= 2 * peers * (4 * (op_plan.count_words() + max_tokens * (1 + top_k)) + 16));
     }
 
@@ -188,8 +195,8 @@ fn combine(nodes: u32, local: u32, max_tokens: u64, hidden: u64) -> KernelConfig
     }
 }
 
-/// A row crosses the network at most once for each token and node that the token's entries can reach. The memory of a
-/// rank grows with the number of ranks times tokens, as does the data that it may receive.
+/// A row crosses the network at most once for each token and node that the token's entries can reach. Without `max_rows` the
+/// memory of a rank grows with the number of ranks times tokens, as do the rows that it may have.
 #[test]
 fn combine_puts_a_row_per_token_and_node() {
     for (nodes, local, max_tokens, hidden) in [
@@ -214,8 +221,10 @@ fn combine_puts_a_row_per_token_and_node() {
                 .find(|r| r.name == name)
                 .map_or(0, |r| r.bytes)
         };
-        assert_eq!(of("partials"), ranks * rows);
-        assert_eq!(of("sums_in"), peers * rows);
+        let partials = if local > 1 { ranks * rows } else { 0 };
+        assert_eq!(of("kept_partials"), partials);
+        assert_eq!(of("sums_in"), reached * rows);
+        assert!(of("sums_out") <= 4 * rows + 2 * peers * MAX_PUT_BYTES);
         assert_eq!(of("token_counts"), 2 * ranks * 48);
         assert_eq!(of("topk_packets"), 2 * ranks * entries * 16);
         assert!(of("lists_in") <= 2 * peers * (32 + entries * 8 + 16));

@@ -21,6 +21,7 @@ pub use crate::ops::combine::{
 };
 pub use crate::ops::dispatch::{
     COPIES_AHEAD, DispatchPlan, ExpectedRouting, FAULT_WORDS, GROUP_ROWS, InternodeDispatch,
+    TokenChunks,
 };
 pub use crate::ops::gemm::{
     Chunks, Cluster, CoreLayout, GemmPlan, Reduction, SLOT_BYTES, Split, THREADS, TILE_K, TileOrder,

@@ -78,6 +78,26 @@ pub enum RoutingFault {
     },
 }
 
+/// Two tokens of a call of `combine` have the same row. Only the rank with the row finds this, on several nodes where
+/// `max_rows` bounds its memory. The call fails on all ranks, since the sums of both tokens would be wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "rank {rank}, call {call}: choice {choice} of token {token} has row index {row_index}, and so has another token. Pass the \
+     `row_indices` that dispatch_gemm wrote for the same tokens"
+)]
+pub struct RowOfTwoTokens {
+    /// The rank of one of the tokens.
+    pub rank: u32,
+    /// The number of the operator's call, counted from 1.
+    pub call: u32,
+    /// The token, as a row of the rank's tokens. On another node, its position among those that the rank sent there.
+    pub token: u32,
+    /// The index among the token's choices.
+    pub choice: u32,
+    /// The row index.
+    pub row_index: i32,
+}
+
 /// What is invalid about the offsets of packed sequences, `cu_seqlens`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

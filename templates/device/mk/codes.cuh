@@ -43,6 +43,7 @@ enum Wait : u32 {
   kSameRows = 26,  // the same number of rows on all ranks: `peer` is a rank with `seen` rows or this hash of offsets, and this rank has `wanted`; `index` is the operator
   kSamePlace = 27,  // results at the same place of symmetric memory on all ranks: the place of rank `peer` has the low half `seen` and the high half `wanted`; `index` is the operator
   kOffset = 28,  // the offset of a packed sequence that is possible: offset `index` is `seen`, and `wanted` is the one before, or the most rows if there are too many
+  kRowTwice = 29,  // a row of one token: `index` is a token of rank `wanted` with the same row `seen` as another, and `peer` is the index of the choice
 };
 
 }  // namespace mk

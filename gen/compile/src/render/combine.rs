@@ -37,7 +37,7 @@ fn banner(plan: &KernelPlan, op_plan: &CombinePlan) -> Vec<String> {
     if let (Some(internode), Some(network)) = (&op_plan.internode, &plan.network) {
         lines.push(format!(
             "network one row per token and node, {} in a put; up to {} puts of up to {} bytes to each peer",
-            internode.chunk_tokens, network.puts, network.put_bytes
+            internode.chunks.chunk_tokens, network.puts, network.put_bytes
         ));
     }
     lines
@@ -76,6 +76,7 @@ fn config(plan: &KernelPlan, op_plan: &CombinePlan) -> Config {
 }
 
 fn exchange(plan: &KernelPlan, op_plan: &CombinePlan, c: &mut Config) {
+    let topology = plan.spec.topology();
     c.section("exchange").u32(
         "kCountPackets",
         op_plan.count_packets(),
@@ -90,8 +91,23 @@ fn exchange(plan: &KernelPlan, op_plan: &CombinePlan, c: &mut Config) {
             )
             .u32(
                 "kChunkTokens",
-                internode.chunk_tokens as u32,
+                internode.chunks.chunk_tokens as u32,
                 "of a put of sums",
+            )
+            .u32(
+                "kRoomTokens",
+                internode.chunks.room_tokens as u32,
+                "sums for a peer that may be under way",
+            )
+            .u32(
+                "kListedTokens",
+                op_plan.listed_tokens(topology) as u32,
+                "on the lists for all peers",
+            )
+            .bool(
+                "kHasSlotsOfRows",
+                op_plan.has_slots_of_rows(topology),
+                "partial sums lie in slots of rows, not of tokens",
             )
             .u32(
                 "kListHeaderBytes",

@@ -85,7 +85,7 @@ impl Dispatch<'_> {
         if let (Some(internode), Some(network)) = (&op_plan.internode, &plan.network) {
             lines.push(format!(
                 "network a token once per node, {} in a put; up to {} puts of up to {} bytes to each peer",
-                internode.chunk_tokens, network.puts, network.put_bytes
+                internode.chunks.chunk_tokens, network.puts, network.put_bytes
             ));
         }
         lines
@@ -171,12 +171,21 @@ impl Dispatch<'_> {
                 "shared memory of a warp that sends",
             );
         if let (Some(internode), Some(network)) = (&op_plan.internode, &self.plan.network) {
-            c.u32("kChunkTokens", internode.chunk_tokens as u32, "of a put")
-                .u32(
-                    "kChannels",
-                    network.channels.into(),
-                    "to each peer on another node",
-                );
+            c.u32(
+                "kChunkTokens",
+                internode.chunks.chunk_tokens as u32,
+                "of a put",
+            )
+            .u32(
+                "kRoomTokens",
+                internode.chunks.room_tokens as u32,
+                "of a peer that may be under way",
+            )
+            .u32(
+                "kChannels",
+                network.channels.into(),
+                "to each peer on another node",
+            );
         }
     }
 }

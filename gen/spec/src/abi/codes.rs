@@ -95,6 +95,8 @@ codes! {
             where "the place of rank `peer` has the low half `seen` and the high half `wanted`; `index` is the operator";
         Offset = 28, "the offset of a packed sequence that is possible"
             where "offset `index` is `seen`, and `wanted` is the one before, or the most rows if there are too many";
+        RowTwice = 29, "a row of one token"
+            where "`index` is a token of rank `wanted` with the same row `seen` as another, and `peer` is the index of the choice";
     }
 }
 

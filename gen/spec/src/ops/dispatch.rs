@@ -1,6 +1,7 @@
 //! Operators that send tokens to experts: `dispatch_gemm`.
 
 pub(crate) mod check;
+pub(crate) mod chunks;
 pub(crate) mod config;
 mod cost;
 mod internode;
@@ -10,6 +11,7 @@ pub(crate) mod op_plan;
 pub(crate) mod plan;
 mod work;
 
+pub use chunks::TokenChunks;
 pub use config::{DispatchConfig, DispatchOp, DispatchShape, all_rows};
 pub use op_plan::{COPIES_AHEAD, DispatchPlan, FAULT_WORDS, GROUP_ROWS, InternodeDispatch};
 pub use work::ExpectedRouting;

@@ -1,6 +1,6 @@
 //! Describes the plan of `combine`.
 
-use super::description::{Description, ranks_on};
+use super::description::{Description, acknowledged, ranks_on};
 use mkernel_spec::KernelPlan;
 use mkernel_spec::plan::CombinePlan;
 
@@ -44,10 +44,11 @@ fn transfer(plan: &KernelPlan, op_plan: &CombinePlan) -> Vec<String> {
     if let Some(internode) = &op_plan.internode {
         lines.push(format!(
             "each token's row once per node, {} in a put; if experts are chosen evenly, {:.0} of {} rows",
-            internode.chunk_tokens,
+            internode.chunks.chunk_tokens,
             routing.put_tokens,
             op_plan.shape.max_tokens * u64::from(topology.peers()),
         ));
+        lines.extend(acknowledged(&internode.chunks, op_plan.shape.max_tokens));
     }
     lines
 }

@@ -2,6 +2,7 @@
 
 use crate::cli::format::count;
 use mkernel_spec::Topology;
+use mkernel_spec::plan::TokenChunks;
 
 /// The part of a plan's description that depends on its operator.
 pub(super) struct Description {
@@ -13,6 +14,15 @@ pub(super) struct Description {
     pub sections: Vec<(&'static str, Vec<String>)>,
     /// How shared memory is divided, in a few words.
     pub shared: String,
+}
+
+/// What a plan says of chunks that are acknowledged.
+pub(super) fn acknowledged(chunks: &TokenChunks, max_tokens: u64) -> Option<String> {
+    let room = chunks.room_tokens;
+    let text = format!(
+        "{room} tokens of each node under way; later ones wait until earlier ones have been acknowledged"
+    );
+    chunks.are_acknowledged(max_tokens).then_some(text)
 }
 
 /// `1 rank`, `8 ranks` or `4 ranks on 2 nodes`.

@@ -1,6 +1,6 @@
 //! Describes the plan of `dispatch_gemm`.
 
-use super::description::{Description, ranks_on};
+use super::description::{Description, acknowledged, ranks_on};
 use mkernel_spec::plan::DispatchPlan;
 use mkernel_spec::{BLayout, KernelPlan};
 
@@ -76,10 +76,11 @@ fn transfer(plan: &KernelPlan, op_plan: &DispatchPlan) -> Vec<String> {
     if let Some(internode) = &op_plan.internode {
         lines.push(format!(
             "each token once per node, {} in a put, forwarded to its ranks; if experts are chosen evenly, {:.0} of {} pairs of a token and a node",
-            internode.chunk_tokens,
+            internode.chunks.chunk_tokens,
             routing.put_tokens,
             tokens * u64::from(topology.peers()),
         ));
+        lines.extend(acknowledged(&internode.chunks, tokens));
     }
     lines
 }

@@ -1,8 +1,8 @@
 // Combine: for each token, the sum of the rows that its experts have computed, with the router's weights. The sum is
 // made on the token's rank.
 //
-// A rank sends the top-k entries of its tokens to the other ranks. Every rank adds up its rows of a token and sends
-// this partial sum as one row of bf16. The token's rank adds the partial sums. Each CTA computes partial sums for peers
+// A rank sends the top-k entries of its tokens to the other ranks. Every rank adds up its rows of a token, and this
+// partial sum is one row of bf16. The token's rank adds the partial sums. Each CTA computes partial sums for peers
 // and sums of own tokens, one after the other.
 #pragma once
 #include <mk/call.cuh>
@@ -19,6 +19,7 @@ struct Combine {
   using Exchange = TopkExchange<Config, Args, Workspace>;
   using Lists = TokenLists<Config, Args, Workspace>;
   using Partials = PartialSums<Config, Workspace>;
+  using Sums = NodeSums<Config, Workspace>;
   using Rows = RowPipeline<Config, Smem>;
   using Loader = typename Rows::Loader;
   using Sum = TokenSum<Config, Args, Workspace, Smem>;
@@ -65,7 +66,8 @@ struct Combine {
     }
 
     // Sums for which other ranks wait come first, and among them those for other nodes. They need no sums of other
-    // ranks, so ranks do not wait for each other in a circle.
+    // ranks, so ranks do not wait for each other in a circle. The counts of all ranks of the node come before them: these
+    // ranks have then loaded the partial sums that this rank kept for them in the call before.
     static MK_DEVICE void load_across_nodes(const Args& args, const RankContext& ctx, Loader& loader) {
       Peers near{ctx, false, 1, Ranks::kLocalWorld - 1};
       Peers far{ctx, true, 1, Ranks::kPeerNodes * (Ranks::kLocalWorld - 1)};
@@ -105,13 +107,17 @@ struct Combine {
       if (Ranks::kNodes > 1 && !peers.has_begun && !peers.begin(must)) return false;
       while (peers.find()) {
         const bool is_own = peers.entry.rank() == ctx.rank;
-        u32 rows = 0;
-        for (u32 i = 0; i < Config::kTopK; ++i) rows += broadcast(is_own, i);
-        if (rows == 0) continue;
+        u32 first = Config::kTopK;
+        for (u32 i = Config::kTopK; i > 0; --i) first = broadcast(is_own, i - 1) ? i - 1 : first;
+        if (first == Config::kTopK) continue;
         SumRow row;
         if (is_own) row = SumRow{lane_index(), peers.entry.weight_bits, Sum::own_row(args, peers.entry, peers.part)};
-        const u32 to = Partials::local_rank_of(peers.source);
-        loader.load_sum(row, peers.part.bytes(), Partials::destination(ctx, to, peers.source, peers.part));
+        const u32 to = Partials::local_rank_of(peers.source), first_row = broadcast(peers.entry.row(), first);
+        if (peers.part.index == 0 && lane_index() == first && !Partials::claim(ctx, first_row)) {
+          Topk::report_row_twice(ctx, peers.source, peers.part.token, first, peers.entry.row_index);
+        }
+        __syncwarp();
+        loader.load_sum(row, peers.part.bytes(), Partials::destination(ctx, to, peers.source, peers.part, first_row));
         return true;
       }
       return false;
@@ -185,16 +191,28 @@ struct Combine {
     }
 
     static MK_DEVICE void put_sums(const Args& args, const RankContext& ctx, u32 peer, u32 first, u32 end) {
-      const u32 source = Network::rank_of_peer(ctx, peer);
-      Network::put(args, ctx, peer, 0, Partials::row(ctx.local_rank(), source, first),
-                   Workspace::sums_in(Network::own_number_at(ctx, peer), first), (end - first) * Config::kRowBytes);
+      Network::put(args, ctx, peer, 0, Sums::row(peer, first), Workspace::sums_in(Lists::sums_begin_at(ctx, peer) + first),
+                   (end - first) * Config::kRowBytes);
+    }
+  };
+
+  // A warp of the same CTA: acknowledges the sums of peers, whose places are then free for others.
+  struct AcknowledgeSums {
+    static constexpr Agent kAgent = Agent::kWarp;
+
+    static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem&, u32) {
+      Lists::wait(ctx);
+      const auto tokens = [&](u32 peer) { return Lists::tokens_for(ctx, peer); };
+      Lists::Chunks::acknowledge(args, ctx, tokens, [&](u32 peer, u32 first, u32) {
+        comm::Network<Config, Workspace>::wait_put(ctx, kPush, 0, peer, Lists::put_of_sum(first));  // @acknowledge-sums.wait
+      });
     }
   };
 
   // The other warps of that CTA: forward the lists of other nodes to the ranks of this one.
   struct RelayLists {
     static constexpr Agent kAgent = Agent::kWarp;
-    static constexpr u32 kWarps = Config::kThreads / kWarp - 2;
+    static constexpr u32 kWarps = Config::kThreads / kWarp - (Lists::Chunks::kAreAcknowledged ? 3 : 2);
 
     static MK_DEVICE void run(const Args&, const RankContext& ctx, const Smem&, u32 worker) {
       Lists::template relay<kWarps>(ctx, worker);

@@ -23,7 +23,8 @@ struct DispatchGemm {
   static constexpr u32 kWarps = Config::kThreads / kWarp;
 
   // A warp of a communication CTA: sends tokens. Warps are numbered over all communication CTAs: first the first warps
-  // of all CTAs, then their second warps, and so on. Across nodes, warp 0 watches arrivals and warp 1 puts tokens.
+  // of all CTAs, then their second warps, and so on. Across nodes, warp 0 watches arrivals, warp 1 puts tokens, and if chunks
+  // are acknowledged, warp 2 does that.
   struct SendTokens {
     static constexpr Agent kAgent = Agent::kWarp;
 
@@ -34,13 +35,17 @@ struct DispatchGemm {
         if (elect_one()) TokenPush<Config, Args, Workspace, Smem>::push(args, ctx, smem, number, kCount);
       } else {
         using Tokens = NodeTokens<Config, Args, Workspace, Smem>;
+        constexpr bool kAcknowledges = TokenChunks<Config, Workspace>::kAreAcknowledged;
+        constexpr u32 kFirstSender = kAcknowledges ? 3 : 2;
         if (number == 0) {
           Tokens::watch_arrivals(args, ctx, smem);
+        } else if (kAcknowledges && number == 2) {
+          if constexpr (kAcknowledges) Tokens::acknowledge(args, ctx, smem);
         } else if (elect_one()) {
           if (number == 1) {
             Tokens::put_all(args, ctx, smem);
           } else {
-            Tokens::push(args, ctx, smem, number - 2, kCount - 2);
+            Tokens::push(args, ctx, smem, number - kFirstSender, kCount - kFirstSender);
           }
         }
       }

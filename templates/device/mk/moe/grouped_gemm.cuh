@@ -174,7 +174,7 @@ struct GroupedGemm {
     const u32 at = load_shared(smem.list_begin(expert, source)) + row - load_shared(smem.source_row_begin(expert, source));
     const u32 token = mk::load(Message::list_from(ctx, source) + at);
     if constexpr (Experts::kWorld > 1) {
-      if (source != ctx.rank) return Tokens<Config, Args, Workspace, Smem>::acquire(ctx, source, token);
+      if (source != ctx.rank) return Tokens<Config, Args, Workspace, Smem>::acquire(ctx, smem, source, token);
     }
     return args.tokens + token * args.token_stride_bytes;
   }

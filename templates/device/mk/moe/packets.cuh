@@ -2,8 +2,7 @@
 // the ranks of its node.
 #pragma once
 #include <mk/moe/faults.cuh>
-#include <mk/moe/routing_message.cuh>
-#include <mk/moe/tables.cuh>
+#include <mk/moe/segments.cuh>
 
 namespace mk::moe {
 
@@ -21,12 +20,20 @@ concept PacketWorkspace = MessageWorkspace<Workspace> && comm::NetworkWorkspace<
                             Workspace::routed(source);
                           };
 
+// The workspace of a rank that forwards tokens to other ranks of its node.
+template <class Workspace>
+concept ForwardWorkspace = requires(u32 peer, u32 local_rank, u32 slot) {
+  Workspace::forward_slots(peer, local_rank, slot);  // the index of a peer's token among those that the rank needs
+  Workspace::slots_ready(peer);                      // the ranks for which they are written, over all calls
+};
+
 // Only kernels of several nodes instantiate the functions, and only the functions need the regions.
 template <class Config, class Workspace, class Smem>
 struct Packets {
   using Message = RoutingMessage<Config, Workspace>;
   using Experts = moe::Experts<Config, Workspace>;
   using Network = comm::Network<Config, Workspace>;
+  using Segments = moe::Segments<Config, Workspace, Smem>;
 
   static constexpr u32 kChannel = 0;
   static constexpr u32 kPacketPut = 0;  // the number of the packet among the puts of a call, before those of tokens
@@ -40,7 +47,8 @@ struct Packets {
     const u32 number = warp_index() * Config::kCommCtas + blockIdx.x;
     if (number == 0) {
       Network::begin_watch(args, ctx);
-      Network::watch_arrivals(args, ctx, kPacketPut, [](u32) { return 1u; });
+      using Phase = typename Network::Phase;
+      Network::watch_phase(args, ctx, [](u32 channel, u32) { return Phase{0, channel == kChannel ? 1u : 0u}; });
     } else if (number == 1) {
       if (elect_one()) put_all(args, ctx, smem, has_lists);
     } else {
@@ -50,6 +58,13 @@ struct Packets {
         forward(ctx, i / Experts::kLocalWorld, i % Experts::kLocalWorld);
       }
     }
+  }
+
+  // The index of a peer's token among those that a rank of this node needs.
+  static MK_DEVICE u32 index_of(const RankContext& ctx, u32 peer, u32 local_rank, u32 slot) {
+    if constexpr (Experts::kLocalWorld == 1) return slot;
+    else if (Segments::kReadsLanded && local_rank == ctx.local_rank()) return 0;  // its list has slots
+    else return load(ctx.local_ptr(Workspace::forward_slots(peer, local_rank, slot)));
   }
 
  private:
@@ -70,7 +85,7 @@ struct Packets {
   }
 
   // A warp: copies the message of a peer's packet and the list for one rank of this node to that rank, to the places
-  // where a sender on this node would have written them.
+  // where a sender on this node would have written them. Numbers the tokens that the rank needs.
   static MK_DEVICE void forward(const RankContext& ctx, u32 peer, u32 to) {
     const u32 lane = lane_index(), source = Network::rank_of_peer(ctx, peer);
     const u32* packet = Message::packet_in(ctx, peer);
@@ -78,21 +93,46 @@ struct Packets {
     for (u32 i = lane; i < Config::kMessageWords; i += kWarp) store(message + i, load(packet + i));
     const u32* rows_of_node = Message::rows(packet) + ctx.node_first_rank * Config::kLocalExperts;
     const u32* sent_to_node = Message::sent(packet) + ctx.node_first_rank * Config::kLocalExperts;
-    u32 begin = 0, rows = 0;
+    u32 begin = 0, rows = 0, tokens = 0;
 #pragma unroll 8
     for (u32 e = 0; e < Experts::kNodeExperts; ++e) {
       const u32 expert_rows = load(rows_of_node + e), local_rank = e / Config::kLocalExperts;
-      if constexpr (Experts::kLocalWorld > 1) begin += load(sent_to_node + e);
+      if constexpr (Experts::kLocalWorld > 1) tokens += load(sent_to_node + e);
       begin += local_rank < to ? expert_rows : 0;  // @packets.list
       rows += local_rank == to ? expert_rows : 0;
     }
-    if (load(packet) != 0) rows = 0;  // a packet with a fault has no lists
+    if (load(packet) != 0) rows = tokens = 0;  // a packet with a fault has no lists
+    if constexpr (Experts::kLocalWorld > 1) number_tokens(ctx, peer, to, tokens);
+    const u32* from = Message::needs(packet) + tokens + begin;
     u32* list = Message::list_of(ctx, to, source);
-    for (u32 i = lane; i < rows; i += kWarp) store(list + i, load(Message::needs(packet) + begin + i));
+    for (u32 i = lane; i < rows; i += kWarp) {
+      const u32 slot = load(from + i);
+      store(list + i, Segments::entry(to, source, slot, index_of(ctx, peer, to, slot)));
+    }
     __syncwarp();
     if (lane != 0) return;
     fence_sys();  // @packets.forward-fence
     add_relaxed_sys(ctx.peer_ptr(to, Workspace::routed(source)), gridDim.x);
+    if constexpr (Experts::kLocalWorld > 1) add_relaxed_sys(ctx.local_ptr(Workspace::slots_ready(peer)), 1);
+  }
+
+  // A warp: numbers the tokens of a peer that a rank of this node needs, of all that the peer sends to this node.
+  static MK_DEVICE void number_tokens(const RankContext& ctx, u32 peer, u32 to, u32 tokens) {
+    static_assert(ForwardWorkspace<Workspace>);
+    const u32* needs = Message::needs(Message::packet_in(ctx, peer));
+    u32 before = 0;
+    for (u32 first = 0; first < tokens; first += kWarp) {
+      const u32 slot = first + lane_index();
+      const u32 is_needed = slot < tokens ? load(needs + slot) >> to & 1 : 0;
+      u32 index = before;
+      for (u32 i = 0; i < kWarp; ++i) {
+        const u32 other = broadcast(is_needed, i);
+        index += i < lane_index() ? other : 0;
+        before += other;
+      }
+      if (is_needed) store(ctx.local_ptr(Workspace::forward_slots(peer, to, slot)), index);
+    }
+    __syncwarp();
   }
 };
 

@@ -59,6 +59,7 @@ struct Routing {
   using Choices = moe::Choices<Config, Workspace, Smem>;
   using Faults = moe::Faults<Workspace>;
   using Message = RoutingMessage<Config, Workspace>;
+  using Segments = moe::Segments<Config, Workspace, Smem>;
 
   // Runs before the first barrier of the CTA.
   static MK_DEVICE void load_choices(const Args& args, const Smem& smem) {
@@ -197,14 +198,15 @@ struct Routing {
   }
 
   // Returns which ranks of the destination node need the token of a choice, as a bit for each local rank. The rank that
-  // forwards the token has no bit.
+  // forwards the token has no bit if it reads the token where it arrives.
   static MK_DEVICE u32 needing_ranks(const RankContext& ctx, const Smem& smem, u32 choice) {
     const u32 to = Experts::destination_of(ctx, load_shared(smem.choice_expert(choice)));
     const u32 first = choice - choice % Config::kTopK;
     u32 ranks = 0;
     for (u32 i = first; i < first + Config::kTopK; ++i) {  // @routing.needing-choices
       const u32 e = load_shared(smem.choice_expert(i)), local_rank = e / Config::kLocalExperts % Experts::kLocalWorld;
-      if (Experts::destination_of(ctx, e) == to && local_rank != ctx.local_rank()) ranks |= 1u << local_rank;  // @routing.needing-ranks
+      const bool is_forwarded = local_rank != ctx.local_rank() || !Segments::kReadsLanded;
+      if (Experts::destination_of(ctx, e) == to && is_forwarded) ranks |= 1u << local_rank;  // @routing.needing-ranks
     }
     return ranks;
   }
@@ -272,8 +274,10 @@ struct Routing {
       for (u32 peer = lane_index(); warp == 3 && peer < Experts::kPeerNodes; peer += kWarp) {
         count_tokens_from(ctx, smem, peer);
       }
+      if (warp == 4 && lane_index() == 0) place_outgoing(smem);
     }
     __syncthreads();
+    if constexpr (Experts::kNodes > 1) Segments::place(ctx, smem);
   }
 
   // A thread: computes where the rows of the experts of one rank begin.
@@ -317,6 +321,15 @@ struct Routing {
     sent += ctx.node_first_rank * Config::kLocalExperts;
     for (u32 e = 0; e < Experts::kNodeExperts; ++e) tokens += load(sent + e);
     store_shared(smem.tokens_from(peer), tokens);
+  }
+
+  // A thread: computes where the tokens for each peer begin among all that are put.
+  static MK_DEVICE void place_outgoing(const Smem& smem) {
+    u32 begin = 0;
+    for (u32 peer = 0; peer < Experts::kPeerNodes; ++peer) {
+      store_shared(smem.outgoing_begin(peer), begin);
+      begin += load_shared(smem.tokens_to(Experts::kLocalWorld + peer));  // @routing.outgoing
+    }
   }
 
   // Returns whether a rank has no room for its rows. Then no rank gets any rows, and every rank reports this fault.

@@ -5,15 +5,15 @@
 // of them sends the peer its partial sum of each token. The peer adds these sums up, and puts the results back in the
 // order of the list. So the rank of a token finds its sum at the position that the token has on the list.
 #pragma once
-#include <mk/comm/put.cuh>
+#include <mk/moe/token_chunks.cuh>
 #include <mk/moe/topk_exchange.cuh>
 
 namespace mk::moe {
 
 template <class Config>
-concept TokenListConfig = TopkExchangeConfig<Config> && requires {
-  Config::kChunkTokens;      // tokens whose sums are one put
+concept TokenListConfig = TopkExchangeConfig<Config> && TokenChunkConfig<Config> && requires {
   Config::kListHeaderBytes;  // bytes of a list before its entries
+  Config::kListedTokens;     // tokens on the lists of a rank for all peers
 };
 
 template <class Workspace>
@@ -22,6 +22,7 @@ concept TokenListWorkspace = requires(u32 parity, u32 peer, u32 token) {
   Workspace::listed(peer);                 // the tokens on the lists for a peer, over all calls
   Workspace::listed_before(parity, peer);  // the same number at the begin of a call
   Workspace::list_positions(peer, token);  // a mark, and the position of a token in the upper half
+  Workspace::sums_begin(peer);             // a mark, and where the sums of a peer begin in the upper half
   Workspace::fault_mark();                 // the mark of the last call with a wrong row index
   Workspace::fault();                      // the entry, the token and the row index
   Workspace::lists_out(parity, peer);
@@ -35,11 +36,12 @@ struct TokenLists {
   using Network = comm::Network<Config, Workspace>;
   using Topk = moe::Topk<Config, Args>;
   using Exchange = TopkExchange<Config, Args, Workspace>;
+  using Chunks = TokenChunks<Config, Workspace>;
 
-  // A list begins with five words: the number of tokens of the call, the number of tokens on the list, 1 + the index of
-  // a wrong entry or 0, and the token and the row index of that entry. The entries follow, each as its weight and its
-  // row index.
-  static constexpr u32 kGiven = 0, kTokens = 1, kFault = 2, kFaultWords = 3;
+  // A list begins with six words: the number of tokens of the call, the number of tokens on the list, 1 + the index of
+  // a wrong entry or 0, the token and the row index of that entry, and where the sums of the list begin on its rank. The
+  // entries follow, each as its weight and its row index.
+  static constexpr u32 kGiven = 0, kTokens = 1, kFault = 2, kFaultWords = 3, kBegin = kFault + kFaultWords;
 
   static MK_DEVICE u32* header(const RankContext& ctx, Symmetric<u8> list) {
     return reinterpret_cast<u32*>(ctx.local_ptr(list));
@@ -80,32 +82,34 @@ struct TokenLists {
     return min(load(header(ctx, list_of(ctx, peer)) + kTokens), Config::kMaxTokens);
   }
 
-  // Returns the number of puts of a call from a peer: one with its list, then those with the sums of this rank's list
-  // in chunks.
-  static MK_DEVICE u32 puts_of(const RankContext& ctx, u32 peer) {
-    return 1 + (tokens_for(ctx, peer) + Config::kChunkTokens - 1) / Config::kChunkTokens;
+  // Returns where the sums of this rank's tokens begin on a peer, whose list must have arrived.
+  static MK_DEVICE u32 sums_begin_at(const RankContext& ctx, u32 peer) {
+    return min(load(header(ctx, list_of(ctx, peer)) + kBegin), Config::kListedTokens - tokens_of(ctx, peer));
   }
-  // Returns the number of the put with the sum of the token at this position.
+
+  // Returns the number of the put with the sum of the token at this position. The first put of a peer is its list.
   static MK_DEVICE u32 put_of_sum(u32 position) { return 1 + position / Config::kChunkTokens; }
 
-  // One lane: waits until the position of a token on the list for a peer has been written, and returns it. Returns 0
-  // after an abort.
-  static MK_DEVICE u32 wait_position(const RankContext& ctx, u32 peer, u32 token) {
-    Deadline deadline;
-    for (;;) {
-      const u64 both = load_relaxed_sys(ctx.local_ptr(Workspace::list_positions(peer, token)));
-      const u32 mark = static_cast<u32>(both);
-      if (mark == ctx.mark()) return static_cast<u32>(both >> 32);  // @lists.position
-      if (deadline.expired(ctx, WaitSite{kLoad, kCounted, ctx.rank, token, ctx.mark()}, mark)) return 0;
-    }
+  // One lane: waits until the position of a token on the list for a peer has been written, and returns where its sum
+  // arrives. `position` is set to the former. After an abort both are 0.
+  static MK_DEVICE u32 wait_slot(const RankContext& ctx, u32 peer, u32 token, u32& position) {
+    position = wait_marked(ctx, Workspace::list_positions(peer, token), token);
+    return wait_marked(ctx, Workspace::sums_begin(peer), token) + position;  // @lists.slot
   }
 
   // A warp: waits until all puts of the call have arrived. Then it saves the counts of listed tokens, from which the
-  // next call goes on.
+  // next call goes on. A peer's list says how many sums of this rank the peer acknowledges.
   static MK_DEVICE void watch_arrivals(const Args& args, const RankContext& ctx) {
+    using Phase = typename Network::Phase;
     wait(ctx);
     Network::begin_watch(args, ctx);
-    const bool have_arrived = Network::watch_arrivals(args, ctx, 0, [&](u32 peer) { return puts_of(ctx, peer); });
+    const bool has_lists = Network::watch_phase(args, ctx, [](u32 channel, u32) { return Phase{0, channel == 0 ? 1u : 0u}; });
+    const bool have_lists = max_of_warp(!has_lists) == 0;
+    __syncwarp();  // all lanes read what each of them has acquired
+    const bool have_arrived = Network::watch_phase(args, ctx, [&](u32 channel, u32 peer) {
+      if (channel == 0) return Phase{1, Chunks::count(tokens_for(ctx, peer))};
+      return Phase{0, have_lists ? Chunks::acknowledged(tokens_of(ctx, peer)) : 0};
+    }) && have_lists;
     for (u32 peer = lane_index(); peer < Ranks::kPeerNodes; peer += kWarp) {
       const u32 listed = load(ctx.local_ptr(Workspace::listed(peer)));
       store(ctx.local_ptr(Workspace::listed_before((ctx.epoch + 1) % 2, peer)), listed);  // @lists.next
@@ -119,6 +123,12 @@ struct TokenLists {
     if (gives_up(ctx, kPush)) return;
     const u32* fault = ctx.local_ptr(Workspace::fault());
     const bool is_wrong = load_relaxed_sys(ctx.local_ptr(Workspace::fault_mark())) == ctx.mark();
+    u32 begin = 0;
+    for (u32 peer = 0; peer < Ranks::kPeerNodes; ++peer) {
+      store(header(ctx, Workspace::lists_out(ctx.parity(), peer)) + kBegin, begin);
+      store_relaxed_sys(ctx.local_ptr(Workspace::sums_begin(peer)), u64{begin} << 32 | ctx.mark());
+      begin += tokens_for(ctx, peer);  // @lists.begin
+    }
     for (u32 i = 0; i < Ranks::kPeerNodes; ++i) {
       const u32 peer = peer_in_turn(ctx, i), tokens = tokens_for(ctx, peer);
       const Symmetric<u8> list = Workspace::lists_out(ctx.parity(), peer);
@@ -166,6 +176,18 @@ struct TokenLists {
   }
 
  private:
+  // One lane: waits for a word of this call, and returns its upper half. Returns 0 after an abort. `token` identifies the
+  // wait in reports.
+  static MK_DEVICE u32 wait_marked(const RankContext& ctx, Symmetric<u64> word, u32 token) {
+    Deadline deadline;
+    for (;;) {
+      const u64 both = load_relaxed_sys(ctx.local_ptr(word));
+      const u32 mark = static_cast<u32>(both);
+      if (mark == ctx.mark()) return static_cast<u32>(both >> 32);  // @lists.marked
+      if (deadline.expired(ctx, WaitSite{kLoad, kCounted, ctx.rank, token, ctx.mark()}, mark)) return 0;
+    }
+  }
+
   static MK_DEVICE u32 node_of_entry(const Args& args, u32 i) {
     return Topk::load_row_index(args, i) / Config::kMaxRows / Ranks::kLocalWorld;
   }

@@ -1,8 +1,9 @@
 // Sums of tokens: of which rows each sum consists, when these rows have arrived, and where the sum goes.
 //
-// Every rank adds up its rows of a token and sends this partial sum to the token's rank. If the token's rank is on
-// another node, the partial sum goes to the rank of the same local rank on this node, which adds up the node's sum and
-// puts it to the token's rank. Rows are added in the order of ranks, and the rows of one rank in the order of entries.
+// On one node, every rank adds up its rows of a token and sends this partial sum to the token's rank. On several nodes, a
+// rank keeps its partial sums, and others load them: the token's rank, or if that is on another node the rank of the same
+// local rank on this node, which adds up the node's sum and puts it to the token's rank. So the memory for partial sums
+// is bounded by the rows of a rank, and not by the tokens of all ranks. Rows are added in the order of ranks, and the rows of one rank in the order of entries.
 // Results are therefore bitwise repeatable.
 #pragma once
 #include <mk/moe/peer_tokens.cuh>
@@ -12,13 +13,24 @@ namespace mk::moe {
 
 template <class Workspace>
 concept PartialSumsWorkspace = requires(u32 from, u32 node, u32 token, u32 part) {
-  Workspace::partial_ready(from, node, token, part);  // the mark of the last call in which the part arrived
-  Workspace::partials(from, node, token);
+  Workspace::partial_ready(from, node, token, part);  // the mark of the last call in which the part was complete
+};
+template <class Workspace>
+concept SentPartialsWorkspace = PartialSumsWorkspace<Workspace> && requires(u32 from, u32 token) {
+  Workspace::partials(from, token);
+};
+template <class Workspace>
+concept NodeSumsWorkspace = PartialSumsWorkspace<Workspace> && requires(u32 slot, u32 peer) {
+  Workspace::sums_in(slot);
+  Workspace::sums_out(peer, slot);
+};
+template <class Workspace>
+concept KeptPartialsWorkspace = NodeSumsWorkspace<Workspace> && requires(u32 slot) {
+  Workspace::kept_partials(slot);
 };
 
-// Partial sums that the ranks of a node send each other. `from` is the local rank of the sender. The token belongs to
-// the rank of this local rank on a node. The region of this rank itself holds the sums of its node on their way to
-// other nodes.
+// Partial sums of the ranks of a node. `from` is the local rank of the rank that computes them. The token belongs to the
+// rank of this local rank on a node. `row` is the first row of the token on the rank that computes its partial sum.
 template <class Config, class Workspace>
 struct PartialSums {
   using Ranks = Topology<Config>;
@@ -27,18 +39,68 @@ struct PartialSums {
   static MK_DEVICE u32 local_rank_of(u32 rank) { return Ranks::kNodes == 1 ? rank : rank % Ranks::kLocalWorld; }
   static MK_DEVICE u32 node_of(u32 rank) { return Ranks::kNodes == 1 ? 0 : rank / Ranks::kLocalWorld; }
 
-  static MK_DEVICE Symmetric<u8> row(u32 from, u32 source, u32 token) {
-    return Workspace::partials(from, node_of(source), token);
-  }
   static MK_DEVICE Symmetric<u32> ready(u32 from, u32 source, const Part& part) {
+    static_assert(PartialSumsWorkspace<Workspace>);
     return Workspace::partial_ready(from, node_of(source), part.token, part.index);
   }
 
-  // Where this rank's sum of a token of `source` goes, on the rank of this node with local rank `to`.
-  static MK_DEVICE Destination destination(const RankContext& ctx, u32 to, u32 source, const Part& part) {
-    static_assert(PartialSumsWorkspace<Workspace>);
-    return {ctx.peer_ptr(to, row(ctx.local_rank(), source, part.token)) + part.offset(),
-            ctx.peer_ptr(to, ready(ctx.local_rank(), source, part))};
+  // Where this rank's partial sum of a token of `source` goes, for the rank of this node with local rank `to`.
+  static MK_DEVICE Destination destination(const RankContext& ctx, u32 to, u32 source, const Part& part, u32 row) {
+    u32* flag = ctx.peer_ptr(to, ready(ctx.local_rank(), source, part));
+    return {at(ctx, to, ctx.local_rank(), source, part, row) + part.offset(), flag};
+  }
+
+  // Where this rank finds the partial sum of rank `from`.
+  static MK_DEVICE const u8* find(const RankContext& ctx, u32 from, u32 source, const Part& part, u32 row) {
+    return at(ctx, ctx.local_rank(), from, source, part, row) + part.offset();
+  }
+
+  // Notes that this rank's partial sum of a token takes the slot of a row. Returns false if that of another token has
+  // taken it in this call, since the caller has given two tokens one row.
+  static MK_DEVICE bool claim(const RankContext& ctx, u32 row) {
+    if constexpr (Ranks::kNodes > 1) {
+      if constexpr (Config::kHasSlotsOfRows) {
+        return exchange_relaxed_gpu(ctx.local_ptr(Workspace::slot_mark(row)), ctx.mark()) != ctx.mark();
+      }
+    }
+    return true;
+  }
+
+ private:
+  // The address of the partial sum that rank `from` computes for rank `to`.
+  static MK_DEVICE u8* at(const RankContext& ctx, u32 to, u32 from, u32 source, const Part& part, u32 row) {
+    if constexpr (Ranks::kNodes == 1) {
+      static_assert(SentPartialsWorkspace<Workspace>);
+      return ctx.peer_ptr(to, Workspace::partials(from, part.token));
+    } else {
+      static_assert(KeptPartialsWorkspace<Workspace>);
+      return ctx.peer_ptr(from, Workspace::kept_partials(Config::kHasSlotsOfRows ? row : source * Config::kMaxTokens + part.token));  // @sums.slot
+    }
+  }
+};
+
+// The sums of this node for the tokens of ranks on other nodes.
+template <class Config, class Workspace>
+struct NodeSums {
+  using Ranks = Topology<Config>;
+  using Network = comm::Network<Config, Workspace>;
+  using Chunks = TokenChunks<Config, Workspace>;
+  using Partials = PartialSums<Config, Workspace>;
+  using Part = RowPart<Config>;
+
+  static MK_DEVICE u32 peer_of(const RankContext& ctx, u32 source) {
+    const u32 node = source / Ranks::kLocalWorld;
+    return node < ctx.node_first_rank / Ranks::kLocalWorld ? node : node - 1;
+  }
+
+  static MK_DEVICE Symmetric<u8> row(u32 peer, u32 token) {
+    static_assert(NodeSumsWorkspace<Workspace>);
+    return Workspace::sums_out(peer, Chunks::place(token));
+  }
+  // The flag says that a part of the sum can be put.
+  static MK_DEVICE Destination destination(const RankContext& ctx, u32 source, const Part& part) {
+    return {ctx.local_ptr(row(peer_of(ctx, source), part.token)) + part.offset(),
+            ctx.local_ptr(Partials::ready(ctx.local_rank(), source, part))};
   }
 };
 
@@ -49,6 +111,7 @@ struct TokenSum {
   using Ranks = Topology<Config>;
   using Network = comm::Network<Config, Workspace>;
   using Partials = PartialSums<Config, Workspace>;
+  using Sums = NodeSums<Config, Workspace>;
   using Lists = TokenLists<Config, Args, Workspace>;
   using Loader = typename RowPipeline<Config, Smem>::Loader;
   using Entry = TopkEntry<Config>;
@@ -62,6 +125,8 @@ struct TokenSum {
   Destination destination;
   const u32* flag = nullptr;
   WaitSite site = {};
+  const u32* place_flag = nullptr;  // the same for the place of the sum, if another sum has it before
+  WaitSite place_site = {};
 
   // One lane: the address of the row of an entry, on the rank that has the row.
   static MK_DEVICE const u8* own_row(const Args& args, const Entry& entry, const Part& part) {
@@ -79,7 +144,8 @@ struct TokenSum {
     u32 group = is_near ? rank : kNoGroup;
     if constexpr (Ranks::kNodes > 1) {
       if (source != ctx.rank) {
-        sum.destination = Partials::destination(ctx, ctx.local_rank(), source, part);
+        sum.destination = Sums::destination(ctx, source, part);
+        sum.expect_place(ctx, Sums::peer_of(ctx, source));
       } else if (!is_near && rank < Ranks::kWorld) {
         group = rank - rank % Ranks::kLocalWorld;  // @sums.node-group
       }
@@ -92,7 +158,7 @@ struct TokenSum {
     } else if (!is_near) {
       if constexpr (Ranks::kNodes > 1) sum.expect_from_node(ctx, rank);
     } else {
-      sum.expect_from_rank(ctx, source, rank);
+      sum.expect_from_rank(ctx, source, entry);
     }
     return sum;
   }
@@ -112,6 +178,15 @@ struct TokenSum {
         wait_mark(ctx, flag, site);  // @sums.wait
       } else {
         is_here = load_acquire_sys(flag) == site.wanted;  // @sums.poll
+      }
+    }
+    if constexpr (Ranks::kNodes > 1) {
+      if (place_flag != nullptr) {
+        if (must) {
+          wait_flag(ctx, place_flag, place_site);  // @sums.place
+        } else {
+          is_here &= has_reached(load_acquire_sys(place_flag), place_site.wanted);  // @sums.place-poll
+        }
       }
     }
     __syncwarp();
@@ -144,10 +219,10 @@ struct TokenSum {
   }
 
   // The row is the partial sum of another rank of this node.
-  MK_DEVICE void expect_from_rank(const RankContext& ctx, u32 source, u32 rank) {
-    if constexpr (Ranks::kWorld > 1) {
-      const u32 from = rank - ctx.node_first_rank;
-      row.from = ctx.local_ptr(Partials::row(from, source, part.token)) + part.offset();
+  MK_DEVICE void expect_from_rank(const RankContext& ctx, u32 source, const Entry& entry) {
+    if constexpr (Ranks::kLocalWorld > 1) {
+      const u32 rank = entry.rank(), from = rank - ctx.node_first_rank;
+      row.from = Partials::find(ctx, from, source, part, entry.row());
       flag = ctx.local_ptr(Partials::ready(from, source, part));
       site = WaitSite{kLoad, kPeerPartial, rank, part.token, ctx.mark()};  // @sums.expected
     }
@@ -155,13 +230,23 @@ struct TokenSum {
 
   // The row is the sum of another node. The peer on that node has put it.
   MK_DEVICE void expect_from_node(const RankContext& ctx, u32 rank) {
-    const u32 node = rank / Ranks::kLocalWorld;
-    const u32 peer = node < ctx.node_first_rank / Ranks::kLocalWorld ? node : node - 1;
-    const u32 position = Lists::wait_position(ctx, peer, part.token);
+    const u32 peer = Sums::peer_of(ctx, rank);
+    u32 position;
+    const u32 slot = Lists::wait_slot(ctx, peer, part.token, position);
     const u32 wanted = Network::arrival_of(ctx, Lists::put_of_sum(position));  // @sums.put
-    row.from = ctx.local_ptr(Workspace::sums_in(peer, position)) + part.offset();  // @sums.position
+    row.from = ctx.local_ptr(Workspace::sums_in(slot)) + part.offset();  // @sums.position
     flag = ctx.local_ptr(Workspace::arrived(0, peer));
     site = WaitSite{kLoad, kArrival, Network::rank_of_peer(ctx, peer), 0, wanted};
+  }
+
+  // An earlier sum for the peer has the place of this one until the peer has received it.
+  MK_DEVICE void expect_place(const RankContext& ctx, u32 peer) {
+    using Chunks = TokenChunks<Config, Workspace>;
+    if constexpr (Chunks::kAreAcknowledged) {
+      if (!Chunks::is_awaited(part.token)) return;
+      place_flag = Chunks::flag(ctx, peer);
+      place_site = Chunks::site(ctx, kLoad, peer, part.token);
+    }
   }
 };
 

@@ -1,14 +1,18 @@
 // Tokens: how a rank sends them to the ranks that need them, and where they lie there.
 //
 // Tokens that a rank sends to a destination have slots there, in the order of sending. A block is kBlockTokens
-// consecutive slots of a source. It has one flag, which holds the mark of the last call in which the block arrived. The
-// receiver has one buffer for the tokens of a source, although most buffers exist twice. One is enough because a rank
+// consecutive slots of a source. It has one flag, which holds the mark of the last call in which the block arrived.
+//
+// On several nodes a receiver has a segment of memory for each source (mk/moe/segments.cuh). A token of a source on
+// another node has a slot among those for its node, and an index among those that the receiver needs. The flag is that
+// of the slot's block, and the index is the place in the segment. The receiver's list has both.
+//
+// The receiver has one buffer for the tokens of a source, although most buffers exist twice. One is enough because a rank
 // sends tokens only after the receiver's message of the same call has arrived. The receiver has then finished the call
 // before.
 #pragma once
 #include <mk/comm/staged_copy.cuh>
-#include <mk/moe/routing_message.cuh>
-#include <mk/moe/tables.cuh>
+#include <mk/moe/segments.cuh>
 
 namespace mk::moe {
 
@@ -20,10 +24,13 @@ concept TokenConfig = MessageConfig<Config> && requires {
 };
 
 template <class Workspace>
-concept TokenWorkspace = requires(u32 source, u32 block, u32 distance, u32 slot, u32 destination) {
+concept SentTokenWorkspace = requires(u32 source, u32 block, u32 slot, u32 destination) {
   Workspace::token_ready(source, block);
-  Workspace::received(distance, slot);  // of source (rank + 1 + distance) mod world
   Workspace::send_list(destination, slot);
+};
+template <class Workspace>
+concept TokenWorkspace = SentTokenWorkspace<Workspace> && requires(u32 distance, u32 slot) {
+  Workspace::received(distance, slot);  // of source (rank + 1 + distance) mod world
 };
 
 // Args: this rank's tokens.
@@ -40,17 +47,27 @@ struct Tokens {
 
   static constexpr u32 kTokenBytes = Config::kHidden * 2;
 
-  // Where rank `receiver` has a token of rank `source`.
+  // One node: where rank `receiver` has a token of rank `source`.
   static MK_DEVICE Symmetric<u8> received(u32 receiver, u32 source, u32 slot) {
     return Workspace::received((source + Experts::kWorld - receiver - 1) % Experts::kWorld, slot);
   }
 
-  // Waits until a token of rank `source` has arrived on this rank, and returns its address.
-  static MK_DEVICE const u8* acquire(const RankContext& ctx, u32 source, u32 slot) {
-    const u32 block = slot / Config::kBlockTokens;  // @tokens.block
+  // Waits until a token of rank `source` has arrived on this rank, and returns its address. `entry` is that of the
+  // token on the source's list.
+  static MK_DEVICE const u8* acquire(const RankContext& ctx, const Smem& smem, u32 source, u32 entry) {
+    if constexpr (Experts::kNodes == 1) {
+      wait(ctx, source, entry / Config::kBlockTokens);  // @tokens.block
+      return ctx.local_ptr(received(ctx.rank, source, entry));
+    } else {
+      using Segments = moe::Segments<Config, Workspace, Smem>;
+      wait(ctx, source, Segments::block_of(ctx, source, entry));
+      return ctx.local_ptr(Segments::find(ctx, smem, source, entry));
+    }
+  }
+
+  static MK_DEVICE void wait(const RankContext& ctx, u32 source, u32 block) {
     const u32* flag = ready_flag(ctx, ctx.local_rank(), source, block);
     wait_mark(ctx, flag, WaitSite{kLoad, kChunk, source, block, ctx.mark()});  // @tokens.wait
-    return ctx.local_ptr(received(ctx.rank, source, slot));
   }
 
   static MK_DEVICE u32* ready_flag(const RankContext& ctx, u32 local_rank, u32 source, u32 block) {

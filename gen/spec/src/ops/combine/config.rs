@@ -28,6 +28,14 @@ options! {
             /// The most rows of a rank, as of the operator that dispatched.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             max_rows: Option<u32> as =MAX_ROWS,
+            /// Tokens of a put to another node; about 1 MiB of them if absent.
+            #[limits(Limits::Range(1, 65536))]
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            put_tokens: Option<u32> as =PUT_TOKENS,
+            /// Puts of a peer for which a rank has room. Later ones wait until earlier ones have been acknowledged.
+            #[limits(Limits::Range(1, 65536))]
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            puts_in_flight: Option<u32> as =PUTS_IN_FLIGHT,
         }
     }
 }

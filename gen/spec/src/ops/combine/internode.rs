@@ -2,9 +2,9 @@
 //!
 //! For each other node, a rank makes a list of its tokens that have rows there, with all their top-k entries. It puts
 //! the list to the rank of the same local rank on that node, which forwards it to the other ranks of its node. Each
-//! rank of that node adds up its rows of a token and sends the sum to the rank that received the list. That rank adds
-//! these sums in the order of ranks, and puts the results back to the token's rank in chunks: rows of bf16, in the
-//! order of the list. The token's rank adds the sums of the nodes in fp32 in the order of nodes, where its own node's
+//! rank of that node adds up its rows of a token, keeps the sum, and raises a flag at the rank that received the list.
+//! That rank loads these sums and adds them in the order of ranks. It puts the results back to the token's rank in
+//! chunks: rows of bf16, in the order of the list. The token's rank adds the sums of the nodes in fp32 in the order of nodes, where its own node's
 //! sum is made of rows in the order of ranks. A row of sums therefore crosses the network once for each token and node.
 //!
 //! CTAs append tokens to a list in any order, so the position of a token differs from call to call. The token's rank
@@ -14,15 +14,22 @@
 //! Lists are double-buffered by parity of the epoch. A rank that puts one in epoch e has finished e-1, in which it
 //! received the peer's list of e-1, so the peer has finished e-2 and its list buffer is free. Sums need one buffer on
 //! each side. A rank that computes a sum has received the list of this epoch, so the rank that sent the list has
-//! finished the previous call, and with it has read all sums that were put to it.
+//! finished the previous call, and with it has read all sums that were put to it. A rank writes a partial sum only after
+//! the counts of all ranks of its node have arrived, so they have finished the previous call and have read its partial
+//! sums of that call.
+//!
+//! Memory is bounded by what a call can need. A partial sum lies in the slot of a row, or of a token if there are fewer
+//! tokens. Sums from other nodes lie one behind the other: a token is on no more lists than it has experts, and each
+//! list says where the sums of its tokens begin. Sums for other nodes leave through a few chunks (`dispatch::chunks`).
 
 use super::op_plan::{CombinePlan, InternodeCombine, LIST_HEADER_BYTES};
 use crate::config::Field;
 use crate::device::Device;
 use crate::diagnostic::Diagnostics;
+use crate::ops::dispatch::TokenChunks;
+use crate::ops::dispatch::chunks::ChunkSizes;
 use crate::plan::MAX_PUT_BYTES;
 use crate::plan::Network;
-use crate::plan::network::PUT_BYTES;
 use crate::topology::Topology;
 
 /// A choice on a list: its row, and what it counts.
@@ -30,15 +37,22 @@ pub(super) const CHOICE_BYTES: u64 = 8;
 impl InternodeCombine {
     /// None on one node.
     pub(super) fn new(op_plan: &CombinePlan, topology: Topology) -> Option<Self> {
-        let chunk = u64::from(PUT_BYTES) / op_plan.row_bytes();
+        let sizes = ChunkSizes {
+            max_tokens: op_plan.shape.max_tokens,
+            block_tokens: 1,
+            token_bytes: op_plan.row_bytes(),
+            put_tokens: op_plan.config.put_tokens,
+            puts_in_flight: op_plan.config.puts_in_flight,
+        };
         (topology.peers() > 0).then(|| Self {
-            chunk_tokens: chunk.clamp(1, op_plan.shape.max_tokens),
+            chunks: TokenChunks::new(&sizes, topology),
             list_bytes: (LIST_HEADER_BYTES + op_plan.choices() * CHOICE_BYTES).next_multiple_of(16),
         })
     }
 
     fn put_bytes(&self, op_plan: &CombinePlan) -> u64 {
-        self.list_bytes.max(self.chunk_tokens * op_plan.row_bytes())
+        self.list_bytes
+            .max(self.chunks.chunk_tokens * op_plan.row_bytes())
     }
 
     /// # Errors
@@ -74,8 +88,8 @@ impl InternodeCombine {
     /// A list, and chunks of as many sums as there are.
     pub(super) fn network(&self, op_plan: &CombinePlan) -> Network {
         Network {
-            channels: 1,
-            puts: 1 + op_plan.shape.max_tokens.div_ceil(self.chunk_tokens) as u32,
+            channels: self.chunks.channels(op_plan.shape.max_tokens),
+            puts: 1 + op_plan.shape.max_tokens.div_ceil(self.chunks.chunk_tokens) as u32,
             put_bytes: self.put_bytes(op_plan),
         }
     }

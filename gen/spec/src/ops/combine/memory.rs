@@ -26,6 +26,24 @@ impl Needs<'_> {
         self.op_plan.internode.is_some()
     }
 
+    fn keeps_partials(&self) -> bool {
+        self.crosses_nodes() && self.topology.local_world > 1
+    }
+
+    /// Returns the element of a mark. On several nodes there are too many of them for a line each.
+    fn partial_mark(&self) -> Element {
+        if self.crosses_nodes() {
+            Element::Count
+        } else {
+            Element::Flag
+        }
+    }
+
+    fn room_tokens(&self) -> u64 {
+        let internode = self.op_plan.internode.as_ref();
+        internode.map_or(0, |internode| internode.chunks.room_tokens)
+    }
+
     fn list_bytes(&self) -> u64 {
         self.op_plan
             .internode
@@ -45,7 +63,7 @@ regions! {
     topk_packets: Element::Packets(1),
         [parity: 2u32, source: p.topology.world(), entry: p.op_plan.choices()], if p.exchanges();
     /// The mark of the last call in which a part of a partial sum arrived.
-    partial_ready: Element::Flag,
+    partial_ready: p.partial_mark(),
         [from: p.topology.local_world, node: p.topology.nodes, token: p.op_plan.shape.max_tokens, part: p.op_plan.parts()],
         if p.exchanges();
     /// The number of puts of a peer that have arrived, as `mk/comm/put.cuh` encodes it.
@@ -67,12 +85,22 @@ regions! {
     /// The lists of tokens for peers, and those from peers.
     lists_out: Element::Bytes(p.list_bytes()), [parity: 2u32, peer: p.topology.peers()], if p.crosses_nodes();
     lists_in: Element::Bytes(p.list_bytes()), [parity: 2u32, peer: p.topology.peers()], if p.crosses_nodes();
-    /// The sums of a peer's node, in the order of the list for that peer.
-    sums_in: Element::Bytes(p.op_plan.row_bytes()), [peer: p.topology.peers(), position: p.op_plan.shape.max_tokens],
+    /// Where the sums of a peer's node begin, and the mark of the call.
+    sums_begin: Element::Marked, [peer: p.topology.peers()], if p.crosses_nodes();
+    /// The sums of the peers' nodes: those of a peer one behind the other, in the order of the list for that peer.
+    sums_in: Element::Bytes(p.op_plan.row_bytes()), [slot: p.op_plan.listed_tokens(p.topology)], if p.crosses_nodes();
+    /// The sums of this node for a peer, from which puts take them.
+    sums_out: Element::Bytes(p.op_plan.row_bytes()), [peer: p.topology.peers(), slot: p.room_tokens()],
         if p.crosses_nodes();
-    /// The partial sum of a rank of this node for a token. The token is one of the rank of this local rank on `node`.
-    partials: Element::Bytes(p.op_plan.row_bytes()),
-        [from: p.topology.local_world, node: p.topology.nodes, token: p.op_plan.shape.max_tokens], if p.exchanges();
+    /// The mark of the last call in which the slot of a row had a partial sum.
+    slot_mark: Element::Count, [row: p.op_plan.partial_slots(p.topology)],
+        if p.keeps_partials() && p.op_plan.has_slots_of_rows(p.topology);
+    /// Several nodes: the partial sums of this rank, which other ranks of the node load.
+    kept_partials: Element::Bytes(p.op_plan.row_bytes()), [slot: p.op_plan.partial_slots(p.topology)],
+        if p.keeps_partials();
+    /// One node: the partial sum of another rank for a token of this one.
+    partials: Element::Bytes(p.op_plan.row_bytes()), [from: p.topology.local_world, token: p.op_plan.shape.max_tokens],
+        if p.exchanges() && !p.crosses_nodes();
 }
 
 /// The numbers on which the shared memory of a CTA depends.

@@ -1,7 +1,7 @@
 //! What only plans of `combine` have.
 
 use super::config::{CombineConfig, CombineShape};
-use crate::ops::dispatch::ExpectedRouting;
+use crate::ops::dispatch::{ExpectedRouting, TokenChunks};
 use crate::topology::Topology;
 use serde::Serialize;
 
@@ -12,7 +12,7 @@ pub const OUTPUTS: u32 = 3;
 /// How many sums for peers a CTA sends at most before it waits for those of an own token. With more of them they would queue
 /// for the link, and own rows be read at the end, when it is idle.
 pub const SUMS_AHEAD: u32 = 2;
-/// Before a list: tokens, those on it, and a fault.
+/// Before a list: tokens, those on it, a fault, and where their sums go.
 pub const LIST_HEADER_BYTES: u64 = 32;
 
 /// What only a plan of `combine` has.
@@ -51,6 +51,29 @@ impl CombinePlan {
         self.row_bytes().div_ceil(self.part_bytes.into())
     }
 
+    /// The partial sums of a rank for other ranks of its node, for which it has room if there are several nodes: one for each
+    /// of its rows, or for each token if there are fewer.
+    #[must_use]
+    pub fn partial_slots(&self, topology: Topology) -> u64 {
+        self.max_rows.min(self.all_tokens(topology))
+    }
+
+    /// Whether a partial sum lies in the slot of a row. Otherwise it lies in that of its token.
+    #[must_use]
+    pub fn has_slots_of_rows(&self, topology: Topology) -> bool {
+        self.max_rows < self.all_tokens(topology)
+    }
+
+    fn all_tokens(&self, topology: Topology) -> u64 {
+        u64::from(topology.world()) * self.shape.max_tokens
+    }
+
+    /// The tokens on all lists of a rank for other nodes. A token is on as many lists as it has experts, at most.
+    #[must_use]
+    pub fn listed_tokens(&self, topology: Topology) -> u64 {
+        self.shape.max_tokens * self.shape.top_k.min(topology.peers().into())
+    }
+
     /// Packets that a rank sends before those of its choices: how many tokens it has, and across nodes also a fault.
     #[must_use]
     pub const fn count_packets(&self) -> u32 {
@@ -58,6 +81,13 @@ impl CombinePlan {
             None => 1,
             Some(_) => 3,
         }
+    }
+
+    /// Whether sums of other nodes are acknowledged.
+    #[must_use]
+    pub fn acknowledges(&self) -> bool {
+        let chunks = self.internode.as_ref().map(|internode| internode.chunks);
+        chunks.is_some_and(|chunks| chunks.are_acknowledged(self.shape.max_tokens))
     }
 
     /// The first CTAs of the launch only communicate: as many.
@@ -80,8 +110,9 @@ impl CombinePlan {
 /// What travels between nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct InternodeCombine {
-    /// Sums of a put.
-    pub chunk_tokens: u64,
+    /// The sums of a put, and those of a peer for which a rank has room until they have arrived.
+    #[serde(flatten)]
+    pub chunks: TokenChunks,
     /// Bytes of the longest list.
     pub list_bytes: u64,
 }

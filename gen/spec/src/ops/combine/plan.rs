@@ -172,12 +172,17 @@ fn id(op_plan: &CombinePlan, topology: Topology) -> String {
         max_tokens,
         hidden,
     } = op_plan.shape;
+    let chunks = op_plan
+        .internode
+        .as_ref()
+        .map(|internode| internode.chunks.id());
     format!(
-        "{}_sm90a_g{topology}_e{experts}k{top_k}t{max_tokens}r{}h{hidden}_p{}s{}",
+        "{}_sm90a_g{topology}_e{experts}k{top_k}t{max_tokens}r{}h{hidden}_p{}s{}{}",
         op_plan.config.op,
         op_plan.max_rows,
         op_plan.parts(),
-        op_plan.stages
+        op_plan.stages,
+        chunks.unwrap_or_default()
     )
 }
 
@@ -190,6 +195,7 @@ fn roles(op_plan: &CombinePlan, grid_ctas: u32) -> Vec<Role> {
     };
     let (comm, adding) = ((0, op_plan.comm_ctas()), (op_plan.comm_ctas(), grid_ctas));
     let warps = THREADS / 32;
+    let acknowledging = u32::from(op_plan.acknowledges());
     let network = [
         role("watch_arrivals", comm, (0, 1), "puts of other nodes"),
         role(
@@ -199,9 +205,15 @@ fn roles(op_plan: &CombinePlan, grid_ctas: u32) -> Vec<Role> {
             "lists of tokens, and sums of other nodes' tokens",
         ),
         role(
+            "acknowledge_sums",
+            comm,
+            (2, 2 + acknowledging),
+            "sums of other nodes, whose places are wanted again",
+        ),
+        role(
             "relay_lists",
             comm,
-            (2, warps),
+            (2 + acknowledging, warps),
             "lists of other nodes to this node's ranks",
         ),
     ];
@@ -211,7 +223,8 @@ fn roles(op_plan: &CombinePlan, grid_ctas: u32) -> Vec<Role> {
         role("add", adding, (1 + OUTPUTS, warps), "sums in fp32"),
     ];
     let crosses_nodes = op_plan.internode.is_some();
-    let network = network.into_iter().filter(|_| crosses_nodes);
+    let is_used = |role: &Role| crosses_nodes && role.warps.0 < role.warps.1;
+    let network = network.into_iter().filter(is_used);
     network.chain(rest).collect()
 }
 

@@ -63,6 +63,14 @@ options! {
             #[limits(Limits::Range(1, 128))]
             #[serde(default, skip_serializing_if = "Option::is_none")]
             comm_ctas: Option<u32> as =COMM_CTAS,
+            /// Tokens of a put to another node; about 1 MiB of them if absent.
+            #[limits(Limits::Range(1, 65536))]
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            put_tokens: Option<u32> as PUT_TOKENS,
+            /// Puts of a peer for which a rank has room. Later ones wait until earlier ones have been acknowledged.
+            #[limits(Limits::Range(1, 65536))]
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            puts_in_flight: Option<u32> as PUTS_IN_FLIGHT,
         }
     }
 }

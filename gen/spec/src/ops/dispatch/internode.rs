@@ -2,10 +2,15 @@
 //!
 //! A token crosses the network once for each node that has experts of it. A rank packs its tokens for a node in the
 //! order of that node's experts: first the first expert of each rank of the node, then the second ones. It puts them in
-//! chunks to the rank of the same local rank on that node, at the address where that rank keeps the tokens of this
-//! source. The receiving rank forwards each token to the ranks of its node that need it, to the same slots, and raises
-//! the same flags as a push within a node. The GEMM of an expert therefore does not depend on the way in which a row
-//! arrives.
+//! chunks to the rank of the same local rank on that node. The receiving rank forwards each token to the ranks of its
+//! node that need it, and raises the same flags as a push within a node. The GEMM of an expert therefore does not depend
+//! on the way in which a row arrives.
+//!
+//! Memory is bounded by what a call can need. A rank receives no more tokens than it gets rows. Each source has a segment
+//! of that memory: as many tokens as it sends there, or for a source on another node as many as it has rows there, if
+//! that is less. Every rank computes the segments from the counts. The tokens that a rank packs lie one behind the other.
+//! Tokens arrive in a few chunks of each peer (`chunks`). If there is room for all of them, the rank where they arrive
+//! reads its own tokens there. Otherwise it copies them to the segment of their source, as it does for other ranks.
 //!
 //! The chunks are preceded by one put, a packet. It holds the row counts, the ranks that need each token, and the row
 //! lists of the node's ranks. Its length depends on the routing. The number of puts of a call follows from the counts,
@@ -16,12 +21,15 @@
 //! buffer on each side. They are packed and put only after the counts of all ranks have arrived. Every rank has then
 //! finished the previous call, and with it has read everything that was put to it.
 
+use super::chunks::{ChunkSizes, TokenChunks};
 use super::op_plan::{DispatchPlan, InternodeDispatch};
 use crate::config::Field;
 use crate::diagnostic::Diagnostics;
-use crate::plan::network::PUT_BYTES;
 use crate::plan::{MAX_PUT_BYTES, Network};
 use crate::topology::Topology;
+
+/// The most tokens of a rank: a list between nodes has the number of a token and that of its block in a word.
+const MAX_TOKENS: u64 = 1 << 16;
 
 impl InternodeDispatch {
     /// None on one node.
@@ -29,25 +37,37 @@ impl InternodeDispatch {
         if topology.peers() == 0 {
             return None;
         }
-        let (shape, block_tokens) = (op_plan.shape, u64::from(op_plan.block_tokens));
-        let blocks = u64::from(PUT_BYTES) / (op_plan.token_bytes() * block_tokens);
+        let shape = op_plan.shape;
+        let sizes = ChunkSizes {
+            max_tokens: shape.max_tokens,
+            block_tokens: op_plan.block_tokens.into(),
+            token_bytes: op_plan.token_bytes(),
+            put_tokens: op_plan.config.put_tokens,
+            puts_in_flight: op_plan.config.puts_in_flight,
+        };
         let experts = op_plan.local_experts(topology.world()) * u64::from(topology.local_world);
         let needs = if topology.local_world > 1 { 1 } else { 0 };
         let words = shape.max_tokens * (needs + shape.top_k.min(experts));
         Some(Self {
-            chunk_tokens: blocks.clamp(1, op_plan.blocks()) * block_tokens,
+            chunks: TokenChunks::new(&sizes, topology),
             packet_bytes: (4 * (op_plan.count_words() + words)).next_multiple_of(16),
         })
     }
 
     fn put_bytes(&self, op_plan: &DispatchPlan) -> u64 {
         self.packet_bytes
-            .max(self.chunk_tokens * op_plan.token_bytes())
+            .max(self.chunks.chunk_tokens * op_plan.token_bytes())
     }
 
     /// Records what does not fit into a put.
     pub(super) fn check(&self, op_plan: &DispatchPlan, found: &mut Diagnostics) {
         let tokens = op_plan.shape.max_tokens;
+        found.require(
+            tokens <= MAX_TOKENS,
+            Field::MAX_TOKENS,
+            || format!("{tokens} tokens per rank are more than {MAX_TOKENS} across nodes (they are numbered in 16 bits)"),
+            "use fewer tokens per call",
+        );
         found.require(
             self.put_bytes(op_plan) <= MAX_PUT_BYTES,
             Field::MAX_TOKENS,
@@ -65,8 +85,8 @@ impl InternodeDispatch {
     /// A packet, and chunks of as many tokens as there are.
     pub(super) fn network(&self, op_plan: &DispatchPlan) -> Network {
         Network {
-            channels: 1,
-            puts: 1 + op_plan.shape.max_tokens.div_ceil(self.chunk_tokens) as u32,
+            channels: self.chunks.channels(op_plan.shape.max_tokens),
+            puts: 1 + op_plan.shape.max_tokens.div_ceil(self.chunks.chunk_tokens) as u32,
             put_bytes: self.put_bytes(op_plan),
         }
     }

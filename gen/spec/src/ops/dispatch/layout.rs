@@ -20,9 +20,14 @@ pub(super) fn id(op_plan: &DispatchPlan, topology: Topology) -> String {
         hidden,
         intermediate,
     } = op_plan.shape;
+    let chunks = op_plan
+        .internode
+        .as_ref()
+        .map(|internode| internode.chunks.id());
+    let chunks = chunks.unwrap_or_default();
     let swiglu = if op_plan.config.swiglu { "_swiglu" } else { "" };
     format!(
-        "{}_sm90a_g{topology}_e{experts}k{top_k}t{max_tokens}r{}h{hidden}i{intermediate}_{}_t{}x{}s{}_push{}b{}{swiglu}",
+        "{}_sm90a_g{topology}_e{experts}k{top_k}t{max_tokens}r{}h{hidden}i{intermediate}_{}_t{}x{}s{}_push{}b{}{chunks}{swiglu}",
         op_plan.config.op,
         op_plan.max_rows,
         op_plan.config.b_layout,

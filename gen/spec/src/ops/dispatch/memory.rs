@@ -39,6 +39,16 @@ impl Needs<'_> {
         self.topology.peers() > 0
     }
 
+    /// Returns whether a rank forwards tokens of other nodes to other ranks.
+    fn forwards(&self) -> bool {
+        self.puts() && self.topology.local_world > 1
+    }
+
+    fn room_tokens(&self) -> u64 {
+        let internode = self.op_plan.internode.as_ref();
+        internode.map_or(0, |internode| internode.chunks.room_tokens)
+    }
+
     fn local_experts(&self) -> u64 {
         self.op_plan.local_experts(self.world())
     }
@@ -79,9 +89,20 @@ regions! {
         if p.sends();
     /// The mark of the last call in which a block of a source's tokens arrived.
     token_ready: Element::Flag, [source: p.world(), block: p.op_plan.blocks()], if p.sends();
-    /// The tokens of other ranks. `distance` 0 is the next rank.
+    /// One node: the tokens of other ranks. `distance` 0 is the next rank.
     received: Element::Bytes(p.op_plan.token_bytes()), [distance: p.world() - 1, slot: p.op_plan.shape.max_tokens],
-        if p.sends();
+        if p.sends() && !p.puts();
+    /// Several nodes: the tokens of other ranks, each source's in a segment.
+    segments: Element::Bytes(p.op_plan.token_bytes()), [token: p.op_plan.segment_tokens(p.topology)], if p.puts();
+    /// The tokens of a peer that have been put here, until they are forwarded.
+    landed: Element::Bytes(p.op_plan.token_bytes()), [peer: p.topology.peers(), place: p.room_tokens()], if p.puts();
+    /// The index of a peer's token among those that a rank of this node needs.
+    forward_slots: Element::Words(1),
+        [peer: p.topology.peers(), local_rank: p.topology.local_world, slot: p.op_plan.shape.max_tokens], if p.forwards();
+    /// Counts the ranks of this node for which these indices of a peer's tokens are written, over all calls.
+    slots_ready: Element::Flag, [peer: p.topology.peers()], if p.forwards();
+    /// The mark of the last call in which a block of a peer's tokens was forwarded.
+    forwarded: Element::Flag, [peer: p.topology.peers(), block: p.op_plan.blocks()], if p.op_plan.acknowledges();
     /// The number of puts of a peer that have arrived, as `mk/comm/put.cuh` encodes it.
     arrived: Element::Flag, [channel: 1u32, peer: p.topology.peers()], if p.puts();
     /// The routing packets for peers, and those from peers.
@@ -89,9 +110,8 @@ regions! {
     packets_in: Element::Words(p.packet_words()), [parity: 2u32, peer: p.topology.peers()], if p.puts();
     /// The mark of the last call in which a block of tokens for a peer was packed.
     packed_ready: Element::Flag, [peer: p.topology.peers(), block: p.op_plan.blocks()], if p.puts();
-    /// The packed tokens for a peer, from which puts take them.
-    outgoing: Element::Bytes(p.op_plan.token_bytes()), [peer: p.topology.peers(), slot: p.op_plan.shape.max_tokens],
-        if p.puts();
+    /// The packed tokens for all peers, from which puts take them.
+    outgoing: Element::Bytes(p.op_plan.token_bytes()), [token: p.op_plan.put_tokens(p.topology)], if p.puts();
 }
 
 /// Returns the symmetric memory of a kernel.
@@ -130,6 +150,13 @@ regions! {
     tokens_to: Element::Words(1), [destination: p.topology.destinations()], if p.sends();
     rows_at: Element::Words(1), [peer: p.topology.peers()], if p.puts();
     tokens_from: Element::Words(1), [peer: p.topology.peers()], if p.puts();
+    /// Where the tokens for a peer begin among all that are put.
+    outgoing_begin: Element::Words(1), [peer: p.topology.peers()], if p.puts();
+    /// Where the segment of a source begins on this rank. Where those of this rank, and those of the peers whose tokens it
+    /// forwards, begin on the ranks of this node.
+    segment_begin: Element::Words(1), [source: p.world()], if p.puts();
+    own_segment: Element::Words(1), [local_rank: p.topology.local_world], if p.puts();
+    peer_segment: Element::Words(1), [peer: p.topology.peers(), local_rank: p.topology.local_world], if p.puts();
     /// Whether no wait of routing has failed so far.
     is_routed: Element::Words(1), [];
 }
@@ -158,6 +185,8 @@ regions! {
     expert_row_begin: Element::Words(1), [expert: p.op_plan.shape.experts];
     /// All rows of a rank's experts.
     rank_rows: Element::Words(1), [rank: p.world()];
+    /// The tokens for which a source has room on a rank of this node.
+    segment_tokens: Element::Words(1), [source: p.world(), local_rank: p.topology.local_world], if p.puts();
 }
 
 regions! {

@@ -1,8 +1,10 @@
 //! What only plans of `dispatch_gemm` have.
 
+use super::chunks::TokenChunks;
 use super::config::{DispatchConfig, DispatchShape};
 use crate::ops::gemm::op_plan::OUT_COLS;
 use crate::ops::gemm::{BLayout, Split, Tile};
+use crate::topology::Topology;
 use serde::Serialize;
 
 pub(super) const ELEM_BYTES: u64 = 2;
@@ -91,6 +93,33 @@ impl DispatchPlan {
         self.shape.max_tokens.div_ceil(self.block_tokens.into())
     }
 
+    /// Tokens of other ranks for which segments of a rank have room if there are several nodes: one for each of its rows, or
+    /// all of them if these are fewer. If chunks are not acknowledged, those of peers lie elsewhere. There is room for one at
+    /// least, so that kernels of any number of ranks have the region.
+    #[must_use]
+    pub fn segment_tokens(&self, topology: Topology) -> u64 {
+        let elsewhere = if self.acknowledges() {
+            0
+        } else {
+            topology.peers()
+        };
+        let all = u64::from(topology.world() - 1 - elsewhere) * self.shape.max_tokens;
+        self.max_rows.min(all).max(1)
+    }
+
+    /// Tokens that a rank puts to all peers: each to as many as it has experts, at most.
+    #[must_use]
+    pub fn put_tokens(&self, topology: Topology) -> u64 {
+        self.shape.max_tokens * self.shape.top_k.min(topology.peers().into())
+    }
+
+    /// Whether chunks are acknowledged.
+    #[must_use]
+    pub fn acknowledges(&self) -> bool {
+        let chunks = self.internode.as_ref().map(|internode| internode.chunks);
+        chunks.is_some_and(|chunks| chunks.are_acknowledged(self.shape.max_tokens))
+    }
+
     /// Choices in shared memory while a slice is routed: whole vectors of four.
     #[must_use]
     pub const fn slice_choices(&self) -> u64 {
@@ -107,8 +136,9 @@ impl DispatchPlan {
 /// What travels between nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct InternodeDispatch {
-    /// Tokens of a put: whole blocks.
-    pub chunk_tokens: u64,
+    /// The tokens of a put, which are whole blocks, and those of a peer for which a rank has room until they are forwarded.
+    #[serde(flatten)]
+    pub chunks: TokenChunks,
     /// Bytes of the longest packet, in whole vectors.
     pub packet_bytes: u64,
 }

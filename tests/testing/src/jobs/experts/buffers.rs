@@ -101,6 +101,17 @@ impl Buffers {
         stream.memcpy_htod(&[i32::MAX], &mut index)
     }
 
+    /// Overwrites the row index of the second entry with that of the first one.
+    pub fn repeat_row_index(
+        &mut self,
+        stream: &Arc<CudaStream>,
+        [first, second]: [usize; 2],
+    ) -> Result<(), DriverError> {
+        let first = stream.clone_dtoh(&self.row_indices.slice(first..first + 1))?;
+        let mut index = self.row_indices.slice_mut(second..second + 1);
+        stream.memcpy_htod(&first, &mut index)
+    }
+
     /// Enqueues a call of `combine`.
     pub fn combine(&mut self, stream: &Arc<CudaStream>, operator: &Operator) -> Result<(), Error> {
         let call = operator

@@ -47,6 +47,8 @@ pub struct Layer {
     pub comm_ctas: Option<u32>,
     /// The largest number of rows of the experts of a rank.
     pub max_rows: Option<u32>,
+    /// The tokens of a put and the puts of a peer for which there is room, or `None` to leave them to the planner.
+    pub puts: Option<(u32, u32)>,
     /// The number of SMs of a simulated GPU.
     pub sms: u32,
     /// How unfair the schedule of simulated GPUs is, from 0 to 100.
@@ -82,6 +84,7 @@ impl Layer {
             tile: Some((64, 128)),
             comm_ctas: None,
             max_rows: None,
+            puts: None,
             sms: 5,
             skew: 60,
             pattern: CallPattern::BackToBack,
@@ -130,6 +133,8 @@ impl Layer {
             tile_m: self.tile.map(|tile| tile.0),
             tile_n: self.tile.map(|tile| tile.1),
             comm_ctas: self.comm_ctas,
+            put_tokens: self.puts.map(|puts| puts.0),
+            puts_in_flight: self.puts.map(|puts| puts.1),
             ..DispatchConfig::new(DispatchOp::DispatchGemm)
         };
         let combine = CombineConfig {
@@ -138,6 +143,8 @@ impl Layer {
             max_tokens: Dim::DYNAMIC,
             hidden: Dim::Static(self.intermediate),
             max_rows: self.max_rows,
+            put_tokens: self.puts.map(|puts| puts.0),
+            puts_in_flight: self.puts.map(|puts| puts.1),
             ..CombineConfig::new(CombineOp::Combine)
         };
         let on_nodes = |config| KernelConfig {

@@ -66,6 +66,35 @@ impl Layer {
         Ok(fault.to_string())
     }
 
+    /// Makes the first call, in which two tokens of rank 0 have the row of the same choice of the first one. Returns what
+    /// each rank gets.
+    pub fn repeat_a_row(
+        &self,
+        backend: Backend,
+        tokens: [usize; 2],
+        choice: usize,
+    ) -> Vec<Result<(), String>> {
+        let entries = tokens.map(|token| token * self.top_k as usize + choice);
+        let transport = emulated(&self.faults, backend);
+        let outcomes = self.machine().run_ranks(backend, |ranks, _| {
+            ranks.set_transport(transport.clone());
+            ranks.set_timeout(Duration::from_secs(20));
+            let (dispatch, combine) = self.prepare(ranks)?;
+            let stream = ranks.context().new_stream()?;
+            let rank = ranks.rank() as usize;
+            let weights = stream.clone_htod(&self.weights(rank))?;
+            let mut call = Buffers::new(&stream, &self.values(0, rank))?;
+            call.dispatch(&stream, &dispatch, &weights)?;
+            stream.synchronize()?;
+            if rank == 0 {
+                call.repeat_row_index(&stream, entries)?;
+            }
+            call.combine(&stream, &combine)?;
+            Ok(ranks.synchronize(&stream)?)
+        });
+        outcomes.expect("communicators")
+    }
+
     /// Makes the second call and checks its results.
     fn check_second_call(
         &self,

@@ -1,0 +1,153 @@
+//! Tests of `dispatch_gemm` and `combine` on several nodes whose memory has no room for all tokens of all ranks. Tokens lie in
+//! segments, partial sums in the slots of rows, and chunks take the places of earlier ones.
+
+use crate::experts::{are_right, job};
+use mkernel::KernelConfig;
+use mkernel::spec::{
+    CombineConfig, CombineOp, Device, Dim, DispatchConfig, DispatchOp, KernelPlan, KernelSpec,
+};
+use mkernel_testing::jobs::experts::{CombineEdits, Layer};
+use mkernel_testing::jobs::{Backend, SimulatedJob, all_are_found, mutated};
+
+/// The number of seeds with which a mutation must be found.
+const SEEDS_TO_FIND: u64 = 20;
+
+/// Returns a layer with `max_rows`, and with these tokens of a put and puts in flight. Every expert has almost as many rows.
+fn bounded(
+    topology: (u32, u32),
+    (experts, top_k, max_tokens): (usize, usize, usize),
+    max_rows: u32,
+    puts: (u32, u32),
+) -> Layer {
+    let mut layer = job(topology, (experts as u64, top_k as u64, max_tokens as u64));
+    (layer.max_rows, layer.puts) = (Some(max_rows), Some(puts));
+    let world = (topology.0 * topology.1) as usize;
+    (0..3).fold(layer, |layer, call| {
+        let tokens = |rank| match (call, rank) {
+            (1, 0) => 0,
+            (1, 2) => 3,
+            _ => max_tokens,
+        };
+        let counts: Vec<_> = (0..world).map(tokens).collect();
+        layer.call(&counts, move |rank, token| {
+            let choice = |j| ((call + rank + token + j * experts / top_k) % experts) as i32;
+            (0..top_k).map(choice).collect()
+        })
+    })
+}
+
+/// Three nodes of two ranks. A rank has 40 rows, and room for 44. Two CTAs communicate, so that one may forward a token
+/// that the other has numbered.
+fn of_three_nodes() -> Layer {
+    let mut layer = bounded((3, 2), (12, 4, 10), 44, (2, 1));
+    layer.comm_ctas = Some(2);
+    layer
+}
+
+#[test]
+fn bounded_layers_are_right() {
+    let layers = [
+        ("3 nodes of 2", of_three_nodes()),
+        ("3 nodes of 1", bounded((3, 1), (6, 3, 14), 45, (3, 2))),
+        ("2 nodes of 3", bounded((2, 3), (6, 2, 7), 16, (1, 3))),
+        ("room for all", bounded((2, 2), (8, 2, 9), 20, (2, 9))),
+    ];
+    for (name, layer) in &layers {
+        let [dispatch, _] = layer.specs().expect("possible");
+        let plan = KernelPlan::new(&dispatch, &Device::simulated(3)).expect("a plan");
+        let channels = plan.network.expect("several nodes").channels;
+        assert_eq!(channels == 2, *name != "room for all", "{name}");
+    }
+    are_right(layers);
+}
+
+/// All memory of a layer of DeepSeek's size, on 64 nodes of 8 ranks, with room for twice the rows that a rank has if experts
+/// are chosen evenly.
+#[test]
+fn memory_does_not_grow_with_the_nodes() {
+    let bytes = |nodes: u32| -> u64 {
+        let (world, max_rows) = (nodes * 8, Some(2 * 8 * 4096));
+        let size = |size| Dim::Static(size);
+        let dispatch = DispatchConfig {
+            experts: size(512),
+            top_k: size(8),
+            max_tokens: size(4096),
+            hidden: size(7168),
+            intermediate: size(2048),
+            max_rows,
+            ..DispatchConfig::new(DispatchOp::DispatchGemm)
+        };
+        let combine = CombineConfig {
+            experts: size(512),
+            top_k: size(8),
+            max_tokens: size(4096),
+            hidden: size(7168),
+            max_rows,
+            ..CombineConfig::new(CombineOp::Combine)
+        };
+        let on_nodes = |config| KernelConfig { nodes, ..config };
+        let configs = [
+            KernelConfig::new(world, dispatch),
+            KernelConfig::new(world, combine),
+        ];
+        let of = |config| {
+            let spec = KernelSpec::validate(on_nodes(config)).expect("possible");
+            let plan = KernelPlan::new(&spec, &Device::h200()).expect("a plan");
+            println!("{nodes} nodes: {:.2} GB", plan.workspace.bytes as f64 / 1e9);
+            plan.workspace.bytes
+        };
+        configs.into_iter().map(of).sum()
+    };
+    let [few, many] = [8, 64].map(bytes);
+    assert!(many <= 4_000_000_000, "{many}");
+    assert!(many <= few * 5 / 4, "{few}, {many}");
+}
+
+/// The row of a token is that of another one, too. Every rank gets an error, and the rank with the row names the token.
+#[test]
+fn a_row_of_two_tokens_is_an_error() {
+    let layer = bounded((2, 2), (8, 2, 9), 20, (2, 9));
+    // Experts 6 and 7, on rank 3.
+    let outcomes = layer.repeat_a_row(Backend::Simulated { seed: 1 }, [2, 3], 1);
+    let errors: Vec<_> = outcomes
+        .into_iter()
+        .map(|outcome| outcome.expect_err("two tokens"))
+        .collect();
+    let is_named = |error: &String| {
+        error.contains("rank 0, call 1: choice 1 of token") && error.contains("row index")
+    };
+    assert!(errors.iter().any(is_named), "{errors:?}");
+}
+
+type Mutation = (&'static str, &'static [(&'static str, &'static str)]);
+
+#[rustfmt::skip]
+const DISPATCH: &[Mutation] = &[
+    ("a chunk put to a place that is not free", &[("@chunks.place", "")]),
+    ("chunks acknowledged before they are forwarded", &[("@node-tokens.forwarded", "(void)site;")]),
+    ("tokens forwarded before they are numbered", &[("@node-tokens.slots", "(void)site;")]),
+    ("the tokens for all peers packed at one place", &[("@routing.outgoing", "")]),
+    ("the segments of all sources at one place", &[("@segments.begin", "")]),
+    ("slots in place of indices", &[("@node-tokens.index", "RoutingPackets::index_of(ctx, peer, to, slot) => slot")]),
+];
+
+#[rustfmt::skip]
+const COMBINE: &[Mutation] = &[
+    ("a sum stored to a place that is not free", &[("@sums.place", ""), ("@sums.place-poll", "")]),
+    ("sums acknowledged before they have arrived", &[("@acknowledge-sums.wait", "")]),
+    ("the sums of all peers at one place", &[("@lists.begin", "")]),
+    ("all partial sums in one slot", &[("@sums.slot", "? row => ? 0u")]),
+];
+
+/// The layer is right without a mutation, and some seed finds each mutation.
+#[test]
+fn every_mutation_is_found() {
+    are_found(DISPATCH, &of_three_nodes());
+    are_found(COMBINE, &CombineEdits(of_three_nodes()));
+}
+
+fn are_found<J: SimulatedJob + Clone + Sync>(mutations: &[Mutation], job: &J) {
+    let mutate = |(name, edits): &Mutation| (*name, mutated(job.clone(), edits));
+    let mutations: Vec<_> = mutations.iter().map(mutate).collect();
+    all_are_found(&mutations, SEEDS_TO_FIND);
+}
