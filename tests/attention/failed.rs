@@ -62,7 +62,7 @@ impl<'a> Rank<'a> {
             dtype: Dtype::Bf16,
             ..CollectiveConfig::new(CollectiveOp::AllReduce)
         };
-        let edit = |text: &mut String| apply_edits(edits, text);
+        let edit = |text: &mut String| apply_edits(ranks, edits, text);
         let prepare = |config: &KernelConfig, shape: Shape| {
             // SAFETY: the edits decide which calls take place, and change no address.
             unsafe { prepare_edited(ranks, config, shape, edit) }

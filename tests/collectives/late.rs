@@ -194,7 +194,7 @@ fn late_call(case: &Case, edits: &[(&str, &str)]) -> Outcome {
     let owned = |(from, to): &(&str, &str)| ((*from).to_owned(), (*to).to_owned());
     let edits: Vec<_> = edits.iter().map(owned).collect();
     let outcomes = machine.run_ranks(Backend::Simulated { seed: 0 }, |ranks, _| {
-        let edit = |text: &mut String| apply_edits(&edits, text);
+        let edit = |text: &mut String| apply_edits(ranks, &edits, text);
         // SAFETY: the edits decide what is reported and sent, and change no address.
         let operator = unsafe { prepare_edited(ranks, &case.config, case.shape, edit) }?;
         let mut rank = Rank::new(ranks, operator);

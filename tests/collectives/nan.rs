@@ -32,7 +32,7 @@ fn call<E: Element + DeviceRepr + Copy + Send + Sync>(
     };
     let body = |ranks: &Communicator, _: &[Communicator]| {
         ranks.set_timeout(Duration::from_millis(500));
-        let edit = |text: &mut String| apply_edits(edits, text);
+        let edit = |text: &mut String| apply_edits(ranks, edits, text);
         // SAFETY: the edits decide what a packet is replaced by, and change no address.
         let operator =
             unsafe { prepare_edited(ranks, &KernelConfig::new(2, config), shape, edit) }?;

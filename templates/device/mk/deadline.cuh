@@ -28,8 +28,8 @@ constexpr u64 kHostLookNs = 10'000'000;
 // Polls of a barrier in shared memory between two looks at the clock. try_wait suspends the thread, so polls are few.
 constexpr u32 kBarrierPollsPerLook = 4096;
 
-MK_DEVICE void write_report(const RankContext& ctx, Report* out, const WaitSite& site, u32 seen, u32 aborted_by,
-                            u64 waited_ns) {
+MK_RARE void write_report(const RankContext& ctx, Report* out, const WaitSite& site, u32 seen, u32 aborted_by,
+                          u64 waited_ns) {
   store_relaxed_sys(&out->rank, ctx.rank);
   store_relaxed_sys(&out->cta, blockIdx.x);
   store_relaxed_sys(&out->role, site.role);
@@ -46,12 +46,12 @@ MK_DEVICE void write_report(const RankContext& ctx, Report* out, const WaitSite&
 
 // Notes that this rank gives up a call, so that it makes none of those behind it. Every wait has this code, and the address
 // of the gate may not occupy registers before it is needed: the reduction in two shots would spill three of them.
-MK_DEVICE void note_failure(const RankContext& ctx) {
+MK_RARE void note_failure(const RankContext& ctx) {
   store_relaxed_sys(&loaded_here(ctx.gate)->failed, 1);
 }
 
 // Reports a failed wait to the host. A rank has one report, which its first failed wait claims.
-MK_DEVICE void report(const RankContext& ctx, const WaitSite& site, u32 seen, u32 aborted_by, u64 waited_ns) {
+MK_RARE void report(const RankContext& ctx, const WaitSite& site, u32 seen, u32 aborted_by, u64 waited_ns) {
   if (exchange_relaxed_gpu(&ctx.state()->reported, 1) != 0) return;
   note_failure(ctx);
   write_report(ctx, &ctx.host->report, site, seen, aborted_by, waited_ns);
@@ -60,7 +60,7 @@ MK_DEVICE void report(const RankContext& ctx, const WaitSite& site, u32 seen, u3
 // Reports wrong values in the operands of rank `source` in this call. Only the first caller in a call writes the
 // report. No wait ends because of it, and later calls are not affected. A report that the host has not read yet is
 // kept, so the host gets that of the first of several calls. The host sets `valid` to 0 when it has read the rest.
-MK_DEVICE void report_fault(const RankContext& ctx, const WaitSite& site, u32 value, u32 source) {
+MK_RARE void report_fault(const RankContext& ctx, const WaitSite& site, u32 value, u32 source) {
   if (exchange_relaxed_gpu(&ctx.state()->faulted, ctx.call_mark()) == ctx.call_mark()) return;
   Report* out = &ctx.host->fault;
   if (load_acquire_sys(&out->valid) != 0) return;
@@ -68,7 +68,7 @@ MK_DEVICE void report_fault(const RankContext& ctx, const WaitSite& site, u32 va
 }
 
 // Ends all waits of this node's ranks in this operator.
-MK_DEVICE void raise_abort(const RankContext& ctx, u32 cause) {
+MK_RARE void raise_abort(const RankContext& ctx, u32 cause) {
   note_abort();
   for (u32 r = 0; r < ctx.local_world; ++r) {
     store_relaxed_sys(&ctx.peer_ptr(r, Symmetric<State>{0})->abort, cause);
@@ -78,7 +78,7 @@ MK_DEVICE void raise_abort(const RankContext& ctx, u32 cause) {
 // Ends a wait that began at `start_ns` if its deadline has passed, or if there was an abort. `aborted_by` is what the
 // caller has read of the abort words. Raises the abort word of every rank, unless a rank has aborted and so has raised
 // them all.
-MK_DEVICE bool abort_if_due(const RankContext& ctx, const WaitSite& site, u32 seen, u32 aborted_by, u64 start_ns) {
+MK_RARE bool abort_if_due(const RankContext& ctx, const WaitSite& site, u32 seen, u32 aborted_by, u64 start_ns) {
   const u64 waited_ns = global_time_ns() - start_ns;
   if (aborted_by == 0 && waited_ns < ctx.deadline_ns) return false;
   report(ctx, site, seen, aborted_by, waited_ns);
@@ -98,7 +98,7 @@ MK_DEVICE u64 begin_word(const RankContext& ctx) { return u64{ctx.rows} << 32 | 
 
 // Returns whether a rank has begun this call with other rows than this rank. If so, reports it and ends the waits of
 // all ranks, since they would wait for data that is not sent.
-MK_DEVICE bool refuse_other_rows(const RankContext& ctx, Role role, u32 rank) {
+MK_RARE bool refuse_other_rows(const RankContext& ctx, Role role, u32 rank) {
   const u64 word = load_relaxed_sys(ctx.local_ptr(ctx.begun) + rank);
   if (static_cast<u32>(word) != ctx.call_mark() || word == begin_word(ctx)) return false;  // @begin.same-rows
   report(ctx, WaitSite{role, kSameRows, rank, ctx.operator_number, ctx.rows}, static_cast<u32>(word >> 32), 0, 0);
@@ -116,7 +116,7 @@ MK_DEVICE bool refuse_other_rows(const RankContext& ctx, Role role, u32 rank) {
 }
 
 // Checks all ranks of this node in the same way.
-MK_DEVICE bool refuse_other_rows(const RankContext& ctx, Role role) {
+MK_RARE bool refuse_other_rows(const RankContext& ctx, Role role) {
 #pragma unroll 1  // every wait has this loop
   for (u32 i = 1; i < ctx.local_world; ++i) {
     const u32 rank = ctx.node_first_rank + (ctx.local_rank() + i) % ctx.local_world;
@@ -126,7 +126,7 @@ MK_DEVICE bool refuse_other_rows(const RankContext& ctx, Role role) {
 }
 
 // Reports that other ranks have given up this call, though this rank waits for nothing.
-MK_DEVICE void report_abort(const RankContext& ctx, Role role, u32 aborted_by) {
+MK_RARE void report_abort(const RankContext& ctx, Role role, u32 aborted_by) {
   const u32 peer = (aborted_by & kLost) != 0 ? aborted_by & ~kLost : aborted_by - 1;
   report(ctx, WaitSite{role, kBegun, peer, 0, ctx.call_mark()}, 0, aborted_by, 0);
 }
@@ -134,7 +134,7 @@ MK_DEVICE void report_abort(const RankContext& ctx, Role role, u32 aborted_by) {
 // Whether the call was aborted, before a role leaves out a part of its own result, or a put. The call then fails on this rank
 // too, even if all its waits succeed. Peers count the puts of all operators, so what this rank puts next would be taken for
 // the missing one.
-MK_DEVICE bool gives_up(const RankContext& ctx, Role role) {
+MK_RARE bool gives_up(const RankContext& ctx, Role role) {
   const u32 aborted_by = load_relaxed_sys(&ctx.state()->abort);
   if (aborted_by != 0) report_abort(ctx, role, aborted_by);
   return aborted_by != 0;
@@ -143,7 +143,7 @@ MK_DEVICE bool gives_up(const RankContext& ctx, Role role) {
 // Reports who has given up a call before this rank has begun it. If others have since a rank gave other rows, reports that. If
 // it was this rank, ends the waits of the others for a call that does not take place. Behind a call that has failed in this
 // operator, ranks may have announced different calls by the same number, so their rows are not compared.
-MK_DEVICE void report_given_up(const RankContext& ctx, u32 aborted_by) {
+MK_RARE void report_given_up(const RankContext& ctx, u32 aborted_by) {
   if (aborted_by == 1 + ctx.rank) raise_abort(ctx, aborted_by);
   if (ctx.begun.offset != 0 && load_relaxed_sys(&ctx.state()->reported) == 0) {
     fence_sys();  // orders the abort before the words of the rank that raised it
@@ -158,7 +158,7 @@ struct Deadline {
   u32 polls = 0;
 
   // Call this after each poll that has not found the wanted value.
-  MK_DEVICE bool expired(const RankContext& ctx, const WaitSite& site, u32 seen) {
+  MK_RARE bool expired(const RankContext& ctx, const WaitSite& site, u32 seen) {
     if (polls == 0) {
       start_ns = global_time_ns();
       host_look_ns = start_ns + kHostLookNs;

@@ -10,6 +10,9 @@
 #define __launch_bounds__(...)
 #define __shared__
 
+#undef MK_RARE
+#define MK_RARE inline __attribute__((noinline))
+
 #define MK_OFFSET(type, field) offsetof(type, field)
 
 // The exported entry points of a kernel, and its text, so that findings can quote it. The simulator looks for them.

@@ -215,7 +215,7 @@ impl AttentionJob {
                 (planned, format!("kForwardLag = {parts};"))
             });
             let edits: Vec<_> = lag.into_iter().chain(self.edits.iter().cloned()).collect();
-            let edit = |text: &mut String| apply_edits(&edits, text);
+            let edit = |text: &mut String| apply_edits(ranks, &edits, text);
             // SAFETY: mutated kernels run on simulated GPUs only, which check every access.
             let operator =
                 unsafe { prepare_edited(ranks, &self.kernel(), self.sharding().shape, edit) }?;

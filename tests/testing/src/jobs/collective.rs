@@ -174,7 +174,7 @@ impl CollectiveJob {
     }
 
     fn prepare(&self, ranks: &Communicator) -> Result<Operator, mkernel::Error> {
-        let edit = |text: &mut String| apply_edits(&self.edits, text);
+        let edit = |text: &mut String| apply_edits(ranks, &self.edits, text);
         // SAFETY: mutated kernels run on simulated GPUs only, which check every access.
         unsafe { prepare_edited(ranks, &self.kernel(), self.shape(), edit) }
     }

@@ -266,7 +266,7 @@ impl GemmJob {
         // SAFETY: mutated kernels run on simulated GPUs only, which check every access.
         unsafe {
             prepare_edited(ranks, &self.kernel(), self.shape, |text| {
-                apply_edits(&self.edits, text)
+                apply_edits(ranks, &self.edits, text)
             })
         }
     }

@@ -1,7 +1,9 @@
 //! Edits of the text of a kernel before it is compiled.
 
-/// A definition that prevents inlining. A mutated kernel is compiled for one test only, and without inlining that takes
-/// less than half the time. Findings then name only the innermost function.
+use mkernel::Communicator;
+
+/// A definition that prevents inlining. A kernel of a test is compiled for few runs, and without inlining that takes less than
+/// half the time. Findings then name only the innermost function.
 const NOT_INLINED: &str = "#define MK_DEVICE __device__ inline\n";
 
 /// Edits the text of a kernel. An edit is a pair of strings, in one of three forms:
@@ -10,10 +12,12 @@ const NOT_INLINED: &str = "#define MK_DEVICE __device__ inline\n";
 /// - (`@name`, text) replaces that line by the text, which may be empty.
 /// - (text, other text) replaces the text wherever it occurs.
 ///
+/// Functions of simulated kernels are not inlined, even without an edit.
+///
 /// # Panics
 /// The kernel does not have the text or the tag.
-pub fn apply_edits(edits: &[(String, String)], text: &mut String) {
-    if !edits.is_empty() {
+pub fn apply_edits(ranks: &Communicator, edits: &[(String, String)], text: &mut String) {
+    if ranks.is_simulated() {
         text.insert_str(0, NOT_INLINED);
     }
     for (from, to) in edits {

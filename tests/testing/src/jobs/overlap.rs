@@ -127,8 +127,11 @@ fn prepare(
         ..KernelConfig::new(ranks.world(), config)
     };
     // SAFETY: mutated kernels run on simulated GPUs only, which check every access.
-    let operator =
-        unsafe { prepare_edited(ranks, &config, SHAPE, |text| apply_edits(edits, text))? };
+    let operator = unsafe {
+        prepare_edited(ranks, &config, SHAPE, |text| {
+            apply_edits(ranks, edits, text)
+        })?
+    };
     Ok(Arc::new(operator))
 }
 

@@ -293,10 +293,10 @@ impl Layer {
         unsafe {
             Ok((
                 prepare_edited(ranks, &dispatch, shapes.0, |text| {
-                    apply_edits(&self.dispatch_edits, text);
+                    apply_edits(ranks, &self.dispatch_edits, text);
                 })?,
                 prepare_edited(ranks, &combine, shapes.1, |text| {
-                    apply_edits(&self.combine_edits, text);
+                    apply_edits(ranks, &self.combine_edits, text);
                 })?,
             ))
         }
