@@ -8,8 +8,7 @@ use crate::env::Env;
 use crate::error::{Attempt, GenError};
 use crate::source::{CudaSource, file_name};
 use crate::subprocess::{first_line, output_within};
-use crate::templates::headers;
-use mkernel_spec::Target;
+use crate::templates::not_inlined;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -284,9 +283,9 @@ pub(crate) fn wrapper(stem: &str, id: &str) -> String {
     )
 }
 
-/// Writes the source, the wrapper and the headers to `folder`.
+/// Writes the source, the wrapper and the headers that are not inlined to `folder`.
 fn write(folder: &Path, source: &CudaSource) -> io::Result<()> {
-    for (name, text) in headers(Target::Simulator) {
+    for (name, text) in not_inlined() {
         let path = folder.join(name);
         fs::create_dir_all(path.parent().unwrap_or(folder))?;
         fs::write(path, text)?;

@@ -44,6 +44,15 @@ pub(crate) fn is_inlined(name: &str) -> bool {
     !NOT_INLINED.contains(name)
 }
 
+/// The headers of simulated kernels that sources with inlined headers still include: a few of all.
+pub(crate) fn not_inlined() -> impl Iterator<Item = &'static (&'static str, &'static str)> {
+    let is_replaced = |name: &str| name.starts_with("mk/gpu/");
+    let is_needed = move |name: &str| !is_inlined(name) || is_replaced(name);
+    headers(Target::Simulator)
+        .iter()
+        .filter(move |header| is_needed(header.0))
+}
+
 /// The headers of the simulator, the device headers that they replace, and all headers that any of these includes.
 static NOT_INLINED: LazyLock<BTreeSet<&str>> = LazyLock::new(|| {
     let replaced = SIMULATOR_HEADERS
