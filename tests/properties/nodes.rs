@@ -204,6 +204,7 @@ fn combine_puts_a_row_per_token_and_node() {
         (2, 8, 4096, 7168),
         (3, 5, 100, 200),
         (16, 8, 1024, 2048),
+        (64, 8, 4096, 7168),
     ] {
         let spec =
             KernelSpec::validate(combine(nodes, local, max_tokens, hidden)).expect("possible");
@@ -225,6 +226,8 @@ fn combine_puts_a_row_per_token_and_node() {
         assert_eq!(of("kept_partials"), partials);
         assert_eq!(of("sums_in"), reached * rows);
         assert!(of("sums_out") <= 4 * rows + 2 * peers * MAX_PUT_BYTES);
+        let channels = u64::from(network.channels);
+        assert_eq!(of("arrived"), channels * peers * FLAG_STRIDE_BYTES);
         assert_eq!(of("token_counts"), 2 * ranks * 48);
         assert_eq!(of("topk_packets"), 2 * ranks * entries * 16);
         assert!(of("lists_in") <= 2 * peers * (32 + entries * 8 + 16));

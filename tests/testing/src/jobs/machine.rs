@@ -34,12 +34,13 @@ impl Machine {
             // With the abort, the other ranks end now and not at their deadlines.
             body(rank).inspect_err(|_| all.iter().for_each(Communicator::abort))
         })?;
-        // A finding of the simulator is the cause of other failures.
+        // A finding of the simulator is the cause of other failures, and the abort above is never one.
         let mut failures: Vec<String> = results
             .iter()
             .filter_map(|result| result.as_ref().err().cloned())
             .collect();
-        failures.sort_by_key(|failure| !failure.contains("simulator found"));
+        let is_caused = |failure: &str| failure.contains("a rank has aborted it");
+        failures.sort_by_key(|failure| (!failure.contains("simulator found"), is_caused(failure)));
         match failures.first() {
             None => Ok(results.into_iter().flatten().collect()),
             Some(failure) => Err(failure.clone()),

@@ -44,6 +44,14 @@ impl Needs<'_> {
         internode.map_or(0, |internode| internode.chunks.room_tokens)
     }
 
+    fn channels(&self) -> u32 {
+        let internode = self.op_plan.internode.as_ref();
+        let chunks = internode.map(|internode| internode.chunks);
+        chunks.map_or(0, |chunks| {
+            chunks.channels(self.op_plan.shape.max_tokens).into()
+        })
+    }
+
     fn list_bytes(&self) -> u64 {
         self.op_plan
             .internode
@@ -67,7 +75,7 @@ regions! {
         [from: p.topology.local_world, node: p.topology.nodes, token: p.op_plan.shape.max_tokens, part: p.op_plan.parts()],
         if p.exchanges();
     /// The number of puts of a peer that have arrived, as `mk/comm/put.cuh` encodes it.
-    arrived: Element::Flag, [channel: 1u32, peer: p.topology.peers()], if p.crosses_nodes();
+    arrived: Element::Flag, [channel: p.channels(), peer: p.topology.peers()], if p.crosses_nodes();
     /// The mark of the last call in which this rank found a wrong row index.
     fault_mark: Element::Flag, [], if p.crosses_nodes();
     /// That row index: 1 + the number of the entry, the token, and the row index.

@@ -49,6 +49,14 @@ impl Needs<'_> {
         internode.map_or(0, |internode| internode.chunks.room_tokens)
     }
 
+    fn channels(&self) -> u32 {
+        let internode = self.op_plan.internode.as_ref();
+        let chunks = internode.map(|internode| internode.chunks);
+        chunks.map_or(0, |chunks| {
+            chunks.channels(self.op_plan.shape.max_tokens).into()
+        })
+    }
+
     fn local_experts(&self) -> u64 {
         self.op_plan.local_experts(self.world())
     }
@@ -104,7 +112,7 @@ regions! {
     /// The mark of the last call in which a block of a peer's tokens was forwarded.
     forwarded: Element::Flag, [peer: p.topology.peers(), block: p.op_plan.blocks()], if p.op_plan.acknowledges();
     /// The number of puts of a peer that have arrived, as `mk/comm/put.cuh` encodes it.
-    arrived: Element::Flag, [channel: 1u32, peer: p.topology.peers()], if p.puts();
+    arrived: Element::Flag, [channel: p.channels(), peer: p.topology.peers()], if p.puts();
     /// The routing packets for peers, and those from peers.
     packets_out: Element::Words(p.packet_words()), [parity: 2u32, peer: p.topology.peers()], if p.puts();
     packets_in: Element::Words(p.packet_words()), [parity: 2u32, peer: p.topology.peers()], if p.puts();
