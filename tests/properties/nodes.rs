@@ -204,7 +204,7 @@ fn combine_puts_a_row_per_token_and_node() {
         (2, 8, 4096, 7168),
         (3, 5, 100, 200),
         (16, 8, 1024, 2048),
-        (64, 8, 4096, 7168),
+        (64, 2, 512, 7168),
     ] {
         let spec =
             KernelSpec::validate(combine(nodes, local, max_tokens, hidden)).expect("possible");
