@@ -112,11 +112,15 @@ struct Combine {
         if (first == Config::kTopK) continue;
         SumRow row;
         if (is_own) row = SumRow{lane_index(), peers.entry.weight_bits, Sum::own_row(args, peers.entry, peers.part)};
-        const u32 to = Partials::local_rank_of(peers.source), first_row = broadcast(peers.entry.row(), first);
-        if (peers.part.index == 0 && lane_index() == first && !Partials::claim(ctx, first_row)) {
-          Topk::report_row_twice(ctx, peers.source, peers.part.token, first, peers.entry.row_index);
+        const u32 to = Partials::local_rank_of(peers.source);
+        u32 first_row = 0;  // on one node, sums do not lie in slots of rows
+        if constexpr (Ranks::kNodes > 1) {
+          first_row = broadcast(peers.entry.row(), first);
+          if (peers.part.index == 0 && lane_index() == first && !Partials::claim(ctx, first_row)) {
+            Topk::report_row_twice(ctx, peers.source, peers.part.token, first, peers.entry.row_index);
+          }
+          __syncwarp();
         }
-        __syncwarp();
         loader.load_sum(row, peers.part.bytes(), Partials::destination(ctx, to, peers.source, peers.part, first_row));
         return true;
       }
