@@ -135,7 +135,7 @@ struct NodeTokens {
       }
       if constexpr (!Segments::kReadsLanded || Experts::kLocalWorld > 1) forward(ctx, smem, copy, peer, source, block);
       if constexpr (Chunks::kAreAcknowledged) {
-        store_release_sys(ctx.local_ptr(Workspace::forwarded(peer, block.index)), ctx.mark());  // @node-tokens.read
+        store_release_sys(ctx.local_ptr(Workspace::forwarded(peer, block.index)), ctx.mark());
       }
     }
   }

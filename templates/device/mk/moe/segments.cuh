@@ -41,16 +41,12 @@ struct Segments {
   }
   // Whether tokens of `source` arrive from another node on the rank with this local rank.
   static MK_DEVICE bool is_peer(u32 local_rank, u32 source) { return source % Experts::kLocalWorld == local_rank; }
-  static MK_DEVICE u32 peer_of(const RankContext& ctx, u32 source) {
-    const u32 node = source / Experts::kLocalWorld;
-    return node < ctx.node_first_rank / Experts::kLocalWorld ? node : node - 1;
-  }
 
   // The entry of a token on the list of a rank of this node. `slot` is that among tokens for this node, and `index` that
   // among those that the rank needs. Both are below 2^16.
   static MK_DEVICE u32 entry(u32 local_rank, u32 source, u32 slot, u32 index) {
     if (kReadsLanded && is_peer(local_rank, source)) return slot;
-    return slot / Config::kBlockTokens << 16 | index;  // @segments.entry
+    return slot / Config::kBlockTokens << 16 | index;
   }
 
   static MK_DEVICE u32 block_of(const RankContext& ctx, u32 source, u32 entry) {
@@ -58,10 +54,10 @@ struct Segments {
   }
   static MK_DEVICE Symmetric<u8> find(const RankContext& ctx, const Smem& smem, u32 source, u32 entry) {
     if (kReadsLanded && !is_near(ctx, source) && is_peer(ctx.local_rank(), source)) {
-      return Workspace::landed(peer_of(ctx, source), entry);
+      return Workspace::landed(Experts::Network::peer_of_rank(ctx, source), entry);
     }
     const u32 index = has_slot(ctx, source) ? entry : entry & 0xffff;
-    return Workspace::segments(load_shared(smem.segment_begin(source)) + index);  // @segments.find
+    return Workspace::segments(load_shared(smem.segment_begin(source)) + index);
   }
 
   // All threads of the CTA: fill the tables, from the messages of all ranks.
@@ -107,7 +103,7 @@ struct Segments {
       if (source == ctx.rank) {
         store_shared(smem.own_segment(local_rank), begin);
       } else if (!is_near(ctx, source) && is_peer(ctx.local_rank(), source)) {
-        store_shared(smem.peer_segment(peer_of(ctx, source), local_rank), begin);
+        store_shared(smem.peer_segment(Experts::Network::peer_of_rank(ctx, source), local_rank), begin);
       }
       begin += load_shared(smem.segment_tokens(source, local_rank));  // @segments.begin
     }

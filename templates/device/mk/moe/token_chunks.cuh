@@ -60,7 +60,7 @@ struct TokenChunks {
     for (u32 chunk = 0; chunk < most; ++chunk) {
       for (u32 peer = 0; peer < Topology<Config>::kPeerNodes; ++peer) {
         if (chunk >= acknowledged(tokens(peer))) continue;
-        wait(peer, chunk * Config::kChunkTokens, (chunk + 1) * Config::kChunkTokens);  // @chunks.read
+        wait(peer, chunk * Config::kChunkTokens, (chunk + 1) * Config::kChunkTokens);
         if (broadcast(gives_up(ctx, kPush), 0)) return;
         if (lane_index() == 0) Network::signal(args, ctx, peer, kAcknowledgements);
         __syncwarp();

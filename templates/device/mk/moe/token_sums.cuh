@@ -3,8 +3,8 @@
 // On one node, every rank adds up its rows of a token and sends this partial sum to the token's rank. On several nodes, a
 // rank keeps its partial sums, and others load them: the token's rank, or if that is on another node the rank of the same
 // local rank on this node, which adds up the node's sum and puts it to the token's rank. So the memory for partial sums
-// is bounded by the rows of a rank, and not by the tokens of all ranks. Rows are added in the order of ranks, and the rows of one rank in the order of entries.
-// Results are therefore bitwise repeatable.
+// is bounded by the rows of a rank, and not by the tokens of all ranks. Rows are added in the order of ranks, and the
+// rows of one rank in the order of entries. Results are therefore bitwise repeatable.
 #pragma once
 #include <mk/moe/peer_tokens.cuh>
 #include <mk/moe/token_lists.cuh>
@@ -58,10 +58,8 @@ struct PartialSums {
   // Notes that this rank's partial sum of a token takes the slot of a row. Returns false if that of another token has
   // taken it in this call, since the caller has given two tokens one row.
   static MK_DEVICE bool claim(const RankContext& ctx, u32 row) {
-    if constexpr (Ranks::kNodes > 1) {
-      if constexpr (Config::kHasSlotsOfRows) {
-        return exchange_relaxed_gpu(ctx.local_ptr(Workspace::slot_mark(row)), ctx.mark()) != ctx.mark();
-      }
+    if constexpr (Config::kHasSlotsOfRows) {
+      return exchange_relaxed_gpu(ctx.local_ptr(Workspace::slot_mark(row)), ctx.mark()) != ctx.mark();
     }
     return true;
   }
@@ -74,7 +72,8 @@ struct PartialSums {
       return ctx.peer_ptr(to, Workspace::partials(from, part.token));
     } else {
       static_assert(KeptPartialsWorkspace<Workspace>);
-      return ctx.peer_ptr(from, Workspace::kept_partials(Config::kHasSlotsOfRows ? row : source * Config::kMaxTokens + part.token));  // @sums.slot
+      const u32 of_token = source * Config::kMaxTokens + part.token;
+      return ctx.peer_ptr(from, Workspace::kept_partials(Config::kHasSlotsOfRows ? row : of_token));  // @sums.slot
     }
   }
 };
@@ -88,18 +87,13 @@ struct NodeSums {
   using Partials = PartialSums<Config, Workspace>;
   using Part = RowPart<Config>;
 
-  static MK_DEVICE u32 peer_of(const RankContext& ctx, u32 source) {
-    const u32 node = source / Ranks::kLocalWorld;
-    return node < ctx.node_first_rank / Ranks::kLocalWorld ? node : node - 1;
-  }
-
   static MK_DEVICE Symmetric<u8> row(u32 peer, u32 token) {
     static_assert(NodeSumsWorkspace<Workspace>);
     return Workspace::sums_out(peer, Chunks::place(token));
   }
   // The flag says that a part of the sum can be put.
   static MK_DEVICE Destination destination(const RankContext& ctx, u32 source, const Part& part) {
-    return {ctx.local_ptr(row(peer_of(ctx, source), part.token)) + part.offset(),
+    return {ctx.local_ptr(row(Network::peer_of_rank(ctx, source), part.token)) + part.offset(),
             ctx.local_ptr(Partials::ready(ctx.local_rank(), source, part))};
   }
 };
@@ -145,7 +139,7 @@ struct TokenSum {
     if constexpr (Ranks::kNodes > 1) {
       if (source != ctx.rank) {
         sum.destination = Sums::destination(ctx, source, part);
-        sum.expect_place(ctx, Sums::peer_of(ctx, source));
+        sum.expect_place(ctx, Network::peer_of_rank(ctx, source));
       } else if (!is_near && rank < Ranks::kWorld) {
         group = rank - rank % Ranks::kLocalWorld;  // @sums.node-group
       }
@@ -230,7 +224,7 @@ struct TokenSum {
 
   // The row is the sum of another node. The peer on that node has put it.
   MK_DEVICE void expect_from_node(const RankContext& ctx, u32 rank) {
-    const u32 peer = Sums::peer_of(ctx, rank);
+    const u32 peer = Network::peer_of_rank(ctx, rank);
     u32 position;
     const u32 slot = Lists::wait_slot(ctx, peer, part.token, position);
     const u32 wanted = Network::arrival_of(ctx, Lists::put_of_sum(position));  // @sums.put

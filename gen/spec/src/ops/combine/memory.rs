@@ -39,19 +39,6 @@ impl Needs<'_> {
         }
     }
 
-    fn room_tokens(&self) -> u64 {
-        let internode = self.op_plan.internode.as_ref();
-        internode.map_or(0, |internode| internode.chunks.room_tokens)
-    }
-
-    fn channels(&self) -> u32 {
-        let internode = self.op_plan.internode.as_ref();
-        let chunks = internode.map(|internode| internode.chunks);
-        chunks.map_or(0, |chunks| {
-            chunks.channels(self.op_plan.shape.max_tokens).into()
-        })
-    }
-
     fn list_bytes(&self) -> u64 {
         self.op_plan
             .internode
@@ -75,7 +62,9 @@ regions! {
         [from: p.topology.local_world, node: p.topology.nodes, token: p.op_plan.shape.max_tokens, part: p.op_plan.parts()],
         if p.exchanges();
     /// The number of puts of a peer that have arrived, as `mk/comm/put.cuh` encodes it.
-    arrived: Element::Flag, [channel: p.channels(), peer: p.topology.peers()], if p.crosses_nodes();
+    arrived: Element::Flag,
+        [channel: p.op_plan.chunks().channels(p.op_plan.shape.max_tokens), peer: p.topology.peers()],
+        if p.crosses_nodes();
     /// The mark of the last call in which this rank found a wrong row index.
     fault_mark: Element::Flag, [], if p.crosses_nodes();
     /// That row index: 1 + the number of the entry, the token, and the row index.
@@ -98,7 +87,7 @@ regions! {
     /// The sums of the peers' nodes: those of a peer one behind the other, in the order of the list for that peer.
     sums_in: Element::Bytes(p.op_plan.row_bytes()), [slot: p.op_plan.listed_tokens(p.topology)], if p.crosses_nodes();
     /// The sums of this node for a peer, from which puts take them.
-    sums_out: Element::Bytes(p.op_plan.row_bytes()), [peer: p.topology.peers(), slot: p.room_tokens()],
+    sums_out: Element::Bytes(p.op_plan.row_bytes()), [peer: p.topology.peers(), slot: p.op_plan.chunks().room_tokens],
         if p.crosses_nodes();
     /// The mark of the last call in which the slot of a row had a partial sum.
     slot_mark: Element::Count, [row: p.op_plan.partial_slots(p.topology)],

@@ -86,8 +86,15 @@ impl CombinePlan {
     /// Whether sums of other nodes are acknowledged.
     #[must_use]
     pub fn acknowledges(&self) -> bool {
-        let chunks = self.internode.as_ref().map(|internode| internode.chunks);
-        chunks.is_some_and(|chunks| chunks.are_acknowledged(self.shape.max_tokens))
+        self.internode.is_some() && self.chunks().are_acknowledged(self.shape.max_tokens)
+    }
+
+    /// Chunks between nodes.
+    pub(super) fn chunks(&self) -> TokenChunks {
+        let internode = self.internode.as_ref();
+        internode
+            .map(|internode| internode.chunks)
+            .unwrap_or_default()
     }
 
     /// The first CTAs of the launch only communicate: as many.

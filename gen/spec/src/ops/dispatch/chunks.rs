@@ -14,8 +14,8 @@ const PEERS_WITH_ROOM: u64 = 4;
 /// The chunks of a peer for which a rank has room at least: one arrives, one is forwarded, and one is acknowledged.
 const FEWEST_CHUNKS: u64 = 3;
 
-/// Chunks between two ranks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+/// Chunks between two ranks; of no tokens on one node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct TokenChunks {
     /// Tokens of a put.
     pub chunk_tokens: u64,

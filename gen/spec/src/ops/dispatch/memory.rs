@@ -44,19 +44,6 @@ impl Needs<'_> {
         self.puts() && self.topology.local_world > 1
     }
 
-    fn room_tokens(&self) -> u64 {
-        let internode = self.op_plan.internode.as_ref();
-        internode.map_or(0, |internode| internode.chunks.room_tokens)
-    }
-
-    fn channels(&self) -> u32 {
-        let internode = self.op_plan.internode.as_ref();
-        let chunks = internode.map(|internode| internode.chunks);
-        chunks.map_or(0, |chunks| {
-            chunks.channels(self.op_plan.shape.max_tokens).into()
-        })
-    }
-
     fn local_experts(&self) -> u64 {
         self.op_plan.local_experts(self.world())
     }
@@ -103,7 +90,7 @@ regions! {
     /// Several nodes: the tokens of other ranks, each source's in a segment.
     segments: Element::Bytes(p.op_plan.token_bytes()), [token: p.op_plan.segment_tokens(p.topology)], if p.puts();
     /// The tokens of a peer that have been put here, until they are forwarded.
-    landed: Element::Bytes(p.op_plan.token_bytes()), [peer: p.topology.peers(), place: p.room_tokens()], if p.puts();
+    landed: Element::Bytes(p.op_plan.token_bytes()), [peer: p.topology.peers(), place: p.op_plan.chunks().room_tokens], if p.puts();
     /// The index of a peer's token among those that a rank of this node needs.
     forward_slots: Element::Words(1),
         [peer: p.topology.peers(), local_rank: p.topology.local_world, slot: p.op_plan.shape.max_tokens], if p.forwards();
@@ -112,7 +99,9 @@ regions! {
     /// The mark of the last call in which a block of a peer's tokens was forwarded.
     forwarded: Element::Flag, [peer: p.topology.peers(), block: p.op_plan.blocks()], if p.op_plan.acknowledges();
     /// The number of puts of a peer that have arrived, as `mk/comm/put.cuh` encodes it.
-    arrived: Element::Flag, [channel: p.channels(), peer: p.topology.peers()], if p.puts();
+    arrived: Element::Flag,
+        [channel: p.op_plan.chunks().channels(p.op_plan.shape.max_tokens), peer: p.topology.peers()],
+        if p.puts();
     /// The routing packets for peers, and those from peers.
     packets_out: Element::Words(p.packet_words()), [parity: 2u32, peer: p.topology.peers()], if p.puts();
     packets_in: Element::Words(p.packet_words()), [parity: 2u32, peer: p.topology.peers()], if p.puts();
