@@ -49,7 +49,7 @@ fn main() -> ExitCode {
 fn forward(ranks: &Communicator) -> Result<(), Failure> {
     let (tokens, _) = size(ranks);
     let up_projection = UpProjection::prepare(ranks, tokens)?;
-    let stream = ranks.context().default_stream();
+    let stream = ranks.default_stream();
     let rank = u64::from(ranks.rank());
     let shard_rows = tokens / u64::from(ranks.world());
 
@@ -92,7 +92,7 @@ fn time(
     w: &CudaSlice<bf16>,
     y: &mut CudaSlice<bf16>,
 ) -> Result<f64, Failure> {
-    let stream = ranks.context().default_stream();
+    let stream = ranks.default_stream();
     let mut call = || layer.launch(&stream, UpProjectionOperands { a: x, b: w, c: y });
     call()?;
     ranks.synchronize(&stream)?;

@@ -52,7 +52,7 @@ fn main() -> ExitCode {
 fn attend(ranks: &Communicator) -> Result<(), Failure> {
     let attention = Attention::prepare(ranks, size(ranks).0 as u64)?;
     let positions = positions(ranks);
-    let stream = ranks.context().default_stream();
+    let stream = ranks.default_stream();
     let tensor = |heads: usize, number| -> Vec<bf16> {
         matrix(positions.len() as u64, (heads * DIM) as u64, |row, col| {
             element(number, positions[row as usize], heads, col as usize)
@@ -100,7 +100,7 @@ fn call(
     attention: &Attention,
     operands: &mut Operands,
 ) -> Result<(), Failure> {
-    let stream = ranks.context().default_stream();
+    let stream = ranks.default_stream();
     let operands = AttentionOperands {
         q: &operands.q,
         k: &operands.k,
@@ -117,7 +117,7 @@ fn time(
     attention: &Attention,
     operands: &mut Operands,
 ) -> Result<f64, Failure> {
-    let stream = ranks.context().default_stream();
+    let stream = ranks.default_stream();
     ranks.barrier()?;
     let (_, calls) = size(ranks);
     let started = Instant::now();

@@ -111,7 +111,7 @@ impl Block {
 }
 
 fn block(ranks: &Communicator) -> Result<(), Failure> {
-    let stream = ranks.context().default_stream();
+    let stream = ranks.default_stream();
     let (tokens, calls) = size(ranks);
     let own_tokens = tokens / u64::from(ranks.world());
     let first = u64::from(ranks.rank()) * own_tokens;

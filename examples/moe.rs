@@ -58,7 +58,7 @@ struct Operands {
 impl Operands {
     /// Uploads the operands of a rank with `tokens` tokens. Elements that the kernels do not write stay NaN or -1.
     fn new(ranks: &Communicator, tokens: usize) -> Result<Self, Failure> {
-        let stream = ranks.context().default_stream();
+        let stream = ranks.default_stream();
         let rank = ranks.rank() as usize;
         let local = local_experts(ranks);
         let x = matrix(TOKENS as u64, HIDDEN as u64, |t, col| {
@@ -96,7 +96,7 @@ fn layer(ranks: &Communicator) -> Result<(), Failure> {
     let up = Up::prepare(ranks, TOKENS as u64)?;
     let combine = Combine::prepare(ranks, TOKENS as u64)?;
     let rank = ranks.rank() as usize;
-    let stream = ranks.context().default_stream();
+    let stream = ranks.default_stream();
     // Ranks have different numbers of tokens. A kernel reads its own number from device memory.
     let tokens = TOKENS - rank;
     let mut operands = Operands::new(ranks, tokens)?;
@@ -137,7 +137,7 @@ fn layer(ranks: &Communicator) -> Result<(), Failure> {
 
 /// Multiplies the rows of each expert by its down projection, on the CPU.
 fn down_projection(ranks: &Communicator, operands: &Operands) -> Result<Vec<bf16>, Failure> {
-    let stream = ranks.context().default_stream();
+    let stream = ranks.default_stream();
     let rows = stream.clone_dtoh(&operands.rows)?;
     let expert_offsets = stream.clone_dtoh(&operands.expert_offsets)?;
     let first = ranks.rank() as usize * local_experts(ranks);

@@ -126,7 +126,7 @@ fn one_rank(
         },
         faults: Faults::default(),
     });
-    let lab = Lab::new(&ranks.context().default_stream())?;
+    let lab = Lab::new(&ranks.default_stream())?;
     let blocks = Blocks::new(ranks, &lab)?;
     for seq in &flags.seq {
         one_size(flags, ranks, *seq, seed, gathered, (&lab, &blocks))?;

@@ -173,7 +173,9 @@ impl Bench<'_> {
     }
 
     fn capture(&self, call: &dyn Fn(u32) -> Result<(), Failure>) -> Result<Graph, Failure> {
-        Graph::capture(&self.captured, || (0..self.flags.calls).try_for_each(call))
+        Graph::capture(self.ranks, &self.captured, || {
+            (0..self.flags.calls).try_for_each(call)
+        })
     }
 
     /// Returns the median times in µs per call. The blocks of the graphs take turns, in both orders.

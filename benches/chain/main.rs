@@ -67,7 +67,7 @@ fn one_rank(
     cases: &[Case],
     seed: u64,
 ) -> Result<Vec<Row>, Failure> {
-    let lab = Lab::new(&ranks.context().default_stream())?;
+    let lab = Lab::new(&ranks.default_stream())?;
     // The default stream cannot be captured.
     let captured = ranks.context().new_stream()?;
     let bench = Bench {

@@ -109,7 +109,7 @@ impl<'a> Case<'a> {
     fn capture(&self) -> Result<Graph, Failure> {
         // The default stream cannot be captured.
         let stream = self.ranks.context().new_stream()?;
-        Graph::capture(&stream, || {
+        Graph::capture(self.ranks, &stream, || {
             (0..GRAPH_CALLS).try_for_each(|_| self.launch(stream.cu_stream()))
         })
     }

@@ -81,7 +81,7 @@ fn run(flags: &Flags) -> Result<(), Failure> {
 }
 
 fn one_rank(flags: &Flags, ranks: &Communicator) -> Result<(), Failure> {
-    let lab = Lab::new(&ranks.context().default_stream())?;
+    let lab = Lab::new(&ranks.default_stream())?;
     let blocks = Blocks::new(ranks, &lab)?;
     let ops = match flags.op.as_slice() {
         [] => CollectiveOp::ALL.to_vec(),

@@ -117,7 +117,7 @@ struct Case<'a> {
 }
 
 fn one_rank(flags: &Flags, ranks: &Communicator, seed: u64) -> Result<(), Failure> {
-    let lab = Lab::new(&ranks.context().default_stream())?;
+    let lab = Lab::new(&ranks.default_stream())?;
     let blocks = Blocks::new(ranks, &lab)?;
     let experts = flags.experts.unwrap_or(32 * u64::from(flags.world));
     for per_rank in &flags.tokens {

@@ -52,7 +52,7 @@ fn one_rank(
         .first()
         .ok_or("there is no communicator of one rank")?;
     ranks.set_transport(flags.transport());
-    let lab = Lab::new(&ranks.context().default_stream())?;
+    let lab = Lab::new(&ranks.default_stream())?;
     let bench = Bench {
         flags,
         ranks,

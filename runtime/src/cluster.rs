@@ -1,5 +1,5 @@
-//! The hosts and GPUs of a job. All hosts must have the same number of ranks, each rank needs a GPU of its own, and the
-//! GPUs of a host must be able to access each other.
+//! The hosts and GPUs of a job. All hosts must have the same number of ranks, each rank needs a GPU of its own or
+//! a part of one, and the GPUs of a host must be able to access each other.
 
 use crate::bootstrap::files::os;
 use crate::bootstrap::{HostMap, printable};
@@ -186,7 +186,8 @@ pub(crate) fn check_access(
     for peer in host_map
         .local_ranks(rank)
         .into_iter()
-        .filter(|peer| *peer != rank)
+        // Ranks that share a GPU share its memory.
+        .filter(|peer| bus_ids[*peer as usize] != bus_ids[rank as usize])
     {
         // If this process does not see the other GPU, an error is detected only when the memory of that GPU is mapped.
         if let Some(link) = driver::link_to(ctx, &bus_ids[peer as usize])? {

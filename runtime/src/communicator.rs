@@ -10,11 +10,12 @@ use crate::env::Timeouts;
 use crate::error::{Error, Finding};
 use crate::fabric::transport::Transport;
 use crate::fused::FusedKernel;
+use crate::gpu::Gpu;
 use crate::heap::Heap;
 use crate::launch::slice_types::Element;
 use crate::operator::Operator;
 use crate::prepare::{self, Code};
-use crate::shared::{Gpu, Shared};
+use crate::shared::Shared;
 use crate::simulation::SimulatedJob;
 use crate::stats::Stats;
 use crate::symmetric_slice::SymmetricSlice;
@@ -97,6 +98,13 @@ impl Communicator {
     #[must_use]
     pub fn context(&self) -> &Arc<CudaContext> {
         &self.shared.ctx
+    }
+
+    /// Returns a stream for this rank's calls: the default stream of its GPU, or a stream of its own if it
+    /// [shares](Self::local) the GPU with other ranks.
+    #[must_use]
+    pub fn default_stream(&self) -> Arc<CudaStream> {
+        self.shared.default_stream.clone()
     }
 
     /// Returns the properties that plans are made from. Each is the lowest value of all ranks' GPUs.
@@ -208,7 +216,7 @@ impl Communicator {
     /// ```no_run
     /// # use mkernel::{Communicator, Error, half::bf16};
     /// # fn f(ranks: &Communicator) -> Result<(), Error> {
-    /// let stream = ranks.context().default_stream();
+    /// let stream = ranks.default_stream();
     /// let mut x = ranks.alloc::<bf16>(&stream, 4096)?;
     /// stream.memcpy_htod(&vec![bf16::ONE; 4096], &mut x).expect("a copy");
     /// # Ok(())

@@ -2,10 +2,10 @@
 
 use crate::driver::{Function, LaunchDims, LaunchMode};
 use crate::error::{Error, KernelError};
-use cudarc::driver::{CudaContext, sys};
+use crate::shared::Shared;
+use cudarc::driver::sys;
 use mkernel_spec::KernelPlan;
 use mkernel_spec::device::Target;
-use std::sync::Arc;
 
 /// A loaded kernel and its launch dimensions.
 pub(crate) struct Kernel {
@@ -15,8 +15,8 @@ pub(crate) struct Kernel {
 
 impl Kernel {
     /// Loads the kernel of `plan` from a CUBIN in memory.
-    pub fn load(ctx: &Arc<CudaContext>, cubin: &[u8], plan: &KernelPlan) -> Result<Self, Error> {
-        let function = Function::load(ctx, cubin, &plan.id)?;
+    pub fn load(shared: &Shared, cubin: &[u8], plan: &KernelPlan) -> Result<Self, Error> {
+        let function = Function::load(&shared.ctx, cubin, &plan.id)?;
         function.allow_dynamic_smem(plan.smem_bytes)?;
         let ctas_per_sm = function.ctas_per_sm(plan.threads, plan.smem_bytes)?;
         // CTAs wait for each other, so all of them must be resident at the same time.
@@ -37,7 +37,7 @@ impl Kernel {
             threads: plan.threads,
             smem_bytes: plan.smem_bytes,
         };
-        check_clusters(plan, &function, dims)?;
+        check_clusters(plan, &function, dims, shared.shares_gpu)?;
         Ok(Self { function, dims })
     }
 
@@ -76,10 +76,19 @@ fn check_registers(plan: &KernelPlan, registers: u32) -> Result<(), Error> {
 
 /// Checks that all clusters can be resident at the same time. The SMs of a cluster are of one part of the GPU, so there may be
 /// fewer than SMs suffice for.
-fn check_clusters(plan: &KernelPlan, function: &Function, dims: LaunchDims) -> Result<(), Error> {
+fn check_clusters(
+    plan: &KernelPlan,
+    function: &Function,
+    dims: LaunchDims,
+    shares_gpu: bool,
+) -> Result<(), Error> {
     let cluster_ctas = dims.cluster_ctas;
     if cluster_ctas == 1 {
         return Ok(());
+    }
+    if shares_gpu {
+        let id = plan.id.clone();
+        return Err(Error::Kernel(KernelError::ClustersOnSharedGpu { id }));
     }
     let (clusters, resident) = (dims.ctas / cluster_ctas, function.resident_clusters(dims)?);
     if clusters <= resident {

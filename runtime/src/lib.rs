@@ -20,7 +20,7 @@
 //! fn forward(ranks: &Communicator, x: &CudaSlice<bf16>, w: &CudaSlice<bf16>, y: &mut CudaSlice<bf16>) -> Result<(), Error> {
 //!     // Once per size, on all ranks: plans, compiles or loads from the cache, and allocates.
 //!     let up = UpProjection::prepare(ranks, 4096)?;
-//!     let stream = ranks.context().default_stream();
+//!     let stream = ranks.default_stream();
 //!     // Enqueues one kernel and returns at once.
 //!     up.launch(&stream, UpProjectionOperands { a: x, b: w, c: y })?;
 //!     // Waits for it, and returns what went wrong.
@@ -114,12 +114,14 @@ mod env;
 pub mod error;
 mod fabric;
 mod fused;
+mod gpu;
 mod health;
 mod heap;
 mod kernel;
 mod launch;
 mod operator;
 mod order;
+mod part;
 mod prepare;
 mod reaper;
 mod report;

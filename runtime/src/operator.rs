@@ -164,14 +164,15 @@ impl Operator {
     ///
     /// The launches are not cooperative. If another stream runs kernels that wait for other ranks on the same GPU, each can
     /// hold a part of the SMs and wait for the rest, which ends with an error at the deadline. Leave SMs to such kernels by
-    /// [`max_sms`](crate::KernelConfig::max_sms), or do not use this.
+    /// [`max_sms`](crate::KernelConfig::max_sms), or do not use this. Calls of ranks that [share](crate::Communicator::local)
+    /// a GPU do not overlap, for the same reason.
     ///
     /// # Safety
     /// No work that is enqueued on the stream before a call may write or allocate the call's B, unless other work than a
     /// kernel comes between the two, such as a copy or a wait for an event. If the stream is being captured, this holds for
     /// the graph.
     pub unsafe fn overlap_calls(&self, overlap: bool) {
-        self.core.state().mode = match overlap {
+        self.core.state().mode = match overlap && !self.parts().shared.shares_gpu {
             true => LaunchMode::Overlapping,
             false => LaunchMode::Cooperative,
         };

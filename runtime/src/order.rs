@@ -5,6 +5,7 @@ mod tests;
 
 use crate::driver::{self, Capture, Event, GraphNode, UserStream};
 use crate::error::Error;
+use crate::part::Part;
 use cudarc::driver::CudaContext;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -45,14 +46,16 @@ impl LaunchSource {
     }
 }
 
-/// Returns the launch order of a context's GPU. All communicators on this GPU share it.
-pub(crate) fn of(ctx: &Arc<CudaContext>) -> Result<Arc<Mutex<Order>>, Error> {
-    type Known = Vec<(usize, Weak<Mutex<Order>>)>;
+/// Returns the launch order of a part of a context's GPU. All communicators with this part share it. Other parts have other
+/// SMs, so their kernels cannot keep each other from starting.
+pub(crate) fn of(ctx: &Arc<CudaContext>, part: Part) -> Result<Arc<Mutex<Order>>, Error> {
+    type Known = Vec<((usize, Part), Weak<Mutex<Order>>)>;
     static KNOWN: Mutex<Known> = Mutex::new(Vec::new());
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     known.retain(|(_, order)| order.strong_count() > 0);
     // All contexts are primary contexts, and each GPU has one of these.
-    let is_here = |(ordinal, _): &&(usize, _)| *ordinal == ctx.ordinal();
+    let here = (ctx.ordinal(), part);
+    let is_here = |(place, _): &&((usize, Part), _)| *place == here;
     if let Some(order) = known.iter().find(is_here).and_then(|(_, o)| o.upgrade()) {
         return Ok(order);
     }
@@ -61,7 +64,7 @@ pub(crate) fn of(ctx: &Arc<CudaContext>) -> Result<Arc<Mutex<Order>>, Error> {
         ends: Vec::new(),
         captures: VecDeque::new(),
     }));
-    known.push((ctx.ordinal(), Arc::downgrade(&order)));
+    known.push((here, Arc::downgrade(&order)));
     Ok(order)
 }
 

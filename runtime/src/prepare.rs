@@ -159,7 +159,7 @@ fn built(plan: &KernelPlan, error: GenError) -> Error {
 
 fn load(shared: &Shared, plan: &KernelPlan, cubin: &Cubin) -> Result<Loaded, Error> {
     Ok(Loaded {
-        kernel: Kernel::load(&shared.ctx, &cubin.bytes, plan)?,
+        kernel: Kernel::load(shared, &cubin.bytes, plan)?,
         page: Arc::new(Page::allocate(&shared.ctx)?),
         copies: plan.copies.as_ref().map(|_| shared.copies()).transpose()?,
         gate: shared.gate(shared.gpu_timeout())?,

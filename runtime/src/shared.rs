@@ -3,41 +3,22 @@
 use crate::bootstrap::Collective;
 use crate::cluster::Cluster;
 use crate::copy_engine::CopyThread;
-use crate::driver::{self, Backend, Stream};
+use crate::driver::Stream;
 use crate::env::{self, Timeouts};
 use crate::error::{Error, Finding};
 use crate::fabric::transport::Transport;
+use crate::gpu::Gpu;
 use crate::health::{Health, Monitored, Watchdog};
-use crate::order::{self, Order};
+use crate::order::Order;
 use crate::simulation::SimulatedJob;
 use crate::symmetric::OwnMemory;
 use crate::tensors::Tensors;
-use cudarc::driver::CudaContext;
+use cudarc::driver::{CudaContext, CudaStream};
 use mkernel_spec::Device;
 use mkernel_spec::abi::Gate;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-
-/// A GPU with the resources that the runtime itself needs on it.
-pub(crate) struct Gpu {
-    pub ctx: Arc<CudaContext>,
-    pub device: Device,
-    stream: Stream,
-    order: Arc<Mutex<Order>>,
-}
-
-impl Gpu {
-    pub fn open(ordinal: usize, kind: Backend) -> Result<Self, Error> {
-        let (ctx, device) = driver::open(ordinal, kind)?;
-        Ok(Self {
-            stream: Stream::new(&ctx)?,
-            order: order::of(&ctx)?,
-            ctx,
-            device,
-        })
-    }
-}
 
 /// The state that a communicator and its operators share.
 pub(crate) struct Shared {
@@ -46,6 +27,10 @@ pub(crate) struct Shared {
     pub cluster: Cluster,
     pub ctx: Arc<CudaContext>,
     pub device: Device,
+    /// Whether other ranks share the GPU.
+    pub shares_gpu: bool,
+    /// See [`Communicator::default_stream`](crate::Communicator::default_stream).
+    pub default_stream: Arc<CudaStream>,
     /// The simulated job, if the GPU is simulated.
     pub simulated: Option<Arc<SimulatedJob>>,
     timeout_ns: AtomicU64,
@@ -55,7 +40,7 @@ pub(crate) struct Shared {
     pub health: Arc<Health>,
     /// The stream for the runtime's own work.
     pub stream: Stream,
-    /// The order of the launches on this GPU.
+    /// The order of the launches on this rank's part of the GPU.
     pub order: Arc<Mutex<Order>>,
     copies: Mutex<Option<Arc<CopyThread>>>,
     /// The tensors in the symmetric memory.
@@ -105,6 +90,8 @@ impl Shared {
             cluster,
             ctx: gpu.ctx,
             device: gpu.device,
+            shares_gpu: gpu.is_shared,
+            default_stream: gpu.default_stream,
             simulated,
             timeout_ns: ns(timeouts.device).into(),
             host_timeout_ns: ns(host_timeout).into(),

@@ -8,7 +8,8 @@ use crate::env::launcher::LaunchedRank;
 use crate::env::{self, Timeouts};
 use crate::error::{ClusterError, DeviceError, Error, SimulatorError};
 use crate::fabric::nics::nic_gb_s;
-use crate::shared::Gpu;
+use crate::gpu::Gpu;
+use crate::part::Part;
 use crate::simulation::{self, SimulatedJob, Simulation};
 use mkernel_spec::Device;
 use mkernel_spec::abi::MAX_RANKS;
@@ -88,6 +89,12 @@ impl Communicator {
 
     /// Creates a communicator for each GPU of `devices`, all in this process. Move each to a thread of its own.
     ///
+    /// For tests on a host with few GPUs, a GPU can be listed several times, as in `&[0, 0, 0, 0]`. Its ranks then share
+    /// it: each has an equal part of its SMs and memory, and exchanges data with the others through the GPU's memory. Make
+    /// calls on [`default_stream`](Self::default_stream), or on streams that do not wait for the GPU's default stream, and
+    /// wait for them by [`synchronize`](Self::synchronize): a call of the driver that waits for the GPU can keep other
+    /// ranks from launching. Simulated GPUs cannot be shared.
+    ///
     /// With `MKERNEL_DEVICE=sim`, or `auto` if there is no GPU, the devices are GPUs 0 to 7 of a new simulated host.
     ///
     /// # Errors
@@ -147,7 +154,8 @@ impl Communicator {
             .map_or(Backend::Gpu, |_| Backend::Simulated);
         let mut gpus = ordinals
             .iter()
-            .map(|&ordinal| Gpu::open(ordinal, kind))
+            .zip(Part::of_ranks(ordinals))
+            .map(|(&ordinal, part)| Gpu::open(ordinal, part, kind))
             .collect::<Result<Vec<_>, _>>()?;
         let devices: Vec<_> = gpus.iter().map(|gpu| gpu.device.clone()).collect();
         if let Some(slowest) = Device::slowest(&devices) {
@@ -161,7 +169,9 @@ impl Communicator {
             .collect::<Result<Vec<_>, _>>()?;
         let world = ordinals.len() as u32;
         let host_map = Cluster::one(world).hosts;
-        cluster::check_gpus(&host_map, &ids)?;
+        if kind == Backend::Simulated {
+            cluster::check_gpus(&host_map, &ids)?;
+        }
         for (rank, gpu) in (0..).zip(&gpus) {
             cluster::check_access(&gpu.ctx, &host_map, rank, &ids)?;
         }
@@ -197,7 +207,7 @@ pub(crate) fn join(launched: &LaunchedRank, timeouts: &Timeouts) -> Result<Colle
 fn open_local(local_rank: usize) -> Result<(Gpu, Option<Arc<SimulatedJob>>), Error> {
     if driver::choose_backend()? == Backend::Simulated {
         let host = SimulatedJob::claim(&env::simulation(1)?)?;
-        let gpu = Gpu::open(host.first_ordinal(), Backend::Simulated)?;
+        let gpu = Gpu::open(host.first_ordinal(), Part::WHOLE, Backend::Simulated)?;
         return Ok((gpu, Some(Arc::new(host))));
     }
     // Some launchers make only one GPU visible to each process.
@@ -206,7 +216,7 @@ fn open_local(local_rank: usize) -> Result<(Gpu, Option<Arc<SimulatedJob>>), Err
     } else {
         local_rank
     };
-    Ok((Gpu::open(ordinal, Backend::Gpu)?, None))
+    Ok((Gpu::open(ordinal, Part::WHOLE, Backend::Gpu)?, None))
 }
 
 #[cfg(test)]

@@ -67,7 +67,7 @@ impl<'a> Rank<'a> {
             // SAFETY: the edits decide which calls take place, and change no address.
             unsafe { prepare_edited(ranks, config, shape, edit) }
         };
-        let stream = ranks.context().default_stream();
+        let stream = ranks.default_stream();
         let filled = |value| stream.clone_htod(&vec![value; ELEMS]).expect("memory");
         Ok(Self {
             ranks,

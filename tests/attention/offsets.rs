@@ -47,7 +47,7 @@ fn on_ranks(
     let outcomes = machine.run_ranks(Backend::Simulated { seed }, |ranks, _| {
         let operator = ranks.prepare(&config, SHAPE)?;
         ranks.set_timeout(Duration::from_secs(60));
-        Ok(body(ranks, &operator, &ranks.context().default_stream())?)
+        Ok(body(ranks, &operator, &ranks.default_stream())?)
     });
     outcomes.expect("communicators")
 }

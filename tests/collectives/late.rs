@@ -132,7 +132,7 @@ struct Rank<'a> {
 
 impl<'a> Rank<'a> {
     fn new(ranks: &'a Communicator, operator: Operator) -> Self {
-        let stream = ranks.context().default_stream();
+        let stream = ranks.default_stream();
         let upload = |written: bool, value: bf16| {
             let specs = operator.plan().operands.iter();
             let specs = specs.filter(move |spec| spec.written == written);

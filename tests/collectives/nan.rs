@@ -36,7 +36,7 @@ fn call<E: Element + DeviceRepr + Copy + Send + Sync>(
         // SAFETY: the edits decide what a packet is replaced by, and change no address.
         let operator =
             unsafe { prepare_edited(ranks, &KernelConfig::new(2, config), shape, edit) }?;
-        let stream = ranks.context().default_stream();
+        let stream = ranks.default_stream();
         let rows = |operand| {
             let spec = operator
                 .plan()

@@ -61,7 +61,7 @@ fn on_ranks(op: CollectiveOp, seed: u64, body: impl Fn(Rank<'_>) + Sync) {
     let shape = CollectiveShape { m: ROWS, n: COLS };
     let outcomes = machine.run_ranks(Backend::Simulated { seed }, |ranks, _| {
         let operator = ranks.prepare(&config, shape)?;
-        let stream = ranks.context().default_stream();
+        let stream = ranks.default_stream();
         body(Rank {
             ranks,
             operator,

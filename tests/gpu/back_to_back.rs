@@ -187,7 +187,7 @@ pub fn calls(
     skew: Skew,
     seed: u64,
 ) -> Result<(), Failure> {
-    let lab = Lab::new(&ranks.context().default_stream())?;
+    let lab = Lab::new(&ranks.default_stream())?;
     let (operator, operands) = prepare(ranks, &lab, problem, 0)?;
     operands.fill_b(&lab, seed, ranks.rank())?;
     let (pool, expected) = pool(ranks, &lab, &operator, &operands, seed)?;

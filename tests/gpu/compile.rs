@@ -8,12 +8,27 @@ use mkernel::{
 };
 use mkernel_compile::{Store, build};
 use mkernel_testing::lab::Failure;
+use mkernel_testing::ranks::devices_of_tests;
+use std::fmt::Debug;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Compiles the kernels of `specs` for the GPUs of this host. The contexts of the GPUs are kept until the process ends.
+/// Checks that there is a plan for each device on which the tests may run. `name` names the kernel in a panic. Needs no GPU.
+pub fn expect_plans(spec: &KernelSpec, name: &dyn Debug) {
+    for device in devices_of_tests(spec.world()) {
+        let plan = KernelPlan::new(spec, &device);
+        plan.unwrap_or_else(|error| panic!("{name:?} on {}: {error}", device.name));
+    }
+}
+
+/// Returns the device of ranks on the GPUs of this host. The contexts of the GPUs are kept until the process ends.
+pub fn device(world: u32) -> Device {
+    on_ranks(world, |ranks| Ok::<Device, Failure>(ranks.device().clone())).remove(0)
+}
+
+/// Compiles the kernels of `specs` for the GPUs of this host.
 pub fn compile(specs: &[KernelSpec]) {
     let world = specs.iter().map(KernelSpec::world).max().unwrap_or(1);
-    let device = on_ranks(world, |ranks| Ok::<Device, Failure>(ranks.device().clone())).remove(0);
+    let device = device(world);
     let store = Store::from_env();
     let next = AtomicUsize::new(0);
     let threads = std::thread::available_parallelism().map_or(1, |count| count.get().min(32));

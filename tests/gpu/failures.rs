@@ -105,7 +105,7 @@ fn in_all_worlds(problem: GemmProblem, fail: fn(&Rank<'_>) -> Result<(), Failure
     for world in worlds(2) {
         for then in [Some(fail), None] {
             on_ranks(world, |ranks| {
-                let lab = Lab::new(&ranks.context().default_stream())?;
+                let lab = Lab::new(&ranks.default_stream())?;
                 let (operator, operands) = prepare(ranks, &lab, problem, 0)?;
                 let gemm = operator.plan().gemm();
                 if gemm.is_none_or(|gemm| gemm.order.tail_splits > 1) {

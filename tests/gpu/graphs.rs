@@ -2,11 +2,11 @@
 //! replays.
 
 use crate::ranks::{GemmProblem, Operands, expect_right, launch, on_ranks, prepare, seed, worlds};
-use mkernel::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use mkernel::{
     Communicator,
     spec::{BLayout, Epilogue, GemmOp, GemmShape, Transfer, Tuning},
 };
+use mkernel_testing::graph::Graph;
 use mkernel_testing::lab::{Failure, Lab, Random, TimeLimit};
 use std::time::Duration;
 
@@ -94,13 +94,12 @@ pub fn replays(ranks: &Communicator, problem: GemmProblem, seed: u64) -> Result<
     }
     lab.stream.synchronize()?;
 
-    lab.stream
-        .begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
-    for (operator, operands) in calls {
-        launch(operator, &lab.stream, &operands.raw())?;
-    }
-    let graph = lab.stream.end_capture(CUgraphInstantiate_flags(0))?;
-    let graph = graph.ok_or("nothing was captured")?;
+    let graph = Graph::capture(ranks, &lab.stream, || {
+        for (operator, operands) in calls {
+            launch(operator, &lab.stream, &operands.raw())?;
+        }
+        Ok(())
+    })?;
 
     let verdicts = lab.verdicts(REPLAYS * calls.len())?;
     let eager_verdicts = lab.verdicts(REPLAYS / EAGER_EVERY)?;
@@ -109,7 +108,7 @@ pub fn replays(ranks: &Communicator, problem: GemmProblem, seed: u64) -> Result<
             operands.fill_a(&lab, seeds.draw())?;
             lab.poison(&operands.c)?;
         }
-        graph.launch()?;
+        graph.launch(&lab.stream)?;
         for (i, (_, operands)) in calls.into_iter().enumerate() {
             operands.check(&lab, &verdicts, replay * calls.len() + i)?;
         }

@@ -262,7 +262,7 @@ fn operands_may_be_freed_when_an_aborted_kernel_has_ended() {
             on_ranks(world, |ranks| aborted(ranks, delay_us));
             // The context is still usable.
             on_ranks(world, |ranks| {
-                let lab = Lab::new(&ranks.context().default_stream())?;
+                let lab = Lab::new(&ranks.default_stream())?;
                 let problem = (SHAPE, BLayout::Nk, with(Some(Transfer::CopyEngine)));
                 let (operator, operands) = prepare(ranks, &lab, problem, 0)?;
                 compute(ranks, &lab, &operator, &operands, (2, seed))?;

@@ -111,7 +111,7 @@ fn free_after_drop(world: u32, seed: u64) -> Vec<usize> {
         k: 4096,
     };
     on_ranks(world, |ranks| {
-        let lab = Lab::new(&ranks.context().default_stream())?;
+        let lab = Lab::new(&ranks.default_stream())?;
         let tunings = match world {
             1 => vec![Tuning::default()],
             _ => vec![with(Transfer::SmPush), with(Transfer::CopyEngine)],

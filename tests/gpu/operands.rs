@@ -34,7 +34,7 @@ fn views_of_slices_are_operands() {
 /// those of `Lab`.
 fn views(ranks: &Communicator, seed: u64) -> Result<(), Failure> {
     let GemmShape { m, n, k } = SHAPE;
-    let lab = Lab::new(&ranks.context().default_stream())?;
+    let lab = Lab::new(&ranks.default_stream())?;
     let stream = &lab.stream;
     let operator = ranks.prepare(
         &config((ranks.world(), SHAPE.m), BLayout::Nk, Tuning::default()),
@@ -94,7 +94,7 @@ fn operands_that_do_not_fit_are_refused_all_at_once() {
     let _limit = TimeLimit::start("wrong operands", Duration::from_secs(60));
     for world in worlds(1) {
         on_ranks(world, |ranks| {
-            let stream = ranks.context().default_stream();
+            let stream = ranks.default_stream();
             let operator = ranks.prepare(
                 &config((ranks.world(), SHAPE.m), BLayout::Kn, Tuning::default()),
                 SHAPE,

@@ -9,6 +9,7 @@ use mkernel::{
 };
 use mkernel_testing::jobs::with_causes;
 use mkernel_testing::lab::{Failure, Finish, Lab, Matrix, Random, Verdict, View, seed_from_clock};
+use mkernel_testing::ranks::{gpus_of_ranks, ranks_per_gpu};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -22,12 +23,22 @@ pub fn seed() -> u64 {
     seed
 }
 
-/// Returns the worlds of at least `least` ranks for which the host has GPUs. Panics if there is none.
+/// Returns the worlds of at least `least` ranks for which the host has GPUs, which ranks may [share](ranks_per_gpu). Panics if
+/// there is none.
 pub fn worlds(least: u32) -> Vec<u32> {
+    worlds_with(ranks_per_gpu(), least)
+}
+
+/// Does the same for ranks that are processes, which cannot share a GPU.
+pub fn worlds_of_processes(least: u32) -> Vec<u32> {
+    worlds_with(1, least)
+}
+
+fn worlds_with(ranks_per_gpu: usize, least: u32) -> Vec<u32> {
     let gpus = mkernel::device_count().expect("GPUs");
-    let fits = |world: &u32| *world >= least && *world as usize <= gpus;
+    let fits = |world: &u32| *world >= least && *world as usize <= gpus * ranks_per_gpu;
     let worlds: Vec<u32> = WORLDS.into_iter().filter(fits).collect();
-    println!("worlds {worlds:?} of {gpus} GPUs");
+    println!("worlds {worlds:?} of {gpus} GPUs, at most {ranks_per_gpu} ranks per GPU");
     assert!(
         !worlds.is_empty(),
         "this test needs {least} GPUs, the host shows {gpus}"
@@ -43,7 +54,7 @@ pub fn on_ranks<T: Send>(
     // Contexts are kept. Their creation takes longer than most tests, and their end would free memory that a test has
     // not freed.
     static CONTEXTS: Mutex<Vec<Arc<CudaContext>>> = Mutex::new(Vec::new());
-    let gpus: Vec<usize> = (0..world as usize).collect();
+    let gpus = gpus_of_ranks(world).expect("GPUs");
     let communicators = Communicator::local(&gpus).expect("communicators");
     let contexts = communicators.iter().map(|ranks| ranks.context().clone());
     let mut kept = CONTEXTS.lock().unwrap_or_else(PoisonError::into_inner);

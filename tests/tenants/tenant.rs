@@ -5,10 +5,9 @@ use mkernel::cudarc::driver::sys::{self, CUfunction_attribute};
 use mkernel::cudarc::driver::{CudaContext, CudaStream, result};
 use mkernel_compile::{CudaSource, Store};
 use mkernel_spec::Target;
+use mkernel_testing::lab::Failure;
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex};
-
-type Failure = Box<dyn std::error::Error>;
 
 /// So much shared memory that no other CTA fits on an SM.
 const SMEM_BYTES: u32 = 200 << 10;

@@ -79,6 +79,10 @@ pub struct BadFigure {
 }
 
 impl Device {
+    /// SMs that the ranks that share a GPU leave free. The driver may copy and clear memory by kernels of its own, which
+    /// would otherwise wait for kernels that wait for them.
+    pub const SHARED_FREE_SMS: u32 = 4;
+
     /// A Hopper GPU. Its rates are those of [`Device::h200`], scaled by what `hardware` has of what bounds them: SMs and
     /// their clock for tensor cores and L2, clock and width of the memory, the number of links for NVLink. Rates of other
     /// GPUs than H200 are therefore estimates.
@@ -113,6 +117,26 @@ impl Device {
             l2_gb_s: self.l2_gb_s * share,
             ..self.clone()
         }
+    }
+
+    /// The device as one of `parts` ranks sees it that share a GPU, each with as many SMs and as much memory. `None` if there
+    /// are too few SMs for so many ranks.
+    #[must_use]
+    pub fn part(&self, parts: u32) -> Option<Self> {
+        if parts <= 1 {
+            return Some(self.clone());
+        }
+        let sm_count = self.sm_count.saturating_sub(Self::SHARED_FREE_SMS) / parts;
+        let each = f64::from(parts);
+        (sm_count > 0).then(|| Self {
+            name: format!("1/{parts} of {}", self.name),
+            memory_bytes: self.memory_bytes / u64::from(parts),
+            l2_bytes: self.l2_bytes / u64::from(parts),
+            memory_gb_s: self.memory_gb_s / each,
+            link_gb_s: self.link_gb_s / each,
+            copy_engine_gb_s: self.copy_engine_gb_s / each,
+            ..self.limited_to(Some(sm_count))
+        })
     }
 
     /// The least of each figure of `devices`, which are those of all ranks: every rank has to make the same plan, and none
@@ -296,6 +320,22 @@ mod tests {
         assert_eq!(least.name, "NVIDIA H200, NVIDIA H100");
         assert_eq!(Device::slowest(&all[..1]), Some(Device::h200()));
         assert_eq!(Device::slowest(&[]), None);
+    }
+
+    #[test]
+    fn ranks_that_share_a_gpu_leave_sms_free() {
+        let whole = Device::h200();
+        assert_eq!(whole.part(1), Some(whole.clone()));
+        let sms = [2, 4, 8].map(|parts| whole.part(parts).map(|part| part.sm_count));
+        assert_eq!(sms, [Some(64), Some(32), Some(16)]);
+        let half = whole.part(2).expect("two ranks");
+        assert_eq!(half.memory_bytes, whole.memory_bytes / 2);
+        assert_eq!(half.bad_figures(), []);
+        let small = Device {
+            sm_count: 8,
+            ..Device::h200()
+        };
+        assert_eq!(small.part(8), None);
     }
 
     #[test]

@@ -143,7 +143,7 @@ impl std::fmt::Debug for Ranks {
 /// Returns the stream on which tensors of `device` are used, if it is the communicator's device.
 fn stream(communicator: &Communicator, device: &Device) -> Result<Arc<CudaStream>> {
     match device {
-        Device::Cpu if communicator.is_simulated() => Ok(communicator.context().default_stream()),
+        Device::Cpu if communicator.is_simulated() => Ok(communicator.default_stream()),
         Device::Cpu => bail!(
             "the communicator has a GPU, but the tensors are on the CPU; \
              use Device::new_cuda({}), or simulated GPUs (MKERNEL_DEVICE=sim)",

@@ -92,7 +92,7 @@ pub enum DeviceError {
     /// Two ranks use the same GPU.
     #[error(
         "ranks {first} and {second} use the same GPU ({bus_id}). Give each rank its own GPU by LOCAL_RANK or \
-         CUDA_VISIBLE_DEVICES"
+         CUDA_VISIBLE_DEVICES. Only ranks of one process can share a GPU (Communicator::local), and not a simulated one"
     )]
     SameDevice {
         /// The lower of the two ranks.
@@ -101,6 +101,16 @@ pub enum DeviceError {
         second: u32,
         /// The PCI bus id of the GPU.
         bus_id: String,
+    },
+    /// More ranks share a GPU than it has SMs for.
+    #[error("{ranks} ranks share GPU {ordinal}, which has {sm_count} SMs. Use fewer ranks")]
+    TooManyRanks {
+        /// The number of the GPU in this process.
+        ordinal: usize,
+        /// The number of ranks.
+        ranks: u32,
+        /// The number of SMs.
+        sm_count: u32,
     },
     /// One process cannot use simulated and real GPUs.
     #[error(

@@ -39,6 +39,15 @@ pub enum KernelError {
         /// The clusters that the GPU runs at the same time.
         resident: u32,
     },
+    /// The kernel has clusters, and ranks share the GPU.
+    #[error(
+        "kernel {id} has clusters, which need SMs of one part of the GPU at the same time. Ranks that share a GPU do not keep \
+         these free for each other. Remove the option cluster"
+    )]
+    ClustersOnSharedGpu {
+        /// The id of the kernel.
+        id: String,
+    },
     /// The compiled kernel uses another number of registers than the plan, so its warpgroups could not redistribute them.
     #[error(
         "kernel {id} was compiled to {registers} registers per thread, but its plan needs {planned}. Compile it with NVRTC \

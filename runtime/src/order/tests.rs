@@ -15,7 +15,7 @@ fn an_error_forgets_no_end() {
     let context = ranks[0].context();
     let stream = || UserStream::of(&context.new_stream().expect("a stream"));
     let (earlier, later) = (stream(), stream());
-    let order = of(context).expect("an order");
+    let order = of(context, Part::WHOLE).expect("an order");
     let mut order = lock(&order);
     let source = LaunchSource::new();
     // SAFETY: the stream is alive.

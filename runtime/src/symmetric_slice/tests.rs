@@ -30,7 +30,7 @@ fn on_ranks(seed: u64, body: impl Fn(Communicator) + Sync) {
 }
 
 fn stream(ranks: &Communicator) -> Arc<CudaStream> {
-    ranks.context().default_stream()
+    ranks.default_stream()
 }
 
 fn tensor(ranks: &Communicator, elems: usize) -> SymmetricSlice<f32> {

@@ -1,6 +1,7 @@
 //! [`Graph`]: calls that are captured once and replayed.
 
 use crate::lab::Failure;
+use mkernel::Communicator;
 use mkernel::cudarc::driver::sys::{self, CUgraphInstantiate_flags, CUstreamCaptureMode};
 use mkernel::cudarc::driver::{CudaGraph, CudaStream};
 use std::sync::Arc;
@@ -9,11 +10,12 @@ use std::sync::Arc;
 pub struct Graph(CudaGraph);
 
 impl Graph {
-    /// Captures what `enqueue` enqueues on `stream`, which must not be the default stream.
+    /// Captures what `enqueue` enqueues on `stream`, which must not be the default stream. All ranks must call this.
     ///
     /// # Errors
     /// The driver refuses the capture, or `enqueue` fails or enqueues nothing.
     pub fn capture(
+        ranks: &Communicator,
         stream: &Arc<CudaStream>,
         enqueue: impl FnOnce() -> Result<(), Failure>,
     ) -> Result<Self, Failure> {
@@ -22,7 +24,15 @@ impl Graph {
         // The capture is ended even if a call has failed. Otherwise the stream could not be used again.
         let graph = stream.end_capture(CUgraphInstantiate_flags(0));
         enqueued?;
-        Ok(Self(graph?.ok_or("the capture has no operations")?))
+        let graph = graph?.ok_or("the capture has no operations")?;
+        if !ranks.is_simulated() {
+            // Ranks may share a GPU. There, the first launch of a graph could wait for memory, and so for the replay of another
+            // rank, which would wait for this rank's.
+            graph.upload()?;
+            stream.synchronize()?;
+            ranks.barrier()?;
+        }
+        Ok(Self(graph))
     }
 
     /// Launches the graph on `stream`, which belongs to the same context.

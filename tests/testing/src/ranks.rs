@@ -2,10 +2,43 @@
 
 use crate::lab::Failure;
 use mkernel::Communicator;
+use mkernel::spec::Device;
 use std::process::ExitCode;
 
-/// Runs `body` on every rank of a communicator of the first `world` GPUs, on a thread to which the GPU is bound. Returns what
-/// it returns, by rank.
+/// Returns how many ranks of a test may share a GPU: `MKERNEL_TEST_RANKS_PER_GPU`, or 1.
+///
+/// # Panics
+/// The variable is not a number from 1 on.
+#[must_use]
+pub fn ranks_per_gpu() -> usize {
+    let given = std::env::var("MKERNEL_TEST_RANKS_PER_GPU");
+    let number = given.map_or(Ok(1), |text| text.parse());
+    match number {
+        Ok(1..) => number.unwrap_or(1),
+        _ => panic!("MKERNEL_TEST_RANKS_PER_GPU is not a number from 1 on"),
+    }
+}
+
+/// Returns the GPU of each of `world` ranks. Ranks share GPUs if [`ranks_per_gpu`] allows that and there are too few.
+///
+/// # Errors
+/// There is no driver.
+pub fn gpus_of_ranks(world: u32) -> Result<Vec<usize>, mkernel::Error> {
+    let wanted = (world as usize).div_ceil(ranks_per_gpu());
+    let used = (world as usize).min(mkernel::device_count()?.max(wanted));
+    Ok((0..world as usize).map(|rank| rank % used.max(1)).collect())
+}
+
+/// Returns the devices on which the tests of a GPU host run with `world` ranks: a whole H200, and one that all ranks share.
+#[must_use]
+pub fn devices_of_tests(world: u32) -> Vec<Device> {
+    let whole = Device::h200();
+    let shared = whole.part(world).filter(|_| world > 1);
+    shared.into_iter().chain([whole]).collect()
+}
+
+/// Runs `body` on every rank of a communicator on the first GPUs of this host, on a thread to which the rank's GPU is bound.
+/// Returns what it returns, by rank.
 ///
 /// # Errors
 /// There are fewer GPUs, or `body` fails or panics. Failures are printed at once and for all ranks, since the failure of one
@@ -14,8 +47,7 @@ pub fn on_gpus<T: Send>(
     world: u32,
     body: impl Fn(&Communicator) -> Result<T, Failure> + Sync,
 ) -> Result<Vec<T>, Failure> {
-    let gpus: Vec<usize> = (0..world as usize).collect();
-    let communicators = Communicator::local(&gpus)?;
+    let communicators = Communicator::local(&gpus_of_ranks(world)?)?;
     std::thread::scope(|scope| {
         let body = &body;
         let start = |ranks: Communicator| {

@@ -150,7 +150,7 @@ impl Job<'_> {
         calls: &[Inputs],
     ) -> Result<Vec<Results>, Error> {
         let rank = ranks.rank();
-        let stream = ranks.context().default_stream();
+        let stream = ranks.default_stream();
         let mut on_gpu = Vec::new();
         for call in calls.iter().chain(calls.first()) {
             let (mut inputs, mut results) = (Vec::new(), Vec::new());

@@ -219,12 +219,12 @@ impl AttentionJob {
             // SAFETY: mutated kernels run on simulated GPUs only, which check every access.
             let operator =
                 unsafe { prepare_edited(ranks, &self.kernel(), self.sharding().shape, edit) }?;
-            let found = match (self.config.packed, self.rows.is_empty()) {
+
+            match (self.config.packed, self.rows.is_empty()) {
                 (true, _) => self.rank_with_sequences(ranks, &operator, self.packed_calls()),
                 (false, true) => self.rank(ranks, &operator, self.calls(), &|| Ok(())),
                 (false, false) => self.rank_with_rows(ranks, &operator, self.calls()),
-            };
-            found.map_err(|failure| failure as Box<dyn std::error::Error>)
+            }
         })
     }
 
@@ -313,7 +313,7 @@ impl AttentionJob {
         let stream = match self.pattern {
             // The default stream cannot be captured.
             CallPattern::Graph => ranks.context().new_stream()?,
-            _ => ranks.context().default_stream(),
+            _ => ranks.default_stream(),
         };
         let count = self
             .call_count
@@ -326,7 +326,7 @@ impl AttentionJob {
         match self.pattern {
             CallPattern::Graph => {
                 let operands = buffers.iter().map(|buffers| buffers.addresses(&stream));
-                replay(operator, &stream, &operands.collect::<Vec<_>>())?;
+                replay(ranks, operator, &stream, &operands.collect::<Vec<_>>())?;
             }
             _ => self.launch_all(ranks, operator, &stream, &mut buffers, other)?,
         }

@@ -146,13 +146,13 @@ impl CollectiveJob {
         let transport = emulated(&self.faults, backend);
         self.machine.run(backend, |ranks| {
             ranks.set_transport(transport.clone());
-            let found = match self.config.dtype {
+
+            match self.config.dtype {
                 Dtype::Bf16 if self.rows.is_empty() => self.rank::<bf16>(ranks, bf16::from_f32),
                 Dtype::Bf16 => self.rank_with_rows::<bf16>(ranks, bf16::from_f32),
                 _ if self.rows.is_empty() => self.rank::<f32>(ranks, |x| x),
                 _ => self.rank_with_rows::<f32>(ranks, |x| x),
-            };
-            found.map_err(|failure| failure as Box<dyn std::error::Error>)
+            }
         })
     }
 
@@ -189,7 +189,7 @@ impl CollectiveJob {
         let stream = match self.is_graph {
             // The default stream cannot be captured.
             true => ranks.context().new_stream()?,
-            false => ranks.context().default_stream(),
+            false => ranks.default_stream(),
         };
         let rank = ranks.rank() as usize;
         let symmetric = is_symmetric(&operator, Operand::Y);
@@ -214,7 +214,7 @@ impl CollectiveJob {
             let addresses = buffers
                 .iter()
                 .map(|(x, y)| vec![x.device_ptr(&stream).0, y.view().device_ptr(&stream).0]);
-            replay(&operator, &stream, &addresses.collect::<Vec<_>>())?;
+            replay(ranks, &operator, &stream, &addresses.collect::<Vec<_>>())?;
         } else {
             for (index, (x, y)) in (0..).zip(&mut buffers) {
                 if let Some(calls) = self.call_count.filter(|_| index == CALLS_BEFORE) {

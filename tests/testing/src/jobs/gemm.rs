@@ -149,16 +149,11 @@ impl GemmJob {
         })
     }
 
-    fn rank(
-        &self,
-        ranks: &Communicator,
-        overlaps: bool,
-    ) -> Result<Vec<Vec<u32>>, Box<dyn std::error::Error>> {
-        let found = match self.config.epilogue.output {
+    fn rank(&self, ranks: &Communicator, overlaps: bool) -> Result<Vec<Vec<u32>>, Failure> {
+        match self.config.epilogue.output {
             Dtype::Bf16 => self.rank_of::<bf16>(ranks, overlaps),
             _ => self.rank_of::<f32>(ranks, overlaps),
-        };
-        found.map_err(|failure| failure as Box<dyn std::error::Error>)
+        }
     }
 
     fn rank_of<E: ResultElement>(
@@ -173,7 +168,7 @@ impl GemmJob {
         if !self.rows.is_empty() {
             return self.with_rows_of::<E>(ranks, &operator);
         }
-        let stream = ranks.context().default_stream();
+        let stream = ranks.default_stream();
         let rank = ranks.rank() as usize;
         let mut buffers = Vec::new();
         let count = self

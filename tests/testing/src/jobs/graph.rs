@@ -1,12 +1,11 @@
 //! Calls that are captured in a CUDA graph and replayed.
 
 use crate::graph::Graph;
+use crate::lab::Failure;
 use mkernel::cudarc::driver::CudaStream;
 use mkernel::spec::abi::OperandSpec;
-use mkernel::{Operator, operands::RawOperand};
+use mkernel::{Communicator, Operator, operands::RawOperand};
 use std::sync::Arc;
-
-type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// Captures a call for each element of `addresses`, and replays the graph twice. An element has the addresses of the
 /// operands of a call, in the order of the plan.
@@ -14,12 +13,13 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 /// # Errors
 /// A call cannot be captured, or the driver refuses the graph.
 pub fn replay(
+    ranks: &Communicator,
     operator: &Operator,
     stream: &Arc<CudaStream>,
     addresses: &[Vec<u64>],
 ) -> Result<(), Failure> {
     let specs = &operator.plan().operands;
-    let graph = Graph::capture(stream, || {
+    let graph = Graph::capture(ranks, stream, || {
         for of_call in addresses {
             let operand = |(ptr, spec): (&u64, &OperandSpec)| RawOperand {
                 ptr: *ptr,
@@ -35,5 +35,5 @@ pub fn replay(
     graph.launch(stream)?;
     graph.launch(stream)?;
     // The graph is destroyed when this function returns, so the replays have to end first.
-    Ok(stream.synchronize()?)
+    Ok(ranks.synchronize(stream)?)
 }

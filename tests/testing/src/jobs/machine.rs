@@ -2,6 +2,8 @@
 
 use super::permit::Permit;
 use super::simulated::Backend;
+use crate::lab::Failure;
+use crate::ranks::gpus_of_ranks;
 use mkernel::{
     Communicator, Simulation,
     network::{Faults, NicModel, Transport},
@@ -28,7 +30,7 @@ impl Machine {
     pub fn run<T: Send>(
         self,
         backend: Backend,
-        body: impl Fn(&Communicator) -> Result<T, Box<dyn std::error::Error>> + Sync,
+        body: impl Fn(&Communicator) -> Result<T, Failure> + Sync,
     ) -> Result<Vec<T>, String> {
         let results = self.run_ranks(backend, |rank, all| {
             // With the abort, the other ranks end now and not at their deadlines.
@@ -54,7 +56,7 @@ impl Machine {
     pub fn run_ranks<T: Send>(
         self,
         backend: Backend,
-        body: impl Fn(&Communicator, &[Communicator]) -> Result<T, Box<dyn std::error::Error>> + Sync,
+        body: impl Fn(&Communicator, &[Communicator]) -> Result<T, Failure> + Sync,
     ) -> Result<Vec<Result<T, String>>, String> {
         let world = self.world;
         let _permit = matches!(backend, Backend::Simulated { .. }).then(Permit::acquire);
@@ -66,7 +68,7 @@ impl Machine {
                 skew: self.skew,
                 timeline: false,
             }),
-            Backend::Gpus => Communicator::local(&(0..world as usize).collect::<Vec<_>>()),
+            Backend::Gpus => gpus_of_ranks(world).and_then(|gpus| Communicator::local(&gpus)),
         };
         let ranks = ranks.map_err(|error| error.to_string())?;
         let (all, body) = (&ranks, &body);

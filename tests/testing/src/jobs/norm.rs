@@ -2,8 +2,8 @@
 
 use super::simulated::ResultElement;
 use super::{CALLS_BEFORE, set_call_count};
+use crate::graph::Graph;
 use crate::lab::Failure;
-use mkernel::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use mkernel::cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
 use mkernel::half::bf16;
 use mkernel::operands::{RawOperand, Rows};
@@ -89,7 +89,7 @@ impl NormRun<'_> {
         let stream = match self.is_graph {
             // The default stream cannot be captured.
             true => self.ranks.context().new_stream()?,
-            false => self.ranks.context().default_stream(),
+            false => self.ranks.default_stream(),
         };
         let mut buffers = Vec::new();
         for call in self.calls {
@@ -143,28 +143,27 @@ impl NormRun<'_> {
             (index, rows, self.raw(buffers, stream))
         });
         let calls: Vec<_> = calls.collect();
-        if self.is_graph {
-            stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
-        }
-        for (index, rows, operands) in calls {
-            if let Some(calls) = self.call_count.filter(|_| index == CALLS_BEFORE) {
-                set_call_count(self.ranks, &[self.operator], calls)?;
+        let enqueue = || {
+            for (index, rows, operands) in calls {
+                if let Some(calls) = self.call_count.filter(|_| index == CALLS_BEFORE) {
+                    set_call_count(self.ranks, &[self.operator], calls)?;
+                }
+                // SAFETY: the operands are those of the plan, in its order, and live until the stream is synchronized.
+                unsafe {
+                    self.operator
+                        .launch_raw_rows(stream.cu_stream(), &operands, rows)
+                }?;
             }
-            // SAFETY: the operands are those of the plan, in its order, and live until the stream is synchronized.
-            unsafe {
-                self.operator
-                    .launch_raw_rows(stream.cu_stream(), &operands, rows)
-            }?;
+            Ok(())
+        };
+        if !self.is_graph {
+            return enqueue();
         }
-        if self.is_graph {
-            let graph = stream.end_capture(CUgraphInstantiate_flags(0))?;
-            let graph = graph.ok_or("nothing was captured")?;
-            graph.launch()?;
-            graph.launch()?;
-            // The graph is destroyed when this function returns, so the replays have to end first.
-            stream.synchronize()?;
-        }
-        Ok(())
+        let graph = Graph::capture(self.ranks, stream, enqueue)?;
+        graph.launch(stream)?;
+        graph.launch(stream)?;
+        // The graph is destroyed when this function returns, so the replays have to end first.
+        Ok(self.ranks.synchronize(stream)?)
     }
 
     fn raw<E: ResultElement>(

@@ -3,6 +3,7 @@
 //! The kernel that comes second must be refused. It must write nothing and keep no rank waiting.
 
 use crate::jobs::{Backend, Machine, apply_edits, deadline};
+use crate::lab::Failure;
 use mkernel::Operand;
 use mkernel::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use mkernel::cudarc::driver::{CudaGraph, CudaSlice, CudaStream};
@@ -17,8 +18,6 @@ use std::time::{Duration, Instant};
 
 /// The SMs of a call. Two calls fit on a GPU at the same time.
 const MAX_SMS: u32 = 4;
-
-type Failure = Box<dyn std::error::Error>;
 
 const SHAPE: GemmShape = GemmShape {
     m: 256,

@@ -39,7 +39,7 @@ pub fn on_ranks(
     let outcomes = machine.run_ranks(Backend::Simulated { seed }, |ranks, _| {
         let operator = ranks.prepare(config, shape)?;
         ranks.set_timeout(Duration::from_secs(60));
-        let stream = ranks.context().default_stream();
+        let stream = ranks.default_stream();
         let prepared = Prepared {
             ranks,
             operator,

@@ -49,7 +49,7 @@ impl<In: ResultElement> RowsRun<'_, In> {
 
     /// Makes the calls one after the other without a pause. Every other call reads its rows from memory.
     fn launches<Out: ResultElement>(&self) -> Result<Vec<Vec<u32>>, Failure> {
-        let stream = self.ranks.context().default_stream();
+        let stream = self.ranks.default_stream();
         let mut all = Vec::new();
         for call in &self.calls {
             all.push(self.buffers::<Out>(&stream, call)?);
@@ -95,9 +95,9 @@ impl<In: ResultElement> RowsRun<'_, In> {
             stream.memcpy_dtod(&next.result.view(), &mut used.result.view_mut())?;
             stream.memcpy_dtod(&next.rows, &mut used.rows)?;
             graph.launch(&stream)?;
+            self.ranks.synchronize(&stream)?;
             results.push(self.check(&stream, &used.result, call)?);
         }
-        self.ranks.synchronize(&stream)?;
         Ok(results)
     }
 
@@ -150,7 +150,7 @@ impl<In: ResultElement> RowsRun<'_, In> {
         stream: &Arc<CudaStream>,
         buffers: &mut Buffers<In, Out>,
     ) -> Result<Graph, Failure> {
-        Graph::capture(stream, || {
+        Graph::capture(self.ranks, stream, || {
             let mut result = buffers.result.view_mut();
             let call = self.call(stream, &buffers.inputs, &mut result);
             // SAFETY: the buffers live until the last replay has ended, and the test uses one stream.

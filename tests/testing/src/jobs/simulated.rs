@@ -88,7 +88,7 @@ pub fn set_call_count(
     operators: &[&Operator],
     calls: u32,
 ) -> Result<(), Error> {
-    ranks.synchronize(&ranks.context().default_stream())?;
+    ranks.synchronize(&ranks.default_stream())?;
     ranks.barrier()?;
     for operator in operators {
         // SAFETY: all ranks have waited for their calls, and they make none before the barrier below.

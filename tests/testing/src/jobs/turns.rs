@@ -3,6 +3,7 @@
 //! The first call of each operator is made alone, and its results are what all later calls with the same operands must
 //! give, bit by bit. Whether those results are right is tested by the jobs of each kind.
 
+use crate::lab::Failure;
 use mkernel::cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
 use mkernel::half::bf16;
 use mkernel::spec::abi::{Operand, OperandSpec};
@@ -12,8 +13,6 @@ use mkernel::{
     spec::{Dtype, Problem},
 };
 use std::sync::Arc;
-
-type Failure = Box<dyn std::error::Error>;
 
 /// What results hold before a call. Every element type has these bytes as a NaN, or as a value that no kernel writes.
 const POISON: u8 = 0xff;

@@ -96,7 +96,7 @@ impl AttentionJob {
         operator: &Operator,
         calls: &[C],
     ) -> Result<Vec<Vec<u32>>, Failure> {
-        let stream = ranks.context().default_stream();
+        let stream = ranks.default_stream();
         let buffers = calls.iter().map(|call| call.buffers(&stream));
         let mut all = buffers.collect::<Result<Vec<_>, _>>()?;
         stream.synchronize()?;
@@ -124,7 +124,7 @@ pub(super) fn replays<C: OneCall>(
     let stream = ranks.context().new_stream()?;
     let mut used = calls[0].buffers(&stream)?;
     stream.synchronize()?;
-    let graph = Graph::capture(&stream, || {
+    let graph = Graph::capture(ranks, &stream, || {
         let call = calls[0].call(operator, &stream, &mut used);
         // SAFETY: the buffers live until the last replay has ended, and the test uses one stream.
         Ok(unsafe { call.capture() }?)
@@ -133,8 +133,8 @@ pub(super) fn replays<C: OneCall>(
     for call in calls {
         used.take(&stream, &call.buffers(&stream)?)?;
         graph.launch(&stream)?;
+        ranks.synchronize(&stream)?;
         results.push(call.check(ranks, &stream, &used)?);
     }
-    ranks.synchronize(&stream)?;
     Ok(results)
 }

@@ -76,8 +76,8 @@ impl NormJob {
         let calls = self.calls();
         let results = job.machine.run(backend, |ranks| {
             ranks.set_transport(transport.clone());
-            let found = self.rank(ranks, &calls);
-            found.map_err(|failure| failure as Box<dyn std::error::Error>)
+
+            self.rank(ranks, &calls)
         })?;
         norm::same_on_all_ranks(results)
     }

@@ -1,5 +1,6 @@
 //! The operands of a call of a layer of experts, on the host and in device memory.
 
+use crate::lab::Failure;
 use mkernel::Operand;
 use mkernel::cudarc::driver::sys::CUstreamCaptureStatus;
 use mkernel::cudarc::driver::{CudaSlice, CudaStream, DriverError};
@@ -124,7 +125,7 @@ impl Buffers {
     }
 
     /// Downloads the results.
-    pub fn outputs(&self, stream: &Arc<CudaStream>) -> Result<Outputs, Box<dyn std::error::Error>> {
+    pub fn outputs(&self, stream: &Arc<CudaStream>) -> Result<Outputs, Failure> {
         let floats = |slice: &CudaSlice<bf16>| -> Result<Vec<f32>, DriverError> {
             let found = stream.clone_dtoh(slice)?;
             Ok(found.into_iter().map(bf16::to_f32).collect())

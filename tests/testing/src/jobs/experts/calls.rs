@@ -3,18 +3,16 @@
 use super::buffers::{Buffers, Outputs};
 use super::layer::{Layer, ResultBits, fraction};
 use super::reference::same;
+use crate::graph::Graph;
 use crate::jobs::attention::CallPattern;
 use crate::jobs::{CALLS_BEFORE, deadline, set_call_count};
-use mkernel::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
+use crate::lab::Failure;
 use mkernel::{Communicator, Operator};
 use std::time::Duration;
 
 impl Layer {
     /// Makes all calls of one rank, and returns the bits of the sums if all results are right.
-    pub(super) fn rank(
-        &self,
-        ranks: &Communicator,
-    ) -> Result<ResultBits, Box<dyn std::error::Error>> {
+    pub(super) fn rank(&self, ranks: &Communicator) -> Result<ResultBits, Failure> {
         let rank = ranks.rank() as usize;
         ranks.set_timeout(deadline(
             self.dispatch_edits.is_empty() && self.combine_edits.is_empty(),
@@ -58,8 +56,8 @@ impl Layer {
         &self,
         ranks: &Communicator,
         (dispatch, combine): &(Operator, Operator),
-    ) -> Result<Vec<Outputs>, Box<dyn std::error::Error>> {
-        let stream = ranks.context().default_stream();
+    ) -> Result<Vec<Outputs>, Failure> {
+        let stream = ranks.default_stream();
         let rank = ranks.rank();
         let weights = stream.clone_htod(&self.weights(rank as usize))?;
         let mut buffers = Vec::new();
@@ -104,7 +102,7 @@ impl Layer {
         &self,
         ranks: &Communicator,
         (dispatch, combine): &(Operator, Operator),
-    ) -> Result<Vec<Outputs>, Box<dyn std::error::Error>> {
+    ) -> Result<Vec<Outputs>, Failure> {
         // SAFETY: all work is on one stream. Slices that track events cannot be captured.
         unsafe { ranks.context().disable_event_tracking() };
         // The default stream cannot be captured either.
@@ -113,15 +111,14 @@ impl Layer {
         let weights = stream.clone_htod(&self.weights(rank))?;
         let mut all = Buffers::new(&stream, &self.values(0, rank))?;
         stream.synchronize()?;
-        stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
-        all.dispatch(&stream, dispatch, &weights)?;
-        all.combine(&stream, combine)?;
-        let graph = stream.end_capture(CUgraphInstantiate_flags(0))?;
-        let graph = graph.ok_or("nothing was captured")?;
+        let graph = Graph::capture(ranks, &stream, || {
+            all.dispatch(&stream, dispatch, &weights)?;
+            Ok(all.combine(&stream, combine)?)
+        })?;
         let mut got = Vec::new();
         for index in 0..self.calls.len() {
             all.fill(&stream, &self.values(index, rank))?;
-            graph.launch()?;
+            graph.launch(&stream)?;
             ranks.synchronize(&stream)?;
             got.push(all.outputs(&stream)?);
         }

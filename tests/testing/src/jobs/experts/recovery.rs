@@ -3,15 +3,14 @@
 use super::buffers::Buffers;
 use super::layer::Layer;
 use super::reference::same;
+use crate::graph::Graph;
 use crate::jobs::Backend;
 use crate::jobs::emulated;
+use crate::lab::Failure;
 use mkernel::cudarc::driver::CudaStream;
-use mkernel::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use mkernel::{Communicator, Error, Operator};
 use std::sync::Arc;
 use std::time::Duration;
-
-type Failure = Box<dyn std::error::Error>;
 
 /// The way in which the first call of a layer is invalid.
 #[derive(Clone, Copy, Debug)]
@@ -53,7 +52,7 @@ impl Layer {
             }
         }
         stream.synchronize()?;
-        make_calls(&stream, invalid, || match invalid.in_combine {
+        make_calls(ranks, &stream, invalid, || match invalid.in_combine {
             true => first.combine(&stream, &combine),
             false => first.dispatch(&stream, &dispatch, &weights),
         })?;
@@ -149,6 +148,7 @@ pub fn invalid_calls(in_combine: bool) -> [InvalidCall; 4] {
 
 /// Makes a call as often as `invalid` says, by launches or by replays of a graph.
 fn make_calls(
+    ranks: &Communicator,
     stream: &Arc<CudaStream>,
     invalid: InvalidCall,
     mut call: impl FnMut() -> Result<(), Error>,
@@ -156,12 +156,9 @@ fn make_calls(
     if !invalid.in_graph {
         return Ok((0..invalid.times).try_for_each(|_| call())?);
     }
-    stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
-    call()?;
-    let graph = stream.end_capture(CUgraphInstantiate_flags(0))?;
-    let graph = graph.ok_or("nothing was captured")?;
+    let graph = Graph::capture(ranks, stream, || Ok(call()?))?;
     for _ in 0..invalid.times {
-        graph.launch()?;
+        graph.launch(stream)?;
     }
     // The graph is destroyed when this function returns, so the replays have to end first.
     Ok(stream.synchronize()?)

@@ -92,10 +92,7 @@ impl GemmNormJob {
             skew: self.job.skew,
         };
         let calls = self.calls();
-        let results = machine.run(backend, |ranks| {
-            let found = self.rank(ranks, &calls);
-            found.map_err(|failure| failure as Box<dyn std::error::Error>)
-        })?;
+        let results = machine.run(backend, |ranks| self.rank(ranks, &calls))?;
         norm::same_on_all_ranks(results)
     }
 
