@@ -4,7 +4,7 @@
 use mkernel::{
     Communicator, Error, KernelConfig, Operator, Simulation, Stats,
     network::{Faults, NicModel, Transport},
-    spec::{BLayout, Dim, GemmConfig, GemmOp, GemmShape, Tuning},
+    spec::{BLayout, Dim, GemmConfig, GemmOp, GemmShape, Problem, Tuning},
 };
 use mkernel_testing::block_on::block_on;
 use mkernel_testing::jobs::Turns;
@@ -87,7 +87,8 @@ fn a_hundred_operators_need_as_many_threads_and_descriptors_as_one() {
         }
         assert_eq!(count(), of_one);
         let stats = ranks.stats();
-        assert_eq!((stats.fabrics.len(), stats.heap.workspaces), (1, 100));
+        // Equal operators share a workspace.
+        assert_eq!((stats.fabrics.len(), stats.heap.workspaces), (1, 10));
         // Each is registered once with each NIC.
         assert!(stats.heap.extents <= 20, "{stats:?}");
         drop(operators);
@@ -232,11 +233,74 @@ fn memory_of_dropped_operators_is_used_again() {
         let (config, shape) = small(&ranks);
         let first = ranks.prepare(&config, shape).expect("prepared");
         call(&ranks, &first, shape).expect("all take part");
+        let wide = KernelConfig {
+            max_sms: Some(3),
+            ..config
+        };
         // The first operator stays, and the others take turns in the space behind it.
         for _ in 0..20 {
-            let operator = ranks.prepare(&config, shape).expect("prepared");
+            let operator = ranks.prepare(&wide, shape).expect("prepared");
+            assert!(ranks.stats().heap.workspaces <= 3);
             call(&ranks, &operator, shape).expect("all take part");
             call(&ranks, &first, shape).expect("all take part");
+        }
+        assert_eq!(ranks.findings(), []);
+    });
+}
+
+#[test]
+fn equal_operators_share_their_memory() {
+    let _alone = alone();
+    on_ranks(communicators(6), |ranks| {
+        let (config, shape) = small(&ranks);
+        let first = ranks.prepare(&config, shape).expect("prepared");
+        let second = ranks.prepare(&config, shape).expect("prepared");
+        assert_eq!(ranks.stats().heap.workspaces, 1);
+        for operator in [&first, &second, &second, &first] {
+            call(&ranks, operator, shape).expect("all take part");
+        }
+        drop(first);
+        call(&ranks, &second, shape).expect("all take part");
+        let third = ranks.prepare(&config, shape).expect("prepared");
+        assert_eq!(ranks.stats().heap.workspaces, 1);
+        call(&ranks, &third, shape).expect("all take part");
+        // Each of equal operators has its own operands.
+        for kind in ten_kinds(4, 2) {
+            // `combine` reads rows of a `dispatch_gemm`.
+            if matches!(kind.problem, Problem::Combine(_)) {
+                continue;
+            }
+            let equal = vec![kind; 3];
+            let order = [0, 1, 2, 2, 0, 1, 1, 0];
+            let mut turns = Turns::new(&ranks, &equal, &order).expect("prepared");
+            for _ in order {
+                turns.call().expect("enqueued");
+            }
+            turns.check().expect("the same bits");
+        }
+        assert_eq!(ranks.findings(), []);
+    });
+}
+
+/// Ranks drop operators at different times. Those that still have one must not wait for the others with it.
+#[test]
+fn an_operator_that_some_ranks_have_dropped_is_not_shared() {
+    let _alone = alone();
+    on_ranks(communicators(7), |ranks| {
+        let (config, shape) = small(&ranks);
+        let mut kept = Vec::new();
+        for round in 0..4 {
+            let operator = ranks.prepare(&config, shape).expect("prepared");
+            // A new operator, in front of which lie those that one rank at least has not dropped.
+            assert_eq!(ranks.stats().heap.workspaces, round + 1);
+            call(&ranks, &operator, shape).expect("all take part");
+            if ranks.rank() as usize != round {
+                kept.push(operator);
+            }
+        }
+        for operator in [(); 2].map(|()| ranks.prepare(&config, shape).expect("prepared")) {
+            assert_eq!(ranks.stats().heap.workspaces, 5);
+            call(&ranks, &operator, shape).expect("all take part");
         }
         assert_eq!(ranks.findings(), []);
     });

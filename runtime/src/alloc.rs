@@ -2,7 +2,7 @@
 
 use crate::driver::{self, Uncaptured};
 use crate::error::{CallError, Error};
-use crate::heap::{BlockKind, Heap, ensure_same_places};
+use crate::heap::{BlockKind, Heap, Request, ensure_same_places};
 use crate::launch::slice_types::Element;
 use crate::shared::Shared;
 use crate::symmetric_slice::{Memory, SymmetricSlice};
@@ -28,7 +28,11 @@ pub(crate) fn alloc<T: Element>(
         .and_then(|()| check_stream(shared, stream));
     let request = request.map(|()| {
         let request = format!("a tensor of {elems} {} elements", T::DTYPE.name());
-        ((), request.into_bytes())
+        Request {
+            value: (),
+            bytes: request.into_bytes(),
+            number: 0,
+        }
     });
     let describe = |request: &[u8]| String::from_utf8_lossy(request).into_owned();
     heap.agree(

@@ -13,7 +13,7 @@ use crate::fused::FusedKernel;
 use crate::gpu::Gpu;
 use crate::heap::Heap;
 use crate::launch::slice_types::Element;
-use crate::operator::Operator;
+use crate::operator::{KnownOperators, Operator};
 use crate::prepare::{self, Code};
 use crate::shared::Shared;
 use crate::simulation::SimulatedJob;
@@ -45,6 +45,7 @@ use std::time::{Duration, Instant};
 pub struct Communicator {
     // The heap is dropped first: the other ranks may wait for this rank's endpoints to close.
     heap: Mutex<Heap>,
+    operators: Mutex<KnownOperators>,
     shared: Arc<Shared>,
     owner: Owner,
 }
@@ -62,6 +63,7 @@ impl Communicator {
     ) -> Self {
         Self {
             heap: Mutex::default(),
+            operators: Mutex::default(),
             shared: Arc::new(Shared::new(gpu, ranks, cluster, timeouts, simulated)),
             owner: Owner::this_process(),
         }
@@ -171,8 +173,8 @@ impl Communicator {
         self.shared.set_transport(transport);
     }
 
-    /// Prepares an operator: plans the kernel, compiles it or loads it from the store, and allocates its memory. This
-    /// is a collective call.
+    /// Prepares an operator: plans the kernel, compiles it or loads it from the store, and allocates its memory. An equal
+    /// operator that exists on all ranks gives its kernel and its memory instead. This is a collective call.
     ///
     /// # Errors
     /// [`Error::Config`] with all mistakes of the configuration, [`Error::Build`], [`Error::Mismatch`] if ranks prepare
@@ -196,7 +198,17 @@ impl Communicator {
         shape: Shape,
         code: impl FnOnce(KernelTemplate) -> Result<Code, GenError>,
     ) -> Result<Operator, Error> {
-        prepare::prepare(&self.shared, &mut self.heap(), config, shape, code)
+        let mut heap = self.heap();
+        // Nothing panics while a known operator is added.
+        let operators = self.operators.lock();
+        let mut operators = operators.unwrap_or_else(PoisonError::into_inner);
+        prepare::prepare(
+            &self.shared,
+            (&mut heap, &mut operators),
+            config,
+            shape,
+            code,
+        )
     }
 
     /// Does the same as [`prepare`](Self::prepare) for a type with `#[fused_kernel(...)]`.

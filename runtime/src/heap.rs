@@ -60,6 +60,15 @@ pub(crate) struct Heap {
     dropped: Dropped,
 }
 
+/// What a rank wants of a collective call that places a block.
+pub(crate) struct Request<T> {
+    pub value: T,
+    /// Bytes that must be equal on all ranks.
+    pub bytes: Vec<u8>,
+    /// A number that may differ between the ranks.
+    pub number: u32,
+}
+
 /// A zeroed range of the heap, at the same place on all ranks. Nothing may access it any more when it is dropped.
 pub(crate) struct Block {
     place: Place,
@@ -69,23 +78,25 @@ pub(crate) struct Block {
 
 impl Heap {
     /// Begins a collective call that places a block: compares the requests of all ranks, and frees the blocks that all of
-    /// them have dropped. `request` is what this rank wants to do and bytes that must be equal on all ranks.
+    /// them have dropped. Returns the value of this rank's request, and the numbers of all ranks' requests.
     pub fn agree<T>(
         &mut self,
         ranks: &mut Collective,
         step: &'static str,
-        request: Result<(T, Vec<u8>), Error>,
+        request: Result<Request<T>, Error>,
         describe: impl Fn(&[u8]) -> String,
         timeout: Duration,
-    ) -> Result<T, Error> {
-        let contribution =
-            request.map(|(value, bytes)| (value, contribution::join(&bytes, &self.dropped())));
+    ) -> Result<(T, Vec<u32>), Error> {
+        let contribution = request.map(|request| {
+            let bytes = contribution::join(&request.bytes, request.number, &self.dropped());
+            (request.value, bytes)
+        });
         let (value, all) = ranks.agree(step, contribution, timeout)?;
-        let parts = all.iter().map(|bytes| contribution::split(bytes));
-        let (requests, dropped): (Vec<&[u8]>, Vec<&[u8]>) = parts.unzip();
+        let parts: Vec<_> = all.iter().map(|bytes| contribution::split(bytes)).collect();
+        let requests: Vec<&[u8]> = parts.iter().map(|part| part.request).collect();
         ensure_equal(&requests, describe)?;
-        self.reclaim(dropped.into_iter());
-        Ok(value)
+        self.reclaim(parts.iter().map(|part| part.dropped));
+        Ok((value, parts.iter().map(|part| part.number).collect()))
     }
 
     /// Returns the numbers of the blocks that this rank has dropped.

@@ -2,12 +2,14 @@
 
 mod core;
 pub(crate) mod health;
+mod known;
+mod launches;
 mod parts;
 mod retired;
 #[cfg(all(test, feature = "simulator"))]
 mod tests;
 
-use self::core::OperatorCore;
+pub(crate) use self::core::OperatorCore;
 use crate::copy_engine::{CopyJob, CopyThread};
 use crate::driver::{self, Capture, LaunchMode, UserStream};
 use crate::error::Error;
@@ -23,6 +25,8 @@ use crate::symmetric::OwnMemory;
 use crate::workspace::Workspace;
 use cudarc::driver::{CudaContext, CudaStream, sys};
 use health::OperatorHealth;
+pub(crate) use known::KnownOperators;
+use launches::Launches;
 use mkernel_spec::KernelPlan;
 use parts::Parts;
 use std::sync::Arc;
@@ -34,10 +38,15 @@ use std::sync::Arc;
 /// and replayed, in the same way on every rank: see [`Call::capture`](crate::Call::capture). Replays are not ordered
 /// after other launches or graphs, so order them by one stream or by events.
 ///
-/// Dropping an operator waits until its launches have ended, or until the deadline. Its memory is freed then. If a
-/// graph has captured a launch of it, the memory is freed when that graph and all executable graphs made of it are
-/// destroyed.
+/// Operators of a communicator that are prepared in the same way share their kernel and its workspace, as long as one of
+/// them exists on every rank. So each layer of a model can prepare operators of its own.
+///
+/// When the last of them is dropped, this waits until their launches have ended, or until the deadline. Their memory is
+/// freed then. If a graph has captured a launch, the memory is freed when that graph and all executable graphs made of it
+/// are destroyed.
 pub struct Operator {
+    // The launches end before the core is dropped.
+    launches: Launches,
     core: Arc<OperatorCore>,
 }
 
@@ -95,9 +104,19 @@ impl Operator {
             number: shared.next_number(),
             shared,
         };
+        Self::with_core(Arc::new(OperatorCore::new(parts)))
+    }
+
+    /// Creates an operator that shares `core` with others.
+    pub(crate) fn with_core(core: Arc<OperatorCore>) -> Self {
         Self {
-            core: Arc::new(OperatorCore::new(parts)),
+            launches: Launches::new(),
+            core,
         }
+    }
+
+    pub(crate) fn core(&self) -> &Arc<OperatorCore> {
+        &self.core
     }
 
     fn parts(&self) -> &Parts {
@@ -172,7 +191,7 @@ impl Operator {
     /// kernel comes between the two, such as a copy or a wait for an event. If the stream is being captured, this holds for
     /// the graph.
     pub unsafe fn overlap_calls(&self, overlap: bool) {
-        self.core.state().mode = match overlap && !self.parts().shared.shares_gpu {
+        self.launches.state().mode = match overlap && !self.parts().shared.shares_gpu {
             true => LaunchMode::Overlapping,
             false => LaunchMode::Cooperative,
         };
@@ -237,7 +256,7 @@ impl Operator {
         operands::check(&rows.specs(plan), operands, shared.rank, &shared.tensors)?;
         // The lock is held during the launch, so that the copies, the streams and the launches have the same order.
         let mut order = order::lock(&shared.order);
-        let mut state = self.core.state();
+        let mut state = self.launches.state();
         self.parts().bind(&mut state.args, operands, rows)?;
         if let Some(fabric) = self.fabric() {
             fabric.wake();
@@ -245,8 +264,11 @@ impl Operator {
         // SAFETY: guaranteed by the caller.
         unsafe {
             match capture {
-                Some(capture) => self.core.capture(stream, capture, &mut order, &mut state),
-                None => self.core.launch(stream, &mut order, &mut state),
+                Some(capture) => {
+                    let (core, launches) = (&self.core, &self.launches);
+                    launches.capture(core, stream, capture, &mut order, &mut state)
+                }
+                None => (self.launches).launch(&self.core, stream, &mut order, &mut state),
             }
         }
     }
@@ -255,7 +277,7 @@ impl Operator {
 impl Drop for Operator {
     fn drop(&mut self) {
         // Graphs may keep the core alive, but streams without an owner need not live any longer.
-        self.core.end();
+        self.launches.end(&self.core);
     }
 }
 

@@ -7,9 +7,9 @@ use crate::error::{ClusterError, Error, NetworkError};
 use crate::fabric::endpoint::Fabric;
 use crate::fabric::node_map::NodeMap;
 use crate::fabric::transport::Transport;
-use crate::heap::{BlockKind, Heap, ensure_same_places};
+use crate::heap::{BlockKind, Heap, Request, ensure_same_places};
 use crate::kernel::Kernel;
-use crate::operator::{Loaded, Operator};
+use crate::operator::{KnownOperators, Loaded, Operator};
 use crate::report::Page;
 use crate::shared::Shared;
 use crate::workspace::Workspace;
@@ -19,6 +19,9 @@ use mkernel_compile::{Cubin, GenError, KernelTemplate, Store};
 use mkernel_spec::{KernelConfig, KernelPlan, KernelSpec, Shape};
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
+
+/// The number of no operator. Operators are counted from 1.
+const NO_OPERATOR: u32 = 0;
 
 /// What machine code is made of.
 pub(crate) enum Code {
@@ -47,10 +50,10 @@ impl Code {
     }
 }
 
-/// Prepares an operator. `code` is what to compile instead of the template that it gets. All ranks must call this.
+/// Prepares an operator, or shares the core of an equal one that exists on all ranks. `code` is what to compile instead of the template that it gets. All ranks must call this.
 pub(crate) fn prepare(
     shared: &Arc<Shared>,
-    heap: &mut Heap,
+    (heap, known): (&mut Heap, &mut KnownOperators),
     config: &KernelConfig,
     shape: Shape,
     code: impl FnOnce(KernelTemplate) -> Result<Code, GenError>,
@@ -73,10 +76,19 @@ pub(crate) fn prepare(
         if let Some((_, transport)) = &way {
             identity.extend_from_slice(format!(", transport {}", transport.identity()).as_bytes());
         }
-        ((way, plan, code), identity)
+        let equal = known.find(&identity);
+        Request {
+            number: equal.as_ref().map_or(NO_OPERATOR, |core| core.number()),
+            bytes: identity.clone(),
+            value: (way, plan, code, identity, equal),
+        }
     });
-    let (way, plan, code) =
+    let ((way, plan, code, identity, equal), numbers) =
         heap.agree(&mut ranks, "planning", planned, describe_kernel, timeout)?;
+    // Some ranks may have dropped the equal operator already.
+    if let Some(core) = equal.filter(|core| numbers.iter().all(|number| *number == core.number())) {
+        return Ok(Operator::with_core(core));
+    }
 
     // The other ranks find the kernel in the store. Without a shared store, they compile it too.
     let store = Store::from_env();
@@ -109,7 +121,9 @@ pub(crate) fn prepare(
     let (loaded, places) = ranks.agree("loading", loaded, BUILD_TIMEOUT)?;
     ensure_same_places(&places)?;
     let workspace = Arc::new(Workspace::new(shared, block, fabric));
-    Ok(Operator::new(plan, loaded, workspace, shared.clone()))
+    let operator = Operator::new(plan, loaded, workspace, shared.clone());
+    known.add(identity, operator.core());
+    Ok(operator)
 }
 
 /// Checks that the NICs of a kernel of several nodes can make its puts.

@@ -13,13 +13,16 @@ const ROUNDS: usize = 10;
 /// The most that a median may be.
 const LIMIT: Duration = Duration::from_millis(5);
 
-/// Prepares all kinds once, which compiles them, and then again in each round. Returns the times of a rank in the rounds.
+/// Prepares all kinds once, which compiles them, and then again in each round, when no equal operator exists any more. Returns
+/// the times of a rank in the rounds.
 fn prepare_all(ranks: &Communicator, nodes: u32) -> Result<Vec<Duration>, Failure> {
     let (nic, faults) = (NicModel::default(), Faults::default());
     ranks.set_transport(Transport::Emulated { nic, faults });
     let kinds = ten_kinds(ranks.world(), nodes);
     let (mut operators, mut times) = (Vec::new(), Vec::new());
     for round in 0..=ROUNDS {
+        operators.clear();
+        ranks.barrier()?;
         for config in &kinds {
             let shape = config.problem.shape().ok_or("a dynamic dimension")?;
             let started = Instant::now();

@@ -1,17 +1,36 @@
 //! What a rank contributes to the step in which ranks compare their requests and free blocks.
 
-/// Returns the contribution: the length of the request, the request, and the blocks that the rank has dropped.
-pub(super) fn join(request: &[u8], dropped: &[u8]) -> Vec<u8> {
+/// The parts of a contribution.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Parts<'a> {
+    pub request: &'a [u8],
+    pub number: u32,
+    /// The blocks that the rank has dropped.
+    pub dropped: &'a [u8],
+}
+
+/// Returns the contribution: the length of the request, the number, the request, and the blocks that the rank has dropped.
+pub(super) fn join(request: &[u8], number: u32, dropped: &[u8]) -> Vec<u8> {
     let length = (request.len() as u32).to_le_bytes();
-    [&length[..], request, dropped].concat()
+    [&length[..], &number.to_le_bytes(), request, dropped].concat()
 }
 
 /// Splits a contribution. If it is malformed, all of it counts as the request, which then differs from that of rank 0.
-pub(super) fn split(contribution: &[u8]) -> (&[u8], &[u8]) {
-    let parts = contribution
-        .split_first_chunk()
-        .and_then(|(length, rest)| rest.split_at_checked(u32::from_le_bytes(*length) as usize));
-    parts.unwrap_or((contribution, &[]))
+pub(super) fn split(contribution: &[u8]) -> Parts<'_> {
+    let parts = || {
+        let (length, rest) = contribution.split_first_chunk()?;
+        let (number, rest) = rest.split_first_chunk()?;
+        let (request, dropped) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+        Some(Parts {
+            request,
+            number: u32::from_le_bytes(*number),
+            dropped,
+        })
+    };
+    parts().unwrap_or(Parts {
+        request: contribution,
+        ..Parts::default()
+    })
 }
 
 #[cfg(test)]
@@ -20,9 +39,23 @@ mod tests {
 
     #[test]
     fn contributions_are_split_as_they_were_joined() {
-        let joined = join(b"request", b"dropped");
-        assert_eq!(split(&joined), (&b"request"[..], &b"dropped"[..]));
-        assert_eq!(split(b"abc"), (&b"abc"[..], &[][..]));
-        assert_eq!(split(&[255, 0, 0, 0, 1]), (&[255, 0, 0, 0, 1][..], &[][..]));
+        let joined = join(b"request", 7, b"dropped");
+        let parts = Parts {
+            request: b"request",
+            number: 7,
+            dropped: b"dropped",
+        };
+        assert_eq!(split(&joined), parts);
+        for malformed in [
+            &b"abc"[..],
+            &[1, 0, 0, 0, 0],
+            &[255, 0, 0, 0, 0, 0, 0, 0, 1],
+        ] {
+            let all = Parts {
+                request: malformed,
+                ..Parts::default()
+            };
+            assert_eq!(split(malformed), all);
+        }
     }
 }

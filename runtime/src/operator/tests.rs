@@ -1,4 +1,4 @@
-//! Tests of copies whose call is aborted while the copy thread is late.
+//! Tests of copies whose call is aborted while the copy thread is late, and of equal operators.
 
 use super::*;
 use crate::{
@@ -153,4 +153,34 @@ fn copies_that_are_begun_are_waited_for() {
         drop(pause);
         None
     });
+}
+
+/// Prepares an operator of one rank.
+fn prepare_alone(ranks: &Communicator) -> Operator {
+    let config = GemmConfig {
+        m: Dim::Static(SHAPE.m),
+        n: Dim::Static(SHAPE.n),
+        k: Dim::Static(SHAPE.k),
+        ..GemmConfig::new(GemmOp::AgGemm)
+    };
+    let config = KernelConfig::new(1, config);
+    ranks.prepare(&config, SHAPE).expect("prepared")
+}
+
+#[test]
+fn equal_operators_share_a_core_and_launch_by_themselves() {
+    let ranks = Communicator::simulated(&Simulation {
+        ranks: 1,
+        ..Simulation::default()
+    });
+    let ranks = ranks.expect("a simulated GPU").remove(0);
+    let [one, two] = [(); 2].map(|()| prepare_alone(&ranks));
+    assert!(Arc::ptr_eq(one.core(), two.core()));
+    // SAFETY: nothing is launched.
+    unsafe { one.overlap_calls(true) };
+    assert_eq!(one.launches.state().mode, LaunchMode::Overlapping);
+    assert_eq!(two.launches.state().mode, LaunchMode::Cooperative);
+    let number = one.core().number();
+    drop((one, two));
+    assert_ne!(prepare_alone(&ranks).core().number(), number);
 }
