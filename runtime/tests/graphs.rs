@@ -41,7 +41,7 @@ fn workspaces(ranks: &Communicator) -> usize {
 fn expect_freed(rank: &Rank, before: usize) {
     let started = Instant::now();
     loop {
-        let another = rank.another();
+        let another = rank.another(4);
         if workspaces(&rank.ranks) == before + 1 {
             return;
         }
@@ -78,7 +78,7 @@ fn a_graph_keeps_its_operator() {
         let mut c = rank.poisoned();
         rank.ranks.synchronize(&rank.stream).expect("uploaded");
         let with_one = workspaces(&rank.ranks);
-        let operator = rank.another();
+        let operator = rank.another(2);
         assert_eq!(workspaces(&rank.ranks), with_one + 1);
         begin(&rank.stream, LOCAL);
         for _ in 0..2 {
@@ -92,9 +92,12 @@ fn a_graph_keeps_its_operator() {
             graph.launch().expect("replayed");
             rank.check(&c);
         }
-        let third = rank.another();
+        // The graph keeps an equal operator.
+        let equal = rank.another(2);
+        assert_eq!(workspaces(&rank.ranks), with_one + 1);
+        let third = rank.another(3);
         assert_eq!(workspaces(&rank.ranks), with_one + 2);
-        drop(third);
+        drop((equal, third));
         graph.launch().expect("replayed");
         drop(graph);
         rank.check(&c);
@@ -141,7 +144,7 @@ fn an_operator_is_dropped_while_its_own_stream_is_captured() {
         let mut c = rank.poisoned();
         rank.ranks.synchronize(&rank.stream).expect("uploaded");
         let with_one = workspaces(&rank.ranks);
-        let operator = rank.another();
+        let operator = rank.another(2);
         let (stream, ranks) = (&rank.stream, &rank.ranks);
         if ranks.rank() == 1 {
             std::thread::sleep(Duration::from_millis(200));
@@ -167,7 +170,7 @@ fn dropping_an_operator_waits_for_no_other() {
         let mut c = [rank.poisoned(), rank.poisoned()];
         rank.ranks.synchronize(&rank.stream).expect("uploaded");
         let other = rank.ranks.context().new_stream().expect("a stream");
-        let behind = rank.another();
+        let behind = rank.another(2);
         let [first, second] = &mut c;
         rank.launch(first).expect("launched");
         let launch = |c| behind.launch(&other, &rank.a, &rank.b, c);
@@ -200,7 +203,7 @@ fn dropping_an_operator_waits_for_no_other() {
 fn branches_of_a_capture_take_turns() {
     on_ranks(2, |rank| {
         let ranks = &rank.ranks;
-        let operators = [&rank.operator, &rank.another()];
+        let operators = [&rank.operator, &rank.another(2)];
         let mut c: Vec<_> = (0..4).map(|_| rank.poisoned()).collect();
         ranks.synchronize(&rank.stream).expect("uploaded");
         let branches: Vec<_> = (0..2)

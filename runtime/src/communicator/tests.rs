@@ -29,7 +29,7 @@ fn a_workspace_at_another_offset_on_one_rank_is_an_error() {
         for ranks in all {
             scope.spawn(move || {
                 // The second extent, but not the first one, has room for a third workspace and for the block.
-                let kept = [8192, 32].map(|m| prepare(&ranks, m).expect("prepared"));
+                let kept = [8192, 64].map(|m| prepare(&ranks, m).expect("prepared"));
                 if ranks.rank() == 2 {
                     ranks.heap().misplace(128 << 10);
                 }

@@ -48,6 +48,11 @@ pub fn with_ranks(ranks: u32, body: impl Fn(Rank) + Sync) {
 
 /// Returns the configuration of the operator with this way of transfer.
 pub fn config(transfer: Option<Transfer>) -> GemmConfig {
+    staged(transfer, None)
+}
+
+/// Returns the configuration of an operator with this number of stages.
+fn staged(transfer: Option<Transfer>, stages: Option<u32>) -> GemmConfig {
     GemmConfig {
         m: Dim::Static(SHAPE.m),
         n: Dim::Static(SHAPE.n),
@@ -55,14 +60,15 @@ pub fn config(transfer: Option<Transfer>) -> GemmConfig {
         b_layout: BLayout::Nk,
         tuning: Tuning {
             transfer,
+            stages,
             ..Tuning::default()
         },
         ..GemmConfig::new(GemmOp::AgGemm)
     }
 }
 
-fn prepare(ranks: &Communicator, transfer: Option<Transfer>) -> Operator {
-    let config = KernelConfig::new(ranks.world(), config(transfer));
+fn prepare(ranks: &Communicator, config: GemmConfig) -> Operator {
+    let config = KernelConfig::new(ranks.world(), config);
     ranks.prepare(&config, SHAPE).expect("prepared")
 }
 
@@ -86,7 +92,7 @@ impl Rank {
 
     /// Creates a rank whose slices track events.
     pub fn with_events(ranks: Communicator, transfer: Option<Transfer>) -> Self {
-        let operator = prepare(&ranks, transfer);
+        let operator = prepare(&ranks, config(transfer));
         let stream = ranks.context().new_stream().expect("a stream");
         let rows = SHAPE.m / u64::from(ranks.world());
         let upload = |elems: u64, value| {
@@ -103,9 +109,9 @@ impl Rank {
         }
     }
 
-    /// Prepares another operator of the same kind.
-    pub fn another(&self) -> Operator {
-        prepare(&self.ranks, self.transfer)
+    /// Prepares another operator of the same kind. It is equal to another one with the same number of stages.
+    pub fn another(&self, stages: u32) -> Operator {
+        prepare(&self.ranks, staged(self.transfer, Some(stages)))
     }
 
     /// Returns a C that is filled with NaN.
