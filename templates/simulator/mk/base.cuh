@@ -72,6 +72,10 @@ constexpr u32 kPollsPerLook = 1;
 
 __forceinline__ void note_abort() { mk_calls->aborted(sim::place()); }
 
+__forceinline__ void check_index(u32 index, u32 extent) {
+  if (index >= extent) mk_calls->wrong_index(index, extent, sim::place());
+}
+
 // Where dynamic shared memory starts in the window: on no more than the 16 bytes that CUDA promises.
 constexpr u32 kSharedStart = 1040;
 

@@ -34,11 +34,13 @@ enum Fence : u32 { kFenceThread = 0, kFenceProxyGlobal = 1, kFenceProxyShared = 
 
 // Bump kVersion with every change here; the simulator refuses kernels of another version.
 struct Calls {
-  static constexpr u64 kVersion = 8;
+  static constexpr u64 kVersion = 9;
   static constexpr u64 kNextPolled = ~0ull;
 
   const Thread* (*thread)();
   void (*trap)(Place);
+  // An index of a region is beyond its extent.
+  void (*wrong_index)(u32 index, u32 extent, Place);
   void (*sleep)(u32 ns, Place);
   u64 (*time_ns)();
   u32 (*elect)(Place);

@@ -12,13 +12,14 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 /// The version of the table. It must be equal to `mk::sim::Calls::kVersion`.
-const VERSION: u64 = 8;
+const VERSION: u64 = 9;
 
 /// The table of functions that kernels call. The layout is that of `mk::sim::Calls`.
 #[repr(C)]
 struct Calls {
     thread: extern "C" fn() -> *const ThreadInfo,
     trap: extern "C" fn(u64),
+    wrong_index: extern "C" fn(u32, u32, u64),
     sleep: extern "C" fn(u32, u64),
     time_ns: extern "C" fn() -> u64,
     elect: extern "C" fn(u64) -> u32,
@@ -66,6 +67,7 @@ struct Calls {
 static CALLS: Calls = Calls {
     thread,
     trap,
+    wrong_index,
     sleep,
     time_ns,
     elect,

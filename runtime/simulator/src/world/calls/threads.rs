@@ -17,6 +17,13 @@ pub(super) extern "C" fn trap(pc: u64) {
     stop_if_failed();
 }
 
+pub(super) extern "C" fn wrong_index(index: u32, extent: u32, pc: u64) {
+    with(|machine| {
+        let text = format!("index {index} of a dimension of {extent} elements");
+        machine.report_at(pc, "index", text);
+    });
+}
+
 pub(super) extern "C" fn sleep(ns: u32, pc: u64) {
     let blocked = with(|machine| {
         machine.now_ns += u64::from(ns) / 16;

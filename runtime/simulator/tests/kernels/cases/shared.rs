@@ -38,6 +38,12 @@ cases! {
         "into memory that is still read": ["WAIT(free + state.stage * 8, state.phase ^ 1);" => ""],
             "race", ["mk::copy_async(smem", "mk::load_shared_vec16(from)"];
     }
+    "regions": "regions", Shape { threads: 64, bytes: 8192, ..SHAPE }, [] {
+        "an index that reaches another row": [
+            "mk::store(Rows::at(threadIdx.x, col)" => "mk::store(Rows::at(0, threadIdx.x * 32 + col)"
+        ],
+            "index", ["of a dimension of 32 elements", "mk::store(Rows::at(0"];
+    }
     "quads": "quads", SHAPE, [] {
         "lanes at another instruction": ["const float sum =" => "if (lane < 4) return;\n  const float sum ="],
             "deadlock", ["in quad_sum"];
