@@ -291,7 +291,7 @@ fn an_operator_that_some_ranks_have_dropped_is_not_shared() {
         let mut kept = Vec::new();
         for round in 0..4 {
             let operator = ranks.prepare(&config, shape).expect("prepared");
-            // A new operator, in front of which lie those that one rank at least has not dropped.
+            // The workspaces that some rank still holds, and that of the new operator.
             assert_eq!(ranks.stats().heap.workspaces, round + 1);
             call(&ranks, &operator, shape).expect("all take part");
             if ranks.rank() as usize != round {

@@ -226,12 +226,13 @@ pub enum Error {
     #[error(
         "rank {rank}: call {call} of operator {operator} began while call {other_call} of operator {other_operator} was \
          running. Replay graphs and launch calls of one communicator on one stream, or order their streams by events \
-         (operators are numbered from 1 in the order in which they were prepared)"
+         (operators are numbered from 1 as they are created; equal operators have one number, and their calls are counted \
+         together)"
     )]
     Overlap {
         /// The rank on whose GPU the calls overlapped.
         rank: u32,
-        /// The operator of the call that was refused, numbered from 1 in the order of `prepare`.
+        /// The operator of the call that was refused, numbered from 1. Equal operators have one number.
         operator: u32,
         /// The number of the refused call, counted from 1.
         call: u32,
@@ -256,7 +257,7 @@ pub enum Error {
         peer_rows: u32,
         /// The number of the operator's call, counted from 1.
         call: u32,
-        /// The operator, numbered from 1 in the order of `prepare`.
+        /// The operator, numbered from 1. Equal operators have one number.
         operator: u32,
     },
     /// Ranks have made a call with results at different places of symmetric memory.
@@ -291,7 +292,7 @@ pub enum Error {
         peer: u32,
         /// The number of the operator's call, counted from 1.
         call: u32,
-        /// The operator, numbered from 1 in the order of `prepare`.
+        /// The operator, numbered from 1. Equal operators have one number.
         operator: u32,
     },
     /// The communicator has failed earlier: a wait failed on this rank or on a peer, or `abort` was called.

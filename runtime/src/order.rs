@@ -22,10 +22,22 @@ const CAPTURES: usize = 64;
 /// ordered. Replays of a graph are not ordered, because the driver has no call that makes a launch wait for them.
 pub(crate) struct Order {
     event: Event,
-    /// The streams whose last launch may still run when the next launch starts.
-    ends: Vec<(UserStream, LaunchSource)>,
+    /// The launches that may still run when the next launch starts.
+    ends: Vec<End>,
     /// The last launch of each capture, most recent first.
     captures: VecDeque<Captured>,
+}
+
+/// The end of a launch that may still run.
+#[derive(Clone)]
+enum End {
+    /// Behind all work of a stream, of which `source` launched last.
+    Stream {
+        stream: UserStream,
+        source: LaunchSource,
+    },
+    /// Behind the work of a stream that may not exist any more.
+    Recorded(Arc<Event>),
 }
 
 /// The identity of an operator, or of anything else that launches kernels.
@@ -88,34 +100,60 @@ impl Order {
         let mut unordered = Vec::new();
         // After an error, all ends are kept: operators wait for those alone before they free memory.
         for end in &self.ends {
-            if end.0 == *stream {
-                continue;
-            }
+            let earlier = match end {
+                End::Stream { stream: same, .. } if same == stream => continue,
+                End::Stream { stream, .. } => stream,
+                End::Recorded(event) => {
+                    // SAFETY: the caller keeps the stream alive.
+                    unsafe { event.hold_back(stream.handle())? };
+                    continue;
+                }
+            };
             // SAFETY: the caller that launched into this stream keeps it alive.
-            if unsafe { driver::is_capturing(end.0.handle()) }? {
+            if unsafe { driver::is_capturing(earlier.handle()) }? {
                 // No event can be recorded in it before its capture ends. The overlap check of the kernels still
                 // applies.
                 unordered.push(end.clone());
                 continue;
             }
             // SAFETY: the callers of this launch and of the earlier one keep both streams alive.
-            unsafe { self.event.order(end.0.handle(), stream.handle())? };
+            unsafe { self.event.order(earlier.handle(), stream.handle())? };
         }
         self.ends = unordered;
-        self.ends.push((stream.clone(), source));
+        self.ends.push(End::Stream {
+            stream: stream.clone(),
+            source,
+        });
         Ok(())
     }
 
     /// Returns whether the last launch in `stream` may still run when the next launch starts.
     pub fn is_end(&self, stream: &UserStream) -> bool {
-        self.ends.iter().any(|(end, _)| end == stream)
+        let is_same = |end: &End| matches!(end, End::Stream { stream: end, .. } if end == stream);
+        self.ends.iter().any(is_same)
     }
 
-    /// Forgets the streams without an owner whose last launch belongs to `source`, which waits for these launches
-    /// itself.
-    pub fn forget(&mut self, source: LaunchSource) {
-        self.ends
-            .retain(|(stream, by)| stream.is_owned() || *by != source);
+    /// Forgets the streams without an owner of which `source` launched last, but not the ends of their launches. An end is
+    /// forgotten too if its stream is being captured, since no event can be recorded in it. The overlap check of the
+    /// kernels still applies.
+    ///
+    /// # Safety
+    /// The streams into which `source` has launched must be alive. `ctx` must be their context.
+    pub unsafe fn forget(&mut self, ctx: &Arc<CudaContext>, source: LaunchSource) {
+        for end in std::mem::take(&mut self.ends) {
+            let End::Stream { stream, source: by } = &end else {
+                self.ends.push(end);
+                continue;
+            };
+            if stream.is_owned() || *by != source {
+                self.ends.push(end);
+                continue;
+            }
+            // SAFETY: guaranteed by the caller.
+            if let Ok(Some(event)) = unsafe { Event::behind(ctx, stream) } {
+                self.ends.push(End::Recorded(Arc::new(event)));
+            }
+        }
     }
 
     /// Makes the next launch in `stream` come after all earlier launches of the same capture. Returns whether the graph

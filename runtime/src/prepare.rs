@@ -50,7 +50,8 @@ impl Code {
     }
 }
 
-/// Prepares an operator, or shares the core of an equal one that exists on all ranks. `code` is what to compile instead of the template that it gets. All ranks must call this.
+/// Prepares an operator, or shares the core of an equal one that exists on all ranks. `code` is what to compile instead of
+/// the template that it gets. All ranks must call this.
 pub(crate) fn prepare(
     shared: &Arc<Shared>,
     (heap, known): (&mut Heap, &mut KnownOperators),
@@ -72,10 +73,8 @@ pub(crate) fn prepare(
         Ok((way, plan, code))
     });
     let planned = planned.map(|(way, plan, code)| {
-        let mut identity = identity(config, &plan, &code);
-        if let Some((_, transport)) = &way {
-            identity.extend_from_slice(format!(", transport {}", transport.identity()).as_bytes());
-        }
+        let transport = way.as_ref().map(|(_, transport)| transport);
+        let identity = identity(config, &plan, &code, transport);
         let equal = known.find(&identity);
         Request {
             number: equal.as_ref().map_or(NO_OPERATOR, |core| core.number()),
@@ -85,10 +84,14 @@ pub(crate) fn prepare(
     });
     let ((way, plan, code, identity, equal), numbers) =
         heap.agree(&mut ranks, "planning", planned, describe_kernel, timeout)?;
-    // Some ranks may have dropped the equal operator already.
-    if let Some(core) = equal.filter(|core| numbers.iter().all(|number| *number == core.number())) {
-        return Ok(Operator::with_core(core));
-    }
+    // Some ranks may have dropped the equal operator already. Then it is kept until no rank waits for this one any more, since
+    // dropping it can wait for the GPU.
+    let _unshared = match equal {
+        Some(core) if numbers.iter().all(|number| *number == core.number()) => {
+            return Ok(Operator::with_core(core));
+        }
+        unshared => unshared,
+    };
 
     // The other ranks find the kernel in the store. Without a shared store, they compile it too.
     let store = Store::from_env();
@@ -194,7 +197,12 @@ fn plan(shared: &Shared, config: &KernelConfig, shape: Shape) -> Result<KernelPl
 }
 
 /// Returns a digest of everything that must be equal on all ranks, followed by a readable description.
-fn identity(config: &KernelConfig, plan: &KernelPlan, code: &Code) -> Vec<u8> {
+fn identity(
+    config: &KernelConfig,
+    plan: &KernelPlan,
+    code: &Code,
+    transport: Option<&Transport>,
+) -> Vec<u8> {
     let mut hash = Sha256::new();
     // The plan contains information that the code of the kernel does not, such as the copies that the host makes.
     for part in [serde_json::to_vec(config), serde_json::to_vec(plan)] {
@@ -204,6 +212,9 @@ fn identity(config: &KernelConfig, plan: &KernelPlan, code: &Code) -> Vec<u8> {
     hash.update(code.digest());
     let mut identity = hash.finalize().to_vec();
     identity.extend_from_slice(format!("{} on {}", plan.id, plan.device.name).as_bytes());
+    if let Some(transport) = transport {
+        identity.extend_from_slice(format!(", transport {}", transport.identity()).as_bytes());
+    }
     identity
 }
 

@@ -93,7 +93,8 @@ impl Communicator {
     /// it: each has an equal part of its SMs and memory, and exchanges data with the others through the GPU's memory. Make
     /// calls on [`default_stream`](Self::default_stream), or on streams that do not wait for the GPU's default stream, and
     /// wait for them by [`synchronize`](Self::synchronize): a call of the driver that waits for the GPU can keep other
-    /// ranks from launching. Simulated GPUs cannot be shared.
+    /// ranks from launching. Communicators that exist at the same time must divide a GPU in the same way. Simulated GPUs
+    /// cannot be shared.
     ///
     /// With `MKERNEL_DEVICE=sim`, or `auto` if there is no GPU, the devices are GPUs 0 to 7 of a new simulated host.
     ///
@@ -152,9 +153,14 @@ impl Communicator {
         let kind = simulated
             .as_ref()
             .map_or(Backend::Gpu, |_| Backend::Simulated);
+        let parts = match kind {
+            Backend::Gpu => Part::of_ranks(ordinals),
+            // They cannot be shared, which is an error below.
+            Backend::Simulated => vec![Part::WHOLE; ordinals.len()],
+        };
         let mut gpus = ordinals
             .iter()
-            .zip(Part::of_ranks(ordinals))
+            .zip(parts)
             .map(|(&ordinal, part)| Gpu::open(ordinal, part, kind))
             .collect::<Result<Vec<_>, _>>()?;
         let devices: Vec<_> = gpus.iter().map(|gpu| gpu.device.clone()).collect();

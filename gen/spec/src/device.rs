@@ -79,7 +79,7 @@ pub struct BadFigure {
 }
 
 impl Device {
-    /// SMs that the ranks that share a GPU leave free. The driver may copy and clear memory by kernels of its own, which
+    /// The fewest SMs that the ranks that share a GPU leave free. The driver may copy and clear memory by kernels of its own, which
     /// would otherwise wait for kernels that wait for them.
     pub const SHARED_FREE_SMS: u32 = 4;
 

@@ -251,6 +251,25 @@ impl Event {
         named("cuEventCreate", ctx.new_event(None)).map(Self)
     }
 
+    /// Returns an event behind all work that is in `stream` now, or none if the stream is being captured.
+    ///
+    /// # Safety
+    /// The stream must be alive and belong to the context.
+    pub unsafe fn behind(
+        ctx: &Arc<CudaContext>,
+        stream: &UserStream,
+    ) -> Result<Option<Self>, Error> {
+        bind(ctx)?;
+        // SAFETY: guaranteed by the caller.
+        if unsafe { is_capturing(stream.handle())? } {
+            return Ok(None);
+        }
+        let event = Self::new(ctx)?;
+        // SAFETY: guaranteed by the caller.
+        unsafe { event.record(stream.handle())? };
+        Ok(Some(event))
+    }
+
     /// Records the event after all work that is in `stream` now.
     ///
     /// # Safety
@@ -278,12 +297,21 @@ impl Event {
     /// Both streams must be alive and belong to the event's context.
     pub unsafe fn order(&self, earlier: sys::CUstream, later: sys::CUstream) -> Result<(), Error> {
         // SAFETY: guaranteed by the caller.
-        unsafe { self.record(earlier)? };
-        let event = self.0.cu_event();
+        unsafe {
+            self.record(earlier)?;
+            self.hold_back(later)
+        }
+    }
+
+    /// Makes later work in `stream` wait for the work before the event.
+    ///
+    /// # Safety
+    /// The stream must be alive and belong to the event's context.
+    pub unsafe fn hold_back(&self, stream: sys::CUstream) -> Result<(), Error> {
         let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
         // SAFETY: guaranteed by the caller.
         named("cuStreamWaitEvent", unsafe {
-            result::stream::wait_event(later, event, flags)
+            result::stream::wait_event(stream, self.0.cu_event(), flags)
         })
     }
 }

@@ -257,7 +257,8 @@ impl Drop for FabricTest {
     fn drop(&mut self) {
         // SAFETY: the test is not used after this, since its owner is being dropped.
         let test = unsafe { ManuallyDrop::take(&mut self.0) };
-        order::lock(&test.shared.order).forget(test.source);
+        // SAFETY: the test has launched into the communicator's own stream, which is alive.
+        unsafe { order::lock(&test.shared.order).forget(&test.shared.ctx, test.source) };
         let limit = test.shared.gpu_timeout() + DRAIN_MARGIN;
         reaper::retire(Box::new(test), limit);
     }

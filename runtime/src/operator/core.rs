@@ -32,8 +32,10 @@ impl OperatorCore {
     /// Records the ends of the launches in `streams`, whose operator is dropped.
     pub(super) fn end(&self, streams: Vec<UserStream>) {
         let ctx = &self.parts.shared.ctx;
-        let ends = streams.into_iter().map(|stream| LaunchEnd::of(ctx, stream));
-        self.ends().extend(ends);
+        let mut ends = self.ends();
+        // Many operators may come and go while one keeps the core.
+        ends.retain(|end| !end.is_over());
+        ends.extend(streams.into_iter().map(|stream| LaunchEnd::of(ctx, stream)));
     }
 
     fn ends(&self) -> MutexGuard<'_, Vec<LaunchEnd>> {

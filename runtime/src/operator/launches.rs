@@ -41,9 +41,11 @@ impl Launches {
     /// Records the ends of the launches. There are no more.
     pub fn end(&self, core: &OperatorCore) {
         let _uncaptured = Uncaptured::new();
-        let mut order = order::lock(&core.parts.shared.order);
+        let shared = &core.parts.shared;
+        let mut order = order::lock(&shared.order);
         core.end(std::mem::take(&mut self.state().streams));
-        order.forget(self.source);
+        // SAFETY: streams without an owner stay alive until the operator is dropped, which is now.
+        unsafe { order.forget(&shared.ctx, self.source) };
     }
 
     /// Enqueues a launch.
@@ -59,7 +61,7 @@ impl Launches {
         state: &mut LaunchState,
     ) -> Result<(), Error> {
         let parts = &core.parts;
-        // SAFETY: guaranteed by the caller. Streams without an owner are forgotten when the operator is dropped.
+        // SAFETY: guaranteed by the caller. When the operator is dropped, events take the place of streams without an owner.
         unsafe { order.follow(stream, self.source)? };
         // The kernel waits for the launches in the other streams.
         state.streams.retain(|other| order.is_end(other));

@@ -18,19 +18,9 @@ pub(super) enum LaunchEnd {
 
 impl LaunchEnd {
     pub fn of(ctx: &Arc<CudaContext>, stream: UserStream) -> Self {
-        let recorded = driver::bind(ctx).and_then(|()| {
-            // SAFETY: the stream is alive, since it has an owner or its user has promised to keep it alive.
-            match unsafe { driver::is_capturing(stream.handle())? } {
-                true => Ok(None),
-                false => {
-                    let event = Event::new(ctx)?;
-                    // SAFETY: see above. The stream belongs to the operator's context.
-                    unsafe { event.record(stream.handle())? };
-                    Ok(Some(event))
-                }
-            }
-        });
-        match recorded {
+        // SAFETY: the stream is alive, since it has an owner or its user has promised to keep it alive. It belongs to the
+        // operator's context.
+        match unsafe { Event::behind(ctx, &stream) } {
             Ok(Some(event)) => Self::Recorded(event),
             Ok(None) if stream.is_owned() => Self::Captured(stream),
             // The stream may be destroyed when its capture has ended.
@@ -40,6 +30,11 @@ impl LaunchEnd {
             }),
             Err(error) => Self::Unknown(error),
         }
+    }
+
+    /// Returns whether the end is known to have been reached.
+    pub fn is_over(&self) -> bool {
+        matches!(self, Self::Recorded(event) if event.is_over().is_ok_and(|is_over| is_over))
     }
 
     /// Returns the end if it has not been reached yet.

@@ -91,9 +91,9 @@ struct PushShards {
       fence_sys();
       add_relaxed_sys(ctx.local_ptr(Workspace::chunk_ready(source, piece.chunk, piece.slice)), 1);
       if constexpr (Ranks::kLocalWorld > 1) {
-        const Rows put{source, ctx.local_ptr(Workspace::gathered(ctx.parity(), source * CallRows::of_shard(ctx))), kRowBytes};  // @push.relayed
         const u32 rows = CallRows::of_rank(ctx, source);
         if (piece.row < rows) {
+          const Rows put{source, ctx.local_ptr(Workspace::gathered(ctx.parity(), source * CallRows::of_shard(ctx))), kRowBytes};  // @push.relayed
           fence_proxy_async();  // a NIC has written what TMA reads
           copy_piece<kSlotBytes>(ctx, copy, put, piece, min(Config::kPieceRows, rows - piece.row), 1);
         }
@@ -113,7 +113,9 @@ struct PushShards {
       if (gives_up(ctx, kPush)) return;
       const u32 first = chunk * Config::kChunkRows;
       const u32 rows = first < own_rows ? min(Config::kChunkRows, own_rows - first) : 0;
-      const Symmetric<u8> slot = Workspace::gathered(ctx.parity(), ctx.rank * CallRows::of_shard(ctx) + first);  // @push.put-slot
+      // Without rows, any slot will do.
+      const u32 row = rows > 0 ? ctx.rank * CallRows::of_shard(ctx) + first : 0;
+      const Symmetric<u8> slot = Workspace::gathered(ctx.parity(), row);  // @push.put-slot
       Network::put_to_all(args, ctx, kChannel, slot, rows * kRowBytes);  // @push.put
     }
   }

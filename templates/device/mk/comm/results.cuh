@@ -30,6 +30,7 @@ template <class Config>
 concept ResultsConfig = RowsConfig<Config> && gemm::OutputConfig<Config> && requires {
   Config::kN;
   Config::kShardTiles;  // tiles that a rank owns, or the most of them if each call gives the rows
+  Config::kOwners;      // ranks of a node that own tiles, or the most of them
 };
 
 template <class Workspace>
@@ -56,6 +57,9 @@ struct ResultFlags {
   // All threads of the grid: each call advances every counter by as much, so this counts the tiles that the call does not
   // have: the own ones on the other ranks of this node, and on all of them those that this rank would relay.
   static MK_DEVICE void count_unused(const RankContext& ctx) {
+    if constexpr (Config::kOwners < Ranks::kLocalWorld) {
+      if (ctx.local_rank() >= Config::kOwners) return;  // owns a tile in no call, so it has no flags
+    }
     const u32 shard_tiles = Order::shard_tiles(ctx), owners = Order::owners(ctx);
     for_each_in_grid<Config::kThreads>(Ranks::kNodes * Config::kShardTiles, [&](u32 i) {
       const u32 node = i / Config::kShardTiles, index = i % Config::kShardTiles;

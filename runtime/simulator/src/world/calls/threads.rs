@@ -19,6 +19,10 @@ pub(super) extern "C" fn trap(pc: u64) {
 
 pub(super) extern "C" fn wrong_index(index: u32, extent: u32, pc: u64) {
     with(|machine| {
+        // After an abort, kernels run to their ends over whatever is in their buffers.
+        if machine.is_aborted {
+            return;
+        }
         let text = format!("index {index} of a dimension of {extent} elements");
         machine.report_at(pc, "index", text);
     });
