@@ -3,7 +3,7 @@
 use super::parts::Parts;
 use super::retired::{LaunchEnd, RetiredOperator};
 use crate::deadlines::DRAIN_MARGIN;
-use crate::driver::UserStream;
+use crate::driver::{self, UserStream};
 use crate::reaper;
 use std::mem::ManuallyDrop;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -34,7 +34,9 @@ impl OperatorCore {
         let ctx = &self.parts.shared.ctx;
         let mut ends = self.ends();
         // Many operators may come and go while one keeps the core.
-        ends.retain(|end| !end.is_over());
+        if driver::bind(ctx).is_ok() {
+            ends.retain(|end| !end.is_over());
+        }
         ends.extend(streams.into_iter().map(|stream| LaunchEnd::of(ctx, stream)));
     }
 
