@@ -1,18 +1,24 @@
-//! Tests of the order of launches after an error.
+//! Tests of which launches the order keeps: after an error, and when an operator is dropped.
 
 use super::*;
 use crate::{Communicator, Simulation};
 use cudarc::driver::sys::CUstream;
 
-/// An operator waits for its ends before its memory is freed, so none may be forgotten.
-#[test]
-fn an_error_forgets_no_end() {
+/// Returns the only rank of a job.
+fn alone() -> Communicator {
     let simulation = Simulation {
         ranks: 1,
         ..Simulation::default()
     };
     let ranks = Communicator::simulated(&simulation).expect("a simulated GPU");
-    let context = ranks[0].context();
+    ranks.into_iter().next().expect("a rank")
+}
+
+/// An operator waits for its ends before its memory is freed, so none may be forgotten.
+#[test]
+fn an_error_forgets_no_end() {
+    let ranks = alone();
+    let context = ranks.context();
     let stream = || UserStream::of(&context.new_stream().expect("a stream"));
     let (earlier, later) = (stream(), stream());
     let order = of(context, Part::WHOLE).expect("an order");
@@ -36,12 +42,8 @@ fn an_error_forgets_no_end() {
 /// A stream without an owner may be destroyed once its operator is dropped, but its last launch may still run.
 #[test]
 fn an_event_takes_the_place_of_a_stream_without_an_owner() {
-    let simulation = Simulation {
-        ranks: 1,
-        ..Simulation::default()
-    };
-    let ranks = Communicator::simulated(&simulation).expect("a simulated GPU");
-    let context = ranks[0].context();
+    let ranks = alone();
+    let context = ranks.context();
     let [earlier, later] = [(); 2].map(|()| context.new_stream().expect("a stream"));
     let order = of(context, Part::WHOLE).expect("an order");
     let mut order = lock(&order);
