@@ -79,13 +79,14 @@ fn packets() -> GemmJob {
 /// The epilogue is applied before the CTAs of a tile exchange their sums.
 const FINISHED_EARLY: &[(&str, &str)] = &[
     ("@gemm.epilogue", ""),
+    ("@gemm.split-k", ""),
     (
-        "@gemm.multiply",
-        "        Mainloop::multiply(smem, stages, work, group, sum);
-        for (u32 sub = 0; sub < Shape::kSubTiles; ++sub) {
-          epilogue.apply_to_sub_tile(work, group, sub, sum + sub * kSubTileRegisters);
-        }
-        SplitK<Config, Order, Workspace>::reduce(ctx, work, group, sum);",
+        "@gemm.finish",
+        "          [&](const WorkTile& work, typename Shape::Accumulators& sum) {
+            for (u32 sub = 0; sub < Shape::kSubTiles; ++sub) {
+              epilogue.apply_to_sub_tile(work, group, sub, sum + sub * kSubTileRegisters);
+            }
+            SplitK<Config, Order, Workspace>::reduce(ctx, work, group, sum);",
     ),
 ];
 
@@ -118,7 +119,7 @@ pub const MUTATIONS: &[Mutation] = &[
     ("no proxy fence before fp32 is stored", fp32_alone, &[("@store.proxy-fence", "")]),
     ("warp not synchronised before fp32 is stored", fp32_alone, &[("@pipeline.warp-commit", "")]),
     ("second halves stored over the first", fp32_alone, &[("@store.col", "piece * kPieceCols => piece / 2 * kSubTile")]),
-    ("only one of two buffers stored", fp32_alone, &[("@gemm.pieces", "Shape::kSubTiles * Output::kPiecesPerSubTile => Shape::kSubTiles")]),
+    ("only one of two buffers stored", fp32_alone, &[("@scheduler.pieces", "kSubTiles * pieces_per_sub_tile => kSubTiles")]),
     ("fp32 results overlap", fp32_to_all, &[("@results.sent-slot", "number(tile, ctx) => number(tile, ctx) / 2"), ("@results.read-slot", "number(tile, ctx) => number(tile, ctx) / 2")]),
     ("pieces of results overlap", fp32_to_all, &[("@results.sent-slot", "group, piece => group, piece / 2")]),
     ("swizzle of fp32 results not undone", fp32_to_all, &[("@results.swizzle", "(first % 8 ^ line % 8) => first % 8")]),

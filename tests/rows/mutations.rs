@@ -64,7 +64,7 @@ const MUTATIONS: &[Mutation] = &[
     ("unused puts not counted", scatter_across, &[("@node-sums.unused", "")]),
     ("the rest of a short put not counted", scatter_across, &[("@node-sums.rest", "")]),
     // Rows of the caller beyond those of the call.
-    ("rows beyond the call stored by TMA", shared, &[("@store.rows", "")]),
+    ("rows beyond the call stored by TMA", shared, &[("@store.by-tma", "!TakesRows<Config> => true")]),
     ("rows beyond the call copied from results", results, &[("@results.rows", "to_row >= CallRows<Config>::all(ctx) || => ")]),
     ("rows beyond the call sent as packets", packets, &[("@one-shot.sent-rows", "")]),
     // The copy of rows out of an output buffer.

@@ -151,7 +151,9 @@ struct RingAttention {
   // finished.
   static MK_DEVICE void end(const Args&, const RankContext& ctx) {
     if (threadIdx.x == 0) Scheduler::Counter::advance_epoch(ctx);
-    if (blockIdx.x == 0 && threadIdx.x == 0) Begin::wait_for_peers(ctx);
+    if (blockIdx.x != 0 || threadIdx.x != 0) return;
+    Begin::report_refused_rows(ctx);
+    Begin::wait_for_peers(ctx);
   }
 
  private:

@@ -80,7 +80,9 @@ struct Ll {
   // Runs after the roles.
   static MK_DEVICE void end(const Args&, const RankContext& ctx) {
     if (threadIdx.x == 0) advance_epoch(ctx);  // @ll.advance
-    if (blockIdx.x == 0 && threadIdx.x == 0) Begin::wait_for_peers(ctx);
+    if (blockIdx.x != 0 || threadIdx.x != 0) return;
+    Begin::report_refused_rows(ctx);
+    Begin::wait_for_peers(ctx);
   }
 
  private:

@@ -198,7 +198,9 @@ struct Simple {
   // Runs after the roles.
   static MK_DEVICE void end(const Args&, const RankContext& ctx) {
     if (threadIdx.x == 0) advance_epoch(ctx);
-    if (blockIdx.x == 0 && threadIdx.x == 0) Begin::wait_for_peers(ctx);
+    if (blockIdx.x != 0 || threadIdx.x != 0) return;
+    Begin::report_refused_rows(ctx);
+    Begin::wait_for_peers(ctx);
   }
 };
 

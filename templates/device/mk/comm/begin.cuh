@@ -27,11 +27,6 @@ struct Begin {
 
   // All threads of the CTA: announce the start of the call to the other ranks of this node.
   static MK_DEVICE void announce(const RankContext& ctx) {
-    if constexpr (TakesRows<Config> && !IsPacked<Config>) {
-      if (ctx.refused_rows != 0 && blockIdx.x == 0 && threadIdx.x == 0) {
-        report_fault(ctx, WaitSite{kLoad, kCallRows, ctx.rank, 0, ctx.max_rows}, ctx.refused_rows, ctx.rank);
-      }
-    }
     if constexpr (kIsAnnounced) {
       // The second warp does this, since the fence would delay the first loads of the first warp.
       const u32 peer = threadIdx.x - kWarp;
@@ -41,6 +36,15 @@ struct Begin {
       }
       fence_sys();
       store_relaxed_sys(ctx.peer_ptr(peer, Workspace::begun(ctx.call_parity(), ctx.rank)), begin_word(ctx));  // @begin.announce
+    }
+  }
+
+  // One thread of the grid, at the end of a call and before it waits for other ranks: reports rows that are too many. If the
+  // call began with that, the compiler would take all warps for diverged, as in Gemm::for_each_sum.
+  static MK_DEVICE void report_refused_rows(const RankContext& ctx) {
+    if constexpr (TakesRows<Config> && !IsPacked<Config>) {
+      if (ctx.refused_rows == 0) return;
+      report_fault(ctx, WaitSite{kLoad, kCallRows, ctx.rank, 0, ctx.max_rows}, ctx.refused_rows, ctx.rank);
     }
   }
 

@@ -21,30 +21,34 @@ struct PeerResults : ResultFlags<Config, Workspace, Order> {
   static constexpr bool kOnPeers = true;
   static_assert(Ranks::kNodes == 1, "ranks of other nodes are not in reach");
 
-  // The agent of a store role, before it stores a tile to the other ranks. False if it must not. `has_begun`: whether it has
-  // asked before.
+  // A thread of a store role, before it stores a tile to the other ranks. False if it must not. `has_begun`: whether it
+  // has asked before.
   static MK_DEVICE bool may_store(const RankContext& ctx, bool& has_begun) {
     if (!has_begun) {
       has_begun = true;
-      if constexpr (Output::kStoreAgent == Agent::kWarp) {
-        Begin::wait_for_results(ctx, kStore);
-      } else {
 #pragma unroll 1
-        for (u32 i = 1; i < Ranks::kLocalWorld; ++i) Begin::wait_for_result(ctx, peer_at(ctx, i), kStore);
-      }
+      for (u32 i = 1; i < Ranks::kLocalWorld; ++i) Begin::wait_for_result(ctx, peer_at(ctx, i), kStore);
       fence_proxy_async();  // orders the begin of the others before the stores by TMA
     }
-    // A wait that has failed has raised the abort word.
-    if constexpr (Output::kStoreAgent == Agent::kWarp) return broadcast(is_aborted(ctx), 0) == 0;
-    else return !is_aborted(ctx);
+    return !is_aborted(ctx);  // a wait that has failed has raised the abort word
   }
 
-  // The agent: a piece from an output buffer to C of the other ranks.
+  // One thread: stores a piece from an output buffer to C of the other ranks.
   template <class Args>
   static MK_DEVICE void store(const Args& args, const RankContext& ctx, const Tile& tile, u32 group, u32 piece, u32 buffer) {
 #pragma unroll 1  // the store threads have few registers
     for (u32 i = 1; i < Ranks::kLocalWorld; ++i) {
-      Output::template store_to_peer<Order>(args, ctx, peer_at(ctx, i), buffer, tile, group, piece);  // @peer-results.store
+      Output::template store_to_peer<Order>(args, peer_at(ctx, i), buffer, tile, group, piece);  // @peer-results.store
+    }
+  }
+
+  // A warp: copies the rows of the call from an output buffer to the same places. Args: C of these ranks by address.
+  template <class Args>
+  static MK_DEVICE void copy(const Args& args, const RankContext& ctx, const Tile& tile, u32 group, u32 piece, u32 buffer) {
+#pragma unroll 1
+    for (u32 i = 1; i < Ranks::kLocalWorld; ++i) {
+      u8* there = args.results[peer_at(ctx, i)];
+      Output::template copy<Order>(there, args.c_row_bytes, ctx, buffer, tile, group, piece);
     }
   }
 

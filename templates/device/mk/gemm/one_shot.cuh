@@ -71,18 +71,17 @@ struct OneShot {
 
     static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem& smem, u32 group) {
       typename Mainloop::Stages stages{ctx, Mainloop::barriers(smem)};
-      for (u32 i = Scheduler::first(); i < Scheduler::end(ctx); i += Scheduler::kStride) {
-        const WorkTile work = Scheduler::work_tile(i, ctx);
-        typename Shape::Accumulators sum;
-        Gemm::multiply_tile(ctx, smem, stages, work, group, sum);
-        const Exchange exchange{args, ctx, work, group};
-        exchange.send(sum);
-        exchange.reduce();
-        if constexpr (kRelays) exchange.collect();
-        // Lanes without rows of C have skipped the exchange, while others waited. The next product, and the count of stored
-        // rows, need all lanes together.
-        __syncwarp();  // @one-shot.tile-done
-      }
+      Gemm::for_each_sum(
+          ctx, smem, stages, group, [](const WorkTile&) {},
+          [&](const WorkTile& work, typename Shape::Accumulators& sum) {
+            const Exchange exchange{args, ctx, work, group};
+            exchange.send(sum);
+            exchange.reduce();
+            if constexpr (kRelays) exchange.collect();
+            // Lanes without rows of C have skipped the exchange, while others waited. The next product, and the count of
+            // stored rows, need all lanes together.
+            __syncwarp();  // @one-shot.tile-done
+          });
       if constexpr (kNormalises) Norm::run(args, ctx, group * kWarpgroupWarps + threadIdx.x % kWarpgroup / kWarp);
     }
   };

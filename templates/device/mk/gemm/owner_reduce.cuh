@@ -51,28 +51,28 @@ struct OwnerReduce {
       typename Mainloop::Stages stages{ctx, Mainloop::barriers(smem)};
       typename Output::Buffers out{ctx, Output::barriers(smem, group)};
       const Epilogue epilogue{args, ctx};
-      for (u32 i = Scheduler::first(); i < Scheduler::end(ctx); i += Scheduler::kStride) {
-        const WorkTile work = Scheduler::work_tile(i, ctx);
-        if (Order::is_gap(work)) continue;
-        const bool is_owner = Partials::is_owner(work, ctx);
-        typename Shape::Accumulators sum;
-        if (is_owner) epilogue.prefetch_residual(work, group);
-        Gemm::multiply_tile(ctx, smem, stages, work, group, sum);
-        if (Partials::is_reducer(work, ctx)) Partials::add(ctx, smem, stages, work, group, sum);  // @reduce-scatter.add
+      Gemm::for_each_sum(
+          ctx, smem, stages, group,
+          [&](const WorkTile& work) {
+            if (Partials::is_owner(work, ctx)) epilogue.prefetch_residual(work, group);
+          },
+          [&](const WorkTile& work, typename Shape::Accumulators& sum) {
+            const bool is_owner = Partials::is_owner(work, ctx);
+            if (Partials::is_reducer(work, ctx)) Partials::add(ctx, smem, stages, work, group, sum);  // @reduce-scatter.add
 #pragma unroll
-        for (u32 sub = 0; sub < Shape::kSubTiles; ++sub) {
-          if (!Scheduler::completes(work, sub)) continue;
-          float* sub_tile = sum + sub * kSubTileRegisters;
-          out.producer_acquire();
-          if (is_owner) {
-            epilogue.apply_to_sub_tile(work, group, sub, sub_tile);  // @reduce-scatter.epilogue
-            Output::write(smem, out, group, sub_tile);
-          } else {
-            Partials::write(smem.out(group, out.stage()), sub_tile);  // @reduce-scatter.write
-            Output::commit(out);
-          }
-        }
-      }
+            for (u32 sub = 0; sub < Shape::kSubTiles; ++sub) {
+              if (!Scheduler::completes(work, sub)) continue;
+              float* sub_tile = sum + sub * kSubTileRegisters;
+              out.producer_acquire();
+              if (is_owner) {
+                epilogue.apply_to_sub_tile(work, group, sub, sub_tile);  // @reduce-scatter.epilogue
+                Output::write(smem, out, group, sub_tile);
+              } else {
+                Partials::write(smem.out(group, out.stage()), sub_tile);  // @reduce-scatter.write
+                Output::commit(out);
+              }
+            }
+          });
     }
   };
 
@@ -83,39 +83,49 @@ struct OwnerReduce {
 
     static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem& smem, u32 group) {
       StoreQueue<typename Output::Buffers, kAgent> queue{{ctx, Output::barriers(smem, group)}};
-      auto& out = queue.out;
       [[maybe_unused]] bool has_begun = false;
       for (u32 i = Scheduler::first(); i < Scheduler::end(ctx); i += Scheduler::kStride) {
         const WorkTile work = Scheduler::work_tile(i, ctx);
         if (Order::is_gap(work) || !Scheduler::completes_any(work)) continue;
         const bool is_owner = Partials::is_owner(work, ctx);
-        [[maybe_unused]] bool may_store = false;
-        if constexpr (Results::kOnPeers) may_store = is_owner && Results::may_store(ctx, has_begun);  // @reduce-scatter.may-store
         const u32 pieces_per_sub_tile = is_owner ? Output::kPiecesPerSubTile : 1;
-        for (u32 piece = 0; piece < Shape::kSubTiles * pieces_per_sub_tile; ++piece) {
-          if (!Scheduler::completes(work, piece / pieces_per_sub_tile)) continue;
-          queue.wait();
-          const u32 buffer = smem.out(group, out.stage());
-          const u32 bytes = Partials::bytes_of_rows(work, group, ctx);
-          if (bytes == 0) {
-            // All of the group's rows are beyond C.
-          } else if (is_owner) {
-            Output::template store<Order>(args, ctx, buffer, work, group, piece);
-            if constexpr (Results::kOnPeers) {
-              if (may_store) Results::store(args, ctx, work, group, piece, buffer);
-            } else if (queue.is_leader()) {
-              Results::send(ctx, work, group, piece, buffer, bytes);
-            }
-          } else if (queue.is_leader()) {
-            Partials::send(ctx, work, group, piece, buffer, bytes);
+        if (!is_owner || Output::template stores_by_tma<Order>(work, group, ctx)) {
+          if (!queue.is_leader()) {
+            Scheduler::for_each_piece(work, pieces_per_sub_tile, [&](u32) { queue.out.advance(); });
+            continue;
           }
-          queue.commit();
+          [[maybe_unused]] bool may_store = false;
+          if constexpr (Results::kOnPeers) may_store = is_owner && Results::may_store(ctx, has_begun);  // @reduce-scatter.may-store
+          Scheduler::for_each_piece(work, pieces_per_sub_tile, [&](u32 piece) {
+            queue.wait();
+            const u32 buffer = smem.out(group, queue.out.stage());
+            const u32 bytes = Partials::bytes_of_rows(work, group, ctx);
+            if (bytes == 0) {
+              // All of the group's rows are beyond C.
+            } else if (is_owner) {
+              Output::template store<Order>(args, buffer, work, group, piece);
+              if constexpr (!Results::kOnPeers) Results::send(ctx, work, group, piece, buffer, bytes);
+              else if (may_store) Results::store(args, ctx, work, group, piece, buffer);
+            } else {
+              Partials::send(ctx, work, group, piece, buffer, bytes);
+            }
+            queue.commit();
+          });
+        } else if constexpr (kAgent == Agent::kWarp) {
+          bool may_store = false;
+          if constexpr (Results::kOnPeers) may_store = broadcast(Results::may_store(ctx, has_begun), 0) != 0;  // @reduce-scatter.may-copy
+          Scheduler::for_each_piece(work, pieces_per_sub_tile, [&](u32 piece) {
+            queue.wait_in_warp();
+            copy(args, ctx, smem.out(group, queue.out.stage()), work, group, piece, may_store);
+            queue.commit_in_warp();
+          });
+          if (!queue.is_leader()) continue;
         }
         // A sum that a wait has left incomplete is not counted. The load takes no time beside the stores.
         const bool is_valid = !is_aborted(ctx);  // @reduce-scatter.valid
         // A flag may only count sub-tiles that have arrived, so all stores of a tile are complete before it is counted.
         queue.drain();
-        if (is_owner && !Results::kExist || !queue.is_leader()) continue;
+        if (is_owner && !Results::kExist) continue;
         Partials::finish_stores();
         if (!is_valid) continue;
         const u32 sub_tiles = Scheduler::completed_sub_tiles(work);
@@ -124,6 +134,20 @@ struct OwnerReduce {
         if (!is_owner || Config::kNodes > 1) Partials::count(ctx, work, sub_tiles);
       }
       tma_wait<0>();
+    }
+
+   private:
+    // A warp: copies what the call has of a piece of an own tile to C, and to the ranks that need results.
+    static MK_DEVICE void copy(const Args& args, const RankContext& ctx, u32 buffer, const WorkTile& work, u32 group,
+                               u32 piece, bool may_store) {
+      const u32 bytes = Partials::bytes_of_rows(work, group, ctx);
+      if (bytes == 0) return;  // all of the group's rows are beyond C
+      Output::template copy<Order>(args.c_rows, args.c_row_bytes, ctx, buffer, work, group, piece);
+      if constexpr (Results::kOnPeers) {
+        if (may_store) Results::copy(args, ctx, work, group, piece, buffer);
+      } else if (elect_one()) {
+        Results::send(ctx, work, group, piece, buffer, bytes);
+      }
     }
   };
 
