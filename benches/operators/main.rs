@@ -47,7 +47,7 @@ fn one_rank(
     seed: u64,
     baselines: &[Baseline],
 ) -> Result<(), Failure> {
-    let alone = Communicator::local(&[ranks.rank() as usize])?;
+    let alone = Communicator::local(&[ranks.context().ordinal()])?;
     let alone = alone
         .first()
         .ok_or("there is no communicator of one rank")?;

@@ -51,8 +51,8 @@ impl Layer {
                 first.invalidate_row_index(&stream, 1)?;
             }
         }
-        stream.synchronize()?;
-        make_calls(ranks, &stream, invalid, || match invalid.in_combine {
+        ranks.synchronize(&stream)?;
+        let _graph = make_calls(ranks, &stream, invalid, || match invalid.in_combine {
             true => first.combine(&stream, &combine),
             false => first.dispatch(&stream, &dispatch, &weights),
         })?;
@@ -84,7 +84,7 @@ impl Layer {
             let weights = stream.clone_htod(&self.weights(rank))?;
             let mut call = Buffers::new(&stream, &self.values(0, rank))?;
             call.dispatch(&stream, &dispatch, &weights)?;
-            stream.synchronize()?;
+            ranks.synchronize(&stream)?;
             if rank == 0 {
                 call.repeat_row_index(&stream, entries)?;
             }
@@ -146,20 +146,20 @@ pub fn invalid_calls(in_combine: bool) -> [InvalidCall; 4] {
     })
 }
 
-/// Makes a call as often as `invalid` says, by launches or by replays of a graph.
+/// Makes a call as often as `invalid` says, by launches or by replays of a graph, which must live until they have ended.
 fn make_calls(
     ranks: &Communicator,
     stream: &Arc<CudaStream>,
     invalid: InvalidCall,
     mut call: impl FnMut() -> Result<(), Error>,
-) -> Result<(), Failure> {
+) -> Result<Option<Graph>, Failure> {
     if !invalid.in_graph {
-        return Ok((0..invalid.times).try_for_each(|_| call())?);
+        (0..invalid.times).try_for_each(|_| call())?;
+        return Ok(None);
     }
     let graph = Graph::capture(ranks, stream, || Ok(call()?))?;
     for _ in 0..invalid.times {
         graph.launch(stream)?;
     }
-    // The graph is destroyed when this function returns, so the replays have to end first.
-    Ok(stream.synchronize()?)
+    Ok(Some(graph))
 }
