@@ -7,8 +7,8 @@ use mkernel_compile::{CudaSource, GenError, Nvrtc, render_fabric_test};
 use mkernel_spec::Target;
 use mkernel_spec::abi::{HOST_ABORT, LOST, MAX_BUCKETS, MAX_RANKS, OFFSETS_HASH, shared_structs};
 use mkernel_spec::fabric::{
-    COMMAND_PUT, COMMAND_PUT_TO_PEERS, MAX_CALL_PUTS, MAX_MASK_PEERS, PHASE_BIT, PUT_CHANNELS,
-    TAG_VALID,
+    COMMAND_PUT, COMMAND_PUT_TO_PEERS, MAX_CALL_PUTS, MAX_MASK_PEERS, PHASE_BIT, PLACE_OFFSET_BITS,
+    PUT_CHANNELS, TAG_VALID,
 };
 use mkernel_testing::golden::Golden;
 use std::fmt::Write;
@@ -99,6 +99,7 @@ fn abi_asserts() -> CudaSource {
     claim(format!("mk::kCommandPut == {COMMAND_PUT}"));
     claim(format!("mk::kCommandPutToPeers == {COMMAND_PUT_TO_PEERS}"));
     claim(format!("mk::kMaxMaskPeers == {MAX_MASK_PEERS}"));
+    claim(format!("mk::kPlaceOffsetBits == {PLACE_OFFSET_BITS}"));
     claim(format!("mk::kPutChannels == {PUT_CHANNELS}"));
     claim(format!("mk::kMaxPuts == {MAX_CALL_PUTS}"));
     text.push_str("extern \"C\" __global__ void abi() {}\n");

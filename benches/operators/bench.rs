@@ -1,7 +1,7 @@
 //! [`Bench`]: measures the plans of one size on one rank, and checks their results.
 
 use crate::flags::Flags;
-use crate::operands::{Operands, epilogue_of, has_symmetric_c};
+use crate::operands::{Operands, epilogue_of};
 use crate::report::{self, Baseline, Row, Unfused};
 use mkernel::Operand;
 use mkernel::spec::plan::GemmPlan;
@@ -138,9 +138,10 @@ impl Bench<'_> {
         shape: GemmShape,
         b_layout: BLayout,
     ) -> Result<Candidates, Failure> {
-        let config = |m, (world, nodes), max_sms, (epilogue, symmetric_result), tuning| {
+        let config = |m, (world, nodes), max_sms, (epilogue, symmetric), tuning| {
             let config = GemmConfig {
-                symmetric_result,
+                symmetric_result: symmetric == Some(Operand::C),
+                symmetric_a: symmetric == Some(Operand::A),
                 m,
                 b_layout,
                 epilogue,
@@ -161,16 +162,16 @@ impl Bench<'_> {
         let rows = Dim::Static(shape.m);
         let plain = Epilogue::default();
         let ranks = (self.ranks.world(), self.flags.nodes);
-        let places = [Some(false), self.flags.is_symmetric(op).then_some(true)];
+        let symmetric = self.flags.in_symmetric_memory(op);
         for tune in tunings {
             let epilogues = [plain]
                 .into_iter()
                 .chain(self.flags.epilogues.iter().copied());
             let results = epilogues.flat_map(|epilogue| {
-                places
-                    .into_iter()
-                    .flatten()
-                    .map(move |place| (epilogue, place))
+                let also = symmetric.map(Some).into_iter();
+                iter::once(None)
+                    .chain(also)
+                    .map(move |symmetric| (epilogue, symmetric))
             });
             for result in results {
                 for max_sms in iter::once(None).chain(self.flags.max_sms.iter().copied().map(Some))
@@ -185,7 +186,7 @@ impl Bench<'_> {
                 }
             }
         }
-        let core = config(rows, (1, 1), None, (plain, false), Tuning::default());
+        let core = config(rows, (1, 1), None, (plain, None), Tuning::default());
         let core = self.alone.prepare(&core, shape)?;
         Ok(Candidates { core, plans })
     }
@@ -350,15 +351,14 @@ impl Bench<'_> {
             Ok::<f64, Failure>(least)
         };
         // Slices of fp32 and of symmetric memory would take the same time.
+        let in_slices = operator.plan().operands.iter().all(|spec| !spec.symmetric);
         let slices_ns = match epilogue.output {
-            Dtype::Bf16 if !epilogue.normalises() && !has_symmetric_c(operator.plan()) => {
-                time(&mut || {
-                    let call = operator.call(stream).read(Operand::A, &rows_a);
-                    let call = call.read(Operand::B, &b.memory);
-                    let call = call.write::<bf16, _>(Operand::C, &mut rows_c);
-                    complete(call, addends, rows).launch()
-                })?
-            }
+            Dtype::Bf16 if !epilogue.normalises() && in_slices => time(&mut || {
+                let call = operator.call(stream).read(Operand::A, &rows_a);
+                let call = call.read(Operand::B, &b.memory);
+                let call = call.write::<bf16, _>(Operand::C, &mut rows_c);
+                complete(call, addends, rows).launch()
+            })?,
             _ => f64::NAN,
         };
         // SAFETY: the operands are those of the plan, and outlive the calls.

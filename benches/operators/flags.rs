@@ -1,6 +1,7 @@
 //! The command line of the benchmark of GEMM operators.
 
 use clap::Parser;
+use mkernel::Operand;
 use mkernel::spec::spec::WORLDS;
 use mkernel::{
     network::{Faults, NicModel, Transport},
@@ -59,7 +60,7 @@ pub struct Flags {
     /// Measure each plan also with rows that each call gives, prepared for at most this number; may be repeated
     #[arg(long, value_name = "ROWS")]
     pub max_rows: Vec<u64>,
-    /// Measure each plan of gemm_ar also with C in symmetric memory
+    /// Measure each plan of gemm_ar also with C in symmetric memory, and of ag_gemm with A
     #[arg(long)]
     pub symmetric: bool,
     /// Number of blocks of each candidate
@@ -142,9 +143,13 @@ pub fn default_shapes(op: GemmOp, world: u64) -> Vec<GemmShape> {
 }
 
 impl Flags {
-    /// Whether plans of `op` are also measured with C in symmetric memory.
-    pub fn is_symmetric(&self, op: GemmOp) -> bool {
-        self.symmetric && op == GemmOp::GemmAr
+    /// The operand of `op` that plans are also measured with in symmetric memory.
+    pub fn in_symmetric_memory(&self, op: GemmOp) -> Option<Operand> {
+        match op {
+            GemmOp::GemmAr => self.symmetric.then_some(Operand::C),
+            GemmOp::AgGemm => self.symmetric.then_some(Operand::A),
+            GemmOp::GemmRs => None,
+        }
     }
 
     /// The emulated NICs.

@@ -24,6 +24,8 @@ pub struct Operands {
     pub c_fp32: Option<Matrix>,
     /// C in symmetric memory, in bf16 and in fp32, for plans that have it there.
     pub symmetric_c: Vec<SymmetricMatrix>,
+    /// A copy of `a` in symmetric memory, for plans that have it there.
+    pub symmetric_a: Option<SymmetricMatrix>,
     /// The rows of `a` and `c` that the fused kernel uses.
     pub rows_a: Range<u64>,
     pub rows_c: Range<u64>,
@@ -50,15 +52,20 @@ impl Operands {
         let (b_rows, b_cols) = if transposed { (n, k) } else { (k, n) };
         let shard_rows = m.div_ceil(world);
         let shard = (rank * shard_rows).min(m)..((rank + 1) * shard_rows).min(m);
-        let wants_fp32 = |epilogue: &Epilogue| epilogue.output == Dtype::Fp32;
-        let c_fp32 = bench.flags.epilogues.iter().any(wants_fp32);
+        let c_fp32 = Self::wants_fp32(bench);
         let c_fp32 = c_fp32.then(|| bench.lab.matrix_of(Dtype::Fp32, m, n, 0));
-        let dtypes = [Some(Dtype::Bf16), c_fp32.is_some().then_some(Dtype::Fp32)];
-        let symmetric_c = |dtype| bench.lab.symmetric_matrix(bench.ranks, dtype, m, n);
-        let dtypes = dtypes.into_iter().flatten();
-        let dtypes = dtypes.filter(|_| bench.flags.is_symmetric(op));
+        let symmetric = bench.flags.in_symmetric_memory(op);
+        let in_symmetric = |dtype, cols| bench.lab.symmetric_matrix(bench.ranks, dtype, m, cols);
+        let symmetric_c = match symmetric {
+            Some(Operand::C) if c_fp32.is_some() => [Dtype::Bf16, Dtype::Fp32].as_slice(),
+            Some(Operand::C) => &[Dtype::Bf16],
+            _ => &[],
+        };
+        let symmetric_c = symmetric_c.iter().map(|dtype| in_symmetric(*dtype, n));
+        let symmetric_a = (symmetric == Some(Operand::A)).then(|| in_symmetric(Dtype::Bf16, k));
         let mut operands = Self {
-            symmetric_c: dtypes.map(symmetric_c).collect::<Result<_, _>>()?,
+            symmetric_c: symmetric_c.collect::<Result<_, _>>()?,
+            symmetric_a: symmetric_a.transpose()?,
             bias: bench.lab.matrix(1, n, 0)?,
             residual: bench.lab.matrix(m, n, 0)?,
             normalised: bench.lab.matrix(m, n, 0)?,
@@ -81,13 +88,33 @@ impl Operands {
         if !op.reduces() {
             bench.lab.fill(&operands.a, 0, bench.seed)?;
             bench.lab.fill(&operands.b, 0, bench.seed + 1 + rank)?;
+            if let Some(a) = &operands.symmetric_a {
+                bench.lab.copy(&operands.a, &a.view)?;
+            }
             return Ok(operands);
         }
+        operands.of_all = Some(operands.of_all_ranks(bench, shape)?);
+        Ok(operands)
+    }
+
+    /// Whether an epilogue has an output in fp32.
+    fn wants_fp32(bench: &Bench) -> bool {
+        let mut epilogues = bench.flags.epilogues.iter();
+        epilogues.any(|epilogue| epilogue.output == Dtype::Fp32)
+    }
+
+    /// Fills the A of all ranks side by side and the B of all ranks below each other, and copies the own parts of them.
+    fn of_all_ranks(&self, bench: &Bench, shape: GemmShape) -> Result<(Matrix, Matrix), Failure> {
+        let GemmShape { m, n, k } = shape;
+        let (rank, world) = (
+            u64::from(bench.ranks.rank()),
+            u64::from(bench.ranks.world()),
+        );
         let own = rank * k..(rank + 1) * k;
         let a = bench.lab.matrix(m, world * k, 0)?;
         bench.lab.fill(&a, 0, bench.seed)?;
-        bench.lab.copy(&a.part(0..m, own.clone()), &operands.a)?;
-        let (b, own_b) = if transposed {
+        bench.lab.copy(&a.part(0..m, own.clone()), &self.a)?;
+        let (b, own_b) = if self.transposed {
             let b = bench.lab.matrix(n, world * k, 0)?;
             let own = b.part(0..n, own);
             (b, own)
@@ -97,15 +124,14 @@ impl Operands {
             (b, own)
         };
         bench.lab.fill(&b, 0, bench.seed + 1)?;
-        bench.lab.copy(&own_b, &operands.b)?;
-        operands.of_all = Some((a, b));
-        Ok(operands)
+        bench.lab.copy(&own_b, &self.b)?;
+        Ok((a, b))
     }
 
     /// Returns the C that a plan writes. The core has no plan here.
     pub fn c(&self, plan: Option<&KernelPlan>) -> &View {
         let dtype = plan.map_or(Dtype::Bf16, |plan| epilogue_of(plan).output);
-        if plan.is_some_and(has_symmetric_c) {
+        if plan.is_some_and(|plan| is_symmetric(plan, Operand::C)) {
             let mut found = self.symmetric_c.iter();
             let found = found.find(|c| c.view.dtype == dtype);
             return found.map_or(&self.c.view, |c| &c.view);
@@ -120,7 +146,12 @@ impl Operands {
     pub fn fused(&self, operand: Operand, plan: Option<&KernelPlan>) -> View {
         let rows = |matrix: &View, rows: &Range<u64>| matrix.part(rows.clone(), 0..matrix.cols);
         match operand {
-            Operand::A => rows(&self.a, &self.rows_a),
+            Operand::A => match &self.symmetric_a {
+                Some(a) if plan.is_some_and(|plan| is_symmetric(plan, Operand::A)) => {
+                    rows(&a.view, &self.rows_a)
+                }
+                _ => rows(&self.a, &self.rows_a),
+            },
             Operand::C if plan.is_some_and(|plan| epilogue_of(plan).normalises()) => {
                 rows(&self.normalised.view, &self.rows_c)
             }
@@ -139,9 +170,10 @@ impl Operands {
     }
 }
 
-/// Returns whether a plan has C in symmetric memory.
-pub fn has_symmetric_c(plan: &KernelPlan) -> bool {
-    plan.operands.iter().any(|spec| spec.symmetric)
+/// Returns whether a plan has an operand in symmetric memory.
+fn is_symmetric(plan: &KernelPlan, operand: Operand) -> bool {
+    let mut specs = plan.operands.iter();
+    specs.any(|spec| spec.operand == operand && spec.symmetric)
 }
 
 /// Returns the epilogue of a plan.

@@ -1,6 +1,7 @@
 //! [`Tensors`]: where the tensors in the symmetric memory lie, by address.
 
 use mkernel_spec::abi::MAX_RANKS;
+use mkernel_spec::fabric::PLACE_OFFSET_BITS;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -28,13 +29,13 @@ pub(crate) struct SymmetricPlace {
     pub number: u64,
 }
 
-/// Bits of a [place's number](SymmetricPlace::number) that hold the offset.
-const OFFSET_BITS: u32 = 48;
-
 impl SymmetricPlace {
     /// Returns the extent and the offset in bytes of a place with this number.
     pub fn parts_of(number: u64) -> (u64, u64) {
-        (number >> OFFSET_BITS, number & ((1 << OFFSET_BITS) - 1))
+        (
+            number >> PLACE_OFFSET_BITS,
+            number & ((1 << PLACE_OFFSET_BITS) - 1),
+        )
     }
 }
 
@@ -63,7 +64,7 @@ impl Tensors {
                 0 => 0,
                 start => start + from,
             }),
-            number: u64::from(tensor.extent) << OFFSET_BITS | (tensor.offset_bytes + from),
+            number: u64::from(tensor.extent) << PLACE_OFFSET_BITS | (tensor.offset_bytes + from),
         })
     }
 }

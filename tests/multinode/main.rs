@@ -6,6 +6,7 @@ mod bounded;
 mod experts;
 mod failures;
 mod graphs;
+mod in_place;
 mod mutations;
 mod rank;
 mod sharing;

@@ -40,7 +40,7 @@ fn sound(mut config: KernelConfig) -> KernelConfig {
     config.world = 2;
     let gemm = gemm_config(&mut config);
     (gemm.op, gemm.tuning) = (GemmOp::AgGemm, mkernel_spec::Tuning::default());
-    gemm.symmetric_result = false;
+    (gemm.symmetric_result, gemm.symmetric_a) = (false, false);
     config
 }
 

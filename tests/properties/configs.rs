@@ -87,6 +87,7 @@ fn config(op: GemmOp, world: u32, (m, n, k): (u64, u64, u64), b_layout: BLayout)
         b_layout,
         // Half of all sizes.
         symmetric_result: op == GemmOp::GemmAr && (m + n / 8).is_multiple_of(2),
+        symmetric_a: op == GemmOp::AgGemm && (m + n / 8).is_multiple_of(2),
         ..GemmConfig::new(op)
     };
     KernelConfig::new(world, config)

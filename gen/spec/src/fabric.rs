@@ -122,6 +122,10 @@ pub struct NetworkState {
     pub watched: u32,
 }
 
+/// The low bits of the place of a tensor in symmetric memory, which hold its offset. Those above hold the number of its extent,
+/// which is also that of its region.
+pub const PLACE_OFFSET_BITS: u32 = 48;
+
 /// A communicator's endpoint, as its kernels use it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -78,7 +78,7 @@ pub enum OperandFault {
     /// The operand is not a tensor in symmetric memory.
     #[error(
         "its {bytes} bytes at {address:#x} are not part of a tensor in symmetric memory. Allocate it with \
-         Communicator::alloc on all ranks, or declare the kernel without `symmetric_result`"
+         Communicator::alloc on all ranks, or declare the kernel without `symmetric_result` or `symmetric_a`"
     )]
     NotSymmetric {
         /// The address.
@@ -89,7 +89,7 @@ pub enum OperandFault {
     /// The rows of an operand in symmetric memory lie apart.
     #[error(
         "the row stride is {row_stride_elems} elements, but rows of {cols} columns in symmetric memory are contiguous. \
-         Pass contiguous rows, or declare the kernel without `symmetric_result`"
+         Pass contiguous rows, or declare the kernel without `symmetric_result` or `symmetric_a`"
     )]
     SymmetricStride {
         /// The row stride in elements.

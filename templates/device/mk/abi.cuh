@@ -88,6 +88,8 @@ struct CommandRing {
   u32 capacity_log2;
 };
 
+constexpr u32 kPlaceOffsetBits = 48;  // low bits of the place of a tensor in symmetric memory; its region is above
+
 constexpr u32 kPutChannels = 2;   // from each peer, for all operators of a communicator
 constexpr u32 kMaxPuts = 0x7fff;  // of a call to a peer on a channel
 

@@ -7,8 +7,8 @@ use crate::fabric::MAX_CALL_PUTS;
 use crate::topology::Topology;
 use serde::Serialize;
 
-/// What a kernel wants of the fabric: puts to the same GPU of every other node, all of them within the workspace and to
-/// the same place of the peer's.
+/// What a kernel wants of the fabric: puts to the same GPU of every other node, all of them to the workspace. They come from the
+/// same place of this rank's workspace, or from an operand in symmetric memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Network {
     /// The channels that the kernel uses to each peer, at most [`PUT_CHANNELS`](crate::fabric::PUT_CHANNELS).

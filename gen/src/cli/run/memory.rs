@@ -13,11 +13,28 @@ pub enum Memory<E: 'static> {
 }
 
 impl<E: Element + DeviceRepr + Copy> Memory<E> {
-    /// Copies values to the device. Allocations cannot be empty, so an empty one gets the element `filler`.
-    pub fn upload(stream: &Arc<CudaStream>, values: &[E], filler: E) -> Result<Self, Error> {
-        let values = if values.is_empty() { &[filler] } else { values };
-        let slice = stream.clone_htod(values);
-        slice.map(Self::Slice).map_err(cuda("clone_htod"))
+    /// Copies the values of an operand to the device. Allocations cannot be empty, so an empty one gets the element `filler`,
+    /// and so does the rest of a tensor in symmetric memory. If the operand is there, all ranks must call this.
+    pub fn upload(
+        ranks: &Communicator,
+        stream: &Arc<CudaStream>,
+        spec: &OperandSpec,
+        values: &[E],
+        filler: E,
+    ) -> Result<Self, Error> {
+        if !spec.symmetric {
+            let values = if values.is_empty() { &[filler] } else { values };
+            let slice = stream.clone_htod(values);
+            return slice.map(Self::Slice).map_err(cuda("clone_htod"));
+        }
+        // The tensor has the same length on all ranks. The first rank has the most rows.
+        let elems = (spec.rows.on(0) * spec.cols) as usize;
+        let mut values = values.to_vec();
+        values.resize(elems, filler);
+        let mut tensor = ranks.alloc(stream, elems)?;
+        let copied = stream.memcpy_htod(&values, &mut tensor);
+        copied.map_err(cuda("memcpy_htod"))?;
+        Ok(Self::Symmetric(tensor))
     }
 
     /// Returns memory for an operand of which all elements are `value`. If it is in symmetric memory, all ranks must call
@@ -29,14 +46,7 @@ impl<E: Element + DeviceRepr + Copy> Memory<E> {
         elems: usize,
         value: E,
     ) -> Result<Self, Error> {
-        let values = vec![value; elems];
-        if !spec.symmetric {
-            return Self::upload(stream, &values, value);
-        }
-        let mut tensor = ranks.alloc(stream, elems)?;
-        let copied = stream.memcpy_htod(&values, &mut tensor);
-        copied.map_err(cuda("memcpy_htod"))?;
-        Ok(Self::Symmetric(tensor))
+        Self::upload(ranks, stream, spec, &vec![value; elems], value)
     }
 
     /// Adds the memory to `call` as an operand that the kernel writes.

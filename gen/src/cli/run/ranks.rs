@@ -161,7 +161,10 @@ impl Job<'_> {
                     let tensor = Tensor::poisoned(ranks, &stream, spec, elems)?;
                     results.push((operand, tensor));
                 } else {
-                    inputs.push((operand, Tensor::input(&stream, call, spec, rank as usize)?));
+                    inputs.push((
+                        operand,
+                        Tensor::input(ranks, &stream, call, spec, rank as usize)?,
+                    ));
                 }
             }
             on_gpu.push((inputs, results));

@@ -19,8 +19,9 @@ pub enum Tensor {
 const POISON: i32 = i32::MIN;
 
 impl Tensor {
-    /// Uploads an operand that the kernel reads.
+    /// Uploads an operand that the kernel reads. If it is in symmetric memory, all ranks must call this.
     pub fn input(
+        ranks: &Communicator,
         stream: &Arc<CudaStream>,
         inputs: &Inputs,
         spec: &OperandSpec,
@@ -29,15 +30,15 @@ impl Tensor {
         Ok(match spec.dtype {
             Dtype::Bf16 => {
                 let values = &inputs.of(spec.operand)[rank];
-                Self::Bf16(Memory::upload(stream, values, bf16::ZERO)?)
+                Self::Bf16(Memory::upload(ranks, stream, spec, values, bf16::ZERO)?)
             }
             Dtype::Fp32 => {
                 let values = &inputs.fractions(spec.operand)[rank];
-                Self::Fp32(Memory::upload(stream, values, 0.0)?)
+                Self::Fp32(Memory::upload(ranks, stream, spec, values, 0.0)?)
             }
             Dtype::Int32 => {
                 let values = &inputs.numbers(spec.operand)[rank];
-                Self::Int32(Memory::upload(stream, values, 0)?)
+                Self::Int32(Memory::upload(ranks, stream, spec, values, 0)?)
             }
         })
     }

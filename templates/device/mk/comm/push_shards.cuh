@@ -28,6 +28,10 @@ concept PushArgs = requires(const Args& args) {
   args.shard_row_bytes;
 };
 
+// NICs send this rank's rows from where they lie in symmetric memory. Otherwise they send them from `gathered`.
+template <class Args>
+concept SendsInPlace = requires(const Args& args) { args.shard_place; };
+
 // Order says which own rows are read from `gathered`, where the rows of other ranks are.
 template <PushConfig Config, PushWorkspace Workspace, class Order>
 struct PushShards {
@@ -71,9 +75,10 @@ struct PushShards {
       const Piece piece = piece_at(ctx, i);
       if (piece.row < own_rows) {
         const u32 rows = min(Config::kPieceRows, own_rows - piece.row);
-        copy_piece<kSlotBytes>(ctx, copy, own, piece, rows, nearest(ctx, piece, rows));
+        const u32 first = nearest<Args>(ctx, piece, rows);
+        if (first < Ranks::kLocalWorld) copy_piece<kSlotBytes>(ctx, copy, own, piece, rows, first);
       }
-      count(ctx, ctx.rank, piece, nearest_counted(ctx));
+      count(ctx, ctx.rank, piece, nearest_counted<Args>(ctx));
     }
   }
 
@@ -102,21 +107,31 @@ struct PushShards {
     }
   }
 
-  // One thread: puts chunks of the own shard to all peers, each as soon as it is in this rank's `gathered`. A chunk
-  // without rows is put too, since every peer waits for it.
+  // One thread: puts chunks of the own shard to all peers, each as soon as it is in this rank's `gathered`, unless the shard is
+  // sent from where it lies. A chunk without rows is put too, since every peer waits for it.
   template <class Args>
   static MK_DEVICE void put_all(const Args& args, const RankContext& ctx) {
     const u32 own_rows = CallRows::of_rank(ctx, ctx.rank);
     Begin::template put<Network>(args, ctx, kChannel);
+    [[maybe_unused]] u32 last = 0;
     for (u32 chunk = 0; chunk < Shards::chunks(ctx); ++chunk) {
-      Shards::wait(ctx, kPush, ctx.rank, chunk, 0);  // @push.own-chunk
+      if constexpr (!SendsInPlace<Args>) Shards::wait(ctx, kPush, ctx.rank, chunk, 0);  // @push.own-chunk
       if (gives_up(ctx, kPush)) return;
       const u32 first = chunk * Config::kChunkRows;
       const u32 rows = first < own_rows ? min(Config::kChunkRows, own_rows - first) : 0;
       // Without rows, any slot will do.
       const u32 row = rows > 0 ? ctx.rank * CallRows::of_shard(ctx) + first : 0;
       const Symmetric<u8> slot = Workspace::gathered(ctx.parity(), row);  // @push.put-slot
-      Network::put_to_all(args, ctx, kChannel, slot, rows * kRowBytes);  // @push.put
+      if constexpr (SendsInPlace<Args>) {
+        const u64 place = args.shard_place + (rows > 0 ? u64{first} * kRowBytes : 0);  // @push.place
+        last = Network::put_to_all_from(args, ctx, kChannel, place, slot, rows * kRowBytes);
+      } else {
+        Network::put_to_all(args, ctx, kChannel, slot, rows * kRowBytes);  // @push.put
+      }
+    }
+    // The caller may write the shard when the kernel has ended.
+    if constexpr (SendsInPlace<Args>) {
+      if (Shards::chunks(ctx) > 0) Network::wait_sent(args, ctx, last);  // @push.sent
     }
   }
 
@@ -132,7 +147,7 @@ struct PushShards {
       }
       __syncwarp();  // @push.warp
       const u32 peer = lane_index();
-      if (peer < Ranks::kWorld && (nearest_counted(ctx) == 0 || peer != ctx.rank)) {
+      if (peer < Ranks::kWorld && (nearest_counted<Args>(ctx) == 0 || peer != ctx.rank)) {
         // This fence orders the stores of the whole warp before the counts.
         fence_sys();  // @push.fence
         add_relaxed_sys(ctx.peer_ptr(peer, Workspace::chunk_ready(ctx.rank, piece.chunk, piece.slice)), 1);  // @push.count
@@ -158,17 +173,22 @@ struct PushShards {
  private:
   static constexpr u32 kChannel = 0;
 
-  // Returns the distance of the first rank to which the rows of a piece go: 0 if this rank needs them in `gathered`
-  // too, else 1. Across nodes it does, since puts take the rows from there.
+  // Whether puts take the rows from this rank's `gathered`.
+  template <class Args>
+  static constexpr bool kPutsGathered = Ranks::kNodes > 1 && !SendsInPlace<Args>;
+
+  // Returns the distance of the first rank to which the rows of a piece go: 0 if this rank needs them in `gathered` too, else 1.
+  template <class Args>
   static MK_DEVICE u32 nearest(const RankContext& ctx, const Piece& piece, u32 rows) {
-    if (Ranks::kNodes > 1) return 0;
+    if (kPutsGathered<Args>) return 0;
     // Only the first and the last tile with own rows may also have rows of other ranks.
     return Order::gathers_own(ctx, piece.row) || Order::gathers_own(ctx, piece.row + rows - 1) ? 0 : 1;  // @push.own-rows
   }
   // Returns the distance of the first rank on whose flags pieces count: 0 if this rank may read any of its rows in
   // `gathered`, else 1.
+  template <class Args>
   static MK_DEVICE u32 nearest_counted(const RankContext& ctx) {
-    if (TakesRows<Config> || Ranks::kNodes > 1) return 0;
+    if (TakesRows<Config> || kPutsGathered<Args>) return 0;
     return Order::gathers_own(ctx, 0) ? 0 : 1;
   }
 
@@ -237,7 +257,7 @@ struct PushShards {
   // A warp: loads rows of a piece once and stores them to the ranks of this node. Each access of a thread is 16 bytes.
   template <u32 kUnroll, class Args>
   static MK_DEVICE void store_piece(const Args& args, const RankContext& ctx, const Piece& piece, u32 rows) {
-    const u32 nearest_rank = nearest(ctx, piece, rows);
+    const u32 nearest_rank = nearest<Args>(ctx, piece, rows);
     const u32 vecs = bytes_of_row(piece) / 16;  // of a row
     const u8* from = args.shard + piece.row * args.shard_row_bytes + slice_offset(piece);
     Symmetric<u8> to = gathered(ctx, ctx.rank, piece);

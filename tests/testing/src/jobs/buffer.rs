@@ -56,6 +56,41 @@ impl<E: Element + DeviceRepr> Buffer<E> {
     }
 }
 
+/// An operand that launched calls read: their own memory, or one tensor in symmetric memory that they use in turn. It is written
+/// again behind each call, so a call may end only when nothing reads it any more.
+pub(super) struct SharedOperand<E: 'static>(Option<SymmetricSlice<E>>);
+
+impl<E: Element + DeviceRepr> SharedOperand<E> {
+    /// Allocates the tensor if the operator wants the operand there. All ranks must call this.
+    pub fn new(
+        ranks: &Communicator,
+        stream: &Arc<CudaStream>,
+        operator: &Operator,
+        operand: Operand,
+    ) -> Result<Self, Failure> {
+        let mut specs = operator.plan().operands.iter();
+        let spec = specs.find(|spec| spec.operand == operand && spec.symmetric);
+        // The tensor has the same length on all ranks, and the first rank has the most rows.
+        let elems = spec.map(|spec| spec.rows.on(0) * spec.cols);
+        let tensor = elems.map(|elems| ranks.alloc(stream, elems as usize));
+        Ok(Self(tensor.transpose()?))
+    }
+
+    /// Returns memory with these values for the next call.
+    pub fn with<'a>(
+        &'a mut self,
+        stream: &Arc<CudaStream>,
+        values: &'a CudaSlice<E>,
+    ) -> Result<CudaView<'a, E>, Failure> {
+        let Some(tensor) = &mut self.0 else {
+            return Ok(values.as_view());
+        };
+        let mut room = tensor.as_view_mut();
+        stream.memcpy_dtod(values, &mut room.slice_mut(..values.len()))?;
+        Ok(tensor.as_view())
+    }
+}
+
 /// The result of launched calls: their own memory, or one tensor in symmetric memory that they use in turn. So each call
 /// finds that tensor in use by the copies around the others.
 pub(super) struct SharedResult<E: 'static>(Option<SymmetricSlice<E>>);

@@ -4,7 +4,7 @@ pub mod buckets;
 pub mod cases;
 pub mod norm;
 
-use super::buffer::{SharedResult, is_symmetric};
+use super::buffer::{SharedOperand, SharedResult, is_symmetric};
 use super::data::{CallData, is_right};
 use super::kernel_edits::apply_edits;
 use super::machine::{Machine, emulated};
@@ -104,6 +104,13 @@ impl GemmJob {
         self
     }
 
+    /// Puts A into symmetric memory, and declares that.
+    #[must_use]
+    pub fn with_symmetric_a(mut self) -> Self {
+        self.config.symmetric_a = true;
+        self
+    }
+
     /// Captures one call in a graph.
     #[must_use]
     pub fn in_graph(mut self) -> Self {
@@ -188,6 +195,7 @@ impl GemmJob {
         let elems = self.calls()[0].expected[rank].len();
         let is_shared = is_symmetric(&operator, Operand::C);
         let mut shared = SharedResult::new(ranks, &stream, is_shared, elems)?;
+        let mut shared_a = SharedOperand::new(ranks, &stream, &operator, Operand::A)?;
         stream.synchronize()?;
         let epilogue = self.config.epilogue;
         for (index, (inputs, c)) in (0..).zip(&mut buffers) {
@@ -198,8 +206,9 @@ impl GemmJob {
                 bias: epilogue.bias.then_some(&inputs[2]),
                 residual: epilogue.residual.then_some(&inputs[3]),
             };
+            let a = shared_a.with(&stream, &inputs[0])?;
             shared.launch(&stream, &mut c.as_view_mut(), |c| {
-                operator.launch_with(&stream, &inputs[0], &inputs[1], c, addends)
+                operator.launch_with(&stream, &a, &inputs[1], c, addends)
             })?;
         }
         ranks.synchronize(&stream)?;

@@ -32,8 +32,8 @@ pub struct RowsRun<'a, In> {
 }
 
 /// The operands of a call. They have as many rows as the operator was prepared for.
-struct Buffers<In, Out: 'static> {
-    inputs: Vec<(Operand, CudaSlice<In>)>,
+struct Buffers<In: 'static, Out: 'static> {
+    inputs: Vec<(Operand, Buffer<In>)>,
     result: Buffer<Out>,
     rows: CudaSlice<i32>,
 }
@@ -90,7 +90,7 @@ impl<In: ResultElement> RowsRun<'_, In> {
         for call in &self.calls {
             let next = self.buffers::<Out>(&stream, call)?;
             for ((_, to), (_, from)) in used.inputs.iter_mut().zip(&next.inputs) {
-                stream.memcpy_dtod(from, to)?;
+                stream.memcpy_dtod(&from.view(), &mut to.view_mut())?;
             }
             stream.memcpy_dtod(&next.result.view(), &mut used.result.view_mut())?;
             stream.memcpy_dtod(&next.rows, &mut used.rows)?;
@@ -104,12 +104,13 @@ impl<In: ResultElement> RowsRun<'_, In> {
     fn call<'a, Out: ResultElement>(
         &'a self,
         stream: &'a Arc<CudaStream>,
-        inputs: &'a [(Operand, CudaSlice<In>)],
+        inputs: &'a [(Operand, Buffer<In>)],
         result: &'a mut CudaViewMut<'_, Out>,
     ) -> Call<'a> {
         let call = self.operator.call(stream);
-        let read = |call: Call<'a>, (operand, slice): &'a (Operand, CudaSlice<In>)| {
-            call.read(*operand, slice)
+        let read = |call: Call<'a>, (operand, buffer): &'a (Operand, Buffer<In>)| match buffer {
+            Buffer::Slice(slice) => call.read(*operand, slice),
+            Buffer::Symmetric(tensor) => call.read(*operand, tensor),
         };
         inputs
             .iter()
@@ -125,21 +126,25 @@ impl<In: ResultElement> RowsRun<'_, In> {
         call: &RowsCall<In>,
     ) -> Result<Buffers<In, Out>, Failure> {
         let specs = &self.operator.plan().operands;
+        let ranks = self.ranks;
+        let symmetric = |operand| is_symmetric(self.operator, operand);
         let elems = |operand: Operand| {
             let spec = specs.iter().find(|spec| spec.operand == operand);
-            spec.map_or(0, |spec| spec.rows.on(self.ranks.rank()) * spec.cols) as usize
+            // Tensors in symmetric memory have the same length on all ranks, and the first rank has the most rows.
+            let rank = if symmetric(operand) { 0 } else { ranks.rank() };
+            spec.map_or(0, |spec| spec.rows.on(rank) * spec.cols) as usize
         };
-        let (ranks, symmetric) = (self.ranks, is_symmetric(self.operator, self.result));
         let poison = vec![Out::POISON; elems(self.result)];
         let mut inputs = Vec::new();
         for (operand, values) in &call.inputs {
             let mut values = values.clone();
             values.resize(elems(*operand), In::ONE);
-            inputs.push((*operand, stream.clone_htod(&values)?));
+            let input = Buffer::upload(ranks, stream, symmetric(*operand), &values)?;
+            inputs.push((*operand, input));
         }
         Ok(Buffers {
             inputs,
-            result: Buffer::upload(ranks, stream, symmetric, &poison)?,
+            result: Buffer::upload(ranks, stream, symmetric(self.result), &poison)?,
             rows: stream.clone_htod(&[call.rows as i32])?,
         })
     }

@@ -9,6 +9,9 @@
 //! GPUs of its number on the other nodes. These forward it to the peers of their node. Every rank waits for every chunk of
 //! its peers on other nodes, an empty one too, so what was said of buffers holds: who forwards in epoch e has begun it, and
 //! who puts has, too. The source of a put is written again in e+2, when its peers have begun e+1, and so have had it.
+//!
+//! If A lies in symmetric memory, NICs read it there, and nothing is copied to this rank's own `gathered`. The caller may write A
+//! when the call has ended, so the kernel does not end before the NIC has sent all of it.
 
 mod candidates;
 
@@ -148,12 +151,17 @@ fn id(
         (Some(Transfer::CopyEngine), Some(c)) => format!("_copy{}", c.rows),
         _ => String::new(),
     };
+    let place = if spec.sends_in_place() {
+        "_symmetric"
+    } else {
+        ""
+    };
     let cluster = core
         .cluster
         .map(|cluster| format!("_cluster{}", cluster.ctas));
     let cluster = cluster.unwrap_or_default();
     format!(
-        "{}_{}_t{}x{}s{stages}{cluster}{how}{}",
+        "{}_{}_t{}x{}s{stages}{cluster}{how}{place}{}",
         spec.id(),
         spec.b_layout(),
         tile.m,
@@ -255,6 +263,9 @@ fn args(
     if chunks.is_some() {
         kinds.push(("shard", ArgKind::Pointer(Operand::A)));
         kinds.push(("shard_row_bytes", ArgKind::RowStrideBytes(Operand::A)));
+    }
+    if spec.sends_in_place() {
+        kinds.push(("shard_place", ArgKind::SymmetricPlace(Operand::A)));
     }
     kinds.extend(core::epilogue_args(spec));
     kinds.push(("workspaces", ArgKind::Workspaces));

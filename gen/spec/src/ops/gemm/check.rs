@@ -27,6 +27,12 @@ pub(crate) fn check(config: &GemmConfig, kernel: &KernelConfig, found: &mut Diag
         || format!("each rank of {} computes all of its own result", config.op),
         "remove it",
     );
+    found.require(
+        !config.symmetric_a || config.op == GemmOp::AgGemm,
+        Field::SYMMETRIC_A,
+        || format!("{} does not send A to other ranks", config.op),
+        "remove it",
+    );
     check_areas(found, config);
     check_tuning(found, config, (kernel.world, kernel.nodes));
     check_run_time_rows(found, config);

@@ -48,6 +48,11 @@ options! {
             /// Ranks of a node then store results straight to each other's C where tiles have owners. Only of `gemm_ar`.
             #[serde(default)]
             symmetric_result: bool as SYMMETRIC_RESULT,
+            /// Whether A lies in symmetric memory, in any tensor of each rank.
+            ///
+            /// NICs then send it from there to other nodes, in place of a copy in the workspace. Only of `ag_gemm`.
+            #[serde(default)]
+            symmetric_a: bool as SYMMETRIC_A,
         }
         groups {
             /// What becomes of the sum before it is C.

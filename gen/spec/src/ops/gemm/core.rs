@@ -274,7 +274,7 @@ pub(super) fn operands(spec: GemmSpec<'_>, a_rows: Extent, c_rows: Extent) -> Ve
     let epilogue = spec.epilogue();
     let read = |operand, rows, cols| OperandSpec::new(operand, rows, cols, Dtype::Bf16);
     let mut operands = vec![
-        read(Operand::A, a_rows, k),
+        read(Operand::A, a_rows, k).in_symmetric_memory(spec.config.symmetric_a),
         read(Operand::B, Extent::Fixed(b_rows), b_cols),
         OperandSpec::new(Operand::C, c_rows, n, epilogue.output)
             .in_symmetric_memory(spec.config.symmetric_result),

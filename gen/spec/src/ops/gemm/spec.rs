@@ -30,6 +30,11 @@ impl GemmSpec<'_> {
         self.topology().nodes > 1
     }
 
+    /// Whether NICs send A from where it lies.
+    pub const fn sends_in_place(&self) -> bool {
+        self.crosses_nodes() && self.config.symmetric_a
+    }
+
     pub const fn b_layout(&self) -> BLayout {
         self.config.b_layout
     }

@@ -39,6 +39,7 @@ pub fn common_jobs(world: u32) -> Vec<(String, GemmJob)> {
             k: Dim::Static(k),
             b_layout: layouts[index % 2],
             symmetric_result: false,
+            symmetric_a: false,
             epilogue,
             tuning: Tuning::default(),
         };
