@@ -1,5 +1,6 @@
 //! Tests of tensors in the symmetric memory.
 
+use crate::nodes::topologies;
 use crate::ranks::{on_ranks, worlds};
 use crate::rows;
 use mkernel::half::bf16;
@@ -7,7 +8,7 @@ use mkernel::spec::{
     CollectiveConfig, CollectiveOp, CollectiveShape, Dim, Dtype, Epilogue, GemmConfig, GemmOp,
     GemmShape, Tuning,
 };
-use mkernel::{Communicator, KernelConfig, Operand};
+use mkernel::{Communicator, KernelConfig, Operand, network::Faults};
 use mkernel_testing::jobs::GemmJob;
 use mkernel_testing::jobs::gemm::cases::symmetric;
 use mkernel_testing::lab::{Failure, TimeLimit};
@@ -36,6 +37,45 @@ fn gemms_with_symmetric_results_are_right() {
         rows::run(&jobs);
         println!("world {world}: {} jobs", jobs.len());
     }
+}
+
+/// NICs send A from where it lies.
+#[test]
+#[ignore = "needs GPUs"]
+fn shards_sent_in_place_are_right() {
+    let _limit = TimeLimit::start("shards in place", Duration::from_secs(300));
+    for (world, nodes) in topologies() {
+        let jobs = in_place(world, nodes);
+        rows::run(&jobs);
+        println!("{world} ranks, {nodes} nodes: {} jobs", jobs.len());
+    }
+}
+
+/// Returns jobs of `ag_gemm` with A in symmetric memory, with constant rows and with rows at run time.
+fn in_place(world: u32, nodes: u32) -> Vec<(String, GemmJob)> {
+    let job = |(m, n, k): (u64, u64, u64)| {
+        let config = GemmConfig {
+            m: Dim::Static(m),
+            n: Dim::Static(n),
+            k: Dim::Static(k),
+            ..GemmConfig::new(GemmOp::AgGemm)
+        };
+        GemmJob::new(world, config, GemmShape { m, n, k }, 0)
+            .across(nodes, Faults::default())
+            .with_symmetric_a()
+    };
+    let rows: Vec<u64> = vec![2000, 1, 700, 0, 1999, 64, 2000];
+    let name = |name: &str| format!("{name} on {world} ranks, {nodes} nodes");
+    vec![
+        (name("one row"), job((1, 264, 136))),
+        (name("whole tiles"), job((2048, 1032, 264))),
+        (name("tiles that straddle shards"), job((1000, 520, 1032))),
+        (name("rows"), job((2000, 1032, 128)).with_rows(&rows)),
+        (
+            name("rows in a graph"),
+            job((2000, 520, 264)).with_rows(&rows).in_graph(),
+        ),
+    ]
 }
 
 /// Returns jobs that are too large for simulated GPUs.
@@ -74,7 +114,8 @@ fn large(world: u32) -> Vec<(String, GemmJob)> {
     ]
 }
 
-/// This test needs no GPU. It checks that all jobs are possible, and that the large ones store to C of peers.
+/// This test needs no GPU. It checks that all jobs are possible, that the large ones store to C of peers, and that those on
+/// several nodes send A in place.
 #[test]
 fn every_job_with_a_symmetric_result_has_a_plan() {
     use mkernel::{KernelPlan, spec::Device};
@@ -86,6 +127,9 @@ fn every_job_with_a_symmetric_result_has_a_plan() {
         symmetric(world).iter().for_each(|job| drop(plan(job)));
         for job in large(world) {
             assert_eq!(plan(&job).id.contains("_symmetric"), world > 1, "{}", job.0);
+        }
+        for job in in_place(2 * world, 2) {
+            assert!(plan(&job).id.contains("_symmetric"), "{}", job.0);
         }
     }
 }
