@@ -10,7 +10,7 @@ const SEEDS: u64 = 20;
 
 // There is no mutation without the synchronisation of the warp before a buffer is released: this is done one store later, so
 // that a lane would have to fall behind by a whole buffer. Nor is there one with chunks or tiles of the most rows in each call,
-// which only take longer.
+// which only take longer, or with all shards taken for full ones, which changes only the order of tiles.
 
 fn gather() -> GemmJob {
     named(with_rows(2), "pushed by all")
@@ -29,6 +29,12 @@ fn gather_on_four() -> GemmJob {
 
 fn scatter() -> GemmJob {
     named(with_rows(2), "two shots")
+}
+
+/// With 300 rows, the last round of an owner has fewer tiles. With 5 rows, the last rank has none.
+fn rounds_on_four() -> GemmJob {
+    let named = named(with_rows(4), "gemm_rs, rounds");
+    named.with_rows(&[300, 5, 300, 65, 5])
 }
 
 fn shared() -> GemmJob {
@@ -71,7 +77,11 @@ const MUTATIONS: &[Mutation] = &[
     ("swizzle of copied rows not undone", shared, &[("@store.copied-swizzle", "(vec % 8 ^ line % 8) => vec % 8")]),
     // The order of tiles that straddle shards.
     ("own rows of straddling tiles not sent to the own rank", gather, &[("@push.own-rows", "? 0 : 1 => ? 1 : 1")]),
-    ("a tile of the nearest ranks computed twice", gather_on_four, &[("@gathered.near", "(begin + remote % near) => begin")]),
+    ("a tile of the nearest ranks computed twice", gather_on_four, &[("@gathered.near", "begin + peers.remainder(remote) => begin")]),
+    // Numbers that are usually the largest ones.
+    ("a last round divided like the others", rounds_on_four, &[("@divisor.usual", "value == kUsual => true")]),
+    ("a rank without rows taken for an owner", rounds_on_four, &[("@rows.all-ranks", "> (Ranks::kWorld - 1) * (Ranks::kWorld - 1) => > 0")]),
+    ("one tile of each CTA where there are more", shared, &[("@scheduler.one-round", "<= kStride => > 0")]),
     // The start of a call.
     ("ranks run ahead of each other", rows_of_one_rank, &[("@begin.wait-in-warp", "wait(ctx => if (false) wait(ctx")]),
     ("the start of a call not put to other nodes", gather_across, &[("@begin.put", "")]),

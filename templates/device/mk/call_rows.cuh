@@ -1,5 +1,6 @@
 // The rows of a call, and which of them each rank has. They are constants unless each call gives the rows.
 #pragma once
+#include <mk/divisor.cuh>
 #include <mk/rank_context.cuh>
 
 namespace mk {
@@ -35,8 +36,17 @@ struct CallRows {
     return before < all(ctx) ? min(of_shard(ctx), all(ctx) - before) : 0;
   }
 
-  // The number of ranks that have rows. They are the first ones.
-  static MK_DEVICE u32 ranks(const RankContext& ctx) { return all(ctx) == 0 ? 0 : ceil_div(all(ctx), of_shard(ctx)); }
+  // The number of ranks that have rows. They are the first ones. With so many rows, all ranks have some.
+  static MK_DEVICE u32 ranks(const RankContext& ctx) {
+    if (all(ctx) > (Ranks::kWorld - 1) * (Ranks::kWorld - 1)) return Ranks::kWorld;  // @rows.all-ranks
+    return all(ctx) == 0 ? 0 : ceil_div(all(ctx), of_shard(ctx));
+  }
+
+  // The number of ranks that have a full shard. They are the first ones.
+  static MK_DEVICE u32 full_ranks(const RankContext& ctx) {
+    if (all(ctx) == Ranks::kWorld * of_shard(ctx)) return Ranks::kWorld;
+    return all(ctx) / of_shard(ctx);
+  }
 };
 
 // All threads of a grid of CTAs of kThreads threads: one of them calls `body(i)` for each i below `count`.

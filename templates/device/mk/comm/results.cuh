@@ -84,7 +84,10 @@ struct ResultFlags {
       return {owners, others, owners == 0 ? 0 : others * Order::shard_tiles(ctx)};
     }
     MK_DEVICE Tile tile(u32 turn, const RankContext& ctx) const {
-      return Order::tile_of_rank((ctx.rank + 1 + turn % ranks) % owners, turn / ranks, ctx);
+      const Divisor<Config, Ranks::kWorld - 1> in_turn{ranks};
+      const Divisor<Config, Ranks::kWorld> all_owners{owners};
+      const u32 owner = all_owners.remainder(ctx.rank + 1 + in_turn.remainder(turn));
+      return Order::tile_of_rank(owner, in_turn.quotient(turn), ctx);
     }
   };
 

@@ -36,7 +36,7 @@ struct AllGather {
     static constexpr Agent kAgent = Agent::kWarpgroup;
 
     static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem& smem, u32 group) {
-      if constexpr (kPushesFirst) push_by_registers(args, ctx, threadIdx.x / kWarp - kFirstPushWarp);
+      if constexpr (kPushesFirst) push_by_registers(args, ctx, warp_index() - kFirstPushWarp);
       Gemm::Multiply::run(args, ctx, smem, group);
     }
   };

@@ -77,6 +77,7 @@ struct RowsOrder : AllRows<Config> {
 
   static constexpr bool kReadsOwnRows = true;
 
+  static constexpr u32 kMostSlots = Config::kRowTiles * Config::kColTiles;
   static MK_DEVICE u32 slots(const RankContext& ctx) { return row_tiles(ctx) * Config::kColTiles; }
   static MK_DEVICE Tile tile(u32 index, const RankContext& ctx) {
     const TileCoord coord = raster<Config>(index, row_tiles(ctx));
@@ -118,20 +119,28 @@ struct RowsOrder : AllRows<Config> {
     const u32 own = tiles_of(ctx.rank, ctx);
     if (position < own) return first_tile(ctx.rank, ctx) + position;
     u32 remote = position - own;
-    const u32 full = Rows::all(ctx) / Rows::of_shard(ctx);
+    const u32 full = Rows::full_ranks(ctx);
     const u32 rounds = Rows::of_shard(ctx) / Config::kTileM;
     const u32 node = min(ctx.node_first_rank, full), node_end = min(node + Ranks::kLocalWorld, full);
     const u32 near = node_end - node - (ctx.rank < full);
     if (remote < rounds * near) {
       const u32 begin = ctx.rank < full ? ctx.rank + 1 - node : 0;
-      return first_tile(node + (begin + remote % near) % (node_end - node), ctx) + remote / near;  // @gathered.near
+      const Divisor<Config, Ranks::kLocalWorld - 1> peers{near};
+      const Divisor<Config, Ranks::kLocalWorld> of_node{node_end - node};
+      const u32 rank = node + of_node.remainder(begin + peers.remainder(remote));  // @gathered.near
+      return first_tile(rank, ctx) + peers.quotient(remote);
     }
     remote -= rounds * near;
     const u32 far = full - (node_end - node);
-    if (Ranks::kNodes > 1 && remote < rounds * far) {
-      return first_tile((node_end + remote % far) % full, ctx) + remote / far;  // @gathered.far
+    if constexpr (Ranks::kNodes > 1) {
+      if (remote < rounds * far) {
+        const Divisor<Config, Ranks::kPeerNodes * Ranks::kLocalWorld> peers{far};
+        const Divisor<Config, Ranks::kWorld> of_all{full};
+        const u32 rank = of_all.remainder(node_end + peers.remainder(remote));  // @gathered.far
+        return first_tile(rank, ctx) + peers.quotient(remote);
+      }
+      remote -= rounds * far;
     }
-    if (Ranks::kNodes > 1) remote -= rounds * far;
     u32 rank = ctx.rank;
     for (u32 i = 1; i < Ranks::kWorld; ++i) {
       rank = (rank + 1) % Ranks::kWorld;

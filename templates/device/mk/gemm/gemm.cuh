@@ -147,9 +147,10 @@ struct Gemm {
   // A warpgroup: for each work tile calls `prepare(work)`, computes its sums, and calls `finish(work, sum)`. If several CTAs
   // share the tile, the sums of the other CTAs have been added.
   //
-  // A CTA shares only its last tile. If each call gives the rows, the loop does not come back from there. Otherwise the
-  // compiler would take warps for diverged by the waits for the other CTAs, and have them converge before each product (H200,
-  // 4096 rows of 4096 and 1024: 56.0 µs instead of 55.1; 256 rows of 8192 and 2048: 16.9 instead of 16.3).
+  // A CTA shares only its last tile, and in one round it has no other tile. The loop does not come back from either: the
+  // compiler would take warps for diverged by the waits for other CTAs and ranks, and have them converge before each product
+  // (H200, rows at run time: 4096 rows of 4096 and 1024 took 56.0 µs instead of 55.1; 256 rows of 8192 and 2048 16.9 instead
+  // of 16.3).
   template <class Prepare, class Finish>
   static MK_DEVICE void for_each_sum(const RankContext& ctx, const Smem& smem, typename Mainloop::Stages& stages, u32 group,
                                      const Prepare& prepare, const Finish& finish) {
@@ -159,15 +160,14 @@ struct Gemm {
       typename Shape::Accumulators sum;
       prepare(work);
       Mainloop::multiply(smem, stages, work, group, sum);  // @gemm.multiply
-      if constexpr (Scheduler::kSplits > 1 && TakesRows<Config>) {
+      if constexpr (Scheduler::kSplits > 1) {
         if (!Scheduler::is_whole(work)) {
-          SplitK<Config, Order, Workspace>::reduce(ctx, work, group, sum);
+          SplitK<Config, Order, Workspace>::reduce(ctx, work, group, sum);  // @gemm.split-k
           return finish(work, sum);
         }
-      } else if constexpr (Scheduler::kSplits > 1) {
-        SplitK<Config, Order, Workspace>::reduce(ctx, work, group, sum);  // @gemm.split-k
       }
-      finish(work, sum);
+      if constexpr (Scheduler::kIsOneRound) return finish(work, sum);
+      else finish(work, sum);
     }
   }
 

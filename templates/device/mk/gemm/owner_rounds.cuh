@@ -52,7 +52,7 @@ struct OwnersOfTiles : AllRows<Config> {
   static MK_DEVICE u32 shard_tiles(const RankContext& ctx) {
     if constexpr (!TakesRows<Config>) return Config::kShardTiles;
     else if constexpr (Config::kNodes > 1) return ceil_div(tiles(ctx), Topology<Config>::kWorld);
-    else return tiles(ctx) == 0 ? 0 : ceil_div(tiles(ctx), owners(ctx));
+    else return tiles(ctx) == 0 ? 0 : Divisor<Config, Config::kOwners>{owners(ctx)}.quotient(tiles(ctx) + owners(ctx) - 1);
   }
   static MK_DEVICE u32 owners(const RankContext& ctx) {
     if constexpr (!TakesRows<Config> || Config::kNodes > 1) return Config::kOwners;
@@ -80,13 +80,16 @@ struct TileOwners : Owners<Config> {
   // nodes only after it has sent everything that they wait for.
   static MK_DEVICE u32 node_of(u32 index, const RankContext& ctx) {
     if (Ranks::kNodes == 1) return 0;
-    return (ctx.rank / Ranks::kLocalWorld + 1 + index / shard_tiles(ctx)) % Ranks::kNodes;
+    return (ctx.rank / Ranks::kLocalWorld + 1 + shard(ctx).quotient(index)) % Ranks::kNodes;
   }
 
   // The index of a tile among those that its rank owns.
   static MK_DEVICE u32 own_index(const Tile& tile, const RankContext& ctx) {
-    return Ranks::kNodes == 1 ? tile.index : tile.index % shard_tiles(ctx);
+    return Ranks::kNodes == 1 ? tile.index : shard(ctx).remainder(tile.index);
   }
+
+  // The tiles that a rank owns as a divisor.
+  static MK_DEVICE Divisor<Config, Config::kShardTiles> shard(const RankContext& ctx) { return {shard_tiles(ctx)}; }
 };
 
 // A rank owns the tiles of its rows of C. Config also has kShardRows, the rows of C on every rank but perhaps the last.
@@ -103,7 +106,7 @@ struct TilesOfShards : TileOwners<Config, OwnersOfShards> {
       TakesRows<Config> || Config::kShardRows % Config::kTileM != 0 || Config::kShardRows * Ranks::kWorld != Config::kM;
 
   static MK_DEVICE Tile tile_of(u32 owner, u32 index, const RankContext& ctx) {
-    const u32 in_shard = Ranks::kNodes == 1 ? index : index % Owners::shard_tiles(ctx);
+    const u32 in_shard = Ranks::kNodes == 1 ? index : Owners::shard(ctx).remainder(index);
     const TileCoord coord = raster<Config>(in_shard, Owners::row_tiles(ctx));
     return {coord.row, coord.col, owner, index, Owners::node_of(index, ctx)};
   }
@@ -141,7 +144,7 @@ struct TilesOfRounds : TileOwners<Config, OwnersOfTiles> {
     const u32 node = Owners::node_of(index, ctx);
     const u32 slot = Ranks::kNodes == 1
                          ? slot_in_rounds(owner, index, ctx)
-                         : (node * Ranks::kLocalWorld + owner) * shard_tiles(ctx) + index % shard_tiles(ctx);
+                         : (node * Ranks::kLocalWorld + owner) * shard_tiles(ctx) + Owners::shard(ctx).remainder(index);
     if (kHasGaps && slot >= Owners::tiles(ctx)) return {kGapRow, 0, owner, index, node};
     const TileCoord coord = raster<Config>(slot, row_tiles(ctx));
     return {coord.row, coord.col, owner, index, node};
@@ -183,7 +186,8 @@ struct OwnerRounds : Owned<Config> {
     const bool is_idle = kMayBeIdle && own >= owners(ctx);
     if (Config::kRoundTiles >= tiles) {
       const u32 first_owner = is_idle ? own : own + 1;
-      return tile_of((first_owner + index / tiles) % owners(ctx), index % tiles, ctx);
+      const Divisor<Config, Ranks::kNodes * Config::kShardTiles> owned{tiles};
+      return tile_of(all_owners(ctx).remainder(first_owner + owned.quotient(index)), owned.remainder(index), ctx);
     }
     return is_idle ? tile_in_rounds_of_all(index, ctx) : tile_in_rounds(index, ctx);
   }
@@ -192,12 +196,16 @@ struct OwnerRounds : Owned<Config> {
   // Whether a rank may own no tiles.
   static constexpr bool kMayBeIdle = TakesRows<Config> || Config::kOwners < Ranks::kLocalWorld;
 
-  // The number of tiles of all owners in a round.
-  static MK_DEVICE u32 round(const RankContext& ctx) { return owners(ctx) * Config::kRoundTiles; }
+  // The number of owners, and that of the tiles of all owners in a round.
+  static MK_DEVICE Divisor<Config, Config::kOwners> all_owners(const RankContext& ctx) { return {owners(ctx)}; }
+  static MK_DEVICE Divisor<Config, Config::kOwners * Config::kRoundTiles> round(const RankContext& ctx) {
+    return {owners(ctx) * Config::kRoundTiles};
+  }
 
   // The number of tiles of each owner in the round that begins with tile `first`.
-  static MK_DEVICE u32 tiles_of_round(u32 first, const RankContext& ctx) {
-    return min(Config::kRoundTiles, owner_tiles(ctx) - first);
+  using RoundTiles = Divisor<Config, Config::kRoundTiles>;
+  static MK_DEVICE RoundTiles tiles_of_round(u32 first, const RankContext& ctx) {
+    return {min(Config::kRoundTiles, owner_tiles(ctx) - first)};
   }
 
   // First come the other owners' tiles of the first round. Then, for each later round, come the other owners' tiles of
@@ -205,28 +213,31 @@ struct OwnerRounds : Owned<Config> {
   static MK_DEVICE Tile tile_in_rounds(u32 index, const RankContext& ctx) {
     const u32 own = ctx.local_rank(), peer_owners = owners(ctx) - 1;
     if (index < peer_owners * Config::kRoundTiles) {
-      return tile_of((own + 1 + index / Config::kRoundTiles) % owners(ctx), index % Config::kRoundTiles, ctx);  // @order.first-round
+      const u32 owner = all_owners(ctx).remainder(own + 1 + index / Config::kRoundTiles);  // @order.first-round
+      return tile_of(owner, index % Config::kRoundTiles, ctx);
     }
     // Own tiles lag one round behind the others, so all tiles from here on are own ones.
     const u32 rounds = ceil_div(owner_tiles(ctx), Config::kRoundTiles);
     const u32 own_from = peer_owners * owner_tiles(ctx) + (rounds - 2) * Config::kRoundTiles;
     if (index >= own_from) return tile_of(own, index - peer_owners * owner_tiles(ctx), ctx);
     const u32 later = index - peer_owners * Config::kRoundTiles;
-    const u32 first = (1 + later / round(ctx)) * Config::kRoundTiles;
-    const u32 tiles = tiles_of_round(first, ctx);
-    const u32 within = later % round(ctx);
-    if (within < peer_owners * tiles) {
-      return tile_of((own + 1 + within / tiles) % owners(ctx), first + within % tiles, ctx);
+    const u32 first = (1 + round(ctx).quotient(later)) * Config::kRoundTiles;
+    const RoundTiles tiles = tiles_of_round(first, ctx);
+    const u32 within = round(ctx).remainder(later);
+    if (within < peer_owners * tiles.value) {
+      const u32 owner = all_owners(ctx).remainder(own + 1 + tiles.quotient(within));
+      return tile_of(owner, first + tiles.remainder(within), ctx);
     }
-    return tile_of(own, first - Config::kRoundTiles + within - peer_owners * tiles, ctx);
+    return tile_of(own, first - Config::kRoundTiles + within - peer_owners * tiles.value, ctx);
   }
 
   // A rank without tiles of its own computes partial sums for all owners.
   static MK_DEVICE Tile tile_in_rounds_of_all(u32 index, const RankContext& ctx) {
-    const u32 first = index / round(ctx) * Config::kRoundTiles;
-    const u32 tiles = tiles_of_round(first, ctx);
-    const u32 within = index % round(ctx);
-    return tile_of((ctx.local_rank() + within / tiles) % owners(ctx), first + within % tiles, ctx);
+    const u32 first = round(ctx).quotient(index) * Config::kRoundTiles;
+    const RoundTiles tiles = tiles_of_round(first, ctx);
+    const u32 within = round(ctx).remainder(index);
+    const u32 owner = all_owners(ctx).remainder(ctx.local_rank() + tiles.quotient(within));
+    return tile_of(owner, first + tiles.remainder(within), ctx);
   }
 };
 
