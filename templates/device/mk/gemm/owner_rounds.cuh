@@ -20,6 +20,7 @@ concept OwnerOrder = TileOrder<Order> && requires(u32 index, u32 owner, const Ra
   Order::rank_of(tile);               // the rank that owns it
   Order::owners(ctx);                 // ranks of a node that own tiles
   Order::shard_tiles(ctx);            // tiles that a rank owns
+  Order::shard(ctx);                  // the same as a divisor
   Order::owner_tiles(ctx);            // tiles that a rank reduces: those of its local rank on all nodes
   Order::node_of(index, ctx);         // the node of the rank that owns tile `index` of a local rank's tiles
   Order::tile_of(owner, index, ctx);  // tile `index` of those that local rank `owner` reduces
