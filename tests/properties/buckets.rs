@@ -1,12 +1,12 @@
 //! Properties of kernels with buckets: ranges of rows, and memory that the buckets do not share.
 
 use crate::cases;
-use crate::configs::{gemm_config, sizes};
+use crate::configs::{config, gemm, gemm_config, sizes};
 use mkernel_spec::abi::{ArgKind, MAX_BUCKETS, Source};
 use mkernel_spec::plan::Region;
 use mkernel_spec::{
-    CollectiveConfig, CollectiveOp, Device, Dim, KernelConfig, KernelPlan, KernelSpec, Norm,
-    Protocol,
+    BLayout, CollectiveConfig, CollectiveOp, Device, Dim, GemmOp, KernelConfig, KernelPlan,
+    KernelSpec, Norm, Protocol,
 };
 use proptest::prelude::*;
 use proptest::test_runner::Config;
@@ -80,6 +80,20 @@ fn end(region: &Region) -> u64 {
     region.offset_bytes + region.bytes
 }
 
+#[test]
+fn a_lone_computing_cta_shares_no_tile() {
+    let mut config = config(GemmOp::AgGemm, 2, (31, 8, 4096), BLayout::Kn);
+    let gemm_config = gemm_config(&mut config);
+    (gemm_config.m, gemm_config.tuning.split_k) = (Dim::UpTo { most: 31 }, Some(2));
+    let splits_of = |sms| {
+        let plan = plan(config.clone(), sms).expect("a plan");
+        let computing = plan.grid_ctas - gemm(&plan).comm_ctas;
+        (computing, gemm(&plan).order.tail_splits)
+    };
+    assert_eq!(splits_of(5), (1, 1));
+    assert_eq!(splits_of(6), (2, 2));
+}
+
 proptest! {
     #![proptest_config(few_cases())]
 
@@ -105,6 +119,7 @@ proptest! {
     fn regions_of_buckets_do_not_overlap(plan in plans()) {
         let Some(plan) = plan else { return Ok(()) };
         let mut regions: Vec<_> = plan.workspace_regions().map(|(_, region)| region).collect();
+        prop_assert!(regions.iter().all(|region| region.bytes > 0), "{:?}", regions);
         regions.sort_by_key(|region| region.offset_bytes);
         prop_assert!(regions.is_sorted_by(|a, b| end(a) <= b.offset_bytes), "{:?}", regions);
         prop_assert!(regions.last().is_some_and(|last| end(last) <= plan.workspace.bytes));

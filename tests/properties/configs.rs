@@ -79,7 +79,12 @@ pub fn sizes_of_any_magnitude() -> impl Strategy<Value = KernelConfig> {
         .prop_map(|(op, world, shape, layout)| config(op, world, shape, layout))
 }
 
-fn config(op: GemmOp, world: u32, (m, n, k): (u64, u64, u64), b_layout: BLayout) -> KernelConfig {
+pub fn config(
+    op: GemmOp,
+    world: u32,
+    (m, n, k): (u64, u64, u64),
+    b_layout: BLayout,
+) -> KernelConfig {
     let config = GemmConfig {
         m: Dim::Static(m),
         n: Dim::Static(n),

@@ -216,7 +216,8 @@ impl CoreLayout {
         let subs = self.group_n() / OUT_COLS;
         let asked = spec.tuning().split_k;
         if spec.takes_rows() && 2 * order.slots > compute_ctas {
-            let may_halve = subs.is_multiple_of(2) && steps >= 2 * MIN_SLICE_STEPS;
+            let may_halve =
+                compute_ctas >= 2 && subs.is_multiple_of(2) && steps >= 2 * MIN_SLICE_STEPS;
             let splits = asked.map_or(2, |asked| asked.min(2));
             return vec![if may_halve { splits } else { 1 }];
         }
