@@ -9,6 +9,8 @@ namespace mk {
 
 // Polls of a flag between two looks at the clock and at the abort word in device memory: about 50 µs.
 constexpr u32 kPollsPerLook = 128;
+// Polls of a barrier in shared memory between two looks at the clock. try_wait suspends the thread, so polls are few.
+constexpr u32 kBarrierPollsPerLook = 4096;
 
 // Informs the simulator that waits end early from now on.
 __device__ __forceinline__ void note_abort() {}

@@ -25,9 +25,6 @@ constexpr u32 kPollPauseNs = 32;
 // slower, the commands of the copy engines most of all (measured: 0.3 ms per copy). So they read it every 10 ms.
 constexpr u64 kHostLookNs = 10'000'000;
 
-// Polls of a barrier in shared memory between two looks at the clock. try_wait suspends the thread, so polls are few.
-constexpr u32 kBarrierPollsPerLook = 4096;
-
 MK_RARE void write_report(const RankContext& ctx, Report* out, const WaitSite& site, u32 seen, u32 aborted_by,
                           u64 waited_ns) {
   store_relaxed_sys(&out->rank, ctx.rank);

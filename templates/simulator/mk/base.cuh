@@ -67,8 +67,9 @@ __forceinline__ void __nanosleep(mk::u32 ns) { mk_calls->sleep(ns, mk::sim::plac
 
 namespace mk {
 
-// A poll in vain waits for a change of what was polled, so each poll looks at the abort word too.
+// A poll in vain waits for a change of what was polled, so each poll looks at the clock and at the abort word too.
 constexpr u32 kPollsPerLook = 1;
+constexpr u32 kBarrierPollsPerLook = 1;
 
 __forceinline__ void note_abort() { mk_calls->aborted(sim::place()); }
 

@@ -18,17 +18,15 @@ const MOST_JUMPS: u32 = 20_000;
 /// The number of warps that one call of `advance` picks.
 const PICKS: u32 = 4000;
 
-/// The polls of a word that return at once while simulated time passes. A wait looks at the clock after every 128
-/// polls.
-const FREE_POLLS_OF_FLAGS: u32 = 130;
-/// The same for polls of a barrier. A wait looks at the clock after every 4096 polls.
-const FREE_POLLS_OF_BARRIERS: u32 = 4100;
+/// The polls in vain that return at once after simulated time has jumped. A wait looks at the clock after every poll, and
+/// begins to count time with its second one.
+const FREE_POLLS: u32 = 4;
 
 impl Machine {
-    /// Wakes waiting threads, of which each may poll `polls` times without waiting.
-    fn wake_with(&mut self, threads: &[usize], polls: u32) {
+    /// Wakes waiting threads, so that they look at the clock.
+    fn wake_with_free_polls(&mut self, threads: &[usize]) {
         for thread in threads {
-            self.threads[*thread].free_polls = polls;
+            self.threads[*thread].free_polls = FREE_POLLS;
             self.wake(*thread);
         }
     }
@@ -119,9 +117,9 @@ impl World {
                 matches!(machine.threads[*thread].state, ThreadState::Barrier { .. })
             };
             let waking: Vec<usize> = (0..machine.threads.len()).filter(at_barriers).collect();
-            machine.wake_with(&waking, FREE_POLLS_OF_BARRIERS);
+            machine.wake_with_free_polls(&waking);
         }
-        machine.wake_with(&pollers, FREE_POLLS_OF_FLAGS);
+        machine.wake_with_free_polls(&pollers);
         jumped_ns
     }
 
