@@ -18,8 +18,8 @@ const MOST_JUMPS: u32 = 20_000;
 /// The number of warps that one call of `advance` picks.
 const PICKS: u32 = 4000;
 
-/// The polls in vain that return at once after simulated time has jumped. A wait looks at the clock after every poll, and
-/// begins to count time with its second one.
+/// The polls in vain that return at once after simulated time has jumped. In the simulator's `mk/base.cuh`, a wait looks at
+/// the clock after every poll. The first look starts its deadline, so a wait needs at least two polls.
 const FREE_POLLS: u32 = 4;
 
 impl Machine {
