@@ -13,13 +13,13 @@ use mkernel::spec::plan::OpPlan;
 use mkernel::spec::roofline::Bound;
 use mkernel::{
     Communicator, KernelConfig, Operator,
-    network::{Faults, NicModel, Transport},
-    operands::RawOperand,
-    spec::{AttentionConfig, AttentionOp, AttentionTuning, Dim, Dtype, Placement},
+    operands::{RawOperand, Rows},
+    spec::{AttentionConfig, AttentionOp, AttentionShape, AttentionTuning, Dim, Dtype, Placement},
 };
 use mkernel_testing::blocks::{Blocks, MAX_ITERATIONS, median};
 use mkernel_testing::edits::{Edit, edit};
 use mkernel_testing::lab::{Failure, Lab, Matrix, TimeLimit, seed_from_clock};
+use mkernel_testing::options::Nodes;
 use mkernel_testing::ranks::{exit_code, on_gpus};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -38,15 +38,8 @@ struct Flags {
     /// Number of GPUs over all nodes: 1, 2, 4 or 8
     #[arg(long, default_value_t = 1)]
     world: u32,
-    /// Number of nodes into which the GPUs are divided, with emulated NICs between them
-    #[arg(long, default_value_t = 1)]
-    nodes: u32,
-    /// Rate of an emulated NIC in 10^9 bytes per second
-    #[arg(long, default_value_t = 50.0)]
-    nic_gb_s: f64,
-    /// Latency of an emulated NIC in one direction, in µs
-    #[arg(long, default_value_t = 5)]
-    nic_latency_us: u64,
+    #[command(flatten)]
+    network: Nodes,
     /// Rows of a sequence on each rank, separated by commas
     #[arg(
         long,
@@ -54,6 +47,10 @@ struct Flags {
         default_value = "768,1536,3072,6144,12288"
     )]
     seq: Vec<u64>,
+    /// Measure each plan also with a length that each call gives, prepared for at most this number of rows on each rank;
+    /// may be repeated
+    #[arg(long, value_name = "ROWS")]
+    max_seq: Vec<u64>,
     #[arg(long, default_value_t = 4)]
     batch: u64,
     #[arg(long, default_value_t = 16)]
@@ -104,7 +101,7 @@ fn run(flags: &Flags) -> Result<(), Failure> {
         "{} of {} GPUs in {} nodes, seed {seed}",
         flags.world,
         mkernel::device_count()?,
-        flags.nodes
+        flags.network.nodes
     );
     println!("  seq/rank      µs  TFLOP/s  bound µs  by       error  push  slots  plan");
     let gathered = Gathered::new(flags.world);
@@ -118,14 +115,7 @@ fn one_rank(
     seed: u64,
     gathered: &Gathered,
 ) -> Result<(), Failure> {
-    ranks.set_transport(Transport::Emulated {
-        nic: NicModel {
-            gb_per_s: flags.nic_gb_s,
-            latency: Duration::from_micros(flags.nic_latency_us),
-            ..NicModel::default()
-        },
-        faults: Faults::default(),
-    });
+    ranks.set_transport(flags.network.transport());
     let lab = Lab::new(&ranks.default_stream())?;
     let blocks = Blocks::new(ranks, &lab)?;
     for seq in &flags.seq {
@@ -145,13 +135,23 @@ fn one_size(
 ) -> Result<(), Failure> {
     let mut operators = Vec::new();
     for tuning in tunings(flags) {
-        operators.push(prepare(flags, ranks, seq, tuning)?);
+        operators.push(prepare(flags, ranks, (Dim::Static, seq), tuning)?);
+        for most in flags.max_seq.iter().filter(|most| **most >= seq) {
+            operators.push(prepare(flags, ranks, (|_| Dim::DYNAMIC, *most), tuning)?);
+        }
     }
+    // The plan of exactly this size. The same operands lie in the same way for each operator.
+    let sized = operators[0].plan();
     let operands = operands(flags, &operators[0], ranks.rank(), lab, seed)?;
     let raw: Vec<RawOperand> = operands.iter().map(|(_, m)| m.operand()).collect();
     let call = |operator: &Operator| {
-        // SAFETY: the operands are those of the plan in its order, and live until the block has ended.
-        Ok(unsafe { operator.launch_raw(lab.stream.cu_stream(), &raw) }?)
+        let rows = match operator.plan().max_rows() {
+            Some(_) => Rows::Count(seq * u64::from(flags.world)),
+            None => Rows::Most,
+        };
+        // SAFETY: the operands are those of the plan in its order, for the rows of the call, and live until the block
+        // has ended.
+        Ok(unsafe { operator.launch_raw_rows(lab.stream.cu_stream(), &raw, rows) }?)
     };
     let first = blocks.time(2, &|| call(&operators[0]))?;
     let iterations = (BLOCK_US / median(&first)).clamp(3.0, f64::from(MAX_ITERATIONS)) as u32;
@@ -170,22 +170,22 @@ fn one_size(
     for (operator, times) in operators.iter().zip(&times) {
         blocks.time(1, &|| call(operator))?;
         let plan = operator.plan();
-        let found = Found::download(plan, &operands, lab)?;
-        let errors = gathered.check(plan, ranks.rank(), found)?;
+        let found = Found::download(sized, &operands, lab)?;
+        let errors = gathered.check(sized, ranks.rank(), found)?;
         let error = blocks.slowest(&[errors])?[0];
         if ranks.rank() == 0 {
             let us = median(times);
             // The bound of the plan is for the NICs of its device, not for the emulated ones.
             let bound = Bound {
-                nic_us: plan.traffic.nic_bytes as f64 / flags.nic_gb_s / 1e3,
-                ..plan.bound
+                nic_us: flags.network.nic_us(sized.traffic.nic_bytes),
+                ..sized.bound
             };
             let OpPlan::Attention(op_plan) = &plan.op_plan else {
                 return Err("the plan is not one of attention".into());
             };
             println!(
-                "{seq:>10} {us:>7.0} {:>8.0} {:>9.0}  {:<7} {error:.1e} {:>5} {:>6}  {}",
-                plan.traffic.flops as f64 / us / 1e6,
+                "{seq:>10} {us:>7.1} {:>8.0} {:>9.0}  {:<7} {error:.1e} {:>5} {:>6}  {}",
+                sized.traffic.flops as f64 / us / 1e6,
                 bound.us(),
                 bound.reason(),
                 op_plan.push_ctas,
@@ -193,8 +193,8 @@ fn one_size(
                 plan.id,
             );
         }
-        if let (Some(to), OpPlan::Attention(op_plan)) = (&flags.dump, &plan.op_plan) {
-            dump::dump(to, plan, op_plan, ranks.rank(), &operands, lab)?;
+        if let (Some(to), OpPlan::Attention(op_plan)) = (&flags.dump, &sized.op_plan) {
+            dump::dump(to, sized, op_plan, ranks.rank(), &operands, lab)?;
         }
         if error.is_nan() || error > check::MAX_RELATIVE_ERROR {
             return Err(format!("relative error {error:.1e}").into());
@@ -204,15 +204,16 @@ fn one_size(
     Ok(ranks.barrier()?)
 }
 
-/// Prepares the operator, with the edits of its text. Collective: all ranks must call this function.
+/// Prepares the operator for `most` rows on each rank, with the edits of its text. Collective: all ranks must call this function.
 fn prepare(
     flags: &Flags,
     ranks: &Communicator,
-    seq: u64,
+    (seq, most): (impl Fn(u64) -> Dim, u64),
     tuning: AttentionTuning,
 ) -> Result<Operator, Failure> {
-    let config = config(flags, seq, tuning);
-    mkernel_testing::edits::prepare(ranks, &config, shape(flags, seq), &flags.edit)
+    let shape = shape(flags, most);
+    let config = config(flags, seq(shape.seq), shape, tuning);
+    mkernel_testing::edits::prepare(ranks, &config, shape, &flags.edit)
 }
 
 /// Returns the tunings to measure: those of the flags, or the automatic one.
@@ -231,11 +232,10 @@ fn tunings(flags: &Flags) -> Vec<AttentionTuning> {
     }
 }
 
-fn config(flags: &Flags, seq: u64, tuning: AttentionTuning) -> KernelConfig {
-    let sizes = shape(flags, seq);
+fn config(flags: &Flags, seq: Dim, sizes: AttentionShape, tuning: AttentionTuning) -> KernelConfig {
     let attention = AttentionConfig {
         batch: Dim::Static(sizes.batch),
-        seq: Dim::Static(sizes.seq),
+        seq,
         heads: Dim::Static(sizes.heads),
         kv_heads: Dim::Static(sizes.kv_heads),
         head_dim: Dim::Static(sizes.head_dim),
@@ -248,13 +248,13 @@ fn config(flags: &Flags, seq: u64, tuning: AttentionTuning) -> KernelConfig {
         ..AttentionConfig::new(AttentionOp::RingAttention)
     };
     KernelConfig {
-        nodes: flags.nodes,
+        nodes: flags.network.nodes,
         ..KernelConfig::new(flags.world, attention)
     }
 }
 
-fn shape(flags: &Flags, seq: u64) -> mkernel::spec::AttentionShape {
-    mkernel::spec::AttentionShape {
+fn shape(flags: &Flags, seq: u64) -> AttentionShape {
+    AttentionShape {
         batch: flags.batch,
         seq: seq * u64::from(flags.world),
         heads: flags.heads,

@@ -11,6 +11,7 @@ use mkernel_testing::blocks::{Blocks, median};
 use mkernel_testing::cublas::Cublas;
 use mkernel_testing::graph::Graph;
 use mkernel_testing::lab::{Failure, Lab, MAX_RELATIVE_ERROR, Matrix};
+use mkernel_testing::unfused::nics_us;
 use std::sync::Arc;
 
 /// The standard deviation of the elements that [`Lab::fill`] writes.
@@ -28,6 +29,13 @@ pub struct Bench<'a> {
     pub cublas: Cublas,
     pub blocks: Blocks<'a>,
     pub seed: u64,
+}
+
+/// The calls of a chain, as they are launched.
+enum Candidate<'a> {
+    Graph(Graph),
+    /// Enqueues all calls.
+    Eager(Box<dyn Fn() -> Result<(), Failure> + 'a>),
 }
 
 /// The memory of a chain. All weights are `[N, K]`.
@@ -62,16 +70,30 @@ impl Bench<'_> {
         for operator in &operators {
             self.check(operator, &chain, op, shape)?;
         }
-        let mut graphs = vec![self.capture(&|call| self.product(&chain, shape, call))?];
+        let captured = &self.captured;
+        let product = |call| self.product(&chain, shape, call);
+        let graph = Graph::capture(self.ranks, captured, || self.every_call(&product))?;
+        let mut candidates = vec![Candidate::Graph(graph)];
+        let mut ids = Vec::new();
         for operator in &operators {
-            graphs.push(self.capture(&|call| self.fused(operator, &chain, shape, call))?);
+            let calls = |stream| {
+                let (chain, fused) = (&chain, Self::fused);
+                move || self.every_call(&|call| fused(self, (operator, stream), chain, shape, call))
+            };
+            let graph = Graph::capture(self.ranks, captured, calls(captured))?;
+            candidates.push(Candidate::Graph(graph));
+            ids.push(operator.plan().id.clone());
+            if self.flags.eager {
+                candidates.push(Candidate::Eager(Box::new(calls(&self.lab.stream))));
+                ids.push(format!("{}, without a graph", operator.plan().id));
+            }
         }
-        let times = self.measure(&graphs)?;
-        let ids = operators.iter().map(|operator| operator.plan().id.clone());
+        let times = self.measure(&candidates)?;
         let row = Row {
             case,
-            ours: ids.zip(times[1..].iter().copied()).collect(),
+            ours: ids.into_iter().zip(times[1..].iter().copied()).collect(),
             cublas_us: times[0],
+            nics_us: nics_us(self.ranks, operators[0].plan(), &self.flags.network)?,
         };
         // Memory may be freed only while no kernel of any rank runs.
         self.ranks.barrier()?;
@@ -109,7 +131,10 @@ impl Bench<'_> {
                 tuning,
                 ..GemmConfig::new(op)
             };
-            KernelConfig::new(self.ranks.world(), config)
+            KernelConfig {
+                nodes: self.flags.network.nodes,
+                ..KernelConfig::new(self.ranks.world(), config)
+            }
         };
         let tunings = match self.flags.tunings.as_slice() {
             [] => vec![Tuning::default()],
@@ -146,10 +171,10 @@ impl Bench<'_> {
             .gemm(&read.reshaped(m, k), weight, &written.reshaped(m, n), true)
     }
 
-    /// Enqueues a call of the operator.
+    /// Enqueues a call of the operator on the stream.
     fn fused(
         &self,
-        operator: &Operator,
+        (operator, stream): (&Operator, &CudaStream),
         chain: &Chain,
         shape: GemmShape,
         call: u32,
@@ -169,27 +194,31 @@ impl Bench<'_> {
         };
         // SAFETY: the operands are at least as large as those of the plan, and outlive the graphs, whose replays
         // `measure` waits for.
-        Ok(unsafe { operator.launch_raw_rows(self.captured.cu_stream(), &operands, rows) }?)
+        Ok(unsafe { operator.launch_raw_rows(stream.cu_stream(), &operands, rows) }?)
     }
 
-    fn capture(&self, call: &dyn Fn(u32) -> Result<(), Failure>) -> Result<Graph, Failure> {
-        Graph::capture(self.ranks, &self.captured, || {
-            (0..self.flags.calls).try_for_each(call)
-        })
+    /// Enqueues all calls of a chain.
+    fn every_call(&self, call: &dyn Fn(u32) -> Result<(), Failure>) -> Result<(), Failure> {
+        (0..self.flags.calls).try_for_each(call)
     }
 
-    /// Returns the median times in µs per call. The blocks of the graphs take turns, in both orders.
-    fn measure(&self, graphs: &[Graph]) -> Result<Vec<f64>, Failure> {
-        let mut times = vec![Vec::new(); graphs.len()];
+    /// Returns the median times in µs per call. The blocks of the candidates take turns, in both orders.
+    fn measure(&self, candidates: &[Candidate<'_>]) -> Result<Vec<f64>, Failure> {
+        let mut times = vec![Vec::new(); candidates.len()];
         for round in 0..=self.flags.rounds {
-            let mut order: Vec<usize> = (0..graphs.len()).collect();
+            let mut order: Vec<usize> = (0..candidates.len()).collect();
             if round % 2 == 1 {
                 order.reverse();
             }
             for index in order {
-                let block = self
-                    .blocks
-                    .times_in_graph(self.flags.calls, &graphs[index])?;
+                let block = match &candidates[index] {
+                    Candidate::Graph(graph) => {
+                        self.blocks.times_in_graph(self.flags.calls, graph)?
+                    }
+                    Candidate::Eager(calls) => {
+                        self.blocks.times_per_call(self.flags.calls, calls)?
+                    }
+                };
                 // The first round warms up and is not measured.
                 if round > 0 {
                     times[index].extend(block);
@@ -211,7 +240,7 @@ impl Bench<'_> {
         self.lab.poison(written)?;
         // The call is on another stream.
         self.lab.stream.synchronize()?;
-        self.fused(operator, chain, shape, 0)?;
+        self.fused((operator, &self.captured), chain, shape, 0)?;
         self.ranks.synchronize(&self.captured)?;
         let expected = self.expected(chain, op, shape)?;
         let written = written.memory.slice(..expected.len());

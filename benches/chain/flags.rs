@@ -2,7 +2,7 @@
 
 use clap::Parser;
 use mkernel::spec::{GemmOp, GemmShape};
-use mkernel_testing::options::{Tune, parse_op, parse_shape};
+use mkernel_testing::options::{Nodes, Tune, parse_op, parse_shape};
 use std::path::PathBuf;
 
 /// Times GEMM operators in a chain of calls, each of which reads the result of the call before it.
@@ -12,11 +12,16 @@ use std::path::PathBuf;
 /// alone. The rivals are cuBLAS followed by a collective of NCCL, or by PyTorch's one-shot or two-shot all-reduce on
 /// symmetric memory, in graphs of the same calls (`benches/baselines.py --chain`). They run in processes of their own,
 /// before and after; the table has the faster of both times.
+///
+/// With several nodes, the rival is cuBLAS followed by the transfers of the same bytes over the same emulated NICs: the
+/// sum of the times of both, each measured alone.
 #[derive(Clone, Debug, Parser)]
 pub struct Flags {
     /// Number of GPUs: 1, 2, 4 or 8
     #[arg(long, default_value_t = 2)]
     pub world: u32,
+    #[command(flatten)]
+    pub network: Nodes,
     /// Operators: gemm_ar, gemm_rs, ag_gemm
     #[arg(long, value_delimiter = ',', default_value = "gemm_ar,gemm_rs,ag_gemm", value_parser = parse_op)]
     pub op: Vec<GemmOp>,
@@ -32,6 +37,9 @@ pub struct Flags {
     /// Measure each plan also with calls that load weights while the call before them finishes
     #[arg(long)]
     pub overlap: bool,
+    /// Measure each plan also by launches of the same calls without a graph
+    #[arg(long)]
+    pub eager: bool,
     /// Number of calls of a graph
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=400))]
     pub calls: u32,

@@ -29,6 +29,8 @@ struct Row {
     /// The plans, by their identifiers.
     ours: Vec<(String, f64)>,
     cublas_us: f64,
+    /// The time of the NICs alone, with several nodes.
+    nics_us: Option<f64>,
 }
 
 fn main() -> ExitCode {
@@ -40,13 +42,18 @@ fn run(flags: &Flags) -> Result<(), Failure> {
     let world = flags.world as usize;
     let cases = cases(flags);
     let seed = seed_from_clock();
-    println!("{world} GPUs, seed {seed}");
+    println!("{world} GPUs in {} nodes, seed {seed}", flags.network.nodes);
     // The rivals run before and after, since the speed of GPUs depends on heat.
     let mut rivals = Rivals::default();
     rivals.measure(flags, &cases)?;
     let rows = on_gpus(flags.world, |ranks| one_rank(flags, ranks, &cases, seed))?;
     rivals.measure(flags, &cases)?;
-    print(rows.first().map_or(&[], Vec::as_slice), &rivals);
+    let rows = rows.first().map_or(&[][..], Vec::as_slice);
+    for row in rows {
+        let steps_us = row.nics_us.map(|nics_us| row.cublas_us + nics_us);
+        rivals.add_steps(row.case, steps_us);
+    }
+    print(rows, &rivals);
     Ok(())
 }
 
@@ -67,6 +74,7 @@ fn one_rank(
     cases: &[Case],
     seed: u64,
 ) -> Result<Vec<Row>, Failure> {
+    ranks.set_transport(flags.network.transport());
     let lab = Lab::new(&ranks.default_stream())?;
     // The default stream cannot be captured.
     let captured = ranks.context().new_stream()?;
@@ -93,6 +101,7 @@ fn print(rows: &[Row], rivals: &Rivals) {
         case,
         ours,
         cublas_us,
+        ..
     } in rows
     {
         let (op, GemmShape { m, n, k }) = case;

@@ -1,4 +1,5 @@
-//! [`Rivals`]: the times of PyTorch's and NCCL's collectives behind cuBLAS, from `benches/baselines.py`.
+//! [`Rivals`]: the times of PyTorch's and NCCL's collectives behind cuBLAS, from `benches/baselines.py`, and of NICs behind
+//! cuBLAS.
 
 use crate::Case;
 use crate::flags::Flags;
@@ -8,6 +9,9 @@ use std::process::{Command, Stdio};
 
 /// The local product alone, which is no rival.
 const ALONE: &str = "cuBLAS";
+
+/// The local product, and then the NICs alone.
+const STEPS: &str = "cuBLAS, then NICs";
 
 /// A line of the script.
 #[derive(Debug, Deserialize)]
@@ -25,9 +29,9 @@ struct Line {
 pub struct Rivals(Vec<Line>);
 
 impl Rivals {
-    /// Runs the script for these cases, unless the flags say not to.
+    /// Runs the script for these cases, unless the flags say not to. It knows no emulated NICs.
     pub fn measure(&mut self, flags: &Flags, cases: &[Case]) -> Result<(), Failure> {
-        if flags.no_rivals {
+        if flags.no_rivals || flags.network.nodes > 1 {
             return Ok(());
         }
         for op in &flags.op {
@@ -56,6 +60,18 @@ impl Rivals {
             self.0.extend(lines);
         }
         Ok(())
+    }
+
+    /// Adds the time of cuBLAS and then of the NICs, if there are NICs.
+    pub fn add_steps(&mut self, (op, shape): Case, us: Option<f64>) {
+        self.0.extend(us.map(|us| Line {
+            op: op.name().to_owned(),
+            m: shape.m,
+            n: shape.n,
+            k: shape.k,
+            variant: STEPS.to_owned(),
+            us,
+        }));
     }
 
     /// Returns the names of the rivals, each once.

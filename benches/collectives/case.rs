@@ -50,7 +50,7 @@ impl<'a> Case<'a> {
         let most = config.shape().ok_or("the configuration has no sizes")?;
         let shape = CollectiveShape { m: rows, ..most };
         let kernel = KernelConfig {
-            nodes: flags.nodes,
+            nodes: flags.network.nodes,
             ..KernelConfig::new(flags.world, config)
         };
         let operator = ranks.prepare(&kernel, most)?;

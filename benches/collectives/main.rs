@@ -12,6 +12,7 @@ use mkernel::{
 };
 use mkernel_testing::blocks::{Blocks, median};
 use mkernel_testing::lab::{Failure, Lab, TimeLimit};
+use mkernel_testing::options::Nodes;
 use mkernel_testing::ranks::{exit_code, on_gpus};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -29,9 +30,8 @@ struct Flags {
     /// Number of GPUs: 1, 2, 4 or 8
     #[arg(long, default_value_t = 2)]
     world: u32,
-    /// Number of nodes into which the GPUs are divided, with emulated NICs between them
-    #[arg(long, default_value_t = 1)]
-    nodes: u32,
+    #[command(flatten)]
+    network: Nodes,
     /// Operators [default: all]
     #[arg(long, value_delimiter = ',', value_parser = op)]
     op: Vec<CollectiveOp>,
@@ -81,6 +81,7 @@ fn run(flags: &Flags) -> Result<(), Failure> {
 }
 
 fn one_rank(flags: &Flags, ranks: &Communicator) -> Result<(), Failure> {
+    ranks.set_transport(flags.network.transport());
     let lab = Lab::new(&ranks.default_stream())?;
     let blocks = Blocks::new(ranks, &lab)?;
     let ops = match flags.op.as_slice() {
@@ -168,7 +169,7 @@ fn of_constant_rows(flags: &Flags, planned: CollectiveConfig) -> Vec<CollectiveC
         });
         [Some(config), symmetric, normalised].into_iter().flatten()
     };
-    if !flags.all || flags.world == 1 || flags.nodes > 1 {
+    if !flags.all || flags.world == 1 || flags.network.nodes > 1 {
         return of_results(planned).filter(is_possible).collect();
     }
     let variants = match op {

@@ -13,21 +13,24 @@ const ROW_SEED: u64 = 0x726f;
 impl Case<'_> {
     pub fn combine(&self) -> Result<(), Failure> {
         let (flags, lab, tokens) = (self.flags, self.lab, self.tokens);
-        let shape = CombineShape {
-            experts: self.experts,
-            top_k: flags.top_k,
-            max_tokens: tokens.per_rank,
-            hidden: flags.hidden,
-        };
-        let config = CombineConfig {
-            experts: Dim::Static(shape.experts),
-            top_k: Dim::Static(shape.top_k),
-            max_tokens: Dim::Static(shape.max_tokens),
-            hidden: Dim::Static(shape.hidden),
-            max_rows: Some(self.max_rows as u32),
-            ..CombineConfig::new(CombineOp::Combine)
-        };
-        let operator = self.prepare(config, shape, &flags.combine_edit)?;
+        let mut operators = Vec::new();
+        for max_tokens in self.most_tokens() {
+            let shape = CombineShape {
+                experts: self.experts,
+                top_k: flags.top_k,
+                max_tokens,
+                hidden: flags.hidden,
+            };
+            let config = CombineConfig {
+                experts: Dim::Static(shape.experts),
+                top_k: Dim::Static(shape.top_k),
+                max_tokens: Dim::Static(shape.max_tokens),
+                hidden: Dim::Static(shape.hidden),
+                max_rows: Some(self.max_rows as u32),
+                ..CombineConfig::new(CombineOp::Combine)
+            };
+            operators.push(self.prepare(config, shape, &flags.combine_edit)?);
+        }
         let rows = lab.matrix(self.max_rows, flags.hidden, 0)?;
         lab.fill(&rows, self.rank() * self.max_rows, ROW_SEED)?;
         let c = lab.matrix(tokens.per_rank, flags.hidden, 0)?;
@@ -44,17 +47,16 @@ impl Case<'_> {
             operand(&on_gpu),
             c.operand(),
         ];
-        let times = self.time(&operator, &raw)?;
-        let error = self.check_combine(&gates, &c)?;
-        let plan = operator.plan();
-        self.print(
-            &operator,
-            &times,
-            error,
-            self.link_us(plan)
-                .max(plan.bound.memory_us)
-                .max(plan.bound.nic_us),
-        )
+        let plan = operators[0].plan();
+        let moved_us = plan.bound.memory_us.max(plan.bound.nic_us);
+        let bound_us = self.link_us(plan).max(moved_us);
+        for (operator, times) in operators.iter().zip(self.times(&operators, &raw)?) {
+            lab.poison(&c)?;
+            self.call(operator, &raw)?;
+            let error = self.check_combine(&gates, &c)?;
+            self.print(operator, &times, error, bound_us)?;
+        }
+        Ok(())
     }
 
     /// Checks the sums of some tokens against a reference in fp64.

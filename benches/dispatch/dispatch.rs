@@ -14,27 +14,30 @@ const TOKEN_SEED: u64 = 0x746f;
 impl Case<'_> {
     pub fn dispatch(&self) -> Result<(), Failure> {
         let (flags, lab, tokens) = (self.flags, self.lab, self.tokens);
-        let shape = DispatchShape {
-            experts: self.experts,
-            top_k: flags.top_k,
-            max_tokens: tokens.per_rank,
-            hidden: flags.hidden,
-            intermediate: flags.intermediate,
-        };
-        let config = DispatchConfig {
-            experts: Dim::Static(shape.experts),
-            top_k: Dim::Static(shape.top_k),
-            max_tokens: Dim::Static(shape.max_tokens),
-            hidden: Dim::Static(shape.hidden),
-            intermediate: Dim::Static(shape.intermediate),
-            b_layout: if flags.nk { BLayout::Nk } else { BLayout::Kn },
-            max_rows: Some(self.max_rows as u32),
-            tile_m: flags.tile_m,
-            tile_n: flags.tile_n,
-            comm_ctas: flags.comm_ctas,
-            ..DispatchConfig::new(DispatchOp::DispatchGemm)
-        };
-        let operator = self.prepare(config, shape, &flags.dispatch_edit)?;
+        let mut operators = Vec::new();
+        for max_tokens in self.most_tokens() {
+            let shape = DispatchShape {
+                experts: self.experts,
+                top_k: flags.top_k,
+                max_tokens,
+                hidden: flags.hidden,
+                intermediate: flags.intermediate,
+            };
+            let config = DispatchConfig {
+                experts: Dim::Static(shape.experts),
+                top_k: Dim::Static(shape.top_k),
+                max_tokens: Dim::Static(shape.max_tokens),
+                hidden: Dim::Static(shape.hidden),
+                intermediate: Dim::Static(shape.intermediate),
+                b_layout: if flags.nk { BLayout::Nk } else { BLayout::Kn },
+                max_rows: Some(self.max_rows as u32),
+                tile_m: flags.tile_m,
+                tile_n: flags.tile_n,
+                comm_ctas: flags.comm_ctas,
+                ..DispatchConfig::new(DispatchOp::DispatchGemm)
+            };
+            operators.push(self.prepare(config, shape, &flags.dispatch_edit)?);
+        }
         let local = tokens.local_experts();
         let (rows, cols) = match flags.nk {
             true => (local * flags.intermediate, flags.hidden),
@@ -56,14 +59,14 @@ impl Case<'_> {
             operand(&offsets),
             operand(&self.places),
         ];
-        let times = self.time(&operator, &raw)?;
-        let error = self.check_dispatch(&w, &c)?;
-        self.print(
-            &operator,
-            &times,
-            error,
-            self.dispatch_bound_us(operator.plan()),
-        )
+        let bound_us = self.dispatch_bound_us(operators[0].plan());
+        for (operator, times) in operators.iter().zip(self.times(&operators, &raw)?) {
+            lab.poison(&c)?;
+            self.call(operator, &raw)?;
+            let error = self.check_dispatch(&w, &c)?;
+            self.print(operator, &times, error, bound_us)?;
+        }
+        Ok(())
     }
 
     /// Checks the products of some experts, row by row.

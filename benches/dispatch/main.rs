@@ -14,7 +14,9 @@ use mkernel::{
 use mkernel_testing::blocks::{Blocks, MAX_ITERATIONS, median};
 use mkernel_testing::edits::{Edit, edit};
 use mkernel_testing::lab::{Failure, Lab, TimeLimit, seed_from_clock};
+use mkernel_testing::options::Nodes;
 use mkernel_testing::ranks::{exit_code, on_gpus};
+use std::iter;
 use std::process::ExitCode;
 use std::time::Duration;
 use tokens::{Taste, Tokens};
@@ -33,9 +35,8 @@ struct Flags {
     /// Number of GPUs: 1, 2, 4 or 8
     #[arg(long, default_value_t = 1)]
     world: u32,
-    /// Number of nodes into which the GPUs are divided, with emulated NICs between them
-    #[arg(long, default_value_t = 1)]
-    nodes: u32,
+    #[command(flatten)]
+    network: Nodes,
     /// Tokens of each rank, separated by commas
     #[arg(
         long,
@@ -43,6 +44,9 @@ struct Flags {
         default_value = "16,64,1024,2048,4096,8192,16384"
     )]
     tokens: Vec<u64>,
+    /// Measure each size also by operators for at most this number of tokens of each rank; may be repeated
+    #[arg(long, value_name = "TOKENS")]
+    max_tokens: Vec<u64>,
     /// Experts over all ranks [default: 32 for each rank]
     #[arg(long)]
     experts: Option<u64>,
@@ -117,6 +121,7 @@ struct Case<'a> {
 }
 
 fn one_rank(flags: &Flags, ranks: &Communicator, seed: u64) -> Result<(), Failure> {
+    ranks.set_transport(flags.network.transport());
     let lab = Lab::new(&ranks.default_stream())?;
     let blocks = Blocks::new(ranks, &lab)?;
     let experts = flags.experts.unwrap_or(32 * u64::from(flags.world));
@@ -167,7 +172,7 @@ impl Case<'_> {
     /// Returns the time of the link in µs for the rows that the busiest rank sends or receives. Across nodes, it is the
     /// time in the plan, which assumes that tokens choose experts evenly.
     fn link_us(&self, plan: &KernelPlan) -> f64 {
-        if self.flags.nodes > 1 {
+        if self.flags.network.nodes > 1 {
             return plan.bound.link_us;
         }
         let world = self.ranks.world() as usize;
@@ -196,24 +201,47 @@ impl Case<'_> {
         edits: &[Edit],
     ) -> Result<Operator, Failure> {
         let config = KernelConfig {
-            nodes: self.flags.nodes,
+            nodes: self.flags.network.nodes,
             ..KernelConfig::new(self.flags.world, problem)
         };
         mkernel_testing::edits::prepare(self.ranks, &config, shape, edits)
     }
 
-    fn time(&self, operator: &Operator, raw: &[RawOperand]) -> Result<Vec<f64>, Failure> {
-        let call = || {
-            // SAFETY: the operands are those of the plan in its order, and live until the block has ended.
-            Ok(unsafe { operator.launch_raw(self.lab.stream.cu_stream(), raw) }?)
+    /// Returns the most tokens for which operators are measured: as many as there are first.
+    fn most_tokens(&self) -> Vec<u64> {
+        let tokens = self.tokens.per_rank;
+        let more = self.flags.max_tokens.iter().copied();
+        let more = more.filter(|most| *most > tokens);
+        iter::once(tokens).chain(more).collect()
+    }
+
+    /// Returns the times of each operator. Their blocks take turns, in both orders.
+    fn times(&self, operators: &[Operator], raw: &[RawOperand]) -> Result<Vec<Vec<f64>>, Failure> {
+        let call = |index: usize| {
+            // SAFETY: the operands are those of the plan in its order, for the tokens of the call, and live until the
+            // block has ended.
+            Ok(unsafe { operators[index].launch_raw(self.lab.stream.cu_stream(), raw) }?)
         };
-        let first = self.blocks.time(2, &call)?;
+        let first = self.blocks.time(2, &|| call(0))?;
         let iterations = (BLOCK_US / median(&first)).clamp(3.0, f64::from(MAX_ITERATIONS)) as u32;
-        let mut times = Vec::new();
-        for _ in 0..self.flags.rounds {
-            times.extend(self.blocks.time(iterations, &call)?);
+        let mut times = vec![Vec::new(); operators.len()];
+        for round in 0..self.flags.rounds {
+            let mut order: Vec<usize> = (0..operators.len()).collect();
+            if round % 2 == 1 {
+                order.reverse();
+            }
+            for index in order {
+                times[index].extend(self.blocks.time(iterations, &|| call(index))?);
+            }
         }
         Ok(times)
+    }
+
+    /// Makes one call, whose result is then checked.
+    fn call(&self, operator: &Operator, raw: &[RawOperand]) -> Result<(), Failure> {
+        // SAFETY: as in `times`, and the call is waited for.
+        unsafe { operator.launch_raw(self.lab.stream.cu_stream(), raw) }?;
+        Ok(self.ranks.synchronize(&self.lab.stream)?)
     }
 
     /// Prints the results. Collective, so that memory is freed only while no kernel of any rank runs.
@@ -229,7 +257,7 @@ impl Case<'_> {
         if self.rank() == 0 {
             let us = median(times);
             println!(
-                "{:<14} {:>11} {:>10} {us:>7.0} {bound_us:>9.0}  {:>5.2}  {error:.2e}  {}",
+                "{:<14} {:>11} {:>10} {us:>7.1} {bound_us:>9.1}  {:>5.2}  {error:.2e}  {}",
                 plan.spec.op().name(),
                 self.tokens.per_rank,
                 self.tokens.rows().into_iter().max().unwrap_or(0),

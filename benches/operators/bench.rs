@@ -15,7 +15,7 @@ use mkernel_testing::blocks::{Blocks, MAX_ITERATIONS, median};
 use mkernel_testing::cublas::Cublas;
 use mkernel_testing::lab::{Failure, Finish, Lab, View};
 use mkernel_testing::options::Tune;
-use mkernel_testing::unfused::{Nics, Steps};
+use mkernel_testing::unfused::nics_us;
 use std::iter;
 use std::ops::Range;
 use std::time::Instant;
@@ -56,7 +56,11 @@ impl Bench<'_> {
         let [cublas_us, core_us, plans_us @ ..] = times.as_slice() else {
             return Err("the measurement has fewer than two times".into());
         };
-        let nics_us = self.nics_us(&candidates)?;
+        let nics_us = nics_us(
+            self.ranks,
+            candidates.plans[0].1.plan(),
+            &self.flags.network,
+        )?;
         // The results are checked a second time, after the epochs have advanced.
         let errors = self.check(&operands, &candidates)?;
         let (cublas_error, errors) = (errors[0], &errors[2..]);
@@ -83,20 +87,6 @@ impl Bench<'_> {
         Ok(self.ranks.barrier()?)
     }
 
-    /// Returns the time of the NICs alone for the same bytes as in the plans, or none on one node.
-    fn nics_us(&self, candidates: &Candidates) -> Result<Option<f64>, Failure> {
-        let nodes = self.flags.nodes;
-        let plan = candidates.plans.first().map(|(_, op)| op.plan());
-        let Some(steps) = plan.and_then(|plan| Steps::of(plan, nodes)) else {
-            return Ok(None);
-        };
-        let nics = Nics::new(self.ranks, nodes, self.flags.transport(), steps)?;
-        let took = nics.time()?;
-        // Memory may be freed only while no rank puts.
-        self.ranks.barrier()?;
-        Ok(Some(took.as_secs_f64() * 1e6))
-    }
-
     /// Returns the report of a plan from its time.
     fn row(
         &self,
@@ -105,13 +95,13 @@ impl Bench<'_> {
         [us, cublas_us, core_us]: [f64; 3],
     ) -> Row {
         let (world, layout) = (plan.spec.world(), gemm.config.b_layout);
-        let nic_us = plan.traffic.nic_bytes as f64 / self.flags.nic_gb_s / 1e3;
+        let nic_us = self.flags.network.nic_us(plan.traffic.nic_bytes);
         let bound_us = cublas_us.max(plan.bound.link_us).max(nic_us);
         let normalised = us / cublas_us;
         Row {
             op: gemm.config.op.name(),
             world,
-            nodes: self.flags.nodes,
+            nodes: self.flags.network.nodes,
             nic_us,
             m,
             n,
@@ -161,7 +151,7 @@ impl Bench<'_> {
         let mut plans = Vec::new();
         let rows = Dim::Static(shape.m);
         let plain = Epilogue::default();
-        let ranks = (self.ranks.world(), self.flags.nodes);
+        let ranks = (self.ranks.world(), self.flags.network.nodes);
         let symmetric = self.flags.in_symmetric_memory(op);
         for tune in tunings {
             let epilogues = [plain]

@@ -3,13 +3,9 @@
 use clap::Parser;
 use mkernel::Operand;
 use mkernel::spec::spec::WORLDS;
-use mkernel::{
-    network::{Faults, NicModel, Transport},
-    spec::{BLayout, Epilogue, GemmOp, GemmShape},
-};
-use mkernel_testing::options::{Tune, parse_epilogue, parse_layout, parse_op, parse_shape};
+use mkernel::spec::{BLayout, Epilogue, GemmOp, GemmShape};
+use mkernel_testing::options::{Nodes, Tune, parse_epilogue, parse_layout, parse_op, parse_shape};
 use std::path::PathBuf;
-use std::time::Duration;
 
 /// Times GEMM operators and cuBLAS, and checks their results.
 ///
@@ -28,15 +24,8 @@ pub struct Flags {
     /// Number of GPUs: 1, 2, 4 or 8 [default: all]
     #[arg(long)]
     pub world: Option<u32>,
-    /// Number of nodes into which the GPUs are divided, with emulated NICs between them
-    #[arg(long, default_value_t = 1)]
-    pub nodes: u32,
-    /// Rate of an emulated NIC in 10^9 bytes per second
-    #[arg(long, default_value_t = 50.0)]
-    pub nic_gb_s: f64,
-    /// Latency of an emulated NIC in one direction, in µs
-    #[arg(long, default_value_t = 5)]
-    pub nic_latency_us: u64,
+    #[command(flatten)]
+    pub network: Nodes,
     /// Operators: ag_gemm, gemm_rs, gemm_ar
     #[arg(long, value_delimiter = ',', default_value = "ag_gemm", value_parser = parse_op)]
     pub op: Vec<GemmOp>,
@@ -149,18 +138,6 @@ impl Flags {
             GemmOp::GemmAr => self.symmetric.then_some(Operand::C),
             GemmOp::AgGemm => self.symmetric.then_some(Operand::A),
             GemmOp::GemmRs => None,
-        }
-    }
-
-    /// The emulated NICs.
-    pub fn transport(&self) -> Transport {
-        Transport::Emulated {
-            nic: NicModel {
-                gb_per_s: self.nic_gb_s,
-                latency: Duration::from_micros(self.nic_latency_us),
-                ..NicModel::default()
-            },
-            faults: Faults::default(),
         }
     }
 }

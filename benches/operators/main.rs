@@ -35,7 +35,7 @@ fn run(flags: &Flags) -> Result<(), Failure> {
         .or_else(|| largest_world(gpus))
         .ok_or("this host has no visible GPU")?;
     let seed = seed_from_clock();
-    let nodes = flags.nodes;
+    let nodes = flags.network.nodes;
     println!("{world} of {gpus} GPUs in {nodes} nodes, seed {seed}");
     report::print_heading();
     on_gpus(world, |ranks| one_rank(flags, ranks, seed, &baselines)).map(drop)
@@ -51,7 +51,7 @@ fn one_rank(
     let alone = alone
         .first()
         .ok_or("there is no communicator of one rank")?;
-    ranks.set_transport(flags.transport());
+    ranks.set_transport(flags.network.transport());
     let lab = Lab::new(&ranks.default_stream())?;
     let bench = Bench {
         flags,

@@ -120,7 +120,19 @@ impl<'a> Blocks<'a> {
     /// # Errors
     /// The graph cannot be launched, or a rank does not take part.
     pub fn times_in_graph(&self, calls: u32, graph: &Graph) -> Result<Vec<f64>, Failure> {
-        let times = self.times_of(calls, &|| graph.launch(&self.lab.stream))?;
+        self.times_per_call(calls, &|| graph.launch(&self.lab.stream))
+    }
+
+    /// Returns the times in µs of one of the `calls` calls that `all` enqueues. All ranks must call this together.
+    ///
+    /// # Errors
+    /// A call fails, or a rank does not take part.
+    pub fn times_per_call(
+        &self,
+        calls: u32,
+        all: &dyn Fn() -> Result<(), Failure>,
+    ) -> Result<Vec<f64>, Failure> {
+        let times = self.times_of(calls, all)?;
         Ok(times.iter().map(|us| us / f64::from(calls)).collect())
     }
 

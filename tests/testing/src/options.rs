@@ -1,8 +1,46 @@
-//! Values of command-line options that several benchmarks have.
+//! Command-line options that several benchmarks have, and values of them.
 
+use clap::Args;
+use mkernel::network::{Faults, NicModel, Transport};
 use mkernel::spec::{BLayout, Epilogue, GemmOp, GemmShape, Tuning};
 use serde::de::DeserializeOwned;
 use std::str::FromStr;
+use std::time::Duration;
+
+/// Nodes into which the GPUs of a host are divided.
+#[derive(Clone, Debug, Args)]
+pub struct Nodes {
+    /// Number of nodes into which the GPUs are divided, with emulated NICs between them
+    #[arg(long, default_value_t = 1)]
+    pub nodes: u32,
+    /// Rate of an emulated NIC in 10^9 bytes per second
+    #[arg(long, default_value_t = 50.0)]
+    pub nic_gb_s: f64,
+    /// Latency of an emulated NIC in one direction, in µs
+    #[arg(long, default_value_t = 5)]
+    pub nic_latency_us: u64,
+}
+
+impl Nodes {
+    /// Returns the emulated NICs.
+    #[must_use]
+    pub fn transport(&self) -> Transport {
+        Transport::Emulated {
+            nic: NicModel {
+                gb_per_s: self.nic_gb_s,
+                latency: Duration::from_micros(self.nic_latency_us),
+                ..NicModel::default()
+            },
+            faults: Faults::default(),
+        }
+    }
+
+    /// Returns the time in µs in which a NIC sends `bytes`.
+    #[must_use]
+    pub fn nic_us(&self, bytes: u64) -> f64 {
+        bytes as f64 / self.nic_gb_s / 1e3
+    }
+}
 
 /// A tuning, and its text on the command line.
 #[derive(Clone, Debug, Default)]

@@ -9,6 +9,7 @@
 //!
 //! The addition of the sums of several nodes is left out, in favour of the baseline.
 
+use crate::options::Nodes;
 use mkernel::{
     Communicator, Error, KernelPlan,
     network::{FabricTest, FabricTestLoad, FabricTestOptions, Transport},
@@ -57,6 +58,26 @@ impl Steps {
         };
         Some(Self { count, load })
     }
+}
+
+/// Returns the time in µs of the NICs alone for the transfers of one call of a plan, or `None` where [`Steps::of`] does.
+/// All ranks must call this together.
+///
+/// # Errors
+/// The fabric cannot be set up, a transfer fails, or a rank does not take part.
+pub fn nics_us(
+    ranks: &Communicator,
+    plan: &KernelPlan,
+    network: &Nodes,
+) -> Result<Option<f64>, Error> {
+    let Some(steps) = Steps::of(plan, network.nodes) else {
+        return Ok(None);
+    };
+    let nics = Nics::new(ranks, network.nodes, network.transport(), steps)?;
+    let took = nics.time()?;
+    // Memory may be freed only while no rank puts.
+    ranks.barrier()?;
+    Ok(Some(took.as_secs_f64() * 1e6))
 }
 
 /// A measurement of the NICs of all ranks while they carry out [`Steps`] and nothing else.
