@@ -74,12 +74,13 @@ struct KvMarks {
   }
 
  private:
-  // One of `count` threads arrives at a word. The word is 0 before the first and after the last of them. Returns true
-  // for the last, which acquires what the others have released.
+  // One of `count` threads arrives at a word, after a fence. The word is 0 before the first and after the last of them.
+  // Returns true for the last, which acquires what the others did before their fences. What it stores next is seen after
+  // that. Fences of an SM's warps follow each other, 0.5 µs each, so only the last thread has a second one.
   static MK_DEVICE bool arrive(const RankContext& ctx, Symmetric<u32> word, u32 count) {
-    if (fetch_add_acq_rel_gpu(ctx.local_ptr(word), 1) + 1 != count) return false;
+    if (fetch_add_relaxed_gpu(ctx.local_ptr(word), 1) + 1 != count) return false;
+    fence_sys();  // @kv-marks.last-fence
     store_relaxed_sys(ctx.local_ptr(word), 0);  // @kv-marks.reset
-    fence_sys();
     return true;
   }
 };

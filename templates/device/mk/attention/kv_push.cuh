@@ -95,7 +95,6 @@ struct KvPush {
       has_room = broadcast(is_aborted(ctx), 0) == 0;
     }
     const BlockSlot block(slot, part.sequence, part.source, part.rank_chunk, part.row);
-    u32 is_complete = 0;
     if (elect_one()) {
       copy.send(block.number(), [&] {
         if (!has_room) return;
@@ -107,30 +106,19 @@ struct KvPush {
       StagedCopy::finish();
       fence_sys();  // @kv-push.count-fence
       if constexpr (TakesRows<Config>) {
-        if (has_room) is_complete = Slots::Marks::is_complete(ctx, block, Slots::kParts);
+        if (has_room && Slots::Marks::is_complete(ctx, block, Slots::kParts)) {
+          for_each_receiver(ctx, part, nearest,
+                            [&](u32 receiver) { store_relaxed_sys(ctx.peer_ptr(receiver, block.ready(ctx)), ctx.mark()); });
+        }
       } else if (has_room) {
         for_each_receiver(ctx, part, nearest,
                           [&](u32 receiver) { add_relaxed_sys(ctx.peer_ptr(receiver, block.ready(ctx)), 1); });
       }
     }
     __syncwarp();
-    if constexpr (TakesRows<Config>) mark_block(ctx, part, block, is_complete, nearest);
   }
 
  private:
-  // A warp whose elected thread knows whether all parts of a block have arrived: if so, marks the block on the ranks
-  // that have it.
-  static MK_DEVICE void mark_block(const RankContext& ctx, const Part& part, const BlockSlot& block, u32 is_complete,
-                                   u32 nearest) {
-    if (max_of_warp(is_complete) == 0) return;
-    const u32 receiver = lane_index();
-    if (receiver >= Ranks::kLocalWorld) return;
-    const bool is_here = receiver == ctx.local_rank();
-    if (is_here ? nearest > 0 : !Slots::attends(part.sequence, ctx.node_first_rank + receiver, part.chunk())) return;
-    fence_sys();  // @kv-push.mark-fence
-    store_relaxed_sys(ctx.peer_ptr(receiver, block.ready(ctx)), ctx.mark());
-  }
-
   // Calls `function` for the ranks of this node that need a part, by their distance from this rank. A rank meets the
   // keys of the ranks before it in the order of their distance, so the first rank to need a part gets it first.
   template <class Function>

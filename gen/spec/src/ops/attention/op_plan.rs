@@ -124,10 +124,64 @@ impl AttentionPlan {
         2 * self.shape.head_dim as u32 / SUB_TILE_COLS
     }
 
+    /// The same plan for calls of `seq` rows.
+    pub(super) fn of_rows(&self, seq: u64, world: u32) -> Self {
+        let shape = AttentionShape { seq, ..self.shape };
+        let tiles = Tiles::new(&self.config, shape, world);
+        Self {
+            shape,
+            segment_rows: tiles.segment_rows as u32,
+            segment_tiles: tiles.of_segment as u32,
+            row_tiles: tiles.of_head as u32,
+            tiles: tiles.all as u32,
+            ..self.clone()
+        }
+    }
+
     /// Bytes of a tile of K, or of V, or of queries.
     #[must_use]
     pub const fn tile_bytes(&self) -> u32 {
         tile_bytes(self.shape)
+    }
+}
+
+/// The tiles of queries of a rank.
+#[derive(Clone, Copy)]
+pub(super) struct Tiles {
+    /// Rows of a chunk of the sequence, or of a chunk of each of the packed sequences, at most.
+    pub segment_rows: u64,
+    /// Tiles of as much.
+    pub of_segment: u64,
+    /// Tiles of a head.
+    pub of_head: u64,
+    /// Heads, over all batches; packed sequences share one.
+    pub heads: u64,
+    /// Tiles of all heads.
+    pub all: u64,
+}
+
+impl Tiles {
+    pub fn new(config: &AttentionConfig, shape: AttentionShape, world: u32) -> Self {
+        let (placement, tile) = (config.placement, u64::from(TILE_ROWS));
+        let (segment_rows, of_segment) = if config.packed {
+            let most = |rows| shape.packed_chunk_parts(world, placement, rows);
+            (most(1), most(tile))
+        } else {
+            let rows = shape.chunk_rows(world, placement);
+            (rows, rows.div_ceil(tile))
+        };
+        let of_head = of_segment * u64::from(placement.segments());
+        let heads = match config.packed {
+            true => shape.heads,
+            false => shape.batch * shape.heads,
+        };
+        Self {
+            segment_rows,
+            of_segment,
+            of_head,
+            heads,
+            all: heads * of_head,
+        }
     }
 }
 

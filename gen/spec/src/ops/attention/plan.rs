@@ -26,7 +26,7 @@
 //! the first row of a chunk of a sequence, and are numbered through all sequences, in the same way on all ranks.
 
 use super::config::{AttentionConfig, AttentionShape};
-use super::op_plan::{AttentionPlan, TILE_ROWS, grid_ctas, push_warps, tile_bytes};
+use super::op_plan::{AttentionPlan, Tiles, grid_ctas, push_warps, tile_bytes};
 use super::{cost, layout, memory, push, slots, work};
 use crate::config::Field;
 use crate::device::Device;
@@ -71,18 +71,17 @@ fn op_plan(
 ) -> Result<AttentionPlan, Diagnostics> {
     let mut found = Diagnostics::default();
     let (world, topology) = (spec.world(), spec.topology());
-    let (segment_rows, segment_tiles) = segment(config, shape, world);
-    let row_tiles = segment_tiles * u64::from(config.placement.segments());
-    let heads = match config.packed {
-        true => shape.heads,
-        false => shape.batch * shape.heads,
-    };
-    let tiles = heads * row_tiles;
+    let tiles = Tiles::new(config, shape, world);
     let limit = u64::from(u32::MAX) / u64::from(spec.world()) / 4;
     found.require(
-        tiles <= limit,
+        tiles.all <= limit,
         Field::SEQ,
-        || format!("{tiles} tiles of queries on a rank are more than {limit}"),
+        || {
+            format!(
+                "{} tiles of queries on a rank are more than {limit}",
+                tiles.all
+            )
+        },
         "split the batch",
     );
     let stage_bytes = 2 * tile_bytes(shape);
@@ -101,11 +100,11 @@ fn op_plan(
     let mut op_plan = AttentionPlan {
         config: *config,
         shape,
-        segment_rows: segment_rows as u32,
-        segment_tiles: segment_tiles as u32,
-        row_tiles: row_tiles as u32,
-        tiles: tiles as u32,
-        group_heads: group_heads(config, heads, row_tiles, device),
+        segment_rows: tiles.segment_rows as u32,
+        segment_tiles: tiles.of_segment as u32,
+        row_tiles: tiles.of_head as u32,
+        tiles: tiles.all as u32,
+        group_heads: group_heads(config, tiles, device),
         stages,
         push_ctas: 0,
         push_warps: push_warps(shape, stages, topology),
@@ -123,27 +122,16 @@ fn op_plan(
     found.into_result(op_plan)
 }
 
-/// Rows and tiles of a chunk of the sequence, or of a chunk of each of the packed sequences, at most.
-fn segment(config: &AttentionConfig, shape: AttentionShape, world: u32) -> (u64, u64) {
-    let (placement, tile) = (config.placement, u64::from(TILE_ROWS));
-    if config.packed {
-        let most = |rows| shape.packed_chunk_parts(world, placement, rows);
-        return (most(1), most(tile));
-    }
-    let rows = shape.chunk_rows(world, placement);
-    (rows, rows.div_ceil(tile))
-}
-
 /// Without a mask all tiles take equally long, and K and V arrive head by head. With a mask, enough heads for all CTAs
 /// are computed at the same time, so that all CTAs end with short tiles.
-fn group_heads(config: &AttentionConfig, all: u64, row_tiles: u64, device: &Device) -> u32 {
+fn group_heads(config: &AttentionConfig, tiles: Tiles, device: &Device) -> u32 {
     if !config.causal {
         return 1;
     }
-    let heads = u64::from(device.sm_count).div_ceil(row_tiles);
+    let heads = u64::from(device.sm_count).div_ceil(tiles.of_head);
     let (of_q, of_kv) = (config.heads.fixed(), config.kv_heads.fixed());
     let per_kv = of_q.unwrap_or(1) / of_kv.unwrap_or(1);
-    heads.max(per_kv).min(all) as u32
+    heads.max(per_kv).min(tiles.heads) as u32
 }
 
 fn finish(spec: &KernelSpec, device: &Device, op_plan: AttentionPlan) -> KernelPlan {

@@ -1,11 +1,12 @@
 //! The number of CTAs that send K and V.
 
-use super::op_plan::{AttentionPlan, SUB_TILE_BYTES, SUB_TILE_COLS, grid_ctas};
+use super::op_plan::{AttentionPlan, SUB_TILE_BYTES, SUB_TILE_COLS, TILE_ROWS, grid_ctas};
 use super::{cost, work};
 use crate::device::Device;
 use crate::plan::network::PUT_BYTES;
-use crate::roofline::{Bound, Traffic};
+use crate::roofline::Bound;
 use crate::topology::Topology;
+use std::iter;
 
 /// The numbers of CTAs that may push. Eight nearly saturate the link. Each of them computes less in the meantime.
 const PUSH_CTAS: [u32; 4] = [4, 8, 16, 32];
@@ -22,14 +23,13 @@ const RECEIVER_US: f64 = 0.35;
 /// Across nodes, the factor by which there are more such warps than would just suffice.
 const PUSH_SPARE: f64 = 1.5;
 
-/// Chooses `push_ctas`.
+/// Chooses `push_ctas`. If each call gives the rows, no number of rows loses much by the choice.
 pub(super) fn choose(op_plan: &mut AttentionPlan, topology: Topology, device: &Device) {
     let world = topology.world();
-    let traffic = work::traffic(op_plan, topology);
     let (usual, most) = match topology.nodes {
         1 => (PUSH_CTAS.to_vec(), (device.sm_count / 2).max(1)), // the others compute meanwhile
         _ => (
-            vec![across(op_plan, topology, &traffic, device)],
+            vec![across(op_plan, topology, device)],
             grid_ctas(op_plan, world, device),
         ),
     };
@@ -38,30 +38,86 @@ pub(super) fn choose(op_plan: &mut AttentionPlan, topology: Topology, device: &D
         .tuning
         .comm_ctas
         .map_or(usual, |ctas| vec![ctas]);
-    let estimate = |ctas: &u32| {
-        let op_plan = AttentionPlan {
-            push_ctas: *ctas,
-            ..op_plan.clone()
-        };
-        cost::attention_us(&op_plan, world, &traffic, device)
+    let choices: Vec<u32> = choices.into_iter().map(|ctas| ctas.min(most)).collect();
+    // By number of rows: what calls take with each choice, as a share of what they take with the best one.
+    let losses: Vec<Vec<f64>> = with_fewer_rows(op_plan, world)
+        .iter()
+        .map(|of_rows| {
+            let traffic = work::traffic(of_rows, topology);
+            let us = choices.iter().map(|ctas| {
+                let of_rows = AttentionPlan {
+                    push_ctas: *ctas,
+                    ..of_rows.clone()
+                };
+                cost::attention_us(&of_rows, world, &traffic, device)
+            });
+            let us: Vec<f64> = us.collect();
+            let least = us.iter().copied().fold(f64::INFINITY, f64::min);
+            us.into_iter().map(|us| us / least).collect()
+        })
+        .collect();
+    let largest = |choice: usize| losses.iter().map(|of| of[choice]).fold(0.0, f64::max);
+    let best = (0..choices.len()).min_by(|a, b| largest(*a).total_cmp(&largest(*b)));
+    op_plan.push_ctas = best.map_or(most, |best| choices[best]);
+}
+
+/// Returns the same plan; if each call gives the rows, also for calls of a half of the rows, of a quarter, and so on, down to
+/// some tiles on each rank.
+fn with_fewer_rows(op_plan: &AttentionPlan, world: u32) -> Vec<AttentionPlan> {
+    let least = u64::from(world * op_plan.config.placement.segments() * TILE_ROWS);
+    let fewer = |of_rows: &AttentionPlan| {
+        let seq = of_rows.shape.seq / 2;
+        (op_plan.takes_rows() && seq >= least).then(|| op_plan.of_rows(seq, world))
     };
-    let best = choices
-        .into_iter()
-        .map(|ctas| ctas.min(most))
-        .min_by(|a, b| estimate(a).total_cmp(&estimate(b)));
-    op_plan.push_ctas = best.unwrap_or(most);
+    iter::successors(Some(op_plan.clone()), fewer).collect()
 }
 
 /// Returns the number of CTAs of which a warp must send and forward, so that the NICs are the bottleneck. On 4 GPUs as
 /// 2x2, 3072 rows per rank took 4272, 2715, 2131 and 2161 µs with 16, 32, 64 and 128 CTAs. 6144 rows took 8242, 8397
 /// and 8554 µs with 38, 48 and 128. Puts of 256 or 512 KiB, and a lead of 192 or 1024 parts, changed no time by more
 /// than 2 %.
-fn across(op_plan: &AttentionPlan, topology: Topology, traffic: &Traffic, device: &Device) -> u32 {
+fn across(op_plan: &AttentionPlan, topology: Topology, device: &Device) -> u32 {
     let tile_parts = 2 * op_plan.shape.head_dim / u64::from(SUB_TILE_COLS);
     let parts =
         op_plan.kv_heads() * u64::from(op_plan.row_tiles) * tile_parts * u64::from(topology.nodes);
     let part_us = PART_US + RECEIVER_US * f64::from(topology.local_world);
-    let bound = Bound::new(traffic, device);
+    let bound = Bound::new(&work::traffic(op_plan, topology), device);
     let ctas = PUSH_SPARE * parts as f64 * part_us / bound.compute_us.max(bound.nic_us);
     (ctas.ceil() as u32).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::{AttentionConfig, AttentionOp, Dim, KernelConfig};
+    use crate::device::Device;
+    use crate::plan::{KernelPlan, OpPlan};
+    use crate::spec::KernelSpec;
+
+    fn push_ctas(seq: Dim) -> u32 {
+        let config = AttentionConfig {
+            batch: Dim::Static(4),
+            seq,
+            heads: Dim::Static(16),
+            kv_heads: Dim::Static(16),
+            head_dim: Dim::Static(128),
+            ..AttentionConfig::new(AttentionOp::RingAttention)
+        };
+        let spec = KernelSpec::validate(KernelConfig::new(2, config)).expect("valid");
+        match KernelPlan::new(&spec, &Device::h200())
+            .expect("a plan")
+            .op_plan
+        {
+            OpPlan::Attention(op_plan) => op_plan.push_ctas,
+            _ => unreachable!("attention"),
+        }
+    }
+
+    /// Long sequences need few CTAs that push, short ones need many. A kernel for both has as many as short ones need: with
+    /// those of the longest one, 768 rows of each rank took 4.6 times as long as in a kernel of their own.
+    #[test]
+    fn lengths_at_run_time_have_as_many_pushing_ctas_as_short_ones() {
+        let (short, long) = (Dim::Static(1536), Dim::Static(24576));
+        assert!(push_ctas(long) < push_ctas(short));
+        assert_eq!(push_ctas(Dim::UpTo { most: 24576 }), push_ctas(short));
+    }
 }
