@@ -8,7 +8,7 @@ use super::config::{GemmShape, Tile};
 use super::core::CoreLayout;
 use super::maps::load_rows_a;
 use super::op_plan::{OUT_COLS, Split, TILE_K, TileOrder};
-use crate::cost::{FLAG_US, LAUNCH_US, PUSH_SHARE, PUT_US, UNSEEN_SHARE, put_us, store_share};
+use crate::cost::{FLAG_US, LAUNCH_US, PUSH_SHARE, PUT_US, UNSEEN_SHARE, put_us};
 use crate::device::Device;
 use crate::roofline::{Bound, Traffic};
 
@@ -27,8 +27,9 @@ const TAIL_US: f64 = 4.0;
 const TWO_SLICES_SLOWDOWN: f64 = 1.7;
 
 /// The factor by which small tiles of `ag_gemm` take longer if there are several rows of them. Measured on an H100 with 128 to
-/// 1024 rows: tiles of 64×128 and 128×64 take 1.1 to 1.35 times as long as they should by L2. The reason is not known.
-const SMALL_TILES_SLOWDOWN: f64 = 1.3;
+/// 1024 rows: tiles of 64×128 and 128×64 take 1.1 to 1.35 times as long as they should by L2; on 4×H100, up to 1.5 times. The
+/// reason is not known.
+const SMALL_TILES_SLOWDOWN: f64 = 1.4;
 
 /// The part of the rate of memory that is lost where no SM computes. Measured on an H100 with 8192 columns of 2048 and 1
 /// row, in a chain: 128 CTAs take 16.4 µs and 64 take 17.3.
@@ -58,16 +59,28 @@ const SUMS_GB_S: f64 = 120.0;
 /// The part of its time that a GEMM loses to stores of partial sums that take as long as the GEMM.
 const STORE_SLOWDOWN: f64 = 0.1;
 
-/// The part of the link's rate that is lost where one peer alone sends beside a GEMM that takes as long. Measured on 2×H100: of
+/// The part of the link's rate that is lost where partial sums travel beside a GEMM that takes as long. Measured on 2×H100: of
 /// tiles of 128×128 and 128×256 for 1024 to 8192 rows of 4096 and 1024 or 8192 and 2048, the model names the faster one. With
-/// the loss of many peers, it took 128×128 for faster for 8192 rows, where `gemm_ar` of 8192 and 2048 then takes 600 µs in place
-/// of 537, and `gemm_rs` of 4096 and 1024 takes 156 in place of 142.
-const SHARE_LOST_TO_ONE_PEER: f64 = 0.05;
+/// the loss of pushes, it took 128×128 for faster for 8192 rows, where `gemm_ar` of 8192 and 2048 then takes 600 µs in place
+/// of 537, and `gemm_rs` of 4096 and 1024 takes 156 in place of 142. On 4×H100, `gemm_rs` of 4096 rows of 4096 and 1024 takes 95
+/// µs, and 124 with that loss in the model.
+const SHARE_LOST: f64 = 0.05;
 
-/// The part of the shorter of both times, that of the GEMM and that of its transfers to one peer, by which the longer one is
-/// exceeded in two shots. Measured on 2×H100: with tiles of 64×128, which load more, `gemm_ar` of 4096 rows of 4096 and 1024
-/// takes 136 µs in place of 119, though the link is the bound of both.
-const UNSEEN_SHARE_WITH_ONE_PEER: f64 = 0.15;
+/// The part of the shorter of both times, that of the GEMM and that of its transfers, by which the longer one is exceeded in
+/// two shots. Measured on 2×H100: with tiles of 64×128, which load more, `gemm_ar` of 4096 rows of 4096 and 1024 takes 136 µs in
+/// place of 119, though the link is the bound of both.
+const UNSEEN_SHARE_OF_TWO_SHOTS: f64 = 0.15;
+
+/// In one shot, the part of the transfer of a tile's packets that goes on while the next tile is computed. Measured on 2 and
+/// 4×H100 with 256, 512 and 1024 rows of 8192 and 2048: of 8 times, in chains, the model exceeds each by 2 to 4 µs, which is what
+/// launches in a chain save.
+const SENT_BESIDE_NEXT: f64 = 0.5;
+
+/// In one shot, the factor by which packets take longer if there are more than two rounds of tiles. Measured on 4×H100:
+/// `gemm_rs` of 2048 and 4096 rows of 4096 and 1024 takes 76 and 215 µs, and 54 and 93 in two shots; `gemm_ar` takes 127 and
+/// 270, and 97 and 173. On 2×H100, `gemm_rs` of 2048 rows takes 62 µs, and 50 in two shots. Perhaps the packets of a call no
+/// longer stay in L2 until they are read.
+const CROWDED: f64 = 1.5;
 
 /// The time of packets from one rank's registers to another's, µs.
 const PACKETS_US: f64 = 2.5;
@@ -76,12 +89,9 @@ const PACKETS_US: f64 = 2.5;
 /// flags, µs.
 const ADD_US: f64 = 5.5;
 
-/// The time in which TMA stores a result to its slot, and a rank copies it to C, without flags, µs.
-const RESULT_US: f64 = 12.0;
-
-/// The same from one peer alone. Measured on 2×H100: `gemm_ar` of 2048 to 8192 rows of 4096 and 1024 takes 18 to 22 µs more than
-/// the link for its bytes.
-const RESULT_OF_ONE_PEER_US: f64 = 8.0;
+/// The time in which TMA stores a result to its slot, and a rank copies it to C, without flags, µs. Measured on 2×H100: `gemm_ar`
+/// of 2048 to 8192 rows of 4096 and 1024 takes 18 to 22 µs more than the link for its bytes.
+const RESULT_US: f64 = 8.0;
 
 /// Time of one tile's main loop, µs: tensor cores or L2, whichever is slower, with `active` CTAs at work. Of A, at most
 /// `rows` are loaded.
@@ -284,24 +294,14 @@ pub(crate) struct Meeting {
     pub own_last: bool,
     /// Whether owners send results to all.
     pub results: bool,
-    /// Other ranks of the node.
-    pub peers: u32,
 }
 
 impl Meeting {
     /// The part of the shorter time of GEMM and transfers by which the longer one is exceeded.
     fn unseen_share(self) -> f64 {
-        match (self.peers, self.shots) {
-            (1, 2) => UNSEEN_SHARE_WITH_ONE_PEER,
+        match self.shots {
+            2 => UNSEEN_SHARE_OF_TWO_SHOTS,
             _ => 0.0,
-        }
-    }
-
-    /// The part of the link's rate that stores to peers reach.
-    fn store_share(self, compute_us: f64, link_us: f64) -> f64 {
-        match self.peers {
-            1 => PUSH_SHARE - SHARE_LOST_TO_ONE_PEER * (compute_us / link_us).min(1.0),
-            _ => store_share(compute_us, link_us),
         }
     }
 }
@@ -321,8 +321,8 @@ pub(crate) fn reduce_us(
         let computed = gemm.beside_memory_us(compute, traffic, device);
         return (LAUNCH_US + computed) * gemm.doubt;
     };
-    let link = traffic.link_bytes as f64 / device.link_gb_s / 1e3;
-    let link = link / meeting.store_share(compute, link);
+    let least_us = traffic.link_bytes as f64 / device.link_gb_s / 1e3;
+    let link = least_us / (PUSH_SHARE - SHARE_LOST * (compute / least_us).min(1.0));
     // Remote stores and the GEMM's loads meet in L2 and at the SMs' ports.
     let slowdown = 1.0 + STORE_SLOWDOWN * (link / compute).min(1.0);
     let computed = gemm.beside_memory_us(compute * slowdown, traffic, device);
@@ -330,7 +330,13 @@ pub(crate) fn reduce_us(
     let sent = match meeting {
         Meeting {
             shots: 1, results, ..
-        } => compute + link + PACKETS_US * if results { 2.0 } else { 1.0 },
+        } => {
+            // The warps that multiply also send. What a tile has left on the link partly overlaps with the next one.
+            let is_crowded = order.tiles() > 2 * device.sm_count;
+            let sent_us = least_us / PUSH_SHARE * if is_crowded { CROWDED } else { 1.0 };
+            let hidden_us = SENT_BESIDE_NEXT * sent_us.min(compute - first_us);
+            compute + sent_us - hidden_us + PACKETS_US * if results { 2.0 } else { 1.0 }
+        }
         // The link idles while own tiles are computed.
         Meeting {
             own_last: true,
@@ -342,11 +348,7 @@ pub(crate) fn reduce_us(
             (first_us + link).max(compute - own_us) + own_us + ADD_US
         }
         Meeting { results, .. } => {
-            let result_us = match meeting.peers {
-                1 => RESULT_OF_ONE_PEER_US,
-                _ => RESULT_US,
-            };
-            let results_us = if results { FLAG_US + result_us } else { 0.0 };
+            let results_us = if results { FLAG_US + RESULT_US } else { 0.0 };
             first_us + link + FLAG_US + ADD_US + results_us
         }
     };

@@ -49,7 +49,6 @@ pub(super) fn candidate(
         owners: r.owners,
         own_last: r.round_tiles == r.owner_tiles,
         results: r.results,
-        peers: spec.topology().local_world - 1,
     });
     let traffic = traffic(spec, meeting.is_none_or(|meeting| meeting.results));
     Candidate {
