@@ -12,11 +12,11 @@ use mkernel::half::bf16;
 use mkernel::spec::plan::OpPlan;
 use mkernel::spec::roofline::Bound;
 use mkernel::{
-    Communicator, KernelConfig, Operator,
+    Communicator, KernelConfig, KernelPlan, Operator,
     operands::{RawOperand, Rows},
     spec::{AttentionConfig, AttentionOp, AttentionShape, AttentionTuning, Dim, Dtype, Placement},
 };
-use mkernel_testing::blocks::{Blocks, MAX_ITERATIONS, median};
+use mkernel_testing::blocks::{Blocks, MAX_ITERATIONS, in_turns, median};
 use mkernel_testing::edits::{Edit, edit};
 use mkernel_testing::lab::{Failure, Lab, Matrix, TimeLimit, seed_from_clock};
 use mkernel_testing::options::Nodes;
@@ -155,43 +155,16 @@ fn one_size(
     };
     let first = blocks.time(2, &|| call(&operators[0]))?;
     let iterations = (BLOCK_US / median(&first)).clamp(3.0, f64::from(MAX_ITERATIONS)) as u32;
-    let mut times = vec![Vec::new(); operators.len()];
-    for round in 0..flags.rounds {
-        // The clocks of a GPU depend on the previous block. The order alternates, so that each candidate runs after
-        // both of its neighbours.
-        for turn in 0..operators.len() {
-            let index = match round % 2 {
-                0 => turn,
-                _ => operators.len() - 1 - turn,
-            };
-            times[index].extend(blocks.time(iterations, &|| call(&operators[index]))?);
-        }
-    }
+    let times = in_turns(flags.rounds, operators.len(), |index| {
+        blocks.time(iterations, &|| call(&operators[index]))
+    })?;
     for (operator, times) in operators.iter().zip(&times) {
         blocks.time(1, &|| call(operator))?;
-        let plan = operator.plan();
         let found = Found::download(sized, &operands, lab)?;
         let errors = gathered.check(sized, ranks.rank(), found)?;
         let error = blocks.slowest(&[errors])?[0];
         if ranks.rank() == 0 {
-            let us = median(times);
-            // The bound of the plan is for the NICs of its device, not for the emulated ones.
-            let bound = Bound {
-                nic_us: flags.network.nic_us(sized.traffic.nic_bytes),
-                ..sized.bound
-            };
-            let OpPlan::Attention(op_plan) = &plan.op_plan else {
-                return Err("the plan is not one of attention".into());
-            };
-            println!(
-                "{seq:>10} {us:>7.1} {:>8.0} {:>9.0}  {:<7} {error:.1e} {:>5} {:>6}  {}",
-                sized.traffic.flops as f64 / us / 1e6,
-                bound.us(),
-                bound.reason(),
-                op_plan.push_ctas,
-                op_plan.kv_slots,
-                plan.id,
-            );
+            print(flags, seq, (operator.plan(), sized), median(times), error)?;
         }
         if let (Some(to), OpPlan::Attention(op_plan)) = (&flags.dump, &sized.op_plan) {
             dump::dump(to, sized, op_plan, ranks.rank(), &operands, lab)?;
@@ -202,6 +175,34 @@ fn one_size(
     }
     // Memory may be freed only while no kernel of any rank runs.
     Ok(ranks.barrier()?)
+}
+
+/// Prints the time of a plan, for as many rows as the plan `sized` is for.
+fn print(
+    flags: &Flags,
+    seq: u64,
+    (plan, sized): (&KernelPlan, &KernelPlan),
+    us: f64,
+    error: f64,
+) -> Result<(), Failure> {
+    // The bound of the plan is for the NICs of its device, not for the emulated ones.
+    let bound = Bound {
+        nic_us: flags.network.nic_us(sized.traffic.nic_bytes),
+        ..sized.bound
+    };
+    let OpPlan::Attention(op_plan) = &plan.op_plan else {
+        return Err("the plan is not one of attention".into());
+    };
+    println!(
+        "{seq:>10} {us:>7.1} {:>8.0} {:>9.0}  {:<7} {error:.1e} {:>5} {:>6}  {}",
+        sized.traffic.flops as f64 / us / 1e6,
+        bound.us(),
+        bound.reason(),
+        op_plan.push_ctas,
+        op_plan.kv_slots,
+        plan.id,
+    );
+    Ok(())
 }
 
 /// Prepares the operator for `most` rows on each rank, with the edits of its text. Collective: all ranks must call this function.

@@ -7,7 +7,7 @@ use mkernel::half::bf16;
 use mkernel::operands::{RawOperand, Rows};
 use mkernel::spec::{BLayout, Dim, GemmConfig, GemmOp, GemmShape, Tuning};
 use mkernel::{Communicator, KernelConfig, Operand, Operator};
-use mkernel_testing::blocks::{Blocks, median};
+use mkernel_testing::blocks::{Blocks, in_turns, median};
 use mkernel_testing::cublas::Cublas;
 use mkernel_testing::graph::Graph;
 use mkernel_testing::lab::{Failure, Lab, MAX_RELATIVE_ERROR, Matrix};
@@ -204,27 +204,15 @@ impl Bench<'_> {
 
     /// Returns the median times in µs per call. The blocks of the candidates take turns, in both orders.
     fn measure(&self, candidates: &[Candidate<'_>]) -> Result<Vec<f64>, Failure> {
-        let mut times = vec![Vec::new(); candidates.len()];
-        for round in 0..=self.flags.rounds {
-            let mut order: Vec<usize> = (0..candidates.len()).collect();
-            if round % 2 == 1 {
-                order.reverse();
-            }
-            for index in order {
-                let block = match &candidates[index] {
-                    Candidate::Graph(graph) => {
-                        self.blocks.times_in_graph(self.flags.calls, graph)?
-                    }
-                    Candidate::Eager(calls) => {
-                        self.blocks.times_per_call(self.flags.calls, calls)?
-                    }
-                };
-                // The first round warms up and is not measured.
-                if round > 0 {
-                    times[index].extend(block);
-                }
-            }
-        }
+        let calls = self.flags.calls;
+        let times = in_turns(
+            self.flags.rounds,
+            candidates.len(),
+            |index| match &candidates[index] {
+                Candidate::Graph(graph) => self.blocks.times_in_graph(calls, graph),
+                Candidate::Eager(all) => self.blocks.times_per_call(calls, all),
+            },
+        )?;
         Ok(times.iter().map(|times| median(times)).collect())
     }
 

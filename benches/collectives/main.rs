@@ -10,7 +10,7 @@ use mkernel::{
     Communicator, KernelConfig,
     spec::{CollectiveConfig, CollectiveOp, Dim, Norm, SumEpilogue},
 };
-use mkernel_testing::blocks::{Blocks, median};
+use mkernel_testing::blocks::{Blocks, in_turns, median};
 use mkernel_testing::lab::{Failure, Lab, TimeLimit};
 use mkernel_testing::options::Nodes;
 use mkernel_testing::ranks::{exit_code, on_gpus};
@@ -108,17 +108,7 @@ fn measure(flags: &Flags, cases: &[Case<'_>]) -> Result<(), Failure> {
     for case in cases {
         case.check()?;
     }
-    let mut times = vec![Vec::new(); cases.len()];
-    for round in 0..flags.rounds {
-        // The clocks of a GPU depend on the block before, so the order alternates.
-        let mut order: Vec<usize> = (0..cases.len()).collect();
-        if round % 2 == 1 {
-            order.reverse();
-        }
-        for index in order {
-            times[index].extend(cases[index].times()?);
-        }
-    }
+    let times = in_turns(flags.rounds, cases.len(), |index| cases[index].times())?;
     for (case, times) in cases.iter().zip(&times) {
         case.print(median(times));
     }

@@ -11,7 +11,7 @@ use mkernel::cudarc::driver::{CudaSlice, DevicePtr};
 use mkernel::{
     Communicator, KernelConfig, KernelPlan, Operator, Shape, operands::RawOperand, spec::Problem,
 };
-use mkernel_testing::blocks::{Blocks, MAX_ITERATIONS, median};
+use mkernel_testing::blocks::{Blocks, MAX_ITERATIONS, in_turns, median};
 use mkernel_testing::edits::{Edit, edit};
 use mkernel_testing::lab::{Failure, Lab, TimeLimit, seed_from_clock};
 use mkernel_testing::options::Nodes;
@@ -224,17 +224,9 @@ impl Case<'_> {
         };
         let first = self.blocks.time(2, &|| call(0))?;
         let iterations = (BLOCK_US / median(&first)).clamp(3.0, f64::from(MAX_ITERATIONS)) as u32;
-        let mut times = vec![Vec::new(); operators.len()];
-        for round in 0..self.flags.rounds {
-            let mut order: Vec<usize> = (0..operators.len()).collect();
-            if round % 2 == 1 {
-                order.reverse();
-            }
-            for index in order {
-                times[index].extend(self.blocks.time(iterations, &|| call(index))?);
-            }
-        }
-        Ok(times)
+        in_turns(self.flags.rounds, operators.len(), |index| {
+            self.blocks.time(iterations, &|| call(index))
+        })
     }
 
     /// Makes one call, whose result is then checked.

@@ -11,7 +11,7 @@ use mkernel::{
     operands::{Addends, Rows},
     spec::{BLayout, Dim, Dtype, Epilogue, GemmConfig, GemmOp, GemmShape, Tuning},
 };
-use mkernel_testing::blocks::{Blocks, MAX_ITERATIONS, median};
+use mkernel_testing::blocks::{Blocks, MAX_ITERATIONS, in_turns, median};
 use mkernel_testing::cublas::Cublas;
 use mkernel_testing::lab::{Failure, Finish, Lab, View};
 use mkernel_testing::options::Tune;
@@ -271,25 +271,10 @@ impl Bench<'_> {
             .iterations
             .unwrap_or(iterations.clamp(6, 40))
             .clamp(1, MAX_ITERATIONS);
-        let mut times = vec![Vec::new(); 2 + candidates.plans.len()];
         let calls = self.calls(operands, candidates);
-        for round in 0..=self.flags.rounds {
-            // The clocks of a GPU depend on the previous block. The order alternates, so that each candidate runs after
-            // both of its neighbours.
-            let forwards = 0..calls.len();
-            let order: Vec<usize> = match round % 2 {
-                0 => forwards.collect(),
-                _ => forwards.rev().collect(),
-            };
-            for index in order {
-                let (times, call) = (&mut times[index], &calls[index]);
-                let block = self.blocks.time(iterations, call)?;
-                // The first round warms up and is not measured.
-                if round > 0 {
-                    times.extend(block);
-                }
-            }
-        }
+        let times = in_turns(self.flags.rounds, calls.len(), |index| {
+            self.blocks.time(iterations, &calls[index])
+        })?;
         Ok(times.iter().map(|times| median(times)).collect())
     }
 

@@ -169,6 +169,35 @@ impl Drop for Blocks<'_> {
     }
 }
 
+/// Times `candidates` candidates in turns, and returns the times of each. `block` measures a block of one. There is one more round
+/// than `rounds`: the first one warms up.
+///
+/// The clocks of a GPU depend on the previous block. The order alternates, so that each candidate runs after both of its
+/// neighbours.
+///
+/// # Errors
+/// A block fails.
+pub fn in_turns(
+    rounds: u32,
+    candidates: usize,
+    block: impl Fn(usize) -> Result<Vec<f64>, Failure>,
+) -> Result<Vec<Vec<f64>>, Failure> {
+    let mut times = vec![Vec::new(); candidates];
+    for round in 0..=rounds {
+        let mut order: Vec<usize> = (0..candidates).collect();
+        if round % 2 == 1 {
+            order.reverse();
+        }
+        for index in order {
+            let of_block = block(index)?;
+            if round > 0 {
+                times[index].extend(of_block);
+            }
+        }
+    }
+    Ok(times)
+}
+
 /// Returns the median, or NaN if there is no value.
 pub fn median(times: &[f64]) -> f64 {
     let mut sorted = times.to_vec();
