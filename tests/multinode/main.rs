@@ -59,6 +59,11 @@ fn jobs(op: GemmOp) -> Vec<(String, GemmJob)> {
         tile_m: Some(64),
         ..Tuning::default()
     };
+    let of_128_rows = Tuning {
+        tile_m: Some(128),
+        tile_n: Some(128),
+        ..one_comm_cta()
+    };
     vec![
         job(op, (2, 1), (256, 256, 128), one_comm_cta()),
         job(op, (2, 2), (512, 128, 128), two),
@@ -67,6 +72,8 @@ fn jobs(op: GemmOp) -> Vec<(String, GemmJob)> {
         job(op, (3, 1), (2, 64, 64), one_comm_cta()),
         job(op, (2, 3), (384, 64, 64), one_comm_cta()),
         job(op, (2, 4), (9, 128, 64), one_comm_cta()),
+        // A put has two tiles of few rows.
+        job(op, (2, 1), (40, 2304, 64), of_128_rows),
     ]
 }
 

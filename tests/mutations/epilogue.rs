@@ -120,7 +120,7 @@ pub const MUTATIONS: &[Mutation] = &[
     ("warp not synchronised before fp32 is stored", fp32_alone, &[("@pipeline.warp-commit", "")]),
     ("second halves stored over the first", fp32_alone, &[("@store.col", "piece * kPieceCols => piece / 2 * kSubTile")]),
     ("only one of two buffers stored", fp32_alone, &[("@scheduler.pieces", "kSubTiles * pieces_per_sub_tile => kSubTiles")]),
-    ("fp32 results overlap", fp32_to_all, &[("@results.sent-slot", "number(tile, ctx) => number(tile, ctx) / 2"), ("@results.read-slot", "number(tile, ctx) => number(tile, ctx) / 2")]),
+    ("fp32 results overlap", fp32_to_all, &[("@results.slot", "number(tile, ctx) => number(tile, ctx) / 2")]),
     ("pieces of results overlap", fp32_to_all, &[("@results.sent-slot", "group, piece => group, piece / 2")]),
     ("swizzle of fp32 results not undone", fp32_to_all, &[("@results.swizzle", "(first % 8 ^ line % 8) => first % 8")]),
 ];

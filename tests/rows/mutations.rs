@@ -68,10 +68,11 @@ const MUTATIONS: &[Mutation] = &[
     ("unused results not counted", results, &[("@results.unused", "")]),
     ("unused shared tiles not counted", shared, &[("@split-k.unused", "")]),
     ("unused puts not counted", scatter_across, &[("@node-sums.unused", "")]),
+    ("slots shorter than the rows of a call", scatter_across, &[("@put-slots.parts", "ceil_div(rows, kPartRows) => rows / kPartRows")]),
     ("the rest of a short put not counted", scatter_across, &[("@node-sums.rest", "")]),
     // Rows of the caller beyond those of the call.
     ("rows beyond the call stored by TMA", shared, &[("@store.by-tma", "!TakesRows<Config> => true")]),
-    ("rows beyond the call copied from results", results, &[("@results.rows", "to_row >= CallRows<Config>::all(ctx) || => ")]),
+    ("rows beyond the call copied from results", results, &[("@results.rows", "to_row >= rows || => ")]),
     ("rows beyond the call sent as packets", packets, &[("@one-shot.sent-rows", "")]),
     // The copy of rows out of an output buffer.
     ("swizzle of copied rows not undone", shared, &[("@store.copied-swizzle", "(vec % 8 ^ line % 8) => vec % 8")]),

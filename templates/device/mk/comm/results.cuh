@@ -135,13 +135,13 @@ struct Results : ResultFlags<Config, Workspace, Order> {
   static constexpr u32 kPieceCols = gemm::kSubTile / kPiecesPerSubTile;
   static constexpr u32 kPieces = Shape::kSubTiles * kPiecesPerSubTile;  // of a group
   static constexpr u32 kPieceBytes = gemm::kSubTileBytes;
-  static constexpr u32 kTileBytes = gemm::kGroups * kPieces * kPieceBytes;
+  using Slots = PutSlots<Config, Order, kPieces>;
 
   // ---- the owner: store threads and, across nodes, the thread that puts
 
   // One thread: stores a piece from an output buffer to the slots of the other ranks of this node.
   static MK_DEVICE void send(const RankContext& ctx, const Tile& tile, u32 group, u32 piece, u32 buffer, u32 bytes) {
-    const Symmetric<u8> slot = Workspace::results(ctx.parity(), number(tile, ctx), group, piece);  // @results.sent-slot
+    const Symmetric<u8> slot = slot_of(ctx, tile, group, piece);  // @results.sent-slot
     // Puts to other nodes are taken from the own slot.
     for (u32 i = Ranks::kNodes > 1 ? 0 : 1; i < Ranks::kLocalWorld; ++i) {
       tma_store_bytes(ctx.peer_ptr(peer_at(ctx, i), slot), buffer, bytes);
@@ -158,8 +158,8 @@ struct Results : ResultFlags<Config, Workspace, Order> {
       const u32 tiles = min(Config::kPutTiles, shard_tiles - first);
       if (!NodeSums::wait_put_ready(ctx, index, tiles)) return;
       const Tile tile = Order::tile_of(ctx.local_rank(), index, ctx);
-      const Symmetric<u8> slot = Workspace::results(ctx.parity(), number(tile, ctx), 0, 0);
-      Network::put_to_all(args, ctx, kChannel, slot, tiles * kTileBytes);  // @results.put
+      const Symmetric<u8> slot = slot_of(ctx, tile, 0, 0);
+      Network::put_to_all(args, ctx, kChannel, slot, tiles * Slots::tile_bytes(ctx));  // @results.put
     }
   }
 
@@ -179,9 +179,9 @@ struct Results : ResultFlags<Config, Workspace, Order> {
       fence_sys();
       add_relaxed_sys(ctx.local_ptr(ready), kSubTiles);
       if constexpr (Ranks::kLocalWorld > 1) {
-        const Symmetric<u8> slot = Workspace::results(ctx.parity(), number(tile, ctx), 0, 0);
+        const Symmetric<u8> slot = slot_of(ctx, tile, 0, 0);
         fence_proxy_async();  // a NIC has written what TMA reads next
-        copy.copy_bytes<kSlotBytes>(ctx.local_ptr(slot), kTileBytes, index, [&](const StagedRows& staged) {
+        copy.copy_bytes<kSlotBytes>(ctx.local_ptr(slot), Slots::tile_bytes(ctx), index, [&](const StagedRows& staged) {
           for (u32 distance = 1; distance < Ranks::kLocalWorld; ++distance) {
             u8* there = ctx.peer_ptr(peer_at(ctx, distance), slot);
             tma_store_bytes(there + staged.part, staged.address, staged.bytes);
@@ -206,7 +206,7 @@ struct Results : ResultFlags<Config, Workspace, Order> {
       if (Order::is_gap(tile)) continue;
       if (lane_index() == 0) Flags::wait(ctx, tile);
       __syncwarp();  // @results.warp
-      copy_piece(args, ctx, ctx.local_ptr(Workspace::results(ctx.parity(), number(tile, ctx), group, piece)),  // @results.read-slot
+      copy_piece(args, ctx, ctx.local_ptr(slot_of(ctx, tile, group, piece)),  // @results.read-slot
                  Order::row_in_c(tile) + Shape::group_row(group),
                  tile.col * Config::kTileN + Shape::group_col(group) + piece * kPieceCols);
     }
@@ -215,12 +215,27 @@ struct Results : ResultFlags<Config, Workspace, Order> {
  private:
   static constexpr u32 kChannel = 1;  // sums have the other one
 
-  // A warp: copies a piece out of TMA's swizzle to C. Skips rows and columns beyond C.
+  // Where a piece of a tile lies. Across nodes, the slots of an owner follow each other without gaps.
+  static MK_DEVICE Symmetric<u8> slot_of(const RankContext& ctx, const Tile& tile, u32 group, u32 piece) {
+    if constexpr (Ranks::kNodes == 1) {
+      return Workspace::results(ctx.parity(), number(tile, ctx), group, piece);  // @results.slot
+    } else {
+      const Symmetric<u8> first = Workspace::results(ctx.parity(), Order::rank_of(tile) * Config::kShardTiles, 0, 0);
+      const Symmetric<u8> slot = Slots::slot(ctx, first, Order::own_index(tile, ctx));
+      return {slot.offset + (group * kPieces + piece) * Slots::piece_bytes(ctx)};
+    }
+  }
+
+  // A warp: copies a piece out of TMA's swizzle to C. Skips rows and columns beyond C. Only the parts of 16 rows that C has
+  // were sent, so it reads no others.
   template <class Args>
   static MK_DEVICE void copy_piece(const Args& args, const RankContext& ctx, const u8* from, u32 row, u32 col) {
     constexpr u32 kVecCols = kPieceCols / 8;  // of 16 bytes; a row of a piece has 8
     constexpr u32 kUnroll = Config::kCollectUnroll;
-    for (u32 first = lane_index(); first < kPieceBytes / 16; first += kWarp * kUnroll) {
+    static_assert(kWarp * kUnroll * 16 <= Slots::kPartBytes, "a warp reads no more than a part at once");
+    const u32 rows = CallRows<Config>::all(ctx);
+    const u32 bytes = row < rows ? Slots::bytes_of_rows(rows - row) : 0;
+    for (u32 first = lane_index(); first < bytes / 16; first += kWarp * kUnroll) {
       Vec16 data[kUnroll];
 #pragma unroll
       for (u32 u = 0; u < kUnroll; ++u) data[u] = load_written_vec16(from + (first + u * kWarp) * 16);
@@ -228,7 +243,7 @@ struct Results : ResultFlags<Config, Workspace, Order> {
       for (u32 u = 0; u < kUnroll; ++u) {
         const u32 line = first / 8 + u * (kWarp / 8);
         const u32 to_row = row + line, to_col = col + (first % 8 ^ line % 8) * kVecCols;  // @results.swizzle
-        if (to_row >= CallRows<Config>::all(ctx) || to_col >= Config::kN) continue;  // @results.rows
+        if (to_row >= rows || to_col >= Config::kN) continue;  // @results.rows
         u8* to = args.c_rows + to_row * args.c_row_bytes;
         if constexpr (Config::kFp32Output) {
           store_vec16(to + u64{to_col} * 4, data[u]);

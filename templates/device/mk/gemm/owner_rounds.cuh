@@ -19,6 +19,7 @@ template <class Order>
 concept OwnerOrder = TileOrder<Order> && requires(u32 index, u32 owner, const RankContext& ctx, const Tile& tile) {
   Order::rank_of(tile);               // the rank that owns it
   Order::owners(ctx);                 // ranks of a node that own tiles
+  Order::owner_rows(ctx);             // the most rows that an owner's C has
   Order::shard_tiles(ctx);            // tiles that a rank owns
   Order::shard(ctx);                  // the same as a divisor
   Order::owner_tiles(ctx);            // tiles that a rank reduces: those of its local rank on all nodes
@@ -32,7 +33,8 @@ template <OwnerConfig Config>
 struct OwnersOfShards {
   using Rows = CallRows<Config>;
 
-  static MK_DEVICE u32 row_tiles(const RankContext& ctx) { return gemm::row_tiles<Config>(Rows::of_shard(ctx)); }
+  static MK_DEVICE u32 owner_rows(const RankContext& ctx) { return Rows::of_shard(ctx); }
+  static MK_DEVICE u32 row_tiles(const RankContext& ctx) { return gemm::row_tiles<Config>(owner_rows(ctx)); }
   static MK_DEVICE u32 shard_tiles(const RankContext& ctx) {
     if constexpr (TakesRows<Config>) return row_tiles(ctx) * Config::kColTiles;
     else return Config::kShardTiles;
@@ -48,7 +50,9 @@ struct OwnersOfShards {
 template <OwnerConfig Config>
 struct OwnersOfTiles : AllRows<Config> {
   using AllRows<Config>::row_tiles;
+  using typename AllRows<Config>::Rows;
 
+  static MK_DEVICE u32 owner_rows(const RankContext& ctx) { return Rows::all(ctx); }
   static MK_DEVICE u32 tiles(const RankContext& ctx) { return row_tiles(ctx) * Config::kColTiles; }
   static MK_DEVICE u32 shard_tiles(const RankContext& ctx) {
     if constexpr (!TakesRows<Config>) return Config::kShardTiles;

@@ -1,0 +1,36 @@
+// Slots of tiles that are put to other nodes.
+//
+// A put takes neighbouring slots as one piece of memory, so they are no longer than the rows of a call need. A slot has
+// the pieces of the first warpgroup, then those of the second. A piece has 64 rows in four parts of 16 rows, which follow
+// each other. With fewer rows, a call leaves out the last parts of each piece, and the second warpgroup's pieces if these
+// would be rows of their own. A decoding step of 16 rows thus puts an eighth of what tiles of 128 rows hold.
+#pragma once
+#include <mk/gemm/tile_scheduler.cuh>
+
+namespace mk::comm {
+
+// kPieces: pieces of a warpgroup.
+template <class Config, class Order, u32 kPieces>
+struct PutSlots {
+  using Shape = gemm::TileShape<Config>;
+
+  static constexpr u32 kPartRows = 16, kParts = gemm::kSubTile / kPartRows;
+  static constexpr u32 kPartBytes = gemm::kSubTileBytes / kParts;
+
+  // Bytes of the parts of a piece that hold the first `rows` rows.
+  static MK_DEVICE u32 bytes_of_rows(u32 rows) { return min(ceil_div(rows, kPartRows), kParts) * kPartBytes; }  // @put-slots.parts
+
+  // Bytes of a piece, and of a tile, in this call.
+  static MK_DEVICE u32 piece_bytes(const RankContext& ctx) { return bytes_of_rows(Order::owner_rows(ctx)); }
+  static MK_DEVICE u32 tile_bytes(const RankContext& ctx) {
+    const bool is_one_group = Shape::kSplitsRows && Order::owner_rows(ctx) <= gemm::kSubTile;
+    return (is_one_group ? 1 : gemm::kGroups) * kPieces * piece_bytes(ctx);
+  }
+
+  // Slot `index` of those that begin at `first`.
+  static MK_DEVICE Symmetric<u8> slot(const RankContext& ctx, Symmetric<u8> first, u32 index) {
+    return {first.offset + u64{index} * tile_bytes(ctx)};
+  }
+};
+
+}  // namespace mk::comm
