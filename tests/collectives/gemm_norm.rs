@@ -38,10 +38,11 @@ fn relayed() -> GemmNormJob {
 
 #[rustfmt::skip]
 const MUTATIONS: &[Mutation<GemmNormJob>] = &[
-    ("rows normalised before they are stored", rows, &[("@row-norm.wait", "wait_flag( => if (false) wait_flag(")]),
-    ("rows counted before they are stored", rows, &[("@row-norm.count", "add_release_gpu( => add_relaxed_sys(")]),
-    ("rows counted while other lanes store them", rows, &[("@one-shot.tile-done", "")]),
-    ("squares of the previous call", rows, &[("@row-norm.squares", "ctx.parity() => ctx.parity() ^ 1")]),
+    ("the total of an earlier call", rows, &[("@row-norm.total", "mark == ctx.mark() => mark != 0")]),
+    ("a total that is not sent", rows, &[("@row-norm.send-total", "")]),
+    ("squares of the call before the previous one", rows, &[("@row-norm.arrived", "packet.words.y == mark => packet.words.y != 0")]),
+    ("squares of one lane of a row", rows, &[("@norm.quad-sum", "+ exchange(value, 2) => ")]),
+    ("squares of a warp that are not sent", rows, &[("@row-norm.send", "")]),
     ("no squares of relayed sums", relayed, &[("@one-shot.relayed-squares", "")]),
     ("no squares", rows, &[("@one-shot.squares", "")]),
 ];

@@ -175,6 +175,13 @@ __device__ __forceinline__ Vec16 load_written_vec16(const u8* p) {
   return v;
 }
 
+// Loads a word that this thread has written during this kernel.
+__device__ __forceinline__ u32 load_written_word(const u8* p) {
+  u32 word;
+  asm volatile("ld.global.u32 %0, [%1];" : "=r"(word) : "l"(p) : "memory");
+  return word;
+}
+
 enum class Ordering { kRelaxed, kAcquire };
 
 // Stores a packet of comm/ll.cuh, or two of comm/lamport.cuh: two times eight bytes, each of which arrive at once.

@@ -8,11 +8,23 @@ namespace mk {
 template <class Config>
 concept NormalisesRows = requires { Config::kEps; };  // added to the mean of squares
 
+// The squares of two bf16, and a pair of them normalised.
+MK_DEVICE float squares_of_pair(u32 pair) { return low_bf16(pair) * low_bf16(pair) + high_bf16(pair) * high_bf16(pair); }
+MK_DEVICE u32 scaled_pair(u32 pair, float scale, u32 weight) {
+  return pack_bf16(low_bf16(pair) * scale * low_bf16(weight), high_bf16(pair) * scale * high_bf16(weight));
+}
+
 // The sum of what all lanes of a warp have, in all of them. The order of additions is the same each time.
 MK_DEVICE float warp_sum(float value) {
 #pragma unroll
   for (u32 mask = 1; mask < kWarp; mask *= 2) value += exchange(value, mask);  // @norm.warp-sum
   return value;
+}
+
+// The same of each four neighbouring lanes.
+MK_DEVICE float quad_sum(float value) {
+  value += exchange(value, 1);
+  return value + exchange(value, 2);  // @norm.quad-sum
 }
 
 template <NormalisesRows Config, bool kFp32>

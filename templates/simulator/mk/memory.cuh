@@ -101,6 +101,10 @@ __forceinline__ Vec16 load_written_vec16(const u8* p) {
   return sim::load(reinterpret_cast<const Vec16*>(p), sim::kWeak, sim::kCta);
 }
 
+__forceinline__ u32 load_written_word(const u8* p) {
+  return sim::load(reinterpret_cast<const u32*>(p), sim::kWeak, sim::kCta);
+}
+
 enum class Ordering { kRelaxed, kAcquire };
 
 // Two stores and two loads, between which others may come: only eight bytes arrive together.

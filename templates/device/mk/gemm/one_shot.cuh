@@ -52,11 +52,11 @@ struct OneShot {
   using Packet = comm::LamportPacket;
   using Rows = CallRows<Config>;
   using Load = typename Gemm::Load;
-  using Norm = RowNorm<Config, Args, Workspace>;
 
   static constexpr bool kReducesAll = kExchange == OneShotExchange::kAllReduce;
   static constexpr bool kRelays = kExchange == OneShotExchange::kRelay;
   static constexpr bool kNormalises = NormalisesRows<Config>;
+  using Norm = RowNorm<Config, Workspace>;
 
   static constexpr u32 kWorld = Ranks::kWorld;
   static constexpr u32 kPackets = 4;  // packets of a lane for eight rows of a sub-tile, of four bf16 each
@@ -78,11 +78,17 @@ struct OneShot {
             exchange.send(sum);
             exchange.reduce();
             if constexpr (kRelays) exchange.collect();
-            // Lanes without rows of C have skipped the exchange, while others waited. The next product, and the count of
-            // stored rows, need all lanes together.
+            // Lanes without rows of C have skipped the exchange, while others waited. The next product needs all lanes
+            // together.
             __syncwarp();  // @one-shot.tile-done
           });
-      if constexpr (kNormalises) Norm::run(args, ctx, group * kWarpgroupWarps + threadIdx.x % kWarpgroup / kWarp);
+      if constexpr (kNormalises) {
+        Norm::sum_rows(ctx, group * kWarpgroupWarps + threadIdx.x % kWarpgroup / kWarp);
+        for (u32 i = Scheduler::first(); i < Scheduler::end(ctx); i += Scheduler::kStride) {
+          const WorkTile work = Scheduler::work_tile(i, ctx);
+          Exchange{args, ctx, work, group}.normalise();
+        }
+      }
     }
   };
 
@@ -158,11 +164,13 @@ struct OneShot {
 #pragma unroll 1
         for (u32 half = 0; half < 2; ++half) {
           const u32 row = first_row() + half * 8;
-          if (row >= Rows::all(ctx) || !is_reducer(row)) continue;
+          const bool has_row = row < Rows::all(ctx) && is_reducer(row);
           float squares = 0.0f;
+          if (has_row) {
 #pragma unroll 1
-          for (u32 first = 0; first < kPackets; first += kInFlight) reduce_packets(row, sub, half, first, squares);
-          if constexpr (kNormalises) Norm::keep_squares(ctx, row, sub_tile(sub), squares);  // @one-shot.squares
+            for (u32 first = 0; first < kPackets; first += kInFlight) reduce_packets(row, sub, half, first, squares);
+          }
+          if constexpr (kNormalises) Norm::keep_squares(ctx, has_row, row, sub_tile(sub), squares);  // @one-shot.squares
         }
       }
     }
@@ -175,24 +183,71 @@ struct OneShot {
 #pragma unroll 1
         for (u32 half = 0; half < 2; ++half) {
           const u32 row = first_row() + half * 8;
-          if (row >= Rows::all(ctx) || is_reducer(row)) continue;
-          Packet sums[kPackets];
-          wait_sums(row, sub, half, sums);
-          u8* line = args.c_rows + row * args.c_row_bytes;
+          const bool has_row = row < Rows::all(ctx) && !is_reducer(row);
           float squares = 0.0f;
+          if (has_row) {
+            Packet sums[kPackets];
+            wait_sums(row, sub, half, sums);
+            u8* line = args.c_rows + row * args.c_row_bytes;
 #pragma unroll
-          for (u32 p = 0; p < kPackets; ++p) {
-            if constexpr (kNormalises) squares += Norm::squares(sums[p].first()) + Norm::squares(sums[p].second());
-            const u32 col = first_col() + sub * kSubTile + p * 16;
-            if (col < Config::kN) store_word(line + col * 2, sums[p].first());
-            if (col + 8 < Config::kN) store_word(line + col * 2 + 16, sums[p].second());
+            for (u32 p = 0; p < kPackets; ++p) {
+              if constexpr (kNormalises) squares += squares_of_pair(sums[p].first()) + squares_of_pair(sums[p].second());
+              const u32 col = first_col() + sub * kSubTile + p * 16;
+              if (col < Config::kN) store_word(line + col * 2, sums[p].first());
+              if (col + 8 < Config::kN) store_word(line + col * 2 + 16, sums[p].second());
+            }
           }
-          if constexpr (kNormalises) Norm::keep_squares(ctx, row, sub_tile(sub), squares);  // @one-shot.relayed-squares
+          if constexpr (kNormalises) Norm::keep_squares(ctx, has_row, row, sub_tile(sub), squares);  // @one-shot.relayed-squares
         }
       }
     }
 
+    // A warp: normalises the elements that it has stored to C. Their residual and weights are loaded before the wait for the
+    // squares of their rows.
+    MK_DEVICE void normalise() const {
+      static_assert(RowNormArgs<Args>);
+      if (!Scheduler::completes_any(work)) return;
+      const u32 row = first_row();
+      u32 z[2][Shape::kSubTiles][kPackets][2], weights[Shape::kSubTiles][kPackets][2];
+      for_each_pair(row, [&](u32 sub, u32 p, u32 pair, u32 col) {
+        weights[sub][p][pair] = load_word(args.weight + col * 2);
+      });
+#pragma unroll
+      for (u32 half = 0; half < 2; ++half) {
+        const u8* line = args.c_rows + (row + half * 8) * args.c_row_bytes;
+        for_each_pair(row + half * 8, [&](u32 sub, u32 p, u32 pair, u32 col) {
+          z[half][sub][p][pair] = load_written_word(line + col * 2);
+        });
+      }
+#pragma unroll
+      for (u32 half = 0; half < 2; ++half) {
+        if (row + half * 8 >= Rows::all(ctx)) continue;
+        const float scale = Norm::wait_scale(ctx, row + half * 8);
+        u8* line = args.y + (row + half * 8) * args.y_row_bytes;
+        for_each_pair(row + half * 8, [&](u32 sub, u32 p, u32 pair, u32 col) {
+          store_word(line + col * 2, scaled_pair(z[half][sub][p][pair], scale, weights[sub][p][pair]));
+        });
+      }
+    }
+
    private:
+    // Calls `body(sub, packet, pair, column)` for each pair of neighbours that a lane has of a row, if it exists.
+    template <class Body>
+    MK_DEVICE void for_each_pair(u32 row, const Body& body) const {
+#pragma unroll
+      for (u32 sub = 0; sub < Shape::kSubTiles; ++sub) {
+        if (row >= Rows::all(ctx) || !Scheduler::completes(work, sub)) continue;
+#pragma unroll
+        for (u32 p = 0; p < kPackets; ++p) {
+#pragma unroll
+          for (u32 pair = 0; pair < 2; ++pair) {
+            const u32 col = first_col() + sub * kSubTile + p * 16 + pair * 8;
+            if (col < Config::kN) body(sub, p, pair, col);
+          }
+        }
+      }
+    }
+
     static MK_DEVICE u32 warp() { return threadIdx.x % kWarpgroup / kWarp; }
 
     // This lane's packets of a source, in the workspace of the rank that adds them up.
@@ -261,7 +316,7 @@ struct OneShot {
         store_pair<Config>(line, col + p * 16, d[0], d[1]);
         store_pair<Config>(line, col + p * 16 + 8, d[2], d[3]);
         if constexpr (kNormalises) {
-          squares += Norm::squares(pack_bf16(d[0], d[1])) + Norm::squares(pack_bf16(d[2], d[3]));
+          squares += squares_of_pair(pack_bf16(d[0], d[1])) + squares_of_pair(pack_bf16(d[2], d[3]));
         }
         if constexpr (kRelays) {
           if (have_arrived) send_sum(sub, half, first + p, pack_bf16(d[0], d[1]), pack_bf16(d[2], d[3]));

@@ -168,12 +168,13 @@ fn exchange(gemm: Gemm<'_>, r: &Reduction, c: &mut Config) {
 
 fn norm(gemm: Gemm<'_>, c: &mut Config) {
     let op_plan = gemm.op_plan;
-    if op_plan.row_warps > 0 {
-        let eps = op_plan.config.epilogue.eps.value();
-        c.section("norm of rows")
-            .float("kEps", eps.into(), "added to the mean of squares")
-            .u32("kRowWarps", op_plan.row_warps, "that share a row");
+    let epilogue = &op_plan.config.epilogue;
+    if !epilogue.normalises() {
+        return;
     }
+    let eps = epilogue.eps.value();
+    c.section("norm of rows")
+        .float("kEps", eps.into(), "added to the mean of squares");
 }
 
 fn shards(gemm: Gemm<'_>, chunks: &Chunks, c: &mut Config) {

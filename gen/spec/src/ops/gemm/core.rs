@@ -101,7 +101,6 @@ impl CoreLayout {
             order,
             chunks: None,
             reduction: None,
-            row_warps: 0,
         }
     }
 

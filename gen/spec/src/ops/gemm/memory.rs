@@ -41,6 +41,11 @@ impl Needs<'_> {
         self.spec.epilogue().normalises()
     }
 
+    /// Returns the number of sub-tiles of a row.
+    fn row_subs(&self) -> u32 {
+        self.order.col_tiles * self.core.tile.n / OUT_COLS
+    }
+
     fn one_shot(&self) -> Option<&Reduction> {
         self.reduction.filter(|r| r.shots == 1)
     }
@@ -142,11 +147,11 @@ regions! {
         [parity: 2u32, source: p.spec.world() + u32::from(p.one_shot().is_some_and(|r| r.results)),
          tile: p.one_shot().map_or(0, |r| r.owner_tiles), group: GROUPS, sub: p.subs(), warp: 4u32, half: 2u32],
         if p.one_shot().is_some();
-    /// Counts the CTAs whose warp of this number has stored what it has of C, over all calls.
-    rows_stored: Element::Flag, [warp: GROUPS * 4], if p.normalises();
-    /// Squares of the columns of a row in a sub-tile, added up by each of the four lanes that have them.
-    squares: Element::Floats(4),
-        [parity: 2u32, row: p.spec.shape.m, sub: p.order.col_tiles * p.core.tile.n / OUT_COLS], if p.normalises();
+    /// The squares of a row: for each sub-tile, those of its columns, added up, before the mark of the call.
+    squares: Element::Packets(u64::from(p.row_subs().div_ceil(2))), [parity: 2u32, row: p.spec.shape.m],
+        if p.normalises();
+    /// The squares of a row, added up, and the mark of the call.
+    row_squares: Element::Marked, [parity: 2u32, row: p.spec.shape.m], if p.normalises();
     /// Counts the sub-tiles of a tile that have arrived from a source, over all calls.
     partial_ready: Element::Flag, [source: p.sources(), tile: p.of_two_shots(|r| r.owner_tiles)],
         if p.two_shots().is_some();

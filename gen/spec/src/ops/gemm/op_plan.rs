@@ -51,8 +51,6 @@ pub struct GemmPlan {
     pub chunks: Option<Chunks>,
     /// How partial sums meet, for operators that reduce; none in a world of 1.
     pub reduction: Option<Reduction>,
-    /// Warps that share a row when they normalise it; 0 if they do not.
-    pub row_warps: u32,
 }
 
 impl GemmPlan {

@@ -281,7 +281,6 @@ fn finish(spec: GemmSpec<'_>, device: &Device, candidate: Candidate) -> KernelPl
         load_rows_a: layout::rows_of_a(spec, core.tile, in_shards),
         comm_ctas,
         reduction: reduction.clone(),
-        row_warps: row_warps(spec, grid_ctas),
         ..core.plan(spec, order)
     };
     KernelPlan {
@@ -313,16 +312,6 @@ fn finish(spec: GemmSpec<'_>, device: &Device, candidate: Candidate) -> KernelPl
         op_plan: OpPlan::Gemm(op_plan),
         fewer_rows: Vec::new(),
     }
-}
-
-/// Warps that share a row when they normalise it: all that there are, but none without a vector of 16 bytes for each lane.
-fn row_warps(spec: GemmSpec<'_>, grid_ctas: u32) -> u32 {
-    if !spec.epilogue().normalises() {
-        return 0;
-    }
-    let warps = u64::from(grid_ctas * 8);
-    let most = spec.shape.n.div_ceil(8 * 32);
-    (warps / spec.shape.m).clamp(1, most) as u32
 }
 
 fn id(spec: GemmSpec<'_>, core: &CoreLayout, reduction: Option<&Reduction>) -> String {
