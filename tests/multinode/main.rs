@@ -72,8 +72,10 @@ fn jobs(op: GemmOp) -> Vec<(String, GemmJob)> {
         job(op, (3, 1), (2, 64, 64), one_comm_cta()),
         job(op, (2, 3), (384, 64, 64), one_comm_cta()),
         job(op, (2, 4), (9, 128, 64), one_comm_cta()),
-        // A put has two tiles of few rows.
-        job(op, (2, 1), (40, 2304, 64), of_128_rows),
+        // A put has several tiles of few rows.
+        job(op, (2, 1), (40, 1152, 64), of_128_rows),
+        // Several puts of several tiles.
+        job(op, (2, 1), (256, 1152, 64), of_128_rows),
     ]
 }
 

@@ -15,6 +15,8 @@ use crate::plan::network::PUT_BYTES;
 
 /// Puts are smaller where that makes no more of a rank's tiles than this, over all peers.
 const PUTS: u32 = 8;
+/// With fewer bytes, a put takes the proxy and the NIC longer than its bytes take: a few µs.
+const LEAST_PUT_BYTES: u32 = 1 << 17;
 /// More CTAs that communicate get into each other's way.
 const MAX_COMM_CTAS: u32 = 16;
 
@@ -45,6 +47,14 @@ pub(super) fn candidates(
     let orders = core.complete(spec, order, device.sm_count - comm_ctas);
     let tile_bytes = tile.m * tile.n * ELEM_BYTES as u32;
     let owner_tiles = topology.nodes * shard_tiles;
+    let owner_rows = if results {
+        spec.shape.m
+    } else {
+        spec.shard_rows()
+    };
+    // Only the rows of a call are put.
+    let put_rows = owner_rows.next_multiple_of(16).min(tile.m.into()) as u32;
+    let put_tile_bytes = put_rows * tile.n * ELEM_BYTES as u32;
     let with_order = |order: TileOrder| {
         let round_tiles = match tuning.round_tiles {
             _ if topology.local_world == 1 => owner_tiles,
@@ -58,7 +68,7 @@ pub(super) fn candidates(
             owner_tiles,
             round_tiles: round_tiles.min(owner_tiles),
             shard_tiles,
-            put_tiles: put_tiles(tile_bytes, shard_tiles, topology.peers()),
+            put_tiles: put_tiles(put_tile_bytes, shard_tiles, topology.peers()),
             partial_subs: partial_subs(core, &order),
             packets_in_flight: 0,
             results,
@@ -74,10 +84,14 @@ pub(super) fn candidates(
     orders.into_iter().map(with_order).collect()
 }
 
-/// Tiles of a put: few where the last of few puts would be waited for, more where there are many peers.
+/// Tiles of a put: few where the last of few puts would be waited for, more where tiles are small or peers are many.
 fn put_tiles(tile_bytes: u32, shard_tiles: u32, peers: u32) -> u32 {
     let most = shard_tiles.div_ceil(PUTS.div_ceil(peers));
-    (PUT_BYTES / tile_bytes).clamp(1, most.max(1))
+    let least = LEAST_PUT_BYTES.div_ceil(tile_bytes.max(1));
+    (PUT_BYTES / tile_bytes.max(1))
+        .min(most)
+        .max(least)
+        .clamp(1, shard_tiles.max(1))
 }
 
 /// CTAs that communicate across nodes: as many as forward results as fast as NICs bring them.
