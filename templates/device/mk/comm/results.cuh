@@ -134,7 +134,6 @@ struct Results : ResultFlags<Config, Workspace, Order> {
   static constexpr u32 kPiecesPerSubTile = Config::kFp32Output ? 2 : 1;
   static constexpr u32 kPieceCols = gemm::kSubTile / kPiecesPerSubTile;
   static constexpr u32 kPieces = Shape::kSubTiles * kPiecesPerSubTile;  // of a group
-  static constexpr u32 kPieceBytes = gemm::kSubTileBytes;
   using Slots = PutSlots<Config, Order, kPieces>;
 
   // ---- the owner: store threads and, across nodes, the thread that puts

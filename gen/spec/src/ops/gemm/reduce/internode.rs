@@ -47,14 +47,7 @@ pub(super) fn candidates(
     let orders = core.complete(spec, order, device.sm_count - comm_ctas);
     let tile_bytes = tile.m * tile.n * ELEM_BYTES as u32;
     let owner_tiles = topology.nodes * shard_tiles;
-    let owner_rows = if results {
-        spec.shape.m
-    } else {
-        spec.shard_rows()
-    };
-    // Only the rows of a call are put.
-    let put_rows = owner_rows.next_multiple_of(16).min(tile.m.into()) as u32;
-    let put_tile_bytes = put_rows * tile.n * ELEM_BYTES as u32;
+    let put_tile_bytes = put_rows(spec, tile) * tile.n * ELEM_BYTES as u32;
     let with_order = |order: TileOrder| {
         let round_tiles = match tuning.round_tiles {
             _ if topology.local_world == 1 => owner_tiles,
@@ -84,11 +77,23 @@ pub(super) fn candidates(
     orders.into_iter().map(with_order).collect()
 }
 
+/// Rows of a tile that are put: up to 64, only those that an owner has. See `PutSlots` in mk/comm/put_slots.cuh.
+fn put_rows(spec: GemmSpec<'_>, tile: Tile) -> u32 {
+    let owner_rows = match spec.op() {
+        GemmOp::GemmAr => spec.shape.m,
+        _ => spec.shard_rows(),
+    };
+    match owner_rows.next_multiple_of(16) {
+        rows @ ..=64 => rows as u32,
+        _ => tile.m,
+    }
+}
+
 /// Tiles of a put: few where the last of few puts would be waited for, more where tiles are small or peers are many.
 fn put_tiles(tile_bytes: u32, shard_tiles: u32, peers: u32) -> u32 {
     let most = shard_tiles.div_ceil(PUTS.div_ceil(peers));
-    let least = LEAST_PUT_BYTES.div_ceil(tile_bytes.max(1));
-    (PUT_BYTES / tile_bytes.max(1))
+    let least = LEAST_PUT_BYTES.div_ceil(tile_bytes);
+    (PUT_BYTES / tile_bytes)
         .min(most)
         .max(least)
         .clamp(1, shard_tiles.max(1))
@@ -114,6 +119,6 @@ pub(super) fn network(spec: GemmSpec<'_>, tile: Tile, r: &Reduction) -> Network 
         // Sums, and results.
         channels: 1 + u16::from(r.results),
         puts: r.shard_tiles.div_ceil(r.put_tiles) + u32::from(spec.takes_rows()),
-        put_bytes: u64::from(r.put_tiles * tile.m * tile.n) * elem_bytes,
+        put_bytes: u64::from(r.put_tiles * put_rows(spec, tile) * tile.n) * elem_bytes,
     }
 }
