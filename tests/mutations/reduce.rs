@@ -112,7 +112,7 @@ pub const MUTATIONS: &[Mutation] = &[
     // Owners and rows.
     ("rows of the first owner for all", scatter, &[("@order.row-in-a", "rank_of(tile) * Rows::of_shard(ctx) + => ")]),
     ("owners wait for each other", scatter, &[("@order.first-round", "own + 1 + => own +")]),
-    ("rows of the last warp not sent", ragged, &[("@partials.ragged-bytes", "(rows + 15) => rows")]),
+    ("rows of the last warp not sent", ragged, &[("@partials.ragged-bytes", "comm::bytes_of_rows(rows) => comm::bytes_of_rows(rows / 16 * 16)")]),
     // Tiles that CTAs share.
     ("partial sums counted by CTAs that complete none", shared_tiles, &[("@scheduler.completes-any", "work.split < kCompleters => true")]),
     ("partial sums sent before those of the other CTAs are added", shared_tiles, &[("@split-k.wait", "")]),

@@ -68,7 +68,7 @@ const MUTATIONS: &[Mutation] = &[
     ("unused results not counted", results, &[("@results.unused", "")]),
     ("unused shared tiles not counted", shared, &[("@split-k.unused", "")]),
     ("unused puts not counted", scatter_across, &[("@node-sums.unused", "")]),
-    ("slots shorter than the rows of a call", scatter_across, &[("@put-slots.parts", "ceil_div(rows, kPartRows) => rows / kPartRows")]),
+    ("slots shorter than the rows of a call", scatter_across, &[("@put-slots.parts", "Order::owner_rows(ctx) => Order::owner_rows(ctx) / 16 * 16")]),
     ("the rest of a short put not counted", scatter_across, &[("@node-sums.rest", "")]),
     // Rows of the caller beyond those of the call.
     ("rows beyond the call stored by TMA", shared, &[("@store.by-tma", "!TakesRows<Config> => true")]),

@@ -9,19 +9,22 @@
 
 namespace mk::comm {
 
+// A part of a piece. A warp computes 16 rows.
+constexpr u32 kPartRows = 16, kParts = gemm::kSubTile / kPartRows;
+constexpr u32 kPartBytes = gemm::kSubTileBytes / kParts;
+
+// Bytes of the parts of a piece that hold its first `rows` rows.
+MK_DEVICE u32 bytes_of_rows(u32 rows) { return min(ceil_div(rows, kPartRows), kParts) * kPartBytes; }
+
 // kPieces: pieces of a warpgroup.
 template <class Config, class Order, u32 kPieces>
 struct PutSlots {
   using Shape = gemm::TileShape<Config>;
 
-  static constexpr u32 kPartRows = 16, kParts = gemm::kSubTile / kPartRows;
-  static constexpr u32 kPartBytes = gemm::kSubTileBytes / kParts;
-
-  // Bytes of the parts of a piece that hold the first `rows` rows.
-  static MK_DEVICE u32 bytes_of_rows(u32 rows) { return min(ceil_div(rows, kPartRows), kParts) * kPartBytes; }  // @put-slots.parts
-
   // Bytes of a piece, and of a tile, in this call.
-  static MK_DEVICE u32 piece_bytes(const RankContext& ctx) { return bytes_of_rows(Order::owner_rows(ctx)); }
+  static MK_DEVICE u32 piece_bytes(const RankContext& ctx) {
+    return bytes_of_rows(Order::owner_rows(ctx));  // @put-slots.parts
+  }
   static MK_DEVICE u32 tile_bytes(const RankContext& ctx) {
     const bool is_one_group = Shape::kSplitsRows && Order::owner_rows(ctx) <= gemm::kSubTile;
     return (is_one_group ? 1 : gemm::kGroups) * kPieces * piece_bytes(ctx);

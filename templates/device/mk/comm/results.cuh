@@ -231,9 +231,9 @@ struct Results : ResultFlags<Config, Workspace, Order> {
   static MK_DEVICE void copy_piece(const Args& args, const RankContext& ctx, const u8* from, u32 row, u32 col) {
     constexpr u32 kVecCols = kPieceCols / 8;  // of 16 bytes; a row of a piece has 8
     constexpr u32 kUnroll = Config::kCollectUnroll;
-    static_assert(kWarp * kUnroll * 16 <= Slots::kPartBytes, "a warp reads no more than a part at once");
+    static_assert(kWarp * kUnroll * 16 <= kPartBytes, "a warp reads no more than a part at once");
     const u32 rows = CallRows<Config>::all(ctx);
-    const u32 bytes = row < rows ? Slots::bytes_of_rows(rows - row) : 0;
+    const u32 bytes = row < rows ? bytes_of_rows(rows - row) : 0;
     for (u32 first = lane_index(); first < bytes / 16; first += kWarp * kUnroll) {
       Vec16 data[kUnroll];
 #pragma unroll
