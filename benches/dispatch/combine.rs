@@ -5,6 +5,7 @@ use super::{Case, operand};
 use mkernel::half::bf16;
 use mkernel::spec::{CombineConfig, CombineOp, CombineShape, Dim};
 use mkernel_testing::lab::{Failure, Matrix, Random};
+use std::iter;
 
 /// The number of tokens of a rank whose sums are checked.
 const CHECKED_TOKENS: u64 = 5;
@@ -14,7 +15,12 @@ impl Case<'_> {
     pub fn combine(&self) -> Result<(), Failure> {
         let (flags, lab, tokens) = (self.flags, self.lab, self.tokens);
         let mut operators = Vec::new();
-        for max_tokens in self.most_tokens() {
+        let limits = flags.low_latency_tokens.iter().copied().map(Some);
+        let limits: Vec<_> = iter::once(None).chain(limits).collect();
+        let kernels = self.most_tokens().into_iter();
+        for (max_tokens, low_latency_tokens) in
+            kernels.flat_map(|most| limits.iter().map(move |limit| (most, *limit)))
+        {
             let shape = CombineShape {
                 experts: self.experts,
                 top_k: flags.top_k,
@@ -27,6 +33,7 @@ impl Case<'_> {
                 max_tokens: Dim::Static(shape.max_tokens),
                 hidden: Dim::Static(shape.hidden),
                 max_rows: Some(self.max_rows as u32),
+                low_latency_tokens,
                 ..CombineConfig::new(CombineOp::Combine)
             };
             operators.push(self.prepare(config, shape, &flags.combine_edit)?);

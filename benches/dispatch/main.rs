@@ -74,6 +74,9 @@ struct Flags {
     /// Fix the number of communication CTAs
     #[arg(long)]
     comm_ctas: Option<u32>,
+    /// Measure `combine` also with this limit of tokens for sums in packets; may be repeated
+    #[arg(long, value_name = "TOKENS")]
+    low_latency_tokens: Vec<u32>,
     /// Replace a part of the text of `dispatch_gemm`, such as "if (a)=>if (b)"; the host does not change with it
     #[arg(long, value_parser = edit)]
     dispatch_edit: Vec<Edit>,
@@ -139,7 +142,8 @@ fn one_rank(flags: &Flags, ranks: &Communicator, seed: u64) -> Result<(), Failur
             .into_iter()
             .max()
             .unwrap_or(0)
-            .next_multiple_of(128);
+            .next_multiple_of(128)
+            .min(u64::from(flags.world) * per_rank * flags.top_k);
         let case = Case {
             flags,
             ranks,

@@ -29,6 +29,19 @@ fn layers_are_right_in_every_world() {
     check("eight ranks", &eight, 2);
 }
 
+/// Sums travel in packets, through the pipeline, or one way or the other depending on the tokens of their rank.
+#[test]
+fn sums_are_right_on_every_way() {
+    for (world, limit) in [(1, 0), (1, 5), (2, 5), (4, 0), (4, 5)] {
+        let mut layer = Layer::new(world, 12, 3, 12);
+        (layer.low_latency_tokens, layer.intermediate) = (Some(limit), 520);
+        let counts = [[12, 5, 6, 0], [3, 12, 12, 5], [5, 1, 12, 12]];
+        let counts = counts.each_ref().map(|counts| &counts[..world as usize]);
+        let layer = layer.mixed(counts);
+        check(&format!("{world} ranks, limit {limit}"), &layer, 2);
+    }
+}
+
 #[test]
 fn every_tile_and_layout_is_right() {
     for (tile, nk) in [

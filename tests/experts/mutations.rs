@@ -58,15 +58,40 @@ fn rank_0_ahead() -> CombineEdits {
     let mut layer = Layer::new(4, 4, 1, 16);
     (layer.hidden, layer.intermediate) = (8, 8);
     (layer.sms, layer.skew) = (1, 100);
+    layer.low_latency_tokens = Some(0);
     CombineEdits((0..3).fold(layer, |layer, _| {
         layer.call(&[16; 4], |rank, _| vec![[0, 2, 3, 1][rank]])
     }))
 }
 
-/// Returns a layer in which a CTA has more rows than its pipeline has stages.
+/// Returns a layer in which a CTA has more rows than its pipeline has stages, and all sums pass through it.
 fn combine_layer() -> CombineEdits {
     let mut layer = layer();
     layer.sms = 3;
+    layer.low_latency_tokens = Some(0);
+    CombineEdits(layer)
+}
+
+/// Returns a layer in which all sums travel in packets, and ranks have fewer tokens from call to call.
+fn few_tokens() -> CombineEdits {
+    let layer = Layer::new(2, 6, 2, 24);
+    let mut layer = [[24, 24], [20, 24], [3, 1], [2, 9], [24, 24]]
+        .iter()
+        .enumerate()
+        .fold(layer, |layer, (salt, counts)| {
+            layer.call(counts, |rank, token| {
+                let first = (rank * 5 + token * 3 + salt) % 6;
+                vec![first as i32, ((first + 1 + token % 2) % 6) as i32]
+            })
+        });
+    (layer.intermediate, layer.skew) = (200, 100);
+    CombineEdits(layer)
+}
+
+/// Returns a layer in which the sums of ranks with few tokens travel in packets, and those of others do not.
+fn few_and_many_tokens() -> CombineEdits {
+    let CombineEdits(mut layer) = few_tokens();
+    layer.low_latency_tokens = Some(20);
     CombineEdits(layer)
 }
 
@@ -132,7 +157,7 @@ const COMBINE: &[Mutation] = &[
     ("a rank sends before it has read what it received", "@topk.send-fence", ""),
     ("a send does not acquire the reads of its rank", "@topk.acquire", "Ordering::kAcquire => Ordering::kRelaxed"),
     ("number of tokens not awaited", "@peer-tokens.counts", ""),
-    ("the epoch advances before it is read", "@combine.enter", "if (threadIdx.x == 0) advance_epoch(ctx); if (!enter(ctx)) return false;"),
+    ("the epoch advances before it is read", "@topk.enter", "if (threadIdx.x == 0) advance_epoch(ctx); if (!enter(ctx)) return false;"),
     // Sums of peers.
     ("sums of peers not awaited", "@sums.poll", "is_here = 1;"),
     ("the last sums of peers not awaited", "@sums.wait", ""),
@@ -150,7 +175,31 @@ const COMBINE: &[Mutation] = &[
     ("sum stored without a fence", "@rows.output-fence", ""),
     ("a lane's columns not awaited", "@pipeline.warp-commit", ""),
     ("a warp's columns not awaited", "@rows.output-barriers", "kAdderWarps => kAdderWarps - 1"),
-    ("weights of other entries", "@sums.weight", "is_own ? entry.weight_bits : kOneBits => kOneBits"),
+    ("weights of other entries", "@sums.weight", "is_own ? entry.weight_bits : SumRow::kOneBits => SumRow::kOneBits"),
+];
+
+/// Mutations of kernels all of whose sums travel in packets.
+///
+/// The list has no mutation without the acquire of counts. It orders the receiver's relaxed stores of zeros before the
+/// sender's relaxed stores two calls later. The simulator keeps their order in any case.
+#[rustfmt::skip]
+const LOW_LATENCY: &[Mutation] = &[
+    ("entries read before they have arrived", "@topk.wait", "!packet.has_arrived(ctx.mark()) => false"),
+    ("entries of tokens that do not exist", "@topk.no-token", ""),
+    ("the epoch advances before it is read", "@topk.enter", "if (threadIdx.x == 0) advance_epoch(ctx); if (!enter(ctx)) return false;"),
+    ("packets not awaited", "@low-latency.arrived", "if (false) continue;"),
+    ("half of a vector awaited", "@lamport.vec-arrived", "&& => ||"),
+    ("packets not cleared", "@low-latency.clear", ""),
+    ("weights of other entries", "@low-latency.weight", "is_own ? entry.weight_bits : SumRow::kOneBits => SumRow::kOneBits"),
+    ("rows of a sum in one place", "@low-latency.position", "= SumRow::position_in_sum<Config>(group, is_own) => = group == SumRow::kNoGroup ? SumRow::kNone : group * kWarp"),
+    ("the sum of a peer added once for each of its rows", "@sums.first-of-group", "(is_own || is_first) => (is_own || true)"),
+];
+
+/// Mutations of kernels in which a rank's number of tokens decides how its sums travel.
+#[rustfmt::skip]
+const FEW_AND_MANY: &[Mutation] = &[
+    ("numbers of tokens read before they are written", "@low-latency.counts", ""),
+    ("packets not awaited", "@low-latency.arrived", "if (false) continue;"),
 ];
 
 /// Plants each mutation in a `job` of its own, where it must be found.
@@ -209,7 +258,10 @@ fn one_buffer_of_entries_for_all_calls_is_found() {
 #[test]
 fn stale_marks_that_are_taken_for_new_ones_are_found() {
     let [before_2_31, before_2_32] = WRAPPING_CALL_COUNTS;
-    let layer = |calls| Layer::new(2, 6, 2, 48).with_call_count(calls);
+    let layer = |calls| Layer {
+        low_latency_tokens: Some(0),
+        ..Layer::new(2, 6, 2, 48).with_call_count(calls)
+    };
     let windows = [
         ("@sums.wait", "wait_mark => wait_flag"),
         (
@@ -259,6 +311,17 @@ fn stale_marks_that_are_taken_for_new_ones_are_found() {
 #[test]
 fn every_mutation_of_combine_is_found() {
     are_found(combine_layer, COMBINE);
+}
+
+#[test]
+fn every_mutation_of_sums_in_packets_is_found() {
+    for seed in 0..SEEDS_TO_FIND / 2 {
+        for job in [few_tokens(), few_and_many_tokens()] {
+            assert_eq!(job.run(seed).err(), None, "seed {seed}");
+        }
+    }
+    are_found(few_tokens, LOW_LATENCY);
+    are_found(few_and_many_tokens, FEW_AND_MANY);
 }
 
 #[test]

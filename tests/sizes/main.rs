@@ -161,6 +161,11 @@ fn experts(layer: &Layer, place: &str) -> Case {
     let run: Run = Box::new(move |seed, random| {
         let mut layer = layer.clone();
         layer.skew = skew(random);
+        layer.low_latency_tokens = match random.below(3) {
+            0 => None,
+            1 => Some(0),
+            _ => Some(rows(random, layer.max_tokens)[0] as u32),
+        };
         for _ in 0..CALLS {
             let tokens = |_| rows(random, layer.max_tokens)[0] as usize;
             let counts: Vec<usize> = (0..layer.world).map(tokens).collect();

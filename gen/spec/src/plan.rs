@@ -17,7 +17,7 @@ pub use crate::ops::attention::{
 };
 pub use crate::ops::collective::{CollectivePlan, RowWarps};
 pub use crate::ops::combine::{
-    CombinePlan, InternodeCombine, LIST_HEADER_BYTES, OUTPUTS, SUMS_AHEAD,
+    CombinePlan, InternodeCombine, LIST_HEADER_BYTES, OUTPUTS, SUMS_AHEAD, SumPipeline,
 };
 pub use crate::ops::dispatch::{
     COPIES_AHEAD, DispatchPlan, ExpectedRouting, FAULT_WORDS, GROUP_ROWS, InternodeDispatch,

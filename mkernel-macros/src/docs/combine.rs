@@ -35,5 +35,8 @@ pub fn operands(config: &CombineConfig, _: Ranks) -> Vec<OperandDoc> {
 
 /// Summarises the plan in a few words.
 pub fn planned(plan: &CombinePlan) -> String {
-    format!("rows in {} parts, {} stages", plan.parts(), plan.stages)
+    match plan.pipeline {
+        Some(pipeline) => format!("rows in {} parts, {} stages", plan.parts(), pipeline.stages),
+        None => "rows in packets".to_owned(),
+    }
 }

@@ -24,6 +24,17 @@ struct VecSum {
     }
   }
 
+  // Adds a vector of bf16 times `weight`.
+  MK_DEVICE void add(const Vec16& vec, float weight) {
+    static_assert(!kFp32);
+    const u32 words[4] = {vec.x, vec.y, vec.z, vec.w};
+#pragma unroll
+    for (u32 i = 0; i < 4; ++i) {
+      values[2 * i] += low_bf16(words[i]) * weight;
+      values[2 * i + 1] += high_bf16(words[i]) * weight;
+    }
+  }
+
   // Returns the sums, rounded to the type of the elements.
   MK_DEVICE Vec16 result() const {
     u32 words[4];

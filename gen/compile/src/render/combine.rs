@@ -7,11 +7,15 @@ use mkernel_spec::plan::{CombinePlan, LIST_HEADER_BYTES, OUTPUTS, SUMS_AHEAD};
 
 /// Assembles the source of `combine`.
 pub(super) fn assembly(plan: &KernelPlan, op_plan: &CombinePlan) -> Assembly {
+    let (header, kernel) = match op_plan.pipeline {
+        Some(_) => ("moe/combine", "Combine"),
+        None => ("moe/low_latency_combine", "LowLatencyCombine"),
+    };
     Assembly {
         title: "C = weighted sums of what experts made of tokens, one launch",
-        headers: vec!["moe/combine"],
+        headers: vec![header],
         config: config(plan, op_plan),
-        policies: [].into(),
+        policies: [("kernel", kernel.to_owned())].into(),
         banner: banner(plan, op_plan),
     }
 }
@@ -27,7 +31,14 @@ fn banner(plan: &KernelPlan, op_plan: &CombinePlan) -> Vec<String> {
         ranks(plan.spec.topology()),
         op_plan.max_rows
     )];
-    if plan.spec.world() > 1 {
+    let has_peers = plan.spec.world() > 1;
+    if has_peers && op_plan.low_latency_tokens > 0 {
+        lines.push(format!(
+            "arrive  one row per token and rank in packets, of ranks with at most {} tokens",
+            op_plan.low_latency_tokens
+        ));
+    }
+    if has_peers && op_plan.pipeline.is_some() {
         lines.push(format!(
             "arrive  one row per token and rank, a flag for each of {} part{}",
             op_plan.parts(),
@@ -58,20 +69,26 @@ fn config(plan: &KernelPlan, op_plan: &CombinePlan) -> Config {
     c.section("sums")
         .u32("kRowBytes", op_plan.row_bytes() as u32, "")
         .u32(
+            "kLowLatencyTokens",
+            op_plan.low_latency_tokens as u32,
+            "of a rank, at most, whose sums travel in packets",
+        );
+    if let Some(pipeline) = op_plan.pipeline {
+        c.u32(
             "kPartBytes",
-            op_plan.part_bytes,
+            pipeline.part_bytes,
             "of a row, summed at a time",
         )
-        .u32("kStages", op_plan.stages, "that hold parts of rows")
+        .u32("kStages", pipeline.stages, "that hold parts of rows")
         .u32("kOutputs", OUTPUTS, "buffers that sums leave from");
+    }
     if plan.spec.world() > 1 {
         exchange(plan, op_plan, &mut c);
     }
-    c.section("launch").u32("kThreads", plan.threads, "").u32(
-        "kCommCtas",
-        op_plan.comm_ctas(),
-        "only communicate",
-    );
+    c.section("launch").u32("kThreads", plan.threads, "");
+    if op_plan.pipeline.is_some() {
+        c.u32("kCommCtas", op_plan.comm_ctas(), "only communicate");
+    }
     c
 }
 
@@ -115,12 +132,13 @@ fn exchange(plan: &KernelPlan, op_plan: &CombinePlan, c: &mut Config) {
                 "before the entries of a list",
             );
         }
-        _ => {
+        _ if op_plan.pipeline.is_some() => {
             c.u32(
                 "kSumsAhead",
                 SUMS_AHEAD,
                 "for peers, at most, before one of an own token",
             );
         }
+        _ => {}
     }
 }

@@ -9,4 +9,6 @@ pub(crate) mod op_plan;
 pub(crate) mod plan;
 
 pub use config::{CombineConfig, CombineOp, CombineShape};
-pub use op_plan::{CombinePlan, InternodeCombine, LIST_HEADER_BYTES, OUTPUTS, SUMS_AHEAD};
+pub use op_plan::{
+    CombinePlan, InternodeCombine, LIST_HEADER_BYTES, OUTPUTS, SUMS_AHEAD, SumPipeline,
+};

@@ -2,17 +2,25 @@
 
 use super::description::{Description, acknowledged, ranks_on};
 use mkernel_spec::KernelPlan;
-use mkernel_spec::plan::CombinePlan;
+use mkernel_spec::plan::{CombinePlan, SumPipeline};
 
 pub(super) fn describe(plan: &KernelPlan, op_plan: &CombinePlan) -> Description {
     Description {
         computes: computes(plan, op_plan),
-        summary: format!(
-            "{} CTAs, {} stages of {} bytes",
-            plan.grid_ctas, op_plan.stages, op_plan.part_bytes
-        ),
+        summary: match op_plan.pipeline {
+            Some(SumPipeline { part_bytes, stages }) => {
+                format!(
+                    "{} CTAs, {stages} stages of {part_bytes} bytes",
+                    plan.grid_ctas
+                )
+            }
+            None => format!("{} CTAs", plan.grid_ctas),
+        },
         sections: vec![("transfer", transfer(plan, op_plan))],
-        shared: format!("{} stages", op_plan.stages),
+        shared: match op_plan.pipeline {
+            Some(pipeline) => format!("{} stages", pipeline.stages),
+            None => "numbers of tokens".to_owned(),
+        },
     }
 }
 
@@ -35,12 +43,24 @@ fn transfer(plan: &KernelPlan, op_plan: &CombinePlan) -> Vec<String> {
     }
     let topology = plan.spec.topology();
     let routing = op_plan.expected_routing(topology);
-    let mut lines = vec![format!(
-        "by all CTAs, in {} parts with a flag each; if experts are chosen evenly, {:.0} rows for {} entries",
-        op_plan.parts(),
+    let rows = format!(
+        "if experts are chosen evenly, {:.0} rows for {} entries",
         routing.sent_tokens,
-        op_plan.choices(),
-    )];
+        op_plan.choices()
+    );
+    let mut lines = Vec::new();
+    if op_plan.low_latency_tokens > 0 {
+        lines.push(format!(
+            "by all CTAs, in packets for ranks with at most {} tokens; {rows}",
+            op_plan.low_latency_tokens
+        ));
+    }
+    if op_plan.pipeline.is_some() {
+        lines.push(format!(
+            "by all CTAs, in {} parts with a flag each; {rows}",
+            op_plan.parts()
+        ));
+    }
     if let Some(internode) = &op_plan.internode {
         lines.push(format!(
             "each token's row once per node, {} in a put; if experts are chosen evenly, {:.0} of {} rows",

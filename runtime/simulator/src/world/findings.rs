@@ -1,7 +1,7 @@
 //! How the machine reports findings, events and waits.
 
 use super::machine::Machine;
-use super::report::WaitSpan;
+use super::report::{MOST_WRONG_ACCESSES, WaitSpan};
 use super::shadow::AccessFault;
 use super::stamp::{AccessKind, Origin};
 use super::state::thread::{Thread, ThreadState, WaitSite};
@@ -64,6 +64,10 @@ impl Machine {
         };
         parts.extend(earlier_access.map(|access| (access.to_owned(), before.origin)));
         self.reports.add(kind, text, parts);
+        self.reports.wrong_accesses += 1;
+        if self.reports.wrong_accesses > MOST_WRONG_ACCESSES {
+            self.fail(format!("more than {MOST_WRONG_ACCESSES} wrong accesses"));
+        }
     }
 
     /// Adds an event of the running thread to the trace, if the timeline is recorded.

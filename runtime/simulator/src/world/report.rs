@@ -12,6 +12,10 @@ use std::sync::Arc;
 /// The largest number of findings between two calls of [`Reports::take`].
 const MAX_FINDINGS: usize = 50;
 
+/// The wrong accesses after which a kernel is ended. A kernel that computes with words which nobody has written may loop over
+/// them for hours.
+pub(super) const MOST_WRONG_ACCESSES: usize = 100_000;
+
 /// The number of latest events that the trace keeps.
 const TRACE_EVENTS: usize = 4000;
 
@@ -21,6 +25,8 @@ pub(super) struct Reports {
     raw: Vec<RawFinding>,
     /// The kind and the first two instructions of each finding so far. A second finding with the same ones is dropped.
     reported: HashSet<(&'static str, u64, u64)>,
+    /// The number of wrong accesses so far, with those that were dropped.
+    pub wrong_accesses: usize,
     trace: VecDeque<(u64, Origin, String)>,
     pub spans: Vec<WaitSpan>,
     /// The kernel of each launch, whose source has the lines of its instructions.

@@ -3,11 +3,10 @@
 //
 // A rank sends the top-k entries of its tokens to the other ranks. Every rank adds up its rows of a token, and this
 // partial sum is one row of bf16. The token's rank adds the partial sums. Each CTA computes partial sums for peers
-// and sums of own tokens, one after the other.
+// and sums of own tokens, one after the other. Those of ranks with few tokens come first, without the pipeline.
 #pragma once
-#include <mk/call.cuh>
+#include <mk/moe/low_latency_combine.cuh>
 #include <mk/moe/token_sums.cuh>
-#include <mk/roles.cuh>
 
 namespace mk::moe {
 
@@ -26,11 +25,16 @@ struct Combine {
   using Peers = PeerTokens<Config, Args, Workspace>;
   using Own = OwnTokens<Config, Args, Workspace, Smem>;
 
+  // Runs before the roles of the pipeline, which compute the sums of ranks with more tokens.
+  using LowLatency = LowLatencyCombine<Config, Args, Workspace, Smem>;
+  using SumFewTokens = typename LowLatency::SumFewTokens;
+
   // A warp: loads the rows of all sums that the CTA computes.
   struct Load {
     static constexpr Agent kAgent = Agent::kWarp;
 
     static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem& smem, u32) {
+      if (LowLatency::is_all(args, smem)) return;
       Loader loader{ctx, smem};
       if constexpr (Ranks::kNodes > 1) {
         load_across_nodes(args, ctx, loader);
@@ -111,7 +115,7 @@ struct Combine {
         for (u32 i = Config::kTopK; i > 0; --i) first = broadcast(is_own, i - 1) ? i - 1 : first;
         if (first == Config::kTopK) continue;
         SumRow row;
-        if (is_own) row = SumRow{lane_index(), peers.entry.weight_bits, Sum::own_row(args, peers.entry, peers.part)};
+        if (is_own) row = SumRow{lane_index(), peers.entry.weight_bits, own_row(args, peers.entry) + peers.part.offset()};
         const u32 to = Partials::local_rank_of(peers.source);
         u32 first_row = 0;  // on one node, sums do not lie in slots of rows
         if constexpr (Ranks::kNodes > 1) {
@@ -132,8 +136,8 @@ struct Combine {
   struct Store {
     static constexpr Agent kAgent = Agent::kThread;
 
-    static MK_DEVICE void run(const Args&, const RankContext& ctx, const Smem& smem, u32 buffer) {
-      Rows::store(ctx, smem, buffer);
+    static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem& smem, u32 buffer) {
+      if (!LowLatency::is_all(args, smem)) Rows::store(ctx, smem, buffer);
     }
   };
 
@@ -141,7 +145,9 @@ struct Combine {
   struct Add {
     static constexpr Agent kAgent = Agent::kWarp;
 
-    static MK_DEVICE void run(const Args&, const RankContext& ctx, const Smem& smem, u32) { Rows::add(ctx, smem); }
+    static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem& smem, u32) {
+      if (!LowLatency::is_all(args, smem)) Rows::add(ctx, smem);
+    }
   };
 
   // A warp of a CTA that only communicates: watches arrivals, and stores their counts in this GPU's memory.
@@ -225,14 +231,10 @@ struct Combine {
 
   // Runs before the roles. Returns false if the CTA must end at once.
   static MK_DEVICE bool begin(const Args& args, const RankContext& ctx, const Smem& smem) {
-    // The roles load this word again. It is then in L1.
-    [[maybe_unused]] const u32 given = load_word(args.num_tokens);
     if (threadIdx.x == 0) Rows::init_barriers(smem);
     if constexpr (Ranks::kWorld > 1) {
-      const auto first = Topk::load_entry(args, blockIdx.x * Config::kThreads + threadIdx.x);
-      if (!enter(ctx)) return false;  // @combine.enter
-      Exchange::send(args, ctx, given, first);
-      if constexpr (Ranks::kNodes > 1) Lists::build(args, ctx, given);
+      if (!Exchange::enter_and_send(args, ctx)) return false;
+      if constexpr (Ranks::kNodes > 1) Lists::build(args, ctx, load_word(args.num_tokens));
       return true;
     } else {
       return enter(ctx);

@@ -65,7 +65,8 @@ struct PeerTokens {
         counts = Exchange::wait_counts(ctx, from);
       }
       Topk::check_tokens(ctx, from, counts.given());
-      most = counts.tokens() > most ? counts.tokens() : most;
+      const u32 tokens = pipelined_tokens<Config>(counts.tokens());
+      most = tokens > most ? tokens : most;
     }
     // By then the sources have read what TMA overwrites next. TMA is another proxy, so this takes a proxy fence.
     fence_proxy_async();
@@ -85,7 +86,7 @@ struct PeerTokens {
       // Lanes without an entry load the packet with the counts. They may have loaded it early, before begin() saw that
       // it had arrived.
       if (lane_index() >= Config::kTopK) packet = Exchange::wait(ctx, source, next_slot(), packet);  // @peer-tokens.counts
-      const bool exists = part.token < broadcast(packet.second(), Config::kTopK);
+      const bool exists = part.token < pipelined_tokens<Config>(broadcast(packet.second(), Config::kTopK));
       if (exists) packet = Exchange::wait(ctx, source, next_slot(), packet);
       __syncwarp();
       next += part_stride<Config>();

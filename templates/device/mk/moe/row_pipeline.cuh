@@ -4,9 +4,10 @@
 // Parts of rows arrive through a pipeline of stages, and sums leave through output buffers. TMA moves both, so data on
 // their way take no registers and hold up no warp. Each adding warp has the same columns of every part.
 #pragma once
-#include <mk/mma.cuh>
+#include <mk/moe/sum_rows.cuh>
 #include <mk/pipeline.cuh>
 #include <mk/tma.cuh>
+#include <mk/vec_sum.cuh>
 
 namespace mk::moe {
 
@@ -81,14 +82,6 @@ struct RowInfo {
   }
 };
 
-// The row that a lane contributes to a sum. Rows are added in the order of their positions.
-struct SumRow {
-  static constexpr u32 kNone = ~0u;  // the position of a lane that has no row
-
-  u32 position = kNone, weight_bits = 0;
-  const u8* from = nullptr;
-};
-
 template <RowConfig Config, RowSmem Smem>
 struct RowPipeline {
   // One warp loads, one warp per output buffer stores, and the others add.
@@ -135,18 +128,14 @@ struct RowPipeline {
 
     // All lanes: load the rows of a sum, up to kStages of them at a time.
     MK_DEVICE void load_sum(const SumRow& row, u32 bytes, const Destination& destination) {
-      u32 before = 0, count = 0;
-      for (u32 i = 0; i < Config::kTopK; ++i) {
-        const u32 position = broadcast(row.position, i);
-        before += position < row.position;
-        count += position != SumRow::kNone;
-      }
+      const RowOrder<Config> order(row);
+      const u32 count = order.count;
       for (u32 first = 0; first < count; first += Config::kStages) {
         const u32 next = min(count, first + Config::kStages);
-        if (row.position != SumRow::kNone && before >= first && before < next) {
+        if (row.position != SumRow::kNone && order.before >= first && order.before < next) {
           Loader lane = *this;
-          lane.rows.state.advance(before - first);  // @rows.lane-stage
-          lane.load(row, bytes, count - before - 1, destination);
+          lane.rows.state.advance(order.before - first);  // @rows.lane-stage
+          lane.load(row, bytes, count - order.before - 1, destination);
         }
         __syncwarp();
         rows.state.advance(next - first);
@@ -164,7 +153,7 @@ struct RowPipeline {
   static MK_DEVICE void add(const RankContext& ctx, const Smem& smem) {
     constexpr u32 kVecs = kCeilDiv<Config::kPartBytes / 16, kAdderThreads>;  // vectors of a thread, each with 8 columns
     const u32 first = threadIdx.x - kMoverThreads;
-    float sum[kVecs][8] = {};
+    VecSum<false> sums[kVecs];
     Rows rows{ctx, row_barriers(smem)};
     Outputs outputs{ctx, output_barriers(smem)};
     for (;;) {
@@ -177,13 +166,7 @@ struct RowPipeline {
       for (u32 i = 0; i < kVecs; ++i) {
         const u32 at = (first + i * kAdderThreads) * 16;
         if (at >= info.bytes) continue;
-        const Vec16 v = load_shared_vec16(smem.row(stage) + at);
-        const u32 words[] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-        for (u32 j = 0; j < 4; ++j) {
-          sum[i][2 * j] += low_bf16(words[j]) * weight;
-          sum[i][2 * j + 1] += high_bf16(words[j]) * weight;
-        }
+        sums[i].add(load_shared_vec16(smem.row(stage) + at), weight);
       }
       __syncwarp();  // @rows.release-warp
       rows.consumer_release_warp();
@@ -195,11 +178,8 @@ struct RowPipeline {
       for (u32 i = 0; i < kVecs; ++i) {
         const u32 at = (first + i * kAdderThreads) * 16;
         if (at >= info.bytes) continue;
-        store_shared_vec16(smem.output(buffer) + at,
-                           Vec16{pack_bf16(sum[i][0], sum[i][1]), pack_bf16(sum[i][2], sum[i][3]),
-                                 pack_bf16(sum[i][4], sum[i][5]), pack_bf16(sum[i][6], sum[i][7])});
-#pragma unroll
-        for (u32 j = 0; j < 8; ++j) sum[i][j] = 0.0f;
+        store_shared_vec16(smem.output(buffer) + at, sums[i].result());
+        sums[i] = {};
       }
       if (first == 0) {
         info.write(smem.output_info(buffer));

@@ -3,8 +3,7 @@
 // On one node, every rank adds up its rows of a token and sends this partial sum to the token's rank. On several nodes, a
 // rank keeps its partial sums, and others load them: the token's rank, or if that is on another node the rank of the same
 // local rank on this node, which adds up the node's sum and puts it to the token's rank. So the memory for partial sums
-// is bounded by the rows of a rank, and not by the tokens of all ranks. Rows are added in the order of ranks, and the
-// rows of one rank in the order of entries. Results are therefore bitwise repeatable.
+// is bounded by the rows of a rank, and not by the tokens of all ranks.
 #pragma once
 #include <mk/moe/peer_tokens.cuh>
 #include <mk/moe/token_lists.cuh>
@@ -111,9 +110,6 @@ struct TokenSum {
   using Entry = TopkEntry<Config>;
   using Part = RowPart<Config>;
 
-  static constexpr u32 kOneBits = 0x3f800000;  // 1.0, the weight of rows that other ranks have weighted
-  static constexpr u32 kNoGroup = ~0u;
-
   Part part;
   SumRow row;
   Destination destination;
@@ -121,11 +117,6 @@ struct TokenSum {
   WaitSite site = {};
   const u32* place_flag = nullptr;  // the same for the place of the sum, if another sum has it before
   WaitSite place_site = {};
-
-  // One lane: the address of the row of an entry, on the rank that has the row.
-  static MK_DEVICE const u8* own_row(const Args& args, const Entry& entry, const Part& part) {
-    return args.rows + entry.row() * args.row_bytes + part.offset();
-  }
 
   // A warp: finds the rows of the sum of a token of `source`. If `source` is this rank, they are all rows of the token.
   // If it is a peer, they are the rows that this node has.
@@ -135,7 +126,7 @@ struct TokenSum {
     const u32 rank = entry.rank();
     const bool is_own = rank == (Ranks::kWorld == 1 ? 0 : ctx.rank);
     const bool is_near = rank - ctx.node_first_rank < Ranks::kLocalWorld;
-    u32 group = is_near ? rank : kNoGroup;
+    u32 group = is_near ? rank : SumRow::kNoGroup;
     if constexpr (Ranks::kNodes > 1) {
       if (source != ctx.rank) {
         sum.destination = Sums::destination(ctx, source, part);
@@ -144,11 +135,11 @@ struct TokenSum {
         group = rank - rank % Ranks::kLocalWorld;  // @sums.node-group
       }
     }
-    sum.row.position = position_in_sum(group, is_own);
+    sum.row.position = SumRow::position_in_sum<Config>(group, is_own);
     if (sum.row.position == SumRow::kNone) return sum;
-    sum.row.weight_bits = is_own ? entry.weight_bits : kOneBits;  // @sums.weight
+    sum.row.weight_bits = is_own ? entry.weight_bits : SumRow::kOneBits;  // @sums.weight
     if (is_own) {
-      sum.row.from = own_row(args, entry, part);
+      sum.row.from = own_row(args, entry) + part.offset();
     } else if (!is_near) {
       if constexpr (Ranks::kNodes > 1) sum.expect_from_node(ctx, rank);
     } else {
@@ -197,21 +188,6 @@ struct TokenSum {
   }
 
  private:
-  // A warp: returns the position of a lane's row in the sum. Rows are ordered by group. A group is the rank or the node
-  // that has added up the row. This rank may have several rows of a token, and each of their lanes has its row. For any
-  // other group, the lane of the first entry has the row.
-  static MK_DEVICE u32 position_in_sum(u32 group, bool is_own) {
-    const u32 lane = lane_index();
-    bool is_first = true;
-    if constexpr (Ranks::kWorld > 1) {
-      for (u32 i = 0; i < Config::kTopK; ++i) {
-        const u32 other = broadcast(group, i);
-        is_first &= i >= lane || other != group;
-      }
-    }
-    return group != kNoGroup && (is_own || is_first) ? group * kWarp + lane : SumRow::kNone;  // @sums.first-of-group
-  }
-
   // The row is the partial sum of another rank of this node.
   MK_DEVICE void expect_from_rank(const RankContext& ctx, u32 source, const Entry& entry) {
     if constexpr (Ranks::kLocalWorld > 1) {
@@ -259,7 +235,7 @@ struct OwnTokens {
   MK_DEVICE OwnTokens(const Args& args, const RankContext& ctx) {
     const u32 given = load_word(args.num_tokens);
     if (next < Config::kMaxTokens * Part::kParts) ahead = Topk::load_entries(args, Part{next}.token);
-    end = Topk::check_tokens(ctx, ctx.rank, given) * Part::kParts;
+    end = pipelined_tokens<Config>(Topk::check_tokens(ctx, ctx.rank, given)) * Part::kParts;
     find(args, ctx);
   }
 

@@ -1,9 +1,11 @@
 // The exchange of top-k entries: each rank sends the number of its tokens, and their entries.
 //
-// All data travel as LL packets that carry the mark of the call, so a reader waits only for the packets that it reads.
+// All data travel as LL packets that carry the mark of the call, so a reader waits only for the packets that it reads. If a
+// rank can have few tokens only, it sends entries of all of them, so that a reader need not wait for their number first.
 // Packets are double-buffered by parity of the epoch. Without that, a rank would have to wait until all ranks have read
 // its packets of the call before.
 #pragma once
+#include <mk/call.cuh>
 #include <mk/comm/ll.cuh>
 #include <mk/moe/topk.cuh>
 
@@ -29,6 +31,8 @@ struct TopkExchange {
   using Entry = typename Topk::Entry;
   using Packet = comm::LlPacket;
 
+  static constexpr bool kSendsAll = Config::kMaxTokens <= Config::kLowLatencyTokens;
+
   // Packet 0 holds the number of tokens of the call, and the number of tokens whose entries follow. For a rank of
   // another node, the latter is the number of tokens on its list for this node. Then there are two more packets with
   // the fault that the rank has found: 1 + the index of the entry, or 0 if there is no fault; the token; the row index.
@@ -50,6 +54,15 @@ struct TopkExchange {
     return Workspace::topk_packets(ctx.parity(), source, i);  // @topk.buffer
   }
 
+  // All threads of all CTAs: begin the call and send this rank's entries. Returns false if the CTA must end at once.
+  static MK_DEVICE bool enter_and_send(const Args& args, const RankContext& ctx) {
+    const u32 given = load_word(args.num_tokens);
+    const Entry first = Topk::load_entry(args, blockIdx.x * Config::kThreads + threadIdx.x);
+    if (!enter(ctx)) return false;  // @topk.enter
+    send(args, ctx, given, first);
+    return true;
+  }
+
   // All threads of all CTAs: send this rank's entries to the other ranks of its node. `entry` is the first entry of the
   // thread. It was loaded at the same time as the number of tokens, and not after it.
   static MK_DEVICE void send(const Args& args, const RankContext& ctx, u32 given, Entry entry) {
@@ -62,7 +75,9 @@ struct TopkExchange {
     if (from_last < Ranks::kLocalWorld) {
       comm::store_ll(ctx.peer_ptr(from_last, count_packet(ctx, ctx.rank, 0)), given, tokens, ctx.mark());
     }
-    while (i < tokens * Config::kTopK) {
+    const u32 sent = (kSendsAll ? Config::kMaxTokens : tokens) * Config::kTopK;
+    while (i < sent) {
+      if (kSendsAll && i >= tokens * Config::kTopK) entry = Entry{};  // @topk.no-token
       for (u32 distance = 1; distance < Ranks::kLocalWorld; ++distance) {
         const u32 peer = (ctx.local_rank() + distance) % Ranks::kLocalWorld;
         comm::store_ll(ctx.peer_ptr(peer, entry_packet(ctx, ctx.rank, i)), entry.row_index, entry.weight_bits, ctx.mark());
@@ -84,6 +99,23 @@ struct TopkExchange {
     return packet;
   }
 
+  // A warp: the packets with the entries of a token of a rank of this node, which need not have arrived.
+  static MK_DEVICE Packet load_entries(const RankContext& ctx, u32 source, u32 token) {
+    return lane_index() < Config::kTopK ? comm::load_ll(entry_slot(ctx, source, token)) : Packet{};
+  }
+
+  // A warp: waits for them. `packet` is what was loaded before. Returns false after an abort.
+  static MK_DEVICE bool wait_entries(const RankContext& ctx, u32 source, u32 token, Packet packet, Entry& entry) {
+    u32 is_missing = 0;
+    if (lane_index() < Config::kTopK) {
+      packet = wait(ctx, source, entry_slot(ctx, source, token), packet);
+      entry = Entry{packet.first(), packet.second()};
+      is_missing = !packet.has_arrived(ctx.mark());
+    }
+    __syncwarp();
+    return max_of_warp(is_missing) == 0;
+  }
+
   // Waits for the counts of a rank of this node, and acquires them. By then the rank has read everything that was sent
   // to it in earlier calls.
   static MK_DEVICE Counts wait_counts(const RankContext& ctx, u32 source) {
@@ -98,6 +130,11 @@ struct TopkExchange {
       }
       if (deadline.expired(ctx, WaitSite{kPush, kRouting, source, source, ctx.mark()}, packet.words.y)) return counts;
     }
+  }
+
+  // The slot with this lane's entry of a token.
+  static MK_DEVICE const u8* entry_slot(const RankContext& ctx, u32 source, u32 token) {
+    return ctx.local_ptr(entry_packet(ctx, source, token * Config::kTopK + lane_index()));
   }
 
   // Loads the counts of any rank, which are in its first `packets` packets, and acquires them. If `must` is true, waits

@@ -28,6 +28,11 @@ options! {
             /// The most rows of a rank, as of the operator that dispatched.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             max_rows: Option<u32> as =MAX_ROWS,
+            /// On one node, the most tokens of a rank whose sums travel as packets without flags; if absent 128, or 1024 if there
+            /// is one rank.
+            #[limits(Limits::Range(0, 65536))]
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            low_latency_tokens: Option<u32> as LOW_LATENCY_TOKENS,
             /// Tokens of a put to another node; about 1 MiB of them if absent.
             #[limits(Limits::Range(1, 65536))]
             #[serde(default, skip_serializing_if = "Option::is_none")]

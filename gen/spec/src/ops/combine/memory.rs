@@ -1,6 +1,6 @@
 //! Memory of `combine`: symmetric memory of a rank, and shared memory of a CTA.
 
-use super::op_plan::{CombinePlan, OUTPUTS};
+use super::op_plan::{CombinePlan, OUTPUTS, SumPipeline};
 use crate::plan::region::regions;
 use crate::plan::{Element, Region, Workspace};
 use crate::topology::Topology;
@@ -24,6 +24,14 @@ impl Needs<'_> {
 
     fn crosses_nodes(&self) -> bool {
         self.op_plan.internode.is_some()
+    }
+
+    fn has_low_latency(&self) -> bool {
+        self.op_plan.low_latency_tokens > 0
+    }
+
+    fn has_pipeline(&self) -> bool {
+        self.op_plan.pipeline.is_some()
     }
 
     fn keeps_partials(&self) -> bool {
@@ -60,7 +68,7 @@ regions! {
     /// The mark of the last call in which a part of a partial sum arrived.
     partial_ready: p.partial_mark(),
         [from: p.topology.local_world, node: p.topology.nodes, token: p.op_plan.shape.max_tokens, part: p.op_plan.parts()],
-        if p.exchanges();
+        if p.exchanges() && p.has_pipeline();
     /// The number of puts of a peer that have arrived, as `mk/comm/put.cuh` encodes it.
     arrived: Element::Flag,
         [channel: p.op_plan.chunks().channels(p.op_plan.shape.max_tokens), peer: p.topology.peers()],
@@ -97,36 +105,58 @@ regions! {
         if p.keeps_partials();
     /// One node: the partial sum of another rank for a token of this one.
     partials: Element::Bytes(p.op_plan.row_bytes()), [from: p.topology.local_world, token: p.op_plan.shape.max_tokens],
-        if p.exchanges() && !p.crosses_nodes();
+        if p.exchanges() && !p.crosses_nodes() && p.has_pipeline();
+    /// The partial sum of another rank for a token of this one, if this one has few tokens, as Lamport packets.
+    partial_packets: Element::Bytes(p.op_plan.row_bytes()),
+        [parity: 2u32, from: p.topology.local_world, token: p.op_plan.low_latency_tokens],
+        if p.exchanges() && p.has_low_latency();
 }
 
-/// The numbers on which the shared memory of a CTA depends.
+/// What the shared memory of a CTA depends on.
 #[derive(Clone, Copy)]
-struct Stages {
-    part_bytes: u32,
-    stages: u32,
+struct SmemNeeds {
+    /// The ranks whose numbers of tokens are kept.
+    counted_ranks: u32,
+    pipeline: Option<SumPipeline>,
+}
+
+impl SmemNeeds {
+    const fn has_pipeline(&self) -> bool {
+        self.pipeline.is_some()
+    }
+
+    fn stages(&self) -> u32 {
+        self.pipeline.map_or(0, |pipeline| pipeline.stages)
+    }
+
+    fn part(&self) -> Element {
+        let part_bytes = self.pipeline.map_or(0, |pipeline| pipeline.part_bytes);
+        Element::Bytes(part_bytes.into())
+    }
 }
 
 regions! {
     /// The shared memory of a CTA that adds. Parts of rows are aligned to 16 bytes, as TMA requires.
-    struct CombineSmem(p: Stages), from 0, aligned to 8;
+    struct CombineSmem(p: SmemNeeds), from 0, aligned to 8;
 
     /// The part of a row in a stage.
-    row: Element::Bytes(p.part_bytes.into()), [stage: p.stages];
+    row: p.part(), [stage: p.stages()], if p.has_pipeline();
     /// The part of a sum in an output buffer.
-    output: Element::Bytes(p.part_bytes.into()), [buffer: OUTPUTS];
+    output: p.part(), [buffer: OUTPUTS], if p.has_pipeline();
     /// The weight of the row, the number of rows of the sum that follow it, and the bytes of the part.
-    row_info: Element::Bytes(16), [stage: p.stages];
+    row_info: Element::Bytes(16), [stage: p.stages()], if p.has_pipeline();
     /// The destination of the sum.
-    row_destination: Element::Bytes(16), [stage: p.stages];
+    row_destination: Element::Bytes(16), [stage: p.stages()], if p.has_pipeline();
     /// The same for the sum in an output buffer.
-    output_info: Element::Bytes(16), [buffer: OUTPUTS];
-    output_destination: Element::Bytes(16), [buffer: OUTPUTS];
+    output_info: Element::Bytes(16), [buffer: OUTPUTS], if p.has_pipeline();
+    output_destination: Element::Bytes(16), [buffer: OUTPUTS], if p.has_pipeline();
+    /// The tokens of each rank.
+    tokens_of: Element::Words(1), [rank: p.counted_ranks], if p.counted_ranks > 0;
     /// The barriers of the two pipelines.
-    row_full: Element::Barrier, [stage: p.stages];
-    row_empty: Element::Barrier, [stage: p.stages];
-    output_full: Element::Barrier, [buffer: OUTPUTS];
-    output_empty: Element::Barrier, [buffer: OUTPUTS];
+    row_full: Element::Barrier, [stage: p.stages()], if p.has_pipeline();
+    row_empty: Element::Barrier, [stage: p.stages()], if p.has_pipeline();
+    output_full: Element::Barrier, [buffer: OUTPUTS], if p.has_pipeline();
+    output_empty: Element::Barrier, [buffer: OUTPUTS], if p.has_pipeline();
 }
 
 /// Returns the symmetric memory of a kernel.
@@ -136,7 +166,15 @@ pub(super) fn workspace(op_plan: &CombinePlan, topology: Topology) -> Workspace 
 }
 
 /// Returns the shared memory of a CTA, and its bytes including the slack for its alignment.
-pub(super) fn smem(part_bytes: u32, stages: u32) -> (Vec<Region>, u32) {
-    let memory = CombineSmem::new(Stages { part_bytes, stages });
+pub(super) fn smem(
+    low_latency_tokens: u64,
+    pipeline: Option<SumPipeline>,
+    world: u32,
+) -> (Vec<Region>, u32) {
+    let counts = low_latency_tokens > 0 && pipeline.is_some() && world > 1;
+    let memory = CombineSmem::new(SmemNeeds {
+        counted_ranks: if counts { world } else { 0 },
+        pipeline,
+    });
     (memory.regions(), memory.bytes as u32 + SMEM_ALIGN)
 }

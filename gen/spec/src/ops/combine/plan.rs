@@ -10,10 +10,16 @@
 //! peer had started e-1 and thus finished e-2, the last reader of the buffer that e writes. Sums need one buffer. They
 //! are sent to a rank whose packets of this epoch have arrived, and which has therefore finished the previous call.
 //!
+//! Sums of ranks with few tokens pass through no shared memory. Warps add up rows in registers and send partial sums as Lamport
+//! packets. If no rank can have more tokens, a kernel has nothing else.
+//!
 //! `internode` describes several nodes.
 
 use super::config::{CombineConfig, CombineShape};
-use super::op_plan::{CombinePlan, ELEM_BYTES, InternodeCombine, OUTPUTS};
+use super::op_plan::{
+    CombinePlan, ELEM_BYTES, InternodeCombine, LOW_LATENCY_TOKENS, LOW_LATENCY_TOKENS_ALONE,
+    OUTPUTS, SumPipeline,
+};
 use super::{cost, internode, memory};
 use crate::abi::{ArgKind, ArgLayout, Extent, Operand, OperandSpec};
 use crate::config::{Dtype, Field};
@@ -34,11 +40,6 @@ const MAX_STAGES: u32 = 16;
 const MAX_PART_BYTES: u64 = 16 << 10;
 /// The shortest part of a row. Shorter ones slow down the link and TMA.
 const MIN_PART_BYTES: u64 = 2 << 10;
-/// On one rank, the least number of own sums of a CTA, unless parts would be too short: the last sums leave SMs idle. No flag
-/// follows each of them, as it does on several ranks. There, rows have as many parts as leave no SM without a part of an own sum,
-/// and no more: on 2×H100, sums of 64 tokens take 23.6, 20.1, 19.0 and 20.3 µs with 7, 4, 2 and 1 parts, and those of 256 tokens
-/// take 33.4, 31.0 and 29.8 µs with 3, 2 and 1.
-const SUMS_PER_CTA_ALONE: u64 = 12;
 /// The size of a line of L2. Parts begin at lines.
 const LINE_BYTES: u64 = 128;
 /// A packet of the low-latency protocol: a top-k entry, or two other words, beside flags.
@@ -58,25 +59,28 @@ pub(crate) fn plan(
     let shape = config.shape()?;
     let (world, topology) = (spec.world(), spec.topology());
     let rows = all_rows(world, shape.experts, shape.top_k, shape.max_tokens);
-    let part_bytes = part_bytes(&shape, world, device);
+    let low_latency_tokens = low_latency_tokens(config, &shape, topology);
+    let has_pipeline = low_latency_tokens < shape.max_tokens;
+    let pipeline = has_pipeline.then(|| pipeline(low_latency_tokens, &shape, world, device));
+    let pipeline = match pipeline.transpose() {
+        Ok(pipeline) => pipeline,
+        Err(found) => return Some(Err(found)),
+    };
     let mut op_plan = CombinePlan {
         config: *config,
         shape,
         max_rows: config.max_rows.map_or(rows, |most| rows.min(most.into())),
-        part_bytes,
-        stages: stages(part_bytes, device),
+        low_latency_tokens,
+        pipeline,
         internode: None,
     };
-    if op_plan.stages < 2 {
-        return Some(Err(no_room(part_bytes, device)));
-    }
     op_plan.internode = InternodeCombine::new(&op_plan, topology);
     if let Some(internode) = &op_plan.internode
         && let Err(found) = internode.check(&op_plan, device)
     {
         return Some(Err(found));
     }
-    let (smem, smem_bytes) = memory::smem(op_plan.part_bytes, op_plan.stages);
+    let (smem, smem_bytes) = memory::smem(low_latency_tokens, pipeline, world);
     let traffic = traffic(&op_plan, topology);
     let bound = Bound::new(&traffic, device);
     Some(Ok(KernelPlan {
@@ -106,14 +110,45 @@ pub(crate) fn plan(
     }))
 }
 
-/// Whole rows, if they are short and many.
-fn part_bytes(shape: &CombineShape, world: u32, device: &Device) -> u32 {
+/// None across nodes, since packets travel over NVLink.
+fn low_latency_tokens(config: &CombineConfig, shape: &CombineShape, topology: Topology) -> u64 {
+    let wanted = config.low_latency_tokens.unwrap_or(match topology.world() {
+        1 => LOW_LATENCY_TOKENS_ALONE,
+        _ => LOW_LATENCY_TOKENS,
+    });
+    match topology.nodes {
+        1 => shape.max_tokens.min(wanted.into()),
+        _ => 0,
+    }
+}
+
+/// As many stages as there is room for.
+///
+/// # Errors
+/// There is no room for two.
+fn pipeline(
+    low_latency_tokens: u64,
+    shape: &CombineShape,
+    world: u32,
+    device: &Device,
+) -> Result<SumPipeline, Diagnostics> {
+    let part_bytes = part_bytes(shape, device);
+    let with = |stages| SumPipeline { part_bytes, stages };
+    let needed_bytes = |pipeline| memory::smem(low_latency_tokens, Some(pipeline), world).1;
+    let fits = |pipeline: &SumPipeline| needed_bytes(*pipeline) <= device.smem_bytes;
+    (2..=MAX_STAGES)
+        .rev()
+        .map(with)
+        .find(fits)
+        .ok_or_else(|| no_room(part_bytes, needed_bytes(with(2)), device))
+}
+
+/// Whole rows, if they are short and many. Otherwise as many parts as leave no SM without a part of an own sum, and no more: on
+/// 2×H100, sums of 64 tokens take 23.6, 20.1, 19.0 and 20.3 µs with 7, 4, 2 and 1 parts, and those of 256 tokens take 33.4, 31.0
+/// and 29.8 µs with 3, 2 and 1.
+fn part_bytes(shape: &CombineShape, device: &Device) -> u32 {
     let row_bytes = shape.hidden * ELEM_BYTES;
-    let ctas = u64::from(device.sm_count);
-    let wanted = match world {
-        1 => (SUMS_PER_CTA_ALONE * ctas).div_ceil(shape.max_tokens),
-        _ => ctas / shape.max_tokens,
-    };
+    let wanted = u64::from(device.sm_count) / shape.max_tokens;
     let wanted = wanted.min(row_bytes / MIN_PART_BYTES);
     let parts = wanted.max(row_bytes.div_ceil(MAX_PART_BYTES)).max(1);
     match parts {
@@ -122,19 +157,12 @@ fn part_bytes(shape: &CombineShape, world: u32, device: &Device) -> u32 {
     }
 }
 
-/// As many as there is room for, or none if there is none for two.
-fn stages(part_bytes: u32, device: &Device) -> u32 {
-    let fits = |stages: &u32| memory::smem(part_bytes, *stages).1 <= device.smem_bytes;
-    (2..=MAX_STAGES).rev().find(fits).unwrap_or(0)
-}
-
-fn no_room(part_bytes: u32, device: &Device) -> Diagnostics {
+fn no_room(part_bytes: u32, needed_bytes: u32, device: &Device) -> Diagnostics {
     let mut found = Diagnostics::default();
-    let (_, needed) = memory::smem(part_bytes, 2);
     found.push(
         Field::HIDDEN,
         format!(
-            "two stages of {part_bytes} bytes need {needed} bytes of shared memory of {} ({})",
+            "two stages of {part_bytes} bytes need {needed_bytes} bytes of shared memory of {} ({})",
             device.smem_bytes, device.name
         ),
         "use a GPU with more",
@@ -174,12 +202,18 @@ fn id(op_plan: &CombinePlan, topology: Topology) -> String {
         .internode
         .as_ref()
         .map(|internode| internode.chunks.id());
+    let low_latency = match op_plan.low_latency_tokens {
+        0 => String::new(),
+        tokens => format!("_l{tokens}"),
+    };
+    let pipeline = op_plan
+        .pipeline
+        .map(|pipeline| format!("_p{}s{}", op_plan.parts(), pipeline.stages));
     format!(
-        "{}_sm90a_g{topology}_e{experts}k{top_k}t{max_tokens}r{}h{hidden}_p{}s{}{}",
+        "{}_sm90a_g{topology}_e{experts}k{top_k}t{max_tokens}r{}h{hidden}{low_latency}{}{}",
         op_plan.config.op,
         op_plan.max_rows,
-        op_plan.parts(),
-        op_plan.stages,
+        pipeline.unwrap_or_default(),
         chunks.unwrap_or_default()
     )
 }
@@ -193,6 +227,16 @@ fn roles(op_plan: &CombinePlan, grid_ctas: u32) -> Vec<Role> {
     };
     let (comm, adding) = ((0, op_plan.comm_ctas()), (op_plan.comm_ctas(), grid_ctas));
     let warps = THREADS / 32;
+    let few_tokens = role(
+        "sum_few_tokens",
+        (0, grid_ctas),
+        (0, warps),
+        &format!(
+            "sums of ranks with at most {} tokens",
+            op_plan.low_latency_tokens
+        ),
+    );
+    let few_tokens = (op_plan.low_latency_tokens > 0).then_some(few_tokens);
     let acknowledging = u32::from(op_plan.acknowledges());
     let network = [
         role("watch_arrivals", comm, (0, 1), "puts of other nodes"),
@@ -215,7 +259,7 @@ fn roles(op_plan: &CombinePlan, grid_ctas: u32) -> Vec<Role> {
             "lists of other nodes to this node's ranks",
         ),
     ];
-    let rest = [
+    let pipeline = [
         role("load", adding, (0, 1), "rows of sums to shared memory"),
         role("store", adding, (1, 1 + OUTPUTS), "sums to C and to peers"),
         role("add", adding, (1 + OUTPUTS, warps), "sums in fp32"),
@@ -223,7 +267,12 @@ fn roles(op_plan: &CombinePlan, grid_ctas: u32) -> Vec<Role> {
     let crosses_nodes = op_plan.internode.is_some();
     let is_used = |role: &Role| crosses_nodes && role.warps.0 < role.warps.1;
     let network = network.into_iter().filter(is_used);
-    network.chain(rest).collect()
+    let pipeline = pipeline.into_iter().filter(|_| op_plan.pipeline.is_some());
+    few_tokens
+        .into_iter()
+        .chain(network)
+        .chain(pipeline)
+        .collect()
 }
 
 fn operands(op_plan: &CombinePlan) -> Vec<OperandSpec> {
@@ -261,22 +310,21 @@ fn args(topology: Topology) -> ArgLayout {
 mod tests {
     use super::*;
 
-    fn parts(world: u32, max_tokens: u64) -> u64 {
+    fn parts(max_tokens: u64) -> u64 {
         let shape = CombineShape {
             experts: 64,
             top_k: 8,
             max_tokens,
             hidden: 7168,
         };
-        let part_bytes = part_bytes(&shape, world, &Device::h200());
+        let part_bytes = part_bytes(&shape, &Device::h200());
         (shape.hidden * ELEM_BYTES).div_ceil(part_bytes.into())
     }
 
     /// The numbers of parts that were the fastest ones, or as fast, of those that were measured.
     #[test]
     fn few_tokens_have_rows_in_parts() {
-        let of_two_ranks = [16, 32, 64, 128, 256].map(|tokens| parts(2, tokens));
-        assert_eq!(of_two_ranks, [7, 4, 2, 1, 1]);
-        assert!(parts(1, 256) > parts(2, 256));
+        let parts = [16, 32, 64, 128, 256].map(parts);
+        assert_eq!(parts, [7, 4, 2, 1, 1]);
     }
 }

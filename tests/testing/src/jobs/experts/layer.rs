@@ -49,6 +49,8 @@ pub struct Layer {
     pub max_rows: Option<u32>,
     /// The tokens of a put and the puts of a peer for which there is room, or `None` to leave them to the planner.
     pub puts: Option<(u32, u32)>,
+    /// The most tokens of a rank whose sums `combine` sends as packets, or `None` to leave them to the planner.
+    pub low_latency_tokens: Option<u32>,
     /// The number of SMs of a simulated GPU.
     pub sms: u32,
     /// How unfair the schedule of simulated GPUs is, from 0 to 100.
@@ -85,6 +87,7 @@ impl Layer {
             comm_ctas: None,
             max_rows: None,
             puts: None,
+            low_latency_tokens: None,
             sms: 5,
             skew: 60,
             pattern: CallPattern::BackToBack,
@@ -143,6 +146,7 @@ impl Layer {
             max_tokens: Dim::DYNAMIC,
             hidden: Dim::Static(self.intermediate),
             max_rows: self.max_rows,
+            low_latency_tokens: self.low_latency_tokens,
             put_tokens: self.puts.map(|puts| puts.0),
             puts_in_flight: self.puts.map(|puts| puts.1),
             ..CombineConfig::new(CombineOp::Combine)

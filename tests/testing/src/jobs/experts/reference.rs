@@ -4,6 +4,9 @@ use super::buffers::{OperandValues, Outputs};
 use super::layer::{Layer, Routing};
 use mkernel::half::bf16;
 
+/// The row indices of tokens that a rank does not have. The row exists, so kernels that read them compute something wrong.
+const UNWRITTEN_ROW_INDEX: i32 = 0;
+
 /// Returns an element of a token. Elements are small whole numbers, most of them 0, so that sums are exact in bf16. The
 /// longer a token, the smaller the share of elements that are not 0.
 fn token_value(call: usize, rank: usize, token: usize, col: usize, hidden: usize) -> f32 {
@@ -81,7 +84,7 @@ impl Layer {
             topk_weights: topk_weights.collect(),
             rows: vec![bf16::NAN; self.max_rows() * cols],
             expert_offsets: vec![-1; self.local_experts() + 1],
-            row_indices: vec![-1; entries],
+            row_indices: vec![UNWRITTEN_ROW_INDEX; entries],
             sums: vec![bf16::NAN; max_tokens * cols],
         }
     }
@@ -158,7 +161,7 @@ impl Layer {
     pub(super) fn expected(&self, index: usize, routing: &Routing, rank: usize) -> Outputs {
         let (cols, local) = (self.intermediate as usize, self.local_experts());
         let (mut rows, mut expert_offsets) = (Vec::new(), vec![0]);
-        let mut row_indices = vec![-1; (self.max_tokens * self.top_k) as usize];
+        let mut row_indices = vec![UNWRITTEN_ROW_INDEX; (self.max_tokens * self.top_k) as usize];
         for expert in 0..self.experts as usize {
             let is_here = expert / local == rank;
             let before = (expert / local * local..expert)

@@ -1,0 +1,77 @@
+// The rows of the sum of a token. Lane i of a warp has the row that stands for entry i of the token.
+//
+// Rows are added in the order of the ranks or nodes that have added them up, and the rows of this rank in the order of
+// entries. Results are therefore bitwise repeatable.
+#pragma once
+#include <mk/moe/topk.cuh>
+
+namespace mk::moe {
+
+// The row that a lane contributes to a sum. Rows are added in the order of their positions.
+struct SumRow {
+  static constexpr u32 kNone = ~0u;    // the position of a lane that has no row
+  static constexpr u32 kNoGroup = ~0u;  // the group of such a lane
+  static constexpr u32 kOneBits = 0x3f800000;  // 1.0, the weight of rows that other ranks have weighted
+
+  u32 position = kNone, weight_bits = 0;
+  const u8* from = nullptr;
+
+  // A warp: returns the position of a lane's row. Rows are ordered by group. A group is the rank or the node that has added
+  // up the row. This rank may have several rows of a token, and each of their lanes has its row. For any other group, the
+  // lane of the first entry has the row.
+  template <TopkConfig Config>
+  static MK_DEVICE u32 position_in_sum(u32 group, bool is_own) {
+    const u32 lane = lane_index();
+    bool is_first = true;
+    if constexpr (Topology<Config>::kWorld > 1) {
+      for (u32 i = 0; i < Config::kTopK; ++i) {
+        const u32 other = broadcast(group, i);
+        is_first &= i >= lane || other != group;
+      }
+    }
+    return group != kNoGroup && (is_own || is_first) ? group * kWarp + lane : kNone;  // @sums.first-of-group
+  }
+};
+
+// A warp: the order in which the rows of its lanes are added.
+template <TopkConfig Config>
+struct RowOrder {
+  u32 count = 0;   // rows of the sum
+  u32 before = 0;  // rows that come before the row of this lane
+
+  MK_DEVICE explicit RowOrder(const SumRow& row) {
+    for (u32 i = 0; i < Config::kTopK; ++i) {
+      const u32 position = broadcast(row.position, i);
+      before += position < row.position;
+      count += position != SumRow::kNone;
+    }
+  }
+
+  // The lane with row number i of the sum, in lane i.
+  MK_DEVICE u32 lane() const {
+    u32 lane = 0;
+    for (u32 i = 0; i < Config::kTopK; ++i) {
+      if (broadcast(before, i) == lane_index()) lane = i;
+    }
+    return lane;
+  }
+};
+
+// The tokens of a rank that has `tokens` whose sums take the low-latency path, and those whose sums pass through the
+// pipeline: all of them or none.
+template <class Config>
+MK_DEVICE u32 low_latency_tokens(u32 tokens) {
+  return tokens <= Config::kLowLatencyTokens ? tokens : 0;
+}
+template <class Config>
+MK_DEVICE u32 pipelined_tokens(u32 tokens) {
+  return tokens > Config::kLowLatencyTokens ? tokens : 0;
+}
+
+// The row of an entry, on the rank that has it.
+template <class Args, class Entry>
+MK_DEVICE const u8* own_row(const Args& args, const Entry& entry) {
+  return args.rows + entry.row() * args.row_bytes;
+}
+
+}  // namespace mk::moe
