@@ -19,7 +19,7 @@ pub(super) fn describe(plan: &KernelPlan, op_plan: &CombinePlan) -> Description 
         sections: vec![("transfer", transfer(plan, op_plan))],
         shared: match op_plan.pipeline {
             Some(pipeline) => format!("{} stages", pipeline.stages),
-            None => "numbers of tokens".to_owned(),
+            None => "nothing".to_owned(),
         },
     }
 }
