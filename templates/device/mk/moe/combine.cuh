@@ -37,9 +37,9 @@ struct Combine {
       if (LowLatency::is_all(args, smem)) return;
       Loader loader{ctx, smem};
       if constexpr (Ranks::kNodes > 1) {
-        load_across_nodes(args, ctx, loader);
+        load_across_nodes(args, ctx, smem, loader);
       } else {
-        load_on_node(args, ctx, loader);
+        load_on_node(args, ctx, smem, loader);
       }
       loader.end();
     }
@@ -47,14 +47,14 @@ struct Combine {
    private:
     // Sums for peers come first, since they still have to travel. After each of them comes a sum of an own token, if
     // its rows have arrived.
-    static MK_DEVICE void load_on_node(const Args& args, const RankContext& ctx, Loader& loader) {
+    static MK_DEVICE void load_on_node(const Args& args, const RankContext& ctx, const Smem& smem, Loader& loader) {
       Own own(args, ctx);
       Peers peers{ctx, false, 1, Ranks::kWorld - 1};
-      if constexpr (Ranks::kWorld > 1) peers.begin(true);
+      if constexpr (Ranks::kWorld > 1) peers.begin(smem, true);
       for (;;) {
         bool is_sending = false, must = true;
         if constexpr (Ranks::kWorld > 1) {
-          is_sending = load_sum_for_peer(args, ctx, loader, peers, true);
+          is_sending = load_sum_for_peer(args, ctx, smem, loader, peers, true);
           // Own sums may lag behind the sums for peers by kSumsAhead tokens. If they lagged further, the sums for peers
           // would queue for the link first, and own rows would be read at the end, when the link is idle.
           must = !is_sending || own.next + Config::kSumsAhead * part_stride<Config>() < peers.next / peers.sources;
@@ -72,10 +72,10 @@ struct Combine {
     // Sums for which other ranks wait come first, and among them those for other nodes. They need no sums of other
     // ranks, so ranks do not wait for each other in a circle. The counts of all ranks of the node come before them: these
     // ranks have then loaded the partial sums that this rank kept for them in the call before.
-    static MK_DEVICE void load_across_nodes(const Args& args, const RankContext& ctx, Loader& loader) {
+    static MK_DEVICE void load_across_nodes(const Args& args, const RankContext& ctx, const Smem& smem, Loader& loader) {
       Peers near{ctx, false, 1, Ranks::kLocalWorld - 1};
       Peers far{ctx, true, 1, Ranks::kPeerNodes * (Ranks::kLocalWorld - 1)};
-      if constexpr (Ranks::kLocalWorld > 1) near.begin(true);
+      if constexpr (Ranks::kLocalWorld > 1) near.begin(smem, true);
       Peers listed{ctx, true, 0, Ranks::kPeerNodes};  // this rank puts the sums of their tokens
       Sum sum;
       bool is_found = false;
@@ -83,11 +83,11 @@ struct Combine {
       for (;;) {
         bool is_sending = false, must = true;
         if constexpr (Ranks::kLocalWorld > 1) {
-          is_sending = load_sum_for_peer(args, ctx, loader, far, near.is_over()) ||
-                       load_sum_for_peer(args, ctx, loader, near, true);
+          is_sending = load_sum_for_peer(args, ctx, smem, loader, far, near.is_over()) ||
+                       load_sum_for_peer(args, ctx, smem, loader, near, true);
           must = near.is_over() && far.is_over();
         }
-        if (!is_found && (listed.has_begun || listed.begin(must)) && listed.find()) {
+        if (!is_found && (listed.has_begun || listed.begin(smem, must)) && listed.find()) {
           sum = Sum::of(args, ctx, listed.source, listed.part, listed.entry);
           is_found = true;
         }
@@ -106,9 +106,9 @@ struct Combine {
     // Loads the rows of the next partial sum for a rank of this node. Skips tokens that have no rows here. Returns
     // false if no sum is left. Also returns false if the counts of the sources have not arrived, unless `must` is true:
     // then it waits for them.
-    static MK_DEVICE bool load_sum_for_peer(const Args& args, const RankContext& ctx, Loader& loader, Peers& peers,
-                                            bool must) {
-      if (Ranks::kNodes > 1 && !peers.has_begun && !peers.begin(must)) return false;
+    static MK_DEVICE bool load_sum_for_peer(const Args& args, const RankContext& ctx, const Smem& smem, Loader& loader,
+                                            Peers& peers, bool must) {
+      if (Ranks::kNodes > 1 && !peers.has_begun && !peers.begin(smem, must)) return false;
       while (peers.find()) {
         const bool is_own = peers.entry.rank() == ctx.rank;
         u32 first = Config::kTopK;

@@ -54,7 +54,8 @@ struct LowLatencyCombine {
       }
       add_own(args, ctx, first_own, warps, own_entry);
       if constexpr (Ranks::kWorld > 1) {
-        // By the end of a call, its counts have arrived on every rank. Some idle warp waits for them.
+        // A rank that ends a call has received the counts of all others. Nobody else waits for them here, and few tokens
+        // leave this warp idle.
         if (Exchange::kSendsAll && first == warps - 1) check_counts(args, ctx);
       }
     }
@@ -75,7 +76,7 @@ struct LowLatencyCombine {
 
   // Runs before the roles. Returns false if the CTA must end at once.
   static MK_DEVICE bool begin(const Args& args, const RankContext& ctx, const Smem&) {
-    // Their lines are then in L1, or on their way to it.
+    // The role loads these entries again. They arrive in L1 while the CTA enters the call.
     load_own_entries(args, first_own_chunk(warp_index()));
     if constexpr (Ranks::kWorld > 1) {
       if (!Exchange::enter_and_send(args, ctx)) return false;
@@ -93,9 +94,9 @@ struct LowLatencyCombine {
  private:
   static constexpr u32 kPeers = Ranks::kWorld - 1;
   static constexpr u32 kCtaWarps = Config::kThreads / kWarp;
-  static constexpr u32 kVecs = Config::kRowBytes / 16;           // of a row
-  static constexpr u32 kChunks = kCeilDiv<kVecs, kWarp>;         // of a row
-  static constexpr u32 kRowsAtOnce = Config::kTopK < 8 ? Config::kTopK : 8;  // of a sum that are on their way to a warp
+  static constexpr u32 kVecs = Config::kRowBytes / 16;    // of a row
+  static constexpr u32 kChunks = kCeilDiv<kVecs, kWarp>;  // of a row
+  static constexpr u32 kRowsAtOnce = Config::kTopK < 8 ? Config::kTopK : 8;  // of a sum, on their way to a warp
 
   // The first chunks of a warp. Warps are numbered over the CTAs.
   static MK_DEVICE u32 first_peer_chunk(u32 warp) { return warp * gridDim.x + blockIdx.x; }
@@ -106,7 +107,7 @@ struct LowLatencyCombine {
     return chunk < Config::kLowLatencyTokens * kChunks ? Topk::load_entries(args, chunk / kChunks) : Entry{};
   }
 
-  // A warp: receives the counts of all other ranks. Lane r returns the number of tokens of rank r.
+  // A warp: receives the counts of all other ranks. Lane r returns the number of tokens of rank r, or 0 if it is too large.
   static MK_DEVICE u32 check_counts(const Args& args, const RankContext& ctx) {
     const u32 rank = lane_index();
     if (rank >= Ranks::kWorld) return 0;

@@ -50,22 +50,27 @@ struct PeerTokens {
   }
 
   // A warp: loads the counts of all sources. If `must` is true, or if there is one node, it waits for them. Returns
-  // false if some have not arrived.
-  MK_DEVICE bool begin(bool must) {
+  // false if some have not arrived. If the sums of few tokens have come before, their counts are in shared memory.
+  template <class Smem>
+  MK_DEVICE bool begin(const Smem& smem, bool must) {
     u32 most = 0, is_missing = 0;
     load_ahead();
     for (u32 i = lane_index(); i < sources; i += kWarp) {
       const u32 from = source_at(i);
-      typename Exchange::Counts counts;
-      if constexpr (Ranks::kNodes > 1) {
-        if (!Exchange::find_counts(ctx, from, is_far ? Config::kCountPackets : 1, must, counts)) is_missing = 1;
-        if (is_missing != 0) continue;
-        if (is_far) counts.report_fault_of(ctx, from);
+      u32 tokens;
+      if constexpr (Config::kLowLatencyTokens > 0) {
+        tokens = pipelined_tokens<Config>(load_shared(smem.tokens_of(from)));
       } else {
-        counts = Exchange::wait_counts(ctx, from);
+        typename Exchange::Counts counts;
+        if constexpr (Ranks::kNodes > 1) {
+          if (!Exchange::find_counts(ctx, from, is_far ? Config::kCountPackets : 1, must, counts)) is_missing = 1;
+          if (is_missing != 0) continue;
+          if (is_far) counts.report_fault_of(ctx, from);
+        } else {
+          counts = Exchange::wait_counts(ctx, from);
+        }
+        tokens = Topk::check_tokens(ctx, from, counts.given());
       }
-      Topk::check_tokens(ctx, from, counts.given());
-      const u32 tokens = pipelined_tokens<Config>(counts.tokens());
       most = tokens > most ? tokens : most;
     }
     // By then the sources have read what TMA overwrites next. TMA is another proxy, so this takes a proxy fence.

@@ -9,8 +9,8 @@ namespace mk::moe {
 
 // The row that a lane contributes to a sum. Rows are added in the order of their positions.
 struct SumRow {
-  static constexpr u32 kNone = ~0u;    // the position of a lane that has no row
-  static constexpr u32 kNoGroup = ~0u;  // the group of such a lane
+  static constexpr u32 kNone = ~0u;            // the position of a lane that has no row
+  static constexpr u32 kNoGroup = ~0u;         // the group of such a lane
   static constexpr u32 kOneBits = 0x3f800000;  // 1.0, the weight of rows that other ranks have weighted
 
   u32 position = kNone, weight_bits = 0;
