@@ -264,7 +264,7 @@ const COMBINE: &[Mutation] = &[
     ("another position on the list", "@lists.slot", "+ position => + token"),
     ("a chunk put before its sums are computed", "@put-sums.wait", "(void)site;"),
     ("a chunk of sums not awaited", "@sums.put", "put_of_sum(position) => put_of_sum(position) - 1"),
-    ("sums of other nodes left out", "@sums.node-group", "rank - rank % Ranks::kLocalWorld => kNoGroup"),
+    ("sums of other nodes left out", "@sums.node-group", "rank - rank % Ranks::kLocalWorld => SumRow::kNoGroup"),
     ("no fence between the writes of NICs and the loads", "@sums.proxy-fence", ""),
     ("arrivals not published to all CTAs", "@put.arrivals", "store_release_gpu => store"),
 ];

@@ -5,7 +5,7 @@ use super::layer::{Layer, Routing};
 use mkernel::half::bf16;
 
 /// The row indices of tokens that a rank does not have. The row exists, so kernels that read them compute something wrong.
-const UNWRITTEN_ROW_INDEX: i32 = 0;
+const ROW_INDEX_OF_NO_TOKEN: i32 = 0;
 
 /// Returns an element of a token. Elements are small whole numbers, most of them 0, so that sums are exact in bf16. The
 /// longer a token, the smaller the share of elements that are not 0.
@@ -75,6 +75,8 @@ impl Layer {
         let mut topk_ids: Vec<i32> = tokens.iter().flatten().copied().collect();
         topk_ids.resize(entries, -7);
         let top_k = self.top_k as usize;
+        let mut row_indices = vec![-1; tokens.len() * top_k];
+        row_indices.resize(entries, ROW_INDEX_OF_NO_TOKEN);
         let topk_weights = (0..entries).map(|i| topk_weight(i / top_k, i % top_k));
         let cols = self.intermediate as usize;
         OperandValues {
@@ -84,7 +86,7 @@ impl Layer {
             topk_weights: topk_weights.collect(),
             rows: vec![bf16::NAN; self.max_rows() * cols],
             expert_offsets: vec![-1; self.local_experts() + 1],
-            row_indices: vec![UNWRITTEN_ROW_INDEX; entries],
+            row_indices,
             sums: vec![bf16::NAN; max_tokens * cols],
         }
     }
@@ -161,7 +163,7 @@ impl Layer {
     pub(super) fn expected(&self, index: usize, routing: &Routing, rank: usize) -> Outputs {
         let (cols, local) = (self.intermediate as usize, self.local_experts());
         let (mut rows, mut expert_offsets) = (Vec::new(), vec![0]);
-        let mut row_indices = vec![UNWRITTEN_ROW_INDEX; (self.max_tokens * self.top_k) as usize];
+        let mut row_indices = vec![ROW_INDEX_OF_NO_TOKEN; (self.max_tokens * self.top_k) as usize];
         for expert in 0..self.experts as usize {
             let is_here = expert / local == rank;
             let before = (expert / local * local..expert)
