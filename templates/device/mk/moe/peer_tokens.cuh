@@ -69,7 +69,8 @@ struct PeerTokens {
         } else {
           counts = Exchange::wait_counts(ctx, from);
         }
-        tokens = Topk::check_tokens(ctx, from, counts.given());
+        Topk::check_tokens(ctx, from, counts.given());
+        tokens = counts.tokens();
       }
       most = tokens > most ? tokens : most;
     }
