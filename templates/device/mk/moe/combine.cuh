@@ -120,10 +120,13 @@ struct Combine {
         u32 first_row = 0;  // on one node, sums do not lie in slots of rows
         if constexpr (Ranks::kNodes > 1) {
           first_row = broadcast(peers.entry.row(), first);
-          if (peers.part.index == 0 && lane_index() == first && !Partials::claim(ctx, first_row)) {
+          u32 has_slot = 1;
+          if (lane_index() == first && !Partials::claim(ctx, first_row, peers.part)) {
             Topk::report_row_twice(ctx, peers.source, peers.part.token, first, peers.entry.row_index);
+            has_slot = 0;
           }
-          __syncwarp();
+          // The slot keeps the sum of the token that has it.
+          if (broadcast(has_slot, first) == 0) continue;  // @sums.claimed
         }
         loader.load_sum(row, peers.part.bytes(), Partials::destination(ctx, to, peers.source, peers.part, first_row));
         return true;

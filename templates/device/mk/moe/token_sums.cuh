@@ -54,11 +54,11 @@ struct PartialSums {
     return at(ctx, ctx.local_rank(), from, source, part, row) + part.offset();
   }
 
-  // Notes that this rank's partial sum of a token takes the slot of a row. Returns false if that of another token has
-  // taken it in this call, since the caller has given two tokens one row.
-  static MK_DEVICE bool claim(const RankContext& ctx, u32 row) {
+  // Notes that a part of this rank's partial sum of a token takes the slot of a row. Returns false if that of another token
+  // has taken it in this call, since the caller has given two tokens one row.
+  static MK_DEVICE bool claim(const RankContext& ctx, u32 row, const Part& part) {
     if constexpr (Config::kHasSlotsOfRows) {
-      return exchange_relaxed_gpu(ctx.local_ptr(Workspace::slot_mark(row)), ctx.mark()) != ctx.mark();
+      return exchange_relaxed_gpu(ctx.local_ptr(Workspace::slot_mark(row, part.index)), ctx.mark()) != ctx.mark();
     }
     return true;
   }

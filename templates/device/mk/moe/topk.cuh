@@ -70,8 +70,9 @@ struct Topk {
     if (lane >= Config::kTopK || entry.rank() < Topology<Config>::kWorld) return;
     report_wrong_row_index(ctx, source, token, lane, entry.row_index);
   }
-  // One thread: reports a row index that another token has, too. Only the rank with the row finds this, and the sums of
-  // both tokens would be wrong on their ranks, so the call fails on all ranks.
+  // One thread: reports a row index that another token has, too. Only the rank with the row finds this, and one of the two
+  // tokens gets no sum, so the call fails on this rank and on the rank of that token. Other ranks may have all their sums by
+  // now, and fail with the next call.
   static MK_DEVICE void report_row_twice(const RankContext& ctx, u32 source, u32 token, u32 index, u32 row_index) {
     report(ctx, WaitSite{kLoad, kRowTwice, index, token, source}, row_index, 0, 0);
     raise_abort(ctx, 1 + ctx.rank);

@@ -97,8 +97,8 @@ regions! {
     /// The sums of this node for a peer, from which puts take them.
     sums_out: Element::Bytes(p.op_plan.row_bytes()), [peer: p.topology.peers(), slot: p.op_plan.chunks().room_tokens],
         if p.crosses_nodes();
-    /// The mark of the last call in which the slot of a row had a partial sum.
-    slot_mark: Element::Count, [row: p.op_plan.partial_slots(p.topology)],
+    /// The mark of the last call in which the slot of a row had a part of a partial sum.
+    slot_mark: Element::Count, [row: p.op_plan.partial_slots(p.topology), part: p.op_plan.parts()],
         if p.keeps_partials() && p.op_plan.has_slots_of_rows(p.topology);
     /// Several nodes: the partial sums of this rank, which other ranks of the node load.
     kept_partials: Element::Bytes(p.op_plan.row_bytes()), [slot: p.op_plan.partial_slots(p.topology)],

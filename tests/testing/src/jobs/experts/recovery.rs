@@ -65,14 +65,14 @@ impl Layer {
         Ok(fault.to_string())
     }
 
-    /// Makes the first call, in which two tokens of rank 0 have the row of the same choice of the first one. Returns what
-    /// each rank gets.
+    /// Makes the first call, in which two tokens of rank 0 have the row of the same choice of the first one. Returns the
+    /// error of each rank. A rank without an error has other tokens, and its sums are right.
     pub fn repeat_a_row(
         &self,
         backend: Backend,
         tokens: [usize; 2],
         choice: usize,
-    ) -> Vec<Result<(), String>> {
+    ) -> Vec<Option<String>> {
         let entries = tokens.map(|token| token * self.top_k as usize + choice);
         let transport = emulated(&self.faults, backend);
         let outcomes = self.machine().run_ranks(backend, |ranks, _| {
@@ -89,9 +89,16 @@ impl Layer {
                 call.repeat_row_index(&stream, entries)?;
             }
             call.combine(&stream, &combine)?;
-            Ok(ranks.synchronize(&stream)?)
+            let error = ranks.synchronize(&stream).err();
+            if error.is_none() {
+                let expected = self.expected(0, &self.calls[0], rank);
+                let is_right = same(&call.outputs(&stream)?.sums, &expected.sums);
+                is_right.then_some(()).ok_or("the sums are wrong")?;
+            }
+            Ok(error.map(|error| error.to_string()))
         });
-        outcomes.expect("communicators")
+        let outcomes = outcomes.expect("communicators").into_iter();
+        outcomes.map(|error| error.expect("right sums")).collect()
     }
 
     /// Makes the second call and checks its results.
