@@ -5,7 +5,6 @@ use super::{Case, operand};
 use mkernel::half::bf16;
 use mkernel::spec::{CombineConfig, CombineOp, CombineShape, Dim};
 use mkernel_testing::lab::{Failure, Matrix, Random};
-use std::iter;
 
 /// The number of tokens of a rank whose sums are checked.
 const CHECKED_TOKENS: u64 = 5;
@@ -15,12 +14,7 @@ impl Case<'_> {
     pub fn combine(&self) -> Result<(), Failure> {
         let (flags, lab, tokens) = (self.flags, self.lab, self.tokens);
         let mut operators = Vec::new();
-        let limits = flags.low_latency_tokens.iter().copied().map(Some);
-        let limits: Vec<_> = iter::once(None).chain(limits).collect();
-        let kernels = self.most_tokens().into_iter();
-        for (max_tokens, low_latency_tokens) in
-            kernels.flat_map(|most| limits.iter().map(move |limit| (most, *limit)))
-        {
+        for (max_tokens, low_latency_tokens) in self.variants(&flags.low_latency_tokens) {
             let shape = CombineShape {
                 experts: self.experts,
                 top_k: flags.top_k,

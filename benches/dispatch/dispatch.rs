@@ -15,7 +15,7 @@ impl Case<'_> {
     pub fn dispatch(&self) -> Result<(), Failure> {
         let (flags, lab, tokens) = (self.flags, self.lab, self.tokens);
         let mut operators = Vec::new();
-        for max_tokens in self.most_tokens() {
+        for (max_tokens, split_k) in self.variants(&flags.split_k) {
             let shape = DispatchShape {
                 experts: self.experts,
                 top_k: flags.top_k,
@@ -33,6 +33,7 @@ impl Case<'_> {
                 max_rows: Some(self.max_rows as u32),
                 tile_m: flags.tile_m,
                 tile_n: flags.tile_n,
+                split_k,
                 comm_ctas: flags.comm_ctas,
                 ..DispatchConfig::new(DispatchOp::DispatchGemm)
             };

@@ -71,6 +71,12 @@ struct Flags {
     /// Fix the columns of a tile
     #[arg(long)]
     tile_n: Option<u32>,
+    /// Measure `dispatch_gemm` also with at most this number of slices of K of a tile; may be repeated
+    #[arg(long, value_name = "SLICES")]
+    split_k: Vec<u32>,
+    /// Do not measure `combine`
+    #[arg(long)]
+    no_combine: bool,
     /// Fix the number of communication CTAs
     #[arg(long)]
     comm_ctas: Option<u32>,
@@ -156,7 +162,9 @@ fn one_rank(flags: &Flags, ranks: &Communicator, seed: u64) -> Result<(), Failur
             tokens: &tokens,
         };
         case.dispatch()?;
-        case.combine()?;
+        if !flags.no_combine {
+            case.combine()?;
+        }
     }
     Ok(())
 }
@@ -217,6 +225,17 @@ impl Case<'_> {
         let more = self.flags.max_tokens.iter().copied();
         let more = more.filter(|most| *most > tokens);
         iter::once(tokens).chain(more).collect()
+    }
+
+    /// Returns every pair of a number of tokens for which operators are measured and a value of an option, which is also left
+    /// to the planner.
+    fn variants(&self, values: &[u32]) -> Vec<(u64, Option<u32>)> {
+        let values: Vec<_> = iter::once(None)
+            .chain(values.iter().copied().map(Some))
+            .collect();
+        let most = self.most_tokens().into_iter();
+        most.flat_map(|most| values.iter().map(move |value| (most, *value)))
+            .collect()
     }
 
     /// Returns the times of each operator. Their blocks take turns, in both orders.

@@ -95,6 +95,13 @@ fn few_and_many_tokens() -> CombineEdits {
     CombineEdits(layer)
 }
 
+/// Returns a layer with fewer tiles than CTAs, which are divided into slices.
+fn layer_in_slices() -> Layer {
+    let mut layer = layer();
+    (layer.intermediate, layer.split_k, layer.sms, layer.skew) = (72, Some(3), 11, 100);
+    layer
+}
+
 /// Returns a layer whose C is the product of two sums.
 fn swiglu_layer() -> Layer {
     let mut layer = layer();
@@ -107,6 +114,19 @@ const SWIGLU: &[Mutation] = &[
     ("gate and up exchanged", "@swiglu.apply", "silu(sum[i]) * sum[i + kGroupCols / 2] => sum[i] * silu(sum[i + kGroupCols / 2])"),
     ("no silu", "@swiglu.apply", "silu(sum[i]) => sum[i]"),
     ("up taken from the gate's columns", "@swiglu.up-column", " * Config::kCols => * 0"),
+];
+
+/// Mutations of the sums of tiles that are divided into slices.
+#[rustfmt::skip]
+const SLICES: &[Mutation] = &[
+    ("slices with a gap between them", "@split-k.end", "/ splits() => / splits() - 1"),
+    ("slices that overlap", "@split-k.begin", "split() * steps / splits() => 0"),
+    ("sums of all slices in one place", "@split-k.slot", "slice.tile() * slice.splits() + split => slice.tile() * slice.splits()"),
+    ("slices counted before all threads have stored their sums", "@split-k.stored", ""),
+    ("sums read before they are stored", "@split-k.count", "slice.splits() => slice.splits() - 1"),
+    ("a count that releases and acquires nothing", "@split-k.count", "fetch_add_acq_rel_gpu => fetch_add_relaxed_gpu"),
+    ("slices not counted anew in later calls", "@split-k.reset", ""),
+    ("sums read by threads that have not acquired them", "@split-k.counted", "sync() => __syncwarp()"),
 ];
 
 #[rustfmt::skip]
@@ -215,6 +235,7 @@ fn are_found<J: SimulatedJob + Sync>(job: fn() -> J, mutations: &[Mutation]) {
 fn every_mutation_of_dispatch_gemm_is_found() {
     are_found(layer, DISPATCH);
     are_found(swiglu_layer, SWIGLU);
+    are_found(layer_in_slices, SLICES);
     let mutate =
         |(name, edits): &(&'static str, [(&str, &str); 2])| (*name, mutated(layer(), edits));
     all_are_found(
@@ -327,6 +348,8 @@ fn every_mutation_of_sums_in_packets_is_found() {
 #[test]
 fn kernels_without_mutations_are_right() {
     for seed in 0..SEEDS_TO_FIND / 2 {
-        assert_eq!(layer().run(seed).err(), None, "seed {seed}");
+        for layer in [layer(), layer_in_slices()] {
+            assert_eq!(layer.run(seed).err(), None, "seed {seed}");
+        }
     }
 }

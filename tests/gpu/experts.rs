@@ -63,8 +63,26 @@ fn layers(world: u32, nodes: u32) -> Vec<(&'static str, Layer)> {
                 .call(&some, |_, _| vec![1])
                 .call(&full, |rank, _| vec![rank as i32]),
         ),
+        ("slices", slices(world, nodes)),
         ("SwiGLU", swiglu(world, nodes)),
     ]
+}
+
+/// Returns a layer with fewer tiles than SMs, which are divided into slices of K.
+fn slices(world: u32, nodes: u32) -> Layer {
+    let full = vec![300; world as usize];
+    let layer = Layer {
+        hidden: 1024,
+        intermediate: 264,
+        tile: None,
+        split_k: Some(7),
+        ..Layer::new(world, 2 * u64::from(world), 2, 300)
+    };
+    let layer = layer.across(nodes, Faults::default());
+    layer
+        .random(&full, false)
+        .random(&vec![7; full.len()], true)
+        .random(&full, true)
 }
 
 /// Returns a layer whose C is the product of two sums.
@@ -88,8 +106,12 @@ fn swiglu(world: u32, nodes: u32) -> Layer {
 fn right(name: &str, layer: &Layer) -> Vec<Vec<u32>> {
     assert!(layer.is_exact(), "{name}");
     let outcomes = layer.run_ranks_on(Backend::Gpus);
-    let results: Result<Vec<_>, _> = outcomes.into_iter().collect();
-    results.unwrap_or_else(|failure| panic!("{name} on {} ranks: {failure}", layer.world))
+    let failures: Vec<_> = outcomes
+        .iter()
+        .filter_map(|of_rank| of_rank.as_ref().err())
+        .collect();
+    assert!(failures.is_empty(), "{name}: {failures:#?}");
+    outcomes.into_iter().flatten().collect()
 }
 
 /// Compiles the kernels of `layers`, on all cores.

@@ -161,6 +161,7 @@ fn experts(layer: &Layer, place: &str) -> Case {
     let run: Run = Box::new(move |seed, random| {
         let mut layer = layer.clone();
         layer.skew = skew(random);
+        layer.split_k = [None, Some(2), Some(4)][random.below(3) as usize];
         layer.low_latency_tokens = match random.below(3) {
             0 => None,
             1 => Some(0),

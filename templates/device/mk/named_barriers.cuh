@@ -8,6 +8,7 @@ namespace mk {
 enum NamedBarrier : u32 {
   kMmaTurn = 1,      // and 2, one per warpgroup: its turn at the tensor cores
   kQueriesRead = 3,  // and 4, one per warpgroup: its warps have read their queries
+  kSliceRead = 5,    // plus the index of a warpgroup in the CTA: its warps have read what others write, or the reverse
   kNeverUsed = 15    // nobody arrives: see mma_wait_after
 };
 

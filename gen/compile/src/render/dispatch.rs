@@ -155,6 +155,11 @@ impl Dispatch<'_> {
             .bool("kBMnMajor", kn, weights)
             .name("kGroupSplit", split, "how two warpgroups share a tile")
             .u32(
+                "kMostSplits",
+                op_plan.most_splits,
+                "slices of K into which a tile of the last round is divided",
+            )
+            .u32(
                 "kGroupRows",
                 GROUP_ROWS,
                 "row tiles that advance along the columns together",

@@ -1,10 +1,11 @@
-// The order of tiles of all experts, and which CTA computes which tile.
+// The order of tiles of all experts, and which CTA computes which tile, or which slice of a tile.
 //
 // The number of rows of each expert is known only during the call, and so is the time for which a CTA waits for rows. A
 // CTA therefore takes its next tile from a counter when it is about to run out of tiles. One thread takes the tile and
 // passes it on to all warps.
 #pragma once
 #include <mk/moe/experts.cuh>
+#include <mk/moe/split_k.cuh>
 #include <mk/moe/tables.cuh>
 #include <mk/moe/tile_shape.cuh>
 #include <mk/pipeline.cuh>
@@ -15,23 +16,27 @@ namespace mk::moe {
 // A tile of an expert: `rows` rows from row `row` on, and column tile `col`. If no tile is left, it has no rows.
 struct ExpertTile {
   u32 expert, row, rows, col;
+  KSlice slice;
 };
 
 constexpr u32 kTileBuffers = 2;  // the next tile is taken while one is computed
 
 template <class Smem>
 concept TileSmem = RowTables<Smem> && requires(const Smem smem, u32 buffer) {
-  smem.taken_tile(buffer);  // an ExpertTile
+  smem.taken_tile(buffer);  // an ExpertTile in four words
   smem.tile_full(buffer);
   smem.tile_empty(buffer);
 };
 
 template <ExpertConfig Config, schedule::TileCounterWorkspace Workspace, TileSmem Smem, class Shape>
+  requires SplitConfig<Config>
 struct TileScheduler {
   using Experts = moe::Experts<Config, Workspace>;
   using Counter = schedule::TileCounter<Workspace>;
 
   static constexpr u32 kWarps = Config::kThreads / kWarp;
+  static constexpr bool kDividesTiles = Config::kMostSplits > 1;
+  static_assert(Shape::kColTiles < 1 << 16, "the column of a tile is half a word");
 
   // A buffer is full when the thread that takes tiles has written a tile to it, and empty when every warp of the CTA
   // has read it.
@@ -55,9 +60,10 @@ struct TileScheduler {
     MK_DEVICE Taker(const RankContext& ctx, const Smem& smem) : smem(smem), tiles(ctx, barriers(smem)) {}
 
     MK_DEVICE void take() {
-      const ExpertTile tile = tile_at(tiles.ctx, smem, Counter::take(tiles.ctx), expert);
+      const ExpertTile tile = work_at(tiles.ctx, smem, Counter::take(tiles.ctx), expert);
       tiles.producer_acquire();  // @tiles.acquire
-      store_shared_vec16(smem.taken_tile(tiles.stage()), Vec16{tile.expert, tile.row, tile.rows, tile.col});
+      const Vec16 words{tile.expert, tile.row, tile.rows << 16 | tile.col, tile.slice.bits};
+      store_shared_vec16(smem.taken_tile(tiles.stage()), words);
       tiles.producer_commit();
     }
   };
@@ -70,12 +76,14 @@ struct TileScheduler {
 
     MK_DEVICE Reader(const RankContext& ctx, const Smem& smem) : smem(smem), tiles(ctx, barriers(smem)) {}
 
-    // Returns false if no tile is left.
-    MK_DEVICE bool next(ExpertTile& tile) {
+    // Returns false if no tile is left. Threads converge by `sync`: those of the warp, or of more warps.
+    template <class Sync>
+    MK_DEVICE bool next(ExpertTile& tile, const Sync& sync) {
       wait();  // @tiles.wait
       const Vec16 words = load_shared_vec16(smem.taken_tile(tiles.stage()));
-      tile = ExpertTile{words.x, words.y, words.z, words.w};
-      __syncwarp();
+      tile = ExpertTile{words.x, words.y, words.z >> 16, words.z & 0xffff, {}};
+      if constexpr (kDividesTiles) tile.slice.bits = words.w;
+      sync();
       tiles.consumer_release_warp();
       return tile.rows > 0;
     }
@@ -93,6 +101,16 @@ struct TileScheduler {
   };
 
  private:
+  // Returns what is computed at position `index` of the order: whole tiles, and then slices.
+  static MK_DEVICE ExpertTile work_at(const RankContext& ctx, const Smem& smem, u32 index, u32& expert) {
+    const SplitTiles divided = SplitTiles::of<Config>(load_shared(smem.tile_begin(Config::kLocalExperts)));
+    if (divided.splits == 1 || index < divided.first) return tile_at(ctx, smem, index, expert);
+    const u32 i = index - divided.first, split_tile = i / divided.splits, split = i % divided.splits;
+    ExpertTile tile = tile_at(ctx, smem, divided.first + split_tile, expert);
+    tile.slice = KSlice(ctx.parity(), split_tile, split, divided.splits);
+    return tile;
+  }
+
   // Returns tile `index`. Experts come in their order, which is that of their rows in C. Within an expert, groups of
   // kGroupRows row tiles advance along the columns together, so that they share weights in L2. `expert` is the expert
   // of an earlier tile, where the search begins, and is set to that of the tile.
@@ -106,7 +124,7 @@ struct TileScheduler {
     const u32 first = within / kPerGroup * Config::kGroupRows;
     const u32 group = min(Config::kGroupRows, tiles - first), position = first + within % kPerGroup % group;
     const u32 row = row_tile_at(ctx, smem, expert, position, tiles) * Config::kTileM;
-    return ExpertTile{expert, row, min(Config::kTileM, rows - row), within % kPerGroup / group};
+    return ExpertTile{expert, row, min(Config::kTileM, rows - row), within % kPerGroup / group, {}};
   }
 
   // Returns the row tile at a position of the order in which the rows of an expert are expected to arrive. Near rows

@@ -59,6 +59,12 @@ options! {
             #[limits(Limits::OneOf(&[128, 256], "a CTA has two consumer warpgroups"))]
             #[serde(default, skip_serializing_if = "Option::is_none")]
             tile_n: Option<u32> as =TILE_N,
+            /// The most slices of K into which a tile of the last round is divided; 1 = into none.
+            ///
+            /// Tiles are divided into fewer if there are more of them.
+            #[limits(Limits::Range(1, 16))]
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            split_k: Option<u32> as =SPLIT_K,
             /// CTAs that communicate before they compute.
             #[limits(Limits::Range(1, 128))]
             #[serde(default, skip_serializing_if = "Option::is_none")]

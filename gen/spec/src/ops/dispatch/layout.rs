@@ -25,9 +25,13 @@ pub(super) fn id(op_plan: &DispatchPlan, topology: Topology) -> String {
         .as_ref()
         .map(|internode| internode.chunks.id());
     let chunks = chunks.unwrap_or_default();
+    let splits = match op_plan.most_splits {
+        1 => String::new(),
+        splits => format!("k{splits}"),
+    };
     let swiglu = if op_plan.config.swiglu { "_swiglu" } else { "" };
     format!(
-        "{}_sm90a_g{topology}_e{experts}k{top_k}t{max_tokens}r{}h{hidden}i{intermediate}_{}_t{}x{}s{}_push{}b{}{chunks}{swiglu}",
+        "{}_sm90a_g{topology}_e{experts}k{top_k}t{max_tokens}r{}h{hidden}i{intermediate}_{}_t{}x{}s{}{splits}_push{}b{}{chunks}{swiglu}",
         op_plan.config.op,
         op_plan.max_rows,
         op_plan.config.b_layout,

@@ -1,5 +1,6 @@
 //! Memory of `dispatch_gemm`: symmetric memory of a rank, and shared memory of a CTA.
 
+use super::cost;
 use super::op_plan::{DispatchPlan, ELEM_BYTES, FAULT_WORDS, TILE_BUFFERS};
 use crate::ops::gemm::op_plan::OUT_COLS;
 use crate::ops::gemm::{SLOT_BYTES, THREADS, TILE_K};
@@ -42,6 +43,14 @@ impl Needs<'_> {
     /// Returns whether a rank forwards tokens of other nodes to other ranks.
     fn forwards(&self) -> bool {
         self.puts() && self.topology.local_world > 1
+    }
+
+    /// Returns the most slices of tiles in a call: one for each CTA, or two of the largest tiles.
+    fn most_slices(&self) -> u32 {
+        match cost::sub_tiles(self.op_plan.tile) {
+            4 => 2 * self.grid_ctas,
+            _ => self.grid_ctas,
+        }
     }
 
     fn local_experts(&self) -> u64 {
@@ -109,6 +118,12 @@ regions! {
     packed_ready: Element::Flag, [peer: p.topology.peers(), block: p.op_plan.blocks()], if p.puts();
     /// The packed tokens for all peers, from which puts take them.
     outgoing: Element::Bytes(p.op_plan.token_bytes()), [token: p.op_plan.put_tokens(p.topology)], if p.puts();
+    /// Counts the slices of a tile whose sums a warpgroup has stored. The last one resets it.
+    splits_stored: Element::Words(1), [parity: 2u32, tile: p.grid_ctas, group: CONSUMER_WARPS / 4],
+        if p.op_plan.divides_tiles();
+    /// The sums of a CTA over a slice of K.
+    split_sums: Element::Floats((p.op_plan.tile.m * p.op_plan.tile.n).into()), [parity: 2u32, slot: p.most_slices()],
+        if p.op_plan.divides_tiles();
 }
 
 /// Returns the symmetric memory of a kernel.
@@ -129,7 +144,7 @@ regions! {
     out: Element::Bytes(OUT_BYTES), [warp: CONSUMER_WARPS];
     /// The address of a row of the tile in global memory.
     row_address: Element::LongWords(1), [row: p.op_plan.tile.m];
-    /// The expert, the first row, the number of rows and the column tile of a tile that was taken.
+    /// The expert, the first row, the number of rows, the column tile and the slice of K of a tile that was taken.
     taken_tile: Element::Words(4), [buffer: TILE_BUFFERS];
     /// The barriers of the two pipelines, and of the slots through which tokens are sent.
     stage_full: Element::Barrier, [stage: p.op_plan.stages];

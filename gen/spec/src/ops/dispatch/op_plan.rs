@@ -29,6 +29,8 @@ pub struct DispatchPlan {
     pub split: Split,
     /// Stages of the pipeline in shared memory.
     pub stages: u32,
+    /// The most slices of K into which a tile of the last round is divided; 1 = into none.
+    pub most_splits: u32,
     /// The first CTAs of the launch communicate before they compute: as many.
     pub comm_ctas: u32,
     /// Rows that there is room for on each rank.
@@ -79,6 +81,12 @@ impl DispatchPlan {
             (BLayout::Nk, true) => self.group_n() / 2,
             (BLayout::Nk, false) => self.tile.n,
         }
+    }
+
+    /// Whether tiles may be divided into slices of K.
+    #[must_use]
+    pub const fn divides_tiles(&self) -> bool {
+        self.most_splits > 1
     }
 
     /// Bytes of a token.

@@ -97,6 +97,7 @@ pub(super) fn estimate_us(op_plan: &DispatchPlan, topology: Topology, device: &D
         tiles,
         k: steps * u64::from(TILE_K),
         ctas: device.sm_count,
+        most_splits: op_plan.most_splits,
     };
     cost::dispatch_us(
         gemm,

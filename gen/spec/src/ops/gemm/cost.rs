@@ -48,10 +48,10 @@ const DOUBT: f64 = 1.02;
 /// sums are there, µs. Measured on an H100 with 2048 columns and 16 rows: 2 CTAs take 2.6 µs in all, 4 take 2.9, 8
 /// take 4.3; with 64 rows, 3 take 3.1 and 8 take 5. Plans of `ag_gemm` for 1 to 16 rows with 8 CTAs per tile take 0.7 to 2 µs
 /// more than those with 7.
-const MEET_US: f64 = 1.8;
+pub(crate) const MEET_US: f64 = 1.8;
 
 /// The time in which a thread gets sums that it has asked L2 for, µs.
-const LOAD_SUMS_US: f64 = 0.9;
+pub(crate) const LOAD_SUMS_US: f64 = 0.9;
 
 /// The rate at which a CTA stores and loads such sums, GB/s.
 const SUMS_GB_S: f64 = 120.0;

@@ -43,6 +43,8 @@ pub struct Layer {
     pub swiglu: bool,
     /// The rows and columns of a tile, or `None` to leave them to the planner.
     pub tile: Option<(u32, u32)>,
+    /// The most slices of K of a tile, or `None` to leave them to the planner.
+    pub split_k: Option<u32>,
     /// The number of communication CTAs, or `None` to leave it to the planner.
     pub comm_ctas: Option<u32>,
     /// The largest number of rows of the experts of a rank.
@@ -84,6 +86,7 @@ impl Layer {
             nk: false,
             swiglu: false,
             tile: Some((64, 128)),
+            split_k: None,
             comm_ctas: None,
             max_rows: None,
             puts: None,
@@ -135,6 +138,7 @@ impl Layer {
             max_rows: self.max_rows,
             tile_m: self.tile.map(|tile| tile.0),
             tile_n: self.tile.map(|tile| tile.1),
+            split_k: self.split_k,
             comm_ctas: self.comm_ctas,
             put_tokens: self.puts.map(|puts| puts.0),
             puts_in_flight: self.puts.map(|puts| puts.1),

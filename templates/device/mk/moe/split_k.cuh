@@ -1,0 +1,140 @@
+// Tiles whose sum over K several CTAs compute, each a slice of K.
+//
+// The tiles of the last round rarely occupy all CTAs, so they are divided into slices, which CTAs take as they take
+// tiles. How many tiles a call has is known only when tokens have been routed, and so is the number of slices.
+//
+// A warpgroup stores its sums over a slice in the workspace and counts them. The one that counts last adds up those of all
+// slices in their order, so results are bitwise repeatable. No CTA waits for another one, so a CTA may take several slices
+// of a tile.
+#pragma once
+#include <mk/deadline.cuh>
+#include <mk/moe/tile_shape.cuh>
+#include <mk/named_barriers.cuh>
+
+namespace mk::moe {
+
+template <class Config>
+concept SplitConfig = requires {
+  Config::kMostSplits;  // slices of a tile; 1 if no tile is divided
+};
+
+// What a call divides: tiles from `first` on, into `splits` slices each. If that is 1, it divides none.
+struct SplitTiles {
+  u32 first, splits;
+
+  // Of the tiles of a call, divides those of the last round. A CTA then computes one slice. Of the largest tiles it computes
+  // two, if these are less than one of the larger slices: 80 tiles on 132 CTAs are 240 thirds. Other tiles are chosen where
+  // memory is the bound, and more slices would not be read faster (H100, 16 tokens of 16 experts: 149 µs in place of 137).
+  template <SplitConfig Config>
+  static MK_DEVICE SplitTiles of(u32 tiles) {
+    constexpr bool kIsLargest = gemm::TileShape<Config>::kSubTiles == 4;
+    const u32 ctas = gridDim.x, last_round = tiles % ctas;
+    if (Config::kMostSplits == 1 || last_round == 0) return {tiles, 1};
+    const u32 one = ctas / last_round, two = 2 * ctas / last_round;
+    if (kIsLargest && two > 2 * one && two <= Config::kMostSplits) return {tiles - last_round, two};
+    return {tiles - last_round, min(one, Config::kMostSplits)};
+  }
+};
+
+// Slice `split` of `splits` of a tile. `tile` is the index among the tiles that are divided. A whole tile is one slice. It is
+// one word, with the parity of the call, since warps that multiply have few registers.
+struct KSlice {
+  u32 bits = 1;
+
+  KSlice() = default;
+  MK_DEVICE KSlice(u32 parity, u32 tile, u32 split, u32 splits) : bits(parity << 31 | tile << 16 | split << 8 | splits) {}
+  MK_DEVICE u32 parity() const { return bits >> 31; }
+  MK_DEVICE u32 tile() const { return bits >> 16 & 0x7fff; }
+  MK_DEVICE u32 split() const { return bits >> 8 & 0xff; }
+  MK_DEVICE u32 splits() const { return bits & 0xff; }
+  MK_DEVICE bool is_whole_tile() const { return bits == 1; }
+
+  // The stages of the slice, if a tile has `steps`.
+  MK_DEVICE u32 begin(u32 steps) const { return split() * steps / splits(); }  // @split-k.begin
+  MK_DEVICE u32 end(u32 steps) const { return (split() + 1) * steps / splits(); }  // @split-k.end
+};
+
+template <class Workspace>
+concept SplitWorkspace = requires(u32 parity, u32 slot, u32 tile, u32 group) {
+  // A warpgroup's sums over the slices of a call, in fp32. There are two buffers, since a call may begin while the last
+  // CTAs of the one before still run.
+  Workspace::split_sums(parity, slot);
+  Workspace::splits_stored(parity, tile, group);  // the slices whose sums the warpgroup has stored; 0 between calls
+};
+
+// The threads of a warpgroup converge by a barrier of their own here, and not by __syncwarp: see GroupedGemm::multiply.
+template <class Workspace, class Shape>
+struct SplitK {
+  // Vectors of four sums that a thread has of a sub-tile.
+  static constexpr u32 kVectors = gemm::kSubTileRegisters / 4;
+  // The number of slices whose sums of a sub-tile a thread has in flight. Registers limit it.
+  static constexpr u32 kInFlight = Shape::kSubTiles == 1 ? 4 : Shape::kSubTiles == 2 ? 2 : 1;
+
+  static MK_DEVICE void sync() { sync_named(kSliceRead + threadIdx.x / kWarpgroup, kWarpgroup); }
+
+  // A warpgroup: stores its sums over a slice. Returns whether those over all slices of the tile are there, which is true in
+  // the last warpgroup to do so. `is_last` is the address of a word in shared memory.
+  static MK_DEVICE bool store_sums(const RankContext& ctx, const KSlice& slice, u32 group,
+                                   const typename Shape::Accumulators& sum, u32 is_last) {
+#pragma unroll
+    for (u32 sub = 0; sub < Shape::kSubTiles; ++sub) {
+      float* to = sums_of(ctx, slice, slice.split(), group, sub);
+#pragma unroll
+      for (u32 i = 0; i < kVectors; ++i) {
+        const float* d = sum + sub * gemm::kSubTileRegisters + i * 4;
+        store_float4(to + i * 4 * kWarpgroup, d[0], d[1], d[2], d[3]);
+      }
+    }
+    // The first barrier orders the stores of all threads before the release of one. The second one orders its acquire before
+    // their loads.
+    sync();  // @split-k.stored
+    if (threadIdx.x % kWarpgroup == 0) {
+      u32* stored = ctx.local_ptr(Workspace::splits_stored(slice.parity(), slice.tile(), group));
+      const bool all = fetch_add_acq_rel_gpu(stored, 1) + 1 == slice.splits();  // @split-k.count
+      if (all) store(stored, 0);  // @split-k.reset
+      store_shared(is_last, all);
+    }
+    sync();  // @split-k.counted
+    return load_shared(is_last) != 0;
+  }
+
+  // A thread: adds up its sums over all slices, from the first one on.
+  static MK_DEVICE void add_sums(const RankContext& ctx, const KSlice& slice, u32 group, typename Shape::Accumulators& sum) {
+#pragma unroll
+    for (u32 sub = 0; sub < Shape::kSubTiles; ++sub) {
+      float* sub_tile = sum + sub * gemm::kSubTileRegisters;
+#pragma unroll
+      for (u32 i = 0; i < gemm::kSubTileRegisters; ++i) sub_tile[i] = 0;
+#pragma unroll 1
+      for (u32 first = 0; first < slice.splits(); first += kInFlight) {
+        float4 v[kInFlight][kVectors];
+#pragma unroll
+        for (u32 k = 0; k < kInFlight; ++k) {
+          if (first + k >= slice.splits()) break;
+          const float* from = sums_of(ctx, slice, first + k, group, sub);
+#pragma unroll
+          for (u32 i = 0; i < kVectors; ++i) v[k][i] = load_float4(from + i * 4 * kWarpgroup);
+        }
+#pragma unroll
+        for (u32 k = 0; k < kInFlight; ++k) {
+          if (first + k >= slice.splits()) break;
+          float* d = sub_tile;
+#pragma unroll
+          for (u32 i = 0; i < kVectors; ++i, d += 4) {
+            d[0] += v[k][i].x, d[1] += v[k][i].y, d[2] += v[k][i].z, d[3] += v[k][i].w;
+          }
+        }
+      }
+    }
+  }
+
+ private:
+  // Where a thread's sums of a sub-tile over a slice are. It stores 16 bytes at a time, and its neighbour the next 16 bytes.
+  static MK_DEVICE float* sums_of(const RankContext& ctx, const KSlice& slice, u32 split, u32 group, u32 sub) {
+    static_assert(SplitWorkspace<Workspace>);
+    float* sums = ctx.local_ptr(Workspace::split_sums(slice.parity(), slice.tile() * slice.splits() + split));  // @split-k.slot
+    return sums + ((group * Shape::kSubTiles + sub) * kVectors * kWarpgroup + threadIdx.x % kWarpgroup) * 4;
+  }
+};
+
+}  // namespace mk::moe
