@@ -49,9 +49,9 @@ struct KSlice {
   MK_DEVICE u32 splits() const { return bits & 0xff; }
   MK_DEVICE bool is_whole_tile() const { return bits == 1; }
 
-  // The stages of the slice, if a tile has `steps`.
-  MK_DEVICE u32 begin(u32 steps) const { return split() * steps / splits(); }  // @split-k.begin
-  MK_DEVICE u32 end(u32 steps) const { return (split() + 1) * steps / splits(); }  // @split-k.end
+  // The stages of the slice, if a tile has `steps`. Whole tiles need no division.
+  MK_DEVICE u32 begin(u32 steps) const { return is_whole_tile() ? 0 : split() * steps / splits(); }  // @split-k.begin
+  MK_DEVICE u32 end(u32 steps) const { return is_whole_tile() ? steps : (split() + 1) * steps / splits(); }  // @split-k.end
 };
 
 template <class Workspace>
