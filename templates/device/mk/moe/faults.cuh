@@ -41,15 +41,13 @@ struct Faults {
     for (u32 i = 0; i < FaultWords::kCount; ++i) store(message + i, has_fault ? load(words + i) : 0);
   }
 
-  // Returns whether the message of rank `source` has a fault. One thread of the rank reports it to the host.
-  static MK_DEVICE bool report_from(const RankContext& ctx, const u32* message, u32 source) {
-    const u32 wait = load(message);
-    if (wait == 0) return false;
-    if (blockIdx.x == 0 && threadIdx.x == 0) {
-      const WaitSite site{kPush, static_cast<Wait>(wait), load(message + 1), load(message + 2), load(message + 3)};
-      report_fault(ctx, site, load(message + 4), source);
-    }
-    return true;
+  // Returns whether a message has a fault.
+  static MK_DEVICE bool is_in(const u32* message) { return load(message) != 0; }
+
+  // One thread: reports the fault in the message of rank `source` to the host.
+  static MK_DEVICE void report_from(const RankContext& ctx, const u32* message, u32 source) {
+    const WaitSite site{kPush, static_cast<Wait>(load(message)), load(message + 1), load(message + 2), load(message + 3)};
+    report_fault(ctx, site, load(message + 4), source);
   }
 };
 

@@ -241,12 +241,19 @@ struct Routing {
     return load_shared(smem.is_routed()) != 0;
   }
 
-  // Returns whether a rank has found a fault. All ranks have the same messages, so all of them report the same fault.
+  // Returns whether a rank has found a fault. All ranks have the same messages, so all of them report the same fault. Each
+  // thread looks at one message, since they come from L2 one after the other otherwise.
   static MK_DEVICE bool has_fault(const RankContext& ctx) {
-    for (u32 source = 0; source < Experts::kWorld; ++source) {
-      if (Faults::report_from(ctx, Message::from(ctx, source), source)) return true;
+    static_assert(Experts::kWorld <= Config::kThreads);
+    const u32 thread = threadIdx.x;
+    const bool has_one = thread < Experts::kWorld && Faults::is_in(Message::from(ctx, thread));
+    if (__syncthreads_or(has_one) == 0) return false;
+    if (blockIdx.x == 0 && thread == 0) {
+      u32 source = 0;
+      while (!Faults::is_in(Message::from(ctx, source))) ++source;
+      Faults::report_from(ctx, Message::from(ctx, source), source);
     }
-    return false;
+    return true;
   }
 
   // From the messages of all ranks, computes where the rows of all experts lie, and fills the tables of this rank's
