@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The largest number of lines of an emitted kernel for each of its buckets, without the headers.
-const MAX_LINES: usize = 230;
+const MAX_LINES: usize = 228;
 /// The most lines of a snapshot on average.
 const MEAN_SNAPSHOT_LINES: usize = 140;
 

@@ -99,7 +99,7 @@ fn memory_does_not_grow_with_the_nodes() {
         configs.into_iter().map(of).sum()
     };
     let [few, many] = [8, 64].map(bytes);
-    assert!(many <= 4_050_000_000, "{many}");
+    assert!(many <= 4_000_000_000, "{many}");
     assert!(many <= few * 5 / 4, "{few}, {many}");
 }
 

@@ -126,7 +126,7 @@ struct Combine {
             has_slot = 0;
           }
           // The slot keeps the sum of the token that has it.
-          if (broadcast(has_slot, first) == 0) continue;  // @sums.claimed
+          if (broadcast(has_slot, first) == 0) continue;
         }
         loader.load_sum(row, peers.part.bytes(), Partials::destination(ctx, to, peers.source, peers.part, first_row));
         return true;

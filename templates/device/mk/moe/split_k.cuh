@@ -22,17 +22,13 @@ concept SplitConfig = requires {
 struct SplitTiles {
   u32 first, splits;
 
-  // Of the tiles of a call, divides those of the last round. A CTA then computes one slice. Of the largest tiles it computes
-  // two, if these are less than one of the larger slices: 80 tiles on 132 CTAs are 240 thirds. Other tiles are chosen where
-  // memory is the bound, and more slices would not be read faster (H100, 16 tokens of 16 experts: 149 µs in place of 137).
+  // Of the tiles of a call, divides those of the last round, so that there is at most one slice for each CTA. With more slices
+  // than CTAs, tiles of 128x128 took longer (H100, 16 tokens of 16 experts: 149 µs in place of 137).
   template <SplitConfig Config>
   static MK_DEVICE SplitTiles of(u32 tiles) {
-    constexpr bool kIsLargest = gemm::TileShape<Config>::kSubTiles == 4;
     const u32 ctas = gridDim.x, last_round = tiles % ctas;
     if (Config::kMostSplits == 1 || last_round == 0) return {tiles, 1};
-    const u32 one = ctas / last_round, two = 2 * ctas / last_round;
-    if (kIsLargest && two > 2 * one && two <= Config::kMostSplits) return {tiles - last_round, two};
-    return {tiles - last_round, min(one, Config::kMostSplits)};
+    return {tiles - last_round, min(ctas / last_round, Config::kMostSplits)};
   }
 };
 

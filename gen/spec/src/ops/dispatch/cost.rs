@@ -2,9 +2,8 @@
 
 use crate::cost::{FLAG_US, LAUNCH_US, PUT_US, put_us, store_share};
 use crate::device::Device;
-use crate::ops::gemm::cost::{LOAD_SUMS_US, MEET_US, tile_us};
-use crate::ops::gemm::op_plan::OUT_COLS;
-use crate::ops::gemm::{Split, Tile};
+use crate::ops::gemm::Tile;
+use crate::ops::gemm::cost::{LOAD_SUMS_US, MEET_US, group_subs, tile_us};
 use crate::roofline::Bound;
 
 /// Counts, their exchange and the lists before the first tile multiplies, µs.
@@ -40,40 +39,24 @@ impl DispatchGemm {
             return (rounds + empty, 0.0);
         }
         let last_round = ((rounds - rounds.floor()) * f64::from(self.ctas)).ceil() as u32;
-        match self.splits(last_round) {
+        // As `SplitTiles` in mk/moe/split_k.cuh.
+        match (self.ctas / last_round.max(1)).min(self.most_splits) {
+            _ if last_round == 0 => (rounds, 0.0),
             1 => (rounds.ceil(), 0.0),
-            splits => {
-                let turns = f64::from((last_round * splits).div_ceil(self.ctas));
-                let last = turns / f64::from(splits);
-                (rounds.floor() + last, self.exchange_us(splits))
-            }
+            splits => (
+                rounds.floor() + 1.0 / f64::from(splits),
+                self.exchange_us(splits),
+            ),
         }
     }
 
-    /// The number of slices of each tile of the last round, as `SplitTiles` in mk/moe/split_k.cuh.
-    fn splits(&self, last_round: u32) -> u32 {
-        if last_round == 0 {
-            return 1;
-        }
-        let (one, two) = (self.ctas / last_round, 2 * self.ctas / last_round);
-        if sub_tiles(self.tile) == 4 && two > 2 * one && two <= self.most_splits {
-            two
-        } else {
-            one.min(self.most_splits)
-        }
-    }
-
+    /// The time in which the sums over the slices of a tile are stored and added up, µs.
     fn exchange_us(&self, splits: u32) -> f64 {
-        let sub_tiles = sub_tiles(self.tile);
+        let sub_tiles = group_subs(self.tile);
         // As `kInFlight` in mk/moe/split_k.cuh.
         let in_flight = 4 / sub_tiles;
         MEET_US + f64::from(sub_tiles * splits.div_ceil(in_flight)) * LOAD_SUMS_US
     }
-}
-
-/// The sub-tiles of a warpgroup's part of a tile.
-pub(super) fn sub_tiles(tile: Tile) -> u32 {
-    Split::of(tile).group_cols(tile) / OUT_COLS
 }
 
 /// Expected time of `dispatch_gemm`, µs.

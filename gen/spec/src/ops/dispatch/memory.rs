@@ -1,6 +1,5 @@
 //! Memory of `dispatch_gemm`: symmetric memory of a rank, and shared memory of a CTA.
 
-use super::cost;
 use super::op_plan::{DispatchPlan, ELEM_BYTES, FAULT_WORDS, TILE_BUFFERS};
 use crate::ops::gemm::op_plan::OUT_COLS;
 use crate::ops::gemm::{SLOT_BYTES, THREADS, TILE_K};
@@ -43,14 +42,6 @@ impl Needs<'_> {
     /// Returns whether a rank forwards tokens of other nodes to other ranks.
     fn forwards(&self) -> bool {
         self.puts() && self.topology.local_world > 1
-    }
-
-    /// Returns the most slices of tiles in a call: one for each CTA, or two of the largest tiles.
-    fn most_slices(&self) -> u32 {
-        match cost::sub_tiles(self.op_plan.tile) {
-            4 => 2 * self.grid_ctas,
-            _ => self.grid_ctas,
-        }
     }
 
     fn local_experts(&self) -> u64 {
@@ -122,7 +113,7 @@ regions! {
     splits_stored: Element::Words(1), [parity: 2u32, tile: p.grid_ctas, group: CONSUMER_WARPS / 4],
         if p.op_plan.divides_tiles();
     /// The sums of a CTA over a slice of K.
-    split_sums: Element::Floats((p.op_plan.tile.m * p.op_plan.tile.n).into()), [parity: 2u32, slot: p.most_slices()],
+    split_sums: Element::Floats((p.op_plan.tile.m * p.op_plan.tile.n).into()), [parity: 2u32, slot: p.grid_ctas],
         if p.op_plan.divides_tiles();
 }
 

@@ -109,7 +109,7 @@ pub(crate) fn tile_us(tile: Tile, rows: u64, k: u64, active: u32, device: &Devic
 }
 
 /// Sub-tiles of a group.
-const fn group_subs(tile: Tile) -> u32 {
+pub(crate) const fn group_subs(tile: Tile) -> u32 {
     match Split::of(tile) {
         Split::Rows => tile.n / OUT_COLS,
         Split::Cols => tile.n / OUT_COLS / 2,
