@@ -7,7 +7,10 @@ use mkernel::half::bf16;
 use mkernel::spec::{Dtype, abi::OperandSpec};
 use mkernel::{Communicator, Error, ErrorKind, KernelConfig, Operator, Shape};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// The deadline of a wait in calls whose errors are expected.
+pub const DEADLINE: Duration = Duration::from_secs(60);
 
 /// An operator that one rank has prepared.
 pub struct Prepared<'a> {
@@ -20,7 +23,7 @@ pub struct Prepared<'a> {
 }
 
 /// Prepares an operator on simulated GPUs with this number of SMs, runs `body` on every rank, and returns the outcomes by
-/// rank. The deadline of a wait is a minute.
+/// rank. Waits have [`DEADLINE`].
 ///
 /// # Panics
 /// The communicators cannot be created.
@@ -38,7 +41,7 @@ pub fn on_ranks(
     let shape = shape.into();
     let outcomes = machine.run_ranks(Backend::Simulated { seed }, |ranks, _| {
         let operator = ranks.prepare(config, shape)?;
-        ranks.set_timeout(Duration::from_secs(60));
+        ranks.set_timeout(DEADLINE);
         let stream = ranks.default_stream();
         let prepared = Prepared {
             ranks,
@@ -98,6 +101,19 @@ impl Prepared<'_> {
             Dtype::Int32 => Elements::Int32(stream.clone_htod(&vec![1; elems]).expect("memory")),
         }
     }
+}
+
+/// Makes a call, and returns its error, which must come long before [`DEADLINE`]. Only the call is timed, since a machine
+/// may wait for those of other tests before it starts.
+///
+/// # Panics
+/// The call succeeded, or its error came late.
+pub fn error_at_once(call: impl FnOnce() -> Result<(), Error>) -> Error {
+    let started = Instant::now();
+    let error = call().expect_err("an error");
+    let took = started.elapsed();
+    assert!(took < DEADLINE / 2, "{error}, after {took:?}");
+    error
 }
 
 /// Checks the outcomes of calls for which rank 1 gave another number of rows than the other ranks: every rank failed, and
