@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -22,6 +22,9 @@ pub struct Flags {
     /// Number of threads that keep the cores busy
     #[arg(long, default_value_t = 4)]
     busy: u32,
+    /// Number of runs of a program at the same time, which load the cores for each other
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    at_once: u32,
     /// Number of cores for the program and the busy threads
     #[arg(long, default_value_t = 2)]
     cores: usize,
@@ -68,27 +71,13 @@ pub fn run(flags: &Flags) -> Result<bool> {
         "program", "runs", "failed", "least s", "most s"
     );
     for program in &programs {
-        let mut seconds = Vec::new();
-        let mut failed = 0;
-        for run in 0..flags.runs {
-            let started = Instant::now();
-            let log = flags
-                .out
-                .join(format!("{}-{run}.log", program.name.replace('/', "-")));
-            match program.run(flags, &log)? {
-                Some(status) if status.success() => std::fs::remove_file(&log)?,
-                status => {
-                    failed += 1;
-                    let how = status.map_or("it did not end in time".to_owned(), |status| {
-                        status.to_string()
-                    });
-                    println!("{}: run {run}: {how}; see {}", program.name, log.display());
-                }
-            }
-            seconds.push(started.elapsed().as_secs_f64());
-        }
-        let least = seconds.iter().copied().fold(f64::INFINITY, f64::min);
-        let most = seconds.iter().copied().fold(0.0, f64::max);
+        let runs = program.run_all(flags)?;
+        let failed = runs.iter().filter(|run| !run.has_passed).count();
+        let seconds = || runs.iter().map(|run| run.seconds);
+        let (least, most) = (
+            seconds().fold(f64::INFINITY, f64::min),
+            seconds().fold(0.0, f64::max),
+        );
         println!(
             "{:40} {:>6} {failed:>6} {least:>8.1} {most:>8.1}",
             program.name, flags.runs
@@ -127,7 +116,7 @@ fn build() -> Result<Vec<Program>> {
         };
         let manifest = Path::new(message["manifest_path"].as_str().unwrap_or_default());
         let folder = manifest.parent().unwrap_or(Path::new("."));
-        let package = folder.file_name().unwrap_or_default().to_string_lossy();
+        let package = package_of(message["package_id"].as_str().unwrap_or_default());
         let target = message["target"]["name"].as_str().unwrap_or("?");
         let name = format!("{package}/{target}");
         let program = Program {
@@ -143,13 +132,70 @@ fn build() -> Result<Vec<Program>> {
     Ok(programs.into_values().collect())
 }
 
+/// Returns the name of a package from its id, such as `path+file:///src/mkernel/gen/spec#mkernel-spec@0.1.0`. The name is left
+/// out if the folder has it, too.
+fn package_of(id: &str) -> &str {
+    let (url, version) = id.rsplit_once('#').unwrap_or((id, ""));
+    let folder = url.rsplit('/').next().unwrap_or(url);
+    version.split_once('@').map_or(folder, |(name, _)| name)
+}
+
 fn cargo() -> std::ffi::OsString {
     std::env::var_os("CARGO").unwrap_or("cargo".into())
 }
 
+/// A run of a program that has ended.
+struct Run {
+    has_passed: bool,
+    seconds: f64,
+}
+
 impl Program {
-    /// Runs the program once, with its output in `log`. Returns none if it did not end within the limit.
-    fn run(&self, flags: &Flags, log: &Path) -> Result<Option<ExitStatus>> {
+    /// Makes all runs of the program.
+    fn run_all(&self, flags: &Flags) -> Result<Vec<Run>> {
+        let next = AtomicU32::new(0);
+        let runs = || -> std::io::Result<Vec<Run>> {
+            std::iter::from_fn(|| {
+                let run = next.fetch_add(1, Ordering::Relaxed);
+                (run < flags.runs).then(|| self.run(flags, run))
+            })
+            .collect()
+        };
+        let by_thread: Vec<_> = thread::scope(|scope| {
+            let threads: Vec<_> = (0..flags.at_once).map(|_| scope.spawn(runs)).collect();
+            threads.into_iter().map(|thread| thread.join()).collect()
+        });
+        let mut all = Vec::new();
+        for runs in by_thread {
+            all.extend(runs.map_err(|_| "a thread has panicked")??);
+        }
+        Ok(all)
+    }
+
+    /// Runs the program once. Keeps its output if it fails.
+    fn run(&self, flags: &Flags, run: u32) -> std::io::Result<Run> {
+        let name = self.name.replace('/', "-");
+        let log = flags.out.join(format!("{name}-{run}.log"));
+        let started = Instant::now();
+        let status = self.run_to_end(flags, &log)?;
+        let has_passed = status.is_some_and(|status| status.success());
+        if has_passed {
+            std::fs::remove_file(&log)?;
+        } else {
+            let how = status.map_or("it did not end in time".to_owned(), |status| {
+                status.to_string()
+            });
+            println!("{}: run {run}: {how}; see {}", self.name, log.display());
+        }
+        let seconds = started.elapsed().as_secs_f64();
+        Ok(Run {
+            has_passed,
+            seconds,
+        })
+    }
+
+    /// Runs the program with its output in `log`. Returns none if it did not end within the limit.
+    fn run_to_end(&self, flags: &Flags, log: &Path) -> std::io::Result<Option<ExitStatus>> {
         let output = File::create(log)?;
         let mut child = Command::new(&self.executable)
             .args(&flags.args)
@@ -170,7 +216,7 @@ impl Program {
 }
 
 /// Waits for the end of a process. Returns none after `limit`.
-fn wait(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
+fn wait(child: &mut Child, limit: Duration) -> std::io::Result<Option<ExitStatus>> {
     let started = Instant::now();
     while started.elapsed() < limit {
         if let Some(status) = child.try_wait()? {
@@ -222,5 +268,17 @@ impl Drop for Busy {
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_of_packages_have_their_names() {
+        let named = "path+file:///src/mkernel/gen/spec#mkernel-spec@0.1.0";
+        assert_eq!(package_of(named), "mkernel-spec");
+        assert_eq!(package_of("path+file:///src/tests/xtask#0.1.0"), "xtask");
     }
 }
