@@ -50,14 +50,20 @@ fn all_learn_when_rank_0_left() {
 
 #[test]
 fn all_learn_who_is_late() {
+    let others_have_ended = std::sync::Barrier::new(3);
     let results = on_ranks(3, |mut ranks| {
-        if ranks.rank() == 1 {
-            std::thread::sleep(2 * SHORT);
+        let is_late = ranks.rank() == 1;
+        if is_late {
+            others_have_ended.wait();
         }
-        ranks.barrier("step", SHORT)
+        let result = ranks.barrier("step", SHORT);
+        if !is_late {
+            others_have_ended.wait();
+        }
+        result
     });
     for result in results {
-        let error = result.expect_err("rank 1 sleeps");
+        let error = result.expect_err("rank 1 is late");
         assert!(
             matches!(&error, Error::RanksMissing { ranks, step: "step", .. } if *ranks == [1]),
             "{error}"
