@@ -39,9 +39,11 @@ impl DispatchGemm {
             return (rounds + empty, 0.0);
         }
         let last_round = ((rounds - rounds.floor()) * f64::from(self.ctas)).ceil() as u32;
+        let Some(slices) = self.ctas.checked_div(last_round) else {
+            return (rounds, 0.0);
+        };
         // As `SplitTiles` in mk/moe/split_k.cuh.
-        match (self.ctas / last_round.max(1)).min(self.most_splits) {
-            _ if last_round == 0 => (rounds, 0.0),
+        match slices.min(self.most_splits) {
             1 => (rounds.ceil(), 0.0),
             splits => (
                 rounds.floor() + 1.0 / f64::from(splits),
