@@ -4,12 +4,18 @@
 
 namespace mk {
 
-// Vectors are added one after the other, so the result depends only on their order.
+// Vectors are added one after the other, so the result depends only on their order. The sum of no vectors is -0, the one
+// number that changes no addend: +0 would turn a sum of -0 into +0.
 template <bool kFp32>
 struct VecSum {
   static constexpr u32 kElements = kFp32 ? 4 : 8;
 
-  float values[kElements] = {};
+  float values[kElements];
+
+  MK_DEVICE VecSum() {
+#pragma unroll
+    for (u32 i = 0; i < kElements; ++i) values[i] = -0.0f;
+  }
 
   MK_DEVICE void add(const Vec16& vec) {
     const u32 words[4] = {vec.x, vec.y, vec.z, vec.w};

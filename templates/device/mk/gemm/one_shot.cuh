@@ -304,7 +304,7 @@ struct OneShot {
       const bool have_arrived = wait_packets(sub, half, first, packets);  // @one-shot.have-arrived
 #pragma unroll
       for (u32 p = 0; p < kInFlight; ++p) {
-        float d[4] = {};
+        float d[4] = {-0.0f, -0.0f, -0.0f, -0.0f};  // see VecSum
 #pragma unroll
         for (u32 source = 0; source < kWorld; ++source) {
           const Packet packet = packets[source][p];

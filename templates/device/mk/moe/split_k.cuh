@@ -100,7 +100,7 @@ struct SplitK {
     for (u32 sub = 0; sub < Shape::kSubTiles; ++sub) {
       float* sub_tile = sum + sub * gemm::kSubTileRegisters;
 #pragma unroll
-      for (u32 i = 0; i < gemm::kSubTileRegisters; ++i) sub_tile[i] = 0;
+      for (u32 i = 0; i < gemm::kSubTileRegisters; ++i) sub_tile[i] = -0.0f;  // see VecSum
 #pragma unroll 1
       for (u32 first = 0; first < slice.splits(); first += kInFlight) {
         float4 v[kInFlight][kVectors];

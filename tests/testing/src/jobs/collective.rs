@@ -309,7 +309,9 @@ impl CollectiveJob {
                     .wrapping_add(1_442_695_040_888_963_407);
                 self.rounded((state >> 40) as f32 / (1 << 23) as f32 - 1.0)
             };
-            (0..len).map(|_| next()).collect()
+            // Some elements are -0 on all ranks, and so are their sums.
+            let of_element = |index: usize| if index % 29 == 5 { -0.0 } else { next() };
+            (0..len).map(of_element).collect()
         };
         if self.config.op == CollectiveOp::AllGather {
             let all = random(whole);
@@ -347,9 +349,9 @@ impl CollectiveJob {
     /// but the owner's is rounded before it is added.
     fn sum(&self, x: &[Vec<f32>], index: usize, owner: usize) -> f32 {
         let local_world = (self.machine.world / self.nodes) as usize;
-        let of_node = |ranks: &[Vec<f32>]| ranks.iter().fold(0.0f32, |sum, x| sum + x[index]);
+        let of_node = |ranks: &[Vec<f32>]| ranks.iter().fold(-0.0f32, |sum, x| sum + x[index]);
         let sums = x.chunks(local_world).map(of_node).enumerate();
-        sums.fold(0.0f32, |total, (node, sum)| {
+        sums.fold(-0.0f32, |total, (node, sum)| {
             total
                 + match node == owner / local_world {
                     true => sum,

@@ -139,8 +139,8 @@ impl NormJob {
         let owned = job.owned_elems(shape);
         let z = |index: usize| {
             let mut z = job.sum(&x, index, index / owned);
-            z += bias.get(index % n).copied().unwrap_or(0.0);
-            z += residual.get(index).copied().unwrap_or(0.0);
+            z += bias.get(index % n).copied().unwrap_or(-0.0);
+            z += residual.get(index).copied().unwrap_or(-0.0);
             job.rounded(z)
         };
         let residual_out: Vec<f32> = (0..whole).map(z).collect();
