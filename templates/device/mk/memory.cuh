@@ -146,19 +146,20 @@ struct alignas(16) Vec16 {
   u32 x, y, z, w;
 };
 
-// Loads 16 bytes that no thread writes during this kernel.
+// Loads 16 bytes of an operand, which L1 does not keep. The path of read-only data (ld.global.nc) is for nobody: an operand may
+// be written by this kernel where it is a result, too, and by the grid before while this one waits for it.
 __device__ __forceinline__ Vec16 load_vec16(const u8* p) {
   Vec16 v;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                : "l"(p));
   return v;
 }
 
-// Loads a word that no thread writes during this kernel. Neighbours share lines, so L1 keeps them.
+// Loads a word of an operand. Neighbours share lines, so L1 keeps them.
 __device__ __forceinline__ u32 load_word(const u8* p) {
   u32 word;
-  asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(word) : "l"(p));
+  asm volatile("ld.global.u32 %0, [%1];" : "=r"(word) : "l"(p));
   return word;
 }
 

@@ -27,14 +27,14 @@ struct Thread {
 
 // The kinds of access that the order of memory distinguishes. `order` in src/world/calls/memory.rs decodes the same
 // numbers. An early access is weak, but may race with another launch, whose kernel then does not use the value.
-enum Order : u32 { kWeak = 0, kConstant = 1, kRelaxed = 2, kAcquire = 3, kRelease = 4, kAcqRel = 5, kEarly = 6 };
+enum Order : u32 { kWeak = 0, kRelaxed = 1, kAcquire = 2, kRelease = 3, kAcqRel = 4, kEarly = 5 };
 enum Scope : u32 { kCta = 0, kGpu = 1, kSys = 2 };
 enum Rmw : u32 { kAdd = 0, kExchange = 1 };
 enum Fence : u32 { kFenceThread = 0, kFenceProxyGlobal = 1, kFenceProxyShared = 2, kFenceBarrierInit = 3 };
 
 // Bump kVersion with every change here; the simulator refuses kernels of another version.
 struct Calls {
-  static constexpr u64 kVersion = 9;
+  static constexpr u64 kVersion = 10;
   static constexpr u64 kNextPolled = ~0ull;
 
   const Thread* (*thread)();

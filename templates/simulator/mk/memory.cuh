@@ -83,11 +83,11 @@ struct alignas(16) Vec16 {
 };
 
 __forceinline__ Vec16 load_vec16(const u8* p) {
-  return sim::load(reinterpret_cast<const Vec16*>(p), sim::kConstant, sim::kCta);
+  return sim::load(reinterpret_cast<const Vec16*>(p), sim::kWeak, sim::kCta);
 }
 
 __forceinline__ u32 load_word(const u8* p) {
-  return sim::load(reinterpret_cast<const u32*>(p), sim::kConstant, sim::kCta);
+  return sim::load(reinterpret_cast<const u32*>(p), sim::kWeak, sim::kCta);
 }
 
 // Nothing that anyone could see.

@@ -60,7 +60,7 @@ impl Machine {
             AccessFault::Uninitialised => None,
             AccessFault::Race { earlier_writes, .. } if !earlier_writes => Some("the earlier read"),
             AccessFault::Race { .. } => Some("the earlier write"),
-            AccessFault::Unfenced | AccessFault::NotConstant => Some("the write"),
+            AccessFault::Unfenced => Some("the write"),
         };
         parts.extend(earlier_access.map(|access| (access.to_owned(), before.origin)));
         self.reports.add(kind, text, parts);
@@ -219,7 +219,7 @@ fn describe_fault(
         AccessKind::Async => " by TMA or tensor cores",
         AccessKind::AtomicGpu | AccessKind::AtomicSys => " by an atomic or ordered access",
         AccessKind::Host => " by a copy of the host",
-        AccessKind::Weak | AccessKind::Constant | AccessKind::Early => "",
+        AccessKind::Weak | AccessKind::Early => "",
     };
     match fault {
         AccessFault::Uninitialised => (
@@ -246,9 +246,5 @@ fn describe_fault(
             );
             ("missing proxy fence", text)
         }
-        AccessFault::NotConstant => (
-            "read of a constant",
-            format!("{what} is read as a constant (ld.global.nc), but the same kernel writes it"),
-        ),
     }
 }

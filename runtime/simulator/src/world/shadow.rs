@@ -33,8 +33,6 @@ pub(super) enum AccessFault {
     },
     /// An ordinary write and an access by TMA or tensor cores are ordered, but without a proxy fence between them.
     Unfenced,
-    /// A read promised that the kernel does not write the word, but the same kernel has written it.
-    NotConstant,
 }
 
 /// The part of shadow memory that all words share.
@@ -182,17 +180,6 @@ impl Shadow {
         }
         if !self.is_ordered(earlier, by, true) {
             return Some(AccessFault::Unfenced);
-        }
-        let (stamp, mine) = (
-            &self.stamps[earlier as usize],
-            &self.stamps[by.stamp as usize],
-        );
-        let is_constant = mine.kind == AccessKind::Constant;
-        if is_constant
-            && stamp.origin.launch == mine.origin.launch
-            && stamp.origin.device == mine.origin.device
-        {
-            return Some(AccessFault::NotConstant);
         }
         // Knowledge never shrinks, so the result stays valid.
         self.last_ordered = (by.stamp, earlier);

@@ -7,8 +7,6 @@ use super::clock::{Clock, Component};
 pub(super) enum AccessKind {
     /// An ordinary access of a thread.
     Weak,
-    /// An ordinary read that promises that the kernel does not write the word (`ld.global.nc`).
-    Constant,
     /// An ordinary access that may race with an access of another launch. A launch that overlaps with another one does
     /// not use the value.
     Early,
@@ -26,7 +24,7 @@ impl AccessKind {
     /// Returns whether the access is ordinary, so that it neither acquires nor releases.
     #[inline]
     pub fn is_ordinary(self) -> bool {
-        matches!(self, Self::Weak | Self::Constant | Self::Early)
+        matches!(self, Self::Weak | Self::Early)
     }
 }
 

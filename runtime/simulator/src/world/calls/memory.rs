@@ -10,11 +10,10 @@ fn order(order: u32) -> (AccessKind, MemoryOrder) {
     let memory_order = |acquire, release| MemoryOrder { acquire, release };
     match order {
         0 => (AccessKind::Weak, memory_order(false, false)),
-        1 => (AccessKind::Constant, memory_order(false, false)),
-        2 => (AccessKind::AtomicGpu, memory_order(false, false)),
-        3 => (AccessKind::AtomicGpu, memory_order(true, false)),
-        4 => (AccessKind::AtomicGpu, memory_order(false, true)),
-        5 => (AccessKind::AtomicGpu, memory_order(true, true)),
+        1 => (AccessKind::AtomicGpu, memory_order(false, false)),
+        2 => (AccessKind::AtomicGpu, memory_order(true, false)),
+        3 => (AccessKind::AtomicGpu, memory_order(false, true)),
+        4 => (AccessKind::AtomicGpu, memory_order(true, true)),
         _ => (AccessKind::Early, memory_order(false, false)),
     }
 }
@@ -45,7 +44,7 @@ pub(super) extern "C" fn load(
     pc: u64,
 ) {
     let (kind, memory_order, scope) = ordered(how, scope);
-    if kind != AccessKind::Weak && kind != AccessKind::Constant {
+    if kind != AccessKind::Weak {
         give_way();
     }
     // SAFETY: `to` points to a value of the caller of that size.

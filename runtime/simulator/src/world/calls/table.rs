@@ -12,7 +12,7 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 /// The version of the table. It must be equal to `mk::sim::Calls::kVersion`.
-const VERSION: u64 = 9;
+const VERSION: u64 = 10;
 
 /// The table of functions that kernels call. The layout is that of `mk::sim::Calls`.
 #[repr(C)]

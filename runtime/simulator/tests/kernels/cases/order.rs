@@ -52,11 +52,6 @@ cases! {
     "words": "words", Shape { bytes: 4096, ..TWO_CTAS }, [] {
         "two writers of one word": ["args.output) + half * 256" => "args.output)"],
             "race", ["is written, not ordered after an earlier write", "CTA 0", "CTA 1", "mk::store(to + i"];
-        "the kernel writes a constant": [
-            "const u8* source = args.input" => "__syncwarp();\n  const u8* source = args.output",
-            "+ half * 2048 + 1024;\n  u8*" => "+ half * 2048;\n  u8*"
-        ],
-            "read of a constant", ["ld.global.nc", "mk::load_vec16(source", "mk::store(to + i"];
         "a read of unwritten memory": ["u64*>(args.input)" => "u64*>(args.output)"],
             "uninitialised read", ["mk::load(from + i)"];
         "a read out of bounds": ["mk::load(from + i)" => "mk::load(from + i + 1000)"],

@@ -88,8 +88,6 @@ cases! {
     "floats": "floats", Shape { bytes: 1152, ..SHAPE }, [] {
         "loaded before all stored": ["  __syncwarp();\n  mk::store_vec16" => "  mk::store_vec16"],
             "race", ["mk::load_shared_vec16(smem", "mk::store_shared_float2(smem"];
-        "a constant that is written": ["mk::store_float2(args.output + 512 + lane * 16, w.x, w.y);" => "mk::store_float2(args.input + 1024 + lane * 4 / 8 * 8, w.x, w.y);"],
-            "read of a constant", ["mk::load_word(args.input"];
         "an address that is not aligned": ["mk::store_shared_float2(smem + lane * 16, v.x" => "mk::store_shared_float2(smem + lane * 16 + 4, v.x"],
             "failure", ["store of 8 bytes", "not a multiple of its size"];
     }
