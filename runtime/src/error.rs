@@ -219,7 +219,10 @@ pub enum Error {
     /// Two tokens of a call of `combine` have the same row.
     #[error(transparent)]
     RowOfTwoTokens(RowOfTwoTokens),
-    /// A call began on a GPU while another call of the communicator was running there. The second call did nothing.
+    /// A call began on a GPU while another call of the communicator was running there. The results of both calls are invalid.
+    ///
+    /// A kernel refuses to run beside another one that is still at work. If the other one is about to end, both run, and the
+    /// one that began first notices at its end that it was overtaken.
     ///
     /// Launches are ordered after each other on all streams, and so are launches that are captured into one graph. Replays
     /// of graphs are not ordered after each other or after launches.
@@ -232,9 +235,9 @@ pub enum Error {
     Overlap {
         /// The rank on whose GPU the calls overlapped.
         rank: u32,
-        /// The operator of the call that was refused, numbered from 1. Equal operators have one number.
+        /// The operator of the call that began second, numbered from 1. Equal operators have one number.
         operator: u32,
-        /// The number of the refused call, counted from 1.
+        /// The number of the call that began second, counted from 1.
         call: u32,
         /// The operator of the call that was running.
         other_operator: u32,

@@ -1,8 +1,9 @@
-//! Tests of calls that the host cannot order, on simulated GPUs. [`mkernel_testing::jobs::overlap`] describes the
-//! calls.
+//! Tests of calls that the host cannot order, on simulated GPUs. [`mkernel_testing::jobs::overlap`] and
+//! [`mkernel_testing::jobs::overtaken`] describe the calls.
 
-use mkernel_testing::jobs::Backend;
 use mkernel_testing::jobs::overlap::{OVERLAPS, run_overlap};
+use mkernel_testing::jobs::overtaken::{OVERTAKEN, run_overtaken};
+use mkernel_testing::jobs::{Backend, none_fails};
 
 #[test]
 fn calls_that_overlap_are_refused_and_named() {
@@ -25,4 +26,31 @@ fn a_missing_guard_is_found() {
     let place = Backend::Simulated { seed: 0 };
     let failure = run_overlap(place, OVERLAPS[0], &guard).expect_err("no guard");
     assert!(failure.contains("not the overlap"), "{failure}");
+}
+
+#[test]
+fn an_overtaken_call_is_reported() {
+    none_fails(&OVERTAKEN, |overtaken| {
+        (0..5).try_for_each(|seed| {
+            run_overtaken(Backend::Simulated { seed }, *overtaken, &[])
+                .map_err(|failure| format!("{overtaken:?}, seed {seed}: {failure}"))
+        })
+    });
+}
+
+/// If calls do not count the CTAs that enter them, a call that is overtaken has wrong results or waits until its deadline.
+#[test]
+fn a_missing_count_of_entries_is_found() {
+    let place = Backend::Simulated { seed: 0 };
+    let blind = [("@call.entered", "")];
+    none_fails(&OVERTAKEN, |overtaken| {
+        match run_overtaken(place, *overtaken, &blind) {
+            Ok(()) => Err(format!("{overtaken:?}: not found")),
+            Err(failure) if failure.contains("panicked") => Err(failure),
+            Err(failure) => {
+                println!("{overtaken:?}: {failure}");
+                Ok(())
+            }
+        }
+    });
 }

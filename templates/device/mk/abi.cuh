@@ -35,6 +35,7 @@ constexpr u32 kMaxBuckets = 4;  // of an operator
 struct State {
   u32 epoch;            // calls whose number every CTA has read
   u32 readers;          // CTAs that have read the epoch, over all calls
+  u32 entered;          // CTAs that have entered a call, over all calls
   u32 abort;            // 1 + the rank that raised it, or kLost and a rank
   u32 reported;         // whether this rank's report was claimed
   u32 faulted;          // mark of the last call in which the report of wrong values was claimed

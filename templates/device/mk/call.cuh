@@ -78,9 +78,8 @@ MK_DEVICE u32 call_given_up_by(const RankContext& ctx) {
 //
 // Calls that wait for each other, as those of one stream do, find all words equal to `due`. Of two others, one finds a
 // word that was raised since: each call raises every word once, and `due` only when all its CTAs have raised theirs. A
-// call that begins when all CTAs of the one before have counted themselves (advance_epoch) is not refused. The CTAs that
-// still run then wait for no other CTA to start, and the two calls use different halves of what peers write. To count
-// CTAs at their end instead costs far more than it is worth: 1 to 20 µs (H200).
+// call that begins when all CTAs of the call before have counted themselves (advance_epoch) is not refused, although some
+// of these CTAs may still run. They find that out at their end: see end_call().
 //
 // A rank may also begin a call that others have given up, or one behind a call that it has given up itself. In the first, it
 // would find what others had sent by then, and perhaps wait for nothing more. In the second, it would send what it has
@@ -93,7 +92,10 @@ MK_DEVICE bool enter(const RankContext& ctx) {
     // A small grid has many words for each CTA. One warp would add to them in several rounds: 1.4 µs with one CTA (H100).
     const u32 thread = threadIdx.x - kWarp, threads = blockDim.x - kWarp;
     if (blockIdx.x + thread * gridDim.x < kGateWords) due = load_relaxed_sys(&ctx.gate->due);
-    if (thread == 0) given_up_by = call_given_up_by(ctx);  // @call.given-up
+    if (thread == 0) {
+      given_up_by = call_given_up_by(ctx);  // @call.given-up
+      add_relaxed_sys(&ctx.state()->entered, 1);  // @call.entered
+    }
     for (u32 word = blockIdx.x + thread * gridDim.x; word < kGateWords; word += threads * gridDim.x) {
       is_refused |= fetch_add_relaxed_gpu(&ctx.gate->entered[word], gridDim.x) != due;
     }
@@ -108,6 +110,18 @@ MK_DEVICE bool enter(const RankContext& ctx) {
     else refuse(ctx, blockIdx.x == 0 && is_refused != 0);
   }
   return false;
+}
+
+// All threads, behind their last access of the call: report the next call of this operator if it has overtaken this one, which
+// the host has not ordered then. Peers wait for that call to begin on this rank before they send what belongs to the call
+// behind it, to the half of the buffers from which this call receives. So what a thread has received before it finds no later
+// call here belongs to this call. The load needs no fence: it is issued when the thread has used what it received, and the adds
+// of the other call's CTAs have passed L2 before peers hear of that call.
+MK_DEVICE void end_call(const RankContext& ctx) {
+  const u32 entered = load_relaxed_sys(&ctx.state()->entered);
+  if (static_cast<int>(entered - ctx.call() * gridDim.x) <= 0) return;
+  report(ctx, WaitSite{kLoad, kOverlap, ctx.operator_number, ctx.operator_number, ctx.call() + 1}, ctx.call(), 0, 0);
+  raise_abort(ctx, 1 + ctx.rank);
 }
 
 // One thread of each CTA, after enter(): it counts that all threads of its CTA have read the epoch. The last CTA runs

@@ -3,7 +3,7 @@
 //!
 //! - [`GemmJob`], [`attention`], [`collective`] and [`experts`] are the jobs of the kinds of operators.
 //! - [`Turns`] makes calls of several operators of one communicator in turn.
-//! - [`overlap`] makes two calls that the host cannot order.
+//! - [`overlap`] makes two calls that the host cannot order, and [`overtaken`] a call that a later one may overtake.
 //! - [`prepared`] makes single calls of one operator, for tests of their errors.
 //! - [`all_are_right`] and its neighbours run jobs with many seeds.
 //! - [`all_mutations_are_found`] and its neighbours run jobs with mutated kernels. [`planted`] has mutations of several kinds.
@@ -21,6 +21,7 @@ mod memo;
 mod mutations;
 mod norm;
 pub mod overlap;
+pub mod overtaken;
 mod permit;
 pub mod planted;
 pub mod prepared;

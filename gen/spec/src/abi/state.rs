@@ -75,6 +75,8 @@ pub struct State {
     pub epoch: u32,
     /// CTAs that have read the epoch, over all calls.
     pub readers: u32,
+    /// CTAs that have entered a call, over all calls.
+    pub entered: u32,
     /// Any rank → this rank: 1 + the rank that gave up, or [`LOST`] and a rank; not 0 makes every wait of this rank end.
     pub abort: u32,
     /// Whether a report was claimed.
