@@ -54,15 +54,10 @@ impl Rows {
 
     /// Returns what the operands of the call must be.
     pub(crate) fn specs(self, plan: &KernelPlan) -> Cow<'_, [OperandSpec]> {
-        let specs = &plan.operands;
         let rows = match (self, plan.max_rows()) {
             (Self::Count(rows), _) | (Self::Most, Some(rows)) => rows,
-            _ => return Cow::Borrowed(specs),
+            _ => return Cow::Borrowed(&plan.operands),
         };
-        let in_call = |spec: &OperandSpec| OperandSpec {
-            rows: spec.rows.in_call(rows),
-            ..*spec
-        };
-        Cow::Owned(specs.iter().map(in_call).collect())
+        Cow::Owned(plan.operands_in_call(rows))
     }
 }

@@ -104,6 +104,16 @@ impl KernelPlan {
         }
     }
 
+    /// The operands of a call with this number of rows. Where calls do not give rows, the number does not matter.
+    #[must_use]
+    pub fn operands_in_call(&self, rows: u64) -> Vec<OperandSpec> {
+        let in_call = |spec: &OperandSpec| OperandSpec {
+            rows: spec.rows.in_call(rows),
+            ..*spec
+        };
+        self.operands.iter().map(in_call).collect()
+    }
+
     /// The plans of all buckets, from the fewest rows to the most. A kernel without buckets has one.
     pub fn buckets(&self) -> impl Iterator<Item = &Self> {
         self.fewer_rows.iter().chain([self])

@@ -120,7 +120,7 @@ impl<'a> RowMap<'a> {
         let packed = inputs.numbers(Operand::CuSeqlens).first();
         let offsets = match packed {
             Some(offsets) => offsets.iter().map(|offset| *offset as u64).collect(),
-            None => vec![0, op_plan.shape.seq],
+            None => vec![0, inputs.rows.unwrap_or(op_plan.shape.seq)],
         };
         Self {
             op_plan,

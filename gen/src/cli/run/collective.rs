@@ -1,6 +1,6 @@
 //! Inputs and reference of collectives.
 
-use super::inputs::{Inputs, Random, elems};
+use super::inputs::{Inputs, Random};
 use super::reference::{Matrix, matrix_sums_bytes};
 use mkernel::Operand;
 use mkernel::spec::abi::OperandSpec;
@@ -20,7 +20,7 @@ pub fn inputs(plan: &KernelPlan, op_plan: &CollectivePlan, seed: u64, call: u32)
             let of_rank = if is_common(operand) { 0 } else { rank };
             let stream = stream << 48 | u64::from(call) << 32 | u64::from(of_rank);
             let mut random = Random(seed ^ Random(stream).next());
-            let elems = 0..elems(plan, operand, rank);
+            let elems = 0..inputs.elems(operand, rank);
             elems.map(|_| random.fraction()).collect()
         };
         let specs = (0..).zip(&plan.operands);
@@ -61,7 +61,7 @@ pub fn expected(
         CollectiveOp::AllGather => (ranks.concat(), Vec::new()),
         CollectiveOp::AllReduce => sums(plan, op_plan, &ranks),
         CollectiveOp::ReduceScatter => {
-            let elems = |rank| elems(plan, Operand::Y, rank);
+            let elems = |rank| inputs.elems(Operand::Y, rank);
             let before: usize = (0..rank).map(elems).sum();
             let own = before..before + elems(rank);
             let (values, rounded) = sums(plan, op_plan, &ranks);

@@ -1,6 +1,6 @@
 //! Inputs and references of GEMM operators.
 
-use super::inputs::{Inputs, elems};
+use super::inputs::Inputs;
 use super::reference::{Addends, Matrix, matrix_sums_bytes, multiply};
 use mkernel::Operand;
 use mkernel::half::bf16;
@@ -46,8 +46,9 @@ pub fn expected(
     let sum = match config.op {
         GemmOp::AgGemm => product(&a.concat(), &b[rank as usize]),
         GemmOp::GemmRs => {
-            let before: usize = (0..rank).map(|rank| elems(plan, Operand::C, rank)).sum();
-            sum()?.part(before..before + elems(plan, Operand::C, rank))
+            let elems = |rank| inputs.elems(Operand::C, rank);
+            let before: usize = (0..rank).map(elems).sum();
+            sum()?.part(before..before + elems(rank))
         }
         GemmOp::GemmAr => sum()?,
     };

@@ -5,14 +5,19 @@
 
 use mkernel::Operand;
 use mkernel::half::bf16;
+use mkernel::spec::abi::OperandSpec;
 use mkernel::{KernelPlan, spec::Dtype};
 
 /// An operand and its elements on each rank.
 type Elements<T> = (Operand, Vec<Vec<T>>);
 
-/// The elements of all operands that a call reads, on all ranks.
+/// A call: its operands, and the elements of those that it reads, on all ranks.
 #[derive(Default, PartialEq)]
 pub struct Inputs {
+    /// The rows of the call over all ranks, if each call gives them.
+    pub rows: Option<u64>,
+    /// The operands with the rows that they have in this call.
+    pub operands: Vec<OperandSpec>,
     pub matrices: Vec<Elements<bf16>>,
     pub numbers: Vec<Elements<i32>>,
     pub fractions: Vec<Elements<f32>>,
@@ -25,20 +30,30 @@ fn find<T>(all: &[Elements<T>], wanted: Operand) -> &[Vec<T>] {
 
 impl Inputs {
     /// Random elements of all bf16 operands that the kernel reads. They depend on nothing but the plan, the seed and
-    /// the call. All ranks have the same elements of an operand for which `is_common` is true.
+    /// the call. All ranks have the same elements of an operand for which `is_common` is true. If each call gives the
+    /// rows, the first call has the most rows, and every other call a random number of them.
     pub fn random(
         plan: &KernelPlan,
         seed: u64,
         call: u32,
         is_common: impl Fn(Operand) -> bool,
     ) -> Self {
+        let rows = plan.max_rows().map(|most| match call {
+            0 => most,
+            _ => Random(seed ^ Random(call.into()).next()).next() % (most + 1),
+        });
+        let shapes = Self {
+            rows,
+            operands: plan.operands_in_call(rows.unwrap_or(0)),
+            ..Self::default()
+        };
         let fill = |operand: Operand, stream: u64| {
             let of_rank = |rank| if is_common(operand) { 0 } else { rank };
             (0..plan.spec.world())
                 .map(|rank| {
                     let stream = stream << 48 | u64::from(call) << 8 | u64::from(of_rank(rank));
                     let mut random = Random(seed ^ Random(stream).next());
-                    (0..elems(plan, operand, rank))
+                    (0..shapes.elems(operand, rank))
                         .map(|_| random.element())
                         .collect()
                 })
@@ -46,12 +61,17 @@ impl Inputs {
         };
         let specs = (1..).zip(&plan.operands);
         let specs = specs.filter(|(_, spec)| !spec.written && spec.dtype == Dtype::Bf16);
-        Self {
-            matrices: specs
-                .map(|(stream, spec)| (spec.operand, fill(spec.operand, stream)))
-                .collect(),
-            ..Self::default()
-        }
+        let matrices = specs
+            .map(|(stream, spec)| (spec.operand, fill(spec.operand, stream)))
+            .collect();
+        Self { matrices, ..shapes }
+    }
+
+    /// The number of elements of an operand on `rank`.
+    pub fn elems(&self, operand: Operand, rank: u32) -> usize {
+        let mut specs = self.operands.iter();
+        let spec = specs.find(|spec| spec.operand == operand);
+        spec.map_or(0, |spec| spec.rows.on(rank) * spec.cols) as usize
     }
 
     /// The elements of a bf16 operand on each rank, or nothing if the kernel does not read it.
@@ -68,12 +88,6 @@ impl Inputs {
     pub fn fractions(&self, wanted: Operand) -> &[Vec<f32>] {
         find(&self.fractions, wanted)
     }
-}
-
-/// The number of elements of an operand on `rank`.
-pub fn elems(plan: &KernelPlan, operand: Operand, rank: u32) -> usize {
-    let spec = plan.operands.iter().find(|spec| spec.operand == operand);
-    spec.map_or(0, |spec| spec.rows.on(rank) * spec.cols) as usize
 }
 
 /// The generator splitmix64, which gives unrelated numbers for similar seeds.

@@ -28,7 +28,7 @@ impl<E: Element + DeviceRepr + Copy> Memory<E> {
             return slice.map(Self::Slice).map_err(cuda("clone_htod"));
         }
         // The tensor has the same length on all ranks. The first rank has the most rows.
-        let elems = (spec.rows.on(0) * spec.cols) as usize;
+        let elems = (spec.rows.on(0) * spec.cols).max(1) as usize;
         let mut values = values.to_vec();
         values.resize(elems, filler);
         let mut tensor = ranks.alloc(stream, elems)?;

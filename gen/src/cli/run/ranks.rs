@@ -1,6 +1,6 @@
 //! Runs a job: several calls in a row on all ranks, with a thread for each rank.
 
-use super::inputs::{Inputs, elems};
+use super::inputs::Inputs;
 use super::operators::{expected, inputs};
 use super::tensor::Tensor;
 use super::verdict::Verdict;
@@ -154,10 +154,10 @@ impl Job<'_> {
         let mut on_gpu = Vec::new();
         for call in calls.iter().chain(calls.first()) {
             let (mut inputs, mut results) = (Vec::new(), Vec::new());
-            for spec in &self.plan.operands {
+            for spec in &call.operands {
                 let operand = spec.operand;
                 if spec.written {
-                    let elems = elems(self.plan, operand, rank);
+                    let elems = call.elems(operand, rank);
                     let tensor = Tensor::poisoned(ranks, &stream, spec, elems)?;
                     results.push((operand, tensor));
                 } else {
@@ -167,11 +167,14 @@ impl Job<'_> {
                     ));
                 }
             }
-            on_gpu.push((inputs, results));
+            on_gpu.push((call.rows, inputs, results));
         }
         ranks.barrier()?;
-        for (inputs, results) in &mut on_gpu {
+        for (rows, inputs, results) in &mut on_gpu {
             let mut call = operator.call(&stream);
+            if let Some(rows) = *rows {
+                call = call.rows(rows);
+            }
             for (operand, tensor) in inputs.iter() {
                 call = tensor.read_by(call, *operand);
             }
@@ -189,7 +192,7 @@ impl Job<'_> {
         };
         on_gpu
             .iter()
-            .map(|(_, results)| download(results))
+            .map(|(_, _, results)| download(results))
             .collect()
     }
 }
