@@ -1,7 +1,7 @@
 //! What a plan needs of a device's memory.
 
-use super::KernelPlan;
-use crate::diagnostic::Diagnostics;
+use super::{KernelPlan, Region};
+use crate::diagnostic::{Diagnostics, Field};
 
 impl KernelPlan {
     /// Bytes of the operands of `rank`, those that are read and those that are written.
@@ -30,34 +30,61 @@ impl KernelPlan {
         self.workspace.bytes.saturating_add(operands)
     }
 
-    /// Whether that is no more than the device has. The mistake is that of the largest dimension.
+    /// Checks that the device has this memory, and that kernels can number the elements of each region. A mistake is that
+    /// of the largest dimension.
     pub(super) fn check_memory(&self) -> Result<(), Diagnostics> {
-        let (needed, most) = (self.resident_bytes(), self.device.memory_bytes);
-        if needed <= most {
-            return Ok(());
-        }
-        let workspace = self.workspace.bytes;
         let mut found = Diagnostics::default();
         let dims = self.spec.problem().dims().into_iter();
-        let largest = dims.max_by_key(|(_, dim)| dim.fixed());
-        if let Some((field, _)) = largest {
-            found.push(
-                field,
+        let Some((field, _)) = dims.max_by_key(|(_, dim)| dim.fixed()) else {
+            return Ok(());
+        };
+        let (needed, most) = (self.resident_bytes(), self.device.memory_bytes);
+        let workspace = self.workspace.bytes;
+        found.require(
+            needed <= most,
+            field,
+            || {
                 format!(
                     "operands of {} bytes and a workspace of {workspace} bytes on each rank are more than the {most} bytes of memory of {}",
                     needed - workspace,
                     self.device.name
-                ),
-                "use smaller sizes, or more ranks where they share what is large",
-            );
+                )
+            },
+            "use smaller sizes, or more ranks where they share what is large",
+        );
+        for (_, region) in self.workspace_regions() {
+            check_elements(region, field, &mut found);
         }
         found.into_result(())
     }
 }
 
+/// Records a region with more elements than kernels can number.
+fn check_elements(region: &Region, field: Field, found: &mut Diagnostics) {
+    let elements = region.elements();
+    found.require(
+        elements <= Region::MAX_ELEMENTS,
+        field,
+        || {
+            let extents = region.indices.iter();
+            let extents: Vec<_> = extents.map(|i| i.extent.to_string()).collect();
+            format!(
+                "`{}` in the workspace has {} = {elements} elements, more than {} (kernels number them in 32 bits)",
+                region.name,
+                extents.join(" · "),
+                Region::MAX_ELEMENTS
+            )
+        },
+        format!("use a smaller {field}, and more calls"),
+    );
+}
+
 #[cfg(test)]
 mod tests {
-    use crate::config::{Dim, GemmConfig, GemmOp, KernelConfig};
+    use crate::config::{
+        CombineConfig, CombineOp, Dim, DispatchConfig, DispatchOp, GemmConfig, GemmOp,
+        KernelConfig, Problem,
+    };
     use crate::device::Device;
     use crate::diagnostic::Field;
     use crate::plan::KernelPlan;
@@ -99,5 +126,61 @@ mod tests {
         let needed = plan.resident_bytes();
         KernelPlan::new(&spec(1024, 512), &barely(needed)).expect("enough");
         KernelPlan::new(&spec(1024, 512), &barely(needed - 1)).expect_err("a byte short");
+    }
+
+    /// A small `max_rows` lets a rank have more choices than rows. Regions have an element for each choice of each source.
+    #[test]
+    fn regions_of_more_elements_than_numbers_are_refused() {
+        let of = |max_tokens, device: &Device, problem: fn(u64) -> Problem| {
+            let spec = KernelSpec::validate(KernelConfig::new(8, problem(max_tokens)));
+            let plan = KernelPlan::new(&spec.expect("valid"), device);
+            plan.err().map(|found| found.to_string())
+        };
+        let combine = |max_tokens| {
+            let combine = CombineConfig {
+                experts: Dim::Static(64),
+                top_k: Dim::Static(8),
+                max_tokens: Dim::Static(max_tokens),
+                hidden: Dim::Static(8),
+                max_rows: Some(1000),
+                ..CombineConfig::new(CombineOp::Combine)
+            };
+            combine.into()
+        };
+        // 2^28 choices need less than the memory of an H200.
+        let h200 = Device::h200();
+        assert_eq!(of((1 << 25) - 1, &h200, combine), None);
+        let text = of(1 << 25, &h200, combine).expect("2^32 elements");
+        for part in [
+            "max_tokens: `topk_packets` in the workspace has 2 · 8 · 268435456 = 4294967296 elements",
+            "more than 4294967295",
+            "use a smaller max_tokens",
+        ] {
+            assert!(text.contains(part), "{part:?} in {text:?}");
+        }
+        // The shared memory of this many SMs has room for the choices of all tokens.
+        let many_sms = Device {
+            sm_count: 1 << 16,
+            memory_bytes: u64::MAX,
+            ..Device::h200()
+        };
+        let dispatch = |max_tokens| {
+            let dispatch = DispatchConfig {
+                experts: Dim::Static(8),
+                top_k: Dim::Static(1),
+                max_tokens: Dim::Static(max_tokens),
+                hidden: Dim::Static(8),
+                intermediate: Dim::Static(8),
+                max_rows: Some(1000),
+                ..DispatchConfig::new(DispatchOp::DispatchGemm)
+            };
+            dispatch.into()
+        };
+        assert_eq!(of((1 << 28) - 1, &many_sms, dispatch), None);
+        let text = of(1 << 28, &many_sms, dispatch).expect("2^32 elements");
+        assert!(
+            text.contains("`lists` in the workspace has 2 · 8"),
+            "{text}"
+        );
     }
 }

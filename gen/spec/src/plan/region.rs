@@ -93,6 +93,17 @@ pub struct Region {
 }
 
 impl Region {
+    /// The most elements of a region. Kernels number them in 32 bits, as `mk/region.cuh` does, and so do the extents that
+    /// are arguments of its templates.
+    pub const MAX_ELEMENTS: u64 = u32::MAX as u64;
+
+    /// The number of elements, at most [`u64::MAX`].
+    #[must_use]
+    pub fn elements(&self) -> u64 {
+        let extents = self.indices.iter().map(|index| index.extent);
+        extents.fold(1, u64::saturating_mul)
+    }
+
     /// Where an element starts; `None` if an index is missing, is one too many or is out of range.
     ///
     /// ```
@@ -171,15 +182,15 @@ impl Placer {
         shape: &[(&'static str, u64)],
     ) -> Region {
         let indices = shape.iter().map(|&(name, extent)| Index { name, extent });
-        let elements = shape.iter().map(|(_, extent)| extent).product::<u64>();
-        let region = Region {
+        let mut region = Region {
             name,
             doc: doc.iter().map(|line| line.trim()).collect(),
             element,
             indices: indices.collect(),
             offset_bytes: self.end_bytes,
-            bytes: elements * element.stride_bytes(),
+            bytes: 0,
         };
+        region.bytes = region.elements().saturating_mul(element.stride_bytes());
         self.end_bytes = (self.end_bytes + region.bytes).next_multiple_of(self.align_bytes);
         region
     }
