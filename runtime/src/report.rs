@@ -338,9 +338,9 @@ mod tests {
         }
         assert!(fault(abi::Wait::ExpertTwice, 0).contains("rank 2, call 9: token 11"));
         assert!(fault(abi::Wait::RowIndex, 0).contains("row index 8, but there are 9"));
-        let offset = |index, wanted, seen| {
+        let of = |wait, index, wanted, seen| {
             let report = Report {
-                wait: abi::Wait::Offset as u32,
+                wait: wait as u32,
                 index,
                 wanted,
                 seen,
@@ -348,10 +348,22 @@ mod tests {
             };
             RoutingFault::of(&report).expect("a fault").1.to_string()
         };
+        let offset = |index, wanted, seen| of(abi::Wait::Offset, index, wanted, seen);
         assert!(offset(0, 0, 3).contains("offset 0 is 3, but the first one is 0"));
         assert!(offset(4, 9, 8).contains("offset 4 is 8, less than 9, the one before"));
         assert!(offset(4, 9, 10).contains("offset 4 is 10, but the operator was prepared for 9"));
         assert!(offset(1, 9, u32::MAX).contains("offset 1 is -1, a negative number"));
+        // Words of operands are signed.
+        for (wait, text) in [
+            (abi::Wait::CallRows, "has -1 rows, but 0 to 9 are possible"),
+            (abi::Wait::Tokens, "is -1, but 0 to 9 are possible"),
+            (abi::Wait::Expert, "has expert -1 as"),
+            (abi::Wait::RowIndex, "has row index -1, but"),
+        ] {
+            let found = of(wait, 0, 9, u32::MAX);
+            assert!(found.contains(text), "{text:?} in {found:?}");
+        }
+        assert!(offset(0, 0, u32::MAX).contains("offset 0 is -1, but the first one is 0"));
     }
 
     #[test]

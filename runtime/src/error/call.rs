@@ -55,7 +55,9 @@ pub enum CallError {
     RowsEmpty,
     /// The call gives more rows than the operator was prepared for.
     #[error(
-        "the call gives {rows} rows, but the operator was prepared for {most} at most. Prepare it for more"
+        "the call gives {rows} rows{}, but the operator was prepared for {most} at most. Give a number from 0 to {most}, or \
+         prepare it for more",
+        if_negative(*.rows)
     )]
     TooManyRows {
         /// The rows of the call.
@@ -66,4 +68,40 @@ pub enum CallError {
     /// [`Call::capture`](crate::Call::capture) was called for a stream that is not being captured.
     #[error("the stream is not being captured. Begin a capture first, or use Call::launch")]
     StreamNotCaptured,
+}
+
+/// Returns what number this is if it was made of a negative one of 32 or 64 bits, which is the likely reason for so many rows.
+fn if_negative(rows: u64) -> String {
+    let signed = u32::try_from(rows).map_or(rows as i64, |rows| i64::from(rows as i32));
+    match signed < 0 {
+        true => format!(" ({signed} as a signed number)"),
+        false => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_of_a_negative_number_are_shown_as_negative() {
+        let text = |rows| CallError::TooManyRows { rows, most: 12 }.to_string();
+        for (rows, shown) in [
+            (13, "gives 13 rows, but"),
+            (i32::MAX as u64, "gives 2147483647 rows, but"),
+            (1 << 40, "gives 1099511627776 rows, but"),
+            (
+                u32::MAX.into(),
+                "gives 4294967295 rows (-1 as a signed number), but",
+            ),
+            (
+                -7_i64 as u64,
+                "gives 18446744073709551609 rows (-7 as a signed number), but",
+            ),
+        ] {
+            let text = text(rows);
+            assert!(text.contains(shown), "{shown:?} in {text:?}");
+            assert!(text.contains("Give a number from 0 to 12"), "{text}");
+        }
+    }
 }

@@ -49,13 +49,15 @@ pub enum RoutingFault {
         /// The limit that was declared.
         max_rows: u32,
     },
-    /// The word with the rows of a call has more than the operator was prepared for. The call is one of no rows.
+    /// The word with the rows of a call is negative, or has more than the operator was prepared for. The call is one of no
+    /// rows.
     #[error(
-        "the call has {rows} rows, but the operator was prepared for {most} at most. Prepare it for more"
+        "the call has {rows} rows, but 0 to {most} are possible. Write a number in this range to the word with the rows, or \
+         prepare the operator for more"
     )]
     CallRows {
         /// The number in the word.
-        rows: u32,
+        rows: i32,
         /// The most rows.
         most: u32,
     },
@@ -210,7 +212,7 @@ impl RoutingFault {
             }
         } else if is(Wait::CallRows) {
             Self::CallRows {
-                rows: seen,
+                rows: seen as i32,
                 most: wanted,
             }
         } else if is(Wait::Offset) {
