@@ -33,7 +33,7 @@ enum RoutingPattern {
 }
 
 /// Chooses experts for the tokens of every rank, and the number of tokens of every rank, which can be less than the
-/// maximum.
+/// maximum. No rank gets more than `max_rows` rows.
 pub fn choose(sizes: Sizes, seed: u64, call: u32) -> (Vec<Vec<i32>>, Vec<i32>) {
     let mut random = Random(seed ^ (u64::from(call) << 32) ^ 0x746f_6b65_6e73);
     let pattern = [
@@ -49,14 +49,38 @@ pub fn choose(sizes: Sizes, seed: u64, call: u32) -> (Vec<Vec<i32>>, Vec<i32>) {
             _ => sizes.max_tokens as i32,
         })
         .collect();
-    let ids = (0..sizes.world)
+    let ids: Vec<Vec<i32>> = (0..sizes.world)
         .map(|_| {
             (0..sizes.max_tokens)
                 .flat_map(|_| token(sizes, pattern, &mut random))
                 .collect()
         })
         .collect();
+    let counts = within_max_rows(sizes, &ids, &counts);
     (ids, counts)
+}
+
+/// The numbers of tokens, at most `counts`, with which no rank gets more than `max_rows` rows. The tokens of a rank end
+/// before the first one that does not fit.
+fn within_max_rows(sizes: Sizes, ids: &[Vec<i32>], counts: &[i32]) -> Vec<i32> {
+    let mut rows = vec![0; sizes.world];
+    let mut fitting = vec![0; sizes.world];
+    for token in 0..sizes.max_tokens as i32 {
+        for (source, ids) in ids.iter().enumerate() {
+            // An earlier token of this rank did not fit, or it has no more tokens.
+            if fitting[source] != token || token >= counts[source] {
+                continue;
+            }
+            let mut with_token = rows.clone();
+            for id in &ids[token as usize * sizes.top_k..][..sizes.top_k] {
+                with_token[*id as usize / sizes.local()] += 1;
+            }
+            if with_token.iter().all(|rows| *rows <= sizes.max_rows) {
+                (rows, fitting[source]) = (with_token, token + 1);
+            }
+        }
+    }
+    fitting
 }
 
 /// Chooses the experts of one token.
@@ -158,6 +182,27 @@ mod tests {
         assert_eq!(routing.offsets(1), [0.0, 2.0, 4.0]);
         assert_eq!(routing.row_indices[0], [102, 0, 1, 4, 100, 103]);
         assert_eq!(routing.row_indices[1], [2, 101, 5, 3]);
+    }
+
+    #[test]
+    fn no_rank_gets_more_rows_than_it_has_room_for() {
+        let mut is_bounded = false;
+        for seed in 0..40 {
+            for max_rows in [0, 1, 5, 100] {
+                let sizes = Sizes { max_rows, ..SIZES };
+                let (ids, counts) = choose(sizes, seed, 0);
+                let routing = Routing::new(sizes, &ids, &counts);
+                for rank in 0..2 {
+                    let rows = routing.offsets(rank)[2] as usize;
+                    assert!(rows <= max_rows, "{rows} of {max_rows}");
+                    is_bounded |= rows == max_rows && max_rows == 5;
+                }
+                let all = choose(SIZES, seed, 0).1;
+                assert!(counts.iter().zip(&all).all(|(count, all)| count <= all));
+                assert!(max_rows < 100 || counts == all, "all of them fit");
+            }
+        }
+        assert!(is_bounded, "tokens that fit are kept");
     }
 
     #[test]
