@@ -17,6 +17,27 @@ fn sums_of_several_nodes_are_right() {
     );
 }
 
+/// The most rows of a call are rows that the ranks do not divide evenly, so some ranks have fewer rows than others or none.
+/// Calls after the first have fewer rows.
+#[test]
+fn rows_that_the_ranks_do_not_divide_are_right() {
+    for op in ["ag_gemm", "gemm_rs", "all_gather", "reduce_scatter"] {
+        let sizes = ["--world=4", "--m=..=7", "--n=8", "--seed=1", "--calls=2"];
+        let k: &[&str] = if op.contains("gemm") { &["--k=8"] } else { &[] };
+        let machine = ["run", "--device=sim", "--sms=3", "--op", op];
+        let output = run(&[&machine[..], &sizes, k].concat());
+        assert_eq!(
+            code(&output),
+            0,
+            "{op}: {}{}",
+            stdout(&output),
+            stderr(&output)
+        );
+        let text = stdout(&output);
+        assert!(text.contains("correct: all"), "{op}: {text}");
+    }
+}
+
 /// Rows are normalised as the reference does it, in both types, on one node and on several.
 #[test]
 fn norms_are_right() {

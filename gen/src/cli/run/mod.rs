@@ -9,6 +9,8 @@ mod host_memory;
 mod inputs;
 mod memory;
 mod operators;
+#[cfg(test)]
+mod random_runs;
 mod ranks;
 mod reference;
 mod report;
@@ -58,7 +60,8 @@ pub struct Run {
     /// Plan for this many ranks instead of the declared world
     #[arg(long, value_name = "COUNT")]
     ranks: Option<u32>,
-    /// Number of calls, each with new data; another call repeats the first
+    /// Number of calls, each with new data; another call repeats the first. If calls give the rows, those after the
+    /// first have a random number of rows
     #[arg(long, value_name = "COUNT", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     calls: u32,
     /// Seed of the data, and of the order of events on simulated GPUs [default: MKERNEL_SIM_SEED, else a new seed

@@ -86,6 +86,31 @@ impl Job<'_> {
     }
 
     fn run_ranks(&self, timeline: &Mutex<String>) -> Result<Completed, Vec<RankFailure>> {
+        let calls = self.inputs();
+        let results = self.on_ranks(|ranks| {
+            let result = self.run_rank(ranks, &calls);
+            if let Some(events) = ranks.timeline() {
+                // The timeline of the last rank to end has the most events.
+                *timeline.lock().unwrap_or_else(PoisonError::into_inner) = events;
+            }
+            result
+        });
+        merge(results?)
+    }
+
+    /// The inputs of each call.
+    pub fn inputs(&self) -> Vec<Inputs> {
+        let calls = 0..self.calls;
+        calls
+            .map(|call| inputs(self.plan, self.seed, call))
+            .collect()
+    }
+
+    /// Calls `run` on all ranks at the same time and returns what it returns, by rank.
+    pub fn on_ranks<T: Send>(
+        &self,
+        run: impl Fn(&Communicator) -> Result<T, RankError> + Sync,
+    ) -> Result<Vec<Result<T, RankError>>, Vec<RankFailure>> {
         let world = self.plan.spec.world();
         let whole = |error: Error| RankFailure {
             rank: None,
@@ -93,39 +118,47 @@ impl Job<'_> {
         };
         let communicators = self.machine.ranks(world, self.seed);
         let communicators = communicators.map_err(|error| vec![whole(error)])?;
-        let calls: Vec<Inputs> = (0..self.calls)
-            .map(|call| inputs(self.plan, self.seed, call))
-            .collect();
-        let run = |ranks: Communicator| {
-            let result = self.run_rank(&ranks, &calls);
-            if let Some(events) = ranks.timeline() {
-                // The timeline of the last rank to end has the most events.
-                *timeline.lock().unwrap_or_else(PoisonError::into_inner) = events;
-            }
-            result
-        };
-        let results = thread::scope(|scope| {
+        Ok(thread::scope(|scope| {
             let run = &run;
             let threads: Vec<_> = communicators
                 .into_iter()
-                .map(|ranks| scope.spawn(move || run(ranks)))
+                .map(|ranks| scope.spawn(move || run(&ranks)))
                 .collect();
             let results = threads.into_iter().map(|thread| thread.join());
             results
                 .map(|result| result.unwrap_or(Err(RankError::Panicked)))
                 .collect()
-        });
-        merge(results)
+        }))
     }
 
     fn run_rank(&self, ranks: &Communicator, calls: &[Inputs]) -> Result<Completed, RankError> {
-        let rank = ranks.rank();
+        let (plan, results) = self.results(ranks, calls)?;
+        self.judged(ranks.rank(), plan, calls, &results)
+    }
+
+    /// Runs all calls, and the first call again. Returns the plan of the kernel that ran, and the results of each call.
+    pub fn results(
+        &self,
+        ranks: &Communicator,
+        calls: &[Inputs],
+    ) -> Result<(KernelPlan, Vec<Results>), Error> {
         ranks.set_transport(self.transport.clone());
         let operator = ranks.prepare(self.config, self.plan.shape())?;
-        let results = self.results(ranks, &operator, calls)?;
+        let results = self.results_of(ranks, &operator, calls)?;
         log_stats(ranks, &operator);
+        Ok((operator.plan().clone(), results))
+    }
+
+    /// Compares the results of all calls of `rank` with the reference.
+    pub fn judged(
+        &self,
+        rank: u32,
+        plan: KernelPlan,
+        calls: &[Inputs],
+        results: &[Results],
+    ) -> Result<Completed, RankError> {
         let mut verdict = Verdict::default();
-        for ((call, inputs), found) in (0..).zip(calls).zip(&results) {
+        for ((call, inputs), found) in (0..).zip(calls).zip(results) {
             let expected = expected(self.plan, inputs, rank, self.threads)
                 .ok_or(RankError::NoReference(self.plan.spec.op()))?;
             for ((operand, found), expected) in found.iter().zip(&expected) {
@@ -134,7 +167,7 @@ impl Job<'_> {
         }
         let (first, last) = (results.first(), results.last());
         Ok(Completed {
-            plan: operator.plan().clone(),
+            plan,
             verdict,
             repeats: first
                 .zip(last)
@@ -142,8 +175,7 @@ impl Job<'_> {
         })
     }
 
-    /// Runs all calls, and the first call again. Returns the results of each.
-    fn results(
+    fn results_of(
         &self,
         ranks: &Communicator,
         operator: &Operator,
@@ -209,7 +241,7 @@ fn log_stats(ranks: &Communicator, operator: &Operator) {
 }
 
 /// The results of a call, by operand.
-type Results = Vec<(&'static str, Vec<f32>)>;
+pub type Results = Vec<(&'static str, Vec<f32>)>;
 
 /// Whether results are bitwise equal. Unlike with `==`, a NaN equals itself.
 fn same_bits(first: &Results, second: &Results) -> bool {
@@ -221,7 +253,7 @@ fn same_bits(first: &Results, second: &Results) -> bool {
 }
 
 /// Combines the results of all ranks, or returns the errors of those that failed.
-fn merge(results: Vec<Result<Completed, RankError>>) -> Result<Completed, Vec<RankFailure>> {
+pub fn merge(results: Vec<Result<Completed, RankError>>) -> Result<Completed, Vec<RankFailure>> {
     let mut whole: Option<Completed> = None;
     let mut failed = Vec::new();
     for (rank, result) in (0..).zip(results) {

@@ -1,0 +1,233 @@
+//! Random configurations of every operator.
+
+use super::super::inputs::Random;
+use mkernel::spec::{
+    Activation, AttentionConfig, AttentionOp, AttentionTuning, BLayout, CollectiveConfig,
+    CollectiveOp, CombineConfig, CombineOp, Device, Dim, DispatchConfig, DispatchOp, Dtype,
+    Epilogue, Eps, GemmConfig, GemmOp, KernelSpec, Layout, Norm, Placement, Problem, Protocol,
+    Scale, SumEpilogue, Tuning,
+};
+use mkernel::{KernelConfig, KernelPlan};
+
+/// A kernel, and the simulated GPUs that run it.
+pub struct Drawn {
+    pub config: KernelConfig,
+    pub plan: KernelPlan,
+    pub sms: u32,
+    pub skew: u32,
+}
+
+/// The number of operators. Seeds take them in turn.
+pub const OPS: u64 = 9;
+
+/// Draws a configuration that has a plan.
+pub fn draw(seed: u64) -> Drawn {
+    let mut random = Draws(Random(seed));
+    for _ in 0..100 {
+        let (nodes, world) = topology(&mut random);
+        let config = KernelConfig {
+            nodes,
+            ..KernelConfig::new(world, problem(&mut random, seed % OPS, (nodes, world)))
+        };
+        let (sms, skew) = (random.between(3, 8) as u32, random.between(0, 100) as u32);
+        let spec = KernelSpec::validate(config.clone());
+        let plan = spec.and_then(|spec| KernelPlan::new(&spec, &Device::simulated(sms)));
+        if let Ok(plan) = plan {
+            return Drawn {
+                config,
+                plan,
+                sms,
+                skew,
+            };
+        }
+    }
+    panic!("seed {seed}: 100 configurations without a plan");
+}
+
+/// A generator with the draws that configurations need.
+struct Draws(Random);
+
+impl Draws {
+    fn between(&mut self, least: u64, most: u64) -> u64 {
+        least + self.0.below((most - least + 1) as usize) as u64
+    }
+
+    fn one_of<T: Copy>(&mut self, values: &[T]) -> T {
+        values[self.0.below(values.len())]
+    }
+
+    /// True in one of `times` draws.
+    fn once_in(&mut self, times: u64) -> bool {
+        self.between(1, times) == 1
+    }
+
+    /// One of the values in one of three draws, else none.
+    fn perhaps<T: Copy>(&mut self, values: &[T]) -> Option<T> {
+        self.once_in(3).then(|| self.one_of(values))
+    }
+
+    /// A number of rows, mostly one that no world divides, given in the declaration or by each call.
+    fn rows(&mut self, most: u64) -> Dim {
+        let most = match self.between(0, 2) {
+            0 => self.between(1, 9),
+            _ => self.between(1, most),
+        };
+        match self.once_in(2) {
+            true => Dim::UpTo { most },
+            false => Dim::Static(most),
+        }
+    }
+
+    /// A number of columns.
+    fn cols(&mut self, most: u64) -> Dim {
+        Dim::Static(8 * self.between(1, most / 8))
+    }
+}
+
+/// Nodes and ranks.
+fn topology(random: &mut Draws) -> (u32, u32) {
+    match random.between(0, 3) {
+        0 => random.one_of(&[(2, 2), (2, 4), (3, 3), (2, 6), (4, 8), (5, 5), (7, 7)]),
+        _ => (1, random.one_of(&[1, 2, 4, 4, 8])),
+    }
+}
+
+fn problem(random: &mut Draws, op: u64, (nodes, world): (u32, u32)) -> Problem {
+    match op {
+        0 => gemm(random, GemmOp::AgGemm).into(),
+        1 => gemm(random, GemmOp::GemmRs).into(),
+        2 => gemm(random, GemmOp::GemmAr).into(),
+        3 => collective(random, CollectiveOp::AllReduce).into(),
+        4 => collective(random, CollectiveOp::AllGather).into(),
+        5 => collective(random, CollectiveOp::ReduceScatter).into(),
+        6 => attention(random, nodes).into(),
+        7 => dispatch(random, world).into(),
+        _ => combine(random, world).into(),
+    }
+}
+
+fn gemm(random: &mut Draws, op: GemmOp) -> GemmConfig {
+    let normalises = op == GemmOp::GemmAr && random.once_in(4);
+    let with_epilogue = random.once_in(2);
+    let epilogue = Epilogue {
+        bias: with_epilogue && random.once_in(2),
+        residual: with_epilogue && random.once_in(2),
+        activation: match with_epilogue {
+            true => random.one_of(&Activation::ALL),
+            false => Activation::None,
+        },
+        output: match with_epilogue && !normalises {
+            true => random.one_of(&Dtype::FLOATS),
+            false => Dtype::Bf16,
+        },
+        norm: if normalises { Norm::Rms } else { Norm::None },
+        ..Epilogue::default()
+    };
+    GemmConfig {
+        m: random.rows(150),
+        n: random.cols(300),
+        k: random.cols(200),
+        b_layout: random.one_of(&[BLayout::Kn, BLayout::Nk]),
+        symmetric_result: op == GemmOp::GemmAr && random.once_in(3),
+        symmetric_a: op == GemmOp::AgGemm && random.once_in(3),
+        epilogue,
+        tuning: Tuning {
+            tile_m: random.perhaps(&[64, 128]),
+            tile_n: random.perhaps(&[64, 128, 256]),
+            shots: random.perhaps(&[1, 2]).filter(|_| op.reduces()),
+            split_k: random.perhaps(&[1, 2, 3]),
+            ..Tuning::default()
+        },
+        ..GemmConfig::new(op)
+    }
+}
+
+fn collective(random: &mut Draws, op: CollectiveOp) -> CollectiveConfig {
+    let normalises = op == CollectiveOp::AllReduce && random.once_in(2);
+    let epilogue = SumEpilogue {
+        bias: normalises && random.once_in(2),
+        residual: normalises && random.once_in(2),
+        norm: if normalises { Norm::Rms } else { Norm::None },
+        eps: random.one_of(&[Eps::default(), Eps::new(1e-2)]),
+    };
+    CollectiveConfig {
+        m: random.rows(60),
+        n: random.cols(600),
+        dtype: random.one_of(&Dtype::FLOATS),
+        protocol: random.perhaps(&[Protocol::Ll, Protocol::Simple]),
+        shots: random
+            .perhaps(&[1, 2])
+            .filter(|_| op == CollectiveOp::AllReduce),
+        symmetric_result: op.gathers() && random.once_in(3),
+        epilogue: match normalises {
+            true => epilogue,
+            false => SumEpilogue::default(),
+        },
+        ..CollectiveConfig::new(op)
+    }
+}
+
+fn attention(random: &mut Draws, nodes: u32) -> AttentionConfig {
+    let packed = nodes == 1 && random.once_in(3);
+    let (kv_heads, group) = (random.between(1, 2), random.between(1, 2));
+    AttentionConfig {
+        batch: Dim::Static(random.between(1, 3)),
+        seq: match (random.rows(150), packed) {
+            (Dim::UpTo { most }, true) => Dim::Static(most),
+            (rows, _) => rows,
+        },
+        heads: Dim::Static(kv_heads * group),
+        kv_heads: Dim::Static(kv_heads),
+        head_dim: Dim::Static(random.one_of(&[64, 128])),
+        layout: random.one_of(&[Layout::Bshd, Layout::Bhsd]),
+        causal: random.once_in(2),
+        placement: random.one_of(&Placement::ALL),
+        packed,
+        scale: random.one_of(&[Scale::default(), Scale::new(0.3)]),
+        tuning: AttentionTuning {
+            kv_slots: random.perhaps(&[1, 2]),
+            ..AttentionTuning::default()
+        },
+        ..AttentionConfig::new(AttentionOp::RingAttention)
+    }
+}
+
+/// The sizes that both halves of a mixture of experts have: experts, top-k, tokens and the most rows.
+fn routes(random: &mut Draws, world: u32) -> (Dim, Dim, Dim, Option<u32>) {
+    let experts = u64::from(world) * random.between(1, 3);
+    let top_k = random.between(1, experts.min(4));
+    let max_tokens = random.between(1, 30);
+    let max_rows = random.once_in(3).then(|| random.between(1, 40) as u32);
+    let sizes = [experts, top_k, max_tokens].map(Dim::Static);
+    (sizes[0], sizes[1], sizes[2], max_rows)
+}
+
+fn dispatch(random: &mut Draws, world: u32) -> DispatchConfig {
+    let (experts, top_k, max_tokens, max_rows) = routes(random, world);
+    DispatchConfig {
+        experts,
+        top_k,
+        max_tokens,
+        max_rows,
+        hidden: random.cols(200),
+        intermediate: random.cols(200),
+        b_layout: random.one_of(&[BLayout::Kn, BLayout::Nk]),
+        swiglu: random.once_in(2),
+        tile_m: random.perhaps(&[64, 128]),
+        split_k: random.perhaps(&[1, 2]),
+        ..DispatchConfig::new(DispatchOp::DispatchGemm)
+    }
+}
+
+fn combine(random: &mut Draws, world: u32) -> CombineConfig {
+    let (experts, top_k, max_tokens, max_rows) = routes(random, world);
+    CombineConfig {
+        experts,
+        top_k,
+        max_tokens,
+        max_rows,
+        hidden: random.cols(400),
+        low_latency_tokens: random.perhaps(&[0, 4]),
+        ..CombineConfig::new(CombineOp::Combine)
+    }
+}

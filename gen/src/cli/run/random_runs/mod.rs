@@ -1,0 +1,217 @@
+//! Random configurations of every operator on simulated GPUs: `mkernel-gen run` says of each element what an independent
+//! computation in fp64 says, also if a wrong element is planted.
+//!
+//! ```text
+//! cargo test -p mkernel-gen random_runs -- --ignored --nocapture
+//! ```
+//!
+//! The environment variable `MKERNEL_TEST_SEEDS` changes the number of seeds.
+
+mod draw;
+mod truth;
+
+use super::inputs::{Inputs, Random};
+use super::ranks::{Completed, Job, RankError, Results, merge};
+use crate::cli::machine::{Machine, Simulated};
+use draw::{Drawn, OPS, draw};
+use mkernel::network::{Faults, NicModel, Transport};
+use mkernel::spec::Problem;
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+use truth::{Element, truth, wrong};
+
+/// Seeds of the test that always runs: some of every operator.
+const SAMPLE: u64 = 3 * OPS;
+/// Seeds of the long test.
+const SEEDS: u64 = 30 * OPS;
+
+/// The results of a rank, call by call, and what they should be.
+struct RankResults {
+    found: Vec<Results>,
+    expected: Vec<Vec<Vec<Element>>>,
+}
+
+impl RankResults {
+    /// The number of elements that fp64 says are wrong.
+    fn wrong(&self) -> usize {
+        let calls = self.found.iter().zip(&self.expected);
+        let results = calls.flat_map(|(found, expected)| found.iter().zip(expected));
+        results
+            .map(|((_, found), expected)| wrong(found, expected))
+            .sum()
+    }
+}
+
+#[test]
+fn verdicts_on_random_configurations_are_right() {
+    check_seeds(SAMPLE);
+}
+
+#[test]
+#[ignore = "takes 10 minutes on two cores"]
+fn verdicts_on_many_random_configurations_are_right() {
+    let given = std::env::var("MKERNEL_TEST_SEEDS").map(|text| text.parse().expect("a number"));
+    check_seeds(given.unwrap_or(SEEDS));
+}
+
+/// The configurations of the sample have what has misled references before.
+#[test]
+fn the_sample_has_configurations_of_all_kinds() {
+    let mut kinds = BTreeSet::new();
+    for seed in 0..SAMPLE {
+        let Drawn { config, plan, .. } = draw(seed);
+        let name = plan.spec.op().name();
+        kinds.insert(name.to_owned());
+        if let Some(most) = plan.max_rows() {
+            let is_divided = most % u64::from(config.world) == 0;
+            kinds.insert(format!("rows of calls, divided: {is_divided}"));
+        }
+        kinds.insert(format!("several nodes: {}", config.nodes > 1));
+        kinds.insert(format!("one rank: {}", config.world == 1));
+        if let Problem::Gemm(gemm) = &config.problem {
+            kinds.insert(format!("GEMM with a bias: {}", gemm.epilogue.bias));
+            kinds.insert(format!("B as {}", gemm.b_layout));
+        }
+        if let Problem::Attention(attention) = &config.problem {
+            kinds.insert(format!("packed: {}", attention.packed));
+        }
+        if let Problem::Dispatch(dispatch) = &config.problem {
+            kinds.insert(format!("bounded rows: {}", dispatch.max_rows.is_some()));
+        }
+    }
+    // All operators, and both kinds of each of seven pairs.
+    assert_eq!(kinds.len(), OPS as usize + 2 * 7, "{kinds:#?}");
+}
+
+/// Checks seeds on all cores, and fails with all that is wrong.
+fn check_seeds(seeds: u64) {
+    let (next, failures) = (AtomicU64::new(0), Mutex::new(Vec::new()));
+    thread::scope(|scope| {
+        for _ in 0..super::cores() {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= seeds {
+                        break;
+                    }
+                    let drawn = draw(seed);
+                    // A panic is the failure of its seed only.
+                    let checked = thread::scope(|seed_scope| {
+                        let thread = seed_scope.spawn(|| check(seed, &drawn));
+                        thread.join().unwrap_or_else(|_| Err("a panic".into()))
+                    });
+                    if let Err(failure) = checked {
+                        let failure = format!(
+                            "seed {seed}: {failure}\n{}: {:?}",
+                            drawn.plan.id, drawn.config
+                        );
+                        failures.lock().expect("no panic").push(failure);
+                    }
+                }
+            });
+        }
+    });
+    let failures = failures.into_inner().expect("no panic");
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+/// Runs a kernel, and compares the verdict on its results with fp64, before and after a wrong element is planted.
+fn check(seed: u64, drawn: &Drawn) -> Result<(), String> {
+    let job = job(seed, drawn);
+    let calls = job.inputs();
+    let results = job.on_ranks(|ranks| Ok(job.results(ranks, &calls)?.1));
+    let results = results.map_err(|failed| format!("{failed:?}"))?;
+    let mut ranks = Vec::new();
+    for (rank, found) in results.into_iter().enumerate() {
+        let found = found.map_err(|error| format!("rank {rank}: {error}"))?;
+        let expected = calls.iter().map(|call| truth(&drawn.config, call, rank));
+        let expected = expected.collect();
+        ranks.push(RankResults { found, expected });
+    }
+    let verdict = judged(&job, &calls, &ranks)?;
+    let (says, is) = (verdict.verdict.wrong, total(&ranks));
+    if (says, is) != (0, 0) || !verdict.repeats {
+        let first = verdict.verdict.first_wrong;
+        return Err(format!(
+            "run says {says} elements are wrong, fp64 says {is}; {first:?}, repeats: {}",
+            verdict.repeats
+        ));
+    }
+    let Some(place) = plant(seed, &mut ranks) else {
+        return Err("no result has an element".into());
+    };
+    let verdict = judged(&job, &calls, &ranks)?;
+    let first = verdict.verdict.first_wrong;
+    let found = first.map(|first| (first.call as usize, first.rank as usize, first.operand));
+    match (verdict.verdict.wrong, total(&ranks), found == Some(place)) {
+        (1, 1, true) => Ok(()),
+        (says, is, _) => Err(format!(
+            "one element is wrong at {place:?}: run says {says}, the first at {first:?}, and fp64 says {is}"
+        )),
+    }
+}
+
+fn job<'a>(seed: u64, drawn: &'a Drawn) -> Job<'a> {
+    Job {
+        config: &drawn.config,
+        plan: &drawn.plan,
+        machine: Machine::Simulated(Simulated {
+            sms: drawn.sms,
+            skew: drawn.skew,
+            timeline: false,
+        }),
+        seed,
+        calls: 3,
+        threads: 1,
+        transport: Transport::Emulated {
+            nic: NicModel::default(),
+            faults: Faults {
+                seed,
+                jitter: Duration::from_micros(50),
+                loss: 0.05,
+                retransmission: Duration::from_micros(20),
+                ..Faults::default()
+            },
+        },
+    }
+}
+
+/// What `run` says of the results of all ranks.
+fn judged(job: &Job, calls: &[Inputs], ranks: &[RankResults]) -> Result<Completed, String> {
+    let judge = |(rank, results): (u32, &RankResults)| -> Result<Completed, RankError> {
+        job.judged(rank, job.plan.clone(), calls, &results.found)
+    };
+    merge((0..).zip(ranks).map(judge).collect()).map_err(|failed| format!("{failed:?}"))
+}
+
+fn total(ranks: &[RankResults]) -> usize {
+    ranks.iter().map(RankResults::wrong).sum()
+}
+
+/// Makes one element wrong and returns its call, rank and operand. An element that must not be written gets a number. Any
+/// other gets another number, or none. The last call, which repeats the first, stays as it is.
+fn plant(seed: u64, ranks: &mut [RankResults]) -> Option<(usize, usize, &'static str)> {
+    let mut random = Random(!seed);
+    let mut elements = Vec::new();
+    for (rank, results) in ranks.iter().enumerate() {
+        for (call, expected) in results.expected.iter().enumerate() {
+            let results = expected.iter().enumerate();
+            let results = results.filter(|(_, elements)| !elements.is_empty());
+            elements.extend(results.map(|(result, elements)| (rank, call, result, elements.len())));
+        }
+    }
+    let (rank, call, result, count) = *elements.get(random.below(elements.len()))?;
+    let index = random.below(count);
+    let expected = ranks[rank].expected[call][result][index];
+    let (operand, found) = &mut ranks[rank].found[call][result];
+    let element = &mut found[index];
+    *element = match (expected, random.below(4)) {
+        (None, _) => 1.0,
+        (Some(_), 0) => f32::NAN,
+        (Some(_), _) => *element + 1.0 + element.abs() / 2.0,
+    };
+    Some((call, rank, *operand))
+}

@@ -1,0 +1,116 @@
+//! Tokens of experts, and sums of what experts made of them.
+
+use super::sums::size;
+use super::{Element, Job, adding, rounding};
+use mkernel::Operand;
+use mkernel::spec::{BLayout, CombineConfig, DispatchConfig, Dtype};
+
+/// C, the expert offsets and the row indices.
+pub fn dispatch(job: &Job, config: &DispatchConfig, rank: usize) -> Vec<Vec<Element>> {
+    let (hidden, cols) = (size(config.hidden), size(config.intermediate));
+    let (top_k, max_tokens) = (size(config.top_k), size(config.max_tokens));
+    let here = size(config.experts) / job.world;
+    let most = max_tokens * top_k.min(here) * job.world;
+    let max_rows = config.max_rows.map_or(most, |rows| most.min(rows as usize));
+    let (tokens, weights) = (
+        job.floats_of_ranks(Operand::Tokens),
+        job.floats(Operand::B, rank),
+    );
+    // The product of a token and a column of an expert's weight, and its error.
+    let weight_cols = if config.swiglu { 2 * cols } else { cols };
+    let product = |token: &[f64], expert: usize, col: usize| {
+        let weight = &weights[expert * hidden * weight_cols..][..hidden * weight_cols];
+        let terms = token.iter().enumerate().map(|(i, x)| {
+            x * match config.b_layout {
+                BLayout::Kn => weight[i * weight_cols + col],
+                BLayout::Nk => weight[col * hidden + i],
+            }
+        });
+        let terms: Vec<f64> = terms.collect();
+        let magnitudes: f64 = terms.iter().copied().map(f64::abs).sum();
+        (terms.iter().sum::<f64>(), adding(magnitudes))
+    };
+    let mut rows = Vec::new();
+    let mut offsets = vec![Some((0.0, 0.0))];
+    let mut row_indices = vec![None; max_tokens * top_k];
+    // Rows of a rank are in the order of expert, source and token.
+    for owner in 0..job.world {
+        let mut row = 0;
+        for expert in 0..here {
+            for (source, token, choice) in choices(job, top_k, owner * here + expert) {
+                if source == rank {
+                    let number = owner * max_rows + row;
+                    row_indices[token * top_k + choice] = Some((number as f64, 0.0));
+                }
+                row += 1;
+                if owner != rank {
+                    continue;
+                }
+                let token = &tokens[source][token * hidden..(token + 1) * hidden];
+                rows.extend((0..cols).map(|col| {
+                    let (x, error) = product(token, expert, col);
+                    let (value, error) = match config.swiglu {
+                        false => (x, error),
+                        true => {
+                            let (up, error_of_up) = product(token, expert, cols + col);
+                            let gate = x / (1.0 + (-x).exp());
+                            let error = 1.2 * error * up.abs() + error_of_up * gate.abs() + 1e-6;
+                            (gate * up, error)
+                        }
+                    };
+                    Some((value, error + rounding(value, Dtype::Bf16)))
+                }));
+            }
+            if owner == rank {
+                offsets.push(Some((row as f64, 0.0)));
+            }
+        }
+    }
+    rows.resize(max_rows * cols, None);
+    vec![rows, offsets, row_indices]
+}
+
+/// The tokens that have an expert: source rank, token, and which of the token's choices it is.
+fn choices(job: &Job, top_k: usize, expert: usize) -> Vec<(usize, usize, usize)> {
+    let ids = job.inputs.numbers(Operand::TopkIds);
+    let mut found = Vec::new();
+    let counts = job.inputs.numbers(Operand::NumTokens);
+    for (source, (ids, count)) in ids.iter().zip(counts).enumerate() {
+        let count = count[0] as usize;
+        for (entry, id) in ids.iter().enumerate().take(count * top_k) {
+            if *id as usize == expert {
+                found.push((source, entry / top_k, entry % top_k));
+            }
+        }
+    }
+    found
+}
+
+/// C of `combine`.
+pub fn combine(job: &Job, config: &CombineConfig, rank: usize) -> Vec<Vec<Element>> {
+    let (hidden, top_k) = (size(config.hidden), size(config.top_k));
+    let rows = job.floats_of_ranks(Operand::Rows);
+    let (row_indices, weights) = (
+        &job.inputs.numbers(Operand::RowIndices)[rank],
+        job.floats(Operand::TopkWeights, rank),
+    );
+    let max_rows = rows[0].len() / hidden;
+    let count = job.inputs.numbers(Operand::NumTokens)[rank][0] as usize;
+    let mut c = Vec::new();
+    for token in 0..count {
+        for col in 0..hidden {
+            let (mut value, mut magnitude) = (0.0, 0.0);
+            for entry in token * top_k..(token + 1) * top_k {
+                let row = row_indices[entry] as usize;
+                let term = weights[entry] * rows[row / max_rows][row % max_rows * hidden + col];
+                value += term;
+                magnitude += f64::abs(term);
+            }
+            // The sum of each rank is rounded, and so is that of each of several nodes.
+            let error = rounding(value, Dtype::Bf16) + rounding(magnitude, Dtype::Bf16);
+            c.push(Some((value, error + adding(magnitude))));
+        }
+    }
+    c.resize(size(config.max_tokens) * hidden, None);
+    vec![c]
+}

@@ -1,0 +1,232 @@
+//! Sums over ranks, with and without products, and what becomes of them.
+
+use super::{Element, Job, adding, rounding};
+use mkernel::Operand;
+use mkernel::spec::{
+    Activation, BLayout, CollectiveConfig, CollectiveOp, Dtype, GemmConfig, GemmOp, Norm,
+};
+
+/// A number that is known up to an error.
+#[derive(Clone, Copy)]
+struct Near {
+    value: f64,
+    error: f64,
+}
+
+impl Near {
+    /// The number as an element of this type.
+    fn rounded(self, dtype: Dtype) -> Self {
+        let error = self.error + rounding(self.value, dtype);
+        Self { error, ..self }
+    }
+
+    fn element(self) -> Element {
+        Some((self.value, self.error))
+    }
+}
+
+/// C of a GEMM operator, and with a norm the new residual.
+pub fn gemm(job: &Job, config: &GemmConfig, rank: usize) -> Vec<Vec<Element>> {
+    let (n, k) = (size(config.n), size(config.k));
+    let (a, b) = (
+        job.floats_of_ranks(Operand::A),
+        job.floats_of_ranks(Operand::B),
+    );
+    let of_b = |rank: usize, depth: usize, col: usize| match config.b_layout {
+        BLayout::Kn => b[rank][depth * n + col],
+        BLayout::Nk => b[rank][col * k + depth],
+    };
+    // The product of a row of the A of `of_a` and a column of the B of `of_b`.
+    let product = |(of_a, row): (usize, usize), (rank, col): (usize, usize)| {
+        let terms = (0..k).map(|depth| a[of_a][row * k + depth] * of_b(rank, depth, col));
+        let (mut value, mut magnitudes) = (0.0, 0.0);
+        for term in terms {
+            value += term;
+            magnitudes += f64::abs(term);
+        }
+        let error = adding(magnitudes);
+        Near { value, error }
+    };
+    let all_rows: usize = match config.op {
+        GemmOp::AgGemm => a.iter().map(|a| a.len() / k).sum(),
+        _ => a[0].len() / k,
+    };
+    let rows = match config.op {
+        GemmOp::GemmRs => job.shard(all_rows, rank),
+        _ => 0..all_rows,
+    };
+    let first = rows.start;
+    let (bias, residual) = (
+        job.floats(Operand::Bias, rank),
+        job.floats(Operand::Residual, rank),
+    );
+    let mut c = Vec::new();
+    for row in rows {
+        for col in 0..n {
+            let sum = match config.op {
+                GemmOp::AgGemm => {
+                    let owner = |rank: &usize| job.shard(all_rows, *rank).contains(&row);
+                    let owner = (0..job.world).find(owner).expect("a rank has the row");
+                    let row = row - job.shard(all_rows, owner).start;
+                    product((owner, row), (rank, col))
+                }
+                _ => sum_of_ranks(job, |rank| product((rank, row), (rank, col)), true),
+            };
+            let at = (row - first) * n + col;
+            let x = sum.value + bias.get(col).unwrap_or(&0.0);
+            c.push(Near {
+                value: activated(config.epilogue.activation, x) + residual.get(at).unwrap_or(&0.0),
+                error: 1.2 * sum.error + 1e-6,
+            });
+        }
+    }
+    let epilogue = config.epilogue;
+    finished(
+        c,
+        (n, epilogue.output),
+        epilogue.norm,
+        f64::from(epilogue.eps.value()),
+        &job.floats(Operand::Weight, rank),
+    )
+}
+
+/// Y of a collective, and with a norm the new residual.
+pub fn collective(job: &Job, config: &CollectiveConfig, rank: usize) -> Vec<Vec<Element>> {
+    let n = size(config.n);
+    let x = job.floats_of_ranks(Operand::X);
+    if config.op == CollectiveOp::AllGather {
+        return vec![x.concat().into_iter().map(|x| Some((x, 0.0))).collect()];
+    }
+    let all_rows = x[0].len() / n;
+    let rows = match config.op {
+        CollectiveOp::ReduceScatter => job.shard(all_rows, rank),
+        _ => 0..all_rows,
+    };
+    let (bias, residual) = (
+        job.floats(Operand::Bias, rank),
+        job.floats(Operand::Residual, rank),
+    );
+    let sum = |index: usize| {
+        let of_rank = |rank: usize| Near {
+            value: x[rank][index],
+            error: adding(x[rank][index].abs()),
+        };
+        let sum = sum_of_ranks(job, of_rank, false);
+        let addend = bias.get(index % n).unwrap_or(&0.0) + residual.get(index).unwrap_or(&0.0);
+        let value = sum.value + addend;
+        let error = match config.dtype {
+            Dtype::Bf16 => sum.error,
+            // Sums in fp32 are exchanged in fp32.
+            _ => (0..job.world).map(|rank| of_rank(rank).error).sum::<f64>() + adding(addend.abs()),
+        };
+        Near { value, error }
+    };
+    let sums = (rows.start * n..rows.end * n).map(sum).collect();
+    finished(
+        sums,
+        (n, config.dtype),
+        config.epilogue.norm,
+        f64::from(config.epilogue.eps.value()),
+        &job.floats(Operand::Weight, rank),
+    )
+}
+
+/// The sum of what ranks have. Each part is rounded to bf16 if `rounds`, and so is the sum of each of several nodes.
+fn sum_of_ranks(job: &Job, part: impl Fn(usize) -> Near, rounds: bool) -> Near {
+    let mut sum = Near {
+        value: 0.0,
+        error: 0.0,
+    };
+    for node in 0..job.nodes {
+        let mut of_node = 0.0;
+        for rank in job.ranks_of_node(node) {
+            let part = part(rank);
+            of_node += part.value;
+            sum.error += part.error;
+            sum.error += if rounds {
+                rounding(part.value, Dtype::Bf16)
+            } else {
+                0.0
+            };
+        }
+        sum.value += of_node;
+        sum.error += if job.nodes > 1 {
+            rounding(of_node, Dtype::Bf16)
+        } else {
+            0.0
+        };
+    }
+    sum
+}
+
+/// The results for rows of `n` sums before the last rounding.
+fn finished(
+    sums: Vec<Near>,
+    (n, dtype): (usize, Dtype),
+    norm: Norm,
+    eps: f64,
+    weight: &[f64],
+) -> Vec<Vec<Element>> {
+    let z: Vec<Near> = sums.into_iter().map(|sum| sum.rounded(dtype)).collect();
+    let of_z = z.iter().copied().map(Near::element).collect();
+    if norm == Norm::None {
+        return vec![of_z];
+    }
+    let mut y = Vec::new();
+    for row in z.chunks(n) {
+        let squares: f64 = row.iter().map(|z| z.value * z.value).sum::<f64>() + n as f64 * eps;
+        let error_of_squares: f64 = row
+            .iter()
+            .map(|z| (2.0 * z.value.abs() + z.error) * z.error)
+            .sum();
+        let scale = 1.0 / (squares / n as f64).sqrt();
+        for (z, weight) in row.iter().zip(weight) {
+            let value = z.value * scale * weight;
+            let error = (scale * weight).abs() * z.error
+                + value.abs() * (error_of_squares / squares)
+                + 1e-6;
+            y.push(Near { value, error }.rounded(dtype).element());
+        }
+    }
+    vec![y, of_z]
+}
+
+fn activated(activation: Activation, x: f64) -> f64 {
+    match activation {
+        Activation::None => x,
+        Activation::Relu if x < 0.0 => 0.0,
+        Activation::Relu => x,
+        Activation::Gelu => x * 0.5 * (1.0 + erf(x / 2.0_f64.sqrt())),
+        Activation::GeluTanh => {
+            let u = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x * x * x);
+            x / (1.0 + (-2.0 * u).exp())
+        }
+        Activation::Silu => x / (1.0 + (-x).exp()),
+    }
+}
+
+/// The error function, as an integral by Simpson's rule.
+fn erf(x: f64) -> f64 {
+    if x.abs() > 6.0 {
+        return x.signum();
+    }
+    const STEPS: usize = 600;
+    let step = x / STEPS as f64;
+    let sum: f64 = (0..=STEPS)
+        .map(|i| {
+            let at = i as f64 * step;
+            let weight = match i {
+                0 | STEPS => 1.0,
+                _ if i % 2 == 1 => 4.0,
+                _ => 2.0,
+            };
+            weight * (-at * at).exp()
+        })
+        .sum();
+    sum * step / 3.0 * 2.0 / std::f64::consts::PI.sqrt()
+}
+
+/// A size that does not change from call to call.
+pub fn size(dim: mkernel::spec::Dim) -> usize {
+    dim.fixed().expect("a size that is known") as usize
+}
