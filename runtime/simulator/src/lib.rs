@@ -9,6 +9,7 @@
 //! [`activate`] makes cudarc use this driver for the rest of the process. [`SimulatedHost::claim`] then provides GPUs.
 
 mod driver;
+mod memory_file;
 pub mod tensor_map;
 pub mod world;
 

@@ -5,6 +5,7 @@
 //! it before cudarc opens the driver.
 
 use super::api;
+use crate::memory_file::memory_file;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use std::ffi::c_void;
 use std::fmt::Write as _;
@@ -82,9 +83,11 @@ fn open() -> Result<(), ActivateError> {
         .prefix("mkernel-simulator-")
         .tempdir();
     let folder = folder.map_err(os("making a temporary folder"))?;
-    let library = compile(folder.path(), &source(&names))?;
+    let compiled = compile(folder.path(), &source(&names))?;
+    let compiled = std::fs::read(compiled).map_err(os("reading its library"))?;
+    let (file, path) = memory_file(SONAME, &compiled).map_err(os("copying its library"))?;
     // SAFETY: the stub has no initialisers.
-    let library = unsafe { Library::open(Some(library), RTLD_NOW | RTLD_LOCAL) }.map_err(load)?;
+    let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }.map_err(load)?;
     let addresses: &'static [*const c_void] = functions
         .iter()
         .map(|entry| entry.address)
@@ -96,7 +99,7 @@ fn open() -> Result<(), ActivateError> {
         fill.map_err(load)?(addresses.as_ptr());
     }
     // The loader returns the stub for its name as long as it is open, so it is never closed.
-    std::mem::forget(library);
+    std::mem::forget((library, file));
     Ok(())
 }
 
@@ -164,4 +167,21 @@ fn cudarc_uses_stub() -> bool {
     // SAFETY: the pointer refers to a live integer. The call needs no initialisation, and changes nothing else.
     let _ = unsafe { cudarc::driver::sys::cuDriverGetVersion(&raw mut version) };
     api::version_calls() > before
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The temporary folder may be mounted with `noexec`.
+    #[test]
+    fn the_driver_is_loaded_from_memory() {
+        activate().expect("a C compiler");
+        let maps = std::fs::read_to_string("/proc/self/maps").expect("own mappings");
+        let stub: Vec<_> = maps.lines().filter(|line| line.contains(SONAME)).collect();
+        assert!(!stub.is_empty(), "{maps}");
+        for line in stub {
+            assert!(line.contains("/memfd:"), "{line}");
+        }
+    }
 }

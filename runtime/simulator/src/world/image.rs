@@ -1,11 +1,10 @@
 //! [`Image`]: a kernel as machine code of this host, and the source lines of its instructions.
 
+use crate::memory_file::memory_file;
 use libloading::os::unix::Library;
-use rustix::fs::{MemfdFlags, memfd_create};
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_void};
 use std::fs::File;
-use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -46,12 +45,8 @@ impl Image {
         version: u64,
     ) -> Result<Arc<Self>, String> {
         let os = |what: &str, error: &dyn std::fmt::Display| format!("{what}: {error}");
-        let fd = memfd_create("mkernel-kernel", MemfdFlags::CLOEXEC)
-            .map_err(|e| os("memfd_create", &e))?;
-        let mut file = File::from(fd);
-        file.write_all(bytes)
+        let (file, path) = memory_file("mkernel-kernel", bytes)
             .map_err(|e| os("writing the kernel's image", &e))?;
-        let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
         // SAFETY: loading runs the initialisers of the image. The image comes from the compiler, or from the store,
         // which has checked that only this user and root can have written it. Kernels have no initialisers but the
         // compiler's.
