@@ -26,10 +26,11 @@ pub(crate) mod launcher;
 mod variable;
 
 use crate::bootstrap::{MAX_NAME_BYTES, Secret};
-use crate::error::Error;
+use crate::error::{EnvironmentError, Error};
 use crate::fabric::transport::{NicOptions, Transport};
 use crate::simulation::Simulation;
 use launcher::LaunchedRank;
+use mkernel_compile::Store;
 use std::path::PathBuf;
 use std::time::Duration;
 use variable::{parse, read, wrong};
@@ -42,6 +43,12 @@ const SIMULATED_HOST_TIMEOUT: Duration = Duration::from_secs(300);
 /// Reads the rank of this process from the variables of its launcher.
 pub(crate) fn launched_rank() -> Result<LaunchedRank, Error> {
     launcher::read(read)
+}
+
+/// Opens the store of kernels that the variables of `mkernel-compile` configure.
+pub(crate) fn kernel_store() -> Result<Store, Error> {
+    let invalid = |variables| Error::Environment(EnvironmentError::Kernels(variables));
+    Store::from_env().map_err(invalid)
 }
 
 /// Reads the secret of the job, if it has one.

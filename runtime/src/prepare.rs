@@ -3,6 +3,7 @@
 
 use crate::deadlines::BUILD_TIMEOUT;
 use crate::driver::Uncaptured;
+use crate::env;
 use crate::error::{ClusterError, Error, NetworkError};
 use crate::fabric::endpoint::Fabric;
 use crate::fabric::node_map::NodeMap;
@@ -64,25 +65,24 @@ pub(crate) fn prepare(
     let timeout = shared.host_timeout();
     let mut ranks = shared.ranks();
 
-    let planned = shared
-        .ensure_usable()
-        .and_then(|()| way_between_nodes(shared, config))
-        .and_then(|way| Ok((way, plan(shared, config, shape)?)));
-    let planned = planned.and_then(|(way, plan)| {
+    let planned = shared.ensure_usable().and_then(|()| {
+        let store = env::kernel_store()?;
+        let way = way_between_nodes(shared, config)?;
+        let plan = plan(shared, config, shape)?;
         let code = code(KernelTemplate::of(&plan)).map_err(|error| built(&plan, error))?;
-        Ok((way, plan, code))
+        Ok((store, way, plan, code))
     });
-    let planned = planned.map(|(way, plan, code)| {
+    let planned = planned.map(|(store, way, plan, code)| {
         let transport = way.as_ref().map(|(_, transport)| transport);
         let identity = identity(config, &plan, &code, transport);
         let equal = known.find(&identity);
         Request {
             number: equal.as_ref().map_or(NO_OPERATOR, |core| core.number()),
             bytes: identity.clone(),
-            value: (way, plan, code, identity, equal),
+            value: (store, way, plan, code, identity, equal),
         }
     });
-    let ((way, plan, code, identity, equal), numbers) =
+    let ((store, way, plan, code, identity, equal), numbers) =
         heap.agree(&mut ranks, "planning", planned, describe_kernel, timeout)?;
     // Some ranks may have dropped the equal operator already. Then it is kept until no rank waits for this one any more, since
     // dropping it can wait for the GPU.
@@ -94,7 +94,6 @@ pub(crate) fn prepare(
     };
 
     // The other ranks find the kernel in the store. Without a shared store, they compile it too.
-    let store = Store::from_env();
     let first = (shared.rank == 0)
         .then(|| build(&store, &plan, &code))
         .transpose();

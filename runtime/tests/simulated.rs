@@ -3,8 +3,9 @@
 #![cfg(feature = "simulator")]
 
 use mkernel::{
-    Communicator, Error, Simulation,
+    Communicator, Error, KernelConfig, Simulation,
     error::{DeviceError, SimulatorError},
+    spec::{BLayout, Dim, GemmConfig, GemmOp, GemmShape},
 };
 use std::process::Command;
 
@@ -112,6 +113,54 @@ fn local_ranks() {
                     [ranks.rank(); 100]
                 );
                 assert!(ranks.findings().is_empty() && ranks.timeline().is_none());
+            });
+        }
+    });
+}
+
+#[test]
+fn all_variables_of_the_store_that_are_not_valid_are_named() {
+    let variables = [
+        ("MKERNEL_JIT", "maybe"),
+        ("MKERNEL_CACHE", "2"),
+        ("MKERNEL_NVRTC_ANY", "-"),
+    ];
+    let (passed, text) = in_a_process("prepares_with_invalid_variables", &variables);
+    assert!(passed, "{text}");
+}
+
+#[test]
+#[ignore = "in a process of its own"]
+fn prepares_with_invalid_variables() {
+    let (m, n, k) = (128, 64, 64);
+    let config = GemmConfig {
+        m: Dim::Static(m),
+        n: Dim::Static(n),
+        k: Dim::Static(k),
+        b_layout: BLayout::Nk,
+        ..GemmConfig::new(GemmOp::AgGemm)
+    };
+    let config = &KernelConfig::new(2, config);
+    let ranks = Communicator::simulated(&Simulation {
+        ranks: 2,
+        ..Simulation::default()
+    });
+    let ranks = ranks.expect("simulated GPUs");
+    std::thread::scope(|scope| {
+        for ranks in ranks {
+            scope.spawn(move || {
+                let shape = GemmShape { m, n, k };
+                let error = ranks.prepare(config, shape).expect_err("invalid");
+                assert!(matches!(error, Error::Environment(_)), "{error}");
+                let text = error.to_string();
+                for variable in [
+                    "MKERNEL_JIT is \"maybe\"; it should be 0 or 1",
+                    "MKERNEL_CACHE is \"2\"; it should be 0 or 1",
+                    "MKERNEL_NVRTC_ANY is \"-\"; it should be 0 or 1",
+                ] {
+                    assert!(text.contains(variable), "{text}");
+                }
+                ranks.barrier().expect("the communicator can be used");
             });
         }
     });

@@ -29,7 +29,7 @@ pub fn device(world: u32) -> Device {
 pub fn compile(specs: &[KernelSpec]) {
     let world = specs.iter().map(KernelSpec::world).max().unwrap_or(1);
     let device = device(world);
-    let store = Store::from_env();
+    let store = Store::from_env().expect("a valid environment");
     let next = AtomicUsize::new(0);
     let threads = std::thread::available_parallelism().map_or(1, |count| count.get().min(32));
     std::thread::scope(|scope| {

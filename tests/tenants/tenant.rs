@@ -94,7 +94,7 @@ impl Tenant {
             target: Target::Simulator,
             text: include_str!("tenant.cu").into(),
         };
-        let cubin = Store::from_env().get_or_build(&source)?;
+        let cubin = Store::from_env()?.get_or_build(&source)?;
         ranks.context().bind_to_thread()?;
         // SAFETY: the image comes from the compiler, and has this kernel.
         let function = unsafe {

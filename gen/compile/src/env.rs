@@ -1,5 +1,6 @@
 //! [`Env`]: the environment variables of this crate. No other file reads them.
 
+use crate::error::{InvalidVariable, InvalidVariables};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::LazyLock;
@@ -14,8 +15,11 @@ use std::sync::LazyLock;
 /// | `MKERNEL_JIT` | `0`: a kernel that is in no bundle and not cached is an error | `1` |
 /// | `MKERNEL_NVRTC` | path of libnvrtc or of its folder; no other folder is searched | several folders are searched |
 /// | `MKERNEL_NVRTC_ANY` | `1`: accept any version of libnvrtc | `0` |
-/// | `MKERNEL_CXX` | C++ compiler for simulated GPUs; no other compiler is tried | the first of `CXX`, `c++`, `g++`, `clang++` that supports C++20 |
-/// | `CUDA_HOME` | a CUDA toolkit, searched for libnvrtc | none |
+/// | `MKERNEL_CXX` | C++ compiler for simulated GPUs, as a path or as a program and its arguments; no other compiler is tried | the first of `CXX`, `c++`, `g++`, `clang++` that supports C++20 |
+/// | `CUDA_HOME`, `CUDA_PATH`, `CUDA_ROOT` | CUDA toolkits, searched for libnvrtc in this order | none |
+///
+/// Variables that are `0` or `1` may also be `off`, `no` and `false`, or `on`, `yes` and `true`. Any other value is an
+/// error of [`Store::from_env`](crate::Store::from_env).
 ///
 /// `CXX`, `HOME`, `XDG_CACHE_HOME`, `VIRTUAL_ENV` and `PATH` have their usual meaning.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,12 +36,12 @@ pub struct Env {
     pub nvrtc: Option<PathBuf>,
     /// `MKERNEL_NVRTC_ANY`
     pub nvrtc_any: bool,
-    /// `MKERNEL_CXX`
+    /// `MKERNEL_CXX`: a path, or a program and its arguments
     pub mkernel_cxx: Option<PathBuf>,
     /// `CXX`: a program and optional arguments
     pub cxx: Option<String>,
-    /// `CUDA_HOME`
-    pub cuda_home: Option<PathBuf>,
+    /// `CUDA_HOME`, `CUDA_PATH` and `CUDA_ROOT`, as far as they are set
+    pub cuda_toolkits: Vec<PathBuf>,
     /// `HOME`
     pub home: Option<PathBuf>,
     /// `XDG_CACHE_HOME`
@@ -46,6 +50,8 @@ pub struct Env {
     pub virtual_env: Option<PathBuf>,
     /// `PATH`
     pub path: Vec<PathBuf>,
+    /// The variables whose values are not valid. Their defaults are in the other fields.
+    pub invalid: Vec<InvalidVariable>,
 }
 
 impl Env {
@@ -54,6 +60,21 @@ impl Env {
     pub fn get() -> &'static Self {
         static ENV: LazyLock<Env> = LazyLock::new(|| Env::read(|name| std::env::var_os(name)));
         &ENV
+    }
+
+    /// The environment of this process, if all variables are valid.
+    ///
+    /// # Errors
+    /// All variables that are not.
+    pub fn valid() -> Result<&'static Self, InvalidVariables> {
+        Self::get().check()
+    }
+
+    fn check(&self) -> Result<&Self, InvalidVariables> {
+        match self.invalid.is_empty() {
+            true => Ok(self),
+            false => Err(InvalidVariables(self.invalid.clone())),
+        }
     }
 
     /// Reads variables through `var`.
@@ -66,15 +87,20 @@ impl Env {
                 .filter(|p| !p.as_os_str().is_empty())
                 .collect()
         };
-        let switch = |name: &str, default: bool| match text(name) {
+        let mut invalid = Vec::new();
+        let mut switch = |name: &'static str, default: bool| match text(name) {
             None => default,
-            Some(value) => parse_switch(&value.to_string_lossy()).unwrap_or_else(|| {
-                tracing::warn!(
-                    "{name} is {value:?}, which is neither 0 nor 1; using {}",
-                    u8::from(default)
-                );
-                default
-            }),
+            Some(value) => {
+                let value = value.to_string_lossy().into_owned();
+                parse_switch(&value).unwrap_or_else(|| {
+                    invalid.push(InvalidVariable {
+                        name,
+                        value,
+                        expected: "0 or 1",
+                    });
+                    default
+                })
+            }
         };
         Self {
             cache_dir: path("MKERNEL_CACHE_DIR"),
@@ -85,11 +111,15 @@ impl Env {
             nvrtc_any: switch("MKERNEL_NVRTC_ANY", false),
             mkernel_cxx: path("MKERNEL_CXX"),
             cxx: text("CXX").map(|value| value.to_string_lossy().into_owned()),
-            cuda_home: path("CUDA_HOME"),
+            cuda_toolkits: ["CUDA_HOME", "CUDA_PATH", "CUDA_ROOT"]
+                .into_iter()
+                .filter_map(path)
+                .collect(),
             home: path("HOME"),
             xdg_cache_home: path("XDG_CACHE_HOME"),
             virtual_env: path("VIRTUAL_ENV"),
             path: paths("PATH"),
+            invalid,
         }
     }
 
@@ -110,7 +140,7 @@ impl Env {
 }
 
 fn parse_switch(value: &str) -> Option<bool> {
-    match value.to_ascii_lowercase().as_str() {
+    match value.trim().to_ascii_lowercase().as_str() {
         "0" | "off" | "no" | "false" => Some(false),
         "1" | "on" | "yes" | "true" => Some(true),
         _ => None,
@@ -157,11 +187,33 @@ mod tests {
     fn switches_and_lists() {
         let env = env(&[
             ("MKERNEL_CACHE", "off"),
-            ("MKERNEL_JIT", "maybe"),
+            ("MKERNEL_NVRTC_ANY", " Yes"),
             ("MKERNEL_BUNDLE", "/a::/b"),
         ]);
-        assert!(!env.cache);
-        assert!(env.jit, "a value that is no switch leaves the default");
+        assert!(!env.cache && env.jit && env.nvrtc_any);
+        env.check().expect("all are valid");
         assert_eq!(env.bundles, [PathBuf::from("/a"), PathBuf::from("/b")]);
+    }
+
+    #[test]
+    fn all_switches_with_other_values_are_named() {
+        let env = env(&[
+            ("MKERNEL_CACHE", "maybe"),
+            ("MKERNEL_JIT", "2"),
+            ("MKERNEL_NVRTC_ANY", "-1"),
+        ]);
+        let text = env.check().expect_err("none is valid").to_string();
+        assert_eq!(
+            text,
+            "environment variable MKERNEL_CACHE is \"maybe\"; it should be 0 or 1\n\
+             environment variable MKERNEL_JIT is \"2\"; it should be 0 or 1\n\
+             environment variable MKERNEL_NVRTC_ANY is \"-1\"; it should be 0 or 1"
+        );
+    }
+
+    #[test]
+    fn toolkits_come_from_three_variables() {
+        let env = env(&[("CUDA_ROOT", "/r"), ("CUDA_HOME", "/h"), ("CUDA_PATH", "")]);
+        assert_eq!(env.cuda_toolkits, [PathBuf::from("/h"), "/r".into()]);
     }
 }

@@ -116,7 +116,7 @@ pub enum GenError {
         source: std::io::Error,
     },
     /// The folder for a bundle has other files, which would be lost.
-    #[error("{} exists and is not a bundle; choose another folder, or remove it", .0.display())]
+    #[error("{} exists and is not a bundle; choose another folder", .0.display())]
     NotABundle(PathBuf),
     /// An ahead-of-time bundle cannot be read.
     #[error("the bundle {} cannot be used; build it again with `mkernel-gen build`", path.display())]
@@ -165,6 +165,36 @@ pub enum BundleFault {
         /// The format that this version reads.
         expected: u32,
     },
+}
+
+/// Environment variables have values that are not valid. All of them are listed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
+pub struct InvalidVariables(pub Vec<InvalidVariable>);
+
+/// An environment variable with a value that is not valid.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InvalidVariable {
+    /// The name of the variable.
+    pub name: &'static str,
+    /// Its value.
+    pub value: String,
+    /// A description of the values that are valid.
+    pub expected: &'static str,
+}
+
+impl fmt::Display for InvalidVariable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            name,
+            value,
+            expected,
+        } = self;
+        write!(
+            f,
+            "environment variable {name} is {value:?}; it should be {expected}"
+        )
+    }
 }
 
 /// A path that was tried and cannot be used.

@@ -37,11 +37,21 @@ pub(crate) enum Untrusted {
         user: u32,
     },
     #[error(
-        "others can write to {} (mode {mode:o}); if you trust what is in it, run `chmod -R go-w` on it",
-        path.display()
+        "others can write to {} (mode {mode:o}), and so decide which code runs; use a place that only you can write to{}",
+        path.display(),
+        if *is_private { ", or, if nobody else uses this one, take away their permission (chmod go-w)" } else { "" }
     )]
-    Mode { path: PathBuf, mode: u32 },
+    Mode {
+        path: PathBuf,
+        mode: u32,
+        /// Whether the file or folder is this user's own, and nothing shows that it is meant for others.
+        is_private: bool,
+    },
 }
+
+/// The bits of a mode that folders for several users have: the sticky bit, as `/tmp` has it, the set-group-ID bit, by
+/// which new files belong to the group, and the permission of everybody to write.
+const SHARED: u32 = 0o3002;
 
 /// An open folder that only this user and root can change.
 #[derive(Debug)]
@@ -168,7 +178,12 @@ fn check_for(user: u32, path: &Path, owner: u32, mode: u32) -> Result<(), Untrus
         return Err(Untrusted::Owner { path, owner, user });
     }
     if mode & 0o022 != 0 {
-        return Err(Untrusted::Mode { path, mode });
+        let is_private = owner == user && mode & SHARED == 0;
+        return Err(Untrusted::Mode {
+            path,
+            mode,
+            is_private,
+        });
     }
     Ok(())
 }
@@ -202,6 +217,37 @@ mod tests {
         }
     }
 
+    /// Who follows a hint must not break what others use, such as `/tmp`.
+    #[test]
+    fn no_hint_changes_what_others_use() {
+        let hint = |owner, mode| {
+            let refused = check_for(1000, Path::new("/tmp"), owner, mode).expect_err("untrusted");
+            refused.to_string()
+        };
+        let shared = [
+            (0, 0o1777),
+            (0, 0o775),
+            (1000, 0o1777),
+            (1000, 0o1775),
+            (1000, 0o2775),
+            (1000, 0o777),
+            (1000, 0o100_666),
+            (1001, 0o775),
+            (1001, 0o755),
+        ];
+        for (owner, mode) in shared {
+            let text = hint(owner, mode);
+            assert!(!text.contains("chmod"), "{owner} {mode:o}: {text}");
+            assert!(text.contains("; use "), "{owner} {mode:o}: {text}");
+        }
+        for mode in [0o775, 0o100_664] {
+            let text = hint(1000, mode);
+            let ways = ["that only you can write to", "if nobody else", "chmod go-w"];
+            assert!(ways.iter().all(|way| text.contains(way)), "{text}");
+            assert!(!text.contains("-R"), "{text}");
+        }
+    }
+
     #[test]
     fn folders_and_files_that_others_can_write_are_refused() {
         let dir = tempfile::tempdir().expect("temporary folder");
@@ -220,7 +266,6 @@ mod tests {
             chmod(&dir.path().join("sub"), mode);
             let error = folder.folder("sub").expect_err("writable");
             assert!(is_untrusted(&error), "{error}");
-            assert!(error.to_string().contains("chmod -R go-w"), "{error}");
         }
     }
 

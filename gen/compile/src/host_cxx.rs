@@ -55,7 +55,7 @@ const PROBE_LIMIT: Duration = Duration::from_secs(60);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostCxx {
     program: PathBuf,
-    /// The arguments after the program in `CXX`.
+    /// The arguments after the program in `MKERNEL_CXX` or `CXX`.
     args: Vec<String>,
     name: String,
 }
@@ -218,19 +218,27 @@ impl HostCxx {
 
 /// The programs to try with their first arguments, in order of preference.
 fn candidates(env: &Env) -> Vec<(PathBuf, Vec<String>)> {
-    if let Some(program) = &env.mkernel_cxx {
-        return vec![(program.clone(), Vec::new())];
+    if let Some(given) = &env.mkernel_cxx {
+        // A path may have spaces. Otherwise the variable is read as `CXX` is.
+        let words = given.to_str().filter(|_| !given.is_file());
+        return vec![
+            words
+                .and_then(program_with_arguments)
+                .unwrap_or_else(|| (given.clone(), Vec::new())),
+        ];
     }
     let usual = ["c++", "g++", "clang++"].map(str::to_owned);
     env.cxx
         .iter()
         .chain(&usual)
-        .filter_map(|text| {
-            // As in make, `CXX` may have arguments, such as `ccache g++`.
-            let mut words = text.split_whitespace().map(str::to_owned);
-            Some((words.next()?.into(), words.collect()))
-        })
+        .filter_map(|text| program_with_arguments(text))
         .collect()
+}
+
+/// Splits a command at spaces, as make does: `ccache g++` is the program `ccache` with an argument.
+fn program_with_arguments(text: &str) -> Option<(PathBuf, Vec<String>)> {
+    let mut words = text.split_whitespace().map(str::to_owned);
+    Some((words.next()?.into(), words.collect()))
 }
 
 /// Makes the path of a program absolute. A plain name, which is searched in `PATH`, is returned unchanged.
@@ -305,8 +313,8 @@ mod tests {
 
     #[test]
     fn a_compiler_given_by_hand_is_the_only_one() {
-        let given = env(&[("MKERNEL_CXX", "/opt/my c++"), ("CXX", "g++")]);
-        assert_eq!(candidates(&given), [("/opt/my c++".into(), Vec::new())]);
+        let given = env(&[("MKERNEL_CXX", "/opt/bin/c++"), ("CXX", "g++")]);
+        assert_eq!(candidates(&given), [("/opt/bin/c++".into(), Vec::new())]);
         let make = env(&[("CXX", "ccache g++ -m64")]);
         let programs: Vec<_> = candidates(&make);
         assert_eq!(
@@ -314,6 +322,18 @@ mod tests {
             ("ccache".into(), vec!["g++".into(), "-m64".into()])
         );
         assert_eq!(programs.len(), 4);
+    }
+
+    #[test]
+    fn a_compiler_given_by_hand_has_arguments_unless_it_is_a_file() {
+        let words = env(&[("MKERNEL_CXX", " ccache  g++ ")]);
+        assert_eq!(candidates(&words), [("ccache".into(), vec!["g++".into()])]);
+        let dir = tempfile::tempdir().expect("temporary folder");
+        let file = dir.path().join("my c++");
+        fs::write(&file, "").expect("file");
+        let path = file.to_str().expect("UTF-8");
+        let whole = env(&[("MKERNEL_CXX", path)]);
+        assert_eq!(candidates(&whole), [(file.clone(), Vec::new())]);
     }
 
     #[test]

@@ -23,7 +23,7 @@
 //! };
 //! let spec = KernelSpec::validate(KernelConfig::new(8, up))?;
 //! let plan = KernelPlan::new(&spec, &Device::h200())?;
-//! let cubin = build(&plan, &Store::from_env())?;
+//! let cubin = build(&plan, &Store::from_env()?)?;
 //! println!("{}: {} bytes", cubin.id, cubin.bytes.len());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -80,7 +80,7 @@ pub use cache::Cleaned;
 pub use cubin::{Cubin, Resources};
 pub use entry::Entry;
 pub use env::Env;
-pub use error::{Attempt, BundleFault, GenError};
+pub use error::{Attempt, BundleFault, GenError, InvalidVariable, InvalidVariables};
 pub use host_cxx::HostCxx;
 pub use kernel_template::KernelTemplate;
 pub use key::{Key, ParseKeyError};

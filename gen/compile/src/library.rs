@@ -4,6 +4,7 @@ use crate::error::with_causes;
 use crate::folder::Folder;
 use crate::key::hex;
 use libloading::Library;
+use rustix::fs::{StatVfsMountFlags, fstatvfs};
 use sha2::{Digest, Sha256};
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -51,10 +52,26 @@ impl LibraryFile {
     /// # Safety
     /// The library's initialisers must be sound to run here.
     pub unsafe fn load(self) -> Result<Library, String> {
+        let is_noexec = fstatvfs(&self.file).is_ok_and(|mount| forbids_code(mount.f_flag));
+        let shown = self.path;
         let path = keep(self.file).map_err(|error| error.to_string())?;
         // SAFETY: by the caller.
-        unsafe { Library::new(path) }.map_err(|error| with_causes(&error))
+        unsafe { Library::new(path) }.map_err(|error| {
+            let error = with_causes(&error);
+            match is_noexec {
+                true => format!("{} {NOEXEC} ({error})", shown.display()),
+                false => error,
+            }
+        })
     }
+}
+
+/// Why a library on such a file system cannot be loaded, and what to do.
+const NOEXEC: &str = "is on a file system that is mounted with noexec, from which no code can be loaded; run `mkernel-gen fetch-nvrtc --out DIR` with a folder of another one, and set MKERNEL_NVRTC to the library there";
+
+/// Whether no code can be loaded from a file system with these flags.
+fn forbids_code(flags: StatVfsMountFlags) -> bool {
+    flags.contains(StatVfsMountFlags::NOEXEC)
 }
 
 /// The path of an open file, which then stays open until the process ends. The loader identifies libraries by their
@@ -113,5 +130,12 @@ mod tests {
             chmod(open_to_others, mode);
         }
         LibraryFile::open(&path).expect("own again");
+    }
+
+    #[test]
+    fn a_mount_with_noexec_forbids_code() {
+        let usual = StatVfsMountFlags::NOSUID | StatVfsMountFlags::NODEV;
+        assert!(!forbids_code(usual));
+        assert!(forbids_code(usual | StatVfsMountFlags::NOEXEC));
     }
 }

@@ -109,13 +109,14 @@ pub fn fetched_library(dir: &Path) -> Result<Option<PathBuf>, String> {
         let path = folder.join(name);
         let file = LibraryFile::open(&path)
             .map_err(|error| format!("{} cannot be used: {error}", path.display()))?;
-        check_digest(&file)?;
+        check_digest(&file, &path)?;
     }
     Ok(Some(library))
 }
 
-/// Checks that a fetched library has the digest of the one in the package.
-pub(crate) fn check_digest(file: &LibraryFile) -> Result<(), String> {
+/// Checks that a fetched library has the digest of the one in the package. It was opened at `path`, which may be a link
+/// to a library of others.
+pub(crate) fn check_digest(file: &LibraryFile, path: &Path) -> Result<(), String> {
     let name = file.path.file_name().unwrap_or_default();
     let arch = std::env::consts::ARCH;
     let libraries = PINNED_LIBRARIES.iter().find(|(known, _)| *known == arch);
@@ -126,10 +127,14 @@ pub(crate) fn check_digest(file: &LibraryFile) -> Result<(), String> {
     if expected == Some(&*digest) {
         return Ok(());
     }
+    // The library is in the folder `WHEEL_LIB` of the one that `fetch-nvrtc` makes.
+    let levels = 1 + Path::new(WHEEL_LIB).components().count();
+    let fetched = path.ancestors().nth(levels).unwrap_or(path);
     Err(format!(
-        "{} is not the library of {}: its SHA-256 is {digest}; remove it and fetch it again",
+        "{} is not the library of {}: its SHA-256 is {digest}; rename {} and fetch the library again",
         file.path.display(),
-        PINNED_WHEEL.split(' ').next().unwrap_or_default()
+        PINNED_WHEEL.split(' ').next().unwrap_or_default(),
+        fetched.display()
     ))
 }
 
@@ -156,7 +161,7 @@ pub(crate) fn search_paths(env: &Env) -> Vec<SearchPath> {
         }];
     }
     let toolkits = env
-        .cuda_home
+        .cuda_toolkits
         .iter()
         .cloned()
         .chain(system_toolkits(Path::new("/usr/local")));
@@ -310,7 +315,8 @@ mod tests {
         let site = venv.join("lib/python3.12/site-packages");
         fs::create_dir_all(&site).expect("folder");
         let found = search_paths(&env(&[
-            ("CUDA_HOME", &root.path().join("toolkit")),
+            ("CUDA_ROOT", &root.path().join("other")),
+            ("CUDA_PATH", &root.path().join("toolkit")),
             ("HOME", root.path()),
             ("VIRTUAL_ENV", &venv),
         ]));
@@ -322,6 +328,7 @@ mod tests {
         };
         let order = [
             SearchPath::Folder(root.path().join("toolkit/lib64")),
+            SearchPath::Folder(root.path().join("other/lib64")),
             SearchPath::Loader,
             SearchPath::Fetched(root.path().join(".cache/mkernel/nvrtc").join(WHEEL_LIB)),
             SearchPath::Folder(site.join(WHEEL_LIB)),
@@ -363,7 +370,9 @@ mod tests {
         fs::write(&library, "planted").expect("file");
         fs::set_permissions(&library, fs::Permissions::from_mode(0o644)).expect("own");
         let refused = fetched_library(dir.path()).expect_err("not NVIDIA's");
+        let way_out = format!("rename {} and fetch", dir.path().display());
         assert!(refused.contains("its SHA-256 is"), "{refused}");
+        assert!(refused.contains(&way_out), "{refused}");
         fs::set_permissions(&library, fs::Permissions::from_mode(0o666)).expect("own");
         let refused = fetched_library(dir.path()).expect_err("anybody's");
         assert!(refused.contains("others can write"), "{refused}");

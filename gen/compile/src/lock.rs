@@ -26,6 +26,8 @@ pub(crate) enum LockOutcome<T> {
     Appeared(T),
     /// The deadline has passed.
     TimedOut,
+    /// The file system of the cache has no locks.
+    Unavailable(io::Error),
 }
 
 impl FileLock {
@@ -45,7 +47,7 @@ impl FileLock {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => return Ok(LockOutcome::Locked(Self(file))),
                 Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => {}
-                Err(errno) => return Err(errno.into()),
+                Err(errno) => return Ok(LockOutcome::Unavailable(errno.into())),
             }
             if let Some(found) = lookup() {
                 return Ok(LockOutcome::Appeared(found));

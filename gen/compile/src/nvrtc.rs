@@ -32,8 +32,8 @@ pub struct Nvrtc {
 impl Nvrtc {
     /// Finds and loads libnvrtc once per process. After a failure, the next call searches again.
     ///
-    /// If `MKERNEL_NVRTC` is set, the library must be there. Otherwise it is searched in `CUDA_HOME`,
-    /// `/usr/local/cuda*`, the loader's path, the folder of `mkernel-gen fetch-nvrtc`, and Python's site-packages.
+    /// If `MKERNEL_NVRTC` is set, the library must be there. Otherwise it is searched in `CUDA_HOME`, `CUDA_PATH`,
+    /// `CUDA_ROOT`, `/usr/local/cuda*`, the loader's path, the folder of `mkernel-gen fetch-nvrtc`, and Python's site-packages.
     ///
     /// # Errors
     /// [`GenError::NvrtcMissing`] with the paths that were searched and the command that installs the library.
@@ -97,9 +97,9 @@ impl Nvrtc {
         }
         // NVRTC opens its builtins by their plain name when it first compiles. The loader then uses the copy that is
         // already loaded. The builtins are in the same folder as the real file.
-        let builtins = path.with_file_name(format!("libnvrtc-builtins.so.{major}.{minor}"));
-        let (_, builtins) =
-            open_library(builtins, origin).map_err(|error| format!("its builtins: {error}"))?;
+        let name = format!("libnvrtc-builtins.so.{major}.{minor}");
+        let (_, builtins) = open_library(path.with_file_name(&name), origin)
+            .map_err(|error| without_builtins(&path, &name, &error))?;
         Ok(Self {
             path,
             version: (major, minor),
@@ -227,7 +227,7 @@ fn open_library(path: PathBuf, origin: Origin) -> Result<(PathBuf, Library), Str
     }
     let file = LibraryFile::open(&path).map_err(|error| error.to_string())?;
     if origin == Origin::Fetched {
-        check_digest(&file)?;
+        check_digest(&file, &path)?;
     }
     let path = file.path.clone();
     // SAFETY: as above. Nobody but this user and root can have written the file, which was checked on the descriptor
@@ -236,9 +236,19 @@ fn open_library(path: PathBuf, origin: Origin) -> Result<(PathBuf, Library), Str
     Ok((path, library))
 }
 
+/// The reason why a library cannot be used whose builtins cannot be loaded.
+fn without_builtins(library: &Path, name: &str, error: &str) -> String {
+    format!(
+        "{} is there, but {name}, without which it compiles nothing, cannot be loaded from the same folder ({error}); \
+         install both from one package, as the command above does, or put {name} beside it",
+        library.display()
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host_cxx::HostCxx;
     use std::fs;
 
     #[test]
@@ -287,5 +297,47 @@ mod tests {
         // A file of this user's own gets as far as the loader.
         let reason = refused(0o644, Origin::Installed);
         assert!(reason.contains("/proc/self/fd/"), "{reason}");
+    }
+
+    /// A library of the pinned version that has all functions, and does nothing.
+    const NVRTC: &str = r#"
+extern "C" {
+int nvrtcVersion(int* major, int* minor) { *major = 13; *minor = 0; return 0; }
+int nvrtcCreateProgram, nvrtcCompileProgram, nvrtcDestroyProgram, nvrtcGetErrorString, nvrtcGetProgramLogSize;
+int nvrtcGetProgramLog, nvrtcGetCUBINSize, nvrtcGetCUBIN, nvrtcGetPTXSize, nvrtcGetPTX;
+}
+"#;
+
+    #[test]
+    fn a_library_without_its_builtins_says_what_is_missing() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().expect("temporary folder");
+        let (text, library) = (
+            dir.path().join("nvrtc.cpp"),
+            dir.path().join("libnvrtc.so.13"),
+        );
+        fs::write(&text, NVRTC).expect("file");
+        let mut cxx = HostCxx::load().expect("a C++ compiler").command();
+        let compiled = cxx
+            .args(["-shared", "-fPIC", "-o"])
+            .args([&library, &text])
+            .status();
+        assert!(compiled.expect("the compiler starts").success());
+        fs::set_permissions(&library, fs::Permissions::from_mode(0o644)).expect("own");
+        let opened = Nvrtc::open(library.clone(), Origin::Installed, false);
+        let reason = opened.expect_err("no builtins");
+        let ways = [
+            library.to_str().expect("UTF-8"),
+            "libnvrtc-builtins.so.13.0, without which",
+            "No such file",
+            "install both from one package",
+        ];
+        for way in ways {
+            assert!(reason.contains(way), "{way}: {reason}");
+        }
+        // Any library will do in the place of the builtins.
+        let builtins = dir.path().join("libnvrtc-builtins.so.13.0");
+        fs::copy(&library, builtins).expect("own");
+        Nvrtc::open(library, Origin::Installed, false).expect("whole");
     }
 }

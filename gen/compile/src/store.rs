@@ -7,7 +7,7 @@ use crate::compiler::compile;
 use crate::cubin::Cubin;
 use crate::entry::{Entry, EntryFault};
 use crate::env::Env;
-use crate::error::{Attempt, GenError, with_causes};
+use crate::error::{Attempt, GenError, InvalidVariables, with_causes};
 use crate::failed_source;
 use crate::kernel_template::KernelTemplate;
 use crate::key::Key;
@@ -79,9 +79,11 @@ impl Store {
     }
 
     /// The store that environment variables configure. See [`Env`].
-    #[must_use]
-    pub fn from_env() -> Self {
-        let env = Env::get();
+    ///
+    /// # Errors
+    /// The variables that have values which are not valid.
+    pub fn from_env() -> Result<Self, InvalidVariables> {
+        let env = Env::valid()?;
         let mut store = Self::new(env.cache_root().filter(|_| env.cache));
         if env.cache && store.cache.is_none() {
             tracing::warn!(
@@ -89,7 +91,7 @@ impl Store {
             );
         }
         store.jit = env.jit;
-        env.bundles.iter().fold(store, Self::with_bundle)
+        Ok(env.bundles.iter().fold(store, Self::with_bundle))
     }
 
     fn new(root: Option<PathBuf>) -> Self {
@@ -284,7 +286,7 @@ impl Store {
                 );
                 None
             }
-            None => None,
+            Some(LockOutcome::Unavailable(_)) | None => None,
         };
         // The previous holder of the lock may have published the kernel. Only the holder of the lock may remove a
         // damaged one.
@@ -300,9 +302,19 @@ impl Store {
         Ok(cubin)
     }
 
-    /// Waits for the lock of `key`. None if there is no cache or it cannot be locked.
+    /// Waits for the lock of `key`. None if there is no cache or it cannot be used.
     fn wait_for_lock(&self, key: &Key) -> Option<LockOutcome<Cubin>> {
-        let waited = self.cache.as_ref()?.lock(key, self.lock_wait);
+        let cache = self.cache.as_ref()?;
+        let waited = cache.lock(key, self.lock_wait);
+        if let Ok(LockOutcome::Unavailable(error)) = &waited
+            && is_first(&cache.root)
+        {
+            // Entries are published by renaming, so they are whole without locks too.
+            tracing::warn!(
+                "the file system of the kernel cache {} has no locks ({error}); kernels are kept there, but processes that need the same one at the same time each compile it",
+                cache.root.display()
+            );
+        }
         waited
             .map_err(|error| self.warn_first_time("the kernel cache cannot be locked", &error))
             .ok()

@@ -6,7 +6,7 @@
 mod common;
 
 use common::{child, fake_compile, fake_cubin, meeting, no_compile, source, warnings_of};
-use mkernel_compile::{GenError, Key, Store};
+use mkernel_compile::{GenError, HostCxx, Key, Store};
 use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
@@ -154,6 +154,7 @@ fn the_medium_is_full() {
 fn no_home() {
     if meeting().is_some() {
         let (store, warnings) = warnings_of(Store::from_env);
+        let store = store.expect("all variables are valid");
         assert_eq!(store.root(), None);
         assert_eq!(warnings.len(), 1, "{warnings:?}");
         assert!(warnings[0].contains("HOME"), "{warnings:?}");
@@ -169,6 +170,7 @@ fn no_home() {
 fn the_environment_decides() {
     if let Some(dir) = meeting() {
         let (store, warnings) = warnings_of(Store::from_env);
+        let store = store.expect("all variables are valid");
         assert_eq!(store.root(), Some(dir.join("cache").as_path()));
         assert_eq!(warnings.len(), 1, "an absent bundle: {warnings:?}");
         let built = store.get_or_build_with(&source("k"), no_compile);
@@ -192,6 +194,7 @@ fn the_environment_decides() {
 fn the_cache_is_switched_off() {
     if meeting().is_some() {
         let (store, warnings) = warnings_of(Store::from_env);
+        let store = store.expect("all variables are valid");
         assert_eq!((store.root(), warnings.len()), (None, 0), "{warnings:?}");
         return;
     }
@@ -200,6 +203,65 @@ fn the_cache_is_switched_off() {
         Path::new("."),
         &[("MKERNEL_CACHE", "0".as_ref())],
     );
+}
+
+/// A program that runs another one, in which every call of `flock` fails as on a file system without locks.
+const WITHOUT_FLOCK: &str = r"
+#include <cerrno>
+#include <cstddef>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+int main(int, char** argv) {
+  sock_filter filter[] = {
+    BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_flock, 0, 1),
+    BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EOPNOTSUPP),
+    BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  sock_fprog program = {4, filter};
+  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) return 1;
+  execv(argv[1], argv + 1);
+  return 2;
+}
+";
+
+#[test]
+fn a_file_system_without_locks_keeps_kernels() {
+    if let Some(root) = meeting() {
+        let ((), warnings) = warnings_of(|| {
+            for name in ["one", "two"] {
+                let source = source(name);
+                let store = Store::open(&root);
+                let built = store.get_or_build_with(&source, fake_compile);
+                assert_eq!(built.expect("compiles"), fake_cubin(&source));
+                let found = Store::open(&root).get_or_build_with(&source, no_compile);
+                assert_eq!(found.expect("is kept"), fake_cubin(&source));
+            }
+        });
+        assert_eq!(warnings.len(), 1, "{warnings:?}");
+        assert!(warnings[0].contains("has no locks"), "{warnings:?}");
+        assert!(
+            warnings[0].contains(&*root.to_string_lossy()),
+            "{warnings:?}"
+        );
+        assert!(!warnings[0].contains("MKERNEL_CACHE=0"), "{warnings:?}");
+        return;
+    }
+    let dir = tempdir().expect("temporary folder");
+    let (text, program) = (dir.path().join("run.cpp"), dir.path().join("run"));
+    fs::write(&text, WITHOUT_FLOCK).expect("file");
+    let mut cxx = HostCxx::load().expect("a C++ compiler").command();
+    let compiled = cxx.arg("-o").arg(&program).arg(&text).status();
+    assert!(compiled.expect("the compiler starts").success());
+    let name = "a_file_system_without_locks_keeps_kernels";
+    let test = child(name, &dir.path().join("cache"));
+    let mut without_flock = Command::new(program);
+    without_flock.arg(test.get_program()).args(test.get_args());
+    without_flock.envs(own_envs(&test));
+    assert_passes(without_flock);
 }
 
 /// Runs a test of this file in a child process that has no environment but these variables.

@@ -73,7 +73,7 @@ impl Build {
     /// Compiles all kernels that are not cached. Those that fail do not stop the others.
     pub fn run(&self, json: bool) -> Result<(), Failure> {
         let jobs = self.jobs(json)?;
-        let cache = store::cache();
+        let cache = store::cache()?;
         let is_cached: Vec<bool> = jobs
             .iter()
             .map(|job| cache.get(&job.key).is_some())

@@ -28,8 +28,8 @@ struct MachineInfo<'a> {
 
 /// Prints what was found. The command fails if NVRTC is missing.
 pub fn run(json: bool) -> Result<(), Failure> {
+    let cache = cache()?;
     let nvrtc = Nvrtc::load();
-    let cache = cache();
     let entries = cache.entries();
     let info = MachineInfo {
         nvrtc: nvrtc.as_ref().ok().map(|nvrtc| nvrtc.path()),

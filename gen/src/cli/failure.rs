@@ -1,7 +1,7 @@
 //! [`Failure`]: the errors that end a command, and the exit code of each.
 
 use super::format::count;
-use mkernel_compile::GenError;
+use mkernel_compile::{GenError, InvalidVariables};
 use mkernel_declare::SpannedDiagnostic;
 use mkernel_topology::NicConfigError;
 use std::error::Error;
@@ -23,6 +23,8 @@ pub enum Failure {
         value: String,
         expected: String,
     },
+    #[error(transparent)]
+    Variables(InvalidVariables),
     /// Kernels that did not compile, by label.
     #[error("{} did not compile", count(.0.len(), "kernel"))]
     Compile(Vec<(String, GenError)>),
@@ -66,7 +68,7 @@ impl Failure {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Diagnostics(_) | Self::Device { .. } | Self::Fabric(_) => 1,
-            Self::Usage(_) | Self::Variable { .. } | Self::Nics(_) => 2,
+            Self::Usage(_) | Self::Variable { .. } | Self::Variables(_) | Self::Nics(_) => 2,
             Self::Compile(failed) => failed
                 .iter()
                 .map(|(_, error)| exit_code(error))

@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 /// Arguments of `mkernel-gen fetch-nvrtc`.
 #[derive(Debug, Default, clap::Args)]
 pub struct Fetch {
-    /// Folder to install to; set MKERNEL_NVRTC to it [default: a folder in the cache, which is always searched]
+    /// Folder to install to; set MKERNEL_NVRTC to the library in it [default: a folder in the cache, which is always searched]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }

@@ -48,12 +48,12 @@ struct CleanedLine<'a> {
 
 /// The cache that environment variables give. `MKERNEL_BUNDLE` and `MKERNEL_JIT` have no effect here, since they are
 /// for the runtime.
-pub fn cache() -> Store {
-    let env = Env::get();
-    match env.cache_root().filter(|_| env.cache) {
+pub fn cache() -> Result<Store, Failure> {
+    let env = Env::valid().map_err(Failure::Variables)?;
+    Ok(match env.cache_root().filter(|_| env.cache) {
         Some(root) => Store::open(root),
         None => Store::without_cache(),
-    }
+    })
 }
 
 impl List {
@@ -61,7 +61,7 @@ impl List {
     pub fn run(&self, json: bool) -> Result<(), Failure> {
         let entries = match &self.bundle {
             Some(path) => Bundle::open(path).map_err(Failure::Gen)?.entries(),
-            None => cache().entries(),
+            None => cache()?.entries(),
         };
         if json {
             return entries
@@ -93,7 +93,7 @@ impl Clean {
     /// Removes everything that mkernel has stored in the cache, and prints how much it was. Prints other files, which
     /// stay.
     pub fn run(&self, json: bool) -> Result<(), Failure> {
-        let cleaned = cache().clean(self.dry_run).map_err(Failure::Gen)?;
+        let cleaned = cache()?.clean(self.dry_run).map_err(Failure::Gen)?;
         if json {
             return print_json(&CleanedLine {
                 dry_run: self.dry_run,

@@ -308,3 +308,23 @@ fn a_bundle_has_the_kernels_for_which_prepare_asks() {
     wanted.sort();
     assert_eq!(found, wanted);
 }
+
+#[test]
+fn variables_that_are_not_valid_are_named() {
+    for command in ["list", "clean", "doctor"] {
+        let dir = TempDir::new().expect("temporary folder");
+        let output = mkernel_gen(dir.path())
+            .arg(command)
+            .env("MKERNEL_CACHE", "maybe")
+            .env("MKERNEL_JIT", "2")
+            .output()
+            .expect("mkernel-gen starts");
+        assert_eq!(code(&output), 2, "{}", stderr(&output));
+        for variable in [
+            "MKERNEL_CACHE is \"maybe\"; it should be 0 or 1",
+            "MKERNEL_JIT is \"2\"; it should be 0 or 1",
+        ] {
+            assert!(stderr(&output).contains(variable), "{}", stderr(&output));
+        }
+    }
+}

@@ -1,6 +1,7 @@
 //! [`EnvironmentError`]: what is wrong with the environment variables of this process.
 
 use super::display::Variables;
+use mkernel_compile::InvalidVariables;
 
 /// What is wrong with the environment variables of this process.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -19,6 +20,9 @@ pub enum EnvironmentError {
         /// A description of the values that are valid.
         expected: &'static str,
     },
+    /// Variables of the compiler and the cache have values that are not valid.
+    #[error(transparent)]
+    Kernels(InvalidVariables),
     /// The variables of the launcher do not determine the rank of this process.
     #[error(
         "the environment variables do not determine the rank of this process: {problem} ({}). Start it by torchrun, srun or \

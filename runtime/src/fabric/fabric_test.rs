@@ -10,6 +10,7 @@ use super::transport::Transport;
 use crate::communicator::Communicator;
 use crate::deadlines::{BUILD_TIMEOUT, DRAIN_MARGIN};
 use crate::driver::{self, Function, LaunchDims, LaunchMode, Pinned, UserStream};
+use crate::env;
 use crate::error::{Error, NetworkError};
 use crate::operator::health::OperatorHealth;
 use crate::order::{self, LaunchSource};
@@ -17,7 +18,7 @@ use crate::reaper::{self, GpuUse, Retired};
 use crate::report::Page;
 use crate::shared::Shared;
 use crate::symmetric::OwnMemory;
-use mkernel_compile::{KernelTemplate, Store};
+use mkernel_compile::KernelTemplate;
 use mkernel_spec::fabric_test::{
     CTAS, FabricTestArgs, FabricTestResults, KERNEL, PICK_UPS, THREADS,
 };
@@ -304,7 +305,9 @@ fn load(shared: &Shared) -> Result<Loaded, Error> {
         source: Arc::new(source),
     };
     let template = KernelTemplate::fabric_test(shared.device.target);
-    let cubin = Store::from_env().get_or_render(&template).map_err(built)?;
+    let cubin = env::kernel_store()?
+        .get_or_render(&template)
+        .map_err(built)?;
     let (ctx, timeout) = (&shared.ctx, shared.gpu_timeout());
     let health = OperatorHealth {
         page: Arc::new(Page::allocate(ctx)?),

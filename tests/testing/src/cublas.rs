@@ -146,7 +146,7 @@ fn open(dir: Option<&Path>) -> Result<Vec<Library>, Failure> {
 fn candidates() -> Vec<PathBuf> {
     let env = Env::get();
     let mut dirs = vec![PathBuf::new()]; // a bare name: the loader's path
-    dirs.extend(env.cuda_home.iter().map(|home| home.join("lib64")));
+    dirs.extend(env.cuda_toolkits.iter().map(|home| home.join("lib64")));
     dirs.push("/usr/local/cuda/lib64".into());
     let prefixes = env.virtual_env.iter().map(PathBuf::as_path);
     let prefixes = prefixes.chain(env.path.iter().filter_map(|bin| bin.parent()));

@@ -54,7 +54,7 @@ impl Lab {
             target: Target::Sm90a,
             text: KERNELS.into(),
         };
-        let cubin = Store::from_env().get_or_build(&source)?;
+        let cubin = Store::from_env()?.get_or_build(&source)?;
         let module = ctx.load_module(Ptx::from_binary(cubin.bytes))?;
         let load = |name: &str| -> Result<CudaFunction, Failure> {
             let function = module.load_function(name)?;
