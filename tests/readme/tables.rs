@@ -27,6 +27,7 @@ fn all_environment_variables_are_listed() {
         "gen/compile/src/env.rs",
         "runtime/src/env.rs",
         "runtime/src/env/launcher.rs",
+        "runtime/src/env/rendezvous_point.rs",
     ];
     let sources = paths.map(source);
     let of_all = |quote| sources.iter().flat_map(move |text| quoted(text, quote));

@@ -1,5 +1,6 @@
 //! [`LaunchedRank`]: the rank of this process and the address of rank 0, from the variables in [`LAUNCHERS`].
 
+use super::rendezvous_point::{self, Placement, RendezvousPoint};
 use super::variable::{parse, wrong};
 use crate::error::{ClusterError, EnvironmentError, Error};
 
@@ -80,15 +81,6 @@ pub(crate) struct LaunchedRank {
     pub rendezvous: Option<RendezvousPoint>,
 }
 
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct RendezvousPoint {
-    pub host: String,
-    pub port: u16,
-    pub job: String,
-    /// Whether ranks on other hosts may have to connect to rank 0.
-    pub several_hosts: bool,
-}
-
 pub(super) fn read(lookup: impl Fn(&str) -> Option<String>) -> Result<LaunchedRank, Error> {
     let sets: Vec<Set> = LAUNCHERS
         .iter()
@@ -127,7 +119,13 @@ pub(super) fn read(lookup: impl Fn(&str) -> Option<String>) -> Result<LaunchedRa
     let rendezvous = if world == 1 {
         None
     } else {
-        Some(read_rendezvous(&lookup, own, &local, world)?)
+        let placement = Placement {
+            world,
+            local_world: local.world,
+            under_srun: launcher.name == SRUN,
+            job: launcher.job,
+        };
+        Some(rendezvous_point::read(&lookup, &placement)?)
     };
     Ok(LaunchedRank {
         rank,
@@ -292,96 +290,6 @@ fn tasks_of_node(counts: &str, node: u32) -> Option<u32> {
         }
     }
     None
-}
-
-/// Returns the first host of a list like `node[007-010,12],gpu3`. Of its name, it takes the first number of each
-/// bracket.
-fn first_host(list: &str) -> Option<String> {
-    let mut host = String::new();
-    let mut rest = list.trim();
-    while let Some((before, after)) = rest.split_once('[') {
-        if before.contains(',') {
-            break;
-        }
-        let (numbers, after) = after.split_once(']')?;
-        host.push_str(before);
-        host.push_str(numbers.split(['-', ',']).next()?);
-        rest = after;
-    }
-    host.push_str(rest.split(',').next()?);
-    Some(host).filter(|host| !host.is_empty() && host.len() < 256)
-}
-
-fn read_rendezvous(
-    lookup: &impl Fn(&str) -> Option<String>,
-    own: &Set,
-    local: &Local,
-    world: u32,
-) -> Result<RendezvousPoint, Error> {
-    let several_hosts = local.world.is_some_and(|local| local < world);
-    let under_srun = own.launcher.name == SRUN;
-    let first = || {
-        let list = lookup("SLURM_STEP_NODELIST").or_else(|| lookup("SLURM_JOB_NODELIST"));
-        first_host(&list?)
-    };
-    let host = match lookup("MASTER_ADDR").filter(|host| !host.trim().is_empty()) {
-        Some(host) => host.trim().to_owned(),
-        None if under_srun && local.world != Some(world) => {
-            first().ok_or_else(|| wrong("MASTER_ADDR", None, "the host of rank 0"))?
-        }
-        None if several_hosts => {
-            let expected = "the host of rank 0, which the launcher does not provide although the ranks are on several hosts";
-            return Err(wrong("MASTER_ADDR", None, expected));
-        }
-        None => "127.0.0.1".to_owned(),
-    };
-    let job: Vec<String> = own
-        .launcher
-        .job
-        .iter()
-        .filter_map(|name| lookup(name))
-        .collect();
-    let is_elsewhere = !["127.0.0.1", "localhost"].contains(&host.as_str());
-    Ok(RendezvousPoint {
-        host,
-        port: read_port(lookup, under_srun)?,
-        job: job.join("."),
-        several_hosts: several_hosts || (local.world.is_none() && is_elsewhere),
-    })
-}
-
-fn read_port(lookup: &impl Fn(&str) -> Option<String>, under_srun: bool) -> Result<u16, Error> {
-    let expected = "a port number, 1 to 65535";
-    let (name, port) = match parse::<u16>(lookup, "MKERNEL_PORT", expected)? {
-        Some(port) => ("MKERNEL_PORT", port),
-        None => match parse::<u16>(lookup, "MASTER_PORT", expected)? {
-            Some(port) => ("MASTER_PORT", port),
-            None => match step_port(lookup).filter(|_| under_srun) {
-                Some(port) => return Ok(port),
-                None => {
-                    let expected = "a free port of rank 0's host, the same on all ranks";
-                    return Err(wrong("MASTER_PORT", None, expected));
-                }
-            },
-        },
-    };
-    if port == 0 {
-        return Err(wrong(name, Some("0".into()), expected));
-    }
-    let is_torchruns = name == "MASTER_PORT"
-        && lookup("TORCHELASTIC_USE_AGENT_STORE").is_some_and(|value| value == "True");
-    port.checked_add(u16::from(is_torchruns)).ok_or_else(|| {
-        let expected = "less than 65535 under torchrun (or set MKERNEL_PORT)";
-        wrong(name, Some(port.to_string()), expected)
-    })
-}
-
-/// Derives a port from the numbers of a Slurm step. It is below the ports that Linux assigns to clients (from 32768).
-fn step_port(lookup: &impl Fn(&str) -> Option<String>) -> Option<u16> {
-    let number = |name| lookup(name).and_then(|text| text.trim().parse::<u64>().ok());
-    let job = number("SLURM_JOB_ID")?;
-    let step = number("SLURM_STEP_ID").unwrap_or(0);
-    u16::try_from(15_000 + job.wrapping_mul(16).wrapping_add(step) % 16_000).ok()
 }
 
 #[cfg(test)]

@@ -35,38 +35,67 @@ pub(crate) fn addresses(job: &Job, deadline: Instant) -> io::Result<Vec<SocketAd
     }
 }
 
-pub(crate) fn listen(job: &Job) -> Result<TcpListener, Error> {
-    let everywhere = || {
-        let port = job.port;
-        match job.secret {
-            Some(_) => tracing::info!(port, "rank 0 listens on all interfaces"),
-            None => tracing::warn!(
-                port,
-                "rank 0 listens on all interfaces without a secret, so any process that reaches the port can join as a rank; set MKERNEL_SECRET, or set MASTER_ADDR to an address of this host"
-            ),
-        }
-        TcpListener::bind((Ipv6Addr::UNSPECIFIED, job.port))
-            .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, job.port)))
+/// The socket on which rank 0 listens.
+pub(crate) struct Listening {
+    pub listener: TcpListener,
+    /// Whether the address that the other ranks connect to is not one of this host.
+    pub is_elsewhere: bool,
+}
+
+pub(crate) fn listen(job: &Job) -> Result<Listening, Error> {
+    let found = addresses(job, Instant::now() + job.timeout).map_err(|e| look_up_error(job, e))?;
+    let bound = match job.several_hosts && is_own_name(job, &found) {
+        true => listen_everywhere(job).map(|listener| (listener, false)),
+        false => match TcpListener::bind(found.as_slice()) {
+            Err(error) if error.kind() == ErrorKind::AddrNotAvailable => {
+                tracing::warn!(
+                    address = job.address(),
+                    "rank 0 runs on this host, which does not have the address that the other ranks connect to; they reach rank 0 only through a gateway that has it"
+                );
+                listen_everywhere(job).map(|listener| (listener, true))
+            }
+            other => other.map(|listener| (listener, false)),
+        },
     };
-    let bind = || {
-        let found = addresses(job, Instant::now() + job.timeout)?;
-        if job.several_hosts && is_own_name(job, &found) {
-            return everywhere();
-        }
-        match TcpListener::bind(found.as_slice()) {
-            // The name may belong to a gateway in front of this host.
-            Err(error) if error.kind() == ErrorKind::AddrNotAvailable => everywhere(),
-            other => other,
-        }
-    };
-    let listener = bind().and_then(|listener| listener.set_nonblocking(true).map(|()| listener));
-    listener.map_err(|source| match is_exhausted(&source) {
+    let bound = bound.and_then(|(listener, is_elsewhere)| {
+        listener.set_nonblocking(true)?;
+        Ok(Listening {
+            listener,
+            is_elsewhere,
+        })
+    });
+    bound.map_err(|source| match is_exhausted(&source) {
         true => os("listening for the ranks")(source),
         false => Error::Rendezvous(RendezvousError::Listen {
-            address: format!("{}:{}", job.host, job.port),
+            address: job.address(),
             source: Arc::new(source),
         }),
     })
+}
+
+/// Listens on all interfaces.
+fn listen_everywhere(job: &Job) -> io::Result<TcpListener> {
+    let port = job.port;
+    match job.secret {
+        Some(_) => tracing::info!(port, "rank 0 listens on all interfaces"),
+        None => tracing::warn!(
+            port,
+            "rank 0 listens on all interfaces without a secret, so any process that reaches the port can join as a rank; set MKERNEL_SECRET, or set MASTER_ADDR to an address of this host"
+        ),
+    }
+    TcpListener::bind((Ipv6Addr::UNSPECIFIED, port))
+        .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)))
+}
+
+/// Returns the error of a look-up of rank 0's host.
+pub(crate) fn look_up_error(job: &Job, source: io::Error) -> Error {
+    match is_exhausted(&source) {
+        true => os("looking up the host of rank 0")(source),
+        false => Error::Rendezvous(RendezvousError::LookUp {
+            host: job.host.clone(),
+            source: Arc::new(source),
+        }),
+    }
 }
 
 /// Returns whether a name resolves to the loopback interface, as the name of the own host does on Debian (127.0.1.1).

@@ -1,6 +1,6 @@
 //! The side of the other ranks in the rendezvous: they connect to rank 0 and wait until all ranks are connected.
 
-use super::address::addresses;
+use super::address::{addresses, look_up_error};
 use super::handshake::{Challenge, Hello, Transcript};
 use super::job::{HANDSHAKE_TIMEOUT, Job, STEP};
 use crate::bootstrap::failure::{StepFailure, printable};
@@ -24,29 +24,46 @@ pub(crate) fn join(job: &Job) -> Result<TcpGroup, Error> {
     let deadline = Instant::now() + job.timeout;
     let mut pause = Duration::from_millis(10);
     loop {
-        let connected = addresses(job, deadline).and_then(|found| connect(&found, deadline));
-        let connected = connected.and_then(|stream| Connection::new(stream, job.silence));
-        let failure = match connected {
-            Ok(link) => match handshake(job, link, deadline) {
-                Ok(group) => return Ok(group),
-                Err(Some(error)) => return Err(error),
-                Err(None) => io::Error::from(ErrorKind::ConnectionReset),
-            },
-            Err(failure) if is_exhausted(&failure) => {
-                return Err(os("connecting to rank 0")(failure));
-            }
-            Err(failure) => failure,
+        let error = match attempt(job, deadline) {
+            Ok(group) => return Ok(group),
+            Err(Failure::Final(error)) => return Err(error),
+            Err(Failure::Early(error)) => error,
         };
         if Instant::now() + pause >= deadline {
-            return Err(Error::Rendezvous(RendezvousError::Connect {
-                address: format!("{}:{}", job.host, job.port),
-                waited: job.timeout,
-                source: Arc::new(failure),
-            }));
+            return Err(error);
         }
         std::thread::sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(200));
     }
+}
+
+/// Why an attempt to join failed.
+enum Failure {
+    /// Rank 0 may not run yet, or its name may not be known yet.
+    Early(Error),
+    Final(Error),
+}
+
+fn attempt(job: &Job, deadline: Instant) -> Result<TcpGroup, Failure> {
+    let found = addresses(job, deadline).map_err(|source| match is_exhausted(&source) {
+        true => Failure::Final(look_up_error(job, source)),
+        false => Failure::Early(look_up_error(job, source)),
+    })?;
+    let not_connected = |source: io::Error| match is_exhausted(&source) {
+        true => Failure::Final(os("connecting to rank 0")(source)),
+        false => Failure::Early(Error::Rendezvous(RendezvousError::Connect {
+            address: job.address(),
+            waited: job.timeout,
+            source: Arc::new(source),
+        })),
+    };
+    let link = connect(&found, deadline)
+        .and_then(|stream| Connection::new(stream, job.silence))
+        .map_err(not_connected)?;
+    handshake(job, link, deadline).map_err(|rejection| match rejection {
+        Some(error) => Failure::Final(error),
+        None => not_connected(ErrorKind::ConnectionReset.into()),
+    })
 }
 
 /// Connects to the first of `addresses` that accepts the connection. Each address gets an equal share of the remaining

@@ -28,3 +28,13 @@ pub(crate) struct Job {
     /// The time within which the loss of a host must be detected.
     pub silence: Duration,
 }
+
+impl Job {
+    /// Returns the host and the port of rank 0 for messages.
+    pub fn address(&self) -> String {
+        match self.host.contains(':') {
+            true => format!("[{}]:{}", self.host, self.port),
+            false => format!("{}:{}", self.host, self.port),
+        }
+    }
+}

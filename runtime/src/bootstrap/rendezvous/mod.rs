@@ -14,7 +14,8 @@ pub(crate) use address::listen;
 
 use super::files::raise_limit;
 use super::tcp::TcpGroup;
-use crate::error::Error;
+use crate::error::{Error, RendezvousError};
+use address::Listening;
 use client::join;
 use job::Job;
 use server::accept_ranks;
@@ -22,9 +23,25 @@ use server::accept_ranks;
 /// Connects the ranks of a job. Returns on every rank when all ranks are connected.
 pub(crate) fn connect_ranks(job: &Job) -> Result<TcpGroup, Error> {
     raise_limit();
-    if job.rank == 0 {
-        address::listen(job).and_then(|listener| accept_ranks(job, &listener))
-    } else {
-        join(job)
+    if job.rank != 0 {
+        return join(job);
     }
+    let Listening {
+        listener,
+        is_elsewhere,
+    } = address::listen(job)?;
+    accept_ranks(job, &listener).map_err(|error| match error {
+        Error::RanksMissing {
+            ranks,
+            waited,
+            refused,
+            ..
+        } if is_elsewhere => Error::Rendezvous(RendezvousError::Elsewhere {
+            address: job.address(),
+            ranks,
+            waited,
+            refused,
+        }),
+        error => error,
+    })
 }

@@ -112,6 +112,9 @@ fn no_rank_0_is_an_error_within_the_deadline() {
         matches!(error, Error::Rendezvous(RendezvousError::Connect { .. })),
         "{error}"
     );
+    let text = error.to_string();
+    assert!(text.contains(&format!("127.0.0.1:{port}")), "{text}");
+    assert!(text.contains("Nothing listens there"), "{text}");
     assert!(started.elapsed() < Duration::from_secs(5));
 }
 
@@ -170,8 +173,14 @@ fn a_name_that_cannot_be_looked_up_is_in_the_error() {
         let error = connect_ranks(&job(rank))
             .err()
             .expect("there is no such host");
+        assert!(
+            matches!(error, Error::Rendezvous(RendezvousError::LookUp { .. })),
+            "{error}"
+        );
         let text = error.to_string();
-        assert!(text.contains("nohost.invalid:29511"), "{text}");
+        assert!(text.contains("\"nohost.invalid\""), "{text}");
+        assert!(text.contains("Check the spelling"), "{text}");
+        assert!(!text.contains("MKERNEL_PORT"), "{text}");
     }
 }
 
@@ -185,6 +194,33 @@ fn a_port_that_is_taken_is_an_error_of_rank_0() {
         matches!(error, Error::Rendezvous(RendezvousError::Listen { .. })),
         "{error}"
     );
+    assert!(error.to_string().contains("uses the port"), "{error}");
+}
+
+/// A launcher can start rank 0 on another host than the one that `MASTER_ADDR` names.
+#[test]
+fn rank_0_says_that_the_others_look_for_it_elsewhere() {
+    let job = Job {
+        // No host has an address of this block, which is for documentation.
+        host: "192.0.2.1".into(),
+        timeout: SHORT,
+        ..job(0, 3, free_port())
+    };
+    let mut met = None;
+    let log = logged(|| met = Some(connect_ranks(&job)));
+    let error = met.and_then(Result::err).expect("nobody connects");
+    let Error::Rendezvous(RendezvousError::Elsewhere { address, ranks, .. }) = &error else {
+        panic!("{error}");
+    };
+    assert_eq!((address, &**ranks), (&job.address(), &[1, 2][..]));
+    let text = error.to_string();
+    assert!(text.contains("Set MASTER_ADDR on all ranks"), "{text}");
+    let warned = log.lines().any(|line| {
+        line.contains("WARN")
+            && line.contains("does not have the address")
+            && line.contains(address)
+    });
+    assert!(warned, "{log}");
 }
 
 #[test]

@@ -81,7 +81,7 @@ fn rank_0_says_when_it_listens_on_all_interfaces() {
             secret,
             ..job(0, 2, free_port())
         };
-        logged(|| drop(listen(&job).expect("a free port")))
+        logged(|| drop(listen(&job).expect("a free port").listener))
     };
     assert_eq!(listening("127.0.0.1", None), "");
     let log = listening("localhost", None);
