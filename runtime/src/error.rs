@@ -38,23 +38,25 @@ use cudarc::driver::DriverError;
 use display::{Are, Cause, Failures, Faults, Findings, Have, Refused, WaitEnd, WaitOutcome};
 use mkernel_spec::Diagnostics;
 use mkernel_spec::abi::Operand;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// An error of this crate.
-#[derive(Clone, Debug, thiserror::Error)]
+/// An error of this crate. Its text has the causes too. `Debug` shows the same text, since that is what a program prints
+/// whose `main` returns the error.
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The GPUs of this process cannot be used.
     #[error(transparent)]
     Device(DeviceError),
     /// A call of the CUDA driver failed.
-    #[error("{call} failed")]
+    #[error("{call} failed: {source}")]
     Cuda {
         /// The name of the C function, or what it was called for.
         call: &'static str,
         /// The error that the driver returned.
-        source: DriverError,
+        r#source: DriverError,
     },
     /// The environment variables of this process are absent, malformed or contradictory.
     #[error(transparent)]
@@ -66,14 +68,14 @@ pub enum Error {
     #[error(transparent)]
     Rendezvous(RendezvousError),
     /// A message of another process is not valid in this step.
-    #[error("{peer} sent an unexpected message during {step:?}")]
+    #[error("{peer} sent an unexpected message during {step:?}: {source}")]
     Protocol {
         /// The sender of the message.
         peer: Peer,
         /// The step that this rank was in.
         step: &'static str,
         /// What is wrong with the message.
-        source: ProtocolFault,
+        r#source: ProtocolFault,
     },
     /// Some ranks did not enter a collective step before its deadline.
     #[error(
@@ -152,12 +154,12 @@ pub enum Error {
     #[error("this kernel cannot be made:\n{0}")]
     Config(Diagnostics),
     /// A kernel could not be rendered, compiled or loaded from the store.
-    #[error("kernel {id} could not be built")]
+    #[error("kernel {id} could not be built: {}", with_causes(&**source))]
     Build {
         /// The id of the kernel.
         id: String,
         /// The reason.
-        source: Arc<GenError>,
+        r#source: Arc<GenError>,
     },
     /// A compiled kernel cannot run on this GPU.
     #[error(transparent)]
@@ -327,7 +329,7 @@ pub enum Error {
     },
     /// This process, or the system, cannot have more open files (`EMFILE` or `ENFILE`).
     #[error(
-        "{call} failed: too many open files. This process may have {}. Raise that limit (ulimit -n, LimitNOFILE= of a \
+        "{call} failed: {source}. This process may have {} open files. Raise that limit (ulimit -n, LimitNOFILE= of a \
          systemd unit, --ulimit nofile= of a container), or the limit of the system (sysctl fs.file-max)",
         .limit.map_or_else(|| "any number".to_owned(), |limit| limit.to_string())
     )]
@@ -337,16 +339,22 @@ pub enum Error {
         /// The soft limit of this process, after it was raised to the hard limit.
         limit: Option<u64>,
         /// The error of the system call. It distinguishes the two limits.
-        source: Arc<std::io::Error>,
+        r#source: Arc<std::io::Error>,
     },
     /// A call of the operating system failed.
-    #[error("{call} failed")]
+    #[error("{call} failed: {source}")]
     Os {
         /// What the call was for.
         call: &'static str,
         /// The error of the system call.
-        source: Arc<std::io::Error>,
+        r#source: Arc<std::io::Error>,
     },
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&with_causes(self))
+    }
 }
 
 impl Error {

@@ -1,5 +1,6 @@
 //! [`DeviceError`]: why the GPUs of this process cannot be used.
 
+use super::causes::with_causes;
 use super::display::Version;
 use std::sync::Arc;
 
@@ -9,10 +10,11 @@ use std::sync::Arc;
 pub enum DeviceError {
     /// The CUDA driver library cannot be loaded.
     #[error(
-        "there is no CUDA driver: libcuda.so.1 cannot be loaded. Install the NVIDIA driver (580 or newer), run on a host \
-         with GPUs, or use simulated GPUs (MKERNEL_DEVICE=sim, or MKERNEL_DEVICE=auto to use them only where there is no GPU)"
+        "there is no CUDA driver: libcuda.so.1 cannot be loaded ({}). Install the NVIDIA driver (580 or newer), run on a host \
+         with GPUs, or use simulated GPUs (MKERNEL_DEVICE=sim, or MKERNEL_DEVICE=auto to use them only where there is no GPU)",
+        with_causes(&**.0)
     )]
-    DriverMissing(#[source] Arc<libloading::Error>),
+    DriverMissing(Arc<libloading::Error>),
     /// The CUDA driver is too old for the compiled kernels.
     #[error(
         "the CUDA driver supports CUDA {}, but kernels need CUDA {}. Update the NVIDIA driver to version 580 or newer",

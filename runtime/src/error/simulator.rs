@@ -1,5 +1,6 @@
 //! [`SimulatorError`]: why simulated GPUs cannot be used.
 
+use super::causes::with_causes;
 use std::sync::Arc;
 
 /// Why simulated GPUs cannot be used.
@@ -12,8 +13,8 @@ pub enum SimulatorError {
     )]
     NotBuilt,
     /// The simulated driver cannot be activated, or has no room for another job.
-    #[error("simulated GPUs cannot be used")]
-    Driver(#[source] Arc<dyn std::error::Error + Send + Sync>),
+    #[error("simulated GPUs cannot be used: {}", with_causes(&**.0))]
+    Driver(Arc<dyn std::error::Error + Send + Sync>),
     /// An option of [`Simulation`](crate::Simulation) is out of range.
     #[error("simulated GPUs cannot have {field} = {value}; it should be {expected}")]
     Option {

@@ -98,7 +98,7 @@ const FEW: u64 = 64;
 fn too_many_open_files_are_named_at_once() {
     let expected = |call| {
         format!(
-            "{call} failed: too many open files. This process may have {FEW}. Raise that limit (ulimit -n, LimitNOFILE= of a systemd unit, --ulimit nofile= of a container), or the limit of the system (sysctl fs.file-max)"
+            "{call} failed: Too many open files (os error 24). This process may have {FEW} open files. Raise that limit (ulimit -n, LimitNOFILE= of a systemd unit, --ulimit nofile= of a container), or the limit of the system (sysctl fs.file-max)"
         )
     };
     let started = Instant::now();
