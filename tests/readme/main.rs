@@ -4,6 +4,7 @@
 mod chapters;
 mod figures;
 mod links;
+mod manifests;
 mod names;
 mod tables;
 
