@@ -25,7 +25,7 @@ pub use finding::Finding;
 pub use kernel::KernelError;
 pub use kind::ErrorKind;
 pub use network::NetworkError;
-pub use operand::OperandFault;
+pub use operand::{InPlace, OperandFault};
 pub use protocol::{Peer, ProtocolFault};
 pub use rendezvous::RendezvousError;
 pub use routing::{OffsetFault, RoutingFault, RowOfTwoTokens};

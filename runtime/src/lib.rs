@@ -164,7 +164,7 @@ pub use half;
 /// What operators take as operands.
 pub mod operands {
     pub use crate::launch::call::Addends;
-    pub use crate::launch::operands::RawOperand;
+    pub use crate::launch::raw_operand::RawOperand;
     pub use crate::launch::raw_slice::RawSlice;
     pub use crate::launch::rows::Rows;
     pub use crate::launch::slice_types::{Element, Readable, Writable};

@@ -16,7 +16,8 @@ use crate::error::Error;
 use crate::fabric::endpoint::Fabric;
 use crate::health::Monitored;
 use crate::kernel::Kernel;
-use crate::launch::operands::{self, RawOperand};
+use crate::launch::operands;
+use crate::launch::raw_operand::RawOperand;
 use crate::launch::rows::Rows;
 use crate::order;
 use crate::report::Page;
@@ -253,7 +254,8 @@ impl Operator {
         }
         shared.ensure_usable()?;
         rows.check(plan)?;
-        operands::check(&rows.specs(plan), operands, shared.rank, &shared.tensors)?;
+        let (specs, rank) = (rows.specs(plan), shared.rank);
+        operands::check(&specs, operands, rows, (rank, &shared.tensors))?;
         // The lock is held during the launch, so that the copies, the streams and the launches have the same order.
         let mut order = order::lock(&shared.order);
         let mut state = self.launches.state();

@@ -3,7 +3,7 @@
 
 use crate::driver::Pinned;
 use crate::error::{Error, RoutingFault, RowOfTwoTokens};
-use crate::launch::operands::RawOperand;
+use crate::launch::raw_operand::RawOperand;
 use crate::tensors::SymmetricPlace;
 use cudarc::driver::CudaContext;
 use mkernel_spec::Dtype;

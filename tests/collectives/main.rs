@@ -2,6 +2,7 @@
 
 mod buckets;
 mod gemm_norm;
+mod in_place;
 mod late;
 mod mutations;
 mod nan;

@@ -10,7 +10,7 @@ use mkernel::spec::{KernelSpec, Protocol};
 use mkernel_testing::jobs::collective::CollectiveJob;
 use mkernel_testing::jobs::collective::buckets::{in_buckets, normalised_in_buckets};
 use mkernel_testing::jobs::collective::cases::{
-    across, small, symmetric, symmetric_across, with_rows, with_rows_across,
+    across, in_place, small, symmetric, symmetric_across, with_rows, with_rows_across,
 };
 use mkernel_testing::jobs::collective::norm::NormJob;
 use mkernel_testing::jobs::collective::norm::cases::{normalised, normalised_across};
@@ -161,6 +161,24 @@ fn collectives_with_symmetric_results_are_right() {
     }
     for (world, nodes) in topologies() {
         run(&symmetric_across(nodes, world / nodes, &Faults::default()));
+    }
+}
+
+/// Results have the memory of their inputs.
+#[test]
+#[ignore = "needs GPUs"]
+fn collectives_in_place_are_right() {
+    let _limit = TimeLimit::start("collectives in place", Duration::from_secs(480));
+    for world in worlds(1) {
+        let mut jobs = in_place(world, 1, &Faults::default());
+        let more = [large(world), large_symmetric(world), random_rows(world)].concat();
+        let more = more.into_iter();
+        jobs.extend(more.map(|(name, job)| (format!("{name}, in place"), job.in_place())));
+        run(&jobs);
+        println!("world {world}: {} jobs", jobs.len());
+    }
+    for (world, nodes) in topologies() {
+        run(&in_place(world, nodes, &Faults::default()));
     }
 }
 

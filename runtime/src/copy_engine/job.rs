@@ -4,7 +4,7 @@ use super::schedule::{addresses_of, schedule};
 use super::streams::CopyStreams;
 use crate::driver;
 use crate::error::Error;
-use crate::launch::operands::RawOperand;
+use crate::launch::raw_operand::RawOperand;
 use crate::report::Page;
 use mkernel_spec::abi::{MAX_RANKS, State};
 use mkernel_spec::plan::Copies;

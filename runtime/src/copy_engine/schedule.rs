@@ -1,6 +1,6 @@
 //! The order and the addresses of copies. This file calls no CUDA function.
 
-use crate::launch::operands::RawOperand;
+use crate::launch::raw_operand::RawOperand;
 use mkernel_spec::Dtype;
 use mkernel_spec::abi::{Extent, FLAG_STRIDE_BYTES};
 use mkernel_spec::plan::Copies;

@@ -67,14 +67,17 @@ pub enum OperandFault {
         /// The GPU of the communicator.
         expected: usize,
     },
-    /// The operand overlaps another one where it must not.
-    #[error("it overlaps {}. Pass separate memory{}", .other.name(), coincide(*.other, *.may_coincide))]
+    /// A result overlaps another operand.
+    #[error("it overlaps {}. Pass separate memory{}", .other.name(), or_in_place(*.other, .in_place.as_ref()))]
     Overlaps {
         /// The other operand.
         other: Operand,
-        /// Whether the two may be exactly the same memory.
-        may_coincide: bool,
+        /// Where the other operand may be instead, if the result may be in its place.
+        in_place: Option<InPlace>,
     },
+    /// A result overlaps the word of device memory with the rows of the call.
+    #[error("it overlaps the word that has the rows of the call. Pass separate memory")]
+    OverlapsRows,
     /// The operand is not a tensor in symmetric memory.
     #[error(
         "its {bytes} bytes at {address:#x} are not part of a tensor in symmetric memory. Allocate it with \
@@ -122,15 +125,28 @@ pub enum OperandFault {
     },
 }
 
-/// Returns how two operands may share memory, if they may.
-fn coincide(other: Operand, may_coincide: bool) -> String {
-    match may_coincide {
-        true => format!(
-            ", or exactly the memory of {}: the same address, row stride and element type",
-            other.name()
-        ),
-        false => String::new(),
-    }
+/// Where an operand has to be so that the result of a call is in its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InPlace {
+    /// The address of the operand's first element.
+    pub address: u64,
+    /// The row stride in elements.
+    pub row_stride_elems: u64,
+}
+
+/// Returns how a result may share memory with another operand, if it may.
+fn or_in_place(other: Operand, in_place: Option<&InPlace>) -> String {
+    let Some(InPlace {
+        address,
+        row_stride_elems,
+    }) = in_place
+    else {
+        return String::new();
+    };
+    let name = other.name();
+    format!(
+        ", or {name} at {address:#x} with a row stride of {row_stride_elems} elements, so that the result takes the place of {name}"
+    )
 }
 
 /// Returns how to declare the kernel so that it has this operand, if that is possible.

@@ -2,7 +2,9 @@
 
 pub(crate) mod call;
 pub(crate) mod operands;
+mod overlap;
 pub(crate) mod params;
+pub(crate) mod raw_operand;
 pub(crate) mod raw_slice;
 pub(crate) mod rows;
 pub(crate) mod slice_types;

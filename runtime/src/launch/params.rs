@@ -1,7 +1,7 @@
 //! Packs operands and addresses into the kernel's parameter, in the layout of the plan.
 
 use crate::error::Error;
-use crate::launch::operands::RawOperand;
+use crate::launch::raw_operand::RawOperand;
 use crate::tensors::SymmetricPlace;
 use mkernel_spec::Dtype;
 use mkernel_spec::abi::{

@@ -1,7 +1,7 @@
 //! [`SliceOperand`]: an operand that was passed as a slice, and its checks.
 
 use crate::error::{Error, OperandFault};
-use crate::launch::operands::RawOperand;
+use crate::launch::raw_operand::RawOperand;
 use mkernel_spec::Dtype;
 use mkernel_spec::abi::{Operand, OperandSpec};
 

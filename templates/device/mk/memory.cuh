@@ -156,6 +156,10 @@ __device__ __forceinline__ Vec16 load_vec16(const u8* p) {
   return v;
 }
 
+// Loads the same to send it in packets. Any thread may store a result there that was computed from what came of the packets:
+// no load returns a value that depends on what it returns, so this needs no fence.
+__device__ __forceinline__ Vec16 load_sent_vec16(const u8* p) { return load_vec16(p); }
+
 // Loads a word of an operand. Neighbours share lines, so L1 keeps them.
 __device__ __forceinline__ u32 load_word(const u8* p) {
   u32 word;

@@ -26,8 +26,9 @@ struct Thread {
 };
 
 // The kinds of access that the order of memory distinguishes. `order` in src/world/calls/memory.rs decodes the same
-// numbers. An early access is weak, but may race with another launch, whose kernel then does not use the value.
-enum Order : u32 { kWeak = 0, kRelaxed = 1, kAcquire = 2, kRelease = 3, kAcqRel = 4, kEarly = 5 };
+// numbers. An early access is weak, but may race with another launch, whose kernel then does not use the value. A read of
+// what is sent is weak, but a later write of the same launch needs no order after it.
+enum Order : u32 { kWeak = 0, kRelaxed = 1, kAcquire = 2, kRelease = 3, kAcqRel = 4, kEarly = 5, kSent = 6 };
 enum Scope : u32 { kCta = 0, kGpu = 1, kSys = 2 };
 enum Rmw : u32 { kAdd = 0, kExchange = 1 };
 enum Fence : u32 { kFenceThread = 0, kFenceProxyGlobal = 1, kFenceProxyShared = 2, kFenceBarrierInit = 3 };

@@ -86,6 +86,10 @@ __forceinline__ Vec16 load_vec16(const u8* p) {
   return sim::load(reinterpret_cast<const Vec16*>(p), sim::kWeak, sim::kCta);
 }
 
+__forceinline__ Vec16 load_sent_vec16(const u8* p) {
+  return sim::load(reinterpret_cast<const Vec16*>(p), sim::kSent, sim::kCta);
+}
+
 __forceinline__ u32 load_word(const u8* p) {
   return sim::load(reinterpret_cast<const u32*>(p), sim::kWeak, sim::kCta);
 }

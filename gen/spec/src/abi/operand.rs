@@ -145,6 +145,20 @@ pub enum Extent {
 }
 
 impl Extent {
+    /// The row of these rows that is the first row of `part` on `rank`: 0 if both are the same rows, and the rows before the
+    /// rank's shard if `part` has that. `None` if these are not rows of one tensor, or if a word of device memory has their
+    /// number, so that only the kernel knows it.
+    #[must_use]
+    pub fn first_row_of(self, part: Self, rank: u32) -> Option<u64> {
+        match (self, part) {
+            (whole, part) if whole == part => Some(0),
+            (Self::Fixed(whole), Self::ShardRows { total, per_rank }) if whole == total => {
+                Some(u64::from(rank) * per_rank)
+            }
+            _ => None,
+        }
+    }
+
     /// The same in a call with this number of rows.
     #[must_use]
     pub const fn in_call(self, rows: u64) -> Self {
@@ -215,6 +229,9 @@ pub struct OperandSpec {
     pub written: bool,
     /// Whether it lies in symmetric memory, dense and at the same offset on all ranks.
     pub symmetric: bool,
+    /// Of a result: the input whose memory it may have. Each element is then at the place of the same element, for which
+    /// [`Extent::first_row_of`] gives the rows. Apart from that, no operand that the kernel writes may overlap another one.
+    pub in_place_of: Option<Operand>,
 }
 
 impl OperandSpec {
@@ -227,6 +244,7 @@ impl OperandSpec {
             dtype,
             written: operand.is_result(),
             symmetric: false,
+            in_place_of: None,
         }
     }
 
@@ -241,6 +259,12 @@ impl OperandSpec {
         self
     }
 
+    /// The same, which may have the memory of this input.
+    pub(crate) const fn in_place_of(mut self, input: Operand) -> Self {
+        self.in_place_of = Some(input);
+        self
+    }
+
     /// The same, to be written whatever it usually is.
     pub(crate) const fn written(mut self) -> Self {
         self.written = true;
@@ -251,6 +275,24 @@ impl OperandSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_shard_begins_behind_those_of_the_ranks_before() {
+        let shard = |total| Extent::ShardRows { total, per_rank: 4 };
+        let whole = Extent::Fixed(10);
+        assert_eq!(whole.first_row_of(whole, 2), Some(0));
+        assert_eq!(whole.first_row_of(shard(10), 2), Some(8));
+        assert_eq!(whole.first_row_of(shard(11), 2), None);
+        assert_eq!(shard(10).first_row_of(whole, 2), None);
+        // Of rows that each call gives.
+        let (all, ours) = (
+            Extent::Rows { most: 30 },
+            Extent::RowsOfShard { most: 30, ranks: 4 },
+        );
+        assert_eq!(all.first_row_of(all, 1), Some(0));
+        assert_eq!(all.first_row_of(ours, 1), None);
+        assert_eq!(all.in_call(9).first_row_of(ours.in_call(9), 1), Some(3));
+    }
 
     /// With fewer rows, another rank may have the most of them.
     #[test]

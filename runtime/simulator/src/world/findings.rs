@@ -219,7 +219,7 @@ fn describe_fault(
         AccessKind::Async => " by TMA or tensor cores",
         AccessKind::AtomicGpu | AccessKind::AtomicSys => " by an atomic or ordered access",
         AccessKind::Host => " by a copy of the host",
-        AccessKind::Weak | AccessKind::Early => "",
+        AccessKind::Weak | AccessKind::Early | AccessKind::Sent => "",
     };
     match fault {
         AccessFault::Uninitialised => (

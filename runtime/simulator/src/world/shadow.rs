@@ -208,6 +208,9 @@ impl Shadow {
             {
                 return true;
             }
+            (AccessKind::Sent, _) if same_gpu && stamp.origin.launch == mine.origin.launch => {
+                return true;
+            }
             _ => {}
         }
         let (clocks, own) = match by.proxy {

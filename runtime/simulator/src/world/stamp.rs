@@ -10,6 +10,9 @@ pub(super) enum AccessKind {
     /// An ordinary access that may race with an access of another launch. A launch that overlaps with another one does
     /// not use the value.
     Early,
+    /// An ordinary read of what the thread sends. A write of the same launch may depend on it, and then needs no other order
+    /// after it. That a write came earlier is a race like any other.
+    Sent,
     /// An atomic or ordered access whose scope is this GPU or less.
     AtomicGpu,
     /// An atomic or ordered access at system scope.
@@ -24,7 +27,7 @@ impl AccessKind {
     /// Returns whether the access is ordinary, so that it neither acquires nor releases.
     #[inline]
     pub fn is_ordinary(self) -> bool {
-        matches!(self, Self::Weak | Self::Early)
+        matches!(self, Self::Weak | Self::Early | Self::Sent)
     }
 }
 

@@ -3,6 +3,7 @@
 use super::*;
 use crate::launch::operands::check;
 use crate::launch::operands::tests::{SPECS, operands};
+use crate::launch::rows::Rows;
 use mkernel_spec::fabric::CommandRing;
 
 fn bindings(operands: &[RawOperand], rank: u32) -> ParamInputs<'_> {
@@ -109,8 +110,8 @@ fn every_kind_lands_at_its_offset() {
 fn a_rank_without_rows_gets_valid_addresses_that_are_not_the_callers() {
     let mut operands = operands();
     operands[0] = RawOperand::default();
-    check(&SPECS, &operands, 3, &crate::tensors::Tensors::default())
-        .expect("rank 3 has no rows of A");
+    let on_rank_3 = (3, &crate::tensors::Tensors::default());
+    check(&SPECS, &operands, Rows::Most, on_rank_3).expect("rank 3 has no rows of A");
     let bindings = bindings(&operands, 3);
     let map = bindings.tensor_map(&map_of_a());
     let expected = TensorMap {

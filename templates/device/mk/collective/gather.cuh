@@ -133,7 +133,7 @@ struct Gather {
   static MK_DEVICE void collect_chunk(const RankContext& ctx, const Result& result, u32 source, u32 chunk) {
     const u32 vecs = Chunks::vecs_of(ctx, source, chunk), first = Chunks::first(ctx, source, chunk);
     if (vecs == 0) return;
-    wait_chunk(ctx, kCollect, source, chunk);
+    wait_chunk(ctx, kCollect, source, chunk);  // @gather.collected
     const u8* from = ctx.local_ptr(slot(ctx, source, chunk));
     for_each_vec<Config::kUnroll>(
         vecs, [&](u32 vec) { return load_written_vec16(from + vec * 16); },

@@ -97,29 +97,39 @@ struct Ll {
   static MK_DEVICE u32 first_reduced(const RankContext& ctx) { return kReducesAll ? 0 : Shards::first(ctx, ctx.rank); }
 
   // Sends this rank's vectors to the ranks that add them up, and adds up those of all ranks. Sends are some rounds ahead, so
-  // that the link is busy while vectors that have arrived are added up. Sums of rows that every rank normalises come later.
+  // that the link is busy while vectors that have arrived are added up. If every rank normalises all rows, it adds up later,
+  // and each thread sends the vectors that it adds up: it has then loaded all parts whose places get its results.
   static MK_DEVICE void exchange_parts(const Args& args, const RankContext& ctx) {
-    constexpr u32 kRoundsAhead = 2;
-    const u32 most = kReducesAll ? Shards::vecs(ctx) : Shards::shard_vecs(ctx), ahead = kRoundsAhead * threads();
-    for (u32 i = thread(); i < most + ahead; i += threads()) {
-      if (i < most) send_parts(args, ctx, i);
-      if constexpr (!kNormalises || kGathers) {
+    if constexpr (kNormalises && kReducesAll) {
+      LlNorm::for_each_own_vec(ctx, [&](u32 vec) { send_parts(args, ctx, vec); });  // @ll.own-vecs
+    } else {
+      constexpr u32 kRoundsAhead = 2;
+      const u32 most = kReducesAll ? Shards::vecs(ctx) : Shards::shard_vecs(ctx), ahead = kRoundsAhead * threads();
+      for (u32 i = thread(); i < most + ahead; i += threads()) {
+        if (i < most) send_parts(args, ctx, i);
         if (i >= ahead && i - ahead < reduced_vecs(ctx)) reduce(args, ctx, i - ahead);
       }
     }
   }
 
+  // Loads this rank's part of a sum. With two shots, another thread may store the sum to the place of the part. It has
+  // received the sum, of which the part is an addend.
+  static MK_DEVICE Vec16 load_part(const u8* part) {
+    if constexpr (kScheme == LlScheme::kAllReduceTwoShots) return load_sent_vec16(part);  // @ll.sent
+    else return load_vec16(part);  // @ll.input
+  }
+
   // Sends number `i` of the vectors that each rank adds up.
   static MK_DEVICE void send_parts(const Args& args, const RankContext& ctx, u32 i) {
     if constexpr (kReducesAll) {
-      const Vec16 part = load_vec16(Tensors::input(args).at(i));
+      const Vec16 part = load_part(Tensors::input(args).at(i));
       for (u32 k = 1; k < kWorld; ++k) send<Parts>(ctx, (ctx.rank + k) % kWorld, i, part);
     } else {
       Vec16 parts[kWorld];
 #pragma unroll
       for (u32 k = 1; k < kWorld; ++k) {
         const u32 owner = (ctx.rank + k) % kWorld;
-        if (i < Shards::vecs_of(ctx, owner)) parts[k] = load_vec16(Tensors::input(args).at(Shards::first(ctx, owner) + i));  // @ll.part
+        if (i < Shards::vecs_of(ctx, owner)) parts[k] = load_part(Tensors::input(args).at(Shards::first(ctx, owner) + i));  // @ll.part
       }
 #pragma unroll
       for (u32 k = 1; k < kWorld; ++k) {
@@ -150,7 +160,7 @@ struct Ll {
   // order of ranks. Vectors travel unrounded, so every rank computes the same bits in every call. `have_arrived` becomes false
   // if some vectors have not, which happens only after an abort.
   static MK_DEVICE auto sum_of_parts(const Args& args, const RankContext& ctx, u32 first, u32 i, bool& have_arrived) {
-    const Vec16 own = load_vec16(Tensors::input(args).at(first + i));
+    const Vec16 own = load_part(Tensors::input(args).at(first + i));
     Vec16 parts[kWorld];
     have_arrived = wait_parts(ctx, i, parts);
     VecSum<Config::kFp32> sum;
@@ -192,7 +202,7 @@ struct Ll {
     for (u32 vec = thread(); vec < Shards::vecs(ctx); vec += threads()) {
       const u32 owner = vec / Shards::shard_vecs(ctx);
       if (owner == ctx.rank) continue;
-      store_vec16(Tensors::output(args).at(vec), wait_shard_vec(ctx, owner, vec - Shards::first(ctx, owner)));
+      store_vec16(Tensors::output(args).at(vec), wait_shard_vec(ctx, owner, vec - Shards::first(ctx, owner)));  // @ll.collected
     }
   }
 

@@ -31,14 +31,30 @@ struct LlNorm {
   // that is not finished are all at it, and none waits for a warp that waits for it.
   template <class Load>
   static MK_DEVICE void for_each_row(const Args& args, const RankContext& ctx, const Load& z) {
-    static_assert(LlNormConfig<Config>);
-    const u32 warps = Config::kThreads / kWarp * gridDim.x;
-    for (u32 i = warp_index() * gridDim.x + blockIdx.x; i < Shards::rows(ctx) * Config::kRowWarps; i += warps) {
-      normalise(args, ctx, i / Config::kRowWarps, i % Config::kRowWarps, z);
-    }
+    for_each_part(ctx, [&](u32 row, u32 part) { normalise(args, ctx, row, part, z); });
+  }
+
+  // All warps of the grid: `send(vec)` gets the same vectors from the same lanes.
+  template <class Send>
+  static MK_DEVICE void for_each_own_vec(const RankContext& ctx, const Send& send) {
+    for_each_part(ctx, [&](u32 row, u32 part) {
+#pragma unroll 1
+      for (u32 v = 0; v < Config::kLaneVecs; ++v) {
+        if (vec_of(part, v) < Config::kRowVecs) send(row * Config::kRowVecs + vec_of(part, v));
+      }
+    });
   }
 
  private:
+  template <class Body>
+  static MK_DEVICE void for_each_part(const RankContext& ctx, const Body& body) {
+    static_assert(LlNormConfig<Config>);
+    const u32 warps = Config::kThreads / kWarp * gridDim.x;
+    for (u32 i = warp_index() * gridDim.x + blockIdx.x; i < Shards::rows(ctx) * Config::kRowWarps; i += warps) {
+      body(i / Config::kRowWarps, i % Config::kRowWarps);
+    }
+  }
+
   // This lane's vector number `v` of the part of a row that a warp has.
   static MK_DEVICE u32 vec_of(u32 part, u32 v) { return (part * Config::kLaneVecs + v) * kWarp + lane_index(); }
 

@@ -3,7 +3,9 @@
 
 pub mod buckets;
 pub mod cases;
+mod in_place;
 pub mod norm;
+mod options;
 
 use super::buffer::{Buffer, SharedResult, is_symmetric};
 use super::memo::Memo;
@@ -21,7 +23,7 @@ use mkernel::testing::prepare_edited;
 use mkernel::{
     Communicator, KernelConfig, Operator,
     network::Faults,
-    spec::{CollectiveConfig, CollectiveOp, CollectiveShape, Dim, Dtype, Protocol},
+    spec::{CollectiveConfig, CollectiveOp, CollectiveShape, Dim, Dtype},
 };
 
 /// Several calls of a collective on all ranks.
@@ -41,6 +43,8 @@ pub struct CollectiveJob {
     pub call_count: Option<u32>,
     /// The rows of each call, if the kernel takes them at run time. `config.m` is then the most of them.
     pub rows: Vec<u64>,
+    /// Whether the result has the memory of the input, at the places of the same elements.
+    pub is_in_place: bool,
     /// The edits of the kernel's text, as [`mutated`](super::mutated) takes them.
     pub edits: Vec<(String, String)>,
 }
@@ -71,71 +75,9 @@ impl CollectiveJob {
             is_graph: false,
             call_count: None,
             rows: Vec::new(),
+            is_in_place: false,
             edits: Vec::new(),
         }
-    }
-
-    /// Sets the protocol.
-    #[must_use]
-    pub fn protocol(mut self, protocol: Protocol) -> Self {
-        self.config.protocol = Some(protocol);
-        self
-    }
-
-    /// Sets the number of shots.
-    #[must_use]
-    pub fn shots(mut self, shots: u32) -> Self {
-        self.config.shots = Some(shots);
-        self
-    }
-
-    /// Sets the most KiB that travel as packets.
-    #[must_use]
-    pub fn packet_kib(mut self, most: u32) -> Self {
-        self.config.packet_kib = Some(most);
-        self
-    }
-
-    /// Sets the most buckets.
-    #[must_use]
-    pub fn buckets(mut self, most: u32) -> Self {
-        self.config.buckets = Some(most);
-        self
-    }
-
-    /// Sets elements of fp32 in place of bf16.
-    #[must_use]
-    pub fn fp32(mut self) -> Self {
-        self.config.dtype = Dtype::Fp32;
-        self
-    }
-
-    /// Puts the result into symmetric memory, and declares that.
-    #[must_use]
-    pub fn symmetric(mut self) -> Self {
-        self.config.symmetric_result = true;
-        self
-    }
-
-    /// Captures the calls in a graph.
-    #[must_use]
-    pub fn in_graph(mut self) -> Self {
-        self.is_graph = true;
-        self
-    }
-
-    /// Makes a call for each of these numbers of rows, with one operator that takes them at run time.
-    #[must_use]
-    pub fn with_rows(mut self, rows: &[u64]) -> Self {
-        self.rows = rows.to_vec();
-        self
-    }
-
-    /// Divides the ranks into `nodes` nodes, whose network has these faults.
-    #[must_use]
-    pub fn across(mut self, nodes: u32, faults: Faults) -> Self {
-        (self.nodes, self.faults) = (nodes, faults);
-        self
     }
 
     /// Runs the job and returns its results.
@@ -148,6 +90,8 @@ impl CollectiveJob {
             ranks.set_transport(transport.clone());
 
             match self.config.dtype {
+                Dtype::Bf16 if self.is_in_place => self.rank_in_place(ranks, bf16::from_f32),
+                _ if self.is_in_place => self.rank_in_place::<f32>(ranks, |x| x),
                 Dtype::Bf16 if self.rows.is_empty() => self.rank::<bf16>(ranks, bf16::from_f32),
                 Dtype::Bf16 => self.rank_with_rows::<bf16>(ranks, bf16::from_f32),
                 _ if self.rows.is_empty() => self.rank::<f32>(ranks, |x| x),

@@ -55,7 +55,7 @@ pub struct NormRun<'a> {
     pub is_graph: bool,
     /// If set, the call count of the operator is set to this number after two calls.
     pub call_count: Option<u32>,
-    /// Whether the new residual takes the place of the residual.
+    /// Whether the new residual takes the place of the residual, and Y that of X.
     pub is_in_place: bool,
 }
 
@@ -173,17 +173,23 @@ impl NormRun<'_> {
     ) -> Vec<RawOperand> {
         let specs = &self.operator.plan().operands;
         let of = |((operand, slice), cols): (&(Operand, CudaSlice<E>), u64)| {
-            let place = match operand {
-                Operand::ResidualOut if self.is_in_place => buffers.of(Operand::Residual),
-                _ => Some(slice),
-            };
+            let place = buffers.of(self.place_of(*operand)).unwrap_or(slice);
             RawOperand {
-                ptr: place.map_or(0, |slice| slice.device_ptr(stream).0),
+                ptr: place.device_ptr(stream).0,
                 row_stride_elems: cols,
             }
         };
         let cols = specs.iter().map(|spec| spec.cols);
         buffers.operands.iter().zip(cols).map(of).collect()
+    }
+
+    /// Returns the operand in whose place another one is.
+    fn place_of(&self, operand: Operand) -> Operand {
+        match operand {
+            Operand::ResidualOut if self.is_in_place => Operand::Residual,
+            Operand::Y if self.is_in_place => Operand::X,
+            other => other,
+        }
     }
 
     /// Compares the results of a call with the expected ones, and returns their bits. Nothing may be written beyond them.
@@ -200,11 +206,8 @@ impl NormRun<'_> {
             self.ranks.check()?;
             Ok(values.into_iter().map(Into::into).collect())
         };
-        let residual_out = get(match self.is_in_place {
-            true => Operand::Residual,
-            false => Operand::ResidualOut,
-        })?;
-        let result = get(self.result)?;
+        let residual_out = get(self.place_of(Operand::ResidualOut))?;
+        let result = get(self.place_of(self.result))?;
         let pairs = residual_out.iter().zip(&call.residual_out);
         let wrong_sums = pairs.filter(|(a, b)| a.to_bits() != b.to_bits()).count();
         let is_wrong = |(got, want): &(&f32, &f64)| {

@@ -122,18 +122,19 @@ pub(super) fn operands(op_plan: &CollectivePlan, world: u32) -> Vec<OperandSpec>
     let matrix =
         |operand, rows| OperandSpec::new(operand, rows, op_plan.shape.n, op_plan.config.dtype);
     let result = matrix(Operand::Y, y).in_symmetric_memory(op_plan.config.symmetric_result);
-    let mut operands = vec![matrix(Operand::X, x), result];
     let epilogue = op_plan.config.epilogue;
     let one = Extent::Fixed(1);
-    let others = [
-        (epilogue.bias, Operand::Bias, one),
-        (epilogue.residual, Operand::Residual, y),
-        (epilogue.normalises(), Operand::Weight, one),
-        (epilogue.normalises(), Operand::ResidualOut, y),
+    let new_residual = matrix(Operand::ResidualOut, y).in_place_of(Operand::Residual);
+    let all = [
+        (true, matrix(Operand::X, x)),
+        (true, result.in_place_of(Operand::X)),
+        (epilogue.bias, matrix(Operand::Bias, one)),
+        (epilogue.residual, matrix(Operand::Residual, y)),
+        (epilogue.normalises(), matrix(Operand::Weight, one)),
+        (epilogue.normalises(), new_residual),
     ];
-    let given = others.into_iter().filter(|(given, ..)| *given);
-    operands.extend(given.map(|(_, operand, rows)| matrix(operand, rows)));
-    operands
+    let given = all.into_iter().filter(|(given, _)| *given);
+    given.map(|(_, operand)| operand).collect()
 }
 
 /// Where the operands of the epilogue lie.

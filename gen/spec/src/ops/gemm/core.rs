@@ -273,11 +273,17 @@ pub(super) fn operands(spec: GemmSpec<'_>, a_rows: Extent, c_rows: Extent) -> Ve
     };
     let epilogue = spec.epilogue();
     let read = |operand, rows, cols| OperandSpec::new(operand, rows, cols, Dtype::Bf16);
+    let result = OperandSpec::new(Operand::C, c_rows, n, epilogue.output)
+        .in_symmetric_memory(spec.config.symmetric_result);
+    // A norm writes elements of C while it reads others of what it normalises.
+    let result = match epilogue.normalises() {
+        true => result,
+        false => result.in_place_of(Operand::Residual),
+    };
     let mut operands = vec![
         read(Operand::A, a_rows, k).in_symmetric_memory(spec.config.symmetric_a),
         read(Operand::B, Extent::Fixed(b_rows), b_cols),
-        OperandSpec::new(Operand::C, c_rows, n, epilogue.output)
-            .in_symmetric_memory(spec.config.symmetric_result),
+        result,
     ];
     if epilogue.bias {
         operands.push(read(Operand::Bias, Extent::Fixed(1), n));
@@ -287,7 +293,8 @@ pub(super) fn operands(spec: GemmSpec<'_>, a_rows: Extent, c_rows: Extent) -> Ve
     }
     if epilogue.normalises() {
         operands.push(read(Operand::Weight, Extent::Fixed(1), n));
-        operands.push(read(Operand::ResidualOut, c_rows, n));
+        let new_residual = read(Operand::ResidualOut, c_rows, n);
+        operands.push(new_residual.in_place_of(Operand::Residual));
     }
     operands
 }

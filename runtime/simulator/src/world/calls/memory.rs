@@ -14,7 +14,8 @@ fn order(order: u32) -> (AccessKind, MemoryOrder) {
         2 => (AccessKind::AtomicGpu, memory_order(true, false)),
         3 => (AccessKind::AtomicGpu, memory_order(false, true)),
         4 => (AccessKind::AtomicGpu, memory_order(true, true)),
-        _ => (AccessKind::Early, memory_order(false, false)),
+        5 => (AccessKind::Early, memory_order(false, false)),
+        _ => (AccessKind::Sent, memory_order(false, false)),
     }
 }
 

@@ -63,6 +63,12 @@ cases! {
         "a division by zero": ["mk::load(from + i)" => "mk::load(from + i) / args.rank"],
             "arithmetic", ["divided by zero", "/ args.rank"];
     }
+    "an answer in the place of what was sent": "echo", Shape { bytes: 512, ..TWO_CTAS }, [] {
+        "stored before it has arrived": ["mk::Vec16 packet = {};" => "mk::Vec16 packet = {};\n    mk::store_vec16(source, packet);"],
+            "race", ["is read, not ordered after an earlier write", "mk::load_sent_vec16(source)", "mk::store_vec16(source, packet)"];
+        "loaded as what is not sent": ["mk::load_sent_vec16" => "mk::load_vec16"],
+            "race", ["is written, not ordered after an earlier read", "mk::load_vec16(source)", "mk::store_vec16(source, data)"];
+    }
     "a copy by the host": "host", Shape { host: HostAction::CopyThenFlag, ..SHAPE }, [] {}
     "waits with a deadline": "watch", TWO_RANKS, [] {
         "too little is sent": ["mk::store_release_sys(flag, 8)" => "mk::store_release_sys(flag, 7)"],

@@ -1,6 +1,7 @@
 //! Jobs of collectives that cover every protocol and many sizes.
 
 use super::CollectiveJob;
+use super::buckets::in_buckets;
 use mkernel::network::Faults;
 use mkernel::spec::{CollectiveOp, Protocol};
 
@@ -209,5 +210,26 @@ pub fn symmetric_across(
                 job,
             )
         })
+        .collect()
+}
+
+/// Returns jobs whose results have the memory of their inputs, on one node or several: every protocol, both types, graphs,
+/// symmetric memory, rows at run time, and buckets.
+pub fn in_place(world: u32, nodes: u32, faults: &Faults) -> Vec<(String, CollectiveJob)> {
+    let fixed = match nodes {
+        1 => [small(world), symmetric(world)].concat(),
+        _ => [
+            across(nodes, world / nodes, faults),
+            symmetric_across(nodes, world / nodes, faults),
+        ]
+        .concat(),
+    };
+    let rows = match nodes {
+        1 if world == 1 => with_rows(1),
+        1 => [with_rows(world), in_buckets(world)].concat(),
+        _ => with_rows_across(nodes, world / nodes, faults),
+    };
+    let jobs = fixed.into_iter().chain(rows);
+    jobs.map(|(name, job)| (format!("{name}, in place"), job.in_place()))
         .collect()
 }

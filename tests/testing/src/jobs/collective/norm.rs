@@ -17,7 +17,7 @@ use mkernel::{Communicator, Operand};
 pub struct NormJob {
     /// The sums, and whether they are in a graph.
     pub job: CollectiveJob,
-    /// Whether the new residual takes the place of the residual.
+    /// Whether the new residual takes the place of the residual, and Y that of X.
     pub is_in_place: bool,
 }
 
@@ -59,7 +59,7 @@ impl NormJob {
         self
     }
 
-    /// Puts the new residual in the place of the residual.
+    /// Puts the new residual in the place of the residual, and Y in that of X.
     #[must_use]
     pub fn in_place(mut self) -> Self {
         self.is_in_place = true;

@@ -52,8 +52,17 @@ fn in_packets(world: u32) -> Vec<(&'static str, NormJob)> {
             packets(1, (2, 1032), 2).with(CollectiveJob::in_graph),
         ),
         ("one shot of rows at run time", rows(1)),
+        (
+            "one shot of rows at run time in place",
+            rows(1).in_place().with(CollectiveJob::fp32),
+        ),
         ("two shots", packets(2, (3, 1032), 2).biased()),
         ("two shots in place", packets(2, (3, 1032), 2).in_place()),
+        (
+            "two shots in place, several rows of each warp",
+            packets(2, (13, 1032), 1).in_place(),
+        ),
+        ("two shots of rows at run time in place", rows(2).in_place()),
         (
             "two shots of rows at run time in a graph",
             rows(2).with(CollectiveJob::in_graph),
@@ -78,6 +87,12 @@ fn in_chunks(world: u32) -> Vec<(&'static str, NormJob)> {
         (
             "chunks of rows at run time",
             chunks((30, 1032)).with(|job| job.buckets(1).with_rows(&MANY)),
+        ),
+        (
+            "chunks of rows at run time in place",
+            chunks((30, 1032))
+                .with(|job| job.buckets(1).with_rows(&MANY))
+                .in_place(),
         ),
         (
             "chunks in a graph",

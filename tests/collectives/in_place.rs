@@ -1,0 +1,209 @@
+//! Tests of calls whose result has the memory of their input, and of operands that overlap in a way that is refused.
+
+use mkernel::half::bf16;
+use mkernel::operands::{RawOperand, RawSlice, Rows};
+use mkernel::spec::{CollectiveConfig, CollectiveOp, CollectiveShape, Dim, Protocol};
+use mkernel::{Error, KernelConfig, Operand};
+use mkernel_testing::jobs::collective::CollectiveJob;
+use mkernel_testing::jobs::collective::cases::in_place;
+use mkernel_testing::jobs::collective::norm::NormJob;
+use mkernel_testing::jobs::prepared::{Prepared, expect_refused, on_ranks};
+use mkernel_testing::jobs::{
+    Mutation, all_are_right, all_are_right_now_and_after_many_calls, all_mutations_are_found,
+    bad_network,
+};
+
+/// The number of seeds with which a mutation must be found.
+const MUTATION_SEEDS: u64 = 40;
+
+#[test]
+fn results_in_the_place_of_inputs_are_right_on_one_node() {
+    let worlds = [1, 2, 4].into_iter();
+    let jobs = worlds.flat_map(|world| in_place(world, 1, &bad_network()));
+    all_are_right_now_and_after_many_calls(&jobs.collect::<Vec<_>>());
+}
+
+#[test]
+fn results_in_the_place_of_inputs_are_right_on_eight_ranks() {
+    all_are_right(&in_place(8, 1, &bad_network()), 1);
+}
+
+#[test]
+fn results_in_the_place_of_inputs_are_right_on_several_nodes() {
+    let nodes = [(2, 1), (2, 2), (3, 1)].into_iter();
+    let jobs = nodes.flat_map(|(nodes, local)| in_place(nodes * local, nodes, &bad_network()));
+    all_are_right(&jobs.collect::<Vec<_>>(), 1);
+}
+
+fn packets(shots: u32) -> CollectiveJob {
+    let job = CollectiveJob::new(CollectiveOp::AllReduce, 4, (3, 136), 2).in_place();
+    job.protocol(Protocol::Ll).shots(shots)
+}
+
+fn chunks() -> CollectiveJob {
+    let job = CollectiveJob::new(CollectiveOp::AllReduce, 4, (30, 1032), 2).in_place();
+    job.protocol(Protocol::Simple)
+}
+
+fn normalised() -> NormJob {
+    let job = NormJob::new(2, (3, 1032), 2).in_place();
+    job.with(|job| job.protocol(Protocol::Ll).shots(1))
+}
+
+/// In packets of two shots, the sums arrive behind all loads of the parts. Under many schedules, no store is seen by a load.
+#[test]
+fn packets_are_right_in_place_under_many_schedules() {
+    let jobs = [("one shot", packets(1)), ("two shots", packets(2))];
+    all_are_right(&jobs, 40);
+    all_are_right(&[("a norm", normalised())], 40);
+}
+
+/// Stores that are right where Y is not X, since a right one follows.
+#[rustfmt::skip]
+const MUTATIONS: &[Mutation<CollectiveJob>] = &[
+    ("a packet stored before the part is loaded", || packets(2), &[("@ll.collected", "store_vec16(Tensors::output => store_vec16(Tensors::output(args).at(vec), Vec16{}), store_vec16(Tensors::output")]),
+    ("a part that others may not store to", || packets(2), &[("@ll.sent", "load_sent_vec16 => load_vec16")]),
+    ("a chunk stored before it is sent", chunks, &[("@gather.collected", "wait_chunk => if (lane_index() < vecs) store_vec16(result.at(first + lane_index()), Vec16{}); wait_chunk")]),
+];
+
+#[rustfmt::skip]
+const NORM_MUTATIONS: &[Mutation<NormJob>] = &[
+    ("parts that other threads send", normalised, &[("@ll.own-vecs", "LlNorm::for_each_own_vec(ctx, [&](u32 vec) { send_parts(args, ctx, vec); }); => for (u32 i = thread(); i < Shards::vecs(ctx); i += threads()) send_parts(args, ctx, i);")]),
+];
+
+#[test]
+fn every_mutation_of_calls_in_place_is_found() {
+    all_mutations_are_found(MUTATIONS, MUTATION_SEEDS);
+    all_mutations_are_found(NORM_MUTATIONS, MUTATION_SEEDS);
+}
+
+const ROWS: u64 = 8;
+const COLS: u64 = 264;
+
+/// Runs `body` on two ranks with an operator, whose rows each call gives if `m` is dynamic.
+fn on_two_ranks(op: CollectiveOp, m: Dim, body: impl Fn(&Prepared<'_>) + Sync) {
+    let config = CollectiveConfig {
+        m,
+        n: Dim::Static(COLS),
+        ..CollectiveConfig::new(op)
+    };
+    let config = KernelConfig::new(2, config);
+    let shape = CollectiveShape { m: ROWS, n: COLS };
+    let outcomes = on_ranks(&config, shape, (2, 0), |rank| {
+        body(rank);
+        Ok(())
+    });
+    for outcome in outcomes {
+        assert_eq!(outcome, Ok(()));
+    }
+}
+
+/// Passes X and Y that begin at these elements of one buffer, in every way to pass them.
+fn refusals(rank: &Prepared<'_>, rows: Rows, [x, y]: [u64; 2]) -> Vec<Error> {
+    let Prepared {
+        operator, stream, ..
+    } = rank;
+    let buffer = stream.alloc_zeros::<bf16>(3 * (ROWS * COLS) as usize);
+    let buffer = buffer.expect("memory");
+    let start = mkernel::cudarc::driver::DevicePtr::device_ptr(&buffer, stream).0;
+    let [x, y] = [x, y].map(|elems| start + 2 * elems);
+    let slice = |address| {
+        // SAFETY: nothing uses the memory, since no call is made.
+        unsafe { RawSlice::<bf16>::new(stream, address, (ROWS * COLS) as usize) }
+    };
+    let raw = |ptr| RawOperand {
+        ptr,
+        row_stride_elems: COLS,
+    };
+    let (input, mut output) = (slice(x), slice(y));
+    let call = operator.call(stream).read(Operand::X, &input);
+    let call = call.write(Operand::Y, &mut output);
+    let launched = match rows {
+        Rows::Count(rows) => call.rows(rows).launch(),
+        _ => call.launch(),
+    };
+    // SAFETY: as above.
+    let by_address =
+        unsafe { operator.launch_raw_rows(stream.cu_stream(), &[raw(x), raw(y)], rows) };
+    [launched, by_address]
+        .into_iter()
+        .map(|result| result.expect_err("an overlap"))
+        .collect()
+}
+
+fn expect_overlap(errors: Vec<Error>, parts: &[&str]) {
+    for error in errors {
+        let text = error.to_string();
+        for part in parts {
+            assert!(text.contains(part), "{part:?} in {text:?}");
+        }
+        expect_refused(Err(error), "operand y: it overlaps x");
+    }
+}
+
+#[test]
+fn an_overlap_that_is_not_in_place_is_an_error_that_names_both() {
+    on_two_ranks(CollectiveOp::AllReduce, Dim::Static(ROWS), |rank| {
+        let hint = "with a row stride of 264 elements, so that the result takes the place of x";
+        for places in [[0, 8], [8, 0], [0, ROWS * COLS - 8]] {
+            expect_overlap(refusals(rank, Rows::Most, places), &["or x at 0x", hint]);
+        }
+    });
+    // The place is that of this rank's rows.
+    on_two_ranks(CollectiveOp::AllGather, Dim::Static(ROWS), |rank| {
+        let other = 1 - u64::from(rank.ranks.rank());
+        let places = [other * ROWS / 2 * COLS, 0];
+        expect_overlap(refusals(rank, Rows::Most, places), &["or x at 0x"]);
+    });
+    on_two_ranks(CollectiveOp::ReduceScatter, Dim::DYNAMIC, |rank| {
+        // With six rows, a shard has three.
+        let own = u64::from(rank.ranks.rank()) * 3 * COLS;
+        let errors = refusals(rank, Rows::Count(6), [0, own + COLS]);
+        expect_overlap(errors, &["or x at 0x"]);
+    });
+}
+
+/// With the rows in device memory, only the kernel knows where a shard is.
+#[test]
+fn a_shard_of_rows_in_device_memory_has_no_place() {
+    on_two_ranks(CollectiveOp::AllGather, Dim::DYNAMIC, |rank| {
+        let Prepared {
+            operator, stream, ..
+        } = rank;
+        let mut all = stream.alloc_zeros::<bf16>((ROWS * COLS) as usize);
+        let mut all = all.as_mut().expect("memory").as_view_mut();
+        let address = mkernel::cudarc::driver::DevicePtr::device_ptr(&all, stream).0;
+        // SAFETY: nothing uses the memory, since no call is made.
+        let x = unsafe { RawSlice::<bf16>::new(stream, address, (ROWS / 2 * COLS) as usize) };
+        let rows = stream.clone_htod(&[8]).expect("memory");
+        let call = operator.call(stream).read(Operand::X, &x);
+        let refused = call.write(Operand::Y, &mut all).rows_in(&rows).launch();
+        let text = refused.as_ref().expect_err("an overlap").to_string();
+        assert!(!text.contains("or x at"), "{text}");
+        expect_refused(refused, "operand y: it overlaps x. Pass separate memory");
+    });
+}
+
+#[test]
+fn the_word_with_the_rows_is_apart_from_results() {
+    on_two_ranks(CollectiveOp::AllReduce, Dim::DYNAMIC, |rank| {
+        let Prepared {
+            operator, stream, ..
+        } = rank;
+        let x = stream.alloc_zeros::<bf16>((ROWS * COLS) as usize);
+        let (x, mut y) = (x.expect("memory"), stream.alloc_zeros::<bf16>(4096));
+        let y = y.as_mut().expect("memory");
+        let address = mkernel::cudarc::driver::DevicePtr::device_ptr(y, stream).0;
+        // SAFETY: nothing uses the memory, since no call is made.
+        let word = unsafe { RawSlice::<i32>::new(stream, address + 512, 1) };
+        let call = operator
+            .call(stream)
+            .read(Operand::X, &x)
+            .write(Operand::Y, y);
+        let refused = call.rows_in(&word).launch();
+        expect_refused(
+            refused,
+            "operand y: it overlaps the word that has the rows of the call",
+        );
+    });
+}
