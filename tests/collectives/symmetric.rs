@@ -36,6 +36,38 @@ impl Rank<'_> {
         self.ranks.synchronize(&self.stream)
     }
 
+    fn call_with_rows(&self, y: &mut SymmetricSlice<f32>, rows: u64) -> Result<(), Error> {
+        let x = self.x();
+        let call = self.operator.call(&self.stream).read(Operand::X, &x);
+        call.write(Operand::Y, y).rows(rows).launch()?;
+        self.ranks.synchronize(&self.stream)
+    }
+
+    /// Makes a call with another tensor on rank 1, and checks its error.
+    fn expect_different_places(
+        &self,
+        [y, other]: [&mut SymmetricSlice<f32>; 2],
+        call: impl Fn(&mut SymmetricSlice<f32>) -> Result<(), Error>,
+    ) {
+        self.ranks.set_timeout(Duration::from_secs(60));
+        let passed = match self.ranks.rank() {
+            1 => other,
+            _ => y,
+        };
+        let error = call(passed).expect_err("the places differ");
+        let text = error.to_string();
+        match &error {
+            Error::DifferentPlaces { rank, peer, .. } => {
+                assert!(*rank == 1 || *peer == 1, "{text}");
+                assert_eq!(error.kind(), ErrorKind::Mismatch);
+                assert!(text.contains("of extent 0"), "{text}");
+            }
+            // A rank that another one has stopped names that rank.
+            Error::Timeout { aborted_by, .. } => assert!(aborted_by.is_some(), "{text}"),
+            _ => panic!("{}: {text}", self.operator.plan().id),
+        }
+    }
+
     fn is_zero(&self, y: &SymmetricSlice<f32>) -> bool {
         let values = self.stream.clone_dtoh(y).expect("a copy");
         values.iter().all(|value| *value == 0.0)
@@ -44,16 +76,24 @@ impl Rank<'_> {
 
 /// Runs `body` on each of four ranks.
 fn on_ranks(op: CollectiveOp, seed: u64, body: impl Fn(Rank<'_>) + Sync) {
+    on_ranks_with((op, Dim::Static(ROWS), Protocol::Simple), seed, body);
+}
+
+fn on_ranks_with(
+    (op, m, protocol): (CollectiveOp, Dim, Protocol),
+    seed: u64,
+    body: impl Fn(Rank<'_>) + Sync,
+) {
     let machine = Machine {
         world: 4,
         sms: 3,
         skew: 60,
     };
     let config = CollectiveConfig {
-        m: Dim::Static(ROWS),
+        m,
         n: Dim::Static(COLS),
         dtype: Dtype::Fp32,
-        protocol: Some(Protocol::Simple),
+        protocol: Some(protocol),
         symmetric_result: true,
         ..CollectiveConfig::new(op)
     };
@@ -83,30 +123,29 @@ fn another_tensor_on_one_rank_is_an_error_that_names_it() {
     {
         on_ranks(op, seed, |rank| {
             let (mut y, mut other) = (rank.zeros(ELEMS), rank.zeros(ELEMS));
-            rank.ranks.set_timeout(Duration::from_secs(60));
-            let passed = match rank.ranks.rank() {
-                1 => &mut other,
-                _ => &mut y,
-            };
-            let error = rank.call(passed).expect_err("the places differ");
-            let text = error.to_string();
-            match &error {
-                Error::DifferentPlaces {
-                    rank: one, peer, ..
-                } => {
-                    assert!(*one == 1 || *peer == 1, "{text}");
-                    assert_eq!(error.kind(), ErrorKind::Mismatch);
-                    assert!(text.contains("of extent 0"), "{text}");
-                }
-                // A rank that another one has stopped names that rank.
-                Error::Timeout { aborted_by, .. } => assert!(aborted_by.is_some(), "{text}"),
-                _ => panic!("{op}, seed {seed}: {text}"),
-            }
+            rank.expect_different_places([&mut y, &mut other], |y| rank.call(y));
             rank.ranks.barrier().expect("all kernels have ended");
             assert!(
                 rank.is_zero(&y) && rank.is_zero(&other),
                 "{op}, seed {seed}"
             );
+        });
+    }
+}
+
+/// If each call gives its rows, the places are compared in calls of few rows too, which travel as packets. Calls of more
+/// rows may store to the results of the others.
+#[test]
+fn another_tensor_is_an_error_however_few_the_rows() {
+    let cases = OPS
+        .into_iter()
+        .flat_map(|op| [1, ROWS].map(|rows| (op, rows)));
+    for (seed, (op, rows)) in (0..).zip(cases) {
+        on_ranks_with((op, Dim::DYNAMIC, Protocol::Ll), seed, |rank| {
+            let (mut y, mut other) = (rank.zeros(ELEMS), rank.zeros(ELEMS));
+            rank.call_with_rows(&mut y, rows).expect("the same tensor");
+            let call = |y: &mut SymmetricSlice<f32>| rank.call_with_rows(y, rows);
+            rank.expect_different_places([&mut y, &mut other], call);
         });
     }
 }

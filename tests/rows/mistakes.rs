@@ -1,7 +1,8 @@
 //! Tests of calls that give their rows in a wrong way: every rank gets an error that names the mistake.
 
+use mkernel::half::bf16;
 use mkernel::spec::{BLayout, Dim, GemmConfig, GemmOp, GemmShape, Transfer, Tuning};
-use mkernel::{ErrorKind, KernelConfig};
+use mkernel::{Error, ErrorKind, KernelConfig, Operand};
 use mkernel_testing::jobs::prepared::{expect_errors_with_rows, on_ranks};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -102,5 +103,52 @@ fn choices_for_constant_rows_are_refused() {
         let text = refused.expect_err("two choices").to_string();
         assert!(text.contains("the host knows"), "{text}");
         assert!(text.contains("keep pace only"), "{text}");
+    }
+}
+
+/// Calls of few rows store to no results of other ranks, but those of more rows may.
+#[test]
+fn another_tensor_on_one_rank_is_an_error_however_few_the_rows() {
+    for (seed, shots) in [(0, 1), (1, 2)] {
+        let config = GemmConfig {
+            symmetric_result: true,
+            tuning: Tuning {
+                shots: Some(shots),
+                ..Tuning::default()
+            },
+            ..GemmConfig::new(GemmOp::GemmAr)
+        };
+        let config = KernelConfig::new(4, config);
+        let outcomes = on_ranks(&config, SHAPE, (SMS, seed), |rank| {
+            let stream = &rank.stream;
+            let a = stream.alloc_zeros::<bf16>((SHAPE.m * SHAPE.k) as usize);
+            let b = stream.alloc_zeros::<bf16>((SHAPE.k * SHAPE.n) as usize);
+            let (a, b) = (a.expect("memory"), b.expect("memory"));
+            let elems = (SHAPE.m * SHAPE.n) as usize;
+            let [mut c, mut other] =
+                [(); 2].map(|()| rank.ranks.alloc::<bf16>(stream, elems).expect("all ranks"));
+            let call = |c: &mut mkernel::SymmetricSlice<bf16>| {
+                let call = rank.operator.call(stream).read(Operand::A, &a);
+                let call = call.read(Operand::B, &b).write(Operand::C, c);
+                call.rows(1).launch()?;
+                rank.ranks.synchronize(stream)
+            };
+            call(&mut c)?;
+            let is_other = rank.ranks.rank() == 1;
+            let error = call(if is_other { &mut other } else { &mut c });
+            let error = error.expect_err("the places differ");
+            match &error {
+                Error::DifferentPlaces { rank, peer, .. } => {
+                    assert!(*rank == 1 || *peer == 1, "{error}");
+                }
+                // A rank that another one has stopped names that rank.
+                Error::Timeout { aborted_by, .. } => assert!(aborted_by.is_some(), "{error}"),
+                _ => panic!("{shots} shots: {error}"),
+            }
+            Ok(())
+        });
+        for outcome in outcomes {
+            assert_eq!(outcome, Ok(()), "{shots} shots");
+        }
     }
 }

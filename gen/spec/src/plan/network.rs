@@ -57,8 +57,8 @@ pub(crate) fn common_args(topology: Topology) -> Vec<(&'static str, ArgKind)> {
     gate.into_iter().chain(endpoint).collect()
 }
 
-/// Returns the arguments of kernels that store straight to the results of other ranks of the node: where these lie, and
-/// their addresses if `by_address`.
+/// Returns the arguments of kernels whose ranks compare where their results lie in symmetric memory: this place, and the
+/// addresses of all results of the node if `by_address`.
 pub(crate) fn results_on_peers(result: Operand, by_address: bool) -> Vec<(&'static str, ArgKind)> {
     let addresses = by_address.then_some(("results", ArgKind::OnPeers(result)));
     let place = ("result_place", ArgKind::SymmetricPlace(result));

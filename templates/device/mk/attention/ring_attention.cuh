@@ -153,7 +153,7 @@ struct RingAttention {
     if (threadIdx.x == 0) Scheduler::Counter::advance_epoch(ctx);
     if (blockIdx.x != 0 || threadIdx.x != 0) return;
     Begin::report_refused_rows(ctx);
-    Begin::wait_for_peers(ctx);
+    Begin::template wait_for_peers<false>(ctx);
   }
 
  private:

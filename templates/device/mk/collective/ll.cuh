@@ -82,7 +82,7 @@ struct Ll {
     if (threadIdx.x == 0) advance_epoch(ctx);  // @ll.advance
     if (blockIdx.x != 0 || threadIdx.x != 0) return;
     Begin::report_refused_rows(ctx);
-    Begin::wait_for_peers(ctx);
+    Begin::template wait_for_peers<true>(ctx);
   }
 
  private:
@@ -116,7 +116,7 @@ struct Ll {
   // received the sum, of which the part is an addend.
   static MK_DEVICE Vec16 load_part(const u8* part) {
     if constexpr (kScheme == LlScheme::kAllReduceTwoShots) return load_sent_vec16(part);  // @ll.sent
-    else return load_vec16(part);  // @ll.input
+    else return load_vec16(part);
   }
 
   // Sends number `i` of the vectors that each rank adds up.

@@ -200,7 +200,7 @@ struct Simple {
     if (threadIdx.x == 0) advance_epoch(ctx);
     if (blockIdx.x != 0 || threadIdx.x != 0) return;
     Begin::report_refused_rows(ctx);
-    Begin::wait_for_peers(ctx);
+    Begin::template wait_for_peers<!PeerResults::kExist>(ctx);
   }
 };
 

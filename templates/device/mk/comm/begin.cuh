@@ -12,10 +12,11 @@ namespace mk::comm {
 //
 // Where ranks store straight to each other's results, a result is in use until its rank begins the call: by what comes
 // before the call on its stream. An announcement then also has the place of the rank's result in symmetric memory, and the
-// others do not store before they have compared it with their own.
+// others do not store before they have compared it with their own. Where ranks only announce the call, they compare it at the
+// end, so that a wrong place is found in every call and not only in those of many rows.
 //
-// Workspace has begun(parity, rank) if ranks announce the start of calls, and result_place(parity, rank) if ranks store to
-// results.
+// Workspace has begun(parity, rank) if ranks announce the start of calls, and result_place(parity, rank) if they also announce
+// where their results lie.
 template <TopologyConfig Config, class Workspace>
 struct Begin {
   using Ranks = Topology<Config>;
@@ -59,21 +60,28 @@ struct Begin {
     }
   }
 
-  // One thread: waits until all other ranks of this node have begun the call.
+  // One thread: waits until all other ranks of this node have begun the call. Compares places unless ranks have before they
+  // stored to results.
+  template <bool kComparesPlaces>
   static MK_DEVICE void wait_for_peers(const RankContext& ctx) {
     if constexpr (kIsAnnounced) {
       for (u32 i = 1; i < Ranks::kLocalWorld; ++i) {
-        wait(ctx, ctx.node_first_rank + (ctx.local_rank() + i) % Ranks::kLocalWorld);  // @begin.wait
+        const u32 rank = ctx.node_first_rank + (ctx.local_rank() + i) % Ranks::kLocalWorld;
+        if constexpr (kHasPlaces && kComparesPlaces) wait_at_same_place(ctx, rank, kCollect);
+        else wait(ctx, rank);  // @begin.wait
       }
     }
   }
 
-  // All threads: wait for the same. Each lane of one warp waits for one rank, all at the same time.
+  // All threads: the same. Each lane of one warp waits for one rank, all at the same time.
+  template <bool kComparesPlaces>
   static MK_DEVICE void wait_in_warp(const RankContext& ctx) {
     if constexpr (kIsAnnounced) {
       const u32 distance = threadIdx.x - kWarp + 1;
       if (blockIdx.x != 0 || threadIdx.x < kWarp || distance >= Ranks::kLocalWorld) return;
-      wait(ctx, ctx.node_first_rank + (ctx.local_rank() + distance) % Ranks::kLocalWorld);  // @begin.wait-in-warp
+      const u32 rank = ctx.node_first_rank + (ctx.local_rank() + distance) % Ranks::kLocalWorld;
+      if constexpr (kHasPlaces && kComparesPlaces) wait_at_same_place(ctx, rank, kCollect);
+      else wait(ctx, rank);  // @begin.wait-in-warp
     }
   }
 
@@ -88,25 +96,31 @@ struct Begin {
 
   // One thread: the same of one rank, whose local rank is `peer`.
   static MK_DEVICE void wait_for_result(const RankContext& ctx, u32 peer, Role role) {
-    const u32 rank = ctx.node_first_rank + peer;
-    wait(ctx, rank, role);  // @begin.result-begun
+    wait_at_same_place(ctx, ctx.node_first_rank + peer, role);
+  }
+
+  // One thread: waits until another rank of this node has begun the call, and ends the call if the rank's result lies elsewhere
+  // than this rank's. Every rank finds that by itself, also if another one has ended the call before.
+  static MK_DEVICE void wait_at_same_place(const RankContext& ctx, u32 rank, Role role) {
+    if (!wait(ctx, rank, role)) return;  // @begin.result-begun
     const u64 place = load_relaxed_sys(ctx.local_ptr(Workspace::result_place(ctx.call_parity(), rank)));
-    if (place == ctx.result_place || is_aborted(ctx)) return;  // @begin.same-place
+    if (place == ctx.result_place) return;  // @begin.same-place
     const u32 low = static_cast<u32>(place), high = static_cast<u32>(place >> 32);
     report(ctx, WaitSite{role, kSamePlace, rank, ctx.operator_number, high}, low, 0, 0);
     raise_abort(ctx, 1 + ctx.rank);
   }
 
-  // One thread: waits until another rank of this node has begun the call.
-  static MK_DEVICE void wait(const RankContext& ctx, u32 peer, Role role = kCollect) {
+  // One thread: waits until another rank of this node has begun the call. Returns whether it has, with the same rows.
+  static MK_DEVICE bool wait(const RankContext& ctx, u32 peer, Role role = kCollect) {
     const u64* word = ctx.local_ptr(Workspace::begun(ctx.call_parity(), peer));
     Deadline deadline;
     for (;;) {
       const u32 seen = static_cast<u32>(load_acquire_sys(word));
       if (seen == ctx.call_mark()) break;
-      if (deadline.expired(ctx, WaitSite{role, kBegun, peer, 0, ctx.call_mark()}, seen)) return;
+      if (deadline.expired(ctx, WaitSite{role, kBegun, peer, 0, ctx.call_mark()}, seen)) return false;
     }
-    if constexpr (TakesRows<Config>) refuse_other_rows(ctx, role, peer);
+    if constexpr (TakesRows<Config>) return !refuse_other_rows(ctx, role, peer);
+    else return true;
   }
 };
 

@@ -225,18 +225,19 @@ struct Gemm {
   // finished.
   static MK_DEVICE void end(const Args&, const RankContext& ctx) {
     if (threadIdx.x == 0) advance_epoch(ctx);
-    end_rows(ctx);
+    end_rows<false>(ctx);
   }
 
   // All threads, at the end of a call that gives its rows: count what the call has not used, and wait until all ranks
-  // of the node have begun the call.
+  // of the node have begun the call. See Begin::wait_for_peers.
+  template <bool kComparesPlaces>
   static MK_DEVICE void end_rows(const RankContext& ctx) {
     if constexpr (TakesRows<Config>) {
       if constexpr (Scheduler::kSplits > 1) {
         SplitK<Config, Order, Workspace>::template count_unused<Config::kThreads>(ctx);
       }
       if (blockIdx.x == 0 && threadIdx.x == 0) Begin::report_refused_rows(ctx);
-      Begin::wait_in_warp(ctx);
+      Begin::template wait_in_warp<kComparesPlaces>(ctx);
     }
   }
 };

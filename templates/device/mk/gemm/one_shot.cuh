@@ -109,7 +109,7 @@ struct OneShot {
   // them arrive 1.7 µs later.
   static MK_DEVICE void end(const Args&, const RankContext& ctx) {
     __syncwarp();
-    Gemm::end_rows(ctx);  // warps without a role get here early
+    Gemm::template end_rows<true>(ctx);  // warps without a role get here early
     __syncthreads();
     if (threadIdx.x == 0) advance_epoch(ctx);
     if constexpr (kHasIdleRanks) {

@@ -165,8 +165,9 @@ pub(super) fn args(op_plan: &CollectivePlan, topology: Topology) -> ArgLayout {
         ("y_row_bytes", ArgKind::RowStrideBytes(Operand::Y)),
     ];
     kinds.extend(epilogue_args(op_plan.config.epilogue));
-    if op_plan.stores_to_results(topology) {
-        kinds.extend(results_on_peers(Operand::Y, true));
+    if op_plan.compares_places(topology) {
+        let by_address = op_plan.stores_to_results(topology);
+        kinds.extend(results_on_peers(Operand::Y, by_address));
     }
     kinds.extend([
         ("workspaces", ArgKind::Workspaces),

@@ -23,6 +23,10 @@ impl Needs<'_> {
         self.op_plan.announces_begin(self.topology)
     }
 
+    fn compares_places(&self) -> bool {
+        self.op_plan.compares_places(self.topology)
+    }
+
     fn reduces(&self) -> bool {
         self.op_plan.config.op.reduces()
     }
@@ -75,7 +79,7 @@ regions! {
     /// ranks exchange no data, so ranks announce their calls here.
     begun: Element::Marked, [parity: 2u32, rank: p.topology.world()], if p.announces_begin();
     /// Where the result of a rank lies in symmetric memory, which must be the same on all ranks.
-    result_place: Element::LongWords(1), [parity: 2u32, rank: p.topology.world()], if p.stores_to_results();
+    result_place: Element::LongWords(1), [parity: 2u32, rank: p.topology.world()], if p.compares_places();
     /// The vectors of a source that this rank adds up: two Lamport packets each, which are 0 between calls.
     parts: Element::Bytes(VEC_BYTES), [parity: 2u32, source: p.topology.world(), vec: p.reduced_vecs()],
         if p.is(Protocol::Ll) && p.reduces();

@@ -155,6 +155,13 @@ impl CollectivePlan {
             || self.stores_to_results(topology)
     }
 
+    /// Whether ranks compare where their results lie in symmetric memory: where they announce the call, although in this plan
+    /// they may not store to each other's results. Calls of more rows may.
+    #[must_use]
+    pub const fn compares_places(&self, topology: Topology) -> bool {
+        self.config.symmetric_result && topology.nodes == 1 && self.announces_begin(topology)
+    }
+
     /// Whether every rank adds up all vectors.
     #[must_use]
     pub const fn reduces_all(&self) -> bool {

@@ -141,7 +141,7 @@ regions! {
     /// ranks.
     begun: Element::Marked, [parity: 2u32, rank: p.spec.world()], if p.spec.announces_begin() || p.stores_to_results();
     /// Where C of a rank lies in symmetric memory, which must be the same on all ranks.
-    result_place: Element::LongWords(1), [parity: 2u32, rank: p.spec.world()], if p.stores_to_results();
+    result_place: Element::LongWords(1), [parity: 2u32, rank: p.spec.world()], if p.stores_to_results() || p.spec.compares_places();
     /// The sums of a source for eight rows of a sub-tile: four Lamport packets of each lane, which are 0 between calls.
     packets: Element::LongWords(PACKETS),
         [parity: 2u32, source: p.spec.world() + u32::from(p.one_shot().is_some_and(|r| r.results)),

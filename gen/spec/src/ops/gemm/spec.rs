@@ -57,6 +57,12 @@ impl GemmSpec<'_> {
         self.takes_rows() && self.world() > 1
     }
 
+    /// Whether ranks compare where their results lie in symmetric memory although they may not store to each other's in this
+    /// plan: calls of more rows may.
+    pub const fn compares_places(&self) -> bool {
+        self.config.symmetric_result && self.topology().nodes == 1 && self.announces_begin()
+    }
+
     /// All rows, and those of this rank's shard.
     pub const fn all_rows(&self) -> Extent {
         match self.takes_rows() {

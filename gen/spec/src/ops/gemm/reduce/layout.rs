@@ -48,7 +48,10 @@ pub(super) fn args(
     if on_peers {
         let count = spec.world() as usize;
         kinds.push(("c_of_peers", maps::c_maps(spec, c_rows(spec), count)));
-        kinds.extend(results_on_peers(Operand::C, spec.takes_rows()));
+    }
+    if on_peers || spec.compares_places() {
+        let by_address = on_peers && spec.takes_rows();
+        kinds.extend(results_on_peers(Operand::C, by_address));
     }
     if one_shot || collects || spec.takes_rows() {
         kinds.extend(core::c_address(spec));
