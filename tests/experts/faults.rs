@@ -42,8 +42,8 @@ fn an_expert_that_does_not_exist_is_an_error() {
         ],
     );
     fails(
-        &with_expert(-1),
-        &["rank 1, call 1", "token 6", "expert -1"],
+        &with_expert(-2),
+        &["rank 1, call 1", "token 6", "expert -2", "-1"],
     );
     fails(&with_expert(i32::MIN), &["rank 1, call 1", "token 6"]);
 }

@@ -42,6 +42,66 @@ fn sums_are_right_on_every_way() {
     }
 }
 
+/// Some choices, all choices of some tokens and all choices of a rank are missing, and their weights are NaN. Sums travel
+/// each way, and tiles are divided into slices or not.
+#[test]
+fn tokens_without_some_or_any_of_their_choices_are_right() {
+    for (world, limit) in [
+        (1, Some(0)),
+        (1, Some(5)),
+        (1, None),
+        (2, Some(0)),
+        (2, Some(5)),
+        (2, None),
+        (4, Some(0)),
+        (4, None),
+    ] {
+        let mut layer = Layer::new(world, 12, 3, 12);
+        (layer.low_latency_tokens, layer.intermediate) = (limit, 520);
+        let counts = [[12, 5, 6, 0], [5, 12, 12, 12], [12, 1, 12, 12]];
+        let counts = counts.each_ref().map(|counts| &counts[..world as usize]);
+        let layer = layer.mixed(counts).padded();
+        check(&format!("{world} ranks, limit {limit:?}"), &layer, 3);
+    }
+    let mut sliced = Layer::new(2, 4, 2, 40);
+    (sliced.split_k, sliced.hidden, sliced.sms) = (Some(4), 456, 6);
+    let sliced = sliced.mixed([&[40, 40], &[40, 9], &[40, 3]]).padded();
+    check("slices", &sliced, 3);
+}
+
+/// Calls have no rows at all on any rank, on both sides of the limit between packets and the pipeline.
+#[test]
+fn calls_without_any_choice_are_right() {
+    for limit in [0, 5, 12] {
+        let mut layer = Layer::new(2, 6, 2, 12);
+        layer.low_latency_tokens = Some(limit);
+        let layer = layer
+            .call(&[12, 5], |_, _| vec![-1, -1])
+            .call(&[5, 12], |_, token| vec![-1, (token % 6) as i32])
+            .call(&[12, 12], |_, _| vec![-1, -1]);
+        check(&format!("limit {limit}"), &layer, 3);
+    }
+}
+
+/// Choices that tokens do not have take no rows of `max_rows`.
+#[test]
+fn missing_choices_take_no_room() {
+    let mut layer = Layer::new(2, 4, 2, 10);
+    layer.max_rows = Some(12);
+    let layer = layer.call(&[10, 10], |_, token| vec![-1, (token % 4) as i32]);
+    check("full", &layer, 3);
+}
+
+#[test]
+fn missing_choices_out_of_step_and_in_graphs_are_right() {
+    for pattern in [CallPattern::OutOfStep, CallPattern::Graph] {
+        let mut layer = Layer::new(2, 6, 2, 16);
+        (layer.pattern, layer.skew) = (pattern, 100);
+        let layer = layer.mixed([&[16, 16], &[0, 5], &[16, 1]]).padded();
+        check(&format!("{pattern:?}"), &layer, 3);
+    }
+}
+
 #[test]
 fn every_tile_and_layout_is_right() {
     for (tile, nk) in [

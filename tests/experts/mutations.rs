@@ -102,6 +102,19 @@ fn layer_in_slices() -> Layer {
     layer
 }
 
+/// Returns a layer in which tokens lack choices, and all sums of `combine` pass through the pipeline.
+fn padded_layer() -> Layer {
+    let mut layer = layer().padded();
+    layer.low_latency_tokens = Some(0);
+    layer
+}
+
+/// Returns a layer in which tokens lack choices, and all sums travel in packets.
+fn padded_few_tokens() -> CombineEdits {
+    let CombineEdits(layer) = few_tokens();
+    CombineEdits(layer.padded())
+}
+
 /// Returns a layer whose C is the product of two sums.
 fn swiglu_layer() -> Layer {
     let mut layer = layer();
@@ -158,6 +171,21 @@ const DISPATCH: &[Mutation] = &[
     ("stage released before it is read", "@mainloop.product", ""),
     ("rows beyond an expert's", "@grouped.rows", ">= tile.rows => > tile.rows"),
     ("output buffer not read", "@grouped.out-read", ""),
+];
+
+/// Mutations of how `dispatch_gemm` treats choices that tokens do not have.
+#[rustfmt::skip]
+const NO_EXPERT: &[Mutation] = &[
+    ("no choice taken for a wrong expert", "@choices.no-expert", ""),
+    ("a row for no choice", "@routing.no-row", ""),
+    ("the index of a row for no choice", "@routing.no-index", "e != Choices::kNoExpert => true"),
+];
+
+/// The same of `combine`. The first ones are also in kernels whose sums travel in packets.
+#[rustfmt::skip]
+const NO_ROW: &[Mutation] = &[
+    ("no row taken for a wrong index", "@topk.no-row", " && row_index != kNoRow => "),
+    ("a token without rows not written", "@own-tokens.no-rows", ""),
 ];
 
 /// Mutations with one buffer for all calls, in the code that writes the buffer and in the code that reads it.
@@ -236,6 +264,7 @@ fn every_mutation_of_dispatch_gemm_is_found() {
     are_found(layer, DISPATCH);
     are_found(swiglu_layer, SWIGLU);
     are_found(layer_in_slices, SLICES);
+    are_found(padded_layer, NO_EXPERT);
     let mutate =
         |(name, edits): &(&'static str, [(&str, &str); 2])| (*name, mutated(layer(), edits));
     all_are_found(
@@ -332,12 +361,14 @@ fn stale_marks_that_are_taken_for_new_ones_are_found() {
 #[test]
 fn every_mutation_of_combine_is_found() {
     are_found(combine_layer, COMBINE);
+    are_found(|| CombineEdits(padded_layer()), NO_ROW);
+    are_found(padded_few_tokens, &NO_ROW[..1]);
 }
 
 #[test]
 fn every_mutation_of_sums_in_packets_is_found() {
     for seed in 0..SEEDS_TO_FIND / 2 {
-        for job in [few_tokens(), few_and_many_tokens()] {
+        for job in [few_tokens(), few_and_many_tokens(), padded_few_tokens()] {
             assert_eq!(job.run(seed).err(), None, "seed {seed}");
         }
     }
@@ -348,7 +379,7 @@ fn every_mutation_of_sums_in_packets_is_found() {
 #[test]
 fn kernels_without_mutations_are_right() {
     for seed in 0..SEEDS_TO_FIND / 2 {
-        for layer in [layer(), layer_in_slices()] {
+        for layer in [layer(), layer_in_slices(), padded_layer()] {
             assert_eq!(layer.run(seed).err(), None, "seed {seed}");
         }
     }

@@ -10,8 +10,8 @@ use mkernel_testing::jobs::experts::{Layer, all_recover, invalid_calls};
 use mkernel_testing::lab::TimeLimit;
 use std::time::{Duration, Instant};
 
-/// Returns layers on `nodes` nodes: typical sizes of a model, sizes that no tile divides, and columns that do not fill
-/// the vectors of a warp.
+/// Returns layers on `nodes` nodes: typical sizes of a model, sizes that no tile divides, columns that do not fill the
+/// vectors of a warp, and tokens without some or any of their choices.
 fn layers(world: u32, nodes: u32) -> Vec<(&'static str, Layer)> {
     let ranks = world as usize;
     let sizes = |[hidden, intermediate]: [u64; 2], layer: Layer| Layer {
@@ -62,6 +62,15 @@ fn layers(world: u32, nodes: u32) -> Vec<(&'static str, Layer)> {
                 .call(&full, |_, _| vec![2])
                 .call(&some, |_, _| vec![1])
                 .call(&full, |rank, _| vec![rank as i32]),
+        ),
+        (
+            "missing choices",
+            sizes([1024, 512], new(8, 8, 300))
+                .random(&full, false)
+                .random(&vec![7; ranks], false)
+                .random(&some, true)
+                .random(&full, false)
+                .padded(),
         ),
         ("slices", slices(world, nodes)),
         ("SwiGLU", swiglu(world, nodes)),
@@ -218,7 +227,7 @@ fn invalid_experts_are_named() {
         let right_choice = |_: usize, token: usize| vec![(token % 4) as i32];
         let full = vec![50; world as usize];
         let new = || Layer::new(world, 4 * u64::from(world), 1, 50).call(&full, right_choice);
-        for wrong in [4 * world as i32, -1] {
+        for wrong in [4 * world as i32, -2] {
             let layer = new().call(&full, move |rank, token| {
                 vec![if (rank, token) == (last, 7) { wrong } else { 0 }]
             });
@@ -245,9 +254,9 @@ fn calls_after_invalid_calls_are_right() {
             let layer = Layer::new(world, 4 * u64::from(world), 1, 50);
             let layer = layer.across(nodes, Faults::default());
             let right = |_: usize, token: usize| vec![(token % 4) as i32];
-            let wrong = move |rank, token| vec![if (rank, token) == (last, 7) { -1 } else { 0 }];
+            let wrong = move |rank, token| vec![if (rank, token) == (last, 7) { -2 } else { 0 }];
             let choices = layer.clone().call(&full, wrong).call(&full, right);
-            let parts = ["call 1", "token 7", "expert -1"];
+            let parts = ["call 1", "token 7", "expert -2"];
             all_recover(&choices, Backend::Gpus, &invalid_calls(false), &parts);
             let full_rows = 50 * world;
             let small = Layer {

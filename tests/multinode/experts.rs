@@ -98,6 +98,30 @@ fn extreme_routing_is_right() {
     ]);
 }
 
+/// Some choices, all choices of some tokens and all choices of a rank are missing, and their weights are NaN.
+#[test]
+fn tokens_without_some_or_any_of_their_choices_are_right() {
+    let alone = job((2, 1), (6, 3, 20)).mixed([&[20, 20], &[20, 20], &[20, 7]]);
+    let two = job((2, 2), (12, 3, 12)).mixed([&[12, 0, 5, 12], &[12, 9, 12, 1], &[12; 4]]);
+    let mut bounded = two.clone();
+    bounded.max_rows = Some(80);
+    let three = job((3, 2), (12, 4, 6)).mixed([&[6; 6], &[6, 0, 0, 0, 0, 2], &[6, 1, 6, 0, 3, 6]]);
+    let mut in_graph = two.clone();
+    in_graph.pattern = CallPattern::Graph;
+    let none = job((2, 2), (8, 2, 9))
+        .call(&[9; 4], |_, _| vec![-1, -1])
+        .call(&[9, 3, 9, 9], |rank, _| vec![-1, 7 - rank as i32])
+        .call(&[9; 4], |_, _| vec![-1, -1]);
+    are_right([
+        ("2 nodes of 1", alone.padded()),
+        ("2 nodes of 2", two.padded()),
+        ("bounded rows", bounded.padded()),
+        ("3 nodes of 2", three.padded()),
+        ("graph", in_graph.padded()),
+        ("no choice at all", none),
+    ]);
+}
+
 /// Tokens are longer than a slot of shared memory, and need more than one put.
 #[test]
 fn tokens_in_several_puts_are_right() {
@@ -143,7 +167,7 @@ fn invalid_experts_are_named_on_every_node() {
             .call(&[9; 4], right)
     };
     fails(&wrong(8), &["rank 1, call 1", "token 6", "expert 8"]);
-    fails(&wrong(-1), &["rank 1, call 1", "token 6", "expert -1"]);
+    fails(&wrong(-2), &["rank 1, call 1", "token 6", "expert -2"]);
     fails(
         &wrong(3),
         &["rank 1, call 1", "token 6", "expert 3 twice", "choice 1"],
@@ -260,13 +284,21 @@ const COMBINE: &[Mutation] = &[
     ("lists relayed before this rank has read what it received", "@lists.relay-fence", ""),
     ("puts of the previous call counted again", "@put.next", ".puts) => .puts - 1)"),
     ("tokens of previous calls on the list", "@lists.next", "listed) => 0)"),
-    ("a token on a list once for each of its entries", "@lists.listed", "node_of_entry(args, first + i) == node => false"),
+    ("a token on a list once for each of its entries", "@lists.listed", "node_of(Topk::load_row_index(args, first + i)) == node => false"),
     ("another position on the list", "@lists.slot", "+ position => + token"),
     ("a chunk put before its sums are computed", "@put-sums.wait", "(void)site;"),
     ("a chunk of sums not awaited", "@sums.put", "put_of_sum(position) => put_of_sum(position) - 1"),
     ("sums of other nodes left out", "@sums.node-group", "rank - rank % Ranks::kLocalWorld => SumRow::kNoGroup"),
     ("no fence between the writes of NICs and the loads", "@sums.proxy-fence", ""),
     ("arrivals not published to all CTAs", "@put.arrivals", "store_release_gpu => store"),
+];
+
+/// Mutations that need tokens without some of their choices.
+#[rustfmt::skip]
+const NO_ROW: &[Mutation] = &[
+    ("no row taken for a wrong index", "@topk.no-row", " && row_index != kNoRow => "),
+    ("a token listed for no row", "@lists.no-row", ""),
+    ("a token without rows not written", "@own-tokens.no-rows", ""),
 ];
 
 /// Mutations that need lists to which several CTAs write.
@@ -285,6 +317,7 @@ fn every_mutation_is_found() {
     let many = many.mixed([&[300; 2], &[300, 40], &[300; 2]]);
     are_right([("few", few.clone()), ("many", many.clone())]);
     are_found(DISPATCH, &few);
+    are_found(NO_ROW, &CombineEdits(few.clone().padded()));
     are_found(COMBINE, &CombineEdits(few));
     are_found(LISTS, &CombineEdits(many));
 }

@@ -42,7 +42,7 @@ pub fn operands(config: &DispatchConfig, ranks: Ranks) -> Vec<OperandDoc> {
         OperandDoc::new(Operand::NumTokens, "[1]".to_owned()).of(Dtype::Int32),
         OperandDoc::new(Operand::TopkIds, choices.clone())
             .of(Dtype::Int32)
-            .note("no expert twice for a token"),
+            .note("no expert twice for a token, -1 for no choice"),
         OperandDoc::new(Operand::B, weight),
         OperandDoc::new(Operand::C, format!("[max_rows, {cols}]"))
             .note("only rows that have a token"),
@@ -50,7 +50,7 @@ pub fn operands(config: &DispatchConfig, ranks: Ranks) -> Vec<OperandDoc> {
         OperandDoc::new(Operand::RowIndices, choices)
             .of(Dtype::Int32)
             .written()
-            .note("rank · max_rows + row, for `combine`"),
+            .note("rank · max_rows + row, or -1, for `combine`"),
     ]
 }
 

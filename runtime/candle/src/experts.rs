@@ -91,7 +91,8 @@ impl Experts {
     /// Sends tokens to their experts, and multiplies them by the weights there.
     ///
     /// `tokens` are bf16 `[T, H]` with at most `max_tokens` rows, as many as this rank has. `topk_ids` are i32
-    /// `[T, top_k]`: the experts of each token, none twice.
+    /// `[T, top_k]`: the experts of each token, none twice. The id -1 is a choice that the token does not have. It makes no
+    /// row.
     ///
     /// # Errors
     /// Fails if the sizes do not fit, or if the operator cannot be prepared or called. Experts that do not exist are an
@@ -149,7 +150,8 @@ impl Experts {
 
     /// Returns the outputs of the experts to their tokens: bf16 `[T, H]`, sums weighted by the router.
     ///
-    /// `outputs` are bf16 `[max_rows, H]`, in the order of [`Dispatched::rows`]. `topk_weights` are f32 `[T, top_k]`.
+    /// `outputs` are bf16 `[max_rows, H]`, in the order of [`Dispatched::rows`]. `topk_weights` are f32 `[T, top_k]`, of which
+    /// those of missing choices do not count. A token without any choice gets zeros.
     ///
     /// # Errors
     /// Fails if the sizes do not fit, or if the operator cannot be prepared or called.

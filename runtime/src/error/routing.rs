@@ -8,7 +8,7 @@ use mkernel_spec::abi::{Report, Wait};
 #[non_exhaustive]
 pub enum RoutingFault {
     /// There is no expert with this id.
-    #[error("token {token} has expert {expert} as choice {choice}, but there are {experts} experts. Pass ids from 0 to {}", .experts - 1)]
+    #[error("token {token} has expert {expert} as choice {choice}, but there are {experts} experts. Pass ids from 0 to {}, or -1 for no choice", .experts - 1)]
     Expert {
         /// The token, as a row of the rank's tokens.
         token: u32,

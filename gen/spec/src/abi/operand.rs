@@ -38,11 +38,12 @@ pub enum Operand {
     Tokens,
     /// The number of tokens: one element.
     NumTokens,
-    /// The top-k experts of each token, `[tokens, top_k]`, dense.
+    /// The top-k experts of each token, `[tokens, top_k]`, dense; -1 is no choice.
     TopkIds,
     /// The first row of each expert in C, and the end of the last one's rows, dense.
     ExpertOffsets,
-    /// The row index of each (token, k), `[tokens, top_k]`, dense: row `i` of rank `r`'s C has the index `r · max_rows + i`.
+    /// The row index of each (token, k), `[tokens, top_k]`, dense: row `i` of rank `r`'s C has the index `r · max_rows + i`,
+    /// and no choice has -1.
     RowIndices,
     /// Outputs of experts: rows in the order of the C that `row_indices` refer to.
     Rows,

@@ -2,7 +2,7 @@
 
 use super::inputs::{Inputs, Random};
 use super::reference::{Matrix, matrix_sums_bytes, padded};
-use super::routing::{Routing, Sizes, choose};
+use super::routing::{NO_CHOICE, Routing, Sizes, choose};
 use mkernel::Operand;
 use mkernel::spec::plan::CombinePlan;
 use mkernel::{KernelPlan, spec::Dtype};
@@ -18,7 +18,7 @@ fn sizes(plan: &KernelPlan, op_plan: &CombinePlan) -> Sizes {
     }
 }
 
-/// Random rows and weights, and the row indices of each token.
+/// Random rows and weights, and the row indices of each token. The weight of a choice that a token does not have is NaN.
 pub fn inputs(plan: &KernelPlan, op_plan: &CombinePlan, seed: u64, call: u32) -> Inputs {
     let mut inputs = Inputs::random(plan, seed, call, |_| false);
     let sizes = sizes(plan, op_plan);
@@ -26,17 +26,20 @@ pub fn inputs(plan: &KernelPlan, op_plan: &CombinePlan, seed: u64, call: u32) ->
     let mut row_indices = Routing::new(sizes, &ids, &counts).row_indices;
     let entries = sizes.max_tokens * sizes.top_k;
     for indices in &mut row_indices {
-        indices.resize(entries, -1); // Entries of tokens beyond the number of tokens.
+        indices.resize(entries, -2); // Entries of tokens beyond the number of tokens. Nothing may read them.
     }
     let counts = counts.into_iter().map(|count| vec![count]).collect();
+    let mut random = Random(seed ^ u64::from(call));
+    let mut weight = |index: &i32| match (*index, random.element().to_f32()) {
+        (NO_CHOICE, _) => f32::NAN,
+        (_, weight) => weight,
+    };
+    let of_rank = |indices: &Vec<i32>| indices.iter().map(&mut weight).collect();
+    let weights = row_indices.iter().map(of_rank).collect();
     inputs.numbers = vec![
         (Operand::RowIndices, row_indices),
         (Operand::NumTokens, counts),
     ];
-    let mut random = Random(seed ^ u64::from(call));
-    let weights = (0..sizes.world)
-        .map(|_| (0..entries).map(|_| random.element().to_f32()).collect())
-        .collect();
     inputs.fractions = vec![(Operand::TopkWeights, weights)];
     inputs
 }
@@ -65,6 +68,7 @@ pub fn expected(
         .zip(weights)
         .enumerate()
         .take(count * sizes.top_k)
+        .filter(|(_, (index, _))| **index != NO_CHOICE)
     {
         let (source, row) = (
             *index as usize / sizes.max_rows,

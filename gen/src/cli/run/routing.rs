@@ -2,6 +2,9 @@
 
 use super::inputs::Random;
 
+/// The expert and the row index of a choice that a token does not have.
+pub const NO_CHOICE: i32 = -1;
+
 /// The sizes that determine the rows of tokens.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
@@ -33,7 +36,7 @@ enum RoutingPattern {
 }
 
 /// Chooses experts for the tokens of every rank, and the number of tokens of every rank, which can be less than the
-/// maximum. No rank gets more than `max_rows` rows.
+/// maximum. Some tokens have fewer choices than others, or none. No rank gets more than `max_rows` rows.
 pub fn choose(sizes: Sizes, seed: u64, call: u32) -> (Vec<Vec<i32>>, Vec<i32>) {
     let mut random = Random(seed ^ (u64::from(call) << 32) ^ 0x746f_6b65_6e73);
     let pattern = [
@@ -52,7 +55,11 @@ pub fn choose(sizes: Sizes, seed: u64, call: u32) -> (Vec<Vec<i32>>, Vec<i32>) {
     let ids: Vec<Vec<i32>> = (0..sizes.world)
         .map(|_| {
             (0..sizes.max_tokens)
-                .flat_map(|_| token(sizes, pattern, &mut random))
+                .flat_map(|_| {
+                    let mut experts = token(sizes, pattern, &mut random);
+                    take_away(&mut experts, &mut random);
+                    experts
+                })
                 .collect()
         })
         .collect();
@@ -72,8 +79,9 @@ fn within_max_rows(sizes: Sizes, ids: &[Vec<i32>], counts: &[i32]) -> Vec<i32> {
                 continue;
             }
             let mut with_token = rows.clone();
-            for id in &ids[token as usize * sizes.top_k..][..sizes.top_k] {
-                with_token[*id as usize / sizes.local()] += 1;
+            let experts = &ids[token as usize * sizes.top_k..][..sizes.top_k];
+            for expert in experts.iter().filter(|id| **id != NO_CHOICE) {
+                with_token[*expert as usize / sizes.local()] += 1;
             }
             if with_token.iter().all(|rows| *rows <= sizes.max_rows) {
                 (rows, fitting[source]) = (with_token, token + 1);
@@ -111,11 +119,25 @@ fn token(sizes: Sizes, pattern: RoutingPattern, random: &mut Random) -> Vec<i32>
     chosen.into_iter().map(|expert| expert as i32).collect()
 }
 
+/// Takes away all choices of some tokens, and some choices of others.
+fn take_away(experts: &mut [i32], random: &mut Random) {
+    let one_in = match random.below(16) {
+        0 => 1,
+        1..4 => 2,
+        _ => return,
+    };
+    for expert in experts {
+        if random.below(one_in) == 0 {
+            *expert = NO_CHOICE;
+        }
+    }
+}
+
 /// The assignment of tokens to rows.
 pub struct Routing {
     /// For each rank and each of its experts, the source rank and the token of each row.
     pub rows: Vec<Vec<Vec<(usize, usize)>>>,
-    /// For each rank, the row index of each entry of its tokens.
+    /// For each rank, the row index of each entry of its tokens, or [`NO_CHOICE`].
     pub row_indices: Vec<Vec<i32>>,
 }
 
@@ -126,7 +148,8 @@ impl Routing {
         let mut rows = vec![vec![Vec::new(); local]; sizes.world];
         for (source, (ids, count)) in ids.iter().zip(counts).enumerate() {
             for (token, entries) in ids.chunks(sizes.top_k).enumerate().take(*count as usize) {
-                for expert in entries.iter().map(|id| *id as usize) {
+                let experts = entries.iter().filter(|id| **id != NO_CHOICE);
+                for expert in experts.map(|id| *id as usize) {
                     rows[expert / local][expert % local].push((source, token));
                 }
             }
@@ -144,7 +167,10 @@ impl Routing {
                     .take(counts[source] as usize * sizes.top_k);
                 there
                     .enumerate()
-                    .map(|(i, id)| row_index(source, i / sizes.top_k, *id as usize))
+                    .map(|(i, id)| match *id {
+                        NO_CHOICE => NO_CHOICE,
+                        id => row_index(source, i / sizes.top_k, id as usize),
+                    })
                     .collect()
             })
             .collect();
@@ -211,8 +237,33 @@ mod tests {
             let (ids, counts) = choose(SIZES, seed, 1);
             assert_eq!((ids.len(), counts.len()), (2, 2));
             for token in ids.iter().flat_map(|ids| ids.chunks(2)) {
-                assert!(token[0] != token[1] && token.iter().all(|id| (0..4).contains(id)));
+                assert!(token[0] != token[1] || token[0] == NO_CHOICE);
+                assert!(token.iter().all(|id| (NO_CHOICE..4).contains(id)));
             }
         }
+    }
+
+    #[test]
+    fn a_choice_that_a_token_does_not_have_makes_no_row() {
+        let ids = [vec![3, -1, -1, -1, 2, 3], vec![-1, 2, 1, 0, 3, 3]];
+        let routing = Routing::new(SIZES, &ids, &[3, 2]);
+        assert_eq!(routing.offsets(0), [0.0, 1.0, 2.0]);
+        assert_eq!(routing.offsets(1), [0.0, 2.0, 4.0]);
+        assert_eq!(routing.row_indices[0], [102, -1, -1, -1, 100, 103]);
+        assert_eq!(routing.row_indices[1], [-1, 101, 1, 0]);
+    }
+
+    #[test]
+    fn some_tokens_have_fewer_choices_and_some_have_none() {
+        let (mut some, mut none) = (0, 0);
+        for seed in 0..40 {
+            let (ids, _) = choose(SIZES, seed, 1);
+            for token in ids.iter().flat_map(|ids| ids.chunks(2)) {
+                let missing = token.iter().filter(|id| **id == NO_CHOICE).count();
+                some += usize::from(missing == 1);
+                none += usize::from(missing == 2);
+            }
+        }
+        assert!(some > 5 && none > 5, "{some}, {none}");
     }
 }

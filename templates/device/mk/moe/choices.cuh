@@ -1,6 +1,6 @@
-// The choices of a rank's tokens, in shared memory. A choice is one of the kTopK experts of a token. Each CTA reads the
-// choices of a slice of the tokens. All threads of the CTA call these functions together, unless a function says
-// otherwise.
+// The choices of a rank's tokens, in shared memory. A choice is one of the kTopK experts of a token, or kNoExpert. Each CTA
+// reads the choices of a slice of the tokens. All threads of the CTA call these functions together, unless a function
+// says otherwise.
 #pragma once
 #include <mk/moe/experts.cuh>
 #include <mk/moe/faults.cuh>
@@ -32,6 +32,9 @@ struct Choices {
   using Experts = moe::Experts<Config, Workspace>;
   using Faults = moe::Faults<Workspace>;
 
+  // The id in place of a choice that the token does not have: -1. It belongs to no destination and makes no row.
+  static constexpr u32 kNoExpert = ~0u;
+
   static MK_DEVICE u32 count(const Slice& slice) { return slice.tokens * Config::kTopK; }
   static MK_DEVICE u32 token_of(const Slice& slice, u32 choice) { return slice.first + choice / Config::kTopK; }
 
@@ -58,16 +61,17 @@ struct Choices {
     const u32 choices = count(slice);
     for (u32 i = threadIdx.x; i < (choices + 3) / 4 * 4; i += blockDim.x) {
       const u8* id = args.topk_ids + (u64{slice.first} * Config::kTopK + i) * 4;
-      store_shared(smem.choice_expert(i), i < choices ? load_word(id) : ~0u);
+      store_shared(smem.choice_expert(i), i < choices ? load_word(id) : kNoExpert);
     }
   }
 
   // Checks the experts, and finds for which choice each token is sent. A token is sent to a destination for the first
-  // of its experts there, in the order of sending.
+  // of its experts there, in the order of sending. A choice without an expert gets no sender.
   static MK_DEVICE void read(const RankContext& ctx, const Smem& smem, const Slice& slice) {
     const u32 choices = count(slice);
     for (u32 i = threadIdx.x; i < choices; i += blockDim.x) {
       const u32 expert = load_shared(smem.choice_expert(i)), choice = i % Config::kTopK, token = token_of(slice, i);
+      if (expert == kNoExpert) continue;  // @choices.no-expert
       if (expert >= Config::kExperts) Faults::keep(ctx, {kExpert, choice, token, Config::kExperts, expert});
       u32 sender = i, sender_expert = expert;
       for (u32 other = i - choice; other < i - choice + Config::kTopK; ++other) {

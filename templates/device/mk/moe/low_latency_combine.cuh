@@ -168,9 +168,9 @@ struct LowLatencyCombine {
     }
   }
 
-  // A warp: sends a chunk of the partial sum of a token, unless no row of the token is here.
+  // A warp: sends a chunk of the partial sum of a token, unless no row of the token is here, such as of one that the source
+  // does not have.
   static MK_DEVICE void send_partial(const Args& args, const RankContext& ctx, const PeerChunk& chunk, const Entry& entry) {
-    if (Exchange::kSendsAll && max_of_warp(entry.row_index != ~0u) == 0) return check_missing_token(ctx, chunk, entry);
     Topk::check_entries(ctx, chunk.source, chunk.token, entry);
     const bool is_own = entry.rank() == ctx.rank;
     const SumRow row = row_of(args, entry, is_own ? ctx.rank : SumRow::kNoGroup, is_own);
@@ -179,13 +179,6 @@ struct LowLatencyCombine {
     const Vec16 sum = add_up(ctx, row, order, chunk.token, chunk.vec);
     if (chunk.vec >= kVecs) return;
     comm::store_lamport_vec(ctx.peer_ptr(chunk.source, packets(ctx, ctx.rank, chunk.token)) + chunk.vec * 16, sum);
-  }
-
-  // A warp: reports the entries of a token that has no row indices, if its source has such a token.
-  static MK_DEVICE void check_missing_token(const RankContext& ctx, const PeerChunk& chunk, const Entry& entry) {
-    if (chunk.vec >= kWarp) return;  // the warp with the first chunk does it
-    if (chunk.token >= Exchange::wait_counts(ctx, chunk.source).tokens()) return;
-    Topk::check_entries(ctx, chunk.source, chunk.token, entry);
   }
 
   // A warp, whose first chunk is `first` and has `entry`, and of which there are `warps`: stores sums of own tokens to C.

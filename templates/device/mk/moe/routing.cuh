@@ -10,6 +10,7 @@
 #pragma once
 #include <mk/moe/choices.cuh>
 #include <mk/moe/packets.cuh>
+#include <mk/moe/row_index.cuh>
 #include <mk/moe/tables.cuh>
 #include <mk/moe/tile_shape.cuh>
 
@@ -178,9 +179,10 @@ struct Routing {
     __syncthreads();
   }
 
-  // A thread: writes the list entry of a choice.
+  // A thread: writes the list entry of a choice, if it has an expert.
   static MK_DEVICE void list_row(const RankContext& ctx, const Smem& smem, const Slice& slice, u32 i) {
     const u32 e = load_shared(smem.choice_expert(i)), to = Experts::destination_of(ctx, e);
+    if (e == Choices::kNoExpert) return;  // @routing.no-row
     const u32 token = Choices::token_of(slice, i);
     const u32 row = load_shared(smem.own_list_begin(e)) + load_shared(smem.choice_row(i));
     u32* list = Message::list_to(ctx, smem, to);
@@ -352,14 +354,18 @@ struct Routing {
     return false;
   }
 
-  // Writes for the caller the row index of each choice of the slice, and the first row of each of this rank's experts.
+  // Writes for the caller the row index of each choice of the slice, which is kNoRow if the choice has no expert, and the
+  // first row of each of this rank's experts.
   static MK_DEVICE void write_places(const Args& args, const Smem& smem, const Slice& slice) {
     for (u32 i = threadIdx.x; i < Choices::count(slice); i += blockDim.x) {
       const u32 e = load_shared(smem.choice_expert(i));
-      const u32 row = load_shared(smem.expert_row_begin(e)) + load_shared(smem.expert_rows_before(e)) +
-                      load_shared(smem.choice_row(i));
-      u8* to = args.row_indices + (u64{slice.first} * Config::kTopK + i) * 4;
-      store_word(to, e / Config::kLocalExperts * Config::kMaxRows + row);
+      u32 row_index = kNoRow;
+      if (e != Choices::kNoExpert) {  // @routing.no-index
+        const u32 row = load_shared(smem.expert_row_begin(e)) + load_shared(smem.expert_rows_before(e)) +
+                        load_shared(smem.choice_row(i));
+        row_index = e / Config::kLocalExperts * Config::kMaxRows + row;
+      }
+      store_word(args.row_indices + (u64{slice.first} * Config::kTopK + i) * 4, row_index);
     }
     for (u32 i = threadIdx.x; i <= Config::kLocalExperts && blockIdx.x == 0; i += blockDim.x) {
       store_word(args.expert_offsets + i * 4, load_shared(smem.row_begin(i)));

@@ -126,8 +126,9 @@ struct RowPipeline {
       if (bytes > 0) tma_load_bytes(smem.row(stage), row.from, bytes, full);
     }
 
-    // All lanes: load the rows of a sum, up to kStages of them at a time.
-    MK_DEVICE void load_sum(const SumRow& row, u32 bytes, const Destination& destination) {
+    // All lanes: load the rows of a sum, up to kStages of them at a time. Returns the number of rows. If it is 0, nothing is
+    // stored.
+    MK_DEVICE u32 load_sum(const SumRow& row, u32 bytes, const Destination& destination) {
       const RowOrder<Config> order(row);
       const u32 count = order.count;
       for (u32 first = 0; first < count; first += Config::kStages) {
@@ -140,6 +141,7 @@ struct RowPipeline {
         __syncwarp();
         rows.state.advance(next - first);
       }
+      return count;
     }
 
     // Passes on to the adding warps that no more sums follow.

@@ -188,18 +188,17 @@ struct TokenLists {
     }
   }
 
-  static MK_DEVICE u32 node_of_entry(const Args& args, u32 i) {
-    return Topk::load_row_index(args, i) / Config::kMaxRows / Ranks::kLocalWorld;
-  }
+  static MK_DEVICE u32 node_of(u32 row_index) { return row_index / Config::kMaxRows / Ranks::kLocalWorld; }
 
-  // A thread: appends a token to the list for the node of one of its entries, unless an earlier entry of the token has
-  // the same node.
+  // A thread: appends a token to the list for the node of one of its entries, unless the entry has no row, or an earlier
+  // entry of the token has the same node.
   static MK_DEVICE void list_entry(const Args& args, const RankContext& ctx, u32 token, u32 index) {
-    const u32 first = token * Config::kTopK, node = node_of_entry(args, first + index);
-    const u32 own_node = ctx.node_first_rank / Ranks::kLocalWorld;
-    if (node > Ranks::kPeerNodes) return keep_fault(args, ctx, token, index);
+    const u32 first = token * Config::kTopK, row_index = Topk::load_row_index(args, first + index);
+    if (Topk::is_wrong(row_index)) return keep_fault(ctx, token, index, row_index);
+    if (row_index == kNoRow) return;  // @lists.no-row
+    const u32 node = node_of(row_index), own_node = ctx.node_first_rank / Ranks::kLocalWorld;
     bool is_listed = node == own_node;
-    for (u32 i = 0; i < index; ++i) is_listed |= node_of_entry(args, first + i) == node;  // @lists.listed
+    for (u32 i = 0; i < index; ++i) is_listed |= node_of(Topk::load_row_index(args, first + i)) == node;  // @lists.listed
     if (is_listed) return;
     const u32 peer = node < own_node ? node : node - 1;
     const u32 position = fetch_add_relaxed_gpu(ctx.local_ptr(Workspace::listed(peer)), 1) -
@@ -212,12 +211,12 @@ struct TokenLists {
   }
 
   // Records a wrong row index unless this rank has recorded one in this call. The lists carry it to the other nodes.
-  static MK_DEVICE void keep_fault(const Args& args, const RankContext& ctx, u32 token, u32 index) {
+  static MK_DEVICE void keep_fault(const RankContext& ctx, u32 token, u32 index, u32 row_index) {
     if (exchange_relaxed_gpu(ctx.local_ptr(Workspace::fault_mark()), ctx.mark()) == ctx.mark()) return;
     u32* fault = ctx.local_ptr(Workspace::fault());
     store(fault, index + 1);
     store(fault + 1, token);
-    store(fault + 2, Topk::load_row_index(args, token * Config::kTopK + index));
+    store(fault + 2, row_index);
   }
 };
 

@@ -180,11 +180,12 @@ struct TokenSum {
     return all != 0;
   }
 
-  MK_DEVICE void load(Loader& loader) const {
+  // A warp: loads the rows, and returns their number.
+  MK_DEVICE u32 load(Loader& loader) const {
     // Other ranks and NICs have written the rows, and the flags have acquired them. TMA is another proxy, so a proxy
     // fence comes before it loads them.
     if constexpr (Ranks::kWorld > 1) fence_proxy_async();  // @sums.proxy-fence
-    loader.load_sum(row, part.bytes(), destination);
+    return loader.load_sum(row, part.bytes(), destination);
   }
 
  private:
@@ -242,12 +243,17 @@ struct OwnTokens {
   MK_DEVICE bool is_over() const { return next >= end; }
 
   MK_DEVICE void load(const Args& args, const RankContext& ctx, typename Sum::Loader& loader) {
-    sum.load(loader);
+    if (sum.load(loader) == 0) store_zeros();  // @own-tokens.no-rows
     next += part_stride<Config>();
     find(args, ctx);
   }
 
  private:
+  // A warp: stores the sum of no rows, which has passed through no stage.
+  MK_DEVICE void store_zeros() const {
+    for (u32 at = lane_index() * 16; at < sum.part.bytes(); at += kWarp * 16) store_vec16(sum.destination.to + at, Vec16{});
+  }
+
   MK_DEVICE void find(const Args& args, const RankContext& ctx) {
     if (is_over()) return;
     const Part part{next};

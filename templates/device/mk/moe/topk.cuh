@@ -4,6 +4,7 @@
 // waits for a row that no rank sends. They are reported to the host.
 #pragma once
 #include <mk/deadline.cuh>
+#include <mk/moe/row_index.cuh>
 
 namespace mk::moe {
 
@@ -14,8 +15,7 @@ concept TopkConfig = TopologyConfig<Config> && requires {
   Config::kMaxRows;    // of a rank's experts
 };
 
-// Args: the row indices of each token, and the weights of these rows. Rank r has the indices [r kMaxRows, (r + 1)
-// kMaxRows).
+// Args: the row indices of each token, and the weights of these rows. See mk/moe/row_index.cuh.
 template <class Args>
 concept TopkArgs = requires(const Args& args) {
   args.num_tokens;  // tokens of this rank
@@ -23,12 +23,13 @@ concept TopkArgs = requires(const Args& args) {
   args.topk_weights;
 };
 
-// An entry of a token. Lane i of a warp has entry i. A lane without an entry has a row index that no rank has.
+// An entry of a token. Lane i of a warp has entry i. Entries without a row have the row index kNoRow, and so has a lane
+// without an entry. The weight of such an entry may have any value.
 template <TopkConfig Config>
 struct TopkEntry {
-  u32 row_index = ~0u, weight_bits = 0;
+  u32 row_index = kNoRow, weight_bits = 0;
 
-  // The rank that has the row. It is not below the number of ranks if the row index is wrong or the lane has no entry.
+  // The rank that has the row. It is not below the number of ranks if the row index is wrong or there is no row.
   MK_DEVICE u32 rank() const { return row_index / Config::kMaxRows; }
   MK_DEVICE u32 row() const { return row_index % Config::kMaxRows; }
 };
@@ -64,10 +65,15 @@ struct Topk {
     return 0;
   }
 
+  // Whether the row index is wrong. It is not if there is no row.
+  static MK_DEVICE bool is_wrong(u32 row_index) {
+    return row_index >= kRowIndices && row_index != kNoRow;  // @topk.no-row
+  }
+
   // A warp: reports a wrong row index of a token of rank `source`.
   static MK_DEVICE void check_entries(const RankContext& ctx, u32 source, u32 token, const Entry& entry) {
     const u32 lane = lane_index();
-    if (lane >= Config::kTopK || entry.rank() < Topology<Config>::kWorld) return;
+    if (lane >= Config::kTopK || !is_wrong(entry.row_index)) return;
     report_wrong_row_index(ctx, source, token, lane, entry.row_index);
   }
   // One thread: reports a row index that another token has, too. Only the rank with the row finds this, and one of the two

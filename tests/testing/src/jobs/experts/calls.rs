@@ -2,7 +2,7 @@
 
 use super::buffers::{Buffers, Outputs};
 use super::layer::{Layer, ResultBits, fraction};
-use super::reference::same;
+use super::reference::{are_empty_sums_zero, same};
 use crate::graph::Graph;
 use crate::jobs::attention::CallPattern;
 use crate::jobs::{CALLS_BEFORE, deadline, set_call_count};
@@ -40,6 +40,10 @@ impl Layer {
                 ),
                 ("rows", same(&got.rows, &expected.rows)),
                 ("sums", same(&got.sums, &expected.sums)),
+                (
+                    "sums of tokens without rows",
+                    are_empty_sums_zero(&got.sums, &call[rank], self.intermediate as usize),
+                ),
             ] {
                 if !is_right {
                     return Err(format!("rank {rank}, call {index}: wrong {what}").into());

@@ -12,8 +12,11 @@ use mkernel::{
     },
 };
 
-/// The experts of each token of each rank in one call.
+/// The experts of each token of each rank in one call. The id -1 is no choice.
 pub type Routing = Vec<Vec<Vec<i32>>>;
+
+/// The expert id and the row index of a choice that a token does not have.
+pub(super) const NO_CHOICE: i32 = -1;
 
 /// The bits of the sums of all calls of a rank.
 pub type ResultBits = Vec<u32>;
@@ -234,6 +237,27 @@ impl Layer {
             }
             chosen
         })
+    }
+
+    /// Takes away about a third of the choices of all calls, all choices of every fourth token, and in every second call
+    /// all choices of one rank. Their ids become -1.
+    #[must_use]
+    pub fn padded(mut self) -> Self {
+        let world = self.world as usize;
+        for (index, call) in self.calls.iter_mut().enumerate() {
+            for (rank, tokens) in call.iter_mut().enumerate() {
+                let has_none = index % 2 == 1 && rank == index / 2 % world;
+                for (token, ids) in tokens.iter_mut().enumerate() {
+                    let mut state = (index << 40 | rank << 32 | token) as u64;
+                    for id in ids {
+                        if has_none || token % 4 == 3 || fraction(&mut state) < 1.0 / 3.0 {
+                            *id = NO_CHOICE;
+                        }
+                    }
+                }
+            }
+        }
+        self
     }
 
     pub(super) fn machine(&self) -> Machine {

@@ -1,11 +1,14 @@
 //! The operands of a layer of experts, and the expected results, which are computed by plain loops over all tokens.
 
 use super::buffers::{OperandValues, Outputs};
-use super::layer::{Layer, Routing};
+use super::layer::{Layer, NO_CHOICE, Routing};
 use mkernel::half::bf16;
 
 /// The row indices of tokens that a rank does not have. The row exists, so kernels that read them compute something wrong.
 const ROW_INDEX_OF_NO_TOKEN: i32 = 0;
+
+/// The row indices of tokens that a rank has, before `dispatch_gemm` writes them.
+const ROW_INDEX_NOT_WRITTEN: i32 = -7;
 
 /// Returns an element of a token. Elements are small whole numbers, most of them 0, so that sums are exact in bf16. The
 /// longer a token, the smaller the share of elements that are not 0.
@@ -75,15 +78,19 @@ impl Layer {
         let mut topk_ids: Vec<i32> = tokens.iter().flatten().copied().collect();
         topk_ids.resize(entries, -7);
         let top_k = self.top_k as usize;
-        let mut row_indices = vec![-1; tokens.len() * top_k];
+        let mut row_indices = vec![ROW_INDEX_NOT_WRITTEN; tokens.len() * top_k];
         row_indices.resize(entries, ROW_INDEX_OF_NO_TOKEN);
-        let topk_weights = (0..entries).map(|i| topk_weight(i / top_k, i % top_k));
+        let topk_weights = topk_ids.iter().enumerate().map(|(i, id)| match *id {
+            NO_CHOICE => f32::NAN, // Such a weight does not count.
+            _ => topk_weight(i / top_k, i % top_k),
+        });
+        let topk_weights = topk_weights.collect();
         let cols = self.intermediate as usize;
         OperandValues {
             tokens: values.collect(),
             num_tokens: [self.num_tokens.unwrap_or(tokens.len() as i32)],
             topk_ids,
-            topk_weights: topk_weights.collect(),
+            topk_weights,
             rows: vec![bf16::NAN; self.max_rows() * cols],
             expert_offsets: vec![-1; self.local_experts() + 1],
             row_indices,
@@ -104,8 +111,7 @@ impl Layer {
                 let (nodes, local_world) = (self.nodes as usize, world / self.nodes as usize);
                 let mut sums = vec![vec![0.0; cols]; world + nodes + 1];
                 let mut is_exact = true;
-                for (entry, expert) in call[rank][token].iter().enumerate() {
-                    let expert = *expert as usize;
+                for (entry, expert) in choices(&call[rank][token]) {
                     let row = self.product(index, (rank, token), expert);
                     let of_rank = expert / self.local_experts();
                     for of in [of_rank, world + of_rank / local_world, world + nodes] {
@@ -150,8 +156,8 @@ impl Layer {
     /// Returns the weighted sum of a token's rows.
     fn sum(&self, index: usize, (rank, token): (usize, usize)) -> Vec<f32> {
         let mut sum = vec![0.0; self.intermediate as usize];
-        for (entry, expert) in self.calls[index][rank][token].iter().enumerate() {
-            let row = self.product(index, (rank, token), *expert as usize);
+        for (entry, expert) in choices(&self.calls[index][rank][token]) {
+            let row = self.product(index, (rank, token), expert);
             for (sum, x) in sum.iter_mut().zip(row) {
                 *sum += topk_weight(token, entry) * x;
             }
@@ -163,7 +169,11 @@ impl Layer {
     pub(super) fn expected(&self, index: usize, routing: &Routing, rank: usize) -> Outputs {
         let (cols, local) = (self.intermediate as usize, self.local_experts());
         let (mut rows, mut expert_offsets) = (Vec::new(), vec![0]);
-        let mut row_indices = vec![ROW_INDEX_OF_NO_TOKEN; (self.max_tokens * self.top_k) as usize];
+        let mut row_indices = vec![NO_CHOICE; routing[rank].len() * self.top_k as usize];
+        row_indices.resize(
+            (self.max_tokens * self.top_k) as usize,
+            ROW_INDEX_OF_NO_TOKEN,
+        );
         for expert in 0..self.experts as usize {
             let is_here = expert / local == rank;
             let before = (expert / local * local..expert)
@@ -202,6 +212,21 @@ impl Layer {
             sums,
         }
     }
+}
+
+/// Returns the choices that a token has: the index of each among the top-k entries, and the expert.
+fn choices(ids: &[i32]) -> impl Iterator<Item = (usize, usize)> {
+    let all = ids.iter().enumerate();
+    all.filter(|(_, id)| **id != NO_CHOICE)
+        .map(|(entry, id)| (entry, *id as usize))
+}
+
+/// Returns whether the sums of all tokens without a row are +0 in each bit.
+pub(super) fn are_empty_sums_zero(sums: &[f32], tokens: &[Vec<i32>], cols: usize) -> bool {
+    let sums_of_tokens = sums.chunks(cols).zip(tokens);
+    sums_of_tokens
+        .filter(|(_, ids)| choices(ids).next().is_none())
+        .all(|(sum, _)| sum.iter().all(|x| x.to_bits() == 0))
 }
 
 /// Returns the number of rows of an expert in a call.

@@ -5,6 +5,9 @@ use super::{Element, Job, adding, rounding};
 use mkernel::Operand;
 use mkernel::spec::{BLayout, CombineConfig, DispatchConfig, Dtype};
 
+/// The expert, and the row index, of a choice that a token does not have.
+const NO_CHOICE: i32 = -1;
+
 /// C, the expert offsets and the row indices.
 pub fn dispatch(job: &Job, config: &DispatchConfig, rank: usize) -> Vec<Vec<Element>> {
     let (hidden, cols) = (size(config.hidden), size(config.intermediate));
@@ -32,7 +35,12 @@ pub fn dispatch(job: &Job, config: &DispatchConfig, rank: usize) -> Vec<Vec<Elem
     };
     let mut rows = Vec::new();
     let mut offsets = vec![Some((0.0, 0.0))];
-    let mut row_indices = vec![None; max_tokens * top_k];
+    let ids = &job.inputs.numbers(Operand::TopkIds)[rank];
+    let count = job.inputs.numbers(Operand::NumTokens)[rank][0] as usize;
+    let no_row = |(entry, id): (usize, &i32)| {
+        (entry < count * top_k && *id == NO_CHOICE).then_some((f64::from(NO_CHOICE), 0.0))
+    };
+    let mut row_indices: Vec<Element> = ids.iter().enumerate().map(no_row).collect();
     // Rows of a rank are in the order of expert, source and token.
     for owner in 0..job.world {
         let mut row = 0;
@@ -101,6 +109,9 @@ pub fn combine(job: &Job, config: &CombineConfig, rank: usize) -> Vec<Vec<Elemen
         for col in 0..hidden {
             let (mut value, mut magnitude) = (0.0, 0.0);
             for entry in token * top_k..(token + 1) * top_k {
+                if row_indices[entry] == NO_CHOICE {
+                    continue;
+                }
                 let row = row_indices[entry] as usize;
                 let term = weights[entry] * rows[row / max_rows][row % max_rows * hidden + col];
                 value += term;
