@@ -21,6 +21,13 @@ pub struct Static;
 )]
 pub struct Chosen;
 
+/// A kernel of one rank, where options of the way between ranks have no effect.
+#[fused_kernel(
+    op = ag_gemm, world = 1, m = dynamic, n = 1024, k = 8192,
+    transfer = sm_push, comm_ctas = 8, k_slices = 2, chunk_rows = 128,
+)]
+pub struct Alone;
+
 /// A kernel with an epilogue.
 #[fused_kernel(
     op = gemm_rs, world = 8, m = dynamic, n = 8192, k = 1024,
@@ -120,6 +127,9 @@ fn generated_configurations_are_those_that_are_declared() {
     let _: fn(&mkernel::Communicator, u64) -> Prepared<Experts> = Experts::prepare;
     let _: fn(&mkernel::Communicator) -> Prepared<Sums> = Sums::prepare;
 
+    let alone = Alone::config(8, 1);
+    assert_eq!(alone.world, 1);
+    assert_eq!(gemm(alone).tuning.comm_ctas, Some(8));
     let any = AnyRanks::config(16, 2);
     assert_eq!((any.world, any.nodes), (16, 2));
     let config = Chosen::config(2, 1);

@@ -10,7 +10,7 @@ const MUTATION_SEEDS: u64 = 40;
 
 #[test]
 fn norms_of_products_are_right() {
-    let worlds = [2, 4].into_iter();
+    let worlds = [1, 2, 4].into_iter();
     all_are_right_now_and_after_many_calls(&worlds.flat_map(normalised).collect::<Vec<_>>());
 }
 
@@ -31,6 +31,11 @@ fn rows() -> GemmNormJob {
     GemmNormJob::new(2, (12, 520, 64), 3)
 }
 
+/// One rank, whose CTAs share tiles and have several.
+fn alone() -> GemmNormJob {
+    GemmNormJob::new(1, (12, 520, 64), 3)
+}
+
 /// Ranks add up rows of their own and relay the sums.
 fn relayed() -> GemmNormJob {
     GemmNormJob::new(8, (64, 1536, 64), 4)
@@ -45,6 +50,10 @@ const MUTATIONS: &[Mutation<GemmNormJob>] = &[
     ("squares of a warp that are not sent", rows, &[("@row-norm.send", "")]),
     ("no squares of relayed sums", relayed, &[("@one-shot.relayed-squares", "")]),
     ("no squares", rows, &[("@one-shot.squares", "")]),
+    ("no squares on one rank", alone, &[("@gemm-norm.squares", "")]),
+    ("rows that C does not have on one rank", alone, &[("@gemm-norm.rows", "row < Elements::Rows::all(own.ctx) => true")]),
+    ("the epilogue of half of the columns on one rank", alone, &[("@lane-elements.epilogue", "")]),
+    ("the total of an earlier call on one rank", alone, &[("@row-norm.total", "mark == ctx.mark() => mark != 0")]),
 ];
 
 #[test]

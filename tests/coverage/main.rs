@@ -2,6 +2,7 @@
 //! code of a kernel has a configuration.
 
 mod collectives;
+mod one_rank;
 
 use mkernel_spec::plan::{AttentionPlan, DispatchPlan, OpPlan, Split};
 use mkernel_spec::{Activation, BLayout, Dtype, GemmOp, Layout, Placement, Transfer};
@@ -117,6 +118,13 @@ fn check_epilogues(goldens: &[Golden]) {
         });
         some(goldens, &format!("{op} with a residual"), |g| {
             g.gemm().config.op == op && epilogue(g).residual
+        });
+    }
+    for rows in [true, false] {
+        some(goldens, "a norm of one rank", |g| {
+            epilogue(g).normalises()
+                && g.gemm().reduction.is_none()
+                && g.plan.max_rows().is_some() == rows
         });
     }
     for relays in [true, false] {

@@ -63,18 +63,27 @@ fn layers(world: u32, nodes: u32) -> Vec<(&'static str, Layer)> {
                 .call(&some, |_, _| vec![1])
                 .call(&full, |rank, _| vec![rank as i32]),
         ),
-        (
-            "missing choices",
-            sizes([1024, 512], new(8, 8, 300))
-                .random(&full, false)
-                .random(&vec![7; ranks], false)
-                .random(&some, true)
-                .random(&full, false)
-                .padded(),
-        ),
+        ("missing choices", missing_choices(world, nodes)),
         ("slices", slices(world, nodes)),
         ("SwiGLU", swiglu(world, nodes)),
     ]
+}
+
+/// Returns a layer in which choices, all choices of tokens and all choices of ranks are missing.
+fn missing_choices(world: u32, nodes: u32) -> Layer {
+    let full = vec![300; world as usize];
+    let layer = Layer {
+        hidden: 1024,
+        intermediate: 512,
+        tile: None,
+        ..Layer::new(world, 8 * u64::from(world), 8, 300)
+    };
+    let layer = layer.across(nodes, Faults::default());
+    layer
+        .random(&full, false)
+        .random(&vec![7; full.len()], false)
+        .random(&full, true)
+        .padded()
 }
 
 /// Returns a layer with fewer tiles than SMs, which are divided into slices of K.

@@ -12,9 +12,8 @@ use proptest::sample::{Index, select};
 /// Generates configurations whose sizes are in bounds. The tuning may not fit them.
 pub fn configs() -> impl Strategy<Value = KernelConfig> {
     let tuned = (sizes(), epilogues()).prop_flat_map(|(mut config, epilogue)| {
-        let world = config.world;
         gemm_config(&mut config).epilogue = epilogue;
-        tuning(gemm_config(&mut config).op, world).prop_map(move |tuning| {
+        tuning(gemm_config(&mut config).op).prop_map(move |tuning| {
             let mut config = config.clone();
             gemm_config(&mut config).tuning = tuning;
             config
@@ -145,7 +144,7 @@ fn layouts() -> impl Strategy<Value = BLayout> {
     select(&[BLayout::Kn, BLayout::Nk][..])
 }
 
-fn tuning(op: GemmOp, world: u32) -> impl Strategy<Value = Tuning> {
+fn tuning(op: GemmOp) -> impl Strategy<Value = Tuning> {
     let mostly_none = |values: &'static [u32]| option::weighted(0.3, select(values));
     let core = (
         mostly_none(&[64, 128]),
@@ -176,9 +175,6 @@ fn tuning(op: GemmOp, world: u32) -> impl Strategy<Value = Tuning> {
             cluster: cluster.filter(|_| !op.reduces()),
             ..Tuning::default()
         };
-        if world == 1 {
-            return tuning;
-        }
         if op.reduces() {
             return Tuning {
                 round_tiles: round_tiles.filter(|_| shots != Some(1)),

@@ -4,6 +4,7 @@ mod book;
 mod build;
 mod fabric_test;
 mod kernels;
+mod one_rank;
 mod references;
 mod run;
 mod topology;

@@ -56,18 +56,12 @@ fn norms_are_right() {
     }
     let gemm = ["--op=gemm_ar", "--bias", "--activation=silu", "--norm=rms"];
     let sizes_of_gemm = ["--m=9", "--n=264", "--k=136", "--seed=0", "--calls=2"];
-    let output = run(&[
-        &["run", "--device=sim", "--world=2"],
-        &gemm[..],
-        &sizes_of_gemm,
-    ]
-    .concat());
-    assert_eq!(code(&output), 0, "{}", stderr(&output));
-    assert!(
-        stdout(&output).contains("correct: all"),
-        "{}",
-        stdout(&output)
-    );
+    for world in ["--world=1", "--world=2"] {
+        let output = run(&[&["run", "--device=sim", world], &gemm[..], &sizes_of_gemm].concat());
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+        let text = stdout(&output);
+        assert!(text.contains("correct: all"), "{text}");
+    }
     let two_shots = ["--world=2", "--shots=2", "--output=fp32", "--eps=0"];
     let (code, text) =
         errors_of(&[&["--device=sim"], &gemm[..], &two_shots, &sizes_of_gemm].concat());

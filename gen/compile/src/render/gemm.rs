@@ -67,7 +67,10 @@ impl Gemm<'_> {
             return policies("gemm/all_gather", "AllGather", order);
         }
         let Some(r) = &op_plan.reduction else {
-            return policies("gemm/gemm", "Gemm", "RasterOrder");
+            return match op_plan.config.epilogue.normalises() {
+                true => policies("gemm/gemm_norm", "GemmNorm", "RasterOrder"),
+                false => policies("gemm/gemm", "Gemm", "RasterOrder"),
+            };
         };
         match (op_plan.config.op, r.shots) {
             (GemmOp::GemmRs, 1) => policies("gemm/one_shot", "ReduceScatterOneShot", "RasterOrder"),

@@ -8,7 +8,7 @@
 #include <mk/comm/idle_ranks.cuh>
 #include <mk/comm/lamport.cuh>
 #include <mk/gemm/gemm.cuh>
-#include <mk/gemm/row_norm.cuh>
+#include <mk/gemm/lane_elements.cuh>
 
 namespace mk::gemm {
 
@@ -32,16 +32,9 @@ concept OneShotWorkspace = requires(u32 parity, u32 source, u32 tile, u32 group,
   Workspace::packets(parity, source, tile, group, sub, warp, half);
 };
 
-// Args: C by address.
-template <class Args>
-concept OneShotArgs = requires(const Args& args) {
-  args.c_rows;
-  args.c_row_bytes;
-};
-
 // Config also has kShardRows, the number of rows of C that a rank reduces, unless every rank reduces all rows.
 template <OneShotExchange kExchange, class Config, class Args, class Workspace, GemmSmem Smem, TileOrder Order, class Epilogue>
-  requires OneShotConfig<Config> && OneShotArgs<Args> && OneShotWorkspace<Workspace>
+  requires OneShotConfig<Config> && OneShotWorkspace<Workspace>
 struct OneShot {
   using Ranks = Topology<Config>;
   using Gemm = gemm::Gemm<Config, Args, Workspace, Smem, Order, Epilogue>;
@@ -52,14 +45,15 @@ struct OneShot {
   using Packet = comm::LamportPacket;
   using Rows = CallRows<Config>;
   using Load = typename Gemm::Load;
+  using Elements = LaneElements<Config, Args, Workspace, Order, Epilogue>;
+  using Norm = typename Elements::Norm;
 
   static constexpr bool kReducesAll = kExchange == OneShotExchange::kAllReduce;
   static constexpr bool kRelays = kExchange == OneShotExchange::kRelay;
   static constexpr bool kNormalises = NormalisesRows<Config>;
-  using Norm = RowNorm<Config, Workspace>;
 
   static constexpr u32 kWorld = Ranks::kWorld;
-  static constexpr u32 kPackets = 4;  // packets of a lane for eight rows of a sub-tile, of four bf16 each
+  static constexpr u32 kPackets = Elements::kQuads;  // packets of a lane for eight rows of a sub-tile, of a quad each
   static constexpr u32 kInFlight = Config::kPacketsInFlight;
 
   static_assert(Ranks::kNodes == 1, "packets travel over NVLink");
@@ -74,7 +68,7 @@ struct OneShot {
       Gemm::for_each_sum(
           ctx, smem, stages, group, [](const WorkTile&) {},
           [&](const WorkTile& work, typename Shape::Accumulators& sum) {
-            const Exchange exchange{args, ctx, work, group};
+            const Exchange exchange{{args, ctx, work, group}};
             exchange.send(sum);
             exchange.reduce();
             if constexpr (kRelays) exchange.collect();
@@ -82,13 +76,7 @@ struct OneShot {
             // together.
             __syncwarp();  // @one-shot.tile-done
           });
-      if constexpr (kNormalises) {
-        Norm::sum_rows(ctx, group * kWarpgroupWarps + threadIdx.x % kWarpgroup / kWarp);
-        for (u32 i = Scheduler::first(); i < Scheduler::end(ctx); i += Scheduler::kStride) {
-          const WorkTile work = Scheduler::work_tile(i, ctx);
-          Exchange{args, ctx, work, group}.normalise();
-        }
-      }
+      if constexpr (kNormalises) Elements::normalise_all(args, ctx, group);
     }
   };
 
@@ -122,21 +110,10 @@ struct OneShot {
   static constexpr bool kHasIdleRanks =
       !TakesRows<Config> && kExchange == OneShotExchange::kReduceScatter && IdleRanks::kExist;
 
-  // A warpgroup's exchange of a tile. Lanes have different rows, so they diverge.
-  struct Exchange {
-    const Args& args;
-    const RankContext& ctx;
-    const WorkTile& work;
-    u32 group;
-
-    // The first row and the first column of a thread's elements. In the layout of wgmma a thread has elements of this
-    // row and of the one 8 below, and 2 of each 8 columns from this column on.
-    MK_DEVICE u32 first_row() const {
-      return Order::row_in_a(work, ctx) + Shape::group_row(group) + warp() * 16 + lane_index() / 4;
-    }
-    MK_DEVICE u32 first_col() const {
-      return work.col * Config::kTileN + Shape::group_col(group) + lane_index() % 4 * 2;
-    }
+  // A warpgroup's exchange of a tile.
+  struct Exchange : Elements {
+    using Elements::args, Elements::ctx, Elements::work, Elements::group;
+    using Elements::first_col, Elements::first_row, Elements::sub_tile, Elements::warp;
 
     MK_DEVICE void send(const typename Shape::Accumulators& sum) const {
 #pragma unroll
@@ -202,54 +179,7 @@ struct OneShot {
       }
     }
 
-    // A warp: normalises the elements that it has stored to C. Their residual and weights are loaded before the wait for the
-    // squares of their rows.
-    MK_DEVICE void normalise() const {
-      static_assert(RowNormArgs<Args>);
-      if (!Scheduler::completes_any(work)) return;
-      const u32 row = first_row();
-      u32 z[2][Shape::kSubTiles][kPackets][2], weights[Shape::kSubTiles][kPackets][2];
-      for_each_pair(row, [&](u32 sub, u32 p, u32 pair, u32 col) {
-        weights[sub][p][pair] = load_word(args.weight + col * 2);
-      });
-#pragma unroll
-      for (u32 half = 0; half < 2; ++half) {
-        const u8* line = args.c_rows + (row + half * 8) * args.c_row_bytes;
-        for_each_pair(row + half * 8, [&](u32 sub, u32 p, u32 pair, u32 col) {
-          z[half][sub][p][pair] = load_written_word(line + col * 2);
-        });
-      }
-#pragma unroll
-      for (u32 half = 0; half < 2; ++half) {
-        if (row + half * 8 >= Rows::all(ctx)) continue;
-        const float scale = Norm::wait_scale(ctx, row + half * 8);
-        u8* line = args.y + (row + half * 8) * args.y_row_bytes;
-        for_each_pair(row + half * 8, [&](u32 sub, u32 p, u32 pair, u32 col) {
-          store_word(line + col * 2, scaled_pair(z[half][sub][p][pair], scale, weights[sub][p][pair]));
-        });
-      }
-    }
-
    private:
-    // Calls `body(sub, packet, pair, column)` for each pair of neighbours that a lane has of a row, if it exists.
-    template <class Body>
-    MK_DEVICE void for_each_pair(u32 row, const Body& body) const {
-#pragma unroll
-      for (u32 sub = 0; sub < Shape::kSubTiles; ++sub) {
-        if (row >= Rows::all(ctx) || !Scheduler::completes(work, sub)) continue;
-#pragma unroll
-        for (u32 p = 0; p < kPackets; ++p) {
-#pragma unroll
-          for (u32 pair = 0; pair < 2; ++pair) {
-            const u32 col = first_col() + sub * kSubTile + p * 16 + pair * 8;
-            if (col < Config::kN) body(sub, p, pair, col);
-          }
-        }
-      }
-    }
-
-    static MK_DEVICE u32 warp() { return threadIdx.x % kWarpgroup / kWarp; }
-
     // This lane's packets of a source, in the workspace of the rank that adds them up.
     MK_DEVICE Symmetric<u64> packets_of(u32 source, u32 sub, u32 half) const {
       const u32 tile = work.row * Config::kColTiles + work.col;
@@ -277,29 +207,13 @@ struct OneShot {
       }
     }
 
-    // The number of a sub-tile in the rows of C.
-    MK_DEVICE u32 sub_tile(u32 sub) const {
-      return (work.col * Config::kTileN + Shape::group_col(group)) / kSubTile + sub;
-    }
-
     // Adds up kInFlight packets of all ranks, writes them to C, and perhaps sends the sums on. If rows are normalised, adds their
     // squares to `squares`.
     MK_DEVICE void reduce_packets(u32 row, u32 sub, u32 half, u32 first, float& squares) const {
-      const Epilogue epilogue{args, ctx};
       const u32 col = first_col() + sub * kSubTile + first * 16;
       u8* line = args.c_rows + row_in_c(row) * args.c_row_bytes;
-
       // Bias and residual are loaded before the wait for the packets.
-      u32 bias[kInFlight][2], residual[kInFlight][2];
-#pragma unroll
-      for (u32 p = 0; p < kInFlight; ++p) {
-#pragma unroll
-        for (u32 pair = 0; pair < 2; ++pair) {
-          bias[p][pair] = epilogue.bias_at(col + p * 16 + pair * 8);
-          residual[p][pair] = epilogue.residual_at(row_in_c(row), col + p * 16 + pair * 8);
-        }
-      }
-
+      const auto addends = Elements::template load_addends<kInFlight>(row_in_c(row), col);
       Packet packets[kWorld][kInFlight];
       const bool have_arrived = wait_packets(sub, half, first, packets);  // @one-shot.have-arrived
 #pragma unroll
@@ -311,13 +225,7 @@ struct OneShot {
           d[0] += low_bf16(packet.first()), d[1] += high_bf16(packet.first());  // @one-shot.add
           d[2] += low_bf16(packet.second()), d[3] += high_bf16(packet.second());
         }
-        Epilogue::apply(d[0], d[1], bias[p][0], residual[p][0]);
-        Epilogue::apply(d[2], d[3], bias[p][1], residual[p][1]);  // @one-shot.epilogue
-        store_pair<Config>(line, col + p * 16, d[0], d[1]);
-        store_pair<Config>(line, col + p * 16 + 8, d[2], d[3]);
-        if constexpr (kNormalises) {
-          squares += squares_of_pair(pack_bf16(d[0], d[1])) + squares_of_pair(pack_bf16(d[2], d[3]));
-        }
+        Elements::store_quad(line, col, d, addends, p, squares);
         if constexpr (kRelays) {
           if (have_arrived) send_sum(sub, half, first + p, pack_bf16(d[0], d[1]), pack_bf16(d[2], d[3]));
         }

@@ -111,19 +111,6 @@ fn check_protocol(
     bytes: Option<u64>,
     found: &mut Diagnostics,
 ) {
-    let given = [
-        (Field::PROTOCOL, config.protocol.is_some()),
-        (Field::PACKET_KIB, config.packet_kib.is_some()),
-        (Field::SHOTS, config.shots.is_some()),
-    ];
-    for (field, given) in given {
-        found.require(
-            !given || kernel.world != 1,
-            field,
-            || "a world of 1 rank transfers nothing".to_owned(),
-            "remove it, or use world = 2, 4 or 8",
-        );
-    }
     found.require(
         config.packet_kib.is_none() || config.protocol.is_none() && config.shots.is_none(),
         Field::PACKET_KIB,
@@ -186,16 +173,15 @@ mod tests {
             mistakes(2, 1, config),
             ["m", "n", "dtype", "shots", "shots"]
         );
-        let alone = CollectiveConfig {
+        let packets = CollectiveConfig {
             protocol: Some(Protocol::Ll),
             ..CollectiveConfig::new(CollectiveOp::AllReduce)
         };
-        assert_eq!(mistakes(1, 1, alone), ["protocol"]);
-        assert_eq!(mistakes(4, 2, alone), ["protocol"]);
+        assert_eq!(mistakes(4, 2, packets), ["protocol"]);
         let large = CollectiveConfig {
             m: Dim::Static(4096),
             n: Dim::Static(4096),
-            ..alone
+            ..packets
         };
         assert_eq!(mistakes(2, 1, large), ["protocol"]);
         let scattered = CollectiveConfig {

@@ -132,7 +132,9 @@ fn candidates(
             Some(op_plan)
         }));
     }
-    if config.shots.is_none() && may_be(Protocol::Simple) {
+    // One rank sends nothing, whatever the protocol and the number of shots.
+    let is_given_packets = config.shots.is_some() || !may_be(Protocol::Simple);
+    if topology.world() == 1 || !is_given_packets {
         found.push(with_chunks(config, shape, topology, device));
     }
     found

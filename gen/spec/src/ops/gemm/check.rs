@@ -34,14 +34,14 @@ pub(crate) fn check(config: &GemmConfig, kernel: &KernelConfig, found: &mut Diag
         "remove it",
     );
     check_areas(found, config);
-    check_tuning(found, config, (kernel.world, kernel.nodes));
+    check_tuning(found, config, kernel);
     check_run_time_rows(found, config);
     if kernel.nodes > 1 {
         check_across_nodes(found, &config.tuning);
     }
 }
 
-/// A norm needs whole rows, which every rank has only behind an all-reduce in one shot.
+/// A norm needs whole rows, which every rank of several has only behind an all-reduce in one shot.
 fn check_norm(found: &mut Diagnostics, config: &GemmConfig, kernel: &KernelConfig) {
     let (op, epilogue) = (config.op, config.epilogue);
     if !epilogue.normalises() {
@@ -71,12 +71,6 @@ fn check_norm(found: &mut Diagnostics, config: &GemmConfig, kernel: &KernelConfi
 fn check_limits_of_norms(found: &mut Diagnostics, config: &GemmConfig, kernel: &KernelConfig) {
     let (epilogue, tuning) = (config.epilogue, &config.tuning);
     for (field, differs, reason, help) in [
-        (
-            Field::WORLD,
-            kernel.world == 1,
-            "a world of 1 rank adds up nothing, so that there is no exchange behind which rows are normalised",
-            "use 2, 4 or 8, or all_reduce with a norm, which takes 1 rank",
-        ),
         (
             Field::NODES,
             kernel.nodes > 1,
@@ -160,7 +154,7 @@ fn check_areas(found: &mut Diagnostics, config: &GemmConfig) {
     }
 }
 
-fn check_tuning(found: &mut Diagnostics, config: &GemmConfig, (world, nodes): (u32, u32)) {
+fn check_tuning(found: &mut Diagnostics, config: &GemmConfig, kernel: &KernelConfig) {
     let tuning = &config.tuning;
     tuning.check_limits(found);
     if let (Some(64), Some(64)) = (tuning.tile_m, tuning.tile_n) {
@@ -178,7 +172,7 @@ fn check_tuning(found: &mut Diagnostics, config: &GemmConfig, (world, nodes): (u
             "use 128, 256, 384, …",
         );
     }
-    check_applies(found, config, (world, nodes));
+    check_applies(found, config, kernel);
     found.require(
         tuning.cluster != Some(true) || config.op == GemmOp::AgGemm,
         Field::CLUSTER,
@@ -234,8 +228,9 @@ fn check_run_time_rows(found: &mut Diagnostics, config: &GemmConfig) {
     }
 }
 
-/// What concerns the way between ranks: some choices are of some operators, none of a world of 1.
-fn check_applies(found: &mut Diagnostics, config: &GemmConfig, (world, nodes): (u32, u32)) {
+/// What concerns the way between ranks: some choices are of some operators. In a world of 1 they have no effect, so that a
+/// program for several ranks, on one node or several, runs on one.
+fn check_applies(found: &mut Diagnostics, config: &GemmConfig, kernel: &KernelConfig) {
     let (op, tuning) = (config.op, &config.tuning);
     let gathers = op == GemmOp::AgGemm;
     for (field, given, applies) in [
@@ -243,7 +238,7 @@ fn check_applies(found: &mut Diagnostics, config: &GemmConfig, (world, nodes): (
         (
             Field::COMM_CTAS,
             tuning.comm_ctas.is_some(),
-            gathers || nodes > 1,
+            gathers || kernel.nodes > 1 || kernel.world == 1,
         ),
         (Field::K_SLICES, tuning.k_slices.is_some(), gathers),
         (Field::CHUNK_ROWS, tuning.chunk_rows.is_some(), gathers),
@@ -254,17 +249,8 @@ fn check_applies(found: &mut Diagnostics, config: &GemmConfig, (world, nodes): (
         ),
         (Field::SHOTS, tuning.shots.is_some(), op.reduces()),
     ] {
-        if !given {
-            continue;
-        }
         found.require(
-            world != 1,
-            field,
-            || "a world of 1 rank transfers nothing".to_owned(),
-            "remove it, or use world = 2, 4 or 8",
-        );
-        found.require(
-            world == 1 || applies,
+            !given || applies,
             field,
             || match (field, tuning.shots) {
                 (Field::ROUND_TILES, Some(1)) => "one shot has no rounds".to_owned(),

@@ -8,7 +8,7 @@
 //! less to send, each row goes to one rank instead, which forwards the sum to all.
 //!
 //! Partial sums travel as bf16, and results in the type of C. The rank that adds up a part of C applies the epilogue to
-//! it.
+//! it. One rank has all sums itself, so that its kernel is a plain GEMM, which stores C from registers if it normalises rows.
 //!
 //! Slots are double-buffered by parity of the epoch. A rank that starts epoch e has finished e-1, for which every rank
 //! that it sends to had started e-1 and thus finished e-2, the last reader of the slots that e writes. A rank that owns
@@ -114,6 +114,17 @@ fn why_none(spec: GemmSpec<'_>, device: &Device, core: &CoreLayout) -> Diagnosti
         );
         return found;
     }
+    if spec.normalises_alone() {
+        found.push(
+            Field::TILE_N,
+            format!(
+                "with a norm, registers hold the rows of a tile beside its sums, of which a {}x{} tile has too many",
+                tile.m, tile.n
+            ),
+            "use tile_m = 64 or tile_n = 128 or less",
+        );
+        return found;
+    }
     found.push(
         Field::SHOTS,
         format!(
@@ -142,13 +153,17 @@ fn candidates(spec: GemmSpec<'_>, device: &Device, core: &CoreLayout) -> Vec<Can
         tail_splits: 1,
         pace_steps: 0,
     };
+    // Who normalises rows keeps what a lane has of them in registers.
+    let fits = core.group_n() <= ONE_SHOT_COLS;
     if spec.world() == 1 {
+        if spec.epilogue().normalises() && !fits {
+            return Vec::new();
+        }
         let orders = core.complete(spec, order, device.sm_count);
         let alone = |order| candidate(spec, device, core, order, None);
         return orders.into_iter().map(alone).collect();
     }
     let mut found = Vec::new();
-    let fits = core.group_n() <= ONE_SHOT_COLS;
     let may = tuning.shots != Some(2) && tuning.round_tiles.is_none() && !spec.crosses_nodes();
     // Ranks that have rows of C. With fewer rows than the most, more ranks may have some.
     let owners = match spec.op() {
@@ -289,7 +304,7 @@ fn finish(spec: GemmSpec<'_>, device: &Device, candidate: Candidate) -> KernelPl
         device: device.clone(),
         threads: THREADS,
         grid_ctas,
-        roles: roles::roles(reduction.as_ref(), (comm_ctas, grid_ctas)),
+        roles: roles::roles(spec, reduction.as_ref(), (comm_ctas, grid_ctas)),
         operands: core::operands(spec, spec.all_rows(), c_rows(spec)),
         args: args(spec, &core, in_shards, reduction.as_ref()),
         smem: core.smem,

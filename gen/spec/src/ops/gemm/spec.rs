@@ -63,6 +63,11 @@ impl GemmSpec<'_> {
         self.config.symmetric_result && self.topology().nodes == 1 && self.announces_begin()
     }
 
+    /// Whether rows are normalised where no ranks exchange sums.
+    pub fn normalises_alone(&self) -> bool {
+        self.epilogue().normalises() && self.world() == 1
+    }
+
     /// All rows, and those of this rank's shard.
     pub const fn all_rows(&self) -> Extent {
         match self.takes_rows() {

@@ -5,6 +5,7 @@ use super::super::core::{self, CoreLayout};
 use super::super::maps;
 use super::super::op_plan::Reduction;
 use super::super::spec::GemmSpec;
+use super::roles::stores_from_registers;
 use crate::abi::{ArgKind, ArgLayout, Extent, Operand};
 use crate::plan::network::{common_args, results_on_peers};
 
@@ -33,7 +34,7 @@ pub(super) fn args(
     by_shards: bool,
     reduction: Option<&Reduction>,
 ) -> ArgLayout {
-    let one_shot = reduction.is_some_and(|r| r.shots == 1);
+    let from_registers = stores_from_registers(spec, reduction);
     let on_peers = reduction.is_some_and(|r| r.on_peers);
     let collects = reduction.is_some_and(|r| r.results && !r.on_peers);
     let tile: Tile = core.tile;
@@ -42,7 +43,7 @@ pub(super) fn args(
         ("a", maps::a_map(spec, spec.all_rows(), rows_of_a)),
         ("b", maps::b_map(spec, tile)),
     ];
-    if !one_shot {
+    if !from_registers {
         kinds.push(("c", maps::c_map(spec, c_rows(spec))));
     }
     if on_peers {
@@ -53,7 +54,7 @@ pub(super) fn args(
         let by_address = on_peers && spec.takes_rows();
         kinds.extend(results_on_peers(Operand::C, by_address));
     }
-    if one_shot || collects || spec.takes_rows() {
+    if from_registers || collects || spec.takes_rows() {
         kinds.extend(core::c_address(spec));
     }
     kinds.extend(core::epilogue_args(spec));

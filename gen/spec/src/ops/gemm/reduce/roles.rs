@@ -2,22 +2,29 @@
 
 use super::super::core;
 use super::super::op_plan::{Reduction, THREADS};
+use super::super::spec::GemmSpec;
 use crate::plan::Role;
+
+/// Whether the warps that multiply store C themselves: with one shot, or if one rank normalises rows.
+pub(super) fn stores_from_registers(spec: GemmSpec<'_>, reduction: Option<&Reduction>) -> bool {
+    spec.normalises_alone() || reduction.is_some_and(|r| r.shots == 1)
+}
 
 /// The roles of `grid_ctas` CTAs, of which the first `comm_ctas` only communicate.
 pub(super) fn roles(
+    spec: GemmSpec<'_>,
     reduction: Option<&Reduction>,
     (comm_ctas, grid_ctas): (u32, u32),
 ) -> Vec<Role> {
     let compute = (comm_ctas, grid_ctas);
     let mut roles = core::roles(compute, false);
-    let Some(reduction) = reduction else {
-        return roles;
-    };
-    if reduction.shots == 1 {
+    if stores_from_registers(spec, reduction) {
         roles.retain(|role| role.name != "store");
         return roles;
     }
+    let Some(reduction) = reduction else {
+        return roles;
+    };
     for role in &mut roles {
         role.about = match (role.name, reduction.results) {
             ("load", _) => "A, B and others' partial sums to shared memory".into(),

@@ -1,0 +1,136 @@
+// What a lane has of a work tile, and its way to C, for kernels that store C from registers.
+//
+// In the layout of wgmma, a lane has elements of two rows of a sub-tile, eight rows apart. Its elements of a row are four
+// quads: two neighbours, and the two neighbours eight columns after them.
+#pragma once
+#include <mk/gemm/epilogue.cuh>
+#include <mk/gemm/row_norm.cuh>
+
+namespace mk::gemm {
+
+// Args: C by address.
+template <class Args>
+concept RowArgs = requires(const Args& args) {
+  args.c_rows;
+  args.c_row_bytes;
+};
+
+// The elements of a lane of a warpgroup. Lanes have different rows, so they diverge.
+template <class Config, RowArgs Args, class Workspace, TileOrder Order, class Epilogue>
+struct LaneElements {
+  using Shape = TileShape<Config>;
+  using Scheduler = TileScheduler<Config, Order>;
+  using Rows = CallRows<Config>;
+  using Norm = RowNorm<Config, Workspace>;
+
+  static constexpr u32 kQuads = 4;  // of a row of a sub-tile
+
+  const Args& args;
+  const RankContext& ctx;
+  const WorkTile& work;
+  u32 group;
+
+  // The first row and the first column of a lane's elements.
+  MK_DEVICE u32 first_row() const {
+    return Order::row_in_a(work, ctx) + Shape::group_row(group) + warp() * 16 + lane_index() / 4;
+  }
+  MK_DEVICE u32 first_col() const {
+    return work.col * Config::kTileN + Shape::group_col(group) + lane_index() % 4 * 2;
+  }
+
+  static MK_DEVICE u32 warp() { return threadIdx.x % kWarpgroup / kWarp; }
+
+  // The number of a sub-tile in the rows of C.
+  MK_DEVICE u32 sub_tile(u32 sub) const {
+    return (work.col * Config::kTileN + Shape::group_col(group)) / kSubTile + sub;
+  }
+
+  // What the epilogue adds to kCount quads of a row of this rank's C, from column `col` on.
+  template <u32 kCount>
+  struct Addends {
+    u32 bias[kCount][2], residual[kCount][2];
+  };
+  template <u32 kCount>
+  MK_DEVICE Addends<kCount> load_addends(u32 row, u32 col) const {
+    const Epilogue epilogue{args, ctx};
+    Addends<kCount> all;
+#pragma unroll
+    for (u32 q = 0; q < kCount; ++q) {
+#pragma unroll
+      for (u32 pair = 0; pair < 2; ++pair) {
+        all.bias[q][pair] = epilogue.bias_at(col + q * 16 + pair * 8);
+        all.residual[q][pair] = epilogue.residual_at(row, col + q * 16 + pair * 8);
+      }
+    }
+    return all;
+  }
+
+  // Turns the sums of quad `q` into elements of C, and stores them to `line`, the row of C. If rows are normalised, adds
+  // their squares to `squares`.
+  template <u32 kCount>
+  static MK_DEVICE void store_quad(u8* line, u32 col, float (&d)[4], const Addends<kCount>& addends, u32 q, float& squares) {
+    Epilogue::apply(d[0], d[1], addends.bias[q][0], addends.residual[q][0]);
+    Epilogue::apply(d[2], d[3], addends.bias[q][1], addends.residual[q][1]);  // @lane-elements.epilogue
+    store_pair<Config>(line, col + q * 16, d[0], d[1]);
+    store_pair<Config>(line, col + q * 16 + 8, d[2], d[3]);
+    if constexpr (NormalisesRows<Config>) {
+      squares += squares_of_pair(pack_bf16(d[0], d[1])) + squares_of_pair(pack_bf16(d[2], d[3]));
+    }
+  }
+
+  // A warpgroup that has stored its elements of all work tiles to C, and has kept their squares: normalises them.
+  static MK_DEVICE void normalise_all(const Args& args, const RankContext& ctx, u32 group) {
+    Norm::sum_rows(ctx, group * kWarpgroupWarps + warp());
+    for (u32 i = Scheduler::first(); i < Scheduler::end(ctx); i += Scheduler::kStride) {
+      const WorkTile work = Scheduler::work_tile(i, ctx);
+      LaneElements{args, ctx, work, group}.normalise();
+    }
+  }
+
+ private:
+  // Residual and weights are loaded before the wait for the squares of their rows.
+  MK_DEVICE void normalise() const {
+    static_assert(RowNormArgs<Args>);
+    if (!Scheduler::completes_any(work)) return;
+    const u32 row = first_row();
+    u32 z[2][Shape::kSubTiles][kQuads][2], weights[Shape::kSubTiles][kQuads][2];
+    for_each_pair(row, [&](u32 sub, u32 q, u32 pair, u32 col) {
+      weights[sub][q][pair] = load_word(args.weight + col * 2);
+    });
+#pragma unroll
+    for (u32 half = 0; half < 2; ++half) {
+      const u8* line = args.c_rows + (row + half * 8) * args.c_row_bytes;
+      for_each_pair(row + half * 8, [&](u32 sub, u32 q, u32 pair, u32 col) {
+        z[half][sub][q][pair] = load_written_word(line + col * 2);
+      });
+    }
+#pragma unroll
+    for (u32 half = 0; half < 2; ++half) {
+      if (row + half * 8 >= Rows::all(ctx)) continue;
+      const float scale = Norm::wait_scale(ctx, row + half * 8);
+      u8* line = args.y + (row + half * 8) * args.y_row_bytes;
+      for_each_pair(row + half * 8, [&](u32 sub, u32 q, u32 pair, u32 col) {
+        store_word(line + col * 2, scaled_pair(z[half][sub][q][pair], scale, weights[sub][q][pair]));
+      });
+    }
+  }
+
+  // Calls `body(sub, quad, pair, column)` for each pair of neighbours that a lane has of a row, if it exists.
+  template <class Body>
+  MK_DEVICE void for_each_pair(u32 row, const Body& body) const {
+#pragma unroll
+    for (u32 sub = 0; sub < Shape::kSubTiles; ++sub) {
+      if (row >= Rows::all(ctx) || !Scheduler::completes(work, sub)) continue;
+#pragma unroll
+      for (u32 q = 0; q < kQuads; ++q) {
+#pragma unroll
+        for (u32 pair = 0; pair < 2; ++pair) {
+          const u32 col = first_col() + sub * kSubTile + q * 16 + pair * 8;
+          if (col < Config::kN) body(sub, q, pair, col);
+        }
+      }
+    }
+  }
+};
+
+}  // namespace mk::gemm

@@ -1,0 +1,148 @@
+//! What many ranks compute, one rank computes too: kernels that have a plan in some world have one in a world of 1, with all
+//! their options. So a program for many GPUs runs on one.
+
+use mkernel_compile::render;
+use mkernel_spec::{
+    Device, Diagnostics, Dim, Field, KernelConfig, KernelPlan, KernelSpec, Limits, Op, Options,
+    Values, Written,
+};
+use mkernel_testing::golden::Golden;
+
+/// The value of an option.
+#[derive(Clone, Copy, Debug)]
+enum Given {
+    Count(u32),
+    Number(f32),
+    Switch(bool),
+    Word(&'static str),
+}
+
+impl Written for Given {
+    fn size(&self) -> Result<Dim, String> {
+        Err("sizes stay as they are".to_owned())
+    }
+
+    fn count(&self) -> Result<u32, String> {
+        match self {
+            Self::Count(count) => Ok(*count),
+            other => Err(format!("{other:?}")),
+        }
+    }
+
+    fn number(&self) -> Result<f32, String> {
+        match self {
+            Self::Number(number) => Ok(*number),
+            other => Err(format!("{other:?}")),
+        }
+    }
+
+    fn switch(&self) -> Result<bool, String> {
+        match self {
+            Self::Switch(switch) => Ok(*switch),
+            other => Err(format!("{other:?}")),
+        }
+    }
+
+    fn name(&self) -> Result<String, String> {
+        Err("names stay as they are".to_owned())
+    }
+
+    fn word(&self, of: &[&str]) -> Result<usize, String> {
+        let of_word = |word: &str| of.iter().position(|one| *one == word);
+        match self {
+            Self::Word(word) => of_word(word).ok_or_else(|| (*word).to_owned()),
+            other => Err(format!("{other:?}")),
+        }
+    }
+}
+
+/// Some values that an option takes.
+fn some_values(values: &Values) -> Vec<Given> {
+    match values {
+        Values::Size | Values::Name => Vec::new(),
+        Values::Count(Some(Limits::OneOf(all, _))) => {
+            all.iter().copied().map(Given::Count).collect()
+        }
+        Values::Count(limits) => {
+            let (low, high) = match limits {
+                Some(Limits::Range(low, high)) => (*low, *high),
+                _ => (1, u32::MAX),
+            };
+            let some = [low, 1, 2, 4, 8, 128, 4096, high].into_iter();
+            some.filter(|count| (low..=high).contains(count))
+                .map(Given::Count)
+                .collect()
+        }
+        Values::Number => vec![Given::Number(0.5)],
+        Values::Switch => [true, false].map(Given::Switch).into(),
+        Values::Words(words) => words.iter().copied().map(Given::Word).collect(),
+    }
+}
+
+fn on_one_rank(config: &KernelConfig) -> KernelConfig {
+    KernelConfig {
+        world: 1,
+        nodes: 1,
+        ..config.clone()
+    }
+}
+
+fn plan(config: KernelConfig) -> Result<KernelPlan, Diagnostics> {
+    KernelPlan::new(&KernelSpec::validate(config)?, &Device::h200())
+}
+
+#[test]
+fn every_golden_kernel_is_possible_on_one_rank() {
+    let mut refused = Vec::new();
+    for golden in Golden::all() {
+        match plan(on_one_rank(golden.plan.spec.config())) {
+            Ok(plan) => {
+                assert!(
+                    plan.network.is_none() && plan.copies.is_none(),
+                    "{}",
+                    golden.name
+                );
+                render(&plan).unwrap_or_else(|error| panic!("{}: {error:?}", golden.name));
+            }
+            Err(found) => refused.push(format!("{}: {found}", golden.name)),
+        }
+    }
+    assert!(refused.is_empty(), "{}", refused.join("\n"));
+}
+
+/// Each option of each operator, with some of its values, in kernels that are possible with it on many ranks.
+#[test]
+fn every_option_is_possible_on_one_rank() {
+    let goldens = Golden::all();
+    let (mut tried, mut refused) = (0, Vec::new());
+    for op in Op::ALL {
+        let of_op = goldens.iter().map(|golden| golden.plan.spec.config());
+        let of_op: Vec<_> = of_op
+            .filter(|config| config.op() == op && config.world > 1)
+            .collect();
+        // One of one node, and one of several.
+        let one = of_op.iter().find(|config| config.nodes == 1);
+        let several = of_op.iter().find(|config| config.nodes > 1);
+        for config in one.into_iter().chain(several) {
+            for option in op.options() {
+                if [Field::OP, Field::WORLD, Field::NODES].contains(&option.field) {
+                    continue;
+                }
+                for value in some_values(&option.values) {
+                    let mut config = (*config).clone();
+                    assert_eq!(config.assign(option.field, &value), Ok(true));
+                    if plan(config.clone()).is_err() {
+                        continue;
+                    }
+                    tried += 1;
+                    if let Err(found) = plan(on_one_rank(&config)) {
+                        let name = option.field.name();
+                        refused.push(format!("{op}, {name} {value:?}: {found}"));
+                    }
+                }
+            }
+        }
+    }
+    assert!(refused.is_empty(), "{}", refused.join("\n"));
+    assert!(tried > 300, "{tried}");
+}
