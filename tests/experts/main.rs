@@ -4,3 +4,4 @@
 mod faults;
 mod layers;
 mod mutations;
+mod zeros;

@@ -238,7 +238,7 @@ struct LowLatencyCombine {
         if (first + k < order.count) sum.add(vecs[k], weights[k]);
       }
     }
-    return sum.result();
+    return order.count == 0 ? Vec16{} : sum.result();  // the sum of no rows is +0
   }
 
   // A lane: loads the vectors whose bits are set in `awaited`, until none is missing.
