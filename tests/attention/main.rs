@@ -3,6 +3,7 @@
 
 mod failed;
 mod mutations;
+mod not_finite;
 mod offsets;
 mod packed;
 mod rows;

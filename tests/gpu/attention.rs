@@ -8,7 +8,7 @@ use mkernel::network::Faults;
 use mkernel::spec::Placement::{Contiguous, Zigzag};
 use mkernel::spec::{BLayout, GemmShape, KernelSpec, Tuning};
 use mkernel_testing::jobs::attention::cases::{
-    random_sequences, small, with_rows, with_rows_across, with_sequences,
+    not_finite_rows, random_sequences, small, with_rows, with_rows_across, with_sequences,
 };
 use mkernel_testing::jobs::attention::{AttentionJob, CallPattern, InputKind};
 use mkernel_testing::jobs::{Backend, for_each_in_parallel};
@@ -103,6 +103,19 @@ fn random_packed(world: u32) -> Vec<(String, AttentionJob)> {
     jobs.into_iter().flat_map(named).collect()
 }
 
+/// Returns jobs with a row of K and V that is not finite.
+fn not_finite(world: u32) -> Vec<(String, AttentionJob)> {
+    let seq = 700 * u64::from(world);
+    let job = AttentionJob::new(world, [1, seq, 12, 3, 128], 0).causal(Zigzag);
+    // The rows are in the middle of the sequence, and the first one of the last chunk.
+    let rows = [seq / 2, seq - seq / (2 * u64::from(world))];
+    let large = rows.map(|row| {
+        let name = format!("attention, row {row} of {seq} not finite, on {world} ranks");
+        (name, job.clone().inputs(InputKind::NotFiniteRow(row)))
+    });
+    [not_finite_rows(world), large.to_vec()].concat()
+}
+
 /// Runs every job of a world twice. The results must be right and have the same bits.
 fn run(world: u32) {
     run_jobs(world, &[small(world), large(world)].concat());
@@ -157,6 +170,29 @@ fn attention_of_packed_sequences_is_right() {
             world,
             &[with_sequences(world), random_packed(world)].concat(),
         );
+    }
+}
+
+/// NaN and infinity in K and V reach the rows that see them, and no others. All plans have the same bits.
+#[test]
+#[ignore = "needs GPUs"]
+fn attention_keeps_what_is_not_finite_from_earlier_rows() {
+    let _limit = TimeLimit::start("attention: not finite", Duration::from_secs(480));
+    for world in worlds(1) {
+        let jobs = not_finite(world);
+        let plans =
+            |(_, job): &(String, AttentionJob)| [vec![job.clone()], job.of_other_plans()].concat();
+        compile(
+            &jobs
+                .iter()
+                .flat_map(plans)
+                .map(|job| spec(&job))
+                .collect::<Vec<_>>(),
+        );
+        for (name, job) in jobs {
+            let agree = job.run_all_plans(Backend::Gpus);
+            agree.unwrap_or_else(|failure| panic!("{name}: {failure}"));
+        }
     }
 }
 
@@ -274,6 +310,7 @@ fn every_job_of_attention_has_a_plan() {
             random_rows(world),
             with_sequences(world),
             random_packed(world),
+            not_finite(world),
         ];
         for (name, job) in jobs.concat() {
             expect_plans(&spec(&job), &name);

@@ -3,7 +3,7 @@
 use crate::{Kernel, RELAXED_WAIT};
 use mkernel::spec::Placement;
 use mkernel_testing::jobs::Mutation;
-use mkernel_testing::jobs::attention::AttentionJob;
+use mkernel_testing::jobs::attention::{AttentionJob, InputKind};
 
 /// The number of seeds with which a kernel without a mutation is run. Kernels of attention take long on simulated GPUs.
 pub const DEFAULT_SEEDS: u64 = 2;
@@ -41,6 +41,23 @@ fn masked() -> AttentionJob {
     AttentionJob::new(2, [1, 300, 2, 1, 64], 2).causal(Placement::Zigzag)
 }
 
+/// A row of V in the middle of a tile is not finite. Of the two rows of a thread, it is a first one.
+fn not_finite() -> AttentionJob {
+    let job = AttentionJob::new(1, [1, 150, 1, 1, 64], 2).causal(Placement::Contiguous);
+    job.inputs(InputKind::NotFiniteRow(70))
+}
+
+/// It is a second one.
+fn not_finite_second() -> AttentionJob {
+    not_finite().inputs(InputKind::NotFiniteRow(77))
+}
+
+/// The first row of the last chunk is not finite. It lies behind the first rank's first chunk.
+fn not_finite_behind() -> AttentionJob {
+    let job = AttentionJob::new(2, [1, 200, 1, 1, 64], 2).causal(Placement::Zigzag);
+    job.inputs(InputKind::NotFiniteRow(150))
+}
+
 #[rustfmt::skip]
 pub const MUTATIONS: &[Mutation<AttentionJob>] = &[
     // Between ranks.
@@ -69,6 +86,11 @@ pub const MUTATIONS: &[Mutation<AttentionJob>] = &[
     ("earlier sums are not rescaled", gathered, &[("@attention-mainloop.rescale", "rescale[i / 2 % 2] => 1.0f")]),
     ("one key too many", masked, &[("@attention-mainloop.diagonal", "+ 1; => + 2;")]),
     ("one key too few", masked, &[("@attention-mainloop.diagonal", "+ 1; => + 0;")]),
+    ("values of later keys", not_finite, &[("@attention-mainloop.finite", "!is_finite_in_warp(product) => false")]),
+    ("values of the next key", not_finite, &[("@seen-values.first", "<= first => <= first + 1")]),
+    ("values of the next key, in the second row of a thread", not_finite_second, &[("@seen-values.second", "+ 8 => + 9")]),
+    ("values of earlier keys only", not_finite, &[("@seen-values.first", "<= first => < first")]),
+    ("values of keys of the mirrored chunk", not_finite_behind, &[("@tile-load.rows", "end - at.row => Config::kTileRows")]),
     ("keys beyond the end of the sequence", masked, &[("@attention-mainloop.ragged", "Config::kTileKeys => 1")]),
     ("the wrong chunk", masked, &[("@sequence.zigzag", "- 1 - rank => - 1 - (rank ^ 1)")]),
 ];

@@ -46,6 +46,9 @@ struct Sequence {
   // Whether some tiles of keys have fewer rows than others.
   static constexpr bool kRagged =
       TakesRows<Config> || Config::kChunkRows % Config::kTileKeys != 0 || Config::kSequence % Config::kTileKeys != 0;
+  // Whether what lies in memory behind a chunk may be rows of this rank that are not the chunk's, within a tile.
+  static constexpr bool kHasRowsBehind =
+      TakesRows<Config> || (Config::kRankChunks > 1 && Config::kChunkRows % Config::kTileKeys != 0);
   // The tiles of a chunk, and of a head on a rank, for which memory has room.
   static constexpr u32 kChunkTiles = kMostChunkTiles<Config>;
   static constexpr u32 kRowTiles = Config::kRankChunks * kChunkTiles;

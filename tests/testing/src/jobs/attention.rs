@@ -5,6 +5,7 @@ pub mod cases;
 mod one_call;
 mod packed;
 mod place;
+mod plans;
 mod reference;
 mod run_time_rows;
 

@@ -129,8 +129,8 @@ pub(super) fn operands(op_plan: &AttentionPlan, world: u32) -> Vec<OperandSpec> 
     operands
 }
 
-/// Q, K or V as `[B, H, S, D]`, however it lies in memory: 64 columns of 128 rows of a head. If each call gives the length,
-/// there is a dimension more, as `mk/attention/tile_load.cuh` describes.
+/// Q, K or V as `[B, H, S, D]`, however it lies in memory: 64 columns of 128 rows of a head. If other rows lie behind those of
+/// a chunk, there is a dimension more, as `mk/attention/tile_load.cuh` describes.
 fn map(op_plan: &AttentionPlan, world: u32, operand: Operand) -> ArgKind {
     let (batch, head_dim) = (op_plan.batches(), op_plan.shape.head_dim);
     let heads = heads_of(op_plan.shape, operand);
@@ -155,7 +155,7 @@ fn map(op_plan: &AttentionPlan, world: u32, operand: Operand) -> ArgKind {
         box_elems: vec![SUB_TILE_COLS, TILE_ROWS, 1, 1],
         box_of_call: false,
     };
-    if op_plan.takes_rows() {
+    if op_plan.has_rows_behind() {
         let tile_rows = u64::from(TILE_ROWS);
         map.source = Source::BeforeOperand {
             operand,

@@ -78,6 +78,13 @@ impl AttentionPlan {
         !u64::from(self.segment_rows).is_multiple_of(tile) || !self.shape.seq.is_multiple_of(tile)
     }
 
+    /// Whether what lies in memory behind a chunk may be rows of this rank that are not the chunk's, within a tile.
+    #[must_use]
+    pub fn has_rows_behind(&self) -> bool {
+        let has_tail = !self.segment_rows.is_multiple_of(TILE_ROWS);
+        self.takes_rows() || (self.config.placement.segments() > 1 && has_tail)
+    }
+
     /// Whether the sequence ends before the last chunk does.
     #[must_use]
     pub fn is_uneven(&self, world: u32) -> bool {

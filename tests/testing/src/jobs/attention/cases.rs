@@ -235,6 +235,48 @@ pub fn with_sequences(world: u32) -> Vec<(String, AttentionJob)> {
     jobs.into_iter().map(name).collect()
 }
 
+/// Returns jobs in which a row of K and V is not finite. Under a mask, queries before the row do not see it, although it is in
+/// a tile that they meet: in the middle of the tile, in its first row, in its last one, or behind the end of a chunk.
+pub fn not_finite_rows(world: u32) -> Vec<(String, AttentionJob)> {
+    use Placement::{Contiguous, Zigzag};
+    let job = |sizes, row| AttentionJob::new(world, sizes, 3).inputs(InputKind::NotFiniteRow(row));
+    // Of a sequence of as many rows, in zigzag, the first row of the last chunk. On the first rank, it lies behind the end of
+    // the first chunk.
+    let mirrored = |rows: u64| (2 * u64::from(world) - 1) * rows.div_ceil(2 * u64::from(world));
+    let mut jobs = vec![
+        ("two rows", job([1, 2, 3, 3, 64], 1).causal(Contiguous)),
+        ("middle", job([1, 300, 3, 3, 64], 100).causal(Contiguous)),
+        (
+            "first",
+            job([2, 290, 2, 1, 64], 128).causal(Contiguous).bhsd(),
+        ),
+        ("last", job([1, 260, 2, 1, 128], 259).causal(Zigzag).bhsd()),
+        (
+            "mirrored",
+            job([1, 380, 3, 3, 64], mirrored(380)).causal(Zigzag),
+        ),
+        (
+            "mirrored, all keys",
+            job([1, 380, 1, 1, 128], mirrored(380)).zigzag(),
+        ),
+    ];
+    if world > 1 {
+        let few_slots = job([1, 300, 3, 3, 64], 80).slots(1, 1).causal(Zigzag);
+        jobs.push(("few slots", few_slots));
+    }
+    if world == 2 {
+        let long = job([1, 768, 1, 1, 64], 576).causal(Zigzag);
+        jobs.push(("192 rows per chunk", long));
+    }
+    let name = |(name, job)| {
+        (
+            format!("attention, a row not finite, {name}, on {world} ranks"),
+            job,
+        )
+    };
+    jobs.into_iter().map(name).collect()
+}
+
 /// Returns lengths of up to `sequences` packed sequences of up to `most` rows together: some without rows, some of one row,
 /// and often as many rows as there may be.
 pub fn random_sequences(random: &mut Random, sequences: u64, most: u64) -> Vec<u64> {

@@ -182,7 +182,7 @@ impl AttentionJob {
             let mut number = 0;
             let mut sequence = |(index, rows): (usize, &u64)| {
                 let inputs = match (self.inputs, index % 2) {
-                    (InputKind::NotFinite, 1) => InputKind::NanValues,
+                    (InputKind::NotFinite | InputKind::NotFiniteRow(_), 1) => InputKind::NanValues,
                     (inputs, _) => inputs,
                 };
                 number += 1;

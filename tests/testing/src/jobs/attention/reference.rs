@@ -16,6 +16,9 @@ pub enum InputKind {
     NotFinite,
     /// All values are NaN.
     NanValues,
+    /// One row of K and V of each sequence is not finite. Of packed sequences, every other one is of
+    /// [`NanValues`](Self::NanValues).
+    NotFiniteRow(u64),
 }
 
 /// The distribution of the sequence over the ranks. It is computed here independently of the plan.
@@ -65,6 +68,9 @@ impl CallData {
         let mut v = fill(shape.kv_heads, 1.0);
         if kind == InputKind::NanValues {
             v.fill(bf16::NAN);
+        }
+        if let InputKind::NotFiniteRow(row) = kind {
+            plant(&mut k, &mut v, shape, row);
         }
         if kind == InputKind::NotFinite {
             let dim = shape.head_dim as usize;
@@ -121,6 +127,25 @@ impl CallData {
                 });
             }
         });
+    }
+}
+
+/// Makes a row of every head not finite. Three of four values are, in all heads. Of three heads, the second one has NaN in
+/// K too, and the third one infinity, which makes the scores of the row infinite. Sequences that end before the row keep
+/// their numbers.
+fn plant(k: &mut [bf16], v: &mut [bf16], shape: AttentionShape, row: u64) {
+    let dim = shape.head_dim as usize;
+    let heads = if row < shape.seq {
+        shape.batch * shape.kv_heads
+    } else {
+        0
+    };
+    for head in 0..heads {
+        let at = (head * shape.seq + row) as usize * dim;
+        for (column, v) in v[at..at + dim].iter_mut().enumerate() {
+            *v = [bf16::NAN, bf16::INFINITY, bf16::NEG_INFINITY, *v][column % 4];
+        }
+        k[at] = [k[at], bf16::NAN, bf16::INFINITY][head as usize % 3];
     }
 }
 
@@ -252,9 +277,11 @@ impl Sharding {
         let slack = if kind == InputKind::Extreme { 4.0 } else { 1.0 };
         let expected = self.shard(&call.o, self.shape.heads, rank);
         let is_right = |got: &bf16, want: &ExpectedElement| {
-            let near = (got.to_f64() - want.value).abs()
-                <= slack * (want.value.abs() + want.magnitude) / 256.0 + 1e-30;
-            near || (got.is_nan() && want.value.is_nan())
+            let tolerance = slack * (want.value.abs() + want.magnitude) / 256.0 + 1e-30;
+            match want.value.is_finite() {
+                true => (got.to_f64() - want.value).abs() <= tolerance,
+                false => got.to_f64() == want.value || (got.is_nan() && want.value.is_nan()),
+            }
         };
         let wrong_o = wrong(o, &expected, is_right);
         // LSE is [B, H, S] in every layout.
