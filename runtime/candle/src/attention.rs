@@ -3,7 +3,7 @@
 use crate::call::call;
 use crate::operands::Output;
 use crate::ranks::Ranks;
-use candle_core::{DType, Result, Tensor};
+use candle_core::{DType, Result, Tensor, bail};
 use mkernel::Operand;
 use mkernel::spec::{AttentionConfig, AttentionOp, AttentionShape, Dim, Layout, Placement, Scale};
 
@@ -25,6 +25,8 @@ pub struct AttentionOptions {
 /// bf16. Heads of Q share those of K and V in groups, so there is no need to repeat K and V. Returns the output, like `q`,
 /// and the logarithms of the sums of exponentials of the scores, `[B, H, S]` in f32.
 ///
+/// Q, K and V have the same rows. The chapter on attention of the book says how to compute new rows over a cache of keys.
+///
 /// # Errors
 /// Fails if the sizes do not fit, or if the operator cannot be prepared or called.
 pub fn ring_attention(
@@ -35,6 +37,28 @@ pub fn ring_attention(
 ) -> Result<(Tensor, Tensor)> {
     let (batch, rows, heads, head_dim) = q.dims4()?;
     let (_, _, kv_heads, _) = k.dims4()?;
+    let own = options
+        .placement
+        .rows_of(ranks.world() as u32, ranks.rank() as u32, seq as u64);
+    let own: u64 = own.iter().map(|rows| rows.end - rows.start).sum();
+    if rows as u64 != own {
+        bail!(
+            "q has the shape {:?}, but this rank has {own} of the {seq} rows of a sequence; pass these",
+            q.dims()
+        );
+    }
+    for (name, tensor) in [("k", k), ("v", v)] {
+        let wanted = [batch, rows, kv_heads, head_dim];
+        if tensor.dims() != wanted {
+            bail!(
+                "{name} has the shape {:?}, but q has {:?}; q, k and v have the same rows, so {name} must be {wanted:?}. For \
+                 new rows over a cache of keys, see \"New rows over earlier keys\" in the chapter on attention of mkernel's \
+                 book",
+                tensor.dims(),
+                q.dims()
+            );
+        }
+    }
     let config = AttentionConfig {
         // Tensors of candle have the length of their call.
         seq: Dim::Static(seq as u64),

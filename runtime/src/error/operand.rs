@@ -114,8 +114,14 @@ pub enum OperandFault {
         expected: Dtype,
     },
     /// The slice is shorter than the operand.
-    #[error("the slice has {elems} elements, but {rows} rows of {cols} columns are {}. Pass a slice with at least as many", .rows * .cols)]
+    #[error(
+        "the slice has {elems} elements, but {rows} rows of {cols} columns are {}. Pass a slice with at least as many{}",
+        .rows * .cols,
+        same_rows(*.operand, *.elems / (*.cols).max(1), *.rows)
+    )]
     Length {
+        /// The operand.
+        operand: Operand,
         /// The number of elements of the slice.
         elems: u64,
         /// The number of rows on this rank.
@@ -147,6 +153,17 @@ fn or_in_place(other: Operand, in_place: Option<&InPlace>) -> String {
     format!(
         ", or {name} at {address:#x} with a row stride of {row_stride_elems} elements, so that the result takes the place of {name}"
     )
+}
+
+/// Returns why an operand of attention has so many rows, and what to do with others.
+fn same_rows(operand: Operand, given: u64, rows: u64) -> String {
+    match operand {
+        Operand::Q | Operand::K | Operand::V => format!(
+            ", since q, k and v have the same rows: {given} of one and {rows} of another are not supported. For new rows \
+             over a cache of keys, see \"New rows over earlier keys\" in the chapter on attention of mkernel's book"
+        ),
+        _ => String::new(),
+    }
 }
 
 /// Returns how to declare the kernel so that it has this operand, if that is possible.

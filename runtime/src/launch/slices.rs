@@ -80,6 +80,7 @@ fn check_length(spec: &OperandSpec, elems: usize, rank: u32) -> Option<(Operand,
     (!fits).then_some((
         spec.operand,
         OperandFault::Length {
+            operand: spec.operand,
             elems,
             rows,
             cols: spec.cols,
@@ -107,12 +108,33 @@ mod tests {
             (
                 Operand::A,
                 OperandFault::Length {
+                    operand: Operand::A,
                     elems: 255,
                     rows: 4,
                     cols: 64
                 }
             )
         );
+    }
+
+    #[test]
+    fn queries_of_other_rows_than_keys_are_named_with_both() {
+        let spec = OperandSpec {
+            operand: Operand::K,
+            ..SPECS[0]
+        };
+        let (operand, fault) = check_length(&spec, 64, 0).expect("too short");
+        assert_eq!(operand, Operand::K);
+        let text = fault.to_string();
+        for part in [
+            "64 elements, but 4 rows of 64 columns are 256",
+            "q, k and v have the same rows: 1 of one and 4 of another are not supported",
+            "\"New rows over earlier keys\"",
+        ] {
+            assert!(text.contains(part), "{part:?} in {text:?}");
+        }
+        let (_, fault) = check_length(&SPECS[0], 64, 0).expect("too short");
+        assert!(!fault.to_string().contains("keys"), "{fault}");
     }
 
     #[test]

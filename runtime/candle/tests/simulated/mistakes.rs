@@ -4,8 +4,8 @@ use crate::ranks::{on_ranks, random};
 use candle_core::{DType, Device, Module, Result, Tensor};
 use mkernel::ErrorKind;
 use mkernel_candle::{
-    ColumnParallel, Experts, ExpertsSizes, RowParallel, all_gather, all_reduce, cause,
-    device_for_graphs,
+    AttentionOptions, ColumnParallel, Experts, ExpertsSizes, RowParallel, all_gather, all_reduce,
+    cause, device_for_graphs, ring_attention,
 };
 
 /// Runs `mistake` on one rank, and checks that the message of its error has these parts.
@@ -42,6 +42,30 @@ fn tensors_that_are_not_contiguous_are_refused() {
         let layer = RowParallel::new(ranks, random(1, &[8, 16])?, None)?;
         layer.forward_scattered(&random(2, &[16, 2])?.t()?)
     });
+}
+
+#[test]
+fn attention_to_other_rows_than_those_of_the_queries_is_refused() {
+    let attend = |ranks: &mkernel_candle::Ranks, of_q, of_k, of_v| {
+        let rows = |rows| random(1, &[1, rows, 2, 64]);
+        let (q, k, v) = (rows(of_q)?, rows(of_k)?, rows(of_v)?);
+        ring_attention(ranks, (&q, &k, &v), 16, AttentionOptions::default())
+    };
+    // A step of decoding passes more keys than queries, and cross attention fewer.
+    let parts = [
+        "k has the shape [1, 24, 2, 64]",
+        "q has [1, 8, 2, 64]",
+        "cache",
+    ];
+    expect_error_of(2, &parts, None, |ranks| attend(ranks, 8, 24, 24));
+    let parts = [
+        "v has the shape [1, 4, 2, 64]",
+        "q has [1, 8, 2, 64]",
+        "cache",
+    ];
+    expect_error_of(2, &parts, None, |ranks| attend(ranks, 8, 8, 4));
+    let parts = ["q has the shape [1, 24, 2, 64]", "has 8 of the 16 rows"];
+    expect_error_of(2, &parts, None, |ranks| attend(ranks, 24, 24, 24));
 }
 
 #[test]
