@@ -105,7 +105,7 @@ impl Machine {
                 fibers.push(Some(fiber));
             }
         }
-        self.reports.images.push(config.image.clone());
+        self.reports.add_launch(&config.image);
         self.launches.push(Some(Launch {
             task,
             device,

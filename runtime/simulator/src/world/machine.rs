@@ -89,6 +89,13 @@ impl Machine {
         }
     }
 
+    /// Forgets accesses to which no word of memory refers any more, if there may be many. No kernel may run.
+    pub fn forget_old_accesses(&mut self) {
+        if self.shadow.has_many_stamps() {
+            self.shadow.forget_all_but(&mut self.memory.all_cells());
+        }
+    }
+
     /// Returns a new clock component.
     pub fn new_component(&mut self) -> Component {
         self.components += 1;

@@ -257,6 +257,14 @@ impl GlobalMemory {
     }
 }
 
+impl GlobalMemory {
+    /// Returns the shadow cells of all memory.
+    pub fn all_cells(&mut self) -> Vec<&mut [ShadowCell]> {
+        let all = self.physical.iter_mut().flatten();
+        all.map(|memory| memory.cells.as_mut_slice()).collect()
+    }
+}
+
 impl PhysicalMemory {
     /// Describes a byte for a finding: its name if it has one, and the GPU.
     pub fn describe(&self, offset: usize) -> String {

@@ -7,7 +7,7 @@ use super::state::convergence::WARP;
 use serde_json::json;
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::fmt::Write;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// The largest number of findings between two calls of [`Reports::take`].
 const MAX_FINDINGS: usize = 50;
@@ -15,6 +15,10 @@ const MAX_FINDINGS: usize = 50;
 /// The wrong accesses after which a kernel is ended. A kernel that computes with words which nobody has written may loop over
 /// them for hours.
 pub(super) const MOST_WRONG_ACCESSES: usize = 100_000;
+
+/// The number of images that are kept after their kernels have been unloaded, for findings about earlier accesses. Each has an
+/// open file.
+const IMAGES_KEPT: usize = 16;
 
 /// The number of latest events that the trace keeps.
 const TRACE_EVENTS: usize = 4000;
@@ -29,8 +33,10 @@ pub(super) struct Reports {
     pub wrong_accesses: usize,
     trace: VecDeque<(u64, Origin, String)>,
     pub spans: Vec<WaitSpan>,
-    /// The kernel of each launch, whose source has the lines of its instructions.
-    pub images: Vec<Arc<Image>>,
+    /// The image of each launch's kernel, which has the lines of its instructions.
+    images: Vec<Weak<Image>>,
+    /// The images of the last launches, the latest last, so that they do not end with their modules.
+    latest: VecDeque<Arc<Image>>,
 }
 
 /// A finding without source lines.
@@ -57,6 +63,16 @@ impl Reports {
         let pc = |index: usize| parts.get(index).map_or(0, |(_, origin)| origin.pc);
         if self.raw.len() < MAX_FINDINGS && self.reported.insert((kind, pc(0), pc(1))) {
             self.raw.push(RawFinding { kind, text, parts });
+        }
+    }
+
+    /// Records the image of the next launch.
+    pub fn add_launch(&mut self, image: &Arc<Image>) {
+        self.images.push(Arc::downgrade(image));
+        self.latest.retain(|kept| !Arc::ptr_eq(kept, image));
+        self.latest.push_back(image.clone());
+        if self.latest.len() > IMAGES_KEPT {
+            self.latest.pop_front();
         }
     }
 
@@ -101,9 +117,11 @@ impl Reports {
 
     /// Returns the source lines of an instruction.
     fn lines(&self, origin: &Origin) -> Vec<String> {
-        match self.images.get(origin.launch as usize) {
-            Some(image) if origin.pc != 0 => image.describe(origin.pc),
-            _ => Vec::new(),
+        match self.images.get(origin.launch as usize).map(Weak::upgrade) {
+            _ if origin.pc == 0 => Vec::new(),
+            Some(Some(image)) => image.describe(origin.pc),
+            Some(None) => vec!["a kernel that has been unloaded since".into()],
+            None => Vec::new(),
         }
     }
 

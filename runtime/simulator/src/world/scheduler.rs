@@ -218,6 +218,7 @@ impl World {
             self.machine.ready.clear();
             self.machine.sync_words.forget_pollers();
             self.fibers.clear();
+            self.machine.forget_old_accesses();
         }
     }
 

@@ -12,6 +12,9 @@ pub(super) const WORD_BYTES: usize = 4;
 /// The number of bits of an index into [`Shadow::recent_chains`]. With this value the table fits the L1 cache.
 const RECENT_CHAINS_BITS: u32 = 10;
 
+/// Stamps and sets of reads are not forgotten before there are this many of them.
+const LEAST_KEPT: usize = 1 << 17;
+
 /// The last accesses to a word.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ShadowCell {
@@ -48,6 +51,8 @@ pub(super) struct Shadow {
     /// The last access that was found to be in order, and the write before it. Neighbouring words usually have the
     /// same.
     last_ordered: (u32, u32),
+    /// How many stamps and sets of reads were needed when the others were last forgotten.
+    needed: usize,
     /// The solo component of each thread slot. It is none if the thread has never published by itself.
     pub solos: Vec<Option<Component>>,
 }
@@ -67,6 +72,7 @@ impl Default for Shadow {
             reads: vec![(0, 0)],
             recent_chains: vec![(0, 0, 0); 1 << RECENT_CHAINS_BITS],
             last_ordered: (0, 0),
+            needed: 0,
             solos: Vec::new(),
         }
     }
@@ -77,6 +83,45 @@ impl Shadow {
     pub fn stamp(&mut self, stamp: Stamp) -> u32 {
         self.stamps.push(stamp);
         (self.stamps.len() - 1) as u32
+    }
+
+    /// Returns whether most stamps may be those of accesses that nothing refers to any more.
+    pub fn has_many_stamps(&self) -> bool {
+        self.stamps.len() + self.reads.len() > 2 * self.needed.max(LEAST_KEPT)
+    }
+
+    /// Forgets the stamps and the sets of reads to which none of `cells` refers. There must be no other references to them,
+    /// so no kernel may run.
+    pub fn forget_all_but(&mut self, cells: &mut [&mut [ShadowCell]]) {
+        let mut chains = vec![0; self.reads.len()];
+        let mut stamps = vec![0; self.stamps.len()];
+        for cell in cells.iter().flat_map(|cells| cells.iter()) {
+            stamps[cell.write as usize] = 1;
+            let mut chain = cell.reads;
+            while chain != 0 && chains[chain as usize] == 0 {
+                let (rest, stamp) = self.reads[chain as usize];
+                (chains[chain as usize], stamps[stamp as usize]) = (1, 1);
+                chain = rest;
+            }
+        }
+        // Element 0 of both stands for none.
+        (chains[0], stamps[0]) = (1, 1);
+        let kept = number(&mut stamps);
+        self.stamps = kept.into_iter().map(|old| self.stamps[old]).collect();
+        let kept = number(&mut chains);
+        // The rest of a chain comes before it.
+        let renumbered = |old: usize| {
+            let (rest, stamp) = self.reads[old];
+            (chains[rest as usize], stamps[stamp as usize])
+        };
+        self.reads = kept.into_iter().map(renumbered).collect();
+        for cell in cells.iter_mut().flat_map(|cells| cells.iter_mut()) {
+            cell.write = stamps[cell.write as usize];
+            cell.reads = chains[cell.reads as usize];
+        }
+        self.recent_chains.fill((0, 0, 0));
+        self.last_ordered = (0, 0);
+        self.needed = self.stamps.len() + self.reads.len();
     }
 
     /// Records a read of words. Calls `fault` for each mistake, with the stamp of the earlier access and the index of
@@ -229,6 +274,16 @@ impl Shadow {
                 || solo.is_some_and(|component| clock.at(component) >= stamp.solo_step)
         })
     }
+}
+
+/// Numbers the marked elements in order. Returns their old numbers.
+fn number(marks: &mut [u32]) -> Vec<usize> {
+    let mut kept = Vec::new();
+    for (old, mark) in marks.iter_mut().enumerate().filter(|(_, mark)| **mark != 0) {
+        *mark = kept.len() as u32;
+        kept.push(old);
+    }
+    kept
 }
 
 #[cfg(test)]

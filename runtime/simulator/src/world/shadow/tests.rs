@@ -157,3 +157,35 @@ fn the_async_proxy_needs_a_fence_after_ordinary_writes() {
     }
     assert_eq!(found, [AccessFault::Unfenced]);
 }
+
+/// Accesses to which a word refers are kept, so later ones are compared with them, and the others are forgotten.
+#[test]
+fn only_accesses_that_words_refer_to_are_kept() {
+    let mut shadow = Shadow::default();
+    let mut cells = [ShadowCell::default(); 3];
+    let none = Clock::default();
+    let accesses: Vec<u32> = (1..=100)
+        .map(|step| stamp_of(&mut shadow, 0, step, AccessKind::Weak))
+        .collect();
+    for stamp in &accesses {
+        faults(&mut shadow, &mut cells[..2], *stamp, &none, true);
+    }
+    let reads = [1, 2].map(|slot| stamp_of(&mut shadow, slot, 1, AccessKind::Weak));
+    for stamp in reads {
+        faults(&mut shadow, &mut cells[1..2], stamp, &none, false);
+    }
+    shadow.forget_all_but(&mut [&mut cells]);
+    // No stamp, the last write and two reads; no reads, one of them, and both.
+    assert_eq!((shadow.stamps.len(), shadow.reads.len()), (4, 3));
+    assert_eq!(shadow.stamps[cells[0].write as usize].step, 100);
+    let later = stamp_of(&mut shadow, 3, 1, AccessKind::Weak);
+    let race = |earlier_writes| AccessFault::Race {
+        earlier_writes,
+        later_writes: true,
+    };
+    let mut by_cell = cells.map(|cell| faults(&mut shadow, &mut [cell], later, &none, true));
+    by_cell[1].sort_by_key(|fault| *fault == race(false));
+    assert_eq!(by_cell[0], [race(true)]);
+    assert_eq!(by_cell[1], [race(true), race(false)]);
+    assert_eq!(by_cell[2], []);
+}
