@@ -1,5 +1,6 @@
 //! Allocates tensors in the symmetric memory, on all ranks together.
 
+use crate::bootstrap::Description;
 use crate::driver::{self, Uncaptured};
 use crate::error::{CallError, Error};
 use crate::heap::{BlockKind, Heap, Request, ensure_same_places};
@@ -34,12 +35,11 @@ pub(crate) fn alloc<T: Element>(
             number: 0,
         }
     });
-    let describe = |request: &[u8]| String::from_utf8_lossy(request).into_owned();
     heap.agree(
         &mut ranks,
         "requesting a tensor",
         request,
-        describe,
+        &Description::TEXT,
         timeout,
     )?;
     // No GPU has as much memory as the limit, so the driver refuses it.

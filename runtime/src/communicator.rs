@@ -32,10 +32,11 @@ use std::time::{Duration, Instant};
 /// them, in the same order. When a rank fails, or does not make a call before the deadline, all other ranks get an error that names it.
 ///
 /// Drop the communicator before the process ends. A rank that ends without doing so is lost to the others
-/// ([`Error::RankLost`]), whose communicators cannot be used after that. A rank whose thread panics is lost too.
+/// ([`Error::RankLost`]), whose communicators cannot be used after that. A rank whose thread panics is lost too. When a rank
+/// drops its communicator before it has made all calls that others make, these get [`Error::LeftWithoutCall`].
 ///
 /// All connections between processes end at rank 0. After rank 0 has dropped its communicator, the other ranks do not
-/// detect the loss of a rank any more, and wait for it until their deadlines. So let rank 0 drop its communicator last,
+/// detect any more that a rank leaves or is lost, and wait for it until their deadlines. So let rank 0 drop its communicator last,
 /// after a [`barrier`](Self::barrier).
 ///
 /// Streams and slices must belong to [`context`](Self::context), which is the GPU's primary context.
@@ -186,15 +187,16 @@ impl Communicator {
         config: &KernelConfig,
         shape: impl Into<Shape>,
     ) -> Result<Operator, Error> {
-        self.prepare_code(config, shape.into(), |template| {
+        self.prepare_code((config, None), shape.into(), |template| {
             Ok(Code::Template(template))
         })
     }
 
-    /// Prepares an operator whose code `code` makes from the kernel's template.
+    /// Prepares an operator whose code `code` makes from the kernel's template. If the configuration has no name, errors
+    /// call the operator `name`.
     pub(crate) fn prepare_code(
         &self,
-        config: &KernelConfig,
+        (config, name): (&KernelConfig, Option<&str>),
         shape: Shape,
         code: impl FnOnce(KernelTemplate) -> Result<Code, GenError>,
     ) -> Result<Operator, Error> {
@@ -205,7 +207,7 @@ impl Communicator {
         prepare::prepare(
             &self.shared,
             (&mut heap, &mut operators),
-            config,
+            (config, name),
             shape,
             code,
         )
@@ -219,7 +221,12 @@ impl Communicator {
         &self,
         shape: impl Into<Shape>,
     ) -> Result<Operator, Error> {
-        self.prepare(&K::config(self.world(), self.hosts()), shape)
+        let config = K::config(self.world(), self.hosts());
+        let path = std::any::type_name::<K>();
+        let name = path.rsplit("::").next();
+        self.prepare_code((&config, name), shape.into(), |template| {
+            Ok(Code::Template(template))
+        })
     }
 
     /// Allocates a tensor of `elems` elements in the symmetric memory, at the same offset on every rank. All elements are 0.
@@ -349,6 +356,9 @@ impl Drop for Communicator {
             // The lock may be held by a thread that does not exist here.
             let heap = self.heap.get_mut().unwrap_or_else(PoisonError::into_inner);
             std::mem::forget(std::mem::take(heap));
+        } else if !std::thread::panicking() {
+            // Before the network is closed, so that ranks which need this one do not take that for a failure.
+            self.shared.health.leave();
         }
     }
 }

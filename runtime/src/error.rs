@@ -9,8 +9,10 @@ mod environment;
 mod finding;
 mod kernel;
 mod kind;
+mod kind_of;
 mod network;
 mod operand;
+mod operator_id;
 mod protocol;
 mod rendezvous;
 mod routing;
@@ -26,6 +28,7 @@ pub use kernel::KernelError;
 pub use kind::ErrorKind;
 pub use network::NetworkError;
 pub use operand::{InPlace, OperandFault};
+pub use operator_id::{OperatorCalls, OperatorId};
 pub use protocol::{Peer, ProtocolFault};
 pub use rendezvous::RendezvousError;
 pub use routing::{OffsetFault, RoutingFault, RowOfTwoTokens};
@@ -35,9 +38,10 @@ pub use mkernel_compile::GenError;
 pub use mkernel_fabric::FabricError;
 
 use cudarc::driver::DriverError;
-use display::{Are, Cause, Failures, Faults, Findings, Have, Refused, WaitEnd, WaitOutcome};
+use display::{Are, Cause, Failures, Faults, Findings, Have, Loss, Refused, WaitEnd, WaitOutcome};
 use mkernel_spec::Diagnostics;
 use mkernel_spec::abi::Operand;
+use operator_id::{DifferentCalls, RunningCall};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -103,11 +107,27 @@ pub enum Error {
     },
     /// A rank ended without closing its connections, or lost its network. Kernels of all ranks wait for it.
     #[error(
-        "rank {rank} is lost: its process has ended, or its network has failed; the output of that rank has the cause"
+        "rank {rank} is lost: {}, or its network has failed; the output of that rank has the cause",
+        Loss(*.is_thread)
     )]
     RankLost {
         /// The rank that is lost.
         rank: u32,
+        /// Whether the rank is a thread of this process.
+        is_thread: bool,
+    },
+    /// A rank dropped its communicator, or its process ended, and it did not make a call that this rank has begun.
+    #[error(
+        "rank {rank} has left and did not make call {call} of {operator}. Every rank must make the same calls; if rank {rank} \
+         left because of an error, that error is the cause"
+    )]
+    LeftWithoutCall {
+        /// The rank that left.
+        rank: u32,
+        /// The operator of the call.
+        operator: OperatorId,
+        /// The number of the operator's call, counted from 1.
+        call: u32,
     },
     /// A collective step failed on other ranks, so it was aborted on this one.
     #[error("{step:?} failed on {}", Failures(failures))]
@@ -132,9 +152,10 @@ pub enum Error {
     },
     /// The ranks prepare different kernels, allocate different tensors, or put them at different places.
     #[error(
-        "{} preparing something else than rank 0 ({theirs} instead of {reference}). Prepare the same operators and allocate \
+        "{} preparing something else than rank 0 ({}{theirs} instead of {reference}). Prepare the same operators and allocate \
          the same tensors in the same order on every rank, with the same configurations, shapes and lengths",
-        Are(ranks)
+        Are(ranks),
+        .difference.as_ref().map_or_else(String::new, |difference| format!("{difference}; "))
     )]
     Mismatch {
         /// The ranks that differ from rank 0.
@@ -143,6 +164,9 @@ pub enum Error {
         reference: String,
         /// A description of the first one that differs.
         theirs: String,
+        /// The first option or size in which its kernel differs from that of rank 0, as in `m: 33 instead of 32`, if it is an
+        /// option or a size.
+        difference: Option<String>,
     },
     /// A transport between nodes cannot be used.
     #[error(transparent)]
@@ -172,9 +196,10 @@ pub enum Error {
     Call(CallError),
     /// A wait in a kernel passed its deadline, or was aborted because a wait of another rank did.
     #[error(
-        "{}: rank {rank} was waiting for {awaited} (index {index}, rank {peer}; expected {wanted}, found {seen}; \
-         role={role} cta={cta} call={epoch}). {}",
+        "{}: rank {rank} was waiting in call {epoch} of {operator} for {awaited} (index {index}, rank {peer}; expected \
+         {wanted}, found {seen}; role={role} cta={cta}). {}{}",
         WaitEnd { waited: *.waited, aborted_by: *.aborted_by, lost: *.lost },
+        DifferentCalls(calls),
         WaitOutcome { rank: *.rank, peer: *.peer, aborted_by: *.aborted_by, lost: *.lost }
     )]
     Timeout {
@@ -194,8 +219,12 @@ pub enum Error {
         wanted: u32,
         /// The value that the wait found last.
         seen: u32,
+        /// The operator of the call.
+        operator: OperatorId,
         /// The number of the call, counted from 1.
         epoch: u32,
+        /// The operators of which ranks had begun different numbers of calls when the failure was noticed.
+        calls: Arc<Vec<OperatorCalls>>,
         /// The rank whose own deadline passed, if that ended the wait.
         aborted_by: Option<u32>,
         /// The rank whose loss ended the wait, if one was lost.
@@ -209,10 +238,12 @@ pub enum Error {
     /// [`synchronize`](crate::Communicator::synchronize). The communicator remains usable. The call has no results, or only
     /// those that are not affected, and the next call works as usual. If several calls of an operator are invalid before the
     /// host checks, the error of the first one is returned.
-    #[error("rank {rank}, call {epoch}: {fault}")]
+    #[error("rank {rank}, call {epoch} of {operator}: {fault}")]
     Routing {
         /// The rank whose operands are invalid, or whose `max_rows` is too small.
         rank: u32,
+        /// The operator of the call.
+        operator: OperatorId,
         /// The number of the call, counted from 1.
         epoch: u32,
         /// What is invalid.
@@ -229,26 +260,26 @@ pub enum Error {
     /// Launches are ordered after each other on all streams, and so are launches that are captured into one graph. Replays
     /// of graphs are not ordered after each other or after launches.
     #[error(
-        "rank {rank}: call {call} of operator {operator} began while call {other_call} of operator {other_operator} was \
-         running. Replay graphs and launch calls of one communicator on one stream, or order their streams by events \
+        "rank {rank}: call {call} of {operator} began while {} was running. Replay graphs and launch calls of one communicator on one stream, or order their streams by events \
          (operators are numbered from 1 as they are created; equal operators have one number, and their calls are counted \
-         together)"
+         together)",
+        RunningCall(.other_operator, *.other_call)
     )]
     Overlap {
         /// The rank on whose GPU the calls overlapped.
         rank: u32,
-        /// The operator of the call that began second, numbered from 1. Equal operators have one number.
-        operator: u32,
+        /// The operator of the call that began second.
+        operator: OperatorId,
         /// The number of the call that began second, counted from 1.
         call: u32,
-        /// The operator of the call that was running.
-        other_operator: u32,
+        /// The operator of the call that was running. Its number is 0 if both calls began at once, and the call is not known.
+        other_operator: OperatorId,
         /// The number of the running call, counted from 1.
         other_call: u32,
     },
     /// Ranks have made a call with different numbers of rows.
     #[error(
-        "rank {rank} has made call {call} of operator {operator} with {rows} rows, and rank {peer} with {peer_rows}. Give \
+        "rank {rank} has made call {call} of {operator} with {rows} rows, and rank {peer} with {peer_rows}. Give \
          the same number on all ranks"
     )]
     DifferentRows {
@@ -262,12 +293,12 @@ pub enum Error {
         peer_rows: u32,
         /// The number of the operator's call, counted from 1.
         call: u32,
-        /// The operator, numbered from 1. Equal operators have one number.
-        operator: u32,
+        /// The operator.
+        operator: OperatorId,
     },
     /// Ranks have made a call with results at different places of symmetric memory.
     #[error(
-        "ranks {rank} and {peer} have made call {call} of operator {operator} with results at different places of symmetric \
+        "ranks {rank} and {peer} have made call {call} of {operator} with results at different places of symmetric \
          memory. That of rank {peer} is at offset {offset_bytes} of extent {extent}. Pass the same tensor of \
          Communicator::alloc on all ranks"
     )]
@@ -282,12 +313,12 @@ pub enum Error {
         offset_bytes: u64,
         /// The number of the operator's call, counted from 1.
         call: u32,
-        /// The number of the operator in its communicator.
-        operator: u32,
+        /// The operator.
+        operator: OperatorId,
     },
     /// Ranks have made a call with different offsets of packed sequences.
     #[error(
-        "rank {rank} and rank {peer} have made call {call} of operator {operator} with different offsets in cu_seqlens. Give \
+        "rank {rank} and rank {peer} have made call {call} of {operator} with different offsets in cu_seqlens. Give \
          the same offsets on all ranks"
     )]
     DifferentOffsets {
@@ -297,8 +328,8 @@ pub enum Error {
         peer: u32,
         /// The number of the operator's call, counted from 1.
         call: u32,
-        /// The operator, numbered from 1. Equal operators have one number.
-        operator: u32,
+        /// The operator.
+        operator: OperatorId,
     },
     /// The communicator has failed earlier: a wait failed on this rank or on a peer, or `abort` was called.
     #[error(
@@ -354,48 +385,5 @@ pub enum Error {
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&with_causes(self))
-    }
-}
-
-impl Error {
-    /// Returns what this error is about.
-    ///
-    /// ```
-    /// use mkernel::{Communicator, ErrorKind, Simulation};
-    ///
-    /// let options = Simulation { skew: 101, ..Simulation::default() };
-    /// let error = Communicator::simulated(&options).expect_err("100 at most");
-    /// assert_eq!(error.kind(), ErrorKind::Setup);
-    /// ```
-    #[must_use]
-    pub const fn kind(&self) -> ErrorKind {
-        match self {
-            Self::Config(_) | Self::Cluster(_) | Self::Kernel(_) => ErrorKind::Configuration,
-            Self::Operands(_) | Self::Call(_) | Self::ContributionTooLong { .. } => {
-                ErrorKind::Operands
-            }
-            Self::Routing { .. } => ErrorKind::Values,
-            Self::Device(DeviceError::HeapMemory { .. } | DeviceError::HeapExtents { .. }) => {
-                ErrorKind::System
-            }
-            Self::Device(_) | Self::Environment(_) | Self::Simulator(_) => ErrorKind::Setup,
-            Self::Rendezvous(_) | Self::RanksMissing { .. } => ErrorKind::Rendezvous,
-            Self::Mismatch { .. }
-            | Self::Protocol { .. }
-            | Self::RowOfTwoTokens(_)
-            | Self::DifferentRows { .. }
-            | Self::DifferentPlaces { .. }
-            | Self::DifferentOffsets { .. } => ErrorKind::Mismatch,
-            Self::RankLeft { .. } | Self::RankLost { .. } | Self::RanksFailed { .. } => {
-                ErrorKind::RankLost
-            }
-            Self::Timeout { .. } | Self::StillBusy { .. } => ErrorKind::Timeout,
-            Self::Network(_) | Self::Fabric(_) => ErrorKind::Network,
-            Self::Build { .. } => ErrorKind::Build,
-            Self::Overlap { .. } => ErrorKind::Overlap,
-            Self::Aborted { .. } => ErrorKind::Aborted,
-            Self::Cuda { .. } | Self::OpenFiles { .. } | Self::Os { .. } => ErrorKind::System,
-            Self::Simulation { .. } => ErrorKind::Simulation,
-        }
     }
 }

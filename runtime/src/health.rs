@@ -2,7 +2,8 @@
 //! [`Watchdog`] is a thread that checks whether all ranks are connected.
 
 use crate::bootstrap::{Collective, Owner, Stop};
-use crate::error::Error;
+use crate::error::{Error, OperatorCalls};
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
 use std::thread::JoinHandle;
@@ -10,6 +11,10 @@ use std::time::Duration;
 
 /// How often the watchdog checks the connections to the other ranks while this rank is in no collective step.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
+
+/// After how many of these checks the watchdog compares the calls of this rank with those of ranks that have left. This reads
+/// memory of the GPU.
+const POLLS_PER_COMPARISON: u32 = 10;
 
 /// The first rank that is known to be lost. Proxies set it, and so does the watchdog.
 pub(crate) type Lost = Arc<OnceLock<u32>>;
@@ -28,6 +33,9 @@ pub(crate) trait Monitored: Send + Sync {
     /// Takes the error of a call whose operands had wrong values, if there is one.
     fn take_fault(&self) -> Option<Error>;
 
+    /// Returns how many calls each rank has begun, if that can be read.
+    fn calls(&self) -> Option<OperatorCalls>;
+
     /// Ends all waits of its kernels. If a rank is lost, their reports name it.
     fn abort(&self, lost: Option<u32>);
 }
@@ -41,7 +49,10 @@ struct FirstFailure {
 
 /// The state of a communicator that it shares with its operators and its watchdog.
 pub(crate) struct Health {
+    rank: u32,
     ranks: Mutex<Collective>,
+    /// The ranks that are known to have left.
+    left: Mutex<BTreeSet<u32>>,
     /// Aborts the step that is running. A running step holds the lock of `ranks`.
     stop: Stop,
     operators: Mutex<Vec<Weak<dyn Monitored>>>,
@@ -58,6 +69,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Health {
     pub fn new(ranks: Collective) -> Self {
         Self {
+            rank: ranks.rank(),
+            left: Mutex::default(),
             stop: ranks.stop(),
             ranks: Mutex::new(ranks),
             operators: Mutex::default(),
@@ -93,7 +106,7 @@ impl Health {
     /// the first error that a caller gets is always the cause. After that it is [`Error::Aborted`], whose text includes
     /// the cause.
     pub fn ensure_usable(&self) -> Result<(), Error> {
-        if !self.has_failed.load(Ordering::Acquire) {
+        if !self.has_failed() {
             return Ok(());
         }
         let mut first = lock(&self.first_failure);
@@ -147,14 +160,105 @@ impl Health {
         self.has_failed.store(true, Ordering::Release);
     }
 
+    pub fn has_failed(&self) -> bool {
+        self.has_failed.load(Ordering::Acquire)
+    }
+
+    /// Returns the cause of a failed wait: a rank that has left without a call that this rank has begun. If there is none,
+    /// adds the calls that the ranks have begun to the error of the wait.
+    pub fn explain(&self, mut error: Error) -> Error {
+        if !matches!(
+            error,
+            Error::Timeout { .. } | Error::RankLost { .. } | Error::Fabric(_)
+        ) {
+            return error;
+        }
+        let operators = self.live();
+        let calls: Vec<_> = operators
+            .iter()
+            .filter_map(|operator| operator.calls())
+            .collect();
+        // A thread that is in a step keeps the connections to itself, and the ranks that left before are known.
+        self.connections()
+            .iter_mut()
+            .for_each(|ranks| self.look_for_left(ranks));
+        if let Some(left) = self.left_without_call(&calls) {
+            return left;
+        }
+        if let Error::Timeout { calls: found, .. } = &mut error {
+            let mut different: Vec<_> = calls.into_iter().filter(OperatorCalls::differ).collect();
+            different.sort_by_key(|calls| calls.operator.number());
+            *found = Arc::new(different);
+        }
+        error
+    }
+
+    /// Returns the error if a rank has left without a call that this rank has begun.
+    fn left_without_call(&self, calls: &[OperatorCalls]) -> Option<Error> {
+        let left = lock(&self.left);
+        let missing = |calls: &OperatorCalls, rank: u32| {
+            let (own, theirs) = (calls.of(self.rank)?, calls.of(rank)?);
+            // The counts wrap around at 2^32.
+            (own.wrapping_sub(theirs) as i32 > 0).then(|| Error::LeftWithoutCall {
+                rank,
+                operator: calls.operator.clone(),
+                call: theirs.wrapping_add(1),
+            })
+        };
+        let mut by_number: Vec<_> = calls.iter().collect();
+        by_number.sort_by_key(|calls| calls.operator.number());
+        let of_rank = |rank: &u32| by_number.iter().find_map(|calls| missing(calls, *rank));
+        left.iter().find_map(of_rank)
+    }
+
+    /// Returns the connections to the other ranks, unless a thread is in a step.
+    fn connections(&self) -> Option<MutexGuard<'_, Collective>> {
+        match self.ranks.try_lock() {
+            Ok(ranks) => Some(ranks),
+            Err(TryLockError::Poisoned(ranks)) => Some(ranks.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Tells the other ranks that this one leaves, unless operators of it exist. Then it leaves when they are dropped.
+    pub fn leave(&self) {
+        if self.live().is_empty() {
+            self.ranks().leave();
+        }
+    }
+
+    fn look_for_left(&self, ranks: &mut Collective) {
+        lock(&self.left).extend(ranks.left());
+    }
+
+    /// Ends the waits of this rank if another one has left without a call that this rank has begun.
+    fn compare_calls(&self) {
+        if self.has_failed() || lock(&self.left).is_empty() {
+            return;
+        }
+        let live = self.live();
+        let calls: Vec<_> = live
+            .iter()
+            .filter_map(|operator| operator.calls())
+            .collect();
+        let Some(error) = self.left_without_call(&calls) else {
+            return;
+        };
+        let rank = match &error {
+            Error::LeftWithoutCall { rank, .. } => Some(*rank),
+            _ => None,
+        };
+        self.record(error);
+        self.abort_kernels(rank);
+    }
+
     /// Checks whether a rank is lost. If so, reports that to all other ranks and returns true.
     fn poll(&self) -> bool {
-        let mut ranks = match self.ranks.try_lock() {
-            Ok(ranks) => ranks,
-            Err(TryLockError::Poisoned(ranks)) => ranks.into_inner(),
-            // A rank that is in a step detects the loss in that step.
-            Err(TryLockError::WouldBlock) => return false,
+        // A rank that is in a step detects the loss in that step.
+        let Some(mut ranks) = self.connections() else {
+            return false;
         };
+        self.look_for_left(&mut ranks);
         if let Some(rank) = ranks.lost() {
             let _ = self.lost.set(rank);
         }
@@ -162,17 +266,19 @@ impl Health {
             return false;
         };
         ranks.report_lost(rank);
+        let is_thread = ranks.are_threads();
         drop(ranks);
         let live = self.live();
         // The failure of this rank's network is more specific: this rank may be the one that is lost.
         let network = live.iter().find_map(|operator| operator.network_failure());
-        self.record(network.unwrap_or(Error::RankLost { rank }));
+        self.record(self.explain(network.unwrap_or(Error::RankLost { rank, is_thread })));
         self.abort_kernels(Some(rank));
         true
     }
 }
 
-/// A thread that checks the connections to the other ranks until one of them is lost.
+/// A thread that checks the connections to the other ranks until one of them is lost. It also ends waits for ranks that have
+/// left.
 pub(crate) struct Watchdog {
     health: Arc<Health>,
     is_over: Arc<AtomicBool>,
@@ -187,7 +293,12 @@ impl Watchdog {
         let watched = (health.clone(), is_over.clone());
         let body = move || {
             let (health, is_over) = watched;
+            let mut polls = 0_u32;
             while !is_over.load(Ordering::Acquire) && !health.poll() {
+                if polls.is_multiple_of(POLLS_PER_COMPARISON) {
+                    health.compare_calls();
+                }
+                polls = polls.wrapping_add(1);
                 std::thread::park_timeout(POLL_INTERVAL);
             }
         };
@@ -233,10 +344,16 @@ mod tests {
     fn the_first_error_is_the_cause_and_later_ones_repeat_it() {
         let health = health();
         health.ensure_usable().expect("usable");
-        health.fail(Error::RankLost { rank: 3 });
-        health.fail(Error::RankLost { rank: 5 });
+        health.fail(Error::RankLost {
+            rank: 3,
+            is_thread: false,
+        });
+        health.fail(Error::RankLost {
+            rank: 5,
+            is_thread: false,
+        });
         let first = health.ensure_usable().expect_err("rank 3 is lost");
-        assert!(matches!(first, Error::RankLost { rank: 3 }), "{first}");
+        assert!(matches!(first, Error::RankLost { rank: 3, .. }), "{first}");
         let later = health.ensure_usable().expect_err("rank 3 is lost");
         assert!(matches!(&later, Error::Aborted { cause: Some(_) }));
         let (first, later) = (first.to_string(), later.to_string());
@@ -248,7 +365,10 @@ mod tests {
     fn a_cause_that_was_checked_is_not_returned_again() {
         let health = health();
         health.check().expect("usable");
-        health.fail(Error::RankLost { rank: 3 });
+        health.fail(Error::RankLost {
+            rank: 3,
+            is_thread: false,
+        });
         health.check().expect_err("rank 3 is lost");
         let next = health.ensure_usable().expect_err("rank 3 is lost");
         assert!(matches!(next, Error::Aborted { cause: Some(_) }), "{next}");

@@ -11,7 +11,7 @@
 mod allocator;
 mod contribution;
 
-use crate::bootstrap::{Collective, ensure_equal};
+use crate::bootstrap::{Collective, Description, ensure_equal};
 use crate::driver::DeviceMemory;
 use crate::error::{DeviceError, Error};
 use crate::fabric::endpoint::Fabric;
@@ -47,7 +47,7 @@ const OUT_OF_MEMORY: CUresult = CUresult::CUDA_ERROR_OUT_OF_MEMORY;
 /// Checks that all ranks have placed a block at the same place. `places` are its [descriptions](Block::describe).
 pub(crate) fn ensure_same_places(places: &[Vec<u8>]) -> Result<(), Error> {
     let places: Vec<&[u8]> = places.iter().map(Vec::as_slice).collect();
-    ensure_equal(&places, |place| String::from_utf8_lossy(place).into_owned())
+    ensure_equal(&places, &Description::TEXT)
 }
 
 /// The symmetric memory of a communicator, and the fabrics over which it is written from other nodes.
@@ -84,7 +84,7 @@ impl Heap {
         ranks: &mut Collective,
         step: &'static str,
         request: Result<Request<T>, Error>,
-        describe: impl Fn(&[u8]) -> String,
+        description: &Description,
         timeout: Duration,
     ) -> Result<(T, Vec<u32>), Error> {
         let contribution = request.map(|request| {
@@ -94,7 +94,7 @@ impl Heap {
         let (value, all) = ranks.agree(step, contribution, timeout)?;
         let parts: Vec<_> = all.iter().map(|bytes| contribution::split(bytes)).collect();
         let requests: Vec<&[u8]> = parts.iter().map(|part| part.request).collect();
-        ensure_equal(&requests, describe)?;
+        ensure_equal(&requests, description)?;
         self.reclaim(parts.iter().map(|part| part.dropped));
         Ok((value, parts.iter().map(|part| part.number).collect()))
     }
@@ -157,7 +157,7 @@ impl Heap {
         });
         let (memory, sizes) = ranks.agree("allocation of symmetric memory", allocated, timeout)?;
         let sizes: Vec<&[u8]> = sizes.iter().map(Vec::as_slice).collect();
-        ensure_equal(&sizes, |size| String::from_utf8_lossy(size).into_owned())?;
+        ensure_equal(&sizes, &Description::TEXT)?;
         let extent = memory.share(&shared.ctx, ranks, timeout)?;
         for fabric in &self.fabrics {
             if let Err(error) = fabric.share(shared, ranks, &extent) {

@@ -41,6 +41,11 @@ impl Kernel {
         Ok(Self { function, dims })
     }
 
+    /// Returns the driver's handle of the function.
+    pub fn handle(&self) -> u64 {
+        self.function.handle()
+    }
+
     /// Enqueues one call.
     ///
     /// # Safety

@@ -75,8 +75,9 @@
 //! hosts for each other can have another one, set by `MKERNEL_HOST_TIMEOUT_MS` or [`Communicator::set_host_timeout`].
 //!
 //! When a rank dies, all others get an error that names it: [`Error::RankLost`], or the error of the network. When a rank
+//! drops its communicator without a call that others have begun, these get [`Error::LeftWithoutCall`]. When a rank
 //! does not launch a kernel, the kernels of the others abort their waits, and [`Communicator::synchronize`] returns
-//! [`Error::Timeout`] with the details of the wait. After such an error the communicator cannot be used any more, but the
+//! [`Error::Timeout`] with the details of the wait, and with the calls that the ranks have begun. After such an error the communicator cannot be used any more, but the
 //! process and its CUDA context can. Drop the communicator with its operators, and create a new one.
 //!
 //! # Features
@@ -120,6 +121,7 @@ mod heap;
 mod kernel;
 mod launch;
 mod operator;
+mod operator_names;
 mod order;
 mod part;
 mod prepare;

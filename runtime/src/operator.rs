@@ -1,5 +1,6 @@
 //! [`Operator`]: a kernel that is ready to be launched, with its memory on every rank.
 
+mod calls;
 mod core;
 pub(crate) mod health;
 mod known;
@@ -11,7 +12,7 @@ mod tests;
 
 pub(crate) use self::core::OperatorCore;
 use crate::copy_engine::{CopyJob, CopyThread};
-use crate::driver::{self, Capture, LaunchMode, UserStream};
+use crate::driver::{self, Capture, LaunchMode, UserStream, WordReader};
 use crate::error::Error;
 use crate::fabric::endpoint::Fabric;
 use crate::health::Monitored;
@@ -24,6 +25,7 @@ use crate::report::Page;
 use crate::shared::Shared;
 use crate::symmetric::OwnMemory;
 use crate::workspace::Workspace;
+use calls::BegunCalls;
 use cudarc::driver::{CudaContext, CudaStream, sys};
 use health::OperatorHealth;
 pub(crate) use known::KnownOperators;
@@ -59,12 +61,35 @@ pub(crate) struct Loaded {
     pub copies: Option<Arc<CopyThread>>,
     /// The gate that calls of all operators on this GPU share.
     pub gate: Arc<OwnMemory>,
+    /// What reads the numbers of calls that ranks have begun.
+    pub reader: Arc<WordReader>,
+}
+
+/// Returns what counts the calls of an operator.
+fn begun_calls(
+    shared: &Shared,
+    operator: u32,
+    kernel: &Kernel,
+    workspace: &Arc<Workspace>,
+    reader: Arc<WordReader>,
+) -> BegunCalls {
+    match &shared.simulated {
+        Some(job) => {
+            let place = (shared.rank, shared.world);
+            BegunCalls::Simulated(job.count_calls(operator, place, kernel.handle()))
+        }
+        None => BegunCalls::Mapped {
+            reader,
+            workspace: workspace.clone(),
+            first_rank: shared.rank - workspace.local_rank(),
+        },
+    }
 }
 
 impl Operator {
     /// Creates the operator from its parts. The other ranks must have created theirs.
     pub(crate) fn new(
-        plan: KernelPlan,
+        (plan, name): (KernelPlan, &str),
         loaded: Loaded,
         workspace: Arc<Workspace>,
         shared: Arc<Shared>,
@@ -74,7 +99,9 @@ impl Operator {
             page,
             copies,
             gate,
+            reader,
         } = loaded;
+        let operator = shared.name_operator(name);
         let job = plan.copies.clone().map(|copies| {
             let (rank, world) = (shared.rank, shared.world);
             Arc::new(CopyJob::new(
@@ -92,7 +119,20 @@ impl Operator {
         let busy_guard =
             busy_guard.map(|(simulated, job)| simulated.pause_clock_while(move || job.is_busy()));
         let fabric = workspace.fabric().cloned();
-        let health = Arc::new(OperatorHealth { page, job, fabric });
+        let health = Arc::new(OperatorHealth {
+            calls: Some(begun_calls(
+                &shared,
+                operator.number(),
+                &kernel,
+                &workspace,
+                reader,
+            )),
+            operators: shared.operators.clone(),
+            operator,
+            page,
+            job,
+            fabric,
+        });
         shared.register(health.clone());
         let parts = Parts {
             _busy_guard: busy_guard,
@@ -102,7 +142,6 @@ impl Operator {
             workspace,
             copies,
             gate,
-            number: shared.next_number(),
             shared,
         };
         Self::with_core(Arc::new(OperatorCore::new(parts)))
@@ -250,7 +289,7 @@ impl Operator {
         if health.failure().is_some()
             && let Some(cause) = shared.failure()
         {
-            shared.fail(cause);
+            shared.fail_because_of(cause);
         }
         shared.ensure_usable()?;
         rows.check(plan)?;

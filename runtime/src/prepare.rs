@@ -1,6 +1,9 @@
 //! Prepares an [`Operator`] from a configuration, on all ranks together. Each step is collective and fails on all ranks
 //! if it fails on one.
 
+mod identity;
+
+use crate::bootstrap::files::{is_exhausted, os};
 use crate::deadlines::BUILD_TIMEOUT;
 use crate::driver::Uncaptured;
 use crate::env;
@@ -14,10 +17,12 @@ use crate::operator::{KnownOperators, Loaded, Operator};
 use crate::report::Page;
 use crate::shared::Shared;
 use crate::workspace::Workspace;
+use identity::identity;
 #[cfg(feature = "testing")]
 use mkernel_compile::CudaSource;
 use mkernel_compile::{Cubin, GenError, KernelTemplate, Store};
 use mkernel_spec::{KernelConfig, KernelPlan, KernelSpec, Shape};
+#[cfg(feature = "testing")]
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
 
@@ -52,11 +57,11 @@ impl Code {
 }
 
 /// Prepares an operator, or shares the core of an equal one that exists on all ranks. `code` is what to compile instead of
-/// the template that it gets. All ranks must call this.
+/// the template that it gets, and `name` what errors call it if the configuration has no name. All ranks must call this.
 pub(crate) fn prepare(
     shared: &Arc<Shared>,
     (heap, known): (&mut Heap, &mut KnownOperators),
-    config: &KernelConfig,
+    (config, name): (&KernelConfig, Option<&str>),
     shape: Shape,
     code: impl FnOnce(KernelTemplate) -> Result<Code, GenError>,
 ) -> Result<Operator, Error> {
@@ -65,16 +70,10 @@ pub(crate) fn prepare(
     let timeout = shared.host_timeout();
     let mut ranks = shared.ranks();
 
-    let planned = shared.ensure_usable().and_then(|()| {
-        let store = env::kernel_store()?;
-        let way = way_between_nodes(shared, config)?;
-        let plan = plan(shared, config, shape)?;
-        let code = code(KernelTemplate::of(&plan)).map_err(|error| built(&plan, error))?;
-        Ok((store, way, plan, code))
-    });
+    let planned = plan_on_this_rank(shared, config, shape, code);
     let planned = planned.map(|(store, way, plan, code)| {
         let transport = way.as_ref().map(|(_, transport)| transport);
-        let identity = identity(config, &plan, &code, transport);
+        let identity = identity(config, &plan, code.digest(), transport);
         let equal = known.find(&identity);
         Request {
             number: equal.as_ref().map_or(NO_OPERATOR, |core| core.number()),
@@ -82,8 +81,13 @@ pub(crate) fn prepare(
             value: (store, way, plan, code, identity, equal),
         }
     });
-    let ((store, way, plan, code, identity, equal), numbers) =
-        heap.agree(&mut ranks, "planning", planned, describe_kernel, timeout)?;
+    let ((store, way, plan, code, identity, equal), numbers) = heap.agree(
+        &mut ranks,
+        "planning",
+        planned,
+        &identity::DESCRIPTION,
+        timeout,
+    )?;
     // Some ranks may have dropped the equal operator already. Then it is kept until no rank waits for this one any more, since
     // dropping it can wait for the GPU.
     let _unshared = match equal {
@@ -123,9 +127,36 @@ pub(crate) fn prepare(
     let (loaded, places) = ranks.agree("loading", loaded, BUILD_TIMEOUT)?;
     ensure_same_places(&places)?;
     let workspace = Arc::new(Workspace::new(shared, block, fabric));
-    let operator = Operator::new(plan, loaded, workspace, shared.clone());
+    let name = operator_name(&plan, config.name.as_deref().or(name));
+    let operator = Operator::new((plan, &name), loaded, workspace, shared.clone());
     known.add(identity, operator.core());
     Ok(operator)
+}
+
+/// The store of kernels, the way between the nodes if there are several, the plan, and what its machine code is made of.
+type Planned = (Store, Option<(NodeMap, Transport)>, KernelPlan, Code);
+
+/// Plans the kernel of this rank.
+fn plan_on_this_rank(
+    shared: &Shared,
+    config: &KernelConfig,
+    shape: Shape,
+    code: impl FnOnce(KernelTemplate) -> Result<Code, GenError>,
+) -> Result<Planned, Error> {
+    shared.ensure_usable()?;
+    let store = env::kernel_store()?;
+    let way = way_between_nodes(shared, config)?;
+    let plan = plan(shared, config, shape)?;
+    let code = code(KernelTemplate::of(&plan)).map_err(|error| built(&plan.id, error))?;
+    Ok((store, way, plan, code))
+}
+
+/// Returns how errors name an operator: by the operator and its name, or else by the id of its kernel.
+fn operator_name(plan: &KernelPlan, name: Option<&str>) -> String {
+    name.map_or_else(
+        || plan.id.clone(),
+        |name| format!("{} {name}", plan.spec.op()),
+    )
 }
 
 /// Checks that the NICs of a kernel of several nodes can make its puts.
@@ -162,13 +193,20 @@ fn way_between_nodes(
 }
 
 fn build(store: &Store, plan: &KernelPlan, code: &Code) -> Result<Cubin, Error> {
-    code.machine_code(store).map_err(|error| built(plan, error))
+    code.machine_code(store)
+        .map_err(|error| built(&plan.id, error))
 }
 
-/// The error of rendering or compiling the kernel of `plan`.
-fn built(plan: &KernelPlan, error: GenError) -> Error {
+/// The error of rendering or compiling the kernel `id`. Too many open files say nothing about the kernel.
+fn built(id: &str, error: GenError) -> Error {
+    let causes = std::iter::successors(Some(&error as &dyn std::error::Error), |e| e.source());
+    let mut of_system = causes.filter_map(|error| error.downcast_ref::<std::io::Error>());
+    if let Some(exhausted) = of_system.find(|error| is_exhausted(error)) {
+        let code = exhausted.raw_os_error().unwrap_or_default();
+        return os("building a kernel")(std::io::Error::from_raw_os_error(code));
+    }
     Error::Build {
-        id: plan.id.clone(),
+        id: id.to_owned(),
         source: Arc::new(error),
     }
 }
@@ -179,6 +217,7 @@ fn load(shared: &Shared, plan: &KernelPlan, cubin: &Cubin) -> Result<Loaded, Err
         page: Arc::new(Page::allocate(&shared.ctx)?),
         copies: plan.copies.as_ref().map(|_| shared.copies()).transpose()?,
         gate: shared.gate(shared.gpu_timeout())?,
+        reader: shared.reader()?,
     })
 }
 
@@ -195,70 +234,26 @@ fn plan(shared: &Shared, config: &KernelConfig, shape: Shape) -> Result<KernelPl
     KernelPlan::new(&spec, &shared.device).map_err(Error::Config)
 }
 
-/// Returns a digest of everything that must be equal on all ranks, followed by a readable description.
-fn identity(
-    config: &KernelConfig,
-    plan: &KernelPlan,
-    code: &Code,
-    transport: Option<&Transport>,
-) -> Vec<u8> {
-    let mut hash = Sha256::new();
-    // The plan contains information that the code of the kernel does not, such as the copies that the host makes.
-    for part in [serde_json::to_vec(config), serde_json::to_vec(plan)] {
-        hash.update(part.unwrap_or_default());
-        hash.update([0]);
-    }
-    hash.update(code.digest());
-    let mut identity = hash.finalize().to_vec();
-    identity.extend_from_slice(format!("{} on {}", plan.id, plan.device.name).as_bytes());
-    if let Some(transport) = transport {
-        identity.extend_from_slice(format!(", transport {}", transport.identity()).as_bytes());
-    }
-    identity
-}
-
-/// Describes the kernel of an [`identity`].
-fn describe_kernel(identity: &[u8]) -> String {
-    match identity.split_at_checked(32) {
-        Some((digest, text)) => {
-            let digest: String = digest[..4]
-                .iter()
-                .map(|byte| format!("{byte:02x}"))
-                .collect();
-            format!("{}, digest {digest}", String::from_utf8_lossy(text))
-        }
-        None => "something malformed".to_owned(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bootstrap::ensure_equal;
-
-    fn identity(digest: u8, text: &str) -> Vec<u8> {
-        [&[digest; 32], text.as_bytes()].concat()
-    }
+    use crate::error::ErrorKind;
 
     #[test]
-    fn ranks_with_another_kernel_are_named() {
-        let same = identity(1, "ag_gemm on H200");
-        let (other, third) = (identity(2, "other"), identity(3, "third"));
-        let error = ensure_equal(&[&same[..], &other, &same, &third], describe_kernel);
-        let text = error.expect_err("two differ").to_string();
-        for part in [
-            "ranks 1, 3 are",
-            "ag_gemm on H200, digest 01010101",
-            "other, digest 02020202",
-        ] {
-            assert!(text.contains(part), "{part:?} in {text:?}");
-        }
-    }
-
-    #[test]
-    fn a_malformed_identity_is_a_mismatch() {
-        let error = ensure_equal(&[&identity(1, "a")[..], b"short"], describe_kernel);
-        let error = error.expect_err("malformed");
-        assert!(matches!(error, Error::Mismatch { .. }), "{error}");
+    fn too_many_open_files_are_no_error_of_the_kernel() {
+        let error = |code| {
+            built(
+                "ag_gemm",
+                GenError::CxxCall {
+                    compiler: "g++".into(),
+                    id: "ag_gemm".to_owned(),
+                    source: std::io::Error::from_raw_os_error(code),
+                },
+            )
+        };
+        let text = error(libc::EMFILE).to_string();
+        assert!(text.contains("too many open files"), "{text}");
+        assert_eq!(error(libc::EMFILE).kind(), ErrorKind::System);
+        assert_eq!(error(libc::ENOENT).kind(), ErrorKind::Build);
     }
 }

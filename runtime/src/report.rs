@@ -2,8 +2,9 @@
 //! failed waits in it.
 
 use crate::driver::Pinned;
-use crate::error::{Error, RoutingFault, RowOfTwoTokens};
+use crate::error::{Error, OperatorId, RoutingFault, RowOfTwoTokens};
 use crate::launch::raw_operand::RawOperand;
+use crate::operator_names::OperatorNames;
 use crate::tensors::SymmetricPlace;
 use cudarc::driver::CudaContext;
 use mkernel_spec::Dtype;
@@ -115,22 +116,22 @@ impl Page {
         }
     }
 
-    /// Returns the first failed wait of this rank, if there is one.
-    pub fn failure(&self) -> Option<Error> {
+    /// Returns the first failed wait of this rank in a call of `operator`, if there is one.
+    pub fn failure(&self, operator: &OperatorId, others: &OperatorNames) -> Option<Error> {
         let at = offset_of!(HostPage, report);
         let valid = self.0.word(at + offset_of!(Report, valid));
-        (valid.load(Ordering::Acquire) != 0).then(|| timeout(&self.read(at)))
+        (valid.load(Ordering::Acquire) != 0).then(|| timeout(&self.read(at), operator, others))
     }
 
     /// Returns the error of a call that overlapped with another call, if that is why it failed.
-    pub fn overlap(&self) -> Option<Error> {
-        self.failure()
+    pub fn overlap(&self, operator: &OperatorId, others: &OperatorNames) -> Option<Error> {
+        self.failure(operator, others)
             .filter(|error| matches!(error, Error::Overlap { .. }))
     }
 
     /// Takes the error of a call with invalid operand values, if there is a new one. Kernels write the next one after
     /// that.
-    pub fn take_fault(&self) -> Option<Error> {
+    pub fn take_fault(&self, operator: &OperatorId) -> Option<Error> {
         let at = offset_of!(HostPage, fault);
         let valid = self.0.word(at + offset_of!(Report, valid));
         // Only one thread takes the report. Kernels do not overwrite it meanwhile, since they write only where `valid`
@@ -141,8 +142,12 @@ impl Page {
         let report = self.read(at);
         valid.store(0, Ordering::Release);
         let (rank, fault) = RoutingFault::of(&report)?;
-        let epoch = report.epoch;
-        Some(Error::Routing { rank, epoch, fault })
+        Some(Error::Routing {
+            rank,
+            operator: operator.clone(),
+            epoch: report.epoch,
+            fault,
+        })
     }
 
     /// Reads the report at an offset. The caller has seen its `valid` word set.
@@ -162,6 +167,7 @@ impl Page {
             seen: read(offset_of!(Report, seen)),
             epoch: read(offset_of!(Report, epoch)),
             aborted_by: read(offset_of!(Report, aborted_by)),
+            later_ctas: read(offset_of!(Report, later_ctas)),
             waited_ns: self.0.double_word(waited_ns).load(Ordering::Relaxed),
         }
     }
@@ -175,7 +181,7 @@ impl Page {
 }
 
 /// Converts the report of a failed wait into an error.
-fn timeout(report: &Report) -> Error {
+fn timeout(report: &Report, operator: &OperatorId, others: &OperatorNames) -> Error {
     let (aborted_by, lost) = match report.aborted_by {
         HOST_ABORT => return Error::Aborted { cause: None },
         0 => (None, None),
@@ -185,14 +191,24 @@ fn timeout(report: &Report) -> Error {
     if report.wait == abi::Wait::Overlap as u32 {
         return Error::Overlap {
             rank: report.rank,
-            operator: report.peer,
+            operator: operator.clone(),
             call: report.wanted,
-            other_operator: report.index,
+            other_operator: others.find(report.index),
             other_call: report.seen,
         };
     }
-    if let Some(error) = mismatch(report) {
+    if let Some(error) = mismatch(report, operator) {
         return error;
+    }
+    // What the call waits for may have been overwritten by what belongs to a later call, or taken by it.
+    if report.aborted_by == 0 && report.later_ctas.cast_signed() > 0 {
+        return Error::Overlap {
+            rank: report.rank,
+            operator: operator.clone(),
+            call: report.epoch.wrapping_add(1),
+            other_operator: operator.clone(),
+            other_call: report.epoch,
+        };
     }
     Error::Timeout {
         rank: report.rank,
@@ -203,7 +219,9 @@ fn timeout(report: &Report) -> Error {
         index: report.index,
         wanted: report.wanted,
         seen: report.seen,
+        operator: operator.clone(),
         epoch: report.epoch,
+        calls: Arc::default(),
         aborted_by,
         lost,
         waited: Duration::from_nanos(report.waited_ns),
@@ -211,10 +229,11 @@ fn timeout(report: &Report) -> Error {
 }
 
 /// Returns the error if operands of ranks do not fit together.
-fn mismatch(report: &Report) -> Option<Error> {
+fn mismatch(report: &Report, operator: &OperatorId) -> Option<Error> {
     if report.wait == abi::Wait::RowTwice as u32 {
         return Some(Error::RowOfTwoTokens(RowOfTwoTokens {
             rank: report.wanted,
+            operator: operator.clone(),
             call: report.epoch,
             token: report.index,
             choice: report.peer,
@@ -227,7 +246,7 @@ fn mismatch(report: &Report) -> Option<Error> {
             rank: report.rank,
             peer: report.peer,
             call: report.epoch,
-            operator: report.index,
+            operator: operator.clone(),
         });
     }
     if report.wait == abi::Wait::SameRows as u32 {
@@ -237,7 +256,7 @@ fn mismatch(report: &Report) -> Option<Error> {
             peer: report.peer,
             peer_rows: report.seen,
             call: report.epoch,
-            operator: report.index,
+            operator: operator.clone(),
         });
     }
     if report.wait == abi::Wait::SamePlace as u32 {
@@ -249,152 +268,11 @@ fn mismatch(report: &Report) -> Option<Error> {
             extent,
             offset_bytes,
             call: report.epoch,
-            operator: report.index,
+            operator: operator.clone(),
         });
     }
     None
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const REPORT: Report = Report {
-        valid: 1,
-        rank: 2,
-        cta: 77,
-        role: abi::Role::Load as u32,
-        wait: abi::Wait::Chunk as u32,
-        peer: 5,
-        index: 11,
-        wanted: 9,
-        seen: 8,
-        epoch: 9,
-        aborted_by: 0,
-        waited_ns: 30_000_000_000,
-    };
-
-    #[test]
-    fn a_report_becomes_an_error_with_all_its_fields() {
-        let text = timeout(&REPORT).to_string();
-        for part in [
-            "timed out after 30s: rank 2 was waiting for",
-            "chunk",
-            "index 11",
-            "rank 5",
-            "expected 9",
-            "found 8",
-            "role=load",
-            "cta=77",
-            "call=9",
-            "Check that rank 5 is alive",
-        ] {
-            assert!(text.contains(part), "{part:?} in {text:?}");
-        }
-    }
-
-    #[test]
-    fn an_aborted_wait_names_the_rank_that_caused_it() {
-        let text = timeout(&Report {
-            aborted_by: 4,
-            ..REPORT
-        })
-        .to_string();
-        assert!(text.contains("Rank 3 timed out first"), "{text}");
-        let text = timeout(&Report {
-            aborted_by: LOST | 11,
-            ..REPORT
-        })
-        .to_string();
-        assert!(text.ends_with("Rank 11 was lost"), "{text}");
-        let error = timeout(&Report {
-            aborted_by: HOST_ABORT,
-            ..REPORT
-        });
-        assert!(matches!(error, Error::Aborted { cause: None }), "{error}");
-    }
-
-    #[test]
-    fn faults_of_tokens_name_rank_and_value() {
-        let fault = |wait, aborted_by| {
-            let report = Report {
-                wait: wait as u32,
-                aborted_by,
-                ..REPORT
-            };
-            let (rank, fault) = RoutingFault::of(&report).expect("a fault");
-            let epoch = report.epoch;
-            Error::Routing { rank, epoch, fault }.to_string()
-        };
-        let text = fault(abi::Wait::Expert, 4);
-        for part in [
-            "rank 3, call 9",
-            "token 11",
-            "expert 8",
-            "choice 5",
-            "from 0 to 8",
-        ] {
-            assert!(text.contains(part), "{part:?} in {text:?}");
-        }
-        assert!(fault(abi::Wait::ExpertTwice, 0).contains("rank 2, call 9: token 11"));
-        assert!(fault(abi::Wait::RowIndex, 0).contains("row index 8, but there are 9"));
-        let of = |wait, index, wanted, seen| {
-            let report = Report {
-                wait: wait as u32,
-                index,
-                wanted,
-                seen,
-                ..REPORT
-            };
-            RoutingFault::of(&report).expect("a fault").1.to_string()
-        };
-        let offset = |index, wanted, seen| of(abi::Wait::Offset, index, wanted, seen);
-        assert!(offset(0, 0, 3).contains("offset 0 is 3, but the first one is 0"));
-        assert!(offset(4, 9, 8).contains("offset 4 is 8, less than 9, the one before"));
-        assert!(offset(4, 9, 10).contains("offset 4 is 10, but the operator was prepared for 9"));
-        assert!(offset(1, 9, u32::MAX).contains("offset 1 is -1, a negative number"));
-        // Words of operands are signed.
-        for (wait, text) in [
-            (abi::Wait::CallRows, "has -1 rows, but 0 to 9 are possible"),
-            (abi::Wait::Tokens, "is -1, but 0 to 9 are possible"),
-            (abi::Wait::Expert, "has expert -1 as"),
-            (abi::Wait::RowIndex, "has row index -1, but"),
-        ] {
-            let found = of(wait, 0, 9, u32::MAX);
-            assert!(found.contains(text), "{text:?} in {found:?}");
-        }
-        assert!(offset(0, 0, u32::MAX).contains("offset 0 is -1, but the first one is 0"));
-    }
-
-    #[test]
-    fn calls_that_overlap_are_named() {
-        let text = timeout(&Report {
-            wait: abi::Wait::Overlap as u32,
-            ..REPORT
-        })
-        .to_string();
-        for part in ["rank 2: call 9 of operator 5", "call 8 of operator 11"] {
-            assert!(text.contains(part), "{part:?} in {text:?}");
-        }
-    }
-
-    #[test]
-    fn unknown_codes_do_not_panic() {
-        let odd = Report {
-            role: 99,
-            wait: 98,
-            ..REPORT
-        };
-        assert!(timeout(&odd).to_string().contains("unknown role"));
-        assert!(RoutingFault::of(&odd).is_none());
-    }
-
-    #[test]
-    fn the_page_holds_its_contents() {
-        assert!(size_of::<HostPage>() <= FLAG_WORDS_OFFSET_BYTES);
-        assert!(FLAG_WORDS_OFFSET_BYTES + 4 * FLAG_WORDS as usize <= PAGE_BYTES);
-        for report in [offset_of!(HostPage, report), offset_of!(HostPage, fault)] {
-            assert_eq!((report + offset_of!(Report, waited_ns)) % 8, 0);
-        }
-    }
-}
+mod tests;

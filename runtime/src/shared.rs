@@ -3,12 +3,13 @@
 use crate::bootstrap::Collective;
 use crate::cluster::Cluster;
 use crate::copy_engine::CopyThread;
-use crate::driver::Stream;
+use crate::driver::{Stream, WordReader};
 use crate::env::{self, Timeouts};
-use crate::error::{Error, Finding};
+use crate::error::{Error, Finding, OperatorId};
 use crate::fabric::transport::Transport;
 use crate::gpu::Gpu;
 use crate::health::{Health, Monitored, Watchdog};
+use crate::operator_names::OperatorNames;
 use crate::order::Order;
 use crate::simulation::SimulatedJob;
 use crate::symmetric::OwnMemory;
@@ -16,7 +17,7 @@ use crate::tensors::Tensors;
 use cudarc::driver::{CudaContext, CudaStream};
 use mkernel_spec::Device;
 use mkernel_spec::abi::Gate;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -47,8 +48,9 @@ pub(crate) struct Shared {
     pub tensors: Arc<Tensors>,
     /// The [`Gate`] that all kernels of this communicator on this GPU share.
     gate: Mutex<Option<Arc<OwnMemory>>>,
-    /// The number of operators that were created so far.
-    operators: AtomicU32,
+    /// The names of the operators.
+    pub operators: Arc<OperatorNames>,
+    reader: Mutex<Option<Arc<WordReader>>>,
     /// The transport for puts between nodes, if the program has chosen one.
     transport: Mutex<Option<Transport>>,
 }
@@ -102,7 +104,8 @@ impl Shared {
             copies: Mutex::default(),
             tensors: Arc::default(),
             gate: Mutex::default(),
-            operators: AtomicU32::new(0),
+            operators: Arc::default(),
+            reader: Mutex::default(),
             transport: Mutex::default(),
         }
     }
@@ -188,9 +191,18 @@ impl Shared {
         Ok(gate.insert(Arc::new(memory)).clone())
     }
 
-    /// Returns the number of a new operator, counted from 1. All ranks create operators in the same order.
-    pub fn next_number(&self) -> u32 {
-        1 + self.operators.fetch_add(1, Ordering::Relaxed)
+    /// Returns what reads the numbers of calls that ranks have begun. The first call creates it.
+    pub fn reader(&self) -> Result<Arc<WordReader>, Error> {
+        let mut reader = lock(&self.reader);
+        if let Some(reader) = reader.as_ref() {
+            return Ok(reader.clone());
+        }
+        Ok(reader.insert(Arc::new(WordReader::new(&self.ctx)?)).clone())
+    }
+
+    /// See [`OperatorNames::add`].
+    pub fn name_operator(&self, name: &str) -> OperatorId {
+        self.operators.add(name)
     }
 
     /// See [`Health::register`].
@@ -208,6 +220,14 @@ impl Shared {
         self.health.fail(error);
     }
 
+    /// Marks the communicator as failed, with what caused the failure of a wait.
+    pub fn fail_because_of(&self, error: Error) {
+        // Only the first failure is recorded, and to explain one takes time.
+        if !self.health.has_failed() {
+            self.fail(self.health.explain(error));
+        }
+    }
+
     /// Returns the findings of the simulator so far.
     pub fn findings(&self) -> Vec<Finding> {
         self.simulated
@@ -221,19 +241,19 @@ impl Shared {
         let found = || {
             let live = self.health.live();
             let failures = live.iter().filter_map(|operator| operator.failure());
-            failures.min_by_key(|error| is_consequence(error, self.rank))
+            failures.min_by_key(|error| distance(error, self.rank))
         };
         // The kernel of the cause may have written its report after the page was read.
-        found().and_then(|error| match is_consequence(&error, self.rank) {
-            true => found(),
-            false => Some(error),
+        found().and_then(|error| match distance(&error, self.rank) {
+            0 => Some(error),
+            _ => found(),
         })
     }
 
     pub fn check(&self) -> Result<(), Error> {
         let live = self.health.live();
         if let Some(error) = live.iter().find_map(|operator| operator.network_failure()) {
-            self.fail(error);
+            self.fail_because_of(error);
         }
         // Overlapping calls cause findings of the simulator, so the overlap is checked before the findings.
         if let Some(error) = live.iter().find_map(|operator| operator.overlap()) {
@@ -245,7 +265,7 @@ impl Shared {
             self.fail(Error::Simulation { findings });
         }
         if let Some(error) = self.failure() {
-            self.fail(error);
+            self.fail_because_of(error);
         }
         self.health.check()?;
         // Invalid values affect only the call that they belong to.
@@ -254,7 +274,15 @@ impl Shared {
     }
 }
 
-/// Whether a call has failed because this rank had given up an earlier one.
-const fn is_consequence(error: &Error, rank: u32) -> bool {
-    matches!(error, Error::Timeout { aborted_by: Some(by), .. } if *by == rank)
+/// How far a failure is from its cause: 0 if it is one, 1 if the cause is on another rank, and 2 if the call has failed because
+/// this rank had given up an earlier one.
+fn distance(error: &Error, rank: u32) -> u8 {
+    match error {
+        Error::Timeout {
+            aborted_by: Some(by),
+            ..
+        } => 1 + u8::from(*by == rank),
+        Error::Timeout { lost: Some(_), .. } => 1,
+        _ => 0,
+    }
 }

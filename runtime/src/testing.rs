@@ -34,7 +34,7 @@ pub unsafe fn prepare_edited(
     shape: impl Into<Shape>,
     edit: impl FnOnce(&mut String),
 ) -> Result<Operator, Error> {
-    ranks.prepare_code(config, shape.into(), |template| {
+    ranks.prepare_code((config, None), shape.into(), |template| {
         let mut source = template.render()?;
         source.text = source.with_headers();
         edit(&mut source.text);

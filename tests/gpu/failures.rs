@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 const DEADLINE: Duration = Duration::from_millis(500);
 /// The time that a failure may take after its deadline.
 const MARGIN: Duration = Duration::from_secs(2);
+/// The time within which the ranks that wait for a rank notice that it has left.
+const LEAVING: Duration = Duration::from_secs(1);
 /// With this short K, CTAs share no tiles. So all waits are for data of a peer.
 const SHAPE: GemmShape = GemmShape {
     m: 2048,
@@ -48,6 +50,82 @@ fn an_abort_ends_the_waits_of_all_ranks() {
     in_all_worlds(with_transfer(Transfer::CopyEngine), aborted);
     for problem in reductions() {
         in_all_worlds(problem, aborted);
+    }
+}
+
+/// A rank returns before the last call, and so drops its operator and its communicator. The others do not wait until their
+/// deadlines.
+#[test]
+#[ignore = "needs GPUs"]
+fn a_rank_that_leaves_ends_the_waits_of_its_peers() {
+    let _limit = TimeLimit::start("a rank that leaves", Duration::from_secs(120));
+    let seed = seed();
+    for world in worlds(2) {
+        on_ranks(world, |ranks| {
+            let lab = Lab::new(&ranks.default_stream())?;
+            let problem = with_transfer(Transfer::SmPush);
+            let (operator, operands) = prepare(ranks, &lab, problem, 0)?;
+            compute(ranks, &lab, &operator, &operands, (3, seed))?;
+            ranks.barrier()?;
+            if ranks.rank() == ABSENT {
+                return Ok(());
+            }
+            let started = Instant::now();
+            launch(&operator, &lab.stream, &operands.raw())?;
+            let error = ranks.synchronize(&lab.stream);
+            let took = started.elapsed();
+            match error {
+                Err(Error::LeftWithoutCall {
+                    rank: ABSENT,
+                    call: 4,
+                    ..
+                }) if took < LEAVING => Ok(()),
+                error => Err(format!("after {took:?}: {error:?}").into()),
+            }
+        });
+    }
+}
+
+/// A rank calls two operators in another order. The errors say which calls the ranks have begun.
+#[test]
+#[ignore = "needs GPUs"]
+fn another_order_of_calls_is_said_at_the_deadline() {
+    let _limit = TimeLimit::start("another order of calls", Duration::from_secs(120));
+    for world in worlds(2) {
+        on_ranks(world, |ranks| {
+            let lab = Lab::new(&ranks.default_stream())?;
+            let mut prepared = Vec::new();
+            for m in [SHAPE.m, 2 * SHAPE.m] {
+                let problem = GemmProblem {
+                    shape: GemmShape { m, ..SHAPE },
+                    ..with_transfer(Transfer::SmPush)
+                };
+                prepared.push(prepare(ranks, &lab, problem, 0)?);
+            }
+            if ranks.rank() == ABSENT {
+                prepared.reverse();
+            }
+            ranks.set_timeout(DEADLINE);
+            for (operator, operands) in &prepared {
+                launch(operator, &lab.stream, &operands.raw())?;
+            }
+            let error = ranks.synchronize(&lab.stream);
+            // No rank leaves before all have compared their calls.
+            ranks.barrier()?;
+            let Err(error @ Error::Timeout { .. }) = error else {
+                return Err(format!("{error:?}").into());
+            };
+            let text = error.to_string();
+            let parts = [
+                "The ranks have begun different calls. Operator 1 (",
+                "; none on rank 1. Operator 2 (",
+                "; call 1 on rank 1. ",
+            ];
+            match parts.iter().find(|part| !text.contains(**part)) {
+                None => Ok(()),
+                Some(part) => Err(format!("no {part:?} in {text}").into()),
+            }
+        });
     }
 }
 

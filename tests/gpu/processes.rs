@@ -121,7 +121,7 @@ pub fn call_until_a_rank_is_lost(
 /// Returns the name of the rank that is lost according to an error.
 fn lost(error: &Error) -> Result<String, Failure> {
     match error {
-        Error::RankLost { rank }
+        Error::RankLost { rank, .. }
         | Error::Timeout {
             lost: Some(rank), ..
         }

@@ -113,8 +113,9 @@ fn a_row_of_two_tokens_is_an_error() {
     let of_row = errors[3]
         .as_ref()
         .expect("an error of the rank with the row");
-    let is_named =
-        of_row.contains("rank 0, call 1: choice 1 of token") && of_row.contains("row index");
+    let is_named = of_row.contains("rank 0, call 1 of operator")
+        && of_row.contains(": choice 1 of token")
+        && of_row.contains("row index");
     assert!(errors[0].is_some() && is_named, "{errors:?}");
 }
 

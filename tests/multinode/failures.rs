@@ -62,7 +62,7 @@ enum Exit {
 /// Returns whether the error names the lost rank.
 fn names(error: &Error, lost: u32) -> bool {
     match error {
-        Error::RankLost { rank } => *rank == lost,
+        Error::RankLost { rank, .. } | Error::LeftWithoutCall { rank, .. } => *rank == lost,
         Error::Timeout {
             lost: Some(rank), ..
         } => *rank == lost,

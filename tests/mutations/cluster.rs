@@ -68,7 +68,7 @@ fn a_cta_that_is_refused_ends_its_cluster() {
     job.edit(vec![(refused.0.into(), refused.1.into())]);
     let failure = job.run(0).expect_err("no result");
     assert!(
-        failure.contains("while call 1 of operator 1 was running"),
+        failure.contains("while call 1 of operator 1 (ag_gemm_"),
         "{failure}"
     );
 }

@@ -16,6 +16,6 @@ pub mod world;
 pub use world::host_bytes;
 
 pub use driver::{
-    ActivateError, BusyGuard, ClaimError, DEVICES_PER_HOST, HOSTS, HostOptions, SimulatedHost,
-    activate,
+    ActivateError, BusyGuard, ClaimError, DEVICES_PER_HOST, HOSTS, HostOptions, LaunchCount,
+    SimulatedHost, activate,
 };

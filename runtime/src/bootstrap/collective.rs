@@ -94,6 +94,21 @@ impl Collective {
         self.group.lost()
     }
 
+    /// See [`Group::leave`].
+    pub fn leave(&mut self) {
+        self.group.leave();
+    }
+
+    /// See [`Group::left`].
+    pub fn left(&self) -> Vec<u32> {
+        self.group.left()
+    }
+
+    /// See [`Group::are_threads`].
+    pub fn are_threads(&self) -> bool {
+        self.group.are_threads()
+    }
+
     /// See [`Group::report_lost`].
     pub fn report_lost(&mut self, rank: u32) {
         self.group.report_lost(rank);
@@ -131,10 +146,26 @@ impl Collective {
     }
 }
 
-/// Checks that the contributions of all ranks to a step are equal. `describe` makes one readable for the error.
+/// How contributions of ranks are described in the error if they differ.
+pub(crate) struct Description {
+    /// What a contribution stands for.
+    pub of: fn(&[u8]) -> String,
+    /// How the second contribution differs from the first one, if that can be said in words.
+    pub difference: fn(&[u8], &[u8]) -> Option<String>,
+}
+
+impl Description {
+    /// Contributions that are texts.
+    pub const TEXT: Self = Self {
+        of: |text| String::from_utf8_lossy(text).into_owned(),
+        difference: |_, _| None,
+    };
+}
+
+/// Checks that the contributions of all ranks to a step are equal.
 pub(crate) fn ensure_equal(
     contributions: &[&[u8]],
-    describe: impl Fn(&[u8]) -> String,
+    description: &Description,
 ) -> Result<(), Error> {
     let reference = contributions[0];
     let differs = |(_, theirs): &(u32, &&[u8])| **theirs != reference;
@@ -142,8 +173,9 @@ pub(crate) fn ensure_equal(
     match others.first() {
         None => Ok(()),
         Some((_, first)) => Err(Error::Mismatch {
-            reference: describe(reference),
-            theirs: describe(first),
+            reference: (description.of)(reference),
+            theirs: (description.of)(first),
+            difference: (description.difference)(reference, first),
             ranks: others.iter().map(|(rank, _)| *rank).collect(),
         }),
     }

@@ -33,6 +33,16 @@ pub(crate) trait Group: Send {
     /// Does not wait.
     fn lost(&mut self) -> Option<u32>;
 
+    /// Tells all ranks that this one leaves, and takes part in no more steps. Dropping the group does the same, unless its
+    /// thread panics.
+    fn leave(&mut self);
+
+    /// Returns the ranks that are known to have left. Does not wait. [`lost`](Self::lost) looks for them.
+    fn left(&self) -> Vec<u32>;
+
+    /// Returns whether all ranks are threads of this process.
+    fn are_threads(&self) -> bool;
+
     /// Reports to all ranks that a rank is lost, unless a lost rank was reported before.
     fn report_lost(&mut self, rank: u32);
 }

@@ -29,7 +29,10 @@ struct StepState {
     contributions: Vec<Option<Contribution>>,
     /// The contributions to the last completed step. No later step completes before all ranks have read them.
     complete: Arc<Vec<Contribution>>,
+    /// By rank: whether it takes part in no more steps.
     left: Vec<bool>,
+    /// By rank: whether it has left because its thread has panicked.
+    panicked: Vec<bool>,
     lost: Option<u32>,
     failed: Option<Error>,
 }
@@ -71,6 +74,7 @@ pub(crate) fn groups(world: u32) -> Vec<LocalGroup> {
     let state = StepState {
         contributions: vec![None; count],
         left: vec![false; count],
+        panicked: vec![false; count],
         ..StepState::default()
     };
     let shared = Arc::new(SharedSteps {
@@ -227,6 +231,22 @@ impl Group for LocalGroup {
         self.shared.lock().lost
     }
 
+    fn leave(&mut self) {
+        self.shared.lock().left[self.rank as usize] = true;
+        self.shared.changed.notify_all();
+    }
+
+    fn left(&self) -> Vec<u32> {
+        let state = self.shared.lock();
+        let all = (0..).zip(state.left.iter().zip(&state.panicked));
+        all.filter_map(|(rank, (left, panicked))| (*left && !panicked).then_some(rank))
+            .collect()
+    }
+
+    fn are_threads(&self) -> bool {
+        true
+    }
+
     fn report_lost(&mut self, rank: u32) {
         self.shared.lock().lost.get_or_insert(rank);
     }
@@ -239,10 +259,10 @@ impl Drop for LocalGroup {
             return;
         }
         if std::thread::panicking() {
+            self.shared.lock().panicked[self.rank as usize] = true;
             self.report_lost(self.rank);
         }
-        self.shared.lock().left[self.rank as usize] = true;
-        self.shared.changed.notify_all();
+        self.leave();
     }
 }
 
@@ -316,6 +336,19 @@ mod tests {
             );
         }
         assert!(started.elapsed() < Duration::from_secs(5));
+    }
+
+    #[test]
+    fn a_rank_whose_thread_has_panicked_is_lost_and_has_not_left() {
+        let mut all = groups(3);
+        let (mut first, second, mut third) = (all.remove(0), all.remove(0), all.remove(0));
+        first.leave();
+        let panicked = std::thread::spawn(move || {
+            let _second = second;
+            std::panic::resume_unwind(Box::new("it panics"));
+        });
+        panicked.join().expect_err("it has panicked");
+        assert_eq!((third.left(), third.lost()), (vec![0], Some(1)));
     }
 
     #[test]

@@ -22,7 +22,7 @@ mod tests;
 mod wait;
 mod wire;
 
-pub(crate) use collective::{Collective, ensure_equal};
+pub(crate) use collective::{Collective, Description, ensure_equal};
 pub(crate) use failure::printable;
 pub(crate) use host_map::HostMap;
 pub use limits::MAX_CONTRIBUTION_BYTES;

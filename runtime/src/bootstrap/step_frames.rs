@@ -1,9 +1,10 @@
-//! Reads and checks the frames of a step.
+//! Reads and checks the frames of a step, and reports its failure.
 
 use super::failure::{ReportedFailure, StepFailure, printable};
 use super::limits::MAX_STEP_BYTES;
-use super::wire::{Frame, FrameKind, Nonce, Reader};
+use super::wire::{Connection, Frame, FrameKind, Nonce, Reader};
 use crate::error::ProtocolFault;
+use std::time::{Duration, Instant};
 
 /// Reads why another rank aborts the step.
 pub(super) fn reported_by(rank: u32, frame: &Frame, nonce: &Nonce) -> StepFailure {
@@ -53,4 +54,26 @@ pub(super) fn contributions_in(payload: &[u8], world: u32) -> Result<Vec<Vec<u8>
         .collect::<Result<_, _>>()?;
     reader.end()?;
     Ok(contributions)
+}
+
+/// Reports over `links` why the step was aborted.
+pub(super) fn announce<'a>(
+    failure: &StepFailure,
+    nonce: Nonce,
+    links: impl Iterator<Item = &'a mut Connection>,
+) {
+    let frame = Frame {
+        kind: FrameKind::Failed,
+        nonce,
+        payload: failure.encode(),
+    };
+    send_to_all(&frame, links);
+}
+
+/// Sends a frame to all peers that can receive it.
+pub(super) fn send_to_all<'a>(frame: &Frame, links: impl Iterator<Item = &'a mut Connection>) {
+    for link in links {
+        // A peer that cannot receive the frame is gone, so a failure is ignored.
+        let _ = link.send(frame, Instant::now() + Duration::from_millis(100));
+    }
 }

@@ -6,12 +6,13 @@ use super::group::{Group, agree};
 use super::host_map::HostMap;
 use super::limits::POLL;
 use super::owner::Owner;
-use super::step_frames::{contribution_in, contributions_in, reported_by};
+use super::step_frames::{announce, contribution_in, contributions_in, reported_by, send_to_all};
 use super::wait::{Ended, STOPPED, StepWait};
 use super::wire::{Connection, ConnectionError, Frame, FrameKind, Nonce, put_string};
 use crate::error::{Error, Peer, ProtocolFault};
+use std::collections::BTreeSet;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long beyond the deadline the other ranks wait for rank 0, which reports the missing ranks at the deadline.
 const GRACE: Duration = Duration::from_secs(2);
@@ -28,7 +29,11 @@ pub(crate) struct TcpGroup {
     early: Vec<Option<Frame>>,
     /// For each connection, whether the other end has sent a `Goodbye` frame.
     left: Vec<bool>,
+    /// The ranks that have left, as far as is known.
+    gone: BTreeSet<u32>,
     lost: Option<u32>,
+    /// Whether this rank has sent a `Goodbye` frame.
+    has_left: bool,
     owner: Owner,
 }
 
@@ -42,7 +47,9 @@ impl TcpGroup {
             early: links.iter().map(|_| None).collect(),
             left: vec![false; links.len()],
             links,
+            gone: BTreeSet::new(),
             lost: None,
+            has_left: false,
             owner: Owner::this_process(),
         }
     }
@@ -69,9 +76,12 @@ impl TcpGroup {
         match &received {
             Ok(Some(frame)) if frame.kind == FrameKind::Goodbye && frame.nonce == self.nonce => {
                 self.left[link] = true;
+                self.gone.insert(self.rank_of(link));
                 return Err(ConnectionError::Closed);
             }
-            Ok(Some(frame)) => self.check_for_loss(frame),
+            Ok(Some(frame)) => {
+                self.take_notice(frame);
+            }
             Ok(None) | Err(ConnectionError::Fault(_) | ConnectionError::Deadline) => {}
             Err(ConnectionError::Closed) => {
                 self.lost.get_or_insert(self.rank_of(link));
@@ -80,14 +90,21 @@ impl TcpGroup {
         received
     }
 
-    /// Records a lost rank if the frame reports one.
-    fn check_for_loss(&mut self, frame: &Frame) {
-        if frame.kind == FrameKind::Failed
-            && frame.nonce == self.nonce
-            && let Ok(ReportedFailure::Lost(rank)) = StepFailure::decode(&frame.payload)
-            && rank < self.world
-        {
-            self.lost.get_or_insert(rank);
+    /// Records a rank that has left or is lost, if the frame reports one. Returns a rank that has left.
+    fn take_notice(&mut self, frame: &Frame) -> Option<u32> {
+        if frame.kind != FrameKind::Failed || frame.nonce != self.nonce {
+            return None;
+        }
+        match StepFailure::decode(&frame.payload) {
+            Ok(ReportedFailure::Lost(rank)) if rank < self.world => {
+                self.lost.get_or_insert(rank);
+                None
+            }
+            Ok(ReportedFailure::Left(rank)) if rank < self.world => {
+                self.gone.insert(rank);
+                Some(rank)
+            }
+            _ => None,
         }
     }
 
@@ -237,27 +254,6 @@ impl TcpGroup {
     }
 }
 
-/// Reports over `links` why the step was aborted.
-pub(super) fn announce<'a>(
-    failure: &StepFailure,
-    nonce: Nonce,
-    links: impl Iterator<Item = &'a mut Connection>,
-) {
-    let frame = Frame {
-        kind: FrameKind::Failed,
-        nonce,
-        payload: failure.encode(),
-    };
-    send_to_all(&frame, links);
-}
-
-fn send_to_all<'a>(frame: &Frame, links: impl Iterator<Item = &'a mut Connection>) {
-    for link in links {
-        // A peer that cannot receive the frame is gone, so a failure is ignored.
-        let _ = link.send(frame, Instant::now() + Duration::from_millis(100));
-    }
-}
-
 fn rank_of(link: usize) -> u32 {
     u32::try_from(link + 1).unwrap_or(u32::MAX)
 }
@@ -331,7 +327,7 @@ impl Group for TcpGroup {
     }
 
     fn lost(&mut self) -> Option<u32> {
-        let was_lost = self.lost.is_some();
+        let (was_lost, before) = (self.lost.is_some(), self.gone.clone());
         for link in 0..self.links.len() {
             // A frame that arrived early belongs to the next step. Rank 0 sends no more frames before that step.
             let is_quiet = self.left[link] || self.rank != 0 && self.early[link].is_some();
@@ -340,16 +336,37 @@ impl Group for TcpGroup {
             }
             let early = self.early[link].take();
             match self.next(link) {
+                // In the next step, rank 0 reports again who has left.
+                Ok(Some(frame)) if self.take_notice(&frame).is_some() => {}
                 Ok(Some(frame)) if self.lost.is_none() => self.early[link] = Some(frame),
                 Err(ConnectionError::Fault(_)) => self.lost = Some(self.rank_of(link)),
                 _ => self.early[link] = early,
             }
         }
-        // Rank 0 reports the loss to the other ranks.
+        // Rank 0 reports to the other ranks who has left, and the loss.
+        if self.rank == 0 {
+            let news: Vec<u32> = self.gone.difference(&before).copied().collect();
+            news.into_iter()
+                .for_each(|rank| self.announce(&StepFailure::Left { rank }));
+        }
         if let (Some(rank), false, 0) = (self.lost, was_lost, self.rank) {
             self.announce(&StepFailure::Lost { rank });
         }
         self.lost
+    }
+
+    fn leave(&mut self) {
+        let frame = self.frame(FrameKind::Goodbye, Vec::new());
+        send_to_all(&frame, self.links.iter_mut());
+        self.has_left = true;
+    }
+
+    fn left(&self) -> Vec<u32> {
+        self.gone.iter().copied().collect()
+    }
+
+    fn are_threads(&self) -> bool {
+        false
     }
 
     fn report_lost(&mut self, rank: u32) {
@@ -363,9 +380,8 @@ impl Group for TcpGroup {
 impl Drop for TcpGroup {
     /// A rank whose thread panics closes its connections without a `Goodbye` frame, like a process that is killed.
     fn drop(&mut self) {
-        if !std::thread::panicking() && self.owner.is_here() {
-            let frame = self.frame(FrameKind::Goodbye, Vec::new());
-            send_to_all(&frame, self.links.iter_mut());
+        if !self.has_left && !std::thread::panicking() && self.owner.is_here() {
+            self.leave();
         }
     }
 }

@@ -45,6 +45,11 @@ impl Function {
         Ok(function)
     }
 
+    /// Returns the handle of the driver.
+    pub fn handle(&self) -> u64 {
+        self.raw as u64
+    }
+
     pub fn allow_dynamic_smem(&self, bytes: u32) -> Result<(), Error> {
         let attribute = FunctionAttribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
         let bytes = i32::try_from(bytes).unwrap_or(i32::MAX);

@@ -12,6 +12,7 @@ mod links;
 mod memory;
 mod nvml;
 mod stream;
+mod word_reader;
 
 pub(crate) use backend::{Backend, choose_backend, use_simulated, wants_simulated};
 pub(crate) use call::{bind, has_ended_context, named};
@@ -27,3 +28,4 @@ pub(crate) use memory::{DeviceMemory, Mapping, Pinned, nic_access};
 pub(crate) use stream::{
     Event, Stream, UserStream, call_back, ignore_captures_of_others, is_capturing, is_done,
 };
+pub(crate) use word_reader::{WORDS_OF_A_READ, WordReader};

@@ -108,6 +108,18 @@ impl fmt::Display for Are<'_> {
     }
 }
 
+/// How a rank was lost, if not by a failure of its network.
+pub struct Loss(pub bool);
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0 {
+            true => "its thread has panicked",
+            false => "its process has ended",
+        })
+    }
+}
+
 /// How a wait in a kernel ended, and after how long.
 pub struct WaitEnd {
     pub waited: Duration,

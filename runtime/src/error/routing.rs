@@ -1,5 +1,6 @@
 //! [`RoutingFault`]: what a kernel found wrong with the tokens of a call and their experts.
 
+use super::operator_id::OperatorId;
 use mkernel_spec::abi::{Report, Wait};
 
 /// What is invalid about the tokens, experts or row indices of a rank. Every rank returns it. In `dispatch_gemm`, no
@@ -82,14 +83,16 @@ pub enum RoutingFault {
 
 /// Two tokens of a call of `combine` have the same row. Only the rank with the row finds this, on several nodes where
 /// `max_rows` bounds its memory. The call fails on all ranks, since the sums of both tokens would be wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "rank {rank}, call {call}: choice {choice} of token {token} has row index {row_index}, and so has another token. Pass the \
+    "rank {rank}, call {call} of {operator}: choice {choice} of token {token} has row index {row_index}, and so has another token. Pass the \
      `row_indices` that dispatch_gemm wrote for the same tokens"
 )]
 pub struct RowOfTwoTokens {
     /// The rank of one of the tokens.
     pub rank: u32,
+    /// The operator of the call.
+    pub operator: OperatorId,
     /// The number of the operator's call, counted from 1.
     pub call: u32,
     /// The token, as a row of the rank's tokens. On another node, its position among those that the rank sent there.

@@ -104,6 +104,7 @@ impl Arrivals for PinnedArrivals {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::OperatorId;
     use crate::operator::health::OperatorHealth;
     use crate::report::Page;
     use crate::{Communicator, Simulation};
@@ -119,6 +120,9 @@ mod tests {
         let shared = ranks[1].shared();
         let page = Arc::new(Page::allocate(&shared.ctx).expect("a page"));
         let operator = Arc::new(OperatorHealth {
+            operator: OperatorId::new(1, "any"),
+            operators: shared.operators.clone(),
+            calls: None,
             page: page.clone(),
             job: None,
             fabric: None,
@@ -137,7 +141,16 @@ mod tests {
                 }
                 std::thread::sleep(Duration::from_millis(1));
             };
-            assert!(matches!(error, Error::RankLost { rank: 1 }), "{error}");
+            assert!(
+                matches!(
+                    error,
+                    Error::RankLost {
+                        rank: 1,
+                        is_thread: true
+                    }
+                ),
+                "{error}"
+            );
         }
     }
 }

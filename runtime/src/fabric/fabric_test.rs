@@ -11,7 +11,7 @@ use crate::communicator::Communicator;
 use crate::deadlines::{BUILD_TIMEOUT, DRAIN_MARGIN};
 use crate::driver::{self, Function, LaunchDims, LaunchMode, Pinned, UserStream};
 use crate::env;
-use crate::error::{Error, NetworkError};
+use crate::error::{Error, NetworkError, OperatorId};
 use crate::operator::health::OperatorHealth;
 use crate::order::{self, LaunchSource};
 use crate::reaper::{self, GpuUse, Retired};
@@ -310,6 +310,9 @@ fn load(shared: &Shared) -> Result<Loaded, Error> {
         .map_err(built)?;
     let (ctx, timeout) = (&shared.ctx, shared.gpu_timeout());
     let health = OperatorHealth {
+        operator: OperatorId::new(0, KERNEL),
+        operators: shared.operators.clone(),
+        calls: None,
         page: Arc::new(Page::allocate(ctx)?),
         job: None,
         fabric: None,

@@ -26,7 +26,7 @@ impl OperatorCore {
 
     /// Returns the number of the operator, which is the same on all ranks.
     pub fn number(&self) -> u32 {
-        self.parts.number
+        self.parts.health.operator.number()
     }
 
     /// Records the ends of the launches in `streams`, whose operator is dropped.

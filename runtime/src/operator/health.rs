@@ -1,14 +1,21 @@
 //! [`OperatorHealth`]: the state of an operator that its communicator monitors.
 
+use super::calls::BegunCalls;
 use crate::copy_engine::CopyJob;
-use crate::error::Error;
+use crate::error::{Error, OperatorCalls, OperatorId, with_causes};
 use crate::fabric::endpoint::Fabric;
 use crate::health::Monitored;
+use crate::operator_names::OperatorNames;
 use crate::report::Page;
 use std::sync::Arc;
 
 /// The state of an operator that its communicator monitors.
 pub(crate) struct OperatorHealth {
+    pub operator: OperatorId,
+    /// The names of the other operators.
+    pub operators: Arc<OperatorNames>,
+    /// What counts the calls of all ranks, if they are counted.
+    pub calls: Option<BegunCalls>,
     pub page: Arc<Page>,
     pub job: Option<Arc<CopyJob>>,
     pub fabric: Option<Arc<Fabric>>,
@@ -32,20 +39,31 @@ impl Monitored for OperatorHealth {
     }
 
     fn overlap(&self) -> Option<Error> {
-        self.page.overlap()
+        self.page.overlap(&self.operator, &self.operators)
     }
 
     fn failure(&self) -> Option<Error> {
         // Failed copies and a failed network make waits fail. These causes are stored before the page reports the
         // failed wait, and are read after it. So a thread that sees the consequence also sees the cause.
-        let consequence = self.page.failure();
+        let consequence = self.page.failure(&self.operator, &self.operators);
         self.network_failure()
             .or_else(|| self.job.as_ref().and_then(|job| job.failure()))
             .or(consequence)
     }
 
     fn take_fault(&self) -> Option<Error> {
-        self.page.take_fault()
+        self.page.take_fault(&self.operator)
+    }
+
+    fn calls(&self) -> Option<OperatorCalls> {
+        let begun = self.calls.as_ref()?.read().inspect_err(|error| {
+            let (operator, error) = (&self.operator, with_causes(error));
+            tracing::debug!(%operator, error, "the calls of the ranks cannot be read");
+        });
+        Some(OperatorCalls {
+            operator: self.operator.clone(),
+            begun: begun.ok()?,
+        })
     }
 
     fn abort(&self, lost: Option<u32>) {

@@ -25,7 +25,6 @@ pub(super) struct Parts {
     pub workspace: Arc<Workspace>,
     pub copies: Option<Arc<CopyThread>>,
     pub gate: Arc<OwnMemory>,
-    pub number: u32,
     pub shared: Arc<Shared>,
 }
 
@@ -59,7 +58,7 @@ impl Parts {
             local_rank: self.workspace.local_rank(),
             host_page: self.health.page.device_address(),
             gate: self.gate.address(),
-            operator_number: self.number,
+            operator_number: self.health.operator.number(),
             deadline_ns,
             rank: self.shared.rank,
             rows: rows.args(&self.plan),

@@ -1,4 +1,5 @@
-//! Tests of copies whose call is aborted while the copy thread is late, and of equal operators.
+//! Tests of copies whose call is aborted while the copy thread is late, of equal operators, and of the calls that ranks have
+//! begun.
 
 use super::*;
 use crate::{
@@ -183,4 +184,37 @@ fn equal_operators_share_a_core_and_launch_by_themselves() {
     let number = one.core().number();
     drop((one, two));
     assert_ne!(prepare_alone(&ranks).core().number(), number);
+}
+
+/// On GPUs, the calls of all ranks are read from their workspaces. The simulator counts them itself.
+#[test]
+fn the_calls_of_ranks_are_in_their_workspaces() {
+    let simulation = Simulation {
+        ranks: 4,
+        ..Simulation::default()
+    };
+    let ranks = Communicator::simulated(&simulation).expect("simulated GPUs");
+    std::thread::scope(|scope| {
+        for ranks in ranks {
+            scope.spawn(move || {
+                let mut rank = Rank::new(ranks);
+                for calls in 1..=3 {
+                    rank.launch();
+                    rank.ranks.synchronize(&rank.stream).expect("well");
+                    rank.ranks.barrier().expect("all came");
+                    let parts = rank.operator.parts();
+                    let mapped = BegunCalls::Mapped {
+                        reader: parts.shared.reader().expect("a reader"),
+                        workspace: parts.workspace.clone(),
+                        first_rank: 0,
+                    };
+                    let simulated = parts.health.calls.as_ref().expect("counted");
+                    let expected: Vec<_> = (0..4).map(|rank| (rank, calls)).collect();
+                    assert_eq!(mapped.read().expect("read"), expected);
+                    assert_eq!(simulated.read().expect("counted"), expected);
+                    rank.ranks.barrier().expect("all have read");
+                }
+            });
+        }
+    });
 }

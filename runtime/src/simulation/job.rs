@@ -1,5 +1,6 @@
 //! [`SimulatedJob`]: a job on simulated GPUs.
 
+use super::calls::CallTable;
 use super::options::Simulation;
 use crate::error::{Error, Finding, SimulatorError};
 use mkernel_sim::world::Options;
@@ -7,6 +8,7 @@ use mkernel_sim::{HostOptions, SimulatedHost};
 use mkernel_spec::{Device, KernelPlan};
 use std::sync::{Arc, OnceLock};
 
+pub(crate) use super::calls::OperatorLaunches;
 pub(crate) use mkernel_sim::BusyGuard;
 
 /// Makes cudarc use simulated GPUs.
@@ -24,6 +26,7 @@ fn lacks_order(kind: &str) -> bool {
 pub(crate) struct SimulatedJob {
     host: SimulatedHost,
     has_timeline: bool,
+    calls: Arc<CallTable>,
     /// The number of findings when a rank aborted.
     before_abort: OnceLock<usize>,
 }
@@ -46,9 +49,14 @@ impl SimulatedJob {
             l2_bytes: device.l2_bytes,
         };
         let claimed = SimulatedHost::claim(options);
+        let host =
+            claimed.map_err(|error| Error::Simulator(SimulatorError::Driver(Arc::new(error))))?;
+        let calls = Arc::new(CallTable::default());
+        let of_engine = calls.clone();
+        host.set_launch_check(move || of_engine.lacks_call());
         Ok(Self {
-            host: claimed
-                .map_err(|error| Error::Simulator(SimulatorError::Driver(Arc::new(error))))?,
+            host,
+            calls,
             has_timeline: simulation.timeline,
             before_abort: OnceLock::new(),
         })
@@ -75,6 +83,17 @@ impl SimulatedJob {
     pub fn name_tensor(&self, address: u64, bytes: u64) {
         let name = |offset| Some(format!("byte {offset} of a tensor"));
         self.host.name_memory(address, bytes, name);
+    }
+
+    /// Counts the calls of a rank's operator, whose kernel is `function`. Returns the calls of all ranks.
+    pub fn count_calls(
+        &self,
+        operator: u32,
+        (rank, world): (u32, u32),
+        function: u64,
+    ) -> Arc<OperatorLaunches> {
+        let launches = self.host.launches_of(function).unwrap_or_default();
+        self.calls.add(operator, (rank, world), launches)
     }
 
     /// Returns the findings so far. After a rank has aborted, kernels run to their end without waiting for each other.

@@ -8,7 +8,7 @@ namespace mk {
 // The first failed wait of a rank, or what is wrong with the values of a call's operands. `aborted_by`: 0 is the rank's
 // own deadline, 1 + r an abort by rank r, kLost | r says that rank r is lost, kHostAbort is the host.
 struct Report {
-  u32 valid, rank, cta, role, wait, peer, index, wanted, seen, epoch, aborted_by;
+  u32 valid, rank, cta, role, wait, peer, index, wanted, seen, epoch, aborted_by, later_ctas;
   u64 waited_ns;
 };
 

@@ -55,10 +55,11 @@ MK_DEVICE u64 call_name(u32 epoch, u32 operator_number, u32 due) {
 
 // Reports which call this one overlaps with, and ends the waits of all other ranks for a call that does not take place.
 // Two calls of one operator have read the same epoch; the later one is refused. `is_first`: whether the other call got
-// the first word.
+// the first word. If both calls begin at once, the other one may not have left its name yet: then it is operator 0.
 MK_DEVICE void refuse(const RankContext& ctx, bool is_first) {
   const Gate* gate = ctx.gate;
-  const u64 last = load_relaxed_sys(&gate->last);
+  u64 last = load_relaxed_sys(&gate->last);
+  if (static_cast<u16>(last) != static_cast<u16>(load_relaxed_sys(&gate->due) + 1)) last = 0;
   const u32 epoch = static_cast<u32>(last >> 32), operator_number = static_cast<u32>(last) >> 16;
   const bool is_same = operator_number == (ctx.operator_number & 0xffff) && epoch == ctx.call();
   if (is_same && !is_first) return;  // if this is that call, the other one's first CTA is refused too
@@ -118,8 +119,7 @@ MK_DEVICE bool enter(const RankContext& ctx) {
 // call here belongs to this call. The load needs no fence: it is issued when the thread has used what it received, and the adds
 // of the other call's CTAs have passed L2 before peers hear of that call.
 MK_DEVICE void end_call(const RankContext& ctx) {
-  const u32 entered = load_relaxed_sys(&ctx.state()->entered);
-  if (static_cast<int>(entered - ctx.call() * gridDim.x) <= 0) return;
+  if (later_ctas(ctx) <= 0) return;
   report(ctx, WaitSite{kLoad, kOverlap, ctx.operator_number, ctx.operator_number, ctx.call() + 1}, ctx.call(), 0, 0);
   raise_abort(ctx, 1 + ctx.rank);
 }

@@ -39,6 +39,8 @@ pub struct Report {
     /// 0: its own deadline passed; 1 + r: rank r aborted; [`LOST`] and r: rank r is lost; [`HOST_ABORT`]:
     /// the host aborted.
     pub aborted_by: u32,
+    /// CTAs that have entered a later call of the operator, as a signed number: less than 1 if no later call has begun.
+    pub later_ctas: u32,
     /// How long it waited.
     pub waited_ns: u64,
 }

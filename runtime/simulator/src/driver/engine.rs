@@ -86,10 +86,11 @@ fn drive(host: &Host, ready: &mpsc::Sender<()>) {
         drop(state);
         let advance = world.advance();
         let (finished, findings) = (world.take_finished(), world.take_findings());
+        let has_aborted = world.has_aborted();
         let has_finished = !finished.is_empty();
         let has_moved = has_started || has_finished;
         state = host.lock();
-        state.settle(finished, findings, host);
+        state.settle((finished, findings), has_aborted, host);
         state.record_progress(advance, has_finished, Instant::now());
         if advance == Advance::Idle && !has_moved && !state.has_news() {
             let slept = host.engine_wakeup.wait_timeout(state, IDLE);
@@ -122,7 +123,8 @@ impl HostState {
         };
         // Kernels that cannot start may be what the others wait for. They start when the waits of the others have ended.
         let is_deadlock = !self.streams.wait_for_sms()
-            && self.every_gpu(|device| self.streams.runs_kernel(device));
+            && self.every_gpu(|device| self.streams.runs_kernel(device))
+            && !self.lacks_launch();
         let grace = match is_deadlock || all_wait {
             true => STANDSTILL_GRACE,
             false => START_GRACE,
@@ -171,8 +173,8 @@ impl HostState {
     /// Records the finished work and the findings of the world.
     fn settle(
         &mut self,
-        finished: Vec<(TaskId, Outcome, Moment)>,
-        findings: Vec<Finding>,
+        (finished, findings): (Vec<(TaskId, Outcome, Moment)>, Vec<Finding>),
+        has_aborted: bool,
         host: &Host,
     ) {
         self.findings.extend(findings);
@@ -180,7 +182,8 @@ impl HostState {
         let waited = waiting(self);
         let has_finished = !finished.is_empty();
         for (task, outcome, moment) in finished {
-            if let Some((device, reason)) = self.streams.finish(task, outcome, moment) {
+            if let Some((device, reason)) = self.streams.finish(task, outcome, moment, has_aborted)
+            {
                 tracing::error!(host = host.index, device, reason, "a kernel failed");
                 let text = format!("the kernel on GPU {device} failed: {reason}");
                 self.findings.push(Finding {

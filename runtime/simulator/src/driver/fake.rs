@@ -111,6 +111,10 @@ impl World {
         }
     }
 
+    pub fn has_aborted(&self) -> bool {
+        false
+    }
+
     pub fn create(&mut self, _device: u32, bytes: u64) -> Option<PhysicalId> {
         self.next += 1 << 30;
         let id = PhysicalId(self.next);

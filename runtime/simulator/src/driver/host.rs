@@ -3,6 +3,7 @@
 use super::address_space::AddressSpace;
 use super::completion::{StreamPoint, moment_of};
 use super::graph::Graphs;
+use super::launch_count::LaunchCount;
 use super::result::{Code, Result};
 use super::streams::Streams;
 use super::{Finding, Image, Moment, World};
@@ -37,6 +38,9 @@ type EngineRequest = Box<dyn FnOnce(&mut World, &mut HostState) + Send>;
 /// Returns whether a part of the program has work to do that GPUs may wait for. The driver does not know of such work.
 pub(super) type BusyCheck = Box<dyn Fn() -> bool + Send>;
 
+/// Returns whether running kernels wait for a launch that the program has not made.
+pub(super) type LaunchCheck = Box<dyn Fn() -> bool + Send>;
+
 /// A simulated host. The threads of the program share it with its engine.
 pub(super) struct Host {
     pub index: u32,
@@ -66,6 +70,8 @@ pub(super) struct HostState {
     pub requests: VecDeque<EngineRequest>,
     /// The parts of the program that kernels send commands to through pinned memory.
     pub busy_checks: HashMap<u64, BusyCheck>,
+    /// Whether a launch of the program is missing when no kernel can continue.
+    pub launch_check: Option<LaunchCheck>,
     /// The time of the last call that was not a query, or of the end of the last wait.
     pub last_call: Instant,
     pub standstill: Option<Standstill>,
@@ -105,6 +111,7 @@ pub(super) struct LoadedFunction {
     pub image: Arc<Image>,
     pub module: u64,
     pub max_smem_bytes: u32,
+    pub launches: Arc<LaunchCount>,
 }
 
 /// The point that a thread of the program waits for, or has last queried.
@@ -157,6 +164,7 @@ impl Host {
             waits: HashMap::new(),
             requests: VecDeque::new(),
             busy_checks: HashMap::new(),
+            launch_check: None,
             last_call: Instant::now(),
             standstill: None,
             is_given_up: false,
@@ -288,6 +296,11 @@ impl HostState {
     /// Returns whether no work can continue until a part of the program, which is busy now, has done its work.
     pub fn waits_for_busy_checks(&self) -> bool {
         self.standstill.is_some() && self.busy_checks.values().any(|is_busy| is_busy())
+    }
+
+    /// Returns whether the program, and not a kernel, is why running kernels cannot continue.
+    pub fn lacks_launch(&self) -> bool {
+        self.launch_check.as_ref().is_some_and(|lacks| lacks())
     }
 
     fn wait_is_over(&self, thread: ThreadId) -> bool {

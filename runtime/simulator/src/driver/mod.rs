@@ -10,6 +10,7 @@
 //! stream         one stream and its operations
 //! streams        its streams: the order of their operations
 //! residency      the SMs that running kernels hold
+//! launch_count   how many launches of a kernel have begun
 //! completion     the ends of operations, and points in streams
 //! address_space  its memory: what is allocated, reserved and mapped
 //! user_object    objects of the program that graphs retain
@@ -25,6 +26,7 @@ mod completion;
 mod engine;
 mod graph;
 mod host;
+mod launch_count;
 mod registry;
 mod residency;
 mod result;
@@ -39,6 +41,7 @@ mod fake;
 mod tests;
 
 pub use host::HostOptions;
+pub use launch_count::LaunchCount;
 pub use registry::{BusyGuard, ClaimError, DEVICES_PER_HOST, HOSTS, SimulatedHost};
 pub use stub::{ActivateError, activate};
 

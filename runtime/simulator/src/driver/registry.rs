@@ -3,6 +3,7 @@
 use super::Finding;
 use super::engine;
 use super::host::{Host, HostOptions, HostPhase};
+use super::launch_count::LaunchCount;
 use super::result::{Code, Result};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
@@ -100,6 +101,21 @@ impl SimulatedHost {
             host: self.0.clone(),
             id,
         }
+    }
+
+    /// Sets the check whether running kernels wait for a launch that the program has not made. It is called when no kernel
+    /// can continue. If it returns true, this is not a deadlock, and the kernels end by their deadlines.
+    ///
+    /// `lacks_launch` is called while the host is locked, so it must not call the driver.
+    pub fn set_launch_check(&self, lacks_launch: impl Fn() -> bool + Send + 'static) {
+        self.0.lock().launch_check = Some(Box::new(lacks_launch));
+    }
+
+    /// Returns the count of the launches of a function, if a module of this host has it.
+    #[must_use]
+    pub fn launches_of(&self, function: u64) -> Option<Arc<LaunchCount>> {
+        let state = self.0.lock();
+        Some(state.functions.get(&function)?.launches.clone())
     }
 
     /// Declares that the program has given up, so that the host expects no more work. Simulated time then jumps

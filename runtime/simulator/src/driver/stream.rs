@@ -1,6 +1,7 @@
 //! [`Stream`]: a stream of a simulated GPU, and its operations.
 
 use super::completion::{Completion, CompletionRecord, moment_of};
+use super::launch_count::LaunchCount;
 use super::residency::{Residency, sms_of};
 use super::user_object::UserObject;
 use super::{Moment, TaskId, Work, World};
@@ -11,8 +12,10 @@ use std::time::Instant;
 /// An operation of a stream.
 #[derive(Clone, Debug)]
 pub(super) enum StreamOp {
-    /// Work for the world.
+    /// Work for the world other than a kernel.
     Work(Work),
+    /// A kernel, and the count of its launches.
+    Kernel(Work, Arc<LaunchCount>),
     /// No work. The operation only marks a point in the stream.
     Marker,
     /// The end of a graph's launch. Until then, it retains the objects of the graph.
@@ -23,7 +26,7 @@ pub(super) enum StreamOp {
 
 impl StreamOp {
     pub fn is_kernel(&self) -> bool {
-        matches!(self, Self::Work(Work::Kernel { .. }))
+        matches!(self, Self::Kernel(..))
     }
 }
 
@@ -37,7 +40,19 @@ pub(super) struct QueuedOp {
     pub host: Moment,
     /// Whether `host` includes what kernels had published to host memory by then.
     pub stamped: bool,
+    /// The count of the launches of its kernel, from its begin to its end.
+    pub running: Option<Arc<LaunchCount>>,
     pub end: Completion,
+}
+
+impl QueuedOp {
+    /// Records that the operation begins, and whether a kernel of the host has aborted.
+    fn begin(&mut self, has_aborted: bool) {
+        if let StreamOp::Kernel(_, launches) = &self.op {
+            launches.begin(has_aborted);
+            self.running = Some(launches.clone());
+        }
+    }
 }
 
 /// Work of a stream that has been started.
@@ -93,7 +108,7 @@ impl Stream {
             return None;
         }
         let sms = match &entry.op {
-            StreamOp::Work(work) if !failed => sms_of(work),
+            StreamOp::Work(work) | StreamOp::Kernel(work, _) if !failed => sms_of(work),
             _ => 0,
         };
         if sms > 0 && !residency.take(device, sms) {
@@ -104,12 +119,15 @@ impl Stream {
         let ends = entry.after.drain(..);
         ends.for_each(|completion| after.join(&moment_of(&completion)));
         let freed = match &entry.op {
-            StreamOp::Work(work) if !failed => {
+            StreamOp::Work(work) | StreamOp::Kernel(work, _) if !failed => {
                 let task = world.start(device, work.clone(), &after);
                 self.running = Some(Running { task, sms });
+                entry.begin(world.has_aborted());
                 return Some(None);
             }
-            StreamOp::Work(_) | StreamOp::Marker | StreamOp::Release(_) => None,
+            StreamOp::Work(_) | StreamOp::Kernel(..) | StreamOp::Marker | StreamOp::Release(_) => {
+                None
+            }
             StreamOp::Free(address) => Some(*address),
         };
         self.moment = after;
@@ -135,7 +153,7 @@ impl Stream {
         let Some(entry) = self.entries.get_mut(1) else {
             return false;
         };
-        let StreamOp::Work(work @ Work::Kernel { overlaps: true, .. }) = &entry.op else {
+        let StreamOp::Kernel(work @ Work::Kernel { overlaps: true, .. }, _) = &entry.op else {
             return false;
         };
         let is_free = entry.after.iter().all(|end| end.get().is_some());
@@ -158,12 +176,15 @@ impl Stream {
     }
 
     /// Ends the running operation. The kernel that was started early is the running one from now on, unless it has ended,
-    /// too.
-    pub fn end_running(&mut self, moment: &Moment, read: Vec<u8>) {
+    /// too. `has_aborted`: whether a kernel of the host has.
+    pub fn end_running(&mut self, moment: &Moment, read: Vec<u8>, has_aborted: bool) {
         self.moment.join(moment);
         self.end_first(read);
         let early = self.early.take();
         self.running = early.as_ref().map(|early| early.running);
+        if let (Some(_), Some(first)) = (self.running, self.entries.front_mut()) {
+            first.begin(has_aborted);
+        }
         if let Some(moment) = early.and_then(|early| early.ended) {
             self.running = None;
             self.moment.join(&moment);
@@ -175,6 +196,9 @@ impl Stream {
     pub fn end_first(&mut self, read: Vec<u8>) {
         if let Some(entry) = self.entries.pop_front() {
             self.ended += 1;
+            if let Some(launches) = &entry.running {
+                launches.end();
+            }
             let _ = entry.end.set(CompletionRecord {
                 moment: self.moment.clone(),
                 at: Instant::now(),

@@ -125,6 +125,7 @@ impl Streams {
             after,
             host,
             stamped: false,
+            running: None,
             end: end.clone(),
         });
         stream.tail = Some(end.clone());
@@ -265,12 +266,14 @@ impl Streams {
         }
     }
 
-    /// Records the end of work. If a kernel has failed, returns the device and the reason.
+    /// Records the end of work. If a kernel has failed, returns the device and the reason. `has_aborted`: whether a kernel of
+    /// the host has.
     pub fn finish(
         &mut self,
         task: TaskId,
         outcome: Outcome,
         moment: Moment,
+        has_aborted: bool,
     ) -> Option<(u32, String)> {
         let (id, stream) = self
             .streams
@@ -289,7 +292,7 @@ impl Streams {
             early.ended = Some(moment);
         } else {
             let ended = stream.running.map_or(0, |running| running.sms);
-            stream.end_running(&moment, read);
+            stream.end_running(&moment, read, has_aborted);
             self.residency.give_back(id.device, ended);
             if let Some(running) = stream.running {
                 self.residency.hold(id.device, running.sms);

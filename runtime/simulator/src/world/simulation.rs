@@ -196,6 +196,12 @@ impl World {
         Moment(self.machine.host.clone())
     }
 
+    /// Returns whether a kernel has aborted.
+    #[must_use]
+    pub fn has_aborted(&self) -> bool {
+        self.machine.is_aborted
+    }
+
     /// Returns the findings since the last call.
     pub fn take_findings(&mut self) -> Vec<Finding> {
         self.machine.reports.take()

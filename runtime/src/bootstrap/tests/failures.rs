@@ -48,6 +48,34 @@ fn all_learn_when_rank_0_left() {
     }
 }
 
+/// Ranks that are in no step hear of it too. After that they hear of the next one, and a step fails.
+#[test]
+fn all_hear_who_has_left() {
+    let hears = |ranks: &mut Collective, all: &[u32]| {
+        let end = Instant::now() + TIMEOUT;
+        while ranks.left() != all {
+            assert_eq!(ranks.lost(), None);
+            assert!(Instant::now() < end, "{:?} have left", ranks.left());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    let first_was_heard = std::sync::Barrier::new(3);
+    on_ranks(4, |mut ranks| {
+        if ranks.rank() == 2 {
+            ranks.leave();
+            return;
+        }
+        hears(&mut ranks, &[2]);
+        first_was_heard.wait();
+        if ranks.rank() == 0 {
+            return;
+        }
+        hears(&mut ranks, &[0, 2]);
+        let error = ranks.barrier("step", TIMEOUT).expect_err("ranks have left");
+        assert!(matches!(error, Error::RankLeft { .. }), "{error}");
+    });
+}
+
 #[test]
 fn all_learn_who_is_late() {
     let others_have_ended = std::sync::Barrier::new(3);

@@ -207,9 +207,9 @@ fn make_both(
             rank: 0,
             operator,
             call,
-            other_operator: 1,
+            other_operator,
             other_call: 1,
-        }) if (operator, call) == second => {}
+        }) if (operator.number(), call) == second && other_operator.number() == 1 => {}
         other => return Err(format!("not the overlap, but {other:?}").into()),
     }
     if !calls[1].is_untouched()? {

@@ -107,7 +107,7 @@ pub(super) fn stream(handle: sys::CUstream) -> Result<(TargetGpu, StreamId)> {
 pub(super) fn enqueue(gpu: &TargetGpu, id: StreamId, op: StreamOp) -> Result<Option<Completion>> {
     let mut state = gpu.host.call_on(id.device)?;
     if state.graphs.capture(id.handle).is_some() {
-        if !matches!(op, StreamOp::Work(_)) {
+        if !matches!(op, StreamOp::Work(_) | StreamOp::Kernel(..)) {
             state.graphs.invalidate(id.handle);
             return Err(Code::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
         }

@@ -36,6 +36,7 @@ pub(super) unsafe extern "C" fn cuModuleGetFunction(
             image,
             module: module as u64,
             max_smem_bytes: USUAL_SMEM_BYTES,
+            launches: Arc::default(),
         };
         state.functions.insert(handle, made);
         // SAFETY: by the contract of the driver's function, which the caller upholds.
@@ -245,12 +246,12 @@ unsafe fn launch(
 ) -> Result<()> {
     let (gpu, id) = stream(on)?;
     let ([ctas, grid_y, grid_z], [threads, block_y, block_z]) = (grid.ctas, grid.threads);
-    let image = with_function(function, |_, function| {
+    let (image, launches) = with_function(function, |_, function| {
         let fits =
             grid.smem_bytes <= function.max_smem_bytes && (1..=MAX_THREADS).contains(&threads);
         let is_flat = [grid_y, grid_z, block_y, block_z] == [1; 4] && ctas > 0;
         match fits && is_flat {
-            true => Ok(function.image.clone()),
+            true => Ok((function.image.clone(), function.launches.clone())),
             false => Err(Code::CUDA_ERROR_INVALID_VALUE),
         }
     })?;
@@ -273,7 +274,7 @@ unsafe fn launch(
     if grid.is_cooperative && sms_of(&work) > gpu.host.options.sm_count {
         return Err(Code::CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE);
     }
-    enqueue(&gpu, id, StreamOp::Work(work)).map(drop)
+    enqueue(&gpu, id, StreamOp::Kernel(work, launches)).map(drop)
 }
 
 /// Calls `body` with the function that has a handle.
