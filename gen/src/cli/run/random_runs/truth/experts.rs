@@ -35,12 +35,7 @@ pub fn dispatch(job: &Job, config: &DispatchConfig, rank: usize) -> Vec<Vec<Elem
     };
     let mut rows = Vec::new();
     let mut offsets = vec![Some((0.0, 0.0))];
-    let ids = &job.inputs.numbers(Operand::TopkIds)[rank];
-    let count = job.inputs.numbers(Operand::NumTokens)[rank][0] as usize;
-    let no_row = |(entry, id): (usize, &i32)| {
-        (entry < count * top_k && *id == NO_CHOICE).then_some((f64::from(NO_CHOICE), 0.0))
-    };
-    let mut row_indices: Vec<Element> = ids.iter().enumerate().map(no_row).collect();
+    let mut row_indices = without_rows(job, top_k, rank);
     // Rows of a rank are in the order of expert, source and token.
     for owner in 0..job.world {
         let mut row = 0;
@@ -76,6 +71,16 @@ pub fn dispatch(job: &Job, config: &DispatchConfig, rank: usize) -> Vec<Vec<Elem
     }
     rows.resize(max_rows * cols, None);
     vec![rows, offsets, row_indices]
+}
+
+/// The row indices of a rank's choices if none of them had a row.
+fn without_rows(job: &Job, top_k: usize, rank: usize) -> Vec<Element> {
+    let ids = &job.inputs.numbers(Operand::TopkIds)[rank];
+    let count = job.inputs.numbers(Operand::NumTokens)[rank][0] as usize;
+    let no_row = |(entry, id): (usize, &i32)| {
+        (entry < count * top_k && *id == NO_CHOICE).then_some((f64::from(NO_CHOICE), 0.0))
+    };
+    ids.iter().enumerate().map(no_row).collect()
 }
 
 /// The tokens that have an expert: source rank, token, and which of the token's choices it is.
