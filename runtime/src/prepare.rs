@@ -252,7 +252,7 @@ mod tests {
             )
         };
         let text = error(libc::EMFILE).to_string();
-        assert!(text.contains("too many open files"), "{text}");
+        assert!(text.contains("failed: Too many open files"), "{text}");
         assert_eq!(error(libc::EMFILE).kind(), ErrorKind::System);
         assert_eq!(error(libc::ENOENT).kind(), ErrorKind::Build);
     }
