@@ -1,7 +1,7 @@
-//! Tests of NaN and infinity in K and V. They reach the queries that see them, and no others, in all plans.
+//! Tests of NaN and infinity in K and V. They reach no query of an earlier tile, chunk or packed sequence, in all plans.
 
 use mkernel::spec::Placement::{Contiguous, Zigzag};
-use mkernel_testing::jobs::attention::cases::not_finite_rows;
+use mkernel_testing::jobs::attention::cases::{first_of_last_chunk, not_finite_rows};
 use mkernel_testing::jobs::attention::{AttentionJob, InputKind};
 use mkernel_testing::jobs::{Backend, all_are_right, bad_network, none_fails};
 
@@ -26,8 +26,10 @@ fn rows_that_are_not_finite_reach_no_earlier_query_on_two_ranks() {
 #[test]
 fn rows_that_are_not_finite_reach_no_earlier_query_across_nodes() {
     let job = |nodes, local_world| {
-        let job = AttentionJob::new(nodes * local_world, [1, 300, 3, 3, 64], 3).causal(Zigzag);
-        let job = job.inputs(InputKind::NotFiniteRow(80)).pushed_by(2);
+        let world = nodes * local_world;
+        let job = AttentionJob::new(world, [1, 300, 3, 3, 64], 3).causal(Zigzag);
+        let row = first_of_last_chunk(300, 2 * world);
+        let job = job.inputs(InputKind::NotFiniteRow(row)).pushed_by(2);
         let name = format!("on {nodes}x{local_world}");
         (name, job.across(nodes, bad_network()))
     };
@@ -37,11 +39,13 @@ fn rows_that_are_not_finite_reach_no_earlier_query_across_nodes() {
 /// The values of every other sequence are NaN, and so is what lies behind the last one.
 #[test]
 fn rows_that_are_not_finite_reach_no_other_packed_sequence() {
-    let job = |world, placement| {
+    let job = |world, placement, row| {
         let job = AttentionJob::new(world, [5, 400, 3, 3, 64], 3).causal(placement);
-        let job = job.inputs(InputKind::NotFiniteRow(60));
+        let job = job.inputs(InputKind::NotFiniteRow(row));
         let job = job.with_sequences(&[&[100, 9, 150, 20, 61], &[60, 1, 3]]);
         (format!("{placement:?} on {world} ranks"), job)
     };
-    all_are_right(&[job(1, Contiguous), job(2, Zigzag)], 1);
+    // The longest sequence has the row, which is the first one of a tile.
+    let row = first_of_last_chunk(150, 4);
+    all_are_right(&[job(1, Contiguous, 128), job(2, Zigzag, row)], 1);
 }

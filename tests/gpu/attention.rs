@@ -173,10 +173,10 @@ fn attention_of_packed_sequences_is_right() {
     }
 }
 
-/// NaN and infinity in K and V reach the rows that see them, and no others. All plans have the same bits.
+/// NaN and infinity in K and V reach no row of an earlier tile. All plans have the same bits.
 #[test]
 #[ignore = "needs GPUs"]
-fn attention_keeps_what_is_not_finite_from_earlier_rows() {
+fn attention_keeps_what_is_not_finite_from_earlier_tiles() {
     let _limit = TimeLimit::start("attention: not finite", Duration::from_secs(480));
     for world in worlds(1) {
         let jobs = not_finite(world);

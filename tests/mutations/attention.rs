@@ -41,17 +41,6 @@ fn masked() -> AttentionJob {
     AttentionJob::new(2, [1, 300, 2, 1, 64], 2).causal(Placement::Zigzag)
 }
 
-/// A row of V in the middle of a tile is not finite. Of the two rows of a thread, it is a first one.
-fn not_finite() -> AttentionJob {
-    let job = AttentionJob::new(1, [1, 150, 1, 1, 64], 2).causal(Placement::Contiguous);
-    job.inputs(InputKind::NotFiniteRow(70))
-}
-
-/// It is a second one.
-fn not_finite_second() -> AttentionJob {
-    not_finite().inputs(InputKind::NotFiniteRow(77))
-}
-
 /// The first row of the last chunk is not finite. It lies behind the first rank's first chunk.
 fn not_finite_behind() -> AttentionJob {
     let job = AttentionJob::new(2, [1, 200, 1, 1, 64], 2).causal(Placement::Zigzag);
@@ -86,10 +75,6 @@ pub const MUTATIONS: &[Mutation<AttentionJob>] = &[
     ("earlier sums are not rescaled", gathered, &[("@attention-mainloop.rescale", "rescale[i / 2 % 2] => 1.0f")]),
     ("one key too many", masked, &[("@attention-mainloop.diagonal", "+ 1; => + 2;")]),
     ("one key too few", masked, &[("@attention-mainloop.diagonal", "+ 1; => + 0;")]),
-    ("values of later keys", not_finite, &[("@attention-mainloop.finite", "!is_finite_in_warp(product) => false")]),
-    ("values of the next key", not_finite, &[("@seen-values.first", "<= first => <= first + 1")]),
-    ("values of the next key, in the second row of a thread", not_finite_second, &[("@seen-values.second", "+ 8 => + 9")]),
-    ("values of earlier keys only", not_finite, &[("@seen-values.first", "<= first => < first")]),
     ("values of keys of the mirrored chunk", not_finite_behind, &[("@tile-load.rows", "end - at.row => Config::kTileRows")]),
     ("keys beyond the end of the sequence", masked, &[("@attention-mainloop.ragged", "Config::kTileKeys => 1")]),
     ("the wrong chunk", masked, &[("@sequence.zigzag", "- 1 - rank => - 1 - (rank ^ 1)")]),

@@ -110,7 +110,6 @@ const MUTATIONS: &[(&str, &str, &str)] = &[
     ("head = first + within % heads;", "head = first;", "tiles"),
     (": kChunks - 1 - rank;", ": kChunks - 2 - rank;", "chunks"),
     ("turn / Ranks::kLocalWorld) % Ranks::kNodes", "0) % Ranks::kNodes", "keys"),
-    ("span == 0) return tile.row;", "span == 0) return tile.row + Config::kTileRows;", "keys"),
     ("Mask::attends(Sequence::chunk_of(rank, own), chunk) &&", "", "sent"),
     ("return {source, head / Config::kKvHeads, head %", "return {source, 0, head %", "parts"),
     ("if (!meets(rank, own, source)) continue;", "", "readers"),

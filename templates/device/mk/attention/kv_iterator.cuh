@@ -9,14 +9,13 @@ namespace mk::attention {
 struct KvBlock {
   u32 source;           // the rank
   u32 rank_chunk, row;  // its chunk, and the first row within it
-  bool is_diagonal;     // whether it has the same rows as the queries and a causal mask crosses it
+  bool is_diagonal;     // whether it has the same rows as the queries
   u32 keys;             // rows of the chunk from `row` on to which any of the queries attends
 };
 
 // Iterates over the blocks in an order that never changes: first the blocks of the own rank, then those of the other
-// ranks of this node, backwards from this rank and around, then those of the nodes before this one and around. Under a
-// causal mask, the diagonal block comes last of all. Sums are therefore added in the same order in every call, and results
-// have the same bits.
+// ranks of this node, backwards from this rank and around, then those of the nodes before this one and around. Sums are
+// therefore added in the same order in every call, and results have the same bits.
 template <SequenceConfig Config, MaskPolicy Mask>
 struct KvIterator {
   using Sequence = attention::Sequence<Config>;
@@ -24,7 +23,7 @@ struct KvIterator {
 
   const RankContext& ctx;
   QueryTile tile;
-  u32 span = 0;  // chunks of all ranks that are finished; behind the last one comes the diagonal block
+  u32 span = 0;  // chunks of all ranks that are finished
   u32 row = 0, end;
 
   MK_DEVICE KvIterator(const RankContext& ctx, const QueryTile& tile) : ctx(ctx), tile(tile), end(end_row()) {}
@@ -32,20 +31,16 @@ struct KvIterator {
   // Returns false after the last block.
   MK_DEVICE bool next(KvBlock& block) {
     while (row >= end) {
-      if (++span == kSpans) return false;
-      row = span == kDiagonal ? tile.row : 0;
+      if (++span == Sequence::kChunks) return false;
+      row = 0;
       end = end_row();
     }
-    block = {source(), rank_chunk(), row, span == kDiagonal, end - row};
+    block = {source(), rank_chunk(), row, span == 0 && row == tile.row, end - row};
     row += Config::kTileKeys;
     return true;
   }
 
  private:
-  // The span of the diagonal block. Its rank and its chunk are those of span 0.
-  static constexpr u32 kDiagonal = Sequence::kChunks;
-  static constexpr u32 kSpans = Sequence::kChunks + (Mask::kIsCausal ? 1 : 0);
-
   MK_DEVICE u32 source() const {
     const u32 turn = span / Config::kRankChunks;
     const u32 node = (ctx.rank / Ranks::kLocalWorld + Ranks::kNodes - turn / Ranks::kLocalWorld) % Ranks::kNodes;
@@ -54,17 +49,15 @@ struct KvIterator {
 
   MK_DEVICE u32 rank_chunk() const { return (tile.rank_chunk + span) % Config::kRankChunks; }
 
-  // Returns the end of the rows of the span to which any of the queries attends.
+  // Returns the end of the rows of the chunk to which any of the queries attends.
   MK_DEVICE u32 end_row() const {
     const u32 source_rank = source(), source_chunk = rank_chunk();
-    if (Mask::kIsCausal && span == 0) return tile.row;
-    const u32 rows = Sequence::chunk_rows(tile.sequence, source_rank, source_chunk);
     if constexpr (Mask::kIsCausal) {
-      if (span == kDiagonal) return min(tile.row + Config::kTileRows, rows);
       const u32 own = Sequence::chunk_of(ctx.rank, tile.rank_chunk), other = Sequence::chunk_of(source_rank, source_chunk);
+      if (other == own) return min(tile.row + Config::kTileRows, Sequence::chunk_rows(tile.sequence, ctx.rank, tile.rank_chunk));
       if (!Mask::attends(own, other)) return 0;
     }
-    return rows;
+    return Sequence::chunk_rows(tile.sequence, source_rank, source_chunk);
   }
 };
 

@@ -4,7 +4,6 @@
 // queries with the next block of K before they multiply the weights of the current block with V.
 #pragma once
 #include <mk/attention/kv_iterator.cuh>
-#include <mk/attention/seen_values.cuh>
 #include <mk/attention/softmax.cuh>
 #include <mk/attention/tile_load.cuh>
 #include <mk/mma.cuh>
@@ -80,8 +79,8 @@ struct Mainloop {
   // ---- the two warpgroups
 
   using Scores = float[Config::kTileKeys / 2];
-  using Weights = attention::Weights<Config>;
-  using Accumulators = attention::Accumulators<Config>;
+  using Weights = u32[Config::kTileKeys / 16][4];  // bf16, as the registers of a wgmma operand
+  using Accumulators = float[Config::kHeadDim / 2];
 
   // A warpgroup: computes O of its 64 queries over all blocks of keys that the tile meets. The queries are at `q` in
   // shared memory. `row` is the first query of this warp in the tile.
@@ -128,13 +127,9 @@ struct Mainloop {
       pack(p, s);
     }
     v.consumer_wait_watched();
-    if constexpr (Mask::kIsCausal) {
-      multiply_diagonal(o, p, smem.v(v.stage()), row);
-    } else {
-      multiply_values(o, p, smem.v(v.stage()));
-      mma_wait<0>();
-      mma_hold(o);
-    }
+    multiply_values(o, p, smem.v(v.stage()));
+    mma_wait<0>();
+    mma_hold(o);
     v.consumer_release_warp();
   }
 
@@ -165,19 +160,6 @@ struct Mainloop {
       MmaRegisters<Config::kHeadDim, true>::issue(o, p[k16], b + k16 * kDescriptorStep<true>, true);
     }
     mma_commit();
-  }
-
-  // The same for the diagonal block, in which keys that are later than the query have weight 0. Their values may not count,
-  // but 0 times NaN or infinity is NaN. The product is therefore computed apart from earlier sums, and a warp that finds it
-  // not finite computes its rows without the later keys.
-  static MK_DEVICE void multiply_diagonal(Accumulators& o, Weights& p, u32 v, u32 row) {
-    Accumulators product = {};
-    multiply_values(product, p, v);
-    mma_wait<0>();
-    mma_hold(product);
-    if (!is_finite_in_warp(product)) return add_seen_values<Config>(o, p, v, row);  // @attention-mainloop.finite
-#pragma unroll
-    for (u32 i = 0; i < Config::kHeadDim / 2; ++i) o[i] += product[i];
   }
 
   // Masks the scores of keys that lie beyond the chunk or, under a causal mask, come later than the query.

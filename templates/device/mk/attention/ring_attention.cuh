@@ -1,7 +1,7 @@
 // Ring attention: exact attention over a sequence whose rows are spread over ranks, O = softmax(Q Kᵀ scale) V.
 //
-// A CTA takes a tile of queries of one head and walks over the keys of all ranks, beginning with its own rank's. Under a
-// causal mask, the keys of the tile's own rows come last. It keeps the state of the softmax and O in registers. K and V of each rank travel to the ranks that need them during the
+// A CTA takes a tile of queries of one head and walks over the keys of all ranks, beginning with its own rank's. It
+// keeps the state of the softmax and O in registers. K and V of each rank travel to the ranks that need them during the
 // computation.
 #pragma once
 #include <mk/attention/kv_forward.cuh>

@@ -235,22 +235,35 @@ pub fn with_sequences(world: u32) -> Vec<(String, AttentionJob)> {
     jobs.into_iter().map(name).collect()
 }
 
-/// Returns jobs in which a row of K and V is not finite. Under a mask, queries before the row do not see it, although it is in
-/// a tile that they meet: in the middle of the tile, in its first row, in its last one, or behind the end of a chunk.
+/// Returns the first row of the last of `chunks` chunks of a sequence.
+pub fn first_of_last_chunk(rows: u64, chunks: u32) -> u64 {
+    let chunks = u64::from(chunks);
+    (chunks - 1) * rows.div_ceil(chunks)
+}
+
+/// Returns jobs in which a row of K and V is not finite. It is the first row of a tile, so that under a mask no query of an
+/// earlier tile or chunk meets it, though it may lie behind the end of another chunk in memory.
 pub fn not_finite_rows(world: u32) -> Vec<(String, AttentionJob)> {
     use Placement::{Contiguous, Zigzag};
     let job = |sizes, row| AttentionJob::new(world, sizes, 3).inputs(InputKind::NotFiniteRow(row));
-    // Of a sequence of as many rows, in zigzag, the first row of the last chunk. On the first rank, it lies behind the end of
-    // the first chunk.
-    let mirrored = |rows: u64| (2 * u64::from(world) - 1) * rows.div_ceil(2 * u64::from(world));
+    // One rank has one chunk, of several tiles.
+    let contiguous = |rows| match world {
+        1 => 128,
+        _ => first_of_last_chunk(rows, world),
+    };
+    // On the first rank, the last chunk lies behind the end of the first one.
+    let mirrored = |rows| first_of_last_chunk(rows, 2 * world);
     let mut jobs = vec![
-        ("two rows", job([1, 2, 3, 3, 64], 1).causal(Contiguous)),
-        ("middle", job([1, 300, 3, 3, 64], 100).causal(Contiguous)),
         (
-            "first",
-            job([2, 290, 2, 1, 64], 128).causal(Contiguous).bhsd(),
+            "contiguous",
+            job([1, 300, 3, 3, 64], contiguous(300)).causal(Contiguous),
         ),
-        ("last", job([1, 260, 2, 1, 128], 259).causal(Zigzag).bhsd()),
+        (
+            "two batches",
+            job([2, 290, 2, 1, 64], contiguous(290))
+                .causal(Contiguous)
+                .bhsd(),
+        ),
         (
             "mirrored",
             job([1, 380, 3, 3, 64], mirrored(380)).causal(Zigzag),
@@ -261,8 +274,8 @@ pub fn not_finite_rows(world: u32) -> Vec<(String, AttentionJob)> {
         ),
     ];
     if world > 1 {
-        let few_slots = job([1, 300, 3, 3, 64], 80).slots(1, 1).causal(Zigzag);
-        jobs.push(("few slots", few_slots));
+        let few_slots = job([1, 300, 3, 3, 64], mirrored(300));
+        jobs.push(("few slots", few_slots.slots(1, 1).causal(Zigzag)));
     }
     if world == 2 {
         let long = job([1, 768, 1, 1, 64], 576).causal(Zigzag);
