@@ -252,10 +252,9 @@ pub enum Error {
     /// Two tokens of a call of `combine` have the same row.
     #[error(transparent)]
     RowOfTwoTokens(RowOfTwoTokens),
-    /// A call began on a GPU while another call of the communicator was running there. The results of both calls are invalid.
+    /// A call began on a GPU while another call of the communicator was running there. The second call did nothing.
     ///
-    /// A kernel refuses to run beside another one that is still at work. If the other one is about to end, both run, and the
-    /// one that began first notices at its end that it was overtaken.
+    /// A call that begins when a GEMM, attention or `dispatch_gemm` on few SMs is about to end may not be noticed.
     ///
     /// Launches are ordered after each other on all streams, and so are launches that are captured into one graph. Replays
     /// of graphs are not ordered after each other or after launches.

@@ -167,7 +167,6 @@ impl Page {
             seen: read(offset_of!(Report, seen)),
             epoch: read(offset_of!(Report, epoch)),
             aborted_by: read(offset_of!(Report, aborted_by)),
-            later_ctas: read(offset_of!(Report, later_ctas)),
             waited_ns: self.0.double_word(waited_ns).load(Ordering::Relaxed),
         }
     }
@@ -199,16 +198,6 @@ fn timeout(report: &Report, operator: &OperatorId, others: &OperatorNames) -> Er
     }
     if let Some(error) = mismatch(report, operator) {
         return error;
-    }
-    // What the call waits for may have been overwritten by what belongs to a later call, or taken by it.
-    if report.aborted_by == 0 && report.later_ctas.cast_signed() > 0 {
-        return Error::Overlap {
-            rank: report.rank,
-            operator: operator.clone(),
-            call: report.epoch.wrapping_add(1),
-            other_operator: operator.clone(),
-            other_call: report.epoch,
-        };
     }
     Error::Timeout {
         rank: report.rank,

@@ -158,8 +158,9 @@ fn offsets_that_are_not_possible_are_an_error_of_their_call() {
                 let error = outcome.expect_err(part);
                 assert_eq!(error.kind(), ErrorKind::Values, "{error}");
                 let text = error.to_string();
-                let named = format!("call {}: {part}", number + 1);
-                assert!(text.contains(&named), "{named}: {text}");
+                let call = format!("call {} of operator 1 ", number + 1);
+                assert!(text.contains(&call), "{call}: {text}");
+                assert!(text.contains(part), "{part}: {text}");
                 assert_eq!(written, 0, "{offsets:?}");
             }
             let offsets = [0, 10, 10, 290, 300];

@@ -283,8 +283,8 @@ fn transfers() -> Vec<Case> {
         case(8192, 1024, 512, Nk).copied().tile(128, 256),
         case(8192, 520, 1032, Kn).copied().strided(),
         // The driver might copy narrow or unaligned pitches by a kernel, which could not start beside a grid on all SMs.
-        case(8, 136, 520, Nk).copied().padded(8),
-        case(264, 520, 512, Kn).copied().padded(40),
+        case(1024, 136, 520, Nk).copied().padded(8),
+        case(2048, 520, 512, Kn).copied().padded(40),
         case(4096, 264, 1032, Nk).copied().padded(1032),
         case(8192, 136, 72, Nk).copied().padded(8),
     ]

@@ -112,7 +112,7 @@ pub const MUTATIONS: &[Mutation] = &[
     // LL packets.
     ("bias added with every part", packets, &[("@one-shot.add", "low_bf16(packet.first()), d[1] => low_bf16(packet.first()) + low_bf16(bias[p][0]), d[1]")]),
     ("residual of another rank's rows", packets, &[("@one-shot.row-in-c", "row - ctx.rank * Rows::of_shard(ctx) => row")]),
-    ("residual of the first vector", packets, &[("@lane-elements.epilogue", "residual[p][1] => residual[0][1]")]),
+    ("residual of the first vector", packets, &[("@lane-elements.epilogue", "residual[q][1] => residual[0][1]")]),
     // fp32.
     ("no wait for the second output buffer", fp32_alone, &[("@store.second-acquire", "")]),
     ("fp32 not swizzled", fp32_alone, &[("@store.fp32-swizzle", "((lane % 4 / 2 + 2 * j) ^ (row % 8)) * 16 => (lane % 4 / 2 + 2 * j) * 16")]),

@@ -38,11 +38,11 @@ fn an_overtaken_call_is_reported() {
     });
 }
 
-/// If calls do not count the CTAs that enter them, a call that is overtaken has wrong results or waits until its deadline.
+/// If a call does not look whether the CTAs of the call before have left, that call has wrong results or waits until its deadline.
 #[test]
-fn a_missing_count_of_entries_is_found() {
+fn a_missing_look_at_those_who_left_is_found() {
     let place = Backend::Simulated { seed: 0 };
-    let blind = [("@call.entered", "")];
+    let blind = [("@call.left", "")];
     none_fails(&OVERTAKEN, |overtaken| {
         match run_overtaken(place, *overtaken, &blind) {
             Ok(()) => Err(format!("{overtaken:?}: not found")),

@@ -72,11 +72,13 @@ fn more_rows_than_prepared_are_an_error_of_their_call() {
             let error = rank.call_with_rows(97).expect_err("too many rows");
             assert_eq!(error.kind(), ErrorKind::Values, "{error}");
             let text = error.to_string();
-            assert!(text.contains("call 1: the call has 97 rows"), "{text}");
+            assert!(text.contains("call 1 of operator 1 "), "{text}");
+            assert!(text.contains(": the call has 97 rows"), "{text}");
             let error = rank.call_with_rows(-1).expect_err("negative rows");
             assert_eq!(error.kind(), ErrorKind::Values, "{error}");
             let text = error.to_string();
-            assert!(text.contains("call 2: the call has -1 rows"), "{text}");
+            assert!(text.contains("call 2 of operator 1 "), "{text}");
+            assert!(text.contains(": the call has -1 rows"), "{text}");
             rank.call_with_rows(96)
         });
         for outcome in outcomes {

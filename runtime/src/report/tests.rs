@@ -14,7 +14,6 @@ const REPORT: Report = Report {
     seen: 8,
     epoch: 9,
     aborted_by: 0,
-    later_ctas: (-3i32).cast_unsigned(),
     waited_ns: 30_000_000_000,
 };
 
@@ -138,17 +137,6 @@ fn calls_that_overlap_are_named() {
     ] {
         assert!(text.contains(part), "{part:?} in {text:?}");
     }
-}
-
-#[test]
-fn a_wait_of_a_call_that_a_later_one_has_overtaken_is_an_overlap() {
-    let overtaken = Report {
-        later_ctas: 1,
-        ..REPORT
-    };
-    let text = error(&overtaken).to_string();
-    let both = "call 10 of operator 5 (op5) began while call 9 of operator 5 (op5) was running";
-    assert!(text.contains(both), "{text}");
 }
 
 #[test]

@@ -8,7 +8,7 @@ namespace mk {
 // The first failed wait of a rank, or what is wrong with the values of a call's operands. `aborted_by`: 0 is the rank's
 // own deadline, 1 + r an abort by rank r, kLost | r says that rank r is lost, kHostAbort is the host.
 struct Report {
-  u32 valid, rank, cta, role, wait, peer, index, wanted, seen, epoch, aborted_by, later_ctas;
+  u32 valid, rank, cta, role, wait, peer, index, wanted, seen, epoch, aborted_by;
   u64 waited_ns;
 };
 
@@ -35,7 +35,6 @@ constexpr u32 kMaxBuckets = 4;  // of an operator
 struct State {
   u32 epoch;            // calls whose number every CTA has read
   u32 readers;          // CTAs that have read the epoch, over all calls
-  u32 entered;          // CTAs that have entered a call, over all calls
   u32 abort;            // 1 + the rank that raised it, or kLost and a rank
   u32 reported;         // whether this rank's report was claimed
   u32 faulted;          // mark of the last call in which the report of wrong values was claimed
@@ -49,6 +48,7 @@ constexpr u32 kGateWords = 256;
 // are modulo 2^32, and nothing resets them.
 struct alignas(128) Gate {
   u32 due;                               // CTAs of all calls that have counted themselves (advance_epoch)
+  u32 left;                              // like `due`, but of a small grid a CTA counts itself at its end (leave)
   u64 last;                              // the call whose first CTA has entered last: see call_name
   u32 failed;                            // whether this rank has given up a call: then it makes none of those behind it
   alignas(128) u32 entered[kGateWords];  // like `due`, but a CTA adds its call's CTAs when it enters

@@ -26,7 +26,6 @@ struct Bucket {
     if (!Kernel::begin(args, ctx, smem)) return;
     Roles::run(args, ctx, smem);
     Kernel::end(args, ctx);
-    end_call(ctx);
   }
 };
 

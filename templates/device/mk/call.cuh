@@ -59,7 +59,8 @@ MK_DEVICE u64 call_name(u32 epoch, u32 operator_number, u32 due) {
 MK_DEVICE void refuse(const RankContext& ctx, bool is_first) {
   const Gate* gate = ctx.gate;
   u64 last = load_relaxed_sys(&gate->last);
-  if (static_cast<u16>(last) != static_cast<u16>(load_relaxed_sys(&gate->due) + 1)) last = 0;
+  const u32 due = load_relaxed_sys(&gate->due), left = load_relaxed_sys(&gate->left);
+  if (left == due && static_cast<u16>(last) != static_cast<u16>(due + 1)) last = 0;
   const u32 epoch = static_cast<u32>(last >> 32), operator_number = static_cast<u32>(last) >> 16;
   const bool is_same = operator_number == (ctx.operator_number & 0xffff) && epoch == ctx.call();
   if (is_same && !is_first) return;  // if this is that call, the other one's first CTA is refused too
@@ -78,9 +79,14 @@ MK_DEVICE u32 call_given_up_by(const RankContext& ctx) {
 // is under way, or if the call was given up: then the CTA must end.
 //
 // Calls that wait for each other, as those of one stream do, find all words equal to `due`. Of two others, one finds a
-// word that was raised since: each call raises every word once, and `due` only when all its CTAs have raised theirs. A
-// call that begins when all CTAs of the call before have counted themselves (advance_epoch) is not refused, although some
-// of these CTAs may still run. They find that out at their end: see end_call().
+// word that was raised since: each call raises every word once, and `due` only when all its CTAs have raised theirs.
+//
+// A CTA counts itself for `due` before it ends (advance_epoch). A call that began then could send what belongs to it while the
+// call before still receives, and peers that have ended both could send what belongs to a third call to the buffers from which
+// the first one receives. So CTAs of kernels with small grids, two of which fit on a GPU, also count themselves for `left` at
+// their end (leave), and `left` must have reached `due`. A fast CTA of this call may have left already. The other kernels raise
+// both words at once: with their shared memory and their registers, a second grid has no room before CTAs of the first one
+// have ended, unless they leave SMs unused.
 //
 // A rank may also begin a call that others have given up, or one behind a call that it has given up itself. In the first, it
 // would find what others had sent by then, and perhaps wait for nothing more. In the second, it would send what it has
@@ -92,10 +98,10 @@ MK_DEVICE bool enter(const RankContext& ctx) {
   if (threadIdx.x >= kWarp) {
     // A small grid has many words for each CTA. One warp would add to them in several rounds: 1.4 µs with one CTA (H100).
     const u32 thread = threadIdx.x - kWarp, threads = blockDim.x - kWarp;
-    if (blockIdx.x + thread * gridDim.x < kGateWords) due = load_relaxed_sys(&ctx.gate->due);
+    if (thread == 0 || blockIdx.x + thread * gridDim.x < kGateWords) due = load_relaxed_sys(&ctx.gate->due);
     if (thread == 0) {
       given_up_by = call_given_up_by(ctx);  // @call.given-up
-      add_relaxed_sys(&ctx.state()->entered, 1);  // @call.entered
+      is_refused = !has_reached(load_relaxed_sys(&ctx.gate->left), due);  // @call.left
     }
     for (u32 word = blockIdx.x + thread * gridDim.x; word < kGateWords; word += threads * gridDim.x) {
       is_refused |= fetch_add_relaxed_gpu(&ctx.gate->entered[word], gridDim.x) != due;
@@ -113,21 +119,11 @@ MK_DEVICE bool enter(const RankContext& ctx) {
   return false;
 }
 
-// All threads, behind their last access of the call: report the next call of this operator if it has overtaken this one, which
-// the host has not ordered then. Peers wait for that call to begin on this rank before they send what belongs to the call
-// behind it, to the half of the buffers from which this call receives. So what a thread has received before it finds no later
-// call here belongs to this call. The load needs no fence: it is issued when the thread has used what it received, and the adds
-// of the other call's CTAs have passed L2 before peers hear of that call.
-MK_DEVICE void end_call(const RankContext& ctx) {
-  if (later_ctas(ctx) <= 0) return;
-  report(ctx, WaitSite{kLoad, kOverlap, ctx.operator_number, ctx.operator_number, ctx.call() + 1}, ctx.call(), 0, 0);
-  raise_abort(ctx, 1 + ctx.rank);
-}
-
 // One thread of each CTA, after enter(): it counts that all threads of its CTA have read the epoch. The last CTA runs
 // `before_next`, which prepares what the next call expects, and advances the epoch. That says nothing about the CTA's
-// work, so it may come long before the CTA ends; behind the work it would take 1 µs more.
-template <class BeforeNext>
+// work, so it may come long before the CTA ends; behind the work it would take 1 µs more. `kLeaves`: the CTAs do not call
+// leave().
+template <bool kLeaves = true, class BeforeNext>
 MK_DEVICE void advance_epoch(const RankContext& ctx, BeforeNext before_next) {
   State* state = ctx.state();
   if (fetch_add_acq_rel_gpu(&state->readers, 1) + 1 != ctx.call() * gridDim.x) return;
@@ -136,11 +132,20 @@ MK_DEVICE void advance_epoch(const RankContext& ctx, BeforeNext before_next) {
   if (ctx.network != nullptr) store_early(&ctx.network->calls, load_early(&ctx.network->calls) + 1);
   if (ctx.bucket_epoch != nullptr) store_early(ctx.bucket_epoch, ctx.epoch);  // @call.advance-bucket
   store_early(&state->epoch, ctx.call());  // @call.advance
+  if constexpr (kLeaves) add_relaxed_sys(&ctx.gate->left, gridDim.x);
   add_relaxed_sys(&ctx.gate->due, gridDim.x);
 }
 
+template <bool kLeaves = true>
 MK_DEVICE void advance_epoch(const RankContext& ctx) {
-  advance_epoch(ctx, [] {});
+  advance_epoch<kLeaves>(ctx, [] {});
+}
+
+// All threads, behind their last access of the call: counts the CTA. No fence orders its accesses before the count. They are
+// over: what it received has been used, and what it stored to this GPU is in L2 long before a peer can begin a third call.
+MK_DEVICE void leave(const RankContext& ctx) {
+  __syncthreads();
+  if (threadIdx.x == 0) add_relaxed_sys(&ctx.gate->left, 1);
 }
 
 }  // namespace mk

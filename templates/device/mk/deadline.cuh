@@ -25,11 +25,6 @@ constexpr u32 kPollPauseNs = 32;
 // slower, the commands of the copy engines most of all (measured: 0.3 ms per copy). So they read it every 10 ms.
 constexpr u64 kHostLookNs = 10'000'000;
 
-// CTAs that have entered a later call of this operator than this one. It is negative while CTAs of this call have not entered.
-MK_DEVICE int later_ctas(const RankContext& ctx) {
-  return static_cast<int>(load_relaxed_sys(&ctx.state()->entered) - ctx.call() * gridDim.x);
-}
-
 MK_RARE void write_report(const RankContext& ctx, Report* out, const WaitSite& site, u32 seen, u32 aborted_by,
                           u64 waited_ns) {
   store_relaxed_sys(&out->rank, ctx.rank);
@@ -42,7 +37,6 @@ MK_RARE void write_report(const RankContext& ctx, Report* out, const WaitSite& s
   store_relaxed_sys(&out->seen, seen);
   store_relaxed_sys(&out->epoch, ctx.call());
   store_relaxed_sys(&out->aborted_by, aborted_by);
-  store_relaxed_sys(&out->later_ctas, static_cast<u32>(later_ctas(ctx)));
   store_relaxed_sys(&out->waited_ns, waited_ns);
   store_release_sys(&out->valid, 1);
 }

@@ -39,8 +39,6 @@ pub struct Report {
     /// 0: its own deadline passed; 1 + r: rank r aborted; [`LOST`] and r: rank r is lost; [`HOST_ABORT`]:
     /// the host aborted.
     pub aborted_by: u32,
-    /// CTAs that have entered a later call of the operator, as a signed number: less than 1 if no later call has begun.
-    pub later_ctas: u32,
     /// How long it waited.
     pub waited_ns: u64,
 }
@@ -77,8 +75,6 @@ pub struct State {
     pub epoch: u32,
     /// CTAs that have read the epoch, over all calls.
     pub readers: u32,
-    /// CTAs that have entered a call, over all calls.
-    pub entered: u32,
     /// Any rank → this rank: 1 + the rank that gave up, or [`LOST`] and a rank; not 0 makes every wait of this rank end.
     pub abort: u32,
     /// Whether a report was claimed.
@@ -98,6 +94,8 @@ pub struct State {
 pub struct Gate {
     /// CTAs of all calls that are counted, modulo 2^32.
     pub due: u32,
+    /// CTAs of all calls that have left, modulo 2^32. Those of large grids are counted with `due`.
+    pub left: u32,
     /// Which call's first CTA has entered last.
     pub last: u64,
     /// Whether this rank has given up a call: then it makes none of those behind it.

@@ -8,10 +8,10 @@ use crate::fabric::{Command, CommandRing, KernelEndpoint, NetworkState, RingStat
 #[must_use]
 pub fn shared_structs() -> Vec<StructLayout> {
     vec![
-        layout!(Report: valid, rank, cta, role, wait, peer, index, wanted, seen, epoch, aborted_by, later_ctas, waited_ns),
+        layout!(Report: valid, rank, cta, role, wait, peer, index, wanted, seen, epoch, aborted_by, waited_ns),
         layout!(HostPage: abort, doorbell, source, source_row_bytes, claimed, answered, withdrawn, report, fault),
-        layout!(State: epoch, readers, entered, abort, reported, faulted, sent, bucket_epochs),
-        layout!(Gate: due, last, failed, entered),
+        layout!(State: epoch, readers, abort, reported, faulted, sent, bucket_epochs),
+        layout!(Gate: due, left, last, failed, entered),
         layout!(Command: tag, peer, channel, source_region, target_region, kind, bytes, source_offset, target_offset),
         layout!(RingWords: consumed, sent),
         layout!(RingState: claimed, consumed_seen),

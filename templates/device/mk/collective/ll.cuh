@@ -79,10 +79,12 @@ struct Ll {
 
   // Runs after the roles.
   static MK_DEVICE void end(const Args&, const RankContext& ctx) {
-    if (threadIdx.x == 0) advance_epoch(ctx);  // @ll.advance
-    if (blockIdx.x != 0 || threadIdx.x != 0) return;
-    Begin::report_refused_rows(ctx);
-    Begin::template wait_for_peers<true>(ctx);
+    if (threadIdx.x == 0) advance_epoch<false>(ctx);  // @ll.advance
+    if (blockIdx.x == 0 && threadIdx.x == 0) {
+      Begin::report_refused_rows(ctx);
+      Begin::template wait_for_peers<true>(ctx);
+    }
+    leave(ctx);
   }
 
  private:

@@ -197,10 +197,12 @@ struct Simple {
 
   // Runs after the roles.
   static MK_DEVICE void end(const Args&, const RankContext& ctx) {
-    if (threadIdx.x == 0) advance_epoch(ctx);
-    if (blockIdx.x != 0 || threadIdx.x != 0) return;
-    Begin::report_refused_rows(ctx);
-    Begin::template wait_for_peers<!PeerResults::kExist>(ctx);
+    if (threadIdx.x == 0) advance_epoch<false>(ctx);
+    if (blockIdx.x == 0 && threadIdx.x == 0) {
+      Begin::report_refused_rows(ctx);
+      Begin::template wait_for_peers<!PeerResults::kExist>(ctx);
+    }
+    leave(ctx);
   }
 };
 

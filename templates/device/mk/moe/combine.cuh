@@ -246,7 +246,8 @@ struct Combine {
 
   // Runs after the roles.
   static MK_DEVICE void end(const Args&, const RankContext& ctx) {
-    if (threadIdx.x == 0) advance_epoch(ctx);
+    if (threadIdx.x == 0) advance_epoch<false>(ctx);
+    leave(ctx);
   }
 };
 

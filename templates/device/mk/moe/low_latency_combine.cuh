@@ -84,12 +84,12 @@ struct LowLatencyCombine {
       if (!enter(ctx)) return false;
     }
     // Few tokens have no chunk for the last warp.
-    if (threadIdx.x == Config::kThreads - 1) advance_epoch(ctx);
+    if (threadIdx.x == Config::kThreads - 1) advance_epoch<false>(ctx);
     return true;
   }
 
   // Runs after the roles.
-  static MK_DEVICE void end(const Args&, const RankContext&) {}
+  static MK_DEVICE void end(const Args&, const RankContext& ctx) { leave(ctx); }
 
  private:
   static constexpr u32 kPeers = Ranks::kWorld - 1;
