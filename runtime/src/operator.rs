@@ -71,7 +71,7 @@ fn begun_calls(
     operator: u32,
     kernel: &Kernel,
     workspace: &Arc<Workspace>,
-    reader: Arc<WordReader>,
+    (reader, gate): (Arc<WordReader>, &Arc<OwnMemory>),
 ) -> BegunCalls {
     match &shared.simulated {
         Some(job) => {
@@ -81,6 +81,8 @@ fn begun_calls(
         None => BegunCalls::Mapped {
             reader,
             workspace: workspace.clone(),
+            gate: gate.clone(),
+            operator,
             first_rank: shared.rank - workspace.local_rank(),
         },
     }
@@ -125,7 +127,7 @@ impl Operator {
                 operator.number(),
                 &kernel,
                 &workspace,
-                reader,
+                (reader, &gate),
             )),
             operators: shared.operators.clone(),
             operator,

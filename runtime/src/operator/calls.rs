@@ -3,8 +3,9 @@
 use crate::driver::{WORDS_OF_A_READ, WordReader};
 use crate::error::Error;
 use crate::simulation::OperatorLaunches;
+use crate::symmetric::OwnMemory;
 use crate::workspace::Workspace;
-use mkernel_spec::abi::State;
+use mkernel_spec::abi::{Gate, State};
 use std::mem::offset_of;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,10 +17,14 @@ const READ_TIMEOUT: Duration = Duration::from_secs(1);
 pub(crate) enum BegunCalls {
     /// The simulator counts the launches of all ranks.
     Simulated(Arc<OperatorLaunches>),
-    /// Each rank counts its calls in its workspace, which the ranks of its node have mapped. The memory outlives the rank.
+    /// Each rank counts its calls in its workspace, which the ranks of its node have mapped. The memory outlives the rank. A
+    /// call is counted there when it is about to end. This rank's gate has the name of the call that began last.
     Mapped {
         reader: Arc<WordReader>,
         workspace: Arc<Workspace>,
+        gate: Arc<OwnMemory>,
+        /// The number of the operator.
+        operator: u32,
         /// The first rank of the node.
         first_rank: u32,
     },
@@ -37,19 +42,34 @@ impl BegunCalls {
             Self::Mapped {
                 reader,
                 workspace,
+                gate,
+                operator,
                 first_rank,
             } => {
                 let addresses = workspace.addresses();
                 let mapped = addresses.iter().take_while(|address| **address != 0);
-                let epochs: Vec<u64> = mapped
-                    .take(WORDS_OF_A_READ)
-                    .map(|address| address + offset_of!(State, epoch) as u64)
-                    .collect();
-                // SAFETY: every workspace begins with its state. It stays mapped as long as this value, and after an error
-                // for ever.
-                let counts = unsafe { reader.read(&epochs, READ_TIMEOUT) };
-                let counts = counts.inspect_err(|_| std::mem::forget(workspace.clone()))?;
-                Ok((*first_rank..).zip(counts).collect())
+                let last = gate.address() + offset_of!(Gate, last) as u64;
+                let epochs = mapped.map(|address| address + offset_of!(State, epoch) as u64);
+                // Another call may begin between the reads of the two halves of the name. Then the lower one differs.
+                let words = [last, last + 4, last].into_iter().chain(epochs);
+                let words: Vec<u64> = words.take(WORDS_OF_A_READ).collect();
+                // SAFETY: every workspace begins with its state. Workspaces and the gate stay mapped as long as this value,
+                // and after an error for ever.
+                let counts = unsafe { reader.read(&words, READ_TIMEOUT) };
+                let counts =
+                    counts.inspect_err(|_| std::mem::forget((workspace.clone(), gate.clone())))?;
+                let [name, call, name_again, epochs @ ..] = counts.as_slice() else {
+                    return Ok(Vec::new());
+                };
+                let mut counts: Vec<_> = (*first_rank..).zip(epochs.iter().copied()).collect();
+                // The lower half of the name has the operator, as `call_name` in mk/call.cuh makes it.
+                if let Some((_, own)) = counts.get_mut(workspace.local_rank() as usize)
+                    && name == name_again
+                    && name >> 16 == operator & 0xffff
+                {
+                    *own = *call;
+                }
+                Ok(counts)
             }
         }
     }

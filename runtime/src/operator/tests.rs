@@ -206,6 +206,8 @@ fn the_calls_of_ranks_are_in_their_workspaces() {
                     let mapped = BegunCalls::Mapped {
                         reader: parts.shared.reader().expect("a reader"),
                         workspace: parts.workspace.clone(),
+                        gate: parts.gate.clone(),
+                        operator: parts.health.operator.number(),
                         first_rank: 0,
                     };
                     let simulated = parts.health.calls.as_ref().expect("counted");
