@@ -110,7 +110,7 @@ pub const MUTATIONS: &[Mutation] = &[
     ("addends read beyond their columns", finished_by_owners, &[("@epilogue.is-beyond", "col >= Config::kN => false")]),
     ("epilogue applied before the other parts of K are added", shared_tiles, FINISHED_EARLY),
     // LL packets.
-    ("bias added with every part", packets, &[("@one-shot.add", "low_bf16(packet.first()), d[1] => low_bf16(packet.first()) + low_bf16(bias[p][0]), d[1]")]),
+    ("bias added with every part", packets, &[("@one-shot.add", "low_bf16(packet.first()), d[1] => low_bf16(packet.first()) + low_bf16(addends.bias[p][0]), d[1]")]),
     ("residual of another rank's rows", packets, &[("@one-shot.row-in-c", "row - ctx.rank * Rows::of_shard(ctx) => row")]),
     ("residual of the first vector", packets, &[("@lane-elements.epilogue", "residual[q][1] => residual[0][1]")]),
     // fp32.
