@@ -68,7 +68,7 @@ const MUTATIONS: &[Mutation<CollectiveJob>] = &[
 
 #[rustfmt::skip]
 const NORM_MUTATIONS: &[Mutation<NormJob>] = &[
-    ("parts that other threads send", normalised, &[("@ll.own-vecs", "LlNorm::for_each_own_vec(ctx, [&](u32 vec) { send_parts(args, ctx, vec); }); => for (u32 i = thread(); i < Shards::vecs(ctx); i += threads()) send_parts(args, ctx, i);")]),
+    ("parts that other threads send", normalised, &[("@ll.own-vecs", "send_own_parts(args, ctx); => for (u32 i = thread(); i < Shards::vecs(ctx); i += threads()) send_parts(args, ctx, i);")]),
 ];
 
 #[test]

@@ -94,18 +94,20 @@ MK_DEVICE u32 call_given_up_by(const RankContext& ctx) {
 // place. One lane finds this out and reports it, since an abort that is raised at that moment may reach some lanes of a
 // warp and not others.
 MK_DEVICE bool enter(const RankContext& ctx) {
-  u32 is_refused = 0, due = 0, given_up_by = 0;
+  u32 is_refused = 0, due = 0, left = 0, given_up_by = 0;
   if (threadIdx.x >= kWarp) {
     // A small grid has many words for each CTA. One warp would add to them in several rounds: 1.4 µs with one CTA (H100).
     const u32 thread = threadIdx.x - kWarp, threads = blockDim.x - kWarp;
     if (thread == 0 || blockIdx.x + thread * gridDim.x < kGateWords) due = load_relaxed_sys(&ctx.gate->due);
     if (thread == 0) {
       given_up_by = call_given_up_by(ctx);  // @call.given-up
-      is_refused = !has_reached(load_relaxed_sys(&ctx.gate->left), due);  // @call.left
+      left = load_relaxed_sys(&ctx.gate->left);
     }
     for (u32 word = blockIdx.x + thread * gridDim.x; word < kGateWords; word += threads * gridDim.x) {
       is_refused |= fetch_add_relaxed_gpu(&ctx.gate->entered[word], gridDim.x) != due;
     }
+    // Compared here, since the adds would wait for the loads otherwise.
+    if (thread == 0) is_refused |= !has_reached(left, due);  // @call.left
     if (blockIdx.x == 0 && thread == 0 && is_refused == 0) {
       store_relaxed_sys(&ctx.gate->last, call_name(ctx.call(), ctx.operator_number, due));
     }

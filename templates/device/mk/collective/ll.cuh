@@ -103,7 +103,7 @@ struct Ll {
   // and each thread sends the vectors that it adds up: it has then loaded all parts whose places get its results.
   static MK_DEVICE void exchange_parts(const Args& args, const RankContext& ctx) {
     if constexpr (kNormalises && kReducesAll) {
-      LlNorm::for_each_own_vec(ctx, [&](u32 vec) { send_parts(args, ctx, vec); });  // @ll.own-vecs
+      send_own_parts(args, ctx);  // @ll.own-vecs
     } else {
       constexpr u32 kRoundsAhead = 2;
       const u32 most = kReducesAll ? Shards::vecs(ctx) : Shards::shard_vecs(ctx), ahead = kRoundsAhead * threads();
@@ -121,11 +121,22 @@ struct Ll {
     else return load_vec16(part);
   }
 
+  // Sends the vectors that this thread adds up, all of a row at a time.
+  static MK_DEVICE void send_own_parts(const Args& args, const RankContext& ctx) {
+    LlNorm::for_each_own_vec(
+        ctx, [&](u32 vec) { return load_part(Tensors::input(args).at(vec)); },
+        [&](u32 vec, const Vec16& part) { send_part(ctx, vec, part); });
+  }
+
+  // Sends a vector to all ranks, each of which adds it up.
+  static MK_DEVICE void send_part(const RankContext& ctx, u32 i, const Vec16& part) {
+    for (u32 k = 1; k < kWorld; ++k) send<Parts>(ctx, (ctx.rank + k) % kWorld, i, part);
+  }
+
   // Sends number `i` of the vectors that each rank adds up.
   static MK_DEVICE void send_parts(const Args& args, const RankContext& ctx, u32 i) {
     if constexpr (kReducesAll) {
-      const Vec16 part = load_part(Tensors::input(args).at(i));
-      for (u32 k = 1; k < kWorld; ++k) send<Parts>(ctx, (ctx.rank + k) % kWorld, i, part);
+      send_part(ctx, i, load_part(Tensors::input(args).at(i)));
     } else {
       Vec16 parts[kWorld];
 #pragma unroll

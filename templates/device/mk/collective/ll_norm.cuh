@@ -34,13 +34,20 @@ struct LlNorm {
     for_each_part(ctx, [&](u32 row, u32 part) { normalise(args, ctx, row, part, z); });
   }
 
-  // All warps of the grid: `send(vec)` gets the same vectors from the same lanes.
-  template <class Send>
-  static MK_DEVICE void for_each_own_vec(const RankContext& ctx, const Send& send) {
+  // All warps of the grid: `send(vec, load(vec))` for the same vectors in the same lanes. Loads of a part of a row come before
+  // its sends.
+  template <class Load, class Send>
+  static MK_DEVICE void for_each_own_vec(const RankContext& ctx, const Load& load, const Send& send) {
     for_each_part(ctx, [&](u32 row, u32 part) {
-#pragma unroll 1
+      const u32 first = row * Config::kRowVecs;
+      Vec16 vecs[Config::kLaneVecs];
+#pragma unroll
       for (u32 v = 0; v < Config::kLaneVecs; ++v) {
-        if (vec_of(part, v) < Config::kRowVecs) send(row * Config::kRowVecs + vec_of(part, v));
+        if (vec_of(part, v) < Config::kRowVecs) vecs[v] = load(first + vec_of(part, v));
+      }
+#pragma unroll
+      for (u32 v = 0; v < Config::kLaneVecs; ++v) {
+        if (vec_of(part, v) < Config::kRowVecs) send(first + vec_of(part, v), vecs[v]);
       }
     });
   }
