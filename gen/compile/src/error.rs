@@ -167,7 +167,7 @@ pub enum BundleFault {
     },
 }
 
-/// Environment variables have values that are not valid. All of them are listed.
+/// Environment variables have values that are not valid. The error lists all such variables.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
 pub struct InvalidVariables(pub Vec<InvalidVariable>);

@@ -146,8 +146,8 @@ struct alignas(16) Vec16 {
   u32 x, y, z, w;
 };
 
-// Loads 16 bytes of an operand, which L1 does not keep. The path of read-only data (ld.global.nc) is for nobody: an operand may
-// be written by this kernel where it is a result, too, and by the grid before while this one waits for it.
+// Loads 16 bytes of an operand, which L1 does not keep. Headers do not use the path of read-only data (ld.global.nc): this
+// kernel may write an operand that is also a result, and the grid before may write an operand while this grid waits.
 __device__ __forceinline__ Vec16 load_vec16(const u8* p) {
   Vec16 v;
   asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"

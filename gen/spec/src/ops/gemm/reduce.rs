@@ -153,7 +153,7 @@ fn candidates(spec: GemmSpec<'_>, device: &Device, core: &CoreLayout) -> Vec<Can
         tail_splits: 1,
         pace_steps: 0,
     };
-    // Who normalises rows keeps what a lane has of them in registers.
+    // A kernel that normalises rows keeps each lane's elements of the rows in registers.
     let fits = core.group_n() <= ONE_SHOT_COLS;
     if spec.world() == 1 {
         if spec.epilogue().normalises() && !fits {
