@@ -337,8 +337,8 @@ impl Communicator {
     /// Ends all waits of this rank, in its kernels and in collective steps. The communicator cannot be used after that.
     /// This may be called from any thread.
     ///
-    /// A kernel that is running on this rank aborts the other ranks, and so does a collective step that is aborted
-    /// here. If there is neither, the other ranks fail at their deadline.
+    /// A kernel that is running on this rank aborts the other ranks of its node at once, and a collective step that is
+    /// aborted here aborts all ranks. Otherwise the waits of the other ranks end within about a second.
     pub fn abort(&self) {
         if let Some(host) = &self.shared.simulated {
             host.abort();

@@ -3,6 +3,7 @@
 
 use crate::bootstrap::{Collective, Owner, Stop};
 use crate::error::{Error, OperatorCalls};
+use crate::report::AbortCause;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
@@ -15,6 +16,10 @@ const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// After how many of these checks the watchdog compares the calls of this rank with those of ranks that have left. This reads
 /// memory of the GPU.
 const POLLS_PER_COMPARISON: u32 = 10;
+
+/// After how many comparisons the watchdog reports that a call of this rank has failed. Until then, other ranks may find the
+/// cause for themselves.
+const COMPARISONS_PER_REPORT: u32 = 10;
 
 /// The first rank that is known to be lost. Proxies set it, and so does the watchdog.
 pub(crate) type Lost = Arc<OnceLock<u32>>;
@@ -36,8 +41,8 @@ pub(crate) trait Monitored: Send + Sync {
     /// Returns how many calls each rank has begun, if that can be read.
     fn calls(&self) -> Option<OperatorCalls>;
 
-    /// Ends all waits of its kernels. If a rank is lost, their reports name it.
-    fn abort(&self, lost: Option<u32>);
+    /// Ends all waits of its kernels. Their reports name the rank that is lost or has failed.
+    fn abort(&self, cause: AbortCause);
 }
 
 /// The first failure of a communicator.
@@ -85,6 +90,10 @@ impl Health {
     pub fn ranks(&self) -> MutexGuard<'_, Collective> {
         let mut ranks = lock(&self.ranks);
         ranks.begin();
+        // The watchdog cannot report while this rank waits for others in a step.
+        if self.has_failed_itself() {
+            ranks.report_failed();
+        }
         ranks
     }
 
@@ -137,12 +146,14 @@ impl Health {
     /// Marks the communicator as failed and ends the waits of all its kernels. Only the first cause is recorded.
     pub fn fail(&self, error: Error) {
         self.record(error);
-        self.abort_kernels(None);
+        self.abort_kernels(AbortCause::Host);
     }
 
-    /// Ends the waits of all kernels. If a rank is lost, their reports name it.
-    pub fn abort_kernels(&self, lost: Option<u32>) {
-        self.live().iter().for_each(|operator| operator.abort(lost));
+    /// Ends the waits of all kernels. Their reports name the rank that is lost or has failed.
+    pub fn abort_kernels(&self, cause: AbortCause) {
+        self.live()
+            .iter()
+            .for_each(|operator| operator.abort(cause));
     }
 
     /// Does the same as [`fail`](Self::fail) when the program aborts. This also ends the collective step that is
@@ -220,11 +231,30 @@ impl Health {
         }
     }
 
-    /// Tells the other ranks that this one leaves, unless operators of it exist. Then it leaves when they are dropped.
+    /// Tells the other ranks that this one leaves, and before that whether its communicator has failed. If operators exist, it
+    /// leaves when they are dropped.
     pub fn leave(&self) {
-        if self.live().is_empty() {
-            self.ranks().leave();
+        let mut ranks = self.ranks();
+        if self.has_failed() {
+            ranks.report_failed();
         }
+        if self.live().is_empty() {
+            ranks.leave();
+        }
+    }
+
+    /// Returns one more than `count` if this rank has failed, and 0 otherwise. Reports the failure to the other ranks when
+    /// `count` has reached [`COMPARISONS_PER_REPORT`], or after the step in which this rank is then.
+    fn count_failure(&self, count: u32) -> u32 {
+        if !self.has_failed_itself() {
+            return 0;
+        }
+        if count >= COMPARISONS_PER_REPORT
+            && let Some(mut ranks) = self.connections()
+        {
+            ranks.report_failed();
+        }
+        count.saturating_add(1)
     }
 
     fn look_for_left(&self, ranks: &mut Collective) {
@@ -244,15 +274,40 @@ impl Health {
         let Some(error) = self.left_without_call(&calls) else {
             return;
         };
-        let rank = match &error {
-            Error::LeftWithoutCall { rank, .. } => Some(*rank),
-            _ => None,
+        let cause = match &error {
+            Error::LeftWithoutCall { rank, .. } => AbortCause::Lost(*rank),
+            _ => AbortCause::Host,
         };
         self.record(error);
-        self.abort_kernels(rank);
+        self.abort_kernels(cause);
     }
 
-    /// Checks whether a rank is lost. If so, reports that to all other ranks and returns true.
+    /// Returns the failure of an operator, if there is one. A call behind one that this rank has given up fails as well, so
+    /// what caused that comes first.
+    pub fn failure(&self) -> Option<Error> {
+        let found = || {
+            let live = self.live();
+            let failures = live.iter().filter_map(|operator| operator.failure());
+            failures.min_by_key(|error| distance(error, self.rank))
+        };
+        // The kernel of the cause may have written its report after the page was read.
+        found().and_then(|error| match distance(&error, self.rank) {
+            0 => Some(error),
+            _ => found(),
+        })
+    }
+
+    /// Returns whether this rank has failed, and the cause is not on another rank.
+    fn has_failed_itself(&self) -> bool {
+        let is_cause = |error: &Error| distance(error, self.rank) == 0;
+        let recorded = lock(&self.first_failure);
+        let recorded = recorded
+            .as_ref()
+            .is_some_and(|first| is_cause(&first.cause));
+        recorded || self.failure().is_some_and(|error| is_cause(&error))
+    }
+
+    /// Checks whether another rank is lost or has failed. If one is lost, reports that to all other ranks and returns true.
     fn poll(&self) -> bool {
         // A rank that is in a step detects the loss in that step.
         let Some(mut ranks) = self.connections() else {
@@ -263,6 +318,12 @@ impl Health {
             let _ = self.lost.set(rank);
         }
         let Some(&rank) = self.lost.get() else {
+            let failed = ranks.failed().filter(|rank| *rank != self.rank);
+            drop(ranks);
+            // Again each time, for operators that were registered since.
+            failed
+                .iter()
+                .for_each(|rank| self.abort_kernels(AbortCause::Failed(*rank)));
             return false;
         };
         ranks.report_lost(rank);
@@ -272,13 +333,13 @@ impl Health {
         // The failure of this rank's network is more specific: this rank may be the one that is lost.
         let network = live.iter().find_map(|operator| operator.network_failure());
         self.record(self.explain(network.unwrap_or(Error::RankLost { rank, is_thread })));
-        self.abort_kernels(Some(rank));
+        self.abort_kernels(AbortCause::Lost(rank));
         true
     }
 }
 
 /// A thread that checks the connections to the other ranks until one of them is lost. It also ends waits for ranks that have
-/// left.
+/// left or failed, and reports the failure of this one.
 pub(crate) struct Watchdog {
     health: Arc<Health>,
     is_over: Arc<AtomicBool>,
@@ -293,10 +354,11 @@ impl Watchdog {
         let watched = (health.clone(), is_over.clone());
         let body = move || {
             let (health, is_over) = watched;
-            let mut polls = 0_u32;
+            let (mut polls, mut failures) = (0_u32, 0_u32);
             while !is_over.load(Ordering::Acquire) && !health.poll() {
                 if polls.is_multiple_of(POLLS_PER_COMPARISON) {
                     health.compare_calls();
+                    failures = health.count_failure(failures);
                 }
                 polls = polls.wrapping_add(1);
                 std::thread::park_timeout(POLL_INTERVAL);
@@ -328,6 +390,21 @@ impl Drop for Watchdog {
         }
         // This rank's proxies may have reported a loss in the meantime.
         self.health.poll();
+    }
+}
+
+/// How far a failure is from its cause: 0 if it is one, 1 if the cause is on another rank, and 2 if the call has failed because
+/// this rank had given up an earlier one.
+fn distance(error: &Error, rank: u32) -> u8 {
+    match error {
+        Error::Timeout {
+            aborted_by: Some(by),
+            ..
+        } => 1 + u8::from(*by == rank),
+        Error::Timeout { lost: Some(_), .. }
+        | Error::RankLost { .. }
+        | Error::LeftWithoutCall { .. } => 1,
+        _ => 0,
     }
 }
 

@@ -289,7 +289,7 @@ impl Operator {
             ..
         } = self.parts();
         if health.failure().is_some()
-            && let Some(cause) = shared.failure()
+            && let Some(cause) = shared.health.failure()
         {
             shared.fail_because_of(cause);
         }

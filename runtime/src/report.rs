@@ -8,11 +8,22 @@ use crate::operator_names::OperatorNames;
 use crate::tensors::SymmetricPlace;
 use cudarc::driver::CudaContext;
 use mkernel_spec::Dtype;
-use mkernel_spec::abi::{self, HOST_ABORT, HostPage, LOST, OFFSETS_HASH, Report};
+use mkernel_spec::abi::{self, HEARD, HOST_ABORT, HostPage, LOST, OFFSETS_HASH, Report};
 use std::mem::offset_of;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
+
+/// Why the host ends the waits of a rank's kernels.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum AbortCause {
+    /// The program, or a failure of this rank.
+    Host,
+    /// A call of this rank has failed.
+    Failed(u32),
+    /// The process or the thread of this rank has ended.
+    Lost(u32),
+}
 
 /// An [`abi::HostPage`] in pinned memory.
 pub(crate) struct Page(Pinned);
@@ -39,21 +50,16 @@ impl Page {
         self.0.device_address()
     }
 
-    /// Ends all waits of this rank's kernels. The kernels also abort the other ranks.
-    pub fn abort(&self) {
-        self.raise(1);
-    }
-
-    /// Ends all waits of this rank's kernels because `rank` is lost. The reports of this node's other ranks name that
-    /// rank.
-    pub fn abort_without(&self, rank: u32) {
-        self.raise(LOST | rank);
-    }
-
-    /// Sets the abort word, unless it already holds a cause.
-    fn raise(&self, cause: u32) {
+    /// Ends all waits of this rank's kernels, unless they were ended before. The kernels also abort the other ranks of the
+    /// node, whose reports name the rank of the cause.
+    pub fn abort(&self, cause: AbortCause) {
+        let value = match cause {
+            AbortCause::Host => 1,
+            AbortCause::Failed(rank) => HEARD | rank,
+            AbortCause::Lost(rank) => HEARD | LOST | rank,
+        };
         let word = self.0.word(offset_of!(HostPage, abort));
-        let _ = word.compare_exchange(0, cause, Ordering::Release, Ordering::Relaxed);
+        let _ = word.compare_exchange(0, value, Ordering::Release, Ordering::Relaxed);
     }
 
     pub fn is_aborted(&self) -> bool {
@@ -184,7 +190,8 @@ fn timeout(report: &Report, operator: &OperatorId, others: &OperatorNames) -> Er
     let (aborted_by, lost) = match report.aborted_by {
         HOST_ABORT => return Error::Aborted { cause: None },
         0 => (None, None),
-        by if by & LOST != 0 => (None, Some(by & !LOST)),
+        by if by & (HEARD | LOST) == HEARD | LOST => (None, Some(by & !(HEARD | LOST))),
+        by if by & HEARD != 0 => (Some(by & !HEARD), None),
         by => (Some(by - 1), None),
     };
     if report.wait == abi::Wait::Overlap as u32 {

@@ -235,21 +235,6 @@ impl Shared {
             .map_or_else(Vec::new, |host| host.findings())
     }
 
-    /// Returns the failure of an operator, if there is one. A call behind one that this rank has given up fails as well, so
-    /// what caused that comes first.
-    pub fn failure(&self) -> Option<Error> {
-        let found = || {
-            let live = self.health.live();
-            let failures = live.iter().filter_map(|operator| operator.failure());
-            failures.min_by_key(|error| distance(error, self.rank))
-        };
-        // The kernel of the cause may have written its report after the page was read.
-        found().and_then(|error| match distance(&error, self.rank) {
-            0 => Some(error),
-            _ => found(),
-        })
-    }
-
     pub fn check(&self) -> Result<(), Error> {
         let live = self.health.live();
         if let Some(error) = live.iter().find_map(|operator| operator.network_failure()) {
@@ -264,25 +249,12 @@ impl Shared {
         if !findings.is_empty() {
             self.fail(Error::Simulation { findings });
         }
-        if let Some(error) = self.failure() {
+        if let Some(error) = self.health.failure() {
             self.fail_because_of(error);
         }
         self.health.check()?;
         // Invalid values affect only the call that they belong to.
         let fault = live.iter().find_map(|operator| operator.take_fault());
         fault.map_or(Ok(()), Err)
-    }
-}
-
-/// How far a failure is from its cause: 0 if it is one, 1 if the cause is on another rank, and 2 if the call has failed because
-/// this rank had given up an earlier one.
-fn distance(error: &Error, rank: u32) -> u8 {
-    match error {
-        Error::Timeout {
-            aborted_by: Some(by),
-            ..
-        } => 1 + u8::from(*by == rank),
-        Error::Timeout { lost: Some(_), .. } => 1,
-        _ => 0,
     }
 }

@@ -50,6 +50,33 @@ fn an_absent_rank_ends_the_calls_of_all() {
     }
 }
 
+/// Rank 1 is away. Rank 0 waits for it until a short deadline, and the ranks of the other node hear of that long before
+/// theirs.
+#[test]
+fn a_failed_call_ends_the_waits_of_other_nodes() {
+    let long = 120 * DEADLINE;
+    on_ranks(GemmOp::AgGemm, 6, Faults::default(), |rank| {
+        let this = rank.ranks.rank();
+        if this != 1 {
+            rank.ranks
+                .set_timeout(if this == 0 { DEADLINE } else { long });
+            let mut c = rank.poisoned();
+            let started = Instant::now();
+            rank.launch(&mut c).expect("launched");
+            let error = rank.ranks.synchronize(&rank.stream);
+            let error = error.expect_err("rank 1 is away");
+            let took = started.elapsed();
+            let named = match &error {
+                Error::Timeout { aborted_by, .. } => aborted_by.unwrap_or(this),
+                _ => panic!("rank {this}: {error}"),
+            };
+            assert_eq!(named, 0, "rank {this}: {error}");
+            assert!(took < long / 2, "rank {this}: {error}, after {took:?}");
+        }
+        rank.ranks.barrier().expect("all have failed");
+    });
+}
+
 /// The way in which a rank leaves a job.
 #[derive(Clone, Copy, Debug)]
 enum Exit {

@@ -104,6 +104,16 @@ impl Collective {
         self.group.left()
     }
 
+    /// See [`Group::failed`].
+    pub fn failed(&self) -> Option<u32> {
+        self.group.failed()
+    }
+
+    /// See [`Group::report_failed`].
+    pub fn report_failed(&mut self) {
+        self.group.report_failed();
+    }
+
     /// See [`Group::are_threads`].
     pub fn are_threads(&self) -> bool {
         self.group.are_threads()

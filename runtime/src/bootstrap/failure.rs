@@ -37,6 +37,10 @@ pub(super) enum StepFailure {
         rank: u32,
         text: String,
     },
+    /// A call of the rank has failed. The rank still takes part in steps, so this ends none.
+    Call {
+        rank: u32,
+    },
     /// A failure of this rank itself.
     Own {
         rank: u32,
@@ -51,6 +55,7 @@ pub(super) enum ReportedFailure {
     Left(u32),
     Lost(u32),
     Reported(u32, String),
+    Call(u32),
 }
 
 impl StepFailure {
@@ -61,6 +66,7 @@ impl StepFailure {
             Self::Protocol { rank, fault } => (3, vec![*rank], fault.to_string()),
             Self::Lost { rank } => (4, vec![*rank], String::new()),
             Self::Reported { rank, text } => (3, vec![*rank], text.clone()),
+            Self::Call { rank } => (5, vec![*rank], String::new()),
             Self::Own { rank, error } => (3, vec![*rank], with_causes(error)),
         };
         let mut bytes = vec![code];
@@ -85,6 +91,7 @@ impl StepFailure {
             (2, [rank]) => Ok(ReportedFailure::Left(*rank)),
             (3, [rank]) => Ok(ReportedFailure::Reported(*rank, text)),
             (4, [rank]) => Ok(ReportedFailure::Lost(*rank)),
+            (5, [rank]) => Ok(ReportedFailure::Call(*rank)),
             _ => Err(ProtocolFault::Malformed),
         }
     }
@@ -97,7 +104,9 @@ impl StepFailure {
                 waited,
                 refused,
             },
-            Self::Left { rank } | Self::Lost { rank } => Error::RankLeft { rank, step },
+            Self::Left { rank } | Self::Lost { rank } | Self::Call { rank } => {
+                Error::RankLeft { rank, step }
+            }
             Self::Protocol { rank, fault } => Error::Protocol {
                 peer: Peer::Rank(rank),
                 step,
@@ -120,7 +129,9 @@ impl ReportedFailure {
                 waited,
                 refused: Vec::new(),
             },
-            Self::Left(rank) | Self::Lost(rank) => Error::RankLeft { rank, step },
+            Self::Left(rank) | Self::Lost(rank) | Self::Call(rank) => {
+                Error::RankLeft { rank, step }
+            }
             Self::Reported(rank, text) => Error::RanksFailed {
                 step,
                 failures: vec![(rank, text)],

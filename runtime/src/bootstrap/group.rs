@@ -45,6 +45,12 @@ pub(crate) trait Group: Send {
 
     /// Reports to all ranks that a rank is lost, unless a lost rank was reported before.
     fn report_lost(&mut self, rank: u32);
+
+    /// Returns a rank that has reported the failure of a call. Does not wait. [`lost`](Self::lost) looks for it.
+    fn failed(&self) -> Option<u32>;
+
+    /// Reports to all ranks that a call of this rank has failed. Steps can still be completed.
+    fn report_failed(&mut self);
 }
 
 const OK: u8 = 0;

@@ -34,6 +34,8 @@ struct StepState {
     /// By rank: whether it has left because its thread has panicked.
     panicked: Vec<bool>,
     lost: Option<u32>,
+    /// The first rank that has reported the failure of a call.
+    failed_call: Option<u32>,
     failed: Option<Error>,
 }
 
@@ -250,6 +252,14 @@ impl Group for LocalGroup {
     fn report_lost(&mut self, rank: u32) {
         self.shared.lock().lost.get_or_insert(rank);
     }
+
+    fn failed(&self) -> Option<u32> {
+        self.shared.lock().failed_call
+    }
+
+    fn report_failed(&mut self) {
+        self.shared.lock().failed_call.get_or_insert(self.rank);
+    }
 }
 
 impl Drop for LocalGroup {
@@ -349,6 +359,15 @@ mod tests {
         });
         panicked.join().expect_err("it has panicked");
         assert_eq!((third.left(), third.lost()), (vec![0], Some(1)));
+    }
+
+    #[test]
+    fn all_hear_whose_call_has_failed_first() {
+        let mut all = groups(3);
+        all[1].report_failed();
+        all[2].report_failed();
+        all.iter()
+            .for_each(|ranks| assert_eq!(ranks.failed(), Some(1)));
     }
 
     #[test]

@@ -32,6 +32,8 @@ pub(crate) struct TcpGroup {
     /// The ranks that have left, as far as is known.
     gone: BTreeSet<u32>,
     lost: Option<u32>,
+    /// The first rank that has reported the failure of a call.
+    failed_call: Option<u32>,
     /// Whether this rank has sent a `Goodbye` frame.
     has_left: bool,
     owner: Owner,
@@ -49,6 +51,7 @@ impl TcpGroup {
             links,
             gone: BTreeSet::new(),
             lost: None,
+            failed_call: None,
             has_left: false,
             owner: Owner::this_process(),
         }
@@ -79,6 +82,7 @@ impl TcpGroup {
                 self.gone.insert(self.rank_of(link));
                 return Err(ConnectionError::Closed);
             }
+            Ok(Some(frame)) if self.take_failed_call(frame) => return Ok(None),
             Ok(Some(frame)) => {
                 self.take_notice(frame);
             }
@@ -88,6 +92,30 @@ impl TcpGroup {
             }
         }
         received
+    }
+
+    /// Returns whether the frame reports the failure of a call, which belongs to no step. Rank 0 passes the first report on.
+    fn take_failed_call(&mut self, frame: &Frame) -> bool {
+        if frame.kind != FrameKind::Failed || frame.nonce != self.nonce {
+            return false;
+        }
+        match StepFailure::decode(&frame.payload) {
+            Ok(ReportedFailure::Call(rank)) if rank < self.world => {
+                self.record_failed_call(rank);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Records the first failure of a call. Rank 0 reports it to all other ranks, and any other rank reports its own to rank 0.
+    fn record_failed_call(&mut self, rank: u32) {
+        if self.failed_call.is_none() {
+            self.failed_call = Some(rank);
+            if self.rank == 0 || self.rank == rank {
+                self.announce(&StepFailure::Call { rank });
+            }
+        }
     }
 
     /// Records a rank that has left or is lost, if the frame reports one. Returns a rank that has left.
@@ -374,6 +402,14 @@ impl Group for TcpGroup {
             self.lost = Some(rank);
             self.announce(&StepFailure::Lost { rank });
         }
+    }
+
+    fn failed(&self) -> Option<u32> {
+        self.failed_call
+    }
+
+    fn report_failed(&mut self) {
+        self.record_failed_call(self.rank);
     }
 }
 

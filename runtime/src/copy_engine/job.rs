@@ -5,7 +5,7 @@ use super::streams::CopyStreams;
 use crate::driver;
 use crate::error::Error;
 use crate::launch::raw_operand::RawOperand;
-use crate::report::Page;
+use crate::report::{AbortCause, Page};
 use mkernel_spec::abi::{MAX_RANKS, State};
 use mkernel_spec::plan::Copies;
 use std::mem::offset_of;
@@ -154,7 +154,7 @@ impl CopyJob {
     /// Records the first error and ends all waits of the kernel.
     pub fn fail(&self, error: Error) {
         lock(&self.failure).get_or_insert(error);
-        self.page.abort();
+        self.page.abort(AbortCause::Host);
     }
 
     /// # Safety

@@ -153,10 +153,7 @@ impl fmt::Display for WaitOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.aborted_by, self.lost) {
             (_, Some(rank)) => write!(f, "Rank {rank} was lost"),
-            (Some(rank), _) => write!(
-                f,
-                "Rank {rank} timed out first; its own error has the cause"
-            ),
+            (Some(rank), _) => write!(f, "Rank {rank} failed first; its own error has the cause"),
             (None, None) if self.peer == self.rank => {
                 write!(
                     f,

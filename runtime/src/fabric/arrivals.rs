@@ -4,6 +4,7 @@
 use crate::driver::Pinned;
 use crate::error::Error;
 use crate::health::Health;
+use crate::report::AbortCause;
 use crate::shared::Shared;
 use mkernel_fabric::{Arrivals, FabricError, PeerId};
 use mkernel_spec::abi::FLAG_STRIDE_BYTES;
@@ -96,7 +97,7 @@ impl Arrivals for PinnedArrivals {
         };
         // The first lost rank is the one that is reported.
         let lost = rank.map(|rank| *health.lost.get_or_init(|| rank));
-        health.abort_kernels(lost);
+        health.abort_kernels(lost.map_or(AbortCause::Host, AbortCause::Lost));
         lost
     }
 }

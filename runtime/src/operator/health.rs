@@ -6,7 +6,7 @@ use crate::error::{Error, OperatorCalls, OperatorId, with_causes};
 use crate::fabric::endpoint::Fabric;
 use crate::health::Monitored;
 use crate::operator_names::OperatorNames;
-use crate::report::Page;
+use crate::report::{AbortCause, Page};
 use std::sync::Arc;
 
 /// The state of an operator that its communicator monitors.
@@ -66,10 +66,7 @@ impl Monitored for OperatorHealth {
         })
     }
 
-    fn abort(&self, lost: Option<u32>) {
-        match lost {
-            Some(rank) => self.page.abort_without(rank),
-            None => self.page.abort(),
-        }
+    fn abort(&self, cause: AbortCause) {
+        self.page.abort(cause);
     }
 }

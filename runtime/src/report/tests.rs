@@ -51,9 +51,15 @@ fn an_aborted_wait_names_the_rank_that_caused_it() {
         ..REPORT
     })
     .to_string();
-    assert!(text.contains("Rank 3 timed out first"), "{text}");
+    assert!(text.contains("Rank 3 failed first"), "{text}");
     let text = error(&Report {
-        aborted_by: LOST | 11,
+        aborted_by: HEARD | 12,
+        ..REPORT
+    })
+    .to_string();
+    assert!(text.contains("Rank 12 failed first"), "{text}");
+    let text = error(&Report {
+        aborted_by: HEARD | LOST | 11,
         ..REPORT
     })
     .to_string();

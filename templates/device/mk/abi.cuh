@@ -6,19 +6,20 @@
 namespace mk {
 
 // The first failed wait of a rank, or what is wrong with the values of a call's operands. `aborted_by`: 0 is the rank's
-// own deadline, 1 + r an abort by rank r, kLost | r says that rank r is lost, kHostAbort is the host.
+// own deadline, 1 + r an abort by rank r, kHeard | r a failure of rank r of which the host has heard, kHostAbort is the host.
 struct Report {
   u32 valid, rank, cta, role, wait, peer, index, wanted, seen, epoch, aborted_by;
   u64 waited_ns;
 };
 
 constexpr u32 kHostAbort = 0xffffffffu;
-constexpr u32 kLost = 0x40000000u;  // in abort words, beside the number of a rank that is lost
+constexpr u32 kHeard = 0x40000000u;  // in abort words, beside a rank of any node of whose failure the host has heard
+constexpr u32 kLost = 0x20000000u;   // beside kHeard: the rank is lost
 constexpr u32 kOffsetsHash = 0x80000000u;  // in place of a number of rows, beside a hash of the offsets of packed sequences
 
 // Pinned host memory of one operator.
 struct HostPage {
-  u32 abort;     // host → device: 1, or kLost and a rank
+  u32 abort;     // host → device: 1, or kHeard and a rank
   u32 doorbell;  // device → host: epoch whose copies are due, written after what they copy
   u64 source, source_row_bytes;
   u32 claimed;    // host → device: epoch whose copies the host begins, unless they are withdrawn
@@ -35,7 +36,7 @@ constexpr u32 kMaxBuckets = 4;  // of an operator
 struct State {
   u32 epoch;            // calls whose number every CTA has read
   u32 readers;          // CTAs that have read the epoch, over all calls
-  u32 abort;            // 1 + the rank that raised it, or kLost and a rank
+  u32 abort;            // 1 + the rank that raised it, or kHeard and a rank
   u32 reported;         // whether this rank's report was claimed
   u32 faulted;          // mark of the last call in which the report of wrong values was claimed
   u32 sent[kMaxRanks];  // by destination: epoch whose copies have left (copy engines)

@@ -79,9 +79,9 @@ MK_RARE bool abort_if_due(const RankContext& ctx, const WaitSite& site, u32 seen
   const u64 waited_ns = global_time_ns() - start_ns;
   if (aborted_by == 0 && waited_ns < ctx.deadline_ns) return false;
   report(ctx, site, seen, aborted_by, waited_ns);
-  const bool is_lost = aborted_by != kHostAbort && (aborted_by & kLost) != 0;
-  if (aborted_by == 0 || aborted_by == kHostAbort || is_lost) {
-    raise_abort(ctx, is_lost ? aborted_by : 1 + ctx.rank);
+  const bool is_heard = aborted_by != kHostAbort && (aborted_by & kHeard) != 0;
+  if (aborted_by == 0 || aborted_by == kHostAbort || is_heard) {
+    raise_abort(ctx, is_heard ? aborted_by : 1 + ctx.rank);
   }
   return true;
 }
@@ -124,7 +124,7 @@ MK_RARE bool refuse_other_rows(const RankContext& ctx, Role role) {
 
 // Reports that other ranks have given up this call, though this rank waits for nothing.
 MK_RARE void report_abort(const RankContext& ctx, Role role, u32 aborted_by) {
-  const u32 peer = (aborted_by & kLost) != 0 ? aborted_by & ~kLost : aborted_by - 1;
+  const u32 peer = (aborted_by & kHeard) != 0 ? aborted_by & ~(kHeard | kLost) : aborted_by - 1;
   report(ctx, WaitSite{role, kBegun, peer, 0, ctx.call_mark()}, 0, aborted_by, 0);
 }
 
@@ -169,7 +169,7 @@ struct Deadline {
     if (aborted_by == 0 && global_time_ns() > host_look_ns) {
       host_look_ns += kHostLookNs;
       const u32 host_abort = load_relaxed_sys(&ctx.host->abort);
-      if (host_abort != 0) aborted_by = (host_abort & kLost) != 0 ? host_abort : kHostAbort;
+      if (host_abort != 0) aborted_by = (host_abort & kHeard) != 0 ? host_abort : kHostAbort;
     }
     return abort_if_due(ctx, site, seen, aborted_by, start_ns);
   }

@@ -5,8 +5,11 @@ use super::limits::{MAX_BUCKETS, MAX_RANKS};
 /// [`Report::aborted_by`] when the rank's own host set [`HostPage::abort`].
 pub const HOST_ABORT: u32 = u32::MAX;
 
-/// In abort words and [`Report::aborted_by`]: beside this bit, a rank that is lost.
-pub const LOST: u32 = 1 << 30;
+/// In abort words and [`Report::aborted_by`]: beside this bit, a rank of any node of whose failure the host has heard.
+pub const HEARD: u32 = 1 << 30;
+
+/// Beside [`HEARD`]: the rank is lost.
+pub const LOST: u32 = 1 << 29;
 
 /// In place of a number of rows that ranks compare: beside this bit, a hash of the offsets of packed sequences.
 pub const OFFSETS_HASH: u32 = 1 << 31;
@@ -36,8 +39,8 @@ pub struct Report {
     pub seen: u32,
     /// The call, counted from 1.
     pub epoch: u32,
-    /// 0: its own deadline passed; 1 + r: rank r aborted; [`LOST`] and r: rank r is lost; [`HOST_ABORT`]:
-    /// the host aborted.
+    /// 0: its own deadline passed; 1 + r: rank r aborted; [`HEARD`] and r: rank r has failed, or is lost if [`LOST`] is set;
+    /// [`HOST_ABORT`]: the host aborted.
     pub aborted_by: u32,
     /// How long it waited.
     pub waited_ns: u64,
@@ -47,7 +50,7 @@ pub struct Report {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HostPage {
-    /// Host → device: not 0 makes every wait of this rank end. 1, or [`LOST`] and a rank.
+    /// Host → device: not 0 makes every wait of this rank end. 1, or [`HEARD`] and a rank.
     pub abort: u32,
     /// Device → host: the epoch whose copies the host is to enqueue (copy-engine transfer).
     pub doorbell: u32,
@@ -75,7 +78,7 @@ pub struct State {
     pub epoch: u32,
     /// CTAs that have read the epoch, over all calls.
     pub readers: u32,
-    /// Any rank → this rank: 1 + the rank that gave up, or [`LOST`] and a rank; not 0 makes every wait of this rank end.
+    /// Any rank → this rank: 1 + the rank that gave up, or [`HEARD`] and a rank; not 0 makes every wait of this rank end.
     pub abort: u32,
     /// Whether a report was claimed.
     pub reported: u32,

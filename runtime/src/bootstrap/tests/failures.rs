@@ -76,6 +76,31 @@ fn all_hear_who_has_left() {
     });
 }
 
+/// Ranks hear of a failed call outside a step and in one, and steps are still completed.
+#[test]
+fn all_hear_whose_call_has_failed() {
+    for failing in 0..3 {
+        let is_heard = std::sync::Barrier::new(3);
+        on_ranks(3, |mut ranks| {
+            let rank = ranks.rank();
+            if rank == failing {
+                ranks.report_failed();
+            } else if rank == (failing + 1) % 3 {
+                let end = Instant::now() + TIMEOUT;
+                // Only rank 0 passes the report on, and it does so in the step.
+                while rank == 0 && ranks.failed().is_none() {
+                    assert_eq!(ranks.lost(), None);
+                    assert!(Instant::now() < end, "no report");
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            }
+            ranks.barrier("step", TIMEOUT).expect("all ranks take part");
+            assert_eq!((ranks.failed(), ranks.lost()), (Some(failing), None));
+            is_heard.wait();
+        });
+    }
+}
+
 #[test]
 fn all_learn_who_is_late() {
     let others_have_ended = std::sync::Barrier::new(3);

@@ -232,7 +232,7 @@ fn make_late(ranks: &Communicator, calls: &mut [PreparedCall; 2]) -> Result<(), 
         return Err("all calls succeeded".into());
     };
     let names_the_cause =
-        failure.contains("Rank 0 timed out first") || failure.contains("cannot be used any more");
+        failure.contains("Rank 0 failed first") || failure.contains("cannot be used any more");
     let is_at_once = started.elapsed() < deadline(true) / 2;
     match names_the_cause && is_at_once {
         true => Ok(()),
