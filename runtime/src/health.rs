@@ -193,7 +193,13 @@ impl Health {
         self.connections()
             .iter_mut()
             .for_each(|ranks| self.look_for_left(ranks));
-        if let Some(left) = self.left_without_call(&calls) {
+        // If a rank is lost, others may have left because of that.
+        let lost = match &error {
+            Error::RankLost { rank, .. } => Some(*rank),
+            Error::Timeout { lost, .. } => *lost,
+            _ => None,
+        };
+        if let Some(left) = self.left_without_call(&calls, lost) {
             return left;
         }
         if let Error::Timeout { calls: found, .. } = &mut error {
@@ -204,8 +210,8 @@ impl Health {
         error
     }
 
-    /// Returns the error if a rank has left without a call that this rank has begun.
-    fn left_without_call(&self, calls: &[OperatorCalls]) -> Option<Error> {
+    /// Returns the error if a rank has left without a call that this rank has begun. Looks only at `lost` if that is a rank.
+    fn left_without_call(&self, calls: &[OperatorCalls], lost: Option<u32>) -> Option<Error> {
         let left = lock(&self.left);
         let missing = |calls: &OperatorCalls, rank: u32| {
             let (own, theirs) = (calls.of(self.rank)?, calls.of(rank)?);
@@ -219,7 +225,9 @@ impl Health {
         let mut by_number: Vec<_> = calls.iter().collect();
         by_number.sort_by_key(|calls| calls.operator.number());
         let of_rank = |rank: &u32| by_number.iter().find_map(|calls| missing(calls, *rank));
-        left.iter().find_map(of_rank)
+        left.iter()
+            .filter(|rank| lost.is_none_or(|lost| lost == **rank))
+            .find_map(of_rank)
     }
 
     /// Returns the connections to the other ranks, unless a thread is in a step.
@@ -257,6 +265,12 @@ impl Health {
         count.saturating_add(1)
     }
 
+    /// Records that a rank has left, and ends the waits of this one.
+    pub fn record_left(&self, rank: u32) {
+        lock(&self.left).insert(rank);
+        self.abort_kernels(AbortCause::Lost(rank));
+    }
+
     fn look_for_left(&self, ranks: &mut Collective) {
         lock(&self.left).extend(ranks.left());
     }
@@ -271,7 +285,7 @@ impl Health {
             .iter()
             .filter_map(|operator| operator.calls())
             .collect();
-        let Some(error) = self.left_without_call(&calls) else {
+        let Some(error) = self.left_without_call(&calls, None) else {
             return;
         };
         let cause = match &error {
@@ -299,12 +313,11 @@ impl Health {
 
     /// Returns whether this rank has failed, and the cause is not on another rank.
     fn has_failed_itself(&self) -> bool {
-        let is_cause = |error: &Error| distance(error, self.rank) == 0;
-        let recorded = lock(&self.first_failure);
-        let recorded = recorded
+        let recorded = lock(&self.first_failure)
             .as_ref()
-            .is_some_and(|first| is_cause(&first.cause));
-        recorded || self.failure().is_some_and(|error| is_cause(&error))
+            .map(|first| first.cause.clone());
+        let cause = recorded.or_else(|| self.failure().map(Arc::new));
+        cause.is_some_and(|error| distance(&error, self.rank) == 0)
     }
 
     /// Checks whether another rank is lost or has failed. If one is lost, reports that to all other ranks and returns true.

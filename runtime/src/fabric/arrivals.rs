@@ -79,7 +79,12 @@ impl Arrivals for PinnedArrivals {
         self.word(index).store(count, Ordering::Release);
     }
 
+    /// A rank that has closed its endpoint has left, and is not lost. So calls that other ranks have made before still
+    /// complete.
     fn abort(&mut self, error: &FabricError) -> Option<u32> {
+        let peer = error
+            .peer()
+            .and_then(|peer| self.peers.get(usize::from(peer.0)).copied());
         let rank = match error {
             FabricError::PeerAborted {
                 lost_rank: lost, ..
@@ -87,14 +92,16 @@ impl Arrivals for PinnedArrivals {
             // Without its network, this rank cannot take part any more. So it is reported as lost, and the others need
             // not wait for their deadlines.
             FabricError::Nic { .. } | FabricError::Command { .. } => Some(self.rank),
-            _ => error
-                .peer()
-                .and_then(|peer| self.peers.get(usize::from(peer.0)).copied()),
+            _ => peer,
         };
         self.are_over.store(true, Ordering::Release);
         let Some(health) = self.health.upgrade() else {
             return rank;
         };
+        if let (FabricError::PeerClosed { .. }, Some(rank)) = (error, peer) {
+            health.record_left(rank);
+            return None;
+        }
         // The first lost rank is the one that is reported.
         let lost = rank.map(|rank| *health.lost.get_or_init(|| rank));
         health.abort_kernels(lost.map_or(AbortCause::Host, AbortCause::Lost));
@@ -109,30 +116,50 @@ mod tests {
     use crate::operator::health::OperatorHealth;
     use crate::report::Page;
     use crate::{Communicator, Simulation};
+    use mkernel_fabric::PeerIdentity;
     use std::time::{Duration, Instant};
 
-    #[test]
-    fn a_rank_whose_own_network_fails_is_lost_to_all_others() {
+    /// Returns the communicators of three ranks, and the state of an operator of rank 1.
+    fn three_ranks() -> (Vec<Communicator>, Arc<OperatorHealth>) {
         let simulation = Simulation {
             ranks: 3,
             ..Simulation::default()
         };
         let ranks = Communicator::simulated(&simulation).expect("simulated GPUs");
         let shared = ranks[1].shared();
-        let page = Arc::new(Page::allocate(&shared.ctx).expect("a page"));
         let operator = Arc::new(OperatorHealth {
             operator: OperatorId::new(1, "any"),
             operators: shared.operators.clone(),
             calls: None,
-            page: page.clone(),
+            page: Arc::new(Page::allocate(&shared.ctx).expect("a page")),
             job: None,
             fabric: None,
         });
         shared.register(operator.clone());
+        (ranks, operator)
+    }
+
+    #[test]
+    fn a_rank_that_has_closed_its_endpoint_has_left_and_is_not_lost() {
+        let (ranks, operator) = three_ranks();
+        let shared = ranks[1].shared();
         let arrivals = PinnedArrivals::allocate(shared, &[2]);
+        let (id, name) = (PeerId(0), "rank 2".into());
+        let peer = PeerIdentity { id, name };
+        let lost = arrivals
+            .expect("words")
+            .abort(&FabricError::PeerClosed { peer });
+        assert_eq!((lost, operator.page.is_aborted()), (None, true));
+        assert_eq!(shared.health.lost.get(), None);
+    }
+
+    #[test]
+    fn a_rank_whose_own_network_fails_is_lost_to_all_others() {
+        let (ranks, operator) = three_ranks();
+        let arrivals = PinnedArrivals::allocate(ranks[1].shared(), &[2]);
         let reason = "port 1 has been down".to_owned();
         let lost = arrivals.expect("words").abort(&FabricError::Nic { reason });
-        assert_eq!((lost, page.is_aborted()), (Some(1), true));
+        assert_eq!((lost, operator.page.is_aborted()), (Some(1), true));
         let end = Instant::now() + Duration::from_secs(60);
         for other in [0, 2] {
             let error = loop {
