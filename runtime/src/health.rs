@@ -1,21 +1,11 @@
 //! [`Health`] records whether a communicator can still be used, and aborts the waits of its kernels if not.
-//! [`Watchdog`] is a thread that checks whether all ranks are connected.
 
-use crate::bootstrap::{Collective, Owner, Stop};
+use crate::bootstrap::{Collective, Stop};
 use crate::error::{Error, OperatorCalls};
 use crate::report::AbortCause;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
-use std::thread::JoinHandle;
-use std::time::Duration;
-
-/// How often the watchdog checks the connections to the other ranks while this rank is in no collective step.
-const POLL_INTERVAL: Duration = Duration::from_millis(10);
-
-/// After how many of these checks the watchdog compares the calls of this rank with those of ranks that have left. This reads
-/// memory of the GPU.
-const POLLS_PER_COMPARISON: u32 = 10;
 
 /// After how many comparisons the watchdog reports that a call of this rank has failed. Until then, other ranks may find the
 /// cause for themselves.
@@ -253,7 +243,7 @@ impl Health {
 
     /// Returns one more than `count` if this rank has failed, and 0 otherwise. Reports the failure to the other ranks when
     /// `count` has reached [`COMPARISONS_PER_REPORT`], or after the step in which this rank is then.
-    fn count_failure(&self, count: u32) -> u32 {
+    pub fn count_failure(&self, count: u32) -> u32 {
         if !self.has_failed_itself() {
             return 0;
         }
@@ -276,7 +266,7 @@ impl Health {
     }
 
     /// Ends the waits of this rank if another one has left without a call that this rank has begun.
-    fn compare_calls(&self) {
+    pub fn compare_calls(&self) {
         if self.has_failed() || lock(&self.left).is_empty() {
             return;
         }
@@ -321,7 +311,7 @@ impl Health {
     }
 
     /// Checks whether another rank is lost or has failed. If one is lost, reports that to all other ranks and returns true.
-    fn poll(&self) -> bool {
+    pub fn poll(&self) -> bool {
         // A rank that is in a step detects the loss in that step.
         let Some(mut ranks) = self.connections() else {
             return false;
@@ -351,61 +341,6 @@ impl Health {
     }
 }
 
-/// A thread that checks the connections to the other ranks until one of them is lost. It also ends waits for ranks that have
-/// left or failed, and reports the failure of this one.
-pub(crate) struct Watchdog {
-    health: Arc<Health>,
-    is_over: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-    owner: Owner,
-}
-
-impl Watchdog {
-    /// Starts the thread. If it cannot be started, kernels wait for a lost rank until their deadline.
-    pub fn start(health: &Arc<Health>) -> Self {
-        let is_over = Arc::new(AtomicBool::new(false));
-        let watched = (health.clone(), is_over.clone());
-        let body = move || {
-            let (health, is_over) = watched;
-            let (mut polls, mut failures) = (0_u32, 0_u32);
-            while !is_over.load(Ordering::Acquire) && !health.poll() {
-                if polls.is_multiple_of(POLLS_PER_COMPARISON) {
-                    health.compare_calls();
-                    failures = health.count_failure(failures);
-                }
-                polls = polls.wrapping_add(1);
-                std::thread::park_timeout(POLL_INTERVAL);
-            }
-        };
-        let thread = std::thread::Builder::new().name("mkernel-ranks".into());
-        let thread = thread.spawn(body);
-        if let Err(error) = &thread {
-            tracing::warn!(%error, "the thread that monitors the other ranks cannot be started; the loss of a rank is detected at the deadline");
-        }
-        Self {
-            health: health.clone(),
-            is_over,
-            thread: thread.ok(),
-            owner: Owner::this_process(),
-        }
-    }
-}
-
-impl Drop for Watchdog {
-    fn drop(&mut self) {
-        if !self.owner.is_here() {
-            return;
-        }
-        self.is_over.store(true, Ordering::Release);
-        if let Some(thread) = self.thread.take() {
-            thread.thread().unpark();
-            let _ = thread.join();
-        }
-        // This rank's proxies may have reported a loss in the meantime.
-        self.health.poll();
-    }
-}
-
 /// How far a failure is from its cause: 0 if it is one, 1 if the cause is on another rank, and 2 if the call has failed because
 /// this rank had given up an earlier one.
 fn distance(error: &Error, rank: u32) -> u8 {
@@ -422,55 +357,4 @@ fn distance(error: &Error, rank: u32) -> u8 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::bootstrap::local;
-
-    fn health() -> Health {
-        Health::new(Collective::new(local::groups(1).remove(0)))
-    }
-
-    #[test]
-    fn the_first_error_is_the_cause_and_later_ones_repeat_it() {
-        let health = health();
-        health.ensure_usable().expect("usable");
-        health.fail(Error::RankLost {
-            rank: 3,
-            is_thread: false,
-        });
-        health.fail(Error::RankLost {
-            rank: 5,
-            is_thread: false,
-        });
-        let first = health.ensure_usable().expect_err("rank 3 is lost");
-        assert!(matches!(first, Error::RankLost { rank: 3, .. }), "{first}");
-        let later = health.ensure_usable().expect_err("rank 3 is lost");
-        assert!(matches!(&later, Error::Aborted { cause: Some(_) }));
-        let (first, later) = (first.to_string(), later.to_string());
-        assert!(later.contains(&first), "{later}");
-        assert!(health.check().is_err_and(|e| e.to_string() == first));
-    }
-
-    #[test]
-    fn a_cause_that_was_checked_is_not_returned_again() {
-        let health = health();
-        health.check().expect("usable");
-        health.fail(Error::RankLost {
-            rank: 3,
-            is_thread: false,
-        });
-        health.check().expect_err("rank 3 is lost");
-        let next = health.ensure_usable().expect_err("rank 3 is lost");
-        assert!(matches!(next, Error::Aborted { cause: Some(_) }), "{next}");
-    }
-
-    #[test]
-    fn an_abort_is_its_own_cause() {
-        let health = health();
-        health.fail(Error::Aborted { cause: None });
-        for _ in 0..2 {
-            let error = health.ensure_usable().expect_err("aborted");
-            assert!(matches!(error, Error::Aborted { cause: None }), "{error}");
-        }
-    }
-}
+mod tests;

@@ -136,6 +136,7 @@ mod symmetric_slice;
 mod tensors;
 #[cfg(feature = "testing")]
 pub mod testing;
+mod watchdog;
 mod workspace;
 
 pub use communicator::Communicator;

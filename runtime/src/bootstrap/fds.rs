@@ -5,6 +5,7 @@
 //! the job.
 
 use super::files::os;
+use super::group::{Group, agree};
 use super::limits::POLL;
 use super::wait::StepWait;
 use crate::error::{Error, Peer, ProtocolFault};
@@ -26,6 +27,50 @@ pub(super) const STEP: &str = "exchange of memory handles";
 
 /// The length of a message: the nonce and the rank.
 const MESSAGE_BYTES: usize = 20;
+
+/// Implements [`Group::exchange_fds`] for ranks that are processes.
+pub(super) fn exchange(
+    group: &mut dyn Group,
+    fd: BorrowedFd<'_>,
+    wait: &StepWait,
+) -> Result<Vec<Option<OwnedFd>>, Error> {
+    let rank = group.rank();
+    let mailbox = Mailbox::open()?;
+    // This uses a key of its own, so that the nonce of the connections is not used for anything else.
+    let mut contribution = mailbox.name().to_vec();
+    contribution.extend_from_slice(&random_bytes()?);
+    let contributions = group.all_gather(&contribution, wait.again(STEP))?;
+    let keys = contributions
+        .iter()
+        .zip(0..)
+        .map(|(contribution, rank)| {
+            let (name, key) = contribution
+                .split_first_chunk::<16>()
+                .unwrap_or((&[0; 16], &[]));
+            <[u8; 16]>::try_from(key)
+                .map(|key| (*name, key))
+                .map_err(|_| Error::Protocol {
+                    peer: Peer::Rank(rank),
+                    step: STEP,
+                    source: ProtocolFault::Malformed,
+                })
+        })
+        .collect::<Result<Vec<_>, _>>()?;
+    let mut peers = group.host_map().local_ranks(rank);
+    peers.retain(|peer| *peer != rank);
+    let delivered = peers.iter().try_for_each(|&peer| {
+        let (name, key) = &keys[peer as usize];
+        deliver(fd, rank, key, peer, name)
+    });
+    // After this step all ranks have sent their descriptors, so no rank waits for one that was never sent.
+    agree(
+        group,
+        delivered.map(|()| ((), Vec::new())),
+        wait.again("delivery of memory handles"),
+    )??;
+    let wait = wait.again(STEP);
+    mailbox.collect(&peers, group.world(), &keys[rank as usize].1, wait)
+}
 
 /// A socket to which the other ranks send their descriptors.
 pub(super) struct Mailbox {

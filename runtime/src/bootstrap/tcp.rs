@@ -1,8 +1,8 @@
 //! [`TcpGroup`]: ranks that are processes. All are connected to rank 0, which completes every step.
 
 use super::failure::{ReportedFailure, StepFailure};
-use super::fds::{self, Mailbox, random_bytes};
-use super::group::{Group, agree};
+use super::fds;
+use super::group::Group;
 use super::host_map::HostMap;
 use super::limits::POLL;
 use super::owner::Owner;
@@ -317,41 +317,7 @@ impl Group for TcpGroup {
         fd: BorrowedFd<'_>,
         wait: &StepWait,
     ) -> Result<Vec<Option<OwnedFd>>, Error> {
-        let mailbox = Mailbox::open()?;
-        // This uses a key of its own, so that the nonce of the connections is not used for anything else.
-        let mut contribution = mailbox.name().to_vec();
-        contribution.extend_from_slice(&random_bytes()?);
-        let contributions = self.all_gather(&contribution, wait.again(fds::STEP))?;
-        let keys = contributions
-            .iter()
-            .zip(0..)
-            .map(|(contribution, rank)| {
-                let (name, key) = contribution
-                    .split_first_chunk::<16>()
-                    .unwrap_or((&[0; 16], &[]));
-                <[u8; 16]>::try_from(key)
-                    .map(|key| (*name, key))
-                    .map_err(|_| Error::Protocol {
-                        peer: Peer::Rank(rank),
-                        step: fds::STEP,
-                        source: ProtocolFault::Malformed,
-                    })
-            })
-            .collect::<Result<Vec<_>, _>>()?;
-        let mut peers = self.host_map.local_ranks(self.rank);
-        peers.retain(|peer| *peer != self.rank);
-        let delivered = peers.iter().try_for_each(|&peer| {
-            let (name, key) = &keys[peer as usize];
-            fds::deliver(fd, self.rank, key, peer, name)
-        });
-        // After this step all ranks have sent their descriptors, so no rank waits for one that was never sent.
-        agree(
-            self,
-            delivered.map(|()| ((), Vec::new())),
-            wait.again("delivery of memory handles"),
-        )??;
-        let wait = wait.again(fds::STEP);
-        mailbox.collect(&peers, self.world, &keys[self.rank as usize].1, wait)
+        fds::exchange(self, fd, wait)
     }
 
     fn lost(&mut self) -> Option<u32> {

@@ -2,7 +2,8 @@
 
 use super::processes::{expect_read, start_child};
 use super::*;
-use crate::health::{Health, Watchdog};
+use crate::health::Health;
+use crate::watchdog::Watchdog;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 /// Returns how a forked child ends that runs `body`. The child is killed if it takes too long.

@@ -1,0 +1,70 @@
+//! [`Watchdog`]: a thread that checks whether all ranks are connected, and whether one has failed.
+
+use crate::bootstrap::Owner;
+use crate::health::Health;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How often the watchdog checks the connections to the other ranks while this rank is in no collective step.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+
+/// After how many of these checks the watchdog compares the calls of this rank with those of ranks that have left. This reads
+/// memory of the GPU.
+const POLLS_PER_COMPARISON: u32 = 10;
+
+/// A thread that checks the connections to the other ranks until one of them is lost. It also ends waits for ranks that have
+/// left or failed, and reports the failure of this one.
+pub(crate) struct Watchdog {
+    health: Arc<Health>,
+    is_over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+    owner: Owner,
+}
+
+impl Watchdog {
+    /// Starts the thread. If it cannot be started, kernels wait for a lost rank until their deadline.
+    pub fn start(health: &Arc<Health>) -> Self {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let watched = (health.clone(), is_over.clone());
+        let body = move || {
+            let (health, is_over) = watched;
+            let (mut polls, mut failures) = (0_u32, 0_u32);
+            while !is_over.load(Ordering::Acquire) && !health.poll() {
+                if polls.is_multiple_of(POLLS_PER_COMPARISON) {
+                    health.compare_calls();
+                    failures = health.count_failure(failures);
+                }
+                polls = polls.wrapping_add(1);
+                std::thread::park_timeout(POLL_INTERVAL);
+            }
+        };
+        let thread = std::thread::Builder::new().name("mkernel-ranks".into());
+        let thread = thread.spawn(body);
+        if let Err(error) = &thread {
+            tracing::warn!(%error, "the thread that monitors the other ranks cannot be started; the loss of a rank is detected at the deadline");
+        }
+        Self {
+            health: health.clone(),
+            is_over,
+            thread: thread.ok(),
+            owner: Owner::this_process(),
+        }
+    }
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        if !self.owner.is_here() {
+            return;
+        }
+        self.is_over.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            let _ = thread.join();
+        }
+        // This rank's proxies may have reported a loss in the meantime.
+        self.health.poll();
+    }
+}
