@@ -23,7 +23,8 @@ fn cubin(source: &CudaSource) -> Cubin {
     Cubin {
         id: source.id.clone(),
         bytes: (0..40_000u32).map(|i| (i % 251) as u8).collect(),
-        target: source.target,
+        arch: source.arch,
+        backend: source.backend,
         resources: Some(Resources::default()),
         log: String::new(),
     }

@@ -6,7 +6,7 @@
 //! To accept a change, run `INSTA_UPDATE=always cargo test --test golden` and read `git diff tests/snapshots`.
 
 use mkernel_compile::{render, render_fabric_test};
-use mkernel_spec::Target;
+use mkernel_spec::{Arch, Backend};
 use mkernel_testing::golden::Golden;
 use std::collections::BTreeSet;
 use std::fs;
@@ -32,7 +32,7 @@ fn kernels_match_their_snapshots() {
 /// The kernel of the fabric test is the same for all configurations.
 #[test]
 fn the_fabric_test_kernel_matches_its_snapshot() {
-    let source = render_fabric_test(Target::Sm90a).expect("renders");
+    let source = render_fabric_test(Arch::Sm90a, Backend::Nvrtc).expect("renders");
     insta::with_settings!({ prepend_module_to_snapshot => false, omit_expression => true }, {
         insta::assert_snapshot!("fabric_test", source.text);
     });

@@ -4,7 +4,6 @@
 //! The tests need libnvrtc, but no GPU. Without libnvrtc they fail with a message that says how to get it.
 
 use mkernel_compile::{CudaSource, GenError, Nvrtc, render_fabric_test};
-use mkernel_spec::Target;
 use mkernel_spec::abi::{
     HEARD, HOST_ABORT, LOST, MAX_BUCKETS, MAX_RANKS, OFFSETS_HASH, shared_structs,
 };
@@ -12,6 +11,7 @@ use mkernel_spec::fabric::{
     COMMAND_PUT, COMMAND_PUT_TO_PEERS, MAX_CALL_PUTS, MAX_MASK_PEERS, PHASE_BIT, PLACE_OFFSET_BITS,
     PUT_CHANNELS, TAG_VALID,
 };
+use mkernel_spec::{Arch, Backend};
 use mkernel_testing::golden::Golden;
 use std::fmt::Write;
 use std::num::NonZero;
@@ -65,7 +65,7 @@ fn compile_without_faults(golden: &Golden) -> Result<(), String> {
 
 #[test]
 fn the_fabric_test_compiles() {
-    let source = render_fabric_test(Target::Sm90a).expect("renders");
+    let source = render_fabric_test(Arch::Sm90a, Backend::Nvrtc).expect("renders");
     let cubin = match nvrtc().compile(&source) {
         Ok(cubin) => cubin,
         Err(error) => panic!("{error}"),
@@ -108,7 +108,8 @@ fn abi_asserts() -> CudaSource {
     text.push_str("extern \"C\" __global__ void abi() {}\n");
     CudaSource {
         id: "abi".into(),
-        target: Target::Sm90a,
+        arch: Arch::Sm90a,
+        backend: Backend::Nvrtc,
         text,
     }
 }

@@ -5,7 +5,6 @@ use crate::error::{Error, KernelError};
 use crate::shared::Shared;
 use cudarc::driver::sys;
 use mkernel_spec::KernelPlan;
-use mkernel_spec::device::Target;
 
 /// A loaded kernel and its launch dimensions.
 pub(crate) struct Kernel {
@@ -69,7 +68,7 @@ impl Kernel {
 /// compiled to another number, some warpgroups would wait for registers until the deadline, because they never become
 /// available.
 fn check_registers(plan: &KernelPlan, registers: u32) -> Result<(), Error> {
-    if plan.registers.fit(registers) || plan.device.target == Target::Simulator {
+    if plan.registers.fit(registers) || plan.device.backend.is_simulated() {
         return Ok(());
     }
     Err(Error::Kernel(KernelError::Registers {

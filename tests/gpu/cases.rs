@@ -297,7 +297,7 @@ mod tests {
     use mkernel::spec::spec::WORLDS;
     use mkernel::{KernelPlan, spec::Device};
     use mkernel_compile::{CudaSource, Nvrtc};
-    use mkernel_spec::Target;
+    use mkernel_spec::{Arch, Backend};
 
     #[test]
     fn every_case_has_a_plan() {
@@ -318,7 +318,8 @@ mod tests {
             Nvrtc::load().unwrap_or_else(|error| panic!("this test needs libnvrtc: {error}"));
         let source = CudaSource {
             id: "lab".into(),
-            target: Target::Sm90a,
+            arch: Arch::Sm90a,
+            backend: Backend::Nvrtc,
             text: mkernel_testing::lab::KERNELS.into(),
         };
         nvrtc

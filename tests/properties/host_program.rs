@@ -1,7 +1,7 @@
 //! Programs of the host that include the headers of kernels, so that they compute what device code computes.
 
 use mkernel_compile::{HostCxx, headers};
-use mkernel_spec::Target;
+use mkernel_spec::Backend;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 /// program.
 pub fn output(files: &[(&str, &str)]) -> Output {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    for (name, text) in headers(Target::Simulator).iter().chain(files) {
+    for (name, text) in headers(Backend::HostCxx).iter().chain(files) {
         let path = folder.path().join(name);
         fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
         fs::write(path, text).expect("a file");

@@ -4,7 +4,7 @@ use mkernel::Communicator;
 use mkernel::cudarc::driver::sys::{self, CUfunction_attribute};
 use mkernel::cudarc::driver::{CudaContext, CudaStream, result};
 use mkernel_compile::{CudaSource, Store};
-use mkernel_spec::Target;
+use mkernel_spec::{Arch, Backend};
 use mkernel_testing::lab::Failure;
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex};
@@ -91,7 +91,8 @@ impl Tenant {
     pub fn new(ranks: &Communicator, begun: &Begun, sms: u32) -> Result<Self, Failure> {
         let source = CudaSource {
             id: "tenant".into(),
-            target: Target::Simulator,
+            arch: Arch::Sm90a,
+            backend: Backend::HostCxx,
             text: include_str!("tenant.cu").into(),
         };
         let cubin = Store::from_env()?.get_or_build(&source)?;

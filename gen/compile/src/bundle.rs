@@ -7,7 +7,7 @@ use crate::error::{BundleFault, GenError};
 use crate::folder::Folder;
 use crate::key::Key;
 use crate::source::CudaSource;
-use mkernel_spec::Target;
+use mkernel_spec::{Arch, Backend};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 pub const BUNDLE_MANIFEST: &str = "bundle.json";
 
 /// The version of the format of `bundle.json`.
-const SCHEMA: u32 = 2;
+const SCHEMA: u32 = 3;
 
 /// Kernels compiled ahead of time: a folder with `bundle.json`, which lists them, and one entry folder for each.
 #[derive(Clone, Debug)]
@@ -37,7 +37,8 @@ struct Manifest {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Listed {
     id: String,
-    target: Target,
+    arch: Arch,
+    backend: Backend,
     key: Key,
 }
 
@@ -92,10 +93,10 @@ impl Bundle {
             .collect()
     }
 
-    /// Whether the bundle lists a kernel with this name and target.
-    pub(crate) fn lists(&self, id: &str, target: Target) -> bool {
+    /// Whether the bundle lists a kernel with this name, architecture and backend.
+    pub(crate) fn lists(&self, id: &str, arch: Arch, backend: Backend) -> bool {
         let mut kernels = self.manifest.kernels.iter();
-        kernels.any(|kernel| kernel.id == id && kernel.target == target)
+        kernels.any(|kernel| (&*kernel.id, kernel.arch, kernel.backend) == (id, arch, backend))
     }
 
     /// Reads the kernel of `key`, if the bundle lists it.
@@ -161,8 +162,12 @@ fn write_and_swap(
         let folder = temporary.path().join(key.to_string());
         fs::DirBuilder::new().mode(0o755).create(&folder)?;
         write_entry(&folder, &key, &source, &cubin)?;
-        let Cubin { id, target, .. } = cubin;
-        manifest.kernels.push(Listed { id, target, key });
+        manifest.kernels.push(Listed {
+            id: cubin.id,
+            arch: cubin.arch,
+            backend: cubin.backend,
+            key,
+        });
     }
     let json = serde_json::to_vec_pretty(&manifest)?;
     write_file(&temporary.path().join(BUNDLE_MANIFEST), &json)?;

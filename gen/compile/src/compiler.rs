@@ -1,4 +1,4 @@
-//! [`Compiler`]: the compiler of a target. No other file chooses between compilers.
+//! [`Compiler`]: the compiler of a backend. No other file chooses between compilers.
 
 #[cfg(feature = "jit")]
 use crate::cubin::Cubin;
@@ -9,34 +9,34 @@ use crate::host_cxx::HostCxx;
 use crate::host_cxx::{self, key_name};
 #[cfg(feature = "jit")]
 use crate::nvrtc::Nvrtc;
-use crate::nvrtc_options::{ARCH, OPTIONS, PINNED_VERSION};
+use crate::nvrtc_options::{PINNED_VERSION, options};
 #[cfg(feature = "jit")]
 use crate::source::CudaSource;
-use mkernel_spec::Target;
+use mkernel_spec::{Arch, Backend};
 
-/// The compiler of a target, described for keys and manifests by everything that determines its result.
+/// The compiler of a backend, described for keys and manifests by everything that determines its result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Compiler {
     /// The name with the version and the architecture, such as `NVRTC 13.0, sm_90a`.
     pub name: String,
     /// The options that affect the result.
-    pub options: &'static [&'static str],
+    pub options: Vec<String>,
 }
 
 impl Compiler {
-    /// The compiler of `target`, which need not be installed.
-    pub fn of(target: Target) -> Self {
-        match target {
-            Target::Sm90a => {
+    /// The compiler of `backend` for kernels of `arch`. It need not be installed.
+    pub fn of(arch: Arch, backend: Backend) -> Self {
+        match backend {
+            Backend::Nvrtc => {
                 let (major, minor) = key_version();
                 Self {
-                    name: format!("NVRTC {major}.{minor}, {}", ARCH),
-                    options: &OPTIONS,
+                    name: format!("NVRTC {major}.{minor}, {arch}"),
+                    options: options(arch).to_vec(),
                 }
             }
-            Target::Simulator => Self {
+            Backend::HostCxx => Self {
                 name: key_name(),
-                options: &host_cxx::OPTIONS,
+                options: host_cxx::OPTIONS.map(str::to_owned).to_vec(),
             },
         }
     }
@@ -52,11 +52,11 @@ fn key_version() -> (u32, u32) {
     PINNED_VERSION
 }
 
-/// Compiles a kernel for its target.
+/// Compiles a kernel with the compiler of its backend.
 #[cfg(feature = "jit")]
 pub(crate) fn compile(source: &CudaSource) -> Result<Cubin, GenError> {
-    match source.target {
-        Target::Sm90a => Nvrtc::load()?.compile(source),
-        Target::Simulator => HostCxx::load()?.compile(source),
+    match source.backend {
+        Backend::Nvrtc => Nvrtc::load()?.compile(source),
+        Backend::HostCxx => HostCxx::load()?.compile(source),
     }
 }

@@ -1,6 +1,6 @@
 //! [`Cubin`]: the machine code of a kernel.
 
-use mkernel_spec::Target;
+use mkernel_spec::{Arch, Backend};
 use serde::{Deserialize, Serialize};
 
 /// A compiled kernel.
@@ -8,8 +8,10 @@ use serde::{Deserialize, Serialize};
 pub struct Cubin {
     /// The symbol of the kernel.
     pub id: String,
-    /// The target of the machine code.
-    pub target: Target,
+    /// The architecture that the kernel was written for.
+    pub arch: Arch,
+    /// The compiler that made the machine code.
+    pub backend: Backend,
     /// An ELF image for the driver or for the simulator.
     pub bytes: Vec<u8>,
     /// The resources of an SM that the kernel uses. None for simulated GPUs, which have no registers.

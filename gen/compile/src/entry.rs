@@ -9,7 +9,7 @@ use crate::elf;
 use crate::folder::Folder;
 use crate::key::{Key, SCHEMA, hex};
 use crate::source::CudaSource;
-use mkernel_spec::Target;
+use mkernel_spec::{Arch, Backend};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::ffi::OsStr;
@@ -30,7 +30,8 @@ struct Manifest {
     schema: u32,
     id: String,
     key: Key,
-    target: Target,
+    arch: Arch,
+    backend: Backend,
     compiler: String,
     resources: Option<Resources>,
     log: String,
@@ -46,8 +47,9 @@ impl Manifest {
             schema: SCHEMA,
             id: cubin.id.clone(),
             key: *key,
-            target: cubin.target,
-            compiler: Compiler::of(cubin.target).name,
+            arch: cubin.arch,
+            backend: cubin.backend,
+            compiler: Compiler::of(cubin.arch, cubin.backend).name,
             resources: cubin.resources,
             log: cubin.log.clone(),
             cubin_bytes: cubin.bytes.len() as u64,
@@ -124,7 +126,8 @@ pub(crate) fn read_entry(parent: &Folder, key: &Key) -> Result<Option<Cubin>, En
     elf::check(&bytes).map_err(EntryFault::Image)?;
     Ok(Some(Cubin {
         id: manifest.id,
-        target: manifest.target,
+        arch: manifest.arch,
+        backend: manifest.backend,
         bytes,
         resources: manifest.resources,
         log: manifest.log,
@@ -152,8 +155,10 @@ pub struct Entry {
     pub key: Key,
     /// The symbol of the kernel.
     pub id: String,
-    /// The target of the machine code.
-    pub target: Target,
+    /// The architecture that the kernel was written for.
+    pub arch: Arch,
+    /// The compiler that made the machine code, without its version.
+    pub backend: Backend,
     /// The resources of an SM that the kernel uses. None for simulated GPUs.
     pub resources: Option<Resources>,
     /// The compiler that made the machine code, such as `NVRTC 13.0, sm_90a`.
@@ -175,7 +180,8 @@ impl Entry {
         Some(Self {
             key: manifest.key,
             id: manifest.id,
-            target: manifest.target,
+            arch: manifest.arch,
+            backend: manifest.backend,
             resources: manifest.resources,
             compiler: manifest.compiler,
             bytes: folder_bytes(&folder.pinned()),

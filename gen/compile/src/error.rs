@@ -1,7 +1,7 @@
 //! [`GenError`]: the errors of rendering, compiling and storing kernels.
 
 use crate::key::Key;
-use mkernel_spec::{Diagnostics, Target};
+use mkernel_spec::{Backend, Diagnostics};
 use std::fmt;
 use std::path::PathBuf;
 
@@ -94,7 +94,7 @@ pub enum GenError {
         "kernel {id} (key {key}) {}, and {}; {}, or {}",
         Unusable(unusable),
         WHY_NOT_COMPILED.0,
-        how_to_store(*target),
+        how_to_store(*backend),
         WHY_NOT_COMPILED.1
     )]
     JitDisabled {
@@ -102,8 +102,8 @@ pub enum GenError {
         id: String,
         /// The content address of the kernel.
         key: Key,
-        /// The target of the machine code.
-        target: Target,
+        /// The compiler of the kernel.
+        backend: Backend,
         /// The copies that were found and the reasons why they cannot be used.
         unusable: Vec<Attempt>,
     },
@@ -265,10 +265,10 @@ impl fmt::Display for Unusable<'_> {
 }
 
 /// Instructions for storing a kernel so that it need not be compiled.
-fn how_to_store(target: Target) -> &'static str {
-    match target {
-        Target::Sm90a => "add it to the bundle with `mkernel-gen build`",
-        Target::Simulator => {
+fn how_to_store(backend: Backend) -> &'static str {
+    match backend {
+        Backend::Nvrtc => "add it to the bundle with `mkernel-gen build`",
+        Backend::HostCxx => {
             "bundles of `mkernel-gen build` have no kernels for simulated GPUs, so run it once without MKERNEL_JIT=0 to cache it"
         }
     }

@@ -7,7 +7,6 @@ use crate::host_cxx::{WRAPPER, wrapper};
 use crate::key::Key;
 use crate::source::{CudaSource, file_name};
 use crate::templates::headers;
-use mkernel_spec::Target;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -59,13 +58,13 @@ fn save_in_temporary(source: &CudaSource, log: &str) -> io::Result<PathBuf> {
 
 /// Writes everything that is needed to compile the kernel by hand to `folder`. Paths in the log begin with `shown`.
 fn write(folder: &Path, shown: &Path, source: &CudaSource, log: &str) -> io::Result<()> {
-    for (name, text) in headers(source.target) {
+    for (name, text) in headers(source.backend) {
         let path = folder.join(name);
         fs::create_dir_all(path.parent().unwrap_or(folder))?;
         fs::write(path, text)?;
     }
     fs::write(source_path(folder, source), &source.text)?;
-    if source.target == Target::Simulator {
+    if source.backend.is_simulated() {
         fs::write(
             folder.join(WRAPPER),
             wrapper(&file_stem(source), &source.id),
@@ -80,8 +79,8 @@ fn with_real_paths(log: &str, folder: &Path, source: &CudaSource) -> String {
         &file_name(&source.id),
         &source_path(folder, source).to_string_lossy(),
     );
-    let wrapper = (source.target == Target::Simulator).then_some(WRAPPER);
-    let headers = headers(source.target).iter().map(|(name, _)| *name);
+    let wrapper = source.backend.is_simulated().then_some(WRAPPER);
+    let headers = headers(source.backend).iter().map(|(name, _)| *name);
     for name in headers.chain(wrapper) {
         log = log.replace(name, &folder.join(name).to_string_lossy());
     }

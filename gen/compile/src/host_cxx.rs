@@ -192,7 +192,8 @@ impl HostCxx {
         );
         Ok(Cubin {
             id: source.id.clone(),
-            target: source.target,
+            arch: source.arch,
+            backend: source.backend,
             bytes,
             resources: None,
             log,

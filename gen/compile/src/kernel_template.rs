@@ -1,7 +1,7 @@
 //! [`KernelTemplate`]: a kernel whose text has not been rendered.
 
 use crate::key::{Key, hash_parts};
-use mkernel_spec::Target;
+use mkernel_spec::{Arch, Backend};
 use mkernel_templates::TEMPLATES;
 use serde::Serialize;
 
@@ -11,8 +11,10 @@ use serde::Serialize;
 pub struct KernelTemplate {
     /// The symbol of the kernel, which is also the name of its file without the extension.
     pub id: String,
-    /// The target to compile for. The text is the same for all targets.
-    pub target: Target,
+    /// The architecture that the text is for.
+    pub arch: Arch,
+    /// The compiler. The text is the same for all of them.
+    pub backend: Backend,
     /// The name of the template.
     pub(crate) template: String,
     /// The variables as a JSON object, in the order in which they were declared.
@@ -24,13 +26,14 @@ pub struct KernelTemplate {
 impl KernelTemplate {
     pub(crate) fn new(
         id: &str,
-        target: Target,
+        (arch, backend): (Arch, Backend),
         template: &str,
         variables: &impl Serialize,
     ) -> Self {
         Self {
             id: id.to_owned(),
-            target,
+            arch,
+            backend,
             template: template.to_owned(),
             variables: serde_json::to_string(variables)
                 .expect("a struct of texts and numbers can be serialised"),
@@ -67,10 +70,10 @@ impl KernelTemplate {
 }
 
 impl Key {
-    /// The key of the kernel that `template` describes, and of the compiler of its target. See [`Key::of`].
+    /// The key of the kernel that `template` describes, and of the compiler of its backend. See [`Key::of`].
     #[must_use]
     pub fn of_template(template: &KernelTemplate) -> Self {
-        Self::for_parts(template.target, &template.parts())
+        Self::for_parts(template.arch, template.backend, &template.parts())
     }
 }
 
@@ -80,7 +83,12 @@ mod tests {
 
     #[test]
     fn everything_that_the_text_depends_on_changes_the_digest_and_the_key() {
-        let base = KernelTemplate::new("k", Target::Sm90a, "kernel.cu.tera", &[("n", 1)]);
+        let base = KernelTemplate::new(
+            "k",
+            (Arch::Sm90a, Backend::Nvrtc),
+            "kernel.cu.tera",
+            &[("n", 1)],
+        );
         let changed = [
             KernelTemplate {
                 id: "other".into(),

@@ -6,7 +6,7 @@ use std::fmt;
 use std::str::FromStr;
 
 /// The version of the format of stored kernels, and of what a key is a hash of.
-pub(crate) const SCHEMA: u32 = 2;
+pub(crate) const SCHEMA: u32 = 3;
 
 /// The content address of a kernel: the SHA-256 hash of everything that determines its machine code and of the version
 /// of the storage format. A key is printed as 64 hexadecimal digits.

@@ -88,7 +88,7 @@ pub use key::{Key, ParseKeyError};
 pub use locate::{FETCHED, fetch_command, fetch_dir, fetched_library};
 #[cfg(feature = "jit")]
 pub use nvrtc::Nvrtc;
-pub use nvrtc_options::{ARCH, PINNED_VERSION};
+pub use nvrtc_options::PINNED_VERSION;
 #[cfg(feature = "jit")]
 pub use render::{render, render_fabric_test};
 pub use source::CudaSource;

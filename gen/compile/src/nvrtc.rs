@@ -9,16 +9,13 @@ use crate::folder::Folder;
 use crate::library::LibraryFile;
 use crate::locate::{SearchPath, check_digest, fetch_command_line, search_paths};
 use crate::nvrtc_log::read_log;
-use crate::nvrtc_options::{OPTIONS, PINNED_VERSION};
+use crate::nvrtc_options::{PINNED_VERSION, options, ptx_options};
 use crate::program::{Functions, Program};
 use crate::source::CudaSource;
 use libloading::Library;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock};
 use std::time::Instant;
-
-/// The options for compiling to PTX.
-const PTX_OPTIONS: [&str; 2] = ["--gpu-architecture=compute_90a", "--std=c++20"];
 
 /// The library libnvrtc, loaded and checked. Any number of threads may compile at the same time.
 pub struct Nvrtc {
@@ -128,7 +125,7 @@ impl Nvrtc {
     pub fn compile(&self, source: &CudaSource) -> Result<Cubin, GenError> {
         let started = Instant::now();
         let program = Program::create(&self.functions, source)?;
-        program.compile(&OPTIONS)?;
+        program.compile(&options(source.arch))?;
         let report = read_log(&program.log()?);
         let bytes = program.cubin()?;
         if !report.faults.is_empty() {
@@ -153,7 +150,8 @@ impl Nvrtc {
         );
         Ok(Cubin {
             id: source.id.clone(),
-            target: source.target,
+            arch: source.arch,
+            backend: source.backend,
             bytes,
             resources: Some(report.resources),
             log: report.log,
@@ -168,7 +166,7 @@ impl Nvrtc {
     /// [`GenError::Compile`] with the log if the compiler rejects the source.
     pub fn ptx(&self, source: &CudaSource) -> Result<String, GenError> {
         let program = Program::create(&self.functions, source)?;
-        program.compile(&PTX_OPTIONS)?;
+        program.compile(&ptx_options(source.arch))?;
         program.ptx()
     }
 }

@@ -1,16 +1,27 @@
 //! What NVRTC is asked to do. Keys depend on it, also where NVRTC is not built in.
 
+use mkernel_spec::Arch;
+
 /// The version of NVRTC that kernels are tested with. Others may spill registers, or emit code that a driver of this
 /// version cannot load.
 pub const PINNED_VERSION: (u32, u32) = (13, 0);
 
-/// The GPU architecture that kernels are compiled for.
-pub const ARCH: &str = "sm_90a";
+/// The option that names the version of C++.
+const STANDARD: &str = "--std=c++20";
 
-/// The options of the compiler. With an `sm_` architecture, ptxas runs too and checks inline PTX.
-pub(crate) const OPTIONS: [&str; 4] = [
-    "--gpu-architecture=sm_90a",
-    "--std=c++20",
-    "--ptxas-options=-v",
-    "--ptxas-options=--warn-on-spills",
-];
+/// The options for machine code. With an `sm_` architecture, ptxas runs too and checks inline PTX.
+pub(crate) fn options(arch: Arch) -> [String; 4] {
+    [
+        format!("--gpu-architecture={arch}"),
+        STANDARD.to_owned(),
+        "--ptxas-options=-v".to_owned(),
+        "--ptxas-options=--warn-on-spills".to_owned(),
+    ]
+}
+
+/// The options for PTX.
+#[cfg(feature = "jit")]
+pub(crate) fn ptx_options(arch: Arch) -> [String; 2] {
+    let name = arch.virtual_name();
+    [format!("--gpu-architecture={name}"), STANDARD.to_owned()]
+}

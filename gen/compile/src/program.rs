@@ -99,7 +99,7 @@ impl<'a> Program<'a> {
             })
         };
         let (text, name) = (c_string(&source.text)?, c_string(&file_name(&source.id))?);
-        let headers = headers(source.target);
+        let headers = headers(source.backend);
         let texts = headers
             .iter()
             .map(|(_, text)| c_string(text))
@@ -132,10 +132,10 @@ impl<'a> Program<'a> {
     }
 
     /// Compiles the program with these options.
-    pub fn compile(&self, options: &[&str]) -> Result<(), GenError> {
+    pub fn compile(&self, options: &[String]) -> Result<(), GenError> {
         let options: Vec<_> = options
             .iter()
-            .map(|option| CString::new(*option).expect("options have no NUL"))
+            .map(|option| CString::new(option.as_str()).expect("options have no NUL"))
             .collect();
         let options = pointers(&options);
         // SAFETY: the program is not destroyed. The options end with NUL and outlive the call.

@@ -25,6 +25,8 @@ use assembly::AssemblyContext;
 use mkernel_spec::KernelPlan;
 use mkernel_spec::by_problem;
 use mkernel_spec::plan::OpPlan;
+#[cfg(feature = "jit")]
+use mkernel_spec::{Arch, Backend};
 
 /// Renders the kernel of a plan. The same plan always gives the same text.
 ///
@@ -40,8 +42,8 @@ pub fn render(plan: &KernelPlan) -> Result<CudaSource, GenError> {
 /// # Errors
 /// [`GenError::Render`] if the template is wrong, which is a defect of this crate.
 #[cfg(feature = "jit")]
-pub fn render_fabric_test(target: mkernel_spec::Target) -> Result<CudaSource, GenError> {
-    KernelTemplate::fabric_test(target).render()
+pub fn render_fabric_test(arch: Arch, backend: Backend) -> Result<CudaSource, GenError> {
+    KernelTemplate::fabric_test(arch, backend).render()
 }
 
 impl KernelTemplate {
@@ -52,7 +54,12 @@ impl KernelTemplate {
             return buckets::template(plan, plan.buckets().map(assembled).collect());
         }
         let template = format!("ops/{}.cu.tera", plan.spec.op().name());
-        Self::new(&plan.id, plan.device.target, &template, &assembled(plan))
+        Self::new(
+            &plan.id,
+            (plan.device.arch, plan.device.backend),
+            &template,
+            &assembled(plan),
+        )
     }
 }
 

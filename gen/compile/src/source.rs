@@ -1,16 +1,18 @@
 //! [`CudaSource`]: the source of a kernel.
 
 use crate::templates::{header_of, included, is_inlined};
-use mkernel_spec::Target;
+use mkernel_spec::{Arch, Backend};
 use std::collections::BTreeSet;
 
-/// The rendered source of a kernel. It includes only the [`headers`](crate::headers) of its target.
+/// The rendered source of a kernel. It includes only the [`headers`](crate::headers) of its backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CudaSource {
     /// The symbol of the kernel, which is also the name of its file without the extension.
     pub id: String,
-    /// The target to compile for. The text is the same for all targets.
-    pub target: Target,
+    /// The architecture that the text is for.
+    pub arch: Arch,
+    /// The compiler. The text is the same for all of them.
+    pub backend: Backend,
     /// The source text.
     pub text: String,
 }
@@ -22,9 +24,10 @@ impl CudaSource {
     ///
     /// ```
     /// # use mkernel_compile::CudaSource;
-    /// # use mkernel_spec::Target;
+    /// # use mkernel_spec::{Arch, Backend};
     /// let text = "#include <mk/memory.cuh>\n#include <mk/pipeline.cuh>\n".to_owned();
-    /// let source = CudaSource { id: "k".into(), target: Target::Simulator, text };
+    /// let (arch, backend) = (Arch::Sm90a, Backend::HostCxx);
+    /// let source = CudaSource { id: "k".into(), arch, backend, text };
     /// let whole = source.with_headers();
     /// assert!(whole.starts_with("#include <mk/memory.cuh>\n#line 1 \"mk/pipeline.cuh\"\n"));
     /// assert!(whole.contains("struct Pipeline"));

@@ -13,7 +13,7 @@ use crate::kernel_template::KernelTemplate;
 use crate::key::Key;
 use crate::lock::{InFlight, LockOutcome, lock};
 use crate::source::CudaSource;
-use mkernel_spec::Target;
+use mkernel_spec::{Arch, Backend};
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::io;
@@ -50,7 +50,8 @@ pub struct Store {
 struct Wanted<'a> {
     key: Key,
     id: &'a str,
-    target: Target,
+    arch: Arch,
+    backend: Backend,
 }
 
 impl Wanted<'_> {
@@ -59,7 +60,7 @@ impl Wanted<'_> {
         GenError::JitDisabled {
             id: self.id.to_owned(),
             key: self.key,
-            target: self.target,
+            backend: self.backend,
             unusable,
         }
     }
@@ -214,7 +215,8 @@ impl Store {
         let wanted = Wanted {
             key: Key::of(source),
             id: &source.id,
-            target: source.target,
+            arch: source.arch,
+            backend: source.backend,
         };
         self.find_or_build(&wanted, || Ok(Cow::Borrowed(source)), compile)
     }
@@ -228,7 +230,8 @@ impl Store {
         let wanted = Wanted {
             key: Key::of_template(kernel),
             id: &kernel.id,
-            target: kernel.target,
+            arch: kernel.arch,
+            backend: kernel.backend,
         };
         #[cfg(feature = "jit")]
         return self.find_or_build(&wanted, || kernel.render().map(Cow::Owned), compile);
@@ -263,12 +266,13 @@ impl Store {
 
     fn build<'a>(
         &self,
-        Wanted { key, id, target }: &Wanted,
+        wanted: &Wanted,
         render: impl FnOnce() -> Result<Cow<'a, CudaSource>, GenError>,
         compile: impl FnOnce(&CudaSource) -> Result<Cubin, GenError>,
     ) -> Result<Cubin, GenError> {
-        let bundles = self.bundles.iter();
-        for bundle in bundles.filter(|bundle| bundle.lists(id, *target)) {
+        let (key, id) = (&wanted.key, wanted.id);
+        let lists = |bundle: &&Bundle| bundle.lists(id, wanted.arch, wanted.backend);
+        for bundle in self.bundles.iter().filter(lists) {
             tracing::warn!(
                 "the bundle {} has kernel {}, but the kernel is damaged or was built from other sources; compiling it again",
                 bundle.path().display(),

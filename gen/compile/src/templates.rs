@@ -1,6 +1,6 @@
-//! The embedded headers of kernels, by target.
+//! The embedded headers of kernels, by backend.
 
-use mkernel_spec::Target;
+use mkernel_spec::Backend;
 use mkernel_templates::{DEVICE_HEADERS, SIMULATOR_HEADERS};
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
@@ -9,10 +9,10 @@ use std::sync::LazyLock;
 /// `templates/simulator` replace device headers of the same name, which are then called `mk/gpu/…`. Headers include
 /// only each other and, for simulated GPUs, the C++ standard library.
 #[must_use]
-pub fn headers(target: Target) -> &'static [(&'static str, &'static str)] {
-    match target {
-        Target::Sm90a => DEVICE_HEADERS,
-        Target::Simulator => &SIMULATED,
+pub fn headers(backend: Backend) -> &'static [(&'static str, &'static str)] {
+    match backend {
+        Backend::Nvrtc => DEVICE_HEADERS,
+        Backend::HostCxx => &SIMULATED,
     }
 }
 
@@ -48,7 +48,7 @@ pub(crate) fn is_inlined(name: &str) -> bool {
 pub(crate) fn not_inlined() -> impl Iterator<Item = &'static (&'static str, &'static str)> {
     let is_replaced = |name: &str| name.starts_with("mk/gpu/");
     let is_needed = move |name: &str| !is_inlined(name) || is_replaced(name);
-    headers(Target::Simulator)
+    headers(Backend::HostCxx)
         .iter()
         .filter(move |header| is_needed(header.0))
 }

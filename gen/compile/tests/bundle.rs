@@ -112,7 +112,7 @@ fn a_damaged_bundle_is_a_warning_and_a_miss() {
         Some("{"),
         Some("{\"schema\": 7}"),
         Some("[]"),
-        Some("{\"schema\": 2}"),
+        Some("{\"schema\": 3}"),
     ] {
         let (_dir, path) = bundle();
         match contents {

@@ -4,7 +4,7 @@ mod common;
 
 use common::{Killed, child, meeting, no_compile};
 use mkernel_compile::{CudaSource, GenError, HostCxx, Key, Store, headers};
-use mkernel_spec::Target;
+use mkernel_spec::{Arch, Backend};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -18,7 +18,8 @@ fn cxx() -> &'static HostCxx {
 fn source(id: &str, text: &str) -> CudaSource {
     CudaSource {
         id: id.into(),
-        target: Target::Simulator,
+        arch: Arch::Sm90a,
+        backend: Backend::HostCxx,
         text: text.into(),
     }
 }
@@ -44,8 +45,8 @@ fn compiles_to_a_shared_object() {
     let cubin = cxx().compile(&kernel("twice_kernel")).expect("compiles");
     assert!(cubin.bytes.starts_with(b"\x7fELF"));
     assert_eq!(
-        (&*cubin.id, cubin.target),
-        ("twice_kernel", Target::Simulator)
+        (&*cubin.id, cubin.backend),
+        ("twice_kernel", Backend::HostCxx)
     );
     assert_eq!((cubin.resources, &*cubin.log), (None, ""));
 }
@@ -120,7 +121,7 @@ fn errors_have_the_log_and_the_saved_source() {
     assert!(log.contains(&*wrapper.to_string_lossy()), "{log}");
     // All that it takes to compile it by hand.
     assert!(folder.join("kernel.cpp").is_file());
-    for (name, text) in headers(Target::Simulator) {
+    for (name, text) in headers(Backend::HostCxx) {
         assert_eq!(
             fs::read_to_string(folder.join(name)).expect("header"),
             *text
@@ -149,8 +150,8 @@ fn is_compiled_once_and_found_later() {
     let entries = store.entries();
     assert_eq!(entries.len(), 1);
     assert_eq!(
-        (entries[0].target, entries[0].resources),
-        (Target::Simulator, None)
+        (entries[0].backend, entries[0].resources),
+        (Backend::HostCxx, None)
     );
     assert_eq!(entries[0].compiler, cxx().name());
 }
@@ -159,7 +160,8 @@ fn is_compiled_once_and_found_later() {
 fn the_same_text_for_another_target_is_another_kernel() {
     let simulated = kernel("k");
     let real = CudaSource {
-        target: Target::Sm90a,
+        arch: Arch::Sm90a,
+        backend: Backend::Nvrtc,
         ..simulated.clone()
     };
     assert_ne!(Key::of(&simulated), Key::of(&real));

@@ -5,7 +5,7 @@ mod common;
 use common::{Killed, child, count, counted, meeting, wait_until};
 use mkernel_compile::{CudaSource, GenError, Nvrtc, PINNED_VERSION, Store, build};
 use mkernel_spec::{
-    BLayout, Device, Dim, GemmConfig, GemmOp, KernelConfig, KernelPlan, KernelSpec, Target,
+    Arch, BLayout, Backend, Device, Dim, GemmConfig, GemmOp, KernelConfig, KernelPlan, KernelSpec,
 };
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -18,7 +18,8 @@ fn nvrtc() -> &'static Nvrtc {
 fn source(id: &str, text: &str) -> CudaSource {
     CudaSource {
         id: id.into(),
-        target: Target::Sm90a,
+        arch: Arch::Sm90a,
+        backend: Backend::Nvrtc,
         text: text.into(),
     }
 }

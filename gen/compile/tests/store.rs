@@ -105,7 +105,7 @@ const DAMAGES: [Damage; 11] = [
         fs::remove_file(e.join("manifest.json")).expect("file")
     }),
     ("another schema", |e| {
-        replace(&e.join("manifest.json"), "\"schema\": 2", "\"schema\": 999")
+        replace(&e.join("manifest.json"), "\"schema\": 3", "\"schema\": 999")
     }),
     ("another register count", |e| {
         replace(&e.join("manifest.json"), "168", "169")

@@ -179,7 +179,8 @@ fn an_error_without_jit_says_what_is_wrong_with_the_kernel_that_is_there() {
     );
 
     let simulated = CudaSource {
-        target: mkernel_spec::Target::Simulator,
+        arch: mkernel_spec::Arch::Sm90a,
+        backend: mkernel_spec::Backend::HostCxx,
         ..source
     };
     let error = store

@@ -1,5 +1,6 @@
 //! [`Device`]: the figures of a GPU and its links that a plan needs.
 
+use crate::arch::{Arch, Backend};
 use serde::{Deserialize, Serialize};
 
 /// Figures of a GPU and of its node. The runtime fills it from the driver; the command line takes the default or flags.
@@ -8,8 +9,10 @@ use serde::{Deserialize, Serialize};
 pub struct Device {
     /// Name, for people.
     pub name: String,
-    /// What its kernels are compiled to.
-    pub target: Target,
+    /// The architecture, which kernels are written for.
+    pub arch: Arch,
+    /// The compiler of kernels, by which simulated GPUs differ from real GPUs.
+    pub backend: Backend,
     /// Streaming multiprocessors.
     pub sm_count: u32,
     /// Shared memory that one CTA can have, bytes.
@@ -201,7 +204,8 @@ impl Device {
     pub fn h200() -> Self {
         Self {
             name: "NVIDIA H200".into(),
-            target: Target::Sm90a,
+            arch: Arch::Sm90a,
+            backend: Backend::Nvrtc,
             sm_count: 132,
             smem_bytes: 232_448,
             memory_bytes: 140 << 30,
@@ -220,31 +224,9 @@ impl Device {
     pub fn simulated(sm_count: u32) -> Self {
         Self {
             name: format!("simulated GPU with {sm_count} SMs"),
-            target: Target::Simulator,
+            backend: Backend::HostCxx,
             sm_count,
             ..Self::h200()
-        }
-    }
-}
-
-/// What kernels are compiled to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Target {
-    /// Machine code of Hopper GPUs, by NVRTC.
-    #[default]
-    Sm90a,
-    /// Code of this host for simulated GPUs, by the host's C++ compiler.
-    Simulator,
-}
-
-impl Target {
-    /// `sm_90a` or `simulator`
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Sm90a => "sm_90a",
-            Self::Simulator => "simulator",
         }
     }
 }

@@ -11,6 +11,7 @@
 //! [`fabric_test`].
 
 pub mod abi;
+mod arch;
 pub mod config;
 mod cost;
 pub mod device;
@@ -23,6 +24,7 @@ pub mod roofline;
 pub mod spec;
 pub mod topology;
 
+pub use arch::{Arch, Backend};
 pub use config::{
     Activation, AttentionConfig, AttentionOp, AttentionShape, AttentionTuning, BLayout,
     CollectiveConfig, CollectiveOp, CollectiveShape, CombineConfig, CombineOp, CombineShape, Dim,
@@ -30,7 +32,7 @@ pub use config::{
     GemmShape, KernelConfig, Layout, Limits, Norm, Op, OptionSpec, OptionTable, Options, Placement,
     Problem, Protocol, Scale, Shape, SumEpilogue, Tile, Transfer, Tuning, Values, Written,
 };
-pub use device::{Device, Target};
+pub use device::Device;
 pub use diagnostic::{Diagnostic, Diagnostics};
 pub use plan::KernelPlan;
 pub use spec::{KernelSpec, WORLDS};

@@ -3,6 +3,7 @@
 mod buckets;
 mod choose;
 mod copies;
+pub(crate) mod id;
 mod kernel;
 mod memory;
 pub(crate) mod network;

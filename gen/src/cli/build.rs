@@ -8,7 +8,7 @@ use super::output::{print, print_json, print_stderr};
 use super::{check, plan, store};
 use indicatif::{ProgressBar, ProgressStyle};
 use mkernel_compile::{Bundle, Cubin, Env, GenError, HostCxx, KernelTemplate, Key, Nvrtc, Store};
-use mkernel_spec::{KernelPlan, Target};
+use mkernel_spec::{Backend, KernelPlan};
 use serde::Serialize;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -81,7 +81,7 @@ impl Build {
         let missing = jobs.iter().zip(&is_cached).filter(|(_, cached)| !**cached);
         // A missing compiler is reported once, not for every kernel.
         if let Some((job, _)) = missing.into_iter().next() {
-            self.find_compiler(job.template.target)?;
+            self.find_compiler(job.template.backend)?;
         }
         let results = self.compile(&jobs, &is_cached, &cache);
         let (mut built, mut failed) = (Vec::new(), Vec::new());
@@ -143,9 +143,9 @@ impl Build {
         Ok(planned.into_iter().map(job).collect())
     }
 
-    /// Loads the compiler of `target`. With `--fetch`, NVRTC is installed if it is missing.
-    fn find_compiler(&self, target: Target) -> Result<(), Failure> {
-        if target == Target::Simulator {
+    /// Loads the compiler of `backend`. With `--fetch`, NVRTC is installed if it is missing.
+    fn find_compiler(&self, backend: Backend) -> Result<(), Failure> {
+        if backend == Backend::HostCxx {
             return HostCxx::load().map(|_| ()).map_err(Failure::Gen);
         }
         match Nvrtc::load() {
@@ -281,13 +281,13 @@ fn row(job: &Job, done: &Built) -> Vec<String> {
         format!("{:.0} ms", done.millis)
     };
     // The simulator has no model of time.
-    let [bound, reason, estimate] = match job.plan.device.target {
-        Target::Sm90a => [
+    let [bound, reason, estimate] = match job.plan.device.backend {
+        Backend::Nvrtc => [
             micros(job.plan.bound.us()),
             job.plan.bound.reason().to_owned(),
             micros(job.plan.estimate_us),
         ],
-        Target::Simulator => ["-"; 3].map(str::to_owned),
+        Backend::HostCxx => ["-"; 3].map(str::to_owned),
     };
     vec![
         job.kernel.label.clone(),

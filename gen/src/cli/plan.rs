@@ -17,7 +17,7 @@ use mkernel_declare::SpannedDiagnostic;
 use mkernel_spec::abi::{Extent, OperandSpec};
 use mkernel_spec::by_problem;
 use mkernel_spec::plan::{OpPlan, Region};
-use mkernel_spec::{Diagnostic, Diagnostics, KernelPlan, Target};
+use mkernel_spec::{Diagnostic, Diagnostics, KernelPlan};
 use serde::Serialize;
 use std::fmt::Write as _;
 
@@ -133,7 +133,7 @@ pub fn describe(label: &str, plan: &KernelPlan) -> String {
     section("workspace", regions(plan.workspace_regions(), total));
     section("moves", moves(plan));
     // The simulator has no model of time.
-    if plan.device.target != Target::Simulator {
+    if !plan.device.backend.is_simulated() {
         section("bound", vec![bound(plan)]);
         section("estimate", vec![estimate(plan)]);
     }
@@ -187,7 +187,7 @@ fn roles(plan: &KernelPlan) -> Vec<String> {
 
 /// The ranges of rows, and what the cost model expects with the most rows of each.
 fn buckets(plan: &KernelPlan) -> Vec<String> {
-    let has_times = plan.device.target != Target::Simulator;
+    let has_times = !plan.device.backend.is_simulated();
     let mut least = 0;
     let row = |bucket: &KernelPlan| {
         let most = bucket.max_rows().unwrap_or(0);
@@ -206,7 +206,7 @@ fn buckets(plan: &KernelPlan) -> Vec<String> {
 }
 
 fn registers(plan: &KernelPlan) -> String {
-    if plan.device.target == Target::Simulator {
+    if plan.device.backend.is_simulated() {
         return "none, since threads run on the CPU".to_owned();
     }
     let registers = plan.registers;
@@ -301,7 +301,7 @@ fn estimate(plan: &KernelPlan) -> String {
 
 fn device(plan: &KernelPlan) -> String {
     let device = &plan.device;
-    if device.target == Target::Simulator {
+    if device.backend.is_simulated() {
         return format!(
             "simulated, {} SMs; planned as for an H200 with as many SMs",
             device.sm_count

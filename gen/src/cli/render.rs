@@ -33,8 +33,8 @@ impl Render {
         let planned = self.input.load_planned()?;
         if let Some(dir) = &self.out {
             // All plans are for the same device.
-            let targets = planned.first().map(|(_, plan)| plan.device.target);
-            for (name, text) in targets.into_iter().flat_map(mkernel_compile::headers) {
+            let backend = planned.first().map(|(_, plan)| plan.device.backend);
+            for (name, text) in backend.into_iter().flat_map(mkernel_compile::headers) {
                 write(&dir.join(name), text)?;
             }
         }

@@ -4,7 +4,7 @@ use super::failure::Failure;
 use super::format::{bytes, count, registers, table};
 use super::output::{print, print_json};
 use mkernel_compile::{Bundle, Entry, Env, Store};
-use mkernel_spec::Target;
+use mkernel_spec::{Arch, Backend};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -24,7 +24,8 @@ struct Listed<'a> {
     bytes: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     registers: Option<u32>,
-    target: Target,
+    arch: Arch,
+    backend: Backend,
     compiler: &'a str,
     stored_unix_s: u64,
 }
@@ -72,7 +73,7 @@ impl List {
             return print("no kernels\n");
         }
         let mut rows = vec![
-            ["size", "registers", "target", "stored (UTC)", "id"]
+            ["size", "registers", "arch", "stored (UTC)", "id"]
                 .map(str::to_owned)
                 .to_vec(),
         ];
@@ -80,7 +81,7 @@ impl List {
             vec![
                 bytes(entry.bytes),
                 registers(entry.resources),
-                entry.target.name().to_owned(),
+                arch(entry),
                 date(unix_seconds(entry.stored)),
                 entry.id.clone(),
             ]
@@ -127,6 +128,14 @@ impl Clean {
     }
 }
 
+/// The architecture, and whether the kernel is for simulated GPUs.
+fn arch(entry: &Entry) -> String {
+    match entry.backend {
+        Backend::Nvrtc => entry.arch.to_string(),
+        Backend::HostCxx => format!("{}, simulated", entry.arch),
+    }
+}
+
 fn listed(entry: &Entry) -> Listed<'_> {
     Listed {
         id: &entry.id,
@@ -134,7 +143,8 @@ fn listed(entry: &Entry) -> Listed<'_> {
         path: &entry.path,
         bytes: entry.bytes,
         registers: entry.resources.map(|used| used.registers),
-        target: entry.target,
+        arch: entry.arch,
+        backend: entry.backend,
         compiler: &entry.compiler,
         stored_unix_s: unix_seconds(entry.stored),
     }

@@ -276,7 +276,7 @@ fn a_bundle_has_the_kernels_for_which_prepare_asks() {
     std::fs::create_dir(dir.path().join("src")).expect("folder");
     let source = "#[mkernel::fused_kernel(op = all_reduce, m = dynamic, n = 64, protocol = ll)]\nstruct Sum;\n";
     file(&dir, "src/lib.rs", source);
-    let figures = "target = 'simulator'\nsm_count = 4\n";
+    let figures = "backend = 'host_cxx'\nsm_count = 4\n";
     let device_file = file(&dir, "device.toml", figures);
     let bundle = dir.path().join("bundle");
     let output = run(&[

@@ -377,7 +377,7 @@ fn a_closed_pipe_is_no_error() {
 #[test]
 fn plans_for_simulated_gpus_show_no_times() {
     let dir = TempDir::new().expect("temporary folder");
-    let device = file(&dir, "device.toml", "target = 'simulator'\nsm_count = 8\n");
+    let device = file(&dir, "device.toml", "backend = 'host_cxx'\nsm_count = 8\n");
     let device = format!("--device-file={}", device.display());
     let output = run(&[
         "plan",

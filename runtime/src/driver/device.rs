@@ -6,8 +6,8 @@ use super::nvml;
 use crate::error::{DeviceError, Error};
 use crate::simulation;
 use cudarc::driver::{CudaContext, result, sys};
-use mkernel_spec::Device;
 use mkernel_spec::device::Hardware;
+use mkernel_spec::{Arch, Device};
 use std::ffi::{CStr, c_char};
 use std::sync::Arc;
 use sys::CUdevice_attribute as Attribute;
@@ -38,20 +38,24 @@ pub(crate) fn open(ordinal: usize, kind: Backend) -> Result<(Arc<CudaContext>, D
     let ctx = named("cuDevicePrimaryCtxRetain", CudaContext::new(ordinal))?;
     let name = named("cuDeviceGetName", ctx.name())?;
     let capability = named("cuDeviceGetAttribute", ctx.compute_capability())?;
-    if capability != (9, 0) {
+    let Some(arch) = Arch::of_capability(capability) else {
         return Err(Error::Device(DeviceError::UnsupportedDevice {
             ordinal,
             name,
             capability,
         }));
-    }
+    };
     let figure = |attribute| {
         named("cuDeviceGetAttribute", ctx.attribute(attribute))
             .map(|value| u32::try_from(value).unwrap_or(0))
     };
     let sm_count = figure(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
     if kind == Backend::Simulated {
-        return Ok((ctx, Device::simulated(sm_count)));
+        let device = Device {
+            arch,
+            ..Device::simulated(sm_count)
+        };
+        return Ok((ctx, device));
     }
     let hardware = Hardware {
         sm_count,
@@ -63,6 +67,7 @@ pub(crate) fn open(ordinal: usize, kind: Backend) -> Result<(Arc<CudaContext>, D
     tracing::debug!(ordinal, name, ?hardware, "opened a GPU");
     let device = Device {
         name,
+        arch,
         smem_bytes: figure(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
         memory_bytes: named("cuDeviceTotalMem_v2", ctx.total_mem())? as u64,
         l2_bytes: u64::from(figure(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?),

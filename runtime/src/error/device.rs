@@ -2,6 +2,7 @@
 
 use super::causes::with_causes;
 use super::display::Version;
+use mkernel_spec::Arch;
 use std::sync::Arc;
 
 /// Why the GPUs of this process cannot be used.
@@ -56,10 +57,10 @@ pub enum DeviceError {
         /// The number of GPUs that this process sees.
         count: usize,
     },
-    /// The GPU cannot run code that is compiled for sm_90a.
+    /// The GPU cannot run code of any [`Arch`].
     #[error(
-        "GPU {ordinal} ({name}) has compute capability {}.{}, but kernels need 9.0. Use an H100 or H200",
-        capability.0, capability.1
+        "GPU {ordinal} ({name}) has compute capability {}, but kernels need {}. Use an {}",
+        dotted(*capability), any_arch(|arch| dotted(arch.capability())), any_arch(|arch| arch.gpus().to_owned())
     )]
     UnsupportedDevice {
         /// The ordinal of the GPU.
@@ -127,6 +128,15 @@ pub enum DeviceError {
     },
 }
 
+fn dotted((major, minor): (i32, i32)) -> String {
+    format!("{major}.{minor}")
+}
+
+/// What `of` says of the architectures that have kernels.
+fn any_arch(of: impl FnMut(Arch) -> String) -> String {
+    Arch::ALL.map(of).join(" or ")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -140,5 +150,18 @@ mod tests {
         for way in ["MKERNEL_DEVICE=auto", "MKERNEL_DEVICE=sim"] {
             assert!(text.contains(way), "{way:?} in {text:?}");
         }
+    }
+
+    #[test]
+    fn an_unsupported_gpu_is_told_what_would_do() {
+        let unsupported = DeviceError::UnsupportedDevice {
+            ordinal: 1,
+            name: "NVIDIA A100".to_owned(),
+            capability: (8, 0),
+        };
+        assert_eq!(
+            unsupported.to_string(),
+            "GPU 1 (NVIDIA A100) has compute capability 8.0, but kernels need 9.0. Use an H100 or H200"
+        );
     }
 }

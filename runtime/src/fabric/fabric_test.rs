@@ -304,7 +304,7 @@ fn load(shared: &Shared) -> Result<Loaded, Error> {
         id: KERNEL.to_owned(),
         source: Arc::new(source),
     };
-    let template = KernelTemplate::fabric_test(shared.device.target);
+    let template = KernelTemplate::fabric_test(shared.device.arch, shared.device.backend);
     let cubin = env::kernel_store()?
         .get_or_render(&template)
         .map_err(built)?;

@@ -6,7 +6,7 @@ use crate::cases;
 use crate::host_program;
 use mkernel_compile::{CudaSource, render};
 use mkernel_spec::plan::{AttentionPlan, OpPlan, TILE_ROWS};
-use mkernel_spec::{KernelPlan, Target};
+use mkernel_spec::{Arch, Backend, KernelPlan};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 use serde::Deserialize;
@@ -155,7 +155,8 @@ fn probe(plans: &[Case]) -> CudaSource {
     text.push_str("}\n");
     CudaSource {
         id: "probe".into(),
-        target: Target::Simulator,
+        arch: Arch::Sm90a,
+        backend: Backend::HostCxx,
         text,
     }
 }

@@ -18,7 +18,7 @@ use mkernel::cudarc::nvrtc::Ptx;
 use mkernel::half::bf16;
 use mkernel::spec::Dtype;
 use mkernel_compile::{CudaSource, Store};
-use mkernel_spec::Target;
+use mkernel_spec::{Arch, Backend};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -51,7 +51,8 @@ impl Lab {
         unsafe { ctx.disable_event_tracking() };
         let source = CudaSource {
             id: "lab".into(),
-            target: Target::Sm90a,
+            arch: Arch::Sm90a,
+            backend: Backend::Nvrtc,
             text: KERNELS.into(),
         };
         let cubin = Store::from_env()?.get_or_build(&source)?;

@@ -51,7 +51,7 @@ pub(super) fn template(plan: &KernelPlan, assembled: Vec<AssemblyContext<'_>>) -
         let context = context.in_bucket(name, format!("Calls with up to {rows} rows."));
         bodies.push(KernelTemplate::new(
             &plan.id,
-            plan.device.target,
+            (plan.device.arch, plan.device.backend),
             &template,
             &context,
         ));
@@ -73,5 +73,11 @@ pub(super) fn template(plan: &KernelPlan, assembled: Vec<AssemblyContext<'_>>) -
         args_assertion,
     };
     let template = "buckets.cu.tera";
-    KernelTemplate::new(&plan.id, plan.device.target, template, &context).with_bodies(bodies)
+    KernelTemplate::new(
+        &plan.id,
+        (plan.device.arch, plan.device.backend),
+        template,
+        &context,
+    )
+    .with_bodies(bodies)
 }

@@ -2,12 +2,12 @@
 
 use super::text::layout_assertion;
 use crate::kernel_template::KernelTemplate;
-use mkernel_spec::Target;
 use mkernel_spec::abi::{FLAG_STRIDE_BYTES, StructLayout};
 use mkernel_spec::fabric::PUT_CHANNELS;
 use mkernel_spec::fabric_test::{
     ACKS, KERNEL, MAX_NODES, MESSAGES, PICK_UPS, THREADS, args_layout, results_layout,
 };
+use mkernel_spec::{Arch, Backend};
 use serde::Serialize;
 
 /// The variables of the template.
@@ -28,7 +28,7 @@ struct RenderContext {
 impl KernelTemplate {
     /// The kernel of the fabric test.
     #[must_use]
-    pub fn fabric_test(target: Target) -> Self {
+    pub fn fabric_test(arch: Arch, backend: Backend) -> Self {
         let context = RenderContext {
             id: KERNEL,
             threads: THREADS,
@@ -41,7 +41,7 @@ impl KernelTemplate {
             args_assertion: assertion("Args", &args_layout()),
             results_assertion: assertion("Results", &results_layout()),
         };
-        Self::new(KERNEL, target, "fabric_test.cu.tera", &context)
+        Self::new(KERNEL, (arch, backend), "fabric_test.cu.tera", &context)
     }
 }
 

@@ -37,7 +37,8 @@ impl KernelTemplate {
         let text = tera.render(&self.template, &context).map_err(failed)?;
         Ok(CudaSource {
             id: self.id.clone(),
-            target: self.target,
+            arch: self.arch,
+            backend: self.backend,
             text: tidy(&text),
         })
     }

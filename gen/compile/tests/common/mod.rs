@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use mkernel_compile::{Cubin, CudaSource, GenError, Resources};
-use mkernel_spec::Target;
+use mkernel_spec::{Arch, Backend};
 use std::cell::RefCell;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -18,7 +18,8 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 pub fn source(name: &str) -> CudaSource {
     CudaSource {
         id: name.into(),
-        target: Target::Sm90a,
+        arch: Arch::Sm90a,
+        backend: Backend::Nvrtc,
         text: format!("extern \"C\" __global__ void {name}() {{}}\n"),
     }
 }
@@ -39,7 +40,8 @@ const ELF_HEADER: [u8; 64] = {
 pub fn fake_cubin(source: &CudaSource) -> Cubin {
     Cubin {
         id: source.id.clone(),
-        target: source.target,
+        arch: source.arch,
+        backend: source.backend,
         bytes: ELF_HEADER
             .into_iter()
             .chain(source.text.bytes().cycle())

@@ -3,7 +3,7 @@
 use mkernel_compile::{CudaSource, HostCxx};
 use mkernel_sim::tensor_map::TensorMap;
 use mkernel_sim::world::{Advance, Finding, Image, Moment, Options, Outcome, TaskId, Work, World};
-use mkernel_spec::Target;
+use mkernel_spec::{Arch, Backend};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -80,7 +80,8 @@ pub fn shared_object(text: &str, edits: &[(&str, &str)]) -> Result<Vec<u8>, Stri
     }
     let source = CudaSource {
         id: "kernel".into(),
-        target: Target::Simulator,
+        arch: Arch::Sm90a,
+        backend: Backend::HostCxx,
         text,
     };
     let compiler = HostCxx::load().map_err(|error| error.to_string())?;

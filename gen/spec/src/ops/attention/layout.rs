@@ -3,13 +3,15 @@
 use super::config::{AttentionConfig, AttentionShape, Layout};
 use super::op_plan::{AttentionPlan, ELEM_BYTES, SUB_TILE_COLS, TILE_ROWS};
 use crate::abi::{ArgKind, ArgLayout, Extent, Operand, OperandSpec, Source, Stride, TensorMapSpec};
+use crate::arch::Arch;
 use crate::config::Dtype;
 use crate::ops::gemm::THREADS;
 use crate::plan::Role;
+use crate::plan::id::id_prefix;
 use crate::plan::network::common_args;
 use crate::topology::Topology;
 
-pub(super) fn id(op_plan: &AttentionPlan, topology: Topology) -> String {
+pub(super) fn id(op_plan: &AttentionPlan, arch: Arch, topology: Topology) -> String {
     let AttentionShape {
         batch,
         seq,
@@ -32,8 +34,8 @@ pub(super) fn id(op_plan: &AttentionPlan, topology: Topology) -> String {
         false => String::new(),
     };
     format!(
-        "{op}_sm90a_g{}_b{sequences}{batch}s{most}{seq}h{heads}x{kv_heads}d{head_dim}_{layout}{causal}_{placement}{ring}",
-        topology
+        "{}_b{sequences}{batch}s{most}{seq}h{heads}x{kv_heads}d{head_dim}_{layout}{causal}_{placement}{ring}",
+        id_prefix(op, arch, topology)
     )
 }
 

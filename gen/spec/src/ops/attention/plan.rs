@@ -140,7 +140,7 @@ fn finish(spec: &KernelSpec, device: &Device, op_plan: AttentionPlan) -> KernelP
     let smem = memory::smem(&op_plan, topology);
     let grid_ctas = grid_ctas(&op_plan, world, device);
     KernelPlan {
-        id: layout::id(&op_plan, topology),
+        id: layout::id(&op_plan, device.arch, topology),
         spec: spec.clone(),
         device: device.clone(),
         threads: THREADS,

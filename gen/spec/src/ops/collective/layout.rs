@@ -3,11 +3,13 @@
 use super::config::{CollectiveOp, CollectiveShape, Protocol, SumEpilogue};
 use super::op_plan::CollectivePlan;
 use crate::abi::{ArgKind, ArgLayout, Extent, Operand, OperandSpec};
+use crate::arch::Arch;
 use crate::plan::Role;
+use crate::plan::id::id_prefix;
 use crate::plan::network::{common_args, results_on_peers};
 use crate::topology::Topology;
 
-pub(super) fn id(op_plan: &CollectivePlan, topology: Topology) -> String {
+pub(super) fn id(op_plan: &CollectivePlan, arch: Arch, topology: Topology) -> String {
     let CollectiveShape { m, n } = op_plan.shape;
     let how = match op_plan.protocol {
         Protocol::Ll if op_plan.shots > 0 => format!("ll{}", op_plan.shots),
@@ -21,8 +23,8 @@ pub(super) fn id(op_plan: &CollectivePlan, topology: Topology) -> String {
         ""
     };
     format!(
-        "{}_sm90a_g{topology}_m{most}{m}n{n}_{}{}_{how}{to}",
-        op_plan.config.op,
+        "{}_m{most}{m}n{n}_{}{}_{how}{to}",
+        id_prefix(op_plan.config.op, arch, topology),
         op_plan.config.dtype,
         op_plan.config.epilogue.suffix()
     )

@@ -303,7 +303,7 @@ fn finish(
     // All that an SM has; kernels that share none among warpgroups may use fewer.
     let registers = (65536 / threads).min(255);
     KernelPlan {
-        id: layout::id(&op_plan, topology),
+        id: layout::id(&op_plan, device.arch, topology),
         spec: spec.clone(),
         device: device.clone(),
         threads,

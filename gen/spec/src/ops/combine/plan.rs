@@ -22,11 +22,13 @@ use super::op_plan::{
 };
 use super::{cost, internode, memory};
 use crate::abi::{ArgKind, ArgLayout, Extent, Operand, OperandSpec};
+use crate::arch::Arch;
 use crate::config::{Dtype, Field};
 use crate::device::Device;
 use crate::diagnostic::Diagnostics;
 use crate::ops::dispatch::all_rows;
 use crate::ops::gemm::THREADS;
+use crate::plan::id::id_prefix;
 use crate::plan::network::common_args;
 use crate::plan::{KernelPlan, OpPlan, Registers, Role};
 use crate::roofline::{Bound, Traffic};
@@ -84,7 +86,7 @@ pub(crate) fn plan(
     let traffic = traffic(&op_plan, topology);
     let bound = Bound::new(&traffic, device);
     Some(Ok(KernelPlan {
-        id: id(&op_plan, topology),
+        id: id(&op_plan, device.arch, topology),
         spec: spec.clone(),
         device: device.clone(),
         threads: THREADS,
@@ -191,7 +193,7 @@ fn traffic(op_plan: &CombinePlan, topology: Topology) -> Traffic {
     }
 }
 
-fn id(op_plan: &CombinePlan, topology: Topology) -> String {
+fn id(op_plan: &CombinePlan, arch: Arch, topology: Topology) -> String {
     let CombineShape {
         experts,
         top_k,
@@ -210,8 +212,8 @@ fn id(op_plan: &CombinePlan, topology: Topology) -> String {
         .pipeline
         .map(|pipeline| format!("_p{}s{}", op_plan.parts(), pipeline.stages));
     format!(
-        "{}_sm90a_g{topology}_e{experts}k{top_k}t{max_tokens}r{}h{hidden}{low_latency}{}{}",
-        op_plan.config.op,
+        "{}_e{experts}k{top_k}t{max_tokens}r{}h{hidden}{low_latency}{}{}",
+        id_prefix(op_plan.config.op, arch, topology),
         op_plan.max_rows,
         pipeline.unwrap_or_default(),
         chunks.unwrap_or_default()

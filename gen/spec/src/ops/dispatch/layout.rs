@@ -3,16 +3,18 @@
 use super::config::DispatchShape;
 use super::op_plan::DispatchPlan;
 use crate::abi::{ArgKind, ArgLayout, Extent, Operand, OperandSpec, Source, Stride, TensorMapSpec};
+use crate::arch::Arch;
 use crate::config::Dtype;
 use crate::ops::gemm::{BLayout, THREADS, TILE_K};
 use crate::plan::Role;
+use crate::plan::id::id_prefix;
 use crate::plan::network::common_args;
 use crate::topology::Topology;
 
 /// Warps that load; the others multiply.
 const LOAD_WARPS: u32 = 4;
 
-pub(super) fn id(op_plan: &DispatchPlan, topology: Topology) -> String {
+pub(super) fn id(op_plan: &DispatchPlan, arch: Arch, topology: Topology) -> String {
     let DispatchShape {
         experts,
         top_k,
@@ -31,8 +33,8 @@ pub(super) fn id(op_plan: &DispatchPlan, topology: Topology) -> String {
     };
     let swiglu = if op_plan.config.swiglu { "_swiglu" } else { "" };
     format!(
-        "{}_sm90a_g{topology}_e{experts}k{top_k}t{max_tokens}r{}h{hidden}i{intermediate}_{}_t{}x{}s{}{splits}_push{}b{}{chunks}{swiglu}",
-        op_plan.config.op,
+        "{}_e{experts}k{top_k}t{max_tokens}r{}h{hidden}i{intermediate}_{}_t{}x{}s{}{splits}_push{}b{}{chunks}{swiglu}",
+        id_prefix(op_plan.config.op, arch, topology),
         op_plan.max_rows,
         op_plan.config.b_layout,
         op_plan.tile.m,

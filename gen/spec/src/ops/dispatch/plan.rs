@@ -230,7 +230,7 @@ fn finish(
     };
     let (smem, smem_bytes) = memory::smem(needs);
     KernelPlan {
-        id: layout::id(&op_plan, topology),
+        id: layout::id(&op_plan, device.arch, topology),
         spec: spec.clone(),
         device: device.clone(),
         threads: THREADS,

@@ -26,6 +26,7 @@ use super::op_plan::{Chunks, GemmPlan, THREADS, TILE_K};
 use super::smem;
 use super::spec::GemmSpec;
 use crate::abi::{ArgKind, ArgLayout, Extent, MAX_RANKS, Operand, Source, Stride, TensorMapSpec};
+use crate::arch::Arch;
 use crate::config::Dtype;
 use crate::device::Device;
 use crate::diagnostic::Diagnostics;
@@ -115,7 +116,7 @@ fn finish(
         ..core.plan(spec, order)
     };
     KernelPlan {
-        id: id(spec, &core, transfer, comm_ctas, chunks.as_ref()),
+        id: id(spec, device.arch, &op_plan),
         spec: spec.kernel.clone(),
         device: device.clone(),
         threads: THREADS,
@@ -138,15 +139,9 @@ fn finish(
     }
 }
 
-fn id(
-    spec: GemmSpec<'_>,
-    core: &CoreLayout,
-    transfer: Option<Transfer>,
-    comm_ctas: u32,
-    chunks: Option<&Chunks>,
-) -> String {
-    let (tile, stages) = (core.tile, core.stages);
-    let how = match (transfer, chunks) {
+fn id(spec: GemmSpec<'_>, arch: Arch, op_plan: &GemmPlan) -> String {
+    let (tile, comm_ctas) = (op_plan.tile, op_plan.comm_ctas);
+    let how = match (op_plan.transfer, &op_plan.chunks) {
         (Some(Transfer::SmPush), Some(c)) => format!("_push{comm_ctas}r{}s{}", c.rows, c.k_slices),
         (Some(Transfer::CopyEngine), Some(c)) => format!("_copy{}", c.rows),
         _ => String::new(),
@@ -156,16 +151,15 @@ fn id(
     } else {
         ""
     };
-    let cluster = core
-        .cluster
-        .map(|cluster| format!("_cluster{}", cluster.ctas));
+    let cluster = op_plan.cluster.map(|c| format!("_cluster{}", c.ctas));
     let cluster = cluster.unwrap_or_default();
     format!(
-        "{}_{}_t{}x{}s{stages}{cluster}{how}{place}{}",
-        spec.id(),
+        "{}_{}_t{}x{}s{}{cluster}{how}{place}{}",
+        spec.id(arch),
         spec.b_layout(),
         tile.m,
         tile.n,
+        op_plan.stages,
         spec.epilogue().suffix(),
     )
 }

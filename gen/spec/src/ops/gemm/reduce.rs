@@ -33,6 +33,7 @@ use super::memory::{self, Needs};
 use super::op_plan::{GemmPlan, Reduction, SLOT_BYTES, THREADS, TileOrder};
 use super::smem;
 use super::spec::GemmSpec;
+use crate::arch::Arch;
 use crate::config::{Dtype, Field};
 use crate::device::Device;
 use crate::diagnostic::Diagnostics;
@@ -299,7 +300,7 @@ fn finish(spec: GemmSpec<'_>, device: &Device, candidate: Candidate) -> KernelPl
         ..core.plan(spec, order)
     };
     KernelPlan {
-        id: id(spec, &core, reduction.as_ref()),
+        id: id(spec, device.arch, &core, reduction.as_ref()),
         spec: spec.kernel.clone(),
         device: device.clone(),
         threads: THREADS,
@@ -329,7 +330,7 @@ fn finish(spec: GemmSpec<'_>, device: &Device, candidate: Candidate) -> KernelPl
     }
 }
 
-fn id(spec: GemmSpec<'_>, core: &CoreLayout, reduction: Option<&Reduction>) -> String {
+fn id(spec: GemmSpec<'_>, arch: Arch, core: &CoreLayout, reduction: Option<&Reduction>) -> String {
     let (tile, stages) = (core.tile, core.stages);
     let how = match reduction {
         Some(r) if r.shots == 1 && r.results => "_relay".to_owned(),
@@ -340,7 +341,7 @@ fn id(spec: GemmSpec<'_>, core: &CoreLayout, reduction: Option<&Reduction>) -> S
     };
     format!(
         "{}_{}_t{}x{}s{stages}{how}{}",
-        spec.id(),
+        spec.id(arch),
         spec.b_layout(),
         tile.m,
         tile.n,

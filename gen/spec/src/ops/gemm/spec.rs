@@ -2,6 +2,8 @@
 
 use super::config::{BLayout, Epilogue, GemmConfig, GemmOp, GemmShape, Tuning};
 use crate::abi::Extent;
+use crate::arch::Arch;
+use crate::plan::id::id_prefix;
 use crate::spec::KernelSpec;
 use crate::topology::Topology;
 
@@ -90,13 +92,12 @@ impl GemmSpec<'_> {
     }
 
     /// How a kernel's name begins, as in `gemm_rs_sm90a_g4_m4096n8192k2048`.
-    pub fn id(&self) -> String {
+    pub fn id(&self, arch: Arch) -> String {
         let GemmShape { m, n, k } = self.shape;
         let most = if self.takes_rows() { "max" } else { "" };
         format!(
-            "{}_sm90a_g{}_m{most}{m}n{n}k{k}",
-            self.op(),
-            self.topology()
+            "{}_m{most}{m}n{n}k{k}",
+            id_prefix(self.op(), arch, self.topology())
         )
     }
 
