@@ -24,7 +24,7 @@ pub use crate::ops::gemm::{
     Activation, BLayout, Epilogue, GemmConfig, GemmOp, GemmShape, Tile, Transfer, Tuning,
 };
 pub use dim::Dim;
-pub use dtype::Dtype;
+pub use dtype::{Dtype, DtypeInfo, LINE_BYTES, TmaType};
 pub use field::Field;
 pub use kernel::KernelConfig;
 pub use markdown::OptionTable;

@@ -13,19 +13,18 @@ mod registers;
 mod role;
 mod workspace;
 
-pub use crate::ops::attention::{
-    AttentionPlan, PUSH_LEAD, SUB_TILE_BYTES, SUB_TILE_COLS, TILE_ROWS,
-};
+pub use crate::ops::attention::{AttentionPlan, PUSH_LEAD, SUB_TILE_BYTES, TILE_ROWS};
 pub use crate::ops::collective::{CollectivePlan, RowWarps};
 pub use crate::ops::combine::{
     CombinePlan, InternodeCombine, LIST_HEADER_BYTES, OUTPUTS, SUMS_AHEAD, SumPipeline,
 };
 pub use crate::ops::dispatch::{
-    COPIES_AHEAD, DispatchPlan, ExpectedRouting, FAULT_WORDS, GROUP_ROWS, InternodeDispatch,
-    TokenChunks,
+    COPIES_AHEAD, DispatchPlan, DispatchTypes, ExpectedRouting, FAULT_WORDS, GROUP_ROWS,
+    InternodeDispatch, TokenChunks,
 };
 pub use crate::ops::gemm::{
-    Chunks, Cluster, CoreLayout, GemmPlan, Reduction, SLOT_BYTES, Split, THREADS, TILE_K, TileOrder,
+    Chunks, Cluster, CoreLayout, GemmPlan, GemmTypes, Reduction, SLOT_BYTES, Split, THREADS,
+    TileOrder,
 };
 pub use crate::roofline::Traffic;
 pub use copies::Copies;

@@ -35,9 +35,10 @@ pub fn semantics(config: &AttentionConfig, ranks: Ranks) -> Vec<String> {
                 size(config.seq, "S")
             ),
             format!(
-                "{}; bf16, softmax in fp32. Rank r has {shard} of each sequence, one sequence after the other, and room for R \
+                "{}; {}, softmax in fp32. Rank r has {shard} of each sequence, one sequence after the other, and room for R \
                  rows. `cu_seqlens` are the offsets of the sequences among the rows over all ranks.",
-                ranks.words()
+                ranks.words(),
+                config.dtype()
             ),
         ];
     }
@@ -47,8 +48,9 @@ pub fn semantics(config: &AttentionConfig, ranks: Ranks) -> Vec<String> {
             size(config.seq, "S")
         ),
         format!(
-            "{}; bf16, softmax in fp32. Rank r has S_r rows: {shard}.",
-            ranks.words()
+            "{}; {}, softmax in fp32. Rank r has S_r rows: {shard}.",
+            ranks.words(),
+            config.dtype()
         ),
     ]
 }
@@ -67,16 +69,17 @@ pub fn operands(config: &AttentionConfig, _: Ranks) -> Vec<OperandDoc> {
         false => format!("[{batch}, {heads}, S_r]"),
         true => format!("[{heads}, R]"),
     };
+    let dtype = config.dtype();
     let mut operands = vec![
-        OperandDoc::new(Operand::Q, tensor(&heads)),
-        OperandDoc::new(Operand::K, tensor(&kv_heads)),
-        OperandDoc::new(Operand::V, tensor(&kv_heads)),
-        OperandDoc::new(Operand::O, tensor(&heads)),
-        OperandDoc::new(Operand::Lse, lse).of(Dtype::Fp32),
+        OperandDoc::new(Operand::Q, dtype, tensor(&heads)),
+        OperandDoc::new(Operand::K, dtype, tensor(&kv_heads)),
+        OperandDoc::new(Operand::V, dtype, tensor(&kv_heads)),
+        OperandDoc::new(Operand::O, dtype, tensor(&heads)),
+        OperandDoc::new(Operand::Lse, Dtype::Fp32, lse),
     ];
     if config.packed {
         let offsets = format!("[{batch} + 1]");
-        operands.push(OperandDoc::new(Operand::CuSeqlens, offsets).of(Dtype::Int32));
+        operands.push(OperandDoc::new(Operand::CuSeqlens, Dtype::Int32, offsets));
     }
     operands
 }

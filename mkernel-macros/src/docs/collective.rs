@@ -53,13 +53,13 @@ pub fn operands(config: &CollectiveConfig, ranks: Ranks) -> Vec<OperandDoc> {
     };
     let matrix = |operand, rows: &String| {
         let shape = format!("[{rows}, {}]", size(config.n, "N"));
-        OperandDoc::new(operand, shape).of(config.dtype)
+        OperandDoc::new(operand, config.dtype, shape)
     };
     let mut operands = vec![matrix(Operand::X, x), matrix(Operand::Y, y)];
     let epilogue = config.epilogue;
     let row = |operand| {
-        let row = OperandDoc::new(operand, format!("[{}]", size(config.n, "N")));
-        row.of(config.dtype).note(SAME)
+        let row = OperandDoc::new(operand, config.dtype, format!("[{}]", size(config.n, "N")));
+        row.note(SAME)
     };
     if epilogue.bias {
         operands.push(row(Operand::Bias));

@@ -13,7 +13,7 @@ pub fn semantics(config: &CombineConfig, ranks: Ranks) -> Vec<String> {
             "The outputs of each token's {} experts, summed with the router's weights, on the token's rank.",
             size(config.top_k, "k")
         ),
-        format!("{}; bf16, fp32 accumulate.", ranks.words()),
+        format!("{}; {}, fp32 accumulate.", ranks.words(), config.dtype()),
     ]
 }
 
@@ -21,14 +21,14 @@ pub fn semantics(config: &CombineConfig, ranks: Ranks) -> Vec<String> {
 pub fn operands(config: &CombineConfig, _: Ranks) -> Vec<OperandDoc> {
     let (tokens, hidden) = (size(config.max_tokens, "T"), size(config.hidden, "H"));
     let choices = format!("[{tokens}, {}]", size(config.top_k, "k"));
+    let dtype = config.dtype();
     vec![
-        OperandDoc::new(Operand::Rows, format!("[max_rows, {hidden}]")),
-        OperandDoc::new(Operand::NumTokens, "[1]".to_owned()).of(Dtype::Int32),
-        OperandDoc::new(Operand::RowIndices, choices.clone())
-            .of(Dtype::Int32)
+        OperandDoc::new(Operand::Rows, dtype, format!("[max_rows, {hidden}]")),
+        OperandDoc::new(Operand::NumTokens, Dtype::Int32, "[1]".to_owned()),
+        OperandDoc::new(Operand::RowIndices, Dtype::Int32, choices.clone())
             .note("from `dispatch_gemm`"),
-        OperandDoc::new(Operand::TopkWeights, choices).of(Dtype::Fp32),
-        OperandDoc::new(Operand::C, format!("[{tokens}, {hidden}]"))
+        OperandDoc::new(Operand::TopkWeights, Dtype::Fp32, choices),
+        OperandDoc::new(Operand::C, dtype, format!("[{tokens}, {hidden}]"))
             .note("only the first `num_tokens` rows"),
     ]
 }

@@ -18,7 +18,11 @@ pub fn semantics(config: &DispatchConfig, ranks: Ranks) -> Vec<String> {
             size(config.top_k, "k"),
             size(config.experts, "E")
         ),
-        format!("{}; bf16, fp32 accumulate.", ranks.words()),
+        format!(
+            "{}; {}, fp32 accumulate.",
+            ranks.words(),
+            config.types().tokens
+        ),
     ]
 }
 
@@ -36,19 +40,26 @@ pub fn operands(config: &DispatchConfig, ranks: Ranks) -> Vec<OperandDoc> {
         BLayout::Nk => format!("[{local}, {weight_cols}, {hidden}]"),
     };
     let choices = format!("[{tokens}, {}]", size(config.top_k, "k"));
+    let types = config.types();
     vec![
-        OperandDoc::new(Operand::Tokens, format!("[{tokens}, {hidden}]"))
-            .note("only the first `num_tokens` rows"),
-        OperandDoc::new(Operand::NumTokens, "[1]".to_owned()).of(Dtype::Int32),
-        OperandDoc::new(Operand::TopkIds, choices.clone())
-            .of(Dtype::Int32)
+        OperandDoc::new(
+            Operand::Tokens,
+            types.tokens,
+            format!("[{tokens}, {hidden}]"),
+        )
+        .note("only the first `num_tokens` rows"),
+        OperandDoc::new(Operand::NumTokens, Dtype::Int32, "[1]".to_owned()),
+        OperandDoc::new(Operand::TopkIds, Dtype::Int32, choices.clone())
             .note("no expert twice for a token, -1 for no choice"),
-        OperandDoc::new(Operand::B, weight),
-        OperandDoc::new(Operand::C, format!("[max_rows, {cols}]"))
+        OperandDoc::new(Operand::B, types.weights, weight),
+        OperandDoc::new(Operand::C, types.c, format!("[max_rows, {cols}]"))
             .note("only rows that have a token"),
-        OperandDoc::new(Operand::ExpertOffsets, format!("[{local} + 1]")).of(Dtype::Int32),
-        OperandDoc::new(Operand::RowIndices, choices)
-            .of(Dtype::Int32)
+        OperandDoc::new(
+            Operand::ExpertOffsets,
+            Dtype::Int32,
+            format!("[{local} + 1]"),
+        ),
+        OperandDoc::new(Operand::RowIndices, Dtype::Int32, choices)
             .written()
             .note("rank · max_rows + row, or -1, for `combine`"),
     ]

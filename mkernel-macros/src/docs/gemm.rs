@@ -4,7 +4,7 @@ use super::operand::OperandDoc;
 use super::phrases::{Ranks, size};
 use mkernel_spec::abi::Operand;
 use mkernel_spec::plan::GemmPlan;
-use mkernel_spec::{BLayout, Dtype, Epilogue, GemmConfig, GemmOp};
+use mkernel_spec::{BLayout, Epilogue, GemmConfig, GemmOp};
 
 /// Paragraphs of Markdown about what is computed.
 pub fn semantics(config: &GemmConfig, ranks: Ranks) -> Vec<String> {
@@ -19,9 +19,10 @@ pub fn semantics(config: &GemmConfig, ranks: Ranks) -> Vec<String> {
             "`C = Σ_r A_r[M,K] · B_r`, summed over all ranks. Each rank gets the whole sum, bitwise the same."
         }
     };
-    let types = match config.epilogue.output {
-        Dtype::Bf16 => "bf16 in and out".to_owned(),
-        other => format!("bf16 in, {other} out"),
+    let (a, c) = (config.types().a, config.types().c);
+    let types = match a == c {
+        true => format!("{a} in and out"),
+        false => format!("{a} in, {c} out"),
     };
     let ranks = ranks.words();
     let first = format!("{what} {ranks}; row-major {types}, fp32 accumulate.");
@@ -64,32 +65,34 @@ pub fn operands(config: &GemmConfig, ranks: Ranks) -> Vec<OperandDoc> {
         BLayout::Kn => format!("[{k}, {n}]"),
         BLayout::Nk => format!("[{n}, {k}]"),
     };
-    let rows_of_c = |operand| {
+    let types = config.types();
+    let rows_of_c = |operand, dtype| {
         let shape = format!("[{}, {n}]", c.0);
-        OperandDoc::new(operand, shape).note(c.1.clone())
+        OperandDoc::new(operand, dtype, shape).note(c.1.clone())
     };
     let mut operands = vec![
-        OperandDoc::new(Operand::A, format!("[{}, {k}]", a.0)).note(a.1),
-        OperandDoc::new(Operand::B, b),
-        rows_of_c(Operand::C).of(config.epilogue.output),
+        OperandDoc::new(Operand::A, types.a, format!("[{}, {k}]", a.0)).note(a.1),
+        OperandDoc::new(Operand::B, types.b, b),
+        rows_of_c(Operand::C, types.c),
     ];
     if config.epilogue.bias {
-        let bias = OperandDoc::new(Operand::Bias, format!("[{n}]"));
+        let bias = OperandDoc::new(Operand::Bias, types.addend, format!("[{n}]"));
         operands.push(match config.op.reduces() {
             true => bias.note(SAME),
             false => bias,
         });
     }
     if config.epilogue.residual {
-        let residual = rows_of_c(Operand::Residual);
+        let residual = rows_of_c(Operand::Residual, types.addend);
         operands.push(match config.op {
             GemmOp::GemmAr => residual.note(SAME),
             _ => residual,
         });
     }
     if config.epilogue.normalises() {
-        operands.push(OperandDoc::new(Operand::Weight, format!("[{n}]")).note(SAME));
-        operands.push(rows_of_c(Operand::ResidualOut));
+        let weight = OperandDoc::new(Operand::Weight, types.addend, format!("[{n}]"));
+        operands.push(weight.note(SAME));
+        operands.push(rows_of_c(Operand::ResidualOut, types.addend));
     }
     operands
 }

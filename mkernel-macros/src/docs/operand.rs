@@ -17,20 +17,15 @@ pub struct OperandDoc {
 }
 
 impl OperandDoc {
-    /// A bf16 matrix, which is written if it is a result.
-    pub fn new(operand: Operand, shape: String) -> Self {
+    /// An operand, which is written if it is a result.
+    pub fn new(operand: Operand, dtype: Dtype, shape: String) -> Self {
         Self {
             operand,
-            dtype: Dtype::Bf16,
+            dtype,
             written: operand.is_result(),
             shape,
             note: String::new(),
         }
-    }
-
-    pub fn of(mut self, dtype: Dtype) -> Self {
-        self.dtype = dtype;
-        self
     }
 
     pub fn written(mut self) -> Self {

@@ -47,10 +47,11 @@ impl Attention<'_> {
         };
         let mut lines = vec![
             format!(
-                "spec    {rows}, H {}, {} of K and V, D {}, {layout}, {mask}, bf16, {}",
+                "spec    {rows}, H {}, {} of K and V, D {}, {layout}, {mask}, {}, {}",
                 shape.heads,
                 shape.kv_heads,
                 shape.head_dim,
+                op_plan.config.dtype(),
                 ranks(plan.spec.topology())
             ),
             format!(

@@ -23,13 +23,14 @@ pub(super) fn assembly(plan: &KernelPlan, op_plan: &CombinePlan) -> Assembly {
 fn banner(plan: &KernelPlan, op_plan: &CombinePlan) -> Vec<String> {
     let shape = op_plan.shape;
     let mut lines = vec![format!(
-        "spec    {} of {} experts per token, up to {} tokens of {} on each of {}, up to {} rows, bf16",
+        "spec    {} of {} experts per token, up to {} tokens of {} on each of {}, up to {} rows, {}",
         shape.top_k,
         shape.experts,
         shape.max_tokens,
         shape.hidden,
         ranks(plan.spec.topology()),
-        op_plan.max_rows
+        op_plan.max_rows,
+        op_plan.config.dtype()
     )];
     let has_peers = plan.spec.world() > 1;
     if has_peers && op_plan.low_latency_tokens > 0 {

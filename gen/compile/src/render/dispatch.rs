@@ -2,9 +2,7 @@
 
 use super::assembly::{Assembly, Config};
 use super::text::plural;
-use mkernel_spec::plan::{
-    COPIES_AHEAD, DispatchPlan, FAULT_WORDS, GROUP_ROWS, SLOT_BYTES, Split, TILE_K,
-};
+use mkernel_spec::plan::{COPIES_AHEAD, DispatchPlan, FAULT_WORDS, GROUP_ROWS, SLOT_BYTES, Split};
 use mkernel_spec::{BLayout, KernelPlan};
 
 /// A plan of `dispatch_gemm` with its op_plan.
@@ -50,7 +48,7 @@ impl Dispatch<'_> {
         };
         vec![
             format!(
-                "spec    {} experts, {} of them per token, up to {} tokens of {} on each of {world} rank{}{}, bf16",
+                "spec    {} experts, {} of them per token, up to {} tokens of {} on each of {world} rank{}{}, {}",
                 shape.experts,
                 shape.top_k,
                 shape.max_tokens,
@@ -59,15 +57,19 @@ impl Dispatch<'_> {
                 match plan.spec.topology().nodes {
                     1 => String::new(),
                     nodes => format!(" of {nodes} nodes"),
-                }
+                },
+                op_plan.types().tokens
             ),
             format!(
                 "weight  {weights} of each expert; C is {result}, up to {} rows",
                 op_plan.max_rows
             ),
             format!(
-                "tile    {} x {} x {TILE_K}, {} stages",
-                op_plan.tile.m, op_plan.tile.n, op_plan.stages
+                "tile    {} x {} x {}, {} stages",
+                op_plan.tile.m,
+                op_plan.tile.n,
+                op_plan.types().tile_k(),
+                op_plan.stages
             ),
         ]
     }
@@ -144,7 +146,7 @@ impl Dispatch<'_> {
         c.section("tile of a CTA")
             .u32("kTileM", op_plan.tile.m, "rows of an expert")
             .u32("kTileN", op_plan.tile.n, "columns of its weight")
-            .u32("kTileK", TILE_K, "of a stage")
+            .u32("kTileK", op_plan.types().tile_k(), "of a stage")
             .u32("kStages", op_plan.stages, "in shared memory")
             .u32(
                 "kCopiesAhead",

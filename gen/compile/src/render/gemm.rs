@@ -5,7 +5,7 @@ mod config;
 use super::assembly::Assembly;
 use super::text::{plural, puts_line, ranks};
 use config::Gemm;
-use mkernel_spec::plan::{GemmPlan, TILE_K};
+use mkernel_spec::plan::GemmPlan;
 use mkernel_spec::{Activation, BLayout, Epilogue, GemmOp, KernelPlan, Norm, Transfer};
 
 /// Assembles the source of a GEMM operator.
@@ -92,16 +92,20 @@ impl Gemm<'_> {
         };
         let mut lines = vec![
             format!(
-                "spec    M {}{}, N {}, K {}, B as {b}, bf16, {}",
+                "spec    M {}{}, N {}, K {}, B as {b}, {}, {}",
                 if self.takes_rows() { "up to " } else { "" },
                 shape.m,
                 shape.n,
                 shape.k,
+                op_plan.types().a,
                 ranks(plan.spec.topology())
             ),
             format!(
-                "tile    {} x {} x {TILE_K}, {} stages",
-                op_plan.tile.m, op_plan.tile.n, op_plan.stages
+                "tile    {} x {} x {}, {} stages",
+                op_plan.tile.m,
+                op_plan.tile.n,
+                op_plan.types().tile_k(),
+                op_plan.stages
             ),
         ];
         if op_plan.config.epilogue != Epilogue::default() {

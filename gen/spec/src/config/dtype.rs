@@ -3,7 +3,10 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What an element of a matrix is.
+/// Bytes of a line of the 128-byte swizzle, in which tiles lie in shared memory: a row of a stage, whatever the element.
+pub const LINE_BYTES: u32 = 128;
+
+/// What an element of a matrix is. A new type is a variant and its [`DtypeInfo`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Dtype {
@@ -16,32 +19,112 @@ pub enum Dtype {
     Int32,
 }
 
+/// The facts of a type of elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DtypeInfo {
+    /// The name in options, messages and identifiers.
+    pub name: &'static str,
+    /// Bytes of an element.
+    pub bytes: u64,
+    /// The K of one MMA instruction. `None` if no MMA of kernels takes such elements.
+    pub mma_k: Option<u32>,
+    /// The type in tensor maps.
+    pub tma: TmaType,
+    /// The type in kernels.
+    pub cxx: &'static str,
+}
+
+/// A type of elements in a tensor map: one of those of CUDA's `CUtensorMapDataType` that elements here can have. TMA
+/// moves elements that it does not know as integers of the same size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TmaType {
+    /// `CU_TENSOR_MAP_DATA_TYPE_UINT8`
+    Uint8,
+    /// `CU_TENSOR_MAP_DATA_TYPE_INT32`
+    Int32,
+    /// `CU_TENSOR_MAP_DATA_TYPE_FLOAT16`
+    Float16,
+    /// `CU_TENSOR_MAP_DATA_TYPE_FLOAT32`
+    Float32,
+    /// `CU_TENSOR_MAP_DATA_TYPE_BFLOAT16`
+    Bfloat16,
+}
+
 impl Dtype {
     /// What a product can be.
     pub const FLOATS: [Self; 2] = [Self::Bf16, Self::Fp32];
 
-    /// `bf16`, `fp32` or `int32`.
+    /// The facts of this type, from which all methods derive what they return.
+    #[must_use]
+    pub const fn info(self) -> DtypeInfo {
+        match self {
+            Self::Bf16 => DtypeInfo {
+                name: "bf16",
+                bytes: 2,
+                mma_k: Some(16),
+                tma: TmaType::Bfloat16,
+                cxx: "mk::Bf16",
+            },
+            Self::Fp32 => DtypeInfo {
+                name: "fp32",
+                bytes: 4,
+                mma_k: None,
+                tma: TmaType::Float32,
+                cxx: "mk::Fp32",
+            },
+            Self::Int32 => DtypeInfo {
+                name: "int32",
+                bytes: 4,
+                mma_k: None,
+                tma: TmaType::Int32,
+                cxx: "mk::u32",
+            },
+        }
+    }
+
+    /// The name, such as `bf16`.
     #[must_use]
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::Bf16 => "bf16",
-            Self::Fp32 => "fp32",
-            Self::Int32 => "int32",
-        }
+        self.info().name
     }
 
     /// Bytes of an element.
     #[must_use]
     pub const fn bytes(self) -> u64 {
-        match self {
-            Self::Bf16 => 2,
-            Self::Fp32 | Self::Int32 => 4,
-        }
+        self.info().bytes
+    }
+
+    /// Elements of 16 bytes. Row strides are multiples of it, since TMA wants those of 16 bytes.
+    #[must_use]
+    pub const fn stride_step(self) -> u64 {
+        16 / self.bytes()
+    }
+
+    /// Elements of a line of the swizzle.
+    #[must_use]
+    pub const fn per_line(self) -> u32 {
+        LINE_BYTES / self.bytes() as u32
     }
 }
 
 impl fmt::Display for Dtype {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every MMA of Hopper takes 32 bytes of K, so a line is a whole number of MMAs.
+    #[test]
+    fn an_mma_takes_32_bytes_of_k() {
+        for dtype in [Dtype::Bf16, Dtype::Fp32, Dtype::Int32] {
+            let info = dtype.info();
+            let bytes = info.mma_k.map(|k| u64::from(k) * info.bytes);
+            assert!(bytes.is_none_or(|bytes| bytes == 32), "{dtype}");
+            assert_eq!(u64::from(dtype.per_line()) * info.bytes, 128, "{dtype}");
+        }
     }
 }

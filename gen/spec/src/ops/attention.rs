@@ -15,5 +15,5 @@ pub use config::{
     AttentionConfig, AttentionOp, AttentionShape, AttentionTuning, Layout, MAX_HEADS,
     MAX_SEQUENCES, Placement, Scale,
 };
-pub use op_plan::{AttentionPlan, SUB_TILE_BYTES, SUB_TILE_COLS, TILE_ROWS};
+pub use op_plan::{AttentionPlan, SUB_TILE_BYTES, TILE_ROWS};
 pub use push::PUSH_LEAD;

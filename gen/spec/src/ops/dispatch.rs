@@ -9,9 +9,11 @@ mod layout;
 mod memory;
 pub(crate) mod op_plan;
 pub(crate) mod plan;
+mod types;
 mod work;
 
 pub use chunks::TokenChunks;
 pub use config::{DispatchConfig, DispatchOp, DispatchShape, all_rows};
 pub use op_plan::{COPIES_AHEAD, DispatchPlan, FAULT_WORDS, GROUP_ROWS, InternodeDispatch};
+pub use types::DispatchTypes;
 pub use work::ExpectedRouting;

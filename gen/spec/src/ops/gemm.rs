@@ -13,11 +13,11 @@ pub(crate) mod plan;
 mod reduce;
 mod smem;
 mod spec;
+pub(crate) mod types;
 
 pub use self::core::CoreLayout;
 pub use config::{
     Activation, BLayout, Epilogue, GemmConfig, GemmOp, GemmShape, Tile, Transfer, Tuning,
 };
-pub use op_plan::{
-    Chunks, Cluster, GemmPlan, Reduction, SLOT_BYTES, Split, THREADS, TILE_K, TileOrder,
-};
+pub use op_plan::{Chunks, Cluster, GemmPlan, Reduction, SLOT_BYTES, Split, THREADS, TileOrder};
+pub use types::GemmTypes;

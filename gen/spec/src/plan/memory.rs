@@ -82,7 +82,7 @@ fn check_elements(region: &Region, field: Field, found: &mut Diagnostics) {
 #[cfg(test)]
 mod tests {
     use crate::config::{
-        CombineConfig, CombineOp, Dim, DispatchConfig, DispatchOp, GemmConfig, GemmOp,
+        CombineConfig, CombineOp, Dim, DispatchConfig, DispatchOp, Dtype, GemmConfig, GemmOp,
         KernelConfig, Problem,
     };
     use crate::device::Device;
@@ -117,7 +117,7 @@ mod tests {
     fn the_sum_is_that_of_operands_and_workspace() {
         let plan = KernelPlan::new(&spec(1024, 512), &Device::h200()).expect("small");
         // A, B, and an eighth of C.
-        let operands = 2 * (1024 * 8 + 8 * 512 + 128 * 512);
+        let operands = Dtype::Bf16.bytes() * (1024 * 8 + 8 * 512 + 128 * 512);
         assert_eq!(plan.resident_bytes(), operands + plan.workspace.bytes);
         let barely = |memory_bytes| Device {
             memory_bytes,

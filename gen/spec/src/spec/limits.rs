@@ -6,5 +6,5 @@ pub const MAX_DIM: u64 = i32::MAX as u64;
 /// The most elements of one matrix: half a TiB of bf16, more than a GPU has.
 pub const MAX_ELEMS: u64 = 1 << 38;
 
-/// N and K are multiples of this: TMA wants row strides of 16 bytes, that is 8 bf16.
+/// Rows of collectives have multiples of so many elements: threads read vectors of 16 bytes, which are 8 bf16.
 pub const DIM_STEP: u64 = 8;

@@ -41,7 +41,7 @@ fn computes(plan: &KernelPlan, op_plan: &AttentionPlan) -> String {
         layout.retain(|dim| dim != 'B');
     }
     format!(
-        "O = softmax({scores}) V{mask}, {sequences} S {up_to}{}, H {}, {} of K and V, D {}, {}, {} shards, as [{}], bf16, LSE fp32",
+        "O = softmax({scores}) V{mask}, {sequences} S {up_to}{}, H {}, {} of K and V, D {}, {}, {} shards, as [{}], {}, LSE fp32",
         shape.seq,
         shape.heads,
         shape.kv_heads,
@@ -53,6 +53,7 @@ fn computes(plan: &KernelPlan, op_plan: &AttentionPlan) -> String {
             .filter(|c| !c.is_empty())
             .collect::<Vec<_>>()
             .join(","),
+        op_plan.config.dtype(),
     )
 }
 

@@ -27,12 +27,13 @@ pub(super) fn describe(plan: &KernelPlan, op_plan: &CombinePlan) -> Description 
 fn computes(plan: &KernelPlan, op_plan: &CombinePlan) -> String {
     let shape = op_plan.shape;
     format!(
-        "C = weighted sums of the outputs of {} of {} experts for each token, up to {} tokens [{}] on each of {}, bf16",
+        "C = weighted sums of the outputs of {} of {} experts for each token, up to {} tokens [{}] on each of {}, {}",
         shape.top_k,
         shape.experts,
         shape.max_tokens,
         shape.hidden,
         ranks_on(plan.spec.topology()),
+        op_plan.config.dtype(),
     )
 }
 

@@ -30,13 +30,14 @@ fn computes(plan: &KernelPlan, op_plan: &DispatchPlan) -> String {
         BLayout::Nk => "[columns, H]",
     };
     format!(
-        "C = {weight} of each expert, {} experts, {} per token, up to {} tokens [{}] on each of {}, C [rows, {}], weights {layout}, bf16",
+        "C = {weight} of each expert, {} experts, {} per token, up to {} tokens [{}] on each of {}, C [rows, {}], weights {layout}, {}",
         shape.experts,
         shape.top_k,
         shape.max_tokens,
         shape.hidden,
         ranks_on(plan.spec.topology()),
         shape.intermediate,
+        op_plan.types().tokens,
     )
 }
 

@@ -3,7 +3,7 @@
 use super::description::{Description, ranks_on};
 use crate::cli::format::bytes;
 use mkernel_spec::plan::{GemmPlan, Reduction};
-use mkernel_spec::{BLayout, Dtype, GemmOp, KernelPlan, Norm};
+use mkernel_spec::{BLayout, GemmOp, KernelPlan, Norm};
 use std::fmt::Write as _;
 
 pub(super) fn describe(plan: &KernelPlan, op_plan: &GemmPlan) -> Description {
@@ -65,9 +65,10 @@ fn computes(plan: &KernelPlan, op_plan: &GemmPlan) -> String {
         norm => format!("{norm}({})", epilogue.formula(&product)),
     };
     let formula = format!("C[{m},{n}] = {formula}{result}");
-    let dtype = match epilogue.output {
-        Dtype::Bf16 => "bf16".to_owned(),
-        other => format!("bf16, C {other}"),
+    let types = op_plan.types();
+    let dtype = match types.a == types.c {
+        true => types.a.to_string(),
+        false => format!("{}, C {}", types.a, types.c),
     };
     let b = match op_plan.config.b_layout {
         BLayout::Kn => "B as [K,N]",
@@ -146,12 +147,15 @@ fn owners(reduction: &Reduction) -> String {
 
 fn transfer(plan: &KernelPlan, op_plan: &GemmPlan) -> Vec<String> {
     if let Some(reduction) = &op_plan.reduction {
+        let partial = op_plan.types().partial;
         if reduction.shots == 1 {
-            return vec![
-                "partial sums in bf16, as Lamport packets from registers to all ranks".to_owned(),
-            ];
+            return vec![format!(
+                "partial sums in {partial}, as Lamport packets from registers to all ranks"
+            )];
         }
-        let mut lines = vec!["partial sums in bf16 from output buffers to their owner, which adds them in fp32 in a fixed order".to_owned()];
+        let mut lines = vec![format!(
+            "partial sums in {partial} from output buffers to their owner, which adds them in fp32 in a fixed order"
+        )];
         if plan.network.is_some() {
             lines.push(
                 "sums of each node to the owners on other nodes, which add them in the order of nodes".to_owned(),

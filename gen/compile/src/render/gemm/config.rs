@@ -1,7 +1,7 @@
 //! The constants for which the headers of GEMM operators are instantiated.
 
 use crate::render::assembly::Config;
-use mkernel_spec::plan::{Chunks, GemmPlan, Reduction, SLOT_BYTES, Split, THREADS, TILE_K};
+use mkernel_spec::plan::{Chunks, GemmPlan, Reduction, SLOT_BYTES, Split, THREADS};
 use mkernel_spec::{BLayout, Dtype, GemmOp, KernelPlan};
 
 /// A plan of a GEMM operator with its op_plan.
@@ -78,11 +78,12 @@ fn tile(gemm: Gemm<'_>, c: &mut Config) {
         Split::Rows => "mk::gemm::GroupSplit::kRows",
         Split::Cols => "mk::gemm::GroupSplit::kColumns",
     };
-    let k_steps = op_plan.shape.k.div_ceil(u64::from(TILE_K)) as u32;
+    let tile_k = op_plan.types().tile_k();
+    let k_steps = op_plan.shape.k.div_ceil(tile_k.into()) as u32;
     c.section("tile of a CTA")
         .u32("kTileM", op_plan.tile.m, "")
         .u32("kTileN", op_plan.tile.n, "")
-        .u32("kTileK", TILE_K, "of a stage")
+        .u32("kTileK", tile_k, "of a stage")
         .u32("kKSteps", k_steps, "stages per tile")
         .u32("kStages", op_plan.stages, "in shared memory")
         .u32("kLoadRowsA", op_plan.load_rows_a, "that there are")

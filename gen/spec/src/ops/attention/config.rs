@@ -4,7 +4,7 @@ use crate::config::op::operators;
 use crate::config::option::{OptionSpec, options};
 use crate::config::option_type::{OptionType, choices};
 use crate::config::values::{Limits, Values, Written};
-use crate::config::{Dim, Field};
+use crate::config::{Dim, Dtype, Field};
 use crate::diagnostic::Diagnostics;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -265,6 +265,12 @@ impl fmt::Display for Scale {
 }
 
 impl AttentionConfig {
+    /// The type of elements of Q, K, V and O.
+    #[must_use]
+    pub const fn dtype(&self) -> Dtype {
+        Dtype::Bf16
+    }
+
     /// Batches of the operands: packed sequences share one.
     pub(super) const fn batches(&self) -> Dim {
         match self.packed {

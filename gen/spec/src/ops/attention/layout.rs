@@ -1,7 +1,7 @@
 //! Names and roles of a `ring_attention` kernel, and what it is passed.
 
 use super::config::{AttentionConfig, AttentionShape, Layout};
-use super::op_plan::{AttentionPlan, ELEM_BYTES, SUB_TILE_COLS, TILE_ROWS};
+use super::op_plan::{AttentionPlan, TILE_ROWS};
 use crate::abi::{ArgKind, ArgLayout, Extent, Operand, OperandSpec, Source, Stride, TensorMapSpec};
 use crate::arch::Arch;
 use crate::config::Dtype;
@@ -113,7 +113,7 @@ pub(super) fn operands(op_plan: &AttentionPlan, world: u32) -> Vec<OperandSpec> 
             Layout::Bshd => (rows(op_plan, world, batch), of_operand * head_dim),
             Layout::Bhsd => (rows(op_plan, world, batch * of_operand), head_dim),
         };
-        OperandSpec::new(operand, rows, cols, Dtype::Bf16)
+        OperandSpec::new(operand, rows, cols, op_plan.config.dtype())
     };
     let mut operands: Vec<_> = [Operand::Q, Operand::K, Operand::V, Operand::O]
         .map(tensor)
@@ -135,18 +135,19 @@ pub(super) fn operands(op_plan: &AttentionPlan, world: u32) -> Vec<OperandSpec> 
 /// a chunk, there is a dimension more, as `mk/attention/tile_load.cuh` describes.
 fn map(op_plan: &AttentionPlan, world: u32, operand: Operand) -> ArgKind {
     let (batch, head_dim) = (op_plan.batches(), op_plan.shape.head_dim);
+    let dtype = op_plan.config.dtype();
     let heads = heads_of(op_plan.shape, operand);
     let times = |times| Stride::RowsOf {
         operand,
         rows: rows(op_plan, world, times),
     };
     let (head_stride, batch_stride) = match op_plan.config.layout {
-        Layout::Bshd => (Stride::Bytes(head_dim * ELEM_BYTES), times(1)),
+        Layout::Bshd => (Stride::Bytes(head_dim * dtype.bytes()), times(1)),
         Layout::Bhsd => (times(1), times(heads)),
     };
     let mut map = TensorMapSpec {
         source: Source::Operand(operand),
-        dtype: Dtype::Bf16,
+        dtype,
         extents: vec![
             Extent::Fixed(head_dim),
             rows(op_plan, world, 1),
@@ -154,7 +155,7 @@ fn map(op_plan: &AttentionPlan, world: u32, operand: Operand) -> ArgKind {
             Extent::Fixed(batch),
         ],
         strides: vec![Stride::RowOf(operand), head_stride, batch_stride],
-        box_elems: vec![SUB_TILE_COLS, TILE_ROWS, 1, 1],
+        box_elems: vec![dtype.per_line(), TILE_ROWS, 1, 1],
         box_of_call: false,
     };
     if op_plan.has_rows_behind() {

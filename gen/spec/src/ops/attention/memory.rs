@@ -79,7 +79,8 @@ regions! {
 /// The numbers on which the shared memory of a CTA depends.
 #[derive(Clone, Copy)]
 struct Stages {
-    shape: AttentionShape,
+    /// Bytes of a tile of K, or of V, or of queries.
+    tile_bytes: u32,
     /// Packed sequences, at most; 0 if sequences are not packed.
     sequences: u64,
     stages: u32,
@@ -88,21 +89,15 @@ struct Stages {
     pushes_beside: bool,
 }
 
-impl Stages {
-    const fn tile_bytes(self) -> u64 {
-        tile_bytes(self.shape) as u64
-    }
-}
-
 regions! {
     /// The shared memory of a CTA. Tiles are aligned to 1024 bytes, after which the 128-byte swizzle repeats.
     struct AttentionSmem(p: Stages), from 0, aligned to 8;
 
     /// The queries of a tile, and later its rows of O.
-    q: Element::Bytes(p.tile_bytes()), [buffer: QUERY_BUFFERS];
+    q: Element::Bytes(p.tile_bytes.into()), [buffer: QUERY_BUFFERS];
     /// The stages of K and of V.
-    k: Element::Bytes(p.tile_bytes()), [stage: p.stages];
-    v: Element::Bytes(p.tile_bytes()), [stage: p.stages];
+    k: Element::Bytes(p.tile_bytes.into()), [stage: p.stages];
+    v: Element::Bytes(p.tile_bytes.into()), [stage: p.stages];
     /// A part of a block on its way to other ranks.
     copy_slot: Element::Bytes(SUB_TILE_BYTES.into()), [warp: p.push_warps], if p.pushes_beside;
     /// The barriers of the three pipelines.
@@ -151,7 +146,7 @@ pub(super) fn smem(op_plan: &AttentionPlan, topology: Topology) -> Smem {
         0
     };
     let memory = AttentionSmem::new(Stages {
-        shape: op_plan.shape,
+        tile_bytes: op_plan.tile_bytes(),
         sequences: sequences(&op_plan.config, op_plan.shape),
         stages: op_plan.stages,
         push_warps,
@@ -182,12 +177,13 @@ pub(super) fn stages(
     topology: Topology,
     smem_bytes: u32,
 ) -> (u32, u32) {
+    let tile_bytes = tile_bytes(config.dtype(), shape);
     let bytes = |stages| {
         let memory = AttentionSmem::new(Stages {
-            shape,
+            tile_bytes,
             sequences: sequences(config, shape),
             stages,
-            push_warps: push_warps(shape, stages, topology),
+            push_warps: push_warps(tile_bytes, stages, topology),
             pushes_beside: topology.nodes > 1,
         });
         memory.bytes as u32 + SMEM_ALIGN

@@ -1,18 +1,16 @@
 //! What only plans of attention operators have.
 
 use super::config::{AttentionConfig, AttentionShape};
+use crate::config::{Dtype, LINE_BYTES};
 use crate::device::Device;
 use crate::ops::gemm::THREADS;
 use crate::topology::Topology;
 use serde::Serialize;
 
-pub(super) const ELEM_BYTES: u64 = 2;
 /// Rows of queries that a CTA takes at a time, and of keys in a stage.
 pub const TILE_ROWS: u32 = 128;
-/// Columns that are together in shared memory: a line of the 128-byte swizzle.
-pub const SUB_TILE_COLS: u32 = 64;
-/// 128 rows of them.
-pub const SUB_TILE_BYTES: u32 = TILE_ROWS * SUB_TILE_COLS * 2;
+/// Bytes of a sub-tile: the columns of a tile that are together in shared memory, a line of the swizzle of each row.
+pub const SUB_TILE_BYTES: u32 = TILE_ROWS * LINE_BYTES;
 /// Stages of K, and as many of V; more than four gain nothing.
 pub(super) const MAX_STAGES: u32 = 4;
 /// Tiles of queries, one being loaded while the other is computed.
@@ -125,10 +123,10 @@ impl AttentionPlan {
         }
     }
 
-    /// Parts of a block of K and V: sub-tiles of 64 columns.
+    /// Parts of a block of K and V: their sub-tiles.
     #[must_use]
     pub const fn block_parts(&self) -> u32 {
-        2 * self.shape.head_dim as u32 / SUB_TILE_COLS
+        2 * self.shape.head_dim as u32 / self.config.dtype().per_line()
     }
 
     /// The same plan for calls of `seq` rows.
@@ -148,7 +146,7 @@ impl AttentionPlan {
     /// Bytes of a tile of K, or of V, or of queries.
     #[must_use]
     pub const fn tile_bytes(&self) -> u32 {
-        tile_bytes(self.shape)
+        tile_bytes(self.config.dtype(), self.shape)
     }
 }
 
@@ -192,16 +190,16 @@ impl Tiles {
     }
 }
 
-pub(super) const fn tile_bytes(shape: AttentionShape) -> u32 {
-    TILE_ROWS * shape.head_dim as u32 * ELEM_BYTES as u32
+pub(super) const fn tile_bytes(dtype: Dtype, shape: AttentionShape) -> u32 {
+    TILE_ROWS * (shape.head_dim * dtype.bytes()) as u32
 }
 
 /// Warps of a CTA that push. Those that do so before it computes have their parts where queries and stages will be.
-pub(super) fn push_warps(shape: AttentionShape, stages: u32, topology: Topology) -> u32 {
+pub(super) fn push_warps(tile_bytes: u32, stages: u32, topology: Topology) -> u32 {
     match (topology.world(), topology.nodes) {
         (1, _) => 0,
         (_, 1) => {
-            let parts = (QUERY_BUFFERS + 2 * stages) * tile_bytes(shape) / SUB_TILE_BYTES;
+            let parts = (QUERY_BUFFERS + 2 * stages) * tile_bytes / SUB_TILE_BYTES;
             parts.min(THREADS / 32)
         }
         _ => 1,

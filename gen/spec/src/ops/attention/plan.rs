@@ -84,7 +84,7 @@ fn op_plan(
         },
         "split the batch",
     );
-    let stage_bytes = 2 * tile_bytes(shape);
+    let tile_bytes = tile_bytes(config.dtype(), shape);
     let (stages, least_bytes) = memory::stages(config, shape, topology, device.smem_bytes);
     found.require(
         stages >= 2,
@@ -107,13 +107,13 @@ fn op_plan(
         group_heads: group_heads(config, tiles, device),
         stages,
         push_ctas: 0,
-        push_warps: push_warps(shape, stages, topology),
+        push_warps: push_warps(tile_bytes, stages, topology),
         kv_slots: 0,
         buffers: topology.nodes.min(2),
         put_tiles: 0,
     };
     if topology.nodes > 1 {
-        op_plan.put_tiles = (PUT_BYTES / stage_bytes).clamp(1, op_plan.segment_tiles);
+        op_plan.put_tiles = (PUT_BYTES / (2 * tile_bytes)).clamp(1, op_plan.segment_tiles);
     }
     if world > 1 {
         slots::choose(&mut op_plan, topology, device, &mut found);

@@ -1,6 +1,6 @@
 //! The number of CTAs that send K and V.
 
-use super::op_plan::{AttentionPlan, SUB_TILE_BYTES, SUB_TILE_COLS, TILE_ROWS, grid_ctas};
+use super::op_plan::{AttentionPlan, SUB_TILE_BYTES, TILE_ROWS, grid_ctas};
 use super::{cost, work};
 use crate::device::Device;
 use crate::plan::network::PUT_BYTES;
@@ -77,7 +77,7 @@ fn with_fewer_rows(op_plan: &AttentionPlan, world: u32) -> Vec<AttentionPlan> {
 /// and 8554 µs with 38, 48 and 128. Puts of 256 or 512 KiB, and a lead of 192 or 1024 parts, changed no time by more
 /// than 2 %.
 fn across(op_plan: &AttentionPlan, topology: Topology, device: &Device) -> u32 {
-    let tile_parts = 2 * op_plan.shape.head_dim / u64::from(SUB_TILE_COLS);
+    let tile_parts = u64::from(op_plan.block_parts());
     let parts =
         op_plan.kv_heads() * u64::from(op_plan.row_tiles) * tile_parts * u64::from(topology.nodes);
     let part_us = PART_US + RECEIVER_US * f64::from(topology.local_world);

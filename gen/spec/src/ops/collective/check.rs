@@ -39,7 +39,7 @@ pub(crate) fn check(config: &CollectiveConfig, kernel: &KernelConfig, found: &mu
         Dtype::FLOATS.contains(&dtype),
         Field::DTYPE,
         || format!("{dtype} is not possible: sums are fractions"),
-        "use bf16 or fp32",
+        format!("use {}", Dtype::FLOATS.map(Dtype::name).join(" or ")),
     );
     let bytes = config.shape().map(|shape| {
         shape

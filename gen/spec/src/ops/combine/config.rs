@@ -4,7 +4,7 @@ use crate::config::op::operators;
 use crate::config::option::{OptionSpec, options};
 use crate::config::option_type::OptionType;
 use crate::config::values::{Limits, Written};
-use crate::config::{Dim, Field};
+use crate::config::{Dim, Dtype, Field};
 use crate::diagnostic::Diagnostics;
 use serde::{Deserialize, Serialize};
 
@@ -46,3 +46,11 @@ options! {
 }
 
 operators!(CombineOp: Combine);
+
+impl CombineConfig {
+    /// The type of elements of rows and of their sums.
+    #[must_use]
+    pub const fn dtype(&self) -> Dtype {
+        Dtype::Bf16
+    }
+}

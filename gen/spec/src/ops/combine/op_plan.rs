@@ -5,7 +5,6 @@ use crate::ops::dispatch::{ExpectedRouting, TokenChunks};
 use crate::topology::Topology;
 use serde::Serialize;
 
-pub(super) const ELEM_BYTES: u64 = 2;
 /// The most tokens of a rank whose sums do not pass through the pipeline, if the user does not say. With H 7168 and top-8 on
 /// 2×H200, sums of 16, 64 and 128 tokens take 10.6, 14.0 and 18.2 µs, through the pipeline 15.6, 18.3 and 22.4. Those of 256
 /// tokens take 1 µs less than there, or 2 µs more if a rank can have 4096.
@@ -39,6 +38,11 @@ pub struct CombinePlan {
     pub internode: Option<InternodeCombine>,
 }
 
+/// Bytes of a row.
+pub(super) const fn row_bytes(config: &CombineConfig, shape: &CombineShape) -> u64 {
+    shape.hidden * config.dtype().bytes()
+}
+
 impl CombinePlan {
     /// Choices of a rank's tokens.
     #[must_use]
@@ -49,7 +53,7 @@ impl CombinePlan {
     /// Bytes of a row.
     #[must_use]
     pub const fn row_bytes(&self) -> u64 {
-        self.shape.hidden * ELEM_BYTES
+        row_bytes(&self.config, &self.shape)
     }
 
     /// Parts of a row, each of which is summed under one flag. 0 if there is no pipeline.

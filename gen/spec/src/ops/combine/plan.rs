@@ -17,8 +17,8 @@
 
 use super::config::{CombineConfig, CombineShape};
 use super::op_plan::{
-    CombinePlan, ELEM_BYTES, InternodeCombine, LOW_LATENCY_TOKENS, LOW_LATENCY_TOKENS_ALONE,
-    OUTPUTS, SumPipeline,
+    CombinePlan, InternodeCombine, LOW_LATENCY_TOKENS, LOW_LATENCY_TOKENS_ALONE, OUTPUTS,
+    SumPipeline, row_bytes,
 };
 use super::{cost, internode, memory};
 use crate::abi::{ArgKind, ArgLayout, Extent, Operand, OperandSpec};
@@ -63,7 +63,8 @@ pub(crate) fn plan(
     let rows = all_rows(world, shape.experts, shape.top_k, shape.max_tokens);
     let low_latency_tokens = low_latency_tokens(config, &shape, topology);
     let has_pipeline = low_latency_tokens < shape.max_tokens;
-    let pipeline = has_pipeline.then(|| pipeline(low_latency_tokens, &shape, world, device));
+    let pipeline =
+        has_pipeline.then(|| pipeline(low_latency_tokens, config, &shape, (world, device)));
     let pipeline = match pipeline.transpose() {
         Ok(pipeline) => pipeline,
         Err(found) => return Some(Err(found)),
@@ -130,11 +131,11 @@ fn low_latency_tokens(config: &CombineConfig, shape: &CombineShape, topology: To
 /// There is no room for two.
 fn pipeline(
     low_latency_tokens: u64,
+    config: &CombineConfig,
     shape: &CombineShape,
-    world: u32,
-    device: &Device,
+    (world, device): (u32, &Device),
 ) -> Result<SumPipeline, Diagnostics> {
-    let part_bytes = part_bytes(shape, device);
+    let part_bytes = part_bytes(row_bytes(config, shape), shape.max_tokens, device);
     let with = |stages| SumPipeline { part_bytes, stages };
     let needed_bytes = |pipeline| memory::smem(low_latency_tokens, Some(pipeline), world).1;
     let fits = |pipeline: &SumPipeline| needed_bytes(*pipeline) <= device.smem_bytes;
@@ -148,9 +149,8 @@ fn pipeline(
 /// Whole rows, if they are short and many. Otherwise as many parts as leave no SM without a part of an own sum, and no more: on
 /// 2×H100, sums of 64 tokens take 23.6, 20.1, 19.0 and 20.3 µs with 7, 4, 2 and 1 parts, and those of 256 tokens take 33.4, 31.0
 /// and 29.8 µs with 3, 2 and 1.
-fn part_bytes(shape: &CombineShape, device: &Device) -> u32 {
-    let row_bytes = shape.hidden * ELEM_BYTES;
-    let wanted = u64::from(device.sm_count) / shape.max_tokens;
+fn part_bytes(row_bytes: u64, max_tokens: u64, device: &Device) -> u32 {
+    let wanted = u64::from(device.sm_count) / max_tokens;
     let wanted = wanted.min(row_bytes / MIN_PART_BYTES);
     let parts = wanted.max(row_bytes.div_ceil(MAX_PART_BYTES)).max(1);
     match parts {
@@ -278,9 +278,9 @@ fn roles(op_plan: &CombinePlan, grid_ctas: u32) -> Vec<Role> {
 }
 
 fn operands(op_plan: &CombinePlan) -> Vec<OperandSpec> {
-    let shape = op_plan.shape;
+    let (shape, dtype) = (op_plan.shape, op_plan.config.dtype());
     let matrix =
-        |operand, rows| OperandSpec::new(operand, Extent::Fixed(rows), shape.hidden, Dtype::Bf16);
+        |operand, rows| OperandSpec::new(operand, Extent::Fixed(rows), shape.hidden, dtype);
     vec![
         matrix(Operand::Rows, op_plan.max_rows),
         OperandSpec::vector(Operand::NumTokens, 1, Dtype::Int32),
@@ -313,14 +313,9 @@ mod tests {
     use super::*;
 
     fn parts(max_tokens: u64) -> u64 {
-        let shape = CombineShape {
-            experts: 64,
-            top_k: 8,
-            max_tokens,
-            hidden: 7168,
-        };
-        let part_bytes = part_bytes(&shape, &Device::h200());
-        (shape.hidden * ELEM_BYTES).div_ceil(part_bytes.into())
+        let row_bytes = 7168 * Dtype::Bf16.bytes();
+        let part_bytes = part_bytes(row_bytes, max_tokens, &Device::h200());
+        row_bytes.div_ceil(part_bytes.into())
     }
 
     /// The numbers of parts that were the fastest ones, or as fast, of those that were measured.

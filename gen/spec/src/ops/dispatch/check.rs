@@ -2,9 +2,9 @@
 
 use super::config::{DispatchConfig, all_rows};
 use crate::config::KernelConfig;
-use crate::config::{Dim, Field};
+use crate::config::{Dim, Dtype, Field};
 use crate::diagnostic::Diagnostics;
-use crate::spec::{DIM_STEP, MAX_DIM, MAX_ELEMS};
+use crate::spec::{MAX_DIM, MAX_ELEMS};
 
 /// Experts over all ranks: a kernel's tables of them are in shared memory.
 pub const MAX_EXPERTS: u64 = 1024;
@@ -14,7 +14,7 @@ pub const MAX_TOP_K: u64 = 16;
 /// Records every mistake.
 pub(crate) fn check(config: &DispatchConfig, kernel: &KernelConfig, found: &mut Diagnostics) {
     let world = kernel.world;
-    check_dims(&config.dims(), world, found);
+    check_dims(&config.dims(), config.types().tokens, world, found);
     let sizes = Sizes {
         experts: config.experts,
         top_k: config.top_k,
@@ -49,7 +49,8 @@ pub(crate) fn check(config: &DispatchConfig, kernel: &KernelConfig, found: &mut 
     }
 }
 
-pub(crate) fn check_dims(dims: &[(Field, Dim)], world: u32, found: &mut Diagnostics) {
+pub(crate) fn check_dims(dims: &[(Field, Dim)], dtype: Dtype, world: u32, found: &mut Diagnostics) {
+    let step = dtype.stride_step();
     for &(field, dim) in dims {
         let Some(size) = dim.fixed() else { continue };
         let (most, why) = match field {
@@ -71,9 +72,9 @@ pub(crate) fn check_dims(dims: &[(Field, Dim)], world: u32, found: &mut Diagnost
                 "use a multiple of the ranks",
             ),
             Field::HIDDEN | Field::INTERMEDIATE => found.require(
-                size.is_multiple_of(DIM_STEP),
+                size.is_multiple_of(step),
                 field,
-                || format!("{size} is not a multiple of {DIM_STEP} (TMA row strides are multiples of 16 bytes)"),
+                || format!("{size} is not a multiple of {step} (TMA row strides are multiples of 16 bytes)"),
                 "pad it",
             ),
             _ => {}

@@ -90,12 +90,13 @@ impl TokenChunks {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Dtype;
 
     fn chunks(nodes: u32, max_tokens: u64, puts_in_flight: Option<u32>) -> TokenChunks {
         let sizes = ChunkSizes {
             max_tokens,
             block_tokens: 8,
-            token_bytes: 2 * 7168,
+            token_bytes: 7168 * Dtype::Bf16.bytes(),
             put_tokens: None,
             puts_in_flight,
         };

@@ -1,5 +1,6 @@
 //! What a candidate of `dispatch_gemm` should take.
 
+use super::types::DispatchTypes;
 use crate::cost::{FLAG_US, LAUNCH_US, PUT_US, put_us, store_share};
 use crate::device::Device;
 use crate::ops::gemm::Tile;
@@ -23,6 +24,7 @@ const LOW_AND_WIDE: f64 = 1.05;
 pub(crate) struct DispatchGemm {
     pub tile: Tile,
     pub tiles: f64,
+    pub types: DispatchTypes,
     pub k: u64,
     pub ctas: u32,
     /// The most slices of K into which a tile of the last round is divided.
@@ -64,7 +66,14 @@ impl DispatchGemm {
 /// Expected time of `dispatch_gemm`, µs.
 pub(crate) fn dispatch_us(gemm: DispatchGemm, bound: &Bound, device: &Device) -> f64 {
     let active = gemm.tiles.min(gemm.ctas.into()) as u32;
-    let one = tile_us(gemm.tile, gemm.tile.m.into(), gemm.k, active, device);
+    let one = tile_us(
+        gemm.tile,
+        gemm.types.tokens,
+        gemm.tile.m.into(),
+        gemm.k,
+        active,
+        device,
+    );
     let (rounds, exchange) = gemm.rounds();
     let compute = rounds * one;
     let link = match bound.link_us {

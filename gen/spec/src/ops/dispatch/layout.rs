@@ -5,7 +5,7 @@ use super::op_plan::DispatchPlan;
 use crate::abi::{ArgKind, ArgLayout, Extent, Operand, OperandSpec, Source, Stride, TensorMapSpec};
 use crate::arch::Arch;
 use crate::config::Dtype;
-use crate::ops::gemm::{BLayout, THREADS, TILE_K};
+use crate::ops::gemm::{BLayout, THREADS};
 use crate::plan::Role;
 use crate::plan::id::id_prefix;
 use crate::plan::network::common_args;
@@ -82,16 +82,22 @@ pub(super) fn operands(op_plan: &DispatchPlan, world: u32) -> Vec<OperandSpec> {
         BLayout::Kn => (local * shape.hidden, cols),
         BLayout::Nk => (local * cols, shape.hidden),
     };
+    let types = op_plan.types();
     let matrix =
-        |operand, rows, cols| OperandSpec::new(operand, Extent::Fixed(rows), cols, Dtype::Bf16);
+        |operand, rows, cols, dtype| OperandSpec::new(operand, Extent::Fixed(rows), cols, dtype);
     let numbers = |operand, elems| OperandSpec::vector(operand, elems, Dtype::Int32);
     let choices = shape.max_tokens * shape.top_k;
     vec![
-        matrix(Operand::Tokens, shape.max_tokens, shape.hidden),
+        matrix(
+            Operand::Tokens,
+            shape.max_tokens,
+            shape.hidden,
+            types.tokens,
+        ),
         numbers(Operand::NumTokens, 1),
         numbers(Operand::TopkIds, choices),
-        matrix(Operand::B, rows, cols),
-        matrix(Operand::C, op_plan.max_rows, shape.intermediate),
+        matrix(Operand::B, rows, cols, types.weights),
+        matrix(Operand::C, op_plan.max_rows, shape.intermediate, types.c),
         numbers(Operand::ExpertOffsets, local + 1),
         numbers(Operand::RowIndices, choices).written(),
     ]
@@ -100,14 +106,15 @@ pub(super) fn operands(op_plan: &DispatchPlan, world: u32) -> Vec<OperandSpec> {
 /// The weights of this rank's experts: [columns or hidden, the other, expert].
 fn weights(op_plan: &DispatchPlan, world: u32) -> ArgKind {
     let (hidden, cols) = (op_plan.shape.hidden, op_plan.weight_cols());
+    let (types, box_cols) = (op_plan.types(), op_plan.box_cols());
     let (inner, outer, box_elems) = match op_plan.config.b_layout {
-        BLayout::Kn => (cols, hidden, [op_plan.box_cols(), TILE_K]),
-        BLayout::Nk => (hidden, cols, [TILE_K, op_plan.box_cols()]),
+        BLayout::Kn => (cols, hidden, [box_cols, types.tile_k()]),
+        BLayout::Nk => (hidden, cols, [types.tile_k(), box_cols]),
     };
     let rows = Extent::Fixed(outer);
     ArgKind::TensorMap(TensorMapSpec {
         source: Source::Operand(Operand::B),
-        dtype: Dtype::Bf16,
+        dtype: types.weights,
         extents: vec![
             Extent::Fixed(inner),
             rows,

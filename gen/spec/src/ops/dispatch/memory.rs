@@ -1,8 +1,9 @@
 //! Memory of `dispatch_gemm`: symmetric memory of a rank, and shared memory of a CTA.
 
-use super::op_plan::{DispatchPlan, ELEM_BYTES, FAULT_WORDS, TILE_BUFFERS};
+use super::op_plan::{DispatchPlan, FAULT_WORDS, TILE_BUFFERS};
+use crate::config::LINE_BYTES;
 use crate::ops::gemm::op_plan::OUT_COLS;
-use crate::ops::gemm::{SLOT_BYTES, THREADS, TILE_K};
+use crate::ops::gemm::{SLOT_BYTES, THREADS};
 use crate::plan::region::regions;
 use crate::plan::{Element, Region, Workspace};
 use crate::topology::Topology;
@@ -13,8 +14,6 @@ const SMEM_ALIGN: u32 = 1024;
 const WARPS: u32 = THREADS / 32;
 /// The number of consumer warps.
 const CONSUMER_WARPS: u32 = 8;
-/// The bytes of 16 rows of 64 columns of C.
-const OUT_BYTES: u64 = 16 * OUT_COLS as u64 * ELEM_BYTES;
 
 /// The plan and the sizes on which the memory of a kernel depends.
 #[derive(Clone, Copy)]
@@ -46,6 +45,11 @@ impl Needs<'_> {
 
     fn local_experts(&self) -> u64 {
         self.op_plan.local_experts(self.world())
+    }
+
+    /// Returns the bytes of the rows and columns of C that a warp stores at a time.
+    fn out_bytes(&self) -> u64 {
+        u64::from(16 * OUT_COLS) * self.op_plan.types().c.bytes()
     }
 
     fn packet_words(&self) -> u64 {
@@ -129,10 +133,10 @@ regions! {
     struct DispatchSmem(p: Needs<'_>), from 0, aligned to 8;
 
     /// The stages of rows and of weights.
-    a: Element::Bytes(u64::from(p.op_plan.tile.m * TILE_K) * ELEM_BYTES), [stage: p.op_plan.stages];
-    b: Element::Bytes(u64::from(p.op_plan.tile.n * TILE_K) * ELEM_BYTES), [stage: p.op_plan.stages];
+    a: Element::Bytes((p.op_plan.tile.m * LINE_BYTES).into()), [stage: p.op_plan.stages];
+    b: Element::Bytes((p.op_plan.tile.n * LINE_BYTES).into()), [stage: p.op_plan.stages];
     /// Rows of C on their way to memory.
-    out: Element::Bytes(OUT_BYTES), [warp: CONSUMER_WARPS];
+    out: Element::Bytes(p.out_bytes()), [warp: CONSUMER_WARPS];
     /// The address of a row of the tile in global memory.
     row_address: Element::LongWords(1), [row: p.op_plan.tile.m];
     /// The expert, the first row, the number of rows, the column tile and the slice of K of a tile that was taken.

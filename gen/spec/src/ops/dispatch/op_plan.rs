@@ -2,12 +2,11 @@
 
 use super::chunks::TokenChunks;
 use super::config::{DispatchConfig, DispatchShape};
-use crate::ops::gemm::op_plan::OUT_COLS;
+use super::types::DispatchTypes;
 use crate::ops::gemm::{BLayout, Split, Tile};
 use crate::topology::Topology;
 use serde::Serialize;
 
-pub(super) const ELEM_BYTES: u64 = 2;
 /// Groups of copies that a load warp leaves unfinished, each a stage: fewer than there are stages.
 pub const COPIES_AHEAD: u32 = 2;
 /// Row tiles of an expert that advance along the columns together, so that they share weights in L2.
@@ -46,6 +45,12 @@ pub struct DispatchPlan {
 }
 
 impl DispatchPlan {
+    /// The types of elements.
+    #[must_use]
+    pub const fn types(&self) -> DispatchTypes {
+        self.config.types()
+    }
+
     /// Experts of a rank.
     #[must_use]
     pub const fn local_experts(&self, world: u32) -> u64 {
@@ -77,7 +82,7 @@ impl DispatchPlan {
     #[must_use]
     pub fn box_cols(&self) -> u32 {
         match (self.config.b_layout, self.config.swiglu) {
-            (BLayout::Kn, _) => OUT_COLS,
+            (BLayout::Kn, _) => self.types().weights.per_line(),
             (BLayout::Nk, true) => self.group_n() / 2,
             (BLayout::Nk, false) => self.tile.n,
         }
@@ -92,7 +97,7 @@ impl DispatchPlan {
     /// Bytes of a token.
     #[must_use]
     pub const fn token_bytes(&self) -> u64 {
-        self.shape.hidden * ELEM_BYTES
+        self.shape.hidden * self.types().tokens.bytes()
     }
 
     /// Flags of a source's tokens.

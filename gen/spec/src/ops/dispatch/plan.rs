@@ -14,13 +14,14 @@
 //! `internode` describes several nodes.
 
 use super::config::{DispatchConfig, DispatchShape, all_rows};
-use super::op_plan::{COPIES_AHEAD, DispatchPlan, ELEM_BYTES, InternodeDispatch};
+use super::op_plan::{COPIES_AHEAD, DispatchPlan, InternodeDispatch};
 use super::{layout, memory, work};
 use crate::config::Field;
+use crate::config::LINE_BYTES;
 use crate::device::Device;
 use crate::diagnostic::Diagnostics;
 use crate::ops::gemm::cost::group_subs;
-use crate::ops::gemm::{Split, THREADS, TILE_K, Tile};
+use crate::ops::gemm::{Split, THREADS, Tile};
 use crate::plan::{KernelPlan, OpPlan, Registers};
 use crate::roofline::Bound;
 use crate::spec::KernelSpec;
@@ -154,7 +155,7 @@ fn with_all_stages(
 
 /// The most slices of K into which a tile of the last round is divided.
 fn most_splits(config: &DispatchConfig, shape: DispatchShape, tile: Tile) -> u32 {
-    let steps = shape.hidden.div_ceil(TILE_K.into()) as u32;
+    let steps = shape.hidden.div_ceil(config.types().tile_k().into()) as u32;
     let usual = (steps / MIN_SPLIT_STEPS).min(MAX_SPLITS / group_subs(tile));
     config.split_k.unwrap_or(usual).clamp(1, steps)
 }
@@ -167,7 +168,7 @@ fn fit_stages(
     found: &mut Diagnostics,
 ) {
     let tile = op_plan.tile;
-    let stage_bytes = (tile.m + tile.n) * TILE_K * ELEM_BYTES as u32;
+    let stage_bytes = (tile.m + tile.n) * LINE_BYTES;
     let needs = memory::Needs {
         op_plan,
         topology,

@@ -1,9 +1,8 @@
 //! What ranks compute and send, if experts are chosen evenly and every rank has as many tokens as it can.
 
 use super::cost;
-use super::op_plan::{DispatchPlan, ELEM_BYTES};
+use super::op_plan::DispatchPlan;
 use crate::device::Device;
-use crate::ops::gemm::TILE_K;
 use crate::roofline::{Bound, Traffic};
 use crate::topology::Topology;
 
@@ -64,7 +63,7 @@ impl DispatchPlan {
 }
 
 pub(super) fn traffic(op_plan: &DispatchPlan, topology: Topology) -> Traffic {
-    let (shape, world) = (op_plan.shape, topology.world());
+    let (shape, types, world) = (op_plan.shape, op_plan.types(), topology.world());
     let routing = op_plan.expected_routing(topology);
     let rows = routing.rows as u64;
     let touched = 1.0 - (-routing.expert_rows).exp(); // experts that have rows
@@ -75,7 +74,9 @@ pub(super) fn traffic(op_plan: &DispatchPlan, topology: Topology) -> Traffic {
     Traffic {
         link_bytes: (routing.sent_tokens * op_plan.token_bytes() as f64) as u64,
         nic_bytes: (routing.put_tokens * op_plan.token_bytes() as f64) as u64,
-        memory_bytes: ELEM_BYTES * (weight_elems + token_elems + rows * shape.intermediate),
+        memory_bytes: weight_elems * types.weights.bytes()
+            + token_elems * types.tokens.bytes()
+            + rows * shape.intermediate * types.c.bytes(),
         flops: 2 * rows * shape.hidden * op_plan.weight_cols(),
     }
 }
@@ -91,11 +92,11 @@ pub(super) fn estimate_us(op_plan: &DispatchPlan, topology: Topology, device: &D
         .intermediate
         .div_ceil(op_plan.tile_cols().into()) as f64;
     let tiles = row_tiles * col_tiles * op_plan.local_experts(world) as f64;
-    let steps = op_plan.shape.hidden.div_ceil(TILE_K.into());
     let gemm = cost::DispatchGemm {
         tile: op_plan.tile,
         tiles,
-        k: steps * u64::from(TILE_K),
+        types: op_plan.types(),
+        k: op_plan.shape.hidden,
         ctas: device.sm_count,
         most_splits: op_plan.most_splits,
     };

@@ -22,19 +22,16 @@ use super::core::{self, CoreLayout};
 use super::exchange::network;
 use super::maps;
 use super::memory::{self, Needs};
-use super::op_plan::{Chunks, GemmPlan, THREADS, TILE_K};
+use super::op_plan::{Chunks, GemmPlan, THREADS};
 use super::smem;
 use super::spec::GemmSpec;
 use crate::abi::{ArgKind, ArgLayout, Extent, MAX_RANKS, Operand, Source, Stride, TensorMapSpec};
 use crate::arch::Arch;
-use crate::config::Dtype;
 use crate::device::Device;
 use crate::diagnostic::Diagnostics;
 use crate::plan::network::common_args;
 use crate::plan::{Copies, KernelPlan, OpPlan, Role, Workspace};
 use crate::roofline::{Bound, Traffic};
-
-const ELEM_BYTES: u64 = 2;
 
 /// The fastest plan by the cost model.
 pub(super) fn plan(spec: GemmSpec<'_>, device: &Device) -> Result<KernelPlan, Diagnostics> {
@@ -64,7 +61,7 @@ pub(super) fn plan(spec: GemmSpec<'_>, device: &Device) -> Result<KernelPlan, Di
 
 fn traffic(spec: GemmSpec<'_>) -> Traffic {
     let GemmShape { m, n, k } = spec.shape;
-    let (topology, shard_bytes) = (spec.topology(), spec.shard_rows() * k * ELEM_BYTES);
+    let (topology, shard_bytes) = (spec.topology(), spec.shard_rows() * spec.a_row_bytes());
     Traffic {
         // Across nodes, what comes from others is forwarded.
         link_bytes: u64::from(topology.nodes * (topology.local_world - 1)) * shard_bytes,
@@ -205,14 +202,11 @@ fn roles(
 fn copies(spec: GemmSpec<'_>, chunks: &Chunks, workspace: &Workspace) -> Option<Copies> {
     let gathered = workspace.offset_of("gathered")?;
     Some(Copies {
-        row_bytes: spec.shape.k * ELEM_BYTES,
+        row_bytes: spec.a_row_bytes(),
         rows: chunks.rows,
         shard_rows: spec.shard_rows(),
         total_rows: spec.shape.m,
-        gathered_offset_bytes: [
-            gathered,
-            gathered + spec.shape.m * spec.shape.k * ELEM_BYTES,
-        ],
+        gathered_offset_bytes: [gathered, gathered + spec.shape.m * spec.a_row_bytes()],
         flags_offset_bytes: workspace.offset_of("chunk_ready")?,
         flags_per_source: chunks.per_shard * chunks.k_slices,
     })
@@ -234,15 +228,15 @@ fn args(
         kinds.push((name, maps::a_map(spec, spec.rows_of_shard(), rows)));
     }
     if let Some(offset_bytes) = workspace.offset_of("gathered") {
-        let row_bytes = k * ELEM_BYTES;
+        let (row_bytes, types) = (spec.a_row_bytes(), spec.types());
         kinds.push((
             "gathered_a",
             ArgKind::TensorMap(TensorMapSpec {
                 source: Source::Workspace { offset_bytes },
-                dtype: Dtype::Bf16,
+                dtype: types.a,
                 extents: vec![Extent::Fixed(k), Extent::Fixed(m), Extent::Fixed(2)],
                 strides: vec![Stride::Bytes(row_bytes), Stride::Bytes(row_bytes * m)],
-                box_elems: vec![TILE_K, rows, 1],
+                box_elems: vec![types.tile_k(), rows, 1],
                 box_of_call: spec.takes_rows(),
             }),
         ));

@@ -3,12 +3,15 @@
 use crate::config::{Dim, Dtype, Eps, GemmConfig, GemmOp, Transfer, Tuning};
 use crate::config::{Field, KernelConfig};
 use crate::diagnostic::Diagnostics;
-use crate::spec::{DIM_STEP, MAX_DIM, MAX_ELEMS};
+use crate::spec::{MAX_DIM, MAX_ELEMS};
 
 /// Records every mistake.
 pub(crate) fn check(config: &GemmConfig, kernel: &KernelConfig, found: &mut Diagnostics) {
     for (field, dim) in config.dims() {
-        let step = if field == Field::M { 1 } else { DIM_STEP };
+        let step = match field {
+            Field::M => 1,
+            _ => config.types().a.stride_step(),
+        };
         if let Some(size) = dim.fixed() {
             check_size(found, field, size, step);
         }
@@ -18,7 +21,7 @@ pub(crate) fn check(config: &GemmConfig, kernel: &KernelConfig, found: &mut Diag
         Dtype::FLOATS.contains(&output),
         Field::OUTPUT,
         || format!("{output} is not possible: sums are fractions"),
-        "use bf16 or fp32",
+        format!("use {}", Dtype::FLOATS.map(Dtype::name).join(" or ")),
     );
     check_norm(found, config, kernel);
     found.require(

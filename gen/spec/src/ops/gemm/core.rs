@@ -3,20 +3,17 @@
 use super::config::{BLayout, GemmShape, MAX_STAGES, Tile, Tuning};
 use super::maps::stage_rows_a;
 use super::op_plan::{
-    Cluster, GemmPlan, OUT_BUFFERS, OUT_BYTES, OUT_COLS, SLOT_BYTES, Split, THREADS, TILE_K,
-    TileOrder,
+    Cluster, GemmPlan, OUT_BUFFERS, OUT_BYTES, OUT_COLS, SLOT_BYTES, Split, THREADS, TileOrder,
 };
 use super::smem::{GemmSmem, Stages};
 use super::spec::GemmSpec;
 use crate::abi::{ArgKind, Extent, Operand, OperandSpec};
-use crate::config::{Dtype, Field};
+use crate::config::Field;
 use crate::device::Device;
 use crate::diagnostic::Diagnostics;
 use crate::plan::{Region, Registers, Role};
 use serde::Serialize;
 
-/// bf16.
-const ELEM_BYTES: u64 = 2;
 /// A slice of K shorter than this costs more to add than it saves: four stages of the largest tile take 3 µs, and no
 /// exchange of sums takes less than 2.6 (H100). Which number of splits is best, the cost model says.
 const MIN_SLICE_STEPS: u64 = 4;
@@ -104,26 +101,25 @@ impl CoreLayout {
         }
     }
 
-    /// The layout for `tile`, where C has `rows`: as many stages as fit unless `tuning` fixes them. The CTAs of `cluster`, if
-    /// there is one, share each tile.
+    /// The layout for `tile`: as many stages as fit unless the spec fixes them. The CTAs of `cluster`, if there is one, share
+    /// each tile.
     pub(super) fn new(
+        spec: GemmSpec<'_>,
         tile: Tile,
-        rows: u64,
         cluster: Option<Cluster>,
-        tuning: &Tuning,
         device: &Device,
     ) -> Result<Self, Diagnostics> {
         let mut found = Diagnostics::default();
         let stages_of = |stages| Stages {
             tile,
-            rows_a: stage_rows_a(tile, rows),
+            rows_a: stage_rows_a(tile, spec.shape.m),
             stages,
             cluster,
         };
         let stage_bytes = stages_of(1).stage_bytes();
         let fixed_bytes = fixed_bytes(tile, cluster);
         let most = device.smem_bytes.saturating_sub(fixed_bytes) / stage_bytes;
-        let stages = tuning.stages.unwrap_or(most.min(MAX_STAGES));
+        let stages = spec.tuning().stages.unwrap_or(most.min(MAX_STAGES));
         found.require(
             stages <= most.min(MAX_STAGES) && stages >= 2,
             Field::STAGES,
@@ -181,7 +177,7 @@ impl CoreLayout {
     ) -> Vec<TileOrder> {
         let (tuning, k) = (spec.tuning(), spec.shape.k);
         order.whole_tiles = order.slots / compute_ctas * compute_ctas;
-        let steps = k.div_ceil(u64::from(TILE_K));
+        let steps = k.div_ceil(spec.types().tile_k().into());
         // A CTA that meets a gap of the order takes no part in the round.
         let may_pace = order.whole_tiles > 0 && order.slots == order.tiles() && !spec.takes_rows();
         let flops = 2 * u64::from(order.tiles()) * u64::from(self.tile.m * self.tile.n) * k;
@@ -271,9 +267,9 @@ pub(super) fn operands(spec: GemmSpec<'_>, a_rows: Extent, c_rows: Extent) -> Ve
         BLayout::Kn => (k, n),
         BLayout::Nk => (n, k),
     };
-    let epilogue = spec.epilogue();
-    let read = |operand, rows, cols| OperandSpec::new(operand, rows, cols, Dtype::Bf16);
-    let result = OperandSpec::new(Operand::C, c_rows, n, epilogue.output)
+    let (epilogue, types) = (spec.epilogue(), spec.types());
+    let addend = |operand, rows| OperandSpec::new(operand, rows, n, types.addend);
+    let result = OperandSpec::new(Operand::C, c_rows, n, types.c)
         .in_symmetric_memory(spec.config.symmetric_result);
     // A norm writes elements of C while it reads others of what it normalises.
     let result = match epilogue.normalises() {
@@ -281,19 +277,20 @@ pub(super) fn operands(spec: GemmSpec<'_>, a_rows: Extent, c_rows: Extent) -> Ve
         false => result.in_place_of(Operand::Residual),
     };
     let mut operands = vec![
-        read(Operand::A, a_rows, k).in_symmetric_memory(spec.config.symmetric_a),
-        read(Operand::B, Extent::Fixed(b_rows), b_cols),
+        OperandSpec::new(Operand::A, a_rows, k, types.a)
+            .in_symmetric_memory(spec.config.symmetric_a),
+        OperandSpec::new(Operand::B, Extent::Fixed(b_rows), b_cols, types.b),
         result,
     ];
     if epilogue.bias {
-        operands.push(read(Operand::Bias, Extent::Fixed(1), n));
+        operands.push(addend(Operand::Bias, Extent::Fixed(1)));
     }
     if epilogue.residual {
-        operands.push(read(Operand::Residual, c_rows, n));
+        operands.push(addend(Operand::Residual, c_rows));
     }
     if epilogue.normalises() {
-        operands.push(read(Operand::Weight, Extent::Fixed(1), n));
-        let new_residual = read(Operand::ResidualOut, c_rows, n);
+        operands.push(addend(Operand::Weight, Extent::Fixed(1)));
+        let new_residual = addend(Operand::ResidualOut, c_rows);
         operands.push(new_residual.in_place_of(Operand::Residual));
     }
     operands
@@ -323,11 +320,13 @@ pub(super) fn epilogue_args(spec: GemmSpec<'_>) -> Vec<(&'static str, ArgKind)> 
 /// Bytes of all of A, B, this rank's `c_rows` of C, and what the epilogue reads.
 pub(super) fn memory_bytes(spec: GemmSpec<'_>, c_rows: u64) -> u64 {
     let GemmShape { m, n, k } = spec.shape;
-    let epilogue = spec.epilogue();
+    let (epilogue, types) = (spec.epilogue(), spec.types());
     let matrices = u64::from(epilogue.residual) + u64::from(epilogue.normalises());
     let rows = u64::from(epilogue.bias) + u64::from(epilogue.normalises());
-    (m * k + k * n + (matrices * c_rows + rows) * n) * ELEM_BYTES
-        + c_rows * n * epilogue.output.bytes()
+    m * k * types.a.bytes()
+        + k * n * types.b.bytes()
+        + (matrices * c_rows + rows) * n * types.addend.bytes()
+        + c_rows * n * types.c.bytes()
 }
 
 /// The roles of the core. In clusters, the warps that multiply also store C.

@@ -7,7 +7,9 @@ pub(crate) use push::Push;
 use super::config::{GemmShape, Tile};
 use super::core::CoreLayout;
 use super::maps::load_rows_a;
-use super::op_plan::{OUT_COLS, Split, TILE_K, TileOrder};
+use super::op_plan::{OUT_COLS, Split, TileOrder};
+use super::spec::GemmSpec;
+use crate::config::{Dtype, LINE_BYTES};
 use crate::cost::{FLAG_US, LAUNCH_US, PUSH_SHARE, PUT_US, UNSEEN_SHARE, put_us};
 use crate::device::Device;
 use crate::roofline::{Bound, Traffic};
@@ -93,12 +95,19 @@ const ADD_US: f64 = 5.5;
 /// of 2048 to 8192 rows of 4096 and 1024 takes 18 to 22 µs more than the link for its bytes.
 const RESULT_US: f64 = 8.0;
 
-/// Time of one tile's main loop, µs: tensor cores or L2, whichever is slower, with `active` CTAs at work. Of A, at most
-/// `rows` are loaded.
-pub(crate) fn tile_us(tile: Tile, rows: u64, k: u64, active: u32, device: &Device) -> f64 {
-    let steps = k.div_ceil(u64::from(TILE_K)) as f64;
-    let flops = 2.0 * f64::from(tile.m * tile.n * TILE_K);
-    let bytes = f64::from((load_rows_a(tile, rows) + tile.n) * TILE_K * 2);
+/// Time of one tile's main loop, µs: tensor cores or L2, whichever is slower, with `active` CTAs at work. Of A, whose
+/// elements are `a`, at most `rows` are loaded.
+pub(crate) fn tile_us(
+    tile: Tile,
+    a: Dtype,
+    rows: u64,
+    k: u64,
+    active: u32,
+    device: &Device,
+) -> f64 {
+    let steps = k.div_ceil(a.per_line().into()) as f64;
+    let flops = 2.0 * f64::from(tile.m * tile.n * a.per_line());
+    let bytes = f64::from((load_rows_a(tile, rows) + tile.n) * LINE_BYTES);
     let sms = f64::from(device.sm_count);
     let math = flops / (device.gemm_tflops * 1e6 / sms);
     // A lone CTA cannot draw much more than its fair share of L2.
@@ -168,9 +177,9 @@ struct GemmTime {
 
 impl GemmTime {
     fn new(
+        spec: GemmSpec<'_>,
         tile: Tile,
         order: &TileOrder,
-        shape: GemmShape,
         compute_ctas: u32,
         traffic: &Traffic,
         device: &Device,
@@ -185,13 +194,14 @@ impl GemmTime {
         };
         let one = tile_us(
             tile,
-            shape.m,
-            shape.k,
+            spec.types().a,
+            spec.shape.m,
+            spec.shape.k,
             order.work_tiles().min(compute_ctas),
             device,
         );
         let rounds = f64::from(order.whole_tiles / compute_ctas);
-        let unfed_us = exchange_us(tile, order, shape);
+        let unfed_us = exchange_us(tile, order, spec.shape);
         let slowdown = match order.tail_splits {
             2 if rounds == 0.0 => TWO_SLICES_SLOWDOWN,
             _ => 1.0,
@@ -232,16 +242,16 @@ impl GemmTime {
 }
 
 /// Expected time of a candidate of `ag_gemm`, µs.
-pub(crate) fn estimate_us(
+pub(super) fn estimate_us(
+    spec: GemmSpec<'_>,
     core: &CoreLayout,
     order: &TileOrder,
-    shape: GemmShape,
     push: Push,
     traffic: &Traffic,
     device: &Device,
 ) -> f64 {
     let compute_ctas = device.sm_count - push.comm_ctas();
-    let gemm = GemmTime::new(core.tile, order, shape, compute_ctas, traffic, device);
+    let gemm = GemmTime::new(spec, core.tile, order, compute_ctas, traffic, device);
     let compute = match core.tile.m * core.tile.n < 128 * 128 && order.row_tiles > 1 {
         true => gemm.us * SMALL_TILES_SLOWDOWN,
         false => gemm.us,
@@ -255,7 +265,10 @@ pub(crate) fn estimate_us(
         // Each CTA waits for its rows, and has by then loaded as much of B as its stages hold. If it waits for several
         // slices, it goes on while they are sent.
         let sent_us = push.sent_us(&bound, traffic.link_bytes as f64, device);
-        let steps = shape.k.div_ceil(u64::from(TILE_K * splits)) as f64;
+        let steps = spec
+            .shape
+            .k
+            .div_ceil((spec.types().tile_k() * splits).into()) as f64;
         let left = 1.0 - (f64::from(core.stages) / steps).min(1.0);
         let loaded_us = computed - gemm.unfed_us;
         let last_share = 1.0 / f64::from(slices.div_ceil(splits));
@@ -307,15 +320,15 @@ impl Meeting {
 }
 
 /// Expected time of a candidate of an operator that reduces, µs; `order` has each tile once.
-pub(crate) fn reduce_us(
+pub(super) fn reduce_us(
+    spec: GemmSpec<'_>,
     tile: Tile,
     order: &TileOrder,
-    shape: GemmShape,
     meeting: Option<Meeting>,
     traffic: &Traffic,
     device: &Device,
 ) -> f64 {
-    let gemm = GemmTime::new(tile, order, shape, device.sm_count, traffic, device);
+    let gemm = GemmTime::new(spec, tile, order, device.sm_count, traffic, device);
     let (compute, last_us) = (gemm.us, gemm.last_us);
     let Some(meeting) = meeting else {
         let computed = gemm.beside_memory_us(compute, traffic, device);

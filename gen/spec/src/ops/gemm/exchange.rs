@@ -1,13 +1,12 @@
 //! How a rank's rows travel to its peers: by SMs or by copy engines, and in which chunks.
 
 use super::config::{Tile, Transfer};
-use super::op_plan::{Chunks, SLOT_BYTES, THREADS, TILE_K};
+use super::op_plan::{Chunks, SLOT_BYTES, THREADS};
 use super::spec::GemmSpec;
 use crate::device::Device;
 use crate::plan::Network;
 use crate::plan::network::PUT_BYTES;
 
-const ELEM_BYTES: u64 = 2;
 /// What a warp of a compute CTA pushes before it raises a flag: below, flags cost; above, too few warps are busy.
 const PIECE_BYTES: u64 = 8 << 10;
 /// The same if the consumer warps push too. Rows are few then, and a call waits for the slowest warp: a piece for every CTA.
@@ -78,10 +77,6 @@ impl Exchange<'_> {
         self.spec.shard_rows()
     }
 
-    fn row_bytes(&self) -> u64 {
-        self.spec.shape.k * ELEM_BYTES
-    }
-
     /// Pieces of some KiB, counted by flags of 128 rows × a slice of K. `None` if a slice would be empty.
     pub fn sm_chunks(&self, comm_ctas: u32, k_slices: u32) -> Option<Chunks> {
         let slice_cols = self
@@ -89,12 +84,12 @@ impl Exchange<'_> {
             .shape
             .k
             .div_ceil(u64::from(k_slices))
-            .next_multiple_of(u64::from(TILE_K));
+            .next_multiple_of(self.spec.types().tile_k().into());
         if slice_cols * u64::from(k_slices - 1) >= self.spec.shape.k {
             return None;
         }
         let shard_rows = self.shard_rows();
-        let shard_bytes = shard_rows * self.row_bytes();
+        let shard_bytes = shard_rows * self.spec.a_row_bytes();
         let chunk_rows = self
             .spec
             .tuning()
@@ -110,7 +105,8 @@ impl Exchange<'_> {
             // A fence waits for all stores of its SM, so few of them, but two pieces for every warp.
             warps => (shard_bytes / warps / 2).clamp(u64::from(SLOT_BYTES), MAX_PIECE_BYTES),
         };
-        let piece_rows = whole_pieces(piece_bytes / (slice_cols * ELEM_BYTES), chunk_rows);
+        let slice_bytes = slice_cols * self.spec.types().a.bytes();
+        let piece_rows = whole_pieces(piece_bytes / slice_bytes, chunk_rows);
         let per_shard = shard_rows.div_ceil(chunk_rows) as u32;
         // With every tile in one wave all rows are wanted at once, slice by slice; else rows come first.
         let panel_chunks = match k_slices {
@@ -145,7 +141,7 @@ impl Exchange<'_> {
     fn chunk_rows(&self) -> u64 {
         let rows = CHUNK_ROWS.min(self.shard_rows().next_power_of_two());
         if self.spec.crosses_nodes() {
-            let in_put = (u64::from(PUT_BYTES) / self.row_bytes()).max(1);
+            let in_put = (u64::from(PUT_BYTES) / self.spec.a_row_bytes()).max(1);
             return rows.min(1 << in_put.ilog2());
         }
         rows
@@ -153,7 +149,7 @@ impl Exchange<'_> {
 
     /// Copies of whole row tiles, about `per_peer` to each peer within limits.
     pub fn copy_chunks(&self, tile: Tile, per_peer: u32) -> Chunks {
-        let (row_bytes, shard_rows) = (self.row_bytes(), self.shard_rows());
+        let (row_bytes, shard_rows) = (self.spec.a_row_bytes(), self.shard_rows());
         let bytes =
             (shard_rows * row_bytes / u64::from(per_peer)).clamp(MIN_COPY_BYTES, MAX_COPY_BYTES);
         let tile_rows = u64::from(tile.m);
@@ -184,7 +180,7 @@ impl Exchange<'_> {
 /// What a rank copies for puts to be taken from.
 pub(super) fn own_bytes(spec: GemmSpec<'_>) -> u64 {
     match spec.crosses_nodes() {
-        true => spec.shard_rows() * spec.shape.k * ELEM_BYTES,
+        true => spec.shard_rows() * spec.a_row_bytes(),
         false => 0,
     }
 }
@@ -192,7 +188,7 @@ pub(super) fn own_bytes(spec: GemmSpec<'_>) -> u64 {
 /// Bytes of a put to another node; 0 if there is none.
 pub(super) fn put_bytes(spec: GemmSpec<'_>, chunks: &Chunks) -> u64 {
     match spec.crosses_nodes() {
-        true => u64::from(chunks.rows).min(spec.shard_rows()) * spec.shape.k * ELEM_BYTES,
+        true => u64::from(chunks.rows).min(spec.shard_rows()) * spec.a_row_bytes(),
         false => 0,
     }
 }

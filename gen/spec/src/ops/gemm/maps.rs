@@ -1,16 +1,20 @@
 //! The tensor maps of A, B and C.
 
 use super::config::{BLayout, Tile};
-use super::op_plan::{OUT_COLS, TILE_K};
+use super::op_plan::OUT_ROWS;
 use super::spec::GemmSpec;
 use crate::abi::{ArgKind, Extent, Operand, Source, Stride, TensorMapSpec, rows_of_load};
 use crate::config::Dtype;
 
-/// A tensor map over an operand of bf16.
-fn operand_map(operand: Operand, extents: [Extent; 2], box_elems: [u32; 2]) -> TensorMapSpec {
+fn operand_map(
+    operand: Operand,
+    dtype: Dtype,
+    extents: [Extent; 2],
+    box_elems: [u32; 2],
+) -> TensorMapSpec {
     TensorMapSpec {
         source: Source::Operand(operand),
-        dtype: Dtype::Bf16,
+        dtype,
         extents: extents.to_vec(),
         strides: vec![Stride::RowOf(operand)],
         box_elems: box_elems.to_vec(),
@@ -25,10 +29,10 @@ pub(super) fn load_rows_a(tile: Tile, rows: u64) -> u32 {
 
 /// The tensor map over the caller's A, of which this rank has `rows` and a load brings `load_rows`.
 pub(super) fn a_map(spec: GemmSpec<'_>, rows: Extent, load_rows: u32) -> ArgKind {
-    let extents = [Extent::Fixed(spec.shape.k), rows];
+    let (extents, types) = ([Extent::Fixed(spec.shape.k), rows], spec.types());
     ArgKind::TensorMap(TensorMapSpec {
         box_of_call: spec.takes_rows(),
-        ..operand_map(Operand::A, extents, [TILE_K, load_rows])
+        ..operand_map(Operand::A, types.a, extents, [types.tile_k(), load_rows])
     })
 }
 
@@ -41,13 +45,14 @@ pub(super) fn stage_rows_a(tile: Tile, rows: u64) -> u32 {
 /// The tensor map over B.
 pub(super) fn b_map(spec: GemmSpec<'_>, tile: Tile) -> ArgKind {
     let (n, k) = (Extent::Fixed(spec.shape.n), Extent::Fixed(spec.shape.k));
+    let (dtype, tile_k) = (spec.types().b, spec.types().tile_k());
     ArgKind::TensorMap(match spec.b_layout() {
-        BLayout::Kn => operand_map(Operand::B, [n, k], [OUT_COLS, TILE_K]),
-        BLayout::Nk => operand_map(Operand::B, [k, n], [TILE_K, tile.n]),
+        BLayout::Kn => operand_map(Operand::B, dtype, [n, k], [dtype.per_line(), tile_k]),
+        BLayout::Nk => operand_map(Operand::B, dtype, [k, n], [tile_k, tile.n]),
     })
 }
 
-/// The tensor map over C, whose rows on this rank are `rows`: lines of 128 bytes.
+/// The tensor map over C, whose rows on this rank are `rows`. A box is an output buffer.
 pub(super) fn c_map(spec: GemmSpec<'_>, rows: Extent) -> ArgKind {
     ArgKind::TensorMap(map_of_c(spec, rows))
 }
@@ -59,13 +64,13 @@ pub(super) fn c_maps(spec: GemmSpec<'_>, rows: Extent, count: usize) -> ArgKind 
 }
 
 fn map_of_c(spec: GemmSpec<'_>, rows: Extent) -> TensorMapSpec {
-    let dtype = spec.epilogue().output;
+    let dtype = spec.types().c;
     TensorMapSpec {
         source: Source::Operand(Operand::C),
         dtype,
         extents: vec![Extent::Fixed(spec.shape.n), rows],
         strides: vec![Stride::RowOf(Operand::C)],
-        box_elems: vec![128 / dtype.bytes() as u32, 64],
+        box_elems: vec![dtype.per_line(), OUT_ROWS],
         box_of_call: false,
     }
 }

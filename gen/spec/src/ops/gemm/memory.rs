@@ -7,7 +7,6 @@ use super::spec::GemmSpec;
 use crate::plan::region::regions;
 use crate::plan::{Element, Workspace};
 
-const ELEM_BYTES: u64 = 2;
 /// The packets of a warp. Each lane has four packets of 16 bytes, so they hold 8 rows of 64 columns.
 const PACKETS: u64 = 4 * 32;
 
@@ -23,8 +22,10 @@ pub(super) struct Needs<'a> {
 }
 
 impl Needs<'_> {
-    fn elems(&self) -> u64 {
-        u64::from(self.core.tile.m * self.core.tile.n)
+    /// Returns the bytes of partial sums of a tile.
+    fn partial_bytes(&self) -> u64 {
+        let elems = u64::from(self.core.tile.m * self.core.tile.n);
+        elems * self.spec.types().partial.bytes()
     }
 
     /// Returns the number of sub-tiles of a warpgroup.
@@ -34,7 +35,7 @@ impl Needs<'_> {
 
     /// Returns the number of output buffers that the results of a warpgroup fill.
     fn pieces(&self) -> u32 {
-        self.subs() * (self.spec.epilogue().output.bytes() / ELEM_BYTES) as u32
+        self.subs() * OUT_COLS / self.spec.types().c.per_line()
     }
 
     fn normalises(&self) -> bool {
@@ -156,17 +157,17 @@ regions! {
     partial_ready: Element::Flag, [source: p.sources(), tile: p.of_two_shots(|r| r.owner_tiles)],
         if p.two_shots().is_some();
     /// The partial sum of a source for a tile, rounded to bf16.
-    partials: Element::Bytes(p.elems() * ELEM_BYTES),
+    partials: Element::Bytes(p.partial_bytes()),
         [parity: 2u32, source: p.sources(), tile: p.of_two_shots(|r| r.owner_tiles)], if p.two_shots().is_some();
     /// Counts the sub-tiles of a put that are in sums_out, over all calls.
     put_ready: Element::Flag,
         [phase: p.spec.topology().nodes, put: p.of_two_shots(|r| r.shard_tiles.div_ceil(r.put_tiles.max(1)))],
         if p.puts_sums();
     /// This node's sums of tiles that ranks of other nodes own.
-    sums_out: Element::Bytes(p.elems() * ELEM_BYTES),
+    sums_out: Element::Bytes(p.partial_bytes()),
         [parity: 2u32, tile: p.of_two_shots(|r| p.spec.topology().peers() * r.shard_tiles)], if p.puts_sums();
     /// The sums of other nodes for this rank's tiles.
-    sums_in: Element::Bytes(p.elems() * ELEM_BYTES),
+    sums_in: Element::Bytes(p.partial_bytes()),
         [parity: 2u32, peer: p.spec.topology().peers(), tile: p.of_two_shots(|r| r.shard_tiles)], if p.puts_sums();
     /// Counts the sub-tiles of a tile whose results have arrived, over all calls.
     result_ready: Element::Flag, [tile: p.result_tiles()], if p.sends_results();
@@ -179,7 +180,7 @@ regions! {
         [source: p.spec.world(), chunk: p.of_chunks(|c| c.per_shard), slice: p.of_chunks(|c| c.k_slices)],
         if p.chunks.is_some();
     /// The rows of A of all ranks.
-    gathered: Element::Bytes(p.spec.shape.k * ELEM_BYTES), [parity: 2u32, row: p.spec.shape.m], if p.chunks.is_some();
+    gathered: Element::Bytes(p.spec.a_row_bytes()), [parity: 2u32, row: p.spec.shape.m], if p.chunks.is_some();
     /// The number of puts of a peer that have arrived, as `mk/comm/put.cuh` encodes it.
     arrived: Element::Flag, [channel: p.channels(), peer: p.spec.topology().peers()], if p.crosses_nodes();
 }

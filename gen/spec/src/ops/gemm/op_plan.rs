@@ -1,14 +1,16 @@
 //! What only plans of GEMM operators have.
 
 use super::config::{GemmConfig, GemmShape, Tile, Transfer, Tuning};
+use super::types::GemmTypes;
+use crate::config::{Dtype, LINE_BYTES};
 use serde::Serialize;
 
-/// Columns of A (rows of B) per stage: 64 bf16 are one 128-byte swizzle row.
-pub const TILE_K: u32 = 64;
-/// Output leaves in sub-tiles of 64 × 64.
+/// Rows of a sub-tile, in which output leaves.
+pub(crate) const OUT_ROWS: u32 = 64;
+/// Columns of a sub-tile.
 pub(crate) const OUT_COLS: u32 = 64;
-/// Bytes of such a sub-tile of bf16.
-pub(crate) const OUT_BYTES: u32 = 64 * OUT_COLS * 2;
+/// Bytes of an output buffer: a line of each row of a sub-tile.
+pub(crate) const OUT_BYTES: u32 = OUT_ROWS * LINE_BYTES;
 /// Output buffers of a consumer warpgroup: one is stored while the next is filled.
 pub(crate) const OUT_BUFFERS: u32 = 2;
 /// What each of the twelve warps of a communication CTA copies through shared memory at a time.
@@ -54,6 +56,12 @@ pub struct GemmPlan {
 }
 
 impl GemmPlan {
+    /// The types of elements.
+    #[must_use]
+    pub const fn types(&self) -> GemmTypes {
+        self.config.types()
+    }
+
     /// The configuration that fixes this design, for any number of rows: tile, shared tiles, and the way between ranks.
     pub(crate) fn design(&self) -> GemmConfig {
         let across_nodes = self.reduction.as_ref().is_some_and(|r| r.put_tiles > 0);
@@ -138,10 +146,12 @@ pub struct Chunks {
 }
 
 impl Chunks {
-    /// How many times a warp of one of `ctas` CTAs that compute loads and stores one after the other while it pushes.
-    pub(crate) fn push_rounds(&self, ctas: u32) -> u32 {
+    /// How many times a warp of one of `ctas` CTAs that compute loads and stores one after the other while it pushes rows of
+    /// `a`.
+    pub(crate) fn push_rounds(&self, a: Dtype, ctas: u32) -> u32 {
         let pieces = self.per_shard * self.k_slices * self.arrivals;
-        let row_rounds = (self.slice_cols * 2).div_ceil(32 * 16 * self.push_unroll.max(1));
+        let slice_bytes = self.slice_cols * a.bytes() as u32;
+        let row_rounds = slice_bytes.div_ceil(32 * 16 * self.push_unroll.max(1));
         pieces.div_ceil(ctas * self.push_warps.max(1)) * self.piece_rows * row_rounds
     }
 }

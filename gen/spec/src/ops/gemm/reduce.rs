@@ -41,7 +41,7 @@ use crate::plan::{KernelPlan, OpPlan};
 use crate::roofline::Bound;
 use candidate::{Candidate, ROUND_BYTES_OF_RESULTS, candidate, collect_unroll, partial_subs};
 use layout::{args, c_rows};
-use traffic::{ELEM_BYTES, traffic};
+use traffic::traffic;
 
 /// The bytes of an owner's partial sums in a round. With fewer, own tiles wait for partial sums. With more, the link is
 /// idle at the end.
@@ -60,7 +60,7 @@ pub(super) fn plan(spec: GemmSpec<'_>, device: &Device) -> Result<KernelPlan, Di
     let mut rejected = Diagnostics::default();
     let mut best: Option<Candidate> = None;
     for tile in core::candidate_tiles(spec.tuning()) {
-        match CoreLayout::new(tile, spec.shape.m, None, spec.tuning(), device) {
+        match CoreLayout::new(spec, tile, None, device) {
             Ok(core) => {
                 let found = candidates(spec, device, &core);
                 if found.is_empty() {
@@ -239,7 +239,8 @@ fn two_shots(
     order.slots = owners * owner_tiles;
     let orders = core.complete(spec, order, device.sm_count);
     let pace_steps = orders.first().map_or(0, |order| order.pace_steps);
-    let rounds_of = |bytes: u32| bytes / (tile.m * tile.n * ELEM_BYTES as u32);
+    let tile_bytes = tile.m * tile.n * spec.types().partial.bytes() as u32;
+    let rounds_of = |bytes: u32| bytes / tile_bytes;
     let rounds = match (tuning.round_tiles, spec.op()) {
         _ if owners == 1 => vec![u32::MAX],
         (Some(tiles), _) => vec![tiles],
@@ -256,7 +257,7 @@ fn two_shots(
             round_tiles: round_tiles.min(owner_tiles),
             shard_tiles: owner_tiles,
             put_tiles: 0,
-            partial_subs: partial_subs(core, order),
+            partial_subs: partial_subs(spec, core, order),
             packets_in_flight: 0,
             results: spec.op() == GemmOp::GemmAr,
             on_peers: spec.config.symmetric_result,

@@ -1,11 +1,10 @@
 //! Shared memory of the CTAs of GEMM operators.
 
 use super::config::Tile;
-use super::op_plan::{Cluster, GROUPS, OUT_BUFFERS, OUT_BYTES, SLOT_BYTES, THREADS, TILE_K};
+use super::op_plan::{Cluster, GROUPS, OUT_BUFFERS, OUT_BYTES, SLOT_BYTES, THREADS};
+use crate::config::LINE_BYTES;
 use crate::plan::region::regions;
 use crate::plan::{Element, Region};
-
-const ELEM_BYTES: u64 = 2;
 
 /// The numbers on which the shared memory of a CTA that computes depends.
 #[derive(Clone, Copy)]
@@ -30,7 +29,7 @@ impl Stages {
     }
 
     pub(super) const fn stage_bytes(self) -> u32 {
-        (self.rows_a + self.tile.n) * TILE_K * ELEM_BYTES as u32
+        (self.rows_a + self.tile.n) * LINE_BYTES
     }
 }
 
@@ -40,8 +39,8 @@ regions! {
     pub(super) struct GemmSmem(p: Stages), from 0, aligned to 8;
 
     /// The stages of A and of B.
-    a: Element::Bytes(u64::from(p.tile.m * TILE_K) * ELEM_BYTES), [stage: p.stages], if !p.is_one_piece();
-    b: Element::Bytes(u64::from(p.tile.n * TILE_K) * ELEM_BYTES), [stage: p.stages], if !p.is_one_piece();
+    a: Element::Bytes((p.tile.m * LINE_BYTES).into()), [stage: p.stages], if !p.is_one_piece();
+    b: Element::Bytes((p.tile.n * LINE_BYTES).into()), [stage: p.stages], if !p.is_one_piece();
     /// The stages: the rows of A that there are, and then B.
     a_and_b: Element::Bytes(p.stage_bytes().into()), [stage: p.stages], if p.is_one_piece();
     /// Sub-tiles on their way to memory.

@@ -1,6 +1,7 @@
 //! A spec of a GEMM whose sizes are known.
 
 use super::config::{BLayout, Epilogue, GemmConfig, GemmOp, GemmShape, Tuning};
+use super::types::GemmTypes;
 use crate::abi::Extent;
 use crate::arch::Arch;
 use crate::plan::id::id_prefix;
@@ -43,6 +44,10 @@ impl GemmSpec<'_> {
 
     pub const fn epilogue(&self) -> Epilogue {
         self.config.epilogue
+    }
+
+    pub const fn types(&self) -> GemmTypes {
+        self.config.types()
     }
 
     pub const fn tuning(&self) -> &Tuning {
@@ -99,6 +104,11 @@ impl GemmSpec<'_> {
             "{}_m{most}{m}n{n}k{k}",
             id_prefix(self.op(), arch, self.topology())
         )
+    }
+
+    /// Bytes of a row of A.
+    pub const fn a_row_bytes(&self) -> u64 {
+        self.shape.k * self.types().a.bytes()
     }
 
     /// Rows of a full shard.

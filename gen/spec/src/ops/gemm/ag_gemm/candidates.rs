@@ -7,7 +7,7 @@ use crate::ops::gemm::config::{Tile, Transfer};
 use crate::ops::gemm::core::CoreLayout;
 use crate::ops::gemm::cost::{self, Push};
 use crate::ops::gemm::exchange::{Exchange, Way, own_bytes, put_bytes, ways};
-use crate::ops::gemm::op_plan::{Chunks, Cluster, SLOT_BYTES, THREADS, TILE_K, TileOrder};
+use crate::ops::gemm::op_plan::{Chunks, Cluster, SLOT_BYTES, THREADS, TileOrder};
 use crate::ops::gemm::spec::GemmSpec;
 use crate::plan::MAX_PUT_BYTES;
 use crate::roofline::Traffic;
@@ -96,7 +96,7 @@ impl<'a> Search<'a> {
         tile: Tile,
         traffic: &'a Traffic,
     ) -> Result<Self, Diagnostics> {
-        let core = CoreLayout::new(tile, spec.shape.m, None, spec.tuning(), device)?;
+        let core = CoreLayout::new(spec, tile, None, device)?;
         let shard_rows = spec.shard_rows();
         let row_tiles = spec.shape.m.div_ceil(u64::from(tile.m)) as u32;
         let whole_tiles = shard_rows / u64::from(tile.m) * u64::from(spec.world());
@@ -138,7 +138,7 @@ impl<'a> Search<'a> {
         chunks: Option<Chunks>,
         push: Push,
     ) -> Vec<Candidate> {
-        let (shape, compute_ctas) = (self.spec.shape, self.device.sm_count - comm_ctas);
+        let compute_ctas = self.device.sm_count - comm_ctas;
         let orders = (self.core).complete(self.spec, self.order.clone(), compute_ctas);
         let with_order = |order: TileOrder| {
             let core = match self.spec.tuning().cluster {
@@ -147,9 +147,9 @@ impl<'a> Search<'a> {
             };
             Some(Candidate {
                 estimate_us: cost::estimate_us(
+                    self.spec,
                     &core,
                     &order,
-                    shape,
                     push,
                     self.traffic,
                     self.device,
@@ -172,8 +172,7 @@ impl<'a> Search<'a> {
             return None;
         }
         let cluster = Some(Cluster::new(self.tile, self.spec.shape.m, splits));
-        let tuning = self.spec.tuning();
-        CoreLayout::new(self.tile, self.spec.shape.m, cluster, tuning, self.device).ok()
+        CoreLayout::new(self.spec, self.tile, cluster, self.device).ok()
     }
 
     /// Returns the candidates in which rows travel in this way, or records why there is none.
@@ -197,7 +196,7 @@ impl<'a> Search<'a> {
                     slices,
                     own_bytes: own_bytes(self.spec),
                     first: chunks.push_warps > 1,
-                    rounds: chunks.push_rounds(self.device.sm_count),
+                    rounds: chunks.push_rounds(self.spec.types().a, self.device.sm_count),
                 };
                 self.candidates(Some(Transfer::SmPush), ctas, Some(chunks), push)
             }
@@ -259,11 +258,11 @@ impl<'a> Search<'a> {
         slices: u32,
         refused: &mut Diagnostics,
     ) -> Option<Chunks> {
-        let k = self.spec.shape.k;
+        let (k, tile_k) = (self.spec.shape.k, self.spec.types().tile_k());
         let Some(chunks) = exchange.sm_chunks(ctas, slices) else {
             refused.push(
                 Field::K_SLICES,
-                format!("{slices} slices of K = {k} would not hold {TILE_K} columns each"),
+                format!("{slices} slices of K = {k} would not hold {tile_k} columns each"),
                 "use fewer slices",
             );
             return None;

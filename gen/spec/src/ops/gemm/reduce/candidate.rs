@@ -3,13 +3,12 @@
 use super::super::config::GemmOp;
 use super::super::core::CoreLayout;
 use super::super::cost::{self, Meeting};
-use super::super::op_plan::{Reduction, TILE_K, TileOrder};
+use super::super::op_plan::{GROUPS, OUT_COLS, OUT_ROWS, Reduction, TileOrder};
 use super::super::spec::GemmSpec;
 use super::traffic::traffic;
+use crate::config::LINE_BYTES;
 use crate::device::Device;
 
-/// Bytes of a sub-tile of 64 x 64.
-const SUB_BYTES: u32 = 8192;
 /// Partial sums of an owner's tiles in a round where results follow: with fewer, own tiles wait; with more, the link does
 /// at the end.
 pub(super) const ROUND_BYTES_OF_RESULTS: u32 = 1 << 19;
@@ -32,9 +31,10 @@ pub(super) const fn collect_unroll(spec: GemmSpec<'_>, on_peers: bool) -> u32 {
 }
 
 /// As many sub-tiles of each warpgroup as the larger part of a stage holds, and as a CTA completes of a shared tile.
-pub(super) fn partial_subs(core: &CoreLayout, order: &TileOrder) -> u32 {
-    let held = core.tile.m.max(core.tile.n) * TILE_K * 2 / SUB_BYTES / 2;
-    held.min(order.completed_subs(core.group_n() / 64))
+pub(super) fn partial_subs(spec: GemmSpec<'_>, core: &CoreLayout, order: &TileOrder) -> u32 {
+    let sub_bytes = OUT_ROWS * OUT_COLS * spec.types().partial.bytes() as u32;
+    let held = core.tile.m.max(core.tile.n) * LINE_BYTES / sub_bytes / GROUPS;
+    held.min(order.completed_subs(core.group_n() / OUT_COLS))
 }
 
 pub(super) fn candidate(
@@ -52,7 +52,7 @@ pub(super) fn candidate(
     });
     let traffic = traffic(spec, meeting.is_none_or(|meeting| meeting.results));
     Candidate {
-        estimate_us: cost::reduce_us(core.tile, &order, spec.shape, meeting, &traffic, device),
+        estimate_us: cost::reduce_us(spec, core.tile, &order, meeting, &traffic, device),
         core: core.clone(),
         order,
         reduction,

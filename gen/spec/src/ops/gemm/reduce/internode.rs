@@ -7,7 +7,6 @@ use super::super::spec::GemmSpec;
 use super::candidate::{
     Candidate, ROUND_BYTES_OF_RESULTS, candidate, collect_unroll, partial_subs,
 };
-use super::traffic::ELEM_BYTES;
 use crate::cost;
 use crate::device::Device;
 use crate::plan::Network;
@@ -45,9 +44,10 @@ pub(super) fn candidates(
         return Vec::new();
     }
     let orders = core.complete(spec, order, device.sm_count - comm_ctas);
-    let tile_bytes = tile.m * tile.n * ELEM_BYTES as u32;
+    let partial_bytes = spec.types().partial.bytes() as u32;
+    let tile_bytes = tile.m * tile.n * partial_bytes;
     let owner_tiles = topology.nodes * shard_tiles;
-    let put_tile_bytes = put_rows(spec, tile) * tile.n * ELEM_BYTES as u32;
+    let put_tile_bytes = put_rows(spec, tile) * tile.n * partial_bytes;
     let with_order = |order: TileOrder| {
         let round_tiles = match tuning.round_tiles {
             _ if topology.local_world == 1 => owner_tiles,
@@ -62,7 +62,7 @@ pub(super) fn candidates(
             round_tiles: round_tiles.min(owner_tiles),
             shard_tiles,
             put_tiles: put_tiles(put_tile_bytes, shard_tiles, topology.peers()),
-            partial_subs: partial_subs(core, &order),
+            partial_subs: partial_subs(spec, core, &order),
             packets_in_flight: 0,
             results,
             on_peers: false,
@@ -111,14 +111,14 @@ fn comm_ctas(spec: GemmSpec<'_>, device: &Device, results: bool) -> u32 {
 
 /// What the kernel wants of the fabric.
 pub(super) fn network(spec: GemmSpec<'_>, tile: Tile, r: &Reduction) -> Network {
-    let elem_bytes = match r.results {
-        true => spec.epilogue().output.bytes(),
-        false => ELEM_BYTES,
+    let dtype = match r.results {
+        true => spec.types().c,
+        false => spec.types().partial,
     };
     Network {
         // Sums, and results.
         channels: 1 + u16::from(r.results),
         puts: r.shard_tiles.div_ceil(r.put_tiles) + u32::from(spec.takes_rows()),
-        put_bytes: u64::from(r.put_tiles * put_rows(spec, tile) * tile.n) * elem_bytes,
+        put_bytes: u64::from(r.put_tiles * put_rows(spec, tile) * tile.n) * dtype.bytes(),
     }
 }

@@ -5,8 +5,6 @@ use super::super::core;
 use super::super::spec::GemmSpec;
 use crate::roofline::Traffic;
 
-pub(super) const ELEM_BYTES: u64 = 2;
-
 /// Bytes of one call. With `results`, sums travel too.
 pub(super) fn traffic(spec: GemmSpec<'_>, results: bool) -> Traffic {
     let GemmShape { m, n, k } = spec.shape;
@@ -14,7 +12,8 @@ pub(super) fn traffic(spec: GemmSpec<'_>, results: bool) -> Traffic {
         return across_nodes(spec, results);
     }
     let peers = u64::from(spec.world() - 1);
-    let (row_bytes, result_row_bytes) = (n * ELEM_BYTES, n * spec.epilogue().output.bytes());
+    let types = spec.types();
+    let (row_bytes, result_row_bytes) = (n * types.partial.bytes(), n * types.c.bytes());
     let parts = (peers * spec.shard_rows()).min(m) * row_bytes;
     let (sent_bytes, c_rows) = match (spec.op(), results) {
         (GemmOp::GemmRs, _) => (parts, spec.shard_rows()),
@@ -52,9 +51,10 @@ fn across_nodes(spec: GemmSpec<'_>, results: bool) -> Traffic {
     );
     let shard_rows = spec.shard_rows();
     let results = results && spec.op() == GemmOp::GemmAr;
+    let types = spec.types();
     let row_bytes = match results {
-        true => n * (ELEM_BYTES + spec.epilogue().output.bytes()),
-        false => n * ELEM_BYTES,
+        true => n * (types.partial.bytes() + types.c.bytes()),
+        false => n * types.partial.bytes(),
     };
     let c_rows = if results { m } else { shard_rows };
     Traffic {

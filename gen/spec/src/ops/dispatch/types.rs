@@ -1,0 +1,35 @@
+//! The types of elements of a `dispatch_gemm`.
+
+use super::config::DispatchConfig;
+use crate::config::Dtype;
+
+/// The types of elements of a `dispatch_gemm`. Sums, and those over slices of K that CTAs exchange, are fp32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DispatchTypes {
+    /// Of tokens.
+    pub tokens: Dtype,
+    /// Of the experts' weights: as many bytes as those of tokens.
+    pub weights: Dtype,
+    /// Of C.
+    pub c: Dtype,
+}
+
+impl DispatchTypes {
+    /// Elements of a token, and rows of a weight, in a stage: a line of the swizzle.
+    #[must_use]
+    pub const fn tile_k(&self) -> u32 {
+        self.tokens.per_line()
+    }
+}
+
+impl DispatchConfig {
+    /// The types of elements.
+    #[must_use]
+    pub const fn types(&self) -> DispatchTypes {
+        DispatchTypes {
+            tokens: Dtype::Bf16,
+            weights: Dtype::Bf16,
+            c: Dtype::Bf16,
+        }
+    }
+}
