@@ -3,11 +3,9 @@
 
 use crate::driver::Pinned;
 use crate::error::{Error, OperatorId, RoutingFault, RowOfTwoTokens};
-use crate::launch::raw_operand::RawOperand;
 use crate::operator_names::OperatorNames;
 use crate::tensors::SymmetricPlace;
 use cudarc::driver::CudaContext;
-use mkernel_spec::Dtype;
 use mkernel_spec::abi::{self, HEARD, HOST_ABORT, HostPage, LOST, OFFSETS_HASH, Report};
 use std::mem::offset_of;
 use std::sync::Arc;
@@ -23,6 +21,15 @@ pub(crate) enum AbortCause {
     Failed(u32),
     /// The process or the thread of this rank has ended.
     Lost(u32),
+}
+
+/// The rows of A that copy engines copy.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CopySource {
+    /// The address of the first element.
+    pub address: u64,
+    /// The distance from one row to the next.
+    pub row_stride_bytes: u64,
 }
 
 /// An [`abi::HostPage`] in pinned memory.
@@ -114,11 +121,11 @@ impl Page {
 
     /// Returns the rows of A that the kernel wants copied. This must be read after [`Self::claim`]: before that, a
     /// kernel may withdraw and another one may make a request.
-    pub fn copy_source(&self) -> RawOperand {
+    pub fn copy_source(&self) -> CopySource {
         let read = |offset| self.0.double_word(offset).load(Ordering::Relaxed);
-        RawOperand {
-            ptr: read(offset_of!(HostPage, source)),
-            row_stride_elems: read(offset_of!(HostPage, source_row_bytes)) / Dtype::Bf16.bytes(),
+        CopySource {
+            address: read(offset_of!(HostPage, source)),
+            row_stride_bytes: read(offset_of!(HostPage, source_row_bytes)),
         }
     }
 

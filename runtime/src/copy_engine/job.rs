@@ -4,8 +4,7 @@ use super::schedule::{addresses_of, schedule};
 use super::streams::CopyStreams;
 use crate::driver;
 use crate::error::Error;
-use crate::launch::raw_operand::RawOperand;
-use crate::report::{AbortCause, Page};
+use crate::report::{AbortCause, CopySource, Page};
 use mkernel_spec::abi::{MAX_RANKS, State};
 use mkernel_spec::plan::Copies;
 use std::mem::offset_of;
@@ -159,7 +158,7 @@ impl CopyJob {
 
     /// # Safety
     /// A and the workspaces must stay alive until the copies are done.
-    unsafe fn enqueue(&self, engine: &CopyStreams, epoch: u32, a: RawOperand) -> Result<(), Error> {
+    unsafe fn enqueue(&self, engine: &CopyStreams, epoch: u32, a: CopySource) -> Result<(), Error> {
         for step in schedule(&self.copies, self.rank, self.world) {
             let stream = engine.to(step.peer, self.rank);
             let copy = addresses_of(

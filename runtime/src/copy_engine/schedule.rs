@@ -1,7 +1,6 @@
 //! The order and the addresses of copies. This file calls no CUDA function.
 
-use crate::launch::raw_operand::RawOperand;
-use mkernel_spec::Dtype;
+use crate::report::CopySource;
 use mkernel_spec::abi::{Extent, FLAG_STRIDE_BYTES};
 use mkernel_spec::plan::Copies;
 
@@ -59,17 +58,17 @@ pub(super) fn addresses_of(
     rank: u32,
     epoch: u32,
     step: &CopyStep,
-    a: RawOperand,
+    a: CopySource,
     peer_workspace: u64,
 ) -> CopyAddresses {
     let row = u64::from(rank) * copies.shard_rows + step.first_row;
-    let pitch_bytes = a.row_stride_elems * Dtype::Bf16.bytes();
+    let pitch_bytes = a.row_stride_bytes;
     let flag = u64::from(rank) * u64::from(copies.flags_per_source) + u64::from(step.chunk);
     CopyAddresses {
         to: peer_workspace
             + copies.gathered_offset_bytes[(epoch % 2) as usize]
             + row * copies.row_bytes,
-        from: a.ptr + step.first_row * pitch_bytes,
+        from: a.address + step.first_row * pitch_bytes,
         pitch_bytes,
         row_bytes: copies.row_bytes,
         rows: step.rows,
@@ -137,9 +136,9 @@ mod tests {
 
     #[test]
     fn bytes_go_to_the_buffer_and_the_flag_of_their_source() {
-        let a = RawOperand {
-            ptr: 0x1000,
-            row_stride_elems: 72,
+        let a = CopySource {
+            address: 0x1000,
+            row_stride_bytes: 144,
         };
         let step = CopyStep {
             peer: 0,

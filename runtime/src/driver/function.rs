@@ -4,7 +4,7 @@ use super::call::{bind, check, named, warn};
 use crate::error::Error;
 use crate::launch::params::TensorMap;
 use cudarc::driver::{CudaContext, DriverError, result, sys};
-use mkernel_spec::Dtype;
+use mkernel_spec::config::TmaType;
 use std::ffi::{CString, c_void};
 use std::ptr::null_mut;
 use std::sync::Arc;
@@ -232,10 +232,12 @@ pub(crate) fn encode_tensor_map(map: &TensorMap) -> Result<[u8; 128], Error> {
             Err(DriverError(sys::CUresult::CUDA_ERROR_INVALID_VALUE)),
         );
     }
-    let data_type = match map.dtype {
-        Dtype::Bf16 => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-        Dtype::Fp32 => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
-        Dtype::Int32 => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_INT32,
+    let data_type = match map.dtype.info().tma {
+        TmaType::Uint8 => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_UINT8,
+        TmaType::Int32 => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_INT32,
+        TmaType::Float16 => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+        TmaType::Float32 => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
+        TmaType::Bfloat16 => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
     };
     let mut encoded = sys::CUtensorMap { opaque: [0; 16] };
     let element_strides = [1u32; 5];
