@@ -15,11 +15,16 @@ impl Key {
     }
 
     /// The key of a kernel for `arch` and `backend` that is determined by `parts` and the headers.
-    pub(crate) fn for_parts(arch: Arch, backend: Backend, parts: &[&str]) -> Self {
+    pub(crate) fn for_parts<T: AsRef<str>>(arch: Arch, backend: Backend, parts: &[T]) -> Self {
         Self::for_compiler(arch, backend, parts, &Compiler::of(arch, backend))
     }
 
-    fn for_compiler(arch: Arch, backend: Backend, parts: &[&str], compiler: &Compiler) -> Self {
+    fn for_compiler<T: AsRef<str>>(
+        arch: Arch,
+        backend: Backend,
+        parts: &[T],
+        compiler: &Compiler,
+    ) -> Self {
         let start = format!(
             "mkernel schema {SCHEMA}, {arch}, {backend:?}, {}",
             compiler.name
@@ -31,7 +36,7 @@ impl Key {
             .into_iter()
             .chain(compiler.options.iter().map(String::as_str));
         Self::from_digest(hash_parts(
-            before.chain(headers).chain(parts.iter().copied()),
+            before.chain(headers).chain(parts.iter().map(AsRef::as_ref)),
         ))
     }
 }

@@ -4,6 +4,7 @@ use crate::key::{Key, hash_parts};
 use mkernel_spec::{Arch, Backend};
 use mkernel_templates::TEMPLATES;
 use serde::Serialize;
+use std::borrow::Cow;
 
 /// A kernel whose text has not been rendered: the name of a template, and the values of its variables. The text depends
 /// on nothing else except the templates themselves, so a stored kernel is found without rendering it.
@@ -17,8 +18,8 @@ pub struct KernelTemplate {
     pub backend: Backend,
     /// The name of the template.
     pub(crate) template: String,
-    /// The variables as a JSON object, in the order in which they were declared.
-    pub(crate) variables: String,
+    /// The variables as a JSON object with sorted keys.
+    pub(crate) variables: serde_json::Value,
     /// Templates whose texts are the variable `bodies` of this one.
     pub(crate) bodies: Vec<Self>,
 }
@@ -30,13 +31,16 @@ impl KernelTemplate {
         template: &str,
         variables: &impl Serialize,
     ) -> Self {
+        let mut variables = serde_json::to_value(variables)
+            .expect("a struct of texts and numbers can be serialised");
+        // Another crate may enable serde_json's `preserve_order`. Keys must be equal in all programs.
+        variables.sort_all_objects();
         Self {
             id: id.to_owned(),
             arch,
             backend,
             template: template.to_owned(),
-            variables: serde_json::to_string(variables)
-                .expect("a struct of texts and numbers can be serialised"),
+            variables,
             bodies: Vec::new(),
         }
     }
@@ -53,18 +57,18 @@ impl KernelTemplate {
     }
 
     /// The texts that determine the rendered text, the templates included.
-    pub(crate) fn parts(&self) -> Vec<&str> {
+    fn parts(&self) -> Vec<Cow<'_, str>> {
         let of_bodies = self.bodies.iter().flat_map(Self::own_parts);
         let templates = TEMPLATES.iter().flat_map(|&(name, text)| [name, text]);
         let own = self.own_parts().into_iter().chain(of_bodies);
-        own.chain(templates).collect()
+        own.chain(templates.map(Cow::from)).collect()
     }
 
-    const fn own_parts(&self) -> [&str; 3] {
+    fn own_parts(&self) -> [Cow<'_, str>; 3] {
         [
-            self.id.as_str(),
-            self.template.as_str(),
-            self.variables.as_str(),
+            (&self.id).into(),
+            (&self.template).into(),
+            self.variables.to_string().into(),
         ]
     }
 }
@@ -99,7 +103,7 @@ mod tests {
                 ..base.clone()
             },
             KernelTemplate {
-                variables: "{}".into(),
+                variables: serde_json::json!({}),
                 ..base.clone()
             },
             base.clone().with_bodies(vec![base.clone()]),

@@ -74,9 +74,10 @@ impl TryFrom<String> for Key {
 }
 
 /// Hashes a list of texts. Each is preceded by its length, so that two different lists never give the same bytes.
-pub(crate) fn hash_parts<'a>(parts: impl IntoIterator<Item = &'a str>) -> [u8; 32] {
+pub(crate) fn hash_parts(parts: impl IntoIterator<Item = impl AsRef<str>>) -> [u8; 32] {
     let mut hash = Sha256::new();
     for text in parts {
+        let text = text.as_ref();
         hash.update((text.len() as u64).to_le_bytes());
         hash.update(text);
     }

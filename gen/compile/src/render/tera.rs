@@ -28,9 +28,7 @@ impl KernelTemplate {
         let tera = TERA
             .as_ref()
             .map_err(|e| failed(tera::Error::message(e.to_string())))?;
-        let variables: serde_json::Value = serde_json::from_str(&self.variables)
-            .map_err(|e| failed(tera::Error::message(e.to_string())))?;
-        let mut context = Context::from_serialize(&variables).map_err(failed)?;
+        let mut context = Context::from_serialize(&self.variables).map_err(failed)?;
         let bodies = self.bodies.iter().map(Self::render);
         let bodies = bodies.map(|body| body.map(|source| source.text));
         context.insert("bodies", &bodies.collect::<Result<Vec<_>, _>>()?);
