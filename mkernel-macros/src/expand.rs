@@ -167,6 +167,17 @@ fn handle(target: &ItemStruct, lines: &[String]) -> ItemStruct {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mkernel_spec::{Activation, Dtype, Epilogue, Transfer, Tuning};
+
+    /// The configuration in an expansion.
+    fn declared(expanded: &str) -> KernelConfig {
+        let (_, call) = expanded
+            .split_once(":: mkernel :: declared (")
+            .expect("a call");
+        let (literal, _) = call.split_once("}\")").expect("an object");
+        let json: syn::LitStr = syn::parse_str(&format!("{literal}}}\"")).expect("a string");
+        serde_json::from_str(&json.value()).expect("a configuration")
+    }
 
     /// Errors that the expansion has, with what they point at.
     fn errors(attribute: &str, item: &str) -> Vec<String> {
@@ -198,27 +209,17 @@ mod tests {
         );
         let expanded = expand(attribute, item).to_string();
         let start = expanded.find("impl :: mkernel").expect("impl");
+        let json = concat!(
+            r#"{"world":8,"op":"ag_gemm","m":"dynamic","n":1024,"k":8192,"b_layout":"kn","#,
+            r#""symmetric_result":false,"symmetric_a":false,"#,
+            r#""epilogue":{"bias":false,"residual":false,"activation":"none","output":"bf16","#,
+            r#""norm":"none","eps":0.000001},"tuning":{}}"#
+        );
         let expected = quote! {
             impl ::mkernel::FusedKernel for Up {
                 #[allow(unused_variables)]
                 fn config(world: u32, nodes: u32) -> ::mkernel::spec::KernelConfig {
-                    ::mkernel::spec::KernelConfig {
-                        name: ::core::option::Option::None,
-                        world: world,
-                        nodes: nodes,
-                        max_sms: ::core::option::Option::None,
-                        problem: ::mkernel::spec::Problem::Gemm(::mkernel::spec::GemmConfig {
-                            op: ::mkernel::spec::GemmOp::AgGemm,
-                            m: ::mkernel::spec::Dim::DYNAMIC,
-                            n: ::mkernel::spec::Dim::Static(1024u64),
-                            k: ::mkernel::spec::Dim::Static(8192u64),
-                            b_layout: ::mkernel::spec::BLayout::Kn,
-                            symmetric_result: false,
-                            symmetric_a: false,
-                            epilogue: ::mkernel::spec::Epilogue::default(),
-                            tuning: ::mkernel::spec::Tuning::default(),
-                        }),
-                    }
+                    ::mkernel::spec::KernelConfig { world, nodes, ..::mkernel::declared(#json) }
                 }
 
                 fn operator(&self) -> &::mkernel::Operator {
@@ -274,26 +275,18 @@ mod tests {
             ),
         )
         .to_string();
-        let tuning = quote! {
-            tuning: ::mkernel::spec::Tuning {
-                tile_m: ::core::option::Option::Some(128u32),
-                tile_n: ::core::option::Option::None,
-                stages: ::core::option::Option::None,
-                transfer: ::core::option::Option::Some(::mkernel::spec::Transfer::CopyEngine),
-                comm_ctas: ::core::option::Option::None,
-                k_slices: ::core::option::Option::None,
-                chunk_rows: ::core::option::Option::None,
-                group_m: ::core::option::Option::None,
-                round_tiles: ::core::option::Option::None,
-                shots: ::core::option::Option::None,
-                pace_steps: ::core::option::Option::None,
-                split_k: ::core::option::Option::None,
-                cluster: ::core::option::Option::None,
-                buckets: ::core::option::Option::None,
-            }
+        let config = declared(&expanded);
+        let tuning = Tuning {
+            tile_m: Some(128),
+            transfer: Some(Transfer::CopyEngine),
+            ..Tuning::default()
         };
-        assert!(expanded.contains(&tuning.to_string()), "{expanded}");
-        assert!(expanded.contains(r#"String :: from ("up")"#), "{expanded}");
+        assert_eq!(config.problem.gemm().expect("a GEMM").tuning, tuning);
+        assert_eq!((config.world, config.name.as_deref()), (8, Some("up")));
+        assert!(
+            expanded.contains("KernelConfig { nodes , .. "),
+            "{expanded}"
+        );
         assert!(
             expanded.contains("| `a` | `[1024, 8192]`, bf16, read; rows"),
             "{expanded}"
@@ -328,17 +321,15 @@ mod tests {
             ),
         )
         .to_string();
-        let epilogue = quote! {
-            epilogue: ::mkernel::spec::Epilogue {
-                bias: true,
-                residual: true,
-                activation: ::mkernel::spec::Activation::GeluTanh,
-                output: ::mkernel::spec::Dtype::Fp32,
-                norm: ::mkernel::spec::Norm::None,
-                eps: ::mkernel::spec::Eps::new(1e-6f32),
-            }
+        let epilogue = Epilogue {
+            bias: true,
+            residual: true,
+            activation: Activation::GeluTanh,
+            output: Dtype::Fp32,
+            ..Epilogue::default()
         };
-        assert!(expanded.contains(&epilogue.to_string()), "{expanded}");
+        let config = declared(&expanded);
+        assert_eq!(config.problem.gemm().expect("a GEMM").epilogue, epilogue);
         for line in [
             "becomes `gelu_tanh(sum + bias) + residual` in C",
             "| `bias` | `[1024]`, bf16, read; the same on all ranks |",

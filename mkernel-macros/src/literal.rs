@@ -1,31 +1,21 @@
 //! Rust expressions that construct a configuration and a shape.
 
 use crate::docs::Ranks;
-use mkernel_spec::{KernelConfig, Options, Problem};
+use mkernel_spec::{KernelConfig, Problem};
 use proc_macro2::TokenStream;
-use quote::{ToTokens, format_ident, quote};
-use syn::{ExprStruct, Member, parse_quote};
+use quote::{format_ident, quote};
 
-/// The expression of a configuration, `::mkernel::KernelConfig { … }`. Ranks and nodes that the declaration does not fix
-/// are the variables `world` and `nodes`.
+/// The expression of a configuration: the checked declaration as JSON, in which the variables `world` and `nodes` replace
+/// the ranks and nodes that the declaration does not fix.
 pub fn config(config: &KernelConfig, ranks: Ranks) -> TokenStream {
-    let literal = config.literal();
-    let mut literal: ExprStruct = match syn::parse_str(&literal) {
-        Ok(literal) => literal,
-        Err(error) => {
-            let message = format!("invalid Rust expression: {literal} ({error})"); // Not reached: `literal` writes valid Rust.
-            return quote!(::core::compile_error!(#message));
-        }
-    };
-    for field in &mut literal.fields {
-        let Member::Named(name) = &field.member else {
-            continue;
-        };
-        if name == "world" && ranks.world.is_none() || name == "nodes" && ranks.nodes.is_none() {
-            field.expr = parse_quote!(#name);
-        }
+    let json = serde_json::to_string(config).expect("options are words and numbers");
+    let declared = quote!(::mkernel::declared(#json));
+    match (ranks.world, ranks.nodes) {
+        (Some(_), Some(_)) => declared,
+        (Some(_), None) => quote!(::mkernel::spec::KernelConfig { nodes, ..#declared }),
+        (None, Some(_)) => quote!(::mkernel::spec::KernelConfig { world, ..#declared }),
+        (None, None) => quote!(::mkernel::spec::KernelConfig { world, nodes, ..#declared }),
     }
-    literal.into_token_stream()
 }
 
 /// The expression of a shape, such as `::mkernel::spec::GemmShape { m, n: 1024 }`. A dynamic dimension is a variable.

@@ -13,3 +13,9 @@ pub trait FusedKernel: Sized {
     /// Returns the prepared operator.
     fn operator(&self) -> &Operator;
 }
+
+/// Reads the configuration that `#[fused_kernel(...)]` has checked and written as JSON.
+#[must_use]
+pub fn declared(json: &str) -> KernelConfig {
+    serde_json::from_str(json).expect("`#[fused_kernel]` writes configurations that can be read")
+}

@@ -144,6 +144,8 @@ pub use completion::Completion;
 pub use driver::device_count;
 pub use error::{Error, ErrorKind};
 pub use fused::FusedKernel;
+#[doc(hidden)]
+pub use fused::declared;
 pub use launch::call::Call;
 pub use operator::Operator;
 pub use simulation::Simulation;

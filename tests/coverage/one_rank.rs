@@ -3,79 +3,33 @@
 
 use mkernel_compile::render;
 use mkernel_spec::{
-    Device, Diagnostics, Dim, Field, KernelConfig, KernelPlan, KernelSpec, Limits, Op, Options,
-    Values, Written,
+    Device, Diagnostics, Field, KernelConfig, KernelPlan, KernelSpec, Limits, Op, Options, Value,
+    Values,
 };
 use mkernel_testing::golden::Golden;
 
-/// The value of an option.
-#[derive(Clone, Copy, Debug)]
-enum Given {
-    Count(u32),
-    Number(f32),
-    Switch(bool),
-    Word(&'static str),
-}
-
-impl Written for Given {
-    fn size(&self) -> Result<Dim, String> {
-        Err("sizes stay as they are".to_owned())
-    }
-
-    fn count(&self) -> Result<u32, String> {
-        match self {
-            Self::Count(count) => Ok(*count),
-            other => Err(format!("{other:?}")),
-        }
-    }
-
-    fn number(&self) -> Result<f32, String> {
-        match self {
-            Self::Number(number) => Ok(*number),
-            other => Err(format!("{other:?}")),
-        }
-    }
-
-    fn switch(&self) -> Result<bool, String> {
-        match self {
-            Self::Switch(switch) => Ok(*switch),
-            other => Err(format!("{other:?}")),
-        }
-    }
-
-    fn name(&self) -> Result<String, String> {
-        Err("names stay as they are".to_owned())
-    }
-
-    fn word(&self, of: &[&str]) -> Result<usize, String> {
-        let of_word = |word: &str| of.iter().position(|one| *one == word);
-        match self {
-            Self::Word(word) => of_word(word).ok_or_else(|| (*word).to_owned()),
-            other => Err(format!("{other:?}")),
-        }
-    }
-}
-
 /// Some values that an option takes.
-fn some_values(values: &Values) -> Vec<Given> {
+fn some_values(values: &Values) -> Vec<Value> {
+    let counts = |counts: &mut dyn Iterator<Item = u32>| {
+        counts.map(|count| Value::Integer(count.into())).collect()
+    };
     match values {
         Values::Size | Values::Name => Vec::new(),
-        Values::Count(Some(Limits::OneOf(all, _))) => {
-            all.iter().copied().map(Given::Count).collect()
-        }
+        Values::Count(Some(Limits::OneOf(all, _))) => counts(&mut all.iter().copied()),
         Values::Count(limits) => {
             let (low, high) = match limits {
                 Some(Limits::Range(low, high)) => (*low, *high),
                 _ => (1, u32::MAX),
             };
             let some = [low, 1, 2, 4, 8, 128, 4096, high].into_iter();
-            some.filter(|count| (low..=high).contains(count))
-                .map(Given::Count)
-                .collect()
+            counts(&mut some.filter(|count| (low..=high).contains(count)))
         }
-        Values::Number => vec![Given::Number(0.5)],
-        Values::Switch => [true, false].map(Given::Switch).into(),
-        Values::Words(words) => words.iter().copied().map(Given::Word).collect(),
+        Values::Number => vec![Value::Fraction("0.5".to_owned())],
+        Values::Switch => [true, false].map(Value::Boolean).into(),
+        Values::Words(words) => {
+            let word = |word: &&str| Value::Word((*word).to_owned());
+            words.iter().map(word).collect()
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! The tokens inside `#[fused_kernel(...)]`.
 
 use crate::parser::Parser;
-use crate::value::Value;
+use mkernel_spec::Value;
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use syn::Lit;
 

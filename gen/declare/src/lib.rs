@@ -10,9 +10,7 @@ mod attribute;
 mod binder;
 mod declaration;
 mod parser;
-mod value;
 
 pub use attribute::parse_attribute;
 pub use declaration::{Declaration, Declared, SpannedDiagnostic};
 pub use parser::Parser;
-pub use value::Value;

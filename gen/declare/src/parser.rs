@@ -2,8 +2,7 @@
 
 use crate::binder::{Binder, Pair, field_of};
 use crate::declaration::{Declared, SpannedDiagnostic};
-use crate::value::Value;
-use mkernel_spec::{Field, Op};
+use mkernel_spec::{Field, Op, Value};
 
 /// The keys and values of a kernel that were found so far. `S` is the type of their spans.
 ///

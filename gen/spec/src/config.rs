@@ -10,6 +10,7 @@ pub(crate) mod op;
 pub(crate) mod option;
 pub(crate) mod option_type;
 mod problem;
+pub(crate) mod value;
 pub(crate) mod values;
 
 pub use crate::ops::attention::{
@@ -32,4 +33,5 @@ pub use norm::{Eps, Norm};
 pub use op::Op;
 pub use option::{OptionSpec, Options};
 pub use problem::{Problem, Shape};
-pub use values::{Limits, Values, Written};
+pub use value::{Value, nearest};
+pub use values::{Limits, Values};

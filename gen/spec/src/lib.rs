@@ -30,7 +30,7 @@ pub use config::{
     CollectiveConfig, CollectiveOp, CollectiveShape, CombineConfig, CombineOp, CombineShape, Dim,
     DispatchConfig, DispatchOp, DispatchShape, Dtype, Epilogue, Eps, Field, GemmConfig, GemmOp,
     GemmShape, KernelConfig, Layout, Limits, Norm, Op, OptionSpec, OptionTable, Options, Placement,
-    Problem, Protocol, Scale, Shape, SumEpilogue, Tile, Transfer, Tuning, Values, Written,
+    Problem, Protocol, Scale, Shape, SumEpilogue, Tile, Transfer, Tuning, Value, Values, nearest,
 };
 pub use device::Device;
 pub use diagnostic::{Diagnostic, Diagnostics};

@@ -3,8 +3,8 @@
 use super::failure::Failure;
 use super::files::read_text;
 use clap::{Arg, ArgMatches, Args, Command, Error, FromArgMatches};
-use mkernel_declare::{Declared, Parser, SpannedDiagnostic, Value};
-use mkernel_spec::{Device, Dim, Field, Limits, Op, OptionSpec, Values};
+use mkernel_declare::{Declared, Parser, SpannedDiagnostic};
+use mkernel_spec::{Device, Dim, Field, Limits, Op, OptionSpec, Value, Values};
 use std::path::PathBuf;
 use std::sync::LazyLock;
 

@@ -1,7 +1,7 @@
 //! TOML files with `[[kernel]]` tables.
 
-use mkernel_declare::{Declared, Parser, SpannedDiagnostic, Value};
-use mkernel_spec::Op;
+use mkernel_declare::{Declared, Parser, SpannedDiagnostic};
+use mkernel_spec::{Op, Value};
 use std::ops::Range;
 use std::path::Path;
 use toml::Spanned;

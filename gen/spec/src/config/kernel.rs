@@ -5,7 +5,8 @@ use super::op::Op;
 use super::option::{OptionSpec, Options, options};
 use super::option_type::OptionType;
 use super::problem::Problem;
-use super::values::{Limits, Written};
+use super::value::Value;
+use super::values::Limits;
 use crate::diagnostic::Diagnostics;
 use serde::{Deserialize, Serialize};
 

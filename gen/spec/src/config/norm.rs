@@ -2,7 +2,8 @@
 
 use super::Field;
 use super::option_type::{OptionType, choices};
-use super::values::{Values, Written};
+use super::value::Value;
+use super::values::Values;
 use crate::diagnostic::Diagnostics;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -82,12 +83,8 @@ impl OptionType for Eps {
         Values::Number
     }
 
-    fn read(written: &dyn Written) -> Result<Self, String> {
-        written.number().map(Self::new)
-    }
-
-    fn literal(&self) -> String {
-        format!("::mkernel::spec::Eps::new({:e}f32)", self.value())
+    fn read(value: &Value) -> Result<Self, String> {
+        value.number().map(Self::new)
     }
 
     fn word(&self) -> Option<String> {

@@ -2,7 +2,8 @@
 
 use super::field::Field;
 use super::option_type::OptionType;
-use super::values::{Limits, Values, Written};
+use super::value::Value;
+use super::values::{Limits, Values};
 
 /// An option of a kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,10 +58,7 @@ pub trait Options {
     ///
     /// # Errors
     /// What would work instead of this value.
-    fn assign(&mut self, field: Field, written: &dyn Written) -> Result<bool, String>;
-
-    /// The Rust expression that makes it, with the paths that user code has.
-    fn literal(&self) -> String;
+    fn assign(&mut self, field: Field, value: &Value) -> Result<bool, String>;
 }
 
 /// Structs of options, and the [`Field`] of each option. A struct may have
@@ -71,8 +69,7 @@ pub trait Options {
 /// - `groups { … }`: structs of options that stand in a table of their own in TOML, or beside the others.
 ///
 /// `name as NAME` declares an option and `Field::NAME`; `name as =NAME` is an option that another struct declares. Its
-/// documentation is what help and the book say of it. `: Default` after a struct's name: it is written as such where
-/// nothing of it is given.
+/// documentation is what help and the book say of it.
 macro_rules! options {
     (@new $Struct:ident [] $($rest:tt)*) => {};
     (@new $Struct:ident [$Op:ident] [$($size:ident)+] [$($name:ident)*] [$($group:ident)*]) => {
@@ -91,7 +88,7 @@ macro_rules! options {
     };
     ($(
         $(#[$meta:meta])*
-        pub struct $Struct:ident $(: $Default:ident)? {
+        pub struct $Struct:ident {
             $(op: $Op:ident, sizes: $Shape:ident {$(
                 $(#[doc = $size_doc:literal])*
                 $size:ident as $(=$OldSize:ident)? $($NewSize:ident)?,
@@ -148,30 +145,13 @@ macro_rules! options {
                     all
                 }
 
-                fn assign(&mut self, field: Field, written: &dyn Written) -> Result<bool, String> {
+                fn assign(&mut self, field: Field, value: &Value) -> Result<bool, String> {
                     match field {
-                        $($(Field::$($OldSize)?$($NewSize)? => self.$size = OptionType::read(written)?,)+)?
-                        $(Field::$($Old)?$($New)? => self.$name = OptionType::read(written)?,)*
-                        _ => return Ok(false $($(|| self.$group.assign(field, written)?)+)?),
+                        $($(Field::$($OldSize)?$($NewSize)? => self.$size = OptionType::read(value)?,)+)?
+                        $(Field::$($Old)?$($New)? => self.$name = OptionType::read(value)?,)*
+                        _ => return Ok(false $($(|| self.$group.assign(field, value)?)+)?),
                     }
                     Ok(true)
-                }
-
-                fn literal(&self) -> String {
-                    $(
-                        if *self == <Self as $Default>::default() {
-                            return concat!("::mkernel::spec::", stringify!($Struct), "::default()").to_owned();
-                        }
-                    )?
-                    let fields = [
-                        $(
-                            format!("op: ::mkernel::spec::{}::{:?}", stringify!($Op), self.op),
-                            $(format!("{}: {}", stringify!($size), self.$size.literal()),)+
-                        )?
-                        $(format!("{}: {}", stringify!($name), self.$name.literal()),)*
-                        $($(format!("{}: {}", stringify!($group), self.$group.literal()),)+)?
-                    ];
-                    format!("::mkernel::spec::{} {{ {}, }}", stringify!($Struct), fields.join(", "))
                 }
             }
 

@@ -2,7 +2,8 @@
 
 use super::dim::Dim;
 use super::dtype::Dtype;
-use super::values::{Values, Written};
+use super::value::Value;
+use super::values::Values;
 use std::fmt;
 
 /// A type of options.
@@ -10,11 +11,8 @@ pub(crate) trait OptionType: Sized {
     /// What the user writes.
     fn values() -> Values;
 
-    /// What was written.
-    fn read(written: &dyn Written) -> Result<Self, String>;
-
-    /// The Rust expression that makes it, with the paths that user code has.
-    fn literal(&self) -> String;
+    /// Reads what the user has written. An error says what would work.
+    fn read(value: &Value) -> Result<Self, String>;
 
     /// The word for it, if there is one.
     fn word(&self) -> Option<String> {
@@ -32,16 +30,8 @@ impl OptionType for Dim {
         Values::Size
     }
 
-    fn read(written: &dyn Written) -> Result<Self, String> {
-        written.size()
-    }
-
-    fn literal(&self) -> String {
-        match self {
-            Self::Static(size) => format!("::mkernel::spec::Dim::Static({size}u64)"),
-            Self::Dynamic => "::mkernel::spec::Dim::DYNAMIC".to_owned(),
-            Self::UpTo { most } => format!("::mkernel::spec::Dim::UpTo {{ most: {most}u64 }}"),
-        }
+    fn read(value: &Value) -> Result<Self, String> {
+        value.size()
     }
 }
 
@@ -50,12 +40,8 @@ impl OptionType for u32 {
         Values::Count(None)
     }
 
-    fn read(written: &dyn Written) -> Result<Self, String> {
-        written.count()
-    }
-
-    fn literal(&self) -> String {
-        format!("{self}u32")
+    fn read(value: &Value) -> Result<Self, String> {
+        value.count()
     }
 
     fn given_count(&self) -> Option<u32> {
@@ -68,12 +54,8 @@ impl OptionType for bool {
         Values::Switch
     }
 
-    fn read(written: &dyn Written) -> Result<Self, String> {
-        written.switch()
-    }
-
-    fn literal(&self) -> String {
-        self.to_string()
+    fn read(value: &Value) -> Result<Self, String> {
+        value.switch()
     }
 
     fn word(&self) -> Option<String> {
@@ -86,12 +68,8 @@ impl OptionType for String {
         Values::Name
     }
 
-    fn read(written: &dyn Written) -> Result<Self, String> {
-        written.name()
-    }
-
-    fn literal(&self) -> String {
-        format!("::std::string::String::from({self:?})")
+    fn read(value: &Value) -> Result<Self, String> {
+        value.name()
     }
 }
 
@@ -100,15 +78,8 @@ impl<T: OptionType> OptionType for Option<T> {
         T::values()
     }
 
-    fn read(written: &dyn Written) -> Result<Self, String> {
-        T::read(written).map(Some)
-    }
-
-    fn literal(&self) -> String {
-        match self {
-            Some(value) => format!("::core::option::Option::Some({})", value.literal()),
-            None => "::core::option::Option::None".to_owned(),
-        }
+    fn read(value: &Value) -> Result<Self, String> {
+        T::read(value).map(Some)
     }
 
     fn given_count(&self) -> Option<u32> {
@@ -118,14 +89,11 @@ impl<T: OptionType> OptionType for Option<T> {
 
 /// A type of few values, of which an option takes some.
 pub(crate) trait Choice: Copy + fmt::Debug + fmt::Display + 'static {
-    /// The type's name.
-    const TYPE: &'static str;
     /// What an option takes, by name.
     const CHOICES: &'static [(&'static str, Self)];
 }
 
 impl Choice for Dtype {
-    const TYPE: &'static str = "Dtype";
     const CHOICES: &'static [(&'static str, Self)] = &[
         (Self::Bf16.name(), Self::Bf16),
         (Self::Fp32.name(), Self::Fp32),
@@ -141,13 +109,9 @@ impl<T: Choice> OptionType for T {
         Values::Words(words::<T>())
     }
 
-    fn read(written: &dyn Written) -> Result<Self, String> {
-        let index = written.word(&words::<T>())?;
+    fn read(value: &Value) -> Result<Self, String> {
+        let index = value.word(&words::<T>())?;
         Ok(T::CHOICES[index].1)
-    }
-
-    fn literal(&self) -> String {
-        format!("::mkernel::spec::{}::{self:?}", T::TYPE)
     }
 
     fn word(&self) -> Option<String> {
@@ -187,7 +151,6 @@ macro_rules! choices {
         }
 
         impl $crate::config::option_type::Choice for $Enum {
-            const TYPE: &'static str = stringify!($Enum);
             const CHOICES: &'static [(&'static str, Self)] = &[$(($name, Self::$Variant)),+];
         }
     };

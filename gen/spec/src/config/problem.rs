@@ -5,7 +5,7 @@ use super::field::Field;
 use super::op::Op;
 use super::option::{OptionSpec, Options};
 use super::option_type::OptionType;
-use super::values::Written;
+use super::value::Value;
 use crate::ops::{attention, collective, combine, dispatch, each_problem, gemm};
 use serde::{Deserialize, Serialize};
 
@@ -137,16 +137,11 @@ impl Options for Problem {
     }
 
     /// The operator is only checked: the problem is of it already.
-    fn assign(&mut self, field: Field, written: &dyn Written) -> Result<bool, String> {
+    fn assign(&mut self, field: Field, value: &Value) -> Result<bool, String> {
         match field {
-            Field::OP => Op::read(written).map(|_| true),
-            _ => each_problem!(self, Problem(config) => config.assign(field, written)),
+            Field::OP => Op::read(value).map(|_| true),
+            _ => each_problem!(self, Problem(config) => config.assign(field, value)),
         }
-    }
-
-    fn literal(&self) -> String {
-        let literal = each_problem!(self, Problem(config) => config.literal());
-        format!("::mkernel::spec::Problem::{}({literal})", self.kind())
     }
 }
 

@@ -1,20 +1,7 @@
-//! What options take: values as the user writes them, and their limits.
+//! What options take, and its limits.
 
-use super::dim::Dim;
 use super::field::Field;
 use crate::diagnostic::Diagnostics;
-
-/// A value as the user wrote it, read as what its option takes. An error says what would work.
-#[expect(missing_docs, reason = "each reads what its result is")]
-pub trait Written {
-    fn size(&self) -> Result<Dim, String>;
-    fn count(&self) -> Result<u32, String>;
-    fn number(&self) -> Result<f32, String>;
-    fn switch(&self) -> Result<bool, String>;
-    fn name(&self) -> Result<String, String>;
-    /// Which of these words it is.
-    fn word(&self, of: &[&str]) -> Result<usize, String>;
-}
 
 /// What an option takes.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,7 +3,8 @@
 use crate::config::op::operators;
 use crate::config::option::{OptionSpec, options};
 use crate::config::option_type::{OptionType, choices};
-use crate::config::values::{Limits, Values, Written};
+use crate::config::value::Value;
+use crate::config::values::{Limits, Values};
 use crate::config::{Dim, Dtype, Field};
 use crate::diagnostic::Diagnostics;
 use serde::{Deserialize, Serialize};
@@ -84,7 +85,7 @@ options! {
     /// Options that fix choices of the planner. The planner makes those that are `None`.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
-    pub struct AttentionTuning: Default {
+    pub struct AttentionTuning {
         options {
             /// CTAs that send K and V.
             ///
@@ -239,15 +240,8 @@ impl OptionType for Scale {
         Values::Number
     }
 
-    fn read(written: &dyn Written) -> Result<Self, String> {
-        written.number().map(Self::new)
-    }
-
-    fn literal(&self) -> String {
-        match self.fixed() {
-            Some(value) => format!("::mkernel::spec::Scale::new({value:?}f32)"),
-            None => "::mkernel::spec::Scale::default()".to_owned(),
-        }
+    fn read(value: &Value) -> Result<Self, String> {
+        value.number().map(Self::new)
     }
 
     fn word(&self) -> Option<String> {

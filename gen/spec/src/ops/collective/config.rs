@@ -4,7 +4,8 @@ use crate::abi::MAX_BUCKETS;
 use crate::config::op::operators;
 use crate::config::option::{OptionSpec, options};
 use crate::config::option_type::{OptionType, choices};
-use crate::config::values::{Limits, Written};
+use crate::config::value::Value;
+use crate::config::values::Limits;
 use crate::config::{Dim, Dtype, Eps, Field, Norm};
 use crate::diagnostic::Diagnostics;
 use serde::{Deserialize, Serialize};
@@ -78,7 +79,7 @@ options! {
     /// and Y is its norm.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
-    pub struct SumEpilogue: Default {
+    pub struct SumEpilogue {
         options {
             /// Whether a `bias[N]`, the same on all ranks, is added; only with a norm.
             bias: bool as =BIAS,

@@ -3,7 +3,8 @@
 use crate::config::op::operators;
 use crate::config::option::{OptionSpec, options};
 use crate::config::option_type::OptionType;
-use crate::config::values::{Limits, Written};
+use crate::config::value::Value;
+use crate::config::values::Limits;
 use crate::config::{Dim, Dtype, Field};
 use crate::diagnostic::Diagnostics;
 use serde::{Deserialize, Serialize};

@@ -5,7 +5,8 @@ use crate::config::Dtype;
 use crate::config::op::operators;
 use crate::config::option::{OptionSpec, options};
 use crate::config::option_type::{OptionType, choices};
-use crate::config::values::{Limits, Written};
+use crate::config::value::Value;
+use crate::config::values::Limits;
 use crate::config::{Dim, Eps, Field, Norm};
 use crate::diagnostic::Diagnostics;
 use serde::{Deserialize, Serialize};
@@ -68,7 +69,7 @@ options! {
     /// over ranks, in fp32, then rounded once.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
-    pub struct Epilogue: Default {
+    pub struct Epilogue {
         options {
             /// Whether a bf16 `bias[N]`, of this rank's columns, is added first.
             ///
@@ -97,7 +98,7 @@ options! {
     /// Options that fix choices of the planner. The planner makes those that are `None`, by its cost model.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
-    pub struct Tuning: Default {
+    pub struct Tuning {
         options {
             /// Rows of a tile.
             #[limits(Limits::OneOf(&[64, 128], "wgmma works on 64 rows, a CTA has two consumer warpgroups"))]

@@ -1,9 +1,9 @@
-//! [`Value`], and its conversions to the types of fields.
+//! [`Value`]: what the user writes for an option, and how each type of option reads it.
 
-use mkernel_spec::{Dim, Written};
+use super::dim::Dim;
 use std::fmt;
 
-/// The value of an option as it is written.
+/// The value of an option as the user writes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
     /// `128`
@@ -30,8 +30,9 @@ impl fmt::Display for Value {
     }
 }
 
-impl Written for Value {
-    fn size(&self) -> Result<Dim, String> {
+/// Conversions to what an option takes. An error says what would work.
+impl Value {
+    pub(crate) fn size(&self) -> Result<Dim, String> {
         match self {
             Self::Word(word) if word == "dynamic" || word.starts_with("..=") => word.parse(),
             // The spec checks which sizes a dimension can have, and gives the reason.
@@ -50,7 +51,7 @@ impl Written for Value {
         }
     }
 
-    fn count(&self) -> Result<u32, String> {
+    pub(crate) fn count(&self) -> Result<u32, String> {
         let Self::Integer(number) = self else {
             return Err(match self.whole() {
                 Some(number) => format!("write {number}"),
@@ -60,7 +61,7 @@ impl Written for Value {
         u32::try_from(*number).map_err(|_| format!("write an integer from 0 to {}", u32::MAX))
     }
 
-    fn number(&self) -> Result<f32, String> {
+    pub(crate) fn number(&self) -> Result<f32, String> {
         let read = match self {
             Self::Integer(number) => Some(*number as f32),
             Self::Fraction(text) => text.replace('_', "").parse().ok(),
@@ -69,30 +70,29 @@ impl Written for Value {
         read.ok_or_else(|| "write a number, as in 0.125".to_owned())
     }
 
-    fn switch(&self) -> Result<bool, String> {
+    pub(crate) fn switch(&self) -> Result<bool, String> {
         match self {
             Self::Boolean(value) => Ok(*value),
             _ => Err("write `true` or `false`".to_owned()),
         }
     }
 
-    fn name(&self) -> Result<String, String> {
+    pub(crate) fn name(&self) -> Result<String, String> {
         match self {
             Self::Word(word) => Ok(word.clone()),
             _ => Err("write a word or a string".to_owned()),
         }
     }
 
-    fn word(&self, of: &[&str]) -> Result<usize, String> {
+    /// The index in `of` of the word.
+    pub(crate) fn word(&self, of: &[&str]) -> Result<usize, String> {
         let Self::Word(given) = self else {
             return Err(one_of(of));
         };
         let index = of.iter().position(|word| word == given);
         index.ok_or_else(|| nearest(given, of))
     }
-}
 
-impl Value {
     /// The integer that is equal to a fraction such as `1e3` or `128.0`.
     fn whole(&self) -> Option<u64> {
         let Self::Fraction(text) = self else {
@@ -105,7 +105,8 @@ impl Value {
 }
 
 /// Suggests the names in `known` that are similar to `given`, or lists all if none is.
-pub(crate) fn nearest(given: &str, known: &[&str]) -> String {
+#[must_use]
+pub fn nearest(given: &str, known: &[&str]) -> String {
     let similarity = |name: &&str| strsim::jaro(given, name);
     let best = known.iter().map(similarity).fold(0.7, f64::max);
     let near: Vec<_> = known
