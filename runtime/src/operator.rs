@@ -17,9 +17,8 @@ use crate::error::Error;
 use crate::fabric::endpoint::Fabric;
 use crate::health::Monitored;
 use crate::kernel::Kernel;
-use crate::launch::operands;
 use crate::launch::raw_operand::RawOperand;
-use crate::launch::rows::Rows;
+use crate::launch::rows::{CallRows, Rows};
 use crate::order;
 use crate::report::Page;
 use crate::shared::Shared;
@@ -138,6 +137,7 @@ impl Operator {
         shared.register(health.clone());
         let parts = Parts {
             _busy_guard: busy_guard,
+            parameter: plan.parameter(),
             plan,
             health,
             kernel,
@@ -207,6 +207,7 @@ impl Operator {
         operands: &[RawOperand],
         rows: Rows,
     ) -> Result<(), Error> {
+        let rows = rows.checked(self.plan())?;
         driver::bind(self.context())?;
         // SAFETY: guaranteed by the caller.
         unsafe {
@@ -280,23 +281,15 @@ impl Operator {
         stream: &UserStream,
         capture: Option<&Capture>,
         operands: &[RawOperand],
-        rows: Rows,
+        rows: CallRows<'_>,
     ) -> Result<(), Error> {
-        let Parts {
-            plan,
-            health,
-            shared,
-            ..
-        } = self.parts();
+        let Parts { health, shared, .. } = self.parts();
         if health.failure().is_some()
             && let Some(cause) = shared.health.failure()
         {
             shared.fail_because_of(cause);
         }
         shared.ensure_usable()?;
-        rows.check(plan)?;
-        let (specs, rank) = (rows.specs(plan), shared.rank);
-        operands::check(&specs, operands, rows, (rank, &shared.tensors))?;
         // The lock is held during the launch, so that the copies, the streams and the launches have the same order.
         let mut order = order::lock(&shared.order);
         let mut state = self.launches.state();

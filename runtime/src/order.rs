@@ -40,6 +40,13 @@ enum End {
     Recorded(Arc<Event>),
 }
 
+impl End {
+    /// Returns whether the launch is in `stream`.
+    fn is_in(&self, stream: &UserStream) -> bool {
+        matches!(self, Self::Stream { stream: own, .. } if own == stream)
+    }
+}
+
 /// The identity of an operator, or of anything else that launches kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LaunchSource(u64);
@@ -97,10 +104,21 @@ impl Order {
         stream: &UserStream,
         source: LaunchSource,
     ) -> Result<(), Error> {
+        // Most launches follow one in the same stream.
+        let end = End::Stream {
+            stream: stream.clone(),
+            source,
+        };
+        if let [only] = &mut self.ends[..]
+            && only.is_in(stream)
+        {
+            *only = end;
+            return Ok(());
+        }
         let mut unordered = Vec::new();
         // After an error, all ends are kept: operators wait for those alone before they free memory.
-        for end in &self.ends {
-            let earlier = match end {
+        for earlier_end in &self.ends {
+            let earlier = match earlier_end {
                 End::Stream { stream: same, .. } if same == stream => continue,
                 End::Stream { stream, .. } => stream,
                 End::Recorded(event) => {
@@ -113,24 +131,20 @@ impl Order {
             if unsafe { driver::is_capturing(earlier.handle()) }? {
                 // No event can be recorded in it before its capture ends. The overlap check of the kernels still
                 // applies.
-                unordered.push(end.clone());
+                unordered.push(earlier_end.clone());
                 continue;
             }
             // SAFETY: the callers of this launch and of the earlier one keep both streams alive.
             unsafe { self.event.order(earlier.handle(), stream.handle())? };
         }
         self.ends = unordered;
-        self.ends.push(End::Stream {
-            stream: stream.clone(),
-            source,
-        });
+        self.ends.push(end);
         Ok(())
     }
 
     /// Returns whether the last launch in `stream` may still run when the next launch starts.
     pub fn is_end(&self, stream: &UserStream) -> bool {
-        let is_same = |end: &End| matches!(end, End::Stream { stream: end, .. } if end == stream);
-        self.ends.iter().any(is_same)
+        self.ends.iter().any(|end| end.is_in(stream))
     }
 
     /// Forgets the streams without an owner of which `source` launched last, but not the ends of their launches. An end is

@@ -12,7 +12,7 @@ pub use args::{Arg, ArgKind, ArgLayout, Source, Stride, TensorMapSpec, rows_of_l
 pub use codes::{Role, Wait, codes_header};
 pub use layout::StructLayout;
 pub(crate) use layout::layout;
-pub use limits::{FLAG_STRIDE_BYTES, MAX_BUCKETS, MAX_RANKS};
+pub use limits::{FLAG_STRIDE_BYTES, MAX_BUCKETS, MAX_OPERANDS, MAX_RANKS};
 pub use operand::{Extent, Operand, OperandSpec};
 pub use state::{GATE_WORDS, Gate, HEARD, HOST_ABORT, HostPage, LOST, OFFSETS_HASH, Report, State};
 pub use structs::shared_structs;

@@ -1,41 +1,16 @@
 //! [`Call`]: one call of an operator, whose operands are slices.
 
-use crate::driver::{self, Capture, Uncaptured, UserStream};
+use crate::driver::{self, Capture, UserStream};
 use crate::error::{CallError, Error, OperandFault};
-use crate::launch::rows::Rows;
+use crate::launch::rows::{CallRows, Rows};
 use crate::launch::slice_types::{Element, Readable, Writable};
-use crate::launch::slices::{self, SliceOperand};
+use crate::launch::slices::{SliceOperand, Slices};
+use crate::launch::waits::{Waits, event_of, record};
 use crate::operator::Operator;
-use crate::reaper::{self, GpuUse, Retired};
-use cudarc::driver::{CudaStream, SyncOnDrop};
+use cudarc::driver::{CudaEvent, CudaStream};
 use half::bf16;
-use mkernel_spec::Dtype;
 use mkernel_spec::abi::Operand;
 use std::sync::Arc;
-use std::time::Duration;
-
-/// Returns the address of a slice and marks the slice as used by the call's stream. If another stream is passed, that
-/// stream waits for the slice, and only the address is returned.
-type Take<'a> =
-    Box<dyn FnOnce(&'a CudaStream, Option<&CudaStream>) -> (u64, Option<SyncOnDrop<'a>>) + 'a>;
-
-/// A stream that takes part in a capture because it waited for captured work. It must live until the capture ends.
-struct Waiting(Arc<CudaStream>);
-
-impl Retired for Waiting {
-    fn name(&self) -> String {
-        "a stream of a capture".to_owned()
-    }
-
-    fn is_unused(&mut self) -> Result<GpuUse, Error> {
-        driver::bind(self.0.context())?;
-        // SAFETY: the stream is alive.
-        Ok(match unsafe { driver::is_capturing(self.0.cu_stream())? } {
-            true => GpuUse::Capturing,
-            false => GpuUse::Unused,
-        })
-    }
-}
 
 /// One call of an [`Operator`], created by [`Operator::call`]. Pass each operand of
 /// [`KernelPlan::operands`](crate::KernelPlan::operands), in any order, then call [`launch`](Self::launch).
@@ -46,17 +21,17 @@ impl Retired for Waiting {
 pub struct Call<'a> {
     operator: &'a Operator,
     stream: &'a Arc<CudaStream>,
+    /// Whether the stream is one of the operator's GPU.
     is_ours: bool,
-    passed: Vec<SliceOperand>,
-    /// A function for each operand in `passed`, which marks its slice as used.
-    takes: Vec<Take<'a>>,
+    slices: Slices<'a>,
     rows: Rows,
-    /// A function that marks the slice with the rows as used, if there is one.
-    take_rows: Option<Take<'a>>,
+    /// The event of the slice with the rows, to be recorded behind the kernel.
+    rows_used: Option<&'a CudaEvent>,
     /// What is wrong with that slice.
     rows_fault: Option<CallError>,
-    /// Mistakes that were found while operands were passed.
-    faults: Vec<(Operand, OperandFault)>,
+    waits: Waits<'a>,
+    /// The error of finding a stream that waits for the operands.
+    failure: Option<Error>,
 }
 
 /// The operands that a kernel's [`Epilogue`](mkernel_spec::Epilogue) reads in addition to the matrices.
@@ -150,12 +125,12 @@ impl<'a> Call<'a> {
             operator,
             stream,
             is_ours: operator.is_of_device(stream),
-            passed: Vec::new(),
-            faults: Vec::new(),
-            takes: Vec::new(),
+            slices: Slices::new(&operator.plan().operands),
             rows: Rows::Most,
-            take_rows: None,
+            rows_used: None,
             rows_fault: None,
+            waits: Waits::of(stream),
+            failure: None,
         }
     }
 
@@ -165,15 +140,19 @@ impl<'a> Call<'a> {
         T: Element,
         S: Readable<T> + ?Sized,
     {
-        if self.takes(operand, slice.stream()) {
-            self.pass(operand, slice.len(), T::DTYPE, false);
-            self.takes.push(Box::new(move |stream, other| match other {
-                Some(other) => (slice.device_ptr(other).0, None),
-                None => {
-                    let (address, in_use) = slice.device_ptr(stream);
-                    (address, Some(in_use))
-                }
-            }));
+        if self.takes(operand, slice.stream())
+            && let Some((address, used)) = self.address_of(slice)
+        {
+            self.slices.pass(
+                operand,
+                SliceOperand {
+                    elems: slice.len(),
+                    dtype: T::DTYPE,
+                    written: false,
+                    address,
+                    used,
+                },
+            );
         }
         self
     }
@@ -184,16 +163,31 @@ impl<'a> Call<'a> {
         T: Element,
         S: Writable<T> + ?Sized,
     {
-        if self.takes(operand, slice.stream()) {
-            self.pass(operand, slice.len(), T::DTYPE, true);
-            self.takes.push(Box::new(move |stream, other| match other {
-                Some(other) => (slice.device_ptr_mut(other).0, None),
-                None => {
-                    let (address, in_use) = slice.device_ptr_mut(stream);
-                    (address, Some(in_use))
-                }
-            }));
+        if !self.takes(operand, slice.stream()) {
+            return self;
         }
+        let elems = slice.len();
+        let (address, used) = match self.waits.beside() {
+            Ok(None) => {
+                let (address, guard) = slice.device_ptr_mut(self.stream);
+                (address, event_of(guard))
+            }
+            Ok(Some(beside)) => (slice.device_ptr_mut(beside).0, None),
+            Err(error) => {
+                self.failure = Some(error);
+                return self;
+            }
+        };
+        self.slices.pass(
+            operand,
+            SliceOperand {
+                elems,
+                dtype: T::DTYPE,
+                written: true,
+                address,
+                used,
+            },
+        );
         self
     }
 
@@ -201,7 +195,7 @@ impl<'a> Call<'a> {
     /// ranks must give the same number. The operator must take rows at run time: see
     /// [`KernelPlan::max_rows`](crate::KernelPlan::max_rows). Operands need only as many rows.
     pub fn rows(mut self, rows: u64) -> Self {
-        (self.rows, self.take_rows, self.rows_fault) = (Rows::Count(rows), None, None);
+        (self.rows, self.rows_used, self.rows_fault) = (Rows::Count(rows), None, None);
         self
     }
 
@@ -222,61 +216,59 @@ impl<'a> Call<'a> {
             true if slice.is_empty() => Some(CallError::RowsEmpty),
             true => None,
         };
-        // The address is known when the call is enqueued.
-        self.rows = Rows::At(0);
-        self.take_rows = Some(Box::new(move |stream, other| match other {
-            Some(other) => (slice.device_ptr(other).0, None),
-            None => {
-                let (address, in_use) = slice.device_ptr(stream);
-                (address, Some(in_use))
-            }
-        }));
+        (self.rows, self.rows_used) = (Rows::At(0), None);
+        if self.rows_fault.is_none()
+            && self.is_ours
+            && let Some((address, used)) = self.address_of(slice)
+        {
+            (self.rows, self.rows_used) = (Rows::At(address), used);
+        }
         self
     }
 
-    fn pass(&mut self, operand: Operand, elems: usize, dtype: Dtype, written: bool) {
-        self.passed.push(SliceOperand {
-            operand,
-            elems,
-            dtype,
-            written,
-            address: 0,
-        });
+    /// Returns the address of a slice that the kernel reads, and the event to record behind the kernel. A stream waits for
+    /// earlier writes.
+    fn address_of<T, S>(&mut self, slice: &'a S) -> Option<(u64, Option<&'a CudaEvent>)>
+    where
+        S: Readable<T> + ?Sized,
+    {
+        match self.waits.beside() {
+            Ok(None) => {
+                let (address, guard) = slice.device_ptr(self.stream);
+                Some((address, event_of(guard)))
+            }
+            Ok(Some(beside)) => Some((slice.device_ptr(beside).0, None)),
+            Err(error) => {
+                self.failure = Some(error);
+                None
+            }
+        }
     }
 
     /// Enqueues the call and returns immediately. See [`Communicator::synchronize`](crate::Communicator::synchronize).
     ///
     /// # Errors
     /// [`Error::Operands`] with all mistakes, [`Error::Call`] if the stream belongs to another GPU, and
-    /// [`Error::Aborted`] after an earlier failure. [`CallError::StreamCaptured`] if the stream is being captured; the
-    /// capture continues, and [`Self::capture`] can be used.
+    /// [`Error::Aborted`] after an earlier failure. [`CallError::StreamCaptured`] if the stream is being captured, or was
+    /// when operands were passed; the capture continues, and [`Self::capture`] can be used.
     pub fn launch(mut self) -> Result<(), Error> {
-        self.check()?;
+        let rows = self.check()?;
         let stream = UserStream::of(self.stream);
         // SAFETY: the stream is borrowed, so it is alive.
-        if unsafe { driver::is_capturing(stream.handle())? } {
+        if unsafe { driver::is_capturing(stream.handle())? } || self.waits.are_beside() {
             return Err(Error::Call(CallError::StreamCaptured));
         }
-        // These guards must be dropped after the kernel is enqueued: they then make other streams wait for the kernel
-        // before they use the slices.
-        let mut in_use = Vec::with_capacity(self.takes.len());
-        for (passed, take) in self.passed.iter_mut().zip(self.takes) {
-            let (address, used) = take(self.stream, None);
-            passed.address = address;
-            in_use.extend(used);
-        }
-        if let Some(take) = self.take_rows {
-            let (address, used) = take(self.stream, None);
-            self.rows = Rows::At(address);
-            in_use.extend(used);
-        }
-        let operands = slices::dense(&self.operator.plan().operands, &self.passed);
+        let (operands, count) = self.slices.dense();
         // SAFETY: the slices have the operands' sizes, and only types of cudarc can be slices. cudarc frees their
         // memory after the work that it knows of: on the slices' own stream, which waits for the stream of this call if
-        // the slices track events, since `in_use` is dropped after the kernel is enqueued. The kernel ends after all
-        // work that reads or writes operands, also after an abort. The stream is not being captured, so the kernel runs
-        // once.
-        unsafe { self.operator.enqueue(&stream, None, &operands, self.rows) }
+        // the slices track events, since their events are recorded after the kernel is enqueued, while they are still
+        // borrowed. The kernel ends after all work that reads or writes operands, also after an abort. The stream is not
+        // being captured, so the kernel runs once.
+        let launched = unsafe { (self.operator).enqueue(&stream, None, &operands[..count], rows) };
+        for event in self.slices.used().chain(self.rows_used) {
+            record(event, self.stream);
+        }
+        launched
     }
 
     /// Adds the call to the graph that the stream is being captured into. The graph keeps the operator and its
@@ -294,53 +286,21 @@ impl<'a> Call<'a> {
     /// During every replay, the operands' memory must be allocated at its present address. Nothing else may write the
     /// memory that the kernel reads, and nothing else may access the memory that it writes.
     pub unsafe fn capture(mut self) -> Result<(), Error> {
-        self.check()?;
+        let rows = self.check()?;
+        self.waits.join()?;
         let stream = UserStream::of(self.stream);
         // SAFETY: the stream is borrowed, so it is alive.
         let Some(capture) = (unsafe { Capture::of(stream.handle())? }) else {
             return Err(Error::Call(CallError::StreamNotCaptured));
         };
-        self.take_addresses()?;
-        let operands = slices::dense(&self.operator.plan().operands, &self.passed);
+        let (operands, count) = self.slices.dense();
+        let operands = &operands[..count];
         // SAFETY: the slices have the operands' sizes. The caller guarantees the rest.
-        unsafe {
-            self.operator
-                .enqueue(&stream, Some(&capture), &operands, self.rows)
-        }
-    }
-
-    /// Takes the addresses of the operands. A stream that is being captured must not wait for events from outside of
-    /// the capture, so another stream waits for these.
-    fn take_addresses(&mut self) -> Result<(), Error> {
-        let call = "a stream beside one that is being captured";
-        let _uncaptured = Uncaptured::new();
-        let context = self.stream.context();
-        // If cudarc does not track events, nothing waits for events, and creating a stream would enable the tracking.
-        let tracks = context.is_managing_stream_synchronization();
-        let other = tracks.then(|| context.new_stream()).transpose();
-        let other = driver::named(call, other)?;
-        for (passed, take) in self.passed.iter_mut().zip(self.takes.drain(..)) {
-            let waits = other.as_ref().unwrap_or(self.stream);
-            (passed.address, _) = take(self.stream, Some(waits));
-        }
-        if let Some(take) = self.take_rows.take() {
-            let waits = other.as_ref().unwrap_or(self.stream);
-            self.rows = Rows::At(take(self.stream, Some(waits)).0);
-        }
-        let Some(other) = other else {
-            return Ok(());
-        };
-        // SAFETY: the stream is alive.
-        if unsafe { driver::is_capturing(other.cu_stream())? } {
-            // Work that was captured before also uses a slice, so this stream has become part of the capture.
-            driver::named(call, self.stream.join(&other))?;
-            reaper::retire(Box::new(Waiting(other)), Duration::ZERO);
-        }
-        Ok(())
+        unsafe { (self.operator).enqueue(&stream, Some(&capture), operands, rows) }
     }
 
     /// Checks the stream and the operands, and makes the context current.
-    fn check(&mut self) -> Result<(), Error> {
+    fn check(&mut self) -> Result<CallRows<'a>, Error> {
         let (given, expected) = (self.stream.context(), self.operator.context());
         if !self.is_ours {
             return Err(Error::Call(CallError::WrongDevice {
@@ -348,15 +308,16 @@ impl<'a> Call<'a> {
                 expected: expected.ordinal(),
             }));
         }
-        let plan = self.operator.plan();
-        self.rows.check(plan)?;
+        if let Some(failure) = self.failure.take() {
+            return Err(failure);
+        }
+        let rows = self.rows.checked(self.operator.plan())?;
         if let Some(fault) = self.rows_fault.take() {
             return Err(Error::Call(fault));
         }
-        let specs = &self.rows.specs(plan);
-        let faults = std::mem::take(&mut self.faults);
-        slices::check(specs, &self.passed, faults, self.operator.rank())?;
-        driver::bind(expected)
+        self.slices.check(rows.specs(), self.operator.rank())?;
+        driver::bind(expected)?;
+        Ok(rows)
     }
 
     /// Returns whether the slice can be used on this call's stream. A slice of another GPU is recorded as a mistake. If
@@ -368,7 +329,7 @@ impl<'a> Call<'a> {
                 given: stream.context().ordinal(),
                 expected: self.operator.context().ordinal(),
             };
-            self.faults.push((operand, fault));
+            self.slices.refuse(operand, fault);
         }
         is_ours && self.is_ours
     }

@@ -9,3 +9,4 @@ pub(crate) mod raw_slice;
 pub(crate) mod rows;
 pub(crate) mod slice_types;
 mod slices;
+mod waits;

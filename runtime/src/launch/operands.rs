@@ -5,7 +5,7 @@ use crate::launch::overlap;
 use crate::launch::raw_operand::RawOperand;
 use crate::launch::rows::Rows;
 use crate::tensors::{SymmetricPlace, Tensors};
-use mkernel_spec::abi::OperandSpec;
+use mkernel_spec::abi::{MAX_OPERANDS, OperandSpec};
 
 /// Byte strides of tensor maps are below this limit.
 const MAX_STRIDE_BYTES: u64 = 1 << 40;
@@ -91,13 +91,15 @@ pub(crate) fn places(
     operands: &[RawOperand],
     rank: u32,
     tensors: &Tensors,
-) -> Vec<SymmetricPlace> {
-    let place = |(spec, operand): (&OperandSpec, &RawOperand)| {
-        let has_place = spec.symmetric && spec.rows.on(rank) > 0;
-        let found = has_place.then(|| tensors.find(operand.ptr, bytes_on(spec, rank)));
-        found.flatten().unwrap_or_default()
-    };
-    specs.iter().zip(operands).map(place).collect()
+) -> [SymmetricPlace; MAX_OPERANDS] {
+    let mut places = [SymmetricPlace::default(); MAX_OPERANDS];
+    for (place, (spec, operand)) in places.iter_mut().zip(specs.iter().zip(operands)) {
+        if spec.symmetric && spec.rows.on(rank) > 0 {
+            let found = tensors.find(operand.ptr, bytes_on(spec, rank));
+            *place = found.unwrap_or_default();
+        }
+    }
+    places
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use mkernel_spec::abi::{
 };
 use mkernel_spec::fabric::KernelEndpoint;
 use std::mem::offset_of;
+use std::ops::{Deref, DerefMut};
 
 /// The values from which the parameter of one launch is packed.
 pub(crate) struct ParamInputs<'a> {
@@ -34,25 +35,60 @@ pub(crate) struct ParamInputs<'a> {
 }
 
 /// The arguments of `cuTensorMapEncodeTiled`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TensorMap {
     pub address: u64,
-    pub dims: Vec<u64>,
-    pub strides_bytes: Vec<u64>,
+    pub dims: Axes<u64>,
+    pub strides_bytes: Axes<u64>,
     pub dtype: Dtype,
-    pub box_elems: Vec<u32>,
+    pub box_elems: Axes<u32>,
+}
+
+/// The most dimensions of a tensor map.
+const MAX_AXES: usize = 5;
+
+/// Values of the dimensions of a tensor map, the innermost first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Axes<T> {
+    values: [T; MAX_AXES],
+    count: usize,
+}
+
+impl<T: Copy + Default> FromIterator<T> for Axes<T> {
+    fn from_iter<I: IntoIterator<Item = T>>(values: I) -> Self {
+        let mut axes = Self::default();
+        for (to, value) in axes.values.iter_mut().zip(values) {
+            *to = value;
+            axes.count += 1;
+        }
+        axes
+    }
+}
+
+impl<T> Deref for Axes<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        &self.values[..self.count]
+    }
+}
+
+impl<T> DerefMut for Axes<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        &mut self.values[..self.count]
+    }
 }
 
 impl ParamInputs<'_> {
+    fn index(&self, wanted: Operand) -> Option<usize> {
+        self.specs.iter().position(|spec| spec.operand == wanted)
+    }
+
     /// Returns the operand. An operand without rows on this rank is replaced by a valid address, which the kernel does
     /// not access.
     fn operand(&self, wanted: Operand) -> RawOperand {
-        let found = self
-            .specs
-            .iter()
-            .zip(self.operands)
-            .find(|(spec, _)| spec.operand == wanted);
-        match found {
+        let found = self.index(wanted);
+        match found.map(|at| (&self.specs[at], &self.operands[at])) {
             Some((spec, operand)) if spec.rows.on(self.rank) > 0 => *operand,
             Some((spec, _)) => RawOperand {
                 ptr: self.workspace(),
@@ -67,15 +103,13 @@ impl ParamInputs<'_> {
 
     /// Returns where the operand lies in symmetric memory. It has no place if it has no rows.
     fn place(&self, wanted: Operand) -> SymmetricPlace {
-        let mut found = self.specs.iter().zip(self.places);
-        let found = found.find(|(spec, _)| spec.operand == wanted);
-        found.map_or_else(SymmetricPlace::default, |(_, place)| *place)
+        let place = self.index(wanted).and_then(|at| self.places.get(at));
+        place.copied().unwrap_or_default()
     }
 
     fn row_bytes(&self, wanted: Operand) -> u64 {
-        let spec = self.specs.iter().find(|spec| spec.operand == wanted);
-        let elem_bytes = spec.map_or(Dtype::default(), |spec| spec.dtype).bytes();
-        self.operand(wanted).row_stride_elems * elem_bytes
+        let dtype = self.index(wanted).map(|at| self.specs[at].dtype);
+        self.operand(wanted).row_stride_elems * dtype.unwrap_or_default().bytes()
     }
 
     fn workspace(&self) -> u64 {
@@ -107,8 +141,8 @@ impl ParamInputs<'_> {
             Stride::RowOf(operand) => self.row_bytes(operand),
             Stride::RowsOf { operand, rows } => self.row_bytes(operand) * size(&rows),
         };
-        let mut box_elems = spec.box_elems.clone();
-        if let ([_, rows, ..], true) = (box_elems.as_mut_slice(), spec.box_of_call) {
+        let mut box_elems: Axes<u32> = spec.box_elems.iter().copied().collect();
+        if let ([_, rows, ..], true) = (&mut *box_elems, spec.box_of_call) {
             *rows = self.box_rows(*rows);
         }
         TensorMap {
@@ -129,30 +163,27 @@ impl ParamInputs<'_> {
     }
 
     /// Returns the tensor maps over an operand in symmetric memory on the ranks of this node, of which there are `count`.
-    fn tensor_maps(&self, spec: &TensorMapSpec, count: usize) -> Vec<TensorMap> {
+    fn tensor_maps(&self, spec: &TensorMapSpec, count: usize) -> impl Iterator<Item = TensorMap> {
         let own = self.tensor_map(spec);
-        let Source::Operand(operand) = spec.source else {
-            return vec![own; count];
+        let addresses = match spec.source {
+            Source::Operand(operand) => self.place(operand).addresses,
+            _ => [0; MAX_RANKS],
         };
-        let addresses = self.place(operand).addresses;
-        let on_peer = |address: &u64| match address {
+        let on_peer = move |address| match address {
             // Without rows, the kernel does not use the map.
-            0 => own.clone(),
-            address => TensorMap {
-                address: *address,
-                ..own.clone()
-            },
+            0 => own,
+            address => TensorMap { address, ..own },
         };
-        addresses.iter().take(count).map(on_peer).collect()
+        addresses.into_iter().take(count).map(on_peer)
     }
 
-    /// Returns the bytes of the kernel's parameter. `encode` encodes a tensor map.
+    /// Writes the arguments of a bucket to `bytes`, its part of the kernel's parameter. `encode` encodes a tensor map.
     pub(crate) fn fill(
         &self,
         layout: &ArgLayout,
+        bytes: &mut [u8],
         mut encode: impl FnMut(&TensorMap) -> Result<[u8; 128], Error>,
-    ) -> Result<Vec<u8>, Error> {
-        let mut bytes = vec![0; layout.size_bytes];
+    ) -> Result<(), Error> {
         for arg in &layout.args {
             let to = &mut bytes[arg.offset_bytes..];
             match &arg.kind {
@@ -184,7 +215,7 @@ impl ParamInputs<'_> {
                 ArgKind::Endpoint => put_endpoint(to, &self.endpoint),
             }
         }
-        Ok(bytes)
+        Ok(())
     }
 }
 

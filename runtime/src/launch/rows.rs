@@ -3,7 +3,6 @@
 use crate::error::{CallError, Error};
 use mkernel_spec::KernelPlan;
 use mkernel_spec::abi::OperandSpec;
-use std::borrow::Cow;
 
 /// The number of rows of a call of an operator that takes them at run time: a GEMM operator or a collective that was declared
 /// with `m = dynamic`, or `ring_attention` with `seq = dynamic`. All ranks must give the same number.
@@ -19,45 +18,59 @@ pub enum Rows {
     At(u64),
 }
 
+/// The rows of a call, which the operator with this plan can take.
+#[derive(Clone, Copy)]
+pub(crate) struct CallRows<'a> {
+    plan: &'a KernelPlan,
+    given: Rows,
+}
+
 impl Rows {
     /// Checks that an operator with this plan can take the rows.
-    pub(crate) fn check(self, plan: &KernelPlan) -> Result<(), Error> {
+    pub(crate) fn checked(self, plan: &KernelPlan) -> Result<CallRows<'_>, Error> {
         let fault = match (self, plan.max_rows()) {
-            (Self::Most, _) => return Ok(()),
-            (_, None) => CallError::RowsFixed {
+            (Self::Count(_) | Self::At(_), None) => CallError::RowsFixed {
                 id: plan.id.clone(),
             },
             (Self::Count(rows), Some(most)) if rows > most => CallError::TooManyRows { rows, most },
-            _ => return Ok(()),
+            _ => return Ok(CallRows { plan, given: self }),
         };
         Err(Error::Call(fault))
     }
+}
+
+impl<'a> CallRows<'a> {
+    /// Returns the rows as the caller gave them.
+    pub fn given(self) -> Rows {
+        self.given
+    }
 
     /// Returns the arguments of the kernel: the rows, and the address of the word with them or 0.
-    pub(crate) fn args(self, plan: &KernelPlan) -> (u32, u64) {
-        let most = plan.max_rows().unwrap_or(0);
-        match self {
+    pub fn args(self) -> (u32, u64) {
+        match self.given {
             // Plans have less than 2^32 rows.
-            Self::Most => (most as u32, 0),
-            Self::Count(rows) => (rows.min(most) as u32, 0),
-            Self::At(address) => (0, address),
+            Rows::Most => (self.plan.max_rows().unwrap_or(0) as u32, 0),
+            Rows::Count(rows) => (rows as u32, 0),
+            Rows::At(address) => (0, address),
         }
     }
 
     /// Returns whether a call may run this bucket of the plan. With rows in memory, it may run any.
-    pub(crate) fn may_run(self, plan: &KernelPlan, bucket: &KernelPlan) -> bool {
-        let (rows, address) = self.args(plan);
+    pub fn may_run(self, bucket: &KernelPlan) -> bool {
+        let (rows, address) = self.args();
         let runs = |bucket: &&KernelPlan| bucket.max_rows() >= Some(rows.into());
-        let chosen = plan.buckets().find(runs).unwrap_or(plan);
+        let chosen = self.plan.buckets().find(runs).unwrap_or(self.plan);
         address != 0 || std::ptr::eq(chosen, bucket)
     }
 
     /// Returns what the operands of the call must be.
-    pub(crate) fn specs(self, plan: &KernelPlan) -> Cow<'_, [OperandSpec]> {
-        let rows = match (self, plan.max_rows()) {
-            (Self::Count(rows), _) | (Self::Most, Some(rows)) => rows,
-            _ => return Cow::Borrowed(&plan.operands),
+    pub fn specs(self) -> impl Iterator<Item = OperandSpec> + 'a {
+        let rows = match self.given {
+            Rows::Most => self.plan.max_rows(),
+            Rows::Count(rows) => Some(rows),
+            Rows::At(_) => None,
         };
-        Cow::Owned(plan.operands_in_call(rows))
+        let specs = self.plan.operands.iter();
+        specs.map(move |spec| rows.map_or(*spec, |rows| spec.in_call(rows)))
     }
 }

@@ -1,76 +1,120 @@
-//! [`SliceOperand`]: an operand that was passed as a slice, and its checks.
+//! [`Slices`]: the operands of a call that were passed as slices, and their checks.
 
 use crate::error::{Error, OperandFault};
 use crate::launch::raw_operand::RawOperand;
+use cudarc::driver::CudaEvent;
 use mkernel_spec::Dtype;
-use mkernel_spec::abi::{Operand, OperandSpec};
+use mkernel_spec::abi::{MAX_OPERANDS, Operand, OperandSpec};
 
 /// An operand that was passed as a contiguous slice.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct SliceOperand {
-    pub operand: Operand,
+#[derive(Clone, Copy)]
+pub(crate) struct SliceOperand<'a> {
     pub elems: usize,
     pub dtype: Dtype,
     /// Whether it was passed for writing.
     pub written: bool,
     pub address: u64,
+    /// The event to record behind the kernel.
+    pub used: Option<&'a CudaEvent>,
 }
 
-/// Checks that the operands are those of the kernel on `rank`, and returns all mistakes at once. `faults` are mistakes
-/// of operands that are not in `passed`.
-pub(crate) fn check(
-    specs: &[OperandSpec],
-    passed: &[SliceOperand],
-    mut faults: Vec<(Operand, OperandFault)>,
-    rank: u32,
-) -> Result<(), Error> {
-    let absent: Vec<_> = faults.iter().map(|(operand, _)| *operand).collect();
-    for (i, SliceOperand { operand, .. }) in passed.iter().enumerate() {
-        if !specs.iter().any(|spec| spec.operand == *operand) {
-            let names = specs.iter().map(|spec| spec.operand.name()).collect();
-            let operand = *operand;
-            faults.push((operand, OperandFault::Unexpected { operand, names }));
-        } else if passed[..i].iter().any(|p| p.operand == *operand) {
-            faults.push((*operand, OperandFault::Twice));
+/// The operands that were passed so far, and the mistakes that were found meanwhile.
+pub(crate) struct Slices<'a> {
+    /// The operands of the plan.
+    wanted: &'a [OperandSpec],
+    /// What was passed, in the order of `wanted`.
+    passed: [Option<SliceOperand<'a>>; MAX_OPERANDS],
+    faults: Vec<(Operand, OperandFault)>,
+}
+
+impl<'a> Slices<'a> {
+    pub const fn new(wanted: &'a [OperandSpec]) -> Self {
+        Self {
+            wanted,
+            passed: [None; MAX_OPERANDS],
+            faults: Vec::new(),
         }
     }
-    for spec in specs {
-        let Some(passed) = passed.iter().find(|p| p.operand == spec.operand) else {
-            if !absent.contains(&spec.operand) {
-                let operand = spec.operand;
-                faults.push((operand, OperandFault::Missing { operand }));
+
+    /// Records a mistake.
+    pub fn refuse(&mut self, operand: Operand, fault: OperandFault) {
+        self.faults.push((operand, fault));
+    }
+
+    /// Adds an operand. One that the kernel does not have, or that was passed before, is a mistake.
+    pub fn pass(&mut self, operand: Operand, slice: SliceOperand<'a>) {
+        let index = self.wanted.iter().position(|spec| spec.operand == operand);
+        match index.and_then(|index| self.passed.get_mut(index)) {
+            Some(place @ None) => *place = Some(slice),
+            Some(Some(_)) => self.faults.push((operand, OperandFault::Twice)),
+            None => {
+                let names = self.wanted.iter().map(|spec| spec.operand.name()).collect();
+                let fault = OperandFault::Unexpected { operand, names };
+                self.faults.push((operand, fault));
             }
-            continue;
-        };
-        if passed.written != spec.written {
-            let written = spec.written;
-            faults.push((spec.operand, OperandFault::Access { written }));
         }
-        if passed.dtype != spec.dtype {
-            let fault = OperandFault::Dtype {
-                operand: spec.operand,
-                given: passed.dtype,
-                expected: spec.dtype,
-            };
-            faults.push((spec.operand, fault));
-        }
-        faults.extend(check_length(spec, passed.elems, rank));
     }
-    if faults.is_empty() {
-        Ok(())
-    } else {
-        Err(Error::Operands(faults))
-    }
-}
 
-/// Returns the operands in the order of `specs`.
-pub(crate) fn dense(specs: &[OperandSpec], passed: &[SliceOperand]) -> Vec<RawOperand> {
-    let passed_as = |wanted| passed.iter().find(|passed| passed.operand == wanted);
-    let dense = |spec: &OperandSpec| RawOperand {
-        ptr: passed_as(spec.operand).map_or(0, |passed| passed.address),
-        row_stride_elems: spec.cols,
-    };
-    specs.iter().map(dense).collect()
+    /// Checks that the operands are those of a call on `rank`, and returns all mistakes at once. `specs` are the operands of
+    /// the plan with the rows of the call.
+    pub fn check(
+        &mut self,
+        specs: impl Iterator<Item = OperandSpec>,
+        rank: u32,
+    ) -> Result<(), Error> {
+        let mut faults = std::mem::take(&mut self.faults);
+        let early = faults.len();
+        for (spec, passed) in specs.zip(&self.passed) {
+            let operand = spec.operand;
+            let Some(passed) = passed else {
+                if !faults[..early]
+                    .iter()
+                    .any(|(refused, _)| *refused == operand)
+                {
+                    faults.push((operand, OperandFault::Missing { operand }));
+                }
+                continue;
+            };
+            if passed.written != spec.written {
+                let written = spec.written;
+                faults.push((operand, OperandFault::Access { written }));
+            }
+            if passed.dtype != spec.dtype {
+                let fault = OperandFault::Dtype {
+                    operand,
+                    given: passed.dtype,
+                    expected: spec.dtype,
+                };
+                faults.push((operand, fault));
+            }
+            faults.extend(check_length(&spec, passed.elems, rank));
+        }
+        match faults.is_empty() {
+            true => Ok(()),
+            false => Err(Error::Operands(faults)),
+        }
+    }
+
+    /// Returns the operands in the order of the plan, and how many there are.
+    pub fn dense(&self) -> ([RawOperand; MAX_OPERANDS], usize) {
+        let mut dense = [RawOperand::default(); MAX_OPERANDS];
+        for (operand, (spec, passed)) in dense.iter_mut().zip(self.wanted.iter().zip(&self.passed))
+        {
+            *operand = RawOperand {
+                ptr: passed.map_or(0, |passed| passed.address),
+                row_stride_elems: spec.cols,
+            };
+        }
+        (dense, self.wanted.len().min(MAX_OPERANDS))
+    }
+
+    /// Returns the events to record behind the kernel.
+    pub fn used(&self) -> impl Iterator<Item = &'a CudaEvent> {
+        self.passed
+            .iter()
+            .flatten()
+            .filter_map(|passed| passed.used)
+    }
 }
 
 fn check_length(spec: &OperandSpec, elems: usize, rank: u32) -> Option<(Operand, OperandFault)> {
@@ -139,12 +183,11 @@ mod tests {
 
     #[test]
     fn what_is_missing_or_too_much_or_of_another_type_comes_at_once() {
-        let passed = [
-            passed(Operand::A, 256, false),
-            passed(Operand::C, 320, true),
-            passed(Operand::Bias, 32, false),
-        ];
-        let (operands, text) = faults(&passed, Vec::new());
+        let mut slices = Slices::new(&SPECS);
+        pass(&mut slices, Operand::A, 256, false);
+        pass(&mut slices, Operand::C, 320, true);
+        pass(&mut slices, Operand::Bias, 32, false);
+        let (operands, text) = faults(slices);
         assert_eq!(operands, [Operand::Bias, Operand::B, Operand::C], "{text}");
         for part in ["only a, b, c", "bias = true", "launch_with", "bf16", "fp32"] {
             assert!(text.contains(part), "{part:?} in {text:?}");
@@ -153,14 +196,12 @@ mod tests {
 
     #[test]
     fn each_operand_is_passed_once_and_for_what_the_kernel_does() {
-        let mut all = vec![
-            passed(Operand::A, 256, true),
-            passed(Operand::B, 2048, false),
-            passed(Operand::C, 320, false),
-            passed(Operand::B, 2048, false),
-        ];
-        all[2].dtype = Dtype::Fp32;
-        let (operands, text) = faults(&all, Vec::new());
+        let mut slices = Slices::new(&SPECS);
+        pass(&mut slices, Operand::A, 256, true);
+        pass(&mut slices, Operand::B, 2048, false);
+        slices.passed[2] = Some(slice(320, Dtype::Fp32, false));
+        pass(&mut slices, Operand::B, 2048, false);
+        let (operands, text) = faults(slices);
         assert_eq!(operands, [Operand::B, Operand::A, Operand::C], "{text}");
         for part in [
             "twice",
@@ -177,30 +218,48 @@ mod tests {
             given: 1,
             expected: 0,
         };
-        let mut c = passed(Operand::C, 320, true);
-        c.dtype = Dtype::Fp32;
-        let all = [passed(Operand::A, 256, false), c];
-        let (operands, text) = faults(&all, vec![(Operand::B, wrong)]);
+        let mut slices = Slices::new(&SPECS);
+        pass(&mut slices, Operand::A, 256, false);
+        slices.refuse(Operand::B, wrong);
+        slices.passed[2] = Some(slice(320, Dtype::Fp32, true));
+        let (operands, text) = faults(slices);
         assert_eq!(operands, [Operand::B], "{text}");
         assert!(text.contains("operand b: it belongs to GPU 1"), "{text}");
     }
 
-    fn passed(operand: Operand, elems: usize, written: bool) -> SliceOperand {
+    #[test]
+    fn operands_are_in_the_order_of_the_plan() {
+        let mut slices = Slices::new(&SPECS);
+        for operand in [Operand::C, Operand::A] {
+            pass(&mut slices, operand, 320, false);
+        }
+        let (dense, count) = slices.dense();
+        let strides = dense[..count]
+            .iter()
+            .map(|of| (of.ptr, of.row_stride_elems));
+        assert!(
+            strides.eq([(0x1000, 64), (0, 32), (0x1000, 32)]),
+            "{dense:?}"
+        );
+    }
+
+    fn slice(elems: usize, dtype: Dtype, written: bool) -> SliceOperand<'static> {
         SliceOperand {
-            operand,
             elems,
-            dtype: Dtype::Bf16,
+            dtype,
             written,
             address: 0x1000,
+            used: None,
         }
     }
 
+    fn pass(slices: &mut Slices, operand: Operand, elems: usize, written: bool) {
+        slices.pass(operand, slice(elems, Dtype::Bf16, written));
+    }
+
     /// Returns the mistakes on rank 0: the operands that they belong to, and the text of the error.
-    fn faults(
-        passed: &[SliceOperand],
-        known: Vec<(Operand, OperandFault)>,
-    ) -> (Vec<Operand>, String) {
-        match check(&SPECS, passed, known, 0) {
+    fn faults(mut slices: Slices) -> (Vec<Operand>, String) {
+        match slices.check(SPECS.into_iter(), 0) {
             Err(Error::Operands(faults)) => {
                 let operands = faults.iter().map(|(operand, _)| *operand).collect();
                 (operands, Error::Operands(faults).to_string())

@@ -5,21 +5,24 @@ use crate::copy_engine::CopyThread;
 use crate::driver;
 use crate::error::Error;
 use crate::kernel::Kernel;
-use crate::launch::operands::places;
+use crate::launch::operands::{self, places};
 use crate::launch::params::{ParamInputs, TensorMap};
 use crate::launch::raw_operand::RawOperand;
-use crate::launch::rows::Rows;
+use crate::launch::rows::{CallRows, Rows};
 use crate::shared::Shared;
 use crate::simulation::BusyGuard;
 use crate::symmetric::OwnMemory;
 use crate::workspace::Workspace;
 use mkernel_spec::KernelPlan;
+use mkernel_spec::abi::OperandSpec;
 use std::sync::Arc;
 
 /// The objects that the launches of an operator use.
 pub(super) struct Parts {
     pub _busy_guard: Option<BusyGuard>,
     pub plan: KernelPlan,
+    /// What [`KernelPlan::parameter`] returns.
+    pub parameter: (Vec<usize>, usize),
     pub health: Arc<OperatorHealth>,
     pub kernel: Kernel,
     pub workspace: Arc<Workspace>,
@@ -31,29 +34,57 @@ pub(super) struct Parts {
 /// The parameter of the last launch, and the values from which it was packed.
 #[derive(Default)]
 pub(super) struct BoundParams {
+    /// Empty if nothing is packed.
     operands: Vec<RawOperand>,
     rows: Rows,
     deadline_ns: u64,
     pub bytes: Vec<u8>,
+    /// What the operands must be, kept for its memory.
+    specs: Vec<OperandSpec>,
 }
 
 impl Parts {
-    /// Packs the parameter again if these values differ from those of the last launch.
+    /// Checks the operands and packs the parameter. The parameter of the last launch is kept if it was packed from the same
+    /// values, which then were checked too.
     pub fn bind(
         &self,
-        args: &mut BoundParams,
+        params: &mut BoundParams,
         operands: &[RawOperand],
-        rows: Rows,
+        rows: CallRows<'_>,
     ) -> Result<(), Error> {
+        let (rank, tensors) = (self.shared.rank, &self.shared.tensors);
         let deadline_ns = self.shared.timeout_ns();
-        if args.operands == operands && args.rows == rows && args.deadline_ns == deadline_ns {
+        let is_same = !operands.is_empty()
+            && params.operands == operands
+            && params.rows == rows.given()
+            && params.deadline_ns == deadline_ns;
+        // A tensor in symmetric memory may have been freed since the last launch.
+        if is_same && !self.plan.operands.iter().any(|spec| spec.symmetric) {
             return Ok(());
         }
-        let specs = rows.specs(&self.plan);
-        let bindings = ParamInputs {
-            specs: &specs,
+        params.specs.clear();
+        params.specs.extend(rows.specs());
+        operands::check(&params.specs, operands, rows.given(), (rank, tensors))?;
+        if is_same {
+            return Ok(());
+        }
+        params.operands.clear();
+        self.pack(params, operands, (rows, deadline_ns))?;
+        params.operands.extend(operands);
+        (params.rows, params.deadline_ns) = (rows.given(), deadline_ns);
+        Ok(())
+    }
+
+    fn pack(
+        &self,
+        BoundParams { specs, bytes, .. }: &mut BoundParams,
+        operands: &[RawOperand],
+        (rows, deadline_ns): (CallRows<'_>, u64),
+    ) -> Result<(), Error> {
+        let inputs = ParamInputs {
+            specs,
             operands,
-            places: &places(&specs, operands, self.shared.rank, &self.shared.tensors),
+            places: &places(specs, operands, self.shared.rank, &self.shared.tensors),
             workspaces: self.workspace.addresses(),
             local_rank: self.workspace.local_rank(),
             host_page: self.health.page.device_address(),
@@ -61,26 +92,20 @@ impl Parts {
             operator_number: self.health.operator.number(),
             deadline_ns,
             rank: self.shared.rank,
-            rows: rows.args(&self.plan),
+            rows: rows.args(),
             endpoint: self.workspace.endpoint(),
         };
-        let (offsets, size_bytes) = self.plan.parameter();
-        let mut bytes = vec![0; size_bytes];
+        let (offsets, size_bytes) = &self.parameter;
+        bytes.clear();
+        bytes.resize(*size_bytes, 0);
         for (bucket, at) in self.plan.buckets().zip(offsets) {
             // A call reads no tensor maps of buckets that it does not run.
-            let encode = |map: &TensorMap| match rows.may_run(&self.plan, bucket) {
+            let encode = |map: &TensorMap| match rows.may_run(bucket) {
                 true => driver::encode_tensor_map(map),
                 false => Ok([0; 128]),
             };
-            let of_bucket = bindings.fill(&bucket.args, encode)?;
-            bytes[at..at + of_bucket.len()].copy_from_slice(&of_bucket);
+            inputs.fill(&bucket.args, &mut bytes[*at..], encode)?;
         }
-        *args = BoundParams {
-            operands: operands.to_vec(),
-            rows,
-            deadline_ns,
-            bytes,
-        };
         Ok(())
     }
 }

@@ -3,6 +3,9 @@
 /// The largest world of one node; arrays over ranks have this length.
 pub const MAX_RANKS: usize = 8;
 
+/// The most operands of a kernel.
+pub const MAX_OPERANDS: usize = 8;
+
 /// Bytes from one flag to the next: a line of L2, so that who polls one flag doesn't hold up the writer of another.
 pub const FLAG_STRIDE_BYTES: u64 = 128;
 

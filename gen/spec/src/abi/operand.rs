@@ -254,6 +254,13 @@ impl OperandSpec {
         Self::new(operand, Extent::Fixed(elems), 1, dtype)
     }
 
+    /// The operand in a call with this number of rows. Where calls do not give rows, the number does not matter.
+    #[must_use]
+    pub const fn in_call(mut self, rows: u64) -> Self {
+        self.rows = self.rows.in_call(rows);
+        self
+    }
+
     /// The same, in symmetric memory if `symmetric`.
     pub(crate) const fn in_symmetric_memory(mut self, symmetric: bool) -> Self {
         self.symmetric = symmetric;

@@ -2,6 +2,7 @@
 
 use super::buckets;
 use super::kernel::KernelPlan;
+use crate::abi::MAX_OPERANDS;
 use crate::by_problem;
 use crate::config::Problem;
 use crate::device::Device;
@@ -26,6 +27,7 @@ impl KernelPlan {
     pub fn new(spec: &KernelSpec, device: &Device) -> Result<Self, Diagnostics> {
         let device = &device.limited_to(most_sms(spec));
         let plan = buckets::divided(fastest(spec, device)?, |spec| fastest(spec, device).ok());
+        debug_assert!(plan.operands.len() <= MAX_OPERANDS, "{}", plan.id);
         plan.check_memory()?;
         if let Some(network) = &plan.network {
             network.check()?;

@@ -107,11 +107,8 @@ impl KernelPlan {
     /// The operands of a call with this number of rows. Where calls do not give rows, the number does not matter.
     #[must_use]
     pub fn operands_in_call(&self, rows: u64) -> Vec<OperandSpec> {
-        let in_call = |spec: &OperandSpec| OperandSpec {
-            rows: spec.rows.in_call(rows),
-            ..*spec
-        };
-        self.operands.iter().map(in_call).collect()
+        let specs = self.operands.iter();
+        specs.map(|spec| spec.in_call(rows)).collect()
     }
 
     /// The plans of all buckets, from the fewest rows to the most. A kernel without buckets has one.

@@ -35,6 +35,10 @@ fn bindings(operands: &[RawOperand], rank: u32) -> ParamInputs<'_> {
     }
 }
 
+fn axes<T: Copy + Default, const N: usize>(values: [T; N]) -> Axes<T> {
+    values.into_iter().collect()
+}
+
 fn map_of_a() -> TensorMapSpec {
     TensorMapSpec {
         source: Source::Operand(Operand::A),
@@ -63,13 +67,13 @@ fn every_kind_lands_at_its_offset() {
     ]);
     let operands = operands();
     let mut maps = Vec::new();
-    let bytes = bindings(&operands, 1)
-        .fill(&layout, |map| {
-            maps.push(map.clone());
+    let mut bytes = vec![0; layout.size_bytes];
+    bindings(&operands, 1)
+        .fill(&layout, &mut bytes, |map| {
+            maps.push(*map);
             Ok([0xee; 128])
         })
         .expect("filled");
-    assert_eq!(bytes.len(), layout.size_bytes);
     let at = |name: &str| {
         layout
             .args
@@ -98,10 +102,10 @@ fn every_kind_lands_at_its_offset() {
     assert_eq!(word(at("deadline_ns")), 7_000_000_000);
     let expected = TensorMap {
         address: 0x1000,
-        dims: vec![64, 4],
-        strides_bytes: vec![144],
+        dims: axes([64, 4]),
+        strides_bytes: axes([144]),
         dtype: Dtype::Bf16,
-        box_elems: vec![64, 128],
+        box_elems: axes([64, 128]),
     };
     assert_eq!(maps, [expected]);
 }
@@ -116,10 +120,10 @@ fn a_rank_without_rows_gets_valid_addresses_that_are_not_the_callers() {
     let map = bindings.tensor_map(&map_of_a());
     let expected = TensorMap {
         address: 0x40_0000,
-        dims: vec![64, 1],
-        strides_bytes: vec![128],
+        dims: axes([64, 1]),
+        strides_bytes: axes([128]),
         dtype: Dtype::Bf16,
-        box_elems: vec![64, 128],
+        box_elems: axes([64, 128]),
     };
     assert_eq!(map, expected);
     assert_eq!(bindings.operand(Operand::A).ptr, 0x40_0000);
@@ -166,9 +170,12 @@ fn a_map_has_the_rows_of_the_call_if_the_host_knows_them() {
     };
     let before = 0x1000 - 3 * 144;
     // Of 18 rows, the four ranks have 5, 5, 5 and 3.
-    assert_eq!(map(1, (18, 0)), (before, 5, vec![144, 144, 5 * 144]));
-    assert_eq!(map(1, (40, 0)), (before, 10, vec![144, 144, 10 * 144]));
-    assert_eq!(map(1, (0, 0x1234)), (before, 10, vec![144, 144, 10 * 144]));
+    assert_eq!(map(1, (18, 0)), (before, 5, axes([144, 144, 5 * 144])));
+    assert_eq!(map(1, (40, 0)), (before, 10, axes([144, 144, 10 * 144])));
+    assert_eq!(
+        map(1, (0, 0x1234)),
+        (before, 10, axes([144, 144, 10 * 144]))
+    );
     // A rank without rows has a map that is not the caller's.
     assert_eq!(map(2, (2, 0)).0, 0x30_0000 - 3 * 144);
 }
@@ -187,7 +194,7 @@ fn a_map_over_the_workspace_starts_in_the_own_one() {
     let map = bindings(&operands, 2).tensor_map(&spec);
     assert_eq!(
         (map.address, map.strides_bytes),
-        (0x30_1000, vec![128, 1280])
+        (0x30_1000, axes([128, 1280]))
     );
 }
 
@@ -215,11 +222,12 @@ fn an_operand_in_symmetric_memory_has_addresses_on_all_ranks() {
         ("result_place", ArgKind::SymmetricPlace(Operand::C)),
     ]);
     let mut encoded = Vec::new();
-    let bytes = inputs.fill(&layout, |map| {
+    let mut bytes = vec![0; layout.size_bytes];
+    let filled = inputs.fill(&layout, &mut bytes, |map| {
         encoded.push(map.address);
         Ok([encoded.len() as u8; 128])
     });
-    let bytes = bytes.expect("encoded");
+    filled.expect("encoded");
     assert_eq!(encoded, [0x3000, 0x7000]);
     assert_eq!((bytes[0], bytes[127], bytes[128]), (1, 1, 2));
     let word = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
