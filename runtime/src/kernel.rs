@@ -120,8 +120,8 @@ mod tests {
             k: Dim::Static(k),
             ..GemmConfig::new(GemmOp::AgGemm)
         };
-        let spec = KernelSpec::validate(KernelConfig::new(1, config)).expect("valid");
-        let spec = spec.specialise(GemmShape { m, n, k }).expect("a shape");
+        let shape = GemmShape { m, n, k };
+        let spec = KernelSpec::for_sizes(KernelConfig::new(1, config), shape).expect("valid");
         KernelPlan::new(&spec, device).expect("a plan")
     }
 

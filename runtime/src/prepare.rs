@@ -228,9 +228,7 @@ fn plan(shared: &Shared, config: &KernelConfig, shape: Shape) -> Result<KernelPl
             world: shared.world,
         }));
     }
-    let spec = KernelSpec::validate(config.clone())
-        .and_then(|spec| spec.specialise(shape))
-        .map_err(Error::Config)?;
+    let spec = KernelSpec::for_sizes(config.clone(), shape).map_err(Error::Config)?;
     KernelPlan::new(&spec, &shared.device).map_err(Error::Config)
 }
 

@@ -293,8 +293,7 @@ fn attention_beside_gemms_is_right() {
 }
 
 fn spec(job: &AttentionJob) -> KernelSpec {
-    let spec = KernelSpec::validate(job.kernel());
-    let spec = spec.and_then(|spec| spec.specialise(job.shape()));
+    let spec = KernelSpec::for_sizes(job.kernel(), job.shape());
     spec.unwrap_or_else(|error| panic!("{:?}: {error}", job.config))
 }
 

@@ -102,8 +102,7 @@ fn all_in_buckets(world: u32) -> Vec<(String, CollectiveJob)> {
 }
 
 fn spec(job: &CollectiveJob) -> KernelSpec {
-    let spec = KernelSpec::validate(job.kernel());
-    let spec = spec.and_then(|spec| spec.specialise(job.shape()));
+    let spec = KernelSpec::for_sizes(job.kernel(), job.shape());
     spec.unwrap_or_else(|error| panic!("{:?}: {error}", job.config))
 }
 
@@ -316,8 +315,7 @@ fn norms_of_products_are_right() {
 }
 
 fn spec_of_product(GemmNormJob { job, .. }: &GemmNormJob) -> KernelSpec {
-    let spec = KernelSpec::validate(job.kernel());
-    let spec = spec.and_then(|spec| spec.specialise(job.shape));
+    let spec = KernelSpec::for_sizes(job.kernel(), job.shape);
     spec.unwrap_or_else(|error| panic!("{:?}: {error}", job.config))
 }
 

@@ -131,8 +131,7 @@ impl GemmProblem {
 
     /// Returns the spec of the kernel for the sizes of the problem.
     pub fn spec(&self, world: u32) -> KernelSpec {
-        let spec = KernelSpec::validate(self.config(world));
-        let spec = spec.and_then(|spec| spec.specialise(self.shape));
+        let spec = KernelSpec::for_sizes(self.config(world), self.shape);
         spec.unwrap_or_else(|error| panic!("world {world}, {self:?}: {error}"))
     }
 }

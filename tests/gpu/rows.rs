@@ -54,8 +54,7 @@ fn all_across(nodes: u32, local: u32) -> Vec<(String, GemmJob)> {
 }
 
 pub fn spec(job: &GemmJob) -> KernelSpec {
-    let spec = KernelSpec::validate(job.kernel());
-    let spec = spec.and_then(|spec| spec.specialise(job.shape));
+    let spec = KernelSpec::for_sizes(job.kernel(), job.shape);
     spec.unwrap_or_else(|error| panic!("{:?}: {error}", job.config))
 }
 

@@ -38,7 +38,7 @@ fn buckets_differ_in_what_they_should() {
 /// Asserts that the buckets of the job of this name differ in `part`.
 fn differ<T: PartialEq + Debug>(name: &str, part: impl Fn(&GemmPlan) -> T) {
     let job = named(in_buckets(2), name);
-    let spec = KernelSpec::validate(job.kernel()).and_then(|spec| spec.specialise(job.shape));
+    let spec = KernelSpec::for_sizes(job.kernel(), job.shape);
     let plan = KernelPlan::new(&spec.expect("valid"), &Device::simulated(job.sms));
     let plan = plan.expect("a plan");
     let gemms = plan.buckets().filter_map(KernelPlan::gemm);

@@ -1,4 +1,5 @@
-//! [`KernelSpec`]: a configuration that was checked. It is made only by [`KernelSpec::validate`].
+//! [`KernelSpec`]: a configuration that was checked. It is made only by [`KernelSpec::validate`] and
+//! [`KernelSpec::for_sizes`].
 
 mod limits;
 
@@ -35,7 +36,40 @@ impl KernelSpec {
     /// # Errors
     /// Every mistake in it, at once.
     pub fn validate(config: KernelConfig) -> Result<Self, Diagnostics> {
+        Self::checked(config, Diagnostics::default())
+    }
+
+    /// Checks a configuration whose dynamic dimensions get the sizes of `shape`.
+    ///
+    /// # Errors
+    /// Every mistake in it, at once, and every size that is not given, or that the configuration fixes otherwise.
+    pub fn for_sizes(
+        mut config: KernelConfig,
+        shape: impl Into<Shape>,
+    ) -> Result<Self, Diagnostics> {
+        let (op, shape) = (config.op(), shape.into());
         let mut found = Diagnostics::default();
+        let at_run_time = config.problem.run_time_dim();
+        for (field, dim) in config.problem.dims_mut() {
+            match (shape.size(field), dim.fixed()) {
+                (None, _) => found.push(
+                    field,
+                    "the shape that was given does not have it",
+                    format!("pass the shape of {op}"),
+                ),
+                (Some(size), Some(fixed)) if size != fixed => found.push(
+                    field,
+                    format!("{size} was given, but the kernel is declared for {fixed}"),
+                    "pass operands of the declared size, or declare the dimension \"dynamic\"",
+                ),
+                (Some(size), _) => *dim = dim.prepared(size, Some(field) == at_run_time),
+            }
+        }
+        Self::checked(config, found)
+    }
+
+    /// Checks a configuration in which `found` was found already.
+    fn checked(config: KernelConfig, mut found: Diagnostics) -> Result<Self, Diagnostics> {
         if let Some(name) = &config.name {
             found.require(
                 is_identifier(name),
@@ -104,38 +138,6 @@ impl KernelSpec {
         let dims = self.problem().dims().into_iter();
         dims.filter_map(|(field, dim)| dim.fixed().is_none().then_some(field))
     }
-
-    /// The same kernel with every dimension known.
-    ///
-    /// # Errors
-    /// A size that is not given, that the spec fixes otherwise, or that no kernel takes.
-    pub fn specialise(&self, shape: impl Into<Shape>) -> Result<Self, Diagnostics> {
-        let (op, shape) = (self.op(), shape.into());
-        let mut config = self.config.clone();
-        let mut found = Diagnostics::default();
-        let at_run_time = config.problem.run_time_dim();
-        for (field, dim) in config.problem.dims_mut() {
-            let Some(size) = shape.size(field) else {
-                found.push(
-                    field,
-                    "the shape that was given does not have it",
-                    format!("pass the shape of {op}"),
-                );
-                continue;
-            };
-            if let Some(fixed) = dim.fixed() {
-                found.require(
-                    fixed == size,
-                    field,
-                    || format!("{size} was given, but the kernel is declared for {fixed}"),
-                    "pass operands of the declared size, or declare the dimension \"dynamic\"",
-                );
-            }
-            *dim = dim.prepared(size, Some(field) == at_run_time);
-        }
-        found.into_result(())?;
-        Self::validate(config)
-    }
 }
 
 /// Ranks and nodes.
@@ -187,11 +189,23 @@ mod tests {
                 n: Dim::Dynamic,
                 ..CollectiveConfig::new(CollectiveOp::AllReduce)
             };
-            let spec = KernelSpec::validate(KernelConfig::new(2, config)).expect("valid");
             let shape = CollectiveShape { m: 8192, n: 64 };
-            let known = spec.specialise(shape).expect("valid");
+            let known = KernelSpec::for_sizes(KernelConfig::new(2, config), shape).expect("valid");
             let dims: Vec<Dim> = known.problem().dims().into_iter().map(|d| d.1).collect();
             assert_eq!(dims, [Dim::UpTo { most: 8192 }, Dim::Static(64)], "{m:?}");
         }
+    }
+
+    #[test]
+    fn mistakes_and_wrong_sizes_come_at_once() {
+        let config = CollectiveConfig {
+            n: Dim::Static(64),
+            ..CollectiveConfig::new(CollectiveOp::AllReduce)
+        };
+        let shape = CollectiveShape { m: 8, n: 128 };
+        let found = KernelSpec::for_sizes(KernelConfig::new(3, config), shape);
+        let found = found.expect_err("two mistakes");
+        let fields: Vec<_> = found.iter().map(|mistake| mistake.field).collect();
+        assert_eq!(fields, [Field::N, Field::WORLD], "{found}");
     }
 }

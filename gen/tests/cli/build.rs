@@ -296,8 +296,8 @@ fn a_bundle_has_the_kernels_for_which_prepare_asks() {
         ..CollectiveConfig::new(CollectiveOp::AllReduce)
     };
     let key = |m| {
-        let spec = KernelSpec::validate(KernelConfig::new(2, config))
-            .and_then(|spec| spec.specialise(CollectiveShape { m, n: 64 }));
+        let shape = CollectiveShape { m, n: 64 };
+        let spec = KernelSpec::for_sizes(KernelConfig::new(2, config), shape);
         let plan = spec.and_then(|spec| KernelPlan::new(&spec, &device));
         Key::of_template(&KernelTemplate::of(&plan.expect("a plan"))).to_string()
     };

@@ -93,7 +93,7 @@ mod tests {
             n: 8192,
             k: 2048,
         };
-        let spec = KernelSpec::validate(config).and_then(|spec| spec.specialise(shape));
+        let spec = KernelSpec::for_sizes(config, shape);
         let plan = KernelPlan::new(&spec.expect("valid"), &Device::h200());
         plan.expect("a plan").grid_ctas
     }

@@ -314,8 +314,8 @@ impl Layer {
     pub fn specs(&self) -> Result<[KernelSpec; 2], Diagnostics> {
         let ((dispatch, combine), shapes) = (self.configs(), self.shapes());
         Ok([
-            KernelSpec::validate(dispatch)?.specialise(shapes.0)?,
-            KernelSpec::validate(combine)?.specialise(shapes.1)?,
+            KernelSpec::for_sizes(dispatch, shapes.0)?,
+            KernelSpec::for_sizes(combine, shapes.1)?,
         ])
     }
 
