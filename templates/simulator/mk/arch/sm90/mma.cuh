@@ -1,7 +1,7 @@
 // Tensor-core products of a warpgroup (wgmma), on the simulator: they are done as late as a wait allows.
 #pragma once
-#include <mk/descriptor.cuh>
-#include <mk/fragment.cuh>
+#include <mk/arch/sm90/descriptor.cuh>
+#include <mk/arch/sm90/fragment.cuh>
 
 namespace mk {
 

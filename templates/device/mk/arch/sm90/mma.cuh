@@ -2,8 +2,8 @@
 //
 // Operands in shared memory are lines of 128 bytes with the 128-byte swizzle that TMA writes, from a 1024-byte boundary.
 #pragma once
-#include <mk/descriptor.cuh>
-#include <mk/fragment.cuh>
+#include <mk/arch/sm90/descriptor.cuh>
+#include <mk/arch/sm90/fragment.cuh>
 #include <mk/named_barriers.cuh>
 
 namespace mk {
