@@ -24,7 +24,7 @@ use std::time::Duration;
 use truth::{Element, truth, wrong};
 
 /// Seeds of the test that always runs: some of every operator.
-const SAMPLE: u64 = 2 * OPS;
+const SAMPLE: u64 = 3 * OPS;
 /// Seeds of the long test.
 const SEEDS: u64 = 30 * OPS;
 
