@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// An architecture of GPUs. A new architecture is a variant and its [`Facts`]. A simulated GPU has one too, since plans
+/// An architecture of GPUs. A new architecture is a variant and its row of facts. A simulated GPU has one, too, since plans
 /// and kernels for simulated GPUs are those of real GPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
