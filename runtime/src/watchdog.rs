@@ -14,8 +14,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// memory of the GPU.
 const POLLS_PER_COMPARISON: u32 = 10;
 
-/// A thread that checks the connections to the other ranks until one of them is lost. It also ends waits for ranks that have
-/// left or failed, and reports the failure of this one.
+/// A thread that checks the connections to the other ranks until a rank is lost. The thread also ends waits for ranks that
+/// have left or failed, and reports the failure of its own rank.
 pub(crate) struct Watchdog {
     health: Arc<Health>,
     is_over: Arc<AtomicBool>,

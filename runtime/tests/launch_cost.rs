@@ -157,7 +157,7 @@ fn a_call_allocates_nothing_for_its_operands() {
         for sets in [1, 2] {
             let operands = &mut in_turn[..sets];
             let (allocations, time) = cost((ranks, stream), (operator, launch), operands);
-            println!("{name} operands, {sets} set(s) of them: {allocations} allocations, {time:?}");
+            println!("{name} operands, {sets} sets in turn: {allocations} allocations, {time:?}");
             costs.push(allocations);
         }
     }

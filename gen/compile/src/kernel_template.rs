@@ -14,7 +14,7 @@ pub struct KernelTemplate {
     pub id: String,
     /// The architecture that the text is for.
     pub arch: Arch,
-    /// The compiler. The text is the same for all of them.
+    /// The compiler of the text, which is the same for every compiler.
     pub backend: Backend,
     /// The name of the template.
     pub(crate) template: String,

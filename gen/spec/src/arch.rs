@@ -13,7 +13,7 @@ pub enum Arch {
     Sm90a,
 }
 
-/// The facts of an architecture. All that other files say of one derives from these.
+/// The facts of an architecture, from which other files derive names, options and checks.
 struct Facts {
     /// The name in compilers' options.
     name: &'static str,

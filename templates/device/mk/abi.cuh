@@ -5,16 +5,17 @@
 
 namespace mk {
 
-// The first failed wait of a rank, or what is wrong with the values of a call's operands. `aborted_by`: 0 is the rank's
-// own deadline, 1 + r an abort by rank r, kHeard | r a failure of rank r of which the host has heard, kHostAbort is the host.
+// The first failed wait of a rank, or what is wrong with the values of a call's operands. `aborted_by` is 0 if the rank's own
+// deadline passed, 1 + r if rank r aborted, kHeard | r if the host was told that rank r has failed, and kHostAbort if the host
+// aborted.
 struct Report {
   u32 valid, rank, cta, role, wait, peer, index, wanted, seen, epoch, aborted_by;
   u64 waited_ns;
 };
 
 constexpr u32 kHostAbort = 0xffffffffu;
-constexpr u32 kHeard = 0x40000000u;  // in abort words, beside a rank of any node of whose failure the host has heard
-constexpr u32 kLost = 0x20000000u;   // beside kHeard: the rank is lost
+constexpr u32 kHeard = 0x40000000u;  // in abort words: the host was told that the rank beside this bit has failed
+constexpr u32 kLost = 0x20000000u;   // beside kHeard: the rank is lost, not only its call
 constexpr u32 kOffsetsHash = 0x80000000u;  // in place of a number of rows, beside a hash of the offsets of packed sequences
 
 // Pinned host memory of one operator.

@@ -5,10 +5,10 @@ use super::limits::{MAX_BUCKETS, MAX_RANKS};
 /// [`Report::aborted_by`] when the rank's own host set [`HostPage::abort`].
 pub const HOST_ABORT: u32 = u32::MAX;
 
-/// In abort words and [`Report::aborted_by`]: beside this bit, a rank of any node of whose failure the host has heard.
+/// A bit of abort words and [`Report::aborted_by`]: the host was told that the rank beside the bit has failed.
 pub const HEARD: u32 = 1 << 30;
 
-/// Beside [`HEARD`]: the rank is lost.
+/// A bit beside [`HEARD`]: the rank is lost, not only its call.
 pub const LOST: u32 = 1 << 29;
 
 /// In place of a number of rows that ranks compare: beside this bit, a hash of the offsets of packed sequences.

@@ -26,7 +26,7 @@ pub struct DtypeInfo {
     pub name: &'static str,
     /// Bytes of an element.
     pub bytes: u64,
-    /// The K of one MMA instruction. `None` if no MMA of kernels takes such elements.
+    /// The K of one MMA instruction. `None` if no kernel passes the type to an MMA.
     pub mma_k: Option<u32>,
     /// The type in tensor maps.
     pub tma: TmaType,
@@ -94,13 +94,13 @@ impl Dtype {
         self.info().bytes
     }
 
-    /// Elements of 16 bytes. Row strides are multiples of it, since TMA wants those of 16 bytes.
+    /// The number of elements in 16 bytes. Row strides are multiples of this number, as TMA requires.
     #[must_use]
     pub const fn stride_step(self) -> u64 {
         16 / self.bytes()
     }
 
-    /// Elements of a line of the swizzle.
+    /// The number of elements in a line of the 128-byte swizzle.
     #[must_use]
     pub const fn per_line(self) -> u32 {
         LINE_BYTES / self.bytes() as u32

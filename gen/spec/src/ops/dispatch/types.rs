@@ -3,14 +3,14 @@
 use super::config::DispatchConfig;
 use crate::config::Dtype;
 
-/// The types of elements of a `dispatch_gemm`. Sums, and those over slices of K that CTAs exchange, are fp32.
+/// The types of elements of a `dispatch_gemm`. Accumulators, and sums that CTAs exchange, are fp32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DispatchTypes {
-    /// Of tokens.
+    /// The type of tokens.
     pub tokens: Dtype,
-    /// Of the experts' weights: as many bytes as those of tokens.
+    /// The type of the experts' weights, of the same size as the type of tokens.
     pub weights: Dtype,
-    /// Of C.
+    /// The type of C.
     pub c: Dtype,
 }
 

@@ -3,18 +3,18 @@
 use super::config::GemmConfig;
 use crate::config::Dtype;
 
-/// The types of elements of a GEMM. Sums in registers, and those that CTAs of a rank exchange, are fp32.
+/// The types of elements of a GEMM. Accumulators, and sums that CTAs of one rank exchange, are fp32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GemmTypes {
-    /// Of A.
+    /// The type of A.
     pub a: Dtype,
-    /// Of B: as many bytes as those of A.
+    /// The type of B, of the same size as the type of A.
     pub b: Dtype,
-    /// Of partial sums that ranks exchange.
+    /// The type of partial sums that ranks exchange.
     pub partial: Dtype,
-    /// Of C.
+    /// The type of C.
     pub c: Dtype,
-    /// Of bias, residual and weight of a norm.
+    /// The type of the bias, the residual and the weight of a norm.
     pub addend: Dtype,
 }
 
