@@ -4,6 +4,7 @@
 use crate::cases;
 use crate::configs::{gemm, plans, sizes};
 use mkernel_compile::render;
+use mkernel_spec::plan::RoleKind;
 use mkernel_spec::{Device, KernelPlan, KernelSpec, Transfer};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -12,11 +13,15 @@ use std::collections::BTreeMap;
 const WARPS: u32 = 12;
 
 /// The roles that push rows of A.
-const PUSHES: [&str; 3] = ["communicate", "push", "push_by_registers"];
+const PUSHES: [RoleKind; 3] = [
+    RoleKind::Communicate,
+    RoleKind::Push,
+    RoleKind::PushByRegisters,
+];
 
 /// Returns the number of warps of a CTA that push.
-fn pushes(count: &impl Fn(&str) -> usize) -> usize {
-    PUSHES.iter().map(|name| count(name)).sum()
+fn pushes(count: &impl Fn(RoleKind) -> usize) -> usize {
+    PUSHES.iter().map(|kind| count(*kind)).sum()
 }
 
 proptest! {
@@ -33,21 +38,21 @@ proptest! {
             prop_assert!(cta < cta_end && cta_end <= plan.grid_ctas, "{role:?}");
             prop_assert!(warp < warp_end && warp_end <= WARPS, "{role:?}");
             for warp in (cta..cta_end).flat_map(|c| (warp..warp_end).map(move |w| (c, w))) {
-                let other = taken.insert(warp, role.name);
-                prop_assert!(other.is_none(), "{warp:?}: {} and {other:?}", role.name);
+                let other = taken.insert(warp, role.kind);
+                prop_assert!(other.is_none(), "{warp:?}: {} and {other:?}", role.kind);
             }
         }
         let one_shot = gemm.reduction.as_ref().is_some_and(|r| r.shots == 1);
         let stores = if one_shot || gemm.cluster.is_some() { 0 } else { 2 };
         for cta in 0..plan.grid_ctas {
-            let count = |name: &str| (0..WARPS).filter(|w| taken.get(&(cta, *w)) == Some(&name)).count();
+            let count = |kind: RoleKind| (0..WARPS).filter(|w| taken.get(&(cta, *w)) == Some(&kind)).count();
             let expected = if cta < gemm.comm_ctas { (12, 0, 0, 0) } else { (pushes(&count), 1, 8, stores) };
-            let found = (pushes(&count), count("load"), count("multiply"), count("store"));
+            let found = (pushes(&count), count(RoleKind::Load), count(RoleKind::Multiply), count(RoleKind::Store));
             prop_assert_eq!(found, expected, "CTA {}", cta);
             let collects = gemm.reduction.as_ref().is_some_and(|r| r.results && r.shots == 2);
-            prop_assert_eq!(count("collect"), usize::from(collects), "CTA {}", cta);
+            prop_assert_eq!(count(RoleKind::Collect), usize::from(collects), "CTA {}", cta);
         }
-        let pushes = taken.values().any(|name| PUSHES.contains(name));
+        let pushes = taken.values().any(|kind| PUSHES.contains(kind));
         prop_assert_eq!(pushes, gemm.transfer == Some(Transfer::SmPush));
     }
 

@@ -33,5 +33,5 @@ pub use network::{MAX_PUT_BYTES, Network};
 pub use op_plan::OpPlan;
 pub use region::{Element, Index, Region};
 pub use registers::Registers;
-pub use role::Role;
+pub use role::{Role, RoleKind};
 pub use workspace::Workspace;

@@ -176,7 +176,7 @@ fn operand(operand: &OperandSpec, plan: &KernelPlan) -> Vec<String> {
 fn roles(plan: &KernelPlan) -> Vec<String> {
     let row = |role: &mkernel_spec::plan::Role| {
         vec![
-            role.name.to_owned(),
+            role.kind.to_string(),
             format!("CTAs {}..{}", role.ctas.0, role.ctas.1),
             format!("warps {}..{}", role.warps.0, role.warps.1),
             role.about.clone(),

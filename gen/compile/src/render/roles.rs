@@ -52,7 +52,7 @@ pub(super) fn role_table(plan: &KernelPlan) -> Vec<Ctas<'_>> {
             .collect();
         let registers = plan.registers;
         // Registers are reallocated only if there are consumer warpgroups.
-        let (producer, consumer) = match of_ctas.iter().any(|role| role.name == "multiply") {
+        let (producer, consumer) = match of_ctas.iter().any(|role| role.kind.holds_accumulators()) {
             true => (registers.producer, registers.consumer),
             false => (registers.entry, registers.entry),
         };
@@ -109,7 +109,7 @@ fn list<'a>(roles: &[&'a Role], end_cta: u32) -> Vec<Warps<'a>> {
     roles.sort_by_key(|role| role.warps);
     let count = roles.len();
     let warps = |(number, role): (usize, &'a Role)| {
-        let name = format!("Kernel::{}", camel_case(role.name));
+        let name = format!("Kernel::{}", role.kind.cxx());
         Warps {
             first_warp: role.warps.0,
             end_warp: role.warps.1,
@@ -122,13 +122,4 @@ fn list<'a>(roles: &[&'a Role], end_cta: u32) -> Vec<Warps<'a>> {
         }
     };
     (1..).zip(roles).map(warps).collect()
-}
-
-/// Converts a name such as `put_sums` to `PutSums`.
-fn camel_case(name: &str) -> String {
-    let capitalised = name.split('_').map(|word| {
-        let (first, rest) = word.split_at(word.len().min(1));
-        first.to_uppercase() + rest
-    });
-    capitalised.collect()
 }

@@ -1,17 +1,124 @@
 //! [`Role`]: what some warps of some CTAs do.
 
+use crate::abi;
 use serde::Serialize;
+use std::fmt;
 
 /// What some CTAs, or some warps of every CTA, do. Where a warp has several roles, it has them in the order of the plan's
 /// list; all warps of the CTA are done with the first ones before any begins the others.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Role {
-    /// `load`, `multiply`, `store`: in kernels, a member type of the same name in camel case.
-    pub name: &'static str,
+    /// The code that the warps run.
+    pub kind: RoleKind,
     /// The CTAs that have it: `first..end`.
     pub ctas: (u32, u32),
     /// Their warps that have it: `first..end`.
     pub warps: (u32, u32),
     /// What it does, for people.
     pub about: String,
+}
+
+impl Role {
+    /// The role of these warps of these CTAs.
+    pub(crate) fn new(kind: RoleKind, ctas: (u32, u32), warps: (u32, u32), about: &str) -> Self {
+        Self {
+            kind,
+            ctas,
+            warps,
+            about: about.to_owned(),
+        }
+    }
+}
+
+/// Declares the kinds of roles. Each variant has the name of the member type of `Kernel` in the source of a kernel, and the
+/// codes with which reports name its waits.
+macro_rules! role_kinds {
+    ($($(#[$attr:meta])* $kind:ident = $($code:ident)|+;)+) => {
+        /// The code that a role runs.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+        #[serde(rename_all = "snake_case")]
+        pub enum RoleKind {
+            $($(#[$attr])* $kind,)+
+        }
+
+        impl RoleKind {
+            /// All kinds.
+            pub const ALL: &'static [Self] = &[$(Self::$kind),+];
+
+            /// The name of the C++ type, a member of `Kernel`.
+            #[must_use]
+            pub const fn cxx(self) -> &'static str {
+                match self {
+                    $(Self::$kind => stringify!($kind),)+
+                }
+            }
+
+            /// The codes with which reports name its waits.
+            #[must_use]
+            pub const fn codes(self) -> &'static [abi::Role] {
+                match self {
+                    $(Self::$kind => &[$(abi::Role::$code),+],)+
+                }
+            }
+        }
+    };
+}
+
+role_kinds! {
+    /// Brings operands to shared memory.
+    Load = Load | Push;
+    /// Issues wgmma instructions.
+    Multiply = Multiply;
+    /// Stores tiles or rows of the result.
+    Store = Store;
+    /// Adds up rows in shared memory.
+    Add = Multiply;
+    /// Takes results of other ranks to the caller's tensor.
+    Collect = Collect;
+    /// Adds up what other ranks have sent.
+    Reduce = Reduce;
+    /// Sends and receives packets of a collective.
+    Exchange = Reduce | Collect;
+    /// Sends own rows or chunks through shared memory.
+    Push = Push;
+    /// Sends own rows through registers, in CTAs that compute.
+    PushByRegisters = Push;
+    /// Sends own chunks of an all-gather.
+    PushShard = Push;
+    /// Sends own K and V, and forwards K and V of other nodes.
+    PushKv = Push;
+    /// Sends tokens to the ranks of their experts.
+    SendTokens = Push;
+    /// Sums of ranks with few tokens, without the pipeline.
+    SumFewTokens = Load | Push;
+    /// Watches arrivals, puts, and forwards, each in warps of its own.
+    Communicate = Push | Collect;
+    /// Watches the arrivals of puts.
+    WatchArrivals = Push | Collect;
+    /// Puts own chunks to other nodes.
+    PutShard = Push;
+    /// Puts own K and V to other nodes.
+    PutKv = Push;
+    /// Puts sums of this node to other nodes.
+    PutSums = Push;
+    /// Acknowledges sums of other nodes, whose places are wanted again.
+    AcknowledgeSums = Push;
+    /// Forwards lists of tokens of other nodes.
+    RelayLists = Push;
+    /// Forwards chunks of other nodes.
+    Relay = Push;
+}
+
+impl RoleKind {
+    /// Whether its warps hold sums of wgmma in registers, for which they get those of the warps that move data.
+    #[must_use]
+    pub const fn holds_accumulators(self) -> bool {
+        matches!(self, Self::Multiply)
+    }
+}
+
+impl fmt::Display for RoleKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.cxx())
+    }
 }

@@ -6,9 +6,9 @@ use crate::abi::{ArgKind, ArgLayout, Extent, Operand, OperandSpec, Source, Strid
 use crate::arch::Arch;
 use crate::config::Dtype;
 use crate::ops::gemm::THREADS;
-use crate::plan::Role;
 use crate::plan::id::id_prefix;
 use crate::plan::network::common_args;
+use crate::plan::{Role, RoleKind};
 use crate::topology::Topology;
 
 pub(super) fn id(op_plan: &AttentionPlan, arch: Arch, topology: Topology) -> String {
@@ -40,36 +40,50 @@ pub(super) fn id(op_plan: &AttentionPlan, arch: Arch, topology: Topology) -> Str
 }
 
 pub(super) fn roles(op_plan: &AttentionPlan, grid_ctas: u32) -> Vec<Role> {
-    let role = |name, ctas, warps, about: &str| Role {
-        name,
-        ctas,
-        warps,
-        about: about.into(),
-    };
     let all = (0, grid_ctas);
     let pushing = (0, op_plan.push_ctas);
     let mut roles = Vec::new();
     if op_plan.put_tiles > 0 {
         let first = (0, 1);
-        roles.push(role("watch_arrivals", first, (1, 2), "puts of other nodes"));
-        roles.push(role("put_kv", first, (2, 3), "own K and V, to other nodes"));
-        roles.push(role(
-            "push_kv",
+        roles.push(Role::new(
+            RoleKind::WatchArrivals,
+            first,
+            (1, 2),
+            "puts of other nodes",
+        ));
+        roles.push(Role::new(
+            RoleKind::PutKv,
+            first,
+            (2, 3),
+            "own K and V, to other nodes",
+        ));
+        roles.push(Role::new(
+            RoleKind::PushKv,
             pushing,
             (3, 4),
             "own K and V to this node and to puts, other nodes' to this node",
         ));
     } else if op_plan.push_ctas > 0 {
-        roles.push(role(
-            "push_kv",
+        roles.push(Role::new(
+            RoleKind::PushKv,
             pushing,
             (0, op_plan.push_warps),
             "first, own K and V to the peers",
         ));
     }
-    roles.push(role("load", all, (0, 1), "Q, K and V to shared memory"));
+    roles.push(Role::new(
+        RoleKind::Load,
+        all,
+        (0, 1),
+        "Q, K and V to shared memory",
+    ));
     let multiply = (4, THREADS / 32);
-    roles.push(role("multiply", all, multiply, "wgmma, softmax, O and LSE"));
+    roles.push(Role::new(
+        RoleKind::Multiply,
+        all,
+        multiply,
+        "wgmma, softmax, O and LSE",
+    ));
     roles
 }
 

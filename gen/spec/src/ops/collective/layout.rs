@@ -4,9 +4,9 @@ use super::config::{CollectiveOp, CollectiveShape, Protocol, SumEpilogue};
 use super::op_plan::CollectivePlan;
 use crate::abi::{ArgKind, ArgLayout, Extent, Operand, OperandSpec};
 use crate::arch::Arch;
-use crate::plan::Role;
 use crate::plan::id::id_prefix;
 use crate::plan::network::{common_args, results_on_peers};
+use crate::plan::{Role, RoleKind};
 use crate::topology::Topology;
 
 pub(super) fn id(op_plan: &CollectivePlan, arch: Arch, topology: Topology) -> String {
@@ -36,56 +36,63 @@ pub(super) fn roles(
     threads: u32,
     grid_ctas: u32,
 ) -> Vec<Role> {
-    let role = |name, ctas, warps, about: &str| Role {
-        name,
-        ctas,
-        warps,
-        about: about.into(),
-    };
     let (all, first) = ((0, grid_ctas), (0, 1));
     if op_plan.protocol == Protocol::Ll {
         let about = "packets to the peers, and what they have sent to the result";
-        return vec![role("exchange", all, (0, threads / 32), about)];
+        return vec![Role::new(RoleKind::Exchange, all, (0, threads / 32), about)];
     }
     let op = op_plan.config.op;
     let mut roles = Vec::new();
     let mut warp = 0;
-    let mut next = |name, ctas, count, about| {
+    let mut next = |kind, ctas, count, about| {
         if count > 0 {
-            roles.push(role(name, ctas, (warp, warp + count), about));
+            roles.push(Role::new(kind, ctas, (warp, warp + count), about));
             warp += count;
         }
     };
     let network = u32::from(topology.peers() > 0);
     let (sums, shards) = (op.reduces(), op.gathers());
-    next("watch_arrivals", first, network, "puts of other nodes");
+    next(
+        RoleKind::WatchArrivals,
+        first,
+        network,
+        "puts of other nodes",
+    );
     let count = network * u32::from(sums);
     next(
-        "put_sums",
+        RoleKind::PutSums,
         first,
         count,
         "sums of this node to those who own them",
     );
     let count = network * u32::from(shards);
-    next("put_shard", first, count, "own chunks to other nodes");
-    let (name, about) = match sums {
-        true => ("push", "own parts of the chunks that peers add up"),
-        false => ("push_shard", "own chunks to the peers and to the result"),
+    next(
+        RoleKind::PutShard,
+        first,
+        count,
+        "own chunks to other nodes",
+    );
+    let (kind, about) = match sums {
+        true => (RoleKind::Push, "own parts of the chunks that peers add up"),
+        false => (
+            RoleKind::PushShard,
+            "own chunks to the peers and to the result",
+        ),
     };
-    next(name, all, op_plan.warps.push, about);
+    next(kind, all, op_plan.warps.push, about);
     let about = match shards {
         true => "sums in fp32, to the result and to the peers",
         false => "sums in fp32, to the result",
     };
-    next("reduce", all, op_plan.warps.reduce, about);
+    next(RoleKind::Reduce, all, op_plan.warps.reduce, about);
     let about = match (op_plan.norm, op_plan.stores_to_results(topology)) {
         (Some(_), _) => "rows of all ranks' chunks, normalised, to the result",
         (None, true) => "waits for the chunks that other ranks store to the result",
         (None, false) => "other ranks' chunks to the result",
     };
-    next("collect", all, op_plan.warps.collect, about);
+    next(RoleKind::Collect, all, op_plan.warps.collect, about);
     next(
-        "relay",
+        RoleKind::Relay,
         all,
         op_plan.warps.relay,
         "other nodes' chunks to the peers",

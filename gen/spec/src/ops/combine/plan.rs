@@ -30,7 +30,7 @@ use crate::ops::dispatch::all_rows;
 use crate::ops::gemm::THREADS;
 use crate::plan::id::id_prefix;
 use crate::plan::network::common_args;
-use crate::plan::{KernelPlan, OpPlan, Registers, Role};
+use crate::plan::{KernelPlan, OpPlan, Registers, Role, RoleKind};
 use crate::roofline::{Bound, Traffic};
 use crate::spec::KernelSpec;
 use crate::topology::Topology;
@@ -221,16 +221,10 @@ fn id(op_plan: &CombinePlan, arch: Arch, topology: Topology) -> String {
 }
 
 fn roles(op_plan: &CombinePlan, grid_ctas: u32) -> Vec<Role> {
-    let role = |name, ctas, warps, about: &str| Role {
-        name,
-        ctas,
-        warps,
-        about: about.into(),
-    };
     let (comm, adding) = ((0, op_plan.comm_ctas()), (op_plan.comm_ctas(), grid_ctas));
     let warps = THREADS / 32;
-    let few_tokens = role(
-        "sum_few_tokens",
+    let few_tokens = Role::new(
+        RoleKind::SumFewTokens,
         (0, grid_ctas),
         (0, warps),
         &format!(
@@ -241,30 +235,40 @@ fn roles(op_plan: &CombinePlan, grid_ctas: u32) -> Vec<Role> {
     let few_tokens = (op_plan.low_latency_tokens > 0).then_some(few_tokens);
     let acknowledging = u32::from(op_plan.acknowledges());
     let network = [
-        role("watch_arrivals", comm, (0, 1), "puts of other nodes"),
-        role(
-            "put_sums",
+        Role::new(RoleKind::WatchArrivals, comm, (0, 1), "puts of other nodes"),
+        Role::new(
+            RoleKind::PutSums,
             comm,
             (1, 2),
             "lists of tokens, and sums of other nodes' tokens",
         ),
-        role(
-            "acknowledge_sums",
+        Role::new(
+            RoleKind::AcknowledgeSums,
             comm,
             (2, 2 + acknowledging),
             "sums of other nodes, whose places are wanted again",
         ),
-        role(
-            "relay_lists",
+        Role::new(
+            RoleKind::RelayLists,
             comm,
             (2 + acknowledging, warps),
             "lists of other nodes to this node's ranks",
         ),
     ];
     let pipeline = [
-        role("load", adding, (0, 1), "rows of sums to shared memory"),
-        role("store", adding, (1, 1 + OUTPUTS), "sums to C and to peers"),
-        role("add", adding, (1 + OUTPUTS, warps), "sums in fp32"),
+        Role::new(
+            RoleKind::Load,
+            adding,
+            (0, 1),
+            "rows of sums to shared memory",
+        ),
+        Role::new(
+            RoleKind::Store,
+            adding,
+            (1, 1 + OUTPUTS),
+            "sums to C and to peers",
+        ),
+        Role::new(RoleKind::Add, adding, (1 + OUTPUTS, warps), "sums in fp32"),
     ];
     let crosses_nodes = op_plan.internode.is_some();
     let is_used = |role: &Role| crosses_nodes && role.warps.0 < role.warps.1;

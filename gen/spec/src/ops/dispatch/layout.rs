@@ -6,9 +6,9 @@ use crate::abi::{ArgKind, ArgLayout, Extent, Operand, OperandSpec, Source, Strid
 use crate::arch::Arch;
 use crate::config::Dtype;
 use crate::ops::gemm::{BLayout, THREADS};
-use crate::plan::Role;
 use crate::plan::id::id_prefix;
 use crate::plan::network::common_args;
+use crate::plan::{Role, RoleKind};
 use crate::topology::Topology;
 
 /// Warps that load; the others multiply.
@@ -46,12 +46,6 @@ pub(super) fn id(op_plan: &DispatchPlan, arch: Arch, topology: Topology) -> Stri
 }
 
 pub(super) fn roles(op_plan: &DispatchPlan, grid_ctas: u32) -> Vec<Role> {
-    let role = |name, ctas, warps, about: &str| Role {
-        name,
-        ctas,
-        warps,
-        about: about.into(),
-    };
     let warps = THREADS / 32;
     let all = (0, grid_ctas);
     let mut roles = Vec::new();
@@ -60,17 +54,22 @@ pub(super) fn roles(op_plan: &DispatchPlan, grid_ctas: u32) -> Vec<Role> {
             None => "first, tokens to the ranks of their experts",
             Some(_) => "first, arrivals, puts, tokens to this node and to puts, other nodes' here",
         };
-        roles.push(role(
-            "send_tokens",
+        roles.push(Role::new(
+            RoleKind::SendTokens,
             (0, op_plan.comm_ctas),
             (0, warps),
             about,
         ));
     }
     let about = "tokens and weights to shared memory";
-    roles.push(role("load", all, (0, LOAD_WARPS), about));
+    roles.push(Role::new(RoleKind::Load, all, (0, LOAD_WARPS), about));
     let about = "wgmma, bf16 to fp32, and C";
-    roles.push(role("multiply", all, (LOAD_WARPS, warps), about));
+    roles.push(Role::new(
+        RoleKind::Multiply,
+        all,
+        (LOAD_WARPS, warps),
+        about,
+    ));
     roles
 }
 

@@ -30,7 +30,7 @@ use crate::arch::Arch;
 use crate::device::Device;
 use crate::diagnostic::Diagnostics;
 use crate::plan::network::common_args;
-use crate::plan::{Copies, KernelPlan, OpPlan, Role, Workspace};
+use crate::plan::{Copies, KernelPlan, OpPlan, Role, RoleKind, Workspace};
 use crate::roofline::{Bound, Traffic};
 
 /// The fastest plan by the cost model.
@@ -168,32 +168,27 @@ fn roles(
     (grid_ctas, in_clusters): (u32, bool),
 ) -> Vec<Role> {
     let compute = (comm_ctas, grid_ctas);
-    let (name, ctas, warps, about) = match (comm_ctas, spec.crosses_nodes()) {
+    let (kind, ctas, warps, about) = match (comm_ctas, spec.crosses_nodes()) {
         (0, _) => (
-            "push_by_registers",
+            RoleKind::PushByRegisters,
             compute,
             (3, 4),
             "own rows of A to every peer",
         ),
         (_, false) => (
-            "push",
+            RoleKind::Push,
             (0, comm_ctas),
             (0, THREADS / 32),
             "own rows of A to every peer",
         ),
         (_, true) => (
-            "communicate",
+            RoleKind::Communicate,
             (0, comm_ctas),
             (0, THREADS / 32),
             "a warp watches arrivals, one puts, all others push own rows and forward other nodes'",
         ),
     };
-    let push = pushes.then(|| Role {
-        name,
-        ctas,
-        warps,
-        about: about.into(),
-    });
+    let push = pushes.then(|| Role::new(kind, ctas, warps, about));
     push.into_iter()
         .chain(core::roles(compute, in_clusters))
         .collect()

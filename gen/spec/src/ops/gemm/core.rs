@@ -11,7 +11,7 @@ use crate::abi::{ArgKind, Extent, Operand, OperandSpec};
 use crate::config::Field;
 use crate::device::Device;
 use crate::diagnostic::Diagnostics;
-use crate::plan::{Region, Registers, Role};
+use crate::plan::{Region, Registers, Role, RoleKind};
 use serde::Serialize;
 
 /// A slice of K shorter than this costs more to add than it saves: four stages of the largest tile take 3 µs, and no
@@ -331,15 +331,10 @@ pub(super) fn memory_bytes(spec: GemmSpec<'_>, c_rows: u64) -> u64 {
 
 /// The roles of the core. In clusters, the warps that multiply also store C.
 pub(super) fn roles(ctas: (u32, u32), in_clusters: bool) -> Vec<Role> {
-    let role = |name, warps, about: &str| Role {
-        name,
-        ctas,
-        warps,
-        about: about.into(),
-    };
-    let store = (!in_clusters).then(|| role("store", (1, 3), "C from shared memory"));
-    let load = role("load", (0, 1), "A and B to shared memory");
-    let multiply = role("multiply", (4, THREADS / 32), "wgmma, bf16 to fp32");
+    let role = |kind, warps, about| Role::new(kind, ctas, warps, about);
+    let store = (!in_clusters).then(|| role(RoleKind::Store, (1, 3), "C from shared memory"));
+    let load = role(RoleKind::Load, (0, 1), "A and B to shared memory");
+    let multiply = role(RoleKind::Multiply, (4, THREADS / 32), "wgmma, bf16 to fp32");
     [Some(load), store, Some(multiply)]
         .into_iter()
         .flatten()

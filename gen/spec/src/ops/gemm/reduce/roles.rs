@@ -3,7 +3,7 @@
 use super::super::core;
 use super::super::op_plan::{Reduction, THREADS};
 use super::super::spec::GemmSpec;
-use crate::plan::Role;
+use crate::plan::{Role, RoleKind};
 
 /// Whether the warps that multiply store C themselves: with one shot, or if one rank normalises rows.
 pub(super) fn stores_from_registers(spec: GemmSpec<'_>, reduction: Option<&Reduction>) -> bool {
@@ -19,51 +19,50 @@ pub(super) fn roles(
     let compute = (comm_ctas, grid_ctas);
     let mut roles = core::roles(compute, false);
     if stores_from_registers(spec, reduction) {
-        roles.retain(|role| role.name != "store");
+        roles.retain(|role| role.kind != RoleKind::Store);
         return roles;
     }
     let Some(reduction) = reduction else {
         return roles;
     };
     for role in &mut roles {
-        role.about = match (role.name, reduction.results) {
-            ("load", _) => "A, B and others' partial sums to shared memory".into(),
-            ("store", false) => "sums to C, or to the rank that reduces them".into(),
-            ("store", true) if reduction.on_peers => {
+        role.about = match (role.kind, reduction.results) {
+            (RoleKind::Load, _) => "A, B and others' partial sums to shared memory".into(),
+            (RoleKind::Store, false) => "sums to C, or to the rank that reduces them".into(),
+            (RoleKind::Store, true) if reduction.on_peers => {
                 "sums to C of all ranks, or to the rank that reduces them".into()
             }
-            ("store", true) => {
+            (RoleKind::Store, true) => {
                 "sums to C and to all ranks, or to the rank that reduces them".into()
             }
             _ => continue,
         };
     }
-    let role = |name, ctas, warps, about: &str| Role {
-        name,
-        ctas,
-        warps,
-        about: about.into(),
-    };
     if reduction.results {
         let about = match reduction.on_peers {
             true => "waits for the results that other owners store to C",
             false => "other owners' results to C",
         };
-        roles.push(role("collect", compute, (3, 4), about));
+        roles.push(Role::new(RoleKind::Collect, compute, (3, 4), about));
     }
     match (comm_ctas, reduction.results) {
         (0, _) => {}
-        (_, true) => roles.push(role(
-            "communicate",
+        (_, true) => roles.push(Role::new(
+            RoleKind::Communicate,
             (0, comm_ctas),
             (0, THREADS / 32),
             "a warp watches arrivals, one puts, all others forward results of other nodes",
         )),
         // One CTA: arrivals have one watcher, and each sum is put once.
         (_, false) => roles.extend([
-            role("watch_arrivals", (0, 1), (0, 1), "puts of other nodes"),
-            role(
-                "put_sums",
+            Role::new(
+                RoleKind::WatchArrivals,
+                (0, 1),
+                (0, 1),
+                "puts of other nodes",
+            ),
+            Role::new(
+                RoleKind::PutSums,
                 (0, 1),
                 (1, 2),
                 "sums of this node to those who own them",
