@@ -3,6 +3,7 @@
 
 mod collectives;
 mod one_rank;
+mod waits;
 
 use mkernel_spec::plan::{AttentionPlan, DispatchPlan, OpPlan, Split};
 use mkernel_spec::{Activation, BLayout, Dtype, GemmOp, Layout, Placement, Transfer};

@@ -2,9 +2,9 @@
 //! options has a plan, and no estimate is below the bound.
 
 use crate::cases;
-use crate::configs::{gemm, plans, sizes};
+use crate::configs::{gemm, plans, plans_with_rows, sizes};
 use mkernel_compile::render;
-use mkernel_spec::plan::RoleKind;
+use mkernel_spec::plan::{RoleKind, faults};
 use mkernel_spec::{Device, KernelPlan, KernelSpec, Transfer};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -54,6 +54,15 @@ proptest! {
         }
         let pushes = taken.values().any(|kind| PUSHES.contains(kind));
         prop_assert_eq!(pushes, gemm.transfer == Some(Transfer::SmPush));
+    }
+
+    /// Every awaited word is signalled and every signalled one awaited, and no roles wait for each other in a circle.
+    #[test]
+    fn roles_do_not_wait_in_circles(plan in prop_oneof![plans(), plans_with_rows()]) {
+        let Some(plan) = plan else { return Ok(()) };
+        for bucket in plan.buckets() {
+            prop_assert_eq!(faults(&bucket.agents()), Vec::<String>::new());
+        }
     }
 
     /// A configuration without tuning options has a plan for every M, N, K and world.

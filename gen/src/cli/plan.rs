@@ -14,9 +14,9 @@ use super::input::{Input, Kernel};
 use super::output::{print, print_json};
 use description::Description;
 use mkernel_declare::SpannedDiagnostic;
-use mkernel_spec::abi::{Extent, OperandSpec};
+use mkernel_spec::abi::{self, Extent, OperandSpec};
 use mkernel_spec::by_problem;
-use mkernel_spec::plan::{OpPlan, Region};
+use mkernel_spec::plan::{Agent, OpPlan, Region, Role};
 use mkernel_spec::{Diagnostic, Diagnostics, KernelPlan};
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -120,6 +120,7 @@ pub fn describe(label: &str, plan: &KernelPlan) -> String {
         section("buckets", buckets(plan));
     }
     section("roles", roles(plan));
+    section("waits", waits(plan));
     for (name, lines) in op_plan.sections {
         section(name, lines);
     }
@@ -174,15 +175,34 @@ fn operand(operand: &OperandSpec, plan: &KernelPlan) -> Vec<String> {
 }
 
 fn roles(plan: &KernelPlan) -> Vec<String> {
-    let row = |role: &mkernel_spec::plan::Role| {
+    let row = |role: &Role| {
+        let codes: Vec<_> = role
+            .kind
+            .codes()
+            .iter()
+            .map(|code| abi::Role::describe(*code as u32))
+            .collect();
         vec![
             role.kind.to_string(),
             format!("CTAs {}..{}", role.ctas.0, role.ctas.1),
             format!("warps {}..{}", role.warps.0, role.warps.1),
+            format!("reports: {}", codes.join(", ")),
             role.about.clone(),
         ]
     };
     lines(&plan.roles.iter().map(row).collect::<Vec<_>>(), &[])
+}
+
+/// What roles wait for and signal, and what happens before and after them.
+fn waits(plan: &KernelPlan) -> Vec<String> {
+    let row = |agent: &Agent<'_>| {
+        let text = plan.describe(agent.steps).join(" ");
+        (!text.is_empty()).then(|| vec![agent.name.to_owned(), text])
+    };
+    lines(
+        &plan.agents().iter().filter_map(row).collect::<Vec<_>>(),
+        &[],
+    )
 }
 
 /// The ranges of rows, and what the cost model expects with the most rows of each.

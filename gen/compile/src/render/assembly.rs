@@ -1,6 +1,6 @@
 //! The variables of `templates/kernel.cu.tera`.
 
-use super::roles::{Ctas, role_table};
+use super::roles::{Ctas, outside_roles, role_table};
 use super::text::{COLUMNS, layout_assertion, shared_memory_line};
 use mkernel_spec::KernelPlan;
 use mkernel_spec::plan::Region;
@@ -120,7 +120,8 @@ pub(super) struct AssemblyContext<'a> {
     args_assertion: String,
     workspace: Vec<Accessor<'a>>,
     smem: Vec<Accessor<'a>>,
-    ctas: Vec<Ctas<'a>>,
+    outside_roles: Vec<String>,
+    ctas: Vec<Ctas>,
     #[serde(flatten)]
     policies: BTreeMap<&'static str, String>,
 }
@@ -167,6 +168,7 @@ impl<'a> AssemblyContext<'a> {
                 .chain(&plan.comm_smem)
                 .map(Accessor::in_shared_memory)
                 .collect(),
+            outside_roles: outside_roles(plan),
             ctas: role_table(plan),
             policies: assembly.policies,
         }

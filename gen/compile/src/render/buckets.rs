@@ -64,9 +64,12 @@ pub(super) fn template(plan: &KernelPlan, assembled: Vec<AssemblyContext<'_>>) -
     }
     let context = BucketsContext {
         id: &plan.id,
-        about: comment(&format!(
-            "{title}. mkernel-gen assembled it from templates/{template}, once for each bucket."
-        )),
+        about: comment(
+            &format!(
+                "{title}. mkernel-gen assembled it from templates/{template}, once for each bucket."
+            ),
+            0,
+        ),
         headers,
         last: buckets[buckets.len() - 1].clone(),
         buckets,

@@ -1,37 +1,43 @@
 //! The table of roles in the source of a kernel: the roles of the warps of each CTA.
 
+use super::text::{COLUMNS, comment};
 use mkernel_spec::KernelPlan;
 use mkernel_spec::plan::Role;
 use serde::Serialize;
 
+/// The blanks before an entry of a role.
+const INDENT: usize = 8;
+
 /// A range of CTAs that have the same roles. It begins where the previous entry ends.
 #[derive(Serialize)]
-pub(super) struct Ctas<'a> {
+pub(super) struct Ctas {
     /// The C++ type of the entry: `CtaRoles`, or `FirstPhase` if the CTAs have other roles afterwards.
     kind: &'static str,
     /// The numeric template arguments, of which the first is the end of the range.
     numbers: String,
     comma_before_roles: &'static str,
-    roles: Vec<Warps<'a>>,
+    roles: Vec<Warps>,
     /// A comma after all entries except the last.
     comma: &'static str,
 }
 
 /// The warps of a CTA that have a role.
 #[derive(Serialize)]
-struct Warps<'a> {
+struct Warps {
     first_warp: u32,
     end_warp: u32,
     /// The C++ type of the role.
     role: String,
-    about: &'a str,
+    about: String,
+    /// What it waits for and signals, as lines of a comment, if that does not fit behind `about`.
+    waits: Vec<String>,
     /// A comma after all entries except the last.
     comma: &'static str,
 }
 
 /// The roles of a plan by ranges of CTAs, in the order of warps. CTAs that share a role are in one range, so that the
 /// code of the role exists once.
-pub(super) fn role_table(plan: &KernelPlan) -> Vec<Ctas<'_>> {
+pub(super) fn role_table(plan: &KernelPlan) -> Vec<Ctas> {
     let is_first = |role: &&Role| plan.roles.iter().any(|other| precedes(plan, role, other));
     let (first, then): (Vec<_>, Vec<_>) = plan.roles.iter().partition(is_first);
     let mut table = Vec::new();
@@ -40,7 +46,7 @@ pub(super) fn role_table(plan: &KernelPlan) -> Vec<Ctas<'_>> {
             kind: "FirstPhase",
             numbers: end_cta.to_string(),
             comma_before_roles: ",",
-            roles: list(&first, end_cta),
+            roles: list(plan, &first, end_cta),
             comma: ",",
         });
     }
@@ -60,7 +66,7 @@ pub(super) fn role_table(plan: &KernelPlan) -> Vec<Ctas<'_>> {
             kind: "CtaRoles",
             numbers: format!("{end_cta}, {producer}, {consumer}"),
             comma_before_roles: comma_if(!of_ctas.is_empty()),
-            roles: list(&of_ctas, end_cta),
+            roles: list(plan, &of_ctas, end_cta),
             comma: comma_if(end_cta < plan.grid_ctas),
         });
     }
@@ -78,8 +84,7 @@ fn precedes(plan: &KernelPlan, role: &Role, other: &Role) -> bool {
             .iter()
             .position(|listed| std::ptr::eq(listed, role))
     };
-    let overlap = |a: (u32, u32), b: (u32, u32)| a.0 < b.1 && b.0 < a.1;
-    index(role) < index(other) && overlap(role.ctas, other.ctas) && overlap(role.warps, other.warps)
+    index(role) < index(other) && role.shares_warps_with(other)
 }
 
 fn is_within(role: &Role, first_cta: u32, end_cta: u32) -> bool {
@@ -104,22 +109,46 @@ fn ranges(roles: &[&Role], grid_ctas: u32) -> Vec<(u32, u32)> {
 }
 
 /// The roles of a range of CTAs that ends at `end_cta`, in the order of warps.
-fn list<'a>(roles: &[&'a Role], end_cta: u32) -> Vec<Warps<'a>> {
+fn list(plan: &KernelPlan, roles: &[&Role], end_cta: u32) -> Vec<Warps> {
     let mut roles = roles.to_vec();
     roles.sort_by_key(|role| role.warps);
     let count = roles.len();
-    let warps = |(number, role): (usize, &'a Role)| {
+    let warps = |(number, role): (usize, &Role)| {
         let name = format!("Kernel::{}", role.kind.cxx());
+        let role_type = match role.ctas.1 == end_cta {
+            true => name,
+            false => format!("mk::OnCtas<{}, {name}>", role.ctas.1),
+        };
+        let comma = comma_if(number < count);
+        let (first_warp, end_warp) = role.warps;
+        let waits = plan.describe(&role.steps).join(" ");
+        let about = format!("{}. {waits}", role.about);
+        let entry = format!("mk::Warps<{first_warp}, {end_warp}, {role_type}>{comma}  // {about}");
+        let (about, waits) = match INDENT + entry.len() <= COLUMNS {
+            true => (about.trim_end().to_owned(), Vec::new()),
+            false => (role.about.clone(), comment(&waits, INDENT)),
+        };
         Warps {
-            first_warp: role.warps.0,
-            end_warp: role.warps.1,
-            role: match role.ctas.1 == end_cta {
-                true => name,
-                false => format!("mk::OnCtas<{}, {name}>", role.ctas.1),
-            },
-            about: &role.about,
-            comma: comma_if(number < count),
+            first_warp,
+            end_warp,
+            role: role_type,
+            about,
+            waits,
+            comma,
         }
     };
     (1..).zip(roles).map(warps).collect()
+}
+
+/// What CTAs wait for and signal before and after their roles, as lines of a comment.
+pub(super) fn outside_roles(plan: &KernelPlan) -> Vec<String> {
+    let functions = [("begin", &plan.call.begin), ("end", &plan.call.end)];
+    let lines = functions.into_iter().flat_map(|(name, steps)| {
+        let sentences = plan.describe(steps).join(" ");
+        match sentences.is_empty() {
+            true => Vec::new(),
+            false => comment(&format!("Kernel::{name}. {sentences}"), 0),
+        }
+    });
+    lines.collect()
 }

@@ -41,14 +41,14 @@ pub(super) fn puts_line(network: &Network) -> String {
     )
 }
 
-/// The lines of a comment, without the slashes in front of each.
-pub(super) fn comment(text: &str) -> Vec<String> {
+/// The lines of a comment behind `indent` blanks, without these and the slashes in front of each.
+pub(super) fn comment(text: &str, indent: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split(' ') {
         let last = lines.len() - 1;
         match &mut lines[last] {
             line if line.is_empty() => line.push_str(word),
-            line if "// ".len() + line.len() + 1 + word.len() <= COLUMNS => {
+            line if indent + "// ".len() + line.len() + 1 + word.len() <= COLUMNS => {
                 line.push(' ');
                 line.push_str(word);
             }

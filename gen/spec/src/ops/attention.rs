@@ -8,6 +8,7 @@ mod memory;
 pub(crate) mod op_plan;
 pub(crate) mod plan;
 mod push;
+mod roles;
 mod slots;
 mod work;
 

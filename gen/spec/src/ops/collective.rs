@@ -7,6 +7,7 @@ mod layout;
 mod memory;
 pub(crate) mod op_plan;
 pub(crate) mod plan;
+mod roles;
 
 pub use config::{CollectiveConfig, CollectiveOp, CollectiveShape, Protocol, SumEpilogue};
 pub use op_plan::{CollectivePlan, RowWarps};

@@ -7,6 +7,7 @@ mod internode;
 mod memory;
 pub(crate) mod op_plan;
 pub(crate) mod plan;
+mod roles;
 
 pub use config::{CombineConfig, CombineOp, CombineShape};
 pub use op_plan::{

@@ -9,6 +9,7 @@ mod layout;
 mod memory;
 pub(crate) mod op_plan;
 pub(crate) mod plan;
+mod roles;
 mod types;
 mod work;
 

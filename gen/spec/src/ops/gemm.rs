@@ -11,6 +11,7 @@ mod memory;
 pub(crate) mod op_plan;
 pub(crate) mod plan;
 mod reduce;
+mod roles;
 mod smem;
 mod spec;
 pub(crate) mod types;

@@ -6,6 +6,7 @@ use super::op_plan::OpPlan;
 use super::region::Region;
 use super::registers::Registers;
 use super::role::Role;
+use super::waits::CallSteps;
 use super::workspace::Workspace;
 use crate::abi::{ArgLayout, OperandSpec};
 use crate::config::{Dim, Problem, Shape};
@@ -47,6 +48,8 @@ pub struct KernelPlan {
     pub grid_ctas: u32,
     /// Who does what.
     pub roles: Vec<Role>,
+    /// What is awaited and signalled outside roles.
+    pub call: CallSteps,
     /// Shared memory, as dynamic shared memory is laid out from a 1024-byte boundary.
     pub smem: Vec<Region>,
     /// Shared memory of CTAs that only communicate, or of what CTAs do before their other roles, from the same boundary;

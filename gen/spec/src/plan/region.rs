@@ -74,6 +74,18 @@ pub struct Index {
     pub extent: u64,
 }
 
+/// Names a region. Only a region gives one, so code that asks for a region names a field of a memory struct.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+pub struct RegionId(&'static str);
+
+impl RegionId {
+    /// The name of the region.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        self.0
+    }
+}
+
 /// A part of shared memory or of the workspace: an array in row-major order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Region {
@@ -96,6 +108,12 @@ impl Region {
     /// The most elements of a region. Kernels number them in 32 bits, as `mk/region.cuh` does, and so do the extents that
     /// are arguments of its templates.
     pub const MAX_ELEMENTS: u64 = u32::MAX as u64;
+
+    /// What names the region.
+    #[must_use]
+    pub const fn id(&self) -> RegionId {
+        RegionId(self.name)
+    }
 
     /// The number of elements, at most [`u64::MAX`].
     #[must_use]

@@ -1,5 +1,6 @@
 //! [`Role`]: what some warps of some CTAs do.
 
+use super::waits::{Step, used};
 use crate::abi;
 use serde::Serialize;
 use std::fmt;
@@ -16,6 +17,8 @@ pub struct Role {
     pub warps: (u32, u32),
     /// What it does, for people.
     pub about: String,
+    /// What it waits for and what it signals, in the order of a call.
+    pub steps: Vec<Step>,
 }
 
 impl Role {
@@ -26,8 +29,27 @@ impl Role {
             ctas,
             warps,
             about: about.to_owned(),
+            steps: Vec::new(),
         }
     }
+
+    /// The role with these steps, without those in which the plan has nothing to wait for and nothing to signal.
+    pub(crate) fn with(self, steps: Vec<Step>) -> Self {
+        Self {
+            steps: used(steps),
+            ..self
+        }
+    }
+
+    /// Whether some warp has this role and the other one.
+    #[must_use]
+    pub const fn shares_warps_with(&self, other: &Self) -> bool {
+        overlap(self.ctas, other.ctas) && overlap(self.warps, other.warps)
+    }
+}
+
+const fn overlap(a: (u32, u32), b: (u32, u32)) -> bool {
+    a.0 < b.1 && b.0 < a.1
 }
 
 /// Declares the kinds of roles. Each variant has the name of the member type of `Kernel` in the source of a kernel, and the

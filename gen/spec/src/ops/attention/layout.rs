@@ -1,14 +1,12 @@
-//! Names and roles of a `ring_attention` kernel, and what it is passed.
+//! The name of a `ring_attention` kernel, and what it is passed.
 
 use super::config::{AttentionConfig, AttentionShape, Layout};
 use super::op_plan::{AttentionPlan, TILE_ROWS};
 use crate::abi::{ArgKind, ArgLayout, Extent, Operand, OperandSpec, Source, Stride, TensorMapSpec};
 use crate::arch::Arch;
 use crate::config::Dtype;
-use crate::ops::gemm::THREADS;
 use crate::plan::id::id_prefix;
 use crate::plan::network::common_args;
-use crate::plan::{Role, RoleKind};
 use crate::topology::Topology;
 
 pub(super) fn id(op_plan: &AttentionPlan, arch: Arch, topology: Topology) -> String {
@@ -37,54 +35,6 @@ pub(super) fn id(op_plan: &AttentionPlan, arch: Arch, topology: Topology) -> Str
         "{}_b{sequences}{batch}s{most}{seq}h{heads}x{kv_heads}d{head_dim}_{layout}{causal}_{placement}{ring}",
         id_prefix(op, arch, topology)
     )
-}
-
-pub(super) fn roles(op_plan: &AttentionPlan, grid_ctas: u32) -> Vec<Role> {
-    let all = (0, grid_ctas);
-    let pushing = (0, op_plan.push_ctas);
-    let mut roles = Vec::new();
-    if op_plan.put_tiles > 0 {
-        let first = (0, 1);
-        roles.push(Role::new(
-            RoleKind::WatchArrivals,
-            first,
-            (1, 2),
-            "puts of other nodes",
-        ));
-        roles.push(Role::new(
-            RoleKind::PutKv,
-            first,
-            (2, 3),
-            "own K and V, to other nodes",
-        ));
-        roles.push(Role::new(
-            RoleKind::PushKv,
-            pushing,
-            (3, 4),
-            "own K and V to this node and to puts, other nodes' to this node",
-        ));
-    } else if op_plan.push_ctas > 0 {
-        roles.push(Role::new(
-            RoleKind::PushKv,
-            pushing,
-            (0, op_plan.push_warps),
-            "first, own K and V to the peers",
-        ));
-    }
-    roles.push(Role::new(
-        RoleKind::Load,
-        all,
-        (0, 1),
-        "Q, K and V to shared memory",
-    ));
-    let multiply = (4, THREADS / 32);
-    roles.push(Role::new(
-        RoleKind::Multiply,
-        all,
-        multiply,
-        "wgmma, softmax, O and LSE",
-    ));
-    roles
 }
 
 /// Rows of this rank: those of its chunks, `times` over. The host does not know those of packed sequences, for which every

@@ -13,7 +13,7 @@ const SMEM_ALIGN: u32 = 1024;
 
 /// The plan and the topology on which the memory of a kernel depends.
 #[derive(Clone, Copy)]
-struct Needs<'a> {
+pub(super) struct Needs<'a> {
     op_plan: &'a AttentionPlan,
     topology: Topology,
 }
@@ -36,7 +36,7 @@ impl Needs<'_> {
 regions! {
     /// The symmetric memory of a rank. It is zeroed once and never reset, except for counts within a call. The state
     /// comes first.
-    struct AttentionWorkspace(p: Needs<'_>), from Workspace::STATE_END_BYTES, aligned to 1024;
+    pub(super) struct AttentionWorkspace(p: Needs<'_>), from Workspace::STATE_END_BYTES, aligned to 1024;
 
     /// Counts the tiles of queries that CTAs have taken. Each call resets the counter of the next one.
     tiles_taken: Element::Words(1), [parity: 2u32];
@@ -78,7 +78,7 @@ regions! {
 
 /// The numbers on which the shared memory of a CTA depends.
 #[derive(Clone, Copy)]
-struct Stages {
+pub(super) struct Stages {
     /// Bytes of a tile of K, or of V, or of queries.
     tile_bytes: u32,
     /// Packed sequences, at most; 0 if sequences are not packed.
@@ -91,7 +91,7 @@ struct Stages {
 
 regions! {
     /// The shared memory of a CTA. Tiles are aligned to 1024 bytes, after which the 128-byte swizzle repeats.
-    struct AttentionSmem(p: Stages), from 0, aligned to 8;
+    pub(super) struct AttentionSmem(p: Stages), from 0, aligned to 8;
 
     /// The queries of a tile, and later its rows of O.
     q: Element::Bytes(p.tile_bytes.into()), [buffer: QUERY_BUFFERS];
@@ -128,7 +128,7 @@ regions! {
 
 /// Returns the symmetric memory of a kernel.
 pub(super) fn workspace(op_plan: &AttentionPlan, topology: Topology) -> Workspace {
-    let memory = AttentionWorkspace::new(Needs { op_plan, topology });
+    let memory = AttentionWorkspace::of(op_plan, topology);
     Workspace::new(memory.regions(), memory.bytes)
 }
 
@@ -140,24 +140,40 @@ pub(super) struct Smem {
 }
 
 pub(super) fn smem(op_plan: &AttentionPlan, topology: Topology) -> Smem {
-    let push_warps = if op_plan.push_ctas > 0 {
-        op_plan.push_warps
-    } else {
-        0
-    };
-    let memory = AttentionSmem::new(Stages {
-        tile_bytes: op_plan.tile_bytes(),
-        sequences: sequences(&op_plan.config, op_plan.shape),
-        stages: op_plan.stages,
-        push_warps,
-        pushes_beside: topology.nodes > 1,
-    });
+    let push_warps = pushing_warps(op_plan);
+    let memory = AttentionSmem::of(op_plan, topology);
     let pushes_before = push_warps > 0 && topology.nodes == 1;
     let push_regions = pushes_before.then(|| PushSmem::new(push_warps).regions());
     Smem {
         regions: memory.regions(),
         push_regions: push_regions.unwrap_or_default(),
         bytes: memory.bytes as u32 + SMEM_ALIGN,
+    }
+}
+
+impl AttentionWorkspace {
+    pub(super) fn of(op_plan: &AttentionPlan, topology: Topology) -> Self {
+        Self::new(Needs { op_plan, topology })
+    }
+}
+
+impl AttentionSmem {
+    pub(super) fn of(op_plan: &AttentionPlan, topology: Topology) -> Self {
+        Self::new(Stages {
+            tile_bytes: op_plan.tile_bytes(),
+            sequences: sequences(&op_plan.config, op_plan.shape),
+            stages: op_plan.stages,
+            push_warps: pushing_warps(op_plan),
+            pushes_beside: topology.nodes > 1,
+        })
+    }
+}
+
+/// Returns the number of warps of a CTA that push.
+const fn pushing_warps(op_plan: &AttentionPlan) -> u32 {
+    match op_plan.push_ctas {
+        0 => 0,
+        _ => op_plan.push_warps,
     }
 }
 

@@ -27,6 +27,7 @@
 
 use super::config::{AttentionConfig, AttentionShape};
 use super::op_plan::{AttentionPlan, Tiles, grid_ctas, push_warps, tile_bytes};
+use super::roles::Roles;
 use super::{cost, layout, memory, push, slots, work};
 use crate::config::Field;
 use crate::device::Device;
@@ -139,13 +140,15 @@ fn finish(spec: &KernelSpec, device: &Device, op_plan: AttentionPlan) -> KernelP
     let traffic = work::traffic(&op_plan, topology);
     let smem = memory::smem(&op_plan, topology);
     let grid_ctas = grid_ctas(&op_plan, world, device);
+    let roles = Roles::new(&op_plan, topology);
     KernelPlan {
         id: layout::id(&op_plan, device.arch, topology),
         spec: spec.clone(),
         device: device.clone(),
         threads: THREADS,
         grid_ctas,
-        roles: layout::roles(&op_plan, grid_ctas),
+        roles: roles.all(grid_ctas),
+        call: roles.call_steps(),
         smem: smem.regions,
         comm_smem: smem.push_regions,
         smem_bytes: smem.bytes,

@@ -1,4 +1,4 @@
-//! Names and roles of a kernel of a collective, and what it is passed.
+//! The name of a kernel of a collective, and what it is passed.
 
 use super::config::{CollectiveOp, CollectiveShape, Protocol, SumEpilogue};
 use super::op_plan::CollectivePlan;
@@ -6,7 +6,6 @@ use crate::abi::{ArgKind, ArgLayout, Extent, Operand, OperandSpec};
 use crate::arch::Arch;
 use crate::plan::id::id_prefix;
 use crate::plan::network::{common_args, results_on_peers};
-use crate::plan::{Role, RoleKind};
 use crate::topology::Topology;
 
 pub(super) fn id(op_plan: &CollectivePlan, arch: Arch, topology: Topology) -> String {
@@ -28,76 +27,6 @@ pub(super) fn id(op_plan: &CollectivePlan, arch: Arch, topology: Topology) -> St
         op_plan.config.dtype,
         op_plan.config.epilogue.suffix()
     )
-}
-
-pub(super) fn roles(
-    op_plan: &CollectivePlan,
-    topology: Topology,
-    threads: u32,
-    grid_ctas: u32,
-) -> Vec<Role> {
-    let (all, first) = ((0, grid_ctas), (0, 1));
-    if op_plan.protocol == Protocol::Ll {
-        let about = "packets to the peers, and what they have sent to the result";
-        return vec![Role::new(RoleKind::Exchange, all, (0, threads / 32), about)];
-    }
-    let op = op_plan.config.op;
-    let mut roles = Vec::new();
-    let mut warp = 0;
-    let mut next = |kind, ctas, count, about| {
-        if count > 0 {
-            roles.push(Role::new(kind, ctas, (warp, warp + count), about));
-            warp += count;
-        }
-    };
-    let network = u32::from(topology.peers() > 0);
-    let (sums, shards) = (op.reduces(), op.gathers());
-    next(
-        RoleKind::WatchArrivals,
-        first,
-        network,
-        "puts of other nodes",
-    );
-    let count = network * u32::from(sums);
-    next(
-        RoleKind::PutSums,
-        first,
-        count,
-        "sums of this node to those who own them",
-    );
-    let count = network * u32::from(shards);
-    next(
-        RoleKind::PutShard,
-        first,
-        count,
-        "own chunks to other nodes",
-    );
-    let (kind, about) = match sums {
-        true => (RoleKind::Push, "own parts of the chunks that peers add up"),
-        false => (
-            RoleKind::PushShard,
-            "own chunks to the peers and to the result",
-        ),
-    };
-    next(kind, all, op_plan.warps.push, about);
-    let about = match shards {
-        true => "sums in fp32, to the result and to the peers",
-        false => "sums in fp32, to the result",
-    };
-    next(RoleKind::Reduce, all, op_plan.warps.reduce, about);
-    let about = match (op_plan.norm, op_plan.stores_to_results(topology)) {
-        (Some(_), _) => "rows of all ranks' chunks, normalised, to the result",
-        (None, true) => "waits for the chunks that other ranks store to the result",
-        (None, false) => "other ranks' chunks to the result",
-    };
-    next(RoleKind::Collect, all, op_plan.warps.collect, about);
-    next(
-        RoleKind::Relay,
-        all,
-        op_plan.warps.relay,
-        "other nodes' chunks to the peers",
-    );
-    roles
 }
 
 /// The rows of X and of Y on a rank.

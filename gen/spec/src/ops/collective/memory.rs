@@ -8,7 +8,7 @@ use crate::topology::Topology;
 
 /// The plan and the topology on which the memory of a kernel depends.
 #[derive(Clone, Copy)]
-struct Needs<'a> {
+pub(super) struct Needs<'a> {
     op_plan: &'a CollectivePlan,
     topology: Topology,
 }
@@ -73,7 +73,7 @@ impl Needs<'_> {
 
 regions! {
     /// The symmetric memory of a rank. It is zeroed once and never reset. The state comes first.
-    struct CollectiveWorkspace(p: Needs<'_>), from Workspace::STATE_END_BYTES, aligned to 1024;
+    pub(super) struct CollectiveWorkspace(p: Needs<'_>), from Workspace::STATE_END_BYTES, aligned to 1024;
 
     /// The mark of the last call that a rank has begun, and the number of its rows if each call gives it. Some pairs of
     /// ranks exchange no data, so ranks announce their calls here.
@@ -117,8 +117,14 @@ regions! {
     arrived: Element::Flag, [channel: u32::from(p.op_plan.channels()), peer: p.topology.peers()], if p.crosses_nodes();
 }
 
+impl CollectiveWorkspace {
+    pub(super) fn of(op_plan: &CollectivePlan, topology: Topology) -> Self {
+        Self::new(Needs { op_plan, topology })
+    }
+}
+
 /// Returns the symmetric memory of a kernel.
 pub(super) fn workspace(op_plan: &CollectivePlan, topology: Topology) -> Workspace {
-    let memory = CollectiveWorkspace::new(Needs { op_plan, topology });
+    let memory = CollectiveWorkspace::of(op_plan, topology);
     Workspace::new(memory.regions(), memory.bytes)
 }

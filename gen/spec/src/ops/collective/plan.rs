@@ -10,6 +10,7 @@
 use super::check::MAX_LL_BYTES;
 use super::config::{CollectiveConfig, CollectiveOp, CollectiveShape, Protocol};
 use super::op_plan::{CollectivePlan, LL_THREADS, RowWarps, StepWarps, VEC_BYTES};
+use super::roles::Roles;
 use super::{cost, layout, memory};
 use crate::config::Field;
 use crate::device::Device;
@@ -83,7 +84,7 @@ pub(crate) fn launched_as(whole: &KernelPlan, mut plan: KernelPlan) -> Option<Ke
         norm.lane_vecs * threads <= MAX_LANE_VECS * LL_THREADS
             && norm.warps <= grid_ctas * threads / 32
     });
-    plan.roles = layout::roles(op_plan, plan.spec.topology(), threads, grid_ctas);
+    plan.roles = Roles::new(op_plan, plan.spec.topology()).all(threads, grid_ctas);
     (plan.threads, plan.grid_ctas, plan.registers) = (threads, grid_ctas, whole.registers);
     fits.then_some(plan)
 }
@@ -300,6 +301,7 @@ fn finish(
         Protocol::Ll => (LL_THREADS, ll_ctas(&op_plan, device)),
         Protocol::Simple => (THREADS, device.sm_count),
     };
+    let roles = Roles::new(&op_plan, topology);
     // All that an SM has; kernels that share none among warpgroups may use fewer.
     let registers = (65536 / threads).min(255);
     KernelPlan {
@@ -308,7 +310,8 @@ fn finish(
         device: device.clone(),
         threads,
         grid_ctas,
-        roles: layout::roles(&op_plan, topology, threads, grid_ctas),
+        roles: roles.all(threads, grid_ctas),
+        call: roles.call_steps(),
         smem: Vec::new(),
         comm_smem: Vec::new(),
         smem_bytes: 0,

@@ -12,7 +12,7 @@ const FAULT_WORDS: u64 = 3;
 
 /// The plan and the topology on which the memory of a kernel depends.
 #[derive(Clone, Copy)]
-struct Needs<'a> {
+pub(super) struct Needs<'a> {
     op_plan: &'a CombinePlan,
     topology: Topology,
 }
@@ -57,7 +57,7 @@ impl Needs<'_> {
 
 regions! {
     /// The symmetric memory of a rank. It is zeroed once and never reset. The state comes first.
-    struct CombineWorkspace(p: Needs<'_>), from Workspace::STATE_END_BYTES, aligned to 1024;
+    pub(super) struct CombineWorkspace(p: Needs<'_>), from Workspace::STATE_END_BYTES, aligned to 1024;
 
     /// The counts of a source's tokens, as LL packets.
     token_counts: Element::Packets(1),
@@ -114,7 +114,7 @@ regions! {
 
 /// What the shared memory of a CTA depends on.
 #[derive(Clone, Copy)]
-struct SmemNeeds {
+pub(super) struct SmemNeeds {
     /// The ranks whose numbers of tokens are kept.
     counted_ranks: u32,
     pipeline: Option<SumPipeline>,
@@ -137,7 +137,7 @@ impl SmemNeeds {
 
 regions! {
     /// The shared memory of a CTA that adds. Parts of rows are aligned to 16 bytes, as TMA requires.
-    struct CombineSmem(p: SmemNeeds), from 0, aligned to 8;
+    pub(super) struct CombineSmem(p: SmemNeeds), from 0, aligned to 8;
 
     /// The part of a row in a stage.
     row: p.part(), [stage: p.stages()], if p.has_pipeline();
@@ -159,9 +159,25 @@ regions! {
     output_empty: Element::Barrier, [buffer: OUTPUTS], if p.has_pipeline();
 }
 
+impl CombineWorkspace {
+    pub(super) fn of(op_plan: &CombinePlan, topology: Topology) -> Self {
+        Self::new(Needs { op_plan, topology })
+    }
+}
+
+impl CombineSmem {
+    pub(super) fn of(low_latency_tokens: u64, pipeline: Option<SumPipeline>, world: u32) -> Self {
+        let counts = low_latency_tokens > 0 && pipeline.is_some() && world > 1;
+        Self::new(SmemNeeds {
+            counted_ranks: if counts { world } else { 0 },
+            pipeline,
+        })
+    }
+}
+
 /// Returns the symmetric memory of a kernel.
 pub(super) fn workspace(op_plan: &CombinePlan, topology: Topology) -> Workspace {
-    let memory = CombineWorkspace::new(Needs { op_plan, topology });
+    let memory = CombineWorkspace::of(op_plan, topology);
     Workspace::new(memory.regions(), memory.bytes)
 }
 
@@ -171,10 +187,6 @@ pub(super) fn smem(
     pipeline: Option<SumPipeline>,
     world: u32,
 ) -> (Vec<Region>, u32) {
-    let counts = low_latency_tokens > 0 && pipeline.is_some() && world > 1;
-    let memory = CombineSmem::new(SmemNeeds {
-        counted_ranks: if counts { world } else { 0 },
-        pipeline,
-    });
+    let memory = CombineSmem::of(low_latency_tokens, pipeline, world);
     (memory.regions(), memory.bytes as u32 + SMEM_ALIGN)
 }

@@ -17,9 +17,10 @@
 
 use super::config::{CombineConfig, CombineShape};
 use super::op_plan::{
-    CombinePlan, InternodeCombine, LOW_LATENCY_TOKENS, LOW_LATENCY_TOKENS_ALONE, OUTPUTS,
-    SumPipeline, row_bytes,
+    CombinePlan, InternodeCombine, LOW_LATENCY_TOKENS, LOW_LATENCY_TOKENS_ALONE, SumPipeline,
+    row_bytes,
 };
+use super::roles::Roles;
 use super::{cost, internode, memory};
 use crate::abi::{ArgKind, ArgLayout, Extent, Operand, OperandSpec};
 use crate::arch::Arch;
@@ -30,7 +31,7 @@ use crate::ops::dispatch::all_rows;
 use crate::ops::gemm::THREADS;
 use crate::plan::id::id_prefix;
 use crate::plan::network::common_args;
-use crate::plan::{KernelPlan, OpPlan, Registers, Role, RoleKind};
+use crate::plan::{KernelPlan, OpPlan, Registers};
 use crate::roofline::{Bound, Traffic};
 use crate::spec::KernelSpec;
 use crate::topology::Topology;
@@ -86,13 +87,15 @@ pub(crate) fn plan(
     let (smem, smem_bytes) = memory::smem(low_latency_tokens, pipeline, world);
     let traffic = traffic(&op_plan, topology);
     let bound = Bound::new(&traffic, device);
+    let roles = Roles::new(&op_plan, topology);
     Some(Ok(KernelPlan {
         id: id(&op_plan, device.arch, topology),
         spec: spec.clone(),
         device: device.clone(),
         threads: THREADS,
         grid_ctas: device.sm_count,
-        roles: roles(&op_plan, device.sm_count),
+        roles: roles.all(device.sm_count),
+        call: roles.call_steps(),
         smem,
         comm_smem: Vec::new(),
         smem_bytes,
@@ -218,67 +221,6 @@ fn id(op_plan: &CombinePlan, arch: Arch, topology: Topology) -> String {
         pipeline.unwrap_or_default(),
         chunks.unwrap_or_default()
     )
-}
-
-fn roles(op_plan: &CombinePlan, grid_ctas: u32) -> Vec<Role> {
-    let (comm, adding) = ((0, op_plan.comm_ctas()), (op_plan.comm_ctas(), grid_ctas));
-    let warps = THREADS / 32;
-    let few_tokens = Role::new(
-        RoleKind::SumFewTokens,
-        (0, grid_ctas),
-        (0, warps),
-        &format!(
-            "sums of ranks with at most {} tokens",
-            op_plan.low_latency_tokens
-        ),
-    );
-    let few_tokens = (op_plan.low_latency_tokens > 0).then_some(few_tokens);
-    let acknowledging = u32::from(op_plan.acknowledges());
-    let network = [
-        Role::new(RoleKind::WatchArrivals, comm, (0, 1), "puts of other nodes"),
-        Role::new(
-            RoleKind::PutSums,
-            comm,
-            (1, 2),
-            "lists of tokens, and sums of other nodes' tokens",
-        ),
-        Role::new(
-            RoleKind::AcknowledgeSums,
-            comm,
-            (2, 2 + acknowledging),
-            "sums of other nodes, whose places are wanted again",
-        ),
-        Role::new(
-            RoleKind::RelayLists,
-            comm,
-            (2 + acknowledging, warps),
-            "lists of other nodes to this node's ranks",
-        ),
-    ];
-    let pipeline = [
-        Role::new(
-            RoleKind::Load,
-            adding,
-            (0, 1),
-            "rows of sums to shared memory",
-        ),
-        Role::new(
-            RoleKind::Store,
-            adding,
-            (1, 1 + OUTPUTS),
-            "sums to C and to peers",
-        ),
-        Role::new(RoleKind::Add, adding, (1 + OUTPUTS, warps), "sums in fp32"),
-    ];
-    let crosses_nodes = op_plan.internode.is_some();
-    let is_used = |role: &Role| crosses_nodes && role.warps.0 < role.warps.1;
-    let network = network.into_iter().filter(is_used);
-    let pipeline = pipeline.into_iter().filter(|_| op_plan.pipeline.is_some());
-    few_tokens
-        .into_iter()
-        .chain(network)
-        .chain(pipeline)
-        .collect()
 }
 
 fn operands(op_plan: &CombinePlan) -> Vec<OperandSpec> {

@@ -1,18 +1,14 @@
-//! Names and roles of a `dispatch_gemm` kernel, and what it is passed.
+//! The name of a `dispatch_gemm` kernel, and what it is passed.
 
 use super::config::DispatchShape;
 use super::op_plan::DispatchPlan;
 use crate::abi::{ArgKind, ArgLayout, Extent, Operand, OperandSpec, Source, Stride, TensorMapSpec};
 use crate::arch::Arch;
 use crate::config::Dtype;
-use crate::ops::gemm::{BLayout, THREADS};
+use crate::ops::gemm::BLayout;
 use crate::plan::id::id_prefix;
 use crate::plan::network::common_args;
-use crate::plan::{Role, RoleKind};
 use crate::topology::Topology;
-
-/// Warps that load; the others multiply.
-const LOAD_WARPS: u32 = 4;
 
 pub(super) fn id(op_plan: &DispatchPlan, arch: Arch, topology: Topology) -> String {
     let DispatchShape {
@@ -43,34 +39,6 @@ pub(super) fn id(op_plan: &DispatchPlan, arch: Arch, topology: Topology) -> Stri
         op_plan.comm_ctas,
         op_plan.block_tokens,
     )
-}
-
-pub(super) fn roles(op_plan: &DispatchPlan, grid_ctas: u32) -> Vec<Role> {
-    let warps = THREADS / 32;
-    let all = (0, grid_ctas);
-    let mut roles = Vec::new();
-    if op_plan.comm_ctas > 0 {
-        let about = match op_plan.internode {
-            None => "first, tokens to the ranks of their experts",
-            Some(_) => "first, arrivals, puts, tokens to this node and to puts, other nodes' here",
-        };
-        roles.push(Role::new(
-            RoleKind::SendTokens,
-            (0, op_plan.comm_ctas),
-            (0, warps),
-            about,
-        ));
-    }
-    let about = "tokens and weights to shared memory";
-    roles.push(Role::new(RoleKind::Load, all, (0, LOAD_WARPS), about));
-    let about = "wgmma, bf16 to fp32, and C";
-    roles.push(Role::new(
-        RoleKind::Multiply,
-        all,
-        (LOAD_WARPS, warps),
-        about,
-    ));
-    roles
 }
 
 pub(super) fn operands(op_plan: &DispatchPlan, world: u32) -> Vec<OperandSpec> {

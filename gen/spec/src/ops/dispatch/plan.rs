@@ -15,6 +15,7 @@
 
 use super::config::{DispatchConfig, DispatchShape, all_rows};
 use super::op_plan::{COPIES_AHEAD, DispatchPlan, InternodeDispatch};
+use super::roles::Roles;
 use super::{layout, memory, work};
 use crate::config::Field;
 use crate::config::LINE_BYTES;
@@ -230,13 +231,15 @@ fn finish(
         grid_ctas,
     };
     let (smem, smem_bytes) = memory::smem(needs);
+    let roles = Roles::new(needs);
     KernelPlan {
         id: layout::id(&op_plan, device.arch, topology),
         spec: spec.clone(),
         device: device.clone(),
         threads: THREADS,
         grid_ctas,
-        roles: layout::roles(&op_plan, grid_ctas),
+        roles: roles.all(),
+        call: roles.call_steps(),
         smem,
         comm_smem: memory::smem_before_stages(needs),
         smem_bytes,

@@ -23,6 +23,7 @@ use super::exchange::network;
 use super::maps;
 use super::memory::{self, Needs};
 use super::op_plan::{Chunks, GemmPlan, THREADS};
+use super::roles::Roles;
 use super::smem;
 use super::spec::GemmSpec;
 use crate::abi::{ArgKind, ArgLayout, Extent, MAX_RANKS, Operand, Source, Stride, TensorMapSpec};
@@ -30,7 +31,7 @@ use crate::arch::Arch;
 use crate::device::Device;
 use crate::diagnostic::Diagnostics;
 use crate::plan::network::common_args;
-use crate::plan::{Copies, KernelPlan, OpPlan, Role, RoleKind, Workspace};
+use crate::plan::{Copies, KernelPlan, OpPlan, Workspace};
 use crate::roofline::{Bound, Traffic};
 
 /// The fastest plan by the cost model.
@@ -85,14 +86,15 @@ fn finish(
         order,
         estimate_us,
     } = candidate;
-    let workspace = memory::workspace(&Needs {
+    let needs = Needs {
         spec,
         core: &core,
         order: &order,
         compute_ctas: device.sm_count - comm_ctas,
         chunks: chunks.as_ref(),
         reduction: None,
-    });
+    };
+    let workspace = memory::workspace(&needs);
     let pushes = transfer == Some(Transfer::SmPush);
     // Every CTA pushes, also one without a tile. All CTAs of a cluster have a tile.
     let pushes_all = pushes && comm_ctas == 0 && core.cluster.is_none();
@@ -101,6 +103,7 @@ fn finish(
         false => order.work_tiles().min(device.sm_count - comm_ctas),
     };
     let grid_ctas = comm_ctas + compute_ctas;
+    let (roles, call) = Roles::new(&needs, comm_ctas, grid_ctas).gathering(transfer);
     let copies = chunks
         .as_ref()
         .filter(|_| !pushes)
@@ -118,7 +121,8 @@ fn finish(
         device: device.clone(),
         threads: THREADS,
         grid_ctas,
-        roles: roles(spec, pushes, comm_ctas, (grid_ctas, core.cluster.is_some())),
+        roles,
+        call,
         network: network(spec, chunks.as_ref()),
         operands: core::operands(spec, spec.rows_of_shard(), spec.all_rows()),
         args: args(spec, &core, chunks.as_ref(), &workspace),
@@ -159,39 +163,6 @@ fn id(spec: GemmSpec<'_>, arch: Arch, op_plan: &GemmPlan) -> String {
         op_plan.stages,
         spec.epilogue().suffix(),
     )
-}
-
-fn roles(
-    spec: GemmSpec<'_>,
-    pushes: bool,
-    comm_ctas: u32,
-    (grid_ctas, in_clusters): (u32, bool),
-) -> Vec<Role> {
-    let compute = (comm_ctas, grid_ctas);
-    let (kind, ctas, warps, about) = match (comm_ctas, spec.crosses_nodes()) {
-        (0, _) => (
-            RoleKind::PushByRegisters,
-            compute,
-            (3, 4),
-            "own rows of A to every peer",
-        ),
-        (_, false) => (
-            RoleKind::Push,
-            (0, comm_ctas),
-            (0, THREADS / 32),
-            "own rows of A to every peer",
-        ),
-        (_, true) => (
-            RoleKind::Communicate,
-            (0, comm_ctas),
-            (0, THREADS / 32),
-            "a warp watches arrivals, one puts, all others push own rows and forward other nodes'",
-        ),
-    };
-    let push = pushes.then(|| Role::new(kind, ctas, warps, about));
-    push.into_iter()
-        .chain(core::roles(compute, in_clusters))
-        .collect()
 }
 
 fn copies(spec: GemmSpec<'_>, chunks: &Chunks, workspace: &Workspace) -> Option<Copies> {

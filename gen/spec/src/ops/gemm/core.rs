@@ -11,7 +11,7 @@ use crate::abi::{ArgKind, Extent, Operand, OperandSpec};
 use crate::config::Field;
 use crate::device::Device;
 use crate::diagnostic::Diagnostics;
-use crate::plan::{Region, Registers, Role, RoleKind};
+use crate::plan::{Region, Registers};
 use serde::Serialize;
 
 /// A slice of K shorter than this costs more to add than it saves: four stages of the largest tile take 3 µs, and no
@@ -151,6 +151,16 @@ impl CoreLayout {
         })
     }
 
+    /// The shared memory of a CTA that computes, by regions.
+    pub(super) fn memory(&self) -> GemmSmem {
+        GemmSmem::new(Stages {
+            tile: self.tile,
+            rows_a: self.stage_rows_a,
+            stages: self.stages,
+            cluster: self.cluster,
+        })
+    }
+
     /// Columns of one consumer warpgroup.
     #[must_use]
     pub fn group_n(&self) -> u32 {
@@ -160,7 +170,7 @@ impl CoreLayout {
     /// Whether a communication CTA's slots end before the barriers, which they share with the stages.
     pub(super) fn holds_slots(&self) -> bool {
         let slots = u64::from(THREADS / 32 * SLOT_BYTES);
-        let barriers = self.smem.iter().find(|region| region.name == "stage_full");
+        let barriers = self.memory().stage_full;
         barriers.is_some_and(|region| slots <= region.offset_bytes)
     }
 
@@ -327,18 +337,6 @@ pub(super) fn memory_bytes(spec: GemmSpec<'_>, c_rows: u64) -> u64 {
         + k * n * types.b.bytes()
         + (matrices * c_rows + rows) * n * types.addend.bytes()
         + c_rows * n * types.c.bytes()
-}
-
-/// The roles of the core. In clusters, the warps that multiply also store C.
-pub(super) fn roles(ctas: (u32, u32), in_clusters: bool) -> Vec<Role> {
-    let role = |kind, warps, about| Role::new(kind, ctas, warps, about);
-    let store = (!in_clusters).then(|| role(RoleKind::Store, (1, 3), "C from shared memory"));
-    let load = role(RoleKind::Load, (0, 1), "A and B to shared memory");
-    let multiply = role(RoleKind::Multiply, (4, THREADS / 32), "wgmma, bf16 to fp32");
-    [Some(load), store, Some(multiply)]
-        .into_iter()
-        .flatten()
-        .collect()
 }
 
 /// Tiles that `tuning` allows.

@@ -24,13 +24,13 @@
 mod candidate;
 mod internode;
 mod layout;
-mod roles;
 mod traffic;
 
 use super::config::GemmOp;
 use super::core::{self, CoreLayout};
 use super::memory::{self, Needs};
 use super::op_plan::{GemmPlan, Reduction, SLOT_BYTES, THREADS, TileOrder};
+use super::roles::Roles;
 use super::smem;
 use super::spec::GemmSpec;
 use crate::arch::Arch;
@@ -277,22 +277,25 @@ fn finish(spec: GemmSpec<'_>, device: &Device, candidate: Candidate) -> KernelPl
         comm_ctas,
         estimate_us,
     } = candidate;
-    let workspace = memory::workspace(&Needs {
+    let needs = Needs {
         spec,
         core: &core,
         order: &order,
         compute_ctas: device.sm_count - comm_ctas,
         chunks: None,
         reduction: reduction.as_ref(),
-    });
-    let one_shot = reduction.as_ref().is_some_and(|r| r.shots == 1);
-    let results = reduction.as_ref().is_some_and(|r| r.results) && !one_shot;
+    };
+    let workspace = memory::workspace(&needs);
+    let results = reduction
+        .as_ref()
+        .is_some_and(|r| r.results && r.shots == 2);
     let grid_ctas = if results || spec.takes_rows() {
         device.sm_count // a warp of every CTA takes results to C
     } else {
         comm_ctas + order.work_tiles().min(device.sm_count - comm_ctas)
     };
-    let least = traffic::least(spec);
+    let (roles, call) = Roles::new(&needs, comm_ctas, grid_ctas).reducing();
+    let (least, sums) = (traffic::least(spec), reduction.as_ref());
     let in_shards = order.shard_row_tiles.is_some();
     let op_plan = GemmPlan {
         load_rows_a: layout::rows_of_a(spec, core.tile, in_shards),
@@ -306,7 +309,8 @@ fn finish(spec: GemmSpec<'_>, device: &Device, candidate: Candidate) -> KernelPl
         device: device.clone(),
         threads: THREADS,
         grid_ctas,
-        roles: roles::roles(spec, reduction.as_ref(), (comm_ctas, grid_ctas)),
+        roles,
+        call,
         operands: core::operands(spec, spec.all_rows(), c_rows(spec)),
         args: args(spec, &core, in_shards, reduction.as_ref()),
         smem: core.smem,
@@ -316,15 +320,12 @@ fn finish(spec: GemmSpec<'_>, device: &Device, candidate: Candidate) -> KernelPl
         smem_bytes: core.smem_bytes,
         workspace,
         copies: None,
-        network: reduction
-            .as_ref()
+        network: sums
             .filter(|r| r.put_tiles > 0)
             .map(|r| internode::network(spec, core.tile, r)),
         registers: core::registers(spec.takes_rows()),
         bound: Bound::new(&least, device),
-        traffic: reduction
-            .as_ref()
-            .map_or(least, |r| traffic(spec, r.results)),
+        traffic: sums.map_or(least, |r| traffic(spec, r.results)),
         estimate_us,
         op_plan: OpPlan::Gemm(op_plan),
         fewer_rows: Vec::new(),

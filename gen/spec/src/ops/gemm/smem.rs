@@ -65,7 +65,7 @@ regions! {
 regions! {
     /// The shared memory of a CTA that only communicates. Its slots end before the barriers of a CTA that computes
     /// ([`CoreLayout::holds_slots`](super::core::CoreLayout::holds_slots)), so it needs no more memory than such a CTA.
-    struct CommSmem(_p: ()), from 0, aligned to 8;
+    pub(super) struct CommSmem(_p: ()), from 0, aligned to 8;
 
     /// In a CTA that only communicates: the slot through which a warp copies, and its barrier.
     copy_slot: Element::Bytes(SLOT_BYTES.into()), [warp: THREADS / 32];

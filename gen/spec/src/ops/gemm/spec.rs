@@ -111,6 +111,11 @@ impl GemmSpec<'_> {
         self.shape.k * self.types().a.bytes()
     }
 
+    /// Whether the rows do not suffice for all ranks.
+    pub fn has_ranks_without_rows(&self) -> bool {
+        self.shape.m <= self.shard_rows() * u64::from(self.world() - 1)
+    }
+
     /// Rows of a full shard.
     pub const fn shard_rows(&self) -> u64 {
         self.shape.shard_rows(self.world())

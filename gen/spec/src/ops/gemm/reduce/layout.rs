@@ -4,8 +4,8 @@ use super::super::config::{GemmOp, Tile};
 use super::super::core::{self, CoreLayout};
 use super::super::maps;
 use super::super::op_plan::Reduction;
+use super::super::roles::stores_from_registers;
 use super::super::spec::GemmSpec;
-use super::roles::stores_from_registers;
 use crate::abi::{ArgKind, ArgLayout, Extent, Operand};
 use crate::plan::network::{common_args, results_on_peers};
 

@@ -1,0 +1,189 @@
+//! The roles of a `ring_attention` kernel, and what they wait for.
+
+use super::memory::{AttentionSmem, AttentionWorkspace};
+use super::op_plan::AttentionPlan;
+use crate::ops::gemm::THREADS;
+use crate::plan::waits::{CallSteps, Step, Whose, Word};
+use crate::plan::{Role, RoleKind};
+use crate::topology::Topology;
+
+/// Own K and V.
+const OWN: u32 = 0;
+/// K and V of other nodes. On one node, there is nothing behind own K and V.
+const FORWARDED: u32 = 1;
+
+/// What the roles of a plan depend on.
+pub(super) struct Roles<'a> {
+    op_plan: &'a AttentionPlan,
+    topology: Topology,
+    workspace: AttentionWorkspace,
+    smem: AttentionSmem,
+}
+
+impl<'a> Roles<'a> {
+    pub(super) fn new(op_plan: &'a AttentionPlan, topology: Topology) -> Self {
+        Self {
+            op_plan,
+            topology,
+            workspace: AttentionWorkspace::of(op_plan, topology),
+            smem: AttentionSmem::of(op_plan, topology),
+        }
+    }
+
+    /// What all CTAs do before and after their roles.
+    pub(super) fn call_steps(&self) -> CallSteps {
+        let (begun, peers) = (&self.workspace.begun, Whose::peers(self.topology));
+        let begin = Step::of(OWN).signals(begun, peers);
+        CallSteps::new(
+            vec![begin],
+            vec![Step::last().waits(begun, peers)],
+            self.topology,
+        )
+    }
+
+    pub(super) fn all(&self, grid_ctas: u32) -> Vec<Role> {
+        let (all, first, pushing) = ((0, grid_ctas), (0, 1), (0, self.op_plan.push_ctas));
+        let mut roles = Vec::new();
+        if self.op_plan.put_tiles > 0 {
+            let about = "puts of other nodes";
+            roles.push(
+                Role::new(RoleKind::WatchArrivals, first, (1, 2), about)
+                    .with(self.watch_arrivals()),
+            );
+            let about = "own K and V, to other nodes";
+            roles.push(Role::new(RoleKind::PutKv, first, (2, 3), about).with(self.put_kv()));
+            let about = "own K and V to this node and to puts, other nodes' to this node";
+            let mut steps = self.push_kv(OWN, Step::of(OWN));
+            let arrived = Step::of(FORWARDED).waits(&self.workspace.arrived, Whose::RANK);
+            steps.extend(self.push_kv(FORWARDED, arrived));
+            roles.push(Role::new(RoleKind::PushKv, pushing, (3, 4), about).with(steps));
+        } else if self.op_plan.push_ctas > 0 {
+            let (warps, about) = (
+                (0, self.op_plan.push_warps),
+                "first, own K and V to the peers",
+            );
+            let steps = self.push_kv(OWN, Step::of(OWN));
+            roles.push(Role::new(RoleKind::PushKv, pushing, warps, about).with(steps));
+        }
+        let about = "Q, K and V to shared memory";
+        roles.push(Role::new(RoleKind::Load, all, (0, 1), about).with(self.load()));
+        let about = "wgmma, softmax, O and LSE";
+        roles.push(
+            Role::new(RoleKind::Multiply, all, (4, THREADS / 32), about).with(self.multiply()),
+        );
+        roles
+    }
+
+    /// The ranks of this node with K and V of a pass. Across nodes, parts also go to own slots: own parts, from which they are
+    /// put, and those of the rank of the same local rank on another node.
+    fn receivers(&self) -> &'static [Whose] {
+        Whose::peers_and(self.topology, self.op_plan.put_tiles > 0)
+    }
+
+    /// The pass in which tiles of queries have met all keys.
+    const fn last_pass(&self) -> u32 {
+        match self.op_plan.put_tiles {
+            0 => OWN,
+            _ => FORWARDED,
+        }
+    }
+
+    fn load(&self) -> Vec<Step> {
+        let AttentionWorkspace {
+            kv_ready, kv_marks, ..
+        } = &self.workspace;
+        let AttentionSmem {
+            q_full,
+            q_empty,
+            k_full,
+            k_empty,
+            v_full,
+            v_empty,
+            ..
+        } = &self.smem;
+        let step = Step::of(self.last_pass())
+            .takes(q_empty, Whose::CTA)
+            .waits(kv_ready, self.receivers())
+            .waits(kv_marks, self.receivers())
+            .takes(k_empty, Whose::CTA)
+            .takes(v_empty, Whose::CTA);
+        let full = [q_full, k_full, v_full];
+        vec![
+            full.into_iter()
+                .fold(step, |step, full| step.signals(full, Whose::CTA)),
+        ]
+    }
+
+    /// The warps that multiply. When a tile of queries has read a head, they give its senders the slots back.
+    fn multiply(&self) -> Vec<Step> {
+        let AttentionWorkspace {
+            slot_reads,
+            head_marks,
+            ..
+        } = &self.workspace;
+        let AttentionSmem {
+            q_full,
+            q_empty,
+            k_full,
+            k_empty,
+            v_full,
+            v_empty,
+            ..
+        } = &self.smem;
+        let peers = Whose::peers(self.topology);
+        let step = Step::of(self.last_pass());
+        let step = [q_full, k_full, v_full]
+            .into_iter()
+            .fold(step, |step, full| step.waits(full, Whose::CTA));
+        let step = [k_empty, v_empty]
+            .into_iter()
+            .fold(step, |step, empty| step.signals(empty, Whose::CTA));
+        let step = step.signals(slot_reads, peers).signals(head_marks, peers);
+        vec![step.signals(q_empty, Whose::CTA)]
+    }
+
+    /// Sends the parts of a pass. `begin` is what comes before a part is loaded.
+    fn push_kv(&self, pass: u32, begin: Step) -> Vec<Step> {
+        let AttentionWorkspace {
+            begun,
+            slot_reads,
+            head_marks,
+            kv_ready,
+            kv_marks,
+            ..
+        } = &self.workspace;
+        let (loaded, peers) = (&self.smem.copy_loaded, Whose::peers(self.topology));
+        let send = Step::of(pass)
+            .when(self.op_plan.buffers == 1, |step| step.waits(begun, peers))
+            .takes(slot_reads, peers)
+            .takes(head_marks, peers)
+            .waits(loaded, Whose::CTA)
+            .signals(kv_ready, self.receivers())
+            .signals(kv_marks, self.receivers());
+        vec![begin.signals(loaded, Whose::CTA), send]
+    }
+
+    // ---- across nodes
+
+    fn put_kv(&self) -> Vec<Step> {
+        let AttentionWorkspace {
+            kv_ready, kv_marks, ..
+        } = &self.workspace;
+        let own = Step::of(OWN)
+            .waits(kv_ready, Whose::RANK)
+            .waits(kv_marks, Whose::RANK);
+        vec![own.puts()]
+    }
+
+    fn watch_arrivals(&self) -> Vec<Step> {
+        let AttentionWorkspace { begun, arrived, .. } = &self.workspace;
+        let step = Step::of(OWN)
+            .takes(&Word::Watched, Whose::RANK)
+            .waits(&Word::Arrivals, Whose::NODES)
+            .waits(begun, Whose::peers(self.topology));
+        vec![
+            step.signals(arrived, Whose::RANK)
+                .signals(&Word::Watched, Whose::RANK),
+        ]
+    }
+}

@@ -1,0 +1,258 @@
+//! The roles of a kernel of a collective, and what they wait for.
+
+use super::config::Protocol;
+use super::memory::CollectiveWorkspace;
+use super::op_plan::CollectivePlan;
+use crate::plan::waits::{CallSteps, Step, Whose, Word};
+use crate::plan::{Role, RoleKind};
+use crate::topology::Topology;
+
+/// Chunks that are added up for other nodes.
+const FOR_NODES: u32 = 0;
+/// Chunks of the own shard.
+const OWN: u32 = 1;
+/// Chunks of the own shard on their way to other nodes.
+const PUT: u32 = 2;
+/// Chunks of the shards of other nodes.
+const RELAYED: u32 = 3;
+
+/// A role with the number of its warps.
+type Listed = (RoleKind, u32, &'static str, Vec<Step>);
+
+/// What the roles of a plan depend on.
+pub(super) struct Roles<'a> {
+    op_plan: &'a CollectivePlan,
+    topology: Topology,
+    workspace: CollectiveWorkspace,
+}
+
+impl<'a> Roles<'a> {
+    pub(super) fn new(op_plan: &'a CollectivePlan, topology: Topology) -> Self {
+        let workspace = CollectiveWorkspace::of(op_plan, topology);
+        Self {
+            op_plan,
+            topology,
+            workspace,
+        }
+    }
+
+    fn peers(&self) -> &'static [Whose] {
+        Whose::peers(self.topology)
+    }
+
+    fn node(&self) -> &'static [Whose] {
+        Whose::node(self.topology)
+    }
+
+    /// What all CTAs do before and after their roles.
+    pub(super) fn call_steps(&self) -> CallSteps {
+        let begun = &self.workspace.begun;
+        let begin = Step::of(FOR_NODES).signals(begun, self.peers());
+        let end = Step::last().waits(begun, self.peers());
+        CallSteps::new(vec![begin], vec![end], self.topology)
+    }
+
+    pub(super) fn all(&self, threads: u32, grid_ctas: u32) -> Vec<Role> {
+        match self.op_plan.protocol {
+            Protocol::Ll => {
+                let about = "packets to the peers, and what they have sent to the result";
+                let role = Role::new(RoleKind::Exchange, (0, grid_ctas), (0, threads / 32), about);
+                vec![role.with(self.exchange())]
+            }
+            Protocol::Simple => self.simple(grid_ctas),
+        }
+    }
+
+    /// Packets. Where rows are normalised, sums go to this rank too, whose other threads may have the row.
+    fn exchange(&self) -> Vec<Step> {
+        let CollectiveWorkspace {
+            parts,
+            sums,
+            shards,
+            squares,
+            ..
+        } = &self.workspace;
+        let summed = Whose::peers_and(self.topology, self.op_plan.norm.is_some());
+        let exchanged = [
+            (parts, self.peers()),
+            (sums, summed),
+            (shards, self.peers()),
+            (squares, Whose::RANK),
+        ];
+        let steps = |(words, ranks)| {
+            [
+                Step::of(OWN).signals(words, ranks),
+                Step::of(OWN).waits(words, ranks),
+            ]
+        };
+        exchanged.into_iter().flat_map(steps).collect()
+    }
+
+    fn simple(&self, grid_ctas: u32) -> Vec<Role> {
+        let mut warp = 0;
+        let listed = self.across_nodes().into_iter().map(|role| (1, role));
+        let listed = listed.chain(self.on_node().into_iter().map(|role| (grid_ctas, role)));
+        let roles = listed.filter(|(_, (_, count, ..))| *count > 0);
+        let roles = roles.map(|(end_cta, (kind, count, about, steps))| {
+            let warps = (warp, warp + count);
+            warp += count;
+            Role::new(kind, (0, end_cta), warps, about).with(steps)
+        });
+        roles.collect()
+    }
+
+    /// The roles of the first CTA across nodes, with the number of their warps.
+    fn across_nodes(&self) -> [Listed; 3] {
+        let op = self.op_plan.config.op;
+        let network = u32::from(self.topology.peers() > 0);
+        let sums = network * u32::from(op.reduces());
+        let shards = network * u32::from(op.gathers());
+        let about = "sums of this node to those who own them";
+        [
+            (
+                RoleKind::WatchArrivals,
+                network,
+                "puts of other nodes",
+                self.watch_arrivals(),
+            ),
+            (RoleKind::PutSums, sums, about, self.put_sums()),
+            (
+                RoleKind::PutShard,
+                shards,
+                "own chunks to other nodes",
+                self.put_shard(),
+            ),
+        ]
+    }
+
+    /// The roles of all CTAs, with the number of their warps.
+    fn on_node(&self) -> [Listed; 4] {
+        let (warps, op) = (&self.op_plan.warps, self.op_plan.config.op);
+        let push = match op.reduces() {
+            true => {
+                let about = "own parts of the chunks that peers add up";
+                (RoleKind::Push, warps.push, about, self.push())
+            }
+            false => {
+                let about = "own chunks to the peers and to the result";
+                (
+                    RoleKind::PushShard,
+                    warps.push,
+                    about,
+                    vec![self.raise_own(Step::of(OWN))],
+                )
+            }
+        };
+        let reduced = match op.gathers() {
+            true => "sums in fp32, to the result and to the peers",
+            false => "sums in fp32, to the result",
+        };
+        let collected = match (
+            self.op_plan.norm,
+            self.op_plan.stores_to_results(self.topology),
+        ) {
+            (Some(_), _) => "rows of all ranks' chunks, normalised, to the result",
+            (None, true) => "waits for the chunks that other ranks store to the result",
+            (None, false) => "other ranks' chunks to the result",
+        };
+        let relayed = "other nodes' chunks to the peers";
+        [
+            push,
+            (RoleKind::Reduce, warps.reduce, reduced, self.reduce()),
+            (RoleKind::Collect, warps.collect, collected, self.collect()),
+            (RoleKind::Relay, warps.relay, relayed, self.relay()),
+        ]
+    }
+
+    fn push(&self) -> Vec<Step> {
+        // Sums of chunks for other nodes come first, and so do the parts of them.
+        let parts = |pass| Step::of(pass).signals(&self.workspace.partial_ready, self.peers());
+        vec![parts(FOR_NODES), parts(OWN)]
+    }
+
+    fn reduce(&self) -> Vec<Step> {
+        let CollectiveWorkspace {
+            partial_ready,
+            sum_ready,
+            arrived,
+            ..
+        } = &self.workspace;
+        let parts = |pass| Step::of(pass).waits(partial_ready, self.peers());
+        let own = parts(OWN).waits(arrived, Whose::RANK);
+        vec![
+            parts(FOR_NODES).signals(sum_ready, Whose::RANK),
+            self.raise_own(own),
+        ]
+    }
+
+    /// Sends chunks of the own shard. Stores to results of other ranks wait until these have begun the call.
+    fn raise_own(&self, step: Step) -> Step {
+        let CollectiveWorkspace {
+            begun, chunk_ready, ..
+        } = &self.workspace;
+        let keeps_own = self.topology.peers() > 0 || self.op_plan.norm.is_some();
+        step.when(self.op_plan.stores_to_results(self.topology), |step| {
+            step.waits(begun, self.peers())
+        })
+        .signals(chunk_ready, Whose::peers_and(self.topology, keeps_own))
+    }
+
+    fn collect(&self) -> Vec<Step> {
+        let takes_own = self.topology.peers() > 0 || self.op_plan.norm.is_some();
+        let from = Whose::peers_and(self.topology, takes_own);
+        vec![Step::of(RELAYED).waits(&self.workspace.chunk_ready, from)]
+    }
+
+    // ---- across nodes
+
+    fn watch_arrivals(&self) -> Vec<Step> {
+        let CollectiveWorkspace { begun, arrived, .. } = &self.workspace;
+        let watch = |pass| {
+            Step::of(pass)
+                .takes(&Word::Watched, Whose::RANK)
+                .waits(&Word::Arrivals, Whose::NODES)
+                .when(self.op_plan.takes_rows(), |step| {
+                    step.waits(begun, self.peers())
+                })
+                .signals(arrived, Whose::RANK)
+        };
+        let (sums, shards) = (
+            self.op_plan.config.op.reduces(),
+            self.op_plan.config.op.gathers(),
+        );
+        let passes = [(sums, FOR_NODES), (shards, PUT)];
+        let mut steps: Vec<_> = passes
+            .into_iter()
+            .filter(|(is_used, _)| *is_used)
+            .map(|(_, pass)| watch(pass))
+            .collect();
+        steps.push(Step::of(PUT).signals(&Word::Watched, Whose::RANK));
+        steps
+    }
+
+    fn put_sums(&self) -> Vec<Step> {
+        vec![
+            Step::of(FOR_NODES)
+                .waits(&self.workspace.sum_ready, Whose::RANK)
+                .puts(),
+        ]
+    }
+
+    fn put_shard(&self) -> Vec<Step> {
+        vec![
+            Step::of(PUT)
+                .waits(&self.workspace.chunk_ready, Whose::RANK)
+                .puts(),
+        ]
+    }
+
+    fn relay(&self) -> Vec<Step> {
+        let CollectiveWorkspace {
+            arrived,
+            chunk_ready,
+            ..
+        } = &self.workspace;
+        let step = Step::of(RELAYED).waits(arrived, Whose::RANK);
+        vec![step.signals(chunk_ready, self.node())]
+    }
+}

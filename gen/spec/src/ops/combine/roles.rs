@@ -1,0 +1,318 @@
+//! The roles of a `combine` kernel, and what they wait for.
+
+use super::memory::{CombineSmem, CombineWorkspace};
+use super::op_plan::{CombinePlan, OUTPUTS};
+use crate::ops::gemm::THREADS;
+use crate::plan::waits::{CallSteps, Step, Whose, Word};
+use crate::plan::{Role, RoleKind};
+use crate::topology::Topology;
+
+/// Lists of tokens.
+const LISTS: u32 = 0;
+/// Partial sums for other ranks of the node.
+const PARTIALS: u32 = 1;
+/// Sums of the node for tokens of other nodes.
+const FOR_NODES: u32 = 2;
+/// Sums of own tokens.
+const OWN: u32 = 3;
+/// Acknowledgements of sums that have arrived.
+const ACKNOWLEDGED: u32 = 4;
+
+/// A role with its warps.
+type Listed = (RoleKind, (u32, u32), &'static str, Vec<Step>);
+
+/// What the roles of a plan depend on.
+pub(super) struct Roles<'a> {
+    op_plan: &'a CombinePlan,
+    topology: Topology,
+    workspace: CombineWorkspace,
+    smem: CombineSmem,
+}
+
+impl<'a> Roles<'a> {
+    pub(super) fn new(op_plan: &'a CombinePlan, topology: Topology) -> Self {
+        let world = topology.world();
+        Self {
+            op_plan,
+            topology,
+            workspace: CombineWorkspace::of(op_plan, topology),
+            smem: CombineSmem::of(op_plan.low_latency_tokens, op_plan.pipeline, world),
+        }
+    }
+
+    fn peers(&self) -> &'static [Whose] {
+        Whose::peers(self.topology)
+    }
+
+    fn crosses_nodes(&self) -> bool {
+        self.op_plan.internode.is_some()
+    }
+
+    /// All CTAs send entries, and list the tokens for other nodes, before their roles.
+    pub(super) fn call_steps(&self) -> CallSteps {
+        let CombineWorkspace {
+            token_counts,
+            topk_packets,
+            lists_ready,
+            list_positions,
+            ..
+        } = &self.workspace;
+        let begin = Step::of(LISTS)
+            .signals(token_counts, self.peers())
+            .signals(topk_packets, self.peers())
+            .signals(lists_ready, Whose::RANK)
+            .signals(list_positions, Whose::RANK);
+        CallSteps::new(vec![begin], Vec::new(), self.topology)
+    }
+
+    pub(super) fn all(&self, grid_ctas: u32) -> Vec<Role> {
+        let comm_ctas = self.op_plan.comm_ctas();
+        let (comm, adding, warps) = ((0, comm_ctas), (comm_ctas, grid_ctas), THREADS / 32);
+        let mut roles = Vec::new();
+        let mut push = |kind, ctas, warps, about: &str, steps| {
+            roles.push(Role::new(kind, ctas, warps, about).with(steps))
+        };
+        if self.op_plan.low_latency_tokens > 0 {
+            let about = format!(
+                "sums of ranks with at most {} tokens",
+                self.op_plan.low_latency_tokens
+            );
+            push(
+                RoleKind::SumFewTokens,
+                (0, grid_ctas),
+                (0, warps),
+                &about,
+                self.sum_few_tokens(),
+            );
+        }
+        for (kind, warps, about, steps) in self.across_nodes() {
+            push(kind, comm, warps, about, steps);
+        }
+        if self.op_plan.pipeline.is_some() {
+            push(
+                RoleKind::Load,
+                adding,
+                (0, 1),
+                "rows of sums to shared memory",
+                self.load(),
+            );
+            push(
+                RoleKind::Store,
+                adding,
+                (1, 1 + OUTPUTS),
+                "sums to C and to peers",
+                self.store(),
+            );
+            push(
+                RoleKind::Add,
+                adding,
+                (1 + OUTPUTS, warps),
+                "sums in fp32",
+                self.add(),
+            );
+        }
+        roles
+    }
+
+    /// The roles of the CTA that only communicates, if there is one, with their warps.
+    fn across_nodes(&self) -> Vec<Listed> {
+        if !self.crosses_nodes() {
+            return Vec::new();
+        }
+        let acknowledging = 2 + u32::from(self.op_plan.acknowledges());
+        let sums = "lists of tokens, and sums of other nodes' tokens";
+        let acknowledged = "sums of other nodes, whose places are wanted again";
+        let lists = "lists of other nodes to this node's ranks";
+        let mut roles = vec![
+            (
+                RoleKind::WatchArrivals,
+                (0, 1),
+                "puts of other nodes",
+                self.watch_arrivals(),
+            ),
+            (RoleKind::PutSums, (1, 2), sums, self.put_sums()),
+            (
+                RoleKind::AcknowledgeSums,
+                (2, acknowledging),
+                acknowledged,
+                self.acknowledge_sums(),
+            ),
+            (
+                RoleKind::RelayLists,
+                (acknowledging, THREADS / 32),
+                lists,
+                self.relay_lists(),
+            ),
+        ];
+        roles.retain(|(_, (first, end), ..)| first < end);
+        roles
+    }
+
+    fn sum_few_tokens(&self) -> Vec<Step> {
+        let CombineWorkspace {
+            token_counts,
+            topk_packets,
+            partial_packets,
+            ..
+        } = &self.workspace;
+        let sends = Step::of(PARTIALS)
+            .waits(token_counts, self.peers())
+            .waits(topk_packets, self.peers());
+        vec![
+            sends.signals(partial_packets, self.peers()),
+            Step::of(PARTIALS).waits(partial_packets, self.peers()),
+        ]
+    }
+
+    // ---- the pipeline
+
+    /// The passes of sums: those for other ranks come before those that need sums of other ranks.
+    fn passes(&self) -> Vec<u32> {
+        let sends = self.topology.local_world > 1;
+        let passes = [
+            (PARTIALS, sends),
+            (FOR_NODES, self.crosses_nodes()),
+            (OWN, true),
+        ];
+        passes
+            .into_iter()
+            .filter(|(_, is_used)| *is_used)
+            .map(|(pass, _)| pass)
+            .collect()
+    }
+
+    /// On the lists of other nodes, this rank finds the tokens of which it has rows.
+    fn load(&self) -> Vec<Step> {
+        let CombineWorkspace {
+            token_counts,
+            topk_packets,
+            partial_ready,
+            arrived,
+            list_positions,
+            sums_begin,
+            ..
+        } = &self.workspace;
+        let lists = Whose::peers_and(self.topology, self.crosses_nodes());
+        let rows = |pass| {
+            let step = match pass {
+                PARTIALS => Step::of(pass),
+                FOR_NODES => Step::of(pass)
+                    .waits(partial_ready, self.peers())
+                    .when(self.op_plan.acknowledges(), |step| {
+                        step.takes(arrived, Whose::RANK)
+                    }),
+                _ => Step::of(pass)
+                    .waits(partial_ready, self.peers())
+                    .waits(list_positions, Whose::RANK)
+                    .waits(sums_begin, Whose::RANK)
+                    .waits(arrived, Whose::RANK),
+            };
+            step.takes(&self.smem.row_empty, Whose::CTA)
+                .signals(&self.smem.row_full, Whose::CTA)
+        };
+        let entries = Step::of(PARTIALS)
+            .waits(token_counts, lists)
+            .waits(topk_packets, lists);
+        [entries]
+            .into_iter()
+            .chain(self.passes().into_iter().map(rows))
+            .collect()
+    }
+
+    fn add(&self) -> Vec<Step> {
+        let CombineSmem {
+            row_full,
+            row_empty,
+            output_full,
+            output_empty,
+            ..
+        } = &self.smem;
+        let sums = |pass| {
+            let step = Step::of(pass)
+                .waits(row_full, Whose::CTA)
+                .takes(output_empty, Whose::CTA);
+            step.signals(row_empty, Whose::CTA)
+                .signals(output_full, Whose::CTA)
+        };
+        self.passes().into_iter().map(sums).collect()
+    }
+
+    fn store(&self) -> Vec<Step> {
+        let partial_ready = &self.workspace.partial_ready;
+        let sums = |pass| {
+            let step = Step::of(pass).waits(&self.smem.output_full, Whose::CTA);
+            let step = step.signals(&self.smem.output_empty, Whose::CTA);
+            match pass {
+                PARTIALS => step.signals(partial_ready, self.peers()),
+                FOR_NODES => step.signals(partial_ready, Whose::RANK),
+                _ => step,
+            }
+        };
+        self.passes().into_iter().map(sums).collect()
+    }
+
+    // ---- across nodes
+
+    fn watch_arrivals(&self) -> Vec<Step> {
+        let CombineWorkspace {
+            lists_ready,
+            arrived,
+            ..
+        } = &self.workspace;
+        let watch = |pass| {
+            let step = Step::of(pass).waits(&Word::Arrivals, Whose::NODES);
+            step.signals(arrived, Whose::RANK)
+        };
+        let begin = Step::of(LISTS)
+            .waits(lists_ready, Whose::RANK)
+            .takes(&Word::Watched, Whose::RANK);
+        let mut steps = vec![begin, watch(LISTS), watch(FOR_NODES)];
+        if self.op_plan.acknowledges() {
+            steps.push(watch(ACKNOWLEDGED));
+        }
+        steps.push(Step::of(ACKNOWLEDGED).signals(&Word::Watched, Whose::RANK));
+        steps
+    }
+
+    fn put_sums(&self) -> Vec<Step> {
+        let CombineWorkspace {
+            lists_ready,
+            sums_begin,
+            partial_ready,
+            arrived,
+            ..
+        } = &self.workspace;
+        vec![
+            Step::of(LISTS)
+                .waits(lists_ready, Whose::RANK)
+                .signals(sums_begin, Whose::RANK)
+                .puts(),
+            Step::of(PARTIALS).waits(arrived, Whose::RANK),
+            Step::of(FOR_NODES).waits(partial_ready, Whose::RANK).puts(),
+        ]
+    }
+
+    fn acknowledge_sums(&self) -> Vec<Step> {
+        let CombineWorkspace {
+            lists_ready,
+            arrived,
+            ..
+        } = &self.workspace;
+        let waits = Step::of(FOR_NODES)
+            .waits(lists_ready, Whose::RANK)
+            .waits(arrived, Whose::RANK);
+        vec![waits, Step::of(ACKNOWLEDGED).puts()]
+    }
+
+    fn relay_lists(&self) -> Vec<Step> {
+        let CombineWorkspace {
+            token_counts,
+            topk_packets,
+            arrived,
+            ..
+        } = &self.workspace;
+        let node = Whose::node(self.topology);
+        let step = Step::of(PARTIALS).waits(arrived, Whose::RANK);
+        vec![step.signals(token_counts, node).signals(topk_packets, node)]
+    }
+}

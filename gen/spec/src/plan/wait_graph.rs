@@ -1,0 +1,363 @@
+//! Who waits for whom in a call: what nobody signals or awaits, and circles of steps.
+
+use super::kernel::KernelPlan;
+use super::waits::{Signal, Step, Wait, Whose, Word};
+use std::collections::BTreeSet;
+
+/// Who goes through steps: a role, what all CTAs do before or after their roles, or the host.
+#[derive(Clone, Debug)]
+pub struct Agent<'a> {
+    /// The name of the role, `begin`, `end` or `host`.
+    pub name: &'a str,
+    /// The steps.
+    pub steps: &'a [Step],
+    /// The agents that are done before it begins, by their indices.
+    pub after: Vec<usize>,
+}
+
+impl KernelPlan {
+    /// The agents of a call.
+    #[must_use]
+    pub fn agents(&self) -> Vec<Agent<'_>> {
+        let agent = |name, steps, after| Agent { name, steps, after };
+        let mut agents = vec![
+            agent("host", &self.call.host[..], Vec::new()),
+            agent("begin", &self.call.begin[..], Vec::new()),
+        ];
+        let first = agents.len();
+        for (number, role) in self.roles.iter().enumerate() {
+            let before = self.roles[..number].iter().enumerate();
+            let before = before.filter(|(_, other)| role.shares_warps_with(other));
+            let after = [1]
+                .into_iter()
+                .chain(before.map(|(index, _)| first + index));
+            agents.push(agent(role.kind.cxx(), &role.steps, after.collect()));
+        }
+        let all = (1..agents.len()).collect();
+        agents.push(agent("end", &self.call.end[..], all));
+        agents
+    }
+
+    /// What steps wait for, and what they signal: a sentence for each, if there is anything to say.
+    #[must_use]
+    pub fn describe(&self, steps: &[Step]) -> Vec<String> {
+        let agents = self.agents();
+        let waits = steps.iter().flat_map(|step| &step.waits);
+        let waits = waits.map(|wait| from(wait, &agents));
+        let signals = steps.iter().flat_map(|step| &step.signals);
+        let signals = signals.map(to);
+        let sentences = [("Waits", listed(waits)), ("Signals", listed(signals))];
+        let sentences = sentences.into_iter().filter(|(_, words)| !words.is_empty());
+        sentences
+            .map(|(verb, words)| format!("{verb}: {words}."))
+            .collect()
+    }
+}
+
+/// Names of agents, and whose these agents are.
+type Named = (String, Vec<&'static str>);
+
+/// Lists words, each once, with the agents of each: whose they are, and their names.
+fn listed(words: impl Iterator<Item = (Word, &'static str, String)>) -> String {
+    let mut listed: Vec<(Word, Vec<Named>)> = Vec::new();
+    for (word, whose, names) in words {
+        let agents = entry(&mut listed, word);
+        let owners = entry(agents, names);
+        if !whose.is_empty() && !owners.contains(&whose) {
+            owners.push(whose);
+        }
+    }
+    let agents = |(names, owners): &Named| {
+        let owners = owners.join(" and ");
+        if names.is_empty() {
+            owners
+        } else {
+            format!("{owners} {names}")
+        }
+    };
+    let words = listed.iter().map(|(word, of_word)| {
+        let of_word: Vec<_> = of_word.iter().map(agents).collect();
+        match of_word.join(", ") {
+            of_word if of_word.is_empty() => word.to_string(),
+            of_word => format!("{word} ({of_word})"),
+        }
+    });
+    words.collect::<Vec<_>>().join(", ")
+}
+
+/// The values of a key, behind those of the keys before it.
+fn entry<K: PartialEq, V>(entries: &mut Vec<(K, Vec<V>)>, key: K) -> &mut Vec<V> {
+    let found = entries.iter().position(|(other, _)| *other == key);
+    let index = found.unwrap_or(entries.len());
+    if found.is_none() {
+        entries.push((key, Vec::new()));
+    }
+    &mut entries[index].1
+}
+
+/// Who signals what a wait is for.
+fn from(wait: &Wait, agents: &[Agent<'_>]) -> (Word, &'static str, String) {
+    let names = || {
+        signallers(wait, agents)
+            .into_iter()
+            .collect::<Vec<_>>()
+            .join(" and ")
+    };
+    let (whose, names) = match wait.from {
+        Whose::Cta => ("", String::new()),
+        Whose::Rank => ("this rank's", names()),
+        Whose::Peers => ("peers'", names()),
+        Whose::Nodes => ("other nodes'", names()),
+        Whose::Host => ("host", String::new()),
+    };
+    (wait.word, whose, names)
+}
+
+/// Who awaits what is signalled.
+fn to(signal: &Signal) -> (Word, &'static str, String) {
+    let whose = match signal.to {
+        Whose::Cta => "",
+        Whose::Rank => "this rank",
+        Whose::Peers => "peers",
+        Whose::Nodes => "other nodes",
+        Whose::Host => "host",
+    };
+    (signal.word, whose, String::new())
+}
+
+/// Whether a signal of a step of pass `pass` is one that the wait of a step of pass `wait_pass` is for.
+fn is_for(wait: &Wait, wait_pass: u32, signal: &Signal, pass: u32) -> bool {
+    let is_early = match wait.has_credits {
+        true => pass < wait_pass,
+        false => pass <= wait_pass,
+    };
+    is_early && is_same(wait, signal)
+}
+
+fn is_same(wait: &Wait, signal: &Signal) -> bool {
+    wait.word == signal.word && wait.from == signal.to
+}
+
+/// The names of the agents that signal what a wait is for.
+fn signallers<'a>(wait: &Wait, agents: &[Agent<'a>]) -> BTreeSet<&'a str> {
+    let signals = |agent: &&Agent<'a>| {
+        let mut signals = agent.steps.iter().flat_map(|step| &step.signals);
+        agent.name != "end" && signals.any(|signal| is_same(wait, signal))
+    };
+    agents
+        .iter()
+        .filter(signals)
+        .map(|agent| agent.name)
+        .collect()
+}
+
+/// Says which words nobody signals or awaits, and which steps wait for each other in a circle. All ranks run the same
+/// agents, so a signal to peers is one that comes from peers.
+#[must_use]
+pub fn faults(agents: &[Agent<'_>]) -> Vec<String> {
+    let mut faults = Vec::new();
+    let steps = || {
+        agents
+            .iter()
+            .flat_map(|agent| agent.steps.iter().map(move |step| (agent.name, step)))
+    };
+    for (name, step) in steps() {
+        for wait in &step.waits {
+            let mut signals = steps()
+                .flat_map(|(_, other)| other.signals.iter().map(|signal| (signal, other.pass)));
+            let is_signalled = signals.any(|(signal, pass)| match wait.has_credits {
+                true => is_same(wait, signal),
+                false => is_for(wait, step.pass, signal, pass),
+            });
+            if !is_signalled {
+                faults.push(format!(
+                    "{name} waits for {} of {:?}, which nobody signals",
+                    wait.word, wait.from
+                ));
+            }
+        }
+        for signal in &step.signals {
+            let mut waits = steps().flat_map(|(_, other)| &other.waits);
+            if !waits.any(|wait| is_same(wait, signal)) {
+                faults.push(format!(
+                    "{name} signals {} to {:?}, which nobody awaits",
+                    signal.word, signal.to
+                ));
+            }
+        }
+    }
+    faults.extend(circle(agents));
+    faults
+}
+
+/// Steps that wait for each other in a circle, if there are any.
+fn circle(agents: &[Agent<'_>]) -> Option<String> {
+    let mut done = BTreeSet::new();
+    let mut nodes = (0..agents.len())
+        .flat_map(|agent| (0..agents[agent].steps.len()).map(move |step| (agent, step)));
+    let found = nodes.find_map(|node| search(agents, node, &mut Vec::new(), &mut done))?;
+    let names = found.iter().map(|(agent, step)| {
+        let Agent { name, steps, .. } = &agents[*agent];
+        format!("{name} in pass {}", steps[*step].pass)
+    });
+    Some(format!(
+        "circle: {}",
+        names.collect::<Vec<_>>().join(" waits for ")
+    ))
+}
+
+/// Searches what a step needs for a circle. `path` leads to the step, and `done` are steps from which none is reached.
+fn search(
+    agents: &[Agent<'_>],
+    node: (usize, usize),
+    path: &mut Vec<(usize, usize)>,
+    done: &mut BTreeSet<(usize, usize)>,
+) -> Option<Vec<(usize, usize)>> {
+    if done.contains(&node) {
+        return None;
+    }
+    if let Some(first) = path.iter().position(|on_path| *on_path == node) {
+        return Some(path[first..].iter().copied().chain([node]).collect());
+    }
+    path.push(node);
+    let found = needed(agents, node)
+        .into_iter()
+        .find_map(|next| search(agents, next, path, done));
+    path.pop();
+    done.insert(node);
+    found
+}
+
+/// The steps that come before a step: the one before it, or all of the agents that are done by then, and those whose signals
+/// it awaits.
+fn needed(agents: &[Agent<'_>], (agent, step): (usize, usize)) -> Vec<(usize, usize)> {
+    let mut needed: Vec<_> = match step {
+        0 => {
+            let last =
+                |before: &usize| Some((*before, agents[*before].steps.len().checked_sub(1)?));
+            agents[agent].after.iter().filter_map(last).collect()
+        }
+        _ => vec![(agent, step - 1)],
+    };
+    let Step { pass, waits, .. } = &agents[agent].steps[step];
+    for (index, other) in agents.iter().enumerate() {
+        for (number, of_other) in other.steps.iter().enumerate() {
+            let is_awaited = |wait: &Wait| {
+                let mut signals = of_other.signals.iter();
+                signals.any(|signal| is_for(wait, *pass, signal, of_other.pass))
+            };
+            if waits.iter().any(is_awaited) {
+                needed.push((index, number));
+            }
+        }
+    }
+    needed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CTA: &[Whose] = Whose::CTA;
+    const FULL: Word = Word::Doorbell;
+    const EMPTY: Word = Word::CopiesLeft;
+
+    fn faults_of(agents: &[(&str, Vec<Step>)]) -> Vec<String> {
+        let agent = |(name, steps)| Agent {
+            name,
+            steps,
+            after: Vec::new(),
+        };
+        let agents: Vec<_> = agents
+            .iter()
+            .map(|(name, steps)| agent((*name, &steps[..])))
+            .collect();
+        faults(&agents)
+    }
+
+    #[test]
+    fn a_pipeline_is_no_circle() {
+        let load = Step::of(0).takes(&EMPTY, CTA).signals(&FULL, CTA);
+        let multiply = Step::of(0).waits(&FULL, CTA).signals(&EMPTY, CTA);
+        assert!(faults_of(&[("load", vec![load]), ("multiply", vec![multiply])]).is_empty());
+    }
+
+    #[test]
+    fn a_pipeline_without_credits_is_a_circle() {
+        let load = Step::of(0).waits(&EMPTY, CTA).signals(&FULL, CTA);
+        let multiply = Step::of(0).waits(&FULL, CTA).signals(&EMPTY, CTA);
+        let found = faults_of(&[("load", vec![load]), ("multiply", vec![multiply])]);
+        assert_eq!(
+            found,
+            ["circle: load in pass 0 waits for multiply in pass 0 waits for load in pass 0"]
+        );
+    }
+
+    /// The stage that a later pass takes is one that the reader gives back in an earlier pass. If the reader first waits for
+    /// what the writer sends then, neither goes on.
+    #[test]
+    fn a_credit_of_an_earlier_pass_can_close_a_circle() {
+        let writes = [
+            Step::of(0).signals(&FULL, CTA),
+            Step::of(1).takes(&EMPTY, CTA).signals(&Word::Watched, CTA),
+        ];
+        let reads = Step::of(0).waits(&FULL, CTA).signals(&EMPTY, CTA);
+        let read_on = Step::of(1).waits(&Word::Watched, CTA);
+        assert!(
+            faults_of(&[
+                ("write", writes.to_vec()),
+                ("read", vec![reads.clone(), read_on])
+            ])
+            .is_empty()
+        );
+        let waits_first = Step::of(1).waits(&Word::Watched, CTA);
+        let found = faults_of(&[
+            ("write", writes.to_vec()),
+            ("read", vec![waits_first, reads]),
+        ]);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].starts_with("circle: "), "{found:?}");
+    }
+
+    /// Each rank waits for its peers' sums before it sends its own.
+    #[test]
+    fn ranks_that_wait_for_each_other_are_a_circle() {
+        let peers = &[Whose::Peers];
+        let sums = Step::of(0).waits(&FULL, peers).signals(&FULL, peers);
+        let found = faults_of(&[("sums", vec![sums])]);
+        assert_eq!(found, ["circle: sums in pass 0 waits for sums in pass 0"]);
+        let sends = Step::of(0).signals(&FULL, peers);
+        let receives = Step::of(0).waits(&FULL, peers);
+        assert!(faults_of(&[("sums", vec![sends, receives])]).is_empty());
+    }
+
+    #[test]
+    fn what_an_agent_does_after_another_one_can_close_a_circle() {
+        let [first, then] = [
+            vec![Step::of(0).waits(&FULL, CTA)],
+            vec![Step::of(0).signals(&FULL, CTA)],
+        ];
+        let agent = |name, steps, after| Agent { name, steps, after };
+        let found = faults(&[
+            agent("first", &first[..], vec![]),
+            agent("then", &then[..], vec![0]),
+        ]);
+        assert_eq!(
+            found,
+            ["circle: first in pass 0 waits for then in pass 0 waits for first in pass 0"]
+        );
+    }
+
+    #[test]
+    fn words_that_nobody_signals_or_awaits_are_found() {
+        let waits = Step::of(0).waits(&FULL, Whose::RANK);
+        let signals = Step::of(1).signals(&FULL, Whose::RANK).signals(&EMPTY, CTA);
+        assert_eq!(
+            faults_of(&[("a", vec![waits]), ("b", vec![signals])]),
+            [
+                "a waits for doorbell of Rank, which nobody signals",
+                "b signals copies left to Cta, which nobody awaits",
+            ]
+        );
+    }
+}

@@ -1,0 +1,242 @@
+//! What the warps of a kernel wait for, and what they signal.
+//!
+//! A role goes through *steps*. In each it waits, works, and signals. A step belongs to a *pass* of the call: what warps of
+//! a later pass do may need what was signalled in an earlier pass, and never the other way round. So a wait of pass p is
+//! for the signals of its word of passes up to p.
+//!
+//! A word may have *credits*: it permits to write to a stage or a slot that others read, and allows the first laps
+//! without a signal. A lap needs what was signalled a lap before. Such a wait of pass p is for signals of passes before p
+//! only: within a pass it is for an earlier item, so a pair of full and empty barriers is no circle by itself.
+
+use super::region::{Region, RegionId};
+use crate::topology::Topology;
+use serde::Serialize;
+use std::fmt;
+
+/// Who signals a word that is awaited, or who awaits a word that is signalled, as seen from the other one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Whose {
+    /// The same CTA.
+    Cta,
+    /// A CTA of the same rank.
+    Rank,
+    /// Another rank of the node.
+    Peers,
+    /// A rank of another node.
+    Nodes,
+    /// The rank's host.
+    Host,
+}
+
+impl Whose {
+    pub(crate) const CTA: &[Self] = &[Self::Cta];
+    pub(crate) const RANK: &[Self] = &[Self::Rank];
+    pub(crate) const NODES: &[Self] = &[Self::Nodes];
+    pub(crate) const HOST: &[Self] = &[Self::Host];
+
+    /// The other ranks of the node, if there are any.
+    pub(crate) const fn peers(topology: Topology) -> &'static [Self] {
+        match topology.local_world {
+            1 => &[],
+            _ => &[Self::Peers],
+        }
+    }
+
+    /// All ranks of the node.
+    pub(crate) const fn node(topology: Topology) -> &'static [Self] {
+        match topology.local_world {
+            1 => &[Self::Rank],
+            _ => &[Self::Rank, Self::Peers],
+        }
+    }
+
+    /// The other ranks of the node, and this rank if `and_own`.
+    pub(crate) const fn peers_and(topology: Topology, and_own: bool) -> &'static [Self] {
+        match and_own {
+            true => Self::node(topology),
+            false => Self::peers(topology),
+        }
+    }
+}
+
+/// A word, or an array of words, on which warps or the host wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Word {
+    /// Words of the workspace, or barriers in shared memory.
+    Region(RegionId),
+    /// The counts of arrived puts, which the proxy writes.
+    Arrivals,
+    /// Free slots of the ring of commands for the proxy.
+    CommandSlots,
+    /// The count of puts whose sources have been read.
+    PutsSent,
+    /// The count of calls whose arrivals have been watched.
+    Watched,
+    /// The doorbell, by which a kernel asks the host for copies.
+    Doorbell,
+    /// The calls whose copies have left.
+    CopiesLeft,
+}
+
+impl fmt::Display for Word {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Region(region) => region.name(),
+            Self::Arrivals => "arrivals",
+            Self::CommandSlots => "command slots",
+            Self::PutsSent => "puts sent",
+            Self::Watched => "watched",
+            Self::Doorbell => "doorbell",
+            Self::CopiesLeft => "copies left",
+        })
+    }
+}
+
+/// What gives a word: the word, or a region that a plan may have.
+pub(crate) trait Awaited {
+    fn word(&self) -> Option<Word>;
+}
+
+impl Awaited for Word {
+    fn word(&self) -> Option<Word> {
+        Some(*self)
+    }
+}
+
+impl Awaited for Option<Region> {
+    fn word(&self) -> Option<Word> {
+        self.as_ref().map(|region| Word::Region(region.id()))
+    }
+}
+
+/// A word that a step awaits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Wait {
+    /// The word.
+    pub word: Word,
+    /// Who signals it.
+    pub from: Whose,
+    /// Whether the word has credits.
+    pub has_credits: bool,
+}
+
+/// A word that a step signals.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Signal {
+    /// The word.
+    pub word: Word,
+    /// Who awaits it.
+    pub to: Whose,
+}
+
+/// Waits, and the signals that come after them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Step {
+    /// The pass of the call.
+    pub pass: u32,
+    /// What is awaited.
+    pub waits: Vec<Wait>,
+    /// What is signalled then.
+    pub signals: Vec<Signal>,
+}
+
+impl Step {
+    /// The pass of what is signalled for later calls only.
+    const LATER: u32 = u32::MAX;
+
+    pub(crate) const fn of(pass: u32) -> Self {
+        Self {
+            pass,
+            waits: Vec::new(),
+            signals: Vec::new(),
+        }
+    }
+
+    /// What CTAs do when all of their roles are done.
+    pub(crate) const fn last() -> Self {
+        Self::of(Self::LATER)
+    }
+
+    /// Waits for a word, if the plan has it.
+    pub(crate) fn waits(self, word: &impl Awaited, from: &[Whose]) -> Self {
+        self.awaits(word, from, false)
+    }
+
+    /// Waits for a credit.
+    pub(crate) fn takes(self, word: &impl Awaited, from: &[Whose]) -> Self {
+        self.awaits(word, from, true)
+    }
+
+    fn awaits(mut self, word: &impl Awaited, from: &[Whose], has_credits: bool) -> Self {
+        let waits = word.word().into_iter().flat_map(|word| {
+            let wait = move |from: &Whose| Wait {
+                word,
+                from: *from,
+                has_credits,
+            };
+            from.iter().map(wait)
+        });
+        self.waits.extend(waits);
+        self
+    }
+
+    /// Signals a word, if the plan has it.
+    pub(crate) fn signals(mut self, word: &impl Awaited, to: &[Whose]) -> Self {
+        let signals = word.word().into_iter();
+        let signals = signals.flat_map(|word| to.iter().map(move |to| Signal { word, to: *to }));
+        self.signals.extend(signals);
+        self
+    }
+
+    /// Changes the step if `needed`.
+    pub(crate) fn when(self, needed: bool, change: impl FnOnce(Self) -> Self) -> Self {
+        match needed {
+            true => change(self),
+            false => self,
+        }
+    }
+
+    /// Waits for free slots of the ring of commands, and puts.
+    pub(crate) fn puts(self) -> Self {
+        self.takes(&Word::CommandSlots, Whose::HOST)
+            .signals(&Word::Arrivals, Whose::NODES)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.waits.is_empty() && self.signals.is_empty()
+    }
+}
+
+/// What happens in a call outside roles.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct CallSteps {
+    /// What all CTAs do before their roles.
+    pub begin: Vec<Step>,
+    /// What all CTAs do when their roles are done. What it signals, later calls need.
+    pub end: Vec<Step>,
+    /// What the host and its proxy do.
+    pub host: Vec<Step>,
+}
+
+impl CallSteps {
+    /// `begin` and `end` of CTAs, and the proxy if there are puts to other nodes.
+    pub(crate) fn new(begin: Vec<Step>, end: Vec<Step>, topology: Topology) -> Self {
+        let proxy = Step::of(0).signals(&Word::CommandSlots, Whose::HOST);
+        Self {
+            begin: used(begin),
+            end: used(end),
+            host: (topology.peers() > 0)
+                .then_some(proxy)
+                .into_iter()
+                .collect(),
+        }
+    }
+}
+
+/// Leaves out steps in which a plan has nothing to wait for and nothing to signal.
+pub(crate) fn used(mut steps: Vec<Step>) -> Vec<Step> {
+    steps.retain(|step| !step.is_empty());
+    steps
+}

@@ -1,0 +1,68 @@
+//! Waits and signals of all golden plans.
+
+use mkernel_spec::KernelPlan;
+use mkernel_spec::plan::{Element, Region, RoleKind, Word, faults};
+use mkernel_testing::golden::Golden;
+use std::collections::BTreeSet;
+
+/// Every awaited word is signalled, every signalled word is awaited, and no roles wait for each other in a circle.
+#[test]
+fn roles_do_not_wait_in_circles() {
+    let mut found = Vec::new();
+    for Golden { name, plan, .. } in Golden::all() {
+        for bucket in plan.buckets() {
+            let faults = faults(&bucket.agents()).into_iter();
+            found.extend(faults.map(|fault| format!("{name}: {fault}")));
+        }
+    }
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+/// Regions of flags that are read without a wait.
+const READ_WITHOUT_WAIT: [&str; 4] = ["fault_mark", "listed", "listed_before", "slot_mark"];
+
+/// Every flag of the workspace and every barrier in shared memory is awaited by some role.
+#[test]
+fn flags_and_barriers_are_awaited() {
+    for golden in Golden::all() {
+        for plan in golden.plan.buckets() {
+            let awaited = awaited(plan);
+            let stores = plan.roles.iter().any(|role| role.kind == RoleKind::Store);
+            // Kernels that store C from registers have output buffers, and do not use them.
+            let smem = plan
+                .smem
+                .iter()
+                .filter(|region| stores || !region.name.starts_with("output_"));
+            let regions = plan.workspace.regions.iter().chain(smem);
+            for region in regions.filter(|region| is_awaited(region)) {
+                assert!(
+                    awaited.contains(region.name),
+                    "{}: nobody waits for {}",
+                    golden.name,
+                    region.name
+                );
+            }
+        }
+    }
+}
+
+fn awaited(plan: &KernelPlan) -> BTreeSet<&'static str> {
+    let agents = plan.agents();
+    let waits = agents
+        .iter()
+        .flat_map(|agent| agent.steps)
+        .flat_map(|step| &step.waits);
+    let regions = waits.filter_map(|wait| match wait.word {
+        Word::Region(region) => Some(region.name()),
+        _ => None,
+    });
+    regions.collect()
+}
+
+fn is_awaited(region: &Region) -> bool {
+    let is_flag = matches!(
+        region.element,
+        Element::Flag | Element::Count | Element::Marked | Element::Barrier
+    );
+    is_flag && region.bytes > 0 && !READ_WITHOUT_WAIT.contains(&region.name)
+}
