@@ -197,6 +197,86 @@ fn every_constant_of_a_kernel_is_used() {
     assert!(faults.is_empty(), "\n{}", faults.join("\n"));
 }
 
+/// Beginnings of notes that only continue the line above.
+const CONTINUATIONS: [&str; 9] = [
+    "of ", "that ", "to ", "in ", "on ", "for ", "before ", "under ", "over ",
+];
+
+/// Whether a note says by itself what the number before it is.
+fn stands_alone(note: &str) -> bool {
+    let leans = [
+        " of them",
+        " of each",
+        " of these",
+        " of those",
+        "there are",
+        " as many",
+    ];
+    !CONTINUATIONS.iter().any(|word| note.starts_with(word))
+        && !leans.iter().any(|words| format!(" {note}").contains(words))
+}
+
+#[test]
+fn notes_of_constants_stand_alone() {
+    for note in [
+        "that there are",
+        "of them, computed by one CTA each",
+        "rows, two of each",
+    ] {
+        assert!(!stands_alone(note), "{note}");
+    }
+    let mut faults = BTreeSet::new();
+    for golden in Golden::all() {
+        for line in golden
+            .source
+            .text
+            .lines()
+            .filter(|line| line.contains("static constexpr"))
+        {
+            let note = line.split_once("  // ").map_or("", |(_, note)| note);
+            if !stands_alone(note) {
+                faults.insert(line.trim().to_owned());
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{faults:#?}");
+}
+
+/// Each policy of a kernel is printed with its header, which defines it.
+#[test]
+fn headers_of_policies_define_them() {
+    let mut faults = BTreeSet::new();
+    for golden in Golden::all() {
+        let lines = golden.source.text.lines();
+        for line in lines.filter(|line| line.starts_with("using ") && line.contains(" = mk::")) {
+            let policy = line
+                .split(" = ")
+                .nth(1)
+                .and_then(|policy| policy.split(['<', ';']).next());
+            let name = policy
+                .and_then(|policy| policy.rsplit("::").next())
+                .unwrap_or_default();
+            if ["RoleTable", "Bucket", "Buckets"].contains(&name) {
+                continue;
+            }
+            let header = line
+                .split_once("  // mk/")
+                .and_then(|(_, header)| header.split(':').next());
+            let path = root().join("device/mk").join(header.unwrap_or_default());
+            let text = fs::read_to_string(path).unwrap_or_default();
+            let defines = |how: &str| {
+                text.lines().any(|line| {
+                    line.starts_with(&format!("{how} {name} ")) || line == format!("{how} {name};")
+                })
+            };
+            if !["struct", "using"].into_iter().any(defines) {
+                faults.insert(line.to_owned());
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{faults:#?}");
+}
+
 /// The generated header of roles and waits is the one that the host's declarations give.
 #[test]
 fn generated_headers_are_up_to_date() {

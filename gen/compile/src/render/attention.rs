@@ -85,8 +85,8 @@ impl Attention<'_> {
         let Self { plan, op_plan } = self;
         let topology = plan.spec.topology();
         let of_chunk = match op_plan.config.packed {
-            true => "rows of one of all sequences together, at most",
-            false => "rows of one",
+            true => "rows of a chunk of all sequences together, at most",
+            false => "rows of a chunk",
         };
         c.section("ranks, and their part of the sequence")
             .u32("kNodes", topology.nodes, "")
@@ -103,26 +103,38 @@ impl Attention<'_> {
             c.u32(
                 "kChunkTiles",
                 tiles,
-                "tiles of as many, each of one sequence",
+                "tiles of a chunk, each of one sequence",
             )
-            .u32("kMaxRows", op_plan.shape.seq as u32, "of a call")
-            .u32("kSequences", op_plan.shape.batch as u32, "of a call");
+            .u32("kMaxRows", op_plan.shape.seq as u32, "most rows of a call")
+            .u32(
+                "kSequences",
+                op_plan.shape.batch as u32,
+                "most sequences of a call",
+            );
         } else if op_plan.takes_rows() {
-            let about = "of a call; kSequence and kChunkRows are those of as many rows";
+            let about = "most rows of a call; kSequence and kChunkRows are for this many";
             c.u32("kMaxRows", op_plan.shape.seq as u32, about);
         }
         c.section("heads")
             .u32("kBatch", op_plan.batches() as u32, "")
-            .u32("kHeads", op_plan.shape.heads as u32, "of Q and O")
-            .u32("kKvHeads", op_plan.shape.kv_heads as u32, "of K and V")
-            .u32("kHeadDim", op_plan.shape.head_dim as u32, "columns of one")
+            .u32("kHeads", op_plan.shape.heads as u32, "heads of Q and O")
+            .u32(
+                "kKvHeads",
+                op_plan.shape.kv_heads as u32,
+                "heads of K and V",
+            )
+            .u32(
+                "kHeadDim",
+                op_plan.shape.head_dim as u32,
+                "columns of a head",
+            )
             .name(
                 "kLayout",
                 match op_plan.config.layout {
                     Layout::Bshd => "mk::attention::Layout::kBshd",
                     Layout::Bhsd => "mk::attention::Layout::kBhsd",
                 },
-                "of O",
+                "layout of O",
             );
     }
 
@@ -137,7 +149,7 @@ impl Attention<'_> {
         c.section("tiles")
             .u32("kTileRows", TILE_ROWS, "queries per CTA at a time")
             .u32("kTileKeys", TILE_ROWS, "keys per stage")
-            .u32("kStages", op_plan.stages, "of K, and of V")
+            .u32("kStages", op_plan.stages, "stages of K, and of V")
             .u32(
                 "kGroupHeads",
                 op_plan.group_heads,
@@ -149,27 +161,31 @@ impl Attention<'_> {
     fn exchange(self, c: &mut Config) {
         let Self { plan, op_plan } = self;
         let ctas = match plan.network {
-            None => "that send K and V before they compute",
-            Some(_) => "that send K and V while they compute",
+            None => "CTAs that send K and V before they compute",
+            Some(_) => "CTAs that send K and V while they compute",
         };
         c.section("exchange of K and V")
             .u32(
                 "kKvSlots",
                 op_plan.kv_slots,
-                "of a source, for a head of K and V each",
+                "slots of a source, each for K and V of a head",
             )
             .u32(
                 "kKvBuffers",
                 op_plan.buffers,
-                "of all slots; calls alternate between them",
+                "buffers of all slots, in which calls take turns",
             )
             .u32("kPushCtas", op_plan.push_ctas, ctas)
-            .u32("kPushWarps", op_plan.push_warps, "of each");
+            .u32(
+                "kPushWarps",
+                op_plan.push_warps,
+                "warps that send in a CTA that does",
+            );
         if let Some(network) = &plan.network {
             c.u32(
                 "kForwardLag",
                 PUSH_LEAD,
-                "own parts sent before the first one of a peer is forwarded",
+                "own parts sent before the first part of a peer is forwarded",
             )
             .u32(
                 "kPutTiles",
@@ -179,9 +195,9 @@ impl Attention<'_> {
             .u32(
                 "kChannels",
                 network.channels.into(),
-                "to each peer on another node",
+                "channels to a peer on another node",
             )
-            .u32("kPutsPerPeer", network.puts, "of a call");
+            .u32("kPutsPerPeer", network.puts, "puts of a call to a peer");
         }
     }
 }

@@ -19,7 +19,11 @@ pub(super) fn assembly(plan: &KernelPlan, op_plan: &CollectivePlan) -> Assembly 
         },
         headers: vec![header],
         config: config(plan, op_plan),
-        policies: [("kernel", kernel.to_owned())].into(),
+        policies: [
+            ("kernel", kernel.to_owned()),
+            ("kernel_header", format!("mk/{header}.cuh")),
+        ]
+        .into(),
         banner: banner(plan, op_plan),
     }
 }
@@ -85,11 +89,11 @@ fn config(plan: &KernelPlan, op_plan: &CollectivePlan) -> Config {
     );
     c.section("tensor, in vectors of 16 bytes")
         .u32("kVecs", op_plan.vecs() as u32, "")
-        .u32("kRowVecs", op_plan.row_vecs() as u32, "of a row")
+        .u32("kRowVecs", op_plan.row_vecs() as u32, "vectors of a row")
         .u32(
             "kShardVecs",
             op_plan.shard_vecs as u32,
-            "of every rank but perhaps the last ones",
+            "vectors of a shard; the last shards may be shorter",
         );
     if op_plan.takes_rows() {
         let most = op_plan.shape.m as u32;
@@ -97,7 +101,7 @@ fn config(plan: &KernelPlan, op_plan: &CollectivePlan) -> Config {
         c.u32(
             "kMaxRows",
             most,
-            "of a call; kVecs and kShardVecs are those of as many rows",
+            "most rows of a call; kVecs and kShardVecs are for this many",
         )
         .bool("kShardsOfRows", by_rows, "whether a shard has whole rows");
     }
@@ -110,11 +114,12 @@ fn config(plan: &KernelPlan, op_plan: &CollectivePlan) -> Config {
         c.section("norm of rows")
             .float("kEps", eps.into(), "added to the mean of squares");
         if op_plan.protocol == Protocol::Ll {
-            c.u32("kRowWarps", norm.warps, "that share a row").u32(
-                "kLaneVecs",
-                norm.lane_vecs,
-                "of a row that a lane has",
-            );
+            c.u32("kRowWarps", norm.warps, "warps that share a row")
+                .u32(
+                    "kLaneVecs",
+                    norm.lane_vecs,
+                    "vectors of a row that a lane has",
+                );
         }
     }
     if op_plan.protocol == Protocol::Simple {
@@ -129,7 +134,7 @@ fn chunks(plan: &KernelPlan, op_plan: &CollectivePlan, c: &mut Config) {
         .u32(
             "kChunkVecs",
             op_plan.chunk_vecs as u32,
-            "that a warp moves under one flag",
+            "vectors that a warp moves under one flag",
         )
         .u32(
             "kUnroll",
@@ -140,14 +145,22 @@ fn chunks(plan: &KernelPlan, op_plan: &CollectivePlan, c: &mut Config) {
         c.u32(
             "kReduceUnroll",
             op_plan.reduce_unroll,
-            "of which a lane adds up the parts at a time",
+            "vectors that a lane adds up at a time",
         );
     }
     if let Some(network) = &plan.network {
         c.section("network")
-            .u32("kChannels", network.channels.into(), "to each peer")
-            .u32("kPutsPerPeer", network.puts, "of a call, on each channel")
-            .u32("kPutChunks", op_plan.put_chunks as u32, "of a put");
+            .u32(
+                "kChannels",
+                network.channels.into(),
+                "channels to a peer on another node",
+            )
+            .u32(
+                "kPutsPerPeer",
+                network.puts,
+                "puts of a call to a peer, per channel",
+            )
+            .u32("kPutChunks", op_plan.put_chunks as u32, "chunks of a put");
     }
     c.section("warps of every CTA");
     let steps = [

@@ -15,7 +15,11 @@ pub(super) fn assembly(plan: &KernelPlan, op_plan: &CombinePlan) -> Assembly {
         title: "C = weighted sums of what experts made of tokens, one launch",
         headers: vec![header],
         config: config(plan, op_plan),
-        policies: [("kernel", kernel.to_owned())].into(),
+        policies: [
+            ("kernel", kernel.to_owned()),
+            ("kernel_header", format!("mk/{header}.cuh")),
+        ]
+        .into(),
         banner: banner(plan, op_plan),
     }
 }
@@ -65,30 +69,46 @@ fn config(plan: &KernelPlan, op_plan: &CombinePlan) -> Config {
     );
     c.section("tokens")
         .u32("kTopK", shape.top_k as u32, "entries of a token")
-        .u32("kMaxTokens", shape.max_tokens as u32, "of a rank")
-        .u32("kMaxRows", op_plan.max_rows as u32, "of a rank's experts");
+        .u32(
+            "kMaxTokens",
+            shape.max_tokens as u32,
+            "most tokens of a rank",
+        )
+        .u32(
+            "kMaxRows",
+            op_plan.max_rows as u32,
+            "most rows of a rank's experts",
+        );
     c.section("sums")
         .u32("kRowBytes", op_plan.row_bytes() as u32, "")
         .u32(
             "kLowLatencyTokens",
             op_plan.low_latency_tokens as u32,
-            "of a rank, at most, whose sums travel in packets",
+            "most tokens of a rank whose sums travel in packets",
         );
     if let Some(pipeline) = op_plan.pipeline {
         c.u32(
             "kPartBytes",
             pipeline.part_bytes,
-            "of a row, summed at a time",
+            "bytes of a row summed at a time",
         )
-        .u32("kStages", pipeline.stages, "that hold parts of rows")
-        .u32("kOutputs", OUTPUTS, "buffers that sums leave from");
+        .u32(
+            "kStages",
+            pipeline.stages,
+            "stages, each for a part of a row",
+        )
+        .u32("kOutputs", OUTPUTS, "buffers from which sums are stored");
     }
     if plan.spec.world() > 1 {
         exchange(plan, op_plan, &mut c);
     }
     c.section("launch").u32("kThreads", plan.threads, "");
     if op_plan.pipeline.is_some() {
-        c.u32("kCommCtas", op_plan.comm_ctas(), "only communicate");
+        c.u32(
+            "kCommCtas",
+            op_plan.comm_ctas(),
+            "CTAs that only communicate",
+        );
     }
     c
 }
@@ -98,19 +118,19 @@ fn exchange(plan: &KernelPlan, op_plan: &CombinePlan, c: &mut Config) {
     c.section("exchange").u32(
         "kCountPackets",
         op_plan.count_packets(),
-        "of a rank, before those of its entries",
+        "packets with the counts of a rank",
     );
     match (&op_plan.internode, &plan.network) {
         (Some(internode), Some(network)) => {
             c.u32(
                 "kChannels",
                 network.channels.into(),
-                "to each peer on another node",
+                "channels to a peer on another node",
             )
             .u32(
                 "kChunkTokens",
                 internode.chunks.chunk_tokens as u32,
-                "of a put of sums",
+                "sums of a put",
             )
             .u32(
                 "kRoomTokens",
@@ -120,7 +140,7 @@ fn exchange(plan: &KernelPlan, op_plan: &CombinePlan, c: &mut Config) {
             .u32(
                 "kListedTokens",
                 op_plan.listed_tokens(topology) as u32,
-                "on the lists for all peers",
+                "tokens on the lists for all peers",
             )
             .bool(
                 "kHasSlotsOfRows",
@@ -130,14 +150,14 @@ fn exchange(plan: &KernelPlan, op_plan: &CombinePlan, c: &mut Config) {
             .u32(
                 "kListHeaderBytes",
                 LIST_HEADER_BYTES as u32,
-                "before the entries of a list",
+                "bytes of a list before its entries",
             );
         }
         _ if op_plan.pipeline.is_some() => {
             c.u32(
                 "kSumsAhead",
                 SUMS_AHEAD,
-                "for peers, at most, before one of an own token",
+                "sums for peers before a sum of an own token, at most",
             );
         }
         _ => {}

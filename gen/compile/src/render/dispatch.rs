@@ -105,7 +105,7 @@ impl Dispatch<'_> {
             .u32(
                 "kCommCtas",
                 self.op_plan.comm_ctas,
-                "send tokens before they compute",
+                "CTAs that send tokens before they compute",
             );
         c
     }
@@ -117,18 +117,26 @@ impl Dispatch<'_> {
         c.section("ranks, experts and tokens")
             .u32("kNodes", topology.nodes, "")
             .u32("kLocalWorld", topology.local_world, "ranks of a node")
-            .u32("kExperts", shape.experts as u32, "over all ranks")
-            .u32("kLocalExperts", local_experts, "of a rank")
+            .u32("kExperts", shape.experts as u32, "experts of all ranks")
+            .u32("kLocalExperts", local_experts, "experts of a rank")
             .u32("kTopK", shape.top_k as u32, "experts of a token")
-            .u32("kMaxTokens", shape.max_tokens as u32, "of a rank")
-            .u32("kMaxRows", op_plan.max_rows as u32, "of a rank's C")
+            .u32(
+                "kMaxTokens",
+                shape.max_tokens as u32,
+                "most tokens of a rank",
+            )
+            .u32(
+                "kMaxRows",
+                op_plan.max_rows as u32,
+                "most rows of C on a rank",
+            )
             .u32("kHidden", shape.hidden as u32, "columns of a token")
-            .u32("kCols", shape.intermediate as u32, "of C");
+            .u32("kCols", shape.intermediate as u32, "columns of C");
         c.section("message of a rank to another")
             .u32(
                 "kFaultWords",
                 FAULT_WORDS as u32,
-                "before the counts of experts",
+                "words of a fault, before the counts of experts",
             )
             .u32("kMessageWords", op_plan.count_words() as u32, "");
     }
@@ -145,15 +153,23 @@ impl Dispatch<'_> {
         };
         c.section("tile of a CTA")
             .u32("kTileM", op_plan.tile.m, "rows of an expert")
-            .u32("kTileN", op_plan.tile.n, "columns of its weight")
-            .u32("kTileK", op_plan.types().tile_k(), "of a stage")
-            .u32("kStages", op_plan.stages, "in shared memory")
+            .u32("kTileN", op_plan.tile.n, "columns of the expert's weight")
+            .u32(
+                "kTileK",
+                op_plan.types().tile_k(),
+                "columns of a row in a stage",
+            )
+            .u32("kStages", op_plan.stages, "stages in shared memory")
             .u32(
                 "kCopiesAhead",
                 COPIES_AHEAD,
                 "stages whose rows a load warp has under way",
             )
-            .u32("kBoxCols", op_plan.box_cols(), "of the weight per load")
+            .u32(
+                "kBoxCols",
+                op_plan.box_cols(),
+                "columns of the weight per TMA load",
+            )
             .bool("kBMnMajor", kn, weights)
             .name("kGroupSplit", split, "how two warpgroups share a tile")
             .u32(
@@ -171,7 +187,11 @@ impl Dispatch<'_> {
     fn exchange(self, c: &mut Config) {
         let op_plan = self.op_plan;
         c.section("exchange of tokens")
-            .u32("kBlockTokens", op_plan.block_tokens, "under one flag")
+            .u32(
+                "kBlockTokens",
+                op_plan.block_tokens,
+                "tokens under one flag",
+            )
             .u32(
                 "kSlotBytes",
                 SLOT_BYTES,
@@ -181,17 +201,17 @@ impl Dispatch<'_> {
             c.u32(
                 "kChunkTokens",
                 internode.chunks.chunk_tokens as u32,
-                "of a put",
+                "tokens of a put",
             )
             .u32(
                 "kRoomTokens",
                 internode.chunks.room_tokens as u32,
-                "of a peer that may be under way",
+                "tokens of a peer that may be under way",
             )
             .u32(
                 "kChannels",
                 network.channels.into(),
-                "to each peer on another node",
+                "channels to a peer on another node",
             );
         }
     }

@@ -16,13 +16,16 @@ pub(super) fn assembly(plan: &KernelPlan, op_plan: &GemmPlan) -> Assembly {
         kernel,
         order,
     } = gemm.policies();
+    let order_header = format!("mk/{}.cuh: {}", order.header, order.about);
     let activation = match op_plan.config.epilogue.activation {
         Activation::None => "mk::gemm::identity".to_owned(),
         activation => format!("mk::{}", activation.name()),
     };
     let policies = [
         ("kernel", kernel.to_owned()),
-        ("order", order.to_owned()),
+        ("kernel_header", format!("mk/{header}.cuh")),
+        ("order", order.name.to_owned()),
+        ("order_header", order_header),
         ("activation", activation),
     ];
     let mut banner = gemm.computes();
@@ -40,14 +43,46 @@ pub(super) fn assembly(plan: &KernelPlan, op_plan: &GemmPlan) -> Assembly {
     }
 }
 
-/// The names of templates in `mk::gemm`, and of the header that defines them.
+/// A template in `mk::gemm` that says which rank computes which tile when.
+struct Order {
+    name: &'static str,
+    header: &'static str,
+    about: &'static str,
+}
+
+const RASTER: Order = Order {
+    name: "RasterOrder",
+    header: "gemm/tile_scheduler",
+    about: "row tiles advance along N together",
+};
+const SHARDS: Order = Order {
+    name: "ShardOrder",
+    header: "gemm/gathered_a",
+    about: "own rows first, then other ranks' as they arrive",
+};
+const ROWS: Order = Order {
+    name: "RowsOrder",
+    ..SHARDS
+};
+const OWNERS: Order = Order {
+    name: "OwnerRounds",
+    header: "gemm/owner_rounds",
+    about: "per round others' tiles, then own tiles of the round before",
+};
+const OWNERS_OF_ALL: Order = Order {
+    name: "AllReduceRounds",
+    header: "gemm/all_reduce",
+    ..OWNERS
+};
+
+/// The template of the kernel in `mk::gemm` with the header that defines it, and the order of tiles.
 struct Policies {
     header: &'static str,
     kernel: &'static str,
-    order: &'static str,
+    order: Order,
 }
 
-const fn policies(header: &'static str, kernel: &'static str, order: &'static str) -> Policies {
+const fn policies(header: &'static str, kernel: &'static str, order: Order) -> Policies {
     Policies {
         header,
         kernel,
@@ -61,24 +96,24 @@ impl Gemm<'_> {
         let op_plan = self.op_plan;
         if op_plan.chunks.is_some() {
             let order = match self.takes_rows() {
-                true => "RowsOrder",
-                false => "ShardOrder",
+                true => ROWS,
+                false => SHARDS,
             };
             return policies("gemm/all_gather", "AllGather", order);
         }
         let Some(r) = &op_plan.reduction else {
             return match op_plan.config.epilogue.normalises() {
-                true => policies("gemm/gemm_norm", "GemmNorm", "RasterOrder"),
-                false => policies("gemm/gemm", "Gemm", "RasterOrder"),
+                true => policies("gemm/gemm_norm", "GemmNorm", RASTER),
+                false => policies("gemm/gemm", "Gemm", RASTER),
             };
         };
         match (op_plan.config.op, r.shots) {
-            (GemmOp::GemmRs, 1) => policies("gemm/one_shot", "ReduceScatterOneShot", "RasterOrder"),
-            (_, 1) if r.results => policies("gemm/one_shot", "AllReduceRelay", "RasterOrder"),
-            (_, 1) => policies("gemm/one_shot", "AllReduceOneShot", "RasterOrder"),
-            (GemmOp::GemmRs, _) => policies("gemm/reduce_scatter", "ReduceScatter", "OwnerRounds"),
-            _ if r.on_peers => policies("gemm/all_reduce", "AllReduceOnPeers", "AllReduceRounds"),
-            _ => policies("gemm/all_reduce", "AllReduce", "AllReduceRounds"),
+            (GemmOp::GemmRs, 1) => policies("gemm/one_shot", "ReduceScatterOneShot", RASTER),
+            (_, 1) if r.results => policies("gemm/one_shot", "AllReduceRelay", RASTER),
+            (_, 1) => policies("gemm/one_shot", "AllReduceOneShot", RASTER),
+            (GemmOp::GemmRs, _) => policies("gemm/reduce_scatter", "ReduceScatter", OWNERS),
+            _ if r.on_peers => policies("gemm/all_reduce", "AllReduceOnPeers", OWNERS_OF_ALL),
+            _ => policies("gemm/all_reduce", "AllReduce", OWNERS_OF_ALL),
         }
     }
 

@@ -36,15 +36,19 @@ fn ranks(gemm: Gemm<'_>, c: &mut Config) {
         "ranks of a node",
     );
     if let Some(r) = &gemm.op_plan.reduction {
-        c.u32("kOwners", r.owners, "of them that own tiles of C");
+        c.u32("kOwners", r.owners, "ranks of a node that own tiles of C");
     }
     if let Some(network) = &gemm.plan.network {
         c.u32(
             "kChannels",
             network.channels.into(),
-            "to each peer on another node",
+            "channels to a peer on another node",
         )
-        .u32("kPutsPerPeer", network.puts, "of a call, on each channel");
+        .u32(
+            "kPutsPerPeer",
+            network.puts,
+            "puts of a call to a peer, per channel",
+        );
     }
 }
 
@@ -57,7 +61,7 @@ fn problem(gemm: Gemm<'_>, c: &mut Config) {
     let most = op_plan.shape.m as u32;
     c.section("C = A B").u32("kM", most, "");
     if gemm.takes_rows() {
-        let note = "of a call; what else depends on rows is for as many";
+        let note = "most rows of a call; other numbers of rows are for this many";
         c.u32("kMaxRows", most, note);
     }
     c.u32("kN", op_plan.shape.n as u32, "");
@@ -83,16 +87,24 @@ fn tile(gemm: Gemm<'_>, c: &mut Config) {
     c.section("tile of a CTA")
         .u32("kTileM", op_plan.tile.m, "")
         .u32("kTileN", op_plan.tile.n, "")
-        .u32("kTileK", tile_k, "of a stage")
+        .u32("kTileK", tile_k, "columns of A in a stage")
         .u32("kKSteps", k_steps, "stages per tile")
-        .u32("kStages", op_plan.stages, "in shared memory")
-        .u32("kLoadRowsA", op_plan.load_rows_a, "that there are")
+        .u32("kStages", op_plan.stages, "stages in shared memory")
+        .u32("kLoadRowsA", op_plan.load_rows_a, "rows of A per TMA load")
         .name("kGroupSplit", split, "how two warpgroups share a tile");
     if let Some(cluster) = op_plan.cluster {
-        c.u32("kWarpsWithRows", cluster.row_warps, "of a group, at most");
+        c.u32(
+            "kWarpsWithRows",
+            cluster.row_warps,
+            "warps of a warpgroup with rows of C, at most",
+        );
     }
     if op_plan.stage_rows_a < op_plan.tile.m {
-        c.u32("kStageRowsA", op_plan.stage_rows_a, "in a stage, before B");
+        c.u32(
+            "kStageRowsA",
+            op_plan.stage_rows_a,
+            "rows of A in a stage, before B",
+        );
     }
 }
 
@@ -100,24 +112,24 @@ fn order(gemm: Gemm<'_>, c: &mut Config) {
     let op_plan = gemm.op_plan;
     let order = &op_plan.order;
     let (row_tiles, of) = match order.shard_row_tiles {
-        Some(row_tiles) if op_plan.reduction.is_some() => (row_tiles, "of a shard of C"),
+        Some(row_tiles) if op_plan.reduction.is_some() => (row_tiles, "row tiles of a shard of C"),
         _ => (order.row_tiles, ""),
     };
     c.section("order of tiles")
         .u32(
             "kWorkTiles",
             order.work_tiles(),
-            "what compute CTAs take in turn",
+            "tiles, and slices of tiles, that compute CTAs take in turn",
         )
         .u32(
             "kWholeTiles",
             order.whole_tiles,
-            "of them, computed by one CTA each",
+            "tiles that one CTA computes alone",
         )
         .u32(
             "kSplits",
             order.tail_splits,
-            "CTAs that share each other tile",
+            "CTAs that share a tile of the last round",
         )
         .u32("kRowTiles", row_tiles, of)
         .u32("kColTiles", order.col_tiles, "")
@@ -132,11 +144,8 @@ fn order(gemm: Gemm<'_>, c: &mut Config) {
             "stages after which load threads meet; 0: never",
         );
     if let Some(r) = op_plan.reduction.as_ref().filter(|r| r.shots == 2) {
-        c.u32("kShardTiles", r.shard_tiles, "that a rank owns").u32(
-            "kRoundTiles",
-            r.round_tiles,
-            "of each owner in a round",
-        );
+        c.u32("kShardTiles", r.shard_tiles, "tiles that a rank owns")
+            .u32("kRoundTiles", r.round_tiles, "tiles of an owner in a round");
     }
 }
 
@@ -146,17 +155,17 @@ fn exchange(gemm: Gemm<'_>, r: &Reduction, c: &mut Config) {
         c.u32(
             "kPacketsInFlight",
             r.packets_in_flight,
-            "of each rank, per thread",
+            "packets of a rank that a thread loads at once",
         );
         return;
     }
     c.u32(
         "kPartialSubTiles",
         r.partial_subs,
-        "of each group in a stage",
+        "sub-tiles of a warpgroup in a stage",
     );
     if gemm.plan.network.is_some() {
-        c.u32("kPutTiles", r.put_tiles, "of a put");
+        c.u32("kPutTiles", r.put_tiles, "tiles of a put");
     }
     if r.results && !r.on_peers {
         c.u32(
@@ -180,7 +189,7 @@ fn norm(gemm: Gemm<'_>, c: &mut Config) {
 
 fn shards(gemm: Gemm<'_>, chunks: &Chunks, c: &mut Config) {
     c.section("shards of A on their way")
-        .u32("kK", gemm.op_plan.shape.k as u32, "columns")
+        .u32("kK", gemm.op_plan.shape.k as u32, "columns of A")
         .u32("kChunkRows", chunks.rows, "rows under a flag")
         .u32("kSliceCols", chunks.slice_cols, "columns under a flag")
         .u32(
@@ -196,7 +205,7 @@ fn shards(gemm: Gemm<'_>, chunks: &Chunks, c: &mut Config) {
         .u32(
             "kPushWarps",
             chunks.push_warps,
-            "of each CTA that pushes; 0: copy engines do",
+            "warps that push in a CTA that does; 0: copy engines push",
         );
     if chunks.push_unroll > 0 {
         c.u32(
@@ -211,13 +220,13 @@ fn launch(gemm: Gemm<'_>, c: &mut Config) {
     let Gemm { plan, op_plan } = gemm;
     c.section("launch")
         .u32("kThreads", THREADS, "")
-        .u32("kCommCtas", op_plan.comm_ctas, "only communicate")
+        .u32("kCommCtas", op_plan.comm_ctas, "CTAs that only communicate")
         .u32("kComputeCtas", plan.grid_ctas - op_plan.comm_ctas, "");
     if !plan.comm_smem.is_empty() {
         c.u32(
             "kSlotBytes",
             SLOT_BYTES,
-            "of a warp that copies through shared memory",
+            "shared memory through which a warp copies",
         );
     }
 }
