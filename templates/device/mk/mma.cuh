@@ -199,18 +199,7 @@ __device__ __forceinline__ void mma_hold(float (&d)[kCount]) {
   for (u32 i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-// Converts two fp32 to two bf16, rounded to nearest even.
-__device__ __forceinline__ u32 pack_bf16(float low, float high) {
-  u32 packed;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
-  return packed;
-}
-
-// Converts back. A bf16 is the upper half of an fp32.
-__device__ __forceinline__ float low_bf16(u32 packed) { return __uint_as_float(packed << 16); }
-__device__ __forceinline__ float high_bf16(u32 packed) { return __uint_as_float(packed & 0xffff0000u); }
-
-// Stores four 8 x 8 matrices of bf16 from a warp's registers to the rows at which its lanes point.
+// Stores four 8 x 8 matrices of two-byte elements from a warp's registers to the rows at which its lanes point.
 __device__ __forceinline__ void store_matrix_x4(u32 row_address, u32 r0, u32 r1, u32 r2, u32 r3) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row_address), "r"(r0), "r"(r1),
                "r"(r2), "r"(r3)

@@ -8,10 +8,14 @@ namespace mk {
 template <class Config>
 concept NormalisesRows = requires { Config::kEps; };  // added to the mean of squares
 
-// The squares of two bf16, and a pair of them normalised.
-MK_DEVICE float squares_of_pair(u32 pair) { return low_bf16(pair) * low_bf16(pair) + high_bf16(pair) * high_bf16(pair); }
+// The sum of the squares of two elements, and the two elements normalised.
+template <HalfWordElement E>
+MK_DEVICE float squares_of_pair(u32 pair) {
+  return E::low(pair) * E::low(pair) + E::high(pair) * E::high(pair);
+}
+template <HalfWordElement E>
 MK_DEVICE u32 scaled_pair(u32 pair, float scale, u32 weight) {
-  return pack_bf16(low_bf16(pair) * scale * low_bf16(weight), high_bf16(pair) * scale * high_bf16(weight));
+  return E::pack(E::low(pair) * scale * E::low(weight), E::high(pair) * scale * E::high(weight));
 }
 
 // The sum of what all lanes of a warp have, in all of them. The order of additions is the same each time.
@@ -27,9 +31,9 @@ MK_DEVICE float quad_sum(float value) {
   return value + exchange(value, 2);  // @norm.quad-sum
 }
 
-template <NormalisesRows Config, bool kFp32>
+template <NormalisesRows Config, ElementType E>
 struct RmsNorm {
-  using Elements = VecSum<kFp32>;
+  using Elements = VecSum<E>;
 
   static MK_DEVICE float squares(const Vec16& vec) {
     const Elements z = elements(vec);

@@ -1,14 +1,15 @@
 // Sums of 16-byte vectors, element by element in fp32.
 #pragma once
-#include <mk/mma.cuh>
+#include <mk/element.cuh>
+#include <mk/memory.cuh>
 
 namespace mk {
 
 // Vectors are added one after the other, so the result depends only on their order. The sum of no vectors is -0, the one
 // number that changes no addend: +0 would turn a sum of -0 into +0.
-template <bool kFp32>
+template <ElementType E>
 struct VecSum {
-  static constexpr u32 kElements = kFp32 ? 4 : 8;
+  static constexpr u32 kElements = E::kPerVec;
 
   float values[kElements];
 
@@ -20,25 +21,14 @@ struct VecSum {
   MK_DEVICE void add(const Vec16& vec) {
     const u32 words[4] = {vec.x, vec.y, vec.z, vec.w};
 #pragma unroll
-    for (u32 i = 0; i < 4; ++i) {
-      if constexpr (kFp32) {
-        values[i] += as_float(words[i]);
-      } else {
-        values[2 * i] += low_bf16(words[i]);
-        values[2 * i + 1] += high_bf16(words[i]);
-      }
-    }
+    for (u32 i = 0; i < kElements; ++i) values[i] += E::at(words[i / E::kPerWord], i % E::kPerWord);
   }
 
-  // Adds a vector of bf16 times `weight`.
+  // Adds a vector times `weight`.
   MK_DEVICE void add(const Vec16& vec, float weight) {
-    static_assert(!kFp32);
     const u32 words[4] = {vec.x, vec.y, vec.z, vec.w};
 #pragma unroll
-    for (u32 i = 0; i < 4; ++i) {
-      values[2 * i] += low_bf16(words[i]) * weight;
-      values[2 * i + 1] += high_bf16(words[i]) * weight;
-    }
+    for (u32 i = 0; i < kElements; ++i) values[i] += E::at(words[i / E::kPerWord], i % E::kPerWord) * weight;
   }
 
   // Returns the sums, rounded to the type of the elements.
@@ -46,11 +36,10 @@ struct VecSum {
     u32 words[4];
 #pragma unroll
     for (u32 i = 0; i < 4; ++i) {
-      if constexpr (kFp32) {
-        words[i] = as_bits(values[i]);
-      } else {
-        words[i] = pack_bf16(values[2 * i], values[2 * i + 1]);
-      }
+      float word[E::kPerWord];
+#pragma unroll
+      for (u32 j = 0; j < E::kPerWord; ++j) word[j] = values[i * E::kPerWord + j];
+      words[i] = E::pack(word);
     }
     return {words[0], words[1], words[2], words[3]};
   }

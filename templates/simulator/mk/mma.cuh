@@ -36,18 +36,6 @@ struct MmaRegisters {
 template <u32 kCount>
 __forceinline__ void mma_hold(float (&)[kCount]) {}
 
-// Round to nearest even; every NaN becomes the one that GPUs make.
-__forceinline__ u32 bf16_bits(float value) {
-  const u32 bits = __builtin_bit_cast(u32, value);
-  if ((bits & 0x7fffffff) > 0x7f800000) return 0x7fff;
-  return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-}
-
-__forceinline__ u32 pack_bf16(float low, float high) { return bf16_bits(high) << 16 | bf16_bits(low); }
-
-__forceinline__ float low_bf16(u32 packed) { return __builtin_bit_cast(float, packed << 16); }
-__forceinline__ float high_bf16(u32 packed) { return __builtin_bit_cast(float, packed & 0xffff0000u); }
-
 __forceinline__ void store_matrix_x4(u32 row_address, u32 r0, u32 r1, u32 r2, u32 r3) {
   const u32 matrices[] = {r0, r1, r2, r3};
   mk_calls->store_matrix(row_address, matrices, 4, sim::place());

@@ -2,8 +2,8 @@
 
 use super::roles::{Ctas, outside_roles, role_table};
 use super::text::{COLUMNS, layout_assertion, shared_memory_line};
-use mkernel_spec::KernelPlan;
 use mkernel_spec::plan::Region;
+use mkernel_spec::{Dtype, KernelPlan};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -21,18 +21,18 @@ pub(super) struct Assembly {
     pub banner: Vec<String>,
 }
 
-/// Constants in sections.
+/// Constants and types in sections.
 #[derive(Default)]
 pub(super) struct Config(Vec<Section>);
 
-/// Constants under a heading.
+/// Constants and types under a heading.
 #[derive(Serialize)]
 struct Section {
     heading: &'static str,
     constants: Vec<Constant>,
 }
 
-/// The constant `static constexpr kind name = value;  // note`.
+/// The constant or type `kind name = value;  // note`.
 #[derive(Serialize)]
 struct Constant {
     kind: &'static str,
@@ -54,18 +54,23 @@ impl Config {
 
     /// Adds a constant of type u32.
     pub fn u32(&mut self, name: &'static str, value: u32, note: &'static str) -> &mut Self {
-        self.push("u32", name, value.to_string(), note)
+        self.push("static constexpr u32", name, value.to_string(), note)
     }
 
     /// Adds a constant of type float.
     pub fn float(&mut self, name: &'static str, value: f64, note: &'static str) -> &mut Self {
         // As Debug it always has a point or an exponent, which C++ requires before the suffix.
-        self.push("float", name, format!("{:?}f", value as f32), note)
+        self.push(
+            "static constexpr float",
+            name,
+            format!("{:?}f", value as f32),
+            note,
+        )
     }
 
     /// Adds a constant of type bool.
     pub fn bool(&mut self, name: &'static str, value: bool, note: &'static str) -> &mut Self {
-        self.push("bool", name, value.to_string(), note)
+        self.push("static constexpr bool", name, value.to_string(), note)
     }
 
     /// Adds a constant that is equal to another one, and has its type.
@@ -75,7 +80,17 @@ impl Config {
         value: &'static str,
         note: &'static str,
     ) -> &mut Self {
-        self.push("auto", name, value.to_owned(), note)
+        self.push("static constexpr auto", name, value.to_owned(), note)
+    }
+
+    /// Adds the type of elements.
+    pub fn element(&mut self, name: &'static str, dtype: Dtype, note: &'static str) -> &mut Self {
+        let element = match dtype {
+            Dtype::Bf16 => "mk::Bf16",
+            Dtype::Fp32 => "mk::Fp32",
+            Dtype::Int32 => "mk::u32",
+        };
+        self.push("using", name, element.to_owned(), note)
     }
 
     fn push(

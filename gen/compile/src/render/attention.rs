@@ -3,7 +3,7 @@
 use super::assembly::{Assembly, Config};
 use super::text::{puts_line, ranks};
 use mkernel_spec::plan::{AttentionPlan, PUSH_LEAD, TILE_ROWS};
-use mkernel_spec::{AttentionConfig, KernelPlan, Layout};
+use mkernel_spec::{AttentionConfig, Dtype, KernelPlan, Layout};
 use std::f64::consts::LOG2_E;
 
 /// An attention plan with its op_plan.
@@ -128,6 +128,7 @@ impl Attention<'_> {
                 op_plan.shape.head_dim as u32,
                 "columns of a head",
             )
+            .element("Element", op_plan.config.dtype(), "element of Q, K, V and O")
             .name(
                 "kLayout",
                 match op_plan.config.layout {

@@ -3,7 +3,7 @@
 use super::assembly::{Assembly, Config};
 use super::text::{puts_line, ranks};
 use mkernel_spec::plan::CollectivePlan;
-use mkernel_spec::{CollectiveOp, Dtype, KernelPlan, Protocol};
+use mkernel_spec::{CollectiveOp, KernelPlan, Protocol};
 
 /// Assembles the source of a collective.
 pub(super) fn assembly(plan: &KernelPlan, op_plan: &CollectivePlan) -> Assembly {
@@ -105,9 +105,8 @@ fn config(plan: &KernelPlan, op_plan: &CollectivePlan) -> Config {
         )
         .bool("kShardsOfRows", by_rows, "whether a shard has whole rows");
     }
-    if op_plan.config.op.reduces() {
-        let is_fp32 = op_plan.config.dtype == Dtype::Fp32;
-        c.bool("kFp32", is_fp32, "whether elements are fp32, else bf16");
+    if op_plan.config.op.reduces() || op_plan.protocol == Protocol::Ll {
+        c.element("Element", op_plan.config.dtype, "");
     }
     if let Some(norm) = op_plan.norm {
         let eps = op_plan.config.epilogue.eps.value();

@@ -2,8 +2,8 @@
 
 use super::assembly::{Assembly, Config};
 use super::text::{plural, ranks};
-use mkernel_spec::KernelPlan;
 use mkernel_spec::plan::{CombinePlan, LIST_HEADER_BYTES, OUTPUTS, SUMS_AHEAD};
+use mkernel_spec::{Dtype, KernelPlan};
 
 /// Assembles the source of `combine`.
 pub(super) fn assembly(plan: &KernelPlan, op_plan: &CombinePlan) -> Assembly {
@@ -80,6 +80,7 @@ fn config(plan: &KernelPlan, op_plan: &CombinePlan) -> Config {
             "most rows of a rank's experts",
         );
     c.section("sums")
+        .element("Element", Dtype::Bf16, "of rows")
         .u32("kRowBytes", op_plan.row_bytes() as u32, "")
         .u32(
             "kLowLatencyTokens",

@@ -48,6 +48,7 @@ template <MainloopConfig Config, MainloopSmem Smem>
 struct Mainloop {
   using Shape = TileShape<Config>;
   using Sequence = attention::Sequence<Config>;
+  using Element = typename Config::Element;
 
   // A buffer is full when the load thread has arrived and all bytes have been loaded. It is empty when all consumer
   // warps have arrived.
@@ -79,7 +80,7 @@ struct Mainloop {
   // ---- the two warpgroups
 
   using Scores = float[Config::kTileKeys / 2];
-  using Weights = u32[Config::kTileKeys / 16][4];  // bf16, as the registers of a wgmma operand
+  using Weights = u32[Config::kTileKeys / Element::kMmaK][4];  // as the registers of an operand of MMAs
   using Accumulators = float[Config::kHeadDim / 2];
 
   // A warpgroup: computes O of its 64 queries over all blocks of keys that the tile meets. The queries are at `q` in
@@ -144,9 +145,10 @@ struct Mainloop {
     const u64 a = mma_descriptor<false>(q), b = mma_descriptor<false>(k);
     mma_fence();
 #pragma unroll
-    for (u32 k16 = 0; k16 < Config::kHeadDim / 16; ++k16) {
-      const u32 at = (k16 / 4 * Shape::kSubTileBytes >> 4) + k16 % 4 * kDescriptorStep<false>;
-      Mma<Config::kTileKeys, false>::issue(s, a + at, b + at, k16 != 0);
+    for (u32 i = 0; i < Config::kHeadDim / Element::kMmaK; ++i) {
+      constexpr u32 kPerLine = Element::kPerLine / Element::kMmaK;
+      const u32 at = (i / kPerLine * Shape::kSubTileBytes >> 4) + i % kPerLine * kDescriptorStep<Element, false>;
+      Mma<Config::kTileKeys, false>::issue(s, a + at, b + at, i != 0);
     }
     mma_commit();
   }
@@ -156,8 +158,8 @@ struct Mainloop {
     const u64 b = mma_descriptor<true, Shape::kSubTileBytes>(v);
     mma_fence();
 #pragma unroll
-    for (u32 k16 = 0; k16 < Config::kTileKeys / 16; ++k16) {
-      MmaRegisters<Config::kHeadDim, true>::issue(o, p[k16], b + k16 * kDescriptorStep<true>, true);
+    for (u32 i = 0; i < Config::kTileKeys / Element::kMmaK; ++i) {
+      MmaRegisters<Config::kHeadDim, true>::issue(o, p[i], b + i * kDescriptorStep<Element, true>, true);
     }
     mma_commit();
   }
@@ -178,7 +180,7 @@ struct Mainloop {
 
   static MK_DEVICE void pack(Weights& p, const Scores& s) {
 #pragma unroll
-    for (u32 i = 0; i < Config::kTileKeys / 4; ++i) p[i / 4][i % 4] = pack_bf16(s[2 * i], s[2 * i + 1]);
+    for (u32 i = 0; i < Config::kTileKeys / 4; ++i) p[i / 4][i % 4] = Element::pack(s[2 * i], s[2 * i + 1]);
   }
 };
 

@@ -26,6 +26,7 @@ template <OutputConfig Config>
 struct Output {
   using Sequence = attention::Sequence<Config>;
   using Shape = TileShape<Config>;
+  using Element = typename Config::Element;
 
   // A warp: writes its 16 rows of a tile, which begin at `row`. `q` is the shared memory that held the queries of these
   // rows. The rows pass through it in its swizzle, so that they are stored to memory in whole lines.
@@ -54,15 +55,15 @@ struct Output {
 #pragma unroll
     for (u32 j = 0; j < Config::kHeadDim / 16; ++j) {  // 16 columns each
       const float* d = o + j * 8;
-      const u32 line = q + j / 4 * Shape::kSubTileBytes + lane % 16 * 128;
-      store_matrix_x4(line + ((lane / 16 + j % 4 * 2) ^ (lane % 8)) * 16, pack_bf16(d[0], d[1]), pack_bf16(d[2], d[3]),
-                      pack_bf16(d[4], d[5]), pack_bf16(d[6], d[7]));
+      const u32 line = q + j / 4 * Shape::kSubTileBytes + lane % 16 * kLineBytes;
+      store_matrix_x4(line + ((lane / 16 + j % 4 * 2) ^ (lane % 8)) * 16, Element::pack(d[0], d[1]), Element::pack(d[2], d[3]),
+                      Element::pack(d[4], d[5]), Element::pack(d[6], d[7]));
     }
     __syncwarp();
-    constexpr u32 kPerRow = Config::kHeadDim / 8;
+    constexpr u32 kPerRow = Config::kHeadDim / Element::kPerVec;
     for (u32 i = lane; i < 16 * kPerRow; i += kWarp) {
       const u32 r = i / kPerRow, part = i % kPerRow;
-      const u32 from = q + part / 8 * Shape::kSubTileBytes + r * 128 + (part % 8 ^ r % 8) * 16;
+      const u32 from = q + part / 8 * Shape::kSubTileBytes + r * kLineBytes + (part % 8 ^ r % 8) * 16;
       if (first + r >= end) continue;
       store_vec16(line_of(args, tile, head, rows, first + r) + part * 16, load_shared_vec16(from));
     }
@@ -72,7 +73,7 @@ struct Output {
   template <class Args>
   static MK_DEVICE u8* line_of(const Args& args, const QueryTile& tile, u64 head, u32 rows, u32 row) {
     if constexpr (Config::kLayout == Layout::kBshd) {
-      return args.o + (u64{tile.batch} * rows + row) * args.o_row_bytes + tile.head * Config::kHeadDim * 2;
+      return args.o + (u64{tile.batch} * rows + row) * args.o_row_bytes + Element::bytes(tile.head * Config::kHeadDim);
     } else {
       return args.o + (head * rows + row) * args.o_row_bytes;
     }

@@ -80,7 +80,7 @@ struct RingAttention {
         const u32 q = smem.q(queries.stage());  // @ring-attention.queries
         Softmax<Config> softmax;
         typename Mainloop::Accumulators o = {};
-        Mainloop::template attend<Mask>(ctx, smem, k, v, tile, group, row, q + group * kGroupRows * 128, softmax, o);
+        Mainloop::template attend<Mask>(ctx, smem, k, v, tile, group, row, q + group * kGroupRows * kLineBytes, softmax, o);
         if constexpr (Ranks::kWorld > 1) {
           using Slots = KvSlots<Config, Workspace, Mask>;
           if constexpr (Slots::kHasCredits) {
@@ -88,7 +88,7 @@ struct RingAttention {
           }
         }
         sync_named(kQueriesRead + group, kWarpgroup);  // O takes the place of the group's queries
-        Output::write(args, ctx, tile, row, q + row * 128, softmax, o);
+        Output::write(args, ctx, tile, row, q + row * kLineBytes, softmax, o);
         fence_proxy_async_shared();  // @ring-attention.output-fence
         __syncwarp();
         queries.consumer_release_warp();

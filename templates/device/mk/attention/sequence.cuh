@@ -1,5 +1,6 @@
 // The sequence: how it is spread over ranks, and the sizes that follow from it.
 #pragma once
+#include <mk/element.cuh>
 #include <mk/rank_context.cuh>
 
 namespace mk::attention {
@@ -15,6 +16,7 @@ concept SequenceConfig = TopologyConfig<Config> && requires {
 
 template <class Config>
 concept AttentionConfig = SequenceConfig<Config> && requires {
+  typename Config::Element;  // of Q, K, V and O
   Config::kBatch;
   Config::kHeads;    // heads of Q and O
   Config::kKvHeads;  // heads of K and V
@@ -132,12 +134,12 @@ struct Sequence {
   }
 };
 
-// Tiles of Q, K and V in shared memory. A tile consists of sub-tiles of 64 columns, one after the other. A row of a
-// sub-tile is a line of the 128-byte swizzle.
+// Tiles of Q, K and V in shared memory. A tile consists of sub-tiles, one after the other. A row of a sub-tile is
+// a line of the 128-byte swizzle.
 template <AttentionConfig Config>
 struct TileShape {
-  static constexpr u32 kSubTileCols = 64;
-  static constexpr u32 kSubTileBytes = Config::kTileRows * kSubTileCols * 2;
+  static constexpr u32 kSubTileCols = Config::Element::kPerLine;
+  static constexpr u32 kSubTileBytes = Config::kTileRows * kLineBytes;
   static constexpr u32 kSubTiles = Config::kHeadDim / kSubTileCols;
   static constexpr u32 kTileBytes = kSubTiles * kSubTileBytes;
   static constexpr u32 kHeadsPerKv = Config::kHeads / Config::kKvHeads;

@@ -176,7 +176,7 @@ struct Ll {
     const Vec16 own = load_part(Tensors::input(args).at(first + i));
     Vec16 parts[kWorld];
     have_arrived = wait_parts(ctx, i, parts);
-    VecSum<Config::kFp32> sum;
+    VecSum<typename Config::Element> sum;
 #pragma unroll
     for (u32 source = 0; source < kWorld; ++source) sum.add(source == ctx.rank ? own : parts[source]);  // @ll.order
     return sum;
@@ -234,7 +234,7 @@ struct Ll {
   };
   template <class Slots>
   static MK_DEVICE void send(const RankContext& ctx, u32 to, u32 vec, const Vec16& data) {
-    comm::store_lamport_vec(ctx.peer_ptr(to, Slots::at(ctx, ctx.rank, vec)), data);
+    comm::store_lamport_vec<typename Config::Element>(ctx.peer_ptr(to, Slots::at(ctx, ctx.rank, vec)), data);
   }
   // The thread that has received a vector.
   template <class Slots>

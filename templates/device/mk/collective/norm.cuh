@@ -45,7 +45,7 @@ struct RowNorm {
   }
 
  private:
-  using Rms = RmsNorm<Config, Config::kFp32>;
+  using Rms = RmsNorm<Config, typename Config::Element>;
 };
 
 }  // namespace mk::collective

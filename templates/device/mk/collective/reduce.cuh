@@ -26,15 +26,14 @@ concept NodeSumsWorkspace = requires(u32 parity, u32 peer, u32 chunk) {
   Workspace::sum_ready(parity, peer, chunk);  // the mark of the call whose sum is in sums_out
 };
 
-// Config: kFp32, which is true if elements are fp32, and kReduceUnroll, the number of vectors that a lane adds up at a
-// time. Across nodes also kPutChunks, the number of chunks of a put.
+// Config: Element, and kReduceUnroll, the number of vectors that a lane adds up at a time. Across nodes also kPutChunks, the number of chunks of a put.
 template <ChunkConfig Config, class Workspace>
 struct Reduce {
   using Ranks = Topology<Config>;
   using Chunks = collective::Chunks<Config>;
   using Network = comm::Network<Config, Workspace>;
   using Begin = comm::Begin<Config, Workspace>;
-  using Sum = VecSum<Config::kFp32>;
+  using Sum = VecSum<typename Config::Element>;
 
   static constexpr u32 kChannel = 0;
   static constexpr u32 kPeers = Ranks::kLocalWorld - 1;  // of this node

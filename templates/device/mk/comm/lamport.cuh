@@ -6,10 +6,11 @@
 // those of call e + 2 when it has received data of call e + 1 from the receiver, which has then ended call e.
 #pragma once
 #include <mk/deadline.cuh>
+#include <mk/element.cuh>
 
 namespace mk::comm {
 
-// Two words of data, inverted: each has two bf16, and the conversion to bf16 gives no NaN whose bits are all 1.
+// Two words of elements, inverted. No word that `pack` makes of numbers has all bits set (element.cuh).
 struct LamportPacket {
   u64 inverted;
 
@@ -20,16 +21,17 @@ struct LamportPacket {
 
 MK_DEVICE LamportPacket load_lamport(const u64* slot) { return {load_relaxed_sys(slot)}; }
 
+template <ElementType E>
 MK_DEVICE void store_lamport(u64* slot, u32 first, u32 second) {
   const u64 inverted = ~(u64{second} << 32 | first);
-  constexpr u64 kNans = 0x8000800080008000;  // four NaNs, inverted
+  constexpr u64 kNans = ~(u64{E::kNans} << 32 | E::kNans);
   store_relaxed_sys(slot, inverted != 0 ? inverted : kNans);
 }
 
 // The receiver, when it has the packet.
 MK_DEVICE void clear_lamport(u64* slot) { store_relaxed_sys(slot, 0); }
 
-// A vector of bf16 or fp32 as two packets, which may arrive one after the other. Four bf16, or two fp32, whose bits are all 1
+// A vector of elements as two packets, which may arrive one after the other. Packets whose bits are all set, which are NaNs,
 // become other NaNs on the way.
 struct LamportVec {
   Vec16 inverted;
@@ -42,9 +44,10 @@ struct LamportVec {
 
 MK_DEVICE LamportVec load_lamport_vec(const u8* slot) { return {load_packet<Ordering::kRelaxed>(slot)}; }
 
+template <ElementType E>
 MK_DEVICE void store_lamport_vec(u8* slot, const Vec16& data) {
   Vec16 inverted{~data.x, ~data.y, ~data.z, ~data.w};
-  constexpr u32 kNans = 0x80008000;  // two NaNs of bf16 or one of fp32, inverted
+  constexpr u32 kNans = ~E::kNans;
   if ((inverted.x | inverted.y) == 0) inverted.x = inverted.y = kNans;  // @lamport.low-nans
   if ((inverted.z | inverted.w) == 0) inverted.z = inverted.w = kNans;  // @lamport.high-nans
   store_packet(slot, inverted);

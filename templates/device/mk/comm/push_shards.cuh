@@ -41,8 +41,8 @@ struct PushShards {
   using Shards = comm::Shards<Config, Workspace>;
   using Network = comm::Network<Config, Workspace>;
 
-  static constexpr u32 kRowBytes = Config::kK * 2;
-  static constexpr u32 kSliceBytes = Config::kSliceCols * 2;
+  static constexpr u32 kRowBytes = Config::ElementA::bytes(Config::kK);
+  static constexpr u32 kSliceBytes = Config::ElementA::bytes(Config::kSliceCols);
 
   // The number of pieces of a shard.
   static MK_DEVICE u32 pieces(const RankContext& ctx) {

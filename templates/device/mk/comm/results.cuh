@@ -128,11 +128,12 @@ struct Results : ResultFlags<Config, Workspace, Order> {
   using Network = comm::Network<Config, Workspace>;
   using NodeSums = comm::NodeSums<Config, Workspace, Order>;
   using Begin = comm::Begin<Config, Workspace>;
+  using ElementC = typename Config::ElementC;
 
   static constexpr bool kExist = true;
   static constexpr bool kOnPeers = false;
-  static constexpr u32 kPiecesPerSubTile = Config::kFp32Output ? 2 : 1;
-  static constexpr u32 kPieceCols = gemm::kSubTile / kPiecesPerSubTile;
+  static constexpr u32 kPieceCols = ElementC::kPerLine;
+  static constexpr u32 kPiecesPerSubTile = gemm::kSubTile / kPieceCols;
   static constexpr u32 kPieces = Shape::kSubTiles * kPiecesPerSubTile;  // of a group
   using Slots = PutSlots<Config, Order, kPieces>;
 
@@ -229,7 +230,6 @@ struct Results : ResultFlags<Config, Workspace, Order> {
   // were sent, so it reads no others.
   template <class Args>
   static MK_DEVICE void copy_piece(const Args& args, const RankContext& ctx, const u8* from, u32 row, u32 col) {
-    constexpr u32 kVecCols = kPieceCols / 8;  // of 16 bytes; a row of a piece has 8
     constexpr u32 kUnroll = Config::kCollectUnroll;
     static_assert(kWarp * kUnroll * 16 <= kPartBytes, "a warp reads no more than a part at once");
     const u32 rows = CallRows<Config>::all(ctx);
@@ -241,14 +241,10 @@ struct Results : ResultFlags<Config, Workspace, Order> {
 #pragma unroll
       for (u32 u = 0; u < kUnroll; ++u) {
         const u32 line = first / 8 + u * (kWarp / 8);
-        const u32 to_row = row + line, to_col = col + (first % 8 ^ line % 8) * kVecCols;  // @results.swizzle
+        const u32 to_row = row + line, to_col = col + (first % 8 ^ line % 8) * ElementC::kPerVec;  // @results.swizzle
         if (to_row >= rows || to_col >= Config::kN) continue;  // @results.rows
         u8* to = args.c_rows + to_row * args.c_row_bytes;
-        if constexpr (Config::kFp32Output) {
-          store_vec16(to + u64{to_col} * 4, data[u]);
-        } else {
-          store_vec16(to + to_col * 2, data[u]);
-        }
+        store_vec16(to + ElementC::bytes(to_col), data[u]);
       }
     }
   }

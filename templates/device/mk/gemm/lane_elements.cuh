@@ -22,6 +22,7 @@ struct LaneElements {
   using Scheduler = TileScheduler<Config, Order>;
   using Rows = CallRows<Config>;
   using Norm = RowNorm<Config, Workspace>;
+  using ElementC = typename Config::ElementC;
 
   static constexpr u32 kQuads = 4;  // of a row of a sub-tile
 
@@ -74,7 +75,7 @@ struct LaneElements {
     store_pair<Config>(line, col + q * 16, d[0], d[1]);
     store_pair<Config>(line, col + q * 16 + 8, d[2], d[3]);
     if constexpr (NormalisesRows<Config>) {
-      squares += squares_of_pair(pack_bf16(d[0], d[1])) + squares_of_pair(pack_bf16(d[2], d[3]));
+      squares += squares_of_pair<ElementC>(ElementC::pack(d[0], d[1])) + squares_of_pair<ElementC>(ElementC::pack(d[2], d[3]));
     }
   }
 
@@ -95,13 +96,13 @@ struct LaneElements {
     const u32 row = first_row();
     u32 z[2][Shape::kSubTiles][kQuads][2], weights[Shape::kSubTiles][kQuads][2];
     for_each_pair(row, [&](u32 sub, u32 q, u32 pair, u32 col) {
-      weights[sub][q][pair] = load_word(args.weight + col * 2);
+      weights[sub][q][pair] = load_word(args.weight + ElementC::bytes(col));
     });
 #pragma unroll
     for (u32 half = 0; half < 2; ++half) {
       const u8* line = args.c_rows + (row + half * 8) * args.c_row_bytes;
       for_each_pair(row + half * 8, [&](u32 sub, u32 q, u32 pair, u32 col) {
-        z[half][sub][q][pair] = load_written_word(line + col * 2);
+        z[half][sub][q][pair] = load_written_word(line + ElementC::bytes(col));
       });
     }
 #pragma unroll
@@ -110,7 +111,7 @@ struct LaneElements {
       const float scale = Norm::wait_scale(ctx, row + half * 8);
       u8* line = args.y + (row + half * 8) * args.y_row_bytes;
       for_each_pair(row + half * 8, [&](u32 sub, u32 q, u32 pair, u32 col) {
-        store_word(line + col * 2, scaled_pair(z[half][sub][q][pair], scale, weights[sub][q][pair]));
+        store_word(line + ElementC::bytes(col), scaled_pair<ElementC>(z[half][sub][q][pair], scale, weights[sub][q][pair]));
       });
     }
   }

@@ -48,6 +48,9 @@ struct OneShot {
   using Elements = LaneElements<Config, Args, Workspace, Order, Epilogue>;
   using Norm = typename Elements::Norm;
 
+  using ElementC = typename Config::ElementC;
+  using Partial = typename Config::ElementPartial;  // of the sums that packets carry
+
   static constexpr bool kReducesAll = kExchange == OneShotExchange::kAllReduce;
   static constexpr bool kRelays = kExchange == OneShotExchange::kRelay;
   static constexpr bool kNormalises = NormalisesRows<Config>;
@@ -57,7 +60,7 @@ struct OneShot {
   static constexpr u32 kInFlight = Config::kPacketsInFlight;
 
   static_assert(Ranks::kNodes == 1, "packets travel over NVLink");
-  static_assert(!kRelays || !Config::kFp32Output, "a packet has two pairs of bf16");
+  static_assert(!kRelays || HalfWordElement<ElementC>, "a packet has two words of two elements");
 
   // A warpgroup: computes its part of each work tile and exchanges it.
   struct Multiply {
@@ -168,10 +171,10 @@ struct OneShot {
             u8* line = args.c_rows + row * args.c_row_bytes;
 #pragma unroll
             for (u32 p = 0; p < kPackets; ++p) {
-              if constexpr (kNormalises) squares += squares_of_pair(sums[p].first()) + squares_of_pair(sums[p].second());
+              if constexpr (kNormalises) squares += squares_of_pair<ElementC>(sums[p].first()) + squares_of_pair<ElementC>(sums[p].second());
               const u32 col = first_col() + sub * kSubTile + p * 16;
-              if (col < Config::kN) store_word(line + col * 2, sums[p].first());
-              if (col + 8 < Config::kN) store_word(line + col * 2 + 16, sums[p].second());
+              if (col < Config::kN) store_word(line + ElementC::bytes(col), sums[p].first());
+              if (col + 8 < Config::kN) store_word(line + ElementC::bytes(col) + ElementC::bytes(8), sums[p].second());
             }
           }
           if constexpr (kNormalises) Norm::keep_squares(ctx, has_row, row, sub_tile(sub), squares);  // @one-shot.relayed-squares
@@ -203,7 +206,8 @@ struct OneShot {
     MK_DEVICE void send_packets(u64* slot, const float* d) const {
 #pragma unroll
       for (u32 p = 0; p < kPackets; ++p) {
-        comm::store_lamport(slot + p * kWarp, pack_bf16(d[8 * p], d[8 * p + 1]), pack_bf16(d[8 * p + 4], d[8 * p + 5]));
+        comm::store_lamport<Partial>(slot + p * kWarp, Partial::pack(d[8 * p], d[8 * p + 1]),
+                                      Partial::pack(d[8 * p + 4], d[8 * p + 5]));
       }
     }
 
@@ -222,12 +226,12 @@ struct OneShot {
 #pragma unroll
         for (u32 source = 0; source < kWorld; ++source) {
           const Packet packet = packets[source][p];
-          d[0] += low_bf16(packet.first()), d[1] += high_bf16(packet.first());  // @one-shot.add
-          d[2] += low_bf16(packet.second()), d[3] += high_bf16(packet.second());
+          d[0] += Partial::low(packet.first()), d[1] += Partial::high(packet.first());  // @one-shot.add
+          d[2] += Partial::low(packet.second()), d[3] += Partial::high(packet.second());
         }
         Elements::store_quad(line, col, d, addends, p, squares);
         if constexpr (kRelays) {
-          if (have_arrived) send_sum(sub, half, first + p, pack_bf16(d[0], d[1]), pack_bf16(d[2], d[3]));
+          if (have_arrived) send_sum(sub, half, first + p, ElementC::pack(d[0], d[1]), ElementC::pack(d[2], d[3]));
         }
       }
     }
@@ -236,7 +240,7 @@ struct OneShot {
       const Symmetric<u64> slot = packets_of(kWorld, sub, half);
       for (u32 i = 1; i < kWorld; ++i) {
         u64* there = ctx.peer_ptr((ctx.rank + i) % kWorld, slot);
-        comm::store_lamport(there + packet * kWarp, first, second);
+        comm::store_lamport<ElementC>(there + packet * kWarp, first, second);
       }
     }
 

@@ -1,7 +1,7 @@
 // A GEMM whose K is spread over ranks, in two shots: one rank reduces the partial sums of all ranks for a tile. Partial
 // sums travel tile by tile while other tiles are computed.
 //
-// All roles walk the same work tiles. If another rank reduces a tile, the consumers round their sums to bf16 and the
+// All roles walk the same work tiles. If another rank reduces a tile, the consumers round their sums and the
 // store threads send them. If this rank reduces it, the load thread also loads the partial sums of the other ranks, and
 // the consumers add them and complete C. The policy `Order` says which rank reduces a tile. The policy `Results` says
 // which other ranks get the result.

@@ -1,4 +1,4 @@
-// RMSNorm of the rows of C, by the warps that have their elements. What is normalised is the new residual, rounded to bf16.
+// RMSNorm of the rows of C, by the warps that have their elements. What is normalised is the new residual, rounded as in C.
 //
 // Each warp sends the squares of its elements to the warp that adds up those of a row, which sends the total to all warps of
 // this GPU. Both travel in words that validate themselves. A fence would first wait for the packets that the SM has on their
@@ -31,6 +31,8 @@ concept RowNormArgs = requires(const Args& args) {
 // Only kernels that normalise instantiate the functions.
 template <class Config, class Workspace>
 struct RowNorm {
+  using ElementC = typename Config::ElementC;
+
   static constexpr u32 kSubTiles = Config::kColTiles * Config::kTileN / kSubTile;  // of a row
 
   // A converged warp, four lanes of which share a row: sends what they have of it in a sub-tile.
@@ -65,7 +67,7 @@ struct RowNorm {
       const u64 word = load_relaxed_sys(total(ctx, row));
       const u32 mark = static_cast<u32>(word);
       const float squares = as_float(static_cast<u32>(word >> 32));
-      if (mark == ctx.mark()) return RmsNorm<Config, false>::scale(squares, Config::kN / 8);  // @row-norm.total
+      if (mark == ctx.mark()) return RmsNorm<Config, ElementC>::scale(squares, Config::kN / ElementC::kPerVec);  // @row-norm.total
       if (deadline.expired(ctx, WaitSite{kMultiply, kPartial, ctx.rank, row, ctx.mark()}, mark)) return 0.0f;
     }
   }

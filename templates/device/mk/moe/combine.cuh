@@ -2,7 +2,7 @@
 // made on the token's rank.
 //
 // A rank sends the top-k entries of its tokens to the other ranks. Every rank adds up its rows of a token, and this
-// partial sum is one row of bf16. The token's rank adds the partial sums. Each CTA computes partial sums for peers
+// partial sum is one row of elements. The token's rank adds the partial sums. Each CTA computes partial sums for peers
 // and sums of own tokens, one after the other. Those of ranks with few tokens come first, without the pipeline.
 #pragma once
 #include <mk/moe/low_latency_combine.cuh>

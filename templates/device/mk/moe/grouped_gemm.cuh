@@ -13,11 +13,11 @@ namespace mk::moe {
 
 constexpr u32 kLoadWarps = 4;
 constexpr u32 kMultiplyWarps = gemm::kGroups * kWarpgroupWarps;
-constexpr u32 kVectorBytes = 16;              // of one copy of a thread
-constexpr u32 kRowVectors = 128 / kVectorBytes;  // vectors of a row of a stage
+constexpr u32 kRowVectors = kLineBytes / kVecBytes;  // of a row of a stage
 
 template <class Config>
 concept GroupedGemmConfig = GroupedConfig<Config> && gemm::MainloopConfig<Config> && requires {
+  typename Config::ElementC;
   Config::kCopiesAhead;  // stages whose copies a load warp has in flight; fewer than kStages
 };
 
@@ -38,6 +38,7 @@ concept GroupedArgs = TokenArgs<Args> && requires(const Args& args) {
 template <GroupedGemmConfig Config, GroupedArgs Args, class Workspace, GroupedSmem Smem, GroupedEpilogue Epilogue>
 struct GroupedGemm {
   using Shape = TileShape<Config, Epilogue>;
+  using ElementC = typename Config::ElementC;
   using Mainloop = gemm::Mainloop<Config, Smem>;
   using Scheduler = TileScheduler<Config, Workspace, Smem, Shape>;
   using Experts = moe::Experts<Config, Workspace>;
@@ -90,13 +91,13 @@ struct GroupedGemm {
     // Issues the copies of stage `step`, in the swizzle that wgmma expects. Writes zeros where the tile has no row or
     // the token has no column.
     MK_DEVICE void copy(u32 stage, u32 step, const ExpertTile& tile) const {
-      const u32 offset = (step * kRowVectors + vector()) * kVectorBytes;
+      const u32 offset = (step * kRowVectors + vector()) * kVecBytes;
 #pragma unroll
       for (u32 i = 0; i < kCopies; ++i) {
         bool exists = row(i) < tile.rows;
-        if constexpr (Shape::kRaggedHidden) exists = exists && offset < Config::kHidden * 2;
-        copy_async(stage + row(i) * 128 + (vector() ^ row(i) % 8) * kVectorBytes, from[i] + offset,
-                   exists ? kVectorBytes : 0);
+        if constexpr (Shape::kRaggedHidden) exists = exists && offset < Config::ElementA::bytes(Config::kHidden);
+        copy_async(stage + row(i) * kLineBytes + (vector() ^ row(i) % 8) * kVecBytes, from[i] + offset,
+                   exists ? kVecBytes : 0);
       }
       copy_commit();
     }
@@ -245,15 +246,15 @@ struct GroupedGemm {
     // Loaded for each sub-tile, since the sums leave few registers.
     const u32 rows_before = load_shared(smem.row_begin(tile.expert));
     sync();  // @grouped.out-read
-    gemm::write_bf16_rows(out, sum);
+    gemm::write_rows<ElementC>(out, sum);
     sync();
-    const u32 at = col + lane % 8 * 8;
+    const u32 at = col + lane % 8 * ElementC::kPerVec;
 #pragma unroll
     for (u32 i = 0; i < 4; ++i) {
       const u32 row = i * 4 + lane / 8;
       if (first + row >= tile.rows || (Shape::kRaggedCols && at >= Config::kCols)) continue;  // @grouped.rows
       u8* line = args.c + u64{rows_before + tile.row + first + row} * args.c_row_bytes;
-      store_vec16(line + at * 2, load_shared_vec16(out + row * 128 + (lane % 8 ^ row % 8) * 16));
+      store_vec16(line + ElementC::bytes(at), load_shared_vec16(out + row * kLineBytes + (lane % 8 ^ row % 8) * 16));
     }
   }
 };

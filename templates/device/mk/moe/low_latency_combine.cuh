@@ -18,6 +18,7 @@ namespace mk::moe {
 
 template <class Config>
 concept LowLatencyConfig = TopkConfig<Config> && requires {
+  typename Config::Element;  // of rows
   Config::kRowBytes;
   Config::kLowLatencyTokens;  // of a rank, at most, whose sums are computed here
   Config::kThreads;
@@ -178,7 +179,7 @@ struct LowLatencyCombine {
     if (order.count == 0) return;
     const Vec16 sum = add_up(ctx, row, order, chunk.token, chunk.vec);
     if (chunk.vec >= kVecs) return;
-    comm::store_lamport_vec(ctx.peer_ptr(chunk.source, packets(ctx, ctx.rank, chunk.token)) + chunk.vec * 16, sum);
+    comm::store_lamport_vec<typename Config::Element>(ctx.peer_ptr(chunk.source, packets(ctx, ctx.rank, chunk.token)) + chunk.vec * 16, sum);
   }
 
   // A warp, whose first chunk is `first` and has `entry`, and of which there are `warps`: stores sums of own tokens to C.
@@ -216,7 +217,7 @@ struct LowLatencyCombine {
   static MK_DEVICE Vec16 add_up(const RankContext& ctx, const SumRow& row, const RowOrder<Config>& order, u32 token, u32 vec) {
     const u32 lane_in_order = order.lane();
     const bool has_vec = vec < kVecs;
-    VecSum<false> sum;
+    VecSum<typename Config::Element> sum;
     for (u32 first = 0; first < order.count; first += kRowsAtOnce) {
       const u8* from[kRowsAtOnce];
       float weights[kRowsAtOnce];

@@ -14,6 +14,7 @@ namespace mk::moe {
 template <class Config>
 concept RowConfig = TopologyConfig<Config> && requires {
   Config::kTopK;       // the most rows of a sum
+  typename Config::Element;  // of rows
   Config::kRowBytes;
   Config::kPartBytes;  // bytes of a row that are summed at a time
   Config::kStages;
@@ -153,9 +154,9 @@ struct RowPipeline {
 
   // An adding warp: adds up its columns of all sums.
   static MK_DEVICE void add(const RankContext& ctx, const Smem& smem) {
-    constexpr u32 kVecs = kCeilDiv<Config::kPartBytes / 16, kAdderThreads>;  // vectors of a thread, each with 8 columns
+    constexpr u32 kVecs = kCeilDiv<Config::kPartBytes / 16, kAdderThreads>;  // vectors of a thread
     const u32 first = threadIdx.x - kMoverThreads;
-    VecSum<false> sums[kVecs];
+    VecSum<typename Config::Element> sums[kVecs];
     Rows rows{ctx, row_barriers(smem)};
     Outputs outputs{ctx, output_barriers(smem)};
     for (;;) {

@@ -7,7 +7,7 @@ namespace mk::moe {
 
 template <class Config>
 concept GroupedConfig = gemm::TileConfig<Config> && requires {
-  Config::kHidden;     // elements of a token, in bf16
+  Config::kHidden;     // elements of a token
   Config::kCols;       // columns of C
   Config::kBoxCols;    // columns of the weight per load
   Config::kGroupRows;  // row tiles that advance along the columns together

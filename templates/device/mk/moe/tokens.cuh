@@ -18,7 +18,8 @@ namespace mk::moe {
 
 template <class Config>
 concept TokenConfig = MessageConfig<Config> && requires {
-  Config::kHidden;       // bf16 of a token
+  typename Config::ElementA;  // of tokens
+  Config::kHidden;       // elements of a token
   Config::kBlockTokens;  // tokens under one flag
   Config::kSlotBytes;    // shared memory of a warp that sends
 };
@@ -45,7 +46,7 @@ template <TokenConfig Config, class Args, class Workspace, class Smem>
 struct Tokens {
   using Experts = moe::Experts<Config, Workspace>;
 
-  static constexpr u32 kTokenBytes = Config::kHidden * 2;
+  static constexpr u32 kTokenBytes = Config::ElementA::bytes(Config::kHidden);
 
   // One node: where rank `receiver` has a token of rank `source`.
   static MK_DEVICE Symmetric<u8> received(u32 receiver, u32 source, u32 slot) {

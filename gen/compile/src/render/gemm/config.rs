@@ -69,11 +69,13 @@ fn problem(gemm: Gemm<'_>, c: &mut Config) {
         let shard_rows = op_plan.shape.shard_rows(plan.spec.world()) as u32;
         c.u32("kShardRows", shard_rows, note);
     }
-    c.bool("kBMnMajor", kn, b).bool(
-        "kFp32Output",
-        op_plan.config.epilogue.output == Dtype::Fp32,
-        "",
-    );
+    let epilogue = &op_plan.config.epilogue;
+    c.bool("kBMnMajor", kn, b)
+        .element("ElementA", Dtype::Bf16, "of A and B")
+        .element("ElementC", epilogue.output, "");
+    if epilogue.bias || epilogue.residual {
+        c.element("ElementAddend", Dtype::Bf16, "of bias and residual");
+    }
 }
 
 fn tile(gemm: Gemm<'_>, c: &mut Config) {
@@ -150,7 +152,8 @@ fn order(gemm: Gemm<'_>, c: &mut Config) {
 }
 
 fn exchange(gemm: Gemm<'_>, r: &Reduction, c: &mut Config) {
-    c.section("exchange of partial sums");
+    c.section("exchange of partial sums")
+        .element("ElementPartial", Dtype::Bf16, "");
     if r.shots == 1 {
         c.u32(
             "kPacketsInFlight",

@@ -13,6 +13,6 @@ KERNEL(32) {
   mk::store_float(args.output + 512 + lane * 16 + 8, w.z);
   mk::store_float(args.output + 512 + lane * 16 + 12, w.w);
   const u32 word = mk::load_word(args.input + 1024 + lane * 4);
-  const float low = mk::low_bf16(word), high = mk::high_bf16(word);
-  mk::store_word(args.output + 1024 + lane * 4, mk::pack_bf16(mk::relu(low) - mk::relu(-low), mk::relu(high) - mk::relu(-high)));
+  const float low = mk::Bf16::low(word), high = mk::Bf16::high(word);
+  mk::store_word(args.output + 1024 + lane * 4, mk::Bf16::pack(mk::relu(low) - mk::relu(-low), mk::relu(high) - mk::relu(-high)));
 }

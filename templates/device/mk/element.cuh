@@ -1,0 +1,67 @@
+// Types of elements of matrices in memory: their bytes, what an MMA takes of them, and their conversion to and from fp32.
+// Plain C++: GPUs and the simulator share it.
+//
+// Registers hold elements in words of four bytes. The first element of a word, in memory, is in its lowest bits.
+#pragma once
+#include <mk/convert.cuh>
+
+namespace mk {
+
+constexpr u32 kVecBytes = 16;    // of the longest access of a thread
+constexpr u32 kLineBytes = 128;  // of the 128-byte swizzle, in which tiles lie in shared memory
+
+// What follows from the bytes of an element.
+template <u32 kElementBytes>
+struct SizedElement {
+  static constexpr u32 kBytes = kElementBytes;
+  static constexpr u32 kPerWord = 4 / kBytes;
+  static constexpr u32 kPerVec = kVecBytes / kBytes;
+  static constexpr u32 kPerLine = kLineBytes / kBytes;
+  static constexpr u32 kMmaK = 32 / kBytes;  // the K of one MMA
+
+  static MK_DEVICE constexpr u32 bytes(u32 count) { return count * kBytes; }
+};
+
+// What headers ask of an element. `pack` rounds the elements of a word to nearest even, and `at` returns one of them. Conversions
+// make one NaN only, so no word that `pack` returns has all bits set. Such words can stand for data that have not arrived
+// (comm/lamport.cuh). kNans is a word of other NaNs, which may replace them.
+template <class E>
+concept ElementType = requires(u32 word, float (&values)[E::kPerWord]) {
+  E::kMmaK;
+  E::kNans;
+  E::at(word, 0u);
+  E::pack(values);
+};
+
+// An element of two bytes. `low` is the first one of a word.
+template <class E>
+concept HalfWordElement = ElementType<E> && E::kPerWord == 2 && requires(u32 word, float x) {
+  E::low(word);
+  E::high(word);
+  E::pack(x, x);
+};
+
+struct Bf16 : SizedElement<2> {
+  static constexpr u32 kNans = 0x7fff7fff;
+
+  static MK_DEVICE u32 pack(float low, float high) { return pack_bf16(low, high); }
+  static MK_DEVICE u32 pack(const float (&values)[2]) { return pack_bf16(values[0], values[1]); }
+  // A bf16 is the upper half of an fp32.
+  static MK_DEVICE float low(u32 word) { return as_float(word << 16); }
+  static MK_DEVICE float high(u32 word) { return as_float(word & 0xffff0000u); }
+  static MK_DEVICE float at(u32 word, u32 index) { return index == 0 ? low(word) : high(word); }
+};
+
+// An element of sums and of C. No MMA takes it.
+struct Fp32 : SizedElement<4> {
+  static constexpr u32 kMmaK = 0;
+  static constexpr u32 kNans = 0x7fff7fff;
+
+  // A row of 2^30 elements has 2^32 bytes.
+  static MK_DEVICE constexpr u64 bytes(u32 count) { return u64{count} * kBytes; }
+
+  static MK_DEVICE u32 pack(const float (&values)[1]) { return as_bits(values[0]); }
+  static MK_DEVICE float at(u32 word, u32) { return as_float(word); }
+};
+
+}  // namespace mk
