@@ -46,7 +46,7 @@ const MUTATIONS: &[Mutation<GemmNormJob>] = &[
     ("the total of an earlier call", rows, &[("@row-norm.total", "mark == ctx.mark() => mark != 0")]),
     ("a total that is not sent", rows, &[("@row-norm.send-total", "")]),
     ("squares of the call before the previous one", rows, &[("@row-norm.arrived", "packet.words.y == mark => packet.words.y != 0")]),
-    ("squares of one lane of a row", rows, &[("@norm.quad-sum", "+ exchange(value, 2) => ")]),
+    ("squares of one lane of a row", rows, &[("@fragment.quad-sum", "+ exchange(value, 2) => ")]),
     ("squares of a warp that are not sent", rows, &[("@row-norm.send", "")]),
     ("no squares of relayed sums", relayed, &[("@one-shot.relayed-squares", "")]),
     ("no squares", rows, &[("@one-shot.squares", "")]),

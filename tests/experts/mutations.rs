@@ -124,7 +124,7 @@ fn swiglu_layer() -> Layer {
 
 #[rustfmt::skip]
 const SWIGLU: &[Mutation] = &[
-    ("gate and up exchanged", "@swiglu.apply", "silu(sum[i]) * sum[i + kGroupCols / 2] => sum[i] * silu(sum[i + kGroupCols / 2])"),
+    ("gate and up exchanged", "@swiglu.apply", "silu(sum[i]) * sum[i + Fragment::registers(kGroupCols)] => sum[i] * silu(sum[i + Fragment::registers(kGroupCols)])"),
     ("no silu", "@swiglu.apply", "silu(sum[i]) => sum[i]"),
     ("up taken from the gate's columns", "@swiglu.up-column", " * Config::kCols => * 0"),
 ];

@@ -164,7 +164,7 @@ pub const MUTATIONS: &[Mutation] = &[
     ("no wait for a full output buffer", push, &[("@gemm.output-wait", "")]),
     ("output buffer freed while it is read", push, &[("@store.other-read", "<1> => <2>")]),
     ("wrong output buffer freed", push, &[("@store.release-other", "out.stage() ^ 1 => out.stage()")]),
-    ("output not swizzled", push, &[("@store.swizzle", "((lane_index() / 16 + 2 * j) ^ (row % 8)) * 16 => (lane_index() / 16 + 2 * j) * 16")]),
+    ("output not swizzled", push, &[("@fragment.swizzle", "^ (row % 8)) => )")]),
     ("kernel left before its stores are done", push, &[("@gemm.stored", "")]),
     ("wait for reads where writes are meant", push, &[("@gemm.stored", "tma_wait< => tma_wait_read<")]),
     // Rows of peers.

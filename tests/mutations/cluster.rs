@@ -53,7 +53,7 @@ pub const MUTATIONS: &[Mutation] = &[
     ("warps without rows exchange sums", cluster, &[("@gemm.cluster-rows", "")]),
     ("blocks stored by the next CTA", cluster, &[("@gemm.cluster-store", "== work.split => == (work.split + 1) % Config::kSplits")]),
     ("rows beyond C stored", cluster_of_rows, &[("@epilogue.block-row", "")]),
-    ("block of the next columns", cluster_of_rows, &[("@epilogue.block-col", "block * 8 => (block ^ 1) * 8")]),
+    ("block of the next columns", cluster_of_rows, &[("@epilogue.block-col", "block * => (block ^ 1) *")]),
 ];
 
 /// If one CTA of a cluster is refused, the others do not wait for it. The call then ends without having been counted, so the

@@ -106,7 +106,7 @@ pub const MUTATIONS: &[Mutation] = &[
     ("neighbouring elements swapped", finished_by_owners, &[("@epilogue.residual", "add(x, y => add(y, x")]),
     ("residual of the row above", finished_by_owners, &[("@epilogue.lower-row", "residual[1] => residual[0]")]),
     ("residual at the row of A", finished_by_owners, &[("@epilogue.row", "row_in_c(tile) => row_in_a(tile, ctx)")]),
-    ("residual read beyond its rows", finished_by_owners, &[("@epilogue.is-inside", "has_row(tile, row + half * 8) => true")]),
+    ("residual read beyond its rows", finished_by_owners, &[("@epilogue.is-inside", "has_row(tile, half_row) => true")]),
     ("addends read beyond their columns", finished_by_owners, &[("@epilogue.is-beyond", "col >= Config::kN => false")]),
     ("epilogue applied before the other parts of K are added", shared_tiles, FINISHED_EARLY),
     // LL packets.
@@ -115,7 +115,7 @@ pub const MUTATIONS: &[Mutation] = &[
     ("residual of the first vector", packets, &[("@lane-elements.epilogue", "residual[q][1] => residual[0][1]")]),
     // fp32.
     ("no wait for the second output buffer", fp32_alone, &[("@store.second-acquire", "")]),
-    ("fp32 not swizzled", fp32_alone, &[("@store.fp32-swizzle", "((lane % 4 / 2 + 2 * j) ^ (row % 8)) * 16 => (lane % 4 / 2 + 2 * j) * 16")]),
+    ("fp32 not swizzled", fp32_alone, &[("@store.fp32-swizzle", "^ (row % 8)) => )")]),
     ("no proxy fence before fp32 is stored", fp32_alone, &[("@store.proxy-fence", "")]),
     ("warp not synchronised before fp32 is stored", fp32_alone, &[("@pipeline.warp-commit", "")]),
     ("second halves stored over the first", fp32_alone, &[("@store.col", "piece * kPieceCols => piece / 2 * kSubTile")]),

@@ -35,7 +35,7 @@ __device__ __forceinline__ void mma_wait_after(float ready) {
 }
 
 // d[64 x kN] = A[64 x 16] B[16 x kN] + (accumulate ? d : 0), asynchronous. A is K-major; B is MN-major if kBMnMajor.
-// Thread t holds rows 16 (t / 32) + (t % 32) / 4 (+ 8), columns 8 j + 2 (t % 4) (+ 1) in d[4 j ..].
+// Fragment says which elements of d a thread holds.
 template <u32 kN, bool kBMnMajor>
 struct Mma;
 
@@ -134,9 +134,8 @@ struct Mma<256, kBMnMajor> {
   }
 };
 
-// The same with A from registers: rows as of d, columns 2 (t % 4) (+ 1) of the first row, of the second, then columns
-// 8 + 2 (t % 4) (+ 1) of both. Accumulators of a product, packed in pairs, are A of the next one. No register of A may
-// change before the product has been waited for.
+// The same with A from registers, which hold a fragment of 64 x 16 elements, packed in words. Accumulators of a product, packed
+// in pairs, are A of the next one. No register of A may change before the product has been waited for.
 template <u32 kN, bool kBMnMajor>
 struct MmaRegisters;
 
@@ -197,29 +196,6 @@ template <u32 kCount>
 __device__ __forceinline__ void mma_hold(float (&d)[kCount]) {
 #pragma unroll
   for (u32 i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
-}
-
-// Stores four 8 x 8 matrices of two-byte elements from a warp's registers to the rows at which its lanes point.
-__device__ __forceinline__ void store_matrix_x4(u32 row_address, u32 r0, u32 r1, u32 r2, u32 r3) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row_address), "r"(r0), "r"(r1),
-               "r"(r2), "r"(r3)
-               : "memory");
-}
-
-// Loads four such matrices. Lane l gets elements 2 (l % 4) (+ 1) of row l / 4 of each.
-__device__ __forceinline__ void load_matrix_x4(u32 row_address, u32& r0, u32& r1, u32& r2, u32& r3) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(r0), "=r"(r1), "=r"(r2), "=r"(r3)
-               : "r"(row_address)
-               : "memory");
-}
-
-// Loads four such matrices, each transposed. Lane l gets elements l / 4 of rows 2 (l % 4) and 2 (l % 4) + 1.
-__device__ __forceinline__ void load_matrix_x4_transposed(u32 row_address, u32& r0, u32& r1, u32& r2, u32& r3) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(r0), "=r"(r1), "=r"(r2), "=r"(r3)
-               : "r"(row_address)
-               : "memory");
 }
 
 }  // namespace mk

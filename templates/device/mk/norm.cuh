@@ -25,12 +25,6 @@ MK_DEVICE float warp_sum(float value) {
   return value;
 }
 
-// The same of each four neighbouring lanes.
-MK_DEVICE float quad_sum(float value) {
-  value += exchange(value, 1);
-  return value + exchange(value, 2);  // @norm.quad-sum
-}
-
 template <NormalisesRows Config, ElementType E>
 struct RmsNorm {
   using Elements = VecSum<E>;

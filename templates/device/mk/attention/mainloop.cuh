@@ -42,7 +42,7 @@ concept MainloopArgs = requires(const Args& args) {
 
 constexpr u32 kQueryBuffers = 2;  // one is loaded while the other one is used
 constexpr u32 kGroups = 2;        // warpgroups, of 64 queries each
-constexpr u32 kGroupRows = 64;
+constexpr u32 kGroupRows = Fragment::kRows;
 
 template <MainloopConfig Config, MainloopSmem Smem>
 struct Mainloop {
@@ -79,9 +79,9 @@ struct Mainloop {
 
   // ---- the two warpgroups
 
-  using Scores = float[Config::kTileKeys / 2];
+  using Scores = float[Fragment::registers(Config::kTileKeys)];
   using Weights = u32[Config::kTileKeys / Element::kMmaK][4];  // as the registers of an operand of MMAs
-  using Accumulators = float[Config::kHeadDim / 2];
+  using Accumulators = float[Fragment::registers(Config::kHeadDim)];
 
   // A warpgroup: computes O of its 64 queries over all blocks of keys that the tile meets. The queries are at `q` in
   // shared memory. `row` is the first query of this warp in the tile.
@@ -124,7 +124,7 @@ struct Mainloop {
       mma_hold(o);
       v.consumer_release_warp();
 #pragma unroll
-      for (u32 i = 0; i < Config::kHeadDim / 2; ++i) o[i] *= rescale[i / 2 % 2];  // @attention-mainloop.rescale
+      for (u32 i = 0; i < Fragment::registers(Config::kHeadDim); ++i) o[i] *= rescale[Fragment::half_of(i)];  // @attention-mainloop.rescale
       pack(p, s);
     }
     v.consumer_wait_watched();
@@ -171,8 +171,8 @@ struct Mainloop {
     if constexpr (TakesRows<Config>) keys = block.keys;  // @attention-mainloop.keys
     else if constexpr (Sequence::kRagged) keys = Sequence::chunk_rows(sequence, block.source, block.rank_chunk) - block.row;
     if (Mask::kIsCausal && block.is_diagonal) {
-      const u32 first_end = row + lane_index() / 4 + 1;  // @attention-mainloop.diagonal
-      mask_scores<Config::kTileKeys>(s, min(keys, first_end), min(keys, first_end + 8));
+      const u32 upper_end = row + Fragment::lane_row() + 1;  // @attention-mainloop.diagonal
+      mask_scores<Config::kTileKeys>(s, min(keys, upper_end), min(keys, upper_end + Fragment::kHalfRows));
     } else if (keys < Config::kTileKeys) {  // @attention-mainloop.ragged
       mask_scores<Config::kTileKeys>(s, keys, keys);
     }

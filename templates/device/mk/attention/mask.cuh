@@ -1,6 +1,6 @@
 // Policies that say to which keys a query attends, between chunks of the sequence and within tiles of scores.
 #pragma once
-#include <mk/base.cuh>
+#include <mk/fragment.cuh>
 
 namespace mk::attention {
 
@@ -22,18 +22,18 @@ struct CausalMask {
 template <class Mask>
 concept MaskPolicy = requires { Mask::kIsCausal; };
 
-// Masks a warpgroup's scores of 64 queries and kKeys keys in the layout of wgmma, in which a thread has parts of two
-// rows that are 8 apart. Scores of keys from `first_end` on become -inf in the first row, and from `second_end` on in
-// the second row.
+// Masks a warpgroup's scores of 64 queries and kKeys keys. Scores of keys from `upper_end` on become -inf in the upper row of a
+// thread, and from `lower_end` on in the lower row.
 template <u32 kKeys>
-MK_DEVICE void mask_scores(float (&s)[kKeys / 2], u32 first_end, u32 second_end) {
-  const u32 col = lane_index() % 4 * 2;
+MK_DEVICE void mask_scores(float (&s)[Fragment::registers(kKeys)], u32 upper_end, u32 lower_end) {
+  const u32 first = Fragment::col();
 #pragma unroll
-  for (u32 i = 0; i < kKeys / 2; i += 4) {
+  for (u32 block = 0; block < kKeys / Fragment::kBlockCols; ++block) {
 #pragma unroll
     for (u32 j = 0; j < 2; ++j) {
-      if (col + i * 2 + j >= first_end) s[i + j] = -infinity();
-      if (col + i * 2 + j >= second_end) s[i + 2 + j] = -infinity();
+      const u32 col = first + block * Fragment::kBlockCols + j;
+      if (col >= upper_end) s[Fragment::at(block, 0) + j] = -infinity();
+      if (col >= lower_end) s[Fragment::at(block, 1) + j] = -infinity();
     }
   }
 }

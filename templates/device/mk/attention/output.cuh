@@ -2,7 +2,6 @@
 #pragma once
 #include <mk/attention/softmax.cuh>
 #include <mk/attention/tile_scheduler.cuh>
-#include <mk/mma.cuh>
 
 namespace mk::attention {
 
@@ -28,12 +27,11 @@ struct Output {
   using Shape = TileShape<Config>;
   using Element = typename Config::Element;
 
-  // A warp: writes its 16 rows of a tile, which begin at `row`. `q` is the shared memory that held the queries of these
+  // A warp: writes its rows of a tile, which begin at `row`. `q` is the shared memory that held the queries of these
   // rows. The rows pass through it in its swizzle, so that they are stored to memory in whole lines.
   template <OutputArgs Args>
   static MK_DEVICE void write(const Args& args, const RankContext& ctx, const QueryTile& tile, u32 row, u32 q,
-                              const Softmax<Config>& softmax, float (&o)[Config::kHeadDim / 2]) {
-    const u32 lane = lane_index();
+                              const Softmax<Config>& softmax, float (&o)[Fragment::registers(Config::kHeadDim)]) {
     const SequenceRows& sequence = tile.sequence;
     const u32 rows = Sequence::operand_rows(args, ctx, sequence);
     const u32 first = Sequence::rank_row(sequence, tile.rank_chunk, tile.row + row);
@@ -45,23 +43,22 @@ struct Output {
       const float sum = softmax.total(half);
       const float inverse = sum == 0.0f ? 0.0f : reciprocal_approx(sum);
 #pragma unroll
-      for (u32 i = half * 2; i < Config::kHeadDim / 2; i += 4) {
-        o[i] *= inverse;
-        o[i + 1] *= inverse;
+      for (u32 block = 0; block < Config::kHeadDim / Fragment::kBlockCols; ++block) {
+        float* pair = o + Fragment::at(block, half);
+        pair[0] *= inverse;
+        pair[1] *= inverse;
       }
-      const u32 at = first + half * 8 + lane / 4;
-      if (lane % 4 == 0 && at < end) store_float(args.lse + (head * rows + at) * 4, softmax.log_sum_exp(half, sum));
+      const u32 at = first + half * Fragment::kHalfRows + Fragment::lane_row();
+      if (Fragment::is_first_of_row() && at < end) store_float(args.lse + (head * rows + at) * 4, softmax.log_sum_exp(half, sum));
     }
 #pragma unroll
-    for (u32 j = 0; j < Config::kHeadDim / 16; ++j) {  // 16 columns each
-      const float* d = o + j * 8;
-      const u32 line = q + j / 4 * Shape::kSubTileBytes + lane % 16 * kLineBytes;
-      store_matrix_x4(line + ((lane / 16 + j % 4 * 2) ^ (lane % 8)) * 16, Element::pack(d[0], d[1]), Element::pack(d[2], d[3]),
-                      Element::pack(d[4], d[5]), Element::pack(d[6], d[7]));
+    for (u32 vec = 0; vec < Config::kHeadDim / Element::kPerVec; vec += 2) {
+      const u32 line = q + vec / 8 * Shape::kSubTileBytes + Fragment::written_row() * kLineBytes;
+      Fragment::write_blocks<Element>(line, vec % 8, o + Fragment::at(vec, 0));
     }
     __syncwarp();
     constexpr u32 kPerRow = Config::kHeadDim / Element::kPerVec;
-    for (u32 i = lane; i < 16 * kPerRow; i += kWarp) {
+    for (u32 i = lane_index(); i < Fragment::kWarpRows * kPerRow; i += kWarp) {
       const u32 r = i / kPerRow, part = i % kPerRow;
       const u32 from = q + part / 8 * Shape::kSubTileBytes + r * kLineBytes + (part % 8 ^ r % 8) * 16;
       if (first + r >= end) continue;

@@ -70,7 +70,7 @@ struct RingAttention {
     static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem& smem, u32 group) {
       typename Mainloop::Queries queries{ctx, Mainloop::query_barriers(smem)};
       typename Mainloop::Stages k{ctx, Mainloop::k_barriers(smem)}, v{ctx, Mainloop::v_barriers(smem)};
-      const u32 row = group * kGroupRows + threadIdx.x % kWarpgroup / kWarp * 16;  // this warp's first row in the tile
+      const u32 row = group * kGroupRows + Fragment::warp_row();  // this warp's first row in the tile
       if (group == 1) Mainloop::pass_turn(group);
       for (;;) {
         queries.consumer_wait_watched();

@@ -1,27 +1,29 @@
 // The online softmax. Rows of scores are computed tile by tile. When the maximum of a row grows, its earlier sums are
 // rescaled.
 #pragma once
-#include <mk/quad.cuh>
+#include <mk/fragment.cuh>
 
 namespace mk::attention {
 
 // Config: kScaleLog2, the scale of the scores times log2(e); kTileKeys.
 template <class Config>
 struct Softmax {
-  // The state of a thread's two rows, which are 8 apart among the 64 rows of a warpgroup.
+  // The state of a thread's upper and lower row.
   float row_max[2] = {-infinity(), -infinity()};
   float row_sum[2] = {};  // of this thread's exponentials
 
   // Replaces the scores by exp2(scale (score - row_max)). Earlier exponentials, and what was summed with them as
   // weights, must be multiplied by `rescale`.
-  MK_DEVICE void apply(float (&s)[Config::kTileKeys / 2], float (&rescale)[2]) {
+  MK_DEVICE void apply(float (&s)[Fragment::registers(Config::kTileKeys)], float (&rescale)[2]) {
+    constexpr u32 kBlocks = Config::kTileKeys / Fragment::kBlockCols;
 #pragma unroll
     for (u32 half = 0; half < 2; ++half) {
-      float even = row_max[half], odd = s[half * 2 + 1];
+      float even = row_max[half], odd = s[Fragment::at(0, half) + 1];
 #pragma unroll
-      for (u32 i = half * 2; i < Config::kTileKeys / 2; i += 4) {
-        even = max(even, s[i]);
-        odd = max(odd, s[i + 1]);
+      for (u32 block = 0; block < kBlocks; ++block) {
+        const float* pair = s + Fragment::at(block, half);
+        even = max(even, pair[0]);
+        odd = max(odd, pair[1]);
       }
       const float before = row_max[half];
       row_max[half] = quad_max(max(even, odd));
@@ -31,11 +33,12 @@ struct Softmax {
       rescale[half] = exp2_approx((before - finite) * Config::kScaleLog2);  // exactly 1 if the maximum has not grown
       float sums[2] = {};
 #pragma unroll
-      for (u32 i = half * 2; i < Config::kTileKeys / 2; i += 4) {
-        s[i] = exp2_approx(s[i] * Config::kScaleLog2 + offset);
-        s[i + 1] = exp2_approx(s[i + 1] * Config::kScaleLog2 + offset);
-        sums[0] += s[i];
-        sums[1] += s[i + 1];
+      for (u32 block = 0; block < kBlocks; ++block) {
+        float* pair = s + Fragment::at(block, half);
+        pair[0] = exp2_approx(pair[0] * Config::kScaleLog2 + offset);
+        pair[1] = exp2_approx(pair[1] * Config::kScaleLog2 + offset);
+        sums[0] += pair[0];
+        sums[1] += pair[1];
       }
       row_sum[half] = row_sum[half] * rescale[half] + (sums[0] + sums[1]);
     }

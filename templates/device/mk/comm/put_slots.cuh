@@ -9,8 +9,8 @@
 
 namespace mk::comm {
 
-// A part of a piece. A warp computes 16 rows.
-constexpr u32 kPartRows = 16, kParts = gemm::kSubTile / kPartRows;
+// A part of a piece, whose rows a warp computes.
+constexpr u32 kPartRows = Fragment::kWarpRows, kParts = gemm::kSubTile / kPartRows;
 constexpr u32 kPartBytes = gemm::kSubTileBytes / kParts;
 
 // Bytes of the parts of a piece that hold its first `rows` rows.

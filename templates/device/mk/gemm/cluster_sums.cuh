@@ -31,8 +31,8 @@ struct ClusterSums {
   using Shape = TileShape<Config>;
 
   static constexpr u32 kCtas = Config::kSplits;
-  // A block is 8 columns of a group. In the layout of wgmma, a thread has four sums of it.
-  static constexpr u32 kBlocks = Shape::kGroupN / 8;
+  // A block of columns of a group, of which a thread has four sums.
+  static constexpr u32 kBlocks = Shape::kGroupN / Fragment::kBlockCols;
   static_assert(2 <= kCtas && kCtas <= kBlocks && Config::kWholeTiles == 0 && Config::kCommCtas == 0);
 
   // Which CTA of the cluster completes a block, and the first block that a CTA completes.
@@ -68,7 +68,7 @@ struct ClusterSums {
     for (u32 block = 0; block < kBlocks; ++block) {
       const u32 to = owner(block);
       if (to == own) continue;
-      const float* d = sum + block * 4;
+      const float* d = sum + Fragment::at(block, 0);
       const u32 from = own < to ? own : own - 1;
       const u32 sums = smem.cluster_sums(from, block - first_block(to), place) + lane * 16;  // @cluster-sums.place
       store_shared_cluster_vec16(cluster_address(sums, to), {as_bits(d[0]), as_bits(d[1]), as_bits(d[2]), as_bits(d[3])});
@@ -81,7 +81,7 @@ struct ClusterSums {
 #pragma unroll
     for (u32 block = 0; block < kBlocks; ++block) {
       if (owner(block) != own) continue;
-      float* d = sum + block * 4;
+      float* d = sum + Fragment::at(block, 0);
 #pragma unroll
       for (u32 from = 0; from < kCtas - 1; ++from) {
         const Vec16 v = load_shared_vec16(smem.cluster_sums(from, block - first_block(own), place) + lane * 16);

@@ -62,12 +62,12 @@ struct Gemm {
       typename Shape::Accumulators sum;
       epilogue.prefetch_residual(work, group);
       Mainloop::multiply(smem, stages, work, group, sum);
-      const u32 warp = group * kWarpgroupWarps + threadIdx.x % kWarpgroup / kWarp;
+      const u32 warp = group * kWarpgroupWarps + Fragment::warp();
       if (!warp_has_rows<Config, Order>(work, warp, ctx)) return;  // @gemm.cluster-rows
       Sums::exchange(ctx, smem, work, warp, sum);
 #pragma unroll
       for (u32 block = 0; block < Sums::kBlocks; ++block) {
-        if (Sums::owner(block) == work.split) epilogue.store_block(work, group, block, sum + block * 4);  // @gemm.cluster-store
+        if (Sums::owner(block) == work.split) epilogue.store_block(work, group, block, sum + Fragment::at(block, 0));  // @gemm.cluster-store
       }
     }
 

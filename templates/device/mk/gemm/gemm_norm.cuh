@@ -56,7 +56,7 @@ struct GemmNorm {
       if (!Scheduler::completes(own.work, sub)) continue;
 #pragma unroll
       for (u32 half = 0; half < 2; ++half) {
-        const u32 row = own.first_row() + half * 8, col = own.first_col() + sub * kSubTile;
+        const u32 row = own.first_row() + half * Fragment::kHalfRows, col = own.first_col() + sub * kSubTile;
         const bool has_row = row < Elements::Rows::all(own.ctx);  // @gemm-norm.rows
         float squares = 0.0f;
         if (has_row) {
@@ -64,8 +64,9 @@ struct GemmNorm {
           u8* line = own.args.c_rows + row * own.args.c_row_bytes;
 #pragma unroll
           for (u32 q = 0; q < Elements::kQuads; ++q) {
-            const float* d = sum + sub * kSubTileRegisters + half * 2 + q * 8;
-            float quad[4] = {d[0], d[1], d[4], d[5]};
+            const float* sub_tile = sum + sub * kSubTileRegisters;
+            const float *left = sub_tile + Fragment::at(2 * q, half), *right = sub_tile + Fragment::at(2 * q + 1, half);
+            float quad[4] = {left[0], left[1], right[0], right[1]};
             Elements::store_quad(line, col, quad, addends, q, squares);
           }
         }

@@ -1,7 +1,7 @@
 // What a lane has of a work tile, and its way to C, for kernels that store C from registers.
 //
-// In the layout of wgmma, a lane has elements of two rows of a sub-tile, eight rows apart. Its elements of a row are four
-// quads: two neighbours, and the two neighbours eight columns after them.
+// A lane has elements of two rows of a sub-tile. Its elements of a row are quads: its neighbours of a block of columns, and those
+// of the next block.
 #pragma once
 #include <mk/gemm/epilogue.cuh>
 #include <mk/gemm/row_norm.cuh>
@@ -24,7 +24,8 @@ struct LaneElements {
   using Norm = RowNorm<Config, Workspace>;
   using ElementC = typename Config::ElementC;
 
-  static constexpr u32 kQuads = 4;  // of a row of a sub-tile
+  static constexpr u32 kQuadCols = 2 * Fragment::kBlockCols;
+  static constexpr u32 kQuads = kSubTile / kQuadCols;  // of a row of a sub-tile
 
   const Args& args;
   const RankContext& ctx;
@@ -33,13 +34,11 @@ struct LaneElements {
 
   // The first row and the first column of a lane's elements.
   MK_DEVICE u32 first_row() const {
-    return Order::row_in_a(work, ctx) + Shape::group_row(group) + warp() * 16 + lane_index() / 4;
+    return Order::row_in_a(work, ctx) + Shape::group_row(group) + Fragment::row();
   }
   MK_DEVICE u32 first_col() const {
-    return work.col * Config::kTileN + Shape::group_col(group) + lane_index() % 4 * 2;
+    return work.col * Config::kTileN + Shape::group_col(group) + Fragment::col();
   }
-
-  static MK_DEVICE u32 warp() { return threadIdx.x % kWarpgroup / kWarp; }
 
   // The number of a sub-tile in the rows of C.
   MK_DEVICE u32 sub_tile(u32 sub) const {
@@ -59,8 +58,8 @@ struct LaneElements {
     for (u32 q = 0; q < kCount; ++q) {
 #pragma unroll
       for (u32 pair = 0; pair < 2; ++pair) {
-        all.bias[q][pair] = epilogue.bias_at(col + q * 16 + pair * 8);
-        all.residual[q][pair] = epilogue.residual_at(row, col + q * 16 + pair * 8);
+        all.bias[q][pair] = epilogue.bias_at(col + q * kQuadCols + pair * Fragment::kBlockCols);
+        all.residual[q][pair] = epilogue.residual_at(row, col + q * kQuadCols + pair * Fragment::kBlockCols);
       }
     }
     return all;
@@ -72,8 +71,8 @@ struct LaneElements {
   static MK_DEVICE void store_quad(u8* line, u32 col, float (&d)[4], const Addends<kCount>& addends, u32 q, float& squares) {
     Epilogue::apply(d[0], d[1], addends.bias[q][0], addends.residual[q][0]);
     Epilogue::apply(d[2], d[3], addends.bias[q][1], addends.residual[q][1]);  // @lane-elements.epilogue
-    store_pair<Config>(line, col + q * 16, d[0], d[1]);
-    store_pair<Config>(line, col + q * 16 + 8, d[2], d[3]);
+    store_pair<Config>(line, col + q * kQuadCols, d[0], d[1]);
+    store_pair<Config>(line, col + q * kQuadCols + Fragment::kBlockCols, d[2], d[3]);
     if constexpr (NormalisesRows<Config>) {
       squares += squares_of_pair<ElementC>(ElementC::pack(d[0], d[1])) + squares_of_pair<ElementC>(ElementC::pack(d[2], d[3]));
     }
@@ -81,7 +80,7 @@ struct LaneElements {
 
   // A warpgroup that has stored its elements of all work tiles to C, and has kept their squares: normalises them.
   static MK_DEVICE void normalise_all(const Args& args, const RankContext& ctx, u32 group) {
-    Norm::sum_rows(ctx, group * kWarpgroupWarps + warp());
+    Norm::sum_rows(ctx, group * kWarpgroupWarps + Fragment::warp());
     for (u32 i = Scheduler::first(); i < Scheduler::end(ctx); i += Scheduler::kStride) {
       const WorkTile work = Scheduler::work_tile(i, ctx);
       LaneElements{args, ctx, work, group}.normalise();
@@ -100,17 +99,17 @@ struct LaneElements {
     });
 #pragma unroll
     for (u32 half = 0; half < 2; ++half) {
-      const u8* line = args.c_rows + (row + half * 8) * args.c_row_bytes;
-      for_each_pair(row + half * 8, [&](u32 sub, u32 q, u32 pair, u32 col) {
+      const u8* line = args.c_rows + (row + half * Fragment::kHalfRows) * args.c_row_bytes;
+      for_each_pair(row + half * Fragment::kHalfRows, [&](u32 sub, u32 q, u32 pair, u32 col) {
         z[half][sub][q][pair] = load_written_word(line + ElementC::bytes(col));
       });
     }
 #pragma unroll
     for (u32 half = 0; half < 2; ++half) {
-      if (row + half * 8 >= Rows::all(ctx)) continue;
-      const float scale = Norm::wait_scale(ctx, row + half * 8);
-      u8* line = args.y + (row + half * 8) * args.y_row_bytes;
-      for_each_pair(row + half * 8, [&](u32 sub, u32 q, u32 pair, u32 col) {
+      if (row + half * Fragment::kHalfRows >= Rows::all(ctx)) continue;
+      const float scale = Norm::wait_scale(ctx, row + half * Fragment::kHalfRows);
+      u8* line = args.y + (row + half * Fragment::kHalfRows) * args.y_row_bytes;
+      for_each_pair(row + half * Fragment::kHalfRows, [&](u32 sub, u32 q, u32 pair, u32 col) {
         store_word(line + ElementC::bytes(col), scaled_pair<ElementC>(z[half][sub][q][pair], scale, weights[sub][q][pair]));
       });
     }
@@ -126,7 +125,7 @@ struct LaneElements {
       for (u32 q = 0; q < kQuads; ++q) {
 #pragma unroll
         for (u32 pair = 0; pair < 2; ++pair) {
-          const u32 col = first_col() + sub * kSubTile + q * 16 + pair * 8;
+          const u32 col = first_col() + sub * kSubTile + q * kQuadCols + pair * Fragment::kBlockCols;
           if (col < Config::kN) body(sub, q, pair, col);
         }
       }

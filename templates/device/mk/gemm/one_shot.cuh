@@ -116,7 +116,7 @@ struct OneShot {
   // A warpgroup's exchange of a tile.
   struct Exchange : Elements {
     using Elements::args, Elements::ctx, Elements::work, Elements::group;
-    using Elements::first_col, Elements::first_row, Elements::sub_tile, Elements::warp;
+    using Elements::first_col, Elements::first_row, Elements::sub_tile;
 
     MK_DEVICE void send(const typename Shape::Accumulators& sum) const {
 #pragma unroll
@@ -124,9 +124,9 @@ struct OneShot {
         if (!Scheduler::completes(work, sub)) continue;
 #pragma unroll
         for (u32 half = 0; half < 2; ++half) {
-          const u32 row = first_row() + half * 8;
+          const u32 row = first_row() + half * Fragment::kHalfRows;
           if (row >= Rows::all(ctx)) continue;  // @one-shot.sent-rows
-          const float* d = sum + sub * kSubTileRegisters + half * 2;
+          const float* d = sum + sub * kSubTileRegisters + Fragment::at(0, half);
           const Symmetric<u64> slot = packets_of(ctx.rank, sub, half);
           if constexpr (kReducesAll) {
             for (u32 i = 1; i <= kWorld; ++i) send_packets(ctx.peer_ptr((ctx.rank + i) % kWorld, slot), d);
@@ -143,7 +143,7 @@ struct OneShot {
         if (!Scheduler::completes(work, sub)) continue;
 #pragma unroll 1
         for (u32 half = 0; half < 2; ++half) {
-          const u32 row = first_row() + half * 8;
+          const u32 row = first_row() + half * Fragment::kHalfRows;
           const bool has_row = row < Rows::all(ctx) && is_reducer(row);
           float squares = 0.0f;
           if (has_row) {
@@ -162,7 +162,7 @@ struct OneShot {
         if (!Scheduler::completes(work, sub)) continue;
 #pragma unroll 1
         for (u32 half = 0; half < 2; ++half) {
-          const u32 row = first_row() + half * 8;
+          const u32 row = first_row() + half * Fragment::kHalfRows;
           const bool has_row = row < Rows::all(ctx) && !is_reducer(row);
           float squares = 0.0f;
           if (has_row) {
@@ -172,9 +172,11 @@ struct OneShot {
 #pragma unroll
             for (u32 p = 0; p < kPackets; ++p) {
               if constexpr (kNormalises) squares += squares_of_pair<ElementC>(sums[p].first()) + squares_of_pair<ElementC>(sums[p].second());
-              const u32 col = first_col() + sub * kSubTile + p * 16;
+              const u32 col = first_col() + sub * kSubTile + p * Elements::kQuadCols;
               if (col < Config::kN) store_word(line + ElementC::bytes(col), sums[p].first());
-              if (col + 8 < Config::kN) store_word(line + ElementC::bytes(col) + ElementC::bytes(8), sums[p].second());
+              if (col + Fragment::kBlockCols < Config::kN) {
+                store_word(line + ElementC::bytes(col) + ElementC::bytes(Fragment::kBlockCols), sums[p].second());
+              }
             }
           }
           if constexpr (kNormalises) Norm::keep_squares(ctx, has_row, row, sub_tile(sub), squares);  // @one-shot.relayed-squares
@@ -186,7 +188,7 @@ struct OneShot {
     // This lane's packets of a source, in the workspace of the rank that adds them up.
     MK_DEVICE Symmetric<u64> packets_of(u32 source, u32 sub, u32 half) const {
       const u32 tile = work.row * Config::kColTiles + work.col;
-      const Symmetric<u64> slot = Workspace::packets(ctx.parity(), source, tile, group, sub, warp(), half);  // @one-shot.slot
+      const Symmetric<u64> slot = Workspace::packets(ctx.parity(), source, tile, group, sub, Fragment::warp(), half);  // @one-shot.slot
       return {slot.offset + lane_index() * sizeof(u64)};
     }
 
@@ -206,15 +208,15 @@ struct OneShot {
     MK_DEVICE void send_packets(u64* slot, const float* d) const {
 #pragma unroll
       for (u32 p = 0; p < kPackets; ++p) {
-        comm::store_lamport<Partial>(slot + p * kWarp, Partial::pack(d[8 * p], d[8 * p + 1]),
-                                      Partial::pack(d[8 * p + 4], d[8 * p + 5]));
+        const float *left = d + Fragment::at(2 * p, 0), *right = d + Fragment::at(2 * p + 1, 0);
+        comm::store_lamport<Partial>(slot + p * kWarp, Partial::pack(left[0], left[1]), Partial::pack(right[0], right[1]));
       }
     }
 
     // Adds up kInFlight packets of all ranks, writes them to C, and perhaps sends the sums on. If rows are normalised, adds their
     // squares to `squares`.
     MK_DEVICE void reduce_packets(u32 row, u32 sub, u32 half, u32 first, float& squares) const {
-      const u32 col = first_col() + sub * kSubTile + first * 16;
+      const u32 col = first_col() + sub * kSubTile + first * Elements::kQuadCols;
       u8* line = args.c_rows + row_in_c(row) * args.c_row_bytes;
       // Bias and residual are loaded before the wait for the packets.
       const auto addends = Elements::template load_addends<kInFlight>(row_in_c(row), col);

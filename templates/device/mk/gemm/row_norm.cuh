@@ -35,12 +35,12 @@ struct RowNorm {
 
   static constexpr u32 kSubTiles = Config::kColTiles * Config::kTileN / kSubTile;  // of a row
 
-  // A converged warp, four lanes of which share a row: sends what they have of it in a sub-tile.
+  // A converged warp, whose quads share rows: sends what they have of it in a sub-tile.
   static MK_DEVICE void keep_squares(const RankContext& ctx, bool has_row, u32 row, u32 sub, float squares) {
     static_assert(RowNormWorkspace<Workspace>);
     __syncwarp();
     squares = quad_sum(squares);
-    if (!has_row || lane_index() % kLanes != 0) return;
+    if (!has_row || lane_index() % Fragment::kRowLanes != 0) return;
     store_relaxed_sys(word(ctx, row, sub), u64{ctx.mark()} << 32 | as_bits(squares));  // @row-norm.send
   }
 
@@ -76,7 +76,6 @@ struct RowNorm {
   using LlPacket = comm::LlPacket;
 
   static constexpr u32 kWarps = kGroups * kWarpgroupWarps;     // of a CTA
-  static constexpr u32 kLanes = 4;                             // of a row of a sub-tile
   static constexpr u32 kRowVecs = kCeilDiv<kSubTiles, 2>;      // packets of a row
   static constexpr u32 kLaneVecs = kCeilDiv<kRowVecs, kWarp>;  // packets of a row that a lane adds up
 

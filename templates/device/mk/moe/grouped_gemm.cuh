@@ -195,7 +195,7 @@ struct GroupedGemm {
   // The first of the rows of a tile whose sums a warp has.
   static MK_DEVICE u32 first_row() {
     const u32 warp = threadIdx.x / kWarp - kLoadWarps;
-    return (Shape::kSplitsRows ? warp : warp % kWarpgroupWarps) * 16;
+    return (Shape::kSplitsRows ? warp : warp % kWarpgroupWarps) * Fragment::kWarpRows;
   }
 
   // A warpgroup: turns its sums of a tile into elements of C, and stores those.

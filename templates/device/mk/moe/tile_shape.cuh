@@ -39,7 +39,7 @@ struct SwiGlu {
   template <u32 kGroupCols>
   static MK_DEVICE void apply(float* sum) {
 #pragma unroll
-    for (u32 i = 0; i < gemm::kSubTileRegisters; ++i) sum[i] = silu(sum[i]) * sum[i + kGroupCols / 2];  // @swiglu.apply
+    for (u32 i = 0; i < gemm::kSubTileRegisters; ++i) sum[i] = silu(sum[i]) * sum[i + Fragment::registers(kGroupCols)];  // @swiglu.apply
   }
 };
 

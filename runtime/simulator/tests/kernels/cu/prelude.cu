@@ -5,9 +5,9 @@
 #include <mk/comm/command_ring.cuh>
 #include <mk/copy.cuh>
 #include <mk/memory.cuh>
+#include <mk/fragment.cuh>
 #include <mk/mma.cuh>
 #include <mk/pipeline.cuh>
-#include <mk/quad.cuh>
 #include <mk/tma.cuh>
 
 using mk::u32;

@@ -1,0 +1,67 @@
+// What a thread of a warpgroup holds of a product of 64 rows: the layout of wgmma's D (PTX ISA, "Asynchronous Warpgroup Level
+// Matrix Multiply-Accumulate"). Plain C++: GPUs and the simulator share it.
+//
+// A warp has 16 rows. A quad of its lanes shares two of them, eight rows apart. Columns are in blocks of eight, of which a lane
+// has two neighbours. Its registers hold block after block, and of each block the pair of the upper row, then that of the lower
+// row.
+#pragma once
+#include <mk/element.cuh>
+#include <mk/matrix.cuh>
+
+namespace mk {
+
+struct Fragment {
+  static constexpr u32 kRows = 64;
+  static constexpr u32 kWarpRows = 16;
+  static constexpr u32 kHalfRows = 8;  // from the upper row of a lane to the lower one
+  static constexpr u32 kRowLanes = 4;  // a quad
+  static constexpr u32 kBlockCols = 8;
+  static constexpr u32 kBlockRegisters = 4;
+
+  // The registers of a thread for some columns, in fp32.
+  static MK_DEVICE constexpr u32 registers(u32 cols) { return cols / kBlockCols * kBlockRegisters; }
+
+  // The first of the two registers of a block in the upper row (half 0) or the lower row.
+  static MK_DEVICE constexpr u32 at(u32 block, u32 half) { return block * kBlockRegisters + half * 2; }
+  static MK_DEVICE constexpr u32 half_of(u32 index) { return index / 2 % 2; }
+
+  // A warp's number in its warpgroup, and its first row.
+  static MK_DEVICE u32 warp() { return threadIdx.x % kWarpgroup / kWarp; }
+  static MK_DEVICE u32 warp_row() { return warp() * kWarpRows; }
+
+  // The upper row of a lane among those of its warp, and among those of its warpgroup.
+  static MK_DEVICE u32 lane_row() { return lane_index() / kRowLanes; }
+  static MK_DEVICE u32 row() { return warp_row() + lane_row(); }
+
+  // The first of the two columns of a lane in each block.
+  static MK_DEVICE u32 col() { return lane_index() % kRowLanes * 2; }
+
+  // Whether a lane is the first one of its quad.
+  static MK_DEVICE bool is_first_of_row() { return lane_index() % kRowLanes == 0; }
+
+  // The row of its warp to whose line a lane points in write_blocks.
+  static MK_DEVICE u32 written_row() { return lane_index() % kWarpRows; }
+
+  // A warp: writes two blocks of its rows to lines of the 128-byte swizzle, as elements of two bytes. `line` is the line of the
+  // lane's written_row(). The blocks are vectors `vec` and `vec + 1` of the lines.
+  template <HalfWordElement E>
+  static MK_DEVICE void write_blocks(u32 line, u32 vec, const float* sum) {
+    const u32 row = written_row();
+    store_matrix_x4(line + ((lane_index() / kWarpRows + vec) ^ (row % 8)) * kVecBytes, E::pack(sum[0], sum[1]),  // @fragment.swizzle
+                    E::pack(sum[2], sum[3]), E::pack(sum[4], sum[5]), E::pack(sum[6], sum[7]));
+  }
+};
+
+// Returns the greatest of the values of a quad, in all its lanes.
+MK_DEVICE float quad_max(float value) {
+  value = max(value, exchange(value, 1));
+  return max(value, exchange(value, 2));
+}
+
+// Returns the sum of the values of a quad, added in an order that is the same in all its lanes.
+MK_DEVICE float quad_sum(float value) {
+  value += exchange(value, 1);
+  return value + exchange(value, 2);  // @fragment.quad-sum
+}
+
+}  // namespace mk
