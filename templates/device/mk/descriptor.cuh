@@ -10,6 +10,7 @@ namespace mk {
 //  - MN-major (for each k, a line of columns): the leading offset, kLeadingBytes, leads to the next line of columns.
 template <bool kMnMajor, u32 kLeadingBytes = 0>
 __device__ __forceinline__ u64 mma_descriptor(u32 address) {
+  static_assert(!kMnMajor || kLeadingBytes != 0);
   constexpr u64 kSwizzle128 = 1ull << 62;
   constexpr u64 kStride = u64{8 * kLineBytes >> 4} << 32;
   constexpr u64 kLeading = u64{kMnMajor ? kLeadingBytes >> 4 : 1} << 16;

@@ -1,6 +1,7 @@
 // Tensor-core products of a warpgroup (wgmma), on the simulator: they are done as late as a wait allows.
 #pragma once
 #include <mk/descriptor.cuh>
+#include <mk/fragment.cuh>
 
 namespace mk {
 
@@ -18,16 +19,17 @@ __forceinline__ void mma_wait_after(float) {
   mma_wait<kPending>();
 }
 
+template <ElementType E, u32 kN, bool kBMnMajor>
+struct Mma;
+
+// The simulator multiplies bf16.
 template <u32 kN, bool kBMnMajor>
-struct Mma {
-  static __forceinline__ void issue(float (&d)[kN / 2], u64 a, u64 b, bool accumulate) {
+struct Mma<Bf16, kN, kBMnMajor> {
+  static __forceinline__ void issue(float (&d)[Fragment::registers(kN)], u64 a, u64 b, bool accumulate) {
     mk_calls->mma(d, kN, a, b, kBMnMajor, accumulate, sim::place());
   }
-};
 
-template <u32 kN, bool kBMnMajor>
-struct MmaRegisters {
-  static __forceinline__ void issue(float (&d)[kN / 2], const u32 (&a)[4], u64 b, bool accumulate) {
+  static __forceinline__ void issue(float (&d)[Fragment::registers(kN)], const u32 (&a)[4], u64 b, bool accumulate) {
     mk_calls->mma_registers(d, kN, a, b, kBMnMajor, accumulate, sim::place());
   }
 };

@@ -148,7 +148,7 @@ struct Mainloop {
     for (u32 i = 0; i < Config::kHeadDim / Element::kMmaK; ++i) {
       constexpr u32 kPerLine = Element::kPerLine / Element::kMmaK;
       const u32 at = (i / kPerLine * Shape::kSubTileBytes >> 4) + i % kPerLine * kDescriptorStep<Element, false>;
-      Mma<Config::kTileKeys, false>::issue(s, a + at, b + at, i != 0);
+      Mma<Element, Config::kTileKeys, false>::issue(s, a + at, b + at, i != 0);
     }
     mma_commit();
   }
@@ -159,7 +159,7 @@ struct Mainloop {
     mma_fence();
 #pragma unroll
     for (u32 i = 0; i < Config::kTileKeys / Element::kMmaK; ++i) {
-      MmaRegisters<Config::kHeadDim, true>::issue(o, p[i], b + i * kDescriptorStep<Element, true>, true);
+      Mma<Element, Config::kHeadDim, true>::issue(o, p[i], b + i * kDescriptorStep<Element, true>, true);
     }
     mma_commit();
   }

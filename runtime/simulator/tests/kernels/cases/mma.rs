@@ -33,14 +33,14 @@ cases! {
     }
     "products, A from registers": "fragments", PRODUCT, [] {
         "no fence before them": ["mk::mma_fence();" => ""],
-            "missing fence", ["no wgmma.fence", "MmaRegisters<64, true>::issue"];
+            "missing fence", ["no wgmma.fence", "Mma<mk::Bf16, 64, true>::issue"];
         "A changes before they are done": ["mk::mma_commit();" => "mk::mma_commit();\n    a[1][2] ^= 0x3f80;"],
-            "register", ["a register of A changed", "MmaRegisters<64, true>::issue"];
+            "register", ["a register of A changed", "Mma<mk::Bf16, 64, true>::issue"];
         "B is overwritten before they are done": [
             "mk::mma_wait_after<0>(static_cast<float>(round));" => "if (mk::lane_index() == 0) mk::barrier_arrive(free);\n    mk::mma_wait<0>();",
             "mk::mma_hold(d);\n    if (mk::lane_index() == 0) mk::barrier_arrive(free);" => ""
         ],
-            "race", ["mk::tma_load_2d(b", "MmaRegisters<64, true>::issue"];
+            "race", ["mk::tma_load_2d(b", "Mma<mk::Bf16, 64, true>::issue"];
         "a thread with another operand": ["(b + k16 * 2048)" => "(b + k16 * 2048 + (threadIdx.x == 77 ? 1024 : 0))"],
             "warpgroup diverged", ["another thread of its warpgroup"];
     }

@@ -34,7 +34,7 @@ KERNEL(160) {
     mk::mma_fence();
 #pragma unroll
     for (u32 k16 = 0; k16 < 4; ++k16) {
-      mk::MmaRegisters<64, true>::issue(d, a[k16], mk::mma_descriptor<true>(b + k16 * 2048), k16 != 0);
+      mk::Mma<mk::Bf16, 64, true>::issue(d, a[k16], mk::mma_descriptor<true, 8192>(b + k16 * 2048), k16 != 0);
     }
     mk::mma_commit();
     mk::mma_wait_after<0>(static_cast<float>(round));

@@ -50,7 +50,7 @@ KERNEL(160) {
 #pragma unroll
     for (u32 k = 0; k < 64; k += 16) {
       const u32 slice = kMnMajor ? k * kRow : at_depth(k);
-      mk::Mma<64, kMnMajor>::issue(d, descriptor<false>(a + at_depth(k)), descriptor<kMnMajor>(b + slice), k != 0);
+      mk::Mma<mk::Bf16, 64, kMnMajor>::issue(d, descriptor<false>(a + at_depth(k)), descriptor<kMnMajor>(b + slice), k != 0);
     }
     mk::mma_commit();
     mk::mma_wait<0>();
