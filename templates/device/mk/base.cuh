@@ -62,18 +62,6 @@ __device__ __forceinline__ u32 sum_of_warp(u32 value) {
   return sum;
 }
 
-// Gives registers of this warpgroup back to the SM.
-template <u32 kCount>
-__device__ __forceinline__ void release_registers() {
-  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
-}
-
-// Takes registers that other warpgroups gave back.
-template <u32 kCount>
-__device__ __forceinline__ void acquire_registers() {
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
-}
-
 // Nanoseconds of a clock that all SMs share. Its steps are coarse.
 __device__ __forceinline__ u64 global_time_ns() {
   u64 now;

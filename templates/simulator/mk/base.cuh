@@ -109,16 +109,6 @@ __forceinline__ u32 lane_index() { return threadIdx.x % kWarp; }
 
 __forceinline__ bool elect_one() { return mk_calls->elect(sim::place()) != 0; }
 
-template <u32 kCount>
-__forceinline__ void release_registers() {
-  mk_calls->registers(kCount, 0, sim::place());
-}
-
-template <u32 kCount>
-__forceinline__ void acquire_registers() {
-  mk_calls->registers(kCount, 1, sim::place());
-}
-
 __forceinline__ u64 global_time_ns() { return mk_calls->time_ns(); }
 
 __forceinline__ float exp2_approx(float x) { return __builtin_exp2f(x); }

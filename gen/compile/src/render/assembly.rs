@@ -85,12 +85,7 @@ impl Config {
 
     /// Adds the type of elements.
     pub fn element(&mut self, name: &'static str, dtype: Dtype, note: &'static str) -> &mut Self {
-        let element = match dtype {
-            Dtype::Bf16 => "mk::Bf16",
-            Dtype::Fp32 => "mk::Fp32",
-            Dtype::Int32 => "mk::u32",
-        };
-        self.push("using", name, element.to_owned(), note)
+        self.push("using", name, dtype.info().cxx.to_owned(), note)
     }
 
     fn push(

@@ -128,7 +128,11 @@ impl Attention<'_> {
                 op_plan.shape.head_dim as u32,
                 "columns of a head",
             )
-            .element("Element", op_plan.config.dtype(), "element of Q, K, V and O")
+            .element(
+                "Element",
+                op_plan.config.dtype(),
+                "element of Q, K, V and O",
+            )
             .name(
                 "kLayout",
                 match op_plan.config.layout {

@@ -106,7 +106,7 @@ fn config(plan: &KernelPlan, op_plan: &CollectivePlan) -> Config {
         .bool("kShardsOfRows", by_rows, "whether a shard has whole rows");
     }
     if op_plan.config.op.reduces() || op_plan.protocol == Protocol::Ll {
-        c.element("Element", op_plan.config.dtype, "");
+        c.element("Element", op_plan.config.dtype, "element of X and Y");
     }
     if let Some(norm) = op_plan.norm {
         let eps = op_plan.config.epilogue.eps.value();

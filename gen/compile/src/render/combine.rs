@@ -80,7 +80,7 @@ fn config(plan: &KernelPlan, op_plan: &CombinePlan) -> Config {
             "most rows of a rank's experts",
         );
     c.section("sums")
-        .element("Element", Dtype::Bf16, "of rows")
+        .element("Element", op_plan.config.dtype(), "element of rows")
         .u32("kRowBytes", op_plan.row_bytes() as u32, "")
         .u32(
             "kLowLatencyTokens",

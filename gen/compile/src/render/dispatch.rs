@@ -132,7 +132,11 @@ impl Dispatch<'_> {
             )
             .u32("kHidden", shape.hidden as u32, "columns of a token")
             .u32("kCols", shape.intermediate as u32, "columns of C")
-            .element("ElementA", op_plan.types().tokens, "element of tokens and weights")
+            .element(
+                "ElementA",
+                op_plan.types().tokens,
+                "element of tokens and weights",
+            )
             .element("ElementC", op_plan.types().c, "element of C");
         c.section("message of a rank to another")
             .u32(

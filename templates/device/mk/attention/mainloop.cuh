@@ -3,10 +3,10 @@
 // Queries, K and V have a pipeline each. K is loaded one block ahead of V, as the warpgroups need it: they multiply the
 // queries with the next block of K before they multiply the weights of the current block with V.
 #pragma once
+#include <mk/arch.cuh>
 #include <mk/attention/kv_iterator.cuh>
 #include <mk/attention/softmax.cuh>
 #include <mk/attention/tile_load.cuh>
-#include <mk/mma.cuh>
 #include <mk/named_barriers.cuh>
 #include <mk/pipeline.cuh>
 

@@ -1,6 +1,6 @@
 // Policies that say to which keys a query attends, between chunks of the sequence and within tiles of scores.
 #pragma once
-#include <mk/fragment.cuh>
+#include <mk/arch.cuh>
 
 namespace mk::attention {
 

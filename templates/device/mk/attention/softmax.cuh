@@ -1,7 +1,7 @@
 // The online softmax. Rows of scores are computed tile by tile. When the maximum of a row grows, its earlier sums are
 // rescaled.
 #pragma once
-#include <mk/fragment.cuh>
+#include <mk/arch.cuh>
 
 namespace mk::attention {
 

@@ -69,12 +69,16 @@ fn problem(gemm: Gemm<'_>, c: &mut Config) {
         let shard_rows = op_plan.shape.shard_rows(plan.spec.world()) as u32;
         c.u32("kShardRows", shard_rows, note);
     }
-    let epilogue = &op_plan.config.epilogue;
+    let (epilogue, types) = (&op_plan.config.epilogue, op_plan.types());
     c.bool("kBMnMajor", kn, b)
-        .element("ElementA", Dtype::Bf16, "of A and B")
-        .element("ElementC", epilogue.output, "");
+        .element("ElementA", types.a, "element of A and B")
+        .element("ElementC", types.c, "element of C");
     if epilogue.bias || epilogue.residual {
-        c.element("ElementAddend", Dtype::Bf16, "of bias and residual");
+        c.element(
+            "ElementAddend",
+            types.addend,
+            "element of bias and residual",
+        );
     }
 }
 
@@ -152,8 +156,11 @@ fn order(gemm: Gemm<'_>, c: &mut Config) {
 }
 
 fn exchange(gemm: Gemm<'_>, r: &Reduction, c: &mut Config) {
-    c.section("exchange of partial sums")
-        .element("ElementPartial", Dtype::Bf16, "");
+    c.section("exchange of partial sums").element(
+        "ElementPartial",
+        gemm.op_plan.types().partial,
+        "element of partial sums that ranks exchange",
+    );
     if r.shots == 1 {
         c.u32(
             "kPacketsInFlight",

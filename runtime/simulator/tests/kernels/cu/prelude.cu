@@ -1,12 +1,11 @@
 // Declarations that all kernels in this folder share. The tests put this file before each kernel.
 #include <mk/activation.cuh>
+#include <mk/arch.cuh>
 #include <mk/barrier.cuh>
 #include <mk/cluster.cuh>
 #include <mk/comm/command_ring.cuh>
 #include <mk/copy.cuh>
 #include <mk/memory.cuh>
-#include <mk/fragment.cuh>
-#include <mk/mma.cuh>
 #include <mk/pipeline.cuh>
 #include <mk/tma.cuh>
 

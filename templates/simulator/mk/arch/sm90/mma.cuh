@@ -1,7 +1,6 @@
 // Tensor-core products of a warpgroup (wgmma), on the simulator: they are done as late as a wait allows.
 #pragma once
-#include <mk/descriptor.cuh>
-#include <mk/fragment.cuh>
+#include <mk/arch/sm90/descriptor.cuh>
 
 namespace mk {
 
@@ -25,11 +24,11 @@ struct Mma;
 // The simulator multiplies bf16.
 template <u32 kN, bool kBMnMajor>
 struct Mma<Bf16, kN, kBMnMajor> {
-  static __forceinline__ void issue(float (&d)[Fragment::registers(kN)], u64 a, u64 b, bool accumulate) {
+  static __forceinline__ void issue(float (&d)[kN / 2], u64 a, u64 b, bool accumulate) {
     mk_calls->mma(d, kN, a, b, kBMnMajor, accumulate, sim::place());
   }
 
-  static __forceinline__ void issue(float (&d)[Fragment::registers(kN)], const u32 (&a)[4], u64 b, bool accumulate) {
+  static __forceinline__ void issue(float (&d)[kN / 2], const u32 (&a)[4], u64 b, bool accumulate) {
     mk_calls->mma_registers(d, kN, a, b, kBMnMajor, accumulate, sim::place());
   }
 };

@@ -2,8 +2,7 @@
 //
 // Operands in shared memory are lines of 128 bytes with the 128-byte swizzle that TMA writes, from a 1024-byte boundary.
 #pragma once
-#include <mk/descriptor.cuh>
-#include <mk/fragment.cuh>
+#include <mk/arch/sm90/descriptor.cuh>
 #include <mk/named_barriers.cuh>
 
 namespace mk {
@@ -35,8 +34,8 @@ __device__ __forceinline__ void mma_wait_after(float ready) {
       : "memory");
 }
 
-// d[64 x kN] = A[64 x E::kMmaK] B[E::kMmaK x kN] + (accumulate ? d : 0), asynchronous. B is MN-major if kBMnMajor. Fragment says
-// which elements of d a thread holds.
+// d[64 x kN] = A[64 x E::kMmaK] B[E::kMmaK x kN] + (accumulate ? d : 0), asynchronous. B is MN-major if kBMnMajor. A thread
+// holds kN / 2 of the sums; Fragment says which.
 //
 // A is K-major in shared memory, or in registers that hold a fragment of it, packed in words. Accumulators of a product, packed
 // in pairs, are A of the next one. No register of A may change before the product has been waited for.
@@ -83,13 +82,13 @@ struct Mma;
   struct Mma<E, kN, kBMnMajor> { \
     static_assert(kN == 64 || kN == 128 || kN == 256); \
 \
-    static __device__ __forceinline__ void issue(float (&d)[Fragment::registers(kN)], u64 a, u64 b, bool accumulate) { \
+    static __device__ __forceinline__ void issue(float (&d)[kN / 2], u64 a, u64 b, bool accumulate) { \
       if constexpr (kN == 64) MK_WGMMA("m64n64" kind, 32, "%32, %33", "%34", "0, %35", "l"(a), "l"(b)); \
       else if constexpr (kN == 128) MK_WGMMA("m64n128" kind, 64, "%64, %65", "%66", "0, %67", "l"(a), "l"(b)); \
       else MK_WGMMA("m64n256" kind, 128, "%128, %129", "%130", "0, %131", "l"(a), "l"(b)); \
     } \
 \
-    static __device__ __forceinline__ void issue(float (&d)[Fragment::registers(kN)], const u32 (&a)[4], u64 b, \
+    static __device__ __forceinline__ void issue(float (&d)[kN / 2], const u32 (&a)[4], u64 b, \
                                                  bool accumulate) { \
       static_assert(kN <= 128); \
       if constexpr (kN == 64) MK_WGMMA("m64n64" kind, 32, "{%32, %33, %34, %35}, %36", "%37", "%38", MK_WORDS(a), "l"(b)); \
