@@ -3,7 +3,7 @@
 use super::assembly::{Assembly, Config};
 use super::text::{puts_line, ranks};
 use mkernel_spec::plan::{AttentionPlan, PUSH_LEAD, TILE_ROWS};
-use mkernel_spec::{AttentionConfig, Dtype, KernelPlan, Layout};
+use mkernel_spec::{AttentionConfig, KernelPlan, Layout};
 use std::f64::consts::LOG2_E;
 
 /// An attention plan with its op_plan.

@@ -2,7 +2,7 @@
 
 use crate::render::assembly::Config;
 use mkernel_spec::plan::{Chunks, GemmPlan, Reduction, SLOT_BYTES, Split, THREADS};
-use mkernel_spec::{BLayout, Dtype, GemmOp, KernelPlan};
+use mkernel_spec::{BLayout, GemmOp, KernelPlan};
 
 /// A plan of a GEMM operator with its op_plan.
 #[derive(Clone, Copy)]
