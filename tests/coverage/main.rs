@@ -2,6 +2,7 @@
 //! code of a kernel has a configuration.
 
 mod collectives;
+mod measured;
 mod one_rank;
 mod waits;
 

@@ -51,17 +51,6 @@ pub struct Hardware {
     pub nvlinks: u32,
 }
 
-impl Hardware {
-    /// The GPU on which the rates of [`Device::h200`] were measured.
-    pub const H200: Self = Self {
-        sm_count: 132,
-        sm_clock_khz: 1_980_000,
-        memory_clock_khz: 3_201_000,
-        memory_bus_bits: 6016,
-        nvlinks: 18,
-    };
-}
-
 /// `figure` over `reference`, or 1 if the figure is unknown.
 fn ratio(figure: u32, reference: u32) -> f64 {
     match figure {
@@ -195,28 +184,6 @@ impl Device {
             }
         }
         found
-    }
-
-    /// NVIDIA H200 on an NVLink host. Rates were measured with 8 GPUs busy at once: GEMM on random data
-    /// (cuBLAS, mid sizes; the largest are power-limited to 650-690), 16-byte and TMA stores to 7 peers, copy-engine pushes of 16 MiB on 3 streams.
-    /// The NIC is one of 400 Gbit/s.
-    #[must_use]
-    pub fn h200() -> Self {
-        Self {
-            name: "NVIDIA H200".into(),
-            arch: Arch::Sm90a,
-            backend: Backend::Nvrtc,
-            sm_count: 132,
-            smem_bytes: 232_448,
-            memory_bytes: 140 << 30,
-            l2_bytes: 60 << 20,
-            gemm_tflops: 740.0,
-            memory_gb_s: 4300.0,
-            l2_gb_s: 9500.0,
-            link_gb_s: 344.0,
-            copy_engine_gb_s: 350.0,
-            nic_gb_s: 50.0,
-        }
     }
 
     /// A simulated GPU: an H200 with `sm_count` SMs.

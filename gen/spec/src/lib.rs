@@ -15,6 +15,7 @@ mod arch;
 pub mod config;
 mod cost;
 pub mod device;
+mod devices;
 pub mod diagnostic;
 pub mod fabric;
 pub mod fabric_test;

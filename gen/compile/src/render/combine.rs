@@ -2,8 +2,8 @@
 
 use super::assembly::{Assembly, Config};
 use super::text::{plural, ranks};
-use mkernel_spec::plan::{CombinePlan, LIST_HEADER_BYTES, OUTPUTS, SUMS_AHEAD};
 use mkernel_spec::KernelPlan;
+use mkernel_spec::plan::{CombinePlan, LIST_HEADER_BYTES, OUTPUTS, SUMS_AHEAD};
 
 /// Assembles the source of `combine`.
 pub(super) fn assembly(plan: &KernelPlan, op_plan: &CombinePlan) -> Assembly {

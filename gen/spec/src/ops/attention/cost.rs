@@ -1,15 +1,8 @@
 //! What a candidate of an attention operator should take.
 
 use super::op_plan::AttentionPlan;
-use crate::cost::{FLAG_US, LAUNCH_US, put_us, store_share};
 use crate::device::Device;
 use crate::roofline::{Bound, Traffic};
-
-/// The same of K and V, 16 KiB at a time (2 GPUs; 4 to 16 CTAs).
-const KEYS_CTA_GB_S: f64 = 21.0;
-
-/// Of a GEMM's rate, what attention reaches: exponentials and masks cost beside it.
-const ATTENTION_SHARE: f64 = 0.85;
 
 /// Expected time of attention on `world` ranks, µs.
 pub(crate) fn attention_us(
@@ -18,24 +11,25 @@ pub(crate) fn attention_us(
     traffic: &Traffic,
     device: &Device,
 ) -> f64 {
+    let costs = device.costs();
     let bound = Bound::new(traffic, device);
     let (sms, push_ctas) = (f64::from(device.sm_count), f64::from(op_plan.push_ctas));
     let rounds = f64::from(op_plan.tiles) / sms;
-    let compute = bound.compute_us / ATTENTION_SHARE * rounds.ceil() / rounds;
+    let compute = bound.compute_us / costs.attention.mma_share * rounds.ceil() / rounds;
     // What a CTA does of the keys of one rank.
     let one_us = compute / rounds.ceil() / f64::from(world);
     let mut us = compute.max(bound.memory_us);
-    let share = store_share(compute, bound.link_us);
+    let share = costs.store_share(compute, bound.link_us);
     if traffic.nic_bytes > 0 {
         // Keys of the last head come last, and half of those that its tiles meet.
-        let link_us = FLAG_US + bound.link_us / share;
-        us = us.max(link_us.max(put_us(&bound)) + one_us * f64::from(world) / 2.0);
+        let link_us = costs.flag_us + bound.link_us / share;
+        us = us.max(link_us.max(costs.put_us(&bound)) + one_us * f64::from(world) / 2.0);
     } else if traffic.link_bytes > 0 {
-        let rate = (share * device.link_gb_s).min(KEYS_CTA_GB_S * push_ctas);
-        let push_us = FLAG_US + traffic.link_bytes as f64 / rate / 1e3;
+        let rate = (share * device.link_gb_s).min(costs.attention.kv_cta_gb_s * push_ctas);
+        let push_us = costs.flag_us + traffic.link_bytes as f64 / rate / 1e3;
         // The first tiles await keys of all their heads, and have own ones until then.
         let first_us = (push_us / rounds).min(push_us) - one_us;
         us = (us + first_us.max(0.0) + push_us * push_ctas / sms).max(push_us);
     }
-    LAUNCH_US + us
+    costs.launch_us + us
 }

@@ -16,13 +16,6 @@ const PUSH_CTAS: [u32; 4] = [4, 8, 16, 32];
 pub const PUSH_LEAD: u32 = (8 << 20) / SUB_TILE_BYTES;
 const _: () = assert!(PUSH_LEAD * SUB_TILE_BYTES >= 2 * PUT_BYTES);
 
-/// Across nodes, the time in which a warp loads a part and raises its flags, µs.
-const PART_US: f64 = 6.1;
-/// Across nodes, the time in which a warp stores a part to one rank, µs. An SM stores about 50 GB/s.
-const RECEIVER_US: f64 = 0.35;
-/// Across nodes, the factor by which there are more such warps than would just suffice.
-const PUSH_SPARE: f64 = 1.5;
-
 /// Chooses `push_ctas`. If each call gives the rows, no number of rows loses much by the choice.
 pub(super) fn choose(op_plan: &mut AttentionPlan, topology: Topology, device: &Device) {
     let world = topology.world();
@@ -80,9 +73,10 @@ fn across(op_plan: &AttentionPlan, topology: Topology, device: &Device) -> u32 {
     let tile_parts = u64::from(op_plan.block_parts());
     let parts =
         op_plan.kv_heads() * u64::from(op_plan.row_tiles) * tile_parts * u64::from(topology.nodes);
-    let part_us = PART_US + RECEIVER_US * f64::from(topology.local_world);
+    let costs = &device.costs().attention;
+    let part_us = costs.part_us + costs.receiver_us * f64::from(topology.local_world);
     let bound = Bound::new(&work::traffic(op_plan, topology), device);
-    let ctas = PUSH_SPARE * parts as f64 * part_us / bound.compute_us.max(bound.nic_us);
+    let ctas = costs.spare_warps * parts as f64 * part_us / bound.compute_us.max(bound.nic_us);
     (ctas.ceil() as u32).max(1)
 }
 

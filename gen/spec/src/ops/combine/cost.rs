@@ -1,13 +1,14 @@
 //! What a candidate of `combine` should take.
 
-use crate::cost::{FLAG_US, LAUNCH_US, PUSH_SHARE};
+use crate::device::Device;
 use crate::roofline::Bound;
 
 /// Expected time of `combine`, µs.
-pub(crate) fn combine_us(bound: &Bound) -> f64 {
+pub(crate) fn combine_us(bound: &Bound, device: &Device) -> f64 {
+    let costs = device.costs();
     let link = match bound.link_us {
         0.0 => 0.0,
-        link_us => 3.0 * FLAG_US + link_us / PUSH_SHARE,
+        link_us => 3.0 * costs.flag_us + link_us / costs.push_share,
     };
-    LAUNCH_US + link.max(bound.memory_us)
+    costs.launch_us + link.max(bound.memory_us)
 }

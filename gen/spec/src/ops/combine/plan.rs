@@ -108,7 +108,7 @@ pub(crate) fn plan(
         operands: operands(&op_plan),
         args: args(topology),
         registers: REGISTERS,
-        estimate_us: cost::combine_us(&bound),
+        estimate_us: cost::combine_us(&bound, device),
         bound,
         traffic,
         op_plan: OpPlan::Combine(op_plan),

@@ -10,90 +10,9 @@ use super::maps::load_rows_a;
 use super::op_plan::{OUT_COLS, Split, TileOrder};
 use super::spec::GemmSpec;
 use crate::config::{Dtype, LINE_BYTES};
-use crate::cost::{FLAG_US, LAUNCH_US, PUSH_SHARE, PUT_US, UNSEEN_SHARE, put_us};
+use crate::cost::CostTable;
 use crate::device::Device;
 use crate::roofline::{Bound, Traffic};
-
-/// The most that a CTA draws from L2 when others are idle, in shares of an SM. Measured on an H100 with 8192 columns of 2048:
-/// with 64 rows, 128 CTAs with 64 columns each take 19.7 µs, and 64 CTAs with 128 columns 20.3.
-const MOST_L2_SHARE: f64 = 1.5;
-
-/// The time in which the consumer warpgroups convert and store a 128×256 tile, µs. Smaller tiles take proportionally less.
-const EPILOGUE_US: f64 = 1.0;
-
-/// The same after whole rounds, if a group's sub-tiles divide evenly among the CTAs, µs.
-const TAIL_US: f64 = 4.0;
-
-/// The factor by which loads are slower where two CTAs share each tile of the only round. Measured on an H100 with 2048
-/// columns: two CTAs take as long as one to load a tile, three a third of it. The reason is not known.
-const TWO_SLICES_SLOWDOWN: f64 = 1.7;
-
-/// The factor by which small tiles of `ag_gemm` take longer if there are several rows of them. Measured on an H100 with 128 to
-/// 1024 rows: tiles of 64×128 and 128×64 take 1.1 to 1.35 times as long as they should by L2; on 4×H100, up to 1.5 times. The
-/// reason is not known.
-const SMALL_TILES_SLOWDOWN: f64 = 1.4;
-
-/// The part of the rate of memory that is lost where no SM computes. Measured on an H100 with 8192 columns of 2048 and 1
-/// row, in a chain: 128 CTAs take 16.4 µs and 64 take 17.3.
-const IDLE_SMS_LOSS: f64 = 0.14;
-
-/// The time from the start of a call until the first rows of another rank are there, µs. With 1 to 64 rows of 2048 and 8192
-/// columns, 32 plans were measured (2×H100, in a chain). The model has an error of 1.7 µs (root mean square) for 26 of them. The
-/// others, in which warps push whole rows, it takes for 5 to 10 µs slower than they are. None of these is a best plan.
-const FIRST_ROWS_US: f64 = 5.5;
-
-/// The factor by which a plan must be better whose last round, after others, is split in another way: that has not been
-/// measured.
-const DOUBT: f64 = 1.02;
-
-/// The time from the last product of the CTAs that share a tile until one that completes a part of it knows that all
-/// sums are there, µs. Measured on an H100 with 2048 columns and 16 rows: 2 CTAs take 2.6 µs in all, 4 take 2.9, 8
-/// take 4.3; with 64 rows, 3 take 3.1 and 8 take 5. Plans of `ag_gemm` for 1 to 16 rows with 8 CTAs per tile take 0.7 to 2 µs
-/// more than those with 7.
-pub(crate) const MEET_US: f64 = 1.8;
-
-/// The time in which a thread gets sums that it has asked L2 for, µs.
-pub(crate) const LOAD_SUMS_US: f64 = 0.9;
-
-/// The rate at which a CTA stores and loads such sums, GB/s.
-const SUMS_GB_S: f64 = 120.0;
-
-/// The part of its time that a GEMM loses to stores of partial sums that take as long as the GEMM.
-const STORE_SLOWDOWN: f64 = 0.1;
-
-/// The part of the link's rate that is lost where partial sums travel beside a GEMM that takes as long. Measured on 2×H100: of
-/// tiles of 128×128 and 128×256 for 1024 to 8192 rows of 4096 and 1024 or 8192 and 2048, the model names the faster one. With
-/// the loss of pushes, it took 128×128 for faster for 8192 rows, where `gemm_ar` of 8192 and 2048 then takes 600 µs in place
-/// of 537, and `gemm_rs` of 4096 and 1024 takes 156 in place of 142. On 4×H100, `gemm_rs` of 4096 rows of 4096 and 1024 takes 95
-/// µs, and 124 with that loss in the model.
-const SHARE_LOST: f64 = 0.05;
-
-/// The part of the shorter of both times, that of the GEMM and that of its transfers, by which the longer one is exceeded in
-/// two shots. Measured on 2×H100: with tiles of 64×128, which load more, `gemm_ar` of 4096 rows of 4096 and 1024 takes 136 µs in
-/// place of 119, though the link is the bound of both.
-const UNSEEN_SHARE_OF_TWO_SHOTS: f64 = 0.15;
-
-/// In one shot, the part of the transfer of a tile's packets that goes on while the next tile is computed. Measured on 2 and
-/// 4×H100 with 256, 512 and 1024 rows of 8192 and 2048: of 8 times, in chains, the model exceeds each by 2 to 4 µs, which is what
-/// launches in a chain save.
-const SENT_BESIDE_NEXT: f64 = 0.5;
-
-/// In one shot, the factor by which packets take longer if there are more than two rounds of tiles. Measured on 4×H100:
-/// `gemm_rs` of 2048 and 4096 rows of 4096 and 1024 takes 76 and 215 µs, and 54 and 93 in two shots; `gemm_ar` takes 127 and
-/// 270, and 97 and 173. On 2×H100, `gemm_rs` of 2048 rows takes 62 µs, and 50 in two shots. Perhaps the packets of a call no
-/// longer stay in L2 until they are read.
-const CROWDED: f64 = 1.5;
-
-/// The time of packets from one rank's registers to another's, µs.
-const PACKETS_US: f64 = 2.5;
-
-/// The time in which TMA stores the partial sums of a tile to their slot, and the owner loads and adds them, without
-/// flags, µs.
-const ADD_US: f64 = 5.5;
-
-/// The time in which TMA stores a result to its slot, and a rank copies it to C, without flags, µs. Measured on 2×H100: `gemm_ar`
-/// of 2048 to 8192 rows of 4096 and 1024 takes 18 to 22 µs more than the link for its bytes.
-const RESULT_US: f64 = 8.0;
 
 /// Time of one tile's main loop, µs: tensor cores or L2, whichever is slower, with `active` CTAs at work. Of A, whose
 /// elements are `a`, at most `rows` are loaded.
@@ -105,15 +24,16 @@ pub(crate) fn tile_us(
     active: u32,
     device: &Device,
 ) -> f64 {
+    let costs = device.costs();
     let steps = k.div_ceil(a.per_line().into()) as f64;
     let flops = 2.0 * f64::from(tile.m * tile.n * a.per_line());
     let bytes = f64::from((load_rows_a(tile, rows) + tile.n) * LINE_BYTES);
     let sms = f64::from(device.sm_count);
     let math = flops / (device.gemm_tflops * 1e6 / sms);
     // A lone CTA cannot draw much more than its fair share of L2.
-    let share = (sms / f64::from(active.max(1))).min(MOST_L2_SHARE);
+    let share = (sms / f64::from(active.max(1))).min(costs.gemm.max_l2_share);
     let load = bytes / (device.l2_gb_s * 1e3 / sms * share);
-    let epilogue = EPILOGUE_US * f64::from(tile.m * tile.n) / 32768.0;
+    let epilogue = costs.gemm.epilogue_us * f64::from(tile.m * tile.n) / 32768.0;
     steps * math.max(load) + epilogue
 }
 
@@ -131,13 +51,13 @@ const fn is_even(tile: Tile, order: &TileOrder) -> bool {
 }
 
 /// The time in which the CTAs that share a tile exchange their sums of the rows that C has, µs.
-fn exchange_us(tile: Tile, order: &TileOrder, shape: GemmShape) -> f64 {
+fn exchange_us(tile: Tile, order: &TileOrder, shape: GemmShape, costs: &CostTable) -> f64 {
     let splits = order.tail_splits;
     if splits == 1 || order.tail_tiles() == 0 {
         return 0.0;
     }
     if order.whole_tiles > 0 && is_even(tile, order) {
-        return TAIL_US;
+        return costs.gemm.even_tail_us;
     }
     let subs = group_subs(tile);
     let completed = order.completed_subs(subs);
@@ -156,7 +76,9 @@ fn exchange_us(tile: Tile, order: &TileOrder, shape: GemmShape) -> f64 {
         _ => 1,
     };
     let turns = completed * (splits - 1).div_ceil(in_flight);
-    MEET_US + f64::from(turns) * LOAD_SUMS_US + (stored + loaded) / SUMS_GB_S / 1e3
+    costs.gemm.split_k_sync_us
+        + f64::from(turns) * costs.gemm.load_sums_us
+        + (stored + loaded) / costs.gemm.sums_gb_s / 1e3
 }
 
 /// The time of a GEMM alone.
@@ -184,6 +106,7 @@ impl GemmTime {
         traffic: &Traffic,
         device: &Device,
     ) -> Self {
+        let costs = device.costs();
         // If each call gives the rows, there may be too many tiles in the last round of the most rows to share them.
         let order = &match order.tail_tiles() * order.tail_splits > compute_ctas {
             true => TileOrder {
@@ -201,9 +124,9 @@ impl GemmTime {
             device,
         );
         let rounds = f64::from(order.whole_tiles / compute_ctas);
-        let unfed_us = exchange_us(tile, order, spec.shape);
+        let unfed_us = exchange_us(tile, order, spec.shape, costs);
         let slowdown = match order.tail_splits {
-            2 if rounds == 0.0 => TWO_SLICES_SLOWDOWN,
+            2 if rounds == 0.0 => costs.gemm.two_slices_slowdown,
             _ => 1.0,
         };
         let part_us = one / f64::from(order.tail_splits) * slowdown;
@@ -222,9 +145,13 @@ impl GemmTime {
                 true => f64::from(order.work_tiles()) / f64::from(device.sm_count),
                 false => 1.0,
             },
-            unseen_share: if rounds == 0.0 { UNSEEN_SHARE } else { 0.0 },
+            unseen_share: if rounds == 0.0 {
+                costs.overlap_loss
+            } else {
+                0.0
+            },
             doubt: if rounds > 0.0 && !is_even(tile, order) {
-                DOUBT
+                costs.gemm.unmeasured_split_slowdown
             } else {
                 1.0
             },
@@ -235,7 +162,8 @@ impl GemmTime {
     /// they exchange when they have loaded all. Of two plans that memory holds up as long, the one that computes faster
     /// is better: memory is not at its full rate before all SMs have loads under way.
     fn beside_memory_us(&self, compute_us: f64, traffic: &Traffic, device: &Device) -> f64 {
-        let rate = device.memory_gb_s * (1.0 - IDLE_SMS_LOSS * (1.0 - self.busy_share));
+        let costs = device.costs();
+        let rate = device.memory_gb_s * (1.0 - costs.gemm.idle_sms_loss * (1.0 - self.busy_share));
         let memory_us = traffic.memory_bytes as f64 / rate / 1e3 + self.unfed_us;
         compute_us.max(memory_us) + self.unseen_share * compute_us.min(memory_us)
     }
@@ -250,13 +178,14 @@ pub(super) fn estimate_us(
     traffic: &Traffic,
     device: &Device,
 ) -> f64 {
+    let costs = device.costs();
     let compute_ctas = device.sm_count - push.comm_ctas();
     let gemm = GemmTime::new(spec, core.tile, order, compute_ctas, traffic, device);
     let compute = match core.tile.m * core.tile.n < 128 * 128 && order.row_tiles > 1 {
-        true => gemm.us * SMALL_TILES_SLOWDOWN,
+        true => gemm.us * costs.gemm.small_tiles_slowdown,
         false => gemm.us,
     };
-    let computed = gemm.beside_memory_us(compute * push.slowdown(), traffic, device);
+    let computed = gemm.beside_memory_us(compute * push.slowdown(costs), traffic, device);
     let (slices, splits) = (push.slices(), order.tail_splits);
     let bound = Bound::new(traffic, device);
     let us = if push == Push::None {
@@ -281,19 +210,19 @@ pub(super) fn estimate_us(
             }
             _ => 1.0,
         };
-        let rest_us = rest_us / share.min(MOST_L2_SHARE);
-        let rows_us = (FIRST_ROWS_US + sent_us).max(put_us(&bound)) + rest_us;
-        rows_us.max(loaded_us - FLAG_US) + gemm.unfed_us
+        let rest_us = rest_us / share.min(costs.gemm.max_l2_share);
+        let rows_us = (costs.gemm.first_rows_us + sent_us).max(costs.put_us(&bound)) + rest_us;
+        rows_us.max(loaded_us - costs.flag_us) + gemm.unfed_us
     } else {
-        let near = FLAG_US + push.sent_us(&bound, traffic.link_bytes as f64, device);
-        computed.max(near.max(put_us(&bound)) + gemm.last_us / f64::from(slices))
+        let near = costs.flag_us + push.sent_us(&bound, traffic.link_bytes as f64, device);
+        computed.max(near.max(costs.put_us(&bound)) + gemm.last_us / f64::from(slices))
     };
     let unseen = if traffic.nic_bytes > 0 {
-        UNSEEN_SHARE * compute
+        costs.overlap_loss * compute
     } else {
         0.0
     };
-    (LAUNCH_US + us + unseen) * gemm.doubt
+    (costs.launch_us + us + unseen) * gemm.doubt
 }
 
 /// How partial sums are exchanged.
@@ -311,9 +240,9 @@ pub(crate) struct Meeting {
 
 impl Meeting {
     /// The part of the shorter time of GEMM and transfers by which the longer one is exceeded.
-    fn unseen_share(self) -> f64 {
+    fn unseen_share(self, costs: &CostTable) -> f64 {
         match self.shots {
-            2 => UNSEEN_SHARE_OF_TWO_SHOTS,
+            2 => costs.gemm.two_shots_overlap_loss,
             _ => 0.0,
         }
     }
@@ -328,16 +257,18 @@ pub(super) fn reduce_us(
     traffic: &Traffic,
     device: &Device,
 ) -> f64 {
+    let costs = device.costs();
     let gemm = GemmTime::new(spec, tile, order, device.sm_count, traffic, device);
     let (compute, last_us) = (gemm.us, gemm.last_us);
     let Some(meeting) = meeting else {
         let computed = gemm.beside_memory_us(compute, traffic, device);
-        return (LAUNCH_US + computed) * gemm.doubt;
+        return (costs.launch_us + computed) * gemm.doubt;
     };
     let least_us = traffic.link_bytes as f64 / device.link_gb_s / 1e3;
-    let link = least_us / (PUSH_SHARE - SHARE_LOST * (compute / least_us).min(1.0));
+    let link = least_us
+        / (costs.push_share - costs.gemm.partials_share_loss * (compute / least_us).min(1.0));
     // Remote stores and the GEMM's loads meet in L2 and at the SMs' ports.
-    let slowdown = 1.0 + STORE_SLOWDOWN * (link / compute).min(1.0);
+    let slowdown = 1.0 + costs.gemm.store_loss * (link / compute).min(1.0);
     let computed = gemm.beside_memory_us(compute * slowdown, traffic, device);
     let first_us = last_us.min(compute);
     let sent = match meeting {
@@ -346,9 +277,14 @@ pub(super) fn reduce_us(
         } => {
             // The warps that multiply also send. What a tile has left on the link partly overlaps with the next one.
             let is_crowded = order.tiles() > 2 * device.sm_count;
-            let sent_us = least_us / PUSH_SHARE * if is_crowded { CROWDED } else { 1.0 };
-            let hidden_us = SENT_BESIDE_NEXT * sent_us.min(compute - first_us);
-            compute + sent_us - hidden_us + PACKETS_US * if results { 2.0 } else { 1.0 }
+            let sent_us = least_us / costs.push_share
+                * if is_crowded {
+                    costs.gemm.one_shot_l2_spill_slowdown
+                } else {
+                    1.0
+                };
+            let hidden_us = costs.gemm.one_shot_overlap * sent_us.min(compute - first_us);
+            compute + sent_us - hidden_us + costs.gemm.packets_us * if results { 2.0 } else { 1.0 }
         }
         // The link idles while own tiles are computed.
         Meeting {
@@ -358,24 +294,28 @@ pub(super) fn reduce_us(
             ..
         } => {
             let own_us = compute / f64::from(owners);
-            (first_us + link).max(compute - own_us) + own_us + ADD_US
+            (first_us + link).max(compute - own_us) + own_us + costs.gemm.owner_add_us
         }
         Meeting { results, .. } => {
-            let results_us = if results { FLAG_US + RESULT_US } else { 0.0 };
-            first_us + link + FLAG_US + ADD_US + results_us
+            let results_us = if results {
+                costs.flag_us + costs.gemm.result_us
+            } else {
+                0.0
+            };
+            first_us + link + costs.flag_us + costs.gemm.owner_add_us + results_us
         }
     };
     // Sums for other nodes are put as the first tiles end; results follow as the sums of other nodes come.
     let bound = Bound::new(traffic, device);
     let results_us = if meeting.results {
-        PUT_US + RESULT_US
+        costs.put_latency_us + costs.gemm.result_us
     } else {
         0.0
     };
-    let put = first_us + put_us(&bound) + ADD_US + results_us;
+    let put = first_us + costs.put_us(&bound) + costs.gemm.owner_add_us + results_us;
     if bound.nic_us == 0.0 {
-        let unseen = meeting.unseen_share() * computed.min(sent);
-        return (LAUNCH_US + computed.max(sent) + unseen) * gemm.doubt;
+        let unseen = meeting.unseen_share(costs) * computed.min(sent);
+        return (costs.launch_us + computed.max(sent) + unseen) * gemm.doubt;
     }
-    (LAUNCH_US + computed.max(sent).max(put) + UNSEEN_SHARE * computed) * gemm.doubt
+    (costs.launch_us + computed.max(sent).max(put) + costs.overlap_loss * computed) * gemm.doubt
 }

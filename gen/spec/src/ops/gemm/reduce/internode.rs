@@ -7,7 +7,6 @@ use super::super::spec::GemmSpec;
 use super::candidate::{
     Candidate, ROUND_BYTES_OF_RESULTS, candidate, collect_unroll, partial_subs,
 };
-use crate::cost;
 use crate::device::Device;
 use crate::plan::Network;
 use crate::plan::network::PUT_BYTES;
@@ -105,7 +104,7 @@ fn comm_ctas(spec: GemmSpec<'_>, device: &Device, results: bool) -> u32 {
         return 1;
     }
     let forwarded = f64::from(spec.topology().local_world - 1) * device.nic_gb_s;
-    let ctas = (forwarded / cost::COMM_CTA_GB_S).ceil() as u32;
+    let ctas = (forwarded / device.costs().comm_cta_gb_s).ceil() as u32;
     ctas.clamp(1, MAX_COMM_CTAS.min(device.sm_count.div_ceil(4)))
 }
 
