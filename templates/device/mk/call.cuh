@@ -68,13 +68,6 @@ MK_DEVICE void refuse(const RankContext& ctx, bool is_first) {
   raise_abort(ctx, 1 + ctx.rank);
 }
 
-// Who has given up this call before this rank begins it, as in abort words; 0 if nobody has. It is this rank if it has given
-// up an earlier call of any operator.
-MK_DEVICE u32 call_given_up_by(const RankContext& ctx) {
-  const u32 aborted_by = load_relaxed_sys(&ctx.state()->abort), failed = load_relaxed_sys(&ctx.gate->failed);
-  return aborted_by == 0 && failed != 0 ? 1 + ctx.rank : aborted_by;
-}
-
 // All threads of a CTA, before it does anything that others see; takes the place of __syncthreads. False if another call
 // is under way, or if the call was given up: then the CTA must end.
 //
@@ -94,22 +87,33 @@ MK_DEVICE u32 call_given_up_by(const RankContext& ctx) {
 // place. One lane finds this out and reports it, since an abort that is raised at that moment may reach some lanes of a
 // warp and not others.
 MK_DEVICE bool enter(const RankContext& ctx) {
-  u32 is_refused = 0, due = 0, left = 0, given_up_by = 0;
+  u32 is_refused = 0;
+  u32 given_up_by = 0;  // 1 + the rank that gave up this call before this rank began it, as in abort words, or 0
   if (threadIdx.x >= kWarp) {
     // A small grid has many words for each CTA. One warp would add to them in several rounds: 1.4 µs with one CTA (H100).
     const u32 thread = threadIdx.x - kWarp, threads = blockDim.x - kWarp;
-    if (thread == 0 || blockIdx.x + thread * gridDim.x < kGateWords) due = load_relaxed_sys(&ctx.gate->due);
+    const u32 step = threads * gridDim.x;
+    u32 word = blockIdx.x + thread * gridDim.x;
+    u32 due = 0, raised = 0, left = 0, aborted_by = 0, failed = 0;
+    if (thread == 0 || word < kGateWords) due = load_relaxed_sys(&ctx.gate->due);
+    if (word < kGateWords) raised = fetch_add_relaxed_gpu(&ctx.gate->entered[word], gridDim.x);
+    // Loads come behind the first add, since the compiler waits for some of them at once, which would delay the add by 0.2 µs.
     if (thread == 0) {
-      given_up_by = call_given_up_by(ctx);  // @call.given-up
+      aborted_by = load_relaxed_sys(&ctx.state()->abort);
+      failed = load_relaxed_sys(&ctx.gate->failed);
       left = load_relaxed_sys(&ctx.gate->left);
     }
-    for (u32 word = blockIdx.x + thread * gridDim.x; word < kGateWords; word += threads * gridDim.x) {
+    is_refused = word < kGateWords && raised != due;
+    for (word += step; word < kGateWords; word += step) {
       is_refused |= fetch_add_relaxed_gpu(&ctx.gate->entered[word], gridDim.x) != due;
     }
-    // Compared here, since the adds would wait for the loads otherwise.
-    if (thread == 0) is_refused |= !has_reached(left, due);  // @call.left
-    if (blockIdx.x == 0 && thread == 0 && is_refused == 0) {
-      store_relaxed_sys(&ctx.gate->last, call_name(ctx.call(), ctx.operator_number, due));
+    if (thread == 0) {
+      // This rank gives up a call if it has given up an earlier call of any operator.
+      given_up_by = aborted_by == 0 && failed != 0 ? 1 + ctx.rank : aborted_by;  // @call.given-up
+      is_refused |= !has_reached(left, due);  // @call.left
+      if (blockIdx.x == 0 && is_refused == 0) {
+        store_relaxed_sys(&ctx.gate->last, call_name(ctx.call(), ctx.operator_number, due));
+      }
     }
   }
   if (__syncthreads_or(is_refused | given_up_by) == 0) return true;

@@ -50,13 +50,13 @@ struct Chunks {
   }
 };
 
-// A warp: loads each of `vecs` vectors and stores it. `load(vec)` and `store(vec, data)` get the number of the vector
-// in its chunk.
+// A warp: `store(vec, load(vec))` for each of `vecs` vectors, by its number in the chunk. Loads of kUnroll vectors come before
+// the stores of these vectors, which would delay the loads.
 template <u32 kUnroll, class Load, class Store>
 MK_DEVICE void for_each_vec(u32 vecs, const Load& load, const Store& store) {
 #pragma unroll 1
   for (u32 first = lane_index(); first < vecs; first += kWarp * kUnroll) {
-    Vec16 data[kUnroll];
+    decltype(load(0u)) data[kUnroll];
 #pragma unroll
     for (u32 u = 0; u < kUnroll; ++u) {
       if (first + u * kWarp < vecs) data[u] = load(first + u * kWarp);

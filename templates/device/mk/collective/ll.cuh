@@ -152,16 +152,20 @@ struct Ll {
     }
   }
 
-  // Adds up number `i` of the vectors that this rank adds up.
+  // Adds up number `i` of the vectors that this rank adds up. Loads come before the wait for the parts of other ranks.
   static MK_DEVICE void reduce(const Args& args, const RankContext& ctx, u32 i) {
     const u32 first = first_reduced(ctx);
-    bool have_arrived = true;
-    auto sum = sum_of_parts(args, ctx, first, i, have_arrived);
     const u32 row_vec = kScheme == LlScheme::kReduceScatter ? i : first + i;
+    const Vec16 own = load_part(Tensors::input(args).at(first + i));
+    bool have_arrived = true;
+    VecSum<typename Config::Element> sum;
     if constexpr (kNormalises) {
-      Norm::add_to(args, row_vec, sum);
+      const auto addends = Norm::addends(args, row_vec);
+      sum = sum_of_parts(ctx, i, own, have_arrived);
+      addends.add_to(sum);
       store_vec16(Norm::residual_out(args).at(row_vec), sum.result());
     } else {
+      sum = sum_of_parts(ctx, i, own, have_arrived);
       store_vec16(Tensors::output(args).at(row_vec), sum.result());
     }
     if constexpr (kGathers) {
@@ -169,11 +173,10 @@ struct Ll {
     }
   }
 
-  // Returns the sum of number `i` of the vectors that this rank adds up, of which `first` is the first one. It adds in the
-  // order of ranks. Vectors travel unrounded, so every rank computes the same bits in every call. `have_arrived` becomes false
-  // if some vectors have not, which happens only after an abort.
-  static MK_DEVICE auto sum_of_parts(const Args& args, const RankContext& ctx, u32 first, u32 i, bool& have_arrived) {
-    const Vec16 own = load_part(Tensors::input(args).at(first + i));
+  // Returns the sum of number `i` of the vectors that this rank adds up, of which its own part is `own`. It adds in the order of
+  // ranks. Vectors travel unrounded, so every rank computes the same bits in every call. `have_arrived` becomes false if some
+  // vectors have not, which happens only after an abort.
+  static MK_DEVICE auto sum_of_parts(const RankContext& ctx, u32 i, const Vec16& own, bool& have_arrived) {
     Vec16 parts[kWorld];
     have_arrived = wait_parts(ctx, i, parts);
     VecSum<typename Config::Element> sum;
@@ -184,21 +187,31 @@ struct Ll {
 
   // Rows of all ranks' sums, once all that this thread sends is sent.
   static MK_DEVICE void normalise(const Args& args, const RankContext& ctx) {
-    LlNorm::for_each_row(args, ctx, [&](u32 vec) {
-      if constexpr (kReducesAll) {
-        bool have_arrived = true;
-        auto sum = sum_of_parts(args, ctx, 0, vec, have_arrived);
-        Norm::add_to(args, vec, sum);
-        store_vec16(Norm::residual_out(args).at(vec), sum.result());
-        return sum.result();
-      } else {
-        const u32 owner = vec / Shards::shard_vecs(ctx);
-        const Vec16 z = wait_shard_vec(ctx, owner, vec - Shards::first(ctx, owner));
-        // The thread that added it up has stored it, after it had read what may be at the same place.
-        if (owner != ctx.rank) store_vec16(Norm::residual_out(args).at(vec), z);
-        return z;
-      }
-    });
+    if constexpr (kReducesAll) {
+      struct Own {
+        Vec16 part;
+        typename Norm::Addends addends;
+      };
+      LlNorm::for_each_row(
+          args, ctx, [&](u32 vec) { return Own{load_part(Tensors::input(args).at(vec)), Norm::addends(args, vec)}; },
+          [&](u32 vec, const Own& own) {
+            bool have_arrived = true;
+            auto sum = sum_of_parts(ctx, vec, own.part, have_arrived);
+            own.addends.add_to(sum);
+            store_vec16(Norm::residual_out(args).at(vec), sum.result());
+            return sum.result();
+          });
+    } else {
+      LlNorm::for_each_row(
+          args, ctx, [](u32) { return NoOperands{}; },
+          [&](u32 vec, NoOperands) {
+            const u32 owner = vec / Shards::shard_vecs(ctx);
+            const Vec16 z = wait_shard_vec(ctx, owner, vec - Shards::first(ctx, owner));
+            // The thread that added it up has stored it, after it had read what may be at the same place.
+            if (owner != ctx.rank) store_vec16(Norm::residual_out(args).at(vec), z);
+            return z;
+          });
+    }
   }
 
   // Sends the own shard to all ranks, and copies it to the result.

@@ -24,14 +24,14 @@ struct LlNorm {
   using Shards = collective::Shards<Config>;
   using Norm = RowNorm<Config, Args>;
 
-  // All warps of the grid: `z(vec)` gets each vector of the tensor once, from the lane that has it, and its norm goes to the
-  // result.
+  // All warps of the grid: `z(vec, load(vec))` is each vector of the tensor, once, in the lane that has it, and the norm of the
+  // vector goes to the result. Some loads come before each `z`, which may wait.
   //
   // Parts of rows are dealt out in the order of rows, and a warp has at most one part of a row. So the warps of the first row
   // that is not finished are all at it, and none waits for a warp that waits for it.
-  template <class Load>
-  static MK_DEVICE void for_each_row(const Args& args, const RankContext& ctx, const Load& z) {
-    for_each_part(ctx, [&](u32 row, u32 part) { normalise(args, ctx, row, part, z); });
+  template <class Load, class Z>
+  static MK_DEVICE void for_each_row(const Args& args, const RankContext& ctx, const Load& load, const Z& z) {
+    for_each_part(ctx, [&](u32 row, u32 part) { normalise(args, ctx, row, part, load, z); });
   }
 
   // All warps of the grid: `send(vec, load(vec))` for the same vectors in the same lanes. Loads of a part of a row come before
@@ -65,9 +65,11 @@ struct LlNorm {
   // This lane's vector number `v` of the part of a row that a warp has.
   static MK_DEVICE u32 vec_of(u32 part, u32 v) { return (part * Config::kLaneVecs + v) * kWarp + lane_index(); }
 
-  template <class Load>
-  static MK_DEVICE void normalise(const Args& args, const RankContext& ctx, u32 row, u32 part, const Load& z) {
+  template <class Load, class Z>
+  static MK_DEVICE void normalise(const Args& args, const RankContext& ctx, u32 row, u32 part, const Load& load,
+                                  const Z& z) {
     constexpr u32 kLaneVecs = Config::kLaneVecs;
+    constexpr u32 kLoads = kLaneVecs < 4 ? kLaneVecs : 4;  // under way at a time; more would not fit into registers
     const u32 first = row * Config::kRowVecs;
     Vec16 vecs[kLaneVecs], weights[kLaneVecs];
 #pragma unroll
@@ -76,10 +78,18 @@ struct LlNorm {
     }
     float squares = 0.0f;
 #pragma unroll
-    for (u32 v = 0; v < kLaneVecs; ++v) {
-      if (vec_of(part, v) >= Config::kRowVecs) continue;
-      vecs[v] = z(first + vec_of(part, v));
-      squares += Norm::squares(vecs[v]);
+    for (u32 batch = 0; batch < kLaneVecs; batch += kLoads) {
+      decltype(load(0u)) loaded[kLoads];
+#pragma unroll
+      for (u32 v = batch; v < kLaneVecs && v < batch + kLoads; ++v) {
+        if (vec_of(part, v) < Config::kRowVecs) loaded[v - batch] = load(first + vec_of(part, v));
+      }
+#pragma unroll
+      for (u32 v = batch; v < kLaneVecs && v < batch + kLoads; ++v) {
+        if (vec_of(part, v) >= Config::kRowVecs) continue;
+        vecs[v] = z(first + vec_of(part, v), loaded[v - batch]);
+        squares += Norm::squares(vecs[v]);
+      }
     }
     __syncwarp();
     squares = warp_sum(squares);

@@ -26,15 +26,26 @@ struct RowNorm {
   // The weights of a vector of a row.
   static MK_DEVICE Vec16 weight(const Args& args, u32 vec) { return load_vec16(args.weight + vec * 16); }
 
-  // Adds bias and residual to the sum of a vector of the tensor. The residual may be where the new one goes, so it is not
-  // loaded as memory that nobody writes.
-  template <class Sum>
-  static MK_DEVICE void add_to(const Args& args, u32 vec, Sum& sum) {
-    if constexpr (requires { args.bias; }) sum.add(load_vec16(args.bias + vec % Config::kRowVecs * 16));  // @norm.bias
+  // What is added to the sum of a vector of the tensor, as far as `Args` has it.
+  struct Addends {
+    Vec16 bias, residual;
+
+    template <class Sum>
+    MK_DEVICE void add_to(Sum& sum) const {
+      if constexpr (requires(const Args& args) { args.bias; }) sum.add(bias);
+      if constexpr (requires(const Args& args) { args.residual; }) sum.add(residual);  // @norm.residual
+    }
+  };
+
+  // Loads the addends of a vector. The new residual may go to the place of the residual: a thread stores it behind the load.
+  static MK_DEVICE Addends addends(const Args& args, u32 vec) {
+    Addends addends;
+    if constexpr (requires { args.bias; }) addends.bias = load_vec16(args.bias + vec % Config::kRowVecs * 16);  // @norm.bias
     if constexpr (requires { args.residual; }) {
       const Rows<Config, const u8> residual{args.residual, args.residual_row_bytes};
-      sum.add(load_written_vec16(residual.at(vec)));  // @norm.residual
+      addends.residual = load_vec16(residual.at(vec));
     }
+    return addends;
   }
 
   // See RmsNorm.

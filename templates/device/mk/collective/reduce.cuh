@@ -74,11 +74,12 @@ struct Reduce {
     }
   }
 
-  // A warp: adds up chunks of the shards of this local rank. Calls `store(chunk, vec, sum)` for each sum of the own
-  // shard, in fp32, and `finish(chunk)` after each of its chunks.
-  template <bool kStopsOnAbort, class Input, class Store, class Finish>
-  static MK_DEVICE void reduce(const RankContext& ctx, const Input& input, u32 worker, u32 workers, const Store& store,
-                               const Finish& finish) {
+  // A warp: adds up chunks of the shards of this local rank. Calls `store(chunk, vec, sum, load(chunk, vec))` for each sum of the
+  // own shard, in fp32, and `finish(chunk)` after each chunk of the own shard. Loads come before the stores of other vectors,
+  // which would delay the loads.
+  template <bool kStopsOnAbort, class Input, class Load, class Store, class Finish>
+  static MK_DEVICE void reduce(const RankContext& ctx, const Input& input, u32 worker, u32 workers, const Load& load,
+                               const Store& store, const Finish& finish) {
     for (u32 i = worker; i < units(ctx); i += workers) {
       const Unit unit = unit_at(ctx, i);
       const u32 owner = unit.node * Ranks::kLocalWorld + ctx.local_rank();
@@ -92,10 +93,12 @@ struct Reduce {
         if constexpr (Ranks::kNodes > 1) reduce_for_node(ctx, input, unit, owner, vecs);
       } else {
         if constexpr (Ranks::kNodes > 1) wait_node_sums(ctx, unit.chunk);
-        add_up(ctx, input, unit, owner, vecs, [&](u32 vec, Sum& sum) {
-          if constexpr (Ranks::kNodes > 1) add_node_sums(ctx, unit.chunk, vec, sum);
-          store(unit.chunk, vec, sum);
-        });
+        add_up(
+            ctx, input, unit, owner, vecs, [&](u32 vec) { return load(unit.chunk, vec); },
+            [&](u32 vec, Sum& sum, const decltype(load(0u, 0u))& operands) {
+              if constexpr (Ranks::kNodes > 1) add_node_sums(ctx, unit.chunk, vec, sum);
+              store(unit.chunk, vec, sum, operands);
+            });
         finish(unit.chunk);
       }
     }
@@ -157,19 +160,21 @@ struct Reduce {
     __syncwarp();
   }
 
-  // A warp: adds up the vectors of this node's ranks, in the order of ranks. Calls `then(vec, sum)` for each sum.
-  template <class Input, class Then>
+  // A warp: adds up the vectors of this node's ranks, in the order of ranks. Calls `then(vec, sum, load(vec))` for each sum.
+  template <class Input, class Load, class Then>
   static MK_DEVICE void add_up(const RankContext& ctx, const Input& input, const Unit& unit, u32 owner, u32 vecs,
-                               const Then& then) {
+                               const Load& load, const Then& then) {
     constexpr u32 kUnroll = Config::kReduceUnroll;
     const u32 first_vec = Chunks::first(ctx, owner, unit.chunk);
 #pragma unroll 1
     for (u32 first = lane_index(); first < vecs; first += kWarp * kUnroll) {
       Vec16 parts[kUnroll][Ranks::kLocalWorld];
+      decltype(load(0u)) operands[kUnroll];
 #pragma unroll
       for (u32 u = 0; u < kUnroll; ++u) {
         const u32 vec = first + u * kWarp;
         if (vec >= vecs) continue;
+        operands[u] = load(vec);
 #pragma unroll
         for (u32 source = 0; source < Ranks::kLocalWorld; ++source) {
           if (source == ctx.local_rank()) {
@@ -188,7 +193,7 @@ struct Reduce {
         Sum sum;
 #pragma unroll
         for (u32 source = 0; source < Ranks::kLocalWorld; ++source) sum.add(parts[u][source]);  // @reduce.order
-        then(vec, sum);
+        then(vec, sum, operands[u]);
       }
     }
   }
@@ -199,7 +204,9 @@ struct Reduce {
                                         u32 vecs) {
     const u32 peer = peer_of(ctx, unit.node);
     u8* to = ctx.local_ptr(Workspace::sums_out(ctx.parity(), peer, unit.chunk));
-    add_up(ctx, input, unit, owner, vecs, [&](u32 vec, const Sum& sum) { store_vec16(to + vec * 16, sum.result()); });
+    add_up(
+        ctx, input, unit, owner, vecs, [](u32) { return NoOperands{}; },
+        [&](u32 vec, const Sum& sum, NoOperands) { store_vec16(to + vec * 16, sum.result()); });
     __syncwarp();
     if (lane_index() == 0) {
       fence_sys();  // @reduce.sum-fence

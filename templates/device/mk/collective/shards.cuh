@@ -69,4 +69,7 @@ struct Tensors {
   static MK_DEVICE Rows<Config, u8> output(const Args& args) { return {args.y, args.y_row_bytes}; }
 };
 
+// The operands of a vector, where a kernel takes none beside the vector itself.
+struct NoOperands {};
+
 }  // namespace mk::collective

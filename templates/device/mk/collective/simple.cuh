@@ -56,12 +56,17 @@ struct Simple {
       const auto result = Tensors::output(args);
       const u32 first = kOp == Collective::kReduceScatter ? 0 : Shards::first(ctx, ctx.rank);
       if (!PeerResults::begin(ctx, kReduce)) return;
+      const auto place = [&](u32 chunk, u32 vec) { return first + Chunks::first_in_shard(chunk) + vec; };
+      const auto load = [&](u32 chunk, u32 vec) {
+        if constexpr (kNormalises) return Norm::addends(args, place(chunk, vec));
+        else return NoOperands{};
+      };
       Reduction::template reduce<PeerResults::kExist>(
-          ctx, Tensors::input(args), Workers::index(warp), Workers::count(),
-          [&](u32 chunk, u32 vec, Reduction::Sum& sum) {
-            const u32 to = first + Chunks::first_in_shard(chunk) + vec;
+          ctx, Tensors::input(args), Workers::index(warp), Workers::count(), load,
+          [&](u32 chunk, u32 vec, Reduction::Sum& sum, const decltype(load(0u, 0u))& addends) {
+            const u32 to = place(chunk, vec);
             if constexpr (kNormalises) {
-              Norm::add_to(args, to, sum);
+              addends.add_to(sum);
               store_vec16(Norm::residual_out(args).at(to), sum.result());
             } else {
               store_vec16(result.at(to), sum.result());
@@ -145,11 +150,15 @@ struct Simple {
       }
       const float scale = Norm::scale(warp_sum(squares));
       const auto result = Tensors::output(args);
+      struct Operands {
+        Vec16 z, weight;
+      };
       // What this lane has stored, or acquired with a flag.
       for_each_vec<kUnroll>(
-          Config::kRowVecs, [&](u32 vec) { return load_written_vec16(kept.at(first_vec + vec)); },
-          [&](u32 vec, const Vec16& data) {
-            store_vec16(result.at(first_vec + vec), Norm::scaled(data, scale, Norm::weight(args, vec)));
+          Config::kRowVecs,
+          [&](u32 vec) { return Operands{load_written_vec16(kept.at(first_vec + vec)), Norm::weight(args, vec)}; },
+          [&](u32 vec, const Operands& operands) {
+            store_vec16(result.at(first_vec + vec), Norm::scaled(operands.z, scale, operands.weight));
           });
     }
   };
