@@ -2,7 +2,7 @@
 #![deny(warnings, missing_docs)]
 
 use mkernel::cudarc::driver::{CudaSlice, CudaStream, CudaView, CudaViewMut};
-use mkernel::half::bf16;
+use mkernel::half::{bf16, f16};
 use mkernel::{
     FusedKernel, KernelConfig, fused_kernel,
     spec::{Activation, BLayout, Dim, Dtype, Eps, GemmConfig, Norm, Problem, Transfer},
@@ -34,6 +34,10 @@ pub struct Alone;
     bias = true, activation = gelu, residual = true, output = "fp32",
 )]
 pub struct Finished;
+
+/// A kernel of fp16.
+#[fused_kernel(op = gemm_rs, m = dynamic, n = 1024, k = 8192, dtype = fp16)]
+pub struct Halves;
 
 /// A sum over ranks whose rows are normalised.
 #[fused_kernel(op = all_reduce, m = dynamic, n = 4096, bias = true, residual = true, norm = rms, eps = 1e-5)]
@@ -80,6 +84,7 @@ pub struct AnyRanks;
 fn calls(
     stream: &Arc<CudaStream>,
     (finished, sums, any, normalised): (&Finished, &Sums, &AnyRanks, &Normalised),
+    (halves, half, half_sum): (&Halves, &CudaSlice<f16>, &mut CudaSlice<f16>),
     (x, indices, weights): (&CudaSlice<bf16>, &CudaView<'_, i32>, &CudaSlice<f32>),
     (y, sum, z): (
         &mut CudaViewMut<'_, bf16>,
@@ -87,6 +92,12 @@ fn calls(
         &mut CudaSlice<bf16>,
     ),
 ) -> Result<(), mkernel::Error> {
+    let operands = HalvesOperands {
+        a: half,
+        b: half,
+        c: half_sum,
+    };
+    halves.launch(stream, operands)?;
     finished.launch(
         stream,
         FinishedOperands {
@@ -150,7 +161,7 @@ fn generated_configurations_are_those_that_are_declared() {
     assert!(epilogue.bias && epilogue.residual);
     assert_eq!(
         (epilogue.activation, epilogue.output),
-        (Activation::Gelu, Dtype::Fp32)
+        (Activation::Gelu, Some(Dtype::Fp32))
     );
     let Problem::Collective(sum) = Normalised::config(2, 1).problem else {
         panic!("no collective")

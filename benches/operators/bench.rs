@@ -9,7 +9,7 @@ use mkernel::{
     Call, Communicator, KernelConfig, KernelPlan, Operator,
     half::bf16,
     operands::{Addends, Rows},
-    spec::{BLayout, Dim, Dtype, Epilogue, GemmConfig, GemmOp, GemmShape, Tuning},
+    spec::{BLayout, Dim, Epilogue, GemmConfig, GemmOp, GemmShape, Tuning},
 };
 use mkernel_testing::blocks::{Blocks, MAX_ITERATIONS, in_turns, median};
 use mkernel_testing::cublas::Cublas;
@@ -328,7 +328,7 @@ impl Bench<'_> {
         // Slices of fp32 and of symmetric memory would take the same time.
         let in_slices = operator.plan().operands.iter().all(|spec| !spec.symmetric);
         let slices_ns = match epilogue.output {
-            Dtype::Bf16 if !epilogue.normalises() && in_slices => time(&mut || {
+            None if !epilogue.normalises() && in_slices => time(&mut || {
                 let call = operator.call(stream).read(Operand::A, &rows_a);
                 let call = call.read(Operand::B, &b.memory);
                 let call = call.write::<bf16, _>(Operand::C, &mut rows_c);

@@ -100,7 +100,7 @@ impl Operands {
     /// Whether an epilogue has an output in fp32.
     fn wants_fp32(bench: &Bench) -> bool {
         let mut epilogues = bench.flags.epilogues.iter();
-        epilogues.any(|epilogue| epilogue.output == Dtype::Fp32)
+        epilogues.any(|epilogue| epilogue.output == Some(Dtype::Fp32))
     }
 
     /// Fills the A of all ranks side by side and the B of all ranks below each other, and copies the own parts of them.
@@ -130,7 +130,8 @@ impl Operands {
 
     /// Returns the C that a plan writes. The core has no plan here.
     pub fn c(&self, plan: Option<&KernelPlan>) -> &View {
-        let dtype = plan.map_or(Dtype::Bf16, |plan| epilogue_of(plan).output);
+        let dtype = plan.and_then(|plan| epilogue_of(plan).output);
+        let dtype = dtype.unwrap_or_default();
         if plan.is_some_and(|plan| is_symmetric(plan, Operand::C)) {
             let mut found = self.symmetric_c.iter();
             let found = found.find(|c| c.view.dtype == dtype);

@@ -24,6 +24,7 @@ impl Generated {
     fn new(operand: &OperandDoc) -> Self {
         let element = match operand.dtype {
             Dtype::Bf16 => quote!(::mkernel::half::bf16),
+            Dtype::Fp16 => quote!(::mkernel::half::f16),
             Dtype::Fp32 => quote!(f32),
             Dtype::Int32 => quote!(i32),
         };

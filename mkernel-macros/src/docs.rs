@@ -82,7 +82,7 @@ mod tests {
                 gemm.epilogue = Epilogue {
                     bias: true,
                     residual: true,
-                    output: Dtype::Fp32,
+                    output: Some(Dtype::Fp32),
                     ..Epilogue::default()
                 };
                 return Some(config);

@@ -210,9 +210,9 @@ mod tests {
         let expanded = expand(attribute, item).to_string();
         let start = expanded.find("impl :: mkernel").expect("impl");
         let json = concat!(
-            r#"{"world":8,"op":"ag_gemm","m":"dynamic","n":1024,"k":8192,"b_layout":"kn","#,
+            r#"{"world":8,"op":"ag_gemm","m":"dynamic","n":1024,"k":8192,"dtype":"bf16","b_layout":"kn","#,
             r#""symmetric_result":false,"symmetric_a":false,"#,
-            r#""epilogue":{"bias":false,"residual":false,"activation":"none","output":"bf16","#,
+            r#""epilogue":{"bias":false,"residual":false,"activation":"none","#,
             r#""norm":"none","eps":0.000001},"tuning":{}}"#
         );
         let expected = quote! {
@@ -325,7 +325,7 @@ mod tests {
             bias: true,
             residual: true,
             activation: Activation::GeluTanh,
-            output: Dtype::Fp32,
+            output: Some(Dtype::Fp32),
             ..Epilogue::default()
         };
         let config = declared(&expanded);

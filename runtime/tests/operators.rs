@@ -95,7 +95,7 @@ fn with_addends(ranks: &Communicator) -> Operator {
         epilogue: Epilogue {
             bias: true,
             residual: true,
-            output: Dtype::Fp32,
+            output: Some(Dtype::Fp32),
             ..Epilogue::default()
         },
         ..config(None)

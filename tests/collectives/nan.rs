@@ -1,7 +1,7 @@
-//! Tests of values that look like empty slots of packets, on simulated GPUs.
+//! Tests of values that look like empty slots of packets, and of numbers at the limits of fp16, on simulated GPUs.
 
 use mkernel::cudarc::driver::DeviceRepr;
-use mkernel::half::bf16;
+use mkernel::half::{bf16, f16};
 use mkernel::operands::Element;
 use mkernel::spec::{CollectiveConfig, CollectiveOp, CollectiveShape, Dim, Protocol};
 use mkernel::testing::prepare_edited;
@@ -9,11 +9,11 @@ use mkernel::{Communicator, KernelConfig, Operand};
 use mkernel_testing::jobs::{Backend, Machine, apply_edits};
 use std::time::Duration;
 
-/// Makes a call whose elements are all `value`, with packets, on two ranks. Returns the results of both ranks.
+/// Makes a call with packets on two ranks. All elements of a rank have its one of the values. Returns the results of both ranks.
 fn call<E: Element + DeviceRepr + Copy + Send + Sync>(
     op: CollectiveOp,
     shots: Option<u32>,
-    value: E,
+    values: [E; 2],
     edits: &[(String, String)],
 ) -> Vec<Result<Vec<E>, String>> {
     let shape = CollectiveShape { m: 4, n: 136 };
@@ -45,6 +45,7 @@ fn call<E: Element + DeviceRepr + Copy + Send + Sync>(
                 .find(|s| s.operand == operand);
             spec.map_or(0, |spec| (spec.rows.on(ranks.rank()) * spec.cols) as usize)
         };
+        let value = values[ranks.rank() as usize];
         let x = stream.clone_htod(&vec![value; rows(Operand::X)])?;
         let mut y = stream.clone_htod(&vec![value; rows(Operand::Y)])?;
         let call = operator.call(&stream).read(Operand::X, &x);
@@ -66,11 +67,15 @@ const OPS: [(CollectiveOp, Option<u32>); 3] = [
 #[test]
 fn nans_whose_bits_are_all_one_arrive() {
     for (op, shots) in OPS {
-        for result in call(op, shots, bf16::from_bits(0xffff), &[]) {
+        for result in call(op, shots, [bf16::from_bits(0xffff); 2], &[]) {
             let result = result.unwrap_or_else(|error| panic!("{op}: {error}"));
             assert!(result.iter().all(|y| y.is_nan()), "{op}");
         }
-        for result in call(op, shots, f32::from_bits(u32::MAX), &[]) {
+        for result in call(op, shots, [f16::from_bits(0xffff); 2], &[]) {
+            let result = result.unwrap_or_else(|error| panic!("{op}: {error}"));
+            assert!(result.iter().all(|y| y.is_nan()), "{op}");
+        }
+        for result in call(op, shots, [f32::from_bits(u32::MAX); 2], &[]) {
             let result = result.unwrap_or_else(|error| panic!("{op}: {error}"));
             assert!(result.iter().all(|y| y.is_nan()), "{op}");
         }
@@ -85,7 +90,7 @@ fn nans_that_look_like_empty_slots_are_found() {
         for result in call(
             CollectiveOp::AllReduce,
             Some(1),
-            bf16::from_bits(0xffff),
+            [bf16::from_bits(0xffff); 2],
             &edits,
         ) {
             let error = result.expect_err("nothing has arrived");
@@ -101,9 +106,53 @@ fn nans_that_look_like_empty_slots_are_found() {
 #[test]
 fn gathered_nans_keep_their_bits() {
     for bits in [0xffff, 0x7fff, 0x8000, 0] {
-        for result in call(CollectiveOp::AllGather, None, bf16::from_bits(bits), &[]) {
+        for result in call(
+            CollectiveOp::AllGather,
+            None,
+            [bf16::from_bits(bits); 2],
+            &[],
+        ) {
             let result = result.expect("a result");
             assert!(result.iter().all(|y| y.to_bits() == bits), "{bits:x}");
+        }
+    }
+}
+
+/// Sums at the limits of fp16: the bits of what two ranks have, and of the sum. Sums are rounded to nearest, and half-way to
+/// even.
+#[test]
+fn sums_at_the_limits_of_fp16_are_right() {
+    let sums = [
+        // 2048 + 1 is half-way to 2050, 2048 + 3 half-way from 2050 to 2052, and 1023 + 1024 is exact, but not in bf16.
+        (0x6800, 0x3c00, 0x6800),
+        (0x6800, 0x4200, 0x6802),
+        (0x63fe, 0x6400, 0x67ff),
+        // 65504 + 16 is half-way to what would be 65536, and becomes infinite; 65504 + 15.99 is nearer to 65504.
+        (0x7bff, 0x4c00, 0x7c00),
+        (0x7bff, 0x4bff, 0x7bff),
+        (0xfbff, 0xfbff, 0xfc00),
+        // The least subnormal number twice, and the normal number above the subnormal ones without it.
+        (0x0001, 0x0001, 0x0002),
+        (0x0400, 0x8001, 0x03ff),
+        (0x03ff, 0x0001, 0x0400),
+        // Only -0 and -0 are -0.
+        (0x8000, 0x8000, 0x8000),
+        (0x8000, 0x0000, 0x0000),
+        (0x7c00, 0x3c00, 0x7c00),
+        // The NaN of conversions.
+        (0x7c00, 0xfc00, 0x7fff),
+        (0xffff, 0x3c00, 0x7fff),
+    ];
+    for (op, shots) in OPS {
+        for (a, b, sum) in sums {
+            for result in call(op, shots, [a, b].map(f16::from_bits), &[]) {
+                let result = result.unwrap_or_else(|error| panic!("{op}: {error}"));
+                let wrong = result.iter().find(|y| y.to_bits() != sum);
+                assert_eq!(
+                    wrong, None,
+                    "{op} {shots:?}: {a:#x} + {b:#x} is not {sum:#x}"
+                );
+            }
         }
     }
 }

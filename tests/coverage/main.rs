@@ -7,12 +7,26 @@ mod one_rank;
 mod waits;
 
 use mkernel_spec::plan::{AttentionPlan, DispatchPlan, OpPlan, Split};
-use mkernel_spec::{Activation, BLayout, Dtype, GemmOp, Layout, Placement, Transfer};
+use mkernel_spec::{Activation, BLayout, Dtype, GemmOp, Layout, Op, Placement, Transfer};
 use mkernel_testing::golden::Golden;
 
 /// Panics unless one of `goldens` satisfies `is`. `what` says what it would have.
 fn some(goldens: &[Golden], what: &str, is: impl Fn(&Golden) -> bool) {
     assert!(goldens.iter().any(is), "no golden has {what}");
+}
+
+/// Each operator has golden configurations of both types that MMAs take.
+#[test]
+fn goldens_cover_the_types_of_elements() {
+    let goldens = Golden::all();
+    for op in Op::ALL {
+        for dtype in Dtype::FACTORS {
+            some(&goldens, &format!("{op} of {dtype}"), |g| {
+                let mut operands = g.plan.operands.iter();
+                g.plan.spec.op() == op && operands.any(|operand| operand.dtype == dtype)
+            });
+        }
+    }
 }
 
 /// Each value that changes the code of a GEMM kernel has a golden configuration.
@@ -138,7 +152,7 @@ fn check_epilogues(goldens: &[Golden]) {
     for shots in [None, Some(1), Some(2)] {
         some(goldens, &format!("fp32 after {shots:?} shots"), |g| {
             let reduction = g.gemm().reduction.as_ref();
-            epilogue(g).output == Dtype::Fp32 && reduction.map(|r| r.shots) == shots
+            epilogue(g).output == Some(Dtype::Fp32) && reduction.map(|r| r.shots) == shots
         });
     }
 }

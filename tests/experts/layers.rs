@@ -1,6 +1,8 @@
 //! Tests that layers of experts are right with every seed: skewed ranks, ranks without tokens, experts without rows,
 //! and an expert with all rows.
 
+use mkernel::network::Faults;
+use mkernel::spec::Dtype;
 use mkernel_testing::jobs::WRAPPING_CALL_COUNTS;
 use mkernel_testing::jobs::attention::CallPattern;
 use mkernel_testing::jobs::experts::Layer;
@@ -39,6 +41,18 @@ fn sums_are_right_on_every_way() {
         let counts = counts.each_ref().map(|counts| &counts[..world as usize]);
         let layer = layer.mixed(counts);
         check(&format!("{world} ranks, limit {limit}"), &layer, 2);
+    }
+}
+
+/// The same with elements of fp16, and across nodes.
+#[test]
+fn layers_of_fp16_are_right() {
+    for (nodes, limit) in [(1, 5), (2, 0)] {
+        let mut layer = Layer::new(4, 12, 3, 12).across(nodes, Faults::default());
+        (layer.dtype, layer.low_latency_tokens) = (Dtype::Fp16, Some(limit));
+        (layer.swiglu, layer.tile) = (nodes == 1, None);
+        let layer = layer.mixed([&[12, 5, 6, 0], &[3, 12, 12, 5], &[5, 1, 12, 12]]);
+        check(&format!("{nodes} nodes"), &layer, 2);
     }
 }
 

@@ -4,6 +4,7 @@
 use crate::compile::compile;
 use crate::ranks::worlds;
 use mkernel::network::Faults;
+use mkernel::spec::Dtype;
 use mkernel_testing::jobs::Backend;
 use mkernel_testing::jobs::attention::CallPattern;
 use mkernel_testing::jobs::experts::{Layer, all_recover, invalid_calls};
@@ -66,7 +67,15 @@ fn layers(world: u32, nodes: u32) -> Vec<(&'static str, Layer)> {
         ("missing choices", missing_choices(world, nodes)),
         ("slices", slices(world, nodes)),
         ("SwiGLU", swiglu(world, nodes)),
+        ("SwiGLU of fp16", fp16(swiglu(world, nodes))),
     ]
+}
+
+fn fp16(layer: Layer) -> Layer {
+    Layer {
+        dtype: Dtype::Fp16,
+        ..layer
+    }
 }
 
 /// Returns a layer in which choices, all choices of tokens and all choices of ranks are missing.

@@ -53,7 +53,7 @@ fn problems(op: GemmOp, nodes: u32) -> Vec<GemmProblem> {
         bias: true,
         residual: true,
         activation: Activation::GeluTanh,
-        output: Dtype::Fp32,
+        output: Some(Dtype::Fp32),
         ..Epilogue::default()
     };
     let plain = |shape, layout| problem(op, shape, layout, nodes);

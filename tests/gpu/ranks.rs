@@ -248,7 +248,7 @@ impl Operands {
             shard,
             own_rows,
             b,
-            c: lab.matrix_of(epilogue.output, c_rows, n, pad)?,
+            c: lab.matrix_of(epilogue.output.unwrap_or_default(), c_rows, n, pad)?,
             epilogue,
             bias: addend(epilogue.bias, 1)?,
             residual: addend(epilogue.residual, c_rows)?,

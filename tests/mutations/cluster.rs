@@ -30,7 +30,7 @@ fn cluster_of_rows() -> GemmJob {
         bias: true,
         residual: true,
         activation: Activation::Silu,
-        output: Dtype::Fp32,
+        output: Some(Dtype::Fp32),
         ..Epilogue::default()
     };
     let kernel = (GemmOp::AgGemm, epilogue, shared((128, 256), 2));

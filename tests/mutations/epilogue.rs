@@ -17,7 +17,7 @@ const ALL: Epilogue = Epilogue {
     bias: true,
     residual: true,
     activation: Activation::Relu,
-    output: Dtype::Bf16,
+    output: None,
     norm: Norm::None,
     eps: Eps::new(1e-6),
 };
@@ -43,7 +43,7 @@ fn finished_by_owners() -> GemmJob {
 fn fp32_to_all() -> GemmJob {
     let epilogue = Epilogue {
         residual: true,
-        output: Dtype::Fp32,
+        output: Some(Dtype::Fp32),
         ..Epilogue::default()
     };
     let (m, n, k) = (128, 384, 128);
@@ -54,7 +54,7 @@ fn fp32_to_all() -> GemmJob {
 /// One rank writes C as fp32.
 fn fp32_alone() -> GemmJob {
     let epilogue = Epilogue {
-        output: Dtype::Fp32,
+        output: Some(Dtype::Fp32),
         ..ALL
     };
     let (m, n, k) = (150, 264, 128);

@@ -4,7 +4,7 @@ use crate::cases;
 use crate::configs::{gemm, gemm_config, plans};
 use mkernel_compile::render;
 use mkernel_spec::abi::{ArgKind, Operand};
-use mkernel_spec::{Dtype, KernelPlan, KernelSpec};
+use mkernel_spec::{KernelPlan, KernelSpec};
 use proptest::prelude::*;
 
 proptest! {
@@ -18,7 +18,7 @@ proptest! {
         let epilogue = gemm.config.epilogue;
         let operand = |wanted| plan.operands.iter().find(|o| o.operand == wanted);
         let c = operand(Operand::C).expect("C");
-        prop_assert!(c.written && c.dtype == epilogue.output);
+        prop_assert!(c.written && c.dtype == epilogue.output.unwrap_or(gemm.config.dtype));
         prop_assert_eq!(operand(Operand::Bias).map(|o| (o.rows.on(0), o.cols)), epilogue.bias.then_some((1, gemm.shape.n)));
         prop_assert_eq!(operand(Operand::Residual).map(|o| (o.rows, o.cols)), epilogue.residual.then_some((c.rows, c.cols)));
         for (wanted, given) in [(Operand::Bias, epilogue.bias), (Operand::Residual, epilogue.residual)] {
@@ -27,8 +27,7 @@ proptest! {
             prop_assert_eq!(pointers, usize::from(given));
         }
         for operand in &plan.operands {
-            let reads_bf16 = operand.written || operand.dtype == Dtype::Bf16;
-            prop_assert!(reads_bf16, "{operand:?}");
+            prop_assert!(operand.written || operand.dtype == gemm.config.dtype, "{operand:?}");
         }
     }
 

@@ -8,6 +8,7 @@
 //! - `buckets`: plans for different numbers of rows in one kernel.
 //! - `epilogue`: the operands of epilogues.
 //! - `exchange`: copies of copy engines.
+//! - `conversions`: numbers as elements and back.
 //! - `sums`: partial sums and LL packets.
 //! - `schedules`: the order of tiles and the transfer of rows, which the device code computes on the host.
 //! - `attention`: keys, slots and puts of `ring_attention`.
@@ -18,6 +19,7 @@ mod buckets;
 mod compute;
 mod config;
 mod configs;
+mod conversions;
 mod epilogue;
 mod exchange;
 mod host_program;

@@ -168,7 +168,7 @@ mod tests {
             assert!(diagnostics.is_empty());
             let spec = &kernels[0].as_ref().expect("valid").spec;
             let gemm = spec.problem().gemm().expect("a GEMM");
-            assert_eq!(gemm.epilogue.suffix(), "_bias_silu");
+            assert_eq!(gemm.suffix(), "_bias_silu");
         }
     }
 

@@ -38,7 +38,7 @@ fn rows_that_the_ranks_do_not_divide_are_right() {
     }
 }
 
-/// Rows are normalised as the reference does it, in both types, on one node and on several.
+/// Rows are normalised as the reference does it, in all types, on one node and on several.
 #[test]
 fn norms_are_right() {
     let kernel = ["--op=all_reduce", "--residual", "--norm=rms", "--eps=1e-5"];
@@ -47,6 +47,7 @@ fn norms_are_right() {
         &["--world=1"][..],
         &["--world=2", "--bias"],
         &["--world=2", "--dtype=fp32"],
+        &["--world=2", "--dtype=fp16"],
         &["--world=4", "--nodes=2"],
     ] {
         let output = run(&[&["run", "--device=sim"], &kernel[..], ranks, &sizes].concat());
@@ -68,7 +69,7 @@ fn norms_are_right() {
     assert_eq!(code, 1, "{text}");
     for part in [
         "0 is not a normal number",
-        "what is normalised is bf16",
+        "what is normalised has the elements of the residual",
         "use shots = 1",
     ] {
         assert!(text.contains(part), "{part}: {text}");

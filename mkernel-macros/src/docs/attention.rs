@@ -38,7 +38,7 @@ pub fn semantics(config: &AttentionConfig, ranks: Ranks) -> Vec<String> {
                 "{}; {}, softmax in fp32. Rank r has {shard} of each sequence, one sequence after the other, and room for R \
                  rows. `cu_seqlens` are the offsets of the sequences among the rows over all ranks.",
                 ranks.words(),
-                config.dtype()
+                config.dtype
             ),
         ];
     }
@@ -50,7 +50,7 @@ pub fn semantics(config: &AttentionConfig, ranks: Ranks) -> Vec<String> {
         format!(
             "{}; {}, softmax in fp32. Rank r has S_r rows: {shard}.",
             ranks.words(),
-            config.dtype()
+            config.dtype
         ),
     ]
 }
@@ -69,7 +69,7 @@ pub fn operands(config: &AttentionConfig, _: Ranks) -> Vec<OperandDoc> {
         false => format!("[{batch}, {heads}, S_r]"),
         true => format!("[{heads}, R]"),
     };
-    let dtype = config.dtype();
+    let dtype = config.dtype;
     let mut operands = vec![
         OperandDoc::new(Operand::Q, dtype, tensor(&heads)),
         OperandDoc::new(Operand::K, dtype, tensor(&kv_heads)),

@@ -13,7 +13,7 @@ pub fn semantics(config: &CombineConfig, ranks: Ranks) -> Vec<String> {
             "The outputs of each token's {} experts, summed with the router's weights, on the token's rank.",
             size(config.top_k, "k")
         ),
-        format!("{}; {}, fp32 accumulate.", ranks.words(), config.dtype()),
+        format!("{}; {}, fp32 accumulate.", ranks.words(), config.dtype),
     ]
 }
 
@@ -21,7 +21,7 @@ pub fn semantics(config: &CombineConfig, ranks: Ranks) -> Vec<String> {
 pub fn operands(config: &CombineConfig, _: Ranks) -> Vec<OperandDoc> {
     let (tokens, hidden) = (size(config.max_tokens, "T"), size(config.hidden, "H"));
     let choices = format!("[{tokens}, {}]", size(config.top_k, "k"));
-    let dtype = config.dtype();
+    let dtype = config.dtype;
     vec![
         OperandDoc::new(Operand::Rows, dtype, format!("[max_rows, {hidden}]")),
         OperandDoc::new(Operand::NumTokens, Dtype::Int32, "[1]".to_owned()),

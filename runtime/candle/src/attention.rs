@@ -1,11 +1,13 @@
 //! Attention over a sequence that is divided among the ranks.
 
 use crate::call::call;
-use crate::operands::Output;
+use crate::operands::{self, Output};
 use crate::ranks::Ranks;
 use candle_core::{DType, Result, Tensor, bail};
 use mkernel::Operand;
-use mkernel::spec::{AttentionConfig, AttentionOp, AttentionShape, Dim, Layout, Placement, Scale};
+use mkernel::spec::{
+    AttentionConfig, AttentionOp, AttentionShape, Dim, Dtype, Layout, Placement, Scale,
+};
 
 /// How [`ring_attention`] attends.
 #[derive(Clone, Copy, Debug, Default)]
@@ -22,7 +24,7 @@ pub struct AttentionOptions {
 /// Exact attention over a sequence of `seq` rows, of which each rank has a part: context parallelism.
 ///
 /// `q` is `[B, S, H, D]` and `k` and `v` are `[B, S, KV heads, D]`, where S is the number of this rank's rows. All are
-/// bf16. Heads of Q share those of K and V in groups, so there is no need to repeat K and V. Returns the output, like `q`,
+/// bf16, or all are f16. Heads of Q share those of K and V in groups, so there is no need to repeat K and V. Returns the output, like `q`,
 /// and the logarithms of the sums of exponentials of the scores, `[B, H, S]` in f32.
 ///
 /// Q, K and V have the same rows. The chapter on attention of the book says how to compute new rows over a cache of keys.
@@ -62,6 +64,7 @@ pub fn ring_attention(
     let config = AttentionConfig {
         // Tensors of candle have the length of their call.
         seq: Dim::Static(seq as u64),
+        dtype: operands::dtype("q", q, &Dtype::FACTORS)?,
         layout: Layout::Bshd,
         causal: options.causal,
         placement: options.placement,
@@ -78,7 +81,7 @@ pub fn ring_attention(
     let operator = ranks.operator(config, shape)?;
     let inputs = [(Operand::Q, q), (Operand::K, k), (Operand::V, v)];
     let outputs = [
-        Output::new(Operand::O, q.shape().clone(), DType::BF16),
+        Output::new(Operand::O, q.shape().clone(), q.dtype()),
         Output::new(Operand::Lse, (batch, heads, rows), DType::F32),
     ];
     let [o, lse] = call(ranks, &operator, &inputs, outputs)?;

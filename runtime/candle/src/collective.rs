@@ -3,9 +3,9 @@
 use crate::call::call_with_rows;
 use crate::called::Called;
 use crate::linear::own_rows;
-use crate::operands::{Input, Output};
+use crate::operands::{self, Input, Output};
 use crate::ranks::Ranks;
-use candle_core::{DType, Result, Shape, Tensor, bail};
+use candle_core::{Result, Shape, Tensor, bail};
 use mkernel::Operand;
 use mkernel::spec::{
     CollectiveConfig, CollectiveOp, CollectiveShape, Dim, Dtype, Eps, Norm, SumEpilogue,
@@ -15,7 +15,7 @@ use mkernel::spec::{
 const FLAT_COLUMNS: usize = 8;
 
 /// Returns the sum of all ranks' tensors, which have the same shape: every rank gets it, with the same bits. Elements are
-/// bf16 or f32, and their number is a multiple of 8.
+/// bf16, f16 or f32, and their number is a multiple of 8.
 ///
 /// # Errors
 /// Fails if the number or the type of the elements is another one, or if the operator cannot be prepared or called.
@@ -41,7 +41,7 @@ pub fn all_reduce(ranks: &Ranks, x: &Tensor) -> Result<Tensor> {
 /// Returns the RMSNorm of the rows of the new residual, which is the sum of all ranks' `x` plus `residual`, and the new
 /// residual: every rank gets both, with the same bits. This is what a block of a transformer leaves to the next one. All
 /// ranks pass the same `residual`, of the shape of `x`, and the same `weight`, which has an element for each column. Elements
-/// are bf16 or f32, and the last dimension is a multiple of 8.
+/// are bf16, f16 or f32, and the last dimension is a multiple of 8.
 ///
 /// # Errors
 /// Fails if the sizes or the types of the elements are others, or if the operator cannot be prepared or called.
@@ -93,7 +93,7 @@ pub fn all_reduce_rms_norm(
 }
 
 /// Returns the rows of all ranks, in the order of ranks: `[rows, N]`. `x` has this rank's rows, `[⌈rows / ranks⌉, N]`, of
-/// which the last ranks have fewer, or none. Elements are bf16 or f32, and N is a multiple of 8.
+/// which the last ranks have fewer, or none. Elements are bf16, f16 or f32, and N is a multiple of 8.
 ///
 /// # Errors
 /// Fails if the sizes do not fit, or if the operator cannot be prepared or called.
@@ -104,7 +104,7 @@ pub fn all_gather(ranks: &Ranks, x: &Tensor, rows: usize) -> Result<Tensor> {
 }
 
 /// Returns this rank's rows of the sum of all ranks' tensors `[rows, N]`: `[⌈rows / ranks⌉, N]`, of which the last ranks
-/// have fewer, or none. Elements are bf16 or f32, and N is a multiple of 8.
+/// have fewer, or none. Elements are bf16, f16 or f32, and N is a multiple of 8.
 ///
 /// # Errors
 /// Fails if the sizes do not fit, or if the operator cannot be prepared or called.
@@ -137,11 +137,7 @@ fn run<const N: usize>(
     results: [Output; N],
 ) -> Result<[Tensor; N]> {
     let (_, x) = inputs[0];
-    let dtype = match x.dtype() {
-        DType::BF16 => Dtype::Bf16,
-        DType::F32 => Dtype::Fp32,
-        dtype => bail!("collectives take bf16 or f32, not {dtype:?}; call to_dtype first"),
-    };
+    let dtype = operands::dtype("the tensor", x, &Dtype::FLOATS)?;
     let (m, n) = (m as u64, n as u64);
     let config = CollectiveConfig {
         m: Dim::DYNAMIC,

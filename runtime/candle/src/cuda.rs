@@ -84,9 +84,10 @@ fn view<'a>(storage: &'a Storage, layout: &Layout) -> Result<View<'a>> {
     };
     match &storage.slice {
         CudaStorageSlice::BF16(slice) => Ok(View::Bf16(part(slice, layout))),
+        CudaStorageSlice::F16(slice) => Ok(View::F16(part(slice, layout))),
         CudaStorageSlice::F32(slice) => Ok(View::F32(part(slice, layout))),
         CudaStorageSlice::I32(slice) => Ok(View::I32(part(slice, layout))),
-        _ => bail!("operators take tensors of bf16, f32 and i32; call to_dtype first"),
+        _ => bail!("operators take tensors of bf16, f16, f32 and i32; call to_dtype first"),
     }
 }
 
@@ -102,6 +103,7 @@ fn allocate(device: &CudaDevice, output: &Output) -> Result<Slice> {
     unsafe {
         match output.dtype {
             DType::BF16 => device.alloc(elems).map(Slice::Bf16),
+            DType::F16 => device.alloc(elems).map(Slice::F16),
             DType::F32 => device.alloc(elems).map(Slice::F32),
             DType::I32 => device.alloc(elems).map(Slice::I32),
             dtype => bail!("operators do not write {dtype:?}"),
@@ -112,6 +114,7 @@ fn allocate(device: &CudaDevice, output: &Output) -> Result<Slice> {
 fn tensor(device: &CudaDevice, slice: Slice, output: &Output) -> Tensor {
     let storage = match slice {
         Slice::Bf16(slice) => storage(device, slice),
+        Slice::F16(slice) => storage(device, slice),
         Slice::F32(slice) => storage(device, slice),
         Slice::I32(slice) => storage(device, slice),
     };

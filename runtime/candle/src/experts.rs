@@ -9,6 +9,7 @@ use mkernel::Operand;
 use mkernel::spec::config::all_rows;
 use mkernel::spec::{
     BLayout, CombineConfig, CombineOp, CombineShape, DispatchConfig, DispatchOp, DispatchShape,
+    Dtype,
 };
 
 /// The sizes of a layer of experts.
@@ -49,8 +50,9 @@ pub struct Dispatched {
 }
 
 impl Experts {
-    /// Creates the layer from the weights of this rank's experts, bf16 `[E/W, columns, H]`. With `swiglu`, the first half
-    /// of the columns is the gate projection and the second half the up projection, and the result is `silu(gate) · up`.
+    /// Creates the layer from the weights of this rank's experts, bf16 or f16 `[E/W, columns, H]`. With `swiglu`, the first
+    /// half of the columns is the gate projection and the second half the up projection, and the result is
+    /// `silu(gate) · up`.
     ///
     /// # Errors
     /// Fails if the weights are of another number of experts or another type.
@@ -90,8 +92,8 @@ impl Experts {
 
     /// Sends tokens to their experts, and multiplies them by the weights there.
     ///
-    /// `tokens` are bf16 `[T, H]` with at most `max_tokens` rows, as many as this rank has. `topk_ids` are i32
-    /// `[T, top_k]`: the experts of each token, none twice. The id -1 is a choice that the token does not have. It makes no
+    /// `tokens` are `[T, H]` of the type of the weights, with at most `max_tokens` rows, as many as this rank has. `topk_ids`
+    /// are i32 `[T, top_k]`: the experts of each token, none twice. The id -1 is a choice that the token does not have. It makes no
     /// row.
     ///
     /// # Errors
@@ -107,6 +109,7 @@ impl Experts {
         let (_, cols, hidden) = self.weight.dims3()?;
         let intermediate = if self.swiglu { cols / 2 } else { cols };
         let config = DispatchConfig {
+            dtype: operands::dtype("weight", &self.weight, &Dtype::FACTORS)?,
             b_layout: BLayout::Nk,
             swiglu: self.swiglu,
             max_rows,
@@ -130,7 +133,11 @@ impl Experts {
             (Operand::B, &self.weight),
         ];
         let outputs = [
-            Output::new(Operand::C, (self.max_rows(), intermediate), DType::BF16),
+            Output::new(
+                Operand::C,
+                (self.max_rows(), intermediate),
+                self.weight.dtype(),
+            ),
             Output::new(
                 Operand::ExpertOffsets,
                 experts / self.ranks.world() + 1,
@@ -148,10 +155,10 @@ impl Experts {
         })
     }
 
-    /// Returns the outputs of the experts to their tokens: bf16 `[T, H]`, sums weighted by the router.
+    /// Returns the outputs of the experts to their tokens: `[T, H]`, sums weighted by the router.
     ///
-    /// `outputs` are bf16 `[max_rows, H]`, in the order of [`Dispatched::rows`]. `topk_weights` are f32 `[T, top_k]`, of which
-    /// those of missing choices do not count. A token without any choice gets zeros.
+    /// `outputs` are bf16 or f16 `[max_rows, H]`, in the order of [`Dispatched::rows`]. `topk_weights` are f32 `[T, top_k]`, of
+    /// which those of missing choices do not count. A token without any choice gets zeros.
     ///
     /// # Errors
     /// Fails if the sizes do not fit, or if the operator cannot be prepared or called.
@@ -169,6 +176,7 @@ impl Experts {
         } = self.sizes;
         let hidden = outputs.dim(D::Minus1)?;
         let config = CombineConfig {
+            dtype: operands::dtype("outputs", outputs, &Dtype::FACTORS)?,
             max_rows,
             ..CombineConfig::new(CombineOp::Combine)
         };
@@ -186,7 +194,7 @@ impl Experts {
             (Operand::RowIndices, &dispatched.row_indices),
             (Operand::TopkWeights, &weights),
         ];
-        let c = Output::new(Operand::C, (max_tokens, hidden), DType::BF16);
+        let c = Output::new(Operand::C, (max_tokens, hidden), outputs.dtype());
         let [y] = call(&self.ranks, &operator, &inputs, [c])?;
         y.narrow(0, 0, dispatched.tokens)
     }

@@ -5,7 +5,7 @@ use crate::called::Called;
 use crate::operands::{self, Input, Output};
 use crate::ranks::Ranks;
 use candle_core::{D, DType, Device, Module, Result, Tensor, bail};
-use mkernel::spec::{BLayout, Dim, Epilogue, GemmConfig, GemmOp, GemmShape, Tuning};
+use mkernel::spec::{BLayout, Dim, Dtype, Epilogue, GemmConfig, GemmOp, GemmShape, Tuning};
 use mkernel::{Operand, Operator};
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ pub struct RowParallel {
 }
 
 impl ColumnParallel {
-    /// Creates the layer from this rank's rows of the weight, `[N, K]`, and of the bias, `[N]`. Both are bf16.
+    /// Creates the layer from this rank's rows of the weight, `[N, K]`, and of the bias, `[N]`. Both are bf16 or f16.
     ///
     /// # Errors
     /// Fails if a shape or a type is another one.
@@ -83,11 +83,11 @@ impl ColumnParallel {
         if self.ranks.world() == 1 && own == rows {
             return local(&x.reshape((rows, ()))?, &self.weight, self.bias.as_ref());
         }
-        let (n, k) = self.weight.dims2()?;
-        let config = config(GemmOp::AgGemm, (n, k), self.bias.is_some());
+        let (n, _) = self.weight.dims2()?;
+        let config = config(GemmOp::AgGemm, &self.weight, self.bias.is_some())?;
         let operator = operator(&self.ranks, config, rows)?;
         let inputs = operands(x, &self.weight, self.bias.as_ref());
-        let c = Output::new(Operand::C, (rows, n), DType::BF16);
+        let c = Output::new(Operand::C, (rows, n), self.weight.dtype());
         call_with(&self.ranks, &operator, rows, &inputs, c)
     }
 }
@@ -100,7 +100,7 @@ impl Module for ColumnParallel {
 
 impl RowParallel {
     /// Creates the layer from this rank's columns of the weight, `[N, K]`, and the whole bias, `[N]`, which is the same on
-    /// all ranks. Both are bf16.
+    /// all ranks. Both are bf16 or f16.
     ///
     /// # Errors
     /// Fails if a shape or a type is another one.
@@ -144,14 +144,14 @@ impl RowParallel {
 
     /// Calls an operator that reduces `rows` rows, of which this rank gets `results`.
     fn reduce(&self, op: GemmOp, x: &Tensor, (rows, results): (usize, usize)) -> Result<Tensor> {
-        let (n, k) = self.weight.dims2()?;
+        let (n, _) = self.weight.dims2()?;
         if self.ranks.world() == 1 {
             return local(&x.reshape((rows, ()))?, &self.weight, self.bias.as_ref());
         }
-        let config = config(op, (n, k), self.bias.is_some());
+        let config = config(op, &self.weight, self.bias.is_some())?;
         let operator = operator(&self.ranks, config, rows)?;
         let inputs = operands(x, &self.weight, self.bias.as_ref());
-        let c = Output::new(Operand::C, (results, n), DType::BF16);
+        let c = Output::new(Operand::C, (results, n), self.weight.dtype());
         call_with(&self.ranks, &operator, rows, &inputs, c)
     }
 }
@@ -174,7 +174,7 @@ pub(crate) fn own_rows(ranks: &Ranks, rows: usize) -> usize {
     shard.min(rows.saturating_sub(ranks.rank() * shard))
 }
 
-/// Computes `x [.., K] · w [N, K]ᵀ` on this rank alone: `[.., N]`, bf16.
+/// Computes `x [.., K] · w [N, K]ᵀ` on this rank alone: `[.., N]`, with elements like those of x.
 ///
 /// # Errors
 /// Fails if the sizes do not fit.
@@ -186,10 +186,10 @@ pub fn matmul(x: &Tensor, w: &Tensor) -> Result<Tensor> {
     }
     let x = x.reshape(((), k))?;
     let y = match x.device() {
-        // candle multiplies no bf16 on the CPU. The products of bf16 are exact in f32.
+        // candle multiplies no bf16 on the CPU. Products of 16-bit numbers are exact in f32.
         Device::Cpu => {
-            let (x, w) = (x.to_dtype(DType::F32)?, w.to_dtype(DType::F32)?);
-            x.matmul(&w.t()?)?.to_dtype(DType::BF16)?
+            let (wide, w) = (x.to_dtype(DType::F32)?, w.to_dtype(DType::F32)?);
+            wide.matmul(&w.t()?)?.to_dtype(x.dtype())?
         }
         _ => x.matmul(&w.t()?)?,
     };
@@ -219,12 +219,7 @@ fn check_weight(ranks: &Ranks, weight: &Tensor, bias: Option<&Tensor>) -> Result
     let (n, _) = weight.dims2()?;
     for (name, tensor) in std::iter::once(("weight", weight)).chain(bias.map(|b| ("bias", b))) {
         operands::check(ranks, name, tensor)?;
-        if tensor.dtype() != DType::BF16 {
-            bail!(
-                "{name} has elements of {:?}; layers take bf16, so call to_dtype first",
-                tensor.dtype()
-            );
-        }
+        operands::dtype(name, tensor, &Dtype::FACTORS)?;
     }
     match bias {
         Some(bias) if bias.dims() != [n] => bail!(
@@ -255,8 +250,10 @@ fn operands<'a>(x: &'a Tensor, weight: &'a Tensor, bias: Option<&'a Tensor>) -> 
     matrices.into_iter().chain(bias).collect()
 }
 
-fn config(op: GemmOp, (n, k): (usize, usize), bias: bool) -> GemmConfig {
-    GemmConfig {
+fn config(op: GemmOp, weight: &Tensor, bias: bool) -> Result<GemmConfig> {
+    let (n, k) = weight.dims2()?;
+    Ok(GemmConfig {
+        dtype: operands::dtype("weight", weight, &Dtype::FACTORS)?,
         n: Dim::Static(n as u64),
         k: Dim::Static(k as u64),
         b_layout: BLayout::Nk,
@@ -270,7 +267,7 @@ fn config(op: GemmOp, (n, k): (usize, usize), bias: bool) -> GemmConfig {
             ..Tuning::default()
         },
         ..GemmConfig::new(op)
-    }
+    })
 }
 
 /// Returns an operator for this number of rows. It serves all numbers up to a power of two, of which there are few.

@@ -3,6 +3,7 @@
 use crate::ranks::Ranks;
 use candle_core::{DType, Result, Shape, Tensor, bail};
 use mkernel::Operand;
+use mkernel::spec::Dtype;
 
 /// A tensor that a call reads.
 pub(crate) type Input<'a> = (Operand, &'a Tensor);
@@ -42,6 +43,31 @@ pub(crate) fn check(ranks: &Ranks, name: &str, tensor: &Tensor) -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// The types of floating-point numbers that operators take.
+const FLOATS: [(DType, Dtype); 3] = [
+    (DType::BF16, Dtype::Bf16),
+    (DType::F16, Dtype::Fp16),
+    (DType::F32, Dtype::Fp32),
+];
+
+/// Returns the option for the elements of a tensor, which must be one of `those`.
+pub(crate) fn dtype(name: &str, tensor: &Tensor, those: &[Dtype]) -> Result<Dtype> {
+    let found = FLOATS
+        .iter()
+        .find(|(of_tensor, _)| *of_tensor == tensor.dtype());
+    match found {
+        Some((_, dtype)) if those.contains(dtype) => Ok(*dtype),
+        _ => {
+            let names: Vec<_> = those.iter().map(|dtype| dtype.name()).collect();
+            bail!(
+                "{name} has elements of {:?}; they must be {}, so call to_dtype first",
+                tensor.dtype(),
+                names.join(" or ")
+            )
+        }
+    }
 }
 
 /// Returns the values if all are right, else the first error.

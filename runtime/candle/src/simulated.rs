@@ -42,10 +42,11 @@ fn upload(stream: &Arc<CudaStream>, tensor: &Tensor) -> Result<Slice> {
     let range = layout.start_offset()..layout.start_offset() + layout.shape().elem_count();
     match &*storage {
         Storage::Cpu(CpuStorage::BF16(all)) => copy(stream, &all[range]).map(Slice::Bf16),
+        Storage::Cpu(CpuStorage::F16(all)) => copy(stream, &all[range]).map(Slice::F16),
         Storage::Cpu(CpuStorage::F32(all)) => copy(stream, &all[range]).map(Slice::F32),
         Storage::Cpu(CpuStorage::I32(all)) => copy(stream, &all[range]).map(Slice::I32),
         _ => bail!(
-            "operators take tensors of bf16, f32 and i32, not {:?}; call to_dtype first",
+            "operators take tensors of bf16, f16, f32 and i32, not {:?}; call to_dtype first",
             tensor.dtype()
         ),
     }
@@ -67,6 +68,7 @@ fn zeros(stream: &Arc<CudaStream>, output: &Output) -> Result<Slice> {
     let elems = output.shape.elem_count().max(1);
     let slice = match output.dtype {
         DType::BF16 => stream.alloc_zeros(elems).map(Slice::Bf16),
+        DType::F16 => stream.alloc_zeros(elems).map(Slice::F16),
         DType::F32 => stream.alloc_zeros(elems).map(Slice::F32),
         DType::I32 => stream.alloc_zeros(elems).map(Slice::I32),
         dtype => bail!("operators do not write {dtype:?}"),
@@ -78,6 +80,7 @@ fn download(stream: &Arc<CudaStream>, output: &Output, slice: Option<Slice>) -> 
     let shape = &output.shape;
     match slice {
         Some(Slice::Bf16(slice)) => fetch(stream, &slice, shape),
+        Some(Slice::F16(slice)) => fetch(stream, &slice, shape),
         Some(Slice::F32(slice)) => fetch(stream, &slice, shape),
         Some(Slice::I32(slice)) => fetch(stream, &slice, shape),
         None => bail!("a result is missing"),

@@ -1,7 +1,7 @@
 //! Elements in GPU memory, of the types that operators take.
 
 use crate::called::Called;
-use half::bf16;
+use half::{bf16, f16};
 use mkernel::cudarc::driver::{CudaSlice, CudaStream, CudaView};
 use mkernel::{Call, Operand};
 use std::sync::Arc;
@@ -9,6 +9,7 @@ use std::sync::Arc;
 /// Memory that is owned.
 pub(crate) enum Slice {
     Bf16(CudaSlice<bf16>),
+    F16(CudaSlice<f16>),
     F32(CudaSlice<f32>),
     I32(CudaSlice<i32>),
 }
@@ -16,6 +17,7 @@ pub(crate) enum Slice {
 /// Memory that is borrowed.
 pub(crate) enum View<'a> {
     Bf16(CudaView<'a, bf16>),
+    F16(CudaView<'a, f16>),
     F32(CudaView<'a, f32>),
     I32(CudaView<'a, i32>),
 }
@@ -24,6 +26,7 @@ impl Slice {
     pub fn view(&self) -> View<'_> {
         match self {
             Self::Bf16(slice) => View::Bf16(slice.as_view()),
+            Self::F16(slice) => View::F16(slice.as_view()),
             Self::F32(slice) => View::F32(slice.as_view()),
             Self::I32(slice) => View::I32(slice.as_view()),
         }
@@ -41,6 +44,7 @@ pub(crate) fn operator_call<'a>(
     for (operand, view) in inputs {
         call = match view {
             View::Bf16(view) => call.read(*operand, view),
+            View::F16(view) => call.read(*operand, view),
             View::F32(view) => call.read(*operand, view),
             View::I32(view) => call.read(*operand, view),
         };
@@ -48,6 +52,7 @@ pub(crate) fn operator_call<'a>(
     for (operand, slice) in outputs {
         call = match slice {
             Slice::Bf16(slice) => call.write(*operand, slice),
+            Slice::F16(slice) => call.write(*operand, slice),
             Slice::F32(slice) => call.write(*operand, slice),
             Slice::I32(slice) => call.write(*operand, slice),
         };

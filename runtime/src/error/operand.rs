@@ -103,7 +103,7 @@ pub enum OperandFault {
     /// The slice has elements of another type.
     #[error(
         "its elements are {given}, but the kernel expects {expected}. Pass elements of that type{}",
-        declare_output(*.operand, *.given)
+        declare_type(*.operand, *.given)
     )]
     Dtype {
         /// The operand.
@@ -192,11 +192,13 @@ fn declare_without(operand: Operand) -> String {
     }
 }
 
-/// Returns how to declare the kernel so that it writes elements of this type, if that is possible.
-fn declare_output(operand: Operand, given: Dtype) -> String {
-    if operand == Operand::C && Dtype::FLOATS.contains(&given) {
-        format!(", or declare `output = {given}`")
-    } else {
-        String::new()
+/// Returns how to declare the kernel so that the operand has elements of this type, if that is possible.
+fn declare_type(operand: Operand, given: Dtype) -> String {
+    match (operand, given) {
+        (_, given) if Dtype::FACTORS.contains(&given) => {
+            format!(", or declare `dtype = {given}`")
+        }
+        (Operand::C, Dtype::Fp32) => ", or declare `output = fp32`".to_owned(),
+        _ => String::new(),
     }
 }

@@ -36,13 +36,13 @@ pub struct Call<'a> {
 
 /// The operands that a kernel's [`Epilogue`](mkernel_spec::Epilogue) reads in addition to the matrices.
 #[derive(Clone, Copy, Default)]
-pub struct Addends<'a> {
+pub struct Addends<'a, T = bf16> {
     /// The bias, a vector of the N columns of this rank.
-    pub bias: Option<&'a dyn Readable<bf16>>,
+    pub bias: Option<&'a dyn Readable<T>>,
     /// The residual, with the rows and columns of this rank's C. For `gemm_ar` it must have the same values on every
     /// rank, since each row may be read on only one rank. It may be C itself, with the same row stride and element
     /// type. It must not overlap C in any other way.
-    pub residual: Option<&'a dyn Readable<bf16>>,
+    pub residual: Option<&'a dyn Readable<T>>,
 }
 
 impl Operator {
@@ -70,7 +70,7 @@ impl Operator {
     ///
     /// # Errors
     /// The errors are those of [`Call::launch`].
-    pub fn launch<A, B, C, E>(
+    pub fn launch<A, B, C, T, E>(
         &self,
         stream: &Arc<CudaStream>,
         a: &A,
@@ -78,30 +78,36 @@ impl Operator {
         c: &mut C,
     ) -> Result<(), Error>
     where
-        A: Readable<bf16> + ?Sized,
-        B: Readable<bf16> + ?Sized,
+        A: Readable<T> + ?Sized,
+        B: Readable<T> + ?Sized,
         C: Writable<E> + ?Sized,
+        T: Element,
         E: Element,
     {
-        self.launch_with(stream, a, b, c, Addends::default())
+        let addends = Addends {
+            bias: None,
+            residual: None,
+        };
+        self.launch_with(stream, a, b, c, addends)
     }
 
     /// Makes one call of a GEMM operator that adds a bias or a residual.
     ///
     /// # Errors
     /// The errors are those of [`Call::launch`].
-    pub fn launch_with<A, B, C, E>(
+    pub fn launch_with<A, B, C, T, E>(
         &self,
         stream: &Arc<CudaStream>,
         a: &A,
         b: &B,
         c: &mut C,
-        addends: Addends,
+        addends: Addends<T>,
     ) -> Result<(), Error>
     where
-        A: Readable<bf16> + ?Sized,
-        B: Readable<bf16> + ?Sized,
+        A: Readable<T> + ?Sized,
+        B: Readable<T> + ?Sized,
         C: Writable<E> + ?Sized,
+        T: Element,
         E: Element,
     {
         let mut call = self

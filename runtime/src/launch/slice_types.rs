@@ -3,7 +3,7 @@
 use crate::launch::raw_slice::RawSlice;
 use crate::symmetric_slice::SymmetricSlice;
 use cudarc::driver::{CudaSlice, CudaView, CudaViewMut, DevicePtr, DevicePtrMut};
-use half::bf16;
+use half::{bf16, f16};
 use mkernel_spec::Dtype;
 
 /// An element type of operands.
@@ -25,7 +25,7 @@ macro_rules! elements {
         }
     )+};
 }
-elements!(bf16: Bf16, f32: Fp32, i32: Int32);
+elements!(bf16: Bf16, f16: Fp16, f32: Fp32, i32: Int32);
 
 /// Memory of a GPU that a kernel can read: slices and views of cudarc, [`SymmetricSlice`] and [`RawSlice`].
 ///

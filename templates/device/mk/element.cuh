@@ -52,6 +52,16 @@ struct Bf16 : SizedElement<2> {
   static MK_DEVICE float at(u32 word, u32 index) { return index == 0 ? low(word) : high(word); }
 };
 
+struct Fp16 : SizedElement<2> {
+  static constexpr u32 kNans = 0x7fff7fff;
+
+  static MK_DEVICE u32 pack(float low, float high) { return pack_fp16(low, high); }
+  static MK_DEVICE u32 pack(const float (&values)[2]) { return pack_fp16(values[0], values[1]); }
+  static MK_DEVICE float low(u32 word) { return unpack_fp16(word); }
+  static MK_DEVICE float high(u32 word) { return unpack_fp16(word >> 16); }
+  static MK_DEVICE float at(u32 word, u32 index) { return index == 0 ? low(word) : high(word); }
+};
+
 // An element of sums and of C. No MMA takes it.
 struct Fp32 : SizedElement<4> {
   static constexpr u32 kMmaK = 0;

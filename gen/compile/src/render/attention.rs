@@ -51,7 +51,7 @@ impl Attention<'_> {
                 shape.heads,
                 shape.kv_heads,
                 shape.head_dim,
-                op_plan.config.dtype(),
+                op_plan.config.dtype,
                 ranks(plan.spec.topology())
             ),
             format!(
@@ -128,11 +128,7 @@ impl Attention<'_> {
                 op_plan.shape.head_dim as u32,
                 "columns of a head",
             )
-            .element(
-                "Element",
-                op_plan.config.dtype(),
-                "element of Q, K, V and O",
-            )
+            .element("Element", op_plan.config.dtype, "element of Q, K, V and O")
             .name(
                 "kLayout",
                 match op_plan.config.layout {

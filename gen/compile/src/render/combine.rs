@@ -34,7 +34,7 @@ fn banner(plan: &KernelPlan, op_plan: &CombinePlan) -> Vec<String> {
         shape.hidden,
         ranks(plan.spec.topology()),
         op_plan.max_rows,
-        op_plan.config.dtype()
+        op_plan.config.dtype
     )];
     let has_peers = plan.spec.world() > 1;
     if has_peers && op_plan.low_latency_tokens > 0 {
@@ -80,7 +80,7 @@ fn config(plan: &KernelPlan, op_plan: &CombinePlan) -> Config {
             "most rows of a rank's experts",
         );
     c.section("sums")
-        .element("Element", op_plan.config.dtype(), "element of rows")
+        .element("Element", op_plan.config.dtype, "element of rows")
         .u32("kRowBytes", op_plan.row_bytes() as u32, "")
         .u32(
             "kLowLatencyTokens",

@@ -143,13 +143,17 @@ impl Gemm<'_> {
                 op_plan.stages
             ),
         ];
-        if op_plan.config.epilogue != Epilogue::default() {
-            let epilogue = op_plan.config.epilogue;
+        let (epilogue, c) = (op_plan.config.epilogue, op_plan.types().c);
+        let plain = Epilogue {
+            output: epilogue.output,
+            ..Epilogue::default()
+        };
+        if epilogue != plain || c != op_plan.types().a {
             let formula = match epilogue.norm {
                 Norm::None => epilogue.formula("sum"),
                 norm => format!("{norm} of rows of z = {}", epilogue.formula("sum")),
             };
-            lines.push(format!("result  {formula}, {}", epilogue.output));
+            lines.push(format!("result  {formula}, {c}"));
         }
         lines
     }

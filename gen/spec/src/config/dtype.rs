@@ -1,5 +1,7 @@
 //! [`Dtype`]: types of elements.
 
+use super::Field;
+use crate::diagnostic::Diagnostics;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -13,6 +15,8 @@ pub enum Dtype {
     /// 2 bytes, 8 bits of mantissa.
     #[default]
     Bf16,
+    /// 2 bytes, 11 bits of mantissa, numbers up to 65504.
+    Fp16,
     /// 4 bytes.
     Fp32,
     /// 4 bytes: numbers of experts and rows.
@@ -20,7 +24,7 @@ pub enum Dtype {
 }
 
 /// The facts of a type of elements.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DtypeInfo {
     /// The name in options, messages and identifiers.
     pub name: &'static str,
@@ -32,6 +36,10 @@ pub struct DtypeInfo {
     pub tma: TmaType,
     /// The type in kernels.
     pub cxx: &'static str,
+    /// The largest relative error of a number that is rounded to the nearest element.
+    pub roundoff: f64,
+    /// The least element above 0. Elements around 0 lie as far apart.
+    pub least: f64,
 }
 
 /// A type of elements in a tensor map: one of those of CUDA's `CUtensorMapDataType` that elements here can have. TMA
@@ -51,8 +59,14 @@ pub enum TmaType {
 }
 
 impl Dtype {
+    /// Every type.
+    pub const ALL: [Self; 4] = [Self::Bf16, Self::Fp16, Self::Fp32, Self::Int32];
+
     /// What a product can be.
-    pub const FLOATS: [Self; 2] = [Self::Bf16, Self::Fp32];
+    pub const FLOATS: [Self; 3] = [Self::Bf16, Self::Fp16, Self::Fp32];
+
+    /// What MMAs take.
+    pub const FACTORS: [Self; 2] = [Self::Bf16, Self::Fp16];
 
     /// The facts of this type, from which all methods derive what they return.
     #[must_use]
@@ -64,6 +78,17 @@ impl Dtype {
                 mma_k: Some(16),
                 tma: TmaType::Bfloat16,
                 cxx: "mk::Bf16",
+                roundoff: power_of_2(-8),
+                least: power_of_2(-133),
+            },
+            Self::Fp16 => DtypeInfo {
+                name: "fp16",
+                bytes: 2,
+                mma_k: Some(16),
+                tma: TmaType::Float16,
+                cxx: "mk::Fp16",
+                roundoff: power_of_2(-11),
+                least: power_of_2(-24),
             },
             Self::Fp32 => DtypeInfo {
                 name: "fp32",
@@ -71,6 +96,8 @@ impl Dtype {
                 mma_k: None,
                 tma: TmaType::Float32,
                 cxx: "mk::Fp32",
+                roundoff: power_of_2(-24),
+                least: power_of_2(-149),
             },
             Self::Int32 => DtypeInfo {
                 name: "int32",
@@ -78,6 +105,8 @@ impl Dtype {
                 mma_k: None,
                 tma: TmaType::Int32,
                 cxx: "mk::u32",
+                roundoff: 0.0,
+                least: 1.0,
             },
         }
     }
@@ -94,6 +123,33 @@ impl Dtype {
         self.info().bytes
     }
 
+    /// The largest error of `value` when it is rounded to the nearest element, if it does not overflow.
+    #[must_use]
+    pub const fn rounding_error(self, value: f64) -> f64 {
+        let info = self.info();
+        (value.abs() * info.roundoff).max(info.least / 2.0)
+    }
+
+    /// Records a type that is not among `those`, which are what an option takes.
+    pub(crate) fn check(self, those: &[Self], field: Field, found: &mut Diagnostics) {
+        let names: Vec<_> = those.iter().map(|dtype| dtype.name()).collect();
+        found.require(
+            those.contains(&self),
+            field,
+            || format!("{self} is not possible here"),
+            format!("use {}", names.join(" or ")),
+        );
+    }
+
+    /// What a kernel's name says of the type of its operands, as in `_fp16`; nothing of the usual.
+    #[must_use]
+    pub fn suffix(self) -> String {
+        match self == Self::default() {
+            true => String::new(),
+            false => format!("_{self}"),
+        }
+    }
+
     /// The number of elements in 16 bytes. Row strides are multiples of this number, as TMA requires.
     #[must_use]
     pub const fn stride_step(self) -> u64 {
@@ -105,6 +161,10 @@ impl Dtype {
     pub const fn per_line(self) -> u32 {
         LINE_BYTES / self.bytes() as u32
     }
+}
+
+const fn power_of_2(exponent: i64) -> f64 {
+    f64::from_bits(((1023 + exponent) as u64) << 52)
 }
 
 impl fmt::Display for Dtype {
@@ -120,11 +180,28 @@ mod tests {
     /// Every MMA of Hopper takes 32 bytes of K, so a line is a whole number of MMAs.
     #[test]
     fn an_mma_takes_32_bytes_of_k() {
-        for dtype in [Dtype::Bf16, Dtype::Fp32, Dtype::Int32] {
+        for dtype in Dtype::ALL {
             let info = dtype.info();
             let bytes = info.mma_k.map(|k| u64::from(k) * info.bytes);
             assert!(bytes.is_none_or(|bytes| bytes == 32), "{dtype}");
             assert_eq!(u64::from(dtype.per_line()) * info.bytes, 128, "{dtype}");
+            assert_eq!(
+                info.mma_k.is_some(),
+                Dtype::FACTORS.contains(&dtype),
+                "{dtype}"
+            );
         }
+    }
+
+    #[test]
+    fn errors_of_rounding() {
+        // Half of the distance from 1 to the next element, and from 0 to the least one.
+        assert_eq!(
+            Dtype::Fp32.rounding_error(1.0),
+            f64::from(f32::EPSILON) / 2.0
+        );
+        assert_eq!(Dtype::Fp16.rounding_error(-4.0), 4.0 / 2048.0);
+        assert_eq!(Dtype::Fp16.rounding_error(1e-5), 2f64.powi(-25));
+        assert_eq!(Dtype::Bf16.info().least, 2f64.powi(-133));
     }
 }

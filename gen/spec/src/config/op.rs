@@ -12,8 +12,8 @@ choices! {
         /// `C = Σ_r A_r[M,K] · B_r`, of which rank r keeps its ⌈M/W⌉ rows: a reduce-scatter. M, N and K are those of every
         /// A_r and B_r.
         ///
-        /// A rank adds what its peers computed of its rows, rounded to bf16, to its own sums in fp32, always in the same
-        /// order, and rounds once more: the same bits each time, and fewer roundings than a GEMM and NCCL make.
+        /// A rank adds what its peers computed of its rows, rounded to the type of A, to its own sums in fp32, always in the
+        /// same order, and rounds once more: the same bits each time, and fewer roundings than a GEMM and NCCL make.
         GemmRs = "gemm_rs",
         /// The same sum, all of `C[M,N]` on every rank, with the same bits on all of them. It can also normalise the rows:
         /// see [`Epilogue`](crate::Epilogue).
@@ -25,7 +25,7 @@ choices! {
         /// an expert by source rank and token. Says also where they are, for [`Self::Combine`].
         DispatchGemm = "dispatch_gemm",
         /// The weighted sum of what experts made of each token, at the token's rank. Sums are in fp32 and in the same order
-        /// each time; what one rank's experts made of a token travels as one row of bf16.
+        /// each time; what one rank's experts made of a token travels as one row of elements.
         Combine = "combine",
         /// `Y[M,N] = Σ_r X_r`: all of the sum on every rank, with the same bits on all of them. Ranks add in fp32, in the
         /// order of ranks, and round once; on several nodes, the sums of other nodes are rounded as well.

@@ -94,10 +94,15 @@ pub(crate) trait Choice: Copy + fmt::Debug + fmt::Display + 'static {
 }
 
 impl Choice for Dtype {
-    const CHOICES: &'static [(&'static str, Self)] = &[
-        (Self::Bf16.name(), Self::Bf16),
-        (Self::Fp32.name(), Self::Fp32),
-    ];
+    const CHOICES: &'static [(&'static str, Self)] = &{
+        let mut choices = [("", Self::Bf16); Self::FLOATS.len()];
+        let mut i = 0;
+        while i < choices.len() {
+            choices[i] = (Self::FLOATS[i].name(), Self::FLOATS[i]);
+            i += 1;
+        }
+        choices
+    };
 }
 
 fn words<T: Choice>() -> Vec<&'static str> {

@@ -3,8 +3,8 @@
 /// The largest M, N or K: tensor maps take 32-bit coordinates.
 pub const MAX_DIM: u64 = i32::MAX as u64;
 
-/// The most elements of one matrix: half a TiB of bf16, more than a GPU has.
+/// The most elements of one matrix: half a TiB of two bytes each, more than a GPU has.
 pub const MAX_ELEMS: u64 = 1 << 38;
 
-/// Rows of collectives have multiples of so many elements: threads read vectors of 16 bytes, which are 8 bf16.
+/// Rows of collectives have multiples of so many elements: threads read vectors of 16 bytes, which are 8 elements of two bytes.
 pub const DIM_STEP: u64 = 8;

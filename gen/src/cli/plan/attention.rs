@@ -53,7 +53,7 @@ fn computes(plan: &KernelPlan, op_plan: &AttentionPlan) -> String {
             .filter(|c| !c.is_empty())
             .collect::<Vec<_>>()
             .join(","),
-        op_plan.config.dtype(),
+        op_plan.config.dtype,
     )
 }
 

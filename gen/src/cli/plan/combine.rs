@@ -33,7 +33,7 @@ fn computes(plan: &KernelPlan, op_plan: &CombinePlan) -> String {
         shape.max_tokens,
         shape.hidden,
         ranks_on(plan.spec.topology()),
-        op_plan.config.dtype(),
+        op_plan.config.dtype,
     )
 }
 

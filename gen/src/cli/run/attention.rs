@@ -1,9 +1,8 @@
 //! Inputs and reference of `ring_attention`. The reference is computed in fp64.
 
 use super::inputs::{Inputs, Random};
-use super::reference::{Matrix, matrix_sums_bytes};
+use super::reference::{Matrix, matrix_sums_bytes, rounding_error};
 use mkernel::Operand;
-use mkernel::half::bf16;
 use mkernel::spec::plan::AttentionPlan;
 use mkernel::{
     KernelPlan,
@@ -46,7 +45,7 @@ pub fn expected(
 ) -> Option<Vec<Matrix>> {
     let world = plan.spec.world();
     let map = RowMap::new(op_plan, world, inputs);
-    let shape = op_plan.shape;
+    let (shape, dtype) = (op_plan.shape, op_plan.config.dtype);
     let (heads, dim) = (shape.heads as usize, shape.head_dim as usize);
     let positions = map.positions(rank);
     let all_heads = op_plan.heads() as usize;
@@ -69,31 +68,35 @@ pub fn expected(
     // Packed sequences may leave room behind them, which is not written.
     let room = map.room(rank);
     let mut o = vec![f32::NAN; all_heads * room * dim];
-    let mut magnitudes = vec![0.0; all_heads * room * dim];
+    let mut errors = vec![0.0; all_heads * room * dim];
     let mut lse = vec![f32::NAN; all_heads * room];
     for (row, of_row) in found.iter().enumerate() {
         let (head, index) = (row / positions.len(), row % positions.len());
         lse[head * room + index] = of_row.lse;
         let at = map.at(Operand::Q, rank, (head / heads, head % heads), index);
         o[at..at + dim].copy_from_slice(&of_row.o);
-        magnitudes[at..at + dim].copy_from_slice(&of_row.magnitudes);
+        let of_weights = of_row.magnitudes.iter();
+        let of_weights = of_weights.map(|magnitude| rounding_error(*magnitude, dtype));
+        errors[at..at + dim]
+            .iter_mut()
+            .zip(of_weights)
+            .for_each(|(to, error)| *to = error);
     }
     let terms = (shape.seq + shape.head_dim) as usize;
-    let matrix = |values, rounded, cols, dtype| Matrix {
+    let matrix = |values, errors, cols, dtype| Matrix {
         values,
         cols,
         terms,
-        rounded,
+        errors,
         dtype,
     };
     Some(vec![
-        matrix(o, magnitudes, dim, Dtype::Bf16),
+        matrix(o, errors, dim, dtype),
         matrix(lse, Vec::new(), 1, Dtype::Fp32),
     ])
 }
 
-/// Bytes that the references of all ranks need at the same time for results in fp32 and for magnitudes that were
-/// rounded.
+/// Bytes that the references of all ranks need at the same time for results in fp32 and for their errors.
 pub fn reference_bytes(plan: &KernelPlan, _: &AttentionPlan) -> u64 {
     matrix_sums_bytes(plan)
 }
@@ -102,7 +105,7 @@ pub fn reference_bytes(plan: &KernelPlan, _: &AttentionPlan) -> u64 {
 #[derive(Clone, Debug, Default)]
 struct Row {
     o: Vec<f32>,
-    /// Sums of |weight · V|, since the kernel rounds weights to bf16 before it multiplies them by V.
+    /// Sums of |weight · V|, since the kernel rounds weights before it multiplies them by V.
     magnitudes: Vec<f32>,
     lse: f32,
 }
@@ -203,8 +206,8 @@ impl<'a> RowMap<'a> {
             let weight = (score - max_score).exp() / sum;
             let v = slice(Operand::V, source, kv_head, row);
             for ((o, magnitude), v) in o.iter_mut().zip(&mut magnitudes).zip(v) {
-                *o += weight * v.to_f64();
-                *magnitude += weight * v.to_f64().abs();
+                *o += weight * f64::from(*v);
+                *magnitude += weight * f64::from(v.abs());
             }
         }
         let floats = |values: Vec<f64>| values.into_iter().map(|value| value as f32).collect();
@@ -216,6 +219,7 @@ impl<'a> RowMap<'a> {
     }
 }
 
-fn dot(a: &[bf16], b: &[bf16]) -> f64 {
-    a.iter().zip(b).map(|(a, b)| a.to_f64() * b.to_f64()).sum()
+fn dot(a: &[f32], b: &[f32]) -> f64 {
+    let products = a.iter().zip(b);
+    products.map(|(a, b)| f64::from(*a) * f64::from(*b)).sum()
 }

@@ -1,11 +1,11 @@
 //! Inputs and reference of `combine`.
 
 use super::inputs::{Inputs, Random};
-use super::reference::{Matrix, matrix_sums_bytes, padded};
+use super::reference::{Matrix, matrix_sums_bytes, padded, rounding_error};
 use super::routing::{NO_CHOICE, Routing, Sizes, choose};
+use mkernel::KernelPlan;
 use mkernel::Operand;
 use mkernel::spec::plan::CombinePlan;
-use mkernel::{KernelPlan, spec::Dtype};
 
 fn sizes(plan: &KernelPlan, op_plan: &CombinePlan) -> Sizes {
     let shape = op_plan.shape;
@@ -30,7 +30,7 @@ pub fn inputs(plan: &KernelPlan, op_plan: &CombinePlan, seed: u64, call: u32) ->
     }
     let counts = counts.into_iter().map(|count| vec![count]).collect();
     let mut random = Random(seed ^ u64::from(call));
-    let mut weight = |index: &i32| match (*index, random.element().to_f32()) {
+    let mut weight = |index: &i32| match (*index, random.fraction()) {
         (NO_CHOICE, _) => f32::NAN,
         (_, weight) => weight,
     };
@@ -40,7 +40,7 @@ pub fn inputs(plan: &KernelPlan, op_plan: &CombinePlan, seed: u64, call: u32) ->
         (Operand::RowIndices, row_indices),
         (Operand::NumTokens, counts),
     ];
-    inputs.fractions = vec![(Operand::TopkWeights, weights)];
+    inputs.floats.push((Operand::TopkWeights, weights));
     inputs
 }
 
@@ -59,10 +59,10 @@ pub fn expected(
     let count = inputs.numbers(Operand::NumTokens)[rank][0] as usize;
     let (row_indices, weights) = (
         &inputs.numbers(Operand::RowIndices)[rank],
-        &inputs.fractions(Operand::TopkWeights)[rank],
+        &inputs.of(Operand::TopkWeights)[rank],
     );
     let rows = inputs.of(Operand::Rows);
-    let (mut values, mut rounded) = (vec![0.0; count * hidden], vec![0.0; count * hidden]);
+    let (mut values, mut errors) = (vec![0.0; count * hidden], vec![0.0; count * hidden]);
     for (entry, (index, weight)) in row_indices
         .iter()
         .zip(weights)
@@ -76,7 +76,7 @@ pub fn expected(
         );
         let from = &rows[source][row * hidden..(row + 1) * hidden];
         let at = entry / sizes.top_k * hidden;
-        // The sum of a rank is rounded to bf16. If it goes to another node, the sum of its node is rounded once more.
+        // The sum of a rank is rounded. If it goes to another node, the sum of its node is rounded once more.
         let crosses_nodes = topology.node_of(source as u32) != topology.node_of(rank as u32);
         let roundings = if crosses_nodes && topology.local_world > 1 {
             2.0
@@ -84,21 +84,20 @@ pub fn expected(
             1.0
         };
         for (i, x) in from.iter().enumerate() {
-            values[at + i] += weight * x.to_f32();
-            rounded[at + i] += roundings * (weight * x.to_f32()).abs();
+            values[at + i] += weight * x;
+            errors[at + i] += roundings * rounding_error(weight * x, op_plan.config.dtype);
         }
     }
     Some(vec![Matrix {
         values: padded(values, sizes.max_tokens * hidden),
         cols: hidden,
         terms: sizes.top_k,
-        rounded,
-        dtype: Dtype::Bf16,
+        errors,
+        dtype: op_plan.config.dtype,
     }])
 }
 
-/// Bytes that the references of all ranks need at the same time for results in fp32 and for magnitudes that were
-/// rounded.
+/// Bytes that the references of all ranks need at the same time for results in fp32 and for their errors.
 pub fn reference_bytes(plan: &KernelPlan, _: &CombinePlan) -> u64 {
     matrix_sums_bytes(plan)
 }

@@ -4,7 +4,6 @@ use super::inputs::Inputs;
 use super::reference::{Matrix, matrix_sums_bytes, multiply, padded, silu, sum_error};
 use super::routing::{Routing, Sizes, choose};
 use mkernel::Operand;
-use mkernel::half::bf16;
 use mkernel::spec::plan::DispatchPlan;
 use mkernel::{
     KernelPlan,
@@ -37,12 +36,12 @@ fn numbers(values: Vec<f32>) -> Matrix {
         values,
         cols: 1,
         terms: 0,
-        rounded: Vec::new(),
+        errors: Vec::new(),
         dtype: Dtype::Int32,
     }
 }
 
-/// The rows of C of `rank`, and the magnitudes that account for rounding errors. `rows` are the source rank and the
+/// The rows of C of `rank`, and their errors. `rows` are the source rank and the
 /// token of each row, for each expert of `rank`.
 fn outputs(
     op_plan: &DispatchPlan,
@@ -58,9 +57,9 @@ fn outputs(
     let weight_cols = op_plan.weight_cols() as usize;
     let tokens = inputs.of(Operand::Tokens);
     let weights = &inputs.of(Operand::B)[rank];
-    let (mut values, mut rounded) = (Vec::new(), Vec::new());
+    let (mut values, mut errors) = (Vec::new(), Vec::new());
     for (rows, weight) in rows.iter().zip(weights.chunks(hidden * weight_cols)) {
-        let gathered: Vec<bf16> = rows
+        let gathered: Vec<f32> = rows
             .iter()
             .flat_map(|(source, token)| &tokens[*source][token * hidden..(token + 1) * hidden])
             .copied()
@@ -81,11 +80,11 @@ fn outputs(
             for (gate, up) in row[..cols].iter().zip(&row[cols..]) {
                 values.push(silu(f64::from(*gate)) as f32 * up);
                 // Both sums have a rounding error, which is multiplied by the other factor.
-                rounded.push(225.0 * sum_error(hidden) * (1.1 * up.abs() + gate.abs()));
+                errors.push(sum_error(hidden) * (1.1 * up.abs() + gate.abs()));
             }
         }
     }
-    (values, rounded)
+    (values, errors)
 }
 
 /// The expected C, expert offsets and row indices of `rank`.
@@ -108,13 +107,13 @@ pub fn expected(
         op_plan.shape.intermediate as usize,
     );
     let rank = rank as usize;
-    let (values, rounded) = outputs(op_plan, inputs, &routing.rows[rank], rank, threads);
+    let (values, errors) = outputs(op_plan, inputs, &routing.rows[rank], rank, threads);
     let c = Matrix {
         values: padded(values, sizes.max_rows * cols),
         cols,
         terms: hidden,
-        rounded,
-        dtype: Dtype::Bf16,
+        errors,
+        dtype: op_plan.types().c,
     };
     let row_indices: Vec<f32> = routing.row_indices[rank]
         .iter()
@@ -127,8 +126,7 @@ pub fn expected(
     ])
 }
 
-/// Bytes that the references of all ranks need at the same time for results in fp32 and for magnitudes that were
-/// rounded.
+/// Bytes that the references of all ranks need at the same time for results in fp32 and for their errors.
 pub fn reference_bytes(plan: &KernelPlan, _: &DispatchPlan) -> u64 {
     matrix_sums_bytes(plan)
 }

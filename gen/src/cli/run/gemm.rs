@@ -3,7 +3,6 @@
 use super::inputs::Inputs;
 use super::reference::{Addends, Matrix, matrix_sums_bytes, multiply};
 use mkernel::Operand;
-use mkernel::half::bf16;
 use mkernel::spec::plan::GemmPlan;
 use mkernel::{
     KernelPlan,
@@ -39,10 +38,10 @@ pub fn expected(
     let GemmPlan { config, shape, .. } = op_plan;
     let (n, k) = (shape.n as usize, shape.k as usize);
     let b_is_transposed = config.b_layout == BLayout::Nk;
-    let product = |a: &[bf16], b: &[bf16]| multiply(a, b, b_is_transposed, (n, k), threads);
+    let product = |a: &[f32], b: &[f32]| multiply(a, b, b_is_transposed, (n, k), threads);
     let (a, b) = (inputs.of(Operand::A), inputs.of(Operand::B));
     let parts = || a.iter().zip(b).map(|(a, b)| product(a, b)).collect();
-    let sum = || Matrix::sum(parts(), plan.spec.topology());
+    let sum = || Matrix::sum(parts(), plan.spec.topology(), op_plan.types().partial);
     let sum = match config.op {
         GemmOp::AgGemm => product(&a.concat(), &b[rank as usize]),
         GemmOp::GemmRs => {
@@ -62,15 +61,11 @@ pub fn expected(
         bias: of_rank(Operand::Bias),
         residual: of_rank(Operand::Residual),
     };
-    let c = sum.finish(config.epilogue, addends);
+    let c = sum.finish(config.epilogue, addends, op_plan.types().c);
     if !config.epilogue.normalises() {
         return Some(vec![c]);
     }
-    let weight: Vec<f32> = of_rank(Operand::Weight)
-        .iter()
-        .map(|x| x.to_f32())
-        .collect();
-    let y = c.rms_norm(&weight, config.epilogue.eps.value());
+    let y = c.rms_norm(of_rank(Operand::Weight), config.epilogue.eps.value());
     Some(vec![y, c])
 }
 

@@ -1,6 +1,7 @@
 //! Estimates the host memory that a run on simulated GPUs needs, before it allocates any.
 
 use super::operators::reference_bytes;
+use super::reference::NARROWEST_BYTES;
 use crate::cli::failure::Failure;
 use crate::cli::format::bytes;
 use mkernel::{KernelPlan, Simulation};
@@ -29,19 +30,18 @@ pub fn jobs_that_fit(
 /// An upper estimate of the bytes that a job needs for its GPUs and for the data and references of all ranks.
 fn host_bytes(plan: &KernelPlan, calls: u32) -> u64 {
     const FP32: u64 = 4;
-    const BF16: u64 = 2;
     let world = plan.spec.world();
     let (read, written) = (0..world)
         .map(|rank| plan.operand_bytes(rank))
         .fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1));
     let calls = u64::from(calls);
     let gpus = u64::from(world) * plan.workspace.bytes + (calls + 1) * (read + written);
-    let inputs = calls * read;
+    let inputs = calls * read / NARROWEST_BYTES * FP32;
     // Another call repeats the first.
-    let results = (calls + 1) * written / BF16 * FP32;
+    let results = (calls + 1) * written / NARROWEST_BYTES * FP32;
     // All ranks compute their references at the same time. They need operands in fp32, and sums.
     let sums = reference_bytes(plan);
-    let references = u64::from(world) * read / BF16 * FP32 + sums;
+    let references = u64::from(world) * read / NARROWEST_BYTES * FP32 + sums;
     [Simulation::host_bytes(gpus), inputs, results, references]
         .into_iter()
         .fold(0, u64::saturating_add)

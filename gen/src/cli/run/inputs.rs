@@ -4,7 +4,7 @@
 //! The functions here must not depend on a GPU. So the two share no code.
 
 use mkernel::Operand;
-use mkernel::half::bf16;
+use mkernel::half::{bf16, f16};
 use mkernel::spec::abi::OperandSpec;
 use mkernel::{KernelPlan, spec::Dtype};
 
@@ -18,9 +18,9 @@ pub struct Inputs {
     pub rows: Option<u64>,
     /// The operands with the rows that they have in this call.
     pub operands: Vec<OperandSpec>,
-    pub matrices: Vec<Elements<bf16>>,
+    /// Operands of floating-point numbers, which their types can hold.
+    pub floats: Vec<Elements<f32>>,
     pub numbers: Vec<Elements<i32>>,
-    pub fractions: Vec<Elements<f32>>,
 }
 
 fn find<T>(all: &[Elements<T>], wanted: Operand) -> &[Vec<T>] {
@@ -29,7 +29,7 @@ fn find<T>(all: &[Elements<T>], wanted: Operand) -> &[Vec<T>] {
 }
 
 impl Inputs {
-    /// Random elements of all bf16 operands that the kernel reads. They depend on nothing but the plan, the seed and
+    /// Random elements of all operands of floating-point numbers that the kernel reads. They depend on nothing but the plan, the seed and
     /// the call. All ranks have the same elements of an operand for which `is_common` is true. If each call gives the
     /// rows, the first call has the most rows, and every other call a random number of them.
     pub fn random(
@@ -47,24 +47,24 @@ impl Inputs {
             operands: plan.operands_in_call(rows.unwrap_or(0)),
             ..Self::default()
         };
-        let fill = |operand: Operand, stream: u64| {
-            let of_rank = |rank| if is_common(operand) { 0 } else { rank };
+        let fill = |spec: &OperandSpec, stream: u64| {
+            let of_rank = |rank| if is_common(spec.operand) { 0 } else { rank };
             (0..plan.spec.world())
                 .map(|rank| {
                     let stream = stream << 48 | u64::from(call) << 8 | u64::from(of_rank(rank));
                     let mut random = Random(seed ^ Random(stream).next());
-                    (0..shapes.elems(operand, rank))
-                        .map(|_| random.element())
+                    (0..shapes.elems(spec.operand, rank))
+                        .map(|_| rounded(random.fraction(), spec.dtype))
                         .collect()
                 })
                 .collect()
         };
         let specs = (1..).zip(&plan.operands);
-        let specs = specs.filter(|(_, spec)| !spec.written && spec.dtype == Dtype::Bf16);
-        let matrices = specs
-            .map(|(stream, spec)| (spec.operand, fill(spec.operand, stream)))
+        let specs = specs.filter(|(_, spec)| !spec.written && Dtype::FLOATS.contains(&spec.dtype));
+        let floats = specs
+            .map(|(stream, spec)| (spec.operand, fill(spec, stream)))
             .collect();
-        Self { matrices, ..shapes }
+        Self { floats, ..shapes }
     }
 
     /// The number of elements of an operand on `rank`.
@@ -74,19 +74,24 @@ impl Inputs {
         spec.map_or(0, |spec| spec.rows.on(rank) * spec.cols) as usize
     }
 
-    /// The elements of a bf16 operand on each rank, or nothing if the kernel does not read it.
-    pub fn of(&self, wanted: Operand) -> &[Vec<bf16>] {
-        find(&self.matrices, wanted)
+    /// The elements of an operand of floating-point numbers on each rank, or nothing if the kernel does not read it.
+    pub fn of(&self, wanted: Operand) -> &[Vec<f32>] {
+        find(&self.floats, wanted)
     }
 
     /// The elements of an int32 operand on each rank.
     pub fn numbers(&self, wanted: Operand) -> &[Vec<i32>] {
         find(&self.numbers, wanted)
     }
+}
 
-    /// The elements of an fp32 operand on each rank.
-    pub fn fractions(&self, wanted: Operand) -> &[Vec<f32>] {
-        find(&self.fractions, wanted)
+/// The nearest number that the type can hold.
+pub fn rounded(value: f32, dtype: Dtype) -> f32 {
+    match dtype {
+        Dtype::Bf16 => bf16::from_f32(value).to_f32(),
+        Dtype::Fp16 => f16::from_f32(value).to_f32(),
+        Dtype::Fp32 => value,
+        Dtype::Int32 => value.round(),
     }
 }
 
@@ -111,10 +116,5 @@ impl Random {
     /// A number from -1 to 1 with a random mantissa in fp32.
     pub fn fraction(&mut self) -> f32 {
         (self.next() >> 40) as f32 / (1 << 23) as f32 - 1.0
-    }
-
-    /// A number from -1 to 1 with a random mantissa in bf16.
-    pub fn element(&mut self) -> bf16 {
-        bf16::from_f32(self.fraction())
     }
 }

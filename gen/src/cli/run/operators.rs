@@ -31,7 +31,6 @@ pub fn reference_bytes(plan: &KernelPlan) -> u64 {
 mod tests {
     use super::*;
     use mkernel::Operand;
-    use mkernel::half::bf16;
     use mkernel::{
         KernelConfig,
         spec::{BLayout, Device, Dim, GemmConfig, GemmOp, KernelSpec},
@@ -51,16 +50,16 @@ mod tests {
         let all: Vec<Inputs> = [(1, 0), (1, 1), (2, 0)]
             .map(|(seed, call)| inputs(&plan, seed, call))
             .into();
-        let sizes = |matrices: &[Vec<bf16>]| matrices.iter().map(Vec::len).collect::<Vec<_>>();
+        let sizes = |matrices: &[Vec<f32>]| matrices.iter().map(Vec::len).collect::<Vec<_>>();
         assert_eq!(
             sizes(all[0].of(Operand::A)),
             [2 * 64, 64],
             "the last rank has fewer rows"
         );
         assert_eq!(sizes(all[0].of(Operand::B)), [16 * 64; 2]);
-        let mut starts: Vec<Vec<u16>> = all
+        let mut starts: Vec<Vec<u32>> = all
             .iter()
-            .flat_map(|inputs| inputs.matrices.iter().flat_map(|(_, ranks)| ranks))
+            .flat_map(|inputs| inputs.floats.iter().flat_map(|(_, ranks)| ranks))
             .map(|matrix| matrix[..8].iter().map(|x| x.to_bits()).collect())
             .collect();
         starts.sort();

@@ -1,11 +1,11 @@
 //! Matrix products, sums over ranks and epilogues in fp32 on the CPU.
 
-use mkernel::half::bf16;
 use mkernel::spec::Topology;
 use mkernel::{
     KernelPlan,
     spec::{Activation, Dtype, Epilogue},
 };
+use std::borrow::Cow;
 use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI};
 use std::thread;
 
@@ -16,9 +16,9 @@ pub struct Matrix {
     pub cols: usize,
     /// The number of terms of each sum.
     pub terms: usize,
-    /// For each element, the sum of the magnitudes of all addends that ranks and nodes round to bf16. Empty if there
-    /// are none.
-    pub rounded: Vec<f32>,
+    /// For each element, the largest error that the kernel makes before it rounds the result. Empty if there is none beside
+    /// that of sums.
+    pub errors: Vec<f32>,
     /// The type of the result.
     pub dtype: Dtype,
 }
@@ -26,52 +26,52 @@ pub struct Matrix {
 /// The operands that an epilogue adds. Those that it does not add are empty.
 #[derive(Clone, Copy, Debug)]
 pub struct Addends<'a> {
-    pub bias: &'a [bf16],
-    pub residual: &'a [bf16],
+    pub bias: &'a [f32],
+    pub residual: &'a [f32],
 }
 
 impl Matrix {
-    /// The sum of the partial sums of all ranks. Ranks exchange partial sums in bf16. If there are several nodes of
-    /// several ranks, nodes also exchange their sums in bf16.
-    pub fn sum(parts: Vec<Self>, topology: Topology) -> Option<Self> {
+    /// The sum of the partial sums of all ranks. Ranks exchange partial sums as elements of `dtype`. If there are several
+    /// nodes of several ranks, nodes also exchange their sums as such.
+    pub fn sum(parts: Vec<Self>, topology: Topology, dtype: Dtype) -> Option<Self> {
         let cols = parts.first()?.cols;
         let terms = parts.iter().map(|part| part.terms).sum();
         let elements = parts.first()?.values.len();
-        let (mut values, mut rounded) = (vec![0.0; elements], vec![0.0; elements]);
+        let (mut values, mut errors) = (vec![0.0; elements], vec![0.0; elements]);
         let nodes_round = topology.nodes > 1 && topology.local_world > 1;
         for node in parts.chunks(topology.local_world as usize) {
             let mut of_node = vec![0.0; elements];
             for part in node {
-                for ((sum, magnitude), term) in
-                    of_node.iter_mut().zip(&mut rounded).zip(&part.values)
-                {
+                for ((sum, error), term) in of_node.iter_mut().zip(&mut errors).zip(&part.values) {
                     *sum += term;
-                    *magnitude += term.abs();
+                    *error += rounding_error(*term, dtype);
                 }
             }
-            for ((value, magnitude), sum) in values.iter_mut().zip(&mut rounded).zip(&of_node) {
+            for ((value, error), sum) in values.iter_mut().zip(&mut errors).zip(&of_node) {
                 *value += sum;
-                *magnitude += if nodes_round { sum.abs() } else { 0.0 };
+                if nodes_round {
+                    *error += rounding_error(*sum, dtype);
+                }
             }
         }
         Some(Self {
             values,
             cols,
             terms,
-            rounded,
-            dtype: Dtype::Bf16,
+            errors,
+            dtype,
         })
     }
 
-    /// Applies an epilogue to the sums.
-    pub fn finish(mut self, epilogue: Epilogue, addends: Addends) -> Self {
+    /// Applies an epilogue to the sums. The results are elements of `dtype`.
+    pub fn finish(mut self, epilogue: Epilogue, addends: Addends, dtype: Dtype) -> Self {
         let Addends { bias, residual } = addends;
-        let of = |values: &[bf16], index: usize| values.get(index).map_or(0.0, |x| x.to_f64());
+        let of = |values: &[f32], index: usize| values.get(index).map_or(0.0, |x| f64::from(*x));
         for (index, value) in self.values.iter_mut().enumerate() {
             let x = f64::from(*value) + of(bias, index % self.cols);
             *value = (activate(epilogue.activation, x) + of(residual, index)) as f32;
         }
-        self.dtype = epilogue.output;
+        self.dtype = dtype;
         self
     }
 
@@ -87,7 +87,7 @@ impl Matrix {
 
     /// RMSNorm of each row. What is normalised has been rounded.
     pub fn rms_norm(&self, weight: &[f32], eps: f32) -> Self {
-        let (mut values, mut rounded) = (Vec::new(), Vec::new());
+        let (mut values, mut errors) = (Vec::new(), Vec::new());
         for (row, z) in self.values.chunks(self.cols).enumerate() {
             let squares: f64 = z.iter().map(|z| f64::from(*z).powi(2)).sum();
             let scale = 1.0 / (squares / self.cols as f64 + f64::from(eps)).sqrt();
@@ -95,17 +95,16 @@ impl Matrix {
                 let factor = scale * f64::from(*weight);
                 let y = f64::from(*z) * factor;
                 values.push(y as f32);
-                if self.dtype == Dtype::Bf16 {
-                    let of_z = self.rounded.get(row * self.cols + col).map_or(0.0, |x| *x);
-                    rounded.push((y.abs() + factor.abs() * f64::from(of_z)) as f32);
-                }
+                let of_z = self.errors.get(row * self.cols + col).map_or(0.0, |x| *x);
+                let of_z = of_z + rounding_error(*z, self.dtype);
+                errors.push(factor.abs() as f32 * of_z);
             }
         }
         Self {
             values,
             cols: self.cols,
             terms: 4 * (self.terms + 8),
-            rounded,
+            errors,
             dtype: self.dtype,
         }
     }
@@ -114,7 +113,7 @@ impl Matrix {
     pub fn part(&self, range: std::ops::Range<usize>) -> Self {
         Self {
             values: self.values[range.clone()].to_vec(),
-            rounded: self.rounded[range].to_vec(),
+            errors: self.errors[range].to_vec(),
             cols: self.cols,
             terms: self.terms,
             dtype: self.dtype,
@@ -165,20 +164,17 @@ const B_ROWS: usize = 32;
 
 /// Computes `A[M,K] · B[K,N]`, or `A[M,K] · B[N,K]ᵀ` if B is transposed. M follows from the length of A.
 pub fn multiply(
-    a: &[bf16],
-    b: &[bf16],
+    a: &[f32],
+    b: &[f32],
     b_is_transposed: bool,
     (n, k): (usize, usize),
     threads: usize,
 ) -> Matrix {
-    let a = floats(a);
     let b = if b_is_transposed {
-        floats(b)
+        Cow::Borrowed(b)
     } else {
-        (0..n)
-            .flat_map(|col| (0..k).map(move |row| row * n + col))
-            .map(|index| b[index].to_f32())
-            .collect()
+        let indices = (0..n).flat_map(|col| (0..k).map(move |row| row * n + col));
+        indices.map(|index| b[index]).collect()
     };
     let rows = a.len() / k;
     let mut values = vec![0.0; rows * n];
@@ -186,7 +182,7 @@ pub fn multiply(
     thread::scope(|scope| {
         let parts = values.chunks_mut(rows_per_thread * n);
         for (a, c) in a.chunks(rows_per_thread * k).zip(parts) {
-            let b = &b;
+            let b: &[f32] = &b;
             scope.spawn(move || multiply_rows(a, b, c, (n, k)));
         }
     });
@@ -194,13 +190,14 @@ pub fn multiply(
         values,
         cols: n,
         terms: k,
-        rounded: Vec::new(),
-        dtype: Dtype::Bf16,
+        errors: Vec::new(),
+        dtype: Dtype::Fp32,
     }
 }
 
-fn floats(values: &[bf16]) -> Vec<f32> {
-    values.iter().map(|value| value.to_f32()).collect()
+/// The largest error of a number that a kernel rounds, with room for one that has an error before.
+pub fn rounding_error(value: f32, dtype: Dtype) -> f32 {
+    1.14 * dtype.rounding_error(f64::from(value)) as f32
 }
 
 fn multiply_rows(a: &[f32], b: &[f32], c: &mut [f32], (n, k): (usize, usize)) {
@@ -229,11 +226,14 @@ fn dot(a: &[f32], b: &[f32]) -> f32 {
     sums.iter().sum::<f32>() + rest
 }
 
-/// Bytes of two copies of all ranks' results in fp32, and of two copies of the magnitudes that were rounded.
+/// Bytes of an element of the narrowest type.
+pub const NARROWEST_BYTES: u64 = 2;
+
+/// Bytes of two copies of all ranks' results in fp32, and of two copies of their errors.
 pub fn matrix_sums_bytes(plan: &KernelPlan) -> u64 {
     let ranks = 0..plan.spec.world();
     let written: u64 = ranks.map(|rank| plan.operand_bytes(rank).1).sum();
-    4 * written / Dtype::Bf16.bytes() * Dtype::Fp32.bytes()
+    4 * written / NARROWEST_BYTES * Dtype::Fp32.bytes()
 }
 
 /// Appends NaN for the elements that a kernel does not write, up to `len` elements.
@@ -244,8 +244,8 @@ pub fn padded(mut values: Vec<f32>, len: usize) -> Vec<f32> {
 
 /// Elements for tests.
 #[cfg(test)]
-pub fn test_matrix(rows: usize, cols: usize) -> Vec<bf16> {
-    let value = |i: usize| bf16::from_f32(((i * 37 + 11) % 101) as f32 / 64.0 - 0.8);
+pub fn test_matrix(rows: usize, cols: usize) -> Vec<f32> {
+    let value = |i: usize| ((i * 37 + 11) % 101) as f32 / 64.0 - 0.75;
     (0..rows * cols).map(value).collect()
 }
 
@@ -258,14 +258,14 @@ mod tests {
     fn products_in_both_layouts_and_any_number_of_threads() {
         let (m, n, k) = (7, 70, 37);
         let (a, b) = (matrix(m, k), matrix(n, k));
-        let transposed: Vec<bf16> = (0..k * n).map(|i| b[i % n * k + i / n]).collect();
+        let transposed: Vec<f32> = (0..k * n).map(|i| b[i % n * k + i / n]).collect();
         for threads in [1, 3, 16] {
             let nk = multiply(&a, &b, true, (n, k), threads);
             let kn = multiply(&a, &transposed, false, (n, k), threads);
             assert_eq!(nk.values, kn.values);
             for row in 0..m {
                 for col in 0..n {
-                    let product = |i: usize| a[row * k + i].to_f64() * b[col * k + i].to_f64();
+                    let product = |i: usize| f64::from(a[row * k + i]) * f64::from(b[col * k + i]);
                     let exact: f64 = (0..k).map(product).sum();
                     let found = f64::from(nk.values[row * n + col]);
                     assert!((found - exact).abs() < 1e-5, "{found} instead of {exact}");
@@ -283,17 +283,16 @@ mod tests {
             bias: true,
             residual: true,
             activation: Activation::Relu,
-            output: Dtype::Fp32,
             ..Epilogue::default()
         };
         let addends = Addends {
             bias: &bias,
             residual: &residual,
         };
-        let after = sum.finish(epilogue, addends).values;
+        let after = sum.finish(epilogue, addends, Dtype::Fp32).values;
         for (index, (before, after)) in before.iter().zip(&after).enumerate() {
-            let biased = (before + bias[index % 8].to_f32()).max(0.0);
-            let expected = biased + residual[index].to_f32();
+            let biased = (before + bias[index % 8]).max(0.0);
+            let expected = biased + residual[index];
             assert!((after - expected).abs() < 1e-5, "{after}, {expected}");
         }
         // Values of tables.

@@ -3,7 +3,7 @@
 
 use super::ranks::{Completed, Outcome, RankError, RankFailure};
 use super::repro_command;
-use super::verdict::Mismatch;
+use super::verdict::{Mismatch, rounding_alone};
 use crate::cli::failure::{Failure, chain, exit_code};
 use crate::cli::format::count;
 use crate::cli::input::Kernel;
@@ -13,7 +13,6 @@ use crate::cli::plan;
 use mkernel::{
     Error, KernelPlan,
     error::{DeviceError, EnvironmentError, SimulatorError},
-    spec::Dtype,
 };
 use serde::Serialize;
 
@@ -224,10 +223,7 @@ fn found(ran: &Completed, calls: u32) -> String {
         _ => format!("WRONG: {wrong} of {elements} elements of {calls}"),
     };
     text += &format!(", relative error {:.2e}", verdict.relative_error());
-    let mut results = ran.plan.operands.iter().filter(|operand| operand.written);
-    if results.all(|operand| operand.dtype == Dtype::Bf16) {
-        text += " (rounding to bf16 alone 1.7e-3)";
-    }
+    text += &rounding_alone(&ran.plan);
     text += if ran.repeats {
         ", bitwise identical when repeated"
     } else {

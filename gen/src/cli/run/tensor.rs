@@ -3,7 +3,7 @@
 use super::inputs::Inputs;
 use super::memory::Memory;
 use mkernel::cudarc::driver::CudaStream;
-use mkernel::half::bf16;
+use mkernel::half::{bf16, f16};
 use mkernel::spec::abi::{Operand, OperandSpec};
 use mkernel::{Call, Communicator, Error, spec::Dtype};
 use std::sync::Arc;
@@ -11,12 +11,25 @@ use std::sync::Arc;
 /// An operand in device memory.
 pub enum Tensor {
     Bf16(Memory<bf16>),
+    Fp16(Memory<f16>),
     Fp32(Memory<f32>),
     Int32(Memory<i32>),
 }
 
 /// An integer that no kernel writes.
 const POISON: i32 = i32::MIN;
+
+/// Calls an expression with the memory of a tensor of any type.
+macro_rules! by_type {
+    ($tensor:expr, $memory:ident => $then:expr) => {
+        match $tensor {
+            Self::Bf16($memory) => $then,
+            Self::Fp16($memory) => $then,
+            Self::Fp32($memory) => $then,
+            Self::Int32($memory) => $then,
+        }
+    };
+}
 
 impl Tensor {
     /// Uploads an operand that the kernel reads. If it is in symmetric memory, all ranks must call this.
@@ -27,15 +40,17 @@ impl Tensor {
         spec: &OperandSpec,
         rank: usize,
     ) -> Result<Self, Error> {
+        let floats = || &inputs.of(spec.operand)[rank];
         Ok(match spec.dtype {
             Dtype::Bf16 => {
-                let values = &inputs.of(spec.operand)[rank];
-                Self::Bf16(Memory::upload(ranks, stream, spec, values, bf16::ZERO)?)
+                let values: Vec<_> = floats().iter().copied().map(bf16::from_f32).collect();
+                Self::Bf16(Memory::upload(ranks, stream, spec, &values, bf16::ZERO)?)
             }
-            Dtype::Fp32 => {
-                let values = &inputs.fractions(spec.operand)[rank];
-                Self::Fp32(Memory::upload(ranks, stream, spec, values, 0.0)?)
+            Dtype::Fp16 => {
+                let values: Vec<_> = floats().iter().copied().map(f16::from_f32).collect();
+                Self::Fp16(Memory::upload(ranks, stream, spec, &values, f16::ZERO)?)
             }
+            Dtype::Fp32 => Self::Fp32(Memory::upload(ranks, stream, spec, floats(), 0.0)?),
             Dtype::Int32 => {
                 let values = &inputs.numbers(spec.operand)[rank];
                 Self::Int32(Memory::upload(ranks, stream, spec, values, 0)?)
@@ -56,6 +71,10 @@ impl Tensor {
                 let poison = bf16::from_bits(0xffff);
                 Self::Bf16(Memory::filled(ranks, stream, spec, elems, poison)?)
             }
+            Dtype::Fp16 => {
+                let poison = f16::from_bits(0xffff);
+                Self::Fp16(Memory::filled(ranks, stream, spec, elems, poison)?)
+            }
             Dtype::Fp32 => {
                 let poison = f32::from_bits(0xffff_ffff);
                 Self::Fp32(Memory::filled(ranks, stream, spec, elems, poison)?)
@@ -66,20 +85,12 @@ impl Tensor {
 
     /// Adds the tensor to `call` as an operand that the kernel writes.
     pub fn written_by<'a>(&'a mut self, call: Call<'a>, operand: Operand) -> Call<'a> {
-        match self {
-            Self::Bf16(memory) => memory.written_by(call, operand),
-            Self::Fp32(memory) => memory.written_by(call, operand),
-            Self::Int32(memory) => memory.written_by(call, operand),
-        }
+        by_type!(self, memory => memory.written_by(call, operand))
     }
 
     /// Adds the tensor to `call` as an operand that the kernel reads.
     pub fn read_by<'a>(&'a self, call: Call<'a>, operand: Operand) -> Call<'a> {
-        match self {
-            Self::Bf16(memory) => memory.read_by(call, operand),
-            Self::Fp32(memory) => memory.read_by(call, operand),
-            Self::Int32(memory) => memory.read_by(call, operand),
-        }
+        by_type!(self, memory => memory.read_by(call, operand))
     }
 
     /// The elements. Integers that were not written become NaN.
@@ -89,14 +100,15 @@ impl Tensor {
                 let values = memory.download(stream)?;
                 values.into_iter().map(bf16::to_f32).collect()
             }
+            Self::Fp16(memory) => {
+                let values = memory.download(stream)?;
+                values.into_iter().map(f16::to_f32).collect()
+            }
             Self::Fp32(memory) => memory.download(stream)?,
             Self::Int32(memory) => {
-                let number = |value| {
-                    if value == POISON {
-                        f32::NAN
-                    } else {
-                        value as f32
-                    }
+                let number = |value| match value {
+                    POISON => f32::NAN,
+                    value => value as f32,
                 };
                 memory.download(stream)?.into_iter().map(number).collect()
             }

@@ -17,6 +17,7 @@ fn sum(world: usize, shape: &[usize]) -> Result<Tensor> {
 fn tensors_of_any_shape_are_added_up() -> Result<()> {
     for (world, shape, dtype) in [
         (2, vec![2, 3, 16], DType::BF16),
+        (2, vec![2, 3, 16], DType::F16),
         (4, vec![24], DType::F32),
         (2, vec![4, 6], DType::F32),
     ] {

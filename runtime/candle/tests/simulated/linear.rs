@@ -58,6 +58,28 @@ fn replicated_activations_give_every_rank_the_same_sum() -> Result<()> {
     Ok(())
 }
 
+/// Layers take the type of their weights.
+#[test]
+fn layers_of_f16_are_right() -> Result<()> {
+    let whole = Whole::new()?;
+    let f16 = |tensor: &Tensor| tensor.to_dtype(DType::F16);
+    let (w1, w2) = (f16(&whole.w1)?, f16(&whole.w2)?);
+    let x = random(5, &[4, INPUTS])?;
+    let hidden = product(&x, &whole.w1)?;
+    let output = product(&f16(&hidden)?, &whole.w2)?;
+    let results = on_ranks(2, |ranks| {
+        let up = ColumnParallel::shard(ranks, &w1, None)?;
+        let down = RowParallel::shard(ranks, &w2, None)?;
+        let own = f16(&x.narrow(0, 2 * ranks.rank(), 2)?)?;
+        down.forward(&up.forward_gathered(&own, 4)?)
+    });
+    for y in &results {
+        assert_eq!(y.dtype(), DType::F16);
+        expect_near(y, &output, "fp16")?;
+    }
+    Ok(())
+}
+
 /// 5 rows on 4 ranks are 2, 2, 1 and none.
 #[test]
 fn rows_are_gathered_and_scattered_also_if_ranks_have_different_numbers_of_them() -> Result<()> {

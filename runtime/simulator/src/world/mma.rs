@@ -6,7 +6,8 @@
 use super::machine::Machine;
 use super::state::convergence::WARP;
 use super::state::mma::{
-    CommittedGroup, DEPTH, MmaShape, OperandA, Product, ROWS, THREADS, WarpgroupMma, read_fragments,
+    CommittedGroup, DEPTH, MmaShape, OperandA, Product, ROWS, THREADS, Unpack, WarpgroupMma,
+    read_fragments,
 };
 use super::state::thread::ThreadState;
 
@@ -40,7 +41,7 @@ impl Machine {
         &mut self,
         d: *mut f32,
         n: u32,
-        (left, b): (OperandA, u64),
+        (left, b, unpack): (OperandA, u64, Unpack),
         (b_mn_major, accumulate): (bool, bool),
         pc: u64,
     ) {
@@ -51,6 +52,7 @@ impl Machine {
                 OperandA::Registers(_) => None,
             },
             b,
+            unpack,
             b_mn_major,
             accumulate,
         };
@@ -197,7 +199,7 @@ impl Machine {
             }
             None => {
                 // SAFETY: the threads that issued this product have not ended, so their registers are alive.
-                if unsafe { read_fragments(&product.fragments, &mut a) } {
+                if unsafe { read_fragments(&product.fragments, shape.unpack, &mut a) } {
                     let text = "a register of A changed before the product was done";
                     self.report_at(product.pc, "register", text.into());
                 }
@@ -225,7 +227,7 @@ impl Machine {
     }
 }
 
-/// Computes d[64 x n] += a[64 x 16] b[16 x n]. The product of two bf16 numbers is exact in fp32. Sums are rounded to
+/// Computes d[64 x n] += a[64 x 16] b[16 x n]. The product of two elements of two bytes is exact in fp32. Sums are rounded to
 /// nearest after each k.
 fn multiply(a: &[f32], b: &[f32], d: &mut [f32], n: usize) {
     for (a, d) in a.chunks_exact(DEPTH).zip(d.chunks_exact_mut(n)) {

@@ -5,7 +5,7 @@ use super::machine::Machine;
 use super::shadow::AccessFault;
 use super::stamp::{Accessor, NO_SLOT};
 use super::state::launch::SHARED_START;
-use super::state::mma::{DEPTH, Product};
+use super::state::mma::{DEPTH, Product, Unpack};
 use super::tensor::swizzled;
 
 impl Machine {
@@ -64,7 +64,7 @@ impl Machine {
             chunks.count += u32::from(!was_written);
             chunks.first_address.get_or_insert(address);
             let bytes = &memory.smem.bytes[offset..offset + 16];
-            put_values(bytes, (line, k), mn_major, &mut put);
+            put_values(bytes, product.shape.unpack, (line, k), mn_major, &mut put);
         }
         if let Some(address) = outside {
             self.fail(format!(
@@ -95,12 +95,16 @@ const fn chunk_start(chunk: usize, lines: usize, mn_major: bool) -> (usize, usiz
 /// Passes on the values of a chunk: `put` gets the line, the k and the value of each element.
 fn put_values(
     bytes: &[u8],
+    unpack: Unpack,
     (line, k): (usize, usize),
     mn_major: bool,
     put: &mut impl FnMut(usize, usize, f32),
 ) {
-    for (i, pair) in bytes.chunks_exact(2).enumerate() {
-        let value = f32::from_bits(u32::from(u16::from_le_bytes([pair[0], pair[1]])) << 16);
+    let (words, _) = bytes.as_chunks::<4>();
+    let values = words
+        .iter()
+        .flat_map(|word| unpack.values(u32::from_le_bytes(*word)));
+    for (i, value) in values.enumerate() {
         if mn_major {
             put(line + i, k, value);
         } else {

@@ -11,10 +11,11 @@ mod run_time_rows;
 
 pub use reference::InputKind;
 
-use buffers::Buffers;
+use buffers::{Buffers, floats};
 use reference::{CallData, Random, Sharding};
 
 use super::memo::Memo;
+use super::simulated::{ResultElement, by_element};
 use super::{
     Backend, CALLS, CALLS_AFTER, CALLS_BEFORE, CallCount, Machine, Results, SimulatedJob,
     apply_edits, emulated, replay, set_call_count,
@@ -221,11 +222,17 @@ impl AttentionJob {
             let operator =
                 unsafe { prepare_edited(ranks, &self.kernel(), self.sharding().shape, edit) }?;
 
-            match (self.config.packed, self.rows.is_empty()) {
-                (true, _) => self.rank_with_sequences(ranks, &operator, self.packed_calls()),
-                (false, true) => self.rank(ranks, &operator, self.calls(), &|| Ok(())),
-                (false, false) => self.rank_with_rows(ranks, &operator, self.calls()),
-            }
+            by_element!(self.config.dtype, Element => match (self.config.packed, self.rows.is_empty()) {
+                (true, _) => {
+                    self.rank_with_sequences::<Element>(ranks, &operator, self.packed_calls())
+                }
+                (false, true) => {
+                    self.rank::<Element>(ranks, &operator, self.calls(), &|| Ok(()))
+                }
+                (false, false) => {
+                    self.rank_with_rows::<Element>(ranks, &operator, self.calls())
+                }
+            })
         })
     }
 
@@ -239,7 +246,9 @@ impl AttentionJob {
         other: &dyn Fn() -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         let operator = ranks.prepare(&self.kernel(), self.sharding().shape)?;
-        self.rank(ranks, &operator, self.calls(), other)?;
+        by_element!(self.config.dtype, Element => {
+            self.rank::<Element>(ranks, &operator, self.calls(), other)
+        })?;
         Ok(())
     }
 
@@ -295,7 +304,7 @@ impl AttentionJob {
     }
 
     /// Makes the calls of one rank, compares their results, and returns the bits. `other` is called after each launch.
-    fn rank(
+    fn rank<E: ResultElement>(
         &self,
         ranks: &Communicator,
         operator: &Operator,
@@ -321,7 +330,7 @@ impl AttentionJob {
             .map_or(CALLS, |_| CALLS_BEFORE + CALLS_AFTER);
         let calls = || calls.iter().cycle().take(count as usize);
         let mut buffers = calls()
-            .map(|call| Buffers::new(&stream, sharding, call, ranks.rank()))
+            .map(|call| Buffers::<E>::new(&stream, sharding, call, ranks.rank()))
             .collect::<Result<Vec<_>, _>>()?;
         stream.synchronize()?;
         match self.pattern {
@@ -334,25 +343,25 @@ impl AttentionJob {
         ranks.synchronize(&stream)?;
         let mut results = Vec::new();
         for (call, buffers) in calls().zip(&buffers) {
-            let mut o = stream.clone_dtoh(&buffers.o)?;
+            let mut o = floats(&stream, &buffers.o)?;
             let mut lse = stream.clone_dtoh(&buffers.lse)?;
             ranks.check()?;
             o.truncate(buffers.rows * sharding.shape.head_dim as usize);
             lse.truncate(buffers.rows);
             sharding.check(call, ranks.rank(), (&o, &lse), self.inputs)?;
-            let o = o.iter().map(|x| x.to_f32().to_bits());
+            let o = o.iter().map(|x| x.to_bits());
             results.push(o.chain(lse.iter().map(|x| x.to_bits())).collect());
         }
         Ok(results)
     }
 
     /// Launches a call for each of `buffers`.
-    fn launch_all(
+    fn launch_all<E: ResultElement>(
         &self,
         ranks: &Communicator,
         operator: &Operator,
         stream: &Arc<CudaStream>,
-        buffers: &mut [Buffers],
+        buffers: &mut [Buffers<E>],
         other: &dyn Fn() -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         let mut delays = Random(1 + u64::from(ranks.rank()));

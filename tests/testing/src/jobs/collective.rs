@@ -10,7 +10,7 @@ mod options;
 use super::buffer::{Buffer, SharedResult, is_symmetric};
 use super::memo::Memo;
 use super::rows::{RowsCall, RowsRun};
-use super::simulated::ResultElement;
+use super::simulated::{ResultElement, by_element, rounded};
 use super::{
     Backend, CALLS, CALLS_AFTER, CALLS_BEFORE, CallCount, Machine, Results, SimulatedJob,
     apply_edits, emulated, replay, set_call_count,
@@ -18,12 +18,11 @@ use super::{
 use crate::lab::Failure;
 use mkernel::Operand;
 use mkernel::cudarc::driver::DevicePtr;
-use mkernel::half::bf16;
 use mkernel::testing::prepare_edited;
 use mkernel::{
     Communicator, KernelConfig, Operator,
     network::Faults,
-    spec::{CollectiveConfig, CollectiveOp, CollectiveShape, Dim, Dtype},
+    spec::{CollectiveConfig, CollectiveOp, CollectiveShape, Dim},
 };
 
 /// Several calls of a collective on all ranks.
@@ -89,14 +88,11 @@ impl CollectiveJob {
         self.machine.run(backend, |ranks| {
             ranks.set_transport(transport.clone());
 
-            match self.config.dtype {
-                Dtype::Bf16 if self.is_in_place => self.rank_in_place(ranks, bf16::from_f32),
-                _ if self.is_in_place => self.rank_in_place::<f32>(ranks, |x| x),
-                Dtype::Bf16 if self.rows.is_empty() => self.rank::<bf16>(ranks, bf16::from_f32),
-                Dtype::Bf16 => self.rank_with_rows::<bf16>(ranks, bf16::from_f32),
-                _ if self.rows.is_empty() => self.rank::<f32>(ranks, |x| x),
-                _ => self.rank_with_rows::<f32>(ranks, |x| x),
-            }
+            by_element!(self.config.dtype, Element => match self.is_in_place {
+                true => self.rank_in_place::<Element>(ranks),
+                false if self.rows.is_empty() => self.rank::<Element>(ranks),
+                false => self.rank_with_rows::<Element>(ranks),
+            })
         })
     }
 
@@ -123,11 +119,7 @@ impl CollectiveJob {
         unsafe { prepare_edited(ranks, &self.kernel(), self.shape(), edit) }
     }
 
-    fn rank<E: ResultElement>(
-        &self,
-        ranks: &Communicator,
-        element: fn(f32) -> E,
-    ) -> Result<Vec<Vec<u32>>, Failure> {
+    fn rank<E: ResultElement>(&self, ranks: &Communicator) -> Result<Vec<Vec<u32>>, Failure> {
         ranks.set_timeout(super::deadline(self.edits.is_empty()));
         let operator = self.prepare(ranks)?;
         let stream = match self.is_graph {
@@ -143,7 +135,7 @@ impl CollectiveJob {
         let calls = || self.calls().iter().cycle().take(count as usize);
         let mut buffers = Vec::new();
         for call in calls() {
-            let mut x: Vec<E> = call.x[rank].iter().map(|x| element(*x)).collect();
+            let mut x: Vec<E> = call.x[rank].iter().copied().map(E::of).collect();
             x.resize(x.len().max(1), E::POISON); // An allocation cannot be empty.
             let y = vec![E::POISON; call.y[rank].len().max(1)];
             let in_graph = symmetric && self.is_graph;
@@ -189,7 +181,6 @@ impl CollectiveJob {
     fn rank_with_rows<E: ResultElement>(
         &self,
         ranks: &Communicator,
-        element: fn(f32) -> E,
     ) -> Result<Vec<Vec<u32>>, Failure> {
         ranks.set_timeout(super::deadline(self.edits.is_empty()));
         let rank = ranks.rank() as usize;
@@ -197,7 +188,7 @@ impl CollectiveJob {
             rows: *rows,
             inputs: vec![(
                 Operand::X,
-                call.x[rank].iter().map(|x| element(*x)).collect(),
+                call.x[rank].iter().copied().map(E::of).collect(),
             )],
             expected: call.y[rank].iter().map(|y| f64::from(*y)).collect(),
         };
@@ -306,10 +297,7 @@ impl CollectiveJob {
 
     /// Rounds a number to the type of the elements.
     fn rounded(&self, value: f32) -> f32 {
-        match self.config.dtype {
-            Dtype::Bf16 => bf16::from_f32(value).to_f32(),
-            _ => value,
-        }
+        rounded(f64::from(value), self.config.dtype)
     }
 }
 

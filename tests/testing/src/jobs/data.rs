@@ -1,7 +1,7 @@
 //! The operands of a job of a GEMM operator, and the expected results.
 
-use mkernel::half::bf16;
-use mkernel::spec::{Activation, BLayout, Dtype, Epilogue, GemmConfig, GemmOp, GemmShape};
+use super::simulated::rounded;
+use mkernel::spec::{Activation, BLayout, Epilogue, GemmConfig, GemmOp, GemmShape};
 use std::ops::Range;
 
 /// The operands of all ranks for one call, and the expected result of each rank before it is rounded.
@@ -9,19 +9,19 @@ use std::ops::Range;
 /// The operands are small whole numbers. So every sum is exact in fp32, in any order of addition.
 #[derive(Debug)]
 pub struct CallData {
-    pub a: Vec<Vec<bf16>>,
-    pub b: Vec<Vec<bf16>>,
+    pub a: Vec<Vec<f32>>,
+    pub b: Vec<Vec<f32>>,
     /// The bias of each rank. It is empty if the kernel adds none.
-    pub bias: Vec<Vec<bf16>>,
+    pub bias: Vec<Vec<f32>>,
     /// The residual of each rank. It is empty if the kernel adds none.
-    pub residual: Vec<Vec<bf16>>,
+    pub residual: Vec<Vec<f32>>,
     pub expected: Vec<Vec<f64>>,
 }
 
 /// The operands A and B of each rank, and the sums to which each rank applies its epilogue.
 struct Products {
-    a: Vec<Vec<bf16>>,
-    b: Vec<Vec<bf16>>,
+    a: Vec<Vec<f32>>,
+    b: Vec<Vec<f32>>,
     sums: Vec<Vec<f32>>,
 }
 
@@ -30,14 +30,14 @@ struct Random(u64);
 
 impl Random {
     /// Returns `count` whole numbers between -`largest` and `largest`, times `scale`.
-    fn fill(&mut self, count: u64, largest: u64, scale: f32) -> Vec<bf16> {
+    fn fill(&mut self, count: u64, largest: u64, scale: f32) -> Vec<f32> {
         let element = |_| {
             self.0 = self
                 .0
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1_442_695_040_888_963_407);
             let whole = ((self.0 >> 40) % (2 * largest + 1)) as f32 - largest as f32;
-            bf16::from_f32(whole * scale)
+            whole * scale
         };
         (0..count).map(element).collect()
     }
@@ -56,7 +56,7 @@ impl CallData {
         let scale = scale(epilogue);
         // All ranks have the same bias if the operator reduces, and the same residual in gemm_ar.
         let mut addend = |is_there: bool, is_common: bool, elems: &dyn Fn(usize) -> u64| {
-            let mut all: Vec<Vec<bf16>> = Vec::new();
+            let mut all: Vec<Vec<f32>> = Vec::new();
             for rank in 0..world as usize {
                 all.push(match (is_there, all.first()) {
                     (false, _) => Vec::new(),
@@ -122,18 +122,21 @@ fn gathered(config: &GemmConfig, world: u32, shape: GemmShape, random: &mut Rand
 fn summed(config: &GemmConfig, world: u32, shape: GemmShape, random: &mut Random) -> Products {
     let GemmShape { m, n, k } = shape;
     let (scale, ranks) = (scale(config.epilogue), 0..u64::from(world));
-    // Partial sums are exchanged as bf16, which is exact for whole numbers up to 256.
-    let a: Vec<_> = ranks.clone().map(|_| random.fill(m * k, 1, 1.0)).collect();
-    let b: Vec<_> = ranks
-        .clone()
-        .map(|_| random.fill(n * k, 1, scale))
-        .collect();
+    // Partial sums are exchanged as elements, which are exact for whole numbers up to this one. Those of fp16 exceed that of
+    // bf16.
+    let exact_up_to = 1.0 / config.types().partial.info().roundoff as f32;
+    let largest = (exact_up_to as u64 / 512).max(1);
+    let mut fill = |elems, scale| -> Vec<_> {
+        let of_rank = |_| random.fill(elems, largest, scale);
+        ranks.clone().map(of_rank).collect()
+    };
+    let (a, b) = (fill(m * k, 1.0), fill(n * k, scale));
     let mut total = vec![0.0; (m * n) as usize];
     let sizes = (n as usize, k as usize);
     for (a, b) in a.iter().zip(&b) {
         for (sum, part) in total.iter_mut().zip(product(a, b, config.b_layout, sizes)) {
-            let is_exact = part.abs() <= 256.0 * scale;
-            assert!(is_exact, "a partial sum that is not exact in bf16");
+            let is_exact = part.abs() <= exact_up_to * scale;
+            assert!(is_exact, "a partial sum that is not exact");
             *sum += part;
         }
     }
@@ -157,24 +160,17 @@ fn is_exact(epilogue: Epilogue) -> bool {
 }
 
 /// Returns whether a result is right: bit for bit, or within the error of a smooth activation.
-pub fn is_right(got: f32, want: f64, epilogue: Epilogue) -> bool {
-    let rounded = match epilogue.output {
-        Dtype::Bf16 => bf16::from_f64(want).to_f32(),
-        _ => want as f32,
-    };
-    if is_exact(epilogue) {
-        return got.to_bits() == rounded.to_bits();
+pub fn is_right(got: f32, want: f64, config: &GemmConfig) -> bool {
+    let dtype = config.types().c;
+    if is_exact(config.epilogue) {
+        return got.to_bits() == rounded(want, dtype).to_bits();
     }
-    let unit = match epilogue.output {
-        Dtype::Bf16 => 1.0 / 256.0,
-        _ => 1e-6,
-    };
-    (f64::from(got) - want).abs() <= unit * want.abs() + 1e-6
+    (f64::from(got) - want).abs() <= dtype.rounding_error(want) + 1e-6 * (want.abs() + 1.0)
 }
 
 /// Returns activation(sum + bias) + residual in fp64.
-fn finish(sums: &[f32], bias: &[bf16], residual: &[bf16], activation: Activation) -> Vec<f64> {
-    let of = |values: &[bf16], index: usize| values.get(index).map_or(0.0, |x| x.to_f64());
+fn finish(sums: &[f32], bias: &[f32], residual: &[f32], activation: Activation) -> Vec<f64> {
+    let of = |values: &[f32], index: usize| values.get(index).map_or(0.0, |x| f64::from(*x));
     let cols = bias.len().max(1);
     sums.iter()
         .enumerate()
@@ -211,22 +207,21 @@ fn normal(x: f64) -> f64 {
 }
 
 /// Returns A · B. A has rows of `k` elements, and B has the layout `layout`.
-fn product(a: &[bf16], b: &[bf16], layout: BLayout, (n, k): (usize, usize)) -> Vec<f32> {
+fn product(a: &[f32], b: &[f32], layout: BLayout, (n, k): (usize, usize)) -> Vec<f32> {
     let at = |depth: usize, column: usize| match layout {
         BLayout::Kn => depth * n + column,
         BLayout::Nk => column * k + depth,
     };
     let b: Vec<f32> = (0..n * k)
-        .map(|index| b[at(index / n, index % n)].to_f32())
+        .map(|index| b[at(index / n, index % n)])
         .collect();
     let mut result = vec![0.0f32; a.len() / k * n];
     for (row, sums) in a.chunks_exact(k).zip(result.chunks_exact_mut(n)) {
         for (factor, b) in row.iter().zip(b.chunks_exact(n)) {
-            let factor = factor.to_f32();
             // In a build with little optimisation, an iterator takes three times as long as this loop.
             let mut column = 0;
             while column < n {
-                sums[column] += factor * b[column];
+                sums[column] += *factor * b[column];
                 column += 1;
             }
         }

@@ -12,11 +12,10 @@ use super::memo::Memo;
 use super::rows::{RowsCall, RowsRun};
 use super::runs::CallCount;
 use super::simulated::{
-    Backend, CALLS, CALLS_AFTER, CALLS_BEFORE, ResultElement, Results, SimulatedJob, deadline,
-    set_call_count,
+    Backend, CALLS, CALLS_AFTER, CALLS_BEFORE, ResultElement, Results, SimulatedJob, by_element,
+    deadline, set_call_count,
 };
 use crate::lab::Failure;
-use mkernel::half::bf16;
 use mkernel::testing::prepare_edited;
 use mkernel::{
     Communicator, Error, KernelConfig, Operand, Operator,
@@ -111,6 +110,13 @@ impl GemmJob {
         self
     }
 
+    /// Sets elements of fp16 in place of bf16.
+    #[must_use]
+    pub fn fp16(mut self) -> Self {
+        self.config.dtype = Dtype::Fp16;
+        self
+    }
+
     /// Captures one call in a graph.
     #[must_use]
     pub fn in_graph(mut self) -> Self {
@@ -157,13 +163,11 @@ impl GemmJob {
     }
 
     fn rank(&self, ranks: &Communicator, overlaps: bool) -> Result<Vec<Vec<u32>>, Failure> {
-        match self.config.epilogue.output {
-            Dtype::Bf16 => self.rank_of::<bf16>(ranks, overlaps),
-            _ => self.rank_of::<f32>(ranks, overlaps),
-        }
+        let types = self.config.types();
+        by_element!(types.a, In => by_element!(types.c, Out => self.rank_of::<In, Out>(ranks, overlaps)))
     }
 
-    fn rank_of<E: ResultElement>(
+    fn rank_of<In: ResultElement, Out: ResultElement>(
         &self,
         ranks: &Communicator,
         overlaps: bool,
@@ -173,7 +177,7 @@ impl GemmJob {
         // SAFETY: the operands are copied before the first call, or between calls.
         unsafe { operator.overlap_calls(overlaps) };
         if !self.rows.is_empty() {
-            return self.with_rows_of::<E>(ranks, &operator);
+            return self.with_rows_of::<In, Out>(ranks, &operator);
         }
         let stream = ranks.default_stream();
         let rank = ranks.rank() as usize;
@@ -185,11 +189,11 @@ impl GemmJob {
         for call in calls() {
             let mut inputs = Vec::new();
             for operand in [&call.a, &call.b, &call.bias, &call.residual] {
-                // An allocation cannot be empty.
-                let values = Some(operand[rank].as_slice()).filter(|values| !values.is_empty());
-                inputs.push(stream.clone_htod(values.unwrap_or(&[bf16::NAN]))?);
+                let mut values: Vec<In> = operand[rank].iter().copied().map(In::of).collect();
+                values.resize(values.len().max(1), In::POISON); // An allocation cannot be empty.
+                inputs.push(stream.clone_htod(&values)?);
             }
-            let c = stream.clone_htod(&vec![E::POISON; call.expected[rank].len().max(1)])?;
+            let c = stream.clone_htod(&vec![Out::POISON; call.expected[rank].len().max(1)])?;
             buffers.push((inputs, c));
         }
         let elems = self.calls()[0].expected[rank].len();
@@ -197,7 +201,7 @@ impl GemmJob {
         let mut shared = SharedResult::new(ranks, &stream, is_shared, elems)?;
         let mut shared_a = SharedOperand::new(ranks, &stream, &operator, Operand::A)?;
         stream.synchronize()?;
-        let epilogue = self.config.epilogue;
+        let epilogue = &self.config.epilogue;
         for (index, (inputs, c)) in (0..).zip(&mut buffers) {
             if let Some(calls) = self.call_count.filter(|_| index == CALLS_BEFORE) {
                 set_call_count(ranks, &[&operator], calls)?;
@@ -219,7 +223,7 @@ impl GemmJob {
             let wrong = got
                 .iter()
                 .zip(&call.expected[rank])
-                .filter(|(got, want)| !is_right(**got, **want, epilogue))
+                .filter(|(got, want)| !is_right(**got, **want, &self.config))
                 .count();
             if wrong > 0 {
                 return Err(
@@ -232,7 +236,7 @@ impl GemmJob {
     }
 
     /// Makes a call for each number of rows on this rank, and checks its results.
-    fn with_rows_of<E: ResultElement>(
+    fn with_rows_of<In: ResultElement, Out: ResultElement>(
         &self,
         ranks: &Communicator,
         operator: &Operator,
@@ -249,7 +253,9 @@ impl GemmJob {
             RowsCall {
                 rows: *rows,
                 inputs: given
-                    .map(|(operand, of, _)| (operand, of[rank].clone()))
+                    .map(|(operand, of, _)| {
+                        (operand, of[rank].iter().copied().map(In::of).collect())
+                    })
                     .collect(),
                 expected: call.expected[rank].clone(),
             }
@@ -261,9 +267,9 @@ impl GemmJob {
             calls: self.calls().iter().zip(&self.rows).map(call).collect(),
             is_graph: self.is_graph,
             call_count: self.call_count,
-            is_right: &|got, want| is_right(got, want, epilogue),
+            is_right: &|got, want| is_right(got, want, &self.config),
         };
-        run.run::<E>()
+        run.run::<Out>()
     }
 
     fn prepare(&self, ranks: &Communicator) -> Result<Operator, Error> {

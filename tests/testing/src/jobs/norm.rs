@@ -1,11 +1,10 @@
 //! Calls of an operator that normalises the rows of its result.
 
-use super::simulated::ResultElement;
+use super::simulated::{ResultElement, by_element};
 use super::{CALLS_BEFORE, set_call_count};
 use crate::graph::Graph;
 use crate::lab::Failure;
 use mkernel::cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
-use mkernel::half::bf16;
 use mkernel::operands::{RawOperand, Rows};
 use mkernel::spec::Dtype;
 use mkernel::{Communicator, Operand, Operator};
@@ -74,18 +73,13 @@ impl<E: ResultElement> Buffers<E> {
 
 /// Runs the calls with elements of this type, and returns the bits of each: those of the result, then of the new residual.
 pub fn run(run: &NormRun<'_>, dtype: Dtype) -> Result<Vec<Vec<u32>>, Failure> {
-    match dtype {
-        Dtype::Bf16 => run.run::<bf16>(bf16::from_f32, 1.0 / 256.0),
-        _ => run.run::<f32>(|x| x, 4e-6),
-    }
+    // The kernel's norm is in fp32.
+    let unit = dtype.info().roundoff + 4e-6;
+    by_element!(dtype, Element => run.run::<Element>(unit))
 }
 
 impl NormRun<'_> {
-    fn run<E: ResultElement>(
-        &self,
-        element: fn(f32) -> E,
-        unit: f64,
-    ) -> Result<Vec<Vec<u32>>, Failure> {
+    fn run<E: ResultElement>(&self, unit: f64) -> Result<Vec<Vec<u32>>, Failure> {
         let stream = match self.is_graph {
             // The default stream cannot be captured.
             true => self.ranks.context().new_stream()?,
@@ -93,7 +87,7 @@ impl NormRun<'_> {
         };
         let mut buffers = Vec::new();
         for call in self.calls {
-            buffers.push(self.buffers(&stream, call, element)?);
+            buffers.push(self.buffers::<E>(&stream, call)?);
         }
         stream.synchronize()?;
         self.launch(&stream, &buffers)?;
@@ -108,7 +102,6 @@ impl NormRun<'_> {
         &self,
         stream: &Arc<CudaStream>,
         call: &NormCall,
-        element: fn(f32) -> E,
     ) -> Result<Buffers<E>, Failure> {
         let rank = self.ranks.rank();
         let mut operands = Vec::new();
@@ -116,7 +109,7 @@ impl NormRun<'_> {
             let given = call.inputs.iter().find(|(of, _)| *of == spec.operand);
             let values = given.and_then(|(_, all)| all.get(rank as usize).or(all.first()));
             let values = values.map_or(&[][..], |values| values);
-            let mut values: Vec<E> = values.iter().map(|x| element(*x)).collect();
+            let mut values: Vec<E> = values.iter().copied().map(E::of).collect();
             values.resize((spec.rows.on(rank) * spec.cols) as usize, E::POISON);
             operands.push((spec.operand, stream.clone_htod(&values)?));
         }

@@ -3,7 +3,7 @@
 use super::machine::Machine;
 use super::simulated::Backend;
 use mkernel::cudarc::driver::{CudaSlice, CudaStream};
-use mkernel::half::bf16;
+use mkernel::half::{bf16, f16};
 use mkernel::spec::{Dtype, abi::OperandSpec};
 use mkernel::{Communicator, Error, ErrorKind, KernelConfig, Operator, Shape};
 use std::sync::Arc;
@@ -56,6 +56,7 @@ pub fn on_ranks(
 /// The elements of an operand, which has as many rows as the operator was prepared for.
 enum Elements {
     Bf16(CudaSlice<bf16>),
+    Fp16(CudaSlice<f16>),
     Fp32(CudaSlice<f32>),
     Int32(CudaSlice<i32>),
 }
@@ -78,6 +79,8 @@ impl Prepared<'_> {
             call = match (elements, spec.written) {
                 (Elements::Bf16(slice), false) => call.read(spec.operand, slice),
                 (Elements::Bf16(slice), true) => call.write(spec.operand, slice),
+                (Elements::Fp16(slice), false) => call.read(spec.operand, slice),
+                (Elements::Fp16(slice), true) => call.write(spec.operand, slice),
                 (Elements::Fp32(slice), false) => call.read(spec.operand, slice),
                 (Elements::Fp32(slice), true) => call.write(spec.operand, slice),
                 (Elements::Int32(slice), false) => call.read(spec.operand, slice),
@@ -96,6 +99,9 @@ impl Prepared<'_> {
         match spec.dtype {
             Dtype::Bf16 => {
                 Elements::Bf16(stream.clone_htod(&vec![bf16::ONE; elems]).expect("memory"))
+            }
+            Dtype::Fp16 => {
+                Elements::Fp16(stream.clone_htod(&vec![f16::ONE; elems]).expect("memory"))
             }
             Dtype::Fp32 => Elements::Fp32(stream.clone_htod(&vec![1.0; elems]).expect("memory")),
             Dtype::Int32 => Elements::Int32(stream.clone_htod(&vec![1; elems]).expect("memory")),

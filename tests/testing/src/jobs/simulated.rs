@@ -1,7 +1,8 @@
 //! The parts that all jobs have in common: the GPUs on which they run, the number of their calls, and their results.
 
 use mkernel::cudarc::driver::DeviceRepr;
-use mkernel::half::bf16;
+use mkernel::half::{bf16, f16};
+use mkernel::spec::Dtype;
 use mkernel::testing::pretend_calls;
 use mkernel::{Communicator, Error, Operator, operands::Element};
 
@@ -61,16 +62,67 @@ pub(super) trait ResultElement: Element + DeviceRepr + Copy + Into<f32> {
     const POISON: Self;
     /// One.
     const ONE: Self;
+
+    /// The nearest element.
+    fn of(value: f32) -> Self;
 }
 
 impl ResultElement for bf16 {
     const POISON: Self = Self::NAN;
     const ONE: Self = Self::ONE;
+
+    fn of(value: f32) -> Self {
+        Self::from_f32(value)
+    }
+}
+
+impl ResultElement for f16 {
+    const POISON: Self = Self::NAN;
+    const ONE: Self = Self::ONE;
+
+    fn of(value: f32) -> Self {
+        Self::from_f32(value)
+    }
 }
 
 impl ResultElement for f32 {
     const POISON: Self = Self::NAN;
     const ONE: Self = 1.0;
+
+    fn of(value: f32) -> Self {
+        value
+    }
+}
+
+/// Evaluates an expression with `$Element` as the type of elements that are floating-point numbers.
+macro_rules! by_element {
+    ($dtype:expr, $Element:ident => $then:expr) => {
+        match $dtype {
+            mkernel::spec::Dtype::Bf16 => {
+                type $Element = mkernel::half::bf16;
+                $then
+            }
+            mkernel::spec::Dtype::Fp16 => {
+                type $Element = mkernel::half::f16;
+                $then
+            }
+            mkernel::spec::Dtype::Fp32 => {
+                type $Element = f32;
+                $then
+            }
+            mkernel::spec::Dtype::Int32 => unreachable!("no floating-point numbers"),
+        }
+    };
+}
+pub(super) use by_element;
+
+/// Returns the nearest element of a type, as fp32.
+pub(super) fn rounded(value: f64, dtype: Dtype) -> f32 {
+    match dtype {
+        Dtype::Bf16 => bf16::from_f64(value).to_f32(),
+        Dtype::Fp16 => f16::from_f64(value).to_f32(),
+        _ => value as f32,
+    }
 }
 
 /// Returns the deadline of a kernel, in simulated time. A mutated kernel has a short one, since it may end in a trap

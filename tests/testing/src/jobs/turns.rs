@@ -5,7 +5,7 @@
 
 use crate::lab::Failure;
 use mkernel::cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
-use mkernel::half::bf16;
+use mkernel::half::{bf16, f16};
 use mkernel::spec::abi::{Operand, OperandSpec};
 use mkernel::{
     Communicator, KernelConfig, Operator,
@@ -201,6 +201,9 @@ impl<'a> Turns<'a> {
         match (spec.operand, spec.dtype) {
             (_, Dtype::Bf16) => elems
                 .flat_map(|elem| bf16::from_f32(small(elem)).to_le_bytes())
+                .collect(),
+            (_, Dtype::Fp16) => elems
+                .flat_map(|elem| f16::from_f32(small(elem)).to_le_bytes())
                 .collect(),
             (_, Dtype::Fp32) => elems.flat_map(|elem| small(elem).to_le_bytes()).collect(),
             (_, Dtype::Int32) => {

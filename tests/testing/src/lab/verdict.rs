@@ -84,7 +84,7 @@ impl Finish<'_> {
             residual: self.residual.map_or(0, |residual| residual.address),
             residual_stride: self.residual.map_or(0, |residual| residual.stride),
             activation: given.unwrap_or(0) as u32,
-            is_fp32: u32::from(self.epilogue.output == Dtype::Fp32),
+            is_fp32: u32::from(self.epilogue.output == Some(Dtype::Fp32)),
         }
     }
 }

@@ -1,11 +1,12 @@
 //! The limits of attention operators.
 
 use super::config::{AttentionConfig, MAX_HEADS, MAX_SEQUENCES, Scale};
-use crate::config::{Field, KernelConfig};
+use crate::config::{Dtype, Field, KernelConfig};
 use crate::diagnostic::Diagnostics;
 use crate::spec::{MAX_DIM, MAX_ELEMS};
 
-/// Elements of a row of a head: rows of 64 bf16 are lines of the 128-byte swizzle, and registers hold 128.
+/// Elements of a row of a head: rows of 64 elements of two bytes are lines of the 128-byte swizzle,
+/// and registers hold 128.
 const HEAD_DIMS: [u64; 2] = [64, 128];
 
 /// Records every mistake.
@@ -28,6 +29,7 @@ pub(crate) fn check(config: &AttentionConfig, kernel: &KernelConfig, found: &mut
             "use a size in that range",
         );
     }
+    config.dtype.check(&Dtype::FACTORS, Field::DTYPE, found);
     check_heads(config, found);
     check_elems(config, found);
     if config.packed {

@@ -18,7 +18,7 @@ pub const MAX_HEADS: u64 = 1 << 20;
 pub const MAX_SEQUENCES: u64 = 1024;
 
 options! {
-    /// An attention operator: bf16 in and out, fp32 softmax.
+    /// An attention operator: `dtype` in and out, fp32 softmax.
     ///
     /// ```
     /// use mkernel_spec::{AttentionConfig, AttentionOp, Dim, Placement};
@@ -53,6 +53,11 @@ options! {
             head_dim as HEAD_DIM,
         }
         options {
+            /// Type of the elements of Q, K, V and O: bf16 or fp16.
+            ///
+            /// Sums are fp32. fp16 has numbers up to 65504; larger results become infinite.
+            #[serde(default)]
+            dtype: Dtype as =DTYPE,
             /// How Q, K, V and O lie in memory: as `[B, S, H, D]` (bshd), or as `[B, H, S, D]` (bhsd).
             #[serde(default)]
             layout: Layout as LAYOUT,
@@ -259,12 +264,6 @@ impl fmt::Display for Scale {
 }
 
 impl AttentionConfig {
-    /// The type of elements of Q, K, V and O.
-    #[must_use]
-    pub const fn dtype(&self) -> Dtype {
-        Dtype::Bf16
-    }
-
     /// Batches of the operands: packed sequences share one.
     pub(super) const fn batches(&self) -> Dim {
         match self.packed {

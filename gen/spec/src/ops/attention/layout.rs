@@ -22,6 +22,7 @@ pub(super) fn id(op_plan: &AttentionPlan, arch: Arch, topology: Topology) -> Str
         layout,
         causal,
         placement,
+        dtype,
         ..
     } = op_plan.config;
     let most = if op_plan.takes_rows() { "max" } else { "" };
@@ -32,8 +33,9 @@ pub(super) fn id(op_plan: &AttentionPlan, arch: Arch, topology: Topology) -> Str
         false => String::new(),
     };
     format!(
-        "{}_b{sequences}{batch}s{most}{seq}h{heads}x{kv_heads}d{head_dim}_{layout}{causal}_{placement}{ring}",
-        id_prefix(op, arch, topology)
+        "{}_b{sequences}{batch}s{most}{seq}h{heads}x{kv_heads}d{head_dim}_{layout}{causal}_{placement}{ring}{}",
+        id_prefix(op, arch, topology),
+        dtype.suffix()
     )
 }
 
@@ -77,7 +79,7 @@ pub(super) fn operands(op_plan: &AttentionPlan, world: u32) -> Vec<OperandSpec> 
             Layout::Bshd => (rows(op_plan, world, batch), of_operand * head_dim),
             Layout::Bhsd => (rows(op_plan, world, batch * of_operand), head_dim),
         };
-        OperandSpec::new(operand, rows, cols, op_plan.config.dtype())
+        OperandSpec::new(operand, rows, cols, op_plan.config.dtype)
     };
     let mut operands: Vec<_> = [Operand::Q, Operand::K, Operand::V, Operand::O]
         .map(tensor)
@@ -99,7 +101,7 @@ pub(super) fn operands(op_plan: &AttentionPlan, world: u32) -> Vec<OperandSpec> 
 /// a chunk, there is a dimension more, as `mk/attention/tile_load.cuh` describes.
 fn map(op_plan: &AttentionPlan, world: u32, operand: Operand) -> ArgKind {
     let (batch, head_dim) = (op_plan.batches(), op_plan.shape.head_dim);
-    let dtype = op_plan.config.dtype();
+    let dtype = op_plan.config.dtype;
     let heads = heads_of(op_plan.shape, operand);
     let times = |times| Stride::RowsOf {
         operand,

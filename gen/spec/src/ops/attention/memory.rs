@@ -193,7 +193,7 @@ pub(super) fn stages(
     topology: Topology,
     smem_bytes: u32,
 ) -> (u32, u32) {
-    let tile_bytes = tile_bytes(config.dtype(), shape);
+    let tile_bytes = tile_bytes(config.dtype, shape);
     let bytes = |stages| {
         let memory = AttentionSmem::new(Stages {
             tile_bytes,

@@ -126,7 +126,7 @@ impl AttentionPlan {
     /// Parts of a block of K and V: their sub-tiles.
     #[must_use]
     pub const fn block_parts(&self) -> u32 {
-        2 * self.shape.head_dim as u32 / self.config.dtype().per_line()
+        2 * self.shape.head_dim as u32 / self.config.dtype.per_line()
     }
 
     /// The same plan for calls of `seq` rows.
@@ -146,7 +146,7 @@ impl AttentionPlan {
     /// Bytes of a tile of K, or of V, or of queries.
     #[must_use]
     pub const fn tile_bytes(&self) -> u32 {
-        tile_bytes(self.config.dtype(), self.shape)
+        tile_bytes(self.config.dtype, self.shape)
     }
 }
 

@@ -85,7 +85,7 @@ fn op_plan(
         },
         "split the batch",
     );
-    let tile_bytes = tile_bytes(config.dtype(), shape);
+    let tile_bytes = tile_bytes(config.dtype, shape);
     let (stages, least_bytes) = memory::stages(config, shape, topology, device.smem_bytes);
     found.require(
         stages >= 2,

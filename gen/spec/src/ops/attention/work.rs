@@ -19,7 +19,7 @@ pub(super) fn traffic(op_plan: &AttentionPlan, topology: Topology) -> Traffic {
         .map(|rank| work(op_plan, topology, rank))
         .collect();
     let most = |of: fn(&RankWork) -> u64| ranks.iter().map(of).max().unwrap_or(0);
-    let row_bytes = head_dim * op_plan.config.dtype().bytes();
+    let row_bytes = head_dim * op_plan.config.dtype.bytes();
     Traffic {
         nic_bytes: batch * kv_heads * 2 * row_bytes * most(|work| work.put_rows),
         link_bytes: batch * kv_heads * 2 * row_bytes * most(|work| work.sent_rows),

@@ -35,12 +35,7 @@ pub(crate) fn check(config: &CollectiveConfig, kernel: &KernelConfig, found: &mu
         );
     }
     let dtype = config.dtype;
-    found.require(
-        Dtype::FLOATS.contains(&dtype),
-        Field::DTYPE,
-        || format!("{dtype} is not possible: sums are fractions"),
-        format!("use {}", Dtype::FLOATS.map(Dtype::name).join(" or ")),
-    );
+    dtype.check(&Dtype::FLOATS, Field::DTYPE, found);
     let bytes = config.shape().map(|shape| {
         shape
             .m

@@ -11,7 +11,7 @@ use crate::diagnostic::Diagnostics;
 use serde::{Deserialize, Serialize};
 
 options! {
-    /// A collective of rows of bf16 or fp32.
+    /// A collective of rows of bf16, fp16 or fp32.
     ///
     /// ```
     /// use mkernel_spec::{CollectiveConfig, CollectiveOp, Dim, Dtype};

@@ -8,7 +8,7 @@ use crate::ops::dispatch::check::{Sizes, check_dims, check_rows};
 /// Records every mistake.
 pub(crate) fn check(config: &CombineConfig, kernel: &KernelConfig, found: &mut Diagnostics) {
     let world = kernel.world;
-    check_dims(&config.dims(), config.dtype(), world, found);
+    check_dims(&config.dims(), config.dtype, world, found);
     let sizes = Sizes {
         experts: config.experts,
         top_k: config.top_k,

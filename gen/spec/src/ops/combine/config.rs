@@ -10,7 +10,7 @@ use crate::diagnostic::Diagnostics;
 use serde::{Deserialize, Serialize};
 
 options! {
-    /// The weighted sums of what experts made of each token, back at the token's rank: bf16, fp32 accumulate. Options are those
+    /// The weighted sums of what experts made of each token, back at the token's rank: `dtype`, fp32 accumulate. Options are those
     /// of the operator that dispatched.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
     #[serde(deny_unknown_fields)]
@@ -26,6 +26,11 @@ options! {
             hidden as =HIDDEN,
         }
         options {
+            /// Type of the elements of rows and of their sums: bf16 or fp16.
+            ///
+            /// Sums are fp32. fp16 has numbers up to 65504; larger results become infinite.
+            #[serde(default)]
+            dtype: Dtype as =DTYPE,
             /// The most rows of a rank, as of the operator that dispatched.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             max_rows: Option<u32> as =MAX_ROWS,
@@ -47,11 +52,3 @@ options! {
 }
 
 operators!(CombineOp: Combine);
-
-impl CombineConfig {
-    /// The type of elements of rows and of their sums.
-    #[must_use]
-    pub const fn dtype(&self) -> Dtype {
-        Dtype::Bf16
-    }
-}

@@ -4,7 +4,7 @@
 //! the list to the rank of the same local rank on that node, which forwards it to the other ranks of its node. Each
 //! rank of that node adds up its rows of a token, keeps the sum, and raises a flag at the rank that received the list.
 //! That rank loads these sums and adds them in the order of ranks. It puts the results back to the token's rank in
-//! chunks: rows of bf16, in the order of the list. The token's rank adds the sums of the nodes in fp32 in the order of nodes, where its own node's
+//! chunks: rows of elements, in the order of the list. The token's rank adds the sums of the nodes in fp32 in the order of nodes, where its own node's
 //! sum is made of rows in the order of ranks. A row of sums therefore crosses the network once for each token and node.
 //!
 //! CTAs append tokens to a list in any order, so the position of a token differs from call to call. The token's rank

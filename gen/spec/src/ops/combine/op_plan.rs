@@ -40,7 +40,7 @@ pub struct CombinePlan {
 
 /// Bytes of a row.
 pub(super) const fn row_bytes(config: &CombineConfig, shape: &CombineShape) -> u64 {
-    shape.hidden * config.dtype().bytes()
+    shape.hidden * config.dtype.bytes()
 }
 
 impl CombinePlan {

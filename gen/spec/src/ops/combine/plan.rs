@@ -2,7 +2,7 @@
 //!
 //! Each rank sends the top-k entries of its tokens, which are row indices and weights, to all other ranks of its node
 //! in packets that carry the mark of the call. Each rank adds up its rows of a token and sends the sum to the token's
-//! rank as one row of bf16. The token's rank adds these sums in the order of ranks. A CTA computes one sum after the
+//! rank as one row of elements. The token's rank adds these sums in the order of ranks. A CTA computes one sum after the
 //! other, for its own rank and for peers. Rows reach shared memory by TMA through a pipeline of stages, and sums leave
 //! it by TMA, so data in flight occupies no registers and blocks no warp.
 //!
@@ -215,16 +215,17 @@ fn id(op_plan: &CombinePlan, arch: Arch, topology: Topology) -> String {
         .pipeline
         .map(|pipeline| format!("_p{}s{}", op_plan.parts(), pipeline.stages));
     format!(
-        "{}_e{experts}k{top_k}t{max_tokens}r{}h{hidden}{low_latency}{}{}",
+        "{}_e{experts}k{top_k}t{max_tokens}r{}h{hidden}{low_latency}{}{}{}",
         id_prefix(op_plan.config.op, arch, topology),
         op_plan.max_rows,
         pipeline.unwrap_or_default(),
-        chunks.unwrap_or_default()
+        chunks.unwrap_or_default(),
+        op_plan.config.dtype.suffix()
     )
 }
 
 fn operands(op_plan: &CombinePlan) -> Vec<OperandSpec> {
-    let (shape, dtype) = (op_plan.shape, op_plan.config.dtype());
+    let (shape, dtype) = (op_plan.shape, op_plan.config.dtype);
     let matrix =
         |operand, rows| OperandSpec::new(operand, Extent::Fixed(rows), shape.hidden, dtype);
     vec![

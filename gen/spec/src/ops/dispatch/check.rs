@@ -14,7 +14,7 @@ pub const MAX_TOP_K: u64 = 16;
 /// Records every mistake.
 pub(crate) fn check(config: &DispatchConfig, kernel: &KernelConfig, found: &mut Diagnostics) {
     let world = kernel.world;
-    check_dims(&config.dims(), config.types().tokens, world, found);
+    check_dims(&config.dims(), config.dtype, world, found);
     let sizes = Sizes {
         experts: config.experts,
         top_k: config.top_k,
@@ -50,6 +50,7 @@ pub(crate) fn check(config: &DispatchConfig, kernel: &KernelConfig, found: &mut 
 }
 
 pub(crate) fn check_dims(dims: &[(Field, Dim)], dtype: Dtype, world: u32, found: &mut Diagnostics) {
+    dtype.check(&Dtype::FACTORS, Field::DTYPE, found);
     let step = dtype.stride_step();
     for &(field, dim) in dims {
         let Some(size) = dim.fixed() else { continue };

@@ -5,13 +5,13 @@ use crate::config::option::{OptionSpec, options};
 use crate::config::option_type::OptionType;
 use crate::config::value::Value;
 use crate::config::values::Limits;
-use crate::config::{Dim, Field};
+use crate::config::{Dim, Dtype, Field};
 use crate::diagnostic::Diagnostics;
 use crate::ops::gemm::BLayout;
 use serde::{Deserialize, Serialize};
 
 options! {
-    /// Dispatch of tokens to experts, and their first product: bf16, fp32 accumulate. Rank r has experts `r·E/W ..`.
+    /// Dispatch of tokens to experts, and their first product: `dtype`, fp32 accumulate. Rank r has experts `r·E/W ..`.
     ///
     /// ```
     /// use mkernel_spec::{Dim, DispatchConfig, DispatchOp};
@@ -42,6 +42,11 @@ options! {
             intermediate as INTERMEDIATE,
         }
         options {
+            /// Type of the elements of tokens, weights and C: bf16 or fp16.
+            ///
+            /// Sums are fp32. fp16 has numbers up to 65504; larger results become infinite.
+            #[serde(default)]
+            dtype: Dtype as =DTYPE,
             /// How the weight of an expert lies in memory: as `[hidden, columns]` (kn), or as `[columns, hidden]` (nk).
             #[serde(default)]
             b_layout: BLayout as =B_LAYOUT,

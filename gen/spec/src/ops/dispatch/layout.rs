@@ -29,7 +29,7 @@ pub(super) fn id(op_plan: &DispatchPlan, arch: Arch, topology: Topology) -> Stri
     };
     let swiglu = if op_plan.config.swiglu { "_swiglu" } else { "" };
     format!(
-        "{}_e{experts}k{top_k}t{max_tokens}r{}h{hidden}i{intermediate}_{}_t{}x{}s{}{splits}_push{}b{}{chunks}{swiglu}",
+        "{}_e{experts}k{top_k}t{max_tokens}r{}h{hidden}i{intermediate}_{}_t{}x{}s{}{splits}_push{}b{}{chunks}{swiglu}{}",
         id_prefix(op_plan.config.op, arch, topology),
         op_plan.max_rows,
         op_plan.config.b_layout,
@@ -38,6 +38,7 @@ pub(super) fn id(op_plan: &DispatchPlan, arch: Arch, topology: Topology) -> Stri
         op_plan.stages,
         op_plan.comm_ctas,
         op_plan.block_tokens,
+        op_plan.config.dtype.suffix(),
     )
 }
 

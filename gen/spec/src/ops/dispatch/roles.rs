@@ -95,9 +95,9 @@ impl<'a> Roles<'a> {
         }
         let about = "tokens and weights to shared memory";
         roles.push(Role::new(RoleKind::Load, all, (0, LOAD_WARPS), about).with(self.load()));
-        let about = "wgmma, bf16 to fp32, and C";
+        let about = format!("wgmma, {} to fp32, and C", self.op_plan.config.dtype);
         roles.push(
-            Role::new(RoleKind::Multiply, all, (LOAD_WARPS, warps), about).with(self.multiply()),
+            Role::new(RoleKind::Multiply, all, (LOAD_WARPS, warps), &about).with(self.multiply()),
         );
         roles
     }

@@ -27,9 +27,9 @@ impl DispatchConfig {
     #[must_use]
     pub const fn types(&self) -> DispatchTypes {
         DispatchTypes {
-            tokens: Dtype::Bf16,
-            weights: Dtype::Bf16,
-            c: Dtype::Bf16,
+            tokens: self.dtype,
+            weights: self.dtype,
+            c: self.dtype,
         }
     }
 }

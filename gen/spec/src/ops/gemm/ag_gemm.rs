@@ -161,7 +161,7 @@ fn id(spec: GemmSpec<'_>, arch: Arch, op_plan: &GemmPlan) -> String {
         tile.m,
         tile.n,
         op_plan.stages,
-        spec.epilogue().suffix(),
+        spec.config.suffix(),
     )
 }
 

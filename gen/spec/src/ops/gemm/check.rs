@@ -16,13 +16,9 @@ pub(crate) fn check(config: &GemmConfig, kernel: &KernelConfig, found: &mut Diag
             check_size(found, field, size, step);
         }
     }
-    let output = config.epilogue.output;
-    found.require(
-        Dtype::FLOATS.contains(&output),
-        Field::OUTPUT,
-        || format!("{output} is not possible: sums are fractions"),
-        format!("use {}", Dtype::FLOATS.map(Dtype::name).join(" or ")),
-    );
+    config.dtype.check(&Dtype::FACTORS, Field::DTYPE, found);
+    let types = config.types();
+    types.c.check(&[types.a, Dtype::Fp32], Field::OUTPUT, found);
     check_norm(found, config, kernel);
     found.require(
         !config.symmetric_result || config.op == GemmOp::GemmAr,
@@ -72,7 +68,7 @@ fn check_norm(found: &mut Diagnostics, config: &GemmConfig, kernel: &KernelConfi
 
 /// Checks what a norm does not go together with.
 fn check_limits_of_norms(found: &mut Diagnostics, config: &GemmConfig, kernel: &KernelConfig) {
-    let (epilogue, tuning) = (config.epilogue, &config.tuning);
+    let tuning = &config.tuning;
     for (field, differs, reason, help) in [
         (
             Field::NODES,
@@ -82,8 +78,8 @@ fn check_limits_of_norms(found: &mut Diagnostics, config: &GemmConfig, kernel: &
         ),
         (
             Field::OUTPUT,
-            epilogue.output != Dtype::Bf16,
-            "what is normalised is bf16",
+            config.types().c != config.types().addend,
+            "what is normalised has the elements of the residual",
             "remove it",
         ),
         (

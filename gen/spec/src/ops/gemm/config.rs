@@ -15,8 +15,8 @@ use serde::{Deserialize, Serialize};
 pub(super) const MAX_STAGES: u32 = 12;
 
 options! {
-    /// A GEMM operator. Shapes are those of `op` on [`Op`](crate::Op); row-major bf16 in, and out unless the epilogue says
-    /// otherwise, fp32 accumulate.
+    /// A GEMM operator. Shapes are those of `op` on [`Op`](crate::Op); row-major `dtype` in, and out unless the epilogue
+    /// says otherwise, fp32 accumulate.
     ///
     /// ```
     /// use mkernel_spec::{BLayout, Dim, GemmConfig, GemmOp};
@@ -41,6 +41,11 @@ options! {
             k as K,
         }
         options {
+            /// Type of the elements of A, B and what an epilogue adds: bf16 or fp16.
+            ///
+            /// Sums are fp32. fp16 has numbers up to 65504; larger results become infinite.
+            #[serde(default)]
+            dtype: Dtype as =DTYPE,
             /// How B lies in memory: as `[K, N]` (kn), or as `[N, K]` (nk), as a linear layer keeps its weight.
             #[serde(default)]
             b_layout: BLayout as B_LAYOUT,
@@ -71,23 +76,24 @@ options! {
     #[serde(default, deny_unknown_fields)]
     pub struct Epilogue {
         options {
-            /// Whether a bf16 `bias[N]`, of this rank's columns, is added first.
+            /// Whether a `bias[N]`, of this rank's columns, is added first.
             ///
             /// Operators that reduce add it once, not once for each rank: all ranks pass the same.
             bias: bool as BIAS,
-            /// Whether a bf16 `residual`, with the rows and columns of this rank's C, is added last.
+            /// Whether a `residual`, with the rows and columns of this rank's C, is added last.
             ///
             /// `gemm_ar`: all ranks pass the same; of each row perhaps only one rank's is read.
             residual: bool as RESIDUAL,
             /// What is applied to each element between bias and residual, in fp32; `gelu` is the one with erf.
             activation: Activation as ACTIVATION,
-            /// Elements of C.
+            /// Elements of C: fp32, or those of A, which are the default.
             ///
             /// With `fp32`, `gemm_ar` also sends its results in fp32.
-            output: Dtype as OUTPUT,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            output: Option<Dtype> as OUTPUT,
             /// Whether rows of `gemm_ar` are normalised: `rms` is RMSNorm.
             ///
-            /// What would be C is then the new residual, `residual_out`, and C is its norm. The kernel also reads a bf16
+            /// What would be C is then the new residual, `residual_out`, and C is its norm. The kernel also reads a
             /// `weight[N]`. Partial sums meet in one shot.
             norm: Norm as =NORM,
             /// What the norm adds to the mean of squares, a number above 0.
@@ -244,19 +250,27 @@ impl Epilogue {
             false => activated,
         }
     }
+}
 
-    /// What a kernel's name says of it, as in `_bias_gelu_fp32`; nothing of the usual.
+impl GemmConfig {
+    /// What a kernel's name says of types and epilogue, as in `_fp16_bias_gelu_fp32`; nothing of the usual.
     #[must_use]
     pub fn suffix(&self) -> String {
+        let (epilogue, c) = (&self.epilogue, self.types().c);
         let parts = [
-            (self.bias, "bias"),
-            (self.activation != Activation::None, self.activation.name()),
-            (self.residual, "residual"),
-            (self.output != Dtype::Bf16, self.output.name()),
-            (self.normalises(), self.norm.name()),
+            (epilogue.bias, "bias"),
+            (
+                epilogue.activation != Activation::None,
+                epilogue.activation.name(),
+            ),
+            (epilogue.residual, "residual"),
+            (c != self.dtype, c.name()),
+            (epilogue.normalises(), epilogue.norm.name()),
         ];
         let given = parts.into_iter().filter(|(given, _)| *given);
-        given.map(|(_, name)| format!("_{name}")).collect()
+        given.fold(self.dtype.suffix(), |suffix, (_, name)| {
+            format!("{suffix}_{name}")
+        })
     }
 }
 

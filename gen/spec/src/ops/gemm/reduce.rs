@@ -1,21 +1,21 @@
 //! `gemm_rs` and `gemm_ar`: C = Σ_r A_r · B_r.
 //!
 //! Every rank computes every tile. With two shots, each tile has an owner. The other ranks send their partial sums of
-//! the tile to the owner's slot as bf16. The owner loads them through the same pipeline of stages as A and B, after the
+//! the tile to the owner's slot in the type of A. The owner loads them through the same pipeline of stages as A and B, after the
 //! tile's own stages, and adds them to its sums in fp32. In `gemm_rs`, a rank owns the tiles of its rows. In `gemm_ar`,
 //! ranks own tiles in turn and send the results to all ranks. With one shot, which is for few rows, every rank sends
 //! its partial sums from registers to all ranks that need them, where they are added up in registers. Where this is
 //! less to send, each row goes to one rank instead, which forwards the sum to all.
 //!
-//! Partial sums travel as bf16, and results in the type of C. The rank that adds up a part of C applies the epilogue to
+//! Partial sums travel in the type of A, and results in the type of C. The rank that adds up a part of C applies the epilogue to
 //! it. One rank has all sums itself, so that its kernel is a plain GEMM, which stores C from registers if it normalises rows.
 //!
 //! Slots are double-buffered by parity of the epoch. A rank that starts epoch e has finished e-1, for which every rank
 //! that it sends to had started e-1 and thus finished e-2, the last reader of the slots that e writes. A rank that owns
 //! no tile receives no partial sums, so it waits for a signal of the owners instead.
 //!
-//! Across nodes, the rank with the owner's local rank adds up a tile on each node. These sums are put to the owner as
-//! bf16, and the owner adds them to the sum of its own node, in the order of nodes. That is one transfer for each pair
+//! Across nodes, the rank with the owner's local rank adds up a tile on each node. These sums are put to the owner in
+//! the type of A, and the owner adds them to the sum of its own node, in the order of nodes. That is one transfer for each pair
 //! of nodes and tile. Tiles owned by other nodes come first and those of the own node last, so that no node waits for
 //! another one before it has posted all its puts. Results are put to the owner's peers, which forward them within their
 //! nodes. Every rank waits for all puts of its peers, so the argument about slots also holds for the buffers that puts
@@ -34,7 +34,7 @@ use super::roles::Roles;
 use super::smem;
 use super::spec::GemmSpec;
 use crate::arch::Arch;
-use crate::config::{Dtype, Field};
+use crate::config::Field;
 use crate::device::Device;
 use crate::diagnostic::Diagnostics;
 use crate::plan::{KernelPlan, OpPlan};
@@ -194,11 +194,9 @@ fn one_shot(
     order: &TileOrder,
     owners: u32,
 ) -> Vec<Candidate> {
-    // All rows to all, or each row to one rank and its sum to all, in words of two bf16.
-    let with_forwarding: &[bool] = match (spec.op(), spec.epilogue().output) {
-        (GemmOp::GemmAr, Dtype::Bf16) => &[false, true],
-        _ => &[false],
-    };
+    // All rows to all, or each row to one rank and its sum to all, in words of two elements.
+    let forwards = spec.op() == GemmOp::GemmAr && spec.types().c == spec.types().partial;
+    let with_forwarding: &[bool] = if forwards { &[false, true] } else { &[false] };
     let with_results = |results: &bool| {
         let reduction = Reduction {
             shots: 1,
@@ -347,6 +345,6 @@ fn id(spec: GemmSpec<'_>, arch: Arch, core: &CoreLayout, reduction: Option<&Redu
         spec.b_layout(),
         tile.m,
         tile.n,
-        spec.epilogue().suffix(),
+        spec.config.suffix(),
     )
 }

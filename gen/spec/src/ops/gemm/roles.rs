@@ -115,13 +115,18 @@ impl<'a> Roles<'a> {
         self.smem.cluster_full.is_some() || stores_from_registers(self.spec, self.reduction)
     }
 
-    fn of_core(&self, [load, store, multiply]: [(&str, Vec<Step>); 3]) -> Vec<Role> {
+    fn of_core(&self, [load, store]: [(&str, Vec<Step>); 2], multiply: Vec<Step>) -> Vec<Role> {
         let role = |kind, warps, (about, steps)| self.computing(kind, warps, about, steps);
         let mut roles = vec![role(RoleKind::Load, (0, 1), load)];
         if !self.stores_from_registers() {
             roles.push(role(RoleKind::Store, (1, 3), store));
         }
-        roles.push(role(RoleKind::Multiply, (4, THREADS / 32), multiply));
+        let about = format!("wgmma, {} to fp32", self.spec.types().a);
+        roles.push(role(
+            RoleKind::Multiply,
+            (4, THREADS / 32),
+            (&about, multiply),
+        ));
         roles
     }
 
@@ -191,11 +196,13 @@ impl<'a> Roles<'a> {
             multiply.insert(0, self.push_by_registers());
         }
         multiply.extend(self.normalise());
-        self.of_core([
-            ("A and B to shared memory", load),
-            ("C from shared memory", vec![self.store(pass)]),
-            ("wgmma, bf16 to fp32", multiply),
-        ])
+        self.of_core(
+            [
+                ("A and B to shared memory", load),
+                ("C from shared memory", vec![self.store(pass)]),
+            ],
+            multiply,
+        )
     }
 
     fn relays(&self) -> bool {

@@ -30,12 +30,16 @@ impl GemmConfig {
     /// The types of elements.
     #[must_use]
     pub const fn types(&self) -> GemmTypes {
+        let dtype = self.dtype;
         GemmTypes {
-            a: Dtype::Bf16,
-            b: Dtype::Bf16,
-            partial: Dtype::Bf16,
-            c: self.epilogue.output,
-            addend: Dtype::Bf16,
+            a: dtype,
+            b: dtype,
+            partial: dtype,
+            c: match self.epilogue.output {
+                Some(output) => output,
+                None => dtype,
+            },
+            addend: dtype,
         }
     }
 }

@@ -22,7 +22,7 @@ pub const OPS: u64 = 9;
 
 /// Draws a configuration that has a plan.
 pub fn draw(seed: u64) -> Drawn {
-    let mut random = Draws(Random(seed));
+    let mut random = Draws(Random(seed), seed / OPS);
     for _ in 0..100 {
         let (nodes, world) = topology(&mut random);
         let config = KernelConfig {
@@ -44,8 +44,8 @@ pub fn draw(seed: u64) -> Drawn {
     panic!("seed {seed}: 100 configurations without a plan");
 }
 
-/// A generator with the draws that configurations need.
-struct Draws(Random);
+/// A generator with the draws that configurations need, and the number of earlier seeds of the same operator.
+struct Draws(Random, u64);
 
 impl Draws {
     fn between(&mut self, least: u64, most: u64) -> u64 {
@@ -64,6 +64,11 @@ impl Draws {
     /// One of the values in one of three draws, else none.
     fn perhaps<T: Copy>(&mut self, values: &[T]) -> Option<T> {
         self.once_in(3).then(|| self.one_of(values))
+    }
+
+    /// The types of elements take turns from seed to seed.
+    fn dtype(&self, types: &[Dtype]) -> Dtype {
+        types[self.1 as usize % types.len()]
     }
 
     /// A number of rows, mostly one that no world divides, given in the declaration or by each call.
@@ -117,8 +122,8 @@ fn gemm(random: &mut Draws, op: GemmOp) -> GemmConfig {
             false => Activation::None,
         },
         output: match with_epilogue && !normalises {
-            true => random.one_of(&Dtype::FLOATS),
-            false => Dtype::Bf16,
+            true => random.one_of(&[None, Some(Dtype::Fp32)]),
+            false => None,
         },
         norm: if normalises { Norm::Rms } else { Norm::None },
         ..Epilogue::default()
@@ -138,6 +143,7 @@ fn gemm(random: &mut Draws, op: GemmOp) -> GemmConfig {
             split_k: random.perhaps(&[1, 2, 3]),
             ..Tuning::default()
         },
+        dtype: random.dtype(&Dtype::FACTORS),
         ..GemmConfig::new(op)
     }
 }
@@ -153,7 +159,7 @@ fn collective(random: &mut Draws, op: CollectiveOp) -> CollectiveConfig {
     CollectiveConfig {
         m: random.rows(60),
         n: random.cols(600),
-        dtype: random.one_of(&Dtype::FLOATS),
+        dtype: random.dtype(&Dtype::FLOATS),
         protocol: random.perhaps(&[Protocol::Ll, Protocol::Simple]),
         shots: random
             .perhaps(&[1, 2])
@@ -188,6 +194,7 @@ fn attention(random: &mut Draws, nodes: u32) -> AttentionConfig {
             kv_slots: random.perhaps(&[1, 2]),
             ..AttentionTuning::default()
         },
+        dtype: random.dtype(&Dtype::FACTORS),
         ..AttentionConfig::new(AttentionOp::RingAttention)
     }
 }
@@ -215,6 +222,7 @@ fn dispatch(random: &mut Draws, world: u32) -> DispatchConfig {
         swiglu: random.once_in(2),
         tile_m: random.perhaps(&[64, 128]),
         split_k: random.perhaps(&[1, 2]),
+        dtype: random.dtype(&Dtype::FACTORS),
         ..DispatchConfig::new(DispatchOp::DispatchGemm)
     }
 }
@@ -228,6 +236,7 @@ fn combine(random: &mut Draws, world: u32) -> CombineConfig {
         max_rows,
         hidden: random.cols(400),
         low_latency_tokens: random.perhaps(&[0, 4]),
+        dtype: random.dtype(&Dtype::FACTORS),
         ..CombineConfig::new(CombineOp::Combine)
     }
 }

@@ -15,7 +15,7 @@ use super::ranks::{Completed, Job, RankError, Results, merge};
 use crate::cli::machine::{Machine, Simulated};
 use draw::{Drawn, OPS, draw};
 use mkernel::network::{Faults, NicModel, Transport};
-use mkernel::spec::Problem;
+use mkernel::spec::{Dtype, Problem};
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -71,6 +71,9 @@ fn the_sample_has_configurations_of_all_kinds() {
         }
         kinds.insert(format!("several nodes: {}", config.nodes > 1));
         kinds.insert(format!("one rank: {}", config.world == 1));
+        let floats = plan.operands.iter().map(|operand| operand.dtype);
+        let floats = floats.filter(|dtype| Dtype::FACTORS.contains(dtype));
+        kinds.extend(floats.map(|dtype| format!("{name} of {dtype}")));
         if let Problem::Gemm(gemm) = &config.problem {
             kinds.insert(format!("GEMM with a bias: {}", gemm.epilogue.bias));
             kinds.insert(format!("B as {}", gemm.b_layout));
@@ -82,8 +85,8 @@ fn the_sample_has_configurations_of_all_kinds() {
             kinds.insert(format!("bounded rows: {}", dispatch.max_rows.is_some()));
         }
     }
-    // All operators, and both kinds of each of seven pairs.
-    assert_eq!(kinds.len(), OPS as usize + 2 * 7, "{kinds:#?}");
+    // All operators, each with both types of two bytes, and both kinds of each of seven pairs.
+    assert_eq!(kinds.len(), 3 * OPS as usize + 2 * 7, "{kinds:#?}");
 }
 
 /// Checks seeds on all cores, and fails with all that is wrong.

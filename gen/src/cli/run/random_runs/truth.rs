@@ -51,17 +51,10 @@ struct Job<'a> {
 impl Job<'_> {
     /// The elements of an operand of floating-point numbers on a rank.
     fn floats(&self, operand: Operand, rank: usize) -> Vec<f64> {
-        let wide = self.inputs.fractions(operand);
-        match wide.get(rank) {
-            Some(values) => values.iter().map(|x| f64::from(*x)).collect(),
-            None => self
-                .inputs
-                .of(operand)
-                .get(rank)
-                .map_or_else(Vec::new, |values| {
-                    values.iter().map(|x| f64::from(x.to_f32())).collect()
-                }),
-        }
+        let of_rank = self.inputs.of(operand).get(rank);
+        of_rank.map_or_else(Vec::new, |values| {
+            values.iter().map(|x| f64::from(*x)).collect()
+        })
     }
 
     /// The same on all ranks.
@@ -86,12 +79,14 @@ impl Job<'_> {
 
 /// The error of rounding `value` to this type, with room for a value that is nearly halfway between two.
 fn rounding(value: f64, dtype: Dtype) -> f64 {
-    value.abs()
-        * match dtype {
-            Dtype::Bf16 => 1.0 / 256.0,
-            Dtype::Fp32 => 1.0 / f64::from(1 << 22),
-            Dtype::Int32 => 0.0,
-        }
+    let (relative, absolute) = match dtype {
+        Dtype::Bf16 => (1.0 / 256.0, 0.0),
+        // Subnormal numbers are 2^-24 apart.
+        Dtype::Fp16 => (1.0 / 2048.0, 1.0 / f64::from(1 << 25)),
+        Dtype::Fp32 => (1.0 / f64::from(1 << 22), 0.0),
+        Dtype::Int32 => (0.0, 0.0),
+    };
+    value.abs() * relative + absolute
 }
 
 /// The error of an fp32 sum of products, of which `magnitudes` is the sum of magnitudes.

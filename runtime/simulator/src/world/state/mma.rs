@@ -54,13 +54,35 @@ pub enum OperandA {
     Registers(*const u32),
 }
 
+/// The function of a kernel that converts the two elements of a word, of which the first one is in the lower half.
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+pub struct Unpack(unsafe extern "C" fn(u32, *mut f32));
+
+impl Unpack {
+    pub fn values(self, word: u32) -> [f32; 2] {
+        let mut values = [0.0; 2];
+        // SAFETY: the function of the C++ header writes two floats, and does nothing else.
+        unsafe { (self.0)(word, values.as_mut_ptr()) };
+        values
+    }
+}
+
+impl PartialEq for Unpack {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::fn_addr_eq(self.0, other.0)
+    }
+}
+
 /// The properties of a product that must be equal for all 128 threads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MmaShape {
     pub n: u32,
     /// The descriptor of A, or none if A is in registers.
     pub a: Option<u64>,
     pub b: u64,
+    /// The type of the elements.
+    pub unpack: Unpack,
     pub b_mn_major: bool,
     pub accumulate: bool,
 }
@@ -188,7 +210,11 @@ impl Accumulators {
 ///
 /// # Safety
 /// Each pointer must be null or point to four words.
-pub unsafe fn read_fragments(of_threads: &[(*const u32, [u32; 4])], a: &mut [f32]) -> bool {
+pub unsafe fn read_fragments(
+    of_threads: &[(*const u32, [u32; 4])],
+    unpack: Unpack,
+    a: &mut [f32],
+) -> bool {
     let mut has_changed = false;
     for (index, (fragment, before)) in of_threads.iter().enumerate() {
         if fragment.is_null() {
@@ -200,8 +226,8 @@ pub unsafe fn read_fragments(of_threads: &[(*const u32, [u32; 4])], a: &mut [f32
         for (register, pair) in now.into_iter().enumerate() {
             let row = index / WARP * 16 + index % WARP / 4 + register % 2 * 8;
             let column = register / 2 * 8 + index % 4 * 2;
-            a[row * DEPTH + column] = f32::from_bits(pair << 16);
-            a[row * DEPTH + column + 1] = f32::from_bits(pair & 0xffff_0000);
+            let at = row * DEPTH + column;
+            a[at..at + 2].copy_from_slice(&unpack.values(pair));
         }
     }
     has_changed

@@ -48,6 +48,10 @@ cases! {
     }
     "products, rows of 32 bytes, B along N": "product", Shape { swizzle_bytes: 32, ..PRODUCT }, ["kRow = 128" => "kRow = 32"] {
     }
+    "products of fp16, B along N": "product", PRODUCT, ["mk::Bf16, 64" => "mk::Fp16, 64", "0x3f80 :" => "0x3c00 :", "0x3f800000" => "0x3c000000", "mk::Bf16::pack" => "mk::Fp16::pack", "mk::Bf16::pack" => "mk::Fp16::pack"] {
+    }
+    "products of fp16, A from registers": "fragments", PRODUCT, ["mk::Bf16, 64" => "mk::Fp16, 64", "0x3f80 :" => "0x3c00 :", "0x3f800000" => "0x3c000000", "mk::Bf16::pack" => "mk::Fp16::pack", "mk::Bf16::pack" => "mk::Fp16::pack"] {
+    }
     "products, B along K": "product", TRANSPOSED, ["kMnMajor = true" => "kMnMajor = false"] {
     }
     "products, rows of 64 bytes, B along K": "product", Shape { swizzle_bytes: 64, ..TRANSPOSED }, ["kMnMajor = true" => "kMnMajor = false", "kRow = 128" => "kRow = 64"] {

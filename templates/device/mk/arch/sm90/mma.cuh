@@ -97,6 +97,7 @@ struct Mma;
   }
 
 MK_MMA(Bf16, "k16.f32.bf16.bf16");
+MK_MMA(Fp16, "k16.f32.f16.f16");
 
 // The compiler moves no access to these registers across this. It comes after the wait for the products that write
 // them, since to the compiler a product's registers are ready once it is issued.

@@ -18,18 +18,17 @@ __forceinline__ void mma_wait_after(float) {
   mma_wait<kPending>();
 }
 
-template <ElementType E, u32 kN, bool kBMnMajor>
-struct Mma;
+// The simulator multiplies what `unpack` makes of the words of operands.
+template <HalfWordElement E, u32 kN, bool kBMnMajor>
+struct Mma {
+  static void unpack(u32 word, float* values) { values[0] = E::low(word), values[1] = E::high(word); }
 
-// The simulator multiplies bf16.
-template <u32 kN, bool kBMnMajor>
-struct Mma<Bf16, kN, kBMnMajor> {
   static __forceinline__ void issue(float (&d)[kN / 2], u64 a, u64 b, bool accumulate) {
-    mk_calls->mma(d, kN, a, b, kBMnMajor, accumulate, sim::place());
+    mk_calls->mma(d, kN, a, b, unpack, kBMnMajor, accumulate, sim::place());
   }
 
   static __forceinline__ void issue(float (&d)[kN / 2], const u32 (&a)[4], u64 b, bool accumulate) {
-    mk_calls->mma_registers(d, kN, a, b, kBMnMajor, accumulate, sim::place());
+    mk_calls->mma_registers(d, kN, a, b, unpack, kBMnMajor, accumulate, sim::place());
   }
 };
 

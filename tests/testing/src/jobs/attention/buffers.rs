@@ -1,24 +1,24 @@
 //! The operands of attention on a rank.
 
 use super::reference::{CallData, Sharding};
+use crate::jobs::simulated::ResultElement;
 use crate::lab::Failure;
 use mkernel::Operand;
 use mkernel::Operator;
 use mkernel::cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
-use mkernel::half::bf16;
 use std::sync::Arc;
 
 /// The operands of a rank for one call, in device memory.
-pub(super) struct Buffers {
+pub(super) struct Buffers<E> {
     /// Q, K and V.
-    pub inputs: Vec<CudaSlice<bf16>>,
-    pub o: CudaSlice<bf16>,
+    pub inputs: Vec<CudaSlice<E>>,
+    pub o: CudaSlice<E>,
     pub lse: CudaSlice<f32>,
     /// The number of the rank's rows, over all batches and heads.
     pub rows: usize,
 }
 
-impl Buffers {
+impl<E: ResultElement> Buffers<E> {
     /// Uploads the rank's shards of the inputs, and fills the results with a number that the call overwrites.
     pub(super) fn new(
         stream: &Arc<CudaStream>,
@@ -32,8 +32,9 @@ impl Buffers {
             (&call.k, sharding.shape.kv_heads),
             (&call.v, sharding.shape.kv_heads),
         ] {
-            let mut own = sharding.shard(whole, heads, rank);
-            own.resize(own.len().max(1), bf16::NAN); // An allocation cannot be empty.
+            let own = sharding.shard(whole, heads, rank);
+            let mut own: Vec<E> = own.into_iter().map(E::of).collect();
+            own.resize(own.len().max(1), E::POISON); // An allocation cannot be empty.
             inputs.push(stream.clone_htod(&own)?);
         }
         let rows =
@@ -41,7 +42,7 @@ impl Buffers {
         let elems = rows * sharding.shape.head_dim as usize;
         Ok(Self {
             inputs,
-            o: stream.clone_htod(&vec![bf16::from_f32(77.0); elems.max(1)])?,
+            o: stream.clone_htod(&vec![E::of(77.0); elems.max(1)])?,
             lse: stream.clone_htod(&vec![77.0f32; rows.max(1)])?,
             rows,
         })
@@ -68,4 +69,13 @@ impl Buffers {
             .write(Operand::Lse, &mut self.lse);
         Ok(call.launch()?)
     }
+}
+
+/// Downloads elements as fp32.
+pub(super) fn floats<E: ResultElement>(
+    stream: &Arc<CudaStream>,
+    slice: &CudaSlice<E>,
+) -> Result<Vec<f32>, Failure> {
+    let elements = stream.clone_dtoh(slice)?;
+    Ok(elements.into_iter().map(Into::into).collect())
 }

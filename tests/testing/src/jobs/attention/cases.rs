@@ -3,7 +3,7 @@
 use super::{AttentionJob, CallPattern, InputKind};
 use crate::lab::Random;
 use mkernel::network::Faults;
-use mkernel::spec::Placement;
+use mkernel::spec::{Dtype, Placement};
 
 /// Returns jobs of one length each: odd lengths, masks, both placements and layouts, heads that share K
 /// and V, ranks without rows, and few slots.
@@ -39,6 +39,7 @@ pub fn small(world: u32) -> Vec<(String, AttentionJob)> {
                 .inputs(InputKind::NotFinite),
         ),
     ];
+    jobs.extend(of_fp16(world));
     if world > 1 {
         jobs.extend([
             ("one slot", job([2, 150, 2, 2, 64], 3).slots(1, 1)),
@@ -63,6 +64,28 @@ pub fn small(world: u32) -> Vec<(String, AttentionJob)> {
     jobs.into_iter().map(name).collect()
 }
 
+/// Sets elements of fp16 in place of bf16.
+fn fp16(mut job: AttentionJob) -> AttentionJob {
+    job.config.dtype = Dtype::Fp16;
+    job
+}
+
+fn of_fp16(world: u32) -> [(&'static str, AttentionJob); 2] {
+    let job = |sizes| fp16(AttentionJob::new(world, sizes, 2));
+    [
+        (
+            "scores of all sizes of fp16",
+            job([1, 200, 2, 1, 128]).inputs(InputKind::Extreme),
+        ),
+        (
+            "not finite, a mask, fp16",
+            job([1, 200, 2, 2, 64])
+                .causal(Placement::Zigzag)
+                .inputs(InputKind::NotFinite),
+        ),
+    ]
+}
+
 /// Returns jobs whose calls have different lengths, by one operator each: all layouts, placements and masks, heads that
 /// share K and V, and slots for some of the heads.
 pub fn with_rows(world: u32) -> Vec<(String, AttentionJob)> {
@@ -74,6 +97,10 @@ pub fn with_rows(world: u32) -> Vec<(String, AttentionJob)> {
         (
             "batches",
             job([2, 300, 2, 1, 64], 3).zigzag().with_rows(&lengths),
+        ),
+        (
+            "batches of fp16",
+            fp16(job([2, 300, 2, 1, 64], 3).with_rows(&lengths)),
         ),
         (
             "a mask",

@@ -3,37 +3,37 @@
 use super::AttentionJob;
 use super::place::{Place, UNWRITTEN};
 use crate::graph::Graph;
+use crate::jobs::simulated::ResultElement;
 use crate::jobs::{CALLS_BEFORE, set_call_count};
 use crate::lab::Failure;
 use mkernel::cudarc::driver::{CudaSlice, CudaStream};
-use mkernel::half::bf16;
 use mkernel::{Call, Communicator, Operand, Operator};
 use std::sync::Arc;
 
 /// The operands of a call, with room for the most rows.
-pub(super) struct Buffers {
-    inputs: Vec<CudaSlice<bf16>>,
-    pub o: CudaSlice<bf16>,
+pub(super) struct Buffers<E> {
+    inputs: Vec<CudaSlice<E>>,
+    pub o: CudaSlice<E>,
     pub lse: CudaSlice<f32>,
     /// The number of rows, or the offsets of packed sequences.
     pub lengths: CudaSlice<i32>,
 }
 
-impl Buffers {
+impl<E: ResultElement> Buffers<E> {
     /// Uploads Q, K and V, and the lengths. O and LSE, whose places are given, are [`UNWRITTEN`].
     pub fn new(
         stream: &Arc<CudaStream>,
-        inputs: [Vec<bf16>; 3],
+        inputs: [Vec<f32>; 3],
         (o, lse): (Place, Place),
         lengths: &[i32],
     ) -> Result<Self, Failure> {
         let unwritten =
             |place: Place| vec![UNWRITTEN; (place.groups * place.most * place.elems).max(1)];
-        let o: Vec<bf16> = unwritten(o).into_iter().map(bf16::from_f32).collect();
-        let inputs = inputs.map(|input| stream.clone_htod(&input));
+        let elements = |all: Vec<f32>| -> Vec<E> { all.into_iter().map(E::of).collect() };
+        let inputs = inputs.map(|input| stream.clone_htod(&elements(input)));
         Ok(Self {
             inputs: inputs.into_iter().collect::<Result<_, _>>()?,
-            o: stream.clone_htod(&o)?,
+            o: stream.clone_htod(&elements(unwritten(o)))?,
             lse: stream.clone_htod(&unwritten(lse))?,
             lengths: stream.clone_htod(lengths)?,
         })
@@ -67,16 +67,16 @@ impl Buffers {
 }
 
 /// A call of a job on a rank.
-pub(super) trait OneCall {
+pub(super) trait OneCall<E> {
     /// Uploads the operands. In place of rows that there are not the inputs are NaN.
-    fn buffers(&self, stream: &Arc<CudaStream>) -> Result<Buffers, Failure>;
+    fn buffers(&self, stream: &Arc<CudaStream>) -> Result<Buffers<E>, Failure>;
 
     /// The call with these operands.
     fn call<'a>(
         &self,
         operator: &'a Operator,
         stream: &'a Arc<CudaStream>,
-        buffers: &'a mut Buffers,
+        buffers: &'a mut Buffers<E>,
     ) -> Call<'a>;
 
     /// Compares the results with the expected ones, and returns their bits. Nothing else may be written.
@@ -84,13 +84,13 @@ pub(super) trait OneCall {
         &self,
         ranks: &Communicator,
         stream: &Arc<CudaStream>,
-        buffers: &Buffers,
+        buffers: &Buffers<E>,
     ) -> Result<Vec<u32>, Failure>;
 }
 
 impl AttentionJob {
     /// Makes the calls one after the other without a pause, and then checks their results.
-    pub(super) fn launches<C: OneCall>(
+    pub(super) fn launches<E: ResultElement, C: OneCall<E>>(
         &self,
         ranks: &Communicator,
         operator: &Operator,
@@ -115,7 +115,7 @@ impl AttentionJob {
 }
 
 /// Captures one call, which reads its lengths from memory, and replays it for each call.
-pub(super) fn replays<C: OneCall>(
+pub(super) fn replays<E: ResultElement, C: OneCall<E>>(
     ranks: &Communicator,
     operator: &Operator,
     calls: &[C],

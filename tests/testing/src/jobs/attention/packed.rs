@@ -1,13 +1,14 @@
 //! Calls of one operator with packed sequences of different lengths.
 
+use super::buffers::floats;
 use super::one_call::{Buffers, OneCall, replays};
 use super::place::{Place, UNWRITTEN};
 use super::reference::{CallData, InputKind, Sharding};
 use super::{AttentionJob, CallPattern};
 use crate::jobs::memo::Memo;
+use crate::jobs::simulated::ResultElement;
 use crate::lab::Failure;
 use mkernel::cudarc::driver::CudaStream;
-use mkernel::half::bf16;
 use mkernel::{Call, Communicator, Operand, Operator, spec::Layout};
 use std::sync::Arc;
 
@@ -103,10 +104,10 @@ impl PackedCall<'_> {
     }
 }
 
-impl OneCall for PackedCall<'_> {
-    fn buffers(&self, stream: &Arc<CudaStream>) -> Result<Buffers, Failure> {
+impl<E: ResultElement> OneCall<E> for PackedCall<'_> {
+    fn buffers(&self, stream: &Arc<CudaStream>) -> Result<Buffers<E>, Failure> {
         let (shape, layout) = (self.job.shape(), self.job.config.layout);
-        type Of = fn(&CallData) -> &Vec<bf16>;
+        type Of = fn(&CallData) -> &Vec<f32>;
         let inputs: [(Of, u64); 3] = [
             (|data| &data.q, shape.heads),
             (|data| &data.k, shape.kv_heads),
@@ -118,7 +119,7 @@ impl OneCall for PackedCall<'_> {
             let shards: Vec<_> = shardings
                 .map(|(sharding, sequence)| sharding.shard(of(&sequence.data), heads, self.rank))
                 .collect();
-            place.spread(&self.pack(place, &shards), bf16::NAN)
+            place.spread(&self.pack(place, &shards), f32::NAN)
         };
         Buffers::new(stream, inputs.map(input), self.results(), &self.offsets())
     }
@@ -127,7 +128,7 @@ impl OneCall for PackedCall<'_> {
         &self,
         operator: &'a Operator,
         stream: &'a Arc<CudaStream>,
-        buffers: &'a mut Buffers,
+        buffers: &'a mut Buffers<E>,
     ) -> Call<'a> {
         let (call, offsets) = buffers.call(operator, stream);
         call.read(Operand::CuSeqlens, offsets)
@@ -137,10 +138,10 @@ impl OneCall for PackedCall<'_> {
         &self,
         ranks: &Communicator,
         stream: &Arc<CudaStream>,
-        buffers: &Buffers,
+        buffers: &Buffers<E>,
     ) -> Result<Vec<u32>, Failure> {
         let (of_o, of_lse) = self.results();
-        let (o, beyond_o) = of_o.gather(&stream.clone_dtoh(&buffers.o)?, bf16::from_f32(UNWRITTEN));
+        let (o, beyond_o) = of_o.gather(&floats(stream, &buffers.o)?, UNWRITTEN);
         let (lse, beyond_lse) = of_lse.gather(&stream.clone_dtoh(&buffers.lse)?, UNWRITTEN);
         ranks.check()?;
         let (rank, lengths) = (self.rank, self.lengths);
@@ -160,7 +161,7 @@ impl OneCall for PackedCall<'_> {
             checked
                 .map_err(|error| format!("sequence {number} of lengths {lengths:?}: {error}"))?;
         }
-        let o = o.iter().map(|x| x.to_f32().to_bits());
+        let o = o.iter().map(|x| x.to_bits());
         Ok(o.chain(lse.iter().map(|x| x.to_bits())).collect())
     }
 }
@@ -196,7 +197,7 @@ impl AttentionJob {
     }
 
     /// Makes the calls on this rank, and checks their results.
-    pub(super) fn rank_with_sequences(
+    pub(super) fn rank_with_sequences<E: ResultElement>(
         &self,
         ranks: &Communicator,
         operator: &Operator,
@@ -213,8 +214,8 @@ impl AttentionJob {
         let sequences = calls.iter().map(Vec::as_slice);
         let calls: Vec<PackedCall> = sequences.zip(lengths).map(one).collect();
         match self.pattern == CallPattern::Graph {
-            true => replays(ranks, operator, &calls),
-            false => self.launches(ranks, operator, &calls),
+            true => replays::<E, _>(ranks, operator, &calls),
+            false => self.launches::<E, _>(ranks, operator, &calls),
         }
     }
 }

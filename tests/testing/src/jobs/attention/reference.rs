@@ -1,7 +1,7 @@
 //! The operands of calls of `ring_attention`, and the expected results in fp64.
 
-use mkernel::half::bf16;
-use mkernel::spec::{AttentionConfig, AttentionShape, Layout, Placement};
+use crate::jobs::simulated::rounded;
+use mkernel::spec::{AttentionConfig, AttentionShape, Dtype, Layout, Placement};
 use std::num::NonZero;
 
 /// The kind of numbers in Q, K and V.
@@ -33,9 +33,11 @@ pub struct Sharding {
 /// The operands of one call for the whole sequence, in the order `[B, H, S, D]`, and the expected results.
 #[derive(Debug)]
 pub struct CallData {
-    pub q: Vec<bf16>,
-    pub k: Vec<bf16>,
-    pub v: Vec<bf16>,
+    pub q: Vec<f32>,
+    pub k: Vec<f32>,
+    pub v: Vec<f32>,
+    /// The type of their elements.
+    dtype: Dtype,
     o: Vec<ExpectedElement>,
     lse: Vec<f64>,
 }
@@ -44,7 +46,7 @@ pub struct CallData {
 #[derive(Clone, Copy, Debug, Default)]
 struct ExpectedElement {
     value: f64,
-    /// The sum of |weight · V|. The tolerance grows with it, since kernels round weights to bf16 before the product.
+    /// The sum of |weight · V|. The tolerance grows with it, since kernels round weights before the product.
     magnitude: f64,
 }
 
@@ -53,10 +55,10 @@ impl CallData {
     pub fn new(config: &AttentionConfig, sharding: Sharding, kind: InputKind, number: u32) -> Self {
         let shape = sharding.shape;
         let mut random = Random(u64::from(number) + 1);
-        let mut fill = |heads: u64, size: f32| -> Vec<bf16> {
+        let element = |value: f32| rounded(value.into(), config.dtype);
+        let mut fill = |heads: u64, size: f32| -> Vec<f32> {
             let elems = shape.batch * heads * shape.seq * shape.head_dim;
-            let element = |_| bf16::from_f32(random.next() * size);
-            (0..elems).map(element).collect()
+            (0..elems).map(|_| element(random.next() * size)).collect()
         };
         let size = if kind == InputKind::Extreme {
             100.0
@@ -67,7 +69,7 @@ impl CallData {
         let mut k = fill(shape.kv_heads, size);
         let mut v = fill(shape.kv_heads, 1.0);
         if kind == InputKind::NanValues {
-            v.fill(bf16::NAN);
+            v.fill(f32::NAN);
         }
         if let InputKind::NotFiniteRow(row) = kind {
             plant(&mut k, &mut v, shape, row);
@@ -76,21 +78,21 @@ impl CallData {
             let dim = shape.head_dim as usize;
             // All queries are positive, so that keys of -inf give scores of -inf and not NaN. Every third key is -inf,
             // and all keys of the first head are.
-            q.iter_mut()
-                .for_each(|x| *x = bf16::from_f32(x.to_f32().abs() + 0.5));
+            q.iter_mut().for_each(|x| *x = element(x.abs() + 0.5));
             for (row, key) in k.chunks_mut(dim).enumerate() {
                 if row % 3 == 1 || row < shape.seq as usize {
-                    key.fill(bf16::NEG_INFINITY);
+                    key.fill(f32::NEG_INFINITY);
                 }
             }
             for query in q.chunks_mut(dim).skip(5).step_by(11) {
-                query[0] = bf16::NAN;
+                query[0] = f32::NAN;
             }
         }
         let mut call = Self {
             q,
             k,
             v,
+            dtype: config.dtype,
             o: Vec::new(),
             lse: Vec::new(),
         };
@@ -101,7 +103,7 @@ impl CallData {
     /// Computes the expected results, on all cores.
     fn attend(&mut self, config: &AttentionConfig, shape: AttentionShape) {
         let dim = shape.head_dim as usize;
-        let wide = |all: &[bf16]| -> Vec<f64> { all.iter().map(|x| x.to_f64()).collect() };
+        let wide = |all: &[f32]| -> Vec<f64> { all.iter().copied().map(f64::from).collect() };
         let heads = Heads {
             q: &wide(&self.q),
             k: &wide(&self.k),
@@ -133,7 +135,7 @@ impl CallData {
 /// Makes a row of every head not finite. Three of four values are, in all heads. Of three heads, the second one has NaN in
 /// K too, and the third one infinity, which makes the scores of the row infinite. Sequences that end before the row keep
 /// their numbers.
-fn plant(k: &mut [bf16], v: &mut [bf16], shape: AttentionShape, row: u64) {
+fn plant(k: &mut [f32], v: &mut [f32], shape: AttentionShape, row: u64) {
     let dim = shape.head_dim as usize;
     let heads = if row < shape.seq {
         shape.batch * shape.kv_heads
@@ -143,9 +145,9 @@ fn plant(k: &mut [bf16], v: &mut [bf16], shape: AttentionShape, row: u64) {
     for head in 0..heads {
         let at = (head * shape.seq + row) as usize * dim;
         for (column, v) in v[at..at + dim].iter_mut().enumerate() {
-            *v = [bf16::NAN, bf16::INFINITY, bf16::NEG_INFINITY, *v][column % 4];
+            *v = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, *v][column % 4];
         }
-        k[at] = [k[at], bf16::NAN, bf16::INFINITY][head as usize % 3];
+        k[at] = [k[at], f32::NAN, f32::INFINITY][head as usize % 3];
     }
 }
 
@@ -270,17 +272,22 @@ impl Sharding {
         self,
         call: &CallData,
         rank: u32,
-        (o, lse): (&[bf16], &[f32]),
+        (o, lse): (&[f32], &[f32]),
         kind: InputKind,
     ) -> Result<(), String> {
         // The rounding error of a large score in fp32 changes the weight.
         let slack = if kind == InputKind::Extreme { 4.0 } else { 1.0 };
         let expected = self.shard(&call.o, self.shape.heads, rank);
-        let is_right = |got: &bf16, want: &ExpectedElement| {
-            let tolerance = slack * (want.value.abs() + want.magnitude) / 256.0 + 1e-30;
+        let info = call.dtype.info();
+        // Each weight has an error of its own if it is subnormal.
+        let of_weights = info.least * self.shape.seq as f64 + 1e-30;
+        let is_right = |got: &f32, want: &ExpectedElement| {
+            let got = f64::from(*got);
+            let rounding = (want.value.abs() + want.magnitude) * info.roundoff;
+            let tolerance = slack * rounding + of_weights;
             match want.value.is_finite() {
-                true => (got.to_f64() - want.value).abs() <= tolerance,
-                false => got.to_f64() == want.value || (got.is_nan() && want.value.is_nan()),
+                true => (got - want.value).abs() <= tolerance,
+                false => got == want.value || (got.is_nan() && want.value.is_nan()),
             }
         };
         let wrong_o = wrong(o, &expected, is_right);

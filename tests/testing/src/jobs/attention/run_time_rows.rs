@@ -1,12 +1,13 @@
 //! Calls of one operator with sequences of different lengths.
 
+use super::buffers::floats;
 use super::one_call::{Buffers, OneCall, replays};
 use super::place::{Place, UNWRITTEN};
 use super::reference::{CallData, Sharding};
 use super::{AttentionJob, CallPattern};
+use crate::jobs::simulated::ResultElement;
 use crate::lab::Failure;
 use mkernel::cudarc::driver::CudaStream;
-use mkernel::half::bf16;
 use mkernel::{Call, Communicator, Operator, spec::Layout};
 use std::sync::Arc;
 
@@ -54,15 +55,15 @@ impl CallOfRows<'_> {
     }
 }
 
-impl OneCall for CallOfRows<'_> {
-    fn buffers(&self, stream: &Arc<CudaStream>) -> Result<Buffers, Failure> {
+impl<E: ResultElement> OneCall<E> for CallOfRows<'_> {
+    fn buffers(&self, stream: &Arc<CudaStream>) -> Result<Buffers<E>, Failure> {
         let (data, sharding) = (self.data, self.sharding());
         let (heads, kv_heads) = (sharding.shape.heads, sharding.shape.kv_heads);
         let inputs = [(&data.q, heads), (&data.k, kv_heads), (&data.v, kv_heads)];
-        let input = |(whole, heads): (&Vec<bf16>, u64)| {
+        let input = |(whole, heads): (&Vec<f32>, u64)| {
             let dense = sharding.shard(whole, heads, self.rank);
             let place = self.place(heads, sharding.layout, sharding.shape.head_dim as usize);
-            place.spread(&dense, bf16::NAN)
+            place.spread(&dense, f32::NAN)
         };
         Buffers::new(
             stream,
@@ -76,7 +77,7 @@ impl OneCall for CallOfRows<'_> {
         &self,
         operator: &'a Operator,
         stream: &'a Arc<CudaStream>,
-        buffers: &'a mut Buffers,
+        buffers: &'a mut Buffers<E>,
     ) -> Call<'a> {
         let (call, rows) = buffers.call(operator, stream);
         match self.is_known {
@@ -89,10 +90,10 @@ impl OneCall for CallOfRows<'_> {
         &self,
         ranks: &Communicator,
         stream: &Arc<CudaStream>,
-        buffers: &Buffers,
+        buffers: &Buffers<E>,
     ) -> Result<Vec<u32>, Failure> {
         let (of_o, of_lse) = self.results();
-        let (o, beyond_o) = of_o.gather(&stream.clone_dtoh(&buffers.o)?, bf16::from_f32(UNWRITTEN));
+        let (o, beyond_o) = of_o.gather(&floats(stream, &buffers.o)?, UNWRITTEN);
         let (lse, beyond_lse) = of_lse.gather(&stream.clone_dtoh(&buffers.lse)?, UNWRITTEN);
         ranks.check()?;
         if beyond_o + beyond_lse > 0 {
@@ -104,14 +105,14 @@ impl OneCall for CallOfRows<'_> {
         }
         self.sharding()
             .check(self.data, self.rank, (&o, &lse), self.job.inputs)?;
-        let o = o.iter().map(|x| x.to_f32().to_bits());
+        let o = o.iter().map(|x| x.to_bits());
         Ok(o.chain(lse.iter().map(|x| x.to_bits())).collect())
     }
 }
 
 impl AttentionJob {
     /// Makes a call for each length on this rank, and checks its results. Every other call reads its rows from memory.
-    pub(super) fn rank_with_rows(
+    pub(super) fn rank_with_rows<E: ResultElement>(
         &self,
         ranks: &Communicator,
         operator: &Operator,
@@ -128,8 +129,8 @@ impl AttentionJob {
         };
         let calls: Vec<CallOfRows> = calls.iter().zip(&self.rows).enumerate().map(one).collect();
         match is_graph {
-            true => replays(ranks, operator, &calls),
-            false => self.launches(ranks, operator, &calls),
+            true => replays::<E, _>(ranks, operator, &calls),
+            false => self.launches::<E, _>(ranks, operator, &calls),
         }
     }
 }

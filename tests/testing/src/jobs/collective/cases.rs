@@ -6,7 +6,7 @@ use mkernel::network::Faults;
 use mkernel::spec::{CollectiveOp, Protocol};
 
 /// Returns jobs on one node that use every protocol: whole shards, shards of unequal length, ranks without a shard,
-/// several vectors per thread, several chunks per warp, both types, and graphs.
+/// several vectors per thread, several chunks per warp, all types, and graphs.
 pub fn small(world: u32) -> Vec<(String, CollectiveJob)> {
     use CollectiveOp::{AllGather, AllReduce, ReduceScatter};
     let job = |op, size, sms| CollectiveJob::new(op, world, size, sms);
@@ -24,6 +24,10 @@ pub fn small(world: u32) -> Vec<(String, CollectiveJob)> {
         ),
         ("two shots", ll(AllReduce, (3, 136), 2).shots(2)),
         (
+            "one shot of fp16",
+            ll(AllReduce, (3, 136), 2).shots(1).fp16(),
+        ),
+        (
             "two shots, two vectors",
             ll(AllReduce, (2, 8), 2).shots(2).in_graph(),
         ),
@@ -35,6 +39,11 @@ pub fn small(world: u32) -> Vec<(String, CollectiveJob)> {
         ),
         ("a row of sums in packets", ll(ReduceScatter, (1, 2056), 1)),
         ("chunks", simple(AllReduce, (30, 1032), 2)),
+        (
+            "rows of sums of fp16 in packets",
+            ll(ReduceScatter, (7, 136), 2).fp16(),
+        ),
+        ("chunks of fp16", simple(AllReduce, (30, 1032), 2).fp16()),
         ("a short chunk", simple(AllReduce, (1, 8), 1).fp32()),
         (
             "rows in chunks",
@@ -64,6 +73,7 @@ pub fn across(nodes: u32, local_world: u32, faults: &Faults) -> Vec<(String, Col
             (format!("{op} of rows"), job(op, (29, 1032))),
             (format!("{op} of a row in fp32"), job(op, (1, 1032)).fp32()),
             (format!("{op} in a graph"), job(op, (8, 264)).in_graph()),
+            (format!("{op} of fp16"), job(op, (29, 1032)).fp16()),
         ]
     });
     let name = |(name, job)| (format!("{name} on {nodes}x{local_world}"), job);

@@ -30,7 +30,6 @@ impl CollectiveJob {
     pub(super) fn rank_in_place<E: ResultElement>(
         &self,
         ranks: &Communicator,
-        element: fn(f32) -> E,
     ) -> Result<Vec<Vec<u32>>, Failure> {
         ranks.set_timeout(crate::jobs::deadline(self.edits.is_empty()));
         let operator = self.prepare(ranks)?;
@@ -46,9 +45,9 @@ impl CollectiveJob {
             (Some(_), _) => (CALLS_BEFORE + CALLS_AFTER) as usize,
         };
         let calls: Vec<_> = calls.cycle().take(count).collect();
-        let mut all = Vec::new();
+        let mut all: Vec<Memory<E>> = Vec::new();
         for (call, rows) in &calls {
-            all.push(self.memory(ranks, (&operator, &stream), (call, *rows), element)?);
+            all.push(self.memory(ranks, (&operator, &stream), (call, *rows))?);
         }
         stream.synchronize()?;
         self.enqueue(ranks, &operator, &stream, &all)?;
@@ -75,7 +74,6 @@ impl CollectiveJob {
         ranks: &Communicator,
         (operator, stream): (&Operator, &Arc<CudaStream>),
         (call, rows): (&CallData, u64),
-        element: fn(f32) -> E,
     ) -> Result<Memory<E>, Failure> {
         let (rank, most) = (ranks.rank() as usize, self.shape());
         let shape = CollectiveShape { m: rows, ..most };
@@ -89,7 +87,7 @@ impl CollectiveJob {
         };
         let mut before = vec![E::POISON; (most.m * most.n) as usize];
         for (to, from) in before[first_of_x..].iter_mut().zip(x) {
-            *to = element(*from);
+            *to = E::of(*from);
         }
         let is_symmetric = is_symmetric(operator, Operand::Y);
         let buffer = Buffer::upload(ranks, stream, is_symmetric, &before)?;

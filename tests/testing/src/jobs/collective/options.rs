@@ -40,6 +40,13 @@ impl CollectiveJob {
         self
     }
 
+    /// Sets elements of fp16 in place of bf16.
+    #[must_use]
+    pub fn fp16(mut self) -> Self {
+        self.config.dtype = Dtype::Fp16;
+        self
+    }
+
     /// Puts the result into symmetric memory, and declares that.
     #[must_use]
     pub fn symmetric(mut self) -> Self {

@@ -1,10 +1,10 @@
 //! The operands of a call of a layer of experts, on the host and in device memory.
 
+use crate::jobs::simulated::ResultElement;
 use crate::lab::Failure;
 use mkernel::Operand;
 use mkernel::cudarc::driver::sys::CUstreamCaptureStatus;
 use mkernel::cudarc::driver::{CudaSlice, CudaStream, DriverError};
-use mkernel::half::bf16;
 use mkernel::{Call, Error, Operator};
 use std::sync::Arc;
 
@@ -19,40 +19,40 @@ pub struct Outputs {
 
 /// The contents of the operands before a call.
 pub struct OperandValues {
-    pub tokens: Vec<bf16>,
+    pub tokens: Vec<f32>,
     pub num_tokens: [i32; 1],
     pub topk_ids: Vec<i32>,
     pub topk_weights: Vec<f32>,
-    pub rows: Vec<bf16>,
+    pub rows: Vec<f32>,
     pub expert_offsets: Vec<i32>,
     pub row_indices: Vec<i32>,
-    pub sums: Vec<bf16>,
+    pub sums: Vec<f32>,
 }
 
 /// The operands of a call in device memory.
-pub struct Buffers {
-    tokens: CudaSlice<bf16>,
+pub struct Buffers<E> {
+    tokens: CudaSlice<E>,
     num_tokens: CudaSlice<i32>,
     topk_ids: CudaSlice<i32>,
     topk_weights: CudaSlice<f32>,
-    rows: CudaSlice<bf16>,
+    rows: CudaSlice<E>,
     expert_offsets: CudaSlice<i32>,
     row_indices: CudaSlice<i32>,
-    sums: CudaSlice<bf16>,
+    sums: CudaSlice<E>,
 }
 
-impl Buffers {
+impl<E: ResultElement> Buffers<E> {
     /// Allocates the operands and uploads their contents.
     pub fn new(stream: &Arc<CudaStream>, values: &OperandValues) -> Result<Self, DriverError> {
         Ok(Self {
-            tokens: stream.clone_htod(&values.tokens)?,
+            tokens: stream.clone_htod(&elements::<E>(&values.tokens))?,
             num_tokens: stream.clone_htod(&values.num_tokens)?,
             topk_ids: stream.clone_htod(&values.topk_ids)?,
             topk_weights: stream.clone_htod(&values.topk_weights)?,
-            rows: stream.clone_htod(&values.rows)?,
+            rows: stream.clone_htod(&elements::<E>(&values.rows))?,
             expert_offsets: stream.clone_htod(&values.expert_offsets)?,
             row_indices: stream.clone_htod(&values.row_indices)?,
-            sums: stream.clone_htod(&values.sums)?,
+            sums: stream.clone_htod(&elements::<E>(&values.sums))?,
         })
     }
 
@@ -62,14 +62,14 @@ impl Buffers {
         stream: &Arc<CudaStream>,
         values: &OperandValues,
     ) -> Result<(), DriverError> {
-        stream.memcpy_htod(&values.tokens, &mut self.tokens)?;
+        stream.memcpy_htod(&elements::<E>(&values.tokens), &mut self.tokens)?;
         stream.memcpy_htod(&values.num_tokens, &mut self.num_tokens)?;
         stream.memcpy_htod(&values.topk_ids, &mut self.topk_ids)?;
         stream.memcpy_htod(&values.topk_weights, &mut self.topk_weights)?;
-        stream.memcpy_htod(&values.rows, &mut self.rows)?;
+        stream.memcpy_htod(&elements::<E>(&values.rows), &mut self.rows)?;
         stream.memcpy_htod(&values.expert_offsets, &mut self.expert_offsets)?;
         stream.memcpy_htod(&values.row_indices, &mut self.row_indices)?;
-        stream.memcpy_htod(&values.sums, &mut self.sums)
+        stream.memcpy_htod(&elements::<E>(&values.sums), &mut self.sums)
     }
 
     /// Enqueues a call of `dispatch_gemm`.
@@ -77,7 +77,7 @@ impl Buffers {
         &mut self,
         stream: &Arc<CudaStream>,
         operator: &Operator,
-        weights: &CudaSlice<bf16>,
+        weights: &CudaSlice<E>,
     ) -> Result<(), Error> {
         let call = operator
             .call(stream)
@@ -126,9 +126,9 @@ impl Buffers {
 
     /// Downloads the results.
     pub fn outputs(&self, stream: &Arc<CudaStream>) -> Result<Outputs, Failure> {
-        let floats = |slice: &CudaSlice<bf16>| -> Result<Vec<f32>, DriverError> {
+        let floats = |slice: &CudaSlice<E>| -> Result<Vec<f32>, DriverError> {
             let found = stream.clone_dtoh(slice)?;
-            Ok(found.into_iter().map(bf16::to_f32).collect())
+            Ok(found.into_iter().map(Into::into).collect())
         };
         Ok(Outputs {
             row_indices: stream.clone_dtoh(&self.row_indices)?,
@@ -137,6 +137,11 @@ impl Buffers {
             sums: floats(&self.sums)?,
         })
     }
+}
+
+/// Rounds numbers to elements.
+pub fn elements<E: ResultElement>(values: &[f32]) -> Vec<E> {
+    values.iter().copied().map(E::of).collect()
 }
 
 /// Launches a call, or captures it if the stream is being captured.

@@ -1,10 +1,11 @@
 //! The calls that one rank makes, and the comparison of their results with the expected ones.
 
-use super::buffers::{Buffers, Outputs};
+use super::buffers::{Buffers, Outputs, elements};
 use super::layer::{Layer, ResultBits, fraction};
 use super::reference::{are_empty_sums_zero, same};
 use crate::graph::Graph;
 use crate::jobs::attention::CallPattern;
+use crate::jobs::simulated::{ResultElement, by_element};
 use crate::jobs::{CALLS_BEFORE, deadline, set_call_count};
 use crate::lab::Failure;
 use mkernel::{Communicator, Operator};
@@ -27,8 +28,10 @@ impl Layer {
         }
         let got = match self.pattern {
             CallPattern::AbsentRank { rank } if rank == ranks.rank() => return Ok(Vec::new()),
-            CallPattern::Graph => self.replayed(ranks, &operators)?,
-            _ => self.launched(ranks, &operators)?,
+            CallPattern::Graph => {
+                by_element!(self.dtype, Element => self.replayed::<Element>(ranks, &operators)?)
+            }
+            _ => by_element!(self.dtype, Element => self.launched::<Element>(ranks, &operators)?),
         };
         for (index, (call, got)) in self.calls.iter().zip(&got).enumerate() {
             let expected = self.expected(index, call, rank);
@@ -56,17 +59,20 @@ impl Layer {
 
     /// Launches all calls of `dispatch_gemm` and then all calls of `combine`. If the pattern is out of step, the rank
     /// pauses for random times between them.
-    fn launched(
+    fn launched<E: ResultElement>(
         &self,
         ranks: &Communicator,
         (dispatch, combine): &(Operator, Operator),
     ) -> Result<Vec<Outputs>, Failure> {
         let stream = ranks.default_stream();
         let rank = ranks.rank();
-        let weights = stream.clone_htod(&self.weights(rank as usize))?;
+        let weights = stream.clone_htod(&elements::<E>(&self.weights(rank as usize)))?;
         let mut buffers = Vec::new();
         for index in 0..self.calls.len() {
-            buffers.push(Buffers::new(&stream, &self.values(index, rank as usize))?);
+            buffers.push(Buffers::<E>::new(
+                &stream,
+                &self.values(index, rank as usize),
+            )?);
         }
         stream.synchronize()?;
         let mut delays = u64::from(rank);
@@ -102,7 +108,7 @@ impl Layer {
     }
 
     /// Captures one call in a graph, and replays the graph for each call with its own tokens and routing.
-    fn replayed(
+    fn replayed<E: ResultElement>(
         &self,
         ranks: &Communicator,
         (dispatch, combine): &(Operator, Operator),
@@ -112,8 +118,8 @@ impl Layer {
         // The default stream cannot be captured either.
         let stream = ranks.context().new_stream()?;
         let rank = ranks.rank() as usize;
-        let weights = stream.clone_htod(&self.weights(rank))?;
-        let mut all = Buffers::new(&stream, &self.values(0, rank))?;
+        let weights = stream.clone_htod(&elements::<E>(&self.weights(rank)))?;
+        let mut all = Buffers::<E>::new(&stream, &self.values(0, rank))?;
         stream.synchronize()?;
         let graph = Graph::capture(ranks, &stream, || {
             all.dispatch(&stream, dispatch, &weights)?;

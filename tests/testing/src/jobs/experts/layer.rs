@@ -8,7 +8,7 @@ use mkernel::{
     network::Faults,
     spec::{
         BLayout, CombineConfig, CombineOp, CombineShape, Diagnostics, Dim, DispatchConfig,
-        DispatchOp, DispatchShape, KernelSpec,
+        DispatchOp, DispatchShape, Dtype, KernelSpec,
     },
 };
 
@@ -40,6 +40,8 @@ pub struct Layer {
     pub hidden: u64,
     /// The number of columns of an expert's weight.
     pub intermediate: u64,
+    /// The type of the elements.
+    pub dtype: Dtype,
     /// Whether the weights have the layout `[N, K]`.
     pub nk: bool,
     /// Whether the result is `silu(gate) * up` of two products.
@@ -86,6 +88,7 @@ impl Layer {
             max_tokens,
             hidden: 200,
             intermediate: 72,
+            dtype: Dtype::Bf16,
             nk: false,
             swiglu: false,
             tile: Some((64, 128)),
@@ -136,6 +139,7 @@ impl Layer {
             max_tokens: Dim::DYNAMIC,
             hidden: Dim::Static(self.hidden),
             intermediate: Dim::Static(self.intermediate),
+            dtype: self.dtype,
             b_layout: if self.nk { BLayout::Nk } else { BLayout::Kn },
             swiglu: self.swiglu,
             max_rows: self.max_rows,
@@ -152,6 +156,7 @@ impl Layer {
             top_k: Dim::Static(self.top_k),
             max_tokens: Dim::DYNAMIC,
             hidden: Dim::Static(self.intermediate),
+            dtype: self.dtype,
             max_rows: self.max_rows,
             low_latency_tokens: self.low_latency_tokens,
             put_tokens: self.puts.map(|puts| puts.0),

@@ -1,6 +1,6 @@
 //! Calls whose operands have invalid values. Every rank must get the error, and the next call must be right.
 
-use super::buffers::Buffers;
+use super::buffers::{Buffers, elements};
 use super::layer::Layer;
 use super::reference::same;
 use crate::graph::Graph;
@@ -8,6 +8,7 @@ use crate::jobs::Backend;
 use crate::jobs::emulated;
 use crate::lab::Failure;
 use mkernel::cudarc::driver::CudaStream;
+use mkernel::half::bf16;
 use mkernel::{Communicator, Error, Operator};
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,8 +44,8 @@ impl Layer {
         let (dispatch, combine) = self.prepare(ranks)?;
         let stream = ranks.context().new_stream()?;
         let rank = ranks.rank() as usize;
-        let weights = stream.clone_htod(&self.weights(rank))?;
-        let mut first = Buffers::new(&stream, &self.values(0, rank))?;
+        let weights = stream.clone_htod(&elements::<bf16>(&self.weights(rank)))?;
+        let mut first = Buffers::<bf16>::new(&stream, &self.values(0, rank))?;
         if invalid.in_combine {
             first.dispatch(&stream, &dispatch, &weights)?;
             if rank == 0 {
@@ -81,8 +82,8 @@ impl Layer {
             let (dispatch, combine) = self.prepare(ranks)?;
             let stream = ranks.context().new_stream()?;
             let rank = ranks.rank() as usize;
-            let weights = stream.clone_htod(&self.weights(rank))?;
-            let mut call = Buffers::new(&stream, &self.values(0, rank))?;
+            let weights = stream.clone_htod(&elements::<bf16>(&self.weights(rank)))?;
+            let mut call = Buffers::<bf16>::new(&stream, &self.values(0, rank))?;
             call.dispatch(&stream, &dispatch, &weights)?;
             ranks.synchronize(&stream)?;
             if rank == 0 {
@@ -109,8 +110,8 @@ impl Layer {
         stream: &Arc<CudaStream>,
     ) -> Result<(), Failure> {
         let rank = ranks.rank() as usize;
-        let weights = stream.clone_htod(&self.weights(rank))?;
-        let mut second = Buffers::new(stream, &self.values(1, rank))?;
+        let weights = stream.clone_htod(&elements::<bf16>(&self.weights(rank)))?;
+        let mut second = Buffers::<bf16>::new(stream, &self.values(1, rank))?;
         second.dispatch(stream, dispatch, &weights)?;
         second.combine(stream, combine)?;
         ranks.synchronize(stream)?;

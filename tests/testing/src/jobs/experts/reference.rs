@@ -2,7 +2,6 @@
 
 use super::buffers::{OperandValues, Outputs};
 use super::layer::{Layer, NO_CHOICE, Routing};
-use mkernel::half::bf16;
 
 /// The row indices of tokens that a rank does not have. The row exists, so kernels that read them compute something wrong.
 const ROW_INDEX_OF_NO_TOKEN: i32 = 0;
@@ -10,7 +9,7 @@ const ROW_INDEX_OF_NO_TOKEN: i32 = 0;
 /// The row indices of tokens that a rank has, before `dispatch_gemm` writes them.
 const ROW_INDEX_NOT_WRITTEN: i32 = -7;
 
-/// Returns an element of a token. Elements are small whole numbers, most of them 0, so that sums are exact in bf16. The
+/// Returns an element of a token. Elements are small whole numbers, most of them 0, so that sums are exact in elements of two bytes. The
 /// longer a token, the smaller the share of elements that are not 0.
 fn token_value(call: usize, rank: usize, token: usize, col: usize, hidden: usize) -> f32 {
     let period = 97.max(hidden / 5);
@@ -46,7 +45,7 @@ impl Layer {
     }
 
     /// Returns the weights of a rank's experts.
-    pub(super) fn weights(&self, rank: usize) -> Vec<bf16> {
+    pub(super) fn weights(&self, rank: usize) -> Vec<f32> {
         let (hidden, cols) = (self.hidden as usize, self.weight_cols());
         let first = rank * self.local_experts();
         let of = |expert: usize, i: usize| {
@@ -62,7 +61,7 @@ impl Layer {
             weight_value(expert, row, col) * scale
         };
         (first..first + self.local_experts())
-            .flat_map(|expert| (0..hidden * cols).map(move |i| bf16::from_f32(of(expert, i))))
+            .flat_map(|expert| (0..hidden * cols).map(move |i| of(expert, i)))
             .collect()
     }
 
@@ -72,8 +71,8 @@ impl Layer {
         let (hidden, max_tokens) = (self.hidden as usize, self.max_tokens as usize);
         let entries = max_tokens * self.top_k as usize;
         let values = (0..max_tokens * hidden).map(|i| match i / hidden < tokens.len() {
-            true => bf16::from_f32(token_value(index, rank, i / hidden, i % hidden, hidden)),
-            false => bf16::NAN, // Kernels must not read beyond the tokens.
+            true => token_value(index, rank, i / hidden, i % hidden, hidden),
+            false => f32::NAN, // Kernels must not read beyond the tokens.
         });
         let mut topk_ids: Vec<i32> = tokens.iter().flatten().copied().collect();
         topk_ids.resize(entries, -7);
@@ -91,14 +90,14 @@ impl Layer {
             num_tokens: [self.num_tokens.unwrap_or(tokens.len() as i32)],
             topk_ids,
             topk_weights,
-            rows: vec![bf16::NAN; self.max_rows() * cols],
+            rows: vec![f32::NAN; self.max_rows() * cols],
             expert_offsets: vec![-1; self.local_experts() + 1],
             row_indices,
-            sums: vec![bf16::NAN; max_tokens * cols],
+            sums: vec![f32::NAN; max_tokens * cols],
         }
     }
 
-    /// Returns whether all rows, sums and partial sums are exact in bf16, which holds for whole numbers up to 256.
+    /// Returns whether all rows, sums and partial sums are exact, which holds for whole numbers up to 256.
     pub fn is_exact(&self) -> bool {
         self.calls.iter().enumerate().all(|(index, call)| {
             let mut tokens = call

@@ -22,14 +22,14 @@ pub fn common_jobs(world: u32) -> Vec<(String, GemmJob)> {
         bias: true,
         residual: true,
         activation: Activation::Relu,
-        output: Dtype::Bf16,
+        output: None,
         ..Epilogue::default()
     };
     let fp32 = Epilogue {
-        output: Dtype::Fp32,
+        output: Some(Dtype::Fp32),
         ..finished
     };
-    let job = |op: GemmOp, index: usize, epilogue: Epilogue| {
+    let job = |op: GemmOp, index: usize, epilogue: Epilogue, dtype: Dtype| {
         let (m, n, k) = SHAPES[index];
         let layouts = [BLayout::Nk, BLayout::Kn];
         let config = GemmConfig {
@@ -37,6 +37,7 @@ pub fn common_jobs(world: u32) -> Vec<(String, GemmJob)> {
             m: Dim::Static(m),
             n: Dim::Static(n),
             k: Dim::Static(k),
+            dtype,
             b_layout: layouts[index % 2],
             symmetric_result: false,
             symmetric_a: false,
@@ -46,23 +47,21 @@ pub fn common_jobs(world: u32) -> Vec<(String, GemmJob)> {
         let name = format!(
             "{}{} of {m}x{n}x{k} on {world} ranks",
             op.name(),
-            epilogue.suffix()
+            config.suffix()
         );
         (name, GemmJob::new(world, config, GemmShape { m, n, k }, 8))
     };
+    let usual = |(index, epilogue)| (index, epilogue, Dtype::Bf16);
     let jobs = (0..SHAPES.len()).map(|index| (index, plain));
-    let jobs: Vec<_> = jobs
-        .chain([(1, finished), (1, fp32), (4, finished)])
-        .collect();
+    let jobs = jobs.chain([(1, finished), (1, fp32), (4, finished)]);
+    let of_fp16 = [(1, finished), (3, plain), (4, fp32)];
+    let of_fp16 = of_fp16.map(|(index, epilogue)| (index, epilogue, Dtype::Fp16));
+    let jobs: Vec<_> = jobs.map(usual).chain(of_fp16).collect();
     let of = |op: GemmOp| {
-        jobs.iter()
-            .map(move |(index, epilogue)| (op, *index, *epilogue))
+        let jobs = jobs.iter();
+        jobs.map(move |(index, epilogue, dtype)| job(op, *index, *epilogue, *dtype))
     };
-    GemmOp::ALL
-        .into_iter()
-        .flat_map(of)
-        .map(|(op, index, epilogue)| job(op, index, epilogue))
-        .collect()
+    GemmOp::ALL.into_iter().flat_map(of).collect()
 }
 
 /// Numbers of rows of consecutive calls, up to 300: none, one, all, and some that end in a tile or in a shard.
@@ -85,8 +84,8 @@ fn shots(shots: u32, tuning: Tuning) -> Tuning {
     }
 }
 
-/// Bias, residual and an activation that keeps whole numbers exact, in bf16 or in fp32.
-fn finished(output: Dtype) -> Epilogue {
+/// Bias, residual and an activation that keeps whole numbers exact, with C in the type of A or in fp32.
+fn finished(output: Option<Dtype>) -> Epilogue {
     Epilogue {
         bias: true,
         residual: true,
@@ -109,8 +108,12 @@ pub fn with_rows(world: u32) -> Vec<(String, GemmJob)> {
             job(GemmRs, tile(128, 128), plain, (264, 512), 7),
         ),
         (
+            "fp16",
+            job(GemmRs, tile(64, 128), finished(None), (136, 264), 4).fp16(),
+        ),
+        (
             "epilogue",
-            job(AgGemm, tile(64, 128), finished(Dtype::Bf16), (136, 136), 4),
+            job(AgGemm, tile(64, 128), finished(None), (136, 136), 4),
         ),
     ];
     if world > 1 {
@@ -143,16 +146,16 @@ fn gathered_rows(world: u32) -> [(&'static str, GemmJob); 3] {
         ("pushed by all", job(comm(0, 2), plain, (136, 264), 3)),
         (
             "pushed by a CTA",
-            job(comm(1, 1), finished(Dtype::Fp32), (264, 136), 4).in_graph(),
+            job(comm(1, 1), finished(Some(Dtype::Fp32)), (264, 136), 4).in_graph(),
         ),
         ("shared by three", job(few, plain, (72, 264), 17)),
     ]
 }
 
 /// Returns jobs of operators that reduce, in two shots and in one.
-fn reduced_rows(world: u32) -> [(&'static str, GemmJob); 7] {
+fn reduced_rows(world: u32) -> [(&'static str, GemmJob); 8] {
     use GemmOp::{GemmAr, GemmRs};
-    let (bf16, fp32) = (finished(Dtype::Bf16), finished(Dtype::Fp32));
+    let (same, fp32) = (finished(None), finished(Some(Dtype::Fp32)));
     let rounds = Tuning {
         round_tiles: Some(2),
         ..shots(2, tile(64, 128))
@@ -167,21 +170,25 @@ fn reduced_rows(world: u32) -> [(&'static str, GemmJob); 7] {
             "two shots",
             job(GemmRs, shots(2, tile(128, 256)), fp32, (520, 72), 5),
         ),
-        ("rounds", job(GemmRs, rounds, bf16, (264, 72), 4).in_graph()),
+        ("rounds", job(GemmRs, rounds, same, (264, 72), 4).in_graph()),
         (
             "results",
-            job(GemmAr, shots(2, tile(128, 128)), bf16, (136, 136), 4),
+            job(GemmAr, shots(2, tile(128, 128)), same, (136, 136), 4),
         ),
         (
             "results in rounds",
             job(GemmAr, rounds, fp32, (264, 72), 3).in_graph(),
         ),
-        ("packets", job(GemmRs, one, bf16, (136, 136), 4)),
+        ("packets", job(GemmRs, one, same, (136, 136), 4)),
         (
             "packets to all",
             job(GemmAr, one, fp32, (136, 136), 4).in_graph(),
         ),
-        ("relayed packets", job(GemmAr, one, bf16, relayed, 4)),
+        ("relayed packets", job(GemmAr, one, same, relayed, 4)),
+        (
+            "relayed packets of fp16",
+            job(GemmAr, one, same, relayed, 4).fp16(),
+        ),
     ]
 }
 
@@ -224,7 +231,7 @@ fn rows_job(
 /// Returns jobs of `gemm_ar` whose C is in symmetric memory: several rounds, gaps, a row, split K, epilogues, one shot, and
 /// rows at run time.
 pub fn symmetric(world: u32) -> Vec<(String, GemmJob)> {
-    let (plain, bf16) = (Epilogue::default(), finished(Dtype::Bf16));
+    let (plain, same) = (Epilogue::default(), finished(None));
     let rounds = Tuning {
         round_tiles: Some(1),
         ..tile(64, 128)
@@ -240,7 +247,7 @@ pub fn symmetric(world: u32) -> Vec<(String, GemmJob)> {
         };
         GemmJob::new(world, config, GemmShape { m, n, k }, sms)
     };
-    let mut jobs = vec![("one tile", job(tile(128, 128), bf16, (77, 72, 136), 2))];
+    let mut jobs = vec![("one tile", job(tile(128, 128), same, (77, 72, 136), 2))];
     if world > 1 {
         let two = |tuning| shots(2, tuning);
         let of_rows = |tuning, epilogue, sizes, sms| {
@@ -250,24 +257,24 @@ pub fn symmetric(world: u32) -> Vec<(String, GemmJob)> {
             ("gaps", job(two(tile(128, 128)), plain, (300, 264, 136), 4)),
             (
                 "rounds",
-                job(two(rounds), finished(Dtype::Fp32), (260, 264, 72), 3),
+                job(two(rounds), finished(Some(Dtype::Fp32)), (260, 264, 72), 3),
             ),
-            ("a row", job(two(tile(64, 128)), bf16, (1, 520, 264), 3)),
+            ("a row", job(two(tile(64, 128)), same, (1, 520, 264), 3)),
             (
                 "shared tiles",
                 job(two(tile(128, 128)), plain, (128, 256, 512), 7),
             ),
             (
                 "packets",
-                job(shots(1, Tuning::default()), bf16, (9, 136, 136), 4),
+                job(shots(1, Tuning::default()), same, (9, 136, 136), 4),
             ),
             (
                 "rows at run time",
-                of_rows(tile(128, 128), bf16, (136, 136), 4),
+                of_rows(tile(128, 128), same, (136, 136), 4),
             ),
             (
                 "rows at run time in a graph",
-                of_rows(rounds, finished(Dtype::Fp32), (264, 72), 3).in_graph(),
+                of_rows(rounds, finished(Some(Dtype::Fp32)), (264, 72), 3).in_graph(),
             ),
         ]);
     }

@@ -3,13 +3,13 @@
 
 use super::GemmJob;
 use crate::jobs::norm::{self, NormCall, NormRun};
+use crate::jobs::simulated::rounded;
 use crate::jobs::{
     Backend, CALLS, CALLS_AFTER, CALLS_BEFORE, CallCount, Machine, Results, SimulatedJob, deadline,
 };
 use crate::lab::Failure;
-use mkernel::half::bf16;
 use mkernel::spec::{
-    Activation, BLayout, Dim, Dtype, Epilogue, Eps, GemmConfig, GemmOp, GemmShape, Norm, Tuning,
+    Activation, BLayout, Dim, Epilogue, Eps, GemmConfig, GemmOp, GemmShape, Norm, Tuning,
 };
 use mkernel::{Communicator, Operand};
 
@@ -60,6 +60,13 @@ impl GemmNormJob {
         self
     }
 
+    /// Sets elements of fp16 in place of bf16.
+    #[must_use]
+    pub fn fp16(mut self) -> Self {
+        self.job = self.job.fp16();
+        self
+    }
+
     /// Puts the new residual in the place of the residual.
     #[must_use]
     pub fn in_place(mut self) -> Self {
@@ -107,7 +114,7 @@ impl GemmNormJob {
             call_count: self.job.call_count,
             is_in_place: self.is_in_place,
         };
-        norm::run(&run, Dtype::Bf16)
+        norm::run(&run, self.job.config.dtype)
     }
 
     fn calls(&self) -> Vec<NormCall> {
@@ -122,19 +129,15 @@ impl GemmNormJob {
         let weight: Vec<f32> = (0..n).map(|col| (col % 7) as f32 * 0.25 - 0.5).collect();
         let eps = job.config.epilogue.eps.value();
         let of = |call: &super::CallData| {
-            let floats = |all: &[Vec<bf16>]| -> Vec<Vec<f32>> {
-                let of_rank = |of: &Vec<bf16>| of.iter().map(|x| x.to_f32()).collect();
-                all.iter().map(of_rank).collect()
-            };
             let inputs = vec![
-                (Operand::A, floats(&call.a)),
-                (Operand::B, floats(&call.b)),
-                (Operand::Bias, floats(&call.bias)),
-                (Operand::Residual, floats(&call.residual)),
+                (Operand::A, call.a.clone()),
+                (Operand::B, call.b.clone()),
+                (Operand::Bias, call.bias.clone()),
+                (Operand::Residual, call.residual.clone()),
                 (Operand::Weight, vec![weight.clone()]),
             ];
             let expected = &call.expected[0];
-            let rounded = expected.iter().map(|z| bf16::from_f64(*z).to_f32());
+            let rounded = expected.iter().map(|z| rounded(*z, job.config.dtype));
             let rows = (expected.len() / n) as u64;
             NormCall::new(rows, inputs, rounded.collect(), (&weight, eps))
         };
@@ -180,6 +183,7 @@ pub fn normalised(world: u32) -> Vec<(String, GemmNormJob)> {
         ),
         ("more rows than a tile", job((77, 136, 64), 2)),
         ("a graph", job((5, 264, 64), 2).in_graph()),
+        ("fp16", job((12, 264, 128), 2).activated().fp16()),
         (
             "rows at run time",
             job((12, 520, 128), 3).activated().with_rows(&rows),

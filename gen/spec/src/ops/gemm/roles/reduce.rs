@@ -27,11 +27,13 @@ impl Roles<'_> {
             multiply.push(Step::of(RESULTS).waits(&workspace.packets, self.peers()));
         }
         multiply.extend(self.normalise());
-        self.of_core([
-            ("A and B to shared memory", self.load(OTHERS, |step| step)),
-            ("", Vec::new()),
-            ("wgmma, bf16 to fp32", multiply),
-        ])
+        self.of_core(
+            [
+                ("A and B to shared memory", self.load(OTHERS, |step| step)),
+                ("", Vec::new()),
+            ],
+            multiply,
+        )
     }
 
     fn two_shots(&self, reduction: &Reduction) -> Vec<Role> {
@@ -41,11 +43,13 @@ impl Roles<'_> {
             (true, true) => "sums to C of all ranks, or to the rank that reduces them",
             (true, false) => "sums to C and to all ranks, or to the rank that reduces them",
         };
-        let mut roles = self.of_core([
-            ("A, B and others' partial sums to shared memory", load),
-            (about, store),
-            ("wgmma, bf16 to fp32", multiply),
-        ]);
+        let mut roles = self.of_core(
+            [
+                ("A, B and others' partial sums to shared memory", load),
+                (about, store),
+            ],
+            multiply,
+        );
         if reduction.results {
             let about = match reduction.on_peers {
                 true => "waits for the results that other owners store to C",

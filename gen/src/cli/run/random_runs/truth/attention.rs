@@ -3,7 +3,7 @@
 use super::sums::size;
 use super::{Element, Job, rounding};
 use mkernel::Operand;
-use mkernel::spec::{AttentionConfig, Dtype, Layout, Placement};
+use mkernel::spec::{AttentionConfig, Layout, Placement};
 
 /// A row of a rank: the sequence and the position there.
 #[derive(Clone, Copy)]
@@ -67,7 +67,7 @@ pub fn results(job: &Job, config: &AttentionConfig, rank: usize) -> Vec<Vec<Elem
                     let value: f64 = seen.iter().map(weighted).sum();
                     let magnitude: f64 = seen.iter().map(|seen| weighted(seen).abs()).sum();
                     // Weights are rounded before they are multiplied.
-                    let error = rounding(value, Dtype::Bf16) + rounding(magnitude, Dtype::Bf16);
+                    let error = rounding(value, config.dtype) + rounding(magnitude, config.dtype);
                     o[of_q + i] = Some((value, error + 3e-4));
                 }
             }

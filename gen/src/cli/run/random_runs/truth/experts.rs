@@ -3,7 +3,7 @@
 use super::sums::size;
 use super::{Element, Job, adding, rounding};
 use mkernel::Operand;
-use mkernel::spec::{BLayout, CombineConfig, DispatchConfig, Dtype};
+use mkernel::spec::{BLayout, CombineConfig, DispatchConfig};
 
 /// The expert, and the row index, of a choice that a token does not have.
 const NO_CHOICE: i32 = -1;
@@ -61,7 +61,7 @@ pub fn dispatch(job: &Job, config: &DispatchConfig, rank: usize) -> Vec<Vec<Elem
                             (gate * up, error)
                         }
                     };
-                    Some((value, error + rounding(value, Dtype::Bf16)))
+                    Some((value, error + rounding(value, config.dtype)))
                 }));
             }
             if owner == rank {
@@ -123,7 +123,7 @@ pub fn combine(job: &Job, config: &CombineConfig, rank: usize) -> Vec<Vec<Elemen
                 magnitude += f64::abs(term);
             }
             // The sum of each rank is rounded, and so is that of each of several nodes.
-            let error = rounding(value, Dtype::Bf16) + rounding(magnitude, Dtype::Bf16);
+            let error = rounding(value, config.dtype) + rounding(magnitude, config.dtype);
             c.push(Some((value, error + adding(magnitude))));
         }
     }

@@ -28,6 +28,7 @@ impl Near {
 /// C of a GEMM operator, and with a norm the new residual.
 pub fn gemm(job: &Job, config: &GemmConfig, rank: usize) -> Vec<Vec<Element>> {
     let (n, k) = (size(config.n), size(config.k));
+    let (dtype, epilogue) = (config.dtype, config.epilogue);
     let (a, b) = (
         job.floats_of_ranks(Operand::A),
         job.floats_of_ranks(Operand::B),
@@ -70,20 +71,19 @@ pub fn gemm(job: &Job, config: &GemmConfig, rank: usize) -> Vec<Vec<Element>> {
                     let row = row - job.shard(all_rows, owner).start;
                     product((owner, row), (rank, col))
                 }
-                _ => sum_of_ranks(job, |rank| product((rank, row), (rank, col)), true),
+                _ => sum_of_ranks(job, |rank| product((rank, row), (rank, col)), dtype, true),
             };
             let at = (row - first) * n + col;
             let x = sum.value + bias.get(col).unwrap_or(&0.0);
             c.push(Near {
-                value: activated(config.epilogue.activation, x) + residual.get(at).unwrap_or(&0.0),
+                value: activated(epilogue.activation, x) + residual.get(at).unwrap_or(&0.0),
                 error: 1.2 * sum.error + 1e-6,
             });
         }
     }
-    let epilogue = config.epilogue;
     finished(
         c,
-        (n, epilogue.output),
+        (n, epilogue.output.unwrap_or(dtype)),
         epilogue.norm,
         f64::from(epilogue.eps.value()),
         &job.floats(Operand::Weight, rank),
@@ -111,15 +111,13 @@ pub fn collective(job: &Job, config: &CollectiveConfig, rank: usize) -> Vec<Vec<
             value: x[rank][index],
             error: adding(x[rank][index].abs()),
         };
-        let sum = sum_of_ranks(job, of_rank, false);
+        let sum = sum_of_ranks(job, of_rank, config.dtype, false);
         let addend = bias.get(index % n).unwrap_or(&0.0) + residual.get(index).unwrap_or(&0.0);
         let value = sum.value + addend;
-        let error = match config.dtype {
-            Dtype::Bf16 => sum.error,
-            // Sums in fp32 are exchanged in fp32.
-            _ => (0..job.world).map(|rank| of_rank(rank).error).sum::<f64>() + adding(addend.abs()),
-        };
-        Near { value, error }
+        Near {
+            value,
+            error: sum.error + adding(addend.abs()),
+        }
     };
     let sums = (rows.start * n..rows.end * n).map(sum).collect();
     finished(
@@ -131,8 +129,8 @@ pub fn collective(job: &Job, config: &CollectiveConfig, rank: usize) -> Vec<Vec<
     )
 }
 
-/// The sum of what ranks have. Each part is rounded to bf16 if `rounds`, and so is the sum of each of several nodes.
-fn sum_of_ranks(job: &Job, part: impl Fn(usize) -> Near, rounds: bool) -> Near {
+/// The sum of what ranks have. Each part is rounded to `dtype` if `rounds`, and so is the sum of each of several nodes.
+fn sum_of_ranks(job: &Job, part: impl Fn(usize) -> Near, dtype: Dtype, rounds: bool) -> Near {
     let mut sum = Near {
         value: 0.0,
         error: 0.0,
@@ -144,14 +142,14 @@ fn sum_of_ranks(job: &Job, part: impl Fn(usize) -> Near, rounds: bool) -> Near {
             of_node += part.value;
             sum.error += part.error;
             sum.error += if rounds {
-                rounding(part.value, Dtype::Bf16)
+                rounding(part.value, dtype)
             } else {
                 0.0
             };
         }
         sum.value += of_node;
         sum.error += if job.nodes > 1 {
-            rounding(of_node, Dtype::Bf16)
+            rounding(of_node, dtype)
         } else {
             0.0
         };

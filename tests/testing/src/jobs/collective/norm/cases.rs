@@ -59,6 +59,10 @@ fn in_packets(world: u32) -> Vec<(&'static str, NormJob)> {
         ("two shots", packets(2, (3, 1032), 2).biased()),
         ("two shots in place", packets(2, (3, 1032), 2).in_place()),
         (
+            "two shots of fp16",
+            packets(2, (3, 1032), 2).biased().with(CollectiveJob::fp16),
+        ),
+        (
             "two shots in place, several rows of each warp",
             packets(2, (13, 1032), 1).in_place(),
         ),
