@@ -3,13 +3,17 @@
 //! The test parses every source file of a crate and resolves `use` items and paths such as `crate::a::b` to the files
 //! that define the items. It ignores test modules and documentation. A module file may import from its children. Their
 //! imports through it count as imports from the file that defines the item, so a parent that only re-exports is fine.
-//! Imports that a macro generates are not seen.
+//! Folders side by side import in one direction as well; there a re-export counts as an import. Imports that a macro
+//! generates are not seen.
 
+mod source;
+
+use source::{Paths, is_test, leaves, parts};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
-use syn::visit::{self, Visit};
-use syn::{Attribute, Expr, Ident, Item, Lit, Meta, UseTree};
+use syn::visit::Visit;
+use syn::{Attribute, Expr, Ident, Item, Lit, Meta};
 
 /// Returns the folders of all crates of the workspace but the root package, which has no library.
 fn crates(workspace: &Path) -> Vec<PathBuf> {
@@ -20,6 +24,15 @@ fn crates(workspace: &Path) -> Vec<PathBuf> {
     members
         .map(|member| workspace.join(member.as_str().expect("a folder")))
         .collect()
+}
+
+/// The file of a crate from which its modules are read.
+fn root_file(folder: &Path) -> PathBuf {
+    let lib = folder.join("src/lib.rs");
+    match lib.exists() {
+        true => lib,
+        false => lib.with_file_name("main.rs"),
+    }
 }
 
 #[derive(Default)]
@@ -158,114 +171,87 @@ impl Crate {
         Some(self.modules[at].file)
     }
 
-    /// One line for each import that is part of a circle.
-    fn circles(&self) -> Vec<String> {
-        let mut edges = BTreeMap::<(usize, usize), BTreeSet<String>>::new();
+    /// The paths that each module mentions, each with the module that it is in.
+    fn mentions(&self) -> Vec<(usize, Vec<String>)> {
+        let mut all = Vec::new();
         for (at, module) in self.modules.iter().enumerate() {
             let mut paths = Paths::default();
             module.source.iter().for_each(|item| paths.visit_item(item));
-            for path in paths.0 {
-                if let Some(to) = self.resolve(at, &path, 0).filter(|to| *to != module.file) {
-                    let items = edges.entry((module.file, to)).or_default();
-                    items.insert(path.join("::"));
-                }
+            all.extend(paths.0.into_iter().map(|path| (at, path)));
+        }
+        all
+    }
+
+    /// One line for each import that is part of a circle.
+    fn circles(&self) -> Vec<String> {
+        let mut edges = BTreeMap::<(usize, usize), BTreeSet<String>>::new();
+        for (at, path) in self.mentions() {
+            let from = self.modules[at].file;
+            if let Some(to) = self.resolve(at, &path, 0).filter(|to| *to != from) {
+                let items = edges.entry((from, to)).or_default();
+                items.insert(path.join("::"));
             }
         }
-        let count = self.files.len();
-        let mut reaches = vec![vec![false; count]; count];
-        edges
-            .keys()
-            .for_each(|(from, to)| reaches[*from][*to] = true);
-        for via in 0..count {
-            let next = reaches[via].clone();
-            for from in reaches.iter_mut().filter(|from| from[via]) {
-                (0..count).for_each(|to| from[to] |= next[to]);
-            }
-        }
-        edges.retain(|(from, to), _| reaches[*to][*from]);
+        retain_circles(&mut edges);
         let line = |((from, to), items): (&(usize, usize), &BTreeSet<String>)| {
             let (from, to) = (self.files[*from].display(), self.files[*to].display());
             format!("{from} imports from {to}: {items:?}")
         };
         edges.iter().map(line).collect()
     }
-}
 
-/// The paths that items mention outside of attributes and test code.
-#[derive(Default)]
-struct Paths(Vec<Vec<String>>);
+    /// The place of a file among folders, such as `["plan", "region"]` for `plan/region.rs`. `plan.rs` and `plan/mod.rs`
+    /// have the place of the folder `plan`.
+    fn place(&self, file: usize) -> Vec<String> {
+        let root = self.files[0].parent().expect("a folder");
+        let path = self.files[file].strip_prefix(root);
+        let path = path.unwrap_or(&self.files[file]).with_extension("");
+        let parts = path.iter().map(|part| part.to_string_lossy().into_owned());
+        let mut parts: Vec<_> = parts.collect();
+        parts.pop_if(|name| file == 0 || name == "mod");
+        parts
+    }
 
-impl<'ast> Visit<'ast> for Paths {
-    fn visit_attribute(&mut self, _: &'ast Attribute) {}
-    fn visit_item(&mut self, item: &'ast Item) {
-        if !is_test(item) {
-            visit::visit_item(self, item);
+    /// The imports between two folders, or a folder and a file, side by side that are part of a circle, such as
+    /// `plan -> config`, and the paths that cause each.
+    ///
+    /// An import counts twice: as one from the folder that the path names, and as one from the folder that defines the item.
+    /// So a re-export hides nothing.
+    fn circles_of_folders(&self) -> BTreeMap<(String, String), BTreeSet<String>> {
+        let mut edges = BTreeMap::<(String, String), BTreeSet<String>>::new();
+        for (at, path) in self.mentions() {
+            let from = self.place(self.modules[at].file);
+            let ends = [&path[..], &path[..path.len() - 1]];
+            for to in ends.into_iter().filter_map(|end| self.resolve(at, end, 0)) {
+                let to = self.place(to);
+                let shared = from.iter().zip(&to).take_while(|(a, b)| a == b).count();
+                if shared < from.len().min(to.len()) {
+                    let ends = (from[..=shared].join("/"), to[..=shared].join("/"));
+                    edges.entry(ends).or_default().insert(path.join("::"));
+                }
+            }
         }
-    }
-    fn visit_item_use(&mut self, item: &'ast syn::ItemUse) {
-        let leaves = leaves(Vec::new(), &item.tree).into_iter();
-        self.0.extend(leaves.map(|(path, _)| path));
-    }
-    fn visit_path(&mut self, path: &'ast syn::Path) {
-        if path.leading_colon.is_none() && path.segments.len() > 1 {
-            let segments = path.segments.iter().map(|part| part.ident.to_string());
-            self.0.push(segments.collect());
-        }
-        visit::visit_path(self, path);
-    }
-}
-
-/// Each path of a `use` tree and the name that it binds. A glob has no name.
-fn leaves(mut prefix: Vec<String>, tree: &UseTree) -> Vec<(Vec<String>, Option<String>)> {
-    match tree {
-        UseTree::Path(path) => {
-            prefix.push(path.ident.to_string());
-            leaves(prefix, &path.tree)
-        }
-        UseTree::Name(name) if name.ident == "self" => vec![(prefix.clone(), prefix.pop())],
-        UseTree::Name(name) => {
-            prefix.push(name.ident.to_string());
-            vec![(prefix, Some(name.ident.to_string()))]
-        }
-        UseTree::Rename(rename) => {
-            prefix.extend((rename.ident != "self").then(|| rename.ident.to_string()));
-            vec![(prefix, Some(rename.rename.to_string()))]
-        }
-        UseTree::Glob(_) => vec![(prefix, None)],
-        UseTree::Group(group) => {
-            let each = |tree| leaves(prefix.clone(), tree);
-            group.items.iter().flat_map(each).collect()
-        }
+        retain_circles(&mut edges);
+        edges
     }
 }
 
-/// The name that an item defines, if it defines one, and its attributes.
-fn parts(item: &Item) -> (Option<&Ident>, &[Attribute]) {
-    match item {
-        Item::Const(item) => (Some(&item.ident), &item.attrs),
-        Item::Enum(item) => (Some(&item.ident), &item.attrs),
-        Item::Fn(item) => (Some(&item.sig.ident), &item.attrs),
-        Item::Impl(item) => (None, &item.attrs),
-        Item::Macro(item) => (item.ident.as_ref(), &item.attrs),
-        Item::Mod(item) => (None, &item.attrs),
-        Item::Static(item) => (Some(&item.ident), &item.attrs),
-        Item::Struct(item) => (Some(&item.ident), &item.attrs),
-        Item::Trait(item) => (Some(&item.ident), &item.attrs),
-        Item::Type(item) => (Some(&item.ident), &item.attrs),
-        Item::Union(item) => (Some(&item.ident), &item.attrs),
-        Item::Use(item) => (None, &item.attrs),
-        _ => (None, &[]),
+/// Keeps the edges that are part of a circle.
+fn retain_circles<N: Clone + Ord, T>(edges: &mut BTreeMap<(N, N), T>) {
+    let nodes: BTreeSet<N> = edges.keys().flat_map(|(a, b)| [a, b]).cloned().collect();
+    let numbers: BTreeMap<N, usize> = nodes.into_iter().zip(0..).collect();
+    let count = numbers.len();
+    let mut reaches = vec![vec![false; count]; count];
+    for (from, to) in edges.keys() {
+        reaches[numbers[from]][numbers[to]] = true;
     }
-}
-
-/// Whether an item is compiled for tests only.
-fn is_test(item: &Item) -> bool {
-    let is_test = |path: syn::Path| path.is_ident("test");
-    let mut cfgs = parts(item)
-        .1
-        .iter()
-        .filter(|attribute| attribute.path().is_ident("cfg"));
-    cfgs.any(|cfg| cfg.parse_args().is_ok_and(is_test))
+    for via in 0..count {
+        let next = reaches[via].clone();
+        for from in reaches.iter_mut().filter(|from| from[via]) {
+            (0..count).for_each(|to| from[to] |= next[to]);
+        }
+    }
+    edges.retain(|(from, to), _| reaches[numbers[to]][numbers[from]]);
 }
 
 #[test]
@@ -273,25 +259,70 @@ fn no_file_imports_from_a_file_that_imports_from_it() {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut circles = Vec::new();
     for folder in crates(workspace) {
-        let lib = folder.join("src/lib.rs");
-        let main = lib.with_file_name("main.rs");
-        let root = if lib.exists() { lib } else { main };
-        circles.extend(Crate::read(&root).circles());
+        circles.extend(Crate::read(&root_file(&folder)).circles());
     }
     assert!(circles.is_empty(), "\n{}", circles.join("\n"));
 }
 
+/// `tests/imports/folders.txt` lists the imports between folders that are still part of a circle. A circle that is gone must go from
+/// the list, too, so that it does not come back.
+#[test]
+fn folders_import_in_one_direction() {
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let list = fs::read_to_string(workspace.join("tests/imports/folders.txt")).expect("a list");
+    let known: BTreeSet<String> = list.lines().map(str::to_owned).collect();
+    let mut found = BTreeMap::new();
+    for folder in crates(workspace) {
+        let name = folder.strip_prefix(workspace).expect("a member").display();
+        for ((from, to), paths) in Crate::read(&root_file(&folder)).circles_of_folders() {
+            found.insert(format!("{name}: {from} -> {to}"), paths);
+        }
+    }
+    let new: Vec<_> = (found.iter().filter(|(line, _)| !known.contains(*line))).collect();
+    assert!(new.is_empty(), "circles of folders: {new:#?}");
+    let gone: Vec<_> = known
+        .iter()
+        .filter(|line| !found.contains_key(*line))
+        .collect();
+    assert!(
+        gone.is_empty(),
+        "no longer in circles, so not for the list: {gone:#?}"
+    );
+}
+
+fn planted(files: &[(&str, &str)]) -> Crate {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for (path, text) in files {
+        let path = folder.path().join(path);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("creates a folder");
+        fs::write(path, text).expect("writes a file");
+    }
+    Crate::read(&folder.path().join("lib.rs"))
+}
+
+/// No file imports from a file that imports from it, but one of two folders does so with a re-export.
+#[test]
+fn planted_circles_of_folders_are_found() {
+    let with = |top: &str| {
+        let this = planted(&[
+            ("lib.rs", "mod low; mod top; pub use low::Noun;"),
+            ("low.rs", &format!("mod noun; pub use noun::Noun; {top}")),
+            ("low/noun.rs", "pub struct Noun;"),
+            ("top.rs", "mod kind; pub use kind::Kind;"),
+            ("top/kind.rs", "pub struct Kind(crate::Noun);"),
+        ]);
+        assert_eq!(this.circles(), [""; 0]);
+        this.circles_of_folders().into_keys().collect::<Vec<_>>()
+    };
+    assert_eq!(with(""), []);
+    let both = [("low", "top"), ("top", "low")].map(|(a, b)| (a.to_owned(), b.to_owned()));
+    assert_eq!(with("pub use crate::top::Kind;"), both);
+    assert_eq!(with("#[cfg(all(test, unix))] use crate::top::Kind;"), []);
+}
+
 #[test]
 fn planted_circles_are_found() {
-    let circles = |files: &[(&str, &str)]| {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        for (path, text) in files {
-            let path = folder.path().join(path);
-            fs::create_dir_all(path.parent().expect("a folder")).expect("creates a folder");
-            fs::write(path, text).expect("writes a file");
-        }
-        Crate::read(&folder.path().join("lib.rs")).circles()
-    };
+    let circles = |files: &[(&str, &str)]| planted(files).circles();
     let lib = ("lib.rs", "mod a; mod b; pub use b::B;");
     let a = ("a.rs", "pub struct A(crate::B); pub fn make() {}");
     let tied_by = |b| circles(&[lib, a, ("b.rs", b)]);
