@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-pub use crate::config::Field;
+pub use crate::field::Field;
 
 /// One mistake.
 #[derive(Clone, Debug, PartialEq, Eq)]

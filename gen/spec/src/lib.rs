@@ -9,21 +9,81 @@
 //!
 //! Reading order: [`diagnostic`], [`config`], [`topology`], [`spec`], [`device`], [`plan`], [`abi`], [`fabric`],
 //! [`fabric_test`].
+//!
+//! The source has floors. Nouns are the lowest: names and types of options (`field`, `options`), what plans are made of
+//! (`parts`), devices, the ABI. Above them are the kinds of operators (`ops`), and above these the sums over all kinds
+//! (`kernel`). The modules [`config`], [`spec`] and [`plan`] only name what users of the crate see.
 
 pub mod abi;
 mod arch;
-pub mod config;
 mod cost;
 pub mod device;
 mod devices;
 pub mod diagnostic;
 pub mod fabric;
 pub mod fabric_test;
+mod field;
+mod kernel;
+mod limits;
 mod ops;
-pub mod plan;
+mod options;
+mod parts;
 pub mod roofline;
-pub mod spec;
 pub mod topology;
+
+/// What the user writes, in TOML, in `#[fused_kernel(...)]` or as flags. Nothing in it is checked yet.
+pub mod config {
+    pub use crate::field::Field;
+    pub use crate::kernel::{KernelConfig, OptionTable, Problem, Shape};
+    pub use crate::ops::attention::{
+        AttentionConfig, AttentionOp, AttentionShape, AttentionTuning, Layout, Placement, Scale,
+    };
+    pub use crate::ops::collective::{
+        CollectiveConfig, CollectiveOp, CollectiveShape, Protocol, SumEpilogue,
+    };
+    pub use crate::ops::combine::{CombineConfig, CombineOp, CombineShape};
+    pub use crate::ops::dispatch::{DispatchConfig, DispatchOp, DispatchShape, all_rows};
+    pub use crate::ops::gemm::{
+        Activation, BLayout, Epilogue, GemmConfig, GemmOp, GemmShape, Tile, Transfer, Tuning,
+    };
+    pub use crate::options::{
+        Dim, Dtype, DtypeInfo, Eps, LINE_BYTES, Limits, Norm, Op, OptionSpec, Options, TmaType,
+        Value, Values, nearest,
+    };
+}
+
+/// [`KernelSpec`]: a configuration that was checked, and the limits that checks have.
+pub mod spec {
+    pub use crate::kernel::{KernelSpec, MAX_NODES, WORLDS};
+    pub use crate::limits::{DIM_STEP, MAX_DIM, MAX_ELEMS};
+    pub use crate::ops::attention::{MAX_HEADS, MAX_SEQUENCES};
+}
+
+/// [`KernelPlan`]: how a kernel computes what its spec says.
+pub mod plan {
+    pub use crate::kernel::{Agent, KernelPlan, OpPlan, faults};
+    pub use crate::ops::attention::{AttentionPlan, PUSH_LEAD, SUB_TILE_BYTES, TILE_ROWS};
+    pub use crate::ops::collective::{CollectivePlan, RowWarps};
+    pub use crate::ops::combine::{
+        CombinePlan, InternodeCombine, LIST_HEADER_BYTES, OUTPUTS, SUMS_AHEAD, SumPipeline,
+    };
+    pub use crate::ops::dispatch::{
+        COPIES_AHEAD, DispatchPlan, DispatchTypes, ExpectedRouting, FAULT_WORDS, GROUP_ROWS,
+        InternodeDispatch, TokenChunks,
+    };
+    pub use crate::ops::gemm::{
+        Chunks, Cluster, CoreLayout, GemmPlan, GemmTypes, Reduction, SLOT_BYTES, Split, THREADS,
+        TileOrder,
+    };
+    pub use crate::parts::Copies;
+    pub use crate::parts::Registers;
+    pub use crate::parts::Workspace;
+    pub use crate::parts::{CallSteps, Signal, Step, Wait, Whose, Word};
+    pub use crate::parts::{Element, Index, Region, RegionId};
+    pub use crate::parts::{MAX_PUT_BYTES, Network};
+    pub use crate::parts::{Role, RoleKind};
+    pub use crate::roofline::Traffic;
+}
 
 pub use arch::{Arch, Backend};
 pub use config::{

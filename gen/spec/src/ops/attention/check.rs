@@ -3,7 +3,7 @@
 use super::config::{AttentionConfig, MAX_HEADS, MAX_SEQUENCES, Scale};
 use crate::config::{Dtype, Field, KernelConfig};
 use crate::diagnostic::Diagnostics;
-use crate::spec::{MAX_DIM, MAX_ELEMS};
+use crate::limits::{MAX_DIM, MAX_ELEMS};
 
 /// Elements of a row of a head: rows of 64 elements of two bytes are lines of the 128-byte swizzle,
 /// and registers hold 128.

@@ -1,12 +1,12 @@
 //! The configuration of an attention operator: `ring_attention`.
 
-use crate::config::op::operators;
-use crate::config::option::{OptionSpec, options};
-use crate::config::option_type::{OptionType, choices};
-use crate::config::value::Value;
-use crate::config::values::{Limits, Values};
 use crate::config::{Dim, Dtype, Field};
 use crate::diagnostic::Diagnostics;
+use crate::options::op::operators;
+use crate::options::option::{OptionSpec, options};
+use crate::options::option_type::{OptionType, choices};
+use crate::options::value::Value;
+use crate::options::values::{Limits, Values};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ops::Range;

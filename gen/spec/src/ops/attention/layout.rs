@@ -5,8 +5,8 @@ use super::op_plan::{AttentionPlan, TILE_ROWS};
 use crate::abi::{ArgKind, ArgLayout, Extent, Operand, OperandSpec, Source, Stride, TensorMapSpec};
 use crate::arch::Arch;
 use crate::config::Dtype;
-use crate::plan::id::id_prefix;
-use crate::plan::network::common_args;
+use crate::parts::id::id_prefix;
+use crate::parts::network::common_args;
 use crate::topology::Topology;
 
 pub(super) fn id(op_plan: &AttentionPlan, arch: Arch, topology: Topology) -> String {

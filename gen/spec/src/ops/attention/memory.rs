@@ -4,7 +4,7 @@ use super::config::{AttentionConfig, AttentionShape};
 use super::op_plan::{
     AttentionPlan, MAX_STAGES, QUERY_BUFFERS, SUB_TILE_BYTES, TILE_ROWS, push_warps, tile_bytes,
 };
-use crate::plan::region::regions;
+use crate::parts::region::regions;
 use crate::plan::{Element, Region, Workspace};
 use crate::topology::Topology;
 

@@ -33,7 +33,7 @@ use crate::config::Field;
 use crate::device::Device;
 use crate::diagnostic::Diagnostics;
 use crate::ops::gemm::THREADS;
-use crate::plan::network::PUT_BYTES;
+use crate::parts::network::PUT_BYTES;
 use crate::plan::{KernelPlan, Network, OpPlan, Registers};
 use crate::roofline::Bound;
 use crate::spec::KernelSpec;

@@ -3,7 +3,7 @@
 use super::op_plan::{AttentionPlan, SUB_TILE_BYTES, TILE_ROWS, grid_ctas};
 use super::{cost, work};
 use crate::device::Device;
-use crate::plan::network::PUT_BYTES;
+use crate::parts::network::PUT_BYTES;
 use crate::roofline::Bound;
 use crate::topology::Topology;
 use std::iter;

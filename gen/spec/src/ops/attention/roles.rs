@@ -3,7 +3,7 @@
 use super::memory::{AttentionSmem, AttentionWorkspace};
 use super::op_plan::AttentionPlan;
 use crate::ops::gemm::THREADS;
-use crate::plan::waits::{CallSteps, Step, Whose, Word};
+use crate::parts::waits::{CallSteps, Step, Whose, Word};
 use crate::plan::{Role, RoleKind};
 use crate::topology::Topology;
 

@@ -1,13 +1,13 @@
 //! The configuration of a collective: `all_reduce`, `all_gather`, `reduce_scatter`.
 
 use crate::abi::MAX_BUCKETS;
-use crate::config::op::operators;
-use crate::config::option::{OptionSpec, options};
-use crate::config::option_type::{OptionType, choices};
-use crate::config::value::Value;
-use crate::config::values::Limits;
 use crate::config::{Dim, Dtype, Eps, Field, Norm};
 use crate::diagnostic::Diagnostics;
+use crate::options::op::operators;
+use crate::options::option::{OptionSpec, options};
+use crate::options::option_type::{OptionType, choices};
+use crate::options::value::Value;
+use crate::options::values::Limits;
 use serde::{Deserialize, Serialize};
 
 options! {

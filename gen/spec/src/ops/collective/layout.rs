@@ -4,8 +4,8 @@ use super::config::{CollectiveOp, CollectiveShape, Protocol, SumEpilogue};
 use super::op_plan::CollectivePlan;
 use crate::abi::{ArgKind, ArgLayout, Extent, Operand, OperandSpec};
 use crate::arch::Arch;
-use crate::plan::id::id_prefix;
-use crate::plan::network::{common_args, results_on_peers};
+use crate::parts::id::id_prefix;
+use crate::parts::network::{common_args, results_on_peers};
 use crate::topology::Topology;
 
 pub(super) fn id(op_plan: &CollectivePlan, arch: Arch, topology: Topology) -> String {

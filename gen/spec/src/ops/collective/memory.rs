@@ -2,7 +2,7 @@
 
 use super::config::Protocol;
 use super::op_plan::{CollectivePlan, VEC_BYTES};
-use crate::plan::region::regions;
+use crate::parts::region::regions;
 use crate::plan::{Element, Workspace};
 use crate::topology::Topology;
 

@@ -15,7 +15,7 @@ use super::{cost, layout, memory};
 use crate::config::Field;
 use crate::device::Device;
 use crate::diagnostic::Diagnostics;
-use crate::plan::network::PUT_BYTES;
+use crate::parts::network::PUT_BYTES;
 use crate::plan::{KernelPlan, Network, OpPlan, Registers};
 use crate::roofline::{Bound, Traffic};
 use crate::spec::KernelSpec;

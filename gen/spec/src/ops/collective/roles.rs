@@ -3,7 +3,7 @@
 use super::config::Protocol;
 use super::memory::CollectiveWorkspace;
 use super::op_plan::CollectivePlan;
-use crate::plan::waits::{CallSteps, Step, Whose, Word};
+use crate::parts::waits::{CallSteps, Step, Whose, Word};
 use crate::plan::{Role, RoleKind};
 use crate::topology::Topology;
 

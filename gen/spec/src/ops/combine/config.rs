@@ -1,12 +1,12 @@
 //! The configuration of the second half of a mixture of experts: `combine`.
 
-use crate::config::op::operators;
-use crate::config::option::{OptionSpec, options};
-use crate::config::option_type::OptionType;
-use crate::config::value::Value;
-use crate::config::values::Limits;
 use crate::config::{Dim, Dtype, Field};
 use crate::diagnostic::Diagnostics;
+use crate::options::op::operators;
+use crate::options::option::{OptionSpec, options};
+use crate::options::option_type::OptionType;
+use crate::options::value::Value;
+use crate::options::values::Limits;
 use serde::{Deserialize, Serialize};
 
 options! {

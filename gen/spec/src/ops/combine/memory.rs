@@ -1,7 +1,7 @@
 //! Memory of `combine`: symmetric memory of a rank, and shared memory of a CTA.
 
 use super::op_plan::{CombinePlan, OUTPUTS, SumPipeline};
-use crate::plan::region::regions;
+use crate::parts::region::regions;
 use crate::plan::{Element, Region, Workspace};
 use crate::topology::Topology;
 

@@ -3,7 +3,7 @@
 use super::memory::{CombineSmem, CombineWorkspace};
 use super::op_plan::{CombinePlan, OUTPUTS};
 use crate::ops::gemm::THREADS;
-use crate::plan::waits::{CallSteps, Step, Whose, Word};
+use crate::parts::waits::{CallSteps, Step, Whose, Word};
 use crate::plan::{Role, RoleKind};
 use crate::topology::Topology;
 

@@ -4,7 +4,7 @@
 //! ones. A rank that has read a chunk whose place is wanted again acknowledges it by an empty put on a channel of its own.
 //! The memory of a rank therefore does not grow with the number of nodes times its tokens.
 
-use crate::plan::network::PUT_BYTES;
+use crate::parts::network::PUT_BYTES;
 use crate::topology::Topology;
 use serde::Serialize;
 

@@ -1,13 +1,13 @@
 //! The configuration of the first half of a mixture of experts: `dispatch_gemm`.
 
-use crate::config::op::operators;
-use crate::config::option::{OptionSpec, options};
-use crate::config::option_type::OptionType;
-use crate::config::value::Value;
-use crate::config::values::Limits;
 use crate::config::{Dim, Dtype, Field};
 use crate::diagnostic::Diagnostics;
 use crate::ops::gemm::BLayout;
+use crate::options::op::operators;
+use crate::options::option::{OptionSpec, options};
+use crate::options::option_type::OptionType;
+use crate::options::value::Value;
+use crate::options::values::Limits;
 use serde::{Deserialize, Serialize};
 
 options! {

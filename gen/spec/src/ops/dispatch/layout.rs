@@ -6,8 +6,8 @@ use crate::abi::{ArgKind, ArgLayout, Extent, Operand, OperandSpec, Source, Strid
 use crate::arch::Arch;
 use crate::config::Dtype;
 use crate::ops::gemm::BLayout;
-use crate::plan::id::id_prefix;
-use crate::plan::network::common_args;
+use crate::parts::id::id_prefix;
+use crate::parts::network::common_args;
 use crate::topology::Topology;
 
 pub(super) fn id(op_plan: &DispatchPlan, arch: Arch, topology: Topology) -> String {

@@ -4,7 +4,7 @@ use super::op_plan::{DispatchPlan, FAULT_WORDS, TILE_BUFFERS};
 use crate::config::LINE_BYTES;
 use crate::ops::gemm::op_plan::OUT_COLS;
 use crate::ops::gemm::{SLOT_BYTES, THREADS};
-use crate::plan::region::regions;
+use crate::parts::region::regions;
 use crate::plan::{Element, Region, Workspace};
 use crate::topology::Topology;
 

@@ -30,7 +30,7 @@ use crate::abi::{ArgKind, ArgLayout, Extent, MAX_RANKS, Operand, Source, Stride,
 use crate::arch::Arch;
 use crate::device::Device;
 use crate::diagnostic::Diagnostics;
-use crate::plan::network::common_args;
+use crate::parts::network::common_args;
 use crate::plan::{Copies, KernelPlan, OpPlan, Workspace};
 use crate::roofline::{Bound, Traffic};
 

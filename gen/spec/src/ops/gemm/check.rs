@@ -3,7 +3,7 @@
 use crate::config::{Dim, Dtype, Eps, GemmConfig, GemmOp, Transfer, Tuning};
 use crate::config::{Field, KernelConfig};
 use crate::diagnostic::Diagnostics;
-use crate::spec::{MAX_DIM, MAX_ELEMS};
+use crate::limits::{MAX_DIM, MAX_ELEMS};
 
 /// Records every mistake.
 pub(crate) fn check(config: &GemmConfig, kernel: &KernelConfig, found: &mut Diagnostics) {

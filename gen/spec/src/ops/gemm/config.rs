@@ -2,13 +2,13 @@
 
 use crate::abi::MAX_BUCKETS;
 use crate::config::Dtype;
-use crate::config::op::operators;
-use crate::config::option::{OptionSpec, options};
-use crate::config::option_type::{OptionType, choices};
-use crate::config::value::Value;
-use crate::config::values::Limits;
 use crate::config::{Dim, Eps, Field, Norm};
 use crate::diagnostic::Diagnostics;
+use crate::options::op::operators;
+use crate::options::option::{OptionSpec, options};
+use crate::options::option_type::{OptionType, choices};
+use crate::options::value::Value;
+use crate::options::values::Limits;
 use serde::{Deserialize, Serialize};
 
 /// The most stages: as many as shared memory has room for where C has few rows.

@@ -4,8 +4,8 @@ use super::config::{Tile, Transfer};
 use super::op_plan::{Chunks, SLOT_BYTES, THREADS};
 use super::spec::GemmSpec;
 use crate::device::Device;
+use crate::parts::network::PUT_BYTES;
 use crate::plan::Network;
-use crate::plan::network::PUT_BYTES;
 
 /// What a warp of a compute CTA pushes before it raises a flag: below, flags cost; above, too few warps are busy.
 const PIECE_BYTES: u64 = 8 << 10;

@@ -4,7 +4,7 @@ use super::config::GemmOp;
 use super::core::CoreLayout;
 use super::op_plan::{Chunks, GROUPS, OUT_BYTES, OUT_COLS, Reduction, TileOrder};
 use super::spec::GemmSpec;
-use crate::plan::region::regions;
+use crate::parts::region::regions;
 use crate::plan::{Element, Workspace};
 
 /// The packets of a warp. Each lane has four packets of 16 bytes, so they hold 8 rows of 64 columns.

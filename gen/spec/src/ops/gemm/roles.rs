@@ -7,7 +7,7 @@ use super::memory::{GemmWorkspace, Needs};
 use super::op_plan::{Chunks, Reduction, THREADS};
 use super::smem::{CommSmem, GemmSmem};
 use super::spec::GemmSpec;
-use crate::plan::waits::{CallSteps, Step, Whose, Word};
+use crate::parts::waits::{CallSteps, Step, Whose, Word};
 use crate::plan::{Role, RoleKind};
 use crate::topology::Topology;
 

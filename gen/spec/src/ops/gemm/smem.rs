@@ -3,7 +3,7 @@
 use super::config::Tile;
 use super::op_plan::{Cluster, GROUPS, OUT_BUFFERS, OUT_BYTES, SLOT_BYTES, THREADS};
 use crate::config::LINE_BYTES;
-use crate::plan::region::regions;
+use crate::parts::region::regions;
 use crate::plan::{Element, Region};
 
 /// The numbers on which the shared memory of a CTA that computes depends.

@@ -4,7 +4,7 @@ use super::config::{BLayout, Epilogue, GemmConfig, GemmOp, GemmShape, Tuning};
 use super::types::GemmTypes;
 use crate::abi::Extent;
 use crate::arch::Arch;
-use crate::plan::id::id_prefix;
+use crate::parts::id::id_prefix;
 use crate::spec::KernelSpec;
 use crate::topology::Topology;
 

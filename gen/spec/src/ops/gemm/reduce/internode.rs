@@ -8,8 +8,8 @@ use super::candidate::{
     Candidate, ROUND_BYTES_OF_RESULTS, candidate, collect_unroll, partial_subs,
 };
 use crate::device::Device;
+use crate::parts::network::PUT_BYTES;
 use crate::plan::Network;
-use crate::plan::network::PUT_BYTES;
 
 /// Puts are smaller where that makes no more of a rank's tiles than this, over all peers.
 const PUTS: u32 = 8;

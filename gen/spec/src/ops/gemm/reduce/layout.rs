@@ -7,7 +7,7 @@ use super::super::op_plan::Reduction;
 use super::super::roles::stores_from_registers;
 use super::super::spec::GemmSpec;
 use crate::abi::{ArgKind, ArgLayout, Extent, Operand};
-use crate::plan::network::{common_args, results_on_peers};
+use crate::parts::network::{common_args, results_on_peers};
 
 /// This rank's rows of C.
 pub(super) fn c_rows(spec: GemmSpec<'_>) -> Extent {

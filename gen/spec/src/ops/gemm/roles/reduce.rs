@@ -2,7 +2,7 @@
 
 use super::super::op_plan::Reduction;
 use super::{FORWARDED, OTHERS, OWN, RESULTS, Roles};
-use crate::plan::waits::{CallSteps, Step, Whose, Word};
+use crate::parts::waits::{CallSteps, Step, Whose, Word};
 use crate::plan::{Role, RoleKind};
 
 impl Roles<'_> {

@@ -32,7 +32,7 @@ impl Workspace {
 
     /// Moves the regions of this bucket behind `end_bytes`. Those that all buckets have in common are the ones of `last`.
     /// Returns the end, and by how much the regions were moved.
-    pub(super) fn move_behind(&mut self, end_bytes: u64, last: &Self) -> (u64, u64) {
+    pub(crate) fn move_behind(&mut self, end_bytes: u64, last: &Self) -> (u64, u64) {
         let by = end_bytes - Self::STATE_END_BYTES;
         for region in &mut self.regions {
             let common = last.regions.iter().find(|r| r.name == region.name);

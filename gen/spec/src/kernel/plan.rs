@@ -1,18 +1,18 @@
 //! [`KernelPlan`]: how a kernel computes what its spec says.
 
-use super::copies::Copies;
-use super::network::Network;
 use super::op_plan::OpPlan;
-use super::region::Region;
-use super::registers::Registers;
-use super::role::Role;
-use super::waits::CallSteps;
-use super::workspace::Workspace;
 use crate::abi::{ArgLayout, OperandSpec};
 use crate::config::{Dim, Problem, Shape};
 use crate::device::Device;
 use crate::ops::each_problem;
 use crate::ops::gemm::GemmPlan;
+use crate::parts::copies::Copies;
+use crate::parts::network::Network;
+use crate::parts::region::Region;
+use crate::parts::registers::Registers;
+use crate::parts::role::Role;
+use crate::parts::waits::CallSteps;
+use crate::parts::workspace::Workspace;
 use crate::roofline::{Bound, Traffic};
 use crate::spec::KernelSpec;
 use serde::Serialize;

@@ -1,7 +1,7 @@
 //! [`Dtype`]: types of elements.
 
-use super::Field;
 use crate::diagnostic::Diagnostics;
+use crate::field::Field;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 

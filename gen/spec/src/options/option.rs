@@ -1,9 +1,9 @@
 //! What an option is, and the macro that declares structs of options.
 
-use super::field::Field;
 use super::option_type::OptionType;
 use super::value::Value;
 use super::values::{Limits, Values};
+use crate::field::Field;
 
 /// An option of a kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]

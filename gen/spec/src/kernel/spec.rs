@@ -1,8 +1,6 @@
 //! [`KernelSpec`]: a configuration that was checked. It is made only by [`KernelSpec::validate`] and
 //! [`KernelSpec::for_sizes`].
 
-mod limits;
-
 use crate::abi::MAX_RANKS;
 use crate::by_problem;
 use crate::config::{Field, KernelConfig, Op, Problem, Shape};
@@ -14,9 +12,6 @@ use crate::ops::dispatch::check as dispatch;
 use crate::ops::gemm::check as gemm;
 use crate::topology::Topology;
 use serde::Serialize;
-
-pub use crate::ops::attention::{MAX_HEADS, MAX_SEQUENCES};
-pub use limits::{DIM_STEP, MAX_DIM, MAX_ELEMS};
 
 /// Rank counts that kernels of one node support.
 pub const WORLDS: [u32; 4] = [1, 2, 4, 8];

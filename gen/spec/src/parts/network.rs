@@ -23,7 +23,7 @@ pub struct Network {
 impl Network {
     /// # Errors
     /// More puts than a call can count.
-    pub(super) fn check(&self) -> Result<(), Diagnostics> {
+    pub(crate) fn check(&self) -> Result<(), Diagnostics> {
         let mut found = Diagnostics::default();
         found.require(
             self.puts <= MAX_CALL_PUTS,

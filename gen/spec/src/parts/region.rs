@@ -238,7 +238,7 @@ macro_rules! regions {
             /// What a plan needs, in the order of the declaration.
             #[must_use]
             $vis fn new($plan: $plan_type) -> Self {
-                let mut placer = $crate::plan::region::Placer::new($start, $align);
+                let mut placer = $crate::parts::region::Placer::new($start, $align);
                 $(let $name = (true $(&& $needed)?).then(|| {
                     let shape = [$((stringify!($index), u64::from($extent))),*];
                     placer.place(stringify!($name), &[$($doc),*], $element, &shape)

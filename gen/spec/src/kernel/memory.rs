@@ -1,7 +1,8 @@
 //! What a plan needs of a device's memory.
 
-use super::{KernelPlan, Region};
+use super::plan::KernelPlan;
 use crate::diagnostic::{Diagnostics, Field};
+use crate::parts::Region;
 
 impl KernelPlan {
     /// Bytes of the operands of `rank`, those that are read and those that are written.

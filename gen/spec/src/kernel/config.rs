@@ -1,13 +1,13 @@
 //! [`KernelConfig`]: a kernel as the user asks for it.
 
-use super::field::Field;
-use super::op::Op;
-use super::option::{OptionSpec, Options, options};
-use super::option_type::OptionType;
 use super::problem::Problem;
-use super::value::Value;
-use super::values::Limits;
 use crate::diagnostic::Diagnostics;
+use crate::field::Field;
+use crate::options::Op;
+use crate::options::option::{OptionSpec, Options, options};
+use crate::options::option_type::OptionType;
+use crate::options::value::Value;
+use crate::options::values::Limits;
 use serde::{Deserialize, Serialize};
 
 const fn one() -> u32 {

@@ -1,7 +1,7 @@
 //! Who waits for whom in a call: what nobody signals or awaits, and circles of steps.
 
-use super::kernel::KernelPlan;
-use super::waits::{Signal, Step, Wait, Whose, Word};
+use super::plan::KernelPlan;
+use crate::parts::waits::{Signal, Step, Wait, Whose, Word};
 use std::collections::BTreeSet;
 
 /// Who goes through steps: a role, what all CTAs do before or after their roles, or the host.

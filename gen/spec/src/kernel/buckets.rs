@@ -3,8 +3,8 @@
 //! Plans are compared at some numbers of rows. A bucket has the plan that is best for the most of its rows, and loses at
 //! fewer rows against the plan that would be best there. The cost model divides the rows so that these losses are least.
 
-use super::kernel::KernelPlan;
 use super::op_plan::OpPlan;
+use super::plan::KernelPlan;
 use crate::abi::{ArgKind, MAX_BUCKETS, Source};
 use crate::config::{Dim, Problem};
 use crate::ops::collective::plan as collective;

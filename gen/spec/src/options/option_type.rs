@@ -155,7 +155,7 @@ macro_rules! choices {
             }
         }
 
-        impl $crate::config::option_type::Choice for $Enum {
+        impl $crate::options::option_type::Choice for $Enum {
             const CHOICES: &'static [(&'static str, Self)] = &[$(($name, Self::$Variant)),+];
         }
     };

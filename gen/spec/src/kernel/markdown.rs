@@ -1,8 +1,8 @@
 //! The options in Markdown, for the book and the documentation of `#[fused_kernel]`.
 
-use super::op::Op;
-use super::option::OptionSpec;
-use super::values::{Limits, Values};
+use crate::options::op::Op;
+use crate::options::option::OptionSpec;
+use crate::options::values::{Limits, Values};
 use std::fmt;
 
 /// The options of one struct. It is displayed as a table.

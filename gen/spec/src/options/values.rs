@@ -1,7 +1,7 @@
 //! What options take, and its limits.
 
-use super::field::Field;
 use crate::diagnostic::Diagnostics;
+use crate::field::Field;
 
 /// What an option takes.
 #[derive(Clone, Debug, PartialEq, Eq)]

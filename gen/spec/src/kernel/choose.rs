@@ -1,7 +1,7 @@
 //! Chooses a plan for a spec.
 
 use super::buckets;
-use super::kernel::KernelPlan;
+use super::plan::KernelPlan;
 use crate::abi::MAX_OPERANDS;
 use crate::by_problem;
 use crate::config::Problem;

@@ -1,12 +1,12 @@
 //! [`Problem`] and [`Shape`]: what is computed, a variant for each kind of operator.
 
-use super::dim::Dim;
-use super::field::Field;
-use super::op::Op;
-use super::option::{OptionSpec, Options};
-use super::option_type::OptionType;
-use super::value::Value;
+use crate::field::Field;
 use crate::ops::{attention, collective, combine, dispatch, each_problem, gemm};
+use crate::options::dim::Dim;
+use crate::options::op::Op;
+use crate::options::option::{OptionSpec, Options};
+use crate::options::option_type::OptionType;
+use crate::options::value::Value;
 use serde::{Deserialize, Serialize};
 
 #[doc(hidden)]

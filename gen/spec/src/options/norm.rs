@@ -1,10 +1,10 @@
 //! The normalisation of the rows of a result.
 
-use super::Field;
 use super::option_type::{OptionType, choices};
 use super::value::Value;
 use super::values::Values;
 use crate::diagnostic::Diagnostics;
+use crate::field::Field;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 

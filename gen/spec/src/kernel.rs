@@ -1,0 +1,20 @@
+//! Kernels of all kinds: sums over the kinds of operators. What a kernel is asked for, what was checked, and its plan.
+
+mod buckets;
+mod choose;
+mod config;
+mod markdown;
+mod memory;
+mod op_plan;
+mod plan;
+mod problem;
+mod spec;
+mod wait_graph;
+
+pub use config::KernelConfig;
+pub use markdown::OptionTable;
+pub use op_plan::OpPlan;
+pub use plan::KernelPlan;
+pub use problem::{Problem, Shape};
+pub use spec::{KernelSpec, MAX_NODES, WORLDS};
+pub use wait_graph::{Agent, faults};

@@ -1,0 +1,18 @@
+//! What options are: their names, their types, and what the user writes for them.
+
+pub(crate) mod dim;
+pub(crate) mod dtype;
+pub(crate) mod norm;
+pub(crate) mod op;
+pub(crate) mod option;
+pub(crate) mod option_type;
+pub(crate) mod value;
+pub(crate) mod values;
+
+pub use dim::Dim;
+pub use dtype::{Dtype, DtypeInfo, LINE_BYTES, TmaType};
+pub use norm::{Eps, Norm};
+pub use op::Op;
+pub use option::{OptionSpec, Options};
+pub use value::{Value, nearest};
+pub use values::{Limits, Values};

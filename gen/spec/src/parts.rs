@@ -1,0 +1,18 @@
+//! What plans of all kinds of operators are made of.
+
+pub(crate) mod copies;
+pub(crate) mod id;
+pub(crate) mod network;
+pub(crate) mod region;
+pub(crate) mod registers;
+pub(crate) mod role;
+pub(crate) mod waits;
+pub(crate) mod workspace;
+
+pub use copies::Copies;
+pub use network::{MAX_PUT_BYTES, Network};
+pub use region::{Element, Index, Region, RegionId};
+pub use registers::Registers;
+pub use role::{Role, RoleKind};
+pub use waits::{CallSteps, Signal, Step, Wait, Whose, Word};
+pub use workspace::Workspace;
