@@ -1,7 +1,7 @@
 //! NVIDIA H200 on an NVLink host: its figures, its rates, and its cost table.
 //!
 //! The table also serves other Hopper GPUs, whose rates follow from those of the H200 and what their driver reports. Comments
-//! name the measurements on H100 behind a value. `benches/measured.csv` has measured candidates that a test compares with the
+//! name the measurements on H100 behind a value. `benches/measured.toml` has measured candidates that a test compares with the
 //! model.
 
 use crate::arch::{Arch, Backend};

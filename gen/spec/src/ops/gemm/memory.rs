@@ -156,7 +156,7 @@ regions! {
     /// Counts the sub-tiles of a tile that have arrived from a source, over all calls.
     partial_ready: Element::Flag, [source: p.sources(), tile: p.of_two_shots(|r| r.owner_tiles)],
         if p.two_shots().is_some();
-    /// The partial sum of a source for a tile, rounded to bf16.
+    /// The partial sum of a source for a tile, rounded to the type of A.
     partials: Element::Bytes(p.partial_bytes()),
         [parity: 2u32, source: p.sources(), tile: p.of_two_shots(|r| r.owner_tiles)], if p.two_shots().is_some();
     /// Counts the sub-tiles of a put that are in sums_out, over all calls.
