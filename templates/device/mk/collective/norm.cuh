@@ -39,7 +39,7 @@ struct RowNorm {
 
   // Loads the addends of a vector. The new residual may go to the place of the residual: a thread stores it behind the load.
   static MK_DEVICE Addends addends(const Args& args, u32 vec) {
-    Addends addends;
+    Addends addends{};
     if constexpr (requires { args.bias; }) addends.bias = load_vec16(args.bias + vec % Config::kRowVecs * 16);  // @norm.bias
     if constexpr (requires { args.residual; }) {
       const Rows<Config, const u8> residual{args.residual, args.residual_row_bytes};
