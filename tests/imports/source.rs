@@ -1,4 +1,4 @@
-//! What the text of a module imports, and what is compiled for tests only.
+//! The imports in the text of a module, and the items that are compiled for tests only.
 
 use syn::punctuated::Punctuated;
 use syn::visit::{self, Visit};

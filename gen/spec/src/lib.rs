@@ -31,7 +31,7 @@ mod parts;
 pub mod roofline;
 pub mod topology;
 
-/// What the user writes, in TOML, in `#[fused_kernel(...)]` or as flags. Nothing in it is checked yet.
+/// Configurations as users write them in TOML, in `#[fused_kernel(...)]` or as flags, before any check.
 pub mod config {
     pub use crate::field::Field;
     pub use crate::kernel::{KernelConfig, OptionTable, Problem, Shape};

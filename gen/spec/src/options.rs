@@ -1,4 +1,4 @@
-//! What options are: their names, their types, and what the user writes for them.
+//! Options: their names, their types, and the values that users write.
 
 pub(crate) mod dim;
 pub(crate) mod dtype;

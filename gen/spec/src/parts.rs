@@ -1,4 +1,4 @@
-//! What plans of all kinds of operators are made of.
+//! The parts of plans, which all kinds of operators share.
 
 pub(crate) mod copies;
 pub(crate) mod id;

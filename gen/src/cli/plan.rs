@@ -193,7 +193,7 @@ fn roles(plan: &KernelPlan) -> Vec<String> {
     lines(&plan.roles.iter().map(row).collect::<Vec<_>>(), &[])
 }
 
-/// What roles wait for and signal, and what happens before and after them.
+/// The waits and signals of roles, and of the steps before and after the roles.
 fn waits(plan: &KernelPlan) -> Vec<String> {
     let row = |agent: &Agent<'_>| {
         let text = plan.describe(agent.steps).join(" ");

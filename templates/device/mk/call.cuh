@@ -97,7 +97,7 @@ MK_DEVICE bool enter(const RankContext& ctx) {
     u32 due = 0, raised = 0, left = 0, aborted_by = 0, failed = 0;
     if (thread == 0 || word < kGateWords) due = load_relaxed_sys(&ctx.gate->due);
     if (word < kGateWords) raised = fetch_add_relaxed_gpu(&ctx.gate->entered[word], gridDim.x);
-    // Loads come behind the first add, since the compiler waits for some of them at once, which would delay the add by 0.2 µs.
+    // These loads follow the first add: ptxas waits for `failed` at once, which would delay an add behind it by 0.2 µs.
     if (thread == 0) {
       aborted_by = load_relaxed_sys(&ctx.state()->abort);
       failed = load_relaxed_sys(&ctx.gate->failed);

@@ -2,7 +2,7 @@
 
 use super::roles::{Ctas, outside_roles, role_table};
 use super::text::{COLUMNS, layout_assertion, shared_memory_line};
-use mkernel_spec::plan::Region;
+use mkernel_spec::plan::{Network, Region};
 use mkernel_spec::{Dtype, KernelPlan};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -50,6 +50,17 @@ impl Config {
             constants: Vec::new(),
         });
         self
+    }
+
+    /// Constants of puts to other nodes.
+    pub fn network(&mut self, network: &Network) -> &mut Self {
+        let channels = network.channels.into();
+        self.u32("kChannels", channels, "channels to a peer on another node")
+            .u32(
+                "kPutsPerPeer",
+                network.puts,
+                "puts of a call to a peer, per channel",
+            )
     }
 
     /// Adds a constant of type u32.

@@ -193,12 +193,7 @@ impl Attention<'_> {
                 op_plan.put_tiles,
                 "blocks of K and V in a put, at most",
             )
-            .u32(
-                "kChannels",
-                network.channels.into(),
-                "channels to a peer on another node",
-            )
-            .u32("kPutsPerPeer", network.puts, "puts of a call to a peer");
+            .network(network);
         }
     }
 }

@@ -148,18 +148,11 @@ fn chunks(plan: &KernelPlan, op_plan: &CollectivePlan, c: &mut Config) {
         );
     }
     if let Some(network) = &plan.network {
-        c.section("network")
-            .u32(
-                "kChannels",
-                network.channels.into(),
-                "channels to a peer on another node",
-            )
-            .u32(
-                "kPutsPerPeer",
-                network.puts,
-                "puts of a call to a peer, per channel",
-            )
-            .u32("kPutChunks", op_plan.put_chunks as u32, "chunks of a put");
+        c.section("network").network(network).u32(
+            "kPutChunks",
+            op_plan.put_chunks as u32,
+            "chunks of a put",
+        );
     }
     c.section("warps of every CTA");
     let steps = [

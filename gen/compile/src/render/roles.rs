@@ -29,7 +29,7 @@ struct Warps {
     /// The C++ type of the role.
     role: String,
     about: String,
-    /// What it waits for and signals, as lines of a comment, if that does not fit behind `about`.
+    /// The waits and signals of the role as lines of a comment, if they do not fit behind `about`.
     waits: Vec<String>,
     /// A comma after all entries except the last.
     comma: &'static str,
@@ -140,7 +140,7 @@ fn list(plan: &KernelPlan, roles: &[&Role], end_cta: u32) -> Vec<Warps> {
     (1..).zip(roles).map(warps).collect()
 }
 
-/// What CTAs wait for and signal before and after their roles, as lines of a comment.
+/// The waits and signals of CTAs before and after their roles, as lines of a comment.
 pub(super) fn outside_roles(plan: &KernelPlan) -> Vec<String> {
     let functions = [("begin", &plan.call.begin), ("end", &plan.call.end)];
     let lines = functions.into_iter().flat_map(|(name, steps)| {

@@ -48,7 +48,7 @@ pub struct KernelPlan {
     pub grid_ctas: u32,
     /// Who does what.
     pub roles: Vec<Role>,
-    /// What is awaited and signalled outside roles.
+    /// The waits and signals outside roles.
     pub call: CallSteps,
     /// Shared memory, as dynamic shared memory is laid out from a 1024-byte boundary.
     pub smem: Vec<Region>,

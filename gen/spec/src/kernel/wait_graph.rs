@@ -1,10 +1,10 @@
-//! Who waits for whom in a call: what nobody signals or awaits, and circles of steps.
+//! The graph of waits of a call: finds words without a signal or a wait, and circles of steps.
 
 use super::plan::KernelPlan;
 use crate::parts::waits::{Signal, Step, Wait, Whose, Word};
 use std::collections::BTreeSet;
 
-/// Who goes through steps: a role, what all CTAs do before or after their roles, or the host.
+/// A sequence of steps: of a role, of all CTAs before or after their roles, or of the host.
 #[derive(Clone, Debug)]
 pub struct Agent<'a> {
     /// The name of the role, `begin`, `end` or `host`.
@@ -38,7 +38,7 @@ impl KernelPlan {
         agents
     }
 
-    /// What steps wait for, and what they signal: a sentence for each, if there is anything to say.
+    /// A sentence about the waits of the steps and one about their signals, where the steps have any.
     #[must_use]
     pub fn describe(&self, steps: &[Step]) -> Vec<String> {
         let agents = self.agents();
@@ -85,7 +85,7 @@ fn listed(words: impl Iterator<Item = (Word, &'static str, String)>) -> String {
     words.collect::<Vec<_>>().join(", ")
 }
 
-/// The values of a key, behind those of the keys before it.
+/// The values of a key, added behind all other keys if the key is new.
 fn entry<K: PartialEq, V>(entries: &mut Vec<(K, Vec<V>)>, key: K) -> &mut Vec<V> {
     let found = entries.iter().position(|(other, _)| *other == key);
     let index = found.unwrap_or(entries.len());
@@ -95,7 +95,7 @@ fn entry<K: PartialEq, V>(entries: &mut Vec<(K, Vec<V>)>, key: K) -> &mut Vec<V>
     &mut entries[index].1
 }
 
-/// Who signals what a wait is for.
+/// The word of a wait, the side that signals the word, and the agents on that side.
 fn from(wait: &Wait, agents: &[Agent<'_>]) -> (Word, &'static str, String) {
     let names = || {
         signallers(wait, agents)
@@ -113,7 +113,7 @@ fn from(wait: &Wait, agents: &[Agent<'_>]) -> (Word, &'static str, String) {
     (wait.word, whose, names)
 }
 
-/// Who awaits what is signalled.
+/// The word of a signal, and the side that awaits the word.
 fn to(signal: &Signal) -> (Word, &'static str, String) {
     let whose = match signal.to {
         Whose::Cta => "",

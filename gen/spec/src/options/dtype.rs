@@ -38,7 +38,7 @@ pub struct DtypeInfo {
     pub cxx: &'static str,
     /// The largest relative error of a number that is rounded to the nearest element.
     pub roundoff: f64,
-    /// The least element above 0. Elements around 0 lie as far apart.
+    /// The least element above 0, which is also the distance between neighbouring elements near 0.
     pub least: f64,
 }
 
@@ -62,10 +62,10 @@ impl Dtype {
     /// Every type.
     pub const ALL: [Self; 4] = [Self::Bf16, Self::Fp16, Self::Fp32, Self::Int32];
 
-    /// What a product can be.
+    /// Floating-point types, which results can have.
     pub const FLOATS: [Self; 3] = [Self::Bf16, Self::Fp16, Self::Fp32];
 
-    /// What MMAs take.
+    /// Types of the operands of MMAs.
     pub const FACTORS: [Self; 2] = [Self::Bf16, Self::Fp16];
 
     /// The facts of this type, from which all methods derive what they return.
@@ -130,18 +130,18 @@ impl Dtype {
         (value.abs() * info.roundoff).max(info.least / 2.0)
     }
 
-    /// Records a type that is not among `those`, which are what an option takes.
-    pub(crate) fn check(self, those: &[Self], field: Field, found: &mut Diagnostics) {
-        let names: Vec<_> = those.iter().map(|dtype| dtype.name()).collect();
+    /// Records a diagnostic at `field` unless this type is among `allowed`.
+    pub(crate) fn check(self, allowed: &[Self], field: Field, found: &mut Diagnostics) {
+        let names: Vec<_> = allowed.iter().map(|dtype| dtype.name()).collect();
         found.require(
-            those.contains(&self),
+            allowed.contains(&self),
             field,
             || format!("{self} is not possible here"),
             format!("use {}", names.join(" or ")),
         );
     }
 
-    /// What a kernel's name says of the type of its operands, as in `_fp16`; nothing of the usual.
+    /// The part of a kernel's name for the type of its operands, such as `_fp16`. Empty for the default type.
     #[must_use]
     pub fn suffix(self) -> String {
         match self == Self::default() {

@@ -109,7 +109,7 @@ impl Region {
     /// are arguments of its templates.
     pub const MAX_ELEMENTS: u64 = u32::MAX as u64;
 
-    /// What names the region.
+    /// The name of the region.
     #[must_use]
     pub const fn id(&self) -> RegionId {
         RegionId(self.name)

@@ -15,9 +15,9 @@ pub struct Role {
     pub ctas: (u32, u32),
     /// Their warps that have it: `first..end`.
     pub warps: (u32, u32),
-    /// What it does, for people.
+    /// A description for readers of the kernel.
     pub about: String,
-    /// What it waits for and what it signals, in the order of a call.
+    /// The waits and signals of the role, in the order of a call.
     pub steps: Vec<Step>,
 }
 
@@ -132,7 +132,7 @@ role_kinds! {
 }
 
 impl RoleKind {
-    /// Whether its warps hold sums of wgmma in registers, for which they get those of the warps that move data.
+    /// Whether the warps of the role hold wgmma accumulators, for which they take registers from the warps that move data.
     #[must_use]
     pub const fn holds_accumulators(self) -> bool {
         matches!(self, Self::Multiply)

@@ -1,4 +1,4 @@
-//! What the warps of a kernel wait for, and what they signal.
+//! [`Step`]: the waits and signals of the warps of a kernel.
 //!
 //! A role goes through *steps*. In each it waits, works, and signals. A step belongs to a *pass* of the call: what warps of
 //! a later pass do may need what was signalled in an earlier pass, and never the other way round. So a wait of pass p is
@@ -13,7 +13,7 @@ use crate::topology::Topology;
 use serde::Serialize;
 use std::fmt;
 
-/// Who signals a word that is awaited, or who awaits a word that is signalled, as seen from the other one.
+/// One side of a wait, as seen from the other side: where a word is signalled, or where it is awaited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Whose {
@@ -94,7 +94,7 @@ impl fmt::Display for Word {
     }
 }
 
-/// What gives a word: the word, or a region that a plan may have.
+/// A source of a word: the word itself, or a region that a plan may lack.
 pub(crate) trait Awaited {
     fn word(&self) -> Option<Word>;
 }
@@ -116,7 +116,7 @@ impl Awaited for Option<Region> {
 pub struct Wait {
     /// The word.
     pub word: Word,
-    /// Who signals it.
+    /// The signalling side, as seen from the waiting side.
     pub from: Whose,
     /// Whether the word has credits.
     pub has_credits: bool,
@@ -127,18 +127,18 @@ pub struct Wait {
 pub struct Signal {
     /// The word.
     pub word: Word,
-    /// Who awaits it.
+    /// The waiting side, as seen from the signalling side.
     pub to: Whose,
 }
 
-/// Waits, and the signals that come after them.
+/// Waits, and the signals that follow the waits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Step {
     /// The pass of the call.
     pub pass: u32,
-    /// What is awaited.
+    /// Words that the step waits for.
     pub waits: Vec<Wait>,
-    /// What is signalled then.
+    /// Words that the step signals after its waits.
     pub signals: Vec<Signal>,
 }
 
@@ -154,12 +154,12 @@ impl Step {
         }
     }
 
-    /// What CTAs do when all of their roles are done.
+    /// A step of CTAs whose roles are all done.
     pub(crate) const fn last() -> Self {
         Self::of(Self::LATER)
     }
 
-    /// Waits for a word, if the plan has it.
+    /// Adds a wait for a word, unless the plan lacks the word.
     pub(crate) fn waits(self, word: &impl Awaited, from: &[Whose]) -> Self {
         self.awaits(word, from, false)
     }
@@ -182,7 +182,7 @@ impl Step {
         self
     }
 
-    /// Signals a word, if the plan has it.
+    /// Adds a signal of a word, unless the plan lacks the word.
     pub(crate) fn signals(mut self, word: &impl Awaited, to: &[Whose]) -> Self {
         let signals = word.word().into_iter();
         let signals = signals.flat_map(|word| to.iter().map(move |to| Signal { word, to: *to }));
@@ -209,14 +209,14 @@ impl Step {
     }
 }
 
-/// What happens in a call outside roles.
+/// The steps of a call outside roles.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CallSteps {
     /// What all CTAs do before their roles.
     pub begin: Vec<Step>,
     /// What all CTAs do when their roles are done. What it signals, later calls need.
     pub end: Vec<Step>,
-    /// What the host and its proxy do.
+    /// The steps of the host and its proxy.
     pub host: Vec<Step>,
 }
 

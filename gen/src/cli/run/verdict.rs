@@ -93,7 +93,7 @@ impl Verdict {
     }
 }
 
-/// What rounding alone makes of random results, if they have elements of two bytes.
+/// The expected error of random results of two-byte elements that come from rounding alone.
 pub fn rounding_alone(plan: &KernelPlan) -> String {
     let mut results = plan.operands.iter().filter(|operand| operand.written);
     match results.next().map(|first| first.dtype) {

@@ -157,15 +157,16 @@ struct Ll {
     const u32 first = first_reduced(ctx);
     const u32 row_vec = kScheme == LlScheme::kReduceScatter ? i : first + i;
     const Vec16 own = load_part(Tensors::input(args).at(first + i));
+    const auto addends = [&] {
+      if constexpr (kNormalises) return Norm::addends(args, row_vec);
+      else return NoOperands{};
+    }();
     bool have_arrived = true;
-    VecSum<typename Config::Element> sum;
+    auto sum = sum_of_parts(ctx, i, own, have_arrived);
     if constexpr (kNormalises) {
-      const auto addends = Norm::addends(args, row_vec);
-      sum = sum_of_parts(ctx, i, own, have_arrived);
       addends.add_to(sum);
       store_vec16(Norm::residual_out(args).at(row_vec), sum.result());
     } else {
-      sum = sum_of_parts(ctx, i, own, have_arrived);
       store_vec16(Tensors::output(args).at(row_vec), sum.result());
     }
     if constexpr (kGathers) {

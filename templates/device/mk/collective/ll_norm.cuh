@@ -25,7 +25,7 @@ struct LlNorm {
   using Norm = RowNorm<Config, Args>;
 
   // All warps of the grid: `z(vec, load(vec))` is each vector of the tensor, once, in the lane that has it, and the norm of the
-  // vector goes to the result. Some loads come before each `z`, which may wait.
+  // vector goes to the result. Loads of several vectors come before the first `z` of these vectors, which may wait.
   //
   // Parts of rows are dealt out in the order of rows, and a warp has at most one part of a row. So the warps of the first row
   // that is not finished are all at it, and none waits for a warp that waits for it.

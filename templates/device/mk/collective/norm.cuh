@@ -26,7 +26,7 @@ struct RowNorm {
   // The weights of a vector of a row.
   static MK_DEVICE Vec16 weight(const Args& args, u32 vec) { return load_vec16(args.weight + vec * 16); }
 
-  // What is added to the sum of a vector of the tensor, as far as `Args` has it.
+  // The bias and the residual of a vector of the tensor, each used only if `Args` has it.
   struct Addends {
     Vec16 bias, residual;
 

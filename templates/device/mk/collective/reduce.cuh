@@ -26,7 +26,8 @@ concept NodeSumsWorkspace = requires(u32 parity, u32 peer, u32 chunk) {
   Workspace::sum_ready(parity, peer, chunk);  // the mark of the call whose sum is in sums_out
 };
 
-// Config: Element, and kReduceUnroll, the number of vectors that a lane adds up at a time. Across nodes also kPutChunks, the number of chunks of a put.
+// Config: Element, and kReduceUnroll, the number of vectors that a lane adds up at a time. Across nodes also kPutChunks, the
+// number of chunks of a put.
 template <ChunkConfig Config, class Workspace>
 struct Reduce {
   using Ranks = Topology<Config>;

@@ -39,16 +39,7 @@ fn ranks(gemm: Gemm<'_>, c: &mut Config) {
         c.u32("kOwners", r.owners, "ranks of a node that own tiles of C");
     }
     if let Some(network) = &gemm.plan.network {
-        c.u32(
-            "kChannels",
-            network.channels.into(),
-            "channels to a peer on another node",
-        )
-        .u32(
-            "kPutsPerPeer",
-            network.puts,
-            "puts of a call to a peer, per channel",
-        );
+        c.network(network);
     }
 }
 

@@ -1,4 +1,4 @@
-//! The name of a `ring_attention` kernel, and what it is passed.
+//! The name and the arguments of a `ring_attention` kernel.
 
 use super::config::{AttentionConfig, AttentionShape, Layout};
 use super::op_plan::{AttentionPlan, TILE_ROWS};

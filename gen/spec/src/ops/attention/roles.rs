@@ -12,7 +12,7 @@ const OWN: u32 = 0;
 /// K and V of other nodes. On one node, there is nothing behind own K and V.
 const FORWARDED: u32 = 1;
 
-/// What the roles of a plan depend on.
+/// The parts of a plan from which its roles derive.
 pub(super) struct Roles<'a> {
     op_plan: &'a AttentionPlan,
     topology: Topology,
@@ -30,7 +30,7 @@ impl<'a> Roles<'a> {
         }
     }
 
-    /// What all CTAs do before and after their roles.
+    /// The steps of all CTAs before and after their roles.
     pub(super) fn call_steps(&self) -> CallSteps {
         let (begun, peers) = (&self.workspace.begun, Whose::peers(self.topology));
         let begin = Step::of(OWN).signals(begun, peers);

@@ -1,4 +1,4 @@
-//! The name of a kernel of a collective, and what it is passed.
+//! The name and the arguments of a kernel of a collective.
 
 use super::config::{CollectiveOp, CollectiveShape, Protocol, SumEpilogue};
 use super::op_plan::CollectivePlan;

@@ -19,7 +19,7 @@ const RELAYED: u32 = 3;
 /// A role with the number of its warps.
 type Listed = (RoleKind, u32, &'static str, Vec<Step>);
 
-/// What the roles of a plan depend on.
+/// The parts of a plan from which its roles derive.
 pub(super) struct Roles<'a> {
     op_plan: &'a CollectivePlan,
     topology: Topology,
@@ -44,7 +44,7 @@ impl<'a> Roles<'a> {
         Whose::node(self.topology)
     }
 
-    /// What all CTAs do before and after their roles.
+    /// The steps of all CTAs before and after their roles.
     pub(super) fn call_steps(&self) -> CallSteps {
         let begun = &self.workspace.begun;
         let begin = Step::of(FOR_NODES).signals(begun, self.peers());
@@ -165,7 +165,7 @@ impl<'a> Roles<'a> {
     }
 
     fn push(&self) -> Vec<Step> {
-        // Sums of chunks for other nodes come first, and so do the parts of them.
+        // Sums for other nodes are added up first, so their addends are sent first.
         let parts = |pass| Step::of(pass).signals(&self.workspace.partial_ready, self.peers());
         vec![parts(FOR_NODES), parts(OWN)]
     }

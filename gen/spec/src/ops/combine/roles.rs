@@ -181,7 +181,7 @@ impl<'a> Roles<'a> {
             .collect()
     }
 
-    /// On the lists of other nodes, this rank finds the tokens of which it has rows.
+    /// Lists of other nodes name the tokens whose rows this rank has.
     fn load(&self) -> Vec<Step> {
         let CombineWorkspace {
             token_counts,

@@ -1,4 +1,4 @@
-//! The name of a `dispatch_gemm` kernel, and what it is passed.
+//! The name and the arguments of a `dispatch_gemm` kernel.
 
 use super::config::DispatchShape;
 use super::op_plan::DispatchPlan;

@@ -253,7 +253,7 @@ impl Epilogue {
 }
 
 impl GemmConfig {
-    /// What a kernel's name says of types and epilogue, as in `_fp16_bias_gelu_fp32`; nothing of the usual.
+    /// The part of a kernel's name for types and epilogue, such as `_fp16_bias_gelu_fp32`. Empty for the defaults.
     #[must_use]
     pub fn suffix(&self) -> String {
         let (epilogue, c) = (&self.epilogue, self.types().c);

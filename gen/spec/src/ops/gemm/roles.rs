@@ -20,7 +20,7 @@ const OWN: u32 = 2;
 /// Results on their way to other nodes.
 const RESULTS: u32 = 3;
 
-/// What the roles of a plan depend on.
+/// The parts of a plan from which its roles derive.
 pub(super) struct Roles<'a> {
     spec: GemmSpec<'a>,
     chunks: Option<&'a Chunks>,
@@ -33,7 +33,7 @@ pub(super) struct Roles<'a> {
 }
 
 impl<'a> Roles<'a> {
-    /// The roles of `grid_ctas` CTAs, of which the first `comm_ctas` only communicate.
+    /// The roles of `grid_ctas` CTAs. The first `comm_ctas` CTAs only communicate.
     pub(super) fn new(needs: &Needs<'a>, comm_ctas: u32, grid_ctas: u32) -> Self {
         Self {
             spec: needs.spec,
@@ -67,7 +67,7 @@ impl<'a> Roles<'a> {
 
     // ---- the GEMM core
 
-    /// The load thread: A and B of the tiles of a pass. With partial sums or rows of A to wait for, `arrives` adds them.
+    /// The load thread: A and B of the tiles of a pass. `arrives` adds the waits for partial sums or rows of A.
     fn load(&self, pass: u32, arrives: impl FnOnce(Step) -> Step) -> Vec<Step> {
         let Self {
             workspace, smem, ..
@@ -130,7 +130,7 @@ impl<'a> Roles<'a> {
         roles
     }
 
-    /// What all CTAs do before and after their roles. The counts at the end are of tiles and chunks that a call does not have.
+    /// The steps of all CTAs before and after their roles. The counts at the end are of tiles and chunks that a call does not have.
     fn call_steps(&self, transfer: Option<Transfer>) -> CallSteps {
         let Self { workspace, .. } = self;
         let (peers, takes_rows) = (self.peers(), self.spec.takes_rows());
@@ -217,7 +217,7 @@ impl<'a> Roles<'a> {
         Whose::peers_and(self.topology(), puts_gathered || gathers_own)
     }
 
-    /// Who signals that rows of A have arrived.
+    /// The ranks that signal the arrival of rows of A.
     fn arriving_from(&self) -> &'static [Whose] {
         let gathers_own =
             self.chunks.is_some_and(|chunks| chunks.to_self) || self.spec.takes_rows();
@@ -290,7 +290,7 @@ impl<'a> Roles<'a> {
             .signals(&self.workspace.arrived, Whose::RANK)
     }
 
-    /// The warps of a row tell each other its squares.
+    /// The warps that share a row exchange its sums of squares.
     fn normalise(&self) -> [Step; 3] {
         let GemmWorkspace {
             squares,

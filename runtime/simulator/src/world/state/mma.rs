@@ -54,7 +54,7 @@ pub enum OperandA {
     Registers(*const u32),
 }
 
-/// The function of a kernel that converts the two elements of a word, of which the first one is in the lower half.
+/// The function of a kernel that converts the two elements of a word to fp32. The first element is in the lower half.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub struct Unpack(unsafe extern "C" fn(u32, *mut f32));

@@ -105,7 +105,7 @@ impl Roles<'_> {
         (load, multiply, store)
     }
 
-    /// The roles of CTAs that only communicate, of which there are none on one node.
+    /// The roles of CTAs that only communicate: none on one node.
     fn across_nodes(&self, reduction: &Reduction) -> Vec<Role> {
         let put = |pass| {
             Step::of(pass)
