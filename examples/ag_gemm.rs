@@ -75,7 +75,7 @@ fn forward(ranks: &Communicator) -> Result<(), Failure> {
     println!("rank {rank}: largest error {error:.4}");
     if rank == 0 && !ranks.is_simulated() {
         let plan = up_projection.operator().plan();
-        let tflops = plan.traffic.flops as f64 / slowest_us / 1e6;
+        let tflops = plan.body().traffic.flops as f64 / slowest_us / 1e6;
         println!(
             "{}: {slowest_us:.1} µs per call, {tflops:.0} TFLOP/s per GPU",
             plan.id

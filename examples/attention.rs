@@ -75,7 +75,7 @@ fn attend(ranks: &Communicator) -> Result<(), Failure> {
     println!("rank {}: largest error {error:.4}", ranks.rank());
     if ranks.rank() == 0 && !ranks.is_simulated() {
         let plan = attention.operator().plan();
-        let tflops = plan.traffic.flops as f64 / slowest_us / 1e6;
+        let tflops = plan.body().traffic.flops as f64 / slowest_us / 1e6;
         println!(
             "{}: {slowest_us:.1} µs per call, {tflops:.0} TFLOP/s per GPU",
             plan.id

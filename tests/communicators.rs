@@ -198,7 +198,7 @@ fn stats_count_what_ranks_have_sent() {
         let operator = ranks.prepare(&config, shape).expect("prepared");
         let stats = ranks.stats();
         assert_eq!(stats.heap.workspaces, 1);
-        assert_eq!(stats.heap.used_bytes, operator.plan().workspace.bytes);
+        assert_eq!(stats.heap.used_bytes, operator.plan().workspace_bytes());
         assert_eq!(stats.fabrics[0].endpoint.puts, 0);
         for _ in 0..3 {
             call(&ranks, &operator, shape).expect("all take part");

@@ -50,9 +50,9 @@ fn compile_without_faults(golden: &Golden) -> Result<(), String> {
     let cubin = compiled.map_err(|error| format!("{}: {error}", golden.name))?;
     let found = cubin.resources.expect("of an SM");
     // The kernel may use all 65536 registers of an SM. A thread gets a multiple of 8, and at most 255.
-    let most = (65536 / golden.plan.threads / 8 * 8).min(255);
-    let is_sound = golden.plan.registers.fit(found.registers)
-        && golden.plan.registers.entry == most
+    let most = (65536 / golden.plan.launch().threads / 8 * 8).min(255);
+    let is_sound = golden.plan.launch().registers.fit(found.registers)
+        && golden.plan.launch().registers.entry == most
         && (found.spill_store_bytes, found.spill_load_bytes) == (0, 0)
         && found.smem_static_bytes == 0
         && cubin.log.lines().all(|line| line.starts_with("ptxas"));

@@ -104,7 +104,7 @@ impl Gathered {
 }
 
 fn attention(plan: &KernelPlan) -> Result<&AttentionPlan, Failure> {
-    match &plan.op_plan {
+    match &plan.body().op_plan {
         OpPlan::Attention(op_plan) => Ok(op_plan),
         _ => Err("the plan is not one of attention".into()),
     }

@@ -166,7 +166,7 @@ fn one_size(
         if ranks.rank() == 0 {
             print(flags, seq, (operator.plan(), sized), median(times), error)?;
         }
-        if let (Some(to), OpPlan::Attention(op_plan)) = (&flags.dump, &sized.op_plan) {
+        if let (Some(to), OpPlan::Attention(op_plan)) = (&flags.dump, &sized.body().op_plan) {
             dump::dump(to, sized, op_plan, ranks.rank(), &operands, lab)?;
         }
         if error.is_nan() || error > check::MAX_RELATIVE_ERROR {
@@ -187,15 +187,15 @@ fn print(
 ) -> Result<(), Failure> {
     // The bound of the plan is for the NICs of its device, not for the emulated ones.
     let bound = Bound {
-        nic_us: flags.network.nic_us(sized.traffic.nic_bytes),
-        ..sized.bound
+        nic_us: flags.network.nic_us(sized.body().traffic.nic_bytes),
+        ..sized.body().bound
     };
-    let OpPlan::Attention(op_plan) = &plan.op_plan else {
+    let OpPlan::Attention(op_plan) = &plan.body().op_plan else {
         return Err("the plan is not one of attention".into());
     };
     println!(
         "{seq:>10} {us:>7.1} {:>8.0} {:>9.0}  {:<7} {error:.1e} {:>5} {:>6}  {}",
-        sized.traffic.flops as f64 / us / 1e6,
+        sized.body().traffic.flops as f64 / us / 1e6,
         bound.us(),
         bound.reason(),
         op_plan.push_ctas,
@@ -272,7 +272,7 @@ fn operands(
     lab: &Lab,
     seed: u64,
 ) -> Result<Vec<(Operand, Matrix)>, Failure> {
-    let specs = operator.plan().operands.iter();
+    let specs = operator.plan().operands().iter();
     specs
         .enumerate()
         .map(|(index, spec)| {

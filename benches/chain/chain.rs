@@ -182,7 +182,7 @@ impl Bench<'_> {
         let GemmShape { m, n, k } = shape;
         let (read, weight, written) = chain.of_call(call);
         let plan = operator.plan();
-        let operands = plan.operands.iter().map(|spec| match spec.operand {
+        let operands = plan.operands().iter().map(|spec| match spec.operand {
             Operand::A => read.reshaped(m, k).operand(),
             Operand::C => written.reshaped(m, n).operand(),
             _ => weight.operand(),

@@ -54,7 +54,7 @@ impl<'a> Case<'a> {
             ..KernelConfig::new(flags.world, config)
         };
         let operator = ranks.prepare(&kernel, most)?;
-        let operands = &operator.plan().operands;
+        let operands = operator.plan().operands();
         let rows = operands[1].rows.on(ranks.rank()).max(1);
         let y = match config.symmetric_result {
             true => Output::Symmetric(lab.symmetric_matrix(ranks, Dtype::Bf16, rows, shape.n)?),
@@ -138,7 +138,7 @@ impl<'a> Case<'a> {
             "{:<14} {:>9} {us:>9.1} {:>10.1} {:>6.0}  {}{}",
             self.config.op.name(),
             bytes >> 10,
-            plan.bound.us(),
+            plan.body().bound.us(),
             bytes as f64 * steps * (world - 1.0) / world / us / 1e3,
             plan.id,
             // Names of plans say it only where the kernel makes use of it.

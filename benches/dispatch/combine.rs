@@ -49,7 +49,7 @@ impl Case<'_> {
             c.operand(),
         ];
         let plan = operators[0].plan();
-        let moved_us = plan.bound.memory_us.max(plan.bound.nic_us);
+        let moved_us = plan.body().bound.memory_us.max(plan.body().bound.nic_us);
         let bound_us = self.link_us(plan).max(moved_us);
         for (operator, times) in operators.iter().zip(self.times(&operators, &raw)?) {
             lab.poison(&c)?;

@@ -122,7 +122,7 @@ impl Case<'_> {
         let rows = self.tokens.rows().into_iter().max().unwrap_or(0);
         let flops = 2 * rows * flags.hidden * flags.intermediate;
         let compute_us = flops as f64 / plan.device.gemm_tflops / 1e6;
-        let moved_us = plan.bound.memory_us.max(plan.bound.nic_us);
+        let moved_us = plan.body().bound.memory_us.max(plan.body().bound.nic_us);
         compute_us.max(moved_us).max(self.link_us(plan))
     }
 }

@@ -185,7 +185,7 @@ impl Case<'_> {
     /// time in the plan, which assumes that tokens choose experts evenly.
     fn link_us(&self, plan: &KernelPlan) -> f64 {
         if self.flags.network.nodes > 1 {
-            return plan.bound.link_us;
+            return plan.body().bound.link_us;
         }
         let world = self.ranks.world() as usize;
         let (mut sent, mut received) = (vec![0u64; world], vec![0u64; world]);

@@ -95,8 +95,8 @@ impl Bench<'_> {
         [us, cublas_us, core_us]: [f64; 3],
     ) -> Row {
         let (world, layout) = (plan.spec.world(), gemm.config.b_layout);
-        let nic_us = self.flags.network.nic_us(plan.traffic.nic_bytes);
-        let bound_us = cublas_us.max(plan.bound.link_us).max(nic_us);
+        let nic_us = self.flags.network.nic_us(plan.body().traffic.nic_bytes);
+        let bound_us = cublas_us.max(plan.body().bound.link_us).max(nic_us);
         let normalised = us / cublas_us;
         Row {
             op: gemm.config.op.name(),
@@ -115,7 +115,7 @@ impl Bench<'_> {
             core_speed: cublas_us / core_us,
             bound_us,
             of_bound: bound_us / us,
-            estimate_us: plan.estimate_us,
+            estimate_us: plan.body().estimate_us,
             nccl_error: report::nccl_error(self.baselines, plan, world),
             baseline: report::best(self.baselines, plan, world, normalised),
             ..Row::default()
@@ -265,7 +265,7 @@ impl Bench<'_> {
     /// Returns the median times of cuBLAS, the core and every plan in µs. Their blocks take turns.
     fn measure(&self, operands: &Operands, candidates: &Candidates) -> Result<Vec<f64>, Failure> {
         let plan = candidates.core.plan();
-        let iterations = (BLOCK_US / plan.bound.us()) as u32;
+        let iterations = (BLOCK_US / plan.body().bound.us()) as u32;
         let iterations = self
             .flags
             .iterations
@@ -326,7 +326,11 @@ impl Bench<'_> {
             Ok::<f64, Failure>(least)
         };
         // Slices of fp32 and of symmetric memory would take the same time.
-        let in_slices = operator.plan().operands.iter().all(|spec| !spec.symmetric);
+        let in_slices = operator
+            .plan()
+            .operands()
+            .iter()
+            .all(|spec| !spec.symmetric);
         let slices_ns = match epilogue.output {
             None if !epilogue.normalises() && in_slices => time(&mut || {
                 let call = operator.call(stream).read(Operand::A, &rows_a);

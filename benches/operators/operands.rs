@@ -166,14 +166,14 @@ impl Operands {
     /// Returns all operands of a fused kernel in its order.
     pub fn raw(&self, plan: &KernelPlan) -> Vec<RawOperand> {
         let view = |operand| self.fused(operand, Some(plan));
-        let operands = plan.operands.iter();
+        let operands = plan.operands().iter();
         operands.map(|spec| view(spec.operand).operand()).collect()
     }
 }
 
 /// Returns whether a plan has an operand in symmetric memory.
 fn is_symmetric(plan: &KernelPlan, operand: Operand) -> bool {
-    let mut specs = plan.operands.iter();
+    let mut specs = plan.operands().iter();
     specs.any(|spec| spec.operand == operand && spec.symmetric)
 }
 

@@ -45,13 +45,13 @@ pub fn lines(config: &KernelConfig, ranks: Ranks, plan: Option<&KernelPlan>) -> 
 }
 
 fn planned(plan: &KernelPlan) -> String {
-    let how = by_problem!(&plan.op_plan, OpPlan(op_plan) => planned(op_plan));
+    let how = by_problem!(&plan.body().op_plan, OpPlan(op_plan) => planned(op_plan));
     format!(
         "Planned for {}: {how}; bound {:.0} µs ({}), estimate {:.0} µs.",
         plan.device.name,
-        plan.bound.us(),
-        plan.bound.reason(),
-        plan.estimate_us,
+        plan.body().bound.us(),
+        plan.body().bound.reason(),
+        plan.body().estimate_us,
     )
 }
 
@@ -126,7 +126,7 @@ mod tests {
             let plan = KernelSpec::validate(config)
                 .and_then(|spec| KernelPlan::new(&spec, &mkernel_spec::Device::h200()))
                 .expect("a plan");
-            let planned = plan.operands.iter();
+            let planned = plan.operands().iter();
             let planned: Vec<_> = planned
                 .map(|spec| (spec.operand, spec.dtype, spec.written))
                 .collect();

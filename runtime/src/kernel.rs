@@ -16,25 +16,26 @@ impl Kernel {
     /// Loads the kernel of `plan` from a CUBIN in memory.
     pub fn load(shared: &Shared, cubin: &[u8], plan: &KernelPlan) -> Result<Self, Error> {
         let function = Function::load(&shared.ctx, cubin, &plan.id)?;
-        function.allow_dynamic_smem(plan.smem_bytes)?;
-        let ctas_per_sm = function.ctas_per_sm(plan.threads, plan.smem_bytes)?;
+        let (launch, smem_bytes) = (plan.launch(), plan.smem_bytes());
+        function.allow_dynamic_smem(smem_bytes)?;
+        let ctas_per_sm = function.ctas_per_sm(launch.threads, smem_bytes)?;
         // CTAs wait for each other, so all of them must be resident at the same time.
-        if ctas_per_sm == 0 || plan.grid_ctas > ctas_per_sm.saturating_mul(plan.device.sm_count) {
+        if ctas_per_sm == 0 || launch.grid_ctas > ctas_per_sm.saturating_mul(plan.device.sm_count) {
             return Err(Error::Kernel(KernelError::DoesNotFit {
                 id: plan.id.clone(),
                 registers: function.registers()?,
-                smem_bytes: function.static_smem_bytes()? + plan.smem_bytes,
+                smem_bytes: function.static_smem_bytes()? + smem_bytes,
                 ctas_per_sm,
-                grid_ctas: plan.grid_ctas,
+                grid_ctas: launch.grid_ctas,
                 sm_count: plan.device.sm_count,
             }));
         }
         check_registers(plan, function.registers()?)?;
         let dims = LaunchDims {
-            ctas: plan.grid_ctas,
-            cluster_ctas: plan.cluster_ctas(),
-            threads: plan.threads,
-            smem_bytes: plan.smem_bytes,
+            ctas: launch.grid_ctas,
+            cluster_ctas: launch.cluster_ctas,
+            threads: launch.threads,
+            smem_bytes,
         };
         check_clusters(plan, &function, dims, shared.shares_gpu)?;
         Ok(Self { function, dims })
@@ -68,13 +69,13 @@ impl Kernel {
 /// compiled to another number, some warpgroups would wait for registers until the deadline, because they never become
 /// available.
 fn check_registers(plan: &KernelPlan, registers: u32) -> Result<(), Error> {
-    if plan.registers.fit(registers) || plan.device.backend.is_simulated() {
+    if plan.launch().registers.fit(registers) || plan.device.backend.is_simulated() {
         return Ok(());
     }
     Err(Error::Kernel(KernelError::Registers {
         id: plan.id.clone(),
         registers,
-        planned: plan.registers.entry,
+        planned: plan.launch().registers.entry,
     }))
 }
 
@@ -130,7 +131,7 @@ mod tests {
         let plan = plan(&Device::h200());
         let Registers {
             entry, producer, ..
-        } = plan.registers;
+        } = plan.launch().registers;
         assert_ne!(producer, entry, "the plan redistributes registers");
         check_registers(&plan, entry).expect("as planned");
         for registers in [entry - 8, entry + 8] {

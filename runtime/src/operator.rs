@@ -103,7 +103,7 @@ impl Operator {
             reader,
         } = loaded;
         let operator = shared.name_operator(name);
-        let job = plan.copies.clone().map(|copies| {
+        let job = plan.body().copies.clone().map(|copies| {
             let (rank, world) = (shared.rank, shared.world);
             Arc::new(CopyJob::new(
                 copies,

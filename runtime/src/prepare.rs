@@ -111,7 +111,7 @@ pub(crate) fn prepare(
         }
         None => None,
     };
-    let bytes = plan.workspace.bytes;
+    let bytes = plan.workspace_bytes();
     let block = heap.place(shared, &mut ranks, BlockKind::Workspace, bytes)?;
     let loaded = first.map_or_else(|| build(&store, &plan, &code), Ok);
     let loaded = loaded.and_then(|cubin| {
@@ -161,8 +161,9 @@ fn operator_name(plan: &KernelPlan, name: Option<&str>) -> String {
 
 /// Checks that the NICs of a kernel of several nodes can make its puts.
 fn check_puts(plan: &KernelPlan, fabric: Option<&Fabric>) -> Result<(), Error> {
-    plan.buckets()
-        .try_for_each(|bucket| match (&bucket.network, fabric) {
+    plan.bodies
+        .iter()
+        .try_for_each(|body| match (&body.network, fabric) {
             (Some(network), Some(fabric)) => fabric.check_put_bytes(network.put_bytes),
             (None, None) => Ok(()),
             _ => Err(Error::Aborted { cause: None }),
@@ -215,7 +216,12 @@ fn load(shared: &Shared, plan: &KernelPlan, cubin: &Cubin) -> Result<Loaded, Err
     Ok(Loaded {
         kernel: Kernel::load(shared, &cubin.bytes, plan)?,
         page: Arc::new(Page::allocate(&shared.ctx)?),
-        copies: plan.copies.as_ref().map(|_| shared.copies()).transpose()?,
+        copies: plan
+            .body()
+            .copies
+            .as_ref()
+            .map(|_| shared.copies())
+            .transpose()?,
         gate: shared.gate(shared.gpu_timeout())?,
         reader: shared.reader()?,
     })

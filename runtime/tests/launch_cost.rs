@@ -145,7 +145,7 @@ fn a_call_allocates_nothing_for_its_operands() {
         ..GemmConfig::new(GemmOp::GemmAr)
     });
     assert_eq!(
-        (three.plan().operands.len(), seven.plan().operands.len()),
+        (three.plan().operands().len(), seven.plan().operands().len()),
         (3, 7)
     );
     let mut in_turn = [Operands::new(stream), Operands::new(stream)];

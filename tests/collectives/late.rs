@@ -134,7 +134,7 @@ impl<'a> Rank<'a> {
     fn new(ranks: &'a Communicator, operator: Operator) -> Self {
         let stream = ranks.default_stream();
         let upload = |written: bool, value: bf16| {
-            let specs = operator.plan().operands.iter();
+            let specs = operator.plan().operands().iter();
             let specs = specs.filter(move |spec| spec.written == written);
             let upload = |spec: &mkernel::spec::abi::OperandSpec| {
                 assert_eq!(spec.dtype, bf16::DTYPE);

@@ -40,7 +40,7 @@ fn call<E: Element + DeviceRepr + Copy + Send + Sync>(
         let rows = |operand| {
             let spec = operator
                 .plan()
-                .operands
+                .operands()
                 .iter()
                 .find(|s| s.operand == operand);
             spec.map_or(0, |spec| (spec.rows.on(ranks.rank()) * spec.cols) as usize)

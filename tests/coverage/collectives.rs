@@ -27,7 +27,7 @@ fn goldens_cover_buckets_of_collectives() {
 fn goldens_cover_norms_of_collectives() {
     let goldens = Golden::all();
     let some_of = |what: &str, is: fn(&Golden, &CollectivePlan, u32) -> bool| {
-        some(&goldens, what, |golden| match &golden.plan.op_plan {
+        some(&goldens, what, |golden| match &golden.plan.body().op_plan {
             OpPlan::Collective(op_plan) => {
                 let warps = op_plan.norm.map(|norm| norm.warps);
                 warps.is_some_and(|warps| is(golden, op_plan, warps))
@@ -45,10 +45,12 @@ fn goldens_cover_norms_of_collectives() {
         plan.shots == 2 && warps > 1
     });
     some_of("chunks of one node", |g, plan, _| {
-        plan.protocol == Protocol::Simple && g.plan.spec.world() > 1 && g.plan.network.is_none()
+        plan.protocol == Protocol::Simple
+            && g.plan.spec.world() > 1
+            && g.plan.body().network.is_none()
     });
     some_of("one rank", |g, _, _| g.plan.spec.world() == 1);
-    some_of("several nodes", |g, _, _| g.plan.network.is_some());
+    some_of("several nodes", |g, _, _| g.plan.body().network.is_some());
     some_of("rows at run time", |_, plan, _| plan.takes_rows());
     some_of("nothing that is added", |_, plan, _| {
         !plan.config.epilogue.bias && !plan.config.epilogue.residual

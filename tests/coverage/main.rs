@@ -22,7 +22,7 @@ fn goldens_cover_the_types_of_elements() {
     for op in Op::ALL {
         for dtype in Dtype::FACTORS {
             some(&goldens, &format!("{op} of {dtype}"), |g| {
-                let mut operands = g.plan.operands.iter();
+                let mut operands = g.plan.operands().iter();
                 g.plan.spec.op() == op && operands.any(|operand| operand.dtype == dtype)
             });
         }
@@ -223,18 +223,20 @@ fn check_run_time_rows(goldens: &[Golden]) {
     });
     for (buckets, what) in [(1, "one bucket"), (3, "three buckets"), (4, "four buckets")] {
         some(goldens, what, |golden| {
-            golden.plan.max_rows().is_some() && golden.plan.buckets().count() == buckets
+            golden.plan.max_rows().is_some() && golden.plan.bodies.len() == buckets
         });
     }
     some(goldens, "puts of rows at run time", |golden| {
-        golden.plan.max_rows().is_some() && golden.plan.network.is_some() && gemm(golden).is_some()
+        golden.plan.max_rows().is_some()
+            && golden.plan.body().network.is_some()
+            && gemm(golden).is_some()
     });
 }
 
 #[test]
 fn goldens_cover_the_code_of_attention_kernels() {
     let goldens = Golden::all();
-    let attention = |g: &Golden| match &g.plan.op_plan {
+    let attention = |g: &Golden| match &g.plan.body().op_plan {
         OpPlan::Attention(op_plan) => Some((g.plan.spec.world(), op_plan.clone())),
         _ => None,
     };
@@ -298,13 +300,13 @@ fn goldens_cover_the_code_of_attention_kernels() {
 fn goldens_cover_lengths_at_run_time() {
     let goldens = Golden::all();
     let some_of = |what: &str, is: fn(&Golden, &AttentionPlan) -> bool| {
-        some(&goldens, what, |golden| match &golden.plan.op_plan {
+        some(&goldens, what, |golden| match &golden.plan.body().op_plan {
             OpPlan::Attention(op_plan) => op_plan.takes_rows() && is(golden, op_plan),
             _ => false,
         });
     };
     some_of("one rank", |g, _| g.plan.spec.world() == 1);
-    some_of("several nodes", |g, _| g.plan.network.is_some());
+    some_of("several nodes", |g, _| g.plan.body().network.is_some());
     some_of("packed sequences on one rank", |g, op_plan| {
         op_plan.config.packed && g.plan.spec.world() == 1
     });
@@ -312,7 +314,7 @@ fn goldens_cover_lengths_at_run_time() {
         op_plan.config.packed && op_plan.config.causal && g.plan.spec.world() > 1
     });
     some_of("room for all heads", |g, op_plan| {
-        g.plan.spec.world() > 1 && g.plan.network.is_none() && !op_plan.is_ring()
+        g.plan.spec.world() > 1 && g.plan.body().network.is_none() && !op_plan.is_ring()
     });
     some_of("heads that take turns in slots", |_, op_plan| {
         op_plan.is_ring()
@@ -322,7 +324,7 @@ fn goldens_cover_lengths_at_run_time() {
 #[test]
 fn goldens_cover_the_code_of_expert_kernels() {
     let goldens = Golden::all();
-    let dispatch = |g: &Golden| match &g.plan.op_plan {
+    let dispatch = |g: &Golden| match &g.plan.body().op_plan {
         OpPlan::Dispatch(op_plan) => Some((g.plan.spec.world(), op_plan.clone())),
         _ => None,
     };
@@ -361,7 +363,7 @@ fn goldens_cover_the_code_of_expert_kernels() {
     for (nodes, local_world) in [(2, 1), (2, 2), (3, 2)] {
         assert!(goldens.iter().any(|g| {
             let topology = g.plan.spec.topology();
-            matches!(g.plan.op_plan, OpPlan::Dispatch(_))
+            matches!(g.plan.body().op_plan, OpPlan::Dispatch(_))
                 && (topology.nodes, topology.local_world) == (nodes, local_world)
         }));
     }
@@ -372,7 +374,8 @@ fn goldens_cover_the_code_of_expert_kernels() {
     }
     for is_alone in [true, false] {
         assert!(goldens.iter().any(|g| {
-            matches!(g.plan.op_plan, OpPlan::Combine(_)) && (g.plan.spec.world() == 1) == is_alone
+            matches!(g.plan.body().op_plan, OpPlan::Combine(_))
+                && (g.plan.spec.world() == 1) == is_alone
         }));
     }
 }

@@ -71,7 +71,7 @@ fn the_model_does_not_rank_a_measured_best_plan_far_behind_its_own_choice() {
             .min_by(|a, b| a.us.total_cmp(&b.us));
         let fastest = fastest.expect("candidates");
         let best = measured.plan(&fastest.options);
-        let regret = best.estimate_us / chosen.estimate_us;
+        let regret = best.body().estimate_us / chosen.body().estimate_us;
         if regret > MOST_REGRET {
             let _ = writeln!(
                 wrong,
@@ -80,9 +80,9 @@ fn the_model_does_not_rank_a_measured_best_plan_far_behind_its_own_choice() {
                 measured.gpu,
                 fastest.options,
                 fastest.us,
-                best.estimate_us,
+                best.body().estimate_us,
                 chosen.id,
-                chosen.estimate_us
+                chosen.body().estimate_us
             );
         }
     }

@@ -52,7 +52,7 @@ fn every_golden_kernel_is_possible_on_one_rank() {
         match plan(on_one_rank(golden.plan.spec.config())) {
             Ok(plan) => {
                 assert!(
-                    plan.network.is_none() && plan.copies.is_none(),
+                    plan.body().network.is_none() && plan.body().copies.is_none(),
                     "{}",
                     golden.name
                 );

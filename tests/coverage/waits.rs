@@ -1,7 +1,6 @@
 //! Waits and signals of all golden plans.
 
-use mkernel_spec::KernelPlan;
-use mkernel_spec::plan::{Element, Region, RoleKind, Word, faults};
+use mkernel_spec::plan::{Body, Element, Region, RoleKind, Word, faults};
 use mkernel_testing::golden::Golden;
 use std::collections::BTreeSet;
 
@@ -10,7 +9,7 @@ use std::collections::BTreeSet;
 fn roles_do_not_wait_in_circles() {
     let mut found = Vec::new();
     for Golden { name, plan, .. } in Golden::all() {
-        for bucket in plan.buckets() {
+        for bucket in &plan.bodies {
             let faults = faults(&bucket.agents()).into_iter();
             found.extend(faults.map(|fault| format!("{name}: {fault}")));
         }
@@ -25,15 +24,15 @@ const READ_WITHOUT_WAIT: [&str; 4] = ["fault_mark", "listed", "listed_before", "
 #[test]
 fn flags_and_barriers_are_awaited() {
     for golden in Golden::all() {
-        for plan in golden.plan.buckets() {
-            let awaited = awaited(plan);
-            let stores = plan.roles.iter().any(|role| role.kind == RoleKind::Store);
+        for body in &golden.plan.bodies {
+            let awaited = awaited(body);
+            let stores = body.roles.iter().any(|role| role.kind == RoleKind::Store);
             // Kernels that store C from registers have output buffers, and do not use them.
-            let smem = plan
+            let smem = body
                 .smem
                 .iter()
                 .filter(|region| stores || !region.name.starts_with("output_"));
-            let regions = plan.workspace.regions.iter().chain(smem);
+            let regions = body.workspace.regions.iter().chain(smem);
             for region in regions.filter(|region| is_awaited(region)) {
                 assert!(
                     awaited.contains(region.name),
@@ -46,8 +45,8 @@ fn flags_and_barriers_are_awaited() {
     }
 }
 
-fn awaited(plan: &KernelPlan) -> BTreeSet<&'static str> {
-    let agents = plan.agents();
+fn awaited(body: &Body) -> BTreeSet<&'static str> {
+    let agents = body.agents();
     let waits = agents
         .iter()
         .flat_map(|agent| agent.steps)

@@ -28,7 +28,7 @@ fn sums_keep_the_sign(world: u32, low_latency_tokens: u32) {
     let outcomes = on_ranks(&config, shape, (8, 7), |prepared| {
         let (ranks, stream) = (prepared.ranks, &prepared.stream);
         let rank = ranks.rank();
-        let specs = &prepared.operator.plan().operands;
+        let specs = prepared.operator.plan().operands();
         let spec = |operand| {
             let mut found = specs.iter().filter(|spec| spec.operand == operand);
             found.next().expect("an operand of combine")

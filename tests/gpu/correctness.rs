@@ -37,7 +37,7 @@ fn run(world: u32, seed: u64) {
         let count = cases.len();
         cases.retain(|case| {
             let plan = KernelPlan::new(&case.problem.spec(world), &device);
-            plan.is_ok_and(|plan| plan.cluster_ctas() == 1)
+            plan.is_ok_and(|plan| plan.launch().cluster_ctas == 1)
         });
         println!("{}: {} of {count} cases", device.name, cases.len());
     }

@@ -55,7 +55,12 @@ fn bounded_layers_are_right() {
     for (name, layer) in &layers {
         let [dispatch, _] = layer.specs().expect("possible");
         let plan = KernelPlan::new(&dispatch, &Device::simulated(3)).expect("a plan");
-        let channels = plan.network.expect("several nodes").channels;
+        let channels = plan
+            .body()
+            .network
+            .as_ref()
+            .expect("several nodes")
+            .channels;
         assert_eq!(channels == 2, *name != "room for all", "{name}");
     }
     are_right(layers);
@@ -93,8 +98,11 @@ fn memory_does_not_grow_with_the_nodes() {
         let of = |config| {
             let spec = KernelSpec::validate(on_nodes(config)).expect("possible");
             let plan = KernelPlan::new(&spec, &Device::h200()).expect("a plan");
-            println!("{nodes} nodes: {:.2} GB", plan.workspace.bytes as f64 / 1e9);
-            plan.workspace.bytes
+            println!(
+                "{nodes} nodes: {:.2} GB",
+                plan.workspace_bytes() as f64 / 1e9
+            );
+            plan.workspace_bytes()
         };
         configs.into_iter().map(of).sum()
     };

@@ -23,7 +23,7 @@ fn steps_put_as_many_bytes_as_plans() {
             let messages = u64::from(steps.load.messages) * u64::from(steps.count);
             let puts = u64::from(nodes.0 - 1) * messages;
             // Messages are rounded up to whole words.
-            let more = puts * u64::from(steps.load.message_bytes) - plan.traffic.nic_bytes;
+            let more = puts * u64::from(steps.load.message_bytes) - plan.body().traffic.nic_bytes;
             assert!(more < 4 * puts, "{op} on {nodes:?}: {more} bytes too many");
             let transport = Transport::default();
             let nics = Nics::new(&rank.ranks, nodes.0, transport, steps).expect("connected");

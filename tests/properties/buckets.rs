@@ -87,7 +87,7 @@ fn a_lone_computing_cta_shares_no_tile() {
     (gemm_config.m, gemm_config.tuning.split_k) = (Dim::UpTo { most: 31 }, Some(2));
     let splits_of = |sms| {
         let plan = plan(config.clone(), sms).expect("a plan");
-        let computing = plan.grid_ctas - gemm(&plan).comm_ctas;
+        let computing = plan.launch().grid_ctas - gemm(&plan).comm_ctas;
         (computing, gemm(&plan).order.tail_splits)
     };
     assert_eq!(splits_of(5), (1, 1));
@@ -100,17 +100,14 @@ proptest! {
     #[test]
     fn buckets_are_alike_where_they_must_be(plan in plans()) {
         let Some(plan) = plan else { return Ok(()) };
-        let buckets: Vec<_> = plan.buckets().collect();
-        prop_assert!(buckets.len() <= MAX_BUCKETS);
-        prop_assert!(buckets.is_sorted_by(|a, b| a.max_rows() < b.max_rows()));
-        for bucket in buckets {
-            prop_assert_eq!(bucket.threads, plan.threads);
-            prop_assert_eq!(bucket.grid_ctas, plan.grid_ctas);
-            prop_assert_eq!(bucket.registers, plan.registers);
-            prop_assert_eq!(bucket.network.is_some(), plan.network.is_some());
-            prop_assert!(bucket.smem_bytes <= plan.smem_bytes);
+        prop_assert!((1..=MAX_BUCKETS).contains(&plan.bodies.len()));
+        prop_assert!(plan.bodies.is_sorted_by(|a, b| a.max_rows() < b.max_rows()));
+        for bucket in &plan.bodies {
+            prop_assert_eq!(bucket.launch, plan.launch());
+            prop_assert_eq!(bucket.network.is_some(), plan.body().network.is_some());
+            prop_assert!(bucket.smem_bytes <= plan.smem_bytes());
             for role in &bucket.roles {
-                prop_assert!(role.ctas.1 <= plan.grid_ctas && role.warps.1 <= plan.threads / 32);
+                prop_assert!(role.ctas.1 <= plan.launch().grid_ctas && role.warps.1 <= plan.launch().threads / 32);
             }
         }
     }
@@ -122,11 +119,11 @@ proptest! {
         prop_assert!(regions.iter().all(|region| region.bytes > 0), "{:?}", regions);
         regions.sort_by_key(|region| region.offset_bytes);
         prop_assert!(regions.is_sorted_by(|a, b| end(a) <= b.offset_bytes), "{:?}", regions);
-        prop_assert!(regions.last().is_some_and(|last| end(last) <= plan.workspace.bytes));
+        prop_assert!(regions.last().is_some_and(|last| end(last) <= plan.workspace_bytes()));
         // What is common to all buckets lies at the same place in each.
-        let common = plan.workspace_regions().filter(|(rows, _)| rows.is_none() && !plan.fewer_rows.is_empty());
+        let common = plan.workspace_regions().filter(|(rows, _)| rows.is_none() && plan.has_buckets());
         for (_, common) in common {
-            for bucket in &plan.fewer_rows {
+            for bucket in &plan.bodies {
                 let own = bucket.workspace.regions.iter().find(|region| region.name == common.name);
                 prop_assert!(own.is_none_or(|own| own == common), "{own:?} {common:?}");
             }
@@ -138,7 +135,7 @@ proptest! {
         let Some(plan) = plan else { return Ok(()) };
         let (offsets, size_bytes) = plan.parameter();
         let mut free = 0;
-        for (bucket, at) in plan.buckets().zip(offsets) {
+        for (bucket, at) in plan.bodies.iter().zip(offsets) {
             // Tensor maps are what needs more than an address does.
             let align = if plan.gemm().is_some() { 128 } else { 8 };
             prop_assert!(at >= free && at.is_multiple_of(align));

@@ -33,9 +33,9 @@ proptest! {
         let Some(plan) = plan else { return Ok(()) };
         let gemm = gemm(&plan);
         let mut taken = BTreeMap::new();
-        for role in &plan.roles {
+        for role in &plan.body().roles {
             let ((cta, cta_end), (warp, warp_end)) = (role.ctas, role.warps);
-            prop_assert!(cta < cta_end && cta_end <= plan.grid_ctas, "{role:?}");
+            prop_assert!(cta < cta_end && cta_end <= plan.launch().grid_ctas, "{role:?}");
             prop_assert!(warp < warp_end && warp_end <= WARPS, "{role:?}");
             for warp in (cta..cta_end).flat_map(|c| (warp..warp_end).map(move |w| (c, w))) {
                 let other = taken.insert(warp, role.kind);
@@ -44,7 +44,7 @@ proptest! {
         }
         let one_shot = gemm.reduction.as_ref().is_some_and(|r| r.shots == 1);
         let stores = if one_shot || gemm.cluster.is_some() { 0 } else { 2 };
-        for cta in 0..plan.grid_ctas {
+        for cta in 0..plan.launch().grid_ctas {
             let count = |kind: RoleKind| (0..WARPS).filter(|w| taken.get(&(cta, *w)) == Some(&kind)).count();
             let expected = if cta < gemm.comm_ctas { (12, 0, 0, 0) } else { (pushes(&count), 1, 8, stores) };
             let found = (pushes(&count), count(RoleKind::Load), count(RoleKind::Multiply), count(RoleKind::Store));
@@ -60,7 +60,7 @@ proptest! {
     #[test]
     fn roles_do_not_wait_in_circles(plan in prop_oneof![plans(), plans_with_rows()]) {
         let Some(plan) = plan else { return Ok(()) };
-        for bucket in plan.buckets() {
+        for bucket in &plan.bodies {
             prop_assert_eq!(faults(&bucket.agents()), Vec::<String>::new());
         }
     }
@@ -76,7 +76,7 @@ proptest! {
     #[test]
     fn no_estimate_is_below_the_bound(plan in plans()) {
         let Some(plan) = plan else { return Ok(()) };
-        let (bound, estimate) = (plan.bound.us(), plan.estimate_us);
+        let (bound, estimate) = (plan.body().bound.us(), plan.body().estimate_us);
         prop_assert!(bound > 0.0 && bound <= estimate, "bound {bound}, estimate {estimate}: {}", plan.id);
     }
 

@@ -67,10 +67,13 @@ fn a_kernel_uses_at_most_max_sms() {
             };
             for max_sms in [4, 20, 130] {
                 let limited = plan(Some(max_sms));
-                assert!(limited.grid_ctas <= max_sms, "{}", limited.id);
+                assert!(limited.launch().grid_ctas <= max_sms, "{}", limited.id);
             }
             let (all, free) = (plan(Some(device.sm_count)), plan(None));
-            assert_eq!((all.grid_ctas, all.id), (free.grid_ctas, free.id));
+            assert_eq!(
+                (all.launch().grid_ctas, all.id),
+                (free.launch().grid_ctas, free.id)
+            );
         }
     }
 }

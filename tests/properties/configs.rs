@@ -1,6 +1,6 @@
 //! Generators of random configurations, devices and plans of GEMM operators.
 
-use mkernel_spec::plan::GemmPlan;
+use mkernel_spec::plan::{Body, GemmPlan};
 use mkernel_spec::{
     Activation, BLayout, Device, Dim, Dtype, Epilogue, GemmConfig, GemmOp, KernelConfig,
     KernelPlan, KernelSpec, Transfer, Tuning,
@@ -245,16 +245,20 @@ pub fn plans_with_rows() -> impl Strategy<Value = Option<KernelPlan>> {
         gemm.m = Dim::UpTo { most };
         let spec = KernelSpec::validate(config).ok()?;
         let plan = KernelPlan::new(&spec, &device).ok()?;
-        let buckets: Vec<_> = plan.buckets().collect();
-        Some(alone(buckets[bucket.index(buckets.len())]))
+        let body = bucket.index(plan.bodies.len());
+        Some(alone(&plan, &plan.bodies[body]))
     })
 }
 
-/// Returns the plan of a bucket as one of a kernel without buckets.
-fn alone(bucket: &KernelPlan) -> KernelPlan {
+/// Returns the plan of a kernel that has this body of a plan alone.
+fn alone(plan: &KernelPlan, body: &Body) -> KernelPlan {
+    let mut config = plan.spec.config().clone();
+    gemm_config(&mut config).m = body.gemm().expect("a GEMM").config.m;
     KernelPlan {
-        fewer_rows: Vec::new(),
-        ..bucket.clone()
+        id: body.id.clone(),
+        spec: KernelSpec::validate(config).expect("valid"),
+        device: plan.device.clone(),
+        bodies: vec![body.clone()],
     }
 }
 
@@ -266,7 +270,8 @@ pub fn rows_of_nodes(op: GemmOp, (nodes, local_world): (u32, u32), most: u64) ->
     };
     gemm_config(&mut config).m = Dim::UpTo { most };
     let spec = KernelSpec::validate(config).expect("valid");
-    alone(&KernelPlan::new(&spec, &Device::h200()).expect("a plan"))
+    let plan = KernelPlan::new(&spec, &Device::h200()).expect("a plan");
+    alone(&plan, plan.body())
 }
 
 /// Returns a plan for `nodes` nodes of `local_world` ranks.

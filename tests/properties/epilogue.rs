@@ -16,17 +16,17 @@ proptest! {
         let Some(plan) = plan else { return Ok(()) };
         let gemm = gemm(&plan);
         let epilogue = gemm.config.epilogue;
-        let operand = |wanted| plan.operands.iter().find(|o| o.operand == wanted);
+        let operand = |wanted| plan.operands().iter().find(|o| o.operand == wanted);
         let c = operand(Operand::C).expect("C");
         prop_assert!(c.written && c.dtype == epilogue.output.unwrap_or(gemm.config.dtype));
         prop_assert_eq!(operand(Operand::Bias).map(|o| (o.rows.on(0), o.cols)), epilogue.bias.then_some((1, gemm.shape.n)));
         prop_assert_eq!(operand(Operand::Residual).map(|o| (o.rows, o.cols)), epilogue.residual.then_some((c.rows, c.cols)));
         for (wanted, given) in [(Operand::Bias, epilogue.bias), (Operand::Residual, epilogue.residual)] {
-            let args = plan.args.args.iter();
+            let args = plan.body().args.args.iter();
             let pointers = args.filter(|arg| arg.kind == ArgKind::Pointer(wanted)).count();
             prop_assert_eq!(pointers, usize::from(given));
         }
-        for operand in &plan.operands {
+        for operand in plan.operands() {
             prop_assert!(operand.written || operand.dtype == gemm.config.dtype, "{operand:?}");
         }
     }
@@ -47,7 +47,7 @@ proptest! {
             prop_assert!(!text.contains(word), "{word}");
         }
         // An epilogue reads or writes more bytes, and so takes longer.
-        prop_assert!(plan.traffic.memory_bytes >= plain.traffic.memory_bytes);
-        prop_assert!(plan.bound.us() >= plain.bound.us());
+        prop_assert!(plan.body().traffic.memory_bytes >= plain.body().traffic.memory_bytes);
+        prop_assert!(plan.body().bound.us() >= plain.body().bound.us());
     }
 }

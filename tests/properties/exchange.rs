@@ -13,8 +13,8 @@ proptest! {
         let Some(plan) = plan else { return Ok(()) };
         let gemm = gemm(&plan);
         let Some(chunks) = &gemm.chunks else { return Ok(()) };
-        prop_assert_eq!(plan.copies.is_some(), gemm.transfer == Some(Transfer::CopyEngine));
-        let Some(copies) = &plan.copies else { return Ok(()) };
+        prop_assert_eq!(plan.body().copies.is_some(), gemm.transfer == Some(Transfer::CopyEngine));
+        let Some(copies) = &plan.body().copies else { return Ok(()) };
         prop_assert_eq!(chunks.k_slices, 1, "copies move whole rows");
         prop_assert!(!chunks.to_self, "copies go to peers only");
         prop_assert_eq!(copies.rows, chunks.rows);
@@ -23,7 +23,7 @@ proptest! {
         prop_assert_eq!(copies.row_bytes, gemm.shape.k * 2);
         prop_assert_eq!(copies.shard_rows, gemm.shape.shard_rows(plan.spec.world()));
         prop_assert_eq!(copies.total_rows, gemm.shape.m);
-        let region = |name| plan.workspace.regions.iter().find(|r| r.name == name).expect("a region");
+        let region = |name| plan.body().workspace.regions.iter().find(|r| r.name == name).expect("a region");
         // The flags of a source are contiguous, and so are its rows.
         prop_assert_eq!(Some(copies.flags_offset_bytes), region("chunk_ready").offset_of(&[0, 0, 0]));
         let gathered = [0, 1].map(|parity| region("gathered").offset_of(&[parity, 0]));

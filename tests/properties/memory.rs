@@ -55,7 +55,7 @@ proptest! {
         let Some(plan) = plan else { return Ok(()) };
         let gemm = gemm(&plan);
         prop_assert!(gemm.load_rows_a <= gemm.stage_rows_a && gemm.stage_rows_a <= gemm.tile.m);
-        let pieces = plan.smem.iter().filter(|region| region.name == "a_and_b");
+        let pieces = plan.body().smem.iter().filter(|region| region.name == "a_and_b");
         for stages in pieces {
             prop_assert!(gemm.stage_rows_a < gemm.tile.m);
             let lines = gemm.stage_rows_a + gemm.tile.n;
@@ -68,21 +68,21 @@ proptest! {
     #[test]
     fn shared_memory_fits(plan in plans()) {
         let Some(plan) = plan else { return Ok(()) };
-        prop_assert!(plan.smem_bytes <= plan.device.smem_bytes);
-        let end = u64::from(plan.smem_bytes) - SWIZZLE_BYTES;
-        check_regions(&plan.smem, end, SWIZZLE_BYTES)?;
+        prop_assert!(plan.smem_bytes() <= plan.device.smem_bytes);
+        let end = u64::from(plan.smem_bytes()) - SWIZZLE_BYTES;
+        check_regions(&plan.body().smem, end, SWIZZLE_BYTES)?;
         // CTAs that only communicate have another layout.
-        check_regions(&plan.comm_smem, end, SWIZZLE_BYTES)?;
+        check_regions(&plan.body().comm_smem, end, SWIZZLE_BYTES)?;
     }
 
     /// A CTA that copies through shared memory has a slot and a barrier for each of its warps.
     #[test]
     fn communication_ctas_have_slots(plan in plans()) {
         let Some(plan) = plan else { return Ok(()) };
-        let slots = bytes_of(&plan.comm_smem, "copy_slot").map(|slots| slots.end - slots.start);
+        let slots = bytes_of(&plan.body().comm_smem, "copy_slot").map(|slots| slots.end - slots.start);
         let copies = gemm(&plan).comm_ctas > 0;
         prop_assert_eq!(slots, copies.then(|| u64::from(THREADS / 32 * SLOT_BYTES)));
-        let barriers = bytes_of(&plan.comm_smem, "copy_loaded").map(|barriers| barriers.end - barriers.start);
+        let barriers = bytes_of(&plan.body().comm_smem, "copy_loaded").map(|barriers| barriers.end - barriers.start);
         prop_assert_eq!(barriers, copies.then(|| u64::from(THREADS / 32 * 8)));
     }
 
@@ -90,8 +90,8 @@ proptest! {
     #[test]
     fn the_workspace_has_room_for_each_region(plan in plans()) {
         let Some(plan) = plan else { return Ok(()) };
-        let regions = &plan.workspace.regions;
-        check_regions(regions, plan.workspace.bytes, SWIZZLE_BYTES)?;
+        let regions = &plan.body().workspace.regions;
+        check_regions(regions, plan.workspace_bytes(), SWIZZLE_BYTES)?;
         let state = bytes_of(regions, "state").expect("a state");
         prop_assert!(state.start == 0 && state.end >= size_of::<State>() as u64);
         for region in &regions[1..] {
@@ -105,7 +105,7 @@ proptest! {
     fn arguments_are_aligned_and_disjoint(plan in plans()) {
         let Some(plan) = plan else { return Ok(()) };
         let mut free = 0;
-        for arg in &plan.args.args {
+        for arg in &plan.body().args.args {
             let (bytes, align) = arg_bytes(&arg.kind);
             prop_assert!(arg.offset_bytes >= free && arg.offset_bytes.is_multiple_of(align), "{arg:?}");
             free = arg.offset_bytes + bytes;
@@ -118,14 +118,14 @@ proptest! {
                 prop_assert!(offset_bytes.is_multiple_of(128));
             }
         }
-        prop_assert!(free <= plan.args.size_bytes && plan.args.size_bytes <= 4096);
-        prop_assert!(plan.args.size_bytes.is_multiple_of(128));
+        prop_assert!(free <= plan.body().args.size_bytes && plan.body().args.size_bytes <= 4096);
+        prop_assert!(plan.body().args.size_bytes.is_multiple_of(128));
     }
 
     #[test]
     fn registers_fit_an_sm(plan in plans()) {
         let Some(plan) = plan else { return Ok(()) };
-        let r = plan.registers;
+        let r = plan.launch().registers;
         prop_assert!(128 * r.producer + 256 * r.consumer <= 65_536 && THREADS * r.entry <= 65_536);
         // setmaxnreg takes multiples of 8 from 24 to 256. It can only redistribute the registers of the launch.
         for count in [r.producer, r.consumer] {

@@ -52,11 +52,11 @@ proptest! {
     ) {
         let plan = plan(config(op, (nodes, local), (m, n, k)));
         let gemm = plan.gemm().expect("a GEMM");
-        let network = plan.network.as_ref().expect("several nodes");
+        let network = plan.body().network.as_ref().expect("several nodes");
         prop_assert!(render(&plan).is_ok());
         prop_assert!(network.put_bytes <= MAX_PUT_BYTES && network.puts > 0);
         prop_assert!(network.channels <= PUT_CHANNELS);
-        prop_assert!(plan.grid_ctas <= plan.device.sm_count && gemm.comm_ctas > 0);
+        prop_assert!(plan.launch().grid_ctas <= plan.device.sm_count && gemm.comm_ctas > 0);
 
         let (peers, ranks) = (u64::from(nodes - 1), u64::from(nodes * local));
         let shard_rows = m.div_ceil(u64::from(nodes * local));
@@ -67,9 +67,9 @@ proptest! {
             _ => n,
         };
         // A byte crosses once for each pair of nodes.
-        prop_assert_eq!(plan.traffic.nic_bytes, peers * shard_rows * row_bytes);
+        prop_assert_eq!(plan.body().traffic.nic_bytes, peers * shard_rows * row_bytes);
         let near = u64::from(nodes * (local - 1));
-        prop_assert_eq!(plan.traffic.link_bytes, near * shard_rows * row_bytes);
+        prop_assert_eq!(plan.body().traffic.link_bytes, near * shard_rows * row_bytes);
 
         // The workspace has two buffers of gathered rows or of sums, rounded up to tiles, and flags.
         let tile = (u64::from(gemm.tile.m), u64::from(gemm.tile.n));
@@ -87,10 +87,10 @@ proptest! {
             GemmOp::GemmRs => all + 2 * all,
             GemmOp::GemmAr => 2 * all + 2 * all,
         };
-        let of = |name: &str| plan.workspace.regions.iter().find(|r| r.name == name).map_or(0, |r| r.bytes);
+        let of = |name: &str| plan.body().workspace.regions.iter().find(|r| r.name == name).map_or(0, |r| r.bytes);
         let tail = of("split_sums") + of("split_ready");
         let flags = of("chunk_ready") + of("partial_ready") + of("result_ready") + of("put_ready") + of("arrived");
-        prop_assert!(plan.workspace.bytes <= data + tail + flags + 16 * 1024, "{:?}", plan.workspace);
+        prop_assert!(plan.workspace_bytes() <= data + tail + flags + 16 * 1024, "{:?}", plan.body().workspace);
         let tiles = rows.div_ceil(tile.0.min(8)) * cols.div_ceil(tile.1.min(8));
         prop_assert!(of("arrived") == u64::from(network.channels) * peers * FLAG_STRIDE_BYTES);
         prop_assert!(flags <= (2 + 4 * tiles + 2 * m + 2 * peers + ranks) * 2 * FLAG_STRIDE_BYTES);
@@ -117,8 +117,8 @@ proptest! {
             ..DispatchConfig::new(DispatchOp::DispatchGemm)
         };
         let plan = plan(KernelConfig { nodes, ..KernelConfig::new(nodes * local, experts) });
-        let OpPlan::Dispatch(op_plan) = &plan.op_plan else { panic!("of experts") };
-        let network = plan.network.as_ref().expect("several nodes");
+        let OpPlan::Dispatch(op_plan) = &plan.body().op_plan else { panic!("of experts") };
+        let network = plan.body().network.as_ref().expect("several nodes");
         prop_assert!(render(&plan).is_ok());
         prop_assert!(network.put_bytes <= MAX_PUT_BYTES);
         let internode = op_plan.internode.as_ref().expect("several nodes");
@@ -130,13 +130,13 @@ proptest! {
         // A token crosses the network once for each node that has one of its experts.
         let (peers, token_bytes) = (u64::from(nodes - 1), hidden * 2);
         let most = max_tokens * token_bytes;
-        prop_assert!(plan.traffic.nic_bytes <= most * peers.min(top_k));
-        prop_assert!(plan.traffic.link_bytes <= most * u64::from(nodes * (local - 1)));
-        prop_assert!(local > 1 || plan.traffic.link_bytes == 0);
+        prop_assert!(plan.body().traffic.nic_bytes <= most * peers.min(top_k));
+        prop_assert!(plan.body().traffic.link_bytes <= most * u64::from(nodes * (local - 1)));
+        prop_assert!(local > 1 || plan.body().traffic.link_bytes == 0);
 
         // The workspace has room for a token for each row, and for the own tokens once for each of their experts. There is room
         // for four times the tokens of a rank from other nodes, or for three chunks of each.
-        let of = |name: &str| plan.workspace.regions.iter().find(|r| r.name == name).map_or(0, |r| r.bytes);
+        let of = |name: &str| plan.body().workspace.regions.iter().find(|r| r.name == name).map_or(0, |r| r.bytes);
         let elsewhere = if op_plan.acknowledges() { 0 } else { peers };
         prop_assert_eq!(of("segments"), ((ranks - 1 - elsewhere) * max_tokens).clamp(1, 100_000) * token_bytes);
         prop_assert_eq!(of("outgoing"), peers.min(top_k) * most);
@@ -212,11 +212,12 @@ fn combine_puts_a_row_per_token_and_node() {
         let (peers, ranks) = (u64::from(nodes - 1), u64::from(nodes * local));
         let (rows, entries) = (max_tokens * hidden * 2, max_tokens * 4);
         let reached = peers.min(4);
-        assert!(plan.traffic.nic_bytes <= reached * (rows + entries * 8));
-        let network = plan.network.as_ref().expect("puts");
+        assert!(plan.body().traffic.nic_bytes <= reached * (rows + entries * 8));
+        let network = plan.body().network.as_ref().expect("puts");
         assert!(network.put_bytes <= MAX_PUT_BYTES && network.puts >= 2);
         let of = |name: &str| {
-            plan.workspace
+            plan.body()
+                .workspace
                 .regions
                 .iter()
                 .find(|r| r.name == name)

@@ -1,7 +1,7 @@
 //! Tests of operators with buckets, on simulated GPUs: calls that change from one bucket to another, in a graph and launched.
 
 use mkernel::network::Faults;
-use mkernel::spec::plan::GemmPlan;
+use mkernel::spec::plan::{Body, GemmPlan};
 use mkernel::spec::{Device, KernelPlan, KernelSpec};
 use mkernel_testing::jobs::gemm::buckets::{in_buckets, in_buckets_across};
 use mkernel_testing::jobs::{
@@ -41,7 +41,7 @@ fn differ<T: PartialEq + Debug>(name: &str, part: impl Fn(&GemmPlan) -> T) {
     let spec = KernelSpec::for_sizes(job.kernel(), job.shape);
     let plan = KernelPlan::new(&spec.expect("valid"), &Device::simulated(job.sms));
     let plan = plan.expect("a plan");
-    let gemms = plan.buckets().filter_map(KernelPlan::gemm);
+    let gemms = plan.bodies.iter().filter_map(Body::gemm);
     let parts: Vec<_> = gemms.map(part).collect();
     let differ = parts.iter().any(|part| *part != parts[0]);
     assert!(differ, "{name}: {parts:?}");

@@ -45,7 +45,7 @@ fn different_rows_are_an_error_that_names_two_ranks() {
     for (seed, (topology, op, other)) in (0..).zip(kinds) {
         let config = config(topology, op);
         let outcomes = on_ranks(&config, SHAPE, (SMS, seed), |rank| {
-            let has_buckets = !rank.operator.plan().fewer_rows.is_empty();
+            let has_buckets = rank.operator.plan().has_buckets();
             ranks_with_buckets.fetch_add(has_buckets.into(), Ordering::Relaxed);
             let rows = if rank.ranks.rank() == 1 { other } else { 96 };
             let error = rank.call_with_rows(rows).expect_err("different rows");

@@ -23,8 +23,7 @@ use crate::kernel_template::KernelTemplate;
 use crate::source::CudaSource;
 use assembly::AssemblyContext;
 use mkernel_spec::KernelPlan;
-use mkernel_spec::by_problem;
-use mkernel_spec::plan::OpPlan;
+use mkernel_spec::plan::{Body, OpPlan};
 #[cfg(feature = "jit")]
 use mkernel_spec::{Arch, Backend};
 
@@ -50,21 +49,30 @@ impl KernelTemplate {
     /// The kernel of a plan. The same plan always gives the same template and variables.
     #[must_use]
     pub fn of(plan: &KernelPlan) -> Self {
-        if !plan.fewer_rows.is_empty() {
-            return buckets::template(plan, plan.buckets().map(assembled).collect());
+        if plan.has_buckets() {
+            let bodies = plan.bodies.iter();
+            let assembled = bodies.map(|body| assembled(plan, body)).collect();
+            return buckets::template(plan, assembled);
         }
         let template = format!("ops/{}.cu.tera", plan.spec.op().name());
         Self::new(
             &plan.id,
             (plan.device.arch, plan.device.backend),
             &template,
-            &assembled(plan),
+            &assembled(plan, plan.body()),
         )
     }
 }
 
-/// The variables of a kernel, or of one of its buckets.
-fn assembled(plan: &KernelPlan) -> AssemblyContext<'_> {
-    let assembly = by_problem!(&plan.op_plan, OpPlan(op_plan) => assembly(plan, op_plan));
-    AssemblyContext::new(plan, assembly)
+/// The variables of a body of a kernel.
+fn assembled<'a>(plan: &'a KernelPlan, body: &'a Body) -> AssemblyContext<'a> {
+    let topology = plan.spec.topology();
+    let assembly = match &body.op_plan {
+        OpPlan::Gemm(of) => gemm::assembly(body, of, topology),
+        OpPlan::Attention(of) => attention::assembly(body, of, topology),
+        OpPlan::Dispatch(of) => dispatch::assembly(body, of, topology),
+        OpPlan::Combine(of) => combine::assembly(body, of, topology),
+        OpPlan::Collective(of) => collective::assembly(body, of, topology),
+    };
+    AssemblyContext::new(plan, body, assembly)
 }

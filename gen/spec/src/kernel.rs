@@ -9,12 +9,10 @@ mod op_plan;
 mod plan;
 mod problem;
 mod spec;
-mod wait_graph;
 
 pub use config::KernelConfig;
 pub use markdown::OptionTable;
 pub use op_plan::OpPlan;
-pub use plan::KernelPlan;
+pub use plan::{Body, KernelPlan};
 pub use problem::{Problem, Shape};
 pub use spec::{KernelSpec, MAX_NODES, WORLDS};
-pub use wait_graph::{Agent, faults};

@@ -61,7 +61,7 @@ pub mod spec {
 
 /// [`KernelPlan`]: how a kernel computes what its spec says.
 pub mod plan {
-    pub use crate::kernel::{Agent, KernelPlan, OpPlan, faults};
+    pub use crate::kernel::{Body, KernelPlan, OpPlan};
     pub use crate::ops::attention::{AttentionPlan, PUSH_LEAD, SUB_TILE_BYTES, TILE_ROWS};
     pub use crate::ops::collective::{CollectivePlan, RowWarps};
     pub use crate::ops::combine::{
@@ -75,9 +75,8 @@ pub mod plan {
         Chunks, Cluster, CoreLayout, GemmPlan, GemmTypes, Reduction, SLOT_BYTES, Split, THREADS,
         TileOrder,
     };
-    pub use crate::parts::Copies;
-    pub use crate::parts::Registers;
-    pub use crate::parts::Workspace;
+    pub use crate::parts::{Agent, faults};
+    pub use crate::parts::{BodyPlan, Copies, Launch, Registers, Workspace};
     pub use crate::parts::{CallSteps, Signal, Step, Wait, Whose, Word};
     pub use crate::parts::{Element, Index, Region, RegionId};
     pub use crate::parts::{MAX_PUT_BYTES, Network};

@@ -283,16 +283,16 @@ fn row(job: &Job, done: &Built) -> Vec<String> {
     // The simulator has no model of time.
     let [bound, reason, estimate] = match job.plan.device.backend {
         Backend::Nvrtc => [
-            micros(job.plan.bound.us()),
-            job.plan.bound.reason().to_owned(),
-            micros(job.plan.estimate_us),
+            micros(job.plan.body().bound.us()),
+            job.plan.body().bound.reason().to_owned(),
+            micros(job.plan.body().estimate_us),
         ],
         Backend::HostCxx => ["-"; 3].map(str::to_owned),
     };
     vec![
         job.kernel.label.clone(),
         registers(done.cubin.resources),
-        bytes(job.plan.smem_bytes.into()),
+        bytes(job.plan.smem_bytes().into()),
         compile,
         bound,
         reason,
@@ -309,12 +309,12 @@ fn built_line<'a>(job: &'a Job, done: &'a Built) -> BuiltLine<'a> {
         id: &job.plan.id,
         key: job.key.to_string(),
         registers: done.cubin.resources.map(|used| used.registers),
-        smem_bytes: job.plan.smem_bytes,
+        smem_bytes: job.plan.smem_bytes(),
         cubin_bytes: done.cubin.bytes.len(),
         cached: done.cached,
         millis: done.millis,
-        bound_us: job.plan.bound.us(),
-        bound_reason: job.plan.bound.reason(),
-        estimate_us: job.plan.estimate_us,
+        bound_us: job.plan.body().bound.us(),
+        bound_reason: job.plan.body().bound.reason(),
+        estimate_us: job.plan.body().estimate_us,
     }
 }

@@ -15,9 +15,8 @@ use super::output::{print, print_json};
 use description::Description;
 use mkernel_declare::SpannedDiagnostic;
 use mkernel_spec::abi::{self, Extent, OperandSpec};
-use mkernel_spec::by_problem;
-use mkernel_spec::plan::{Agent, OpPlan, Region, Role};
-use mkernel_spec::{Diagnostic, Diagnostics, KernelPlan};
+use mkernel_spec::plan::{Agent, Body, OpPlan, Region, Role, Workspace};
+use mkernel_spec::{Device, Diagnostic, Diagnostics, KernelPlan, KernelSpec, Topology};
 use serde::Serialize;
 use std::fmt::Write as _;
 
@@ -26,15 +25,52 @@ use std::fmt::Write as _;
 struct Planned<'a> {
     label: &'a str,
     place: &'a str,
+    spec: &'a KernelSpec,
+    device: &'a Device,
+    /// The body for the most rows, with the id, the shared memory and the bytes of the workspace of the whole kernel.
     #[serde(flatten)]
-    plan: &'a KernelPlan,
+    body: Body,
+    /// The other bodies, from the fewest rows on.
+    #[serde(skip_serializing_if = "<[Body]>::is_empty")]
+    fewer_rows: &'a [Body],
     bound_us: f64,
     bound_reason: &'static str,
 }
 
-/// Describes the part of a plan that depends on its operator.
-fn operator(plan: &KernelPlan) -> Description {
-    by_problem!(&plan.op_plan, OpPlan(op_plan) => describe(plan, op_plan))
+impl<'a> Planned<'a> {
+    fn new(kernel: &'a Kernel, plan: &'a KernelPlan) -> Self {
+        let body = plan.body();
+        let workspace = Workspace {
+            bytes: plan.workspace_bytes(),
+            ..body.workspace.clone()
+        };
+        Self {
+            label: &kernel.label,
+            place: &kernel.location,
+            spec: &plan.spec,
+            device: &plan.device,
+            body: Body {
+                id: plan.id.clone(),
+                smem_bytes: plan.smem_bytes(),
+                workspace,
+                ..body.clone()
+            },
+            fewer_rows: &plan.bodies[..plan.bodies.len() - 1],
+            bound_us: body.bound.us(),
+            bound_reason: body.bound.reason(),
+        }
+    }
+}
+
+/// Describes the part of a body that depends on its operator.
+fn operator(body: &Body, topology: Topology) -> Description {
+    match &body.op_plan {
+        OpPlan::Gemm(of) => gemm::describe(body, of, topology),
+        OpPlan::Attention(of) => attention::describe(body, of, topology),
+        OpPlan::Dispatch(of) => dispatch::describe(body, of, topology),
+        OpPlan::Combine(of) => combine::describe(body, of, topology),
+        OpPlan::Collective(of) => collective::describe(body, of, topology),
+    }
 }
 
 /// Arguments of `mkernel-gen plan`.
@@ -62,13 +98,7 @@ pub fn run(Plan { input, scaling }: &Plan, json: bool) -> Result<(), Failure> {
             continue;
         }
         if json {
-            print_json(&Planned {
-                label: &kernel.label,
-                place: &kernel.location,
-                plan,
-                bound_us: plan.bound.us(),
-                bound_reason: plan.bound.reason(),
-            })?;
+            print_json(&Planned::new(kernel, plan))?;
         } else {
             print(&format!("{separator}{}", describe(&kernel.label, plan)))?;
             separator = "\n";
@@ -89,7 +119,8 @@ fn impossible(kernel: &Kernel, found: &Diagnostics) -> Failure {
 
 /// Describes a plan in full.
 pub fn describe(label: &str, plan: &KernelPlan) -> String {
-    let op_plan = operator(plan);
+    let (body, topology) = (plan.body(), plan.spec.topology());
+    let op_plan = operator(body, topology);
     let mut rows = Vec::new();
     let mut section = |name: &str, lines: Vec<String>| {
         for (i, line) in lines.into_iter().enumerate() {
@@ -109,18 +140,18 @@ pub fn describe(label: &str, plan: &KernelPlan) -> String {
         "operands",
         lines(
             &plan
-                .operands
+                .operands()
                 .iter()
                 .map(|o| operand(o, plan))
                 .collect::<Vec<_>>(),
             &[],
         ),
     );
-    if !plan.fewer_rows.is_empty() {
+    if plan.has_buckets() {
         section("buckets", buckets(plan));
     }
-    section("roles", roles(plan));
-    section("waits", waits(plan));
+    section("roles", roles(body));
+    section("waits", waits(body));
     for (name, lines) in op_plan.sections {
         section(name, lines);
     }
@@ -128,15 +159,15 @@ pub fn describe(label: &str, plan: &KernelPlan) -> String {
     let total = format!("{}; {}", shared_total(plan), op_plan.shared);
     section(
         "shared",
-        regions(plan.smem.iter().map(|region| (None, region)), total),
+        regions(body.smem.iter().map(|region| (None, region)), total),
     );
-    let total = format!("= {} on every rank", bytes(plan.workspace.bytes));
+    let total = format!("= {} on every rank", bytes(plan.workspace_bytes()));
     section("workspace", regions(plan.workspace_regions(), total));
-    section("moves", moves(plan));
+    section("moves", moves(body, topology));
     // The simulator has no model of time.
     if !plan.device.backend.is_simulated() {
-        section("bound", vec![bound(plan)]);
-        section("estimate", vec![estimate(plan)]);
+        section("bound", vec![bound(body)]);
+        section("estimate", vec![estimate(body)]);
     }
     section("device", vec![device(plan)]);
     format!("{label}: {}\n{}", plan.id, table(&rows, &[]))
@@ -144,12 +175,16 @@ pub fn describe(label: &str, plan: &KernelPlan) -> String {
 
 /// Describes a plan in one line.
 pub fn summary(plan: &KernelPlan) -> String {
-    format!("{}: {}", operator(plan).summary, plan.id)
+    format!(
+        "{}: {}",
+        operator(plan.body(), plan.spec.topology()).summary,
+        plan.id
+    )
 }
 
 /// The formula that a kernel computes, with its sizes.
 pub fn computes(plan: &KernelPlan) -> String {
-    operator(plan).computes
+    operator(plan.body(), plan.spec.topology()).computes
 }
 
 /// The lines of a table.
@@ -174,7 +209,7 @@ fn operand(operand: &OperandSpec, plan: &KernelPlan) -> Vec<String> {
     ]
 }
 
-fn roles(plan: &KernelPlan) -> Vec<String> {
+fn roles(body: &Body) -> Vec<String> {
     let row = |role: &Role| {
         let codes: Vec<_> = role
             .kind
@@ -190,17 +225,17 @@ fn roles(plan: &KernelPlan) -> Vec<String> {
             role.about.clone(),
         ]
     };
-    lines(&plan.roles.iter().map(row).collect::<Vec<_>>(), &[])
+    lines(&body.roles.iter().map(row).collect::<Vec<_>>(), &[])
 }
 
 /// The waits and signals of roles, and of the steps before and after the roles.
-fn waits(plan: &KernelPlan) -> Vec<String> {
+fn waits(body: &Body) -> Vec<String> {
     let row = |agent: &Agent<'_>| {
-        let text = plan.describe(agent.steps).join(" ");
+        let text = body.describe(agent.steps).join(" ");
         (!text.is_empty()).then(|| vec![agent.name.to_owned(), text])
     };
     lines(
-        &plan.agents().iter().filter_map(row).collect::<Vec<_>>(),
+        &body.agents().iter().filter_map(row).collect::<Vec<_>>(),
         &[],
     )
 }
@@ -209,17 +244,17 @@ fn waits(plan: &KernelPlan) -> Vec<String> {
 fn buckets(plan: &KernelPlan) -> Vec<String> {
     let has_times = !plan.device.backend.is_simulated();
     let mut least = 0;
-    let row = |bucket: &KernelPlan| {
+    let row = |bucket: &Body| {
         let most = bucket.max_rows().unwrap_or(0);
         let rows = format!("{least}..={most} rows");
         least = most + 1;
-        let mut row = vec![rows, operator(bucket).summary];
+        let mut row = vec![rows, operator(bucket, plan.spec.topology()).summary];
         if has_times {
             row.insert(1, micros(bucket.estimate_us));
         }
         row
     };
-    let rows: Vec<_> = plan.buckets().map(row).collect();
+    let rows: Vec<_> = plan.bodies.iter().map(row).collect();
     let mut lines = lines(&rows, if has_times { &[0, 1] } else { &[0] });
     lines.push("what follows is of the last, except for the size of the workspace".to_owned());
     lines
@@ -229,7 +264,7 @@ fn registers(plan: &KernelPlan) -> String {
     if plan.device.backend.is_simulated() {
         return "none, since threads run on the CPU".to_owned();
     }
-    let registers = plan.registers;
+    let registers = plan.launch().registers;
     format!(
         "{} at entry, then {} in producer warps and {} in consumer warps",
         registers.entry, registers.producer, registers.consumer
@@ -259,13 +294,13 @@ fn regions<'a>(
 fn shared_total(plan: &KernelPlan) -> String {
     format!(
         "= {} of {}, alignment included",
-        bytes(plan.smem_bytes.into()),
+        bytes(plan.smem_bytes().into()),
         bytes(plan.device.smem_bytes.into())
     )
 }
 
-fn moves(plan: &KernelPlan) -> Vec<String> {
-    let traffic = plan.traffic;
+fn moves(body: &Body, topology: Topology) -> Vec<String> {
+    let traffic = body.traffic;
     let mut rows = vec![
         vec![
             "link".to_owned(),
@@ -282,8 +317,8 @@ fn moves(plan: &KernelPlan) -> Vec<String> {
             format!("{:.1} GFLOP", traffic.flops as f64 / 1e9),
         ],
     ];
-    if let Some(network) = &plan.network {
-        let peers = plan.spec.topology().peers();
+    if let Some(network) = &body.network {
+        let peers = topology.peers();
         let puts = u32::from(network.channels) * network.puts;
         let about = format!(
             "the same, in {puts} puts of up to {} to each of {} on other nodes",
@@ -295,9 +330,9 @@ fn moves(plan: &KernelPlan) -> Vec<String> {
     lines(&rows, &[1])
 }
 
-fn bound(plan: &KernelPlan) -> String {
-    let bound = plan.bound;
-    let nic = match plan.network {
+fn bound(body: &Body) -> String {
+    let bound = body.bound;
+    let nic = match body.network {
         Some(_) => format!(", NIC {}", micros(bound.nic_us)),
         None => String::new(),
     };
@@ -311,11 +346,11 @@ fn bound(plan: &KernelPlan) -> String {
     )
 }
 
-fn estimate(plan: &KernelPlan) -> String {
-    let share = 100.0 * plan.bound.us() / plan.estimate_us;
+fn estimate(body: &Body) -> String {
+    let share = 100.0 * body.bound.us() / body.estimate_us;
     format!(
         "{}; the bound is {share:.0} % of it",
-        micros(plan.estimate_us)
+        micros(body.estimate_us)
     )
 }
 

@@ -147,28 +147,6 @@ fn a_plan_says_who_does_what_and_why() {
 }
 
 #[test]
-fn a_plan_shows_its_buckets() {
-    let kernel = ["--op=gemm_ar", "--world=8", "--n=7168", "--k=2048"];
-    let output = run(&[&["plan", "--m=..=8192"], &kernel[..]].concat());
-    for wanted in [
-        "buckets        0..=32 rows  ",
-        "..=8192 rows  ",
-        "packets (..=32 rows) ",
-    ] {
-        let text = stdout(&output);
-        assert!(text.contains(wanted), "no {wanted:?} in\n{text}");
-    }
-    let collective = ["--op=all_reduce", "--world=8", "--n=8192"];
-    let output = run(&[&["plan", "--m=..=8192"], &collective[..]].concat());
-    for wanted in ["packets, one shot, ", "packets, two shots, ", "chunks of "] {
-        assert!(stdout(&output).contains(wanted), "{}", stdout(&output));
-    }
-    let one = ["plan", "--m=..=8192", "--buckets=1"];
-    let output = run(&[&one, &kernel[..]].concat());
-    assert!(!stdout(&output).contains("rows  "), "{}", stdout(&output));
-}
-
-#[test]
 fn a_plan_says_what_becomes_of_it_on_more_nodes() {
     let kernel = [
         "--op=gemm_rs",

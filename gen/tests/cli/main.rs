@@ -1,6 +1,7 @@
 //! The real `mkernel-gen`, as a person or a script meets it.
 
 mod book;
+mod buckets;
 mod build;
 mod fabric_test;
 mod kernels;

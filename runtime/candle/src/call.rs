@@ -46,7 +46,7 @@ pub(crate) fn call_with_rows<const N: usize>(
 /// longer has another shape than the caller thinks.
 fn check_size(ranks: &Ranks, called: Called<'_>, (operand, tensor): Input<'_>) -> Result<()> {
     let plan = called.operator.plan();
-    let Some(spec) = plan.operands.iter().find(|spec| spec.operand == operand) else {
+    let Some(spec) = plan.operands().iter().find(|spec| spec.operand == operand) else {
         return Ok(());
     };
     let rows = called.rows.or(plan.max_rows());

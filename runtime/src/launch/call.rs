@@ -131,7 +131,7 @@ impl<'a> Call<'a> {
             operator,
             stream,
             is_ours: operator.is_of_device(stream),
-            slices: Slices::new(&operator.plan().operands),
+            slices: Slices::new(operator.plan().operands()),
             rows: Rows::Most,
             rows_used: None,
             rows_fault: None,

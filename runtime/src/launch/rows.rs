@@ -3,6 +3,7 @@
 use crate::error::{CallError, Error};
 use mkernel_spec::KernelPlan;
 use mkernel_spec::abi::OperandSpec;
+use mkernel_spec::plan::Body;
 
 /// The number of rows of a call of an operator that takes them at run time: a GEMM operator or a collective that was declared
 /// with `m = dynamic`, or `ring_attention` with `seq = dynamic`. All ranks must give the same number.
@@ -55,12 +56,13 @@ impl<'a> CallRows<'a> {
         }
     }
 
-    /// Returns whether a call may run this bucket of the plan. With rows in memory, it may run any.
-    pub fn may_run(self, bucket: &KernelPlan) -> bool {
+    /// Returns whether a call may run this body of the plan. With rows in memory, it may run any.
+    pub fn may_run(self, body: &Body) -> bool {
         let (rows, address) = self.args();
-        let runs = |bucket: &&KernelPlan| bucket.max_rows() >= Some(rows.into());
-        let chosen = self.plan.buckets().find(runs).unwrap_or(self.plan);
-        address != 0 || std::ptr::eq(chosen, bucket)
+        let runs = |body: &&Body| body.max_rows() >= Some(rows.into());
+        let chosen = self.plan.bodies.iter().find(runs);
+        let chosen = chosen.unwrap_or_else(|| self.plan.body());
+        address != 0 || std::ptr::eq(chosen, body)
     }
 
     /// Returns what the operands of the call must be.
@@ -70,7 +72,7 @@ impl<'a> CallRows<'a> {
             Rows::Count(rows) => Some(rows),
             Rows::At(_) => None,
         };
-        let specs = self.plan.operands.iter();
+        let specs = self.plan.operands().iter();
         specs.map(move |spec| rows.map_or(*spec, |rows| spec.in_call(rows)))
     }
 }

@@ -59,7 +59,7 @@ impl Parts {
             && params.rows == rows.given()
             && params.deadline_ns == deadline_ns;
         // A tensor in symmetric memory may have been freed since the last launch.
-        if is_same && !self.plan.operands.iter().any(|spec| spec.symmetric) {
+        if is_same && !self.plan.operands().iter().any(|spec| spec.symmetric) {
             return Ok(());
         }
         params.specs.clear();
@@ -98,13 +98,13 @@ impl Parts {
         let (offsets, size_bytes) = &self.parameter;
         bytes.clear();
         bytes.resize(*size_bytes, 0);
-        for (bucket, at) in self.plan.buckets().zip(offsets) {
-            // A call reads no tensor maps of buckets that it does not run.
-            let encode = |map: &TensorMap| match rows.may_run(bucket) {
+        for (body, at) in self.plan.bodies.iter().zip(offsets) {
+            // A call reads no tensor maps of bodies that it does not run.
+            let encode = |map: &TensorMap| match rows.may_run(body) {
                 true => driver::encode_tensor_map(map),
                 false => Ok([0; 128]),
             };
-            inputs.fill(&bucket.args, &mut bytes[*at..], encode)?;
+            inputs.fill(&body.args, &mut bytes[*at..], encode)?;
         }
         Ok(())
     }

@@ -74,7 +74,7 @@ impl SimulatedJob {
 
     /// Gives the regions of the workspace at `address` their names, for findings, and confines kernels to it.
     pub fn name_workspace(&self, address: u64, plan: KernelPlan) {
-        let bytes = plan.workspace.bytes;
+        let bytes = plan.workspace_bytes();
         self.host
             .name_memory(address, bytes, move |offset| plan.name_of(offset));
     }

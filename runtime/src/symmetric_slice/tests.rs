@@ -85,7 +85,7 @@ fn tensors_are_operands_on_one_node_and_on_several() {
             let heap = ranks.stats().heap;
             assert_eq!((heap.workspaces, heap.tensors), (1, 3));
             let tensor_bytes = 2 * x.len() + 2 * y.len() + 4 * large.len();
-            let bytes = operator.plan().workspace.bytes + tensor_bytes as u64;
+            let bytes = operator.plan().workspace_bytes() + tensor_bytes as u64;
             assert_eq!(heap.used_bytes, bytes, "{heap}");
             assert!(heap.extents > 1, "{heap}");
         });

@@ -144,7 +144,7 @@ pub fn readers_are_the_tiles_that_meet_keys(kernels: &[Kernel]) {
 /// put that the forwarding rank awaits for it.
 pub fn what_other_nodes_await_is_put_once(kernels: &[Kernel]) {
     let plan = &kernels[0].plan;
-    let Some(network) = &plan.network else {
+    let Some(network) = &plan.body().network else {
         return;
     };
     let topology = plan.spec.topology();
@@ -187,6 +187,6 @@ pub fn what_other_nodes_await_is_put_once(kernels: &[Kernel]) {
     }
     let row_bytes = 2 * kernels[0].op_plan.shape.head_dim * 2;
     if kernels[0].has_most_rows {
-        assert_eq!(plan.traffic.nic_bytes, most * row_bytes);
+        assert_eq!(plan.body().traffic.nic_bytes, most * row_bytes);
     }
 }

@@ -162,7 +162,7 @@ fn probe(plans: &[Case]) -> CudaSource {
 }
 
 fn ranks((Case { plan, rows }, printed): (&Case, Printed)) -> Vec<Kernel> {
-    let OpPlan::Attention(mut op_plan) = plan.op_plan.clone() else {
+    let OpPlan::Attention(mut op_plan) = plan.body().op_plan.clone() else {
         panic!("attention")
     };
     let has_most_rows = rows.is_none_or(|rows| rows == op_plan.shape.seq);

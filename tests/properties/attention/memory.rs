@@ -12,20 +12,20 @@ proptest! {
     #[test]
     fn regions_are_disjoint_and_hold_the_slots(plan in plans()) {
         let Some(Case { plan, .. }) = plan else { return Ok(()) };
-        let OpPlan::Attention(op_plan) = &plan.op_plan else { panic!("attention") };
-        prop_assert!(plan.smem_bytes <= plan.device.smem_bytes);
-        prop_assert!(plan.grid_ctas <= plan.device.sm_count);
-        for regions in [&plan.smem, &plan.workspace.regions] {
+        let OpPlan::Attention(op_plan) = &plan.body().op_plan else { panic!("attention") };
+        prop_assert!(plan.smem_bytes() <= plan.device.smem_bytes);
+        prop_assert!(plan.launch().grid_ctas <= plan.device.sm_count);
+        for regions in [&plan.body().smem, &plan.body().workspace.regions] {
             for pair in regions.windows(2) {
                 prop_assert!(pair[0].offset_bytes + pair[0].bytes <= pair[1].offset_bytes, "{pair:?}");
             }
         }
-        let (world, regions) = (plan.spec.world(), &plan.workspace.regions);
+        let (world, regions) = (plan.spec.world(), &plan.body().workspace.regions);
         let bytes = regions.iter().find(|region| region.name == "kv_parts").map_or(0, |region| region.bytes);
         prop_assert_eq!(bytes, if world == 1 { 0 } else { op_plan.slot_bytes(world) });
         // Warps that push before their CTA computes use the memory of queries and keys, but not that of the barriers.
-        let barriers = plan.smem.iter().find(|region| region.name == "q_full").expect("barriers");
-        let end = plan.comm_smem.iter().map(|region| region.offset_bytes + region.bytes).max();
+        let barriers = plan.body().smem.iter().find(|region| region.name == "q_full").expect("barriers");
+        let end = plan.body().comm_smem.iter().map(|region| region.offset_bytes + region.bytes).max();
         prop_assert!(end.unwrap_or(0) <= barriers.offset_bytes);
     }
 }

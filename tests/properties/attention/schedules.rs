@@ -43,13 +43,13 @@ impl<'a> Run<'a> {
         }
         // On one node, CTAs that send compute only after they have sent everything. On several nodes, CTAs compute
         // meanwhile.
-        let crosses = kernel.plan.network.is_some();
+        let crosses = kernel.plan.body().network.is_some();
         let sending = if !crosses && self.sent[rank] < heads {
             kernel.op_plan.push_ctas
         } else {
             0
         };
-        while self.taken[rank].len() < (kernel.plan.grid_ctas - sending) as usize {
+        while self.taken[rank].len() < (kernel.plan.launch().grid_ctas - sending) as usize {
             let Some(tile) = self.waiting[rank].pop() else {
                 break;
             };

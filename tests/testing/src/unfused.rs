@@ -36,13 +36,13 @@ pub struct Steps {
 impl Steps {
     /// Returns the transfers of a plan, or `None` if the plan is for one node or is no GEMM.
     pub fn of(plan: &KernelPlan, nodes: u32) -> Option<Self> {
-        let (network, gemm) = (plan.network.as_ref()?, plan.gemm()?);
+        let (network, gemm) = (plan.body().network.as_ref()?, plan.gemm()?);
         let count = match gemm.config.op {
             GemmOp::GemmAr => 2,
             GemmOp::AgGemm | GemmOp::GemmRs => 1,
         };
         let peers = u64::from(nodes.saturating_sub(1)).max(1);
-        let bytes = plan.traffic.nic_bytes / peers / u64::from(count);
+        let bytes = plan.body().traffic.nic_bytes / peers / u64::from(count);
         let messages = bytes
             .div_ceil(network.put_bytes.clamp(4, MESSAGE_BYTES))
             .max(1);

@@ -2,7 +2,7 @@
 
 use super::roles::{Ctas, outside_roles, role_table};
 use super::text::{COLUMNS, layout_assertion, shared_memory_line};
-use mkernel_spec::plan::{Network, Region};
+use mkernel_spec::plan::{Body, Network, Region};
 use mkernel_spec::{Dtype, KernelPlan};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -157,11 +157,11 @@ impl<'a> AssemblyContext<'a> {
         }
     }
 
-    pub fn new(plan: &'a KernelPlan, assembly: Assembly) -> Self {
-        let args = plan.args.args.iter();
+    pub fn new(plan: &'a KernelPlan, body: &'a Body, assembly: Assembly) -> Self {
+        let args = body.args.args.iter();
         let mut banner = assembly.banner;
-        if !plan.smem.is_empty() {
-            banner.push(shared_memory_line(plan));
+        if !body.smem.is_empty() {
+            banner.push(shared_memory_line(plan, body));
         }
         Self {
             bucket: None,
@@ -175,22 +175,22 @@ impl<'a> AssemblyContext<'a> {
             args: args.clone().map(|arg| arg.kind.declare(arg.name)).collect(),
             args_assertion: layout_assertion(
                 "Args",
-                plan.args.size_bytes,
+                body.args.size_bytes,
                 args.map(|arg| (arg.name, arg.offset_bytes)),
             ),
             // The first region is the state, which has a type of its own.
-            workspace: plan.workspace.regions[1..]
+            workspace: body.workspace.regions[1..]
                 .iter()
                 .map(Accessor::in_workspace)
                 .collect(),
-            smem: plan
+            smem: body
                 .smem
                 .iter()
-                .chain(&plan.comm_smem)
+                .chain(&body.comm_smem)
                 .map(Accessor::in_shared_memory)
                 .collect(),
-            outside_roles: outside_roles(plan),
-            ctas: role_table(plan),
+            outside_roles: outside_roles(body),
+            ctas: role_table(body),
             policies: assembly.policies,
         }
     }

@@ -2,20 +2,25 @@
 
 use super::assembly::{Assembly, Config};
 use super::text::{puts_line, ranks};
-use mkernel_spec::plan::{AttentionPlan, PUSH_LEAD, TILE_ROWS};
-use mkernel_spec::{AttentionConfig, KernelPlan, Layout};
+use mkernel_spec::plan::{AttentionPlan, Body, PUSH_LEAD, TILE_ROWS};
+use mkernel_spec::{AttentionConfig, Layout, Topology};
 use std::f64::consts::LOG2_E;
 
 /// An attention plan with its op_plan.
 #[derive(Clone, Copy)]
 struct Attention<'a> {
-    plan: &'a KernelPlan,
+    topology: Topology,
+    body: &'a Body,
     op_plan: &'a AttentionPlan,
 }
 
 /// Assembles the source of an attention operator.
-pub(super) fn assembly(plan: &KernelPlan, op_plan: &AttentionPlan) -> Assembly {
-    let attention = Attention { plan, op_plan };
+pub(super) fn assembly(body: &Body, op_plan: &AttentionPlan, topology: Topology) -> Assembly {
+    let attention = Attention {
+        topology,
+        body,
+        op_plan,
+    };
     let mask = match op_plan.config.causal {
         true => "CausalMask",
         false => "NoMask",
@@ -31,7 +36,11 @@ pub(super) fn assembly(plan: &KernelPlan, op_plan: &AttentionPlan) -> Assembly {
 
 impl Attention<'_> {
     fn banner(self) -> Vec<String> {
-        let Self { plan, op_plan } = self;
+        let Self {
+            topology,
+            body,
+            op_plan,
+        } = self;
         let AttentionConfig {
             layout,
             causal,
@@ -52,21 +61,21 @@ impl Attention<'_> {
                 shape.kv_heads,
                 shape.head_dim,
                 op_plan.config.dtype,
-                ranks(plan.spec.topology())
+                ranks(topology)
             ),
             format!(
                 "tile    {TILE_ROWS} queries x {TILE_ROWS} keys, {} stages of K and V each",
                 op_plan.stages
             ),
         ];
-        if plan.spec.world() > 1 {
+        if topology.world() > 1 {
             let (slots, all) = (op_plan.kv_slots, op_plan.kv_heads());
             lines.push(format!(
                 "arrive  sm_push by {} CTAs, {placement} shards, {TILE_ROWS} keys under one flag, {slots} of {all} heads at a time",
                 op_plan.push_ctas
             ));
         }
-        lines.extend(plan.network.as_ref().map(puts_line));
+        lines.extend(body.network.as_ref().map(puts_line));
         lines
     }
 
@@ -74,16 +83,18 @@ impl Attention<'_> {
         let mut c = Config::default();
         self.sequence(&mut c);
         self.tiles(&mut c);
-        if self.plan.spec.world() > 1 {
+        if self.topology.world() > 1 {
             self.exchange(&mut c);
         }
-        c.section("launch").u32("kThreads", self.plan.threads, "");
+        c.section("launch")
+            .u32("kThreads", self.body.launch.threads, "");
         c
     }
 
     fn sequence(self, c: &mut Config) {
-        let Self { plan, op_plan } = self;
-        let topology = plan.spec.topology();
+        let Self {
+            topology, op_plan, ..
+        } = self;
         let of_chunk = match op_plan.config.packed {
             true => "rows of a chunk of all sequences together, at most",
             false => "rows of a chunk",
@@ -160,8 +171,8 @@ impl Attention<'_> {
     }
 
     fn exchange(self, c: &mut Config) {
-        let Self { plan, op_plan } = self;
-        let ctas = match plan.network {
+        let Self { body, op_plan, .. } = self;
+        let ctas = match body.network {
             None => "CTAs that send K and V before they compute",
             Some(_) => "CTAs that send K and V while they compute",
         };
@@ -182,7 +193,7 @@ impl Attention<'_> {
                 op_plan.push_warps,
                 "warps that send in a CTA that does",
             );
-        if let Some(network) = &plan.network {
+        if let Some(network) = &body.network {
             c.u32(
                 "kForwardLag",
                 PUSH_LEAD,

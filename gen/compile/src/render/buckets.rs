@@ -35,13 +35,13 @@ pub(super) fn template(plan: &KernelPlan, assembled: Vec<AssemblyContext<'_>>) -
     let title = assembled.first().map_or("", |first| first.title);
     let mut headers = vec!["buckets"];
     let (mut buckets, mut bodies) = (Vec::new(), Vec::new());
-    for (bucket, context) in plan.buckets().zip(assembled) {
+    for (body, context) in plan.bodies.iter().zip(assembled) {
         for header in &context.headers {
             if !headers.contains(header) {
                 headers.push(header);
             }
         }
-        let rows = bucket.max_rows().unwrap_or(0);
+        let rows = body.max_rows().unwrap_or(0);
         let name = format!("up_to_{rows}");
         buckets.push(Bucket {
             name: name.clone(),

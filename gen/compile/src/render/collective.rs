@@ -2,11 +2,11 @@
 
 use super::assembly::{Assembly, Config};
 use super::text::{puts_line, ranks};
-use mkernel_spec::plan::CollectivePlan;
-use mkernel_spec::{CollectiveOp, KernelPlan, Protocol};
+use mkernel_spec::plan::{Body, CollectivePlan};
+use mkernel_spec::{CollectiveOp, Protocol, Topology};
 
 /// Assembles the source of a collective.
-pub(super) fn assembly(plan: &KernelPlan, op_plan: &CollectivePlan) -> Assembly {
+pub(super) fn assembly(body: &Body, op_plan: &CollectivePlan, topology: Topology) -> Assembly {
     let (header, kernel) = kernel(op_plan);
     Assembly {
         title: match op_plan.config.op {
@@ -18,13 +18,13 @@ pub(super) fn assembly(plan: &KernelPlan, op_plan: &CollectivePlan) -> Assembly 
             CollectiveOp::ReduceScatter => "Y = rows of the sum of X over ranks, one launch",
         },
         headers: vec![header],
-        config: config(plan, op_plan),
+        config: config(body, op_plan, topology),
         policies: [
             ("kernel", kernel.to_owned()),
             ("kernel_header", format!("mk/{header}.cuh")),
         ]
         .into(),
-        banner: banner(plan, op_plan),
+        banner: banner(body, op_plan, topology),
     }
 }
 
@@ -43,16 +43,16 @@ const fn kernel(op_plan: &CollectivePlan) -> (&'static str, &'static str) {
     }
 }
 
-fn banner(plan: &KernelPlan, op_plan: &CollectivePlan) -> Vec<String> {
+fn banner(body: &Body, op_plan: &CollectivePlan, topology: Topology) -> Vec<String> {
     let up_to = if op_plan.takes_rows() { "up to " } else { "" };
     let mut lines = vec![format!(
         "spec    M {up_to}{}, N {}, {}, {}",
         op_plan.shape.m,
         op_plan.shape.n,
         op_plan.config.dtype,
-        ranks(plan.spec.topology())
+        ranks(topology)
     )];
-    if plan.spec.world() > 1 {
+    if topology.world() > 1 {
         lines.push(match (op_plan.protocol, op_plan.shots) {
             (Protocol::Ll, 1) => "travel  packets, every rank adds up everything".to_owned(),
             (Protocol::Ll, _) => "travel  packets".to_owned(),
@@ -75,12 +75,11 @@ fn banner(plan: &KernelPlan, op_plan: &CollectivePlan) -> Vec<String> {
             }
         ));
     }
-    lines.extend(plan.network.as_ref().map(puts_line));
+    lines.extend(body.network.as_ref().map(puts_line));
     lines
 }
 
-fn config(plan: &KernelPlan, op_plan: &CollectivePlan) -> Config {
-    let topology = plan.spec.topology();
+fn config(body: &Body, op_plan: &CollectivePlan, topology: Topology) -> Config {
     let mut c = Config::default();
     c.section("ranks").u32("kNodes", topology.nodes, "").u32(
         "kLocalWorld",
@@ -122,13 +121,13 @@ fn config(plan: &KernelPlan, op_plan: &CollectivePlan) -> Config {
         }
     }
     if op_plan.protocol == Protocol::Simple {
-        chunks(plan, op_plan, &mut c);
+        chunks(body, op_plan, &mut c);
     }
-    c.section("launch").u32("kThreads", plan.threads, "");
+    c.section("launch").u32("kThreads", body.launch.threads, "");
     c
 }
 
-fn chunks(plan: &KernelPlan, op_plan: &CollectivePlan, c: &mut Config) {
+fn chunks(body: &Body, op_plan: &CollectivePlan, c: &mut Config) {
     c.section("chunks")
         .u32(
             "kChunkVecs",
@@ -147,7 +146,7 @@ fn chunks(plan: &KernelPlan, op_plan: &CollectivePlan, c: &mut Config) {
             "vectors that a lane adds up at a time",
         );
     }
-    if let Some(network) = &plan.network {
+    if let Some(network) = &body.network {
         c.section("network").network(network).u32(
             "kPutChunks",
             op_plan.put_chunks as u32,

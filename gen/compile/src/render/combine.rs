@@ -2,11 +2,11 @@
 
 use super::assembly::{Assembly, Config};
 use super::text::{plural, ranks};
-use mkernel_spec::KernelPlan;
-use mkernel_spec::plan::{CombinePlan, LIST_HEADER_BYTES, OUTPUTS, SUMS_AHEAD};
+use mkernel_spec::Topology;
+use mkernel_spec::plan::{Body, CombinePlan, LIST_HEADER_BYTES, OUTPUTS, SUMS_AHEAD};
 
 /// Assembles the source of `combine`.
-pub(super) fn assembly(plan: &KernelPlan, op_plan: &CombinePlan) -> Assembly {
+pub(super) fn assembly(body: &Body, op_plan: &CombinePlan, topology: Topology) -> Assembly {
     let (header, kernel) = match op_plan.pipeline {
         Some(_) => ("moe/combine", "Combine"),
         None => ("moe/low_latency_combine", "LowLatencyCombine"),
@@ -14,17 +14,17 @@ pub(super) fn assembly(plan: &KernelPlan, op_plan: &CombinePlan) -> Assembly {
     Assembly {
         title: "C = weighted sums of what experts made of tokens, one launch",
         headers: vec![header],
-        config: config(plan, op_plan),
+        config: config(body, op_plan, topology),
         policies: [
             ("kernel", kernel.to_owned()),
             ("kernel_header", format!("mk/{header}.cuh")),
         ]
         .into(),
-        banner: banner(plan, op_plan),
+        banner: banner(body, op_plan, topology),
     }
 }
 
-fn banner(plan: &KernelPlan, op_plan: &CombinePlan) -> Vec<String> {
+fn banner(body: &Body, op_plan: &CombinePlan, topology: Topology) -> Vec<String> {
     let shape = op_plan.shape;
     let mut lines = vec![format!(
         "spec    {} of {} experts per token, up to {} tokens of {} on each of {}, up to {} rows, {}",
@@ -32,11 +32,11 @@ fn banner(plan: &KernelPlan, op_plan: &CombinePlan) -> Vec<String> {
         shape.experts,
         shape.max_tokens,
         shape.hidden,
-        ranks(plan.spec.topology()),
+        ranks(topology),
         op_plan.max_rows,
         op_plan.config.dtype
     )];
-    let has_peers = plan.spec.world() > 1;
+    let has_peers = topology.world() > 1;
     if has_peers && op_plan.low_latency_tokens > 0 {
         lines.push(format!(
             "arrive  one row per token and rank in packets, of ranks with at most {} tokens",
@@ -50,7 +50,7 @@ fn banner(plan: &KernelPlan, op_plan: &CombinePlan) -> Vec<String> {
             plural(op_plan.parts() as u32)
         ));
     }
-    if let (Some(internode), Some(network)) = (&op_plan.internode, &plan.network) {
+    if let (Some(internode), Some(network)) = (&op_plan.internode, &body.network) {
         lines.push(format!(
             "network one row per token and node, {} in a put; up to {} puts of up to {} bytes to each peer",
             internode.chunks.chunk_tokens, network.puts, network.put_bytes
@@ -59,8 +59,8 @@ fn banner(plan: &KernelPlan, op_plan: &CombinePlan) -> Vec<String> {
     lines
 }
 
-fn config(plan: &KernelPlan, op_plan: &CombinePlan) -> Config {
-    let (topology, shape) = (plan.spec.topology(), op_plan.shape);
+fn config(body: &Body, op_plan: &CombinePlan, topology: Topology) -> Config {
+    let shape = op_plan.shape;
     let mut c = Config::default();
     c.section("ranks").u32("kNodes", topology.nodes, "").u32(
         "kLocalWorld",
@@ -100,10 +100,10 @@ fn config(plan: &KernelPlan, op_plan: &CombinePlan) -> Config {
         )
         .u32("kOutputs", OUTPUTS, "buffers from which sums are stored");
     }
-    if plan.spec.world() > 1 {
-        exchange(plan, op_plan, &mut c);
+    if topology.world() > 1 {
+        exchange(body, op_plan, topology, &mut c);
     }
-    c.section("launch").u32("kThreads", plan.threads, "");
+    c.section("launch").u32("kThreads", body.launch.threads, "");
     if op_plan.pipeline.is_some() {
         c.u32(
             "kCommCtas",
@@ -114,14 +114,13 @@ fn config(plan: &KernelPlan, op_plan: &CombinePlan) -> Config {
     c
 }
 
-fn exchange(plan: &KernelPlan, op_plan: &CombinePlan, c: &mut Config) {
-    let topology = plan.spec.topology();
+fn exchange(body: &Body, op_plan: &CombinePlan, topology: Topology, c: &mut Config) {
     c.section("exchange").u32(
         "kCountPackets",
         op_plan.count_packets(),
         "packets with the counts of a rank",
     );
-    match (&op_plan.internode, &plan.network) {
+    match (&op_plan.internode, &body.network) {
         (Some(internode), Some(network)) => {
             c.u32(
                 "kChannels",

@@ -2,19 +2,26 @@
 
 use super::assembly::{Assembly, Config};
 use super::text::plural;
-use mkernel_spec::plan::{COPIES_AHEAD, DispatchPlan, FAULT_WORDS, GROUP_ROWS, SLOT_BYTES, Split};
-use mkernel_spec::{BLayout, KernelPlan};
+use mkernel_spec::plan::{
+    Body, COPIES_AHEAD, DispatchPlan, FAULT_WORDS, GROUP_ROWS, SLOT_BYTES, Split,
+};
+use mkernel_spec::{BLayout, Topology};
 
 /// A plan of `dispatch_gemm` with its op_plan.
 #[derive(Clone, Copy)]
 struct Dispatch<'a> {
-    plan: &'a KernelPlan,
+    topology: Topology,
+    body: &'a Body,
     op_plan: &'a DispatchPlan,
 }
 
 /// Assembles the source of `dispatch_gemm`.
-pub(super) fn assembly(plan: &KernelPlan, op_plan: &DispatchPlan) -> Assembly {
-    let dispatch = Dispatch { plan, op_plan };
+pub(super) fn assembly(body: &Body, op_plan: &DispatchPlan, topology: Topology) -> Assembly {
+    let dispatch = Dispatch {
+        topology,
+        body,
+        op_plan,
+    };
     let epilogue = if op_plan.config.swiglu {
         "SwiGlu"
     } else {
@@ -34,8 +41,10 @@ pub(super) fn assembly(plan: &KernelPlan, op_plan: &DispatchPlan) -> Assembly {
 impl Dispatch<'_> {
     /// Lines of the banner about the computation.
     fn computes(self) -> Vec<String> {
-        let Self { plan, op_plan } = self;
-        let (world, shape) = (plan.spec.world(), op_plan.shape);
+        let Self {
+            topology, op_plan, ..
+        } = self;
+        let (world, shape) = (topology.world(), op_plan.shape);
         let cols = op_plan.weight_cols();
         let weights = match op_plan.config.b_layout {
             BLayout::Kn => format!("[{}, {cols}]", shape.hidden),
@@ -54,7 +63,7 @@ impl Dispatch<'_> {
                 shape.max_tokens,
                 shape.hidden,
                 plural(world),
-                match plan.spec.topology().nodes {
+                match topology.nodes {
                     1 => String::new(),
                     nodes => format!(" of {nodes} nodes"),
                 },
@@ -76,15 +85,19 @@ impl Dispatch<'_> {
 
     /// Lines of the banner about the exchange between ranks.
     fn exchanges(self) -> Vec<String> {
-        let Self { plan, op_plan } = self;
-        if plan.spec.world() == 1 {
+        let Self {
+            topology,
+            body,
+            op_plan,
+        } = self;
+        if topology.world() == 1 {
             return Vec::new();
         }
         let mut lines = vec![format!(
             "arrive  sm_push, a token once per rank, {} under one flag, those of the first expert first",
             op_plan.block_tokens
         )];
-        if let (Some(internode), Some(network)) = (&op_plan.internode, &plan.network) {
+        if let (Some(internode), Some(network)) = (&op_plan.internode, &body.network) {
             lines.push(format!(
                 "network a token once per node, {} in a put; up to {} puts of up to {} bytes to each peer",
                 internode.chunks.chunk_tokens, network.puts, network.put_bytes
@@ -97,11 +110,11 @@ impl Dispatch<'_> {
         let mut c = Config::default();
         self.experts(&mut c);
         self.tiles(&mut c);
-        if self.plan.spec.world() > 1 {
+        if self.topology.world() > 1 {
             self.exchange(&mut c);
         }
         c.section("launch")
-            .u32("kThreads", self.plan.threads, "")
+            .u32("kThreads", self.body.launch.threads, "")
             .u32(
                 "kCommCtas",
                 self.op_plan.comm_ctas,
@@ -111,9 +124,11 @@ impl Dispatch<'_> {
     }
 
     fn experts(self, c: &mut Config) {
-        let Self { plan, op_plan } = self;
-        let (topology, shape) = (plan.spec.topology(), op_plan.shape);
-        let local_experts = op_plan.local_experts(plan.spec.world()) as u32;
+        let Self {
+            topology, op_plan, ..
+        } = self;
+        let shape = op_plan.shape;
+        let local_experts = op_plan.local_experts(topology.world()) as u32;
         c.section("ranks, experts and tokens")
             .u32("kNodes", topology.nodes, "")
             .u32("kLocalWorld", topology.local_world, "ranks of a node")
@@ -203,7 +218,7 @@ impl Dispatch<'_> {
                 SLOT_BYTES,
                 "shared memory of a warp that sends",
             );
-        if let (Some(internode), Some(network)) = (&op_plan.internode, &self.plan.network) {
+        if let (Some(internode), Some(network)) = (&op_plan.internode, &self.body.network) {
             c.u32(
                 "kChunkTokens",
                 internode.chunks.chunk_tokens as u32,

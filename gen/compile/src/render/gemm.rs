@@ -5,12 +5,16 @@ mod config;
 use super::assembly::Assembly;
 use super::text::{plural, puts_line, ranks};
 use config::Gemm;
-use mkernel_spec::plan::GemmPlan;
-use mkernel_spec::{Activation, BLayout, Epilogue, GemmOp, KernelPlan, Norm, Transfer};
+use mkernel_spec::plan::{Body, GemmPlan};
+use mkernel_spec::{Activation, BLayout, Epilogue, GemmOp, Norm, Topology, Transfer};
 
 /// Assembles the source of a GEMM operator.
-pub(super) fn assembly(plan: &KernelPlan, op_plan: &GemmPlan) -> Assembly {
-    let gemm = Gemm { plan, op_plan };
+pub(super) fn assembly(body: &Body, op_plan: &GemmPlan, topology: Topology) -> Assembly {
+    let gemm = Gemm {
+        topology,
+        body,
+        op_plan,
+    };
     let Policies {
         header,
         kernel,
@@ -119,7 +123,9 @@ impl Gemm<'_> {
 
     /// Lines of the banner about the computation.
     fn computes(self) -> Vec<String> {
-        let Gemm { plan, op_plan } = self;
+        let Gemm {
+            topology, op_plan, ..
+        } = self;
         let shape = op_plan.shape;
         let b = match op_plan.config.b_layout {
             BLayout::Kn => "[K,N]",
@@ -133,7 +139,7 @@ impl Gemm<'_> {
                 shape.n,
                 shape.k,
                 op_plan.types().a,
-                ranks(plan.spec.topology())
+                ranks(topology)
             ),
             format!(
                 "tile    {} x {} x {}, {} stages",
@@ -172,7 +178,7 @@ impl Gemm<'_> {
                 plural(c.k_slices)
             ));
         }
-        lines.extend(self.plan.network.as_ref().map(puts_line));
+        lines.extend(self.body.network.as_ref().map(puts_line));
         if let Some(r) = &op_plan.reduction {
             lines.push(match r.shots {
                 1 if self.scatters(r) => {

@@ -1,8 +1,7 @@
 //! The table of roles in the source of a kernel: the roles of the warps of each CTA.
 
 use super::text::{COLUMNS, comment};
-use mkernel_spec::KernelPlan;
-use mkernel_spec::plan::Role;
+use mkernel_spec::plan::{Body, Role};
 use serde::Serialize;
 
 /// The blanks before an entry of a role.
@@ -35,28 +34,28 @@ struct Warps {
     comma: &'static str,
 }
 
-/// The roles of a plan by ranges of CTAs, in the order of warps. CTAs that share a role are in one range, so that the
+/// The roles of a body by ranges of CTAs, in the order of warps. CTAs that share a role are in one range, so that the
 /// code of the role exists once.
-pub(super) fn role_table(plan: &KernelPlan) -> Vec<Ctas> {
-    let is_first = |role: &&Role| plan.roles.iter().any(|other| precedes(plan, role, other));
-    let (first, then): (Vec<_>, Vec<_>) = plan.roles.iter().partition(is_first);
+pub(super) fn role_table(body: &Body) -> Vec<Ctas> {
+    let is_first = |role: &&Role| body.roles.iter().any(|other| precedes(body, role, other));
+    let (first, then): (Vec<_>, Vec<_>) = body.roles.iter().partition(is_first);
     let mut table = Vec::new();
     for (_, end_cta) in ranges(&first, 0) {
         table.push(Ctas {
             kind: "FirstPhase",
             numbers: end_cta.to_string(),
             comma_before_roles: ",",
-            roles: list(plan, &first, end_cta),
+            roles: list(body, &first, end_cta),
             comma: ",",
         });
     }
-    for (first_cta, end_cta) in ranges(&then, plan.grid_ctas) {
+    for (first_cta, end_cta) in ranges(&then, body.launch.grid_ctas) {
         let of_ctas: Vec<_> = then
             .iter()
             .copied()
             .filter(|role| is_within(role, first_cta, end_cta))
             .collect();
-        let registers = plan.registers;
+        let registers = body.launch.registers;
         // Registers are reallocated only if there are consumer warpgroups.
         let (producer, consumer) = match of_ctas.iter().any(|role| role.kind.holds_accumulators()) {
             true => (registers.producer, registers.consumer),
@@ -66,8 +65,8 @@ pub(super) fn role_table(plan: &KernelPlan) -> Vec<Ctas> {
             kind: "CtaRoles",
             numbers: format!("{end_cta}, {producer}, {consumer}"),
             comma_before_roles: comma_if(!of_ctas.is_empty()),
-            roles: list(plan, &of_ctas, end_cta),
-            comma: comma_if(end_cta < plan.grid_ctas),
+            roles: list(body, &of_ctas, end_cta),
+            comma: comma_if(end_cta < body.launch.grid_ctas),
         });
     }
     table
@@ -78,9 +77,9 @@ const fn comma_if(is_followed: bool) -> &'static str {
 }
 
 /// Whether some warp has `role` first and `other` later.
-fn precedes(plan: &KernelPlan, role: &Role, other: &Role) -> bool {
+fn precedes(body: &Body, role: &Role, other: &Role) -> bool {
     let index = |role: &Role| {
-        plan.roles
+        body.roles
             .iter()
             .position(|listed| std::ptr::eq(listed, role))
     };
@@ -109,7 +108,7 @@ fn ranges(roles: &[&Role], grid_ctas: u32) -> Vec<(u32, u32)> {
 }
 
 /// The roles of a range of CTAs that ends at `end_cta`, in the order of warps.
-fn list(plan: &KernelPlan, roles: &[&Role], end_cta: u32) -> Vec<Warps> {
+fn list(body: &Body, roles: &[&Role], end_cta: u32) -> Vec<Warps> {
     let mut roles = roles.to_vec();
     roles.sort_by_key(|role| role.warps);
     let count = roles.len();
@@ -121,7 +120,7 @@ fn list(plan: &KernelPlan, roles: &[&Role], end_cta: u32) -> Vec<Warps> {
         };
         let comma = comma_if(number < count);
         let (first_warp, end_warp) = role.warps;
-        let waits = plan.describe(&role.steps).join(" ");
+        let waits = body.describe(&role.steps).join(" ");
         let about = format!("{}. {waits}", role.about);
         let entry = format!("mk::Warps<{first_warp}, {end_warp}, {role_type}>{comma}  // {about}");
         let (about, waits) = match INDENT + entry.len() <= COLUMNS {
@@ -141,10 +140,10 @@ fn list(plan: &KernelPlan, roles: &[&Role], end_cta: u32) -> Vec<Warps> {
 }
 
 /// The waits and signals of CTAs before and after their roles, as lines of a comment.
-pub(super) fn outside_roles(plan: &KernelPlan) -> Vec<String> {
-    let functions = [("begin", &plan.call.begin), ("end", &plan.call.end)];
+pub(super) fn outside_roles(body: &Body) -> Vec<String> {
+    let functions = [("begin", &body.call.begin), ("end", &body.call.end)];
     let lines = functions.into_iter().flat_map(|(name, steps)| {
-        let sentences = plan.describe(steps).join(" ");
+        let sentences = body.describe(steps).join(" ");
         match sentences.is_empty() {
             true => Vec::new(),
             false => comment(&format!("Kernel::{name}. {sentences}"), 0),

@@ -1,15 +1,20 @@
 //! Text that kernels of several operators have in common.
 
-use mkernel_spec::plan::{Element, Network};
+use mkernel_spec::plan::{Body, Element, Network};
 use mkernel_spec::{KernelPlan, Topology};
 
 /// The largest number of characters in a line of C++.
 pub(super) const COLUMNS: usize = 140;
 
 /// The line of the banner about shared memory. Tables of small elements are added up, and so are barriers.
-pub(super) fn shared_memory_line(plan: &KernelPlan) -> String {
+pub(super) fn shared_memory_line(plan: &KernelPlan, body: &Body) -> String {
+    // The line of the last body shows the memory of the launch.
+    let smem_bytes = match std::ptr::eq(body, plan.body()) {
+        true => plan.smem_bytes(),
+        false => body.smem_bytes,
+    };
     let (mut named, mut tables, mut barriers) = (Vec::new(), 0, 0);
-    for region in &plan.smem {
+    for region in &body.smem {
         match region.element {
             Element::Barrier => barriers += region.bytes,
             element if element.stride_bytes() <= 16 => tables += region.bytes,
@@ -25,7 +30,7 @@ pub(super) fn shared_memory_line(plan: &KernelPlan) -> String {
     format!(
         "shared  {} = {} of {} bytes",
         regions.join(" | "),
-        plan.smem_bytes,
+        smem_bytes,
         plan.device.smem_bytes
     )
 }

@@ -4,11 +4,13 @@
 //! fewer rows against the plan that would be best there. The cost model divides the rows so that these losses are least.
 
 use super::op_plan::OpPlan;
-use super::plan::KernelPlan;
+use super::plan::{Body, KernelPlan};
 use crate::abi::{ArgKind, MAX_BUCKETS, Source};
 use crate::config::{Dim, Problem};
+use crate::device::Device;
 use crate::ops::collective::plan as collective;
 use crate::spec::KernelSpec;
+use crate::topology::Topology;
 
 /// GEMMs for fewer rows than these are alike.
 const FEWEST_ROWS_OF_TILES: u64 = 16;
@@ -18,23 +20,25 @@ const WORTH: f64 = 0.05;
 /// The most bytes of a kernel's parameter before CUDA 12.1.
 const MAX_PARAMETER_BYTES: usize = 4096;
 
-/// The plan of a kernel with buckets, or `whole`, which is for all numbers of rows. `plan` returns the fastest plan of a spec,
-/// if there is one.
+/// The plan of a kernel with buckets, or with `whole` alone, which is for all numbers of rows. `plan` returns the fastest body
+/// of a spec, if there is one.
 pub(super) fn divided(
-    whole: KernelPlan,
-    plan: impl Fn(&KernelSpec) -> Option<KernelPlan>,
+    spec: &KernelSpec,
+    device: &Device,
+    whole: Body,
+    plan: impl Fn(&KernelSpec) -> Option<Body>,
 ) -> KernelPlan {
     let Some((fewest, most, asked)) = divisible(&whole) else {
-        return whole;
+        return joined(spec, device, vec![whole]);
     };
     let sizes = sizes(fewest, most);
     let fewer = sizes[..sizes.len() - 1].iter().map(|rows| {
-        let config = of_rows(&whole.spec, *whole.spec.problem(), *rows)?;
-        let plan = collective::launched_as(&whole, plan(&config)?)?;
-        starts_alike(&plan, &whole).then_some(plan)
+        let spec = of_rows(spec, *spec.problem(), *rows)?;
+        launched_as(&whole, plan(&spec)?, spec.topology())
     });
-    let plans: Vec<_> = fewer.chain([Some(whole.clone())]).collect();
-    let losses = losses(&sizes, &plans, plan);
+    let bodies: Vec<_> = fewer.chain([Some(whole.clone())]).collect();
+    let us = |by: &Body, rows| us_of_rows(spec, device, by, rows, &plan);
+    let losses = losses(&sizes, &bodies, us);
     let most = asked.map_or(MAX_BUCKETS, |asked| asked as usize);
     let worth = if asked.is_some() { 0.0 } else { WORTH };
     let mut best: Option<(KernelPlan, f64)> = None;
@@ -43,23 +47,33 @@ pub(super) fn divided(
         if best.as_ref().is_some_and(|(_, least)| cost >= *least) {
             continue;
         }
-        let fewer = ends.into_iter().filter_map(|end| plans[end].clone());
-        let plan = joined(whole.clone(), fewer.collect());
+        let fewer = ends.into_iter().filter_map(|end| bodies[end].clone());
+        let plan = joined(spec, device, fewer.chain([whole.clone()]).collect());
         if plan.parameter().1 <= MAX_PARAMETER_BYTES && plan.check_memory().is_ok() {
             best = Some((plan, cost));
         }
     }
-    best.map_or(whole, |(plan, _)| plan)
+    best.map_or_else(|| joined(spec, device, vec![whole]), |(plan, _)| plan)
 }
 
 /// The fewest rows at which plans are compared, the most, and how many buckets were asked for, if a plan may be divided.
-fn divisible(plan: &KernelPlan) -> Option<(u64, u64, Option<u32>)> {
-    let (fewest, asked) = match &plan.op_plan {
+fn divisible(body: &Body) -> Option<(u64, u64, Option<u32>)> {
+    let (fewest, asked) = match &body.op_plan {
         OpPlan::Gemm(gemm) => (FEWEST_ROWS_OF_TILES, gemm.config.tuning.buckets),
         OpPlan::Collective(collective) => (1, collective.config.buckets),
         _ => return None,
     };
-    Some((fewest, plan.max_rows()?, asked))
+    Some((fewest, body.max_rows()?, asked))
+}
+
+/// The body in the launch of `whole`, if that is possible: a kernel starts before it knows the rows.
+fn launched_as(whole: &Body, mut body: Body, topology: Topology) -> Option<Body> {
+    if let OpPlan::Collective(op_plan) = &body.op_plan
+        && let Some(roles) = collective::roles_in(whole.launch, op_plan, topology)
+    {
+        (body.roles, body.launch) = (roles, whole.launch);
+    }
+    (body.launch == whole.launch).then_some(body)
 }
 
 /// The numbers of rows at which plans are compared.
@@ -84,50 +98,49 @@ fn of_rows(spec: &KernelSpec, mut problem: Problem, rows: u64) -> Option<KernelS
     KernelSpec::validate(config).ok()
 }
 
-/// What a call of `rows` rows takes by the design of a plan, µs, if that is possible.
+/// What a call of `rows` rows takes by the design of a body, µs, if that is possible.
 fn us_of_rows(
-    by: &KernelPlan,
+    spec: &KernelSpec,
+    device: &Device,
+    by: &Body,
     rows: u64,
-    plan: impl Fn(&KernelSpec) -> Option<KernelPlan>,
+    plan: impl Fn(&KernelSpec) -> Option<Body>,
 ) -> Option<f64> {
     match &by.op_plan {
         OpPlan::Gemm(gemm) => {
             // A tile is loaded whole, whatever rows of it there are.
             let in_tiles = rows.next_multiple_of(gemm.tile.m.into()).min(gemm.shape.m);
-            let spec = of_rows(&by.spec, gemm.design().into(), in_tiles)?;
+            let spec = of_rows(spec, gemm.design().into(), in_tiles)?;
             plan(&spec).map(|plan| plan.estimate_us)
         }
-        OpPlan::Collective(op_plan) => Some(collective::us_of_rows(by, op_plan, rows)),
+        OpPlan::Collective(op_plan) => {
+            let us = collective::us_of_rows(op_plan, rows, spec.topology(), device);
+            Some(us)
+        }
         _ => None,
     }
 }
 
-/// Whether kernels of both plans may be bodies of one kernel, which starts before it knows the rows.
-fn starts_alike(a: &KernelPlan, b: &KernelPlan) -> bool {
-    a.cluster_ctas() == b.cluster_ctas()
-        && (a.threads, a.grid_ctas, a.registers) == (b.threads, b.grid_ctas, b.registers)
-}
-
-/// How much longer a call of `sizes[i]` rows takes by the design of `plans[j]` than by that of `plans[i]`, as a share of the
-/// latter, at `[j][i]` for i ≤ j.
+/// How much longer a call of `sizes[i]` rows takes by the design of `bodies[j]` than by that of `bodies[i]`, as a share of the
+/// latter, at `[j][i]` for i ≤ j. `us` returns what a call takes by a design, if that is possible.
 fn losses(
     sizes: &[u64],
-    plans: &[Option<KernelPlan>],
-    plan: impl Fn(&KernelSpec) -> Option<KernelPlan>,
+    bodies: &[Option<Body>],
+    us: impl Fn(&Body, u64) -> Option<f64>,
 ) -> Vec<Vec<f64>> {
-    let loss = |by: &KernelPlan, best: &KernelPlan, rows: u64| {
-        let us = us_of_rows(by, rows, &plan).unwrap_or(f64::INFINITY);
+    let loss = |by: &Body, best: &Body, rows: u64| {
+        let us = us(by, rows).unwrap_or(f64::INFINITY);
         (us / best.estimate_us - 1.0).max(0.0)
     };
-    let of_plan = |(j, by): (usize, &Option<KernelPlan>)| {
-        let until = (0..=j).map(|i| match (by, &plans[i]) {
+    let of_body = |(j, by): (usize, &Option<Body>)| {
+        let until = (0..=j).map(|i| match (by, &bodies[i]) {
             (None, _) => f64::INFINITY,
             (Some(by), Some(best)) if i < j => loss(by, best, sizes[i]),
             _ => 0.0,
         });
         until.collect()
     };
-    plans.iter().enumerate().map(of_plan).collect()
+    bodies.iter().enumerate().map(of_body).collect()
 }
 
 /// The best divisions into 1 to `most` buckets: the plans of all buckets but the last, and the sum of their losses.
@@ -154,28 +167,34 @@ fn divisions(losses: &[Vec<f64>], most: usize) -> Vec<(Vec<usize>, f64)> {
     all
 }
 
-/// One kernel of several plans: their workspaces lie one behind the other.
-fn joined(mut whole: KernelPlan, mut fewer: Vec<KernelPlan>) -> KernelPlan {
-    if fewer.is_empty() {
-        return whole;
-    }
-    let mut end_bytes = whole.workspace.bytes;
-    for plan in &mut fewer {
-        let (end, by) = plan.workspace.move_behind(end_bytes, &whole.workspace);
-        end_bytes = end;
-        for arg in &mut plan.args.args {
-            if let ArgKind::TensorMap(map) = &mut arg.kind
-                && let Source::Workspace { offset_bytes } = &mut map.source
-            {
-                *offset_bytes += by;
+/// One kernel of several bodies, from the fewest rows to the most. The workspaces lie one behind the other, that of the last
+/// body first.
+fn joined(spec: &KernelSpec, device: &Device, mut bodies: Vec<Body>) -> KernelPlan {
+    let mut id = String::new();
+    if let Some((last, fewer)) = bodies.split_last_mut() {
+        let mut end_bytes = last.workspace.bytes;
+        for body in &mut *fewer {
+            let (end, by) = body.workspace.move_behind(end_bytes, &last.workspace);
+            end_bytes = end;
+            for arg in &mut body.args.args {
+                if let ArgKind::TensorMap(map) = &mut arg.kind
+                    && let Source::Workspace { offset_bytes } = &mut map.source
+                {
+                    *offset_bytes += by;
+                }
             }
         }
-        whole.smem_bytes = whole.smem_bytes.max(plan.smem_bytes);
+        id.clone_from(&last.id);
+        if !fewer.is_empty() {
+            id += &format!("_buckets{}", fewer.len() + 1);
+        }
     }
-    whole.workspace.bytes = end_bytes;
-    whole.id = format!("{}_buckets{}", whole.id, fewer.len() + 1);
-    whole.fewer_rows = fewer;
-    whole
+    KernelPlan {
+        id,
+        spec: spec.clone(),
+        device: device.clone(),
+        bodies,
+    }
 }
 
 #[cfg(test)]
@@ -222,18 +241,18 @@ mod tests {
 
     /// How the data of each bucket travels.
     fn protocols(plan: &KernelPlan) -> Vec<(Protocol, u32)> {
-        let of_bucket = |bucket: &KernelPlan| match &bucket.op_plan {
+        let of_body = |body: &Body| match &body.op_plan {
             OpPlan::Collective(plan) => (plan.protocol, plan.shots),
             _ => unreachable!("a collective"),
         };
-        plan.buckets().map(of_bucket).collect()
+        plan.bodies.iter().map(of_body).collect()
     }
 
     #[test]
     fn few_rows_have_other_plans_than_many() {
         for op in GemmOp::ALL {
             let plan = plan(config(op, ROWS, None));
-            let most: Vec<_> = plan.buckets().filter_map(KernelPlan::max_rows).collect();
+            let most: Vec<_> = plan.bodies.iter().filter_map(Body::max_rows).collect();
             assert!((2..=MAX_BUCKETS).contains(&most.len()), "{op}: {most:?}");
             assert!(most.is_sorted_by(|a, b| a < b), "{op}: {most:?}");
             assert_eq!(most.last(), Some(&8192), "{op}");
@@ -246,12 +265,12 @@ mod tests {
     fn a_bucket_of_packets_reaches_to_hundreds_of_rows() {
         for op in [GemmOp::GemmRs, GemmOp::GemmAr] {
             let plan = plan(config(op, ROWS, None));
-            let shots = |plan: &KernelPlan| {
-                plan.gemm()
+            let shots = |body: &Body| {
+                body.gemm()
                     .and_then(|gemm| gemm.reduction.as_ref()?.shots.into())
             };
-            let in_packets = plan.buckets().filter(|bucket| shots(bucket) == Some(1));
-            let most = in_packets.filter_map(KernelPlan::max_rows).max();
+            let in_packets = plan.bodies.iter().filter(|body| shots(body) == Some(1));
+            let most = in_packets.filter_map(Body::max_rows).max();
             assert!(
                 most.is_some_and(|rows| (256..1024).contains(&rows)),
                 "{op}: {most:?}"
@@ -263,7 +282,7 @@ mod tests {
     fn who_asks_for_fewer_buckets_gets_no_more() {
         for asked in 1..=4 {
             let plan = plan(config(GemmOp::GemmAr, ROWS, Some(asked)));
-            assert_eq!(plan.buckets().count(), asked as usize);
+            assert_eq!(plan.bodies.len(), asked as usize);
         }
     }
 
@@ -272,7 +291,7 @@ mod tests {
     #[test]
     fn what_cannot_differ_is_not_divided() {
         let alone = plan(config(GemmOp::GemmRs, Dim::Static(8192), None));
-        assert_eq!(alone.buckets().count(), 1);
+        assert_eq!(alone.bodies.len(), 1);
         let whole = plan(config(GemmOp::GemmRs, ROWS, Some(1)));
         let fixed = whole.gemm().expect("a GEMM").design();
         let tuning = Tuning {
@@ -281,7 +300,7 @@ mod tests {
         };
         let fixed = plan(GemmConfig { tuning, ..fixed });
         let tile_rows = whole.gemm().expect("a GEMM").tile.m;
-        for fewer in &fixed.fewer_rows {
+        for fewer in &fixed.bodies[..fixed.bodies.len() - 1] {
             let rows = fewer.max_rows().expect("rows");
             assert!(rows < tile_rows.into(), "{}: {rows}", fixed.id);
         }
@@ -295,11 +314,12 @@ mod tests {
             let protocols = protocols(&plan);
             assert_eq!(protocols[0].0, Protocol::Ll, "{op}: {protocols:?}");
             assert_eq!(protocols.last(), Some(&(Protocol::Simple, 0)), "{op}");
-            assert!(plan.buckets().all(|bucket| starts_alike(bucket, &plan)));
-            for bucket in plan.buckets() {
-                let most = bucket.max_rows().expect("rows");
-                let us = us_of_rows(bucket, most, |_| None).expect("a time");
-                assert!((us - bucket.estimate_us).abs() < 1e-9, "{op}: {us}");
+            for body in &plan.bodies {
+                assert_eq!(body.launch, plan.launch(), "{op}");
+                let most = body.max_rows().expect("rows");
+                let us = us_of_rows(&plan.spec, &plan.device, body, most, |_| None);
+                let us = us.expect("a time");
+                assert!((us - body.estimate_us).abs() < 1e-9, "{op}: {us}");
             }
             if op == CollectiveOp::AllReduce {
                 assert_eq!((protocols[0].1, protocols[1].1), (1, 2));
@@ -336,7 +356,7 @@ mod tests {
                 let fixed = plan(best.gemm().expect("a GEMM").design());
                 assert_eq!(fixed.id, best.id);
                 assert!(
-                    (fixed.estimate_us - best.estimate_us).abs() < 1e-9,
+                    (fixed.body().estimate_us - best.body().estimate_us).abs() < 1e-9,
                     "{}",
                     best.id
                 );

@@ -1,17 +1,13 @@
 //! Chooses a plan for a spec.
 
 use super::buckets;
-use super::plan::KernelPlan;
+use super::op_plan::OpPlan;
+use super::plan::{Body, KernelPlan};
 use crate::abi::MAX_OPERANDS;
-use crate::by_problem;
 use crate::config::Problem;
 use crate::device::Device;
 use crate::diagnostic::Diagnostics;
-use crate::ops::attention::plan as attention;
-use crate::ops::collective::plan as collective;
-use crate::ops::combine::plan as combine;
-use crate::ops::dispatch::plan as dispatch;
-use crate::ops::gemm::plan as gemm;
+use crate::ops::{attention, collective, combine, dispatch, gemm};
 use crate::spec::KernelSpec;
 
 /// What numbers of SMs of operators that add up partial sums are multiples of, if not all SMs are used.
@@ -19,17 +15,18 @@ const SMS_STEP: u32 = 4;
 
 impl KernelPlan {
     /// Chooses the plan that the cost model expects to be fastest among those that `spec` allows. If each call gives the rows,
-    /// there may be several plans, each for a range of rows.
+    /// there may be several bodies, each for a range of rows.
     ///
     /// # Errors
     /// A dimension that is still dynamic, or a fixed choice that fits no plan: all at once; or operands and workspace that
     /// the device's memory cannot hold.
     pub fn new(spec: &KernelSpec, device: &Device) -> Result<Self, Diagnostics> {
         let device = &device.limited_to(most_sms(spec));
-        let plan = buckets::divided(fastest(spec, device)?, |spec| fastest(spec, device).ok());
-        debug_assert!(plan.operands.len() <= MAX_OPERANDS, "{}", plan.id);
+        let whole = fastest(spec, device)?;
+        let plan = buckets::divided(spec, device, whole, |spec| fastest(spec, device).ok());
+        debug_assert!(plan.operands().len() <= MAX_OPERANDS, "{}", plan.id);
         plan.check_memory()?;
-        if let Some(network) = &plan.network {
+        if let Some(network) = &plan.body().network {
             network.check()?;
         }
         Ok(plan)
@@ -52,10 +49,32 @@ fn most_sms(spec: &KernelSpec) -> Option<u32> {
     })
 }
 
-/// The fastest plan for all numbers of rows.
-fn fastest(spec: &KernelSpec, device: &Device) -> Result<KernelPlan, Diagnostics> {
-    let planned = by_problem!(spec.problem(), Problem(config) => plan(spec, config, device));
-    planned.unwrap_or_else(|| Err(unknown_dims(spec)))
+/// The fastest body for all numbers of rows.
+fn fastest(spec: &KernelSpec, device: &Device) -> Result<Body, Diagnostics> {
+    let topology = spec.topology();
+    let unknown = || unknown_dims(spec);
+    Ok(match spec.problem() {
+        Problem::Gemm(config) => {
+            let shape = config.shape().ok_or_else(unknown)?;
+            gemm::plan::plan(config, shape, topology, device)?.map(OpPlan::Gemm)
+        }
+        Problem::Attention(config) => {
+            let shape = config.shape().ok_or_else(unknown)?;
+            attention::plan::plan(config, shape, topology, device)?.map(OpPlan::Attention)
+        }
+        Problem::Dispatch(config) => {
+            let shape = config.shape().ok_or_else(unknown)?;
+            dispatch::plan::plan(config, shape, topology, device)?.map(OpPlan::Dispatch)
+        }
+        Problem::Combine(config) => {
+            let shape = config.shape().ok_or_else(unknown)?;
+            combine::plan::plan(config, shape, topology, device)?.map(OpPlan::Combine)
+        }
+        Problem::Collective(config) => {
+            let shape = config.shape().ok_or_else(unknown)?;
+            collective::plan::plan(config, shape, topology, device)?.map(OpPlan::Collective)
+        }
+    })
 }
 
 fn unknown_dims(spec: &KernelSpec) -> Diagnostics {
@@ -95,7 +114,7 @@ mod tests {
         };
         let spec = KernelSpec::for_sizes(config, shape);
         let plan = KernelPlan::new(&spec.expect("valid"), &Device::h200());
-        plan.expect("a plan").grid_ctas
+        plan.expect("a plan").launch().grid_ctas
     }
 
     #[test]

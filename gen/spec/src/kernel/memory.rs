@@ -9,7 +9,10 @@ impl KernelPlan {
     #[must_use]
     pub fn operand_bytes(&self, rank: u32) -> (u64, u64) {
         let of = |written: bool| {
-            let operands = self.operands.iter().filter(|spec| spec.written == written);
+            let operands = self
+                .operands()
+                .iter()
+                .filter(|spec| spec.written == written);
             operands
                 .map(|spec| {
                     let elems = spec.rows.on(rank).saturating_mul(spec.cols);
@@ -28,7 +31,7 @@ impl KernelPlan {
             read.saturating_add(written)
         });
         let operands = operands.max().unwrap_or(0);
-        self.workspace.bytes.saturating_add(operands)
+        self.workspace_bytes().saturating_add(operands)
     }
 
     /// Checks that the device has this memory, and that kernels can number the elements of each region. A mistake is that
@@ -40,7 +43,7 @@ impl KernelPlan {
             return Ok(());
         };
         let (needed, most) = (self.resident_bytes(), self.device.memory_bytes);
-        let workspace = self.workspace.bytes;
+        let workspace = self.workspace_bytes();
         found.require(
             needed <= most,
             field,
@@ -119,7 +122,7 @@ mod tests {
         let plan = KernelPlan::new(&spec(1024, 512), &Device::h200()).expect("small");
         // A, B, and an eighth of C.
         let operands = Dtype::Bf16.bytes() * (1024 * 8 + 8 * 512 + 128 * 512);
-        assert_eq!(plan.resident_bytes(), operands + plan.workspace.bytes);
+        assert_eq!(plan.resident_bytes(), operands + plan.workspace_bytes());
         let barely = |memory_bytes| Device {
             memory_bytes,
             ..Device::h200()

@@ -2,14 +2,9 @@
 //! [`KernelSpec::for_sizes`].
 
 use crate::abi::MAX_RANKS;
-use crate::by_problem;
 use crate::config::{Field, KernelConfig, Op, Problem, Shape};
 use crate::diagnostic::Diagnostics;
-use crate::ops::attention::check as attention;
-use crate::ops::collective::check as collective;
-use crate::ops::combine::check as combine;
-use crate::ops::dispatch::check as dispatch;
-use crate::ops::gemm::check as gemm;
+use crate::ops::{attention, collective, combine, dispatch, gemm};
 use crate::topology::Topology;
 use serde::Serialize;
 
@@ -84,7 +79,14 @@ impl KernelSpec {
                 "write the size, or dynamic to give it when the kernel is prepared",
             );
         }
-        by_problem!(&config.problem, Problem(of) => check(of, &config, &mut found));
+        let KernelConfig { world, nodes, .. } = config;
+        match &config.problem {
+            Problem::Gemm(of) => gemm::check::check(of, world, nodes, &mut found),
+            Problem::Attention(of) => attention::check::check(of, nodes, &mut found),
+            Problem::Dispatch(of) => dispatch::check::check(of, world, &mut found),
+            Problem::Combine(of) => combine::check::check(of, world, &mut found),
+            Problem::Collective(of) => collective::check::check(of, nodes, &mut found),
+        }
         found.into_result(Self { config })
     }
 

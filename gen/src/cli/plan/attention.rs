@@ -2,25 +2,25 @@
 
 use super::description::{Description, ranks_on};
 use crate::cli::format::bytes;
-use mkernel_spec::KernelPlan;
-use mkernel_spec::plan::{AttentionPlan, TILE_ROWS};
+use mkernel_spec::Topology;
+use mkernel_spec::plan::{AttentionPlan, Body, TILE_ROWS};
 
-pub(super) fn describe(plan: &KernelPlan, op_plan: &AttentionPlan) -> Description {
+pub(super) fn describe(body: &Body, op_plan: &AttentionPlan, topology: Topology) -> Description {
     Description {
-        computes: computes(plan, op_plan),
+        computes: computes(op_plan, topology),
         summary: format!(
             "tiles of {TILE_ROWS} queries and {TILE_ROWS} keys, {} stages, {} CTAs",
-            op_plan.stages, plan.grid_ctas
+            op_plan.stages, body.launch.grid_ctas
         ),
         sections: vec![
-            ("tiles", tiles(plan, op_plan)),
-            ("transfer", transfer(plan, op_plan)),
+            ("tiles", tiles(body, op_plan)),
+            ("transfer", transfer(body, op_plan, topology)),
         ],
         shared: format!("{} stages of K and V", op_plan.stages),
     }
 }
 
-fn computes(plan: &KernelPlan, op_plan: &AttentionPlan) -> String {
+fn computes(op_plan: &AttentionPlan, topology: Topology) -> String {
     let shape = op_plan.shape;
     let mask = if op_plan.config.causal {
         ", each row over itself and earlier ones"
@@ -46,7 +46,7 @@ fn computes(plan: &KernelPlan, op_plan: &AttentionPlan) -> String {
         shape.heads,
         shape.kv_heads,
         shape.head_dim,
-        ranks_on(plan.spec.topology()),
+        ranks_on(topology),
         op_plan.config.placement,
         layout
             .split("")
@@ -57,9 +57,9 @@ fn computes(plan: &KernelPlan, op_plan: &AttentionPlan) -> String {
     )
 }
 
-fn tiles(plan: &KernelPlan, op_plan: &AttentionPlan) -> Vec<String> {
+fn tiles(body: &Body, op_plan: &AttentionPlan) -> Vec<String> {
     let heads = op_plan.heads();
-    let ctas = plan.grid_ctas;
+    let ctas = body.launch.grid_ctas;
     vec![
         format!(
             "{} per head x {heads} heads = {} tiles, {:.2} waves of {} CTAs",
@@ -72,8 +72,8 @@ fn tiles(plan: &KernelPlan, op_plan: &AttentionPlan) -> Vec<String> {
     ]
 }
 
-fn transfer(plan: &KernelPlan, op_plan: &AttentionPlan) -> Vec<String> {
-    let world = plan.spec.world();
+fn transfer(body: &Body, op_plan: &AttentionPlan, topology: Topology) -> Vec<String> {
+    let world = topology.world();
     if world == 1 {
         return vec!["none: one rank".to_owned()];
     }
@@ -86,7 +86,7 @@ fn transfer(plan: &KernelPlan, op_plan: &AttentionPlan) -> Vec<String> {
         false if op_plan.buffers > 1 => "all heads of K and V of two calls".to_owned(),
         false => "all heads of K and V".to_owned(),
     };
-    let pushers = match &plan.network {
+    let pushers = match &body.network {
         Some(_) => "CTAs, one warp of each, which also forwards",
         None => "CTAs before they compute",
     };

@@ -1,25 +1,25 @@
 //! Describes the plan of a collective.
 
 use super::description::{Description, ranks_on};
-use mkernel_spec::plan::CollectivePlan;
-use mkernel_spec::{CollectiveOp, KernelPlan, Norm, Protocol};
+use mkernel_spec::plan::{Body, CollectivePlan};
+use mkernel_spec::{CollectiveOp, Norm, Protocol, Topology};
 
-pub(super) fn describe(plan: &KernelPlan, op_plan: &CollectivePlan) -> Description {
+pub(super) fn describe(body: &Body, op_plan: &CollectivePlan, topology: Topology) -> Description {
     Description {
-        computes: computes(plan, op_plan),
+        computes: computes(op_plan, topology),
         summary: format!(
             "{}{} CTAs of {} threads",
-            travel(plan, op_plan),
-            plan.grid_ctas,
-            plan.threads
+            travel(op_plan, topology),
+            body.launch.grid_ctas,
+            body.launch.threads
         ),
-        sections: sections(plan, op_plan),
+        sections: sections(op_plan, topology),
         shared: "nothing".to_owned(),
     }
 }
 
-fn sections(plan: &KernelPlan, op_plan: &CollectivePlan) -> Vec<(&'static str, Vec<String>)> {
-    let transfer = ("transfer", transfer(plan, op_plan));
+fn sections(op_plan: &CollectivePlan, topology: Topology) -> Vec<(&'static str, Vec<String>)> {
+    let transfer = ("transfer", transfer(op_plan, topology));
     let norm = op_plan.norm.map(|norm| {
         let warps = match norm.warps {
             1 => "a warp for each row".to_owned(),
@@ -30,7 +30,7 @@ fn sections(plan: &KernelPlan, op_plan: &CollectivePlan) -> Vec<(&'static str, V
     [transfer].into_iter().chain(norm).collect()
 }
 
-fn computes(plan: &KernelPlan, op_plan: &CollectivePlan) -> String {
+fn computes(op_plan: &CollectivePlan, topology: Topology) -> String {
     let shape = op_plan.shape;
     let (formula, whose) = match op_plan.config.op {
         CollectiveOp::AllReduce => ("Σ_r X_r", " on every rank"),
@@ -46,15 +46,15 @@ fn computes(plan: &KernelPlan, op_plan: &CollectivePlan) -> String {
         "Y = {formula} [{}, {}]{whose}, {}, {}",
         shape.m,
         shape.n,
-        ranks_on(plan.spec.topology()),
+        ranks_on(topology),
         op_plan.config.dtype
     )
 }
 
 /// How data travels, in a few words.
-fn travel(plan: &KernelPlan, op_plan: &CollectivePlan) -> String {
+fn travel(op_plan: &CollectivePlan, topology: Topology) -> String {
     match (op_plan.protocol, op_plan.shots) {
-        _ if plan.spec.world() == 1 => String::new(),
+        _ if topology.world() == 1 => String::new(),
         (Protocol::Ll, 1) => "packets, one shot, ".to_owned(),
         (Protocol::Ll, 2) => "packets, two shots, ".to_owned(),
         (Protocol::Ll, _) => "packets, ".to_owned(),
@@ -62,8 +62,8 @@ fn travel(plan: &KernelPlan, op_plan: &CollectivePlan) -> String {
     }
 }
 
-fn transfer(plan: &KernelPlan, op_plan: &CollectivePlan) -> Vec<String> {
-    if plan.spec.world() == 1 {
+fn transfer(op_plan: &CollectivePlan, topology: Topology) -> Vec<String> {
+    if topology.world() == 1 {
         return vec!["none: one rank".to_owned()];
     }
     vec![match (op_plan.protocol, op_plan.shots) {

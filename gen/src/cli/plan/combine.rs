@@ -1,22 +1,22 @@
 //! Describes the plan of `combine`.
 
 use super::description::{Description, acknowledged, ranks_on};
-use mkernel_spec::KernelPlan;
-use mkernel_spec::plan::{CombinePlan, SumPipeline};
+use mkernel_spec::Topology;
+use mkernel_spec::plan::{Body, CombinePlan, SumPipeline};
 
-pub(super) fn describe(plan: &KernelPlan, op_plan: &CombinePlan) -> Description {
+pub(super) fn describe(body: &Body, op_plan: &CombinePlan, topology: Topology) -> Description {
     Description {
-        computes: computes(plan, op_plan),
+        computes: computes(op_plan, topology),
         summary: match op_plan.pipeline {
             Some(SumPipeline { part_bytes, stages }) => {
                 format!(
                     "{} CTAs, {stages} stages of {part_bytes} bytes",
-                    plan.grid_ctas
+                    body.launch.grid_ctas
                 )
             }
-            None => format!("{} CTAs", plan.grid_ctas),
+            None => format!("{} CTAs", body.launch.grid_ctas),
         },
-        sections: vec![("transfer", transfer(plan, op_plan))],
+        sections: vec![("transfer", transfer(op_plan, topology))],
         shared: match op_plan.pipeline {
             Some(pipeline) => format!("{} stages", pipeline.stages),
             None => "nothing".to_owned(),
@@ -24,7 +24,7 @@ pub(super) fn describe(plan: &KernelPlan, op_plan: &CombinePlan) -> Description 
     }
 }
 
-fn computes(plan: &KernelPlan, op_plan: &CombinePlan) -> String {
+fn computes(op_plan: &CombinePlan, topology: Topology) -> String {
     let shape = op_plan.shape;
     format!(
         "C = weighted sums of the outputs of {} of {} experts for each token, up to {} tokens [{}] on each of {}, {}",
@@ -32,17 +32,16 @@ fn computes(plan: &KernelPlan, op_plan: &CombinePlan) -> String {
         shape.experts,
         shape.max_tokens,
         shape.hidden,
-        ranks_on(plan.spec.topology()),
+        ranks_on(topology),
         op_plan.config.dtype,
     )
 }
 
-fn transfer(plan: &KernelPlan, op_plan: &CombinePlan) -> Vec<String> {
-    let world = plan.spec.world();
+fn transfer(op_plan: &CombinePlan, topology: Topology) -> Vec<String> {
+    let world = topology.world();
     if world == 1 {
         return vec!["none: one rank".to_owned()];
     }
-    let topology = plan.spec.topology();
     let routing = op_plan.expected_routing(topology);
     let rows = format!(
         "if experts are chosen evenly, {:.0} rows for {} entries",

@@ -1,25 +1,29 @@
 //! Describes the plan of `dispatch_gemm`.
 
 use super::description::{Description, acknowledged, ranks_on};
-use mkernel_spec::plan::DispatchPlan;
-use mkernel_spec::{BLayout, KernelPlan};
+use mkernel_spec::plan::{Body, DispatchPlan};
+use mkernel_spec::{BLayout, Topology};
 
-pub(super) fn describe(plan: &KernelPlan, op_plan: &DispatchPlan) -> Description {
+pub(super) fn describe(body: &Body, op_plan: &DispatchPlan, topology: Topology) -> Description {
     Description {
-        computes: computes(plan, op_plan),
+        computes: computes(op_plan, topology),
         summary: format!(
             "tile {}x{}, {} stages, {} CTAs of which {} communicate",
-            op_plan.tile.m, op_plan.tile.n, op_plan.stages, plan.grid_ctas, op_plan.comm_ctas
+            op_plan.tile.m,
+            op_plan.tile.n,
+            op_plan.stages,
+            body.launch.grid_ctas,
+            op_plan.comm_ctas
         ),
         sections: vec![
-            ("tiles", tiles(plan, op_plan)),
-            ("transfer", transfer(plan, op_plan)),
+            ("tiles", tiles(op_plan, topology)),
+            ("transfer", transfer(op_plan, topology)),
         ],
         shared: format!("{} stages", op_plan.stages),
     }
 }
 
-fn computes(plan: &KernelPlan, op_plan: &DispatchPlan) -> String {
+fn computes(op_plan: &DispatchPlan, topology: Topology) -> String {
     let shape = op_plan.shape;
     let weight = match (op_plan.config.swiglu, op_plan.config.b_layout) {
         (false, _) => "tokens · W",
@@ -35,15 +39,15 @@ fn computes(plan: &KernelPlan, op_plan: &DispatchPlan) -> String {
         shape.top_k,
         shape.max_tokens,
         shape.hidden,
-        ranks_on(plan.spec.topology()),
+        ranks_on(topology),
         shape.intermediate,
         op_plan.types().tokens,
     )
 }
 
-fn tiles(plan: &KernelPlan, op_plan: &DispatchPlan) -> Vec<String> {
-    let world = plan.spec.world();
-    let routing = op_plan.expected_routing(plan.spec.topology());
+fn tiles(op_plan: &DispatchPlan, topology: Topology) -> Vec<String> {
+    let world = topology.world();
+    let routing = op_plan.expected_routing(topology);
     vec![
         format!(
             "{} x {} (columns of the product), {} of C; {} experts per rank",
@@ -59,12 +63,11 @@ fn tiles(plan: &KernelPlan, op_plan: &DispatchPlan) -> Vec<String> {
     ]
 }
 
-fn transfer(plan: &KernelPlan, op_plan: &DispatchPlan) -> Vec<String> {
-    let world = plan.spec.world();
+fn transfer(op_plan: &DispatchPlan, topology: Topology) -> Vec<String> {
+    let world = topology.world();
     if world == 1 {
         return vec!["none: one rank".to_owned()];
     }
-    let topology = plan.spec.topology();
     let (tokens, routing) = (op_plan.shape.max_tokens, op_plan.expected_routing(topology));
     let mates = topology.nodes * (topology.local_world - 1);
     let mut lines = vec![format!(

@@ -2,26 +2,26 @@
 
 use super::description::{Description, ranks_on};
 use crate::cli::format::bytes;
-use mkernel_spec::plan::{GemmPlan, Reduction};
-use mkernel_spec::{BLayout, GemmOp, KernelPlan, Norm};
+use mkernel_spec::plan::{Body, GemmPlan, Reduction};
+use mkernel_spec::{BLayout, GemmOp, Norm, Topology};
 use std::fmt::Write as _;
 
-pub(super) fn describe(plan: &KernelPlan, op_plan: &GemmPlan) -> Description {
+pub(super) fn describe(body: &Body, op_plan: &GemmPlan, topology: Topology) -> Description {
     Description {
-        computes: computes(plan, op_plan),
-        summary: summary(plan, op_plan),
+        computes: computes(op_plan, topology),
+        summary: summary(body, op_plan),
         sections: vec![
-            ("tiles", tiles(plan, op_plan)),
-            ("transfer", transfer(plan, op_plan)),
+            ("tiles", tiles(body, op_plan, topology)),
+            ("transfer", transfer(body, op_plan, topology)),
         ],
         shared: format!("{} stages", op_plan.stages),
     }
 }
 
-fn summary(plan: &KernelPlan, op_plan: &GemmPlan) -> String {
+fn summary(body: &Body, op_plan: &GemmPlan) -> String {
     let mut text = format!(
         "tiles of {}x{}, {} stages, {} CTAs",
-        op_plan.tile.m, op_plan.tile.n, op_plan.stages, plan.grid_ctas
+        op_plan.tile.m, op_plan.tile.n, op_plan.stages, body.launch.grid_ctas
     );
     if let Some(transfer) = op_plan.transfer {
         let _ = write!(text, ", {transfer}");
@@ -45,7 +45,7 @@ fn summary(plan: &KernelPlan, op_plan: &GemmPlan) -> String {
     text
 }
 
-fn computes(plan: &KernelPlan, op_plan: &GemmPlan) -> String {
+fn computes(op_plan: &GemmPlan, topology: Topology) -> String {
     let shape = op_plan.shape;
     let (m, n, k) = (shape.m, shape.n, shape.k);
     let epilogue = op_plan.config.epilogue;
@@ -74,14 +74,14 @@ fn computes(plan: &KernelPlan, op_plan: &GemmPlan) -> String {
         BLayout::Kn => "B as [K,N]",
         BLayout::Nk => "B as [N,K]",
     };
-    let ranks = ranks_on(plan.spec.topology());
+    let ranks = ranks_on(topology);
     format!("{formula}, {ranks}, {b}, {dtype}, fp32 accumulate")
 }
 
-fn tiles(plan: &KernelPlan, op_plan: &GemmPlan) -> Vec<String> {
+fn tiles(body: &Body, op_plan: &GemmPlan, topology: Topology) -> Vec<String> {
     let order = &op_plan.order;
     let count = u64::from(order.row_tiles) * u64::from(order.col_tiles);
-    let ctas = plan.grid_ctas - op_plan.comm_ctas;
+    let ctas = body.launch.grid_ctas - op_plan.comm_ctas;
     let mut lines = vec![
         format!(
             "{}x{}: {} x {} = {count} tiles, {:.2} waves of {ctas} CTAs",
@@ -117,7 +117,7 @@ fn tiles(plan: &KernelPlan, op_plan: &GemmPlan) -> Vec<String> {
         Some(tiles) => format!(
             "the {tiles} row tiles of the own shard first, then those of peers as they arrive"
         ),
-        None if plan.spec.world() > 1 => {
+        None if topology.world() > 1 => {
             "tiles cross the borders of shards, so a rank's own rows are copied too".to_owned()
         }
         None => return lines,
@@ -145,7 +145,7 @@ fn owners(reduction: &Reduction) -> String {
     }
 }
 
-fn transfer(plan: &KernelPlan, op_plan: &GemmPlan) -> Vec<String> {
+fn transfer(body: &Body, op_plan: &GemmPlan, topology: Topology) -> Vec<String> {
     if let Some(reduction) = &op_plan.reduction {
         let partial = op_plan.types().partial;
         if reduction.shots == 1 {
@@ -156,7 +156,7 @@ fn transfer(plan: &KernelPlan, op_plan: &GemmPlan) -> Vec<String> {
         let mut lines = vec![format!(
             "partial sums in {partial} from output buffers to their owner, which adds them in fp32 in a fixed order"
         )];
-        if plan.network.is_some() {
+        if body.network.is_some() {
             lines.push(
                 "sums of each node to the owners on other nodes, which add them in the order of nodes".to_owned(),
             );
@@ -172,12 +172,12 @@ fn transfer(plan: &KernelPlan, op_plan: &GemmPlan) -> Vec<String> {
         return vec!["none: one rank".to_owned()];
     };
     let flags =
-        u64::from(plan.spec.world()) * u64::from(chunks.per_shard) * u64::from(chunks.k_slices);
+        u64::from(topology.world()) * u64::from(chunks.per_shard) * u64::from(chunks.k_slices);
     let mut lines = vec![format!(
         "{transfer}: chunks of {} rows x {} columns, {} x {} per shard, {flags} flags",
         chunks.rows, chunks.slice_cols, chunks.per_shard, chunks.k_slices
     )];
-    if let Some(copies) = &plan.copies {
+    if let Some(copies) = &body.copies {
         let size = bytes(copies.row_bytes * u64::from(copies.rows));
         lines.push(format!(
             "{} copies of {size} to each peer by the copy engines, each followed by a flag",

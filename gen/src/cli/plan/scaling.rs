@@ -42,21 +42,21 @@ pub(super) fn scaled<'a>(
         };
         let spec = KernelSpec::validate(config)?;
         let plan = KernelPlan::new(&spec, &plan.device)?;
-        let peers = spec.topology().peers();
+        let (body, peers) = (plan.body(), spec.topology().peers());
         Ok(Scaled {
             label: &kernel.label,
             nodes,
             ranks: spec.world(),
-            link_bytes: plan.traffic.link_bytes,
-            nic_bytes: plan.traffic.nic_bytes,
-            workspace_bytes: plan.workspace.bytes,
+            link_bytes: body.traffic.link_bytes,
+            nic_bytes: body.traffic.nic_bytes,
+            workspace_bytes: plan.workspace_bytes(),
             queue_pairs: peers,
-            puts: plan.network.map_or(0, |network| {
+            puts: body.network.as_ref().map_or(0, |network| {
                 network.puts * u32::from(network.channels) * peers
             }),
-            bound_us: plan.bound.us(),
-            bound_reason: plan.bound.reason(),
-            estimate_us: plan.estimate_us,
+            bound_us: body.bound.us(),
+            bound_reason: body.bound.reason(),
+            estimate_us: body.estimate_us,
         })
     };
     NODES.into_iter().map(on).collect()

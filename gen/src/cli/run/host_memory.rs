@@ -35,7 +35,7 @@ fn host_bytes(plan: &KernelPlan, calls: u32) -> u64 {
         .map(|rank| plan.operand_bytes(rank))
         .fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1));
     let calls = u64::from(calls);
-    let gpus = u64::from(world) * plan.workspace.bytes + (calls + 1) * (read + written);
+    let gpus = u64::from(world) * plan.workspace_bytes() + (calls + 1) * (read + written);
     let inputs = calls * read / NARROWEST_BYTES * FP32;
     // Another call repeats the first.
     let results = (calls + 1) * written / NARROWEST_BYTES * FP32;

@@ -59,7 +59,7 @@ impl Inputs {
                 })
                 .collect()
         };
-        let specs = (1..).zip(&plan.operands);
+        let specs = (1..).zip(plan.operands());
         let specs = specs.filter(|(_, spec)| !spec.written && Dtype::FLOATS.contains(&spec.dtype));
         let floats = specs
             .map(|(stream, spec)| (spec.operand, fill(spec, stream)))

@@ -127,7 +127,7 @@ impl Run {
 
     /// Flags of the network are errors if no kernel has several nodes.
     fn check_network(&self, kernels: &[(Kernel, KernelPlan)]) -> Result<(), Failure> {
-        let crosses = |(_, plan): &(Kernel, KernelPlan)| plan.network.is_some();
+        let crosses = |(_, plan): &(Kernel, KernelPlan)| plan.body().network.is_some();
         if self.network.is_given() && !kernels.iter().any(crosses) {
             return Err(Failure::Usage(
                 "flags of the network are for kernels on several nodes; add --nodes 2",

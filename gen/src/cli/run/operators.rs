@@ -9,7 +9,7 @@ use mkernel::spec::plan::OpPlan;
 
 /// Random operands. They depend on nothing but the plan, the seed and the call.
 pub fn inputs(plan: &KernelPlan, seed: u64, call: u32) -> Inputs {
-    by_problem!(&plan.op_plan, OpPlan(op_plan) => inputs(plan, op_plan, seed, call))
+    by_problem!(&plan.body().op_plan, OpPlan(op_plan) => inputs(plan, op_plan, seed, call))
 }
 
 /// The expected results of `rank`, in the order of the plan's operands. None if the operator has no reference.
@@ -19,12 +19,12 @@ pub fn expected(
     rank: u32,
     threads: usize,
 ) -> Option<Vec<Matrix>> {
-    by_problem!(&plan.op_plan, OpPlan(op_plan) => expected(plan, op_plan, inputs, rank, threads))
+    by_problem!(&plan.body().op_plan, OpPlan(op_plan) => expected(plan, op_plan, inputs, rank, threads))
 }
 
 /// Bytes that the references of all ranks need at the same time, besides operands and results.
 pub fn reference_bytes(plan: &KernelPlan) -> u64 {
-    by_problem!(&plan.op_plan, OpPlan(op_plan) => reference_bytes(plan, op_plan))
+    by_problem!(&plan.body().op_plan, OpPlan(op_plan) => reference_bytes(plan, op_plan))
 }
 
 #[cfg(test)]

@@ -233,7 +233,7 @@ impl Job<'_> {
 fn log_stats(ranks: &Communicator, operator: &Operator) {
     let rank = ranks.rank();
     let stats = ranks.stats();
-    let workspace_bytes = operator.plan().workspace.bytes;
+    let workspace_bytes = operator.plan().workspace_bytes();
     tracing::debug!(rank, workspace_bytes, "heap: {}", stats.heap);
     for fabric in &stats.fabrics {
         tracing::debug!(rank, "fabric: {fabric}");

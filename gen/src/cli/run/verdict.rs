@@ -95,7 +95,7 @@ impl Verdict {
 
 /// The expected error of random results of two-byte elements that come from rounding alone.
 pub fn rounding_alone(plan: &KernelPlan) -> String {
-    let mut results = plan.operands.iter().filter(|operand| operand.written);
+    let mut results = plan.operands().iter().filter(|operand| operand.written);
     match results.next().map(|first| first.dtype) {
         Some(dtype)
             if Dtype::FACTORS.contains(&dtype) && results.all(|other| other.dtype == dtype) =>

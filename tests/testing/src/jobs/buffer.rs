@@ -16,7 +16,7 @@ pub enum Buffer<E: 'static> {
 
 /// Returns whether an operand of this operator is in symmetric memory.
 pub fn is_symmetric(operator: &Operator, operand: Operand) -> bool {
-    let mut specs = operator.plan().operands.iter();
+    let mut specs = operator.plan().operands().iter();
     specs.any(|spec| spec.operand == operand && spec.symmetric)
 }
 
@@ -68,7 +68,7 @@ impl<E: Element + DeviceRepr> SharedOperand<E> {
         operator: &Operator,
         operand: Operand,
     ) -> Result<Self, Failure> {
-        let mut specs = operator.plan().operands.iter();
+        let mut specs = operator.plan().operands().iter();
         let spec = specs.find(|spec| spec.operand == operand && spec.symmetric);
         // The tensor has the same length on all ranks, and the first rank has the most rows.
         let elems = spec.map(|spec| spec.rows.on(0) * spec.cols);

@@ -18,7 +18,7 @@ pub fn replay(
     stream: &Arc<CudaStream>,
     addresses: &[Vec<u64>],
 ) -> Result<(), Failure> {
-    let specs = &operator.plan().operands;
+    let specs = operator.plan().operands();
     let graph = Graph::capture(ranks, stream, || {
         for of_call in addresses {
             let operand = |(ptr, spec): (&u64, &OperandSpec)| RawOperand {

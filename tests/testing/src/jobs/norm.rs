@@ -105,7 +105,7 @@ impl NormRun<'_> {
     ) -> Result<Buffers<E>, Failure> {
         let rank = self.ranks.rank();
         let mut operands = Vec::new();
-        for spec in &self.operator.plan().operands {
+        for spec in self.operator.plan().operands() {
             let given = call.inputs.iter().find(|(of, _)| *of == spec.operand);
             let values = given.and_then(|(_, all)| all.get(rank as usize).or(all.first()));
             let values = values.map_or(&[][..], |values| values);
@@ -164,7 +164,7 @@ impl NormRun<'_> {
         buffers: &Buffers<E>,
         stream: &Arc<CudaStream>,
     ) -> Vec<RawOperand> {
-        let specs = &self.operator.plan().operands;
+        let specs = self.operator.plan().operands();
         let of = |((operand, slice), cols): (&(Operand, CudaSlice<E>), u64)| {
             let place = buffers.of(self.place_of(*operand)).unwrap_or(slice);
             RawOperand {

@@ -57,7 +57,7 @@ impl PreparedCall {
     fn new(ranks: &Communicator, operator: &Arc<Operator>) -> Result<Self, Failure> {
         let stream = ranks.context().new_stream()?;
         let upload = |index: usize, value| {
-            let spec = &operator.plan().operands[index];
+            let spec = operator.plan().operands()[index];
             let elems = spec.rows.on(ranks.rank()) * spec.cols;
             stream.clone_htod(&vec![bf16::from_f32(value); elems as usize])
         };

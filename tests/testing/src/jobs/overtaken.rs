@@ -160,7 +160,7 @@ fn make_calls(
     let stream_of = |call: u32| &streams[usize::from(rank == 0 && call > 0)];
     let mut calls = Vec::new();
     for call in 0..CALLS {
-        let specs = &operator.plan().operands;
+        let specs = operator.plan().operands();
         let elems = specs
             .iter()
             .map(|spec| (spec.rows.on(rank) * spec.cols) as usize);

@@ -71,7 +71,7 @@ impl Prepared<'_> {
     /// # Panics
     /// The GPU has no memory for the operands.
     pub fn call_with_rows(&self, rows: i32) -> Result<(), Error> {
-        let specs = &self.operator.plan().operands;
+        let specs = self.operator.plan().operands();
         let mut operands: Vec<_> = specs.iter().map(|spec| self.ones(spec)).collect();
         let rows = self.stream.clone_htod(&[rows]).expect("memory");
         let mut call = self.operator.call(&self.stream);

@@ -125,7 +125,7 @@ impl<In: ResultElement> RowsRun<'_, In> {
         stream: &Arc<CudaStream>,
         call: &RowsCall<In>,
     ) -> Result<Buffers<In, Out>, Failure> {
-        let specs = &self.operator.plan().operands;
+        let specs = self.operator.plan().operands();
         let ranks = self.ranks;
         let symmetric = |operand| is_symmetric(self.operator, operand);
         let elems = |operand: Operand| {

@@ -92,7 +92,7 @@ impl<'a> Turns<'a> {
 
     /// Returns a call of an operator, whose results are poison.
     fn poisoned(&self, player: usize) -> Result<Turn, Failure> {
-        let specs = &self.players[player].operator.plan().operands;
+        let specs = &self.players[player].operator.plan().operands();
         let poison = |spec| Ok(self.stream.clone_htod(&vec![POISON; self.bytes(spec)])?);
         let written = specs.iter().filter(|spec| spec.written);
         let results = written.map(poison).collect::<Result<_, Failure>>()?;
@@ -115,7 +115,7 @@ impl<'a> Turns<'a> {
         } = &self.players[*player];
         let mut results = results.iter();
         let mut operands = Vec::new();
-        for (spec, input) in operator.plan().operands.iter().zip(inputs) {
+        for (spec, input) in operator.plan().operands().iter().zip(inputs) {
             let memory = input.as_ref().or_else(|| results.next());
             operands.push(RawOperand {
                 ptr: memory.ok_or("no result")?.device_ptr(&self.stream).0,
@@ -164,7 +164,7 @@ impl<'a> Turns<'a> {
         operator: &Operator,
         config: &KernelConfig,
     ) -> Result<Vec<Option<CudaSlice<u8>>>, Failure> {
-        let specs = operator.plan().operands.iter().zip(0u64..);
+        let specs = operator.plan().operands().iter().zip(0u64..);
         let input = |(spec, index): (&OperandSpec, u64)| {
             if spec.written {
                 return Ok(None);
@@ -181,7 +181,7 @@ impl<'a> Turns<'a> {
     /// Returns the row indices that the last operator with such a result has written.
     fn row_indices(&self, spec: &OperandSpec) -> Result<Vec<u8>, Failure> {
         let written = self.players.iter().rev().find_map(|player| {
-            let specs = &player.operator.plan().operands;
+            let specs = player.operator.plan().operands();
             let mut results = specs.iter().filter(|spec| spec.written);
             let index = results.position(|result| result.operand == spec.operand)?;
             player.expected.get(index)

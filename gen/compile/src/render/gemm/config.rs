@@ -1,13 +1,14 @@
 //! The constants for which the headers of GEMM operators are instantiated.
 
 use crate::render::assembly::Config;
-use mkernel_spec::plan::{Chunks, GemmPlan, Reduction, SLOT_BYTES, Split, THREADS};
-use mkernel_spec::{BLayout, GemmOp, KernelPlan};
+use mkernel_spec::plan::{Body, Chunks, GemmPlan, Reduction, SLOT_BYTES, Split, THREADS};
+use mkernel_spec::{BLayout, GemmOp, Topology};
 
 /// A plan of a GEMM operator with its op_plan.
 #[derive(Clone, Copy)]
-pub(in crate::render) struct Gemm<'a> {
-    pub plan: &'a KernelPlan,
+pub(super) struct Gemm<'a> {
+    pub topology: Topology,
+    pub body: &'a Body,
     pub op_plan: &'a GemmPlan,
 }
 
@@ -29,7 +30,7 @@ pub(super) fn config(gemm: Gemm<'_>) -> Config {
 }
 
 fn ranks(gemm: Gemm<'_>, c: &mut Config) {
-    let topology = gemm.plan.spec.topology();
+    let topology = gemm.topology;
     c.section("ranks").u32("kNodes", topology.nodes, "").u32(
         "kLocalWorld",
         topology.local_world,
@@ -38,13 +39,15 @@ fn ranks(gemm: Gemm<'_>, c: &mut Config) {
     if let Some(r) = &gemm.op_plan.reduction {
         c.u32("kOwners", r.owners, "ranks of a node that own tiles of C");
     }
-    if let Some(network) = &gemm.plan.network {
+    if let Some(network) = &gemm.body.network {
         c.network(network);
     }
 }
 
 fn problem(gemm: Gemm<'_>, c: &mut Config) {
-    let Gemm { plan, op_plan } = gemm;
+    let Gemm {
+        topology, op_plan, ..
+    } = gemm;
     let (kn, b) = match op_plan.config.b_layout {
         BLayout::Kn => (true, "B is [K,N]"),
         BLayout::Nk => (false, "B is [N,K]"),
@@ -57,7 +60,7 @@ fn problem(gemm: Gemm<'_>, c: &mut Config) {
     }
     c.u32("kN", op_plan.shape.n as u32, "");
     if let Some(note) = gemm.shard_rows_note() {
-        let shard_rows = op_plan.shape.shard_rows(plan.spec.world()) as u32;
+        let shard_rows = op_plan.shape.shard_rows(topology.world()) as u32;
         c.u32("kShardRows", shard_rows, note);
     }
     let (epilogue, types) = (&op_plan.config.epilogue, op_plan.types());
@@ -165,7 +168,7 @@ fn exchange(gemm: Gemm<'_>, r: &Reduction, c: &mut Config) {
         r.partial_subs,
         "sub-tiles of a warpgroup in a stage",
     );
-    if gemm.plan.network.is_some() {
+    if gemm.body.network.is_some() {
         c.u32("kPutTiles", r.put_tiles, "tiles of a put");
     }
     if r.results && !r.on_peers {
@@ -218,12 +221,16 @@ fn shards(gemm: Gemm<'_>, chunks: &Chunks, c: &mut Config) {
 }
 
 fn launch(gemm: Gemm<'_>, c: &mut Config) {
-    let Gemm { plan, op_plan } = gemm;
+    let Gemm { body, op_plan, .. } = gemm;
     c.section("launch")
         .u32("kThreads", THREADS, "")
         .u32("kCommCtas", op_plan.comm_ctas, "CTAs that only communicate")
-        .u32("kComputeCtas", plan.grid_ctas - op_plan.comm_ctas, "");
-    if !plan.comm_smem.is_empty() {
+        .u32(
+            "kComputeCtas",
+            body.launch.grid_ctas - op_plan.comm_ctas,
+            "",
+        );
+    if !body.comm_smem.is_empty() {
         c.u32(
             "kSlotBytes",
             SLOT_BYTES,
@@ -235,7 +242,7 @@ fn launch(gemm: Gemm<'_>, c: &mut Config) {
 impl Gemm<'_> {
     /// Whether each call gives the rows.
     pub fn takes_rows(self) -> bool {
-        self.plan.max_rows().is_some()
+        self.body.max_rows().is_some()
     }
 
     /// The comment of the constant `kShardRows`, if the kernel has this constant.

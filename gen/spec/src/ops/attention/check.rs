@@ -1,7 +1,7 @@
 //! The limits of attention operators.
 
 use super::config::{AttentionConfig, MAX_HEADS, MAX_SEQUENCES, Scale};
-use crate::config::{Dtype, Field, KernelConfig};
+use crate::config::{Dtype, Field};
 use crate::diagnostic::Diagnostics;
 use crate::limits::{MAX_DIM, MAX_ELEMS};
 
@@ -10,7 +10,7 @@ use crate::limits::{MAX_DIM, MAX_ELEMS};
 const HEAD_DIMS: [u64; 2] = [64, 128];
 
 /// Records every mistake.
-pub(crate) fn check(config: &AttentionConfig, kernel: &KernelConfig, found: &mut Diagnostics) {
+pub(crate) fn check(config: &AttentionConfig, nodes: u32, found: &mut Diagnostics) {
     for (field, dim) in config.dims() {
         let Some(size) = dim.fixed() else { continue };
         if field == Field::HEAD_DIM {
@@ -33,8 +33,8 @@ pub(crate) fn check(config: &AttentionConfig, kernel: &KernelConfig, found: &mut
     check_heads(config, found);
     check_elems(config, found);
     if config.packed {
-        check_packed(config, kernel, found);
-    } else if kernel.nodes > 1 {
+        check_packed(config, nodes, found);
+    } else if nodes > 1 {
         check_slots(config, found);
     }
     if let Some(scale) = config.scale.fixed() {
@@ -79,14 +79,14 @@ fn check_slots(config: &AttentionConfig, found: &mut Diagnostics) {
 }
 
 /// What packed sequences need: one node, and room for keys of all heads.
-fn check_packed(config: &AttentionConfig, kernel: &KernelConfig, found: &mut Diagnostics) {
+fn check_packed(config: &AttentionConfig, nodes: u32, found: &mut Diagnostics) {
     found.require(
-        kernel.nodes == 1,
+        nodes == 1,
         Field::PACKED,
         || {
             format!(
                 "{} nodes: packed sequences are divided among the ranks of one node",
-                kernel.nodes
+                nodes
             )
         },
         "use nodes = 1, or pad the sequences to one length and leave out packed",

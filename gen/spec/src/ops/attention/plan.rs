@@ -34,9 +34,9 @@ use crate::device::Device;
 use crate::diagnostic::Diagnostics;
 use crate::ops::gemm::THREADS;
 use crate::parts::network::PUT_BYTES;
-use crate::plan::{KernelPlan, Network, OpPlan, Registers};
+use crate::parts::{BodyPlan, Launch, Network, Registers};
 use crate::roofline::Bound;
-use crate::spec::KernelSpec;
+use crate::topology::Topology;
 
 /// The scores, sums and weights of a warpgroup's 64x128 tile occupy 160 registers of each thread at the same time, and
 /// 24 more are enough for the rest. Producer warps that push and distinguish many cases need more than 56.
@@ -54,26 +54,27 @@ const REGISTERS_WITH_ROWS: Registers = Registers {
     consumer: 208,
 };
 
-/// The plan; none while a size is not known.
+/// The plan.
 pub(crate) fn plan(
-    spec: &KernelSpec,
     config: &AttentionConfig,
+    shape: AttentionShape,
+    topology: Topology,
     device: &Device,
-) -> Option<Result<KernelPlan, Diagnostics>> {
-    let shape = config.shape()?;
-    Some(op_plan(spec, config, shape, device).map(|op_plan| finish(spec, device, op_plan)))
+) -> Result<BodyPlan<AttentionPlan>, Diagnostics> {
+    let op_plan = op_plan(config, shape, topology, device)?;
+    Ok(finish(topology, device, op_plan))
 }
 
 fn op_plan(
-    spec: &KernelSpec,
     config: &AttentionConfig,
     shape: AttentionShape,
+    topology: Topology,
     device: &Device,
 ) -> Result<AttentionPlan, Diagnostics> {
     let mut found = Diagnostics::default();
-    let (world, topology) = (spec.world(), spec.topology());
+    let world = topology.world();
     let tiles = Tiles::new(config, shape, world);
-    let limit = u64::from(u32::MAX) / u64::from(spec.world()) / 4;
+    let limit = u64::from(u32::MAX) / u64::from(world) / 4;
     found.require(
         tiles.all <= limit,
         Field::SEQ,
@@ -135,18 +136,23 @@ fn group_heads(config: &AttentionConfig, tiles: Tiles, device: &Device) -> u32 {
     heads.max(per_kv).min(tiles.heads) as u32
 }
 
-fn finish(spec: &KernelSpec, device: &Device, op_plan: AttentionPlan) -> KernelPlan {
-    let (world, topology) = (spec.world(), spec.topology());
+fn finish(topology: Topology, device: &Device, op_plan: AttentionPlan) -> BodyPlan<AttentionPlan> {
+    let world = topology.world();
     let traffic = work::traffic(&op_plan, topology);
     let smem = memory::smem(&op_plan, topology);
     let grid_ctas = grid_ctas(&op_plan, world, device);
     let roles = Roles::new(&op_plan, topology);
-    KernelPlan {
+    BodyPlan {
         id: layout::id(&op_plan, device.arch, topology),
-        spec: spec.clone(),
-        device: device.clone(),
-        threads: THREADS,
-        grid_ctas,
+        launch: Launch {
+            threads: THREADS,
+            grid_ctas,
+            cluster_ctas: 1,
+            registers: match op_plan.takes_rows() {
+                true => REGISTERS_WITH_ROWS,
+                false => REGISTERS,
+            },
+        },
         roles: roles.all(grid_ctas),
         call: roles.call_steps(),
         smem: smem.regions,
@@ -157,15 +163,10 @@ fn finish(spec: &KernelSpec, device: &Device, op_plan: AttentionPlan) -> KernelP
         network: network(&op_plan),
         operands: layout::operands(&op_plan, world),
         args: layout::args(&op_plan, topology),
-        registers: match op_plan.takes_rows() {
-            true => REGISTERS_WITH_ROWS,
-            false => REGISTERS,
-        },
         bound: Bound::new(&traffic, device),
         estimate_us: cost::attention_us(&op_plan, world, &traffic, device),
         traffic,
-        op_plan: OpPlan::Attention(op_plan),
-        fewer_rows: Vec::new(),
+        op_plan,
     }
 }
 

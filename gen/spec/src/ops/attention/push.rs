@@ -82,10 +82,10 @@ fn across(op_plan: &AttentionPlan, topology: Topology, device: &Device) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use crate::config::{AttentionConfig, AttentionOp, Dim, KernelConfig};
+    use crate::config::{AttentionConfig, AttentionOp, Dim};
     use crate::device::Device;
-    use crate::plan::{KernelPlan, OpPlan};
-    use crate::spec::KernelSpec;
+    use crate::ops::attention::plan;
+    use crate::topology::Topology;
 
     fn push_ctas(seq: Dim) -> u32 {
         let config = AttentionConfig {
@@ -96,14 +96,13 @@ mod tests {
             head_dim: Dim::Static(128),
             ..AttentionConfig::new(AttentionOp::RingAttention)
         };
-        let spec = KernelSpec::validate(KernelConfig::new(2, config)).expect("valid");
-        match KernelPlan::new(&spec, &Device::h200())
-            .expect("a plan")
-            .op_plan
-        {
-            OpPlan::Attention(op_plan) => op_plan.push_ctas,
-            _ => unreachable!("attention"),
-        }
+        let topology = Topology {
+            nodes: 1,
+            local_world: 2,
+        };
+        let shape = config.shape().expect("sizes");
+        let plan = plan::plan(&config, shape, topology, &Device::h200()).expect("a plan");
+        plan.op_plan.push_ctas
     }
 
     /// Long sequences need few CTAs that push, short ones need many. A kernel for both has as many as short ones need: with

@@ -102,11 +102,11 @@ fn at_work(op_plan: &AttentionPlan, device: &Device) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use crate::config::{AttentionConfig, AttentionOp, Dim, KernelConfig};
+    use crate::config::{AttentionConfig, AttentionOp, Dim};
     use crate::device::Device;
     use crate::diagnostic::Diagnostics;
-    use crate::plan::{AttentionPlan, KernelPlan, OpPlan};
-    use crate::spec::KernelSpec;
+    use crate::ops::attention::{AttentionPlan, plan};
+    use crate::topology::Topology;
 
     fn config(heads: u64, kv_heads: u64, causal: bool) -> AttentionConfig {
         AttentionConfig {
@@ -121,11 +121,12 @@ mod tests {
     }
 
     fn plan(config: AttentionConfig, device: &Device) -> Result<AttentionPlan, Diagnostics> {
-        let spec = KernelSpec::validate(KernelConfig::new(4, config))?;
-        match KernelPlan::new(&spec, device)?.op_plan {
-            OpPlan::Attention(op_plan) => Ok(op_plan),
-            _ => panic!("attention"),
-        }
+        let topology = Topology {
+            nodes: 1,
+            local_world: 4,
+        };
+        let shape = config.shape().expect("sizes");
+        plan::plan(&config, shape, topology, device).map(|plan| plan.op_plan)
     }
 
     #[test]

@@ -84,10 +84,10 @@ fn work(op_plan: &AttentionPlan, topology: Topology, rank: u32) -> RankWork {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{AttentionConfig, AttentionOp, Dim, KernelConfig, Placement};
+    use crate::config::{AttentionConfig, AttentionOp, Dim, Placement};
     use crate::device::Device;
-    use crate::plan::{KernelPlan, OpPlan};
-    use crate::spec::KernelSpec;
+    use crate::ops::attention::plan;
+    use crate::parts::BodyPlan;
 
     fn one_node(world: u32) -> Topology {
         Topology {
@@ -96,12 +96,7 @@ mod tests {
         }
     }
 
-    fn plan(
-        world: u32,
-        seq: u64,
-        causal: bool,
-        placement: Placement,
-    ) -> (KernelPlan, AttentionPlan) {
+    fn plan(world: u32, seq: u64, causal: bool, placement: Placement) -> BodyPlan<AttentionPlan> {
         let config = AttentionConfig {
             batch: Dim::Static(1),
             seq: Dim::Static(seq),
@@ -112,12 +107,8 @@ mod tests {
             placement,
             ..AttentionConfig::new(AttentionOp::RingAttention)
         };
-        let spec = KernelSpec::validate(KernelConfig::new(world, config)).expect("valid");
-        let plan = KernelPlan::new(&spec, &Device::h200()).expect("a plan");
-        let OpPlan::Attention(op_plan) = plan.op_plan.clone() else {
-            panic!("attention")
-        };
-        (plan, op_plan)
+        let shape = config.shape().expect("sizes");
+        plan::plan(&config, shape, one_node(world), &Device::h200()).expect("a plan")
     }
 
     /// Every pair counts once, whatever the length, and every row that is needed is sent once to each who needs it.
@@ -127,7 +118,7 @@ mod tests {
             for seq in [1, 7, 100, 129, 1000, 4096] {
                 for placement in Placement::ALL {
                     for causal in [false, true] {
-                        let (_, op_plan) = plan(world, seq, causal, placement);
+                        let op_plan = plan(world, seq, causal, placement).op_plan;
                         let ranks: Vec<_> = (0..world)
                             .map(|rank| work(&op_plan, one_node(world), rank))
                             .collect();
@@ -156,14 +147,14 @@ mod tests {
     /// To a node once, and from there to each of its other ranks; under a mask, to those alone that have later rows.
     #[test]
     fn a_row_crosses_to_a_node_once() {
-        let (_, op_plan) = plan(8, 8192, false, Placement::Contiguous);
+        let op_plan = plan(8, 8192, false, Placement::Contiguous).op_plan;
         let (nodes, local_world) = (2, 4);
         let topology = Topology { nodes, local_world };
         for rank in 0..8 {
             let work = work(&op_plan, topology, rank);
             assert_eq!((work.put_rows, work.sent_rows), (1024, 2 * 3 * 1024));
         }
-        let (_, op_plan) = plan(8, 8192, true, Placement::Contiguous);
+        let op_plan = plan(8, 8192, true, Placement::Contiguous).op_plan;
         let work = |rank| work(&op_plan, topology, rank);
         assert_eq!((work(3).put_rows, work(4).put_rows), (1024, 0));
         // Its own to three, and those of rank 0 as well; its own to none, and those of rank 3 to three.
@@ -173,7 +164,7 @@ mod tests {
 
     #[test]
     fn zigzag_is_as_much_for_every_rank_under_a_mask() {
-        let (_, op_plan) = plan(8, 8192, true, Placement::Zigzag);
+        let op_plan = plan(8, 8192, true, Placement::Zigzag).op_plan;
         let pairs: Vec<u64> = (0..8)
             .map(|rank| work(&op_plan, one_node(8), rank).pairs)
             .collect();
@@ -181,7 +172,7 @@ mod tests {
             pairs.iter().all(|of_rank| *of_rank == pairs[0]),
             "{pairs:?}"
         );
-        let (_, op_plan) = plan(8, 8192, true, Placement::Contiguous);
+        let op_plan = plan(8, 8192, true, Placement::Contiguous).op_plan;
         let sent = |rank| work(&op_plan, one_node(8), rank).sent_rows;
         assert_eq!(
             (sent(0), sent(7)),
@@ -193,15 +184,15 @@ mod tests {
     #[test]
     fn a_plan_stays_in_its_memory() {
         for world in [1, 2, 4, 8] {
-            let (plan, op_plan) = plan(world, 5000, true, Placement::Zigzag);
-            assert!(plan.smem_bytes <= plan.device.smem_bytes);
-            let ends = |regions: &[crate::plan::Region]| {
+            let plan = plan(world, 5000, true, Placement::Zigzag);
+            assert!(plan.smem_bytes <= Device::h200().smem_bytes);
+            let ends = |regions: &[crate::parts::Region]| {
                 regions
                     .windows(2)
                     .all(|pair| pair[0].offset_bytes + pair[0].bytes <= pair[1].offset_bytes)
             };
             assert!(ends(&plan.smem) && ends(&plan.workspace.regions));
-            assert_eq!(op_plan.stages, 2);
+            assert_eq!(plan.op_plan.stages, 2);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What is possible of a collective.
 
 use super::config::{CollectiveConfig, CollectiveOp, MAX_LL_KIB, Protocol};
-use crate::config::{Dim, Dtype, Eps, Field, KernelConfig};
+use crate::config::{Dim, Dtype, Eps, Field};
 use crate::diagnostic::Diagnostics;
 use crate::limits::{DIM_STEP, MAX_DIM};
 
@@ -12,7 +12,7 @@ pub const MAX_LL_BYTES: u64 = (MAX_LL_KIB as u64) << 10;
 const MAX_BYTES: u64 = 1 << 35;
 
 /// Records every mistake.
-pub(crate) fn check(config: &CollectiveConfig, kernel: &KernelConfig, found: &mut Diagnostics) {
+pub(crate) fn check(config: &CollectiveConfig, nodes: u32, found: &mut Diagnostics) {
     for (field, dim) in config.dims() {
         let Some(size) = dim.fixed() else { continue };
         found.require(
@@ -64,7 +64,7 @@ pub(crate) fn check(config: &CollectiveConfig, kernel: &KernelConfig, found: &mu
     );
     config.check_limits(found);
     check_epilogue(config, found);
-    check_protocol(config, kernel, bytes, found);
+    check_protocol(config, nodes, bytes, found);
 }
 
 fn check_epilogue(config: &CollectiveConfig, found: &mut Diagnostics) {
@@ -102,7 +102,7 @@ fn check_epilogue(config: &CollectiveConfig, found: &mut Diagnostics) {
 
 fn check_protocol(
     config: &CollectiveConfig,
-    kernel: &KernelConfig,
+    nodes: u32,
     bytes: Option<u64>,
     found: &mut Diagnostics,
 ) {
@@ -114,7 +114,7 @@ fn check_protocol(
     );
     if config.protocol == Some(Protocol::Ll) {
         found.require(
-            kernel.nodes == 1,
+            nodes == 1,
             Field::PROTOCOL,
             || "packets travel over NVLink alone".to_owned(),
             "remove it, or use one node",
@@ -133,7 +133,7 @@ fn check_protocol(
         config.shots.is_none()
             || config.op == CollectiveOp::AllReduce
                 && config.protocol != Some(Protocol::Simple)
-                && kernel.nodes == 1,
+                && nodes == 1,
         Field::SHOTS,
         || "only all_reduce by packets, on one node, has a choice of shots".to_owned(),
         "remove it",
@@ -143,7 +143,7 @@ fn check_protocol(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Norm, SumEpilogue};
+    use crate::config::{KernelConfig, Norm, SumEpilogue};
     use crate::spec::KernelSpec;
 
     fn mistakes(world: u32, nodes: u32, config: CollectiveConfig) -> Vec<&'static str> {

@@ -16,9 +16,8 @@ use crate::config::Field;
 use crate::device::Device;
 use crate::diagnostic::Diagnostics;
 use crate::parts::network::PUT_BYTES;
-use crate::plan::{KernelPlan, Network, OpPlan, Registers};
+use crate::parts::{BodyPlan, Launch, Network, Registers, Role};
 use crate::roofline::{Bound, Traffic};
-use crate::spec::KernelSpec;
 use crate::topology::Topology;
 
 /// Threads of a CTA that moves chunks.
@@ -36,26 +35,25 @@ const MAX_LANE_VECS: u32 = 16;
 /// Parts of vectors that a lane holds while it adds: registers bound them.
 const PARTS_IN_FLIGHT: u32 = 16;
 
-/// The fastest plan by the cost model; none while a size is not known.
+/// The fastest plan by the cost model.
 pub(crate) fn plan(
-    spec: &KernelSpec,
     config: &CollectiveConfig,
+    shape: CollectiveShape,
+    topology: Topology,
     device: &Device,
-) -> Option<Result<KernelPlan, Diagnostics>> {
-    let shape = config.shape()?;
-    let topology = spec.topology();
+) -> Result<BodyPlan<CollectivePlan>, Diagnostics> {
     let estimate = |op_plan: &CollectivePlan| estimate_us(op_plan, topology, device);
     let candidates = candidates(config, shape, topology, device);
     let best = candidates
         .into_iter()
         .min_by(|a, b| estimate(a).total_cmp(&estimate(b)));
-    Some(match best {
+    match best {
         Some(best) => {
             let us = estimate(&best);
-            Ok(finish(spec, device, best, us))
+            Ok(finish(topology, device, best, us))
         }
         None => Err(too_long_rows(shape, device)),
-    })
+    }
 }
 
 /// Expected time, µs.
@@ -64,29 +62,32 @@ fn estimate_us(op_plan: &CollectivePlan, topology: Topology, device: &Device) ->
 }
 
 /// Expected time of a call of `rows` rows by this design, µs.
-pub(crate) fn us_of_rows(plan: &KernelPlan, op_plan: &CollectivePlan, rows: u64) -> f64 {
-    let topology = plan.spec.topology();
+pub(crate) fn us_of_rows(
+    op_plan: &CollectivePlan,
+    rows: u64,
+    topology: Topology,
+    device: &Device,
+) -> f64 {
     let fewer = op_plan.with_rows(rows, topology.world());
-    estimate_us(&fewer, topology, &plan.device)
+    estimate_us(&fewer, topology, device)
 }
 
-/// The same plan for a launch as that of `whole`: threads and CTAs for which there are no packets find nothing to do. None
-/// if registers have no room for what a lane holds.
-pub(crate) fn launched_as(whole: &KernelPlan, mut plan: KernelPlan) -> Option<KernelPlan> {
-    let OpPlan::Collective(op_plan) = &plan.op_plan else {
-        return Some(plan);
-    };
-    if op_plan.protocol == Protocol::Simple {
-        return Some(plan);
-    }
-    let (threads, grid_ctas) = (whole.threads, whole.grid_ctas);
+/// The roles of packets in a larger launch, in which threads and CTAs without packets find nothing to do. None if registers
+/// have no room for what a lane holds, or if the plan has no packets.
+pub(crate) fn roles_in(
+    launch: Launch,
+    op_plan: &CollectivePlan,
+    topology: Topology,
+) -> Option<Vec<Role>> {
+    let Launch {
+        threads, grid_ctas, ..
+    } = launch;
     let fits = op_plan.norm.is_none_or(|norm| {
         norm.lane_vecs * threads <= MAX_LANE_VECS * LL_THREADS
             && norm.warps <= grid_ctas * threads / 32
     });
-    plan.roles = Roles::new(op_plan, plan.spec.topology()).all(threads, grid_ctas);
-    (plan.threads, plan.grid_ctas, plan.registers) = (threads, grid_ctas, whole.registers);
-    fits.then_some(plan)
+    let has_packets = op_plan.protocol == Protocol::Ll;
+    (fits && has_packets).then(|| Roles::new(op_plan, topology).all(threads, grid_ctas))
 }
 
 /// Why packets cannot be what moves rows that are normalised.
@@ -281,12 +282,11 @@ fn traffic(op_plan: &CollectivePlan, topology: Topology) -> Traffic {
 }
 
 fn finish(
-    spec: &KernelSpec,
+    topology: Topology,
     device: &Device,
     op_plan: CollectivePlan,
     estimate_us: f64,
-) -> KernelPlan {
-    let (world, topology) = (spec.world(), spec.topology());
+) -> BodyPlan<CollectivePlan> {
     let moved = traffic(&op_plan, topology);
     // Nobody has to send more than two steps of plain data do.
     let least = traffic(
@@ -304,12 +304,18 @@ fn finish(
     let roles = Roles::new(&op_plan, topology);
     // All that an SM has; kernels that share none among warpgroups may use fewer.
     let registers = (65536 / threads).min(255);
-    KernelPlan {
+    BodyPlan {
         id: layout::id(&op_plan, device.arch, topology),
-        spec: spec.clone(),
-        device: device.clone(),
-        threads,
-        grid_ctas,
+        launch: Launch {
+            threads,
+            grid_ctas,
+            cluster_ctas: 1,
+            registers: Registers {
+                entry: registers,
+                producer: registers,
+                consumer: registers,
+            },
+        },
         roles: roles.all(threads, grid_ctas),
         call: roles.call_steps(),
         smem: Vec::new(),
@@ -318,18 +324,12 @@ fn finish(
         workspace: memory::workspace(&op_plan, topology),
         copies: None,
         network: network(&op_plan, topology),
-        operands: layout::operands(&op_plan, world),
+        operands: layout::operands(&op_plan, topology.world()),
         args: layout::args(&op_plan, topology),
-        registers: Registers {
-            entry: registers,
-            producer: registers,
-            consumer: registers,
-        },
         bound: Bound::new(&least, device),
         traffic: moved,
         estimate_us,
-        op_plan: OpPlan::Collective(op_plan),
-        fewer_rows: Vec::new(),
+        op_plan,
     }
 }
 

@@ -1,13 +1,11 @@
 //! What is possible of `combine`.
 
 use super::config::CombineConfig;
-use crate::config::KernelConfig;
 use crate::diagnostic::Diagnostics;
 use crate::ops::dispatch::check::{Sizes, check_dims, check_rows};
 
 /// Records every mistake.
-pub(crate) fn check(config: &CombineConfig, kernel: &KernelConfig, found: &mut Diagnostics) {
-    let world = kernel.world;
+pub(crate) fn check(config: &CombineConfig, world: u32, found: &mut Diagnostics) {
     check_dims(&config.dims(), config.dtype, world, found);
     let sizes = Sizes {
         experts: config.experts,

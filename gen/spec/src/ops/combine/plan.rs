@@ -31,9 +31,8 @@ use crate::ops::dispatch::all_rows;
 use crate::ops::gemm::THREADS;
 use crate::parts::id::id_prefix;
 use crate::parts::network::common_args;
-use crate::plan::{KernelPlan, OpPlan, Registers};
+use crate::parts::{BodyPlan, Launch, Registers};
 use crate::roofline::{Bound, Traffic};
-use crate::spec::KernelSpec;
 use crate::topology::Topology;
 
 /// The most stages. To saturate memory, an SM needs 40 KiB in flight (1.2 µs at 33 GB/s), and as many bytes wait to be
@@ -53,23 +52,20 @@ const REGISTERS: Registers = Registers {
     consumer: 168,
 };
 
-/// The plan; none while a size is not known.
+/// The plan.
 pub(crate) fn plan(
-    spec: &KernelSpec,
     config: &CombineConfig,
+    shape: CombineShape,
+    topology: Topology,
     device: &Device,
-) -> Option<Result<KernelPlan, Diagnostics>> {
-    let shape = config.shape()?;
-    let (world, topology) = (spec.world(), spec.topology());
+) -> Result<BodyPlan<CombinePlan>, Diagnostics> {
+    let world = topology.world();
     let rows = all_rows(world, shape.experts, shape.top_k, shape.max_tokens);
     let low_latency_tokens = low_latency_tokens(config, &shape, topology);
     let has_pipeline = low_latency_tokens < shape.max_tokens;
     let pipeline =
         has_pipeline.then(|| pipeline(low_latency_tokens, config, &shape, (world, device)));
-    let pipeline = match pipeline.transpose() {
-        Ok(pipeline) => pipeline,
-        Err(found) => return Some(Err(found)),
-    };
+    let pipeline = pipeline.transpose()?;
     let mut op_plan = CombinePlan {
         config: *config,
         shape,
@@ -79,21 +75,21 @@ pub(crate) fn plan(
         internode: None,
     };
     op_plan.internode = InternodeCombine::new(&op_plan, topology);
-    if let Some(internode) = &op_plan.internode
-        && let Err(found) = internode.check(&op_plan, device)
-    {
-        return Some(Err(found));
+    if let Some(internode) = &op_plan.internode {
+        internode.check(&op_plan, device)?;
     }
     let (smem, smem_bytes) = memory::smem(low_latency_tokens, pipeline, world);
     let traffic = traffic(&op_plan, topology);
     let bound = Bound::new(&traffic, device);
     let roles = Roles::new(&op_plan, topology);
-    Some(Ok(KernelPlan {
+    Ok(BodyPlan {
         id: id(&op_plan, device.arch, topology),
-        spec: spec.clone(),
-        device: device.clone(),
-        threads: THREADS,
-        grid_ctas: device.sm_count,
+        launch: Launch {
+            threads: THREADS,
+            grid_ctas: device.sm_count,
+            cluster_ctas: 1,
+            registers: REGISTERS,
+        },
         roles: roles.all(device.sm_count),
         call: roles.call_steps(),
         smem,
@@ -107,13 +103,11 @@ pub(crate) fn plan(
             .map(|internode| internode.network(&op_plan)),
         operands: operands(&op_plan),
         args: args(topology),
-        registers: REGISTERS,
         estimate_us: cost::combine_us(&bound, device),
         bound,
         traffic,
-        op_plan: OpPlan::Combine(op_plan),
-        fewer_rows: Vec::new(),
-    }))
+        op_plan,
+    })
 }
 
 /// None across nodes, since packets travel over NVLink.

@@ -1,7 +1,6 @@
 //! What is possible of operators that route tokens to experts.
 
 use super::config::{DispatchConfig, all_rows};
-use crate::config::KernelConfig;
 use crate::config::{Dim, Dtype, Field};
 use crate::diagnostic::Diagnostics;
 use crate::limits::{MAX_DIM, MAX_ELEMS};
@@ -12,8 +11,7 @@ pub const MAX_EXPERTS: u64 = 1024;
 pub const MAX_TOP_K: u64 = 16;
 
 /// Records every mistake.
-pub(crate) fn check(config: &DispatchConfig, kernel: &KernelConfig, found: &mut Diagnostics) {
-    let world = kernel.world;
+pub(crate) fn check(config: &DispatchConfig, world: u32, found: &mut Diagnostics) {
     check_dims(&config.dims(), config.dtype, world, found);
     let sizes = Sizes {
         experts: config.experts,

@@ -23,9 +23,8 @@ use crate::device::Device;
 use crate::diagnostic::Diagnostics;
 use crate::ops::gemm::cost::group_subs;
 use crate::ops::gemm::{Split, THREADS, Tile};
-use crate::plan::{KernelPlan, OpPlan, Registers};
+use crate::parts::{BodyPlan, Launch, Registers};
 use crate::roofline::Bound;
-use crate::spec::KernelSpec;
 use crate::topology::Topology;
 
 /// The most stages. Those of the smallest tile have room for the slots to send from, and more are no faster.
@@ -57,13 +56,13 @@ const TILES: [Tile; 4] = [
     Tile { m: 64, n: 128 },
 ];
 
-/// The plan; none while a size is not known.
+/// The fastest plan by the cost model.
 pub(crate) fn plan(
-    spec: &KernelSpec,
     config: &DispatchConfig,
+    shape: DispatchShape,
+    topology: Topology,
     device: &Device,
-) -> Option<Result<KernelPlan, Diagnostics>> {
-    let shape = config.shape()?;
+) -> Result<BodyPlan<DispatchPlan>, Diagnostics> {
     let mut best: Option<(DispatchPlan, f64)> = None;
     let mut refused = Diagnostics::default();
     for tile in TILES {
@@ -73,9 +72,9 @@ pub(crate) fn plan(
         if fixed_otherwise {
             continue;
         }
-        match candidate(spec, config, shape, device, tile) {
+        match candidate(config, shape, topology, device, tile) {
             Ok(op_plan) => {
-                let us = work::estimate_us(&op_plan, spec.topology(), device);
+                let us = work::estimate_us(&op_plan, topology, device);
                 if best.as_ref().is_none_or(|(_, best_us)| us < *best_us) {
                     best = Some((op_plan, us));
                 }
@@ -83,23 +82,22 @@ pub(crate) fn plan(
             Err(found) => refused = found,
         }
     }
-    Some(match best {
-        Some((op_plan, us)) => Ok(finish(spec, device, op_plan, us)),
+    match best {
+        Some((op_plan, us)) => Ok(finish(topology, device, op_plan, us)),
         None => Err(refused),
-    })
+    }
 }
 
 fn candidate(
-    spec: &KernelSpec,
     config: &DispatchConfig,
     shape: DispatchShape,
+    topology: Topology,
     device: &Device,
     tile: Tile,
 ) -> Result<DispatchPlan, Diagnostics> {
     let mut found = Diagnostics::default();
-    let (world, topology) = (spec.world(), spec.topology());
     let usual = COMM_CTAS.min(device.sm_count / 4).max(1);
-    let comm_ctas = match world {
+    let comm_ctas = match topology.world() {
         1 => 0,
         _ => config.comm_ctas.unwrap_or(usual),
     };
@@ -114,7 +112,7 @@ fn candidate(
         },
         format!("use at most {}", device.sm_count),
     );
-    let mut op_plan = with_all_stages(spec, config, shape, device, tile, comm_ctas);
+    let mut op_plan = with_all_stages(config, shape, topology, device, tile, comm_ctas);
     op_plan.internode = InternodeDispatch::new(&op_plan, topology);
     if let Some(internode) = &op_plan.internode {
         internode.check(&op_plan, &mut found);
@@ -125,14 +123,14 @@ fn candidate(
 
 /// The plan with as many stages as any plan has, on one node.
 fn with_all_stages(
-    spec: &KernelSpec,
     config: &DispatchConfig,
     shape: DispatchShape,
+    topology: Topology,
     device: &Device,
     tile: Tile,
     comm_ctas: u32,
 ) -> DispatchPlan {
-    let (world, topology) = (spec.world(), spec.topology());
+    let world = topology.world();
     let local = shape.experts / u64::from(world);
     let rows = all_rows(world, shape.experts, shape.top_k, shape.max_tokens);
     let workers = u64::from(comm_ctas.max(1) * THREADS / 32);
@@ -217,12 +215,12 @@ fn fit_stages(
 }
 
 fn finish(
-    spec: &KernelSpec,
+    topology: Topology,
     device: &Device,
     op_plan: DispatchPlan,
     estimate_us: f64,
-) -> KernelPlan {
-    let (world, topology) = (spec.world(), spec.topology());
+) -> BodyPlan<DispatchPlan> {
+    let world = topology.world();
     let traffic = work::traffic(&op_plan, topology);
     let grid_ctas = device.sm_count;
     let needs = memory::Needs {
@@ -232,12 +230,14 @@ fn finish(
     };
     let (smem, smem_bytes) = memory::smem(needs);
     let roles = Roles::new(needs);
-    KernelPlan {
+    BodyPlan {
         id: layout::id(&op_plan, device.arch, topology),
-        spec: spec.clone(),
-        device: device.clone(),
-        threads: THREADS,
-        grid_ctas,
+        launch: Launch {
+            threads: THREADS,
+            grid_ctas,
+            cluster_ctas: 1,
+            registers: REGISTERS,
+        },
         roles: roles.all(),
         call: roles.call_steps(),
         smem,
@@ -251,11 +251,9 @@ fn finish(
             .map(|internode| internode.network(&op_plan)),
         operands: layout::operands(&op_plan, world),
         args: layout::args(&op_plan, topology),
-        registers: REGISTERS,
         bound: Bound::new(&traffic, device),
         traffic,
         estimate_us,
-        op_plan: OpPlan::Dispatch(op_plan),
-        fewer_rows: Vec::new(),
+        op_plan,
     }
 }

@@ -31,11 +31,11 @@ use crate::arch::Arch;
 use crate::device::Device;
 use crate::diagnostic::Diagnostics;
 use crate::parts::network::common_args;
-use crate::plan::{Copies, KernelPlan, OpPlan, Workspace};
+use crate::parts::{BodyPlan, Copies, Launch, Workspace};
 use crate::roofline::{Bound, Traffic};
 
 /// The fastest plan by the cost model.
-pub(super) fn plan(spec: GemmSpec<'_>, device: &Device) -> Result<KernelPlan, Diagnostics> {
+pub(super) fn plan(spec: GemmSpec<'_>, device: &Device) -> Result<BodyPlan<GemmPlan>, Diagnostics> {
     let traffic = traffic(spec);
     let mut rejected = Diagnostics::default();
     let mut best: Option<Candidate> = None;
@@ -62,7 +62,7 @@ pub(super) fn plan(spec: GemmSpec<'_>, device: &Device) -> Result<KernelPlan, Di
 
 fn traffic(spec: GemmSpec<'_>) -> Traffic {
     let GemmShape { m, n, k } = spec.shape;
-    let (topology, shard_bytes) = (spec.topology(), spec.shard_rows() * spec.a_row_bytes());
+    let (topology, shard_bytes) = (spec.topology, spec.shard_rows() * spec.a_row_bytes());
     Traffic {
         // Across nodes, what comes from others is forwarded.
         link_bytes: u64::from(topology.nodes * (topology.local_world - 1)) * shard_bytes,
@@ -77,7 +77,7 @@ fn finish(
     device: &Device,
     traffic: Traffic,
     candidate: Candidate,
-) -> KernelPlan {
+) -> BodyPlan<GemmPlan> {
     let Candidate {
         core,
         transfer,
@@ -115,12 +115,14 @@ fn finish(
         chunks: chunks.clone(),
         ..core.plan(spec, order)
     };
-    KernelPlan {
+    BodyPlan {
         id: id(spec, device.arch, &op_plan),
-        spec: spec.kernel.clone(),
-        device: device.clone(),
-        threads: THREADS,
-        grid_ctas,
+        launch: Launch {
+            threads: THREADS,
+            grid_ctas,
+            cluster_ctas: core.cluster.map_or(1, |cluster| cluster.ctas),
+            registers: core::registers(spec.takes_rows()),
+        },
         roles,
         call,
         network: network(spec, chunks.as_ref()),
@@ -131,12 +133,10 @@ fn finish(
         smem_bytes: core.smem_bytes,
         workspace,
         copies,
-        registers: core::registers(spec.takes_rows()),
         bound: Bound::new(&traffic, device),
         traffic,
         estimate_us,
-        op_plan: OpPlan::Gemm(op_plan),
-        fewer_rows: Vec::new(),
+        op_plan,
     }
 }
 
@@ -227,7 +227,7 @@ fn args(
     kinds.push(("deadline_ns", ArgKind::DeadlineNs));
     kinds.push(("rank", ArgKind::Rank));
     kinds.extend(core::rows_args(spec, rows));
-    kinds.extend(common_args(spec.topology()));
-    debug_assert!(spec.topology().local_world as usize <= MAX_RANKS);
+    kinds.extend(common_args(spec.topology));
+    debug_assert!(spec.topology.local_world as usize <= MAX_RANKS);
     ArgLayout::new(kinds)
 }

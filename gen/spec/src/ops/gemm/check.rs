@@ -1,12 +1,11 @@
 //! What is possible of a GEMM operator.
 
-use crate::config::{Dim, Dtype, Eps, GemmConfig, GemmOp, Transfer, Tuning};
-use crate::config::{Field, KernelConfig};
+use crate::config::{Dim, Dtype, Eps, Field, GemmConfig, GemmOp, Transfer, Tuning};
 use crate::diagnostic::Diagnostics;
 use crate::limits::{MAX_DIM, MAX_ELEMS};
 
 /// Records every mistake.
-pub(crate) fn check(config: &GemmConfig, kernel: &KernelConfig, found: &mut Diagnostics) {
+pub(crate) fn check(config: &GemmConfig, world: u32, nodes: u32, found: &mut Diagnostics) {
     for (field, dim) in config.dims() {
         let step = match field {
             Field::M => 1,
@@ -19,7 +18,7 @@ pub(crate) fn check(config: &GemmConfig, kernel: &KernelConfig, found: &mut Diag
     config.dtype.check(&Dtype::FACTORS, Field::DTYPE, found);
     let types = config.types();
     types.c.check(&[types.a, Dtype::Fp32], Field::OUTPUT, found);
-    check_norm(found, config, kernel);
+    check_norm(found, config, nodes);
     found.require(
         !config.symmetric_result || config.op == GemmOp::GemmAr,
         Field::SYMMETRIC_RESULT,
@@ -33,15 +32,15 @@ pub(crate) fn check(config: &GemmConfig, kernel: &KernelConfig, found: &mut Diag
         "remove it",
     );
     check_areas(found, config);
-    check_tuning(found, config, kernel);
+    check_tuning(found, config, world, nodes);
     check_run_time_rows(found, config);
-    if kernel.nodes > 1 {
+    if nodes > 1 {
         check_across_nodes(found, &config.tuning);
     }
 }
 
 /// A norm needs whole rows, which every rank of several has only behind an all-reduce in one shot.
-fn check_norm(found: &mut Diagnostics, config: &GemmConfig, kernel: &KernelConfig) {
+fn check_norm(found: &mut Diagnostics, config: &GemmConfig, nodes: u32) {
     let (op, epilogue) = (config.op, config.epilogue);
     if !epilogue.normalises() {
         found.require(
@@ -63,16 +62,16 @@ fn check_norm(found: &mut Diagnostics, config: &GemmConfig, kernel: &KernelConfi
         },
         "remove it, or use gemm_ar",
     );
-    check_limits_of_norms(found, config, kernel);
+    check_limits_of_norms(found, config, nodes);
 }
 
 /// Checks what a norm does not go together with.
-fn check_limits_of_norms(found: &mut Diagnostics, config: &GemmConfig, kernel: &KernelConfig) {
+fn check_limits_of_norms(found: &mut Diagnostics, config: &GemmConfig, nodes: u32) {
     let tuning = &config.tuning;
     for (field, differs, reason, help) in [
         (
             Field::NODES,
-            kernel.nodes > 1,
+            nodes > 1,
             "rows of gemm_ar are normalised on one node only",
             "use one node, or gemm_rs or gemm_ar and then all_reduce with a norm",
         ),
@@ -153,7 +152,7 @@ fn check_areas(found: &mut Diagnostics, config: &GemmConfig) {
     }
 }
 
-fn check_tuning(found: &mut Diagnostics, config: &GemmConfig, kernel: &KernelConfig) {
+fn check_tuning(found: &mut Diagnostics, config: &GemmConfig, world: u32, nodes: u32) {
     let tuning = &config.tuning;
     tuning.check_limits(found);
     if let (Some(64), Some(64)) = (tuning.tile_m, tuning.tile_n) {
@@ -171,7 +170,7 @@ fn check_tuning(found: &mut Diagnostics, config: &GemmConfig, kernel: &KernelCon
             "use 128, 256, 384, …",
         );
     }
-    check_applies(found, config, kernel);
+    check_applies(found, config, world, nodes);
     found.require(
         tuning.cluster != Some(true) || config.op == GemmOp::AgGemm,
         Field::CLUSTER,
@@ -229,7 +228,7 @@ fn check_run_time_rows(found: &mut Diagnostics, config: &GemmConfig) {
 
 /// What concerns the way between ranks: some choices are of some operators. In a world of 1 they have no effect, so that a
 /// program for several ranks, on one node or several, runs on one.
-fn check_applies(found: &mut Diagnostics, config: &GemmConfig, kernel: &KernelConfig) {
+fn check_applies(found: &mut Diagnostics, config: &GemmConfig, world: u32, nodes: u32) {
     let (op, tuning) = (config.op, &config.tuning);
     let gathers = op == GemmOp::AgGemm;
     for (field, given, applies) in [
@@ -237,7 +236,7 @@ fn check_applies(found: &mut Diagnostics, config: &GemmConfig, kernel: &KernelCo
         (
             Field::COMM_CTAS,
             tuning.comm_ctas.is_some(),
-            gathers || kernel.nodes > 1 || kernel.world == 1,
+            gathers || nodes > 1 || world == 1,
         ),
         (Field::K_SLICES, tuning.k_slices.is_some(), gathers),
         (Field::CHUNK_ROWS, tuning.chunk_rows.is_some(), gathers),

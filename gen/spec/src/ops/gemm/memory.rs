@@ -69,7 +69,7 @@ impl Needs<'_> {
             && !self.spec.takes_rows()
             && self
                 .reduction
-                .is_some_and(|r| r.owners < self.spec.topology().local_world)
+                .is_some_and(|r| r.owners < self.spec.topology.local_world)
     }
 
     /// Returns the number of tiles that CTAs may share.
@@ -87,7 +87,7 @@ impl Needs<'_> {
 
     /// Returns the number of ranks whose partial sums a rank gets: those of its node, unless it is alone on its node.
     fn sources(&self) -> u32 {
-        let topology = self.spec.topology();
+        let topology = self.spec.topology;
         match (topology.local_world, topology.nodes) {
             (1, 2..) => 0,
             (local_world, _) => local_world,
@@ -110,7 +110,7 @@ impl Needs<'_> {
 
     /// Returns the number of tiles whose results are sent.
     fn result_tiles(&self) -> u32 {
-        let nodes = self.spec.topology().nodes;
+        let nodes = self.spec.topology.nodes;
         self.of_two_shots(|r| self.spec.world().min(r.owners * nodes) * r.shard_tiles)
     }
 
@@ -161,14 +161,14 @@ regions! {
         [parity: 2u32, source: p.sources(), tile: p.of_two_shots(|r| r.owner_tiles)], if p.two_shots().is_some();
     /// Counts the sub-tiles of a put that are in sums_out, over all calls.
     put_ready: Element::Flag,
-        [phase: p.spec.topology().nodes, put: p.of_two_shots(|r| r.shard_tiles.div_ceil(r.put_tiles.max(1)))],
+        [phase: p.spec.topology.nodes, put: p.of_two_shots(|r| r.shard_tiles.div_ceil(r.put_tiles.max(1)))],
         if p.puts_sums();
     /// This node's sums of tiles that ranks of other nodes own.
     sums_out: Element::Bytes(p.partial_bytes()),
-        [parity: 2u32, tile: p.of_two_shots(|r| p.spec.topology().peers() * r.shard_tiles)], if p.puts_sums();
+        [parity: 2u32, tile: p.of_two_shots(|r| p.spec.topology.peers() * r.shard_tiles)], if p.puts_sums();
     /// The sums of other nodes for this rank's tiles.
     sums_in: Element::Bytes(p.partial_bytes()),
-        [parity: 2u32, peer: p.spec.topology().peers(), tile: p.of_two_shots(|r| r.shard_tiles)], if p.puts_sums();
+        [parity: 2u32, peer: p.spec.topology.peers(), tile: p.of_two_shots(|r| r.shard_tiles)], if p.puts_sums();
     /// Counts the sub-tiles of a tile whose results have arrived, over all calls.
     result_ready: Element::Flag, [tile: p.result_tiles()], if p.sends_results();
     /// Results in the layout of an output buffer: 64 rows of 128 bytes, in TMA's swizzle.
@@ -182,7 +182,7 @@ regions! {
     /// The rows of A of all ranks.
     gathered: Element::Bytes(p.spec.a_row_bytes()), [parity: 2u32, row: p.spec.shape.m], if p.chunks.is_some();
     /// The number of puts of a peer that have arrived, as `mk/comm/put.cuh` encodes it.
-    arrived: Element::Flag, [channel: p.channels(), peer: p.spec.topology().peers()], if p.crosses_nodes();
+    arrived: Element::Flag, [channel: p.channels(), peer: p.spec.topology.peers()], if p.crosses_nodes();
 }
 
 /// Returns the symmetric memory of a kernel.

@@ -1,27 +1,29 @@
 //! The plan of a GEMM operator: the fastest candidate by the cost model.
 
 use super::ag_gemm;
-use super::config::{GemmConfig, GemmOp};
+use super::config::{GemmConfig, GemmOp, GemmShape};
+use super::op_plan::GemmPlan;
 use super::reduce;
 use super::spec::GemmSpec;
 use crate::device::Device;
 use crate::diagnostic::Diagnostics;
-use crate::plan::KernelPlan;
-use crate::spec::KernelSpec;
+use crate::parts::BodyPlan;
+use crate::topology::Topology;
 
-/// The fastest plan by the cost model; none while a size is not known.
+/// The fastest plan by the cost model.
 pub(crate) fn plan(
-    kernel: &KernelSpec,
     config: &GemmConfig,
+    shape: GemmShape,
+    topology: Topology,
     device: &Device,
-) -> Option<Result<KernelPlan, Diagnostics>> {
+) -> Result<BodyPlan<GemmPlan>, Diagnostics> {
     let spec = GemmSpec {
-        kernel,
+        topology,
         config,
-        shape: config.shape()?,
+        shape,
     };
-    Some(match spec.op() {
+    match spec.op() {
         GemmOp::AgGemm => ag_gemm::plan(spec, device),
         GemmOp::GemmRs | GemmOp::GemmAr => reduce::plan(spec, device),
-    })
+    }
 }

@@ -37,7 +37,7 @@ use crate::arch::Arch;
 use crate::config::Field;
 use crate::device::Device;
 use crate::diagnostic::Diagnostics;
-use crate::plan::{KernelPlan, OpPlan};
+use crate::parts::{BodyPlan, Launch};
 use crate::roofline::Bound;
 use candidate::{Candidate, ROUND_BYTES_OF_RESULTS, candidate, collect_unroll, partial_subs};
 use layout::{args, c_rows};
@@ -56,7 +56,7 @@ const PACKETS: u32 = 4;
 const MAX_PACKETS_IN_FLIGHT: u32 = 16;
 
 /// The fastest plan by the cost model.
-pub(super) fn plan(spec: GemmSpec<'_>, device: &Device) -> Result<KernelPlan, Diagnostics> {
+pub(super) fn plan(spec: GemmSpec<'_>, device: &Device) -> Result<BodyPlan<GemmPlan>, Diagnostics> {
     let mut rejected = Diagnostics::default();
     let mut best: Option<Candidate> = None;
     for tile in core::candidate_tiles(spec.tuning()) {
@@ -267,7 +267,7 @@ fn two_shots(
     orders.iter().flat_map(of_order).collect()
 }
 
-fn finish(spec: GemmSpec<'_>, device: &Device, candidate: Candidate) -> KernelPlan {
+fn finish(spec: GemmSpec<'_>, device: &Device, candidate: Candidate) -> BodyPlan<GemmPlan> {
     let Candidate {
         core,
         order,
@@ -301,12 +301,14 @@ fn finish(spec: GemmSpec<'_>, device: &Device, candidate: Candidate) -> KernelPl
         reduction: reduction.clone(),
         ..core.plan(spec, order)
     };
-    KernelPlan {
+    BodyPlan {
         id: id(spec, device.arch, &core, reduction.as_ref()),
-        spec: spec.kernel.clone(),
-        device: device.clone(),
-        threads: THREADS,
-        grid_ctas,
+        launch: Launch {
+            threads: THREADS,
+            grid_ctas,
+            cluster_ctas: core.cluster.map_or(1, |cluster| cluster.ctas),
+            registers: core::registers(spec.takes_rows()),
+        },
         roles,
         call,
         operands: core::operands(spec, spec.all_rows(), c_rows(spec)),
@@ -321,12 +323,10 @@ fn finish(spec: GemmSpec<'_>, device: &Device, candidate: Candidate) -> KernelPl
         network: sums
             .filter(|r| r.put_tiles > 0)
             .map(|r| internode::network(spec, core.tile, r)),
-        registers: core::registers(spec.takes_rows()),
         bound: Bound::new(&least, device),
         traffic: sums.map_or(least, |r| traffic(spec, r.results)),
         estimate_us,
-        op_plan: OpPlan::Gemm(op_plan),
-        fewer_rows: Vec::new(),
+        op_plan,
     }
 }
 

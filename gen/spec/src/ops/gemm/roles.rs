@@ -48,7 +48,7 @@ impl<'a> Roles<'a> {
     }
 
     fn topology(&self) -> Topology {
-        self.spec.topology()
+        self.spec.topology
     }
 
     fn peers(&self) -> &'static [Whose] {

@@ -1,17 +1,16 @@
-//! A spec of a GEMM whose sizes are known.
+//! [`GemmSpec`]: a GEMM whose sizes are known, on all ranks.
 
 use super::config::{BLayout, Epilogue, GemmConfig, GemmOp, GemmShape, Tuning};
 use super::types::GemmTypes;
 use crate::abi::Extent;
 use crate::arch::Arch;
 use crate::parts::id::id_prefix;
-use crate::spec::KernelSpec;
 use crate::topology::Topology;
 
-/// A spec whose sizes are known, as candidates see it.
+/// A GEMM whose sizes are known, on all ranks, as candidates see it.
 #[derive(Clone, Copy)]
 pub(super) struct GemmSpec<'a> {
-    pub kernel: &'a KernelSpec,
+    pub topology: Topology,
     pub config: &'a GemmConfig,
     pub shape: GemmShape,
 }
@@ -22,15 +21,11 @@ impl GemmSpec<'_> {
     }
 
     pub const fn world(&self) -> u32 {
-        self.kernel.world()
-    }
-
-    pub const fn topology(&self) -> Topology {
-        self.kernel.topology()
+        self.topology.world()
     }
 
     pub const fn crosses_nodes(&self) -> bool {
-        self.topology().nodes > 1
+        self.topology.nodes > 1
     }
 
     /// Whether NICs send A from where it lies.
@@ -67,7 +62,7 @@ impl GemmSpec<'_> {
     /// Whether ranks compare where their results lie in symmetric memory although they may not store to each other's in this
     /// plan: calls of more rows may.
     pub const fn compares_places(&self) -> bool {
-        self.config.symmetric_result && self.topology().nodes == 1 && self.announces_begin()
+        self.config.symmetric_result && self.topology.nodes == 1 && self.announces_begin()
     }
 
     /// Whether rows are normalised where no ranks exchange sums.
@@ -102,7 +97,7 @@ impl GemmSpec<'_> {
         let most = if self.takes_rows() { "max" } else { "" };
         format!(
             "{}_m{most}{m}n{n}k{k}",
-            id_prefix(self.op(), arch, self.topology())
+            id_prefix(self.op(), arch, self.topology)
         )
     }
 

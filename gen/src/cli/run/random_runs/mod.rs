@@ -71,7 +71,7 @@ fn the_sample_has_configurations_of_all_kinds() {
         }
         kinds.insert(format!("several nodes: {}", config.nodes > 1));
         kinds.insert(format!("one rank: {}", config.world == 1));
-        let floats = plan.operands.iter().map(|operand| operand.dtype);
+        let floats = plan.operands().iter().map(|operand| operand.dtype);
         let floats = floats.filter(|dtype| Dtype::FACTORS.contains(dtype));
         kinds.extend(floats.map(|dtype| format!("{name} of {dtype}")));
         if let Problem::Gemm(gemm) = &config.problem {

@@ -25,7 +25,7 @@ pub(super) fn candidates(
     core: &CoreLayout,
     mut order: TileOrder,
 ) -> Vec<Candidate> {
-    let (tuning, tile, topology) = (spec.tuning(), core.tile, spec.topology());
+    let (tuning, tile, topology) = (spec.tuning(), core.tile, spec.topology);
     let results = spec.op() == GemmOp::GemmAr;
     let shard_tiles = if results {
         order.slots.div_ceil(spec.world())
@@ -103,7 +103,7 @@ fn comm_ctas(spec: GemmSpec<'_>, device: &Device, results: bool) -> u32 {
     if !results {
         return 1;
     }
-    let forwarded = f64::from(spec.topology().local_world - 1) * device.nic_gb_s;
+    let forwarded = f64::from(spec.topology.local_world - 1) * device.nic_gb_s;
     let ctas = (forwarded / device.costs().comm_cta_gb_s).ceil() as u32;
     ctas.clamp(1, MAX_COMM_CTAS.min(device.sm_count.div_ceil(4)))
 }

@@ -63,6 +63,6 @@ pub(super) fn args(
     kinds.push(("deadline_ns", ArgKind::DeadlineNs));
     kinds.push(("rank", ArgKind::Rank));
     kinds.extend(core::rows_args(spec, rows_of_a));
-    kinds.extend(common_args(spec.topology()));
+    kinds.extend(common_args(spec.topology));
     ArgLayout::new(kinds)
 }

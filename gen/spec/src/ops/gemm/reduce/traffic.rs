@@ -44,7 +44,7 @@ pub(super) fn least(spec: GemmSpec<'_>) -> Traffic {
 /// Bytes of one call: parts and results inside a node, sums and results between nodes.
 fn across_nodes(spec: GemmSpec<'_>, results: bool) -> Traffic {
     let GemmShape { m, n, k } = spec.shape;
-    let topology = spec.topology();
+    let topology = spec.topology;
     let (local_peers, peers) = (
         u64::from(topology.local_world - 1),
         u64::from(topology.peers()),

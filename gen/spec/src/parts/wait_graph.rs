@@ -1,7 +1,7 @@
 //! The graph of waits of a call: finds words without a signal or a wait, and circles of steps.
 
-use super::plan::KernelPlan;
-use crate::parts::waits::{Signal, Step, Wait, Whose, Word};
+use super::body::BodyPlan;
+use super::waits::{Signal, Step, Wait, Whose, Word};
 use std::collections::BTreeSet;
 
 /// A sequence of steps: of a role, of all CTAs before or after their roles, or of the host.
@@ -15,7 +15,7 @@ pub struct Agent<'a> {
     pub after: Vec<usize>,
 }
 
-impl KernelPlan {
+impl<P> BodyPlan<P> {
     /// The agents of a call.
     #[must_use]
     pub fn agents(&self) -> Vec<Agent<'_>> {
