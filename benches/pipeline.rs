@@ -2,9 +2,7 @@
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use mkernel_compile::{Cubin, CudaSource, Key, Resources, Store, render};
-use mkernel_spec::{
-    BLayout, Device, Dim, GemmConfig, GemmOp, KernelConfig, KernelPlan, KernelSpec,
-};
+use mkernel_spec::{BLayout, Device, Dim, GemmConfig, GemmOp, KernelConfig, KernelPlan, SizedSpec};
 use std::hint::black_box;
 
 fn config() -> KernelConfig {
@@ -32,11 +30,11 @@ fn cubin(source: &CudaSource) -> Cubin {
 
 fn pipeline(criterion: &mut Criterion) {
     let device = Device::h200();
-    let spec = KernelSpec::validate(config()).expect("a valid configuration");
+    let spec = SizedSpec::validate(config()).expect("a valid configuration");
     let plan = KernelPlan::new(&spec, &device).expect("a plan");
     let source = render(&plan).expect("a source");
     criterion.bench_function("validate", |b| {
-        b.iter(|| KernelSpec::validate(black_box(config())))
+        b.iter(|| SizedSpec::validate(black_box(config())))
     });
     criterion.bench_function("plan", |b| {
         b.iter(|| KernelPlan::new(black_box(&spec), &device))

@@ -58,7 +58,7 @@ fn planned(plan: &KernelPlan) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mkernel_spec::{CollectiveOp, Dim, Dtype, Epilogue, GemmOp, KernelSpec, Norm, Op};
+    use mkernel_spec::{CollectiveOp, Dim, Dtype, Epilogue, GemmOp, Norm, Op, SizedSpec};
 
     /// Configurations of all operators with known sizes, of GEMM operators with an epilogue, and of operators that normalise
     /// rows.
@@ -123,7 +123,7 @@ mod tests {
                 .iter()
                 .map(|operand| (operand.operand, operand.dtype, operand.written))
                 .collect();
-            let plan = KernelSpec::validate(config)
+            let plan = SizedSpec::validate(config)
                 .and_then(|spec| KernelPlan::new(&spec, &mkernel_spec::Device::h200()))
                 .expect("a plan");
             let planned = plan.operands().iter();

@@ -80,10 +80,11 @@ fn ranks(declaration: &Declaration<TokenStream>) -> Ranks {
 }
 
 fn plan_if_static(declaration: Declaration<TokenStream>) -> Result<Planned, Diagnostics> {
-    if declaration.spec.shape().is_none() || !declaration.gives(Field::WORLD) {
+    let sized = declaration.spec.clone().sized().ok();
+    let Some(sized) = sized.filter(|_| declaration.gives(Field::WORLD)) else {
         return Ok((declaration, None));
-    }
-    match KernelPlan::new(&declaration.spec, &Device::h200()) {
+    };
+    match KernelPlan::new(&sized, &Device::h200()) {
         Ok(plan) => Ok((declaration, Some(plan))),
         Err(found) => Err(declaration.diagnostics(&found)),
     }

@@ -111,7 +111,7 @@ fn check_clusters(
 mod tests {
     use super::*;
     use mkernel_spec::{
-        Device, Dim, GemmConfig, GemmOp, GemmShape, KernelConfig, KernelSpec, plan::Registers,
+        Device, Dim, GemmConfig, GemmOp, GemmShape, KernelConfig, SizedSpec, plan::Registers,
     };
 
     fn plan(device: &Device) -> KernelPlan {
@@ -122,7 +122,7 @@ mod tests {
             ..GemmConfig::new(GemmOp::AgGemm)
         };
         let shape = GemmShape { m, n, k };
-        let spec = KernelSpec::for_sizes(KernelConfig::new(1, config), shape).expect("valid");
+        let spec = SizedSpec::for_sizes(KernelConfig::new(1, config), shape).expect("valid");
         KernelPlan::new(&spec, device).expect("a plan")
     }
 

@@ -21,7 +21,7 @@ use identity::identity;
 #[cfg(feature = "testing")]
 use mkernel_compile::CudaSource;
 use mkernel_compile::{Cubin, GenError, KernelTemplate, Store};
-use mkernel_spec::{KernelConfig, KernelPlan, KernelSpec, Shape};
+use mkernel_spec::{KernelConfig, KernelPlan, Shape, SizedSpec};
 #[cfg(feature = "testing")]
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
@@ -234,7 +234,7 @@ fn plan(shared: &Shared, config: &KernelConfig, shape: Shape) -> Result<KernelPl
             world: shared.world,
         }));
     }
-    let spec = KernelSpec::for_sizes(config.clone(), shape).map_err(Error::Config)?;
+    let spec = SizedSpec::for_sizes(config.clone(), shape).map_err(Error::Config)?;
     KernelPlan::new(&spec, &shared.device).map_err(Error::Config)
 }
 

@@ -1,6 +1,6 @@
 //! Tests of collectives with buckets, on simulated GPUs: calls that change from one bucket to another, in a graph and launched.
 
-use mkernel::spec::{Device, KernelPlan, KernelSpec};
+use mkernel::spec::{Device, KernelPlan, SizedSpec};
 use mkernel_testing::jobs::collective::CollectiveJob;
 use mkernel_testing::jobs::collective::buckets::{in_buckets, normalised_in_buckets};
 use mkernel_testing::jobs::{
@@ -28,7 +28,7 @@ fn every_job_has_buckets() {
     let norms = [2, 4].into_iter().flat_map(normalised_in_buckets);
     let jobs = [2, 4].into_iter().flat_map(in_buckets);
     for (name, job) in jobs.chain(norms.map(|(name, norm)| (name, norm.job))) {
-        let spec = KernelSpec::for_sizes(job.kernel(), job.shape());
+        let spec = SizedSpec::for_sizes(job.kernel(), job.shape());
         let plan = KernelPlan::new(&spec.expect("valid"), &Device::simulated(job.machine.sms));
         let buckets = plan.expect("a plan").bodies.len();
         assert!(buckets > 1, "{name}");

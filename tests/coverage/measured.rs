@@ -2,7 +2,7 @@
 
 use mkernel_spec::device::Hardware;
 use mkernel_spec::plan::KernelPlan;
-use mkernel_spec::{Device, KernelConfig, KernelSpec};
+use mkernel_spec::{Device, KernelConfig, SizedSpec};
 use serde::Deserialize;
 use std::fmt::Write;
 
@@ -54,7 +54,7 @@ impl Measured {
         let mut kernel = self.kernel.clone();
         kernel.extend(options.clone());
         let config: KernelConfig = kernel.try_into().expect("a configuration");
-        let spec = KernelSpec::validate(config).expect("a valid configuration");
+        let spec = SizedSpec::validate(config).expect("a valid configuration");
         KernelPlan::new(&spec, &self.device()).expect("a plan")
     }
 }

@@ -3,7 +3,7 @@
 
 use mkernel_compile::render;
 use mkernel_spec::{
-    Device, Diagnostics, Field, KernelConfig, KernelPlan, KernelSpec, Limits, Op, Options, Value,
+    Device, Diagnostics, Field, KernelConfig, KernelPlan, Limits, Op, Options, SizedSpec, Value,
     Values,
 };
 use mkernel_testing::golden::Golden;
@@ -42,7 +42,7 @@ fn on_one_rank(config: &KernelConfig) -> KernelConfig {
 }
 
 fn plan(config: KernelConfig) -> Result<KernelPlan, Diagnostics> {
-    KernelPlan::new(&KernelSpec::validate(config)?, &Device::h200())
+    KernelPlan::new(&SizedSpec::validate(config)?, &Device::h200())
 }
 
 #[test]

@@ -6,7 +6,7 @@ use crate::nodes::topologies;
 use crate::ranks::{expect_right, on_ranks, prepare, seed, worlds};
 use mkernel::network::Faults;
 use mkernel::spec::Placement::{Contiguous, Zigzag};
-use mkernel::spec::{BLayout, GemmShape, KernelSpec, Tuning};
+use mkernel::spec::{BLayout, GemmShape, SizedSpec, Tuning};
 use mkernel_testing::jobs::attention::cases::{
     not_finite_rows, random_sequences, small, with_rows, with_rows_across, with_sequences,
 };
@@ -292,8 +292,8 @@ fn attention_beside_gemms_is_right() {
     }
 }
 
-fn spec(job: &AttentionJob) -> KernelSpec {
-    let spec = KernelSpec::for_sizes(job.kernel(), job.shape());
+fn spec(job: &AttentionJob) -> SizedSpec {
+    let spec = SizedSpec::for_sizes(job.kernel(), job.shape());
     spec.unwrap_or_else(|error| panic!("{:?}: {error}", job.config))
 }
 

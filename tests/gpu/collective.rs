@@ -6,7 +6,7 @@ use crate::nodes::topologies;
 use crate::ranks::worlds;
 use mkernel::network::Faults;
 use mkernel::spec::CollectiveOp::{self, AllGather, AllReduce, ReduceScatter};
-use mkernel::spec::{KernelSpec, Protocol};
+use mkernel::spec::{Protocol, SizedSpec};
 use mkernel_testing::jobs::collective::CollectiveJob;
 use mkernel_testing::jobs::collective::buckets::{in_buckets, normalised_in_buckets};
 use mkernel_testing::jobs::collective::cases::{
@@ -101,8 +101,8 @@ fn all_in_buckets(world: u32) -> Vec<(String, CollectiveJob)> {
     }
 }
 
-fn spec(job: &CollectiveJob) -> KernelSpec {
-    let spec = KernelSpec::for_sizes(job.kernel(), job.shape());
+fn spec(job: &CollectiveJob) -> SizedSpec {
+    let spec = SizedSpec::for_sizes(job.kernel(), job.shape());
     spec.unwrap_or_else(|error| panic!("{:?}: {error}", job.config))
 }
 
@@ -314,8 +314,8 @@ fn norms_of_products_are_right() {
     }
 }
 
-fn spec_of_product(GemmNormJob { job, .. }: &GemmNormJob) -> KernelSpec {
-    let spec = KernelSpec::for_sizes(job.kernel(), job.shape);
+fn spec_of_product(GemmNormJob { job, .. }: &GemmNormJob) -> SizedSpec {
+    let spec = SizedSpec::for_sizes(job.kernel(), job.shape);
     spec.unwrap_or_else(|error| panic!("{:?}: {error}", job.config))
 }
 

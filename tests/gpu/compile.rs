@@ -4,7 +4,7 @@
 use crate::ranks::on_ranks;
 use mkernel::{
     KernelPlan,
-    spec::{Device, KernelSpec},
+    spec::{Device, SizedSpec},
 };
 use mkernel_compile::{Store, build};
 use mkernel_testing::lab::Failure;
@@ -13,7 +13,7 @@ use std::fmt::Debug;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Checks that there is a plan for each device on which the tests may run. `name` names the kernel in a panic. Needs no GPU.
-pub fn expect_plans(spec: &KernelSpec, name: &dyn Debug) {
+pub fn expect_plans(spec: &SizedSpec, name: &dyn Debug) {
     for device in devices_of_tests(spec.world()) {
         let plan = KernelPlan::new(spec, &device);
         plan.unwrap_or_else(|error| panic!("{name:?} on {}: {error}", device.name));
@@ -26,8 +26,8 @@ pub fn device(world: u32) -> Device {
 }
 
 /// Compiles the kernels of `specs` for the GPUs of this host.
-pub fn compile(specs: &[KernelSpec]) {
-    let world = specs.iter().map(KernelSpec::world).max().unwrap_or(1);
+pub fn compile(specs: &[SizedSpec]) {
+    let world = specs.iter().map(|spec| spec.world()).max().unwrap_or(1);
     let device = device(world);
     let store = Store::from_env().expect("a valid environment");
     let next = AtomicUsize::new(0);

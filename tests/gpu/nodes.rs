@@ -11,7 +11,7 @@ use mkernel::spec::Placement::{Contiguous, Zigzag};
 use mkernel::{
     Communicator,
     network::Faults,
-    spec::{Activation, BLayout, Dtype, Epilogue, GemmOp, GemmShape, KernelSpec, Tuning},
+    spec::{Activation, BLayout, Dtype, Epilogue, GemmOp, GemmShape, SizedSpec, Tuning},
 };
 use mkernel_testing::jobs::attention::{AttentionJob, CallPattern, InputKind};
 use mkernel_testing::jobs::{Backend, for_each_in_parallel};
@@ -228,8 +228,8 @@ fn experts_out_of_step_and_in_graphs_are_right() {
     }
 }
 
-fn spec(job: &AttentionJob) -> KernelSpec {
-    let spec = KernelSpec::validate(job.kernel());
+fn spec(job: &AttentionJob) -> SizedSpec {
+    let spec = SizedSpec::validate(job.kernel());
     spec.unwrap_or_else(|error| panic!("{:?}: {error}", job.config))
 }
 

@@ -5,7 +5,7 @@ use mkernel::spec::spec::WORLDS;
 use mkernel::{
     Communicator, KernelConfig, Operator,
     operands::RawOperand,
-    spec::{BLayout, Dim, Epilogue, GemmConfig, GemmOp, GemmShape, KernelSpec, Tuning},
+    spec::{BLayout, Dim, Epilogue, GemmConfig, GemmOp, GemmShape, SizedSpec, Tuning},
 };
 use mkernel_testing::jobs::with_causes;
 use mkernel_testing::lab::{Failure, Finish, Lab, Matrix, Random, Verdict, View, seed_from_clock};
@@ -130,8 +130,8 @@ impl GemmProblem {
     }
 
     /// Returns the spec of the kernel for the sizes of the problem.
-    pub fn spec(&self, world: u32) -> KernelSpec {
-        let spec = KernelSpec::for_sizes(self.config(world), self.shape);
+    pub fn spec(&self, world: u32) -> SizedSpec {
+        let spec = SizedSpec::for_sizes(self.config(world), self.shape);
         spec.unwrap_or_else(|error| panic!("world {world}, {self:?}: {error}"))
     }
 }

@@ -4,7 +4,7 @@ use crate::compile::{compile, expect_plans};
 use crate::nodes::topologies;
 use crate::ranks::worlds;
 use mkernel::network::Faults;
-use mkernel::spec::{BLayout, Dim, GemmConfig, GemmOp, GemmShape, KernelSpec};
+use mkernel::spec::{BLayout, Dim, GemmConfig, GemmOp, GemmShape, SizedSpec};
 use mkernel_testing::jobs::gemm::buckets::{in_buckets, in_buckets_across};
 use mkernel_testing::jobs::gemm::cases::{with_rows, with_rows_across};
 use mkernel_testing::jobs::{Backend, GemmJob, for_each_in_parallel};
@@ -53,8 +53,8 @@ fn all_across(nodes: u32, local: u32) -> Vec<(String, GemmJob)> {
         .collect()
 }
 
-pub fn spec(job: &GemmJob) -> KernelSpec {
-    let spec = KernelSpec::for_sizes(job.kernel(), job.shape);
+pub fn spec(job: &GemmJob) -> SizedSpec {
+    let spec = SizedSpec::for_sizes(job.kernel(), job.shape);
     spec.unwrap_or_else(|error| panic!("{:?}: {error}", job.config))
 }
 

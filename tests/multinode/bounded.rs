@@ -4,7 +4,7 @@
 use crate::experts::{are_right, job};
 use mkernel::KernelConfig;
 use mkernel::spec::{
-    CombineConfig, CombineOp, Device, Dim, DispatchConfig, DispatchOp, KernelPlan, KernelSpec,
+    CombineConfig, CombineOp, Device, Dim, DispatchConfig, DispatchOp, KernelPlan, SizedSpec,
 };
 use mkernel_testing::jobs::experts::{CombineEdits, Layer};
 use mkernel_testing::jobs::{Backend, SimulatedJob, all_are_found, mutated};
@@ -96,7 +96,7 @@ fn memory_does_not_grow_with_the_nodes() {
             KernelConfig::new(world, combine),
         ];
         let of = |config| {
-            let spec = KernelSpec::validate(on_nodes(config)).expect("possible");
+            let spec = SizedSpec::validate(on_nodes(config)).expect("possible");
             let plan = KernelPlan::new(&spec, &Device::h200()).expect("a plan");
             println!(
                 "{nodes} nodes: {:.2} GB",

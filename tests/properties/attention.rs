@@ -8,8 +8,8 @@ mod schedules;
 
 use kernel::{Case, Kernel, kernels, kernels_of};
 use mkernel_spec::{
-    AttentionConfig, AttentionOp, AttentionTuning, Device, Dim, KernelConfig, KernelPlan,
-    KernelSpec, Layout, Placement,
+    AttentionConfig, AttentionOp, AttentionTuning, Device, Dim, KernelConfig, KernelPlan, Layout,
+    Placement, SizedSpec,
 };
 use proptest::option;
 use proptest::prelude::*;
@@ -73,7 +73,7 @@ fn plans() -> impl Strategy<Value = Option<Case>> {
                 nodes,
                 ..KernelConfig::new(nodes * local_world, config)
             };
-            let spec = KernelSpec::validate(config).expect("valid");
+            let spec = SizedSpec::validate(config).expect("valid");
             let rows = share.map(|share| (seq * share).div_ceil(1000));
             let plan = KernelPlan::new(&spec, &device).ok()?;
             Some(Case { plan, rows })
@@ -151,7 +151,7 @@ fn masked_on_two_nodes() -> Case {
         nodes: 2,
         ..KernelConfig::new(4, config)
     };
-    let spec = KernelSpec::validate(config).expect("valid");
+    let spec = SizedSpec::validate(config).expect("valid");
     let plan = KernelPlan::new(&spec, &Device::h200()).expect("a plan");
     Case { plan, rows: None }
 }

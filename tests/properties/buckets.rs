@@ -5,8 +5,8 @@ use crate::configs::{config, gemm, gemm_config, sizes};
 use mkernel_spec::abi::{ArgKind, MAX_BUCKETS, Source};
 use mkernel_spec::plan::Region;
 use mkernel_spec::{
-    BLayout, CollectiveConfig, CollectiveOp, Device, Dim, GemmOp, KernelConfig, KernelPlan,
-    KernelSpec, Norm, Protocol,
+    BLayout, CollectiveConfig, CollectiveOp, Device, Dim, GemmOp, KernelConfig, KernelPlan, Norm,
+    Protocol, SizedSpec,
 };
 use proptest::prelude::*;
 use proptest::test_runner::Config;
@@ -21,7 +21,7 @@ fn plan(config: KernelConfig, sms: u32) -> Option<KernelPlan> {
         sm_count: sms,
         ..Device::h200()
     };
-    let spec = KernelSpec::validate(config).ok()?;
+    let spec = SizedSpec::validate(config).ok()?;
     KernelPlan::new(&spec, &device).ok()
 }
 

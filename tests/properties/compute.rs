@@ -5,7 +5,7 @@ use crate::cases;
 use crate::configs::{gemm, plans, plans_with_rows, sizes};
 use mkernel_compile::render;
 use mkernel_spec::plan::{RoleKind, faults};
-use mkernel_spec::{Device, KernelPlan, KernelSpec, Transfer};
+use mkernel_spec::{Device, KernelPlan, SizedSpec, Transfer};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -68,7 +68,7 @@ proptest! {
     /// A configuration without tuning options has a plan for every M, N, K and world.
     #[test]
     fn untuned_configurations_have_a_plan(config in sizes()) {
-        let spec = KernelSpec::validate(config).expect("sizes in bounds");
+        let spec = SizedSpec::validate(config).expect("sizes in bounds");
         let plan = KernelPlan::new(&spec, &Device::h200());
         prop_assert!(plan.is_ok(), "{}", plan.expect_err("not ok"));
     }

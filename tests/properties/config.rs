@@ -4,7 +4,9 @@
 use crate::cases;
 use crate::configs::{configs, devices, gemm, gemm_config, sizes_of_any_magnitude};
 use mkernel_compile::render;
-use mkernel_spec::{Device, Dim, Field, GemmOp, KernelConfig, KernelPlan, KernelSpec, Transfer};
+use mkernel_spec::{
+    Device, Dim, Field, GemmOp, KernelConfig, KernelPlan, KernelSpec, SizedSpec, Transfer,
+};
 use mkernel_testing::kinds::ten_kinds;
 use proptest::prelude::*;
 use proptest::sample::{Index, subsequence};
@@ -62,7 +64,7 @@ fn a_kernel_uses_at_most_max_sms() {
                     max_sms,
                     ..config.clone()
                 };
-                let spec = KernelSpec::validate(config).expect("valid");
+                let spec = SizedSpec::validate(config).expect("valid");
                 KernelPlan::new(&spec, &device).expect("a plan")
             };
             for max_sms in [4, 20, 130] {
@@ -103,7 +105,7 @@ proptest! {
         for (_, plant) in &planted {
             plant(&mut config);
         }
-        let diagnostics = KernelSpec::validate(config).expect_err("mistakes");
+        let diagnostics = SizedSpec::validate(config).expect_err("mistakes");
         prop_assert_eq!(diagnostics.len(), planted.len(), "{}", diagnostics);
         let expected: BTreeSet<_> = planted.iter().map(|(field, _)| *field).collect();
         prop_assert_eq!(diagnostics.iter().map(|v| v.field).collect::<BTreeSet<_>>(), expected);
@@ -115,7 +117,7 @@ proptest! {
     /// Every configuration has a plan that can be rendered, or diagnostics with a reason and a way out.
     #[test]
     fn configurations_without_a_plan_have_diagnostics(config in prop_oneof![configs(), sizes_of_any_magnitude()], device in devices()) {
-        let result = KernelSpec::validate(config).and_then(|spec| KernelPlan::new(&spec, &device));
+        let result = SizedSpec::validate(config).and_then(|spec| KernelPlan::new(&spec, &device));
         match result {
             Ok(plan) => {
                 let rendered = render(&plan);
@@ -135,7 +137,7 @@ proptest! {
     #[test]
     fn a_plan_keeps_the_options_that_were_set(config in configs(), device in devices()) {
         let tuning = config.problem.gemm().expect("a GEMM").tuning;
-        let Ok(spec) = KernelSpec::validate(config) else { return Ok(()) };
+        let Ok(spec) = SizedSpec::validate(config) else { return Ok(()) };
         let Ok(plan) = KernelPlan::new(&spec, &device) else { return Ok(()) };
         let gemm = gemm(&plan);
         prop_assert!(tuning.tile_m.is_none_or(|m| m == gemm.tile.m));
@@ -163,15 +165,13 @@ proptest! {
     #[test]
     fn dynamic_dimensions_are_specialised_or_diagnosed(
         config in configs(),
-        device in devices(),
         dims in proptest::collection::vec(any::<Index>(), 1..3),
     ) {
-        let Ok(known) = KernelSpec::validate(config.clone()) else { return Ok(()) };
+        let Ok(known) = SizedSpec::validate(config.clone()) else { return Ok(()) };
         let Ok(open) = KernelSpec::validate(with_dynamic(config.clone(), &dims)) else { return Ok(()) };
-        let shape = known.shape().expect("all static");
         prop_assert_eq!(open.shape(), None);
         let distinct: BTreeSet<_> = dims.iter().map(|d| d.index(3)).collect();
-        let asked = KernelPlan::new(&open, &device).expect_err("sizes are not known");
+        let asked = open.clone().sized().expect_err("sizes are not known");
         prop_assert_eq!(asked.len(), distinct.len());
         // Dynamic rows become the most rows of a call.
         let mut expected = config;
@@ -181,7 +181,7 @@ proptest! {
                 *dim = Dim::UpTo { most };
             }
         }
-        let specialised = KernelSpec::for_sizes(open.config().clone(), shape).expect("sizes in bounds");
-        prop_assert_eq!(specialised, KernelSpec::validate(expected).expect("valid"));
+        let specialised = SizedSpec::for_sizes(open.config().clone(), known.shape()).expect("sizes in bounds");
+        prop_assert_eq!(specialised, SizedSpec::validate(expected).expect("valid"));
     }
 }

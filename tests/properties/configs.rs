@@ -3,7 +3,7 @@
 use mkernel_spec::plan::{Body, GemmPlan};
 use mkernel_spec::{
     Activation, BLayout, Device, Dim, Dtype, Epilogue, GemmConfig, GemmOp, KernelConfig,
-    KernelPlan, KernelSpec, Transfer, Tuning,
+    KernelPlan, SizedSpec, Transfer, Tuning,
 };
 use proptest::option;
 use proptest::prelude::*;
@@ -209,7 +209,7 @@ pub fn gemm_rs_in_rounds() -> KernelPlan {
     let tuning = &mut gemm_config(&mut config).tuning;
     (tuning.tile_m, tuning.tile_n) = (Some(128), Some(128));
     (tuning.shots, tuning.round_tiles) = (Some(2), Some(16));
-    let spec = KernelSpec::validate(config).expect("valid");
+    let spec = SizedSpec::validate(config).expect("valid");
     KernelPlan::new(&spec, &Device::h200()).expect("a plan")
 }
 
@@ -223,7 +223,7 @@ pub fn gemm_with_shared_tiles(
     let tuning = &mut gemm_config(&mut config).tuning;
     (tuning.tile_m, tuning.tile_n) = (Some(tile_m), Some(tile_n));
     (tuning.shots, tuning.split_k) = (op.reduces().then_some(2), Some(split_k));
-    let spec = KernelSpec::validate(config).expect("valid");
+    let spec = SizedSpec::validate(config).expect("valid");
     let plan = KernelPlan::new(&spec, &Device::h200()).expect("a plan");
     assert_eq!(gemm(&plan).order.tail_splits, split_k);
     plan
@@ -232,7 +232,7 @@ pub fn gemm_with_shared_tiles(
 /// Generates plans from [`configs`] and [`devices`], or `None` where the tuning does not fit.
 pub fn plans() -> impl Strategy<Value = Option<KernelPlan>> {
     (configs(), devices()).prop_map(|(config, device)| {
-        let spec = KernelSpec::validate(config).ok()?;
+        let spec = SizedSpec::validate(config).ok()?;
         KernelPlan::new(&spec, &device).ok()
     })
 }
@@ -243,7 +243,7 @@ pub fn plans_with_rows() -> impl Strategy<Value = Option<KernelPlan>> {
         let gemm = gemm_config(&mut config);
         let most = gemm.m.fixed()?;
         gemm.m = Dim::UpTo { most };
-        let spec = KernelSpec::validate(config).ok()?;
+        let spec = SizedSpec::validate(config).ok()?;
         let plan = KernelPlan::new(&spec, &device).ok()?;
         let body = bucket.index(plan.bodies.len());
         Some(alone(&plan, &plan.bodies[body]))
@@ -256,7 +256,7 @@ fn alone(plan: &KernelPlan, body: &Body) -> KernelPlan {
     gemm_config(&mut config).m = body.gemm().expect("a GEMM").config.m;
     KernelPlan {
         id: body.id.clone(),
-        spec: KernelSpec::validate(config).expect("valid"),
+        spec: SizedSpec::validate(config).expect("valid"),
         device: plan.device.clone(),
         bodies: vec![body.clone()],
     }
@@ -269,7 +269,7 @@ pub fn rows_of_nodes(op: GemmOp, (nodes, local_world): (u32, u32), most: u64) ->
         ..config(op, nodes * local_world, (most, 1160, 520), BLayout::Nk)
     };
     gemm_config(&mut config).m = Dim::UpTo { most };
-    let spec = KernelSpec::validate(config).expect("valid");
+    let spec = SizedSpec::validate(config).expect("valid");
     let plan = KernelPlan::new(&spec, &Device::h200()).expect("a plan");
     alone(&plan, plan.body())
 }
@@ -284,6 +284,6 @@ pub fn gemm_of_nodes(
         nodes,
         ..config(op, nodes * local_world, shape, BLayout::Nk)
     };
-    let spec = KernelSpec::validate(config).expect("valid");
+    let spec = SizedSpec::validate(config).expect("valid");
     KernelPlan::new(&spec, &Device::h200()).expect("a plan")
 }

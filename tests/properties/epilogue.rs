@@ -4,7 +4,7 @@ use crate::cases;
 use crate::configs::{gemm, gemm_config, plans};
 use mkernel_compile::render;
 use mkernel_spec::abi::{ArgKind, Operand};
-use mkernel_spec::{KernelPlan, KernelSpec};
+use mkernel_spec::{KernelPlan, SizedSpec};
 use proptest::prelude::*;
 
 proptest! {
@@ -39,7 +39,7 @@ proptest! {
         let epilogue = gemm(&plan).config.epilogue;
         let mut config = plan.spec.config().clone();
         gemm_config(&mut config).epilogue = mkernel_spec::Epilogue::default();
-        let plain = KernelSpec::validate(config).and_then(|spec| KernelPlan::new(&spec, &plan.device));
+        let plain = SizedSpec::validate(config).and_then(|spec| KernelPlan::new(&spec, &plan.device));
         let Ok(plain) = plain else { return Ok(()) };
         prop_assert_eq!(plain.id == plan.id, epilogue == mkernel_spec::Epilogue::default());
         let text = render(&plain).expect("a plan renders").text;

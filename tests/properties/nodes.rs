@@ -8,7 +8,7 @@ use mkernel_spec::fabric::PUT_CHANNELS;
 use mkernel_spec::plan::{MAX_PUT_BYTES, OpPlan};
 use mkernel_spec::{
     AttentionConfig, AttentionOp, BLayout, CombineConfig, CombineOp, Device, Dim, DispatchConfig,
-    DispatchOp, Field, GemmConfig, GemmOp, KernelConfig, KernelPlan, KernelSpec,
+    DispatchOp, Field, GemmConfig, GemmOp, KernelConfig, KernelPlan, SizedSpec,
 };
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -28,7 +28,7 @@ fn config(op: GemmOp, (nodes, local): (u32, u32), (m, n, k): (u64, u64, u64)) ->
 }
 
 fn plan(config: KernelConfig) -> KernelPlan {
-    let spec = KernelSpec::validate(config).expect("possible");
+    let spec = SizedSpec::validate(config).expect("possible");
     // The device has much memory, since the largest sizes would not fit into a GPU.
     let device = Device {
         memory_bytes: 1 << 50,
@@ -156,7 +156,7 @@ proptest! {
             1 => [1, 2, 4, 8].contains(&world),
             _ => (1..=1024).contains(&nodes) && world % nodes == 0 && (1..=8).contains(&(world / nodes)),
         };
-        match KernelSpec::validate(config) {
+        match SizedSpec::validate(config) {
             Ok(spec) => {
                 prop_assert!(possible);
                 let topology = spec.topology();
@@ -176,7 +176,7 @@ fn options_for_one_node_are_refused_on_several() {
     let tuning = &mut several.problem.gemm_mut().expect("a GEMM").tuning;
     tuning.comm_ctas = Some(0);
     tuning.k_slices = Some(2);
-    let found = KernelSpec::validate(several).expect_err("two mistakes");
+    let found = SizedSpec::validate(several).expect_err("two mistakes");
     let fields: Vec<_> = found.iter().map(|v| v.field).collect();
     assert_eq!(fields, [Field::COMM_CTAS, Field::K_SLICES], "{found}");
 }
@@ -207,7 +207,7 @@ fn combine_puts_a_row_per_token_and_node() {
         (64, 2, 512, 7168),
     ] {
         let spec =
-            KernelSpec::validate(combine(nodes, local, max_tokens, hidden)).expect("possible");
+            SizedSpec::validate(combine(nodes, local, max_tokens, hidden)).expect("possible");
         let plan = KernelPlan::new(&spec, &Device::h200()).expect("a plan");
         let (peers, ranks) = (u64::from(nodes - 1), u64::from(nodes * local));
         let (rows, entries) = (max_tokens * hidden * 2, max_tokens * 4);
@@ -233,7 +233,7 @@ fn combine_puts_a_row_per_token_and_node() {
         assert_eq!(of("topk_packets"), 2 * ranks * entries * 16);
         assert!(of("lists_in") <= 2 * peers * (32 + entries * 8 + 16));
     }
-    let small = KernelSpec::validate(combine(2, 2, 64, 64)).expect("possible");
+    let small = SizedSpec::validate(combine(2, 2, 64, 64)).expect("possible");
     let found = KernelPlan::new(&small, &Device::simulated(1)).expect_err("one SM");
     let fields: Vec<_> = found.iter().map(|v| v.field).collect();
     assert_eq!(fields, [Field::NODES], "{found}");
@@ -258,17 +258,17 @@ fn attention(seq: u64, kv_slots: Option<u32>) -> KernelConfig {
 /// Several nodes always have slots for all heads of K and V. A smaller number of slots is possible on one node only.
 #[test]
 fn attention_on_several_nodes_keeps_all_heads() {
-    let found = KernelSpec::validate(attention(4096, Some(3))).expect_err("a ring");
+    let found = SizedSpec::validate(attention(4096, Some(3))).expect_err("a ring");
     let fields: Vec<_> = found.iter().map(|v| v.field).collect();
     assert_eq!(fields, [Field::KV_SLOTS], "{found}");
     assert!(found.to_string().contains("3 of 16 heads"), "{found}");
-    assert!(KernelSpec::validate(attention(4096, Some(16))).is_ok());
+    assert!(SizedSpec::validate(attention(4096, Some(16))).is_ok());
 
-    let large = KernelSpec::validate(attention(1 << 22, None)).expect("possible elsewhere");
+    let large = SizedSpec::validate(attention(1 << 22, None)).expect("possible elsewhere");
     let found = KernelPlan::new(&large, &Device::h200()).expect_err("too much memory");
     let fields: Vec<_> = found.iter().map(|v| v.field).collect();
     assert_eq!(fields, [Field::SEQ], "{found}");
 
-    let small = KernelSpec::validate(attention(4096, None)).expect("possible");
+    let small = SizedSpec::validate(attention(4096, None)).expect("possible");
     assert!(KernelPlan::new(&small, &Device::simulated(1)).is_ok());
 }

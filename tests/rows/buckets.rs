@@ -2,7 +2,7 @@
 
 use mkernel::network::Faults;
 use mkernel::spec::plan::{Body, GemmPlan};
-use mkernel::spec::{Device, KernelPlan, KernelSpec};
+use mkernel::spec::{Device, KernelPlan, SizedSpec};
 use mkernel_testing::jobs::gemm::buckets::{in_buckets, in_buckets_across};
 use mkernel_testing::jobs::{
     GemmJob, Mutation, all_are_right_now_and_after_many_calls, all_mutations_are_found,
@@ -38,7 +38,7 @@ fn buckets_differ_in_what_they_should() {
 /// Asserts that the buckets of the job of this name differ in `part`.
 fn differ<T: PartialEq + Debug>(name: &str, part: impl Fn(&GemmPlan) -> T) {
     let job = named(in_buckets(2), name);
-    let spec = KernelSpec::for_sizes(job.kernel(), job.shape);
+    let spec = SizedSpec::for_sizes(job.kernel(), job.shape);
     let plan = KernelPlan::new(&spec.expect("valid"), &Device::simulated(job.sms));
     let plan = plan.expect("a plan");
     let gemms = plan.bodies.iter().filter_map(Body::gemm);

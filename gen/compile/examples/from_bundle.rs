@@ -3,9 +3,7 @@
 //! It needs no feature of this crate.
 
 use mkernel_compile::{Store, build};
-use mkernel_spec::{
-    BLayout, Device, Dim, GemmConfig, GemmOp, KernelConfig, KernelPlan, KernelSpec,
-};
+use mkernel_spec::{BLayout, Device, Dim, GemmConfig, GemmOp, KernelConfig, KernelPlan, SizedSpec};
 use std::error::Error;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -18,7 +16,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         b_layout: BLayout::Nk,
         ..GemmConfig::new(GemmOp::AgGemm)
     };
-    let spec = KernelSpec::validate(KernelConfig::new(8, up))?;
+    let spec = SizedSpec::validate(KernelConfig::new(8, up))?;
     let plan = KernelPlan::new(&spec, &Device::h200())?;
     let cubin = build(&plan, &store)?;
     println!("{}: {} bytes", cubin.id, cubin.bytes.len());

@@ -12,7 +12,7 @@
 //!
 //! ```no_run
 //! use mkernel_compile::{Store, build};
-//! use mkernel_spec::{BLayout, Device, Dim, GemmConfig, GemmOp, KernelConfig, KernelPlan, KernelSpec};
+//! use mkernel_spec::{BLayout, Device, Dim, GemmConfig, GemmOp, KernelConfig, KernelPlan, SizedSpec};
 //!
 //! let up = GemmConfig {
 //!     m: Dim::Static(8192),
@@ -21,7 +21,7 @@
 //!     b_layout: BLayout::Nk,
 //!     ..GemmConfig::new(GemmOp::AgGemm)
 //! };
-//! let spec = KernelSpec::validate(KernelConfig::new(8, up))?;
+//! let spec = SizedSpec::validate(KernelConfig::new(8, up))?;
 //! let plan = KernelPlan::new(&spec, &Device::h200())?;
 //! let cubin = build(&plan, &Store::from_env()?)?;
 //! println!("{}: {} bytes", cubin.id, cubin.bytes.len());

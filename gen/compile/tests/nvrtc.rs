@@ -5,7 +5,7 @@ mod common;
 use common::{Killed, child, count, counted, meeting, wait_until};
 use mkernel_compile::{CudaSource, GenError, Nvrtc, PINNED_VERSION, Store, build};
 use mkernel_spec::{
-    Arch, BLayout, Backend, Device, Dim, GemmConfig, GemmOp, KernelConfig, KernelPlan, KernelSpec,
+    Arch, BLayout, Backend, Device, Dim, GemmConfig, GemmOp, KernelConfig, KernelPlan, SizedSpec,
 };
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -45,7 +45,7 @@ fn plan() -> KernelPlan {
         b_layout: BLayout::Nk,
         ..GemmConfig::new(GemmOp::AgGemm)
     };
-    let spec = KernelSpec::validate(KernelConfig::new(8, config));
+    let spec = SizedSpec::validate(KernelConfig::new(8, config));
     KernelPlan::new(&spec.expect("valid"), &Device::h200()).expect("a plan")
 }
 

@@ -4,7 +4,7 @@ mod common;
 
 use common::{fake_compile, source};
 use mkernel_compile::{Bundle, GenError, KernelTemplate, Key, Store};
-use mkernel_spec::{Device, Dim, GemmConfig, GemmOp, KernelConfig, KernelPlan, KernelSpec};
+use mkernel_spec::{Device, Dim, GemmConfig, GemmOp, KernelConfig, KernelPlan, SizedSpec};
 
 fn template(n: u64) -> KernelTemplate {
     let config = GemmConfig {
@@ -13,7 +13,7 @@ fn template(n: u64) -> KernelTemplate {
         k: Dim::Static(4096),
         ..GemmConfig::new(GemmOp::AgGemm)
     };
-    let spec = KernelSpec::validate(KernelConfig::new(4, config)).expect("a valid configuration");
+    let spec = SizedSpec::validate(KernelConfig::new(4, config)).expect("a valid configuration");
     KernelTemplate::of(&KernelPlan::new(&spec, &Device::h200()).expect("a plan"))
 }
 

@@ -8,6 +8,7 @@ mod memory;
 mod op_plan;
 mod plan;
 mod problem;
+mod sized;
 mod spec;
 
 pub use config::KernelConfig;
@@ -15,4 +16,5 @@ pub use markdown::OptionTable;
 pub use op_plan::OpPlan;
 pub use plan::{Body, KernelPlan};
 pub use problem::{Problem, Shape};
+pub use sized::SizedSpec;
 pub use spec::{KernelSpec, MAX_NODES, WORLDS};

@@ -1,7 +1,7 @@
 //! What an mkernel kernel computes and how: pure data and arithmetic, no CUDA, no I/O.
 //!
 //! ```text
-//! KernelConfig ─validate→ KernelSpec ─plan→ KernelPlan
+//! KernelConfig ─validate→ KernelSpec ─sized→ SizedSpec ─plan→ KernelPlan
 //! ```
 //!
 //! The proc macro, the command line and the runtime all call this crate. A rule is therefore written once, and gives
@@ -52,9 +52,9 @@ pub mod config {
     };
 }
 
-/// [`KernelSpec`]: a configuration that was checked, and the limits that checks have.
+/// [`KernelSpec`]: a configuration that was checked, [`SizedSpec`]: one whose sizes are known, and the limits of checks.
 pub mod spec {
-    pub use crate::kernel::{KernelSpec, MAX_NODES, WORLDS};
+    pub use crate::kernel::{KernelSpec, MAX_NODES, SizedSpec, WORLDS};
     pub use crate::limits::{DIM_STEP, MAX_DIM, MAX_ELEMS};
     pub use crate::ops::attention::{MAX_HEADS, MAX_SEQUENCES};
 }
@@ -95,5 +95,5 @@ pub use config::{
 pub use device::Device;
 pub use diagnostic::{Diagnostic, Diagnostics};
 pub use plan::KernelPlan;
-pub use spec::{KernelSpec, WORLDS};
+pub use spec::{KernelSpec, SizedSpec, WORLDS};
 pub use topology::Topology;

@@ -328,9 +328,9 @@ fn plan(
         *dim = *size;
     }
     let spec = KernelSpec::validate(config)?;
-    let plan = match spec.shape() {
-        Some(_) => Some(KernelPlan::new(&spec, device)?),
-        None => None,
+    let plan = match spec.clone().sized() {
+        Ok(sized) => Some(KernelPlan::new(&sized, device)?),
+        Err(_) => None,
     };
     Ok((spec, plan))
 }

@@ -16,7 +16,7 @@ use description::Description;
 use mkernel_declare::SpannedDiagnostic;
 use mkernel_spec::abi::{self, Extent, OperandSpec};
 use mkernel_spec::plan::{Agent, Body, OpPlan, Region, Role, Workspace};
-use mkernel_spec::{Device, Diagnostic, Diagnostics, KernelPlan, KernelSpec, Topology};
+use mkernel_spec::{Device, Diagnostic, Diagnostics, KernelPlan, SizedSpec, Topology};
 use serde::Serialize;
 use std::fmt::Write as _;
 
@@ -25,7 +25,7 @@ use std::fmt::Write as _;
 struct Planned<'a> {
     label: &'a str,
     place: &'a str,
-    spec: &'a KernelSpec,
+    spec: &'a SizedSpec,
     device: &'a Device,
     /// The body for the most rows, with the id, the shared memory and the bytes of the workspace of the whole kernel.
     #[serde(flatten)]

@@ -4,7 +4,7 @@ use super::*;
 use mkernel_compile::{Bundle, KernelTemplate, Key};
 use mkernel_spec::{
     CollectiveConfig, CollectiveOp, CollectiveShape, Device, Dim, KernelConfig, KernelPlan,
-    KernelSpec, Protocol,
+    Protocol, SizedSpec,
 };
 
 /// A `python3` that does `script` instead of installing; `$target` is the folder given to it, and `$requirements` the
@@ -297,7 +297,7 @@ fn a_bundle_has_the_kernels_for_which_prepare_asks() {
     };
     let key = |m| {
         let shape = CollectiveShape { m, n: 64 };
-        let spec = KernelSpec::for_sizes(KernelConfig::new(2, config), shape);
+        let spec = SizedSpec::for_sizes(KernelConfig::new(2, config), shape);
         let plan = spec.and_then(|spec| KernelPlan::new(&spec, &device));
         Key::of_template(&KernelTemplate::of(&plan.expect("a plan"))).to_string()
     };

@@ -2,7 +2,7 @@
 
 use mkernel_compile::{CudaSource, render};
 use mkernel_spec::plan::GemmPlan;
-use mkernel_spec::{Device, KernelConfig, KernelPlan, KernelSpec};
+use mkernel_spec::{Device, KernelConfig, KernelPlan, SizedSpec};
 use serde::Deserialize;
 use std::fs;
 use std::path::Path;
@@ -35,7 +35,7 @@ impl Golden {
         let file: File = toml::from_str(&text).unwrap_or_else(|e| panic!("{name}: {e}"));
         let [config] = <[KernelConfig; 1]>::try_from(file.kernel)
             .unwrap_or_else(|all| panic!("{name}: {} kernels instead of 1", all.len()));
-        let plan = KernelSpec::validate(config)
+        let plan = SizedSpec::validate(config)
             .and_then(|spec| KernelPlan::new(&spec, &Device::h200()))
             .unwrap_or_else(|diagnostics| panic!("{name}: {diagnostics}"));
         let source = render(&plan).unwrap_or_else(|e| panic!("{name}: {e:?}"));

@@ -5,11 +5,11 @@
 
 use super::op_plan::OpPlan;
 use super::plan::{Body, KernelPlan};
+use super::sized::SizedSpec;
 use crate::abi::{ArgKind, MAX_BUCKETS, Source};
 use crate::config::{Dim, Problem};
 use crate::device::Device;
 use crate::ops::collective::plan as collective;
-use crate::spec::KernelSpec;
 use crate::topology::Topology;
 
 /// GEMMs for fewer rows than these are alike.
@@ -23,10 +23,10 @@ const MAX_PARAMETER_BYTES: usize = 4096;
 /// The plan of a kernel with buckets, or with `whole` alone, which is for all numbers of rows. `plan` returns the fastest body
 /// of a spec, if there is one.
 pub(super) fn divided(
-    spec: &KernelSpec,
+    spec: &SizedSpec,
     device: &Device,
     whole: Body,
-    plan: impl Fn(&KernelSpec) -> Option<Body>,
+    plan: impl Fn(&SizedSpec) -> Option<Body>,
 ) -> KernelPlan {
     let Some((fewest, most, asked)) = divisible(&whole) else {
         return joined(spec, device, vec![whole]);
@@ -86,7 +86,7 @@ fn sizes(fewest: u64, most: u64) -> Vec<u64> {
 }
 
 /// The same kernel for calls of at most `rows` rows, with the design of `problem`.
-fn of_rows(spec: &KernelSpec, mut problem: Problem, rows: u64) -> Option<KernelSpec> {
+fn of_rows(spec: &SizedSpec, mut problem: Problem, rows: u64) -> Option<SizedSpec> {
     let at_run_time = problem.run_time_dim()?;
     for (field, dim) in problem.dims_mut() {
         if field == at_run_time {
@@ -95,16 +95,16 @@ fn of_rows(spec: &KernelSpec, mut problem: Problem, rows: u64) -> Option<KernelS
     }
     let mut config = spec.config().clone();
     config.problem = problem;
-    KernelSpec::validate(config).ok()
+    SizedSpec::validate(config).ok()
 }
 
 /// What a call of `rows` rows takes by the design of a body, µs, if that is possible.
 fn us_of_rows(
-    spec: &KernelSpec,
+    spec: &SizedSpec,
     device: &Device,
     by: &Body,
     rows: u64,
-    plan: impl Fn(&KernelSpec) -> Option<Body>,
+    plan: impl Fn(&SizedSpec) -> Option<Body>,
 ) -> Option<f64> {
     match &by.op_plan {
         OpPlan::Gemm(gemm) => {
@@ -169,7 +169,7 @@ fn divisions(losses: &[Vec<f64>], most: usize) -> Vec<(Vec<usize>, f64)> {
 
 /// One kernel of several bodies, from the fewest rows to the most. The workspaces lie one behind the other, that of the last
 /// body first.
-fn joined(spec: &KernelSpec, device: &Device, mut bodies: Vec<Body>) -> KernelPlan {
+fn joined(spec: &SizedSpec, device: &Device, mut bodies: Vec<Body>) -> KernelPlan {
     let mut id = String::new();
     if let Some((last, fewer)) = bodies.split_last_mut() {
         let mut end_bytes = last.workspace.bytes;
@@ -227,7 +227,7 @@ mod tests {
     }
 
     fn planned(config: KernelConfig) -> KernelPlan {
-        let spec = KernelSpec::validate(config).expect("valid");
+        let spec = SizedSpec::validate(config).expect("valid");
         KernelPlan::new(&spec, &Device::h200()).expect("a plan")
     }
 

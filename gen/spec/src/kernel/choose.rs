@@ -3,12 +3,12 @@
 use super::buckets;
 use super::op_plan::OpPlan;
 use super::plan::{Body, KernelPlan};
+use super::sized::{SizedProblem, SizedSpec};
 use crate::abi::MAX_OPERANDS;
 use crate::config::Problem;
 use crate::device::Device;
 use crate::diagnostic::Diagnostics;
 use crate::ops::{attention, collective, combine, dispatch, gemm};
-use crate::spec::KernelSpec;
 
 /// What numbers of SMs of operators that add up partial sums are multiples of, if not all SMs are used.
 const SMS_STEP: u32 = 4;
@@ -18,9 +18,8 @@ impl KernelPlan {
     /// there may be several bodies, each for a range of rows.
     ///
     /// # Errors
-    /// A dimension that is still dynamic, or a fixed choice that fits no plan: all at once; or operands and workspace that
-    /// the device's memory cannot hold.
-    pub fn new(spec: &KernelSpec, device: &Device) -> Result<Self, Diagnostics> {
+    /// Fixed choices that fit no plan, or operands and workspace that the device's memory cannot hold.
+    pub fn new(spec: &SizedSpec, device: &Device) -> Result<Self, Diagnostics> {
         let device = &device.limited_to(most_sms(spec));
         let whole = fastest(spec, device)?;
         let plan = buckets::divided(spec, device, whole, |spec| fastest(spec, device).ok());
@@ -39,7 +38,7 @@ impl KernelPlan {
 /// and a CTA that has own tiles in many rounds in a row waits in each of them for another rank, which waits too. That is so if the
 /// CTAs are 1 to 3 more than whole rounds of all owners: on 2×H100, with rounds of 16 tiles of each of two owners, `gemm_rs` of
 /// 16384 rows of 7168 and 8192 takes 3623, 3141 and 3107 µs with 129, 130 and 131 SMs, and 2790 with 128, 2804 with 132.
-fn most_sms(spec: &KernelSpec) -> Option<u32> {
+fn most_sms(spec: &SizedSpec) -> Option<u32> {
     let most = spec.config().max_sms?;
     Some(match spec.problem() {
         Problem::Gemm(config) if config.op.reduces() && spec.world() > 1 && most > SMS_STEP => {
@@ -50,43 +49,25 @@ fn most_sms(spec: &KernelSpec) -> Option<u32> {
 }
 
 /// The fastest body for all numbers of rows.
-fn fastest(spec: &KernelSpec, device: &Device) -> Result<Body, Diagnostics> {
+fn fastest(spec: &SizedSpec, device: &Device) -> Result<Body, Diagnostics> {
     let topology = spec.topology();
-    let unknown = || unknown_dims(spec);
-    Ok(match spec.problem() {
-        Problem::Gemm(config) => {
-            let shape = config.shape().ok_or_else(unknown)?;
-            gemm::plan::plan(config, shape, topology, device)?.map(OpPlan::Gemm)
+    Ok(match spec.sized_problem() {
+        SizedProblem::Gemm(config, shape) => {
+            gemm::plan::plan(config, *shape, topology, device)?.map(OpPlan::Gemm)
         }
-        Problem::Attention(config) => {
-            let shape = config.shape().ok_or_else(unknown)?;
-            attention::plan::plan(config, shape, topology, device)?.map(OpPlan::Attention)
+        SizedProblem::Attention(config, shape) => {
+            attention::plan::plan(config, *shape, topology, device)?.map(OpPlan::Attention)
         }
-        Problem::Dispatch(config) => {
-            let shape = config.shape().ok_or_else(unknown)?;
-            dispatch::plan::plan(config, shape, topology, device)?.map(OpPlan::Dispatch)
+        SizedProblem::Dispatch(config, shape) => {
+            dispatch::plan::plan(config, *shape, topology, device)?.map(OpPlan::Dispatch)
         }
-        Problem::Combine(config) => {
-            let shape = config.shape().ok_or_else(unknown)?;
-            combine::plan::plan(config, shape, topology, device)?.map(OpPlan::Combine)
+        SizedProblem::Combine(config, shape) => {
+            combine::plan::plan(config, *shape, topology, device)?.map(OpPlan::Combine)
         }
-        Problem::Collective(config) => {
-            let shape = config.shape().ok_or_else(unknown)?;
-            collective::plan::plan(config, shape, topology, device)?.map(OpPlan::Collective)
+        SizedProblem::Collective(config, shape) => {
+            collective::plan::plan(config, *shape, topology, device)?.map(OpPlan::Collective)
         }
     })
-}
-
-fn unknown_dims(spec: &KernelSpec) -> Diagnostics {
-    let mut found = Diagnostics::default();
-    for field in spec.unknown_dims() {
-        found.push(
-            field,
-            "a dynamic dimension has no plan before its size is known",
-            format!("give its size, as in --{field} 4096"),
-        );
-    }
-    found
 }
 
 #[cfg(test)]
@@ -112,7 +93,7 @@ mod tests {
             n: 8192,
             k: 2048,
         };
-        let spec = KernelSpec::for_sizes(config, shape);
+        let spec = SizedSpec::for_sizes(config, shape);
         let plan = KernelPlan::new(&spec.expect("valid"), &Device::h200());
         plan.expect("a plan").launch().grid_ctas
     }

@@ -92,16 +92,16 @@ mod tests {
     use crate::device::Device;
     use crate::diagnostic::Field;
     use crate::plan::KernelPlan;
-    use crate::spec::KernelSpec;
+    use crate::spec::SizedSpec;
 
-    fn spec(m: u64, n: u64) -> KernelSpec {
+    fn spec(m: u64, n: u64) -> SizedSpec {
         let config = GemmConfig {
             m: Dim::Static(m),
             n: Dim::Static(n),
             k: Dim::Static(8),
             ..GemmConfig::new(GemmOp::GemmRs)
         };
-        KernelSpec::validate(KernelConfig::new(8, config)).expect("valid")
+        SizedSpec::validate(KernelConfig::new(8, config)).expect("valid")
     }
 
     #[test]
@@ -136,7 +136,7 @@ mod tests {
     #[test]
     fn regions_of_more_elements_than_numbers_are_refused() {
         let of = |max_tokens, device: &Device, problem: fn(u64) -> Problem| {
-            let spec = KernelSpec::validate(KernelConfig::new(8, problem(max_tokens)));
+            let spec = SizedSpec::validate(KernelConfig::new(8, problem(max_tokens)));
             let plan = KernelPlan::new(&spec.expect("valid"), device);
             plan.err().map(|found| found.to_string())
         };

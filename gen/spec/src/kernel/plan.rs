@@ -1,15 +1,14 @@
 //! [`KernelPlan`]: how a kernel computes what its spec says.
 
 use super::op_plan::OpPlan;
+use super::sized::SizedSpec;
 use crate::abi::OperandSpec;
 use crate::config::{Dim, Shape};
 use crate::device::Device;
-use crate::ops::each_problem;
 use crate::ops::gemm::GemmPlan;
 use crate::parts::region::Region;
 use crate::parts::workspace::Workspace;
 use crate::parts::{BodyPlan, Launch};
-use crate::spec::KernelSpec;
 use serde::Serialize;
 
 /// A body of a kernel of any kind.
@@ -18,7 +17,7 @@ pub type Body = BodyPlan<OpPlan>;
 /// How a kernel computes what its spec says; a pure function of spec and device.
 ///
 /// ```
-/// use mkernel_spec::{BLayout, Device, Dim, GemmConfig, GemmOp, KernelConfig, KernelPlan, KernelSpec};
+/// use mkernel_spec::{BLayout, Device, Dim, GemmConfig, GemmOp, KernelConfig, KernelPlan, SizedSpec};
 ///
 /// let up = GemmConfig {
 ///     m: Dim::Static(8192),
@@ -27,7 +26,7 @@ pub type Body = BodyPlan<OpPlan>;
 ///     b_layout: BLayout::Nk,
 ///     ..GemmConfig::new(GemmOp::AgGemm)
 /// };
-/// let spec = KernelSpec::validate(KernelConfig::new(8, up))?;
+/// let spec = SizedSpec::validate(KernelConfig::new(8, up))?;
 /// let plan = KernelPlan::new(&spec, &Device::h200())?;
 /// assert!(plan.smem_bytes() <= plan.device.smem_bytes);
 /// # Ok::<(), mkernel_spec::Diagnostics>(())
@@ -37,7 +36,7 @@ pub struct KernelPlan {
     /// File stem, kernel symbol, profiler name and snapshot name.
     pub id: String,
     /// What is computed.
-    pub spec: KernelSpec,
+    pub spec: SizedSpec,
     /// For which GPU.
     pub device: Device,
     /// The bodies, at least one, from the fewest rows to the most. A call runs the first body that takes its rows. A kernel
@@ -93,8 +92,8 @@ impl KernelPlan {
 
     /// The sizes it is for.
     #[must_use]
-    pub fn shape(&self) -> Shape {
-        each_problem!(&self.body().op_plan, OpPlan(op_plan) => op_plan.shape.into())
+    pub const fn shape(&self) -> Shape {
+        self.spec.shape()
     }
 
     /// The most rows of a call, if each call gives them. Calls with packed sequences give offsets instead.

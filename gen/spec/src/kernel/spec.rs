@@ -1,5 +1,4 @@
-//! [`KernelSpec`]: a configuration that was checked. It is made only by [`KernelSpec::validate`] and
-//! [`KernelSpec::for_sizes`].
+//! [`KernelSpec`]: a configuration that was checked.
 
 use crate::abi::MAX_RANKS;
 use crate::config::{Field, KernelConfig, Op, Problem, Shape};
@@ -24,20 +23,14 @@ impl KernelSpec {
     /// Checks a configuration.
     ///
     /// # Errors
-    /// Every mistake in it, at once.
+    /// Every mistake in the configuration, at once.
     pub fn validate(config: KernelConfig) -> Result<Self, Diagnostics> {
         Self::checked(config, Diagnostics::default())
     }
 
-    /// Checks a configuration whose dynamic dimensions get the sizes of `shape`.
-    ///
-    /// # Errors
-    /// Every mistake in it, at once, and every size that is not given, or that the configuration fixes otherwise.
-    pub fn for_sizes(
-        mut config: KernelConfig,
-        shape: impl Into<Shape>,
-    ) -> Result<Self, Diagnostics> {
-        let (op, shape) = (config.op(), shape.into());
+    /// Checks a configuration whose dynamic dimensions get the sizes of `shape`. See [`SizedSpec::for_sizes`](super::SizedSpec::for_sizes).
+    pub(super) fn for_sizes(mut config: KernelConfig, shape: Shape) -> Result<Self, Diagnostics> {
+        let op = config.op();
         let mut found = Diagnostics::default();
         let at_run_time = config.problem.run_time_dim();
         for (field, dim) in config.problem.dims_mut() {
@@ -176,6 +169,7 @@ fn is_identifier(name: &str) -> bool {
 mod tests {
     use super::*;
     use crate::config::{CollectiveConfig, CollectiveOp, CollectiveShape, Dim};
+    use crate::kernel::SizedSpec;
 
     /// A kernel that is declared for up to some number of rows takes fewer, too.
     #[test]
@@ -187,7 +181,7 @@ mod tests {
                 ..CollectiveConfig::new(CollectiveOp::AllReduce)
             };
             let shape = CollectiveShape { m: 8192, n: 64 };
-            let known = KernelSpec::for_sizes(KernelConfig::new(2, config), shape).expect("valid");
+            let known = SizedSpec::for_sizes(KernelConfig::new(2, config), shape).expect("valid");
             let dims: Vec<Dim> = known.problem().dims().into_iter().map(|d| d.1).collect();
             assert_eq!(dims, [Dim::UpTo { most: 8192 }, Dim::Static(64)], "{m:?}");
         }
@@ -200,7 +194,7 @@ mod tests {
             ..CollectiveConfig::new(CollectiveOp::AllReduce)
         };
         let shape = CollectiveShape { m: 8, n: 128 };
-        let found = KernelSpec::for_sizes(KernelConfig::new(3, config), shape);
+        let found = SizedSpec::for_sizes(KernelConfig::new(3, config), shape);
         let found = found.expect_err("two mistakes");
         let fields: Vec<_> = found.iter().map(|mistake| mistake.field).collect();
         assert_eq!(fields, [Field::N, Field::WORLD], "{found}");

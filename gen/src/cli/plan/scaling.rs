@@ -2,7 +2,7 @@
 
 use crate::cli::format::{bytes, micros, table};
 use crate::cli::input::Kernel;
-use mkernel_spec::{Diagnostics, KernelConfig, KernelPlan, KernelSpec};
+use mkernel_spec::{Diagnostics, KernelConfig, KernelPlan, SizedSpec};
 use serde::Serialize;
 
 /// The numbers of nodes in a table.
@@ -40,7 +40,7 @@ pub(super) fn scaled<'a>(
             world: nodes * local_world,
             ..plan.spec.config().clone()
         };
-        let spec = KernelSpec::validate(config)?;
+        let spec = SizedSpec::validate(config)?;
         let plan = KernelPlan::new(&spec, &plan.device)?;
         let (body, peers) = (plan.body(), spec.topology().peers());
         Ok(Scaled {

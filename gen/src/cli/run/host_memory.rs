@@ -76,7 +76,7 @@ mod tests {
     use super::*;
     use mkernel::{
         KernelConfig,
-        spec::{Device, Dim, GemmConfig, GemmOp, KernelSpec},
+        spec::{Device, Dim, GemmConfig, GemmOp, SizedSpec},
     };
 
     fn plan(m: u64) -> KernelPlan {
@@ -86,7 +86,7 @@ mod tests {
             k: Dim::Static(8),
             ..GemmConfig::new(GemmOp::AgGemm)
         };
-        let spec = KernelSpec::validate(KernelConfig::new(2, config)).expect("valid");
+        let spec = SizedSpec::validate(KernelConfig::new(2, config)).expect("valid");
         KernelPlan::new(&spec, &Device::simulated(8)).expect("a plan")
     }
 

@@ -33,7 +33,7 @@ mod tests {
     use mkernel::Operand;
     use mkernel::{
         KernelConfig,
-        spec::{BLayout, Device, Dim, GemmConfig, GemmOp, KernelSpec},
+        spec::{BLayout, Device, Dim, GemmConfig, GemmOp, SizedSpec},
     };
 
     #[test]
@@ -45,7 +45,7 @@ mod tests {
             b_layout: BLayout::Nk,
             ..GemmConfig::new(GemmOp::AgGemm)
         };
-        let spec = KernelSpec::validate(KernelConfig::new(2, config));
+        let spec = SizedSpec::validate(KernelConfig::new(2, config));
         let plan = KernelPlan::new(&spec.expect("valid"), &Device::simulated(4)).expect("a plan");
         let all: Vec<Inputs> = [(1, 0), (1, 1), (2, 0)]
             .map(|(seed, call)| inputs(&plan, seed, call))

@@ -334,7 +334,8 @@ mod tests {
             ..GemmConfig::new(GemmOp::AgGemm)
         };
         let spec = KernelSpec::validate(KernelConfig::new(2, config)).expect("valid");
-        let plan = KernelPlan::new(&spec, &Device::simulated(2)).expect("a plan");
+        let sized = spec.clone().sized().expect("sizes");
+        let plan = KernelPlan::new(&sized, &Device::simulated(2)).expect("a plan");
         let kernel = Kernel {
             label: "k".into(),
             location: "flags".into(),

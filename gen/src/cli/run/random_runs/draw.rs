@@ -4,8 +4,8 @@ use super::super::inputs::Random;
 use mkernel::spec::{
     Activation, AttentionConfig, AttentionOp, AttentionTuning, BLayout, CollectiveConfig,
     CollectiveOp, CombineConfig, CombineOp, Device, Dim, DispatchConfig, DispatchOp, Dtype,
-    Epilogue, Eps, GemmConfig, GemmOp, KernelSpec, Layout, Norm, Placement, Problem, Protocol,
-    Scale, SumEpilogue, Tuning,
+    Epilogue, Eps, GemmConfig, GemmOp, Layout, Norm, Placement, Problem, Protocol, Scale,
+    SizedSpec, SumEpilogue, Tuning,
 };
 use mkernel::{KernelConfig, KernelPlan};
 
@@ -30,7 +30,7 @@ pub fn draw(seed: u64) -> Drawn {
             ..KernelConfig::new(world, problem(&mut random, seed % OPS, (nodes, world)))
         };
         let (sms, skew) = (random.between(3, 8) as u32, random.between(0, 100) as u32);
-        let spec = KernelSpec::validate(config.clone());
+        let spec = SizedSpec::validate(config.clone());
         let plan = spec.and_then(|spec| KernelPlan::new(&spec, &Device::simulated(sms)));
         if let Ok(plan) = plan {
             return Drawn {

@@ -8,7 +8,7 @@ use mkernel::{
     network::Faults,
     spec::{
         BLayout, CombineConfig, CombineOp, CombineShape, Diagnostics, Dim, DispatchConfig,
-        DispatchOp, DispatchShape, Dtype, KernelSpec,
+        DispatchOp, DispatchShape, Dtype, SizedSpec,
     },
 };
 
@@ -316,11 +316,11 @@ impl Layer {
     ///
     /// # Errors
     /// The layer is not possible.
-    pub fn specs(&self) -> Result<[KernelSpec; 2], Diagnostics> {
+    pub fn specs(&self) -> Result<[SizedSpec; 2], Diagnostics> {
         let ((dispatch, combine), shapes) = (self.configs(), self.shapes());
         Ok([
-            KernelSpec::for_sizes(dispatch, shapes.0)?,
-            KernelSpec::for_sizes(combine, shapes.1)?,
+            SizedSpec::for_sizes(dispatch, shapes.0)?,
+            SizedSpec::for_sizes(combine, shapes.1)?,
         ])
     }
 

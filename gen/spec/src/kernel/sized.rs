@@ -1,0 +1,131 @@
+//! [`SizedSpec`]: a checked configuration whose sizes are all known.
+
+use super::config::KernelConfig;
+use super::problem::{Problem, Shape};
+use super::spec::KernelSpec;
+use crate::diagnostic::Diagnostics;
+use crate::ops::attention::{AttentionConfig, AttentionShape};
+use crate::ops::collective::{CollectiveConfig, CollectiveShape};
+use crate::ops::combine::{CombineConfig, CombineShape};
+use crate::ops::dispatch::{DispatchConfig, DispatchShape};
+use crate::ops::gemm::{GemmConfig, GemmShape};
+use serde::Serialize;
+use std::ops::Deref;
+
+/// A [`KernelSpec`] whose sizes are all known, as planners take it. The most rows are known where each call gives the rows.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(transparent)]
+pub struct SizedSpec {
+    spec: KernelSpec,
+    #[serde(skip)]
+    problem: SizedProblem,
+}
+
+/// The configuration of one kind of operator, and its sizes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum SizedProblem {
+    Gemm(GemmConfig, GemmShape),
+    Attention(AttentionConfig, AttentionShape),
+    Dispatch(DispatchConfig, DispatchShape),
+    Combine(CombineConfig, CombineShape),
+    Collective(CollectiveConfig, CollectiveShape),
+}
+
+impl SizedProblem {
+    /// The problem with its sizes, if no dimension is dynamic.
+    fn new(problem: Problem) -> Option<Self> {
+        Some(match problem {
+            Problem::Gemm(of) => Self::Gemm(of, of.shape()?),
+            Problem::Attention(of) => Self::Attention(of, of.shape()?),
+            Problem::Dispatch(of) => Self::Dispatch(of, of.shape()?),
+            Problem::Combine(of) => Self::Combine(of, of.shape()?),
+            Problem::Collective(of) => Self::Collective(of, of.shape()?),
+        })
+    }
+}
+
+impl SizedSpec {
+    /// Checks a configuration without dynamic dimensions.
+    ///
+    /// # Errors
+    /// Every mistake in the configuration, at once, or else every dimension whose size is not known.
+    pub fn validate(config: KernelConfig) -> Result<Self, Diagnostics> {
+        KernelSpec::validate(config)?.sized()
+    }
+
+    /// Checks a configuration whose dynamic dimensions get the sizes of `shape`.
+    ///
+    /// # Errors
+    /// Every mistake in the configuration, at once, and every size that is not given, or that the configuration fixes
+    /// otherwise.
+    pub fn for_sizes(config: KernelConfig, shape: impl Into<Shape>) -> Result<Self, Diagnostics> {
+        KernelSpec::for_sizes(config, shape.into())?.sized()
+    }
+
+    /// The sizes of all dimensions.
+    #[must_use]
+    pub const fn shape(&self) -> Shape {
+        match self.problem {
+            SizedProblem::Gemm(_, shape) => Shape::Gemm(shape),
+            SizedProblem::Attention(_, shape) => Shape::Attention(shape),
+            SizedProblem::Dispatch(_, shape) => Shape::Dispatch(shape),
+            SizedProblem::Combine(_, shape) => Shape::Combine(shape),
+            SizedProblem::Collective(_, shape) => Shape::Collective(shape),
+        }
+    }
+
+    /// What is computed, with its sizes.
+    pub(super) const fn sized_problem(&self) -> &SizedProblem {
+        &self.problem
+    }
+}
+
+impl Deref for SizedSpec {
+    type Target = KernelSpec;
+
+    fn deref(&self) -> &KernelSpec {
+        &self.spec
+    }
+}
+
+impl KernelSpec {
+    /// The spec as one whose sizes are known.
+    ///
+    /// # Errors
+    /// Every dimension whose size is not known.
+    pub fn sized(self) -> Result<SizedSpec, Diagnostics> {
+        if let Some(problem) = SizedProblem::new(*self.problem()) {
+            let spec = self;
+            return Ok(SizedSpec { spec, problem });
+        }
+        let mut found = Diagnostics::default();
+        for field in self.unknown_dims() {
+            found.push(
+                field,
+                "a dynamic dimension has no plan before its size is known",
+                format!("give its size, as in --{field} 4096"),
+            );
+        }
+        Err(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::field::Field;
+    use crate::options::{Dim, Op};
+
+    #[test]
+    fn every_unknown_size_is_said_at_once() {
+        let mut problem = Op::AgGemm.problem();
+        for (field, dim) in problem.dims_mut() {
+            if field == Field::N {
+                *dim = Dim::Static(64);
+            }
+        }
+        let found = SizedSpec::validate(KernelConfig::new(2, problem)).expect_err("two sizes");
+        let fields: Vec<_> = found.iter().map(|mistake| mistake.field).collect();
+        assert_eq!(fields, [Field::M, Field::K], "{found}");
+    }
+}
