@@ -114,7 +114,7 @@ fn print(rows: &[Row], rivals: &Rivals) {
             let ratio = best.map_or(f64::NAN, |best| us / best);
             println!(
                 "{:<8} {m:>7} {n:>6} {k:>6} {us:>10.1} {cublas_us:>10.1}{cells} {ratio:>12.2}  {id}",
-                op.name()
+                op.op().name()
             );
         }
     }

@@ -41,7 +41,7 @@ impl Rivals {
                 .args(["-m", "torch.distributed.run", "--standalone"])
                 .args(["--nproc-per-node", &flags.world.to_string()])
                 .args(script)
-                .args(["--op", op.name()])
+                .args(["--op", op.op().name()])
                 .args(["--calls", &flags.calls.to_string()])
                 .args(["--weights", &flags.weights.to_string()])
                 .stderr(Stdio::inherit());
@@ -65,7 +65,7 @@ impl Rivals {
     /// Adds the time of cuBLAS and then of the NICs, if there are NICs.
     pub fn add_steps(&mut self, (op, shape): Case, us: Option<f64>) {
         self.0.extend(us.map(|us| Line {
-            op: op.name().to_owned(),
+            op: op.op().name().to_owned(),
             m: shape.m,
             n: shape.n,
             k: shape.k,
@@ -99,7 +99,7 @@ impl Rivals {
 
     fn lines(&self, (op, shape): Case) -> impl Iterator<Item = &Line> {
         self.0.iter().filter(move |line| {
-            line.op == op.name() && (line.m, line.n, line.k) == (shape.m, shape.n, shape.k)
+            line.op == op.op().name() && (line.m, line.n, line.k) == (shape.m, shape.n, shape.k)
         })
     }
 }

@@ -136,7 +136,7 @@ impl<'a> Case<'a> {
         };
         println!(
             "{:<14} {:>9} {us:>9.1} {:>10.1} {:>6.0}  {}{}",
-            self.config.op.name(),
+            self.config.op.op().name(),
             bytes >> 10,
             plan.body().bound.us(),
             bytes as f64 * steps * (world - 1.0) / world / us / 1e3,

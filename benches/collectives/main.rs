@@ -66,7 +66,9 @@ struct Flags {
 }
 
 fn op(name: &str) -> Result<CollectiveOp, String> {
-    let found = CollectiveOp::ALL.into_iter().find(|op| op.name() == name);
+    let found = CollectiveOp::ALL
+        .into_iter()
+        .find(|op| op.op().name() == name);
     found.ok_or_else(|| "unknown operator; use all_reduce, all_gather or reduce_scatter".to_owned())
 }
 

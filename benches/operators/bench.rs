@@ -99,7 +99,7 @@ impl Bench<'_> {
         let bound_us = cublas_us.max(plan.body().bound.link_us).max(nic_us);
         let normalised = us / cublas_us;
         Row {
-            op: gemm.config.op.name(),
+            op: gemm.config.op.op().name(),
             world,
             nodes: self.flags.network.nodes,
             nic_us,

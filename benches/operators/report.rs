@@ -131,7 +131,7 @@ fn of_plan<'a>(
     world: u32,
 ) -> impl Iterator<Item = &'a Baseline> {
     let wanted = plan.gemm().map(|GemmPlan { config, shape, .. }| {
-        let names = (config.op.name(), config.b_layout.name());
+        let names = (config.op.op().name(), config.b_layout.name());
         (names, (world, shape.m, shape.n, shape.k))
     });
     baselines.iter().filter(move |b| {

@@ -11,13 +11,29 @@ mod phrases;
 pub use operand::OperandDoc;
 pub use phrases::Ranks;
 
-use mkernel_spec::by_problem;
 use mkernel_spec::plan::OpPlan;
 use mkernel_spec::{KernelConfig, KernelPlan, Problem};
 
 /// The operands of a kernel, in the order of its plan.
 pub fn operands(config: &KernelConfig, ranks: Ranks) -> Vec<OperandDoc> {
-    by_problem!(&config.problem, Problem(of) => operands(of, ranks))
+    match &config.problem {
+        Problem::Gemm(of) => gemm::operands(of, ranks),
+        Problem::Attention(of) => attention::operands(of, ranks),
+        Problem::Dispatch(of) => dispatch::operands(of, ranks),
+        Problem::Combine(of) => combine::operands(of, ranks),
+        Problem::Collective(of) => collective::operands(of, ranks),
+    }
+}
+
+/// What the kernel computes, in paragraphs.
+fn semantics(config: &KernelConfig, ranks: Ranks) -> Vec<String> {
+    match &config.problem {
+        Problem::Gemm(of) => gemm::semantics(of, ranks),
+        Problem::Attention(of) => attention::semantics(of, ranks),
+        Problem::Dispatch(of) => dispatch::semantics(of, ranks),
+        Problem::Combine(of) => combine::semantics(of, ranks),
+        Problem::Collective(of) => collective::semantics(of, ranks),
+    }
 }
 
 /// Lines of Markdown with the semantics, the operands of each rank, and the plan if all sizes are known.
@@ -27,7 +43,7 @@ pub fn lines(config: &KernelConfig, ranks: Ranks, plan: Option<&KernelPlan>) -> 
         format!("# Fused kernel: `{}`", config.op()),
         String::new(),
     ];
-    for paragraph in by_problem!(&config.problem, Problem(of) => semantics(of, ranks)) {
+    for paragraph in semantics(config, ranks) {
         lines.extend([paragraph, String::new()]);
     }
     lines.push("| operand | on each rank |".to_owned());
@@ -45,7 +61,13 @@ pub fn lines(config: &KernelConfig, ranks: Ranks, plan: Option<&KernelPlan>) -> 
 }
 
 fn planned(plan: &KernelPlan) -> String {
-    let how = by_problem!(&plan.body().op_plan, OpPlan(op_plan) => planned(op_plan));
+    let how = match &plan.body().op_plan {
+        OpPlan::Gemm(of) => gemm::planned(of),
+        OpPlan::Attention(of) => attention::planned(of),
+        OpPlan::Dispatch(of) => dispatch::planned(of),
+        OpPlan::Combine(of) => combine::planned(of),
+        OpPlan::Collective(of) => collective::planned(of),
+    };
     format!(
         "Planned for {}: {how}; bound {:.0} µs ({}), estimate {:.0} µs.",
         plan.device.name,

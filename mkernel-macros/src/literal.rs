@@ -20,7 +20,13 @@ pub fn config(config: &KernelConfig, ranks: Ranks) -> TokenStream {
 
 /// The expression of a shape, such as `::mkernel::spec::GemmShape { m, n: 1024 }`. A dynamic dimension is a variable.
 pub fn shape(problem: &Problem) -> TokenStream {
-    let shape = format_ident!("{}Shape", problem.kind());
+    let shape = match problem {
+        Problem::Gemm(_) => quote!(GemmShape),
+        Problem::Attention(_) => quote!(AttentionShape),
+        Problem::Dispatch(_) => quote!(DispatchShape),
+        Problem::Combine(_) => quote!(CombineShape),
+        Problem::Collective(_) => quote!(CollectiveShape),
+    };
     let sizes = problem.dims().into_iter().map(|(field, dim)| {
         let name = format_ident!("{}", field.name());
         dim.fixed()

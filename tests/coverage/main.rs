@@ -93,7 +93,7 @@ fn check_transfers(goldens: &[Golden]) {
 
 fn check_reductions(goldens: &[Golden]) {
     for op in GemmOp::ALL {
-        some(goldens, op.name(), |g| g.gemm().config.op == op);
+        some(goldens, op.op().name(), |g| g.gemm().config.op == op);
     }
     let reduction = |g: &Golden| g.gemm().reduction.clone();
     for op in [GemmOp::GemmRs, GemmOp::GemmAr] {

@@ -26,7 +26,7 @@ fn random_rows(world: u32) -> Vec<(String, GemmJob)> {
             };
             let shape = GemmShape { m: most, n, k };
             let job = GemmJob::new(world, config, shape, 0).with_rows(&rows);
-            let name = format!("{} of up to {most} rows on {world} ranks", op.name());
+            let name = format!("{} of up to {most} rows on {world} ranks", op.op().name());
             [
                 (format!("{name}, in a graph"), job.clone().in_graph()),
                 (name, job),

@@ -108,7 +108,7 @@ fn gemms(jobs: Vec<(String, GemmJob)>, place: &str) -> Vec<Case> {
     by_operator(
         jobs,
         place,
-        |job| job.config.op.name().to_owned(),
+        |job| job.config.op.op().name().to_owned(),
         |job| {
             Box::new(move |seed, random| {
                 let mut job = job.clone().with_rows(&rows(random, job.shape.m));

@@ -47,8 +47,8 @@ pub mod config {
         Activation, BLayout, Epilogue, GemmConfig, GemmOp, GemmShape, Tile, Transfer, Tuning,
     };
     pub use crate::options::{
-        Dim, Dtype, DtypeInfo, Eps, LINE_BYTES, Limits, Norm, Op, OptionSpec, Options, TmaType,
-        Value, Values, nearest,
+        Dim, Dtype, DtypeInfo, Eps, LINE_BYTES, Limits, Norm, Op, OperatorConfig, OptionSpec,
+        Options, TmaType, Value, Values, nearest,
     };
 }
 

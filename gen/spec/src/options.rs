@@ -13,6 +13,6 @@ pub use dim::Dim;
 pub use dtype::{Dtype, DtypeInfo, LINE_BYTES, TmaType};
 pub use norm::{Eps, Norm};
 pub use op::Op;
-pub use option::{OptionSpec, Options};
+pub use option::{OperatorConfig, OptionSpec, Options};
 pub use value::{Value, nearest};
 pub use values::{Limits, Values};

@@ -111,9 +111,9 @@ pub fn parse_shape(text: &str) -> Result<GemmShape, String> {
 /// # Errors
 /// There is no such operator.
 pub fn parse_op(text: &str) -> Result<GemmOp, String> {
-    let op = GemmOp::ALL.into_iter().find(|op| op.name() == text);
+    let op = GemmOp::ALL.into_iter().find(|op| op.op().name() == text);
     op.ok_or_else(|| {
-        let names = GemmOp::ALL.map(GemmOp::name).join(", ");
+        let names = GemmOp::ALL.map(|op| op.op().name()).join(", ");
         format!("not one of {names}")
     })
 }

@@ -61,7 +61,7 @@ impl KernelConfig {
 
     /// The operator.
     #[must_use]
-    pub const fn op(&self) -> Op {
+    pub fn op(&self) -> Op {
         self.problem.op()
     }
 }

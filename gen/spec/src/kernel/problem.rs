@@ -1,90 +1,167 @@
 //! [`Problem`] and [`Shape`]: what is computed, a variant for each kind of operator.
 
 use crate::field::Field;
-use crate::ops::{attention, collective, combine, dispatch, each_problem, gemm};
+use crate::ops::attention::{AttentionConfig, AttentionOp, AttentionShape};
+use crate::ops::collective::{CollectiveConfig, CollectiveOp, CollectiveShape};
+use crate::ops::combine::{CombineConfig, CombineOp, CombineShape};
+use crate::ops::dispatch::{DispatchConfig, DispatchOp, DispatchShape};
+use crate::ops::gemm::{GemmConfig, GemmOp, GemmShape};
 use crate::options::dim::Dim;
 use crate::options::op::Op;
-use crate::options::option::{OptionSpec, Options};
+use crate::options::option::{OperatorConfig, OptionSpec, Options};
 use crate::options::option_type::OptionType;
 use crate::options::value::Value;
 use serde::{Deserialize, Serialize};
 
-#[doc(hidden)]
-#[macro_export]
-macro_rules! problem_enums {
-    (
-        []
-        $($Variant:ident $module:ident $KindOp:ident [$($Op:ident)+] $Config:ident $Shape:ident $Plan:ident;)+
-    ) => {
-        /// What is computed: the configuration of one kind of operator.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-        #[serde(untagged)]
-        pub enum Problem {
-            $(#[doc = concat!("See [`", stringify!($Config), "`](", stringify!($module), "::", stringify!($Config), ").")]
-            $Variant($module::$Config),)+
-        }
-
-        /// Sizes of all dimensions of a [`Problem`].
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-        #[serde(untagged)]
-        pub enum Shape {
-            $(#[doc = concat!("See [`", stringify!($Shape), "`](", stringify!($module), "::", stringify!($Shape), ").")]
-            $Variant($module::$Shape),)+
-        }
-
-        $(
-            impl From<$module::$Config> for Problem {
-                fn from(config: $module::$Config) -> Self {
-                    Self::$Variant(config)
-                }
-            }
-
-            impl From<$module::$Shape> for Shape {
-                fn from(shape: $module::$Shape) -> Self {
-                    Self::$Variant(shape)
-                }
-            }
-        )+
-
-        impl Op {
-            /// The operator with nothing decided: every size is dynamic, and every option has its default.
-            #[must_use]
-            pub fn problem(self) -> Problem {
-                match self {
-                    $($(Self::$Op => $module::$Config::new($module::$KindOp::$Op).into(),)+)+
-                }
-            }
-        }
-
-        impl Problem {
-            /// The name of its variant, which is also that of the variant of [`Shape`].
-            #[must_use]
-            pub const fn kind(&self) -> &'static str {
-                match self {
-                    $(Self::$Variant(_) => stringify!($Variant),)+
-                }
-            }
-        }
-    };
+/// What is computed: the configuration of one kind of operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Problem {
+    /// A GEMM and what ranks exchange for it.
+    Gemm(GemmConfig),
+    /// Attention over a sequence that ranks share.
+    Attention(AttentionConfig),
+    /// Tokens on their way to experts.
+    Dispatch(DispatchConfig),
+    /// Results of experts on their way back.
+    Combine(CombineConfig),
+    /// A collective without a product.
+    Collective(CollectiveConfig),
 }
-crate::problems!(problem_enums!);
+
+/// Sizes of all dimensions of a [`Problem`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(untagged)]
+pub enum Shape {
+    /// The sizes of a GEMM.
+    Gemm(GemmShape),
+    /// The sizes of attention.
+    Attention(AttentionShape),
+    /// The sizes of a dispatch.
+    Dispatch(DispatchShape),
+    /// The sizes of a combine.
+    Combine(CombineShape),
+    /// The sizes of a collective.
+    Collective(CollectiveShape),
+}
+
+impl From<GemmConfig> for Problem {
+    fn from(config: GemmConfig) -> Self {
+        Self::Gemm(config)
+    }
+}
+
+impl From<GemmShape> for Shape {
+    fn from(shape: GemmShape) -> Self {
+        Self::Gemm(shape)
+    }
+}
+
+impl From<AttentionConfig> for Problem {
+    fn from(config: AttentionConfig) -> Self {
+        Self::Attention(config)
+    }
+}
+
+impl From<AttentionShape> for Shape {
+    fn from(shape: AttentionShape) -> Self {
+        Self::Attention(shape)
+    }
+}
+
+impl From<DispatchConfig> for Problem {
+    fn from(config: DispatchConfig) -> Self {
+        Self::Dispatch(config)
+    }
+}
+
+impl From<DispatchShape> for Shape {
+    fn from(shape: DispatchShape) -> Self {
+        Self::Dispatch(shape)
+    }
+}
+
+impl From<CombineConfig> for Problem {
+    fn from(config: CombineConfig) -> Self {
+        Self::Combine(config)
+    }
+}
+
+impl From<CombineShape> for Shape {
+    fn from(shape: CombineShape) -> Self {
+        Self::Combine(shape)
+    }
+}
+
+impl From<CollectiveConfig> for Problem {
+    fn from(config: CollectiveConfig) -> Self {
+        Self::Collective(config)
+    }
+}
+
+impl From<CollectiveShape> for Shape {
+    fn from(shape: CollectiveShape) -> Self {
+        Self::Collective(shape)
+    }
+}
+
+impl Op {
+    /// The operator with nothing decided: every size is dynamic, and every option has its default.
+    #[must_use]
+    pub fn problem(self) -> Problem {
+        match self {
+            Self::AgGemm => GemmConfig::new(GemmOp::AgGemm).into(),
+            Self::GemmRs => GemmConfig::new(GemmOp::GemmRs).into(),
+            Self::GemmAr => GemmConfig::new(GemmOp::GemmAr).into(),
+            Self::RingAttention => AttentionConfig::new(AttentionOp::RingAttention).into(),
+            Self::DispatchGemm => DispatchConfig::new(DispatchOp::DispatchGemm).into(),
+            Self::Combine => CombineConfig::new(CombineOp::Combine).into(),
+            Self::AllReduce => CollectiveConfig::new(CollectiveOp::AllReduce).into(),
+            Self::AllGather => CollectiveConfig::new(CollectiveOp::AllGather).into(),
+            Self::ReduceScatter => CollectiveConfig::new(CollectiveOp::ReduceScatter).into(),
+        }
+    }
+}
 
 impl Problem {
+    /// The configuration, whatever the kind of operator.
+    #[must_use]
+    pub fn config(&self) -> &dyn OperatorConfig {
+        match self {
+            Self::Gemm(config) => config,
+            Self::Attention(config) => config,
+            Self::Dispatch(config) => config,
+            Self::Combine(config) => config,
+            Self::Collective(config) => config,
+        }
+    }
+
+    /// The configuration, to be changed.
+    pub fn config_mut(&mut self) -> &mut dyn OperatorConfig {
+        match self {
+            Self::Gemm(config) => config,
+            Self::Attention(config) => config,
+            Self::Dispatch(config) => config,
+            Self::Combine(config) => config,
+            Self::Collective(config) => config,
+        }
+    }
+
     /// The operator.
     #[must_use]
-    pub const fn op(&self) -> Op {
-        each_problem!(self, Problem(config) => config.op.op())
+    pub fn op(&self) -> Op {
+        self.config().op()
     }
 
-    /// Its dimensions, in the order in which `prepare` takes their sizes.
+    /// The dimensions, in the order in which `prepare` takes their sizes.
     #[must_use]
     pub fn dims(&self) -> Vec<(Field, Dim)> {
-        each_problem!(self, Problem(config) => config.dims())
+        self.config().dims()
     }
 
-    /// The same, to be changed.
+    /// The dimensions, to be changed.
     pub fn dims_mut(&mut self) -> Vec<(Field, &mut Dim)> {
-        each_problem!(self, Problem(config) => config.dims_mut())
+        self.config_mut().dims_mut()
     }
 
     /// The dimension that each call gives if it is dynamic. Sizes of other dynamic dimensions are given when the kernel
@@ -98,23 +175,29 @@ impl Problem {
         }
     }
 
-    /// Its shape, if no dimension is dynamic.
+    /// The sizes, if no dimension is dynamic.
     #[must_use]
     pub fn shape(&self) -> Option<Shape> {
-        each_problem!(self, Problem(config) => config.shape().map(Shape::from))
+        Some(match self {
+            Self::Gemm(config) => config.shape()?.into(),
+            Self::Attention(config) => config.shape()?.into(),
+            Self::Dispatch(config) => config.shape()?.into(),
+            Self::Combine(config) => config.shape()?.into(),
+            Self::Collective(config) => config.shape()?.into(),
+        })
     }
 
-    /// The GEMM, if it is one.
+    /// The GEMM, if the problem is one.
     #[must_use]
-    pub const fn gemm(&self) -> Option<&gemm::GemmConfig> {
+    pub const fn gemm(&self) -> Option<&GemmConfig> {
         match self {
             Self::Gemm(config) => Some(config),
             _ => None,
         }
     }
 
-    /// The same, to be changed.
-    pub const fn gemm_mut(&mut self) -> Option<&mut gemm::GemmConfig> {
+    /// The GEMM, to be changed, if the problem is one.
+    pub const fn gemm_mut(&mut self) -> Option<&mut GemmConfig> {
         match self {
             Self::Gemm(config) => Some(config),
             _ => None,
@@ -132,7 +215,7 @@ impl Options for Problem {
             &["The operator."],
             None,
         )];
-        all.extend(each_problem!(self, Problem(config) => config.options(None)));
+        all.extend(self.config().options(None));
         all
     }
 
@@ -140,7 +223,7 @@ impl Options for Problem {
     fn assign(&mut self, field: Field, value: &Value) -> Result<bool, String> {
         match field {
             Field::OP => Op::read(value).map(|_| true),
-            _ => each_problem!(self, Problem(config) => config.assign(field, value)),
+            _ => self.config_mut().assign(field, value),
         }
     }
 }
@@ -149,6 +232,12 @@ impl Shape {
     /// The size of a dimension; none if the problem does not have it.
     #[must_use]
     pub fn size(&self, field: Field) -> Option<u64> {
-        each_problem!(self, Shape(shape) => shape.size(field))
+        match self {
+            Self::Gemm(shape) => shape.size(field),
+            Self::Attention(shape) => shape.size(field),
+            Self::Dispatch(shape) => shape.size(field),
+            Self::Combine(shape) => shape.size(field),
+            Self::Collective(shape) => shape.size(field),
+        }
     }
 }

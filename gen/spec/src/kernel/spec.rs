@@ -97,7 +97,7 @@ impl KernelSpec {
 
     /// The operator.
     #[must_use]
-    pub const fn op(&self) -> Op {
+    pub fn op(&self) -> Op {
         self.config.op()
     }
 

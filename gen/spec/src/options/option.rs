@@ -1,5 +1,7 @@
 //! What an option is, and the macro that declares structs of options.
 
+use super::dim::Dim;
+use super::op::Op;
 use super::option_type::OptionType;
 use super::value::Value;
 use super::values::{Limits, Values};
@@ -61,6 +63,18 @@ pub trait Options {
     fn assign(&mut self, field: Field, value: &Value) -> Result<bool, String>;
 }
 
+/// The configuration of one kind of operator.
+pub trait OperatorConfig: Options {
+    /// The operator.
+    fn op(&self) -> Op;
+
+    /// The dimensions, in the order in which `prepare` takes their sizes.
+    fn dims(&self) -> Vec<(Field, Dim)>;
+
+    /// The dimensions, to be changed.
+    fn dims_mut(&mut self) -> Vec<(Field, &mut Dim)>;
+}
+
 /// Structs of options, and the [`Field`] of each option. A struct may have
 ///
 /// - `op: Type, sizes: Shape { … }`: the dimensions of a problem, in the order in which `prepare` takes their sizes, and
@@ -69,7 +83,47 @@ pub trait Options {
 /// - `groups { … }`: structs of options that stand in a table of their own in TOML, or beside the others.
 ///
 /// `name as NAME` declares an option and `Field::NAME`; `name as =NAME` is an option that another struct declares. Its
-/// documentation is what help and the book say of it.
+/// documentation is what help and the book say of it. This declaration
+///
+/// ```text
+/// pub struct SumConfig {
+///     op: SumOp, sizes: SumShape {
+///         /// Rows.
+///         m as =M,
+///     }
+///     options {
+///         /// Warps of a row.
+///         #[limits(Limits::Range(1, 8))]
+///         warps: Option<u32> as WARPS,
+///     }
+/// }
+/// ```
+///
+/// becomes, in short,
+///
+/// ```text
+/// impl Field { pub const WARPS: Self = Self::new("warps"); }
+/// pub struct SumConfig { pub op: SumOp, pub m: Dim, pub warps: Option<u32> }
+/// impl Options for SumConfig {
+///     fn options(&self, ..) -> Vec<OptionSpec> { vec![/* m and warps: names, values, limits, documentation */] }
+///     fn assign(&mut self, field, value) -> Result<bool, String> {
+///         match field {
+///             Field::M => self.m = OptionType::read(value)?,
+///             Field::WARPS => self.warps = OptionType::read(value)?,
+///             _ => return Ok(false),
+///         }
+///         Ok(true)
+///     }
+/// }
+/// impl SumConfig {
+///     pub fn new(op: SumOp) -> Self { Self { op, m: Dim::DYNAMIC, warps: None } }
+///     pub(crate) fn check_limits(&self, found) { /* records warps outside 1..=8 */ }
+///     pub fn shape(&self) -> Option<SumShape> { Some(SumShape { m: self.m.fixed()? }) }
+/// }
+/// impl OperatorConfig for SumConfig { /* op, dims and dims_mut */ }
+/// pub struct SumShape { pub m: u64 }
+/// impl SumShape { pub fn size(&self, field: Field) -> Option<u64> { /* m of Field::M */ } }
+/// ```
 macro_rules! options {
     (@new $Struct:ident [] $($rest:tt)*) => {};
     (@new $Struct:ident [$Op:ident] [$($size:ident)+] [$($name:ident)*] [$($group:ident)*]) => {
@@ -171,18 +225,21 @@ macro_rules! options {
             options!(@new $Struct [$($Op)?] [$($($size)+)?] [$($name)*] [$($($group)+)?]);
 
             $(
-                impl $Struct {
-                    /// The dimensions, in the order in which `prepare` takes their sizes.
-                    #[must_use]
-                    pub fn dims(&self) -> Vec<(Field, Dim)> {
+                impl $crate::config::OperatorConfig for $Struct {
+                    fn op(&self) -> $crate::config::Op {
+                        self.op.op()
+                    }
+
+                    fn dims(&self) -> Vec<(Field, Dim)> {
                         vec![$((Field::$($OldSize)?$($NewSize)?, self.$size)),+]
                     }
 
-                    /// The same, to be changed.
-                    pub fn dims_mut(&mut self) -> Vec<(Field, &mut Dim)> {
+                    fn dims_mut(&mut self) -> Vec<(Field, &mut Dim)> {
                         vec![$((Field::$($OldSize)?$($NewSize)?, &mut self.$size)),+]
                     }
+                }
 
+                impl $Struct {
                     /// The shape, if no dimension is dynamic.
                     #[must_use]
                     pub fn shape(&self) -> Option<$Shape> {

@@ -4,12 +4,17 @@ use super::inputs::Inputs;
 use super::reference::Matrix;
 use super::{attention, collective, combine, dispatch, gemm};
 use mkernel::KernelPlan;
-use mkernel::spec::by_problem;
 use mkernel::spec::plan::OpPlan;
 
 /// Random operands. They depend on nothing but the plan, the seed and the call.
 pub fn inputs(plan: &KernelPlan, seed: u64, call: u32) -> Inputs {
-    by_problem!(&plan.body().op_plan, OpPlan(op_plan) => inputs(plan, op_plan, seed, call))
+    match &plan.body().op_plan {
+        OpPlan::Gemm(of) => gemm::inputs(plan, of, seed, call),
+        OpPlan::Attention(of) => attention::inputs(plan, of, seed, call),
+        OpPlan::Dispatch(of) => dispatch::inputs(plan, of, seed, call),
+        OpPlan::Combine(of) => combine::inputs(plan, of, seed, call),
+        OpPlan::Collective(of) => collective::inputs(plan, of, seed, call),
+    }
 }
 
 /// The expected results of `rank`, in the order of the plan's operands. None if the operator has no reference.
@@ -19,12 +24,24 @@ pub fn expected(
     rank: u32,
     threads: usize,
 ) -> Option<Vec<Matrix>> {
-    by_problem!(&plan.body().op_plan, OpPlan(op_plan) => expected(plan, op_plan, inputs, rank, threads))
+    match &plan.body().op_plan {
+        OpPlan::Gemm(of) => gemm::expected(plan, of, inputs, rank, threads),
+        OpPlan::Attention(of) => attention::expected(plan, of, inputs, rank, threads),
+        OpPlan::Dispatch(of) => dispatch::expected(plan, of, inputs, rank, threads),
+        OpPlan::Combine(of) => combine::expected(plan, of, inputs, rank, threads),
+        OpPlan::Collective(of) => collective::expected(plan, of, inputs, rank, threads),
+    }
 }
 
 /// Bytes that the references of all ranks need at the same time, besides operands and results.
 pub fn reference_bytes(plan: &KernelPlan) -> u64 {
-    by_problem!(&plan.body().op_plan, OpPlan(op_plan) => reference_bytes(plan, op_plan))
+    match &plan.body().op_plan {
+        OpPlan::Gemm(of) => gemm::reference_bytes(plan, of),
+        OpPlan::Attention(of) => attention::reference_bytes(plan, of),
+        OpPlan::Dispatch(of) => dispatch::reference_bytes(plan, of),
+        OpPlan::Combine(of) => combine::reference_bytes(plan, of),
+        OpPlan::Collective(of) => collective::reference_bytes(plan, of),
+    }
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use super::config::{AttentionConfig, MAX_HEADS, MAX_SEQUENCES, Scale};
 use crate::config::{Dtype, Field};
 use crate::diagnostic::Diagnostics;
 use crate::limits::{MAX_DIM, MAX_ELEMS};
+use crate::options::OperatorConfig;
 
 /// Elements of a row of a head: rows of 64 elements of two bytes are lines of the 128-byte swizzle,
 /// and registers hold 128.

@@ -2,7 +2,7 @@
 
 use crate::config::{Dim, Dtype, Field};
 use crate::diagnostic::Diagnostics;
-use crate::options::op::operators;
+use crate::options::op::Op;
 use crate::options::option::{OptionSpec, options};
 use crate::options::option_type::{OptionType, choices};
 use crate::options::value::Value;
@@ -106,7 +106,32 @@ options! {
     }
 }
 
-operators!(AttentionOp: RingAttention);
+/// Which operator of its kind; see [`Op`] for what each computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AttentionOp {
+    /// [`Op::RingAttention`]
+    RingAttention,
+}
+
+impl AttentionOp {
+    /// All operators of the kind.
+    pub const ALL: [Self; 1] = [Self::RingAttention];
+
+    /// The operator among those of all kinds.
+    #[must_use]
+    pub const fn op(self) -> Op {
+        match self {
+            Self::RingAttention => Op::RingAttention,
+        }
+    }
+}
+
+impl fmt::Display for AttentionOp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.op().name())
+    }
+}
 
 choices! {
     /// How Q, K, V and O lie in memory: B batches, S rows of the sequence, H heads, D elements.

@@ -4,6 +4,7 @@ use super::config::{CollectiveConfig, CollectiveOp, MAX_LL_KIB, Protocol};
 use crate::config::{Dim, Dtype, Eps, Field};
 use crate::diagnostic::Diagnostics;
 use crate::limits::{DIM_STEP, MAX_DIM};
+use crate::options::OperatorConfig;
 
 /// The most bytes of a tensor that packets carry.
 pub const MAX_LL_BYTES: u64 = (MAX_LL_KIB as u64) << 10;

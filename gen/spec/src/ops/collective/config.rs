@@ -3,12 +3,13 @@
 use crate::abi::MAX_BUCKETS;
 use crate::config::{Dim, Dtype, Eps, Field, Norm};
 use crate::diagnostic::Diagnostics;
-use crate::options::op::operators;
+use crate::options::op::Op;
 use crate::options::option::{OptionSpec, options};
 use crate::options::option_type::{OptionType, choices};
 use crate::options::value::Value;
 use crate::options::values::Limits;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 options! {
     /// A collective of rows of bf16, fp16 or fp32.
@@ -100,9 +101,32 @@ options! {
 /// The most KiB of a tensor that packets carry.
 pub(super) const MAX_LL_KIB: u32 = 16 << 10;
 
-operators!(CollectiveOp: AllReduce, AllGather, ReduceScatter);
+/// Which operator of its kind; see [`Op`] for what each computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CollectiveOp {
+    /// [`Op::AllReduce`]
+    AllReduce,
+    /// [`Op::AllGather`]
+    AllGather,
+    /// [`Op::ReduceScatter`]
+    ReduceScatter,
+}
 
 impl CollectiveOp {
+    /// All operators of the kind.
+    pub const ALL: [Self; 3] = [Self::AllReduce, Self::AllGather, Self::ReduceScatter];
+
+    /// The operator among those of all kinds.
+    #[must_use]
+    pub const fn op(self) -> Op {
+        match self {
+            Self::AllReduce => Op::AllReduce,
+            Self::AllGather => Op::AllGather,
+            Self::ReduceScatter => Op::ReduceScatter,
+        }
+    }
+
     /// Whether ranks add up what each of them gives.
     #[must_use]
     pub const fn reduces(self) -> bool {
@@ -113,6 +137,12 @@ impl CollectiveOp {
     #[must_use]
     pub const fn gathers(self) -> bool {
         matches!(self, Self::AllReduce | Self::AllGather)
+    }
+}
+
+impl fmt::Display for CollectiveOp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.op().name())
     }
 }
 

@@ -3,6 +3,7 @@
 use super::config::CombineConfig;
 use crate::diagnostic::Diagnostics;
 use crate::ops::dispatch::check::{Sizes, check_dims, check_rows};
+use crate::options::OperatorConfig;
 
 /// Records every mistake.
 pub(crate) fn check(config: &CombineConfig, world: u32, found: &mut Diagnostics) {

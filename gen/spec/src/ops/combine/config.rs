@@ -2,12 +2,13 @@
 
 use crate::config::{Dim, Dtype, Field};
 use crate::diagnostic::Diagnostics;
-use crate::options::op::operators;
+use crate::options::op::Op;
 use crate::options::option::{OptionSpec, options};
 use crate::options::option_type::OptionType;
 use crate::options::value::Value;
 use crate::options::values::Limits;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 options! {
     /// The weighted sums of what experts made of each token, back at the token's rank: `dtype`, fp32 accumulate. Options are those
@@ -51,4 +52,29 @@ options! {
     }
 }
 
-operators!(CombineOp: Combine);
+/// Which operator of its kind; see [`Op`] for what each computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CombineOp {
+    /// [`Op::Combine`]
+    Combine,
+}
+
+impl CombineOp {
+    /// All operators of the kind.
+    pub const ALL: [Self; 1] = [Self::Combine];
+
+    /// The operator among those of all kinds.
+    #[must_use]
+    pub const fn op(self) -> Op {
+        match self {
+            Self::Combine => Op::Combine,
+        }
+    }
+}
+
+impl fmt::Display for CombineOp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.op().name())
+    }
+}

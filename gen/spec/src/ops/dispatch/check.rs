@@ -4,6 +4,7 @@ use super::config::{DispatchConfig, all_rows};
 use crate::config::{Dim, Dtype, Field};
 use crate::diagnostic::Diagnostics;
 use crate::limits::{MAX_DIM, MAX_ELEMS};
+use crate::options::OperatorConfig;
 
 /// Experts over all ranks: a kernel's tables of them are in shared memory.
 pub const MAX_EXPERTS: u64 = 1024;

@@ -3,12 +3,13 @@
 use crate::config::{Dim, Dtype, Field};
 use crate::diagnostic::Diagnostics;
 use crate::ops::gemm::BLayout;
-use crate::options::op::operators;
+use crate::options::op::Op;
 use crate::options::option::{OptionSpec, options};
 use crate::options::option_type::OptionType;
 use crate::options::value::Value;
 use crate::options::values::Limits;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 options! {
     /// Dispatch of tokens to experts, and their first product: `dtype`, fp32 accumulate. Rank r has experts `r·E/W ..`.
@@ -87,7 +88,32 @@ options! {
     }
 }
 
-operators!(DispatchOp: DispatchGemm);
+/// Which operator of its kind; see [`Op`] for what each computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DispatchOp {
+    /// [`Op::DispatchGemm`]
+    DispatchGemm,
+}
+
+impl DispatchOp {
+    /// All operators of the kind.
+    pub const ALL: [Self; 1] = [Self::DispatchGemm];
+
+    /// The operator among those of all kinds.
+    #[must_use]
+    pub const fn op(self) -> Op {
+        match self {
+            Self::DispatchGemm => Op::DispatchGemm,
+        }
+    }
+}
+
+impl fmt::Display for DispatchOp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.op().name())
+    }
+}
 
 /// The most rows that all ranks' tokens can make on one rank, of `experts` over all of them.
 #[must_use]

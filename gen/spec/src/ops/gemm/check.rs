@@ -3,6 +3,7 @@
 use crate::config::{Dim, Dtype, Eps, Field, GemmConfig, GemmOp, Transfer, Tuning};
 use crate::diagnostic::Diagnostics;
 use crate::limits::{MAX_DIM, MAX_ELEMS};
+use crate::options::OperatorConfig;
 
 /// Records every mistake.
 pub(crate) fn check(config: &GemmConfig, world: u32, nodes: u32, found: &mut Diagnostics) {

@@ -4,12 +4,13 @@ use crate::abi::MAX_BUCKETS;
 use crate::config::Dtype;
 use crate::config::{Dim, Eps, Field, Norm};
 use crate::diagnostic::Diagnostics;
-use crate::options::op::operators;
+use crate::options::op::Op;
 use crate::options::option::{OptionSpec, options};
 use crate::options::option_type::{OptionType, choices};
 use crate::options::value::Value;
 use crate::options::values::Limits;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// The most stages: as many as shared memory has room for where C has few rows.
 pub(super) const MAX_STAGES: u32 = 12;
@@ -178,13 +179,42 @@ options! {
     }
 }
 
-operators!(GemmOp: AgGemm, GemmRs, GemmAr);
+/// Which operator of its kind; see [`Op`] for what each computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GemmOp {
+    /// [`Op::AgGemm`]
+    AgGemm,
+    /// [`Op::GemmRs`]
+    GemmRs,
+    /// [`Op::GemmAr`]
+    GemmAr,
+}
 
 impl GemmOp {
+    /// All operators of the kind.
+    pub const ALL: [Self; 3] = [Self::AgGemm, Self::GemmRs, Self::GemmAr];
+
+    /// The operator among those of all kinds.
+    #[must_use]
+    pub const fn op(self) -> Op {
+        match self {
+            Self::AgGemm => Op::AgGemm,
+            Self::GemmRs => Op::GemmRs,
+            Self::GemmAr => Op::GemmAr,
+        }
+    }
+
     /// Whether ranks add up what each of them computed.
     #[must_use]
     pub const fn reduces(self) -> bool {
         matches!(self, Self::GemmRs | Self::GemmAr)
+    }
+}
+
+impl fmt::Display for GemmOp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.op().name())
     }
 }
 

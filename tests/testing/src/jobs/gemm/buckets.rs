@@ -27,7 +27,7 @@ pub fn in_buckets(world: u32) -> Vec<(String, GemmJob)> {
         ("results", job(GemmAr, two_shots, (264, 512), 3).symmetric()),
     ];
     let name = |(name, job): (&str, GemmJob)| {
-        let op = job.config.op.name();
+        let op = job.config.op.op().name();
         (
             format!("{op}, buckets of other {name}, on {world} ranks"),
             job,
@@ -45,7 +45,7 @@ pub fn in_buckets_across(nodes: u32, local: u32, faults: &Faults) -> Vec<(String
         job(GemmOp::GemmAr, world, any, (264, 512), 3),
     ];
     let across = |job: GemmJob| {
-        let name = format!("{}, buckets on {nodes}x{local}", job.config.op.name());
+        let name = format!("{}, buckets on {nodes}x{local}", job.config.op.op().name());
         (name, job.across(nodes, faults.clone()))
     };
     jobs.into_iter().map(across).collect()

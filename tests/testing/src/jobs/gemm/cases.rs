@@ -46,7 +46,7 @@ pub fn common_jobs(world: u32) -> Vec<(String, GemmJob)> {
         };
         let name = format!(
             "{}{} of {m}x{n}x{k} on {world} ranks",
-            op.name(),
+            op.op().name(),
             config.suffix()
         );
         (name, GemmJob::new(world, config, GemmShape { m, n, k }, 8))
@@ -121,7 +121,7 @@ pub fn with_rows(world: u32) -> Vec<(String, GemmJob)> {
         jobs.extend(reduced_rows(world));
     }
     let name = |(name, job): (&str, GemmJob)| {
-        let op = job.config.op.name();
+        let op = job.config.op.op().name();
         (format!("{op}, {name}, on {world} ranks"), job)
     };
     jobs.into_iter().map(name).collect()
@@ -202,7 +202,7 @@ pub fn with_rows_across(nodes: u32, local_world: u32, faults: &Faults) -> Vec<(S
             GemmOp::GemmRs => job.in_graph(),
             _ => job,
         };
-        let name = format!("{} on {nodes}x{local_world}", op.name());
+        let name = format!("{} on {nodes}x{local_world}", op.op().name());
         (name, job.across(nodes, faults.clone()))
     });
     jobs.collect()
