@@ -7,6 +7,7 @@ use crate::error::Error;
 use crate::operator::Operator;
 use crate::prepare::Code;
 use mkernel_spec::abi::State;
+use mkernel_spec::plan::Workspace;
 use mkernel_spec::{KernelConfig, Shape};
 use std::mem::{offset_of, size_of};
 
@@ -67,8 +68,8 @@ pub unsafe fn pretend_calls(operator: &Operator, made: u32, calls: u32) -> Resul
     };
     for (_, region) in operator.plan().workspace_regions() {
         let at = operator.workspace() + region.offset_bytes;
-        let words: Vec<usize> = match region.name {
-            "state" => (offset_of!(State, epoch)..offset_of!(State, abort))
+        let words: Vec<usize> = match region.id() {
+            Workspace::STATE => (offset_of!(State, epoch)..offset_of!(State, abort))
                 .chain(offset_of!(State, sent)..size_of::<State>())
                 .step_by(4)
                 .collect(),

@@ -1,6 +1,9 @@
 //! Waits and signals of all golden plans.
 
-use mkernel_spec::plan::{Body, Element, Region, RoleKind, Word, faults};
+use mkernel_spec::plan::{
+    Body, CombineWorkspace, DispatchWorkspace, Element, GemmSmem, Region, RegionId, RoleKind, Word,
+    faults,
+};
 use mkernel_testing::golden::Golden;
 use std::collections::BTreeSet;
 
@@ -18,7 +21,15 @@ fn roles_do_not_wait_in_circles() {
 }
 
 /// Regions of flags that are read without a wait.
-const READ_WITHOUT_WAIT: [&str; 4] = ["fault_mark", "listed", "listed_before", "slot_mark"];
+const READ_WITHOUT_WAIT: [RegionId; 4] = [
+    DispatchWorkspace::fault_mark,
+    CombineWorkspace::listed,
+    CombineWorkspace::listed_before,
+    CombineWorkspace::slot_mark,
+];
+
+/// Barriers of output buffers.
+const OUTPUT: [RegionId; 2] = [GemmSmem::output_full, GemmSmem::output_empty];
 
 /// Every flag of the workspace and every barrier in shared memory is awaited by some role.
 #[test]
@@ -31,11 +42,11 @@ fn flags_and_barriers_are_awaited() {
             let smem = body
                 .smem
                 .iter()
-                .filter(|region| stores || !region.name.starts_with("output_"));
+                .filter(|region| stores || !OUTPUT.contains(&region.id()));
             let regions = body.workspace.regions.iter().chain(smem);
             for region in regions.filter(|region| is_awaited(region)) {
                 assert!(
-                    awaited.contains(region.name),
+                    awaited.contains(&region.id()),
                     "{}: nobody waits for {}",
                     golden.name,
                     region.name
@@ -45,14 +56,14 @@ fn flags_and_barriers_are_awaited() {
     }
 }
 
-fn awaited(body: &Body) -> BTreeSet<&'static str> {
+fn awaited(body: &Body) -> BTreeSet<RegionId> {
     let agents = body.agents();
     let waits = agents
         .iter()
         .flat_map(|agent| agent.steps)
         .flat_map(|step| &step.waits);
     let regions = waits.filter_map(|wait| match wait.word {
-        Word::Region(region) => Some(region.name()),
+        Word::Region(region) => Some(region),
         _ => None,
     });
     regions.collect()
@@ -63,5 +74,5 @@ fn is_awaited(region: &Region) -> bool {
         region.element,
         Element::Flag | Element::Count | Element::Marked | Element::Barrier
     );
-    is_flag && region.bytes > 0 && !READ_WITHOUT_WAIT.contains(&region.name)
+    is_flag && region.bytes > 0 && !READ_WITHOUT_WAIT.contains(&region.id())
 }

@@ -124,7 +124,7 @@ proptest! {
         let common = plan.workspace_regions().filter(|(rows, _)| rows.is_none() && plan.has_buckets());
         for (_, common) in common {
             for bucket in &plan.bodies {
-                let own = bucket.workspace.regions.iter().find(|region| region.name == common.name);
+                let own = bucket.workspace.region(common.id());
                 prop_assert!(own.is_none_or(|own| own == common), "{own:?} {common:?}");
             }
         }

@@ -3,6 +3,7 @@
 use crate::cases;
 use crate::configs::{gemm, plans};
 use mkernel_spec::Transfer;
+use mkernel_spec::plan::GemmWorkspace;
 use proptest::prelude::*;
 
 proptest! {
@@ -23,10 +24,10 @@ proptest! {
         prop_assert_eq!(copies.row_bytes, gemm.shape.k * 2);
         prop_assert_eq!(copies.shard_rows, gemm.shape.shard_rows(plan.spec.world()));
         prop_assert_eq!(copies.total_rows, gemm.shape.m);
-        let region = |name| plan.body().workspace.regions.iter().find(|r| r.name == name).expect("a region");
+        let region = |id| plan.body().region(id).expect("a region");
         // The flags of a source are contiguous, and so are its rows.
-        prop_assert_eq!(Some(copies.flags_offset_bytes), region("chunk_ready").offset_of(&[0, 0, 0]));
-        let gathered = [0, 1].map(|parity| region("gathered").offset_of(&[parity, 0]));
+        prop_assert_eq!(Some(copies.flags_offset_bytes), region(GemmWorkspace::chunk_ready).offset_of(&[0, 0, 0]));
+        let gathered = [0, 1].map(|parity| region(GemmWorkspace::gathered).offset_of(&[parity, 0]));
         prop_assert_eq!(copies.gathered_offset_bytes.map(Some), gathered);
     }
 }

@@ -3,17 +3,11 @@
 use crate::cases;
 use crate::configs::{gemm, plans};
 use mkernel_spec::abi::{ArgKind, MAX_RANKS, Source, State};
-use mkernel_spec::plan::{Element, Region, SLOT_BYTES, THREADS};
+use mkernel_spec::plan::{CommSmem, Element, GemmSmem, Region, SLOT_BYTES, THREADS, Workspace};
 use proptest::prelude::*;
-use std::ops::Range;
 
 /// The 128-byte swizzle repeats after this number of bytes. Dynamic shared memory may start at any offset below it.
 const SWIZZLE_BYTES: u64 = 1024;
-
-fn bytes_of(regions: &[Region], name: &str) -> Option<Range<u64>> {
-    let region = regions.iter().find(|r| r.name == name)?;
-    Some(region.offset_bytes..region.offset_bytes + region.bytes)
-}
 
 /// Checks that regions do not overlap, end before `end`, and start at multiples of `align`. Barriers only need
 /// multiples of 8, and words of 4.
@@ -25,7 +19,6 @@ fn check_regions(regions: &[Region], end: u64, align: u64) -> Result<(), TestCas
         let align = match region.element {
             Element::Words(_) => 4,
             Element::Barrier => 8,
-            _ if region.name == "barriers" => 8,
             _ => align,
         };
         prop_assert!(region.offset_bytes.is_multiple_of(align), "{region:?}");
@@ -55,8 +48,7 @@ proptest! {
         let Some(plan) = plan else { return Ok(()) };
         let gemm = gemm(&plan);
         prop_assert!(gemm.load_rows_a <= gemm.stage_rows_a && gemm.stage_rows_a <= gemm.tile.m);
-        let pieces = plan.body().smem.iter().filter(|region| region.name == "a_and_b");
-        for stages in pieces {
+        if let Some(stages) = plan.body().region(GemmSmem::a_and_b) {
             prop_assert!(gemm.stage_rows_a < gemm.tile.m);
             let lines = gemm.stage_rows_a + gemm.tile.n;
             prop_assert!(lines >= gemm.tile.m);
@@ -79,11 +71,10 @@ proptest! {
     #[test]
     fn communication_ctas_have_slots(plan in plans()) {
         let Some(plan) = plan else { return Ok(()) };
-        let slots = bytes_of(&plan.body().comm_smem, "copy_slot").map(|slots| slots.end - slots.start);
+        let bytes = |id| plan.body().region(id).map(|region| region.bytes);
         let copies = gemm(&plan).comm_ctas > 0;
-        prop_assert_eq!(slots, copies.then(|| u64::from(THREADS / 32 * SLOT_BYTES)));
-        let barriers = bytes_of(&plan.body().comm_smem, "copy_loaded").map(|barriers| barriers.end - barriers.start);
-        prop_assert_eq!(barriers, copies.then(|| u64::from(THREADS / 32 * 8)));
+        prop_assert_eq!(bytes(CommSmem::copy_slot), copies.then(|| u64::from(THREADS / 32 * SLOT_BYTES)));
+        prop_assert_eq!(bytes(CommSmem::copy_loaded), copies.then(|| u64::from(THREADS / 32 * 8)));
     }
 
     /// The regions of the workspace follow the state, and each is as long as its dimensions require.
@@ -92,8 +83,8 @@ proptest! {
         let Some(plan) = plan else { return Ok(()) };
         let regions = &plan.body().workspace.regions;
         check_regions(regions, plan.workspace_bytes(), SWIZZLE_BYTES)?;
-        let state = bytes_of(regions, "state").expect("a state");
-        prop_assert!(state.start == 0 && state.end >= size_of::<State>() as u64);
+        let state = plan.body().region(Workspace::STATE).expect("a state");
+        prop_assert!(state.offset_bytes == 0 && state.bytes >= size_of::<State>() as u64);
         for region in &regions[1..] {
             let last: Vec<_> = region.indices.iter().map(|index| index.extent - 1).collect();
             let end = region.offset_of(&last).map(|last| last + region.element.stride_bytes());

@@ -5,7 +5,9 @@ use crate::cases;
 use mkernel_compile::render;
 use mkernel_spec::abi::FLAG_STRIDE_BYTES;
 use mkernel_spec::fabric::PUT_CHANNELS;
-use mkernel_spec::plan::{MAX_PUT_BYTES, OpPlan};
+use mkernel_spec::plan::{
+    CombineWorkspace, DispatchWorkspace, GemmWorkspace, MAX_PUT_BYTES, OpPlan,
+};
 use mkernel_spec::{
     AttentionConfig, AttentionOp, BLayout, CombineConfig, CombineOp, Device, Dim, DispatchConfig,
     DispatchOp, Field, GemmConfig, GemmOp, KernelConfig, KernelPlan, SizedSpec,
@@ -87,12 +89,12 @@ proptest! {
             GemmOp::GemmRs => all + 2 * all,
             GemmOp::GemmAr => 2 * all + 2 * all,
         };
-        let of = |name: &str| plan.body().workspace.regions.iter().find(|r| r.name == name).map_or(0, |r| r.bytes);
-        let tail = of("split_sums") + of("split_ready");
-        let flags = of("chunk_ready") + of("partial_ready") + of("result_ready") + of("put_ready") + of("arrived");
+        let of = |id| plan.body().region(id).map_or(0, |region| region.bytes);
+        let tail = of(GemmWorkspace::split_sums) + of(GemmWorkspace::split_ready);
+        let flags = of(GemmWorkspace::chunk_ready) + of(GemmWorkspace::partial_ready) + of(GemmWorkspace::result_ready) + of(GemmWorkspace::put_ready) + of(GemmWorkspace::arrived);
         prop_assert!(plan.workspace_bytes() <= data + tail + flags + 16 * 1024, "{:?}", plan.body().workspace);
         let tiles = rows.div_ceil(tile.0.min(8)) * cols.div_ceil(tile.1.min(8));
-        prop_assert!(of("arrived") == u64::from(network.channels) * peers * FLAG_STRIDE_BYTES);
+        prop_assert!(of(GemmWorkspace::arrived) == u64::from(network.channels) * peers * FLAG_STRIDE_BYTES);
         prop_assert!(flags <= (2 + 4 * tiles + 2 * m + 2 * peers + ranks) * 2 * FLAG_STRIDE_BYTES);
     }
 
@@ -136,15 +138,15 @@ proptest! {
 
         // The workspace has room for a token for each row, and for the own tokens once for each of their experts. There is room
         // for four times the tokens of a rank from other nodes, or for three chunks of each.
-        let of = |name: &str| plan.body().workspace.regions.iter().find(|r| r.name == name).map_or(0, |r| r.bytes);
+        let of = |id| plan.body().region(id).map_or(0, |region| region.bytes);
         let elsewhere = if op_plan.acknowledges() { 0 } else { peers };
-        prop_assert_eq!(of("segments"), ((ranks - 1 - elsewhere) * max_tokens).clamp(1, 100_000) * token_bytes);
-        prop_assert_eq!(of("outgoing"), peers.min(top_k) * most);
-        prop_assert_eq!(of("landed"), peers * chunks.room_tokens * token_bytes);
+        prop_assert_eq!(of(DispatchWorkspace::segments), ((ranks - 1 - elsewhere) * max_tokens).clamp(1, 100_000) * token_bytes);
+        prop_assert_eq!(of(DispatchWorkspace::outgoing), peers.min(top_k) * most);
+        prop_assert_eq!(of(DispatchWorkspace::landed), peers * chunks.room_tokens * token_bytes);
         let share = if peers <= 4 { max_tokens } else { 4 * max_tokens / peers };
         prop_assert!(chunks.room_tokens < share.max(3 * chunks.chunk_tokens) + chunks.chunk_tokens);
-        prop_assert_eq!(of("arrived"), u64::from(network.channels) * peers * FLAG_STRIDE_BYTES);
-        prop_assert!(of("packets_in") <= 2 * peers * (4 * (op_plan.count_words() + max_tokens * (1 + top_k)) + 16));
+        prop_assert_eq!(of(DispatchWorkspace::arrived), u64::from(network.channels) * peers * FLAG_STRIDE_BYTES);
+        prop_assert!(of(DispatchWorkspace::packets_in) <= 2 * peers * (4 * (op_plan.count_words() + max_tokens * (1 + top_k)) + 16));
     }
 
     /// Numbers of nodes and ranks are refused exactly if they do not fit each other.
@@ -215,23 +217,19 @@ fn combine_puts_a_row_per_token_and_node() {
         assert!(plan.body().traffic.nic_bytes <= reached * (rows + entries * 8));
         let network = plan.body().network.as_ref().expect("puts");
         assert!(network.put_bytes <= MAX_PUT_BYTES && network.puts >= 2);
-        let of = |name: &str| {
-            plan.body()
-                .workspace
-                .regions
-                .iter()
-                .find(|r| r.name == name)
-                .map_or(0, |r| r.bytes)
-        };
+        let of = |id| plan.body().region(id).map_or(0, |region| region.bytes);
         let partials = if local > 1 { ranks * rows } else { 0 };
-        assert_eq!(of("kept_partials"), partials);
-        assert_eq!(of("sums_in"), reached * rows);
-        assert!(of("sums_out") <= 4 * rows + 2 * peers * MAX_PUT_BYTES);
+        assert_eq!(of(CombineWorkspace::kept_partials), partials);
+        assert_eq!(of(CombineWorkspace::sums_in), reached * rows);
+        assert!(of(CombineWorkspace::sums_out) <= 4 * rows + 2 * peers * MAX_PUT_BYTES);
         let channels = u64::from(network.channels);
-        assert_eq!(of("arrived"), channels * peers * FLAG_STRIDE_BYTES);
-        assert_eq!(of("token_counts"), 2 * ranks * 48);
-        assert_eq!(of("topk_packets"), 2 * ranks * entries * 16);
-        assert!(of("lists_in") <= 2 * peers * (32 + entries * 8 + 16));
+        assert_eq!(
+            of(CombineWorkspace::arrived),
+            channels * peers * FLAG_STRIDE_BYTES
+        );
+        assert_eq!(of(CombineWorkspace::token_counts), 2 * ranks * 48);
+        assert_eq!(of(CombineWorkspace::topk_packets), 2 * ranks * entries * 16);
+        assert!(of(CombineWorkspace::lists_in) <= 2 * peers * (32 + entries * 8 + 16));
     }
     let small = SizedSpec::validate(combine(2, 2, 64, 64)).expect("possible");
     let found = KernelPlan::new(&small, &Device::simulated(1)).expect_err("one SM");

@@ -2,7 +2,7 @@
 
 use crate::cases;
 use crate::configs::{gemm, plans};
-use mkernel_spec::plan::Split;
+use mkernel_spec::plan::{GemmWorkspace, Split};
 use proptest::prelude::*;
 
 proptest! {
@@ -35,7 +35,7 @@ proptest! {
         let Some(reduction) = gemm.reduction.as_ref().filter(|r| r.shots == 1) else { return Ok(()) };
         prop_assert_eq!(reduction.owner_tiles, gemm.order.tiles());
         prop_assert!(4 % reduction.packets_in_flight == 0);
-        let packets = plan.body().workspace.regions.iter().find(|r| r.name == "packets").expect("packets");
+        let packets = plan.body().region(GemmWorkspace::packets).expect("packets");
         // An element takes 2 bytes, and there are two buffers.
         let sources = u64::from(plan.spec.world() + u32::from(reduction.results));
         let elems = u64::from(gemm.tile.m * gemm.tile.n);

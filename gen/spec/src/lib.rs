@@ -62,20 +62,23 @@ pub mod spec {
 /// [`KernelPlan`]: how a kernel computes what its spec says.
 pub mod plan {
     pub use crate::kernel::{Body, KernelPlan, OpPlan};
-    pub use crate::ops::attention::{AttentionPlan, PUSH_LEAD, SUB_TILE_BYTES, TILE_ROWS};
+    pub use crate::ops::attention::{
+        AttentionPlan, AttentionSmem, AttentionWorkspace, PUSH_LEAD, SUB_TILE_BYTES, TILE_ROWS,
+    };
     pub use crate::ops::collective::{CollectivePlan, RowWarps};
     pub use crate::ops::combine::{
-        CombinePlan, InternodeCombine, LIST_HEADER_BYTES, OUTPUTS, SUMS_AHEAD, SumPipeline,
+        CombinePlan, CombineWorkspace, InternodeCombine, LIST_HEADER_BYTES, OUTPUTS, SUMS_AHEAD,
+        SumPipeline,
     };
     pub use crate::ops::dispatch::{
-        COPIES_AHEAD, DispatchPlan, DispatchTypes, ExpectedRouting, FAULT_WORDS, GROUP_ROWS,
-        InternodeDispatch, TokenChunks,
+        COPIES_AHEAD, DispatchPlan, DispatchTypes, DispatchWorkspace, ExpectedRouting, FAULT_WORDS,
+        GROUP_ROWS, InternodeDispatch, TokenChunks,
     };
     pub use crate::ops::gemm::{
-        Chunks, Cluster, CoreLayout, GemmPlan, GemmTypes, Reduction, SLOT_BYTES, Split, THREADS,
-        TileOrder,
+        Chunks, Cluster, CommSmem, CoreLayout, GemmPlan, GemmSmem, GemmTypes, GemmWorkspace,
+        Reduction, SLOT_BYTES, Split, THREADS, TileOrder,
     };
-    pub use crate::parts::{Agent, faults};
+    pub use crate::parts::{Agent, AgentKind, faults};
     pub use crate::parts::{BodyPlan, Copies, Launch, Registers, Workspace};
     pub use crate::parts::{CallSteps, Signal, Step, Wait, Whose, Word};
     pub use crate::parts::{Element, Index, Region, RegionId};

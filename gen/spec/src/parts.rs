@@ -17,6 +17,6 @@ pub use network::{MAX_PUT_BYTES, Network};
 pub use region::{Element, Index, Region, RegionId};
 pub use registers::Registers;
 pub use role::{Role, RoleKind};
-pub use wait_graph::{Agent, faults};
+pub use wait_graph::{Agent, AgentKind, faults};
 pub use waits::{CallSteps, Signal, Step, Wait, Whose, Word};
 pub use workspace::Workspace;

@@ -232,7 +232,7 @@ fn roles(body: &Body) -> Vec<String> {
 fn waits(body: &Body) -> Vec<String> {
     let row = |agent: &Agent<'_>| {
         let text = body.describe(agent.steps).join(" ");
-        (!text.is_empty()).then(|| vec![agent.name.to_owned(), text])
+        (!text.is_empty()).then(|| vec![agent.kind.name().to_owned(), text])
     };
     lines(
         &body.agents().iter().filter_map(row).collect::<Vec<_>>(),

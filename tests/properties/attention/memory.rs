@@ -3,7 +3,7 @@
 use super::kernel::Case;
 use super::plans;
 use crate::cases;
-use mkernel_spec::plan::OpPlan;
+use mkernel_spec::plan::{AttentionSmem, AttentionWorkspace, OpPlan};
 use proptest::prelude::*;
 
 proptest! {
@@ -20,11 +20,11 @@ proptest! {
                 prop_assert!(pair[0].offset_bytes + pair[0].bytes <= pair[1].offset_bytes, "{pair:?}");
             }
         }
-        let (world, regions) = (plan.spec.world(), &plan.body().workspace.regions);
-        let bytes = regions.iter().find(|region| region.name == "kv_parts").map_or(0, |region| region.bytes);
+        let world = plan.spec.world();
+        let bytes = plan.body().region(AttentionWorkspace::kv_parts).map_or(0, |region| region.bytes);
         prop_assert_eq!(bytes, if world == 1 { 0 } else { op_plan.slot_bytes(world) });
         // Warps that push before their CTA computes use the memory of queries and keys, but not that of the barriers.
-        let barriers = plan.body().smem.iter().find(|region| region.name == "q_full").expect("barriers");
+        let barriers = plan.body().region(AttentionSmem::q_full).expect("barriers");
         let end = plan.body().comm_smem.iter().map(|region| region.offset_bytes + region.bytes).max();
         prop_assert!(end.unwrap_or(0) <= barriers.offset_bytes);
     }

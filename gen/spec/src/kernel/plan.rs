@@ -7,7 +7,6 @@ use crate::config::{Dim, Shape};
 use crate::device::Device;
 use crate::ops::gemm::GemmPlan;
 use crate::parts::region::Region;
-use crate::parts::workspace::Workspace;
 use crate::parts::{BodyPlan, Launch};
 use serde::Serialize;
 
@@ -120,11 +119,11 @@ impl KernelPlan {
     pub fn workspace_regions(&self) -> impl Iterator<Item = (Option<u64>, &Region)> {
         let has_buckets = self.has_buckets();
         let common = self.body().workspace.regions.iter();
-        let common = common.filter(move |region| !has_buckets || Workspace::is_common(region));
+        let common = common.filter(move |region| !has_buckets || region.is_common);
         let of_bodies = self.bodies.iter().filter(move |_| has_buckets);
         let of_bodies = of_bodies.flat_map(|body| {
             let regions = body.workspace.regions.iter();
-            let own = regions.filter(|region| !Workspace::is_common(region));
+            let own = regions.filter(|region| !region.is_common);
             own.map(|region| (body.max_rows(), region))
         });
         common.map(|region| (None, region)).chain(of_bodies)

@@ -16,5 +16,6 @@ pub use config::{
     AttentionConfig, AttentionOp, AttentionShape, AttentionTuning, Layout, MAX_HEADS,
     MAX_SEQUENCES, Placement, Scale,
 };
+pub use memory::{AttentionSmem, AttentionWorkspace};
 pub use op_plan::{AttentionPlan, SUB_TILE_BYTES, TILE_ROWS};
 pub use push::PUSH_LEAD;

@@ -10,6 +10,7 @@ pub(crate) mod plan;
 mod roles;
 
 pub use config::{CombineConfig, CombineOp, CombineShape};
+pub use memory::CombineWorkspace;
 pub use op_plan::{
     CombinePlan, InternodeCombine, LIST_HEADER_BYTES, OUTPUTS, SUMS_AHEAD, SumPipeline,
 };

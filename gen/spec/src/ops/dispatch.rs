@@ -15,6 +15,7 @@ mod work;
 
 pub use chunks::TokenChunks;
 pub use config::{DispatchConfig, DispatchOp, DispatchShape, all_rows};
+pub use memory::DispatchWorkspace;
 pub use op_plan::{COPIES_AHEAD, DispatchPlan, FAULT_WORDS, GROUP_ROWS, InternodeDispatch};
 pub use types::DispatchTypes;
 pub use work::ExpectedRouting;

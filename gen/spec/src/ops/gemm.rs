@@ -20,5 +20,7 @@ pub use self::core::CoreLayout;
 pub use config::{
     Activation, BLayout, Epilogue, GemmConfig, GemmOp, GemmShape, Tile, Transfer, Tuning,
 };
+pub use memory::GemmWorkspace;
 pub use op_plan::{Chunks, Cluster, GemmPlan, Reduction, SLOT_BYTES, Split, THREADS, TileOrder};
+pub use smem::{CommSmem, GemmSmem};
 pub use types::GemmTypes;

@@ -2,7 +2,7 @@
 
 use super::copies::Copies;
 use super::network::Network;
-use super::region::Region;
+use super::region::{Region, RegionId};
 use super::registers::Registers;
 use super::role::Role;
 use super::waits::CallSteps;
@@ -65,6 +65,14 @@ pub struct BodyPlan<P> {
 }
 
 impl<P> BodyPlan<P> {
+    /// The region of memory with this handle, if the body has the region.
+    #[must_use]
+    pub fn region(&self, id: RegionId) -> Option<&Region> {
+        let smem = self.smem.iter().chain(&self.comm_smem);
+        let mut regions = self.workspace.regions.iter().chain(smem);
+        regions.find(|region| region.id() == id)
+    }
+
     /// The same body with `of` applied to the part that only one kind of operator has.
     pub(crate) fn map<Q>(self, of: impl FnOnce(P) -> Q) -> BodyPlan<Q> {
         BodyPlan {

@@ -74,11 +74,16 @@ pub struct Index {
     pub extent: u64,
 }
 
-/// Names a region. Only a region gives one, so code that asks for a region names a field of a memory struct.
+/// The handle of a region. Only declarations of memory make handles, so a misspelt region does not compile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub struct RegionId(&'static str);
 
 impl RegionId {
+    /// The handle of the region that a declaration of memory calls `name`.
+    pub(crate) const fn new(name: &'static str) -> Self {
+        Self(name)
+    }
+
     /// The name of the region.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -102,6 +107,10 @@ pub struct Region {
     pub offset_bytes: u64,
     /// How long it is.
     pub bytes: u64,
+    /// Whether all bodies of a kernel have this region in common: the state, and what ranks say of a call, perhaps to ranks
+    /// that run another body.
+    #[serde(skip)]
+    pub is_common: bool,
 }
 
 impl Region {
@@ -109,7 +118,7 @@ impl Region {
     /// are arguments of its templates.
     pub const MAX_ELEMENTS: u64 = u32::MAX as u64;
 
-    /// The name of the region.
+    /// The handle of the region.
     #[must_use]
     pub const fn id(&self) -> RegionId {
         RegionId(self.name)
@@ -135,6 +144,7 @@ impl Region {
     ///     indices: vec![Index { name: "source", extent: 4 }, tile],
     ///     offset_bytes: 1024,
     ///     bytes: 4 * 10 * 64,
+    ///     is_common: false,
     /// };
     /// assert_eq!(partials.offset_of(&[3, 7]), Some(1024 + 37 * 64));
     /// assert_eq!(partials.name_of(1024 + 37 * 64 + 8).as_deref(), Some("partials[3][7] + 8"));
@@ -207,6 +217,7 @@ impl Placer {
             indices: indices.collect(),
             offset_bytes: self.end_bytes,
             bytes: 0,
+            is_common: false,
         };
         region.bytes = region.elements().saturating_mul(element.stride_bytes());
         self.end_bytes = (self.end_bytes + region.bytes).next_multiple_of(self.align_bytes);
@@ -214,41 +225,54 @@ impl Placer {
     }
 }
 
-/// Declares memory: a struct with one field per region, so that a misspelt name does not compile, and its layout. A
-/// region that a plan does not need is `None`. An element and its dimensions may depend on the plan.
+/// Declares memory: a struct with a field and a handle for each region, so that a misspelt name does not compile, and its
+/// layout. A region that a plan does not need is `None`. An element and its dimensions may depend on the plan. All bodies of
+/// a kernel share regions that are `for all bodies`.
 macro_rules! regions {
     (
         $(#[$attr:meta])*
         $vis:vis struct $memory:ident($plan:ident: $plan_type:ty), from $start:expr, aligned to $align:literal;
         $(
             $(#[doc = $doc:literal])*
-            $name:ident: $element:expr, [$($index:ident: $extent:expr),*] $(, if $needed:expr)?;
+            $name:ident: $element:expr, [$($index:ident: $extent:expr),*] $(, for all $bodies:ident)? $(, if $needed:expr)?;
         )+
     ) => {
         $(#[$attr])*
         #[derive(Clone, Debug, PartialEq, Eq)]
         #[allow(dead_code, reason = "some regions are only read by kernels")]
         $vis struct $memory {
-            $($(#[doc = $doc])* pub $name: Option<$crate::plan::Region>,)+
-            /// All of it.
-            pub bytes: u64,
+            $($(#[doc = $doc])* pub(crate) $name: Option<$crate::plan::Region>,)+
+            /// Bytes from the start of memory to the end of the last region.
+            pub(crate) bytes: u64,
+        }
+
+        #[allow(dead_code, non_upper_case_globals, reason = "handles have the names of regions")]
+        impl $memory {
+            $(
+                #[doc = concat!("The handle of `", stringify!($name), "`.")]
+                pub const $name: $crate::plan::RegionId =
+                    $crate::plan::RegionId::new(stringify!($name));
+            )+
         }
 
         impl $memory {
             /// What a plan needs, in the order of the declaration.
             #[must_use]
-            $vis fn new($plan: $plan_type) -> Self {
+            pub(super) fn new($plan: $plan_type) -> Self {
                 let mut placer = $crate::parts::region::Placer::new($start, $align);
                 $(let $name = (true $(&& $needed)?).then(|| {
                     let shape = [$((stringify!($index), u64::from($extent))),*];
-                    placer.place(stringify!($name), &[$($doc),*], $element, &shape)
+                    let region = placer.place(stringify!($name), &[$($doc),*], $element, &shape);
+                    let all_bodies: &[&str] = &[$(stringify!($bodies))?];
+                    let is_common = !all_bodies.is_empty();
+                    $crate::plan::Region { is_common, ..region }
                 });)+
                 Self { $($name,)+ bytes: placer.end_bytes }
             }
 
-            /// Those that there are.
+            /// The regions that the plan needs.
             #[must_use]
-            $vis fn regions(&self) -> Vec<$crate::plan::Region> {
+            pub(super) fn regions(&self) -> Vec<$crate::plan::Region> {
                 [$(&self.$name),+].into_iter().flatten().cloned().collect()
             }
         }

@@ -1,14 +1,41 @@
 //! The graph of waits of a call: finds words without a signal or a wait, and circles of steps.
 
 use super::body::BodyPlan;
+use super::role::RoleKind;
 use super::waits::{Signal, Step, Wait, Whose, Word};
 use std::collections::BTreeSet;
+
+/// The owner of a sequence of steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AgentKind {
+    /// The host.
+    Host,
+    /// All CTAs before their roles.
+    Begin,
+    /// The warps of a role.
+    Role(RoleKind),
+    /// All CTAs after their roles.
+    End,
+}
+
+impl AgentKind {
+    /// The name of the role, `begin`, `end` or `host`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Host => "host",
+            Self::Begin => "begin",
+            Self::Role(kind) => kind.cxx(),
+            Self::End => "end",
+        }
+    }
+}
 
 /// A sequence of steps: of a role, of all CTAs before or after their roles, or of the host.
 #[derive(Clone, Debug)]
 pub struct Agent<'a> {
-    /// The name of the role, `begin`, `end` or `host`.
-    pub name: &'a str,
+    /// The owner.
+    pub kind: AgentKind,
     /// The steps.
     pub steps: &'a [Step],
     /// The agents that are done before it begins, by their indices.
@@ -19,10 +46,10 @@ impl<P> BodyPlan<P> {
     /// The agents of a call.
     #[must_use]
     pub fn agents(&self) -> Vec<Agent<'_>> {
-        let agent = |name, steps, after| Agent { name, steps, after };
+        let agent = |kind, steps, after| Agent { kind, steps, after };
         let mut agents = vec![
-            agent("host", &self.call.host[..], Vec::new()),
-            agent("begin", &self.call.begin[..], Vec::new()),
+            agent(AgentKind::Host, &self.call.host[..], Vec::new()),
+            agent(AgentKind::Begin, &self.call.begin[..], Vec::new()),
         ];
         let first = agents.len();
         for (number, role) in self.roles.iter().enumerate() {
@@ -31,10 +58,11 @@ impl<P> BodyPlan<P> {
             let after = [1]
                 .into_iter()
                 .chain(before.map(|(index, _)| first + index));
-            agents.push(agent(role.kind.cxx(), &role.steps, after.collect()));
+            let kind = AgentKind::Role(role.kind);
+            agents.push(agent(kind, &role.steps, after.collect()));
         }
         let all = (1..agents.len()).collect();
-        agents.push(agent("end", &self.call.end[..], all));
+        agents.push(agent(AgentKind::End, &self.call.end[..], all));
         agents
     }
 
@@ -139,15 +167,15 @@ fn is_same(wait: &Wait, signal: &Signal) -> bool {
 }
 
 /// The names of the agents that signal what a wait is for.
-fn signallers<'a>(wait: &Wait, agents: &[Agent<'a>]) -> BTreeSet<&'a str> {
-    let signals = |agent: &&Agent<'a>| {
+fn signallers(wait: &Wait, agents: &[Agent<'_>]) -> BTreeSet<&'static str> {
+    let signals = |agent: &&Agent<'_>| {
         let mut signals = agent.steps.iter().flat_map(|step| &step.signals);
-        agent.name != "end" && signals.any(|signal| is_same(wait, signal))
+        agent.kind != AgentKind::End && signals.any(|signal| is_same(wait, signal))
     };
     agents
         .iter()
         .filter(signals)
-        .map(|agent| agent.name)
+        .map(|agent| agent.kind.name())
         .collect()
 }
 
@@ -157,9 +185,12 @@ fn signallers<'a>(wait: &Wait, agents: &[Agent<'a>]) -> BTreeSet<&'a str> {
 pub fn faults(agents: &[Agent<'_>]) -> Vec<String> {
     let mut faults = Vec::new();
     let steps = || {
-        agents
-            .iter()
-            .flat_map(|agent| agent.steps.iter().map(move |step| (agent.name, step)))
+        agents.iter().flat_map(|agent| {
+            agent
+                .steps
+                .iter()
+                .map(move |step| (agent.kind.name(), step))
+        })
     };
     for (name, step) in steps() {
         for wait in &step.waits {
@@ -197,8 +228,8 @@ fn circle(agents: &[Agent<'_>]) -> Option<String> {
         .flat_map(|agent| (0..agents[agent].steps.len()).map(move |step| (agent, step)));
     let found = nodes.find_map(|node| search(agents, node, &mut Vec::new(), &mut done))?;
     let names = found.iter().map(|(agent, step)| {
-        let Agent { name, steps, .. } = &agents[*agent];
-        format!("{name} in pass {}", steps[*step].pass)
+        let Agent { kind, steps, .. } = &agents[*agent];
+        format!("{} in pass {}", kind.name(), steps[*step].pass)
     });
     Some(format!(
         "circle: {}",
@@ -256,40 +287,37 @@ fn needed(agents: &[Agent<'_>], (agent, step): (usize, usize)) -> Vec<(usize, us
 
 #[cfg(test)]
 mod tests {
+    use super::RoleKind::{Load, Multiply, Reduce, Store};
     use super::*;
 
     const CTA: &[Whose] = Whose::CTA;
     const FULL: Word = Word::Doorbell;
     const EMPTY: Word = Word::CopiesLeft;
 
-    fn faults_of(agents: &[(&str, Vec<Step>)]) -> Vec<String> {
-        let agent = |(name, steps)| Agent {
-            name,
+    fn faults_of(agents: &[(RoleKind, Vec<Step>)]) -> Vec<String> {
+        let agents = agents.iter().map(|(kind, steps)| Agent {
+            kind: AgentKind::Role(*kind),
             steps,
             after: Vec::new(),
-        };
-        let agents: Vec<_> = agents
-            .iter()
-            .map(|(name, steps)| agent((*name, &steps[..])))
-            .collect();
-        faults(&agents)
+        });
+        faults(&agents.collect::<Vec<_>>())
     }
 
     #[test]
     fn a_pipeline_is_no_circle() {
         let load = Step::of(0).takes(&EMPTY, CTA).signals(&FULL, CTA);
         let multiply = Step::of(0).waits(&FULL, CTA).signals(&EMPTY, CTA);
-        assert!(faults_of(&[("load", vec![load]), ("multiply", vec![multiply])]).is_empty());
+        assert!(faults_of(&[(Load, vec![load]), (Multiply, vec![multiply])]).is_empty());
     }
 
     #[test]
     fn a_pipeline_without_credits_is_a_circle() {
         let load = Step::of(0).waits(&EMPTY, CTA).signals(&FULL, CTA);
         let multiply = Step::of(0).waits(&FULL, CTA).signals(&EMPTY, CTA);
-        let found = faults_of(&[("load", vec![load]), ("multiply", vec![multiply])]);
+        let found = faults_of(&[(Load, vec![load]), (Multiply, vec![multiply])]);
         assert_eq!(
             found,
-            ["circle: load in pass 0 waits for multiply in pass 0 waits for load in pass 0"]
+            ["circle: Load in pass 0 waits for Multiply in pass 0 waits for Load in pass 0"]
         );
     }
 
@@ -305,15 +333,15 @@ mod tests {
         let read_on = Step::of(1).waits(&Word::Watched, CTA);
         assert!(
             faults_of(&[
-                ("write", writes.to_vec()),
-                ("read", vec![reads.clone(), read_on])
+                (Load, writes.to_vec()),
+                (Multiply, vec![reads.clone(), read_on])
             ])
             .is_empty()
         );
         let waits_first = Step::of(1).waits(&Word::Watched, CTA);
         let found = faults_of(&[
-            ("write", writes.to_vec()),
-            ("read", vec![waits_first, reads]),
+            (Load, writes.to_vec()),
+            (Multiply, vec![waits_first, reads]),
         ]);
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(found[0].starts_with("circle: "), "{found:?}");
@@ -324,11 +352,14 @@ mod tests {
     fn ranks_that_wait_for_each_other_are_a_circle() {
         let peers = &[Whose::Peers];
         let sums = Step::of(0).waits(&FULL, peers).signals(&FULL, peers);
-        let found = faults_of(&[("sums", vec![sums])]);
-        assert_eq!(found, ["circle: sums in pass 0 waits for sums in pass 0"]);
+        let found = faults_of(&[(Reduce, vec![sums])]);
+        assert_eq!(
+            found,
+            ["circle: Reduce in pass 0 waits for Reduce in pass 0"]
+        );
         let sends = Step::of(0).signals(&FULL, peers);
         let receives = Step::of(0).waits(&FULL, peers);
-        assert!(faults_of(&[("sums", vec![sends, receives])]).is_empty());
+        assert!(faults_of(&[(Reduce, vec![sends, receives])]).is_empty());
     }
 
     #[test]
@@ -337,14 +368,18 @@ mod tests {
             vec![Step::of(0).waits(&FULL, CTA)],
             vec![Step::of(0).signals(&FULL, CTA)],
         ];
-        let agent = |name, steps, after| Agent { name, steps, after };
+        let agent = |kind, steps, after| Agent {
+            kind: AgentKind::Role(kind),
+            steps,
+            after,
+        };
         let found = faults(&[
-            agent("first", &first[..], vec![]),
-            agent("then", &then[..], vec![0]),
+            agent(Load, &first[..], vec![]),
+            agent(Store, &then[..], vec![0]),
         ]);
         assert_eq!(
             found,
-            ["circle: first in pass 0 waits for then in pass 0 waits for first in pass 0"]
+            ["circle: Load in pass 0 waits for Store in pass 0 waits for Load in pass 0"]
         );
     }
 
@@ -353,10 +388,10 @@ mod tests {
         let waits = Step::of(0).waits(&FULL, Whose::RANK);
         let signals = Step::of(1).signals(&FULL, Whose::RANK).signals(&EMPTY, CTA);
         assert_eq!(
-            faults_of(&[("a", vec![waits]), ("b", vec![signals])]),
+            faults_of(&[(Load, vec![waits]), (Store, vec![signals])]),
             [
-                "a waits for doorbell of Rank, which nobody signals",
-                "b signals copies left to Cta, which nobody awaits",
+                "Load waits for doorbell of Rank, which nobody signals",
+                "Store signals copies left to Cta, which nobody awaits",
             ]
         );
     }

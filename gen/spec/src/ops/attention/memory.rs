@@ -36,13 +36,13 @@ impl Needs<'_> {
 regions! {
     /// The symmetric memory of a rank. It is zeroed once and never reset, except for counts within a call. The state
     /// comes first.
-    pub(super) struct AttentionWorkspace(p: Needs<'_>), from Workspace::STATE_END_BYTES, aligned to 1024;
+    pub struct AttentionWorkspace(p: Needs<'_>), from Workspace::STATE_END_BYTES, aligned to 1024;
 
     /// Counts the tiles of queries that CTAs have taken. Each call resets the counter of the next one.
     tiles_taken: Element::Words(1), [parity: 2u32];
     /// The mark of the last call that a rank has begun, and the number of its rows, or a hash of its packed lengths, which
     /// must be the same on all ranks.
-    begun: Element::Marked, [parity: 2u32, rank: p.topology.world()], if p.takes_rows() && p.exchanges();
+    begun: Element::Marked, [parity: 2u32, rank: p.topology.world()], for all bodies, if p.takes_rows() && p.exchanges();
     /// Counts the tiles of queries of a reader that have read the keys in a slot, over all calls. `node` is that of the
     /// keys' source.
     slot_reads: Element::Flag,
@@ -91,7 +91,7 @@ pub(super) struct Stages {
 
 regions! {
     /// The shared memory of a CTA. Tiles are aligned to 1024 bytes, after which the 128-byte swizzle repeats.
-    pub(super) struct AttentionSmem(p: Stages), from 0, aligned to 8;
+    pub struct AttentionSmem(p: Stages), from 0, aligned to 8;
 
     /// The queries of a tile, and later its rows of O.
     q: Element::Bytes(p.tile_bytes.into()), [buffer: QUERY_BUFFERS];

@@ -73,13 +73,13 @@ impl Needs<'_> {
 
 regions! {
     /// The symmetric memory of a rank. It is zeroed once and never reset. The state comes first.
-    pub(super) struct CollectiveWorkspace(p: Needs<'_>), from Workspace::STATE_END_BYTES, aligned to 1024;
+    pub struct CollectiveWorkspace(p: Needs<'_>), from Workspace::STATE_END_BYTES, aligned to 1024;
 
     /// The mark of the last call that a rank has begun, and the number of its rows if each call gives it. Some pairs of
     /// ranks exchange no data, so ranks announce their calls here.
-    begun: Element::Marked, [parity: 2u32, rank: p.topology.world()], if p.announces_begin();
+    begun: Element::Marked, [parity: 2u32, rank: p.topology.world()], for all bodies, if p.announces_begin();
     /// Where the result of a rank lies in symmetric memory, which must be the same on all ranks.
-    result_place: Element::LongWords(1), [parity: 2u32, rank: p.topology.world()], if p.compares_places();
+    result_place: Element::LongWords(1), [parity: 2u32, rank: p.topology.world()], for all bodies, if p.compares_places();
     /// The vectors of a source that this rank adds up: two Lamport packets each, which are 0 between calls.
     parts: Element::Bytes(VEC_BYTES), [parity: 2u32, source: p.topology.world(), vec: p.reduced_vecs()],
         if p.is(Protocol::Ll) && p.reduces();

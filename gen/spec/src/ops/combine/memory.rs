@@ -57,7 +57,7 @@ impl Needs<'_> {
 
 regions! {
     /// The symmetric memory of a rank. It is zeroed once and never reset. The state comes first.
-    pub(super) struct CombineWorkspace(p: Needs<'_>), from Workspace::STATE_END_BYTES, aligned to 1024;
+    pub struct CombineWorkspace(p: Needs<'_>), from Workspace::STATE_END_BYTES, aligned to 1024;
 
     /// The counts of a source's tokens, as LL packets.
     token_counts: Element::Packets(1),
@@ -137,7 +137,7 @@ impl SmemNeeds {
 
 regions! {
     /// The shared memory of a CTA that adds. Parts of rows are aligned to 16 bytes, as TMA requires.
-    pub(super) struct CombineSmem(p: SmemNeeds), from 0, aligned to 8;
+    pub struct CombineSmem(p: SmemNeeds), from 0, aligned to 8;
 
     /// The part of a row in a stage.
     row: p.part(), [stage: p.stages()], if p.has_pipeline();

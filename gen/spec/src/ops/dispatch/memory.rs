@@ -63,7 +63,7 @@ impl Needs<'_> {
 regions! {
     /// The symmetric memory of a rank. It is zeroed once and never reset, except for the counters of tiles. The state
     /// comes first.
-    pub(super) struct DispatchWorkspace(p: Needs<'_>), from Workspace::STATE_END_BYTES, aligned to 1024;
+    pub struct DispatchWorkspace(p: Needs<'_>), from Workspace::STATE_END_BYTES, aligned to 1024;
 
     /// Counts the CTAs that have counted the top-k entries of their slice, over all calls.
     counted: Element::Flag, [];
@@ -130,7 +130,7 @@ pub(super) fn workspace(needs: Needs<'_>) -> Workspace {
 regions! {
     /// The shared memory of a CTA that multiplies. Stages are aligned to 1024 bytes, after which the 128-byte swizzle
     /// repeats.
-    pub(super) struct DispatchSmem(p: Needs<'_>), from 0, aligned to 8;
+    pub struct DispatchSmem(p: Needs<'_>), from 0, aligned to 8;
 
     /// The stages of rows and of weights.
     a: Element::Bytes((p.op_plan.tile.m * LINE_BYTES).into()), [stage: p.op_plan.stages];

@@ -21,7 +21,7 @@ use super::config::{GemmShape, Transfer};
 use super::core::{self, CoreLayout};
 use super::exchange::network;
 use super::maps;
-use super::memory::{self, Needs};
+use super::memory::{self, GemmWorkspace, Needs};
 use super::op_plan::{Chunks, GemmPlan, THREADS};
 use super::roles::Roles;
 use super::smem;
@@ -166,14 +166,14 @@ fn id(spec: GemmSpec<'_>, arch: Arch, op_plan: &GemmPlan) -> String {
 }
 
 fn copies(spec: GemmSpec<'_>, chunks: &Chunks, workspace: &Workspace) -> Option<Copies> {
-    let gathered = workspace.offset_of("gathered")?;
+    let gathered = workspace.region(GemmWorkspace::gathered)?.offset_bytes;
     Some(Copies {
         row_bytes: spec.a_row_bytes(),
         rows: chunks.rows,
         shard_rows: spec.shard_rows(),
         total_rows: spec.shape.m,
         gathered_offset_bytes: [gathered, gathered + spec.shape.m * spec.a_row_bytes()],
-        flags_offset_bytes: workspace.offset_of("chunk_ready")?,
+        flags_offset_bytes: workspace.region(GemmWorkspace::chunk_ready)?.offset_bytes,
         flags_per_source: chunks.per_shard * chunks.k_slices,
     })
 }
@@ -193,7 +193,8 @@ fn args(
         let name = if chunks.is_some() { "own_a" } else { "a" };
         kinds.push((name, maps::a_map(spec, spec.rows_of_shard(), rows)));
     }
-    if let Some(offset_bytes) = workspace.offset_of("gathered") {
+    if let Some(gathered) = workspace.region(GemmWorkspace::gathered) {
+        let offset_bytes = gathered.offset_bytes;
         let (row_bytes, types) = (spec.a_row_bytes(), spec.types());
         kinds.push((
             "gathered_a",

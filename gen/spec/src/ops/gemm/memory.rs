@@ -126,7 +126,7 @@ impl Needs<'_> {
 
 regions! {
     /// The symmetric memory of a rank. It is zeroed once and never reset. The state comes first.
-    pub(super) struct GemmWorkspace(p: &Needs<'_>), from Workspace::STATE_END_BYTES, aligned to 1024;
+    pub struct GemmWorkspace(p: &Needs<'_>), from Workspace::STATE_END_BYTES, aligned to 1024;
 
     /// Counts the load threads that have met, over all calls.
     pace: Element::Flag, [], if p.order.pace_steps > 0;
@@ -140,9 +140,9 @@ regions! {
     owner_begun: Element::Flag, [owner: p.spec.world()], if p.has_idle_ranks();
     /// The mark of the last call that a rank has begun, and the number of its rows, which must be the same on all
     /// ranks.
-    begun: Element::Marked, [parity: 2u32, rank: p.spec.world()], if p.spec.announces_begin() || p.stores_to_results();
+    begun: Element::Marked, [parity: 2u32, rank: p.spec.world()], for all bodies, if p.spec.announces_begin() || p.stores_to_results();
     /// Where C of a rank lies in symmetric memory, which must be the same on all ranks.
-    result_place: Element::LongWords(1), [parity: 2u32, rank: p.spec.world()], if p.stores_to_results() || p.spec.compares_places();
+    result_place: Element::LongWords(1), [parity: 2u32, rank: p.spec.world()], for all bodies, if p.stores_to_results() || p.spec.compares_places();
     /// The sums of a source for eight rows of a sub-tile: four Lamport packets of each lane, which are 0 between calls.
     packets: Element::LongWords(PACKETS),
         [parity: 2u32, source: p.spec.world() + u32::from(p.one_shot().is_some_and(|r| r.results)),

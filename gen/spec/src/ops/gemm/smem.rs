@@ -36,7 +36,7 @@ impl Stages {
 regions! {
     /// The shared memory of a CTA that computes. Stages and buffers are aligned to 1024 bytes, after which the 128-byte
     /// swizzle repeats.
-    pub(super) struct GemmSmem(p: Stages), from 0, aligned to 8;
+    pub struct GemmSmem(p: Stages), from 0, aligned to 8;
 
     /// The stages of A and of B.
     a: Element::Bytes((p.tile.m * LINE_BYTES).into()), [stage: p.stages], if !p.is_one_piece();
@@ -64,8 +64,8 @@ regions! {
 
 regions! {
     /// The shared memory of a CTA that only communicates. Its slots end before the barriers of a CTA that computes
-    /// ([`CoreLayout::holds_slots`](super::core::CoreLayout::holds_slots)), so it needs no more memory than such a CTA.
-    pub(super) struct CommSmem(_p: ()), from 0, aligned to 8;
+    /// (`CoreLayout::holds_slots`), so it needs no more memory than such a CTA.
+    pub struct CommSmem(_p: ()), from 0, aligned to 8;
 
     /// In a CTA that only communicates: the slot through which a warp copies, and its barrier.
     copy_slot: Element::Bytes(SLOT_BYTES.into()), [warp: THREADS / 32];
