@@ -123,7 +123,7 @@ impl Args for KernelFlags {
             };
             let arg = Arg::new(field.name())
                 .long(field.name().replace('_', "-"))
-                .value_name(value_name(&option.values))
+                .value_name(value_names(field))
                 .help(summary(option))
                 .long_help(help(field))
                 .help_heading("A kernel declared by flags (sizes, --world and --nodes also apply to kernels of files and crates)")
@@ -169,6 +169,19 @@ fn parse_size(text: &str) -> Result<String, &'static str> {
     }
 }
 
+/// The values of a field, over all operators.
+fn value_names(field: Field) -> String {
+    let mut names: Vec<String> = Vec::new();
+    for (_, option) in options(field) {
+        for name in value_name(&option.values).split('|') {
+            if !names.iter().any(|known| known == name) {
+                names.push(name.to_owned());
+            }
+        }
+    }
+    names.join("|")
+}
+
 fn value_name(values: &Values) -> String {
     match values {
         Values::Size => "SIZES".to_owned(),
@@ -195,11 +208,17 @@ fn summary(option: &OptionSpec) -> String {
     }
 }
 
-/// The help of a field for `--help`. Text that does not apply to all operators is followed by the operators' names.
+/// The help of a field for `--help`. Text that does not apply to all operators is followed by the operators' names, and so are
+/// the values of an operator that does not take all values of the field.
 fn help(field: Field) -> String {
+    let all_values = value_names(field);
     let mut texts: Vec<(String, Vec<&str>)> = Vec::new();
     for (op, option) in options(field) {
-        let text = plain(&option.doc.join(" "));
+        let mut text = plain(&option.doc.join(" "));
+        let values = value_name(&option.values);
+        if values != all_values {
+            text = format!("{text} Values: {values}.");
+        }
         match texts.iter_mut().find(|(known, _)| *known == text) {
             Some((_, ops)) => ops.push(op.name()),
             None => texts.push((text, vec![op.name()])),

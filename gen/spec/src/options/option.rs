@@ -1,6 +1,7 @@
 //! What an option is, and the macro that declares structs of options.
 
 use super::dim::Dim;
+use super::dtype::Dtype;
 use super::op::Op;
 use super::option_type::OptionType;
 use super::value::Value;
@@ -47,6 +48,12 @@ impl OptionSpec {
     /// The same, within limits.
     pub(crate) fn within(mut self, limits: Limits) -> Self {
         self.values = Values::Count(Some(limits));
+        self
+    }
+
+    /// The same, with these types of elements only.
+    pub(crate) fn of_types(mut self, types: &[Dtype]) -> Self {
+        self.values = Values::Words(types.iter().map(|dtype| dtype.name()).collect());
         self
     }
 }
@@ -150,6 +157,7 @@ macro_rules! options {
             options {$(
                 $(#[doc = $doc:literal])*
                 $(#[limits($limits:expr)])?
+                $(#[types($types:expr)])?
                 $(#[serde($($serde:tt)*)])?
                 $name:ident: $type:ty as $(=$Old:ident)? $($New:ident)?,
             )*}
@@ -177,6 +185,7 @@ macro_rules! options {
                 $(
                     $(#[doc = $doc])*
                     $(#[doc = concat!("\n\nLimits: `", stringify!($limits), "`")])?
+                    $(#[doc = concat!("\n\nTypes: `", stringify!($types), "`")])?
                     $(#[serde($($serde)*)])?
                     pub $name: $type,
                 )*
@@ -193,7 +202,7 @@ macro_rules! options {
                         ),)+)?
                         $(OptionSpec::new::<$type>(
                             Field::$($Old)?$($New)?, place, &[$($doc),*], <$type>::default().word(),
-                        )$(.within($limits))?,)*
+                        )$(.within($limits))?$(.of_types(&$types))?,)*
                     ];
                     $($(all.extend(self.$group.options(Some(stringify!($group))));)+)?
                     all
@@ -210,13 +219,15 @@ macro_rules! options {
             }
 
             impl $Struct {
-                /// Records counts that are out of their limits, but not those of groups.
+                /// Records counts out of their limits and types that the operator does not take, but not those of groups.
                 #[allow(dead_code, unused_variables, reason = "not every struct has limits")]
                 pub(crate) fn check_limits(&self, found: &mut Diagnostics) {
                     $(
+                        let field = Field::$($Old)?$($New)?;
+                        $(self.$name.check(&$types, field, found);)?
                         let limits = None::<Limits>$(.or(Some($limits)))?;
                         if let (Some(limits), Some(value)) = (limits, self.$name.given_count()) {
-                            limits.check(Field::$($Old)?$($New)?, value, found);
+                            limits.check(field, value, found);
                         }
                     )*
                 }

@@ -1,7 +1,7 @@
 //! The limits of attention operators.
 
 use super::config::{AttentionConfig, MAX_HEADS, MAX_SEQUENCES, Scale};
-use crate::config::{Dtype, Field};
+use crate::config::Field;
 use crate::diagnostic::Diagnostics;
 use crate::limits::{MAX_DIM, MAX_ELEMS};
 use crate::options::OperatorConfig;
@@ -30,7 +30,7 @@ pub(crate) fn check(config: &AttentionConfig, nodes: u32, found: &mut Diagnostic
             "use a size in that range",
         );
     }
-    config.dtype.check(&Dtype::FACTORS, Field::DTYPE, found);
+    config.check_limits(found);
     check_heads(config, found);
     check_elems(config, found);
     if config.packed {

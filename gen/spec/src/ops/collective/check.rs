@@ -1,7 +1,7 @@
 //! What is possible of a collective.
 
 use super::config::{CollectiveConfig, CollectiveOp, MAX_LL_KIB, Protocol};
-use crate::config::{Dim, Dtype, Eps, Field};
+use crate::config::{Dim, Eps, Field};
 use crate::diagnostic::Diagnostics;
 use crate::limits::{DIM_STEP, MAX_DIM};
 use crate::options::OperatorConfig;
@@ -36,7 +36,7 @@ pub(crate) fn check(config: &CollectiveConfig, nodes: u32, found: &mut Diagnosti
         );
     }
     let dtype = config.dtype;
-    dtype.check(&Dtype::FLOATS, Field::DTYPE, found);
+    config.check_limits(found);
     let bytes = config.shape().map(|shape| {
         shape
             .m
@@ -63,7 +63,6 @@ pub(crate) fn check(config: &CollectiveConfig, nodes: u32, found: &mut Diagnosti
         || "a kernel for one number of rows has one plan".to_owned(),
         "write m = \"dynamic\", or remove it",
     );
-    config.check_limits(found);
     check_epilogue(config, found);
     check_protocol(config, nodes, bytes, found);
 }
@@ -144,7 +143,7 @@ fn check_protocol(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{KernelConfig, Norm, SumEpilogue};
+    use crate::config::{Dtype, KernelConfig, Norm, SumEpilogue};
     use crate::spec::KernelSpec;
 
     fn mistakes(world: u32, nodes: u32, config: CollectiveConfig) -> Vec<&'static str> {

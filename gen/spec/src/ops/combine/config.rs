@@ -27,9 +27,10 @@ options! {
             hidden as =HIDDEN,
         }
         options {
-            /// Type of the elements of rows and of their sums: bf16 or fp16.
+            /// Type of the elements of rows and of their sums.
             ///
             /// Sums are fp32. fp16 has numbers up to 65504; larger results become infinite.
+            #[types(Dtype::FACTORS)]
             #[serde(default)]
             dtype: Dtype as =DTYPE,
             /// The most rows of a rank, as of the operator that dispatched.

@@ -49,7 +49,6 @@ pub(crate) fn check(config: &DispatchConfig, world: u32, found: &mut Diagnostics
 }
 
 pub(crate) fn check_dims(dims: &[(Field, Dim)], dtype: Dtype, world: u32, found: &mut Diagnostics) {
-    dtype.check(&Dtype::FACTORS, Field::DTYPE, found);
     let step = dtype.stride_step();
     for &(field, dim) in dims {
         let Some(size) = dim.fixed() else { continue };

@@ -43,9 +43,10 @@ options! {
             intermediate as INTERMEDIATE,
         }
         options {
-            /// Type of the elements of tokens, weights and C: bf16 or fp16.
+            /// Type of the elements of tokens, weights and C.
             ///
             /// Sums are fp32. fp16 has numbers up to 65504; larger results become infinite.
+            #[types(Dtype::FACTORS)]
             #[serde(default)]
             dtype: Dtype as =DTYPE,
             /// How the weight of an expert lies in memory: as `[hidden, columns]` (kn), or as `[columns, hidden]` (nk).

@@ -16,7 +16,7 @@ pub(crate) fn check(config: &GemmConfig, world: u32, nodes: u32, found: &mut Dia
             check_size(found, field, size, step);
         }
     }
-    config.dtype.check(&Dtype::FACTORS, Field::DTYPE, found);
+    config.check_limits(found);
     let types = config.types();
     types.c.check(&[types.a, Dtype::Fp32], Field::OUTPUT, found);
     check_norm(found, config, nodes);

@@ -42,9 +42,10 @@ options! {
             k as K,
         }
         options {
-            /// Type of the elements of A, B and what an epilogue adds: bf16 or fp16.
+            /// Type of the elements of A, B and what an epilogue adds.
             ///
             /// Sums are fp32. fp16 has numbers up to 65504; larger results become infinite.
+            #[types(Dtype::FACTORS)]
             #[serde(default)]
             dtype: Dtype as =DTYPE,
             /// How B lies in memory: as `[K, N]` (kn), or as `[N, K]` (nk), as a linear layer keeps its weight.
