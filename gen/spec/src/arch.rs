@@ -1,9 +1,16 @@
 //! [`Arch`] and [`Backend`]: the instructions that kernels are written in, and the compiler of their text.
 
+pub(crate) mod registers;
+mod sm90;
+mod spec;
+
+pub use registers::Registers;
+pub use spec::{ArchSpec, Tile};
+
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// An architecture of GPUs. A new architecture is a variant and its row of facts. A simulated GPU has one, too, since plans
+/// An architecture of GPUs. A new architecture is a variant and a file with its facts. A simulated GPU has one, too, since plans
 /// and kernels for simulated GPUs are those of real GPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
@@ -13,34 +20,22 @@ pub enum Arch {
     Sm90a,
 }
 
-/// The facts of an architecture, from which other files derive names, options and checks.
-struct Facts {
-    /// The name in compilers' options.
-    name: &'static str,
-    /// The compute capability of its GPUs: major and minor.
-    capability: (i32, i32),
-    /// The GPUs that users can buy.
-    gpus: &'static str,
-}
-
 impl Arch {
     /// All architectures.
     pub const ALL: [Self; 1] = [Self::Sm90a];
 
-    const fn facts(self) -> Facts {
+    /// The facts of the architecture, from which planners, names, options and checks follow.
+    #[must_use]
+    pub const fn spec(self) -> &'static ArchSpec {
         match self {
-            Self::Sm90a => Facts {
-                name: "sm_90a",
-                capability: (9, 0),
-                gpus: "H100 or H200",
-            },
+            Self::Sm90a => &sm90::SM90A,
         }
     }
 
     /// The name in compilers' options and in messages, such as `sm_90a`.
     #[must_use]
     pub const fn name(self) -> &'static str {
-        self.facts().name
+        self.spec().name
     }
 
     /// The name in identifiers of kernels, such as `sm90a`.
@@ -58,13 +53,13 @@ impl Arch {
     /// The compute capability of its GPUs: major and minor.
     #[must_use]
     pub const fn capability(self) -> (i32, i32) {
-        self.facts().capability
+        self.spec().capability
     }
 
     /// The GPUs to use, such as `H100 or H200`.
     #[must_use]
     pub const fn gpus(self) -> &'static str {
-        self.facts().gpus
+        self.spec().gpus
     }
 
     /// The architecture of GPUs with this compute capability. `None` if there are no kernels for them.

@@ -33,6 +33,7 @@ pub mod topology;
 
 /// Configurations as users write them in TOML, in `#[fused_kernel(...)]` or as flags, before any check.
 pub mod config {
+    pub use crate::arch::Tile;
     pub use crate::field::Field;
     pub use crate::kernel::{KernelConfig, OptionTable, Problem, Shape};
     pub use crate::ops::attention::{
@@ -44,7 +45,7 @@ pub mod config {
     pub use crate::ops::combine::{CombineConfig, CombineOp, CombineShape};
     pub use crate::ops::dispatch::{DispatchConfig, DispatchOp, DispatchShape, all_rows};
     pub use crate::ops::gemm::{
-        Activation, BLayout, Epilogue, GemmConfig, GemmOp, GemmShape, Tile, Transfer, Tuning,
+        Activation, BLayout, Epilogue, GemmConfig, GemmOp, GemmShape, Transfer, Tuning,
     };
     pub use crate::options::{
         Dim, Dtype, DtypeInfo, Eps, LINE_BYTES, Limits, Norm, Op, OperatorConfig, OptionSpec,
@@ -61,6 +62,7 @@ pub mod spec {
 
 /// [`KernelPlan`]: how a kernel computes what its spec says.
 pub mod plan {
+    pub use crate::arch::{ArchSpec, Registers};
     pub use crate::kernel::{Body, KernelPlan, OpPlan};
     pub use crate::ops::attention::{
         AttentionPlan, AttentionSmem, AttentionWorkspace, PUSH_LEAD, SUB_TILE_BYTES, TILE_ROWS,
@@ -79,7 +81,7 @@ pub mod plan {
         Reduction, SLOT_BYTES, Split, THREADS, TileOrder,
     };
     pub use crate::parts::{Agent, AgentKind, faults};
-    pub use crate::parts::{BodyPlan, Copies, Launch, Registers, Workspace};
+    pub use crate::parts::{BodyPlan, Copies, Launch, Workspace};
     pub use crate::parts::{CallSteps, Signal, Step, Wait, Whose, Word};
     pub use crate::parts::{Element, Index, Region, RegionId};
     pub use crate::parts::{MAX_PUT_BYTES, Network};

@@ -10,6 +10,7 @@ pub(crate) mod value;
 pub(crate) mod values;
 
 pub use dim::Dim;
+pub(crate) use dtype::SMEM_ALIGN;
 pub use dtype::{Dtype, DtypeInfo, LINE_BYTES, TmaType};
 pub use norm::{Eps, Norm};
 pub use op::Op;

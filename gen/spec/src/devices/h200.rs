@@ -32,7 +32,7 @@ impl Device {
             arch: Arch::Sm90a,
             backend: Backend::Nvrtc,
             sm_count: Hardware::H200.sm_count,
-            smem_bytes: 232_448,
+            smem_bytes: Arch::Sm90a.spec().smem_bytes,
             memory_bytes: 140 << 30,
             l2_bytes: 60 << 20,
             gemm_tflops: 740.0,

@@ -8,6 +8,9 @@ use std::fmt;
 /// Bytes of a line of the 128-byte swizzle, in which tiles lie in shared memory: a row of a stage, whatever the element.
 pub const LINE_BYTES: u32 = 128;
 
+/// The bytes after which the 128-byte swizzle repeats. Dynamic shared memory may start at any offset below this number.
+pub(crate) const SMEM_ALIGN: u32 = 8 * LINE_BYTES;
+
 /// What an element of a matrix is. A new type is a variant and its [`DtypeInfo`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -3,11 +3,11 @@
 use super::copies::Copies;
 use super::network::Network;
 use super::region::{Region, RegionId};
-use super::registers::Registers;
 use super::role::Role;
 use super::waits::CallSteps;
 use super::workspace::Workspace;
 use crate::abi::{ArgLayout, OperandSpec};
+use crate::arch::Registers;
 use crate::roofline::{Bound, Traffic};
 use serde::Serialize;
 

@@ -4,12 +4,10 @@ use super::config::{AttentionConfig, AttentionShape};
 use super::op_plan::{
     AttentionPlan, MAX_STAGES, QUERY_BUFFERS, SUB_TILE_BYTES, TILE_ROWS, push_warps, tile_bytes,
 };
+use crate::options::SMEM_ALIGN;
 use crate::parts::region::regions;
 use crate::plan::{Element, Region, Workspace};
 use crate::topology::Topology;
-
-/// The 128-byte swizzle repeats every 1024 bytes, and dynamic shared memory may start anywhere.
-const SMEM_ALIGN: u32 = 1024;
 
 /// The plan and the topology on which the memory of a kernel depends.
 #[derive(Clone, Copy)]

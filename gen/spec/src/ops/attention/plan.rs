@@ -34,25 +34,17 @@ use crate::device::Device;
 use crate::diagnostic::Diagnostics;
 use crate::ops::gemm::THREADS;
 use crate::parts::network::PUT_BYTES;
-use crate::parts::{BodyPlan, Launch, Network, Registers};
+use crate::parts::{BodyPlan, Launch, Network};
 use crate::roofline::Bound;
 use crate::topology::Topology;
 
 /// The scores, sums and weights of a warpgroup's 64x128 tile occupy 160 registers of each thread at the same time, and
 /// 24 more are enough for the rest. Producer warps that push and distinguish many cases need more than 56.
-const REGISTERS: Registers = Registers {
-    entry: 168,
-    producer: 72,
-    consumer: 216,
-};
+const PRODUCER_REGISTERS: u32 = 72;
 
 /// If each call gives the length of the sequence, warps that load and push also compute where chunks begin and end, and
 /// compare the rows of ranks while they wait.
-const REGISTERS_WITH_ROWS: Registers = Registers {
-    entry: 168,
-    producer: 88,
-    consumer: 208,
-};
+const PRODUCER_REGISTERS_WITH_ROWS: u32 = 88;
 
 /// The plan.
 pub(crate) fn plan(
@@ -142,16 +134,20 @@ fn finish(topology: Topology, device: &Device, op_plan: AttentionPlan) -> BodyPl
     let smem = memory::smem(&op_plan, topology);
     let grid_ctas = grid_ctas(&op_plan, world, device);
     let roles = Roles::new(&op_plan, topology);
+    let producer_registers = match op_plan.takes_rows() {
+        true => PRODUCER_REGISTERS_WITH_ROWS,
+        false => PRODUCER_REGISTERS,
+    };
     BodyPlan {
         id: layout::id(&op_plan, device.arch, topology),
         launch: Launch {
             threads: THREADS,
             grid_ctas,
             cluster_ctas: 1,
-            registers: match op_plan.takes_rows() {
-                true => REGISTERS_WITH_ROWS,
-                false => REGISTERS,
-            },
+            registers: device
+                .arch
+                .spec()
+                .split_registers(THREADS, producer_registers),
         },
         roles: roles.all(grid_ctas),
         call: roles.call_steps(),

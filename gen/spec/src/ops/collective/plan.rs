@@ -16,7 +16,7 @@ use crate::config::Field;
 use crate::device::Device;
 use crate::diagnostic::Diagnostics;
 use crate::parts::network::PUT_BYTES;
-use crate::parts::{BodyPlan, Launch, Network, Registers, Role};
+use crate::parts::{BodyPlan, Launch, Network, Role};
 use crate::roofline::{Bound, Traffic};
 use crate::topology::Topology;
 
@@ -302,19 +302,13 @@ fn finish(
         Protocol::Simple => (THREADS, device.sm_count),
     };
     let roles = Roles::new(&op_plan, topology);
-    // All that an SM has; kernels that share none among warpgroups may use fewer.
-    let registers = (65536 / threads).min(255);
     BodyPlan {
         id: layout::id(&op_plan, device.arch, topology),
         launch: Launch {
             threads,
             grid_ctas,
             cluster_ctas: 1,
-            registers: Registers {
-                entry: registers,
-                producer: registers,
-                consumer: registers,
-            },
+            registers: device.arch.spec().even_registers(threads),
         },
         roles: roles.all(threads, grid_ctas),
         call: roles.call_steps(),

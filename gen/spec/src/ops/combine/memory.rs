@@ -1,12 +1,11 @@
 //! Memory of `combine`: symmetric memory of a rank, and shared memory of a CTA.
 
 use super::op_plan::{CombinePlan, OUTPUTS, SumPipeline};
+use crate::options::SMEM_ALIGN;
 use crate::parts::region::regions;
 use crate::plan::{Element, Region, Workspace};
 use crate::topology::Topology;
 
-/// The alignment to which kernels round up the start of dynamic shared memory, which may start anywhere.
-const SMEM_ALIGN: u32 = 1024;
 /// The words of a wrong row index: the number of the entry, its token and its value.
 const FAULT_WORDS: u64 = 3;
 

@@ -31,7 +31,7 @@ use crate::ops::dispatch::all_rows;
 use crate::ops::gemm::THREADS;
 use crate::parts::id::id_prefix;
 use crate::parts::network::common_args;
-use crate::parts::{BodyPlan, Launch, Registers};
+use crate::parts::{BodyPlan, Launch};
 use crate::roofline::{Bound, Traffic};
 use crate::topology::Topology;
 
@@ -46,11 +46,6 @@ const MIN_PART_BYTES: u64 = 2 << 10;
 const LINE_BYTES: u64 = 128;
 /// A packet of the low-latency protocol: a top-k entry, or two other words, beside flags.
 const PACKET_BYTES: u64 = 16;
-const REGISTERS: Registers = Registers {
-    entry: 168,
-    producer: 168,
-    consumer: 168,
-};
 
 /// The plan.
 pub(crate) fn plan(
@@ -88,7 +83,7 @@ pub(crate) fn plan(
             threads: THREADS,
             grid_ctas: device.sm_count,
             cluster_ctas: 1,
-            registers: REGISTERS,
+            registers: device.arch.spec().even_registers(THREADS),
         },
         roles: roles.all(device.sm_count),
         call: roles.call_steps(),

@@ -1,9 +1,9 @@
 //! What a candidate of `dispatch_gemm` should take.
 
 use super::types::DispatchTypes;
+use crate::arch::Tile;
 use crate::cost::CostTable;
 use crate::device::Device;
-use crate::ops::gemm::Tile;
 use crate::ops::gemm::cost::{group_subs, tile_us};
 use crate::roofline::Bound;
 

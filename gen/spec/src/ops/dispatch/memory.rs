@@ -4,12 +4,11 @@ use super::op_plan::{DispatchPlan, FAULT_WORDS, TILE_BUFFERS};
 use crate::config::LINE_BYTES;
 use crate::ops::gemm::op_plan::OUT_COLS;
 use crate::ops::gemm::{SLOT_BYTES, THREADS};
+use crate::options::SMEM_ALIGN;
 use crate::parts::region::regions;
 use crate::plan::{Element, Region, Workspace};
 use crate::topology::Topology;
 
-/// The 128-byte swizzle repeats every 1024 bytes, and dynamic shared memory may start anywhere.
-const SMEM_ALIGN: u32 = 1024;
 /// The number of warps of a CTA.
 const WARPS: u32 = THREADS / 32;
 /// The number of consumer warps.

@@ -3,7 +3,8 @@
 use super::chunks::TokenChunks;
 use super::config::{DispatchConfig, DispatchShape};
 use super::types::DispatchTypes;
-use crate::ops::gemm::{BLayout, Split, Tile};
+use crate::arch::Tile;
+use crate::ops::gemm::{BLayout, Split};
 use crate::topology::Topology;
 use serde::Serialize;
 

@@ -17,13 +17,14 @@ use super::config::{DispatchConfig, DispatchShape, all_rows};
 use super::op_plan::{COPIES_AHEAD, DispatchPlan, InternodeDispatch};
 use super::roles::Roles;
 use super::{layout, memory, work};
+use crate::arch::Tile;
 use crate::config::Field;
 use crate::config::LINE_BYTES;
 use crate::device::Device;
 use crate::diagnostic::Diagnostics;
 use crate::ops::gemm::cost::group_subs;
-use crate::ops::gemm::{Split, THREADS, Tile};
-use crate::parts::{BodyPlan, Launch, Registers};
+use crate::ops::gemm::{Split, THREADS};
+use crate::parts::{BodyPlan, Launch};
 use crate::roofline::Bound;
 use crate::topology::Topology;
 
@@ -42,19 +43,9 @@ const MAX_SPLITS: u32 = 16;
 const BLOCK_TOKENS: u64 = 8;
 /// Producer warps keep eight addresses of rows and the coordinates of tiles. Threads of consumer warps have 128 sums
 /// each.
-const REGISTERS: Registers = Registers {
-    entry: 168,
-    producer: 104,
-    consumer: 200,
-};
-
-/// Tiles, largest first.
-const TILES: [Tile; 4] = [
-    Tile { m: 128, n: 256 },
-    Tile { m: 128, n: 128 },
-    Tile { m: 64, n: 256 },
-    Tile { m: 64, n: 128 },
-];
+const PRODUCER_REGISTERS: u32 = 104;
+/// The fewest columns of a tile.
+const MIN_TILE_COLS: u32 = 128;
 
 /// The fastest plan by the cost model.
 pub(crate) fn plan(
@@ -65,11 +56,12 @@ pub(crate) fn plan(
 ) -> Result<BodyPlan<DispatchPlan>, Diagnostics> {
     let mut best: Option<(DispatchPlan, f64)> = None;
     let mut refused = Diagnostics::default();
-    for tile in TILES {
-        let fixed_otherwise = config.tile_m.is_some_and(|m| m != tile.m)
+    for &tile in device.arch.spec().tiles {
+        let is_out = tile.n < MIN_TILE_COLS
+            || config.tile_m.is_some_and(|m| m != tile.m)
             || config.tile_n.is_some_and(|n| n != tile.n)
             || config.swiglu && (tile.m, tile.n) == (64, 128);
-        if fixed_otherwise {
+        if is_out {
             continue;
         }
         match candidate(config, shape, topology, device, tile) {
@@ -236,7 +228,10 @@ fn finish(
             threads: THREADS,
             grid_ctas,
             cluster_ctas: 1,
-            registers: REGISTERS,
+            registers: device
+                .arch
+                .spec()
+                .split_registers(THREADS, PRODUCER_REGISTERS),
         },
         roles: roles.all(),
         call: roles.call_steps(),

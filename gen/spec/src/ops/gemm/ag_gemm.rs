@@ -39,7 +39,7 @@ pub(super) fn plan(spec: GemmSpec<'_>, device: &Device) -> Result<BodyPlan<GemmP
     let traffic = traffic(spec);
     let mut rejected = Diagnostics::default();
     let mut best: Option<Candidate> = None;
-    for tile in core::candidate_tiles(spec.tuning()) {
+    for tile in core::candidate_tiles(spec.tuning(), device.arch) {
         match candidates(spec, device, tile, &traffic) {
             Ok(found) => {
                 for candidate in found {
@@ -121,7 +121,7 @@ fn finish(
             threads: THREADS,
             grid_ctas,
             cluster_ctas: core.cluster.map_or(1, |cluster| cluster.ctas),
-            registers: core::registers(spec.takes_rows()),
+            registers: core::registers(spec.takes_rows(), device.arch),
         },
         roles,
         call,

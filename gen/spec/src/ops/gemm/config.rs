@@ -231,15 +231,6 @@ choices! {
     }
 }
 
-/// Rows and columns of C that one CTA computes at a time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Tile {
-    /// Rows.
-    pub m: u32,
-    /// Columns.
-    pub n: u32,
-}
-
 choices! {
     /// A function of each element, in fp32.
     #[derive(Default)]

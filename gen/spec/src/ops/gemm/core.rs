@@ -1,6 +1,6 @@
 //! The GEMM core that operators share: tile, stages and shared-memory map.
 
-use super::config::{BLayout, GemmShape, MAX_STAGES, Tile, Tuning};
+use super::config::{BLayout, GemmShape, MAX_STAGES, Tuning};
 use super::maps::stage_rows_a;
 use super::op_plan::{
     Cluster, GemmPlan, OUT_BUFFERS, OUT_BYTES, OUT_COLS, SLOT_BYTES, Split, THREADS, TileOrder,
@@ -8,9 +8,11 @@ use super::op_plan::{
 use super::smem::{GemmSmem, Stages};
 use super::spec::GemmSpec;
 use crate::abi::{ArgKind, Extent, Operand, OperandSpec};
+use crate::arch::{Arch, Tile};
 use crate::config::Field;
 use crate::device::Device;
 use crate::diagnostic::Diagnostics;
+use crate::options::SMEM_ALIGN;
 use crate::plan::{Region, Registers};
 use serde::Serialize;
 
@@ -28,28 +30,14 @@ const MAX_SPLITS: u32 = 16;
 const PACED_FLOPS: u64 = 10_000_000_000_000;
 /// About 13 µs; 4 and 64 are equal within noise.
 const PACE_STEPS: u32 = 16;
-/// The 128-byte swizzle repeats every 1024 bytes, and dynamic shared memory may start anywhere.
-const SMEM_ALIGN: u32 = 1024;
-/// Tiles that the core computes, largest first.
-pub(super) const TILES: [Tile; 5] = [
-    Tile { m: 128, n: 256 },
-    Tile { m: 128, n: 128 },
-    Tile { m: 64, n: 256 },
-    Tile { m: 64, n: 128 },
-    Tile { m: 128, n: 64 },
-];
 
-/// Registers per thread: 384 threads get 168 each at launch, which the warpgroups then share anew. 128 accumulators and
-/// their addresses need more than 168; producers need 56 when they also push.
+/// Registers per thread. 128 accumulators and their addresses need more than an even share; producers need 56 when they also
+/// push.
 ///
 /// If each call gives the rows, producers compute from them what are constants otherwise, for which 56 are too few.
-pub(super) const fn registers(takes_rows: bool) -> Registers {
-    let (producer, consumer) = if takes_rows { (72, 216) } else { (56, 224) };
-    Registers {
-        entry: 168,
-        producer,
-        consumer,
-    }
+pub(super) const fn registers(takes_rows: bool, arch: Arch) -> Registers {
+    let producer = if takes_rows { 72 } else { 56 };
+    arch.spec().split_registers(THREADS, producer)
 }
 
 /// Tile, stages and shared memory of a kernel.
@@ -339,9 +327,10 @@ pub(super) fn memory_bytes(spec: GemmSpec<'_>, c_rows: u64) -> u64 {
         + c_rows * n * types.c.bytes()
 }
 
-/// Tiles that `tuning` allows.
-pub(super) fn candidate_tiles(tuning: &Tuning) -> impl Iterator<Item = Tile> {
-    TILES.into_iter().filter(move |tile| {
+/// Tiles of the architecture that `tuning` allows.
+pub(super) fn candidate_tiles(tuning: &Tuning, arch: Arch) -> impl Iterator<Item = Tile> {
+    let tiles = arch.spec().tiles.iter().copied();
+    tiles.filter(move |tile| {
         tuning.tile_m.is_none_or(|m| m == tile.m) && tuning.tile_n.is_none_or(|n| n == tile.n)
     })
 }

@@ -4,11 +4,12 @@ mod push;
 
 pub(crate) use push::Push;
 
-use super::config::{GemmShape, Tile};
+use super::config::GemmShape;
 use super::core::CoreLayout;
 use super::maps::load_rows_a;
 use super::op_plan::{OUT_COLS, Split, TileOrder};
 use super::spec::GemmSpec;
+use crate::arch::Tile;
 use crate::config::{Dtype, LINE_BYTES};
 use crate::cost::CostTable;
 use crate::device::Device;

@@ -1,8 +1,9 @@
 //! How a rank's rows travel to its peers: by SMs or by copy engines, and in which chunks.
 
-use super::config::{Tile, Transfer};
+use super::config::Transfer;
 use super::op_plan::{Chunks, SLOT_BYTES, THREADS};
 use super::spec::GemmSpec;
+use crate::arch::Tile;
 use crate::device::Device;
 use crate::parts::network::PUT_BYTES;
 use crate::plan::Network;

@@ -1,9 +1,10 @@
 //! The tensor maps of A, B and C.
 
-use super::config::{BLayout, Tile};
+use super::config::BLayout;
 use super::op_plan::OUT_ROWS;
 use super::spec::GemmSpec;
 use crate::abi::{ArgKind, Extent, Operand, Source, Stride, TensorMapSpec, rows_of_load};
+use crate::arch::Tile;
 use crate::config::Dtype;
 
 fn operand_map(

@@ -1,7 +1,8 @@
 //! What only plans of GEMM operators have.
 
-use super::config::{GemmConfig, GemmShape, Tile, Transfer, Tuning};
+use super::config::{GemmConfig, GemmShape, Transfer, Tuning};
 use super::types::GemmTypes;
+use crate::arch::Tile;
 use crate::config::{Dtype, LINE_BYTES};
 use serde::Serialize;
 
@@ -92,8 +93,6 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// The most CTAs that every GPU with clusters takes for one.
-    pub(super) const MAX_CTAS: u32 = 8;
     /// Columns of a group that a CTA completes at a time: those of which a thread has four neighbouring sums.
     const BLOCK_COLS: u32 = 8;
     /// Sums of a warp of a block: 16 bytes of each lane.

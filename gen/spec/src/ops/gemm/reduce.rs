@@ -59,7 +59,7 @@ const MAX_PACKETS_IN_FLIGHT: u32 = 16;
 pub(super) fn plan(spec: GemmSpec<'_>, device: &Device) -> Result<BodyPlan<GemmPlan>, Diagnostics> {
     let mut rejected = Diagnostics::default();
     let mut best: Option<Candidate> = None;
-    for tile in core::candidate_tiles(spec.tuning()) {
+    for tile in core::candidate_tiles(spec.tuning(), device.arch) {
         match CoreLayout::new(spec, tile, None, device) {
             Ok(core) => {
                 let found = candidates(spec, device, &core);
@@ -307,7 +307,7 @@ fn finish(spec: GemmSpec<'_>, device: &Device, candidate: Candidate) -> BodyPlan
             threads: THREADS,
             grid_ctas,
             cluster_ctas: core.cluster.map_or(1, |cluster| cluster.ctas),
-            registers: core::registers(spec.takes_rows()),
+            registers: core::registers(spec.takes_rows(), device.arch),
         },
         roles,
         call,

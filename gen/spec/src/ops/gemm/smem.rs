@@ -1,7 +1,7 @@
 //! Shared memory of the CTAs of GEMM operators.
 
-use super::config::Tile;
 use super::op_plan::{Cluster, GROUPS, OUT_BUFFERS, OUT_BYTES, SLOT_BYTES, THREADS};
+use crate::arch::Tile;
 use crate::config::LINE_BYTES;
 use crate::parts::region::regions;
 use crate::plan::{Element, Region};

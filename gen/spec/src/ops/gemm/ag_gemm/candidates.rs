@@ -1,9 +1,10 @@
 //! The candidates of `ag_gemm` with one tile, among which the cost model chooses.
 
+use crate::arch::Tile;
 use crate::config::Field;
 use crate::device::Device;
 use crate::diagnostic::Diagnostics;
-use crate::ops::gemm::config::{Tile, Transfer};
+use crate::ops::gemm::config::Transfer;
 use crate::ops::gemm::core::CoreLayout;
 use crate::ops::gemm::cost::{self, Push};
 use crate::ops::gemm::exchange::{Exchange, Way, own_bytes, put_bytes, ways};
@@ -54,7 +55,7 @@ pub(super) fn candidates(
                 "with tiles of {}x{}, no 2 to {} CTAs share every tile",
                 tile.m,
                 tile.n,
-                Cluster::MAX_CTAS
+                device.arch.spec().max_cluster_ctas
             )
         },
         "remove it, or write split_k = 2 to 8 and fewer rows",
@@ -167,7 +168,8 @@ impl<'a> Search<'a> {
     /// The layout in which the CTAs that share a tile are a cluster, if that is possible in this order.
     fn in_clusters(&self, order: &TileOrder, comm_ctas: u32) -> Option<CoreLayout> {
         let splits = order.tail_splits;
-        let shares_all = order.whole_tiles == 0 && (2..=Cluster::MAX_CTAS).contains(&splits);
+        let shares_all = order.whole_tiles == 0
+            && (2..=self.device.arch.spec().max_cluster_ctas).contains(&splits);
         if !shares_all || comm_ctas > 0 || self.spec.takes_rows() {
             return None;
         }

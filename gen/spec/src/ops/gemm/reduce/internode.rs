@@ -1,12 +1,13 @@
 //! Reductions across several nodes: their candidates, and the puts that they need.
 
-use super::super::config::{GemmOp, Tile};
+use super::super::config::GemmOp;
 use super::super::core::CoreLayout;
 use super::super::op_plan::{Reduction, TileOrder};
 use super::super::spec::GemmSpec;
 use super::candidate::{
     Candidate, ROUND_BYTES_OF_RESULTS, candidate, collect_unroll, partial_subs,
 };
+use crate::arch::Tile;
 use crate::device::Device;
 use crate::parts::network::PUT_BYTES;
 use crate::plan::Network;

@@ -1,12 +1,13 @@
 //! What operators that reduce have in the workspace, and their arguments.
 
-use super::super::config::{GemmOp, Tile};
+use super::super::config::GemmOp;
 use super::super::core::{self, CoreLayout};
 use super::super::maps;
 use super::super::op_plan::Reduction;
 use super::super::roles::stores_from_registers;
 use super::super::spec::GemmSpec;
 use crate::abi::{ArgKind, ArgLayout, Extent, Operand};
+use crate::arch::Tile;
 use crate::parts::network::{common_args, results_on_peers};
 
 /// This rank's rows of C.
