@@ -204,7 +204,7 @@ fn check(
 
 /// Computes a token's features behind the last layer, rounded to bf16 where the kernels round.
 fn reference(batch: u64, token: u64, hidden: u64) -> Vec<f64> {
-    let rounded = |value: f64| bf16::from_f64(value).to_f64();
+    let rounded = |value: f64| bf16::from_f32(value as f32).to_f64();
     let mut x: Vec<f64> = (0..FEATURES).map(|f| x(batch, token, f).to_f64()).collect();
     for layer in 0..LAYERS {
         let dot = |values: &[f64], weight: &dyn Fn(u64) -> bf16| {

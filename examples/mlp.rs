@@ -148,9 +148,8 @@ fn check(y: &[bf16], first: u64, own_tokens: u64, hidden: u64) -> Result<f64, Fa
         // The kernel rounds U to bf16.
         let u: Vec<f64> = (0..hidden)
             .map(|h| {
-                bf16::from_f64(gelu(
-                    dot(FEATURES, |f| (x(token, f), w1(h, f))) + b1(h).to_f64(),
-                ))
+                let sum = dot(FEATURES, |f| (x(token, f), w1(h, f))) + b1(h).to_f64();
+                bf16::from_f32(gelu(sum) as f32)
             })
             .map(bf16::to_f64)
             .collect();

@@ -148,7 +148,7 @@ fn down_projection(ranks: &Communicator, operands: &Operands) -> Result<Vec<bf16
             let projected = project(first + index, &hidden.collect::<Vec<_>>());
             let out = down[row * HIDDEN..][..HIDDEN].iter_mut();
             out.zip(projected)
-                .for_each(|(out, x)| *out = bf16::from_f64(x));
+                .for_each(|(out, x)| *out = bf16::from_f32(x as f32));
         }
     }
     Ok(down)

@@ -116,12 +116,26 @@ macro_rules! by_element {
 }
 pub(super) use by_element;
 
-/// Returns the nearest element of a type, as fp32.
+/// Returns the nearest element of a type, as fp32. `half` rounds fp64 without the last 32 bits, so numbers just above the
+/// middle of two elements would count as the middle.
 pub(super) fn rounded(value: f64, dtype: Dtype) -> f32 {
     match dtype {
-        Dtype::Bf16 => bf16::from_f64(value).to_f32(),
-        Dtype::Fp16 => f16::from_f64(value).to_f32(),
+        Dtype::Bf16 => bf16::from_f32(rounded_to_odd(value)).to_f32(),
+        Dtype::Fp16 => f16::from_f32(rounded_to_odd(value)).to_f32(),
         _ => value as f32,
+    }
+}
+
+/// Returns `value` if it is an fp32, and otherwise the one of its two neighbours in fp32 whose last bit is 1. A shorter type
+/// gets the same nearest element from the result as from `value`.
+fn rounded_to_odd(value: f64) -> f32 {
+    let nearest = value as f32;
+    let bits = nearest.to_bits();
+    let is_beyond = f64::from(nearest).abs() > value.abs();
+    match value.is_nan() || f64::from(nearest) == value || bits % 2 == 1 {
+        true => nearest,
+        false if is_beyond => f32::from_bits(bits - 1),
+        false => f32::from_bits(bits + 1),
     }
 }
 
@@ -147,4 +161,31 @@ pub fn set_call_count(
         unsafe { pretend_calls(operator, CALLS_BEFORE, calls)? };
     }
     ranks.barrier()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The first three are sums of 0.7 and so on with numbers of 1e-7, where a kernel was right and the reference was not.
+    #[test]
+    fn numbers_beside_the_middle_of_two_elements_are_rounded_to_the_nearest() {
+        for (value, bf) in [
+            (1.378_906_5, 1.382_812_5),
+            (1.457_032_1, 1.460_937_5),
+            (-1.441_407_1, -1.445_312_5),
+            (1.0 + 2f64.powi(-8), 1.0),
+            (1.0 + 2f64.powi(-8) + 2f64.powi(-50), 1.007_812_5),
+            (1.0 + 2f64.powi(-8) - 2f64.powi(-50), 1.0),
+            (1.007_812_5 + 2f64.powi(-8), 1.015_625),
+            (-0.0, -0.0),
+            (f64::MAX, f64::INFINITY),
+        ] {
+            let got = rounded(value, Dtype::Bf16);
+            assert_eq!(got.to_bits(), (bf as f32).to_bits(), "{value}: {got}");
+        }
+        let above = 1.0 + 2f64.powi(-11) + 2f64.powi(-50);
+        assert_eq!(f64::from(rounded(above, Dtype::Fp16)), 1.0 + 2f64.powi(-10));
+        assert!(rounded(f64::NAN, Dtype::Fp16).is_nan());
+    }
 }
