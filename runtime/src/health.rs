@@ -179,10 +179,6 @@ impl Health {
             .iter()
             .filter_map(|operator| operator.calls())
             .collect();
-        // A thread that is in a step keeps the connections to itself, and the ranks that left before are known.
-        self.connections()
-            .iter_mut()
-            .for_each(|ranks| self.look_for_left(ranks));
         // If a rank is lost, others may have left because of that.
         let lost = match &error {
             Error::RankLost { rank, .. } => Some(*rank),
@@ -200,8 +196,12 @@ impl Health {
         error
     }
 
-    /// Returns the error if a rank has left without a call that this rank has begun. Looks only at `lost` if that is a rank.
+    /// Returns the error if a rank has left without a call that this rank has begun. Looks only at `lost` if that is a rank. A rank
+    /// reports its failure before it leaves, and the failure is then the cause.
     fn left_without_call(&self, calls: &[OperatorCalls], lost: Option<u32>) -> Option<Error> {
+        if self.has_heard_of_failure() {
+            return None;
+        }
         let left = lock(&self.left);
         let missing = |calls: &OperatorCalls, rank: u32| {
             let (own, theirs) = (calls.of(self.rank)?, calls.of(rank)?);
@@ -263,6 +263,15 @@ impl Health {
 
     fn look_for_left(&self, ranks: &mut Collective) {
         lock(&self.left).extend(ranks.left());
+    }
+
+    /// Looks for ranks that have left, and returns whether a rank has reported a failure. A thread that is in a step keeps the
+    /// connections to itself; the ranks that left before are known.
+    fn has_heard_of_failure(&self) -> bool {
+        self.connections().is_some_and(|mut ranks| {
+            self.look_for_left(&mut ranks);
+            ranks.failed().is_some()
+        })
     }
 
     /// Ends the waits of this rank if another one has left without a call that this rank has begun.
