@@ -70,7 +70,7 @@ const MUTATIONS: &[Mutation<CollectiveJob>] = &[
     ("announcements by the calls of a bucket", protocols, planted::ANNOUNCED_BY_BUCKET),
     ("calls counted as those of a bucket", rows, planted::CALLS_OF_BUCKET),
     // CTAs that a bucket has for others.
-    ("CTAs without packets not counted", protocols, &[("@ll.advance", "threadIdx.x == 0 => threadIdx.x == 0 && blockIdx.x * kWarp < Shards::vecs(ctx)")]),
+    ("CTAs without packets not counted", protocols, &[("@ll.advance", "kThreads - 1 => kThreads - 1 && blockIdx.x * kWarp < Shards::vecs(ctx)")]),
 ];
 
 #[test]

@@ -201,12 +201,12 @@ struct Simple {
   static MK_DEVICE bool begin(const Args&, const RankContext& ctx, const Smem&) {
     if (!enter(ctx)) return false;  // @collective.enter
     Begin::announce(ctx);
+    if (threadIdx.x == Config::kThreads - 1) advance_epoch<false>(ctx);
     return true;
   }
 
   // Runs after the roles.
   static MK_DEVICE void end(const Args&, const RankContext& ctx) {
-    if (threadIdx.x == 0) advance_epoch<false>(ctx);
     if (blockIdx.x == 0 && threadIdx.x == 0) {
       Begin::report_refused_rows(ctx);
       Begin::template wait_for_peers<!PeerResults::kExist>(ctx);
