@@ -265,12 +265,12 @@ impl Health {
         lock(&self.left).extend(ranks.left());
     }
 
-    /// Looks for ranks that have left, and returns whether a rank has reported a failure. A thread that is in a step keeps the
-    /// connections to itself; the ranks that left before are known.
+    /// Looks for ranks that have left, and returns whether another rank has reported a failure. A thread that is in a step keeps
+    /// the connections to itself; the ranks that left before are known.
     fn has_heard_of_failure(&self) -> bool {
         self.connections().is_some_and(|mut ranks| {
             self.look_for_left(&mut ranks);
-            ranks.failed().is_some()
+            ranks.failed().is_some_and(|rank| rank != self.rank)
         })
     }
 

@@ -39,7 +39,7 @@ pub struct ArchSpec {
 }
 
 impl ArchSpec {
-    /// Registers of `threads` threads that divide the registers of an SM evenly.
+    /// Registers per thread of a CTA whose `threads` threads divide the registers of an SM evenly.
     #[must_use]
     pub const fn even_registers(&self, threads: u32) -> Registers {
         let all = self.sm_registers / threads / REGISTER_STEP * REGISTER_STEP;
@@ -54,8 +54,8 @@ impl ArchSpec {
         }
     }
 
-    /// Registers of `threads` threads of which one warpgroup keeps `producer` registers per thread and leaves the rest to
-    /// the other warpgroups.
+    /// Registers per thread of a CTA with `threads` threads. The producer warpgroup keeps `producer` registers per thread, and the
+    /// consumer warpgroups divide the rest.
     #[must_use]
     pub const fn split_registers(&self, threads: u32, producer: u32) -> Registers {
         let even = self.even_registers(threads);

@@ -79,8 +79,8 @@ const GEMM: GemmCosts = GemmCosts {
     // H100, 1 row of 8192 columns of 2048, in a chain: 128 CTAs take 16.4 µs, and 64 CTAs 17.3.
     idle_sms_loss: 0.14,
     // 2×H100, 1 to 64 rows of 2048 columns of 8192, in a chain, 32 plans: the model has an error of 1.7 µs (root mean square)
-    // for 26 of them. In the other six plans, warps push whole rows, and the estimate is 5 to 10 µs too long. None of
-    // these six is the fastest plan of its size.
+    // for 26 plans. In the other six plans, warps push whole rows, and the estimate is 5 to 10 µs too long. No plan of the six is
+    // the fastest plan of its size.
     first_rows_us: 5.5,
     unmeasured_split_slowdown: 1.02,
     // H100, 2048 columns: with 16 rows, the exchange between 2, 4 and 8 CTAs takes 2.6, 2.9 and 4.3 µs; with 64 rows, between 3

@@ -3,7 +3,8 @@
 use super::buckets;
 use super::op_plan::OpPlan;
 use super::plan::{Body, KernelPlan};
-use super::sized::{SizedProblem, SizedSpec};
+use super::problem::SizedProblem;
+use super::sized::SizedSpec;
 use crate::abi::MAX_OPERANDS;
 use crate::config::Problem;
 use crate::device::Device;

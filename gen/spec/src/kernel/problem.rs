@@ -45,6 +45,29 @@ pub enum Shape {
     Collective(CollectiveShape),
 }
 
+/// The configuration of one kind of operator, and its sizes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum SizedProblem {
+    Gemm(GemmConfig, GemmShape),
+    Attention(AttentionConfig, AttentionShape),
+    Dispatch(DispatchConfig, DispatchShape),
+    Combine(CombineConfig, CombineShape),
+    Collective(CollectiveConfig, CollectiveShape),
+}
+
+impl SizedProblem {
+    /// The sizes.
+    pub const fn shape(&self) -> Shape {
+        match *self {
+            Self::Gemm(_, shape) => Shape::Gemm(shape),
+            Self::Attention(_, shape) => Shape::Attention(shape),
+            Self::Dispatch(_, shape) => Shape::Dispatch(shape),
+            Self::Combine(_, shape) => Shape::Combine(shape),
+            Self::Collective(_, shape) => Shape::Collective(shape),
+        }
+    }
+}
+
 impl From<GemmConfig> for Problem {
     fn from(config: GemmConfig) -> Self {
         Self::Gemm(config)
@@ -178,12 +201,17 @@ impl Problem {
     /// The sizes, if no dimension is dynamic.
     #[must_use]
     pub fn shape(&self) -> Option<Shape> {
-        Some(match self {
-            Self::Gemm(config) => config.shape()?.into(),
-            Self::Attention(config) => config.shape()?.into(),
-            Self::Dispatch(config) => config.shape()?.into(),
-            Self::Combine(config) => config.shape()?.into(),
-            Self::Collective(config) => config.shape()?.into(),
+        self.sized().map(|sized| sized.shape())
+    }
+
+    /// The problem with its sizes, if no dimension is dynamic.
+    pub(super) fn sized(&self) -> Option<SizedProblem> {
+        Some(match *self {
+            Self::Gemm(of) => SizedProblem::Gemm(of, of.shape()?),
+            Self::Attention(of) => SizedProblem::Attention(of, of.shape()?),
+            Self::Dispatch(of) => SizedProblem::Dispatch(of, of.shape()?),
+            Self::Combine(of) => SizedProblem::Combine(of, of.shape()?),
+            Self::Collective(of) => SizedProblem::Collective(of, of.shape()?),
         })
     }
 

@@ -1,14 +1,9 @@
 //! [`SizedSpec`]: a checked configuration whose sizes are all known.
 
 use super::config::KernelConfig;
-use super::problem::{Problem, Shape};
+use super::problem::{Shape, SizedProblem};
 use super::spec::KernelSpec;
 use crate::diagnostic::Diagnostics;
-use crate::ops::attention::{AttentionConfig, AttentionShape};
-use crate::ops::collective::{CollectiveConfig, CollectiveShape};
-use crate::ops::combine::{CombineConfig, CombineShape};
-use crate::ops::dispatch::{DispatchConfig, DispatchShape};
-use crate::ops::gemm::{GemmConfig, GemmShape};
 use serde::Serialize;
 use std::ops::Deref;
 
@@ -19,29 +14,6 @@ pub struct SizedSpec {
     spec: KernelSpec,
     #[serde(skip)]
     problem: SizedProblem,
-}
-
-/// The configuration of one kind of operator, and its sizes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum SizedProblem {
-    Gemm(GemmConfig, GemmShape),
-    Attention(AttentionConfig, AttentionShape),
-    Dispatch(DispatchConfig, DispatchShape),
-    Combine(CombineConfig, CombineShape),
-    Collective(CollectiveConfig, CollectiveShape),
-}
-
-impl SizedProblem {
-    /// The problem with its sizes, if no dimension is dynamic.
-    fn new(problem: Problem) -> Option<Self> {
-        Some(match problem {
-            Problem::Gemm(of) => Self::Gemm(of, of.shape()?),
-            Problem::Attention(of) => Self::Attention(of, of.shape()?),
-            Problem::Dispatch(of) => Self::Dispatch(of, of.shape()?),
-            Problem::Combine(of) => Self::Combine(of, of.shape()?),
-            Problem::Collective(of) => Self::Collective(of, of.shape()?),
-        })
-    }
 }
 
 impl SizedSpec {
@@ -65,13 +37,7 @@ impl SizedSpec {
     /// The sizes of all dimensions.
     #[must_use]
     pub const fn shape(&self) -> Shape {
-        match self.problem {
-            SizedProblem::Gemm(_, shape) => Shape::Gemm(shape),
-            SizedProblem::Attention(_, shape) => Shape::Attention(shape),
-            SizedProblem::Dispatch(_, shape) => Shape::Dispatch(shape),
-            SizedProblem::Combine(_, shape) => Shape::Combine(shape),
-            SizedProblem::Collective(_, shape) => Shape::Collective(shape),
-        }
+        self.problem.shape()
     }
 
     /// What is computed, with its sizes.
@@ -94,7 +60,7 @@ impl KernelSpec {
     /// # Errors
     /// Every dimension whose size is not known.
     pub fn sized(self) -> Result<SizedSpec, Diagnostics> {
-        if let Some(problem) = SizedProblem::new(*self.problem()) {
+        if let Some(problem) = self.problem().sized() {
             let spec = self;
             return Ok(SizedSpec { spec, problem });
         }

@@ -74,7 +74,7 @@ struct Ll {
   static MK_DEVICE bool begin(const Args&, const RankContext& ctx, const Smem&) {
     if (!enter(ctx)) return false;  // @collective.enter
     Begin::announce(ctx);
-    // A few vectors leave the last warp idle. At the end of the CTA, the count would take the time of a round trip to L2.
+    // A few vectors leave the last warp idle. At its end, the CTA would wait for the count, a round trip to L2.
     if (threadIdx.x == Config::kThreads - 1) advance_epoch<false>(ctx);  // @ll.advance
     return true;
   }

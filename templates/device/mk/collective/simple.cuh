@@ -201,6 +201,7 @@ struct Simple {
   static MK_DEVICE bool begin(const Args&, const RankContext& ctx, const Smem&) {
     if (!enter(ctx)) return false;  // @collective.enter
     Begin::announce(ctx);
+    // At its end, the CTA would wait for the count, a round trip to L2.
     if (threadIdx.x == Config::kThreads - 1) advance_epoch<false>(ctx);
     return true;
   }

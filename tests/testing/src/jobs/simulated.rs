@@ -167,7 +167,7 @@ pub fn set_call_count(
 mod tests {
     use super::*;
 
-    /// The first three are sums of 0.7 and so on with numbers of 1e-7, where a kernel was right and the reference was not.
+    /// A sum of bf16 that lies just above the middle of two bf16, as the first three values do, is rounded up by GPUs.
     #[test]
     fn numbers_beside_the_middle_of_two_elements_are_rounded_to_the_nearest() {
         for (value, bf) in [

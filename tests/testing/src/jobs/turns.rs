@@ -92,7 +92,7 @@ impl<'a> Turns<'a> {
 
     /// Returns a call of an operator, whose results are poison.
     fn poisoned(&self, player: usize) -> Result<Turn, Failure> {
-        let specs = &self.players[player].operator.plan().operands();
+        let specs = self.players[player].operator.plan().operands();
         let poison = |spec| Ok(self.stream.clone_htod(&vec![POISON; self.bytes(spec)])?);
         let written = specs.iter().filter(|spec| spec.written);
         let results = written.map(poison).collect::<Result<_, Failure>>()?;
