@@ -37,7 +37,7 @@ impl Kernel {
             threads: launch.threads,
             smem_bytes,
         };
-        check_clusters(plan, &function, dims, shared.shares_gpu)?;
+        check_clusters(plan, &function, dims)?;
         Ok(Self { function, dims })
     }
 
@@ -79,21 +79,12 @@ fn check_registers(plan: &KernelPlan, registers: u32) -> Result<(), Error> {
     }))
 }
 
-/// Checks that all clusters can be resident at the same time. The SMs of a cluster are of one part of the GPU, so there may be
-/// fewer than SMs suffice for.
-fn check_clusters(
-    plan: &KernelPlan,
-    function: &Function,
-    dims: LaunchDims,
-    shares_gpu: bool,
-) -> Result<(), Error> {
+/// Checks that all clusters can be resident at the same time. The SMs of a cluster are of one GPC, so there may be fewer clusters
+/// than SMs suffice for, and fewer than the plan took from the driver if the process is limited to a part of the GPU.
+fn check_clusters(plan: &KernelPlan, function: &Function, dims: LaunchDims) -> Result<(), Error> {
     let cluster_ctas = dims.cluster_ctas;
     if cluster_ctas == 1 {
         return Ok(());
-    }
-    if shares_gpu {
-        let id = plan.id.clone();
-        return Err(Error::Kernel(KernelError::ClustersOnSharedGpu { id }));
     }
     let (clusters, resident) = (dims.ctas / cluster_ctas, function.resident_clusters(dims)?);
     if clusters <= resident {

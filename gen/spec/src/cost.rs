@@ -61,6 +61,10 @@ pub(crate) struct GemmCosts {
     pub load_sums_us: f64,
     /// The rate at which a CTA stores and loads sums in L2.
     pub sums_gb_s: f64,
+    /// The time in which the CTAs of a cluster exchange sums, beside the time of the bytes.
+    pub cluster_sync_us: f64,
+    /// The rate at which a CTA gets the sums of the other CTAs of its cluster.
+    pub cluster_sums_gb_s: f64,
     /// The part of its time that a GEMM loses to stores of partial sums that take as long as the GEMM.
     pub store_loss: f64,
     /// The part of the link's rate that is lost where partial sums travel beside a GEMM that takes as long.

@@ -17,6 +17,9 @@ pub struct Device {
     pub sm_count: u32,
     /// Shared memory that one CTA can have, bytes.
     pub smem_bytes: u32,
+    /// Clusters that run at the same time if each CTA has an SM of its own: the first number is of clusters of 2 CTAs, the
+    /// last one of clusters of [`MAX_CLUSTER_CTAS`](Self::MAX_CLUSTER_CTAS).
+    pub resident_clusters: [u32; Self::CLUSTER_SIZES],
     /// Device memory, bytes.
     pub memory_bytes: u64,
     /// L2 cache, bytes.
@@ -49,6 +52,8 @@ pub struct Hardware {
     pub memory_bus_bits: u32,
     /// Active NVLink links.
     pub nvlinks: u32,
+    /// Clusters that run at the same time, as in [`Device`]. 0 if the driver cannot say.
+    pub resident_clusters: [u32; Device::CLUSTER_SIZES],
 }
 
 /// `figure` over `reference`, or 1 if the figure is unknown.
@@ -74,6 +79,17 @@ impl Device {
     /// The fewest SMs that the ranks that share a GPU leave free. The driver may copy and clear memory by kernels of its own, which
     /// would otherwise wait for kernels that wait for them.
     pub const SHARED_FREE_SMS: u32 = 4;
+    /// The most CTAs that every GPU with clusters takes for one.
+    pub const MAX_CLUSTER_CTAS: u32 = 8;
+    /// The sizes of clusters, from 2 CTAs.
+    pub const CLUSTER_SIZES: usize = Self::MAX_CLUSTER_CTAS as usize - 1;
+
+    /// Returns how many clusters of `ctas` CTAs run at the same time, if that is the size of a cluster.
+    #[must_use]
+    pub fn resident_clusters(&self, ctas: u32) -> Option<u32> {
+        let size = usize::try_from(ctas.checked_sub(2)?).ok()?;
+        self.resident_clusters.get(size).copied()
+    }
 
     /// A Hopper GPU. Its rates are those of [`Device::h200`], scaled by what `hardware` has of what bounds them: SMs and
     /// their clock for tensor cores and L2, clock and width of the memory, the number of links for NVLink. Rates of other
@@ -94,6 +110,7 @@ impl Device {
             memory_gb_s: h200.memory_gb_s * memory,
             link_gb_s: h200.link_gb_s * links,
             copy_engine_gb_s: h200.copy_engine_gb_s * links,
+            resident_clusters: hardware.resident_clusters,
             ..h200
         }
     }
@@ -111,8 +128,9 @@ impl Device {
         }
     }
 
-    /// The device as one of `parts` ranks sees it that share a GPU, each with as many SMs and as much memory. `None` if there
-    /// are too few SMs for so many ranks.
+    /// The device as one of `parts` ranks sees it that share a GPU, each with as many SMs and as much memory. There are no
+    /// clusters, because ranks do not keep SMs of one GPC free for each other. `None` if there are too few SMs for so many
+    /// ranks.
     #[must_use]
     pub fn part(&self, parts: u32) -> Option<Self> {
         if parts <= 1 {
@@ -122,6 +140,7 @@ impl Device {
         let each = f64::from(parts);
         (sm_count > 0).then(|| Self {
             name: format!("1/{parts} of {}", self.name),
+            resident_clusters: [0; Self::CLUSTER_SIZES],
             memory_bytes: self.memory_bytes / u64::from(parts),
             l2_bytes: self.l2_bytes / u64::from(parts),
             memory_gb_s: self.memory_gb_s / each,
@@ -143,6 +162,11 @@ impl Device {
             }
             least.sm_count = least.sm_count.min(device.sm_count);
             least.smem_bytes = least.smem_bytes.min(device.smem_bytes);
+            for (least, clusters) in
+                (least.resident_clusters.iter_mut()).zip(device.resident_clusters)
+            {
+                *least = clusters.min(*least);
+            }
             least.memory_bytes = least.memory_bytes.min(device.memory_bytes);
             least.l2_bytes = least.l2_bytes.min(device.l2_bytes);
             least.gemm_tflops = least.gemm_tflops.min(device.gemm_tflops);
@@ -186,13 +210,14 @@ impl Device {
         found
     }
 
-    /// A simulated GPU: an H200 with `sm_count` SMs.
+    /// A simulated GPU: an H200 with `sm_count` SMs, any of which can be a cluster.
     #[must_use]
     pub fn simulated(sm_count: u32) -> Self {
         Self {
             name: format!("simulated GPU with {sm_count} SMs"),
             backend: Backend::HostCxx,
             sm_count,
+            resident_clusters: std::array::from_fn(|size| sm_count / (size as u32 + 2)),
             ..Self::h200()
         }
     }
@@ -248,6 +273,7 @@ mod tests {
             memory_clock_khz: 0,
             memory_bus_bits: 0,
             nvlinks: 0,
+            resident_clusters: Hardware::H200.resident_clusters,
         };
         assert_eq!(Device::hopper(&unknown), Device::h200());
     }

@@ -2,6 +2,7 @@
 
 use super::backend::{Backend, choose_backend};
 use super::call::{check, named};
+use super::function::{Function, LaunchDims};
 use super::nvml;
 use crate::error::{DeviceError, Error};
 use crate::simulation;
@@ -57,24 +58,54 @@ pub(crate) fn open(ordinal: usize, kind: Backend) -> Result<(Arc<CudaContext>, D
         };
         return Ok((ctx, device));
     }
+    let smem_bytes = figure(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
     let hardware = Hardware {
         sm_count,
         sm_clock_khz: figure(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?,
         memory_clock_khz: figure(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE)?,
         memory_bus_bits: figure(Attribute::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH)?,
         nvlinks: nvml::active_links(&bus_id(ctx.cu_device())?).unwrap_or(0),
+        resident_clusters: resident_clusters(&ctx, smem_bytes),
     };
     tracing::debug!(ordinal, name, ?hardware, "opened a GPU");
     let device = Device {
         name,
         arch,
-        smem_bytes: figure(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
+        smem_bytes,
         memory_bytes: named("cuDeviceTotalMem_v2", ctx.total_mem())? as u64,
         l2_bytes: u64::from(figure(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?),
         ..Device::hopper(&hardware)
     };
     Ok((ctx, device))
 }
+
+/// Returns how many clusters run at the same time, by their size, if each CTA has all shared memory of an SM. The number follows
+/// from the sizes of the GPCs, which only the driver knows, and which it only tells of a kernel.
+fn resident_clusters(ctx: &Arc<CudaContext>, smem_bytes: u32) -> [u32; Device::CLUSTER_SIZES] {
+    let count = || -> Result<_, Error> {
+        let kernel = Function::load(ctx, EMPTY_KERNEL.to_bytes_with_nul(), "empty")?;
+        kernel.allow_dynamic_smem(smem_bytes)?;
+        let mut found = [0; Device::CLUSTER_SIZES];
+        for (cluster_ctas, found) in (2..).zip(&mut found) {
+            let dims = LaunchDims {
+                ctas: cluster_ctas,
+                cluster_ctas,
+                threads: 128,
+                smem_bytes,
+            };
+            *found = kernel.resident_clusters(dims)?;
+        }
+        Ok(found)
+    };
+    count().unwrap_or_else(|error| {
+        tracing::warn!(%error, "the driver does not say how many clusters it runs, so kernels have none");
+        [0; Device::CLUSTER_SIZES]
+    })
+}
+
+/// PTX of a kernel that does nothing.
+const EMPTY_KERNEL: &CStr =
+    c".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry empty() { ret; }\n";
 
 /// Returns the PCI bus id of the GPU, which is the same in every process.
 pub(crate) fn bus_id(device: sys::CUdevice) -> Result<String, Error> {

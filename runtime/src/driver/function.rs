@@ -23,15 +23,15 @@ unsafe impl Send for Function {}
 unsafe impl Sync for Function {}
 
 impl Function {
-    /// Loads the kernel `name` of a CUBIN.
-    pub fn load(ctx: &Arc<CudaContext>, cubin: &[u8], name: &str) -> Result<Self, Error> {
+    /// Loads the kernel `name` of a CUBIN, or of PTX that ends with a NUL.
+    pub fn load(ctx: &Arc<CudaContext>, image: &[u8], name: &str) -> Result<Self, Error> {
         bind(ctx)?;
         let symbol = CString::new(name).unwrap_or_default();
-        // SAFETY: the driver reads as far as the header of the image says. The image comes from the compiler, or from
-        // the store. The store has checked that its tables, sections and segments lie within it, and that only this
+        // SAFETY: the driver reads PTX to its NUL, and a CUBIN as far as its header says. A CUBIN comes from the compiler, or
+        // from the store. The store has checked that its tables, sections and segments lie within it, and that only this
         // user and root can have written it.
         let module = named("cuModuleLoadData", unsafe {
-            result::module::load_data(cubin.as_ptr().cast())
+            result::module::load_data(image.as_ptr().cast())
         })?;
         let mut function = Self {
             raw: null_mut(),

@@ -27,7 +27,7 @@ pub enum KernelError {
     /// The clusters of the kernel cannot all run at the same time.
     #[error(
         "kernel {id} does not fit on this GPU: its {clusters} clusters of {cluster_ctas} CTAs must run at once, but this GPU \
-         takes {resident}. Use fewer CTAs for each tile (split_k), or remove the option cluster"
+         takes {resident}. Write cluster = false"
     )]
     ClustersDoNotFit {
         /// The id of the kernel.
@@ -38,15 +38,6 @@ pub enum KernelError {
         clusters: u32,
         /// The clusters that the GPU runs at the same time.
         resident: u32,
-    },
-    /// The kernel has clusters, and ranks share the GPU.
-    #[error(
-        "kernel {id} has clusters, which need SMs of one part of the GPU at the same time. Ranks that share a GPU do not keep \
-         these free for each other. Remove the option cluster"
-    )]
-    ClustersOnSharedGpu {
-        /// The id of the kernel.
-        id: String,
     },
     /// The compiled kernel uses another number of registers than the plan, so its warpgroups could not redistribute them.
     #[error(

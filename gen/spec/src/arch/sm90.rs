@@ -9,7 +9,6 @@ pub(super) const SM90A: ArchSpec = ArchSpec {
     smem_bytes: 227 << 10,
     sm_registers: 64 << 10,
     max_registers: 255,
-    max_cluster_ctas: 8,
     // One or two warpgroups of 64 rows, each with at most 256 columns, which wgmma multiplies at a time.
     tiles: &[
         Tile { m: 128, n: 256 },

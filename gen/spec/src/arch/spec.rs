@@ -32,8 +32,6 @@ pub struct ArchSpec {
     pub sm_registers: u32,
     /// The most registers of a thread.
     pub max_registers: u32,
-    /// The most CTAs that every GPU of the architecture takes for one cluster.
-    pub max_cluster_ctas: u32,
     /// Tiles of matrix products, largest first.
     pub tiles: &'static [Tile],
 }

@@ -18,6 +18,8 @@ impl Hardware {
         memory_clock_khz: 3_201_000,
         memory_bus_bits: 6016,
         nvlinks: 18,
+        // Its GPCs have 16 or 18 SMs, as those of the H100 have.
+        resident_clusters: [66, 39, 30, 22, 17, 15, 15],
     };
 }
 
@@ -33,6 +35,7 @@ impl Device {
             backend: Backend::Nvrtc,
             sm_count: Hardware::H200.sm_count,
             smem_bytes: Arch::Sm90a.spec().smem_bytes,
+            resident_clusters: Hardware::H200.resident_clusters,
             memory_bytes: 140 << 30,
             l2_bytes: 60 << 20,
             gemm_tflops: 740.0,
@@ -88,6 +91,9 @@ const GEMM: GemmCosts = GemmCosts {
     split_k_sync_us: 1.8,
     load_sums_us: 0.9,
     sums_gb_s: 120.0,
+    // H200, 16 to 128 rows of 512 to 4096 columns, K 4096 and 8192, in a chain, 109 plans: `docs/performance.md`.
+    cluster_sync_us: 1.8,
+    cluster_sums_gb_s: 40.0,
     store_loss: 0.1,
     // 2×H100, 1024 to 8192 rows of 4096 columns of 1024, and of 8192 of 2048: of tiles of 128×128 and 128×256, the model then
     // names the faster one. With `push_share_loss` in its place, it would choose 128×128 for 8192 rows, where `gemm_ar` of 8192

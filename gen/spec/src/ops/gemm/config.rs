@@ -166,8 +166,8 @@ options! {
             split_k: Option<u32> as SPLIT_K,
             /// Whether the CTAs that share a tile are a cluster, so that their sums travel through shared memory.
             ///
-            /// Only of `ag_gemm` for a constant number of rows, where 2 to 8 CTAs share every tile. The planner does not
-            /// choose it by itself.
+            /// Only of `ag_gemm` for a constant number of rows, where 2 to 8 CTAs share every tile and the GPU runs all clusters
+            /// at the same time.
             #[serde(skip_serializing_if = "Option::is_none")]
             cluster: Option<bool> as CLUSTER,
             /// The most buckets: ranges of rows for which the kernel has a plan of its own, if each call gives the rows.

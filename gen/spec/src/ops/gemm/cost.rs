@@ -51,7 +51,7 @@ const fn is_even(tile: Tile, order: &TileOrder) -> bool {
     group_subs(tile).is_multiple_of(order.tail_splits)
 }
 
-/// The time in which the CTAs that share a tile exchange their sums of the rows that C has, µs.
+/// The time in which the CTAs that share a tile exchange their sums of the rows that C has through L2, µs.
 fn exchange_us(tile: Tile, order: &TileOrder, shape: GemmShape, costs: &CostTable) -> f64 {
     let splits = order.tail_splits;
     if splits == 1 || order.tail_tiles() == 0 {
@@ -62,8 +62,7 @@ fn exchange_us(tile: Tile, order: &TileOrder, shape: GemmShape, costs: &CostTabl
     }
     let subs = group_subs(tile);
     let completed = order.completed_subs(subs);
-    let rows = shape.m.next_multiple_of(16).min(u64::from(tile.m)) as u32;
-    let sum_bytes = f64::from(rows * tile.n * 4);
+    let sum_bytes = sum_bytes(tile, shape);
     let stored = if splits > subs / completed {
         sum_bytes
     } else {
@@ -80,6 +79,19 @@ fn exchange_us(tile: Tile, order: &TileOrder, shape: GemmShape, costs: &CostTabl
     costs.gemm.split_k_sync_us
         + f64::from(turns) * costs.gemm.load_sums_us
         + (stored + loaded) / costs.gemm.sums_gb_s / 1e3
+}
+
+/// The time in which the CTAs of a cluster exchange their sums of the rows that C has, µs.
+fn cluster_exchange_us(tile: Tile, order: &TileOrder, shape: GemmShape, costs: &CostTable) -> f64 {
+    let others = f64::from(order.tail_splits - 1) / f64::from(order.tail_splits);
+    costs.gemm.cluster_sync_us
+        + others * sum_bytes(tile, shape) / costs.gemm.cluster_sums_gb_s / 1e3
+}
+
+/// Bytes of a CTA's sums of the rows that C has.
+fn sum_bytes(tile: Tile, shape: GemmShape) -> f64 {
+    let rows = shape.m.next_multiple_of(16).min(u64::from(tile.m)) as u32;
+    f64::from(rows * tile.n * 4)
 }
 
 /// The time of a GEMM alone.
@@ -103,6 +115,7 @@ impl GemmTime {
         spec: GemmSpec<'_>,
         tile: Tile,
         order: &TileOrder,
+        has_clusters: bool,
         compute_ctas: u32,
         traffic: &Traffic,
         device: &Device,
@@ -116,18 +129,20 @@ impl GemmTime {
             },
             false => order.clone(),
         };
-        let one = tile_us(
-            tile,
-            spec.types().a,
-            spec.shape.m,
-            spec.shape.k,
-            order.work_tiles().min(compute_ctas),
-            device,
-        );
+        // The SMs of a GPC, which clusters fill one after the other, share its way to L2.
+        let active = match has_clusters {
+            true => device.sm_count,
+            false => order.work_tiles().min(compute_ctas),
+        };
+        let (a, GemmShape { m, k, .. }) = (spec.types().a, spec.shape);
+        let one = tile_us(tile, a, m, k, active, device);
         let rounds = f64::from(order.whole_tiles / compute_ctas);
-        let unfed_us = exchange_us(tile, order, spec.shape, costs);
+        let unfed_us = match has_clusters {
+            true => cluster_exchange_us(tile, order, spec.shape, costs),
+            false => exchange_us(tile, order, spec.shape, costs),
+        };
         let slowdown = match order.tail_splits {
-            2 if rounds == 0.0 => costs.gemm.two_slices_slowdown,
+            2 if rounds == 0.0 && !has_clusters => costs.gemm.two_slices_slowdown,
             _ => 1.0,
         };
         let part_us = one / f64::from(order.tail_splits) * slowdown;
@@ -181,7 +196,16 @@ pub(super) fn estimate_us(
 ) -> f64 {
     let costs = device.costs();
     let compute_ctas = device.sm_count - push.comm_ctas();
-    let gemm = GemmTime::new(spec, core.tile, order, compute_ctas, traffic, device);
+    let has_clusters = core.cluster.is_some();
+    let gemm = GemmTime::new(
+        spec,
+        core.tile,
+        order,
+        has_clusters,
+        compute_ctas,
+        traffic,
+        device,
+    );
     let compute = match core.tile.m * core.tile.n < 128 * 128 && order.row_tiles > 1 {
         true => gemm.us * costs.gemm.small_tiles_slowdown,
         false => gemm.us,
@@ -259,7 +283,7 @@ pub(super) fn reduce_us(
     device: &Device,
 ) -> f64 {
     let costs = device.costs();
-    let gemm = GemmTime::new(spec, tile, order, device.sm_count, traffic, device);
+    let gemm = GemmTime::new(spec, tile, order, false, device.sm_count, traffic, device);
     let (compute, last_us) = (gemm.us, gemm.last_us);
     let Some(meeting) = meeting else {
         let computed = gemm.beside_memory_us(compute, traffic, device);

@@ -52,13 +52,14 @@ pub(super) fn candidates(
         Field::CLUSTER,
         || {
             format!(
-                "with tiles of {}x{}, no 2 to {} CTAs share every tile",
-                tile.m,
-                tile.n,
-                device.arch.spec().max_cluster_ctas
+                "with tiles of {}x{}, no clusters that {} runs at the same time share every tile",
+                tile.m, tile.n, device.name
             )
         },
-        "remove it, or write split_k = 2 to 8 and fewer rows",
+        format!(
+            "remove it, or write split_k = 2 to {} and fewer rows",
+            Device::MAX_CLUSTER_CTAS
+        ),
     );
     if spec.world() == 1 {
         let found = search.candidates(None, 0, None, Push::None);
@@ -141,35 +142,40 @@ impl<'a> Search<'a> {
     ) -> Vec<Candidate> {
         let compute_ctas = self.device.sm_count - comm_ctas;
         let orders = (self.core).complete(self.spec, self.order.clone(), compute_ctas);
-        let with_order = |order: TileOrder| {
-            let core = match self.spec.tuning().cluster {
-                Some(true) => self.in_clusters(&order, comm_ctas)?,
-                _ => self.core.clone(),
-            };
-            Some(Candidate {
-                estimate_us: cost::estimate_us(
-                    self.spec,
-                    &core,
-                    &order,
-                    push,
-                    self.traffic,
-                    self.device,
-                ),
-                core,
-                transfer,
-                comm_ctas,
-                chunks: chunks.clone(),
-                order,
-            })
+        let layouts = |order: TileOrder| {
+            let asked = self.spec.tuning().cluster;
+            let through_l2 = (asked != Some(true)).then(|| self.core.clone());
+            // Not measured where C has several rows of tiles.
+            let may_cluster = asked.unwrap_or(order.row_tiles == 1);
+            let cluster = may_cluster.then(|| self.in_clusters(&order, comm_ctas));
+            (through_l2.into_iter().chain(cluster.flatten())).map(move |core| (core, order.clone()))
         };
-        orders.into_iter().filter_map(with_order).collect()
+        let candidate = |(core, order)| Candidate {
+            estimate_us: cost::estimate_us(
+                self.spec,
+                &core,
+                &order,
+                push,
+                self.traffic,
+                self.device,
+            ),
+            core,
+            transfer,
+            comm_ctas,
+            chunks: chunks.clone(),
+            order,
+        };
+        (orders.into_iter())
+            .flat_map(layouts)
+            .map(candidate)
+            .collect()
     }
 
     /// The layout in which the CTAs that share a tile are a cluster, if that is possible in this order.
     fn in_clusters(&self, order: &TileOrder, comm_ctas: u32) -> Option<CoreLayout> {
         let splits = order.tail_splits;
-        let shares_all = order.whole_tiles == 0
-            && (2..=self.device.arch.spec().max_cluster_ctas).contains(&splits);
+        let resident = self.device.resident_clusters(splits)?;
+        let shares_all = order.whole_tiles == 0 && order.tail_tiles() <= resident;
         if !shares_all || comm_ctas > 0 || self.spec.takes_rows() {
             return None;
         }
