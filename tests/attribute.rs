@@ -5,7 +5,7 @@ use mkernel::cudarc::driver::{CudaSlice, CudaStream, CudaView, CudaViewMut};
 use mkernel::half::{bf16, f16};
 use mkernel::{
     FusedKernel, KernelConfig, fused_kernel,
-    spec::{Activation, BLayout, Dim, Dtype, Eps, GemmConfig, Norm, Problem, Transfer},
+    spec::{Activation, BLayout, Dim, Dtype, Eps, GemmConfig, GemmOp, Norm, Problem, Transfer},
 };
 use std::sync::Arc;
 
@@ -38,6 +38,10 @@ pub struct Finished;
 /// A kernel of fp16.
 #[fused_kernel(op = gemm_rs, m = dynamic, n = 1024, k = 8192, dtype = fp16)]
 pub struct Halves;
+
+/// A product without communication.
+#[fused_kernel(op = gemm, m = "..=64", n = 1024, k = 8192, activation = silu)]
+pub struct Local;
 
 /// A sum over ranks whose rows are normalised.
 #[fused_kernel(op = all_reduce, m = dynamic, n = 4096, bias = true, residual = true, norm = rms, eps = 1e-5)]
@@ -162,6 +166,11 @@ fn generated_configurations_are_those_that_are_declared() {
     assert_eq!(
         (epilogue.activation, epilogue.output),
         (Activation::Gelu, Some(Dtype::Fp32))
+    );
+    let local = gemm(Local::config(4, 2));
+    assert_eq!(
+        (local.op, local.epilogue.activation),
+        (GemmOp::Gemm, Activation::Silu)
     );
     let Problem::Collective(sum) = Normalised::config(2, 1).problem else {
         panic!("no collective")

@@ -130,11 +130,16 @@ fn gemm_ar_is_right_on_every_seed() {
     goldens_are_right(GemmOp::GemmAr, DEFAULT_WORLDS, DEFAULT_SEEDS);
 }
 
+#[test]
+fn gemm_is_right_on_every_seed() {
+    goldens_are_right(GemmOp::Gemm, DEFAULT_WORLDS, DEFAULT_SEEDS);
+}
+
 /// This test is for changes of the simulator and of code that the operators share.
 #[test]
 #[ignore = "takes an hour"]
 fn every_operator_is_right_on_all_seeds() {
-    for op in [GemmOp::AgGemm, GemmOp::GemmRs, GemmOp::GemmAr] {
+    for op in GemmOp::ALL {
         goldens_are_right(op, &[1, 2, 4], SEEDS);
     }
 }

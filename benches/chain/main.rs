@@ -50,8 +50,7 @@ fn run(flags: &Flags) -> Result<(), Failure> {
     rivals.measure(flags, &cases)?;
     let rows = rows.first().map_or(&[][..], Vec::as_slice);
     for row in rows {
-        let steps_us = row.nics_us.map(|nics_us| row.cublas_us + nics_us);
-        rivals.add_steps(row.case, steps_us);
+        rivals.add_measured(row.case, row.cublas_us, row.nics_us);
     }
     print(rows, &rivals);
     Ok(())

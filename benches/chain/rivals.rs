@@ -7,7 +7,7 @@ use mkernel_testing::lab::Failure;
 use serde::Deserialize;
 use std::process::{Command, Stdio};
 
-/// The local product alone, which is no rival.
+/// The local product alone, which is no rival of operators that communicate.
 const ALONE: &str = "cuBLAS";
 
 /// The local product, and then the NICs alone.
@@ -34,7 +34,7 @@ impl Rivals {
         if flags.no_rivals || flags.network.nodes > 1 {
             return Ok(());
         }
-        for op in &flags.op {
+        for op in flags.op.iter().filter(|op| op.communicates()) {
             let mut command = Command::new(&flags.python);
             let script = ["benches/baselines.py", "--chain", "--b-layout", "nk"];
             command
@@ -62,14 +62,18 @@ impl Rivals {
         Ok(())
     }
 
-    /// Adds the time of cuBLAS and then of the NICs, if there are NICs.
-    pub fn add_steps(&mut self, (op, shape): Case, us: Option<f64>) {
+    /// Adds the time of cuBLAS alone if ranks do not communicate, or that of cuBLAS and then of the NICs, if there are NICs.
+    pub fn add_measured(&mut self, (op, shape): Case, cublas_us: f64, nics_us: Option<f64>) {
+        let (variant, us) = match op.communicates() {
+            true => (STEPS, nics_us.map(|nics_us| cublas_us + nics_us)),
+            false => (ALONE, Some(cublas_us)),
+        };
         self.0.extend(us.map(|us| Line {
             op: op.op().name().to_owned(),
             m: shape.m,
             n: shape.n,
             k: shape.k,
-            variant: STEPS.to_owned(),
+            variant: variant.to_owned(),
             us,
         }));
     }
@@ -93,7 +97,8 @@ impl Rivals {
 
     /// Returns the time of the fastest rival.
     pub fn best(&self, case: Case) -> Option<f64> {
-        let rivals = self.lines(case).filter(|line| line.variant != ALONE);
+        let is_rival = |line: &&Line| line.variant != ALONE || !case.0.communicates();
+        let rivals = self.lines(case).filter(is_rival);
         rivals.map(|line| line.us).min_by(f64::total_cmp)
     }
 

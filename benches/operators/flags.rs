@@ -26,7 +26,7 @@ pub struct Flags {
     pub world: Option<u32>,
     #[command(flatten)]
     pub network: Nodes,
-    /// Operators: ag_gemm, gemm_rs, gemm_ar
+    /// Operators: ag_gemm, gemm_rs, gemm_ar, gemm
     #[arg(long, value_delimiter = ',', default_value = "ag_gemm", value_parser = parse_op)]
     pub op: Vec<GemmOp>,
     /// Sizes: M of all ranks, N and K of one rank; may be repeated [default: the shapes that the project has targets
@@ -137,7 +137,7 @@ impl Flags {
         match op {
             GemmOp::GemmAr => self.symmetric.then_some(Operand::C),
             GemmOp::AgGemm => self.symmetric.then_some(Operand::A),
-            GemmOp::GemmRs => None,
+            GemmOp::GemmRs | GemmOp::Gemm => None,
         }
     }
 }

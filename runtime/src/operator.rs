@@ -35,7 +35,8 @@ use std::sync::Arc;
 
 /// A kernel with its workspace, created by [`Communicator::prepare`](crate::Communicator::prepare).
 ///
-/// Every rank must launch its operators the same number of times in the same order. Launches on one GPU are ordered
+/// Every rank must launch its operators the same number of times in the same order, except for `gemm`, whose ranks do not
+/// wait for each other. Launches on one GPU are ordered
 /// after each other, also on different streams and of several communicators. A launch can be captured into a CUDA graph
 /// and replayed, in the same way on every rank: see [`Call::capture`](crate::Call::capture). Replays are not ordered
 /// after other launches or graphs, so order them by one stream or by events.
@@ -120,14 +121,12 @@ impl Operator {
         let busy_guard =
             busy_guard.map(|(simulated, job)| simulated.pause_clock_while(move || job.is_busy()));
         let fabric = workspace.fabric().cloned();
+        let begun_calls = || {
+            let number = operator.number();
+            begun_calls(&shared, number, &kernel, &workspace, (reader, &gate))
+        };
         let health = Arc::new(OperatorHealth {
-            calls: Some(begun_calls(
-                &shared,
-                operator.number(),
-                &kernel,
-                &workspace,
-                (reader, &gate),
-            )),
+            calls: plan.spec.problem().communicates().then(begun_calls),
             operators: shared.operators.clone(),
             operator,
             page,

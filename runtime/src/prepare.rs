@@ -165,8 +165,8 @@ fn check_puts(plan: &KernelPlan, fabric: Option<&Fabric>) -> Result<(), Error> {
         .iter()
         .try_for_each(|body| match (&body.network, fabric) {
             (Some(network), Some(fabric)) => fabric.check_put_bytes(network.put_bytes),
-            (None, None) => Ok(()),
-            _ => Err(Error::Aborted { cause: None }),
+            (None, _) => Ok(()),
+            (Some(_), None) => Err(Error::Aborted { cause: None }),
         })
 }
 

@@ -104,7 +104,7 @@ pub fn cases(world: u32) -> Vec<Case> {
     if world > 1 {
         all.extend(transfers());
     }
-    for op in [GemmOp::GemmRs, GemmOp::GemmAr] {
+    for op in [GemmOp::GemmRs, GemmOp::GemmAr, GemmOp::Gemm] {
         let smaller = shapes().into_iter().chain(tiles());
         all.extend(smaller.map(|case| case.of(op)));
     }
@@ -133,8 +133,8 @@ fn splits(op: GemmOp, world: u32) -> Vec<Case> {
         all.push(case(17, 1032, 2056, Kn).of(op).tile(64, 128).split(ctas));
         let wide = case(77, 520, 1032, Nk).of(op).tile(64, 256).split(ctas);
         all.push(wide.strided());
-        if op == GemmOp::AgGemm {
-            let narrow = case(17, 1032, 2056, Kn).tile(64, 128);
+        if !op.reduces() {
+            let narrow = case(17, 1032, 2056, Kn).of(op).tile(64, 128);
             all.push(narrow.clustered(ctas));
             all.push(wide.strided().clustered(ctas));
         }

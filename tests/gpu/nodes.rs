@@ -74,7 +74,7 @@ fn problems(op: GemmOp, nodes: u32) -> Vec<GemmProblem> {
         let tuning = Tuning {
             tile_m: Some(m),
             tile_n: Some(n),
-            comm_ctas: Some(2),
+            comm_ctas: op.communicates().then_some(2),
             ..Tuning::default()
         };
         all.push(GemmProblem {

@@ -213,7 +213,10 @@ impl Operands {
         let (rank, world) = (u64::from(ranks.rank()), u64::from(ranks.world()));
         let transposed = problem.layout == BLayout::Nk;
         let shard_rows = m.div_ceil(world);
-        let own_rows = (rank * shard_rows).min(m)..((rank + 1) * shard_rows).min(m);
+        let own_rows = match op.communicates() {
+            true => (rank * shard_rows).min(m)..((rank + 1) * shard_rows).min(m),
+            false => 0..m,
+        };
         let (whole_k, own_k) = match op.reduces() {
             true => (world * k, rank * k..(rank + 1) * k),
             false => (k, 0..k),

@@ -77,7 +77,7 @@ impl Rank {
             k: Dim::Static(SHAPE.k),
             b_layout: BLayout::Nk,
             tuning: Tuning {
-                comm_ctas: Some(1),
+                comm_ctas: op.communicates().then_some(1),
                 ..Tuning::default()
             },
             ..GemmConfig::new(op)
@@ -147,6 +147,7 @@ impl Rank {
         for (i, value) in (0..).zip(&c) {
             let factor = match self.op {
                 GemmOp::AgGemm => 1 + i / SHAPE.n / rows,
+                GemmOp::Gemm => 1 + u64::from(self.ranks.rank()),
                 _ => world * (world + 1) / 2,
             };
             let expected = factor as f32 * 0.5 * SHAPE.k as f32;

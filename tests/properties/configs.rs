@@ -115,6 +115,7 @@ fn ops() -> impl Strategy<Value = GemmOp> {
             GemmOp::AgGemm,
             GemmOp::GemmRs,
             GemmOp::GemmAr,
+            GemmOp::Gemm,
         ][..],
     )
 }
@@ -181,6 +182,9 @@ fn tuning(op: GemmOp) -> impl Strategy<Value = Tuning> {
                 shots,
                 ..tuning
             };
+        }
+        if !op.communicates() {
+            return tuning;
         }
         Tuning {
             transfer,

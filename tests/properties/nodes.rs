@@ -46,7 +46,7 @@ proptest! {
     /// ranks.
     #[test]
     fn gemm_plans_grow_no_faster_than_they_must(
-        op in select(&GemmOp::ALL[..]),
+        op in select(&[GemmOp::AgGemm, GemmOp::GemmRs, GemmOp::GemmAr][..]),
         nodes in 2..=64u32,
         local in 1..=8u32,
         m in prop_oneof![1..=300u64, 1..=20_000u64],
@@ -78,7 +78,7 @@ proptest! {
         let (rows, cols) = match op {
             GemmOp::AgGemm => (m, k),
             GemmOp::GemmRs => (shard_rows.next_multiple_of(tile.0) * u64::from(nodes * local), n.next_multiple_of(tile.1)),
-            GemmOp::GemmAr => {
+            _ => {
                 let tiles = (m.div_ceil(tile.0) * n.div_ceil(tile.1)).next_multiple_of(u64::from(nodes * local));
                 (tiles * tile.0, tile.1)
             }
@@ -87,7 +87,7 @@ proptest! {
         let data = match op {
             GemmOp::AgGemm => all,
             GemmOp::GemmRs => all + 2 * all,
-            GemmOp::GemmAr => 2 * all + 2 * all,
+            _ => 2 * all + 2 * all,
         };
         let of = |id| plan.body().region(id).map_or(0, |region| region.bytes);
         let tail = of(GemmWorkspace::split_sums) + of(GemmWorkspace::split_ready);

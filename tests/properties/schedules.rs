@@ -50,6 +50,7 @@ fn schedules_of_any_rows_of_several_nodes_are_complete() {
         (GemmOp::GemmRs, 3, 4, 1500),
         (GemmOp::GemmAr, 2, 2, 1024),
         (GemmOp::GemmAr, 3, 1, 64),
+        (GemmOp::Gemm, 2, 2, 1000),
     ] {
         let plan = rows_of_nodes(op, (nodes, local_world), most);
         let source = render(&plan).expect("a plan renders");

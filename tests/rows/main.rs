@@ -1,5 +1,6 @@
 //! Tests of GEMM operators that take the rows of each call at run time, on simulated GPUs. Every bit of the results is known.
 
+mod alone;
 mod buckets;
 mod mistakes;
 mod mutations;

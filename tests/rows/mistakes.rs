@@ -62,6 +62,7 @@ fn different_rows_are_an_error_that_names_two_ranks() {
 fn more_rows_than_prepared_are_an_error_of_their_call() {
     let kinds = [
         ((1, 1), GemmOp::AgGemm),
+        ((2, 1), GemmOp::Gemm),
         ((1, 4), GemmOp::GemmRs),
         ((1, 2), GemmOp::AgGemm),
         ((2, 2), GemmOp::GemmAr),

@@ -14,6 +14,12 @@ pub struct Topology {
 }
 
 impl Topology {
+    /// One rank.
+    pub const ALONE: Self = Self {
+        nodes: 1,
+        local_world: 1,
+    };
+
     /// All ranks.
     #[must_use]
     pub const fn world(self) -> u32 {

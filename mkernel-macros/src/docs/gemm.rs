@@ -18,6 +18,9 @@ pub fn semantics(config: &GemmConfig, ranks: Ranks) -> Vec<String> {
         GemmOp::GemmAr => {
             "`C = Σ_r A_r[M,K] · B_r`, summed over all ranks. Each rank gets the whole sum, bitwise the same."
         }
+        GemmOp::Gemm => {
+            "`C[M,N] = A[M,K] · B` on each rank, of its own A and B. No rank waits for another."
+        }
     };
     let (a, c) = (config.types().a, config.types().c);
     let types = match a == c {
@@ -59,7 +62,7 @@ pub fn operands(config: &GemmConfig, ranks: Ranks) -> Vec<OperandDoc> {
     let (a, c) = match config.op {
         GemmOp::AgGemm => (shard, whole),
         GemmOp::GemmRs => (whole, shard),
-        GemmOp::GemmAr => (whole.clone(), whole),
+        GemmOp::GemmAr | GemmOp::Gemm => (whole.clone(), whole),
     };
     let b = match config.b_layout {
         BLayout::Kn => format!("[{k}, {n}]"),

@@ -198,7 +198,7 @@ impl<'a> Call<'a> {
     }
 
     /// Gives the number of rows of this call, up to the number that the operator was prepared for, which is the default. All
-    /// ranks must give the same number. The operator must take rows at run time: see
+    /// ranks must give the same number, except to `gemm`. The operator must take rows at run time: see
     /// [`KernelPlan::max_rows`](crate::KernelPlan::max_rows). Operands need only as many rows.
     pub fn rows(mut self, rows: u64) -> Self {
         (self.rows, self.rows_used, self.rows_fault) = (Rows::Count(rows), None, None);

@@ -6,7 +6,7 @@ use mkernel_spec::abi::OperandSpec;
 use mkernel_spec::plan::Body;
 
 /// The number of rows of a call of an operator that takes them at run time: a GEMM operator or a collective that was declared
-/// with `m = dynamic`, or `ring_attention` with `seq = dynamic`. All ranks must give the same number.
+/// with `m = dynamic`, or `ring_attention` with `seq = dynamic`. All ranks must give the same number, except for `gemm`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rows {
     /// The number that the operator was prepared for, which is the most.

@@ -11,7 +11,7 @@ namespace mk {
 // without the number of the call. Such a kernel also says itself when the grid behind it may start, and so do its buckets.
 //
 // Every CTA reads the number of the call for itself. `Args` has workspaces, host, gate, deadline_ns, operator_number and
-// rank, and the endpoint if there are several nodes.
+// rank, and the endpoint if ranks of several nodes communicate.
 template <TopologyConfig Config, class Workspace, class Kernel, class Args, class Smem>
 MK_DEVICE RankContext begin_call(const Args& args, const Smem& smem) {
   const u32 node_first_rank = Config::kNodes == 1 ? 0 : args.rank / Config::kLocalWorld * Config::kLocalWorld;
@@ -26,7 +26,7 @@ MK_DEVICE RankContext begin_call(const Args& args, const Smem& smem) {
 #pragma unroll
     for (u32 i = 0; i < Kernel::kBuckets; ++i) ctx.bucket_epochs[i] = load_early(&ctx.state()->bucket_epochs[i]);
   }
-  if constexpr (Config::kNodes > 1) {
+  if constexpr (requires { args.endpoint; }) {
     ctx.network = args.endpoint.network;
     ctx.network_call = load_early(&ctx.network->calls) + 1;
   }

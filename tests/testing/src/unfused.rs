@@ -40,6 +40,7 @@ impl Steps {
         let count = match gemm.config.op {
             GemmOp::GemmAr => 2,
             GemmOp::AgGemm | GemmOp::GemmRs => 1,
+            GemmOp::Gemm => return None,
         };
         let peers = u64::from(nodes.saturating_sub(1)).max(1);
         let bytes = plan.body().traffic.nic_bytes / peers / u64::from(count);

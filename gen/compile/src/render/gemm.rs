@@ -39,6 +39,7 @@ pub(super) fn assembly(body: &Body, op_plan: &GemmPlan, topology: Topology) -> A
             GemmOp::AgGemm => "C = AllGather(A) B, one launch",
             GemmOp::GemmRs => "C = rows of the sum of A B over ranks, one launch",
             GemmOp::GemmAr => "C = sum of A B over ranks, one launch",
+            GemmOp::Gemm => "C = A B on each rank, one launch",
         },
         headers: vec![header],
         config: config::config(gemm),

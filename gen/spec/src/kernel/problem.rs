@@ -136,6 +136,7 @@ impl Op {
             Self::AgGemm => GemmConfig::new(GemmOp::AgGemm).into(),
             Self::GemmRs => GemmConfig::new(GemmOp::GemmRs).into(),
             Self::GemmAr => GemmConfig::new(GemmOp::GemmAr).into(),
+            Self::Gemm => GemmConfig::new(GemmOp::Gemm).into(),
             Self::RingAttention => AttentionConfig::new(AttentionOp::RingAttention).into(),
             Self::DispatchGemm => DispatchConfig::new(DispatchOp::DispatchGemm).into(),
             Self::Combine => CombineConfig::new(CombineOp::Combine).into(),
@@ -196,6 +197,12 @@ impl Problem {
             Self::Attention(_) => Some(Field::SEQ),
             _ => None,
         }
+    }
+
+    /// Whether ranks communicate. If not, calls of one rank need none of the others.
+    #[must_use]
+    pub fn communicates(&self) -> bool {
+        self.gemm().is_none_or(|gemm| gemm.op.communicates())
     }
 
     /// The sizes, if no dimension is dynamic.

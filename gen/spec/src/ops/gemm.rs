@@ -1,4 +1,4 @@
-//! GEMM operators: `ag_gemm`, `gemm_rs` and `gemm_ar`.
+//! GEMM operators: `ag_gemm`, `gemm_rs`, `gemm_ar` and `gemm`.
 
 mod ag_gemm;
 pub(crate) mod check;

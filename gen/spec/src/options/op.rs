@@ -18,6 +18,11 @@ choices! {
         /// The same sum, all of `C[M,N]` on every rank, with the same bits on all of them. It can also normalise the rows:
         /// see [`Epilogue`](crate::Epilogue).
         GemmAr = "gemm_ar",
+        /// `C[M,N] = A[M,K] · B` on each rank, of its own A and B, without communication.
+        ///
+        /// No rank waits for another. Each makes calls when it needs them and, if calls give the rows, with a number of rows of
+        /// its own.
+        Gemm = "gemm",
         /// `O = softmax(scale · Q Kᵀ) V` over a whole sequence of which each rank has rows of Q, K and V, exactly; rank r
         /// gets its rows of O, and the logarithms of the sums of exponentials (LSE).
         RingAttention = "ring_attention",

@@ -11,7 +11,7 @@ pub(super) fn describe(body: &Body, op_plan: &GemmPlan, topology: Topology) -> D
         computes: computes(op_plan, topology),
         summary: summary(body, op_plan),
         sections: vec![
-            ("tiles", tiles(body, op_plan, topology)),
+            ("tiles", tiles(body, op_plan)),
             ("transfer", transfer(body, op_plan, topology)),
         ],
         shared: format!("{} stages", op_plan.stages),
@@ -59,6 +59,7 @@ fn computes(op_plan: &GemmPlan, topology: Topology) -> String {
         GemmOp::AgGemm => (format!("AllGather(A)[{m},{k}] · B"), ""),
         GemmOp::GemmRs => (sum, ", rank r keeps its rows"),
         GemmOp::GemmAr => (sum, " on every rank"),
+        GemmOp::Gemm => (format!("A[{m},{k}] · B"), " on each rank"),
     };
     let formula = match epilogue.norm {
         Norm::None => epilogue.formula(&product),
@@ -78,7 +79,7 @@ fn computes(op_plan: &GemmPlan, topology: Topology) -> String {
     format!("{formula}, {ranks}, {b}, {dtype}, fp32 accumulate")
 }
 
-fn tiles(body: &Body, op_plan: &GemmPlan, topology: Topology) -> Vec<String> {
+fn tiles(body: &Body, op_plan: &GemmPlan) -> Vec<String> {
     let order = &op_plan.order;
     let count = u64::from(order.row_tiles) * u64::from(order.col_tiles);
     let ctas = body.launch.grid_ctas - op_plan.comm_ctas;
@@ -117,7 +118,7 @@ fn tiles(body: &Body, op_plan: &GemmPlan, topology: Topology) -> Vec<String> {
         Some(tiles) => format!(
             "the {tiles} row tiles of the own shard first, then those of peers as they arrive"
         ),
-        None if topology.world() > 1 => {
+        None if op_plan.chunks.is_some() => {
             "tiles cross the borders of shards, so a rank's own rows are copied too".to_owned()
         }
         None => return lines,
@@ -169,7 +170,11 @@ fn transfer(body: &Body, op_plan: &GemmPlan, topology: Topology) -> Vec<String> 
         return lines;
     }
     let (Some(transfer), Some(chunks)) = (op_plan.transfer, &op_plan.chunks) else {
-        return vec!["none: one rank".to_owned()];
+        let why = match op_plan.config.op {
+            GemmOp::Gemm => "the operands are local",
+            _ => "one rank",
+        };
+        return vec![format!("none: {why}")];
     };
     let flags =
         u64::from(topology.world()) * u64::from(chunks.per_shard) * u64::from(chunks.k_slices);

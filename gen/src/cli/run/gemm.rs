@@ -50,6 +50,7 @@ pub fn expected(
             sum()?.part(before..before + elems(rank))
         }
         GemmOp::GemmAr => sum()?,
+        GemmOp::Gemm => product(&a[rank as usize], &b[rank as usize]),
     };
     let of_rank = |operand| {
         inputs

@@ -50,7 +50,8 @@ impl CallData {
         let mut random = Random(u64::from(number) + 1);
         let Products { a, b, sums } = match op {
             GemmOp::AgGemm => gathered(config, world, shape, &mut random),
-            _ => summed(config, world, shape, &mut random),
+            GemmOp::Gemm => alone(config, world, shape, &mut random),
+            GemmOp::GemmRs | GemmOp::GemmAr => summed(config, world, shape, &mut random),
         };
         let elems = |rank: usize| sums[rank].len() as u64;
         let scale = scale(epilogue);
@@ -116,6 +117,18 @@ fn gathered(config: &GemmConfig, world: u32, shape: GemmShape, random: &mut Rand
         b,
         sums,
     }
+}
+
+/// Returns the operands and sums of `gemm`: each rank multiplies its own A by its own B.
+fn alone(config: &GemmConfig, world: u32, shape: GemmShape, random: &mut Random) -> Products {
+    let of_rank = |_| gathered(config, 1, shape, random);
+    let (mut a, mut b, mut sums) = (Vec::new(), Vec::new(), Vec::new());
+    for of_rank in (0..world).map(of_rank) {
+        a.extend(of_rank.a);
+        b.extend(of_rank.b);
+        sums.extend(of_rank.sums);
+    }
+    Products { a, b, sums }
 }
 
 /// Returns the operands and sums of operators that reduce: the products of all ranks are added.

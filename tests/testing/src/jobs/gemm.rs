@@ -260,11 +260,17 @@ impl GemmJob {
                 expected: call.expected[rank].clone(),
             }
         };
+        // Ranks that do not communicate have other rows each.
+        let first = match self.config.op.communicates() {
+            true => 0,
+            false => rank,
+        };
+        let calls = self.calls().iter().zip(&self.rows).cycle();
         let run = RowsRun {
             ranks,
             operator,
             result: Operand::C,
-            calls: self.calls().iter().zip(&self.rows).map(call).collect(),
+            calls: calls.skip(first).take(self.rows.len()).map(call).collect(),
             is_graph: self.is_graph,
             call_count: self.call_count,
             is_right: &|got, want| is_right(got, want, &self.config),

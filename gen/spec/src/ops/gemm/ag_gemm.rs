@@ -1,4 +1,4 @@
-//! `ag_gemm`: C = AllGather(A) · B.
+//! `ag_gemm`: C = AllGather(A) · B. `gemm`: C = A · B, planned as `ag_gemm` of one rank.
 //!
 //! A rank's rows of A travel to every peer's `gathered` buffer, chunk by chunk, a flag behind each. Compute CTAs take
 //! own rows first, in place, then the peers' rows in the order in which they arrive. `gathered` is double-buffered by
@@ -126,7 +126,7 @@ fn finish(
         roles,
         call,
         network: network(spec, chunks.as_ref()),
-        operands: core::operands(spec, spec.rows_of_shard(), spec.all_rows()),
+        operands: core::operands(spec, spec.rows_of_a(), spec.all_rows()),
         args: args(spec, &core, chunks.as_ref(), &workspace),
         smem: core.smem,
         comm_smem: (comm_ctas > 0).then(smem::comm_smem).unwrap_or_default(),
@@ -191,7 +191,7 @@ fn args(
     if chunks.is_none_or(|c| !c.to_self) {
         // A rank alone has all of A.
         let name = if chunks.is_some() { "own_a" } else { "a" };
-        kinds.push((name, maps::a_map(spec, spec.rows_of_shard(), rows)));
+        kinds.push((name, maps::a_map(spec, spec.rows_of_a(), rows)));
     }
     if let Some(gathered) = workspace.region(GemmWorkspace::gathered) {
         let offset_bytes = gathered.offset_bytes;

@@ -35,7 +35,7 @@ pub(crate) fn check(config: &GemmConfig, world: u32, nodes: u32, found: &mut Dia
     check_areas(found, config);
     check_tuning(found, config, world, nodes);
     check_run_time_rows(found, config);
-    if nodes > 1 {
+    if nodes > 1 && config.op.communicates() {
         check_across_nodes(found, &config.tuning);
     }
 }
@@ -56,11 +56,7 @@ fn check_norm(found: &mut Diagnostics, config: &GemmConfig, nodes: u32) {
     found.require(
         op == GemmOp::GemmAr,
         Field::NORM,
-        || {
-            format!(
-                "the rows of {op} are not normalised: only gemm_ar has whole sums on every rank"
-            )
-        },
+        || format!("the rows of {op} are not normalised, only those of gemm_ar are"),
         "remove it, or use gemm_ar",
     );
     check_limits_of_norms(found, config, nodes);
@@ -173,7 +169,7 @@ fn check_tuning(found: &mut Diagnostics, config: &GemmConfig, world: u32, nodes:
     }
     check_applies(found, config, world, nodes);
     found.require(
-        tuning.cluster != Some(true) || config.op == GemmOp::AgGemm,
+        tuning.cluster != Some(true) || !config.op.reduces(),
         Field::CLUSTER,
         || format!("{} has no such choice", config.op),
         "remove it",
@@ -237,7 +233,7 @@ fn check_applies(found: &mut Diagnostics, config: &GemmConfig, world: u32, nodes
         (
             Field::COMM_CTAS,
             tuning.comm_ctas.is_some(),
-            gathers || nodes > 1 || world == 1,
+            gathers || op.reduces() && (nodes > 1 || world == 1),
         ),
         (Field::K_SLICES, tuning.k_slices.is_some(), gathers),
         (Field::CHUNK_ROWS, tuning.chunk_rows.is_some(), gathers),

@@ -1,4 +1,4 @@
-//! The configuration of a GEMM operator: `ag_gemm`, `gemm_rs`, `gemm_ar`.
+//! The configuration of a GEMM operator: `ag_gemm`, `gemm_rs`, `gemm_ar`, `gemm`.
 
 use crate::abi::MAX_BUCKETS;
 use crate::config::Dtype;
@@ -34,7 +34,7 @@ options! {
     #[serde(deny_unknown_fields)]
     pub struct GemmConfig {
         op: GemmOp, sizes: GemmShape {
-            /// Rows of C, over all ranks.
+            /// Rows of C, over all ranks; of `gemm`, those of each rank.
             m as M,
             /// Columns of this rank's B and C.
             n as N,
@@ -166,8 +166,8 @@ options! {
             split_k: Option<u32> as SPLIT_K,
             /// Whether the CTAs that share a tile are a cluster, so that their sums travel through shared memory.
             ///
-            /// Only of `ag_gemm` for a constant number of rows, where 2 to 8 CTAs share every tile and the GPU runs all clusters
-            /// at the same time.
+            /// Only of `ag_gemm` and `gemm` for a constant number of rows, where 2 to 8 CTAs share every tile and the GPU runs all
+            /// clusters at the same time.
             #[serde(skip_serializing_if = "Option::is_none")]
             cluster: Option<bool> as CLUSTER,
             /// The most buckets: ranges of rows for which the kernel has a plan of its own, if each call gives the rows.
@@ -190,11 +190,13 @@ pub enum GemmOp {
     GemmRs,
     /// [`Op::GemmAr`]
     GemmAr,
+    /// [`Op::Gemm`]
+    Gemm,
 }
 
 impl GemmOp {
     /// All operators of the kind.
-    pub const ALL: [Self; 3] = [Self::AgGemm, Self::GemmRs, Self::GemmAr];
+    pub const ALL: [Self; 4] = [Self::AgGemm, Self::GemmRs, Self::GemmAr, Self::Gemm];
 
     /// The operator among those of all kinds.
     #[must_use]
@@ -203,6 +205,7 @@ impl GemmOp {
             Self::AgGemm => Op::AgGemm,
             Self::GemmRs => Op::GemmRs,
             Self::GemmAr => Op::GemmAr,
+            Self::Gemm => Op::Gemm,
         }
     }
 
@@ -210,6 +213,12 @@ impl GemmOp {
     #[must_use]
     pub const fn reduces(self) -> bool {
         matches!(self, Self::GemmRs | Self::GemmAr)
+    }
+
+    /// Whether ranks exchange rows of A or parts of C.
+    #[must_use]
+    pub const fn communicates(self) -> bool {
+        !matches!(self, Self::Gemm)
     }
 }
 

@@ -18,12 +18,16 @@ pub(crate) fn plan(
     device: &Device,
 ) -> Result<BodyPlan<GemmPlan>, Diagnostics> {
     let spec = GemmSpec {
-        topology,
+        ranks: topology,
+        topology: match config.op.communicates() {
+            true => topology,
+            false => Topology::ALONE,
+        },
         config,
         shape,
     };
     match spec.op() {
-        GemmOp::AgGemm => ag_gemm::plan(spec, device),
+        GemmOp::AgGemm | GemmOp::Gemm => ag_gemm::plan(spec, device),
         GemmOp::GemmRs | GemmOp::GemmAr => reduce::plan(spec, device),
     }
 }

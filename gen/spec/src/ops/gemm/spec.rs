@@ -10,6 +10,9 @@ use crate::topology::Topology;
 /// A GEMM whose sizes are known, on all ranks, as candidates see it.
 #[derive(Clone, Copy)]
 pub(super) struct GemmSpec<'a> {
+    /// All ranks.
+    pub ranks: Topology,
+    /// The ranks that communicate: all, or one rank alone.
     pub topology: Topology,
     pub config: &'a GemmConfig,
     pub shape: GemmShape,
@@ -91,13 +94,21 @@ impl GemmSpec<'_> {
         }
     }
 
+    /// Rows of A on this rank.
+    pub const fn rows_of_a(&self) -> Extent {
+        match self.op() {
+            GemmOp::AgGemm => self.rows_of_shard(),
+            GemmOp::GemmRs | GemmOp::GemmAr | GemmOp::Gemm => self.all_rows(),
+        }
+    }
+
     /// How a kernel's name begins, as in `gemm_rs_sm90a_g4_m4096n8192k2048`.
     pub fn id(&self, arch: Arch) -> String {
         let GemmShape { m, n, k } = self.shape;
         let most = if self.takes_rows() { "max" } else { "" };
         format!(
             "{}_m{most}{m}n{n}k{k}",
-            id_prefix(self.op(), arch, self.topology)
+            id_prefix(self.op(), arch, self.ranks)
         )
     }
 

@@ -18,7 +18,7 @@ pub struct Drawn {
 }
 
 /// The number of operators. Seeds take them in turn.
-pub const OPS: u64 = 9;
+pub const OPS: u64 = 10;
 
 /// Draws a configuration that has a plan.
 pub fn draw(seed: u64) -> Drawn {
@@ -107,7 +107,8 @@ fn problem(random: &mut Draws, op: u64, (nodes, world): (u32, u32)) -> Problem {
         5 => collective(random, CollectiveOp::ReduceScatter).into(),
         6 => attention(random, nodes).into(),
         7 => dispatch(random, world).into(),
-        _ => combine(random, world).into(),
+        8 => combine(random, world).into(),
+        _ => gemm(random, GemmOp::Gemm).into(),
     }
 }
 

@@ -98,8 +98,12 @@ fn finished(output: Option<Dtype>) -> Epilogue {
 /// Returns jobs on one node whose calls have different numbers of rows: every exchange, both layouts of B, tiles of both
 /// heights, shared tiles, several rounds, epilogues, and graphs.
 pub fn with_rows(world: u32) -> Vec<(String, GemmJob)> {
-    use GemmOp::{AgGemm, GemmRs};
+    use GemmOp::{AgGemm, Gemm, GemmRs};
     let plain = Epilogue::default();
+    let thirds = Tuning {
+        split_k: Some(3),
+        ..tile(64, 128)
+    };
     let job =
         |op, tuning, epilogue, sizes, sms| rows_job(op, world, (tuning, epilogue), sizes, sms);
     let mut jobs = vec![
@@ -114,6 +118,14 @@ pub fn with_rows(world: u32) -> Vec<(String, GemmJob)> {
         (
             "epilogue",
             job(AgGemm, tile(64, 128), finished(None), (136, 136), 4),
+        ),
+        (
+            "rounds of tiles",
+            job(Gemm, tile(64, 128), finished(None), (264, 136), 3),
+        ),
+        (
+            "shared by three",
+            job(Gemm, thirds, finished(Some(Dtype::Fp32)), (72, 264), 17).in_graph(),
         ),
     ];
     if world > 1 {

@@ -50,7 +50,7 @@ pub fn gemm(job: &Job, config: &GemmConfig, rank: usize) -> Vec<Vec<Element>> {
     };
     let all_rows: usize = match config.op {
         GemmOp::AgGemm => a.iter().map(|a| a.len() / k).sum(),
-        _ => a[0].len() / k,
+        _ => a[rank].len() / k,
     };
     let rows = match config.op {
         GemmOp::GemmRs => job.shard(all_rows, rank),
@@ -71,6 +71,7 @@ pub fn gemm(job: &Job, config: &GemmConfig, rank: usize) -> Vec<Vec<Element>> {
                     let row = row - job.shard(all_rows, owner).start;
                     product((owner, row), (rank, col))
                 }
+                GemmOp::Gemm => product((rank, row), (rank, col)),
                 _ => sum_of_ranks(job, |rank| product((rank, row), (rank, col)), dtype, true),
             };
             let at = (row - first) * n + col;
