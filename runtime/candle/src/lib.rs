@@ -4,7 +4,7 @@
 //!
 //! | here | operator | for |
 //! |---|---|---|
-//! | [`ColumnParallel`] | `ag_gemm`, or none | tensor parallelism, the first layer of a block |
+//! | [`ColumnParallel`] | `ag_gemm`, `gemm`, or none | tensor parallelism, the first layer of a block |
 //! | [`RowParallel`] | `gemm_ar`, `gemm_rs` | tensor parallelism, the second layer of a block |
 //! | [`ring_attention`] | `ring_attention` | context parallelism |
 //! | [`Experts`] | `dispatch_gemm`, `combine` | expert parallelism |

@@ -5,17 +5,20 @@ use crate::called::Called;
 use crate::operands::{self, Input, Output};
 use crate::ranks::Ranks;
 use candle_core::{D, DType, Device, Module, Result, Tensor, bail};
-use mkernel::spec::{BLayout, Dim, Dtype, Epilogue, GemmConfig, GemmOp, GemmShape, Tuning};
+use mkernel::spec::{
+    Activation, BLayout, Dim, Dtype, Epilogue, GemmConfig, GemmOp, GemmShape, Tuning,
+};
 use mkernel::{Operand, Operator};
 use std::sync::Arc;
 
 /// A linear layer whose outputs are divided among the ranks: the first one of a block under tensor parallelism.
 ///
 /// This rank has the rows of the weight that belong to its outputs: `[N, K]`, where N is the number of outputs of this
-/// rank. There are two forms of the forward pass, which differ in what the ranks have of the input:
+/// rank. There are three forms of the forward pass:
 ///
 /// - [`forward`](Module::forward): all ranks have all of `x [.., K]`. Each computes its columns, `[.., N]`, without any
 ///   communication. This is what Megatron, vLLM and mistral.rs do without sequence parallelism.
+/// - [`forward_activated`](Self::forward_activated): the same with an activation, in one kernel.
 /// - [`forward_gathered`](Self::forward_gathered): each rank has its rows of x. They are gathered while the rank computes
 ///   its columns for all rows. This is sequence parallelism.
 #[derive(Clone, Debug)]
@@ -69,6 +72,23 @@ impl ColumnParallel {
     #[must_use]
     pub fn weight(&self) -> &Tensor {
         &self.weight
+    }
+
+    /// Computes this rank's columns of the output of `x [.., K]` with an activation: `[.., N]`. Product, bias and activation
+    /// are one kernel, and the result is rounded once.
+    ///
+    /// # Errors
+    /// Fails if the sizes do not fit, or if the operator cannot be prepared or called.
+    pub fn forward_activated(&self, x: &Tensor, activation: Activation) -> Result<Tensor> {
+        let rows = count_rows(x, &self.weight)?;
+        let mut config = config(GemmOp::Gemm, &self.weight, self.bias.is_some())?;
+        config.epilogue.activation = activation;
+        let operator = operator(&self.ranks, config, rows)?;
+        let (n, _) = self.weight.dims2()?;
+        let inputs = operands(x, &self.weight, self.bias.as_ref());
+        let c = Output::new(Operand::C, (rows, n), self.weight.dtype());
+        let y = call_with(&self.ranks, &operator, rows, &inputs, c)?;
+        y.reshape(dims_with_last(x, n))
     }
 
     /// Computes this rank's columns of the output for the rows of all ranks: `[rows, N]`.
@@ -160,12 +180,18 @@ impl Module for RowParallel {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let rows = count_rows(x, &self.weight)?;
         let y = self.reduce(GemmOp::GemmAr, x, (rows, rows))?;
-        let mut dims = x.dims().to_vec();
-        if let Some(last) = dims.last_mut() {
-            *last = y.dim(1)?;
-        }
-        y.reshape(dims)
+        let cols = y.dim(1)?;
+        y.reshape(dims_with_last(x, cols))
     }
+}
+
+/// Returns the dimensions of `x` with another last one.
+fn dims_with_last(x: &Tensor, cols: usize) -> Vec<usize> {
+    let mut dims = x.dims().to_vec();
+    if let Some(last) = dims.last_mut() {
+        *last = cols;
+    }
+    dims
 }
 
 /// Returns how many of `rows` rows belong to this rank.
@@ -180,10 +206,7 @@ pub(crate) fn own_rows(ranks: &Ranks, rows: usize) -> usize {
 /// Fails if the sizes do not fit.
 pub fn matmul(x: &Tensor, w: &Tensor) -> Result<Tensor> {
     let (n, k) = w.dims2()?;
-    let mut dims = x.dims().to_vec();
-    if let Some(last) = dims.last_mut() {
-        *last = n;
-    }
+    let dims = dims_with_last(x, n);
     let x = x.reshape(((), k))?;
     let y = match x.device() {
         // candle multiplies no bf16 on the CPU. Products of 16-bit numbers are exact in f32.

@@ -2,6 +2,7 @@
 
 use crate::ranks::{expect_equal, expect_near, on_ranks, product, random};
 use candle_core::{DType, Module, Result, Tensor};
+use mkernel::spec::Activation;
 use mkernel_candle::{ColumnParallel, RowParallel};
 
 const INPUTS: usize = 64;
@@ -53,6 +54,26 @@ fn replicated_activations_give_every_rank_the_same_sum() -> Result<()> {
         for y in &results {
             expect_near(y, &expected, &format!("{world} ranks"))?;
             expect_equal(y, &results[0], &format!("{world} ranks"))?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn an_activation_is_applied_to_own_columns() -> Result<()> {
+    let whole = Whole::new()?;
+    for world in [1, 2, 4] {
+        let x = random(5, &[2, 3, INPUTS])?;
+        let results = on_ranks(world, |ranks| {
+            let up = ColumnParallel::shard(ranks, &whole.w1, Some(&whole.b1))?;
+            up.forward_activated(&x, Activation::Relu)
+        });
+        let expected = whole.hidden(&x.reshape((6, INPUTS))?)?.relu()?;
+        let expected = expected.reshape((2, 3, HIDDEN))?;
+        let cols = HIDDEN / world as usize;
+        for (rank, u) in results.iter().enumerate() {
+            let expected = expected.narrow(2, rank * cols, cols)?;
+            expect_near(u, &expected, &format!("rank {rank} of {world}"))?;
         }
     }
     Ok(())
