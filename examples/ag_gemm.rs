@@ -21,7 +21,7 @@ mod common;
 use common::{Failure, largest, matrix, random};
 use mkernel::cudarc::driver::CudaSlice;
 use mkernel::half::bf16;
-use mkernel::{Communicator, FusedKernel, fused_kernel};
+use mkernel::{Communicator, fused_kernel};
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -74,7 +74,7 @@ fn forward(ranks: &Communicator) -> Result<(), Failure> {
     let slowest_us = largest(ranks, call_us)?;
     println!("rank {rank}: largest error {error:.4}");
     if rank == 0 && !ranks.is_simulated() {
-        let plan = up_projection.operator().plan();
+        let plan = up_projection.plan();
         let tflops = plan.body().traffic.flops as f64 / slowest_us / 1e6;
         println!(
             "{}: {slowest_us:.1} µs per call, {tflops:.0} TFLOP/s per GPU",

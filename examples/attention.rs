@@ -14,7 +14,7 @@ mod common;
 use common::{Failure, largest, matrix, random};
 use mkernel::cudarc::driver::CudaSlice;
 use mkernel::half::bf16;
-use mkernel::{Communicator, FusedKernel, fused_kernel, spec::Placement};
+use mkernel::{Communicator, fused_kernel, spec::Placement};
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -74,7 +74,7 @@ fn attend(ranks: &Communicator) -> Result<(), Failure> {
     let slowest_us = largest(ranks, call_us)?;
     println!("rank {}: largest error {error:.4}", ranks.rank());
     if ranks.rank() == 0 && !ranks.is_simulated() {
-        let plan = attention.operator().plan();
+        let plan = attention.plan();
         let tflops = plan.body().traffic.flops as f64 / slowest_us / 1e6;
         println!(
             "{}: {slowest_us:.1} µs per call, {tflops:.0} TFLOP/s per GPU",

@@ -146,6 +146,18 @@ fn generate(target: &ItemStruct, declared: &Declared, plan: Option<&KernelPlan>)
                 let operator = ranks.prepare_fused::<Self>(#shape_literal)?;
                 ::core::result::Result::Ok(Self { operator })
             }
+
+            /// Returns the prepared operator.
+            #[allow(dead_code)]
+            #visibility const fn operator(&self) -> &::mkernel::Operator {
+                &self.operator
+            }
+
+            /// Returns the plan of the kernel.
+            #[allow(dead_code)]
+            #visibility fn plan(&self) -> &::mkernel::KernelPlan {
+                self.operator.plan()
+            }
         }
 
         #calls

@@ -7,7 +7,7 @@ use crate::completion::Completion;
 use crate::deadlines::DRAIN_MARGIN;
 use crate::driver::{self, Uncaptured};
 use crate::env::Timeouts;
-use crate::error::{Error, Finding};
+use crate::error::{CallError, Error, Finding};
 use crate::fabric::transport::Transport;
 use crate::fused::FusedKernel;
 use crate::gpu::Gpu;
@@ -27,7 +27,8 @@ use std::time::{Duration, Instant};
 
 /// One rank of a job: its GPU and its connections to the other ranks.
 ///
-/// A communicator is created by [`Communicator::from_env`], [`Communicator::local`] or [`Communicator::simulated`].
+/// A communicator is created by [`Communicator::from_env`], [`Communicator::connect`], [`Communicator::local`] or
+/// [`Communicator::simulated`].
 /// [`prepare`](Self::prepare), [`alloc`](Self::alloc) and [`barrier`](Self::barrier) are collective: every rank must call
 /// them, in the same order. When a rank fails, or does not make a call before the deadline, all other ranks get an error that names it.
 ///
@@ -288,11 +289,16 @@ impl Communicator {
     /// # Errors
     /// [`Error::Timeout`] if a wait in a kernel failed, and [`Error::StillBusy`] if the stream was not done in time.
     /// [`Error::Routing`], once, if the tokens of a call were invalid; the communicator remains usable after that.
-    /// [`Error::Simulation`] if the simulator found a mistake of a kernel.
+    /// [`Error::Call`] if the stream is being captured. [`Error::Simulation`] if the simulator found a mistake of a kernel.
     pub fn synchronize(&self, stream: &CudaStream) -> Result<(), Error> {
         driver::bind(&self.shared.ctx)?;
         // Another thread may be capturing a stream of its own, which must not be affected.
         let _uncaptured = Uncaptured::new();
+        // A query would end the capture.
+        // SAFETY: the stream is borrowed, so it is alive.
+        if unsafe { driver::is_capturing(stream.cu_stream())? } {
+            return Err(Error::Call(CallError::WaitInCapture));
+        }
         let limit = self.shared.gpu_timeout() + DRAIN_MARGIN;
         let started = Instant::now();
         // SAFETY: the stream is borrowed, so it is alive.

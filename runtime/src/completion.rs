@@ -36,7 +36,7 @@ impl Completion {
         let _uncaptured = Uncaptured::new();
         // SAFETY: the stream is borrowed, so it is alive.
         if unsafe { driver::is_capturing(stream.cu_stream())? } {
-            return Err(Error::Call(CallError::StreamCaptured));
+            return Err(Error::Call(CallError::WaitInCapture));
         }
         let event = Event::new(&shared.ctx)?;
         // SAFETY: the stream is alive. All streams of the communicator's GPU belong to its primary context.

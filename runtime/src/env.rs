@@ -23,7 +23,7 @@
 //! | `MKERNEL_SIM_SKEW` | How unfair the order of events is to ranks, CTAs and warps, 0 to 100. The default is 20. |
 
 pub(crate) mod launcher;
-mod rendezvous_point;
+pub(crate) mod rendezvous_point;
 mod variable;
 
 use crate::bootstrap::{MAX_NAME_BYTES, Secret};

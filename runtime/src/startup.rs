@@ -1,6 +1,6 @@
-//! How communicators are created: from a launcher's variables, for GPUs of one process, or on simulated GPUs.
+//! How communicators are created: for a rank of several processes, for GPUs of one process, or on simulated GPUs.
 
-use crate::bootstrap::{Collective, Job, connect_ranks, local};
+use crate::bootstrap::{Collective, Job, Secret, connect_ranks, local};
 use crate::cluster::{self, Cluster, RankInfo, RankTable};
 use crate::communicator::Communicator;
 use crate::driver::{self, Backend};
@@ -10,6 +10,7 @@ use crate::error::{ClusterError, DeviceError, Error, SimulatorError};
 use crate::fabric::nics::nic_gb_s;
 use crate::gpu::Gpu;
 use crate::part::Part;
+use crate::rendezvous::Rendezvous;
 use crate::simulation::{self, SimulatedJob, Simulation};
 use mkernel_spec::Device;
 use mkernel_spec::abi::MAX_RANKS;
@@ -32,7 +33,22 @@ impl Communicator {
     /// [`Error::Environment`], [`Error::Device`], [`Error::Cluster`], [`Error::Rendezvous`], or a failure of a
     /// collective step.
     pub fn from_env() -> Result<Self, Error> {
-        let launched = env::launched_rank()?;
+        Self::of_rank(&env::launched_rank()?, env::secret()?)
+    }
+
+    /// Creates the communicator of this process for a program that starts its ranks itself, and so knows what
+    /// [`from_env`](Self::from_env) reads from the variables of a launcher. This is a collective call. All ranks give the
+    /// same `world`, `host`, `port` and `secret`.
+    ///
+    /// # Errors
+    /// [`Error::Rendezvous`] if a field is not possible, and the errors of [`from_env`](Self::from_env) except
+    /// [`Error::Environment`] for the variables of launchers.
+    pub fn connect(rendezvous: &Rendezvous) -> Result<Self, Error> {
+        let (launched, secret) = rendezvous.check()?;
+        Self::of_rank(&launched, secret)
+    }
+
+    fn of_rank(launched: &LaunchedRank, secret: Option<Secret>) -> Result<Self, Error> {
         let timeouts = env::timeouts()?;
         let is_simulated = driver::wants_simulated()?;
         let on_one_host = launched
@@ -46,7 +62,7 @@ impl Communicator {
         }
         // Before the ranks are connected, no work of simulated GPUs can pause the deadline.
         let timeout = timeouts.host(false);
-        let mut ranks = join(&launched, &timeouts)?;
+        let mut ranks = join(launched, secret, &timeouts)?;
         // This is the same on all ranks, so no rank waits for another one after an error.
         let host_map = ranks.host_map().clone();
         cluster::check_hosts(&host_map)?;
@@ -191,7 +207,11 @@ impl Communicator {
 }
 
 /// Connects this rank to the other ranks.
-pub(crate) fn join(launched: &LaunchedRank, timeouts: &Timeouts) -> Result<Collective, Error> {
+pub(crate) fn join(
+    launched: &LaunchedRank,
+    secret: Option<Secret>,
+    timeouts: &Timeouts,
+) -> Result<Collective, Error> {
     let Some(point) = &launched.rendezvous else {
         return Ok(Collective::new(local::groups(1).remove(0)));
     };
@@ -203,7 +223,7 @@ pub(crate) fn join(launched: &LaunchedRank, timeouts: &Timeouts) -> Result<Colle
         name: point.job.clone(),
         several_hosts: point.several_hosts,
         host_id: cluster::host_id()?,
-        secret: env::secret()?,
+        secret,
         timeout: timeouts.host(false),
         silence: timeouts.host(false).min(timeouts.device),
     })?;

@@ -287,6 +287,14 @@ fn slices_that_track_events_are_captured() {
 
     begin(&other, GLOBAL);
     rank.capture(&other, &mut c).expect("captured");
+    let waits = [
+        rank.ranks.synchronize(&other),
+        rank.ranks.completion(&other).map(drop),
+    ];
+    for wait in waits {
+        let refused = matches!(wait, Err(Error::Call(CallError::WaitInCapture)));
+        assert!(refused, "{wait:?}");
+    }
     let graph = end(&other);
     rank.stream.synchronize().expect("uploaded");
     for _ in 0..2 {

@@ -29,7 +29,7 @@ fn a_completion_wakes_its_task() {
         let stream = ranks.context().new_stream()?;
         stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
         let refused = ranks.completion(&stream).expect_err("captured");
-        assert!(matches!(refused, Error::Call(CallError::StreamCaptured)));
+        assert!(matches!(refused, Error::Call(CallError::WaitInCapture)));
         assert_eq!(refused.kind(), ErrorKind::Operands);
         Ok(())
     });

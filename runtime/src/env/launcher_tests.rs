@@ -279,6 +279,9 @@ fn mistakes_name_the_variable_and_its_value() {
     assert!(message(&[("WORLD_SIZE", "5000"), ("RANK", "0")]).contains("4096 or less"));
     assert!(own(&[]).contains("MASTER_PORT is not set"));
     assert!(own(&[("MASTER_PORT", "0")]).contains("MASTER_PORT is \"0\""));
+    let text = own(&[("MASTER_ADDR", "tcp://node1"), ("MASTER_PORT", "1")]);
+    let expected = "MASTER_ADDR is \"tcp://node1\"; it should be a host name";
+    assert!(text.contains(expected), "{text}");
     assert!(own(&[("MKERNEL_PORT", "0")]).contains("MKERNEL_PORT is \"0\""));
     let last = [
         ("MASTER_PORT", "65535"),

@@ -39,7 +39,9 @@ pub(super) fn read(
         first_host(&list?)
     };
     let host = match lookup("MASTER_ADDR").filter(|host| !host.trim().is_empty()) {
-        Some(host) => parse_host(&host)?,
+        Some(host) => {
+            host_of(&host).map_err(|expected| wrong("MASTER_ADDR", Some(host), expected))?
+        }
         None if under_srun && local_world != Some(world) => {
             first().ok_or_else(|| wrong("MASTER_ADDR", None, "the host of rank 0"))?
         }
@@ -50,21 +52,23 @@ pub(super) fn read(
         None => "127.0.0.1".to_owned(),
     };
     let job: Vec<String> = job.iter().filter_map(|name| lookup(name)).collect();
-    let is_here = host == "localhost"
-        || host
-            .parse::<IpAddr>()
-            .is_ok_and(|address| address.is_loopback());
     Ok(RendezvousPoint {
         port: read_port(lookup, under_srun)?,
         job: job.join("."),
-        several_hosts: several_hosts || (local_world.is_none() && !is_here),
+        several_hosts: several_hosts || (local_world.is_none() && !is_loopback(&host)),
         host,
     })
 }
 
-/// Returns the host that `MASTER_ADDR` names. Brackets around an IPv6 address are removed. A value that has more than a
-/// host is an error, since the look-up of such a name would only say that the name is unknown.
-fn parse_host(value: &str) -> Result<String, Error> {
+/// Returns whether a host name or an address is that of this host on every host.
+pub(crate) fn is_loopback(host: &str) -> bool {
+    let is_loopback = |address: IpAddr| address.is_loopback();
+    host == "localhost" || host.parse().is_ok_and(is_loopback)
+}
+
+/// Returns the host that `value` names, or what is expected in place of `value`. Brackets around an IPv6 address are removed. A
+/// value that has more than a host is refused, since the look-up of such a name would only say that the name is unknown.
+pub(crate) fn host_of(value: &str) -> Result<String, &'static str> {
     let host = value.trim();
     let in_brackets = host
         .strip_prefix('[')
@@ -78,13 +82,13 @@ fn parse_host(value: &str) -> Result<String, Error> {
     } else if host.contains('/') {
         "a host name or an IP address without a scheme or a path, such as node1 or 10.0.0.1"
     } else if host.contains(':') {
-        "a host name or an IP address without a port, such as node1, 10.0.0.1 or fd00::1; the port is the value of MASTER_PORT"
-    } else if host.contains(is_foreign) {
+        "a host name or an IP address without a port, such as node1, 10.0.0.1 or fd00::1; the port is given apart from the host"
+    } else if host.is_empty() || host.contains(is_foreign) {
         "one host name or one IP address, such as node1 or 10.0.0.1"
     } else {
         return Ok(host.to_owned());
     };
-    Err(wrong("MASTER_ADDR", Some(value.to_owned()), expected))
+    Err(expected)
 }
 
 /// Returns whether `text` is an IPv6 address, which may have a zone as in `fe80::1%eth0`.
@@ -176,26 +180,24 @@ mod tests {
             ("[fe80::1%eth0]", "fe80::1%eth0"),
             ("fe80::1%eth0", "fe80::1%eth0"),
         ] {
-            assert_eq!(parse_host(value).expect("a host"), host, "{value}");
+            assert_eq!(host_of(value).expect("a host"), host, "{value}");
         }
         for (value, reason) in [
             ("tcp://node1", "without a scheme"),
             ("tcp://node1:29500", "without a scheme"),
             ("node1/", "without a scheme"),
-            ("node1:29500", "the value of MASTER_PORT"),
-            ("10.0.0.1:29500", "the value of MASTER_PORT"),
-            ("[fd00::1]:29500", "the value of MASTER_PORT"),
-            ("fd00::1::2", "the value of MASTER_PORT"),
+            ("node1:29500", "without a port"),
+            ("10.0.0.1:29500", "without a port"),
+            ("[fd00::1]:29500", "without a port"),
+            ("fd00::1::2", "without a port"),
             ("[node1]", "one host name"),
             ("[10.0.0.1]", "one host name"),
             ("node1,node2", "one host name"),
             ("node 1", "one host name"),
             ("\"node1\"", "one host name"),
         ] {
-            let text = parse_host(value).expect_err("no host").to_string();
-            let expected = format!("MASTER_ADDR is {value:?}; it should be ");
-            assert!(text.contains(&expected), "{text}");
-            assert!(text.contains(reason), "{value}: {text}");
+            let expected = host_of(value).expect_err("no host");
+            assert!(expected.contains(reason), "{value}: {expected}");
         }
     }
 

@@ -68,6 +68,13 @@ pub enum CallError {
     /// [`Call::capture`](crate::Call::capture) was called for a stream that is not being captured.
     #[error("the stream is not being captured. Begin a capture first, or use Call::launch")]
     StreamNotCaptured,
+    /// [`Communicator::synchronize`](crate::Communicator::synchronize) or
+    /// [`Communicator::completion`](crate::Communicator::completion) was called for a stream that is being captured.
+    #[error(
+        "the stream is being captured, so its work does not run and cannot be waited for. End the capture, launch the graph, and \
+         wait for the stream of that launch"
+    )]
+    WaitInCapture,
 }
 
 /// Returns what number this is if it was made of a negative one of 32 or 64 bits, which is the likely reason for so many rows.

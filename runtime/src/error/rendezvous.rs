@@ -9,6 +9,12 @@ use std::time::Duration;
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RendezvousError {
+    /// Fields of a [`Rendezvous`](crate::Rendezvous) are not possible.
+    #[error("the rendezvous is not possible. {}", mistakes.join(". "))]
+    Invalid {
+        /// The fields, each with its value and what is possible.
+        mistakes: Vec<String>,
+    },
     /// The name of rank 0's host has no address on this host.
     #[error(
         "the host of rank 0, {host:?}, cannot be looked up: {source}. Check the spelling of MASTER_ADDR and the name service of \

@@ -19,7 +19,8 @@ fn child() {
     }
     let launched = crate::env::launched_rank().expect("variables are set");
     let timeouts = crate::env::timeouts().expect("timeouts");
-    let mut ranks = crate::startup::join(&launched, &timeouts).expect("the ranks connect");
+    let secret = crate::env::secret().expect("no secret, or a valid one");
+    let mut ranks = crate::startup::join(&launched, secret, &timeouts).expect("the ranks connect");
     if std::env::var_os("TEST_DIE").is_some() {
         ranks.barrier("before", TIMEOUT).expect("all ranks come");
         std::process::abort();
@@ -86,7 +87,7 @@ fn without_files(what: &str) -> String {
             open.truncate(open.len() - usize::from(rank == "0"));
             let launched = crate::env::launched_rank().expect("variables are set");
             let timeouts = crate::env::timeouts().expect("timeouts");
-            crate::startup::join(&launched, &timeouts).err()
+            crate::startup::join(&launched, None, &timeouts).err()
         }
     };
     error.expect("no file can be opened").to_string()
@@ -134,7 +135,22 @@ const ENDS: u32 = 1;
 
 /// Returns the errors of calls that need all ranks on one host, if there are several hosts.
 fn across_hosts() -> String {
-    let ranks = match crate::Communicator::from_env() {
+    let connected = match std::env::var("TEST_CONNECT") {
+        Err(_) => crate::Communicator::from_env(),
+        Ok(own) => {
+            let [rank, port] =
+                [0, 1].map(|i| own.split(' ').nth(i).and_then(|text| text.parse().ok()));
+            let port = port.and_then(|port: u32| u16::try_from(port).ok());
+            // An address of this host that is not loopback's, since the hosts of ranks are simulated.
+            let rendezvous = crate::Rendezvous {
+                local_rank: Some(0),
+                secret: Some(b"correct horse battery staple".to_vec()),
+                ..crate::Rendezvous::new(rank.expect("a rank"), 2, "0.0.0.0", port.expect("a port"))
+            };
+            crate::Communicator::connect(&rendezvous)
+        }
+    };
+    let ranks = match connected {
         Ok(ranks) => ranks,
         Err(error) => return error.to_string(),
     };
@@ -238,6 +254,26 @@ fn operators_and_emulated_nics_are_of_one_host() {
         start_child(rank, 2, port, &more)
     };
     let children: Vec<_> = (0..).zip(["a", "b"]).map(start).collect();
+    expect_across_hosts(children);
+}
+
+/// The variables of the launcher are wrong, and nobody reads them.
+#[test]
+fn ranks_connect_without_a_launcher() {
+    let port = free_port();
+    let start = |(rank, host)| {
+        let more = [
+            ("MKERNEL_HOST_ID", host),
+            ("TEST_COMMUNICATOR", "1"),
+            ("TEST_CONNECT", &format!("{rank} {port}")),
+            ("MKERNEL_DEVICE", "sim"),
+        ];
+        start_child(7, 3, 1, &more)
+    };
+    expect_across_hosts((0..).zip(["a", "b"]).map(start).collect());
+}
+
+fn expect_across_hosts(children: Vec<Child>) {
     let expected = "2 hosts; the ranks are on 2 hosts (rank 0 | rank 1), but the kernel is declared for one node. Declare nodes = 2, or use the GPUs of one host; the ranks are on 2 hosts, but emulated NICs do not reach other hosts. Choose transport rc or efa";
     for (rank, child) in (0..).zip(children) {
         expect_read(rank, child, expected);
