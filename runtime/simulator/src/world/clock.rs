@@ -108,8 +108,18 @@ pub(super) struct ViewClocks {
 
 /// The [`ViewClocks`] of a thread. Threads share them until one of them changes, since the threads of a warp usually
 /// know the same.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct View(Arc<ViewClocks>);
+
+impl Default for View {
+    /// Returns the view that knows nothing. Views of this kind are so frequent that they share their clocks.
+    fn default() -> Self {
+        thread_local! {
+            static NOTHING: View = ViewClocks::default().into();
+        }
+        NOTHING.with(Self::clone)
+    }
+}
 
 impl std::ops::Deref for View {
     type Target = ViewClocks;

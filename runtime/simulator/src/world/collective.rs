@@ -47,10 +47,11 @@ impl Machine {
             self.block(ThreadState::Converging, pc);
             return false;
         }
-        let mut arrived = std::mem::take(&mut self.warps[warp].convergence.arrived);
-        arrived.sort_unstable();
-        self.perform(what, &arrived, pc);
-        for thread in arrived.into_iter().filter(|thread| *thread != current) {
+        self.warps[warp].convergence.arrived.clear();
+        let first = self.warps[warp].first_thread;
+        let lanes: [usize; WARP] = std::array::from_fn(|lane| first + lane);
+        self.perform(what, &lanes, pc);
+        for thread in lanes.into_iter().filter(|thread| *thread != current) {
             self.wake(thread);
         }
         true
@@ -206,7 +207,8 @@ impl Machine {
     /// Wakes the threads that wait at a named barrier, after all have arrived.
     fn release_named(&mut self, barrier: u32) {
         let convergence = &mut self.cta_of(self.current).named[barrier as usize];
-        let arrived = std::mem::take(&mut convergence.arrived);
+        let room = Vec::with_capacity(convergence.arrived.len());
+        let arrived = std::mem::replace(&mut convergence.arrived, room);
         let published = std::mem::take(&mut convergence.published).into_view();
         convergence.arrived_without_wait = 0;
         if arrived.is_empty() {

@@ -98,8 +98,9 @@ impl Machine {
             .map(ArgsBlock::new)
             .collect();
         let first_cta = self.ctas.len();
+        let known = View::all(after);
         for index in 0..config.ctas {
-            self.add_cta(launch, device, index, config, after);
+            self.add_cta(launch, device, index, config, &known);
             for _ in 0..config.threads {
                 let fiber = Fiber::new(stacks, config.image.clone(), args.clone(), calls::started);
                 fibers.push(Some(fiber));
@@ -126,7 +127,7 @@ impl Machine {
         device: u32,
         index: u32,
         config: &LaunchConfig,
-        after: &Clock,
+        known: &View,
     ) {
         let counters = self.take_cta_counters(device, config.threads);
         let cta = self.ctas.len();
@@ -174,7 +175,7 @@ impl Machine {
             };
             let warp = self.warps.len() - 1;
             self.threads
-                .push(new_thread(info, (cta, warp), &counters, after));
+                .push(new_thread(info, (cta, warp), &counters, known));
         }
     }
 
@@ -202,12 +203,12 @@ impl Machine {
     }
 }
 
-/// Returns a thread that is ready to run and knows `after`.
+/// Returns a thread that is ready to run and knows `known`.
 fn new_thread(
     info: ThreadInfo,
     (cta, warp): (usize, usize),
     counters: &CtaCounters,
-    after: &Clock,
+    known: &View,
 ) -> Thread {
     Thread {
         info,
@@ -215,7 +216,7 @@ fn new_thread(
         warp,
         state: ThreadState::Ready,
         pc: 0,
-        view: View::all(after),
+        view: known.clone(),
         slot: counters.first_slot + info.thread,
         solo_step: counters.solo_steps[info.thread as usize] + 1,
         fenced_shared: 0,
@@ -224,7 +225,7 @@ fn new_thread(
         unfenced_global: false,
         seen: View::default(),
         published: None,
-        stamps: Vec::new(),
+        recent: Default::default(),
         polled: Vec::new(),
         slept: false,
         wait_site: Default::default(),

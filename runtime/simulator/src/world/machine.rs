@@ -136,14 +136,10 @@ impl Machine {
     pub fn stamp(&mut self, thread: usize, kind: AccessKind, pc: u64) -> u32 {
         let t = &self.threads[thread];
         let (warp, solo_step) = (&self.warps[t.warp], t.solo_step);
-        let known = t
-            .stamps
-            .iter()
-            .find(|(at, solo, how, _)| *at == pc && *solo == solo_step && *how == kind);
-        if let Some((.., stamp)) = known
-            && self.shadow.stamps[*stamp as usize].step == warp.step
+        if let Some(stamp) = t.recent.find(pc, solo_step, kind)
+            && self.shadow.stamps[stamp as usize].step == warp.step
         {
-            return *stamp;
+            return stamp;
         }
         let (component, step, slot) = (warp.component, warp.step, t.slot);
         let origin = self.origin(thread, pc);
@@ -155,11 +151,8 @@ impl Machine {
             solo_step,
             origin,
         });
-        let stamps = &mut self.threads[thread].stamps;
-        if stamps.len() == 4 {
-            stamps.remove(0);
-        }
-        stamps.push((pc, solo_step, kind, stamp));
+        let recent = &mut self.threads[thread].recent;
+        recent.add(pc, solo_step, kind, stamp);
         stamp
     }
 

@@ -52,6 +52,29 @@ pub struct PolledWord {
     pub seen: u64,
 }
 
+/// A cache of the stamps of the latest accesses of a thread.
+#[derive(Debug, Default)]
+pub struct RecentStamps {
+    /// The instruction, the solo step, the kind and the stamp of an access.
+    accesses: [Option<(u64, u32, AccessKind, u32)>; 4],
+    next: usize,
+}
+
+impl RecentStamps {
+    /// Returns the stamp of an access.
+    pub fn find(&self, pc: u64, solo_step: u32, kind: AccessKind) -> Option<u32> {
+        let mut accesses = self.accesses.iter().flatten();
+        let found = accesses.find(|access| (access.0, access.1, access.2) == (pc, solo_step, kind));
+        found.map(|access| access.3)
+    }
+
+    /// Adds the stamp of an access in the place of the oldest one.
+    pub fn add(&mut self, pc: u64, solo_step: u32, kind: AccessKind, stamp: u32) {
+        self.accesses[self.next] = Some((pc, solo_step, kind, stamp));
+        self.next = (self.next + 1) % self.accesses.len();
+    }
+}
+
 /// A thread of a kernel.
 #[derive(Debug)]
 pub struct Thread {
@@ -79,8 +102,8 @@ pub struct Thread {
     pub seen: View,
     /// What the last fence has published, and the scope of that fence.
     pub published: Option<(Release, u32)>,
-    /// A cache of the stamps of the latest accesses: the instruction, the solo step, the kind, and the stamp.
-    pub stamps: Vec<(u64, u32, AccessKind, u32)>,
+    /// The stamps of the latest accesses.
+    pub recent: RecentStamps,
     /// The words that it has polled since it last slept.
     pub polled: Vec<PolledWord>,
     pub slept: bool,
