@@ -45,8 +45,8 @@ fn normalised() -> NormJob {
 #[test]
 fn packets_are_right_in_place_under_many_schedules() {
     let jobs = [("one shot", packets(1)), ("two shots", packets(2))];
-    all_are_right(&jobs, 20);
-    all_are_right(&[("a norm", normalised())], 20);
+    all_are_right(&jobs, 8);
+    all_are_right(&[("a norm", normalised())], 8);
 }
 
 /// Stores that are right where Y is not X, since a right one follows.

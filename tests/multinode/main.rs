@@ -1,5 +1,5 @@
 //! Tests of operators on several nodes, with simulated GPUs and with emulated NICs that delay, reorder, repeat and lose
-//! messages. The results must be right with every seed and have the same bits, and the simulator must find no defect.
+//! messages. The results must be right, and the simulator must find no defect.
 
 mod attention;
 mod bounded;
@@ -13,10 +13,7 @@ mod sharing;
 mod steps;
 
 use mkernel::spec::{BLayout, Dim, Epilogue, GemmConfig, GemmOp, GemmShape, Tuning};
-use mkernel_testing::jobs::{GemmJob, all_are_right_when_counters_wrap, bad_network};
-
-/// The number of seeds per job.
-const SEEDS: u64 = 2;
+use mkernel_testing::jobs::{GemmJob, all_are_right_now_or_after_many_calls, bad_network};
 
 /// Returns a named job of a GEMM operator on this network.
 fn job(
@@ -79,19 +76,19 @@ fn jobs(op: GemmOp) -> Vec<(String, GemmJob)> {
     ]
 }
 
-// In these tests the call count passes 2^31 and 2^32 after two calls, and the number of puts passes 2^32 too.
+// With the call count, the number of puts passes 2^32 too.
 
 #[test]
-fn ag_gemm_is_right_after_many_calls() {
-    all_are_right_when_counters_wrap(&jobs(GemmOp::AgGemm));
+fn ag_gemm_is_right() {
+    all_are_right_now_or_after_many_calls(&jobs(GemmOp::AgGemm));
 }
 
 #[test]
-fn gemm_rs_is_right_after_many_calls() {
-    all_are_right_when_counters_wrap(&jobs(GemmOp::GemmRs));
+fn gemm_rs_is_right() {
+    all_are_right_now_or_after_many_calls(&jobs(GemmOp::GemmRs));
 }
 
 #[test]
-fn gemm_ar_is_right_after_many_calls() {
-    all_are_right_when_counters_wrap(&jobs(GemmOp::GemmAr));
+fn gemm_ar_is_right() {
+    all_are_right_now_or_after_many_calls(&jobs(GemmOp::GemmAr));
 }

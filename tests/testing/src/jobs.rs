@@ -37,7 +37,7 @@ pub use kernel_edits::apply_edits;
 pub use machine::{Machine, bad_network, emulated, with_causes};
 pub use mutations::{Mutation, all_are_found, all_mutations_are_found, mutated, named};
 pub use runs::{
-    CallCount, all_are_right, all_are_right_now_and_after_many_calls,
+    CallCount, all_are_right, all_are_right_now_or_after_many_calls,
     all_are_right_when_counters_wrap, for_each_in_parallel, none_fails, right_for_seeds,
 };
 pub use simulated::{Backend, Results, SimulatedJob, WRAPPING_CALL_COUNTS};

@@ -1,6 +1,7 @@
 //! Jobs of `ring_attention`, whose results are compared with a reference in fp64.
 
 mod buffers;
+mod call_pattern;
 pub mod cases;
 mod one_call;
 mod packed;
@@ -9,6 +10,7 @@ mod plans;
 mod reference;
 mod run_time_rows;
 
+pub use call_pattern::CallPattern;
 pub use reference::InputKind;
 
 use buffers::{Buffers, floats};
@@ -33,27 +35,6 @@ use mkernel::{
 };
 use std::sync::Arc;
 use std::time::Duration;
-
-/// The way in which the ranks make the calls of a job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CallPattern {
-    /// Each rank launches its calls without a pause.
-    BackToBack,
-    /// Each rank pauses for random times between its calls.
-    OutOfStep,
-    /// The calls are captured in a graph, which is replayed.
-    Graph,
-    /// One rank makes no call.
-    AbsentRank {
-        /// The rank that makes no call.
-        rank: u32,
-    },
-    /// One rank does not make the last call.
-    AbsentFromLastCall {
-        /// The rank that does not make the last call.
-        rank: u32,
-    },
-}
 
 /// Several calls of `ring_attention` on all ranks.
 #[derive(Clone, Debug)]
@@ -395,5 +376,9 @@ impl CallCount for AttentionJob {
     fn with_call_count(mut self, calls: u32) -> Self {
         (self.call_count, self.pattern) = (Some(calls), CallPattern::BackToBack);
         self
+    }
+
+    fn replays_a_graph(&self) -> bool {
+        self.pattern == CallPattern::Graph
     }
 }

@@ -316,6 +316,10 @@ impl CallCount for CollectiveJob {
         (self.call_count, self.is_graph) = (Some(calls), false);
         self
     }
+
+    fn replays_a_graph(&self) -> bool {
+        self.is_graph
+    }
 }
 
 /// Compares a result with the expected one, and returns its bits.

@@ -303,4 +303,8 @@ impl CallCount for GemmJob {
         (self.call_count, self.is_graph) = (Some(calls), false);
         self
     }
+
+    fn replays_a_graph(&self) -> bool {
+        self.is_graph
+    }
 }

@@ -169,4 +169,8 @@ impl CallCount for NormJob {
         self.job = self.job.with_call_count(calls);
         self
     }
+
+    fn replays_a_graph(&self) -> bool {
+        self.job.is_graph
+    }
 }

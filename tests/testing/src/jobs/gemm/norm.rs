@@ -160,6 +160,10 @@ impl CallCount for GemmNormJob {
         self.job = self.job.with_call_count(calls);
         self
     }
+
+    fn replays_a_graph(&self) -> bool {
+        self.job.is_graph
+    }
 }
 
 /// Returns jobs of both exchanges: sub-tiles that several CTAs share, several tiles of a CTA, columns that C does not have,
