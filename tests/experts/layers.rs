@@ -22,13 +22,13 @@ fn check(name: &str, layer: &Layer, seeds: u64) {
 #[test]
 fn layers_are_right_in_every_world() {
     let one = Layer::new(1, 7, 3, 40).mixed([&[40], &[0], &[33]]);
-    check("one rank", &one, 2);
+    check("one rank", &one, 1);
     let two = Layer::new(2, 10, 4, 20).mixed([&[20, 20], &[20, 3], &[0, 20]]);
-    check("two ranks", &two, 4);
+    check("two ranks", &two, 2);
     let four = Layer::new(4, 12, 3, 12).mixed([&[12, 0, 5, 12], &[0, 0, 12, 1], &[12, 12, 12, 12]]);
-    check("four ranks", &four, 2);
+    check("four ranks", &four, 1);
     let eight = Layer::new(8, 16, 2, 4).mixed([&[4; 8], &[0, 1, 2, 3, 4, 0, 0, 1], &[4; 8]]);
-    check("eight ranks", &eight, 2);
+    check("eight ranks", &eight, 1);
 }
 
 /// Sums travel in packets, through the pipeline, or one way or the other depending on the tokens of their rank.
@@ -40,7 +40,7 @@ fn sums_are_right_on_every_way() {
         let counts = [[12, 5, 6, 0], [3, 12, 12, 5], [5, 1, 12, 12]];
         let counts = counts.each_ref().map(|counts| &counts[..world as usize]);
         let layer = layer.mixed(counts);
-        check(&format!("{world} ranks, limit {limit}"), &layer, 2);
+        check(&format!("{world} ranks, limit {limit}"), &layer, 1);
     }
 }
 
@@ -52,7 +52,7 @@ fn layers_of_fp16_are_right() {
         (layer.dtype, layer.low_latency_tokens) = (Dtype::Fp16, Some(limit));
         (layer.swiglu, layer.tile) = (nodes == 1, None);
         let layer = layer.mixed([&[12, 5, 6, 0], &[3, 12, 12, 5], &[5, 1, 12, 12]]);
-        check(&format!("{nodes} nodes"), &layer, 2);
+        check(&format!("{nodes} nodes"), &layer, 1);
     }
 }
 
@@ -75,12 +75,12 @@ fn tokens_without_some_or_any_of_their_choices_are_right() {
         let counts = [[12, 5, 6, 0], [5, 12, 12, 12], [12, 1, 12, 12]];
         let counts = counts.each_ref().map(|counts| &counts[..world as usize]);
         let layer = layer.mixed(counts).padded();
-        check(&format!("{world} ranks, limit {limit:?}"), &layer, 3);
+        check(&format!("{world} ranks, limit {limit:?}"), &layer, 1);
     }
     let mut sliced = Layer::new(2, 4, 2, 40);
     (sliced.split_k, sliced.hidden, sliced.sms) = (Some(4), 456, 6);
     let sliced = sliced.mixed([&[40, 40], &[40, 9], &[40, 3]]).padded();
-    check("slices", &sliced, 3);
+    check("slices", &sliced, 1);
 }
 
 /// Calls have no rows at all on any rank, on both sides of the limit between packets and the pipeline.
@@ -93,7 +93,7 @@ fn calls_without_any_choice_are_right() {
             .call(&[12, 5], |_, _| vec![-1, -1])
             .call(&[5, 12], |_, token| vec![-1, (token % 6) as i32])
             .call(&[12, 12], |_, _| vec![-1, -1]);
-        check(&format!("limit {limit}"), &layer, 3);
+        check(&format!("limit {limit}"), &layer, 1);
     }
 }
 
@@ -103,7 +103,7 @@ fn missing_choices_take_no_room() {
     let mut layer = Layer::new(2, 4, 2, 10);
     layer.max_rows = Some(12);
     let layer = layer.call(&[10, 10], |_, token| vec![-1, (token % 4) as i32]);
-    check("full", &layer, 3);
+    check("full", &layer, 2);
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn missing_choices_out_of_step_and_in_graphs_are_right() {
         let mut layer = Layer::new(2, 6, 2, 16);
         (layer.pattern, layer.skew) = (pattern, 100);
         let layer = layer.mixed([&[16, 16], &[0, 5], &[16, 1]]).padded();
-        check(&format!("{pattern:?}"), &layer, 3);
+        check(&format!("{pattern:?}"), &layer, 2);
     }
 }
 
@@ -129,7 +129,7 @@ fn every_tile_and_layout_is_right() {
         layer.nk = nk;
         layer.intermediate = 136;
         let layer = layer.mixed([&[70, 70], &[1, 70], &[70, 0]]);
-        check(&format!("{tile:?}, nk {nk}"), &layer, 2);
+        check(&format!("{tile:?}, nk {nk}"), &layer, 1);
     }
 }
 
@@ -148,7 +148,7 @@ fn tiles_in_slices_are_right() {
         let counts = [[40, 40, 9, 40], [1, 0, 0, 0], [40, 3, 40, 0]];
         let layer = layer.mixed(counts.each_ref().map(|counts| &counts[..world as usize]));
         let name = format!("{world} ranks, {tile:?}, {splits} slices, swiglu {swiglu}");
-        check(&name, &layer, 2);
+        check(&name, &layer, 1);
         check(&name, &layer.with_call_count(WRAPPING_CALL_COUNTS[1]), 1);
     }
 }
@@ -167,7 +167,7 @@ fn swiglu_is_right_with_every_tile_and_layout() {
         (layer.tile, layer.nk, layer.swiglu) = (Some(tile), nk, true);
         layer.intermediate = 136;
         let layer = layer.mixed([&[70, 70], &[1, 70], &[70, 0]]);
-        check(&format!("{tile:?}, nk {nk}"), &layer, 2);
+        check(&format!("{tile:?}, nk {nk}"), &layer, 1);
     }
 }
 
@@ -180,7 +180,7 @@ fn tokens_may_all_have_the_same_experts() {
             vec![rank as i32 * 2, 7 - rank as i32 * 2]
         })
         .call(&[0; 4], |_, _| vec![0, 1]);
-    check("one pair", &layer, 4);
+    check("one pair", &layer, 2);
 }
 
 /// Every token goes to all experts.
@@ -189,7 +189,7 @@ fn top_k_may_be_the_number_of_experts() {
     let layer = Layer::new(4, 4, 4, 9).call(&[9, 2, 0, 9], |rank, token| {
         (0..4).map(|j| ((rank + token + j) % 4) as i32).collect()
     });
-    check("all experts", &layer, 6);
+    check("all experts", &layer, 2);
 }
 
 #[test]
@@ -197,30 +197,29 @@ fn late_ranks_do_not_change_results() {
     let mut layer = Layer::new(2, 6, 2, 16);
     layer.skew = 100;
     let layer = layer.mixed([&[16, 16], &[16, 0], &[16, 16]]);
-    check("skewed", &layer, 8);
+    check("skewed", &layer, 4);
 }
 
-/// The results stay right while the call count passes 2^31 and 2^32.
+/// The results stay right while the call count passes 2^31 or 2^32, in turn from layer to layer.
 #[test]
 fn layers_are_right_after_many_calls() {
-    for calls in WRAPPING_CALL_COUNTS {
-        for (name, layer) in [
-            ("one rank", Layer::new(1, 7, 3, 40)),
-            ("two ranks", Layer::new(2, 10, 4, 40)),
-            ("four ranks", Layer::new(4, 12, 3, 12)),
-            ("eight ranks", Layer::new(8, 16, 2, 4)),
-        ] {
-            check(
-                &format!("{name}, {calls} calls"),
-                &layer.with_call_count(calls),
-                1,
-            );
-        }
+    let wide = |swiglu| {
         let mut wide = Layer::new(2, 4, 2, 70);
         (wide.tile, wide.nk, wide.intermediate) = (Some((128, 256)), true, 136);
-        check("large tiles", &wide.clone().with_call_count(calls), 1);
-        wide.swiglu = true;
-        check("SwiGLU", &wide.with_call_count(calls), 1);
+        wide.swiglu = swiglu;
+        wide
+    };
+    let layers = [
+        ("one rank", Layer::new(1, 7, 3, 40)),
+        ("two ranks", Layer::new(2, 10, 4, 40)),
+        ("four ranks", Layer::new(4, 12, 3, 12)),
+        ("eight ranks", Layer::new(8, 16, 2, 4)),
+        ("large tiles", wide(false)),
+        ("SwiGLU", wide(true)),
+    ];
+    for ((name, layer), calls) in layers.into_iter().zip(WRAPPING_CALL_COUNTS.iter().cycle()) {
+        let name = format!("{name}, {calls} calls");
+        check(&name, &layer.with_call_count(*calls), 1);
     }
 }
 
@@ -230,7 +229,7 @@ fn all_rows_of_a_rank_may_be_used() {
     let mut layer = Layer::new(2, 4, 1, 10);
     layer.max_rows = Some(20);
     let layer = layer.call(&[10, 10], |_, token| vec![(token % 2) as i32]);
-    check("full", &layer, 4);
+    check("full", &layer, 2);
 }
 
 #[test]
@@ -240,7 +239,7 @@ fn random_and_skewed_routing_is_right() {
         .random(&[12; 4], true)
         .random(&[12, 1, 0, 7], false)
         .random(&[12; 4], true);
-    check("random", &layer, 3);
+    check("random", &layer, 2);
 }
 
 #[test]
@@ -249,6 +248,6 @@ fn calls_out_of_step_and_in_graphs_are_right() {
         let mut layer = Layer::new(2, 6, 2, 16);
         layer.pattern = pattern;
         let layer = layer.mixed([&[16, 16], &[0, 5], &[16, 1]]);
-        check(&format!("{pattern:?}"), &layer, 3);
+        check(&format!("{pattern:?}"), &layer, 2);
     }
 }

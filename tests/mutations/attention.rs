@@ -5,9 +5,6 @@ use mkernel::spec::Placement;
 use mkernel_testing::jobs::Mutation;
 use mkernel_testing::jobs::attention::{AttentionJob, InputKind};
 
-/// The number of seeds with which a kernel without a mutation is run. Kernels of attention take long on simulated GPUs.
-pub const DEFAULT_SEEDS: u64 = 2;
-
 pub const KERNELS: &[Kernel<AttentionJob>] = &[
     ("gathered", gathered),
     ("ring", ring),

