@@ -1,5 +1,5 @@
-// What host and device both know: structs in memory that both access. Host code has the same declarations,
-// and a test compares sizes, offsets and numbers.
+// Structs in memory that both host and device access. Host code has the same declarations as this header, and a test
+// compares sizes, offsets and numbers.
 #pragma once
 #include <mk/codes.cuh>
 
@@ -14,23 +14,23 @@ struct Report {
 };
 
 constexpr u32 kHostAbort = 0xffffffffu;
-constexpr u32 kHeard = 0x40000000u;  // in abort words: the host was told that the rank beside this bit has failed
-constexpr u32 kLost = 0x20000000u;   // beside kHeard: the rank is lost, not only its call
-constexpr u32 kOffsetsHash = 0x80000000u;  // in place of a number of rows, beside a hash of the offsets of packed sequences
+constexpr u32 kHeard = 0x40000000u;  // in abort words: the host was told that the rank in the other bits has failed
+constexpr u32 kLost = 0x20000000u;   // with kHeard: the rank is lost, not only its call
+constexpr u32 kOffsetsHash = 0x80000000u;  // in place of a number of rows, with a hash of the offsets of packed sequences
 
 // Pinned host memory of one operator.
 struct HostPage {
   u32 abort;     // host → device: 1, or kHeard and a rank
-  u32 doorbell;  // device → host: epoch whose copies are due, written after what they copy
+  u32 doorbell;  // device → host: epoch whose copies are due, written after the source of the copies
   u64 source, source_row_bytes;
   u32 claimed;    // host → device: epoch whose copies the host begins, unless they are withdrawn
-  u32 answered;   // host → device: claimed epoch of which no copy runs or ever will
-  u32 withdrawn;  // device → host: not 0 after a kernel gave up its copies; none are wanted from then on
+  u32 answered;   // host → device: claimed epoch whose copies have ended or will never run
+  u32 withdrawn;  // device → host: not 0 after a kernel gave up its copies; no copies are wanted from then on
   Report report;  // device → host: a failed wait, after which the operator is of no use
   Report fault;   // device → host: wrong values, which concern their call alone; free again when `valid` is 0
 };
 
-constexpr u32 kMaxBuckets = 4;  // of an operator
+constexpr u32 kMaxBuckets = 4;  // the most buckets of an operator
 
 // The start of each rank's workspace. Its counters only grow (modulo 2^32) and are never reset, so that no call has to
 // wait until another one has cleaned up.
@@ -41,18 +41,18 @@ struct State {
   u32 reported;         // whether this rank's report was claimed
   u32 faulted;          // mark of the last call in which the report of wrong values was claimed
   u32 sent[kMaxRanks];  // by destination: epoch whose copies have left (copy engines)
-  u32 bucket_epochs[kMaxBuckets];  // those of the calls that ran each bucket; see buckets.cuh
+  u32 bucket_epochs[kMaxBuckets];  // by bucket: calls that ran the bucket; see buckets.cuh
 };
 
 constexpr u32 kGateWords = 256;
 
-// What calls of all operators of a communicator on this GPU have in common: one of them is under way at a time. Counts
-// are modulo 2^32, and nothing resets them.
+// The state that calls of all operators of a communicator share on this GPU, so that one call is under way at a time.
+// Counts are modulo 2^32, and nothing resets them.
 struct alignas(128) Gate {
   u32 due;                               // CTAs of all calls that have counted themselves (advance_epoch)
-  u32 left;                              // like `due`, but of a small grid a CTA counts itself at its end (leave)
-  u64 last;                              // the call whose first CTA has entered last: see call_name
-  u32 failed;                            // whether this rank has given up a call: then it makes none of those behind it
+  u32 left;                              // like `due`, but a CTA of a small grid counts itself at its end (leave)
+  u64 last;                              // the name of the last call whose first CTA has entered: see call_name
+  u32 failed;                            // whether this rank has given up a call; it then makes no later call
   alignas(128) u32 entered[kGateWords];  // like `due`, but a CTA adds its call's CTAs when it enters
 };
 
@@ -60,9 +60,9 @@ constexpr u32 kTagValid = 0x80000000u;
 constexpr u64 kPhaseBit = 1ull << 63;
 constexpr u32 kCommandPut = 1;
 constexpr u32 kCommandPutToPeers = 2;
-constexpr u32 kMaxMaskPeers = 63;  // of such a command
+constexpr u32 kMaxMaskPeers = 63;  // the most peers of a command with a mask
 
-// A slot of the command ring, in pinned host memory: 64-bit words, of which the last three carry a phase bit that
+// A slot of the command ring, in pinned host memory, of 64-bit words. The last three words carry a phase bit that
 // distinguishes one lap of the ring from the next, as the tag does.
 struct Command {
   u32 tag;  // kTagValid | lap
@@ -78,12 +78,12 @@ struct RingWords {
   u32 consumed, sent;
 };
 
-// In device memory: commands claimed, and `consumed` as a producer last saw it.
+// In device memory: commands claimed, and `consumed` as the last producer to read it has seen it.
 struct RingState {
   u32 claimed, consumed_seen;
 };
 
-// Any number of threads of a GPU post to it.
+// The ring to which any number of threads of a GPU post commands.
 struct CommandRing {
   Command* slots;
   RingWords* words;
@@ -91,16 +91,16 @@ struct CommandRing {
   u32 capacity_log2;
 };
 
-constexpr u32 kPlaceOffsetBits = 48;  // low bits of the place of a tensor in symmetric memory; its region is above
+constexpr u32 kPlaceOffsetBits = 48;  // low bits of the place of a tensor in symmetric memory; its region is in the bits above
 
-constexpr u32 kPutChannels = 2;   // from each peer, for all operators of a communicator
-constexpr u32 kMaxPuts = 0x7fff;  // of a call to a peer on a channel
+constexpr u32 kPutChannels = 2;   // channels from each peer, for all operators of a communicator
+constexpr u32 kMaxPuts = 0x7fff;  // the most puts of a call to a peer on a channel
 
-// What all calls across nodes of a communicator have in common, in device memory. Words follow that count the puts of
+// The state that all calls across nodes of a communicator share, in device memory. Words behind it count the puts of
 // all watched calls, modulo 2^32, by peer and channel.
 struct alignas(128) NetworkState {
   u32 calls;    // calls across nodes whose number every CTA has read
-  u32 watched;  // calls of which all puts have arrived
+  u32 watched;  // calls whose puts have all arrived
 };
 
 // A communicator's endpoint, as its kernels use it. The workspace lies at the same place of the same region on all ranks.
@@ -108,7 +108,7 @@ struct KernelEndpoint {
   CommandRing ring;
   const u8* arrivals;  // the proxy's arrival words in host memory, by peer and channel, kArrivalStride apart
   NetworkState* network;
-  u64 workspace_offset;  // in its region
+  u64 workspace_offset;  // bytes from the start of the region
   u32 region;
 };
 

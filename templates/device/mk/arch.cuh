@@ -1,5 +1,6 @@
-// What depends on the architecture: how a warpgroup multiplies (Mma, mma_descriptor and the fences and waits around them), what a
-// thread holds of a product (Fragment), and how registers move between warpgroups. Each architecture is a folder of mk/arch.
+// The parts that depend on the architecture: how a warpgroup multiplies (Mma, mma_descriptor and the fences and waits
+// around them), the elements of a product that a thread holds (Fragment), and how registers move between warpgroups.
+// Each architecture is a folder of mk/arch.
 #pragma once
 #include <mk/arch/sm90/fragment.cuh>
 #include <mk/arch/sm90/mma.cuh>

@@ -22,7 +22,7 @@ __device__ __forceinline__ void barrier_expect_bytes(u32 barrier, u32 bytes) {
   asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 
-// Does the same, and arrives.
+// Keeps the phase incomplete until `bytes` bytes have arrived by TMA, and arrives.
 __device__ __forceinline__ void barrier_expect(u32 barrier, u32 bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
@@ -42,8 +42,8 @@ __device__ __forceinline__ bool barrier_try_wait(u32 barrier, u32 parity) {
   return done != 0;
 }
 
-// `threads` threads of this CTA, which are whole warps and all name barrier `id` (1 to 15; 0 is __syncthreads): each
-// sees what the others did before.
+// Synchronises `threads` threads of this CTA, which are whole warps that all name barrier `id` (1 to 15; 0 is
+// __syncthreads). Each thread then sees what the others did before.
 __device__ __forceinline__ void sync_named(u32 id, u32 threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }

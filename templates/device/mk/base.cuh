@@ -18,19 +18,19 @@ __device__ __forceinline__ void note_abort() {}
 // The simulator reports an index that its dimension does not have.
 __device__ __forceinline__ void check_index(u32, u32) {}
 
-// Returns the address in the shared window, as PTX instructions take it.
+// Returns the address in the shared window, in the form that PTX instructions take.
 __device__ __forceinline__ u32 shared_address(const void* p) {
   return static_cast<u32>(__cvta_generic_to_shared(p));
 }
 
-// The warp's index, provably the same in all its threads: without the shuffle, ptxas moves every
-// wgmma descriptor to a uniform register anew (4 R2UR per wgmma).
+// The warp's index, which the compiler can prove to be equal in all threads of the warp. Without the shuffle, ptxas
+// moves every wgmma descriptor to a uniform register anew (4 R2UR per wgmma).
 __device__ __forceinline__ u32 warp_index() { return __shfl_sync(0xffffffffu, threadIdx.x / kWarp, 0); }
 
 // The value of one lane, in all threads of the warp.
 __device__ __forceinline__ u32 broadcast(u32 value, u32 lane) { return __shfl_sync(0xffffffffu, value, lane); }
 
-// The value of the lane whose number differs in the bits of `mask`.
+// The value of the lane whose number differs from this lane's number in the bits of `mask`.
 __device__ __forceinline__ float exchange(float value, u32 mask) { return __shfl_xor_sync(0xffffffffu, value, mask); }
 
 __device__ __forceinline__ u32 lane_index() { return threadIdx.x % kWarp; }
@@ -48,14 +48,14 @@ __device__ __forceinline__ bool elect_one() {
   return elected != 0;
 }
 
-// Returns the greatest value of a lane of this warp.
+// Returns the greatest value among the lanes of this warp.
 __device__ __forceinline__ u32 max_of_warp(u32 value) {
   u32 greatest;
   asm volatile("redux.sync.max.u32 %0, %1, 0xffffffff;" : "=r"(greatest) : "r"(value));
   return greatest;
 }
 
-// The sum of what the lanes of this warp have.
+// Returns the sum of the values of the lanes of this warp.
 __device__ __forceinline__ u32 sum_of_warp(u32 value) {
   u32 sum;
   asm volatile("redux.sync.add.u32 %0, %1, 0xffffffff;" : "=r"(sum) : "r"(value));
@@ -69,8 +69,8 @@ __device__ __forceinline__ u64 global_time_ns() {
   return now;
 }
 
-// 2^x, log2(x), 1/x and 1/sqrt(x), to within 2 units in the last place; what is subnormal counts as 0. log2 is as close in absolute
-// terms (2^-22) where x is near 1.
+// 2^x, log2(x), 1/x and 1/sqrt(x), to within 2 units in the last place. A subnormal argument counts as 0. Where x is
+// near 1, the error of log2 is absolute (2^-22).
 __device__ __forceinline__ float exp2_approx(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -102,7 +102,7 @@ __device__ __forceinline__ u32 as_bits(float value) { return __float_as_uint(val
 
 __device__ __forceinline__ float infinity() { return __uint_as_float(0x7f800000); }
 
-// The same address. The compiler does not have it in registers before this.
+// Returns the address unchanged. The compiler does not have it in registers before this call.
 template <class T>
 __device__ __forceinline__ T* loaded_here(T* address) {
   u64 bits = reinterpret_cast<u64>(address);
@@ -110,7 +110,7 @@ __device__ __forceinline__ T* loaded_here(T* address) {
   return reinterpret_cast<T*>(bits);
 }
 
-// The greater; of a number and a NaN, the number.
+// The greater number. Of a number and a NaN, the number.
 __device__ __forceinline__ float max(float a, float b) {
   float y;
   asm("max.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));

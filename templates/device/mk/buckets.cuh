@@ -1,18 +1,18 @@
 // Buckets: kernels of one operator for different numbers of rows, of which each call runs one.
 //
-// All CTAs of all ranks choose by the rows of the call, so they run the same kernel, and ranks that were given different
-// rows find that as ever: the words with which ranks announce a call are common to all buckets, and so are the number of
-// the call, the abort word and the gate.
+// All CTAs of all ranks choose by the rows of the call, so they run the same kernel as each other. If ranks were given
+// different rows, they find that as without buckets: all buckets share the words with which ranks announce a call, the
+// number of the call, the abort word and the gate.
 //
-// Everything else is a bucket's own: flags, counters, and the buffers that calls alternate between. A call changes only what
-// its bucket has, and takes for its epoch the number of calls that ran the bucket. So to a bucket, its calls are those of an
-// operator of its own, and calls of other buckets between them are like calls of other operators.
+// Everything else belongs to one bucket: flags, counters, and the buffers that calls alternate between. A call changes
+// only its bucket's memory, and its epoch is the number of calls that ran the bucket. So to a bucket, its calls are the
+// calls of a separate operator, and calls of other buckets between them are like calls of other operators.
 #pragma once
 #include <mk/call.cuh>
 
 namespace mk {
 
-// The kernel for calls with up to kMaxRows rows, and more than the bucket before it takes.
+// The kernel for calls with more rows than the previous bucket takes and at most kMaxRows.
 template <class Config, class BucketArgs, class BucketSmem, class Kernel, class Roles>
 struct Bucket {
   using Args = BucketArgs;

@@ -1,4 +1,5 @@
-// The begin and the end of a call: which call it is, that no other call is under way, and when the next one may begin.
+// The begin and the end of a call: the number of the call, the check that no other call is under way, and when the next
+// call may begin.
 #pragma once
 #include <mk/deadline.cuh>
 #include <mk/grid.cuh>
@@ -6,9 +7,10 @@
 
 namespace mk {
 
-// All threads, first. The grid may have been started while the one before it was still running. Until that has ended, a
-// kernel may only run `Kernel::prefetch`, if it has that: it loads what no work before the call writes, and gets a context
-// without the number of the call. Such a kernel also says itself when the grid behind it may start, and so do its buckets.
+// All threads, first. The grid may have been started while the previous grid was still running. Until that grid has
+// ended, a kernel may only run `Kernel::prefetch`, if it has that function. The function loads data that no earlier
+// work on the stream writes, and gets a context without the number of the call. A kernel with `prefetch` calls
+// allow_grid_behind itself, and so do its buckets.
 //
 // Every CTA reads the number of the call for itself. `Args` has workspaces, host, gate, deadline_ns, operator_number and
 // rank, and the endpoint if ranks of several nodes communicate.
@@ -48,14 +50,16 @@ MK_DEVICE RankContext begin_call(const Args& args, const Smem& smem) {
   return ctx;
 }
 
-// Names a call in one word: its number, that of its operator, and the low bits of what `due` was when it began, plus 1.
+// Names a call in one word: the number of the call, the number of its operator, and 1 plus the low bits of `due` at its
+// begin.
 MK_DEVICE u64 call_name(u32 epoch, u32 operator_number, u32 due) {
   return u64{epoch} << 32 | (operator_number & 0xffff) << 16 | ((due + 1) & 0xffff);
 }
 
-// Reports which call this one overlaps with, and ends the waits of all other ranks for a call that does not take place.
-// Two calls of one operator have read the same epoch; the later one is refused. `is_first`: whether the other call got
-// the first word. If both calls begin at once, the other one may not have left its name yet: then it is operator 0.
+// Reports the call that overlaps with this one, and ends the waits of all other ranks for a call that does not take
+// place. If two calls of one operator have read the same epoch as each other, the later call is refused. `is_first`:
+// whether the other call got the first word. If both calls begin at once, the other call may not have left its name
+// yet, and is then reported as operator 0.
 MK_DEVICE void refuse(const RankContext& ctx, bool is_first) {
   const Gate* gate = ctx.gate;
   u64 last = load_relaxed_sys(&gate->last);
@@ -68,27 +72,28 @@ MK_DEVICE void refuse(const RankContext& ctx, bool is_first) {
   raise_abort(ctx, 1 + ctx.rank);
 }
 
-// All threads of a CTA, before it does anything that others see; takes the place of __syncthreads. False if another call
-// is under way, or if the call was given up: then the CTA must end.
+// All threads of a CTA, before the CTA does anything that others see; takes the place of __syncthreads. Returns false
+// if another call is under way, or if the call was given up. The CTA must then end.
 //
-// Calls that wait for each other, as those of one stream do, find all words equal to `due`. Of two others, one finds a
-// word that was raised since: each call raises every word once, and `due` only when all its CTAs have raised theirs.
+// Calls that wait for each other, as calls of one stream do, find all words equal to `due`. Of two calls that do not
+// wait for each other, one finds a word that was raised since: each call raises every word once, and `due` only when
+// all its CTAs have raised their words.
 //
-// A CTA counts itself for `due` before it ends (advance_epoch). A call that began then could send what belongs to it while the
-// call before still receives, and peers that have ended both could send what belongs to a third call to the buffers from which
-// the first one receives. So CTAs of kernels with small grids, two of which fit on a GPU, also count themselves for `left` at
-// their end (leave), and `left` must have reached `due`. A fast CTA of this call may have left already. The other kernels raise
-// both words at once: with their shared memory and their registers, a second grid has no room before CTAs of the first one
-// have ended, unless they leave SMs unused.
+// A CTA counts itself for `due` before it ends (advance_epoch). A call that began then could send its data while the
+// previous call still receives, and peers that have ended both calls could send data of a third call to the buffers
+// from which the first call receives. So CTAs of kernels with small grids, two of which fit on a GPU, also count
+// themselves for `left` at their end (leave), and `left` must have reached `due`. A fast CTA of this call may have left
+// already. The other kernels raise both words at once: with their shared memory and their registers, a second grid has
+// no room before CTAs of the first grid have ended, unless the kernels leave SMs unused.
 //
-// A rank may also begin a call that others have given up, or one behind a call that it has given up itself. In the first, it
-// would find what others had sent by then, and perhaps wait for nothing more. In the second, it would send what it has
-// computed from the results of the failed call, and to buffers that other ranks may still read. Such a call does not take
-// place. One lane finds this out and reports it, since an abort that is raised at that moment may reach some lanes of a
-// warp and not others.
+// A rank may also begin a call that other ranks have given up, or a call behind one that it has given up itself. In the
+// first case, it would find the data that others had sent by then, and perhaps wait for nothing more. In the second
+// case, it would send data computed from the results of the failed call, and send them to buffers that other ranks may
+// still read. Such a call does not take place. One lane checks this and reports it, since an abort that is raised at
+// that moment may reach some lanes of a warp and not others.
 MK_DEVICE bool enter(const RankContext& ctx) {
   u32 is_refused = 0;
-  u32 given_up_by = 0;  // 1 + the rank that gave up this call before this rank began it, as in abort words, or 0
+  u32 given_up_by = 0;  // as in abort words: 1 + the rank that gave up this call before this rank began it, or 0
   if (threadIdx.x >= kWarp) {
     // A small grid has many words for each CTA. One warp would add to them in several rounds: 1.4 µs with one CTA (H100).
     const u32 thread = threadIdx.x - kWarp, threads = blockDim.x - kWarp;
@@ -125,16 +130,16 @@ MK_DEVICE bool enter(const RankContext& ctx) {
   return false;
 }
 
-// One thread of each CTA, after enter(): it counts that all threads of its CTA have read the epoch. The last CTA runs
-// `before_next`, which prepares what the next call expects, and advances the epoch. That says nothing about the CTA's
-// work, so it may come long before the CTA ends; behind the work it would take 1 µs more. `kLeaves`: the CTAs do not call
-// leave().
+// One thread of each CTA, after enter(): counts that all threads of its CTA have read the epoch. The last CTA runs
+// `before_next`, which prepares the state that the next call expects, and advances the epoch. The count says nothing
+// about the CTA's work, so it may come long before the CTA ends. After the work, it would take 1 µs more. `kLeaves`:
+// the CTAs do not call leave().
 template <bool kLeaves = true, class BeforeNext>
 MK_DEVICE void advance_epoch(const RankContext& ctx, BeforeNext before_next) {
   State* state = ctx.state();
   if (fetch_add_acq_rel_gpu(&state->readers, 1) + 1 != ctx.call() * gridDim.x) return;
   before_next();
-  // Read again: kept from the begin of the call until here, it would take a register.
+  // The count is read again: kept from the begin of the call until here, it would take a register.
   if (ctx.network != nullptr) store_early(&ctx.network->calls, load_early(&ctx.network->calls) + 1);
   if (ctx.bucket_epoch != nullptr) store_early(ctx.bucket_epoch, ctx.epoch);  // @call.advance-bucket
   store_early(&state->epoch, ctx.call());  // @call.advance
@@ -147,8 +152,9 @@ MK_DEVICE void advance_epoch(const RankContext& ctx) {
   advance_epoch<kLeaves>(ctx, [] {});
 }
 
-// All threads, behind their last access of the call: counts the CTA. No fence orders its accesses before the count. They are
-// over: what it received has been used, and what it stored to this GPU is in L2 long before a peer can begin a third call.
+// All threads, after their last access of the call: counts the CTA. No fence orders the CTA's accesses before the
+// count, because they are complete: received data have been used, and data stored to this GPU are in L2 long before a
+// peer can begin a third call.
 MK_DEVICE void leave(const RankContext& ctx) {
   __syncthreads();
   if (threadIdx.x == 0) add_relaxed_sys(&ctx.gate->left, 1);

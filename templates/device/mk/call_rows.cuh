@@ -5,15 +5,15 @@
 
 namespace mk {
 
-// If each call gives the rows, kM and kShardRows are those of the most rows, and so are all numbers that the plan
+// If each call gives the rows, kM and kShardRows are the values for the most rows, and so are all numbers that the plan
 // derives from them.
 template <class Config>
 concept RowsConfig = TopologyConfig<Config> && requires {
   Config::kM;  // rows over all ranks
 };
 
-// Where ranks have rows of their own, Config also has kShardRows, the number of rows of every rank except perhaps the
-// last ones.
+// If each rank has its own rows, Config also has kShardRows, the number of rows of every rank except perhaps the last
+// ranks.
 template <RowsConfig Config>
 struct CallRows {
   using Ranks = Topology<Config>;
@@ -24,7 +24,7 @@ struct CallRows {
     else return Config::kM;
   }
 
-  // The number of rows of every rank except perhaps the last ones.
+  // The number of rows of every rank except perhaps the last ranks.
   static MK_DEVICE u32 of_shard(const RankContext& ctx) {
     if constexpr (TakesRows<Config>) return ceil_div(ctx.rows, Ranks::kWorld);  // @rows.shard
     else return Config::kShardRows;
@@ -36,13 +36,14 @@ struct CallRows {
     return before < all(ctx) ? min(of_shard(ctx), all(ctx) - before) : 0;
   }
 
-  // The number of ranks that have rows. They are the first ones. With so many rows, all ranks have some.
+  // The number of ranks that have rows. These are the first ranks. With more rows than the bound below, all ranks have
+  // rows.
   static MK_DEVICE u32 ranks(const RankContext& ctx) {
     if (all(ctx) > (Ranks::kWorld - 1) * (Ranks::kWorld - 1)) return Ranks::kWorld;  // @rows.all-ranks
     return all(ctx) == 0 ? 0 : ceil_div(all(ctx), of_shard(ctx));
   }
 
-  // The number of ranks that have a full shard. They are the first ones.
+  // The number of ranks that have a full shard. These are the first ranks.
   static MK_DEVICE u32 full_ranks(const RankContext& ctx) {
     if (all(ctx) == Ranks::kWorld * of_shard(ctx)) return Ranks::kWorld;
     return all(ctx) / of_shard(ctx);

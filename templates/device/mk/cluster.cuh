@@ -15,7 +15,7 @@ __device__ __forceinline__ u32 cluster_rank() {
   return rank;
 }
 
-// All threads of all CTAs of the cluster: each sees what the others did before.
+// All threads of all CTAs of the cluster: synchronises them, and each thread then sees what the others did before.
 __device__ __forceinline__ void cluster_sync() {
   asm volatile(
       "barrier.cluster.arrive.release.aligned;\n"
@@ -23,7 +23,7 @@ __device__ __forceinline__ void cluster_sync() {
           : "memory");
 }
 
-// The address in the shared memory of another CTA of the cluster that corresponds to `address` in this one's.
+// The address in the shared memory of another CTA of the cluster that corresponds to `address` in this CTA's.
 __device__ __forceinline__ u32 cluster_address(u32 address, u32 cta) {
   u32 there;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(cta));
@@ -65,8 +65,8 @@ __device__ __forceinline__ bool barrier_try_wait_cluster(u32 barrier, u32 parity
   return done != 0;
 }
 
-// Loads the box at (x, y) of a 2-D tensor to `dst` of every CTA whose bit `ctas` has. In each CTA, its bytes count on
-// that CTA's `barrier`. They may arrive in one CTA before the others.
+// Loads the box at (x, y) of a 2-D tensor to `dst` of every CTA whose bit is set in `ctas`. In each CTA, the bytes
+// count on that CTA's `barrier`. They may arrive in one CTA before the others.
 __device__ __forceinline__ void tma_load_2d_multicast(u32 dst, const CUtensorMap& map, u32 barrier, u32 x, u32 y,
                                                       u16 ctas) {
   asm volatile(

@@ -11,8 +11,8 @@ __device__ __forceinline__ u32 pack_bf16(float low, float high) {
   return packed;
 }
 
-// Converts two fp32 to two fp16, rounded to nearest even. What exceeds 65504 after rounding becomes infinite. Every NaN becomes
-// 0x7fff.
+// Converts two fp32 to two fp16, rounded to nearest even. A value that exceeds 65504 after rounding becomes infinite.
+// Every NaN becomes 0x7fff.
 __device__ __forceinline__ u32 pack_fp16(float low, float high) {
   u32 packed;
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));

@@ -1,4 +1,4 @@
-// Copies to shared memory that a thread issues and later waits for (cp.async), for rows that lie anywhere.
+// Copies to shared memory that a thread issues and later waits for (cp.async), for rows at arbitrary addresses.
 #pragma once
 #include <mk/base.cuh>
 
@@ -12,8 +12,8 @@ __device__ __forceinline__ void copy_async(u32 dst, const u8* src, u32 bytes) {
 
 __device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-// Waits until at most kPending groups of this thread's copies are unfinished. The thread then sees what the others
-// wrote.
+// Waits until at most kPending groups of this thread's copies are unfinished. The thread then sees the data of the
+// other groups.
 template <u32 kPending>
 __device__ __forceinline__ void copy_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");

@@ -1,5 +1,5 @@
-// Types of elements of matrices in memory: their bytes, what an MMA takes of them, and their conversion to and from fp32.
-// Plain C++: GPUs and the simulator share it.
+// Types of elements of matrices in memory: their bytes, the K of an MMA with such operands, and their conversion to and
+// from fp32. Plain C++: GPUs and the simulator share it.
 //
 // Registers hold elements in words of four bytes. The first element of a word, in memory, is in its lowest bits.
 #pragma once
@@ -7,10 +7,10 @@
 
 namespace mk {
 
-constexpr u32 kVecBytes = 16;    // of the longest access of a thread
-constexpr u32 kLineBytes = 128;  // of the 128-byte swizzle, in which tiles lie in shared memory
+constexpr u32 kVecBytes = 16;    // bytes of the longest access of a thread
+constexpr u32 kLineBytes = 128;  // bytes of a line of the 128-byte swizzle, in which tiles lie in shared memory
 
-// What follows from the bytes of an element.
+// The constants that follow from the bytes of an element.
 template <u32 kElementBytes>
 struct SizedElement {
   static constexpr u32 kBytes = kElementBytes;
@@ -22,9 +22,10 @@ struct SizedElement {
   static MK_DEVICE constexpr u32 bytes(u32 count) { return count * kBytes; }
 };
 
-// What headers ask of an element. `pack` rounds the elements of a word to nearest even, and `at` returns one of them. Conversions
-// make one NaN only, so no word that `pack` returns has all bits set. Such words can stand for data that have not arrived
-// (comm/lamport.cuh). kNans is a word of other NaNs, which may replace them.
+// The functions and constants that headers need of an element. `pack` rounds the elements of a word to nearest even,
+// and `at` returns one element. Conversions make only one NaN, so no word that `pack` returns has all bits set. Such
+// words can stand for data that have not arrived (comm/lamport.cuh). kNans is a word of other NaNs, which may replace
+// such words.
 template <class E>
 concept ElementType = requires(u32 word, float (&values)[E::kPerWord]) {
   E::kMmaK;
@@ -33,7 +34,7 @@ concept ElementType = requires(u32 word, float (&values)[E::kPerWord]) {
   E::pack(values);
 };
 
-// An element of two bytes. `low` is the first one of a word.
+// An element of two bytes. `low` is the first element of a word.
 template <class E>
 concept HalfWordElement = ElementType<E> && E::kPerWord == 2 && requires(u32 word, float x) {
   E::low(word);
@@ -62,7 +63,7 @@ struct Fp16 : SizedElement<2> {
   static MK_DEVICE float at(u32 word, u32 index) { return index == 0 ? low(word) : high(word); }
 };
 
-// An element of sums and of C. No MMA takes it.
+// An element of sums and of C. No MMA takes fp32 operands.
 struct Fp32 : SizedElement<4> {
   static constexpr u32 kMmaK = 0;
   static constexpr u32 kNans = 0x7fff7fff;

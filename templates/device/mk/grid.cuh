@@ -4,11 +4,12 @@
 
 namespace mk {
 
-// Waits until the grids before this one are complete, and sees what they have written. Only a launch that may overlap with
-// them starts a grid earlier; otherwise this returns at once.
+// Waits until the grids before this one are complete, and sees what they have written. Only a launch that may overlap
+// with these grids starts a grid before they end; otherwise this returns at once.
 __device__ __forceinline__ void wait_for_grids_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
-// Lets the grid behind this one start when every CTA of this grid has called this, if its launch may overlap.
+// Lets the next grid on the stream start when every CTA of this grid has called this, if the next grid's launch may
+// overlap.
 __device__ __forceinline__ void allow_grid_behind() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
 }  // namespace mk

@@ -10,10 +10,10 @@ __device__ __forceinline__ void store(u32* p, u32 value) { *p = value; }
 __device__ __forceinline__ u64 load(const u64* p) { return *p; }
 __device__ __forceinline__ void store(u64* p, u64 value) { *p = value; }
 
-// A load whose value counts only if no thread writes the word meanwhile, which the caller finds out by other means. It
-// is one request of a CTA, where a relaxed load is a request of each warp.
+// A load whose value counts only if no thread writes the word meanwhile, which the caller finds out by other means. The
+// load is one request of a CTA, where a relaxed load is a request of each warp.
 __device__ __forceinline__ u32 load_early(const u32* p) { return *p; }
-// A store of such a word.
+// A store to a word that load_early reads.
 __device__ __forceinline__ void store_early(u32* p, u32 value) { *p = value; }
 
 // Ordinary accesses to a word of this CTA's shared memory.
@@ -39,14 +39,14 @@ __device__ __forceinline__ u64 load_acquire_sys(const u64* p) {
   return value;
 }
 
-// The same among threads of this GPU.
+// Sees all that the thread of this GPU which stored the value had done before.
 __device__ __forceinline__ u32 load_acquire_gpu(const u32* p) {
   u32 value;
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(p) : "memory");
   return value;
 }
 
-// Sees only the value. With a fence after it, sees all that a load_acquire would.
+// Sees only the value. With a fence after it, sees all that an acquiring load would see.
 __device__ __forceinline__ u32 load_relaxed_sys(const u32* p) {
   u32 value;
   asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(p) : "memory");
@@ -68,7 +68,7 @@ __device__ __forceinline__ void store_release_sys(u64* p, u64 value) {
   asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(p), "l"(value) : "memory");
 }
 
-// The same, for threads of this GPU alone.
+// Publishes all that this thread has done, to threads of this GPU alone.
 __device__ __forceinline__ void store_release_gpu(u32* p, u32 value) {
   asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(value) : "memory");
 }
@@ -82,7 +82,7 @@ __device__ __forceinline__ void store_relaxed_sys(u64* p, u64 value) {
 }
 
 // Adds without an order of its own, so a fence_sys comes before it. One fence and several relaxed adds take a third of
-// the time of as many releasing adds, each of which waits for all stores of the thread.
+// the time of the same number of releasing adds, each of which waits for all stores of the thread.
 __device__ __forceinline__ void add_relaxed_sys(u32* p, u32 value) {
   asm volatile("red.relaxed.sys.global.add.u32 [%0], %1;" ::"l"(p), "r"(value) : "memory");
 }
@@ -109,7 +109,7 @@ __device__ __forceinline__ u64 fetch_add_acq_rel_gpu(u64* p, u64 value) {
   return old;
 }
 
-// The same without order.
+// Adds and returns the old value, without order.
 __device__ __forceinline__ u32 fetch_add_relaxed_gpu(u32* p, u32 value) {
   u32 old;
   asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], %2;" : "=r"(old) : "l"(p), "r"(value) : "memory");
@@ -122,22 +122,22 @@ __device__ __forceinline__ u32 exchange_relaxed_gpu(u32* p, u32 value) {
   return old;
 }
 
-// Orders what this thread did and saw before the fence before what it does after it, for every thread that sees the
-// latter.
+// Orders what this thread did and saw before the fence before what it does after the fence, for every thread that sees
+// the later accesses.
 __device__ __forceinline__ void fence_sys() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 
-// The same, and also orders the thread's earlier stores before its later loads. If two threads each store a word, then
-// have this fence, and then load the other's word, at least one of them sees the other's store.
+// A fence_sys that also orders the thread's earlier stores before its later loads. If two threads each store a word,
+// then have this fence, and then load the other's word, at least one of the threads sees the other's store.
 __device__ __forceinline__ void fence_sc_sys() { asm volatile("fence.sc.sys;" ::: "memory"); }
 
-// The same, for threads of this GPU alone.
+// A fence like fence_sys, for threads of this GPU alone.
 __device__ __forceinline__ void fence_gpu() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 
 // Orders this thread's ordinary accesses to global memory, and what it acquired, against the copy engine of the SM (TMA).
 // A fence for shared memory too also waits for what the SM has on its way to peers (measured: `combine` took 10 % longer).
 __device__ __forceinline__ void fence_proxy_async() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
-// The same for shared memory alone.
+// Orders this thread's ordinary accesses to shared memory against TMA.
 __device__ __forceinline__ void fence_proxy_async_shared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -156,8 +156,9 @@ __device__ __forceinline__ Vec16 load_vec16(const u8* p) {
   return v;
 }
 
-// Loads the same to send it in packets. Any thread may store a result there that was computed from what came of the packets:
-// no load returns a value that depends on what it returns, so this needs no fence.
+// Loads 16 bytes of an operand to send them in packets. Any thread may store a result at the same address that was
+// computed from the contents of the packets: no load returns a value that depends on what the load itself returns, so
+// this needs no fence.
 __device__ __forceinline__ Vec16 load_sent_vec16(const u8* p) { return load_vec16(p); }
 
 // Loads a word of an operand. Neighbours share lines, so L1 keeps them.
@@ -167,7 +168,7 @@ __device__ __forceinline__ u32 load_word(const u8* p) {
   return word;
 }
 
-// Prefetches the line at `p`, which must be mapped memory, to L2. Does not wait for it.
+// Prefetches the line at `p`, which must be mapped memory, to L2. Does not wait for the line.
 __device__ __forceinline__ void prefetch(const u8* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
 // Loads 16 bytes that others have written during this kernel, and that a flag has acquired.
@@ -189,7 +190,8 @@ __device__ __forceinline__ u32 load_written_word(const u8* p) {
 
 enum class Ordering { kRelaxed, kAcquire };
 
-// Stores a packet of comm/ll.cuh, or two of comm/lamport.cuh: two times eight bytes, each of which arrive at once.
+// Stores a packet of comm/ll.cuh, or two packets of comm/lamport.cuh: two times eight bytes, each of which arrive at
+// once.
 __device__ __forceinline__ void store_packet(u8* p, Vec16 v) {
   asm volatile(
       "{\n"
@@ -202,7 +204,8 @@ __device__ __forceinline__ void store_packet(u8* p, Vec16 v) {
       : "memory");
 }
 
-// Loads the same. An acquire sees all that the threads which stored it had done before.
+// Loads a packet of comm/ll.cuh, or two packets of comm/lamport.cuh. An acquire sees all that the threads which stored
+// them had done before.
 template <Ordering kOrdering>
 __device__ __forceinline__ Vec16 load_packet(const u8* p) {
   Vec16 v;

@@ -1,5 +1,6 @@
-// The hardware barriers of a CTA by number, for sync_named and arrive_named. A CTA has 16; 0 is __syncthreads. All kernels
-// share this list, so that components which are joined in one kernel cannot take the same number.
+// The hardware barriers of a CTA by number, for sync_named and arrive_named. A CTA has 16 barriers; number 0 is
+// __syncthreads. All kernels share this list, so that components which are joined in one kernel cannot take the same
+// number as each other.
 #pragma once
 #include <mk/types.cuh>
 
@@ -8,7 +9,7 @@ namespace mk {
 enum NamedBarrier : u32 {
   kMmaTurn = 1,      // and 2, one per warpgroup: its turn at the tensor cores
   kQueriesRead = 3,  // and 4, one per warpgroup: its warps have read their queries
-  kSliceRead = 5,    // plus the index of a warpgroup in the CTA: its warps have read what others write, or the reverse
+  kSliceRead = 5,    // plus the index of a warpgroup in the CTA: its warps have read data that others overwrite, or the reverse
   kNeverUsed = 15    // nobody arrives: see mma_wait_after
 };
 

@@ -18,7 +18,7 @@ MK_DEVICE u32 scaled_pair(u32 pair, float scale, u32 weight) {
   return E::pack(E::low(pair) * scale * E::low(weight), E::high(pair) * scale * E::high(weight));
 }
 
-// The sum of what all lanes of a warp have, in all of them. The order of additions is the same each time.
+// The sum of the values of all lanes of a warp, in all lanes. The order of additions is always the same.
 MK_DEVICE float warp_sum(float value) {
 #pragma unroll
   for (u32 mask = 1; mask < kWarp; mask *= 2) value += exchange(value, mask);  // @norm.warp-sum
@@ -37,7 +37,7 @@ struct RmsNorm {
     return sum;
   }
 
-  // What a row of `vecs` vectors is multiplied by, from the sum of its squares.
+  // The factor by which a row of `vecs` vectors is multiplied, from the sum of its squares.
   static MK_DEVICE float scale(float squares, u32 vecs) {
     const float columns = vecs * Elements::kElements;
     return reciprocal_sqrt_approx(squares / columns + Config::kEps);  // @norm.eps

@@ -1,19 +1,20 @@
-// The offsets of packed sequences: where each begins among the rows over all ranks, and where the last one ends.
+// The offsets of packed sequences: the first row of each sequence among the rows over all ranks, and the end of the
+// last sequence.
 #pragma once
 #include <mk/deadline.cuh>
 
 namespace mk {
 
-// A call has kSequences sequences, of which the last ones may be empty. The first offset is 0, none is less than the one
-// before, and none is more than kMaxRows. A call whose offsets are not so has no rows.
+// A call has kSequences sequences, of which the last may be empty. The first offset is 0, no offset is less than the
+// previous one, and none is more than kMaxRows. A call with other offsets has no rows.
 template <IsPacked Config>
 struct Offsets {
   const u32* address;
 
-  // What a warp finds of them.
+  // The result of a warp's check of the offsets.
   struct Checked {
-    u32 first_wrong;  // 1 + the number of the first one that is not possible; 0 if all are
-    u32 hash;         // of all of them and their order; 0 if one is not possible
+    u32 first_wrong;  // 1 + the number of the first offset that is not possible; 0 if all are possible
+    u32 hash;         // of all offsets and their order; 0 if an offset is not possible
   };
 
   // Args: cu_seqlens.
@@ -25,7 +26,7 @@ struct Offsets {
   MK_DEVICE u32 begin(u32 sequence) const { return load(address + sequence); }
   MK_DEVICE u32 end(u32 sequence) const { return load(address + sequence + 1); }  // @offsets.end
 
-  // All threads of a warp.
+  // All threads of a warp: check the offsets.
   MK_DEVICE Checked check() const {
     u32 first_wrong = kNone, hash = 0;
     for (u32 i = lane_index(); i <= Config::kSequences; i += kWarp) {
@@ -39,7 +40,7 @@ struct Offsets {
     return {0, hash};
   }
 
-  // One thread, of the first CTA.
+  // One thread of the first CTA: reports the first wrong offset, if there is one.
   MK_DEVICE void report_wrong(const RankContext& ctx) const {
     if (ctx.refused_rows == 0) return;
     const u32 number = ctx.refused_rows - 1, offset = load(address + number);
@@ -57,7 +58,8 @@ struct Offsets {
     return offset <= most && offset >= before(number);  // @offsets.possible
   }
 
-  // Numbers whose sum differs, but for one of 2^31 cases, if an offset does.
+  // Returns a number for an offset. If an offset changes, the sum of these numbers changes too, except in one of 2^31
+  // cases.
   static MK_DEVICE u32 mix(u32 number, u32 offset) {
     u32 bits = (offset + number * 0x9e3779b9u) * 0x6a09e667u;
     bits = (bits ^ bits >> 15) * 0xbb67ae85u;

@@ -10,10 +10,10 @@ namespace mk::comm {
 // announcement also has the number of rows, or a hash of the offsets of packed sequences, which must be the same on all
 // ranks.
 //
-// Where ranks store straight to each other's results, a result is in use until its rank begins the call: by what comes
-// before the call on its stream. An announcement then also has the place of the rank's result in symmetric memory, and the
-// others do not store before they have compared it with their own. Where ranks only announce the call, they compare it at the
-// end, so that a wrong place is found in every call and not only in those of many rows.
+// If ranks store directly to each other's results, a rank's result is in use until the rank begins the call, by earlier
+// work on the rank's stream. An announcement then also has the place of the rank's result in symmetric memory, and a
+// rank compares that place with the place of its own result before it stores there. If ranks only announce the call,
+// they compare the places at the end, so that every call finds a wrong place, not only calls with many rows.
 //
 // Workspace has begun(parity, rank) if ranks announce the start of calls, and result_place(parity, rank) if they also announce
 // where their results lie.
@@ -40,8 +40,9 @@ struct Begin {
     }
   }
 
-  // One thread of the grid, at the end of a call and before it waits for other ranks: reports rows that are too many. If the
-  // call began with that, the compiler would take all warps for diverged, as in Gemm::for_each_sum.
+  // One thread of the grid, at the end of a call and before it waits for other ranks: reports a number of rows that is
+  // too large. At the beginning of the call, this check would make the compiler treat all warps as diverged, as in
+  // Gemm::for_each_sum.
   static MK_DEVICE void report_refused_rows(const RankContext& ctx) {
     if constexpr (TakesRows<Config> && !IsPacked<Config>) {
       if (ctx.refused_rows == 0) return;
@@ -60,8 +61,8 @@ struct Begin {
     }
   }
 
-  // One thread: waits until all other ranks of this node have begun the call. Compares places unless ranks have before they
-  // stored to results.
+  // One thread: waits until all other ranks of this node have begun the call. `kComparesPlaces`: whether to compare the
+  // places of results here. It is false if ranks have compared the places before they stored to results.
   template <bool kComparesPlaces>
   static MK_DEVICE void wait_for_peers(const RankContext& ctx) {
     if constexpr (kIsAnnounced) {
@@ -73,7 +74,8 @@ struct Begin {
     }
   }
 
-  // All threads: the same. Each lane of one warp waits for one rank, all at the same time.
+  // All threads: one warp waits until all other ranks of this node have begun the call. Each lane waits for one rank,
+  // all lanes at the same time.
   template <bool kComparesPlaces>
   static MK_DEVICE void wait_in_warp(const RankContext& ctx) {
     if constexpr (kIsAnnounced) {
@@ -85,8 +87,9 @@ struct Begin {
     }
   }
 
-  // A warp, before it stores to the results of the other ranks of this node: waits until all of them have begun the call,
-  // and compares where their results lie. If it returns false, the warp must not store there.
+  // A warp, before it stores to the results of the other ranks of this node: waits until all these ranks have begun the
+  // call, and compares the places of their results with this rank's. If the function returns false, the warp must not
+  // store there.
   static MK_DEVICE bool wait_for_results(const RankContext& ctx, Role role) {
     if (lane_index() < Ranks::kLocalWorld && lane_index() != ctx.local_rank()) wait_for_result(ctx, lane_index(), role);
     __syncwarp();
@@ -94,13 +97,15 @@ struct Begin {
     return broadcast(gives_up(ctx, role), 0) == 0;  // @begin.results-begun
   }
 
-  // One thread: the same of one rank, whose local rank is `peer`.
+  // One thread: waits until the rank with local rank `peer` has begun the call, and compares the place of its result
+  // with this rank's.
   static MK_DEVICE void wait_for_result(const RankContext& ctx, u32 peer, Role role) {
     wait_at_same_place(ctx, ctx.node_first_rank + peer, role);
   }
 
-  // One thread: waits until another rank of this node has begun the call, and ends the call if the rank's result lies elsewhere
-  // than this rank's. Every rank finds that by itself, also if another one has ended the call before.
+  // One thread: waits until another rank of this node has begun the call, and ends the call if that rank's result lies
+  // at another place than this rank's result. Every rank finds the difference by itself, even if another rank has
+  // already ended the call.
   static MK_DEVICE void wait_at_same_place(const RankContext& ctx, u32 rank, Role role) {
     if (!wait(ctx, rank, role)) return;  // @begin.result-begun
     const u64 place = load_relaxed_sys(ctx.local_ptr(Workspace::result_place(ctx.call_parity(), rank)));
@@ -110,7 +115,8 @@ struct Begin {
     raise_abort(ctx, 1 + ctx.rank);
   }
 
-  // One thread: waits until another rank of this node has begun the call. Returns whether it has, with the same rows.
+  // One thread: waits until another rank of this node has begun the call. Returns whether that rank has begun the call
+  // with the same rows as this rank.
   static MK_DEVICE bool wait(const RankContext& ctx, u32 peer, Role role = kCollect) {
     const u64* word = ctx.local_ptr(Workspace::begun(ctx.call_parity(), peer));
     Deadline deadline;

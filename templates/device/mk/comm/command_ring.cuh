@@ -16,9 +16,9 @@ struct Put {
   u64 source_offset, target_offset;
 };
 
-// Waits until the proxy has read what the slot of command `index` held one lap ago. Returns false after an abort. The
-// count that a thread saw last is kept in device memory. Only a thread that finds the ring full by that count reads
-// across PCIe.
+// Waits until the proxy has read the command that the slot of command `index` held one lap ago. Returns false after an
+// abort. Device memory keeps the last count that a thread has read from the host. Only a thread that finds the ring
+// full by that count reads across PCIe.
 MK_DEVICE bool wait_command_slot(const RankContext& ctx, Role role, const CommandRing& ring, u32 index) {
   const u32 wanted = index + 1 - (1u << ring.capacity_log2);
   u32 seen = load_relaxed_sys(&ring.state->consumed_seen);  // the fence of publish_command makes this an acquire

@@ -1,5 +1,5 @@
-// The fabric test: messages to the same GPU of every other node, and an acknowledgement for every batch of them. It
-// shows what a cluster's network does for kernels, without anything else.
+// The fabric test: messages to the same GPU of every other node, and an acknowledgement for every batch of messages.
+// The test shows the performance of a cluster's network for kernels, without any other work.
 //
 // The numbers of nodes and messages are arguments, so one kernel serves every cluster.
 #pragma once
@@ -15,11 +15,11 @@ concept FabricTestConfig = requires {
   Config::kMessages;  // the channel of messages
   Config::kAcks;      // the channel of acknowledgements
   Config::kChannels;
-  Config::kArrivalStride;  // from one arrival word to the next
+  Config::kArrivalStride;  // the distance of arrival words, in bytes
   Config::kPickUps;        // timed commands whose times are kept
 };
 
-// Mixes every bit of a word into all others (Wellons, "Prospecting for Hash Functions", lowbias32).
+// Mixes every bit of a word into all other bits (Wellons, "Prospecting for Hash Functions", lowbias32).
 MK_DEVICE u32 mix(u32 x) {
   x = (x ^ x >> 16) * 0x7feb352du;
   x = (x ^ x >> 15) * 0x846ca68bu;
@@ -44,7 +44,7 @@ struct FabricTest {
     return u64{message % args.window} * args.slot_bytes;
   }
 
-  // Where a message arrives from the peer that has number `peer` among the receiver's peers.
+  // The offset of the slot at which a message arrives from peer number `peer` of the receiver, in bytes.
   static MK_DEVICE u64 arrival_slot(const Args& args, u32 peer, u32 message) {
     return (u64{args.window} * (1 + peer) + message % args.window) * args.slot_bytes;
   }
@@ -55,8 +55,8 @@ struct FabricTest {
     return args.node < node_of(args, peer) ? args.node : args.node - 1;
   }
 
-  // The arrivals of a channel by peer, as its only reader saw them last. A load of an arrival word crosses PCIe, and
-  // finds all messages that have arrived since the last one.
+  // The last arrivals of a channel that its only reader has seen, by peer. A load of an arrival word crosses PCIe, and
+  // finds all messages that have arrived since the previous load.
   struct Arrivals {
     Role role;
     u32 channel;
@@ -73,7 +73,8 @@ struct FabricTest {
     }
   };
 
-  // A CTA: sends messages to every peer. A slot is filled again when all peers have acknowledged what it held.
+  // A CTA: sends messages to every peer. A slot is filled again when all peers have acknowledged the slot's previous
+  // message.
   struct Send {
     static constexpr Agent kAgent = Agent::kWarp;
 

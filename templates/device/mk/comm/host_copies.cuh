@@ -1,4 +1,4 @@
-// Copies that copy engines make for a call. The kernel asks the host for them, and does not end before they do.
+// Copies that copy engines make for a call. The kernel asks the host for the copies, and does not end before they do.
 #pragma once
 #include <mk/call.cuh>
 
@@ -17,8 +17,8 @@ MK_DEVICE void request_copies(const RankContext& ctx, const u8* source, u64 sour
   store_release_sys(&ctx.host->doorbell, ctx.epoch);
 }
 
-// One thread, after its wait for the end of the copies has failed: waits until no copy reads what the caller may now
-// free.
+// One thread, after its wait for the end of the copies has failed: waits until no copy reads memory that the caller may
+// free after the call.
 //
 // The kernel withdraws, and then looks whether the host has claimed the copies. The host claims the copies, and then
 // looks whether the kernel has withdrawn. Each has a fence between the two steps, so at least one of them sees the
@@ -38,8 +38,8 @@ MK_DEVICE void withdraw_copies(const RankContext& ctx) {
   }
 }
 
-// One thread, at the end of the call: waits until the copies to all peers have left. After the call the caller may
-// overwrite or free what they read. That also holds after an abort.
+// One thread, at the end of the call: waits until the copies to all peers have left. After the call, even after an
+// abort, the caller may overwrite or free the source of the copies.
 template <u32 kWorld>
 MK_DEVICE void wait_copies(const RankContext& ctx) {
   bool have_left = true;

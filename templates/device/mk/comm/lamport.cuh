@@ -3,7 +3,7 @@
 // fence or a second word. Unlike LL, all bytes on the wire are data.
 //
 // A slot may be written again when its receiver has made it 0. The buffers of a call provide for that: a rank writes to
-// those of call e + 2 when it has received data of call e + 1 from the receiver, which has then ended call e.
+// the buffers of call e + 2 when it has received data of call e + 1 from the receiver, which has then ended call e.
 #pragma once
 #include <mk/deadline.cuh>
 #include <mk/element.cuh>
@@ -28,11 +28,11 @@ MK_DEVICE void store_lamport(u64* slot, u32 first, u32 second) {
   store_relaxed_sys(slot, inverted != 0 ? inverted : kNans);
 }
 
-// The receiver, when it has the packet.
+// The receiver, when it has the packet: clears the slot.
 MK_DEVICE void clear_lamport(u64* slot) { store_relaxed_sys(slot, 0); }
 
-// A vector of elements as two packets, which may arrive one after the other. Packets whose bits are all set, which are NaNs,
-// become other NaNs on the way.
+// A vector of elements as two packets, which may arrive one after the other. A packet whose bits are all set, which is
+// two words of NaNs, becomes other NaNs on the way.
 struct LamportVec {
   Vec16 inverted;
 

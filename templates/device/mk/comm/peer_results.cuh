@@ -1,8 +1,10 @@
-// Results that go straight to C of the other ranks of a node, which lies at the same place of symmetric memory.
+// Results that owners store directly to C of the other ranks of a node, which lies at the same place of symmetric
+// memory on all ranks.
 //
-// The owner stores each piece of a tile from an output buffer to C of every rank; the others only wait for its flags. C of
-// a rank is in use until the rank begins the call, so a store thread first waits for all ranks to have begun it
-// (comm/begin.cuh). Own tiles come a round later than those of the others, by which time they have.
+// The owner stores each piece of a tile from an output buffer to C of every rank. The other ranks only wait for the
+// tile's flags. C of a rank is in use until the rank begins the call, so a store thread first waits until all ranks
+// have begun the call (comm/begin.cuh). A rank computes the tiles that it owns a round later than the tiles of other
+// owners, and by then the other ranks have begun.
 #pragma once
 #include <mk/comm/results.cuh>
 
@@ -21,14 +23,14 @@ struct PeerResults : ResultFlags<Config, Workspace, Order> {
   static constexpr bool kOnPeers = true;
   static_assert(Ranks::kNodes == 1, "ranks of other nodes are not in reach");
 
-  // A thread of a store role, before it stores a tile to the other ranks. False if it must not. `has_begun`: whether it
-  // has asked before.
+  // A thread of a store role, before it stores a tile to the other ranks: returns false if it must not store.
+  // `has_begun`: whether the thread has already waited for the other ranks.
   static MK_DEVICE bool may_store(const RankContext& ctx, bool& has_begun) {
     if (!has_begun) {
       has_begun = true;
 #pragma unroll 1
       for (u32 i = 1; i < Ranks::kLocalWorld; ++i) Begin::wait_for_result(ctx, peer_at(ctx, i), kStore);
-      fence_proxy_async();  // orders the begin of the others before the stores by TMA
+      fence_proxy_async();  // orders the other ranks' begin before the stores by TMA
     }
     return !is_aborted(ctx);  // a wait that has failed has raised the abort word
   }
@@ -42,7 +44,8 @@ struct PeerResults : ResultFlags<Config, Workspace, Order> {
     }
   }
 
-  // A warp: copies the rows of the call from an output buffer to the same places. Args: C of these ranks by address.
+  // A warp: copies the rows of the call from an output buffer to the same places of C on the other ranks. Args: C of
+  // these ranks by address.
   template <class Args>
   static MK_DEVICE void copy(const Args& args, const RankContext& ctx, const Tile& tile, u32 group, u32 piece, u32 buffer) {
 #pragma unroll 1
@@ -52,7 +55,7 @@ struct PeerResults : ResultFlags<Config, Workspace, Order> {
     }
   }
 
-  // A warp, number `worker` of `workers`: waits until the other owners' tiles are in C. Each lane waits for some.
+  // A warp, number `worker` of `workers`: waits until the other owners' tiles are in C. Each lane waits for some tiles.
   template <class Args>
   static MK_DEVICE void collect(const Args&, const RankContext& ctx, u32 worker, u32 workers) {
     const auto others = Flags::Others::of(ctx);

@@ -13,7 +13,7 @@ namespace mk::comm {
 
 template <class Config>
 concept PushConfig = ShardConfig<Config> && requires {
-  Config::kPanelChunks;  // chunks that are sent slice by slice, since the peers' tiles advance along K together
+  Config::kPanelChunks;  // chunks that are sent slice by slice, because the peers' tiles advance along K together
 };
 
 template <class Workspace>
@@ -28,11 +28,12 @@ concept PushArgs = requires(const Args& args) {
   args.shard_row_bytes;
 };
 
-// NICs send this rank's rows from where they lie in symmetric memory. Otherwise they send them from `gathered`.
+// For NICs that send this rank's rows from their place in symmetric memory. Otherwise NICs send the rows from
+// `gathered`.
 template <class Args>
 concept SendsInPlace = requires(const Args& args) { args.shard_place; };
 
-// Order says which own rows are read from `gathered`, where the rows of other ranks are.
+// Order says which of this rank's rows are read from `gathered`, where the rows of other ranks are.
 template <PushConfig Config, PushWorkspace Workspace, class Order>
 struct PushShards {
   using Ranks = Topology<Config>;
@@ -66,7 +67,7 @@ struct PushShards {
     return {chunk, within / per_slice, row};
   }
 
-  // One thread, number `worker` of `workers`: pushes pieces of the own shard through a slot of shared memory.
+  // One thread, number `worker` of `workers`: pushes pieces of this rank's shard through a slot of shared memory.
   template <u32 kSlotBytes, PushArgs Args>
   static MK_DEVICE void push(const Args& args, const RankContext& ctx, StagedCopy& copy, u32 worker, u32 workers) {
     const u32 own_rows = CallRows::of_rank(ctx, ctx.rank);
@@ -82,8 +83,8 @@ struct PushShards {
     }
   }
 
-  // The same thread, afterwards: forwards pieces that peers on other nodes have put here to the other ranks of this
-  // node.
+  // The same thread as for `push`, afterwards: forwards pieces that peers on other nodes have put here to the other
+  // ranks of this node.
   template <u32 kSlotBytes>
   static MK_DEVICE void relay(const RankContext& ctx, StagedCopy& copy, u32 worker, u32 workers) {
     constexpr u32 kArrivals = Shards::kArrivals;
@@ -107,8 +108,9 @@ struct PushShards {
     }
   }
 
-  // One thread: puts chunks of the own shard to all peers, each as soon as it is in this rank's `gathered`, unless the shard is
-  // sent from where it lies. A chunk without rows is put too, since every peer waits for it.
+  // One thread: puts chunks of this rank's shard to all peers. A chunk is put as soon as it is in this rank's
+  // `gathered`, or at once if the shard is sent from its place in symmetric memory. A chunk without rows is put too,
+  // since every peer waits for it.
   template <class Args>
   static MK_DEVICE void put_all(const Args& args, const RankContext& ctx) {
     const u32 own_rows = CallRows::of_rank(ctx, ctx.rank);
@@ -135,7 +137,7 @@ struct PushShards {
     }
   }
 
-  // A warp, number `worker` of `workers`: pushes pieces of the own shard through registers, with kUnroll loads at a
+  // A warp, number `worker` of `workers`: pushes pieces of this rank's shard through registers, with kUnroll loads at a
   // time.
   template <u32 kUnroll, PushArgs Args>
   static MK_DEVICE void push_by_registers(const Args& args, const RankContext& ctx, u32 worker, u32 workers) {
@@ -156,7 +158,8 @@ struct PushShards {
   }
 
   // All threads of the grid: count the chunks that the call does not have. Every call must advance every counter by the
-  // same number. These are the own chunks, and across nodes also the chunks that this rank would forward.
+  // same number as every other call. The missing chunks are this rank's own chunks, and across nodes also the chunks
+  // that this rank would forward.
   static MK_DEVICE void count_unused(const RankContext& ctx) {
     constexpr u32 kFlags = Shards::kChunks * Shards::kSlices;
     for_each_in_grid<Config::kThreads>(Ranks::kNodes * kFlags, [&](u32 i) {
@@ -184,7 +187,7 @@ struct PushShards {
     // Only the first and the last tile with own rows may also have rows of other ranks.
     return Order::gathers_own(ctx, piece.row) || Order::gathers_own(ctx, piece.row + rows - 1) ? 0 : 1;  // @push.own-rows
   }
-  // Returns the distance of the first rank on whose flags pieces count: 0 if this rank may read any of its rows in
+  // Returns the distance of the first rank on whose flags pieces count: 0 if this rank may read any of its own rows in
   // `gathered`, else 1.
   template <class Args>
   static MK_DEVICE u32 nearest_counted(const RankContext& ctx) {
@@ -194,7 +197,7 @@ struct PushShards {
 
   static_assert(Ranks::kNodes == 1 || Shards::kSlices == 1, "a put takes whole rows");
 
-  // The rows of a shard, and where they lie before they are copied.
+  // The rows of a shard, and the address from which they are copied.
   struct Rows {
     u32 source;
     const u8* first;
@@ -206,14 +209,14 @@ struct PushShards {
   }
   static MK_DEVICE u32 bytes_of_row(const Piece& piece) { return min(kSliceBytes, kRowBytes - slice_offset(piece)); }
 
-  // Where a piece lies in `gathered`.
+  // The place of a piece in `gathered`.
   static MK_DEVICE Symmetric<u8> gathered(const RankContext& ctx, u32 source, const Piece& piece) {
     const Symmetric<u8> row = Workspace::gathered(ctx.parity(), source * CallRows::of_shard(ctx) + piece.row);  // @push.slot
     return {row.offset + slice_offset(piece)};
   }
 
   // The local rank at a distance. The ranks are in the order in which they need this rank's rows. The rank before this
-  // one comes first, since its own rows come just before this rank's rows in its order of tiles.
+  // one comes first, since its order of tiles has this rank's rows directly after the rank's own rows.
   static MK_DEVICE u32 peer_at(const RankContext& ctx, u32 distance) {
     return (ctx.rank + Ranks::kLocalWorld - distance) % Ranks::kLocalWorld;
   }
@@ -245,7 +248,7 @@ struct PushShards {
     copy.finish();
   }
 
-  // One thread, after it has copied a piece: counts the piece on the flags of the same ranks.
+  // One thread, after it has copied a piece: counts the piece on the flags of the ranks that have received the copy.
   static MK_DEVICE void count(const RankContext& ctx, u32 source, const Piece& piece, u32 nearest) {
     fence_sys();  // @push.staged-fence
     for (u32 distance = nearest; distance < Ranks::kLocalWorld; ++distance) {
@@ -258,7 +261,7 @@ struct PushShards {
   template <u32 kUnroll, class Args>
   static MK_DEVICE void store_piece(const Args& args, const RankContext& ctx, const Piece& piece, u32 rows) {
     const u32 nearest_rank = nearest<Args>(ctx, piece, rows);
-    const u32 vecs = bytes_of_row(piece) / 16;  // of a row
+    const u32 vecs = bytes_of_row(piece) / 16;  // vectors of a row
     const u8* from = args.shard + piece.row * args.shard_row_bytes + slice_offset(piece);
     Symmetric<u8> to = gathered(ctx, ctx.rank, piece);
     for (u32 row = 0; row < rows; ++row, from += args.shard_row_bytes, to.offset += kRowBytes) {
@@ -271,7 +274,7 @@ struct PushShards {
         }
         for (u32 distance = nearest_rank; distance < Ranks::kLocalWorld; ++distance) {
           // The rank is read from the arguments each time. Otherwise the compiler would keep the addresses of all ranks
-          // in registers, and a warp that moves data has too few.
+          // in registers, and a warp that moves data has too few registers.
           u8* there = ctx.peer_ptr((args.rank + Ranks::kLocalWorld - distance) % Ranks::kLocalWorld, to);
 #pragma unroll
           for (u32 u = 0; u < kUnroll; ++u) {

@@ -5,8 +5,8 @@
 // per tile counts the sub-tiles that have arrived. On these ranks, a warp of every CTA copies the pieces to C in the
 // order in which they arrive.
 //
-// Across nodes, the owner also keeps the tile in its own slot. It is put from there to the peers, which forward it to
-// the ranks of their nodes.
+// Across nodes, the owner also keeps the tile in its own slot. The tile is put from there to the peers, which forward
+// it to the ranks of their nodes.
 #pragma once
 #include <mk/comm/node_sums.cuh>
 #include <mk/comm/staged_copy.cuh>
@@ -29,8 +29,8 @@ struct NoResults {
 template <class Config>
 concept ResultsConfig = RowsConfig<Config> && gemm::OutputConfig<Config> && requires {
   Config::kN;
-  Config::kShardTiles;  // tiles that a rank owns, or the most of them if each call gives the rows
-  Config::kOwners;      // ranks of a node that own tiles, or the most of them
+  Config::kShardTiles;  // tiles that a rank owns; with rows at run time, the most tiles that a rank may own
+  Config::kOwners;      // ranks of a node that own tiles; with rows at run time, the most ranks that may own tiles
 };
 
 template <class Workspace>
@@ -38,14 +38,14 @@ concept ResultsWorkspace = requires(u32 tile) {
   Workspace::result_ready(tile);  // the sub-tiles that have arrived, over all calls
 };
 
-// The flags of results, wherever these are stored.
+// The flags of results, for results in the workspace and for results that owners store to C.
 template <ResultsConfig Config, ResultsWorkspace Workspace, class Order>
 struct ResultFlags {
   using Ranks = Topology<Config>;
   using Shape = gemm::TileShape<Config>;
   using Tile = gemm::Tile;
 
-  static constexpr u32 kSubTiles = gemm::kGroups * Shape::kSubTiles;  // what a flag counts per tile and call
+  static constexpr u32 kSubTiles = gemm::kGroups * Shape::kSubTiles;  // counts of a flag per tile and call
 
   // One thread, after finish_stores: counts `sub_tiles` of a tile on the flags of the other ranks of this node.
   static MK_DEVICE void count(const RankContext& ctx, const Tile& tile, u32 sub_tiles) {
@@ -54,11 +54,12 @@ struct ResultFlags {
     }
   }
 
-  // All threads of the grid: each call advances every counter by as much, so this counts the tiles that the call does not
-  // have: the own ones on the other ranks of this node, and on all of them those that this rank would relay.
+  // All threads of the grid: count the tiles that the call does not have, since every call must advance every counter
+  // by the same number as every other call. The missing tiles are this rank's own tiles, counted on the other ranks of
+  // this node, and the tiles that this rank would forward, counted on all ranks of this node.
   static MK_DEVICE void count_unused(const RankContext& ctx) {
     if constexpr (Config::kOwners < Ranks::kLocalWorld) {
-      if (ctx.local_rank() >= Config::kOwners) return;  // owns a tile in no call, so it has no flags
+      if (ctx.local_rank() >= Config::kOwners) return;  // this rank owns a tile in no call, so it has no flags
     }
     const u32 shard_tiles = Order::shard_tiles(ctx), owners = Order::owners(ctx);
     for_each_in_grid<Config::kThreads>(Ranks::kNodes * Config::kShardTiles, [&](u32 i) {
@@ -73,9 +74,9 @@ struct ResultFlags {
     });
   }
 
-  // The tiles of other owners, which come in turn.
+  // The tiles of other owners, one of each owner in turn.
   struct Others {
-    u32 owners, ranks, tiles;  // ranks that own tiles, those of them that are not this rank, and their tiles
+    u32 owners, ranks, tiles;  // ranks that own tiles, the same ranks without this rank, and their tiles
 
     static MK_DEVICE Others of(const RankContext& ctx) {
       const u32 owners = Ranks::kNodes * Order::owners(ctx);
@@ -91,13 +92,13 @@ struct ResultFlags {
     }
   };
 
-  // One thread: waits until all of a tile has arrived here.
+  // One thread: waits until a whole tile has arrived here.
   static MK_DEVICE void wait(const RankContext& ctx, const Tile& tile) {
     wait_flag(ctx, ctx.local_ptr(Workspace::result_ready(number(tile, ctx))),  // @results.wait
               WaitSite{mk::kCollect, kResult, Order::rank_of(tile), tile.index, ctx.epoch * kSubTiles});
   }
 
-  // The number of a tile among those of all owners.
+  // The number of a tile among the tiles of all owners.
   static MK_DEVICE u32 number(const Tile& tile, const RankContext& ctx) {
     return Order::rank_of(tile) * Config::kShardTiles + Order::own_index(tile, ctx);
   }
@@ -134,7 +135,7 @@ struct Results : ResultFlags<Config, Workspace, Order> {
   static constexpr bool kOnPeers = false;
   static constexpr u32 kPieceCols = ElementC::kPerLine;
   static constexpr u32 kPiecesPerSubTile = gemm::kSubTile / kPieceCols;
-  static constexpr u32 kPieces = Shape::kSubTiles * kPiecesPerSubTile;  // of a group
+  static constexpr u32 kPieces = Shape::kSubTiles * kPiecesPerSubTile;  // pieces of a group
   using Slots = PutSlots<Config, Order, kPieces>;
 
   // ---- the owner: store threads and, across nodes, the thread that puts
@@ -142,7 +143,7 @@ struct Results : ResultFlags<Config, Workspace, Order> {
   // One thread: stores a piece from an output buffer to the slots of the other ranks of this node.
   static MK_DEVICE void send(const RankContext& ctx, const Tile& tile, u32 group, u32 piece, u32 buffer, u32 bytes) {
     const Symmetric<u8> slot = slot_of(ctx, tile, group, piece);  // @results.sent-slot
-    // Puts to other nodes are taken from the own slot.
+    // Puts to other nodes read this rank's own slot.
     for (u32 i = Ranks::kNodes > 1 ? 0 : 1; i < Ranks::kLocalWorld; ++i) {
       tma_store_bytes(ctx.peer_ptr(peer_at(ctx, i), slot), buffer, bytes);
     }
@@ -213,9 +214,9 @@ struct Results : ResultFlags<Config, Workspace, Order> {
   }
 
  private:
-  static constexpr u32 kChannel = 1;  // sums have the other one
+  static constexpr u32 kChannel = 1;  // sums use the other channel
 
-  // Where a piece of a tile lies. Across nodes, the slots of an owner follow each other without gaps.
+  // The place of a piece of a tile. Across nodes, the slots of an owner follow each other without gaps.
   static MK_DEVICE Symmetric<u8> slot_of(const RankContext& ctx, const Tile& tile, u32 group, u32 piece) {
     if constexpr (Ranks::kNodes == 1) {
       return Workspace::results(ctx.parity(), number(tile, ctx), group, piece);  // @results.slot
@@ -226,8 +227,8 @@ struct Results : ResultFlags<Config, Workspace, Order> {
     }
   }
 
-  // A warp: copies a piece out of TMA's swizzle to C. Skips rows and columns beyond C. Only the parts of 16 rows that C has
-  // were sent, so it reads no others.
+  // A warp: copies a piece out of TMA's swizzle to C. Skips rows and columns beyond C. Owners send only the parts of 16
+  // rows that C has, so the warp reads no other parts.
   template <class Args>
   static MK_DEVICE void copy_piece(const Args& args, const RankContext& ctx, const u8* from, u32 row, u32 col) {
     constexpr u32 kUnroll = Config::kCollectUnroll;

@@ -1,8 +1,9 @@
 // Shards on their way to all ranks. A shard is the rows of a matrix that one rank has. All ranks have the same number
-// of rows, except perhaps the last ones.
+// of rows as each other, except perhaps the last ranks.
 //
-// A shard travels in chunks of rows and slices of columns to `gathered` on every rank that needs it. TMA reads it from
-// there. A flag per source, chunk and slice counts the pieces that have arrived, over all calls. Nothing resets it.
+// A shard travels in chunks of rows and slices of columns to `gathered` on every rank that needs it. TMA reads the rows
+// from there. A flag per source, chunk and slice counts the pieces that have arrived, over all calls. Nothing resets
+// the flag.
 #pragma once
 #include <mk/call_rows.cuh>
 #include <mk/deadline.cuh>
@@ -12,7 +13,7 @@ namespace mk::comm {
 template <class Config>
 concept ShardConfig = RowsConfig<Config> && requires {
   Config::kK;          // columns
-  Config::kShardRows;  // rows of every rank but perhaps the last ones
+  Config::kShardRows;  // rows of every rank except perhaps the last ranks
   Config::kChunkRows;  // rows under one flag
   Config::kSliceCols;  // columns under one flag
   Config::kPieceRows;  // rows of a chunk that arrive at a time
@@ -26,7 +27,7 @@ struct Shards {
   using Ranks = Topology<Config>;
   using Rows = CallRows<Config>;
 
-  static constexpr u32 kChunks = kCeilDiv<Config::kShardRows, Config::kChunkRows>;  // of a shard with the most rows
+  static constexpr u32 kChunks = kCeilDiv<Config::kShardRows, Config::kChunkRows>;  // chunks of a shard with the most rows
   static constexpr u32 kSlices = kCeilDiv<Config::kK, Config::kSliceCols>;
   static constexpr u32 kArrivals = kCeilDiv<Config::kChunkRows, Config::kPieceRows>;  // pieces of a chunk's slice
   static constexpr u32 kFirstEmpty = kCeilDiv<Config::kM, Config::kShardRows>;  // the first rank without rows
@@ -55,9 +56,9 @@ struct Shards {
     }
   }
 
-  // Waits until the ranks without rows have begun this call. No other wait does that, since no tile needs rows of
-  // theirs. Before a rank leaves a call, it must know that every other rank has begun it. Only then are the buffers
-  // free to which its next call writes.
+  // Waits until the ranks without rows have begun this call. No other wait does that, since no tile needs rows of these
+  // ranks. Before a rank leaves a call, it must know that every other rank has begun the call. Only then are the
+  // buffers free to which the rank's next call writes.
   static MK_DEVICE void wait_empty(const RankContext& ctx, Role role) {
     for (u32 source = kFirstEmpty; source < Ranks::kWorld; ++source) {
       if (source != ctx.rank) wait(ctx, role, source, 0, 0);

@@ -12,7 +12,7 @@
 namespace mk::comm {
 
 // Rows in a slot, one after the other. They are `count` rows of the source from row `first` on. The slot holds bytes
-// [part, part + bytes) of each of them.
+// [part, part + bytes) of each row.
 struct StagedRows {
   u32 address;  // address of the slot
   u32 first, count;
@@ -68,7 +68,7 @@ struct StagedCopy {
     tma_commit();
   }
 
-  // Loads and then stores.
+  // Loads bytes to the slot, and then stores them.
   template <class Load, class Store>
   MK_DEVICE void move(u32 bytes, u32 index, const Load& load, const Store& store) {
     bring(bytes, load);
@@ -91,7 +91,7 @@ struct StagedCopy {
     }
   }
 
-  // Copies `bytes` contiguous bytes at `from`. `store(staged)` stores the part of them that is staged, as one row.
+  // Copies `bytes` contiguous bytes at `from`. `store(staged)` stores the part that is staged, as one row.
   template <u32 kSlotBytes, class Store>
   MK_DEVICE void copy_bytes(const u8* from, u32 bytes, u32 index, const Store& store) {
     copy_rows<kSlotBytes, kSlotBytes>(
