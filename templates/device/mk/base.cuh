@@ -69,8 +69,8 @@ __device__ __forceinline__ u64 global_time_ns() {
   return now;
 }
 
-// 2^x, log2(x), 1/x and 1/sqrt(x), to within 2 units in the last place. A subnormal argument counts as 0. Where x is
-// near 1, the error of log2 is absolute (2^-22).
+// 2^x, log2(x), 1/x and 1/sqrt(x), to within 2 units in the last place. A subnormal argument counts as 0. Near x = 1,
+// log2 has an absolute error of at most 2^-22 instead.
 __device__ __forceinline__ float exp2_approx(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

@@ -7,8 +7,8 @@
 #define MK_DEVICE __device__ __forceinline__
 #endif
 
-// A function that does little while all goes well. The host's compiler would spend most of its time on the copies of such
-// functions, so those of the simulator are not inlined. Findings in them name no callers.
+// A function that does little in the absence of failures. The host's compiler would spend most of its time on the
+// copies of such functions, so the simulator does not inline them. Findings in them name no callers.
 #ifndef MK_RARE
 #define MK_RARE MK_DEVICE
 #endif

@@ -1,9 +1,9 @@
-// How K and V travel between nodes. NICs carry them while ranks exchange K and V within each node.
+// The transfer of K and V between nodes. NICs carry K and V while ranks exchange them within each node.
 //
-// Own K and V also go to this rank's own slots. From there some blocks of a head at a time are put to the same slots of
-// the rank of the same local rank on every other node. That rank raises the flags as the source would, and forwards the
-// parts to the ranks of its node that need them. These ranks give their credits to the rank that forwards, and not to
-// the source.
+// Own K and V also go to this rank's own slots. From there, some blocks of a head at a time are put to the same slots
+// of the rank of the same local rank on every other node. The receiving rank raises the flags as the source would, and
+// forwards the parts to the ranks of its node that need them. These ranks give their credits to the rank that forwards,
+// and not to the source.
 #pragma once
 #include <mk/attention/kv_push.cuh>
 #include <mk/comm/begin.cuh>
@@ -88,8 +88,8 @@ struct KvForward {
     }
   }
 
-  // A warp: puts own K and V to the peers on other nodes that need them. Each put is posted as soon as all of it is in
-  // own slots.
+  // A warp: puts own K and V to the peers on other nodes that need them. Each put is posted as soon as all of its
+  // blocks are in own slots.
   static MK_DEVICE void put_all(const Args& args, const RankContext& ctx) {
     const u32 lane = lane_index();
     if constexpr (Begin::kPuts > 0) {

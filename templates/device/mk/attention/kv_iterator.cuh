@@ -10,12 +10,12 @@ struct KvBlock {
   u32 source;           // the rank
   u32 rank_chunk, row;  // its chunk, and the first row within it
   bool is_diagonal;     // whether it has the same rows as the queries
-  u32 keys;             // rows of the chunk from `row` on to which any of the queries attends
+  u32 keys;             // rows of the chunk from `row` on to which any query attends
 };
 
-// Iterates over the blocks in an order that never changes: first the blocks of the own rank, then those of the other
-// ranks of this node, backwards from this rank and around, then those of the nodes before this one and around. Sums are
-// therefore added in the same order in every call, and results have the same bits.
+// Iterates over the blocks in an order that never changes: first the blocks of the own rank, then the blocks of the
+// other ranks of this node, backwards from this rank and around, then the blocks of the nodes before this one and
+// around. Sums are therefore added in one order in every call, and results are bitwise repeatable.
 template <SequenceConfig Config, MaskPolicy Mask>
 struct KvIterator {
   using Sequence = attention::Sequence<Config>;
@@ -49,7 +49,7 @@ struct KvIterator {
 
   MK_DEVICE u32 rank_chunk() const { return (tile.rank_chunk + span) % Config::kRankChunks; }
 
-  // Returns the end of the rows of the chunk to which any of the queries attends.
+  // Returns the end of the rows of the chunk to which any query attends.
   MK_DEVICE u32 end_row() const {
     const u32 source_rank = source(), source_chunk = rank_chunk();
     if constexpr (Mask::kIsCausal) {

@@ -1,13 +1,13 @@
 // The flags of K and V for calls that give the rows.
 //
-// A call with few rows sends few blocks, and few tiles read them, so flags cannot count over all calls. They hold the
+// A call with few rows sends few blocks, and few tiles read them, so flags cannot count over all calls. Flags hold the
 // mark of the call that wrote them. There are two sets of flags, and calls alternate between them. Several warps send
-// the parts of a block, and several CTAs read a head. They count in their own rank's memory, and the last one stores
-// the mark.
+// the parts of a block, and several CTAs read a head. They count in their own rank's memory, and the last warp or CTA
+// stores the mark.
 //
-// A rank that has begun a call has finished the call before, and has read all keys of it. So if there is only one
-// buffer of slots, a source waits until a reader has begun this call. If heads take turns in the slots, it also waits
-// for the mark of the head that had the slot before in this call.
+// A rank that has begun a call has finished the previous call, and has read all keys of that call. So if there is only
+// one buffer of slots, a source waits until a reader has begun this call. If heads take turns in the slots, the source
+// also waits for the mark of the head that had the slot before in this call.
 #pragma once
 #include <mk/attention/tile_scheduler.cuh>
 #include <mk/comm/begin.cuh>
@@ -51,7 +51,7 @@ struct KvMarks {
   }
 
   // One thread, when a tile of queries has read a head of a source: counts the tile. `readers` is the number of tiles
-  // of this rank that read the head. The last one stores the mark at the sender.
+  // of this rank that read the head. The last tile's thread stores the mark at the sender.
   static MK_DEVICE void release(const RankContext& ctx, u32 sender, u32 source, u32 head, u32 readers)
     requires TurnMarksWorkspace<Workspace>
   {
@@ -60,8 +60,8 @@ struct KvMarks {
     store_relaxed_sys(ctx.peer_ptr(sender, Workspace::head_marks(ctx.parity(), ctx.local_rank(), head)), ctx.mark());
   }
 
-  // One thread of a sender: waits until a reader, which is a rank of this node, no longer needs what the slot of a head
-  // held before.
+  // One thread of a sender: waits until a reader, which is a rank of this node, no longer needs the earlier contents of
+  // a head's slot.
   static MK_DEVICE void wait_room(const RankContext& ctx, u32 head, u32 reader) {
     const u32 rank = ctx.node_first_rank + reader;
     if constexpr (Config::kKvBuffers == 1) Begin::wait(ctx, rank, kPush);  // @kv-marks.begun
@@ -74,9 +74,10 @@ struct KvMarks {
   }
 
  private:
-  // One of `count` threads arrives at a word, after a fence. The word is 0 before the first and after the last of them.
-  // Returns true for the last, which acquires what the others did before their fences. What it stores next is seen after
-  // that. Fences of an SM's warps follow each other, 0.5 µs each, so only the last thread has a second one.
+  // One of `count` threads arrives at a word, after a fence. The word is 0 before the first arrival and after the last.
+  // Returns true for the last thread, which acquires what the other threads did before their fences. The last thread's
+  // next stores are seen after that. Fences of an SM's warps follow each other, 0.5 µs each, so only the last thread
+  // has a second fence.
   static MK_DEVICE bool arrive(const RankContext& ctx, Symmetric<u32> word, u32 count) {
     if (fetch_add_relaxed_gpu(ctx.local_ptr(word), 1) + 1 != count) return false;
     fence_sys();  // @kv-marks.last-fence

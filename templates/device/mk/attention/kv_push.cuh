@@ -1,5 +1,5 @@
-// How K and V travel within a node. Warps load them to shared memory part by part, store each part to the ranks that
-// need it, and then count it on the flags there.
+// The transfer of K and V within a node. Warps load K and V to shared memory part by part, store each part to the ranks
+// that need it, and then count the part on the flags there.
 #pragma once
 #include <mk/attention/kv_slots.cuh>
 #include <mk/attention/sequence_table.cuh>
@@ -11,7 +11,7 @@ namespace mk::attention {
 template <class Config>
 concept KvPushConfig = KvSlotsConfig<Config> && requires {
   Config::kPushCtas;   // CTAs with warps that push
-  Config::kPushWarps;  // such warps of each of these CTAs
+  Config::kPushWarps;  // warps that push in each of these CTAs
 };
 
 template <KvPushConfig Config, class Args, class Workspace, comm::CopySmem Smem, MaskPolicy Mask>
@@ -42,7 +42,7 @@ struct KvPush {
     MK_DEVICE bool has_rows() const { return !Sequence::kUneven || row < Sequence::chunk_rows(sequence, source, rank_chunk); }
   };
 
-  // The number of parts of a rank. On some ranks some of them have no rows.
+  // The number of parts of a rank. On some ranks, some parts have no rows.
   static MK_DEVICE u32 parts(const RankContext& ctx, const Smem& smem) {
     return Config::kBatch * Config::kKvHeads * Table::row_tiles(ctx, smem) * Slots::kParts;
   }
@@ -56,7 +56,7 @@ struct KvPush {
             tile % chunk_tiles * Config::kTileKeys, number % Slots::kParts, sequence};
   }
 
-  // The number of a warp among all that push.
+  // The number of a warp among all warps that push.
   static MK_DEVICE u32 pusher(u32 warp) { return warp * Config::kPushCtas + blockIdx.x; }
 
   // A warp: pushes its share of own K and V to the peers that need them.
@@ -80,7 +80,8 @@ struct KvPush {
   }
 
   // A warp that has started to load a part to its slot: stores the part to the ranks of this node that need it, and
-  // then counts it on their flags. If `nearest` is 0, also stores it to this rank's own slot. If it is 1, does not.
+  // then counts the part on their flags. If `nearest` is 0, the warp also stores the part to this rank's own slot. If
+  // `nearest` is 1, it does not.
   static MK_DEVICE void send_part(const RankContext& ctx, const Part& part, StagedCopy& copy, u32 nearest) {
     const Slot slot(ctx.epoch, part.batch, part.kv_head);
     bool has_room = true;
@@ -91,14 +92,14 @@ struct KvPush {
         Slots::wait_credit(ctx, slot, part.source, reader);
       }
       __syncwarp();
-      // After an abort, readers may still need what their slots hold.
+      // After an abort, readers may still need the contents of their slots.
       has_room = broadcast(is_aborted(ctx), 0) == 0;
     }
     const BlockSlot block(slot, part.sequence, part.source, part.rank_chunk, part.row);
     if (elect_one()) {
       copy.send(block.number(), [&] {
         if (!has_room) return;
-        fence_proxy_async();  // the readers' TMA has read what the slots held
+        fence_proxy_async();  // the readers' TMA has read the earlier contents of the slots
         for_each_receiver(ctx, part, nearest, [&](u32 receiver) {
           tma_store_bytes(ctx.peer_ptr(receiver, block.part(ctx, part.index)), copy.slot, Shape::kSubTileBytes);
         });

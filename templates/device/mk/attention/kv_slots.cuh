@@ -1,18 +1,18 @@
-// Where K and V of other ranks arrive.
+// The slots in which K and V of other ranks arrive.
 //
 // Each source has kKvSlots slots at every rank that attends to its keys. A slot has room for K and V of one head. Head
-// n, counted over all batches, takes slot n mod kKvSlots. Another head had that slot before, in this call or the last
-// one. A slot holds its blocks in the swizzled layout of shared memory. A flag per block says whether its parts have
-// arrived.
+// n, counted over all batches, takes slot n mod kKvSlots. Another head had that slot before, in this call or the
+// previous one. A slot holds its blocks in the swizzled layout of shared memory. A flag per block says whether the
+// block's parts have arrived.
 //
-// A source may overwrite a slot when all tiles of queries on the receiver have read the head that had it. This
-// permission is a credit. With as many slots as heads, credits only order calls. With fewer slots, they bound memory.
-// Between nodes there are no credits. There all heads have slots in two buffers, and calls alternate between them. A
+// A source may overwrite a slot when all tiles of queries on the receiver have read the head that had the slot. This
+// permission is a credit. If all heads have slots, credits only order calls. With fewer slots, credits bound memory.
+// Between nodes there are no credits: all heads have slots in two buffers, and calls alternate between the buffers. A
 // rank that starts call e + 2 has received all puts of call e + 1 from its peers on other nodes. So these peers have
 // finished call e, and have read all of its keys.
 //
-// Flags and credits count over all calls, unless each call gives the rows. Then not every call writes them, and they
-// hold marks: see KvMarks.
+// Flags and credits count over all calls, unless each call gives the rows. In that case not every call writes them, and
+// they hold marks: see KvMarks.
 #pragma once
 #include <mk/attention/kv_iterator.cuh>
 #include <mk/attention/kv_marks.cuh>
@@ -37,8 +37,8 @@ concept CountsWorkspace = requires(u32 source, u32 slot, u32 tile) {
 };
 
 // Counters of the rank that sends keys to this node's ranks: the source itself, or the rank that forwards keys of
-// another node. Each counts how many tiles of queries of a reader, which is a rank of this node, have read the keys in
-// a slot, over all calls. `node` is that of the source.
+// another node. Each counter is the number of a reader's tiles of queries that have read the keys in a slot, over all
+// calls. A reader is a rank of this node. `node` is the node of the source.
 template <class Workspace>
 concept CreditsWorkspace = requires(u32 node, u32 reader, u32 slot) {
   Workspace::slot_reads(node, reader, slot);
@@ -117,7 +117,7 @@ struct KvSlots {
     fence_proxy_async();
   }
 
-  // One thread: loads K (`part` 0) or V (kFirstPartOfV) of such a block to shared memory.
+  // One thread: loads K (`part` 0) or V (kFirstPartOfV) of another rank's block to shared memory.
   static MK_DEVICE void load_block(const RankContext& ctx, const QueryTile& tile, const KvBlock& block, u32 part, u32 to,
                                    u32 full) {
     const Slot slot(ctx.epoch, tile.batch, tile.head / Shape::kHeadsPerKv);
@@ -128,8 +128,8 @@ struct KvSlots {
   // ---- credits
 
   // Whether queries of a rank's chunk attend to any keys of another rank. Tiles of other chunks are not counted as
-  // readers. They wait for nothing, so they could be counted for a later head before other tiles have read an earlier
-  // one.
+  // readers. Such tiles wait for nothing, so they could be counted for a later head before other tiles have read an
+  // earlier one.
   static MK_DEVICE bool meets(u32 rank, u32 rank_chunk, u32 source) {
     for (u32 other = 0; other < Config::kRankChunks; ++other) {
       if (Mask::attends(Sequence::chunk_of(rank, rank_chunk), Sequence::chunk_of(source, other))) return true;
@@ -137,7 +137,7 @@ struct KvSlots {
     return false;
   }
 
-  // Returns how many tiles of queries of a rank read a head of another rank's keys.
+  // Returns the number of tiles of queries of a rank that read a head of another rank's keys.
   static MK_DEVICE u32 readers(const SequenceRows& sequence, u32 rank, u32 source) {
     u32 tiles = 0;
     for (u32 own = 0; own < Config::kRankChunks; ++own) {
@@ -148,7 +148,8 @@ struct KvSlots {
   }
 
   // A warp, when its CTA has read all keys of a tile of queries: counts the tile at every rank that sent the keys. No
-  // credits are counted for sources of this rank's own local rank. These keys are its own, or NICs have put them here.
+  // credits are counted for sources of this rank's own local rank: these keys are this rank's own, or NICs have put
+  // them here.
   static MK_DEVICE void release_slots(const RankContext& ctx, const QueryTile& tile)
     requires(kHasCredits)
   {
@@ -167,8 +168,8 @@ struct KvSlots {
     }
   }
 
-  // One thread of a sender: waits until a reader, which is a rank of this node, has read what a slot of the source held
-  // before.
+  // One thread of a sender: waits until a reader, which is a rank of this node, has read the earlier contents of a slot
+  // of the source.
   static MK_DEVICE void wait_credit(const RankContext& ctx, const Slot& slot, u32 source, u32 reader) {
     if constexpr (TakesRows<Config>) {
       Marks::wait_room(ctx, slot.head, reader);

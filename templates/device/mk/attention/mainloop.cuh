@@ -40,7 +40,7 @@ concept MainloopArgs = requires(const Args& args) {
   args.v;
 };
 
-constexpr u32 kQueryBuffers = 2;  // one is loaded while the other one is used
+constexpr u32 kQueryBuffers = 2;  // one buffer is loaded while the other one is used
 constexpr u32 kGroups = 2;        // warpgroups, of 64 queries each
 constexpr u32 kGroupRows = Fragment::kRows;
 
@@ -135,7 +135,8 @@ struct Mainloop {
   }
 
   // A warpgroup waits for its turn at the tensor cores, and passes the turn to the other warpgroup. The second
-  // warpgroup passes it before the first tile. The first warpgroup takes the turn that is left after the last tile.
+  // warpgroup passes the turn before the first tile. The first warpgroup takes the turn that is left after the last
+  // tile.
   static MK_DEVICE void take_turn(u32 group) { sync_named(kMmaTurn + group, kGroups * kWarpgroup); }
   static MK_DEVICE void pass_turn(u32 group) { arrive_named(kMmaTurn + (group ^ 1), kGroups * kWarpgroup); }
 

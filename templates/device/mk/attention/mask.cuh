@@ -1,4 +1,4 @@
-// Policies that say to which keys a query attends, between chunks of the sequence and within tiles of scores.
+// Policies that decide to which keys a query attends, between chunks of the sequence and within tiles of scores.
 #pragma once
 #include <mk/arch.cuh>
 

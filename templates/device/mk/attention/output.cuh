@@ -28,7 +28,7 @@ struct Output {
   using Element = typename Config::Element;
 
   // A warp: writes its rows of a tile, which begin at `row`. `q` is the shared memory that held the queries of these
-  // rows. The rows pass through it in its swizzle, so that they are stored to memory in whole lines.
+  // rows. The rows of O pass through this memory in its swizzle, so that they are stored in whole lines.
   template <OutputArgs Args>
   static MK_DEVICE void write(const Args& args, const RankContext& ctx, const QueryTile& tile, u32 row, u32 q,
                               const Softmax<Config>& softmax, float (&o)[Fragment::registers(Config::kHeadDim)]) {

@@ -36,8 +36,8 @@ struct RingAttention {
         store_shared(smem.query_tile(queries.stage()), index);
         if (index >= Scheduler::tiles(ctx, smem)) {
           queries.producer_commit();
-          // This waits until the consumers have finished the last tile. It is the only wait for them that has a
-          // deadline.
+          // This waits until the consumers have finished the last tile. It is the only wait for the consumers that has
+          // a deadline.
           queries.producer_acquire();
           return;
         }
@@ -97,8 +97,8 @@ struct RingAttention {
     }
   };
 
-  // A warp: pushes own K and V to the ranks of this node that need them. On several nodes it also forwards K and V of
-  // other nodes to them.
+  // A warp: pushes own K and V to the ranks of this node that need them. On several nodes the warp also forwards K and
+  // V of other nodes to these ranks.
   struct PushKv {
     static constexpr Agent kAgent = Agent::kWarp;
 
@@ -163,7 +163,7 @@ struct RingAttention {
   static MK_DEVICE void load_k(const Args& args, const RankContext& ctx, const Smem& smem, typename Mainloop::Stages& k,
                                const QueryTile& tile, const KvBlock& block) {
     if constexpr (Ranks::kWorld > 1) {
-      // The block is awaited while the stage is still in use.
+      // The wait for the block comes while the stage is still in use.
       if (block.source != ctx.rank) KvSlots<Config, Workspace, Mask>::wait_block(ctx, tile, block);  // @ring-attention.kv-wait
     }
     const u32 full = k.producer_acquire_tma(Shape::kTileBytes);

@@ -1,4 +1,4 @@
-// The sequence: how it is spread over ranks, and the sizes that follow from it.
+// The sequence: its distribution over ranks, and the sizes that follow from it.
 #pragma once
 #include <mk/element.cuh>
 #include <mk/rank_context.cuh>
@@ -7,7 +7,7 @@ namespace mk::attention {
 
 template <class Config>
 concept SequenceConfig = TopologyConfig<Config> && requires {
-  Config::kSequence;    // rows over all ranks, or the most rows if each call gives them; the same holds below
+  Config::kSequence;    // rows over all ranks; if each call gives the rows, this and the values below are for the most rows
   Config::kRankChunks;  // chunks of the sequence that a rank has: 1 (contiguous), or 2 (zigzag)
   Config::kChunkRows;   // rows of a chunk
   Config::kTileRows;    // queries that a CTA takes at a time
@@ -25,13 +25,13 @@ concept AttentionConfig = SequenceConfig<Config> && requires {
 
 // A sequence of a call.
 struct SequenceRows {
-  u32 rows;  // over all ranks
-  // If sequences are packed: its first row among those of a head on this rank, and its first tile among those of a head,
-  // which have the same numbers on all ranks.
+  u32 rows;  // rows over all ranks
+  // For packed sequences: the sequence's first row among the rows of a head on this rank, and its first tile among the
+  // tiles of a head. Both have one value on all ranks.
   u32 first_row = 0, first_tile = 0;
 };
 
-// Tiles for which memory has room, of a chunk, or of a chunk of each of the packed sequences.
+// The number of tiles of a chunk, or of a chunk of each packed sequence, for which memory has room.
 template <SequenceConfig Config>
 constexpr u32 kMostChunkTiles = kCeilDiv<Config::kChunkRows, Config::kTileRows>;
 template <SequenceConfig Config>
@@ -43,22 +43,23 @@ struct Sequence {
   using Ranks = Topology<Config>;
 
   static constexpr u32 kChunks = Ranks::kWorld * Config::kRankChunks;
-  // Whether the sequence ends within a chunk, or before the last ones, so that some chunks have fewer rows.
+  // Whether the sequence ends within a chunk, or before the last chunks, so that some chunks have fewer rows than
+  // others.
   static constexpr bool kUneven = TakesRows<Config> || Config::kSequence != kChunks * Config::kChunkRows;
   // Whether some tiles of keys have fewer rows than others.
   static constexpr bool kRagged =
       TakesRows<Config> || Config::kChunkRows % Config::kTileKeys != 0 || Config::kSequence % Config::kTileKeys != 0;
-  // Whether what lies in memory behind a chunk may be rows of this rank that are not the chunk's, within a tile.
+  // Whether the rows in memory behind a chunk, within a tile, may be rows of another chunk of this rank.
   static constexpr bool kHasRowsBehind =
       TakesRows<Config> || (Config::kRankChunks > 1 && Config::kChunkRows % Config::kTileKeys != 0);
-  // The tiles of a chunk, and of a head on a rank, for which memory has room.
+  // The numbers of tiles of a chunk, and of a head on a rank, for which memory has room.
   static constexpr u32 kChunkTiles = kMostChunkTiles<Config>;
   static constexpr u32 kRowTiles = Config::kRankChunks * kChunkTiles;
   static_assert(Config::kRankChunks <= 2 && Config::kTileRows == Config::kTileKeys);
 
-  // Returns the number in the sequence of a rank's chunk. A rank numbers its own chunks from 0. If it has two, one is
-  // of the first half of the sequence and the other is its mirror image of the second half. With a causal mask, all
-  // ranks then have the same work.
+  // Returns the number in the sequence of a rank's chunk. A rank numbers its own chunks from 0. If a rank has two
+  // chunks, one lies in the first half of the sequence, and the other is its mirror image in the second half. With a
+  // causal mask, all ranks then have equal work.
   static MK_DEVICE u32 chunk_of(u32 rank, u32 rank_chunk) {
     return Config::kRankChunks == 1 || rank_chunk == 0 ? rank : kChunks - 1 - rank;  // @sequence.zigzag
   }
@@ -71,7 +72,7 @@ struct Sequence {
     else return {Config::kSequence};
   }
 
-  // Rows of all its chunks but perhaps the last ones.
+  // The number of rows of every chunk of a sequence except perhaps the last chunks.
   static MK_DEVICE u32 full_chunk_rows(const SequenceRows& sequence) {
     if constexpr (TakesRows<Config>) return ceil_div(sequence.rows, kChunks);  // @sequence.chunk-rows
     else return Config::kChunkRows;
@@ -81,7 +82,7 @@ struct Sequence {
     else return Config::kSequence;
   }
 
-  // The number of tiles of such a chunk, and of a head on a rank. On some ranks some of them have no rows.
+  // The number of tiles of a full chunk, and of a head on a rank. On some ranks, some tiles have no rows.
   static MK_DEVICE u32 chunk_tiles(const SequenceRows& sequence) {
     if constexpr (TakesRows<Config>) return ceil_div(full_chunk_rows(sequence), Config::kTileRows);  // @sequence.tiles
     else return kChunkTiles;
@@ -111,7 +112,8 @@ struct Sequence {
     return first + rank_chunk * full_chunk_rows(sequence) + row;
   }
 
-  // The number of the tile with a row of a chunk among the tiles of a head of a rank, as memory has room for them.
+  // The number of the tile with a row of a chunk among the tiles of a head of a rank, in the numbering of the memory
+  // that has room for them.
   static MK_DEVICE u32 rank_tile(const SequenceRows& sequence, u32 rank_chunk, u32 row) {
     u32 of_chunk = rank_chunk * kChunkTiles;
     if constexpr (IsPacked<Config>) of_chunk = sequence.first_tile + rank_chunk * chunk_tiles(sequence);  // @sequence.rank-tile
@@ -119,7 +121,7 @@ struct Sequence {
   }
 
   // The number of rows from one head, or batch, of an operand to the next. If the host does not know the rows of the
-  // call, operands have room for the most rows. Otherwise they have just the rows of the call.
+  // call, operands have room for the most rows. Otherwise operands have exactly the rows of the call.
   template <class Args>
   static MK_DEVICE u32 operand_rows(const Args& args, const RankContext& ctx, const SequenceRows& sequence) {
     constexpr u32 kMost = Config::kRankChunks * Config::kChunkRows;

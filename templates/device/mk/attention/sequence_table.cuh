@@ -1,4 +1,5 @@
-// The sequences of a call: one for all batches, or packed ones, of which each CTA has a table in shared memory.
+// The sequences of a call: one sequence for all batches, or packed sequences, for which each CTA has a table in shared
+// memory.
 #pragma once
 #include <mk/attention/sequence.cuh>
 #include <mk/offsets.cuh>
@@ -7,9 +8,9 @@ namespace mk::attention {
 
 template <class Smem>
 concept SequenceTableSmem = requires(const Smem smem, u32 sequence) {
-  smem.sequence_rows(sequence);  // over all ranks
-  smem.sequence_row(sequence);   // its first one among the rows of a head on this rank
-  smem.sequence_tile(sequence);  // its first tile among those of a head; one more entry is the number of tiles
+  smem.sequence_rows(sequence);  // rows of the sequence over all ranks
+  smem.sequence_row(sequence);   // the sequence's first row among the rows of a head on this rank
+  smem.sequence_tile(sequence);  // the sequence's first tile among the tiles of a head; one more entry is the number of tiles
 };
 
 template <SequenceConfig Config, class Smem>
@@ -20,19 +21,20 @@ struct SequenceTable {
   // A tile of rows of a head on a rank.
   struct Tile {
     SequenceRows sequence;
-    u32 number;  // among those of its sequence
+    u32 number;  // number among the tiles of its sequence
   };
 
-  // Tiles of a head on each rank. On some ranks some of them have no rows.
+  // The number of tiles of a head on each rank. On some ranks, some tiles have no rows.
   static MK_DEVICE u32 row_tiles(const RankContext& ctx, const Smem& smem) {
     if constexpr (IsPacked<Config>) return load_shared(smem.sequence_tile(Config::kSequences));
     else return Sequence::row_tiles(Sequence::of_call(ctx));
   }
 
-  // One of them.
+  // Returns the tile with a number.
   static MK_DEVICE Tile find(const RankContext& ctx, const Smem& smem, u32 row_tile) {
     if constexpr (IsPacked<Config>) {
-      // The last sequence that begins with this tile or before it. Those without rows begin where the next one does.
+      // The last sequence that begins with this tile or before it. Sequences without rows begin where the next sequence
+      // does.
       u32 sequence = 0, end = Config::kSequences;
       while (end - sequence > 1) {
         const u32 middle = (sequence + end) / 2;
@@ -47,7 +49,8 @@ struct SequenceTable {
     }
   }
 
-  // A warp: the table, from the offsets of the call. Other warps may read it behind the next barrier of the CTA.
+  // A warp: builds the table from the offsets of the call. Other warps may read the table after the next barrier of the
+  // CTA.
   template <class Args>
   static MK_DEVICE void build(const Args& args, const RankContext& ctx, const Smem& smem) {
     const auto offsets = Offsets<Config>::of(args);
@@ -69,7 +72,7 @@ struct SequenceTable {
   }
 
  private:
-  // A warp: adds the values of all lanes to `total`, and returns its value before that of this lane is added.
+  // A warp: adds the values of all lanes to `total`. Returns `total` plus the values of the lanes before this one.
   static MK_DEVICE u32 advance(u32& total, u32 value) {
     u32 before = total;
     for (u32 lane = 0; lane < kWarp; ++lane) {

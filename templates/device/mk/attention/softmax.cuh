@@ -10,10 +10,10 @@ template <class Config>
 struct Softmax {
   // The state of a thread's upper and lower row.
   float row_max[2] = {-infinity(), -infinity()};
-  float row_sum[2] = {};  // of this thread's exponentials
+  float row_sum[2] = {};  // sums of this thread's exponentials
 
-  // Replaces the scores by exp2(scale (score - row_max)). Earlier exponentials, and what was summed with them as
-  // weights, must be multiplied by `rescale`.
+  // Replaces the scores by exp2(scale (score - row_max)). Earlier exponentials, and sums for which they were weights,
+  // must be multiplied by `rescale`.
   MK_DEVICE void apply(float (&s)[Fragment::registers(Config::kTileKeys)], float (&rescale)[2]) {
     constexpr u32 kBlocks = Config::kTileKeys / Fragment::kBlockCols;
 #pragma unroll

@@ -11,14 +11,15 @@ struct RankRows {
   u32 rank_chunk, row;
 };
 
-// One thread: loads sub-tile `sub` of a tile of rows of a head. Rows after the last one of the chunk are filled with zeros.
-// Otherwise they might hold NaN, and a weight of 0 times NaN is NaN.
+// One thread: loads sub-tile `sub` of a tile of rows of a head. Rows after the last row of the chunk are filled with
+// zeros. Otherwise these rows might hold NaN, and a weight of 0 times NaN is NaN.
 //
-// The map is [batch, head, row, column]. An extent of the map cannot end with the rows of a chunk behind which the rank's
-// other chunk lies, nor with rows that each call gives, which the host may not know. The map then has one more dimension,
-// [batch, head, row, box row, column], and begins kTileRows - 1 rows before the operand. A row and a box row have the same
-// stride, so row z and box row y are row z + y - (kTileRows - 1) of the head. There are kTileRows box rows. If a tile has r
-// rows, the box begins at box row kTileRows - r. TMA fills what lies beyond the last box row with zeros.
+// The map is [batch, head, row, column]. An extent of the map cannot end with the rows of a chunk behind which the
+// rank's other chunk lies, nor with rows that each call gives, which the host may not know. In these cases the map has
+// one more dimension, [batch, head, row, box row, column], and begins kTileRows - 1 rows before the operand. A row and
+// a box row have one stride, so row z and box row y are row z + y - (kTileRows - 1) of the head. There are kTileRows
+// box rows. If a tile has r rows, the box begins at box row kTileRows - r. TMA fills rows beyond the last box row with
+// zeros.
 template <AttentionConfig Config>
 MK_DEVICE void load_sub_tile(const RankContext& ctx, const CUtensorMap& map, u32 to, u32 full, u32 sub, const RankRows& at,
                              u32 head, u32 batch) {

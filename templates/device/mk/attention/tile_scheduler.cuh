@@ -48,8 +48,8 @@ struct TileScheduler {
     return Sequence::kUneven && tile.row >= Sequence::chunk_rows(tile.sequence, ctx.rank, tile.rank_chunk);
   }
 
-  // One thread: takes the next tile that has rows on this rank, and returns its index. Returns tiles() or more if there
-  // is none.
+  // One thread: takes the next tile that has rows on this rank, and returns its index. Returns tiles() or more if no
+  // such tile is left.
   static MK_DEVICE u32 next(const RankContext& ctx, const Smem& smem) {
     for (;;) {
       const u32 index = Counter::take(ctx);

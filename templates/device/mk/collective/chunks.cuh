@@ -1,4 +1,5 @@
-// Chunks of shards. A warp moves a chunk at a time, 16 bytes per lane and access, and then raises one flag for it.
+// Chunks of shards. A warp moves a chunk at a time, 16 bytes per lane and access, and then raises one flag for the
+// chunk.
 #pragma once
 #include <mk/collective/shards.cuh>
 #include <mk/deadline.cuh>
@@ -7,7 +8,7 @@ namespace mk::collective {
 
 template <class Config>
 concept ChunkConfig = ShardConfig<Config> && requires {
-  Config::kChunkVecs;  // vectors of every chunk except perhaps the last ones of a shard
+  Config::kChunkVecs;  // vectors of every chunk except perhaps the last chunks of a shard
   Config::kUnroll;     // vectors that a lane has in flight
 };
 
@@ -16,14 +17,14 @@ struct Chunks {
   using Shards = collective::Shards<Config>;
   using Ranks = Topology<Config>;
 
-  // The number of chunks in the shard of every rank except perhaps the last ones.
+  // The number of chunks in the shard of every rank except perhaps the last ranks.
   static MK_DEVICE u32 per_shard(const RankContext& ctx) {
     if constexpr (TakesRows<Config>) return (Shards::shard_vecs(ctx) + Config::kChunkVecs - 1) / Config::kChunkVecs;
     else return kCeilDiv<Config::kShardVecs, Config::kChunkVecs>;
   }
 
   // The first vector of a chunk of a rank's shard, counted within the shard and within the tensor, and the number of
-  // its vectors.
+  // the chunk's vectors.
   static MK_DEVICE u32 first_in_shard(u32 chunk) { return chunk * Config::kChunkVecs; }
   static MK_DEVICE u32 first(const RankContext& ctx, u32 owner, u32 chunk) {
     return Shards::first(ctx, owner) + first_in_shard(chunk);
@@ -33,7 +34,7 @@ struct Chunks {
     return first_in_shard(chunk) < in_shard ? min(Config::kChunkVecs, in_shard - first_in_shard(chunk)) : 0;
   }
 
-  // Where a vector of the tensor lies.
+  // The place of a vector of the tensor.
   struct Place {
     u32 owner, chunk, vec;
   };
@@ -50,8 +51,8 @@ struct Chunks {
   }
 };
 
-// A warp: `store(vec, load(vec))` for each of `vecs` vectors, by its number in the chunk. Loads of kUnroll vectors come before
-// the stores of these vectors, which would delay the loads.
+// A warp: calls `store(vec, load(vec))` for each of `vecs` vectors, by its number in the chunk. Loads of kUnroll
+// vectors come before the stores of these vectors, which would delay the loads.
 template <u32 kUnroll, class Load, class Store>
 MK_DEVICE void for_each_vec(u32 vecs, const Load& load, const Store& store) {
 #pragma unroll 1
@@ -68,7 +69,7 @@ MK_DEVICE void for_each_vec(u32 vecs, const Load& load, const Store& store) {
   }
 }
 
-// For a warp of a role that several warps of every CTA have: its number among all of these warps, and their number.
+// The number of a warp among all warps of its role, and their number, for a role with several warps in every CTA.
 template <u32 kWarpsOfRole>
 struct Workers {
   static MK_DEVICE u32 index(u32 warp) { return warp * gridDim.x + blockIdx.x; }

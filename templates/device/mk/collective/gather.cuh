@@ -1,9 +1,9 @@
 // Sends shards to all ranks, chunk by chunk.
 //
 // A rank sends the chunks of its shard to `gathered` on the peers of its node. A flag per chunk holds the mark of the
-// call in which it has arrived. Across nodes, the rank also keeps the chunks in its own `gathered`. Puts of several
-// chunks take them from there to the same place on the rank of the same local rank on every other node. That rank
-// forwards them to the peers of its node.
+// call in which the chunk has arrived. Across nodes, the rank also keeps the chunks in its own `gathered`. Each put
+// takes several chunks from there to the same place on the rank of the same local rank on every other node. That rank
+// forwards the chunks to the peers of its node.
 #pragma once
 #include <mk/collective/chunks.cuh>
 #include <mk/comm/put.cuh>
@@ -29,7 +29,7 @@ struct Gather {
   // find all chunks there.
   static constexpr bool kKeepsOwn = Ranks::kNodes > 1 || NormalisesRows<Config>;  // @norm.own-chunk
 
-  // Where a chunk of a source lies.
+  // The place of a chunk of a source.
   static MK_DEVICE Symmetric<u8> slot(const RankContext& ctx, u32 source, u32 chunk) {
     static_assert(GatherWorkspace<Workspace>);
     return Workspace::gathered(ctx.parity(), source, chunk);  // @gather.slot
@@ -64,7 +64,7 @@ struct Gather {
               WaitSite{role, kChunk, source, chunk, ctx.mark()});
   }
 
-  // A warp, number `worker` of `workers`: copies the other ranks' chunks to the result as they arrive. Those of this
+  // A warp, number `worker` of `workers`: copies the other ranks' chunks to the result as they arrive. Chunks of this
   // node come first.
   template <class Result>
   static MK_DEVICE void collect(const RankContext& ctx, const Result& result, u32 worker, u32 workers) {

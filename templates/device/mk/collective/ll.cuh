@@ -1,9 +1,10 @@
-// Collectives of a few vectors on one node by the low-latency protocols. Vectors travel as packets, which need no flag
-// behind them and no fence. What is added up travels as Lamport packets (comm/lamport.cuh). An all-gather must not change a
-// bit, not even of a NaN, so its packets are those of comm/ll.cuh, which halve the bandwidth.
+// Collectives of a few vectors on one node by the low-latency protocols. Vectors travel as packets, which need no fence
+// and no flag behind them. Vectors that are added up travel as Lamport packets (comm/lamport.cuh). An all-gather must
+// not change a bit, not even of a NaN, so it uses the packets of comm/ll.cuh, which halve the bandwidth.
 //
-// A thread handles vectors in rounds, and the same ones in each phase unless rows are normalised. It sends its vectors of a
-// round before it waits for those that others send in the round, so ranks do not wait for each other in a circle.
+// A thread handles vectors in rounds, with one assignment of vectors for all phases unless rows are normalised. The
+// thread sends its vectors of a round before it waits for the other ranks' vectors of the round, so ranks do not wait
+// for each other in a circle.
 #pragma once
 #include <mk/call.cuh>
 #include <mk/collective/ll_norm.cuh>
@@ -93,15 +94,16 @@ struct Ll {
   static MK_DEVICE u32 thread() { return (warp_index() * gridDim.x + blockIdx.x) * kWarp + lane_index(); }
   static MK_DEVICE u32 threads() { return gridDim.x * Config::kThreads; }
 
-  // The number of vectors that this rank adds up, and the first of them.
+  // The number of vectors that this rank adds up, and the first of these vectors.
   static MK_DEVICE u32 reduced_vecs(const RankContext& ctx) {
     return kReducesAll ? Shards::vecs(ctx) : Shards::vecs_of(ctx, ctx.rank);
   }
   static MK_DEVICE u32 first_reduced(const RankContext& ctx) { return kReducesAll ? 0 : Shards::first(ctx, ctx.rank); }
 
-  // Sends this rank's vectors to the ranks that add them up, and adds up those of all ranks. Sends are some rounds ahead, so
-  // that the link is busy while vectors that have arrived are added up. If every rank normalises all rows, it adds up later,
-  // and each thread sends the vectors that it adds up: it has then loaded all parts whose places get its results.
+  // Sends this rank's vectors to the ranks that add them up, and adds up the vectors of all ranks. Sends are some
+  // rounds ahead, so that the link is busy while vectors that have arrived are added up. If every rank normalises all
+  // rows, this rank adds up later, and each thread sends the vectors that it will add up: the thread has then loaded
+  // all parts whose places get its results.
   static MK_DEVICE void exchange_parts(const Args& args, const RankContext& ctx) {
     if constexpr (kNormalises && kReducesAll) {
       send_own_parts(args, ctx);  // @ll.own-vecs
@@ -115,8 +117,8 @@ struct Ll {
     }
   }
 
-  // Loads this rank's part of a sum. With two shots, another thread may store the sum to the place of the part. It has
-  // received the sum, of which the part is an addend.
+  // Loads this rank's part of a sum. With two shots, another thread may store the sum to the place of the part. That
+  // thread has received the sum, which includes the part.
   static MK_DEVICE Vec16 load_part(const u8* part) {
     if constexpr (kScheme == LlScheme::kAllReduceTwoShots) return load_sent_vec16(part);  // @ll.sent
     else return load_vec16(part);
@@ -175,9 +177,9 @@ struct Ll {
     }
   }
 
-  // Returns the sum of number `i` of the vectors that this rank adds up, of which its own part is `own`. It adds in the order of
-  // ranks. Vectors travel unrounded, so every rank computes the same bits in every call. `have_arrived` becomes false if some
-  // vectors have not, which happens only after an abort.
+  // Returns the sum of number `i` of the vectors that this rank adds up, with `own` as this rank's part. Adds in the
+  // order of ranks. Vectors travel unrounded, so every rank computes the same bits as every other rank, in every call.
+  // `have_arrived` becomes false if some vectors have not arrived, which happens only after an abort.
   static MK_DEVICE auto sum_of_parts(const RankContext& ctx, u32 i, const Vec16& own, bool& have_arrived) {
     Vec16 parts[kWorld];
     have_arrived = wait_parts(ctx, i, parts);
@@ -187,7 +189,7 @@ struct Ll {
     return sum;
   }
 
-  // Rows of all ranks' sums, once all that this thread sends is sent.
+  // Normalises rows of all ranks' sums, after this thread has sent all that it sends.
   static MK_DEVICE void normalise(const Args& args, const RankContext& ctx) {
     if constexpr (kReducesAll) {
       struct Own {
@@ -209,7 +211,7 @@ struct Ll {
           [&](u32 vec, NoOperands) {
             const u32 owner = vec / Shards::shard_vecs(ctx);
             const Vec16 z = wait_shard_vec(ctx, owner, vec - Shards::first(ctx, owner));
-            // The thread that added it up has stored it, after it had read what may be at the same place.
+            // The thread that added up the vector has stored it, after it had read what may be at the same place.
             if (owner != ctx.rank) store_vec16(Norm::residual_out(args).at(vec), z);
             return z;
           });
@@ -251,7 +253,7 @@ struct Ll {
   static MK_DEVICE void send(const RankContext& ctx, u32 to, u32 vec, const Vec16& data) {
     comm::store_lamport_vec<typename Config::Element>(ctx.peer_ptr(to, Slots::at(ctx, ctx.rank, vec)), data);
   }
-  // The thread that has received a vector.
+  // The thread that has received a vector: clears its slot.
   template <class Slots>
   static MK_DEVICE void clear(const RankContext& ctx, u32 source, u32 vec) {
     comm::clear_lamport_vec(ctx.local_ptr(Slots::at(ctx, source, vec)));  // @ll.clear
@@ -267,7 +269,8 @@ struct Ll {
     comm::store_ll(ctx.peer_ptr(to, shard_slot(ctx, ctx.rank, 1, vec)), data.z, data.w, ctx.mark());
   }
 
-  // A vector that is normalised goes to this rank too, where another thread may have it.
+  // Sends a vector to all other ranks. A vector that is normalised goes to this rank too, where another thread may
+  // handle it.
   static MK_DEVICE void send_to_all(const RankContext& ctx, u32 vec, const Vec16& data) {
     constexpr u32 kFirst = kNormalises ? 0 : 1;  // @norm.to-all
     for (u32 i = kFirst; i < kWorld; ++i) {
@@ -277,7 +280,7 @@ struct Ll {
     }
   }
 
-  // Loads a vector of all other ranks, and repeats this until none of them is missing.
+  // Loads a vector of all other ranks, and repeats the loads until all vectors have arrived.
   static MK_DEVICE bool wait_parts(const RankContext& ctx, u32 vec, Vec16 (&parts)[kWorld]) {
     Deadline deadline;
     for (;;) {

@@ -1,5 +1,6 @@
-// Norm of rows that warps hold in registers. The warps of a row are anywhere on the GPU. Each sends all of them its sum of
-// squares in a packet of this rank's own workspace, so that no fence and no barrier is between the sums and the result.
+// Norm of rows that warps hold in registers. The warps of a row are anywhere on the GPU. Each warp sends its sum of
+// squares to all warps of the row in a packet of this rank's own workspace, so that no fence and no barrier is between
+// the sums and the result.
 #pragma once
 #include <mk/collective/norm.cuh>
 #include <mk/comm/ll.cuh>
@@ -9,13 +10,13 @@ namespace mk::collective {
 
 template <class Config>
 concept LlNormConfig = ShardConfig<Config> && NormalisesRows<Config> && requires {
-  Config::kRowWarps;  // that share a row; at most all warps of the grid
-  Config::kLaneVecs;  // of a row that a lane has
+  Config::kRowWarps;  // warps that share a row; at most all warps of the grid
+  Config::kLaneVecs;  // vectors of a row that a lane has
 };
 
 template <class Workspace>
 concept SquaresWorkspace = requires(u32 parity, u32 row, u32 warp) {
-  Workspace::squares(parity, row, warp);  // a packet with what a warp has of the sum of squares of a row
+  Workspace::squares(parity, row, warp);  // a packet with a warp's part of the sum of squares of a row
 };
 
 // Only kernels that normalise instantiate the functions.
@@ -24,18 +25,19 @@ struct LlNorm {
   using Shards = collective::Shards<Config>;
   using Norm = RowNorm<Config, Args>;
 
-  // All warps of the grid: `z(vec, load(vec))` is each vector of the tensor, once, in the lane that has it, and the norm of the
-  // vector goes to the result. Loads of several vectors come before the first `z` of these vectors, which may wait.
+  // All warps of the grid: calls `z(vec, load(vec))` once for each vector of the tensor, in the lane that has the
+  // vector, and stores the norm of the vector to the result. Loads of several vectors come before the first `z` of
+  // these vectors, which may wait.
   //
-  // Parts of rows are dealt out in the order of rows, and a warp has at most one part of a row. So the warps of the first row
-  // that is not finished are all at it, and none waits for a warp that waits for it.
+  // Parts of rows are dealt out in the order of rows, and a warp has at most one part of a row. So all warps of the
+  // first unfinished row work on that row, and no two warps wait for each other in a circle.
   template <class Load, class Z>
   static MK_DEVICE void for_each_row(const Args& args, const RankContext& ctx, const Load& load, const Z& z) {
     for_each_part(ctx, [&](u32 row, u32 part) { normalise(args, ctx, row, part, load, z); });
   }
 
-  // All warps of the grid: `send(vec, load(vec))` for the same vectors in the same lanes. Loads of a part of a row come before
-  // its sends.
+  // All warps of the grid: calls `send(vec, load(vec))` for the vectors of for_each_row, each in the same lane as
+  // there. Loads of a part of a row come before its sends.
   template <class Load, class Send>
   static MK_DEVICE void for_each_own_vec(const RankContext& ctx, const Load& load, const Send& send) {
     for_each_part(ctx, [&](u32 row, u32 part) {
@@ -62,14 +64,14 @@ struct LlNorm {
     }
   }
 
-  // This lane's vector number `v` of the part of a row that a warp has.
+  // This lane's vector number `v` of a warp's part of a row.
   static MK_DEVICE u32 vec_of(u32 part, u32 v) { return (part * Config::kLaneVecs + v) * kWarp + lane_index(); }
 
   template <class Load, class Z>
   static MK_DEVICE void normalise(const Args& args, const RankContext& ctx, u32 row, u32 part, const Load& load,
                                   const Z& z) {
     constexpr u32 kLaneVecs = Config::kLaneVecs;
-    constexpr u32 kLoads = kLaneVecs < 4 ? kLaneVecs : 4;  // under way at a time; more would not fit into registers
+    constexpr u32 kLoads = kLaneVecs < 4 ? kLaneVecs : 4;  // loads under way at a time; more would not fit into registers
     const u32 first = row * Config::kRowVecs;
     Vec16 vecs[kLaneVecs], weights[kLaneVecs];
 #pragma unroll
@@ -102,7 +104,8 @@ struct LlNorm {
     }
   }
 
-  // A warp: adds what the warps of a row have, in an order that is the same in all of them, on all ranks and each time.
+  // A warp: adds the sums of the warps of a row, in an order that is the same as in all other warps, on all ranks and
+  // in every call.
   static MK_DEVICE float sum_of_row(const RankContext& ctx, u32 row, u32 part, float own) {
     static_assert(SquaresWorkspace<Workspace>);
     if (lane_index() == 0) {

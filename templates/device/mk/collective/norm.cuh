@@ -1,8 +1,8 @@
 // RMSNorm of the rows of a sum: z = sum + bias + residual, rounded to the type of the elements, is the new residual, and the
 // result is z / sqrt(mean of squares of z + eps) * weight.
 //
-// What is normalised is the rounded z, as a kernel behind the all-reduce would read it. So the result depends on the new
-// residual alone, and threads may keep or load again what memory has of it.
+// The norm is taken of the rounded z, as a kernel behind the all-reduce would read it. So the result depends on the new
+// residual alone, and threads may keep the new residual in registers or load it again from memory.
 #pragma once
 #include <mk/collective/shards.cuh>
 
@@ -15,7 +15,7 @@ concept NormArgs = TensorArgs<Args> && requires(const Args& args) {
   args.residual_out_row_bytes;
 };
 
-// The arguments say what is added to the sum: a bias if `Args` has one, and a residual if it has one.
+// The addends of the sum depend on the arguments: a bias if `Args` has one, and a residual if `Args` has one.
 template <ShardConfig Config, class Args>
 struct RowNorm {
   static MK_DEVICE Rows<Config, u8> residual_out(const Args& args) {
@@ -37,7 +37,8 @@ struct RowNorm {
     }
   };
 
-  // Loads the addends of a vector. The new residual may go to the place of the residual: a thread stores it behind the load.
+  // Loads the addends of a vector. The new residual may go to the place of the residual: a thread stores the new
+  // residual after this load.
   static MK_DEVICE Addends addends(const Args& args, u32 vec) {
     Addends addends{};
     if constexpr (requires { args.bias; }) addends.bias = load_vec16(args.bias + vec % Config::kRowVecs * 16);  // @norm.bias
@@ -48,7 +49,7 @@ struct RowNorm {
     return addends;
   }
 
-  // See RmsNorm.
+  // The sum of squares of a vector, and the scale of a row: see RmsNorm.
   static MK_DEVICE float squares(const Vec16& vec) { return Rms::squares(vec); }
   static MK_DEVICE float scale(float squares) { return Rms::scale(squares, Config::kRowVecs); }
   static MK_DEVICE Vec16 scaled(const Vec16& vec, float scale, const Vec16& weight) {

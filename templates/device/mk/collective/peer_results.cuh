@@ -1,13 +1,14 @@
-// Chunks that go straight to the results of the other ranks of a node, which lie at the same place of symmetric memory.
+// Chunks that ranks store directly to the results of the other ranks of a node, which lie at the same place of
+// symmetric memory on all ranks.
 //
 // Nothing passes through `gathered`, so the ranks only wait for each other's flags. A result is in use until its rank
-// begins the call, so a warp first waits for all ranks to have begun it (comm/begin.cuh).
+// begins the call, so a warp first waits until all ranks have begun the call (comm/begin.cuh).
 #pragma once
 #include <mk/collective/gather.cuh>
 
 namespace mk::collective {
 
-// Args: if results lie in symmetric memory, `results`: where they are on the ranks of this node.
+// Args: if results lie in symmetric memory, `results`: the addresses of the results on the ranks of this node.
 template <ChunkConfig Config, TensorArgs Args, class Workspace>
 struct PeerResults {
   using Ranks = Topology<Config>;
@@ -17,13 +18,13 @@ struct PeerResults {
 
   static constexpr bool kExist = requires(const Args& args) { args.results; };
 
-  // A warp, before it stores the first vector. False if it must not store.
+  // A warp, before it stores the first vector: returns false if it must not store.
   static MK_DEVICE bool begin(const RankContext& ctx, Role role) {
     if constexpr (kExist) return comm::Begin<Config, Workspace>::wait_for_results(ctx, role);
     else return true;
   }
 
-  // Vector `vec` of the tensor, which belongs to the own shard, to the other ranks.
+  // Sends vector `vec` of the tensor, which belongs to the own shard, to the other ranks.
   static MK_DEVICE void send_vec(const Args& args, const RankContext& ctx, u32 vec, const Vec16& data) {
     const u64 offset = Tensors::output(args).at(vec) - args.y;
 #pragma unroll 1
@@ -33,7 +34,8 @@ struct PeerResults {
     }
   }
 
-  // A warp, number `worker` of `workers`: waits until the other ranks' chunks are in the result. Each lane waits for some.
+  // A warp, number `worker` of `workers`: waits until the other ranks' chunks are in the result. Each lane waits for
+  // some chunks.
   static MK_DEVICE void collect(const RankContext& ctx, u32 worker, u32 workers) {
     constexpr u32 kPeers = Ranks::kLocalWorld - 1;
     for (u32 i = worker * kWarp + lane_index(); i < kPeers * Chunks::per_shard(ctx); i += workers * kWarp) {

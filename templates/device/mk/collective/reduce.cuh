@@ -14,9 +14,9 @@ namespace mk::collective {
 template <class Workspace>
 concept PartialsWorkspace = requires(u32 parity, u32 node, u32 slot, u32 chunk) {
   // The vectors of a chunk from a rank of this node. The chunk belongs to the rank of this local rank on `node`. Slot s
-  // is that of local rank (g + 1 + s) mod kLocalWorld, where g is this local rank.
+  // is the slot of local rank (g + 1 + s) mod kLocalWorld, where g is this local rank.
   Workspace::partials(parity, node, slot, chunk);
-  Workspace::partial_ready(parity, node, slot, chunk);  // the mark of the last call in which it was sent
+  Workspace::partial_ready(parity, node, slot, chunk);  // the mark of the last call in which the chunk was sent
 };
 
 template <class Workspace>
@@ -26,8 +26,8 @@ concept NodeSumsWorkspace = requires(u32 parity, u32 peer, u32 chunk) {
   Workspace::sum_ready(parity, peer, chunk);  // the mark of the call whose sum is in sums_out
 };
 
-// Config: Element, and kReduceUnroll, the number of vectors that a lane adds up at a time. Across nodes also kPutChunks, the
-// number of chunks of a put.
+// Config: Element, and kReduceUnroll, the number of vectors that a lane adds up at a time. Across nodes, Config also
+// has kPutChunks, the number of chunks of a put.
 template <ChunkConfig Config, class Workspace>
 struct Reduce {
   using Ranks = Topology<Config>;
@@ -37,7 +37,7 @@ struct Reduce {
   using Sum = VecSum<typename Config::Element>;
 
   static constexpr u32 kChannel = 0;
-  static constexpr u32 kPeers = Ranks::kLocalWorld - 1;  // of this node
+  static constexpr u32 kPeers = Ranks::kLocalWorld - 1;  // peers of this node
 
   // A chunk of the shard of a rank on `node`. Chunks for other nodes come first, so a node waits for other nodes only
   // after its own puts have been posted.
@@ -61,7 +61,7 @@ struct Reduce {
         const u32 owner = unit.node * Ranks::kLocalWorld + to;
         const u32 vecs = Chunks::vecs_of(ctx, owner, unit.chunk), first = Chunks::first(ctx, owner, unit.chunk);
         if (vecs == 0) continue;
-        const u32 slot = kPeers - 1 - i % kPeers;  // this rank's slot there
+        const u32 slot = kPeers - 1 - i % kPeers;  // this rank's slot on the peer
         u8* there = ctx.peer_ptr(to, Workspace::partials(ctx.parity(), unit.node, slot, unit.chunk));  // @reduce.slot
         for_each_vec<Config::kUnroll>(
             vecs, [&](u32 vec) { return load_vec16(input.at(first + vec)); },
@@ -199,7 +199,7 @@ struct Reduce {
     }
   }
 
-  // A warp: stores this node's sums of a chunk of another node to `sums_out`, from where they are put.
+  // A warp: stores this node's sums of a chunk of another node to `sums_out`, from which they are put.
   template <class Input>
   static MK_DEVICE void reduce_for_node(const RankContext& ctx, const Input& input, const Unit& unit, u32 owner,
                                         u32 vecs) {

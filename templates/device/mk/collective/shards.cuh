@@ -9,11 +9,11 @@ template <class Config>
 concept ShardConfig = TopologyConfig<Config> && requires {
   Config::kVecs;       // vectors of the tensor
   Config::kRowVecs;    // vectors of a row
-  Config::kShardVecs;  // vectors of the shard of every rank except perhaps the last ones
+  Config::kShardVecs;  // vectors of the shard of every rank except perhaps the last ranks
 };
 
-// If each call gives the rows, kVecs and kShardVecs are those of the most rows. Config then also has kShardsOfRows,
-// which is true if a shard has whole rows.
+// If each call gives the rows, kVecs and kShardVecs are the values for the most rows. Config then also has
+// kShardsOfRows, which is true if a shard has whole rows.
 
 template <ShardConfig Config>
 struct Shards {
@@ -30,7 +30,7 @@ struct Shards {
     else return Config::kVecs / Config::kRowVecs;
   }
 
-  // The number of vectors of the shard of every rank except perhaps the last ones.
+  // The number of vectors of the shard of every rank except perhaps the last ranks.
   static MK_DEVICE u32 shard_vecs(const RankContext& ctx) {
     if constexpr (!TakesRows<Config>) return Config::kShardVecs;
     else if constexpr (Config::kShardsOfRows) return (ctx.rows + Ranks::kWorld - 1) / Ranks::kWorld * Config::kRowVecs;  // @shards.rows
@@ -54,7 +54,7 @@ struct Rows {
   MK_DEVICE Byte* at(u32 vec) const { return base + vec / Config::kRowVecs * row_bytes + vec % Config::kRowVecs * 16; }
 };
 
-// Args: the tensor that this rank passes, and the one for its result.
+// Args: the tensor that this rank passes, and the tensor for its result.
 template <class Args>
 concept TensorArgs = requires(const Args& args) {
   args.x;
@@ -69,7 +69,7 @@ struct Tensors {
   static MK_DEVICE Rows<Config, u8> output(const Args& args) { return {args.y, args.y_row_bytes}; }
 };
 
-// The operands of a vector, where a kernel takes none beside the vector itself.
+// The operands of a vector, for a kernel that takes none beside the vector itself.
 struct NoOperands {};
 
 }  // namespace mk::collective

@@ -104,7 +104,7 @@ struct Simple {
     }
   };
 
-  // A warp: copies the other ranks' chunks to the result, waits until they are there if these ranks store them, or
+  // A warp: copies the other ranks' chunks to the result, waits for these chunks if the other ranks store them, or
   // normalises rows of all ranks' chunks.
   struct Collect {
     static constexpr Agent kAgent = Agent::kWarp;
@@ -121,13 +121,13 @@ struct Simple {
     }
 
    private:
-    // A warp: a row of `gathered` to residual_out, unless this rank added it up, and its norm to the result. A lane has the
-    // same columns of every row, so the bits of a row do not depend on how many rows there are.
+    // A warp: copies a row of `gathered` to residual_out, unless this rank added up the row, and stores its norm to the
+    // result. A lane has the same columns of every row, so the bits of a row do not depend on the number of rows.
     static MK_DEVICE void normalise(const Args& args, const RankContext& ctx, u32 row) {
-      constexpr u32 kUnroll = (Config::kUnroll + 1) / 2;  // with all, the addresses of vectors spill
+      constexpr u32 kUnroll = (Config::kUnroll + 1) / 2;  // with kUnroll vectors, the addresses spill
       const u32 first_vec = row * Config::kRowVecs;
       const auto kept = Norm::residual_out(args);
-      u32 owner = Ranks::kWorld, chunk = 0;  // of which this lane has waited for the flag
+      u32 owner = Ranks::kWorld, chunk = 0;  // the chunk for whose flag this lane has waited last
       float squares = 0.0f;
 #pragma unroll 1
       for (u32 first = lane_index(); first < Config::kRowVecs; first += kWarp * kUnroll) {
@@ -153,7 +153,7 @@ struct Simple {
       struct Operands {
         Vec16 z, weight;
       };
-      // What this lane has stored, or acquired with a flag.
+      // The lane loads data that it has stored itself, or acquired with a flag.
       for_each_vec<kUnroll>(
           Config::kRowVecs,
           [&](u32 vec) { return Operands{load_written_vec16(kept.at(first_vec + vec)), Norm::weight(args, vec)}; },

@@ -18,7 +18,7 @@ concept ChoiceArgs = requires(const Args& args) {
 template <class Smem>
 concept ChoiceSmem = requires(const Smem smem, u32 i) {
   smem.choice_expert(i);
-  smem.choice_sender(i);  // the choice for which its token is sent to the same destination
+  smem.choice_sender(i);  // the choice for which the choice's token is sent to the destination
 };
 
 // The tokens that a CTA routes.
@@ -65,8 +65,8 @@ struct Choices {
     }
   }
 
-  // Checks the experts, and finds for which choice each token is sent. A token is sent to a destination for the first
-  // of its experts there, in the order of sending. A choice without an expert gets no sender.
+  // Checks the experts, and finds the choice for which each token is sent. A token is sent to a destination for its
+  // first expert there, in the order of sending. A choice without an expert gets no sender.
   static MK_DEVICE void read(const RankContext& ctx, const Smem& smem, const Slice& slice) {
     const u32 choices = count(slice);
     for (u32 i = threadIdx.x; i < choices; i += blockDim.x) {

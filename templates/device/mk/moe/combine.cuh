@@ -3,7 +3,7 @@
 //
 // A rank sends the top-k entries of its tokens to the other ranks. Every rank adds up its rows of a token, and this
 // partial sum is one row of elements. The token's rank adds the partial sums. Each CTA computes partial sums for peers
-// and sums of own tokens, one after the other. Those of ranks with few tokens come first, without the pipeline.
+// and sums of own tokens, one after the other. Sums for ranks with few tokens come first, without the pipeline.
 #pragma once
 #include <mk/moe/low_latency_combine.cuh>
 #include <mk/moe/token_sums.cuh>
@@ -45,8 +45,8 @@ struct Combine {
     }
 
    private:
-    // Sums for peers come first, since they still have to travel. After each of them comes a sum of an own token, if
-    // its rows have arrived.
+    // Sums for peers come first, since they still have to travel. After each sum for a peer comes a sum of an own
+    // token, if its rows have arrived.
     static MK_DEVICE void load_on_node(const Args& args, const RankContext& ctx, const Smem& smem, Loader& loader) {
       Own own(args, ctx);
       Peers peers{ctx, false, 1, Ranks::kWorld - 1};
@@ -60,8 +60,8 @@ struct Combine {
           must = !is_sending || own.next + Config::kSumsAhead * part_stride<Config>() < peers.next / peers.sources;
         }
         if (!own.is_over()) {
-          // This rank waits for the peers' sums of a token only after it has sent them its sums of later tokens, or all
-          // of its sums. So ranks do not wait for each other in a circle.
+          // This rank waits for the peers' sums of a token only after it has sent the peers its sums of later tokens,
+          // or all of its sums. So ranks do not wait for each other in a circle.
           if (own.sum.is_complete(ctx, must)) own.load(args, ctx, loader);
         } else if (!is_sending) {
           break;
@@ -69,14 +69,15 @@ struct Combine {
       }
     }
 
-    // Sums for which other ranks wait come first, and among them those for other nodes. They need no sums of other
-    // ranks, so ranks do not wait for each other in a circle. The counts of all ranks of the node come before them: these
-    // ranks have then loaded the partial sums that this rank kept for them in the call before.
+    // Sums for which other ranks wait come first, and sums for other nodes before sums for this node. These sums need
+    // no sums of other ranks, so ranks do not wait for each other in a circle. This rank receives the counts of all
+    // ranks of the node before it computes sums: those ranks have then loaded the partial sums that this rank kept for
+    // them in the previous call.
     static MK_DEVICE void load_across_nodes(const Args& args, const RankContext& ctx, const Smem& smem, Loader& loader) {
       Peers near{ctx, false, 1, Ranks::kLocalWorld - 1};
       Peers far{ctx, true, 1, Ranks::kPeerNodes * (Ranks::kLocalWorld - 1)};
       if constexpr (Ranks::kLocalWorld > 1) near.begin(smem, true);
-      Peers listed{ctx, true, 0, Ranks::kPeerNodes};  // this rank puts the sums of their tokens
+      Peers listed{ctx, true, 0, Ranks::kPeerNodes};  // the peers for whose tokens this rank puts sums
       Sum sum;
       bool is_found = false;
       Own own(args, ctx);
@@ -105,7 +106,7 @@ struct Combine {
 
     // Loads the rows of the next partial sum for a rank of this node. Skips tokens that have no rows here. Returns
     // false if no sum is left. Also returns false if the counts of the sources have not arrived, unless `must` is true:
-    // then it waits for them.
+    // the function then waits for the counts.
     static MK_DEVICE bool load_sum_for_peer(const Args& args, const RankContext& ctx, const Smem& smem, Loader& loader,
                                             Peers& peers, bool must) {
       if (Ranks::kNodes > 1 && !peers.has_begun && !peers.begin(smem, must)) return false;
@@ -125,7 +126,7 @@ struct Combine {
             Topk::report_row_twice(ctx, peers.source, peers.part.token, first, peers.entry.row_index);
             has_slot = 0;
           }
-          // The slot keeps the sum of the token that has it.
+          // The slot keeps the sum of the token that has the slot.
           if (broadcast(has_slot, first) == 0) continue;
         }
         loader.load_sum(row, peers.part.bytes(), Partials::destination(ctx, to, peers.source, peers.part, first_row));
@@ -162,8 +163,8 @@ struct Combine {
     }
   };
 
-  // A warp of the same CTA: puts lists of tokens, then sums in chunks. It puts each chunk as soon as all sums in it are
-  // complete.
+  // A warp of the CTA that watches arrivals: puts lists of tokens, then sums in chunks. It puts each chunk as soon as
+  // all sums in the chunk are complete.
   struct PutSums {
     static constexpr Agent kAgent = Agent::kWarp;
 
@@ -209,7 +210,7 @@ struct Combine {
     }
   };
 
-  // A warp of the same CTA: acknowledges the sums of peers, whose places are then free for others.
+  // A warp of the CTA that watches arrivals: acknowledges the sums of peers, whose places are then free for other sums.
   struct AcknowledgeSums {
     static constexpr Agent kAgent = Agent::kWarp;
 
@@ -222,7 +223,7 @@ struct Combine {
     }
   };
 
-  // The other warps of that CTA: forward the lists of other nodes to the ranks of this one.
+  // The other warps of the CTA that watches arrivals: forward the lists of other nodes to the ranks of this node.
   struct RelayLists {
     static constexpr Agent kAgent = Agent::kWarp;
     static constexpr u32 kWarps = Config::kThreads / kWarp - (Lists::Chunks::kAreAcknowledged ? 3 : 2);

@@ -23,8 +23,8 @@ struct DispatchGemm {
   static constexpr u32 kWarps = Config::kThreads / kWarp;
 
   // A warp of a communication CTA: sends tokens. Warps are numbered over all communication CTAs: first the first warps
-  // of all CTAs, then their second warps, and so on. Across nodes, warp 0 watches arrivals, warp 1 puts tokens, and if chunks
-  // are acknowledged, warp 2 does that.
+  // of all CTAs, then their second warps, and so on. Across nodes, warp 0 watches arrivals and warp 1 puts tokens. If
+  // chunks are acknowledged, warp 2 acknowledges them.
   struct SendTokens {
     static constexpr Agent kAgent = Agent::kWarp;
 

@@ -10,11 +10,11 @@ namespace mk::moe {
 
 template <class Config>
 concept ExpertConfig = TopologyConfig<Config> && requires {
-  Config::kExperts;       // over all ranks
-  Config::kLocalExperts;  // of a rank
+  Config::kExperts;       // experts over all ranks
+  Config::kLocalExperts;  // experts of a rank
   Config::kTopK;          // experts that a token chooses
-  Config::kMaxTokens;     // of a rank
-  Config::kMaxRows;       // of a rank's C
+  Config::kMaxTokens;     // the most tokens of a rank
+  Config::kMaxRows;       // the most rows of a rank's C
 };
 
 template <ExpertConfig Config, class Workspace>
@@ -45,7 +45,7 @@ struct Experts : Topology<Config> {
     return expert % Config::kLocalExperts * Ranks::kLocalWorld + expert / Config::kLocalExperts % Ranks::kLocalWorld;
   }
 
-  // The experts of a destination, which are the experts of `ranks` consecutive ranks. `first` is the first of them.
+  // The experts of a destination, which are the experts of `ranks` consecutive ranks. `first` is the first expert.
   struct Range {
     u32 first, ranks;
 

@@ -1,7 +1,7 @@
 // Grouped GEMM: the products of the rows of each expert with its weight.
 //
-// Four warps load rows from wherever they lie, and TMA loads weights. Two warpgroups multiply (mk/gemm/mainloop.cuh)
-// and write the rows of C that the expert has.
+// Four warps load rows from their places in memory, and TMA loads weights. Two warpgroups multiply
+// (mk/gemm/mainloop.cuh) and write the rows of C that the expert has.
 #pragma once
 #include <mk/copy.cuh>
 #include <mk/gemm/mainloop.cuh>
@@ -13,7 +13,7 @@ namespace mk::moe {
 
 constexpr u32 kLoadWarps = 4;
 constexpr u32 kMultiplyWarps = gemm::kGroups * kWarpgroupWarps;
-constexpr u32 kRowVectors = kLineBytes / kVecBytes;  // of a row of a stage
+constexpr u32 kRowVectors = kLineBytes / kVecBytes;  // vectors of a row of a stage
 
 template <class Config>
 concept GroupedGemmConfig = GroupedConfig<Config> && gemm::MainloopConfig<Config> && requires {
@@ -103,7 +103,7 @@ struct GroupedGemm {
     }
   };
 
-  // A load warp. The first thread of the first one also takes the tiles and loads the weights.
+  // A load warp. The first thread of the first load warp also takes the tiles and loads the weights.
   static MK_DEVICE void load(const Args& args, const RankContext& ctx, const Smem& smem, u32 warp) {
     const u32 lane = lane_index();
     const bool is_first = warp == 0 && lane == 0;
@@ -140,12 +140,13 @@ struct GroupedGemm {
     }
   }
 
-  // A warpgroup: multiplies its part of each tile, and stores it to C. Slices of tiles come last, in a loop of their own, whose
-  // number of stages is not a constant.
+  // A warpgroup: multiplies its part of each tile, and stores it to C. Slices of tiles come last, in a loop of their
+  // own, whose number of stages is not a constant.
   //
-  // There is no __syncwarp behind the first loop, since warps could wait there for lanes that are still in the loop: the
-  // compiler would not take warps for converged in it, keep the stage in registers of each thread and not of the warp, and
-  // have warps converge before each product (H100, 2048 rows of one expert, tiles of 128x128: 118 µs in place of 110).
+  // There is no __syncwarp behind the first loop, since warps could wait there for lanes that are still in the loop:
+  // the compiler would not treat warps as converged in the loop, would keep the stage in registers of each thread and
+  // not of the warp, and would make warps converge before each product (H100, 2048 rows of one expert, tiles of
+  // 128x128: 118 µs instead of 110 µs).
   static MK_DEVICE void multiply(const Args& args, const RankContext& ctx, const Smem& smem, u32 group) {
     Stages stages{ctx, barriers(smem)};
     typename Scheduler::template Reader<kMultiply> tiles{ctx, smem};
@@ -161,8 +162,8 @@ struct GroupedGemm {
   }
 
  private:
-  // A warpgroup: multiplies slices of tiles from `tile` on. If it then has the sums over all slices of a tile, it adds them up
-  // and stores them.
+  // A warpgroup: multiplies slices of tiles from `tile` on. If it is the last to store its sums over a slice of a tile,
+  // it adds up the sums over all slices of the tile, and stores the result to C.
   static MK_DEVICE void multiply_slices(const Args& args, const RankContext& ctx, const Smem& smem, Stages& stages,
                                         typename Scheduler::template Reader<kMultiply>& tiles, ExpertTile& tile, u32 group) {
     using Split = SplitK<Workspace, Shape>;
@@ -170,7 +171,7 @@ struct GroupedGemm {
       typename Shape::Accumulators sum;
       const u32 steps = tile.slice.end(Shape::kKSteps) - tile.slice.begin(Shape::kKSteps);
       if (!multiply_tile(smem, stages, tile, steps, group, sum)) continue;
-      const u32 is_last = smem.out(group * kWarpgroupWarps);  // a word of it, while there are no rows of C
+      const u32 is_last = smem.out(group * kWarpgroupWarps);  // the buffer's first word, while the buffer has no rows of C
       if (!Split::store_sums(ctx, tile.slice, group, sum, is_last)) continue;
       Split::add_sums(ctx, tile.slice, group, sum);
       store_sums(args, smem, tile, group, sum, Split::sync);
@@ -192,13 +193,13 @@ struct GroupedGemm {
     return true;
   }
 
-  // The first of the rows of a tile whose sums a warp has.
+  // The first row of a tile whose sums a warp has.
   static MK_DEVICE u32 first_row() {
     const u32 warp = threadIdx.x / kWarp - kLoadWarps;
     return (Shape::kSplitsRows ? warp : warp % kWarpgroupWarps) * Fragment::kWarpRows;
   }
 
-  // A warpgroup: turns its sums of a tile into elements of C, and stores those.
+  // A warpgroup: turns its sums of a tile into elements of C, and stores the elements.
   template <class Sync>
   static MK_DEVICE void store_sums(const Args& args, const Smem& smem, const ExpertTile& tile, u32 group,
                                    typename Shape::Accumulators& sum, const Sync& sync) {
@@ -243,7 +244,7 @@ struct GroupedGemm {
   static MK_DEVICE void store_rows(const Args& args, const Smem& smem, const ExpertTile& tile, u32 first, u32 col,
                                    const float* sum, const Sync& sync) {
     const u32 lane = lane_index(), out = smem.out(threadIdx.x / kWarp - kLoadWarps);
-    // Loaded for each sub-tile, since the sums leave few registers.
+    // The word is loaded for each sub-tile, since the sums leave few registers.
     const u32 rows_before = load_shared(smem.row_begin(tile.expert));
     sync();  // @grouped.out-read
     gemm::write_rows<ElementC>(out, sum);

@@ -1,12 +1,13 @@
 // Combine for few tokens, on one node. Rows are loaded to registers, and partial sums travel as Lamport packets
 // (comm/lamport.cuh). Neither passes through shared memory, and no fence or flag follows a sum.
 //
-// A warp computes one chunk of a sum at a time: a vector of each lane. The first warps of all CTAs begin with the chunks of
-// sums for peers, and the middle ones with those of own tokens. Few tokens have fewer chunks than there are warps, so then no
-// warp has two of them one after the other, and the last warps have none. Entries are loaded before they are needed.
+// A warp computes one chunk of a sum at a time: a vector of each lane. The first warps of all CTAs begin with the
+// chunks of sums for peers, and the middle warps with the chunks of own tokens. Few tokens have fewer chunks than there
+// are warps, so then no warp has two chunks one after the other, and the last warps have none. Entries are loaded
+// before they are needed.
 //
-// Packets are double-buffered by parity of the epoch. A rank that sends those of call e + 2 has received the counts of call
-// e + 1 from their receiver, which has then ended call e, and in it has cleared its packets.
+// Packets are double-buffered by parity of the epoch. A rank that sends packets of call e + 2 has received the counts
+// of call e + 1 from their receiver. The receiver has then ended call e, and cleared its packets in that call.
 #pragma once
 #include <mk/comm/lamport.cuh>
 #include <mk/moe/sum_rows.cuh>
@@ -18,13 +19,13 @@ namespace mk::moe {
 
 template <class Config>
 concept LowLatencyConfig = TopkConfig<Config> && requires {
-  typename Config::Element;  // of rows
+  typename Config::Element;  // the element of rows
   Config::kRowBytes;
-  Config::kLowLatencyTokens;  // of a rank, at most, whose sums are computed here
+  Config::kLowLatencyTokens;  // the most tokens of a rank whose sums are computed here
   Config::kThreads;
 };
 
-// Only kernels of several ranks have these.
+// Only kernels of several ranks have these packets.
 template <class Workspace>
 concept PartialPacketsWorkspace = requires(u32 parity, u32 from, u32 token) {
   Workspace::partial_packets(parity, from, token);  // the partial sum that rank `from` has computed for a token of this rank
@@ -42,7 +43,7 @@ struct LowLatencyCombine {
 
   static_assert(Ranks::kNodes == 1 || Config::kLowLatencyTokens == 0, "packets travel over NVLink");
 
-  // All warps of all CTAs: compute the sums of the tokens of all ranks that have few.
+  // All warps of all CTAs: compute the sums of the tokens of all ranks that have few tokens.
   struct SumFewTokens {
     static constexpr Agent kAgent = Agent::kWarp;
 
@@ -55,14 +56,14 @@ struct LowLatencyCombine {
       }
       add_own(args, ctx, first_own, warps, own_entry);
       if constexpr (Ranks::kWorld > 1) {
-        // A rank that ends a call has received the counts of all others. Nobody else waits for them here, and few tokens
-        // leave this warp idle.
+        // A rank that ends a call has received the counts of all other ranks. With Exchange::kSendsAll, nobody else
+        // waits for the counts, and few tokens leave this warp idle.
         if (Exchange::kSendsAll && first == warps - 1) check_counts(args, ctx);
       }
     }
   };
 
-  // Whether there is no sum that passes through the pipeline. Call this when all sums of few tokens have been computed.
+  // Whether no sum passes through the pipeline. Call this when all sums of few tokens have been computed.
   static MK_DEVICE bool is_all(const Args& args, const Smem& smem) {
     if constexpr (Config::kLowLatencyTokens == 0) {
       return false;
@@ -95,20 +96,21 @@ struct LowLatencyCombine {
  private:
   static constexpr u32 kPeers = Ranks::kWorld - 1;
   static constexpr u32 kCtaWarps = Config::kThreads / kWarp;
-  static constexpr u32 kVecs = Config::kRowBytes / 16;    // of a row
-  static constexpr u32 kChunks = kCeilDiv<kVecs, kWarp>;  // of a row
-  static constexpr u32 kRowsAtOnce = Config::kTopK < 8 ? Config::kTopK : 8;  // of a sum, on their way to a warp
+  static constexpr u32 kVecs = Config::kRowBytes / 16;    // vectors of a row
+  static constexpr u32 kChunks = kCeilDiv<kVecs, kWarp>;  // chunks of a row
+  static constexpr u32 kRowsAtOnce = Config::kTopK < 8 ? Config::kTopK : 8;  // rows of a sum that are on their way to a warp
 
   // The first chunks of a warp. Warps are numbered over the CTAs.
   static MK_DEVICE u32 first_peer_chunk(u32 warp) { return warp * gridDim.x + blockIdx.x; }
   static MK_DEVICE u32 first_own_chunk(u32 warp) { return first_peer_chunk((warp + kCtaWarps / 2) % kCtaWarps); }
 
-  // A warp: the entries of the token with this own chunk.
+  // A warp: loads the entries of the token whose sum has own chunk `chunk`.
   static MK_DEVICE Entry load_own_entries(const Args& args, u32 chunk) {
     return chunk < Config::kLowLatencyTokens * kChunks ? Topk::load_entries(args, chunk / kChunks) : Entry{};
   }
 
-  // A warp: receives the counts of all other ranks. Lane r returns the number of tokens of rank r, or 0 if it is too large.
+  // A warp: receives the counts of all other ranks. Lane r returns the number of tokens of rank r, or 0 if the number
+  // is too large.
   static MK_DEVICE u32 check_counts(const Args& args, const RankContext& ctx) {
     const u32 rank = lane_index();
     if (rank >= Ranks::kWorld) return 0;
@@ -116,7 +118,7 @@ struct LowLatencyCombine {
     return Topk::check_tokens(ctx, rank, given);
   }
 
-  // All threads of a CTA: store these numbers in shared memory.
+  // All threads of a CTA: store the numbers of tokens of all ranks in shared memory.
   static MK_DEVICE void load_counts(const Args& args, const RankContext& ctx, const Smem& smem, u32 warp) {
     static_assert(TokenCountsSmem<Smem>);
     if (warp == 0) {
@@ -126,14 +128,14 @@ struct LowLatencyCombine {
     __syncthreads();  // @low-latency.counts
   }
 
-  // The tokens of a peer whose sums are computed here. If the peer sends the entries of all tokens, it has no entries for
-  // those that it does not have.
+  // The tokens of a peer whose sums are computed here. A peer that sends the entries of all tokens sends empty entries
+  // for tokens that it does not have.
   static MK_DEVICE u32 tokens_of(const Smem& smem, u32 rank) {
     if constexpr (Exchange::kSendsAll) return Config::kMaxTokens;
     else return low_latency_tokens<Config>(load_shared(smem.tokens_of(rank)));
   }
 
-  // A chunk of the sum of a token of a peer. They are ordered by token, then by chunk, then by peer.
+  // A chunk of the sum of a token of a peer. Chunks are ordered by token, then by chunk, then by peer.
   struct PeerChunk {
     u32 source, token, vec;
 
@@ -143,7 +145,7 @@ struct LowLatencyCombine {
           vec(i / kPeers % kChunks * kWarp + lane_index()) {}
   };
 
-  // A warp, whose first chunk is `first`, and of which there are `warps`: sends partial sums to peers.
+  // A warp, whose first chunk is `first`, and one of `warps` warps: sends partial sums to peers.
   static MK_DEVICE void send_partials(const Args& args, const RankContext& ctx, const Smem& smem, u32 first, u32 warps) {
     static_assert(PartialPacketsWorkspace<Workspace>);
     u32 most = 0;
@@ -169,8 +171,8 @@ struct LowLatencyCombine {
     }
   }
 
-  // A warp: sends a chunk of the partial sum of a token, unless no row of the token is here, such as of one that the source
-  // does not have.
+  // A warp: sends a chunk of the partial sum of a token, unless this rank has no row of the token, for example because
+  // the source does not have the token.
   static MK_DEVICE void send_partial(const Args& args, const RankContext& ctx, const PeerChunk& chunk, const Entry& entry) {
     Topk::check_entries(ctx, chunk.source, chunk.token, entry);
     const bool is_own = entry.rank() == ctx.rank;
@@ -182,7 +184,7 @@ struct LowLatencyCombine {
     comm::store_lamport_vec<typename Config::Element>(ctx.peer_ptr(chunk.source, packets(ctx, ctx.rank, chunk.token)) + chunk.vec * 16, sum);
   }
 
-  // A warp, whose first chunk is `first` and has `entry`, and of which there are `warps`: stores sums of own tokens to C.
+  // A warp, whose first chunk is `first` and has `entry`, and one of `warps` warps: stores sums of own tokens to C.
   static MK_DEVICE void add_own(const Args& args, const RankContext& ctx, u32 first, u32 warps, Entry entry) {
     const u32 tokens = low_latency_tokens<Config>(Topk::check_tokens(ctx, ctx.rank, load_word(args.num_tokens)));
     for (u32 i = first; i < tokens * kChunks; i += warps) {
@@ -204,7 +206,7 @@ struct LowLatencyCombine {
     return Workspace::partial_packets(ctx.parity(), from, token);  // @low-latency.buffer
   }
 
-  // A warp: the row for an entry. If it is own, its address is set.
+  // A warp: returns the row for an entry. If the row is this rank's own, its address is set.
   static MK_DEVICE SumRow row_of(const Args& args, const Entry& entry, u32 group, bool is_own) {
     SumRow row;
     row.position = SumRow::position_in_sum<Config>(group, is_own);  // @low-latency.position
@@ -213,7 +215,8 @@ struct LowLatencyCombine {
     return row;
   }
 
-  // A warp: returns the sum of vector `vec` of all rows. Rows of other ranks are packets. Waits for them, and clears them.
+  // A warp: returns the sum of vector `vec` of all rows. Rows of other ranks are packets. Waits for the packets, and
+  // clears them.
   static MK_DEVICE Vec16 add_up(const RankContext& ctx, const SumRow& row, const RowOrder<Config>& order, u32 token, u32 vec) {
     const u32 lane_in_order = order.lane();
     const bool has_vec = vec < kVecs;
@@ -242,7 +245,7 @@ struct LowLatencyCombine {
     return order.count == 0 ? Vec16{} : sum.result();  // the sum of no rows is +0
   }
 
-  // A lane: loads the vectors whose bits are set in `awaited`, until none is missing.
+  // A lane: loads the vectors whose bits are set in `awaited`, until all have arrived.
   static MK_DEVICE void wait_packets(const RankContext& ctx, u32 awaited, const u8* const (&from)[kRowsAtOnce],
                                      const u32 (&ranks)[kRowsAtOnce], u32 token, Vec16 (&vecs)[kRowsAtOnce]) {
     Deadline deadline;

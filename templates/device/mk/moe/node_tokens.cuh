@@ -96,7 +96,7 @@ struct NodeTokens {
     return ctx.local_ptr(Workspace::packed_ready(peer, block));
   }
 
-  // Copies blocks of own tokens for other nodes to the buffers from which they are put, and those for ranks of this
+  // Copies blocks of own tokens for other nodes to the buffers from which they are put, and blocks for ranks of this
   // node to these ranks. Raises a flag after each block.
   static MK_DEVICE void push_own(const Args& args, const RankContext& ctx, const Smem& smem, comm::StagedCopy& copy,
                                  u32 sender, u32 senders) {
@@ -117,8 +117,8 @@ struct NodeTokens {
     }
   }
 
-  // Takes the blocks of all peers in turn as they arrive here, and forwards the tokens to the ranks of this node. If this
-  // rank reads its own tokens where they arrive, raises its flag first.
+  // Takes the blocks of all peers in turn as they arrive here, and forwards the tokens to the ranks of this node. If
+  // this rank reads its own tokens where they arrive, raises its flag first.
   static MK_DEVICE void forward_arrived(const RankContext& ctx, const Smem& smem, comm::StagedCopy& copy, u32 sender,
                                         u32 senders) {
     const auto tokens_from = [&](u32 peer) { return load_shared(smem.tokens_from(peer)); };
@@ -140,8 +140,8 @@ struct NodeTokens {
     }
   }
 
-  // Which ranks of this node need a token of a peer, as a bit for each local rank. All tokens are needed if the node has
-  // one rank.
+  // The ranks of this node that need a token of a peer, as a bit for each local rank. All tokens are needed if the node
+  // has one rank.
   static MK_DEVICE u32 needing(const RankContext& ctx, u32 peer, u32 slot) {
     if constexpr (Experts::kLocalWorld == 1) return 1;
     else return load(Message::needs(Message::packet_in(ctx, peer)) + slot);
@@ -156,7 +156,7 @@ struct NodeTokens {
   }
 
   // Copies each token of a block to the ranks of this node that need it, and raises the block's flag on each rank that
-  // needs any of them.
+  // needs any token of the block.
   static MK_DEVICE void forward(const RankContext& ctx, const Smem& smem, comm::StagedCopy& copy, u32 peer, u32 source,
                                 const typename Tokens::Block& block) {
     u32 all_needing = 0;

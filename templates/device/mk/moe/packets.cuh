@@ -23,8 +23,8 @@ concept PacketWorkspace = MessageWorkspace<Workspace> && comm::NetworkWorkspace<
 // The workspace of a rank that forwards tokens to other ranks of its node.
 template <class Workspace>
 concept ForwardWorkspace = requires(u32 peer, u32 local_rank, u32 slot) {
-  Workspace::forward_slots(peer, local_rank, slot);  // the index of a peer's token among those that the rank needs
-  Workspace::slots_ready(peer);                      // the ranks for which they are written, over all calls
+  Workspace::forward_slots(peer, local_rank, slot);  // the index of a peer's token among the tokens that the rank needs
+  Workspace::slots_ready(peer);                      // the ranks whose forward_slots are written, over all calls
 };
 
 // Only kernels of several nodes instantiate the functions, and only the functions need the regions.
@@ -36,10 +36,10 @@ struct Packets {
   using Segments = moe::Segments<Config, Workspace, Smem>;
 
   static constexpr u32 kChannel = 0;
-  static constexpr u32 kPacketPut = 0;  // the number of the packet among the puts of a call, before those of tokens
+  static constexpr u32 kPacketPut = 0;  // the number of the packet among the puts of a call, before the puts of tokens
 
   // A warp of a communication CTA. Warps are numbered over all of these CTAs: warp 0 watches arrivals, warp 1 puts, and
-  // the others forward. `has_lists` is false if this rank has found a fault.
+  // the other warps forward. `has_lists` is false if this rank has found a fault.
   template <class Args>
     requires PacketConfig<Config> && PacketWorkspace<Workspace> && NodeTokenTables<Smem>
   static MK_DEVICE void exchange(const Args& args, const RankContext& ctx, const Smem& smem, bool has_lists) {
@@ -60,7 +60,7 @@ struct Packets {
     }
   }
 
-  // The index of a peer's token among those that a rank of this node needs.
+  // The index of a peer's token among the tokens that a rank of this node needs.
   static MK_DEVICE u32 index_of(const RankContext& ctx, u32 peer, u32 local_rank, u32 slot) {
     if constexpr (Experts::kLocalWorld == 1) return slot;
     else if (Segments::kReadsLanded && local_rank == ctx.local_rank()) return 0;  // its list has slots
@@ -84,8 +84,8 @@ struct Packets {
     }
   }
 
-  // A warp: copies the message of a peer's packet and the list for one rank of this node to that rank, to the places
-  // where a sender on this node would have written them. Numbers the tokens that the rank needs.
+  // A warp: copies the message of a peer's packet and the list for one rank of this node to that rank, to the places to
+  // which a sender on this node would have written them. Numbers the tokens that the rank needs.
   static MK_DEVICE void forward(const RankContext& ctx, u32 peer, u32 to) {
     const u32 lane = lane_index(), source = Network::rank_of_peer(ctx, peer);
     const u32* packet = Message::packet_in(ctx, peer);
@@ -116,7 +116,7 @@ struct Packets {
     if constexpr (Experts::kLocalWorld > 1) add_relaxed_sys(ctx.local_ptr(Workspace::slots_ready(peer)), 1);
   }
 
-  // A warp: numbers the tokens of a peer that a rank of this node needs, of all that the peer sends to this node.
+  // A warp: numbers the tokens that a rank of this node needs, among all tokens that the peer sends to this node.
   static MK_DEVICE void number_tokens(const RankContext& ctx, u32 peer, u32 to, u32 tokens) {
     static_assert(ForwardWorkspace<Workspace>);
     const u32* needs = Message::needs(Message::packet_in(ctx, peer));

@@ -1,5 +1,5 @@
-// The share of a CTA in the tokens of other ranks. It consists of parts of rows. They are ordered by token, then by
-// part of the row, then by source.
+// The share of a CTA in the tokens of other ranks. It consists of parts of rows. The parts are ordered by token, then
+// by part of the row, then by source.
 #pragma once
 #include <mk/comm/put.cuh>
 #include <mk/moe/row_pipeline.cuh>
@@ -49,8 +49,9 @@ struct PeerTokens {
     }
   }
 
-  // A warp: loads the counts of all sources. If `must` is true, or if there is one node, it waits for them. Returns
-  // false if some have not arrived. If the sums of few tokens have come before, their counts are in shared memory.
+  // A warp: loads the counts of all sources. If `must` is true, or if there is one node, it waits for the counts.
+  // Returns false if some counts have not arrived. If the sums of few tokens have come before, the counts are in shared
+  // memory.
   template <class Smem>
   MK_DEVICE bool begin(const Smem& smem, bool must) {
     u32 most = 0, is_missing = 0;
@@ -74,7 +75,8 @@ struct PeerTokens {
       }
       most = tokens > most ? tokens : most;
     }
-    // By then the sources have read what TMA overwrites next. TMA is another proxy, so this takes a proxy fence.
+    // By then the sources have read the memory that TMA overwrites next. TMA is another proxy, so this takes a proxy
+    // fence.
     fence_proxy_async();
     __syncwarp();
     if (Ranks::kNodes > 1 && max_of_warp(is_missing) != 0) return false;
@@ -83,8 +85,8 @@ struct PeerTokens {
     return true;
   }
 
-  // A warp: finds the next part of the CTA's share, and stores which it is in `source`, `part` and `entry`. Returns
-  // false if there is none.
+  // A warp: finds the next part of the CTA's share, and stores it in `source`, `part` and `entry`. Returns false if no
+  // part is left.
   MK_DEVICE bool find() {
     while (next < end) {
       source = source_at(next % sources), part = Part{next / sources};
@@ -109,7 +111,7 @@ struct PeerTokens {
   }
 
  private:
-  // After an abort.
+  // Ends the CTA's share after an abort.
   MK_DEVICE bool give_up() {
     next = end;
     return false;

@@ -1,5 +1,5 @@
-// Routing: where the tokens of this rank go, and where the rows of its experts come from. All CTAs of a rank work this
-// out together before any token is sent.
+// Routing: the destinations of this rank's tokens, and the sources of the rows of its experts. All CTAs of a rank
+// compute this together before any token is sent.
 //
 // A choice is one of the top-k experts of a token. Each CTA counts the choices of a slice of the tokens. Once all CTAs
 // have counted, each CTA adds up the counts of all slices, and writes its part of the messages and lists for all
@@ -20,7 +20,7 @@ template <class Workspace>
 concept RoutingWorkspace = FaultWorkspace<Workspace> && MessageWorkspace<Workspace> &&
                            requires(u32 cta, u32 expert, u32 source) {
                              Workspace::counted();                  // the CTAs that have counted, over all calls
-                             Workspace::slice_counts(cta, expert);  // of a CTA's slice: rows << 16 | tokens to send
+                             Workspace::slice_counts(cta, expert);  // counts of a CTA's slice: rows << 16 | tokens to send
                              Workspace::routed(source);             // the CTAs whose part has arrived, over all calls
                            };
 
@@ -28,13 +28,14 @@ concept RoutingWorkspace = FaultWorkspace<Workspace> && MessageWorkspace<Workspa
 template <class Smem>
 concept RoutingSmem = ChoiceSmem<Smem> && RowTables<Smem> && requires(const Smem smem, u32 i, u32 expert, u32 rank) {
   smem.choice_row(i);   // its index among this rank's rows of the same expert
-  smem.choice_slot(i);  // if the token is sent for it: the index among tokens for the destination
+  smem.choice_slot(i);  // if the token is sent for the choice: the index among tokens for the destination
   // This rank's rows of the expert, and the tokens that it sends for the expert: in earlier slices, and in all slices.
   smem.slice_rows_before(expert);
   smem.slice_sent_before(expert);
   smem.own_rows(expert);
   smem.own_sent(expert);
-  // The index of the expert's first row in the list for its destination, and of its first token among those sent there.
+  // The index of the expert's first row in the list for its destination, and of its first token among the tokens sent
+  // there.
   smem.own_list_begin(expert);
   smem.own_slot_begin(expert);
   // The expert's rows from all ranks, its rows from lower ranks than this one, and the index of its first row on its
@@ -46,8 +47,8 @@ concept RoutingSmem = ChoiceSmem<Smem> && RowTables<Smem> && requires(const Smem
   smem.is_routed();         // whether no wait has failed so far
 };
 
-// Args: the operands in which the caller finds the row index of each choice, and the first row of each of this rank's
-// experts.
+// Args: the operands to which routing writes, for the caller, the row index of each choice and the first row of each of
+// this rank's experts.
 template <class Args>
 concept RoutingArgs = ChoiceArgs<Args> && requires(const Args& args) {
   args.row_indices;
@@ -70,7 +71,7 @@ struct Routing {
   // Returns false if a wait was aborted, if operands of any rank are wrong, or if a rank has no room for its rows. This
   // rank's host then gets a report.
   static MK_DEVICE bool route(const Args& args, const RankContext& ctx, const Smem& smem) {
-    // load_choices has computed the slice too. Keeping it until here would take registers.
+    // load_choices has computed the slice too. The slice would take registers if kept until here.
     const Slice slice = Choices::slice_of(args);
     if (blockIdx.x == 0 && threadIdx.x == 0) Choices::check_count(args, ctx);
     Choices::read(ctx, smem, slice);
@@ -89,8 +90,8 @@ struct Routing {
   }
 
  private:
-  // Counts the rows of each expert in the slice, and the tokens that are sent for it. All CTAs of the rank read the
-  // counts.
+  // Counts the rows of each expert in the slice, and the tokens that are sent for the expert. All CTAs of the rank read
+  // the counts.
   static MK_DEVICE void count(const RankContext& ctx, const Smem& smem, const Slice& slice) {
     for (u32 e = threadIdx.x; e < Config::kExperts; e += blockDim.x) {
       u32 rows = 0, sent = 0;
@@ -243,8 +244,8 @@ struct Routing {
     return load_shared(smem.is_routed()) != 0;
   }
 
-  // Returns whether a rank has found a fault. All ranks have the same messages, so all of them report the same fault. Each
-  // thread looks at one message, since they come from L2 one after the other otherwise.
+  // Returns whether a rank has found a fault. All ranks have the same messages as each other, so all ranks report the
+  // same fault. Each thread looks at one message, since one thread would load the messages from L2 one after the other.
   static MK_DEVICE bool has_fault(const RankContext& ctx) {
     static_assert(Experts::kWorld <= Config::kThreads);
     const u32 thread = threadIdx.x;
@@ -332,7 +333,7 @@ struct Routing {
     store_shared(smem.tokens_from(peer), tokens);
   }
 
-  // A thread: computes where the tokens for each peer begin among all that are put.
+  // A thread: computes where the tokens for each peer begin among all tokens that are put.
   static MK_DEVICE void place_outgoing(const Smem& smem) {
     u32 begin = 0;
     for (u32 peer = 0; peer < Experts::kPeerNodes; ++peer) {

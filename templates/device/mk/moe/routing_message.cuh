@@ -50,7 +50,7 @@ struct RoutingMessage {
     return ctx.local_ptr(Workspace::lists(ctx.parity(), source, 0));  // @routing.read-list
   }
 
-  // Where rank `local_rank` of this node gets the message and the list of rank `source`.
+  // The addresses at which rank `local_rank` of this node gets the message and the list of rank `source`.
   static MK_DEVICE u32* message_of(const RankContext& ctx, u32 local_rank, u32 source) {
     return ctx.peer_ptr(local_rank, Workspace::messages(ctx.parity(), source));  // @routing.write-message
   }
@@ -58,7 +58,7 @@ struct RoutingMessage {
     return ctx.peer_ptr(local_rank, Workspace::lists(ctx.parity(), source, 0));  // @routing.write-list
   }
 
-  // Where this rank's message to a destination is written.
+  // The address to which this rank's message to a destination is written.
   static MK_DEVICE u32* to(const RankContext& ctx, u32 destination) {
     if constexpr (Experts::kNodes > 1) {
       if (!Experts::is_rank(destination)) return packet_out(ctx, destination - Experts::kLocalWorld);
@@ -66,7 +66,7 @@ struct RoutingMessage {
     return message_of(ctx, destination, ctx.rank);
   }
 
-  // Where this rank's list for a destination is written.
+  // The address to which this rank's list for a destination is written.
   template <class Smem>
   static MK_DEVICE u32* list_to(const RankContext& ctx, const Smem& smem, u32 destination) {
     if constexpr (Experts::kNodes > 1) {
@@ -98,7 +98,7 @@ struct RoutingMessage {
   static MK_DEVICE const u32* packet_in(const RankContext& ctx, u32 peer) {
     return ctx.local_ptr(arriving(ctx, peer));
   }
-  // Where the packet of a peer arrives.
+  // The place at which the packet of a peer arrives.
   static MK_DEVICE Symmetric<u32> arriving(const RankContext& ctx, u32 peer) {
     return Workspace::packets_in(ctx.parity(), peer);  // @packets.slot
   }

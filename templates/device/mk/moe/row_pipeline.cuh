@@ -14,7 +14,7 @@ namespace mk::moe {
 template <class Config>
 concept RowConfig = TopologyConfig<Config> && requires {
   Config::kTopK;       // the most rows of a sum
-  typename Config::Element;  // of rows
+  typename Config::Element;  // the element of rows
   Config::kRowBytes;
   Config::kPartBytes;  // bytes of a row that are summed at a time
   Config::kStages;
@@ -49,13 +49,13 @@ struct RowPart {
   MK_DEVICE u32 bytes() const { return min(Config::kPartBytes, Config::kRowBytes - offset()); }
 };
 
-// Where a sum goes, and the flag that is raised there when it has arrived. There is no flag if no other rank waits for
-// it.
+// The place of a sum, and the flag that is raised there when the sum has arrived. `flag` is null if no other rank waits
+// for the sum.
 struct Destination {
   u8* to = nullptr;
   u32* flag = nullptr;
 
-  // Writes it as 16 bytes of shared memory.
+  // Writes the destination as 16 bytes of shared memory.
   MK_DEVICE void write(u32 address) const {
     const u64 to_bits = reinterpret_cast<u64>(to), flag_bits = reinterpret_cast<u64>(flag);
     store_shared_vec16(address, Vec16{static_cast<u32>(to_bits), static_cast<u32>(to_bits >> 32),
@@ -67,8 +67,8 @@ struct Destination {
   }
 };
 
-// What the adding warps need to know of the part in a stage, as 16 bytes of shared memory. For a sum in an output
-// buffer, `weight_bits` has no meaning.
+// The adding warps' description of the part in a stage, as 16 bytes of shared memory. For a sum in an output buffer,
+// `weight_bits` has no meaning.
 struct RowInfo {
   static constexpr u32 kEnd = ~0u;  // in place of a number of rows, if no more sums follow
 
@@ -127,8 +127,8 @@ struct RowPipeline {
       if (bytes > 0) tma_load_bytes(smem.row(stage), row.from, bytes, full);
     }
 
-    // All lanes: load the rows of a sum, up to kStages of them at a time. Returns the number of rows. If it is 0, nothing is
-    // stored.
+    // All lanes: load the rows of a sum, up to kStages rows at a time. Returns the number of rows. If the number is 0,
+    // nothing is stored.
     MK_DEVICE u32 load_sum(const SumRow& row, u32 bytes, const Destination& destination) {
       const RowOrder<Config> order(row);
       const u32 count = order.count;
@@ -145,7 +145,7 @@ struct RowPipeline {
       return count;
     }
 
-    // Passes on to the adding warps that no more sums follow.
+    // Tells the adding warps that no more sums follow.
     MK_DEVICE void end() {
       if (lane_index() == 0) load(SumRow{}, 0, RowInfo::kEnd, Destination{});
       __syncwarp();
@@ -199,7 +199,7 @@ struct RowPipeline {
   }
 
   // One thread: stores the sums in one output buffer. It waits until a sum has arrived at a peer before it raises the
-  // flag. Meanwhile the threads of the other buffers go on.
+  // flag. Meanwhile the threads of the other buffers continue.
   static MK_DEVICE void store(const RankContext& ctx, const Smem& smem, u32 buffer) {
     const OutputBarriers barriers = output_barriers(smem);
     for (u32 phase = 0;; phase ^= 1) {

@@ -1,13 +1,14 @@
-// Segments: where the tokens of each source lie on a rank, on several nodes.
+// Segments: the places of the tokens of each source on a rank, on several nodes.
 //
-// A rank has room for as many tokens as it can get rows, and each source has a segment of that room. A source on the same
-// node has as many places as it sends tokens. A source on another node sends its tokens to a peer, which forwards them.
-// It has as many places as it has rows on the rank, or as it sends tokens to the node if that is less. Sources come in
-// the order of ranks. Every rank computes the segments that it reads, and those that it writes, from the messages.
+// A rank has room for one token per row that it can get, and each source has a segment of that room. A source on the
+// same node as the rank has one place for each token that it sends. A source on another node sends its tokens to a
+// peer, which forwards them. Such a source has one place for each row that it has on the rank, or for each token that
+// it sends to the node, whichever number is less. Sources come in the order of ranks. Every rank computes the segments
+// that it reads, and the segments that it writes, from the messages.
 //
-// Tokens arrive from another node in chunks (mk/moe/token_chunks.cuh). If there is room for all of them, the rank where
-// they arrive reads its own there, and its list has their slots. Otherwise it copies them to the segment like those for
-// other ranks.
+// Tokens arrive from another node in chunks (mk/moe/token_chunks.cuh). If all these tokens have room, the rank where
+// they arrive reads its own tokens there, and its list has their slots. Otherwise it copies its own tokens to the
+// segment like tokens for other ranks.
 #pragma once
 #include <mk/moe/routing_message.cuh>
 #include <mk/moe/tables.cuh>
@@ -33,7 +34,7 @@ struct Segments {
   using Message = RoutingMessage<Config, Workspace>;
   using Chunks = TokenChunks<Config, Workspace>;
 
-  // Whether the rank where tokens arrive reads its own there.
+  // Whether the rank where tokens arrive reads its own tokens there.
   static constexpr bool kReadsLanded = !Chunks::kAreAcknowledged;
 
   static MK_DEVICE bool is_near(const RankContext& ctx, u32 source) {
@@ -42,8 +43,8 @@ struct Segments {
   // Whether tokens of `source` arrive from another node on the rank with this local rank.
   static MK_DEVICE bool is_peer(u32 local_rank, u32 source) { return source % Experts::kLocalWorld == local_rank; }
 
-  // The entry of a token on the list of a rank of this node. `slot` is that among tokens for this node, and `index` that
-  // among those that the rank needs. Both are below 2^16.
+  // The entry of a token on the list of a rank of this node. `slot` is the token's slot among tokens for this node, and
+  // `index` is its index among the tokens that the rank needs. Both are below 2^16.
   static MK_DEVICE u32 entry(u32 local_rank, u32 source, u32 slot, u32 index) {
     if (kReadsLanded && is_peer(local_rank, source)) return slot;
     return slot / Config::kBlockTokens << 16 | index;

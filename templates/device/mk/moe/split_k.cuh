@@ -1,11 +1,11 @@
-// Tiles whose sum over K several CTAs compute, each a slice of K.
+// Tiles whose sum over K several CTAs compute, each CTA over a slice of K.
 //
 // The tiles of the last round rarely occupy all CTAs, so they are divided into slices, which CTAs take as they take
-// tiles. How many tiles a call has is known only when tokens have been routed, and so is the number of slices.
+// tiles. The number of tiles of a call is known only when tokens have been routed, and so is the number of slices.
 //
-// A warpgroup stores its sums over a slice in the workspace and counts them. The one that counts last adds up those of all
-// slices in their order, so results are bitwise repeatable. No CTA waits for another one, so a CTA may take several slices
-// of a tile.
+// A warpgroup stores its sums over a slice in the workspace and counts them. The last warpgroup to count adds up the
+// sums of all slices in their order, so results are bitwise repeatable. No CTA waits for another one, so a CTA may take
+// several slices of a tile.
 #pragma once
 #include <mk/deadline.cuh>
 #include <mk/moe/tile_shape.cuh>
@@ -18,12 +18,13 @@ concept SplitConfig = requires {
   Config::kMostSplits;  // slices of a tile; 1 if no tile is divided
 };
 
-// What a call divides: tiles from `first` on, into `splits` slices each. If that is 1, it divides none.
+// The tiles that a call divides: tiles from `first` on, into `splits` slices each. If `splits` is 1, no tile is
+// divided.
 struct SplitTiles {
   u32 first, splits;
 
-  // Of the tiles of a call, divides those of the last round, so that there is at most one slice for each CTA. With more slices
-  // than CTAs, tiles of 128x128 took longer (H100, 16 tokens of 16 experts: 149 µs in place of 137).
+  // Divides the tiles of the last round, so that there is at most one slice for each CTA. With more slices than CTAs,
+  // tiles of 128x128 took longer (H100, 16 tokens of 16 experts: 149 µs instead of 137 µs).
   template <SplitConfig Config>
   static MK_DEVICE SplitTiles of(u32 tiles) {
     const u32 ctas = gridDim.x, last_round = tiles % ctas;
@@ -32,8 +33,8 @@ struct SplitTiles {
   }
 };
 
-// Slice `split` of `splits` of a tile. `tile` is the index among the tiles that are divided. A whole tile is one slice. It is
-// one word, with the parity of the call, since warps that multiply have few registers.
+// Slice `split` of `splits` of a tile. `tile` is the index among the tiles that are divided. A whole tile is one slice.
+// The struct is one word, with the parity of the call, since warps that multiply have few registers.
 struct KSlice {
   u32 bits = 1;
 
@@ -45,7 +46,7 @@ struct KSlice {
   MK_DEVICE u32 splits() const { return bits & 0xff; }
   MK_DEVICE bool is_whole_tile() const { return bits == 1; }
 
-  // The stages of the slice, if a tile has `steps`. Whole tiles need no division.
+  // The first and the end stage of the slice, if a tile has `steps` stages. Whole tiles need no division.
   MK_DEVICE u32 begin(u32 steps) const { return is_whole_tile() ? 0 : split() * steps / splits(); }  // @split-k.begin
   MK_DEVICE u32 end(u32 steps) const { return is_whole_tile() ? steps : (split() + 1) * steps / splits(); }  // @split-k.end
 };
@@ -53,7 +54,7 @@ struct KSlice {
 template <class Workspace>
 concept SplitWorkspace = requires(u32 parity, u32 slot, u32 tile, u32 group) {
   // A warpgroup's sums over the slices of a call, in fp32. There are two buffers, since a call may begin while the last
-  // CTAs of the one before still run.
+  // CTAs of the previous call still run.
   Workspace::split_sums(parity, slot);
   Workspace::splits_stored(parity, tile, group);  // the slices whose sums the warpgroup has stored; 0 between calls
 };
@@ -63,13 +64,13 @@ template <class Workspace, class Shape>
 struct SplitK {
   // Vectors of four sums that a thread has of a sub-tile.
   static constexpr u32 kVectors = gemm::kSubTileRegisters / 4;
-  // The number of slices whose sums of a sub-tile a thread has in flight. Registers limit it.
+  // The number of slices whose sums of a sub-tile a thread has in flight. Registers limit this number.
   static constexpr u32 kInFlight = Shape::kSubTiles == 1 ? 4 : Shape::kSubTiles == 2 ? 2 : 1;
 
   static MK_DEVICE void sync() { sync_named(kSliceRead + threadIdx.x / kWarpgroup, kWarpgroup); }
 
-  // A warpgroup: stores its sums over a slice. Returns whether those over all slices of the tile are there, which is true in
-  // the last warpgroup to do so. `is_last` is the address of a word in shared memory.
+  // A warpgroup: stores its sums over a slice. Returns whether the sums over all slices of the tile are stored, which
+  // is true in the last warpgroup to store. `is_last` is the address of a word in shared memory.
   static MK_DEVICE bool store_sums(const RankContext& ctx, const KSlice& slice, u32 group,
                                    const typename Shape::Accumulators& sum, u32 is_last) {
 #pragma unroll
@@ -81,8 +82,8 @@ struct SplitK {
         store_float4(to + i * 4 * kWarpgroup, d[0], d[1], d[2], d[3]);
       }
     }
-    // The first barrier orders the stores of all threads before the release of one. The second one orders its acquire before
-    // their loads.
+    // The first barrier orders the stores of all threads before the release by one thread. The second barrier orders
+    // that thread's acquire before the loads of all threads.
     sync();  // @split-k.stored
     if (threadIdx.x % kWarpgroup == 0) {
       u32* stored = ctx.local_ptr(Workspace::splits_stored(slice.parity(), slice.tile(), group));
@@ -125,7 +126,8 @@ struct SplitK {
   }
 
  private:
-  // Where a thread's sums of a sub-tile over a slice are. It stores 16 bytes at a time, and its neighbour the next 16 bytes.
+  // The address of a thread's sums of a sub-tile over a slice. A thread stores 16 bytes at a time, and its neighbour
+  // the next 16 bytes.
   static MK_DEVICE float* sums_of(const RankContext& ctx, const KSlice& slice, u32 split, u32 group, u32 sub) {
     static_assert(SplitWorkspace<Workspace>);
     float* sums = ctx.local_ptr(Workspace::split_sums(slice.parity(), slice.tile() * slice.splits() + split));  // @split-k.slot

@@ -10,15 +10,15 @@ namespace mk::moe {
 // The row that a lane contributes to a sum. Rows are added in the order of their positions.
 struct SumRow {
   static constexpr u32 kNone = ~0u;            // the position of a lane that has no row
-  static constexpr u32 kNoGroup = ~0u;         // the group of such a lane
+  static constexpr u32 kNoGroup = ~0u;         // the group of a lane that has no row
   static constexpr u32 kOneBits = 0x3f800000;  // 1.0, the weight of rows that other ranks have weighted
 
   u32 position = kNone, weight_bits = 0;
   const u8* from = nullptr;
 
-  // A warp: returns the position of a lane's row. Rows are ordered by group. A group is the rank or the node that has added
-  // up the row. This rank may have several rows of a token, and each of their lanes has its row. For any other group, the
-  // lane of the first entry has the row.
+  // A warp: returns the position of a lane's row. Rows are ordered by group. A group is the rank or the node that has
+  // added up the row. This rank may have several rows of a token, and each of their lanes has its row. For any other
+  // group, the lane of the first entry has the row.
   template <TopkConfig Config>
   static MK_DEVICE u32 position_in_sum(u32 group, bool is_own) {
     const u32 lane = lane_index();
@@ -57,8 +57,8 @@ struct RowOrder {
   }
 };
 
-// The tokens of a rank that has `tokens` whose sums take the low-latency path, and those whose sums pass through the
-// pipeline: all of them or none.
+// The tokens of a rank with `tokens` tokens whose sums take the low-latency path, and the tokens whose sums pass
+// through the pipeline: either all tokens or none.
 template <class Config>
 MK_DEVICE u32 low_latency_tokens(u32 tokens) {
   return tokens <= Config::kLowLatencyTokens ? tokens : 0;

@@ -17,7 +17,7 @@ concept RowTables = requires(const Smem smem, u32 expert, u32 source) {
 
 template <class Smem>
 concept TokenTables = requires(const Smem smem, u32 destination) {
-  smem.tokens_to(destination);  // tokens that this rank sends there
+  smem.tokens_to(destination);  // tokens that this rank sends to the destination
 };
 
 // Kernels of several nodes also have these tables.
@@ -25,15 +25,15 @@ template <class Smem>
 concept NodeTokenTables = TokenTables<Smem> && requires(const Smem smem, u32 peer) {
   smem.rows_at(peer);      // rows that this rank's tokens have on a peer's node
   smem.tokens_from(peer);  // tokens that a peer sends here
-  smem.outgoing_begin(peer);  // the first token for a peer among all that are put
+  smem.outgoing_begin(peer);  // the first token for a peer among all tokens that are put
 };
 
-// Kernels of several nodes: where segments begin, which hold the tokens of a source on a rank.
+// Kernels of several nodes: the begin of each segment, which holds the tokens of a source on a rank.
 template <class Smem>
 concept SegmentTables = requires(const Smem smem, u32 source, u32 peer, u32 local_rank) {
-  smem.segment_begin(source);            // on this rank
-  smem.own_segment(local_rank);          // of this rank on a rank of its node
-  smem.peer_segment(peer, local_rank);   // of a peer on a rank of this node
+  smem.segment_begin(source);            // the segment of a source on this rank
+  smem.own_segment(local_rank);          // the segment of this rank on a rank of its node
+  smem.peer_segment(peer, local_rank);   // the segment of a peer on a rank of this node
 };
 
 }  // namespace mk::moe

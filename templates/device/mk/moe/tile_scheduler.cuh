@@ -1,4 +1,4 @@
-// The order of tiles of all experts, and which CTA computes which tile, or which slice of a tile.
+// The order of the tiles of all experts, and the assignment of tiles and slices of tiles to CTAs.
 //
 // The number of rows of each expert is known only during the call, and so is the time for which a CTA waits for rows. A
 // CTA therefore takes its next tile from a counter when it is about to run out of tiles. One thread takes the tile and
@@ -55,7 +55,7 @@ struct TileScheduler {
   struct Taker {
     const Smem& smem;
     Pipeline<Barriers, Sites<kLoad>> tiles;
-    u32 expert = 0;  // that of the last tile taken, since experts come in their order
+    u32 expert = 0;  // the expert of the last tile taken, since experts come in their order
 
     MK_DEVICE Taker(const RankContext& ctx, const Smem& smem) : smem(smem), tiles(ctx, barriers(smem)) {}
 
@@ -76,7 +76,7 @@ struct TileScheduler {
 
     MK_DEVICE Reader(const RankContext& ctx, const Smem& smem) : smem(smem), tiles(ctx, barriers(smem)) {}
 
-    // Returns false if no tile is left. Threads converge by `sync`: those of the warp, or of more warps.
+    // Returns false if no tile is left. `sync` makes threads converge: the threads of the warp, or of more warps.
     template <class Sync>
     MK_DEVICE bool next(ExpertTile& tile, const Sync& sync) {
       wait();  // @tiles.wait
@@ -89,8 +89,8 @@ struct TileScheduler {
     }
 
    private:
-    // The load warps wait for the same tiles with a deadline. One in the warps that multiply would make them spill
-    // registers.
+    // The load warps wait for the same tiles as the warps that multiply, with a deadline. A deadline in the warps that
+    // multiply would make them spill registers.
     MK_DEVICE void wait() const {
       if constexpr (kReader == kMultiply) {
         tiles.consumer_wait_watched();
@@ -101,7 +101,7 @@ struct TileScheduler {
   };
 
  private:
-  // Returns what is computed at position `index` of the order: whole tiles, and then slices.
+  // Returns the work at position `index` of the order: whole tiles, and then slices.
   static MK_DEVICE ExpertTile work_at(const RankContext& ctx, const Smem& smem, u32 index, u32& expert) {
     const SplitTiles divided = SplitTiles::of<Config>(load_shared(smem.tile_begin(Config::kLocalExperts)));
     if (divided.splits == 1 || index < divided.first) return tile_at(ctx, smem, index, expert);
@@ -111,9 +111,9 @@ struct TileScheduler {
     return tile;
   }
 
-  // Returns tile `index`. Experts come in their order, which is that of their rows in C. Within an expert, groups of
-  // kGroupRows row tiles advance along the columns together, so that they share weights in L2. `expert` is the expert
-  // of an earlier tile, where the search begins, and is set to that of the tile.
+  // Returns tile `index`. Experts come in their order, which is the order of their rows in C. Within an expert, groups
+  // of kGroupRows row tiles advance along the columns together, so that they share weights in L2. `expert` is the
+  // expert of an earlier tile, where the search begins, and is set to the expert of the tile.
   static MK_DEVICE ExpertTile tile_at(const RankContext& ctx, const Smem& smem, u32 index, u32& expert) {
     if (index >= load_shared(smem.tile_begin(Config::kLocalExperts))) return ExpertTile{};
     while (index >= load_shared(smem.tile_begin(expert + 1))) ++expert;

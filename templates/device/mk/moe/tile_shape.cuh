@@ -30,9 +30,9 @@ struct Product {
   static MK_DEVICE void apply(float*) {}
 };
 
-// C is silu(gate) · up. The weight has the columns of the gate, and then as many columns of up. A warpgroup's part of a
-// tile has some columns of the gate, and then the same columns of up, so that one thread has both factors of its
-// elements.
+// C is silu(gate) · up. The weight has the columns of the gate, and then the same number of columns of up. A
+// warpgroup's part of a tile has some columns of the gate, and then the corresponding columns of up, so that one thread
+// has both factors of its elements.
 struct SwiGlu {
   static constexpr u32 kWeightCols = 2;
 
@@ -49,7 +49,7 @@ struct TileShape : gemm::TileShape<Config> {
 
   static constexpr u32 kKSteps = kCeilDiv<Config::kHidden, Config::kTileK>;  // stages of a tile
   static constexpr u32 kTileCols = Config::kTileN / Epilogue::kWeightCols;   // columns of C of a tile
-  static constexpr u32 kGroupCols = Base::kGroupN / Epilogue::kWeightCols;   // those of a warpgroup
+  static constexpr u32 kGroupCols = Base::kGroupN / Epilogue::kWeightCols;   // columns of C of a warpgroup
   static constexpr u32 kColTiles = kCeilDiv<Config::kCols, kTileCols>;
   static constexpr bool kRaggedHidden = Config::kHidden % Config::kTileK != 0;  // the last stage reaches beyond a token
   static constexpr bool kRaggedCols = Config::kCols % kTileCols != 0;           // the last column tile reaches beyond C

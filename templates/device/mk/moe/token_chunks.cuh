@@ -1,8 +1,9 @@
 // Chunks of tokens, or of their sums, that a rank puts to its peers.
 //
-// A peer has room for kRoomTokens of them, which are whole chunks. A later chunk takes the place of an earlier one, after
-// an acknowledgement has arrived: an empty put on a channel of its own. Acknowledgements come in the order of chunks. A
-// chunk is acknowledged only if its place is wanted again, so both sides know how many acknowledgements a call has.
+// A peer has room for kRoomTokens tokens, which are whole chunks. A later chunk takes the place of an earlier one,
+// after an acknowledgement has arrived: an empty put on a channel of its own. Acknowledgements come in the order of
+// chunks. A chunk is acknowledged only if its place is wanted again, so both sides know how many acknowledgements a
+// call has.
 #pragma once
 #include <mk/comm/put.cuh>
 
@@ -10,7 +11,7 @@ namespace mk::moe {
 
 template <class Config>
 concept TokenChunkConfig = comm::NetworkConfig<Config> && requires {
-  Config::kMaxTokens;    // of a rank
+  Config::kMaxTokens;    // the most tokens of a rank
   Config::kChunkTokens;  // tokens of a put
   Config::kRoomTokens;   // tokens of a peer for which there is room: whole chunks
 };
@@ -19,19 +20,19 @@ template <TokenChunkConfig Config, class Workspace>
 struct TokenChunks {
   using Network = comm::Network<Config, Workspace>;
 
-  static constexpr u32 kAcknowledgements = 1;  // their channel
+  static constexpr u32 kAcknowledgements = 1;  // the channel of acknowledgements
   static constexpr u32 kRoomChunks = Config::kRoomTokens / Config::kChunkTokens;
   static constexpr bool kAreAcknowledged = Config::kRoomTokens < Config::kMaxTokens;
   static_assert(Config::kChannels == (kAreAcknowledged ? 2 : 1));
 
-  // The number of chunks of so many tokens, and of those that are acknowledged.
+  // The number of chunks of `tokens` tokens, and the number of these chunks that are acknowledged.
   static MK_DEVICE u32 count(u32 tokens) { return (tokens + Config::kChunkTokens - 1) / Config::kChunkTokens; }
   static MK_DEVICE u32 acknowledged(u32 tokens) {
     const u32 chunks = count(tokens);
     return chunks > kRoomChunks ? chunks - kRoomChunks : 0;
   }
 
-  // Where a token lies among those of its peer.
+  // The place of a token among the tokens of its peer.
   static MK_DEVICE u32 place(u32 token) { return token % Config::kRoomTokens; }
 
   // The acknowledgement that frees the place of a token.
@@ -48,8 +49,8 @@ struct TokenChunks {
     if (is_awaited(token)) wait_flag(ctx, flag(ctx, peer), site(ctx, role, peer, token));  // @chunks.place
   }
 
-  // A warp: acknowledges the chunks of all peers whose places are wanted again, in order. `tokens(peer)` is how many
-  // tokens a peer puts, and `wait(peer, first, end)` waits until this rank has read tokens [first, end) of them.
+  // A warp: acknowledges the chunks of all peers whose places are wanted again, in order. `tokens(peer)` is the number of
+  // tokens that a peer puts, and `wait(peer, first, end)` waits until this rank has read the peer's tokens [first, end).
   template <class Args, class TokensOf, class Wait>
   static MK_DEVICE void acknowledge(const Args& args, const RankContext& ctx, const TokensOf& tokens, const Wait& wait) {
     u32 most = 0;

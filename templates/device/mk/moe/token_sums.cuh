@@ -1,9 +1,10 @@
-// Sums of tokens: of which rows each sum consists, when these rows have arrived, and where the sum goes.
+// Sums of tokens: the rows of each sum, the time at which these rows have arrived, and the destination of the sum.
 //
-// On one node, every rank adds up its rows of a token and sends this partial sum to the token's rank. On several nodes, a
-// rank keeps its partial sums, and others load them: the token's rank, or if that is on another node the rank of the same
-// local rank on this node, which adds up the node's sum and puts it to the token's rank. So the memory for partial sums
-// is bounded by the rows of a rank, and not by the tokens of all ranks.
+// On one node, every rank adds up its rows of a token and sends this partial sum to the token's rank. On several nodes,
+// a rank keeps its partial sums, and other ranks load them. If the token's rank is on this node, it loads the partial
+// sums itself. Otherwise the rank of the same local rank on this node loads them, adds up the node's sum and puts it to
+// the token's rank. So the memory for partial sums is bounded by the rows of a rank, and not by the tokens of all
+// ranks.
 #pragma once
 #include <mk/moe/peer_tokens.cuh>
 #include <mk/moe/token_lists.cuh>
@@ -28,8 +29,9 @@ concept KeptPartialsWorkspace = NodeSumsWorkspace<Workspace> && requires(u32 slo
   Workspace::kept_partials(slot);
 };
 
-// Partial sums of the ranks of a node. `from` is the local rank of the rank that computes them. The token belongs to the
-// rank of this local rank on a node. `row` is the first row of the token on the rank that computes its partial sum.
+// Partial sums of the ranks of a node. `from` is the local rank of the rank that computes a partial sum. The token
+// belongs to the rank of this local rank on a node. `row` is the first row of the token on the rank that computes its
+// partial sum.
 template <class Config, class Workspace>
 struct PartialSums {
   using Ranks = Topology<Config>;
@@ -43,19 +45,19 @@ struct PartialSums {
     return Workspace::partial_ready(from, node_of(source), part.token, part.index);
   }
 
-  // Where this rank's partial sum of a token of `source` goes, for the rank of this node with local rank `to`.
+  // The destination of this rank's partial sum of a token of `source`, for the rank of this node with local rank `to`.
   static MK_DEVICE Destination destination(const RankContext& ctx, u32 to, u32 source, const Part& part, u32 row) {
     u32* flag = ctx.peer_ptr(to, ready(ctx.local_rank(), source, part));
     return {at(ctx, to, ctx.local_rank(), source, part, row) + part.offset(), flag};
   }
 
-  // Where this rank finds the partial sum of rank `from`.
+  // The address at which this rank finds the partial sum of rank `from`.
   static MK_DEVICE const u8* find(const RankContext& ctx, u32 from, u32 source, const Part& part, u32 row) {
     return at(ctx, ctx.local_rank(), from, source, part, row) + part.offset();
   }
 
-  // Notes that a part of this rank's partial sum of a token takes the slot of a row. Returns false if that of another token
-  // has taken it in this call, since the caller has given two tokens one row.
+  // Records that a part of this rank's partial sum of a token takes the slot of a row. Returns false if the part of
+  // another token has taken the slot in this call, which means that the caller has given two tokens one row.
   static MK_DEVICE bool claim(const RankContext& ctx, u32 row, const Part& part) {
     if constexpr (Config::kHasSlotsOfRows) {
       return exchange_relaxed_gpu(ctx.local_ptr(Workspace::slot_mark(row, part.index)), ctx.mark()) != ctx.mark();
@@ -97,8 +99,8 @@ struct NodeSums {
   }
 };
 
-// The sum of a token for which this rank adds the partial sums of others. Each lane has at most one row of it. If
-// `flag` is not null, the row has arrived when `flag` has the value that `site` wants.
+// The sum of a token for which this rank adds the partial sums of other ranks. Each lane has at most one row of the
+// sum. If `flag` is not null, the row has arrived when `flag` has the value that `site` wants.
 template <class Config, class Args, class Workspace, class Smem>
 struct TokenSum {
   using Ranks = Topology<Config>;
@@ -115,11 +117,11 @@ struct TokenSum {
   Destination destination;
   const u32* flag = nullptr;
   WaitSite site = {};
-  const u32* place_flag = nullptr;  // the same for the place of the sum, if another sum has it before
+  const u32* place_flag = nullptr;  // like `flag`, for the place of the sum, if another sum has the place before
   WaitSite place_site = {};
 
-  // A warp: finds the rows of the sum of a token of `source`. If `source` is this rank, they are all rows of the token.
-  // If it is a peer, they are the rows that this node has.
+  // A warp: finds the rows of the sum of a token of `source`. If `source` is this rank, these are all rows of the
+  // token. If `source` is a peer, they are the rows that this node has.
   static MK_DEVICE TokenSum of(const Args& args, const RankContext& ctx, u32 source, const Part& part,
                                const Entry& entry) {
     TokenSum sum{part, SumRow{}, {args.c + part.token * args.c_row_bytes + part.offset()}};
@@ -153,7 +155,7 @@ struct TokenSum {
     if constexpr (Ranks::kWorld == 1) return true;
     u32 is_here = 1;
     if (flag != nullptr) {
-      if (Ranks::kNodes > 1 && site.wait == kArrival) {  // this flag is a count over all calls, and no mark
+      if (Ranks::kNodes > 1 && site.wait == kArrival) {  // this flag is a count over all calls, not a mark
         if (must) {
           wait_flag(ctx, flag, site);
         } else {
@@ -189,7 +191,7 @@ struct TokenSum {
   }
 
  private:
-  // The row is the partial sum of another rank of this node.
+  // Expects the row as the partial sum of another rank of this node.
   MK_DEVICE void expect_from_rank(const RankContext& ctx, u32 source, const Entry& entry) {
     if constexpr (Ranks::kLocalWorld > 1) {
       const u32 rank = entry.rank(), from = rank - ctx.node_first_rank;
@@ -199,7 +201,7 @@ struct TokenSum {
     }
   }
 
-  // The row is the sum of another node. The peer on that node has put it.
+  // Expects the row as the sum of another node, which the peer on that node has put.
   MK_DEVICE void expect_from_node(const RankContext& ctx, u32 rank) {
     const u32 peer = Network::peer_of_rank(ctx, rank);
     u32 position;

@@ -1,15 +1,16 @@
-// Tokens: how a rank sends them to the ranks that need them, and where they lie there.
+// Tokens: how a rank sends them to the ranks that need them, and their places on those ranks.
 //
 // Tokens that a rank sends to a destination have slots there, in the order of sending. A block is kBlockTokens
-// consecutive slots of a source. It has one flag, which holds the mark of the last call in which the block arrived.
+// consecutive slots of a source. A block has one flag, which holds the mark of the last call in which the block
+// arrived.
 //
 // On several nodes a receiver has a segment of memory for each source (mk/moe/segments.cuh). A token of a source on
-// another node has a slot among those for its node, and an index among those that the receiver needs. The flag is that
-// of the slot's block, and the index is the place in the segment. The receiver's list has both.
+// another node has a slot among the tokens for its node, and an index among the tokens that the receiver needs. Its
+// flag is the flag of the slot's block, and the index is the place in the segment. The receiver's list has both.
 //
-// The receiver has one buffer for the tokens of a source, although most buffers exist twice. One is enough because a rank
-// sends tokens only after the receiver's message of the same call has arrived. The receiver has then finished the call
-// before.
+// The receiver has one buffer for the tokens of a source, although most buffers exist twice. One is enough because a
+// rank sends tokens only after the receiver's message of the same call has arrived. The receiver has then finished the
+// previous call.
 #pragma once
 #include <mk/comm/staged_copy.cuh>
 #include <mk/moe/segments.cuh>
@@ -18,7 +19,7 @@ namespace mk::moe {
 
 template <class Config>
 concept TokenConfig = MessageConfig<Config> && requires {
-  typename Config::ElementA;  // of tokens
+  typename Config::ElementA;  // the element of tokens
   Config::kHidden;       // elements of a token
   Config::kBlockTokens;  // tokens under one flag
   Config::kSlotBytes;    // shared memory of a warp that sends
@@ -31,7 +32,7 @@ concept SentTokenWorkspace = requires(u32 source, u32 block, u32 slot, u32 desti
 };
 template <class Workspace>
 concept TokenWorkspace = SentTokenWorkspace<Workspace> && requires(u32 distance, u32 slot) {
-  Workspace::received(distance, slot);  // of source (rank + 1 + distance) mod world
+  Workspace::received(distance, slot);  // a token of source (rank + 1 + distance) mod world
 };
 
 // Args: this rank's tokens.
@@ -41,20 +42,20 @@ concept TokenArgs = requires(const Args& args) {
   args.token_stride_bytes;
 };
 
-// Kernels of one rank do not instantiate this.
+// Kernels of one rank do not instantiate Tokens.
 template <TokenConfig Config, class Args, class Workspace, class Smem>
 struct Tokens {
   using Experts = moe::Experts<Config, Workspace>;
 
   static constexpr u32 kTokenBytes = Config::ElementA::bytes(Config::kHidden);
 
-  // One node: where rank `receiver` has a token of rank `source`.
+  // One node: the place at which rank `receiver` has a token of rank `source`.
   static MK_DEVICE Symmetric<u8> received(u32 receiver, u32 source, u32 slot) {
     return Workspace::received((source + Experts::kWorld - receiver - 1) % Experts::kWorld, slot);
   }
 
-  // Waits until a token of rank `source` has arrived on this rank, and returns its address. `entry` is that of the
-  // token on the source's list.
+  // Waits until a token of rank `source` has arrived on this rank, and returns its address. `entry` is the token's
+  // entry on the source's list.
   static MK_DEVICE const u8* acquire(const RankContext& ctx, const Smem& smem, u32 source, u32 entry) {
     if constexpr (Experts::kNodes == 1) {
       wait(ctx, source, entry / Config::kBlockTokens);  // @tokens.block
@@ -85,7 +86,7 @@ struct Tokens {
   }
 
   // One thread: copies a block of own tokens for destination `to` through the warp's slot of shared memory to address
-  // `there`. All of them have arrived when the function returns.
+  // `there`. All tokens have arrived when the function returns.
   static MK_DEVICE void send(const Args& args, comm::StagedCopy& copy, u32 to, const Block& block, u8* there) {
     const u32* list = copy.ctx.local_ptr(Workspace::send_list(to, block.first));
     copy.template copy_rows<Config::kSlotBytes, kTokenBytes>(
@@ -114,13 +115,13 @@ struct Tokens {
     return most;
   }
 
-  // A thread calls this before it stores tokens to other ranks by TMA. Those ranks have read the same slots in the call
-  // before by ordinary loads. Routing has acquired the end of these loads. TMA is another proxy, so a proxy fence
-  // orders its stores after them.
+  // A thread calls this before it stores tokens to other ranks by TMA. Those ranks have read the same slots in the
+  // previous call by ordinary loads. Routing has acquired the end of these loads. TMA is another proxy, so a proxy
+  // fence orders the thread's stores after the loads.
   static MK_DEVICE void begin_sending() { fence_proxy_async(); }
 };
 
-// How tokens are sent on one node.
+// The sending of tokens on one node.
 template <TokenConfig Config, class Args, TokenWorkspace Workspace, TokenTables Smem>
 struct TokenPush {
   using Tokens = moe::Tokens<Config, Args, Workspace, Smem>;

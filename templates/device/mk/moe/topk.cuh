@@ -1,7 +1,7 @@
-// Top-k entries: which rows of the experts' results a token's sum consists of, and the weight of each row.
+// Top-k entries: the rows of the experts' results that make up a token's sum, and the weight of each row.
 //
 // Operands may have wrong values. Every rank finds wrong entries by itself and leaves them out of the sum, so no rank
-// waits for a row that no rank sends. They are reported to the host.
+// waits for a row that no rank sends. Ranks report wrong entries to the host.
 #pragma once
 #include <mk/deadline.cuh>
 #include <mk/moe/row_index.cuh>
@@ -11,8 +11,8 @@ namespace mk::moe {
 template <class Config>
 concept TopkConfig = TopologyConfig<Config> && requires {
   Config::kTopK;       // entries of a token
-  Config::kMaxTokens;  // of a rank
-  Config::kMaxRows;    // of a rank's experts
+  Config::kMaxTokens;  // the most tokens of a rank
+  Config::kMaxRows;    // the most rows of a rank's experts
 };
 
 // Args: the row indices of each token, and the weights of these rows. See mk/moe/row_index.cuh.
@@ -29,7 +29,8 @@ template <TopkConfig Config>
 struct TopkEntry {
   u32 row_index = kNoRow, weight_bits = 0;
 
-  // The rank that has the row. It is not below the number of ranks if the row index is wrong or there is no row.
+  // The rank that has the row. The number is not below the number of ranks if the row index is wrong or there is no
+  // row.
   MK_DEVICE u32 rank() const { return row_index / Config::kMaxRows; }
   MK_DEVICE u32 row() const { return row_index % Config::kMaxRows; }
 };
@@ -42,7 +43,8 @@ struct Topk {
   static MK_DEVICE u32 load_row_index(const Args& args, u32 i) { return load_word(args.row_indices + u64{i} * 4); }
   static MK_DEVICE u32 load_weight(const Args& args, u32 i) { return load_word(args.topk_weights + u64{i} * 4); }
 
-  // Loads entry `i` of all entries of all tokens. Returns an entry without a row if there is no room for so many.
+  // Loads entry `i` of all entries of all tokens. Returns an entry without a row if operands have no room for entry
+  // `i`.
   static MK_DEVICE Entry load_entry(const Args& args, u32 i) {
     if (i >= Config::kMaxTokens * Config::kTopK) return Entry{};
     return Entry{load_row_index(args, i), load_weight(args, i)};
@@ -55,17 +57,18 @@ struct Topk {
     return Entry{load_row_index(args, i), load_weight(args, i)};
   }
 
-  // Returns the number of tokens that take part in the call. It is 0 if the caller has given more than kMaxTokens.
+  // Returns the number of tokens that take part in the call. The number is 0 if the caller has given more than
+  // kMaxTokens.
   static MK_DEVICE u32 valid_tokens(u32 given) { return given > Config::kMaxTokens ? 0 : given; }
 
-  // Returns the same, and reports a number of tokens of rank `source` that is too large.
+  // Returns valid_tokens(given), and reports a number of tokens of rank `source` that is too large.
   static MK_DEVICE u32 check_tokens(const RankContext& ctx, u32 source, u32 given) {
     if (given <= Config::kMaxTokens) return given;
     report_fault(ctx, WaitSite{kPush, kTokens, 0, 0, Config::kMaxTokens}, given, source);
     return 0;
   }
 
-  // Whether the row index is wrong. It is not if there is no row.
+  // Whether the row index is wrong. kNoRow, the index of no row, is not wrong.
   static MK_DEVICE bool is_wrong(u32 row_index) {
     return row_index >= kRowIndices && row_index != kNoRow;  // @topk.no-row
   }
@@ -76,9 +79,9 @@ struct Topk {
     if (lane >= Config::kTopK || !is_wrong(entry.row_index)) return;
     report_wrong_row_index(ctx, source, token, lane, entry.row_index);
   }
-  // One thread: reports a row index that another token has, too. Only the rank with the row finds this, and one of the two
-  // tokens gets no sum, so the call fails on this rank and on the rank of that token. Other ranks may have all their sums by
-  // now, and fail with the next call.
+  // One thread: reports a row index that another token has, too. Only the rank with the row finds this, and one of the
+  // two tokens gets no sum, so the call fails on this rank and on the rank of that token. Other ranks may have all
+  // their sums by now, and fail with the next call.
   static MK_DEVICE void report_row_twice(const RankContext& ctx, u32 source, u32 token, u32 index, u32 row_index) {
     report(ctx, WaitSite{kLoad, kRowTwice, index, token, source}, row_index, 0, 0);
     raise_abort(ctx, 1 + ctx.rank);

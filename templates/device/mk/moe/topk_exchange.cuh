@@ -1,9 +1,9 @@
-// The exchange of top-k entries: each rank sends the number of its tokens, and their entries.
+// The exchange of top-k entries: each rank sends the number of its tokens, and the tokens' entries.
 //
-// All data travel as LL packets that carry the mark of the call, so a reader waits only for the packets that it reads. If a
-// rank can have few tokens only, it sends entries of all of them, so that a reader need not wait for their number first.
-// Packets are double-buffered by parity of the epoch. Without that, a rank would have to wait until all ranks have read
-// its packets of the call before.
+// All data travel as LL packets that carry the mark of the call, so a reader waits only for the packets that it reads.
+// If a rank can have only few tokens, it sends entries of all possible tokens, so that a reader need not wait for their
+// number first. Packets are double-buffered by parity of the epoch. Otherwise a rank would have to wait until all ranks
+// have read its packets of the previous call.
 #pragma once
 #include <mk/call.cuh>
 #include <mk/comm/ll.cuh>
@@ -86,8 +86,8 @@ struct TopkExchange {
     }
   }
 
-  // Waits for the packet in a slot. `packet` is what was loaded from the slot before. After an abort, returns an entry
-  // without a row, or a count of no tokens, which has not arrived.
+  // Waits for the packet in a slot. `packet` is an earlier load of the slot. After an abort, returns an entry without a
+  // row, or a count of no tokens, which has not arrived.
   static MK_DEVICE Packet wait(const RankContext& ctx, u32 source, const u8* slot, Packet packet) {
     Deadline deadline;
     while (!packet.has_arrived(ctx.mark())) {  // @topk.wait
@@ -104,7 +104,8 @@ struct TopkExchange {
     return lane_index() < Config::kTopK ? comm::load_ll(entry_slot(ctx, source, token)) : Packet{};
   }
 
-  // A warp: waits for them. `packet` is what was loaded before. Returns false after an abort.
+  // A warp: waits for the packets with the entries. `packet` is the result of load_entries. Returns false after an
+  // abort.
   static MK_DEVICE bool wait_entries(const RankContext& ctx, u32 source, u32 token, Packet packet, Entry& entry) {
     u32 is_missing = 0;
     if (lane_index() < Config::kTopK) {
@@ -116,7 +117,7 @@ struct TopkExchange {
     return max_of_warp(is_missing) == 0;
   }
 
-  // Waits for the counts of a rank of this node, and acquires them. By then the rank has read everything that was sent
+  // Waits for the counts of a rank of this node, and acquires them. By then that rank has read everything that was sent
   // to it in earlier calls.
   static MK_DEVICE Counts wait_counts(const RankContext& ctx, u32 source) {
     const u8* slot = ctx.local_ptr(count_packet(ctx, source, 0));
@@ -138,7 +139,7 @@ struct TopkExchange {
   }
 
   // Loads the counts of any rank, which are in its first `packets` packets, and acquires them. If `must` is true, waits
-  // for them. Returns false if some of them have not arrived.
+  // for the counts. Returns false if some counts have not arrived.
   static MK_DEVICE bool find_counts(const RankContext& ctx, u32 source, u32 packets, bool must, Counts& counts) {
     bool have_arrived = true;
     for (u32 i = 0; i < packets; ++i) {
@@ -149,8 +150,8 @@ struct TopkExchange {
       counts.packets[i] = Packet{};  // after an abort no tokens and no fault
       have_arrived = must;
     }
-    // This load acquires what the rank did before it sent the packet. By then it has read everything that was sent to
-    // it in earlier calls.
+    // This load acquires everything that the rank did before it sent the packet. By then that rank has read everything
+    // that was sent to it in earlier calls.
     if (have_arrived) comm::load_ll<Ordering::kAcquire>(ctx.local_ptr(count_packet(ctx, source, 0)));
     return have_arrived;
   }

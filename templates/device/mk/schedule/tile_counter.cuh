@@ -1,5 +1,5 @@
 // Dynamic scheduling: a CTA that is free takes the next work tile from a counter in device memory. CTAs whose tiles are
-// short, or that have other work to do first, leave more of them to the others.
+// short, or that have other work to do first, leave more tiles to the other CTAs.
 #pragma once
 #include <mk/call.cuh>
 
@@ -14,7 +14,7 @@ concept TileCounterWorkspace = requires(u32 parity) {
 // has begun, so a call resets the counter of the next call, and never its own.
 template <TileCounterWorkspace Workspace>
 struct TileCounter {
-  // One thread of a CTA: the index of the next tile that no CTA has taken. It may be one past the last tile, or more.
+  // One thread of a CTA: returns the index of the next tile that no CTA has taken. The index may be past the last tile.
   static MK_DEVICE u32 take(const RankContext& ctx) {
     return fetch_add_relaxed_gpu(ctx.local_ptr(Workspace::tiles_taken(ctx.parity())), 1);
   }

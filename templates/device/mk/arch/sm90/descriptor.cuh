@@ -17,7 +17,7 @@ __device__ __forceinline__ u64 mma_descriptor(u32 address) {
   return kSwizzle128 | kStride | kLeading | ((address & 0x3ffff) >> 4);
 }
 
-// What a descriptor grows by from one MMA to the next: along a line, or by a line for each k.
+// The increase of a descriptor from one MMA to the next: along a line, or by a line for each k.
 template <ElementType E, bool kMnMajor>
 constexpr u32 kDescriptorStep = E::kMmaK * (kMnMajor ? kLineBytes : E::kBytes) >> 4;
 

@@ -1,9 +1,9 @@
-// What a thread of a warpgroup holds of a product of 64 rows: the layout of wgmma's D (PTX ISA, "Asynchronous Warpgroup Level
-// Matrix Multiply-Accumulate"). Plain C++: GPUs and the simulator share it.
+// The elements that a thread of a warpgroup holds of a product of 64 rows: the layout of wgmma's D (PTX ISA,
+// "Asynchronous Warpgroup Level Matrix Multiply-Accumulate"). Plain C++: GPUs and the simulator share it.
 //
-// A warp has 16 rows. A quad of its lanes shares two of them, eight rows apart. Columns are in blocks of eight, of which a lane
-// has two neighbours. Its registers hold block after block, and of each block the pair of the upper row, then that of the lower
-// row.
+// A warp has 16 rows. A quad of its lanes shares two rows, which are eight rows apart. Columns are in blocks of eight,
+// and a lane has two neighbouring columns of each block. The lane's registers hold block after block, and in each block
+// the pair of the upper row, then the pair of the lower row.
 #pragma once
 #include <mk/element.cuh>
 #include <mk/matrix.cuh>
@@ -21,7 +21,7 @@ struct Fragment {
   // The registers of a thread for some columns, in fp32.
   static MK_DEVICE constexpr u32 registers(u32 cols) { return cols / kBlockCols * kBlockRegisters; }
 
-  // The first of the two registers of a block in the upper row (half 0) or the lower row.
+  // The first of a block's two registers in the upper row (half 0) or the lower row.
   static MK_DEVICE constexpr u32 at(u32 block, u32 half) { return block * kBlockRegisters + half * 2; }
   static MK_DEVICE constexpr u32 half_of(u32 index) { return index / 2 % 2; }
 
@@ -29,17 +29,17 @@ struct Fragment {
   static MK_DEVICE u32 warp() { return threadIdx.x % kWarpgroup / kWarp; }
   static MK_DEVICE u32 warp_row() { return warp() * kWarpRows; }
 
-  // The upper row of a lane among those of its warp, and among those of its warpgroup.
+  // The upper row of a lane among the rows of its warp, and among the rows of its warpgroup.
   static MK_DEVICE u32 lane_row() { return lane_index() / kRowLanes; }
   static MK_DEVICE u32 row() { return warp_row() + lane_row(); }
 
-  // The first of the two columns of a lane in each block.
+  // The first of a lane's two columns in each block.
   static MK_DEVICE u32 col() { return lane_index() % kRowLanes * 2; }
 
   // Whether a lane is the first one of its quad.
   static MK_DEVICE bool is_first_of_row() { return lane_index() % kRowLanes == 0; }
 
-  // The row of its warp to whose line a lane points in write_blocks.
+  // The row of the warp to whose line a lane points in write_blocks.
   static MK_DEVICE u32 written_row() { return lane_index() % kWarpRows; }
 
   // A warp: writes two blocks of its rows to lines of the 128-byte swizzle, as elements of two bytes. `line` is the line of the
@@ -52,7 +52,7 @@ struct Fragment {
   }
 };
 
-// Returns the greatest of the values of a quad, in all its lanes.
+// Returns the greatest value of a quad, in all its lanes.
 MK_DEVICE float quad_max(float value) {
   value = max(value, exchange(value, 1));
   return max(value, exchange(value, 2));

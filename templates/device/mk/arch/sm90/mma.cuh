@@ -18,9 +18,9 @@ __device__ __forceinline__ void mma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-// Waits in the same way, but not before `ready` has been computed. Otherwise ptxas would move work that should run
-// beside the products behind the wait. No result of an fp32 operation has the bits that are compared, which ptxas does
-// not know.
+// Waits like mma_wait, but not before `ready` has been computed. Otherwise ptxas would move work that should run beside
+// the products behind the wait. No result of an fp32 operation has the bits that are compared, which ptxas does not
+// know.
 template <u32 kPending>
 __device__ __forceinline__ void mma_wait_after(float ready) {
   asm volatile(
@@ -34,11 +34,11 @@ __device__ __forceinline__ void mma_wait_after(float ready) {
       : "memory");
 }
 
-// d[64 x kN] = A[64 x E::kMmaK] B[E::kMmaK x kN] + (accumulate ? d : 0), asynchronous. B is MN-major if kBMnMajor. A thread
-// holds kN / 2 of the sums; Fragment says which.
+// d[64 x kN] = A[64 x E::kMmaK] B[E::kMmaK x kN] + (accumulate ? d : 0), asynchronous. B is MN-major if kBMnMajor. A
+// thread holds kN / 2 of the sums; Fragment gives their rows and columns.
 //
-// A is K-major in shared memory, or in registers that hold a fragment of it, packed in words. Accumulators of a product, packed
-// in pairs, are A of the next one. No register of A may change before the product has been waited for.
+// A is K-major in shared memory, or in registers that hold a fragment of A, packed in words. Accumulators of a product,
+// packed in pairs, can be A of the next product. No register of A may change before the product has been waited for.
 template <ElementType E, u32 kN, bool kBMnMajor>
 struct Mma;
 
@@ -62,8 +62,8 @@ struct Mma;
 #define MK_SUMS_64(i) MK_SUMS_32(i), MK_SUMS_32(i + 32)
 #define MK_SUMS_128(i) MK_SUMS_64(i), MK_SUMS_64(i + 64)
 
-// An instruction with `sums` registers of sums. Its inputs, whose numbers follow those of the sums: A and B, as in the text
-// `operands`; whether the sums are kept, `keeps`; and which operands are MN-major.
+// An instruction with `sums` registers of sums. The numbers of its inputs follow the numbers of the sums: A and B, as
+// in the text `operands`; whether the sums are kept, `keeps`; and the operands that are MN-major.
 #define MK_WGMMA(shape, sums, operands, keeps, major, ...) \
   asm volatile( \
       "{\n" \
@@ -99,8 +99,8 @@ struct Mma;
 MK_MMA(Bf16, "k16.f32.bf16.bf16");
 MK_MMA(Fp16, "k16.f32.f16.f16");
 
-// The compiler moves no access to these registers across this. It comes after the wait for the products that write
-// them, since to the compiler a product's registers are ready once it is issued.
+// The compiler moves no access to these registers across this statement. It comes after the wait for the products that
+// write the registers, since to the compiler a product's registers are ready once the product is issued.
 template <u32 kCount>
 __device__ __forceinline__ void mma_hold(float (&d)[kCount]) {
 #pragma unroll
