@@ -1,4 +1,4 @@
-// Barriers in shared memory that count arrivals and bytes, and the CTA's own, on the simulator.
+// Barriers in shared memory that count arrivals and bytes, and the hardware barriers of a CTA, on the simulator.
 #pragma once
 #include <mk/base.cuh>
 

@@ -67,7 +67,8 @@ __forceinline__ void __nanosleep(mk::u32 ns) { mk_calls->sleep(ns, mk::sim::plac
 
 namespace mk {
 
-// A poll in vain waits for a change of what was polled, so each poll looks at the clock and at the abort word too.
+// A poll that finds no new value waits until a polled word changes, so each poll looks at the clock and at the abort
+// word too.
 constexpr u32 kPollsPerLook = 1;
 constexpr u32 kBarrierPollsPerLook = 1;
 
@@ -77,7 +78,7 @@ __forceinline__ void check_index(u32 index, u32 extent) {
   if (index >= extent) mk_calls->wrong_index(index, extent, sim::place());
 }
 
-// Where dynamic shared memory starts in the window: on no more than the 16 bytes that CUDA promises.
+// The start of dynamic shared memory in the window. It is aligned to 16 bytes and no more, as CUDA promises.
 constexpr u32 kSharedStart = 1040;
 
 __forceinline__ u32 shared_address(const void*) { return kSharedStart; }

@@ -1,16 +1,17 @@
-// What the primitives ask of the simulator. The simulator fills the table when it loads a kernel.
+// The calls that primitives make to the simulator. The simulator fills the table when it loads a kernel.
 #pragma once
 #include <mk/types.cuh>
 
 namespace mk::sim {
 
-// Where in the kernel a primitive was called: the place of the inlined call, which debug information names.
+// The place in the kernel at which a primitive was called: the place of the inlined call, which debug information
+// names.
 using Place = u64;
 
 __attribute__((always_inline)) inline Place place() {
   Place here;
 #if defined(__x86_64__)
-  // Inside of this instruction: the next one may be of another line.
+  // The address lies inside this instruction, since the next instruction may belong to another line.
   asm volatile("lea -1(%%rip), %0" : "=r"(here));
 #elif defined(__aarch64__)
   asm volatile("adr %0, ." : "=r"(here));
@@ -20,14 +21,14 @@ __attribute__((always_inline)) inline Place place() {
   return here;
 }
 
-// Which thread runs.
+// The running thread.
 struct Thread {
   u32 thread, threads, cta, ctas, cluster_rank;
 };
 
-// The kinds of access that the order of memory distinguishes. `order` in src/world/calls/memory.rs decodes the same
-// numbers. An early access is weak, but may race with another launch, whose kernel then does not use the value. A read of
-// what is sent is weak, but a later write of the same launch needs no order after it.
+// The kinds of access that the order of memory distinguishes. `order` in src/world/calls/memory.rs decodes these
+// numbers. An early access is weak, but may race with another launch, whose kernel then does not use the value. A read
+// of data that are sent is weak, but a later write of the same launch as the read needs no order after it.
 enum Order : u32 { kWeak = 0, kRelaxed = 1, kAcquire = 2, kRelease = 3, kAcqRel = 4, kEarly = 5, kSent = 6 };
 enum Scope : u32 { kCta = 0, kGpu = 1, kSys = 2 };
 enum Rmw : u32 { kAdd = 0, kExchange = 1 };
@@ -36,7 +37,8 @@ enum Fence : u32 { kFenceThread = 0, kFenceProxyGlobal = 1, kFenceProxyShared = 
 // Converts the two elements of a word.
 using Unpack = void (*)(u32 word, float* values);
 
-// Bump kVersion with every change here; the simulator refuses kernels of another version.
+// The functions of the simulator. Bump kVersion with every change here; the simulator refuses kernels of another
+// version.
 struct Calls {
   static constexpr u64 kVersion = 11;
   static constexpr u64 kNextPolled = ~0ull;
@@ -52,17 +54,17 @@ struct Calls {
   u32 (*shuffle_xor)(u32 value, u32 mask, Place);
   void (*sync_warp)(Place);
   void (*sync_threads)(u32 barrier, u32 threads, Place);
-  // The same of barrier 0: whether one of the threads has a value that is not 0.
+  // Barrier 0 like sync_threads: returns whether one of the threads has a value that is not 0.
   u32 (*sync_threads_or)(u32 value, u32 threads, Place);
   void (*arrive_threads)(u32 barrier, u32 threads, Place);
   void (*sync_cluster)(Place);
-  // Waits for the grids before this one on its stream, and lets the one behind it start.
+  // Waits for the grids before this one on its stream, and lets the grid behind this one start.
   void (*grid_wait)(Place);
   void (*grid_allow)(Place);
   void (*registers)(u32 count, u32 acquire, Place);
-  // What the thread waits for from now on, for reports; role 0: no more.
-  // Role 0: for nothing; `wait` then tells whether the wait before has ended.
-  // `seen`: what the wait has seen so far, or kNextPolled: the word that is polled next.
+  // Announces the next wait of the thread, for reports. Role 0: the thread waits for nothing; `wait` then tells whether
+  // the wait before has ended. `seen`: the last value that the wait has seen, or kNextPolled: the word that is polled
+  // next.
   void (*waiting)(u32 role, u32 wait, u32 peer, u32 index, u32 wanted, u64 seen, Place);
 
   // Waits of this kernel end early from now on, so that threads use data that nobody has sent.
@@ -77,18 +79,18 @@ struct Calls {
 
   void (*barrier_init)(u32 barrier, u32 arrivals, Place);
   void (*barrier_expect_bytes)(u32 barrier, u32 bytes, Place);
-  // `scope` kCta: of the own CTA alone; kGpu: of the cluster.
+  // `scope` kCta: of the thread's own CTA alone; kGpu: of the cluster.
   void (*barrier_arrive)(u32 barrier, u32 bytes, u32 scope, Place);
   u32 (*barrier_try_wait)(u32 barrier, u32 parity, u32 scope, Place);
 
-  // Boxes of tensors; `at` has as many coordinates as the map has dimensions. `ctas`: bit per CTA of the cluster.
+  // Boxes of tensors. `at` has one coordinate for each dimension of the map. `ctas`: a bit per CTA of the cluster.
   void (*tensor_load)(u32 to, const CUtensorMap* map, u32 barrier, const u32* at, u32 dims, u32 ctas, Place);
   void (*tensor_store)(const CUtensorMap* map, u32 from, const u32* at, u32 dims, Place);
   void (*bulk_load)(u32 to, const void* from, u32 bytes, u32 barrier, Place);
   void (*bulk_store)(void* to, u32 from, u32 bytes, Place);
   void (*bulk_commit)(Place);
   void (*bulk_wait)(u32 pending, u32 read_only, Place);
-  // 16 bytes to shared memory; of these, `bytes` from global memory and zeros behind.
+  // Writes 16 bytes to shared memory: `bytes` bytes from global memory, and zeros behind them.
   void (*copy_async)(u32 to, const void* from, u32 bytes, Place);
   void (*copy_commit)(Place);
   void (*copy_wait)(u32 pending, Place);

@@ -8,7 +8,7 @@ __forceinline__ u32 cluster_rank() { return mk_calls->thread()->cluster_rank; }
 
 __forceinline__ void cluster_sync() { mk_calls->sync_cluster(sim::place()); }
 
-// The CTA stands above the address: 1 + its rank, since 0 is whoever asks.
+// The bits above the address hold 1 + the rank of the CTA; 0 is the CTA of the calling thread.
 __forceinline__ u32 cluster_address(u32 address, u32 cta) { return (cta + 1) << 24 | (address & 0xffffff); }
 
 __forceinline__ u32 load_shared_cluster(u32 address) {

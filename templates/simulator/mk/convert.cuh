@@ -4,7 +4,7 @@
 
 namespace mk {
 
-// Round to nearest even; every NaN becomes the one that GPUs make.
+// Rounds to nearest even. Every NaN becomes the NaN that GPUs make.
 __forceinline__ u32 bf16_bits(float value) {
   const u32 bits = as_bits(value);
   if ((bits & 0x7fffffff) > 0x7f800000) return 0x7fff;
@@ -13,12 +13,12 @@ __forceinline__ u32 bf16_bits(float value) {
 
 __forceinline__ u32 pack_bf16(float low, float high) { return bf16_bits(high) << 16 | bf16_bits(low); }
 
-// Round to nearest even; every NaN becomes the one that GPUs make.
+// Rounds to nearest even. Every NaN becomes the NaN that GPUs make.
 __forceinline__ u32 fp16_bits(float value) {
   const u32 bits = as_bits(value), sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;
   if (magnitude > 0x7f800000) return 0x7fff;
   if (magnitude >= 0x477ff000) return sign | 0x7c00;  // from 65520 on, the nearest number is infinity
-  // Below 2^-14 the last place is 2^-24, which is that of an fp32 between 0.5 and 1. The sum is rounded there.
+  // Below 2^-14 the last place is 2^-24, as in an fp32 between 0.5 and 1. The sum is rounded there.
   if (magnitude < 0x38800000) return sign | (as_bits(as_float(magnitude) + 0.5f) - 0x3f000000);
   return sign | (magnitude - 0x38000000 + 0xfff + (magnitude >> 13 & 1)) >> 13;
 }
@@ -29,7 +29,7 @@ __forceinline__ u32 pack_fp16(float low, float high) { return fp16_bits(high) <<
 __forceinline__ float unpack_fp16(u32 bits) {
   const u32 sign = (bits & 0x8000) << 16, magnitude = bits & 0x7fff;
   if (magnitude >= 0x7c00) return as_float(sign | 0x7f800000 | (magnitude & 0x3ff) << 13);
-  // The exponent of an fp16 is 112 less than that of the fp32, also of subnormal numbers.
+  // The exponent of an fp16 is 112 less than the exponent of the fp32, also for subnormal numbers.
   return as_float(sign | as_bits(as_float(magnitude << 13) * 0x1p112f));
 }
 

@@ -1,4 +1,5 @@
-// Waits that end, on the simulator: the GPU's own, each announced, so that reports say who waits for what.
+// Waits that end, on the simulator: the waits of the GPU's header, each announced, so that reports name the role and
+// the awaited event.
 #pragma once
 #include <mk/barrier.cuh>
 #include <mk/rank_context.cuh>
@@ -17,7 +18,7 @@
 
 namespace mk {
 
-// The wait that was announced has ended.
+// Announces that the wait has ended.
 __forceinline__ void wait_ended() { mk_calls->waiting(0, 1, 0, 0, 0, 0, sim::place()); }
 
 __forceinline__ u32 wait_flag(const RankContext& ctx, const u32* flag, const WaitSite& site) {
@@ -47,7 +48,7 @@ __forceinline__ void wait_barrier_watched(const RankContext& ctx, u32 barrier, u
   wait_ended();
 }
 
-// A poll in vain lets others run until one of the words changes that were polled.
+// A poll that finds no new value lets other threads run until one of the polled words changes.
 struct Deadline {
   DeadlineOnGpu on_gpu;
 

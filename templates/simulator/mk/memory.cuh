@@ -94,7 +94,7 @@ __forceinline__ u32 load_word(const u8* p) {
   return sim::load(reinterpret_cast<const u32*>(p), sim::kWeak, sim::kCta);
 }
 
-// Nothing that anyone could see.
+// A prefetch has no effect that any thread could see.
 __forceinline__ void prefetch(const u8*) {}
 
 __forceinline__ void store_vec16(u8* p, Vec16 v) {
@@ -111,7 +111,7 @@ __forceinline__ u32 load_written_word(const u8* p) {
 
 enum class Ordering { kRelaxed, kAcquire };
 
-// Two stores and two loads, between which others may come: only eight bytes arrive together.
+// Two stores and two loads, between which accesses of other threads may come: only eight bytes arrive together.
 __forceinline__ void store_packet(u8* p, Vec16 v) {
   u64* words = reinterpret_cast<u64*>(p);
   sim::store(words, u64{v.y} << 32 | v.x, sim::kRelaxed, sim::kSys);

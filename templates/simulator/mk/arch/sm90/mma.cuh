@@ -18,7 +18,7 @@ __forceinline__ void mma_wait_after(float) {
   mma_wait<kPending>();
 }
 
-// The simulator multiplies what `unpack` makes of the words of operands.
+// The simulator multiplies the values that `unpack` returns for the words of operands.
 template <HalfWordElement E, u32 kN, bool kBMnMajor>
 struct Mma {
   static void unpack(u32 word, float* values) { values[0] = E::low(word), values[1] = E::high(word); }
@@ -32,7 +32,8 @@ struct Mma {
   }
 };
 
-// Calls of the simulator are no less: whoever could see an access has been called.
+// The simulator needs no fence here: every access that another thread could observe already goes through a call of the
+// simulator.
 template <u32 kCount>
 __forceinline__ void mma_hold(float (&)[kCount]) {}
 
