@@ -20,7 +20,8 @@ const BLOCK_US: f64 = 20_000.0;
 pub struct Blocks<'a> {
     ranks: &'a Communicator,
     lab: &'a Lab,
-    /// The address of the word for which the stream waits while a block is enqueued. So no launch of a block is late.
+    /// The address of the word for which the stream waits while a block is enqueued, so that no launch of a block is
+    /// late.
     gate: u64,
     /// The number of blocks for which the gate has been opened.
     opened: Cell<u32>,
@@ -205,8 +206,8 @@ pub fn median(times: &[f64]) -> f64 {
     sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Exchanges the addresses of the ranks' counters, and enables access of this GPU to those of its peers. All ranks are
-/// in this process.
+/// Exchanges the addresses of the ranks' counters, and enables access of this GPU to the counters of its peers. All
+/// ranks are in this process.
 fn share_counter(ranks: &Communicator, own_counter: u64) -> Result<[u64; 8], Failure> {
     let context = ranks.context().cu_ctx() as u64;
     let own = [context.to_le_bytes(), own_counter.to_le_bytes()].concat();

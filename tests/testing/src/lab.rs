@@ -28,7 +28,7 @@ pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 /// The CUDA source of the kernels of a [`Lab`].
 pub const KERNELS: &str = include_str!("lab/kernels.cu");
 
-/// The helper kernels of `kernels.cu`, loaded on one GPU. All of them run on one stream.
+/// The helper kernels of `kernels.cu`, loaded on one GPU. All kernels run on one stream.
 pub struct Lab {
     /// The stream on which the kernels run.
     pub stream: Arc<CudaStream>,
@@ -97,7 +97,7 @@ impl Lab {
     ) -> Result<Matrix, Failure> {
         let stride = cols + pad;
         let halves = rows * stride * dtype.bytes() / Dtype::Bf16.bytes();
-        // SAFETY: `poison` sets all of it.
+        // SAFETY: `poison` sets the whole allocation.
         let memory = unsafe { self.stream.alloc::<bf16>(halves.max(1) as usize) }?;
         let address = memory.device_ptr(&self.stream).0;
         let view = View {
@@ -112,7 +112,7 @@ impl Lab {
         Ok(matrix)
     }
 
-    /// Does the same in symmetric memory, without elements between the rows. All ranks must call this.
+    /// Allocates a matrix in symmetric memory, without elements between the rows. All ranks must call this.
     ///
     /// # Errors
     /// The memory cannot be allocated.
@@ -198,8 +198,8 @@ impl Lab {
 
     /// Compares every `row_step`th row of C with A · B, and adds the outcome to the verdict in `slot`.
     ///
-    /// If `transposed`, B has the shape `[N, K]`. C is the sum of `parts` partial sums that were each rounded, to which
-    /// the epilogue `finish` was applied.
+    /// If `transposed`, B has the shape `[N, K]`. C is the sum of `parts` partial sums that were each rounded. The
+    /// epilogue `finish` was applied to C.
     ///
     /// # Errors
     /// The driver refuses the work.
@@ -247,7 +247,7 @@ impl Lab {
         Ok(())
     }
 
-    /// Copies the elements of `from` to `to`, which has as many rows and columns.
+    /// Copies the elements of `from` to `to`, which has the shape of `from`.
     ///
     /// # Errors
     /// The driver refuses the work.
@@ -276,7 +276,7 @@ impl Lab {
         Ok(unsafe { sys::cuMemcpy2DAsync_v2(&copy, self.stream.cu_stream()) }.result()?)
     }
 
-    /// Allocates `slots` verdicts, to which nothing has been added.
+    /// Allocates `slots` empty verdicts.
     ///
     /// # Errors
     /// The memory cannot be allocated.
@@ -345,8 +345,8 @@ impl Lab {
 
     /// Enqueues a barrier of the streams of all ranks, after which they continue at the same time.
     ///
-    /// `counters` holds an address for each rank, and 0 beyond the last rank. Each is that of 8 bytes that were zeroed
-    /// before the first barrier and that the GPUs of all ranks can write.
+    /// `counters` holds an address for each rank, and 0 beyond the last rank. At each address are 8 bytes that were
+    /// zeroed before the first barrier and that the GPUs of all ranks can write.
     ///
     /// # Errors
     /// The driver refuses the work.

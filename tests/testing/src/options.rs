@@ -1,4 +1,4 @@
-//! Command-line options that several benchmarks have, and values of them.
+//! Command-line options that several benchmarks have, and the values of these options.
 
 use clap::Args;
 use mkernel::network::{Faults, NicModel, Transport};
@@ -47,7 +47,7 @@ impl Nodes {
 pub struct Tune {
     /// The text.
     pub text: String,
-    /// What the text means.
+    /// The tuning that the text describes.
     pub tuning: Tuning,
 }
 

@@ -41,8 +41,8 @@ pub fn devices_of_tests(world: u32) -> Vec<Device> {
 /// Returns what it returns, by rank.
 ///
 /// # Errors
-/// There are fewer GPUs, or `body` fails or panics. Failures are printed at once and for all ranks, since the failure of one
-/// rank causes those of others.
+/// There are fewer GPUs, or `body` fails or panics. Failures are printed at once and for all ranks, since the failure
+/// of one rank causes failures of others.
 pub fn on_gpus<T: Send>(
     world: u32,
     body: impl Fn(&Communicator) -> Result<T, Failure> + Sync,

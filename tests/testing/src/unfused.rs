@@ -1,7 +1,7 @@
-//! The unfused baseline of operators on several nodes: the same steps, one after the other.
+//! The unfused baseline of operators on several nodes: the steps of the operator, one after the other.
 //!
-//! [`Nics`] measures the transfers over the network. The steps within a node are those of an operator on one node, with
-//! the same GPUs and the same M, N and K of a rank:
+//! [`Nics`] measures the transfers over the network. The steps within a node are the steps of an operator on one node,
+//! with a node's GPUs and the M, N and K of a rank:
 //!
 //! - `ag_gemm`: the NICs exchange the shards of the nodes. Then each node gathers over NVLink and multiplies.
 //! - `gemm_rs`: each node multiplies and scatters its sums over NVLink. Then the NICs exchange the sums.
@@ -27,7 +27,7 @@ const RUNS: u32 = 5;
 /// The network transfers of one call of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Steps {
-    /// The number of transfers. They follow each other, and each moves the same number of bytes.
+    /// The number of transfers. They follow each other, and all move equal numbers of bytes.
     pub count: u32,
     /// The messages of one transfer to each peer.
     pub load: FabricTestLoad,

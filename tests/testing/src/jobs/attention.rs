@@ -55,8 +55,8 @@ pub struct AttentionJob {
     pub call_count: Option<u32>,
     /// The length of the sequence in each call, if the kernel takes it at run time. `config.seq` is then the most.
     pub rows: Vec<u64>,
-    /// The lengths of the packed sequences in each call, if the kernel takes such. `config.batch` is then the most of them,
-    /// and `config.seq` the most rows of all together.
+    /// The lengths of the packed sequences in each call, if the kernel takes packed sequences. `config.batch` is then
+    /// the most sequences of a call, and `config.seq` the most rows of all sequences together.
     pub sequences: Vec<Vec<u64>>,
     /// Across nodes, if set, the number of own parts that a rank sends before it forwards one.
     pub forward_lag: Option<u32>,
@@ -292,7 +292,7 @@ impl AttentionJob {
         calls: &[CallData],
         other: &dyn Fn() -> Result<(), Failure>,
     ) -> Result<Vec<Vec<u32>>, Failure> {
-        // This deadline is also that of the host. The deadlines of kernels pass in simulated time.
+        // The host has this deadline too. The deadlines of kernels pass in simulated time.
         ranks.set_timeout(match self.pattern {
             CallPattern::AbsentRank { .. } => Duration::from_millis(300),
             _ => super::deadline(self.edits.is_empty()),

@@ -21,10 +21,11 @@ pub fn is_symmetric(operator: &Operator, operand: Operand) -> bool {
 }
 
 impl<E: Element + DeviceRepr> Buffer<E> {
-    /// Allocates memory and uploads the values. If it is symmetric, all ranks must call this with as many values.
+    /// Allocates memory and uploads the values. If the memory is symmetric, all ranks must call this with equal numbers
+    /// of values.
     ///
     /// # Errors
-    /// There is no memory.
+    /// The memory cannot be allocated.
     pub fn upload(
         ranks: &Communicator,
         stream: &Arc<CudaStream>,
@@ -39,7 +40,7 @@ impl<E: Element + DeviceRepr> Buffer<E> {
         Ok(Self::Symmetric(tensor))
     }
 
-    /// Returns all of it.
+    /// Returns the whole buffer.
     pub fn view(&self) -> CudaView<'_, E> {
         match self {
             Self::Slice(slice) => slice.as_view(),
@@ -47,7 +48,7 @@ impl<E: Element + DeviceRepr> Buffer<E> {
         }
     }
 
-    /// Returns all of it, to be written.
+    /// Returns the whole buffer, to be written.
     pub fn view_mut(&mut self) -> CudaViewMut<'_, E> {
         match self {
             Self::Slice(slice) => slice.as_view_mut(),
@@ -96,7 +97,7 @@ impl<E: Element + DeviceRepr> SharedOperand<E> {
 pub(super) struct SharedResult<E: 'static>(Option<SymmetricSlice<E>>);
 
 impl<E: Element + DeviceRepr> SharedResult<E> {
-    /// Allocates the tensor if there is one. Then all ranks must call this with as many elements.
+    /// Allocates the tensor if `is_symmetric`. All ranks must then call this with equal numbers of elements.
     pub fn new(
         ranks: &Communicator,
         stream: &Arc<CudaStream>,

@@ -40,9 +40,9 @@ pub struct CollectiveJob {
     pub is_graph: bool,
     /// If set, the call count of the operator is set to this number after two calls, and four more calls follow.
     pub call_count: Option<u32>,
-    /// The rows of each call, if the kernel takes them at run time. `config.m` is then the most of them.
+    /// The rows of each call, if the kernel takes them at run time. `config.m` is then the most rows of a call.
     pub rows: Vec<u64>,
-    /// Whether the result has the memory of the input, at the places of the same elements.
+    /// Whether the result has the memory of the input, with each element at its place in the input.
     pub is_in_place: bool,
     /// The edits of the kernel's text, as [`mutated`](super::mutated) takes them.
     pub edits: Vec<(String, String)>,
@@ -108,7 +108,7 @@ impl CollectiveJob {
         }
     }
 
-    /// Returns the sizes, with the most rows if the calls have different numbers of them.
+    /// Returns the sizes. If the calls have different numbers of rows, the sizes have the most rows.
     pub fn shape(&self) -> CollectiveShape {
         self.config.shape().expect("sizes")
     }

@@ -55,7 +55,7 @@ impl CallData {
         };
         let elems = |rank: usize| sums[rank].len() as u64;
         let scale = scale(epilogue);
-        // All ranks have the same bias if the operator reduces, and the same residual in gemm_ar.
+        // All ranks have one bias if the operator reduces, and one residual in gemm_ar.
         let mut addend = |is_there: bool, is_common: bool, elems: &dyn Fn(usize) -> u64| {
             let mut all: Vec<Vec<f32>> = Vec::new();
             for rank in 0..world as usize {
@@ -135,8 +135,8 @@ fn alone(config: &GemmConfig, world: u32, shape: GemmShape, random: &mut Random)
 fn summed(config: &GemmConfig, world: u32, shape: GemmShape, random: &mut Random) -> Products {
     let GemmShape { m, n, k } = shape;
     let (scale, ranks) = (scale(config.epilogue), 0..u64::from(world));
-    // Partial sums are exchanged as elements, which are exact for whole numbers up to this one. Those of fp16 exceed that of
-    // bf16.
+    // Partial sums are exchanged as elements, which are exact for whole numbers up to this limit. The limit of fp16
+    // exceeds the limit of bf16.
     let exact_up_to = 1.0 / config.types().partial.info().roundoff as f32;
     let largest = (exact_up_to as u64 / 512).max(1);
     let mut fill = |elems, scale| -> Vec<_> {

@@ -1,4 +1,4 @@
-//! Jobs of the GEMM operators. The results are whole numbers, so every bit of them is known.
+//! Jobs of the GEMM operators. The results are whole numbers, so all their bits are known.
 
 pub mod buckets;
 pub mod cases;
@@ -43,7 +43,7 @@ pub struct GemmJob {
     pub skew: u32,
     /// If set, the call count of the operator is set to this number after two calls, and four more calls follow.
     pub call_count: Option<u32>,
-    /// The rows of each call, if the kernel takes them at run time. `shape.m` is then the most of them.
+    /// The rows of each call, if the kernel takes them at run time. `shape.m` is then the most rows of a call.
     pub rows: Vec<u64>,
     /// With rows, whether one call is captured in a graph, which is replayed for all.
     pub is_graph: bool,

@@ -1,5 +1,5 @@
-//! Mutations: mistakes that are planted in the text of a kernel, each of which the simulator or the comparison of
-//! results must find.
+//! Mutations: mistakes that are planted in the text of a kernel. The simulator or the comparison of results must find
+//! each mutation.
 
 use super::GemmJob;
 use super::runs::none_fails;
@@ -13,7 +13,7 @@ pub type Mutation<J = GemmJob> = (
     &'static [(&'static str, &'static str)],
 );
 
-/// Returns the job with a mutated kernel. The edits are those of [`SimulatedJob::edit`].
+/// Returns the job with a mutated kernel. The edits are in the form of [`SimulatedJob::edit`].
 pub fn mutated<J: SimulatedJob>(mut job: J, edits: &[(&str, &str)]) -> J {
     let owned = |(from, to): &(&str, &str)| ((*from).to_owned(), (*to).to_owned());
     job.edit(edits.iter().map(owned).collect());

@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// The operands of all ranks for one call, and the expected results of every rank.
 pub struct NormCall {
     pub rows: u64,
-    /// What a rank passes, of all ranks if they pass the same.
+    /// The operands with the values that each rank passes, or one entry if all ranks pass equal values.
     pub inputs: Vec<(Operand, Vec<Vec<f32>>)>,
     pub residual_out: Vec<f32>,
     pub result: Vec<f64>,
@@ -54,7 +54,7 @@ pub struct NormRun<'a> {
     pub is_graph: bool,
     /// If set, the call count of the operator is set to this number after two calls.
     pub call_count: Option<u32>,
-    /// Whether the new residual takes the place of the residual, and Y that of X.
+    /// Whether the new residual takes the place of the residual, and Y the place of X.
     pub is_in_place: bool,
 }
 
@@ -71,7 +71,8 @@ impl<E: ResultElement> Buffers<E> {
     }
 }
 
-/// Runs the calls with elements of this type, and returns the bits of each: those of the result, then of the new residual.
+/// Runs the calls with elements of this type, and returns the bits of each call: first of the result, then of the new
+/// residual.
 pub fn run(run: &NormRun<'_>, dtype: Dtype) -> Result<Vec<Vec<u32>>, Failure> {
     // The kernel's norm is in fp32.
     let unit = dtype.info().roundoff + 4e-6;
@@ -117,7 +118,7 @@ impl NormRun<'_> {
         Ok(Buffers { operands, rows })
     }
 
-    /// Makes all calls, or replays a graph of them twice.
+    /// Makes all calls, or replays a graph of the calls twice.
     fn launch<E: ResultElement>(
         &self,
         stream: &Arc<CudaStream>,

@@ -34,7 +34,7 @@ enum LaunchMode {
     Replayed,
 }
 
-/// Two calls that overlap: the operator of each, and the way in which it is made.
+/// Two calls that overlap: the operator of each call, and the way in which it is made.
 #[derive(Clone, Copy, Debug)]
 pub struct Overlap {
     first: (GemmOp, LaunchMode),

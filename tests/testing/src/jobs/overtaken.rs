@@ -1,5 +1,4 @@
-//! Three calls, of which rank 0 makes the second one on another stream, so that it begins while the first one still runs
-//! there.
+//! Three calls. Rank 0 makes the second one on another stream, so that it begins while the first one still runs there.
 //!
 //! The second call is not refused, since the first one has counted its CTAs. Rank 1 orders its calls, and begins the third
 //! one as soon as it has ended the second. Its data then goes to the buffers that the first call reads on rank 0. Edits of
@@ -32,7 +31,7 @@ pub struct Overtaken {
     pub protocol: Protocol,
 }
 
-/// The collectives of which tests make calls.
+/// The collectives whose calls are tested.
 pub const OVERTAKEN: [Overtaken; 4] = [
     Overtaken::packets(CollectiveOp::AllReduce, Some(1)),
     Overtaken::packets(CollectiveOp::AllReduce, Some(2)),

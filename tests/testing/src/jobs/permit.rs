@@ -1,7 +1,7 @@
-//! A limit on simulated machines that run at the same time: as many as there are cores, whichever tests run.
+//! A limit on the number of simulated machines that run at the same time: the number of cores, whichever tests run.
 //!
 //! Proxies and emulated NICs run in real time, and simulated machines that wait for them take cores from them. With
-//! twice as many machines, some tests took four times as long.
+//! twice this number of machines, some tests took four times as long.
 
 use std::num::NonZero;
 use std::sync::{Condvar, Mutex, PoisonError};

@@ -15,13 +15,13 @@ pub const CALLS_OF_ALL: Edits = &[(
     "@buckets.epoch",
     "ctx.bucket_epochs[kBucket] + 1 => ctx.epoch",
 )];
-/// Every bucket takes the calls of the first one for its own.
+/// Every bucket uses the call count of the first bucket.
 pub const CALLS_OF_FIRST: Edits = &[("@buckets.epoch", "[kBucket] => [0]")];
-/// Calls of every bucket are counted as those of the first one.
+/// Calls of every bucket are counted as calls of the first bucket.
 pub const CALLS_COUNTED_FOR_FIRST: Edits = &[("@buckets.word", "[kBucket] => [0]")];
 /// Ranks announce calls in the words that the calls of a bucket alternate between.
 pub const ANNOUNCED_BY_BUCKET: Edits = &[("@begin.announce", "ctx.call_parity() => ctx.parity()")];
-/// The same of what is put to other nodes.
+/// Ranks announce calls to other nodes in the words that the calls of a bucket alternate between.
 pub const PUT_BY_BUCKET: Edits = &[("@begin.put-word", "ctx.call_parity() => ctx.parity()")];
-/// The calls of all buckets are counted by those of one.
+/// The calls of one bucket count as the calls of all buckets.
 pub const CALLS_OF_BUCKET: Edits = &[("@call.advance", "ctx.call() => ctx.epoch")];

@@ -109,8 +109,8 @@ impl Prepared<'_> {
     }
 }
 
-/// Makes a call, and returns its error, which must come long before [`DEADLINE`]. Only the call is timed, since a machine
-/// may wait for those of other tests before it starts.
+/// Makes a call, and returns its error, which must come long before [`DEADLINE`]. Only the call is timed, since a
+/// machine may wait for the machines of other tests before it starts.
 ///
 /// # Panics
 /// The call succeeded, or its error came late.

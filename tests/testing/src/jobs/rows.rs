@@ -118,8 +118,8 @@ impl<In: ResultElement> RowsRun<'_, In> {
             .write::<Out, _>(self.result, result)
     }
 
-    /// Allocates and uploads the operands of a call. Rows of inputs beyond those of the call are ones, so that results that
-    /// must not be written are numbers, and the result has values that no kernel computes.
+    /// Allocates and uploads the operands of a call. Rows of inputs beyond the rows of the call are ones, so that
+    /// results that must not be written are numbers, and the result has values that no kernel computes.
     fn buffers<Out: ResultElement>(
         &self,
         stream: &Arc<CudaStream>,

@@ -14,7 +14,8 @@ use mkernel::{
 };
 use std::sync::Arc;
 
-/// What results hold before a call. Every element type has these bytes as a NaN, or as a value that no kernel writes.
+/// The bytes of results before a call. Every element type has these bytes as a NaN, or as a value that no kernel
+/// writes.
 const POISON: u8 = 0xff;
 
 /// An operator with its operands and its expected results.
@@ -129,7 +130,7 @@ impl<'a> Turns<'a> {
         Ok(())
     }
 
-    /// Waits for the calls, and compares their results with those of the first calls.
+    /// Waits for the calls, and compares their results with the results of the first calls.
     ///
     /// # Errors
     /// A call has failed, or a result has other bits.

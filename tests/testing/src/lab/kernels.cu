@@ -131,7 +131,7 @@ struct BarrierCounter {
 struct BarrierCounters {
   BarrierCounter* of_rank[8];
 };
-// Waits until all ranks run this kernel. Returns on all of them within a microsecond.
+// Waits until all ranks run this kernel. Returns on all ranks within a microsecond.
 extern "C" __global__ void barrier(BarrierCounters counters, u32 rank, u32 world, u64 limit_ns) {
   BarrierCounter* own = counters.of_rank[rank];
   const u32 wanted = (own->calls + 1) * world;

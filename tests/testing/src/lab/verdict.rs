@@ -6,8 +6,8 @@ use mkernel::spec::{Activation, Dtype, Epilogue};
 
 /// The limit of ‖C − reference‖ / ‖reference‖.
 ///
-/// Rounding to bf16 costs 1.7e-3, and rounding of partial sums as much again. In a matrix of only eight elements it
-/// can be three times that. Single wrong elements are counted in [`Verdict::wrong`].
+/// Rounding to bf16 costs 1.7e-3, and rounding of partial sums costs another 1.7e-3. In a matrix of only eight
+/// elements, the error can be three times that. Single wrong elements are counted in [`Verdict::wrong`].
 pub const MAX_RELATIVE_ERROR: f64 = 1e-2;
 
 /// The outcome of [`Lab::check`](super::Lab::check), summed over the elements of C that it compared.

@@ -141,7 +141,7 @@ pub fn with_rows(world: u32) -> Vec<(String, AttentionJob)> {
     jobs.into_iter().map(name).collect()
 }
 
-/// Returns such jobs in which heads of K and V take turns in slots.
+/// Returns jobs whose calls give the rows, in which heads of K and V take turns in slots.
 fn with_rows_and_turns(world: u32) -> [(&'static str, AttentionJob); 3] {
     use Placement::{Contiguous, Zigzag};
     let job = |sizes, sms| AttentionJob::new(world, sizes, sms);
@@ -169,7 +169,7 @@ fn with_rows_and_turns(world: u32) -> [(&'static str, AttentionJob); 3] {
     ]
 }
 
-/// Returns the same on several nodes.
+/// Returns jobs on several nodes whose calls give the rows.
 pub fn with_rows_across(
     nodes: u32,
     local_world: u32,
@@ -317,8 +317,8 @@ pub fn not_finite_rows(world: u32) -> Vec<(String, AttentionJob)> {
     jobs.into_iter().map(name).collect()
 }
 
-/// Returns lengths of up to `sequences` packed sequences of up to `most` rows together: some without rows, some of one row,
-/// and often as many rows as there may be.
+/// Returns lengths of up to `sequences` packed sequences of up to `most` rows together: some without rows, some of one
+/// row, and often with `most` rows in total.
 pub fn random_sequences(random: &mut Random, sequences: u64, most: u64) -> Vec<u64> {
     let mut left = most;
     let mut lengths: Vec<u64> = (0..random.below(sequences + 1))

@@ -55,7 +55,7 @@ impl<E: ResultElement> Buffers<E> {
         (call, &self.lengths)
     }
 
-    /// Copies the operands of another call to those of this one.
+    /// Copies the operands of another call to the operands of this call.
     fn take(&mut self, stream: &Arc<CudaStream>, next: &Self) -> Result<(), Failure> {
         for (input, next) in self.inputs.iter_mut().zip(&next.inputs) {
             stream.memcpy_dtod(next, input)?;
@@ -68,7 +68,7 @@ impl<E: ResultElement> Buffers<E> {
 
 /// A call of a job on a rank.
 pub(super) trait OneCall<E> {
-    /// Uploads the operands. In place of rows that there are not the inputs are NaN.
+    /// Uploads the operands. The inputs are NaN in place of rows that do not exist.
     fn buffers(&self, stream: &Arc<CudaStream>) -> Result<Buffers<E>, Failure>;
 
     /// The call with these operands.

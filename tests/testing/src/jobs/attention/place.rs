@@ -1,10 +1,10 @@
-//! Where rows of a call lie in operands that have room for more.
+//! The places of the rows of a call in operands that have room for more rows.
 
-/// What the results contain before a call: a number that no call computes.
+/// The value of all results before a call: a number that no call computes.
 pub(super) const UNWRITTEN: f32 = 77.0;
 
-/// A place of rows in an operand: `groups` times `rows` rows of `elems` elements. A group begins `room` rows after the one
-/// before, and the operand has as many elements as it needs for the most rows.
+/// A place of rows in an operand: `groups` times `rows` rows of `elems` elements. A group begins `room` rows after the
+/// previous group, and the operand has room for the most rows.
 #[derive(Clone, Copy)]
 pub(super) struct Place {
     pub groups: usize,

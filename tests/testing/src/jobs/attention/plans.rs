@@ -4,8 +4,8 @@ use super::AttentionJob;
 use crate::jobs::{Backend, CALLS, Results};
 
 impl AttentionJob {
-    /// Returns the jobs that make the same calls with lengths at run time, and, for a batch of one, with packed sequences.
-    /// The calls of the latter are those behind the first one.
+    /// Returns the jobs that make this job's calls with lengths at run time, and, for a batch of one, with packed
+    /// sequences. The calls of packed sequences are the calls behind the first one.
     pub fn of_other_plans(&self) -> Vec<Self> {
         let seq = self.shape().seq;
         let mut jobs = vec![self.clone().with_rows(&[seq; CALLS as usize])];
@@ -18,7 +18,7 @@ impl AttentionJob {
         jobs
     }
 
-    /// Runs the job, and the same calls with other plans. All must have the same results, bit by bit.
+    /// Runs the job, and its calls with other plans. All plans must have equal results, bit by bit.
     ///
     /// # Errors
     /// A call fails, a result is wrong, or the plans differ.

@@ -27,7 +27,7 @@ pub fn in_buckets(world: u32) -> Vec<(String, CollectiveJob)> {
         ("protocols of rows", protocols(AllGather).in_graph()),
         ("protocols of sums", protocols(ReduceScatter)),
     ];
-    // Two ranks send as much in one shot as in two.
+    // Two ranks send as many bytes in one shot as in two.
     if world > 2 {
         let shots = job(AllReduce, world, (128, 2064), 2).protocol(Protocol::Ll);
         let rows = [128, 3, 65, 64, 128];

@@ -135,7 +135,7 @@ pub fn with_rows(world: u32) -> Vec<(String, CollectiveJob)> {
     jobs.into_iter().map(name).collect()
 }
 
-/// Returns the same on several nodes.
+/// Returns jobs on several nodes whose calls give the rows.
 pub fn with_rows_across(
     nodes: u32,
     local_world: u32,
@@ -204,7 +204,7 @@ pub fn symmetric(world: u32) -> Vec<(String, CollectiveJob)> {
     jobs.into_iter().map(name).collect()
 }
 
-/// Returns the same on several nodes, where results come from the workspace.
+/// Returns jobs on several nodes with tensors in symmetric memory, whose results come from the workspace.
 pub fn symmetric_across(
     nodes: u32,
     local_world: u32,

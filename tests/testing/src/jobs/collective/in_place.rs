@@ -17,7 +17,7 @@ use std::sync::Arc;
 struct Memory<E: 'static> {
     buffer: Buffer<E>,
     address: u64,
-    /// What the memory holds before the call.
+    /// The contents of the memory before the call.
     before: Vec<E>,
     x: Range<usize>,
     y: Range<usize>,
@@ -103,7 +103,7 @@ impl CollectiveJob {
         })
     }
 
-    /// Makes the calls, or replays a graph of them twice.
+    /// Makes the calls, or replays a graph of the calls twice.
     fn enqueue<E: ResultElement>(
         &self,
         ranks: &Communicator,
@@ -139,7 +139,8 @@ impl CollectiveJob {
 }
 
 impl<E: ResultElement> Memory<E> {
-    /// Makes a call. If it reads its rows from memory, X and Y have as many as the operator was prepared for.
+    /// Makes a call. If the call reads its rows from memory, X and Y have as many rows as the operator was prepared
+    /// for.
     fn call(
         &self,
         operator: &Operator,

@@ -1,5 +1,5 @@
-//! Jobs of `all_reduce` with a norm. Every bit of the new residual is known. The result is compared with a norm in fp64 of
-//! that residual, and is the same on all ranks.
+//! Jobs of `all_reduce` with a norm. Every bit of the new residual is known. The result is compared with a norm in fp64
+//! of that residual, and must be equal on all ranks.
 
 pub mod cases;
 
@@ -17,7 +17,7 @@ use mkernel::{Communicator, Operand};
 pub struct NormJob {
     /// The sums, and whether they are in a graph.
     pub job: CollectiveJob,
-    /// Whether the new residual takes the place of the residual, and Y that of X.
+    /// Whether the new residual takes the place of the residual, and Y the place of X.
     pub is_in_place: bool,
 }
 
@@ -59,14 +59,14 @@ impl NormJob {
         self
     }
 
-    /// Puts the new residual in the place of the residual, and Y in that of X.
+    /// Puts the new residual in the place of the residual, and Y in the place of X.
     #[must_use]
     pub fn in_place(mut self) -> Self {
         self.is_in_place = true;
         self
     }
 
-    /// Runs the job and returns its results: those of a call are the result and the new residual.
+    /// Runs the job and returns its results: for each call, the result and the new residual.
     ///
     /// # Errors
     /// A call fails, the simulator finds a defect, a result is wrong, or ranks have different bits.

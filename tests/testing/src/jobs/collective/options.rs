@@ -1,4 +1,4 @@
-//! What a job of a collective may have.
+//! The options of a job of a collective.
 
 use super::CollectiveJob;
 use mkernel::network::Faults;

@@ -102,7 +102,7 @@ impl<E: ResultElement> Buffers<E> {
         stream.memcpy_htod(&[i32::MAX], &mut index)
     }
 
-    /// Overwrites the row index of the second entry with that of the first one.
+    /// Overwrites the row index of the second entry with the row index of the first entry.
     pub fn repeat_row_index(
         &mut self,
         stream: &Arc<CudaStream>,

@@ -28,8 +28,8 @@ fn weight_value(expert: usize, row: usize, col: usize) -> f32 {
     WEIGHTS[weight_kind(expert, row, col)]
 }
 
-/// What the weights of the gate are multiplied by, and those of up divided. A product with the gate is then 0, or so far
-/// from 0 that `silu` of it is exactly the product or 0.
+/// The factor of the weights of the gate, and the divisor of the weights of up. A product with the gate is then 0, or
+/// so far from 0 that its `silu` is exactly the product or 0.
 const GATE_SCALE: f32 = 128.0;
 
 fn topk_weight(token: usize, entry: usize) -> f32 {

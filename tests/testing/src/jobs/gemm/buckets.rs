@@ -36,7 +36,7 @@ pub fn in_buckets(world: u32) -> Vec<(String, GemmJob)> {
     jobs.into_iter().map(name).collect()
 }
 
-/// Returns the same on several nodes.
+/// Returns jobs with buckets on several nodes.
 pub fn in_buckets_across(nodes: u32, local: u32, faults: &Faults) -> Vec<(String, GemmJob)> {
     let world = nodes * local;
     let any = Tuning::default();

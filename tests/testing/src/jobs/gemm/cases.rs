@@ -204,7 +204,7 @@ fn reduced_rows(world: u32) -> [(&'static str, GemmJob); 8] {
     ]
 }
 
-/// Returns the same on several nodes.
+/// Returns jobs on several nodes whose calls give the rows.
 pub fn with_rows_across(nodes: u32, local_world: u32, faults: &Faults) -> Vec<(String, GemmJob)> {
     let world = nodes * local_world;
     let jobs = GemmOp::ALL.into_iter().map(|op| {

@@ -1,5 +1,5 @@
-//! Jobs of `gemm_ar` with a norm. Every bit of the new residual is known. The result is compared with a norm in fp64 of that
-//! residual, and is the same on all ranks.
+//! Jobs of `gemm_ar` with a norm. Every bit of the new residual is known. The result is compared with a norm in fp64 of
+//! that residual, and must be equal on all ranks.
 
 use super::GemmJob;
 use crate::jobs::norm::{self, NormCall, NormRun};
@@ -88,7 +88,7 @@ impl GemmNormJob {
         self
     }
 
-    /// Runs the job and returns its results: those of a call are the result and the new residual.
+    /// Runs the job and returns its results: for each call, the result and the new residual.
     ///
     /// # Errors
     /// A call fails, the simulator finds a defect, a result is wrong, or ranks have different bits.
