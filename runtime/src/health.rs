@@ -7,31 +7,31 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
 
-/// After how many comparisons the watchdog reports that a call of this rank has failed. Until then, other ranks may find the
-/// cause for themselves.
+/// The number of comparisons after which the watchdog reports that a call of this rank has failed. Until then, other ranks may
+/// find the cause for themselves.
 const COMPARISONS_PER_REPORT: u32 = 10;
 
-/// The first rank that is known to be lost. Proxies set it, and so does the watchdog.
+/// The first rank that is known to be lost. Proxies and the watchdog set this value.
 pub(crate) type Lost = Arc<OnceLock<u32>>;
 
-/// What a communicator monitors, such as an operator. When the communicator fails, it aborts all of them.
+/// An object that a communicator monitors, such as an operator. When the communicator fails, it aborts all monitored objects.
 pub(crate) trait Monitored: Send + Sync {
-    /// Returns the failure of its network, if there is one. It is the cause of all other failures.
+    /// Returns the failure of the object's network, if there is one. This failure is the cause of all other failures.
     fn network_failure(&self) -> Option<Error>;
 
-    /// Returns the error of a call that overlapped with another call, if that is why it failed.
+    /// Returns the error of a call that failed because it overlapped with another call, if there is one.
     fn overlap(&self) -> Option<Error>;
 
-    /// Returns the reason why a call failed, if one did.
+    /// Returns the reason why a call failed, or `None` if no call failed.
     fn failure(&self) -> Option<Error>;
 
     /// Takes the error of a call whose operands had wrong values, if there is one.
     fn take_fault(&self) -> Option<Error>;
 
-    /// Returns how many calls each rank has begun, if that can be read.
+    /// Returns the number of calls that each rank has begun, or `None` if the numbers cannot be read.
     fn calls(&self) -> Option<OperatorCalls>;
 
-    /// Ends all waits of its kernels. Their reports name the rank that is lost or has failed.
+    /// Ends all waits of the object's kernels. Their reports name the rank that is lost or has failed.
     fn abort(&self, cause: AbortCause);
 }
 
@@ -48,7 +48,7 @@ pub(crate) struct Health {
     ranks: Mutex<Collective>,
     /// The ranks that are known to have left.
     left: Mutex<BTreeSet<u32>>,
-    /// Aborts the step that is running. A running step holds the lock of `ranks`.
+    /// The handle that aborts a running step. A running step holds the lock of `ranks`.
     stop: Stop,
     operators: Mutex<Vec<Weak<dyn Monitored>>>,
     first_failure: Mutex<Option<FirstFailure>>,
@@ -75,8 +75,8 @@ impl Health {
         }
     }
 
-    /// Locks the connections for a call of the program. A caller that needs a usable communicator must check that after
-    /// this call and not before: it then sees at least one of the two effects of a concurrent [`abort`](Self::abort).
+    /// Locks the connections for a call of the program. A caller that needs a usable communicator must check its state after
+    /// this call, not before: the caller then sees at least one of the two effects of a concurrent [`abort`](Self::abort).
     pub fn ranks(&self) -> MutexGuard<'_, Collective> {
         let mut ranks = lock(&self.ranks);
         ranks.begin();
@@ -101,9 +101,8 @@ impl Health {
             .collect()
     }
 
-    /// Returns an error if the communicator has failed. The error is the cause if no call has returned it yet, so that
-    /// the first error that a caller gets is always the cause. After that it is [`Error::Aborted`], whose text includes
-    /// the cause.
+    /// Returns an error if the communicator has failed. If no call has returned the cause yet, the error is the cause, so the
+    /// first error that a caller gets is always the cause. Later errors are [`Error::Aborted`], whose text includes the cause.
     pub fn ensure_usable(&self) -> Result<(), Error> {
         if !self.has_failed() {
             return Ok(());
@@ -146,8 +145,8 @@ impl Health {
             .for_each(|operator| operator.abort(cause));
     }
 
-    /// Does the same as [`fail`](Self::fail) when the program aborts. This also ends the collective step that is
-    /// running.
+    /// Marks the communicator as failed when the program aborts, and ends all waits as [`fail`](Self::fail) does. This also
+    /// ends the running collective step.
     pub fn abort(&self) {
         self.fail(Error::Aborted { cause: None });
         self.stop.set();
@@ -165,8 +164,8 @@ impl Health {
         self.has_failed.load(Ordering::Acquire)
     }
 
-    /// Returns the cause of a failed wait: a rank that has left without a call that this rank has begun. If there is none,
-    /// adds the calls that the ranks have begun to the error of the wait.
+    /// Returns the cause of a failed wait: a rank that has left without a call that this rank has begun. If there is no such
+    /// rank, adds the calls that the ranks have begun to the error of the wait.
     pub fn explain(&self, mut error: Error) -> Error {
         if !matches!(
             error,
@@ -179,7 +178,7 @@ impl Health {
             .iter()
             .filter_map(|operator| operator.calls())
             .collect();
-        // If a rank is lost, others may have left because of that.
+        // If a rank is lost, other ranks may have left because of the loss.
         let lost = match &error {
             Error::RankLost { rank, .. } => Some(*rank),
             Error::Timeout { lost, .. } => *lost,
@@ -196,8 +195,8 @@ impl Health {
         error
     }
 
-    /// Returns the error if a rank has left without a call that this rank has begun. Looks only at `lost` if that is a rank. A rank
-    /// reports its failure before it leaves, and the failure is then the cause.
+    /// Returns the error if a rank has left without a call that this rank has begun. If `lost` is a rank, only that rank is
+    /// checked. A rank reports its failure before it leaves, and the reported failure is then the cause.
     fn left_without_call(&self, calls: &[OperatorCalls], lost: Option<u32>) -> Option<Error> {
         if self.has_heard_of_failure() {
             return None;
@@ -229,8 +228,8 @@ impl Health {
         }
     }
 
-    /// Tells the other ranks that this one leaves, and before that whether its communicator has failed. If operators exist, it
-    /// leaves when they are dropped.
+    /// Reports whether this rank's communicator has failed, then tells the other ranks that this rank leaves. If operators
+    /// exist, the rank leaves when they are dropped.
     pub fn leave(&self) {
         let mut ranks = self.ranks();
         if self.has_failed() {
@@ -242,7 +241,7 @@ impl Health {
     }
 
     /// Returns one more than `count` if this rank has failed, and 0 otherwise. Reports the failure to the other ranks when
-    /// `count` has reached [`COMPARISONS_PER_REPORT`], or after the step in which this rank is then.
+    /// `count` has reached [`COMPARISONS_PER_REPORT`]. If the rank is in a step at that time, the report follows the step.
     pub fn count_failure(&self, count: u32) -> u32 {
         if !self.has_failed_itself() {
             return 0;
@@ -255,7 +254,7 @@ impl Health {
         count.saturating_add(1)
     }
 
-    /// Records that a rank has left, and ends the waits of this one.
+    /// Records that `rank` has left, and ends the waits of this rank.
     pub fn record_left(&self, rank: u32) {
         lock(&self.left).insert(rank);
         self.abort_kernels(AbortCause::Lost(rank));
@@ -265,8 +264,8 @@ impl Health {
         lock(&self.left).extend(ranks.left());
     }
 
-    /// Looks for ranks that have left, and returns whether another rank has reported a failure. A thread that is in a step keeps
-    /// the connections to itself; the ranks that left before are known.
+    /// Looks for ranks that have left, and returns whether another rank has reported a failure. If a thread is in a step, that
+    /// thread holds the connections, and only ranks that left earlier are known.
     fn has_heard_of_failure(&self) -> bool {
         self.connections().is_some_and(|mut ranks| {
             self.look_for_left(&mut ranks);
@@ -274,7 +273,7 @@ impl Health {
         })
     }
 
-    /// Ends the waits of this rank if another one has left without a call that this rank has begun.
+    /// Ends the waits of this rank if another rank has left without a call that this rank has begun.
     pub fn compare_calls(&self) {
         if self.has_failed() || lock(&self.left).is_empty() {
             return;
@@ -295,8 +294,8 @@ impl Health {
         self.abort_kernels(cause);
     }
 
-    /// Returns the failure of an operator, if there is one. A call behind one that this rank has given up fails as well, so
-    /// what caused that comes first.
+    /// Returns the failure of an operator, if there is one. A call that follows an abandoned call of this rank fails as well,
+    /// so the failure that is nearest to its cause comes first.
     pub fn failure(&self) -> Option<Error> {
         let found = || {
             let live = self.live();
@@ -319,7 +318,8 @@ impl Health {
         cause.is_some_and(|error| distance(&error, self.rank) == 0)
     }
 
-    /// Checks whether another rank is lost or has failed. If one is lost, reports that to all other ranks and returns true.
+    /// Checks whether another rank is lost or has failed. If a rank is lost, reports the loss to all other ranks and returns
+    /// true.
     pub fn poll(&self) -> bool {
         // A rank that is in a step detects the loss in that step.
         let Some(mut ranks) = self.connections() else {
@@ -332,7 +332,7 @@ impl Health {
         let Some(&rank) = self.lost.get() else {
             let failed = ranks.failed().filter(|rank| *rank != self.rank);
             drop(ranks);
-            // Again each time, for operators that were registered since.
+            // Repeated in every check, for operators that were registered since the last check.
             failed
                 .iter()
                 .for_each(|rank| self.abort_kernels(AbortCause::Failed(*rank)));
@@ -342,7 +342,7 @@ impl Health {
         let is_thread = ranks.are_threads();
         drop(ranks);
         let live = self.live();
-        // The failure of this rank's network is more specific: this rank may be the one that is lost.
+        // The failure of this rank's network is more specific: this rank may be the lost rank.
         let network = live.iter().find_map(|operator| operator.network_failure());
         self.record(self.explain(network.unwrap_or(Error::RankLost { rank, is_thread })));
         self.abort_kernels(AbortCause::Lost(rank));
@@ -350,8 +350,8 @@ impl Health {
     }
 }
 
-/// How far a failure is from its cause: 0 if it is one, 1 if the cause is on another rank, and 2 if the call has failed because
-/// this rank had given up an earlier one.
+/// Returns the distance of a failure from its cause: 0 if the failure is a cause, 1 if the cause is on another rank, and 2 if
+/// the call failed because this rank had abandoned an earlier call.
 fn distance(error: &Error, rank: u32) -> u8 {
     match error {
         Error::Timeout {

@@ -1,11 +1,11 @@
-//! [`Heap`]: the symmetric memory of a communicator, in which operators have their workspaces and programs their tensors.
+//! [`Heap`]: the symmetric memory of a communicator, which holds the workspaces of operators and the tensors of programs.
 //!
 //! The heap consists of extents. An extent is an allocation of the same size on each rank, which all ranks of a host
 //! map, and which is registered once with each NIC. Blocks are placed in extents by a deterministic allocator that runs
 //! identically on all ranks. So an operator that fits in the heap needs no allocation, no descriptor and no exchange of
 //! addresses, and the heap grows rarely.
 //!
-//! The space of a block is used again when the block was dropped on all ranks. Ranks drop it at different times, so they
+//! The space of a block is used again when the block was dropped on all ranks. Ranks drop the block at different times, so they
 //! exchange the numbers of dropped blocks when they next prepare an operator or allocate a tensor.
 
 mod allocator;
@@ -29,10 +29,10 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// The size of an extent is at least this many times the driver's unit of allocation.
+/// The minimum size of an extent, in units of the driver's allocation granularity.
 const LEAST_UNITS: u64 = 16;
 
-/// The most blocks that ranks free in one step, so that its contributions have a limit.
+/// The most blocks that ranks free in one step. This bounds the contributions to the step.
 const MAX_DROPPED: usize = 1024;
 
 type Dropped = Arc<Mutex<BTreeSet<u64>>>;
@@ -50,7 +50,7 @@ pub(crate) fn ensure_same_places(places: &[Vec<u8>]) -> Result<(), Error> {
     ensure_equal(&places, &Description::TEXT)
 }
 
-/// The symmetric memory of a communicator, and the fabrics over which it is written from other nodes.
+/// The symmetric memory of a communicator, and the fabrics over which other nodes write this memory.
 #[derive(Default)]
 pub(crate) struct Heap {
     // Fabrics are dropped before the extents that they access.
@@ -60,7 +60,7 @@ pub(crate) struct Heap {
     dropped: Dropped,
 }
 
-/// What a rank wants of a collective call that places a block.
+/// A rank's request in a collective call that places a block.
 pub(crate) struct Request<T> {
     pub value: T,
     /// Bytes that must be equal on all ranks.
@@ -69,7 +69,7 @@ pub(crate) struct Request<T> {
     pub number: u32,
 }
 
-/// A zeroed range of the heap, at the same place on all ranks. Nothing may access it any more when it is dropped.
+/// A zeroed range of the heap, at one place on all ranks. Nothing may access the range any more when this value is dropped.
 pub(crate) struct Block {
     place: Place,
     extent: Symmetric,
@@ -77,8 +77,8 @@ pub(crate) struct Block {
 }
 
 impl Heap {
-    /// Begins a collective call that places a block: compares the requests of all ranks, and frees the blocks that all of
-    /// them have dropped. Returns the value of this rank's request, and the numbers of all ranks' requests.
+    /// Begins a collective call that places a block: compares the requests of all ranks, and frees the blocks that all ranks
+    /// have dropped. Returns the value of this rank's request, and the numbers of all ranks' requests.
     pub fn agree<T>(
         &mut self,
         ranks: &mut Collective,
@@ -106,8 +106,8 @@ impl Heap {
         first.flat_map(|id| id.to_le_bytes()).collect()
     }
 
-    /// Frees the blocks that all ranks have dropped. `contributions` are what [`dropped`](Self::dropped) has returned on
-    /// all ranks.
+    /// Frees the blocks that all ranks have dropped. `contributions` are the results of [`dropped`](Self::dropped) on all
+    /// ranks.
     fn reclaim<'a>(&mut self, contributions: impl Iterator<Item = &'a [u8]>) {
         let ids = |bytes: &[u8]| -> BTreeSet<u64> {
             let ids = bytes.as_chunks().0.iter();
@@ -124,8 +124,8 @@ impl Heap {
         }
     }
 
-    /// Places a block of `bytes` bytes, and adds an extent if there is no room for it. This is a collective call, and all
-    /// ranks must pass the same size. The block must be [zeroed](Block::zero) before another rank may access it.
+    /// Places a block of `bytes` bytes, and adds an extent if no extent has room for the block. This is a collective call, and
+    /// all ranks must pass equal sizes. The block must be [zeroed](Block::zero) before another rank may access it.
     pub fn place(
         &mut self,
         shared: &Shared,
@@ -148,7 +148,7 @@ impl Heap {
         })
     }
 
-    /// Adds an extent in which a block of `bytes` bytes has room.
+    /// Adds an extent that has room for a block of `bytes` bytes.
     fn grow(&mut self, shared: &Shared, ranks: &mut Collective, bytes: u64) -> Result<(), Error> {
         let timeout = shared.host_timeout();
         let allocated = self.allocate(shared, bytes).map(|memory| {
@@ -161,7 +161,7 @@ impl Heap {
         let extent = memory.share(&shared.ctx, ranks, timeout)?;
         for fabric in &self.fabrics {
             if let Err(error) = fabric.share(shared, ranks, &extent) {
-                // Extents and regions would have different numbers from now on, so later operators get new fabrics.
+                // The numbers of extents and regions would differ from now on, so later operators get new fabrics.
                 self.fabrics.clear();
                 return Err(error);
             }
@@ -195,7 +195,7 @@ impl Heap {
         allocated.map_err(|error| self.explain(error, bytes))
     }
 
-    /// Says what lacks memory, if that is why an extent of `bytes` bytes cannot be allocated.
+    /// Returns [`DeviceError::HeapMemory`] if the GPU lacked memory for an extent of `bytes` bytes, and `error` otherwise.
     fn explain(&self, error: Error, bytes: u64) -> Error {
         match error {
             Error::Cuda { source, .. } if source.0 == OUT_OF_MEMORY => {
@@ -226,7 +226,7 @@ impl Heap {
         }
     }
 
-    /// Returns the fabric between these nodes. The first call connects it. This is a collective call.
+    /// Returns the fabric between the given nodes. The first call connects the fabric. This is a collective call.
     pub fn fabric(
         &mut self,
         shared: &Shared,
@@ -262,7 +262,7 @@ impl Block {
         self.place.offset_bytes
     }
 
-    /// Returns where the block lies, as that of a tensor.
+    /// Returns the place of the block in the form of a tensor.
     pub fn tensor(&self) -> Tensor {
         Tensor {
             addresses: self.addresses(),
@@ -272,7 +272,7 @@ impl Block {
         }
     }
 
-    /// Returns the addresses in this process of the block on all ranks of this host, by local rank. The rest is 0.
+    /// Returns the addresses in this process of the block on all ranks of this host, by local rank. Unused entries are 0.
     pub fn addresses(&self) -> [u64; MAX_RANKS] {
         let of = |address| match address {
             0 => 0,
@@ -302,7 +302,7 @@ impl Block {
         format!("a {name} of {bytes} bytes at offset {offset_bytes} of extent {extent}")
     }
 
-    /// Zeroes this rank's memory, and waits for that.
+    /// Zeroes this rank's memory, and waits until the memory is zeroed.
     pub fn zero(&self, shared: &Shared) -> Result<(), Error> {
         if self.place.is_fresh {
             return Ok(());

@@ -30,8 +30,8 @@ pub(crate) struct CopyJob {
     captured: AtomicBool,
     /// The last epoch whose request was handled.
     served: AtomicU32,
-    /// Whether the operator is alive. It is locked while a request is handled, so that dropping the operator waits for
-    /// that.
+    /// Whether the operator is alive. The lock is held while a request is handled, so dropping the operator waits until the
+    /// request has been handled.
     live: Mutex<bool>,
     failure: Mutex<Option<Error>>,
     /// Locks that tests hold to stop the thread before its claim, and between its claim and the copies.
@@ -63,7 +63,7 @@ impl CopyJob {
         }
     }
 
-    /// Returns whether a kernel has a request that was not handled yet, or waits for an answer.
+    /// Returns whether a kernel has a request that was not handled yet, or waits for an answer to a request.
     pub fn is_busy(&self) -> bool {
         #[cfg(test)]
         if self.pauses.iter().any(|pause| pause.try_lock().is_err()) {
@@ -87,7 +87,7 @@ impl CopyJob {
         self.captured.store(true, Ordering::Relaxed);
     }
 
-    /// Returns why copies could not be enqueued, if that failed.
+    /// Returns the error that prevented copies from being enqueued, if there is one.
     pub fn failure(&self) -> Option<Error> {
         lock(&self.failure).clone()
     }
@@ -134,12 +134,12 @@ impl CopyJob {
         true
     }
 
-    /// Answers a kernel whose waits were aborted, once its copies are done. Returns whether it did.
+    /// Answers a kernel whose waits were aborted, once its copies are done. Returns whether the kernel was answered.
     fn answer(&self, engine: &CopyStreams, epoch: u32) -> bool {
         match engine.are_done() {
             Ok(true) => {}
             Ok(false) => return false,
-            // In such a context, neither copies nor kernels run any more.
+            // In a context with a fatal error, neither copies nor kernels run any more.
             Err(error) if driver::has_ended_context(&error) => {}
             Err(error) => {
                 self.fail(error);
@@ -184,7 +184,7 @@ impl CopyJob {
         Ok(())
     }
 
-    /// Ends the use of the operator's memory. Returns when no request is being handled; later ones are ignored.
+    /// Ends the use of the operator's memory. Returns when no request is being handled. Later requests are ignored.
     pub fn end(&self) {
         *lock(&self.live) = false;
     }

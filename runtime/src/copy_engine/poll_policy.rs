@@ -1,18 +1,18 @@
-//! How often the copy thread reads the doorbells.
+//! The frequency at which the copy thread reads the doorbells.
 
 use std::time::Duration;
 
-/// How long the thread polls the doorbells before it sleeps between polls.
+/// The time for which the thread polls the doorbells before it sleeps between polls.
 pub(super) struct PollPolicy {
-    /// How long the thread spins after the last event, so that it is awake for back-to-back calls.
+    /// The time for which the thread spins after the last event, so that it is awake for back-to-back calls.
     spin: Duration,
-    /// How long it spins while a launched kernel has not made its request yet. The kernel may be queued behind long
-    /// work of the caller.
+    /// The time for which the thread spins while a launched kernel has not made its request yet. The kernel may be queued
+    /// behind long work of the caller.
     spin_for_launched: Duration,
-    /// How long the thread yields to other threads between polls, after a launch was captured. Replays of graphs make
-    /// requests without a launch. This is longer than one step of most models takes.
+    /// The time for which the thread yields to other threads between polls after a launch was captured. Replays of graphs make
+    /// requests without a launch. This time is longer than one step of most models.
     yield_for_captured: Duration,
-    /// How long it sleeps between two polls after that.
+    /// The time for which the thread sleeps between two polls after it has stopped yielding.
     pub sleep: Duration,
 }
 
@@ -23,7 +23,7 @@ pub(super) const GPU_POLICY: PollPolicy = PollPolicy {
     sleep: Duration::from_micros(50),
 };
 
-/// What the thread does before it polls again.
+/// The action of the thread between two polls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pause {
     Spin,

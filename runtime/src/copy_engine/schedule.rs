@@ -14,11 +14,11 @@ pub(super) struct CopyStep {
     pub rows: u64,
 }
 
-/// Returns the copies of `rank` in order: chunk by chunk, and for each chunk the peers in the order in which they need
-/// it.
+/// Returns the copies of `rank` in order: chunk by chunk, and for each chunk the peers in the order in which they need the
+/// chunk.
 ///
-/// Each rank computes its own rows first, then those of the next rank, and so on. So rank - 1 needs the rows of this
-/// rank first.
+/// Each rank computes its own rows first, then the rows of the next rank, and so on. So rank - 1 needs the rows of this rank
+/// first.
 pub(super) fn schedule(
     copies: &Copies,
     rank: u32,

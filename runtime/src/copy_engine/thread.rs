@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long the thread sleeps while no operator uses copies.
+/// The time for which the thread sleeps between two checks while no operator uses copies.
 const SLEEP_UNUSED: Duration = Duration::from_secs(1);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -51,7 +51,7 @@ impl CopyThread {
         let thread = std::thread::Builder::new()
             .name(format!("mkernel-copies-{rank}"))
             .spawn(move || {
-                // If this fails, the first copy fails in the same way and reports the error to its caller.
+                // If this fails, the first copy fails with the same error and reports the error to its caller.
                 let ready = driver::bind(&ctx).and_then(|()| driver::ignore_captures_of_others());
                 if let Err(error) = ready {
                     tracing::warn!(
@@ -117,7 +117,7 @@ impl Drop for CopyThread {
     }
 }
 
-/// Runs [`watch`], also after a panic of it, since kernels whose waits were aborted wait for an answer.
+/// Runs [`watch`], and runs it again after it panics: kernels whose waits were aborted wait for an answer.
 fn serve(shared: &JobList, policy: &PollPolicy, poll: impl Fn(&CopyJob) -> bool) {
     while catch_unwind(AssertUnwindSafe(|| watch(shared, policy, &poll))).is_err() {
         for job in lock(&shared.jobs).iter() {

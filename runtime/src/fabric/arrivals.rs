@@ -23,7 +23,7 @@ pub(crate) struct PinnedArrivals {
     /// The rank of each peer.
     peers: Arc<[u32]>,
     world: u32,
-    /// What ends the waits of kernels, and holds the first lost rank.
+    /// The health of the communicator: it ends the waits of kernels and holds the first lost rank.
     health: Weak<Health>,
     /// Whether the proxy has failed, so that nothing arrives any more.
     are_over: Arc<AtomicBool>,
@@ -54,7 +54,7 @@ impl PinnedArrivals {
         self.are_over.load(Ordering::Acquire)
     }
 
-    /// Multiplies the count of each word, and continues to count from there. No put may be under way.
+    /// Multiplies the count of each word, and continues to count from the product. No put may be under way.
     #[cfg(feature = "testing")]
     pub fn pretend(&self, times: u32) {
         for (index, pretended) in self.pretended.iter().enumerate() {
@@ -79,8 +79,7 @@ impl Arrivals for PinnedArrivals {
         self.word(index).store(count, Ordering::Release);
     }
 
-    /// A rank that has closed its endpoint has left, and is not lost. So calls that other ranks have made before still
-    /// complete.
+    /// A rank that has closed its endpoint has left and is not lost, so earlier calls of other ranks still complete.
     fn abort(&mut self, error: &FabricError) -> Option<u32> {
         let peer = error
             .peer()
@@ -89,8 +88,8 @@ impl Arrivals for PinnedArrivals {
             FabricError::PeerAborted {
                 lost_rank: lost, ..
             } => Some(*lost).filter(|lost| *lost < self.world),
-            // Without its network, this rank cannot take part any more. So it is reported as lost, and the others need
-            // not wait for their deadlines.
+            // Without its network, this rank cannot take part any more. The rank is reported as lost, so that the other ranks
+            // need not wait for their deadlines.
             FabricError::Nic { .. } | FabricError::Command { .. } => Some(self.rank),
             _ => peer,
         };
@@ -102,7 +101,7 @@ impl Arrivals for PinnedArrivals {
             health.record_left(rank);
             return None;
         }
-        // The first lost rank is the one that is reported.
+        // Only the first lost rank is reported.
         let lost = rank.map(|rank| *health.lost.get_or_init(|| rank));
         health.abort_kernels(lost.map_or(AbortCause::Host, AbortCause::Lost));
         lost

@@ -26,11 +26,11 @@ use std::time::{Duration, Instant};
 
 const STEP: &str = "connection of the fabric";
 
-/// How long dropping a fabric may wait until this rank's puts have been sent and its peers have completed theirs.
+/// The time that dropping a fabric may wait until this rank's puts have been sent and its peers have completed their puts.
 const DRAIN_LIMIT: Duration = Duration::from_secs(1);
 
-/// A connected endpoint. All kernels of several nodes put over it, one kernel after the other. Dropping it ends the proxy.
-/// No kernel that uses the endpoint may be running then.
+/// A connected endpoint. All kernels of several nodes put over the endpoint, one kernel after the other. Dropping the fabric
+/// ends the proxy. No kernel that uses the endpoint may be running at that time.
 pub(crate) struct Fabric {
     _busy_guard: Option<BusyGuard>,
     proxy: Option<Proxy>,
@@ -38,9 +38,9 @@ pub(crate) struct Fabric {
     memory: KernelMemory,
     node_map: NodeMap,
     transport: Transport,
-    /// The paths to memory that can be tried, the best first.
+    /// The paths to memory that can be tried, best path first.
     paths: Vec<MemoryPath>,
-    /// Why better paths are not possible.
+    /// The reasons why better paths are not possible.
     refused: Option<&'static str>,
     /// The regions that copy engines access, if NICs are emulated.
     shared_regions: SharedRegions,
@@ -101,7 +101,7 @@ impl Fabric {
         self.node_map == *node_map && self.transport.identity() == transport.identity()
     }
 
-    /// Returns the endpoint in the form that kernels use, for a workspace at this place of a region.
+    /// Returns the endpoint in the form that kernels use, for a workspace at the given place in a region.
     pub fn for_kernels(&self, region: u32, workspace_offset: u64) -> KernelEndpoint {
         KernelEndpoint {
             region,
@@ -116,7 +116,7 @@ impl Fabric {
         self.memory.pretend(times)
     }
 
-    /// Returns an error if writes of the NICs are shorter than puts of this length.
+    /// Returns an error if the longest write of the NICs is shorter than `bytes`.
     pub fn check_put_bytes(&self, bytes: u64) -> Result<(), Error> {
         self.proxy()?
             .limits()
@@ -158,8 +158,8 @@ impl Fabric {
         Ok(Region::Symmetric(memory))
     }
 
-    /// Registers a region of this rank, and adds those of the peers. `range` returns the memory for a path together with
-    /// its owner.
+    /// Registers a region of this rank, and adds the peers' regions. `range` returns the memory for a path together with its
+    /// owner.
     fn add_region<T>(
         &self,
         shared: &Shared,
@@ -246,7 +246,7 @@ impl Fabric {
         }
     }
 
-    /// Returns what the fabric has done so far.
+    /// Returns the counters of the fabric's work so far.
     pub fn stats(&self) -> FabricStats {
         FabricStats {
             transport: self.transport.name(),
@@ -255,7 +255,7 @@ impl Fabric {
         }
     }
 
-    /// Returns why the fabric has failed, if it has.
+    /// Returns the failure of the fabric, if it has failed.
     pub fn failure(&self) -> Option<Error> {
         self.proxy.as_ref()?.error().map(Error::Fabric)
     }
@@ -277,10 +277,10 @@ impl Drop for Fabric {
     }
 }
 
-/// An endpoint before it is connected, and what this rank sends to all others for that.
+/// An endpoint before it is connected, and the data for connecting that this rank sends to all other ranks.
 type Opened = (EndpointBuilder, Vec<u8>);
 
-/// Opens the NICs. The outer error is that of a collective step.
+/// Opens the NICs. The outer error is an error of the collective step.
 fn open(
     shared: &Shared,
     ranks: &mut Collective,

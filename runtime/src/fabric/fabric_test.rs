@@ -50,7 +50,7 @@ struct Test {
     shared: Arc<Shared>,
 }
 
-/// The number of messages and acknowledgements of earlier loads, modulo 2^32.
+/// The numbers of messages and acknowledgements of earlier loads, modulo 2^32.
 #[derive(Clone, Copy, Default)]
 struct Before {
     messages: u32,
@@ -61,8 +61,8 @@ impl Communicator {
     /// Connects every GPU to its counterparts on the other nodes, to measure and check puts between them. This is a
     /// collective call.
     ///
-    /// Emulated NICs transfer puts by copies between the GPUs of this host. Other transports use the NICs that are
-    /// named, or the nearest ones.
+    /// Emulated NICs transfer puts by copies between the GPUs of this host. Other transports use the NICs named in `options`,
+    /// or the nearest NICs.
     ///
     /// # Errors
     /// [`Error::Cluster`], [`Error::Network`], [`Error::Fabric`] and [`Error::Build`], or an error of an allocation.
@@ -289,8 +289,8 @@ impl std::fmt::Debug for FabricTest {
     }
 }
 
-/// What a test needs besides its fabric: the kernel, the host's copy of the results, the kernel's state, the gate of the
-/// communicator, and what the communicator monitors.
+/// The parts of a test besides its fabric: the kernel, the host's copy of the results, the kernel's state, the gate of the
+/// communicator, and the state that the communicator monitors.
 type Loaded = (
     Function,
     Pinned,

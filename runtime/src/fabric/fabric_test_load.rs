@@ -11,7 +11,7 @@ const SLOT_ALIGNMENT_BYTES: u32 = 128;
 /// The largest window. A larger one is of no use, since the proxy does not have more puts to a peer in flight.
 const MAX_WINDOW: u32 = 1024;
 
-/// The options of a fabric test. They must be the same on all ranks.
+/// The options of a fabric test. All ranks must pass equal options.
 #[derive(Clone, Debug)]
 pub struct FabricTestOptions {
     /// The number of hosts, if ranks are on several. On one host, the number of nodes into which the ranks are divided
@@ -21,20 +21,20 @@ pub struct FabricTestOptions {
     pub message_bytes: u32,
     /// The largest number of messages to a peer that are in flight at once.
     pub window: u32,
-    /// The transport for the messages. It must be of the same kind on all ranks.
+    /// The transport for the messages. All ranks must choose transports of one kind.
     pub transport: Transport,
 }
 
-/// The messages that every rank sends to its peers. A load must be the same on all ranks.
+/// The messages that every rank sends to its peers. All ranks must pass equal loads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FabricTestLoad {
     /// The length of a message in bytes, a multiple of 4.
     pub message_bytes: u32,
     /// The number of messages to each peer, a multiple of `batch`.
     pub messages: u32,
-    /// The number of messages, of these, that are sent before the clock starts.
+    /// The number of messages to each peer, out of `messages`, that are sent before the clock starts.
     pub untimed: u32,
-    /// The number of messages to a peer that are in flight at once. With 1, the time per message is that of a message
+    /// The number of messages to a peer that are in flight at once. With 1, the time per message is the round trip of a message
     /// and its acknowledgement.
     pub window: u32,
     /// The number of messages that are acknowledged together, at most `window`.
@@ -51,8 +51,8 @@ pub struct FabricTestLoad {
 pub struct FabricTestResult {
     /// The time from the first timed message until all peers had acknowledged all messages.
     pub elapsed: Duration,
-    /// The median time from the post of a command until the GPU saw that the proxy had taken it, if it was measured. It
-    /// is longer than the way to the proxy alone, since the answer crosses PCIe too.
+    /// The median time from the post of a command until the GPU saw that the proxy had taken the command, if it was measured.
+    /// This time includes the answer's way back over PCIe.
     pub pick_up: Option<Duration>,
     /// The number of timed messages to each peer.
     pub messages: u32,
@@ -121,7 +121,7 @@ pub(super) fn slot_bytes(message_bytes: u32) -> u32 {
     message_bytes.max(1).next_multiple_of(SLOT_ALIGNMENT_BYTES)
 }
 
-/// Returns a description of everything that must be the same on all ranks.
+/// Returns a description of everything that must be equal on all ranks.
 pub(super) fn identity(options: &FabricTestOptions) -> String {
     let FabricTestOptions {
         nodes,

@@ -1,5 +1,5 @@
-//! [`Heartbeat`]: when something last arrived from other nodes. Simulated GPUs need this: they may wait for another
-//! machine, so it is not a deadlock yet if all of their threads wait.
+//! [`Heartbeat`]: the time of the last arrival from other nodes. Simulated GPUs need this: their threads may all wait for
+//! another machine without being deadlocked.
 
 use super::arrivals::PinnedArrivals;
 use mkernel_fabric::{Arrivals, FabricError, PeerId};
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// The last time that a put arrived, or that a kernel was launched here.
+/// The time at which a put last arrived or a kernel was last launched on this rank.
 pub(crate) struct Heartbeat {
     start: Instant,
     last_ns: AtomicU64,

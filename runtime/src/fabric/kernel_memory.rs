@@ -15,9 +15,9 @@ use std::sync::Arc;
 pub(super) struct KernelMemory {
     ring: DeviceRing,
     arrivals: PinnedArrivals,
-    /// The [`NetworkState`] with its counts of puts, and behind them the [`RingState`].
+    /// with] The [`NetworkState`] with its counts of puts, followed by the [`RingState`].
     state: OwnMemory,
-    /// The number of these counts.
+    /// The number of counts of puts.
     counts: usize,
 }
 
@@ -38,7 +38,7 @@ impl KernelMemory {
         })
     }
 
-    /// Returns the addresses for kernels. The place of the workspace is left out.
+    /// Returns the addresses for kernels, without the place of the workspace.
     pub fn for_kernels(&self) -> KernelEndpoint {
         let ring_state = self.state.address() + ring_state_offset(self.counts) as u64;
         KernelEndpoint {
@@ -106,7 +106,7 @@ impl KernelMemory {
     }
 }
 
-/// Returns where the [`RingState`] lies, on a line of its own.
+/// Returns the offset of the [`RingState`], which has a cache line of its own.
 const fn ring_state_offset(counts: usize) -> usize {
     (size_of::<NetworkState>() + counts * size_of::<u32>())
         .next_multiple_of(align_of::<NetworkState>())

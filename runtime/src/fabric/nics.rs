@@ -15,7 +15,7 @@ use std::time::Duration;
 pub(super) struct RankNics {
     /// The device names, as verbs use them.
     devices: Vec<String>,
-    /// The port, which is the same for all of them.
+    /// The port number, which is the same on all NICs.
     port: Option<u8>,
 }
 
@@ -64,8 +64,8 @@ pub(super) fn no_path(refused: &[String]) -> Error {
     })
 }
 
-/// Logs the path to a region. Through host memory, puts are only as fast as kernels can read and write over PCIe, so that
-/// is a warning.
+/// Logs the path to a region. A path through host memory is logged as a warning: puts are then only as fast as kernels can read
+/// and write over PCIe.
 pub(super) fn log_path(
     shared: &Shared,
     path: MemoryPath,
@@ -86,8 +86,8 @@ pub(super) fn log_path(
     }
 }
 
-/// Returns the topology of this host, and the index of this rank's GPU in it. Simulated GPUs have the local ranks as
-/// their numbers.
+/// Returns the topology of this host, and the index of this rank's GPU in the topology. The index of a simulated GPU is its
+/// local rank.
 fn topology(shared: &Shared) -> Result<(Topology, usize), Error> {
     let mut topology = Topology::read(&env::sysfs());
     if shared.simulated.is_some() {
@@ -110,7 +110,7 @@ fn topology(shared: &Shared) -> Result<(Topology, usize), Error> {
     Ok((topology, gpu))
 }
 
-/// Returns a GPU that has the same distance to every NIC.
+/// Returns a GPU that is equally distant from every NIC.
 fn simulated_gpu(number: usize) -> Option<Gpu> {
     let bus_id = format!("0000:{number:02x}:00.0").parse().ok()?;
     Some(Gpu {
@@ -138,7 +138,7 @@ pub(super) fn cores(shared: &Shared, transport: &Transport) -> Result<Vec<usize>
     Ok(cores)
 }
 
-/// Returns which NICs the user wants for a transport.
+/// Returns the NICs that the user wants for a transport.
 fn wanted(transport: &Transport) -> String {
     let nics = match transport {
         Transport::Rc(options) | Transport::Efa(options) => options.nics.clone(),
@@ -232,8 +232,8 @@ fn open_devices(
     timeout: Duration,
 ) -> Result<Box<dyn mkernel_fabric::Transport>, Error> {
     use mkernel_fabric::verbs;
-    // NICs do not give a peer up before the kernels do. The margin is for the rounding of RC, whose attempts then take
-    // 30.06 s with the default.
+    // NICs must not give up a peer before the kernels do. The margin covers the rounding of RC, whose attempts then take 30.06
+    // s with the default.
     let peer_timeout = (timeout + Duration::from_secs(1)).min(verbs::MAX_PEER_TIMEOUT);
     let options = verbs::Options {
         devices: nics.devices.clone(),
@@ -252,7 +252,7 @@ fn open_devices(
     opened.map_err(Error::Fabric)
 }
 
-/// This is never reached, since transports that are not built are refused before.
+/// Never reached, since transports without support in this build are refused earlier.
 #[cfg(not(feature = "verbs"))]
 fn open_devices(
     transport: &Transport,

@@ -1,10 +1,9 @@
-//! [`NodeMap`]: the nodes of a job, and the ranks of other nodes to which a rank puts.
+//! [`NodeMap`]: the nodes of a job, and the ranks of other nodes that a rank puts to.
 
 use crate::bootstrap::HostMap;
 use crate::error::{ClusterError, Error};
 
-/// The ranks of a job, in nodes of equal size. The peers of a GPU are the GPUs with the same local rank on the other
-/// nodes.
+/// The ranks of a job, in nodes of equal size. The peers of a GPU are the GPUs with its local rank on the other nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NodeMap {
     pub rank: u32,
@@ -15,8 +14,8 @@ pub(crate) struct NodeMap {
 }
 
 impl NodeMap {
-    /// Creates the map. If ranks are on several hosts, these hosts are the nodes. If they are on one host, its ranks
-    /// are divided into `nodes` nodes in order.
+    /// Creates the map. If the ranks are on several hosts, each host is a node. If they are on one host, its ranks are divided
+    /// into `nodes` nodes in order.
     ///
     /// # Errors
     /// [`Error::Cluster`] if the nodes cannot have equal sizes, or if there are several hosts and their number is not
@@ -72,12 +71,12 @@ impl NodeMap {
         self.place().0
     }
 
-    /// Returns this rank's number among those of its node.
+    /// Returns this rank's local rank.
     pub fn local_rank(&self) -> u32 {
         self.place().1
     }
 
-    /// Returns the ranks to which this rank puts, by peer number, in the order of their nodes.
+    /// Returns the ranks that this rank puts to, by peer number, in the order of their nodes.
     pub fn peers(&self) -> Vec<u32> {
         let (own, number) = self.place();
         let others = (0..)
@@ -86,7 +85,7 @@ impl NodeMap {
         others.map(|(_, ranks)| ranks[number as usize]).collect()
     }
 
-    /// Returns, for each peer, the peer number that this rank has there.
+    /// Returns, for each peer, the peer number that this rank has on that peer.
     pub fn peer_indices(&self) -> Vec<u32> {
         let own = self.node();
         let others = (0..self.nodes).filter(|node| *node != own);

@@ -1,5 +1,5 @@
-//! The message that each rank sends to all others before they connect. It contains the connection data for each of its
-//! peers.
+//! The message that each rank sends to all other ranks before they connect. The message contains the connection data for each
+//! of the sender's peers.
 
 /// Encodes the data for each peer: its length as a little-endian u32, then its bytes.
 pub(crate) fn encode(offers: &[Vec<u8>]) -> Vec<u8> {
@@ -11,7 +11,7 @@ pub(crate) fn encode(offers: &[Vec<u8>]) -> Vec<u8> {
     bytes
 }
 
-/// Returns the data with this index from a message for `count` peers, or `None` if the message is malformed.
+/// Returns the data at `index` from a message for `count` peers, or `None` if the message is malformed.
 pub(crate) fn decode(mut bytes: &[u8], count: usize, index: usize) -> Option<&[u8]> {
     let mut found = None;
     for at in 0..count {

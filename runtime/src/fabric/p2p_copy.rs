@@ -1,5 +1,5 @@
-//! [`P2pCopies`]: how an emulated NIC transfers bytes between GPUs of one host. The copy engines of the receiver
-//! fetch them, and its proxy continues meanwhile.
+//! [`P2pCopies`]: transfers bytes between GPUs of one host for an emulated NIC. The copy engines of the receiver fetch the
+//! bytes while its proxy continues.
 
 use crate::driver::{self, Pinned, Stream};
 use crate::error::{Error, with_causes};
@@ -26,12 +26,12 @@ const MERGED_BYTES: u64 = 2 << 20;
 /// The distance between the words of two lanes, so that each has a cache line of its own.
 const WORD_STRIDE_BYTES: usize = 128;
 
-/// The regions of an endpoint, each with the same size on all ranks. Clones share the list.
+/// The regions of an endpoint. Each region has one size on all ranks. Clones share the list.
 #[derive(Clone, Default)]
 pub(super) struct SharedRegions(Arc<Mutex<Vec<Symmetric>>>);
 
 impl SharedRegions {
-    /// Adds a region before it is registered. All ranks must add the same ones in the same order.
+    /// Adds a region before it is registered. All ranks must add their regions in the same order.
     pub fn add(&self, region: Symmetric) {
         self.with(|regions| regions.push(region));
     }
@@ -47,7 +47,8 @@ impl SharedRegions {
             .map(|at| at as u32)
     }
 
-    /// Returns the address in this process of bytes of a rank's region, if they are inside of it.
+    /// Returns the address in this process of a range of bytes in a rank's region, or `None` if the range is not inside the
+    /// region.
     fn address(&self, rank: u32, region: u32, offset: u64, bytes: u32) -> Option<u64> {
         self.with(|regions| {
             let region = regions.get(region as usize)?;
@@ -73,8 +74,8 @@ pub(crate) struct P2pCopies {
 /// The memory that copies read and write.
 struct Reached {
     regions: SharedRegions,
-    /// For each lane, the number of its last copy that has ended. The stream writes it after the copy. So the proxy
-    /// sees the end of a copy without a call of the driver, which would take it a microsecond each time.
+    /// For each lane, the number of its last copy that has ended. The stream writes the number after the copy, so the proxy
+    /// sees the end of a copy without a call of the driver, which would take a microsecond each time.
     words: Pinned,
 }
 
@@ -97,7 +98,7 @@ struct Lane {
     tokens: Vec<u64>,
 }
 
-/// Bytes that are to be copied.
+/// A range of bytes that is to be copied.
 struct Piece {
     to: u64,
     from: u64,
@@ -153,8 +154,8 @@ impl P2pCopies {
         Ok(())
     }
 
-    /// Starts a copy of the first waiting piece, if a lane is free. Only one copy is started, since that takes the
-    /// proxy some microseconds.
+    /// Starts a copy of the first waiting piece, if a lane is free. Only one copy is started per call, since each start takes
+    /// the proxy some microseconds.
     fn begin(&mut self) -> Result<(), Error> {
         let free = |(_, lane): &(usize, &mut Lane)| lane.tokens.is_empty();
         let Some((at, lane)) = self.lanes.iter_mut().enumerate().find(free) else {
@@ -271,7 +272,7 @@ impl CopyEngine for P2pCopies {
         let collected = self.collect(placed);
         let outcome = collected.and_then(|()| match placed.is_empty() {
             true => self.begin(),
-            // These tokens are reported before another copy is started.
+            // The tokens of ended copies are reported before another copy is started.
             false => Ok(()),
         });
         outcome.map_err(|error| with_causes(&error))

@@ -1,4 +1,4 @@
-//! [`Region`]: the memory from which and to which puts are made, and [`MemoryPath`]: how NICs access it.
+//! [`Region`]: memory that puts read and write, and [`MemoryPath`]: how NICs access that memory.
 
 use super::transport::Transport;
 use crate::driver::{self, Mapping, Pinned};
@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 /// The owner of a region that one kernel has for itself.
 pub(crate) enum Region {
-    /// Memory of all GPUs of the host, mapped on each of them, which emulated NICs access.
+    /// Memory of all GPUs of the host, mapped on each GPU, for emulated NICs.
     Symmetric(Symmetric),
     /// Memory of this GPU.
     Device(OwnMemory),
@@ -40,12 +40,13 @@ pub(super) enum MemoryPath {
     DmaBuf,
     /// The driver of the NIC gets the addresses from the driver of the GPU through the module nvidia-peermem.
     Peermem,
-    /// The memory is that of the host.
+    /// The memory is host memory.
     Pinned,
 }
 
 impl MemoryPath {
-    /// Returns the paths that can be tried for a rank's GPU, the best first, and why better ones are not possible.
+    /// Returns the paths that can be tried for a rank's GPU, best path first, and the reasons why better paths are not
+    /// possible.
     pub fn all(
         shared: &Shared,
         transport: &Transport,
@@ -68,7 +69,7 @@ impl MemoryPath {
         Ok((paths, None))
     }
 
-    /// Returns whether another path can be tried if this one is refused.
+    /// Returns whether another path can be tried if this path is refused.
     pub fn has_alternative(self) -> bool {
         matches!(self, Self::DmaBuf | Self::Peermem)
     }

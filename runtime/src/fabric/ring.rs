@@ -20,7 +20,7 @@ pub(crate) struct DeviceRing {
 impl DeviceRing {
     pub fn allocate(ctx: &Arc<CudaContext>) -> Result<Self, Error> {
         let slots_bytes = size_of::<Command>() << CAPACITY_LOG2;
-        // The words have a cache line of their own, since kernels poll them.
+        // The words have a cache line to themselves, since kernels poll them.
         let memory = Pinned::allocate(ctx, slots_bytes + 128)?;
         let (slots, words) = (
             memory.device_address(),

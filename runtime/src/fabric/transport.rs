@@ -2,17 +2,17 @@
 
 use mkernel_fabric::emulated::{Faults, MAX_WRITE_BYTES, NicModel};
 
-/// The longest write that NICs are asked for. Each NIC has a limit of its own, which its proxy takes into account.
+/// The longest write that NICs are asked for, in bytes. Each NIC has a limit of its own, which its proxy takes into account.
 const NIC_WRITE_BYTES: u32 = 1 << 30;
 
-/// The transport for puts between nodes. It must be of the same kind on all ranks.
+/// The transport for puts between nodes. All ranks must choose transports of one kind.
 #[derive(Clone, Debug)]
 pub enum Transport {
     /// Emulated NICs, between nodes that are parts of one host.
     Emulated {
         /// The properties of the emulated network.
         nic: NicModel,
-        /// The faults that it injects.
+        /// The faults that the emulated network injects.
         faults: Faults,
     },
     /// Reliable connections of InfiniBand or RoCE. This needs feature `verbs`.
@@ -21,7 +21,7 @@ pub enum Transport {
     Efa(NicOptions),
 }
 
-/// Which NICs a rank uses, and how. The options may differ between ranks.
+/// The choice of a rank's NICs and their settings. The options may differ between ranks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NicOptions {
     /// The NICs in the form of `MKERNEL_NICS`: `mlx5_0,mlx5_3` for all GPUs, or `0=mlx5_0;1=mlx5_3` per GPU. If this is
@@ -47,7 +47,7 @@ impl Default for Transport {
 }
 
 impl Transport {
-    /// Returns the name: `emulated`, `rc` or `efa`.
+    /// Returns the name of the transport: `emulated`, `rc` or `efa`.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -57,7 +57,7 @@ impl Transport {
         }
     }
 
-    /// Returns a description of everything that must be the same on all ranks.
+    /// Returns a description of everything that must be equal on all ranks.
     pub(crate) fn identity(&self) -> String {
         match self {
             Self::Emulated { nic, faults } => format!("emulated by {nic:?} with {faults:?}"),

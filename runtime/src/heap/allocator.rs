@@ -1,17 +1,17 @@
-//! [`Allocator`]: places blocks in the extents of a heap. It is pure and deterministic: ranks that make the same calls
-//! get the same places, so they need not exchange them.
+//! [`Allocator`]: places blocks in the extents of a heap. Placement is pure and deterministic: ranks that make the same calls
+//! in the same order get equal places and need not exchange them.
 
 use crate::stats::HeapStats;
 use std::collections::BTreeMap;
 
-/// Blocks start on multiples of this, and at least this much lies between two of them, so that a small access past the
-/// end of a block does not reach the next one.
+/// The alignment of blocks and the minimum distance between two blocks, in bytes. The distance keeps a small access past the
+/// end of a block from reaching the next block.
 pub(super) const SPACING_BYTES: u64 = 4096;
 
-/// The most extents of a heap. An extent is a region of an endpoint.
+/// The most extents of a heap. Each extent is a region of an endpoint.
 pub(super) const MAX_EXTENTS: usize = mkernel_fabric::MAX_REGIONS;
 
-/// What a block is used for.
+/// The purpose of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BlockKind {
     /// The workspace of an operator.
@@ -29,20 +29,20 @@ pub(super) struct Place {
     pub extent: usize,
     pub offset_bytes: u64,
     pub bytes: u64,
-    /// Whether no block has ever been there, so that the memory is still zero.
+    /// Whether no block has ever used this range, so that the memory is still zero.
     pub is_fresh: bool,
 }
 
 #[derive(Debug)]
 struct Extent {
     bytes: u64,
-    /// Free ranges by offset, none of which touches another.
+    /// Free ranges by offset. No two ranges are adjacent.
     free: BTreeMap<u64, u64>,
-    /// The memory from here on was never part of a block.
+    /// The offset from which the memory was never part of a block.
     fresh_from: u64,
 }
 
-/// Knows which ranges of a heap's extents are free.
+/// The free ranges of a heap's extents.
 #[derive(Debug, Default)]
 pub(super) struct Allocator {
     extents: Vec<Extent>,
@@ -52,7 +52,7 @@ pub(super) struct Allocator {
 }
 
 impl Allocator {
-    /// Places a block in the smallest free range that it fits in. Returns none if it fits nowhere.
+    /// Places a block in the smallest free range that has room for it. Returns `None` if no range has room.
     pub fn place(&mut self, kind: BlockKind, bytes: u64) -> Option<Place> {
         let padded_bytes = padded(bytes);
         let ranges = self
@@ -118,8 +118,8 @@ impl Allocator {
         }
     }
 
-    /// Returns the size of the extent that should be added for a block: at least `least_bytes`, and a quarter of the
-    /// heap, so that a heap of any size has few extents.
+    /// Returns the size of the extent to add for a block: at least `least_bytes` and at least a quarter of the heap, so that a
+    /// heap of any size has few extents.
     pub fn extent_bytes_for(&self, bytes: u64, least_bytes: u64) -> u64 {
         let all: u64 = self.extents.iter().map(|extent| extent.bytes).sum();
         padded(bytes).max(all / 4).max(least_bytes)
@@ -135,7 +135,7 @@ impl Allocator {
     }
 }
 
-/// Returns the size of a block with the space behind it. 0 bytes have a place too.
+/// Returns the size of a block with the space behind it. A block of 0 bytes has a place too.
 fn padded(bytes: u64) -> u64 {
     let blocks = bytes.div_ceil(SPACING_BYTES).saturating_add(1);
     blocks.saturating_mul(SPACING_BYTES)
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What a test does: place a block of this size, or free one of those that there are.
+    /// A step of a test: place a block of the given size, or free an existing block.
     #[derive(Clone, Debug)]
     enum Step {
         Place(u64),

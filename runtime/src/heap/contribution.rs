@@ -1,4 +1,4 @@
-//! What a rank contributes to the step in which ranks compare their requests and free blocks.
+//! The contribution of a rank to the step that compares requests and frees blocks.
 
 /// The parts of a contribution.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub(super) fn join(request: &[u8], number: u32, dropped: &[u8]) -> Vec<u8> {
     [&length[..], &number.to_le_bytes(), request, dropped].concat()
 }
 
-/// Splits a contribution. If it is malformed, all of it counts as the request, which then differs from that of rank 0.
+/// Splits a contribution. A malformed contribution counts as a request as a whole, and so differs from rank 0's request.
 pub(super) fn split(contribution: &[u8]) -> Parts<'_> {
     let parts = || {
         let (length, rest) = contribution.split_first_chunk()?;

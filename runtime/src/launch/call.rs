@@ -21,16 +21,16 @@ use std::sync::Arc;
 pub struct Call<'a> {
     operator: &'a Operator,
     stream: &'a Arc<CudaStream>,
-    /// Whether the stream is one of the operator's GPU.
+    /// Whether the stream belongs to the operator's GPU.
     is_ours: bool,
     slices: Slices<'a>,
     rows: Rows,
     /// The event of the slice with the rows, to be recorded behind the kernel.
     rows_used: Option<&'a CudaEvent>,
-    /// What is wrong with that slice.
+    /// The fault of the slice with the rows, if there is one.
     rows_fault: Option<CallError>,
     waits: Waits<'a>,
-    /// The error of finding a stream that waits for the operands.
+    /// The error of [`Waits::beside`], if that call failed.
     failure: Option<Error>,
 }
 
@@ -39,9 +39,9 @@ pub struct Call<'a> {
 pub struct Addends<'a, T = bf16> {
     /// The bias, a vector of the N columns of this rank.
     pub bias: Option<&'a dyn Readable<T>>,
-    /// The residual, with the rows and columns of this rank's C. For `gemm_ar` it must have the same values on every
-    /// rank, since each row may be read on only one rank. It may be C itself, with the same row stride and element
-    /// type. It must not overlap C in any other way.
+    /// The residual, with the rows and columns of this rank's C. For `gemm_ar` the residual must have equal values on every
+    /// rank, since each row may be read on only one rank. The residual may be C itself, with C's row stride and element type.
+    /// It must not overlap C in any other way.
     pub residual: Option<&'a dyn Readable<T>>,
 }
 
@@ -198,17 +198,17 @@ impl<'a> Call<'a> {
     }
 
     /// Gives the number of rows of this call, up to the number that the operator was prepared for, which is the default. All
-    /// ranks must give the same number, except to `gemm`. The operator must take rows at run time: see
-    /// [`KernelPlan::max_rows`](crate::KernelPlan::max_rows). Operands need only as many rows.
+    /// ranks must give equal numbers, except to `gemm`. The operator must take rows at run time: see
+    /// [`KernelPlan::max_rows`](crate::KernelPlan::max_rows). Operands need only the rows of this call.
     pub fn rows(mut self, rows: u64) -> Self {
         (self.rows, self.rows_used, self.rows_fault) = (Rows::Count(rows), None, None);
         self
     }
 
-    /// Does the same with the number in the first element of `slice`, which the kernel reads when it starts. A graph reads it
-    /// at each replay. The operands must have as many rows as the operator was prepared for: batches and heads of
-    /// `ring_attention` lie as far apart as with the most rows. A larger number is an error of that call,
-    /// which [`check`](crate::Communicator::check) returns.
+    /// Takes the number of rows of this call from the first element of `slice`, which the kernel reads when it starts. A graph
+    /// reads the element at each replay. The operands must have all rows that the operator was prepared for: the distances
+    /// between batches and heads of `ring_attention` are those of a call with the most rows. A larger number is an error of
+    /// that call, which [`check`](crate::Communicator::check) returns.
     pub fn rows_in<S>(mut self, slice: &'a S) -> Self
     where
         S: Readable<i32> + ?Sized,
@@ -218,7 +218,7 @@ impl<'a> Call<'a> {
                 given: slice.stream().context().ordinal(),
                 expected: self.operator.context().ordinal(),
             }),
-            // The kernel would read what lies behind it.
+            // The kernel would read the memory behind an empty slice.
             true if slice.is_empty() => Some(CallError::RowsEmpty),
             true => None,
         };
@@ -232,8 +232,8 @@ impl<'a> Call<'a> {
         self
     }
 
-    /// Returns the address of a slice that the kernel reads, and the event to record behind the kernel. A stream waits for
-    /// earlier writes.
+    /// Returns the address of a slice that the kernel reads, and the event to record behind the kernel. Makes the stream that
+    /// waits for operands wait for earlier writes of the slice.
     fn address_of<T, S>(&mut self, slice: &'a S) -> Option<(u64, Option<&'a CudaEvent>)>
     where
         S: Readable<T> + ?Sized,
@@ -326,8 +326,8 @@ impl<'a> Call<'a> {
         Ok(rows)
     }
 
-    /// Returns whether the slice can be used on this call's stream. A slice of another GPU is recorded as a mistake. If
-    /// the stream belongs to another GPU, slices cannot be checked.
+    /// Returns whether the slice can be used on this call's stream. A slice of another GPU is recorded as a mistake. If the
+    /// stream belongs to another GPU than the operator, slices cannot be checked.
     fn takes(&mut self, operand: Operand, stream: &CudaStream) -> bool {
         let is_ours = self.operator.is_of_device(stream);
         if !is_ours {

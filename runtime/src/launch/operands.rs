@@ -1,4 +1,4 @@
-//! Checks of the operands of a call, and where those in symmetric memory lie.
+//! Checks the operands of a call, and finds the places of the operands in symmetric memory.
 
 use crate::error::{CallError, Error, OperandFault};
 use crate::launch::overlap;
@@ -7,11 +7,11 @@ use crate::launch::rows::Rows;
 use crate::tensors::{SymmetricPlace, Tensors};
 use mkernel_spec::abi::{MAX_OPERANDS, OperandSpec};
 
-/// Byte strides of tensor maps are below this limit.
+/// The exclusive upper limit of the strides of tensor maps, in bytes.
 const MAX_STRIDE_BYTES: u64 = 1 << 40;
 
-/// Checks the operands of a call with these rows and returns all mistakes at once. An operand without rows on this rank is
-/// not checked. `tensors` are those in symmetric memory.
+/// Checks the operands of a call with the given rows and returns all mistakes at once. An operand without rows on this rank is
+/// not checked. `tensors` are the tensors in symmetric memory.
 pub(crate) fn check(
     specs: &[OperandSpec],
     operands: &[RawOperand],
@@ -79,13 +79,13 @@ pub(crate) fn check(
     }
 }
 
-/// Returns the bytes of a dense operand on a rank.
+/// Returns the size in bytes of a dense operand on a rank.
 fn bytes_on(spec: &OperandSpec, rank: u32) -> u64 {
     let elems = spec.rows.on(rank).saturating_mul(spec.cols);
     elems.saturating_mul(spec.dtype.bytes())
 }
 
-/// Returns where the operands in symmetric memory lie, which [`check`] has checked. Others have no place.
+/// Returns the places of the operands in symmetric memory, which [`check`] has checked. Other operands have no place.
 pub(crate) fn places(
     specs: &[OperandSpec],
     operands: &[RawOperand],

@@ -1,15 +1,15 @@
-//! Checks of operands that share memory. What a kernel writes is apart from everything else that the call uses, unless the
-//! plan says that a result may be in the place of an input.
+//! Checks operands that share memory. Memory that a kernel writes must not overlap any other memory that the call uses, unless
+//! the plan lets a result take the place of an input.
 
 use crate::error::{InPlace, OperandFault};
 use crate::launch::raw_operand::RawOperand;
 use crate::launch::rows::Rows;
 use mkernel_spec::abi::{Operand, OperandSpec};
 
-/// An operand, as the plan wants it and as it was passed.
+/// The plan's description of an operand, and the operand that was passed.
 type Passed<'a> = (&'a OperandSpec, &'a RawOperand);
 
-/// The bytes that a kernel may access of an operand: rows of `row_bytes` bytes, whose starts are `stride_bytes` apart.
+/// The bytes of an operand that a kernel may access: rows of `row_bytes` bytes, whose starts are `stride_bytes` apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Region {
     start: u64,
@@ -19,7 +19,7 @@ struct Region {
 }
 
 impl Region {
-    /// Returns the bytes of an operand on a rank, if it has rows there.
+    /// Returns the bytes of an operand on a rank, or `None` if the operand has no rows on the rank.
     fn of((spec, operand): Passed<'_>, rank: u32) -> Option<Self> {
         let (rows, elem_bytes) = (spec.rows.on(rank), spec.dtype.bytes());
         let row_bytes = spec.cols.saturating_mul(elem_bytes);
@@ -54,8 +54,8 @@ impl Region {
         end.saturating_add(self.row_bytes)
     }
 
-    /// Returns whether the two have a byte in common. Rows of different strides count as overlapping if the ranges from the
-    /// first byte to the last do.
+    /// Returns whether the two regions have a byte in common. Regions with different strides count as overlapping if the ranges
+    /// from their first bytes to their last bytes overlap.
     fn overlaps(&self, other: &Self) -> bool {
         if self.start >= other.end() || other.start >= self.end() {
             return false;
@@ -71,7 +71,8 @@ impl Region {
         }
     }
 
-    /// Returns whether a row has bytes of the first row of `other`, which begins behind the start and before the end.
+    /// Returns whether a row has bytes of the first row of `other`, which begins after the start of this region and before its
+    /// end.
     fn reaches(&self, other: &Self) -> bool {
         let offset = other.start - self.start;
         let row = (offset / self.stride_bytes.max(1)).min(self.rows - 1);
@@ -82,8 +83,8 @@ impl Region {
     }
 }
 
-/// Checks that the memory of results is apart from that of all other operands and of the word with the rows of the call.
-/// Operands that have a fault already are left out.
+/// Checks that the memory of each result is separate from the memory of all other operands and from the word with the rows of
+/// the call. Operands with a known fault are skipped.
 pub(super) fn check(
     specs: &[OperandSpec],
     operands: &[RawOperand],
@@ -108,7 +109,7 @@ pub(super) fn check(
             faults.push((result.0.operand, OperandFault::OverlapsRows));
         }
         for (other_index, other) in passed() {
-            // Of two results, the first one names the other.
+            // An overlap of two results is reported once, at the first result.
             let is_known = other_index == index || other.0.written && other_index < index;
             let Some(used) = region(other, faults).filter(|_| !is_known) else {
                 continue;
@@ -124,14 +125,14 @@ pub(super) fn check(
 }
 
 impl InPlace {
-    /// Returns whether the input is there. The stride of a single row does not count.
+    /// Returns whether the input is at this place. The stride of a single row is ignored.
     fn is_taken(&self, (spec, input): Passed<'_>, rank: u32) -> bool {
         let is_single = spec.rows.on(rank) == 1;
         input.ptr == self.address && (is_single || input.row_stride_elems == self.row_stride_elems)
     }
 }
 
-/// Returns where an input has to be so that the result is in its place, if the two may share memory.
+/// Returns the place that an input must have to share memory with the result, or `None` if the two may not share memory.
 fn place_of_input(
     (spec, result): Passed<'_>,
     (input, _): Passed<'_>,

@@ -17,7 +17,7 @@ pub(crate) struct ParamInputs<'a> {
     pub specs: &'a [OperandSpec],
     /// The operands, in the order of `specs`.
     pub operands: &'a [RawOperand],
-    /// Where those of them lie that are in symmetric memory, in the same order.
+    /// The places in symmetric memory, in the order of `specs`. Operands outside symmetric memory have no place.
     pub places: &'a [SymmetricPlace],
     /// The workspaces of this node's ranks, including this one, as addresses in this process.
     pub workspaces: [u64; MAX_RANKS],
@@ -28,9 +28,9 @@ pub(crate) struct ParamInputs<'a> {
     pub operator_number: u32,
     pub deadline_ns: u64,
     pub rank: u32,
-    /// The rows of the call, and the address of a word with them or 0.
+    /// The rows of the call, and the address of a word with the rows or 0.
     pub rows: (u32, u64),
-    /// What the kernel needs for puts to other nodes.
+    /// The endpoint for puts to other nodes.
     pub endpoint: KernelEndpoint,
 }
 
@@ -84,8 +84,8 @@ impl ParamInputs<'_> {
         self.specs.iter().position(|spec| spec.operand == wanted)
     }
 
-    /// Returns the operand. An operand without rows on this rank is replaced by a valid address, which the kernel does
-    /// not access.
+    /// Returns the operand. An operand without rows on this rank is replaced by a valid address, which the kernel never
+    /// accesses.
     fn operand(&self, wanted: Operand) -> RawOperand {
         let found = self.index(wanted);
         match found.map(|at| (&self.specs[at], &self.operands[at])) {
@@ -101,7 +101,7 @@ impl ParamInputs<'_> {
         }
     }
 
-    /// Returns where the operand lies in symmetric memory. It has no place if it has no rows.
+    /// Returns the place of the operand in symmetric memory. An operand without rows has no place.
     fn place(&self, wanted: Operand) -> SymmetricPlace {
         let place = self.index(wanted).and_then(|at| self.places.get(at));
         place.copied().unwrap_or_default()
@@ -117,7 +117,7 @@ impl ParamInputs<'_> {
     }
 
     pub(crate) fn tensor_map(&self, spec: &TensorMapSpec) -> TensorMap {
-        // With rows in memory, an operand has the most of them.
+        // If the rows are in device memory, the host assumes the most rows.
         let on = |extent: &Extent| match self.rows {
             (rows, 0) => extent.in_call(rows.into()).on(self.rank),
             _ => extent.on(self.rank),
@@ -129,7 +129,7 @@ impl ParamInputs<'_> {
         };
         let address = match spec.source {
             Source::Operand(operand) => start(operand),
-            // An address is only the start of a sum.
+            // The address may lie before the operand, and may wrap around. Kernels access only rows inside the operand.
             Source::BeforeOperand { operand, rows } => {
                 start(operand).wrapping_sub(rows * self.row_bytes(operand))
             }
@@ -154,7 +154,7 @@ impl ParamInputs<'_> {
         }
     }
 
-    /// The rows of a box in this call. With rows in memory, it has the most.
+    /// Returns the rows of a box in this call, or the most rows if the rows are in device memory.
     fn box_rows(&self, most: u32) -> u32 {
         match self.rows {
             (rows, 0) => rows_of_load(most, rows.into()),
@@ -162,7 +162,7 @@ impl ParamInputs<'_> {
         }
     }
 
-    /// Returns the tensor maps over an operand in symmetric memory on the ranks of this node, of which there are `count`.
+    /// Returns `count` tensor maps: the maps of an operand in symmetric memory on the ranks of this node.
     fn tensor_maps(&self, spec: &TensorMapSpec, count: usize) -> impl Iterator<Item = TensorMap> {
         let own = self.tensor_map(spec);
         let addresses = match spec.source {
@@ -170,7 +170,7 @@ impl ParamInputs<'_> {
             _ => [0; MAX_RANKS],
         };
         let on_peer = move |address| match address {
-            // Without rows, the kernel does not use the map.
+            // If the operand has no rows on the peer, the kernel does not use the map.
             0 => own,
             address => TensorMap { address, ..own },
         };

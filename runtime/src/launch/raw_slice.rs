@@ -5,8 +5,8 @@ use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut, DeviceSlice, SyncOnDro
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-/// A contiguous slice of a GPU's memory by its address, for operands that another library has allocated. It frees
-/// nothing.
+/// A contiguous slice of a GPU's memory by its address, for operands that another library has allocated. Dropping a `RawSlice`
+/// frees nothing.
 ///
 /// ```no_run
 /// # use mkernel::{Error, Operator, cudarc::driver::CudaStream, half::bf16, Operand, operands::RawSlice};

@@ -5,21 +5,21 @@ use mkernel_spec::KernelPlan;
 use mkernel_spec::abi::OperandSpec;
 use mkernel_spec::plan::Body;
 
-/// The number of rows of a call of an operator that takes them at run time: a GEMM operator or a collective that was declared
-/// with `m = dynamic`, or `ring_attention` with `seq = dynamic`. All ranks must give the same number, except for `gemm`.
+/// The number of rows of a call of an operator that takes rows at run time: a GEMM operator or a collective that was declared
+/// with `m = dynamic`, or `ring_attention` with `seq = dynamic`. All ranks must give equal numbers, except to `gemm`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rows {
-    /// The number that the operator was prepared for, which is the most.
+    /// The number of rows that the operator was prepared for, which is the most rows.
     #[default]
     Most,
-    /// This number.
+    /// The given number of rows.
     Count(u64),
-    /// The 32-bit word at this address of device memory, which the kernel reads when it starts. A graph that is replayed
-    /// reads it at each replay.
+    /// The 32-bit word at the given address of device memory, which the kernel reads when it starts. A graph reads the word at
+    /// each replay.
     At(u64),
 }
 
-/// The rows of a call, which the operator with this plan can take.
+/// The rows of a call, checked against the plan of the operator.
 #[derive(Clone, Copy)]
 pub(crate) struct CallRows<'a> {
     plan: &'a KernelPlan,
@@ -46,7 +46,7 @@ impl<'a> CallRows<'a> {
         self.given
     }
 
-    /// Returns the arguments of the kernel: the rows, and the address of the word with them or 0.
+    /// Returns the arguments of the kernel: the rows, and the address of the word with the rows or 0.
     pub fn args(self) -> (u32, u64) {
         match self.given {
             // Plans have less than 2^32 rows.
@@ -56,7 +56,7 @@ impl<'a> CallRows<'a> {
         }
     }
 
-    /// Returns whether a call may run this body of the plan. With rows in memory, it may run any.
+    /// Returns whether a call may run this body of the plan. If the rows are in device memory, the call may run any body.
     pub fn may_run(self, body: &Body) -> bool {
         let (rows, address) = self.args();
         let runs = |body: &&Body| body.max_rows() >= Some(rows.into());
@@ -65,7 +65,7 @@ impl<'a> CallRows<'a> {
         address != 0 || std::ptr::eq(chosen, body)
     }
 
-    /// Returns what the operands of the call must be.
+    /// Returns the specifications of the call's operands.
     pub fn specs(self) -> impl Iterator<Item = OperandSpec> + 'a {
         let rows = match self.given {
             Rows::Most => self.plan.max_rows(),

@@ -29,8 +29,8 @@ elements!(bf16: Bf16, f16: Fp16, f32: Fp32, i32: Int32);
 
 /// Memory of a GPU that a kernel can read: slices and views of cudarc, [`SymmetricSlice`] and [`RawSlice`].
 ///
-/// No other type can implement this trait, since an access by a kernel is only sound if the address and the length of
-/// the slice are right.
+/// No other type can implement this trait: a kernel's accesses are sound only if the address and the length of the slice are
+/// right.
 ///
 /// ```compile_fail,E0277
 /// # use mkernel::{Operator, cudarc::driver::{CudaStream, DevicePtr}, half::bf16, spec::abi::Operand};

@@ -11,18 +11,18 @@ use mkernel_spec::abi::{MAX_OPERANDS, Operand, OperandSpec};
 pub(crate) struct SliceOperand<'a> {
     pub elems: usize,
     pub dtype: Dtype,
-    /// Whether it was passed for writing.
+    /// Whether the slice was passed for writing.
     pub written: bool,
     pub address: u64,
     /// The event to record behind the kernel.
     pub used: Option<&'a CudaEvent>,
 }
 
-/// The operands that were passed so far, and the mistakes that were found meanwhile.
+/// The operands that were passed so far, and the mistakes that were found so far.
 pub(crate) struct Slices<'a> {
-    /// The operands of the plan.
+    /// The operands of the plan, in order.
     wanted: &'a [OperandSpec],
-    /// What was passed, in the order of `wanted`.
+    /// The passed operands, in the order of `wanted`.
     passed: [Option<SliceOperand<'a>>; MAX_OPERANDS],
     faults: Vec<(Operand, OperandFault)>,
 }
@@ -41,7 +41,7 @@ impl<'a> Slices<'a> {
         self.faults.push((operand, fault));
     }
 
-    /// Adds an operand. One that the kernel does not have, or that was passed before, is a mistake.
+    /// Adds an operand. An operand that the kernel does not have, or that was passed before, is a mistake.
     pub fn pass(&mut self, operand: Operand, slice: SliceOperand<'a>) {
         let index = self.wanted.iter().position(|spec| spec.operand == operand);
         match index.and_then(|index| self.passed.get_mut(index)) {
@@ -55,8 +55,8 @@ impl<'a> Slices<'a> {
         }
     }
 
-    /// Checks that the operands are those of a call on `rank`, and returns all mistakes at once. `specs` are the operands of
-    /// the plan with the rows of the call.
+    /// Checks that the operands fit a call on `rank`, and returns all mistakes at once. `specs` are the operands of the plan
+    /// with the rows of the call.
     pub fn check(
         &mut self,
         specs: impl Iterator<Item = OperandSpec>,
@@ -95,7 +95,7 @@ impl<'a> Slices<'a> {
         }
     }
 
-    /// Returns the operands in the order of the plan, and how many there are.
+    /// Returns the operands in the order of the plan, and their number.
     pub fn dense(&self) -> ([RawOperand; MAX_OPERANDS], usize) {
         let mut dense = [RawOperand::default(); MAX_OPERANDS];
         for (operand, (spec, passed)) in dense.iter_mut().zip(self.wanted.iter().zip(&self.passed))
@@ -257,7 +257,7 @@ mod tests {
         slices.pass(operand, slice(elems, Dtype::Bf16, written));
     }
 
-    /// Returns the mistakes on rank 0: the operands that they belong to, and the text of the error.
+    /// Returns the mistakes on rank 0: their operands, and the text of the error.
     fn faults(mut slices: Slices) -> (Vec<Operand>, String) {
         match slices.check(SPECS.into_iter(), 0) {
             Err(Error::Operands(faults)) => {

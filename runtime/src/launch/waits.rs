@@ -1,4 +1,4 @@
-//! [`Waits`]: which stream waits for the work of other streams on the operands of a call.
+//! [`Waits`]: the stream that waits for other streams' work on the operands of a call.
 
 use crate::driver::{self, Uncaptured};
 use crate::error::Error;
@@ -7,11 +7,11 @@ use cudarc::driver::{CudaEvent, CudaStream, SyncOnDrop};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The stream that waits for the work of other streams on the operands of a call. A stream that is being captured must not
-/// wait for events from outside of the capture, so another stream waits for these.
+/// The stream that waits for other streams' work on the operands of a call. A stream that is being captured must not wait for
+/// events from outside of the capture, so another stream waits for them.
 pub(super) struct Waits<'a> {
     stream: &'a Arc<CudaStream>,
-    /// The stream beside the call's, if that one was being captured when the first operand was passed.
+    /// The stream beside the call's stream, if the call's stream was being captured when the first operand was passed.
     beside: Option<Arc<CudaStream>>,
     is_decided: bool,
 }
@@ -25,7 +25,7 @@ impl<'a> Waits<'a> {
         }
     }
 
-    /// Returns the stream beside the call's, if the call's stream must not wait.
+    /// Returns the stream beside the call's stream, or `None` if the call's stream may wait.
     pub fn beside(&mut self) -> Result<Option<&Arc<CudaStream>>, Error> {
         let context = self.stream.context();
         // If cudarc does not track events, nothing waits for events, and creating a stream would enable the tracking.
@@ -43,12 +43,14 @@ impl<'a> Waits<'a> {
         Ok(self.beside.as_ref())
     }
 
-    /// Returns whether operands were passed while the call's stream was being captured, so that it does not wait for them.
+    /// Returns whether operands were passed while the call's stream was being captured, so that the stream does not wait for
+    /// them.
     pub const fn are_beside(&self) -> bool {
         self.beside.is_some()
     }
 
-    /// Makes the capture wait for the stream beside, if that has become part of it. No operand is passed after this.
+    /// Makes the capture wait for the stream beside, if that stream has become part of the capture. No operand is passed after
+    /// this call.
     pub fn join(&mut self) -> Result<(), Error> {
         let _uncaptured = self.beside.is_some().then(Uncaptured::new);
         let Some(beside) = self.beside.take() else {
@@ -92,8 +94,8 @@ impl Retired for Waiting {
     }
 }
 
-/// Returns the event that `guard` would record when it is dropped, and prevents that. It is recorded with [`record`] behind
-/// the kernel, or never if there is no kernel.
+/// Returns the event that `guard` would record when dropped, and prevents that recording. The caller records the event with
+/// [`record`] behind the kernel, or never if no kernel is launched.
 pub(super) fn event_of<'a>(mut guard: SyncOnDrop<'a>) -> Option<&'a CudaEvent> {
     match &mut guard {
         SyncOnDrop::Record(target) => target.take().map(|(event, _)| event),
