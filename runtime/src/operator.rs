@@ -35,18 +35,18 @@ use std::sync::Arc;
 
 /// A kernel with its workspace, created by [`Communicator::prepare`](crate::Communicator::prepare).
 ///
-/// Every rank must launch its operators the same number of times in the same order, except for `gemm`, whose ranks do not
-/// wait for each other. Launches on one GPU are ordered
-/// after each other, also on different streams and of several communicators. A launch can be captured into a CUDA graph
-/// and replayed, in the same way on every rank: see [`Call::capture`](crate::Call::capture). Replays are not ordered
-/// after other launches or graphs, so order them by one stream or by events.
+/// All ranks must launch their operators in one order, each the same number of times on every rank, except `gemm`, whose ranks do
+/// not wait for each other. Launches on one GPU are ordered after each other, also on different streams and of several
+/// communicators. A launch can be captured into a CUDA graph and replayed, identically on every rank: see
+/// [`Call::capture`](crate::Call::capture). Replays are not ordered after other launches or graphs, so order them by one stream or
+/// by events.
 ///
-/// Operators of a communicator that are prepared in the same way share their kernel and its workspace, as long as one of
-/// them exists on every rank. So each layer of a model can prepare operators of its own.
+/// Operators of a communicator that are prepared with equal configurations and sizes share their kernel and its workspace, as
+/// long as one of these operators exists on every rank. So each layer of a model can prepare operators of its own.
 ///
-/// When the last of them is dropped, this waits until their launches have ended, or until the deadline. Their memory is
-/// freed then. If a graph has captured a launch, the memory is freed when that graph and all executable graphs made of it
-/// are destroyed.
+/// Dropping the last operator that shares a workspace waits until the launches have ended, or until the deadline. The shared
+/// memory is freed then. If a graph has captured a launch, the memory is freed when that graph and all executable graphs made
+/// from the graph are destroyed.
 pub struct Operator {
     // The launches end before the core is dropped.
     launches: Launches,
@@ -61,11 +61,11 @@ pub(crate) struct Loaded {
     pub copies: Option<Arc<CopyThread>>,
     /// The gate that calls of all operators on this GPU share.
     pub gate: Arc<OwnMemory>,
-    /// What reads the numbers of calls that ranks have begun.
+    /// The reader of the numbers of calls that ranks have begun.
     pub reader: Arc<WordReader>,
 }
 
-/// Returns what counts the calls of an operator.
+/// Returns the counts of the calls of an operator.
 fn begun_calls(
     shared: &Shared,
     operator: u32,
@@ -89,7 +89,7 @@ fn begun_calls(
 }
 
 impl Operator {
-    /// Creates the operator from its parts. The other ranks must have created theirs.
+    /// Creates the operator from its parts. The other ranks must have created their parts.
     pub(crate) fn new(
         (plan, name): (KernelPlan, &str),
         loaded: Loaded,
@@ -148,7 +148,7 @@ impl Operator {
         Self::with_core(Arc::new(OperatorCore::new(parts)))
     }
 
-    /// Creates an operator that shares `core` with others.
+    /// Creates an operator that shares `core` with other operators.
     pub(crate) fn with_core(core: Arc<OperatorCore>) -> Self {
         Self {
             launches: Launches::new(),
@@ -178,9 +178,9 @@ impl Operator {
     ///
     /// # Safety
     /// The operands must be device memory of the sizes in the plan (rows of this rank, columns, the passed stride).
-    /// They must stay allocated until the call has ended. Meanwhile nothing else may write the inputs or access the
+    /// The operands must stay allocated until the call has ended. Until then, nothing else may write the inputs or access the
     /// results. If the stream is being captured, this holds for every replay of the graph. `stream` must belong to the
-    /// communicator's context. It must stay alive until this operator is launched on another stream or dropped.
+    /// communicator's context. The stream must stay alive until this operator is launched on another stream or dropped.
     pub unsafe fn launch_raw(
         &self,
         stream: sys::CUstream,
@@ -190,7 +190,7 @@ impl Operator {
         unsafe { self.launch_raw_rows(stream, operands, Rows::Most) }
     }
 
-    /// Does the same as [`launch_raw`](Self::launch_raw) with this number of rows.
+    /// Enqueues one call with the given rows, as [`launch_raw`](Self::launch_raw) does with the most rows.
     ///
     /// # Errors
     /// The errors are those of [`launch_raw`](Self::launch_raw), and [`Error::Call`] if the operator does not take rows at
@@ -198,8 +198,8 @@ impl Operator {
     ///
     /// # Safety
     /// The requirements are those of [`launch_raw`](Self::launch_raw). Operands need only the rows of the call. With
-    /// [`Rows::At`] they must have the most rows, and the address must be that of a readable word of device memory as long as
-    /// the operands must be allocated.
+    /// [`Rows::At`] the operands must have the most rows, and the address must refer to a readable word of device memory for as
+    /// long as the operands must be allocated.
     pub unsafe fn launch_raw_rows(
         &self,
         stream: sys::CUstream,
@@ -215,23 +215,24 @@ impl Operator {
         }
     }
 
-    /// Lets later calls start while the kernel before them on the stream is still running, or ends that.
+    /// Sets whether later calls may start while the preceding kernel on the stream is still running.
     ///
-    /// Such a call of a GEMM operator loads the first tiles of B (the weights) while the kernel before it finishes, and reads
-    /// and writes everything else only after that. In a chain of small calls this hides a part of each. It makes no difference
-    /// behind other work than kernels, and only little behind kernels that do not allow it; all kernels of mkernel do, and
-    /// those of other libraries that use programmatic dependent launch. Other operators load nothing early, nor do GEMMs whose
-    /// rows each call gives: their rows say which tile of B is the first.
+    /// An overlapping call of a GEMM operator loads the first tiles of B (the weights) while the preceding kernel finishes, and
+    /// reads and writes everything else only after that kernel. In a chain of small calls this hides a part of each call. There
+    /// is no gain after work other than kernels, and little gain after kernels that do not allow an early start. All kernels of
+    /// mkernel allow an early start, and so do kernels of other libraries that use programmatic dependent launch. Operators
+    /// other than GEMMs load nothing early. Nor do GEMMs that take their rows at run time, since the first tile of B depends on
+    /// the rows.
     ///
-    /// The launches are not cooperative. If another stream runs kernels that wait for other ranks on the same GPU, each can
-    /// hold a part of the SMs and wait for the rest, which ends with an error at the deadline. Leave SMs to such kernels by
-    /// [`max_sms`](crate::KernelConfig::max_sms), or do not use this. Calls of ranks that [share](crate::Communicator::local)
-    /// a GPU do not overlap, for the same reason.
+    /// The launches are not cooperative. If another stream runs kernels that wait for other ranks on the same GPU, each kernel
+    /// can hold a part of the SMs and wait for the rest, until an error at the deadline. Leave SMs to such kernels by
+    /// [`max_sms`](crate::KernelConfig::max_sms), or do not use this option. For the same reason, calls of ranks that
+    /// [share](crate::Communicator::local) a GPU do not overlap.
     ///
     /// # Safety
-    /// No work that is enqueued on the stream before a call may write or allocate the call's B, unless other work than a
-    /// kernel comes between the two, such as a copy or a wait for an event. If the stream is being captured, this holds for
-    /// the graph.
+    /// No work that is enqueued on the stream before a call may write or allocate the call's B, unless work other than a
+    /// kernel, such as a copy or a wait for an event, comes between that work and the call. If the stream is being captured,
+    /// this holds for the graph.
     pub unsafe fn overlap_calls(&self, overlap: bool) {
         self.launches.state().mode = match overlap && !self.parts().shared.shares_gpu {
             true => LaunchMode::Overlapping,
@@ -239,10 +240,10 @@ impl Operator {
         };
     }
 
-    /// Does the same as [`Communicator::check`](crate::Communicator::check).
+    /// Checks the communicator, as [`Communicator::check`](crate::Communicator::check) does.
     ///
     /// # Errors
-    /// The errors are those of that function.
+    /// The errors are those of [`Communicator::check`](crate::Communicator::check).
     pub fn check(&self) -> Result<(), Error> {
         self.parts().shared.check()
     }
@@ -289,7 +290,7 @@ impl Operator {
             shared.fail_because_of(cause);
         }
         shared.ensure_usable()?;
-        // The lock is held during the launch, so that the copies, the streams and the launches have the same order.
+        // The lock is held during the launch, so that copies, streams and launches have one order.
         let mut order = order::lock(&shared.order);
         let mut state = self.launches.state();
         self.parts().bind(&mut state.args, operands, rows)?;
@@ -311,7 +312,7 @@ impl Operator {
 
 impl Drop for Operator {
     fn drop(&mut self) {
-        // Graphs may keep the core alive, but streams without an owner need not live any longer.
+        // Graphs may keep the core alive, but streams without an owner need not outlive the operator.
         self.launches.end(&self.core);
     }
 }

@@ -3,7 +3,7 @@
 use crate::error::OperatorId;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The operators of a communicator by number. Those that nobody else names any more are forgotten.
+/// The operators of a communicator by number. Operators whose names have no other users are removed.
 #[derive(Default)]
 pub(crate) struct OperatorNames(Mutex<State>);
 
@@ -15,7 +15,7 @@ struct State {
 }
 
 impl OperatorNames {
-    /// Names a new operator. It gets the next number, counted from 1. All ranks create operators in the same order.
+    /// Names a new operator. The operator gets the next number, counted from 1. All ranks create operators in one order.
     pub fn add(&self, name: &str) -> OperatorId {
         let mut state = self.lock();
         state.created += 1;
@@ -25,7 +25,7 @@ impl OperatorNames {
         operator
     }
 
-    /// Returns the operator with this number, without a name if it does not exist any more.
+    /// Returns the operator with this number, without a name if the operator does not exist any more.
     pub fn find(&self, number: u32) -> OperatorId {
         let state = self.lock();
         let mut known = state.known.iter();

@@ -11,11 +11,11 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// The number of captures whose last launch is remembered. If more captures are under way at once on a GPU, the
-/// launches in the oldest are not kept in order.
+/// The number of captures whose last launch is remembered. If more captures are under way at once on a GPU, the launches in the
+/// oldest captures are not kept in order.
 const CAPTURES: usize = 64;
 
-/// Keeps the launches of all operators on a GPU in one order, also those of several communicators.
+/// Keeps the launches of all operators on a GPU in one order, across all communicators.
 ///
 /// Two kernels that wait for peers and share the SMs of a GPU could keep each other from starting, differently on each
 /// rank. Launches into one stream, launches into several streams, and launches that are captured into one graph are
@@ -31,12 +31,12 @@ pub(crate) struct Order {
 /// The end of a launch that may still run.
 #[derive(Clone)]
 enum End {
-    /// Behind all work of a stream, of which `source` launched last.
+    /// The end of all work in a stream whose last launch was made by `source`.
     Stream {
         stream: UserStream,
         source: LaunchSource,
     },
-    /// Behind the work of a stream that may not exist any more.
+    /// The end of the work in a stream that may not exist any more.
     Recorded(Arc<Event>),
 }
 
@@ -65,14 +65,14 @@ impl LaunchSource {
     }
 }
 
-/// Returns the launch order of a part of a context's GPU. All communicators with this part share it. Other parts have other
-/// SMs, so their kernels cannot keep each other from starting.
+/// Returns the launch order of a part of a context's GPU. All communicators on this part share the order. Other parts have
+/// other SMs, so their kernels cannot keep each other from starting.
 pub(crate) fn of(ctx: &Arc<CudaContext>, part: Part) -> Result<Arc<Mutex<Order>>, Error> {
     type Known = Vec<((usize, Part), Weak<Mutex<Order>>)>;
     static KNOWN: Mutex<Known> = Mutex::new(Vec::new());
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     known.retain(|(_, order)| order.strong_count() > 0);
-    // All contexts are primary contexts, and each GPU has one of these.
+    // All contexts are primary contexts, and each GPU has one primary context.
     let here = (ctx.ordinal(), part);
     let is_here = |(place, _): &&((usize, Part), _)| *place == here;
     if let Some(order) = known.iter().find(is_here).and_then(|(_, o)| o.upgrade()) {
@@ -104,7 +104,7 @@ impl Order {
         stream: &UserStream,
         source: LaunchSource,
     ) -> Result<(), Error> {
-        // Most launches follow one in the same stream.
+        // Most launches follow a launch in the same stream.
         let end = End::Stream {
             stream: stream.clone(),
             source,
@@ -116,7 +116,7 @@ impl Order {
             return Ok(());
         }
         let mut unordered = Vec::new();
-        // After an error, all ends are kept: operators wait for those alone before they free memory.
+        // After an error, all ends are kept: operators wait only for these ends before they free memory.
         for earlier_end in &self.ends {
             let earlier = match earlier_end {
                 End::Stream { stream: same, .. } if same == stream => continue,
@@ -129,7 +129,7 @@ impl Order {
             };
             // SAFETY: the caller that launched into this stream keeps it alive.
             if unsafe { driver::is_capturing(earlier.handle()) }? {
-                // No event can be recorded in it before its capture ends. The overlap check of the kernels still
+                // No event can be recorded in the stream before its capture ends. The overlap check of the kernels still
                 // applies.
                 unordered.push(earlier_end.clone());
                 continue;
@@ -147,9 +147,9 @@ impl Order {
         self.ends.iter().any(|end| end.is_in(stream))
     }
 
-    /// Forgets the streams without an owner of which `source` launched last, but not the ends of their launches. An end is
-    /// forgotten too if its stream is being captured, since no event can be recorded in it. The overlap check of the
-    /// kernels still applies.
+    /// Forgets the streams without an owner whose last launch was made by `source`, but keeps the ends of these launches. If a
+    /// stream is being captured, the end of its launch is forgotten too, since no event can be recorded in the stream. The
+    /// overlap check of the kernels still applies.
     ///
     /// # Safety
     /// The streams into which `source` has launched must be alive. `ctx` must be their context.
@@ -170,8 +170,8 @@ impl Order {
         }
     }
 
-    /// Makes the next launch in `stream` come after all earlier launches of the same capture. Returns whether the graph
-    /// already keeps the launch source alive.
+    /// Makes the next launch in `stream` wait for all earlier launches of this capture. Returns whether the graph already keeps
+    /// the launch source alive.
     ///
     /// # Safety
     /// `stream` must be alive and take part in `capture`.

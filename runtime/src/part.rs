@@ -1,6 +1,6 @@
-//! [`Part`]: which of the ranks that share a GPU a rank is.
+//! [`Part`]: the part of a GPU that a rank has.
 
-/// Which of the ranks that share a GPU a rank is.
+/// The part of a GPU that a rank has: its index among the ranks that share the GPU, and the number of these ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Part {
     pub index: u32,
@@ -9,10 +9,10 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// The only rank of a GPU.
+    /// The part of a rank that has a GPU to itself.
     pub const WHOLE: Self = Self { index: 0, count: 1 };
 
-    /// Returns the parts of the ranks that have these GPUs.
+    /// Returns the parts of the ranks, given the GPU ordinal of each rank.
     pub fn of_ranks(ordinals: &[usize]) -> Vec<Self> {
         let same =
             |ranks: &[usize], ordinal| ranks.iter().filter(|o| **o == ordinal).count() as u32;

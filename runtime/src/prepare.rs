@@ -26,19 +26,19 @@ use mkernel_spec::{KernelConfig, KernelPlan, Shape, SizedSpec};
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
 
-/// The number of no operator. Operators are counted from 1.
+/// The number that stands for the absence of an operator. Operators are counted from 1.
 const NO_OPERATOR: u32 = 0;
 
-/// What machine code is made of.
+/// The source of machine code.
 pub(crate) enum Code {
     Template(KernelTemplate),
-    /// A text that is no longer what its template makes.
+    /// A text that differs from the output of its template.
     #[cfg(feature = "testing")]
     Text(CudaSource),
 }
 
 impl Code {
-    /// A digest of what distinguishes this code from that of other kernels.
+    /// A digest that distinguishes this code from the code of other kernels.
     fn digest(&self) -> [u8; 32] {
         match self {
             Self::Template(template) => template.digest(),
@@ -56,8 +56,8 @@ impl Code {
     }
 }
 
-/// Prepares an operator, or shares the core of an equal one that exists on all ranks. `code` is what to compile instead of
-/// the template that it gets, and `name` what errors call it if the configuration has no name. All ranks must call this.
+/// Prepares an operator, or shares the core of an equal operator that exists on all ranks. `code` maps the kernel's template to
+/// the code to compile. `name` is the operator's name in errors if the configuration has no name. All ranks must call this.
 pub(crate) fn prepare(
     shared: &Arc<Shared>,
     (heap, known): (&mut Heap, &mut KnownOperators),
@@ -88,8 +88,8 @@ pub(crate) fn prepare(
         &identity::DESCRIPTION,
         timeout,
     )?;
-    // Some ranks may have dropped the equal operator already. Then it is kept until no rank waits for this one any more, since
-    // dropping it can wait for the GPU.
+    // Some ranks may have dropped the equal operator already. This rank then keeps its own until no rank waits for this rank
+    // any more, since dropping an operator can wait for the GPU.
     let _unshared = match equal {
         Some(core) if numbers.iter().all(|number| *number == core.number()) => {
             return Ok(Operator::with_core(core));
@@ -97,7 +97,7 @@ pub(crate) fn prepare(
         unshared => unshared,
     };
 
-    // The other ranks find the kernel in the store. Without a shared store, they compile it too.
+    // The other ranks find the kernel in the store. Without a shared store, they compile the kernel too.
     let first = (shared.rank == 0)
         .then(|| build(&store, &plan, &code))
         .transpose();
@@ -133,7 +133,8 @@ pub(crate) fn prepare(
     Ok(operator)
 }
 
-/// The store of kernels, the way between the nodes if there are several, the plan, and what its machine code is made of.
+/// The store of kernels, the nodes and the transport between them if there are several nodes, the plan, and the source of its
+/// machine code.
 type Planned = (Store, Option<(NodeMap, Transport)>, KernelPlan, Code);
 
 /// Plans the kernel of this rank.
@@ -151,7 +152,7 @@ fn plan_on_this_rank(
     Ok((store, way, plan, code))
 }
 
-/// Returns how errors name an operator: by the operator and its name, or else by the id of its kernel.
+/// Returns the name of an operator in errors: the kind of the operator and its name, or else the id of its kernel.
 fn operator_name(plan: &KernelPlan, name: Option<&str>) -> String {
     name.map_or_else(
         || plan.id.clone(),
@@ -170,7 +171,7 @@ fn check_puts(plan: &KernelPlan, fabric: Option<&Fabric>) -> Result<(), Error> {
         })
 }
 
-/// Returns which ranks put to which others, and by which transport, for a kernel of several nodes. A kernel of one node
+/// Returns the nodes and the transport between them for a kernel of several nodes, or `None` for a kernel of one node, which
 /// needs all ranks on one host.
 fn way_between_nodes(
     shared: &Shared,
@@ -198,7 +199,8 @@ fn build(store: &Store, plan: &KernelPlan, code: &Code) -> Result<Cubin, Error> 
         .map_err(|error| built(&plan.id, error))
 }
 
-/// The error of rendering or compiling the kernel `id`. Too many open files say nothing about the kernel.
+/// Returns the error of rendering or compiling the kernel `id`. A lack of open files is reported as such, since it is not a
+/// fault of the kernel.
 fn built(id: &str, error: GenError) -> Error {
     let causes = std::iter::successors(Some(&error as &dyn std::error::Error), |e| e.source());
     let mut of_system = causes.filter_map(|error| error.downcast_ref::<std::io::Error>());

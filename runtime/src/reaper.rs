@@ -1,6 +1,6 @@
-//! Frees memory that the GPU may still use. The thread that drops it waits for the GPU for a limited time; after
-//! that, a background thread, the reaper, waits. The reaper also drops what CUDA graphs have kept alive, since the
-//! driver's callback threads must not call the driver.
+//! Frees memory that the GPU may still use. The thread that drops the memory waits for the GPU for a limited time; after that,
+//! a background thread, the reaper, waits. The reaper also drops values that CUDA graphs have kept alive, since the driver's
+//! callback threads must not call the driver.
 
 use crate::driver::{self, Uncaptured};
 use crate::error::{Error, with_causes};
@@ -11,23 +11,23 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// Something without an owner that the GPU may still use.
+/// An object without an owner that the GPU may still use.
 pub(crate) trait Retired: Send {
     /// Returns a name for log messages.
     fn name(&self) -> String;
 
-    /// Returns whether the GPU still uses it. The calling thread must not wait for [`GpuUse::Capturing`].
+    /// Returns whether the GPU still uses the object. The calling thread must not wait for [`GpuUse::Capturing`].
     fn is_unused(&mut self) -> Result<GpuUse, Error>;
 }
 
-/// How the GPU uses something that is to be freed.
+/// The use of a retired object by the GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GpuUse {
-    /// The GPU does not use it any more.
+    /// The GPU does not use the object any more.
     Unused,
-    /// Work that uses it is running or enqueued.
+    /// Work that uses the object is running or enqueued.
     Running,
-    /// A stream that uses it is being captured. The calling thread may be the one that has to end the capture.
+    /// A stream that uses the object is being captured. The calling thread may be the one that has to end the capture.
     Capturing,
 }
 
@@ -39,7 +39,7 @@ enum Message {
 
 /// The interval between two checks.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
-/// How long a waiting thread spins before it sleeps between checks.
+/// The time for which a waiting thread spins before it sleeps between checks.
 const SPIN: Duration = Duration::from_millis(20);
 
 thread_local! {
@@ -89,8 +89,8 @@ pub(crate) unsafe extern "C" fn release(data: *mut c_void) {
     }
 }
 
-/// Frees `retired` as soon as the GPU does not use it any more. If that takes longer than `limit`, the reaper thread
-/// frees it later. If it cannot be determined, the memory is leaked.
+/// Frees `retired` as soon as the GPU does not use it any more. If that takes longer than `limit`, the reaper thread frees it
+/// later. If the GPU's use cannot be determined, the memory is leaked.
 pub(crate) fn retire(mut retired: Box<dyn Retired>, limit: Duration) {
     let _uncaptured = Uncaptured::new();
     let started = Instant::now();

@@ -12,10 +12,10 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
-/// Why the host ends the waits of a rank's kernels.
+/// The reason why the host ends the waits of a rank's kernels.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum AbortCause {
-    /// The program, or a failure of this rank.
+    /// The program has aborted, or this rank has failed.
     Host,
     /// A call of this rank has failed.
     Failed(u32),
@@ -37,7 +37,7 @@ pub(crate) struct Page(Pinned);
 
 const PAGE_BYTES: usize = 4096;
 
-/// The value of [`Report::valid`] when a kernel has written the report. It is 0 before.
+/// The value of [`Report::valid`] after a kernel has written the report. The value before is 0.
 const WRITTEN: u32 = 1;
 /// The value of [`Report::valid`] while the host reads the report.
 const TAKEN: u32 = 2;
@@ -57,8 +57,8 @@ impl Page {
         self.0.device_address()
     }
 
-    /// Ends all waits of this rank's kernels, unless they were ended before. The kernels also abort the other ranks of the
-    /// node, whose reports name the rank of the cause.
+    /// Ends all waits of this rank's kernels, unless they have been ended already. The kernels also abort the other ranks of
+    /// the node, whose reports name the rank of the cause.
     pub fn abort(&self, cause: AbortCause) {
         let value = match cause {
             AbortCause::Host => 1,
@@ -83,16 +83,16 @@ impl Page {
             .load(Ordering::Acquire)
     }
 
-    /// Announces the copies of `epoch`. Returns false if the kernel has withdrawn its request. The kernel may have
-    /// ended then, so no copy may be made.
+    /// Announces the copies of `epoch`. Returns false if the kernel has withdrawn its request. In that case the kernel may have
+    /// ended, so no copy may be made.
     ///
     /// If this returns true, the kernel runs until all of its copies have been read, or until [`Self::answer`].
     pub fn claim(&self, epoch: u32) -> bool {
         self.0
             .word(offset_of!(HostPage, claimed))
             .store(epoch, Ordering::Relaxed);
-        // The kernel does the same: it writes its own word, fences, and reads the other word. At least one of the two
-        // sees the other's write.
+        // The kernel runs the mirror image of this code: it writes its own word, fences, and reads the other word. At least one
+        // of the two sees the other's write.
         fence(Ordering::SeqCst);
         !self.is_withdrawn()
     }
@@ -119,8 +119,8 @@ impl Page {
             .load(Ordering::Relaxed)
     }
 
-    /// Returns the rows of A that the kernel wants copied. This must be read after [`Self::claim`]: before that, a
-    /// kernel may withdraw and another one may make a request.
+    /// Returns the rows of A that the kernel wants copied. This must be read after [`Self::claim`]: before the claim, a kernel
+    /// may withdraw its request and another kernel may make one.
     pub fn copy_source(&self) -> CopySource {
         let read = |offset| self.0.double_word(offset).load(Ordering::Relaxed);
         CopySource {
@@ -136,19 +136,19 @@ impl Page {
         (valid.load(Ordering::Acquire) != 0).then(|| timeout(&self.read(at), operator, others))
     }
 
-    /// Returns the error of a call that overlapped with another call, if that is why it failed.
+    /// Returns the error of a call that failed because it overlapped with another call, if there is one.
     pub fn overlap(&self, operator: &OperatorId, others: &OperatorNames) -> Option<Error> {
         self.failure(operator, others)
             .filter(|error| matches!(error, Error::Overlap { .. }))
     }
 
-    /// Takes the error of a call with invalid operand values, if there is a new one. Kernels write the next one after
+    /// Takes the error of a call with invalid operand values, if there is a new error. Kernels can write the next error after
     /// that.
     pub fn take_fault(&self, operator: &OperatorId) -> Option<Error> {
         let at = offset_of!(HostPage, fault);
         let valid = self.0.word(at + offset_of!(Report, valid));
-        // Only one thread takes the report. Kernels do not overwrite it meanwhile, since they write only where `valid`
-        // is 0.
+        // Only one thread takes the report. Kernels do not overwrite the report while it is read, since they write only where
+        // `valid` is 0.
         valid
             .compare_exchange(WRITTEN, TAKEN, Ordering::Acquire, Ordering::Relaxed)
             .ok()?;
@@ -231,7 +231,7 @@ fn timeout(report: &Report, operator: &OperatorId, others: &OperatorNames) -> Er
     }
 }
 
-/// Returns the error if operands of ranks do not fit together.
+/// Returns the error for operands of several ranks that do not fit together, or `None` if the report has no such fault.
 fn mismatch(report: &Report, operator: &OperatorId) -> Option<Error> {
     if report.wait == abi::Wait::RowTwice as u32 {
         return Some(Error::RowOfTwoTokens(RowOfTwoTokens {

@@ -123,13 +123,13 @@ impl Shared {
         Duration::from_nanos(self.timeout_ns())
     }
 
-    /// Returns the deadline of steps in which ranks wait for each other on the host.
+    /// Returns the timeout of steps in which ranks wait for each other on the host.
     pub fn host_timeout(&self) -> Duration {
         Duration::from_nanos(self.host_timeout_ns.load(Ordering::Relaxed))
     }
 
-    /// Returns how long the host waits for this rank's GPU. Simulated GPUs are slow and detect deadlocks by themselves.
-    /// The deadline of their kernels is in simulated time.
+    /// Returns the time for which the host waits for this rank's GPU. Simulated GPUs are slow and detect deadlocks by
+    /// themselves. The deadline of their kernels is in simulated time.
     pub fn gpu_timeout(&self) -> Duration {
         match self.simulated {
             Some(_) => self.timeout().max(SIMULATED_TIMEOUT),
@@ -181,7 +181,7 @@ impl Shared {
         Ok(thread)
     }
 
-    /// Returns the gate that all calls of all operators pass. The first call allocates it.
+    /// Returns the gate that all calls of all operators pass. The first call allocates the gate.
     pub fn gate(&self, timeout: Duration) -> Result<Arc<OwnMemory>, Error> {
         let mut gate = lock(&self.gate);
         if let Some(gate) = gate.as_ref() {
@@ -192,7 +192,7 @@ impl Shared {
         Ok(gate.insert(Arc::new(memory)).clone())
     }
 
-    /// Returns what reads the numbers of calls that ranks have begun. The first call creates it.
+    /// Returns the reader of the numbers of calls that ranks have begun. The first call creates the reader.
     pub fn reader(&self) -> Result<Arc<WordReader>, Error> {
         let mut reader = lock(&self.reader);
         if let Some(reader) = reader.as_ref() {
@@ -221,9 +221,9 @@ impl Shared {
         self.health.fail(error);
     }
 
-    /// Marks the communicator as failed, with what caused the failure of a wait.
+    /// Marks the communicator as failed with the cause of a failed wait.
     pub fn fail_because_of(&self, error: Error) {
-        // Only the first failure is recorded, and to explain one takes time.
+        // Only the first failure is recorded, and explaining a failure takes time.
         if !self.health.has_failed() {
             self.fail(self.health.explain(error));
         }

@@ -1,16 +1,17 @@
-//! [`Stats`]: what a communicator uses, and what it has sent.
+//! [`Stats`]: the resources of a communicator, and the traffic that it has sent.
 
 pub use mkernel_fabric::{EndpointStats, RailStats};
 use std::fmt;
 
-/// What a communicator uses on this rank, as [`Communicator::stats`](crate::Communicator::stats) returns it.
+/// The resources and traffic of a communicator on this rank, as returned by
+/// [`Communicator::stats`](crate::Communicator::stats).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// The symmetric memory. [`KernelPlan::workspace`](crate::KernelPlan) says how much of it an operator has.
+    /// The symmetric memory. [`KernelPlan::workspace`](crate::KernelPlan) gives the part that an operator uses.
     pub heap: HeapStats,
-    /// The fabrics. A communicator has one for each way in which its operators put ranks into nodes. A fabric has a proxy
-    /// thread, and a connection to every peer.
+    /// The fabrics. A communicator has one fabric for each division of its ranks into nodes by its operators. A fabric has a
+    /// proxy thread, and a connection to every peer.
     pub fabrics: Vec<FabricStats>,
 }
 
@@ -18,22 +19,21 @@ pub struct Stats {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HeapStats {
-    /// The number of allocations. Each is registered once with each NIC.
+    /// The number of allocations. Each allocation is registered once with each NIC.
     pub extents: usize,
     /// The bytes of all extents.
     pub bytes: u64,
-    /// The number of workspaces. Those of dropped operators count until the next
-    /// [`prepare`](crate::Communicator::prepare) or [`alloc`](crate::Communicator::alloc) after all ranks have dropped them.
+    /// The number of workspaces. Workspaces of dropped operators count until the next [`prepare`](crate::Communicator::prepare)
+    /// or [`alloc`](crate::Communicator::alloc) after all ranks have dropped the operators.
     pub workspaces: usize,
-    /// The number of tensors of [`Communicator::alloc`](crate::Communicator::alloc). Those that were dropped count as
-    /// workspaces do.
+    /// The number of tensors of [`Communicator::alloc`](crate::Communicator::alloc). Dropped tensors count for as long as the
+    /// workspaces of dropped operators.
     pub tensors: usize,
-    /// The bytes of these workspaces and tensors.
+    /// The bytes of all counted workspaces and tensors.
     pub used_bytes: u64,
 }
 
-/// A fabric on this rank, and what it has done so far. Its proxy counts while it works, so two numbers may be a few events
-/// apart.
+/// A fabric on this rank, and its traffic so far. Its proxy counts while it works, so two numbers may be a few events apart.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FabricStats {
@@ -41,7 +41,7 @@ pub struct FabricStats {
     pub transport: &'static str,
     /// The number of peers.
     pub peers: usize,
-    /// What the endpoint has done.
+    /// The counters of the endpoint.
     pub endpoint: EndpointStats,
 }
 

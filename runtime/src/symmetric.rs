@@ -76,7 +76,7 @@ impl OwnMemory {
         self.mapping.clone()
     }
 
-    /// Returns the size in bytes. It must be the same on all ranks.
+    /// Returns the size in bytes, which must be equal on all ranks.
     pub fn bytes(&self) -> usize {
         self.mapping.memory().bytes()
     }
@@ -121,7 +121,7 @@ impl OwnMemory {
 }
 
 impl Symmetric {
-    /// Returns the addresses in this process of the memory of all ranks of this host, by local rank. The rest is 0.
+    /// Returns the addresses in this process of the memory of all ranks of this host, by local rank. Unused entries are 0.
     pub fn addresses(&self) -> [u64; MAX_RANKS] {
         self.addresses
     }

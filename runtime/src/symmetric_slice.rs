@@ -16,21 +16,20 @@ use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A tensor in the symmetric memory of a communicator, created by
-/// [`Communicator::alloc`](crate::Communicator::alloc). It lies at the same offset on every rank, so other ranks can read
-/// and write it.
+/// A tensor in the symmetric memory of a communicator, created by [`Communicator::alloc`](crate::Communicator::alloc). The
+/// tensor has one offset on all ranks, so other ranks can read and write it.
 ///
-/// It is used like a [`CudaSlice`]: as an operand, and for copies by the methods of [`CudaStream`]. cudarc orders its
-/// uses on different streams in the same way. [`as_view`](Self::as_view) and [`as_view_mut`](Self::as_view_mut) give
-/// views, whose methods give parts of it.
+/// A `SymmetricSlice` is used like a [`CudaSlice`]: as an operand, and for copies by the methods of [`CudaStream`]. cudarc
+/// orders uses on different streams as it does for a `CudaSlice`. [`as_view`](Self::as_view) and
+/// [`as_view_mut`](Self::as_view_mut) return views, whose methods return parts of the tensor.
 ///
-/// Dropping it is not collective. It waits until the work that uses the tensor has ended, or until the deadline. Ranks
-/// may drop it at different times. Its space is used again by the next operator or tensor after all ranks have dropped
-/// it. The memory stays mapped as long as the tensor exists, also if the communicator is dropped before.
+/// Dropping the slice is not collective, and ranks may drop it at different times. The drop waits until the work that uses the
+/// tensor has ended, or until the deadline. The space is used again by the next operator or tensor after all ranks have dropped
+/// the slice. The memory stays mapped as long as the tensor exists, even if the communicator is dropped earlier.
 pub struct SymmetricSlice<T: 'static> {
-    /// Taken when the tensor is dropped.
+    /// The memory, which is taken when the tensor is dropped.
     memory: ManuallyDrop<Memory<T>>,
-    /// How long dropping it may take.
+    /// The time that dropping the tensor may take.
     drop_limit: Duration,
 }
 
@@ -39,7 +38,7 @@ pub(crate) struct Memory<T> {
     slice: ManuallyDrop<CudaSlice<T>>,
     address: u64,
     tensors: Arc<Tensors>,
-    // It is dropped last: other memory may be there then.
+    // The block is dropped last, since another tensor or operator may use its memory after that.
     _block: Block,
 }
 
@@ -80,19 +79,19 @@ impl<T> SymmetricSlice<T> {
         self.memory.slice.len()
     }
 
-    /// Returns whether there are no elements.
+    /// Returns whether the tensor has no elements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Returns the stream that it was allocated for.
+    /// Returns the stream that the tensor was allocated for.
     #[must_use]
     pub fn stream(&self) -> &Arc<CudaStream> {
         self.memory.slice.stream()
     }
 
-    /// Returns the context of its GPU.
+    /// Returns the context of the tensor's GPU.
     #[must_use]
     pub fn context(&self) -> &Arc<CudaContext> {
         self.stream().context()
@@ -104,7 +103,7 @@ impl<T> SymmetricSlice<T> {
         self.memory.slice.as_view()
     }
 
-    /// Returns a view of all elements, by which they can be written.
+    /// Returns a mutable view of all elements.
     #[must_use]
     pub fn as_view_mut(&mut self) -> CudaViewMut<'_, T> {
         self.memory.slice.as_view_mut()

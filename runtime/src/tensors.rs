@@ -1,4 +1,4 @@
-//! [`Tensors`]: where the tensors in the symmetric memory lie, by address.
+//! [`Tensors`]: the places of the tensors in the symmetric memory, by address.
 
 use mkernel_spec::abi::MAX_RANKS;
 use mkernel_spec::fabric::PLACE_OFFSET_BITS;
@@ -12,20 +12,21 @@ pub(crate) struct Tensors(Mutex<BTreeMap<u64, Tensor>>);
 /// A tensor in the symmetric memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tensor {
-    /// Its addresses in this process on all ranks of this host, by local rank. The rest is 0.
+    /// The addresses of the tensor in this process on all ranks of this host, by local rank. Unused entries are 0.
     pub addresses: [u64; MAX_RANKS],
     pub bytes: u64,
-    /// Where it lies: the number of its extent and its offset in there, which are the same on all ranks.
+    /// The number of the extent that contains the tensor, which is the same on all ranks.
     pub extent: u32,
+    /// The offset of the tensor in its extent, which is the same on all ranks.
     pub offset_bytes: u64,
 }
 
-/// Where an operand lies in the symmetric memory.
+/// The place of an operand in the symmetric memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SymmetricPlace {
-    /// Its addresses in this process on all ranks of this host, by local rank. The rest is 0.
+    /// The addresses of the operand in this process on all ranks of this host, by local rank. Unused entries are 0.
     pub addresses: [u64; MAX_RANKS],
-    /// Its extent and its offset in one number.
+    /// The extent and the offset in the extent, packed into one number.
     pub number: u64,
 }
 
@@ -45,7 +46,7 @@ impl Tensors {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a tensor, which is at `address` on this rank.
+    /// Adds a tensor with its address on this rank.
     pub fn insert(&self, address: u64, tensor: Tensor) {
         self.lock().insert(address, tensor);
     }
@@ -54,7 +55,7 @@ impl Tensors {
         self.lock().remove(&address);
     }
 
-    /// Returns where `bytes` bytes at `address` lie, if all of them are in one tensor.
+    /// Returns the place of `bytes` bytes at `address`, or `None` if the bytes are not all in one tensor.
     pub fn find(&self, address: u64, bytes: u64) -> Option<SymmetricPlace> {
         let tensors = self.lock();
         let (start, tensor) = tensors.range(..=address).next_back()?;

@@ -11,9 +11,9 @@ use mkernel_spec::plan::Workspace;
 use mkernel_spec::{KernelConfig, Shape};
 use std::mem::{offset_of, size_of};
 
-/// Does the same as [`Communicator::prepare`] with a kernel whose CUDA text is changed by `edit`. This is for work on
-/// templates, and for tests that inject mistakes. `edit` must make the same changes on every rank. The plan is not
-/// changed, so the work of the host (arguments, memory, copies) must still fit the text.
+/// Prepares an operator as [`Communicator::prepare`] does, with a kernel whose CUDA text is changed by `edit`. This is for work
+/// on templates, and for tests that inject mistakes. `edit` must make the same changes on every rank. The plan is not changed,
+/// so the work of the host (arguments, memory, copies) must still fit the text.
 ///
 /// # Errors
 /// The errors are those of [`Communicator::prepare`]. If the text does not compile, the error is [`Error::Build`] with
@@ -43,9 +43,9 @@ pub unsafe fn prepare_edited(
     })
 }
 
-/// Changes this rank's workspace of an operator to what it would be if the `made` calls so far had been repeated until
-/// there were `calls` calls, for tests of counters that wrap around. Every rank must do the same, between two barriers.
-/// The counts of puts from other nodes are multiplied in the same way.
+/// Sets the counters in this rank's workspace of an operator as if `calls` calls had been made instead of the `made` calls so
+/// far, for tests of counters that wrap around. Every rank must make this change between two barriers. The counts of puts from
+/// other nodes are multiplied by `calls / made`.
 ///
 /// # Errors
 /// Returns an error if a call of the driver fails.

@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How often the watchdog checks the connections to the other ranks while this rank is in no collective step.
+/// The interval between two checks of the connections to the other ranks while this rank is in no collective step.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// After how many of these checks the watchdog compares the calls of this rank with those of ranks that have left. This reads
-/// memory of the GPU.
+/// The number of checks of connections after which the watchdog compares the calls of this rank with the calls of ranks that
+/// have left. The comparison reads memory of the GPU.
 const POLLS_PER_COMPARISON: u32 = 10;
 
 /// A thread that checks the connections to the other ranks until a rank is lost. The thread also ends waits for ranks that

@@ -1,4 +1,4 @@
-//! [`Workspace`]: the memory of an operator that its ranks write for each other.
+//! [`Workspace`]: the memory of an operator, which the ranks write for each other.
 
 use crate::fabric::endpoint::Fabric;
 use crate::fabric::node_map::NodeMap;
@@ -11,14 +11,14 @@ use std::sync::Arc;
 /// The workspaces of an operator's ranks.
 pub(crate) struct Workspace {
     block: Block,
-    /// The addresses of the workspaces of this node's ranks, by local rank. The rest is 0.
+    /// The addresses of the workspaces of this node's ranks, by local rank. Unused entries are 0.
     addresses: [u64; MAX_RANKS],
     local_rank: u32,
     fabric: Option<Arc<Fabric>>,
 }
 
 impl Workspace {
-    /// Makes a block the workspace of an operator. With a fabric, the ranks are on several nodes.
+    /// Makes a block the workspace of an operator. `fabric` is `None` if all ranks are on one node.
     pub fn new(shared: &Shared, block: Block, fabric: Option<(NodeMap, Arc<Fabric>)>) -> Self {
         let of_host = block.addresses();
         let Some((node_map, fabric)) = fabric else {
@@ -41,7 +41,7 @@ impl Workspace {
         }
     }
 
-    /// Returns the addresses of the workspaces of this node's ranks, by local rank. The rest is 0.
+    /// Returns the addresses of the workspaces of this node's ranks, by local rank. Unused entries are 0.
     pub fn addresses(&self) -> [u64; MAX_RANKS] {
         self.addresses
     }
@@ -60,7 +60,7 @@ impl Workspace {
         self.fabric.as_ref()
     }
 
-    /// Returns the endpoint in the form that kernels use. It is empty if there is one node.
+    /// Returns the endpoint in the form that kernels use. The endpoint is empty if there is one node.
     pub fn endpoint(&self) -> KernelEndpoint {
         self.fabric
             .as_ref()

@@ -29,9 +29,9 @@ impl<T> RawSlice<T> {
     /// Returns the slice of `elems` elements at `address`, in memory of the GPU of `stream`.
     ///
     /// # Safety
-    /// The memory must stay allocated until all calls that get the slice have ended, including replays of graphs. Nobody
-    /// orders these calls with other work on the memory but the caller: no other work may write it while a call reads it,
-    /// or access it while a call writes it.
+    /// The memory must stay allocated until all calls that get the slice have ended, including replays of graphs. Only the
+    /// caller orders these calls with other work on the memory: no other work may write the memory while a call reads it, or
+    /// access the memory while a call writes it.
     #[must_use]
     pub unsafe fn new(stream: &Arc<CudaStream>, address: CUdeviceptr, elems: usize) -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! [`BegunCalls`]: how many calls of an operator each rank has begun.
+//! [`BegunCalls`]: the number of calls of an operator that each rank has begun.
 
 use crate::driver::{WORDS_OF_A_READ, WordReader};
 use crate::error::Error;
@@ -10,15 +10,15 @@ use std::mem::offset_of;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a read may take. Nothing on the GPU delays it but other copies.
+/// The time that a read may take. On the GPU, only other copies delay a read.
 const READ_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How many calls of an operator each rank has begun, replays of graphs included.
+/// The number of calls of an operator that each rank has begun, including replays of graphs.
 pub(crate) enum BegunCalls {
     /// The simulator counts the launches of all ranks.
     Simulated(Arc<OperatorLaunches>),
     /// Each rank counts its calls in its workspace, which the ranks of its node have mapped. The memory outlives the rank. A
-    /// call is counted there when it is about to end. This rank's gate has the name of the call that began last.
+    /// call is counted in the workspace when it is about to end. This rank's gate holds the name of the call that began last.
     Mapped {
         reader: Arc<WordReader>,
         workspace: Arc<Workspace>,
@@ -31,7 +31,7 @@ pub(crate) enum BegunCalls {
 }
 
 impl BegunCalls {
-    /// Returns the calls that ranks have begun, with the rank. Ranks that this process cannot see are absent.
+    /// Returns pairs of a rank and the number of calls that it has begun. Ranks that this process cannot see are absent.
     pub fn read(&self) -> Result<Vec<(u32, u32)>, Error> {
         match self {
             // The counts on the device wrap around at 2^32.
@@ -50,7 +50,8 @@ impl BegunCalls {
                 let mapped = addresses.iter().take_while(|address| **address != 0);
                 let last = gate.address() + offset_of!(Gate, last) as u64;
                 let epochs = mapped.map(|address| address + offset_of!(State, epoch) as u64);
-                // Another call may begin between the reads of the two halves of the name. Then the lower one differs.
+                // Another call may begin between the reads of the two halves of the name. Then the two reads of the lower half
+                // differ.
                 let words = [last, last + 4, last].into_iter().chain(epochs);
                 let words: Vec<u64> = words.take(WORDS_OF_A_READ).collect();
                 // SAFETY: every workspace begins with its state. Workspaces and the gate stay mapped as long as this value,
@@ -62,7 +63,7 @@ impl BegunCalls {
                     return Ok(Vec::new());
                 };
                 let mut counts: Vec<_> = (*first_rank..).zip(epochs.iter().copied()).collect();
-                // The lower half of the name has the operator, as `call_name` in mk/call.cuh makes it.
+                // The lower half of the name contains the operator, in the form of `call_name` in mk/call.cuh.
                 if let Some((_, own)) = counts.get_mut(workspace.local_rank() as usize)
                     && name == name_again
                     && name >> 16 == operator & 0xffff

@@ -8,8 +8,8 @@ use crate::reaper;
 use std::mem::ManuallyDrop;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The kernel of an operator and its memory. Operators of a communicator that were prepared in the same way share it, and so
-/// do the graphs that have captured their launches.
+/// The kernel of an operator and its memory. Operators of a communicator with equal identities share one core, and so do the
+/// graphs that have captured their launches.
 pub(crate) struct OperatorCore {
     /// The ends of the launches of operators that were dropped.
     ends: Mutex<Vec<LaunchEnd>>,
@@ -29,7 +29,7 @@ impl OperatorCore {
         self.parts.health.operator.number()
     }
 
-    /// Records the ends of the launches in `streams`, whose operator is dropped.
+    /// Records the ends of the launches in `streams` of an operator that is being dropped.
     pub(super) fn end(&self, streams: Vec<UserStream>) {
         let ctx = &self.parts.shared.ctx;
         let mut ends = self.ends();

@@ -14,7 +14,7 @@ pub(crate) struct OperatorHealth {
     pub operator: OperatorId,
     /// The names of the other operators.
     pub operators: Arc<OperatorNames>,
-    /// What counts the calls of all ranks, if the ranks communicate.
+    /// The counts of the calls of all ranks, if the ranks communicate.
     pub calls: Option<BegunCalls>,
     pub page: Arc<Page>,
     pub job: Option<Arc<CopyJob>>,

@@ -1,4 +1,4 @@
-//! [`KnownOperators`]: the operators of a communicator that exist, so that equal ones share their memory.
+//! [`KnownOperators`]: the existing operators of a communicator, which share memory if they are equal.
 
 use super::core::OperatorCore;
 use std::sync::{Arc, Weak};
@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 pub(crate) struct KnownOperators(Vec<Known>);
 
 struct Known {
-    /// What must be equal on all ranks, and so in operators that share a core.
+    /// The identity, which must be equal on all ranks and in all operators that share a core.
     identity: Vec<u8>,
     core: Weak<OperatorCore>,
 }
@@ -20,7 +20,7 @@ impl KnownOperators {
         known.core.upgrade()
     }
 
-    /// Adds a core. It takes the place of another one with the same identity, which does not exist on all ranks any more.
+    /// Adds a core. It replaces an earlier core with an equal identity, which no longer exists on all ranks.
     pub fn add(&mut self, identity: Vec<u8>, core: &Arc<OperatorCore>) {
         self.0
             .retain(|known| known.core.strong_count() > 0 && known.identity != identity);

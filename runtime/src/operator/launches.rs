@@ -8,7 +8,7 @@ use crate::order::{self, LaunchSource};
 use crate::reaper;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The launches of one operator. Equal operators share the core, but not this.
+/// The launches of one operator. Equal operators share the core, but not the launches.
 pub(super) struct Launches {
     source: LaunchSource,
     state: Mutex<LaunchState>,
@@ -18,10 +18,9 @@ pub(super) struct Launches {
 #[derive(Default)]
 pub(super) struct LaunchState {
     pub args: BoundParams,
-    /// How calls are launched.
+    /// The mode in which calls are launched.
     pub mode: LaunchMode,
-    /// The streams whose launches may not have ended. A stream is left out if a later launch in another stream waits
-    /// for it.
+    /// The streams whose launches may not have ended. A stream is removed when a later launch in another stream waits for it.
     streams: Vec<UserStream>,
 }
 
@@ -38,7 +37,7 @@ impl Launches {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records the ends of the launches. There are no more.
+    /// Records the ends of the launches. No launch may follow.
     pub fn end(&self, core: &OperatorCore) {
         let _uncaptured = Uncaptured::new();
         let shared = &core.parts.shared;

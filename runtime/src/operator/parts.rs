@@ -21,7 +21,7 @@ use std::sync::Arc;
 pub(super) struct Parts {
     pub _busy_guard: Option<BusyGuard>,
     pub plan: KernelPlan,
-    /// What [`KernelPlan::parameter`] returns.
+    /// The offsets of the bodies' arguments and the size of the parameter, from [`KernelPlan::parameter`].
     pub parameter: (Vec<usize>, usize),
     pub health: Arc<OperatorHealth>,
     pub kernel: Kernel,
@@ -34,18 +34,18 @@ pub(super) struct Parts {
 /// The parameter of the last launch, and the values from which it was packed.
 #[derive(Default)]
 pub(super) struct BoundParams {
-    /// Empty if nothing is packed.
+    /// The operands of the packed parameter. Empty if nothing is packed.
     operands: Vec<RawOperand>,
     rows: Rows,
     deadline_ns: u64,
     pub bytes: Vec<u8>,
-    /// What the operands must be, kept for its memory.
+    /// The specifications of the operands, kept to reuse the allocation.
     specs: Vec<OperandSpec>,
 }
 
 impl Parts {
-    /// Checks the operands and packs the parameter. The parameter of the last launch is kept if it was packed from the same
-    /// values, which then were checked too.
+    /// Checks the operands and packs the parameter. If all values equal those of the last launch, which were checked then, the
+    /// parameter of the last launch is kept.
     pub fn bind(
         &self,
         params: &mut BoundParams,
@@ -99,7 +99,7 @@ impl Parts {
         bytes.clear();
         bytes.resize(*size_bytes, 0);
         for (body, at) in self.plan.bodies.iter().zip(offsets) {
-            // A call reads no tensor maps of bodies that it does not run.
+            // A call does not read the tensor maps of bodies that it does not run.
             let encode = |map: &TensorMap| match rows.may_run(body) {
                 true => driver::encode_tensor_map(map),
                 false => Ok([0; 128]),

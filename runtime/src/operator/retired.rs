@@ -54,7 +54,8 @@ impl LaunchEnd {
 /// The parts of a dropped operator, until the GPU does not use them any more.
 pub(super) struct RetiredOperator {
     ends: Vec<LaunchEnd>,
-    /// Whether `ends` are those of the copies. They are added last, since kernels need the copies until they end.
+    /// Whether `ends` includes the ends of the copies. They are added last, since kernels need the copies until the kernels
+    /// end.
     copies_end: bool,
     parts: Parts,
 }

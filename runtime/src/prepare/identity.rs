@@ -1,4 +1,4 @@
-//! What must be equal on all ranks that prepare an operator, and how ranks that differ are told so.
+//! The identity of an operator, which must be equal on all ranks that prepare the operator, and the description of differences.
 
 use crate::bootstrap::Description;
 use crate::fabric::transport::Transport;
@@ -6,10 +6,10 @@ use mkernel_spec::{KernelConfig, KernelPlan};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-/// Ends the readable description in an identity.
+/// The byte that ends the readable description in an identity.
 const END: u8 = 0;
 
-/// How identities are described.
+/// The description of identities in errors.
 pub(super) const DESCRIPTION: Description = Description {
     of: kernel,
     difference,
@@ -73,7 +73,7 @@ fn difference(reference: &[u8], theirs: &[u8]) -> Option<String> {
     ))
 }
 
-/// Returns the option in which two configurations differ first, and its values, of which one may be absent.
+/// Returns the first option that differs between two configurations, and its two values. The value of an absent option is null.
 fn first_difference<'a>(
     reference: &'a Value,
     theirs: &'a Value,
@@ -91,7 +91,7 @@ fn first_difference<'a>(
     None
 }
 
-/// Shows a value as it is written in a declaration.
+/// Formats a value as it is written in a declaration.
 fn shown(value: &Value) -> String {
     match value {
         Value::Null => "nothing".to_owned(),

@@ -1,15 +1,16 @@
-//! [`CallTable`]: which calls the ranks of a simulated job have begun.
+//! [`CallTable`]: the calls that the ranks of a simulated job have begun.
 
 use mkernel_sim::LaunchCount;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
-/// The calls of one operator that each rank has begun, launches and replays of graphs. A rank's entry outlives the rank.
+/// The numbers of calls of one operator that the ranks have begun, including replays of graphs. A rank's entry outlives the
+/// rank.
 pub(crate) struct OperatorLaunches(Vec<OnceLock<Arc<LaunchCount>>>);
 
 impl OperatorLaunches {
-    /// Returns the number of calls that each rank has begun, without those that did not take place because a call had failed
-    /// before. A rank of another process has begun none, as far as is known.
+    /// Returns the number of calls that each rank has begun. Calls that did not take place because an earlier call had failed
+    /// are not counted. The number of a rank in another process is unknown and returned as 0.
     pub fn begun(&self) -> Vec<u64> {
         self.counts(LaunchCount::before_abort)
     }
@@ -52,9 +53,8 @@ impl CallTable {
         of_all
     }
 
-    /// Returns whether calls are running of which none can end before a rank makes a call that it has not made. This is a
-    /// mistake of the program. It is one of a kernel if the calls that a rank has begun, the last of which is running, were
-    /// begun by all ranks.
+    /// Returns whether calls are running that cannot end before some rank makes a call that it has not made yet. This is a
+    /// mistake of the program. If all ranks have begun every call of a rank with a running call, the mistake is in a kernel.
     pub fn lacks_call(&self) -> bool {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let operators: Vec<_> = known.values().filter_map(Weak::upgrade).collect();

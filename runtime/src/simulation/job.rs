@@ -17,7 +17,7 @@ pub(crate) fn activate() -> Result<(), Error> {
         .map_err(|error| Error::Simulator(SimulatorError::Driver(Arc::new(error))))
 }
 
-/// Returns whether a kind of finding means that an access was not ordered after an event that it depends on.
+/// Returns whether a kind of finding means that an access was not ordered after an event that the access depends on.
 fn lacks_order(kind: &str) -> bool {
     ["race", "missing fence", "uninitialised read", "deadlock"].contains(&kind)
 }
@@ -79,7 +79,7 @@ impl SimulatedJob {
             .name_memory(address, bytes, move |offset| plan.name_of(offset));
     }
 
-    /// Does the same for the tensor of `bytes` bytes at `address`.
+    /// Gives the tensor of `bytes` bytes at `address` its name, for findings, and lets kernels access it.
     pub fn name_tensor(&self, address: u64, bytes: u64) {
         let name = |offset| Some(format!("byte {offset} of a tensor"));
         self.host.name_memory(address, bytes, name);

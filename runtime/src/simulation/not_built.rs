@@ -1,4 +1,4 @@
-//! The same names as in `job.rs`, for a build without the feature `simulator`. No value of these types exists.
+//! The names of `job.rs` for a build without the feature `simulator`. No value of these types exists.
 
 use super::options::Simulation;
 use crate::error::{Error, Finding, SimulatorError};

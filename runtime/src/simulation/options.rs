@@ -14,10 +14,10 @@ pub struct Simulation {
     pub ranks: u32,
     /// The seed that determines the order of concurrent events. Runs with equal seeds are equal.
     pub seed: u64,
-    /// The number of streaming multiprocessors of a GPU. With few of them, small shapes take several rounds, as large
-    /// shapes do on real GPUs.
+    /// The number of streaming multiprocessors of a GPU. With a small number, small shapes take several rounds, as large shapes
+    /// do on real GPUs.
     pub sms: u32,
-    /// How unfair the scheduler is to ranks, CTAs and warps, from 0 (fair) to 100.
+    /// The unfairness of the scheduler to ranks, CTAs and warps, from 0 (fair) to 100.
     pub skew: u32,
     /// Whether events are recorded for [`Communicator::timeline`](crate::Communicator::timeline).
     pub timeline: bool,
@@ -36,7 +36,7 @@ impl Default for Simulation {
 }
 
 impl Simulation {
-    /// Returns how many bytes of host memory are needed for `gpu_bytes` bytes of a simulated GPU's memory.
+    /// Returns the bytes of host memory that are needed for `gpu_bytes` bytes of a simulated GPU's memory.
     #[cfg(feature = "simulator")]
     #[must_use]
     pub const fn host_bytes(gpu_bytes: u64) -> u64 {
