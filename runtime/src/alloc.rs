@@ -10,7 +10,7 @@ use crate::symmetric_slice::{Memory, SymmetricSlice};
 use cudarc::driver::CudaStream;
 use std::sync::Arc;
 
-/// More than any GPU has. Sums of sizes that are below this do not overflow.
+/// An upper limit of sizes in bytes, which is more than any GPU has. Sums of sizes below this limit do not overflow.
 const MAX_BYTES: u64 = 1 << 60;
 
 /// Allocates a tensor. All ranks must call this.

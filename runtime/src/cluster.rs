@@ -11,10 +11,9 @@ use mkernel_spec::abi::MAX_RANKS;
 use mkernel_topology::GpuLink;
 use serde::{Deserialize, Serialize};
 
-/// Returns an id that is the same in all processes of a host and different on every other host. Processes of one
-/// machine count as several hosts if they have different network namespaces, since they cannot connect to each other's
-/// sockets then. The boot id alone is not enough: machines that were started from one image of a running machine have
-/// the same one.
+/// Returns the id of this host, which all processes of the host share and no other host has. Processes of one machine count as
+/// several hosts if they have different network namespaces, since they then cannot connect to each other's sockets. The boot id
+/// alone is not enough: machines that were started from one image of a running machine have equal boot ids.
 pub(crate) fn host_id() -> Result<String, Error> {
     if let Some(id) = crate::env::host_id()? {
         return Ok(id);
@@ -68,7 +67,7 @@ impl Cluster {
     }
 }
 
-/// The properties of its GPU and its host that every rank sends to the others.
+/// The properties of a rank's GPU and host, which every rank sends to the other ranks.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct RankInfo {
     /// The PCI bus id of the GPU.
@@ -110,7 +109,7 @@ impl RankInfo {
 pub(crate) struct RankTable {
     pub bus_ids: Vec<String>,
     pub cluster: Cluster,
-    /// The properties of the slowest GPU, which every rank plans with.
+    /// The properties of the slowest GPU, which all ranks use to plan.
     pub device: Device,
 }
 
@@ -143,7 +142,7 @@ pub(crate) fn rank_table(
     })
 }
 
-/// Checks that all hosts have the same number of ranks, and not more than kernels support.
+/// Checks that all hosts have an equal number of ranks, and not more than kernels support.
 pub(crate) fn check_hosts(host_map: &HostMap) -> Result<(), Error> {
     let all = host_map.all();
     if all.iter().any(|ranks| ranks.len() != all[0].len()) {

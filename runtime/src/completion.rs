@@ -14,12 +14,13 @@ use std::time::{Duration, Instant};
 /// The task that waits for the end of the work, if it is waiting.
 type WaitingTask = Arc<Mutex<Option<Waker>>>;
 
-/// A future that is ready when the work that was in a stream is done, and then has the result of
-/// [`Communicator::check`](crate::Communicator::check). [`Communicator::completion`](crate::Communicator::completion)
-/// creates it.
+/// A future that is ready when the work that was in a stream is done. Its output is the result of
+/// [`Communicator::check`](crate::Communicator::check). [`Communicator::completion`](crate::Communicator::completion) creates
+/// it.
 ///
-/// It needs no thread. A callback of the CUDA driver wakes the task when the stream has reached that point, also after a
-/// failure of the GPU. Simulated GPUs advance only while somebody waits, so there the task is woken at once and polls.
+/// The future needs no thread. A callback of the CUDA driver wakes the task when the stream has reached that point, also after
+/// a failure of the GPU. Simulated GPUs advance only while a thread waits for them, so on simulated GPUs the task is woken at
+/// once and polls.
 #[must_use = "futures do nothing unless they are polled"]
 pub struct Completion {
     shared: Arc<Shared>,
@@ -74,7 +75,7 @@ impl Future for Completion {
     type Output = Result<(), Error>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        // The task is registered before the event is queried: work that ends in between wakes it.
+        // The task is registered before the event is queried, so work that ends in between wakes the task.
         *self.task.lock().unwrap_or_else(PoisonError::into_inner) = Some(cx.waker().clone());
         match self.is_over() {
             Ok(true) => return Poll::Ready(self.shared.check()),

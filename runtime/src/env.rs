@@ -82,7 +82,7 @@ pub(crate) struct Timeouts {
 }
 
 impl Timeouts {
-    /// Returns the timeout of steps in which ranks wait for each other on the host.
+    /// Returns the timeout of collective steps, in which ranks wait for each other on the host.
     pub fn host(&self, is_simulated: bool) -> Duration {
         self.host.unwrap_or(match is_simulated {
             true => SIMULATED_HOST_TIMEOUT,
@@ -118,7 +118,7 @@ pub(crate) fn transport() -> Result<Option<Transport>, Error> {
     read_transport(read)
 }
 
-/// Reads how NICs are used, for programs that do not choose that.
+/// Reads the settings of NICs, for programs that choose none.
 pub(crate) fn nic_options() -> Result<NicOptions, Error> {
     read_nic_options(read)
 }
@@ -139,7 +139,7 @@ pub(crate) enum ProxyCores {
     These(Vec<usize>),
 }
 
-/// Reads on which cores proxies run.
+/// Reads the cores on which proxies run.
 pub(crate) fn proxy_cores() -> Result<ProxyCores, Error> {
     read_proxy_cores(read)
 }
@@ -170,11 +170,11 @@ pub(crate) fn sysfs() -> PathBuf {
 pub(crate) enum DeviceChoice {
     Gpu,
     Simulated,
-    /// Simulated GPUs if there is no real one.
+    /// Simulated GPUs if the host has no real GPU.
     Auto,
 }
 
-/// Reads which kind of GPUs this program uses.
+/// Reads the kind of GPUs that this program uses.
 pub(crate) fn device() -> Result<DeviceChoice, Error> {
     read_device(read)
 }

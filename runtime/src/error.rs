@@ -46,8 +46,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// An error of this crate. Its text has the causes too. `Debug` shows the same text, since that is what a program prints
-/// whose `main` returns the error.
+/// An error of this crate. The text includes the causes. `Debug` shows this text too, since a program whose `main` returns the
+/// error prints its `Debug` form.
 #[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -57,7 +57,7 @@ pub enum Error {
     /// A call of the CUDA driver failed.
     #[error("{call} failed: {source}")]
     Cuda {
-        /// The name of the C function, or what it was called for.
+        /// The name of the C function, or the purpose of the call.
         call: &'static str,
         /// The error that the driver returned.
         r#source: DriverError,
@@ -78,7 +78,7 @@ pub enum Error {
         peer: Peer,
         /// The step that this rank was in.
         step: &'static str,
-        /// What is wrong with the message.
+        /// The fault of the message.
         r#source: ProtocolFault,
     },
     /// Some ranks did not enter a collective step before its deadline.
@@ -92,7 +92,7 @@ pub enum Error {
         step: &'static str,
         /// The ranks that are missing.
         ranks: Vec<u32>,
-        /// How long the other ranks waited.
+        /// The time that the other ranks waited.
         waited: Duration,
         /// On rank 0, the connections that were refused during the rendezvous: the address and the reason of each.
         refused: Vec<String>,
@@ -116,7 +116,7 @@ pub enum Error {
         /// Whether the rank is a thread of this process.
         is_thread: bool,
     },
-    /// A rank dropped its communicator, or its process ended, and it did not make a call that this rank has begun.
+    /// A rank dropped its communicator, or its process ended, before it made a call that this rank has begun.
     #[error(
         "rank {rank} has left and did not make call {call} of {operator}. Every rank must make the same calls; if rank {rank} \
          left because of an error, that error is the cause"
@@ -150,7 +150,7 @@ pub enum Error {
         /// The limit.
         limit: usize,
     },
-    /// The ranks prepare different kernels, allocate different tensors, or put them at different places.
+    /// The ranks prepare different kernels, allocate different tensors, or put tensors or workspaces at different places.
     #[error(
         "{} preparing something else than rank 0 ({}{theirs} instead of {reference}). Prepare the same operators and allocate \
          the same tensors in the same order on every rank, with the same configurations, shapes and lengths",
@@ -162,10 +162,10 @@ pub enum Error {
         ranks: Vec<u32>,
         /// A description of rank 0's kernel, tensor or place.
         reference: String,
-        /// A description of the first one that differs.
+        /// A description of the kernel, tensor or place of the first rank that differs.
         theirs: String,
-        /// The first option or size in which its kernel differs from that of rank 0, as in `m: 33 instead of 32`, if it is an
-        /// option or a size.
+        /// The first option or size that differs between that rank's kernel and rank 0's kernel, as in `m: 33 instead of 32`.
+        /// `None` if the difference is not an option or a size.
         difference: Option<String>,
     },
     /// A transport between nodes cannot be used.
@@ -194,7 +194,7 @@ pub enum Error {
     /// A call cannot be enqueued on this stream, or with this number of operands.
     #[error(transparent)]
     Call(CallError),
-    /// A wait in a kernel passed its deadline, or was aborted because a wait of another rank did.
+    /// A wait in a kernel passed its deadline, or was aborted because another rank's wait passed its deadline.
     #[error(
         "{}: rank {rank} was waiting in call {epoch} of {operator} for {awaited} (index {index}, rank {peer}; expected \
          {wanted}, found {seen}; role={role} cta={cta}). {}{}",
@@ -209,21 +209,21 @@ pub enum Error {
         cta: u32,
         /// The role of the waiting warps, such as `push`, `load`, `multiply` or `store`.
         role: &'static str,
-        /// A description of what the warps waited for.
+        /// A description of the awaited event.
         awaited: &'static str,
-        /// The rank that was to signal. This is the waiting rank itself if no other rank is involved.
+        /// The rank that should have signalled. This is the waiting rank itself if no other rank is involved.
         peer: u32,
         /// The index of the flag, stage or buffer.
         index: u32,
         /// The value that the wait expected.
         wanted: u32,
-        /// The value that the wait found last.
+        /// The last value that the wait found.
         seen: u32,
         /// The operator of the call.
         operator: OperatorId,
         /// The number of the call, counted from 1.
         epoch: u32,
-        /// The operators of which ranks had begun different numbers of calls when the failure was noticed.
+        /// The begun calls of each operator whose number of begun calls differed between ranks when the failure was noticed.
         calls: Arc<Vec<OperatorCalls>>,
         /// The rank whose own deadline passed, if that ended the wait.
         aborted_by: Option<u32>,
@@ -236,8 +236,8 @@ pub enum Error {
     ///
     /// Every rank returns this error once, from [`check`](crate::Communicator::check) or
     /// [`synchronize`](crate::Communicator::synchronize). The communicator remains usable. The call has no results, or only
-    /// those that are not affected, and the next call works as usual. If several calls of an operator are invalid before the
-    /// host checks, the error of the first one is returned.
+    /// results that are not affected, and the next call works as usual. If several calls of an operator are invalid before the
+    /// host checks, the error of the first invalid call is returned.
     #[error("rank {rank}, call {epoch} of {operator}: {fault}")]
     Routing {
         /// The rank whose operands are invalid, or whose `max_rows` is too small.
@@ -246,18 +246,18 @@ pub enum Error {
         operator: OperatorId,
         /// The number of the call, counted from 1.
         epoch: u32,
-        /// What is invalid.
+        /// The fault of the operands.
         fault: RoutingFault,
     },
-    /// Two tokens of a call of `combine` have the same row.
+    /// Two tokens of a call of `combine` have one row index.
     #[error(transparent)]
     RowOfTwoTokens(RowOfTwoTokens),
     /// A call began on a GPU while another call of the communicator was running there. The second call did nothing.
     ///
     /// A call that begins when a GEMM, attention or `dispatch_gemm` on few SMs is about to end may not be noticed.
     ///
-    /// Launches are ordered after each other on all streams, and so are launches that are captured into one graph. Replays
-    /// of graphs are not ordered after each other or after launches.
+    /// Launches are ordered after each other on all streams, and so are launches that are captured into one graph. Replays of
+    /// graphs are not ordered after other replays or after launches.
     #[error(
         "rank {rank}: call {call} of {operator} began while {} was running. Replay graphs and launch calls of one communicator on one stream, or order their streams by events \
          (operators are numbered from 1 as they are created; equal operators have one number, and their calls are counted \
@@ -271,72 +271,73 @@ pub enum Error {
         operator: OperatorId,
         /// The number of the call that began second, counted from 1.
         call: u32,
-        /// The operator of the call that was running. Its number is 0 if both calls began at once, and the call is not known.
+        /// The operator of the running call. Its number is 0 if both calls began at once, in which case the running call is
+        /// unknown.
         other_operator: OperatorId,
         /// The number of the running call, counted from 1.
         other_call: u32,
     },
-    /// Ranks have made a call with different numbers of rows.
+    /// Ranks have made one call with different numbers of rows.
     #[error(
         "rank {rank} has made call {call} of {operator} with {rows} rows, and rank {peer} with {peer_rows}. Give \
          the same number on all ranks"
     )]
     DifferentRows {
-        /// The rank that found it.
+        /// The rank that found the difference.
         rank: u32,
-        /// Its rows.
+        /// The rows of the call on that rank.
         rows: u32,
-        /// A rank with other rows.
+        /// A rank with another number of rows.
         peer: u32,
-        /// The rows of that rank.
+        /// The rows of the call on `peer`.
         peer_rows: u32,
         /// The number of the operator's call, counted from 1.
         call: u32,
-        /// The operator.
+        /// The operator of the call.
         operator: OperatorId,
     },
-    /// Ranks have made a call with results at different places of symmetric memory.
+    /// Ranks have made one call with results at different places of symmetric memory.
     #[error(
         "ranks {rank} and {peer} have made call {call} of {operator} with results at different places of symmetric \
          memory. That of rank {peer} is at offset {offset_bytes} of extent {extent}. Pass the same tensor of \
          Communicator::alloc on all ranks"
     )]
     DifferentPlaces {
-        /// The rank that found it.
+        /// The rank that found the difference.
         rank: u32,
         /// A rank whose result lies elsewhere.
         peer: u32,
-        /// The number of the extent in which the result of that rank lies.
+        /// The number of the extent that contains the result of `peer`.
         extent: u64,
-        /// The offset in the extent.
+        /// The offset of that result in the extent, in bytes.
         offset_bytes: u64,
         /// The number of the operator's call, counted from 1.
         call: u32,
-        /// The operator.
+        /// The operator of the call.
         operator: OperatorId,
     },
-    /// Ranks have made a call with different offsets of packed sequences.
+    /// Ranks have made one call with different offsets of packed sequences.
     #[error(
         "rank {rank} and rank {peer} have made call {call} of {operator} with different offsets in cu_seqlens. Give \
          the same offsets on all ranks"
     )]
     DifferentOffsets {
-        /// The rank that found it.
+        /// The rank that found the difference.
         rank: u32,
         /// A rank with other offsets.
         peer: u32,
         /// The number of the operator's call, counted from 1.
         call: u32,
-        /// The operator.
+        /// The operator of the call.
         operator: OperatorId,
     },
-    /// The communicator has failed earlier: a wait failed on this rank or on a peer, or `abort` was called.
+    /// The communicator failed earlier: a wait failed on this rank or on a peer, or `abort` was called.
     #[error(
         "the communicator cannot be used any more: {}. Drop it and its operators, and create a new one on every rank",
         Cause(.cause.as_deref().map(|cause| cause as _))
     )]
     Aborted {
-        /// The first failure, if it is known on this rank. The text of this error includes it.
+        /// The first failure, or `None` if this rank does not know it. The text of this error includes the first failure.
         cause: Option<Arc<Error>>,
     },
     /// The stream was still busy after the deadline of its kernels.
@@ -345,7 +346,7 @@ pub enum Error {
          timeout"
     )]
     StillBusy {
-        /// How long the stream was polled.
+        /// The time for which the stream was polled.
         waited: Duration,
     },
     /// Simulated GPUs cannot be used.
@@ -364,7 +365,7 @@ pub enum Error {
         .limit.map_or_else(|| "any number".to_owned(), |limit| limit.to_string())
     )]
     OpenFiles {
-        /// What the call was for.
+        /// The purpose of the call.
         call: &'static str,
         /// The soft limit of this process, after it was raised to the hard limit.
         limit: Option<u64>,
@@ -374,7 +375,7 @@ pub enum Error {
     /// A call of the operating system failed.
     #[error("{call} failed: {source}")]
     Os {
-        /// What the call was for.
+        /// The purpose of the call.
         call: &'static str,
         /// The error of the system call.
         r#source: Arc<std::io::Error>,

@@ -164,7 +164,7 @@ impl Health {
         self.has_failed.load(Ordering::Acquire)
     }
 
-    /// Returns the cause of a failed wait: a rank that has left without a call that this rank has begun. If there is no such
+    /// Returns the cause of a failed wait: a rank that has left before making a call that this rank has begun. If there is no such
     /// rank, adds the calls that the ranks have begun to the error of the wait.
     pub fn explain(&self, mut error: Error) -> Error {
         if !matches!(
@@ -195,7 +195,7 @@ impl Health {
         error
     }
 
-    /// Returns the error if a rank has left without a call that this rank has begun. If `lost` is a rank, only that rank is
+    /// Returns the error if a rank has left before making a call that this rank has begun. If `lost` is a rank, only that rank is
     /// checked. A rank reports its failure before it leaves, and the reported failure is then the cause.
     fn left_without_call(&self, calls: &[OperatorCalls], lost: Option<u32>) -> Option<Error> {
         if self.has_heard_of_failure() {
@@ -273,7 +273,7 @@ impl Health {
         })
     }
 
-    /// Ends the waits of this rank if another rank has left without a call that this rank has begun.
+    /// Ends the waits of this rank if another rank has left before making a call that this rank has begun.
     pub fn compare_calls(&self) {
         if self.has_failed() || lock(&self.left).is_empty() {
             return;

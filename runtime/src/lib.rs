@@ -168,7 +168,7 @@ pub use cudarc;
 /// The crate of `bf16` and `f16`. Use this re-export, so that the versions agree.
 pub use half;
 
-/// What operators take as operands.
+/// The types of operands of operators.
 pub mod operands {
     pub use crate::launch::call::Addends;
     pub use crate::launch::raw_operand::RawOperand;

@@ -28,12 +28,12 @@ impl Collective {
         }
     }
 
-    /// Returns a handle that ends, from any thread, the waits of the program's call that is running.
+    /// Returns a handle that ends the waits of the program's running call from any thread.
     pub fn stop(&self) -> Stop {
         self.stop.clone()
     }
 
-    /// Begins a call of the program. Stops from before this do not affect it.
+    /// Begins a call of the program. Stops from before this call do not affect it.
     pub fn begin(&mut self) {
         self.stop.renew();
     }
@@ -124,8 +124,8 @@ impl Collective {
         self.group.report_lost(rank);
     }
 
-    /// Tells every rank whether `result` is an error. If it is one on any rank, this returns an error on all ranks at
-    /// once. If not, it returns the bytes that came with each rank's result.
+    /// Tells every rank whether `result` is an error. If `result` is an error on any rank, this returns an error on all ranks
+    /// at once. Otherwise it returns the bytes that came with each rank's result.
     pub fn agree<T>(
         &mut self,
         step: &'static str,
@@ -156,16 +156,16 @@ impl Collective {
     }
 }
 
-/// How contributions of ranks are described in the error if they differ.
+/// The description of contributions in the error that reports their difference.
 pub(crate) struct Description {
-    /// What a contribution stands for.
+    /// Describes a contribution.
     pub of: fn(&[u8]) -> String,
-    /// How the second contribution differs from the first one, if that can be said in words.
+    /// Describes the difference of the second contribution from the first, or returns `None` if it has no description.
     pub difference: fn(&[u8], &[u8]) -> Option<String>,
 }
 
 impl Description {
-    /// Contributions that are texts.
+    /// The description of contributions that are texts.
     pub const TEXT: Self = Self {
         of: |text| String::from_utf8_lossy(text).into_owned(),
         difference: |_, _| None,

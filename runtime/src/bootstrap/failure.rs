@@ -1,4 +1,4 @@
-//! [`StepFailure`]: why a step cannot be completed, and how that is reported to the other ranks.
+//! [`StepFailure`]: the reason why a step cannot be completed, and its report to the other ranks.
 
 use super::wire::{Reader, put_string};
 use crate::error::{Error, Peer, ProtocolFault, with_causes};
@@ -13,7 +13,8 @@ pub(crate) fn printable(bytes: &[u8]) -> String {
         .collect()
 }
 
-/// Why a step cannot be completed. Rank 0 reports it to all other ranks; any other rank reports it to rank 0.
+/// The reason why a step cannot be completed. Rank 0 reports the reason to all other ranks; any other rank reports it to rank
+/// 0.
 #[derive(Debug)]
 pub(super) enum StepFailure {
     Missing {
@@ -32,12 +33,12 @@ pub(super) enum StepFailure {
         rank: u32,
         fault: ProtocolFault,
     },
-    /// A failure of another rank, with the text that it sent.
+    /// A failure of another rank, with the text that the rank sent.
     Reported {
         rank: u32,
         text: String,
     },
-    /// A call of the rank has failed. The rank still takes part in steps, so this ends none.
+    /// A call of the rank has failed. The rank still takes part in steps, so this failure ends no step.
     Call {
         rank: u32,
     },

@@ -36,7 +36,7 @@ pub(super) fn exchange(
 ) -> Result<Vec<Option<OwnedFd>>, Error> {
     let rank = group.rank();
     let mailbox = Mailbox::open()?;
-    // This uses a key of its own, so that the nonce of the connections is not used for anything else.
+    // The sockets use random keys of their own, so that the nonce of the connections has no other use.
     let mut contribution = mailbox.name().to_vec();
     contribution.extend_from_slice(&random_bytes()?);
     let contributions = group.all_gather(&contribution, wait.again(STEP))?;
@@ -72,7 +72,7 @@ pub(super) fn exchange(
     mailbox.collect(&peers, group.world(), &keys[rank as usize].1, wait)
 }
 
-/// A socket to which the other ranks send their descriptors.
+/// A socket that receives the descriptors of the other ranks.
 pub(super) struct Mailbox {
     listener: UnixListener,
     name: [u8; 16],
@@ -277,7 +277,7 @@ mod tests {
     fn connections_of_other_programs_are_ignored() {
         let mailbox = Mailbox::open().expect("opened");
         let to = address(mailbox.name()).expect("an address");
-        // These are garbage, a wrong nonce, this rank itself, a rank beyond the world, a duplicate, and a silent
+        // The messages are garbage, a wrong nonce, this rank itself, a rank beyond the world, a duplicate, and a silent
         // connection.
         UnixStream::connect_addr(&to)
             .expect("connects")

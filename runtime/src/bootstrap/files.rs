@@ -6,8 +6,8 @@ use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::sync::{Arc, Once};
 
-/// The highest limit to request, which is more than any job needs. Some programs take time for each file that they
-/// could have open.
+/// The highest limit to request, which is more than any job needs. For some programs, a higher limit costs time, since they act
+/// on each file that could be open.
 const ENOUGH: u64 = 1 << 20;
 
 /// Raises this process's soft limit of open files to its hard limit, but at most to [`ENOUGH`]. Only the first call

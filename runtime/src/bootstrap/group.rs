@@ -1,4 +1,4 @@
-//! [`Group`]: the connections of one rank to all others.
+//! [`Group`]: the connections of one rank to all other ranks.
 
 use super::host_map::HostMap;
 use super::limits::MAX_CONTRIBUTION_BYTES;
@@ -6,7 +6,7 @@ use super::wait::StepWait;
 use crate::error::{Error, ProtocolFault, with_causes};
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-/// The connections of one rank to all others.
+/// The connections of one rank to all other ranks.
 pub(crate) trait Group: Send {
     /// Returns this rank.
     fn rank(&self) -> u32;
@@ -33,11 +33,11 @@ pub(crate) trait Group: Send {
     /// Does not wait.
     fn lost(&mut self) -> Option<u32>;
 
-    /// Tells all ranks that this one leaves, and takes part in no more steps. Dropping the group does the same, unless its
-    /// thread panics.
+    /// Tells all ranks that this rank leaves and takes part in no more steps. Dropping the group has this effect too, unless
+    /// the thread panics.
     fn leave(&mut self);
 
-    /// Returns the ranks that are known to have left. Does not wait. [`lost`](Self::lost) looks for them.
+    /// Returns the ranks that are known to have left. Does not wait. [`lost`](Self::lost) looks for ranks that have left.
     fn left(&self) -> Vec<u32>;
 
     /// Returns whether all ranks are threads of this process.
@@ -46,7 +46,7 @@ pub(crate) trait Group: Send {
     /// Reports to all ranks that a rank is lost, unless a lost rank was reported before.
     fn report_lost(&mut self, rank: u32);
 
-    /// Returns a rank that has reported the failure of a call. Does not wait. [`lost`](Self::lost) looks for it.
+    /// Returns a rank that has reported the failure of a call. Does not wait. [`lost`](Self::lost) looks for such reports.
     fn failed(&self) -> Option<u32>;
 
     /// Reports to all ranks that a call of this rank has failed. Steps can still be completed.
@@ -59,8 +59,8 @@ const FAILED: u8 = 1;
 /// This rank's value, and the bytes that came with the values of all ranks.
 pub(crate) type Agreed<T> = Result<(T, Vec<Vec<u8>>), Error>;
 
-/// Implements [`Collective::agree`](super::Collective::agree). The outer error is a failure of the group, which cannot
-/// be used after that.
+/// Implements [`Collective::agree`](super::Collective::agree). The outer error is a failure of the group, which cannot be used
+/// afterwards.
 pub(super) fn agree<T>(
     group: &mut dyn Group,
     result: Result<(T, Vec<u8>), Error>,

@@ -1,4 +1,4 @@
-//! [`HostMap`]: which ranks share a host.
+//! [`HostMap`]: the assignment of ranks to hosts.
 
 use super::wire::Reader;
 use crate::error::ProtocolFault;
@@ -56,7 +56,7 @@ impl HostMap {
         self.ranks(self.of_rank.get(rank as usize).copied().unwrap_or(u32::MAX))
     }
 
-    /// Returns the number of `rank` on its host.
+    /// Returns the index of `rank` among the ranks of its host.
     pub fn local_rank(&self, rank: u32) -> usize {
         let local_ranks = self.local_ranks(rank);
         local_ranks.iter().take_while(|r| **r < rank).count()
@@ -72,7 +72,8 @@ impl HostMap {
         to.extend(numbers);
     }
 
-    /// Reads the hosts of `world` ranks. Each host number must be that of an earlier rank, or the next free number.
+    /// Reads the hosts of `world` ranks. Each host number must be the number of an earlier rank's host, or the next free
+    /// number.
     pub(super) fn decode(reader: &mut Reader<'_>, world: u32) -> Result<Self, ProtocolFault> {
         let mut next = 0;
         let mut of_rank = Vec::new();

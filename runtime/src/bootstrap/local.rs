@@ -10,10 +10,10 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How often a waiting rank checks whether its wait has ended for another reason than the arrival of all ranks.
+/// The interval at which a waiting rank checks whether its wait has ended for another reason than the arrival of all ranks.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// What a rank contributes to a step.
+/// The contribution of a rank to a step.
 #[derive(Clone, Default)]
 struct Contribution {
     step: &'static str,
@@ -29,9 +29,9 @@ struct StepState {
     contributions: Vec<Option<Contribution>>,
     /// The contributions to the last completed step. No later step completes before all ranks have read them.
     complete: Arc<Vec<Contribution>>,
-    /// By rank: whether it takes part in no more steps.
+    /// For each rank, whether it has left and takes part in no more steps.
     left: Vec<bool>,
-    /// By rank: whether it has left because its thread has panicked.
+    /// For each rank, whether it has left because its thread has panicked.
     panicked: Vec<bool>,
     lost: Option<u32>,
     /// The first rank that has reported the failure of a call.
@@ -40,7 +40,7 @@ struct StepState {
 }
 
 impl StepState {
-    /// Ends the current step, to which every rank has contributed.
+    /// Ends the current step after every rank has contributed.
     fn complete(&mut self) {
         let contributions = self.contributions.iter_mut().filter_map(Option::take);
         self.complete = Arc::new(contributions.collect());

@@ -1,7 +1,7 @@
 //! [`Owner`]: the process that created an object.
 
-/// The process that created an object which has threads or connections to other processes. A forked child has a copy of
-/// the object with the same connections and without the threads. If the child drops its copy, nothing may happen.
+/// The process that created an object which has threads or connections to other processes. A forked child has a copy of the
+/// object that shares the connections and lacks the threads. If the child drops its copy, nothing may happen.
 #[derive(Clone, Copy)]
 pub(crate) struct Owner(u32);
 

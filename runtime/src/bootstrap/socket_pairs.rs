@@ -10,7 +10,7 @@ use std::time::Duration;
 
 const STEP: &str = "connection of emulated NICs";
 
-/// Connects this rank to each of `peers`, and returns the streams in the same order. This is a collective step of all
+/// Connects this rank to each of `peers`, and returns the streams in the order of `peers`. This is a collective step of all
 /// ranks of the host. If a rank names a peer, that peer must name the rank.
 pub(crate) fn connect(
     ranks: &mut Collective,

@@ -6,7 +6,7 @@ use super::wire::{Connection, Frame, FrameKind, Nonce, Reader};
 use crate::error::ProtocolFault;
 use std::time::{Duration, Instant};
 
-/// Reads why another rank aborts the step.
+/// Reads the reason why another rank aborts the step.
 pub(super) fn reported_by(rank: u32, frame: &Frame, nonce: &Nonce) -> StepFailure {
     let fault = match StepFailure::decode(&frame.payload) {
         _ if frame.nonce != *nonce => ProtocolFault::OtherJob,
@@ -56,7 +56,7 @@ pub(super) fn contributions_in(payload: &[u8], world: u32) -> Result<Vec<Vec<u8>
     Ok(contributions)
 }
 
-/// Reports over `links` why the step was aborted.
+/// Reports over `links` the reason why the step was aborted.
 pub(super) fn announce<'a>(
     failure: &StepFailure,
     nonce: Nonce,

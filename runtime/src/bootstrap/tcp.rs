@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-/// How long beyond the deadline the other ranks wait for rank 0, which reports the missing ranks at the deadline.
+/// The time beyond the deadline for which the other ranks wait for rank 0, which reports the missing ranks at the deadline.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// The group of one process.
@@ -94,7 +94,7 @@ impl TcpGroup {
         received
     }
 
-    /// Returns whether the frame reports the failure of a call, which belongs to no step. Rank 0 passes the first report on.
+    /// Returns whether the frame reports the failure of a call, which belongs to no step. Rank 0 passes on the first report.
     fn take_failed_call(&mut self, frame: &Frame) -> bool {
         if frame.kind != FrameKind::Failed || frame.nonce != self.nonce {
             return false;
@@ -136,7 +136,7 @@ impl TcpGroup {
         }
     }
 
-    /// Returns why a connection is closed: its rank has left, or is lost.
+    /// Returns the reason why a connection is closed: its rank has left, or is lost.
     fn gone(&self, link: usize) -> StepFailure {
         let rank = self.rank_of(link);
         if self.left[link] {
@@ -154,7 +154,7 @@ impl TcpGroup {
         }
     }
 
-    /// On rank 0: collects the contributions of all ranks, then sends all of them to each rank.
+    /// On rank 0: collects the contributions of all ranks, then sends all contributions to each rank.
     fn complete(&mut self, own: &[u8], wait: &mut StepWait) -> Result<Vec<Vec<u8>>, StepFailure> {
         let mut contributions: Vec<Option<Vec<u8>>> = vec![None; self.links.len()];
         loop {
@@ -323,21 +323,21 @@ impl Group for TcpGroup {
     fn lost(&mut self) -> Option<u32> {
         let (was_lost, before) = (self.lost.is_some(), self.gone.clone());
         for link in 0..self.links.len() {
-            // A frame that arrived early belongs to the next step. Rank 0 sends no more frames before that step.
+            // A frame that arrived early belongs to the next step. Rank 0 sends no further frames before that step.
             let is_quiet = self.left[link] || self.rank != 0 && self.early[link].is_some();
             if is_quiet || self.lost.is_some() {
                 continue;
             }
             let early = self.early[link].take();
             match self.next(link) {
-                // In the next step, rank 0 reports again who has left.
+                // In the next step, rank 0 reports again which ranks have left.
                 Ok(Some(frame)) if self.take_notice(&frame).is_some() => {}
                 Ok(Some(frame)) if self.lost.is_none() => self.early[link] = Some(frame),
                 Err(ConnectionError::Fault(_)) => self.lost = Some(self.rank_of(link)),
                 _ => self.early[link] = early,
             }
         }
-        // Rank 0 reports to the other ranks who has left, and the loss.
+        // Rank 0 reports to the other ranks which ranks have left, and the loss.
         if self.rank == 0 {
             let news: Vec<u32> = self.gone.difference(&before).copied().collect();
             news.into_iter()

@@ -1,15 +1,14 @@
-//! [`StepWait`]: how long a rank waits for the other ranks in a step, and what ends the wait early.
+//! [`StepWait`]: the wait of a rank for the other ranks in a step, and the events that end the wait early.
 
 use crate::error::Error;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Ends the waits of a rank for other ranks, from any thread: the wait that is running, and later waits of the same
-/// call of the program.
+/// Ends the waits of a rank for other ranks, from any thread: the running wait, and later waits of one call of the program.
 #[derive(Clone, Default)]
 pub(crate) struct Stop {
-    /// How often `set` was called.
+    /// The number of calls of `set`.
     count: Arc<AtomicU64>,
     /// The value of `count` when the call of the program began.
     before: u64,
@@ -33,7 +32,7 @@ impl Stop {
 /// Returns whether work is running during which the deadlines of steps on the host are paused.
 pub(crate) type IsBusy = Arc<dyn Fn() -> bool + Send + Sync>;
 
-/// Why a wait ended although not all ranks have arrived.
+/// The reason why a wait ended although not all ranks have arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ended {
     Stopped,
@@ -76,12 +75,13 @@ impl StepWait {
         }
     }
 
-    /// Returns a wait of the same length in another step, which begins now.
+    /// Returns a wait in another step, which begins now and has the length of this wait.
     pub fn again(&self, step: &'static str) -> Self {
         Self::new(step, self.timeout).with(self.stop.clone(), self.is_busy.clone())
     }
 
-    /// Returns why the wait is over, if it is: it was stopped, or the deadline plus `grace` has passed.
+    /// Returns the reason why the wait is over: it was stopped, or the deadline plus `grace` has passed. `None` if it is not
+    /// over.
     pub(super) fn look(&mut self, grace: Duration) -> Option<Ended> {
         let passed = self.looked.elapsed();
         self.looked += passed;
@@ -94,7 +94,7 @@ impl StepWait {
         (self.spent >= self.timeout + grace).then_some(Ended::Late)
     }
 
-    /// Logs once, long before the deadline, which ranks are missing.
+    /// Logs once, long before the deadline, the ranks that are missing.
     pub(super) fn warn(&mut self, rank: u32, missing: &[u32]) {
         let long = (self.timeout / 60).max(Duration::from_secs(5));
         if self.spent >= long && !self.has_warned {

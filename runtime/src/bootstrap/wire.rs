@@ -34,7 +34,7 @@ const HEADER_BYTES: usize = 28;
 pub(super) enum FrameKind {
     /// A rank sends its number and its job to rank 0. The nonce is zero.
     Hello = 1,
-    /// Rank 0 accepts the rank. From this frame on, the nonce is that of the job.
+    /// Rank 0 accepts the rank. From this frame on, frames carry the nonce of the job.
     Welcome = 2,
     /// Rank 0 refuses the rank and sends the reason.
     Refused = 3,
@@ -134,7 +134,7 @@ impl Frame {
     }
 }
 
-/// Why a connection cannot be used any more.
+/// The reason why a connection cannot be used any more.
 #[derive(Debug)]
 pub(super) enum ConnectionError {
     /// The other end has closed the connection.
@@ -204,7 +204,7 @@ impl Connection {
         self.send_until(frame, || Instant::now() >= deadline)
     }
 
-    /// Does the same as [`send`](Self::send), but gives up when `is_over` returns true.
+    /// Sends a frame as [`send`](Self::send) does, but gives up when `is_over` returns true.
     pub fn send_until(
         &mut self,
         frame: &Frame,

@@ -1,4 +1,4 @@
-//! What all calls of the CUDA driver need: their errors, and the current context.
+//! Helpers for all calls of the CUDA driver: errors, and the current context.
 
 use crate::error::{Error, with_causes};
 use cudarc::driver::{CudaContext, DriverError, sys};

@@ -120,8 +120,8 @@ impl Capture {
         })
     }
 
-    /// Makes the graph call `release` with `data` after the graph, all executable graphs made of it, and all their
-    /// launches have ended. If this returns an error, `release` was already called.
+    /// Makes the graph call `release` with `data` after the graph, all executable graphs made from it, and all launches of
+    /// these graphs have ended. If this returns an error, `release` was already called.
     ///
     /// # Safety
     /// The capture must be under way. `release` must accept `data`, must be callable on any thread, and must not call

@@ -1,4 +1,4 @@
-//! How the GPUs of this host are connected.
+//! The connections between the GPUs of this host.
 
 use super::backend::{Backend, choose_backend};
 use super::call::{check, named};
@@ -9,7 +9,7 @@ use mkernel_topology::{BusId, GpuLink, GpuLinks};
 use std::ffi::CString;
 use sys::CUdevice_P2PAttribute as Attribute;
 
-/// Returns how each pair of GPUs that this process sees is connected. The list is empty for simulated GPUs.
+/// Returns the connection of each pair of GPUs that this process sees. The list is empty for simulated GPUs.
 ///
 /// The driver has no attribute for NVLink. It reports whether atomics between two GPUs are native, which is the case
 /// over NVLink and not over PCIe (CUDA driver API, `cuDeviceGetP2PAttribute`).
@@ -36,7 +36,7 @@ pub fn gpu_links() -> Result<GpuLinks, Error> {
     Ok(links)
 }
 
-/// Returns how two GPUs of the driver are connected.
+/// Returns the connection of two GPUs of the driver.
 fn link(device: sys::CUdevice, peer: sys::CUdevice) -> Result<GpuLink, Error> {
     let has = |attribute| {
         let mut value = 0;
@@ -55,7 +55,8 @@ fn link(device: sys::CUdevice, peer: sys::CUdevice) -> Result<GpuLink, Error> {
     )
 }
 
-/// Returns how `ctx`'s GPU is connected to the GPU at `bus_id`, or `None` if this process does not see that GPU.
+/// Returns the connection between `ctx`'s GPU and the GPU at `bus_id`, or `None` if this process does not see the GPU at
+/// `bus_id`.
 pub(crate) fn link_to(ctx: &CudaContext, bus_id: &str) -> Result<Option<GpuLink>, Error> {
     let Ok(text) = CString::new(bus_id) else {
         return Ok(None);

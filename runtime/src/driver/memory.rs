@@ -34,7 +34,7 @@ impl DeviceMemory {
         })
     }
 
-    /// Imports memory of the same size that another rank has exported.
+    /// Imports memory that another rank has exported. The memory must have the size of this rank's memory.
     pub fn import(ctx: &Arc<CudaContext>, fd: BorrowedFd<'_>, bytes: usize) -> Result<Self, Error> {
         bind(ctx)?;
         let mut handle = 0;
@@ -128,7 +128,7 @@ pub(crate) unsafe fn edit_memory(
     })
 }
 
-/// How NICs can access the memory of a GPU.
+/// The ways in which NICs can access the memory of a GPU.
 pub(crate) struct NicAccess {
     /// Whether NICs can access the memory, or the reason why not.
     pub memory: Result<(), &'static str>,
@@ -136,7 +136,7 @@ pub(crate) struct NicAccess {
     pub dma_buf: bool,
 }
 
-/// Returns how NICs can access the memory of the context's GPU.
+/// Returns the ways in which NICs can access the memory of the context's GPU.
 pub(crate) fn nic_access(ctx: &CudaContext) -> Result<NicAccess, Error> {
     use sys::CUdevice_attribute as Attribute;
     let figure = |attribute| named("cuDeviceGetAttribute", ctx.attribute(attribute));

@@ -9,7 +9,7 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A stream of the runtime. No other stream waits for it, and its work has priority over that of other streams.
+/// A stream of the runtime. No other stream waits for this stream, and its work has priority over the work of other streams.
 pub(crate) struct Stream {
     raw: sys::CUstream,
     ctx: Arc<CudaContext>,
@@ -84,7 +84,7 @@ impl Stream {
         })
     }
 
-    /// Copies `rows` rows of `row_bytes` bytes. The rows of the source are `from_pitch_bytes` apart; those of the
+    /// Copies `rows` rows of `row_bytes` bytes. The rows of the source are `from_pitch_bytes` apart; the rows of the
     /// destination are contiguous.
     ///
     /// # Safety
@@ -166,8 +166,8 @@ pub(crate) unsafe fn is_done(stream: sys::CUstream) -> Result<bool, Error> {
     }
 }
 
-/// Calls `function` once on a thread of the driver when the stream has done all work that is in it now, or when the GPU
-/// has failed. `function` must not call the driver. It is leaked if the context ends before.
+/// Calls `function` once on a thread of the driver when the stream has done all work that is in it now, or when the GPU has
+/// failed. `function` must not call the driver. If the context ends earlier, `function` is leaked.
 ///
 /// # Safety
 /// `stream` must be alive and must not be being captured.
@@ -208,7 +208,7 @@ pub(crate) unsafe fn is_capturing(stream: sys::CUstream) -> Result<bool, Error> 
 #[derive(Clone)]
 pub(crate) struct UserStream {
     raw: sys::CUstream,
-    /// The owner, which keeps the stream alive. It is `None` if the caller has promised to do so.
+    /// The owner, which keeps the stream alive. `None` if the caller has promised to keep the stream alive.
     owner: Option<Arc<CudaStream>>,
 }
 
@@ -251,7 +251,7 @@ impl Event {
         named("cuEventCreate", ctx.new_event(None)).map(Self)
     }
 
-    /// Returns an event behind all work that is in `stream` now, or none if the stream is being captured.
+    /// Returns an event behind all work that is in `stream` now, or `None` if the stream is being captured.
     ///
     /// # Safety
     /// The stream must be alive and belong to the context.

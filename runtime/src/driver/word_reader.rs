@@ -10,13 +10,13 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// The most words that one read can have.
+/// The most words of one read.
 pub(crate) const WORDS_OF_A_READ: usize = 64;
 
 /// Reads single words of device memory into pinned memory, in a stream of its own.
 pub(crate) struct WordReader {
     ctx: Arc<CudaContext>,
-    /// Nothing once a read has not ended in time, since the copies may still come.
+    /// The stream and the buffer. `None` after a read that has not ended in time, since its copies may still write the buffer.
     buffer: Mutex<Option<(Stream, Pinned)>>,
 }
 

@@ -9,7 +9,7 @@ struct Launcher {
     name: &'static str,
     rank: &'static str,
     world: &'static str,
-    /// Several variables with the same meaning. The first one that is set applies.
+    /// Alternative variables for one value. The first variable that is set applies.
     local_rank: &'static [&'static str],
     local_world: &'static [&'static str],
     /// The variables that together are the name of the job.
@@ -36,7 +36,7 @@ const LAUNCHERS: [Launcher; 5] = [
         local_world: &["OMPI_COMM_WORLD_LOCAL_SIZE"],
         job: &["PMIX_NAMESPACE"],
     },
-    // Hydra is part of both MPICH and Intel MPI. The second names are those of Cray's PMI.
+    // Hydra is part of both MPICH and Intel MPI. The second names are names of Cray's PMI.
     Launcher {
         name: "MPICH or Intel MPI",
         rank: "PMI_RANK",
@@ -55,7 +55,7 @@ const LAUNCHERS: [Launcher; 5] = [
         local_world: &[],
         job: &["SLURM_JOB_ID", "SLURM_STEP_ID"],
     },
-    // PMIx provides the number of ranks only by calls. Its rank is compared with those of other launchers.
+    // PMIx provides the number of ranks only by calls. Its rank is compared with the ranks of other launchers.
     Launcher {
         name: "PMIx",
         rank: "PMIX_RANK",
@@ -77,7 +77,7 @@ pub(crate) struct LaunchedRank {
     pub world: u32,
     /// The number of this process on its host, if the launcher sets it.
     pub local_rank: Option<u32>,
-    /// How this rank connects to rank 0. It is `None` if there is only one rank.
+    /// The connection of this rank to rank 0. `None` if there is only one rank.
     pub rendezvous: Option<RendezvousPoint>,
 }
 
@@ -160,8 +160,9 @@ impl Set {
         self.rank.is_some() && self.world.is_some()
     }
 
-    /// Returns whether these variables contradict those of an inner launcher. If the numbers of ranks differ, an outer
-    /// launcher has started the inner one, so this is no contradiction. If they are equal, the ranks must be equal too.
+    /// Returns whether these variables contradict the variables of an inner launcher. If the numbers of ranks differ, an outer
+    /// launcher has started the inner launcher, which is no contradiction. If the numbers are equal, the ranks must be equal
+    /// too.
     fn contradicts(&self, rank: u32, world: u32) -> bool {
         let number =
             |text: &Option<String>| text.as_ref().and_then(|t| t.trim().parse::<u32>().ok());
@@ -199,8 +200,8 @@ impl Set {
     }
 }
 
-/// Returns the error if no launcher's variables are complete. It names the variables that are set, and those that are
-/// missing beside them.
+/// Returns the error if no launcher's variables are complete. The error names the variables that are set, and the missing
+/// variables of the same launchers.
 fn incomplete(sets: &[Set]) -> Error {
     let touched: Vec<&Set> = sets
         .iter()

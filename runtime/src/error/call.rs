@@ -1,6 +1,6 @@
 //! [`CallError`]: why a call cannot be enqueued, apart from its operands.
 
-/// Why a call cannot be enqueued, apart from its operands.
+/// The reason why a call cannot be enqueued, other than its operands.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {
@@ -14,7 +14,7 @@ pub enum CallError {
         /// The names of the kernel's operands, in order.
         names: Vec<&'static str>,
     },
-    /// The stream belongs to another GPU than the communicator.
+    /// The stream does not belong to the communicator's GPU.
     #[error(
         "the stream belongs to GPU {given}, but the communicator uses GPU {expected}. Use a stream of \
          Communicator::context()"
@@ -62,7 +62,7 @@ pub enum CallError {
     TooManyRows {
         /// The rows of the call.
         rows: u64,
-        /// The most rows.
+        /// The most rows that the operator takes.
         most: u64,
     },
     /// [`Call::capture`](crate::Call::capture) was called for a stream that is not being captured.
@@ -77,7 +77,8 @@ pub enum CallError {
     WaitInCapture,
 }
 
-/// Returns what number this is if it was made of a negative one of 32 or 64 bits, which is the likely reason for so many rows.
+/// Describes `rows` as a signed number if its 32-bit or 64-bit pattern is negative, which is the likely reason for so large a
+/// number. Returns an empty text otherwise.
 fn if_negative(rows: u64) -> String {
     let signed = u32::try_from(rows).map_or(rows as i64, |rows| i64::from(rows as i32));
     match signed < 0 {

@@ -24,7 +24,7 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    /// An error for each place that has a cause.
+    /// A test error for each variant that has a cause.
     fn errors(cause: &'static str) -> Vec<Error> {
         let io = || Arc::new(io::Error::other(cause));
         let unavailable = GenError::CxxCall {

@@ -2,7 +2,7 @@
 
 use super::display::{Hosts, OnHosts};
 
-/// Why the ranks of a job cannot run a kernel, as far as their number and their hosts matter.
+/// The reason why the ranks of a job cannot run a kernel, as far as it lies in their number or their hosts.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClusterError {
@@ -65,7 +65,7 @@ pub enum ClusterError {
     },
 }
 
-/// Returns the start of a sentence about the ranks to declare or to start. A kernel of one node has 1, 2, 4 or 8.
+/// Returns the start of a sentence about the ranks to declare or to start. A kernel of one node has 1, 2, 4 or 8 ranks.
 fn declare_world(world: u32) -> String {
     match world {
         1 | 2 | 4 | 8 => format!("Declare world = {world}, or start"),

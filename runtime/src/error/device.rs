@@ -5,7 +5,7 @@ use super::display::Version;
 use mkernel_spec::Arch;
 use std::sync::Arc;
 
-/// Why the GPUs of this process cannot be used.
+/// The reason why the GPUs of this process cannot be used.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
@@ -24,7 +24,7 @@ pub enum DeviceError {
     DriverTooOld {
         /// The version that `cuDriverGetVersion` returned: 1000 · major + 10 · minor.
         found: i32,
-        /// The lowest version that works, in the same form.
+        /// The lowest version that works: 1000 · major + 10 · minor.
         needed: i32,
     },
     /// The symmetric memory cannot grow any more.
@@ -44,7 +44,7 @@ pub enum DeviceError {
     HeapMemory {
         /// The bytes that were to be added.
         bytes: u64,
-        /// The bytes of symmetric memory that there are.
+        /// The bytes of symmetric memory that were allocated before.
         heap_bytes: u64,
     },
     /// There is no GPU with the requested ordinal.
@@ -105,7 +105,7 @@ pub enum DeviceError {
         /// The PCI bus id of the GPU.
         bus_id: String,
     },
-    /// More ranks share a GPU than it has SMs for.
+    /// More ranks share a GPU than the GPU has SMs for.
     #[error("{ranks} ranks share GPU {ordinal}, which has {sm_count} SMs. Use fewer ranks")]
     TooManyRanks {
         /// The number of the GPU in this process.
@@ -132,7 +132,7 @@ fn dotted((major, minor): (i32, i32)) -> String {
     format!("{major}.{minor}")
 }
 
-/// What `of` says of the architectures that have kernels.
+/// Joins the texts that `of` returns for the architectures that have kernels.
 fn any_arch(of: impl FnMut(Arch) -> String) -> String {
     Arch::ALL.map(of).join(" or ")
 }

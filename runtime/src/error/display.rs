@@ -7,7 +7,7 @@ use mkernel_spec::abi::Operand;
 use std::fmt;
 use std::time::Duration;
 
-/// The number that `cuDriverGetVersion` returns, as `13.0`.
+/// The number that `cuDriverGetVersion` returns, in the form `13.0`.
 pub struct Version(pub i32);
 
 impl fmt::Display for Version {
@@ -108,7 +108,7 @@ impl fmt::Display for Are<'_> {
     }
 }
 
-/// How a rank was lost, if not by a failure of its network.
+/// The way in which a rank was lost, other than by a failure of its network.
 pub struct Loss(pub bool);
 
 impl fmt::Display for Loss {
@@ -120,7 +120,7 @@ impl fmt::Display for Loss {
     }
 }
 
-/// How a wait in a kernel ended, and after how long.
+/// The end of a wait in a kernel, and the time that the wait took.
 pub struct WaitEnd {
     pub waited: Duration,
     pub aborted_by: Option<u32>,
@@ -137,7 +137,7 @@ impl fmt::Display for WaitEnd {
     }
 }
 
-/// Why a wait in a kernel ended, or what to check if only its own deadline passed.
+/// The reason for the end of a wait in a kernel, or advice if only the wait's own deadline passed.
 pub struct WaitOutcome {
     pub rank: u32,
     pub peer: u32,
@@ -145,7 +145,7 @@ pub struct WaitOutcome {
     pub lost: Option<u32>,
 }
 
-/// What to check if ranks are alive and make the same calls.
+/// Advice for ranks that are alive and make equal calls.
 const OTHER_KERNELS: &str = ". If other kernels that wait for other ranks, such as those of NCCL, run at the same time, leave \
     SMs free for them with the option max_sms";
 

@@ -3,7 +3,7 @@
 use super::display::Variables;
 use mkernel_compile::InvalidVariables;
 
-/// What is wrong with the environment variables of this process.
+/// The fault of the environment variables of this process.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EnvironmentError {

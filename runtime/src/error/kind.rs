@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-/// What an [`Error`](crate::Error) is about. Programs that react to errors match this, and people read the text.
+/// The subject of an [`Error`](crate::Error). Programs that react to errors match the kind, and people read the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// A kernel cannot be made for this configuration, these sizes, these ranks or this GPU. Change them.
+    /// A kernel cannot be made for this configuration, these sizes, these ranks or this GPU. Change the request.
     Configuration,
     /// A call has wrong operands, or the wrong stream. Nothing was enqueued. Change the call.
     Operands,
@@ -16,19 +16,19 @@ pub enum ErrorKind {
     Setup,
     /// Some ranks did not connect, or did not enter a collective step. Start all of them, or raise the timeout.
     Rendezvous,
-    /// The ranks do not do the same. Make the same calls in the same order on every rank.
+    /// The ranks disagree. Make the same calls in the same order on every rank.
     Mismatch,
     /// A rank has ended, or a step has failed on another rank. The output of that rank has the cause.
     RankLost,
-    /// A wait passed its deadline. The error says who waited for what.
+    /// A wait passed its deadline. The error names the waiting rank and the awaited event.
     Timeout,
     /// A network between nodes cannot be used, or has failed.
     Network,
     /// A kernel could not be compiled or loaded.
     Build,
-    /// Two calls ran at the same time on a GPU. Order them.
+    /// Two calls ran at the same time on a GPU. Order the calls.
     Overlap,
-    /// The communicator has failed before. Create a new one on every rank.
+    /// The communicator failed earlier. Create a new communicator on every rank.
     Aborted,
     /// The CUDA driver or the operating system has failed.
     System,
@@ -55,7 +55,7 @@ impl ErrorKind {
         Self::Simulation,
     ];
 
-    /// Returns the name, in lower case.
+    /// Returns the name of the kind, in lower case.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

@@ -4,7 +4,7 @@ use super::kind::ErrorKind;
 use super::{DeviceError, Error};
 
 impl Error {
-    /// Returns what this error is about.
+    /// Returns the kind of this error.
     ///
     /// ```
     /// use mkernel::{Communicator, ErrorKind, Simulation};

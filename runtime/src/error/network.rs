@@ -1,6 +1,6 @@
 //! [`NetworkError`]: why a transport between nodes cannot be used.
 
-/// Why a transport between nodes cannot be used. A network that has been set up and then fails is
+/// The reason why a transport between nodes cannot be used. A network that fails after it was set up is reported as
 /// [`Error::Fabric`](crate::Error::Fabric).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -23,10 +23,10 @@ pub enum NetworkError {
         /// The number of hosts.
         hosts: u32,
     },
-    /// No usable NICs were found, or the ones that were named cannot be used.
+    /// No usable NICs were found, or the NICs that were named cannot be used.
     #[error("the NICs of this rank cannot be chosen: {reason}")]
     Nics {
-        /// The reason, and what to do.
+        /// The reason, and a remedy.
         reason: String,
     },
     /// The options or a load of the fabric test are invalid. All mistakes are listed.

@@ -3,7 +3,7 @@
 use mkernel_spec::Dtype;
 use mkernel_spec::abi::Operand;
 
-/// Why an operand cannot be used.
+/// The reason why an operand cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OperandFault {
@@ -57,7 +57,7 @@ pub enum OperandFault {
         /// Whether the kernel writes the operand.
         written: bool,
     },
-    /// The slice belongs to another GPU than the communicator.
+    /// The slice does not belong to the communicator's GPU.
     #[error(
         "it belongs to GPU {given}, but the communicator uses GPU {expected}. Allocate it with Communicator::context()"
     )]
@@ -72,7 +72,7 @@ pub enum OperandFault {
     Overlaps {
         /// The other operand.
         other: Operand,
-        /// Where the other operand may be instead, if the result may be in its place.
+        /// The place that lets the other operand share memory with the result, or `None` if the two may not share memory.
         in_place: Option<InPlace>,
     },
     /// A result overlaps the word of device memory with the rows of the call.
@@ -131,7 +131,7 @@ pub enum OperandFault {
     },
 }
 
-/// Where an operand has to be so that the result of a call is in its place.
+/// The place that an operand must have so that the result of a call takes its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InPlace {
     /// The address of the operand's first element.
@@ -140,7 +140,7 @@ pub struct InPlace {
     pub row_stride_elems: u64,
 }
 
-/// Returns how a result may share memory with another operand, if it may.
+/// Describes how the result may share memory with the operand `other`. Empty if it may not.
 fn or_in_place(other: Operand, in_place: Option<&InPlace>) -> String {
     let Some(InPlace {
         address,
@@ -155,7 +155,7 @@ fn or_in_place(other: Operand, in_place: Option<&InPlace>) -> String {
     )
 }
 
-/// Returns why an operand of attention has so many rows, and what to do with others.
+/// Explains why operands of attention must have equal rows, and what to do instead. Empty for other operands.
 fn same_rows(operand: Operand, given: u64, rows: u64) -> String {
     match operand {
         Operand::Q | Operand::K | Operand::V => format!(
@@ -166,7 +166,7 @@ fn same_rows(operand: Operand, given: u64, rows: u64) -> String {
     }
 }
 
-/// Returns how to declare the kernel so that it has this operand, if that is possible.
+/// Describes the declaration of a kernel that has this operand. Empty if no declaration adds the operand.
 fn declare_it(operand: Operand) -> String {
     match operand {
         Operand::Bias | Operand::Residual => {
@@ -179,7 +179,7 @@ fn declare_it(operand: Operand) -> String {
     }
 }
 
-/// Returns how to declare the kernel so that it does not need this operand, if that is possible.
+/// Describes the declaration of a kernel without this operand. Empty if no declaration removes the operand.
 fn declare_without(operand: Operand) -> String {
     match operand {
         Operand::Bias | Operand::Residual => {
@@ -192,7 +192,7 @@ fn declare_without(operand: Operand) -> String {
     }
 }
 
-/// Returns how to declare the kernel so that the operand has elements of this type, if that is possible.
+/// Describes the declaration of a kernel whose operand has elements of this type. Empty if there is no such declaration.
 fn declare_type(operand: Operand, given: Dtype) -> String {
     match (operand, given) {
         (_, given) if Dtype::FACTORS.contains(&given) => {

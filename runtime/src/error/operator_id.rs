@@ -1,4 +1,5 @@
-//! [`OperatorId`]: how errors name an operator, and [`OperatorCalls`]: the calls of it that ranks have begun.
+//! [`OperatorId`]: the number and name of an operator in errors, and [`OperatorCalls`]: the calls of an operator that ranks
+//! have begun.
 
 use super::display::Ranks;
 use std::collections::BTreeMap;
@@ -7,7 +8,7 @@ use std::sync::Arc;
 
 /// An operator of a communicator, as in `operator 1 (ag_gemm UpProjection)`.
 ///
-/// Operators are numbered from 1 as they are created, and equal operators have one number. The name is that of the declared
+/// Operators are numbered from 1 as they are created, and equal operators have one number. The name is the name of the declared
 /// type, or the option `name`, or else the id of the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OperatorId(Arc<(u32, String)>);
@@ -45,7 +46,8 @@ impl fmt::Display for OperatorId {
     }
 }
 
-/// A call that was running when another one began: its operator, whose number is 0 if the call is not known, and its number.
+/// A call that was running when another call began: its operator and its number. The operator's number is 0 if the running call
+/// is unknown.
 pub struct RunningCall<'a>(pub &'a OperatorId, pub u32);
 
 impl fmt::Display for RunningCall<'_> {
@@ -57,13 +59,14 @@ impl fmt::Display for RunningCall<'_> {
     }
 }
 
-/// How many calls of an operator each rank has begun.
+/// The number of calls of an operator that each rank has begun.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OperatorCalls {
     /// The operator.
     pub operator: OperatorId,
-    /// Ranks and the number of calls that each has begun, by rank. Ranks whose calls this process cannot see are absent.
+    /// Pairs of a rank and the number of calls that it has begun, by rank. Ranks whose calls this process cannot see are
+    /// absent.
     pub begun: Vec<(u32, u32)>,
 }
 
@@ -103,7 +106,8 @@ impl fmt::Display for OperatorCalls {
     }
 }
 
-/// A sentence about operators of which ranks have begun different calls, and a space, or nothing if there are none.
+/// A sentence, followed by a space, about operators with different numbers of calls on different ranks. Empty if there are no
+/// such operators.
 pub(super) struct DifferentCalls<'a>(pub &'a [OperatorCalls]);
 
 impl fmt::Display for DifferentCalls<'_> {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// What is wrong with a message of another process.
+/// The fault of a message of another process.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProtocolFault {
@@ -26,7 +26,7 @@ pub enum ProtocolFault {
     TooLong {
         /// The length of the message.
         bytes: usize,
-        /// The limit.
+        /// The longest valid length.
         limit: usize,
     },
     /// The message ends too early, or has invalid contents.
@@ -60,7 +60,7 @@ pub enum ProtocolFault {
     /// Two processes have the same rank.
     #[error("rank {rank} is already connected. Check whether another job uses this port")]
     DuplicateRank {
-        /// The rank.
+        /// The rank that both processes have.
         rank: u32,
     },
     /// Rank 0 refused this process.

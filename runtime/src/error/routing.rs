@@ -3,8 +3,8 @@
 use super::operator_id::OperatorId;
 use mkernel_spec::abi::{Report, Wait};
 
-/// What is invalid about the tokens, experts or row indices of a rank. Every rank returns it. In `dispatch_gemm`, no
-/// rank writes results of that call. `combine` leaves out the rows whose indices are invalid.
+/// A fault in the tokens, experts or row indices of a rank. Every rank returns the fault. In `dispatch_gemm`, no rank writes
+/// results of that call. `combine` leaves out the rows whose indices are invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RoutingFault {
@@ -20,7 +20,7 @@ pub enum RoutingFault {
         /// The number of experts of all ranks.
         experts: u32,
     },
-    /// A token has the same expert twice.
+    /// A token has one expert twice.
     #[error(
         "token {token} has expert {expert} twice; choice {choice} repeats it. Pass each expert once"
     )]
@@ -45,13 +45,12 @@ pub enum RoutingFault {
     /// The experts of a rank get more rows than declared.
     #[error("its experts get {rows} rows, but max_rows is {max_rows}, which is {} too few. Declare a larger max_rows, or leave it out", .rows - .max_rows)]
     Rows {
-        /// The number of rows of all of its experts.
+        /// The number of rows of all experts of the rank.
         rows: u32,
         /// The limit that was declared.
         max_rows: u32,
     },
-    /// The word with the rows of a call is negative, or has more than the operator was prepared for. The call is one of no
-    /// rows.
+    /// The word with the rows of a call is negative, or larger than the operator was prepared for. The call has no rows.
     #[error(
         "the call has {rows} rows, but 0 to {most} are possible. Write a number in this range to the word with the rows, or \
          prepare the operator for more"
@@ -59,10 +58,10 @@ pub enum RoutingFault {
     CallRows {
         /// The number in the word.
         rows: i32,
-        /// The most rows.
+        /// The most rows that the operator takes.
         most: u32,
     },
-    /// An offset of packed sequences is not possible. The call is one of no rows.
+    /// An offset of packed sequences is not possible. The call has no rows.
     #[error(transparent)]
     Offset(OffsetFault),
     /// There is no row with this index.
@@ -81,8 +80,8 @@ pub enum RoutingFault {
     },
 }
 
-/// Two tokens of a call of `combine` have the same row. Only the rank with the row finds this, on several nodes where
-/// `max_rows` bounds its memory. The call fails on all ranks, since the sums of both tokens would be wrong.
+/// Two tokens of a call of `combine` have one row index. Only the rank that has the row finds this, and on several nodes only
+/// where `max_rows` bounds its memory. The call fails on all ranks, since the sums of both tokens would be wrong.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "rank {rank}, call {call} of {operator}: choice {choice} of token {token} has row index {row_index}, and so has another token. Pass the \
@@ -95,7 +94,8 @@ pub struct RowOfTwoTokens {
     pub operator: OperatorId,
     /// The number of the operator's call, counted from 1.
     pub call: u32,
-    /// The token, as a row of the rank's tokens. On another node, its position among those that the rank sent there.
+    /// The token, as a row of the rank's tokens. For a rank on another node, the position of the token among the tokens that
+    /// the rank sent to this node.
     pub token: u32,
     /// The index among the token's choices.
     pub choice: u32,
@@ -103,7 +103,7 @@ pub struct RowOfTwoTokens {
     pub row_index: i32,
 }
 
-/// What is invalid about the offsets of packed sequences, `cu_seqlens`.
+/// A fault in the offsets of packed sequences, `cu_seqlens`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OffsetFault {
@@ -118,7 +118,7 @@ pub enum OffsetFault {
     Negative {
         /// The index of the offset.
         number: u32,
-        /// Its value.
+        /// The value of the offset.
         offset: i32,
     },
     /// A sequence would end before it begins.
@@ -129,9 +129,9 @@ pub enum OffsetFault {
     Decreases {
         /// The index of the offset.
         number: u32,
-        /// Its value.
+        /// The value of the offset.
         offset: i32,
-        /// The value of the offset before.
+        /// The value of the preceding offset.
         before: i32,
     },
     /// The sequences have more rows than the operator was prepared for.
@@ -142,16 +142,16 @@ pub enum OffsetFault {
     TooManyRows {
         /// The index of the first offset that is too large.
         number: u32,
-        /// Its value.
+        /// The value of the offset.
         offset: u32,
-        /// The most rows.
+        /// The most rows that the operator takes.
         most: u32,
     },
 }
 
 impl OffsetFault {
-    /// Returns what is wrong with offset `number`, for which there is a limit: the offset before, or if that is exceeded
-    /// the most rows.
+    /// Returns the fault of offset `number`. `limit` is the preceding offset if `offset` is less than it, or else the most
+    /// rows.
     const fn new(number: u32, offset: u32, limit: u32) -> Self {
         match number {
             0 => Self::First {

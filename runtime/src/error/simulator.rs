@@ -3,7 +3,7 @@
 use super::causes::with_causes;
 use std::sync::Arc;
 
-/// Why simulated GPUs cannot be used.
+/// The reason why simulated GPUs cannot be used.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SimulatorError {

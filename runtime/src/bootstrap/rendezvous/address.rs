@@ -98,8 +98,8 @@ pub(crate) fn look_up_error(job: &Job, source: io::Error) -> Error {
     }
 }
 
-/// Returns whether a name resolves to the loopback interface, as the name of the own host does on Debian (127.0.1.1).
-/// Other hosts resolve the name to an address on which rank 0 would not listen then.
+/// Returns whether a name resolves to the loopback interface, as the name of the own host does on Debian (127.0.1.1). Other
+/// hosts resolve the name to another address, at which a socket on the loopback interface does not listen.
 fn is_own_name(job: &Job, found: &[SocketAddr]) -> bool {
     job.host.parse::<IpAddr>().is_err() && found.iter().all(|address| address.ip().is_loopback())
 }

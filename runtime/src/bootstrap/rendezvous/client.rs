@@ -37,7 +37,7 @@ pub(crate) fn join(job: &Job) -> Result<TcpGroup, Error> {
     }
 }
 
-/// Why an attempt to join failed.
+/// The reason why an attempt to join failed.
 enum Failure {
     /// Rank 0 may not run yet, or its name may not be known yet.
     Early(Error),
@@ -66,8 +66,8 @@ fn attempt(job: &Job, deadline: Instant) -> Result<TcpGroup, Failure> {
     })
 }
 
-/// Connects to the first of `addresses` that accepts the connection. Each address gets an equal share of the remaining
-/// time, since one that drops all packets would use up all of it.
+/// Connects to the first of `addresses` that accepts the connection. Each address gets an equal share of the remaining time:
+/// without shares, an address that drops all packets would use up all of the time.
 pub(crate) fn connect(addresses: &[SocketAddr], deadline: Instant) -> io::Result<TcpStream> {
     let mut failures = Vec::new();
     for (address, left) in addresses.iter().zip((1..=addresses.len() as u32).rev()) {
@@ -85,8 +85,8 @@ pub(crate) fn connect(addresses: &[SocketAddr], deadline: Instant) -> io::Result
     Err(io::Error::new(last.unwrap_or(ErrorKind::NotFound), text))
 }
 
-/// Refuses a connection of a socket with itself. If nothing listens on a port of this host, a connection can get that
-/// same port as its own and connect to itself. It would also keep rank 0 from listening there.
+/// Refuses a connection of a socket with itself. If nothing listens on a port of this host, a connection can get that port as
+/// its own and connect to itself. Such a connection would also keep rank 0 from listening there.
 pub(crate) fn not_to_itself(stream: TcpStream) -> io::Result<TcpStream> {
     match stream.local_addr()? == stream.peer_addr()? {
         true => Err(ErrorKind::ConnectionRefused.into()),
@@ -94,8 +94,8 @@ pub(crate) fn not_to_itself(stream: TcpStream) -> io::Result<TcpStream> {
     }
 }
 
-/// Why rank 0 did not accept this rank. It is `None` if the connection was closed: rank 0 may be restarting, or may
-/// have too many connections.
+/// The reason why rank 0 did not accept this rank. `None` if the connection was closed: rank 0 may be restarting, or may have
+/// too many connections.
 type Rejection = Option<Error>;
 
 fn protocol(source: ProtocolFault) -> Rejection {

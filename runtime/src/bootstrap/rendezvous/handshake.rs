@@ -30,7 +30,7 @@ pub(crate) struct Hello {
     pub rank: u32,
     pub world: u32,
     pub job: Vec<u8>,
-    /// The id of the host, which distinguishes it from all others.
+    /// The id of the host, which no other host has.
     pub host: Vec<u8>,
     number: Number,
 }
@@ -61,7 +61,7 @@ impl Hello {
         }
     }
 
-    /// Checks the first message of a connection against rank 0's own one.
+    /// Checks the first message of a connection against rank 0's own message.
     pub fn check(frame: &Frame, own: &Self) -> Result<Self, ProtocolFault> {
         if frame.kind != FrameKind::Hello {
             return Err(ProtocolFault::Malformed);
@@ -135,7 +135,7 @@ impl Challenge {
     }
 }
 
-/// The bytes of [`Hello`] and [`Challenge`]. They are the same on both ends of a connection.
+/// The bytes of [`Hello`] and [`Challenge`], which are equal on both ends of a connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Transcript {
     messages: Vec<u8>,

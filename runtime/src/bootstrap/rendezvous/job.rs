@@ -5,7 +5,7 @@ use std::time::Duration;
 
 pub(crate) const STEP: &str = "rendezvous";
 
-/// How long a connection may take for the handshake.
+/// The time that a connection may take for the handshake.
 pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A job from the view of one of its processes.
@@ -20,7 +20,7 @@ pub(crate) struct Job {
     pub name: String,
     /// Whether ranks on other hosts must be able to reach rank 0.
     pub several_hosts: bool,
-    /// The id of the host. It is the same in all processes of a host and different on every other host.
+    /// The id of the host. All processes of a host have one id, and every host has a different id.
     pub host_id: String,
     /// The secret of the job, if it has one.
     pub secret: Option<Secret>,

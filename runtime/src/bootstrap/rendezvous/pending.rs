@@ -1,8 +1,8 @@
 //! Connections that have not proved yet that they belong to a rank.
 //!
-//! There are at most [`MOST`]. If another one arrives, one connection of the address that has the most is closed, so
-//! that no address can keep out the ranks of other hosts. That is one that has been silent for long, or else a random
-//! one. A rank whose connection is closed connects again until its deadline.
+//! The number of pending connections is at most [`MOST`]. If another connection arrives, one connection of the address with the
+//! most connections is closed, so that no address can keep out the ranks of other hosts. The closed connection is one that has
+//! been silent for long, or else a random one. A rank whose connection is closed connects again until its deadline.
 
 use super::handshake::{Hello, Transcript};
 use crate::bootstrap::fds::random_bytes;
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 pub(crate) const MOST: usize = 128;
 
-/// How long a connection may be silent before it is closed first. A rank sends its first message immediately.
+/// The time after which a silent connection is closed before others. A rank sends its first message immediately.
 const SILENT: Duration = Duration::from_millis(500);
 
 /// A connection that has not completed the handshake.
@@ -36,7 +36,7 @@ impl PendingConnections {
         self.0.push(connection);
     }
 
-    /// Closes one connection. Returns false if there is none.
+    /// Closes one connection. Returns false if no connection is pending.
     pub fn close_one(&mut self) -> bool {
         let is_silent = |s: &PendingConnection| s.hello.is_none() && s.since.elapsed() > SILENT;
         let all = self.0.iter().map(|s| (s.from, is_silent(s)));
@@ -74,8 +74,8 @@ fn victim(connections: &[(IpAddr, bool)], random: usize) -> Option<usize> {
     silent.or(of_most.get(random % of_most.len())).copied()
 }
 
-/// Returns the part of an address that is counted as one. In IPv6 that is the first 64 bits, since a host can have all
-/// addresses that begin with them.
+/// Returns the part of an address that identifies a host. In IPv6 this is the first 64 bits, since a host can have all
+/// addresses that begin with these bits.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from(u128::from(address) >> 64 << 64).into(),

@@ -1,8 +1,8 @@
-//! The connections that rank 0 refused. They are part of the error that names the missing ranks.
+//! The connections that rank 0 refused. The error that names the missing ranks lists them.
 
 use std::net::IpAddr;
 
-/// The number of different refusals that are kept. It is limited because anyone can connect.
+/// The number of different refusals that are kept. The number is limited because anyone can connect.
 const MOST: usize = 8;
 
 #[derive(Default)]

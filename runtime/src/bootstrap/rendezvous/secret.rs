@@ -1,4 +1,4 @@
-//! [`Secret`]: the shared secret of a job, and how the ranks prove that they know it without sending it.
+//! [`Secret`]: the shared secret of a job, and the proof that a rank knows the secret without sending it.
 //!
 //! Each end of a connection creates a random number. It then sends the HMAC-SHA256 (RFC 2104) of a label for its side
 //! and of all messages so far, which include both numbers. So a proof is not valid for another connection, the other
@@ -50,7 +50,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// The end of a connection that a proof belongs to.
+/// The end of a connection that made a proof.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Side {
     /// The rank that connects.

@@ -1,5 +1,5 @@
-//! Rank 0's side of the rendezvous: it listens until all ranks have completed the handshake, then sends each of them a
-//! `Welcome` frame.
+//! Rank 0's side of the rendezvous: it listens until all ranks have completed the handshake, then sends each rank a `Welcome`
+//! frame.
 //!
 //! Any program can connect. A connection uses a bounded amount of memory for a bounded time, and no connection waits
 //! for another.
@@ -139,8 +139,8 @@ impl Server<'_> {
         }
     }
 
-    /// Refuses a connection. This is not an error of this rank, since anyone can connect. If it was a rank, it is
-    /// reported as missing.
+    /// Refuses a connection. This is not an error of this rank, since anyone can connect. If the other end is a rank, that rank
+    /// is reported as missing.
     fn refuse(&mut self, (mut link, from, fault): Refused) {
         let reason = fault.to_string();
         self.refusals.add(from, &reason);
