@@ -1,4 +1,4 @@
-//! [`Arrivals`]: how a proxy reports to kernels that puts have arrived, or that the fabric has failed.
+//! [`Arrivals`]: a proxy's reports to kernels that puts have arrived, or that the fabric has failed.
 //!
 //! The progress counters of the command ring are reported separately, by [`command_ring`](crate::command_ring).
 
@@ -12,10 +12,10 @@ use std::sync::Arc;
 pub trait Arrivals: Send {
     /// Sets the arrival word of the peer's channel to `count`: the first `count` puts (modulo 2^32) are in memory.
     ///
-    /// The store has release semantics, so whoever acquires the word sees the data. `count` only grows.
+    /// The store has release semantics, so a reader that acquires the word sees the data. `count` only grows.
     fn raise(&mut self, peer: PeerId, channel: u16, count: u32);
 
-    /// Sets the word that makes kernels abort, because nothing more will arrive. It is called at most once.
+    /// Sets the word that makes kernels abort, because nothing more will arrive. This is called at most once.
     ///
     /// Returns the number of the lost endpoint if the error is about a loss. The proxy sends that number to the
     /// peers. All endpoints of a job must use the same numbers, which must be below 65535.
@@ -36,8 +36,8 @@ pub struct HostArrivals {
 }
 
 impl HostArrivals {
-    /// Creates one word per peer and channel with the initial value `first`. It is 0, except in tests of counters
-    /// that wrap around.
+    /// Creates one word per peer and channel with the initial value `first`, which is 0 except in tests of counters that wrap
+    /// around.
     #[must_use]
     pub fn new(peers: usize, channels: u16, first: u32) -> Self {
         let words = peers * usize::from(channels);
@@ -48,7 +48,7 @@ impl HostArrivals {
         }
     }
 
-    /// Returns how many puts have arrived, modulo 2^32. The load acquires their data.
+    /// Returns the number of puts that have arrived, modulo 2^32. The load acquires their data.
     #[must_use]
     pub fn count(&self, peer: PeerId, channel: u16) -> u32 {
         self.word(peer, channel).load(Ordering::Acquire)
@@ -70,7 +70,7 @@ impl Arrivals for HostArrivals {
         self.word(peer, channel).store(count, Ordering::Release);
     }
 
-    /// Endpoints have no job-wide numbers here, so only a number that a peer sent can be returned.
+    /// Endpoints have no job-wide numbers here, so the only number to return is one that a peer sent.
     fn abort(&mut self, error: &FabricError) -> Option<u32> {
         self.abort.store(1, Ordering::Release);
         match error {

@@ -1,25 +1,26 @@
-//! How long the thread of a proxy waits before it looks for work again.
+//! The wait of a proxy's thread before it looks for work again.
 
 use std::time::Duration;
 
-/// How long a proxy without work spins.
+/// The time for which a proxy without work spins.
 const SPIN_UNTIL: Duration = Duration::from_micros(50);
-/// How long it has had no work when it stops yielding and sleeps. While a write is in flight, it yields until
+/// The time without work after which a proxy stops yielding and sleeps. While a write is in flight, the proxy yields until
 /// [`SHORT_SLEEP_UNTIL`].
 const YIELD_UNTIL: Duration = Duration::from_millis(1);
 /// The length of a short sleep.
 const SHORT_SLEEP: Duration = Duration::from_micros(50);
-/// How long it has had no work when it changes to long sleeps, if no write is in flight.
+/// The time without work after which a proxy changes to long sleeps, if no write is in flight.
 const SHORT_SLEEP_UNTIL: Duration = Duration::from_millis(20);
 /// The length of a long sleep. A command or an arrival may be picked up late by this time plus the time that the
 /// system takes to wake a thread, unless [`Proxy::wake`](crate::proxy::Proxy::wake) was called before. Sleeping this long costs about 2 % of a
 /// core.
 pub const LONG_SLEEP: Duration = Duration::from_micros(500);
-/// How long a proxy yields after a launch was captured. Replays of a graph do not call [`Proxy::wake`](crate::proxy::Proxy::wake). The time is
-/// longer than a step of most models. After it, the proxy sleeps, but never for [`LONG_SLEEP`].
+/// The time for which a proxy yields after a launch was captured. Replays of a graph do not call
+/// [`Proxy::wake`](crate::proxy::Proxy::wake). The time is longer than a step of most models. Afterwards the proxy sleeps, but
+/// never for [`LONG_SLEEP`].
 const CAPTURED_YIELD_UNTIL: Duration = Duration::from_millis(50);
 
-/// What a thread without work does before it looks for work again.
+/// The action of a thread without work before it looks for work again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pause {
     Spin,

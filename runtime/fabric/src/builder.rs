@@ -71,7 +71,7 @@ impl EndpointBuilder {
 
     /// Connects to all peers. The endpoint has no regions yet.
     ///
-    /// All endpoints have to pass a barrier afterwards, before any of them is stepped.
+    /// All endpoints have to pass a barrier afterwards, before any endpoint is stepped.
     ///
     /// # Errors
     ///

@@ -1,17 +1,17 @@
 //! Validation of the commands that kernels write to the ring.
 //!
-//! A command comes from device memory, so the endpoint checks every field before it acts on it.
+//! A command comes from device memory, so the endpoint checks every field before it acts on the command.
 
 use crate::error::FabricError;
 use crate::peer_id::PeerIdentity;
 use crate::transport::Limits;
 use mkernel_spec::fabric::{COMMAND_PUT, COMMAND_PUT_TO_PEERS, Command, MAX_MASK_PEERS};
 
-/// What the endpoint knows about the peer of a command.
+/// The facts about the peer of a command that its checks need.
 pub struct Target<'a> {
     /// The peer, for errors.
     pub peer: &'a PeerIdentity,
-    /// The number of its channels.
+    /// The number of the peer's channels.
     pub channels: u16,
     /// The sizes of the peer's regions in bytes.
     pub regions: &'a [u64],

@@ -9,14 +9,14 @@ use mkernel_spec::fabric::{Command, MAX_CAPACITY_LOG2, PHASE_BIT, TAG_VALID, pha
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// A [`Command`] as four 64-bit words. The first holds the tag, the peer and the channel. The other three carry the
-/// [`PHASE_BIT`].
+/// as] A [`Command`] as four 64-bit words. The first word holds the tag, the peer and the channel. The other three words carry
+/// the [`PHASE_BIT`].
 #[repr(C, align(32))]
 #[derive(Debug, Default)]
 pub struct CommandSlot([AtomicU64; 4]);
 
 impl CommandSlot {
-    /// Returns the slot as the previous lap leaves it if `index` is the first command to be written to it.
+    /// Returns the state in which the previous lap leaves the slot, if `index` is the first command to be written to it.
     fn before(index: u32, capacity_log2: u32) -> Self {
         let stale = phase(index, capacity_log2) ^ PHASE_BIT;
         Self([0, stale, stale, stale].map(AtomicU64::new))
@@ -139,7 +139,7 @@ fn check_capacity(capacity_log2: u32) -> Result<(), FabricError> {
     )]))
 }
 
-/// The proxy's end of a ring. Each ring has exactly one.
+/// The proxy's end of a ring. Each ring has exactly one consumer.
 pub struct CommandConsumer {
     ring: Arc<HostRing>,
     next: u32,
@@ -148,7 +148,7 @@ pub struct CommandConsumer {
 }
 
 impl CommandConsumer {
-    /// Creates the consumer. It starts at the index that the ring's counters hold.
+    /// Creates the consumer. The consumer starts at the index that the ring's counters hold.
     #[must_use]
     pub fn new(ring: Arc<HostRing>) -> Self {
         let next = ring.counters().consumed.load(Ordering::Relaxed);
@@ -238,8 +238,8 @@ fn pack(command: &Command, tag: u32, phase: u64) -> [u64; 4] {
     [head, rest[0], rest[1], rest[2]]
 }
 
-/// Posts commands from the host as a kernel does from the device. Clones share the ring. No kernel may use the same
-/// ring.
+/// Posts commands from the host as a kernel does from the device. Clones share the ring. No kernel may use a ring that has a
+/// producer on the host.
 #[derive(Clone)]
 pub struct CommandProducer {
     ring: Arc<HostRing>,
@@ -292,7 +292,7 @@ impl CommandProducer {
         }
     }
 
-    /// Returns whether the writes of this command and of all earlier ones have completed.
+    /// Returns whether the writes of this command and of all earlier commands have completed.
     #[must_use]
     pub fn is_sent(&self, index: u32) -> bool {
         let sent = self.ring.counters().sent.load(Ordering::Acquire);

@@ -1,7 +1,7 @@
-//! How the owner of a proxy controls the proxy's thread: drain, stop, wake.
+//! The commands of a proxy's owner to the proxy's thread: drain, stop, wake.
 //!
-//! [`drive`] guarantees that a drain ends only after every command that was published before it. `tests/loom.rs`
-//! checks this file under every interleaving.
+//! guarantees] [`drive`] guarantees that a drain ends only after every command that was published before the drain.
+//! `tests/loom.rs` checks this file under every interleaving.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
@@ -26,7 +26,7 @@ pub struct Step {
     pub is_idle: bool,
 }
 
-/// Why [`drive`] returned.
+/// The reason why [`drive`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
     /// The writes of all commands that were published before the drain have completed.
@@ -58,7 +58,7 @@ impl Control {
         self.mode.store(STOP, Ordering::Release);
     }
 
-    /// Requests that the thread looks for work at once.
+    /// Requests that the thread look for work at once.
     pub fn wake(&self) {
         self.woken.store(1, Ordering::Relaxed);
     }
@@ -86,8 +86,8 @@ impl Control {
 
 /// Calls `step` until the owner requests an exit, and `idle` after each step.
 ///
-/// The mode is loaded *before* a step. Commands that were published before the drain are then visible to that step at
-/// the latest, and if the step finds none, there are none.
+/// The mode is loaded *before* a step. Commands that were published before the drain are then visible to that step at the
+/// latest. If the step finds no commands, none are left.
 pub fn drive<E>(
     control: &Control,
     mut step: impl FnMut() -> Result<Step, E>,

@@ -15,12 +15,12 @@ use mkernel_spec::fabric::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A step takes no more commands from the ring when it has taken this many puts. A command can have many.
+/// The number of puts after which a step takes no more commands from the ring. A command can have many puts.
 const PUTS_PER_STEP: usize = 128;
 /// The most puts to one peer that wait outside the ring, so that puts to other peers can overtake them. Beyond this
 /// limit the ring fills.
 const QUEUE_PER_PEER: usize = 512;
-/// The most writes that are tracked: those not completed, and those that completed before an older one.
+/// The most writes that are tracked: writes that have not completed, and writes that completed before an older write.
 const MAX_IN_FLIGHT: usize = 1 << 16;
 
 /// A connected endpoint.
@@ -35,7 +35,7 @@ pub struct Endpoint {
     blocked: Option<(u32, Command)>,
     arrivals: Box<dyn Arrivals>,
     peers: Vec<PeerState>,
-    /// Peers with a queue, and peers from which something arrived that may need an answer.
+    /// Peers with a queue, and peers that have sent something that may need an answer.
     ready: ReadyPeers,
     in_flight: InFlightWrites,
     events: Vec<Event>,
@@ -70,11 +70,11 @@ impl Endpoint {
         }
     }
 
-    /// Does the work that is available, without waiting. Returns whether there was any.
+    /// Does the work that is available, without waiting. Returns whether there was any work.
     ///
     /// # Errors
     ///
-    /// Returns whatever ends the fabric. The caller must pass the error to [`abort_kernels`](Self::abort_kernels) and
+    /// Returns the error that ends the fabric. The caller must pass the error to [`abort_kernels`](Self::abort_kernels) and
     /// must not step the endpoint again, except to announce a loss.
     pub fn step(&mut self, now: Instant) -> Result<bool, FabricError> {
         // Slots are released before anything that takes longer.
@@ -102,7 +102,7 @@ impl Endpoint {
         self.limits
     }
 
-    /// Returns what the endpoint has done so far.
+    /// Returns the statistics of the endpoint so far.
     #[must_use]
     pub fn stats(&self) -> EndpointStats {
         StatsReader(Arc::clone(&self.counters)).read()
@@ -113,7 +113,7 @@ impl Endpoint {
         &self.counters
     }
 
-    /// Sets the deadline of puts, also of those under way.
+    /// Sets the deadline of puts, including puts under way.
     pub fn set_deadline(&mut self, deadline: Duration) {
         self.deadline = deadline;
     }
@@ -132,8 +132,8 @@ impl Endpoint {
 
     /// Starts the close handshake of an endpoint that is [idle](Self::is_idle) and whose kernels have finished.
     ///
-    /// Later steps take no more commands. Once a peer has received the close and has no more puts for this endpoint,
-    /// it does not depend on it any more, however the endpoint ends.
+    /// Later steps take no more commands. Once a peer has received the close and has no more puts for this endpoint, the peer
+    /// no longer depends on this endpoint, however the endpoint ends.
     pub fn close(&mut self) {
         self.closing = Some(CloseReason { lost_rank: None });
         self.ready.mark_all();
@@ -154,8 +154,8 @@ impl Endpoint {
 
     /// Returns whether the close handshake is complete.
     ///
-    /// After [`close`](Self::close), that is the case when every peer has closed too or is gone, so that none of them
-    /// waits for a completion. After [`close_after_loss`](Self::close_after_loss), it is the case when every peer has
+    /// After [`close`](Self::close), the handshake is complete when every peer has closed too or is gone, so that no peer waits
+    /// for a completion. After [`close_after_loss`](Self::close_after_loss), the handshake is complete when every peer has
     /// received the close.
     #[must_use]
     pub fn is_closed(&self) -> bool {
@@ -176,7 +176,7 @@ impl Endpoint {
         self.arrivals.abort(error)
     }
 
-    /// Moves commands from the ring to the queues of their peers until one of the queues is full.
+    /// Moves commands from the ring to the queues of their peers until one queue is full.
     fn take_commands(&mut self, now: Instant) -> Result<bool, FabricError> {
         if self.closing.is_some() {
             return Ok(false);

@@ -1,15 +1,15 @@
-//! [`EndpointInfo`]: what an endpoint sends to a peer before they connect.
+//! [`EndpointInfo`]: the data that an endpoint sends to a peer before they connect.
 //!
-//! It holds the endpoint's own parameters and the connection info of its transport. The limits on receives and
-//! credits that follow from these parameters are defined here too.
+//! The info holds the endpoint's own parameters and the connection info of its transport. This file also defines the limits on
+//! receives and credits that follow from these parameters.
 
 use crate::immediate::SEQUENCE_MODULUS;
 use crate::transport::MAX_CONNECT_INFO_BYTES;
 use mkernel_spec::fabric::MAX_CHANNELS;
 
 const MAGIC: [u8; 4] = *b"MKFB";
-/// Increment the version with every change of this format, of [`Immediate`](crate::immediate::Immediate), or of their
-/// meaning.
+/// The version of the format. Increment the version with every change of this format, of
+/// [`Immediate`](crate::immediate::Immediate), or of their meaning.
 const VERSION: u16 = 4;
 const HEADER_BYTES: usize = 12;
 
@@ -18,18 +18,17 @@ pub const MAX_CREDITS_IN_FLIGHT: u32 = 4;
 
 /// The receives that a peer may use for credits and for its close. The other receives are for puts.
 ///
-/// This number is sufficient. Consider the credit messages that have arrived but have not been read. At most four of
-/// them are newer than the newest one that was read, because each returns a quarter of the credits, and no more
-/// credits can be returned. The older ones were overtaken by the newest one that was read, so they were in flight
-/// together with it, and there are fewer than [`MAX_CREDITS_IN_FLIGHT`] of them. That leaves one receive for the
-/// close.
+/// This number is sufficient. Consider the credit messages that have arrived but have not been read. At most four of these are
+/// newer than the newest message that was read, because each returns a quarter of the credits, and no more credits can be
+/// returned. The older messages were overtaken by the newest message that was read, so they were in flight together with it,
+/// and their number is below [`MAX_CREDITS_IN_FLIGHT`]. That leaves one receive for the close.
 pub const CREDIT_RECEIVES: u32 = 4 + MAX_CREDITS_IN_FLIGHT;
 
 /// The fewest and the most receives that a transport may keep for each peer. The upper limit keeps the window of a
 /// channel within half of the sequence numbers.
 pub const RECEIVES: std::ops::RangeInclusive<u32> = 2 * CREDIT_RECEIVES..=SEQUENCE_MODULUS / 2;
 
-/// Returns how many puts may be in flight to an endpoint that keeps this many receives for each peer.
+/// Returns the number of puts that may be in flight to an endpoint that keeps `receives` receives for each peer.
 #[must_use]
 pub fn put_credits(receives: u32) -> u32 {
     receives - CREDIT_RECEIVES
@@ -40,7 +39,7 @@ pub fn put_credits(receives: u32) -> u32 {
 pub struct EndpointInfo {
     /// The number of receives that this peer may use.
     pub receives: u32,
-    /// The number of channels. Their indices are below it.
+    /// The number of channels. Indices of channels are below this number.
     pub channels: u16,
     /// The connection info of the transport.
     pub transport: Vec<u8>,
@@ -62,7 +61,7 @@ impl EndpointInfo {
     ///
     /// # Errors
     ///
-    /// Returns why the bytes are invalid.
+    /// Returns the reason why the bytes are invalid.
     pub fn decode(bytes: &[u8]) -> Result<Self, String> {
         let Some((header, transport)) = bytes.split_at_checked(HEADER_BYTES) else {
             return Err(format!(

@@ -1,10 +1,10 @@
-//! [`FabricError`]: why the fabric failed, and which peer the failure is about.
+//! [`FabricError`]: the reason why the fabric failed, and the peer that the failure is about.
 
 use crate::peer_id::{PeerId, PeerIdentity};
 use std::time::Duration;
 
 impl FabricError {
-    /// Returns the peer that the error is about, if it is about one.
+    /// Returns the peer that the error is about, or `None` if the error is not about a peer.
     #[must_use]
     pub fn peer(&self) -> Option<PeerId> {
         match self {
@@ -21,13 +21,13 @@ impl FabricError {
     }
 }
 
-/// Why the fabric stopped or did not start.
+/// The reason why the fabric stopped or did not start.
 ///
 /// After an error the endpoint is unusable, except after [`Register`](Self::Register). The kernels of its job have been made to abort, and the job has to end.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FabricError {
-    /// Invalid sizes or options. All of them are listed.
+    /// Invalid sizes or options, all in one error.
     #[error("the fabric cannot be configured: {}", .0.join("; "))]
     Config(Vec<String>),
     /// The transport cannot register this memory as a region.
@@ -37,23 +37,23 @@ pub enum FabricError {
         address: u64,
         /// The size of the memory in bytes.
         bytes: u64,
-        /// The cause, and what to do about it.
+        /// The cause, and a remedy.
         reason: String,
     },
     /// The connection info of a peer is damaged, has another version, or does not match this endpoint.
     #[error("the connection info of {peer} is invalid: {reason}")]
     ConnectInfo {
-        /// The peer that sent it.
+        /// The peer that sent the info.
         peer: PeerIdentity,
-        /// What is wrong with it.
+        /// The fault of the info.
         reason: String,
     },
     /// The description of a peer's region is damaged, has another version, or does not match this endpoint.
     #[error("the region of {peer} cannot be used: {reason}")]
     RegionInfo {
-        /// The peer that sent it.
+        /// The peer that sent the description.
         peer: PeerIdentity,
-        /// What is wrong with it.
+        /// The fault of the description.
         reason: String,
     },
     /// A peer could not be connected by the deadline.
@@ -81,7 +81,7 @@ pub enum FabricError {
     Lost {
         /// The peer.
         peer: PeerIdentity,
-        /// What the transport reported.
+        /// The cause that the transport reported.
         reason: String,
     },
     /// A kernel put to a peer that had already closed its endpoint.
@@ -92,7 +92,7 @@ pub enum FabricError {
         /// The peer.
         peer: PeerIdentity,
     },
-    /// A peer aborted because another endpoint is lost. The lost endpoint need not be a peer of this one.
+    /// A peer aborted because another endpoint is lost. The lost endpoint need not be a peer of this endpoint.
     #[error(
         "{peer} aborted because rank {lost_rank} is lost; check the log of rank {lost_rank} first"
     )]
@@ -111,9 +111,9 @@ pub enum FabricError {
     Timeout {
         /// The peer.
         peer: PeerIdentity,
-        /// What the endpoint waited for.
+        /// The awaited event.
         awaited: &'static str,
-        /// How long the endpoint waited.
+        /// The time that the endpoint waited.
         waited: Duration,
         /// The deadline of the endpoint.
         limit: Duration,
@@ -123,7 +123,7 @@ pub enum FabricError {
     Protocol {
         /// The peer.
         peer: PeerIdentity,
-        /// What the peer sent.
+        /// The violation.
         reason: String,
     },
     /// This endpoint's own NIC, driver or operating system failed.
@@ -135,7 +135,7 @@ pub enum FabricError {
     /// A shutdown did not complete in time.
     #[error("the shutdown timed out after {} ms with {pending} puts not completed", limit.as_millis())]
     NotDrained {
-        /// The number of puts that are not known to have completed.
+        /// The number of puts that may not have completed.
         pending: u64,
         /// The time limit of the shutdown.
         limit: Duration,

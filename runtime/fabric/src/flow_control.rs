@@ -1,9 +1,8 @@
 //! Flow control between two endpoints: sequence numbers and credits on the sending side, in-order and exactly-once
 //! delivery on the receiving side.
 //!
-//! A put consumes a credit. The receiver returns the credit when it has delivered the put *in order*. Therefore a put
-//! can be ahead of a missing one by at most the number of credits, and that number is the size of a channel's reorder
-//! window.
+//! A put consumes a credit. The receiver returns the credit when it has delivered the put *in order*. So the distance of a put
+//! from a missing earlier put is at most the number of credits, which is the size of a channel's reorder window.
 
 use crate::endpoint_info::{MAX_CREDITS_IN_FLIGHT, put_credits};
 use crate::immediate::{CREDIT_MODULUS, SEQUENCE_MODULUS};
@@ -39,12 +38,12 @@ impl SendWindow {
         sequence
     }
 
-    /// Returns how many puts may be posted now.
+    /// Returns the number of puts that may be posted now.
     pub fn available(&self) -> u32 {
         self.credits - self.outstanding()
     }
 
-    /// Records that puts were posted, at most as many as are available.
+    /// Records that puts were posted. Their number must not exceed the available credits.
     pub fn record_posted(&mut self, puts: u32) {
         self.posted = self.posted.wrapping_add(puts) % CREDIT_MODULUS;
     }
@@ -53,9 +52,9 @@ impl SendWindow {
         self.posted.wrapping_sub(self.delivered) % CREDIT_MODULUS
     }
 
-    /// Records that the peer has delivered this many puts in total.
+    /// Records the total number of puts that the peer has delivered.
     ///
-    /// Credit messages are not ordered, so an old one is ignored.
+    /// Credit messages are not ordered, so a message with an old total is ignored.
     ///
     /// # Errors
     ///
@@ -85,7 +84,7 @@ struct Channel {
 pub struct ReceiveWindow {
     /// The reorder state of each channel.
     channels: Vec<Channel>,
-    /// A credit message returns at least this many credits, a quarter of all.
+    /// The minimum number of credits in a credit message, a quarter of all credits.
     batch: u32,
     /// The number of puts delivered, modulo [`CREDIT_MODULUS`].
     delivered: u32,
@@ -150,8 +149,8 @@ impl ReceiveWindow {
 
     /// Returns the total number of delivered puts if it is time to send it to the peer.
     ///
-    /// That is the case when a batch of puts was delivered since the last credit message and fewer than
-    /// [`MAX_CREDITS_IN_FLIGHT`] credit messages are in flight.
+    /// It is time when a batch of puts was delivered since the last credit message and fewer than [`MAX_CREDITS_IN_FLIGHT`]
+    /// credit messages are in flight.
     pub fn next_credit(&mut self) -> Option<u32> {
         let unacknowledged = self.delivered.wrapping_sub(self.acknowledged) % CREDIT_MODULUS;
         if unacknowledged < self.batch || self.credits_in_flight == MAX_CREDITS_IN_FLIGHT {
@@ -230,7 +229,7 @@ mod tests {
         }
     }
 
-    /// The network holds old credit messages back while newer ones arrive. Then all arrive while nobody reads them.
+    /// The network holds old credit messages back while newer messages arrive. Then all messages arrive before any is read.
     #[test]
     fn late_credits_find_receives() {
         let (mut out, mut incoming) = (SendWindow::new(16, 1, 0), ReceiveWindow::new(16, 1, 0));

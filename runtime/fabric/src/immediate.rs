@@ -5,16 +5,16 @@ use mkernel_spec::fabric::MAX_CHANNELS;
 /// The number of bits of a put's sequence number.
 const SEQUENCE_BITS: u32 = 20;
 
-/// Sequence numbers are counted modulo this number.
+/// The modulus of sequence numbers.
 pub const SEQUENCE_MODULUS: u32 = 1 << SEQUENCE_BITS;
 
-/// Delivered puts in credit messages are counted modulo this number.
+/// The modulus of the number of delivered puts in credit messages.
 pub const CREDIT_MODULUS: u32 = 1 << 30;
 
 const CREDIT: u32 = 1 << 31;
 const CLOSE: u32 = CREDIT | CREDIT_MODULUS;
 
-/// Numbers of lost ranks are below this number.
+/// The exclusive upper limit of numbers of lost ranks.
 const RANK_MODULUS: u32 = 1 << 16;
 
 const _: () = assert!(MAX_CHANNELS << SEQUENCE_BITS == CREDIT);
@@ -37,8 +37,8 @@ pub enum Immediate {
     /// A message without data: the sender sends nothing more and accepts nothing more. Either all its puts have
     /// completed, or it has aborted.
     Close {
-        /// The rank whose loss made the sender abort, as numbered by [`Arrivals::abort`](crate::Arrivals::abort). It
-        /// is below 65535.
+        /// The rank whose loss made the sender abort, as numbered by [`Arrivals::abort`](crate::Arrivals::abort). The number is
+        /// below 65535.
         lost_rank: Option<u32>,
     },
 }

@@ -10,7 +10,7 @@ enum WriteState {
     Completed,
 }
 
-/// What a write carries.
+/// The kind of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteKind {
     Put,
@@ -28,7 +28,7 @@ struct InFlightWrite {
     since: Instant,
 }
 
-/// All writes that have not completed, oldest first, and those that completed before an older one did.
+/// All writes that have not completed, oldest first, and writes that completed before an older write.
 pub struct InFlightWrites {
     /// The id of the first write in `writes`.
     base: u64,
@@ -51,7 +51,7 @@ impl InFlightWrites {
         self.add_write(peer, kind, false, now)
     }
 
-    /// Adds a put and returns its id. A command counts as sent when the put that ends it, and all before it, are done.
+    /// Adds a put and returns its id. A command counts as sent when its last put and all earlier puts have completed.
     pub fn add_put(&mut self, peer: u16, ends_command: bool, now: Instant) -> u64 {
         self.add_write(peer, WriteKind::Put, ends_command, now)
     }
@@ -73,7 +73,7 @@ impl InFlightWrites {
         self.writes[(id - self.base) as usize].state = WriteState::Posted;
     }
 
-    /// Records a completion. Returns the peer and the kind of the write, or nothing if the completion is a duplicate.
+    /// Records a completion. Returns the peer and the kind of the write, or `None` if the completion is a duplicate.
     ///
     /// # Errors
     ///
@@ -111,7 +111,7 @@ impl InFlightWrites {
             .for_each(|write| write.state = WriteState::Completed);
     }
 
-    /// Removes the completed writes before the first one that has not completed. Returns how many commands that completes.
+    /// Removes the completed writes before the first incomplete write. Returns the number of commands that this completes.
     pub fn retire(&mut self) -> u32 {
         let mut commands = 0;
         while let Some(write) = self.writes.front() {
@@ -126,7 +126,7 @@ impl InFlightWrites {
         commands
     }
 
-    /// Returns the oldest write that has not completed: its peer, whether it was posted, and when it was added.
+    /// Returns the oldest write that has not completed: its peer, whether it was posted, and the time at which it was added.
     pub fn oldest(&self) -> Option<(u16, bool, Instant)> {
         let oldest = self.writes.front()?;
         Some((
@@ -141,7 +141,7 @@ impl InFlightWrites {
         self.writes.len()
     }
 
-    /// Returns the number of puts that are not known to have completed.
+    /// Returns the number of puts that may not have completed.
     pub fn puts(&self) -> usize {
         self.puts
     }

@@ -1,4 +1,4 @@
-//! How an endpoint refers to its peers: by number in data structures, and by name in messages for people.
+//! The references of an endpoint to its peers: numbers in data structures, and names in messages for people.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PeerId(pub u16);
 
-/// A peer as error messages name it.
+/// A peer in the form in which error messages name it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerIdentity {
     /// The index of the peer in this endpoint's table of peers.

@@ -1,4 +1,4 @@
-//! [`PeerState`]: what an endpoint tracks for each peer, and the messages that it owes the peer.
+//! [`PeerState`]: the state that an endpoint tracks for each peer, and the messages that the endpoint owes the peer.
 
 use crate::config::EndpointConfig;
 use crate::endpoint_info::EndpointInfo;
@@ -30,18 +30,18 @@ pub struct PeerState {
     pub in_flight: u32,
     /// Whether the puts in the queue wait for credits.
     waits_for_credits: bool,
-    /// The peer has sent its close.
+    /// Whether the peer has sent its close.
     pub peer_closed: bool,
-    /// This endpoint has sent its close.
+    /// Whether this endpoint has sent its close.
     pub close_sent: bool,
-    /// The peer has received the close, or it is lost and never will.
+    /// Whether the peer has received the close, or is lost and never will receive it.
     pub close_acked: bool,
 }
 
-/// The reason for which an endpoint closes.
+/// The reason why an endpoint closes.
 #[derive(Clone, Copy)]
 pub struct CloseReason {
-    /// The rank whose loss makes the endpoint abort. It is `None` if the endpoint's work is done.
+    /// The rank whose loss makes the endpoint abort. `None` if the endpoint's work is done.
     pub lost_rank: Option<u32>,
 }
 
@@ -105,7 +105,7 @@ impl PeerState {
         waits && !waited
     }
 
-    /// Returns the next message for the peer, if there is one.
+    /// Returns the next message for the peer, or `None` if no message is due.
     ///
     /// The endpoint answers a peer's close once all its own puts to that peer have completed. The peer stays
     /// connected until then, within its shutdown limit, so that these puts can complete.

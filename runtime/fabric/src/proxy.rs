@@ -19,20 +19,20 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long a failing endpoint tries to send its peers the reason.
+/// The time for which a failing endpoint tries to send its peers the reason.
 const ABORT_LIMIT: Duration = Duration::from_millis(100);
 
-/// By how much the system may extend a sleep. Its default is 50 µs.
+/// The time by which the system may extend a sleep. The system's default is 50 µs.
 const TIMER_SLACK_NS: NonZeroU64 = NonZeroU64::new(5_000).unwrap();
 
 /// Options of a proxy's thread.
 #[derive(Clone, Debug, Default)]
 pub struct ProxyOptions {
-    /// The cores on which the thread may run. A core of the NIC's NUMA node that nothing else uses is best. An empty
+    /// The cores on which the thread may run. The best choice is a core of the NIC's NUMA node that nothing else uses. An empty
     /// list means any core.
     pub cores: Vec<usize>,
-    /// Makes the thread sleep for [`LONG_SLEEP`] as soon as it has nothing to do. It is meant for hosts where others,
-    /// such as simulated GPUs, need the core.
+    /// Whether the thread sleeps for [`LONG_SLEEP`] as soon as it has nothing to do. This is meant for hosts where other
+    /// threads, such as simulated GPUs, need the core.
     pub sleeps_at_once: bool,
 }
 
@@ -41,7 +41,7 @@ struct Shared {
     error: OnceLock<FabricError>,
     /// The rank whose loss the owner reported.
     lost_rank: OnceLock<u32>,
-    /// What the owner wants to be done with the endpoint.
+    /// The owner's requests to the endpoint.
     requests: Requests,
     counters: Arc<Counters>,
     start: Instant,
@@ -53,7 +53,7 @@ impl Shared {
     }
 }
 
-/// A running endpoint. Dropping it stops the thread at once. [`shutdown`](Self::shutdown) lets puts complete first.
+/// A running endpoint. Dropping the proxy stops the thread at once. [`shutdown`](Self::shutdown) lets puts complete first.
 pub struct Proxy {
     shared: Arc<Shared>,
     limits: Limits,
@@ -111,14 +111,14 @@ impl Proxy {
         self.limits
     }
 
-    /// Returns the reader of what the endpoint has done so far.
+    /// Returns the reader of the endpoint's statistics.
     #[must_use]
     pub fn stats(&self) -> StatsReader {
         StatsReader(Arc::clone(&self.shared.counters))
     }
 
-    /// Runs `request` on the proxy's thread between two steps, and returns its result. Meanwhile the endpoint makes no
-    /// progress.
+    /// Runs `request` on the proxy's thread between two steps, and returns its result. The endpoint makes no progress while the
+    /// request runs.
     ///
     /// # Errors
     ///
@@ -152,21 +152,22 @@ impl Proxy {
         })
     }
 
-    /// Sets the deadline of puts, also of those under way.
+    /// Sets the deadline of puts, including puts under way.
     pub fn set_deadline(&self, deadline: Duration) {
         let set = move |endpoint: &mut Endpoint| endpoint.set_deadline(deadline);
         self.shared.requests.add(Box::new(set));
         self.wake();
     }
 
-    /// Returns why the fabric failed, if it did. The error is set before kernels are made to abort.
+    /// Returns the reason why the fabric failed, or `None` if it has not failed. The error is set before kernels are made to
+    /// abort.
     #[must_use]
     pub fn error(&self) -> Option<FabricError> {
         self.shared.error.get().cloned()
     }
 
-    /// Makes the thread look for commands at once, and keeps it from long sleeps for the next 20 ms. The owner calls
-    /// this when it launches a kernel.
+    /// Makes the thread look for commands at once, and prevents long sleeps for the next 20 ms. The owner calls this when it
+    /// launches a kernel.
     pub fn wake(&self) {
         self.shared.control.wake();
         if let Some(thread) = &self.thread {
@@ -180,8 +181,8 @@ impl Proxy {
         self.shared.control.capture();
     }
 
-    /// Stops the thread after the close handshake: the writes of all commands published before have completed, all
-    /// peers have received the close, and none of them waits for a completion. All this is subject to `limit`.
+    /// Stops the thread after the close handshake: the writes of all commands published before this call have completed, all
+    /// peers have received the close, and no peer waits for a completion. The handshake takes at most `limit`.
     ///
     /// A peer that puts to this endpoint later gets [`FabricError::PeerClosed`]. Other peers see no error.
     ///
@@ -250,7 +251,7 @@ fn ns(duration: Duration) -> u64 {
 
 /// The body of the thread. Kernels are made to abort on every exit other than a drain, including a panic.
 fn run(mut endpoint: Endpoint, shared: &Shared, sleeps_at_once: bool) {
-    // If the system refuses the slack, sleeps are longer.
+    // If the system refuses the timer slack, sleeps are longer.
     let _ = set_current_timer_slack(Some(TIMER_SLACK_NS));
     // The error is set before requests are dropped.
     let _end = EndRequests(&shared.requests);
@@ -318,8 +319,8 @@ fn run_until_exit(
 
 /// Runs the close handshake within the drain's limit.
 ///
-/// A peer that does not receive the close in time will report this endpoint as lost. A peer that does not answer in
-/// time may report it as lost too.
+/// A peer that does not receive the close in time will report this endpoint as lost. A peer that does not answer in time may
+/// also report this endpoint as lost.
 fn close_handshake(endpoint: &mut Endpoint, shared: &Shared) -> Result<(), FabricError> {
     let start = Instant::now();
     endpoint.close();

@@ -1,5 +1,4 @@
-//! [`ReadyPeers`]: a queue of the peers to which an endpoint may have something to send, so that a step visits no
-//! others.
+//! [`ReadyPeers`]: a queue of the peers to which an endpoint may have something to send. A step visits only these peers.
 
 use std::collections::VecDeque;
 
@@ -11,7 +10,7 @@ pub struct ReadyPeers {
 }
 
 impl ReadyPeers {
-    /// Creates an empty queue for this many peers.
+    /// Creates an empty queue for the given number of peers.
     pub fn new(peers: usize) -> Self {
         Self {
             queue: VecDeque::new(),

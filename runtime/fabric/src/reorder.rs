@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 /// The result of inserting a sequence number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Insertion {
-    /// The number is new. The payload says how many numbers are now complete in order. It is 0 while an earlier
+    /// The number is new. The payload is the count of numbers that are now complete in order, which is 0 while an earlier
     /// number is missing.
     New(u32),
     /// The number was inserted before.
@@ -15,17 +15,17 @@ pub enum Insertion {
     OutOfRange,
 }
 
-/// Which sequence numbers after the next expected one have arrived. Numbers are given as distances from the next
-/// expected one.
+/// The arrival state of the sequence numbers from the next expected number on. Numbers are given as distances from the next
+/// expected number.
 #[derive(Clone, Debug)]
 pub struct ReorderBuffer {
     size: u32,
-    /// Whether the number at this distance has arrived. The first entry, if there is one, is always false.
+    /// Whether the number at each distance has arrived. The first entry, if there is one, is always false.
     received: VecDeque<bool>,
 }
 
 impl ReorderBuffer {
-    /// Creates a buffer for numbers that are at most `size` - 1 ahead of the next expected one.
+    /// Creates a buffer for numbers that are at most `size` - 1 ahead of the next expected number.
     #[must_use]
     pub fn new(size: u32) -> Self {
         Self {
@@ -34,7 +34,7 @@ impl ReorderBuffer {
         }
     }
 
-    /// Inserts a number. If this completes numbers, the next expected number advances by as many.
+    /// Inserts a number. If this completes numbers in order, the next expected number advances by their count.
     pub fn insert(&mut self, distance: u32) -> Insertion {
         if distance >= self.size {
             return Insertion::OutOfRange;
@@ -54,7 +54,7 @@ impl ReorderBuffer {
         Insertion::New(complete)
     }
 
-    /// Returns whether a number has arrived before an earlier one that is still missing.
+    /// Returns whether a number has arrived while an earlier number is still missing.
     #[must_use]
     pub fn has_gap(&self) -> bool {
         !self.received.is_empty()
@@ -67,7 +67,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Compares with the plain definition: numbers in any order, some of them twice, some too far ahead.
+        /// Compares the buffer with the plain definition: numbers in any order, some twice, some too far ahead.
         #[test]
         fn numbers_complete_in_order_and_once(numbers in prop::collection::vec(0u32..60, 0..200)) {
             let mut buffer = ReorderBuffer::new(16);

@@ -1,4 +1,4 @@
-//! [`Requests`]: calls that the owner of a proxy asks its thread to make.
+//! [`Requests`]: calls that the owner of a proxy asks the proxy's thread to make.
 
 use crate::endpoint::Endpoint;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,9 +9,9 @@ pub type Request = Box<dyn FnOnce(&mut Endpoint) + Send>;
 
 /// Requests of the owner, in order.
 pub struct Requests {
-    /// Whether there may be some, so that the thread rarely takes the lock.
+    /// Whether the queue may hold requests. The thread checks this first and so rarely takes the lock.
     has_some: AtomicBool,
-    /// None after the thread has ended, so that no request waits for it.
+    /// The requests. `None` after the thread has ended, so that no request waits for it.
     queue: Mutex<Option<Vec<Request>>>,
 }
 

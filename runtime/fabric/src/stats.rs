@@ -1,7 +1,7 @@
-//! [`EndpointStats`]: what an endpoint has done so far, and the counters from which it is read.
+//! [`EndpointStats`]: the statistics of an endpoint so far, and the counters behind the statistics.
 //!
-//! The thread that steps an endpoint counts, and any thread may read. A counter has one writer, so it is raised by a load
-//! and a store, without an atomic addition. Counters are read one by one, so a snapshot may be a few events apart.
+//! The thread that steps an endpoint counts, and any thread may read. A counter has one writer, so the writer raises it by a
+//! load and a store, without an atomic addition. Counters are read one by one, so a snapshot may be a few events apart.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -29,14 +29,14 @@ impl Counter {
 pub struct RailCounters {
     /// The name of the NIC.
     pub name: String,
-    /// The writes that were posted, with credits and close messages.
+    /// The posted writes, including credits and close messages.
     pub writes: Counter,
     /// The bytes of these writes.
     pub bytes: Counter,
 }
 
 impl RailCounters {
-    /// Creates the counters of NICs with these names.
+    /// Creates the counters of NICs with the given names.
     #[must_use]
     pub fn of(names: impl Iterator<Item = String>) -> Arc<[Self]> {
         let named = |name| Self {
@@ -53,7 +53,7 @@ impl RailCounters {
     }
 }
 
-/// The counters of an endpoint. [`EndpointStats`] says what they count.
+/// The counters of an endpoint. [`EndpointStats`] documents each counter.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub commands: Counter,
@@ -63,7 +63,7 @@ pub(crate) struct Counters {
     pub credit_stalls: Counter,
     pub sleeps: Counter,
     pub dropped_writes: Counter,
-    /// What is known of the sender of the first dropped write.
+    /// The known facts about the sender of the first dropped write.
     pub first_dropped: OnceLock<String>,
     pub rails: Arc<[RailCounters]>,
 }
@@ -96,7 +96,7 @@ impl Counters {
     }
 }
 
-/// Reads what an endpoint has done so far, from any thread, also after its proxy has ended.
+/// Reads the statistics of an endpoint so far, from any thread, also after its proxy has ended.
 #[derive(Clone, Debug)]
 pub struct StatsReader(pub(crate) Arc<Counters>);
 
@@ -108,31 +108,32 @@ impl StatsReader {
     }
 }
 
-/// What an endpoint has done so far.
+/// The statistics of an endpoint so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EndpointStats {
-    /// The commands that were taken from the ring. A command is a put to one peer or to several.
+    /// The commands that were taken from the ring. A command is a put to one or more peers.
     pub commands: u64,
     /// The puts that were posted. A put to one peer counts once.
     pub puts: u64,
-    /// The bytes of these puts.
+    /// The bytes of the posted puts.
     pub put_bytes: u64,
-    /// The puts of peers that have arrived, in order and each once.
+    /// The puts of peers that have arrived in order, each counted once.
     pub arrivals: u64,
-    /// How often puts to a peer began to wait for credits, because the peer had not delivered enough of the earlier puts.
+    /// The number of times that puts to a peer began to wait for credits, because the peer had not delivered enough of the
+    /// earlier puts.
     pub credit_stalls: u64,
-    /// How often the proxy's thread slept because it had no work.
+    /// The number of times that the proxy's thread slept because it had no work.
     pub sleeps: u64,
-    /// The writes of senders that are not peers. They were dropped.
+    /// The dropped writes of senders that are not peers.
     pub dropped_writes: u64,
-    /// What is known of the sender of the first dropped write.
+    /// The known facts about the sender of the first dropped write.
     pub first_dropped: Option<String>,
-    /// The writes by NIC.
+    /// The traffic of each NIC.
     pub rails: Vec<RailStats>,
 }
 
-/// What an endpoint has posted on one NIC so far.
+/// The traffic that an endpoint has posted on one NIC so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RailStats {
@@ -140,6 +141,6 @@ pub struct RailStats {
     pub name: String,
     /// The writes: puts, credits and close messages.
     pub writes: u64,
-    /// The bytes of these writes.
+    /// The bytes of the posted writes.
     pub bytes: u64,
 }

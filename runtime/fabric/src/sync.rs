@@ -1,4 +1,4 @@
-//! The atomics of [`command_ring`](crate::command_ring) and [`control`](crate::control). `tests/loom.rs` replaces
-//! them by those of loom.
+//! The atomics of [`command_ring`](crate::command_ring) and [`control`](crate::control). `tests/loom.rs` replaces these atomics
+//! by loom's atomics.
 
 pub use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};

@@ -11,9 +11,9 @@
 //! - [`connect`](Transport::connect) is called. Then the caller passes a barrier with all peers, so that no endpoint
 //!   posts to a peer that is not connected yet.
 //! - [`post`](Transport::post) and [`poll`](Transport::poll) are called until the transport is dropped.
-//! - Meanwhile regions are added, in the same order on every endpoint. [`register`](Transport::register) is called for
-//!   each, the caller sends the [`region_info`](Transport::region_info) to all peers, and passes theirs to
-//!   [`add_peer_region`](Transport::add_peer_region). After a barrier with all peers, writes may name the region.
+//! - Regions are added in between, in one order on every endpoint. For each region, the caller calls
+//! [`register`](Transport::register), sends the [`region_info`](Transport::region_info) to all peers, and passes the infos of
+//! the peers to [`add_peer_region`](Transport::add_peer_region). After a barrier with all peers, writes may name the region.
 //!
 //! Only one thread calls a transport at a time. Dropping it ends all access to its regions before `drop` returns. An
 //! error of any call but `register` is final for the transport. No call waits, except `connect`, which waits until its
@@ -27,7 +27,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The most regions of an endpoint. `register` refuses more.
+/// The most regions of an endpoint. `register` refuses further regions.
 pub const MAX_REGIONS: usize = 64;
 
 /// The most bytes that [`Transport::connect_info`] may return and that `connect` reads.
@@ -57,15 +57,14 @@ pub struct Write {
     pub target: RegionOffset,
     /// The number of bytes, 0 to [`Limits::write_bytes`]. A write of 0 bytes only delivers the immediate data.
     pub bytes: u32,
-    /// The immediate data, which the peer's [`Event::Arrived`] reports. The transport does not interpret it.
+    /// The immediate data, which the peer's [`Event::Arrived`] reports. The transport does not interpret the data.
     pub immediate: u32,
-    /// The id that this endpoint's [`Event::Sent`] reports. It differs from that of every other write of this
-    /// transport.
+    /// The id that this endpoint's [`Event::Sent`] reports. No two writes of a transport share an id.
     pub id: u64,
 }
 
-/// A completion or a failure. Events come in any order. After a fault `Sent` or `Arrived` may be reported twice,
-/// which the caller has to tolerate.
+/// A completion or a failure. Events come in any order. After a fault, a `Sent` or `Arrived` event may be reported twice, which
+/// the caller has to tolerate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A write has completed: the peer or its NIC has acknowledged it, and its source may be overwritten.
@@ -83,8 +82,8 @@ pub enum Event {
         /// The immediate data of the write.
         immediate: u32,
     },
-    /// The peer is lost: nothing more arrives from it or reaches it. The `Sent` events of writes to it may be
-    /// missing. Later writes to it are dropped.
+    /// The peer is lost: nothing more arrives from the peer or reaches it. The `Sent` events of writes to the peer may be
+    /// missing. Later writes to the peer are dropped.
     Lost {
         /// The lost peer.
         peer: PeerId,
@@ -94,7 +93,7 @@ pub enum Event {
     /// A write of a sender that is not a peer has arrived. It was dropped: its immediate data are lost, and the receive
     /// that it consumed has been posted again.
     Dropped {
-        /// What is known of the sender, in words.
+        /// The known facts about the sender, in words.
         reason: String,
     },
 }
@@ -104,7 +103,7 @@ pub enum Event {
 pub struct Limits {
     /// The size of the longest write in bytes.
     pub write_bytes: u32,
-    /// The most writes to one peer that may be posted and not completed. `post` accepts no more, and rarely fewer.
+    /// The most writes to one peer that may be posted and not completed. `post` accepts at most this number, and rarely fewer.
     pub writes: u32,
     /// The number of receives that are kept posted for each peer, or each peer's share of the receives of a NIC.
     ///
@@ -223,7 +222,7 @@ pub struct PeerConnectInfo {
     pub connect_info: Vec<u8>,
 }
 
-/// Moves bytes to the memory of peers. The [module](self) describes its life cycle.
+/// Moves bytes to the memory of peers. The [module](self) describes the life cycle of a transport.
 pub trait Transport: Send {
     /// Returns the limits of the transport.
     fn limits(&self) -> Limits;
@@ -236,10 +235,10 @@ pub trait Transport: Send {
     ///
     /// # Errors
     ///
-    /// [`FabricError::Register`] if the memory is refused. The transport is then as before the call.
+    /// [`FabricError::Register`] if the memory is refused. The state of the transport is then unchanged.
     fn register(&mut self, memory: MemoryRange) -> Result<RegionId, FabricError>;
 
-    /// Returns what peers need to know to write to a registered region of this endpoint. It is the same for all peers,
+    /// Returns the info that peers need to write to a registered region of this endpoint. All peers get the same info. The info
     /// holds at most [`MAX_CONNECT_INFO_BYTES`] bytes and contains a version.
     fn region_info(&self, region: RegionId) -> Vec<u8>;
 
@@ -247,11 +246,11 @@ pub trait Transport: Send {
     ///
     /// # Errors
     ///
-    /// Returns why the info is invalid.
+    /// Returns the reason why the info is invalid.
     fn add_peer_region(&mut self, peer: PeerId, region_info: &[u8]) -> Result<u64, String>;
 
-    /// Returns what `peer` needs to know to connect to this endpoint. It holds at most [`MAX_CONNECT_INFO_BYTES`] bytes and
-    /// contains a version.
+    /// Returns the info that `peer` needs to connect to this endpoint. The info holds at most [`MAX_CONNECT_INFO_BYTES`] bytes
+    /// and contains a version.
     ///
     /// # Errors
     ///
@@ -265,9 +264,9 @@ pub trait Transport: Send {
     /// [`FabricError::ConnectInfo`], [`FabricError::Connect`].
     fn connect(&mut self, peers: &[PeerConnectInfo], deadline: Instant) -> Result<(), FabricError>;
 
-    /// Accepts writes from the front of the slice and returns how many.
+    /// Accepts writes from the front of the slice and returns the number of accepted writes.
     ///
-    /// Fewer than all means that a queue is full. The caller should poll and retry the rest later. Accepted writes
+    /// If not all writes are accepted, a queue is full, and the caller should poll and retry the rest later. Accepted writes
     /// start at once, without a further call.
     ///
     /// # Errors
@@ -280,6 +279,6 @@ pub trait Transport: Send {
     ///
     /// # Errors
     ///
-    /// As for `post`.
+    /// The errors are those of [`post`](Self::post).
     fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), FabricError>;
 }

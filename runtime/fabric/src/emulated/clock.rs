@@ -14,7 +14,7 @@ pub enum Clock {
 }
 
 impl Clock {
-    /// Returns nanoseconds since a point in time that is the same for all NICs that exchange data.
+    /// Returns the nanoseconds since a point in time that all NICs that exchange data share.
     #[must_use]
     pub fn now_ns(&self) -> u64 {
         match self {
@@ -26,7 +26,7 @@ impl Clock {
         }
     }
 
-    /// Records that a NIC has something to do at that time.
+    /// Records that a NIC has something to do at the given time.
     pub(super) fn schedule(&self, due_ns: u64) {
         if let Self::Virtual(clock) = self {
             clock.next_ns.fetch_min(due_ns, Ordering::Relaxed);
@@ -34,7 +34,7 @@ impl Clock {
     }
 }
 
-/// A clock for endpoints that one thread steps in turns. When none of them progresses, the thread calls
+/// A clock for endpoints that one thread steps in turns. When no endpoint progresses, the thread calls
 /// [`advance`](Self::advance).
 #[derive(Debug)]
 pub struct VirtualClock {
@@ -58,8 +58,8 @@ impl VirtualClock {
         self.now_ns.load(Ordering::Relaxed)
     }
 
-    /// Advances to the next time at which a NIC that was polled since the last call has something to do. If there is
-    /// none, it advances by `idle_ns`.
+    /// Advances to the next time at which a NIC that was polled since the last call has something to do. If there is no such
+    /// time, the clock advances by `idle_ns`.
     pub fn advance(&self, idle_ns: u64) {
         let next = self.next_ns.swap(u64::MAX, Ordering::Relaxed);
         let now = self.now_ns();

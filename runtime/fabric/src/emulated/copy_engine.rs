@@ -1,4 +1,4 @@
-//! [`CopyEngine`]: how an emulated NIC reads and writes regions.
+//! [`CopyEngine`]: the reads and writes of regions for an emulated NIC.
 //!
 //! [`HostCopyEngine`] serves host memory. The runtime implements the trait for GPU memory with the GPU's copy
 //! engines.
@@ -23,15 +23,15 @@ pub trait CopyEngine: Send {
     ///
     /// # Errors
     ///
-    /// Returns why it cannot.
+    /// Returns the reason why the engine cannot copy.
     fn check(&self, memory: &MemoryRange) -> Result<(), String>;
 
-    /// Appends to `payload` what the peer's engine needs to copy `bytes` bytes of `from`: the bytes themselves, or
+    /// Appends to `payload` the data that the peer's engine needs to copy `bytes` bytes of `from`: the bytes themselves, or
     /// their location. The bytes must stay unchanged until the peer's copy has completed.
     ///
     /// # Errors
     ///
-    /// Returns why it cannot. The endpoint treats this as a failure of its NIC.
+    /// Returns the reason why the engine cannot read the bytes. The endpoint treats this as a failure of its NIC.
     fn stage(
         &mut self,
         from: &MemoryRange,
@@ -42,12 +42,12 @@ pub trait CopyEngine: Send {
 
     /// Starts or completes the copy of a write's bytes to `to`.
     ///
-    /// The payload comes from a peer and is untrusted. Copies that are in progress at the same time have no order
-    /// among each other. [`poll`](Self::poll) reports `token` when a pending copy has completed.
+    /// The payload comes from a peer and is untrusted. Copies that are in progress at one time may complete in any order.
+    /// [`poll`](Self::poll) reports `token` when a pending copy has completed.
     ///
     /// # Errors
     ///
-    /// Returns why it cannot. The endpoint treats the peer as lost.
+    /// Returns the reason why the copy cannot be made. The endpoint treats the peer as lost.
     fn start_copy(
         &mut self,
         to: &MemoryRange,
@@ -57,12 +57,12 @@ pub trait CopyEngine: Send {
         token: u64,
     ) -> Result<CopyStatus, String>;
 
-    /// Continues [pending](CopyStatus::Pending) copies, and appends the tokens of those that have completed. Their
-    /// bytes are visible as [`Event::Arrived`](crate::Event::Arrived) requires.
+    /// Continues [pending](CopyStatus::Pending) copies, and appends the tokens of completed copies, whose bytes are visible as
+    /// [`Event::Arrived`](crate::Event::Arrived) requires.
     ///
     /// # Errors
     ///
-    /// Returns what failed. The endpoint treats this as a failure of its NIC.
+    /// Returns the failure. The endpoint treats this as a failure of its NIC.
     fn poll(&mut self, completed: &mut Vec<u64>) -> Result<(), String>;
 }
 

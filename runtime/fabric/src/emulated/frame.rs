@@ -43,7 +43,7 @@ pub enum Frame<'a> {
     Acks(&'a [u8]),
 }
 
-/// Appends a write. `payload` appends what the copy engine of the peer needs.
+/// Appends a write. `payload` appends the data that the peer's copy engine needs.
 pub fn put_write<E>(
     out: &mut Vec<u8>,
     head: WriteHead,
@@ -91,11 +91,11 @@ pub fn tickets(body: &[u8]) -> impl Iterator<Item = u64> {
     body.chunks_exact(8).map(word)
 }
 
-/// Returns the first frame and its length in bytes, or nothing while the frame is incomplete.
+/// Returns the first frame and its length in bytes, or `None` while the frame is incomplete.
 ///
 /// # Errors
 ///
-/// Returns why the bytes are no valid frame.
+/// Returns the reason why the bytes are not a valid frame.
 pub fn parse(bytes: &[u8]) -> Result<Option<(Frame<'_>, usize)>, String> {
     let Some((header, rest)) = bytes.split_at_checked(HEADER_BYTES) else {
         return Ok(None);
@@ -138,7 +138,7 @@ pub fn parse(bytes: &[u8]) -> Result<Option<(Frame<'_>, usize)>, String> {
     Ok(Some((Frame::Write(head, payload), used)))
 }
 
-/// Returns the region to which a peer writes if the written range is in it.
+/// Returns the target region of a peer's write, if the written range is inside the region.
 pub fn target<'a>(regions: &'a [MemoryRange], head: &WriteHead) -> Result<&'a MemoryRange, String> {
     let region = regions.get(usize::from(head.region));
     let region = region.ok_or_else(|| {

@@ -9,11 +9,12 @@ use std::time::Duration;
 /// The parameters of an emulated NIC.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NicModel {
-    /// The number of NICs per endpoint. A write takes the NIC that is free first.
+    /// The number of NICs per endpoint. A write takes the NIC that becomes free first.
     pub rails: u32,
     /// The bandwidth of each NIC in one direction, in 10^9 bytes per second.
     pub gb_per_s: f64,
-    /// The time from the departure of the last byte to its arrival, and from the arrival to the sender's completion.
+    /// The time from the departure of the last byte to its arrival. The sender's completion follows the arrival after the same
+    /// time.
     pub latency: Duration,
     /// The time that each write occupies a NIC in addition to the time for its bytes.
     pub per_write: Duration,
@@ -70,12 +71,12 @@ impl NicModel {
     }
 }
 
-/// The faults to inject. The same `seed` and the same calls give the same faults.
+/// The faults to inject. Equal seeds and equal sequences of calls give equal faults.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Faults {
     /// The seed of all random decisions.
     pub seed: u64,
-    /// Each write and each completion is delayed by up to this time, so that some overtake others.
+    /// The longest random delay of a write or a completion. Delays let some overtake others.
     pub jitter: Duration,
     /// The probability that a write or a completion is lost and repeated. A repetition may be lost again.
     pub loss: f64,
@@ -88,7 +89,7 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// Returns whether the NIC is silent after this many writes.
+    /// Returns whether the NIC is silent after the given number of writes.
     ///
     /// # Errors
     ///
@@ -114,7 +115,7 @@ pub enum Failure {
         /// The number of writes before the failure.
         after_writes: u64,
     },
-    /// Nothing is sent or received any more, and no error is reported.
+    /// The NIC neither sends nor receives any more, and reports no error.
     Silence {
         /// The number of writes before the failure.
         after_writes: u64,
@@ -133,7 +134,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Returns true with this probability.
+    /// Returns true with the given probability.
     pub fn chance(&mut self, probability: f64) -> bool {
         probability > 0.0 && (self.next() >> 11) as f64 * 2f64.powi(-53) < probability
     }
@@ -143,15 +144,15 @@ impl Random {
     }
 }
 
-/// The most times that one write is lost.
+/// The most times that one write can be lost.
 const MAX_LOSSES: u32 = 8;
 
-/// Computes when the writes of an endpoint depart and arrive.
+/// Computes the times at which the writes of an endpoint depart and arrive.
 pub(super) struct Timing {
     nic: NicModel,
     faults: Faults,
     pub random: Random,
-    /// The time at which the last write of each rail has departed. It is a fraction, so that rates are exact.
+    /// The time at which the last write of each rail has departed. The time is a fraction, so that rates are exact.
     free_ns: Vec<f64>,
     counters: Arc<[RailCounters]>,
 }

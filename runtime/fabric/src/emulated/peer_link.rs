@@ -19,9 +19,9 @@ pub struct PeerLink {
     sent: usize,
     /// Bytes from the wire that are not a complete frame yet.
     pub input: Vec<u8>,
-    /// Why the wire sends or receives no more.
+    /// The reason why the wire sends or receives no more.
     end: Option<String>,
-    /// Whether the wire has delivered everything that it will.
+    /// Whether the wire has delivered everything that it will ever deliver.
     is_drained: bool,
 }
 
@@ -51,7 +51,7 @@ impl PeerLink {
         self.is_drained = self.end.is_some() && self.input.len() == before;
     }
 
-    /// Sends what the wire accepts. Returns whether there was anything to send.
+    /// Sends as much output as the wire accepts. Returns whether there was any output.
     pub fn flush(&mut self) -> bool {
         if !self.acks.is_empty() {
             frame::put_acks(&mut self.output, &self.acks);
@@ -74,8 +74,8 @@ impl PeerLink {
         has_output
     }
 
-    /// Releases the memory of sent output once it is more than half. Without this, a wire that is always busy would
-    /// keep all of it.
+    /// Releases the memory of sent output once it is more than half of the buffer. Otherwise a wire that is always busy would
+    /// keep all of its output.
     fn drop_sent(&mut self) {
         if self.sent > self.output.len() / 2 {
             self.output.drain(..self.sent);
@@ -83,7 +83,7 @@ impl PeerLink {
         }
     }
 
-    /// Returns why nothing more will arrive, once everything that arrived has been reported.
+    /// Returns the reason why nothing more will arrive, once everything that arrived has been reported.
     pub fn end(&self) -> Option<&str> {
         self.end
             .as_deref()

@@ -36,7 +36,7 @@ pub struct EmulatedTransport {
     sent_writes: Slab<SentWrite>,
     /// Writes of peers that have not been reported as arrived, by the token of the copy engine.
     received_writes: Slab<ReceivedWrite>,
-    /// How many of these writes the copy engine is still copying.
+    /// The number of these writes that the copy engine is still copying.
     copies_pending: u32,
     completed: Vec<u64>,
     due: BinaryHeap<Reverse<(u64, u64, Action)>>,
@@ -133,7 +133,7 @@ impl EmulatedTransport {
             .map_err(|reason| FabricError::Nic { reason })
     }
 
-    /// Sends what the wires accept. Returns whether there was anything to send.
+    /// Sends as much output as the wires accept. Returns whether there was any output.
     fn flush(&mut self) -> bool {
         let links = self.links.iter_mut().filter(|link| !link.is_lost);
         links.fold(false, |any, link| any | link.flush())

@@ -9,18 +9,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// One end of a two-way stream. No call waits.
 pub trait Wire: Send {
-    /// Sends bytes from the front of the slice and returns how many.
+    /// Sends bytes from the front of the slice and returns the number of sent bytes.
     ///
     /// # Errors
     ///
-    /// Returns why no more bytes will be accepted.
+    /// Returns the reason why no more bytes will be accepted.
     fn send(&mut self, bytes: &[u8]) -> Result<usize, String>;
 
     /// Appends the bytes that have arrived.
     ///
     /// # Errors
     ///
-    /// Returns why no more bytes will arrive.
+    /// Returns the reason why no more bytes will arrive.
     fn receive(&mut self, into: &mut Vec<u8>) -> Result<(), String>;
 }
 

@@ -1,4 +1,4 @@
-//! What an endpoint does when its transport reports an event.
+//! The actions of an endpoint on the events of its transport.
 
 use super::Endpoint;
 use crate::error::FabricError;
@@ -113,7 +113,7 @@ impl Endpoint {
 
     /// Handles the loss of a peer.
     ///
-    /// It is no error if either side has sent a close and no put to the peer is in flight.
+    /// The loss is no error if either side has sent a close and no put to the peer is in flight.
     fn on_lost(&mut self, id: PeerId, reason: String) -> Result<(), FabricError> {
         let (is_closing, has_puts) = (self.closing.is_some(), self.in_flight.has_pending_put(id.0));
         let state = self.peer_mut(id)?;

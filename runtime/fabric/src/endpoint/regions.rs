@@ -9,7 +9,7 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// [`FabricError::Register`] if the memory is refused. The endpoint is then as before the call.
+    /// [`FabricError::Register`] if the memory is refused. The state of the endpoint is then unchanged.
     pub fn register(&mut self, memory: MemoryRange) -> Result<Vec<u8>, FabricError> {
         let bytes = memory.bytes();
         let region = self.transport.register(memory)?;
@@ -23,7 +23,7 @@ impl Endpoint {
     /// # Errors
     ///
     /// [`FabricError::RegionInfo`] names the peer whose info is invalid. [`FabricError::Config`] reports a wrong number of
-    /// them.
+    /// infos.
     pub fn add_peer_regions(&mut self, infos: &[Vec<u8>]) -> Result<(), FabricError> {
         if infos.len() != self.peers.len() {
             let (given, peers) = (infos.len(), self.peers.len());

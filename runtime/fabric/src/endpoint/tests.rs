@@ -1,4 +1,4 @@
-//! Tests of an endpoint over a transport that records what it is given.
+//! Tests of an endpoint over a transport that records all writes.
 
 use super::*;
 use crate::arrivals::HostArrivals;
@@ -138,7 +138,7 @@ impl Bench {
         index
     }
 
-    /// Steps the endpoint. Returns how many peers the next step visits.
+    /// Steps the endpoint. Returns the number of peers that the next step visits.
     fn step(&mut self) -> usize {
         self.endpoint.step(Instant::now()).expect("no error");
         self.endpoint.ready.len()
@@ -174,7 +174,7 @@ fn a_step_visits_only_peers_with_a_queue_or_an_event() {
     assert_eq!(bench.step(), 0);
 }
 
-/// A put of `bytes` bytes to `peers` peers, the first of which is `first`.
+/// A put of `bytes` bytes to `peers` consecutive peers, starting with peer `first`.
 fn put_to_peers(first: u16, peers: u8, mask: u64, bytes: u32) -> Command {
     Command {
         kind: COMMAND_PUT_TO_PEERS,
@@ -311,7 +311,7 @@ fn every_peer_receives_the_close_of_an_endpoint() {
     }
 }
 
-/// Returns the field that makes a put between regions of this number invalid, if any.
+/// Returns the field that makes a put between regions of this number invalid, or `None` if the put is valid.
 fn invalid_field(bench: &mut Bench, region: u8) -> Option<&'static str> {
     bench.post(&Command {
         source_region: region,

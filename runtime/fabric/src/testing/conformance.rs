@@ -1,4 +1,4 @@
-//! The conformance tests: what every transport must guarantee, alone and under endpoints.
+//! The conformance tests: the guarantees of every transport, alone and under endpoints.
 
 use super::buffer::{Buffer, pattern};
 use super::peers::peer_id;
@@ -312,7 +312,7 @@ fn small_ring(subject: &mut dyn Subject) {
     );
 }
 
-/// One endpoint is not stepped for a while. The other must not post more than the receives that are kept for it.
+/// One endpoint is not stepped for a while. The other endpoint must not post more puts than the receives that are kept for it.
 fn credits(subject: &mut dyn Subject) {
     let channels = 40;
     let traffic = Traffic {
@@ -322,7 +322,7 @@ fn credits(subject: &mut dyn Subject) {
         ..Traffic::default()
     };
     let mut run = TrafficRun::new(subject, traffic).expect("connects");
-    // These are more steps than all puts would need.
+    // This number of steps exceeds the number that all puts would need.
     for _ in 0..1000 {
         run.post(0);
         run.step(0);

@@ -1,7 +1,7 @@
 //! Support for tests of transports and of the proxy, and the [`conformance`] tests that every transport has to pass.
 //!
-//! Tests of this crate, integration tests and benchmarks use it. Everything here panics where the fabric misbehaves, as
-//! tests do.
+//! Tests of this crate, integration tests and benchmarks use this module. Everything here panics where the fabric misbehaves,
+//! as tests do.
 
 mod buffer;
 pub mod conformance;

@@ -1,4 +1,4 @@
-//! Tables of peers for tests in which each endpoint has all others as its peers, in order.
+//! Tables of peers for tests in which the peers of each endpoint are all other endpoints, in order.
 
 use crate::endpoint::Endpoint;
 use crate::error::FabricError;
@@ -11,7 +11,7 @@ pub fn peer_id(of: usize, peer: usize) -> PeerId {
     PeerId((peer - usize::from(peer > of)) as u16)
 }
 
-/// Registers a region of each transport, and adds it to all others. Returns its number.
+/// Registers a region of each transport, and adds the region to all other transports. Returns the number of the regions.
 ///
 /// # Panics
 ///
@@ -36,7 +36,7 @@ pub fn share_region<'a>(
     region
 }
 
-/// Registers a region of each endpoint, and adds it to all others.
+/// Registers a region of each endpoint, and adds the region to all other endpoints.
 ///
 /// # Errors
 ///

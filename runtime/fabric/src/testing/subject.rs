@@ -1,4 +1,4 @@
-//! [`Subject`]: a transport under test, and the emulated one.
+//! [`Subject`]: a transport under test, and the emulated transport as a subject.
 
 use super::delayed_copy::{DelayedCopyEngine, SourceTable};
 use crate::emulated::{
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 /// A transport under test.
 pub trait Subject {
-    /// Creates unconnected endpoints, each with all others as its peers, in order.
+    /// Creates unconnected endpoints. The peers of each are all other endpoints, in order.
     fn make(&mut self, endpoints: usize) -> Vec<Box<dyn Transport>>;
 
     /// Returns the current time of the endpoints.
@@ -24,7 +24,7 @@ pub trait Subject {
         std::thread::yield_now();
     }
 
-    /// The time within which a lost peer must have been reported and all other waits must have ended.
+    /// The time within which a lost peer must be reported and all other waits must end.
     fn time_limit(&self) -> Duration {
         Duration::from_secs(30)
     }
@@ -43,7 +43,7 @@ pub struct EmulatedSubject {
 }
 
 impl EmulatedSubject {
-    /// Creates a subject with this model and these faults.
+    /// Creates a subject with the given model and faults.
     #[must_use]
     pub fn new(nic: NicModel, faults: Vec<Faults>) -> Self {
         Self {
@@ -62,7 +62,7 @@ impl EmulatedSubject {
     }
 }
 
-/// Creates one wire for each pair of endpoints. Returns the wires of each endpoint to all others, in order.
+/// Creates one wire for each pair of endpoints. Returns the wires of each endpoint to all other endpoints, in order.
 #[must_use]
 pub fn pipes(endpoints: usize) -> Vec<Vec<Box<dyn Wire>>> {
     let mut wires: Vec<Vec<Box<dyn Wire>>> = (0..endpoints).map(|_| Vec::new()).collect();

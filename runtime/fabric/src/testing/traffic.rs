@@ -21,7 +21,7 @@ const TARGET_SLOTS: u32 = 16;
 /// The traffic of a run.
 #[derive(Clone, Debug)]
 pub struct Traffic {
-    /// The number of endpoints. Each puts to all others.
+    /// The number of endpoints. Each endpoint puts to all other endpoints.
     pub endpoints: usize,
     /// The number of channels of each pair.
     pub channels: u16,
@@ -33,8 +33,8 @@ pub struct Traffic {
     pub ring_log2: u32,
     /// The initial value of counts and indices.
     pub first: u32,
-    /// The deadline of the endpoints. A run treats an endpoint as ended when it had no arrivals for three times as
-    /// long, as a kernel would abort.
+    /// The deadline of the endpoints. A run treats an endpoint as ended when it had no arrivals for three times this deadline,
+    /// as a kernel would abort.
     pub deadline: Duration,
 }
 
@@ -93,9 +93,9 @@ pub struct TrafficNode {
     pub source: Buffer,
     /// Region 1.
     pub target: Buffer,
-    /// The error that ended it.
+    /// The error that ended the endpoint.
     pub error: Option<FabricError>,
-    /// A claimed index that has no slot yet.
+    /// A claimed index without a free slot so far.
     claimed: Option<u32>,
     /// The last command that used each source slot.
     users: Vec<Option<u32>>,
@@ -178,7 +178,7 @@ impl<'a> TrafficRun<'a> {
         self.subject.idle();
     }
 
-    /// Returns whether there is nothing left to do.
+    /// Returns whether all work is done.
     #[must_use]
     pub fn is_over(&self) -> bool {
         let all = self.traffic.puts;
@@ -200,7 +200,7 @@ impl<'a> TrafficRun<'a> {
         self.nodes.iter().map(describe).collect()
     }
 
-    /// Posts what a kernel would post now. Returns whether it posted anything.
+    /// Posts the puts that a kernel would post now. Returns whether any put was posted.
     pub fn post(&mut self, at: usize) -> bool {
         let mut has_moved = false;
         for to in (0..self.traffic.endpoints).filter(|to| *to != at) {
@@ -276,7 +276,7 @@ impl<'a> TrafficRun<'a> {
         }
     }
 
-    /// Checks what a kernel would read now. Returns whether there was anything new.
+    /// Checks the arrivals that a kernel would read now. Returns whether there was a new arrival.
     pub fn check(&mut self, at: usize) -> bool {
         let traffic = self.traffic.clone();
         let node = &mut self.nodes[at];
@@ -313,7 +313,7 @@ impl<'a> TrafficRun<'a> {
     }
 }
 
-/// Connects endpoints over these transports, each with all others as its peers.
+/// Connects endpoints over the given transports. The peers of each are all other endpoints, in order.
 fn connect(
     transports: Vec<Box<dyn Transport>>,
     traffic: &Traffic,
@@ -374,7 +374,7 @@ fn connect(
     .and_then(share_regions)
 }
 
-/// Makes the memory of all nodes their regions 0 and 1.
+/// Registers the memory of all nodes as their regions 0 and 1.
 fn share_regions(mut nodes: Vec<TrafficNode>) -> Result<Vec<TrafficNode>, FabricError> {
     let sources: Vec<_> = nodes.iter().map(|node| node.source.memory()).collect();
     let targets: Vec<_> = nodes.iter().map(|node| node.target.memory()).collect();

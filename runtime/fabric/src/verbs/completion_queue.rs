@@ -1,4 +1,4 @@
-//! [`CompletionQueue`]: where a NIC reports the completions of all queue pairs of an endpoint.
+//! [`CompletionQueue`]: the queue in which a NIC reports the completions of all queue pairs of an endpoint.
 
 use super::device::Device;
 use super::errno::last_error;
@@ -41,7 +41,8 @@ impl CompletionQueue {
         })
     }
 
-    /// Fills `completions` from the front and returns how many. Fewer than fit mean that the queue is empty.
+    /// Fills `completions` from the front and returns the number of entries. If not all of `completions` is filled, the queue
+    /// is empty.
     pub(super) fn poll(&self, completions: &mut [ibv_wc]) -> io::Result<usize> {
         // SAFETY: this is the body of ibv_poll_cq of verbs.h, which is inline there. The table belongs to the queue's
         // device, and the driver has set the member before the device was open. There is room for as many completions

@@ -1,4 +1,4 @@
-//! [`ConnectInfo`]: what a verbs transport sends to a peer before they connect.
+//! [`ConnectInfo`]: the data that a verbs transport sends to a peer before they connect.
 //!
 //! The encoding is little-endian. It starts with magic number (4 bytes), version, service, number of rails and number of
 //! queue pairs (1 byte each). Each rail follows: link layer (1), MTU (1), LID (2), GID (16), scratch address (8) and
@@ -31,7 +31,7 @@ pub(super) struct RailInfo {
     pub(super) gid: [u8; 16],
     /// The target of writes of 0 bytes.
     pub(super) scratch: RemoteAddress,
-    /// The queue pairs for this endpoint. Every rail has the same number of them.
+    /// The queue pairs for this endpoint. Every rail has an equal number of queue pairs.
     pub(super) queue_pairs: Vec<QueuePairInfo>,
 }
 
@@ -74,7 +74,7 @@ impl ConnectInfo {
         bytes
     }
 
-    /// Decodes connection info. An error says what is wrong with it.
+    /// Decodes connection info. An error describes the fault of the info.
     pub(super) fn from_bytes(bytes: &[u8]) -> Result<Self, String> {
         let mut reader = Reader::new(bytes, MAGIC, VERSION)?;
         let [service] = reader.array()?;

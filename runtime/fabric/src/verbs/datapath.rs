@@ -14,7 +14,7 @@ use crate::transport::{Event, MemoryKind, RegionOffset, Write};
 use ibverbs_sys::{ibv_wc, ibv_wc_opcode, ibv_wc_status};
 use std::time::{Duration, Instant};
 
-/// How often asynchronous events are checked. Each check costs a system call.
+/// The interval between two checks for asynchronous events. Each check costs a system call.
 const ASYNC_EVENT_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The most batches of completions that one `poll` takes from a rail.
@@ -189,7 +189,7 @@ impl<K: QueuePairType> VerbsTransport<K> {
         })
     }
 
-    /// Returns the error of a NIC with whose queues no peer can be reached any more.
+    /// Returns the error of a NIC whose queues can no longer reach any peer.
     fn nic_failed(&self, lane: LaneId, reason: &str) -> FabricError {
         let rail = &self.rails[self.lanes.lane(lane).rail];
         FabricError::Nic {
@@ -237,8 +237,8 @@ impl<K: QueuePairType> VerbsTransport<K> {
         Ok(())
     }
 
-    /// Ends the connection to a peer because of what happened on a rail. Returns the event that reports it, unless it was
-    /// reported before.
+    /// Ends the connection to a peer because of an event on a rail. Returns the event that reports the loss, unless the loss
+    /// was reported before.
     ///
     /// Queue pairs that serve all peers stay as they are. Arrivals from the peer are dropped from now on.
     fn disconnect(&mut self, peer: u16, rail: usize, reason: &str) -> Option<Event> {

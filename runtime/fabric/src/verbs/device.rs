@@ -14,7 +14,7 @@ use std::ptr;
 /// The most entries of a GID table that are read. NICs have 16 to 256.
 const MAX_GIDS: usize = 1024;
 
-/// A device with a protection domain. Everything that is created from it keeps an `Arc` of it.
+/// A device with a protection domain. Every object that is created from the device keeps an `Arc` of it.
 pub(super) struct Device {
     pub(super) verbs: &'static Verbs,
     pub(super) context: *mut ibv_context,
@@ -30,7 +30,7 @@ unsafe impl Send for Device {}
 // SAFETY: see above. No field changes after `open`.
 unsafe impl Sync for Device {}
 
-/// A port of a device, and how peers address it.
+/// A port of a device, and the address that peers use for it.
 #[derive(Clone, Debug)]
 pub(super) struct Port {
     pub(super) number: u8,
@@ -115,7 +115,7 @@ impl Device {
         rustix::fs::fcntl_setfl(events, flags | rustix::fs::OFlags::NONBLOCK)
     }
 
-    /// Returns the port with this number, or the first active one, together with the address that peers are to use.
+    /// Returns the port with the given number, or the first active port, together with the address that peers are to use.
     pub(super) fn port(&self, wanted: Option<u8>, gid_index: Option<u8>) -> Result<Port, String> {
         let count = self.attributes.phys_port_cnt;
         if let Some(number) = wanted.filter(|number| !(1..=count).contains(number)) {

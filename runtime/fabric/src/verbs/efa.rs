@@ -1,8 +1,8 @@
 //! [`ScalableDatagram`]: SRD, the scalable reliable datagram of Amazon's EFA.
 //!
-//! SRD is reliable and unordered, and it needs no connections: a queue pair serves all peers. A write names the address
-//! handle of the peer's NIC and the number and the key of one of its queue pairs. An arrival names its sender by the
-//! address handle of its NIC and by the number of its queue pair. It supports extended work requests only.
+//! SRD is reliable and unordered, and needs no connections: a queue pair serves all peers. A write names the address handle of
+//! the peer's NIC, and the number and the key of one of the peer's queue pairs. An arrival names the address handle of the
+//! sender's NIC and the number of the sender's queue pair. SRD supports extended work requests only.
 
 use super::connect_info::{QueuePairInfo, RailInfo};
 use super::device::{Device, Port};
@@ -26,7 +26,7 @@ use std::sync::Arc;
 /// Queue keys with the highest bit set are reserved for the kernel.
 const USER_QUEUE_KEY: u32 = 0x7fff_ffff;
 
-/// The number of receives that a queue pair is created for if it never needs one.
+/// The number of receives to create a queue pair with if it never needs a receive.
 const UNUSED_RECEIVES: u32 = 64;
 
 /// An SRD queue pair for all peers.
@@ -86,8 +86,8 @@ impl Destination {
         })
     }
 
-    /// Returns the number by which the NIC names the address handle in completions. All address handles of a GID have the
-    /// same number.
+    /// Returns the number by which the NIC names the address handle in completions. All address handles of a GID share one
+    /// number.
     fn handle_number(&self) -> Result<u16, String> {
         let mut attributes = AddressAttributes::default();
         let efadv = efadv().map_err(|error| error.to_string())?;

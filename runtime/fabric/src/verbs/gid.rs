@@ -24,7 +24,7 @@ pub(super) struct Entry {
     pub(super) gid: [u8; 16],
 }
 
-/// Returns the GID with the index `wanted`, or else the best one.
+/// Returns the GID with the index `wanted`, or else the best GID.
 ///
 /// On Ethernet only GIDs of RoCE v2 are considered. A GID of an IPv4 address is preferred to one of a routable IPv6
 /// address, and that to a link-local one. On other link layers the first GID is the best.
@@ -61,7 +61,7 @@ pub(super) fn choose(
     }
 }
 
-/// Ranks an address by how far it reaches. Less is better.
+/// Ranks an address by its reach. A lower rank reaches farther.
 fn reach(gid: [u8; 16]) -> u8 {
     let address = Ipv6Addr::from(gid);
     if address.to_ipv4_mapped().is_some() {

@@ -27,7 +27,7 @@ pub(super) struct Lane<K> {
 }
 
 impl<K: QueuePairType> Lane<K> {
-    /// Creates a queue pair on a rail with this index, for one peer or for all.
+    /// Creates a queue pair on the rail with the given index, for one peer or for all peers.
     pub(super) fn new(
         (rail, index): (&Rail, usize),
         peer: Option<u16>,
@@ -41,7 +41,7 @@ impl<K: QueuePairType> Lane<K> {
         })
     }
 
-    /// Creates a lane over a queue pair that has room for this many writes.
+    /// Creates a lane over a queue pair that has room for the given number of writes.
     pub(super) fn with(pair: K, rail: usize, peer: Option<u16>, writes: u32) -> Self {
         Self {
             pair,
@@ -100,8 +100,7 @@ impl<K: QueuePairType> Lane<K> {
 /// The writes that are posted. A queue pair has room for `limit` of them.
 #[derive(Debug)]
 enum PostedWrites {
-    /// Completions come in the order of posting. The tag of the first write is `first`, and each further tag is
-    /// greater by one.
+    /// Completions come in the order of posting. The tag of the first write is `first`, and each further tag is greater by 1.
     InOrder {
         writes: VecDeque<PostedWrite>,
         first: u64,

@@ -1,10 +1,10 @@
 //! [`Lanes`]: all lanes of a transport, the choice of the lane for each write, and the lists of lanes with work to
 //! post.
 //!
-//! A lane of RC serves one peer, and a lane of SRD serves all peers. A call may have only one or two puts for each peer.
-//! To use all NICs nevertheless, a write takes the NIC with the fewest bytes in flight to all peers together. Among
-//! equally loaded NICs it takes the one after the NIC of the peer's last write. The first NIC differs from peer to peer.
-//! Work to post is found by lists, never by a scan of all lanes.
+//! A lane of RC serves one peer, and a lane of SRD serves all peers. A call may have only one or two puts for each peer. To use
+//! all NICs in this case too, a write takes the NIC with the fewest bytes in flight to all peers together. Among equally loaded
+//! NICs, the write takes the NIC that follows the NIC of the peer's last write. The first NIC differs from peer to peer. Lists
+//! hold the lanes with work to post, so no step scans all lanes.
 
 use super::lane::{Lane, PostedWrite};
 use super::queue_pair_type::{QueuePairType, WorkRequest};
@@ -28,11 +28,11 @@ pub(super) struct Lanes<K> {
     counters: Arc<[RailCounters]>,
     /// The most writes that may be in flight to one peer.
     writes_per_peer: u32,
-    /// Lanes with a batch to post, each once.
+    /// The lanes with a batch to post. Each lane is listed once.
     batched: Vec<LaneId>,
     /// The receives that were consumed and not replaced, by receive queue.
     consumed: Vec<u32>,
-    /// A lane of each receive queue with consumed receives.
+    /// For each receive queue with consumed receives, one of its lanes.
     with_consumed: Vec<LaneId>,
 }
 
@@ -60,8 +60,8 @@ impl RailLoad {
 }
 
 impl<K: QueuePairType> Lanes<K> {
-    /// Creates an empty table for this many peers and NICs. Endpoints with different values of `salt` start with
-    /// different NICs, so that not all of them use the same NIC of a peer first.
+    /// Creates an empty table for the given numbers of peers and NICs. Endpoints with different values of `salt` start with
+    /// different NICs, so that they do not all use one NIC of a peer first.
     pub(super) fn new(
         peers: u16,
         counters: Arc<[RailCounters]>,
@@ -124,7 +124,7 @@ impl<K: QueuePairType> Lanes<K> {
         id
     }
 
-    /// Returns the number of the queue from which arrivals on a lane take receives: that of the rail, or its own.
+    /// Returns the number of the receive queue for arrivals on a lane: the queue of the rail, or the lane's own queue.
     fn receive_queue(&self, id: LaneId) -> usize {
         match self.lane(id).peer {
             Some(_) => self.lane(id).rail,
@@ -208,7 +208,8 @@ impl<K: QueuePairType> Lanes<K> {
         self.consumed[queue] += 1;
     }
 
-    /// Replaces all consumed receives. `receive` posts some to the receive queue of a lane. Returns the first error.
+    /// Replaces all consumed receives. `receive` posts a number of receives to the receive queue of a lane. Returns the first
+    /// error.
     pub(super) fn replace_receives(
         &mut self,
         mut receive: impl FnMut(&Lane<K>, u32) -> io::Result<()>,
@@ -223,8 +224,8 @@ impl<K: QueuePairType> Lanes<K> {
 
     /// Drops the writes on lanes that only serve this peer, because none of them will complete.
     ///
-    /// A queue pair for all peers ends each request with a completion, also if the peer is lost, and the request takes
-    /// room in the queue until then.
+    /// A queue pair for all peers ends each request with a completion, even if the peer is lost, and the request takes room in
+    /// the queue until then.
     pub(super) fn drop_writes(&mut self, peer: u16) {
         let PeerLanes {
             lanes, in_flight, ..

@@ -1,5 +1,5 @@
-//! Function tables of libibverbs and libefa, which are opened when a transport needs them. A program starts without
-//! them.
+//! Function tables of libibverbs and libefa, which are opened when a transport needs them. A program starts without these
+//! libraries.
 //!
 //! Only functions that the libraries export are listed. Functions that `verbs.h` declares as inline are called
 //! through the tables that the libraries fill: [`ibv_context::ops`] and the members of [`ibv_qp_ex`].

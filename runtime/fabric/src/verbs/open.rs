@@ -10,7 +10,7 @@ use super::receives::SharedReceiveQueue;
 use crate::error::FabricError;
 use std::sync::Arc;
 
-/// Opens the NICs that the options name, or the first that is suitable.
+/// Opens the NICs that the options name, or the first suitable NIC.
 pub(super) fn open_all<K: QueuePairType>(options: &Options) -> Result<Vec<Rail>, FabricError> {
     let nic = |reason| FabricError::Nic { reason };
     let verbs = library::verbs()?;
@@ -50,7 +50,7 @@ fn open<K: QueuePairType>(device: Device, options: &Options) -> Result<Rail, Str
     Rail::new((device, port), options, (&able, depth), entries, receives)
 }
 
-/// Returns the depth of the queues on a device, or why it does not support them.
+/// Returns the depth of the queues on a device, or the reason why the device does not support this depth.
 fn depth(
     options: &Options,
     serves_all_peers: bool,
@@ -77,7 +77,8 @@ fn depth(
     Ok(QueueDepth { writes, receives })
 }
 
-/// Returns how many completions can be pending on a rail: one for each write on each queue pair, and one for each receive.
+/// Returns the number of completions that can be pending on a rail: one for each write on each queue pair, and one for each
+/// receive.
 fn completions(options: &Options, serves_all_peers: bool, depth: QueueDepth) -> u32 {
     let queue_pairs = u32::from(options.queue_pairs);
     match serves_all_peers {

@@ -1,4 +1,4 @@
-//! [`Options`]: which NICs a verbs transport uses, and how.
+//! [`Options`]: the choice of NICs of a verbs transport, and their settings.
 
 use super::connect_info::MAX_RAILS;
 use crate::endpoint_info::RECEIVES;
@@ -8,40 +8,41 @@ use std::time::Duration;
 /// The most work requests that may be requested per queue. NICs support 2^12 to 2^15.
 const MAX_DEPTH: u32 = 1 << 15;
 
-/// Which NICs a transport uses, and how. [`Options::new`] has defaults for everything but the number of peers.
+/// The choice of a transport's NICs, and their settings. [`Options::new`] has defaults for everything but the number of peers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// The number of peers.
     pub peers: u16,
-    /// The names of the NICs, as `ibv_devices` lists them. All of them carry writes, rail i to the peers' rail i. If
-    /// the list is empty, the first suitable NIC is used.
+    /// The names of the NICs, as `ibv_devices` lists them. All named NICs carry writes, rail i to the peers' rail i. If the
+    /// list is empty, the first suitable NIC is used.
     pub devices: Vec<String>,
     /// The port of each NIC, counted from 1. `None` selects the first active port.
     pub port: Option<u8>,
     /// An index in the port's GID table. `None` selects a RoCE v2 GID of the farthest reach on Ethernet, and the
     /// first GID elsewhere.
     pub gid_index: Option<u8>,
-    /// The service level of InfiniBand or the priority of Ethernet, 0 to 15. RC only.
+    /// The service level of InfiniBand or the priority of Ethernet, 0 to 15. It applies to RC only.
     pub service_level: u8,
-    /// DSCP and ECN of the IP packets of RoCE v2. The network's administrator knows which value is lossless. RC only.
+    /// The DSCP and ECN bits of the IP packets of RoCE v2. The network's administrator knows which value is lossless. They
+    /// apply to RC only.
     pub traffic_class: u8,
-    /// The number of queue pairs on each NIC: of RC 1 to 16 to each peer, of SRD 1 to 4 for all peers. With more of them,
-    /// switches spread packets of RC over more paths.
+    /// The number of queue pairs on each NIC: 1 to 16 for each peer with RC, 1 to 4 for all peers with SRD. With more RC queue
+    /// pairs, switches spread packets over more paths.
     pub queue_pairs: u8,
     /// The most writes to a peer that may be in flight on a queue pair.
     pub writes: u32,
-    /// The most receives that are kept posted on a NIC, except that each peer has a share of 16 at least. Memory for
-    /// receives grows with it, not with the number of peers.
+    /// The most receives that are kept posted on a NIC, except that the share of each peer is at least 16. The memory for
+    /// receives grows with this option, not with the number of peers.
     pub receive_queue: u32,
-    /// The largest share of these receives that a peer has.
+    /// The largest share of a peer in the receives of a NIC.
     pub receives: u32,
-    /// How long requests to a peer that does not answer are repeated before the peer is lost.
+    /// The time for which requests to a peer that does not answer are repeated before the peer is lost.
     ///
     /// NICs of RC take a quarter to four times this time (InfiniBand Architecture 9.7.6.1.3). NICs of SRD have a
     /// fixed time of their own. The default is 31 s, of which RC uses 30.06 s: seven attempts of 4.29 s each. A link
     /// that goes down for a moment or a subnet manager that sweeps takes 5 to 20 s.
     pub peer_timeout: Duration,
-    /// How long a port may be down before the transport fails.
+    /// The time for which a port may be down before the transport fails.
     pub port_down_limit: Duration,
 }
 
@@ -49,7 +50,7 @@ pub struct Options {
 pub const MAX_PEER_TIMEOUT: Duration = Duration::from_secs(600);
 
 impl Options {
-    /// Returns the options for this many peers and the first suitable NIC.
+    /// Returns the options for the given number of peers and the first suitable NIC.
     #[must_use]
     pub fn new(peers: u16) -> Self {
         Self {
@@ -68,14 +69,14 @@ impl Options {
         }
     }
 
-    /// Returns how many writes of a peer may be in flight to this endpoint: its share of the receives of a NIC. Each NIC
-    /// has as many for it, because the peer may send all its writes through one of them.
+    /// Returns the number of a peer's writes that may be in flight to this endpoint: the peer's share of the receives of a NIC.
+    /// Each NIC reserves this number of receives for the peer, because the peer may send all its writes through one NIC.
     pub(super) fn receives_per_peer(&self) -> u32 {
         let share = self.receive_queue / u32::from(self.peers.max(1));
         share.max(*RECEIVES.start()).min(self.receives)
     }
 
-    /// Checks all options and reports all that are invalid. `most_queue_pairs` is the limit of their type.
+    /// Checks all options and reports all invalid options. `most_queue_pairs` is the limit of the queue pair type.
     pub(super) fn check(&self, most_queue_pairs: u8) -> Result<(), FabricError> {
         let mut issues = Vec::new();
         let mut within = |what: &str, value: u64, least: u64, most: u64| {

@@ -1,4 +1,4 @@
-//! [`QueuePair`]: what queue pairs of every type have in common: creation, state changes, receives.
+//! [`QueuePair`]: the common operations of queue pairs of every type: creation, state changes, receives.
 
 use super::completion_queue::CompletionQueue;
 use super::device::Device;
@@ -8,12 +8,13 @@ use ibverbs_sys::{ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_cap, ibv_qp_stat
 use std::io;
 use std::sync::Arc;
 
-/// How many requests queues can have posted.
+/// The numbers of requests that queues can have posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct QueueDepth {
     /// The writes of a queue pair.
     pub(super) writes: u32,
-    /// The receives of a receive queue: one that all queue pairs of a NIC share, or that of a queue pair for all peers.
+    /// The receives of a receive queue: the queue that all queue pairs of a NIC share, or the queue of a queue pair for all
+    /// peers.
     pub(super) receives: u32,
 }
 
@@ -109,7 +110,7 @@ impl QueuePair {
 
     /// Moves the queue pair to the error state. All posted requests end, and peers get errors from now on.
     pub(super) fn fail(&self) {
-        // A queue pair that cannot change to the error state is in it already or is about to be destroyed.
+        // A queue pair that cannot change to the error state is already in that state or is about to be destroyed.
         let _ = self.modify(ibv_qp_state::IBV_QPS_ERR, ibv_qp_attr::default(), &[]);
     }
 

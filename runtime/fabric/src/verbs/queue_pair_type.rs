@@ -1,4 +1,4 @@
-//! [`QueuePairType`]: what differs between RC and SRD queue pairs, and the work requests that they take.
+//! [`QueuePairType`]: the differences between RC and SRD queue pairs, and the work requests that these queue pairs take.
 
 use super::connect_info::{QueuePairInfo, RailInfo};
 use super::device::{Device, Port};
@@ -9,7 +9,7 @@ use std::io;
 /// A write in the form that a queue pair takes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct WorkRequest {
-    /// The id that its completion reports.
+    /// The id that the completion of the write reports.
     pub(super) id: u64,
     pub(super) peer: u16,
     pub(super) local_address: u64,
@@ -28,28 +28,29 @@ pub(super) trait QueuePairType: Send + Sized {
     const NAME: &'static str;
     /// The number of the type in connection info.
     const SERVICE: u8;
-    /// Whether completions come in the order of posting, so that one acknowledges all earlier requests.
+    /// Whether completions come in the order of posting, so that one completion acknowledges all earlier requests.
     const IN_ORDER: bool;
-    /// Whether a queue pair serves all peers. Otherwise each serves one, and those of a NIC share a receive queue.
+    /// Whether a queue pair serves all peers. Otherwise each queue pair serves one peer, and the queue pairs of a NIC share a
+    /// receive queue.
     const SERVES_ALL_PEERS: bool;
-    /// The most queue pairs on a NIC, to each peer or for all peers.
+    /// The most queue pairs on a NIC, for each peer or for all peers.
     const MAX_QUEUE_PAIRS: u8;
 
-    /// Returns what the type can do on a port of the device, or what the device lacks.
+    /// Returns the capability of the type on a port of the device, or the feature that the device lacks.
     fn capability(device: &Device, port: &Port) -> Result<Capability, String>;
 
-    /// Creates a queue pair, and posts its receives unless it uses those of the rail. Peers need `nonce` in addition to
+    /// Creates a queue pair, and posts its receives unless it uses the receives of the rail. Peers need `nonce` in addition to
     /// the queue pair's number.
     fn new(rail: &Rail, nonce: u32) -> Result<Self, String>;
 
-    /// Returns what all types have in common.
+    /// Returns the queue pair that underlies every type.
     fn pair(&self) -> &QueuePair;
 
     /// Derives the nonce for the connection info from 32 random bits.
     fn nonce(random: u32) -> u32;
 
-    /// Makes the queue pair ready to write to a queue pair of a peer and to receive its writes. Returns what completions
-    /// report as the sender of these writes, unless the queue pair serves this peer only.
+    /// Makes the queue pair ready to write to a queue pair of a peer and to receive that peer's writes. Returns the sender that
+    /// completions report for these writes, or `None` if the queue pair serves this peer only.
     fn connect(
         &mut self,
         peer: u16,
@@ -61,6 +62,6 @@ pub(super) trait QueuePairType: Send + Sized {
     /// Posts all of `requests` in order.
     fn post(&mut self, requests: &[WorkRequest]) -> io::Result<()>;
 
-    /// Posts `count` receives to the receive queue from which arrivals at this queue pair take them.
+    /// Posts `count` receives to the receive queue for arrivals at this queue pair.
     fn receive(&self, rail: &Rail, count: u32) -> io::Result<()>;
 }

@@ -21,7 +21,7 @@ const SCRATCH_BYTES: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LaneId(pub(super) u32);
 
-/// What a completion reports as the sender of a write at a queue pair that serves all peers.
+/// The sender of a write, as reported by a completion at a queue pair that serves all peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Sender {
     /// The number of the address handle of the sender's NIC.
@@ -30,7 +30,7 @@ pub(super) struct Sender {
     pub(super) queue_pair: u32,
 }
 
-/// A NIC and what an endpoint created on it.
+/// A NIC and the objects that an endpoint created on it.
 pub(super) struct Rail {
     pub(super) device: Arc<Device>,
     pub(super) port: Port,
@@ -46,17 +46,17 @@ pub(super) struct Rail {
     pub(super) down_since: Option<Instant>,
     pub(super) service_level: u8,
     pub(super) traffic_class: u8,
-    /// How long requests to a peer that does not answer are repeated.
+    /// The time for which requests to a peer that does not answer are repeated.
     pub(super) peer_timeout: Duration,
     pub(super) write_bytes: u32,
-    /// The registration of scratch memory, which serves receives and writes of 0 bytes. It is dropped before the
+    /// The registration of scratch memory, which serves receives and writes of 0 bytes. The registration is dropped before the
     /// memory.
     scratch: Registration,
     scratch_memory: Box<UnsafeCell<[u8; SCRATCH_BYTES]>>,
 }
 
 impl Rail {
-    /// Creates the queues and the scratch memory of a device. The completion queue holds `completions` of them.
+    /// Creates the queues and the scratch memory of a device. The completion queue has `completions` entries.
     pub(super) fn new(
         (device, port): (Arc<Device>, Port),
         options: &Options,
@@ -93,12 +93,12 @@ impl Rail {
 
     /// Returns an error if the port has been down for `limit`.
     ///
-    /// Other rails cannot take over writes that are in flight on this port. Such a write may have been delivered
-    /// although its acknowledgement is missing. Then later calls may already use its source and its target again,
-    /// because they know from the arrival that the put has completed. If the write was posted again, it would carry new
-    /// bytes of the source, or it would overwrite new bytes of the target. The reorder window drops the second
-    /// arrival but cannot undo that. Only the receiver knows what has arrived, and this endpoint does not know what
-    /// the peer has in flight to this port. New writes do use other rails.
+    /// Other rails cannot take over writes that are in flight on this port. Such a write may have been delivered although its
+    /// acknowledgement is missing. Later calls may then already reuse the source and the target of the write, because the
+    /// arrival has told them that the put has completed. If the write was posted again, it would carry new bytes of the source,
+    /// or it would overwrite new bytes of the target. The reorder window drops the second arrival but cannot undo the
+    /// overwriting. Only the receiver knows which writes have arrived, and this endpoint does not know which writes the peer
+    /// has in flight to this port. New writes do use other rails.
     pub(super) fn ensure_up(&self, now: Instant, limit: Duration) -> Result<(), FabricError> {
         let Some(since) = self.down_since.filter(|since| now - *since >= limit) else {
             return Ok(());

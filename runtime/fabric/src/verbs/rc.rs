@@ -24,12 +24,12 @@ const INLINE_BYTES: u32 = 64;
 /// The bits of a packet sequence number.
 const PACKET_NUMBER: u32 = 0x00ff_ffff;
 
-/// How often a packet is repeated before the peer is lost. The highest value of the field, 7, means for ever on
+/// The number of times that a packet is repeated before the peer is lost. The highest value of the field, 7, means for ever on
 /// Soft-RoCE.
 const RETRIES: u8 = 6;
 
-/// How long a peer without a posted receive asks the sender to wait, in InfiniBand's encoding: 81.92 ms. This does
-/// not happen while both sides keep the contract. A peer that violates it is lost after seven such waits.
+/// The time for which a peer without a posted receive asks the sender to wait, in InfiniBand's encoding: 81.92 ms. This does
+/// not happen while both sides keep the contract. A peer that violates the contract is lost after seven such waits.
 const NOT_READY_TIMER: u8 = 26;
 /// The value 7 would mean for ever.
 const NOT_READY_RETRIES: u8 = 6;
@@ -37,7 +37,7 @@ const NOT_READY_RETRIES: u8 = 6;
 /// An RC queue pair. Its arrivals take receives from the queue that all queue pairs of the NIC share.
 pub(super) struct ReliableConnection {
     pair: QueuePair,
-    /// It is dropped after the queue pair.
+    /// The shared receive queue, which is dropped after the queue pair.
     receives: Arc<SharedReceiveQueue>,
     nonce: u32,
     inline_bytes: u32,
@@ -251,8 +251,8 @@ fn address(rail: &Rail, to: &RailInfo) -> ibv_ah_attr {
     address
 }
 
-/// Returns InfiniBand's code t of the time after which a packet is repeated, 4.096 µs · 2^t. It is the largest code
-/// with which all attempts take no longer than `peer_timeout`.
+/// Returns InfiniBand's code t for the time after which a packet is repeated, 4.096 µs · 2^t. The code is the largest with
+/// which all attempts take no longer than `peer_timeout`.
 fn timeout_code(peer_timeout: Duration) -> u8 {
     let attempts = u32::from(RETRIES) + 1;
     let units = peer_timeout.as_nanos() / u128::from(4096 * attempts);

@@ -51,20 +51,20 @@ fn link(chain: &mut [ibv_recv_wr]) {
 
 /// The receives of all RC queue pairs of a NIC.
 ///
-/// Its size does not depend on the number of queue pairs. The arrivals of all peers take receives from it, so a peer can
-/// use the receives of another one, and only the credits of the endpoints prevent it. These rules keep a receive posted
-/// for each write that may arrive, so that no sender ever gets a "receiver not ready":
+/// The size of the queue does not depend on the number of queue pairs. The arrivals of all peers take receives from the queue.
+/// So a peer can use the receives of another peer, and only the credits of the endpoints prevent this. The following rules keep
+/// a receive posted for each write that may arrive, so that no sender ever gets a "receiver not ready":
 ///
-/// 1. The queue holds `peers · share` receives, and all of them are posted before the queue pairs are connected.
+/// 1. The queue holds `peers · share` receives, all of which are posted before the queue pairs are connected.
 /// 2. A peer has at most `share` writes in flight: [`Limits::receives`](crate::transport::Limits::receives) is `share`,
 ///    and a write is in flight until the peer knows that `poll` has reported it.
 /// 3. `poll` replaces the receives that completions have consumed before it returns the events of these completions.
 ///
-/// Consider a write that arrives. Each receive that is missing from the queue was consumed by another write that `poll`
-/// has not reported yet, because of rule 3. By rule 2 there are fewer than `peers · share` of them.
+/// Consider a write that arrives. By rule 3, each receive that is missing from the queue was consumed by another write that
+/// `poll` has not reported yet. By rule 2, the number of such writes is below `peers · share`.
 ///
-/// A queue pair that fails can take one receive with it whose completion is never reported. It does so at most once, and
-/// its peer is lost and needs its share no more.
+/// A queue pair that fails can take one receive with it, whose completion is never reported. This happens at most once per
+/// queue pair, and the lost peer of the queue pair needs its share no more.
 pub(super) struct SharedReceiveQueue {
     device: Arc<Device>,
     pub(super) srq: *mut ibv_srq,

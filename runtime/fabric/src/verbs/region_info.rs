@@ -1,4 +1,4 @@
-//! [`RegionInfo`]: what peers of a verbs transport need to write to a region.
+//! [`RegionInfo`]: the data that peers of a verbs transport need to write to a region.
 //!
 //! The encoding is little-endian: magic number (4 bytes), version and number of rails (1 byte each), address and size of
 //! the region (8 each), and its key on each rail (4).
@@ -28,7 +28,7 @@ impl RegionInfo {
         bytes
     }
 
-    /// Decodes the info of a region of a peer with `rails` rails. An error says what is wrong with it.
+    /// Decodes the info of a region of a peer with `rails` rails. An error describes the fault of the info.
     pub(super) fn from_bytes(bytes: &[u8], rails: usize) -> Result<Self, String> {
         let mut reader = Reader::new(bytes, MAGIC, VERSION)?;
         let keys = reader.count("keys", MAX_RAILS)?;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 const ACCESS: i32 = (ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0
     | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0) as i32;
 
-/// A registration of memory with one device. It ends when it is dropped.
+/// A registration of memory with one device. Dropping the registration ends it.
 pub(super) struct Registration {
     device: Arc<Device>,
     mr: *mut ibv_mr,
@@ -82,7 +82,7 @@ impl Drop for Registration {
     }
 }
 
-/// How memory is registered.
+/// The form in which memory is registered.
 enum RegistrationPath {
     Host,
     DmaBuf,

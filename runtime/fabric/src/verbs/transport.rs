@@ -40,12 +40,12 @@ pub(super) struct VerbsTransport<K> {
 
 /// A region of this endpoint.
 pub(super) struct LocalRegion {
-    /// The registration on each rail. They are dropped before the memory that they register.
+    /// The registration on each rail. Registrations are dropped before the memory that they register.
     pub(super) registrations: Vec<Registration>,
     pub(super) memory: MemoryRange,
 }
 
-/// The memory of a peer to which this endpoint may write.
+/// The memory of a peer that this endpoint may write.
 #[derive(Clone, Default)]
 pub(super) struct RemoteMemory {
     pub(super) regions: Vec<RegionInfo>,
@@ -218,7 +218,7 @@ fn writes_per_peer(options: &Options, rails: usize) -> u32 {
     options.writes * rails as u32 * u32::from(options.queue_pairs)
 }
 
-/// Returns 32 random bits. A randomly keyed hash is what the standard library offers for that.
+/// Returns 32 random bits from a randomly keyed hash, which is the standard library's source of random numbers.
 fn random(number: u16) -> u32 {
     RandomState::new().hash_one(number) as u32
 }

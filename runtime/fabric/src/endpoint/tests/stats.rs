@@ -1,4 +1,4 @@
-//! Tests of what an endpoint counts.
+//! Tests of the statistics of an endpoint.
 
 use super::*;
 
