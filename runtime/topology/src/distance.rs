@@ -4,14 +4,14 @@ use crate::pci::PciLocation;
 use serde::Serialize;
 use std::fmt;
 
-/// The path of data between a NIC and a GPU. Nearer is less.
+/// The path of data between a NIC and a GPU. Nearer paths compare as less than farther paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Distance {
-    /// Through a PCIe switch above both, without the CPU.
+    /// Through a PCIe switch above both functions, without the CPU.
     Switch {
-        /// The number of ports between the two functions and the port where their paths meet. Of cascaded switches,
-        /// the nearer one counts.
+        /// The number of ports between the two functions and the port where their paths meet. The nearest switch of a cascade
+        /// gives the smallest number.
         ports: usize,
     },
     /// Below the same root port of the CPU.
@@ -22,7 +22,7 @@ pub enum Distance {
     NumaNode,
     /// Over the link between NUMA nodes.
     Across,
-    /// The location of one of the two is unknown, for example that of a device in software.
+    /// The location of a function is unknown, for example the location of a software device.
     Unknown,
 }
 
@@ -37,7 +37,7 @@ impl Distance {
             return match common {
                 0 => Self::HostBridge,
                 1 => Self::RootPort,
-                // A root port has one link, so a branch below it is a switch.
+                // A root port has one link, so a branch below a root port is at a switch.
                 _ => Self::Switch {
                     ports: a.bridges.len() + b.bridges.len() - 2 * common,
                 },

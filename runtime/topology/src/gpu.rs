@@ -5,14 +5,14 @@ use crate::sysfs::Sysfs;
 use serde::Serialize;
 
 const NVIDIA: u32 = 0x10de;
-/// The base class and subclass of a VGA-compatible display controller, and of a 3D controller, which data-centre GPUs
-/// are. NVSwitches, audio functions and other NVIDIA devices have other classes.
+/// The base class and subclass of a VGA-compatible display controller, and of a 3D controller, which is the class of
+/// data-centre GPUs. NVSwitches, audio functions and other NVIDIA devices have other classes.
 const CLASSES: [u32; 2] = [0x03_00, 0x03_02];
 
 /// An NVIDIA GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Gpu {
-    /// Where the GPU is.
+    /// The location of the GPU.
     #[serde(rename = "place")]
     pub location: PciLocation,
     /// Vendor and device id, such as `10de:2330`.

@@ -43,10 +43,10 @@ pub struct Nic {
     pub is_up: bool,
     /// The data rate in Mbit/s. `None` if the tree does not state it.
     pub rate_mbps: Option<u64>,
-    /// Where the device is. `None` for a device in software.
+    /// The location of the device. `None` for a software device.
     #[serde(rename = "place")]
     pub location: Option<PciLocation>,
-    /// The device of which this one is a virtual function (SR-IOV), if the host has that device too. Both share its
+    /// The device that has this device as a virtual function (SR-IOV), if the host has that device too. Both devices share a
     /// port.
     pub part_of: Option<String>,
     /// The CPUs near the device. Empty if the tree does not state them.
@@ -116,7 +116,7 @@ fn note_virtual_functions(sysfs: &mut Sysfs, nics: &mut [Nic]) {
 
 /// Reads the properties of a device.
 fn read_device(sysfs: &mut Sysfs, name: String) -> Device {
-    // The link `device` leads to the PCI function. Devices in software have none.
+    // The link `device` leads to the PCI function. Software devices have no such link.
     let target = sysfs.link(&format!("class/infiniband/{name}/device"));
     let bus_id = target.and_then(|path| path.rsplit('/').next()?.parse::<BusId>().ok());
     let Some(bus_id) = bus_id else {
@@ -140,7 +140,7 @@ fn read_device(sysfs: &mut Sysfs, name: String) -> Device {
     }
 }
 
-/// Reads a port. Returns none, with a note, if it is not usable by this crate.
+/// Reads a port. Returns `None`, with a note, if this crate cannot use the port.
 fn read_port(sysfs: &mut Sysfs, device: &Device, port: u32, has_siblings: bool) -> Option<Nic> {
     let name = if has_siblings {
         format!("{}:{port}", device.name)
@@ -173,13 +173,12 @@ fn read_port(sysfs: &mut Sysfs, device: &Device, port: u32, has_siblings: bool) 
     })
 }
 
-/// Reads the kind of a port. Returns none, with a note, for other kinds.
+/// Reads the kind of a port. Returns `None`, with a note, for other kinds.
 fn read_nic_kind(sysfs: &mut Sysfs, device: &Device, folder: &str, name: &str) -> Option<NicKind> {
     if device.is_efa {
         return Some(NicKind::Efa);
     }
-    // InfiniBand and RoCE devices read "1: CA". iWARP devices read "4: RNIC", and their link layer is Ethernet like
-    // that of RoCE.
+    // InfiniBand and RoCE devices read "1: CA". iWARP devices read "4: RNIC", and their link layer is Ethernet, as with RoCE.
     let node_type = sysfs.text(&format!("class/infiniband/{}/node_type", device.name));
     let node_type = node_type.unwrap_or_default();
     let layer = sysfs.text(&format!("{folder}/link_layer"));

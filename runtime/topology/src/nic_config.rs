@@ -8,10 +8,10 @@ use std::fmt;
 
 /// A configuration, resolved to indices in a [`Topology`].
 ///
-/// Entries are separated by `;`. The entry `mlx5_0,mlx5_3` restricts the selection to these NICs, and the distance
-/// decides which GPU uses which. The entry `0=mlx5_0,mlx5_1` or `0000:1b:00.0=mlx5_0` assigns rails to a GPU, in this
-/// order. A number counts the GPUs in the order of their bus ids. The name of a device stands for all its active
-/// ports, and `mlx4_0:2` for one port.
+/// Entries are separated by `;`. The entry `mlx5_0,mlx5_3` restricts the selection to these NICs, and the distance decides
+/// which GPU uses which NIC. The entry `0=mlx5_0,mlx5_1` or `0000:1b:00.0=mlx5_0` assigns rails to a GPU, in the listed order.
+/// A number is the index of a GPU in the order of bus ids. The name of a device stands for all its active ports, and `mlx4_0:2`
+/// stands for one port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NicConfig {
     /// The NICs for the GPUs that `fixed` does not contain.
@@ -26,7 +26,7 @@ pub struct NicConfig {
 pub struct NicConfigError {
     /// The configuration.
     pub text: String,
-    /// What is wrong with it.
+    /// The errors of the configuration.
     pub issues: Vec<NicConfigIssue>,
 }
 
@@ -203,7 +203,7 @@ fn find_nics(
     found
 }
 
-/// Returns the index of the GPU with an index or a bus ID.
+/// Returns the index of the GPU with the given index or bus id.
 fn find_gpu(topology: &Topology, name: &str) -> Result<usize, NicConfigIssue> {
     let by_index = name.parse::<usize>().ok();
     let by_index = by_index.filter(|index| *index < topology.gpus.len());

@@ -1,10 +1,9 @@
-//! [`NicSelection`]: which NICs each GPU uses.
+//! [`NicSelection`]: the NICs of each GPU.
 //!
-//! The candidates of a GPU are its nearest NICs, and of several equally near ones the fastest. Each round matches as
-//! many GPUs as possible to candidates that no GPU uses (augmenting paths: H. W. Kuhn, "The Hungarian method for the
-//! assignment problem", 1955, in its form for unweighted graphs). Therefore no two GPUs share a NIC while an equally
-//! near one is free. A GPU without a NIC after the first round shares the candidate with the fewest users. Further
-//! rounds add rails.
+//! The candidates of a GPU are its nearest NICs, and of equally near NICs the fastest. Each round matches as many GPUs as
+//! possible to candidates that no GPU uses (augmenting paths: H. W. Kuhn, "The Hungarian method for the assignment problem",
+//! 1955, in its form for unweighted graphs). Therefore no two GPUs share a NIC while an equally near NIC is free. A GPU without
+//! a NIC after the first round shares the candidate with the fewest users. Further rounds add rails.
 
 use crate::distance::Distance;
 use crate::nic::{Nic, NicKind};
@@ -15,8 +14,7 @@ use serde::Serialize;
 /// The selection for a host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NicSelection {
-    /// The kind of all selected NICs. The NICs of peers on other nodes must be of the same kind. `None` if there is
-    /// no NIC.
+    /// The kind of all selected NICs. The NICs of peers on other nodes must be of this kind too. `None` if no NIC is selected.
     #[serde(rename = "link")]
     pub kind: Option<NicKind>,
     /// The NICs of each GPU.
@@ -30,16 +28,16 @@ pub struct NicSelection {
 pub struct GpuNics {
     /// The index in [`Topology::gpus`].
     pub gpu: usize,
-    /// The NICs over which the GPU's traffic is spread. Empty if there is none.
+    /// The NICs that carry the GPU's traffic. Empty if the GPU has no NIC.
     pub rails: Vec<Rail>,
-    /// Physical cores for the GPU's proxy thread: those near its first rail, divided evenly among the GPUs near it.
+    /// Physical cores for the GPU's proxy thread: the cores near its first rail, divided evenly among the GPUs near these
+    /// cores.
     pub cores: Vec<u32>,
 }
 
 impl GpuNics {
-    /// Returns the total rate of the GPU's NICs in one direction in GB/s. The rate of a shared NIC is divided evenly
-    /// among the GPUs that use it. Returns `None` if the GPU has no NIC or if the tree does not state the rate of
-    /// one.
+    /// Returns the total rate of the GPU's NICs in one direction in GB/s. The rate of a shared NIC is divided evenly among the
+    /// GPUs that use it. Returns `None` if the GPU has no NIC or if the tree does not state the rate of one of its NICs.
     #[must_use]
     pub fn gb_per_s(&self, topology: &Topology) -> Option<f64> {
         let of_rail = |rail: &Rail| {
@@ -67,8 +65,7 @@ pub struct Rail {
 }
 
 impl Topology {
-    /// Selects the NICs of each GPU. `config` has the syntax of [`NicConfig`]. It is empty for the automatic
-    /// selection.
+    /// Selects the NICs of each GPU. `config` has the syntax of [`NicConfig`]. An empty `config` means the automatic selection.
     ///
     /// # Errors
     ///
@@ -89,8 +86,8 @@ impl Topology {
         Ok(selection)
     }
 
-    /// Returns the kind of NIC to use: that of the NICs which the configuration assigns to GPUs, or else the kind
-    /// with the highest total rate.
+    /// Returns the kind of NIC to use: the kind of the NICs that the configuration assigns to GPUs, or else the kind with the
+    /// highest total rate.
     fn nic_kind(&self, config: &NicConfig, notes: &mut Vec<String>) -> Option<NicKind> {
         let fixed = config.fixed.values().flatten().next();
         if let Some(nic) = fixed {
@@ -108,8 +105,8 @@ impl Topology {
         let present = kinds
             .into_iter()
             .filter(|kind| up.iter().any(|nic| nic.kind == *kind));
-        // If several kinds have the same rate, the first one is best. `max_by_key` returns the last one, so the order
-        // is reversed.
+        // If several kinds have equal rates, the first kind is best. `max_by_key` returns the last maximum, so the order is
+        // reversed.
         let best = present.rev().max_by_key(|kind| total(*kind))?;
         for nic in up.iter().filter(|nic| nic.kind != best) {
             notes.push(format!(
@@ -186,7 +183,7 @@ impl Matching {
         self.rails
     }
 
-    /// Assigns as many GPUs as possible one more NIC that no GPU uses. Returns whether any GPU got one.
+    /// Assigns one more NIC that no GPU uses to as many GPUs as possible. Returns whether any GPU got a NIC.
     fn round(&mut self) -> bool {
         let mut owner: Vec<Option<usize>> = vec![None; self.users.len()];
         for gpu in 0..self.candidates.len() {
@@ -201,8 +198,7 @@ impl Matching {
         owner.iter().any(Option::is_some)
     }
 
-    /// Finds a free NIC for `gpu`. If necessary, it moves other GPUs of this round to NICs that suit them equally
-    /// well.
+    /// Finds a free NIC for `gpu`. If necessary, other GPUs of this round are moved to NICs that suit them equally well.
     fn augment(&self, gpu: usize, owner: &mut [Option<usize>], tried: &mut [bool]) -> bool {
         let unused = || {
             let nics = self.candidates[gpu].iter().copied();
@@ -225,7 +221,7 @@ impl Matching {
     }
 }
 
-/// Returns the nearest of `usable`, and of those the fastest, ordered by bus id.
+/// Returns the nearest NICs of `usable`, reduced to the fastest of these NICs, in the order of bus ids.
 fn candidates(topology: &Topology, gpu: usize, usable: &[usize]) -> Vec<usize> {
     let distance = |nic: &usize| topology.distance(&topology.gpus[gpu], &topology.nics[*nic]);
     let rate = |nic: &usize| topology.nics[*nic].rate_mbps;
@@ -237,7 +233,7 @@ fn candidates(topology: &Topology, gpu: usize, usable: &[usize]) -> Vec<usize> {
     near.filter(|nic| rate(nic) == fastest).copied().collect()
 }
 
-/// If several GPUs have the same cores and these are enough, divides them among the GPUs.
+/// Divides cores among the GPUs that share them, if there is at least one core for each of these GPUs.
 fn divide_cores(selection: &mut [GpuNics]) {
     let whole: Vec<Vec<u32>> = selection.iter().map(|gpu| gpu.cores.clone()).collect();
     for (i, gpu) in selection.iter_mut().enumerate() {

@@ -3,7 +3,7 @@
 use crate::sysfs::Sysfs;
 use serde::Serialize;
 
-/// More CPUs than Linux supports (`CONFIG_NR_CPUS` of distributions is 8192).
+/// A limit of CPU numbers, which exceeds the limit of Linux (`CONFIG_NR_CPUS` of distributions is 8192).
 const MAX_CPUS: u32 = 1 << 16;
 
 /// A NUMA node that has CPUs.
@@ -11,9 +11,9 @@ const MAX_CPUS: u32 = 1 << 16;
 pub struct NumaNode {
     /// The number of the node.
     pub number: u32,
-    /// Its CPUs in ascending order.
+    /// The CPUs of the node in ascending order.
     pub cpus: Vec<u32>,
-    /// Those of its CPUs that are the first hardware thread of their core.
+    /// The CPUs of the node that are the first hardware thread of their core.
     pub first_threads: Vec<u32>,
 }
 
@@ -73,7 +73,7 @@ pub(crate) fn read(sysfs: &mut Sysfs) -> Vec<NumaNode> {
     nodes
 }
 
-/// Returns `cpus` without those that share a core with a lower one. A CPU whose core is unknown counts as a core.
+/// Returns `cpus` without the CPUs that share a core with a lower CPU. A CPU whose core is unknown counts as a core.
 fn first_threads(sysfs: &Sysfs, cpus: &[u32]) -> Vec<u32> {
     let is_first = |cpu: &u32| {
         let path = format!("devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");

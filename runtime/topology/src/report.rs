@@ -7,7 +7,7 @@ use crate::topology::Topology;
 use serde::Serialize;
 use std::fmt::Write;
 
-/// How two GPUs access each other's memory.
+/// The way in which two GPUs access each other's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GpuLink {
@@ -15,11 +15,11 @@ pub enum GpuLink {
     NvLink,
     /// Over PCIe.
     Pcie,
-    /// They cannot access each other's memory.
+    /// The GPUs cannot access each other's memory.
     None,
 }
 
-/// The links between pairs of GPUs, as a driver reports them. They are not in sysfs.
+/// The links between pairs of GPUs, as reported by a driver. sysfs does not list these links.
 pub type GpuLinks = Vec<(BusId, BusId, GpuLink)>;
 
 /// Describes GPUs, the links between them if they are known, NICs, the selection with its reasons, and warnings.

@@ -4,9 +4,9 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Files of sysfs hold at most a page, but CPU lists of large hosts may be longer.
+/// The most bytes of a file. Files of sysfs hold at most a page, but CPU lists of large hosts may be longer.
 const MAX_FILE_BYTES: u64 = 16 << 10;
-/// Far more entries than a host has devices. The limit bounds the time for a folder that never ends.
+/// The most entries of a folder, far more than a host has devices. The limit bounds the time for a folder that never ends.
 const MAX_ENTRIES: usize = 1 << 16;
 
 pub(crate) struct Sysfs {
@@ -80,7 +80,7 @@ impl Sysfs {
         value
     }
 
-    /// Reads a file such as one that holds `0x1d0f`.
+    /// Reads a file with a hexadecimal number such as `0x1d0f`.
     pub fn hex(&mut self, path: &str) -> Option<u32> {
         self.parsed(path, |text| {
             u32::from_str_radix(text.strip_prefix("0x")?, 16).ok()

@@ -12,20 +12,19 @@ use std::path::Path;
 /// The GPUs, NICs and NUMA nodes of a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Topology {
-    /// NVIDIA GPUs in the order of their PCI bus ids. The index of a GPU in this crate is its index here. CUDA
-    /// ordinals have the same order only with `CUDA_DEVICE_ORDER=PCI_BUS_ID` and all GPUs visible, so use
-    /// [`Self::gpu_at`].
+    /// NVIDIA GPUs in the order of their PCI bus ids. The index of a GPU in this crate is its index in this list. CUDA ordinals
+    /// have the same order only with `CUDA_DEVICE_ORDER=PCI_BUS_ID` and all GPUs visible, so use [`Self::gpu_at`].
     pub gpus: Vec<Gpu>,
-    /// Ports of InfiniBand, RoCE and EFA devices in the order of their PCI bus ids, including those that are down.
+    /// Ports of InfiniBand, RoCE and EFA devices in the order of their PCI bus ids, including ports that are down.
     pub nics: Vec<Nic>,
     /// NUMA nodes with CPUs, by number.
     pub numa_nodes: Vec<NumaNode>,
-    /// What was skipped or left out and why, in sentences.
+    /// Notes, in sentences, about skipped content and its reasons.
     pub notes: Vec<String>,
 }
 
 impl Topology {
-    /// Reads the tree at `sysfs`, usually `/sys`. It never fails: a machine without any of this has an empty
+    /// Reads the tree at `sysfs`, usually `/sys`. Reading never fails: a machine without GPUs, NICs and NUMA nodes has an empty
     /// topology.
     #[must_use]
     pub fn read(sysfs: &Path) -> Self {
@@ -41,7 +40,7 @@ impl Topology {
         }
     }
 
-    /// Returns the index of the GPU at `bus_id`, which `cuDeviceGetPCIBusId` returns for a CUDA device.
+    /// Returns the index of the GPU at `bus_id`, the id that `cuDeviceGetPCIBusId` returns for a CUDA device.
     #[must_use]
     pub fn gpu_at(&self, bus_id: BusId) -> Option<usize> {
         self.gpus
@@ -57,9 +56,9 @@ impl Topology {
         })
     }
 
-    /// Returns the physical cores near a NIC in ascending order, each as its first hardware thread. These are the
-    /// cores that sysfs lists for the NIC's PCI function, or else those of its NUMA node, or else all. The caller's
-    /// affinity mask may allow fewer.
+    /// Returns the physical cores near a NIC in ascending order, each as its first hardware thread. These are the cores that
+    /// sysfs lists for the NIC's PCI function, or else the cores of its NUMA node, or else all cores. The caller's affinity
+    /// mask may allow fewer cores.
     #[must_use]
     pub fn cores_near(&self, nic: &Nic) -> Vec<u32> {
         let node = nic

@@ -26,8 +26,8 @@ pub(super) struct Entry {
 
 /// Returns the GID with the index `wanted`, or else the best GID.
 ///
-/// On Ethernet only GIDs of RoCE v2 are considered. A GID of an IPv4 address is preferred to one of a routable IPv6
-/// address, and that to a link-local one. On other link layers the first GID is the best.
+/// On Ethernet, only GIDs of RoCE v2 are considered. A GID of an IPv4 address has precedence over a GID of a routable IPv6
+/// address, which has precedence over a GID of a link-local address. On other link layers, the first GID is the best.
 pub(super) fn choose(
     entries: &[Entry],
     link: LinkLayer,
