@@ -1,5 +1,5 @@
-//! A test of operators that come and go: on simulated GPUs they leave no open files and no memory behind. It is alone in this
-//! program, since it limits the open files of the process.
+//! A test of operators that come and go: on simulated GPUs they leave no open files and no memory behind. This program has no
+//! other test, since it limits the open files of the process.
 
 #![cfg(feature = "simulator")]
 
@@ -17,14 +17,15 @@ const SHAPE: GemmShape = GemmShape {
     k: 64,
 };
 const CYCLES: usize = 300;
-/// After this many cycles, everything that cycles can share exists.
+/// The number of cycles after which everything that cycles can share exists.
 const WARM_UP: usize = 60;
 /// The most open files of the process.
 const MAX_FILES: u64 = 256;
-/// How much memory the later cycles may take. They load 480 images of 0.2 MB, and each records as much of accesses.
+/// The memory that the later cycles may take. These cycles load 480 images of 0.2 MB, and each cycle records 0.2 MB of
+/// accesses.
 const MAX_GROWTH_KIB: usize = 24 << 10;
 
-/// Returns the memory of this process that belongs to no other, in KiB: its heap, and images that are loaded or only open.
+/// Returns the memory in KiB that belongs to this process alone: its heap, and images that are loaded or only open.
 fn memory_kib() -> usize {
     let status = fs::read_to_string("/proc/self/status").expect("a status");
     let field = |name: &str| {

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 const LOCAL: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
 const GLOBAL: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
-/// A drop that waits for nothing takes less than this, also on a busy machine.
+/// The time within which a drop that waits for nothing ends, also on a busy machine.
 const PROMPT: Duration = Duration::from_secs(120);
 
 fn begin(stream: &CudaStream, mode: CUstreamCaptureMode) {
@@ -36,8 +36,8 @@ fn workspaces(ranks: &Communicator) -> usize {
     ranks.stats().heap.workspaces
 }
 
-/// Waits until there are as many workspaces as before. Dropped ones are freed by the next operator that is prepared, once
-/// the reapers of all ranks have released them. So all ranks find the same number after each of these steps.
+/// Waits until the number of workspaces has dropped to `before`. The next prepared operator frees dropped workspaces once the
+/// reapers of all ranks have released them. So all ranks find an equal number after each such step.
 fn expect_freed(rank: &Rank, before: usize) {
     let started = Instant::now();
     loop {
@@ -67,7 +67,7 @@ fn calls_are_replayed() {
         let mut eager = rank.poisoned();
         rank.launch(&mut eager).expect("launched");
         rank.check(&eager);
-        // The peers must have ended before this.
+        // No rank may leave before its peers have ended.
         rank.ranks.barrier().expect("all ranks take part");
     });
 }
@@ -117,7 +117,7 @@ fn an_operator_is_dropped_while_another_stream_is_captured() {
         rank.ranks.synchronize(&rank.stream).expect("uploaded");
         let other = rank.ranks.context().new_stream().expect("a stream");
         if rank.ranks.rank() == 1 {
-            // The kernel of rank 0 waits meanwhile, and its operator was dropped.
+            // The kernel of rank 0, whose operator was dropped, waits meanwhile.
             std::thread::sleep(Duration::from_millis(200));
         }
         rank.launch(&mut c).expect("launched");

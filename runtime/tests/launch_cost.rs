@@ -1,4 +1,4 @@
-//! What a call costs the host beside the driver's own work: it allocates no memory for its operands.
+//! The cost of a call on the host in addition to the driver's own work: a call allocates no memory for its operands.
 
 #![cfg(feature = "simulator")]
 
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// The rows that the operators are prepared for, and the columns of both factors.
 const ROWS: u64 = 64;
 const COLS: u64 = 64;
-/// How many calls are measured. The calls before a [`Communicator::synchronize`] are few, so queues seldom grow.
+/// The number of measured calls. The calls before a [`Communicator::synchronize`] are few, so queues seldom grow.
 const BATCHES: u32 = 4;
 const BATCH: u32 = 8;
 
@@ -31,7 +31,7 @@ struct Counting;
 // SAFETY: everything is passed on to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // The counter of a thread that ends is gone before its last allocations.
+        // When a thread ends, its counter is gone before its last allocations.
         let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
         // SAFETY: guaranteed by the caller.
         unsafe { System.alloc(layout) }
@@ -70,7 +70,7 @@ impl Operands {
     }
 }
 
-/// A call of an operator with three operands, and of one with seven.
+/// A call of an operator with three operands, and a call of an operator with seven operands.
 type Launch = fn(&Operator, &Arc<CudaStream>, &mut Operands);
 
 fn launch_three(operator: &Operator, stream: &Arc<CudaStream>, of: &mut Operands) {
@@ -90,7 +90,7 @@ fn launch_seven(operator: &Operator, stream: &Arc<CudaStream>, of: &mut Operands
     call.launch().expect("launched");
 }
 
-/// Returns the fewest allocations of a call and the shortest time, where calls take these operands in turn.
+/// Returns the fewest allocations and the shortest time of a call. The calls take the given operands in turn.
 fn cost(
     (ranks, stream): (&Communicator, &Arc<CudaStream>),
     (operator, launch): (&Operator, Launch),
@@ -103,7 +103,7 @@ fn cost(
         let start = Instant::now();
         launch(operator, stream, operands);
         let took = start.elapsed();
-        // The first calls fill buffers that later ones use again.
+        // The first calls fill buffers that later calls use again.
         if call >= BATCH {
             least = (least.0.min(ALLOCATIONS.get() - before), least.1.min(took));
         }

@@ -1,5 +1,5 @@
-//! Tests of programs whose ranks do not make the same calls, on simulated GPUs of one and two nodes. Every rank that waits
-//! gets the error that it would get on GPUs, which says which ranks have made which calls. It is no finding of the simulator.
+//! Tests of programs whose ranks make different calls, on simulated GPUs of one and two nodes. Every rank that waits gets the
+//! error that it would get on GPUs, which names the calls of each rank. The simulator reports no finding.
 
 #![cfg(feature = "simulator")]
 
@@ -76,13 +76,13 @@ impl Rank {
         self.ranks.synchronize(&self.stream)
     }
 
-    /// Waits until the calls of all ranks are complete. A call that fails before that ends those of other ranks.
+    /// Waits until the calls of all ranks are complete. A call that fails earlier ends the calls of other ranks.
     fn wait_for_all(&self) {
         self.wait().expect("all ranks take part");
         self.ranks.barrier().expect("all ranks take part");
     }
 
-    /// Waits for the calls, which cannot end, and returns the text of their error. The simulator has found nothing.
+    /// Waits for the calls, which cannot end, and returns the text of their error. Checks that the simulator has found nothing.
     fn failure(&self) -> String {
         let error = self.wait().expect_err("the ranks make different calls");
         assert_ne!(error.kind(), ErrorKind::Simulation, "{error}");
@@ -115,7 +115,7 @@ fn config(ranks: &Communicator, nodes: u32, op: GemmOp, name: Option<&str>) -> K
     }
 }
 
-/// Runs `body` on each rank of each job, and passes what the ranks return to `check`, with the world.
+/// Runs `body` on each rank of each job, and passes the results of the ranks to `check`, with the world.
 fn in_all_jobs<T: Send>(body: impl Fn(Rank) -> T + Sync, check: impl Fn(u32, Vec<T>)) {
     in_jobs(&JOBS, body, check);
 }
@@ -144,7 +144,7 @@ fn in_jobs<T: Send>(
     }
 }
 
-/// What all ranks but `rank` say if `rank` has left.
+/// The error of all ranks but `rank` if `rank` has left.
 fn left(rank: u32, call: u32) -> String {
     format!(
         "rank {rank} has left and did not make call {call} of operator 1 (ag_gemm UpProjection). Every rank must make the \
@@ -176,7 +176,7 @@ fn a_rank_that_returns_an_error_has_left() {
     );
 }
 
-/// Rank 1 leaves after two calls, and the others make a third one.
+/// Rank 1 leaves after two calls, and the other ranks make a third call.
 #[test]
 fn a_rank_that_leaves_early_is_named() {
     in_all_jobs(
@@ -200,7 +200,7 @@ fn a_rank_that_leaves_early_is_named() {
     );
 }
 
-/// What the ranks say that differ in their first calls.
+/// The error of ranks that differ in their first calls.
 fn other_order(world: u32) -> String {
     let others = match world {
         2 => "rank 0",
@@ -251,7 +251,7 @@ fn another_order_of_calls_is_a_timeout_that_says_so() {
     );
 }
 
-/// Rank 1 replays a graph once more than the others, which have left or do nothing meanwhile.
+/// Rank 1 replays a graph once more than the other ranks, which have left or do nothing meanwhile.
 #[test]
 fn a_replay_too_many_is_named() {
     for others_leave in [true, false] {
@@ -282,7 +282,7 @@ fn a_replay_too_many_is_named() {
             |world, texts| {
                 let text = texts.into_iter().flatten().next().expect("a text");
                 if others_leave {
-                    // Whoever leaves first is named.
+                    // The error names the rank that leaves first.
                     let mut others = (0..world).filter(|rank| *rank != WRONG);
                     assert!(others.any(|rank| text == left(rank, 3)), "{text}");
                     return;
@@ -301,7 +301,7 @@ fn a_replay_too_many_is_named() {
     }
 }
 
-/// A kernel that waits for more pushes than there are. All ranks make the same calls, so this is a mistake of the kernel.
+/// A kernel waits for more pushes than the ranks make. All ranks make the same calls, so the mistake is in the kernel.
 #[test]
 fn a_deadlock_of_a_kernel_is_a_finding() {
     in_jobs(
@@ -334,7 +334,7 @@ fn a_deadlock_of_a_kernel_is_a_finding() {
     );
 }
 
-/// The thread of rank 1 panics while the others wait for it.
+/// The thread of rank 1 panics while the other ranks wait for it.
 #[test]
 fn a_thread_that_panics_is_lost() {
     in_jobs(
@@ -348,7 +348,7 @@ fn a_thread_that_panics_is_lost() {
                 panicked.expect_err("it has panicked");
                 return None;
             }
-            // The launch is refused if the loss is known before.
+            // The launch is refused if the loss is known earlier.
             let refused = rank.call().err().map(|error| error.to_string());
             Some(refused.unwrap_or_else(|| rank.failure()))
         },

@@ -1,4 +1,4 @@
-//! Tests of operators on simulated GPUs: calls, and ranks that fail. The kernels are the same as on GPUs.
+//! Tests of operators on simulated GPUs: calls, and ranks that fail. The kernels are those of real GPUs.
 
 #![cfg(feature = "simulator")]
 
@@ -230,7 +230,7 @@ fn an_abort_ends_the_waits_of_all_ranks() {
     });
 }
 
-/// The abort comes from another thread. It ends the call on this rank and on the rank that waits with it.
+/// The abort comes from another thread. It ends the call on this rank and on the rank that waits for this rank.
 #[test]
 fn an_abort_ends_a_prepare_that_waits() {
     let simulation = Simulation {
@@ -262,8 +262,8 @@ fn an_abort_ends_a_prepare_that_waits() {
     assert!(started.elapsed() < Duration::from_secs(20));
 }
 
-/// A rank waits for its kernel, which takes longer than the host timeout of the other rank. The rank then enters a
-/// barrier that the other rank has entered before.
+/// A rank waits for its kernel for longer than the host timeout of the other rank. The rank then enters a barrier that the
+/// other rank has entered earlier.
 #[test]
 fn a_rank_that_waits_for_its_simulated_gpu_is_not_missing() {
     on_ranks(2, |rank| {
@@ -291,7 +291,7 @@ fn operands_may_be_freed_when_an_aborted_kernel_has_ended() {
             rank.check(&c);
             rank.ranks.barrier().expect("all ranks take part");
             if rank.ranks.rank() == 1 {
-                // Without this call the other ranks are not deadlocked, but wait.
+                // Without this call, the other ranks wait but are not deadlocked.
                 rank.ranks.barrier().expect("all ranks reach the end");
                 return;
             }

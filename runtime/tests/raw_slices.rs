@@ -10,7 +10,7 @@ use mkernel::half::bf16;
 use mkernel::{Error, error::OperandFault, operands::RawSlice};
 use rank::{Rank, alone};
 
-/// Returns the memory of a slice, which outlives the calls of a test. These are all on one stream.
+/// Returns the memory of a slice, which outlives the calls of a test. All calls of a test are on one stream.
 fn raw(rank: &Rank, slice: &CudaSlice<bf16>) -> RawSlice<bf16> {
     let address = slice.device_ptr(&rank.stream).0;
     // SAFETY: as above.

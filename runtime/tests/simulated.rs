@@ -1,4 +1,4 @@
-//! Tests of the choice between simulated and real GPUs, which a process makes once.
+//! Tests of the choice between simulated and real GPUs, which a process makes only once.
 
 #![cfg(feature = "simulator")]
 
@@ -78,7 +78,7 @@ fn the_variable_makes_local_ranks_simulated() {
         "local_ranks",
         &[("MKERNEL_DEVICE", "auto"), ("MKERNEL_SIM_SMS", "3")],
     );
-    // On a host with GPUs, these are used.
+    // On a host with GPUs, the program uses these GPUs.
     assert!(passed || mkernel::device_count().is_ok(), "{text}");
 }
 

@@ -67,7 +67,7 @@ fn three_endpoints_in_no_order() {
     }
 }
 
-/// Receives are consumed and replaced many times. None may be missing in the end.
+/// Receives are consumed and replaced many times. No receive may be missing in the end.
 #[test]
 fn receives_never_run_dry() {
     let few = |device| {
@@ -110,8 +110,8 @@ fn queue_pairs_do_not_grow_with_peers() {
     assert!(nodes.iter().all(|node| node.dropped.is_empty()));
 }
 
-/// Two endpoints know how to reach a third one that has not heard of them. One is behind an unknown NIC, the other behind
-/// that of a peer. Half of the receivers need a receive for each arrival.
+/// Two endpoints know the address of a third endpoint that has not heard of them. One of the two is behind an unknown NIC, the
+/// other behind the NIC of a peer. Half of the receivers need a receive for each arrival.
 #[test]
 fn writes_of_unknown_senders_are_dropped_and_reported() {
     for [receiver, peer, stranger] in [[0, 1, 2], [4, 5, 3]] {
@@ -125,7 +125,7 @@ fn writes_of_unknown_senders_are_dropped_and_reported() {
         for (count, device) in [(1, stranger), (2, peer)] {
             let mut unknown = Node::new(open(options(1, &[device])));
             unknown.transport.connect_info(PeerId(0)).unwrap();
-            // What the receiver has created for its peer.
+            // The tables are the connection info that the receiver has created for its peer.
             verbs::connect(std::slice::from_mut(&mut unknown), &tables[1..]).unwrap();
             let transport = &mut unknown.transport;
             transport.register(unknown.memory.memory()).unwrap();

@@ -1,6 +1,6 @@
 //! The command ring and the exit of a proxy under every interleaving and every value that a relaxed load may return.
 //!
-//! The source files are compiled again here with loom's atomics in place of those of the standard library.
+//! The source files are compiled again here with loom's atomics in place of the standard library's atomics.
 #![allow(dead_code)]
 
 #[path = "../src/command_ring.rs"]
@@ -45,7 +45,7 @@ fn post(producer: &CommandProducer, mark: u64) {
     producer.publish(index, &command(mark));
 }
 
-/// Returns the mark of the next command, after a check that all its parts belong to one command.
+/// Checks that all parts of the next command belong to one command, and returns the mark of the command.
 fn take(consumer: &mut CommandConsumer) -> Option<u64> {
     let (_, found) = consumer.take().expect("valid tags")?;
     let mark = found.source_offset;
@@ -62,7 +62,7 @@ fn take(consumer: &mut CommandConsumer) -> Option<u64> {
     Some(mark)
 }
 
-/// Checks a model with a bounded number of preemptions. More of them find hardly any additional errors.
+/// Checks a model with a bounded number of preemptions. A larger bound finds hardly any additional errors.
 fn check(model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(2);

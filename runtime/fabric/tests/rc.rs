@@ -1,6 +1,6 @@
 //! The transport `rc` on Soft-RoCE, in the machine that `.ci/soft-roce` creates. `.ci/rdma` runs the tests.
 //!
-//! They run as root, with devices rxe0 to rxe3 on interfaces eth0 to eth3.
+//! The tests run as root, with devices rxe0 to rxe3 on interfaces eth0 to eth3.
 
 #[path = "rc/other_machine.rs"]
 mod other_machine;
@@ -37,7 +37,7 @@ fn run(line: &str) {
     assert!(status.success(), "{line}: {status}");
 }
 
-/// Injects faults into the packets that leave an interface, until it is dropped.
+/// Injects faults into the packets that leave an interface, until this value is dropped.
 struct Netem(&'static [u8]);
 
 impl Netem {
@@ -59,7 +59,7 @@ impl Drop for Netem {
     }
 }
 
-/// Returns the options of a transport over these devices for this many peers.
+/// Returns the options of a transport over the given devices for the given number of peers.
 fn options(peers: u16, devices: &[u8]) -> Options {
     let devices = devices
         .iter()
@@ -175,7 +175,7 @@ fn a_disconnected_cable() {
     );
 }
 
-/// Takes an interface down until it is dropped.
+/// Takes an interface down until this value is dropped.
 struct Down(u8);
 
 impl Down {
@@ -203,8 +203,8 @@ fn error_of(node: &mut Node) -> FabricError {
         .unwrap()
 }
 
-/// No write is in flight, so only the port's event reports the failure. It is an error of this NIC and no loss of a
-/// peer.
+/// No write is in flight, so only the port's event reports the failure. The failure is an error of this NIC and not the loss of
+/// a peer.
 #[test]
 fn a_port_that_is_down() {
     let _network = network();
@@ -216,8 +216,8 @@ fn a_port_that_is_down() {
     assert!(nodes[1].lost.is_empty());
 }
 
-/// Writes that are posted after one of two ports went down use the other one. The missing port becomes an error
-/// later.
+/// If one of two ports goes down, writes that are posted later use the other port. The missing port becomes an error after its
+/// time limit.
 #[test]
 fn one_of_two_ports_is_down() {
     const WRITES: u32 = 12;
@@ -280,7 +280,7 @@ fn errors_of_opening_state_the_cause() {
     assert!(reason.contains("rxe0"), "{reason}");
 }
 
-/// Soft-RoCE does not support dma-bufs, and the message says what does.
+/// Soft-RoCE does not support dma-bufs, and the message names an alternative.
 #[test]
 fn a_driver_without_dma_buf_support_is_reported() {
     let file = std::fs::File::open("/dev/null").unwrap();
@@ -305,7 +305,7 @@ fn a_driver_without_dma_buf_support_is_reported() {
     }
 }
 
-/// The program runs in both machines with an endpoint of two rails in each.
+/// The program runs in both machines, each with an endpoint of two rails.
 #[test]
 #[ignore = "needs two machines: .ci/rdma"]
 fn two_machines() {

@@ -64,7 +64,7 @@ fn other_launchers_ports_are_ours_and_our_own_variable_wins() {
         ("WORLD_SIZE", "2"),
         ("MASTER_PORT", "x"),
         ("MKERNEL_PORT", "5000"),
-        // The port of torchrun is not this one.
+        // The port of torchrun differs from `MKERNEL_PORT`.
         ("TORCHELASTIC_USE_AGENT_STORE", "True"),
     ];
     assert_eq!(rendezvous(&both).port, 5000);
@@ -176,7 +176,7 @@ fn mpi_launchers_are_known() {
     assert!(text.contains("MASTER_ADDR is not set"), "{text}");
 }
 
-/// The innermost launcher applies. The outer ones have started it once per host, or not as ranks at all.
+/// The innermost launcher applies. Outer launchers have started it once per host, or have started no ranks at all.
 #[test]
 fn launchers_that_start_launchers_are_no_contradiction() {
     let torchrun = [

@@ -72,7 +72,7 @@ impl Rank {
         let pause = job.pauses[place].lock().expect("no panic");
         self.launch();
         let pause = then(self, pause);
-        // All memory that a copy would still read is freed when the kernel has ended.
+        // When the kernel has ended, all memory that a copy would still read is freed.
         self.stream.synchronize().expect("it ended");
         let epoch = self.page().doorbell();
         let b = self.b.clone();
@@ -103,8 +103,8 @@ impl Rank {
     }
 }
 
-/// Makes two calls. Rank 2 leaves out the second one, and the copy thread of rank 0 is stopped at `place` until `then`
-/// resumes it or A is freed.
+/// Makes two calls. Rank 2 leaves out the second call, and the copy thread of rank 0 is stopped at `place` until `then` resumes
+/// the thread or A is freed.
 fn stopped(place: usize, then: &Then) {
     let simulation = Simulation {
         ranks: 4,
@@ -137,7 +137,7 @@ fn stopped(place: usize, then: &Then) {
 #[test]
 fn copies_that_are_not_begun_are_withdrawn() {
     stopped(0, &|rank, pause| {
-        // The kernel does not wait for a thread that has not claimed its copies.
+        // The kernel does not wait for a copy thread that has not claimed the kernel's copies.
         rank.wait_until(|| rank.is_done());
         assert!(rank.page().is_withdrawn());
         Some(pause)
@@ -186,7 +186,7 @@ fn equal_operators_share_a_core_and_launch_by_themselves() {
     assert_ne!(prepare_alone(&ranks).core().number(), number);
 }
 
-/// On GPUs, the calls of all ranks are read from their workspaces. The simulator counts them itself.
+/// On GPUs, the calls of all ranks are read from their workspaces. The simulator counts the calls itself.
 #[test]
 fn the_calls_of_ranks_are_in_their_workspaces() {
     let simulation = Simulation {

@@ -1,4 +1,4 @@
-//! Tests of which launches the order keeps: after an error, and when an operator is dropped.
+//! Tests of the launches that the order keeps: after an error, and when an operator is dropped.
 
 use super::*;
 use crate::{Communicator, Simulation};
@@ -14,7 +14,7 @@ fn alone() -> Communicator {
     ranks.into_iter().next().expect("a rank")
 }
 
-/// An operator waits for its ends before its memory is freed, so none may be forgotten.
+/// An operator waits for its ends before its memory is freed, so no end may be forgotten.
 #[test]
 fn an_error_forgets_no_end() {
     let ranks = alone();

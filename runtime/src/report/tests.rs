@@ -1,4 +1,4 @@
-//! Tests of the errors that become of reports, and of the page's layout.
+//! Tests of the conversion of reports into errors, and of the page's layout.
 
 use super::*;
 
@@ -17,7 +17,7 @@ const REPORT: Report = Report {
     waited_ns: 30_000_000_000,
 };
 
-/// The error of a report about operator 5, beside operator 11.
+/// Returns the error for a report about operator 5 of 11 operators.
 fn error(report: &Report) -> Error {
     let names = OperatorNames::default();
     let all: Vec<_> = (1..=11)

@@ -52,7 +52,7 @@ fn all_reduce(ranks: &Communicator, nodes: u32) -> Operator {
     ranks.prepare(&config, shape).expect("prepared")
 }
 
-/// Adds up tensors of `x`, of which each element is 1 more than the rank, and checks the sums in `y`.
+/// Adds up tensors of `x`, whose elements are 1 more than the rank, and checks the sums in `y`.
 fn add_up(
     (ranks, operator): (&Communicator, &Operator),
     x: &mut SymmetricSlice<bf16>,
@@ -76,7 +76,7 @@ fn tensors_are_operands_on_one_node_and_on_several() {
             let operator = all_reduce(&ranks, nodes);
             let elems = (ROWS * COLS) as usize;
             let mut x = ranks.alloc(&stream(&ranks), elems).expect("allocated");
-            // This tensor needs another extent, which fabrics that exist must reach.
+            // This tensor needs another extent, which must be added to existing fabrics.
             let large = ranks
                 .alloc::<i32>(&stream(&ranks), 4 << 20)
                 .expect("allocated");
@@ -110,15 +110,15 @@ fn tensors_are_zero_also_where_another_one_was() {
     });
 }
 
-/// Each rank keeps tensors for another number of rounds. Space that all have dropped is used again, so the heap of all
-/// ranks grows to what is in use at once, and not with the number of tensors.
+/// Each rank keeps tensors for another number of rounds. Space that all ranks have dropped is used again, so the heap grows
+/// with the space in use at one time, not with the number of tensors.
 #[test]
 fn ranks_drop_tensors_at_different_times_and_the_heap_does_not_grow() {
     on_ranks(4, |ranks| {
         let mut kept = Vec::new();
         let mut extents = 0;
         for round in 0..60_usize {
-            // Sizes from 64 KiB to 1 MiB, so that free space has gaps.
+            // The sizes range from 64 KiB to 1 MiB, so that free space has gaps.
             let elems = 1 << (14 + (round * 5 + 3) % 5);
             kept.push(tensor(&ranks, elems));
             let most = 2 + (ranks.rank() as usize + round) % 4;
@@ -133,7 +133,7 @@ fn ranks_drop_tensors_at_different_times_and_the_heap_does_not_grow() {
         assert_eq!(heap.extents, extents, "{heap}");
         kept.clear();
         ranks.barrier().expect("all take part");
-        // One call reports what was dropped, and only its own tensor remains.
+        // One call reports all dropped tensors, and only the tensor of that call remains.
         let last = tensor(&ranks, 1);
         assert_eq!(ranks.stats().heap.tensors, 1);
         drop(last);
@@ -153,7 +153,7 @@ fn a_tensor_that_is_dropped_while_a_call_uses_it_is_not_used_again_before() {
             let call = operator.call(&stream).read(Operand::X, &x);
             call.write(Operand::Y, &mut y).launch().expect("enqueued");
             drop(x);
-            // The allocation zeroes the space if it is used again.
+            // The allocation zeroes space that is used again.
             drop(ranks.alloc::<bf16>(&stream, elems).expect("allocated"));
             ranks.synchronize(&stream).expect("all take part");
             let sums = stream.clone_dtoh(&y).expect("a copy");
@@ -176,10 +176,10 @@ fn a_tensor_that_is_dropped_during_a_capture_is_freed_after_it() {
         let flags = CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
         drop(stream.end_capture(flags).expect("the capture goes on"));
         drop(other);
-        // The reaper looks every millisecond.
+        // The reaper checks every millisecond.
         for _ in 0..1000 {
             drop(ranks.alloc::<f32>(&stream, 1).expect("allocated"));
-            // All ranks see the same number, so all of them stop.
+            // All ranks see one number, so all ranks stop.
             if ranks.stats().heap.tensors == 1 {
                 return;
             }

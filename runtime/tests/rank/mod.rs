@@ -1,4 +1,4 @@
-//! Ranks on simulated GPUs. The operands are chosen so that each element of C shows which shard it was computed from.
+//! Ranks on simulated GPUs. The operands are chosen so that each element of C identifies the shard that it was computed from.
 
 #![allow(dead_code, reason = "each test program uses a part")]
 
@@ -18,8 +18,7 @@ pub const SHAPE: GemmShape = GemmShape {
     k: 64,
 };
 
-/// Runs `body` on each rank of a simulated job, once for each way of transfer. All ranks wait for each other at the
-/// end.
+/// Runs `body` on each rank of a simulated job, once for each mode of transfer. All ranks wait for each other at the end.
 pub fn on_ranks(ranks: u32, body: impl Fn(&Rank) + Sync) {
     with_ranks(ranks, |rank| {
         body(&rank);
@@ -27,8 +26,8 @@ pub fn on_ranks(ranks: u32, body: impl Fn(&Rank) + Sync) {
     });
 }
 
-/// Runs `body` on each rank of a simulated job, once for each way of transfer. `body` owns the rank, and calls a
-/// barrier itself if it needs one.
+/// Runs `body` on each rank of a simulated job, once for each mode of transfer. `body` owns the rank, and calls a barrier
+/// itself if it needs one.
 pub fn with_ranks(ranks: u32, body: impl Fn(Rank) + Sync) {
     for (seed, transfer) in [(1, Transfer::SmPush), (2, Transfer::CopyEngine)] {
         let simulation = Simulation {
@@ -46,12 +45,12 @@ pub fn with_ranks(ranks: u32, body: impl Fn(Rank) + Sync) {
     }
 }
 
-/// Returns the configuration of the operator with this way of transfer.
+/// Returns the configuration of the operator with the given mode of transfer.
 pub fn config(transfer: Option<Transfer>) -> GemmConfig {
     staged(transfer, None)
 }
 
-/// Returns the configuration of an operator with this number of stages.
+/// Returns the configuration of an operator with the given number of stages.
 fn staged(transfer: Option<Transfer>, stages: Option<u32>) -> GemmConfig {
     GemmConfig {
         m: Dim::Static(SHAPE.m),
@@ -109,7 +108,7 @@ impl Rank {
         }
     }
 
-    /// Prepares another operator of the same kind. It is equal to another one with the same number of stages.
+    /// Prepares another operator of this kind. Operators with equal numbers of stages are equal.
     pub fn another(&self, stages: u32) -> Operator {
         prepare(&self.ranks, staged(self.transfer, Some(stages)))
     }
@@ -142,13 +141,13 @@ impl Rank {
         unsafe { call.write(Operand::C, c).capture() }
     }
 
-    /// Checks C. All elements of a row are the number that stands for the shard from which the row was computed.
+    /// Checks C. All elements of a row equal the number of the shard that the row was computed from.
     pub fn check(&self, c: &CudaSlice<bf16>) {
         check(&self.ranks, &self.stream, c);
     }
 }
 
-/// Checks C as [`Rank::check`] does, for a rank that has been taken apart.
+/// Checks C as [`Rank::check`] does, for a rank whose parts were moved out.
 pub fn check(ranks: &Communicator, stream: &Arc<CudaStream>, c: &CudaSlice<bf16>) {
     ranks.synchronize(stream).expect("the calls succeed");
     let c = stream.clone_dtoh(c).expect("downloaded");

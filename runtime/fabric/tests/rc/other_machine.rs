@@ -1,4 +1,4 @@
-//! What the programs of two machines exchange.
+//! The exchanges between the programs of two machines.
 
 use crate::verbs::Node;
 use mkernel_fabric::PeerId;
@@ -40,7 +40,7 @@ pub fn other_machine(machine: usize) -> TcpStream {
     stream
 }
 
-/// Connects a node to that of the other machine. The memory of both becomes their region 0.
+/// Connects a node to the node of the other machine. The memory of both nodes becomes their region 0.
 pub fn connect_to_other_machine(node: &mut Node, machine: usize, stream: &mut TcpStream) {
     let transport = &mut node.transport;
     let info = exchange(stream, &transport.connect_info(PeerId(0)).unwrap());

@@ -6,7 +6,7 @@ use mkernel_fabric::PeerId;
 use mkernel_fabric::verbs::Options;
 use std::time::{Duration, Instant};
 
-/// Returns how often a device has answered a sender that no receive is posted.
+/// Returns the number of times that a device has answered a sender that no receive is posted.
 fn not_ready_answers(device: u8) -> u64 {
     let path = format!("/sys/class/infiniband/rxe{device}/ports/1/hw_counters/send_rnr_err");
     let count = std::fs::read_to_string(path).unwrap();
@@ -61,7 +61,7 @@ fn no_write_within_the_shares_waits_for_a_receive() {
     assert!(verbs::losses(&nodes).is_empty());
 }
 
-/// The queue pairs of a lost peer take no receives from those of the other peers.
+/// The queue pairs of a lost peer take no receives from the other peers' queue pairs.
 #[test]
 fn a_lost_peer_leaves_the_receives_of_others() {
     let _network = network();
@@ -72,7 +72,7 @@ fn a_lost_peer_leaves_the_receives_of_others() {
         })
     };
     let mut nodes = meet([0, 1, 2].map(with_share).into());
-    // Node 2 goes while its writes arrive.
+    // Node 2 leaves while its writes arrive.
     let writes: Vec<_> = (0..16)
         .map(|number| verbs::write(PeerId(0), 0, 0, 64, number))
         .collect();

@@ -1,6 +1,6 @@
 //! Tests of transports over libibverbs in addition to the conformance tests, with all endpoints in one process.
 //!
-//! One thread drives all endpoints, so a check sees the state of all of them at once.
+//! One thread drives all endpoints, so a check sees the state of all endpoints at one time.
 
 use mkernel_fabric::testing::conformance::run_all;
 use mkernel_fabric::testing::{
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 /// The size of each node's region.
 pub const REGION_BYTES: usize = 2 << 20;
 
-/// A test subject whose function creates endpoints with all others as peers.
+/// A test subject whose function creates endpoints. The peers of each are all other endpoints.
 pub struct Made<F>(pub F);
 
 impl<F: FnMut(usize) -> Vec<Box<dyn Transport>>> Subject for Made<F> {
@@ -25,8 +25,7 @@ impl<F: FnMut(usize) -> Vec<Box<dyn Transport>>> Subject for Made<F> {
     }
 }
 
-/// Runs the conformance tests on the NICs of this host that the environment variable NICS lists, one endpoint on
-/// each.
+/// Runs the conformance tests on the NICs of this host that the environment variable NICS lists, with one endpoint per NIC.
 pub fn conformance_of_nics(open: fn(Options) -> Box<dyn Transport>) {
     let nics = std::env::var("NICS").expect("NICS=first,second,third");
     let nics: Vec<_> = nics.split(',').map(str::to_owned).collect();
@@ -160,7 +159,7 @@ struct Stream {
 }
 
 impl Stream {
-    /// The number of writes that have arrived and are known to be sent, from the first one on.
+    /// The number of writes, counted from the first, that have arrived and are known to be sent.
     fn done(&self) -> u32 {
         self.arrived.all_before.min(self.sent.all_before)
     }
@@ -172,7 +171,7 @@ struct Seen {
     /// All writes before this number were reported.
     all_before: u32,
     later: BTreeSet<u32>,
-    /// How often a write was reported after a later one.
+    /// The number of times that a write was reported after a later write.
     inversions: usize,
 }
 
@@ -192,7 +191,7 @@ impl Seen {
 /// The streams between all pairs of nodes.
 struct Streams {
     all: Vec<Stream>,
-    /// The writes of a stream that have room in a region at the same time.
+    /// The number of writes of a stream that have room in a region at one time.
     slots: usize,
     bytes: usize,
 }
@@ -245,7 +244,7 @@ impl Streams {
         memory.read(target, self.bytes) == pattern(number.into(), self.bytes)
     }
 
-    /// Checks the writes that have arrived at a node, and those that it has sent.
+    /// Checks the writes that have arrived at a node, and the writes that the node has sent.
     fn check(&mut self, nodes: &mut [Node], at: usize) {
         for (from, number) in nodes[at].poll() {
             assert!(
@@ -269,11 +268,12 @@ impl Streams {
     }
 }
 
-/// Each node writes `count` times `bytes` to each other node at once, with as many writes in flight as the limits
+/// Each node makes `count` writes of `bytes` bytes to each other node at once, with the most writes in flight that the limits
 /// allow.
 ///
-/// When a write is reported as arrived and when it is reported as sent, its bytes must be in the target, because all
-/// these NICs acknowledge a write only after that. Returns how often a write arrived after one that was posted later.
+/// When a write is reported as arrived or as sent, its bytes must be in the target, because all these NICs acknowledge a write
+/// only after its bytes are in the target. Returns the number of times that a write arrived after a write that was posted
+/// later.
 pub fn streams_arrive(nodes: &mut [Node], count: u32, bytes: usize, limit: Duration) -> usize {
     let mut streams = Streams::new(nodes.len(), bytes);
     let limits = nodes[0].transport.limits();
@@ -296,7 +296,7 @@ pub fn streams_arrive(nodes: &mut [Node], count: u32, bytes: usize, limit: Durat
     inversions.sum()
 }
 
-/// Node 0 writes to node 1 with a key that node 1 did not send, and loses it. Its connection to node 2 stays intact.
+/// Node 0 writes to node 1 with a key that node 1 did not send, and loses node 1. Node 0's connection to node 2 stays intact.
 pub fn a_wrong_key_loses_its_peer_only(transports: Vec<Box<dyn Transport>>, words: &[&str]) {
     let mut nodes: Vec<_> = transports.into_iter().map(Node::new).collect();
     let tables = tables(&mut nodes);
@@ -368,7 +368,7 @@ pub fn damaged_connect_info_is_refused(transports: Vec<Box<dyn Transport>>) {
     }
 }
 
-/// Info of a region that is damaged or of another type is refused. The next region of the peer is then still the same.
+/// Info of a region that is damaged or of another type is refused. The number of the peer's next region is then unchanged.
 pub fn damaged_region_info_is_refused(transports: Vec<Box<dyn Transport>>) {
     let mut nodes = meet(transports);
     let good = nodes[1].transport.region_info(RegionId(0));

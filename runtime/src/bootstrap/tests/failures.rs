@@ -48,7 +48,7 @@ fn all_learn_when_rank_0_left() {
     }
 }
 
-/// Ranks that are in no step hear of it too. After that they hear of the next one, and a step fails.
+/// Ranks that are in no step hear of a leaving rank too. After that they hear of the next leaving rank, and a step fails.
 #[test]
 fn all_hear_who_has_left() {
     let hears = |ranks: &mut Collective, all: &[u32]| {
@@ -76,7 +76,7 @@ fn all_hear_who_has_left() {
     });
 }
 
-/// Ranks hear of a failed call outside a step and in one, and steps are still completed.
+/// Ranks hear of a failed call both outside and inside a step, and steps are still completed.
 #[test]
 fn all_hear_whose_call_has_failed() {
     for failing in 0..3 {
@@ -87,7 +87,7 @@ fn all_hear_whose_call_has_failed() {
                 ranks.report_failed();
             } else if rank == (failing + 1) % 3 {
                 let end = Instant::now() + TIMEOUT;
-                // Only rank 0 passes the report on, and it does so in the step.
+                // Only rank 0 passes the report on, and rank 0 does so in the step.
                 while rank == 0 && ranks.failed().is_none() {
                     assert_eq!(ranks.lost(), None);
                     assert!(Instant::now() < end, "no report");
@@ -250,7 +250,7 @@ fn a_port_that_is_taken_is_an_error_of_rank_0() {
     assert!(error.to_string().contains("uses the port"), "{error}");
 }
 
-/// A launcher can start rank 0 on another host than the one that `MASTER_ADDR` names.
+/// A launcher can start rank 0 on another host than the host that `MASTER_ADDR` names.
 #[test]
 fn rank_0_says_that_the_others_look_for_it_elsewhere() {
     let job = Job {
@@ -311,7 +311,7 @@ fn what_rank_0_says_survives_the_wire() {
     );
 }
 
-/// The error is the same on ranks that did connect.
+/// Ranks that did connect get the same error as rank 0.
 #[test]
 fn who_never_came_is_named_on_every_rank() {
     let brief = |rank, port| Job {
@@ -342,7 +342,7 @@ fn who_never_came_is_named_on_every_rank() {
     }
 }
 
-/// A process that was restarted can take the place of the previous one.
+/// A restarted process can take the place of its predecessor.
 #[test]
 fn a_rank_that_left_before_all_had_met_may_come_again() {
     let (listener, port) = listener();
@@ -352,7 +352,7 @@ fn a_rank_that_left_before_all_had_met_may_come_again() {
             timeout: SHORT,
             ..job(1, 3, port)
         };
-        // It gives up some time after its own deadline, since rank 0 may still report the missing ranks.
+        // A rank gives up some time after its own deadline, since rank 0 may still report the missing ranks.
         let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("connects");
         super::strangers::present(&mut stream, &brief);
         std::thread::sleep(SHORT);

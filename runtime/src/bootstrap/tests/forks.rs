@@ -6,7 +6,7 @@ use crate::health::Health;
 use crate::watchdog::Watchdog;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
-/// Returns how a forked child ends that runs `body`. The child is killed if it takes too long.
+/// Returns the exit status of a forked child that runs `body`. The child is killed if it takes too long.
 fn in_fork(body: impl FnOnce()) -> String {
     // SAFETY: the child drops its copies and ends. The allocator is that of the C library, which supports forks.
     let pid = unsafe { libc::fork() };

@@ -1,4 +1,4 @@
-//! Tests of ranks on several hosts: which ranks share a host, and what is exchanged between hosts.
+//! Tests of ranks on several hosts: the assignment of ranks to hosts, and the exchanges between hosts.
 
 use super::super::rendezvous::listen;
 use super::*;
@@ -54,7 +54,7 @@ fn a_failure_on_one_host_is_known_on_all() {
 fn rank_0_listens_where_other_hosts_reach_it() {
     let port = free_port();
     let job = move |rank| Job {
-        // This is a name that resolves to the loopback interface.
+        // The name resolves to the loopback interface.
         host: "localhost".into(),
         several_hosts: true,
         ..job(rank, 2, port)
@@ -71,7 +71,7 @@ fn rank_0_listens_where_other_hosts_reach_it() {
     });
 }
 
-/// This is logged if programs other than those of the job's hosts may be able to connect.
+/// The log has a warning if programs outside the job's hosts may be able to connect.
 #[test]
 fn rank_0_says_when_it_listens_on_all_interfaces() {
     let listening = |host: &str, secret| {

@@ -39,7 +39,7 @@ fn job(rank: u32, world: u32, port: u16) -> Job {
 }
 
 fn listener() -> (TcpListener, u16) {
-    // Some tests have many connections, with both of their ends in this process.
+    // Some tests have many connections, with both ends in this process.
     files::raise_limit();
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     listener.set_nonblocking(true).expect("non-blocking");
@@ -47,7 +47,7 @@ fn listener() -> (TcpListener, u16) {
     (listener, port)
 }
 
-/// Returns a port on which nothing listens. It is not one that Linux assigns to connections, so nothing else takes it
+/// Returns a port on which nothing listens. Linux does not assign this port to connections, so no other process takes it
 /// meanwhile.
 fn free_port() -> u16 {
     use std::sync::atomic::{AtomicU32, Ordering};
@@ -91,7 +91,7 @@ fn on_ranks<T: Send>(world: u32, body: impl Fn(Collective) -> T + Sync) -> Vec<T
     on_jobs(world, |rank, port| job(rank, world, port), body)
 }
 
-/// Does the same as [`on_ranks`] with a job per rank, which `job` returns for a rank and a port.
+/// Runs `body` as [`on_ranks`] does, with a job per rank, which `job` returns for a rank and a port.
 fn on_jobs<T: Send>(
     world: u32,
     job: impl Fn(u32, u16) -> Job + Sync,
@@ -113,7 +113,7 @@ fn on_jobs<T: Send>(
     })
 }
 
-/// Connects all ranks, and returns the result of each.
+/// Connects all ranks, and returns the result of each rank.
 fn connect_all(
     world: u32,
     job: impl Fn(u32, u16) -> Job + Sync,
@@ -139,7 +139,7 @@ fn connect_all(
     })
 }
 
-/// The work of a rank in the tests: many steps, then an exchange of descriptors. Returns the text that it read from the
+/// The work of a rank in the tests: many steps, then an exchange of descriptors. Returns the text that the rank read from the
 /// peers' files.
 fn work(mut ranks: Collective) -> String {
     for round in 0..50u32 {

@@ -1,4 +1,4 @@
-//! Tests with arbitrary bytes. They must result in a fault, without a panic and without large allocations.
+//! Tests with arbitrary bytes. Such bytes must result in a fault, without a panic and without large allocations.
 
 use super::super::failure::StepFailure;
 use super::super::rendezvous::handshake::{Challenge, Hello, Transcript};
@@ -34,7 +34,7 @@ fn frame() -> impl Strategy<Value = Frame> {
     )
 }
 
-/// Returns a frame in which some bytes are changed, and which is cut off or followed by other bytes.
+/// Returns a frame with some changed bytes, which is cut off or followed by other bytes.
 fn damaged() -> impl Strategy<Value = Vec<u8>> {
     let damage = proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4);
     let more = proptest::collection::vec(any::<u8>(), 0..40);
@@ -104,7 +104,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(12) })]
 
-    /// Sends such bytes through sockets, in pieces and from several connections at once, while the ranks connect.
+    /// Sends damaged frames through sockets, in pieces and from several connections at once, while the ranks connect.
     #[test]
     fn a_port_survives_any_bytes(noise in proptest::collection::vec((damaged(), damaged()), 1..8)) {
         let (listener, port) = listener();

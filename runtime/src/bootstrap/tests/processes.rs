@@ -4,7 +4,7 @@ use super::*;
 use crate::bootstrap::wait::StepWait;
 use std::process::{Child, Command, Stdio};
 
-/// This is not a test itself. The other tests run it in a process with the variables that torchrun sets.
+/// The body of a rank, not a test of its own. The other tests run it in a process with the variables that torchrun sets.
 #[test]
 #[ignore = "started by other tests, as a process of its own"]
 fn child() {
@@ -34,7 +34,7 @@ fn child() {
     println!("read {}", work(ranks));
 }
 
-/// Returns the error of a rank on a simulated GPU if no other rank takes part.
+/// Returns the error of a rank on a simulated GPU whose peer does not take part.
 fn lone() -> String {
     let ranks = crate::Communicator::local(&[0, 1]).expect("simulated GPUs");
     let gathered = crate::spec::GemmConfig::new(crate::spec::GemmOp::AgGemm);
@@ -49,7 +49,7 @@ fn lone() -> String {
     format!("{is_in_time}: {error}")
 }
 
-/// The deadline is that of the variable, as on GPUs.
+/// On simulated GPUs, the deadline comes from the variable, as on real GPUs.
 #[test]
 fn a_rank_that_nobody_joins_names_the_missing_one_in_time() {
     let more = [
@@ -115,7 +115,7 @@ fn too_many_open_files_are_named_at_once() {
     assert!(started.elapsed() < TIMEOUT);
 }
 
-/// Returns the lost rank, for a rank that is in no step. One rank ends in an orderly way.
+/// Returns the rank that a rank in no step learns to be lost. One rank ends in an orderly way.
 fn lost(mut ranks: Collective) -> String {
     ranks.barrier("before", TIMEOUT).expect("all ranks come");
     if ranks.rank() == ENDS {
@@ -300,7 +300,7 @@ fn simulated_gpus_of_a_host_are_of_one_process() {
     }
 }
 
-/// The process is rank 0 or another one. If it ends in an orderly way, no rank is lost.
+/// The process is rank 0 or another rank. If it ends in an orderly way, no rank is lost.
 #[test]
 fn a_process_that_dies_is_named_by_all_that_wait_for_nobody() {
     for dies in [Some(2), Some(0), None] {
@@ -328,7 +328,7 @@ fn a_process_that_dies_is_named_by_all_that_wait_for_nobody() {
     }
 }
 
-/// The loss is one that this rank's network has detected.
+/// Rank 2 reports a loss, as if its network had detected the loss.
 #[test]
 fn a_loss_that_one_rank_tells_is_known_to_all() {
     for expected in on_ranks(4, |mut ranks| {

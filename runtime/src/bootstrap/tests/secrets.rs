@@ -22,8 +22,8 @@ fn ranks_that_know_it_meet_and_work() {
     }
 }
 
-/// Returns the errors of ranks 0 and 1 if they have different secrets, or if one of them has none. Rank 0 reports rank
-/// 1 as missing.
+/// Returns the errors of ranks 0 and 1 if they have different secrets, or if only one rank has a secret. Rank 0 reports rank 1
+/// as missing.
 fn errors(root: impl Fn(Job) -> Job + Sync, other: impl Fn(Job) -> Job + Sync) -> [String; 2] {
     let jobs = |rank, port| {
         let brief = Job {
@@ -60,11 +60,11 @@ fn a_rank_without_the_secret_is_refused_with_the_reason() {
     check(wrong, reason, reason);
     let hung_up = "it closed the connection when it was asked for a proof; set MKERNEL_SECRET";
     check(errors(right, |job| job), hung_up, "requires a secret");
-    // A rank with a secret also refuses a rank 0 that has none.
+    // A rank with a secret also refuses a rank 0 without a secret.
     check(errors(|job| job, right), hung_up, "it has no secret");
 }
 
-/// Returns all bytes of a rendezvous of two ranks: those of rank 1, and those of rank 0.
+/// Returns all bytes of a rendezvous of two ranks: the bytes of rank 1, and the bytes of rank 0.
 fn recorded() -> (Vec<u8>, Vec<u8>) {
     let (front, front_port) = listener();
     front.set_nonblocking(false).expect("blocking");
@@ -82,7 +82,7 @@ fn recorded() -> (Vec<u8>, Vec<u8>) {
             scope.spawn(move || copy(&mut from, &mut to))
         });
         for end in [root, rank] {
-            // These are dropped, so that the copying threads end.
+            // The groups are dropped, so that the copying threads end.
             drop(end.join().expect("no panic").expect("the ranks connect"));
         }
         let [up, down] = copies.map(|copy| copy.join().expect("no panic"));
@@ -111,7 +111,7 @@ fn recorded_messages_cannot_be_replayed() {
     let (listener, port) = listener();
     std::thread::scope(|scope| {
         let root = scope.spawn(|| accept_ranks(&with(SECRET, job(0, 2, port)), &listener));
-        // This connection repeats the messages of rank 1. It is asked for a new proof, and the old one is not valid.
+        // This connection repeats the messages of rank 1. Rank 0 asks for a new proof, and the old proof is not valid.
         let mut stream = connect(port);
         stream.write_all(&rank_said).expect("sent");
         let kinds = [next_frame(&mut stream).kind, next_frame(&mut stream).kind];
@@ -126,7 +126,7 @@ fn recorded_messages_cannot_be_replayed() {
         scope.spawn(|| {
             let (mut stream, _) = listener.accept().expect("rank 1 connects");
             stream.write_all(&root_said).expect("sent");
-            // This reads until the connection is closed.
+            // The read ends when the connection is closed.
             let _ = stream.read_to_end(&mut Vec::new());
         });
         let error = connect_ranks(&with(SECRET, job(1, 2, port)))

@@ -59,7 +59,7 @@ fn both_ends_of_a_connection_notice_silence() {
     }
 }
 
-/// Returns [`met`] with the shortest timeout of TCP, which a deadline of 3 s results in.
+/// Returns [`met`] with the shortest timeout of TCP, which results from a deadline of 3 s.
 fn impatient() -> [tcp::TcpGroup; 2] {
     let met = met();
     for link in met.iter().flat_map(tcp::TcpGroup::links) {
@@ -68,7 +68,7 @@ fn impatient() -> [tcp::TcpGroup; 2] {
     met
 }
 
-/// The loss is detected by a rank that is in no step, and by one that waits in a step.
+/// The loss is detected by a rank that is in no step, and by a rank that waits in a step.
 #[test]
 fn a_host_without_power_is_noticed() {
     for is_off in [0, 1] {

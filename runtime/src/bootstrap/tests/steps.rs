@@ -65,7 +65,7 @@ fn a_failure_of_one_rank_reaches_all_and_the_group_goes_on() {
     }
 }
 
-/// One thread has both ranks, so that rank 1 is late however long a thread waits for a core.
+/// One thread has both ranks, so that rank 1 is late however long the thread waits for a core.
 #[test]
 fn after_a_missing_rank_every_later_step_fails_at_once() {
     let mut ranks: Vec<_> = local::groups(2).into_iter().map(Collective::new).collect();
@@ -87,8 +87,8 @@ fn after_a_missing_rank_every_later_step_fails_at_once() {
     assert!(started.elapsed() < TIMEOUT / 2);
 }
 
-/// The rank that contributes too much gets an error with the limit, and the others get that rank's failure. No rank
-/// gets a part of the bytes.
+/// The rank that contributes too much gets an error with the limit, and the other ranks get that rank's failure. No rank gets a
+/// part of the bytes.
 #[test]
 fn too_much_is_an_error_with_the_limit_and_the_group_goes_on() {
     let results = on_ranks(3, too_much);
@@ -99,7 +99,7 @@ fn too_much_is_an_error_with_the_limit_and_the_group_goes_on() {
 
 type Outcome = Result<Vec<Vec<u8>>, Error>;
 
-/// Returns the results if rank 1 contributes too much, and then if every rank contributes as much as possible.
+/// Returns the results if rank 1 contributes too much, and then the results if every rank contributes the most bytes.
 pub fn too_much(mut ranks: Collective) -> (Outcome, Outcome) {
     let more = usize::from(ranks.rank() == 1) * 70_000;
     let first = ranks.all_gather("big", &vec![7; more], TIMEOUT);
@@ -127,8 +127,8 @@ pub fn check_too_much(rank: usize, (first, second): (Outcome, Outcome)) {
     assert_eq!(full, [[8; MAX_CONTRIBUTION_BYTES]; 3]);
 }
 
-/// Stops rank `stops` in a step that rank 2 does not enter. Returns the errors of ranks 0 and 1, and how long they
-/// waited.
+/// Stops rank `stops` in a step that rank 2 does not enter. Returns the errors of ranks 0 and 1, and the duration of their
+/// waits.
 pub fn stopped(
     mut ranks: Collective,
     stops: u32,

@@ -92,7 +92,8 @@ fn strangers_are_refused_with_a_reason_and_the_ranks_still_meet() {
     });
 }
 
-/// There are more silent connections than are kept, some that send single bytes, and some that connect repeatedly.
+/// The crowd consists of more silent connections than rank 0 keeps, some that send single bytes, and some that connect
+/// repeatedly.
 #[test]
 fn a_crowd_does_not_keep_the_ranks_from_meeting() {
     let (listener, port) = listener();
@@ -104,7 +105,7 @@ fn a_crowd_does_not_keep_the_ranks_from_meeting() {
             let (done, start) = (&done, &start);
             scope.spawn(move || {
                 while !done.load(Ordering::Relaxed) {
-                    // After all ranks are connected, nothing listens any more.
+                    // After all ranks are connected, no socket listens any more.
                     let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else {
                         return;
                     };
@@ -117,7 +118,7 @@ fn a_crowd_does_not_keep_the_ranks_from_meeting() {
         }
         std::thread::sleep(SHORT);
         let others = [1, 2].map(|rank| scope.spawn(move || connect_ranks(&job(rank, 3, port))));
-        // A rank that is kept out gets an error at its deadline. How long they take depends on the load of the cores.
+        // A rank that is kept out gets an error at its deadline. The time to connect depends on the load of the cores.
         let met: Vec<bool> = std::iter::once(root)
             .chain(others)
             .map(|rank| rank.join().expect("no panic").is_ok())
@@ -158,7 +159,7 @@ fn connect_from_elsewhere(port: u16) -> TcpStream {
     stream.into()
 }
 
-/// More connections than are kept send their first message, while a rank of another address delays its proof.
+/// More connections than rank 0 keeps send their first message, while a rank of another address delays its proof.
 #[test]
 fn a_crowd_that_says_hello_does_not_push_out_ranks_of_other_hosts() {
     let (listener, port) = listener();
@@ -193,7 +194,7 @@ fn the_second_process_with_a_rank_is_refused() {
     let (listener, port) = listener();
     std::thread::scope(|scope| {
         let root = scope.spawn(|| accept_ranks(&job(0, 3, port), &listener));
-        // Either may be the first. It waits for rank 2.
+        // Either process may be the first. The first process waits for rank 2.
         let both = [(); 2].map(|()| scope.spawn(move || connect_ranks(&job(1, 3, port))));
         while !both.iter().any(|rank| rank.is_finished()) {
             std::thread::sleep(Duration::from_millis(5));

@@ -1,4 +1,4 @@
-//! Tests of which operands may share memory.
+//! Tests of the operands that may share memory.
 
 use super::*;
 use mkernel_spec::Dtype;
@@ -6,7 +6,7 @@ use mkernel_spec::abi::Extent;
 
 const ROWS: u64 = 10;
 const COLS: u64 = 32;
-/// The number of ranks, the last of which has fewer rows.
+/// The number of ranks. The last rank has fewer rows than the others.
 const SHARD: Extent = Extent::ShardRows {
     total: ROWS,
     per_rank: 4,
@@ -43,7 +43,7 @@ const fn at(ptr: u64, row_stride_elems: u64) -> RawOperand {
     }
 }
 
-/// Returns the mistakes on a rank.
+/// Returns the mistakes on the given rank.
 fn faults_on(
     rank: u32,
     specs: &[OperandSpec],
@@ -54,7 +54,7 @@ fn faults_on(
     faults
 }
 
-/// Returns the pairs that overlap.
+/// Returns the pairs of operands that overlap.
 fn pairs(specs: &[OperandSpec], operands: &[RawOperand]) -> Vec<(Operand, Operand)> {
     let pair = |(result, fault)| match fault {
         OperandFault::Overlaps { other, .. } => (result, other),
@@ -66,7 +66,7 @@ fn pairs(specs: &[OperandSpec], operands: &[RawOperand]) -> Vec<(Operand, Operan
         .collect()
 }
 
-/// Whatever a kernel writes is apart from all else, in every way to overlap, and inputs may be the same memory.
+/// Results must not overlap any other operand in any way. Inputs may share memory.
 #[test]
 fn results_are_apart_from_everything() {
     use Operand::{A, B, C, K, Lse, O, Q, ResidualOut, V};
@@ -76,7 +76,7 @@ fn results_are_apart_from_everything() {
     assert_eq!(pairs(&gemm, &[apart[0], apart[0], apart[2]]), [], "A is B");
     assert_eq!(pairs(&gemm, &[apart[2], apart[1], apart[2]]), [(C, A)]);
     assert_eq!(pairs(&gemm, &[apart[2]; 3]), [(C, A), (C, B)]);
-    // C has ten rows of 64 bytes, 80 bytes apart: the last one ends at 0x3310.
+    // C has ten rows of 64 bytes, 80 bytes apart, and ends at 0x3310.
     let places = [0x3310 - 16, 0x3000 + 16, 0x3000 - 10 * 64 + 16];
     for place in places {
         let places = [apart[0], at(place, 32), apart[2]];
@@ -106,7 +106,7 @@ fn results_are_apart_from_everything() {
     );
 }
 
-/// Columns of one buffer are apart: those of Q, K, V and O, say.
+/// Disjoint columns of one buffer do not overlap, such as the columns of Q, K, V and O.
 #[test]
 fn columns_of_one_buffer_may_interleave() {
     use Operand::{K, O, Q, V};
@@ -119,12 +119,12 @@ fn columns_of_one_buffer_may_interleave() {
     assert_eq!(of([96, 64, 32, 0], 128), []);
     assert_eq!(of([0, 32, 64, 88], 128), [(O, V)]);
     assert_eq!(of([8, 40, 72, 112], 128), [(O, Q)], "of the next row");
-    // Behind the last row of the others, and in their last row.
+    // O begins after the last row of the other operands, and then inside their last row.
     assert_eq!(of([0, 32, 64, 128 * 10], 128), []);
     assert_eq!(of([0, 32, 64, 128 * 9 + 64], 128), [(O, V)]);
 }
 
-/// Whether two operands overlap is what their bytes say, and never less where strides differ.
+/// Two operands overlap if they share a byte. Operands with different strides may be reported although they share no byte.
 #[test]
 fn regions_overlap_if_they_share_a_byte() {
     let mut state = 7u64;
@@ -196,7 +196,7 @@ fn a_result_may_be_in_the_place_of_its_input_only() {
     ] {
         assert_eq!(of(places), [expected], "{places:x?}");
     }
-    // All elements must be at the places of the same elements.
+    // Each element of the result must be at the place of the corresponding element of the input.
     let pair = [all[0], all[1]];
     assert_eq!(pairs(&pair, &[at(0x1000, 40), at(0x1000, 40)]), []);
     assert_eq!(pairs(&pair, &[at(0x1000, 40), at(0x1000, 48)]), [(Y, X)]);
@@ -214,7 +214,7 @@ fn a_result_may_be_in_the_place_of_its_input_only() {
     );
 }
 
-/// The place of a shard is that of its rows among all rows.
+/// The place of a shard is the place of its rows among all rows.
 #[test]
 fn a_shard_is_in_place_among_the_rows_of_all_ranks() {
     use Operand::{X, Y};
@@ -248,7 +248,7 @@ fn a_shard_is_in_place_among_the_rows_of_all_ranks() {
     assert!(text.contains("or x at 0xec0 with"), "{text}");
 }
 
-/// Only the kernel knows where a shard is if a word of device memory has the number of rows.
+/// If a word of device memory has the number of rows, only the kernel knows the place of a shard.
 #[test]
 fn a_shard_of_rows_in_memory_has_no_place() {
     use Operand::{X, Y};
@@ -276,7 +276,7 @@ fn a_shard_of_rows_in_memory_has_no_place() {
     }
 }
 
-/// Numbers lie one after the other, whatever their stride.
+/// Numbers are contiguous, whatever their stride.
 #[test]
 fn numbers_have_no_stride() {
     use Operand::{C, RowIndices};
@@ -293,14 +293,14 @@ fn numbers_have_no_stride() {
     }
 }
 
-/// What is wrong by itself is not said to overlap as well.
+/// An operand with another fault is not reported as overlapping.
 #[test]
 fn operands_with_faults_are_left_out() {
     let specs = specs([Operand::A, Operand::C]);
     let mut faults = vec![(Operand::A, OperandFault::Null)];
     check(&specs, &[at(0, 32); 2], 0, Rows::Most, &mut faults);
     assert_eq!(faults.len(), 1, "{faults:?}");
-    // Strides that no address space has.
+    // The strides exceed the address space.
     let most = [at(0x1000, u64::MAX), at(0x1010, u64::MAX)];
     assert_eq!(pairs(&specs, &most).len(), 1);
 }

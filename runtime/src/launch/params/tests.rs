@@ -1,4 +1,4 @@
-//! Tests of how the parameter is packed.
+//! Tests of the packing of the parameter.
 
 use super::*;
 use crate::launch::operands::check;
@@ -129,7 +129,7 @@ fn a_rank_without_rows_gets_valid_addresses_that_are_not_the_callers() {
     assert_eq!(bindings.operand(Operand::A).ptr, 0x40_0000);
 }
 
-/// A map of rows that each call gives, with two dimensions that have the stride of a row, as attention has them.
+/// A map of rows that each call gives. As in attention, two of its dimensions have the stride of a row.
 fn map_of_call() -> TensorMapSpec {
     let rows = Extent::RowsOfChunks {
         most: 40,
@@ -176,7 +176,7 @@ fn a_map_has_the_rows_of_the_call_if_the_host_knows_them() {
         map(1, (0, 0x1234)),
         (before, 10, axes([144, 144, 10 * 144]))
     );
-    // A rank without rows has a map that is not the caller's.
+    // The map of a rank without rows does not point to the caller's memory.
     assert_eq!(map(2, (2, 0)).0, 0x30_0000 - 3 * 144);
 }
 

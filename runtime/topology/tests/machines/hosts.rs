@@ -48,7 +48,7 @@ pub fn dgx(gpu: u32, storage: Card) -> Tree {
             tree.nic(&format!("mlx5_{number}"), &way, node, storage);
         }
     }
-    // An NVSwitch is an NVIDIA device as well, but not a GPU.
+    // An NVSwitch is an NVIDIA device too, but not a GPU.
     tree.pci(
         "pci0000:00/0000:00:1c.0/0000:05:00.0",
         0,
@@ -120,7 +120,7 @@ pub fn p5en() -> Tree {
     aws(H200, 4, 2, "200 Gb/sec (4X HDR)", &roots)
 }
 
-/// A host with one CPU, two GPUs at separate root ports, and one RoCE adapter. All of it is modelled.
+/// A host with one CPU, two GPUs at separate root ports, and one RoCE adapter. The whole host is modelled.
 pub fn small() -> Tree {
     small_with("0-31,32-63")
 }

@@ -91,7 +91,7 @@ fn the_report_includes_the_links_that_a_driver_reports() {
     assert_eq!(topology.gpu_at(id("0000:41:00.0")), None, "that is a NIC");
 }
 
-/// The GPU whose NIC is down gets an equally near one that no other GPU uses.
+/// The GPU whose NIC is down gets an equally near NIC that no other GPU uses.
 #[test]
 fn a_port_that_is_down_is_left_out() {
     let tree = hosts::dgx(hosts::H100, NDR);
@@ -113,7 +113,7 @@ fn a_port_that_is_down_is_left_out() {
     assert_eq!(topology.notes, [note]);
 }
 
-/// The first GPU is equally near to both NICs and the second is near to one. The first must not take that one.
+/// The first GPU is equally near to both NICs, and the second GPU is near to one NIC. The first GPU must not take that NIC.
 #[test]
 fn no_gpus_share_a_nic_while_another_is_free() {
     let tree = Tree::new(&["0-3", "4-7"]);

@@ -1,4 +1,4 @@
-//! Sysfs trees that no kernel would create. They lead to notes, and never to a panic.
+//! Sysfs trees that no kernel would create. Such trees lead to notes, and never to a panic.
 
 use super::{hosts, rails};
 use crate::tree::{NDR, Tree};
@@ -39,7 +39,7 @@ fn visit(topology: &Topology) {
     }
 }
 
-/// The small host with fewer cores, so that it is built quickly, and a second NIC.
+/// The small host with a second NIC, and with few cores so that the tree is built quickly.
 fn pair() -> Tree {
     let tree = hosts::small_with("0-3");
     tree.nic("mlx5_9", "pci0000:40/0000:40:02.1/0000:42:00.0", 0, NDR);
@@ -118,7 +118,7 @@ fn long_files_and_links_in_a_loop_are_skipped() {
     tree.file("devices/system/node/node0/cpulist", &"0-1,".repeat(10_000));
     let rate = tree.path("class/infiniband/mlx5_9/ports/1/rate");
     fs::remove_file(&rate).expect("removed");
-    // This is a link to itself.
+    // The link points to itself.
     symlink("rate", &rate).expect("linked");
     let text = read_and_describe(&tree);
     assert!(

@@ -32,8 +32,8 @@ pub const NDR: Card = Card {
 };
 
 impl Tree {
-    /// Creates a host whose NUMA nodes have these CPUs. The second half of each list holds the second threads of the
-    /// cores in the first half.
+    /// Creates a host with the given CPUs of each NUMA node. The second half of each list holds the second threads of the cores
+    /// in the first half.
     pub fn new(nodes: &[&str]) -> Self {
         let tree = Self {
             dir: TempDir::new().expect("a temporary folder"),
@@ -121,7 +121,7 @@ impl Tree {
         );
     }
 
-    /// Adds an RDMA device in software, which belongs to no PCI function.
+    /// Adds a software RDMA device, which belongs to no PCI function.
     pub fn software_nic(&self, name: &str, card: Card) {
         self.rdma(name, "virtual", card);
     }
