@@ -37,7 +37,7 @@
 //! - [`Communicator`] is one rank of a job: its GPU, and its connections to the other ranks.
 //! - [`fused_kernel`] makes a struct the handle of a kernel, and declares a struct of its operands. Mistakes are compile
 //!   errors.
-//! - [`Communicator::prepare`] does the same for a [`KernelConfig`] that is made at run time, and returns an [`Operator`].
+//! - [`Communicator::prepare`] prepares a [`KernelConfig`] that is made at run time, and returns an [`Operator`].
 //! - [`Op`] lists the operators: GEMMs, attention, experts, and collectives.
 //!
 //! The book is in the repository: `docs/book/src/guide.md` is the guide, `docs/book/src/operators.md` begins the chapters of
@@ -74,11 +74,12 @@
 //! Every wait has a deadline, 30 s by default. It is set by `MKERNEL_TIMEOUT_MS` or [`Communicator::set_timeout`]. Waits of
 //! hosts for each other can have another one, set by `MKERNEL_HOST_TIMEOUT_MS` or [`Communicator::set_host_timeout`].
 //!
-//! When a rank dies, all others get an error that names it: [`Error::RankLost`], or the error of the network. When a rank
-//! drops its communicator without a call that others have begun, these get [`Error::LeftWithoutCall`]. When a rank
-//! does not launch a kernel, the kernels of the others abort their waits, and [`Communicator::synchronize`] returns
-//! [`Error::Timeout`] with the details of the wait, and with the calls that the ranks have begun. After such an error the communicator cannot be used any more, but the
-//! process and its CUDA context can. Drop the communicator with its operators, and create a new one.
+//! When a rank dies, all other ranks get an error that names it: [`Error::RankLost`], or the error of the network. When a rank
+//! drops its communicator before making a call that other ranks have begun, these ranks get [`Error::LeftWithoutCall`]. When a
+//! rank does not launch a kernel, the kernels of the other ranks abort their waits, and [`Communicator::synchronize`] returns
+//! [`Error::Timeout`] with the details of the wait, and with the calls that the ranks have begun. After such an error, the
+//! communicator cannot be used any more, but the process and its CUDA context can. Drop the communicator with its operators,
+//! and create a new one.
 //!
 //! # Features
 //! - `macros` (default): `#[fused_kernel]`.

@@ -147,10 +147,10 @@ impl ReceiveWindow {
         self.delivered
     }
 
-    /// Returns the total number of delivered puts if it is time to send it to the peer.
+    /// Returns the total number of delivered puts if a credit message to the peer is due.
     ///
-    /// It is time when a batch of puts was delivered since the last credit message and fewer than [`MAX_CREDITS_IN_FLIGHT`]
-    /// credit messages are in flight.
+    /// A message is due when a batch of puts was delivered since the last credit message and fewer than
+    /// [`MAX_CREDITS_IN_FLIGHT`] credit messages are in flight.
     pub fn next_credit(&mut self) -> Option<u32> {
         let unacknowledged = self.delivered.wrapping_sub(self.acknowledged) % CREDIT_MODULUS;
         if unacknowledged < self.batch || self.credits_in_flight == MAX_CREDITS_IN_FLIGHT {

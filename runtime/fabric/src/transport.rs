@@ -74,7 +74,7 @@ pub enum Event {
     },
     /// All bytes of a peer's write are in the target region.
     ///
-    /// They are visible to this CPU. If the region is GPU memory, they are also visible to a kernel that acquires a
+    /// The bytes are visible to this CPU. If the region is GPU memory, the bytes are also visible to a kernel that acquires a
     /// word which this thread releases afterwards. The receive that the write consumed has been posted again.
     Arrived {
         /// The peer that wrote.

@@ -91,13 +91,13 @@ impl<K: QueuePairType> Lane<K> {
         self.posted_writes.remove(tag, done);
     }
 
-    /// Drops all writes, because none of them will complete, and calls `gone` with each.
+    /// Drops all writes, because no write will complete, and calls `gone` with each.
     pub(super) fn drop_writes(&mut self, gone: impl FnMut(PostedWrite)) {
         self.posted_writes.clear(gone);
     }
 }
 
-/// The writes that are posted. A queue pair has room for `limit` of them.
+/// The posted writes of a queue pair, which has room for `limit` writes.
 #[derive(Debug)]
 enum PostedWrites {
     /// Completions come in the order of posting. The tag of the first write is `first`, and each further tag is greater by 1.

@@ -222,7 +222,7 @@ impl<K: QueuePairType> Lanes<K> {
         Ok(())
     }
 
-    /// Drops the writes on lanes that only serve this peer, because none of them will complete.
+    /// Drops the writes on lanes that only serve this peer, because no such write will complete.
     ///
     /// A queue pair for all peers ends each request with a completion, even if the peer is lost, and the request takes room in
     /// the queue until then.

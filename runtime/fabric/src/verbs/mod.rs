@@ -4,8 +4,8 @@
 //! RDMA_WRITE_WITH_IMM. Its arrival is reported by the completion that the NIC writes after the bytes. No flag is
 //! ever written by another request, and no memory is registered for relaxed ordering.
 //!
-//! A queue pair of RC is connected to one peer, and those of a NIC share one receive queue. A queue pair of SRD serves all
-//! peers, so a NIC has a few of them, whatever the number of peers.
+//! A queue pair of RC is connected to one peer, and the RC queue pairs of a NIC share one receive queue. A queue pair of SRD
+//! serves all peers, so the number of SRD queue pairs of a NIC does not grow with the number of peers.
 //!
 //! # Terms
 //!
