@@ -10,8 +10,8 @@ pub use spec::{ArchSpec, Tile};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// An architecture of GPUs. A new architecture is a variant and a file with its facts. A simulated GPU has one, too, since plans
-/// and kernels for simulated GPUs are those of real GPUs.
+/// An architecture of GPUs. A new architecture is a variant and a file with its facts. A simulated GPU has an architecture too,
+/// since simulated GPUs run the plans and kernels of real GPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub enum Arch {
@@ -44,13 +44,13 @@ impl Arch {
         self.name().replace('_', "")
     }
 
-    /// The name of the virtual architecture, which is that of PTX, such as `compute_90a`.
+    /// The name of the virtual architecture, which is the target of the PTX, such as `compute_90a`.
     #[must_use]
     pub fn virtual_name(self) -> String {
         self.name().replacen("sm", "compute", 1)
     }
 
-    /// The compute capability of its GPUs: major and minor.
+    /// The compute capability of the architecture's GPUs: major and minor.
     #[must_use]
     pub const fn capability(self) -> (i32, i32) {
         self.spec().capability
@@ -62,7 +62,7 @@ impl Arch {
         self.spec().gpus
     }
 
-    /// The architecture of GPUs with this compute capability. `None` if there are no kernels for them.
+    /// The architecture of GPUs with this compute capability. `None` if there are no kernels for these GPUs.
     #[must_use]
     pub fn of_capability(capability: (i32, i32)) -> Option<Self> {
         let mut all = Self::ALL.into_iter();

@@ -1,4 +1,4 @@
-//! Mistakes in a configuration: all of them at once, each with its field, value, limit and a way out.
+//! Mistakes in a configuration: all mistakes at once, each with its field, value, limit and a remedy.
 
 use std::fmt;
 
@@ -7,11 +7,11 @@ pub use crate::field::Field;
 /// One mistake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostic {
-    /// Where.
+    /// The field that has the mistake.
     pub field: Field,
     /// The value, the limit, and where the limit comes from.
     pub reason: String,
-    /// What would work.
+    /// A remedy that would work.
     pub help: String,
 }
 
@@ -21,7 +21,7 @@ impl fmt::Display for Diagnostic {
     }
 }
 
-/// Every mistake found, never empty when it is an error.
+/// All mistakes found; never empty when returned as an error.
 #[derive(Clone, Debug, Default, PartialEq, Eq, thiserror::Error)]
 pub struct Diagnostics(Vec<Diagnostic>);
 
@@ -51,7 +51,7 @@ impl Diagnostics {
         }
     }
 
-    /// `value` if nothing was recorded, else all that was.
+    /// `value` if no mistake was recorded, or else all recorded mistakes.
     ///
     /// # Errors
     /// The recorded diagnostics.
@@ -63,18 +63,18 @@ impl Diagnostics {
         }
     }
 
-    /// The diagnostics, in the order found.
+    /// The diagnostics, in the order in which they were found.
     pub fn iter(&self) -> std::slice::Iter<'_, Diagnostic> {
         self.0.iter()
     }
 
-    /// Whether nothing was recorded.
+    /// Whether no mistake was recorded.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// How many were recorded.
+    /// The number of recorded mistakes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()

@@ -1,5 +1,5 @@
-//! The layout of the memory that kernels and the host's proxy share to put data on other nodes. `mk/abi.cuh` declares
-//! the same.
+//! The layout of the memory that kernels and the host's proxy share to put data on other nodes. `mk/abi.cuh` declares the same
+//! layout.
 
 /// The most channels from one endpoint to one peer. A put's immediate has 11 bits for the channel.
 pub const MAX_CHANNELS: u32 = 1 << 11;
@@ -7,15 +7,14 @@ pub const MAX_CHANNELS: u32 = 1 << 11;
 /// [`Command::kind`] of a put to one peer.
 pub const COMMAND_PUT: u16 = 1;
 
-/// [`Command::kind`] of a put to several peers, each from the source offset to the same offset of the same region.
+/// [`Command::kind`] of puts to several peers. Each put has the same source offset, target offset and region.
 ///
-/// [`Command::target_region`] is the number of peers, at most [`MAX_MASK_PEERS`]. The first one is [`Command::peer`], and
-/// the others follow in their order; peer 0 comes after the last peer. [`Command::target_offset`] is a mask with a bit for
-/// each of them, the lowest for the first. A peer whose bit is not set gets an empty put, which only raises its arrival
-/// word.
+/// [`Command::target_region`] is the number of peers, at most [`MAX_MASK_PEERS`]. The first peer is [`Command::peer`], and the
+/// other peers follow in their order; peer 0 comes after the last peer. [`Command::target_offset`] is a mask with one bit for each
+/// peer, the lowest bit for the first peer. A peer whose bit is not set gets an empty put, which only raises its arrival word.
 pub const COMMAND_PUT_TO_PEERS: u16 = 2;
 
-/// The most peers of a [`COMMAND_PUT_TO_PEERS`]: a mask of as many bits leaves the [`PHASE_BIT`] free.
+/// The most peers of a [`COMMAND_PUT_TO_PEERS`]: a mask with this number of bits leaves the [`PHASE_BIT`] free.
 pub const MAX_MASK_PEERS: u32 = 63;
 
 /// The bit that every tag has. Zeroed memory therefore holds no command.
@@ -29,8 +28,8 @@ pub const MAX_CAPACITY_LOG2: u32 = 16;
 /// lap. A kernel can therefore store the words of a command in any order.
 pub const PHASE_BIT: u64 = 1 << 63;
 
-/// One slot of the ring: a put of `bytes` bytes. A kernel writes it as four 64-bit words, of which the last three carry
-/// the [`PHASE_BIT`]. The proxy reads it.
+/// One slot of the ring: a put of `bytes` bytes. A kernel writes the slot as four 64-bit words and sets the [`PHASE_BIT`] in the
+/// last three. The proxy reads the slot.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Command {
@@ -111,19 +110,19 @@ pub const PUT_CHANNELS: u16 = 2;
 /// The most puts of a call to a peer on a channel.
 pub const MAX_CALL_PUTS: u32 = 0x7fff;
 
-/// What all calls across nodes of a communicator have in common, in device memory. Words follow that count the puts of
-/// all watched calls, modulo 2^32, by peer and channel. All of it is zero before the first call and is never reset.
+/// The state that all calls across nodes of a communicator share, in device memory. The words behind this struct count the puts of
+/// all watched calls, modulo 2^32, by peer and channel. All words are zero before the first call and are never reset.
 #[repr(C, align(128))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NetworkState {
     /// The number of calls across nodes whose number every CTA has read.
     pub calls: u32,
-    /// The number of these calls of which all puts have arrived.
+    /// The number of calls across nodes whose puts have all arrived.
     pub watched: u32,
 }
 
-/// The low bits of the place of a tensor in symmetric memory, which hold its offset. Those above hold the number of its extent,
-/// which is also that of its region.
+/// The low bits of the place of a tensor in symmetric memory, which hold its offset. The bits above hold the number of its extent,
+/// which is also the number of its region.
 pub const PLACE_OFFSET_BITS: u32 = 48;
 
 /// A communicator's endpoint, as its kernels use it.
@@ -137,8 +136,8 @@ pub struct KernelEndpoint {
     pub arrivals: u64,
     /// The address of the [`NetworkState`].
     pub network: u64,
-    /// The offset of the operator's workspace in its region in bytes. It is the same on all ranks.
+    /// The offset of the operator's workspace in its region in bytes. The offset is the same on all ranks.
     pub workspace_offset: u64,
-    /// The region of the workspace. It has the same number on all ranks.
+    /// The region of the workspace. The region has the same number on all ranks.
     pub region: u32,
 }

@@ -1,5 +1,6 @@
-//! What host and device agree on for the fabric test: messages from a GPU to the same GPU of every other node, each
-//! acknowledged, timed, and on request checked word by word. `templates/fabric_test.cu.tera` has the same.
+//! The declarations that host and device share for the fabric test, which sends messages from a GPU to the same GPU of every other
+//! node. Each message is acknowledged, timed, and on request checked word by word. `templates/fabric_test.cu.tera` has the same
+//! declarations.
 
 use crate::abi::{MAX_RANKS, StructLayout, layout};
 use crate::fabric::{CommandRing, PUT_CHANNELS};
@@ -30,8 +31,8 @@ pub const WORD_BYTES: u32 = 4;
 
 /// The kernel's one parameter. Addresses are the device's.
 ///
-/// Region 0 of every endpoint has `window` slots of `slot_bytes` for messages that go, the same ones to every peer, and
-/// behind them `window` slots per peer for messages that come. Peers are the other nodes, in their order.
+/// Region 0 of every endpoint has `window` slots of `slot_bytes` for outgoing messages, shared by all peers, and behind them
+/// `window` slots per peer for incoming messages. Peers are the other nodes, in their order.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FabricTestArgs {

@@ -1,4 +1,4 @@
-//! Kernels of all kinds: sums over the kinds of operators. The configuration of a kernel, its checked specification, and its plan.
+//! Kernels of all kinds of operators: the configuration of a kernel, its checked specification, and its plan.
 
 mod buckets;
 mod choose;

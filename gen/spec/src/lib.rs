@@ -1,4 +1,4 @@
-//! What an mkernel kernel computes and how: pure data and arithmetic, no CUDA, no I/O.
+//! The configuration, specification and plan of mkernel kernels: pure data and arithmetic, without CUDA and I/O.
 //!
 //! ```text
 //! KernelConfig ─validate→ KernelSpec ─sized→ SizedSpec ─plan→ KernelPlan
@@ -10,9 +10,9 @@
 //! Reading order: [`diagnostic`], [`config`], [`topology`], [`spec`], [`device`], [`plan`], [`abi`], [`fabric`],
 //! [`fabric_test`].
 //!
-//! The source has floors. Nouns are the lowest: names and types of options (`field`, `options`), what plans are made of
-//! (`parts`), devices, the ABI. Above them are the kinds of operators (`ops`), and above these the sums over all kinds
-//! (`kernel`). The modules [`config`], [`spec`] and [`plan`] only name what users of the crate see.
+//! The source has layers. The lowest layer has names and types of options (`field`, `options`), the parts of plans (`parts`),
+//! devices, and the ABI. Above this layer are the kinds of operators (`ops`), and above these the enums over all kinds (`kernel`).
+//! The modules [`config`], [`spec`] and [`plan`] only re-export the names that users of the crate see.
 
 pub mod abi;
 mod arch;
@@ -53,14 +53,14 @@ pub mod config {
     };
 }
 
-/// [`KernelSpec`]: a configuration that was checked, [`SizedSpec`]: one whose sizes are known, and the limits of checks.
+/// [`KernelSpec`]: a checked configuration. [`SizedSpec`]: a checked configuration whose sizes are known. The limits of checks.
 pub mod spec {
     pub use crate::kernel::{KernelSpec, MAX_NODES, SizedSpec, WORLDS};
     pub use crate::limits::{DIM_STEP, MAX_DIM, MAX_ELEMS};
     pub use crate::ops::attention::{MAX_HEADS, MAX_SEQUENCES};
 }
 
-/// [`KernelPlan`]: how a kernel computes what its spec says.
+/// [`KernelPlan`]: how a kernel computes the problem of its spec.
 pub mod plan {
     pub use crate::arch::{ArchSpec, Registers};
     pub use crate::kernel::{Body, KernelPlan, OpPlan};

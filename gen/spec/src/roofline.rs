@@ -1,4 +1,4 @@
-//! What a call moves and computes, and the time that no kernel beats.
+//! The bytes and operations of a call, and the time that no kernel beats.
 
 use crate::device::Device;
 use serde::Serialize;
@@ -6,9 +6,9 @@ use serde::Serialize;
 /// Bytes that one call moves, per rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Traffic {
-    /// Over NVLink, out; as much comes in.
+    /// Bytes sent over NVLink. The same number of bytes is received.
     pub link_bytes: u64,
-    /// Over the NIC, out; as much comes in. 0 on one node.
+    /// Bytes sent over the NIC. The same number of bytes is received. 0 on one node.
     pub nic_bytes: u64,
     /// Operands read and results written in device memory, each once.
     pub memory_bytes: u64,
@@ -16,7 +16,7 @@ pub struct Traffic {
     pub flops: u64,
 }
 
-/// The time that no kernel beats: the largest of four.
+/// The time that no kernel beats: the largest of the four times.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Bound {
     /// Floating-point operations over the sustained rate, µs.
@@ -48,7 +48,7 @@ impl Bound {
             .max(self.nic_us)
     }
 
-    /// What binds: `compute`, `memory`, `link` or `nic`.
+    /// The resource that sets the bound: `compute`, `memory`, `link` or `nic`.
     #[must_use]
     pub fn reason(&self) -> &'static str {
         if self.us() == self.compute_us {

@@ -3,13 +3,13 @@
 use serde::Serialize;
 use std::fmt;
 
-/// Nodes with as many GPUs each, one rank per GPU, numbered node by node. GPUs of a node reach each other's memory; GPU g
-/// of a node puts to GPU g of the others, its *peers*.
+/// Nodes with equal numbers of GPUs, one rank per GPU, numbered node by node. GPUs of a node reach each other's memory. GPU g of a
+/// node puts to GPU g of the other nodes, its *peers*.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Topology {
     /// Nodes, at least 1.
     pub nodes: u32,
-    /// GPUs of each, at least 1.
+    /// GPUs of each node, at least 1.
     pub local_world: u32,
 }
 
@@ -32,7 +32,7 @@ impl Topology {
         rank / self.local_world
     }
 
-    /// The number of a rank among those of its node.
+    /// The local rank: the number of a rank on its node.
     #[must_use]
     pub const fn local_of(self, rank: u32) -> u32 {
         rank % self.local_world

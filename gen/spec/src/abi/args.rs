@@ -1,4 +1,4 @@
-//! The kernel's parameter: what each argument holds, and where it lies.
+//! The kernel's parameter: the contents of each argument, and its offset.
 
 use super::limits::MAX_RANKS;
 use super::operand::{Extent, Operand};
@@ -6,35 +6,35 @@ use crate::config::Dtype;
 use crate::fabric::KernelEndpoint;
 use serde::Serialize;
 
-/// Where a tensor map or pointer starts.
+/// The start of a tensor map or pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
-    /// At the operand's first element.
+    /// The operand's first element.
     Operand(Operand),
-    /// A number of rows before it. Nothing lies there: kernels only access what is in the operand.
+    /// A number of rows before the operand's first row. Nothing lies there: kernels only access rows inside the operand.
     BeforeOperand {
         /// The operand.
         operand: Operand,
         /// The number of rows.
         rows: u64,
     },
-    /// In this rank's workspace.
+    /// An offset in this rank's workspace.
     Workspace {
-        /// From its start.
+        /// The offset from the start of the workspace, in bytes.
         offset_bytes: u64,
     },
 }
 
-/// Bytes from one index to the next.
+/// The distance from one index to the next, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stride {
-    /// Known to the plan.
+    /// A distance that the plan knows.
     Bytes(u64),
     /// The row stride that the caller gives for the operand.
     RowOf(Operand),
-    /// A number of rows of the operand.
+    /// The bytes of a number of rows of the operand.
     RowsOf {
         /// The operand.
         operand: Operand,
@@ -46,9 +46,9 @@ pub enum Stride {
 /// A tensor map (`CUtensorMap`), 128-byte swizzle, zero fill out of bounds, 256-byte L2 promotion.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TensorMapSpec {
-    /// Where it starts.
+    /// The address of the first element.
     pub source: Source,
-    /// The type of its elements.
+    /// The type of the elements.
     pub dtype: Dtype,
     /// Elements per dimension, innermost first. A dimension that is 0 on this rank is encoded as 1, over the workspace.
     pub extents: Vec<Extent>,
@@ -56,18 +56,18 @@ pub struct TensorMapSpec {
     pub strides: Vec<Stride>,
     /// Elements of the box that one instruction moves, innermost first.
     pub box_elems: Vec<u32>,
-    /// Whether the box has only as many rows as [`rows_of_load`] says of the call.
+    /// Whether the box has only the rows that [`rows_of_load`] returns for the call.
     pub box_of_call: bool,
 }
 
-/// Rows that one load brings: at most `most`, and no more than a call has, rounded up to 8, where the swizzle repeats. Rows out
-/// of bounds take longer to fill with zeros than others to load.
+/// The rows of one load: at most `most`, and at most the rows of the call rounded up to 8, where the swizzle repeats. Filling rows
+/// out of bounds with zeros takes longer than loading rows.
 #[must_use]
 pub fn rows_of_load(most: u32, rows: u64) -> u32 {
     u64::from(most).min(rows.max(1).next_multiple_of(8)) as u32
 }
 
-/// What one kernel argument holds; the runtime fills it in.
+/// The contents of one kernel argument. The runtime fills them in.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ArgKind {
@@ -79,20 +79,20 @@ pub enum ArgKind {
     Result(Operand),
     /// The operand's row stride in bytes, u64.
     RowStrideBytes(Operand),
-    /// Addresses of an operand in symmetric memory on this node's ranks as this rank sees them, `[u64; MAX_RANKS]`, by
-    /// their number on the node; 0 beyond the last.
+    /// Addresses of an operand in symmetric memory on the ranks of this node, as this rank sees them: `[u64; MAX_RANKS]`, indexed
+    /// by local rank, 0 beyond the last rank.
     OnPeers(Operand),
-    /// Tensor maps over an operand in symmetric memory on this node's ranks, by their number on the node.
+    /// Tensor maps over an operand in symmetric memory on the ranks of this node, indexed by local rank.
     TensorMapsOnPeers {
-        /// The map on each of them.
+        /// The map on each rank.
         map: TensorMapSpec,
-        /// Ranks of the node.
+        /// The number of ranks of the node.
         count: usize,
     },
-    /// Where an operand lies in symmetric memory, u64: the same on all ranks.
+    /// The place of an operand in symmetric memory, u64. The place is the same on all ranks.
     SymmetricPlace(Operand),
-    /// Addresses of the workspaces of this node's ranks as this rank sees them, `[u64; MAX_RANKS]`, by their number on
-    /// the node; 0 beyond the last.
+    /// Addresses of the workspaces of the ranks of this node, as this rank sees them: `[u64; MAX_RANKS]`, indexed by local rank, 0
+    /// beyond the last rank.
     Workspaces,
     /// Address of the [`HostPage`](super::HostPage).
     HostPage,
@@ -104,13 +104,13 @@ pub enum ArgKind {
     DeadlineNs,
     /// This rank, u32.
     Rank,
-    /// The rows of the call, u32, if they are not read from memory.
+    /// The rows of the call, u32, unless the kernel reads them from memory.
     Rows,
     /// The address of a word with the rows of the call, or null.
     RowsAddress,
     /// The rows of a box that depends on the rows of the call, u32.
     BoxRows {
-        /// The most.
+        /// The largest number of rows.
         most: u32,
     },
     /// The [`KernelEndpoint`] of this rank.
@@ -118,7 +118,7 @@ pub enum ArgKind {
 }
 
 impl ArgKind {
-    /// Its declaration in CUDA, with `name`.
+    /// The declaration of the argument in CUDA, with `name`.
     #[must_use]
     pub fn declare(&self, name: &str) -> String {
         match self {
@@ -163,11 +163,11 @@ impl ArgKind {
 /// One kernel argument.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Arg {
-    /// Its name in the kernel.
+    /// The name of the argument in the kernel.
     pub name: &'static str,
-    /// What it holds.
+    /// The contents of the argument.
     pub kind: ArgKind,
-    /// Where it lies in the argument struct.
+    /// The offset in the argument struct, in bytes.
     pub offset_bytes: usize,
 }
 
@@ -203,7 +203,7 @@ impl ArgLayout {
         }
     }
 
-    /// Where the struct may start: at a multiple of this.
+    /// The alignment of the struct, in bytes.
     #[must_use]
     pub fn align(&self) -> usize {
         let aligns = self.args.iter().map(|arg| arg.kind.size_align().1);

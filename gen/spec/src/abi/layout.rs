@@ -5,11 +5,11 @@ use serde::Serialize;
 /// A struct that a device header defines too: the rendered kernel asserts size and offsets.
 #[derive(Clone, Debug, Serialize)]
 pub struct StructLayout {
-    /// Its name in CUDA.
+    /// The name of the struct in CUDA.
     pub name: &'static str,
-    /// Its size.
+    /// The size of the struct, in bytes.
     pub size_bytes: usize,
-    /// Its fields and their offsets.
+    /// The names of the fields, and their offsets in bytes.
     pub fields: Vec<(&'static str, usize)>,
 }
 

@@ -6,7 +6,7 @@ pub const MAX_RANKS: usize = 8;
 /// The most operands of a kernel.
 pub const MAX_OPERANDS: usize = 8;
 
-/// Bytes from one flag to the next: a line of L2, so that who polls one flag doesn't hold up the writer of another.
+/// The distance between flags in bytes: a line of L2. A thread that polls one flag therefore does not delay the writer of another.
 pub const FLAG_STRIDE_BYTES: u64 = 128;
 
 /// The most buckets of an operator, which are kernels for different numbers of rows.

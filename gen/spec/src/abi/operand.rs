@@ -1,4 +1,4 @@
-//! What the caller passes.
+//! The tensors that the caller passes.
 
 use crate::config::Dtype;
 use serde::Serialize;
@@ -14,13 +14,13 @@ pub enum Operand {
     B,
     /// This rank's result.
     C,
-    /// What is added to each row of the sum: a matrix of one row.
+    /// The bias that is added to each row of the sum: a matrix of one row.
     Bias,
-    /// What is added to C last, or before a norm.
+    /// The residual that is added to C last, or before a norm.
     Residual,
-    /// What a norm multiplies each row by: a matrix of one row.
+    /// The weight of a norm, by which each row is multiplied: a matrix of one row.
     Weight,
-    /// What a norm normalises: the new residual.
+    /// The input of a norm: the new residual.
     ResidualOut,
     /// This rank's rows of queries.
     Q,
@@ -32,9 +32,9 @@ pub enum Operand {
     O,
     /// The logarithm of the sum of exponentials of each row of queries: `[B, H, S]`, dense.
     Lse,
-    /// Where each packed sequence begins among the rows over all ranks, and where the last one ends, dense.
+    /// The first row of each packed sequence among the rows over all ranks, and the end of the last sequence, dense.
     CuSeqlens,
-    /// This rank's tokens, room for the most that there can be.
+    /// This rank's tokens, with room for the largest number of tokens.
     Tokens,
     /// The number of tokens: one element.
     NumTokens,
@@ -42,16 +42,16 @@ pub enum Operand {
     TopkIds,
     /// The first row of each expert in C, and the end of the last one's rows, dense.
     ExpertOffsets,
-    /// The row index of each (token, k), `[tokens, top_k]`, dense: row `i` of rank `r`'s C has the index `r · max_rows + i`,
-    /// and no choice has -1.
+    /// The row index of each (token, k), `[tokens, top_k]`, dense: row `i` of rank `r`'s C has the index `r · max_rows + i`. An
+    /// entry without a choice is -1.
     RowIndices,
     /// Outputs of experts: rows in the order of the C that `row_indices` refer to.
     Rows,
     /// The router's weight of each (token, k), `[tokens, top_k]`, dense.
     TopkWeights,
-    /// What this rank gives to a collective: the whole tensor, or its rows.
+    /// This rank's input of a collective: the whole tensor, or this rank's rows.
     X,
-    /// What it gets.
+    /// This rank's output of a collective.
     Y,
 }
 
@@ -85,7 +85,7 @@ impl Operand {
         }
     }
 
-    /// Whether kernels write it rather than read it. `row_indices` are written by one operator and read by another.
+    /// Whether kernels write the operand rather than read it. `row_indices` are written by one operator and read by another.
     #[must_use]
     pub const fn is_result(self) -> bool {
         matches!(
@@ -99,7 +99,7 @@ impl Operand {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Extent {
-    /// The same on every rank.
+    /// A size that is the same on every rank.
     Fixed(u64),
     /// Rows `rank·per_rank ..` of `total`, at most `per_rank`, perhaps none.
     ShardRows {
@@ -110,45 +110,47 @@ pub enum Extent {
     },
     /// Rows that each call gives.
     Rows {
-        /// The most of them.
+        /// The largest number of rows.
         most: u64,
     },
-    /// The rows of a rank's shard, ⌈rows/ranks⌉ of all but perhaps the last ones, of rows that each call gives.
+    /// The rows of a rank's shard, if each call gives the rows: ⌈rows/ranks⌉, or fewer on the last ranks.
     RowsOfShard {
-        /// The most rows over all ranks.
+        /// The largest number of rows over all ranks.
         most: u64,
-        /// Ranks.
+        /// The number of ranks.
         ranks: u64,
     },
-    /// The rows of a rank's chunks, as [`Extent::Chunks`], of rows that each call gives: of `chunks` chunks of ⌈rows/chunks⌉
-    /// rows each, the last ones perhaps fewer.
+    /// The rows of a rank's chunks, as in [`Extent::Chunks`], if each call gives the rows: `chunks` chunks of ⌈rows/chunks⌉ rows,
+    /// the last ones perhaps fewer.
     RowsOfChunks {
-        /// The most rows over all ranks.
+        /// The largest number of rows over all ranks.
         most: u64,
         /// Chunks over all ranks.
         chunks: u64,
-        /// As in [`Extent::Chunks`].
+        /// The `mirror` of [`Extent::Chunks`].
         mirror: Option<u64>,
-        /// How often.
+        /// The number of repetitions of these rows.
         times: u64,
     },
-    /// Rows of chunk `rank` of `total`, and if ranks have two, of chunk `mirror - rank`; all that `times` over.
+    /// Rows of chunk `rank` of `total` and, if each rank has two chunks, of chunk `mirror - rank`. These rows are repeated `times`
+    /// times.
     Chunks {
         /// Rows over all ranks.
         total: u64,
         /// Rows of a chunk, the last ones perhaps fewer.
         per_chunk: u64,
-        /// The last chunk, if the second of a rank is as far from it as its first from the first.
+        /// The index of the last chunk if each rank has two chunks. The second chunk is as far from the last chunk as the first
+        /// chunk is from chunk 0.
         mirror: Option<u64>,
-        /// How often.
+        /// The number of repetitions of these rows.
         times: u64,
     },
 }
 
 impl Extent {
-    /// The row of these rows that is the first row of `part` on `rank`: 0 if both are the same rows, and the rows before the
-    /// rank's shard if `part` has that. `None` if these are not rows of one tensor, or if a word of device memory has their
-    /// number, so that only the kernel knows it.
+    /// The row of this extent that is the first row of `part` on `rank`: 0 if both extents are the same rows, and the number of
+    /// rows before the rank's shard if `part` is that shard. `None` if the extents are not rows of one tensor, or if a word of
+    /// device memory has the number of rows, so that only the kernel knows the number.
     #[must_use]
     pub fn first_row_of(self, part: Self, rank: u32) -> Option<u64> {
         match (self, part) {
@@ -160,7 +162,7 @@ impl Extent {
         }
     }
 
-    /// The same in a call with this number of rows.
+    /// The extent in a call with this number of rows.
     #[must_use]
     pub const fn in_call(self, rows: u64) -> Self {
         match self {
@@ -184,12 +186,12 @@ impl Extent {
         }
     }
 
-    /// The size on `rank`, or the most that a call may have.
+    /// The size on `rank`, or the largest size of a call.
     #[must_use]
     pub fn on(self, rank: u32) -> u64 {
         match self {
             Self::Fixed(size) | Self::Rows { most: size } => size,
-            // With fewer rows, the last ranks may have more of them.
+            // With fewer rows, the last ranks may have more rows than they have now.
             Self::RowsOfShard { most, ranks } => most.div_ceil(ranks),
             Self::RowsOfChunks {
                 most,
@@ -218,20 +220,21 @@ impl Extent {
 /// multiple of 8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct OperandSpec {
-    /// Which.
+    /// The operand.
     pub operand: Operand,
-    /// Its rows.
+    /// The number of rows.
     pub rows: Extent,
-    /// Its columns.
+    /// The number of columns.
     pub cols: u64,
-    /// Its elements.
+    /// The type of the elements.
     pub dtype: Dtype,
-    /// Whether the kernel writes it (all of it, or all rows that there are) rather than reads it.
+    /// Whether the kernel writes the operand rather than reads it. A kernel writes the whole operand, or all rows of the call.
     pub written: bool,
-    /// Whether it lies in symmetric memory, dense and at the same offset on all ranks.
+    /// Whether the operand lies in symmetric memory, dense and at the same offset on all ranks.
     pub symmetric: bool,
-    /// Of a result: the input whose memory it may have. Each element is then at the place of the same element, for which
-    /// [`Extent::first_row_of`] gives the rows. Apart from that, no operand that the kernel writes may overlap another one.
+    /// The input whose memory a result may share; `None` if there is no such input. Each element of the result then has the address
+    /// of the corresponding element of the input; [`Extent::first_row_of`] gives the rows. Otherwise, no operand that the kernel
+    /// writes may overlap another operand.
     pub in_place_of: Option<Operand>,
 }
 
@@ -249,31 +252,31 @@ impl OperandSpec {
         }
     }
 
-    /// Numbers, one after the other.
+    /// A dense vector.
     pub(crate) const fn vector(operand: Operand, elems: u64, dtype: Dtype) -> Self {
         Self::new(operand, Extent::Fixed(elems), 1, dtype)
     }
 
-    /// The operand in a call with this number of rows. Where calls do not give rows, the number does not matter.
+    /// The operand in a call with this number of rows. The number has no effect if calls do not give rows.
     #[must_use]
     pub const fn in_call(mut self, rows: u64) -> Self {
         self.rows = self.rows.in_call(rows);
         self
     }
 
-    /// The same, in symmetric memory if `symmetric`.
+    /// The operand, in symmetric memory if `symmetric`.
     pub(crate) const fn in_symmetric_memory(mut self, symmetric: bool) -> Self {
         self.symmetric = symmetric;
         self
     }
 
-    /// The same, which may have the memory of this input.
+    /// The operand, which may have the memory of this input.
     pub(crate) const fn in_place_of(mut self, input: Operand) -> Self {
         self.in_place_of = Some(input);
         self
     }
 
-    /// The same, to be written whatever it usually is.
+    /// The operand as one that the kernel writes, whether or not kernels usually write it.
     pub(crate) const fn written(mut self) -> Self {
         self.written = true;
         self
@@ -292,7 +295,7 @@ mod tests {
         assert_eq!(whole.first_row_of(shard(10), 2), Some(8));
         assert_eq!(whole.first_row_of(shard(11), 2), None);
         assert_eq!(shard(10).first_row_of(whole, 2), None);
-        // Of rows that each call gives.
+        // Extents whose rows each call gives.
         let (all, ours) = (
             Extent::Rows { most: 30 },
             Extent::RowsOfShard { most: 30, ranks: 4 },
@@ -302,7 +305,7 @@ mod tests {
         assert_eq!(all.in_call(9).first_row_of(ours.in_call(9), 1), Some(3));
     }
 
-    /// With fewer rows, another rank may have the most of them.
+    /// With fewer rows, another rank may have the largest number of rows.
     #[test]
     fn a_call_has_chunks_of_its_own_rows() {
         let rows = Extent::RowsOfChunks {

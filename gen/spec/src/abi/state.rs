@@ -5,33 +5,33 @@ use super::limits::{MAX_BUCKETS, MAX_RANKS};
 /// [`Report::aborted_by`] when the rank's own host set [`HostPage::abort`].
 pub const HOST_ABORT: u32 = u32::MAX;
 
-/// A bit of abort words and [`Report::aborted_by`]: the host was told that the rank beside the bit has failed.
+/// A bit of abort words and [`Report::aborted_by`]: the host was told that the rank in the other bits has failed.
 pub const HEARD: u32 = 1 << 30;
 
-/// A bit beside [`HEARD`]: the rank is lost, not only its call.
+/// A bit that is set beside [`HEARD`]: the rank is lost, not only its call.
 pub const LOST: u32 = 1 << 29;
 
 /// In place of a number of rows that ranks compare: beside this bit, a hash of the offsets of packed sequences.
 pub const OFFSETS_HASH: u32 = 1 << 31;
 
-/// What a wait that passed its deadline leaves for the host, or a call whose operands have wrong values. `valid` is
-/// written last.
+/// The report that a kernel leaves for the host when a wait has passed its deadline, or when operands of a call have wrong values.
+/// `valid` is written last.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// 1 once the rest is written.
+    /// 1 once all other fields are written.
     pub valid: u32,
     /// The rank that waited.
     pub rank: u32,
-    /// Its CTA.
+    /// The CTA that waited.
     pub cta: u32,
-    /// Who waited: a [`Role`](super::Role).
+    /// The [`Role`](super::Role) that waited.
     pub role: u32,
-    /// For what: a [`Wait`](super::Wait).
+    /// The [`Wait`](super::Wait) that was awaited.
     pub wait: u32,
-    /// The rank that should have come, where there is one.
+    /// The rank that should have signalled, if there is one.
     pub peer: u32,
-    /// Which flag, stage or buffer.
+    /// The index of the awaited flag, stage or buffer.
     pub index: u32,
     /// The value awaited.
     pub wanted: u32,
@@ -42,7 +42,7 @@ pub struct Report {
     /// 0: its own deadline passed; 1 + r: rank r aborted; [`HEARD`] and r: rank r has failed, or is lost if [`LOST`] is set;
     /// [`HOST_ABORT`]: the host aborted.
     pub aborted_by: u32,
-    /// How long it waited.
+    /// The duration of the wait, ns.
     pub waited_ns: u64,
 }
 
@@ -56,13 +56,13 @@ pub struct HostPage {
     pub doorbell: u32,
     /// Device → host: the address of the rows to copy; written before the doorbell.
     pub source: u64,
-    /// Device → host: their row stride.
+    /// Device → host: the row stride of the rows to copy.
     pub source_row_bytes: u64,
     /// Host → device: the epoch whose copies the host begins, unless they are withdrawn.
     pub claimed: u32,
-    /// Host → device: the claimed epoch of which no copy runs or ever will.
+    /// Host → device: the claimed epoch whose copies never run, neither now nor later.
     pub answered: u32,
-    /// Device → host: not 0 after a kernel gave up its copies; none are wanted from then on.
+    /// Device → host: not 0 after a kernel gave up its copies. Copies are not wanted from then on.
     pub withdrawn: u32,
     /// Device → host: the first wait that failed.
     pub report: Report,
@@ -74,7 +74,7 @@ pub struct HostPage {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct State {
-    /// Calls of which all CTAs know.
+    /// The number of calls whose epoch all CTAs have read.
     pub epoch: u32,
     /// CTAs that have read the epoch, over all calls.
     pub readers: u32,
@@ -86,7 +86,7 @@ pub struct State {
     pub faulted: u32,
     /// Copy engines → this rank: by destination rank, the epoch whose copies have all left.
     pub sent: [u32; MAX_RANKS],
-    /// By bucket: those of these calls that ran it.
+    /// By bucket: the number of calls that ran the bucket.
     pub bucket_epochs: [u32; MAX_BUCKETS],
 }
 
@@ -99,14 +99,14 @@ pub struct Gate {
     pub due: u32,
     /// CTAs of all calls that have left, modulo 2^32. Those of large grids are counted with `due`.
     pub left: u32,
-    /// Which call's first CTA has entered last.
+    /// The call whose first CTA entered last.
     pub last: u64,
-    /// Whether this rank has given up a call: then it makes none of those behind it.
+    /// Whether this rank has given up a call. If so, this rank makes no later call.
     pub failed: u32,
     padding: [u32; 27],
     /// As `due`, with a call's CTAs added as soon as the one that has the word enters.
     pub entered: [u32; GATE_WORDS],
 }
 
-/// CTAs that have a word of [`Gate::entered`] of their own.
+/// The number of CTAs that have a word of [`Gate::entered`] each.
 pub const GATE_WORDS: usize = 256;

@@ -5,11 +5,11 @@ use serde::Serialize;
 /// Registers per thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Registers {
-    /// At entry, set by the launch bounds.
+    /// Registers at entry, set by the launch bounds.
     pub entry: u32,
-    /// Of the producer warpgroup after `setmaxnreg`.
+    /// Registers of the producer warpgroup after `setmaxnreg`.
     pub producer: u32,
-    /// Of the consumer warpgroups after `setmaxnreg`.
+    /// Registers of the consumer warpgroups after `setmaxnreg`.
     pub consumer: u32,
 }
 

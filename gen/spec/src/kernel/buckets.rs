@@ -1,7 +1,8 @@
 //! Buckets: ranges of the rows of a call, each with a plan of its own.
 //!
-//! Plans are compared at some numbers of rows. A bucket has the plan that is best for the most of its rows, and loses at
-//! fewer rows against the plan that would be best there. The cost model divides the rows so that these losses are least.
+//! Plans are compared at some numbers of rows. A bucket has the plan that is best at its largest number of rows. At fewer rows,
+//! this plan loses time against the plan that is best there. The cost model divides the rows so that the sum of these losses is
+//! smallest.
 
 use super::op_plan::OpPlan;
 use super::plan::{Body, KernelPlan};
@@ -12,10 +13,10 @@ use crate::device::Device;
 use crate::ops::collective::plan as collective;
 use crate::topology::Topology;
 
-/// GEMMs for fewer rows than these are alike.
+/// The smallest number of rows at which plans of GEMMs are compared. Plans for fewer rows are alike.
 const FEWEST_ROWS_OF_TILES: u64 = 16;
-/// What one more bucket must save to be worth its code and memory: a share of the time, added up over the numbers of rows
-/// at which plans are compared.
+/// The smallest saving for which one more bucket is worth its code and memory: a share of the time, added up over the numbers of
+/// rows at which plans are compared.
 const WORTH: f64 = 0.05;
 /// The most bytes of a kernel's parameter before CUDA 12.1.
 const MAX_PARAMETER_BYTES: usize = 4096;
@@ -56,7 +57,8 @@ pub(super) fn divided(
     best.map_or_else(|| joined(spec, device, vec![whole]), |(plan, _)| plan)
 }
 
-/// The fewest rows at which plans are compared, the most, and how many buckets were asked for, if a plan may be divided.
+/// The smallest and the largest number of rows at which plans are compared, and the requested number of buckets, if a plan may be
+/// divided.
 fn divisible(body: &Body) -> Option<(u64, u64, Option<u32>)> {
     let (fewest, asked) = match &body.op_plan {
         OpPlan::Gemm(gemm) => (FEWEST_ROWS_OF_TILES, gemm.config.tuning.buckets),
@@ -66,7 +68,8 @@ fn divisible(body: &Body) -> Option<(u64, u64, Option<u32>)> {
     Some((fewest, body.max_rows()?, asked))
 }
 
-/// The body in the launch of `whole`, if that is possible: a kernel starts before it knows the rows.
+/// The body in the launch of `whole`, if this launch is possible. All bodies share a launch, since a kernel starts before it knows
+/// the rows.
 fn launched_as(whole: &Body, mut body: Body, topology: Topology) -> Option<Body> {
     if let OpPlan::Collective(op_plan) = &body.op_plan
         && let Some(roles) = collective::roles_in(whole.launch, op_plan, topology)
@@ -85,7 +88,7 @@ fn sizes(fewest: u64, most: u64) -> Vec<u64> {
         .collect()
 }
 
-/// The same kernel for calls of at most `rows` rows, with the design of `problem`.
+/// The spec of a kernel for calls of at most `rows` rows, with the design of `problem`.
 fn of_rows(spec: &SizedSpec, mut problem: Problem, rows: u64) -> Option<SizedSpec> {
     let at_run_time = problem.run_time_dim()?;
     for (field, dim) in problem.dims_mut() {
@@ -98,7 +101,7 @@ fn of_rows(spec: &SizedSpec, mut problem: Problem, rows: u64) -> Option<SizedSpe
     SizedSpec::validate(config).ok()
 }
 
-/// What a call of `rows` rows takes by the design of a body, µs, if that is possible.
+/// The time of a call of `rows` rows with the design of a body, µs. `None` if the design cannot run such a call.
 fn us_of_rows(
     spec: &SizedSpec,
     device: &Device,
@@ -108,7 +111,7 @@ fn us_of_rows(
 ) -> Option<f64> {
     match &by.op_plan {
         OpPlan::Gemm(gemm) => {
-            // A tile is loaded whole, whatever rows of it there are.
+            // A load brings a whole tile, even if the call has only some of the tile's rows.
             let in_tiles = rows.next_multiple_of(gemm.tile.m.into()).min(gemm.shape.m);
             let spec = of_rows(spec, gemm.design().into(), in_tiles)?;
             plan(&spec).map(|plan| plan.estimate_us)
@@ -121,8 +124,8 @@ fn us_of_rows(
     }
 }
 
-/// How much longer a call of `sizes[i]` rows takes by the design of `bodies[j]` than by that of `bodies[i]`, as a share of the
-/// latter, at `[j][i]` for i ≤ j. `us` returns what a call takes by a design, if that is possible.
+/// The losses at `[j][i]` for i ≤ j: the additional time of a call of `sizes[i]` rows with the design of `bodies[j]`, as a share of
+/// the time with the design of `bodies[i]`. `us` returns the time of a call with a design; `None` if the design cannot run the call.
 fn losses(
     sizes: &[u64],
     bodies: &[Option<Body>],
@@ -147,7 +150,7 @@ fn losses(
 fn divisions(losses: &[Vec<f64>], most: usize) -> Vec<(Vec<usize>, f64)> {
     let of_bucket = |begin: usize, end: usize| losses[end][begin..=end].iter().sum::<f64>();
     let whole = (0..losses.len()).map(|end| (Vec::new(), of_bucket(0, end)));
-    // The best divisions of the numbers of rows up to each of them.
+    // The best divisions of the rows up to each entry of `sizes`.
     let mut best: Vec<(Vec<usize>, f64)> = whole.collect();
     let mut all = Vec::new();
     for _ in 0..most {
@@ -167,8 +170,8 @@ fn divisions(losses: &[Vec<f64>], most: usize) -> Vec<(Vec<usize>, f64)> {
     all
 }
 
-/// One kernel of several bodies, from the fewest rows to the most. The workspaces lie one behind the other, that of the last
-/// body first.
+/// One kernel of several bodies, from the fewest rows to the most. The workspaces lie one behind the other, the workspace of the
+/// last body first.
 fn joined(spec: &SizedSpec, device: &Device, mut bodies: Vec<Body>) -> KernelPlan {
     let mut id = String::new();
     if let Some((last, fewer)) = bodies.split_last_mut() {
@@ -239,7 +242,7 @@ mod tests {
         }
     }
 
-    /// How the data of each bucket travels.
+    /// The protocol of each bucket.
     fn protocols(plan: &KernelPlan) -> Vec<(Protocol, u32)> {
         let of_body = |body: &Body| match &body.op_plan {
             OpPlan::Collective(plan) => (plan.protocol, plan.shots),
@@ -286,8 +289,8 @@ mod tests {
         }
     }
 
-    /// A plan for a constant number of rows has no buckets. One whose design is fixed has some only for fewer rows than a
-    /// tile has, of which less is loaded.
+    /// A plan for a constant number of rows has no buckets. A plan with a fixed design has buckets only for fewer rows than a tile
+    /// has, since the kernel then loads only a part of the tile.
     #[test]
     fn what_cannot_differ_is_not_divided() {
         let alone = plan(config(GemmOp::GemmRs, Dim::Static(8192), None));
@@ -306,7 +309,7 @@ mod tests {
         }
     }
 
-    /// Few rows travel in packets, and buckets for them have the launch of the one for the most rows.
+    /// Few rows travel in packets. Buckets for few rows have the launch of the bucket for the most rows.
     #[test]
     fn rows_of_collectives_change_the_protocol() {
         for op in CollectiveOp::ALL {
@@ -327,7 +330,7 @@ mod tests {
         }
     }
 
-    /// Where the protocol is given, buckets differ in shots at most. Across nodes there are no packets, and so no buckets.
+    /// If the protocol is given, buckets differ in shots at most. Across nodes there are no packets, and so no buckets.
     #[test]
     fn buckets_of_collectives_keep_what_is_given() {
         let mut config = rows_of(CollectiveOp::AllReduce);
@@ -347,7 +350,7 @@ mod tests {
         assert_eq!(protocols(&across), [(Protocol::Simple, 0)]);
     }
 
-    /// The design of a plan, for as many rows, has this plan: else losses would be those of other plans.
+    /// The design of a plan leads back to this plan at the same number of rows. Otherwise losses would be losses of other plans.
     #[test]
     fn a_design_fixes_its_plan() {
         for op in GemmOp::ALL {
@@ -366,7 +369,7 @@ mod tests {
 
     #[test]
     fn the_division_with_the_least_loss_is_found() {
-        // The plan for the last size is bad at the first two, the second one is not bad at the first.
+        // The plan for the last size is bad at the first two sizes. The plan for the second size is not bad at the first size.
         let losses = [
             vec![0.0],
             vec![0.01, 0.0],

@@ -11,7 +11,7 @@ use crate::device::Device;
 use crate::diagnostic::Diagnostics;
 use crate::ops::{attention, collective, combine, dispatch, gemm};
 
-/// What numbers of SMs of operators that add up partial sums are multiples of, if not all SMs are used.
+/// The number of which the SMs of operators that add up partial sums are a multiple, unless all SMs are used.
 const SMS_STEP: u32 = 4;
 
 impl KernelPlan {
@@ -33,7 +33,7 @@ impl KernelPlan {
     }
 }
 
-/// The most SMs that a kernel may use, and that suit it.
+/// The largest number of SMs that a kernel may use and that suits the kernel.
 ///
 /// An operator that adds up partial sums gets a multiple of four. Own tiles come a round of tiles after the same tiles of others,
 /// and a CTA that has own tiles in many rounds in a row waits in each of them for another rank, which waits too. That is so if the

@@ -67,7 +67,7 @@ impl KernelConfig {
 }
 
 impl Op {
-    /// The options of its kernels, the operator first.
+    /// The options of kernels of this operator, the option `op` first.
     #[must_use]
     pub fn options(self) -> Vec<OptionSpec> {
         let mut options = KernelConfig::new(1, self.problem()).options(None);
@@ -83,7 +83,7 @@ impl Op {
 }
 
 impl Field {
-    /// Every field, in the order in which the user writes them.
+    /// All fields, in the order in which the user writes them.
     #[must_use]
     pub fn all() -> Vec<Self> {
         let mut all = Vec::new();

@@ -8,16 +8,16 @@ use std::fmt;
 /// The options of one struct. It is displayed as a table.
 #[derive(Clone, Debug)]
 pub struct OptionTable {
-    /// The struct.
+    /// The name of the struct.
     pub of: &'static str,
-    /// The operators that take them.
+    /// The operators that take the options.
     pub ops: Vec<Op>,
-    /// Them, in the order of the struct.
+    /// The options, in the order of the struct's fields.
     pub options: Vec<OptionSpec>,
 }
 
 impl OptionTable {
-    /// Every one, that of all operators first.
+    /// The tables of all structs, the table for all operators first.
     #[must_use]
     pub fn all() -> Vec<Self> {
         let mut tables: Vec<Self> = Vec::new();
@@ -45,7 +45,7 @@ impl OptionTable {
         tables
     }
 
-    /// Whose options these are: `ring_attention`.
+    /// The title of the table, such as `ring_attention`: the operators that take the options.
     #[must_use]
     pub fn title(&self) -> String {
         if self.ops.len() == Op::ALL.len() {
@@ -67,7 +67,7 @@ impl fmt::Display for OptionTable {
     }
 }
 
-/// What an option takes, and which of it holds if it is not given.
+/// The possible values of an option, and its default value.
 fn values(option: &OptionSpec) -> String {
     let default = option.default.as_deref();
     let words = |words: &[&str]| {

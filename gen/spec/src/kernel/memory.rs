@@ -1,11 +1,11 @@
-//! What a plan needs of a device's memory.
+//! The device memory that a plan needs.
 
 use super::plan::KernelPlan;
 use crate::diagnostic::{Diagnostics, Field};
 use crate::parts::Region;
 
 impl KernelPlan {
-    /// Bytes of the operands of `rank`, those that are read and those that are written.
+    /// Bytes of the operands of `rank`, both read and written operands.
     #[must_use]
     pub fn operand_bytes(&self, rank: u32) -> (u64, u64) {
         let of = |written: bool| {
@@ -34,8 +34,8 @@ impl KernelPlan {
         self.workspace_bytes().saturating_add(operands)
     }
 
-    /// Checks that the device has this memory, and that kernels can number the elements of each region. A mistake is that
-    /// of the largest dimension.
+    /// Checks that the device has this memory, and that kernels can number the elements of each region. A mistake names the largest
+    /// dimension.
     pub(super) fn check_memory(&self) -> Result<(), Diagnostics> {
         let mut found = Diagnostics::default();
         let dims = self.spec.problem().dims().into_iter();

@@ -1,4 +1,4 @@
-//! [`OpPlan`]: what only the plans of one kind of operator have.
+//! [`OpPlan`]: the parts of plans that only one kind of operator has.
 
 use crate::ops::attention::AttentionPlan;
 use crate::ops::collective::CollectivePlan;
@@ -11,14 +11,14 @@ use serde::Serialize;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum OpPlan {
-    /// How a GEMM is computed.
+    /// The plan of a GEMM.
     Gemm(GemmPlan),
-    /// How attention is computed.
+    /// The plan of attention.
     Attention(AttentionPlan),
-    /// How tokens reach experts and are multiplied.
+    /// The plan of a dispatch: how tokens reach experts and are multiplied.
     Dispatch(DispatchPlan),
-    /// How results of experts are added up.
+    /// The plan of a combine: how results of experts are added up.
     Combine(CombinePlan),
-    /// How a collective is computed.
+    /// The plan of a collective.
     Collective(CollectivePlan),
 }

@@ -1,4 +1,4 @@
-//! [`KernelPlan`]: how a kernel computes what its spec says.
+//! [`KernelPlan`]: how a kernel computes the problem of its spec.
 
 use super::op_plan::OpPlan;
 use super::sized::SizedSpec;
@@ -13,7 +13,7 @@ use serde::Serialize;
 /// A body of a kernel of any kind.
 pub type Body = BodyPlan<OpPlan>;
 
-/// How a kernel computes what its spec says; a pure function of spec and device.
+/// How a kernel computes the problem of its spec; a pure function of spec and device.
 ///
 /// ```
 /// use mkernel_spec::{BLayout, Device, Dim, GemmConfig, GemmOp, KernelConfig, KernelPlan, SizedSpec};
@@ -32,11 +32,11 @@ pub type Body = BodyPlan<OpPlan>;
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct KernelPlan {
-    /// File stem, kernel symbol, profiler name and snapshot name.
+    /// The name of the kernel: file stem, symbol, and name in profilers and snapshots.
     pub id: String,
-    /// What is computed.
+    /// The checked problem, with its sizes.
     pub spec: SizedSpec,
-    /// For which GPU.
+    /// The GPU that the kernel is planned for.
     pub device: Device,
     /// The bodies, at least one, from the fewest rows to the most. A call runs the first body that takes its rows. A kernel
     /// without buckets has one body.
@@ -76,32 +76,32 @@ impl KernelPlan {
         bodies.map(|body| body.workspace.bytes).max().unwrap_or(0)
     }
 
-    /// What the caller passes.
+    /// The operands that the caller passes.
     #[must_use]
     pub fn operands(&self) -> &[OperandSpec] {
         &self.body().operands
     }
 
-    /// The operands of a call with this number of rows. Where calls do not give rows, the number does not matter.
+    /// The operands of a call with this number of rows. The number has no effect if calls do not give rows.
     #[must_use]
     pub fn operands_in_call(&self, rows: u64) -> Vec<OperandSpec> {
         let specs = self.operands().iter();
         specs.map(|spec| spec.in_call(rows)).collect()
     }
 
-    /// The sizes it is for.
+    /// The sizes that the plan is for.
     #[must_use]
     pub const fn shape(&self) -> Shape {
         self.spec.shape()
     }
 
-    /// The most rows of a call, if each call gives them. Calls with packed sequences give offsets instead.
+    /// The largest number of rows of a call; `None` if calls do not give rows. Calls with packed sequences give offsets instead.
     #[must_use]
     pub fn max_rows(&self) -> Option<u64> {
         self.body().max_rows()
     }
 
-    /// Where the arguments of each body lie in the kernel's parameter, and the bytes of the parameter.
+    /// The offsets of each body's arguments in the kernel's parameter, and the size of the parameter, in bytes.
     #[must_use]
     pub fn parameter(&self) -> (Vec<usize>, usize) {
         let mut end = 0;
@@ -114,8 +114,8 @@ impl KernelPlan {
         (offsets, end)
     }
 
-    /// The regions of the workspace, each with the most rows of the body that it belongs to; `None` if it is common to all
-    /// bodies.
+    /// The regions of the workspace, each with the largest number of rows of the body that the region belongs to; `None` if the
+    /// region is common to all bodies.
     pub fn workspace_regions(&self) -> impl Iterator<Item = (Option<u64>, &Region)> {
         let has_buckets = self.has_buckets();
         let common = self.body().workspace.regions.iter();
@@ -129,7 +129,7 @@ impl KernelPlan {
         common.map(|region| (None, region)).chain(of_bodies)
     }
 
-    /// The name of a place in the workspace, as in `partials[1][3][7] + 8`; none if it is between regions.
+    /// The name of a place in the workspace, as in `partials[1][3][7] + 8`; `None` if the place is between regions.
     #[must_use]
     pub fn name_of(&self, offset_bytes: u64) -> Option<String> {
         self.workspace_regions().find_map(|(rows, region)| {
@@ -141,7 +141,7 @@ impl KernelPlan {
         })
     }
 
-    /// What only kernels of GEMM operators have, if it is one.
+    /// The part of the plan that only GEMM operators have; `None` for other operators.
     #[must_use]
     pub fn gemm(&self) -> Option<&GemmPlan> {
         self.body().gemm()
@@ -149,7 +149,7 @@ impl KernelPlan {
 }
 
 impl Body {
-    /// The most rows of a call that runs this body, if each call gives them.
+    /// The largest number of rows of a call that runs this body; `None` if calls do not give rows.
     #[must_use]
     pub const fn max_rows(&self) -> Option<u64> {
         let rows = match &self.op_plan {
@@ -164,7 +164,7 @@ impl Body {
         }
     }
 
-    /// What only bodies of GEMM operators have, if it is one.
+    /// The part of the body's plan that only GEMM operators have; `None` for other operators.
     #[must_use]
     pub const fn gemm(&self) -> Option<&GemmPlan> {
         match &self.op_plan {

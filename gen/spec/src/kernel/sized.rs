@@ -7,7 +7,8 @@ use crate::diagnostic::Diagnostics;
 use serde::Serialize;
 use std::ops::Deref;
 
-/// A [`KernelSpec`] whose sizes are all known, as planners take it. The most rows are known where each call gives the rows.
+/// A [`KernelSpec`] whose sizes are all known, as planners take it. If each call gives the rows, the largest number of rows is
+/// known.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(transparent)]
 pub struct SizedSpec {
@@ -20,7 +21,7 @@ impl SizedSpec {
     /// Checks a configuration without dynamic dimensions.
     ///
     /// # Errors
-    /// Every mistake in the configuration, at once, or else every dimension whose size is not known.
+    /// All mistakes in the configuration at once, or else all dimensions whose sizes are not known.
     pub fn validate(config: KernelConfig) -> Result<Self, Diagnostics> {
         KernelSpec::validate(config)?.sized()
     }
@@ -28,8 +29,7 @@ impl SizedSpec {
     /// Checks a configuration whose dynamic dimensions get the sizes of `shape`.
     ///
     /// # Errors
-    /// Every mistake in the configuration, at once, and every size that is not given, or that the configuration fixes
-    /// otherwise.
+    /// All mistakes in the configuration at once, and all sizes that are not given or that contradict the configuration.
     pub fn for_sizes(config: KernelConfig, shape: impl Into<Shape>) -> Result<Self, Diagnostics> {
         KernelSpec::for_sizes(config, shape.into())?.sized()
     }
@@ -40,7 +40,7 @@ impl SizedSpec {
         self.problem.shape()
     }
 
-    /// What is computed, with its sizes.
+    /// The problem, with its sizes.
     pub(super) const fn sized_problem(&self) -> &SizedProblem {
         &self.problem
     }
@@ -55,10 +55,10 @@ impl Deref for SizedSpec {
 }
 
 impl KernelSpec {
-    /// The spec as one whose sizes are known.
+    /// Converts the spec to a spec with known sizes.
     ///
     /// # Errors
-    /// Every dimension whose size is not known.
+    /// All dimensions whose sizes are not known.
     pub fn sized(self) -> Result<SizedSpec, Diagnostics> {
         if let Some(problem) = self.problem().sized() {
             let spec = self;

@@ -1,4 +1,4 @@
-//! [`KernelSpec`]: a configuration that was checked.
+//! [`KernelSpec`]: a checked configuration.
 
 use crate::abi::MAX_RANKS;
 use crate::config::{Field, KernelConfig, Op, Problem, Shape};
@@ -7,13 +7,13 @@ use crate::ops::{attention, collective, combine, dispatch, gemm};
 use crate::topology::Topology;
 use serde::Serialize;
 
-/// Rank counts that kernels of one node support.
+/// The numbers of ranks that kernels of one node support.
 pub const WORLDS: [u32; 4] = [1, 2, 4, 8];
 
-/// The most nodes: a rank's peers are numbered in 16 bits, and fabrics of more have not been thought through.
+/// The largest number of nodes. A rank's peers are numbered in 16 bits, and larger fabrics are not supported.
 pub const MAX_NODES: u32 = 1024;
 
-/// What is computed, checked. Dimensions may still be dynamic.
+/// A checked configuration. Dimensions may still be dynamic.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct KernelSpec {
     config: KernelConfig,
@@ -23,7 +23,7 @@ impl KernelSpec {
     /// Checks a configuration.
     ///
     /// # Errors
-    /// Every mistake in the configuration, at once.
+    /// All mistakes in the configuration at once.
     pub fn validate(config: KernelConfig) -> Result<Self, Diagnostics> {
         Self::checked(config, Diagnostics::default())
     }
@@ -51,7 +51,7 @@ impl KernelSpec {
         Self::checked(config, found)
     }
 
-    /// Checks a configuration in which `found` was found already.
+    /// Checks a configuration. `found` holds the mistakes that are already known.
     fn checked(config: KernelConfig, mut found: Diagnostics) -> Result<Self, Diagnostics> {
         if let Some(name) = &config.name {
             found.require(
@@ -83,13 +83,13 @@ impl KernelSpec {
         found.into_result(Self { config })
     }
 
-    /// The configuration it was made from.
+    /// The configuration that the spec was made from.
     #[must_use]
     pub const fn config(&self) -> &KernelConfig {
         &self.config
     }
 
-    /// What is computed.
+    /// The problem.
     #[must_use]
     pub const fn problem(&self) -> &Problem {
         &self.config.problem
@@ -101,13 +101,13 @@ impl KernelSpec {
         self.config.op()
     }
 
-    /// All ranks.
+    /// The number of all ranks.
     #[must_use]
     pub const fn world(&self) -> u32 {
         self.config.world
     }
 
-    /// How they are spread over nodes.
+    /// The distribution of the ranks over nodes.
     #[must_use]
     pub const fn topology(&self) -> Topology {
         let nodes = self.config.nodes;

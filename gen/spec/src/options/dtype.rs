@@ -5,13 +5,14 @@ use crate::field::Field;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Bytes of a line of the 128-byte swizzle, in which tiles lie in shared memory: a row of a stage, whatever the element.
+/// The size of a line of the 128-byte swizzle, in which tiles lie in shared memory. A line is a row of a stage, whatever the type
+/// of elements.
 pub const LINE_BYTES: u32 = 128;
 
 /// The bytes after which the 128-byte swizzle repeats. Dynamic shared memory may start at any offset below this number.
 pub(crate) const SMEM_ALIGN: u32 = 8 * LINE_BYTES;
 
-/// What an element of a matrix is. A new type is a variant and its [`DtypeInfo`].
+/// The type of the elements of a matrix. A new type is a variant and its [`DtypeInfo`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Dtype {
@@ -45,8 +46,8 @@ pub struct DtypeInfo {
     pub least: f64,
 }
 
-/// A type of elements in a tensor map: one of those of CUDA's `CUtensorMapDataType` that elements here can have. TMA
-/// moves elements that it does not know as integers of the same size.
+/// A type of elements in a tensor map: a value of CUDA's `CUtensorMapDataType` that elements here can have. TMA moves elements of
+/// types that it does not know as integers of equal size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TmaType {
     /// `CU_TENSOR_MAP_DATA_TYPE_UINT8`
@@ -198,7 +199,7 @@ mod tests {
 
     #[test]
     fn errors_of_rounding() {
-        // Half of the distance from 1 to the next element, and from 0 to the least one.
+        // Half of the distance from 1 to the next element, and half of the distance from 0 to the least element above 0.
         assert_eq!(
             Dtype::Fp32.rounding_error(1.0),
             f64::from(f32::EPSILON) / 2.0

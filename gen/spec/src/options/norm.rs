@@ -20,7 +20,7 @@ choices! {
     }
 }
 
-/// What a norm adds to the mean of squares, a number above 0.
+/// The number `eps` that a norm adds to the mean of squares. It is above 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(from = "f32", into = "f32")]
 pub struct Eps {
@@ -28,7 +28,7 @@ pub struct Eps {
 }
 
 impl Eps {
-    /// This number.
+    /// The `eps` with this value.
     #[must_use]
     pub const fn new(value: f32) -> Self {
         Self {

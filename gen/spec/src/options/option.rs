@@ -1,4 +1,4 @@
-//! What an option is, and the macro that declares structs of options.
+//! [`OptionSpec`], which describes an option, and the macro that declares structs of options.
 
 use super::dim::Dim;
 use super::dtype::Dtype;
@@ -11,17 +11,17 @@ use crate::field::Field;
 /// An option of a kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OptionSpec {
-    /// Its name.
+    /// The name of the option.
     pub field: Field,
-    /// The struct that has it.
+    /// The struct that has the option.
     pub of: &'static str,
-    /// The table in which it may also stand in TOML.
+    /// The TOML table in which the option may also stand; `None` if there is no such table.
     pub group: Option<&'static str>,
-    /// What it is: paragraphs, of which the first is a summary.
+    /// The documentation of the option: paragraphs, the first of which is a summary.
     pub doc: Vec<String>,
-    /// What it takes.
+    /// The values that the option takes.
     pub values: Values,
-    /// The word that holds if it is not given.
+    /// The word of the default value; `None` if the default has no word.
     pub default: Option<String>,
 }
 
@@ -45,28 +45,28 @@ impl OptionSpec {
         }
     }
 
-    /// The same, within limits.
+    /// The option, with values restricted to these limits.
     pub(crate) fn within(mut self, limits: Limits) -> Self {
         self.values = Values::Count(Some(limits));
         self
     }
 
-    /// The same, with these types of elements only.
+    /// The option, with values restricted to these types of elements.
     pub(crate) fn of_types(mut self, types: &[Dtype]) -> Self {
         self.values = Values::Words(types.iter().map(|dtype| dtype.name()).collect());
         self
     }
 }
 
-/// What has options: a struct of the table, or one of several.
+/// A collection of options: a struct that `options!` declares, or an enum of such structs.
 pub trait Options {
-    /// Them all, those of its groups last; `group` is where it stands itself.
+    /// All options, the options of groups last. `group` is the TOML table that contains this struct.
     fn options(&self, group: Option<&'static str>) -> Vec<OptionSpec>;
 
-    /// Puts a value into its option; false if there is no such option.
+    /// Assigns a value to an option. Returns false if there is no such option.
     ///
     /// # Errors
-    /// What would work instead of this value.
+    /// A description of the values that the option takes.
     fn assign(&mut self, field: Field, value: &Value) -> Result<bool, String>;
 }
 

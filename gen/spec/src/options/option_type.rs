@@ -8,18 +8,18 @@ use std::fmt;
 
 /// A type of options.
 pub(crate) trait OptionType: Sized {
-    /// What the user writes.
+    /// The values that the user writes.
     fn values() -> Values;
 
-    /// Reads what the user has written. An error says what would work.
+    /// Reads the value that the user has written. An error describes the values that would work.
     fn read(value: &Value) -> Result<Self, String>;
 
-    /// The word for it, if there is one.
+    /// The word for the value, if there is a word.
     fn word(&self) -> Option<String> {
         None
     }
 
-    /// The number, if it is a count and given.
+    /// The number, if the value is a given count.
     fn given_count(&self) -> Option<u32> {
         None
     }
@@ -87,9 +87,9 @@ impl<T: OptionType> OptionType for Option<T> {
     }
 }
 
-/// A type of few values, of which an option takes some.
+/// A type of a few values, some of which an option takes.
 pub(crate) trait Choice: Copy + fmt::Debug + fmt::Display + 'static {
-    /// What an option takes, by name.
+    /// The values that an option takes, by name.
     const CHOICES: &'static [(&'static str, Self)];
 }
 
@@ -137,10 +137,10 @@ macro_rules! choices {
         }
 
         impl $Enum {
-            /// Every one.
+            /// All values.
             pub const ALL: [Self; [$($name),+].len()] = [$(Self::$Variant),+];
 
-            /// Its name in every file, flag and message.
+            /// The name of the value in every file, flag and message.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self {

@@ -1,4 +1,4 @@
-//! [`Value`]: what the user writes for an option, and how each type of option reads it.
+//! [`Value`]: a value of an option as the user writes it, and how each type of option reads it.
 
 use super::dim::Dim;
 use std::fmt;
@@ -30,7 +30,7 @@ impl fmt::Display for Value {
     }
 }
 
-/// Conversions to what an option takes. An error says what would work.
+/// Conversions to the values that options take. An error describes the values that would work.
 impl Value {
     pub(crate) fn size(&self) -> Result<Dim, String> {
         match self {

@@ -1,9 +1,9 @@
-//! What options take, and its limits.
+//! The values that options take, and their limits.
 
 use crate::diagnostic::Diagnostics;
 use crate::field::Field;
 
-/// What an option takes.
+/// The values that an option takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Values {
     /// An integer, `dynamic`, or `..=8192`.
@@ -23,17 +23,17 @@ pub enum Values {
     Words(Vec<&'static str>),
 }
 
-/// Which counts are possible, of those that nothing else decides.
+/// The possible counts, if no other rule decides which counts are possible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limits {
-    /// From the first to the second.
+    /// All counts from the first number to the second number.
     Range(u32, u32),
-    /// One of these, and why.
+    /// One of these counts, and the reason.
     OneOf(&'static [u32], &'static str),
 }
 
 impl Limits {
-    /// Records that `value` is not possible, if so.
+    /// Records a mistake if `value` is not possible.
     pub(crate) fn check(self, field: Field, value: u32, found: &mut Diagnostics) {
         let (ok, reason, help) = match self {
             Self::Range(low, high) => (

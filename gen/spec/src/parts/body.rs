@@ -32,14 +32,14 @@ pub struct BodyPlan<P> {
     /// Threads, CTAs and registers.
     #[serde(flatten)]
     pub launch: Launch,
-    /// Who does what.
+    /// The roles of warps.
     pub roles: Vec<Role>,
     /// The waits and signals outside roles.
     pub call: CallSteps,
     /// Shared memory, as dynamic shared memory is laid out from a 1024-byte boundary.
     pub smem: Vec<Region>,
-    /// Shared memory of CTAs that only communicate, or of what CTAs do before their other roles, from the same boundary;
-    /// empty if it is not laid out in another way.
+    /// Shared memory of CTAs that only communicate, or of the communication that CTAs do before their other roles, from the same
+    /// 1024-byte boundary as `smem`; empty if this memory has no layout of its own.
     pub comm_smem: Vec<Region>,
     /// Dynamic shared memory, alignment slack included.
     pub smem_bytes: u32,
@@ -49,7 +49,7 @@ pub struct BodyPlan<P> {
     pub copies: Option<Copies>,
     /// Puts to other nodes, if there are any.
     pub network: Option<Network>,
-    /// What the caller passes.
+    /// The operands that the caller passes.
     pub operands: Vec<OperandSpec>,
     /// The arguments of the body.
     pub args: ArgLayout,
@@ -59,7 +59,7 @@ pub struct BodyPlan<P> {
     pub bound: Bound,
     /// The time that the cost model expects, µs.
     pub estimate_us: f64,
-    /// What only bodies of this kind of operator have.
+    /// The part of the plan that only this kind of operator has.
     #[serde(flatten)]
     pub op_plan: P,
 }
@@ -73,7 +73,7 @@ impl<P> BodyPlan<P> {
         regions.find(|region| region.id() == id)
     }
 
-    /// The same body with `of` applied to the part that only one kind of operator has.
+    /// The body with `of` applied to the part that only one kind of operator has.
     pub(crate) fn map<Q>(self, of: impl FnOnce(P) -> Q) -> BodyPlan<Q> {
         BodyPlan {
             id: self.id,

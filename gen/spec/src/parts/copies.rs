@@ -1,4 +1,4 @@
-//! [`Copies`]: what copy engines do for a kernel.
+//! [`Copies`]: the copies that copy engines make for a kernel.
 
 use serde::Serialize;
 
@@ -13,10 +13,9 @@ pub struct Copies {
     pub shard_rows: u64,
     /// Rows over all ranks.
     pub total_rows: u64,
-    /// Where epoch `e`'s gathered rows start in a peer's workspace: element `e % 2`.
+    /// The region whose element `e % 2` has the gathered rows of epoch `e` in a peer's workspace.
     pub gathered_offset_bytes: [u64; 2],
-    /// Where the flags of source rank 0 start in a peer's workspace; u32 each,
-    /// [`FLAG_STRIDE_BYTES`](crate::abi::FLAG_STRIDE_BYTES) apart.
+    /// The flags of source rank 0 in a peer's workspace: u32 each, [`FLAG_STRIDE_BYTES`](crate::abi::FLAG_STRIDE_BYTES) apart.
     pub flags_offset_bytes: u64,
     /// Flags, and chunks, per source rank. In epoch `e` the flag behind each chunk becomes `e`.
     pub flags_per_source: u32,

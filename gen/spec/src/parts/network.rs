@@ -1,4 +1,4 @@
-//! What plans of several nodes have in common: puts and the argument for them.
+//! Puts to other nodes, as plans of all operators describe them, and the argument for puts.
 
 use crate::abi::{ArgKind, Operand};
 use crate::config::Field;
@@ -7,16 +7,16 @@ use crate::fabric::MAX_CALL_PUTS;
 use crate::topology::Topology;
 use serde::Serialize;
 
-/// What a kernel wants of the fabric: puts to the same GPU of every other node, all of them to the workspace. They come from the
-/// same place of this rank's workspace, or from an operand in symmetric memory.
+/// The puts that a kernel makes to the same GPU of every other node. All puts go to the workspace. The source of a put is the same
+/// place in this rank's workspace, or an operand in symmetric memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Network {
     /// The channels that the kernel uses to each peer, at most [`PUT_CHANNELS`](crate::fabric::PUT_CHANNELS).
     pub channels: u16,
-    /// The puts of a call to each peer, on each channel. For calls of `dispatch_gemm` and `combine` this is the most: they
-    /// make as many as their tokens need.
+    /// The puts of a call to each peer, on each channel. For calls of `dispatch_gemm` and `combine` this is the largest number: the
+    /// number of their puts depends on their tokens.
     pub puts: u32,
-    /// Bytes of the largest.
+    /// Bytes of the largest put.
     pub put_bytes: u64,
 }
 
@@ -40,14 +40,15 @@ impl Network {
     }
 }
 
-/// The most bytes of a put that plans have. NICs take at least as many.
+/// The largest size of a put in plans, in bytes. NICs take puts of this size.
 pub const MAX_PUT_BYTES: u64 = 16 << 20;
 
-/// About what a put has: with fewer bytes the proxy is the limit, with more the last ones are forwarded late.
+/// The approximate size of a put, in bytes. With smaller puts the proxy is the bottleneck; with larger puts the last rows are
+/// forwarded late.
 pub(crate) const PUT_BYTES: u32 = 1 << 20;
 
-/// Returns the arguments that every kernel has: what its calls have in common with those of other operators, and the
-/// endpoint if there are several nodes.
+/// Returns the arguments that kernels of all operators have: the gate, the operator's number, and the endpoint if there are several
+/// nodes.
 pub(crate) fn common_args(topology: Topology) -> Vec<(&'static str, ArgKind)> {
     let gate = [
         ("gate", ArgKind::Gate),

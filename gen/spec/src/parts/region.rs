@@ -1,20 +1,20 @@
-//! Regions of memory that a plan lays out. One declaration is the author of all that is known about a region: its size,
-//! its offset, the accessor that a kernel has of it, and the name of an address in a report.
+//! Regions of memory that a plan lays out. One declaration is the source of all facts about a region: its size, its offset, its
+//! accessor in kernels, and the name of an address in a report.
 
 use crate::abi::FLAG_STRIDE_BYTES;
 use serde::Serialize;
 
-/// What a region is an array of.
+/// The type of the elements of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Element {
-    /// A u32 that others poll, or add to. Each lies on an L2 line of its own.
+    /// A u32 that other CTAs or ranks poll or add to. Each element lies on an L2 line of its own.
     Flag,
-    /// A u32 that grows with the calls of an operator; side by side.
+    /// A u32 that grows with the calls of an operator. Elements lie side by side.
     Count,
-    /// A mark, which says what call the element is of, and a u32.
+    /// A mark, which names the call that the element belongs to, and a u32.
     Marked,
-    /// So many packets of the low-latency protocol: two u32s, each before its mark.
+    /// A number of packets of the low-latency protocol: two u32s, each before its mark.
     Packets(u64),
     /// u32s side by side.
     Words(u64),
@@ -22,14 +22,14 @@ pub enum Element {
     LongWords(u64),
     /// fp32s side by side.
     Floats(u64),
-    /// So many bytes.
+    /// A number of bytes.
     Bytes(u64),
     /// An mbarrier in shared memory.
     Barrier,
 }
 
 impl Element {
-    /// From one element to the next.
+    /// The distance from one element to the next, in bytes.
     #[must_use]
     pub const fn stride_bytes(self) -> u64 {
         match self {
@@ -43,7 +43,7 @@ impl Element {
         }
     }
 
-    /// Where words lie that count calls, or hold the mark of one: the period of the pattern in bytes, and places in it.
+    /// The words that count calls or hold the mark of a call: the period of the pattern in bytes, and the offsets in the period.
     #[must_use]
     pub const fn words_of_calls(self) -> Option<(u64, &'static [u64])> {
         match self {
@@ -53,7 +53,7 @@ impl Element {
         }
     }
 
-    /// The type of what its address points to, in CUDA.
+    /// The CUDA type of the memory that the region's address points to.
     #[must_use]
     pub const fn cxx(self) -> &'static str {
         match self {
@@ -68,9 +68,9 @@ impl Element {
 /// One dimension of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Index {
-    /// Its name.
+    /// The name of the dimension.
     pub name: &'static str,
-    /// Elements along it.
+    /// The number of elements along the dimension.
     pub extent: u64,
 }
 
@@ -94,21 +94,21 @@ impl RegionId {
 /// A part of shared memory or of the workspace: an array in row-major order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Region {
-    /// Its name, which is that of the accessor in kernels.
+    /// The name of the region, which is also the name of the accessor in kernels.
     pub name: &'static str,
-    /// What it is for, in sentences.
+    /// The purpose of the region, in sentences.
     #[serde(skip)]
     pub doc: Vec<&'static str>,
-    /// What it is an array of.
+    /// The type of the elements.
     pub element: Element,
-    /// Its dimensions, outermost first; none if it is one element.
+    /// The dimensions, outermost first; empty if the region is one element.
     pub indices: Vec<Index>,
-    /// Where it starts.
+    /// The offset of the region, in bytes.
     pub offset_bytes: u64,
-    /// How long it is.
+    /// The size of the region, in bytes.
     pub bytes: u64,
-    /// Whether all bodies of a kernel have this region in common: the state, and what ranks say of a call, perhaps to ranks
-    /// that run another body.
+    /// Whether all bodies of a kernel have this region in common: the state, and the words by which ranks describe a call, perhaps
+    /// to ranks that run another body.
     #[serde(skip)]
     pub is_common: bool,
 }
@@ -131,7 +131,7 @@ impl Region {
         extents.fold(1, u64::saturating_mul)
     }
 
-    /// Where an element starts; `None` if an index is missing, is one too many or is out of range.
+    /// The offset of an element in bytes; `None` if an index is missing, superfluous or out of range.
     ///
     /// ```
     /// use mkernel_spec::plan::{Element, Index, Region};
@@ -185,15 +185,15 @@ impl Region {
     }
 }
 
-/// Places regions one behind the other.
+/// Places regions one behind another.
 pub(crate) struct Placer {
     align_bytes: u64,
-    /// Where the next one starts.
+    /// The offset of the next region, in bytes.
     pub end_bytes: u64,
 }
 
 impl Placer {
-    /// From `start_bytes` on, each at a multiple of `align_bytes`.
+    /// Starts at `start_bytes` and places each region at a multiple of `align_bytes`.
     pub const fn new(start_bytes: u64, align_bytes: u64) -> Self {
         Self {
             align_bytes,
@@ -201,7 +201,7 @@ impl Placer {
         }
     }
 
-    /// The next region.
+    /// Places the next region.
     pub fn place(
         &mut self,
         name: &'static str,
@@ -256,7 +256,7 @@ macro_rules! regions {
         }
 
         impl $memory {
-            /// What a plan needs, in the order of the declaration.
+            /// The elements and dimensions that a plan needs, in the order of the declaration.
             #[must_use]
             pub(super) fn new($plan: $plan_type) -> Self {
                 let mut placer = $crate::parts::region::Placer::new($start, $align);

@@ -1,19 +1,19 @@
-//! [`Role`]: what some warps of some CTAs do.
+//! [`Role`]: the work of some warps of some CTAs.
 
 use super::waits::{Step, used};
 use crate::abi;
 use serde::Serialize;
 use std::fmt;
 
-/// What some CTAs, or some warps of every CTA, do. Where a warp has several roles, it has them in the order of the plan's
-/// list; all warps of the CTA are done with the first ones before any begins the others.
+/// The work of some CTAs, or of some warps of every CTA. A warp with several roles runs them in the order of the plan's list. All
+/// warps of the CTA complete the earlier roles before any warp begins the later roles.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Role {
     /// The code that the warps run.
     pub kind: RoleKind,
-    /// The CTAs that have it: `first..end`.
+    /// The CTAs that have the role: `first..end`.
     pub ctas: (u32, u32),
-    /// Their warps that have it: `first..end`.
+    /// The warps of these CTAs that have the role: `first..end`.
     pub warps: (u32, u32),
     /// A description for readers of the kernel.
     pub about: String,
@@ -22,7 +22,7 @@ pub struct Role {
 }
 
 impl Role {
-    /// The role of these warps of these CTAs.
+    /// Creates the role of these warps of these CTAs.
     pub(crate) fn new(kind: RoleKind, ctas: (u32, u32), warps: (u32, u32), about: &str) -> Self {
         Self {
             kind,
@@ -33,7 +33,7 @@ impl Role {
         }
     }
 
-    /// The role with these steps, without those in which the plan has nothing to wait for and nothing to signal.
+    /// Returns the role with these steps. Steps in which the plan has nothing to wait for and nothing to signal are left out.
     pub(crate) fn with(self, steps: Vec<Step>) -> Self {
         Self {
             steps: used(steps),
@@ -41,7 +41,7 @@ impl Role {
         }
     }
 
-    /// Whether some warp has this role and the other one.
+    /// Whether some warp has both this role and the other role.
     #[must_use]
     pub const fn shares_warps_with(&self, other: &Self) -> bool {
         overlap(self.ctas, other.ctas) && overlap(self.warps, other.warps)
@@ -52,8 +52,8 @@ const fn overlap(a: (u32, u32), b: (u32, u32)) -> bool {
     a.0 < b.1 && b.0 < a.1
 }
 
-/// Declares the kinds of roles. Each variant has the name of the member type of `Kernel` in the source of a kernel, and the
-/// codes with which reports name its waits.
+/// Declares the kinds of roles. Each variant has the name of the member type of `Kernel` in the source of a kernel, and the codes
+/// by which reports name the waits of the role.
 macro_rules! role_kinds {
     ($($(#[$attr:meta])* $kind:ident = $($code:ident)|+;)+) => {
         /// The code that a role runs.
@@ -64,7 +64,7 @@ macro_rules! role_kinds {
         }
 
         impl RoleKind {
-            /// All kinds.
+            /// All kinds of roles.
             pub const ALL: &'static [Self] = &[$(Self::$kind),+];
 
             /// The name of the C++ type, a member of `Kernel`.
@@ -75,7 +75,7 @@ macro_rules! role_kinds {
                 }
             }
 
-            /// The codes with which reports name its waits.
+            /// The codes by which reports name the waits of the role.
             #[must_use]
             pub const fn codes(self) -> &'static [abi::Role] {
                 match self {
@@ -132,7 +132,7 @@ role_kinds! {
 }
 
 impl RoleKind {
-    /// Whether the warps of the role hold wgmma accumulators, for which they take registers from the warps that move data.
+    /// Whether the warps of the role hold wgmma accumulators. These warps take registers from the warps that move data.
     #[must_use]
     pub const fn holds_accumulators(self) -> bool {
         matches!(self, Self::Multiply)

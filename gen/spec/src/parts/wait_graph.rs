@@ -36,9 +36,9 @@ impl AgentKind {
 pub struct Agent<'a> {
     /// The owner.
     pub kind: AgentKind,
-    /// The steps.
+    /// The steps of the agent.
     pub steps: &'a [Step],
-    /// The agents that are done before it begins, by their indices.
+    /// The agents that finish before this agent begins, by index.
     pub after: Vec<usize>,
 }
 
@@ -82,10 +82,10 @@ impl<P> BodyPlan<P> {
     }
 }
 
-/// Names of agents, and whose these agents are.
+/// Agents by owner and name.
 type Named = (String, Vec<&'static str>);
 
-/// Lists words, each once, with the agents of each: whose they are, and their names.
+/// Lists words, each word once, with the owners and names of its agents.
 fn listed(words: impl Iterator<Item = (Word, &'static str, String)>) -> String {
     let mut listed: Vec<(Word, Vec<Named>)> = Vec::new();
     for (word, whose, names) in words {
@@ -153,7 +153,7 @@ fn to(signal: &Signal) -> (Word, &'static str, String) {
     (signal.word, whose, String::new())
 }
 
-/// Whether a signal of a step of pass `pass` is one that the wait of a step of pass `wait_pass` is for.
+/// Whether the wait of a step of pass `wait_pass` is for a signal of a step of pass `pass`.
 fn is_for(wait: &Wait, wait_pass: u32, signal: &Signal, pass: u32) -> bool {
     let is_early = match wait.has_credits {
         true => pass < wait_pass,
@@ -166,7 +166,7 @@ fn is_same(wait: &Wait, signal: &Signal) -> bool {
     wait.word == signal.word && wait.from == signal.to
 }
 
-/// The names of the agents that signal what a wait is for.
+/// The names of the agents whose signals a wait is for.
 fn signallers(wait: &Wait, agents: &[Agent<'_>]) -> BTreeSet<&'static str> {
     let signals = |agent: &&Agent<'_>| {
         let mut signals = agent.steps.iter().flat_map(|step| &step.signals);
@@ -179,8 +179,8 @@ fn signallers(wait: &Wait, agents: &[Agent<'_>]) -> BTreeSet<&'static str> {
         .collect()
 }
 
-/// Says which words nobody signals or awaits, and which steps wait for each other in a circle. All ranks run the same
-/// agents, so a signal to peers is one that comes from peers.
+/// Reports words that no step signals or no step awaits, and steps that wait for each other in a circle. All ranks run the same
+/// agents, so a signal to peers is also a signal from peers.
 #[must_use]
 pub fn faults(agents: &[Agent<'_>]) -> Vec<String> {
     let mut faults = Vec::new();
@@ -221,7 +221,7 @@ pub fn faults(agents: &[Agent<'_>]) -> Vec<String> {
     faults
 }
 
-/// Steps that wait for each other in a circle, if there are any.
+/// A sentence about steps that wait for each other in a circle; `None` if there is no circle.
 fn circle(agents: &[Agent<'_>]) -> Option<String> {
     let mut done = BTreeSet::new();
     let mut nodes = (0..agents.len())
@@ -237,7 +237,7 @@ fn circle(agents: &[Agent<'_>]) -> Option<String> {
     ))
 }
 
-/// Searches what a step needs for a circle. `path` leads to the step, and `done` are steps from which none is reached.
+/// Searches the steps that a step needs for a circle. `path` leads to the step. `done` holds steps from which no circle is reached.
 fn search(
     agents: &[Agent<'_>],
     node: (usize, usize),
@@ -259,8 +259,8 @@ fn search(
     found
 }
 
-/// The steps that come before a step: the one before it, or all of the agents that are done by then, and those whose signals
-/// it awaits.
+/// The steps that come before a step: the previous step of its agent, or all steps of the agents that finish before its agent
+/// begins, and the steps whose signals the step awaits.
 fn needed(agents: &[Agent<'_>], (agent, step): (usize, usize)) -> Vec<(usize, usize)> {
     let mut needed: Vec<_> = match step {
         0 => {
@@ -321,8 +321,8 @@ mod tests {
         );
     }
 
-    /// The stage that a later pass takes is one that the reader gives back in an earlier pass. If the reader first waits for
-    /// what the writer sends then, neither goes on.
+    /// A later pass takes the stage that the reader gives back in an earlier pass. If the reader first waits for data that the
+    /// writer sends in the later pass, both wait forever.
     #[test]
     fn a_credit_of_an_earlier_pass_can_close_a_circle() {
         let writes = [

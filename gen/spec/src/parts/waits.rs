@@ -1,19 +1,19 @@
 //! [`Step`]: the waits and signals of the warps of a kernel.
 //!
-//! A role goes through *steps*. In each it waits, works, and signals. A step belongs to a *pass* of the call: what warps of
-//! a later pass do may need what was signalled in an earlier pass, and never the other way round. So a wait of pass p is
-//! for the signals of its word of passes up to p.
+//! A role goes through *steps*. In each step it waits, works, and signals. A step belongs to a *pass* of the call. The work of a
+//! later pass may need signals of an earlier pass, but never the other way round. A wait of pass p is therefore for the signals of
+//! its word in passes up to p.
 //!
-//! A word may have *credits*: it permits to write to a stage or a slot that others read, and allows the first laps
-//! without a signal. A lap needs what was signalled a lap before. Such a wait of pass p is for signals of passes before p
-//! only: within a pass it is for an earlier item, so a pair of full and empty barriers is no circle by itself.
+//! A word may have *credits*: the word permits writes to a stage or a slot that others read, and allows the first laps without a
+//! signal. A lap needs the signals of the lap before. Such a wait of pass p is only for signals of passes before p: within a pass
+//! the wait is for an earlier item, so a pair of full and empty barriers is not a circle by itself.
 
 use super::region::{Region, RegionId};
 use crate::topology::Topology;
 use serde::Serialize;
 use std::fmt;
 
-/// One side of a wait, as seen from the other side: where a word is signalled, or where it is awaited.
+/// One side of a wait, as seen from the other side: the place where a word is signalled or awaited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Whose {
@@ -76,7 +76,7 @@ pub enum Word {
     Watched,
     /// The doorbell, by which a kernel asks the host for copies.
     Doorbell,
-    /// The calls whose copies have left.
+    /// The count of calls whose copies have left.
     CopiesLeft,
 }
 
@@ -143,7 +143,7 @@ pub struct Step {
 }
 
 impl Step {
-    /// The pass of what is signalled for later calls only.
+    /// The pass of signals that only later calls await.
     const LATER: u32 = u32::MAX;
 
     pub(crate) const fn of(pass: u32) -> Self {
@@ -212,9 +212,9 @@ impl Step {
 /// The steps of a call outside roles.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CallSteps {
-    /// What all CTAs do before their roles.
+    /// The steps of all CTAs before their roles.
     pub begin: Vec<Step>,
-    /// What all CTAs do when their roles are done. What it signals, later calls need.
+    /// The steps of all CTAs after their roles. Their signals are for later calls.
     pub end: Vec<Step>,
     /// The steps of the host and its proxy.
     pub host: Vec<Step>,
@@ -235,7 +235,7 @@ impl CallSteps {
     }
 }
 
-/// Leaves out steps in which a plan has nothing to wait for and nothing to signal.
+/// Leaves out the steps in which a plan has nothing to wait for and nothing to signal.
 pub(crate) fn used(mut steps: Vec<Step>) -> Vec<Step> {
     steps.retain(|step| !step.is_empty());
     steps

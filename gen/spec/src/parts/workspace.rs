@@ -7,9 +7,9 @@ use serde::Serialize;
 /// Symmetric memory of one operator instance on each rank: zeroed once, never reset.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Workspace {
-    /// All of it.
+    /// The size of the workspace, in bytes.
     pub bytes: u64,
-    /// Its parts: `state`, and what the operator needs (`flags`, `gathered`, `partials`).
+    /// The regions of the workspace: `state`, and the regions of the operator (`flags`, `gathered`, `partials`).
     pub regions: Vec<Region>,
 }
 
@@ -17,7 +17,7 @@ impl Workspace {
     /// The handle of the state.
     pub const STATE: RegionId = RegionId::new("state");
 
-    /// Where regions after the state start: on a boundary of theirs.
+    /// The offset at which regions after the state start, a multiple of their alignment.
     pub(crate) const STATE_END_BYTES: u64 = (size_of::<State>() as u64).next_multiple_of(1024);
 
     /// The state, then regions that start at [`Self::STATE_END_BYTES`] and end at `bytes`.
@@ -29,8 +29,8 @@ impl Workspace {
         Self { bytes, regions }
     }
 
-    /// Moves the regions of this body behind `end_bytes`. Regions that all bodies have in common become those of `last`.
-    /// Returns the end, and by how much the regions were moved.
+    /// Moves the regions of this body behind `end_bytes`. Regions that all bodies have in common get the offsets that they have in
+    /// `last`. Returns the new end of the workspace, and the distance by which the regions were moved.
     pub(crate) fn move_behind(&mut self, end_bytes: u64, last: &Self) -> (u64, u64) {
         let by = end_bytes - Self::STATE_END_BYTES;
         for region in &mut self.regions {
