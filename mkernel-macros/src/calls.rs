@@ -14,9 +14,9 @@ struct Generated {
     slice: Ident,
     /// The type of the field.
     reference: TokenStream,
-    /// What the slice must be.
+    /// The requirements of the slice.
     bound: TokenStream,
-    /// How it is passed to a `Call`.
+    /// The expression that passes the operand to a `Call`.
     pass: TokenStream,
 }
 

@@ -25,7 +25,7 @@ pub fn operands(config: &KernelConfig, ranks: Ranks) -> Vec<OperandDoc> {
     }
 }
 
-/// What the kernel computes, in paragraphs.
+/// Paragraphs about the computation of the kernel.
 fn semantics(config: &KernelConfig, ranks: Ranks) -> Vec<String> {
     match &config.problem {
         Problem::Gemm(of) => gemm::semantics(of, ranks),

@@ -64,7 +64,7 @@ fn read_item(parser: &mut Parser<TokenStream>, item: &TokenStream) -> Option<Ite
 /// A declaration, with its plan if all sizes and the ranks are known.
 type Planned = (Declaration<TokenStream>, Option<KernelPlan>);
 
-/// What a declaration says.
+/// The configuration and the ranks of a declaration.
 struct Declared<'a> {
     config: &'a KernelConfig,
     ranks: Ranks,
@@ -192,7 +192,7 @@ mod tests {
         serde_json::from_str(&json.value()).expect("a configuration")
     }
 
-    /// Errors that the expansion has, with what they point at.
+    /// The errors of the expansion, with the tokens that they point at.
     fn errors(attribute: &str, item: &str) -> Vec<String> {
         let expanded = expand(
             attribute.parse().expect("tokens"),

@@ -28,7 +28,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// The number of damaged entries that are kept, and that of kernels that did not compile.
+/// The largest number of damaged entries that are kept. The number of kept kernels that did not compile has the same limit.
 const MAX_KEPT: usize = 32;
 
 /// The age at which a folder that is being written is considered abandoned. Writing takes seconds, so the process was

@@ -50,7 +50,7 @@ impl Subfolder {
         }
     }
 
-    /// Whether mkernel has created `name` in `folder`, which is this subfolder.
+    /// Whether mkernel has created `name` in this subfolder. `folder` is the open subfolder.
     pub fn is_from_mkernel(self, folder: &Folder, name: &OsStr) -> bool {
         let Some(text) = name.to_str() else {
             return false;

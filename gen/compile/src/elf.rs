@@ -35,7 +35,7 @@ pub(crate) fn check(image: &[u8]) -> Result<(), &'static str> {
         .try_for_each(|segment| SEGMENT.check(image, segment))
 }
 
-/// A table of an ELF image, whose entries have an offset and a size.
+/// A table of an ELF image. Each entry of the table has an offset and a size.
 struct Table {
     entry_bytes: usize,
     offset_at: usize,

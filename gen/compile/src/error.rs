@@ -177,7 +177,7 @@ pub struct InvalidVariables(pub Vec<InvalidVariable>);
 pub struct InvalidVariable {
     /// The name of the variable.
     pub name: &'static str,
-    /// Its value.
+    /// The value of the variable.
     pub value: String,
     /// A description of the values that are valid.
     pub expected: &'static str,

@@ -14,7 +14,7 @@ pub struct KernelTemplate {
     pub id: String,
     /// The architecture that the text is for.
     pub arch: Arch,
-    /// The compiler of the text, which is the same for every compiler.
+    /// The compiler of the text. All compilers get the same text.
     pub backend: Backend,
     /// The name of the template.
     pub(crate) template: String,
@@ -45,12 +45,12 @@ impl KernelTemplate {
         }
     }
 
-    /// The same template around others.
+    /// The template, with the templates `bodies` inside.
     pub(crate) fn with_bodies(self, bodies: Vec<Self>) -> Self {
         Self { bodies, ..self }
     }
 
-    /// A digest of everything that determines the text.
+    /// A digest of all inputs that determine the text.
     #[must_use]
     pub fn digest(&self) -> [u8; 32] {
         hash_parts(self.parts())

@@ -65,7 +65,7 @@ impl FileLock {
 #[derive(Debug, Default)]
 pub(crate) struct InFlight(Mutex<HashMap<Key, Weak<PendingCubin>>>);
 
-/// A kernel that some threads wait for, or none while it is compiled. It is dropped when the last thread has it.
+/// A kernel that some threads wait for; `None` while it is compiled. The kernel is dropped when the last thread has received it.
 pub(crate) type PendingCubin = Mutex<Option<Cubin>>;
 
 impl InFlight {

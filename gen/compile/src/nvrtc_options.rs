@@ -1,4 +1,4 @@
-//! What NVRTC is asked to do. Keys depend on it, also where NVRTC is not built in.
+//! The options that NVRTC is called with. Keys depend on these options even if NVRTC is not built in.
 
 use mkernel_spec::Arch;
 

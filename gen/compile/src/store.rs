@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
 
-/// The time that a process waits for another one that compiles the same kernel: many times what a compilation takes.
+/// The time that a process waits for another process that compiles the same kernel: many times the duration of a compilation.
 const LOCK_WAIT: Duration = Duration::from_secs(60);
 
 /// The default size limit of a cache, which is enough for about ten thousand kernels.

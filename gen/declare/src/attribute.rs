@@ -8,7 +8,7 @@ use syn::Lit;
 /// Reads `key = value, key = value, …`. A value is a word, a string, a number, `true` or `false`. Spans are the tokens
 /// themselves.
 ///
-/// Options that cannot be read become errors of the parser. The others are still read.
+/// Options that cannot be read become errors of the parser. All other options are still read.
 #[must_use]
 pub fn parse_attribute(tokens: TokenStream) -> Parser<TokenStream> {
     let mut parser = Parser::default().with_optional_world();

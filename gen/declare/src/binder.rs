@@ -22,7 +22,7 @@ pub(crate) fn field_of(key: &str) -> Option<Field> {
 
 /// A configuration to which pairs are assigned one by one.
 pub(crate) struct Binder<S> {
-    /// The operator, or none if it is missing or unknown.
+    /// The operator; `None` if the operator is missing or unknown.
     op: Option<Op>,
     config: KernelConfig,
     spans: BTreeMap<Field, S>,
@@ -71,7 +71,7 @@ impl<S: Clone> Binder<S> {
         match self.config.assign(field, &value) {
             Ok(true) => {}
             Ok(false) => {
-                // Which options an unknown operator has cannot be decided.
+                // The options of an unknown operator are not known.
                 if let Some(op) = self.op {
                     let owners = Op::ALL.into_iter().filter(|op| op.takes(field));
                     let reason = format!("`{key}` is not an option of {op}");
@@ -115,7 +115,7 @@ impl<S: Clone> Binder<S> {
         self.error(whole.clone(), reason, help);
     }
 
-    /// Checks the configuration. If the number of ranks is not given, it is valid if it is valid for some number.
+    /// Checks the configuration. If the number of ranks is not given, the configuration must be valid for some number of ranks.
     fn validate(&self) -> Result<KernelSpec, Diagnostics> {
         if self.spans.contains_key(&Field::WORLD) || !self.world_is_optional {
             return KernelSpec::validate(self.config.clone());

@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 /// An error in a declaration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpannedDiagnostic<S> {
-    /// Where the error is.
+    /// The position of the error.
     pub span: S,
-    /// What is wrong.
+    /// A description of the error.
     pub reason: String,
-    /// What to write instead.
+    /// A text that would be valid instead.
     pub help: String,
 }
 
@@ -43,7 +43,7 @@ impl<S: Clone> Declaration<S> {
         self.spans.diagnostics(found)
     }
 
-    /// Whether `field` is given. A number of ranks that is not given is only one for which the spec is valid.
+    /// Whether `field` is given. If the number of ranks is not given, the spec has a number of ranks for which it is valid.
     #[must_use]
     pub fn gives(&self, field: Field) -> bool {
         self.spans.fields.contains_key(&field)

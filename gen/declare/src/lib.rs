@@ -3,8 +3,8 @@
 //!
 //! Kernels are declared in `#[fused_kernel(...)]`, in TOML files and by command-line flags, and all of them are keys
 //! and values. [`Parser`] collects the pairs of one kernel, checks them, and reports every error at once, so that all
-//! forms of declaration give the same messages. A span is whatever its reader points to errors with: tokens, or the
-//! text `file:line:column`.
+//! forms of declaration give the same messages. A span is the position that a reader attaches to errors: tokens, or the text
+//! `file:line:column`.
 
 mod attribute;
 mod binder;

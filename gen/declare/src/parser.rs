@@ -32,7 +32,7 @@ impl<S> Default for Parser<S> {
 }
 
 impl<S: Clone> Parser<S> {
-    /// Allows a kernel without a number of ranks. It is checked for the numbers that a node can have.
+    /// Allows a kernel without a number of ranks. The kernel is checked for all numbers of ranks that a node can have.
     #[must_use]
     pub fn with_optional_world(mut self) -> Self {
         self.world_is_optional = true;
@@ -92,7 +92,7 @@ impl<S: Clone> Parser<S> {
         }
     }
 
-    /// The operator that lacks the fewest of the given options, or the first of several such operators.
+    /// The operator that lacks the fewest given options, or the first of several such operators.
     fn likely_op(&self) -> Op {
         let unknown_options = |op: &Op| {
             let fields = self.pairs().filter_map(|pair| field_of(&pair.key));

@@ -6,7 +6,7 @@ use mkernel_spec::abi::Operand;
 use mkernel_spec::plan::{AttentionPlan, TILE_ROWS};
 use mkernel_spec::{AttentionConfig, Dtype, Layout, Placement};
 
-/// Paragraphs of Markdown about what is computed.
+/// Paragraphs of Markdown about the computation.
 pub fn semantics(config: &AttentionConfig, ranks: Ranks) -> Vec<String> {
     let mask = match config.causal {
         true => ", each row over itself and earlier rows",

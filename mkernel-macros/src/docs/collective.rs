@@ -6,7 +6,7 @@ use mkernel_spec::abi::Operand;
 use mkernel_spec::plan::CollectivePlan;
 use mkernel_spec::{CollectiveConfig, CollectiveOp, SumEpilogue};
 
-/// Paragraphs of Markdown about what is computed.
+/// Paragraphs of Markdown about the computation.
 pub fn semantics(config: &CollectiveConfig, ranks: Ranks) -> Vec<String> {
     let semantics = match config.op {
         CollectiveOp::AllReduce => {
@@ -31,7 +31,7 @@ pub fn semantics(config: &CollectiveConfig, ranks: Ranks) -> Vec<String> {
     paragraphs
 }
 
-/// What becomes of the sum, if its rows are normalised.
+/// The normalisation of the sum; `None` if rows are not normalised.
 fn norm(epilogue: SumEpilogue) -> Option<String> {
     epilogue.normalises().then(|| {
         format!(

@@ -6,7 +6,7 @@ use mkernel_spec::abi::Operand;
 use mkernel_spec::plan::CombinePlan;
 use mkernel_spec::{CombineConfig, Dtype};
 
-/// Paragraphs of Markdown about what is computed.
+/// Paragraphs of Markdown about the computation.
 pub fn semantics(config: &CombineConfig, ranks: Ranks) -> Vec<String> {
     vec![
         format!(

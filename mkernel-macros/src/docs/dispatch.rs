@@ -6,7 +6,7 @@ use mkernel_spec::abi::Operand;
 use mkernel_spec::plan::DispatchPlan;
 use mkernel_spec::{BLayout, DispatchConfig, Dtype};
 
-/// Paragraphs of Markdown about what is computed.
+/// Paragraphs of Markdown about the computation.
 pub fn semantics(config: &DispatchConfig, ranks: Ranks) -> Vec<String> {
     let result = match config.swiglu {
         true => "`silu(x · gate) · (x · up)`",

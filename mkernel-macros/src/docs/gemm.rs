@@ -6,7 +6,7 @@ use mkernel_spec::abi::Operand;
 use mkernel_spec::plan::GemmPlan;
 use mkernel_spec::{BLayout, Epilogue, GemmConfig, GemmOp};
 
-/// Paragraphs of Markdown about what is computed.
+/// Paragraphs of Markdown about the computation.
 pub fn semantics(config: &GemmConfig, ranks: Ranks) -> Vec<String> {
     let what = match config.op {
         GemmOp::AgGemm => {
@@ -102,7 +102,7 @@ pub fn operands(config: &GemmConfig, ranks: Ranks) -> Vec<OperandDoc> {
 
 const SAME: &str = "the same on all ranks";
 
-/// Which rows a rank has, of a matrix whose rows are divided.
+/// The rows of a rank, if the rows of the matrix are divided among ranks.
 fn of_rank(config: &GemmConfig, ranks: Ranks) -> String {
     match ranks.world {
         Some(1) => String::new(),

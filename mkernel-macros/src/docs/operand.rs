@@ -8,16 +8,16 @@ use mkernel_spec::abi::Operand;
 pub struct OperandDoc {
     pub operand: Operand,
     pub dtype: Dtype,
-    /// Whether the kernel writes it.
+    /// Whether the kernel writes the operand.
     pub written: bool,
-    /// Its shape on each rank, such as `[⌈M/8⌉, 4096]`.
+    /// The shape on each rank, such as `[⌈M/8⌉, 4096]`.
     pub shape: String,
-    /// More about it, or nothing.
+    /// A note about the operand; empty if there is no note.
     pub note: String,
 }
 
 impl OperandDoc {
-    /// An operand, which is written if it is a result.
+    /// An operand, which the kernel writes if the operand is a result.
     pub fn new(operand: Operand, dtype: Dtype, shape: String) -> Self {
         Self {
             operand,
@@ -38,7 +38,7 @@ impl OperandDoc {
         self
     }
 
-    /// What it is, in a line: its shape, its elements, its access, and the note.
+    /// A one-line description: the shape, the elements, the access, and the note.
     pub fn summary(&self) -> String {
         let access = if self.written { "written" } else { "read" };
         let note = match self.note.as_str() {

@@ -1,8 +1,8 @@
-//! Phrases that the documentation of several operators has in common.
+//! Phrases that the documentation of several operators shares.
 
 use mkernel_spec::Dim;
 
-/// The ranks of a kernel, as far as its declaration fixes them. The communicator has the rest.
+/// The ranks of a kernel that its declaration fixes. The communicator determines all other ranks.
 #[derive(Clone, Copy)]
 pub struct Ranks {
     pub world: Option<u32>,
@@ -37,7 +37,7 @@ impl Ranks {
         }
     }
 
-    /// The rows of a rank, of a dimension that is divided among ranks, rounded up.
+    /// The rows of a rank if the dimension is divided among ranks, rounded up.
     pub fn shard(self, dim: Dim, name: &str) -> String {
         match (dim.fixed(), self.world) {
             (_, Some(1)) => size(dim, name),
@@ -46,7 +46,7 @@ impl Ranks {
         }
     }
 
-    /// The part of a rank, of a dimension that is divided equally among ranks.
+    /// The part of a rank if the dimension is divided equally among ranks.
     pub fn part(self, dim: Dim, name: &str) -> String {
         match (dim.fixed(), self.world) {
             (Some(elems), Some(world)) => (elems / u64::from(world)).to_string(),

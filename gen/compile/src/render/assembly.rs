@@ -128,7 +128,7 @@ pub(super) struct AssemblyContext<'a> {
     /// The namespace of a bucket, if the kernel has several.
     #[serde(skip_serializing_if = "Option::is_none")]
     bucket: Option<String>,
-    /// Which calls the bucket is for.
+    /// The calls that the bucket is for.
     #[serde(skip_serializing_if = "Option::is_none")]
     about: Option<String>,
     id: &'a str,
@@ -148,7 +148,7 @@ pub(super) struct AssemblyContext<'a> {
 }
 
 impl<'a> AssemblyContext<'a> {
-    /// The same as the body of a bucket, in a namespace.
+    /// The code as the body of a bucket, in a namespace.
     pub fn in_bucket(self, namespace: String, about: String) -> Self {
         Self {
             bucket: Some(namespace),

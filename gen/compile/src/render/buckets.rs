@@ -20,7 +20,7 @@ struct BucketsContext<'a> {
 /// A bucket in the source of a kernel.
 #[derive(Clone, Serialize)]
 struct Bucket {
-    /// Its namespace.
+    /// The namespace of the bucket.
     name: String,
     /// The member of the kernel's parameter with its arguments.
     args: String,
@@ -28,7 +28,7 @@ struct Bucket {
     comma: &'static str,
 }
 
-/// The kernel of a plan with buckets. `assembled` is what each of them would be alone.
+/// The kernel of a plan with buckets. `assembled` holds the kernel of each bucket alone.
 pub(super) fn template(plan: &KernelPlan, assembled: Vec<AssemblyContext<'_>>) -> KernelTemplate {
     let op = plan.spec.op().name();
     let template = format!("ops/{op}.cu.tera");

@@ -48,7 +48,7 @@ pub(super) fn assembly(body: &Body, op_plan: &GemmPlan, topology: Topology) -> A
     }
 }
 
-/// A template in `mk::gemm` that says which rank computes which tile when.
+/// A template in `mk::gemm` that defines the order in which ranks compute tiles.
 struct Order {
     name: &'static str,
     header: &'static str,

@@ -7,12 +7,12 @@ use serde::Serialize;
 /// The blanks before an entry of a role.
 const INDENT: usize = 8;
 
-/// A range of CTAs that have the same roles. It begins where the previous entry ends.
+/// A range of CTAs that have the same roles. The range begins where the range of the previous entry ends.
 #[derive(Serialize)]
 pub(super) struct Ctas {
     /// The C++ type of the entry: `CtaRoles`, or `FirstPhase` if the CTAs have other roles afterwards.
     kind: &'static str,
-    /// The numeric template arguments, of which the first is the end of the range.
+    /// The numeric template arguments. The first argument is the end of the range.
     numbers: String,
     comma_before_roles: &'static str,
     roles: Vec<Warps>,

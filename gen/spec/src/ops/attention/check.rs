@@ -49,8 +49,8 @@ pub(crate) fn check(config: &AttentionConfig, nodes: u32, found: &mut Diagnostic
     config.tuning.check_limits(found);
 }
 
-/// How heads of another size are computed. Padding with zeros leaves the scores as they are, but the usual scale would be
-/// that of the padded size.
+/// Returns the advice for heads of another size. Padding with zeros does not change the scores, but the default scale would be the
+/// scale of the padded size.
 fn padding(size: u64, scale: Scale) -> String {
     let Some(padded) = HEAD_DIMS.into_iter().find(|padded| size <= *padded) else {
         return "use 64 or 128".to_owned();
@@ -79,7 +79,7 @@ fn check_slots(config: &AttentionConfig, found: &mut Diagnostics) {
     }
 }
 
-/// What packed sequences need: one node, and room for keys of all heads.
+/// Checks the requirements of packed sequences: one node, and room for keys of all heads.
 fn check_packed(config: &AttentionConfig, nodes: u32, found: &mut Diagnostics) {
     found.require(
         nodes == 1,
@@ -130,7 +130,7 @@ fn check_heads(config: &AttentionConfig, found: &mut Diagnostics) {
     }
 }
 
-/// Sizes that are each possible may together be no tensor.
+/// Each size may be possible while no tensor can have all sizes together.
 fn check_elems(config: &AttentionConfig, found: &mut Diagnostics) {
     let sizes = [config.batches(), config.seq, config.heads, config.head_dim];
     let sizes: Option<Vec<u64>> = sizes.iter().map(|dim| dim.fixed()).collect();

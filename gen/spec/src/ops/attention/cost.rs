@@ -1,4 +1,4 @@
-//! What a candidate of an attention operator should take.
+//! The expected time of a candidate of an attention operator.
 
 use super::op_plan::AttentionPlan;
 use crate::device::Device;
@@ -16,7 +16,7 @@ pub(crate) fn attention_us(
     let (sms, push_ctas) = (f64::from(device.sm_count), f64::from(op_plan.push_ctas));
     let rounds = f64::from(op_plan.tiles) / sms;
     let compute = bound.compute_us / costs.attention.mma_share * rounds.ceil() / rounds;
-    // What a CTA does of the keys of one rank.
+    // The time in which a CTA computes with the keys of one rank.
     let one_us = compute / rounds.ceil() / f64::from(world);
     let mut us = compute.max(bound.memory_us);
     let share = costs.store_share(compute, bound.link_us);

@@ -39,8 +39,8 @@ pub(super) fn id(op_plan: &AttentionPlan, arch: Arch, topology: Topology) -> Str
     )
 }
 
-/// Rows of this rank: those of its chunks, `times` over. The host does not know those of packed sequences, for which every
-/// rank has room for the most.
+/// Rows of this rank: the rows of its chunks, repeated `times` times. The host does not know the rows of packed sequences. Every
+/// rank therefore has room for the largest number of rows.
 fn rows(op_plan: &AttentionPlan, world: u32, times: u64) -> Extent {
     if op_plan.config.packed {
         let placement = op_plan.config.placement;

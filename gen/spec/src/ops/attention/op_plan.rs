@@ -1,4 +1,4 @@
-//! What only plans of attention operators have.
+//! The part of a plan that only attention operators have.
 
 use super::config::{AttentionConfig, AttentionShape};
 use crate::config::{Dtype, LINE_BYTES};
@@ -7,24 +7,25 @@ use crate::ops::gemm::THREADS;
 use crate::topology::Topology;
 use serde::Serialize;
 
-/// Rows of queries that a CTA takes at a time, and of keys in a stage.
+/// Rows of queries that a CTA computes at a time, and rows of keys in a stage.
 pub const TILE_ROWS: u32 = 128;
 /// Bytes of a sub-tile: the columns of a tile that are together in shared memory, a line of the swizzle of each row.
 pub const SUB_TILE_BYTES: u32 = TILE_ROWS * LINE_BYTES;
-/// Stages of K, and as many of V; more than four gain nothing.
+/// The largest number of stages of K, which is also the largest number of stages of V. More than four stages gain nothing.
 pub(super) const MAX_STAGES: u32 = 4;
-/// Tiles of queries, one being loaded while the other is computed.
+/// Buffers for tiles of queries. One tile is loaded while the other is computed.
 pub(super) const QUERY_BUFFERS: u32 = 2;
-/// What only a plan of an attention operator has.
+/// The part of a plan that only attention operators have.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct AttentionPlan {
-    /// What is computed.
+    /// The configuration of the operator.
     pub config: AttentionConfig,
-    /// Its sizes.
+    /// The sizes of the problem.
     pub shape: AttentionShape,
-    /// Rows of a chunk of the sequence; of packed sequences, the most that chunks of all of them together may have.
+    /// Rows of a chunk of the sequence. For packed sequences, the largest number of rows that the chunks of all sequences may have
+    /// together.
     pub segment_rows: u32,
-    /// Tiles of as much.
+    /// Tiles of a chunk.
     pub segment_tiles: u32,
     /// Tiles of a rank's rows of a head; on some ranks some are empty.
     pub row_tiles: u32,
@@ -32,23 +33,23 @@ pub struct AttentionPlan {
     pub tiles: u32,
     /// Heads whose tiles are computed together, those with most keys first.
     pub group_heads: u32,
-    /// Stages of K, and as many of V.
+    /// Stages of K. V has an equal number of stages.
     pub stages: u32,
-    /// CTAs that send K and V before they compute; 0 in a world of 1. Across nodes a warp of each sends and forwards while
-    /// the others compute.
+    /// CTAs that send K and V before they compute; 0 in a world of 1. Across nodes, some warps of each of these CTAs send and
+    /// forward while the other warps compute.
     pub push_ctas: u32,
-    /// Warps of each of them that do.
+    /// Warps of each of these CTAs that send and forward.
     pub push_warps: u32,
-    /// Heads of K and V, over all batches, that there is room for, of each source.
+    /// Heads of K and V of each source, over all batches, for which there is room.
     pub kv_slots: u32,
-    /// Buffers for all slots: across nodes calls take turns in two, else there is one.
+    /// Buffers for all slots. Across nodes there are two buffers, which calls use in turn; on one node there is one.
     pub buffers: u32,
     /// Across nodes: tiles of a put, of one segment of a head; 0 on one node.
     pub put_tiles: u32,
 }
 
 impl AttentionPlan {
-    /// Whether each call gives the length of the sequence, or those of packed sequences.
+    /// Whether each call gives the length of the sequence or of the packed sequences.
     #[must_use]
     pub const fn takes_rows(&self) -> bool {
         self.config.packed || self.config.seq.is_given_at_run_time()
@@ -76,7 +77,7 @@ impl AttentionPlan {
         !u64::from(self.segment_rows).is_multiple_of(tile) || !self.shape.seq.is_multiple_of(tile)
     }
 
-    /// Whether what lies in memory behind a chunk may be rows of this rank that are not the chunk's, within a tile.
+    /// Whether the memory behind a chunk may hold other rows of this rank within the chunk's last tile.
     #[must_use]
     pub fn has_rows_behind(&self) -> bool {
         let has_tail = !self.segment_rows.is_multiple_of(TILE_ROWS);
@@ -129,7 +130,7 @@ impl AttentionPlan {
         2 * self.shape.head_dim as u32 / self.config.dtype.per_line()
     }
 
-    /// The same plan for calls of `seq` rows.
+    /// The plan with the same design for calls of `seq` rows.
     pub(super) fn of_rows(&self, seq: u64, world: u32) -> Self {
         let shape = AttentionShape { seq, ..self.shape };
         let tiles = Tiles::new(&self.config, shape, world);
@@ -153,9 +154,9 @@ impl AttentionPlan {
 /// The tiles of queries of a rank.
 #[derive(Clone, Copy)]
 pub(super) struct Tiles {
-    /// Rows of a chunk of the sequence, or of a chunk of each of the packed sequences, at most.
+    /// Rows of a chunk of the sequence, or the largest number of rows of a chunk of each packed sequence.
     pub segment_rows: u64,
-    /// Tiles of as much.
+    /// Tiles of a chunk.
     pub of_segment: u64,
     /// Tiles of a head.
     pub of_head: u64,

@@ -8,7 +8,7 @@ use crate::roofline::Bound;
 use crate::topology::Topology;
 use std::iter;
 
-/// The numbers of CTAs that may push. Eight nearly saturate the link. Each of them computes less in the meantime.
+/// The numbers of CTAs that may push. Eight CTAs nearly saturate the link. A CTA that pushes computes less in the meantime.
 const PUSH_CTAS: [u32; 4] = [4, 8, 16, 32];
 
 /// Across nodes, the number of own parts that are sent before the first part is forwarded. A NIC of 50 GB/s takes 170
@@ -32,7 +32,7 @@ pub(super) fn choose(op_plan: &mut AttentionPlan, topology: Topology, device: &D
         .comm_ctas
         .map_or(usual, |ctas| vec![ctas]);
     let choices: Vec<u32> = choices.into_iter().map(|ctas| ctas.min(most)).collect();
-    // By number of rows: what calls take with each choice, as a share of what they take with the best one.
+    // By number of rows: the times of calls with each choice, as shares of the time with the best choice.
     let losses: Vec<Vec<f64>> = with_fewer_rows(op_plan, world)
         .iter()
         .map(|of_rows| {
@@ -54,8 +54,8 @@ pub(super) fn choose(op_plan: &mut AttentionPlan, topology: Topology, device: &D
     op_plan.push_ctas = best.map_or(most, |best| choices[best]);
 }
 
-/// Returns the same plan; if each call gives the rows, also for calls of a half of the rows, of a quarter, and so on, down to
-/// some tiles on each rank.
+/// Returns the plan. If each call gives the rows, also returns the plan for calls of half of the rows, of a quarter, and so on,
+/// down to some tiles on each rank.
 fn with_fewer_rows(op_plan: &AttentionPlan, world: u32) -> Vec<AttentionPlan> {
     let least = u64::from(world * op_plan.config.placement.segments() * TILE_ROWS);
     let fewer = |of_rows: &AttentionPlan| {
@@ -105,8 +105,9 @@ mod tests {
         plan.op_plan.push_ctas
     }
 
-    /// Long sequences need few CTAs that push, short ones need many. A kernel for both has as many as short ones need: with
-    /// those of the longest one, 768 rows of each rank took 4.6 times as long as in a kernel of their own.
+    /// Long sequences need few CTAs that push, short sequences need many. A kernel for both has the number of CTAs that short
+    /// sequences need: with the number for the longest sequence, 768 rows of each rank took 4.6 times as long as in a kernel of
+    /// their own.
     #[test]
     fn lengths_at_run_time_have_as_many_pushing_ctas_as_short_ones() {
         let (short, long) = (Dim::Static(1536), Dim::Static(24576));

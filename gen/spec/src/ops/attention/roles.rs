@@ -1,4 +1,4 @@
-//! The roles of a `ring_attention` kernel, and what they wait for.
+//! The roles of a `ring_attention` kernel, and their waits.
 
 use super::memory::{AttentionSmem, AttentionWorkspace};
 use super::op_plan::AttentionPlan;
@@ -9,7 +9,7 @@ use crate::topology::Topology;
 
 /// Own K and V.
 const OWN: u32 = 0;
-/// K and V of other nodes. On one node, there is nothing behind own K and V.
+/// K and V of other nodes. On one node, no pass follows own K and V.
 const FORWARDED: u32 = 1;
 
 /// The parts of a plan from which its roles derive.
@@ -142,7 +142,7 @@ impl<'a> Roles<'a> {
         vec![step.signals(q_empty, Whose::CTA)]
     }
 
-    /// Sends the parts of a pass. `begin` is what comes before a part is loaded.
+    /// Sends the parts of a pass. `begin` is the step before a part is loaded.
     fn push_kv(&self, pass: u32, begin: Step) -> Vec<Step> {
         let AttentionWorkspace {
             begun,

@@ -5,7 +5,8 @@ use super::op_plan::AttentionPlan;
 use crate::roofline::Traffic;
 use crate::topology::Topology;
 
-/// The largest amount of each kind on any rank. Packed sequences are at most as much as one that has all rows.
+/// The largest amount of each kind on any rank. The amounts of packed sequences are at most the amounts of one sequence that has
+/// all rows.
 pub(super) fn traffic(op_plan: &AttentionPlan, topology: Topology) -> Traffic {
     let AttentionShape {
         seq,
@@ -30,13 +31,13 @@ pub(super) fn traffic(op_plan: &AttentionPlan, topology: Topology) -> Traffic {
 
 /// The amounts of one rank for each head.
 struct RankWork {
-    /// Its rows.
+    /// Rows of the rank.
     rows: u64,
-    /// Pairs of a query and a key that it attends to.
+    /// Pairs of a query of the rank and a key that the query attends to.
     pairs: u64,
-    /// Rows of K that it sends inside its node, by receiver: its own, and those that it forwards.
+    /// Rows of K that the rank sends inside its node, by receiver: own rows and forwarded rows.
     sent_rows: u64,
-    /// Rows of K that it puts, by node.
+    /// Rows of K that the rank puts, by node.
     put_rows: u64,
 }
 
@@ -111,7 +112,7 @@ mod tests {
         plan::plan(&config, shape, one_node(world), &Device::h200()).expect("a plan")
     }
 
-    /// Every pair counts once, whatever the length, and every row that is needed is sent once to each who needs it.
+    /// Every pair counts once, whatever the length. Every row is sent once to each rank that needs the row.
     #[test]
     fn ranks_share_all_pairs() {
         for world in [1, 2, 4, 8] {

@@ -1,4 +1,4 @@
-//! What is possible of a collective.
+//! The limits of a collective.
 
 use super::config::{CollectiveConfig, CollectiveOp, MAX_LL_KIB, Protocol};
 use crate::config::{Dim, Eps, Field};

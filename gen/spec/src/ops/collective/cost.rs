@@ -1,4 +1,4 @@
-//! What a candidate of a collective should take.
+//! The expected time of a candidate of a collective.
 
 use super::config::Protocol;
 use super::op_plan::CollectivePlan;
@@ -35,7 +35,7 @@ pub(super) fn estimate_us(
         (Some(_), Protocol::Ll) => 0.0,
         (Some(_), Protocol::Simple) => costs.flag_us + costs.collective.reduce_us,
     };
-    // Chunks of sums are sent while others are added up.
+    // Chunks of sums are sent while other chunks are added up.
     let link_us = match op_plan.protocol {
         Protocol::Ll if reduces && gathers => {
             bound.link_us

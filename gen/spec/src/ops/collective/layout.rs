@@ -75,7 +75,7 @@ pub(super) fn operands(op_plan: &CollectivePlan, world: u32) -> Vec<OperandSpec>
     given.map(|(_, operand)| operand).collect()
 }
 
-/// Where the operands of the epilogue lie.
+/// The arguments for the epilogue's operands.
 fn epilogue_args(epilogue: SumEpilogue) -> Vec<(&'static str, ArgKind)> {
     let mut kinds = Vec::new();
     if epilogue.bias {

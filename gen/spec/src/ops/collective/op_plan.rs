@@ -1,4 +1,4 @@
-//! What only plans of collectives have.
+//! The part of a plan that only collectives have.
 
 use super::config::{CollectiveConfig, CollectiveOp, CollectiveShape, Protocol};
 use crate::topology::Topology;
@@ -9,39 +9,40 @@ pub(super) const VEC_BYTES: u64 = 16;
 /// Threads of a CTA that sends packets: few, so that even small tensors are spread over several SMs.
 pub(super) const LL_THREADS: u32 = 256;
 
-/// What only a plan of a collective has.
+/// The part of a plan that only collectives have.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CollectivePlan {
-    /// What is computed.
+    /// The configuration of the operator.
     pub config: CollectiveConfig,
-    /// Its sizes.
+    /// The sizes of the problem.
     pub shape: CollectiveShape,
-    /// How data travels.
+    /// The protocol by which data travels.
     pub protocol: Protocol,
-    /// With [`Protocol::Ll`], how `all_reduce` adds up: 1 or 2; else 0.
+    /// The number of shots in which `all_reduce` adds up with [`Protocol::Ll`]: 1 or 2; 0 in all other plans.
     pub shots: u32,
-    /// Vectors of every rank's shard but perhaps the last ones: its rows, or of `all_reduce` as many for each rank.
+    /// Vectors of every rank's shard, perhaps fewer on the last ranks: the vectors of the rank's rows or, for `all_reduce`, an
+    /// equal share for each rank.
     pub shard_vecs: u64,
-    /// With [`Protocol::Simple`], vectors that a warp moves under one flag; else 0.
+    /// Vectors that a warp moves under one flag with [`Protocol::Simple`]; 0 with other protocols.
     pub chunk_vecs: u64,
     /// Vectors of a lane that are under way at a time; 0 with [`Protocol::Ll`].
     pub unroll: u32,
-    /// Vectors of which a lane adds up the parts at a time; 0 where nothing is added up by chunks.
+    /// Vectors whose parts a lane adds up at a time; 0 if sums are not computed by chunks.
     pub reduce_unroll: u32,
-    /// Across nodes: chunks of a put; 0 on one node.
+    /// Chunks of a put across nodes; 0 on one node.
     pub put_chunks: u64,
     /// Warps of every CTA that send, add up, collect and forward; all 0 with [`Protocol::Ll`].
     pub warps: StepWarps,
-    /// How rows are normalised, if they are.
+    /// The normalisation of rows; `None` if rows are not normalised.
     pub norm: Option<RowWarps>,
 }
 
-/// How warps share the rows that they normalise.
+/// The division of the rows that warps normalise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct RowWarps {
     /// Warps that share a row.
     pub warps: u32,
-    /// Vectors of a row that a lane has, the last ones perhaps fewer.
+    /// Vectors of a row that each lane has, perhaps fewer in the last lanes.
     pub lane_vecs: u32,
 }
 
@@ -71,16 +72,16 @@ impl RowWarps {
     }
 }
 
-/// How many warps of a CTA have each step.
+/// The number of warps of a CTA for each step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct StepWarps {
-    /// Send own chunks to the peers of the node.
+    /// Warps that send own chunks to the peers of the node.
     pub push: u32,
-    /// Add up.
+    /// Warps that add up.
     pub reduce: u32,
-    /// Take chunks of other ranks to the result.
+    /// Warps that copy chunks of other ranks to the result.
     pub collect: u32,
-    /// Forward what other nodes have put.
+    /// Warps that forward chunks that other nodes have put.
     pub relay: u32,
 }
 
@@ -91,7 +92,7 @@ impl CollectivePlan {
         self.shape.m * self.row_vecs()
     }
 
-    /// The same design for calls of `rows` rows.
+    /// The plan with the same design for calls of `rows` rows.
     #[must_use]
     pub(crate) fn with_rows(&self, rows: u64, world: u32) -> Self {
         let mut fewer = self.clone();
@@ -130,7 +131,7 @@ impl CollectivePlan {
         self.vecs().div_ceil(self.shard_vecs) < world as u64
     }
 
-    /// Whether ranks store straight to each other's results, which lie in symmetric memory.
+    /// Whether ranks store directly to each other's results, which lie in symmetric memory.
     #[must_use]
     pub const fn stores_to_results(&self, topology: Topology) -> bool {
         self.config.symmetric_result
@@ -145,8 +146,8 @@ impl CollectivePlan {
         self.config.m.is_given_at_run_time()
     }
 
-    /// Whether ranks signal each other that they have begun a call: where some pairs may exchange no data, where all must
-    /// have been given the same rows, and where results of earlier calls may be in use until then.
+    /// Whether ranks signal each other that they have begun a call. They do so where some pairs of ranks may exchange no data,
+    /// where the calls of all ranks must have equal numbers of rows, and where results of earlier calls may be in use until then.
     #[must_use]
     pub const fn announces_begin(&self, topology: Topology) -> bool {
         let world = topology.world();
@@ -155,8 +156,8 @@ impl CollectivePlan {
             || self.stores_to_results(topology)
     }
 
-    /// Whether ranks compare where their results lie in symmetric memory: where they announce the call, although in this plan
-    /// they may not store to each other's results. Calls of more rows may.
+    /// Whether ranks compare the places of their results in symmetric memory. They do so where they announce the call, even if this
+    /// plan does not store to results of other ranks, since calls of more rows may.
     #[must_use]
     pub const fn compares_places(&self, topology: Topology) -> bool {
         self.config.symmetric_result && topology.nodes == 1 && self.announces_begin(topology)
@@ -175,7 +176,7 @@ impl CollectivePlan {
         to_rows && self.config.op.gathers() && !self.reduces_all()
     }
 
-    /// The channel that shards are put on, behind that of sums.
+    /// The channel on which shards are put; it follows the channel of sums.
     #[must_use]
     pub const fn channels(&self) -> u16 {
         match self.config.op {

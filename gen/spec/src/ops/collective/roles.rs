@@ -1,4 +1,4 @@
-//! The roles of a kernel of a collective, and what they wait for.
+//! The roles of a kernel of a collective, and their waits.
 
 use super::config::Protocol;
 use super::memory::CollectiveWorkspace;
@@ -185,7 +185,7 @@ impl<'a> Roles<'a> {
         ]
     }
 
-    /// Sends chunks of the own shard. Stores to results of other ranks wait until these have begun the call.
+    /// Sends chunks of the own shard. Stores to results of other ranks wait until these ranks have begun the call.
     fn raise_own(&self, step: Step) -> Step {
         let CollectiveWorkspace {
             begun, chunk_ready, ..

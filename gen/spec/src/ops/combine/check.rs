@@ -1,4 +1,4 @@
-//! What is possible of `combine`.
+//! The limits of `combine`.
 
 use super::config::CombineConfig;
 use crate::diagnostic::Diagnostics;

@@ -1,4 +1,4 @@
-//! What a candidate of `combine` should take.
+//! The expected time of a candidate of `combine`.
 
 use crate::device::Device;
 use crate::roofline::Bound;

@@ -1,4 +1,4 @@
-//! What only plans of `combine` have.
+//! The part of a plan that only `combine` has.
 
 use super::config::{CombineConfig, CombineShape};
 use crate::ops::dispatch::{ExpectedRouting, TokenChunks};
@@ -6,35 +6,35 @@ use crate::topology::Topology;
 use serde::Serialize;
 
 /// The most tokens of a rank whose sums do not pass through the pipeline, if the user does not say. With H 7168 and top-8 on
-/// 2×H200, sums of 16, 64 and 128 tokens take 10.6, 14.0 and 18.2 µs, through the pipeline 15.6, 18.3 and 22.4. Those of 256
-/// tokens take 1 µs less than there, or 2 µs more if a rank can have 4096.
+/// 2×H200, sums of 16, 64 and 128 tokens take 10.6, 14.0 and 18.2 µs, through the pipeline 15.6, 18.3 and 22.4. Sums of
+/// 256 tokens take 1 µs less than through the pipeline, or 2 µs more if a rank can have 4096 tokens.
 pub(super) const LOW_LATENCY_TOKENS: u32 = 128;
-/// The same on one rank, where nothing travels. There, sums of 256, 512, 1024 and 2048 tokens take 13.6, 24.6, 41.5 and 77.7 µs,
-/// through the pipeline 26.2, 26.5, 41.9 and 72.5 (1×H200).
+/// The most tokens of a rank whose sums do not pass through the pipeline, on one rank, where no data travels. There, sums of 256,
+/// 512, 1024 and 2048 tokens take 13.6, 24.6, 41.5 and 77.7 µs, through the pipeline 26.2, 26.5, 41.9 and 72.5 (1×H200).
 pub(super) const LOW_LATENCY_TOKENS_ALONE: u32 = 1024;
 /// Output buffers: sums that are complete but have not left the CTA, with a storing thread for each. One is on its way for
 /// 2 to 5 µs, in which 344 GB/s over 132 SMs want 5 to 13 KiB.
 pub const OUTPUTS: u32 = 3;
-/// How many sums for peers a CTA sends at most before it waits for those of an own token. With more of them they would queue
-/// for the link, and own rows be read at the end, when it is idle.
+/// The largest number of sums for peers that a CTA sends before it waits for the sums of an own token. More sums for peers would
+/// queue for the link, and own rows would be read at the end, when the link is idle.
 pub const SUMS_AHEAD: u32 = 2;
-/// Before a list: tokens, those on it, a fault, and where their sums go.
+/// Words before a list: the number of tokens, the number of tokens on the list, a fault, and the destination of their sums.
 pub const LIST_HEADER_BYTES: u64 = 32;
 
-/// What only a plan of `combine` has.
+/// The part of a plan that only `combine` has.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CombinePlan {
-    /// What is computed.
+    /// The configuration of the operator.
     pub config: CombineConfig,
-    /// Its sizes.
+    /// The sizes of the problem.
     pub shape: CombineShape,
-    /// Rows of a rank, as of the operator that dispatched.
+    /// Rows of a rank, equal to the rows of the operator that dispatched the tokens.
     pub max_rows: u64,
-    /// The most tokens of a rank whose sums are computed without the pipeline, and travel in packets. None across nodes.
+    /// The most tokens of a rank whose sums are computed without the pipeline, and travel in packets; 0 across nodes.
     pub low_latency_tokens: u64,
     /// The pipeline for the sums of ranks with more tokens, if a rank can have more.
     pub pipeline: Option<SumPipeline>,
-    /// What travels between nodes, if there are several.
+    /// The exchange between nodes; `None` on one node.
     pub internode: Option<InternodeCombine>,
 }
 
@@ -63,14 +63,14 @@ impl CombinePlan {
         part_bytes.map_or(0, |bytes| self.row_bytes().div_ceil(bytes.into()))
     }
 
-    /// The partial sums of a rank for other ranks of its node, for which it has room if there are several nodes: one for each
-    /// of its rows, or for each token if there are fewer.
+    /// The partial sums of a rank for other ranks of its node for which the rank has room, if there are several nodes: one sum for
+    /// each of its rows, or for each token if there are fewer tokens than rows.
     #[must_use]
     pub fn partial_slots(&self, topology: Topology) -> u64 {
         self.max_rows.min(self.all_tokens(topology))
     }
 
-    /// Whether a partial sum lies in the slot of a row. Otherwise it lies in that of its token.
+    /// Whether a partial sum lies in the slot of a row. Otherwise it lies in the slot of its token.
     #[must_use]
     pub fn has_slots_of_rows(&self, topology: Topology) -> bool {
         self.max_rows < self.all_tokens(topology)
@@ -80,13 +80,13 @@ impl CombinePlan {
         u64::from(topology.world()) * self.shape.max_tokens
     }
 
-    /// The tokens on all lists of a rank for other nodes. A token is on as many lists as it has experts, at most.
+    /// The largest number of tokens on all lists of a rank for other nodes. A token is on at most one list per expert.
     #[must_use]
     pub fn listed_tokens(&self, topology: Topology) -> u64 {
         self.shape.max_tokens * self.shape.top_k.min(topology.peers().into())
     }
 
-    /// Packets that a rank sends before those of its choices: how many tokens it has, and across nodes also a fault.
+    /// Packets that a rank sends before the packets of its choices: the number of tokens, and across nodes also a fault.
     #[must_use]
     pub const fn count_packets(&self) -> u32 {
         match self.internode {
@@ -109,7 +109,7 @@ impl CombinePlan {
             .unwrap_or_default()
     }
 
-    /// The first CTAs of the launch only communicate: as many.
+    /// The number of CTAs, the first CTAs of the launch, that only communicate.
     #[must_use]
     pub const fn comm_ctas(&self) -> u32 {
         match self.internode {
@@ -118,7 +118,7 @@ impl CombinePlan {
         }
     }
 
-    /// Where tokens go if experts are chosen evenly.
+    /// The average distribution of tokens if experts are chosen evenly.
     #[must_use]
     pub fn expected_routing(&self, topology: Topology) -> ExpectedRouting {
         let shape = self.shape;
@@ -126,7 +126,7 @@ impl CombinePlan {
     }
 }
 
-/// How parts of rows pass through a CTA.
+/// The pipeline through which parts of rows pass in a CTA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct SumPipeline {
     /// Bytes of a row that are summed at a time.
@@ -135,10 +135,10 @@ pub struct SumPipeline {
     pub stages: u32,
 }
 
-/// What travels between nodes.
+/// The exchange between nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct InternodeCombine {
-    /// The sums of a put, and those of a peer for which a rank has room until they have arrived.
+    /// The sums of a put, and the sums of a peer for which a rank has room until they have arrived.
     #[serde(flatten)]
     pub chunks: TokenChunks,
     /// Bytes of the longest list.

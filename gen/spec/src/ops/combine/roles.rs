@@ -1,4 +1,4 @@
-//! The roles of a `combine` kernel, and what they wait for.
+//! The roles of a `combine` kernel, and their waits.
 
 use super::memory::{CombineSmem, CombineWorkspace};
 use super::op_plan::{CombinePlan, OUTPUTS};
@@ -21,7 +21,7 @@ const ACKNOWLEDGED: u32 = 4;
 /// A role with its warps.
 type Listed = (RoleKind, (u32, u32), &'static str, Vec<Step>);
 
-/// What the roles of a plan depend on.
+/// The parts of a plan on which its roles depend.
 pub(super) struct Roles<'a> {
     op_plan: &'a CombinePlan,
     topology: Topology,

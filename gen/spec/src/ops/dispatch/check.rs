@@ -1,4 +1,4 @@
-//! What is possible of operators that route tokens to experts.
+//! The limits of operators that route tokens to experts.
 
 use super::config::{DispatchConfig, all_rows};
 use crate::config::{Dim, Dtype, Field};
@@ -81,7 +81,7 @@ pub(crate) fn check_dims(dims: &[(Field, Dim)], dtype: Dtype, world: u32, found:
     }
 }
 
-/// What decides how many rows there are.
+/// The dimensions that decide the number and the size of rows.
 pub(crate) struct Sizes {
     pub experts: Dim,
     pub top_k: Dim,

@@ -1,36 +1,37 @@
 //! Chunks of tokens, or of their sums, that a rank puts to the peers on other nodes.
 //!
-//! A peer has room for some chunks of a rank. Where that is less than all tokens of a call, chunks take the places of earlier
-//! ones. A rank that has read a chunk whose place is wanted again acknowledges it by an empty put on a channel of its own.
-//! The memory of a rank therefore does not grow with the number of nodes times its tokens.
+//! A peer has room for some chunks of a rank. If this room is smaller than all tokens of a call, later chunks take the places of
+//! earlier chunks. A rank that has read a chunk whose place is needed again acknowledges the chunk by an empty put on a separate
+//! channel. The memory of a rank therefore does not grow with the number of nodes times its tokens.
 
 use crate::parts::network::PUT_BYTES;
 use crate::topology::Topology;
 use serde::Serialize;
 
-/// The peers for all of whose tokens a rank has room. For the tokens of more peers together it has about as much.
+/// The number of peers for all of whose tokens a rank has room. For the tokens of more peers, a rank has about the same room in
+/// total.
 const PEERS_WITH_ROOM: u64 = 4;
 
-/// The chunks of a peer for which a rank has room at least: one arrives, one is forwarded, and one is acknowledged.
+/// The smallest number of chunks of a peer for which a rank has room: one chunk arrives, one is forwarded, and one is acknowledged.
 const FEWEST_CHUNKS: u64 = 3;
 
-/// Chunks between two ranks; of no tokens on one node.
+/// Chunks between two ranks. On one node, chunks have no tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct TokenChunks {
     /// Tokens of a put.
     pub chunk_tokens: u64,
-    /// Tokens of a peer for which a rank has room: whole chunks.
+    /// Tokens of a peer for which a rank has room: a whole number of chunks.
     pub room_tokens: u64,
 }
 
-/// What decides about chunks.
+/// The inputs from which chunks are planned.
 pub(crate) struct ChunkSizes {
     pub max_tokens: u64,
-    /// Tokens that a chunk has a multiple of.
+    /// The number of which the tokens of a chunk are a multiple.
     pub block_tokens: u64,
     /// Bytes of a token or of its sum.
     pub token_bytes: u64,
-    /// Fixed by the configuration: tokens of a put, and puts for which there is room.
+    /// The numbers that the configuration fixes: tokens of a put, and puts for which there is room.
     pub put_tokens: Option<u32>,
     pub puts_in_flight: Option<u32>,
 }
@@ -111,7 +112,7 @@ mod tests {
     fn room_does_not_grow_with_the_nodes() {
         let all = |nodes: u32| u64::from(nodes - 1) * chunks(nodes, 4096, None).room_tokens;
         assert!(all(2) >= 4096 && all(5) >= 4 * 4096);
-        // Whole chunks of 72 tokens, and three of them at least.
+        // Whole chunks of 72 tokens, and three chunks at least.
         assert!(all(9) <= 4 * 4096, "{}", all(9));
         assert_eq!(all(64), 63 * 3 * 72);
         assert_eq!(chunks(64, 4096, Some(1)).room_tokens, 72);

@@ -1,4 +1,4 @@
-//! What a candidate of `dispatch_gemm` should take.
+//! The expected time of a candidate of `dispatch_gemm`.
 
 use super::types::DispatchTypes;
 use crate::arch::Tile;
@@ -7,7 +7,7 @@ use crate::device::Device;
 use crate::ops::gemm::cost::{group_subs, tile_us};
 use crate::roofline::Bound;
 
-/// The products of a dispatch: how many tiles there will be, on average.
+/// The products of a dispatch: the average number of tiles.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct DispatchGemm {
     pub tile: Tile,
@@ -20,11 +20,12 @@ pub(crate) struct DispatchGemm {
 }
 
 impl DispatchGemm {
-    /// The rounds of CTAs for all tiles, and the time in which sums over slices of the last ones are stored and added up, µs.
+    /// The rounds of CTAs for all tiles, and the time in which the sums over slices of the last tiles are stored and added up, µs.
     fn rounds(&self, costs: &CostTable) -> (f64, f64) {
         let rounds = self.tiles / f64::from(self.ctas);
         if rounds >= 4.0 {
-            // How many tiles there are in the last round is chance. If they are not divided, half of the CTAs have none.
+            // The number of tiles in the last round is random. If these tiles are not divided, half of the CTAs have no tile on
+            // average.
             let empty = if self.most_splits == 1 { 0.5 } else { 0.1 };
             return (rounds + empty, 0.0);
         }
@@ -70,7 +71,7 @@ pub(crate) fn dispatch_us(gemm: DispatchGemm, bound: &Bound, device: &Device) ->
         0.0 => 0.0,
         link_us => costs.flag_us + link_us / costs.store_share(compute, link_us),
     };
-    // Before the first token, its node must know where it goes.
+    // Before the first token arrives, its node must know the token's destination.
     let nic = match bound.nic_us {
         0.0 => 0.0,
         _ => costs.put_latency_us + costs.put_us(bound),

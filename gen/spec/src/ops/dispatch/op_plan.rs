@@ -1,4 +1,4 @@
-//! What only plans of `dispatch_gemm` have.
+//! The part of a plan that only `dispatch_gemm` has.
 
 use super::chunks::TokenChunks;
 use super::config::{DispatchConfig, DispatchShape};
@@ -8,7 +8,7 @@ use crate::ops::gemm::{BLayout, Split};
 use crate::topology::Topology;
 use serde::Serialize;
 
-/// Groups of copies that a load warp leaves unfinished, each a stage: fewer than there are stages.
+/// Groups of copies that a load warp leaves unfinished, one stage each. The number is smaller than the number of stages.
 pub const COPIES_AHEAD: u32 = 2;
 /// Row tiles of an expert that advance along the columns together, so that they share weights in L2.
 pub const GROUP_ROWS: u32 = 16;
@@ -16,10 +16,10 @@ pub const GROUP_ROWS: u32 = 16;
 pub(super) const TILE_BUFFERS: u32 = 2;
 /// A fault, before the numbers of each expert.
 pub const FAULT_WORDS: u64 = 8;
-/// What only a plan of `dispatch_gemm` has.
+/// The part of a plan that only `dispatch_gemm` has.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DispatchPlan {
-    /// What is computed.
+    /// The configuration of the operator.
     pub config: DispatchConfig,
     /// Its sizes.
     pub shape: DispatchShape,
@@ -31,17 +31,17 @@ pub struct DispatchPlan {
     pub stages: u32,
     /// The most slices of K into which a tile of the last round is divided; 1 = into none.
     pub most_splits: u32,
-    /// The first CTAs of the launch communicate before they compute: as many.
+    /// The number of CTAs, the first CTAs of the launch, that communicate before they compute.
     pub comm_ctas: u32,
-    /// Rows that there is room for on each rank.
+    /// Rows for which each rank has room.
     pub max_rows: u64,
-    /// Rows that one rank's tokens can make on another.
+    /// The largest number of rows on a rank that come from the tokens of one other rank.
     pub source_rows: u64,
     /// Tokens that one warp sends under one flag.
     pub block_tokens: u32,
     /// The most tokens that a CTA routes.
     pub slice_tokens: u64,
-    /// What travels between nodes, if there are several.
+    /// The exchange between nodes; `None` on one node.
     pub internode: Option<InternodeDispatch>,
 }
 
@@ -79,7 +79,7 @@ impl DispatchPlan {
         }
     }
 
-    /// Columns of the weight that one load brings: whole lines of the swizzle, or as many as lie together.
+    /// Columns of the weight that one load brings: whole lines of the swizzle, or all columns that lie together.
     #[must_use]
     pub fn box_cols(&self) -> u32 {
         match (self.config.b_layout, self.config.swiglu) {
@@ -107,9 +107,9 @@ impl DispatchPlan {
         self.shape.max_tokens.div_ceil(self.block_tokens.into())
     }
 
-    /// Tokens of other ranks for which segments of a rank have room if there are several nodes: one for each of its rows, or
-    /// all of them if these are fewer. If chunks are not acknowledged, those of peers lie elsewhere. There is room for one at
-    /// least, so that kernels of any number of ranks have the region.
+    /// Tokens of other ranks for which the segments of a rank have room if there are several nodes: one token for each of its rows,
+    /// or all tokens if all tokens are fewer. If chunks are not acknowledged, the tokens of peers lie elsewhere. There is room for
+    /// one token at least, so that kernels of any number of ranks have the region.
     #[must_use]
     pub fn segment_tokens(&self, topology: Topology) -> u64 {
         let elsewhere = if self.acknowledges() {
@@ -121,7 +121,8 @@ impl DispatchPlan {
         self.max_rows.min(all).max(1)
     }
 
-    /// Tokens that a rank puts to all peers: each to as many as it has experts, at most.
+    /// The largest number of tokens that a rank puts to all peers together. Each token goes to at most as many peers as the token
+    /// has experts.
     #[must_use]
     pub fn put_tokens(&self, topology: Topology) -> u64 {
         self.shape.max_tokens * self.shape.top_k.min(topology.peers().into())
@@ -147,17 +148,17 @@ impl DispatchPlan {
         (self.slice_tokens * self.shape.top_k).next_multiple_of(4)
     }
 
-    /// Words of the numbers that a rank sends to another: rows, and tokens that are sent for them.
+    /// Words of the counts that a rank sends to another rank: rows, and the tokens that are sent for these rows.
     #[must_use]
     pub const fn count_words(&self) -> u64 {
         FAULT_WORDS + 2 * self.shape.experts
     }
 }
 
-/// What travels between nodes.
+/// The exchange between nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct InternodeDispatch {
-    /// The tokens of a put, which are whole blocks, and those of a peer for which a rank has room until they are forwarded.
+    /// The tokens of a put, which are whole blocks, and the tokens of a peer for which a rank has room until they are forwarded.
     #[serde(flatten)]
     pub chunks: TokenChunks,
     /// Bytes of the longest packet, in whole vectors.

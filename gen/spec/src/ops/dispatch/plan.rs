@@ -113,7 +113,7 @@ fn candidate(
     found.into_result(op_plan)
 }
 
-/// The plan with as many stages as any plan has, on one node.
+/// The plan with the largest number of stages, on one node.
 fn with_all_stages(
     config: &DispatchConfig,
     shape: DispatchShape,
@@ -137,7 +137,7 @@ fn with_all_stages(
         comm_ctas,
         max_rows: config.max_rows.map_or(rows, |most| rows.min(most.into())),
         source_rows: shape.max_tokens * shape.top_k.min(local),
-        // As many blocks as there are warps to send them, if they are few.
+        // One block for each warp that sends, if there are few tokens.
         block_tokens: (sent / (2 * workers)).clamp(1, BLOCK_TOKENS) as u32,
         slice_tokens: shape.max_tokens.div_ceil(device.sm_count.into()),
         internode: None,
@@ -151,7 +151,7 @@ fn most_splits(config: &DispatchConfig, shape: DispatchShape, tile: Tile) -> u32
     config.split_k.unwrap_or(usual).clamp(1, steps)
 }
 
-/// Takes as many stages as fit into shared memory, or records what does not fit.
+/// Takes all stages that fit into shared memory, or records a diagnostic if shared memory is too small.
 fn fit_stages(
     op_plan: &mut DispatchPlan,
     topology: Topology,

@@ -1,4 +1,4 @@
-//! The roles of a `dispatch_gemm` kernel, and what they wait for.
+//! The roles of a `dispatch_gemm` kernel, and their waits.
 
 use super::memory::{DispatchSmem, DispatchWorkspace, Needs};
 use super::op_plan::DispatchPlan;
@@ -7,7 +7,7 @@ use crate::parts::waits::{CallSteps, Step, Whose, Word};
 use crate::plan::{Role, RoleKind};
 use crate::topology::Topology;
 
-/// Warps that load; the others multiply.
+/// Warps that load. The other warps multiply.
 const LOAD_WARPS: u32 = 4;
 
 /// Messages of the ranks of this node.
@@ -21,7 +21,7 @@ const FORWARDED: u32 = 3;
 /// Acknowledgements of chunks that were forwarded.
 const ACKNOWLEDGED: u32 = 4;
 
-/// What the roles of a plan depend on.
+/// The parts of a plan on which its roles depend.
 pub(super) struct Roles<'a> {
     op_plan: &'a DispatchPlan,
     topology: Topology,
@@ -150,7 +150,7 @@ impl<'a> Roles<'a> {
         ]
     }
 
-    /// Across nodes, a warp watches arrivals, one puts, one may acknowledge, and all others send and forward.
+    /// Across nodes, one warp watches arrivals, one warp puts, one warp may acknowledge, and all other warps send and forward.
     fn send_tokens(&self) -> Vec<Step> {
         let DispatchWorkspace {
             token_ready,

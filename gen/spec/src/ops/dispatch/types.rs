@@ -8,7 +8,7 @@ use crate::config::Dtype;
 pub struct DispatchTypes {
     /// The type of tokens.
     pub tokens: Dtype,
-    /// The type of the experts' weights, of the same size as the type of tokens.
+    /// The type of the experts' weights. Its size equals the size of the type of tokens.
     pub weights: Dtype,
     /// The type of C.
     pub c: Dtype,

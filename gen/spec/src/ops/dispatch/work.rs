@@ -1,4 +1,4 @@
-//! What ranks compute and send, if experts are chosen evenly and every rank has as many tokens as it can.
+//! The amounts that ranks compute and send if experts are chosen evenly and every rank has the largest number of tokens.
 
 use super::cost;
 use super::op_plan::DispatchPlan;
@@ -6,22 +6,22 @@ use crate::device::Device;
 use crate::roofline::{Bound, Traffic};
 use crate::topology::Topology;
 
-/// Where tokens go on average, of one rank.
+/// The average distribution of one rank's tokens.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ExpectedRouting {
     /// Rows of each expert.
     pub expert_rows: f64,
     /// Rows of a rank.
     pub rows: f64,
-    /// Tokens that a rank sends, once to each rank of its node that has an expert of theirs; across nodes, also those that
-    /// it forwards.
+    /// Tokens that a rank sends. A token is sent once to each rank of the node that has an expert of the token. Across nodes,
+    /// forwarded tokens are included.
     pub sent_tokens: f64,
-    /// Tokens that a rank puts, once to each other node that has an expert of theirs.
+    /// Tokens that a rank puts. A token is put once to each other node that has an expert of the token.
     pub put_tokens: f64,
 }
 
 impl ExpectedRouting {
-    /// Of `max_tokens` tokens per rank that each choose `top_k` of `experts` at random, on one node.
+    /// The expected routing of `max_tokens` tokens per rank that each choose `top_k` of `experts` at random, on one node.
     #[must_use]
     pub fn on_one_node(world: u32, experts: u64, top_k: u64, max_tokens: u64) -> Self {
         let topology = Topology {
@@ -31,7 +31,7 @@ impl ExpectedRouting {
         Self::of(topology, experts, top_k, max_tokens)
     }
 
-    /// The same on any number of nodes.
+    /// The expected routing on any number of nodes.
     #[must_use]
     pub fn of(topology: Topology, experts: u64, top_k: u64, max_tokens: u64) -> Self {
         let rows = (max_tokens * top_k) as f64;
@@ -54,7 +54,7 @@ impl ExpectedRouting {
 }
 
 impl DispatchPlan {
-    /// Where tokens go if experts are chosen evenly.
+    /// The average distribution of tokens if experts are chosen evenly.
     #[must_use]
     pub fn expected_routing(&self, topology: Topology) -> ExpectedRouting {
         let shape = self.shape;
