@@ -166,7 +166,7 @@ fn finish(topology: Topology, device: &Device, op_plan: AttentionPlan) -> BodyPl
     }
 }
 
-/// What the kernel wants of the fabric, across nodes: each tile of K and V that another node needs crosses to it once.
+/// The puts that the kernel needs across nodes: each tile of K and V that another node needs crosses to it once.
 fn network(op_plan: &AttentionPlan) -> Option<Network> {
     (op_plan.put_tiles > 0).then(|| Network {
         channels: 1,

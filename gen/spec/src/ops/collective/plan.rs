@@ -142,7 +142,7 @@ fn candidates(
     found
 }
 
-/// What all candidates have in common.
+/// The candidate with packets. All other candidates are derived from this one.
 fn with_packets(
     config: &CollectiveConfig,
     shape: CollectiveShape,
@@ -227,7 +227,7 @@ fn step_warps(op: CollectiveOp, topology: Topology) -> StepWarps {
     }
 }
 
-/// The same where ranks store to each other's results: a warp only waits for what the others store.
+/// The warps of each step if ranks store to each other's results: a warp only waits for stores of other ranks.
 fn step_warps_to_results(op: CollectiveOp) -> StepWarps {
     let (push, reduce) = match op.reduces() {
         true => (7, 8),
@@ -249,7 +249,7 @@ fn traffic(op_plan: &CollectivePlan, topology: Topology) -> Traffic {
     );
     let (shard, whole) = (op_plan.shard_vecs * VEC_BYTES, op_plan.bytes());
     let world = u64::from(topology.world());
-    // What a rank sends in one step of shards, and in one of parts: as much.
+    // The bytes that a rank sends in one step of shards. A step of parts sends an equal number of bytes.
     let step = local_peers * nodes * shard;
     let steps = u64::from(op_plan.config.op.reduces()) + u64::from(op_plan.config.op.gathers());
     let link_bytes = match op_plan.reduces_all() {
@@ -337,7 +337,7 @@ fn ll_ctas(op_plan: &CollectivePlan, device: &Device) -> u32 {
     ctas.min(device.sm_count.into()) as u32
 }
 
-/// What the kernel wants of the fabric: each chunk of a shard crosses to every other node once in each step.
+/// The puts that the kernel needs: each chunk of a shard crosses to every other node once in each step.
 fn network(op_plan: &CollectivePlan, topology: Topology) -> Option<Network> {
     (topology.peers() > 0).then(|| Network {
         channels: op_plan.channels(),

@@ -56,7 +56,7 @@ impl InternodeCombine {
     }
 
     /// # Errors
-    /// What does not fit into a put, or no CTA beside the one that communicates.
+    /// A list that does not fit into a put, or a grid without a CTA beside the CTA that communicates.
     pub(super) fn check(&self, op_plan: &CombinePlan, device: &Device) -> Result<(), Diagnostics> {
         let mut found = Diagnostics::default();
         found.require(

@@ -35,12 +35,11 @@ use crate::parts::{BodyPlan, Launch};
 use crate::roofline::{Bound, Traffic};
 use crate::topology::Topology;
 
-/// The most stages. To saturate memory, an SM needs 40 KiB in flight (1.2 µs at 33 GB/s), and as many bytes wait to be
-/// added.
+/// The most stages. To saturate memory, an SM needs 40 KiB in flight (1.2 µs at 33 GB/s), and another 40 KiB wait to be added.
 const MAX_STAGES: u32 = 16;
-/// The longest part of a row that is a stage. Fourteen of them fit into shared memory.
+/// The longest part of a row that is a stage. Fourteen such parts fit into shared memory.
 const MAX_PART_BYTES: u64 = 16 << 10;
-/// The shortest part of a row. Shorter ones slow down the link and TMA.
+/// The shortest part of a row. Shorter parts slow down the link and TMA.
 const MIN_PART_BYTES: u64 = 2 << 10;
 /// The size of a line of L2. Parts begin at lines.
 const LINE_BYTES: u64 = 128;
@@ -138,9 +137,9 @@ fn pipeline(
         .ok_or_else(|| no_room(part_bytes, needed_bytes(with(2)), device))
 }
 
-/// Whole rows, if they are short and many. Otherwise as many parts as leave no SM without a part of an own sum, and no more: on
-/// 2×H100, sums of 64 tokens take 23.6, 20.1, 19.0 and 20.3 µs with 7, 4, 2 and 1 parts, and those of 256 tokens take 33.4, 31.0
-/// and 29.8 µs with 3, 2 and 1.
+/// Bytes of a part: whole rows, if rows are short and many. Otherwise rows are divided into the largest number of parts with which no
+/// SM has two parts of own sums: on 2×H100, sums of 64 tokens take 23.6, 20.1, 19.0 and 20.3 µs with 7, 4, 2 and 1 parts, and sums
+/// of 256 tokens take 33.4, 31.0 and 29.8 µs with 3, 2 and 1.
 fn part_bytes(row_bytes: u64, max_tokens: u64, device: &Device) -> u32 {
     let wanted = u64::from(device.sm_count) / max_tokens;
     let wanted = wanted.min(row_bytes / MIN_PART_BYTES);
@@ -179,7 +178,7 @@ fn traffic(op_plan: &CombinePlan, topology: Topology) -> Traffic {
     Traffic {
         link_bytes: sent as u64 + packets,
         nic_bytes: put as u64 + listed,
-        // What is put is written, read by the NIC, written by the other, and read.
+        // Data that is put is written, read by the NIC, written by the other NIC, and read.
         memory_bytes: rows * op_plan.row_bytes() + 2 * sent as u64 + 4 * put as u64,
         flops: 2 * op_plan.choices() * shape.hidden,
     }

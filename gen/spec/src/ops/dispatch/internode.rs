@@ -6,11 +6,12 @@
 //! node that need it, and raises the same flags as a push within a node. The GEMM of an expert therefore does not depend
 //! on the way in which a row arrives.
 //!
-//! Memory is bounded by what a call can need. A rank receives no more tokens than it gets rows. Each source has a segment
-//! of that memory: as many tokens as it sends there, or for a source on another node as many as it has rows there, if
-//! that is less. Every rank computes the segments from the counts. The tokens that a rank packs lie one behind the other.
-//! Tokens arrive in a few chunks of each peer (`chunks`). If there is room for all of them, the rank where they arrive
-//! reads its own tokens there. Otherwise it copies them to the segment of their source, as it does for other ranks.
+//! Memory is bounded by the need of one call. A rank receives no more tokens than it gets rows. Each source has a segment of this
+//! memory. The segment has room for the tokens that the source sends there. For a source on another node, it has room for the rows
+//! of the source's tokens there, if these are fewer. Every rank computes the segments from the counts. The tokens that a rank packs
+//! lie one behind the other. Tokens arrive in a few chunks of each peer (`chunks`). If there is room for all chunks, the rank where
+//! the chunks arrive reads its own tokens there. Otherwise the rank copies its tokens to the segment of their source, as it does
+//! for other ranks.
 //!
 //! The chunks are preceded by one put, a packet. It holds the row counts, the ranks that need each token, and the row
 //! lists of the node's ranks. Its length depends on the routing. The number of puts of a call follows from the counts,
@@ -28,7 +29,7 @@ use crate::diagnostic::Diagnostics;
 use crate::plan::{MAX_PUT_BYTES, Network};
 use crate::topology::Topology;
 
-/// The most tokens of a rank: a list between nodes has the number of a token and that of its block in a word.
+/// The most tokens of a rank: a list between nodes has the number of a token and the number of the token's block in one word.
 const MAX_TOKENS: u64 = 1 << 16;
 
 impl InternodeDispatch {

@@ -28,16 +28,16 @@ use crate::parts::{BodyPlan, Launch};
 use crate::roofline::Bound;
 use crate::topology::Topology;
 
-/// The most stages. Those of the smallest tile have room for the slots to send from, and more are no faster.
+/// The most stages. The stages of the smallest tile have room for the slots to send from, and more stages are no faster.
 const MAX_STAGES: u32 = 8;
 /// Communication CTAs; 8 fill the link.
 const COMM_CTAS: u32 = 8;
 /// The fewest stages of a slice of K, unless the number of slices is given: storing and adding their sums takes as long as a
 /// few stages.
 const MIN_SPLIT_STEPS: u32 = 8;
-/// The most slices of K of a tile of 64 x 128, whose sums of a thread are one sub-tile. With more sub-tiles there are as many
-/// times fewer, since they are added up one after the other. Measured on an H100 with 256 rows of one expert and 7168 and 2048
-/// columns, 2, 4 and 8 slices: tiles of 128x256 take 55.5, 44.6 and 47.9 µs, and those of 128x128 43.8, 38.0 and 39.0.
+/// The most slices of K of a tile of 64 x 128, where the sums of a thread are one sub-tile. For tiles of n sub-tiles, the limit is
+/// divided by n, since sub-tiles are added up one after the other. Measured on an H100 with 256 rows of one expert and 7168 and
+/// 2048 columns, 2, 4 and 8 slices: tiles of 128x256 take 55.5, 44.6 and 47.9 µs, and tiles of 128x128 take 43.8, 38.0 and 39.0.
 const MAX_SPLITS: u32 = 16;
 /// Tokens under one flag, at most.
 const BLOCK_TOKENS: u64 = 8;
