@@ -217,7 +217,7 @@ mod tests {
         }
     }
 
-    /// Who follows a hint must not break what others use, such as `/tmp`.
+    /// A user who follows a hint must not break a folder that others use, such as `/tmp`.
     #[test]
     fn no_hint_changes_what_others_use() {
         let hint = |owner, mode| {

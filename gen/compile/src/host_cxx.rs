@@ -206,7 +206,7 @@ impl HostCxx {
             .args(&self.args)
             .args(OPTIONS)
             .arg("-I.")
-            // File names in the result are those of the includes, so that they do not depend on the folder.
+            // File names in the result are the names in the includes, so that they do not depend on the folder.
             .arg(format!("-ffile-prefix-map={}=", folder.display()))
             .arg("-ffile-prefix-map=./=")
             .args(["-o", OUTPUT, WRAPPER])

@@ -73,7 +73,7 @@ impl TryFrom<String> for Key {
     }
 }
 
-/// Hashes a list of texts. Each is preceded by its length, so that two different lists never give the same bytes.
+/// Hashes a list of texts. Each text is preceded by its length, so that two different lists never give the same bytes.
 pub(crate) fn hash_parts(parts: impl IntoIterator<Item = impl AsRef<str>>) -> [u8; 32] {
     let mut hash = Sha256::new();
     for text in parts {

@@ -338,7 +338,7 @@ mod tests {
 
     #[test]
     fn relative_folders_are_not_searched() {
-        // The folder in which tests run is that of the crate.
+        // Tests run in the folder of the crate.
         let here = std::env::current_dir().expect("a folder");
         let dir = tempfile::tempdir_in(&here).expect("temporary folder");
         let bin = dir.path().join("bin");

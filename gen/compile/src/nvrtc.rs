@@ -190,9 +190,9 @@ fn soname() -> String {
 enum Origin {
     /// The loader finds it.
     Loader,
-    /// It is in a folder in which a user has installed it.
+    /// A library in a folder in which a user has installed it.
     Installed,
-    /// It is in the folder of `mkernel-gen fetch-nvrtc`, so its digest is known.
+    /// A library in the folder of `mkernel-gen fetch-nvrtc`, so that its digest is known.
     Fetched,
 }
 

@@ -90,8 +90,8 @@ pub struct State {
     pub bucket_epochs: [u32; MAX_BUCKETS],
 }
 
-/// What calls of all operators of a communicator on a GPU have in common: that one at a time is under way. In device memory,
-/// zero before the first call; nothing resets it after.
+/// The state that calls of all operators of a communicator on a GPU share, to ensure that one call at a time is under way. The
+/// state lies in device memory. It is zero before the first call and is never reset.
 #[repr(C, align(128))]
 #[derive(Clone, Copy, Debug)]
 pub struct Gate {

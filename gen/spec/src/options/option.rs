@@ -219,7 +219,7 @@ macro_rules! options {
             }
 
             impl $Struct {
-                /// Records counts out of their limits and types that the operator does not take, but not those of groups.
+                /// Records counts outside their limits and types that the operator does not take. Groups check their own options.
                 #[allow(dead_code, unused_variables, reason = "not every struct has limits")]
                 pub(crate) fn check_limits(&self, found: &mut Diagnostics) {
                     $(

@@ -11,7 +11,7 @@ use crate::arch::Registers;
 use crate::roofline::{Bound, Traffic};
 use serde::Serialize;
 
-/// The size of a launch. All bodies of a kernel have the same one, since a kernel starts before it chooses a body.
+/// The size of a launch. All bodies of a kernel have the same launch, since a kernel starts before it chooses a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Launch {
     /// Threads of a CTA.

@@ -119,7 +119,7 @@ impl AttentionOp {
     /// All operators of the kind.
     pub const ALL: [Self; 1] = [Self::RingAttention];
 
-    /// The operator among those of all kinds.
+    /// The [`Op`] of this operator.
     #[must_use]
     pub const fn op(self) -> Op {
         match self {
@@ -160,12 +160,12 @@ choices! {
 }
 
 impl Placement {
-    /// Which rows of a sequence `rank` has, in their order: a range for each of its chunks, which may be empty.
+    /// The rows of a sequence that `rank` has, in their order: a range for each of the rank's chunks. A range may be empty.
     ///
     /// ```
     /// use mkernel_spec::Placement;
     ///
-    /// // Four chunks of three rows, of which the last has two.
+    /// Four chunks of three rows. The last chunk has two rows.
     /// assert_eq!(Placement::Zigzag.rows_of(2, 0, 11), [0..3, 9..11]);
     /// assert_eq!(Placement::Zigzag.rows_of(2, 1, 11), [3..6, 6..9]);
     /// ```
@@ -179,9 +179,9 @@ impl Placement {
         (0..self.segments()).map(chunk).collect()
     }
 
-    /// Which of the packed rows of sequences `rank` has, in the order in which its operands have them. Sequence `i` has rows
-    /// `offsets[i]` up to, but without, `offsets[i + 1]`. A rank has its rows of the first sequence, as
-    /// [`rows_of`](Self::rows_of) says, then those of the second one, and so on.
+    /// The packed rows of sequences that `rank` has, in the order of its operands. Sequence `i` has rows `offsets[i]` up to, but
+    /// without, `offsets[i + 1]`. A rank has its rows of the first sequence, as [`rows_of`](Self::rows_of) returns them, then its
+    /// rows of the second sequence, and so on.
     ///
     /// ```
     /// use mkernel_spec::Placement;
@@ -211,7 +211,7 @@ impl Placement {
         }
     }
 
-    /// Which chunk of the sequence is segment `segment` of `rank`'s.
+    /// The index of the chunk of the sequence that is segment `segment` of `rank`.
     #[must_use]
     pub const fn chunk_of(self, world: u32, rank: u32, segment: u32) -> u32 {
         match segment {
@@ -221,7 +221,7 @@ impl Placement {
     }
 }
 
-/// What scores are multiplied by before the softmax.
+/// The factor by which scores are multiplied before the softmax.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(from = "Option<f32>", into = "Option<f32>")]
 pub struct Scale {
@@ -307,8 +307,8 @@ impl AttentionShape {
             .div_ceil(world as u64 * placement.segments() as u64)
     }
 
-    /// The most rows that the operands of a rank need for packed sequences: those of every sequence are divided among the
-    /// ranks, and the first ranks have more rows of a sequence than the last ones.
+    /// The largest number of rows that the operands of a rank need for packed sequences. The rows of every sequence are divided
+    /// among the ranks, and the first ranks have more rows of a sequence than the last ranks.
     #[must_use]
     pub fn packed_rank_rows(self, world: u32, placement: Placement) -> u64 {
         self.packed_chunk_parts(world, placement, 1) * u64::from(placement.segments())

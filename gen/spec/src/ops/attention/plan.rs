@@ -1,8 +1,8 @@
 //! `ring_attention`: exact attention over a sequence whose rows are divided among ranks.
 //!
-//! A CTA takes a tile of queries of one head and iterates over the keys of all ranks, beginning with those of its own
-//! rank. Under a causal mask, the keys of the tile's own rows come last. The state of the softmax stays in registers. Each rank's K and V travel head by head to the peers that need
-//! them, in the layout that shared memory will have. Each tile of keys has a flag.
+//! A CTA takes a tile of queries of one head and iterates over the keys of all ranks, beginning with those of its own rank. Under a
+//! causal mask, the keys of the tile's own rows come last. The state of the softmax stays in registers. Each rank's K and V travel
+//! head by head to the peers that need them, in the layout that shared memory will have. Each tile of keys has a flag.
 //!
 //! They arrive in slots, each of which holds K and V of one head of one source. Head n uses slot n mod `kv_slots`. Its
 //! predecessor in the slot is a head of this call or of the previous one. When a tile of queries has attended to the

@@ -118,7 +118,7 @@ impl CollectiveOp {
     /// All operators of the kind.
     pub const ALL: [Self; 3] = [Self::AllReduce, Self::AllGather, Self::ReduceScatter];
 
-    /// The operator among those of all kinds.
+    /// The [`Op`] of this operator.
     #[must_use]
     pub const fn op(self) -> Op {
         match self {

@@ -65,7 +65,7 @@ impl CombineOp {
     /// All operators of the kind.
     pub const ALL: [Self; 1] = [Self::Combine];
 
-    /// The operator among those of all kinds.
+    /// The [`Op`] of this operator.
     #[must_use]
     pub const fn op(self) -> Op {
         match self {

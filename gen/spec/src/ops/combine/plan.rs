@@ -116,7 +116,7 @@ fn low_latency_tokens(config: &CombineConfig, shape: &CombineShape, topology: To
     }
 }
 
-/// As many stages as there is room for.
+/// The largest number of stages for which there is room.
 ///
 /// # Errors
 /// There is no room for two.

@@ -101,7 +101,7 @@ impl DispatchOp {
     /// All operators of the kind.
     pub const ALL: [Self; 1] = [Self::DispatchGemm];
 
-    /// The operator among those of all kinds.
+    /// The [`Op`] of this operator.
     #[must_use]
     pub const fn op(self) -> Op {
         match self {
@@ -116,7 +116,7 @@ impl fmt::Display for DispatchOp {
     }
 }
 
-/// The most rows that all ranks' tokens can make on one rank, of `experts` over all of them.
+/// The largest number of rows on one rank that the tokens of all ranks can make, with `experts` experts over all ranks.
 #[must_use]
 pub const fn all_rows(world: u32, experts: u64, top_k: u64, max_tokens: u64) -> u64 {
     let here = experts / world as u64;
