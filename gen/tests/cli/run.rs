@@ -29,6 +29,7 @@ fn kernels_of_several_nodes_run_over_a_bad_network() {
         ("ag_gemm", gemm),
         ("gemm_rs", gemm),
         ("gemm_ar", gemm),
+        ("gemm", gemm),
         ("ring_attention", attention),
     ] {
         let kernel = ["--op", op, "--world=4", "--nodes=2"];
