@@ -175,7 +175,7 @@ fn collective(random: &mut Draws, op: CollectiveOp) -> CollectiveConfig {
 }
 
 fn attention(random: &mut Draws, nodes: u32) -> AttentionConfig {
-    let packed = nodes == 1 && random.once_in(3);
+    let packed = nodes == 1 && random.once_in(2);
     let (kv_heads, group) = (random.between(1, 2), random.between(1, 2));
     AttentionConfig {
         batch: Dim::Static(random.between(1, 3)),
