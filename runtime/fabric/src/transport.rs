@@ -12,8 +12,8 @@
 //!   posts to a peer that is not connected yet.
 //! - [`post`](Transport::post) and [`poll`](Transport::poll) are called until the transport is dropped.
 //! - Regions are added in between, in one order on every endpoint. For each region, the caller calls
-//! [`register`](Transport::register), sends the [`region_info`](Transport::region_info) to all peers, and passes the infos of
-//! the peers to [`add_peer_region`](Transport::add_peer_region). After a barrier with all peers, writes may name the region.
+//!   [`register`](Transport::register), sends the [`region_info`](Transport::region_info) to all peers, and passes the infos of
+//!   the peers to [`add_peer_region`](Transport::add_peer_region). After a barrier with all peers, writes may name the region.
 //!
 //! Only one thread calls a transport at a time. Dropping it ends all access to its regions before `drop` returns. An
 //! error of any call but `register` is final for the transport. No call waits, except `connect`, which waits until its

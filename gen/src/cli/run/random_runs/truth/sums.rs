@@ -57,10 +57,8 @@ pub fn gemm(job: &Job, config: &GemmConfig, rank: usize) -> Vec<Vec<Element>> {
         _ => 0..all_rows,
     };
     let first = rows.start;
-    let (bias, residual) = (
-        job.floats(Operand::Bias, rank),
-        job.floats(Operand::Residual, rank),
-    );
+    let addends = [Operand::Bias, Operand::Residual];
+    let [bias, residual] = addends.map(|operand| job.floats(operand, rank));
     let mut c = Vec::new();
     for row in rows {
         for col in 0..n {
