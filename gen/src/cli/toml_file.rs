@@ -183,7 +183,7 @@ n = 9
 k = 1.5
 
 [[kernel]]
-op = 'gemm'
+op = 'gemv'
 tuning = { stages = -1, q = true }
 
 [other]
@@ -195,7 +195,7 @@ tuning = { stages = -1, q = true }
                 "f.toml:7:5: k: 1.5 is not possible",
                 "f.toml:4:9: world: 3 ranks per node is not supported",
                 "f.toml:6:5: n: 9 is not a multiple of 8 (TMA row strides are multiples of 16 bytes)",
-                "f.toml:10:6: op: `gemm` is not possible",
+                "f.toml:10:6: op: `gemv` is not possible",
                 "f.toml:11:21: stages: -1 is not possible",
                 "f.toml:11:25: there is no option `q`",
                 "f.toml:9:1: `world`, `m`, `n`, `k` are missing",

@@ -31,7 +31,7 @@ fn errors_of_all_kernels_and_files_are_reported_at_once() {
     let second = file(
         &dir,
         "second.toml",
-        "[[kernel]]\nop = 'ag_gemm'\nworld = 8\nm = 8\nn = 8\nk = 8\n[[kernel]]\nop = 'gemm'\nworld = 8\nm = 8\nn = 8\nk = 8\nq = 1\n",
+        "[[kernel]]\nop = 'ag_gemm'\nworld = 8\nm = 8\nn = 8\nk = 8\n[[kernel]]\nop = 'gemv'\nworld = 8\nm = 8\nn = 8\nk = 8\nq = 1\n",
     );
     let (first, second) = (first.display().to_string(), second.display().to_string());
     let output = run(&["check", &first, &second]);

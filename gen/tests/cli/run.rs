@@ -29,7 +29,6 @@ fn kernels_of_several_nodes_run_over_a_bad_network() {
         ("ag_gemm", gemm),
         ("gemm_rs", gemm),
         ("gemm_ar", gemm),
-        ("gemm", gemm),
         ("ring_attention", attention),
     ] {
         let kernel = ["--op", op, "--world=4", "--nodes=2"];
@@ -43,6 +42,16 @@ fn kernels_of_several_nodes_run_over_a_bad_network() {
             "{text}"
         );
     }
+    let kernel = ["--op=gemm", "--world=4", "--nodes=2"];
+    let alone = [&["run", "--device=sim", "--sms=3"], &kernel[..], gemm].concat();
+    let output = run(&alone);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let output = run(&[&alone[..], &["--loss=0.05"]].concat());
+    assert!(
+        stderr(&output).contains("no kernel here does"),
+        "{}",
+        stderr(&output)
+    );
     let kernel = ["--op=dispatch_gemm", "--world=4", "--nodes=2"];
     let experts = ["--experts=8", "--top-k=2", "--max-tokens=12"];
     let sizes = ["--hidden=72", "--intermediate=64", "--sms=4", "--calls=3"];

@@ -125,12 +125,12 @@ impl Run {
         report.finish()
     }
 
-    /// Flags of the network are errors if no kernel has several nodes.
+    /// Flags of the network are errors if no kernel communicates between nodes.
     fn check_network(&self, kernels: &[(Kernel, KernelPlan)]) -> Result<(), Failure> {
         let crosses = |(_, plan): &(Kernel, KernelPlan)| plan.body().network.is_some();
         if self.network.is_given() && !kernels.iter().any(crosses) {
             return Err(Failure::Usage(
-                "flags of the network are for kernels on several nodes; add --nodes 2",
+                "flags of the network are for kernels that communicate between nodes, and no kernel here does; add --nodes 2, or remove the flags",
             ));
         }
         Ok(())
