@@ -24,7 +24,7 @@ fn rows_of_one_rank() -> GemmJob {
 }
 
 fn gather_on_four() -> GemmJob {
-    named(with_rows(4), "shared by three")
+    named(with_rows(4), "ag_gemm, shared by three")
 }
 
 fn scatter() -> GemmJob {
