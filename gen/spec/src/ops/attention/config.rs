@@ -165,7 +165,7 @@ impl Placement {
     /// ```
     /// use mkernel_spec::Placement;
     ///
-    /// Four chunks of three rows. The last chunk has two rows.
+    /// // Four chunks of three rows. The last chunk has two rows.
     /// assert_eq!(Placement::Zigzag.rows_of(2, 0, 11), [0..3, 9..11]);
     /// assert_eq!(Placement::Zigzag.rows_of(2, 1, 11), [3..6, 6..9]);
     /// ```
