@@ -78,6 +78,7 @@ fn split_k_of_few_rows() -> GemmJob {
         tile_m: Some(64),
         tile_n: Some(128),
         split_k: Some(7),
+        cluster: Some(false),
         ..Tuning::default()
     };
     gather(1, (40, 72, 512), BLayout::Nk, tuning, 7)
