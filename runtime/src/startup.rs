@@ -36,9 +36,8 @@ impl Communicator {
         Self::of_rank(&env::launched_rank()?, env::secret()?)
     }
 
-    /// Creates the communicator of this process for a program that starts its ranks itself, and so knows what
-    /// [`from_env`](Self::from_env) reads from the variables of a launcher. This is a collective call. All ranks give the
-    /// same `world`, `host`, `port` and `secret`.
+    /// Creates the communicator of this process from a [`Rendezvous`], for programs that start their ranks without a launcher. This
+    /// is a collective call. `world`, `host`, `port` and `secret` must be equal on all ranks.
     ///
     /// # Errors
     /// [`Error::Rendezvous`] if a field is not possible, and the errors of [`from_env`](Self::from_env) except

@@ -74,6 +74,8 @@ impl Case {
 
     fn split(mut self, ctas: u32) -> Self {
         self.problem.tuning.split_k = Some(ctas);
+        // The planner would share tiles of few rows in clusters.
+        self.problem.tuning.cluster.get_or_insert(false);
         self
     }
 

@@ -46,7 +46,7 @@ fn results() -> GemmJob {
 }
 
 fn packets() -> GemmJob {
-    named(with_rows(2), "packets,")
+    named(with_rows(2), "gemm_rs, packets,")
 }
 
 fn gather_across() -> GemmJob {

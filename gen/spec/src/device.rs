@@ -210,7 +210,7 @@ impl Device {
         found
     }
 
-    /// A simulated GPU: an H200 with `sm_count` SMs, any of which can be a cluster.
+    /// A simulated GPU: an H200 with `sm_count` SMs, all in one GPC, so that any SMs can run the CTAs of a cluster.
     #[must_use]
     pub fn simulated(sm_count: u32) -> Self {
         Self {

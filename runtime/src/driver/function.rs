@@ -132,7 +132,7 @@ impl Function {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LaunchDims {
     pub ctas: u32,
-    /// The CTAs of a cluster, of which `ctas` is a multiple; 1 if there are no clusters.
+    /// The CTAs of a cluster, which divide `ctas`; 1 if there are no clusters.
     pub cluster_ctas: u32,
     /// The threads of a CTA.
     pub threads: u32,

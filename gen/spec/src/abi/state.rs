@@ -5,7 +5,8 @@ use super::limits::{MAX_BUCKETS, MAX_RANKS};
 /// [`Report::aborted_by`] when the rank's own host set [`HostPage::abort`].
 pub const HOST_ABORT: u32 = u32::MAX;
 
-/// A bit of abort words and [`Report::aborted_by`]: the host was told that the rank in the other bits has failed.
+/// A bit of abort words and of [`Report::aborted_by`]. It is set if the host has received a report that a rank failed. The other
+/// bits hold that rank.
 pub const HEARD: u32 = 1 << 30;
 
 /// A bit that is set beside [`HEARD`]: the rank is lost, not only its call.

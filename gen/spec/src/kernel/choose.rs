@@ -11,7 +11,7 @@ use crate::device::Device;
 use crate::diagnostic::Diagnostics;
 use crate::ops::{attention, collective, combine, dispatch, gemm};
 
-/// The number of which the SMs of operators that add up partial sums are a multiple, unless all SMs are used.
+/// The step of the number of SMs of operators that add up partial sums, unless these operators use all SMs.
 const SMS_STEP: u32 = 4;
 
 impl KernelPlan {

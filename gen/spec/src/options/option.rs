@@ -17,7 +17,7 @@ pub struct OptionSpec {
     pub of: &'static str,
     /// The TOML table in which the option may also stand; `None` if there is no such table.
     pub group: Option<&'static str>,
-    /// The documentation of the option: paragraphs, the first of which is a summary.
+    /// The documentation of the option, in paragraphs. The first paragraph is a summary.
     pub doc: Vec<String>,
     /// The values that the option takes.
     pub values: Values,

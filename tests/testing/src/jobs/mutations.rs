@@ -23,10 +23,16 @@ pub fn mutated<J: SimulatedJob>(mut job: J, edits: &[(&str, &str)]) -> J {
 /// Returns the job whose name has this part.
 ///
 /// # Panics
-/// No job has such a name.
+/// No job has such a name, or several jobs have one.
 pub fn named<J>(jobs: Vec<(String, J)>, part: &str) -> J {
-    let mut found = jobs.into_iter().filter(|(name, _)| name.contains(part));
-    found.next().expect("a job of this name").1
+    let found = jobs.into_iter().filter(|(name, _)| name.contains(part));
+    let (names, mut jobs): (Vec<_>, Vec<_>) = found.unzip();
+    assert_eq!(
+        names.len(),
+        1,
+        "jobs with {part:?} in their names: {names:?}"
+    );
+    jobs.remove(0)
 }
 
 /// Runs each mutation with seeds below `seeds` until a run fails.

@@ -27,7 +27,7 @@ pub struct TokenChunks {
 /// The inputs from which chunks are planned.
 pub(crate) struct ChunkSizes {
     pub max_tokens: u64,
-    /// The number of which the tokens of a chunk are a multiple.
+    /// The step of the number of tokens of a chunk.
     pub block_tokens: u64,
     /// Bytes of a token or of its sum.
     pub token_bytes: u64,
