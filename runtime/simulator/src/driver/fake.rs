@@ -1,7 +1,7 @@
 //! A small world for tests of the driver. Its moments are sets of tasks, so tests see the order of tasks. A kernel is
 //! three words: an operation, an address and a value.
 
-use crate::world::{Advance, Finding, Options, Outcome, PhysicalId, TaskId};
+use crate::world::{Advance, Finding, HostFunction, Options, Outcome, PhysicalId, TaskId};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -67,6 +67,7 @@ pub(super) enum Work {
         to: u64,
         value: u32,
     },
+    Call(HostFunction),
 }
 
 /// A kernel that adds the value to the word at its address.
@@ -215,6 +216,7 @@ impl World {
             }
             Work::Fill { to, value, bytes } => self.bytes(*to, *bytes).fill(*value),
             Work::Write { to, value } => self.bytes(*to, 4).copy_from_slice(&value.to_ne_bytes()),
+            Work::Call(function) => (function.0)(),
         }
         Some(Outcome::Done)
     }

@@ -13,6 +13,7 @@
 //! launch_count   how many launches of a kernel have begun
 //! completion     the ends of operations, and points in streams
 //! address_space  its memory: what is allocated, reserved and mapped
+//! callback       functions of the program, during which it must not call the driver
 //! user_object    objects of the program that graphs retain
 //! result         error codes
 //! ```
@@ -22,6 +23,7 @@
 
 mod address_space;
 mod api;
+mod callback;
 mod completion;
 mod engine;
 mod graph;
@@ -49,6 +51,6 @@ pub use stub::{ActivateError, activate};
 #[cfg(test)]
 use fake::{Image, Moment, Work, World};
 
-use crate::world::{Advance, Finding, Outcome, PhysicalId, TaskId};
+use crate::world::{Advance, Finding, HostFunction, Outcome, PhysicalId, TaskId};
 #[cfg(not(test))]
 use crate::world::{Image, Moment, Work, World};

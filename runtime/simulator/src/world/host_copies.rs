@@ -1,4 +1,5 @@
-//! The work of streams other than kernels: copies between GPUs and the host, fills, and writes of words.
+//! The work of streams other than kernels: copies between GPUs and the host, fills, writes of words, and calls of
+//! functions of the program.
 
 use super::clock::{Clock, ViewClocks};
 use super::interface::{Moment, Outcome, TaskId, Work};
@@ -108,6 +109,7 @@ impl Machine {
                     self.publish_by_host((id, offset), ways.into());
                 }
             },
+            Work::Call(function) => (function.0)(),
             Work::Kernel { .. } => return Err("a kernel was started as a copy".into()),
         }
         Ok(Outcome::Done)

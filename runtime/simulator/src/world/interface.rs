@@ -94,6 +94,18 @@ pub enum Work {
         /// The value.
         value: u32,
     },
+    /// A call of a function of the program. It accesses no memory of GPUs.
+    Call(HostFunction),
+}
+
+/// A function of the program.
+#[derive(Clone)]
+pub struct HostFunction(pub Arc<dyn Fn() + Send + Sync>);
+
+impl std::fmt::Debug for HostFunction {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("HostFunction")
+    }
 }
 
 /// The number of a piece of work that has been started.

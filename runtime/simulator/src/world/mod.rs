@@ -48,6 +48,6 @@ mod tma;
 mod tma_completion;
 
 pub use image::Image;
-pub use interface::{Advance, Finding, Moment, Options, Outcome, TaskId, Work};
+pub use interface::{Advance, Finding, HostFunction, Moment, Options, Outcome, TaskId, Work};
 pub use memory::{PhysicalId, host_bytes};
 pub use simulation::World;

@@ -1,12 +1,12 @@
 //! What every function of the driver needs: error codes, the current GPU, streams, and enqueueing.
 
+use crate::driver::callback::ensure_callable;
 use crate::driver::completion::Completion;
 use crate::driver::host::Host;
 use crate::driver::registry::{device as device_of, host_of, new_handle};
 use crate::driver::result::{Code, Result};
 use crate::driver::stream::StreamOp;
 use crate::driver::streams::StreamId;
-use crate::driver::user_object::ensure_callable;
 use cudarc::driver::sys;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,18 +1,22 @@
 //! Streams and their captures.
 
 use super::call::{
-    current_gpu, driver_call, ensure_not_captured, ensure_permitted, stream, write_out,
+    current_gpu, driver_call, enqueue, ensure_not_captured, ensure_permitted, stream, write_out,
 };
+use crate::driver::callback::call_back;
 use crate::driver::graph::{CAPTURE_MODE, Capture};
 use crate::driver::registry::new_handle;
 use crate::driver::result::{Code, Result};
+use crate::driver::stream::StreamOp;
 use crate::driver::streams::StreamId;
+use crate::driver::{HostFunction, Work};
 use cudarc::driver::sys::{
-    CUgraph, CUgraphEdgeData, CUgraphNode, CUstream, CUstream_flags, CUstreamCaptureMode,
+    CUgraph, CUgraphEdgeData, CUgraphNode, CUhostFn, CUstream, CUstream_flags, CUstreamCaptureMode,
     CUstreamCaptureStatus, CUstreamUpdateCaptureDependencies_flags as UpdateFlags, cuuint64_t,
 };
-use std::ffi::{c_int, c_uint};
+use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::null;
+use std::sync::Arc;
 
 pub(super) unsafe extern "C" fn cuStreamCreate(to: *mut CUstream, flags: c_uint) -> Code {
     // SAFETY: by the contract of the driver's function, which the caller upholds.
@@ -70,6 +74,25 @@ pub(super) unsafe extern "C" fn cuStreamQuery(on: CUstream) -> Code {
         ensure_permitted(&gpu.host)?;
         let point = gpu.host.lock().streams.point(id);
         gpu.host.poll(id.device, point)
+    })
+}
+
+/// The function runs on the engine's thread, while all kernels of the host stand still. So equal seeds give equal runs.
+pub(super) unsafe extern "C" fn cuLaunchHostFunc(
+    on: CUstream,
+    function: CUhostFn,
+    data: *mut c_void,
+) -> Code {
+    driver_call(|| {
+        let (gpu, id) = stream(on)?;
+        if function.is_none() {
+            return Err(Code::CUDA_ERROR_INVALID_VALUE);
+        }
+        let data = data as usize;
+        // SAFETY: the caller passes a function with its data, to be called once by the stream, or by each launch of a graph.
+        let call = move || unsafe { call_back(function, data) };
+        let work = Work::Call(HostFunction(Arc::new(call)));
+        enqueue(&gpu, id, StreamOp::Work(work)).map(drop)
     })
 }
 

@@ -66,7 +66,6 @@ const UNSUPPORTED: &[&str] = &[
     "cuFuncSetCacheConfig",
     "cuImportExternalMemory",
     "cuLaunchCooperativeKernel",
-    "cuLaunchHostFunc",
     "cuMemAdvise_v2",
     "cuMemAllocFromPoolAsync",
     "cuMemAllocManaged",
@@ -106,7 +105,7 @@ pub(crate) fn functions() -> Vec<DriverFunction> {
             cuMemFreeAsync cuMemcpy2DAsync_v2 cuMemAddressFree cuMemUnmap cuStreamCreate cuStreamIsCapturing
             cuStreamBeginCapture_v2 cuStreamEndCapture cuEventCreate cuEventRecord cuGraphLaunch cuGraphUpload
             cuModuleLoadData cuUserObjectRelease;
-        same3: cuOccupancyMaxActiveClusters cuDeviceGetName cuDeviceGetAttribute cuDeviceGetPCIBusId cuDeviceCanAccessPeer cuMemAllocAsync
+        same3: cuLaunchHostFunc cuOccupancyMaxActiveClusters cuDeviceGetName cuDeviceGetAttribute cuDeviceGetPCIBusId cuDeviceCanAccessPeer cuMemAllocAsync
             cuMemHostAlloc cuMemHostGetDevicePointer_v2 cuMemcpyHtoD_v2 cuMemcpyDtoH_v2 cuMemcpyDtoD_v2 cuMemcpy
             cuMemsetD8_v2 cuMemGetAllocationGranularity cuMemImportFromShareableHandle cuStreamCreateWithPriority
             cuStreamWaitEvent cuEventElapsedTime_v2 cuGraphInstantiateWithFlags cuModuleGetFunction cuFuncGetAttribute

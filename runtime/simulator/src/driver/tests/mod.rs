@@ -1,5 +1,6 @@
 //! Tests of the driver through cudarc, with the fake world.
 
+mod callbacks;
 mod graphs;
 mod kernels;
 mod memory;
