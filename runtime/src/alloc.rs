@@ -58,7 +58,7 @@ pub(crate) fn alloc<T: Element>(
     Ok(SymmetricSlice::new(shared, memory))
 }
 
-fn check_stream(shared: &Shared, stream: &CudaStream) -> Result<(), Error> {
+pub(crate) fn check_stream(shared: &Shared, stream: &CudaStream) -> Result<(), Error> {
     let (given, expected) = (stream.context(), &shared.ctx);
     if given != expected {
         return Err(Error::Call(CallError::WrongDevice {

@@ -117,6 +117,7 @@ pub mod error;
 mod fabric;
 mod fused;
 mod gpu;
+mod graph;
 mod health;
 mod heap;
 mod kernel;

@@ -313,6 +313,56 @@ fn slices_that_track_events_are_captured() {
 }
 
 #[test]
+fn work_of_cudarc_is_captured_beside_calls() {
+    let rank = alone();
+    let stream = &rank.stream;
+    let context = rank.ranks.context();
+    let mut c = rank.poisoned();
+    let mut copy = rank.poisoned();
+    stream.synchronize().expect("uploaded");
+
+    let default = context.default_stream();
+    // SAFETY: the slices outlive the graphs, and the streams are synchronized.
+    let refused = unsafe { rank.ranks.capture(&default, || Ok::<(), Error>(())) };
+    let error = refused.err().expect("a default stream");
+    assert!(error.to_string().contains("new_stream"), "{error}");
+
+    let other = context.new_stream().expect("a stream");
+    let mut step = || {
+        assert!(!context.is_event_tracking());
+        other.memset_zeros(&mut copy)?;
+        rank.capture(&other, &mut c)?;
+        other.memcpy_dtod(&c, &mut copy)?;
+        Ok::<(), Box<dyn std::error::Error>>(())
+    };
+    // SAFETY: as above.
+    let graph = unsafe { rank.ranks.capture(&other, &mut step) }.expect("captured");
+    // SAFETY: as above.
+    let failed = unsafe {
+        rank.ranks
+            .capture(&other, || step().and(Err("a reason".into())))
+    };
+    assert_eq!(failed.err().expect("an error").to_string(), "a reason");
+    let panicked = std::panic::AssertUnwindSafe(|| {
+        // SAFETY: as above.
+        let _ = unsafe {
+            rank.ranks
+                .capture(&other, || -> Result<(), Error> { panic!() })
+        };
+    });
+    std::panic::catch_unwind(panicked).expect_err("a panic");
+    assert!(context.is_event_tracking());
+    for _ in 0..2 {
+        graph.launch().expect("replayed");
+        other.synchronize().expect("done");
+        rank.check(&copy);
+        poison(stream, &mut copy);
+        stream.synchronize().expect("poisoned");
+    }
+    assert_eq!(rank.ranks.findings(), []);
+}
+
+#[test]
 fn captured_calls_wait_for_work_captured_before() {
     let rank = alone();
     let other = rank.ranks.context().new_stream().expect("a stream");

@@ -6,7 +6,6 @@ use crate::error;
 use crate::ranks::Ranks;
 use candle_core::{Device, Error, Result, bail};
 use mkernel::cudarc::driver::CudaGraph;
-use mkernel::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 
 /// A CUDA graph of work with tensors, made by [`Ranks::capture`].
 pub struct Graph(CudaGraph);
@@ -24,6 +23,15 @@ impl Graph {
 impl std::fmt::Debug for Graph {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Graph")
+    }
+}
+
+/// An error of a step, or of its capture.
+struct Failure(Error);
+
+impl From<mkernel::Error> for Failure {
+    fn from(error: mkernel::Error) -> Self {
+        Self(error::of_mkernel(error))
     }
 }
 
@@ -60,18 +68,15 @@ impl Ranks {
         let _kernel_parameters = cuda::keep_kernel_parameters(self.device())?;
         step()?;
         self.synchronize()?;
-        let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-        stream.begin_capture(mode).map_err(error::of_driver)?;
-        self.set_captures(true);
-        let captured = step();
-        self.set_captures(false);
-        // The capture ends in any case, so that the stream can be used again.
-        let graph = stream.end_capture(CUgraphInstantiate_flags(0));
-        captured?;
-        let graph = graph.map_err(error::of_driver)?;
-        graph
-            .map(Graph)
-            .ok_or_else(|| Error::msg("nothing was captured"))
+        let step = || {
+            self.set_captures(true);
+            let captured = step();
+            self.set_captures(false);
+            captured.map_err(Failure)
+        };
+        // SAFETY: the caller guarantees it. The tensors of this device are used on its stream only.
+        let graph = unsafe { self.communicator().capture(stream, step) };
+        graph.map(Graph).map_err(|Failure(error)| error)
     }
 }
 

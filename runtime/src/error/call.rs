@@ -31,6 +31,11 @@ pub enum CallError {
          Call::capture or launch_raw, and keep the operands alive yourself"
     )]
     StreamCaptured,
+    /// [`Communicator::capture`](crate::Communicator::capture) was called for the default stream of a GPU.
+    #[error(
+        "the default stream of a GPU cannot be captured. Pass a stream of Communicator::context().new_stream()"
+    )]
+    DefaultStreamCaptured,
     /// The call gives rows, but the kernel was made for one number of them.
     #[error(
         "the call gives rows, but kernel {id} has as many as it was prepared for. Leave them out, or declare the kernel \
