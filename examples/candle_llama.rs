@@ -153,15 +153,8 @@ impl Job {
 
 /// Runs the job on these ranks, and returns what each of them has computed.
 pub(crate) fn on_ranks(communicators: Vec<Communicator>, job: &Job) -> Result<Vec<Outcome>> {
-    std::thread::scope(|scope| {
-        let start = |communicator| scope.spawn(move || on_rank(communicator, job));
-        let threads: Vec<_> = communicators.into_iter().map(start).collect();
-        let results = threads.into_iter().map(|thread| match thread.join() {
-            Ok(result) => result,
-            Err(_) => bail!("a rank panicked"),
-        });
-        results.collect()
-    })
+    let outcomes = mkernel::run(communicators, |communicator| on_rank(communicator, job));
+    outcomes.map_err(candle_core::Error::wrap)
 }
 
 fn on_rank(communicator: Communicator, job: &Job) -> Result<Outcome> {

@@ -11,48 +11,18 @@ pub type Failure = Box<dyn Error + Send + Sync>;
 /// The function that every rank runs.
 pub type RankFunction = fn(&Communicator) -> Result<(), Failure>;
 
-/// Runs `function` as one rank if torchrun has started this process. Otherwise runs it for all ranks, in a thread for
-/// each.
+/// Runs `function` on each rank of this process.
 pub fn run(function: RankFunction) -> ExitCode {
-    let result = if std::env::var_os("RANK").is_some() {
-        as_one_rank(function)
-    } else {
-        as_all_ranks(function)
-    };
-    let Err(error) = result else {
-        return ExitCode::SUCCESS;
-    };
-    eprintln!("error: {error}");
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        eprintln!("Caused by: {error}");
-        cause = error.source();
+    let ran = Communicator::of_process()
+        .map_err(Failure::from)
+        .and_then(|ranks| Ok(mkernel::run(ranks, |ranks| function(&ranks))?));
+    match ran {
+        Ok(_) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
     }
-    ExitCode::FAILURE
-}
-
-/// Runs one rank. The environment variables of torchrun say which.
-fn as_one_rank(function: RankFunction) -> Result<(), Failure> {
-    function(&Communicator::from_env()?)
-}
-
-/// Runs all ranks in this process. The number of ranks is the largest of 1, 2, 4 and 8 for which the host has GPUs.
-fn as_all_ranks(function: RankFunction) -> Result<(), Failure> {
-    let count = mkernel::device_count()?;
-    let world = [8, 4, 2, 1]
-        .into_iter()
-        .find(|world| *world <= count)
-        .ok_or("this host shows no GPU")?;
-    let communicators = Communicator::local(&(0..world).collect::<Vec<_>>())?;
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = communicators
-            .into_iter()
-            .map(|ranks| scope.spawn(move || function(&ranks)))
-            .collect();
-        threads
-            .into_iter()
-            .try_for_each(|thread| thread.join().map_err(|_| "a rank panicked")?)
-    })
 }
 
 /// Returns the largest `value` of all ranks.

@@ -46,6 +46,11 @@ pub(crate) fn launched_rank() -> Result<LaunchedRank, Error> {
     launcher::read(read)
 }
 
+/// Returns whether a launcher has set variables for this process.
+pub(crate) fn is_launched() -> bool {
+    launcher::is_any_set(read)
+}
+
 /// Opens the store of kernels that the variables of `mkernel-compile` configure.
 pub(crate) fn kernel_store() -> Result<Store, Error> {
     let invalid = |variables| Error::Environment(EnvironmentError::Kernels(variables));

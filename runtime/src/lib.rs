@@ -30,8 +30,8 @@
 //! // One process per GPU, as torchrun, srun or mpirun starts them:
 //! let ranks = Communicator::from_env()?;
 //! // Or one process with a thread per GPU:
-//! let ranks = Communicator::local(&[0, 1, 2, 3])?;
-//! # Ok::<(), Error>(())
+//! mkernel::run(Communicator::local(&[0, 1, 2, 3])?, |ranks| ranks.barrier())?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
 //! - [`Communicator`] is one rank of a job: its GPU, and its connections to the other ranks.
@@ -130,6 +130,7 @@ mod prepare;
 mod reaper;
 mod rendezvous;
 mod report;
+mod run;
 mod shared;
 mod simulation;
 mod startup;
@@ -152,6 +153,7 @@ pub use fused::declared;
 pub use launch::call::Call;
 pub use operator::Operator;
 pub use rendezvous::Rendezvous;
+pub use run::{RunError, run};
 pub use simulation::Simulation;
 pub use stats::Stats;
 pub use symmetric_slice::SymmetricSlice;

@@ -36,6 +36,22 @@ impl Communicator {
         Self::of_rank(&env::launched_rank()?, env::secret()?)
     }
 
+    /// Creates the communicators of this process: if a launcher has started it, one by [`from_env`](Self::from_env), and
+    /// otherwise [`local`](Self::local) ones, for the largest of 8, 4, 2 and 1 GPUs that the host has. [`run`](crate::run)
+    /// calls a function for each.
+    ///
+    /// # Errors
+    /// The errors are those of [`from_env`](Self::from_env) and [`local`](Self::local).
+    pub fn of_process() -> Result<Vec<Self>, Error> {
+        if env::is_launched() {
+            return Ok(vec![Self::from_env()?]);
+        }
+        let count = driver::device_count()?;
+        let worlds = [8, 4, 2];
+        let world = worlds.into_iter().find(|world| *world <= count);
+        Self::local(&Vec::from_iter(0..world.unwrap_or(1)))
+    }
+
     /// Creates the communicator of this process from a [`Rendezvous`], for programs that start their ranks without a launcher. This
     /// is a collective call. `world`, `host`, `port` and `secret` must be equal on all ranks.
     ///

@@ -27,12 +27,8 @@
 //! }
 //!
 //! let communicators = Communicator::simulated(&Simulation::default())?;
-//! let results: Vec<_> = std::thread::scope(|scope| {
-//!     let threads: Vec<_> = communicators.into_iter().map(|ranks| scope.spawn(move || forward(ranks))).collect();
-//!     threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
-//! });
-//! for y in results {
-//!     let y = y?.to_dtype(DType::F32)?;
+//! for y in mkernel::run(communicators, forward)? {
+//!     let y = y.to_dtype(DType::F32)?;
 //!     assert_eq!(y.dims(), [2, 3, 64]);
 //!     assert!(y.flatten_all()?.to_vec1::<f32>()?.iter().all(|y| *y == 128.0));
 //! }

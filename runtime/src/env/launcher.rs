@@ -135,6 +135,12 @@ pub(super) fn read(lookup: impl Fn(&str) -> Option<String>) -> Result<LaunchedRa
     })
 }
 
+/// Returns whether variables of a launcher are set, also if they are incomplete.
+pub(super) fn is_any_set(lookup: impl Fn(&str) -> Option<String>) -> bool {
+    let mut sets = LAUNCHERS.iter().map(|one| Set::read(one, &lookup));
+    sets.any(|set| set.is_any())
+}
+
 /// The values of one launcher's variables.
 struct Set {
     launcher: &'static Launcher,
@@ -158,6 +164,10 @@ impl Set {
 
     fn is_whole(&self) -> bool {
         self.rank.is_some() && self.world.is_some()
+    }
+
+    fn is_any(&self) -> bool {
+        self.rank.is_some() || self.world.is_some()
     }
 
     /// Returns whether these variables contradict the variables of an inner launcher. If the numbers of ranks differ, an outer
@@ -203,10 +213,7 @@ impl Set {
 /// Returns the error if no launcher's variables are complete. The error names the variables that are set, and the missing
 /// variables of the same launchers.
 fn incomplete(sets: &[Set]) -> Error {
-    let touched: Vec<&Set> = sets
-        .iter()
-        .filter(|set| set.rank.is_some() || set.world.is_some())
-        .collect();
+    let touched: Vec<&Set> = sets.iter().filter(|set| set.is_any()).collect();
     // If none are set, the error names the variables that a user can set without a launcher.
     let shown = if touched.is_empty() {
         vec![&sets[0]]

@@ -22,6 +22,15 @@ fn rendezvous(variables: &[(&str, &str)]) -> RendezvousPoint {
 }
 
 #[test]
+fn a_launcher_is_recognised_by_any_of_its_variables() {
+    assert!(!is_any_set(with(&[])));
+    assert!(is_any_set(with(&[("RANK", "0"), ("WORLD_SIZE", "2")])));
+    assert!(is_any_set(with(&[("OMPI_COMM_WORLD_RANK", "0")])));
+    // A batch script of Slurm has this variable too.
+    assert!(!is_any_set(with(&[("SLURM_PROCID", "0")])));
+}
+
+#[test]
 fn torchruns_own_port_is_left_to_it() {
     let found = launched(&[
         ("RANK", "3"),
