@@ -136,8 +136,9 @@ fn calls(
 #[test]
 fn generated_configurations_are_those_that_are_declared() {
     let _: fn(&mkernel::Communicator) -> Prepared<Static> = Static::prepare;
-    let _: fn(&mkernel::Communicator, u64, u64) -> Prepared<Chosen> = Chosen::prepare;
-    let _: fn(&mkernel::Communicator, u64, u64, u64) -> Prepared<Private> = Private::prepare;
+    let _: fn(&mkernel::Communicator, ChosenSizes) -> Prepared<Chosen> = Chosen::prepare;
+    let _: fn(&mkernel::Communicator, PrivateSizes) -> Prepared<Private> = Private::prepare;
+    let PrivateSizes { m: _, n: _, k: _ } = PrivateSizes { m: 8, n: 8, k: 8 };
 
     let _: fn(&mkernel::Communicator, u64) -> Prepared<Experts> = Experts::prepare;
     let _: fn(&mkernel::Communicator) -> Prepared<Sums> = Sums::prepare;

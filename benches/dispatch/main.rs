@@ -9,7 +9,7 @@ mod tokens;
 use clap::Parser;
 use mkernel::cudarc::driver::{CudaSlice, DevicePtr};
 use mkernel::{
-    Communicator, KernelConfig, KernelPlan, Operator, Shape, operands::RawOperand, spec::Problem,
+    Communicator, KernelConfig, KernelPlan, Operator, Sizes, operands::RawOperand, spec::Problem,
 };
 use mkernel_testing::blocks::{Blocks, MAX_ITERATIONS, in_turns, median};
 use mkernel_testing::edits::{Edit, edit};
@@ -209,7 +209,7 @@ impl Case<'_> {
     fn prepare(
         &self,
         problem: impl Into<Problem>,
-        shape: impl Into<Shape>,
+        shape: impl Into<Sizes>,
         edits: &[Edit],
     ) -> Result<Operator, Failure> {
         let config = KernelConfig {

@@ -1,12 +1,12 @@
 //! Attribute and item → item, documentation, impls; or item and every diagnostic.
 
 use crate::docs::Ranks;
-use crate::{calls, docs, literal};
+use crate::handle::{self, Declared};
 use mkernel_declare::{Declaration, Parser, SpannedDiagnostic, parse_attribute};
 use mkernel_spec::{Device, Field, KernelConfig, KernelPlan};
 use proc_macro2::{TokenStream, TokenTree};
-use quote::{ToTokens, format_ident, quote};
-use syn::{Attribute, Fields, ItemStruct, parse_quote};
+use quote::{ToTokens, quote};
+use syn::{Fields, ItemStruct};
 
 type Diagnostics = Vec<SpannedDiagnostic<TokenStream>>;
 
@@ -22,7 +22,7 @@ pub fn expand(attribute: TokenStream, item: TokenStream) -> TokenStream {
         (Ok((declaration, plan)), Some(target)) => {
             let config = declaration.spec.config();
             let ranks = ranks(&declaration);
-            generate(&target, &Declared { config, ranks }, plan.as_ref())
+            handle::generate(&target, &Declared { config, ranks }, plan.as_ref())
         }
         (Ok(_), None) => item, // Not reached: without a target the parser has a diagnostic.
         (Err(diagnostics), _) => {
@@ -64,12 +64,6 @@ fn read_item(parser: &mut Parser<TokenStream>, item: &TokenStream) -> Option<Ite
 /// A declaration, with its plan if all sizes and the ranks are known.
 type Planned = (Declaration<TokenStream>, Option<KernelPlan>);
 
-/// The configuration and the ranks of a declaration.
-struct Declared<'a> {
-    config: &'a KernelConfig,
-    ranks: Ranks,
-}
-
 /// The ranks that a declaration fixes.
 fn ranks(declaration: &Declaration<TokenStream>) -> Ranks {
     let KernelConfig { world, nodes, .. } = *declaration.spec.config();
@@ -101,80 +95,6 @@ fn first_token(tokens: &TokenStream) -> TokenStream {
         .into_iter()
         .next()
         .map_or_else(TokenStream::new, TokenTree::into)
-}
-
-fn generate(target: &ItemStruct, declared: &Declared, plan: Option<&KernelPlan>) -> TokenStream {
-    let Declared { config, ranks } = *declared;
-    let (ident, visibility) = (&target.ident, &target.vis);
-    let operands = docs::operands(config, ranks);
-    let documented = handle(target, &docs::lines(config, ranks, plan));
-    let config_literal = literal::config(config, ranks);
-    let shape_literal = literal::shape(&config.problem);
-    let dims = config.problem.dims().into_iter();
-    let sizes = dims
-        .filter(|(_, dim)| dim.fixed().is_none())
-        .map(|(field, _)| {
-            let name = format_ident!("{}", field.name());
-            quote!(#name: u64)
-        });
-    let calls = calls::generate(target, &operands);
-    quote! {
-        #documented
-
-        impl ::mkernel::FusedKernel for #ident {
-            #[allow(unused_variables)]
-            fn config(world: u32, nodes: u32) -> ::mkernel::spec::KernelConfig {
-                #config_literal
-            }
-
-            fn operator(&self) -> &::mkernel::Operator {
-                &self.operator
-            }
-        }
-
-        impl #ident {
-            /// Plans, compiles and sets up this kernel for the ranks of the communicator. All ranks must call it
-            /// with the same sizes.
-            ///
-            /// # Errors
-            /// The error of this rank or of another rank.
-            #[allow(dead_code)]
-            #visibility fn prepare(
-                ranks: &::mkernel::Communicator,
-                #(#sizes),*
-            ) -> ::core::result::Result<Self, ::mkernel::Error> {
-                let operator = ranks.prepare_fused::<Self>(#shape_literal)?;
-                ::core::result::Result::Ok(Self { operator })
-            }
-
-            /// Returns the prepared operator.
-            #[allow(dead_code)]
-            #visibility const fn operator(&self) -> &::mkernel::Operator {
-                &self.operator
-            }
-
-            /// Returns the plan of the kernel.
-            #[allow(dead_code)]
-            #visibility fn plan(&self) -> &::mkernel::KernelPlan {
-                self.operator.plan()
-            }
-        }
-
-        #calls
-    }
-}
-
-/// The struct as the handle of a prepared operator, with the kernel's documentation after the user's.
-fn handle(target: &ItemStruct, lines: &[String]) -> ItemStruct {
-    let mut documented = target.clone();
-    documented.attrs.extend(
-        lines
-            .iter()
-            .map(|line| -> Attribute { parse_quote!(#[doc = #line]) }),
-    );
-    documented.fields = Fields::Named(parse_quote!({ operator: ::mkernel::Operator }));
-    documented.semi_token = None;
-    documented
 }
 
 #[cfg(test)]
@@ -221,7 +141,6 @@ mod tests {
             pub(crate) struct Up;
         );
         let expanded = expand(attribute, item).to_string();
-        let start = expanded.find("impl :: mkernel").expect("impl");
         let json = concat!(
             r#"{"world":8,"op":"ag_gemm","m":"dynamic","n":1024,"k":8192,"dtype":"bf16","b_layout":"kn","#,
             r#""symmetric_result":false,"symmetric_a":false,"#,
@@ -229,29 +148,15 @@ mod tests {
             r#""norm":"none","eps":0.000001},"tuning":{}}"#
         );
         let expected = quote! {
-            impl ::mkernel::FusedKernel for Up {
-                #[allow(unused_variables)]
-                fn config(world: u32, nodes: u32) -> ::mkernel::spec::KernelConfig {
-                    ::mkernel::spec::KernelConfig { world, nodes, ..::mkernel::declared(#json) }
-                }
-
-                fn operator(&self) -> &::mkernel::Operator {
-                    &self.operator
-                }
+            fn config(world: u32, nodes: u32) -> ::mkernel::spec::KernelConfig {
+                ::mkernel::spec::KernelConfig { world, nodes, ..::mkernel::declared(#json) }
             }
         };
-        assert!(
-            expanded[start..].starts_with(&expected.to_string()),
-            "{expanded}"
-        );
         for part in [
+            expected,
             quote!(pub(crate) struct Up),
-            quote!(pub(crate) fn prepare(ranks: &::mkernel::Communicator, m: u64)),
-            quote!(::mkernel::spec::GemmShape {
-                m,
-                n: 1024u64,
-                k: 8192u64
-            }),
+            quote!(pub(crate) fn prepare(ranks: &::mkernel::Communicator, m: u64,)),
+            quote!(ranks.prepare_fused::<Self>([(::mkernel::spec::Field::M, m)])),
             quote!(pub(crate) struct UpOperands<'a, A: ?Sized, B: ?Sized, C: ?Sized>),
             quote!(.write(::mkernel::Operand::C, operands.c)),
         ] {

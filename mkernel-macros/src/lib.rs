@@ -3,6 +3,7 @@
 mod calls;
 mod docs;
 mod expand;
+mod handle;
 mod literal;
 
 use proc_macro::TokenStream;
@@ -31,7 +32,10 @@ use proc_macro::TokenStream;
 ///
 /// The macro makes the struct a handle of the prepared operator:
 ///
-/// - `prepare` takes the communicator, and the sizes of the dynamic dimensions in the order of the tables below.
+/// - `prepare` takes the communicator and the sizes of the dynamic dimensions: a number for one dimension, or a struct such as
+///   `GateUpSizes { m, k }` for several.
+/// - `prepare_with` takes a function too, which sets options that are known at run time only. The types of the operands must
+///   stay those of the declaration. `TryFrom<Operator>` makes a handle of an operator that was prepared in another way.
 /// - `launch` takes a stream and a struct with the operands by name. An operand that is missing, or whose element type
 ///   or mutability is wrong, is a compile error. Sizes are checked at the call.
 /// - `call` does the same without enqueuing it, for graphs.

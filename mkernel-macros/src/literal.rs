@@ -1,8 +1,8 @@
-//! Rust expressions that construct a configuration and a shape.
+//! The Rust expression that constructs a configuration, and the names of its types.
 
 use crate::docs::Ranks;
 use mkernel_spec::{KernelConfig, Problem};
-use proc_macro2::TokenStream;
+use proc_macro2::{Ident, TokenStream};
 use quote::{format_ident, quote};
 
 /// The expression of a configuration: the checked declaration as JSON, in which the variables `world` and `nodes` replace
@@ -18,19 +18,14 @@ pub fn config(config: &KernelConfig, ranks: Ranks) -> TokenStream {
     }
 }
 
-/// The expression of a shape, such as `::mkernel::spec::GemmShape { m, n: 1024 }`. A dynamic dimension is a variable.
-pub fn shape(problem: &Problem) -> TokenStream {
-    let shape = match problem {
-        Problem::Gemm(_) => quote!(GemmShape),
-        Problem::Attention(_) => quote!(AttentionShape),
-        Problem::Dispatch(_) => quote!(DispatchShape),
-        Problem::Combine(_) => quote!(CombineShape),
-        Problem::Collective(_) => quote!(CollectiveShape),
+/// The variant of a problem, and the type of its configuration.
+pub fn kind(problem: &Problem) -> (Ident, Ident) {
+    let kind = match problem {
+        Problem::Gemm(_) => "Gemm",
+        Problem::Attention(_) => "Attention",
+        Problem::Dispatch(_) => "Dispatch",
+        Problem::Combine(_) => "Combine",
+        Problem::Collective(_) => "Collective",
     };
-    let sizes = problem.dims().into_iter().map(|(field, dim)| {
-        let name = format_ident!("{}", field.name());
-        dim.fixed()
-            .map_or_else(|| quote!(#name), |size| quote!(#name: #size))
-    });
-    quote!(::mkernel::spec::#shape { #(#sizes),* })
+    (format_ident!("{kind}"), format_ident!("{kind}Config"))
 }

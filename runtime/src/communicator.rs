@@ -9,7 +9,6 @@ use crate::driver::{self, Uncaptured};
 use crate::env::Timeouts;
 use crate::error::{CallError, Error, Finding};
 use crate::fabric::transport::Transport;
-use crate::fused::FusedKernel;
 use crate::gpu::Gpu;
 use crate::heap::Heap;
 use crate::launch::slice_types::Element;
@@ -21,7 +20,7 @@ use crate::stats::Stats;
 use crate::symmetric_slice::SymmetricSlice;
 use cudarc::driver::{CudaContext, CudaStream};
 use mkernel_compile::{GenError, KernelTemplate};
-use mkernel_spec::{Device, KernelConfig, Shape};
+use mkernel_spec::{Device, KernelConfig, Sizes};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -178,6 +177,9 @@ impl Communicator {
     /// Prepares an operator: plans the kernel, compiles it or loads it from the store, and allocates its memory. An equal
     /// operator that exists on all ranks gives its kernel and its memory instead. This is a collective call.
     ///
+    /// `sizes` is a [`Shape`](mkernel_spec::Shape) with all sizes, or the dynamic ones by name: `[(Field::M, 4096)]`, or `[]` if
+    /// the configuration has all sizes.
+    ///
     /// # Errors
     /// [`Error::Config`] with all mistakes of the configuration, [`Error::Build`], [`Error::Mismatch`] if ranks prepare
     /// different kernels, [`Error::Cluster`] if the ranks and hosts do not fit the kernel's ranks and nodes,
@@ -186,9 +188,9 @@ impl Communicator {
     pub fn prepare(
         &self,
         config: &KernelConfig,
-        shape: impl Into<Shape>,
+        sizes: impl Into<Sizes>,
     ) -> Result<Operator, Error> {
-        self.prepare_code((config, None), shape.into(), |template| {
+        self.prepare_code((config, None), sizes.into(), |template| {
             Ok(Code::Template(template))
         })
     }
@@ -198,7 +200,7 @@ impl Communicator {
     pub(crate) fn prepare_code(
         &self,
         (config, name): (&KernelConfig, Option<&str>),
-        shape: Shape,
+        sizes: Sizes,
         code: impl FnOnce(KernelTemplate) -> Result<Code, GenError>,
     ) -> Result<Operator, Error> {
         let mut heap = self.heap();
@@ -209,25 +211,9 @@ impl Communicator {
             &self.shared,
             (&mut heap, &mut operators),
             (config, name),
-            shape,
+            sizes,
             code,
         )
-    }
-
-    /// Does the same as [`prepare`](Self::prepare) for a type with `#[fused_kernel(...)]`.
-    ///
-    /// # Errors
-    /// The errors are those of [`prepare`](Self::prepare).
-    pub fn prepare_fused<K: FusedKernel>(
-        &self,
-        shape: impl Into<Shape>,
-    ) -> Result<Operator, Error> {
-        let config = K::config(self.world(), self.hosts());
-        let path = std::any::type_name::<K>();
-        let name = path.rsplit("::").next();
-        self.prepare_code((&config, name), shape.into(), |template| {
-            Ok(Code::Template(template))
-        })
     }
 
     /// Allocates a tensor of `elems` elements in the symmetric memory, at the same offset on every rank. All elements are 0.

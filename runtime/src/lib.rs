@@ -162,7 +162,7 @@ pub use symmetric_slice::SymmetricSlice;
 pub use mkernel_macros::fused_kernel;
 
 pub use mkernel_spec::abi::Operand;
-pub use mkernel_spec::{KernelConfig, KernelPlan, Op, Shape};
+pub use mkernel_spec::{KernelConfig, KernelPlan, Op, Shape, Sizes};
 
 /// The options of kernels, and their plans.
 pub use mkernel_spec as spec;

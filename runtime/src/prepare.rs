@@ -21,7 +21,7 @@ use identity::identity;
 #[cfg(feature = "testing")]
 use mkernel_compile::CudaSource;
 use mkernel_compile::{Cubin, GenError, KernelTemplate, Store};
-use mkernel_spec::{KernelConfig, KernelPlan, Shape, SizedSpec};
+use mkernel_spec::{KernelConfig, KernelPlan, SizedSpec, Sizes};
 #[cfg(feature = "testing")]
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
@@ -62,7 +62,7 @@ pub(crate) fn prepare(
     shared: &Arc<Shared>,
     (heap, known): (&mut Heap, &mut KnownOperators),
     (config, name): (&KernelConfig, Option<&str>),
-    shape: Shape,
+    sizes: Sizes,
     code: impl FnOnce(KernelTemplate) -> Result<Code, GenError>,
 ) -> Result<Operator, Error> {
     // Another thread may be capturing a stream of its own, which must not be affected.
@@ -70,7 +70,7 @@ pub(crate) fn prepare(
     let timeout = shared.host_timeout();
     let mut ranks = shared.ranks();
 
-    let planned = plan_on_this_rank(shared, config, shape, code);
+    let planned = plan_on_this_rank(shared, config, sizes, code);
     let planned = planned.map(|(store, way, plan, code)| {
         let transport = way.as_ref().map(|(_, transport)| transport);
         let identity = identity(config, &plan, code.digest(), transport);
@@ -141,13 +141,13 @@ type Planned = (Store, Option<(NodeMap, Transport)>, KernelPlan, Code);
 fn plan_on_this_rank(
     shared: &Shared,
     config: &KernelConfig,
-    shape: Shape,
+    sizes: Sizes,
     code: impl FnOnce(KernelTemplate) -> Result<Code, GenError>,
 ) -> Result<Planned, Error> {
     shared.ensure_usable()?;
     let store = env::kernel_store()?;
     let way = way_between_nodes(shared, config)?;
-    let plan = plan(shared, config, shape)?;
+    let plan = plan(shared, config, sizes)?;
     let code = code(KernelTemplate::of(&plan)).map_err(|error| built(&plan.id, error))?;
     Ok((store, way, plan, code))
 }
@@ -229,14 +229,14 @@ fn load(shared: &Shared, plan: &KernelPlan, cubin: &Cubin) -> Result<Loaded, Err
     })
 }
 
-fn plan(shared: &Shared, config: &KernelConfig, shape: Shape) -> Result<KernelPlan, Error> {
+fn plan(shared: &Shared, config: &KernelConfig, sizes: Sizes) -> Result<KernelPlan, Error> {
     if config.world != shared.world {
         return Err(Error::Cluster(ClusterError::WrongWorld {
             declared: config.world,
             world: shared.world,
         }));
     }
-    let spec = SizedSpec::for_sizes(config.clone(), shape).map_err(Error::Config)?;
+    let spec = SizedSpec::for_sizes(config.clone(), sizes).map_err(Error::Config)?;
     KernelPlan::new(&spec, &shared.device).map_err(Error::Config)
 }
 

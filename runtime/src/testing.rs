@@ -8,7 +8,7 @@ use crate::operator::Operator;
 use crate::prepare::Code;
 use mkernel_spec::abi::State;
 use mkernel_spec::plan::Workspace;
-use mkernel_spec::{KernelConfig, Shape};
+use mkernel_spec::{KernelConfig, Sizes};
 use std::mem::{offset_of, size_of};
 
 /// Prepares an operator as [`Communicator::prepare`] does, with a kernel whose CUDA text is changed by `edit`. This is for work
@@ -32,10 +32,10 @@ use std::mem::{offset_of, size_of};
 pub unsafe fn prepare_edited(
     ranks: &Communicator,
     config: &KernelConfig,
-    shape: impl Into<Shape>,
+    sizes: impl Into<Sizes>,
     edit: impl FnOnce(&mut String),
 ) -> Result<Operator, Error> {
-    ranks.prepare_code((config, None), shape.into(), |template| {
+    ranks.prepare_code((config, None), sizes.into(), |template| {
         let mut source = template.render()?;
         source.text = source.with_headers();
         edit(&mut source.text);

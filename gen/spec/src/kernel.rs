@@ -9,6 +9,7 @@ mod op_plan;
 mod plan;
 mod problem;
 mod sized;
+mod sizes;
 mod spec;
 
 pub use config::KernelConfig;
@@ -17,4 +18,5 @@ pub use op_plan::OpPlan;
 pub use plan::{Body, KernelPlan};
 pub use problem::{Problem, Shape};
 pub use sized::SizedSpec;
+pub use sizes::Sizes;
 pub use spec::{KernelSpec, MAX_NODES, WORLDS};

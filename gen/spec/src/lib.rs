@@ -35,7 +35,7 @@ pub mod topology;
 pub mod config {
     pub use crate::arch::Tile;
     pub use crate::field::Field;
-    pub use crate::kernel::{KernelConfig, OptionTable, Problem, Shape};
+    pub use crate::kernel::{KernelConfig, OptionTable, Problem, Shape, Sizes};
     pub use crate::ops::attention::{
         AttentionConfig, AttentionOp, AttentionShape, AttentionTuning, Layout, Placement, Scale,
     };
@@ -95,7 +95,8 @@ pub use config::{
     CollectiveConfig, CollectiveOp, CollectiveShape, CombineConfig, CombineOp, CombineShape, Dim,
     DispatchConfig, DispatchOp, DispatchShape, Dtype, Epilogue, Eps, Field, GemmConfig, GemmOp,
     GemmShape, KernelConfig, Layout, Limits, Norm, Op, OptionSpec, OptionTable, Options, Placement,
-    Problem, Protocol, Scale, Shape, SumEpilogue, Tile, Transfer, Tuning, Value, Values, nearest,
+    Problem, Protocol, Scale, Shape, Sizes, SumEpilogue, Tile, Transfer, Tuning, Value, Values,
+    nearest,
 };
 pub use device::Device;
 pub use diagnostic::{Diagnostic, Diagnostics};

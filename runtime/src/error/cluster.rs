@@ -68,7 +68,9 @@ pub enum ClusterError {
 /// Returns the start of a sentence about the ranks to declare or to start. A kernel of one node has 1, 2, 4 or 8 ranks.
 fn declare_world(world: u32) -> String {
     match world {
-        1 | 2 | 4 | 8 => format!("Declare world = {world}, or start"),
+        1 | 2 | 4 | 8 => {
+            format!("Declare world = {world}, which an attribute may leave out, or start")
+        }
         _ => "Start".to_owned(),
     }
 }

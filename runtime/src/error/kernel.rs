@@ -1,6 +1,6 @@
-//! [`KernelError`]: why a compiled kernel cannot run on this GPU.
+//! [`KernelError`]: why a kernel cannot run on this GPU, or cannot be used by a handle.
 
-/// Why a compiled kernel cannot run on this GPU.
+/// Why a kernel cannot run on this GPU, or cannot be used by a handle.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KernelError {
@@ -51,5 +51,18 @@ pub enum KernelError {
         registers: u32,
         /// The registers that the plan needs.
         planned: u32,
+    },
+    /// An operator is not the one that its handle is declared for.
+    #[error(
+        "{handle} is declared as {declared}, but the operator is {given}. Change only options that leave the operator and the \
+         types of its operands as declared, or declare another handle"
+    )]
+    OtherHandle {
+        /// The name of the handle's type.
+        handle: String,
+        /// The operator and the operands of the declaration.
+        declared: String,
+        /// The operator and the operands that were prepared.
+        given: String,
     },
 }

@@ -2,7 +2,7 @@
 
 use crate::lab::Failure;
 use mkernel::testing::prepare_edited;
-use mkernel::{Communicator, KernelConfig, Operator, Shape};
+use mkernel::{Communicator, KernelConfig, Operator, Sizes};
 
 /// A replacement in the text of a kernel: the text that is replaced, and the new text.
 pub type Edit = (String, String);
@@ -24,7 +24,7 @@ pub fn edit(text: &str) -> Result<Edit, String> {
 pub fn prepare(
     ranks: &Communicator,
     config: &KernelConfig,
-    shape: impl Into<Shape>,
+    shape: impl Into<Sizes>,
     edits: &[Edit],
 ) -> Result<Operator, Failure> {
     let mut missing = Vec::new();

@@ -177,7 +177,7 @@ impl Problem {
         self.config().op()
     }
 
-    /// The dimensions, in the order in which `prepare` takes their sizes.
+    /// The dimensions.
     #[must_use]
     pub fn dims(&self) -> Vec<(Field, Dim)> {
         self.config().dims()

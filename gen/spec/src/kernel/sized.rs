@@ -2,6 +2,7 @@
 
 use super::config::KernelConfig;
 use super::problem::{Shape, SizedProblem};
+use super::sizes::Sizes;
 use super::spec::KernelSpec;
 use crate::diagnostic::Diagnostics;
 use serde::Serialize;
@@ -26,12 +27,12 @@ impl SizedSpec {
         KernelSpec::validate(config)?.sized()
     }
 
-    /// Checks a configuration whose dynamic dimensions get the sizes of `shape`.
+    /// Checks a configuration whose dynamic dimensions get the sizes of `sizes`, such as a [`Shape`].
     ///
     /// # Errors
     /// All mistakes in the configuration at once, and all sizes that are not given or that contradict the configuration.
-    pub fn for_sizes(config: KernelConfig, shape: impl Into<Shape>) -> Result<Self, Diagnostics> {
-        KernelSpec::for_sizes(config, shape.into())?.sized()
+    pub fn for_sizes(config: KernelConfig, sizes: impl Into<Sizes>) -> Result<Self, Diagnostics> {
+        KernelSpec::for_sizes(config, &sizes.into())?.sized()
     }
 
     /// The sizes of all dimensions.

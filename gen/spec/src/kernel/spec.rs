@@ -3,6 +3,7 @@
 use crate::abi::MAX_RANKS;
 use crate::config::{Field, KernelConfig, Op, Problem, Shape};
 use crate::diagnostic::Diagnostics;
+use crate::kernel::sizes::Sizes;
 use crate::ops::{attention, collective, combine, dispatch, gemm};
 use crate::topology::Topology;
 use serde::Serialize;
@@ -28,13 +29,28 @@ impl KernelSpec {
         Self::checked(config, Diagnostics::default())
     }
 
-    /// Checks a configuration whose dynamic dimensions get the sizes of `shape`. See [`SizedSpec::for_sizes`](super::SizedSpec::for_sizes).
-    pub(super) fn for_sizes(mut config: KernelConfig, shape: Shape) -> Result<Self, Diagnostics> {
+    /// Checks a configuration whose dynamic dimensions get the sizes of `sizes`. See [`SizedSpec::for_sizes`](super::SizedSpec::for_sizes).
+    pub(super) fn for_sizes(mut config: KernelConfig, sizes: &Sizes) -> Result<Self, Diagnostics> {
         let op = config.op();
         let mut found = Diagnostics::default();
         let at_run_time = config.problem.run_time_dim();
+        let dims = config.problem.dims();
+        for name in sizes.names() {
+            found.require(
+                dims.iter().any(|(field, _)| *field == name),
+                name,
+                || format!("{op} has no such dimension"),
+                "leave it out",
+            );
+        }
         for (field, dim) in config.problem.dims_mut() {
-            match (shape.size(field), dim.fixed()) {
+            match (sizes.size(field), dim.fixed()) {
+                (None, Some(_)) if matches!(sizes, Sizes::Named(_)) => {}
+                (None, None) if matches!(sizes, Sizes::Named(_)) => found.push(
+                    field,
+                    "the configuration leaves it dynamic, and it was not given",
+                    "give it to prepare",
+                ),
                 (None, _) => found.push(
                     field,
                     "the shape that was given does not have it",
@@ -185,6 +201,27 @@ mod tests {
             let dims: Vec<Dim> = known.problem().dims().into_iter().map(|d| d.1).collect();
             assert_eq!(dims, [Dim::UpTo { most: 8192 }, Dim::Static(64)], "{m:?}");
         }
+    }
+
+    #[test]
+    fn sizes_that_the_configuration_has_need_not_be_given() {
+        let config = CollectiveConfig {
+            n: Dim::Static(64),
+            ..CollectiveConfig::new(CollectiveOp::AllReduce)
+        };
+        let config = KernelConfig::new(2, config);
+        let named = |sizes: Sizes| SizedSpec::for_sizes(config.clone(), sizes);
+        let whole = SizedSpec::for_sizes(config.clone(), CollectiveShape { m: 8, n: 64 });
+        assert_eq!(named([(Field::M, 8)].into()), whole);
+        assert_eq!(named([(Field::M, 8), (Field::N, 64)].into()), whole);
+
+        let fields = |sizes: Sizes| -> Vec<Field> {
+            let found = named(sizes).expect_err("a mistake");
+            found.iter().map(|mistake| mistake.field).collect()
+        };
+        assert_eq!(fields([].into()), [Field::M], "nobody gives it");
+        let wrong = [(Field::M, 8), (Field::N, 128), (Field::K, 64)];
+        assert_eq!(fields(wrong.into()), [Field::K, Field::N]);
     }
 
     #[test]

@@ -75,7 +75,7 @@ pub trait OperatorConfig: Options {
     /// The operator.
     fn op(&self) -> Op;
 
-    /// The dimensions, in the order in which `prepare` takes their sizes.
+    /// The dimensions.
     fn dims(&self) -> Vec<(Field, Dim)>;
 
     /// The dimensions, to be changed.
@@ -84,8 +84,7 @@ pub trait OperatorConfig: Options {
 
 /// Structs of options, and the [`Field`] of each option. A struct may have
 ///
-/// - `op: Type, sizes: Shape { … }`: the dimensions of a problem, in the order in which `prepare` takes their sizes, and
-///   the name of the struct that has them all;
+/// - `op: Type, sizes: Shape { … }`: the dimensions of a problem, and the name of the struct that has them all;
 /// - `options { … }`: whatever else the user may write;
 /// - `groups { … }`: structs of options that stand in a table of their own in TOML, or beside the others.
 ///
