@@ -73,7 +73,7 @@ pub(crate) fn prepare(
     let planned = plan_on_this_rank(shared, config, sizes, code);
     let planned = planned.map(|(store, way, plan, code)| {
         let transport = way.as_ref().map(|(_, transport)| transport);
-        let identity = identity(config, &plan, code.digest(), transport);
+        let identity = identity(&plan, code.digest(), transport);
         let equal = known.find(&identity);
         Request {
             number: equal.as_ref().map_or(NO_OPERATOR, |core| core.number()),
@@ -236,8 +236,10 @@ fn plan(shared: &Shared, config: &KernelConfig, sizes: Sizes) -> Result<KernelPl
             world: shared.world,
         }));
     }
-    let spec = SizedSpec::for_sizes(config.clone(), sizes).map_err(Error::Config)?;
-    KernelPlan::new(&spec, &shared.device).map_err(Error::Config)
+    // The name is for messages only: operators that differ in nothing else are equal.
+    let spec = SizedSpec::for_sizes(config.clone(), sizes).map(SizedSpec::without_name);
+    let plan = spec.and_then(|spec| KernelPlan::new(&spec, &shared.device));
+    plan.map_err(Error::Config)
 }
 
 #[cfg(test)]

@@ -158,13 +158,20 @@ fn copies_that_are_begun_are_waited_for() {
 
 /// Prepares an operator of one rank.
 fn prepare_alone(ranks: &Communicator) -> Operator {
+    prepare_named(ranks, None)
+}
+
+fn prepare_named(ranks: &Communicator, name: Option<&str>) -> Operator {
     let config = GemmConfig {
         m: Dim::Static(SHAPE.m),
         n: Dim::Static(SHAPE.n),
         k: Dim::Static(SHAPE.k),
         ..GemmConfig::new(GemmOp::AgGemm)
     };
-    let config = KernelConfig::new(1, config);
+    let config = KernelConfig {
+        name: name.map(str::to_owned),
+        ..KernelConfig::new(1, config)
+    };
     ranks.prepare(&config, SHAPE).expect("prepared")
 }
 
@@ -184,6 +191,19 @@ fn equal_operators_share_a_core_and_launch_by_themselves() {
     let number = one.core().number();
     drop((one, two));
     assert_ne!(prepare_alone(&ranks).core().number(), number);
+}
+
+#[test]
+fn a_name_does_not_change_what_is_shared() {
+    let ranks = Communicator::simulated(&Simulation {
+        ranks: 1,
+        ..Simulation::default()
+    });
+    let ranks = ranks.expect("a simulated GPU").remove(0);
+    let [one, two, three] =
+        [None, Some("up"), Some("down")].map(|name| prepare_named(&ranks, name));
+    assert!(Arc::ptr_eq(one.core(), two.core()) && Arc::ptr_eq(one.core(), three.core()));
+    assert_eq!(ranks.stats().heap.workspaces, 1);
 }
 
 /// On GPUs, the calls of all ranks are read from their workspaces. The simulator counts the calls itself.

@@ -2,7 +2,7 @@
 
 use crate::bootstrap::Description;
 use crate::fabric::transport::Transport;
-use mkernel_spec::{KernelConfig, KernelPlan};
+use mkernel_spec::KernelPlan;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
@@ -18,17 +18,14 @@ pub(super) const DESCRIPTION: Description = Description {
 /// Returns a digest of everything that must be equal on all ranks, followed by a readable description and by the configuration
 /// with its sizes.
 pub(super) fn identity(
-    config: &KernelConfig,
     plan: &KernelPlan,
     code: [u8; 32],
     transport: Option<&Transport>,
 ) -> Vec<u8> {
     let mut hash = Sha256::new();
     // The plan contains information that the code of the kernel does not, such as the copies that the host makes.
-    for part in [serde_json::to_vec(config), serde_json::to_vec(plan)] {
-        hash.update(part.unwrap_or_default());
-        hash.update([0]);
-    }
+    hash.update(serde_json::to_vec(plan).unwrap_or_default());
+    hash.update([0]);
     hash.update(code);
     let mut identity = hash.finalize().to_vec();
     identity.extend_from_slice(format!("{} on {}", plan.id, plan.device.name).as_bytes());

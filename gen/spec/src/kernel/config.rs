@@ -24,7 +24,7 @@ options! {
     #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
     pub struct KernelConfig {
         options {
-            /// What listings call it; the kernel's own id if absent.
+            /// What listings and errors call it; the kernel's own id if absent.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             name: Option<String> as NAME,
             /// Ranks, one GPU each: 1, 2, 4 or 8 on one node, and 1 to 8 for each of several nodes.

@@ -35,6 +35,13 @@ impl SizedSpec {
         KernelSpec::for_sizes(config, &sizes.into())?.sized()
     }
 
+    /// The same without a name.
+    #[must_use]
+    pub fn without_name(mut self) -> Self {
+        self.spec = self.spec.without_name();
+        self
+    }
+
     /// The sizes of all dimensions.
     #[must_use]
     pub const fn shape(&self) -> Shape {

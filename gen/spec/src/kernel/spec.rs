@@ -67,6 +67,12 @@ impl KernelSpec {
         Self::checked(config, found)
     }
 
+    /// The same without a name.
+    pub(super) fn without_name(mut self) -> Self {
+        self.config.name = None;
+        self
+    }
+
     /// Checks a configuration. `found` holds the mistakes that are already known.
     fn checked(config: KernelConfig, mut found: Diagnostics) -> Result<Self, Diagnostics> {
         if let Some(name) = &config.name {
