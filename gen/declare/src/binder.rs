@@ -93,8 +93,10 @@ impl<S: Clone> Binder<S> {
 
     /// Adds an error if the operator, the number of ranks or a size is missing.
     pub fn require(&mut self, whole: &S) {
+        // Without an operator, nothing says which sizes are needed.
+        let has_op = self.spans.contains_key(&Field::OP);
         let dims = self.config.problem.dims();
-        let sizes = dims.iter().map(|(field, _)| *field);
+        let sizes = dims.iter().filter(|_| has_op).map(|(field, _)| *field);
         let world = (!self.world_is_optional).then_some(Field::WORLD);
         let required: Vec<_> = [Field::OP].into_iter().chain(world).chain(sizes).collect();
         let missing: Vec<_> = required
@@ -108,10 +110,15 @@ impl<S: Clone> Binder<S> {
         let verb = if missing.len() == 1 { "is" } else { "are" };
         let reason = format!("{} {verb} missing", missing.join(", "));
         let names: Vec<_> = required.into_iter().map(Field::name).collect();
-        let help = format!(
-            "every kernel needs {}; write `dynamic` for a size that is given at run time",
-            enumerate(&names)
-        );
+        let help = match has_op {
+            true => format!(
+                "every kernel needs {}; write `dynamic` for a size that is given at run time",
+                enumerate(&names)
+            ),
+            false => {
+                "name the operator, as in `op = ag_gemm`; its sizes are required too".to_owned()
+            }
+        };
         self.error(whole.clone(), reason, help);
     }
 
