@@ -5,7 +5,7 @@
 
 use mkernel_compile::{CudaSource, GenError, Nvrtc, render_fabric_test};
 use mkernel_spec::abi::{
-    HEARD, HOST_ABORT, LOST, MAX_BUCKETS, MAX_RANKS, OFFSETS_HASH, shared_structs,
+    HEARD, HOST_ABORT, LENGTHS_HASH, LOST, MAX_BUCKETS, MAX_RANKS, shared_structs,
 };
 use mkernel_spec::fabric::{
     COMMAND_PUT, COMMAND_PUT_TO_PEERS, MAX_CALL_PUTS, MAX_MASK_PEERS, PHASE_BIT, PLACE_OFFSET_BITS,
@@ -96,7 +96,7 @@ fn abi_asserts() -> CudaSource {
     claim(format!("mk::kHostAbort == {HOST_ABORT}u"));
     claim(format!("mk::kHeard == {HEARD}u"));
     claim(format!("mk::kLost == {LOST}u"));
-    claim(format!("mk::kOffsetsHash == {OFFSETS_HASH}u"));
+    claim(format!("mk::kLengthsHash == {LENGTHS_HASH}u"));
     claim(format!("mk::kTagValid == {TAG_VALID}u"));
     claim(format!("mk::kPhaseBit == {PHASE_BIT}ull"));
     claim(format!("mk::kCommandPut == {COMMAND_PUT}"));

@@ -110,6 +110,12 @@ fn attention(plan: &KernelPlan) -> Result<&AttentionPlan, Failure> {
     }
 }
 
+/// Returns the position among the rows of the call of a row of K; `None` if the row is cached.
+fn key_position(op_plan: &AttentionPlan, world: u32, rank: u32, row: usize) -> Option<usize> {
+    let row = row.checked_sub(op_plan.cached_rows() as usize)?;
+    Some(position(op_plan, world, rank, row))
+}
+
 /// Returns the position in the sequence of row `row` of a rank.
 fn position(op_plan: &AttentionPlan, world: u32, rank: u32, row: usize) -> usize {
     let rows = op_plan.segment_rows as usize;
@@ -138,7 +144,8 @@ fn error_of(
             for (source, theirs) in (0..).zip(all) {
                 let theirs = &theirs.heads[index];
                 for (key, (k, v)) in theirs.k.chunks(dim).zip(theirs.v.chunks(dim)).enumerate() {
-                    if op_plan.config.causal && position(op_plan, world, source, key) > place {
+                    let is_later = key_position(op_plan, world, source, key) > Some(place);
+                    if op_plan.config.causal && is_later {
                         continue;
                     }
                     // Scores are small, so no exponential overflows fp64.

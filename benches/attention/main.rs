@@ -51,6 +51,9 @@ struct Flags {
     /// may be repeated
     #[arg(long, value_name = "ROWS")]
     max_seq: Vec<u64>,
+    /// Attend also to this number of cached rows of each sequence on each rank
+    #[arg(long, value_name = "ROWS", conflicts_with = "dump")]
+    cached: Option<u32>,
     #[arg(long, default_value_t = 4)]
     batch: u64,
     #[arg(long, default_value_t = 16)]
@@ -135,7 +138,12 @@ fn one_size(
 ) -> Result<(), Failure> {
     let mut operators = Vec::new();
     for tuning in tunings(flags) {
-        operators.push(prepare(flags, ranks, (Dim::Static, seq), tuning)?);
+        // Each call gives its rows if there are cached ones.
+        let dim = |seq| match flags.cached {
+            Some(_) => Dim::UpTo { most: seq },
+            None => Dim::Static(seq),
+        };
+        operators.push(prepare(flags, ranks, (dim, seq), tuning)?);
         for most in flags.max_seq.iter().filter(|most| **most >= seq) {
             operators.push(prepare(flags, ranks, (|_| Dim::DYNAMIC, *most), tuning)?);
         }
@@ -245,6 +253,7 @@ fn config(flags: &Flags, seq: Dim, sizes: AttentionShape, tuning: AttentionTunin
             true => Placement::Zigzag,
             false => Placement::Contiguous,
         },
+        cached: flags.cached,
         tuning,
         ..AttentionConfig::new(AttentionOp::RingAttention)
     };
@@ -291,6 +300,11 @@ fn operands(
                     *elem = bf16::from_f32(elem.to_f32() * flags.query_scale);
                 }
                 lab.stream.memcpy_htod(&elems, &mut matrix.memory)?;
+            }
+            if let (Operand::CachedRows, Some(rows)) = (spec.operand, flags.cached) {
+                let halves = [rows as u16, (rows >> 16) as u16].map(bf16::from_bits);
+                let counts = halves.repeat(spec.rows.on(rank) as usize);
+                lab.stream.memcpy_htod(&counts, &mut matrix.memory)?;
             }
             Ok((spec.operand, matrix))
         })

@@ -316,10 +316,10 @@ pub enum Error {
         /// The operator of the call.
         operator: OperatorId,
     },
-    /// Ranks have made one call with different offsets of packed sequences.
+    /// Ranks have made one call with different offsets of packed sequences, or with different rows or cached rows.
     #[error(
-        "rank {rank} and rank {peer} have made call {call} of {operator} with different offsets in cu_seqlens. Give \
-         the same offsets on all ranks"
+        "rank {rank} and rank {peer} have made call {call} of {operator} with different offsets in cu_seqlens, or \
+         different rows or cached_rows. Give the same on all ranks"
     )]
     DifferentOffsets {
         /// The rank that found the difference.

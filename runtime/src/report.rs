@@ -6,7 +6,7 @@ use crate::error::{Error, OperatorId, RoutingFault, RowOfTwoTokens};
 use crate::operator_names::OperatorNames;
 use crate::tensors::SymmetricPlace;
 use cudarc::driver::CudaContext;
-use mkernel_spec::abi::{self, HEARD, HOST_ABORT, HostPage, LOST, OFFSETS_HASH, Report};
+use mkernel_spec::abi::{self, HEARD, HOST_ABORT, HostPage, LENGTHS_HASH, LOST, Report};
 use std::mem::offset_of;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -243,7 +243,7 @@ fn mismatch(report: &Report, operator: &OperatorId) -> Option<Error> {
             row_index: report.seen as i32,
         }));
     }
-    let has_offsets = report.wanted & OFFSETS_HASH != 0;
+    let has_offsets = report.wanted & LENGTHS_HASH != 0;
     if report.wait == abi::Wait::SameRows as u32 && has_offsets {
         return Some(Error::DifferentOffsets {
             rank: report.rank,

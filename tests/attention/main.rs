@@ -1,6 +1,7 @@
-//! Tests of `ring_attention` whose calls have sequences of different lengths, alone or packed, on simulated GPUs. The results are compared
+//! Tests of `ring_attention` whose calls have sequences of different lengths, alone, packed or behind cached rows, on simulated GPUs. The results are compared
 //! with a reference in fp64, and nothing else may be written.
 
+mod cached;
 mod failed;
 mod mutations;
 mod not_finite;

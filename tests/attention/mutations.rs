@@ -2,8 +2,9 @@
 
 use super::across;
 use mkernel::spec::Placement::{Contiguous, Zigzag};
+use mkernel_testing::jobs::attention::cached_cases::with_cached_rows_across;
 use mkernel_testing::jobs::attention::{AttentionJob, InputKind};
-use mkernel_testing::jobs::{Mutation, all_mutations_are_found};
+use mkernel_testing::jobs::{Mutation, all_mutations_are_found, bad_network};
 
 /// The number of seeds with which a mutation must be found.
 const SEEDS_TO_FIND: u64 = 100;
@@ -77,6 +78,13 @@ const MUTATIONS: &[Mutation<AttentionJob>] = &[
     ("places in a table that begin anew after a warp", packed_many, &[("@sequence-table.total", "")]),
     ("a row of the next packed sequence is written", packed, &[("@attention-output.end", "tile.rank_chunk); => tile.rank_chunk) + 1;")]),
     ("a table that is built too late", packed, &[("@ring-attention.table", ""), ("@ring-attention.report", "if (blockIdx.x == 0 => if (threadIdx.x / kWarp == kTableWarp) Table::build(args, ctx, smem); if (blockIdx.x == 0")]),
+    ("the cached rows of the first batch for all", cached, &[("@sequence-table.batch", "smem.cached_rows(batch, 0) => smem.cached_rows(0, 0)")]),
+    ("the cached rows of the first rank for all", cached, &[("@cached-rows.at", "rank * Config::kBatch + => ")]),
+    ("cached rows in place of those of the call", cached, &[("@sequence.key-row", "cached_rows(sequence, rank) + => ")]),
+    ("cached rows that are hidden by the mask", cached, &[("@sequence.attends-cached", "return true => return false")]),
+    ("cached rows that do not fill a tile are not sent", cached, &[("@sequence-table.key-tiles", "ceil_div(ctx.most_cached, Config::kTileKeys) => ctx.most_cached / Config::kTileKeys")]),
+    ("values behind the last cached row", cached, &[("@tile-load.rows", "end - at.row => Config::kTileRows")]),
+    ("cached rows that do not fill a put are not put", cached_nodes, &[("@kv-forward.cached-puts", "ceil_div(ctx.most_cached, kPutRows) => ctx.most_cached / kPutRows")]),
     ("a call whose last offset is not read", packed, &[("@offsets.end", "sequence + 1 => sequence")]),
 ];
 
@@ -90,6 +98,18 @@ fn many_readers() -> AttentionJob {
 fn packed() -> AttentionJob {
     let job = AttentionJob::new(2, [4, 300, 2, 1, 64], 2).causal(Zigzag);
     job.with_sequences(&[&[100, 0, 170, 30], &[300], &[5, 6, 7, 280]])
+}
+
+/// Two batches with different numbers of cached rows on two ranks.
+fn cached() -> AttentionJob {
+    let job = AttentionJob::new(2, [2, 200, 2, 1, 64], 2).causal(Zigzag);
+    job.cached(200).with_rows(&[200, 1, 150, 7])
+}
+
+/// Cached rows on two nodes of two ranks.
+fn cached_nodes() -> AttentionJob {
+    let (_, job) = with_cached_rows_across(2, 2, &bad_network()).swap_remove(0);
+    job.forwarding_after(4)
 }
 
 /// The values of every other sequence are NaN.

@@ -319,6 +319,23 @@ fn goldens_cover_lengths_at_run_time() {
     some_of("heads that take turns in slots", |_, op_plan| {
         op_plan.is_ring()
     });
+    some_of("cached rows on several nodes", |g, op_plan| {
+        op_plan.config.cached.is_some() && g.plan.body().network.is_some()
+    });
+    for is_alone in [true, false] {
+        let what = format!("cached rows, alone: {is_alone}");
+        some(&goldens, &what, |golden| {
+            match &golden.plan.body().op_plan {
+                OpPlan::Attention(op_plan) => {
+                    op_plan.config.cached.is_some() && (golden.plan.spec.world() == 1) == is_alone
+                }
+                _ => false,
+            }
+        });
+    }
+    some_of("cached rows without a mask, in turns", |_, op_plan| {
+        op_plan.config.cached.is_some() && !op_plan.config.causal && op_plan.is_ring()
+    });
 }
 
 #[test]

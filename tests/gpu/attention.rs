@@ -7,6 +7,7 @@ use crate::ranks::{expect_right, on_ranks, prepare, seed, worlds};
 use mkernel::network::Faults;
 use mkernel::spec::Placement::{Contiguous, Zigzag};
 use mkernel::spec::{BLayout, GemmShape, SizedSpec, Tuning};
+use mkernel_testing::jobs::attention::cached_cases::{with_cached_rows, with_cached_rows_across};
 use mkernel_testing::jobs::attention::cases::{
     not_finite_rows, random_sequences, small, with_rows, with_rows_across, with_sequences,
 };
@@ -67,6 +68,28 @@ fn random_rows(world: u32) -> Vec<(String, AttentionJob)> {
         rows[..4].copy_from_slice(&[most, 0, 1, most]);
         let job = job.with_rows(&rows);
         let name = format!("attention, {name}, on {world} ranks, random rows");
+        let graph = job.clone().pattern(CallPattern::Graph);
+        [(format!("{name}, a graph"), graph), (name, job)]
+    };
+    jobs.into_iter().flat_map(named).collect()
+}
+
+/// Returns jobs of 40 calls with random numbers of rows over random numbers of cached rows, by one operator each.
+fn random_cached(world: u32) -> Vec<(String, AttentionJob)> {
+    let mut random = Random(seed_from_clock());
+    let job = |sizes, most| AttentionJob::new(world, sizes, 0).cached(most);
+    let jobs = [
+        ("all keys", job([1, 700, 4, 2, 64], 900)),
+        ("batches", job([3, 600, 2, 2, 128], 257).bhsd().zigzag()),
+        ("a mask", job([2, 700, 4, 1, 128], 500).causal(Zigzag)),
+        ("one row", job([4, 1, 8, 2, 128], 1000).causal(Contiguous)),
+    ];
+    let named = |(name, job): (&str, AttentionJob)| {
+        let most = job.shape().seq;
+        let mut rows: Vec<u64> = (0..40).map(|_| random.below(most + 1)).collect();
+        rows[..4].copy_from_slice(&[most, 0, 1, most]);
+        let job = job.with_rows(&rows);
+        let name = format!("attention, {name}, on {world} ranks, random caches");
         let graph = job.clone().pattern(CallPattern::Graph);
         [(format!("{name}, a graph"), graph), (name, job)]
     };
@@ -173,6 +196,19 @@ fn attention_of_packed_sequences_is_right() {
     }
 }
 
+/// One operator serves calls of all lengths over caches of all lengths, whose numbers are in device memory.
+#[test]
+#[ignore = "needs GPUs"]
+fn attention_over_cached_rows_is_right() {
+    let _limit = TimeLimit::start("attention over cached rows", Duration::from_secs(480));
+    for world in worlds(1) {
+        run_jobs(
+            world,
+            &[with_cached_rows(world), random_cached(world)].concat(),
+        );
+    }
+}
+
 /// NaN and infinity in K and V reach no row of an earlier tile. All plans have the same bits.
 #[test]
 #[ignore = "needs GPUs"]
@@ -202,8 +238,15 @@ fn attention_keeps_what_is_not_finite_from_earlier_tiles() {
 fn attention_of_any_length_across_nodes_is_right() {
     let _limit = TimeLimit::start("nodes: attention of any length", Duration::from_secs(480));
     for (world, nodes) in topologies() {
-        let jobs = with_rows_across(nodes, world / nodes, &Faults::default());
-        run_jobs(world, &jobs);
+        let (local_world, faults) = (world / nodes, Faults::default());
+        run_jobs(
+            world,
+            &[
+                with_rows_across(nodes, local_world, &faults),
+                with_cached_rows_across(nodes, local_world, &faults),
+            ]
+            .concat(),
+        );
     }
 }
 
@@ -309,6 +352,8 @@ fn every_job_of_attention_has_a_plan() {
             random_rows(world),
             with_sequences(world),
             random_packed(world),
+            with_cached_rows(world),
+            random_cached(world),
             not_finite(world),
         ];
         for (name, job) in jobs.concat() {

@@ -16,7 +16,8 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use std::panic;
 
-/// Generates plans, or `None` where the options do not fit, and for half of them the length of a call.
+/// Generates plans, or `None` where the options do not fit, and for half of them the length of a call. Some of these have cached
+/// rows.
 fn plans() -> impl Strategy<Value = Option<Case>> {
     let seq = prop_oneof![
         1..=40_u64,
@@ -42,22 +43,21 @@ fn plans() -> impl Strategy<Value = Option<Case>> {
     );
     // Of a thousand, how many of the rows a call has; none if they are known to the plan.
     let share = prop_oneof![Just(None), (0..=1000_u64).prop_map(Some), Just(Some(1000))];
-    (ranks, 1..=3_u64, (seq, share), heads, how, tuning).prop_map(
-        |((topology, sm_count), batch, (seq, share), (heads, kv_heads), how, tuning)| {
+    let cached = option::of(1..=1000_u32);
+    (ranks, 1..=3_u64, (seq, share, cached), heads, how, tuning).prop_map(
+        |((topology, sm_count), batch, (seq, share, cached), (heads, kv_heads), how, tuning)| {
             let (causal, placement, layout, head_dim) = how;
             let (comm_ctas, kv_slots) = tuning;
             let config = AttentionConfig {
                 batch: Dim::Static(batch),
-                seq: match share {
-                    Some(_) => Dim::UpTo { most: seq },
-                    None => Dim::Static(seq),
-                },
+                seq: share.map_or(Dim::Static(seq), |_| Dim::UpTo { most: seq }),
                 heads: Dim::Static(heads),
                 kv_heads: Dim::Static(kv_heads),
                 head_dim: Dim::Static(head_dim),
                 layout,
                 causal,
                 placement,
+                cached: cached.filter(|_| share.is_some()),
                 tuning: AttentionTuning {
                     comm_ctas,
                     kv_slots: kv_slots.filter(|_| topology.0 == 1),
@@ -110,7 +110,7 @@ const MUTATIONS: &[(&str, &str, &str)] = &[
     ("head = first + within % heads;", "head = first;", "tiles"),
     (": kChunks - 1 - rank;", ": kChunks - 2 - rank;", "chunks"),
     ("turn / Ranks::kLocalWorld) % Ranks::kNodes", "0) % Ranks::kNodes", "keys"),
-    ("Mask::attends(Sequence::chunk_of(rank, own), chunk) &&", "", "sent"),
+    ("Sequence::template attends<Mask>(Sequence::chunk_of(rank, own), chunk) &&", "", "sent"),
     ("return {source, head / Config::kKvHeads, head %", "return {source, 0, head %", "parts"),
     ("if (!meets(rank, own, source)) continue;", "", "readers"),
     ("end > first_row ? (end - first_row +", "end > first_row ? (end - first_row -", "puts"),

@@ -8,7 +8,7 @@
 //! Kernels are compiled once; the seed draws the sizes of the calls, how unfair the schedule is, and the faults of the network.
 //! The environment variable `MKERNEL_TEST_SEEDS` changes the number of seeds.
 
-use mkernel_testing::jobs::attention::{AttentionJob, cases as attention};
+use mkernel_testing::jobs::attention::{AttentionJob, cached_cases, cases as attention};
 use mkernel_testing::jobs::collective::{CollectiveJob, cases as collective};
 use mkernel_testing::jobs::experts::Layer;
 use mkernel_testing::jobs::gemm::cases as gemm;
@@ -40,6 +40,7 @@ fn every_operator_serves_any_sizes() {
         collectives(collective::with_rows_across(2, 2, &bad_network()), "on 2x2"),
         vec![
             attentions(attention::with_rows(2), "on a node"),
+            attentions(cached_cases::with_cached_rows(2), "on a node, cached rows"),
             attentions(attention::with_rows_across(2, 2, &bad_network()), "on 2x2"),
             experts(&Layer::new(2, 6, 3, 20), "on a node"),
             experts(&Layer::new(4, 8, 3, 9).across(2, bad_network()), "on 2x2"),

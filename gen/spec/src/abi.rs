@@ -14,5 +14,5 @@ pub use layout::StructLayout;
 pub(crate) use layout::layout;
 pub use limits::{FLAG_STRIDE_BYTES, MAX_BUCKETS, MAX_OPERANDS, MAX_RANKS};
 pub use operand::{Extent, Operand, OperandSpec};
-pub use state::{GATE_WORDS, Gate, HEARD, HOST_ABORT, HostPage, LOST, OFFSETS_HASH, Report, State};
+pub use state::{GATE_WORDS, Gate, HEARD, HOST_ABORT, HostPage, LENGTHS_HASH, LOST, Report, State};
 pub use structs::shared_structs;

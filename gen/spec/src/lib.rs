@@ -57,7 +57,7 @@ pub mod config {
 pub mod spec {
     pub use crate::kernel::{KernelSpec, MAX_NODES, SizedSpec, WORLDS};
     pub use crate::limits::{DIM_STEP, MAX_DIM, MAX_ELEMS};
-    pub use crate::ops::attention::{MAX_HEADS, MAX_SEQUENCES};
+    pub use crate::ops::attention::{MAX_CACHED_ROWS, MAX_HEADS, MAX_SEQUENCES};
 }
 
 /// [`KernelPlan`]: how a kernel computes the problem of its spec.

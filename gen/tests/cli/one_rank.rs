@@ -11,6 +11,13 @@ const SEQUENCES: [&str; 5] = [
     "--kv-heads=1",
     "--head-dim=64",
 ];
+const LENGTHS: [&str; 5] = [
+    "--batch=2",
+    "--seq=..=70",
+    "--heads=2",
+    "--kv-heads=1",
+    "--head-dim=64",
+];
 const TOKENS: [&str; 4] = ["--experts=6", "--top-k=3", "--max-tokens=9", "--hidden=72"];
 
 #[test]
@@ -53,6 +60,7 @@ fn options_of_many_ranks_run_on_one() {
         ),
         (&["ring_attention", "--packed", "--causal"], &SEQUENCES),
         (&["ring_attention", "--kv-slots=1"], &SEQUENCES),
+        (&["ring_attention", "--cached=300", "--causal"], &LENGTHS),
         (
             &[
                 "dispatch_gemm",

@@ -42,7 +42,7 @@ pub fn semantics(config: &AttentionConfig, ranks: Ranks) -> Vec<String> {
             ),
         ];
     }
-    vec![
+    let mut paragraphs = vec![
         format!(
             "`O = softmax({scores}) V` over the whole sequence of {up_to}{} rows{mask}.",
             size(config.seq, "S")
@@ -52,16 +52,24 @@ pub fn semantics(config: &AttentionConfig, ranks: Ranks) -> Vec<String> {
             ranks.words(),
             config.dtype
         ),
-    ]
+    ];
+    if let Some(cached) = config.cached {
+        paragraphs.push(format!(
+            "Each rank has up to {cached} rows of K and V of each sequence before its S_r rows, to all of which every row attends. \
+             Row r of `cached_rows` says how many rank r has. K and V have room for R rows: {cached} and the most of S_r."
+        ));
+    }
+    paragraphs
 }
 
 /// The operands of a rank.
-pub fn operands(config: &AttentionConfig, _: Ranks) -> Vec<OperandDoc> {
+pub fn operands(config: &AttentionConfig, ranks: Ranks) -> Vec<OperandDoc> {
     let (batch, dim) = (size(config.batch, "B"), size(config.head_dim, "D"));
     let (heads, kv_heads) = (size(config.heads, "H"), size(config.kv_heads, "H_kv"));
-    let tensor = |heads: &str| match (config.layout, config.packed) {
-        (Layout::Bshd, false) => format!("[{batch}, S_r, {heads}, {dim}]"),
-        (Layout::Bhsd, false) => format!("[{batch}, {heads}, S_r, {dim}]"),
+    let of_keys = if config.cached.is_some() { "R" } else { "S_r" };
+    let tensor = |heads: &str, rows: &str| match (config.layout, config.packed) {
+        (Layout::Bshd, false) => format!("[{batch}, {rows}, {heads}, {dim}]"),
+        (Layout::Bhsd, false) => format!("[{batch}, {heads}, {rows}, {dim}]"),
         (Layout::Bshd, true) => format!("[R, {heads}, {dim}]"),
         (Layout::Bhsd, true) => format!("[{heads}, R, {dim}]"),
     };
@@ -71,15 +79,19 @@ pub fn operands(config: &AttentionConfig, _: Ranks) -> Vec<OperandDoc> {
     };
     let dtype = config.dtype;
     let mut operands = vec![
-        OperandDoc::new(Operand::Q, dtype, tensor(&heads)),
-        OperandDoc::new(Operand::K, dtype, tensor(&kv_heads)),
-        OperandDoc::new(Operand::V, dtype, tensor(&kv_heads)),
-        OperandDoc::new(Operand::O, dtype, tensor(&heads)),
+        OperandDoc::new(Operand::Q, dtype, tensor(&heads, "S_r")),
+        OperandDoc::new(Operand::K, dtype, tensor(&kv_heads, of_keys)),
+        OperandDoc::new(Operand::V, dtype, tensor(&kv_heads, of_keys)),
+        OperandDoc::new(Operand::O, dtype, tensor(&heads, "S_r")),
         OperandDoc::new(Operand::Lse, Dtype::Fp32, lse),
     ];
     if config.packed {
         let offsets = format!("[{batch} + 1]");
         operands.push(OperandDoc::new(Operand::CuSeqlens, Dtype::Int32, offsets));
+    }
+    if config.cached.is_some() {
+        let counts = format!("[{}, {batch}]", ranks.world());
+        operands.push(OperandDoc::new(Operand::CachedRows, Dtype::Int32, counts));
     }
     operands
 }

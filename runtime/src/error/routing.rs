@@ -61,6 +61,21 @@ pub enum RoutingFault {
         /// The most rows that the operator takes.
         most: u32,
     },
+    /// A number of cached rows is negative, or larger than the operator was prepared for. The call has no rows.
+    #[error(
+        "cached_rows says that rank {rank} has {rows} cached rows of sequence {sequence}, but 0 to {most} are possible. \
+         Give a number in this range, or prepare the operator with a larger `cached`"
+    )]
+    CachedRows {
+        /// The rank of the cached rows.
+        rank: u32,
+        /// The index of the sequence.
+        sequence: u32,
+        /// The number that was passed.
+        rows: i32,
+        /// The most cached rows of a sequence on a rank.
+        most: u32,
+    },
     /// An offset of packed sequences is not possible. The call has no rows.
     #[error(transparent)]
     Offset(OffsetFault),
@@ -215,6 +230,13 @@ impl RoutingFault {
             }
         } else if is(Wait::CallRows) {
             Self::CallRows {
+                rows: seen as i32,
+                most: wanted,
+            }
+        } else if is(Wait::CachedRows) {
+            Self::CachedRows {
+                rank: choice,
+                sequence: token,
                 rows: seen as i32,
                 most: wanted,
             }

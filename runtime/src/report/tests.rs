@@ -123,6 +123,10 @@ fn faults_of_tokens_name_rank_and_value() {
         (abi::Wait::Tokens, "is -1, but 0 to 9 are possible"),
         (abi::Wait::Expert, "has expert -1 as"),
         (abi::Wait::RowIndex, "has row index -1, but"),
+        (
+            abi::Wait::CachedRows,
+            "has -1 cached rows of sequence 0, but 0 to 9 are possible",
+        ),
     ] {
         let found = of(wait, 0, 9, u32::MAX);
         assert!(found.contains(text), "{text:?} in {found:?}");

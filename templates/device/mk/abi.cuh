@@ -16,7 +16,7 @@ struct Report {
 constexpr u32 kHostAbort = 0xffffffffu;
 constexpr u32 kHeard = 0x40000000u;  // in abort words: the host was told that the rank in the other bits has failed
 constexpr u32 kLost = 0x20000000u;   // with kHeard: the rank is lost, not only its call
-constexpr u32 kOffsetsHash = 0x80000000u;  // in place of a number of rows, with a hash of the offsets of packed sequences
+constexpr u32 kLengthsHash = 0x80000000u;  // in place of a number of rows, with a hash of all lengths of the call
 
 // Pinned host memory of one operator.
 struct HostPage {

@@ -1,7 +1,7 @@
 // The begin and the end of a call: the number of the call, the check that no other call is under way, and when the next
 // call may begin.
 #pragma once
-#include <mk/deadline.cuh>
+#include <mk/cached_rows.cuh>
 #include <mk/grid.cuh>
 #include <mk/offsets.cuh>
 
@@ -39,14 +39,16 @@ MK_DEVICE RankContext begin_call(const Args& args, const Smem& smem) {
     ctx.max_rows = Config::kMaxRows;
     ctx.rows = given <= Config::kMaxRows ? given : 0;
     ctx.refused_rows = given - ctx.rows;
+    ctx.lengths = ctx.rows;
     if constexpr (requires { Workspace::begun(0u, 0u); }) ctx.begun = Workspace::begun(ctx.parity(), 0u);
   }
   if constexpr (IsPacked<Config>) {
     const auto checked = Offsets<Config>::of(args).check();
-    ctx.rows = kOffsetsHash | checked.hash;  // @call.offsets
-    ctx.refused_rows = checked.first_wrong;
+    ctx.lengths = kLengthsHash | checked.hash;  // @call.offsets
+    ctx.refused_length = checked.first_wrong;
     if constexpr (requires { Workspace::begun(0u, 0u); }) ctx.begun = Workspace::begun(ctx.parity(), 0u);
   }
+  if constexpr (HasCache<Config>) CachedRows<Config>::of(args).enter(ctx);
   return ctx;
 }
 

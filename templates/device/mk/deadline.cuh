@@ -91,15 +91,15 @@ MK_RARE bool abort_if_due(const RankContext& ctx, const WaitSite& site, u32 seen
 // valid. A thread that has acquired data which was computed after an abort also sees the abort.
 MK_DEVICE bool is_aborted(const RankContext& ctx) { return load_relaxed_sys(&ctx.state()->abort) != 0; }
 
-// The word with which a rank announces its call: the mark, and the rows in the upper half.
-MK_DEVICE u64 begin_word(const RankContext& ctx) { return u64{ctx.rows} << 32 | ctx.call_mark(); }
+// The word with which a rank announces its call: the mark, and the lengths in the upper half.
+MK_DEVICE u64 begin_word(const RankContext& ctx) { return u64{ctx.lengths} << 32 | ctx.call_mark(); }
 
 // Returns whether a rank has begun this call with other rows than this rank. If so, reports it and ends the waits of
 // all ranks, since they would wait for data that are not sent.
 MK_RARE bool refuse_other_rows(const RankContext& ctx, Role role, u32 rank) {
   const u64 word = load_relaxed_sys(ctx.local_ptr(ctx.begun) + rank);
   if (static_cast<u32>(word) != ctx.call_mark() || word == begin_word(ctx)) return false;  // @begin.same-rows
-  report(ctx, WaitSite{role, kSameRows, rank, ctx.operator_number, ctx.rows}, static_cast<u32>(word >> 32), 0, 0);
+  report(ctx, WaitSite{role, kSameRows, rank, ctx.operator_number, ctx.lengths}, static_cast<u32>(word >> 32), 0, 0);
   // Both words are stored on every rank of the node. A rank that sees the abort then finds a rank with other rows, and
   // reports it.
 #pragma unroll 1

@@ -20,10 +20,13 @@ struct RankContext {
   u32 network_call = 0;             // number of this call among the calls across nodes, from 1, modulo 2^32
 
   // For kernels whose rows, or whose offsets of packed sequences, each call gives: see Offsets.
-  u32 rows = 0;             // rows of this call; 0 if too many were given. Or kOffsetsHash and a hash
+  u32 rows = 0;             // rows of this call; 0 if too many were given
+  u32 lengths = 0;          // what the ranks compare: the rows of this call, or kLengthsHash and a hash of all its lengths
   u32 max_rows = 0;         // the most rows that a call may have
-  u32 refused_rows = 0;     // the rows that were given, if too many. Or 1 + the number of the first offset that is not possible
-  Symmetric<u64> begun{0};  // announcements of this call, by rank: its mark, and its rows in the upper half
+  u32 refused_rows = 0;     // the rows that were given, if too many
+  u32 refused_length = 0;   // 1 + the number of the first offset, or of the first number of cached rows, that is not possible
+  u32 most_cached = 0;      // the most rows of a sequence that any rank has in its cache
+  Symmetric<u64> begun{0};  // announcements of this call, by rank: its mark, and its lengths in the upper half
 
   // For operators with buckets: see buckets.cuh.
   u32 other_calls = 0;                  // calls before this one that ran other buckets
@@ -73,6 +76,10 @@ concept TakesRows = requires { Config::kMaxRows; };  // the most rows of a call
 // Whether the rows are those of packed sequences, whose lengths each call gives as offsets.
 template <class Config>
 concept IsPacked = TakesRows<Config> && requires { Config::kSequences; };  // the most sequences of a call
+
+// Whether queries attend to cached rows of K and V, whose number each call gives for each rank and sequence.
+template <class Config>
+concept HasCache = TakesRows<Config> && requires { Config::kCachedRows; };  // the most cached rows of a sequence on a rank
 
 // The distribution of ranks over nodes.
 template <class Config>

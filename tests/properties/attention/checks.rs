@@ -52,7 +52,11 @@ pub fn a_tile_meets_all_its_keys_once(kernels: &[Kernel]) {
             let rows = chunk.rows.min(tile.row + TILE_ROWS);
             let last = chunk.number * kernel.op_plan.segment_rows + rows - 1;
             let is_needed = |keys: &Keys| {
-                let chunk = kernels[keys.source as usize].chunks()[keys.chunk as usize];
+                let chunks = kernels[keys.source as usize].chunks();
+                // No mask hides cached rows.
+                let Some(chunk) = chunks.get(keys.chunk as usize) else {
+                    return true;
+                };
                 let place = chunk.number * kernel.op_plan.segment_rows + keys.row;
                 !kernel.op_plan.config.causal || place <= last
             };
@@ -69,13 +73,13 @@ pub fn a_tile_meets_all_its_keys_once(kernels: &[Kernel]) {
 /// Returns the tiles of keys of all ranks.
 fn all_keys(kernels: &[Kernel]) -> Vec<Keys> {
     let of_chunk = |kernel: &Kernel, chunk: u32| {
-        let (source, rows) = (kernel.rank, kernel.chunks()[chunk as usize].rows);
+        let (source, rows) = (kernel.rank, kernel.key_chunks()[chunk as usize].rows);
         let rows = (0..rows).step_by(TILE_ROWS as usize);
         rows.map(move |row| Keys { source, chunk, row })
             .collect::<Vec<_>>()
     };
     let of_rank = |kernel| {
-        (0..Kernel::chunks(kernel).len() as u32).flat_map(move |chunk| of_chunk(kernel, chunk))
+        (0..Kernel::key_chunks(kernel).len() as u32).flat_map(move |chunk| of_chunk(kernel, chunk))
     };
     kernels.iter().flat_map(of_rank).collect()
 }
@@ -105,7 +109,8 @@ pub fn parts_are_sent_head_by_head(kernels: &[Kernel]) {
             .map(|part| (part.head, part.chunk, part.row, part.index))
             .collect();
         let op_plan = &kernel.op_plan;
-        let all = op_plan.kv_heads() as u32 * op_plan.row_tiles * op_plan.block_parts();
+        let tiles = Kernel::key_tiles(kernels);
+        let all = op_plan.kv_heads() as u32 * tiles * op_plan.block_parts();
         assert_eq!(order.len(), all as usize);
         assert!(
             order.windows(2).all(|pair| pair[0] < pair[1]),
@@ -152,11 +157,14 @@ pub fn what_other_nodes_await_is_put_once(kernels: &[Kernel]) {
     for kernel in kernels {
         let op_plan = &kernel.op_plan;
         let segments = op_plan.config.placement.segments();
-        let puts = op_plan.kv_heads() as u32 * segments * op_plan.segment_puts();
+        let cached = (Kernel::key_tiles(kernels) - op_plan.row_tiles).div_ceil(op_plan.put_tiles);
+        let of_head = segments * op_plan.segment_puts() + cached;
+        let puts = op_plan.kv_heads() as u32 * of_head;
         assert_eq!(kernel.puts().len(), puts as usize);
         // The first put of a call may be the word with its rows.
         let of_plan = puts + u32::from(op_plan.takes_rows());
-        assert!(of_plan == network.puts || !kernel.has_most_rows);
+        let has_fewer = of_plan < network.puts && op_plan.config.cached.is_some();
+        assert!(of_plan == network.puts || !kernel.has_most_rows || has_fewer);
         let put_of: BTreeMap<_, _> = kernel
             .parts()
             .iter()
@@ -172,7 +180,7 @@ pub fn what_other_nodes_await_is_put_once(kernels: &[Kernel]) {
                 for keys in tiles {
                     assert_eq!(put_of[&(put.head, keys.chunk, keys.row)], index);
                     assert!(sent.insert((put.head, keys)), "{keys:?} twice");
-                    let left = kernel.chunks()[keys.chunk as usize].rows - keys.row;
+                    let left = kernel.key_chunks()[keys.chunk as usize].rows - keys.row;
                     rows += u64::from(TILE_ROWS.min(left));
                 }
             }
@@ -186,7 +194,7 @@ pub fn what_other_nodes_await_is_put_once(kernels: &[Kernel]) {
         most = most.max(rows);
     }
     let row_bytes = 2 * kernels[0].op_plan.shape.head_dim * 2;
-    if kernels[0].has_most_rows {
+    if kernels[0].has_most_rows && kernels[0].op_plan.config.cached.is_none() {
         assert_eq!(plan.body().traffic.nic_bytes, most * row_bytes);
     }
 }

@@ -120,6 +120,10 @@ fn compute() -> Vec<Vec<Kernel>> {
 /// Returns what the kernels of these plans compute, after edits of their text and of their headers.
 pub fn kernels_of(plans: &[Case], edits: &[(&str, &str)]) -> Vec<Vec<Kernel>> {
     let mut program = probe(plans).with_headers();
+    let of_table = "return load_shared(sequence.cached + rank * sizeof(u32));";
+    let of_call = "return 1 + (Config::kCallCached + 131 * rank) % Config::kCachedRows;";
+    assert!(program.contains(of_table), "{of_table}");
+    program = program.replace(of_table, of_call);
     for (from, to) in edits {
         assert!(program.contains(from), "{from}");
         program = program.replace(from, to);
@@ -139,7 +143,9 @@ fn probe(plans: &[Case]) -> CudaSource {
         let mut source = render(plan).expect("a plan renders").text;
         if let Some(rows) = rows {
             let most = "static constexpr u32 kMaxRows";
-            let both = format!("static constexpr u32 kCallRows = {rows};\n  {most}");
+            // Ranks have different numbers of cached rows, if there are any.
+            let call = format!("kCallRows = {rows}, kCallCached = 7 * {rows}");
+            let both = format!("static constexpr u32 {call};\n  {most}");
             source = source.replace(most, &both);
         }
         let start = source.find("struct Config").expect("what is instantiated");
@@ -190,8 +196,28 @@ impl Kernel {
         self.plan.spec.world()
     }
 
-    pub fn chunks(&self) -> &[Chunk] {
+    /// Returns the chunks of the call, and then the cached rows if there are any.
+    pub fn key_chunks(&self) -> &[Chunk] {
         &self.computed.chunks
+    }
+
+    /// Returns the chunks of the call.
+    pub fn chunks(&self) -> &[Chunk] {
+        let segments = self.op_plan.config.placement.segments();
+        &self.computed.chunks[..segments as usize]
+    }
+
+    /// Returns the tiles of keys of a head: those of the call, and as many cached ones as any rank has.
+    pub fn key_tiles(kernels: &[Self]) -> u32 {
+        let kernel = &kernels[0];
+        let cached = kernels
+            .iter()
+            .flat_map(|of| &of.key_chunks()[of.chunks().len()..]);
+        let most = cached.map(|chunk| chunk.rows).max().unwrap_or(0);
+        match kernel.op_plan.row_tiles {
+            0 => 0,
+            of_call => of_call + most.div_ceil(TILE_ROWS),
+        }
     }
 
     /// Returns all tiles, in the order in which they are taken.

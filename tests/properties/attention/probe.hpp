@@ -48,14 +48,24 @@ struct Probe<mk::attention::RingAttention<Config, Args, Workspace, Smem, Mask>> 
     mk::RankContext ctx{};
     ctx.rank = rank;
     if constexpr (requires { Config::kCallRows; }) ctx.rows = Config::kCallRows;
+    if constexpr (mk::HasCache<Config>) {
+      for (u32 i = 0; i < Ranks::kWorld; ++i) {
+        const u32 rows = Sequence::cached_rows(sequence(), i);
+        if (rows > ctx.most_cached) ctx.most_cached = rows;
+      }
+    }
     return ctx;
   }
 
-  static mk::attention::SequenceRows sequence() { return Sequence::of_call(call(0)); }
+  static mk::attention::SequenceRows sequence() {
+    mk::RankContext ctx{};
+    if constexpr (requires { Config::kCallRows; }) ctx.rows = Config::kCallRows;
+    return Sequence::of_call(ctx);
+  }
 
   static void print_rank(u32 rank) {
     std::printf("{\"chunks\":");
-    list(Config::kRankChunks, [&](u32 i) {
+    list(Sequence::kKeyChunks, [&](u32 i) {
       std::printf("{\"number\":%u,\"rows\":%u}", Sequence::chunk_of(rank, i), Sequence::chunk_rows(sequence(), rank, i));
     });
     std::printf(",\"blocks\":");
@@ -119,7 +129,7 @@ struct Probe<mk::attention::RingAttention<Config, Args, Workspace, Smem, Mask>> 
     using Forward = mk::attention::KvForward<Config, Args, Workspace, Smem, Mask>;
     const mk::RankContext ctx = call(rank);
     list(Forward::puts(ctx), [&](u32 i) {
-      const auto put = Forward::put_at(ctx, rank, i);
+      const auto put = Forward::put_at(ctx, Smem{}, rank, i);
       std::printf("{\"head\":%u,\"chunk\":%u,\"row\":%u,\"tiles\":%u,\"nodes\":", put.head, put.rank_chunk, put.first_row,
                   put.tiles);
       list(Ranks::kNodes, [&](u32 node) {

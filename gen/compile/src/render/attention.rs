@@ -34,6 +34,12 @@ pub(super) fn assembly(body: &Body, op_plan: &AttentionPlan, topology: Topology)
     }
 }
 
+/// Describes the cached rows, or is empty.
+fn cached(op_plan: &AttentionPlan) -> String {
+    let describe = |rows| format!(" behind up to {rows} cached on each rank");
+    op_plan.config.cached.map_or(String::new(), describe)
+}
+
 impl Attention<'_> {
     fn banner(self) -> Vec<String> {
         let Self {
@@ -52,7 +58,12 @@ impl Attention<'_> {
         let up_to = if op_plan.takes_rows() { "up to " } else { "" };
         let rows = match op_plan.config.packed {
             true => format!("up to {} packed sequences of S {}", shape.batch, shape.seq),
-            false => format!("B {}, S {up_to}{}", shape.batch, shape.seq),
+            false => format!(
+                "B {}, S {up_to}{}{}",
+                shape.batch,
+                shape.seq,
+                cached(op_plan)
+            ),
         };
         let mut lines = vec![
             format!(
@@ -125,6 +136,10 @@ impl Attention<'_> {
         } else if op_plan.takes_rows() {
             let about = "most rows of a call; kSequence and kChunkRows are for this many";
             c.u32("kMaxRows", op_plan.shape.seq as u32, about);
+        }
+        if let Some(rows) = op_plan.config.cached {
+            let about = "most rows of a sequence that a rank has before its rows of a call";
+            c.u32("kCachedRows", rows, about);
         }
         c.section("heads")
             .u32("kBatch", op_plan.batches() as u32, "")

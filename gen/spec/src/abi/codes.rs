@@ -90,13 +90,15 @@ codes! {
         Watched = 24, "the arrival of all puts of an earlier call";
         CallRows = 25, "a number of rows that the operator was prepared for";
         SameRows = 26, "the same number of rows on all ranks"
-            where "`peer` is a rank with `seen` rows or this hash of offsets, and this rank has `wanted`; `index` is the operator";
+            where "`peer` is a rank with `seen` rows or this hash of lengths, and this rank has `wanted`; `index` is the operator";
         SamePlace = 27, "results at the same place of symmetric memory on all ranks"
             where "the place of rank `peer` has the low half `seen` and the high half `wanted`; `index` is the operator";
         Offset = 28, "the offset of a packed sequence that is possible"
             where "offset `index` is `seen`, and `wanted` is the one before, or the most rows if there are too many";
         RowTwice = 29, "a row of one token"
             where "`index` is a token of rank `wanted` with the same row `seen` as another, and `peer` is the index of the choice";
+        CachedRows = 30, "a number of cached rows that is possible"
+            where "sequence `index` has `seen` cached rows on rank `peer`, and `wanted` is the most";
     }
 }
 

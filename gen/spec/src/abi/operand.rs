@@ -34,6 +34,8 @@ pub enum Operand {
     Lse,
     /// The first row of each packed sequence among the rows over all ranks, and the end of the last sequence, dense.
     CuSeqlens,
+    /// The number of rows of K and V that each rank has before the rows of the call, `[world, B]`, dense.
+    CachedRows,
     /// This rank's tokens, with room for the largest number of tokens.
     Tokens,
     /// The number of tokens: one element.
@@ -73,6 +75,7 @@ impl Operand {
             Self::O => "o",
             Self::Lse => "lse",
             Self::CuSeqlens => "cu_seqlens",
+            Self::CachedRows => "cached_rows",
             Self::Tokens => "tokens",
             Self::NumTokens => "num_tokens",
             Self::TopkIds => "topk_ids",

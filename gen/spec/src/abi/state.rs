@@ -12,8 +12,9 @@ pub const HEARD: u32 = 1 << 30;
 /// A bit that is set beside [`HEARD`]: the rank is lost, not only its call.
 pub const LOST: u32 = 1 << 29;
 
-/// In place of a number of rows that ranks compare: beside this bit, a hash of the offsets of packed sequences.
-pub const OFFSETS_HASH: u32 = 1 << 31;
+/// In place of a number of rows that ranks compare: beside this bit, a hash of all lengths of the call: the offsets of packed
+/// sequences, or the rows and the cached rows.
+pub const LENGTHS_HASH: u32 = 1 << 31;
 
 /// The report that a kernel leaves for the host when a wait has passed its deadline, or when operands of a call have wrong values.
 /// `valid` is written last.

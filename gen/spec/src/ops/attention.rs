@@ -6,6 +6,7 @@ mod cost;
 mod layout;
 mod memory;
 pub(crate) mod op_plan;
+mod placement;
 pub(crate) mod plan;
 mod push;
 mod roles;
@@ -13,9 +14,10 @@ mod slots;
 mod work;
 
 pub use config::{
-    AttentionConfig, AttentionOp, AttentionShape, AttentionTuning, Layout, MAX_HEADS,
-    MAX_SEQUENCES, Placement, Scale,
+    AttentionConfig, AttentionOp, AttentionShape, AttentionTuning, MAX_CACHED_ROWS, MAX_HEADS,
+    MAX_SEQUENCES, Scale,
 };
 pub use memory::{AttentionSmem, AttentionWorkspace};
 pub use op_plan::{AttentionPlan, SUB_TILE_BYTES, TILE_ROWS};
+pub use placement::{Layout, Placement};
 pub use push::PUSH_LEAD;

@@ -36,12 +36,15 @@ fn computes(op_plan: &AttentionPlan, topology: Topology) -> String {
         true => format!("up to {} packed sequences of", shape.batch),
         false => format!("B {},", shape.batch),
     };
+    let cached = op_plan.config.cached.map_or(String::new(), |rows| {
+        format!(" behind up to {rows} cached on each rank")
+    });
     let mut layout = op_plan.config.layout.name().to_uppercase();
     if op_plan.config.packed {
         layout.retain(|dim| dim != 'B');
     }
     format!(
-        "O = softmax({scores}) V{mask}, {sequences} S {up_to}{}, H {}, {} of K and V, D {}, {}, {} shards, as [{}], {}, LSE fp32",
+        "O = softmax({scores}) V{mask}, {sequences} S {up_to}{}{cached}, H {}, {} of K and V, D {}, {}, {} shards, as [{}], {}, LSE fp32",
         shape.seq,
         shape.heads,
         shape.kv_heads,

@@ -11,13 +11,22 @@ use mkernel::{
 use std::ops::Range;
 use std::thread;
 
-/// Random queries, keys and values, and the offsets of packed sequences of random lengths.
+/// Random queries, keys and values, and the offsets of packed sequences of random lengths, or random numbers of cached rows.
 pub fn inputs(plan: &KernelPlan, op_plan: &AttentionPlan, seed: u64, call: u32) -> Inputs {
     let mut inputs = Inputs::random(plan, seed, call, |_| false);
     if op_plan.config.packed {
         let offsets = offsets(op_plan, seed ^ u64::from(call));
         let of_ranks = vec![offsets; plan.spec.world() as usize];
         inputs.numbers = vec![(Operand::CuSeqlens, of_ranks)];
+    }
+    if let Some(most) = op_plan.config.cached {
+        let world = plan.spec.world();
+        let mut random = Random(seed ^ u64::from(call));
+        let counts = u64::from(world) * op_plan.batches();
+        let counts: Vec<i32> = (0..counts)
+            .map(|_| random.below(most as usize + 1) as i32)
+            .collect();
+        inputs.numbers = vec![(Operand::CachedRows, vec![counts; world as usize])];
     }
     inputs
 }
@@ -66,7 +75,7 @@ pub fn expected(
         }
     });
     // Packed sequences may leave room behind them, which is not written.
-    let room = map.room(rank);
+    let room = map.room(Operand::O, rank);
     let mut o = vec![f32::NAN; all_heads * room * dim];
     let mut errors = vec![0.0; all_heads * room * dim];
     let mut lse = vec![f32::NAN; all_heads * room];
@@ -82,7 +91,8 @@ pub fn expected(
             .zip(of_weights)
             .for_each(|(to, error)| *to = error);
     }
-    let terms = (shape.seq + shape.head_dim) as usize;
+    let keys = shape.seq + u64::from(world) * op_plan.cached_rows();
+    let terms = (keys + shape.head_dim) as usize;
     let matrix = |values, errors, cols, dtype| Matrix {
         values,
         cols,
@@ -116,10 +126,12 @@ struct RowMap<'a> {
     world: u32,
     /// The offsets of packed sequences, or of the only sequence of each batch.
     offsets: Vec<u64>,
+    /// The cached rows of each rank and batch, if there are any.
+    cached: &'a [i32],
 }
 
 impl<'a> RowMap<'a> {
-    fn new(op_plan: &'a AttentionPlan, world: u32, inputs: &Inputs) -> Self {
+    fn new(op_plan: &'a AttentionPlan, world: u32, inputs: &'a Inputs) -> Self {
         let packed = inputs.numbers(Operand::CuSeqlens).first();
         let offsets = match packed {
             Some(offsets) => offsets.iter().map(|offset| *offset as u64).collect(),
@@ -129,6 +141,10 @@ impl<'a> RowMap<'a> {
             op_plan,
             world,
             offsets,
+            cached: inputs
+                .numbers(Operand::CachedRows)
+                .first()
+                .map_or(&[], Vec::as_slice),
         }
     }
 
@@ -139,9 +155,18 @@ impl<'a> RowMap<'a> {
         rows.into_iter().flatten().map(|row| row as usize).collect()
     }
 
-    /// The rows for which a head on `rank` has room.
-    fn room(&self, rank: u32) -> usize {
+    /// The number of cached rows of a batch on `rank`, which come before its other rows.
+    fn cached(&self, rank: u32, batch: usize) -> usize {
+        let index = rank as usize * self.op_plan.batches() as usize + batch;
+        self.cached.get(index).map_or(0, |rows| *rows as usize)
+    }
+
+    /// The rows for which a head of an operand on `rank` has room.
+    fn room(&self, operand: Operand, rank: u32) -> usize {
         let (config, shape) = (self.op_plan.config, self.op_plan.shape);
+        if let (Some(cached), Operand::K | Operand::V) = (config.cached, operand) {
+            return cached as usize + shape.rank_rows(self.world, config.placement) as usize;
+        }
         match config.packed {
             true => shape.packed_rank_rows(self.world, config.placement) as usize,
             false => self.positions(rank).len(),
@@ -163,7 +188,7 @@ impl<'a> RowMap<'a> {
             Operand::K | Operand::V => shape.kv_heads,
             _ => shape.heads,
         } as usize;
-        let rows = self.room(rank);
+        let rows = self.room(operand, rank);
         let index = match self.op_plan.config.layout {
             Layout::Bshd => (batch * rows + row) * heads + head,
             Layout::Bhsd => (batch * heads + head) * rows + row,
@@ -191,12 +216,16 @@ impl<'a> RowMap<'a> {
         let sequence = self.sequence_of(position);
         let mut keys = Vec::new();
         for source in 0..self.world {
-            for (row, other) in self.positions(source).into_iter().enumerate() {
+            let cached = self.cached(source, batch);
+            let is_seen = |other: usize| {
                 let is_later = self.op_plan.config.causal && other > position;
-                if sequence.contains(&other) && !is_later {
-                    let k = slice(Operand::K, source, kv_head, row);
-                    keys.push((source, row, dot(q, k) * scale));
-                }
+                sequence.contains(&other) && !is_later
+            };
+            let of_call = (cached..).zip(self.positions(source));
+            let of_call = of_call.filter(|(_, other)| is_seen(*other));
+            for row in (0..cached).chain(of_call.map(|(row, _)| row)) {
+                let k = slice(Operand::K, source, kv_head, row);
+                keys.push((source, row, dot(q, k) * scale));
             }
         }
         let max_score = keys.iter().map(|key| key.2).fold(f64::MIN, f64::max);

@@ -37,13 +37,17 @@ struct KvForward {
 
   static constexpr u32 kPutRows = Config::kPutTiles * Config::kTileKeys;
 
-  // The number of puts of a chunk of a head, and of a call.
+  // The number of puts of a chunk of a head, of the cached rows of a head, and of a call.
   static MK_DEVICE u32 chunk_puts(const RankContext& ctx) {
     if constexpr (TakesRows<Config>) return ceil_div(Sequence::chunk_tiles(Sequence::of_call(ctx)), Config::kPutTiles);  // @kv-forward.puts
     else return kCeilDiv<Sequence::kChunkTiles, Config::kPutTiles>;
   }
+  static MK_DEVICE u32 cached_puts(const RankContext& ctx) {
+    if constexpr (HasCache<Config>) return ctx.rows == 0 ? 0 : ceil_div(ctx.most_cached, kPutRows);  // @kv-forward.cached-puts
+    else return 0;
+  }
   static MK_DEVICE u32 puts(const RankContext& ctx) {
-    if constexpr (TakesRows<Config>) return Config::kBatch * Config::kKvHeads * Config::kRankChunks * chunk_puts(ctx);
+    if constexpr (TakesRows<Config>) return Config::kBatch * Config::kKvHeads * head_puts(ctx);
     else return Config::kPutsPerPeer;
   }
 
@@ -53,18 +57,26 @@ struct KvForward {
     u32 tiles;  // blocks that have rows
   };
 
-  static MK_DEVICE PutBlocks put_at(const RankContext& ctx, u32 rank, u32 index) {
-    const u32 per_chunk = chunk_puts(ctx);
-    const u32 rank_chunk = index / per_chunk % Config::kRankChunks, first_row = index % per_chunk * kPutRows;
-    const u32 end = min(first_row + kPutRows, Sequence::chunk_rows(Sequence::of_call(ctx), rank, rank_chunk));
+  static MK_DEVICE PutBlocks put_at(const RankContext& ctx, const Smem& smem, u32 rank, u32 index) {
+    const u32 per_chunk = chunk_puts(ctx), of_call = Config::kRankChunks * per_chunk;
+    const u32 head = index / head_puts(ctx), within = index % head_puts(ctx);
+    u32 rank_chunk = within / per_chunk, first_row = within % per_chunk * kPutRows;
+    if constexpr (HasCache<Config>) {
+      if (within >= of_call) {
+        rank_chunk = Config::kRankChunks;
+        first_row = (within - of_call) * kPutRows;
+      }
+    }
+    const SequenceRows sequence = Push::Table::find(ctx, smem, head / Config::kKvHeads, 0).sequence;
+    const u32 end = min(first_row + kPutRows, Sequence::chunk_rows(sequence, rank, rank_chunk));
     const u32 tiles = end > first_row ? (end - first_row + Config::kTileKeys - 1) / Config::kTileKeys : 0;
-    return {index / per_chunk / Config::kRankChunks, rank_chunk, first_row, tiles};
+    return {head, rank_chunk, first_row, tiles};
   }
 
   // Returns the number of the put of its source that brings a part.
   static MK_DEVICE u32 put_of(const RankContext& ctx, const Part& part) {
     const u32 head = part.batch * Config::kKvHeads + part.kv_head;
-    return (head * Config::kRankChunks + part.rank_chunk) * chunk_puts(ctx) + part.row / kPutRows;
+    return head * head_puts(ctx) + part.rank_chunk * chunk_puts(ctx) + part.row / kPutRows;
   }
 
   // Whether a rank of the node attends to keys of the chunk.
@@ -90,13 +102,13 @@ struct KvForward {
 
   // A warp: puts own K and V to the peers on other nodes that need them. Each put is posted as soon as all of its
   // blocks are in own slots.
-  static MK_DEVICE void put_all(const Args& args, const RankContext& ctx) {
+  static MK_DEVICE void put_all(const Args& args, const RankContext& ctx, const Smem& smem) {
     const u32 lane = lane_index();
     if constexpr (Begin::kPuts > 0) {
       if (elect_one()) Begin::template put<Network>(args, ctx, 0);
     }
     for (u32 index = 0; index < puts(ctx); ++index) {
-      const PutBlocks put = put_at(ctx, ctx.rank, index);
+      const PutBlocks put = put_at(ctx, smem, ctx.rank, index);
       const u32 chunk = Sequence::chunk_of(ctx.rank, put.rank_chunk);
       const u32 tiles = is_put(ctx, chunk) ? put.tiles : 0;  // if 0, the put is empty, and peers only count it
       const Slot slot(ctx.epoch, put.head / Config::kKvHeads, put.head % Config::kKvHeads);
@@ -124,6 +136,9 @@ struct KvForward {
   }
 
  private:
+  // The number of puts of a head. On some ranks, some puts have no rows.
+  static MK_DEVICE u32 head_puts(const RankContext& ctx) { return Config::kRankChunks * chunk_puts(ctx) + cached_puts(ctx); }
+
   // Whether a rank of another node attends to keys of the chunk.
   static MK_DEVICE bool is_put(const RankContext& ctx, u32 chunk) {
     for (u32 peer = 0; peer < Ranks::kPeerNodes; ++peer) {

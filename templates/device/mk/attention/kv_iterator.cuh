@@ -31,7 +31,7 @@ struct KvIterator {
   // Returns false after the last block.
   MK_DEVICE bool next(KvBlock& block) {
     while (row >= end) {
-      if (++span == Sequence::kChunks) return false;
+      if (++span == Ranks::kWorld * Sequence::kKeyChunks) return false;
       row = 0;
       end = end_row();
     }
@@ -42,12 +42,12 @@ struct KvIterator {
 
  private:
   MK_DEVICE u32 source() const {
-    const u32 turn = span / Config::kRankChunks;
+    const u32 turn = span / Sequence::kKeyChunks;
     const u32 node = (ctx.rank / Ranks::kLocalWorld + Ranks::kNodes - turn / Ranks::kLocalWorld) % Ranks::kNodes;
     return node * Ranks::kLocalWorld + (ctx.rank + Ranks::kWorld - turn) % Ranks::kLocalWorld;
   }
 
-  MK_DEVICE u32 rank_chunk() const { return (tile.rank_chunk + span) % Config::kRankChunks; }
+  MK_DEVICE u32 rank_chunk() const { return (tile.rank_chunk + span) % Sequence::kKeyChunks; }
 
   // Returns the end of the rows of the chunk to which any query attends.
   MK_DEVICE u32 end_row() const {
@@ -55,7 +55,7 @@ struct KvIterator {
     if constexpr (Mask::kIsCausal) {
       const u32 own = Sequence::chunk_of(ctx.rank, tile.rank_chunk), other = Sequence::chunk_of(source_rank, source_chunk);
       if (other == own) return min(tile.row + Config::kTileRows, Sequence::chunk_rows(tile.sequence, ctx.rank, tile.rank_chunk));
-      if (!Mask::attends(own, other)) return 0;
+      if (!Sequence::template attends<Mask>(own, other)) return 0;
     }
     return Sequence::chunk_rows(tile.sequence, source_rank, source_chunk);
   }

@@ -44,16 +44,15 @@ struct KvPush {
 
   // The number of parts of a rank. On some ranks, some parts have no rows.
   static MK_DEVICE u32 parts(const RankContext& ctx, const Smem& smem) {
-    return Config::kBatch * Config::kKvHeads * Table::row_tiles(ctx, smem) * Slots::kParts;
+    return Config::kBatch * Config::kKvHeads * Table::key_tiles(ctx, smem) * Slots::kParts;
   }
 
   // The order of parts: head by head, and block by block.
   static MK_DEVICE Part part_at(const RankContext& ctx, const Smem& smem, u32 source, u32 number) {
-    const u32 row_tiles = Table::row_tiles(ctx, smem), head = number / Slots::kParts / row_tiles;
-    const auto [sequence, tile] = Table::find(ctx, smem, number / Slots::kParts % row_tiles);
-    const u32 chunk_tiles = Sequence::chunk_tiles(sequence);
-    return {source, head / Config::kKvHeads, head % Config::kKvHeads, tile / chunk_tiles,
-            tile % chunk_tiles * Config::kTileKeys, number % Slots::kParts, sequence};
+    const u32 key_tiles = Table::key_tiles(ctx, smem), head = number / Slots::kParts / key_tiles;
+    const auto [sequence, rank_chunk, row] =
+        Table::find_keys(ctx, smem, head / Config::kKvHeads, number / Slots::kParts % key_tiles);
+    return {source, head / Config::kKvHeads, head % Config::kKvHeads, rank_chunk, row, number % Slots::kParts, sequence};
   }
 
   // The number of a warp among all warps that push.
@@ -75,7 +74,8 @@ struct KvPush {
     if (!elect_one()) return;
     copy.bring(Shape::kSubTileBytes, [&](u32 loaded) {
       load_sub_tile<Config>(ctx, part.index < Slots::kFirstPartOfV ? args.k : args.v, copy.slot, loaded,
-                            part.index % Slots::kFirstPartOfV, {part.sequence, part.rank_chunk, part.row}, part.kv_head, part.batch);
+                            part.index % Slots::kFirstPartOfV,
+                            key_rows<Config>(ctx, part.sequence, part.rank_chunk, part.row), part.kv_head, part.batch);
     });
   }
 

@@ -87,14 +87,14 @@ struct KvSlots {
     }
     // The number of the block among all blocks, for reports.
     MK_DEVICE u32 number() const {
-      return row_major<Ranks::kWorld, Config::kKvSlots, Sequence::kRowTiles>(source, slot, tile);
+      return row_major<Ranks::kWorld, Config::kKvSlots, Sequence::kKeyTiles>(source, slot, tile);
     }
   };
 
   // Whether queries of a rank attend to keys of a chunk of another rank.
   static MK_DEVICE bool attends(const SequenceRows& sequence, u32 rank, u32 chunk) {
     for (u32 own = 0; own < Config::kRankChunks; ++own) {
-      if (Mask::attends(Sequence::chunk_of(rank, own), chunk) &&
+      if (Sequence::template attends<Mask>(Sequence::chunk_of(rank, own), chunk) &&
           (!Sequence::kUneven || Sequence::chunk_rows(sequence, rank, own) > 0)) {
         return true;
       }
@@ -127,12 +127,12 @@ struct KvSlots {
 
   // ---- credits
 
-  // Whether queries of a rank's chunk attend to any keys of another rank. Tiles of other chunks are not counted as
-  // readers. Such tiles wait for nothing, so they could be counted for a later head before other tiles have read an
-  // earlier one.
+  // Whether queries of a rank's chunk attend to any chunk of keys of another rank, which may have no rows. Tiles of other
+  // chunks are not counted as readers. Such tiles wait for nothing, so they could be counted for a later head before
+  // other tiles have read an earlier one.
   static MK_DEVICE bool meets(u32 rank, u32 rank_chunk, u32 source) {
-    for (u32 other = 0; other < Config::kRankChunks; ++other) {
-      if (Mask::attends(Sequence::chunk_of(rank, rank_chunk), Sequence::chunk_of(source, other))) return true;
+    for (u32 other = 0; other < Sequence::kKeyChunks; ++other) {
+      if (Sequence::template attends<Mask>(Sequence::chunk_of(rank, rank_chunk), Sequence::chunk_of(source, other))) return true;
     }
     return false;
   }

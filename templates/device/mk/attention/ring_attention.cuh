@@ -43,7 +43,7 @@ struct RingAttention {
         }
         const QueryTile tile = Scheduler::tile(ctx, smem, index);
         const u32 full = queries.producer_expect(Shape::kTileBytes);
-        const RankRows rows{tile.sequence, tile.rank_chunk, tile.row};
+        const RankRows rows = query_rows<Config>(tile.sequence, tile.rank_chunk, tile.row);
         Mainloop::load_tile(ctx, args.q, smem.q(queries.stage()), full, rows, tile.head, tile.batch);
         queries.advance();
 
@@ -115,8 +115,8 @@ struct RingAttention {
   struct PutKv {
     static constexpr Agent kAgent = Agent::kWarp;
 
-    static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem&, u32) {
-      KvForward<Config, Args, Workspace, Smem, Mask>::put_all(args, ctx);
+    static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem& smem, u32) {
+      KvForward<Config, Args, Workspace, Smem, Mask>::put_all(args, ctx, smem);
     }
   };
 
@@ -136,12 +136,14 @@ struct RingAttention {
       fence_barrier_init();
     }
     prefetch_tensor_maps(args.q, args.k, args.v);
-    if constexpr (IsPacked<Config>) {
+    if constexpr (IsPacked<Config> || HasCache<Config>) {
       if (threadIdx.x / kWarp == kTableWarp) Table::build(args, ctx, smem);  // @ring-attention.table
     }
     if (!enter(ctx)) return false;
     if constexpr (IsPacked<Config>) {
       if (blockIdx.x == 0 && threadIdx.x == 0) Offsets<Config>::of(args).report_wrong(ctx);  // @ring-attention.report
+    } else if constexpr (HasCache<Config>) {
+      if (blockIdx.x == 0 && threadIdx.x == 0) CachedRows<Config>::of(args).report_wrong(ctx);
     }
     Begin::announce(ctx);
     return true;
@@ -186,7 +188,7 @@ struct RingAttention {
         return KvSlots<Config, Workspace, Mask>::load_block(ctx, tile, block, first_part, to, full);
       }
     }
-    const RankRows rows{tile.sequence, block.rank_chunk, block.row};
+    const RankRows rows = key_rows<Config>(ctx, tile.sequence, block.rank_chunk, block.row);
     Mainloop::load_tile(ctx, map, to, full, rows, tile.head / Shape::kHeadsPerKv, tile.batch);
   }
 };

@@ -29,7 +29,16 @@ struct SequenceRows {
   // For packed sequences: the sequence's first row among the rows of a head on this rank, and its first tile among the
   // tiles of a head. Both have one value on all ranks.
   u32 first_row = 0, first_tile = 0;
+  // The address in shared memory of the numbers of cached rows of the sequence on each rank.
+  u32 cached = 0;
 };
+
+// The most cached rows of a sequence on a rank.
+template <SequenceConfig Config>
+constexpr u32 kMostCachedRows = 0;
+template <SequenceConfig Config>
+  requires HasCache<Config>
+constexpr u32 kMostCachedRows<Config> = Config::kCachedRows;
 
 // The number of tiles of a chunk, or of a chunk of each packed sequence, for which memory has room.
 template <SequenceConfig Config>
@@ -55,13 +64,30 @@ struct Sequence {
   // The numbers of tiles of a chunk, and of a head on a rank, for which memory has room.
   static constexpr u32 kChunkTiles = kMostChunkTiles<Config>;
   static constexpr u32 kRowTiles = Config::kRankChunks * kChunkTiles;
+  // The cached rows of a rank are one more chunk of keys, behind the chunks of the call. They come before all rows of the
+  // call.
+  static constexpr u32 kKeyChunks = Config::kRankChunks + HasCache<Config>;
+  static constexpr u32 kKeyTiles = kRowTiles + kCeilDiv<kMostCachedRows<Config>, Config::kTileKeys>;
+  static constexpr u32 kCachedChunk = ~0u;
   static_assert(Config::kRankChunks <= 2 && Config::kTileRows == Config::kTileKeys);
 
-  // Returns the number in the sequence of a rank's chunk. A rank numbers its own chunks from 0. If a rank has two
-  // chunks, one lies in the first half of the sequence, and the other is its mirror image in the second half. With a
-  // causal mask, all ranks then have equal work.
+  // Returns the number in the sequence of a rank's chunk, or kCachedChunk. A rank numbers its own chunks from 0. If a rank
+  // has two chunks of the call, one lies in the first half of the sequence, and the other is its mirror image in the
+  // second half. With a causal mask, all ranks then have equal work.
   static MK_DEVICE u32 chunk_of(u32 rank, u32 rank_chunk) {
+    if constexpr (HasCache<Config>) {
+      if (rank_chunk == Config::kRankChunks) return kCachedChunk;
+    }
     return Config::kRankChunks == 1 || rank_chunk == 0 ? rank : kChunks - 1 - rank;  // @sequence.zigzag
+  }
+
+  // Whether queries of a chunk attend to keys of another chunk.
+  template <class Mask>
+  static MK_DEVICE bool attends(u32 query_chunk, u32 key_chunk) {
+    if constexpr (HasCache<Config>) {
+      if (key_chunk == kCachedChunk) return true;  // @sequence.attends-cached
+    }
+    return Mask::attends(query_chunk, key_chunk);
   }
 
   // The sequence of a call, if all batches have sequences of the same length.
@@ -91,12 +117,20 @@ struct Sequence {
 
   // The number of rows of a chunk.
   static MK_DEVICE u32 chunk_rows(const SequenceRows& sequence, u32 rank, u32 rank_chunk) {
+    if constexpr (HasCache<Config>) {
+      if (rank_chunk == Config::kRankChunks) return cached_rows(sequence, rank);
+    }
     if constexpr (kUneven) {
       const u32 full = full_chunk_rows(sequence), before = chunk_of(rank, rank_chunk) * full;
       return before < rows(sequence) ? min(full, rows(sequence) - before) : 0;
     } else {
       return Config::kChunkRows;
     }
+  }
+
+  // The number of cached rows of the sequence on a rank.
+  static MK_DEVICE u32 cached_rows(const SequenceRows& sequence, u32 rank) {
+    return load_shared(sequence.cached + rank * sizeof(u32));
   }
 
   // The number of rows of the sequence on a rank, of each head.
@@ -110,6 +144,16 @@ struct Sequence {
     u32 first = 0;
     if constexpr (IsPacked<Config>) first = sequence.first_row;  // @sequence.first-row
     return first + rank_chunk * full_chunk_rows(sequence) + row;
+  }
+
+  // The index of a row of a chunk of keys among the rows of a head of K on this rank: cached rows come first.
+  static MK_DEVICE u32 key_row(const SequenceRows& sequence, u32 rank, u32 rank_chunk, u32 row) {
+    if constexpr (HasCache<Config>) {
+      if (rank_chunk == Config::kRankChunks) return row;
+      return cached_rows(sequence, rank) + rank_row(sequence, rank_chunk, row);  // @sequence.key-row
+    } else {
+      return rank_row(sequence, rank_chunk, row);
+    }
   }
 
   // The number of the tile with a row of a chunk among the tiles of a head of a rank, in the numbering of the memory

@@ -5,11 +5,21 @@
 
 namespace mk::attention {
 
-// Rows of this rank: the sequence, the number of one of the rank's chunks, and the first row within the chunk.
+// Rows of this rank: the sequence, the number of one of the rank's chunks, the first row within the chunk, and the index
+// of this row among the rows of a head of the operand.
 struct RankRows {
   SequenceRows sequence;
-  u32 rank_chunk, row;
+  u32 rank_chunk, row, first;
 };
+
+template <SequenceConfig Config>
+MK_DEVICE RankRows query_rows(const SequenceRows& sequence, u32 rank_chunk, u32 row) {
+  return {sequence, rank_chunk, row, Sequence<Config>::rank_row(sequence, rank_chunk, row)};
+}
+template <SequenceConfig Config>
+MK_DEVICE RankRows key_rows(const RankContext& ctx, const SequenceRows& sequence, u32 rank_chunk, u32 row) {
+  return {sequence, rank_chunk, row, Sequence<Config>::key_row(sequence, ctx.rank, rank_chunk, row)};
+}
 
 // One thread: loads sub-tile `sub` of a tile of rows of a head. Rows after the last row of the chunk are filled with
 // zeros. Otherwise these rows might hold NaN, and a weight of 0 times NaN is NaN.
@@ -24,13 +34,13 @@ template <AttentionConfig Config>
 MK_DEVICE void load_sub_tile(const RankContext& ctx, const CUtensorMap& map, u32 to, u32 full, u32 sub, const RankRows& at,
                              u32 head, u32 batch) {
   using Sequence = attention::Sequence<Config>;
-  const u32 col = sub * TileShape<Config>::kSubTileCols, first = Sequence::rank_row(at.sequence, at.rank_chunk, at.row);
+  const u32 col = sub * TileShape<Config>::kSubTileCols;
   if constexpr (Sequence::kHasRowsBehind) {
     const u32 end = Sequence::chunk_rows(at.sequence, ctx.rank, at.rank_chunk);
     const u32 rows = min(Config::kTileRows, end - at.row);  // @tile-load.rows
-    tma_load_5d(to, map, full, col, Config::kTileRows - rows, first + rows - 1, head, batch);
+    tma_load_5d(to, map, full, col, Config::kTileRows - rows, at.first + rows - 1, head, batch);
   } else {
-    tma_load_4d(to, map, full, col, first, head, batch);
+    tma_load_4d(to, map, full, col, at.first, head, batch);
   }
 }
 

@@ -37,7 +37,7 @@ struct TileScheduler {
     const u32 heads = min(Config::kGroupHeads, kHeads - first);
     const u32 within = index % per_group;
     const u32 head = first + within % heads;
-    const auto [sequence, row_tile] = Table::find(ctx, smem, row_tiles - 1 - within / heads);
+    const auto [sequence, row_tile] = Table::find(ctx, smem, head / Config::kHeads, row_tiles - 1 - within / heads);
     const u32 chunk_tiles = Sequence::chunk_tiles(sequence);
     return {head / Config::kHeads, head % Config::kHeads, row_tile / chunk_tiles, row_tile % chunk_tiles * Config::kTileRows,
             sequence};

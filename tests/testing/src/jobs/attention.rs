@@ -1,6 +1,8 @@
 //! Jobs of `ring_attention`, whose results are compared with a reference in fp64.
 
 mod buffers;
+mod cache;
+pub mod cached_cases;
 mod call_pattern;
 pub mod cases;
 mod one_call;
@@ -166,6 +168,13 @@ impl AttentionJob {
     #[must_use]
     pub fn with_rows(mut self, rows: &[u64]) -> Self {
         self.rows = rows.to_vec();
+        self
+    }
+
+    /// Lets each rank have up to `most` rows of K and V before those of a call, in each batch. Calls draw their numbers.
+    #[must_use]
+    pub fn cached(mut self, most: u32) -> Self {
+        self.config.cached = Some(most);
         self
     }
 

@@ -1,7 +1,7 @@
 //! The limits of attention operators.
 
-use super::config::{AttentionConfig, MAX_HEADS, MAX_SEQUENCES, Scale};
-use crate::config::Field;
+use super::config::{AttentionConfig, MAX_CACHED_ROWS, MAX_HEADS, MAX_SEQUENCES, Scale};
+use crate::config::{Dim, Field};
 use crate::diagnostic::Diagnostics;
 use crate::limits::{MAX_DIM, MAX_ELEMS};
 use crate::options::OperatorConfig;
@@ -33,6 +33,9 @@ pub(crate) fn check(config: &AttentionConfig, nodes: u32, found: &mut Diagnostic
     config.check_limits(found);
     check_heads(config, found);
     check_elems(config, found);
+    if let Some(cached) = config.cached {
+        check_cached(config, cached, found);
+    }
     if config.packed {
         check_packed(config, nodes, found);
     } else if nodes > 1 {
@@ -110,6 +113,38 @@ fn check_packed(config: &AttentionConfig, nodes: u32, found: &mut Diagnostics) {
     }
 }
 
+/// Checks the requirements of cached rows: lengths at run time, and sequences that are not packed.
+fn check_cached(config: &AttentionConfig, cached: u32, found: &mut Diagnostics) {
+    found.require(
+        (1..=MAX_CACHED_ROWS).contains(&cached),
+        Field::CACHED,
+        || format!("{cached} is not in 1..={MAX_CACHED_ROWS}"),
+        "use a value in that range, or leave it out if no call has cached rows",
+    );
+    found.require(
+        !config.packed,
+        Field::CACHED,
+        || "packed sequences have no cached rows".to_owned(),
+        "leave out packed, and give each sequence a batch: cached rows may differ among them",
+    );
+    if let (Dim::Static(rows), false) = (config.seq, config.packed) {
+        found.require(
+            false,
+            Field::SEQ,
+            || format!("{rows} rows in every call: cached rows are for calls that give their rows"),
+            format!("use ..={rows}, of which a call without a number has all"),
+        );
+    }
+    if let Some(batch) = config.batch.fixed() {
+        found.require(
+            batch <= MAX_SEQUENCES,
+            Field::BATCH,
+            || format!("{batch} sequences with cached rows are more than {MAX_SEQUENCES}"),
+            "make several calls",
+        );
+    }
+}
+
 fn check_heads(config: &AttentionConfig, found: &mut Diagnostics) {
     let (heads, kv_heads) = (config.heads.fixed(), config.kv_heads.fixed());
     if let (Some(heads), Some(kv_heads @ 1..)) = (heads, kv_heads) {
@@ -141,6 +176,17 @@ fn check_elems(config: &AttentionConfig, found: &mut Diagnostics) {
             Field::SEQ,
             || format!("Q has {elems} elements over all ranks, more than {MAX_ELEMS}"),
             "split the batch or the heads",
+        );
+    }
+    let sizes = [config.batch, config.kv_heads, config.head_dim];
+    let sizes: Option<Vec<u64>> = sizes.iter().map(|dim| dim.fixed()).collect();
+    if let (Some(cached), Some(sizes)) = (config.cached, sizes) {
+        let elems = sizes.into_iter().fold(cached.into(), u64::saturating_mul);
+        found.require(
+            elems <= MAX_ELEMS,
+            Field::CACHED,
+            || format!("K has {elems} cached elements on each rank, more than {MAX_ELEMS}"),
+            "prepare for fewer cached rows, or split the batch or the heads",
         );
     }
 }
@@ -228,5 +274,35 @@ mod tests {
         config.batch = Dim::Static(1024);
         config.tuning.kv_slots = Some(2);
         on_nodes(1, config).expect("valid");
+    }
+    #[test]
+    fn every_mistake_of_cached_rows_is_said_at_once() {
+        let config = AttentionConfig {
+            batch: Dim::Static(2000),
+            seq: Dim::Static(64),
+            heads: Dim::Static(4),
+            kv_heads: Dim::Static(2),
+            head_dim: Dim::Static(64),
+            cached: Some(0),
+            ..AttentionConfig::new(AttentionOp::RingAttention)
+        };
+        let validate = |config: AttentionConfig| KernelSpec::validate(KernelConfig::new(4, config));
+        let found = validate(config).expect_err("mistakes");
+        let fields: Vec<_> = found.iter().map(|v| v.field.name()).collect();
+        assert_eq!(fields, ["cached", "seq", "batch"], "{found}");
+        let right = AttentionConfig {
+            batch: Dim::Static(1024),
+            seq: Dim::UpTo { most: 64 },
+            cached: Some(4096),
+            ..config
+        };
+        validate(right).expect("valid");
+        let packed = AttentionConfig {
+            packed: true,
+            ..right
+        };
+        let found = validate(packed).expect_err("packed");
+        let fields: Vec<_> = found.iter().map(|v| v.field.name()).collect();
+        assert_eq!(fields, ["cached"], "{found}");
     }
 }

@@ -1,21 +1,24 @@
 //! The configuration of an attention operator: `ring_attention`.
 
+use super::placement::{Layout, Placement};
 use crate::config::{Dim, Dtype, Field};
 use crate::diagnostic::Diagnostics;
 use crate::options::op::Op;
 use crate::options::option::{OptionSpec, options};
-use crate::options::option_type::{OptionType, choices};
+use crate::options::option_type::OptionType;
 use crate::options::value::Value;
 use crate::options::values::{Limits, Values};
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::ops::Range;
 
 /// Heads over all batches: tiles of queries are counted in 32 bits.
 pub const MAX_HEADS: u64 = 1 << 20;
 
-/// Packed sequences of a call, of which each CTA has a table in shared memory.
+/// Packed sequences of a call, or sequences with cached rows, of which each CTA has a table in shared memory.
 pub const MAX_SEQUENCES: u64 = 1024;
+
+/// Cached rows of a sequence on a rank: rows over all ranks are counted in 32 bits.
+pub const MAX_CACHED_ROWS: u32 = 1 << 24;
 
 options! {
     /// An attention operator: `dtype` in and out, fp32 softmax.
@@ -40,8 +43,8 @@ options! {
         op: AttentionOp, sizes: AttentionShape {
             /// Sequences; with `packed`, the most that a call may have.
             batch as BATCH,
-            /// Rows of each sequence, over all ranks; with `packed`, the most rows that all sequences of a call together may
-            /// have.
+            /// Rows of each sequence, over all ranks, without cached rows; with `packed`, the most rows that all sequences of a
+            /// call together may have.
             seq as SEQ,
             /// Heads of Q and O.
             heads as HEADS,
@@ -77,6 +80,11 @@ options! {
             /// The ranks are those of one node.
             #[serde(default)]
             packed: bool as PACKED,
+            /// Rows of K and V before those of the call, on each rank and in each sequence, for which there is room.
+            ///
+            /// Each call says how many there are. Every row attends to all of them, also with `causal`.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            cached: Option<u32> as CACHED,
             /// What scores are multiplied by before the softmax, a number above 0.
             #[serde(default)]
             scale: Scale as SCALE,
@@ -131,93 +139,6 @@ impl AttentionOp {
 impl fmt::Display for AttentionOp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.op().name())
-    }
-}
-
-choices! {
-    /// How Q, K, V and O lie in memory: B batches, S rows of the sequence, H heads, D elements.
-    #[derive(Default)]
-    pub enum Layout {
-        /// `[B, S, H, D]`: rows of all heads, which may lie within longer rows.
-        #[default]
-        Bshd = "bshd",
-        /// `[B, H, S, D]`
-        Bhsd = "bhsd",
-    }
-}
-
-choices! {
-    /// Which rows of the sequence a rank has, of W ranks.
-    #[derive(Default)]
-    pub enum Placement {
-        /// Of W chunks of ⌈S/W⌉ rows, rank r has chunk r.
-        #[default]
-        Contiguous = "contiguous",
-        /// Of 2W chunks of ⌈S/2W⌉ rows, rank r has chunk r and then chunk 2W - 1 - r: causal attention is as much work for
-        /// every rank.
-        Zigzag = "zigzag",
-    }
-}
-
-impl Placement {
-    /// The rows of a sequence that `rank` has, in their order: a range for each of the rank's chunks. A range may be empty.
-    ///
-    /// ```
-    /// use mkernel_spec::Placement;
-    ///
-    /// // Four chunks of three rows. The last chunk has two rows.
-    /// assert_eq!(Placement::Zigzag.rows_of(2, 0, 11), [0..3, 9..11]);
-    /// assert_eq!(Placement::Zigzag.rows_of(2, 1, 11), [3..6, 6..9]);
-    /// ```
-    #[must_use]
-    pub fn rows_of(self, world: u32, rank: u32, seq: u64) -> Vec<Range<u64>> {
-        let per_chunk = seq.div_ceil(u64::from(world) * u64::from(self.segments()));
-        let chunk = |segment| {
-            let first = u64::from(self.chunk_of(world, rank, segment)) * per_chunk;
-            first.min(seq)..(first + per_chunk).min(seq)
-        };
-        (0..self.segments()).map(chunk).collect()
-    }
-
-    /// The packed rows of sequences that `rank` has, in the order of its operands. Sequence `i` has rows `offsets[i]` up to, but
-    /// without, `offsets[i + 1]`. A rank has its rows of the first sequence, as [`rows_of`](Self::rows_of) returns them, then its
-    /// rows of the second sequence, and so on.
-    ///
-    /// ```
-    /// use mkernel_spec::Placement;
-    ///
-    /// // Sequences of 4, 0 and 3 rows on two ranks.
-    /// let offsets = [0, 4, 4, 7];
-    /// assert_eq!(Placement::Contiguous.packed_rows_of(2, 0, &offsets), [0..2, 4..6]);
-    /// assert_eq!(Placement::Contiguous.packed_rows_of(2, 1, &offsets), [2..4, 6..7]);
-    /// ```
-    #[must_use]
-    pub fn packed_rows_of(self, world: u32, rank: u32, offsets: &[u64]) -> Vec<Range<u64>> {
-        let of_sequence = |pair: &[u64]| {
-            let (first, rows) = (pair[0], pair[1].saturating_sub(pair[0]));
-            let ranges = self.rows_of(world, rank, rows).into_iter();
-            ranges.map(move |range| first + range.start..first + range.end)
-        };
-        let ranges = offsets.windows(2).flat_map(of_sequence);
-        ranges.filter(|range| !range.is_empty()).collect()
-    }
-
-    /// Chunks of a rank.
-    #[must_use]
-    pub const fn segments(self) -> u32 {
-        match self {
-            Self::Contiguous => 1,
-            Self::Zigzag => 2,
-        }
-    }
-
-    /// The index of the chunk of the sequence that is segment `segment` of `rank`.
-    #[must_use]
-    pub const fn chunk_of(self, world: u32, rank: u32, segment: u32) -> u32 {
-        match segment {
-            0 => rank,
-            _ => 2 * world - 1 - rank,
-        }
     }
 }
 
@@ -300,6 +221,13 @@ impl AttentionConfig {
 }
 
 impl AttentionShape {
+    /// The largest number of rows of a sequence that a rank has: rows of Q and O if no call gives their number to the host, and
+    /// rows of K and V behind those that are cached.
+    #[must_use]
+    pub const fn rank_rows(self, world: u32, placement: Placement) -> u64 {
+        self.chunk_rows(world, placement) * placement.segments() as u64
+    }
+
     /// Rows of a chunk of the sequence; the last ones perhaps fewer.
     #[must_use]
     pub const fn chunk_rows(self, world: u32, placement: Placement) -> u64 {

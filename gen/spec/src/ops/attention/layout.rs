@@ -1,7 +1,8 @@
 //! The name and the arguments of a `ring_attention` kernel.
 
-use super::config::{AttentionConfig, AttentionShape, Layout};
+use super::config::{AttentionConfig, AttentionShape};
 use super::op_plan::{AttentionPlan, TILE_ROWS};
+use super::placement::Layout;
 use crate::abi::{ArgKind, ArgLayout, Extent, Operand, OperandSpec, Source, Stride, TensorMapSpec};
 use crate::arch::Arch;
 use crate::config::Dtype;
@@ -27,26 +28,32 @@ pub(super) fn id(op_plan: &AttentionPlan, arch: Arch, topology: Topology) -> Str
     } = op_plan.config;
     let most = if op_plan.takes_rows() { "max" } else { "" };
     let sequences = if op_plan.config.packed { "upto" } else { "" };
+    let cached = op_plan.config.cached;
+    let cached = cached.map_or(String::new(), |rows| format!("c{rows}"));
     let causal = if causal { "_causal" } else { "" };
     let ring = match op_plan.is_ring() && topology.world() > 1 {
         true => format!("_ring{}", op_plan.kv_slots),
         false => String::new(),
     };
     format!(
-        "{}_b{sequences}{batch}s{most}{seq}h{heads}x{kv_heads}d{head_dim}_{layout}{causal}_{placement}{ring}{}",
+        "{}_b{sequences}{batch}s{most}{seq}{cached}h{heads}x{kv_heads}d{head_dim}_{layout}{causal}_{placement}{ring}{}",
         id_prefix(op, arch, topology),
         dtype.suffix()
     )
 }
 
-/// Rows of this rank: the rows of its chunks, repeated `times` times. The host does not know the rows of packed sequences. Every
-/// rank therefore has room for the largest number of rows.
-fn rows(op_plan: &AttentionPlan, world: u32, times: u64) -> Extent {
+/// Rows of an operand on this rank: the rows of the rank's chunks, repeated `times` times. The host does not know the rows of
+/// packed sequences, nor the rows of K and V that are cached. Every rank therefore has room for the largest number of rows.
+fn rows(op_plan: &AttentionPlan, world: u32, operand: Operand, times: u64) -> Extent {
+    let placement = op_plan.config.placement;
     if op_plan.config.packed {
-        let placement = op_plan.config.placement;
         return Extent::Fixed(op_plan.shape.packed_rank_rows(world, placement) * times);
     }
-    let (most, segments) = (op_plan.shape.seq, op_plan.config.placement.segments());
+    if let (Some(cached), Operand::K | Operand::V) = (op_plan.config.cached, operand) {
+        let new = op_plan.shape.rank_rows(world, placement);
+        return Extent::Fixed((u64::from(cached) + new) * times);
+    }
+    let (most, segments) = (op_plan.shape.seq, placement.segments());
     let chunks = u64::from(world) * u64::from(segments);
     let rows = Extent::RowsOfChunks {
         most,
@@ -76,21 +83,29 @@ pub(super) fn operands(op_plan: &AttentionPlan, world: u32) -> Vec<OperandSpec> 
     let tensor = |operand| {
         let of_operand = heads_of(op_plan.shape, operand);
         let (rows, cols) = match op_plan.config.layout {
-            Layout::Bshd => (rows(op_plan, world, batch), of_operand * head_dim),
-            Layout::Bhsd => (rows(op_plan, world, batch * of_operand), head_dim),
+            Layout::Bshd => (rows(op_plan, world, operand, batch), of_operand * head_dim),
+            Layout::Bhsd => (rows(op_plan, world, operand, batch * of_operand), head_dim),
         };
         OperandSpec::new(operand, rows, cols, op_plan.config.dtype)
     };
     let mut operands: Vec<_> = [Operand::Q, Operand::K, Operand::V, Operand::O]
         .map(tensor)
         .into();
-    let lse_rows = rows(op_plan, world, batch * heads);
+    let lse_rows = rows(op_plan, world, Operand::Lse, batch * heads);
     operands.push(OperandSpec::new(Operand::Lse, lse_rows, 1, Dtype::Fp32));
     if op_plan.config.packed {
         let offsets = op_plan.shape.batch + 1;
         operands.push(OperandSpec::vector(
             Operand::CuSeqlens,
             offsets,
+            Dtype::Int32,
+        ));
+    }
+    if op_plan.config.cached.is_some() {
+        let counts = u64::from(world) * batch;
+        operands.push(OperandSpec::vector(
+            Operand::CachedRows,
+            counts,
             Dtype::Int32,
         ));
     }
@@ -105,7 +120,7 @@ fn map(op_plan: &AttentionPlan, world: u32, operand: Operand) -> ArgKind {
     let heads = heads_of(op_plan.shape, operand);
     let times = |times| Stride::RowsOf {
         operand,
-        rows: rows(op_plan, world, times),
+        rows: rows(op_plan, world, operand, times),
     };
     let (head_stride, batch_stride) = match op_plan.config.layout {
         Layout::Bshd => (Stride::Bytes(head_dim * dtype.bytes()), times(1)),
@@ -116,7 +131,7 @@ fn map(op_plan: &AttentionPlan, world: u32, operand: Operand) -> ArgKind {
         dtype,
         extents: vec![
             Extent::Fixed(head_dim),
-            rows(op_plan, world, 1),
+            rows(op_plan, world, operand, 1),
             Extent::Fixed(heads),
             Extent::Fixed(batch),
         ],
@@ -158,6 +173,9 @@ pub(super) fn args(op_plan: &AttentionPlan, topology: Topology) -> ArgLayout {
             ("rows", ArgKind::Rows),
             ("rows_address", ArgKind::RowsAddress),
         ]);
+    }
+    if op_plan.config.cached.is_some() {
+        kinds.push(("cached_rows", ArgKind::Pointer(Operand::CachedRows)));
     }
     kinds.extend(common_args(topology));
     ArgLayout::new(kinds)

@@ -48,16 +48,16 @@ regions! {
         if p.topology.local_world > 1 && !p.takes_rows();
     /// Counts the parts of a block of K and V that have arrived from a source, over all calls.
     kv_ready: Element::Flag,
-        [source: p.topology.world(), slot: p.op_plan.kv_slots, tile: p.op_plan.row_tiles],
+        [source: p.topology.world(), slot: p.op_plan.kv_slots, tile: p.op_plan.key_tiles()],
         if p.exchanges() && !p.takes_rows();
     /// The mark of the last call in which a block of K and V arrived from a source.
     kv_marks: Element::Flag,
-        [parity: 2u32, source: p.topology.world(), head: p.op_plan.kv_heads(), tile: p.op_plan.row_tiles],
+        [parity: 2u32, source: p.topology.world(), head: p.op_plan.kv_heads(), tile: p.op_plan.key_tiles()],
         if p.exchanges() && p.takes_rows();
     /// Counts the parts of a block that this rank has sent to ranks of its node in a call. The source of the block has
     /// this local rank on `node`. The last part sets the count to 0.
     parts_sent: Element::Words(1),
-        [parity: 2u32, node: p.topology.nodes, head: p.op_plan.kv_heads(), tile: p.op_plan.row_tiles],
+        [parity: 2u32, node: p.topology.nodes, head: p.op_plan.kv_heads(), tile: p.op_plan.key_tiles()],
         if p.exchanges() && p.takes_rows();
     /// Counts the tiles of queries that have read a head of a source in a call. The last tile sets the count to 0.
     head_reads: Element::Words(1), [parity: 2u32, source: p.topology.world(), head: p.op_plan.kv_heads()],
@@ -67,7 +67,7 @@ regions! {
         if p.marks_turns();
     /// K and V of all ranks. A block is its parts of K and then those of V, in the layout of shared memory.
     kv_parts: Element::Bytes(SUB_TILE_BYTES.into()),
-        [buffer: p.op_plan.buffers, source: p.topology.world(), slot: p.op_plan.kv_slots, tile: p.op_plan.row_tiles,
+        [buffer: p.op_plan.buffers, source: p.topology.world(), slot: p.op_plan.kv_slots, tile: p.op_plan.key_tiles(),
          part: p.op_plan.block_parts()],
         if p.exchanges();
     /// The number of puts of a peer that have arrived, as `mk/comm/put.cuh` encodes it.
@@ -81,6 +81,8 @@ pub(super) struct Stages {
     tile_bytes: u32,
     /// Packed sequences, at most; 0 if sequences are not packed.
     sequences: u64,
+    /// Batches and ranks with numbers of cached rows; 0 of both if there are none.
+    cached: (u64, u32),
     stages: u32,
     push_warps: u32,
     /// Whether warps push beside those that compute.
@@ -114,6 +116,8 @@ regions! {
     sequence_row: Element::Words(1), [sequence: p.sequences], if p.sequences > 0;
     /// The first tile of a packed sequence among those of a head on each rank. The last element is the number of tiles.
     sequence_tile: Element::Words(1), [sequence: p.sequences + 1], if p.sequences > 0;
+    /// Cached rows of each batch on each rank.
+    cached_rows: Element::Words(1), [batch: p.cached.0, source: p.cached.1], if p.cached.0 > 0;
 }
 
 regions! {
@@ -160,6 +164,7 @@ impl AttentionSmem {
         Self::new(Stages {
             tile_bytes: op_plan.tile_bytes(),
             sequences: sequences(&op_plan.config, op_plan.shape),
+            cached: cached(&op_plan.config, op_plan.shape, topology),
             stages: op_plan.stages,
             push_warps: pushing_warps(op_plan),
             pushes_beside: topology.nodes > 1,
@@ -183,6 +188,14 @@ const fn sequences(config: &AttentionConfig, shape: AttentionShape) -> u64 {
     }
 }
 
+/// Returns the batches and the ranks with numbers of cached rows.
+fn cached(config: &AttentionConfig, shape: AttentionShape, topology: Topology) -> (u64, u32) {
+    match config.cached {
+        Some(_) => (shape.batch, topology.world()),
+        None => (0, 0),
+    }
+}
+
 /// Returns the number of stages of K, and of V, for which shared memory of this size has room, and the bytes that two
 /// stages of each need.
 pub(super) fn stages(
@@ -196,6 +209,7 @@ pub(super) fn stages(
         let memory = AttentionSmem::new(Stages {
             tile_bytes,
             sequences: sequences(config, shape),
+            cached: cached(config, shape, topology),
             stages,
             push_warps: push_warps(tile_bytes, stages, topology),
             pushes_beside: topology.nodes > 1,

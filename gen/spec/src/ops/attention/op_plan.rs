@@ -55,6 +55,21 @@ impl AttentionPlan {
         self.config.packed || self.config.seq.is_given_at_run_time()
     }
 
+    /// Cached rows of a sequence on a rank, at most.
+    #[must_use]
+    pub const fn cached_rows(&self) -> u64 {
+        match self.config.cached {
+            Some(rows) => rows as u64,
+            None => 0,
+        }
+    }
+
+    /// Tiles of a rank's rows of a head of K, with those that are cached, for which there is room.
+    #[must_use]
+    pub const fn key_tiles(&self) -> u32 {
+        self.row_tiles + self.cached_rows().div_ceil(TILE_ROWS as u64) as u32
+    }
+
     /// Batches of the operands: packed sequences share one.
     #[must_use]
     pub const fn batches(&self) -> u64 {
@@ -106,7 +121,7 @@ impl AttentionPlan {
     /// Tiles of K and V in all slots of a rank.
     #[must_use]
     pub fn slot_tiles(&self, world: u32) -> u64 {
-        u64::from(world) * u64::from(self.kv_slots) * u64::from(self.row_tiles)
+        u64::from(world) * u64::from(self.kv_slots) * u64::from(self.key_tiles())
     }
 
     /// Bytes of all slots of a rank.
@@ -122,6 +137,13 @@ impl AttentionPlan {
             0 => 0,
             tiles => self.segment_tiles.div_ceil(tiles),
         }
+    }
+
+    /// Puts of a head to another node: those of its chunks, and those of as many cached rows as there may be.
+    #[must_use]
+    pub fn head_puts(&self) -> u32 {
+        let cached = (self.key_tiles() - self.row_tiles).div_ceil(self.put_tiles.max(1));
+        self.config.placement.segments() * self.segment_puts() + cached
     }
 
     /// Parts of a block of K and V: their sub-tiles.

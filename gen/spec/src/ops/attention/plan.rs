@@ -170,10 +170,7 @@ fn finish(topology: Topology, device: &Device, op_plan: AttentionPlan) -> BodyPl
 fn network(op_plan: &AttentionPlan) -> Option<Network> {
     (op_plan.put_tiles > 0).then(|| Network {
         channels: 1,
-        puts: op_plan.kv_heads() as u32
-            * op_plan.config.placement.segments()
-            * op_plan.segment_puts()
-            + u32::from(op_plan.takes_rows()),
+        puts: op_plan.kv_heads() as u32 * op_plan.head_puts() + u32::from(op_plan.takes_rows()),
         put_bytes: u64::from(op_plan.put_tiles) * 2 * u64::from(op_plan.tile_bytes()),
     })
 }

@@ -71,8 +71,10 @@ fn with_fewer_rows(op_plan: &AttentionPlan, world: u32) -> Vec<AttentionPlan> {
 /// than 2 %.
 fn across(op_plan: &AttentionPlan, topology: Topology, device: &Device) -> u32 {
     let tile_parts = u64::from(op_plan.block_parts());
-    let parts =
-        op_plan.kv_heads() * u64::from(op_plan.row_tiles) * tile_parts * u64::from(topology.nodes);
+    let parts = op_plan.kv_heads()
+        * u64::from(op_plan.key_tiles())
+        * tile_parts
+        * u64::from(topology.nodes);
     let costs = &device.costs().attention;
     let part_us = costs.part_us + costs.receiver_us * f64::from(topology.local_world);
     let bound = Bound::new(&work::traffic(op_plan, topology), device);

@@ -6,7 +6,7 @@ use crate::roofline::Traffic;
 use crate::topology::Topology;
 
 /// The largest amount of each kind on any rank. The amounts of packed sequences are at most the amounts of one sequence that has
-/// all rows.
+/// all rows. Calls have as many cached rows as there is room for.
 pub(super) fn traffic(op_plan: &AttentionPlan, topology: Topology) -> Traffic {
     let AttentionShape {
         seq,
@@ -16,7 +16,8 @@ pub(super) fn traffic(op_plan: &AttentionPlan, topology: Topology) -> Traffic {
         ..
     } = op_plan.shape;
     let batch = op_plan.batches();
-    let ranks: Vec<RankWork> = (0..topology.world())
+    let world = topology.world();
+    let ranks: Vec<RankWork> = (0..world)
         .map(|rank| work(op_plan, topology, rank))
         .collect();
     let most = |of: fn(&RankWork) -> u64| ranks.iter().map(of).max().unwrap_or(0);
@@ -24,9 +25,16 @@ pub(super) fn traffic(op_plan: &AttentionPlan, topology: Topology) -> Traffic {
     Traffic {
         nic_bytes: batch * kv_heads * 2 * row_bytes * most(|work| work.put_rows),
         link_bytes: batch * kv_heads * 2 * row_bytes * most(|work| work.sent_rows),
-        memory_bytes: batch * row_bytes * (2 * heads * most(|work| work.rows) + 2 * kv_heads * seq),
+        memory_bytes: batch
+            * row_bytes
+            * (2 * heads * most(|work| work.rows) + 2 * kv_heads * (seq + cached(op_plan, world))),
         flops: 4 * batch * heads * head_dim * most(|work| work.pairs),
     }
+}
+
+/// Cached rows of a sequence on all ranks, at most.
+fn cached(op_plan: &AttentionPlan, world: u32) -> u64 {
+    op_plan.cached_rows() * u64::from(world)
 }
 
 /// The amounts of one rank for each head.
@@ -70,6 +78,7 @@ fn work(op_plan: &AttentionPlan, topology: Topology, rank: u32) -> RankWork {
             true => rows * first + rows * (rows + 1) / 2,
             false => rows * seq,
         };
+        done.pairs += rows * cached(op_plan, world);
         let others = (0..topology.nodes).filter(|other| *other != node);
         let needing = others.filter(|other| needs(*other, first) > 0).count();
         done.put_rows += rows * needing as u64;
@@ -79,6 +88,16 @@ fn work(op_plan: &AttentionPlan, topology: Topology, rank: u32) -> RankWork {
             done.sent_rows += rows * needs(node, first);
         }
     }
+    // Every rank that has rows attends to all cached rows: this rank's own, and those that it forwards.
+    let readers_on = |node: u32| {
+        let all = topology.first_of(node)..topology.first_of(node + 1);
+        let has_rows = |peer: &u32| chunks(*peer).any(|(_, rows)| rows > 0);
+        all.filter(|peer| *peer != rank).filter(has_rows).count() as u64
+    };
+    let others = (0..topology.nodes).filter(|other| *other != node);
+    let needing = others.filter(|other| readers_on(*other) > 0).count() as u64;
+    done.put_rows += op_plan.cached_rows() * needing;
+    done.sent_rows += op_plan.cached_rows() * u64::from(topology.nodes) * readers_on(node);
     done
 }
 

@@ -175,14 +175,20 @@ fn collective(random: &mut Draws, op: CollectiveOp) -> CollectiveConfig {
 }
 
 fn attention(random: &mut Draws, nodes: u32) -> AttentionConfig {
-    let packed = nodes == 1 && random.once_in(2);
+    let (packed, is_cached) = match nodes {
+        1 => [(false, false), (false, true), (true, false)][random.1 as usize % 3],
+        _ => (false, random.once_in(2)),
+    };
+    let cached = is_cached.then(|| random.between(1, 300) as u32);
     let (kv_heads, group) = (random.between(1, 2), random.between(1, 2));
     AttentionConfig {
         batch: Dim::Static(random.between(1, 3)),
         seq: match (random.rows(150), packed) {
             (Dim::UpTo { most }, true) => Dim::Static(most),
+            (Dim::Static(most), false) if cached.is_some() => Dim::UpTo { most },
             (rows, _) => rows,
         },
+        cached,
         heads: Dim::Static(kv_heads * group),
         kv_heads: Dim::Static(kv_heads),
         head_dim: Dim::Static(random.one_of(&[64, 128])),

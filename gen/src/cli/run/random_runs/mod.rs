@@ -80,13 +80,14 @@ fn the_sample_has_configurations_of_all_kinds() {
         }
         if let Problem::Attention(attention) = &config.problem {
             kinds.insert(format!("packed: {}", attention.packed));
+            kinds.insert(format!("cached rows: {}", attention.cached.is_some()));
         }
         if let Problem::Dispatch(dispatch) = &config.problem {
             kinds.insert(format!("bounded rows: {}", dispatch.max_rows.is_some()));
         }
     }
-    // All operators, each with both types of two bytes, and both kinds of each of seven pairs.
-    assert_eq!(kinds.len(), 3 * OPS as usize + 2 * 7, "{kinds:#?}");
+    // All operators, each with both types of two bytes, and both kinds of each of eight pairs.
+    assert_eq!(kinds.len(), 3 * OPS as usize + 2 * 8, "{kinds:#?}");
 }
 
 /// Checks seeds on all cores, and fails with all that is wrong.

@@ -17,15 +17,17 @@ pub(super) struct Buffers<E> {
     pub lse: CudaSlice<f32>,
     /// The number of rows, or the offsets of packed sequences.
     pub lengths: CudaSlice<i32>,
+    /// The numbers of cached rows, if calls have them.
+    cached: CudaSlice<i32>,
 }
 
 impl<E: ResultElement> Buffers<E> {
-    /// Uploads Q, K and V, and the lengths. O and LSE, whose places are given, are [`UNWRITTEN`].
+    /// Uploads Q, K and V, the lengths and the numbers of cached rows. O and LSE, whose places are given, are [`UNWRITTEN`].
     pub fn new(
         stream: &Arc<CudaStream>,
         inputs: [Vec<f32>; 3],
         (o, lse): (Place, Place),
-        lengths: &[i32],
+        (lengths, cached): (&[i32], &[i32]),
     ) -> Result<Self, Failure> {
         let unwritten =
             |place: Place| vec![UNWRITTEN; (place.groups * place.most * place.elems).max(1)];
@@ -36,6 +38,7 @@ impl<E: ResultElement> Buffers<E> {
             o: stream.clone_htod(&elements(unwritten(o)))?,
             lse: stream.clone_htod(&unwritten(lse))?,
             lengths: stream.clone_htod(lengths)?,
+            cached: stream.clone_htod(if cached.is_empty() { &[0][..] } else { cached })?,
         })
     }
 
@@ -44,6 +47,7 @@ impl<E: ResultElement> Buffers<E> {
         &'a mut self,
         operator: &'a Operator,
         stream: &'a Arc<CudaStream>,
+        is_cached: bool,
     ) -> (Call<'a>, &'a CudaSlice<i32>) {
         let call = operator
             .call(stream)
@@ -52,6 +56,10 @@ impl<E: ResultElement> Buffers<E> {
             .read(Operand::V, &self.inputs[2])
             .write(Operand::O, &mut self.o)
             .write(Operand::Lse, &mut self.lse);
+        let call = match is_cached {
+            true => call.read(Operand::CachedRows, &self.cached),
+            false => call,
+        };
         (call, &self.lengths)
     }
 
@@ -62,6 +70,7 @@ impl<E: ResultElement> Buffers<E> {
         }
         stream.memcpy_dtod(&next.o, &mut self.o)?;
         stream.memcpy_dtod(&next.lse, &mut self.lse)?;
+        stream.memcpy_dtod(&next.cached, &mut self.cached)?;
         Ok(stream.memcpy_dtod(&next.lengths, &mut self.lengths)?)
     }
 }

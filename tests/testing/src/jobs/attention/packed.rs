@@ -121,7 +121,12 @@ impl<E: ResultElement> OneCall<E> for PackedCall<'_> {
                 .collect();
             place.spread(&self.pack(place, &shards), f32::NAN)
         };
-        Buffers::new(stream, inputs.map(input), self.results(), &self.offsets())
+        Buffers::new(
+            stream,
+            inputs.map(input),
+            self.results(),
+            (&self.offsets(), &[]),
+        )
     }
 
     fn call<'a>(
@@ -130,7 +135,7 @@ impl<E: ResultElement> OneCall<E> for PackedCall<'_> {
         stream: &'a Arc<CudaStream>,
         buffers: &'a mut Buffers<E>,
     ) -> Call<'a> {
-        let (call, offsets) = buffers.call(operator, stream);
+        let (call, offsets) = buffers.call(operator, stream, false);
         call.read(Operand::CuSeqlens, offsets)
     }
 

@@ -1,5 +1,6 @@
 //! The operands of calls of `ring_attention`, and the expected results in fp64.
 
+use super::cache::{Cache, Cached};
 use crate::jobs::simulated::rounded;
 use mkernel::spec::{AttentionConfig, AttentionShape, Dtype, Layout, Placement};
 use std::num::NonZero;
@@ -36,6 +37,8 @@ pub struct CallData {
     pub q: Vec<f32>,
     pub k: Vec<f32>,
     pub v: Vec<f32>,
+    /// The rows of K and V that ranks have before those of the call.
+    pub(super) cache: Option<Cache>,
     /// The type of their elements.
     dtype: Dtype,
     o: Vec<ExpectedElement>,
@@ -92,12 +95,31 @@ impl CallData {
             q,
             k,
             v,
+            cache: config
+                .cached
+                .map(|most| Cache::new(most, (sharding.world, shape), config.dtype, number)),
             dtype: config.dtype,
             o: Vec::new(),
             lse: Vec::new(),
         };
         call.attend(config, shape);
         call
+    }
+
+    /// The cached rows of all ranks, for each batch and head of K and V.
+    fn cached_heads(&self, shape: AttentionShape) -> Vec<[Vec<f64>; 2]> {
+        let Some(cache) = &self.cache else {
+            return vec![Default::default(); (shape.batch * shape.kv_heads) as usize];
+        };
+        let world = (cache.counts.len() as u64 / shape.batch) as u32;
+        let of_head = |head: u64| {
+            [Cached::K, Cached::V].map(|of| {
+                let place = (head / shape.kv_heads, head % shape.kv_heads);
+                let rows = (0..world).flat_map(|rank| cache.rows(of, rank, place));
+                rows.copied().map(f64::from).collect()
+            })
+        };
+        (0..shape.batch * shape.kv_heads).map(of_head).collect()
     }
 
     /// Computes the expected results, on all cores.
@@ -108,6 +130,7 @@ impl CallData {
             q: &wide(&self.q),
             k: &wide(&self.k),
             v: &wide(&self.v),
+            cached: &self.cached_heads(shape),
             shape,
             scale: config.scale.of(shape.head_dim),
             causal: config.causal,
@@ -156,6 +179,8 @@ struct Heads<'a> {
     q: &'a [f64],
     k: &'a [f64],
     v: &'a [f64],
+    /// Cached rows of K and of V, for each of their heads.
+    cached: &'a [[Vec<f64>; 2]],
     shape: AttentionShape,
     scale: f64,
     causal: bool,
@@ -170,7 +195,10 @@ impl Heads<'_> {
         let keys = if self.causal { row % seq + 1 } else { seq };
         let of_head = kv_head * seq * dim..(kv_head * seq + keys) * dim;
         let q = &self.q[row * dim..][..dim];
-        let keys = self.k[of_head.clone()].chunks(dim);
+        let [cached_k, cached_v] = &self.cached[kv_head];
+        let keys = cached_k
+            .chunks(dim)
+            .chain(self.k[of_head.clone()].chunks(dim));
         let scores: Vec<f64> = keys.map(|k| dot(q, k) * self.scale).collect();
         let row_max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let weights: Vec<f64> = scores.iter().map(|score| weight(*score, row_max)).collect();
@@ -178,7 +206,8 @@ impl Heads<'_> {
         if sum == 0.0 {
             return f64::NEG_INFINITY;
         }
-        for (weight, v) in weights.iter().zip(self.v[of_head].chunks(dim)) {
+        let values = cached_v.chunks(dim).chain(self.v[of_head].chunks(dim));
+        for (weight, v) in weights.iter().zip(values) {
             let weight = weight / sum;
             for (o, v) in o.iter_mut().zip(v) {
                 o.value += weight * v;
@@ -280,7 +309,11 @@ impl Sharding {
         let expected = self.shard(&call.o, self.shape.heads, rank);
         let info = call.dtype.info();
         // Each weight has an error of its own if it is subnormal.
-        let of_weights = info.least * self.shape.seq as f64 + 1e-30;
+        let cached = call
+            .cache
+            .as_ref()
+            .map_or(0, |cache| cache.counts.iter().sum());
+        let of_weights = info.least * (self.shape.seq + cached) as f64 + 1e-30;
         let is_right = |got: &f32, want: &ExpectedElement| {
             let got = f64::from(*got);
             let rounding = (want.value.abs() + want.magnitude) * info.roundoff;

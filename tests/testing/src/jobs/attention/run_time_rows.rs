@@ -1,6 +1,7 @@
 //! Calls of one operator with sequences of different lengths.
 
 use super::buffers::floats;
+use super::cache::Cached;
 use super::one_call::{Buffers, OneCall, replays};
 use super::place::{Place, UNWRITTEN};
 use super::reference::{CallData, Sharding};
@@ -65,11 +66,21 @@ impl<E: ResultElement> OneCall<E> for CallOfRows<'_> {
             let place = self.place(heads, sharding.layout, sharding.shape.head_dim as usize);
             place.spread(&dense, f32::NAN)
         };
+        let mut inputs = inputs.map(input);
+        let mut counts = Vec::new();
+        if let Some(cache) = &data.cache {
+            let rows = sharding.rows(self.rank);
+            let room = self.place(kv_heads, sharding.layout, 1).most as u64;
+            let of = |of| (of, sharding.layout, self.rank);
+            inputs[1] = cache.operand(of(Cached::K), &data.k, &rows, room);
+            inputs[2] = cache.operand(of(Cached::V), &data.v, &rows, room);
+            counts.extend(cache.counts.iter().map(|count| *count as i32));
+        }
         Buffers::new(
             stream,
-            inputs.map(input),
+            inputs,
             self.results(),
-            &[self.rows as i32],
+            (&[self.rows as i32], &counts),
         )
     }
 
@@ -79,7 +90,7 @@ impl<E: ResultElement> OneCall<E> for CallOfRows<'_> {
         stream: &'a Arc<CudaStream>,
         buffers: &'a mut Buffers<E>,
     ) -> Call<'a> {
-        let (call, rows) = buffers.call(operator, stream);
+        let (call, rows) = buffers.call(operator, stream, self.data.cache.is_some());
         match self.is_known {
             true => call.rows(self.rows),
             false => call.rows_in(rows),

@@ -12,6 +12,12 @@ struct Row {
     position: usize,
 }
 
+impl Row {
+    fn sees(&self, other: &Self, causal: bool) -> bool {
+        self.sequence == other.sequence && !(causal && other.position > self.position)
+    }
+}
+
 /// O and LSE.
 pub fn results(job: &Job, config: &AttentionConfig, rank: usize) -> Vec<Vec<Element>> {
     let (heads, kv_heads) = (size(config.heads), size(config.kv_heads));
@@ -50,14 +56,14 @@ pub fn results(job: &Job, config: &AttentionConfig, rank: usize) -> Vec<Vec<Elem
                 // The score of each row that this one sees, and its V.
                 let mut seen = Vec::new();
                 for source in 0..job.world {
-                    for (index, other) in rows[source].iter().enumerate() {
-                        let is_hidden = config.causal && other.position > row.position;
-                        if other.sequence == row.sequence && !is_hidden {
-                            let of_kv = at(k[source].len(), kv_heads, (batch, kv_head), index);
-                            let key = &k[source][of_kv..of_kv + dim];
-                            let score: f64 = q.iter().zip(key).map(|(q, k)| q * k).sum();
-                            seen.push((score * scale, &v[source][of_kv..of_kv + dim]));
-                        }
+                    let cached = cached_rows(job, source, batch, batches);
+                    let of_call = (cached..).zip(&rows[source]);
+                    let of_call = of_call.filter(|(_, other)| row.sees(other, config.causal));
+                    for index in (0..cached).chain(of_call.map(|(index, _)| index)) {
+                        let of_kv = at(k[source].len(), kv_heads, (batch, kv_head), index);
+                        let key = &k[source][of_kv..of_kv + dim];
+                        let score: f64 = q.iter().zip(key).map(|(q, k)| q * k).sum();
+                        seen.push((score * scale, &v[source][of_kv..of_kv + dim]));
                     }
                 }
                 let sum: f64 = seen.iter().map(|(score, _)| score.exp()).sum();
@@ -74,6 +80,12 @@ pub fn results(job: &Job, config: &AttentionConfig, rank: usize) -> Vec<Vec<Elem
         }
     }
     vec![o, lse]
+}
+
+/// The number of cached rows of a batch on a rank.
+fn cached_rows(job: &Job, rank: usize, batch: usize, batches: usize) -> usize {
+    let counts = job.inputs.numbers(Operand::CachedRows).first();
+    counts.map_or(0, |counts| counts[rank * batches + batch] as usize)
 }
 
 /// The rows of each sequence of a batch.

@@ -1,0 +1,230 @@
+//! Tests of calls with cached rows of K and V: right calls, and calls whose numbers of cached rows are wrong. Of these, every rank
+//! gets an error that names the mistake, and nothing outside of the operands is read or written.
+
+use mkernel::cudarc::driver::{CudaSlice, CudaStream};
+use mkernel::half::bf16;
+use mkernel::spec::{AttentionConfig, AttentionOp, AttentionShape, Dim, Placement};
+use mkernel::{Communicator, Error, ErrorKind, KernelConfig, Operand, Operator};
+use mkernel_testing::jobs::attention::AttentionJob;
+use mkernel_testing::jobs::attention::cached_cases::{with_cached_rows, with_cached_rows_across};
+use mkernel_testing::jobs::bad_network;
+use mkernel_testing::jobs::prepared::{DEADLINE, error_at_once};
+use mkernel_testing::jobs::{
+    Backend, Machine, all_are_right, all_are_right_now_or_after_many_calls,
+};
+use mkernel_testing::lab::Random;
+use std::sync::Arc;
+
+#[test]
+fn calls_with_cached_rows_are_right_on_one_rank() {
+    all_are_right_now_or_after_many_calls(&with_cached_rows(1));
+}
+
+#[test]
+fn calls_with_cached_rows_are_right_on_two_ranks() {
+    all_are_right_now_or_after_many_calls(&with_cached_rows(2));
+}
+
+#[test]
+fn calls_with_cached_rows_are_right_on_four_ranks() {
+    all_are_right_now_or_after_many_calls(&with_cached_rows(4));
+}
+
+#[test]
+fn calls_with_cached_rows_are_right_across_nodes() {
+    let across = |nodes, local_world| {
+        let jobs = with_cached_rows_across(nodes, local_world, &bad_network()).into_iter();
+        jobs.map(|(name, job)| (name, job.forwarding_after(4)))
+    };
+    let jobs: Vec<_> = across(2, 1).chain(across(2, 2)).collect();
+    all_are_right_now_or_after_many_calls(&jobs);
+}
+
+/// Returns the jobs with calls of random lengths over up to a random number of cached rows.
+fn random(seed: u64) -> Vec<(String, AttentionJob)> {
+    let mut random = Random(seed);
+    let mut jobs = with_cached_rows(2);
+    for (name, job) in &mut jobs {
+        let most = job.shape().seq;
+        job.rows = (0..5).map(|_| random.below(most + 1)).collect();
+        job.config.cached = Some(1 + random.below(400) as u32);
+        *name = format!("{name}, {:?} over {:?}", job.rows, job.config.cached);
+    }
+    jobs
+}
+
+#[test]
+fn calls_of_random_lengths_over_random_caches_are_right() {
+    all_are_right(&random(1), 1);
+}
+
+/// This test is for changes of attention and of the simulator.
+#[test]
+#[ignore = "takes ten minutes"]
+fn calls_of_many_random_lengths_over_random_caches_are_right() {
+    (2..10).for_each(|seed| all_are_right(&random(seed), 1));
+}
+
+const SHAPE: AttentionShape = AttentionShape {
+    batch: 2,
+    seq: 100,
+    heads: 2,
+    kv_heads: 1,
+    head_dim: 64,
+};
+const CACHED: u32 = 200;
+
+/// What O contains before a call.
+const UNWRITTEN: f32 = 77.0;
+
+/// Runs `body` on every rank with an operator and its stream.
+fn on_ranks(
+    world: u32,
+    seed: u64,
+    body: impl Fn(&Communicator, &Operator, &Arc<CudaStream>) -> Result<(), Error> + Sync,
+) -> Vec<Result<(), String>> {
+    let machine = Machine {
+        world,
+        sms: 3,
+        skew: 60,
+    };
+    let config = AttentionConfig {
+        batch: Dim::Static(SHAPE.batch),
+        heads: Dim::Static(SHAPE.heads),
+        kv_heads: Dim::Static(SHAPE.kv_heads),
+        head_dim: Dim::Static(SHAPE.head_dim),
+        causal: true,
+        placement: Placement::Zigzag,
+        cached: Some(CACHED),
+        ..AttentionConfig::new(AttentionOp::RingAttention)
+    };
+    let config = KernelConfig::new(world, config);
+    let outcomes = machine.run_ranks(Backend::Simulated { seed }, |ranks, _| {
+        let operator = ranks.prepare(&config, SHAPE)?;
+        ranks.set_timeout(DEADLINE);
+        Ok(body(ranks, &operator, &ranks.default_stream())?)
+    });
+    outcomes.expect("communicators")
+}
+
+/// Makes a call of `rows` rows with these numbers of cached rows. Returns the number of elements of O that it has written.
+fn call(
+    (ranks, operator, stream): (&Communicator, &Operator, &Arc<CudaStream>),
+    rows: u64,
+    counts: &[i32],
+) -> (usize, Result<(), Error>) {
+    let room = SHAPE.rank_rows(ranks.world(), Placement::Zigzag);
+    let elems = |rows: u64, heads| (SHAPE.batch * rows * heads * SHAPE.head_dim) as usize;
+    let ones = |elems| stream.clone_htod(&vec![bf16::ONE; elems]).expect("memory");
+    let q = ones(elems(room, SHAPE.heads));
+    let keys = ones(elems(room + u64::from(CACHED), SHAPE.kv_heads));
+    let o = vec![bf16::from_f32(UNWRITTEN); elems(room, SHAPE.heads)];
+    let mut o = stream.clone_htod(&o).expect("memory");
+    let lse = (SHAPE.batch * room * SHAPE.heads) as usize;
+    let mut lse: CudaSlice<f32> = stream.alloc_zeros(lse).expect("memory");
+    let counts = stream.clone_htod(counts).expect("memory");
+    let call = operator
+        .call(stream)
+        .read(Operand::Q, &q)
+        .read(Operand::K, &keys)
+        .read(Operand::V, &keys)
+        .read(Operand::CachedRows, &counts)
+        .write(Operand::O, &mut o)
+        .write(Operand::Lse, &mut lse);
+    let outcome = call.rows(rows).launch();
+    let outcome = outcome.and_then(|()| ranks.synchronize(stream));
+    let o = stream.clone_dtoh(&o).expect("memory");
+    let written = o.iter().filter(|x| **x != bf16::from_f32(UNWRITTEN));
+    (written.count(), outcome)
+}
+
+/// The error comes at once, not at a deadline, and from every rank. All ranks have as many cached rows together.
+#[test]
+fn different_numbers_are_an_error_that_names_two_ranks() {
+    for world in [2, 4] {
+        for seed in 0..3 {
+            let outcomes = on_ranks(world, seed, |ranks, operator, stream| {
+                let mut counts = vec![20; (world * 2) as usize];
+                if ranks.rank() == 1 {
+                    (counts[0], counts[1]) = (19, 21);
+                }
+                let error = error_at_once(|| call((ranks, operator, stream), 100, &counts).1);
+                assert_eq!(error.kind(), ErrorKind::Mismatch, "{error}");
+                Err(error)
+            });
+            for (rank, outcome) in outcomes.into_iter().enumerate() {
+                let failure = outcome.expect_err("different numbers");
+                let is_named = failure.contains("rank 1 ") && failure.contains("or cached_rows");
+                assert!(is_named, "{world}, rank {rank}: {failure}");
+            }
+        }
+    }
+}
+
+/// Numbers of rows are compared beside cached rows.
+#[test]
+fn different_rows_over_equal_caches_are_an_error() {
+    let outcomes = on_ranks(2, 0, |ranks, operator, stream| {
+        let rows = 99 + u64::from(ranks.rank());
+        let error = error_at_once(|| call((ranks, operator, stream), rows, &[7; 4]).1);
+        assert_eq!(error.kind(), ErrorKind::Mismatch, "{error}");
+        Err(error)
+    });
+    assert!(outcomes.iter().all(Result::is_err));
+}
+
+/// The call writes nothing, and the communicator can be used after that.
+#[test]
+fn numbers_that_are_not_possible_are_an_error_of_their_call() {
+    let wrong = [
+        (
+            0,
+            201,
+            "rank 0 has 201 cached rows of sequence 0, but 0 to 200 are possible",
+        ),
+        (1, -1, "rank 0 has -1 cached rows of sequence 1, but"),
+        (
+            3,
+            i32::MAX,
+            "rank 1 has 2147483647 cached rows of sequence 1",
+        ),
+    ];
+    let outcomes = on_ranks(2, 0, |ranks, operator, stream| {
+        for (number, (index, count, part)) in wrong.iter().enumerate() {
+            let mut counts = [200; 4];
+            counts[*index] = *count;
+            let (written, outcome) = call((ranks, operator, stream), 100, &counts);
+            let error = outcome.expect_err(part);
+            assert_eq!(error.kind(), ErrorKind::Values, "{error}");
+            let text = error.to_string();
+            let call = format!("call {} of operator 1 ", number + 1);
+            assert!(
+                text.contains(&call) && text.contains(part),
+                "{part}: {text}"
+            );
+            assert_eq!(written, 0, "{counts:?}");
+        }
+        let (written, outcome) = call((ranks, operator, stream), 100, &[200, 0, 1, 199]);
+        assert_eq!(written, 50 * 2 * 2 * 64);
+        outcome
+    });
+    for outcome in outcomes {
+        assert_eq!(outcome, Ok(()));
+    }
+}
+
+#[test]
+fn operands_of_calls_with_cached_rows_are_checked_before_the_launch() {
+    let outcomes = on_ranks(2, 0, |ranks, operator, stream| {
+        let (_, outcome) = call((ranks, operator, stream), 100, &[7; 3]);
+        let text = outcome.expect_err("short").to_string();
+        assert!(text.contains("cached_rows"), "{text}");
+        let (_, outcome) = call((ranks, operator, stream), 101, &[7; 4]);
+        let error = outcome.expect_err("too many rows");
+        assert_eq!(error.kind(), ErrorKind::Operands, "{error}");
+        call((ranks, operator, stream), 0, &[7; 4]).1
+    });
+    for outcome in outcomes {
+        assert_eq!(outcome, Ok(()));
+    }
+}
