@@ -14,7 +14,7 @@ use std::fmt;
 /// Heads over all batches: tiles of queries are counted in 32 bits.
 pub const MAX_HEADS: u64 = 1 << 20;
 
-/// Packed sequences of a call, or sequences with cached rows, of which each CTA has a table in shared memory.
+/// The most packed sequences of a call, or sequences with cached rows. Each CTA has a table of the sequences in shared memory.
 pub const MAX_SEQUENCES: u64 = 1024;
 
 /// Cached rows of a sequence on a rank: rows over all ranks are counted in 32 bits.
