@@ -1,17 +1,18 @@
 //! `ag_gemm`: C = AllGather(A) · B. `gemm`: C = A · B, planned as `ag_gemm` of one rank.
 //!
-//! A rank's rows of A travel to every peer's `gathered` buffer, chunk by chunk, a flag behind each. Compute CTAs take
-//! own rows first, in place, then the peers' rows in the order in which they arrive. `gathered` is double-buffered by
-//! epoch: a rank that starts epoch e has finished e-1, for which it needed every peer to have started e-1 and so to
-//! have finished e-2, the last reader of the buffer that e writes. No barrier is needed.
+//! A rank's rows of A travel to every peer's `gathered` buffer in chunks, and a flag follows each chunk. Compute CTAs first take
+//! their own rank's rows, in place, and then the peers' rows in the order of arrival. `gathered` is double-buffered by epoch: a
+//! rank that starts epoch e has finished e-1. To finish e-1, it needed every peer to have started e-1, and so to have finished
+//! e-2, the last reader of the buffer that e writes. No barrier is needed.
 //!
-//! Across nodes, a rank's rows also go to its own `gathered` buffer, from where each chunk is put to the same place of the
-//! GPUs of its number on the other nodes. These forward it to the peers of their node. Every rank waits for every chunk of
-//! its peers on other nodes, an empty one too, so what was said of buffers holds: who forwards in epoch e has begun it, and
-//! who puts has, too. The source of a put is written again in e+2, when its peers have begun e+1, and so have had it.
+//! Across nodes, a rank's rows also go to its own `gathered` buffer. From there, each chunk is put to the equal offset on the
+//! GPUs with this rank's local rank on the other nodes, which forward the chunk to the peers of their node. Every rank waits for
+//! every chunk of its peers on other nodes, even for an empty chunk. So the argument about buffers still holds: ranks that
+//! forward or put in epoch e have begun e. The source of a put is written again in e+2. By then its peers have begun e+1, and
+//! so have received the put.
 //!
-//! If A lies in symmetric memory, NICs read it there, and nothing is copied to this rank's own `gathered`. The caller may write A
-//! when the call has ended, so the kernel does not end before the NIC has sent all of it.
+//! If A lies in symmetric memory, NICs read A in place, and nothing is copied to this rank's own `gathered`. The caller may write
+//! A when the call has ended, so the kernel does not end before the NIC has sent all rows of A.
 
 mod candidates;
 
@@ -64,7 +65,7 @@ fn traffic(spec: GemmSpec<'_>) -> Traffic {
     let GemmShape { m, n, k } = spec.shape;
     let (topology, shard_bytes) = (spec.topology, spec.shard_rows() * spec.a_row_bytes());
     Traffic {
-        // Across nodes, what comes from others is forwarded.
+        // Across nodes, rows from other nodes are forwarded over the links.
         link_bytes: u64::from(topology.nodes * (topology.local_world - 1)) * shard_bytes,
         nic_bytes: u64::from(topology.peers()) * shard_bytes,
         memory_bytes: core::memory_bytes(spec, m),
@@ -96,7 +97,7 @@ fn finish(
     };
     let workspace = memory::workspace(&needs);
     let pushes = transfer == Some(Transfer::SmPush);
-    // Every CTA pushes, also one without a tile. All CTAs of a cluster have a tile.
+    // Every CTA pushes, even a CTA without a tile. All CTAs of a cluster have a tile.
     let pushes_all = pushes && comm_ctas == 0 && core.cluster.is_none();
     let compute_ctas = match pushes_all || spec.takes_rows() {
         true => device.sm_count - comm_ctas,

@@ -1,4 +1,4 @@
-//! What is possible of a GEMM operator.
+//! The checks of a GEMM operator's configuration.
 
 use crate::config::{Dim, Dtype, Eps, Field, GemmConfig, GemmOp, Transfer, Tuning};
 use crate::diagnostic::Diagnostics;
@@ -40,7 +40,8 @@ pub(crate) fn check(config: &GemmConfig, world: u32, nodes: u32, found: &mut Dia
     }
 }
 
-/// A norm needs whole rows, which every rank of several has only behind an all-reduce in one shot.
+/// Checks the norm. A norm needs whole rows. Of operators with several ranks, only an all-reduce in one shot gives every rank whole
+/// rows.
 fn check_norm(found: &mut Diagnostics, config: &GemmConfig, nodes: u32) {
     let (op, epilogue) = (config.op, config.epilogue);
     if !epilogue.normalises() {
@@ -130,7 +131,7 @@ fn check_size(found: &mut Diagnostics, field: Field, size: u64, step: u64) {
     );
 }
 
-/// Sizes that are each possible may together be no matrix.
+/// Checks the areas of matrices: two valid sizes can have a product above `MAX_ELEMS`.
 fn check_areas(found: &mut Diagnostics, config: &GemmConfig) {
     let pairs = [
         (Field::M, config.m, Field::K, config.k),
@@ -189,7 +190,7 @@ fn check_tuning(found: &mut Diagnostics, config: &GemmConfig, world: u32, nodes:
     }
 }
 
-/// What needs a number of rows that is known when the kernel is compiled. Dynamic rows are given at each call.
+/// Checks options that need a number of rows at compile time. Each call gives dynamic rows.
 fn check_run_time_rows(found: &mut Diagnostics, config: &GemmConfig) {
     if matches!(config.m, Dim::Static(_)) {
         found.require(
@@ -223,8 +224,8 @@ fn check_run_time_rows(found: &mut Diagnostics, config: &GemmConfig) {
     }
 }
 
-/// What concerns the way between ranks: some choices are of some operators. In a world of 1 they have no effect, so that a
-/// program for several ranks, on one node or several, runs on one.
+/// Checks that the operator has the given choices about the exchange between ranks. In a world of 1 these choices have no effect,
+/// so that a program for several ranks, on one node or several nodes, also runs on one rank.
 fn check_applies(found: &mut Diagnostics, config: &GemmConfig, world: u32, nodes: u32) {
     let (op, tuning) = (config.op, &config.tuning);
     let gathers = op == GemmOp::AgGemm;
@@ -256,7 +257,7 @@ fn check_applies(found: &mut Diagnostics, config: &GemmConfig, world: u32, nodes
     }
 }
 
-/// What only kernels of one node have.
+/// Refuses choices that only kernels of one node have.
 fn check_across_nodes(found: &mut Diagnostics, tuning: &Tuning) {
     for (field, differs, reason, help) in [
         (

@@ -180,7 +180,7 @@ options! {
     }
 }
 
-/// Which operator of its kind; see [`Op`] for what each computes.
+/// An operator of this kind. [`Op`] describes the computation of each operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GemmOp {
@@ -198,7 +198,7 @@ impl GemmOp {
     /// All operators of the kind.
     pub const ALL: [Self; 4] = [Self::AgGemm, Self::GemmRs, Self::GemmAr, Self::Gemm];
 
-    /// The operator among those of all kinds.
+    /// The [`Op`] of this operator.
     #[must_use]
     pub const fn op(self) -> Op {
         match self {
@@ -209,7 +209,7 @@ impl GemmOp {
         }
     }
 
-    /// Whether ranks add up what each of them computed.
+    /// Whether ranks add up their partial results.
     #[must_use]
     pub const fn reduces(self) -> bool {
         matches!(self, Self::GemmRs | Self::GemmAr)
@@ -265,7 +265,7 @@ impl Epilogue {
         self.norm != Norm::None
     }
 
-    /// What is computed of `sum`, before a norm, as in `gelu(sum + bias) + residual`; the sum itself if nothing else is.
+    /// The formula of the epilogue before a norm, such as `gelu(sum + bias) + residual`. `sum` alone if the epilogue is empty.
     #[must_use]
     pub fn formula(&self, sum: &str) -> String {
         let biased = match self.bias {
@@ -306,7 +306,7 @@ impl GemmConfig {
 }
 
 impl GemmShape {
-    /// Rows of a shard, ⌈M/W⌉: every rank but perhaps the last ones has as many.
+    /// Rows of a full shard, ⌈M/W⌉. Only the last ranks may have fewer rows.
     #[must_use]
     pub const fn shard_rows(self, world: u32) -> u64 {
         self.m.div_ceil(world as u64)

@@ -1,4 +1,4 @@
-//! The GEMM core that operators share: tile, stages and shared-memory map.
+//! The core that GEMM operators share: tile, stages, and the layout of shared memory.
 
 use super::config::{BLayout, GemmShape, MAX_STAGES, Tuning};
 use super::maps::stage_rows_a;
@@ -16,25 +16,26 @@ use crate::options::SMEM_ALIGN;
 use crate::plan::{Region, Registers};
 use serde::Serialize;
 
-/// A slice of K shorter than this costs more to add than it saves: four stages of the largest tile take 3 µs, and no
-/// exchange of sums takes less than 2.6 (H100). Which number of splits is best, the cost model says.
+/// The fewest steps of a slice of K. Adding the sums of a shorter slice costs more than the slice saves: four stages of the
+/// largest tile take 3 µs, and an exchange of sums takes at least 2.6 µs (H100). The cost model chooses the number of splits.
 const MIN_SLICE_STEPS: u64 = 4;
-/// After more whole rounds than this, the last one is split in the usual way only. Another number of splits would save a
-/// few percent of so long a call, and power decides its time.
+/// The most whole rounds before a last round that can have any number of splits. After more rounds, only the usual number is a
+/// candidate: another number would save a few percent of such a long call, whose time is limited by power.
 const MAX_ROUNDS_BEFORE_SPLITS: u32 = 1;
-/// The most CTAs that share a tile. With more, one of them adds for longer than it multiplies.
+/// The most CTAs that share a tile. With more CTAs, a CTA that completes the tile adds for longer than it multiplies.
 const MAX_SPLITS: u32 = 16;
-/// A GEMM of so many operations keeps pace: it takes so long that power limits it, and CTAs that have drifted apart read
-/// operands from device memory again and again. Measured on 2 GPUs, against cuBLAS of the same blocks: `gemm_rs` of 32768 x
-/// 32768 x 16384 1.12 without, 1.02 with, `ag_gemm` of 32768 x 16384 x 32768 1.06 and 1.01; at 4e12 it costs up to 5 %.
+/// The fewest operations of a GEMM whose CTAs keep pace. Such a GEMM is limited by power, and CTAs that have drifted apart read
+/// operands from device memory again and again. Time relative to cuBLAS on equal blocks, on 2 GPUs, without and with pace: 1.12
+/// and 1.02 for `gemm_rs` of 32768 x 32768 x 16384, 1.06 and 1.01 for `ag_gemm` of 32768 x 16384 x 32768. At 4e12 operations,
+/// keeping pace costs up to 5 %.
 const PACED_FLOPS: u64 = 10_000_000_000_000;
-/// About 13 µs; 4 and 64 are equal within noise.
+/// Steps of K after which CTAs wait for each other, which take about 13 µs. Times with 4 and with 64 steps are equal within noise.
 const PACE_STEPS: u32 = 16;
 
 /// Registers per thread. 128 accumulators and their addresses need more than an even share; producers need 56 when they also
 /// push.
 ///
-/// If each call gives the rows, producers compute from them what are constants otherwise, for which 56 are too few.
+/// If each call gives the rows, producers compute numbers that are constants in other kernels. 56 registers are too few for this.
 pub(super) const fn registers(takes_rows: bool, arch: Arch) -> Registers {
     let producer = if takes_rows { 72 } else { 56 };
     arch.spec().split_registers(THREADS, producer)
@@ -45,23 +46,23 @@ pub(super) const fn registers(takes_rows: bool, arch: Arch) -> Registers {
 pub struct CoreLayout {
     /// Rows and columns that a CTA computes at a time.
     pub tile: Tile,
-    /// How the warpgroups share it.
+    /// How the warpgroups share a tile.
     pub split: Split,
-    /// Rows of A in a stage: fewer than the tile has where C has fewer.
+    /// Rows of A in a stage: fewer than the rows of the tile if C has fewer.
     pub stage_rows_a: u32,
     /// Stages of the pipeline in shared memory.
     pub stages: u32,
-    /// The CTAs that share each tile as a cluster, if they do.
+    /// The CTAs that share each tile as a cluster. `None` if the kernel has no clusters.
     pub cluster: Option<Cluster>,
-    /// Regions, from a 1024-byte boundary.
+    /// The regions of shared memory, from a 1024-byte boundary.
     pub smem: Vec<Region>,
-    /// Dynamic shared memory to ask for.
+    /// Dynamic shared memory of a launch, in bytes.
     pub smem_bytes: u32,
 }
 
-/// Shared memory without the stages, but with the barriers of as many as there may be.
+/// Bytes of shared memory without the stages, but with the barriers of the most stages.
 fn fixed_bytes(tile: Tile, cluster: Option<Cluster>) -> u32 {
-    // Of the output, four barriers for each buffer of two warpgroups: full and empty.
+    // The output has four barriers for each buffer: full and empty, for two warpgroups.
     let exchange = match cluster {
         None => OUT_BUFFERS * (2 * OUT_BYTES + 4 * 8),
         Some(cluster) => cluster.smem_bytes(tile),
@@ -89,8 +90,8 @@ impl CoreLayout {
         }
     }
 
-    /// The layout for `tile`: as many stages as fit unless the spec fixes them. The CTAs of `cluster`, if there is one, share
-    /// each tile.
+    /// The layout for `tile`, with the most stages that fit unless the spec fixes their number. If `cluster` is given, its CTAs
+    /// share each tile.
     pub(super) fn new(
         spec: GemmSpec<'_>,
         tile: Tile,
@@ -139,7 +140,7 @@ impl CoreLayout {
         })
     }
 
-    /// The shared memory of a CTA that computes, by regions.
+    /// The regions of the shared memory of a CTA that computes.
     pub(super) fn memory(&self) -> GemmSmem {
         GemmSmem::new(Stages {
             tile: self.tile,
@@ -155,16 +156,16 @@ impl CoreLayout {
         self.split.group_cols(self.tile)
     }
 
-    /// Whether a communication CTA's slots end before the barriers, which they share with the stages.
+    /// Whether the slots of a communication CTA, which take the place of the stages, end before the barriers.
     pub(super) fn holds_slots(&self) -> bool {
         let slots = u64::from(THREADS / 32 * SLOT_BYTES);
         let barriers = self.memory().stage_full;
         barriers.is_some_and(|region| slots <= region.offset_bytes)
     }
 
-    /// Completes an order for `compute_ctas`: the last, incomplete round of tiles is divided over the CTAs that would idle
-    /// in it, each tile among several CTAs along K; and in whole rounds CTAs perhaps keep pace. There is one order for
-    /// each number of CTAs that may share a tile, among which the cost model chooses.
+    /// Completes an order for `compute_ctas`. In the last, incomplete round, several CTAs share each tile along K, so that fewer
+    /// CTAs idle. In whole rounds, CTAs keep pace if the GEMM is long. Returns one order for each number of CTAs that may share a
+    /// tile; the cost model chooses among the orders.
     ///
     /// If each call gives the rows, CTAs do not keep pace.
     pub(super) fn complete(
@@ -176,7 +177,7 @@ impl CoreLayout {
         let (tuning, k) = (spec.tuning(), spec.shape.k);
         order.whole_tiles = order.slots / compute_ctas * compute_ctas;
         let steps = k.div_ceil(spec.types().tile_k().into());
-        // A CTA that meets a gap of the order takes no part in the round.
+        // A CTA with an empty slot of the order takes no part in the round, so the others would wait for it.
         let may_pace = order.whole_tiles > 0 && order.slots == order.tiles() && !spec.takes_rows();
         let flops = 2 * u64::from(order.tiles()) * u64::from(self.tile.m * self.tile.n) * k;
         let pace_steps = match tuning.pace_steps {
@@ -194,11 +195,11 @@ impl CoreLayout {
         splits.into_iter().map(with_splits).collect()
     }
 
-    /// How many CTAs may share a tile of the last round, the usual number first: 4 or 2, if a group's sub-tiles divide
-    /// evenly among them.
+    /// The numbers of CTAs that may share a tile of the last round. The usual number comes first: 4 or 2, if the sub-tiles of a
+    /// warpgroup divide evenly among the CTAs.
     ///
-    /// If each call gives the rows, any number of tiles may be left for the last round. Tiles that are never more than half
-    /// of the CTAs are shared as usual, and of others those of a last round of few tiles, by two CTAs.
+    /// If each call gives the rows, the last round can have any number of tiles. If a call never has more tiles than half of the
+    /// CTAs, tiles are shared as usual. Otherwise at most two CTAs share a tile, in last rounds of few tiles.
     fn tail_splits(
         &self,
         spec: GemmSpec<'_>,
@@ -234,7 +235,7 @@ impl CoreLayout {
     }
 }
 
-/// The address of C, for kernels that do not only store it by TMA. If rows are normalised, it is that of the new residual.
+/// The address of C, for kernels that also store C without TMA. If rows are normalised, the address of the new residual.
 pub(super) fn c_address(spec: GemmSpec<'_>) -> [(&'static str, ArgKind); 2] {
     let operand = match spec.epilogue().normalises() {
         true => Operand::ResidualOut,
@@ -246,7 +247,7 @@ pub(super) fn c_address(spec: GemmSpec<'_>) -> [(&'static str, ArgKind); 2] {
     ]
 }
 
-/// The rows of the call, and those of A of which a load brings at most `most`, if each call gives them.
+/// The rows of the call, and the rows of A of one load, at most `most`. Empty if the rows are fixed.
 pub(super) fn rows_args(spec: GemmSpec<'_>, most: u32) -> Vec<(&'static str, ArgKind)> {
     match spec.takes_rows() {
         true => vec![
@@ -258,7 +259,7 @@ pub(super) fn rows_args(spec: GemmSpec<'_>, most: u32) -> Vec<(&'static str, Arg
     }
 }
 
-/// What the caller passes, where this rank's A and C have these rows.
+/// The operands that the caller passes. This rank's A has `a_rows`, and its C has `c_rows`.
 pub(super) fn operands(spec: GemmSpec<'_>, a_rows: Extent, c_rows: Extent) -> Vec<OperandSpec> {
     let GemmShape { n, k, .. } = spec.shape;
     let (b_rows, b_cols) = match spec.b_layout() {
@@ -269,7 +270,7 @@ pub(super) fn operands(spec: GemmSpec<'_>, a_rows: Extent, c_rows: Extent) -> Ve
     let addend = |operand, rows| OperandSpec::new(operand, rows, n, types.addend);
     let result = OperandSpec::new(Operand::C, c_rows, n, types.c)
         .in_symmetric_memory(spec.config.symmetric_result);
-    // A norm writes elements of C while it reads others of what it normalises.
+    // A norm writes elements of C while it reads other elements of its input, so C cannot replace the residual.
     let result = match epilogue.normalises() {
         true => result,
         false => result.in_place_of(Operand::Residual),
@@ -294,7 +295,7 @@ pub(super) fn operands(spec: GemmSpec<'_>, a_rows: Extent, c_rows: Extent) -> Ve
     operands
 }
 
-/// Where bias, residual and weight lie, and where the norm of C goes.
+/// The addresses of bias, residual and weight, and of the normalised result.
 pub(super) fn epilogue_args(spec: GemmSpec<'_>) -> Vec<(&'static str, ArgKind)> {
     let mut kinds = Vec::new();
     if spec.epilogue().bias {
@@ -315,7 +316,7 @@ pub(super) fn epilogue_args(spec: GemmSpec<'_>) -> Vec<(&'static str, ArgKind)> 
     kinds
 }
 
-/// Bytes of all of A, B, this rank's `c_rows` of C, and what the epilogue reads.
+/// Bytes of A, B, this rank's `c_rows` of C, and the operands of the epilogue.
 pub(super) fn memory_bytes(spec: GemmSpec<'_>, c_rows: u64) -> u64 {
     let GemmShape { m, n, k } = spec.shape;
     let (epilogue, types) = (spec.epilogue(), spec.types());

@@ -15,8 +15,8 @@ use crate::cost::CostTable;
 use crate::device::Device;
 use crate::roofline::{Bound, Traffic};
 
-/// Time of one tile's main loop, µs: tensor cores or L2, whichever is slower, with `active` CTAs at work. Of A, whose
-/// elements are `a`, at most `rows` are loaded.
+/// The time of one tile's main loop and epilogue, µs, with `active` CTAs at work: tensor cores or L2, whichever is slower. At most
+/// `rows` rows of A, whose elements are `a`, are loaded.
 pub(crate) fn tile_us(
     tile: Tile,
     a: Dtype,
@@ -38,7 +38,7 @@ pub(crate) fn tile_us(
     steps * math.max(load) + epilogue
 }
 
-/// Sub-tiles of a group.
+/// Sub-tiles of a warpgroup.
 pub(crate) const fn group_subs(tile: Tile) -> u32 {
     match Split::of(tile) {
         Split::Rows => tile.n / OUT_COLS,
@@ -46,12 +46,12 @@ pub(crate) const fn group_subs(tile: Tile) -> u32 {
     }
 }
 
-/// Whether CTAs that share a tile complete as many of its sub-tiles each.
+/// Whether all CTAs that share a tile complete equal numbers of its sub-tiles.
 const fn is_even(tile: Tile, order: &TileOrder) -> bool {
     group_subs(tile).is_multiple_of(order.tail_splits)
 }
 
-/// The time in which the CTAs that share a tile exchange their sums of the rows that C has through L2, µs.
+/// The time in which the CTAs that share a tile exchange their sums through L2, µs. Only rows of C are exchanged.
 fn exchange_us(tile: Tile, order: &TileOrder, shape: GemmShape, costs: &CostTable) -> f64 {
     let splits = order.tail_splits;
     if splits == 1 || order.tail_tiles() == 0 {
@@ -69,7 +69,7 @@ fn exchange_us(tile: Tile, order: &TileOrder, shape: GemmShape, costs: &CostTabl
         sum_bytes * f64::from(subs - completed) / f64::from(subs)
     };
     let loaded = sum_bytes * f64::from(completed * (splits - 1)) / f64::from(subs);
-    // As `kInFlight` in mk/gemm/split_k.cuh.
+    // Equal to `kInFlight` in mk/gemm/split_k.cuh.
     let in_flight = match subs {
         1 => 3,
         2 => 2,
@@ -81,14 +81,14 @@ fn exchange_us(tile: Tile, order: &TileOrder, shape: GemmShape, costs: &CostTabl
         + (stored + loaded) / costs.gemm.sums_gb_s / 1e3
 }
 
-/// The time in which the CTAs of a cluster exchange their sums of the rows that C has, µs.
+/// The time in which the CTAs of a cluster exchange their sums, µs. Only rows of C are exchanged.
 fn cluster_exchange_us(tile: Tile, order: &TileOrder, shape: GemmShape, costs: &CostTable) -> f64 {
     let others = f64::from(order.tail_splits - 1) / f64::from(order.tail_splits);
     costs.gemm.cluster_sync_us
         + others * sum_bytes(tile, shape) / costs.gemm.cluster_sums_gb_s / 1e3
 }
 
-/// Bytes of a CTA's sums of the rows that C has.
+/// Bytes of a CTA's sums of a tile, without rows beyond C.
 fn sum_bytes(tile: Tile, shape: GemmShape) -> f64 {
     let rows = shape.m.next_multiple_of(16).min(u64::from(tile.m)) as u32;
     f64::from(rows * tile.n * 4)
@@ -96,17 +96,17 @@ fn sum_bytes(tile: Tile, shape: GemmShape) -> f64 {
 
 /// The time of a GEMM alone.
 struct GemmTime {
-    /// All of it, µs.
+    /// The whole time, µs.
     us: f64,
-    /// Its last round, µs.
+    /// The time of the last round, µs.
     last_us: f64,
-    /// What follows when all of A and B has been loaded, µs.
+    /// The time after all of A and B has been loaded, µs.
     unfed_us: f64,
-    /// The part of the SMs that compute, if there is one round; else 1.
+    /// The fraction of the SMs that compute, if there is only one round; otherwise 1.
     busy_share: f64,
-    /// The part of the shorter of both times, computing and memory, by which the longer one is exceeded.
+    /// The overlap loss: the fraction of the shorter time, of computing and memory, that adds to the longer time.
     unseen_share: f64,
-    /// `DOUBT`, or 1.
+    /// `unmeasured_split_slowdown` if the split has not been measured; otherwise 1.
     doubt: f64,
 }
 
@@ -129,7 +129,7 @@ impl GemmTime {
             },
             false => order.clone(),
         };
-        // The SMs of a GPC, which clusters fill one after the other, share its way to L2.
+        // Clusters fill one GPC after the other, and the SMs of a GPC share its path to L2.
         let active = match has_clusters {
             true => device.sm_count,
             false => order.work_tiles().min(compute_ctas),
@@ -150,7 +150,7 @@ impl GemmTime {
             0 => 0.0,
             _ => part_us + unfed_us,
         };
-        // A long GEMM is limited by power, and power by the SMs at work, whatever the rounds.
+        // A long GEMM is limited by power, which depends on the SMs at work and not on rounds.
         let even = traffic.flops as f64 / device.gemm_tflops / 1e6 * f64::from(device.sm_count)
             / f64::from(compute_ctas);
         Self {
@@ -174,9 +174,9 @@ impl GemmTime {
         }
     }
 
-    /// The time of the GEMM if it computes for so long: this or that of memory. What the CTAs that share a tile exchange,
-    /// they exchange when they have loaded all. Of two plans that memory holds up as long, the one that computes faster
-    /// is better: memory is not at its full rate before all SMs have loads under way.
+    /// The time of the GEMM if computing takes `compute_us`: the longer time, of computing and memory, and a loss. CTAs that share
+    /// a tile exchange sums when all loads have ended. If memory takes equally long in two plans, the plan that computes faster is
+    /// better, because memory is not at its full rate before all SMs have loads in flight.
     fn beside_memory_us(&self, compute_us: f64, traffic: &Traffic, device: &Device) -> f64 {
         let costs = device.costs();
         let rate = device.memory_gb_s * (1.0 - costs.gemm.idle_sms_loss * (1.0 - self.busy_share));
@@ -216,8 +216,8 @@ pub(super) fn estimate_us(
     let us = if push == Push::None {
         computed
     } else if order.whole_tiles == 0 {
-        // Each CTA waits for its rows, and has by then loaded as much of B as its stages hold. If it waits for several
-        // slices, it goes on while they are sent.
+        // Each CTA waits for its rows. Meanwhile the CTA has filled its stages with B. If a tile needs several slices, the CTA
+        // multiplies the first slices while later slices are sent.
         let sent_us = push.sent_us(&bound, traffic.link_bytes as f64, device);
         let steps = spec
             .shape
@@ -228,7 +228,7 @@ pub(super) fn estimate_us(
         let last_share = 1.0 / f64::from(slices.div_ceil(splits));
         let rest_us = loaded_us * left;
         let rest_us = (rest_us - sent_us * (1.0 - last_share)).max(rest_us * last_share);
-        // CTAs with own rows, if there are some, have gone before and leave their share to the others.
+        // CTAs with own rows have finished before and leave their share of L2 to the other CTAs.
         let share = match order.shard_row_tiles {
             Some(own) if splits == 1 => {
                 f64::from(order.row_tiles) / f64::from((order.row_tiles - own).max(1))
@@ -253,18 +253,18 @@ pub(super) fn estimate_us(
 /// How partial sums are exchanged.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Meeting {
-    /// 1 or 2.
+    /// The number of shots, 1 or 2.
     pub shots: u32,
     /// Ranks that add up tiles.
     pub owners: u32,
-    /// Whether own tiles come after all others.
+    /// Whether own tiles come after the tiles of all other owners.
     pub own_last: bool,
-    /// Whether owners send results to all.
+    /// Whether owners send results to all ranks.
     pub results: bool,
 }
 
 impl Meeting {
-    /// The part of the shorter time of GEMM and transfers by which the longer one is exceeded.
+    /// The overlap loss: the fraction of the shorter time, of GEMM and transfers, that adds to the longer time.
     fn unseen_share(self, costs: &CostTable) -> f64 {
         match self.shots {
             2 => costs.gemm.two_shots_overlap_loss,
@@ -273,7 +273,7 @@ impl Meeting {
     }
 }
 
-/// Expected time of a candidate of an operator that reduces, µs; `order` has each tile once.
+/// Expected time of a candidate of an operator that reduces, µs. `order` has each tile once.
 pub(super) fn reduce_us(
     spec: GemmSpec<'_>,
     tile: Tile,
@@ -300,7 +300,7 @@ pub(super) fn reduce_us(
         Meeting {
             shots: 1, results, ..
         } => {
-            // The warps that multiply also send. What a tile has left on the link partly overlaps with the next one.
+            // The warps that multiply also send. The stores of a tile that are still in flight partly overlap with the next tile.
             let is_crowded = order.tiles() > 2 * device.sm_count;
             let sent_us = least_us / costs.push_share
                 * if is_crowded {
@@ -330,7 +330,7 @@ pub(super) fn reduce_us(
             first_us + link + costs.flag_us + costs.gemm.owner_add_us + results_us
         }
     };
-    // Sums for other nodes are put as the first tiles end; results follow as the sums of other nodes come.
+    // Sums for other nodes are put when the first tiles end. Results follow when the sums of other nodes arrive.
     let bound = Bound::new(traffic, device);
     let results_us = if meeting.results {
         costs.put_latency_us + costs.gemm.result_us

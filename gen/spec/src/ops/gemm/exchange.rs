@@ -8,25 +8,26 @@ use crate::device::Device;
 use crate::parts::network::PUT_BYTES;
 use crate::plan::Network;
 
-/// What a warp of a compute CTA pushes before it raises a flag: below, flags cost; above, too few warps are busy.
+/// Bytes that a warp of a compute CTA pushes before it raises a flag. With fewer bytes, flags take too much time. With more, too
+/// few warps are busy.
 const PIECE_BYTES: u64 = 8 << 10;
-/// The same if the consumer warps push too. Rows are few then, and a call waits for the slowest warp: a piece for every CTA.
-/// Pieces of 8, 4 and 2 KiB take 23.0, 21.7 and 21.7 µs with 64 rows of 8192 columns, and 22.7, 22.0 and 20.8 µs with 16
-/// (2×H100, in a chain).
+/// Bytes of a piece if the consumer warps push too. Then rows are few and a call waits for the slowest warp, so every CTA gets a
+/// piece. Pieces of 8, 4 and 2 KiB take 23.0, 21.7 and 21.7 µs with 64 rows of 8192 columns, and 22.7, 22.0 and 20.8 µs with 16
+/// rows (2×H100, in a chain).
 const ALL_HANDS_PIECE_BYTES: std::ops::RangeInclusive<u64> = 2 << 10..=4 << 10;
-/// 16-byte loads in flight of a thread that pushes beside others that compute: registers bound them. If each call gives the
-/// rows, there are half as many.
+/// 16-byte loads in flight of a thread that pushes while other warps compute. Registers limit the number. If each call gives the
+/// rows, the number is half of this.
 const PUSH_UNROLL: u32 = 4;
-/// Four slots under one fence.
+/// The most bytes of a piece: four slots under one fence.
 const MAX_PIECE_BYTES: u64 = 4 * SLOT_BYTES as u64;
-/// Up to this much of the shard per CTA, the consumer warps push too before they multiply: nobody waits long for them,
-/// and the link is busy from the start.
+/// The most bytes of the shard per CTA with which the consumer warps push too, before they multiply. The delay is short, and the
+/// link is busy from the start.
 const ALL_HANDS_BYTES: u64 = 32 << 10;
-/// Copies shorter than this leave the copy engines idle while the host enqueues.
+/// The fewest bytes of a copy. With shorter copies, the copy engines idle while the host enqueues.
 const MIN_COPY_BYTES: u64 = 1 << 20;
-/// Longer copies are no faster and delay the first tile.
+/// The most bytes of a copy. Longer copies are no faster than this and delay the first tile.
 const MAX_COPY_BYTES: u64 = 16 << 20;
-/// Rows of a chunk: those of the largest tile.
+/// Rows of a chunk, equal to the rows of the largest tile.
 const CHUNK_ROWS: u64 = 128;
 
 /// How the shard travels.
@@ -34,11 +35,11 @@ const CHUNK_ROWS: u64 = 128;
 pub(super) enum Way {
     /// By SMs alone.
     Sm { ctas: u32, slices: u32 },
-    /// By copy engines alone, in about so many copies per peer.
+    /// By copy engines alone, in about `per_peer` copies to each peer.
     Copies { per_peer: u32 },
 }
 
-/// Every way that the spec allows. Copy engines copy rows of which the host knows the number.
+/// Every way that the spec allows. Copy engines need a number of rows that the host knows.
 pub(super) fn ways(spec: GemmSpec<'_>) -> Vec<Way> {
     let tuning = spec.tuning();
     let choices =
@@ -57,7 +58,7 @@ pub(super) fn ways(spec: GemmSpec<'_>) -> Vec<Way> {
             }
         }
     }
-    // Who fixes slices of K means SMs alone, who fixes communication CTAs means SMs.
+    // A given `k_slices` or `comm_ctas` implies `transfer = sm_push`.
     let may_copy = allows(Transfer::CopyEngine) && !spec.takes_rows();
     if may_copy && tuning.comm_ctas.is_none() && tuning.k_slices.is_none() {
         ways.extend([16, 8, 4].map(|per_peer| Way::Copies { per_peer }));
@@ -65,7 +66,7 @@ pub(super) fn ways(spec: GemmSpec<'_>) -> Vec<Way> {
     ways
 }
 
-/// What the chunks of a candidate depend on.
+/// The numbers on which the chunks of a candidate depend.
 pub(super) struct Exchange<'a> {
     pub spec: GemmSpec<'a>,
     pub device: &'a Device,
@@ -78,7 +79,8 @@ impl Exchange<'_> {
         self.spec.shard_rows()
     }
 
-    /// Pieces of some KiB, counted by flags of 128 rows × a slice of K. `None` if a slice would be empty.
+    /// Chunks that SMs push in pieces of some KiB. A flag counts the pieces of a chunk of rows in a slice of K. `None` if a slice
+    /// would be empty.
     pub fn sm_chunks(&self, comm_ctas: u32, k_slices: u32) -> Option<Chunks> {
         let slice_cols = self
             .spec
@@ -103,13 +105,13 @@ impl Exchange<'_> {
                 (shard_bytes / u64::from(self.device.sm_count)).clamp(least, most)
             }
             0 => PIECE_BYTES,
-            // A fence waits for all stores of its SM, so few of them, but two pieces for every warp.
+            // A fence waits for all stores of its SM, so pieces are few, but every warp gets two pieces.
             warps => (shard_bytes / warps / 2).clamp(u64::from(SLOT_BYTES), MAX_PIECE_BYTES),
         };
         let slice_bytes = slice_cols * self.spec.types().a.bytes();
         let piece_rows = whole_pieces(piece_bytes / slice_bytes, chunk_rows);
         let per_shard = shard_rows.div_ceil(chunk_rows) as u32;
-        // With every tile in one wave all rows are wanted at once, slice by slice; else rows come first.
+        // If all tiles are computed in one wave, all rows are needed at once, slice by slice. Otherwise whole rows are sent first.
         let panel_chunks = match k_slices {
             1 => 1,
             _ if self.tiles <= self.device.sm_count => per_shard,
@@ -138,7 +140,7 @@ impl Exchange<'_> {
         })
     }
 
-    /// Rows of a chunk. Across nodes it is a put.
+    /// Rows of a chunk. Across nodes, a chunk is a put.
     fn chunk_rows(&self) -> u64 {
         let rows = CHUNK_ROWS.min(self.shard_rows().next_power_of_two());
         if self.spec.crosses_nodes() {
@@ -178,7 +180,7 @@ impl Exchange<'_> {
     }
 }
 
-/// What a rank copies for puts to be taken from.
+/// Bytes that a rank copies to the source of its puts; 0 on one node.
 pub(super) fn own_bytes(spec: GemmSpec<'_>) -> u64 {
     match spec.crosses_nodes() {
         true => spec.shard_rows() * spec.a_row_bytes(),
@@ -186,7 +188,7 @@ pub(super) fn own_bytes(spec: GemmSpec<'_>) -> u64 {
     }
 }
 
-/// Bytes of a put to another node; 0 if there is none.
+/// Bytes of a put to another node; 0 on one node.
 pub(super) fn put_bytes(spec: GemmSpec<'_>, chunks: &Chunks) -> u64 {
     match spec.crosses_nodes() {
         true => u64::from(chunks.rows).min(spec.shard_rows()) * spec.a_row_bytes(),
@@ -194,7 +196,7 @@ pub(super) fn put_bytes(spec: GemmSpec<'_>, chunks: &Chunks) -> u64 {
     }
 }
 
-/// What the kernel wants of the fabric, across nodes.
+/// The puts that the kernel needs across nodes. `None` on one node.
 pub(super) fn network(spec: GemmSpec<'_>, chunks: Option<&Chunks>) -> Option<Network> {
     let chunks = chunks.filter(|_| spec.crosses_nodes())?;
     Some(Network {

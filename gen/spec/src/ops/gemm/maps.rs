@@ -23,12 +23,12 @@ fn operand_map(
     }
 }
 
-/// Rows of A that one load brings, where C has at most `rows`.
+/// Rows of A of one load, if C has at most `rows`.
 pub(super) fn load_rows_a(tile: Tile, rows: u64) -> u32 {
     rows_of_load(tile.m, rows)
 }
 
-/// The tensor map over the caller's A, of which this rank has `rows` and a load brings `load_rows`.
+/// The tensor map over the caller's A. This rank has `rows` rows of A, and a load brings `load_rows` rows.
 pub(super) fn a_map(spec: GemmSpec<'_>, rows: Extent, load_rows: u32) -> ArgKind {
     let (extents, types) = ([Extent::Fixed(spec.shape.k), rows], spec.types());
     ArgKind::TensorMap(TensorMapSpec {
@@ -37,8 +37,7 @@ pub(super) fn a_map(spec: GemmSpec<'_>, rows: Extent, load_rows: u32) -> ArgKind
     })
 }
 
-/// Rows of A in a stage, where C has at most `rows`. The products of a tile read as many rows as it has, all of which must
-/// lie in the stage.
+/// Rows of A in a stage, if C has at most `rows`. The products of a tile read `tile.m` rows, which must all lie inside the stage.
 pub(super) fn stage_rows_a(tile: Tile, rows: u64) -> u32 {
     load_rows_a(tile, rows).max(tile.m.saturating_sub(tile.n))
 }
@@ -58,7 +57,7 @@ pub(super) fn c_map(spec: GemmSpec<'_>, rows: Extent) -> ArgKind {
     ArgKind::TensorMap(map_of_c(spec, rows))
 }
 
-/// The same on each of `count` ranks of this node, where C lies in symmetric memory.
+/// The tensor maps over C in symmetric memory, on each of `count` ranks of this node.
 pub(super) fn c_maps(spec: GemmSpec<'_>, rows: Extent, count: usize) -> ArgKind {
     let map = map_of_c(spec, rows);
     ArgKind::TensorMapsOnPeers { map, count }

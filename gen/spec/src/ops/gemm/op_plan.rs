@@ -1,4 +1,4 @@
-//! What only plans of GEMM operators have.
+//! The part of a plan that only GEMM operators have.
 
 use super::config::{GemmConfig, GemmShape, Transfer, Tuning};
 use super::types::GemmTypes;
@@ -6,7 +6,7 @@ use crate::arch::Tile;
 use crate::config::{Dtype, LINE_BYTES};
 use serde::Serialize;
 
-/// Rows of a sub-tile, in which output leaves.
+/// Rows of a sub-tile, the unit of output.
 pub(crate) const OUT_ROWS: u32 = 64;
 /// Columns of a sub-tile.
 pub(crate) const OUT_COLS: u32 = 64;
@@ -14,7 +14,7 @@ pub(crate) const OUT_COLS: u32 = 64;
 pub(crate) const OUT_BYTES: u32 = OUT_ROWS * LINE_BYTES;
 /// Output buffers of a consumer warpgroup: one is stored while the next is filled.
 pub(crate) const OUT_BUFFERS: u32 = 2;
-/// What each of the twelve warps of a communication CTA copies through shared memory at a time.
+/// Bytes that each of the twelve warps of a communication CTA copies through shared memory at a time.
 pub const SLOT_BYTES: u32 = 16 << 10;
 /// The number of consumer warpgroups.
 pub(super) const GROUPS: u32 = 2;
@@ -26,10 +26,10 @@ pub const THREADS: u32 = 384;
 /// How a GEMM operator computes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct GemmPlan {
-    /// What it computes: the problem of the plan's spec.
+    /// The problem of the plan's spec.
     #[serde(skip)]
     pub config: GemmConfig,
-    /// Its sizes.
+    /// The sizes of the problem.
     pub shape: GemmShape,
     /// Rows and columns that a CTA computes at a time.
     pub tile: Tile,
@@ -37,22 +37,22 @@ pub struct GemmPlan {
     pub split: Split,
     /// Stages of the pipeline in shared memory.
     pub stages: u32,
-    /// The CTAs that share each tile as a cluster, if they do.
+    /// The CTAs that share each tile as a cluster. `None` if the kernel has no clusters.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cluster: Option<Cluster>,
-    /// Rows of A in a stage: fewer than the tile has where C has fewer.
+    /// Rows of A in a stage: fewer than the rows of the tile if C has fewer.
     pub stage_rows_a: u32,
-    /// Rows of A that one load brings: fewer than the tile has where C has fewer.
+    /// Rows of A of one load: fewer than the rows of the tile if C has fewer.
     pub load_rows_a: u32,
-    /// What moves rows of A to the peers; none in a world of 1, and for operators that reduce.
+    /// The engine that moves rows of A to the peers. `None` in a world of 1, and for operators that reduce.
     pub transfer: Option<Transfer>,
-    /// The first CTAs of the launch only communicate: as many.
+    /// The number of CTAs that only communicate. These CTAs are the first of the launch.
     pub comm_ctas: u32,
     /// The order of tiles.
     pub order: TileOrder,
-    /// How a shard travels; none in a world of 1.
+    /// How a shard travels. `None` in a world of 1, and for operators that reduce.
     pub chunks: Option<Chunks>,
-    /// How partial sums meet, for operators that reduce; none in a world of 1.
+    /// How partial sums meet. `None` in a world of 1, and for operators that do not reduce.
     pub reduction: Option<Reduction>,
 }
 
@@ -86,16 +86,16 @@ impl GemmPlan {
 /// The CTAs that share a tile as a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Cluster {
-    /// How many they are.
+    /// The number of CTAs.
     pub ctas: u32,
-    /// Warps of a group that have rows of C.
+    /// Warps of a warpgroup that have rows of C.
     pub row_warps: u32,
 }
 
 impl Cluster {
-    /// Columns of a group that a CTA completes at a time: those of which a thread has four neighbouring sums.
+    /// Columns of a warpgroup that a CTA completes at a time. A thread has four sums of these columns.
     const BLOCK_COLS: u32 = 8;
-    /// Sums of a warp of a block: 16 bytes of each lane.
+    /// Bytes of a warp's sums of a block: 16 of each lane.
     pub(super) const SUMS_BYTES: u64 = 16 * 32;
 
     pub(super) fn new(tile: Tile, rows: u64, ctas: u32) -> Self {
@@ -106,14 +106,14 @@ impl Cluster {
         }
     }
 
-    /// What the exchange takes of shared memory.
+    /// Bytes of shared memory that the exchange takes.
     pub(super) fn smem_bytes(self, tile: Tile) -> u32 {
         let warps = GROUPS * self.row_warps;
         let sums = (self.ctas - 1) * self.blocks(tile) * warps * Self::SUMS_BYTES as u32;
         sums + 8 * (warps + 1)
     }
 
-    /// The most blocks of a group that one CTA completes.
+    /// The most blocks of a warpgroup that one CTA completes.
     pub(super) fn blocks(self, tile: Tile) -> u32 {
         (Split::of(tile).group_cols(tile) / Self::BLOCK_COLS).div_ceil(self.ctas)
     }
@@ -128,25 +128,24 @@ pub struct Chunks {
     pub per_shard: u32,
     /// Slices of K that arrive under flags of their own.
     pub k_slices: u32,
-    /// Columns of such a slice, the last one perhaps fewer.
+    /// Columns of a slice of K. The last slice may have fewer.
     pub slice_cols: u32,
     /// `sm_push`: rows that one warp stores at a time; a flag counts such pieces.
     pub piece_rows: u32,
-    /// What one epoch adds to a flag.
+    /// The increase of a flag in one epoch.
     pub arrivals: u32,
     /// Chunks whose slices are sent in turn, before the next chunks.
     pub panel_chunks: u32,
     /// `sm_push`: warps per pushing CTA; more than one in a compute CTA push before they multiply.
     pub push_warps: u32,
-    /// Where compute CTAs push: 16-byte loads in flight per thread; 0 elsewhere.
+    /// 16-byte loads in flight per thread if compute CTAs push; 0 otherwise.
     pub push_unroll: u32,
     /// Whether a rank sends its rows to itself too, since tiles straddle shards.
     pub to_self: bool,
 }
 
 impl Chunks {
-    /// How many times a warp of one of `ctas` CTAs that compute loads and stores one after the other while it pushes rows of
-    /// `a`.
+    /// Rounds of loads and stores, one after the other, in which a warp pushes rows of type `a` if `ctas` compute CTAs push.
     pub(crate) fn push_rounds(&self, a: Dtype, ctas: u32) -> u32 {
         let pieces = self.per_shard * self.k_slices * self.arrivals;
         let slice_bytes = self.slice_cols * a.bytes() as u32;
@@ -158,27 +157,30 @@ impl Chunks {
 /// How partial sums of the ranks meet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Reduction {
-    /// 1: every rank sends its part of every tile to all, and adds up all. 2: a tile has an owner, who adds it up.
+    /// 1: every rank sends its partial sums of every tile to all ranks, and each rank adds up all tiles. 2: each tile has an owner,
+    /// which adds up the tile.
     pub shots: u32,
-    /// Ranks that own tiles: the first ones. Across nodes, ranks of a node that add up what the node has of them: all.
+    /// The number of ranks that own tiles, which are the first ranks. Across nodes, the ranks of a node that add up the node's
+    /// partial sums, which are all ranks of the node.
     pub owners: u32,
-    /// Tiles of each owner; with one shot, all tiles. Across nodes, also those of its number on the other nodes.
+    /// Tiles that each owner adds up; with one shot, all tiles. Across nodes, this includes tiles of the ranks with the owner's
+    /// local rank on the other nodes.
     pub owner_tiles: u32,
-    /// Those of them that it owns itself.
+    /// Tiles that each rank owns: `owner_tiles` without the tiles that the rank adds up for other nodes.
     pub shard_tiles: u32,
-    /// Across nodes: tiles of a put; 0 on one node.
+    /// Tiles of a put to another node; 0 on one node.
     pub put_tiles: u32,
-    /// Tiles of each owner in a round: own tiles are computed a round later than the others' tiles.
+    /// Tiles of each owner in a round. A rank computes its own tiles one round later than the tiles of other owners.
     pub round_tiles: u32,
     /// Sub-tiles of 64 columns, per consumer warpgroup, of partial sums that a stage holds.
     pub partial_subs: u32,
     /// One shot: packets of each source that a thread loads at a time; 0 with two shots.
     pub packets_in_flight: u32,
-    /// Whether who adds up a tile, or with one shot a row, sends the result to all peers.
+    /// Whether the rank that adds up a tile, or a row with one shot, sends the result to all peers.
     pub results: bool,
     /// Whether results of tiles go straight to C of all ranks, which lies in symmetric memory.
     pub on_peers: bool,
-    /// Where results of tiles are sent: 16-byte loads in flight per thread that collects them; 0 elsewhere.
+    /// 16-byte loads in flight of a thread that collects results of tiles; 0 if no results are collected.
     pub collect_unroll: u32,
 }
 
@@ -191,15 +193,15 @@ pub struct TileOrder {
     pub col_tiles: u32,
     /// Row tiles that advance together along N.
     pub group_m: u32,
-    /// Row tiles of a full shard, if tiles don't straddle shards.
+    /// Row tiles of a full shard. `None` if tiles straddle shards.
     pub shard_row_tiles: Option<u32>,
-    /// Slots in the order: one per tile. Some are empty if owners have unequal numbers of tiles.
+    /// Slots in the order, one per tile. Some slots are empty if owners have unequal numbers of tiles.
     pub slots: u32,
-    /// Tiles that one CTA computes alone: whole rounds over the compute CTAs. The rest are the last round.
+    /// Tiles that one CTA computes alone, in whole rounds over the compute CTAs. The other tiles are the last round.
     pub whole_tiles: u32,
-    /// CTAs that share a tile of the last round, each with a slice of K; 1 if none do.
+    /// CTAs that share a tile of the last round, each with a slice of K; 1 if tiles are not shared.
     pub tail_splits: u32,
-    /// Stages after which, in whole tiles, all compute CTAs wait for each other; 0 if they never do.
+    /// Stages of whole tiles after which all compute CTAs wait for each other; 0 if the CTAs never wait.
     pub pace_steps: u32,
 }
 
@@ -216,14 +218,15 @@ impl TileOrder {
         self.slots - self.whole_tiles
     }
 
-    /// Of `subs` sub-tiles of a group, how many each CTA completes that completes any of a tile of the last round.
+    /// Sub-tiles that a CTA completes if CTAs share the `subs` sub-tiles of a warpgroup in a tile of the last round. Some CTAs may
+    /// complete no sub-tile.
     #[must_use]
     pub const fn completed_subs(&self, subs: u32) -> u32 {
         subs.div_ceil(self.tail_splits)
     }
 
-    /// Work tiles of the compute CTAs: whole tiles, then slices of K of the tiles of the last round. In one shot, each
-    /// tile comes again to be added up.
+    /// Work tiles of the compute CTAs: whole tiles, then slices of K of the tiles of the last round. With one shot, each tile
+    /// comes a second time, to be added up.
     #[must_use]
     pub const fn work_tiles(&self) -> u32 {
         self.whole_tiles + self.tail_tiles() * self.tail_splits
@@ -234,9 +237,9 @@ impl TileOrder {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Split {
-    /// Each has 64 of 128 rows.
+    /// Each warpgroup has 64 of 128 rows.
     Rows,
-    /// Each has half of the columns of 64 rows.
+    /// Each warpgroup has half of the columns of 64 rows.
     Cols,
 }
 
@@ -249,7 +252,7 @@ impl Split {
         }
     }
 
-    /// How warpgroups share a tile of so many rows.
+    /// How warpgroups share a tile with the rows of `tile`.
     pub(crate) const fn of(tile: Tile) -> Self {
         if tile.m == 128 {
             Self::Rows

@@ -4,8 +4,8 @@
 //! the tile to the owner's slot in the type of A. The owner loads them through the same pipeline of stages as A and B, after the
 //! tile's own stages, and adds them to its sums in fp32. In `gemm_rs`, a rank owns the tiles of its rows. In `gemm_ar`,
 //! ranks own tiles in turn and send the results to all ranks. With one shot, which is for few rows, every rank sends
-//! its partial sums from registers to all ranks that need them, where they are added up in registers. Where this is
-//! less to send, each row goes to one rank instead, which forwards the sum to all.
+//! its partial sums from registers to all ranks that need them, where they are added up in registers. If fewer bytes
+//! are sent this way, each row goes to one rank instead, which forwards the sum to all.
 //!
 //! Partial sums travel in the type of A, and results in the type of C. The rank that adds up a part of C applies the epilogue to
 //! it. One rank has all sums itself, so that its kernel is a plain GEMM, which stores C from registers if it normalises rows.
@@ -15,9 +15,9 @@
 //! no tile receives no partial sums, so it waits for a signal of the owners instead.
 //!
 //! Across nodes, the rank with the owner's local rank adds up a tile on each node. These sums are put to the owner in
-//! the type of A, and the owner adds them to the sum of its own node, in the order of nodes. That is one transfer for each pair
-//! of nodes and tile. Tiles owned by other nodes come first and those of the own node last, so that no node waits for
-//! another one before it has posted all its puts. Results are put to the owner's peers, which forward them within their
+//! the type of A, and the owner adds them to the sum of its own node, in the order of nodes. So there is one transfer for each
+//! tile and pair of nodes. Tiles owned by other nodes come first and tiles of the own node last, so that a node posts all its
+//! puts before it waits for another node. Results are put to the owner's peers, which forward them within their
 //! nodes. Every rank waits for all puts of its peers, so the argument about slots also holds for the buffers that puts
 //! write and read.
 
@@ -84,7 +84,7 @@ pub(super) fn plan(spec: GemmSpec<'_>, device: &Device) -> Result<BodyPlan<GemmP
     }
 }
 
-/// Why a tile has no candidate.
+/// The reasons why a tile has no candidate.
 fn why_none(spec: GemmSpec<'_>, device: &Device, core: &CoreLayout) -> Diagnostics {
     let mut found = Diagnostics::default();
     let tile = core.tile;
@@ -166,7 +166,7 @@ fn candidates(spec: GemmSpec<'_>, device: &Device, core: &CoreLayout) -> Vec<Can
     }
     let mut found = Vec::new();
     let may = tuning.shots != Some(2) && tuning.round_tiles.is_none() && !spec.crosses_nodes();
-    // Ranks that have rows of C. With fewer rows than the most, more ranks may have some.
+    // Ranks that have rows of C. If a call has fewer than the most rows, the shards are smaller and more ranks may have rows.
     let owners = match spec.op() {
         GemmOp::GemmRs if !spec.takes_rows() => spec.shape.m.div_ceil(spec.shard_rows()) as u32,
         _ => spec.world(),
@@ -186,7 +186,7 @@ fn candidates(spec: GemmSpec<'_>, device: &Device, core: &CoreLayout) -> Vec<Can
     found
 }
 
-/// Candidates in which ranks exchange packets, and each rank adds up what it needs.
+/// Candidates in which ranks exchange packets, and each rank adds up the rows that it needs.
 fn one_shot(
     spec: GemmSpec<'_>,
     device: &Device,
@@ -194,7 +194,7 @@ fn one_shot(
     order: &TileOrder,
     owners: u32,
 ) -> Vec<Candidate> {
-    // All rows to all, or each row to one rank and its sum to all, in words of two elements.
+    // Either all rows go to all ranks, or each row goes to one rank and its sum to all ranks, in words of two elements.
     let forwards = spec.op() == GemmOp::GemmAr && spec.types().c == spec.types().partial;
     let with_forwarding: &[bool] = if forwards { &[false, true] } else { &[false] };
     let with_results = |results: &bool| {

@@ -1,4 +1,4 @@
-//! Which warps of a GEMM operator do what, and what they wait for.
+//! The roles of a GEMM operator: the warps of each role, their steps, and the waits of each step.
 
 mod reduce;
 
@@ -186,7 +186,7 @@ impl<'a> Roles<'a> {
 
     /// The roles of a GEMM whose ranks exchange no sums.
     fn of_plain_gemm(&self) -> Vec<Role> {
-        // Rows that are forwarded come in a later pass than own rows on their way.
+        // Forwarded rows belong to a later pass than own rows on their way to peers.
         let pass = if self.relays() { FORWARDED } else { OTHERS };
         let load = self.load(pass, |step| {
             step.waits(&self.workspace.chunk_ready, self.arriving_from())
@@ -209,7 +209,8 @@ impl<'a> Roles<'a> {
         self.chunks.is_some() && self.topology().nodes > 1
     }
 
-    /// On whose flags own pieces count. Tiles that also have rows of other ranks, and puts, take own rows from `gathered`.
+    /// The ranks whose flags count this rank's pieces. A rank signals itself too if tiles with rows of several ranks, or puts, take
+    /// own rows from `gathered`.
     fn pushed_to(&self) -> &'static [Whose] {
         let puts_gathered = self.relays() && !self.spec.sends_in_place();
         let gathers_own =
@@ -247,7 +248,7 @@ impl<'a> Roles<'a> {
         }
     }
 
-    /// The thread of a slot: brings bytes to it, and goes on with `then` when they have arrived.
+    /// The steps of the thread of a slot, which loads bytes to the slot and does `then` when the bytes have arrived.
     fn copies(&self, pass: u32, then: Step) -> Vec<Step> {
         let loaded = &self.comm_smem.copy_loaded;
         vec![
@@ -290,7 +291,7 @@ impl<'a> Roles<'a> {
             .signals(&self.workspace.arrived, Whose::RANK)
     }
 
-    /// The warps that share a row exchange its sums of squares.
+    /// The steps in which the warps that share a row exchange its sums of squares.
     fn normalise(&self) -> [Step; 3] {
         let GemmWorkspace {
             squares,

@@ -22,8 +22,8 @@ impl Stages {
         self.cluster.map_or(0, number)
     }
 
-    /// Whether a stage has fewer rows of A than the tile. A warpgroup then also multiplies what lies behind these rows, for
-    /// rows of C that do not exist. That must be B of the same stage, which has arrived and does not change.
+    /// Whether a stage has fewer rows of A than the tile. Then a warpgroup also multiplies the bytes behind these rows, for rows
+    /// of C that do not exist. These bytes must belong to B of the same stage, which has arrived and does not change.
     pub(super) const fn is_one_piece(self) -> bool {
         self.rows_a < self.tile.m
     }

@@ -7,12 +7,12 @@ use crate::arch::Arch;
 use crate::parts::id::id_prefix;
 use crate::topology::Topology;
 
-/// A GEMM whose sizes are known, on all ranks, as candidates see it.
+/// The view that candidates have of a GEMM whose sizes are known, on all ranks.
 #[derive(Clone, Copy)]
 pub(super) struct GemmSpec<'a> {
     /// All ranks.
     pub ranks: Topology,
-    /// The ranks that communicate: all, or one rank alone.
+    /// The ranks that communicate: all ranks, or one rank alone.
     pub topology: Topology,
     pub config: &'a GemmConfig,
     pub shape: GemmShape,
@@ -31,7 +31,7 @@ impl GemmSpec<'_> {
         self.topology.nodes > 1
     }
 
-    /// Whether NICs send A from where it lies.
+    /// Whether NICs read A in place.
     pub const fn sends_in_place(&self) -> bool {
         self.crosses_nodes() && self.config.symmetric_a
     }
@@ -52,7 +52,7 @@ impl GemmSpec<'_> {
         &self.config.tuning
     }
 
-    /// Whether each call gives the rows; then those of `shape` are the most.
+    /// Whether each call gives the rows. Then the rows of `shape` are the most rows.
     pub const fn takes_rows(&self) -> bool {
         self.config.m.is_given_at_run_time()
     }
@@ -62,18 +62,18 @@ impl GemmSpec<'_> {
         self.takes_rows() && self.world() > 1
     }
 
-    /// Whether ranks compare where their results lie in symmetric memory although they may not store to each other's in this
-    /// plan: calls of more rows may.
+    /// Whether ranks compare the places of their results in symmetric memory. They compare even if ranks do not store to results of
+    /// peers in this plan, because the plan for more rows may.
     pub const fn compares_places(&self) -> bool {
         self.config.symmetric_result && self.topology.nodes == 1 && self.announces_begin()
     }
 
-    /// Whether rows are normalised where no ranks exchange sums.
+    /// Whether rows are normalised in a world of 1, where no ranks exchange sums.
     pub fn normalises_alone(&self) -> bool {
         self.epilogue().normalises() && self.world() == 1
     }
 
-    /// All rows, and those of this rank's shard.
+    /// The rows over all ranks.
     pub const fn all_rows(&self) -> Extent {
         match self.takes_rows() {
             true => Extent::Rows { most: self.shape.m },
@@ -102,7 +102,7 @@ impl GemmSpec<'_> {
         }
     }
 
-    /// How a kernel's name begins, as in `gemm_rs_sm90a_g4_m4096n8192k2048`.
+    /// The first part of a kernel's name, such as `gemm_rs_sm90a_g4_m4096n8192k2048`.
     pub fn id(&self, arch: Arch) -> String {
         let GemmShape { m, n, k } = self.shape;
         let most = if self.takes_rows() { "max" } else { "" };
@@ -117,7 +117,7 @@ impl GemmSpec<'_> {
         self.shape.k * self.types().a.bytes()
     }
 
-    /// Whether the rows do not suffice for all ranks.
+    /// Whether the last rank has no rows.
     pub fn has_ranks_without_rows(&self) -> bool {
         self.shape.m <= self.shard_rows() * u64::from(self.world() - 1)
     }

@@ -26,7 +26,7 @@ pub(super) struct Candidate {
     pub estimate_us: f64,
 }
 
-/// What all candidates with one tile have in common.
+/// The parts that all candidates with one tile share.
 struct Search<'a> {
     spec: GemmSpec<'a>,
     device: &'a Device,
@@ -34,11 +34,11 @@ struct Search<'a> {
     tile: Tile,
     core: CoreLayout,
     order: TileOrder,
-    /// No tile straddles two shards.
+    /// Whether no tile straddles two shards.
     aligned: bool,
 }
 
-/// Returns the candidates with one tile, or why there are none.
+/// Returns the candidates with one tile, or the reasons why no candidate exists.
 pub(super) fn candidates(
     spec: GemmSpec<'_>,
     device: &Device,
@@ -110,7 +110,7 @@ impl<'a> Search<'a> {
         let shard_row_tiles =
             (spec.world() > 1 && aligned).then(|| (shard_rows / u64::from(tile.m)) as u32);
         let col_tiles = spec.shape.n.div_ceil(u64::from(tile.n)) as u32;
-        // A group with own and with remote rows would wait before own rows are done.
+        // A group with own and with remote rows would wait for remote rows before all own rows are computed.
         let group_m = GROUP_M.min(shard_row_tiles.unwrap_or(GROUP_M));
         let order = TileOrder {
             row_tiles,
@@ -145,7 +145,7 @@ impl<'a> Search<'a> {
         let layouts = |order: TileOrder| {
             let asked = self.spec.tuning().cluster;
             let through_l2 = (asked != Some(true)).then(|| self.core.clone());
-            // Not measured where C has several rows of tiles.
+            // Clusters have not been measured where C has several rows of tiles.
             let may_cluster = asked.unwrap_or(order.row_tiles == 1);
             let cluster = may_cluster.then(|| self.in_clusters(&order, comm_ctas));
             (through_l2.into_iter().chain(cluster.flatten())).map(move |core| (core, order.clone()))
@@ -183,7 +183,7 @@ impl<'a> Search<'a> {
         CoreLayout::new(self.spec, self.tile, cluster, self.device).ok()
     }
 
-    /// Returns the candidates in which rows travel in this way, or records why there is none.
+    /// Returns the candidates in which rows travel in this way, or records why no candidate exists.
     fn by_way(&self, way: Way, refused: &mut Diagnostics) -> Vec<Candidate> {
         let exchange = Exchange {
             spec: self.spec,
@@ -229,7 +229,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Returns whether `ctas` communication CTAs leave SMs to compute and have slots to send from, or records why not.
+    /// Returns whether `ctas` communication CTAs leave SMs to compute and have slots to send from. If not, records the reason.
     fn has_room_for(&self, ctas: u32, refused: &mut Diagnostics) -> bool {
         let (sms, core, tile) = (self.device.sm_count, &self.core, self.tile);
         if ctas >= sms {
@@ -258,7 +258,7 @@ impl<'a> Search<'a> {
         fits
     }
 
-    /// Returns the chunks in which SMs push, or records why there are none.
+    /// Returns the chunks in which SMs push, or records why no chunks are possible.
     fn sm_chunks(
         &self,
         exchange: &Exchange<'_>,

@@ -1,4 +1,4 @@
-//! How long it takes to move a shard of `ag_gemm` to the peers, and what that costs the GEMM.
+//! The time to move a shard of `ag_gemm` to the peers, and the resulting slowdown of the GEMM.
 
 use crate::cost::CostTable;
 use crate::device::Device;
@@ -9,8 +9,8 @@ use crate::roofline::Bound;
 pub(crate) enum Push {
     /// There is only one rank.
     None,
-    /// `ctas` communication CTAs, or warps of every CTA if 0; K in `slices`. Across nodes, `own_bytes` go to where puts
-    /// take them from, too. A warp of a CTA that computes pushes in `rounds`, perhaps `first`, before anything is multiplied.
+    /// `ctas` communication CTAs push, or warps of every CTA if `ctas` is 0, with K in `slices`. Across nodes, `own_bytes` are also
+    /// copied to the source of puts. A warp of a compute CTA pushes in `rounds`, and before any product if `first` is true.
     Sm {
         ctas: u32,
         slices: u32,
@@ -22,7 +22,7 @@ pub(crate) enum Push {
     Copies { copies: u32 },
 }
 impl Push {
-    /// How long it takes to send all chunks, µs: the last one is there as long after the first one.
+    /// The time to send all chunks, µs, from the first arrival to the last.
     pub(super) fn sent_us(self, bound: &Bound, bytes: f64, device: &Device) -> f64 {
         let costs = device.costs();
         match self {
@@ -56,7 +56,7 @@ impl Push {
         }
     }
 
-    /// How much slower the GEMM runs beside it.
+    /// The factor by which the GEMM is slower while chunks are sent.
     pub(super) const fn slowdown(self, costs: &CostTable) -> f64 {
         match self {
             Self::Sm {
@@ -77,7 +77,7 @@ impl Push {
         }
     }
 
-    /// Slices of K that a tile waits for one after the other.
+    /// Slices of K for which a tile waits, one after the other.
     pub(super) const fn slices(self) -> u32 {
         if let Self::Sm { slices, .. } = self {
             slices

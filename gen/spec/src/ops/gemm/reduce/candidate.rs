@@ -1,4 +1,4 @@
-//! One way to reduce; the cost model chooses among them.
+//! A candidate of an operator that reduces.
 
 use super::super::config::GemmOp;
 use super::super::core::CoreLayout;
@@ -9,11 +9,11 @@ use super::traffic::traffic;
 use crate::config::LINE_BYTES;
 use crate::device::Device;
 
-/// Partial sums of an owner's tiles in a round where results follow: with fewer, own tiles wait; with more, the link does
-/// at the end.
+/// The bytes of an owner's partial sums in a round, if results are sent. With fewer bytes, own tiles wait for partial sums. With
+/// more, the link is idle at the end.
 pub(super) const ROUND_BYTES_OF_RESULTS: u32 = 1 << 19;
 
-/// One way to do it; the cost model chooses among them.
+/// One way to reduce. The cost model chooses among all candidates.
 pub(super) struct Candidate {
     pub core: CoreLayout,
     pub order: TileOrder,
@@ -22,7 +22,7 @@ pub(super) struct Candidate {
     pub estimate_us: f64,
 }
 
-/// 16-byte loads in flight of a thread that collects results: registers bound them.
+/// 16-byte loads in flight of a thread that collects results, which registers limit; 0 if no results are collected.
 pub(super) const fn collect_unroll(spec: GemmSpec<'_>, on_peers: bool) -> u32 {
     match spec.op() {
         GemmOp::GemmAr if !on_peers => 4,
@@ -30,7 +30,8 @@ pub(super) const fn collect_unroll(spec: GemmSpec<'_>, on_peers: bool) -> u32 {
     }
 }
 
-/// As many sub-tiles of each warpgroup as the larger part of a stage holds, and as a CTA completes of a shared tile.
+/// Sub-tiles of partial sums of each warpgroup in a stage: the most that the larger part of a stage holds, but at most the
+/// sub-tiles that a CTA completes of a shared tile.
 pub(super) fn partial_subs(spec: GemmSpec<'_>, core: &CoreLayout, order: &TileOrder) -> u32 {
     let sub_bytes = OUT_ROWS * OUT_COLS * spec.types().partial.bytes() as u32;
     let held = core.tile.m.max(core.tile.n) * LINE_BYTES / sub_bytes / GROUPS;

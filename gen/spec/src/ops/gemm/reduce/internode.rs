@@ -12,14 +12,14 @@ use crate::device::Device;
 use crate::parts::network::PUT_BYTES;
 use crate::plan::Network;
 
-/// Puts are smaller where that makes no more of a rank's tiles than this, over all peers.
+/// The number of puts into which a rank's tiles are divided over all peers, if puts are then large enough.
 const PUTS: u32 = 8;
-/// With fewer bytes, a put takes the proxy and the NIC longer than its bytes take: a few µs.
+/// The fewest bytes of a put. The proxy and the NIC take a few µs for each put, which is longer than the transfer of fewer bytes.
 const LEAST_PUT_BYTES: u32 = 1 << 17;
-/// More CTAs that communicate get into each other's way.
+/// The most CTAs that communicate. More CTAs slow each other down.
 const MAX_COMM_CTAS: u32 = 16;
 
-/// Every rank adds up tiles, some of which may have no rows; `order` has each tile once.
+/// The candidates across nodes. Every rank adds up tiles, and some tiles may have no rows. `order` has each tile once.
 pub(super) fn candidates(
     spec: GemmSpec<'_>,
     device: &Device,
@@ -77,7 +77,8 @@ pub(super) fn candidates(
     orders.into_iter().map(with_order).collect()
 }
 
-/// Rows of a tile that are put: up to 64, only those that an owner has. See `PutSlots` in mk/comm/put_slots.cuh.
+/// Rows of a tile that are put: all rows of the tile, or only the owner's rows if these are at most 64. See `PutSlots` in
+/// mk/comm/put_slots.cuh.
 fn put_rows(spec: GemmSpec<'_>, tile: Tile) -> u32 {
     let owner_rows = match spec.op() {
         GemmOp::GemmAr => spec.shape.m,
@@ -89,7 +90,7 @@ fn put_rows(spec: GemmSpec<'_>, tile: Tile) -> u32 {
     }
 }
 
-/// Tiles of a put: few where the last of few puts would be waited for, more where tiles are small or peers are many.
+/// Tiles of a put: few if a rank has few tiles, since ranks wait for the last put; more if tiles are small or peers are many.
 fn put_tiles(tile_bytes: u32, shard_tiles: u32, peers: u32) -> u32 {
     let most = shard_tiles.div_ceil(PUTS.div_ceil(peers));
     let least = LEAST_PUT_BYTES.div_ceil(tile_bytes);
@@ -99,7 +100,7 @@ fn put_tiles(tile_bytes: u32, shard_tiles: u32, peers: u32) -> u32 {
         .clamp(1, shard_tiles.max(1))
 }
 
-/// CTAs that communicate across nodes: as many as forward results as fast as NICs bring them.
+/// CTAs that communicate across nodes: the fewest that forward results as fast as NICs bring them; 1 without results.
 fn comm_ctas(spec: GemmSpec<'_>, device: &Device, results: bool) -> u32 {
     if !results {
         return 1;
@@ -109,14 +110,14 @@ fn comm_ctas(spec: GemmSpec<'_>, device: &Device, results: bool) -> u32 {
     ctas.clamp(1, MAX_COMM_CTAS.min(device.sm_count.div_ceil(4)))
 }
 
-/// What the kernel wants of the fabric.
+/// The puts that the kernel needs.
 pub(super) fn network(spec: GemmSpec<'_>, tile: Tile, r: &Reduction) -> Network {
     let dtype = match r.results {
         true => spec.types().c,
         false => spec.types().partial,
     };
     Network {
-        // Sums, and results.
+        // One channel for sums, and another one for results.
         channels: 1 + u16::from(r.results),
         puts: r.shard_tiles.div_ceil(r.put_tiles) + u32::from(spec.takes_rows()),
         put_bytes: u64::from(r.put_tiles * put_rows(spec, tile) * tile.n) * dtype.bytes(),

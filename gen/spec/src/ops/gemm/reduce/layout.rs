@@ -1,4 +1,4 @@
-//! What operators that reduce have in the workspace, and their arguments.
+//! The arguments of operators that reduce, and the rows that one load of A brings.
 
 use super::super::config::GemmOp;
 use super::super::core::{self, CoreLayout};
@@ -18,7 +18,7 @@ pub(super) fn c_rows(spec: GemmSpec<'_>) -> Extent {
     }
 }
 
-/// Rows of A that one load brings.
+/// Rows of A of one load.
 pub(super) fn rows_of_a(spec: GemmSpec<'_>, tile: Tile, by_shards: bool) -> u32 {
     let most_rows = if by_shards {
         spec.shard_rows()

@@ -1,11 +1,11 @@
-//! What operators that reduce move, on one node and on several.
+//! The traffic of operators that reduce, on one node and on several nodes.
 
 use super::super::config::{GemmOp, GemmShape};
 use super::super::core;
 use super::super::spec::GemmSpec;
 use crate::roofline::Traffic;
 
-/// Bytes of one call. With `results`, sums travel too.
+/// Bytes of one call. With `results`, owners also send the sums to all ranks.
 pub(super) fn traffic(spec: GemmSpec<'_>, results: bool) -> Traffic {
     let GemmShape { m, n, k } = spec.shape;
     if spec.crosses_nodes() {
@@ -28,7 +28,8 @@ pub(super) fn traffic(spec: GemmSpec<'_>, results: bool) -> Traffic {
     }
 }
 
-/// What no call sends less than: with results, or on one node without them, since results may be wider than sums.
+/// The least traffic of a call: across nodes with results, on one node the smaller traffic of both ways, because results can be
+/// wider than sums.
 pub(super) fn least(spec: GemmSpec<'_>) -> Traffic {
     let with_results = traffic(spec, true);
     if spec.crosses_nodes() {
@@ -41,7 +42,7 @@ pub(super) fn least(spec: GemmSpec<'_>) -> Traffic {
     }
 }
 
-/// Bytes of one call: parts and results inside a node, sums and results between nodes.
+/// Bytes of one call: partial sums and results inside a node, sums and results between nodes.
 fn across_nodes(spec: GemmSpec<'_>, results: bool) -> Traffic {
     let GemmShape { m, n, k } = spec.shape;
     let topology = spec.topology;

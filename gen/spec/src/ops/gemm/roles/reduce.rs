@@ -1,4 +1,4 @@
-//! The roles of operators that add up what ranks have of each tile.
+//! The roles of operators that add up the ranks' partial sums of each tile.
 
 use super::super::op_plan::Reduction;
 use super::{FORWARDED, OTHERS, OWN, RESULTS, Roles};
@@ -6,7 +6,7 @@ use crate::parts::waits::{CallSteps, Step, Whose, Word};
 use crate::plan::{Role, RoleKind};
 
 impl Roles<'_> {
-    /// The roles of a kernel that adds up what ranks have of each tile.
+    /// The roles of a kernel that adds up the ranks' partial sums of each tile.
     pub(in super::super) fn reducing(&self) -> (Vec<Role>, CallSteps) {
         let roles = match self.reduction {
             None => self.of_plain_gemm(),
@@ -133,7 +133,7 @@ impl Roles<'_> {
                     "a warp watches arrivals, one puts, all others forward results of other nodes";
                 vec![self.communicating(RoleKind::Communicate, about, steps)]
             }
-            // One CTA: arrivals have one watcher, and each sum is put once.
+            // One CTA is enough: arrivals have one watcher, and each sum is put once.
             (_, false) => {
                 let role =
                     |kind, warps, about, steps| Role::new(kind, (0, 1), warps, about).with(steps);
