@@ -1,7 +1,7 @@
-//! The compile errors of `#[fused_kernel(...)]`, and those of calls of declared kernels, with one file for each message.
+//! The compile errors of `#[fused_kernel(...)]` and of calls of declared kernels, with one file for each message.
 //!
-//! The `.stderr` files are those of the pinned toolchain: `TRYBUILD=overwrite cargo test -p mkernel-macros --test ui`.
-//! What compiles is in the workspace's `tests/attribute.rs`.
+//! The `.stderr` files hold the output of the pinned toolchain: `TRYBUILD=overwrite cargo test -p mkernel-macros --test ui`.
+//! Declarations that compile are in the workspace's `tests/attribute.rs`.
 
 #[test]
 fn messages() {

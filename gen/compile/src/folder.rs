@@ -6,8 +6,8 @@
 //! The owner and the mode are read from open descriptors. Everything below a folder is opened through the folder's
 //! descriptor without following links. So the file that is read is the file that was checked, even if a parent folder
 //! is renamed or replaced meanwhile. Parent folders are not checked: a user who replaces one can only substitute a
-//! folder that passes the same checks. If an access control list lets others write, the group bits of the mode show it,
-//! so this is detected too.
+//! folder that passes the same checks. If an access control list lets other users write, the group bits of the mode
+//! show this permission, so such a folder is refused too.
 
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, fstat, mkdirat, openat, statat};
 use rustix::io::Errno;

@@ -49,7 +49,7 @@ const WHEEL_LIB: &str = "nvidia/cu13/lib";
 pub const FETCHED: &str = PINNED_WHEEL;
 
 /// The folder in which `mkernel-gen fetch-nvrtc` installs NVRTC. It is `nvrtc` in the mkernel cache of this user, or in
-/// `MKERNEL_CACHE_DIR` if the user has no cache. None if there is neither.
+/// `MKERNEL_CACHE_DIR` if the user has no cache. `None` if neither folder is known.
 #[must_use]
 pub fn fetch_dir() -> Option<PathBuf> {
     fetch_dirs(Env::get()).into_iter().next()
@@ -93,8 +93,8 @@ pub(crate) fn fetch_command_line() -> String {
     line
 }
 
-/// The library that [`fetch_command`] has installed in `dir`, if it is there. Its digest and that of its builtins are
-/// verified, and that only this user and root can change them.
+/// The library that [`fetch_command`] has installed in `dir`, or `None` without one. Verifies the digests of the library and of its
+/// builtins, and that only this user and root can change these files.
 ///
 /// # Errors
 /// The reason why the library cannot be used.
@@ -177,7 +177,7 @@ pub(crate) fn search_paths(env: &Env) -> Vec<SearchPath> {
         .collect()
 }
 
-/// The toolkits in `base`: first that of the pinned version, then `cuda`, then the others from new to old.
+/// The toolkits in `base`: first the toolkit of the pinned version, then `cuda`, then all other toolkits from new to old.
 fn system_toolkits(base: &Path) -> Vec<PathBuf> {
     let pinned = format!("cuda-{}.{}", PINNED_VERSION.0, PINNED_VERSION.1);
     let mut names: Vec<String> = subfolders(base)
@@ -211,8 +211,8 @@ fn fetch_dirs(env: &Env) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The folders in which pip installs packages: those of the active environment, of each `python3` in `PATH`, of the
-/// user and of the system.
+/// The folders in which pip installs packages: the folders of the active environment, of each `python3` in `PATH`, of the user
+/// and of the system.
 fn site_packages(env: &Env) -> Vec<PathBuf> {
     let path = || env.path.iter().filter(|bin| bin.is_absolute());
     let pythons = path().filter_map(|bin| {

@@ -1,4 +1,4 @@
-//! Locks by which threads and processes avoid compiling the same kernel twice. Without them, results are the same.
+//! Locks by which threads and processes avoid compiling a kernel twice. Locks save time only: without locks, results are equal.
 
 use crate::cubin::Cubin;
 use crate::folder::Folder;

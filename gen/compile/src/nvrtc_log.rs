@@ -18,9 +18,8 @@ pub(crate) struct LogReport {
     pub log: String,
 }
 
-/// Reads the log of a successful compilation. Lines that are not known to be harmless are faults, so that no warning is
-/// missed, whatever its number is (C7508 `setmaxnreg` ignored, C7511 wgmma serialised, C7517 and C7519 waits injected,
-/// …).
+/// Reads the log of a successful compilation. Every line that is not on the list of harmless lines is a fault, so that no
+/// warning is missed, such as C7508 (`setmaxnreg` ignored), C7511 (wgmma serialised), C7517 and C7519 (waits injected).
 pub(crate) fn read_log(log: &str) -> LogReport {
     let mut report = LogReport::default();
     for line in log.lines().filter(|line| !line.trim().is_empty()) {
@@ -69,7 +68,7 @@ impl Resources {
     }
 }
 
-/// The number before `unit`, such as 12 in `12 bytes smem`, or 0 if there is none.
+/// The number before `unit`, such as 12 in `12 bytes smem`. 0 if the line has no such number.
 fn figure_before(text: &str, unit: &str) -> u32 {
     let before = text
         .split_once(unit)

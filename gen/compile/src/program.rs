@@ -1,7 +1,7 @@
 //! [`Program`]: one compilation by calls of libnvrtc.
 //!
-//! The types are those of cudarc. The functions are looked up in the library that was found and checked. cudarc itself
-//! would load the first `libnvrtc.so` that the loader finds, of any version, and panic if there is none.
+//! The types come from cudarc. The functions are looked up in the library that was found and checked. cudarc itself would load
+//! the first `libnvrtc.so` that the loader finds, of any version, and panic if the loader finds no library.
 
 use crate::error::GenError;
 use crate::source::{CudaSource, file_name};
@@ -45,7 +45,7 @@ pub(crate) struct Functions {
 impl Functions {
     /// Looks up the functions in `library`.
     pub fn find(library: &Library) -> Result<Self, libloading::Error> {
-        // SAFETY: the names are those of nvrtc.h, with the signatures that it gives them since CUDA 11.1.
+        // SAFETY: names and signatures are equal to the declarations in nvrtc.h since CUDA 11.1.
         unsafe {
             let log = (
                 library.get(c"nvrtcGetProgramLogSize")?,

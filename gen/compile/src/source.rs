@@ -11,7 +11,7 @@ pub struct CudaSource {
     pub id: String,
     /// The architecture that the text is for.
     pub arch: Arch,
-    /// The compiler of the text, which is the same for every compiler.
+    /// The compiler of the text. All compilers get the same text.
     pub backend: Backend,
     /// The source text.
     pub text: String,

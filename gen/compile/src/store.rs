@@ -159,7 +159,7 @@ impl Store {
         self.find(key).ok()
     }
 
-    /// The kernel of `key`, or the unusable copies of it that were found.
+    /// The kernel of `key`, or the unusable copies of the kernel that were found.
     fn find(&self, key: &Key) -> Result<Cubin, Vec<Attempt>> {
         let mut unusable = Vec::new();
         let mut note = |path: &Path, fault: &EntryFault| {
@@ -313,7 +313,7 @@ impl Store {
         if let Ok(LockOutcome::Unavailable(error)) = &waited
             && is_first(&cache.root)
         {
-            // Entries are published by renaming, so they are whole without locks too.
+            // Entries are published by renaming, so readers see whole entries even without locks.
             tracing::warn!(
                 "the file system of the kernel cache {} has no locks ({error}); kernels are kept there, but processes that need the same one at the same time each compile it",
                 cache.root.display()

@@ -205,7 +205,7 @@ fn the_cache_is_switched_off() {
     );
 }
 
-/// A program that runs another one, in which every call of `flock` fails as on a file system without locks.
+/// A program that runs another program with failing calls of `flock`, as on a file system without locks.
 const WITHOUT_FLOCK: &str = r"
 #include <cerrno>
 #include <cstddef>

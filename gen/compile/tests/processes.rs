@@ -1,4 +1,4 @@
-//! The store among processes, some of which are killed.
+//! The store among several processes. Some of the processes are killed.
 
 mod common;
 
@@ -30,7 +30,7 @@ fn eight_processes_compile_once() {
     assert_eq!(counted(&dir.path().join("compiled")), 1);
 }
 
-/// What a child does: builds the one kernel, which takes 300 ms.
+/// The work of a child process: builds the one kernel, which takes 300 ms.
 fn compile_slowly(dir: &Path) {
     let source = source("shared");
     let built = Store::open(dir.join("cache")).get_or_build_with(&source, |source| {

@@ -73,7 +73,7 @@ fn warm_load_is_fast() {
     assert!(times[10] < Duration::from_millis(50));
 }
 
-/// What was damaged, and how.
+/// A damage: its description, and a function that causes it in a folder.
 type Damage = (&'static str, fn(&Path));
 
 /// Ways to damage an entry.

@@ -95,7 +95,7 @@ fn an_entry_that_others_can_write_is_compiled_anew() {
     }
 }
 
-/// What another user can do whose file lies beside: link to it.
+/// A link in place of a file or folder, such as a link by another user to a file of that user, is not followed.
 #[test]
 fn links_are_not_followed() {
     for part in ["manifest.json", "kernel.cubin", ""] {

@@ -71,7 +71,7 @@ impl<S: Clone> Binder<S> {
         match self.config.assign(field, &value) {
             Ok(true) => {}
             Ok(false) => {
-                // The options of an unknown operator are not known.
+                // If the operator is unknown, its options are unknown too, so no option is refused.
                 if let Some(op) = self.op {
                     let owners = Op::ALL.into_iter().filter(|op| op.takes(field));
                     let reason = format!("`{key}` is not an option of {op}");

@@ -10,7 +10,7 @@ use serde::Serialize;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What was found on this machine.
+/// The state of this machine.
 #[derive(Serialize)]
 struct MachineInfo<'a> {
     nvrtc: Option<&'a Path>,

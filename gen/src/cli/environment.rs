@@ -4,7 +4,7 @@ use super::failure::Failure;
 use clap::ValueEnum;
 use std::ops::RangeInclusive;
 
-/// Reads a variable whose values are those of a flag.
+/// Reads a variable that has the same values as a flag.
 pub fn choice<T: ValueEnum>(name: &'static str) -> Result<Option<T>, Failure> {
     let Some(value) = read(name) else {
         return Ok(None);

@@ -294,7 +294,7 @@ fn text(rows: &[Row], transport: &Transport) -> String {
 }
 
 impl Row {
-    /// Combines the row with that of another rank.
+    /// Combines the row with the row of another rank.
     fn merge(&mut self, other: &Self) {
         self.wrong_words += other.wrong_words;
         self.pick_up_us = self.pick_up_us.max(other.pick_up_us);

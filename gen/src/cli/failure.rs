@@ -97,7 +97,7 @@ pub fn exit_code(error: &GenError) -> u8 {
     }
 }
 
-/// The message of an error, followed by those of its causes on lines of their own.
+/// The message of an error, followed by the messages of its causes, one per line.
 pub fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

@@ -255,7 +255,7 @@ pub struct DeviceFlags {
 }
 
 impl DeviceFlags {
-    /// The default device with the changes of the file and then those of the flags.
+    /// The default device with the changes of the file, and then with the changes of the flags.
     pub fn device(&self) -> Result<Device, Failure> {
         let mut device = match &self.device_file {
             Some(path) => {

@@ -46,18 +46,18 @@ pub struct Overrides {
 pub struct Kernel {
     /// The name in messages.
     pub label: String,
-    /// Where the kernel is declared, such as `file:line:column`.
+    /// The place of the declaration, such as `file:line:column`.
     pub location: String,
     /// The checked configuration.
     pub spec: KernelSpec,
-    /// The plan, or none if a dimension or the number of ranks is not known.
+    /// The plan. `None` if a dimension or the number of ranks is unknown.
     pub plan: Option<KernelPlan>,
     /// Whether the kernel takes its ranks from the communicator, and no flag gives their number.
     pub is_for_any_world: bool,
 }
 
 impl Kernel {
-    /// The dimensions whose sizes are not known, and `world` if the number of ranks is not known.
+    /// The dimensions whose sizes are unknown, and `world` if the number of ranks is unknown.
     pub fn unknown_dims(&self) -> Vec<&'static str> {
         let world = self.is_for_any_world.then_some(Field::WORLD);
         let unknown = world.into_iter().chain(self.spec.unknown_dims());

@@ -18,7 +18,7 @@ pub enum DeviceChoice {
 }
 
 impl DeviceChoice {
-    /// The flag's value, else that of `MKERNEL_DEVICE`, else [`DeviceChoice::Auto`].
+    /// The flag's value, otherwise the value of `MKERNEL_DEVICE`, otherwise [`DeviceChoice::Auto`].
     pub fn or_environment(given: Option<Self>) -> Result<Self, Failure> {
         match given {
             Some(choice) => Ok(choice),
@@ -73,8 +73,8 @@ impl Machine {
     }
 }
 
-/// The number of GPUs, counted by their device files. The driver is not asked, because a process that has loaded it can
-/// no longer simulate GPUs.
+/// The number of GPUs, counted by their device files. This does not load the driver, because a process that has loaded the driver
+/// can no longer simulate GPUs.
 pub fn gpus() -> u32 {
     gpus_in(Path::new("/dev"))
 }

@@ -22,7 +22,7 @@ pub struct ShowTopology {
 #[derive(Serialize)]
 struct Shown<'a> {
     topology: &'a Topology,
-    /// The links between pairs of GPUs, or none if there is no driver.
+    /// The links between pairs of GPUs. `None` without a driver.
     gpu_links: Option<&'a GpuLinks>,
     choices: &'a NicSelection,
 }
@@ -48,7 +48,7 @@ impl ShowTopology {
         print(&describe(&topology, &choices, links.as_ref()))
     }
 
-    /// The links between GPUs by the driver, if the topology is that of this machine.
+    /// The links between GPUs by the driver. `None` if the topology describes another machine.
     fn links(&self, topology: &Topology) -> Option<GpuLinks> {
         if self.sysfs.is_some() || topology.gpus.is_empty() {
             return None;

@@ -14,20 +14,20 @@ use mkernel::spec::{
 pub struct AttentionOptions {
     /// Whether a row attends to no later rows.
     pub causal: bool,
-    /// Which rows of the sequence a rank has. With a mask, every rank has as much to do only with
-    /// [`Placement::Zigzag`].
+    /// The rows of the sequence that a rank has. With a mask, only [`Placement::Zigzag`] gives all ranks equal work.
     pub placement: Placement,
-    /// What scores are multiplied by before the softmax. The default is 1/√D.
+    /// The factor by which scores are multiplied before the softmax. The default is 1/√D.
     pub scale: Scale,
 }
 
-/// Exact attention over a sequence of `seq` rows, of which each rank has a part: context parallelism.
+/// Exact attention over a sequence of `seq` rows that is divided among the ranks: context parallelism.
 ///
-/// `q` is `[B, S, H, D]` and `k` and `v` are `[B, S, KV heads, D]`, where S is the number of this rank's rows. All are
-/// bf16, or all are f16. Heads of Q share those of K and V in groups, so there is no need to repeat K and V. Returns the output, like `q`,
-/// and the logarithms of the sums of exponentials of the scores, `[B, H, S]` in f32.
+/// `q` is `[B, S, H, D]` and `k` and `v` are `[B, S, KV heads, D]`, where S is the number of this rank's rows. All three
+/// are bf16, or all are f16. Groups of heads of Q share heads of K and V, so K and V need not be repeated. Returns the output, with
+/// the shape and type of `q`, and the logarithms of the sums of exponentials of the scores, `[B, H, S]` in f32.
 ///
-/// Q, K and V have the same rows. The chapter on attention of the book says how to compute new rows over a cache of keys.
+/// Q, K and V cover the same rows of the sequence. The chapter on attention of the book says how to compute new rows over a cache
+/// of keys.
 ///
 /// # Errors
 /// Fails if the sizes do not fit, or if the operator cannot be prepared or called.

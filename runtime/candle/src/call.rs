@@ -23,7 +23,7 @@ pub(crate) fn call<const N: usize>(
     call_with_rows(ranks, called, inputs, outputs)
 }
 
-/// Does the same with this number of rows.
+/// Enqueues one call with the rows of `called`, and returns the tensors that it writes.
 pub(crate) fn call_with_rows<const N: usize>(
     ranks: &Ranks,
     called: Called<'_>,
@@ -42,8 +42,8 @@ pub(crate) fn call_with_rows<const N: usize>(
     }
 }
 
-/// Checks that a tensor has exactly the elements of an operand. Operators take longer slices too, but a tensor that is
-/// longer has another shape than the caller thinks.
+/// Checks that a tensor has exactly the elements of an operand. Operators also take longer slices, but a longer
+/// tensor has another shape than the caller thinks.
 fn check_size(ranks: &Ranks, called: Called<'_>, (operand, tensor): Input<'_>) -> Result<()> {
     let plan = called.operator.plan();
     let Some(spec) = plan.operands().iter().find(|spec| spec.operand == operand) else {

@@ -14,11 +14,11 @@ use mkernel::spec::{
 /// Columns of the matrix as which a tensor of any shape is added up.
 const FLAT_COLUMNS: usize = 8;
 
-/// Returns the sum of all ranks' tensors, which have the same shape: every rank gets it, with the same bits. Elements are
-/// bf16, f16 or f32, and their number is a multiple of 8.
+/// Returns the sum of all ranks' tensors, which have equal shapes. Every rank gets the sum, and its bits are equal on all ranks.
+/// Elements are bf16, f16 or f32, and their number is a multiple of 8.
 ///
 /// # Errors
-/// Fails if the number or the type of the elements is another one, or if the operator cannot be prepared or called.
+/// Fails if the elements have another number or type, or if the operator cannot be prepared or called.
 pub fn all_reduce(ranks: &Ranks, x: &Tensor) -> Result<Tensor> {
     let elems = x.elem_count();
     if !elems.is_multiple_of(FLAT_COLUMNS) {
@@ -39,12 +39,12 @@ pub fn all_reduce(ranks: &Ranks, x: &Tensor) -> Result<Tensor> {
 }
 
 /// Returns the RMSNorm of the rows of the new residual, which is the sum of all ranks' `x` plus `residual`, and the new
-/// residual: every rank gets both, with the same bits. This is what a block of a transformer leaves to the next one. All
-/// ranks pass the same `residual`, of the shape of `x`, and the same `weight`, which has an element for each column. Elements
+/// residual. Every rank gets both, and their bits are equal on all ranks. A block of a transformer passes both to the next block.
+/// All ranks pass the same `residual`, of the shape of `x`, and the same `weight`, which has an element for each column. Elements
 /// are bf16, f16 or f32, and the last dimension is a multiple of 8.
 ///
 /// # Errors
-/// Fails if the sizes or the types of the elements are others, or if the operator cannot be prepared or called.
+/// Fails if shapes or types are wrong, or if the operator cannot be prepared or called.
 pub fn all_reduce_rms_norm(
     ranks: &Ranks,
     x: &Tensor,
@@ -103,8 +103,8 @@ pub fn all_gather(ranks: &Ranks, x: &Tensor, rows: usize) -> Result<Tensor> {
     plain(ranks, CollectiveOp::AllGather, x, size, size)
 }
 
-/// Returns this rank's rows of the sum of all ranks' tensors `[rows, N]`: `[⌈rows / ranks⌉, N]`, of which the last ranks
-/// have fewer, or none. Elements are bf16, f16 or f32, and N is a multiple of 8.
+/// Returns this rank's rows of the sum of all ranks' tensors `[rows, N]`: `[⌈rows / ranks⌉, N]`. The last ranks have
+/// fewer rows, or none. Elements are bf16, f16 or f32, and N is a multiple of 8.
 ///
 /// # Errors
 /// Fails if the sizes do not fit, or if the operator cannot be prepared or called.
@@ -147,7 +147,7 @@ fn run<const N: usize>(
         buckets: Some(1),
         ..config
     };
-    // One operator serves all numbers of rows up to a power of two, of which there are few.
+    // One operator serves all numbers of rows up to a power of two, so operators are few.
     let most = m.max(1).next_power_of_two();
     let operator = ranks.operator(config, CollectiveShape { m: most, n })?;
     let called = Called {

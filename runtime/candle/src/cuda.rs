@@ -61,8 +61,8 @@ pub(crate) fn call<const N: usize>(
     operands::all(tensors)
 }
 
-/// Lets candle keep the parameters of its kernels in GPU memory as long as the result exists, so that a graph need not copy
-/// them from the host.
+/// Lets candle keep the parameters of its kernels in GPU memory as long as the result exists, so that a graph need not copy the
+/// parameters from the host.
 pub(crate) fn keep_kernel_parameters(device: &Device) -> Result<impl Sized> {
     Ok(device.as_cuda_device()?.enable_cuda_graph_htod_cache())
 }
@@ -70,7 +70,7 @@ pub(crate) fn keep_kernel_parameters(device: &Device) -> Result<impl Sized> {
 /// Makes tensors of the device that are created from now on track no events.
 ///
 /// # Safety
-/// They must be used on the device's stream only.
+/// The tensors must be used on the device's stream only.
 pub(crate) unsafe fn disable_event_tracking(device: &Device) -> Result<()> {
     // SAFETY: the caller uses the tensors on one stream.
     unsafe { device.as_cuda_device()?.disable_event_tracking() };

@@ -36,7 +36,7 @@ pub struct Experts {
     swiglu: bool,
 }
 
-/// What the experts of this rank made of the tokens of all ranks.
+/// The outputs of this rank's experts for the tokens of all ranks.
 #[derive(Clone, Debug)]
 pub struct Dispatched {
     /// `[max_rows, I]`: the rows, grouped by expert. Rows beyond the last one have no defined content.
@@ -157,8 +157,8 @@ impl Experts {
 
     /// Returns the outputs of the experts to their tokens: `[T, H]`, sums weighted by the router.
     ///
-    /// `outputs` are bf16 or f16 `[max_rows, H]`, in the order of [`Dispatched::rows`]. `topk_weights` are f32 `[T, top_k]`, of
-    /// which those of missing choices do not count. A token without any choice gets zeros.
+    /// `outputs` are bf16 or f16 `[max_rows, H]`, in the order of [`Dispatched::rows`]. `topk_weights` are f32 `[T, top_k]`.
+    /// Weights of missing choices do not count. A token without any choice gets zeros.
     ///
     /// # Errors
     /// Fails if the sizes do not fit, or if the operator cannot be prepared or called.

@@ -11,10 +11,10 @@ use mkernel::cudarc::driver::CudaGraph;
 pub struct Graph(CudaGraph);
 
 impl Graph {
-    /// Enqueues all work of the graph on the stream of the device. Every rank replays its graph as many times.
+    /// Enqueues all work of the graph on the stream of the device. All ranks replay their graphs equally often.
     ///
     /// # Errors
-    /// Fails if the driver refuses. What goes wrong on the GPU is an error of [`Ranks::synchronize`].
+    /// Fails if the driver refuses. Failures on the GPU are errors of [`Ranks::synchronize`].
     pub fn replay(&self) -> Result<()> {
         self.0.launch().map_err(error::of_driver)
     }
@@ -40,8 +40,8 @@ impl Ranks {
     /// The first time the work is done at once, so that operators are prepared and candle's kernels are loaded. The second
     /// time it is captured.
     ///
-    /// What `step` computes must be in tensors that exist before it is called (`Tensor::slice_set`, `Tensor::scatter_set`).
-    /// Tensors that it creates have memory only within a replay.
+    /// `step` must write its results to tensors that exist before the call (`Tensor::slice_set`, `Tensor::scatter_set`). Tensors
+    /// that `step` creates have memory only within a replay.
     ///
     /// # Errors
     /// Fails if the device is the CPU, if its stream cannot be captured, or if `step` fails. [`device_for_graphs`] makes a
@@ -49,7 +49,7 @@ impl Ranks {
     ///
     /// # Safety
     /// All tensors that `step` uses and does not create must be alive until the last replay has ended. `step` must drop the
-    /// tensors that it creates, and no others. Other work with these tensors must be ordered before or after the replays,
+    /// tensors that it creates, and no other tensors. Other work with these tensors must be ordered before or after the replays,
     /// by the stream of the device.
     pub unsafe fn capture(&self, mut step: impl FnMut() -> Result<()>) -> Result<Graph> {
         let stream = self.stream();

@@ -8,7 +8,7 @@
 //! | [`RowParallel`] | `gemm_ar`, `gemm_rs` | tensor parallelism, the second layer of a block |
 //! | [`ring_attention`] | `ring_attention` | context parallelism |
 //! | [`Experts`] | `dispatch_gemm`, `combine` | expert parallelism |
-//! | [`all_reduce`], [`all_gather`], [`reduce_scatter`], [`all_reduce_rms_norm`] | the same | everything else |
+//! | [`all_reduce`], [`all_gather`], [`reduce_scatter`], [`all_reduce_rms_norm`] | the operators of the same names | everything else |
 //!
 //! [`Ranks`] binds a communicator to a device of candle. This program runs on simulated GPUs with tensors of the CPU:
 //!
@@ -39,9 +39,9 @@
 //! mistral.rs. `examples/candle_llama.rs` is a whole program.
 //!
 //! # Features
-//! - `cuda`: tensors on GPUs. candle compiles its kernels with nvcc then, and links with the libraries of CUDA.
-//! - `simulator`: tensors on the CPU, with simulated GPUs. They are not available in a program with `cuda`.
-//! - `cuda-13000` (default), `jit` (default): those of `mkernel`.
+//! - `cuda`: tensors on GPUs. candle then compiles its kernels with nvcc and links with the libraries of CUDA.
+//! - `simulator`: tensors on the CPU, with simulated GPUs. Simulated GPUs are not available in a program with `cuda`.
+//! - `cuda-13000` (default), `jit` (default): the features of `mkernel` with these names.
 
 mod attention;
 mod call;

@@ -18,7 +18,7 @@ use std::sync::Arc;
 ///
 /// - [`forward`](Module::forward): all ranks have all of `x [.., K]`. Each computes its columns, `[.., N]`, without any
 ///   communication. This is what Megatron, vLLM and mistral.rs do without sequence parallelism.
-/// - [`forward_activated`](Self::forward_activated): the same with an activation, in one kernel.
+/// - [`forward_activated`](Self::forward_activated): `forward` and an activation, in one kernel.
 /// - [`forward_gathered`](Self::forward_gathered): each rank has its rows of x. They are gathered while the rank computes
 ///   its columns for all rows. This is sequence parallelism.
 #[derive(Clone, Debug)]
@@ -31,10 +31,10 @@ pub struct ColumnParallel {
 /// A linear layer whose inputs are divided among the ranks: the second one of a block under tensor parallelism.
 ///
 /// This rank has the columns of the weight that belong to its inputs: `[N, K]`, where K is the number of inputs of this
-/// rank. The input is `x [.., K]`, all rows of it. The ranks' products are added up, and the bias is added once. There are
-/// two forms of the forward pass, which differ in which rows of the sum a rank gets:
+/// rank. The input is `x [.., K]`, with all rows. The ranks' products are added up, and the bias is added once. There are two
+/// forms of the forward pass, which differ in the rows of the sum that a rank gets:
 ///
-/// - [`forward`](Module::forward): every rank gets all of it, `[.., N]`, with the same bits.
+/// - [`forward`](Module::forward): every rank gets the whole sum, `[.., N]`, with equal bits on all ranks.
 /// - [`forward_scattered`](Self::forward_scattered): each rank gets its rows. This is sequence parallelism.
 #[derive(Clone, Debug)]
 pub struct RowParallel {
@@ -58,7 +58,7 @@ impl ColumnParallel {
         })
     }
 
-    /// Creates the layer from the whole weight and bias, of which it copies this rank's rows to the device of `ranks`.
+    /// Creates the layer from the whole weight and bias, and copies this rank's rows to the device of `ranks`.
     ///
     /// # Errors
     /// Fails if the rows cannot be divided among the ranks, or if a shape or a type is wrong.
@@ -93,7 +93,7 @@ impl ColumnParallel {
 
     /// Computes this rank's columns of the output for the rows of all ranks: `[rows, N]`.
     ///
-    /// `x` has this rank's rows, `[⌈rows / ranks⌉, K]`, of which the last ranks have fewer, or none. `rows` is the number
+    /// `x` has this rank's rows, `[⌈rows / ranks⌉, K]`. The last ranks have fewer rows, or none. `rows` is the number
     /// of rows of all ranks.
     ///
     /// # Errors
@@ -119,11 +119,11 @@ impl Module for ColumnParallel {
 }
 
 impl RowParallel {
-    /// Creates the layer from this rank's columns of the weight, `[N, K]`, and the whole bias, `[N]`, which is the same on
-    /// all ranks. Both are bf16 or f16.
+    /// Creates the layer from this rank's columns of the weight, `[N, K]`, and the whole bias, `[N]`, which is equal on all ranks.
+    /// Both are bf16 or f16.
     ///
     /// # Errors
-    /// Fails if a shape or a type is another one.
+    /// Fails if a shape or a type is wrong.
     pub fn new(ranks: &Ranks, weight: Tensor, bias: Option<Tensor>) -> Result<Self> {
         check_weight(ranks, &weight, bias.as_ref())?;
         let ranks = ranks.clone();
@@ -134,8 +134,7 @@ impl RowParallel {
         })
     }
 
-    /// Creates the layer from the whole weight, of which it copies this rank's columns to the device of `ranks`, and the
-    /// bias.
+    /// Creates the layer from the whole weight and the bias, and copies this rank's columns of the weight to the device of `ranks`.
     ///
     /// # Errors
     /// Fails if the columns cannot be divided among the ranks, or if a shape or a type is wrong.
@@ -162,7 +161,7 @@ impl RowParallel {
         self.reduce(GemmOp::GemmRs, x, (rows, own))
     }
 
-    /// Calls an operator that reduces `rows` rows, of which this rank gets `results`.
+    /// Calls an operator that reduces `rows` rows. This rank gets `results` rows.
     fn reduce(&self, op: GemmOp, x: &Tensor, (rows, results): (usize, usize)) -> Result<Tensor> {
         let (n, _) = self.weight.dims2()?;
         if self.ranks.world() == 1 {
@@ -200,7 +199,7 @@ pub(crate) fn own_rows(ranks: &Ranks, rows: usize) -> usize {
     shard.min(rows.saturating_sub(ranks.rank() * shard))
 }
 
-/// Computes `x [.., K] · w [N, K]ᵀ` on this rank alone: `[.., N]`, with elements like those of x.
+/// Computes `x [.., K] · w [N, K]ᵀ` on this rank alone: `[.., N]`, with the element type of x.
 ///
 /// # Errors
 /// Fails if the sizes do not fit.
@@ -229,7 +228,7 @@ fn local(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
     }
 }
 
-/// Returns the number of rows of `x [.., K]`, whose columns must be those of the weight.
+/// Returns the number of rows of `x [.., K]`, whose K must equal the K of the weight.
 fn count_rows(x: &Tensor, weight: &Tensor) -> Result<usize> {
     let (cols, k) = (x.dim(D::Minus1)?, weight.dim(1)?);
     if cols != k || k == 0 {
@@ -263,7 +262,7 @@ fn part(ranks: &Ranks, whole: &Tensor, dim: usize, name: &str) -> Result<Tensor>
         );
     }
     let part = whole.narrow(dim, ranks.rank() * (size / world), size / world)?;
-    // A copy, so that the whole can be dropped.
+    // A copy, so that the whole tensor can be dropped.
     part.force_contiguous()?.to_device(ranks.device())
 }
 
@@ -293,7 +292,7 @@ fn config(op: GemmOp, weight: &Tensor, bias: bool) -> Result<GemmConfig> {
     })
 }
 
-/// Returns an operator for this number of rows. It serves all numbers up to a power of two, of which there are few.
+/// Returns an operator for this number of rows. One operator serves all numbers of rows up to a power of two, so operators are few.
 fn operator(ranks: &Ranks, config: GemmConfig, rows: usize) -> Result<Arc<Operator>> {
     let size = |dim: Dim| dim.fixed().unwrap_or_default();
     let shape = GemmShape {

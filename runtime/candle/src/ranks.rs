@@ -9,16 +9,16 @@ use mkernel::{Communicator, KernelConfig, Operator, Shape};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// One rank: a communicator of mkernel, and the device of candle whose tensors its operators take. A clone is the same
+/// One rank: a communicator of mkernel, and the device of candle whose tensors the operators take. A clone refers to the same
 /// rank.
 ///
 /// An operator is prepared when it is first called with its sizes, and kept for later calls. All layers with equal sizes
 /// share one operator and its memory. Preparing is a collective step which takes milliseconds, or seconds if a kernel
-/// must be compiled. So every rank makes the same calls in the same order, and calls that matter for latency are made
-/// once before.
+/// must be compiled. So every rank must make the same calls in the same order. Make calls that matter for latency once
+/// in advance.
 ///
-/// Calls are enqueued on the stream of the device, and return at once. [`synchronize`](Self::synchronize) returns what
-/// went wrong in them. On simulated GPUs each call waits for its end.
+/// Calls are enqueued on the stream of the device, and return at once. [`synchronize`](Self::synchronize) returns
+/// their errors. On simulated GPUs each call waits for its end.
 #[derive(Clone)]
 pub struct Ranks(Arc<Inner>);
 
@@ -75,7 +75,7 @@ impl Ranks {
         &self.0.device
     }
 
-    /// Returns the stream of all calls: that of the device, or of the simulated GPU.
+    /// Returns the stream of all calls: the stream of the device or of the simulated GPU.
     #[must_use]
     pub fn stream(&self) -> &Arc<CudaStream> {
         &self.0.stream
@@ -84,14 +84,14 @@ impl Ranks {
     /// Waits for all calls, and returns their errors. `Device::synchronize` does not return errors of kernels.
     ///
     /// # Errors
-    /// The errors are those of [`Communicator::synchronize`]. [`cause`](crate::cause) finds them.
+    /// The errors of [`Communicator::synchronize`], which [`cause`](crate::cause) extracts.
     pub fn synchronize(&self) -> Result<()> {
         let result = self.0.communicator.synchronize(&self.0.stream);
         result.map_err(error::of_mkernel)
     }
 
-    /// Sets how many prepared operators are kept. The default is 64. When there are more, the one that was not used for
-    /// longest is dropped. Set the same number on all ranks.
+    /// Sets how many prepared operators are kept. The default is 64. When there are more, the least recently
+    /// used operator is dropped. Set the same number on all ranks.
     pub fn set_operator_capacity(&self, capacity: usize) {
         self.operators().set_capacity(capacity);
     }

@@ -126,7 +126,7 @@ impl ReceiveWindow {
         };
         let distance = sequence.wrapping_sub(*count) % SEQUENCE_MODULUS;
         if distance >= SEQUENCE_MODULUS / 2 {
-            return Ok(None); // It was delivered before.
+            return Ok(None); // The put was delivered before.
         }
         match reorder.insert(distance) {
             Insertion::New(0) | Insertion::Duplicate => Ok(None),

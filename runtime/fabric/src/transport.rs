@@ -279,6 +279,6 @@ pub trait Transport: Send {
     ///
     /// # Errors
     ///
-    /// The errors are those of [`post`](Self::post).
+    /// The same errors as [`post`](Self::post).
     fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), FabricError>;
 }

@@ -1,4 +1,4 @@
-//! Compiles every golden kernel, and compares the machine code with that of another revision.
+//! Compiles every golden kernel, and compares the machine code with the machine code of another revision.
 //!
 //! A change that must not affect kernels keeps their machine code, or at least the order of the instructions that other
 //! threads, SMs and GPUs can observe: fences, barriers, TMA, wgmma, atomics, loads, stores and waits. Address

@@ -50,7 +50,7 @@ struct Program {
     /// The package and the target, as `package/target`.
     name: String,
     executable: PathBuf,
-    /// The folder of its package, in which cargo runs it.
+    /// The folder of the program's package, in which cargo runs the program.
     folder: PathBuf,
 }
 

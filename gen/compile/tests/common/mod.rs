@@ -36,7 +36,7 @@ const ELF_HEADER: [u8; 64] = {
     header
 };
 
-/// What [`fake_compile`] makes of a source.
+/// The image that [`fake_compile`] makes from a source.
 pub fn fake_cubin(source: &CudaSource) -> Cubin {
     Cubin {
         id: source.id.clone(),
@@ -150,7 +150,7 @@ pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// A child that is killed when dropped, so that a failed test leaves none behind.
+/// A child process that is killed when dropped, so that a failed test leaves no process behind.
 pub struct Killed(pub Child);
 
 impl Killed {
@@ -174,7 +174,7 @@ impl Killed {
 
 impl Drop for Killed {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The child may have ended already, so an error is ignored.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

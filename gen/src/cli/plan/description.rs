@@ -16,7 +16,7 @@ pub(super) struct Description {
     pub shared: String,
 }
 
-/// What a plan says of chunks that are acknowledged.
+/// The line of a plan about chunks that are acknowledged.
 pub(super) fn acknowledged(chunks: &TokenChunks, max_tokens: u64) -> Option<String> {
     let room = chunks.room_tokens;
     let text = format!(

@@ -126,7 +126,7 @@ fn tiles(body: &Body, op_plan: &GemmPlan) -> Vec<String> {
     lines
 }
 
-/// Which rank reduces which tiles, and when.
+/// The line about owners: the tiles that each rank reduces, and their order.
 fn owners(reduction: &Reduction) -> String {
     let Reduction {
         owners,

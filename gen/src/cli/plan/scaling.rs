@@ -14,9 +14,9 @@ pub(super) struct Scaled<'a> {
     label: &'a str,
     nodes: u32,
     ranks: u32,
-    /// Bytes that each rank sends over NVLink. It receives as many.
+    /// Bytes that each rank sends over NVLink, which equal the bytes that it receives.
     link_bytes: u64,
-    /// Bytes that each rank sends over its NICs. It receives as many.
+    /// Bytes that each rank sends over its NICs, which equal the bytes that it receives.
     nic_bytes: u64,
     /// Workspace of each rank.
     workspace_bytes: u64,

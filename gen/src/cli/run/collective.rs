@@ -8,7 +8,7 @@ use mkernel::{KernelPlan, spec::CollectiveOp};
 
 /// A random tensor of each rank.
 pub fn inputs(plan: &KernelPlan, _: &CollectivePlan, seed: u64, call: u32) -> Inputs {
-    // All ranks add the same to the sum.
+    // All ranks pass the same operands of the epilogue.
     Inputs::random(plan, seed, call, |operand| operand != Operand::X)
 }
 

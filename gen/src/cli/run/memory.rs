@@ -37,7 +37,7 @@ impl<E: Element + DeviceRepr + Copy> Memory<E> {
         Ok(Self::Symmetric(tensor))
     }
 
-    /// Returns memory for an operand of which all elements are `value`. If it is in symmetric memory, all ranks must call
+    /// Returns memory for an operand whose elements are all `value`. If the operand is in symmetric memory, all ranks must call
     /// this.
     pub fn filled(
         ranks: &Communicator,

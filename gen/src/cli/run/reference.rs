@@ -16,8 +16,8 @@ pub struct Matrix {
     pub cols: usize,
     /// The number of terms of each sum.
     pub terms: usize,
-    /// For each element, the largest error that the kernel makes before it rounds the result. Empty if there is none beside
-    /// that of sums.
+    /// For each element, the largest error that the kernel makes before it rounds the result. Empty if the kernel has no error but
+    /// the error of sums.
     pub errors: Vec<f32>,
     /// The type of the result.
     pub dtype: Dtype,
@@ -85,7 +85,7 @@ impl Matrix {
         self
     }
 
-    /// RMSNorm of each row. What is normalised has been rounded.
+    /// RMSNorm of each row. The input of the norm has been rounded.
     pub fn rms_norm(&self, weight: &[f32], eps: f32) -> Self {
         let (mut values, mut errors) = (Vec::new(), Vec::new());
         for (row, z) in self.values.chunks(self.cols).enumerate() {

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-/// Flags that are removed together with their values: those of seeds, and files that the first run has written.
+/// Flags that are removed together with their values: the flags of seeds, and of files that the first run has written.
 const LEFT_OUT: [&str; 4] = ["--seed", "--seeds", "--trace", "--timeline"];
 
 /// The command with the arguments `words` but with one seed, quoted for a shell. If the first run chose the device

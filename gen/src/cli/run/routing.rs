@@ -74,7 +74,7 @@ fn within_max_rows(sizes: Sizes, ids: &[Vec<i32>], counts: &[i32]) -> Vec<i32> {
     let mut fitting = vec![0; sizes.world];
     for token in 0..sizes.max_tokens as i32 {
         for (source, ids) in ids.iter().enumerate() {
-            // An earlier token of this rank did not fit, or it has no more tokens.
+            // An earlier token of this rank did not fit, or the rank has no more tokens.
             if fitting[source] != token || token >= counts[source] {
                 continue;
             }

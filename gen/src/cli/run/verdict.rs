@@ -36,9 +36,9 @@ impl Verdict {
         (call, rank, operand): (u32, u32, &'static str),
     ) -> Self {
         let mut verdict = Self::default();
-        // The tolerance has three parts. Half a unit in the last place is allowed for rounding, and as much again for a
-        // sum that is close to a tie. The error of fp32 sums of products is allowed, which tensor cores truncate. An
-        // activation multiplies an error by up to 1.13 and adds one of its own.
+        // The tolerance has three parts. The first part is half a unit in the last place for rounding, and another half for a
+        // sum that is close to a tie. The second part is the error of fp32 sums of products, which tensor cores truncate. The
+        // third part is the activation, which multiplies an error by up to 1.13 and adds its own error.
         let rounding = |value: f32| {
             let of_type = expected.dtype.rounding_error(f64::from(value)) as f32;
             of_type + value.abs() * f32::EPSILON / 2.0
@@ -74,7 +74,8 @@ impl Verdict {
         verdict
     }
 
-    /// Adds the comparison of another result. The first wrong element is that of the earlier call.
+    /// Adds the comparison of another result. If both results have wrong elements, the first wrong element of the earlier call is
+    /// kept.
     pub fn add(&mut self, other: &Self) {
         self.elements += other.elements;
         self.wrong += other.wrong;

@@ -15,7 +15,7 @@ const SIZES: ExpertsSizes = ExpertsSizes {
     max_rows: None,
 };
 
-/// Ranks have different numbers of tokens. One of them lacks a choice, and another has none.
+/// Ranks have different numbers of tokens. One token lacks a choice, and another token has no choice at all.
 fn tokens(rank: usize) -> Result<Tensor> {
     random(30 + rank as u64, &[12 - 3 * rank, HIDDEN])
 }

@@ -17,7 +17,7 @@ fn expect_error<T>(
     expect_error_of(1, parts, kind, mistake);
 }
 
-/// Does the same on several ranks.
+/// Runs `mistake` on `world` ranks, and checks that the message of each error has these parts.
 fn expect_error_of<T>(
     world: u32,
     parts: &[&str],
@@ -148,7 +148,7 @@ fn the_cpu_has_no_graphs() {
         // SAFETY: nothing is captured.
         unsafe { ranks.capture(|| Ok(())) }
     });
-    // SAFETY: there is no such device.
+    // SAFETY: device 99 does not exist, so no tensor is created.
     let device = unsafe { device_for_graphs(99) };
     assert!(device.is_err());
 }

@@ -43,7 +43,7 @@ pub fn random(seed: u64, shape: &[usize]) -> Result<Tensor> {
     Tensor::from_vec(numbers, shape, &Device::Cpu)?.to_dtype(DType::BF16)
 }
 
-/// Fails if an element of `found` differs from that of `expected` by more than one part in 100, or 0.01 of the largest
+/// Fails if an element of `found` differs from the element of `expected` by more than one part in 100, or 0.01 of the largest
 /// element. Partial sums are rounded to bf16, which has 8 bits.
 pub fn expect_near(found: &Tensor, expected: &Tensor, what: &str) -> Result<()> {
     assert_eq!(found.dims(), expected.dims(), "{what}");
@@ -64,7 +64,7 @@ pub fn expect_near(found: &Tensor, expected: &Tensor, what: &str) -> Result<()> 
     Ok(())
 }
 
-/// Fails unless both tensors have the same bits.
+/// Fails unless both tensors have equal bits.
 pub fn expect_equal(found: &Tensor, expected: &Tensor, what: &str) -> Result<()> {
     assert_eq!(found.dims(), expected.dims(), "{what}");
     let bits = |tensor: &Tensor| tensor.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>();

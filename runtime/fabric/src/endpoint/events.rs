@@ -117,7 +117,7 @@ impl Endpoint {
     fn on_lost(&mut self, id: PeerId, reason: String) -> Result<(), FabricError> {
         let (is_closing, has_puts) = (self.closing.is_some(), self.in_flight.has_pending_put(id.0));
         let state = self.peer_mut(id)?;
-        state.close_acked = true; // It cannot receive the close any more.
+        state.close_acked = true; // The peer cannot receive the close any more.
         let peer = state.peer.clone();
         match state.peer_closed {
             true if has_puts => Err(FabricError::PeerClosed { peer }),

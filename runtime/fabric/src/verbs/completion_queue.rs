@@ -62,7 +62,7 @@ impl CompletionQueue {
 
 impl Drop for CompletionQueue {
     fn drop(&mut self) {
-        // SAFETY: the queue pairs that use it are gone, since each of them keeps an `Arc` of it.
+        // SAFETY: the queue pairs of this completion queue are gone, since each queue pair keeps an `Arc` of the queue.
         unsafe { (self.device.verbs.destroy_cq)(self.cq) };
     }
 }

@@ -14,7 +14,7 @@ use std::ptr;
 /// The most entries of a GID table that are read. NICs have 16 to 256.
 const MAX_GIDS: usize = 1024;
 
-/// A device with a protection domain. Every object that is created from the device keeps an `Arc` of it.
+/// A device with a protection domain. Every object that is created from the device keeps an `Arc` of the device.
 pub(super) struct Device {
     pub(super) verbs: &'static Verbs,
     pub(super) context: *mut ibv_context,
@@ -167,7 +167,7 @@ impl Device {
 
     fn gids(&self, port: u8) -> Result<Vec<gid::Entry>, String> {
         let mut entries = vec![ibv_gid_entry::default(); MAX_GIDS];
-        // SAFETY: there is room for as many entries as are passed, each of the size that is passed.
+        // SAFETY: the table has room for the number of entries that is passed, and each entry has the size that is passed.
         let count = unsafe {
             (self.verbs.query_gid_table)(
                 self.context,
@@ -201,7 +201,7 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // SAFETY: everything that was created from the device is gone, since it kept an `Arc` of it.
+        // SAFETY: all objects that were created from the device are gone, since each object kept an `Arc` of the device.
         unsafe {
             if !self.pd.is_null() {
                 (self.verbs.dealloc_pd)(self.pd);

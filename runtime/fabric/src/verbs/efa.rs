@@ -91,7 +91,7 @@ impl Destination {
     fn handle_number(&self) -> Result<u16, String> {
         let mut attributes = AddressAttributes::default();
         let efadv = efadv().map_err(|error| error.to_string())?;
-        // SAFETY: the handle is alive, and the size is that of the structure.
+        // SAFETY: the handle is alive, and the size is the size of the structure.
         result(unsafe {
             (efadv.query_ah)(
                 self.handle,
@@ -115,7 +115,7 @@ impl Drop for Destination {
 fn attributes(device: &Device) -> Result<DeviceAttributes, String> {
     let mut attributes = DeviceAttributes::default();
     let efadv = efadv().map_err(|error| error.to_string())?;
-    // SAFETY: the context is open, and the size is that of the structure.
+    // SAFETY: the context is open, and the size is the size of the structure.
     result(unsafe {
         (efadv.query_device)(
             device.context,
@@ -177,8 +177,8 @@ impl QueuePairType for ScalableDatagram {
             ..QueuePairAttributes::default()
         };
         let efadv = efadv().map_err(|error| error.to_string())?;
-        // SAFETY: protection domain and completion queue live as long as the rail's device, and the size is that of
-        // the structure.
+        // SAFETY: protection domain and completion queue live as long as the rail's device, and the size is the size of the
+        // structure.
         let pair = unsafe {
             let size = size_of::<QueuePairAttributes>() as u32;
             let qp = (efadv.create_qp_ex)(device.context, &raw mut general, &raw mut own, size);
@@ -258,7 +258,7 @@ impl QueuePairType for ScalableDatagram {
             complete,
         } = self.functions;
         // SAFETY: `extended` is the live queue pair. Requests are built between `start` and `complete`, which posts
-        // all of them or none.
+        // either all requests or none.
         result(unsafe {
             start(extended);
             for (work, to) in requests

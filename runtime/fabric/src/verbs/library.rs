@@ -49,7 +49,7 @@ functions! {
         open_device = "ibv_open_device": fn(*mut ibv_device) -> *mut ibv_context;
         close_device = "ibv_close_device": fn(*mut ibv_context) -> c_int;
         query_device = "ibv_query_device": fn(*mut ibv_context, *mut ibv_device_attr) -> c_int;
-        // It fills the members up to `flags`. Older programs knew no further members.
+        // `ibv_query_port` fills the members up to `flags`. Older programs have no further members.
         query_port = "ibv_query_port": fn(*mut ibv_context, u8, *mut ibv_port_attr) -> c_int;
         query_gid_table = "_ibv_query_gid_table": fn(*mut ibv_context, *mut ibv_gid_entry, usize, u32, usize) -> isize;
         get_async_event = "ibv_get_async_event": fn(*mut ibv_context, *mut ibv_async_event) -> c_int;

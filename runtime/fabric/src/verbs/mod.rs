@@ -11,7 +11,7 @@
 //!
 //! - A *rail* is an open NIC of the endpoint, with a port and a completion queue.
 //! - A *lane* is one queue pair on one rail, with a record of the requests posted on it. A peer has at least one lane on
-//!   each rail, which may be that of all peers.
+//!   each rail. All peers may share this lane.
 //! - The *share* of a peer is the number of receives that its writes may use at once on each rail.
 //!
 //! # Files

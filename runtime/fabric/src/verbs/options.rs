@@ -39,7 +39,7 @@ pub struct Options {
     /// The time for which requests to a peer that does not answer are repeated before the peer is lost.
     ///
     /// NICs of RC take a quarter to four times this time (InfiniBand Architecture 9.7.6.1.3). NICs of SRD have a
-    /// fixed time of their own. The default is 31 s, of which RC uses 30.06 s: seven attempts of 4.29 s each. A link
+    /// fixed time of their own. The default is 31 s. RC uses 30.06 s of this time: seven attempts of 4.29 s each. A link
     /// that goes down for a moment or a subnet manager that sweeps takes 5 to 20 s.
     pub peer_timeout: Duration,
     /// The time for which a port may be down before the transport fails.

@@ -55,7 +55,7 @@ fn link(chain: &mut [ibv_recv_wr]) {
 /// So a peer can use the receives of another peer, and only the credits of the endpoints prevent this. The following rules keep
 /// a receive posted for each write that may arrive, so that no sender ever gets a "receiver not ready":
 ///
-/// 1. The queue holds `peers · share` receives, all of which are posted before the queue pairs are connected.
+/// 1. The queue holds `peers · share` receives. All receives are posted before the queue pairs are connected.
 /// 2. A peer has at most `share` writes in flight: [`Limits::receives`](crate::transport::Limits::receives) is `share`,
 ///    and a write is in flight until the peer knows that `poll` has reported it.
 /// 3. `poll` replaces the receives that completions have consumed before it returns the events of these completions.
@@ -64,7 +64,7 @@ fn link(chain: &mut [ibv_recv_wr]) {
 /// `poll` has not reported yet. By rule 2, the number of such writes is below `peers · share`.
 ///
 /// A queue pair that fails can take one receive with it, whose completion is never reported. This happens at most once per
-/// queue pair, and the lost peer of the queue pair needs its share no more.
+/// queue pair, and the lost peer of the queue pair no longer needs its share.
 pub(super) struct SharedReceiveQueue {
     device: Arc<Device>,
     pub(super) srq: *mut ibv_srq,
@@ -120,7 +120,7 @@ impl SharedReceiveQueue {
 
 impl Drop for SharedReceiveQueue {
     fn drop(&mut self) {
-        // SAFETY: the queue pairs that use it are gone, since each of them keeps an `Arc` of it.
+        // SAFETY: the queue pairs of this receive queue are gone, since each queue pair keeps an `Arc` of the queue.
         unsafe { (self.device.verbs.destroy_srq)(self.srq) };
     }
 }

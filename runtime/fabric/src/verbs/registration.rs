@@ -34,7 +34,7 @@ impl Registration {
                 let (offset, fd) = (buffer.offset_bytes, buffer.fd.as_raw_fd());
                 // SAFETY: the caller of `MemoryRange::new` guarantees that the range is mapped until the transport is
                 // dropped, and the transport drops this registration before the memory's owner. The file is open
-                // during the call, and the kernel keeps what it needs of it.
+                // during the call, and the kernel takes its own reference to the file.
                 let mr = unsafe {
                     (verbs.reg_dmabuf_mr)(pd, offset, bytes, memory.address(), fd, ACCESS)
                 };

@@ -218,7 +218,7 @@ impl Streams {
         (stream * self.slots + sequence as usize % self.slots) * self.bytes
     }
 
-    /// Posts writes of a stream: up to 8, and `window` of them in flight.
+    /// Posts up to 8 writes of a stream, with at most `window` writes in flight.
     fn post(&mut self, nodes: &mut [Node], index: usize, count: u32, window: u32) {
         let stream = &self.all[index];
         let node = &mut nodes[stream.from];

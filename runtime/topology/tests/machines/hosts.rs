@@ -95,8 +95,8 @@ fn aws(gpu: u32, efas: u32, gpus: u32, rate: &'static str, roots: &[(u32, u32, i
 ///
 /// The source is github.com/aws/aws-ofi-nccl, topology/p5.48xl-topo.xml: 32 EFA devices of 100 Gb/s, four beside each
 /// GPU, rdmap79s0 to rdmap201s0. The bus ids of the GPUs (53, 64, 75, …, CA) are from the nvidia-smi output in
-/// Modal's GPU glossary (modal.com/gpu-glossary). Modelled are the NUMA nodes, and root ports and switches after
-/// those of p5en.
+/// Modal's GPU glossary (modal.com/gpu-glossary). The NUMA nodes are modelled. Root ports and switches are modelled after
+/// p5en.
 pub fn p5() -> Tree {
     let roots: Vec<_> = (0..8)
         .map(|i| (0x44 + 0x11 * i, 0x4f + 0x11 * i, i32::from(i >= 4)))

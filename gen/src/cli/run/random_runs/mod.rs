@@ -183,7 +183,7 @@ fn job<'a>(seed: u64, drawn: &'a Drawn) -> Job<'a> {
     }
 }
 
-/// What `run` says of the results of all ranks.
+/// The verdict of `run` on the results of all ranks.
 fn judged(job: &Job, calls: &[Inputs], ranks: &[RankResults]) -> Result<Completed, String> {
     let judge = |(rank, results): (u32, &RankResults)| -> Result<Completed, RankError> {
         job.judged(rank, job.plan.clone(), calls, &results.found)

@@ -64,7 +64,7 @@ impl Job<'_> {
             .collect()
     }
 
-    /// The rows of `rows` that a rank has: rank 0 the first ⌈rows/world⌉, rank 1 as many of the others, and so on.
+    /// The rows of `rows` that a rank has: rank 0 has the first ⌈rows/world⌉ rows, rank 1 the next ⌈rows/world⌉ rows, and so on.
     fn shard(&self, rows: usize, rank: usize) -> Range<usize> {
         let each = rows.div_ceil(self.world);
         (rank * each).min(rows)..((rank + 1) * each).min(rows)
@@ -89,7 +89,7 @@ fn rounding(value: f64, dtype: Dtype) -> f64 {
     value.abs() * relative + absolute
 }
 
-/// The error of an fp32 sum of products, of which `magnitudes` is the sum of magnitudes.
+/// The error of an fp32 sum of products. `magnitudes` is the sum of the products' magnitudes.
 fn adding(magnitudes: f64) -> f64 {
     magnitudes / f64::from(1 << 18)
 }

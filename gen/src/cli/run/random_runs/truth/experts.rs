@@ -1,4 +1,4 @@
-//! Tokens of experts, and sums of what experts made of them.
+//! The rows of experts, and the sums of their outputs per token.
 
 use super::sums::size;
 use super::{Element, Job, adding, rounding};
@@ -122,7 +122,7 @@ pub fn combine(job: &Job, config: &CombineConfig, rank: usize) -> Vec<Vec<Elemen
                 value += term;
                 magnitude += f64::abs(term);
             }
-            // The sum of each rank is rounded, and so is that of each of several nodes.
+            // The sum of each rank is rounded, and on several nodes the sum of each node is rounded too.
             let error = rounding(value, config.dtype) + rounding(magnitude, config.dtype);
             c.push(Some((value, error + adding(magnitude))));
         }

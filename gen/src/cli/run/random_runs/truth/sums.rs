@@ -1,4 +1,4 @@
-//! Sums over ranks, with and without products, and what becomes of them.
+//! Sums over ranks, with and without products, and the epilogue of these sums.
 
 use super::{Element, Job, adding, rounding};
 use mkernel::Operand;
