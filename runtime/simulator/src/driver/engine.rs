@@ -39,7 +39,7 @@ pub(super) fn run(host: &Arc<Host>, ready: &mpsc::Sender<()>) {
     }
 }
 
-/// What the engine does next.
+/// The next action of the engine.
 #[derive(Debug, PartialEq, Eq)]
 enum EngineAction {
     Stop,

@@ -64,7 +64,7 @@ pub(super) struct HostState {
     /// The work of GPUs that the program has waited for.
     pub seen: Moment,
     pub findings: Vec<Finding>,
-    /// What each thread of the program waits for, or has last queried.
+    /// The wait of each thread of the program, or its last query.
     pub waits: HashMap<ThreadId, HostWait>,
     /// Functions that the engine runs next.
     pub requests: VecDeque<EngineRequest>,
@@ -93,7 +93,7 @@ pub(super) struct DeviceState {
 /// An event of the program.
 pub(super) struct Event {
     pub device: u32,
-    /// Where it was recorded, or none before that.
+    /// The point at which the event was recorded. `None` if the event was never recorded.
     pub recorded: Option<RecordedAt>,
 }
 
@@ -196,7 +196,7 @@ impl Host {
         Ok(state)
     }
 
-    /// Does the same for work of a device. Fails if a kernel of the device has failed.
+    /// Locks the state for a call that changes work of a device. Fails if a kernel of the device has failed.
     pub fn call_on(&self, device: u32) -> Result<MutexGuard<'_, HostState>> {
         let state = self.call()?;
         state.ensure_works(device)?;
@@ -284,7 +284,7 @@ impl HostState {
         }
     }
 
-    /// Fails if a kernel of the device has failed, or if there is no such device.
+    /// Fails if a kernel of the device has failed, or if the device does not exist.
     pub fn ensure_works(&self, device: u32) -> Result<()> {
         match self.devices.get(device as usize) {
             Some(gpu) if gpu.is_failed => Err(Code::CUDA_ERROR_LAUNCH_FAILED),

@@ -3,7 +3,7 @@
 //! ```text
 //! stub           a library that offers these functions to cudarc under the driver's name
 //! api/           the functions by subject, with the checks of their arguments
-//! registry       the simulated hosts of this process, and to which of them GPUs and handles belong
+//! registry       the simulated hosts of this process, and the host of each GPU and handle
 //! engine         the thread that drives a host's world: when work starts, and when simulated time passes
 //! host           one simulated host: its state, and how threads of the program wait for it
 //! graph          its graphs, and the captures that create them

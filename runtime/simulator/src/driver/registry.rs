@@ -1,4 +1,4 @@
-//! The simulated hosts of this process: how a job claims one, and to which one a GPU or a handle belongs.
+//! The simulated hosts of this process: the claim of a host by a job, and the host of each GPU and handle.
 
 use super::Finding;
 use super::engine;
@@ -119,7 +119,7 @@ impl SimulatedHost {
     }
 
     /// Declares that the program has given up, so that the host expects no more work. Simulated time then jumps
-    /// whenever no work can continue. Before, it keeps pace with real time while a GPU has no waiting thread.
+    /// whenever no work can continue. Until then, simulated time keeps pace with real time while a GPU has no waiting thread.
     pub fn give_up(&self) {
         self.0.lock().is_given_up = true;
     }

@@ -50,7 +50,7 @@ impl Residency {
         }
     }
 
-    /// Begins a round in which everything that can start is started.
+    /// Begins a round, which starts all work that can start.
     pub fn begin(&mut self) {
         self.has_refused = false;
     }

@@ -36,7 +36,7 @@ pub(super) struct QueuedOp {
     pub op: StreamOp,
     /// The operations of other streams that must end first.
     pub after: Vec<Completion>,
-    /// What the program had seen when it enqueued the operation.
+    /// The work that the program had seen when it enqueued the operation.
     pub host: Moment,
     /// Whether `host` includes what kernels had published to host memory by then.
     pub stamped: bool,

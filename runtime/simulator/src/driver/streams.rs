@@ -239,7 +239,7 @@ impl Streams {
     }
 
     /// Returns the streams, in the order in which they start their operations. Kernels of several streams may compete for
-    /// SMs, so the seed chooses the order of a device's streams, and another one for each of their operations.
+    /// SMs, so the seed chooses the order of a device's streams anew for each operation.
     fn start_order(&self) -> Vec<StreamId> {
         let mut order = Vec::with_capacity(self.streams.len());
         let mut number = 0;

@@ -19,7 +19,7 @@ impl Machine {
         Some((cta, index))
     }
 
-    /// Returns the barrier at `address`, or reports that there is none.
+    /// Returns the barrier at `address`, or reports that the address has no barrier.
     fn barrier_or_report(&mut self, address: u32, pc: u64, doing: &str) -> Option<(usize, usize)> {
         let found = self.barrier_at(address);
         if found.is_none() {

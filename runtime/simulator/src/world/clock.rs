@@ -16,8 +16,8 @@ const PAGE: usize = 64;
 /// The steps of neighbouring components.
 type Page = [u32; PAGE];
 
-/// The last known step of each component. Clocks share pages until one of them changes. Two clocks have most pages in
-/// common, and a join does not read those.
+/// The last known step of each component. Clocks share a page until one clock changes it. Two clocks have most pages in
+/// common, and a join does not read common pages.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Clock(Arc<Vec<Arc<Page>>>);
 
@@ -94,20 +94,20 @@ fn join_page(mine: &mut Arc<Page>, theirs: &Arc<Page>) {
     }
 }
 
-/// What a thread knows, for each way in which memory is accessed. The async proxy, that is TMA and tensor cores, sees
+/// The knowledge of a thread, for each way in which memory is accessed. The async proxy, that is TMA and tensor cores, sees
 /// an ordinary write only after a proxy fence.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ViewClocks {
-    /// What is known to ordinary accesses.
+    /// The knowledge of ordinary accesses.
     pub generic: Clock,
-    /// What is known to the async proxy in shared memory.
+    /// The knowledge of the async proxy in shared memory.
     pub shared: Clock,
-    /// What is known to the async proxy in global memory.
+    /// The knowledge of the async proxy in global memory.
     pub global: Clock,
 }
 
-/// The [`ViewClocks`] of a thread. Threads share them until one of them changes, since the threads of a warp usually
-/// know the same.
+/// The [`ViewClocks`] of a thread. The threads of a warp usually have equal knowledge, so threads share clocks until one thread
+/// changes its knowledge.
 #[derive(Clone, Debug)]
 pub(super) struct View(Arc<ViewClocks>);
 
@@ -204,8 +204,8 @@ impl View {
     }
 }
 
-/// What a thread publishes: everything that it knows and did. The view is still shared with the thread. Other threads
-/// of the warp usually share it too, so joining what several of them publish is cheap.
+/// The knowledge that a thread publishes: everything that the thread knows and did. The thread still shares the view, and so do
+/// most other threads of the warp, so joining the releases of several threads is cheap.
 #[derive(Clone, Debug)]
 pub(super) struct Release {
     pub view: View,
@@ -227,7 +227,7 @@ impl From<&Release> for View {
     }
 }
 
-/// What several threads have published.
+/// The knowledge that several threads have published.
 #[derive(Debug, Default)]
 pub(super) struct Published {
     all: View,
@@ -254,8 +254,8 @@ impl Published {
 /// A view, what was added to it, and the result.
 type CachedResult<T> = (View, T, View);
 
-/// A cache of recent joins. The next thread of the same warp usually has the same view and adds the same knowledge. It
-/// then gets the same result at no cost, and both share it.
+/// A cache of recent joins. The next thread of a warp usually joins the view and the knowledge of the thread before it. Then
+/// the next thread gets the cached result at no cost, and both threads share the result.
 #[derive(Debug, Default)]
 pub(super) struct JoinCache {
     joins: [Option<CachedResult<View>>; 4],

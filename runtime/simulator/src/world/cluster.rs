@@ -1,4 +1,4 @@
-//! Clusters: CTAs that can access each other's shared memory until one of them ends.
+//! Clusters: CTAs that can access each other's shared memory until a CTA ends.
 
 use super::machine::Machine;
 use super::stamp::{AccessKind, Accessor};
@@ -30,7 +30,7 @@ impl Machine {
         cta.cluster_convergence.arrived.len() == running as usize
     }
 
-    /// Handles the end of a thread of `cta`, for which the other threads of the cluster no longer wait.
+    /// Handles the end of a thread of `cta`. The other threads of the cluster no longer wait for this thread.
     pub fn thread_left_cluster(&mut self, cta: usize) {
         let first = self.ctas[cta].cluster[0];
         if self.cluster_is_whole(first) {

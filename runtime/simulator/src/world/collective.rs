@@ -7,7 +7,7 @@ use super::state::thread::ThreadState;
 /// An operation that all lanes of a warp perform together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WarpOperation {
-    /// `__syncwarp`: all lanes see what each of them did.
+    /// `__syncwarp`: every lane sees the earlier accesses of all lanes.
     Sync,
     /// `elect.sync`: one lane is elected.
     Elect,
@@ -62,7 +62,7 @@ impl Machine {
         match what {
             WarpOperation::Sync => self.sync(arrived),
             WarpOperation::Elect => {
-                // The PTX ISA leaves open which lane is elected. It is the same one throughout a run.
+                // The PTX ISA does not say which lane is elected. The simulator elects one lane throughout a run.
                 let leader = (self.options.seed as usize ^ self.options.seed as usize >> 7) % WARP;
                 for (lane, thread) in arrived.iter().enumerate() {
                     self.threads[*thread].result = u32::from(lane == leader);
@@ -90,7 +90,7 @@ impl Machine {
         }
     }
 
-    /// Makes everything that the arrived threads knew and did known to all of them. Their warps start a new step.
+    /// Makes everything that the arrived threads knew and did known to all arrived threads. Their warps start a new step.
     fn sync(&mut self, arrived: &[usize]) {
         let mut all = self.threads[arrived[0]].view.clone();
         let mut warps: Vec<usize> = arrived
@@ -160,7 +160,7 @@ impl Machine {
     }
 
     /// Checks the number of a named barrier, and that all threads pass the same number of threads. Returns false if
-    /// there is no such barrier.
+    /// the barrier does not exist.
     fn enter_named(&mut self, barrier: u32, expected: u32, pc: u64) -> bool {
         let current = self.current;
         if barrier as usize >= NAMED_BARRIERS
@@ -221,7 +221,7 @@ impl Machine {
         self.release_converged(arrived);
     }
 
-    /// Handles the end of a thread of `cta`, for which `__syncthreads` may have waited.
+    /// Handles the end of a thread of `cta`. `__syncthreads` may have waited for this thread.
     pub fn thread_left_cta(&mut self, cta: usize) {
         let running = self.ctas[cta].running as usize;
         if let Some(convergence) = self.ctas[cta].named.first_mut()

@@ -52,8 +52,8 @@ unsafe impl Send for FiberStack {}
 // SAFETY: `base` is less than a page below the end of the memory, and `limit` is its start above the canary. Both are
 // aligned, and the memory lives as long as the stack.
 unsafe impl Stack for FiberStack {
-    /// Stacks begin at different offsets within a page. Otherwise the frames of all fibers would occupy the same few sets of
-    /// the caches, which hold only so many lines.
+    /// Stacks begin at different offsets within a page. Otherwise the frames of all fibers would compete for a few sets of
+    /// the caches.
     fn base(&self) -> StackPointer {
         let start = self.0.as_ptr() as usize;
         let line = (start >> 12).wrapping_mul(0x9e37_79b9) >> 8 & 63;
@@ -91,7 +91,7 @@ pub(super) struct Stacks(Vec<FiberStack>);
 /// The stacks of simulators that have ended, for later ones. The first touch of the pages of new stacks takes longer than
 /// most kernels.
 static SPARE: Mutex<Vec<FiberStack>> = Mutex::new(Vec::new());
-/// The most spare stacks. Each of them occupies some 10 KiB of memory.
+/// The most spare stacks. Each stack occupies some 10 KiB of memory.
 const MAX_SPARE: usize = 1 << 14;
 
 impl Stacks {
@@ -151,7 +151,7 @@ impl Fiber {
     /// Ends the fiber, at whatever instruction it is, and keeps its stack for another one.
     pub fn end(mut self, stacks: &mut Stacks) -> ResumeResult {
         if !self.0.done() {
-            // SAFETY: the stack holds frames of the kernel and frames of this crate that wait. None of them owns
+            // SAFETY: the stack holds frames of the kernel and frames of this crate that wait. No frame owns
             // anything.
             unsafe { self.0.force_reset() };
         }

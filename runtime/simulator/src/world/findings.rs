@@ -100,7 +100,7 @@ impl Machine {
         }
     }
 
-    /// Reports a deadlock, with what each blocked thread waits for. Threads of a GPU with the same wait are one part.
+    /// Reports a deadlock with the wait of each blocked thread. Threads of a GPU with equal waits are one part of the finding.
     pub fn report_deadlock(&mut self) {
         let mut groups: BTreeMap<(u32, u32, String), (u32, Origin)> = BTreeMap::new();
         for index in 0..self.threads.len() {

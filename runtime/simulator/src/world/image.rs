@@ -141,7 +141,7 @@ impl Image {
             .chunks_exact(2)
             .map(|pair| Frame::of(pair[0], pair[1]))
             .collect();
-        // Lines of primitives add nothing to the finding, and the line of the entry adds nothing to that of the role.
+        // Lines of primitives add nothing to the finding, and the line of the entry adds nothing to the line of the role.
         let is_own = |frame: &&Frame<'_>| line_of(&self.source, frame.file, frame.line).is_some();
         let mut shown: Vec<&Frame<'_>> = frames.iter().filter(is_own).collect();
         if shown.len() > 1 {

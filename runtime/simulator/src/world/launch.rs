@@ -179,7 +179,7 @@ impl Machine {
         }
     }
 
-    /// Takes the counters of an earlier CTA with as many threads, or creates new ones.
+    /// Takes the counters of an earlier CTA with the same number of threads, or creates new counters.
     fn take_cta_counters(&mut self, device: u32, threads: u32) -> CtaCounters {
         let free = &mut self.free_counters[device as usize].ctas;
         if let Some(index) = free

@@ -42,9 +42,9 @@ pub(super) struct Machine {
     pub sync_words: SyncWords,
     pub reports: Reports,
     pub join_cache: JoinCache,
-    /// What kernels have published to host memory.
+    /// The knowledge that kernels have published to host memory.
     pub host: Clock,
-    /// What the completed copies of the host had seen and done.
+    /// The knowledge and the accesses of the completed copies of the host.
     pub copied: Clock,
     /// The counters that no launch uses, by GPU.
     pub free_counters: Vec<FreeCounters>,
@@ -89,7 +89,7 @@ impl Machine {
         }
     }
 
-    /// Forgets accesses to which no word of memory refers any more, if there may be many. No kernel may run.
+    /// Forgets accesses to which no word of memory refers any more, if these may be many. No kernel may run.
     pub fn forget_old_accesses(&mut self) {
         if self.shadow.has_many_stamps() {
             self.shadow.forget_all_but(&mut self.memory.all_cells());

@@ -57,14 +57,14 @@ enum MappingTarget {
     Host,
 }
 
-/// What is mapped at an address.
+/// The mapping at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Location {
     Global { id: PhysicalId, offset: usize },
     Host { address: u64 },
 }
 
-/// What to do with a range of memory.
+/// The operation on a range of memory.
 pub(super) enum Transfer<'a> {
     /// Copy the memory to this buffer.
     Read(&'a mut [u8]),
@@ -172,7 +172,7 @@ impl GlobalMemory {
         }
     }
 
-    /// Returns what is mapped at `address`, or the reason why `device` cannot access `bytes` bytes there. Copies pass
+    /// Returns the mapping at `address`, or the reason why `device` cannot access `bytes` bytes there. Copies pass
     /// no device, since they may access the memory of all GPUs.
     pub fn resolve(
         &self,
@@ -213,7 +213,7 @@ impl GlobalMemory {
         }
     }
 
-    /// Checks that bytes of memory that is divided into blocks are inside of one of them.
+    /// Checks that the bytes are inside one block, if the memory is divided into blocks.
     fn check_block(&self, id: PhysicalId, offset: u64, bytes: u64) -> Result<(), String> {
         let physical = self.physical.get(id.0 as usize).and_then(Option::as_ref);
         let Some(physical) = physical.filter(|physical| !physical.blocks.is_empty()) else {

@@ -145,7 +145,7 @@ impl Machine {
         true
     }
 
-    /// Performs the groups that threads wait for, and no more, as soon as all threads have committed them.
+    /// Performs only the groups for which threads wait, as soon as all threads have committed them.
     fn retire(&mut self) {
         let (_, mma) = self.mma_of();
         let committed_by_all = mma.committed_by_all();

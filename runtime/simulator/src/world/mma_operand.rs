@@ -125,7 +125,7 @@ struct UnwrittenChunks {
 }
 
 impl UnwrittenChunks {
-    /// Returns the address of the lines if some of them are only partly written.
+    /// Returns the address of the lines if some lines are only partly written.
     fn mistake(&self, mn_major: bool) -> Option<u32> {
         let whole_lines = if mn_major { DEPTH } else { DEPTH / 8 };
         let partly = !self.count.is_multiple_of(whole_lines as u32);

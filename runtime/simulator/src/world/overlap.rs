@@ -23,8 +23,8 @@ impl Machine {
         }
     }
 
-    /// Returns whether every CTA of a launch has let the kernel behind start, or has ended. A launch that itself still
-    /// overlaps with the one before it does not, so at most two kernels of a stream run at the same time.
+    /// Returns whether every CTA of a launch has let the kernel behind start, or has ended. Returns false for a launch that
+    /// still overlaps with the previous launch, so at most two kernels of a stream run at the same time.
     pub fn allows_overlap(&self, launch: usize) -> bool {
         let Some(launch) = &self.launches[launch] else {
             return false;
@@ -34,8 +34,8 @@ impl Machine {
         launch.failed.is_none() && launch.before.is_none() && launch.ctas.iter().all(allows)
     }
 
-    /// Returns whether the launch before that of the running thread has ended. If it has, the thread knows what was known
-    /// then. Otherwise the thread is blocked until it has.
+    /// Returns whether the launch before the running thread's launch has ended. If so, the thread gets the knowledge at the end of
+    /// that launch. Otherwise this blocks the thread until that launch has ended.
     pub fn wait_for_grid_before(&mut self, pc: u64) -> bool {
         let index = self.ctas[self.threads[self.current].cta].launch;
         let Some(launch) = &self.launches[index] else {

@@ -27,7 +27,7 @@ const TRACE_EVENTS: usize = 4000;
 #[derive(Debug, Default)]
 pub(super) struct Reports {
     raw: Vec<RawFinding>,
-    /// The kind and the first two instructions of each finding so far. A second finding with the same ones is dropped.
+    /// The kind and the first two instructions of each finding so far. A second finding with an equal key is dropped.
     reported: HashSet<(&'static str, u64, u64)>,
     /// The number of wrong accesses so far, with those that were dropped.
     pub wrong_accesses: usize,
@@ -58,7 +58,7 @@ pub(super) struct WaitSpan {
 }
 
 impl Reports {
-    /// Adds a finding, unless there are too many or the same instructions have been reported already.
+    /// Adds a finding, unless findings are too many or its instructions have been reported already.
     pub fn add(&mut self, kind: &'static str, text: String, parts: Vec<(String, Origin)>) {
         let pc = |index: usize| parts.get(index).map_or(0, |(_, origin)| origin.pc);
         if self.raw.len() < MAX_FINDINGS && self.reported.insert((kind, pc(0), pc(1))) {

@@ -123,7 +123,7 @@ impl World {
         jumped_ns
     }
 
-    /// Performs a step of one copy by TMA or by the host. Returns false if there is none.
+    /// Performs a step of one copy by TMA or by the host. Returns false if no copy is in flight.
     fn copy_something(&mut self) -> bool {
         let tma_copies = self.machine.tma_copies.len();
         let all = tma_copies + self.copies.len();

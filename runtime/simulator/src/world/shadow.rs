@@ -12,7 +12,7 @@ pub(super) const WORD_BYTES: usize = 4;
 /// The number of bits of an index into [`Shadow::recent_chains`]. With this value the table fits the L1 cache.
 const RECENT_CHAINS_BITS: u32 = 10;
 
-/// Stamps and sets of reads are not forgotten before there are this many of them.
+/// The fewest stamps and sets of reads with which the simulator forgets any.
 const LEAST_KEPT: usize = 1 << 17;
 
 /// The last accesses to a word.
@@ -20,11 +20,11 @@ const LEAST_KEPT: usize = 1 << 17;
 pub(super) struct ShadowCell {
     /// The stamp of the last write, or 0 if the word was never written.
     write: u32,
-    /// The reads since then, as an index into [`Shadow::reads`], or 0 if there are none.
+    /// The reads since the last write, as an index into [`Shadow::reads`], or 0 without reads.
     reads: u32,
 }
 
-/// What is wrong with an access.
+/// The fault of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum AccessFault {
     /// The word is read, but was never written.
@@ -48,12 +48,12 @@ pub(super) struct Shadow {
     /// A cache of recent elements of `reads`, indexed by a hash: the rest, the stamp, and the index of the element. An
     /// element that the cache has lost is created again.
     recent_chains: Vec<(u32, u32, u32)>,
-    /// The last access that was found to be in order, and the write before it. Neighbouring words usually have the
-    /// same.
+    /// The last access that was found to be in order, and the write before it. Neighbouring words usually have
+    /// equal values.
     last_ordered: (u32, u32),
-    /// How many stamps and sets of reads were needed when the others were last forgotten.
+    /// The number of stamps and sets of reads that were kept when others were last forgotten.
     needed: usize,
-    /// The solo component of each thread slot. It is none if the thread has never published by itself.
+    /// The solo component of each thread slot. `None` if the thread has never published by itself.
     pub solos: Vec<Option<Component>>,
 }
 
@@ -85,13 +85,13 @@ impl Shadow {
         (self.stamps.len() - 1) as u32
     }
 
-    /// Returns whether most stamps may be those of accesses that nothing refers to any more.
+    /// Returns whether most stamps may belong to accesses to which nothing refers any more.
     pub fn has_many_stamps(&self) -> bool {
         self.stamps.len() + self.reads.len() > 2 * self.needed.max(LEAST_KEPT)
     }
 
-    /// Forgets the stamps and the sets of reads to which none of `cells` refers. There must be no other references to them,
-    /// so no kernel may run.
+    /// Forgets the stamps and the sets of reads to which no cell of `cells` refers. No other references may exist, so no kernel may
+    /// run.
     pub fn forget_all_but(&mut self, cells: &mut [&mut [ShadowCell]]) {
         let mut chains = vec![0; self.reads.len()];
         let mut stamps = vec![0; self.stamps.len()];
@@ -104,7 +104,7 @@ impl Shadow {
                 chain = rest;
             }
         }
-        // Element 0 of both stands for none.
+        // Element 0 of both lists means no element.
         (chains[0], stamps[0]) = (1, 1);
         let kept = number(&mut stamps);
         self.stamps = kept.into_iter().map(|old| self.stamps[old]).collect();

@@ -116,7 +116,8 @@ impl World {
         self.start_behind(device, work, after, None)
     }
 
-    /// Does the same. A kernel may be started while the kernel `before` it still runs, if that [allows it].
+    /// Starts `work` as [`start`](Self::start) does. A kernel may start while the kernel `before` still runs, if that kernel
+    /// [allows it].
     ///
     /// [allows it]: Self::allows_overlap
     pub fn start_behind(

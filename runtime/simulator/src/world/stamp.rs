@@ -10,8 +10,8 @@ pub(super) enum AccessKind {
     /// An ordinary access that may race with an access of another launch. A launch that overlaps with another one does
     /// not use the value.
     Early,
-    /// An ordinary read of what the thread sends. A write of the same launch may depend on it, and then needs no other order
-    /// after it. That a write came earlier is a race like any other.
+    /// An ordinary read of data that the thread sends. A write of the same launch may depend on the read, and then needs no other
+    /// order after the read. An earlier unordered write is a race, as with any other read.
     Sent,
     /// An atomic or ordered access whose scope is this GPU or less.
     AtomicGpu,
@@ -33,8 +33,8 @@ impl AccessKind {
 
 /// The record of an access. Accesses of a thread by the same instruction within one step share a stamp.
 ///
-/// A later access is ordered after this one if it knows `step` of `component`. The access of a thread is also ordered
-/// if the later one knows `solo_step` of the thread's solo component.
+/// A later access is ordered after this access if it knows `step` of `component`, or, for the access of a thread, if it knows
+/// `solo_step` of the thread's solo component.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stamp {
     pub kind: AccessKind,
@@ -46,7 +46,7 @@ pub(super) struct Stamp {
     pub origin: Origin,
 }
 
-/// Which thread made an access, and at which instruction.
+/// The thread and the instruction of an access.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Origin {
     pub device: u32,
@@ -60,13 +60,13 @@ pub(super) struct Origin {
 /// The slot of accesses that are not a thread's own.
 pub(super) const NO_SLOT: u32 = u32::MAX;
 
-/// A new access, and what is known to it.
+/// A new access, and its knowledge of earlier accesses.
 pub(super) struct Accessor<'a> {
     /// The index of its stamp.
     pub stamp: u32,
-    /// What is known to ordinary accesses. All clocks must know an earlier access.
+    /// The knowledge of ordinary accesses. All clocks must know an earlier access.
     pub generic: &'a [&'a Clock],
-    /// What is known to the async proxy, if the access is made by it.
+    /// The knowledge of the async proxy, if the async proxy makes the access. Otherwise `None`.
     pub proxy: Option<&'a [&'a Clock]>,
     /// The slot of the thread that accesses, or that issued the access.
     pub slot: u32,

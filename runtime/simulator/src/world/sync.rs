@@ -1,7 +1,7 @@
 //! Loads, stores, atomics and fences of global memory, and how they order threads.
 //!
 //! A release publishes what a thread knows and did at a word. An acquire of that word adds it to the view of the
-//! loading thread. A thread that polls words can sleep until one of them changes.
+//! loading thread. A thread that polls words can sleep until a polled word changes.
 
 use super::clock::{View, ViewClocks};
 use super::machine::Machine;
@@ -11,8 +11,8 @@ use super::state::sync_words::{MemoryOrder, Scope, Word};
 use super::state::thread::{PolledWord, ThreadState};
 use std::sync::atomic::{self, AtomicU32, AtomicU64};
 
-/// The number of polled words after which the simulator forgets the older half of them. A thread has loaded these for
-/// waits that have ended, since one wait polls fewer words than the half.
+/// The number of polled words after which the simulator forgets the older half. The thread polled the older half for waits that
+/// have ended, since one wait polls fewer words than half of this number.
 const MAX_POLLED: usize = 512;
 
 impl Machine {
@@ -173,7 +173,8 @@ impl Machine {
             .for_each(|barrier| barrier.fenced = true);
     }
 
-    /// Adds what was published at a word that the running thread has read. A relaxed load keeps it for a later fence.
+    /// Adds the knowledge that was published at a word that the running thread has read. A relaxed load keeps the knowledge for a
+    /// later fence.
     fn acquire(&mut self, word: Word, order: MemoryOrder, scope: Scope) {
         let view = self.published_at(word, scope);
         let thread = &mut self.threads[self.current];
@@ -184,8 +185,8 @@ impl Machine {
         self.join_cache.join(known, &view);
     }
 
-    /// Does the same for a word of host memory. The host may have written it after all completed copies, and after what
-    /// kernels have published to the host.
+    /// Adds the knowledge that was published at a word of host memory. The host may have written the word after all completed
+    /// copies, and after all that kernels have published to the host.
     fn acquire_from_host(&mut self, order: MemoryOrder) {
         let mut generic = self.host.clone();
         generic.join(&self.copied);
@@ -313,7 +314,7 @@ impl Machine {
         Some(u64::from_le_bytes(value))
     }
 
-    /// Wakes the threads for which a word of host memory has changed. Returns whether there are any.
+    /// Wakes the threads that have polled a changed word of host memory. Returns whether any thread was woken.
     pub fn wake_pollers_of_host(&mut self) -> bool {
         let mut has_woken = false;
         for thread in std::mem::take(&mut self.sync_words.polling_host) {

@@ -266,7 +266,7 @@ impl Machine {
         true
     }
 
-    /// Reports a mistake and returns false if the number of coordinates is not that of dimensions.
+    /// Reports a mistake and returns false if the number of coordinates differs from the number of dimensions.
     fn check_dims(&mut self, map: &TensorMap, at: &[u32], pc: u64) -> bool {
         let fits = usize::from(map.rank) == at.len();
         if !fits {

@@ -40,14 +40,14 @@ pub struct Shape {
     pub late: bool,
 }
 
-/// What the host does on another stream while the kernel runs.
+/// The action of the host on another stream while the kernel runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostAction {
     /// Nothing.
     Waits,
     /// Copies the matrix to the workspace of rank 0, and writes a flag after the copy.
     CopyThenFlag,
-    /// Does the same without ordering the flag after the copy.
+    /// Copies the matrix as `CopyThenFlag` does, but does not order the flag after the copy.
     CopyAndFlag,
 }
 
@@ -120,7 +120,7 @@ struct Harness {
     over: BTreeMap<TaskId, (Outcome, Moment)>,
 }
 
-/// Returns a matrix of integers that bf16 can represent. Within a row or a column, all of them differ.
+/// Returns a matrix of integers that bf16 can represent. Within a row or a column, all elements differ.
 fn matrix(transposed: bool) -> Vec<u8> {
     let element = |i: usize| {
         let (row, column) = if transposed {

@@ -13,8 +13,8 @@ use std::num::NonZero;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The number of seeds of each kernel. A correct kernel must be correct under all of them, and a wrong one must be
-/// found under at least one.
+/// The number of seeds of each kernel. A correct kernel must be correct under all seeds, and a wrong kernel must be
+/// found under at least one seed.
 const SEEDS: u64 = 50;
 
 /// Runs `body` for each item, on all cores, and reports all failures together.

@@ -42,8 +42,8 @@ pub(super) unsafe fn write_out<T>(to: *mut T, value: T) -> Result<()> {
 const CONTEXT_BASE: usize = 0x5100_0000;
 const CONTEXT_STEP: usize = 16;
 
-/// The largest special handle, `CU_STREAM_PER_THREAD`. It and the smaller ones, `CU_STREAM_LEGACY` and null, all denote
-/// the same default stream here.
+/// The largest special handle, `CU_STREAM_PER_THREAD`. Here this handle, `CU_STREAM_LEGACY` and null all denote one default
+/// stream.
 const LAST_SPECIAL_STREAM: u64 = 2;
 
 thread_local! {
@@ -128,7 +128,7 @@ pub(super) fn ensure_not_captured(gpu: &TargetGpu, id: StreamId) -> Result<()> {
     Err(Code::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
 }
 
-/// Fails and invalidates captures if one of them forbids this thread calls that could disturb it.
+/// Fails and invalidates captures if a capture forbids this thread all calls that could disturb the capture.
 pub(super) fn ensure_permitted(host: &Host) -> Result<()> {
     host.lock().graphs.ensure_permitted()
 }

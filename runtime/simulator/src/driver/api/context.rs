@@ -95,7 +95,7 @@ pub(super) unsafe extern "C" fn cuCtxSynchronize() -> Code {
     })
 }
 
-/// Returns 0 for both, since all streams have the same priority.
+/// Returns 0 for both limits, since all streams have one priority.
 pub(super) unsafe extern "C" fn cuCtxGetStreamPriorityRange(
     least: *mut c_int,
     greatest: *mut c_int,

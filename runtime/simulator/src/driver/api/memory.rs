@@ -41,7 +41,7 @@ pub(super) unsafe extern "C" fn cuMemFree_v2(address: CUdeviceptr) -> Code {
     driver_call(|| {
         let gpu = current_gpu()?;
         ensure_permitted(&gpu.host)?;
-        // Freeing waits for the GPU. After a failure the wait returns at once, and the memory is freed all the same.
+        // Freeing waits for the GPU. After a failure the wait returns at once, and the memory is freed nevertheless.
         let end = gpu.host.call()?.streams.end(gpu.device);
         let waited = gpu.host.wait(gpu.device, end);
         gpu.host
@@ -71,7 +71,7 @@ pub(super) unsafe extern "C" fn cuMemFreeAsync(address: CUdeviceptr, on: CUstrea
             return Err(Code::CUDA_ERROR_INVALID_VALUE);
         }
         match enqueue(&on, id, StreamOp::Free(address)) {
-            // The memory of a failed kernel is freed all the same.
+            // The memory of a failed kernel is freed too.
             Err(Code::CUDA_ERROR_LAUNCH_FAILED) => on
                 .host
                 .run_on_engine(move |world, state| state.memory.free(world, address))

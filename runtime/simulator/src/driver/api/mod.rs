@@ -1,7 +1,7 @@
 //! The functions of the CUDA driver that cudarc calls, by subject.
 //!
 //! Each function checks its arguments, returns the driver's own error codes, and never unwinds into its caller. `call`
-//! has what all of them need, and `table` lists them.
+//! holds their common code, and `table` lists all functions.
 
 #![allow(non_snake_case, reason = "the names are those of the driver")]
 

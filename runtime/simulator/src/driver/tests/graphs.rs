@@ -49,7 +49,7 @@ fn last_node(stream: &CudaStream) -> (sys::CUgraph, sys::CUgraphNode) {
     (graph, unsafe { *nodes })
 }
 
-/// Launches a graph, and returns for each of its kernels how many of them happened before it.
+/// Launches a graph. Returns for each kernel of the graph the number of kernels that happened before that kernel.
 fn replay(host: &TestHost, graph: &CudaGraph) -> Vec<usize> {
     let first = host.log().len() as u64;
     graph.launch().expect("launched");

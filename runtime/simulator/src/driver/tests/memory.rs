@@ -132,7 +132,7 @@ fn map(host: &TestHost, handle: u64, gpu: usize, bytes: usize) -> u64 {
     at
 }
 
-/// Symmetric memory maps memory of one GPU for another one in the same way.
+/// Maps memory of one GPU for another GPU, as symmetric memory does.
 #[test]
 fn memory_is_shared_by_a_descriptor() {
     let host = TestHost::new(2);

@@ -68,7 +68,7 @@ pub(super) fn options(devices: u32) -> HostOptions {
     }
 }
 
-/// Claims a host. Waits while other tests hold all of them.
+/// Claims a host. Waits while other tests hold all hosts.
 fn claim(devices: u32) -> SimulatedHost {
     loop {
         match SimulatedHost::claim(options(devices)) {

@@ -1,6 +1,6 @@
-//! How a function that a kernel calls reaches the machine, and how it suspends the fiber of the running thread.
+//! The access of functions that kernels call to the machine, and the suspension of the running thread's fiber.
 //!
-//! These functions run on the stack of a fiber. None of them holds a reference to the machine while the fiber is
+//! These functions run on the stack of a fiber. No function holds a reference to the machine while the fiber is
 //! suspended.
 
 use crate::world::fiber::FiberYielder;

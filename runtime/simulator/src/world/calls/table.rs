@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// The version of the table. It must be equal to `mk::sim::Calls::kVersion`.
 const VERSION: u64 = 11;
 
-/// The table of functions that kernels call. The layout is that of `mk::sim::Calls`.
+/// The table of functions that kernels call. The layout is equal to `mk::sim::Calls`.
 #[repr(C)]
 struct Calls {
     thread: extern "C" fn() -> *const ThreadInfo,

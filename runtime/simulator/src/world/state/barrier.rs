@@ -19,9 +19,9 @@ pub struct Barrier {
     /// Counts the phases for the copies that signal the barrier. All threads that have waited for a phase know what
     /// those copies have written.
     pub counter: StepCounter,
-    /// What the arrivals of the current phase have published.
+    /// The knowledge that the arrivals of the current phase have published.
     pub arriving: Arrivals<Published>,
-    /// What the arrivals of all completed phases have published.
+    /// The knowledge that the arrivals of all completed phases have published.
     pub arrived: Arrivals<View>,
     /// Whether a fence has made its initialisation visible to TMA.
     pub fenced: bool,
@@ -29,8 +29,8 @@ pub struct Barrier {
     pub waiting: Vec<usize>,
 }
 
-/// What arrivals at a barrier have published. A wait at the scope of a CTA acquires only what threads of the own CTA
-/// have published.
+/// The knowledge that arrivals at a barrier have published. A wait at the scope of a CTA acquires only the knowledge that threads
+/// of its own CTA have published.
 #[derive(Debug, Default)]
 pub struct Arrivals<T> {
     pub of_own_cta: T,

@@ -7,7 +7,7 @@ pub const WARP: usize = 32;
 /// The warps of a warpgroup.
 pub const WARPGROUP_WARPS: usize = 4;
 
-/// A point at which threads wait until all of them have arrived: a named barrier of a CTA, a barrier of a cluster, or
+/// A point at which threads wait until all threads have arrived: a named barrier of a CTA, a barrier of a cluster, or
 /// an operation that all lanes of a warp perform together.
 #[derive(Debug, Default)]
 pub struct ConvergencePoint {
@@ -21,7 +21,7 @@ pub struct ConvergencePoint {
     pub expected: u32,
     /// The number of threads that arrived without waiting (`bar.arrive`).
     pub arrived_without_wait: u32,
-    /// What those threads had done before they arrived.
+    /// The knowledge of these threads when they arrived.
     pub published: Published,
 }
 

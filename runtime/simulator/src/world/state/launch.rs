@@ -25,11 +25,11 @@ pub struct Launch {
     pub running: u32,
     /// Why the kernel has failed, if it has.
     pub failed: Option<String>,
-    /// What was known when the kernel started. At its end, what its threads know is added.
+    /// The knowledge at the start of the kernel. At the end of the kernel, the knowledge of its threads is added.
     pub known: Clock,
-    /// The launch before this one on its stream, if it has not ended and this one overlaps with it.
+    /// The previous launch on the stream, if that launch has not ended and this launch overlaps with it. Otherwise `None`.
     pub before: Option<usize>,
-    /// What was known at the end of that launch.
+    /// The knowledge at the end of the launch `before`.
     pub known_before: Clock,
 }
 
@@ -70,7 +70,7 @@ pub struct SharedMemory {
 }
 
 impl SharedMemory {
-    /// Resets the memory to what a new CTA finds: `bytes` bytes of which none was ever written.
+    /// Resets the memory for a new CTA, to `bytes` bytes that were never written.
     pub fn reset(&mut self, bytes: usize) {
         self.bytes.clear();
         self.bytes.resize(bytes, 0xff);

@@ -32,7 +32,7 @@ pub struct WarpgroupMma {
     pub committed: Vec<u32>,
     /// Whether each thread has executed `wgmma.fence` since it last waited for all products.
     pub fenced: Vec<bool>,
-    /// The waiting threads, and the number of groups that each of them waits for.
+    /// The waiting threads, each with the number of groups for which it waits.
     pub waiting: Vec<(usize, u32)>,
 }
 
@@ -119,8 +119,8 @@ impl WarpgroupMma {
         self.groups_done + self.groups.iter().take_while(whole).count() as u32
     }
 
-    /// Returns the index of the accumulators of thread `index` at `d`: those of products that are not done, or unused
-    /// ones.
+    /// Returns the index of the accumulators of thread `index` at `d`: the accumulators of products in flight, or unused
+    /// accumulators.
     pub fn sum_for(&mut self, d: *mut f32, index: usize, n: usize) -> usize {
         let in_flight = self
             .accumulators

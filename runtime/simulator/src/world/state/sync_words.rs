@@ -22,7 +22,7 @@ pub struct MemoryOrder {
 /// A word in global memory: the allocation, and the offset in bytes.
 pub type Word = (PhysicalId, usize);
 
-/// What was published at words, and which threads poll them.
+/// The knowledge that was published at words, and the threads that poll these words.
 #[derive(Debug, Default)]
 pub struct SyncWords {
     /// For each word, what each GPU has published there at each scope.

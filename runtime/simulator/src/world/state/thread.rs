@@ -11,23 +11,23 @@ use crate::world::stamp::AccessKind;
 pub enum ThreadState {
     /// The thread can run.
     Ready,
-    /// It waits for the end of a phase of the mbarrier at `address`.
+    /// The thread waits for the end of a phase of the mbarrier at `address`.
     Barrier { address: u32, parity: u32 },
-    /// It waits until a word that it has polled changes, or time passes.
+    /// The thread waits until a word that it has polled changes, or until time passes.
     Polling,
-    /// It waits for other threads of its warp, CTA or cluster.
+    /// The thread waits for other threads of its warp, CTA or cluster.
     Converging,
-    /// It waits for its own bulk groups.
+    /// The thread waits for its own bulk groups.
     BulkGroups,
-    /// It waits for products of its warpgroup.
+    /// The thread waits for products of its warpgroup.
     Wgmma,
-    /// It waits for the end of the launch before its own.
+    /// The thread waits for the end of the launch before its own launch.
     GridBefore,
     /// It has returned.
     Ended,
 }
 
-/// What a thread waits for, as the kernel has announced it.
+/// The wait that the kernel has announced for a thread.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WaitSite {
     pub role: u32,
@@ -82,11 +82,11 @@ pub struct Thread {
     pub cta: usize,
     pub warp: usize,
     pub state: ThreadState,
-    /// The instruction at which it was last blocked.
+    /// The instruction at which the thread was last blocked.
     pub pc: u64,
-    /// What has happened before the thread's next instruction.
+    /// The accesses that happened before the thread's next instruction.
     pub view: View,
-    /// Its index in `Shadow::solos`.
+    /// The index of the thread in `Shadow::solos`.
     pub slot: u32,
     /// The step of the thread alone. It grows when the thread publishes or fences by itself.
     pub solo_step: u32,
@@ -98,13 +98,13 @@ pub struct Thread {
     pub unfenced_shared: bool,
     /// Whether the thread has written global memory since its last proxy fence.
     pub unfenced_global: bool,
-    /// What the thread's relaxed loads have seen. A fence turns it into knowledge.
+    /// The accesses that the thread's relaxed loads have seen. A fence adds them to `view`.
     pub seen: View,
-    /// What the last fence has published, and the scope of that fence.
+    /// The knowledge that the last fence has published, and the scope of that fence.
     pub published: Option<(Release, u32)>,
     /// The stamps of the latest accesses.
     pub recent: RecentStamps,
-    /// The words that it has polled since it last slept.
+    /// The words that the thread has polled since it last slept.
     pub polled: Vec<PolledWord>,
     pub slept: bool,
     pub wait_site: WaitSite,
@@ -120,7 +120,7 @@ pub struct Thread {
     pub yielder: *const FiberYielder,
 }
 
-/// What kernels can ask about a thread. The layout is that of `mk::sim::Thread`.
+/// The facts about a thread that kernels can read. The layout is equal to `mk::sim::Thread`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct ThreadInfo {

@@ -1,10 +1,10 @@
-//! Copies by TMA that are under way, and the bulk groups in which threads wait for them.
+//! Copies by TMA in flight, and the bulk groups by which threads wait for their copies.
 
 use super::counters::StepCounter;
 use crate::world::clock::View;
 use crate::world::tensor::Run;
 
-/// The bulk groups of a thread: stores by TMA for which it can wait.
+/// The bulk groups of a thread: stores by TMA for which the thread can wait.
 #[derive(Debug, Default)]
 pub struct BulkGroups {
     /// The counter of reads of shared memory and the counter of writes of global memory. Each has a step per group.
@@ -15,7 +15,7 @@ pub struct BulkGroups {
     pub open: u32,
     /// The groups that are not complete: the number of the group, and its remaining reads and writes.
     pub groups: Vec<(u32, u32, u32)>,
-    /// What the thread waits for: the last group, and whether its reads suffice.
+    /// The wait of the thread: the last group, and whether the end of its reads suffices. `None` if the thread does not wait.
     pub waits: Option<(u32, bool)>,
 }
 
@@ -33,13 +33,13 @@ impl BulkGroups {
 /// A copy by TMA that has been issued and is not complete.
 #[derive(Debug)]
 pub struct TmaCopy {
-    /// The thread that issued it.
+    /// The thread that issued the copy.
     pub thread: usize,
     pub launch: usize,
     pub device: u32,
-    /// The instruction that issued it.
+    /// The instruction that issued the copy.
     pub pc: u64,
-    /// What the thread knew when it issued the copy.
+    /// The knowledge of the thread when it issued the copy.
     pub view: View,
     /// The slot of the thread.
     pub slot: u32,
@@ -54,7 +54,7 @@ pub struct TmaCopy {
     pub to: TmaTarget,
 }
 
-/// Where a copy by TMA writes.
+/// The target of a copy by TMA.
 #[derive(Debug)]
 pub enum TmaTarget {
     /// The shared memory of a CTA. The barrier of that CTA with this index counts the bytes.
