@@ -1,4 +1,4 @@
-//! `examples/candle_llama.rs` at toy size, on simulated GPUs: the tokens of 1, 2 and 4 ranks are those of candle alone.
+//! `examples/candle_llama.rs` at toy size, on simulated GPUs: the tokens of 1, 2 and 4 ranks equal the tokens of candle alone.
 
 #[expect(dead_code, reason = "tests do not call `main`")]
 #[path = "../examples/candle_llama.rs"]
@@ -67,7 +67,7 @@ fn tokens_are_those_of_candle_in_every_world() {
     );
 }
 
-/// The names and shapes are those of Hugging Face.
+/// The names and shapes are equal to Hugging Face's.
 #[test]
 fn weights_in_files_give_the_same_bits() -> candle_core::Result<()> {
     let weights = Weights::open(&SEED)?;

@@ -1,4 +1,4 @@
-//! Tests of what the operators of a communicator share, and of what several communicators do not. The first test counts
+//! Tests of the resources that operators of a communicator share, and that communicators do not share. The first test counts
 //! threads and descriptors of the process, so the tests of this program run one after another.
 
 use mkernel::{
@@ -50,8 +50,8 @@ fn on_ranks<T: Send>(all: Vec<Communicator>, body: impl Fn(Communicator) -> T + 
     })
 }
 
-/// Returns the number of threads of this process, and that of its open descriptors except those that are the memory and
-/// the kernels of simulated GPUs.
+/// Returns the number of threads of this process, and the number of its open descriptors without the descriptors of memory and
+/// kernels of simulated GPUs.
 fn threads_and_descriptors() -> (usize, usize) {
     let threads = fs::read_dir("/proc/self/task").expect("a folder").count();
     let descriptors = fs::read_dir("/proc/self/fd").expect("a folder");
@@ -291,7 +291,7 @@ fn an_operator_that_some_ranks_have_dropped_is_not_shared() {
         let mut kept = Vec::new();
         for round in 0..4 {
             let operator = ranks.prepare(&config, shape).expect("prepared");
-            // The workspaces that some rank still holds, and that of the new operator.
+            // The workspaces that some rank still holds, and the workspace of the new operator.
             assert_eq!(ranks.stats().heap.workspaces, round + 1);
             call(&ranks, &operator, shape).expect("all take part");
             if ranks.rank() as usize != round {

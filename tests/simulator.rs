@@ -30,7 +30,7 @@ fn small(size: u64, limit: u64) -> u64 {
 /// Returns a job with the golden configuration at a small size, on `world` ranks.
 fn job(golden: &Golden, world: u32) -> GemmJob {
     let shape = golden.gemm().shape;
-    // The shards have whole tiles if those of the golden configuration have.
+    // The shards have whole tiles if the shards of the golden configuration have whole tiles.
     let rows = if shape.m.is_multiple_of(1024) {
         128 * u64::from(world.max(2))
     } else {

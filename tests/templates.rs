@@ -1,4 +1,4 @@
-//! Tests of the rules for templates: device code is plain C++ in headers, and Tera only assembles kernels of it.
+//! Tests of the rules for templates: device code is plain C++ in headers, and Tera only assembles kernels from headers.
 
 use mkernel_spec::abi::codes_header;
 use mkernel_testing::golden::Golden;

@@ -5,7 +5,7 @@ use mkernel_testing::jobs::attention::cases::{first_of_last_chunk, not_finite_ro
 use mkernel_testing::jobs::attention::{AttentionJob, InputKind};
 use mkernel_testing::jobs::{Backend, all_are_right, bad_network, none_fails};
 
-/// Runs jobs with all plans that compute the same.
+/// Runs jobs with all plans whose results must be equal.
 fn all_plans_agree(jobs: &[(String, AttentionJob)]) {
     none_fails(jobs, |(name, job)| {
         let agree = job.run_all_plans(Backend::Simulated { seed: 0 });

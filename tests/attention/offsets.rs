@@ -18,7 +18,7 @@ const SHAPE: AttentionShape = AttentionShape {
     head_dim: 64,
 };
 
-/// What O contains before a call.
+/// The value of all elements of O before a call.
 const UNWRITTEN: f32 = 77.0;
 
 /// Runs `body` on every rank with an operator and its stream.
@@ -108,7 +108,7 @@ fn call(
     (rows.filter(is_written).count(), outcome)
 }
 
-/// The error comes at once, not at a deadline, and from every rank. The sequences have as many rows together on all ranks.
+/// The error comes at once, not at a deadline, and from every rank. The total number of rows is equal on all ranks.
 #[test]
 fn different_offsets_are_an_error_that_names_two_ranks() {
     let kinds = [(2, false), (2, true), (4, false), (4, true)];

@@ -58,7 +58,7 @@ fn neighbours_change_no_bits() {
             let job = AttentionJob::new(world, [3, 300, 2, 1, 64], 3).causal(Zigzag);
             job.with_sequences(lengths)
         };
-        // The first sequence of all these calls has the same numbers, but for those of another call.
+        // The first sequence of the first call has equal elements in both jobs.
         let alone = job(&[&[150]]).run_on(Backend::Simulated { seed: 0 });
         let beside = job(&[&[150, 131, 19]]).run_on(Backend::Simulated { seed: 1 });
         let (alone, beside) = (alone.expect("right"), beside.expect("right"));

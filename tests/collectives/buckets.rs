@@ -47,15 +47,15 @@ fn protocols() -> CollectiveJob {
     named(in_buckets(2), "protocols of sums")
 }
 
-/// On two ranks, what is too much for the slots of one source lies in those of the other one, which are not used.
+/// More than two ranks: on two ranks, data beyond the slots of one source would lie in the other source's unused slots.
 fn more_sources() -> CollectiveJob {
     named(in_buckets(4), "protocols of sums")
 }
 
-// Words hold the mark of the call that wrote them, which is compared for equality. So it makes no difference whether a bucket's
-// calls are numbered by themselves or among all, as long as calls are counted and every rank does the same. Slots of Lamport
-// packets have no mark. If the calls of their bucket are not counted, that shows only if a packet comes before the one of the
-// call before has been read.
+// Words hold the mark of the call that wrote them, and waits compare marks for equality. So the calls of a bucket may be numbered
+// by themselves or among all calls, as long as calls are counted and all ranks number alike. Slots of Lamport packets have no
+// mark. If the calls of their bucket are not counted, a mistake shows only if a packet arrives before the packet of the previous
+// call has been read.
 #[rustfmt::skip]
 const MUTATIONS: &[Mutation<CollectiveJob>] = &[
     // The choice of a bucket.
@@ -66,7 +66,7 @@ const MUTATIONS: &[Mutation<CollectiveJob>] = &[
     ("calls of a bucket not counted", rows, planted::CALLS_NOT_COUNTED),
     ("calls of the first bucket in place of those of each", sums, planted::CALLS_OF_FIRST),
     ("calls counted for the first bucket", rows, planted::CALLS_COUNTED_FOR_FIRST),
-    // What all buckets have in common.
+    // The state that all buckets share.
     ("announcements by the calls of a bucket", protocols, planted::ANNOUNCED_BY_BUCKET),
     ("calls counted as those of a bucket", rows, planted::CALLS_OF_BUCKET),
     // CTAs that a bucket has for others.

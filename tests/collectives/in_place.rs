@@ -49,7 +49,7 @@ fn packets_are_right_in_place_under_many_schedules() {
     all_are_right(&[("a norm", normalised())], 8);
 }
 
-/// Stores that are right where Y is not X, since a right one follows.
+/// Mistakes that do no harm if Y is not X: a right store follows, or no rank stores to the loaded part.
 #[rustfmt::skip]
 const MUTATIONS: &[Mutation<CollectiveJob>] = &[
     ("a packet stored before the part is loaded", || packets(2), &[("@ll.collected", "store_vec16(Tensors::output => store_vec16(Tensors::output(args).at(vec), Vec16{}), store_vec16(Tensors::output")]),
@@ -140,7 +140,7 @@ fn an_overlap_that_is_not_in_place_is_an_error_that_names_both() {
             expect_overlap(refusals(rank, Rows::Most, places), &["or x at 0x", hint]);
         }
     });
-    // The place is that of this rank's rows.
+    // X may lie only at the place of this rank's rows of Y.
     on_two_ranks(CollectiveOp::AllGather, Dim::Static(ROWS), |rank| {
         let other = 1 - u64::from(rank.ranks.rank());
         let places = [other * ROWS / 2 * COLS, 0];

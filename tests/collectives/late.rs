@@ -175,7 +175,7 @@ impl<'a> Rank<'a> {
     }
 }
 
-/// What became of a call that another rank had given up.
+/// The outcome of a call that another rank had given up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Outcome {
     Failed,
@@ -183,8 +183,8 @@ enum Outcome {
     Wrong,
 }
 
-/// Makes a call on all ranks, then one on all but the last, which give it up, and then that one on the last rank. Returns
-/// what became of it there.
+/// Makes a call on all ranks. Then all ranks but the last make another call, which they give up, and then the last rank makes this
+/// call. Returns the outcome on the last rank.
 fn late_call(case: &Case, edits: &[(&str, &str)]) -> Outcome {
     let machine = Machine {
         world: case.config.world,

@@ -59,7 +59,7 @@ fn different_rows_are_an_error_that_names_two_ranks() {
     }
 }
 
-/// Where ranks run different buckets: one has packets, and the other ones have chunks.
+/// The ranks run different buckets: one bucket has packets, and the other buckets have chunks.
 #[test]
 fn different_rows_in_different_buckets_are_an_error() {
     let jobs = [

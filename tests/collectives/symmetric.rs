@@ -185,7 +185,7 @@ fn a_result_elsewhere_is_an_error_before_the_launch() {
         ] {
             assert!(text.contains(part), "{part:?} in {text:?}");
         }
-        // The same tensor on all ranks is right, and so is the same part of a longer one.
+        // One tensor on all ranks is right, and so is one part of a longer tensor.
         rank.call(&mut rank.zeros(ELEMS)).expect("all take part");
         let mut longer = rank.zeros(ELEMS + 128);
         let mut view = longer.as_view_mut();

@@ -160,7 +160,7 @@ fn check_epilogues(goldens: &[Golden]) {
 fn check_gemm_nodes(goldens: &[Golden]) {
     for op in GemmOp::ALL.into_iter().filter(|op| op.communicates()) {
         for (nodes, local_world) in [(2, 2), (2, 4), (3, 2)] {
-            // gemm_ar on two nodes of four ranks has the same code as on two nodes of two.
+            // gemm_ar has equal code on two nodes of four ranks and on two nodes of two ranks.
             if (op, local_world) != (GemmOp::GemmAr, 4) {
                 let what = format!("{op} on {nodes} nodes of {local_world}");
                 some(goldens, &what, |g| {

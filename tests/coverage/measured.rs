@@ -6,7 +6,7 @@ use mkernel_spec::{Device, KernelConfig, SizedSpec};
 use serde::Deserialize;
 use std::fmt::Write;
 
-/// What the driver reports of an H100 SXM.
+/// The driver's figures of an H100 SXM.
 const H100: Hardware = Hardware {
     memory_clock_khz: 2_619_000,
     memory_bus_bits: 5120,

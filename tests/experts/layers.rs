@@ -223,7 +223,7 @@ fn layers_are_right_after_many_calls() {
     }
 }
 
-/// A rank gets exactly as many rows as it has room for.
+/// A rank gets exactly the number of rows for which it has room.
 #[test]
 fn all_rows_of_a_rank_may_be_used() {
     let mut layer = Layer::new(2, 4, 1, 10);

@@ -7,7 +7,7 @@ use mkernel_testing::jobs::{SimulatedJob, WRAPPING_CALL_COUNTS, all_are_found, m
 /// A mutation: its name, and the edit of the kernel's text.
 type Mutation = (&'static str, &'static str, &'static str);
 
-/// Returns a layer with tokens so long that a slot holds only one of them, and a flag covers two.
+/// Returns a layer with tokens so long that a slot holds only one token and a flag covers two tokens.
 fn long_tokens() -> Layer {
     let mut layer = Layer::new(2, 2, 1, 48);
     layer.hidden = 4104;
@@ -53,9 +53,9 @@ fn layer() -> Layer {
 
 /// Returns a layer in which rank 0 can be a call ahead.
 ///
-/// Tokens of rank 0 have experts on rank 0 only. Those of the other ranks have experts on the next of these ranks. Each
-/// of them alternately computes a sum for a peer and waits for a sum of its own, and meanwhile reads the entries of
-/// rank 0. Rank 0 waits for no peer.
+/// Tokens of rank 0 have experts on rank 0 only. Tokens of each other rank have experts on the next rank other than 0. Each of
+/// these ranks alternately computes a sum for a peer and waits for a sum of its own, and meanwhile reads the entries of rank 0.
+/// Rank 0 waits for no peer.
 fn rank_0_ahead() -> CombineEdits {
     let mut layer = Layer::new(4, 4, 1, 16);
     (layer.hidden, layer.intermediate) = (8, 8);
@@ -90,7 +90,7 @@ fn few_tokens() -> CombineEdits {
     CombineEdits(layer)
 }
 
-/// Returns a layer in which the sums of ranks with few tokens travel in packets, and those of others do not.
+/// Returns a layer in which the sums of ranks with few tokens travel in packets, and the sums of other ranks do not.
 fn few_and_many_tokens() -> CombineEdits {
     let CombineEdits(mut layer) = few_tokens();
     layer.low_latency_tokens = Some(20);
@@ -306,7 +306,7 @@ fn one_buffer_of_entries_for_all_calls_is_found() {
     all_are_found(&[mutation], SEEDS_TO_FIND);
 }
 
-/// These mutations take a word that was written long ago, or never, for one that the call awaits.
+/// In these mutations, a call takes a word that was written long ago, or never, for the word that it awaits.
 #[test]
 fn stale_marks_that_are_taken_for_new_ones_are_found() {
     let [before_2_31, before_2_32] = WRAPPING_CALL_COUNTS;

@@ -193,7 +193,7 @@ fn poll_until(
         let before = clock.now_ns();
         clock.advance(1000);
         if clock.now_ns() == before {
-            clock.advance(1000); // No NIC was polled since, so this adds the full time.
+            clock.advance(1000); // No NIC was polled since then, so this adds the full time.
         }
     }
     events
@@ -228,7 +228,7 @@ fn a_slow_copy_delays_only_its_own_arrival() {
     ends[0].post(&[write(1, 4000), write(2, 0)]).expect("posts");
     let peer = peer_id(1, 0);
     let arrived = |immediate| Event::Arrived { peer, immediate };
-    // These times are far beyond the time that any of this takes by the model.
+    // These times are far longer than the model's times of the writes.
     let [sent, came] = poll_until(&mut ends, &clock, 100_000);
     assert_eq!(
         (sent, came),

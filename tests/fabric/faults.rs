@@ -23,7 +23,7 @@ impl Draw {
 /// The outcome of a run: the modelled time, and the error of each endpoint.
 type Outcome = (u64, Vec<Option<FabricError>>);
 
-/// A run: the network, its faults, and the traffic, all of which a seed determines.
+/// A run: the network, its faults, and the traffic. A seed determines all three.
 struct Run {
     nic: NicModel,
     faults: Vec<Faults>,

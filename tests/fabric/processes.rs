@@ -1,5 +1,5 @@
-//! A test of two processes of this host that a socket connects. One of them is killed, and the other one must name it
-//! in time.
+//! A test of two processes of this host that a socket connects. One process is killed, and the other process must name the killed
+//! process in time.
 
 use crate::pair::{MARGIN, Options, RunningEndpoint, error_of, post, put, unconnected, until};
 use mkernel_fabric::{FabricError, PeerId};

@@ -180,7 +180,7 @@ fn run_problem(problem: GemmProblem, skew: Skew) {
     }
 }
 
-/// Makes many calls on one rank, and compares the checksum of each C with that of a C that was right.
+/// Makes many calls on one rank, and compares the checksum of each C with the checksum of a right C.
 pub fn calls(
     ranks: &Communicator,
     problem: GemmProblem,
@@ -192,7 +192,7 @@ pub fn calls(
     operands.fill_b(&lab, seed, ranks.rank())?;
     let (pool, expected) = pool(ranks, &lab, &operator, &operands, seed)?;
 
-    // All ranks choose the same A for a call, and each rank is late at other times.
+    // All ranks choose the same A for a call, but each rank is late at different times.
     let mut choices = Random(seed);
     let mut delays = Random(seed + 1 + u64::from(ranks.rank()));
     let sums = lab.stream.clone_htod(&[0u64; CALLS])?;
@@ -208,7 +208,7 @@ pub fn calls(
         lab.checksum(&operands.c, &sums, call)?;
     }
     ranks.synchronize(&lab.stream)?;
-    // Equal checksums mean equal bits. So each call is right, and has the same bits as all others with the same A.
+    // Equal checksums mean equal bits. So each call is right, and has the same bits as all other calls with the same A.
     for (call, (sum, choice)) in lab.read(&sums)?.into_iter().zip(chosen).enumerate() {
         if sum != expected[choice] {
             return Err(format!("call {call}, with A number {choice}, is wrong").into());

@@ -68,8 +68,8 @@ fn large_symmetric(world: u32) -> Vec<(String, CollectiveJob)> {
     jobs.into_iter().map(name).collect()
 }
 
-/// Returns jobs of calls with random numbers of rows, by one operator each: 200 calls of at most 512 rows, and 40 calls of
-/// which as many have a few rows as thousands.
+/// Returns jobs of calls with random numbers of rows, by one operator each: 200 calls of at most 512 rows, and 40 calls whose
+/// numbers of rows are evenly spread over all magnitudes, from a few to thousands.
 fn random_rows(world: u32) -> Vec<(String, CollectiveJob)> {
     let mut random = Random(seed_from_clock());
     let jobs = CollectiveOp::ALL.into_iter().flat_map(|op| {

@@ -163,8 +163,8 @@ pub fn are_right(world: u32, nodes: u32) {
     println!("{world} ranks, {nodes} nodes: {} layers", layers.len());
 }
 
-/// Runs every layer with random pauses and as a replayed graph. The results must have the same bits as those of calls
-/// without a pause.
+/// Runs every layer with random pauses and as a replayed graph. The results must have the same bits as the results of
+/// calls without a pause.
 pub fn are_right_with_any_pattern(world: u32, nodes: u32) {
     let layers = layers(world, nodes);
     compile_all(&layers);

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Each test runs in every world of 1, 2, 4 or 8 ranks for which the host has GPUs, and prints the worlds. It fails if
-//! there is none. Each run has a new seed, which it prints. `MKERNEL_TEST_SEED` repeats a run with this seed.
+//! the host has no GPU. Each run has a new seed, which it prints. `MKERNEL_TEST_SEED` repeats a run with this seed.
 //!
 //! Tests without the attribute `ignore` check on a host without GPUs that the cases are possible.
 

@@ -30,8 +30,8 @@ fn views_of_slices_are_operands() {
     }
 }
 
-/// Makes a call with views, and compares the result with a reference in fp64 on the host. Only the random numbers are
-/// those of `Lab`.
+/// Makes a call with views, and compares the result with a reference in fp64 on the host. Only the random numbers come
+/// from `Lab`.
 fn views(ranks: &Communicator, seed: u64) -> Result<(), Failure> {
     let GemmShape { m, n, k } = SHAPE;
     let lab = Lab::new(&ranks.default_stream())?;

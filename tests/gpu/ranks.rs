@@ -23,13 +23,14 @@ pub fn seed() -> u64 {
     seed
 }
 
-/// Returns the worlds of at least `least` ranks for which the host has GPUs, which ranks may [share](ranks_per_gpu). Panics if
-/// there is none.
+/// Returns the worlds of at least `least` ranks for which the host has GPUs, which ranks may [share](ranks_per_gpu). Panics
+/// without such a world.
 pub fn worlds(least: u32) -> Vec<u32> {
     worlds_with(ranks_per_gpu(), least)
 }
 
-/// Does the same for ranks that are processes, which cannot share a GPU.
+/// Returns the worlds of at least `least` ranks for which the host has GPUs, for ranks that are processes. Processes cannot share a
+/// GPU.
 pub fn worlds_of_processes(least: u32) -> Vec<u32> {
     worlds_with(1, least)
 }
@@ -170,7 +171,7 @@ pub fn launch(
     unsafe { operator.launch_raw(stream.cu_stream(), operands) }
 }
 
-/// The operands of one rank, and those of the reference.
+/// The operands of one rank, and the operands of the reference.
 ///
 /// In operators that reduce, the A of all ranks side by side and the B of all ranks below each other are one large A
 /// and one large B. Their product is the sum over all ranks. Each rank's operands are parts of these large matrices.
@@ -185,7 +186,7 @@ pub struct Operands {
     epilogue: Epilogue,
     bias: Option<Matrix>,
     residual: Option<Matrix>,
-    /// The A of the reference. This rank generates all of it and receives nothing.
+    /// The A of the reference. This rank generates the whole matrix and receives nothing.
     whole: Matrix,
     whole_b: Matrix,
     /// The rows of the whole result that this rank's C has.
@@ -285,7 +286,7 @@ impl Operands {
         shard.map_or(Ok(()), |shard| lab.fill(shard, self.own_rows.start, seed))
     }
 
-    /// Fills A from `seed`, and copies this rank's part of it to `to`.
+    /// Fills A from `seed`, and copies this rank's part of A to `to`.
     pub fn copy_a(&self, lab: &Lab, seed: u64, to: &View) -> Result<(), Failure> {
         self.fill_a(lab, seed)?;
         match self.a.rows {

@@ -3,8 +3,8 @@
 use crate::ranks::worlds;
 use mkernel_testing::jobs::{Backend, common_jobs};
 
-/// `tests/simulator.rs` checks that simulated GPUs give the expected bits of these jobs. This test checks the same on
-/// GPUs.
+/// `tests/simulator.rs` checks that simulated GPUs give the expected bits of these jobs. This test checks these bits
+/// on GPUs.
 #[test]
 #[ignore = "needs GPUs"]
 fn gpus_give_the_bits_of_the_simulator() {

@@ -264,8 +264,8 @@ fn no_file_imports_from_a_file_that_imports_from_it() {
     assert!(circles.is_empty(), "\n{}", circles.join("\n"));
 }
 
-/// `tests/imports/folders.txt` lists the imports between folders that are still part of a circle. A circle that is gone must go from
-/// the list, too, so that it does not come back.
+/// `tests/imports/folders.txt` lists the imports between folders that are still part of a circle. Remove a circle from the list
+/// when its imports are gone, so that the circle does not come back.
 #[test]
 fn folders_import_in_one_direction() {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -12,7 +12,7 @@ use mkernel_testing::jobs::{Backend, SimulatedJob, all_are_found, mutated};
 /// The number of seeds with which a mutation must be found.
 const SEEDS_TO_FIND: u64 = 20;
 
-/// Returns a layer with `max_rows`, and with these tokens of a put and puts in flight. Every expert has almost as many rows.
+/// Returns a layer with `max_rows`, and with these tokens of a put and puts in flight. Experts have almost equal numbers of rows.
 fn bounded(
     topology: (u32, u32),
     (experts, top_k, max_tokens): (usize, usize, usize),
@@ -111,8 +111,8 @@ fn memory_does_not_grow_with_the_nodes() {
     assert!(many <= few * 5 / 4, "{few}, {many}");
 }
 
-/// The row of a token is that of another one, too. The rank of the tokens gets an error, and the rank with the row one that
-/// names a token. The other ranks may have all their sums before.
+/// Two tokens name one row. The rank of the tokens gets an error, and the rank with the row gets an error that names a token. The
+/// other ranks may have all their sums before the error.
 #[test]
 fn a_row_of_two_tokens_is_an_error() {
     let layer = bounded((2, 2), (8, 2, 9), 20, (2, 9));

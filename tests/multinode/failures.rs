@@ -103,8 +103,8 @@ fn names(error: &Error, lost: u32) -> bool {
     }
 }
 
-/// Makes one call, lets the rank `lost` leave, and makes another call on the other ranks. All of them must name the
-/// lost rank.
+/// Makes one call, lets the rank `lost` leave, and makes another call on the other ranks. All other ranks must
+/// name the lost rank.
 fn every_rank_names(lost: u32, nodes: (u32, u32), op: GemmOp, exit: Exit) {
     let errors = on_nodes(nodes, op, 4, Faults::default(), |rank| {
         let mut c = rank.poisoned();

@@ -1,5 +1,5 @@
-//! Operators of one communicator in turn. They share its endpoint, whose arrival words count the puts of all of them,
-//! and its memory.
+//! Operators of one communicator in turn. They share its memory and its endpoint, whose arrival words count the puts
+//! of all operators.
 
 use mkernel::KernelConfig;
 use mkernel_testing::jobs::{Backend, Machine, Turns, bad_network, emulated, none_fails};

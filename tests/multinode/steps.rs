@@ -1,5 +1,5 @@
 //! Tests of the unfused baseline with which the benchmark compares operators on several nodes: it puts as many bytes as
-//! the operator's plan.
+//! the operator's plan puts.
 
 use crate::rank::on_nodes;
 use mkernel::{

@@ -72,7 +72,7 @@ fn split_k() -> GemmJob {
     gather(2, (512, 512, 512), BLayout::Nk, large(), 6)
 }
 
-/// More CTAs share a tile than a group has sub-tiles, so that one of them completes it. C has rows of three warps.
+/// More CTAs share a tile than a warpgroup has sub-tiles, so that one CTA completes the tile. C has rows of three warps.
 fn split_k_of_few_rows() -> GemmJob {
     let tuning = Tuning {
         tile_m: Some(64),

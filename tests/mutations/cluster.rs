@@ -16,14 +16,14 @@ fn shared((tile_m, tile_n): (u32, u32), ctas: u32) -> Tuning {
     }
 }
 
-/// Three CTAs share eight blocks of columns. C has rows of three warps, of which the last has few.
+/// Three CTAs share eight blocks of columns. C has rows of three warps, and the last warp has few rows.
 fn cluster() -> GemmJob {
     let (m, n, k) = (40, 136, 512);
     let kernel = (GemmOp::AgGemm, Epilogue::default(), shared((64, 128), 3));
     job(kernel, 2, GemmShape { m, n, k }, BLayout::Nk, 6)
 }
 
-/// Several row tiles with an epilogue, of which the last has few rows.
+/// Several row tiles with an epilogue. The last row tile has few rows.
 fn cluster_of_rows() -> GemmJob {
     let (m, n, k) = (150, 264, 256);
     let epilogue = Epilogue {

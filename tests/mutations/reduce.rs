@@ -43,7 +43,7 @@ fn ragged() -> GemmJob {
     reduce(GemmOp::GemmRs, 4, (100, 264, 128), rounds())
 }
 
-/// Three CTAs share each tile, of which one completes it.
+/// Three CTAs share each tile, and one CTA completes the tile.
 fn shared_tiles() -> GemmJob {
     let tuning = Tuning {
         split_k: Some(3),
@@ -123,7 +123,8 @@ pub const MUTATIONS: &[Mutation] = &[
     ("results counted before they arrive", to_all, &[("@partials.stored", "")]),
     ("swizzle of results not undone", to_all, &[("@results.swizzle", "(first % 8 ^ line % 8) => first % 8")]),
     ("results of one warpgroup taken twice", to_all, &[("@results.read-slot", "group, piece => 0u, piece")]),
-    // Results in C of peers. An owner stores a tile when all ranks have sent theirs of it, so they have begun the call.
+    // Results in C of peers. An owner stores a tile when all ranks have sent their partial sums of the tile, so all ranks have
+    // begun the call.
     ("tiles in C not awaited", to_c_of_all, &[("@results.wait", "wait_flag( => if (false) wait_flag(")]),
     ("tiles in C counted before they arrive", to_c_of_all, &[("@partials.stored", "")]),
     ("no fence before tiles in C are counted", to_c_of_all, &[("@partials.signal-fence", "")]),

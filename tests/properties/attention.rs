@@ -16,8 +16,8 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use std::panic;
 
-/// Generates plans, or `None` where the options do not fit, and for half of them the length of a call. Some of these have cached
-/// rows.
+/// Generates plans, or `None` if the options do not fit, and for half of the plans the length of a call. Some calls have
+/// cached rows.
 fn plans() -> impl Strategy<Value = Option<Case>> {
     let seq = prop_oneof![
         1..=40_u64,
@@ -96,7 +96,7 @@ const CHECKS: &[Check] = &[
     ("turns", schedules::every_tile_is_computed),
 ];
 
-/// The kernels are those of random plans.
+/// The kernels belong to random plans.
 #[test]
 fn every_check_holds() {
     for kernels in kernels() {
@@ -135,7 +135,7 @@ fn every_mutation_is_found() {
     }
 }
 
-/// Returns a plan with two batches and two heads of K and V. Chunks have several tiles, of which the last is not full.
+/// Returns a plan with two batches and two heads of K and V. Chunks have several tiles, and the last tile is not full.
 fn masked_on_two_nodes() -> Case {
     let config = AttentionConfig {
         batch: Dim::Static(2),

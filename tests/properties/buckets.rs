@@ -11,7 +11,7 @@ use mkernel_spec::{
 use proptest::prelude::*;
 use proptest::test_runner::Config;
 
-/// Generates plans of kernels that take rows at run time, some of which have buckets.
+/// Generates plans of kernels that take rows at run time. Some plans have buckets.
 fn plans() -> impl Strategy<Value = Option<KernelPlan>> {
     prop_oneof![gemms(), collectives()]
 }
@@ -120,7 +120,7 @@ proptest! {
         regions.sort_by_key(|region| region.offset_bytes);
         prop_assert!(regions.is_sorted_by(|a, b| end(a) <= b.offset_bytes), "{:?}", regions);
         prop_assert!(regions.last().is_some_and(|last| end(last) <= plan.workspace_bytes()));
-        // What is common to all buckets lies at the same place in each.
+        // A region that all buckets share has one offset in all buckets.
         let common = plan.workspace_regions().filter(|(rows, _)| rows.is_none() && plan.has_buckets());
         for (_, common) in common {
             for bucket in &plan.bodies {

@@ -133,8 +133,8 @@ proptest! {
         }
     }
 
-    /// The plan has the values of all options that were set. On one rank, those of the way between ranks have no effect, and
-    /// `gemm` has none of them.
+    /// The plan has the values of all options that were set. On one rank, options of the exchange between ranks have no effect,
+    /// and `gemm` has no such options.
     #[test]
     fn a_plan_keeps_the_options_that_were_set(config in configs(), device in devices()) {
         let tuning = config.problem.gemm().expect("a GEMM").tuning;

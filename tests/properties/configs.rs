@@ -56,7 +56,7 @@ fn corners() -> Vec<KernelConfig> {
 pub fn sizes() -> impl Strategy<Value = KernelConfig> {
     let m = prop_oneof![
         1..=300_u64,
-        // Shards of whole tiles, of which the last one may not be full.
+        // Shards of whole tiles. The last shard may not be full.
         (1..=24_u64, 0..8_u64).prop_map(|(tiles, less)| tiles * 1024 - less),
         1..=20_000_u64,
     ];
@@ -241,7 +241,7 @@ pub fn plans() -> impl Strategy<Value = Option<KernelPlan>> {
     })
 }
 
-/// Generates plans whose rows each call gives. Of a plan with buckets, it is that of one of them alone.
+/// Generates plans whose rows each call gives. A plan with buckets is replaced by the plan of one bucket alone.
 pub fn plans_with_rows() -> impl Strategy<Value = Option<KernelPlan>> {
     (configs(), devices(), any::<Index>()).prop_map(|(mut config, device, bucket)| {
         let gemm = gemm_config(&mut config);

@@ -1,4 +1,4 @@
-//! Conversions of the simulator's headers, which compute what instructions of GPUs do, beside those of the crate `half`.
+//! Conversions of the simulator's headers, which compute the results of GPU instructions, compared with the crate `half`.
 
 use crate::host_program;
 use half::{bf16, f16};

@@ -42,7 +42,7 @@ fn arg_bytes(kind: &ArgKind) -> (usize, usize) {
 proptest! {
     #![proptest_config(cases())]
 
-    /// A stage in one piece has the rows of A that are loaded, and as many rows and columns as a product reads of A.
+    /// A stage in one piece has the rows of A that are loaded, and all rows and columns that a product reads as A.
     #[test]
     fn stages_hold_what_products_read(plan in plans()) {
         let Some(plan) = plan else { return Ok(()) };

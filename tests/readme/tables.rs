@@ -1,4 +1,4 @@
-//! The tables of options, of environment variables and of features, and the sections about errors, are those of the code.
+//! The tables of options, of environment variables and of features, and the sections about errors, agree with the code.
 
 use crate::{chapter, documents};
 use mkernel_testing::documents::{root, with_tables};
@@ -19,8 +19,8 @@ fn the_tables_of_options_are_up_to_date() {
     );
 }
 
-/// The crates document exactly the variables that they read, the book lists the same ones, and no document mentions
-/// others.
+/// The crates document exactly the variables that they read, the book lists exactly these variables, and no document mentions other
+/// variables.
 #[test]
 fn all_environment_variables_are_listed() {
     let paths = [

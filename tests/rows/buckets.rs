@@ -76,7 +76,7 @@ const MUTATIONS: &[Mutation] = &[
     ("calls of the first bucket in place of those of each", gather, planted::CALLS_OF_FIRST),
     ("calls counted for the first bucket", gather, planted::CALLS_COUNTED_FOR_FIRST),
     ("puts of a bucket counted with those of all", across, planted::CALLS_OF_ALL),
-    // What all buckets have in common.
+    // The state that all buckets share.
     ("announcements by the calls of a bucket", gather, planted::ANNOUNCED_BY_BUCKET),
     ("announcements put by the calls of a bucket", across, planted::PUT_BY_BUCKET),
     ("calls counted as those of a bucket", gather, planted::CALLS_OF_BUCKET),

@@ -30,8 +30,8 @@ fn config((nodes, local_world): (u32, u32), op: GemmOp) -> KernelConfig {
 }
 
 /// The error comes from every rank. The rows of A of all ranks lie side by side, so ranks with different numbers of rows may
-/// write to the same place, which the simulator reports. A rank without rows does not. The two numbers of rows are of different
-/// buckets, where there are several.
+/// write to the same place, which the simulator reports. A rank without rows writes nothing. If the kernel has several buckets, the
+/// two numbers of rows belong to different buckets.
 #[test]
 fn different_rows_are_an_error_that_names_two_ranks() {
     let kinds = [
@@ -88,7 +88,7 @@ fn more_rows_than_prepared_are_an_error_of_their_call() {
     }
 }
 
-/// Choices that need a constant number of rows are refused, also while the number is not known.
+/// Choices that need a constant number of rows are refused, even while the number is unknown.
 #[test]
 fn choices_for_constant_rows_are_refused() {
     for m in [Dim::DYNAMIC, Dim::UpTo { most: 4096 }] {
@@ -109,7 +109,7 @@ fn choices_for_constant_rows_are_refused() {
     }
 }
 
-/// Calls of few rows store to no results of other ranks, but those of more rows may.
+/// Calls of few rows store nothing to results of other ranks, but calls of more rows may.
 #[test]
 fn another_tensor_on_one_rank_is_an_error_however_few_the_rows() {
     for (seed, shots) in [(0, 1), (1, 2)] {

@@ -70,7 +70,7 @@ const MUTATIONS: &[Mutation] = &[
     ("unused puts not counted", scatter_across, &[("@node-sums.unused", "")]),
     ("slots shorter than the rows of a call", scatter_across, &[("@put-slots.parts", "Order::owner_rows(ctx) => Order::owner_rows(ctx) / 16 * 16")]),
     ("the rest of a short put not counted", scatter_across, &[("@node-sums.rest", "")]),
-    // Rows of the caller beyond those of the call.
+    // Rows of the caller beyond the rows of the call.
     ("rows beyond the call stored by TMA", shared, &[("@store.by-tma", "!TakesRows<Config> => true")]),
     ("rows beyond the call copied from results", results, &[("@results.rows", "to_row >= rows || => ")]),
     ("rows beyond the call sent as packets", packets, &[("@one-shot.sent-rows", "")]),

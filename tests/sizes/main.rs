@@ -1,5 +1,5 @@
 //! Every operator, with numbers of rows or tokens that change from call to call, over hundreds of schedules of simulated GPUs.
-//! Every bit of the results is known, except for those of attention, which are compared with fp64.
+//! Every bit of the results is known, except in attention, whose results are compared with fp64.
 //!
 //! ```text
 //! cargo test --test sizes -- --ignored --nocapture
@@ -22,7 +22,7 @@ const CALLS: usize = 4;
 /// Makes the calls of a seed with one operator.
 type Run = Box<dyn Fn(u64, &mut Random) -> Result<(), String> + Sync>;
 
-/// An operator on one node or on several, and its jobs, of which each seed takes one.
+/// An operator on one node or on several nodes, and its jobs. Each seed takes one job.
 struct Case {
     name: String,
     jobs: Vec<Run>,

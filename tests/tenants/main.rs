@@ -32,8 +32,8 @@ fn operators(max_sms: Option<u32>) -> Vec<KernelConfig> {
     kinds
 }
 
-/// Makes calls of all operators in turn. Beside each of them a tenant runs, which is launched earlier on some ranks and
-/// later on others.
+/// Makes calls of all operators in turn. Beside each call a tenant runs, which is launched earlier on some ranks and later on other
+/// ranks.
 fn beside_tenants(seed: u64, max_sms: Option<u32>) -> Result<(), String> {
     let configs = operators(max_sms);
     let begun = Begun::default();
@@ -45,7 +45,7 @@ fn beside_tenants(seed: u64, max_sms: Option<u32>) -> Result<(), String> {
         ranks.set_timeout(Duration::from_secs(20));
         let mut turns = Turns::new(ranks, &configs, &order)?;
         let mut tenant = Tenant::new(ranks, &begun, TENANT_SMS)?;
-        // The ranks make the same calls, but each launches the tenants at times of its own.
+        // The ranks make the same calls, but each rank launches the tenants at different times.
         let mut times = Numbers(seed + 1000 * u64::from(ranks.rank()));
         for _ in &order {
             let is_first = times.below(2) == 0;

@@ -15,7 +15,7 @@ use std::fmt::Write;
 use std::iter;
 use std::sync::LazyLock;
 
-/// The largest number of plans whose kernels are compiled. All of them are in one program.
+/// The largest number of plans whose kernels are compiled. All kernels are in one program.
 const PLANS: usize = 48;
 
 /// A tile of queries.
@@ -23,7 +23,7 @@ const PLANS: usize = 48;
 pub struct Tile {
     pub batch: u32,
     pub head: u32,
-    /// The number of the chunk among those of its rank.
+    /// The number of the chunk among the chunks of its rank.
     pub chunk: u32,
     /// The first row within the chunk.
     pub row: u32,

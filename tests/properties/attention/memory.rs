@@ -23,7 +23,7 @@ proptest! {
         let world = plan.spec.world();
         let bytes = plan.body().region(AttentionWorkspace::kv_parts).map_or(0, |region| region.bytes);
         prop_assert_eq!(bytes, if world == 1 { 0 } else { op_plan.slot_bytes(world) });
-        // Warps that push before their CTA computes use the memory of queries and keys, but not that of the barriers.
+        // Warps that push before their CTA computes use the memory of queries and keys, but not the memory of the barriers.
         let barriers = plan.body().region(AttentionSmem::q_full).expect("barriers");
         let end = plan.body().comm_smem.iter().map(|region| region.offset_bytes + region.bytes).max();
         prop_assert!(end.unwrap_or(0) <= barriers.offset_bytes);
