@@ -1,6 +1,6 @@
 // Functions of each element of a sum, in fp32. Plain C++: GPUs and the simulator share it.
 //
-// Each takes two operations of the special function unit at most, and no branch: an SM has 128 x 256 of them per tile.
+// A function has at most two operations of the special function unit and no branch: a tile has 128 x 256 elements.
 #pragma once
 #include <mk/base.cuh>
 

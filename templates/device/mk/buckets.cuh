@@ -1,4 +1,4 @@
-// Buckets: kernels of one operator for different numbers of rows, of which each call runs one.
+// Buckets: kernels of one operator for different numbers of rows. Each call runs one bucket.
 //
 // All CTAs of all ranks choose by the rows of the call, so they run the same kernel as each other. If ranks were given
 // different rows, they find that as without buckets: all buckets share the words with which ranks announce a call, the

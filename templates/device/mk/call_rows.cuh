@@ -1,4 +1,4 @@
-// The rows of a call, and which of them each rank has. They are constants unless each call gives the rows.
+// The rows of a call, and the rows of each rank. Both are constants unless each call gives the rows.
 #pragma once
 #include <mk/divisor.cuh>
 #include <mk/rank_context.cuh>
@@ -50,7 +50,7 @@ struct CallRows {
   }
 };
 
-// All threads of a grid of CTAs of kThreads threads: one of them calls `body(i)` for each i below `count`.
+// All threads of a grid of CTAs of kThreads threads: for each i below `count`, one thread calls `body(i)`.
 template <u32 kThreads, class Body>
 MK_DEVICE void for_each_in_grid(u32 count, const Body& body) {
   for (u32 i = blockIdx.x * kThreads + threadIdx.x; i < count; i += gridDim.x * kThreads) body(i);

@@ -5,7 +5,7 @@
 
 namespace mk {
 
-// A call has kSequences sequences, of which the last may be empty. The first offset is 0, no offset is less than the
+// A call has kSequences sequences. The last sequences may be empty. The first offset is 0, no offset is less than the
 // previous one, and none is more than kMaxRows. A call with other offsets has no rows.
 template <IsPacked Config>
 struct Offsets {

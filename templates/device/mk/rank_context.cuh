@@ -73,7 +73,7 @@ struct RankContext {
 template <class Config>
 concept TakesRows = requires { Config::kMaxRows; };  // the most rows of a call
 
-// Whether the rows are those of packed sequences, whose lengths each call gives as offsets.
+// Whether the rows belong to packed sequences, whose lengths each call gives as offsets.
 template <class Config>
 concept IsPacked = TakesRows<Config> && requires { Config::kSequences; };  // the most sequences of a call
 

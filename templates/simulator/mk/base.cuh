@@ -78,7 +78,7 @@ __forceinline__ void check_index(u32 index, u32 extent) {
   if (index >= extent) mk_calls->wrong_index(index, extent, sim::place());
 }
 
-// The start of dynamic shared memory in the window. It is aligned to 16 bytes and no more, as CUDA promises.
+// The start of dynamic shared memory in the window. The start is aligned to only 16 bytes, as CUDA promises.
 constexpr u32 kSharedStart = 1040;
 
 __forceinline__ u32 shared_address(const void*) { return kSharedStart; }

@@ -131,7 +131,7 @@ struct Ll {
         [&](u32 vec, const Vec16& part) { send_part(ctx, vec, part); });
   }
 
-  // Sends a vector to all ranks, each of which adds it up.
+  // Sends a vector to all ranks. Each rank adds up the vector.
   static MK_DEVICE void send_part(const RankContext& ctx, u32 i, const Vec16& part) {
     for (u32 k = 1; k < kWorld; ++k) send<Parts>(ctx, (ctx.rank + k) % kWorld, i, part);
   }

@@ -36,8 +36,8 @@ struct LlNorm {
     for_each_part(ctx, [&](u32 row, u32 part) { normalise(args, ctx, row, part, load, z); });
   }
 
-  // All warps of the grid: calls `send(vec, load(vec))` for the vectors of for_each_row, each in the same lane as
-  // there. Loads of a part of a row come before its sends.
+  // All warps of the grid: calls `send(vec, load(vec))` for the vectors of for_each_row, in the lanes of for_each_row.
+  // Loads of a part of a row come before its sends.
   template <class Load, class Send>
   static MK_DEVICE void for_each_own_vec(const RankContext& ctx, const Load& load, const Send& send) {
     for_each_part(ctx, [&](u32 row, u32 part) {

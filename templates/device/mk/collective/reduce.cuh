@@ -3,7 +3,7 @@
 // A rank sends each peer of its node the chunks that the peer adds up. Across nodes, local rank g of each node adds up
 // the chunks of its node for the shards of local rank g of every node. It rounds the sums for other nodes to the type
 // of the elements, and puts them there. The owner adds the sums of nodes in the order of nodes. Within a node, the
-// order is that of ranks. Results are therefore bitwise repeatable.
+// order is the order of ranks. Results are therefore bitwise repeatable.
 #pragma once
 #include <mk/collective/chunks.cuh>
 #include <mk/comm/put.cuh>

@@ -45,7 +45,7 @@ struct Shards {
   }
 };
 
-// The place of a tensor or of a shard of it, which gives the address of a vector.
+// The place of a tensor or of a shard of a tensor, which gives the address of a vector.
 template <ShardConfig Config, class Byte>
 struct Rows {
   Byte* base;

@@ -21,7 +21,7 @@ MK_DEVICE void request_copies(const RankContext& ctx, const u8* source, u64 sour
 // free after the call.
 //
 // The kernel withdraws, and then looks whether the host has claimed the copies. The host claims the copies, and then
-// looks whether the kernel has withdrawn. Each has a fence between the two steps, so at least one of them sees the
+// looks whether the kernel has withdrawn. Each side has a fence between its two steps, so at least one side sees the
 // other's word. Either the host makes no copies, or the kernel waits for its answer. The copies end by themselves. If
 // no answer comes, a trap is the only way to end both.
 MK_DEVICE void withdraw_copies(const RankContext& ctx) {
