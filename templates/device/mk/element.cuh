@@ -63,6 +63,15 @@ struct Fp16 : SizedElement<2> {
   static MK_DEVICE float at(u32 word, u32 index) { return index == 0 ? low(word) : high(word); }
 };
 
+// Numbers up to 448, with 4 bits of significand: E4M3 of OCP's "8-bit Floating Point Specification". It has NaN and no
+// infinity. Only operands of MMAs have it.
+struct E4m3 : SizedElement<1> {
+  static constexpr u32 kNans = 0x7f7f7f7f;
+
+  static MK_DEVICE u32 pack(const float (&values)[4]) { return pack_e4m3(values[0], values[1], values[2], values[3]); }
+  static MK_DEVICE float at(u32 word, u32 index) { return unpack_e4m3(word >> index * 8); }
+};
+
 // An element of sums and of C. No MMA takes fp32 operands.
 struct Fp32 : SizedElement<4> {
   static constexpr u32 kMmaK = 0;

@@ -63,41 +63,57 @@ struct Mma;
 #define MK_SUMS_128(i) MK_SUMS_64(i), MK_SUMS_64(i + 64)
 
 // An instruction with `sums` registers of sums. The numbers of its inputs follow the numbers of the sums: A and B, as
-// in the text `operands`; whether the sums are kept, `keeps`; and the operands that are MN-major.
+// in the text `operands`; whether the sums are kept, `keeps`; and the operands that are MN-major, if B may be.
 #define MK_WGMMA(shape, sums, operands, keeps, major, ...) \
   asm volatile( \
       "{\n" \
       ".reg .pred p;\n" \
       "setp.ne.b32 p, " keeps ", 0;\n" \
-      "wgmma.mma_async.sync.aligned." shape " {" MK_TEXT_##sums "}, " operands ", p, 1, 1, " major ";\n" \
+      "wgmma.mma_async.sync.aligned." shape " {" MK_TEXT_##sums "}, " operands ", p, 1, 1" major ";\n" \
       "}" \
       : MK_SUMS_##sums(0) \
       : __VA_ARGS__, "r"(static_cast<u32>(accumulate)), "n"(kBMnMajor ? 1 : 0))
 
 #define MK_WORDS(a) "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])
 
-// The products of elements E. `kind` is the K of the instruction and the types of its sums, A and B.
+// A and B in shared memory. `kind` is the K of the instruction and the types of its sums, A and B. `major` is what
+// follows the scales of a product in the text, for 64, 128 and 256 columns.
+#define MK_ISSUE(kind, major) \
+  static __device__ __forceinline__ void issue(float (&d)[kN / 2], u64 a, u64 b, bool accumulate) { \
+    if constexpr (kN == 64) MK_WGMMA("m64n64" kind, 32, "%32, %33", "%34", major("0, %35"), "l"(a), "l"(b)); \
+    else if constexpr (kN == 128) MK_WGMMA("m64n128" kind, 64, "%64, %65", "%66", major("0, %67"), "l"(a), "l"(b)); \
+    else MK_WGMMA("m64n256" kind, 128, "%128, %129", "%130", major("0, %131"), "l"(a), "l"(b)); \
+  }
+#define MK_ANY_MAJOR(operands) ", " operands
+#define MK_K_MAJOR(operands) ""
+
+// The products of elements E of two bytes.
 #define MK_MMA(E, kind) \
   template <u32 kN, bool kBMnMajor> \
   struct Mma<E, kN, kBMnMajor> { \
     static_assert(kN == 64 || kN == 128 || kN == 256); \
 \
-    static __device__ __forceinline__ void issue(float (&d)[kN / 2], u64 a, u64 b, bool accumulate) { \
-      if constexpr (kN == 64) MK_WGMMA("m64n64" kind, 32, "%32, %33", "%34", "0, %35", "l"(a), "l"(b)); \
-      else if constexpr (kN == 128) MK_WGMMA("m64n128" kind, 64, "%64, %65", "%66", "0, %67", "l"(a), "l"(b)); \
-      else MK_WGMMA("m64n256" kind, 128, "%128, %129", "%130", "0, %131", "l"(a), "l"(b)); \
-    } \
+    MK_ISSUE(kind, MK_ANY_MAJOR) \
 \
     static __device__ __forceinline__ void issue(float (&d)[kN / 2], const u32 (&a)[4], u64 b, \
                                                  bool accumulate) { \
       static_assert(kN <= 128); \
-      if constexpr (kN == 64) MK_WGMMA("m64n64" kind, 32, "{%32, %33, %34, %35}, %36", "%37", "%38", MK_WORDS(a), "l"(b)); \
-      else MK_WGMMA("m64n128" kind, 64, "{%64, %65, %66, %67}, %68", "%69", "%70", MK_WORDS(a), "l"(b)); \
+      if constexpr (kN == 64) MK_WGMMA("m64n64" kind, 32, "{%32, %33, %34, %35}, %36", "%37", ", %38", MK_WORDS(a), "l"(b)); \
+      else MK_WGMMA("m64n128" kind, 64, "{%64, %65, %66, %67}, %68", "%69", ", %70", MK_WORDS(a), "l"(b)); \
     } \
   }
 
 MK_MMA(Bf16, "k16.f32.bf16.bf16");
 MK_MMA(Fp16, "k16.f32.f16.f16");
+
+// The products of e4m3. B is K-major.
+template <u32 kN>
+struct Mma<E4m3, kN, false> {
+  static_assert(kN == 64 || kN == 128 || kN == 256);
+  static constexpr bool kBMnMajor = false;
+
+  MK_ISSUE("k32.f32.e4m3.e4m3", MK_K_MAJOR)
+};
 
 // The compiler moves no access to these registers across this statement. It comes after the wait for the products that
 // write the registers, since to the compiler a product's registers are ready once the product is issued.
