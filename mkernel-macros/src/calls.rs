@@ -25,6 +25,7 @@ impl Generated {
         let element = match operand.dtype {
             Dtype::Bf16 => quote!(::mkernel::half::bf16),
             Dtype::Fp16 => quote!(::mkernel::half::f16),
+            Dtype::E4m3 => quote!(::mkernel::float8::F8E4M3),
             Dtype::Fp32 => quote!(f32),
             Dtype::Int32 => quote!(i32),
         };

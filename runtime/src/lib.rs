@@ -170,6 +170,7 @@ pub use mkernel_spec as spec;
 /// The crate of the streams and slices that operators take. Use this re-export, so that the versions agree.
 pub use cudarc;
 /// The crate of `bf16` and `f16`. Use this re-export, so that the versions agree.
+pub use float8;
 pub use half;
 
 /// The types of operands of operators.

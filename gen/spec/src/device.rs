@@ -1,6 +1,7 @@
 //! [`Device`]: the figures of a GPU and its links that a plan needs.
 
 use crate::arch::{Arch, Backend};
+use crate::config::Dtype;
 use serde::{Deserialize, Serialize};
 
 /// Figures of a GPU and of its node. The runtime fills it from the driver; the command line takes the default or flags.
@@ -113,6 +114,13 @@ impl Device {
             resident_clusters: hardware.resident_clusters,
             ..h200
         }
+    }
+
+    /// Dense rate that a long GEMM of operands of a type sustains, TFLOP/s. Every MMA takes the same time and 32 bytes of K.
+    #[must_use]
+    pub fn tflops(&self, factors: Dtype) -> f64 {
+        let mma_k = |dtype: Dtype| f64::from(dtype.info().mma_k.unwrap_or(1));
+        self.gemm_tflops * mma_k(factors) / mma_k(Dtype::Bf16)
     }
 
     /// The device as a kernel sees it that may use at most `max_sms` SMs. Rates that are bound by SMs shrink with them.

@@ -45,7 +45,7 @@ pub mod config {
     pub use crate::ops::combine::{CombineConfig, CombineOp, CombineShape};
     pub use crate::ops::dispatch::{DispatchConfig, DispatchOp, DispatchShape, all_rows};
     pub use crate::ops::gemm::{
-        Activation, BLayout, Epilogue, GemmConfig, GemmOp, GemmShape, Transfer, Tuning,
+        Activation, BLayout, Epilogue, GemmConfig, GemmOp, GemmShape, Scales, Transfer, Tuning,
     };
     pub use crate::options::{
         Dim, Dtype, DtypeInfo, Eps, LINE_BYTES, Limits, Norm, Op, OperatorConfig, OptionSpec,
@@ -95,8 +95,8 @@ pub use config::{
     CollectiveConfig, CollectiveOp, CollectiveShape, CombineConfig, CombineOp, CombineShape, Dim,
     DispatchConfig, DispatchOp, DispatchShape, Dtype, Epilogue, Eps, Field, GemmConfig, GemmOp,
     GemmShape, KernelConfig, Layout, Limits, Norm, Op, OptionSpec, OptionTable, Options, Placement,
-    Problem, Protocol, Scale, Shape, Sizes, SumEpilogue, Tile, Transfer, Tuning, Value, Values,
-    nearest,
+    Problem, Protocol, Scale, Scales, Shape, Sizes, SumEpilogue, Tile, Transfer, Tuning, Value,
+    Values, nearest,
 };
 pub use device::Device;
 pub use diagnostic::{Diagnostic, Diagnostics};

@@ -1,5 +1,6 @@
 //! The bytes and operations of a call, and the time that no kernel beats.
 
+use crate::config::Dtype;
 use crate::device::Device;
 use serde::Serialize;
 
@@ -14,6 +15,8 @@ pub struct Traffic {
     pub memory_bytes: u64,
     /// Floating-point operations.
     pub flops: u64,
+    /// The type of the operands of these operations.
+    pub factors: Dtype,
 }
 
 /// The time that no kernel beats: the largest of the four times.
@@ -32,7 +35,7 @@ pub struct Bound {
 impl Bound {
     pub(crate) fn new(traffic: &Traffic, device: &Device) -> Self {
         Self {
-            compute_us: traffic.flops as f64 / device.gemm_tflops / 1e6,
+            compute_us: traffic.flops as f64 / device.tflops(traffic.factors) / 1e6,
             memory_us: traffic.memory_bytes as f64 / device.memory_gb_s / 1e3,
             link_us: traffic.link_bytes as f64 / device.link_gb_s / 1e3,
             nic_us: traffic.nic_bytes as f64 / device.nic_gb_s / 1e3,

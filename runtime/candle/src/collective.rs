@@ -137,7 +137,7 @@ fn run<const N: usize>(
     results: [Output; N],
 ) -> Result<[Tensor; N]> {
     let (_, x) = inputs[0];
-    let dtype = operands::dtype("the tensor", x, &Dtype::FLOATS)?;
+    let dtype = operands::dtype("the tensor", x, &Dtype::RESULTS)?;
     let (m, n) = (m as u64, n as u64);
     let config = CollectiveConfig {
         m: Dim::DYNAMIC,

@@ -28,11 +28,13 @@ pub enum OperandFault {
     },
     /// TMA does not support the row stride.
     #[error(
-        "the row stride is {row_stride_elems} elements, but TMA requires a multiple of 8 elements below 2^40 bytes. Pad the rows"
+        "the row stride is {row_stride_elems} elements, but TMA requires a multiple of {step} elements below 2^40 bytes. Pad the rows"
     )]
     StrideStep {
         /// The row stride in elements.
         row_stride_elems: u64,
+        /// The number of elements of which the row stride must be a multiple.
+        step: u64,
     },
     /// An operand of the kernel was not passed.
     #[error("it was not passed. Pass it with `call` or `launch_with`{}", declare_without(*.operand))]
@@ -172,6 +174,9 @@ fn declare_it(operand: Operand) -> String {
         Operand::Bias | Operand::Residual => {
             format!(", or declare the kernel with `{} = true`", operand.name())
         }
+        Operand::AScales | Operand::BScales => {
+            ", or declare the kernel without `scales`".to_owned()
+        }
         Operand::Weight | Operand::ResidualOut => {
             ", or declare the kernel with `norm = rms`".to_owned()
         }
@@ -195,7 +200,7 @@ fn declare_without(operand: Operand) -> String {
 /// Describes the declaration of a kernel whose operand has elements of this type. Empty if there is no such declaration.
 fn declare_type(operand: Operand, given: Dtype) -> String {
     match (operand, given) {
-        (_, given) if Dtype::FACTORS.contains(&given) => {
+        (_, given) if Dtype::GEMM_FACTORS.contains(&given) => {
             format!(", or declare `dtype = {given}`")
         }
         (Operand::C, Dtype::Fp32) => ", or declare `output = fp32`".to_owned(),

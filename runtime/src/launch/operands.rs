@@ -53,10 +53,16 @@ pub(crate) fn check(
                 cols: spec.cols,
             },
         );
-        let is_vector = spec.cols == 1; // Vectors are not loaded by TMA.
-        let takes = (is_vector || row_stride_elems.is_multiple_of(8))
+        let step = spec.stride_step;
+        let takes = row_stride_elems.is_multiple_of(step)
             && row_stride_elems < MAX_STRIDE_BYTES / spec.dtype.bytes();
-        require(takes, OperandFault::StrideStep { row_stride_elems });
+        require(
+            takes,
+            OperandFault::StrideStep {
+                row_stride_elems,
+                step,
+            },
+        );
         if spec.symmetric {
             let (cols, bytes) = (spec.cols, bytes_on(spec, rank));
             let is_dense = row_stride_elems == cols;
@@ -187,6 +193,7 @@ pub(crate) mod tests {
                 Operand::A,
                 OperandFault::StrideShort {
                     row_stride_elems: 60,
+                    step: 8,
                     cols: 64,
                 },
             ),
@@ -201,6 +208,7 @@ pub(crate) mod tests {
                 Operand::C,
                 OperandFault::StrideStep {
                     row_stride_elems: 1 << 40,
+                    step: 8,
                 },
             ),
         ];

@@ -3,6 +3,7 @@
 use crate::launch::raw_slice::RawSlice;
 use crate::symmetric_slice::SymmetricSlice;
 use cudarc::driver::{CudaSlice, CudaView, CudaViewMut, DevicePtr, DevicePtrMut};
+use float8::F8E4M3;
 use half::{bf16, f16};
 use mkernel_spec::Dtype;
 
@@ -25,7 +26,7 @@ macro_rules! elements {
         }
     )+};
 }
-elements!(bf16: Bf16, f16: Fp16, f32: Fp32, i32: Int32);
+elements!(bf16: Bf16, f16: Fp16, F8E4M3: E4m3, f32: Fp32, i32: Int32);
 
 /// Memory of a GPU that a kernel can read: slices and views of cudarc, [`SymmetricSlice`] and [`RawSlice`].
 ///

@@ -27,7 +27,7 @@ __device__ __forceinline__ u32 shared_address(const void* p) {
 // moves every wgmma descriptor to a uniform register anew (4 R2UR per wgmma).
 __device__ __forceinline__ u32 warp_index() { return __shfl_sync(0xffffffffu, threadIdx.x / kWarp, 0); }
 
-// The value of one lane, in all threads of the warp.
+// The value that lane `lane` has. All threads of the warp call this, and each may ask for another lane.
 __device__ __forceinline__ u32 broadcast(u32 value, u32 lane) { return __shfl_sync(0xffffffffu, value, lane); }
 
 // The value of the lane whose number differs from this lane's number in the bits of `mask`.
@@ -99,6 +99,9 @@ __device__ __forceinline__ u32 ceil_div(u32 count, u32 size) { return (count + s
 // The number that has these bits.
 __device__ __forceinline__ float as_float(u32 bits) { return __uint_as_float(bits); }
 __device__ __forceinline__ u32 as_bits(float value) { return __float_as_uint(value); }
+
+// x y + z, rounded once.
+__device__ __forceinline__ float multiply_add(float x, float y, float z) { return __fmaf_rn(x, y, z); }
 
 __device__ __forceinline__ float infinity() { return __uint_as_float(0x7f800000); }
 

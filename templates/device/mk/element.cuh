@@ -25,7 +25,8 @@ struct SizedElement {
 // The functions and constants that headers need of an element. `pack` rounds the elements of a word to nearest even,
 // and `at` returns one element. Conversions make only one NaN, so no word that `pack` returns has all bits set. Such
 // words can stand for data that have not arrived (comm/lamport.cuh). kNans is a word of other NaNs, which may replace
-// such words.
+// such words. Where kIsPromoted, an MMA keeps fewer bits of a sum than fp32 has, so main loops add the products of each
+// stage to fp32 sums themselves.
 template <class E>
 concept ElementType = requires(u32 word, float (&values)[E::kPerWord]) {
   E::kMmaK;
@@ -44,6 +45,7 @@ concept HalfWordElement = ElementType<E> && E::kPerWord == 2 && requires(u32 wor
 
 struct Bf16 : SizedElement<2> {
   static constexpr u32 kNans = 0x7fff7fff;
+  static constexpr bool kIsPromoted = false;
 
   static MK_DEVICE u32 pack(float low, float high) { return pack_bf16(low, high); }
   static MK_DEVICE u32 pack(const float (&values)[2]) { return pack_bf16(values[0], values[1]); }
@@ -55,6 +57,7 @@ struct Bf16 : SizedElement<2> {
 
 struct Fp16 : SizedElement<2> {
   static constexpr u32 kNans = 0x7fff7fff;
+  static constexpr bool kIsPromoted = false;
 
   static MK_DEVICE u32 pack(float low, float high) { return pack_fp16(low, high); }
   static MK_DEVICE u32 pack(const float (&values)[2]) { return pack_fp16(values[0], values[1]); }
@@ -67,6 +70,7 @@ struct Fp16 : SizedElement<2> {
 // infinity. Only operands of MMAs have it.
 struct E4m3 : SizedElement<1> {
   static constexpr u32 kNans = 0x7f7f7f7f;
+  static constexpr bool kIsPromoted = true;
 
   static MK_DEVICE u32 pack(const float (&values)[4]) { return pack_e4m3(values[0], values[1], values[2], values[3]); }
   static MK_DEVICE float at(u32 word, u32 index) { return unpack_e4m3(word >> index * 8); }

@@ -128,6 +128,8 @@ __forceinline__ T* loaded_here(T* address) {
   return address;
 }
 
+__forceinline__ float multiply_add(float x, float y, float z) { return __builtin_fmaf(x, y, z); }
+
 __forceinline__ float infinity() { return __builtin_inff(); }
 
 __forceinline__ float max(float a, float b) { return __builtin_fmaxf(a, b); }

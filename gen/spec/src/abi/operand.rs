@@ -14,6 +14,10 @@ pub enum Operand {
     B,
     /// This rank's result.
     C,
+    /// The scales of this rank's A.
+    AScales,
+    /// The scales of this rank's B.
+    BScales,
     /// The bias that is added to each row of the sum: a matrix of one row.
     Bias,
     /// The residual that is added to C last, or before a norm.
@@ -65,6 +69,8 @@ impl Operand {
             Self::A => "a",
             Self::B => "b",
             Self::C => "c",
+            Self::AScales => "a_scales",
+            Self::BScales => "b_scales",
             Self::Bias => "bias",
             Self::Residual => "residual",
             Self::Weight => "weight",
@@ -219,8 +225,7 @@ impl Extent {
     }
 }
 
-/// Shape and role of an operand: row-major, row stride at least `cols` elements and, unless it is a vector of one column, a
-/// multiple of 8.
+/// Shape and role of an operand: row-major, row stride at least `cols` elements and a multiple of `stride_step` elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct OperandSpec {
     /// The operand.
@@ -231,6 +236,9 @@ pub struct OperandSpec {
     pub cols: u64,
     /// The type of the elements.
     pub dtype: Dtype,
+    /// The number of elements of which the row stride is a multiple: 16 bytes of operands that TMA loads, and at least 8
+    /// elements; 1 of vectors.
+    pub stride_step: u64,
     /// Whether the kernel writes the operand rather than reads it. A kernel writes the whole operand, or all rows of the call.
     pub written: bool,
     /// Whether the operand lies in symmetric memory, dense and at the same offset on all ranks.
@@ -249,6 +257,11 @@ impl OperandSpec {
             rows,
             cols,
             dtype,
+            stride_step: match (cols, dtype.stride_step()) {
+                (1, _) => 1,
+                (_, step) if step > 8 => step,
+                _ => 8,
+            },
             written: operand.is_result(),
             symmetric: false,
             in_place_of: None,
@@ -264,6 +277,12 @@ impl OperandSpec {
     #[must_use]
     pub const fn in_call(mut self, rows: u64) -> Self {
         self.rows = self.rows.in_call(rows);
+        self
+    }
+
+    /// The operand, with any row stride. No TMA loads it.
+    pub(crate) const fn of_any_stride(mut self) -> Self {
+        self.stride_step = 1;
         self
     }
 

@@ -17,7 +17,9 @@ mod spec;
 pub(crate) mod types;
 
 pub use self::core::CoreLayout;
-pub use config::{Activation, BLayout, Epilogue, GemmConfig, GemmOp, GemmShape, Transfer, Tuning};
+pub use config::{
+    Activation, BLayout, Epilogue, GemmConfig, GemmOp, GemmShape, Scales, Transfer, Tuning,
+};
 pub use memory::GemmWorkspace;
 pub use op_plan::{Chunks, Cluster, GemmPlan, Reduction, SLOT_BYTES, Split, THREADS, TileOrder};
 pub use smem::{CommSmem, GemmSmem};

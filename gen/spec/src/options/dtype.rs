@@ -21,6 +21,8 @@ pub enum Dtype {
     Bf16,
     /// 2 bytes, 11 bits of mantissa, numbers up to 65504.
     Fp16,
+    /// 1 byte, 4 bits of mantissa, numbers up to 448: E4M3 of OCP's "8-bit Floating Point Specification".
+    E4m3,
     /// 4 bytes.
     Fp32,
     /// 4 bytes: numbers of experts and rows.
@@ -64,13 +66,19 @@ pub enum TmaType {
 
 impl Dtype {
     /// Every type.
-    pub const ALL: [Self; 4] = [Self::Bf16, Self::Fp16, Self::Fp32, Self::Int32];
+    pub const ALL: [Self; 5] = [Self::Bf16, Self::Fp16, Self::E4m3, Self::Fp32, Self::Int32];
 
-    /// Floating-point types, which results can have.
-    pub const FLOATS: [Self; 3] = [Self::Bf16, Self::Fp16, Self::Fp32];
+    /// Floating-point types.
+    pub const FLOATS: [Self; 4] = [Self::Bf16, Self::Fp16, Self::E4m3, Self::Fp32];
 
-    /// Types of the operands of MMAs.
+    /// Types of results.
+    pub const RESULTS: [Self; 3] = [Self::Bf16, Self::Fp16, Self::Fp32];
+
+    /// Types of the operands of MMAs that results can have too.
     pub const FACTORS: [Self; 2] = [Self::Bf16, Self::Fp16];
+
+    /// Types of A and B of GEMM operators.
+    pub const GEMM_FACTORS: [Self; 3] = [Self::Bf16, Self::Fp16, Self::E4m3];
 
     /// The facts of this type, from which all methods derive what they return.
     #[must_use]
@@ -93,6 +101,15 @@ impl Dtype {
                 cxx: "mk::Fp16",
                 roundoff: power_of_2(-11),
                 least: power_of_2(-24),
+            },
+            Self::E4m3 => DtypeInfo {
+                name: "e4m3",
+                bytes: 1,
+                mma_k: Some(32),
+                tma: TmaType::Uint8,
+                cxx: "mk::E4m3",
+                roundoff: power_of_2(-4),
+                least: power_of_2(-9),
             },
             Self::Fp32 => DtypeInfo {
                 name: "fp32",
@@ -125,6 +142,15 @@ impl Dtype {
     #[must_use]
     pub const fn bytes(self) -> u64 {
         self.info().bytes
+    }
+
+    /// The type of results of products of such elements, unless the caller asks for another type.
+    #[must_use]
+    pub const fn of_results(self) -> Self {
+        match self {
+            Self::E4m3 => Self::Bf16,
+            other => other,
+        }
     }
 
     /// The largest error of `value` when it is rounded to the nearest element, if it does not overflow.
@@ -191,7 +217,7 @@ mod tests {
             assert_eq!(u64::from(dtype.per_line()) * info.bytes, 128, "{dtype}");
             assert_eq!(
                 info.mma_k.is_some(),
-                Dtype::FACTORS.contains(&dtype),
+                Dtype::GEMM_FACTORS.contains(&dtype),
                 "{dtype}"
             );
         }

@@ -4,6 +4,7 @@
 //! The functions here must not depend on a GPU. So the two share no code.
 
 use mkernel::Operand;
+use mkernel::float8::F8E4M3;
 use mkernel::half::{bf16, f16};
 use mkernel::spec::abi::OperandSpec;
 use mkernel::{KernelPlan, spec::Dtype};
@@ -90,6 +91,7 @@ pub fn rounded(value: f32, dtype: Dtype) -> f32 {
     match dtype {
         Dtype::Bf16 => bf16::from_f32(value).to_f32(),
         Dtype::Fp16 => f16::from_f32(value).to_f32(),
+        Dtype::E4m3 => F8E4M3::from_f32(value).to_f32(),
         Dtype::Fp32 => value,
         Dtype::Int32 => value.round(),
     }

@@ -3,6 +3,7 @@
 use super::inputs::Inputs;
 use super::memory::Memory;
 use mkernel::cudarc::driver::CudaStream;
+use mkernel::float8::F8E4M3;
 use mkernel::half::{bf16, f16};
 use mkernel::spec::abi::{Operand, OperandSpec};
 use mkernel::{Call, Communicator, Error, spec::Dtype};
@@ -12,6 +13,7 @@ use std::sync::Arc;
 pub enum Tensor {
     Bf16(Memory<bf16>),
     Fp16(Memory<f16>),
+    E4m3(Memory<F8E4M3>),
     Fp32(Memory<f32>),
     Int32(Memory<i32>),
 }
@@ -25,6 +27,7 @@ macro_rules! by_type {
         match $tensor {
             Self::Bf16($memory) => $then,
             Self::Fp16($memory) => $then,
+            Self::E4m3($memory) => $then,
             Self::Fp32($memory) => $then,
             Self::Int32($memory) => $then,
         }
@@ -50,6 +53,10 @@ impl Tensor {
                 let values: Vec<_> = floats().iter().copied().map(f16::from_f32).collect();
                 Self::Fp16(Memory::upload(ranks, stream, spec, &values, f16::ZERO)?)
             }
+            Dtype::E4m3 => {
+                let values: Vec<_> = floats().iter().copied().map(F8E4M3::from_f32).collect();
+                Self::E4m3(Memory::upload(ranks, stream, spec, &values, F8E4M3::ZERO)?)
+            }
             Dtype::Fp32 => Self::Fp32(Memory::upload(ranks, stream, spec, floats(), 0.0)?),
             Dtype::Int32 => {
                 let values = &inputs.numbers(spec.operand)[rank];
@@ -74,6 +81,10 @@ impl Tensor {
             Dtype::Fp16 => {
                 let poison = f16::from_bits(0xffff);
                 Self::Fp16(Memory::filled(ranks, stream, spec, elems, poison)?)
+            }
+            Dtype::E4m3 => {
+                let poison = F8E4M3::from_bits(0xff);
+                Self::E4m3(Memory::filled(ranks, stream, spec, elems, poison)?)
             }
             Dtype::Fp32 => {
                 let poison = f32::from_bits(0xffff_ffff);
@@ -103,6 +114,10 @@ impl Tensor {
             Self::Fp16(memory) => {
                 let values = memory.download(stream)?;
                 values.into_iter().map(f16::to_f32).collect()
+            }
+            Self::E4m3(memory) => {
+                let values = memory.download(stream)?;
+                values.into_iter().map(|value| value.to_f32()).collect()
             }
             Self::Fp32(memory) => memory.download(stream)?,
             Self::Int32(memory) => {

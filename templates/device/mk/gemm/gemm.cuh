@@ -61,13 +61,16 @@ struct Gemm {
       const WorkTile work = Scheduler::work_tile(Scheduler::first(), ctx);
       typename Shape::Accumulators sum;
       epilogue.prefetch_residual(work, group);
-      Mainloop::multiply(smem, stages, work, group, sum);
+      multiply_tile(epilogue.args, ctx, smem, stages, work, group, sum);
       const u32 warp = group * kWarpgroupWarps + Fragment::warp();
       if (!warp_has_rows<Config, Order>(work, warp, ctx)) return;  // @gemm.cluster-rows
       Sums::exchange(ctx, smem, work, warp, sum);
 #pragma unroll
       for (u32 block = 0; block < Sums::kBlocks; ++block) {
-        if (Sums::owner(block) == work.split) epilogue.store_block(work, group, block, sum + Fragment::at(block, 0));  // @gemm.cluster-store
+        if (Sums::owner(block) != work.split) continue;
+        float* sums = sum + Fragment::at(block, 0);
+        scale_blocks<Config, Order, 1>(epilogue.args, ctx, work, group, block, sums);
+        epilogue.store_block(work, group, block, sums);  // @gemm.cluster-store
       }
     }
 
@@ -75,7 +78,7 @@ struct Gemm {
                                          const Epilogue& epilogue, u32 group) {
       typename Output::Buffers out{ctx, Output::barriers(smem, group)};
       for_each_sum(
-          ctx, smem, stages, group, [&](const WorkTile& work) { epilogue.prefetch_residual(work, group); },
+          epilogue.args, ctx, smem, stages, group, [&](const WorkTile& work) { epilogue.prefetch_residual(work, group); },
           [&](const WorkTile& work, typename Shape::Accumulators& sum) {  // @gemm.finish
 #pragma unroll
             for (u32 sub = 0; sub < Shape::kSubTiles; ++sub) {
@@ -152,22 +155,51 @@ struct Gemm {
   // (H200, rows at run time: 4096 rows of 4096 and 1024 took 56.0 µs instead of 55.1; 256 rows of 8192 and 2048 16.9 instead
   // of 16.3).
   template <class Prepare, class Finish>
-  static MK_DEVICE void for_each_sum(const RankContext& ctx, const Smem& smem, typename Mainloop::Stages& stages, u32 group,
-                                     const Prepare& prepare, const Finish& finish) {
+  static MK_DEVICE void for_each_sum(const Args& args, const RankContext& ctx, const Smem& smem,
+                                     typename Mainloop::Stages& stages, u32 group, const Prepare& prepare,
+                                     const Finish& finish) {
     for (u32 i = Scheduler::first(); i < Scheduler::end(ctx); i += Scheduler::kStride) {
       const WorkTile work = Scheduler::work_tile(i, ctx);
       if (Order::is_gap(work)) continue;
       typename Shape::Accumulators sum;
       prepare(work);
-      Mainloop::multiply(smem, stages, work, group, sum);  // @gemm.multiply
+      multiply_tile(args, ctx, smem, stages, work, group, sum);  // @gemm.multiply
       if constexpr (Scheduler::kSplits > 1) {
         if (!Scheduler::is_whole(work)) {
           SplitK<Config, Order, Workspace>::reduce(ctx, work, group, sum);  // @gemm.split-k
+          scale(args, ctx, work, group, sum);
           return finish(work, sum);
         }
       }
+      scale(args, ctx, work, group, sum);
       if constexpr (Scheduler::kIsOneRound) return finish(work, sum);
       else finish(work, sum);
+    }
+  }
+
+  // A warpgroup: computes its sums of a work tile. Scales of blocks are in these sums, others are not.
+  static MK_DEVICE void multiply_tile(const Args& args, const RankContext& ctx, const Smem& smem,
+                                      typename Mainloop::Stages& stages, const WorkTile& work, u32 group,
+                                      typename Shape::Accumulators& sum) {
+    if constexpr (!Config::ElementA::kIsPromoted) {
+      Mainloop::multiply(smem, stages, work.k_begin, work.k_end, group, sum);
+    } else if constexpr (kScales<Config> == Scales::kBlock) {
+      BlockScales<Config, Args, Order> scales{args, ctx, work, group};
+      Mainloop::multiply_promoting(smem, stages, work.k_begin, work.k_end, group, scales, sum);
+    } else {
+      NoBlockScales scales;
+      Mainloop::multiply_promoting(smem, stages, work.k_begin, work.k_end, group, scales, sum);
+    }
+  }
+
+  // A warpgroup: multiplies the sums that the CTA completes by the scales that are not in them.
+  static MK_DEVICE void scale(const Args& args, const RankContext& ctx, const WorkTile& work, u32 group,
+                              typename Shape::Accumulators& sum) {
+    constexpr u32 kBlocks = kSubTile / Fragment::kBlockCols;
+#pragma unroll
+    for (u32 sub = 0; sub < Shape::kSubTiles; ++sub) {
+      if (!Scheduler::completes(work, sub)) continue;
+      scale_blocks<Config, Order, kBlocks>(args, ctx, work, group, sub * kBlocks, sum + sub * kSubTileRegisters);
     }
   }
 

@@ -26,7 +26,7 @@ struct GemmNorm {
       typename Mainloop::Stages stages{ctx, Mainloop::barriers(smem)};
       const Epilogue epilogue{args, ctx};
       Gemm::for_each_sum(
-          ctx, smem, stages, group, [&](const WorkTile& work) { epilogue.prefetch_residual(work, group); },
+          args, ctx, smem, stages, group, [&](const WorkTile& work) { epilogue.prefetch_residual(work, group); },
           [&](const WorkTile& work, typename Shape::Accumulators& sum) {
             store(Elements{args, ctx, work, group}, sum);
             __syncwarp();  // the next product needs all lanes together

@@ -69,7 +69,7 @@ struct OneShot {
     static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem& smem, u32 group) {
       typename Mainloop::Stages stages{ctx, Mainloop::barriers(smem)};
       Gemm::for_each_sum(
-          ctx, smem, stages, group, [](const WorkTile&) {},
+          args, ctx, smem, stages, group, [](const WorkTile&) {},
           [&](const WorkTile& work, typename Shape::Accumulators& sum) {
             const Exchange exchange{{args, ctx, work, group}};
             exchange.send(sum);

@@ -52,7 +52,7 @@ struct OwnerReduce {
       typename Output::Buffers out{ctx, Output::barriers(smem, group)};
       const Epilogue epilogue{args, ctx};
       Gemm::for_each_sum(
-          ctx, smem, stages, group,
+          args, ctx, smem, stages, group,
           [&](const WorkTile& work) {
             if (Partials::is_owner(work, ctx)) epilogue.prefetch_residual(work, group);
           },

@@ -2,7 +2,7 @@
 
 use crate::render::assembly::Config;
 use mkernel_spec::plan::{Body, Chunks, GemmPlan, Reduction, SLOT_BYTES, Split, THREADS};
-use mkernel_spec::{BLayout, GemmOp, Topology};
+use mkernel_spec::{BLayout, GemmOp, Scales, Topology};
 
 /// A plan of a GEMM operator with its op_plan.
 #[derive(Clone, Copy)]
@@ -67,6 +67,24 @@ fn problem(gemm: Gemm<'_>, c: &mut Config) {
     c.bool("kBMnMajor", kn, b)
         .element("ElementA", types.a, "element of A and B")
         .element("ElementC", types.c, "element of C");
+    let scales = match op_plan.config.scales {
+        Scales::None => None,
+        Scales::Tensor => Some((
+            "mk::gemm::Scales::kTensor",
+            "all of A, and all of B, has a scale",
+        )),
+        Scales::Row => Some((
+            "mk::gemm::Scales::kRow",
+            "a row of A, and a column of B, has a scale",
+        )),
+        Scales::Block => Some((
+            "mk::gemm::Scales::kBlock",
+            "128 of K have a scale, in a row of A and in 128 columns of B",
+        )),
+    };
+    if let Some((name, note)) = scales {
+        c.name("kScales", name, note);
+    }
     if epilogue.bias || epilogue.residual {
         c.element(
             "ElementAddend",

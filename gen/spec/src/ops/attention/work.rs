@@ -29,6 +29,7 @@ pub(super) fn traffic(op_plan: &AttentionPlan, topology: Topology) -> Traffic {
             * row_bytes
             * (2 * heads * most(|work| work.rows) + 2 * kv_heads * (seq + cached(op_plan, world))),
         flops: 4 * batch * heads * head_dim * most(|work| work.pairs),
+        factors: op_plan.config.dtype,
     }
 }
 

@@ -278,6 +278,7 @@ fn traffic(op_plan: &CollectivePlan, topology: Topology) -> Traffic {
         } else {
             0
         },
+        ..Traffic::default()
     }
 }
 

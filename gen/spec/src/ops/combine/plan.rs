@@ -181,6 +181,7 @@ fn traffic(op_plan: &CombinePlan, topology: Topology) -> Traffic {
         // Data that is put is written, read by the NIC, written by the other NIC, and read.
         memory_bytes: rows * op_plan.row_bytes() + 2 * sent as u64 + 4 * put as u64,
         flops: 2 * op_plan.choices() * shape.hidden,
+        ..Traffic::default()
     }
 }
 

@@ -78,6 +78,7 @@ pub(super) fn traffic(op_plan: &DispatchPlan, topology: Topology) -> Traffic {
             + token_elems * types.tokens.bytes()
             + rows * shape.intermediate * types.c.bytes(),
         flops: 2 * rows * shape.hidden * op_plan.weight_cols(),
+        factors: types.tokens,
     }
 }
 

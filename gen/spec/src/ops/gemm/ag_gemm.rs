@@ -70,6 +70,7 @@ fn traffic(spec: GemmSpec<'_>) -> Traffic {
         nic_bytes: u64::from(topology.peers()) * shard_bytes,
         memory_bytes: core::memory_bytes(spec, m),
         flops: 2 * m * n * k,
+        factors: spec.types().a,
     }
 }
 
@@ -122,7 +123,7 @@ fn finish(
             threads: THREADS,
             grid_ctas,
             cluster_ctas: core.cluster.map_or(1, |cluster| cluster.ctas),
-            registers: core::registers(spec.takes_rows(), device.arch),
+            registers: core::registers(spec, device.arch),
         },
         roles,
         call,

@@ -1,6 +1,8 @@
 //! The checks of a GEMM operator's configuration.
 
-use crate::config::{Dim, Dtype, Eps, Field, GemmConfig, GemmOp, Transfer, Tuning};
+use crate::config::{
+    BLayout, Dim, Dtype, Eps, Field, GemmConfig, GemmOp, Scales, Transfer, Tuning,
+};
 use crate::diagnostic::Diagnostics;
 use crate::limits::{MAX_DIM, MAX_ELEMS};
 use crate::options::OperatorConfig;
@@ -18,7 +20,10 @@ pub(crate) fn check(config: &GemmConfig, world: u32, nodes: u32, found: &mut Dia
     }
     config.check_limits(found);
     let types = config.types();
-    types.c.check(&[types.a, Dtype::Fp32], Field::OUTPUT, found);
+    types
+        .c
+        .check(&[types.a.of_results(), Dtype::Fp32], Field::OUTPUT, found);
+    check_scales(found, config);
     check_norm(found, config, nodes);
     found.require(
         !config.symmetric_result || config.op == GemmOp::GemmAr,
@@ -38,6 +43,34 @@ pub(crate) fn check(config: &GemmConfig, world: u32, nodes: u32, found: &mut Dia
     if nodes > 1 && config.op.communicates() {
         check_across_nodes(found, &config.tuning);
     }
+}
+
+/// Checks scales, which only elements of one byte have, and that K is contiguous for these elements.
+fn check_scales(found: &mut Diagnostics, config: &GemmConfig) {
+    let is_narrow = config.dtype.bytes() == 1;
+    found.require(
+        config.scales == Scales::None || is_narrow,
+        Field::SCALES,
+        || format!("elements of {} have no scales", config.dtype),
+        "remove it, or use dtype = \"e4m3\"",
+    );
+    found.require(
+        config.b_layout == BLayout::Nk || !is_narrow,
+        Field::B_LAYOUT,
+        || {
+            format!(
+                "tensor cores take {} only where K is contiguous",
+                config.dtype
+            )
+        },
+        "use b_layout = \"nk\"",
+    );
+    found.require(
+        config.op != GemmOp::AgGemm || matches!(config.scales, Scales::None | Scales::Tensor),
+        Field::SCALES,
+        || "the scales of rows of A do not travel to other ranks yet".to_owned(),
+        "use scales = \"tensor\", with the same scale on all ranks",
+    );
 }
 
 /// Checks the norm. A norm needs whole rows. Of operators with several ranks, only an all-reduce in one shot gives every rank whole

@@ -44,10 +44,14 @@ options! {
         options {
             /// Type of the elements of A, B and what an epilogue adds.
             ///
-            /// Sums are fp32. fp16 has numbers up to 65504; larger results become infinite.
-            #[types(Dtype::FACTORS)]
+            /// Sums are fp32. fp16 has numbers up to 65504; larger results become infinite. With e4m3, only A and B have this
+            /// type, B is `[N, K]`, and what an epilogue adds, partial sums and C are bf16.
+            #[types(Dtype::GEMM_FACTORS)]
             #[serde(default)]
             dtype: Dtype as =DTYPE,
+            /// Which elements of A and of B share a scale, an fp32 number by which the elements are multiplied; only with e4m3.
+            #[serde(default)]
+            scales: Scales as SCALES,
             /// How B lies in memory: as `[K, N]` (kn), or as `[N, K]` (nk), as a linear layer keeps its weight.
             #[serde(default)]
             b_layout: BLayout as B_LAYOUT,
@@ -88,7 +92,7 @@ options! {
             residual: bool as RESIDUAL,
             /// What is applied to each element between bias and residual, in fp32; `gelu` is the one with erf.
             activation: Activation as ACTIVATION,
-            /// Elements of C: fp32, or those of A, which are the default.
+            /// Elements of C: fp32, or those of A, which are the default; with e4m3, bf16.
             ///
             /// With `fp32`, `gemm_ar` also sends its results in fp32.
             #[serde(skip_serializing_if = "Option::is_none")]
@@ -241,6 +245,22 @@ choices! {
 }
 
 choices! {
+    /// Which elements of a matrix share a scale.
+    #[derive(Default)]
+    pub enum Scales {
+        /// There are no scales.
+        #[default]
+        None = "none",
+        /// All elements: `a_scales[1]`, `b_scales[1]`.
+        Tensor = "tensor",
+        /// A row of A, and a column of B: `a_scales[M]`, `b_scales[N]`.
+        Row = "row",
+        /// A row of A in 128 of K, and 128 columns of B in 128 of K: `a_scales[M, ⌈K/128⌉]`, `b_scales[⌈N/128⌉, ⌈K/128⌉]`.
+        Block = "block",
+    }
+}
+
+choices! {
     /// A function of each element, in fp32.
     #[derive(Default)]
     pub enum Activation {
@@ -295,11 +315,15 @@ impl GemmConfig {
                 epilogue.activation.name(),
             ),
             (epilogue.residual, "residual"),
-            (c != self.dtype, c.name()),
+            (c != self.dtype.of_results(), c.name()),
             (epilogue.normalises(), epilogue.norm.name()),
         ];
+        let scales = match self.scales {
+            Scales::None => String::new(),
+            scales => format!("_{}", scales.name()),
+        };
         let given = parts.into_iter().filter(|(given, _)| *given);
-        given.fold(self.dtype.suffix(), |suffix, (_, name)| {
+        given.fold(self.dtype.suffix() + &scales, |suffix, (_, name)| {
             format!("{suffix}_{name}")
         })
     }

@@ -1,6 +1,6 @@
 //! The core that GEMM operators share: tile, stages, and the layout of shared memory.
 
-use super::config::{BLayout, GemmShape, MAX_STAGES, Tuning};
+use super::config::{BLayout, GemmShape, MAX_STAGES, Scales, Tuning};
 use super::maps::stage_rows_a;
 use super::op_plan::{
     Cluster, GemmPlan, OUT_BUFFERS, OUT_BYTES, OUT_COLS, SLOT_BYTES, Split, THREADS, TileOrder,
@@ -9,7 +9,7 @@ use super::smem::{GemmSmem, Stages};
 use super::spec::GemmSpec;
 use crate::abi::{ArgKind, Extent, Operand, OperandSpec};
 use crate::arch::{Arch, Tile};
-use crate::config::Field;
+use crate::config::{Dtype, Field};
 use crate::device::Device;
 use crate::diagnostic::Diagnostics;
 use crate::options::SMEM_ALIGN;
@@ -32,12 +32,20 @@ const PACED_FLOPS: u64 = 10_000_000_000_000;
 /// Steps of K after which CTAs wait for each other, which take about 13 µs. Times with 4 and with 64 steps are equal within noise.
 const PACE_STEPS: u32 = 16;
 
+/// The size of a block with one scale: elements of K, and columns of B.
+const SCALE_BLOCK: u64 = 128;
+
 /// Registers per thread. 128 accumulators and their addresses need more than an even share; producers need 56 when they also
 /// push.
 ///
 /// If each call gives the rows, producers compute numbers that are constants in other kernels. 56 registers are too few for this.
-pub(super) const fn registers(takes_rows: bool, arch: Arch) -> Registers {
-    let producer = if takes_rows { 72 } else { 56 };
+/// Consumers that promote products have 64 registers of products besides the accumulators.
+pub(super) fn registers(spec: GemmSpec<'_>, arch: Arch) -> Registers {
+    let producer = match (spec.takes_rows(), spec.types().a.bytes()) {
+        (_, 1) => 40,
+        (true, _) => 72,
+        (false, _) => 56,
+    };
     arch.spec().split_registers(THREADS, producer)
 }
 
@@ -281,6 +289,7 @@ pub(super) fn operands(spec: GemmSpec<'_>, a_rows: Extent, c_rows: Extent) -> Ve
         OperandSpec::new(Operand::B, Extent::Fixed(b_rows), b_cols, types.b),
         result,
     ];
+    operands.extend(scales(spec, a_rows));
     if epilogue.bias {
         operands.push(addend(Operand::Bias, Extent::Fixed(1)));
     }
@@ -295,9 +304,48 @@ pub(super) fn operands(spec: GemmSpec<'_>, a_rows: Extent, c_rows: Extent) -> Ve
     operands
 }
 
-/// The addresses of bias, residual and weight, and of the normalised result.
+/// The scales of A, which has `a_rows` rows, and of B.
+fn scales(spec: GemmSpec<'_>, a_rows: Extent) -> Vec<OperandSpec> {
+    let GemmShape { n, k, .. } = spec.shape;
+    let blocks = |size: u64| size.div_ceil(SCALE_BLOCK);
+    let ((a_rows, a_cols), (b_rows, b_cols)) = match spec.config.scales {
+        Scales::None => return Vec::new(),
+        Scales::Tensor => ((Extent::Fixed(1), 1), (1, 1)),
+        Scales::Row => ((a_rows, 1), (n, 1)),
+        Scales::Block => ((a_rows, blocks(k)), (blocks(n), blocks(k))),
+    };
+    vec![
+        OperandSpec::new(Operand::AScales, a_rows, a_cols, Dtype::Fp32).of_any_stride(),
+        OperandSpec::new(Operand::BScales, Extent::Fixed(b_rows), b_cols, Dtype::Fp32)
+            .of_any_stride(),
+    ]
+}
+
+/// The addresses of the scales of A and B.
+fn scale_args(scales: Scales) -> Vec<(&'static str, ArgKind)> {
+    if scales == Scales::None {
+        return Vec::new();
+    }
+    let mut kinds = vec![
+        ("a_scales", ArgKind::Pointer(Operand::AScales)),
+        ("b_scales", ArgKind::Pointer(Operand::BScales)),
+    ];
+    if scales == Scales::Block {
+        kinds.push((
+            "a_scales_row_bytes",
+            ArgKind::RowStrideBytes(Operand::AScales),
+        ));
+        kinds.push((
+            "b_scales_row_bytes",
+            ArgKind::RowStrideBytes(Operand::BScales),
+        ));
+    }
+    kinds
+}
+
+/// The addresses of scales, bias, residual and weight, and of the normalised result.
 pub(super) fn epilogue_args(spec: GemmSpec<'_>) -> Vec<(&'static str, ArgKind)> {
-    let mut kinds = Vec::new();
+    let mut kinds = scale_args(spec.config.scales);
     if spec.epilogue().bias {
         kinds.push(("bias", ArgKind::Pointer(Operand::Bias)));
     }

@@ -30,7 +30,7 @@ pub(crate) fn tile_us(
     let flops = 2.0 * f64::from(tile.m * tile.n * a.per_line());
     let bytes = f64::from((load_rows_a(tile, rows) + tile.n) * LINE_BYTES);
     let sms = f64::from(device.sm_count);
-    let math = flops / (device.gemm_tflops * 1e6 / sms);
+    let math = flops / (device.tflops(a) * 1e6 / sms);
     // A lone CTA cannot draw much more than its fair share of L2.
     let share = (sms / f64::from(active.max(1))).min(costs.gemm.max_l2_share);
     let load = bytes / (device.l2_gb_s * 1e3 / sms * share);
@@ -151,7 +151,8 @@ impl GemmTime {
             _ => part_us + unfed_us,
         };
         // A long GEMM is limited by power, which depends on the SMs at work and not on rounds.
-        let even = traffic.flops as f64 / device.gemm_tflops / 1e6 * f64::from(device.sm_count)
+        let even = traffic.flops as f64 / device.tflops(traffic.factors) / 1e6
+            * f64::from(device.sm_count)
             / f64::from(compute_ctas);
         Self {
             us: (rounds * one + tail_us).max(even),

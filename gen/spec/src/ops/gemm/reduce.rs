@@ -307,7 +307,7 @@ fn finish(spec: GemmSpec<'_>, device: &Device, candidate: Candidate) -> BodyPlan
             threads: THREADS,
             grid_ctas,
             cluster_ctas: core.cluster.map_or(1, |cluster| cluster.ctas),
-            registers: core::registers(spec.takes_rows(), device.arch),
+            registers: core::registers(spec, device.arch),
         },
         roles,
         call,

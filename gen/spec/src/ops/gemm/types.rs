@@ -30,16 +30,16 @@ impl GemmConfig {
     /// The types of elements.
     #[must_use]
     pub const fn types(&self) -> GemmTypes {
-        let dtype = self.dtype;
+        let (dtype, result) = (self.dtype, self.dtype.of_results());
         GemmTypes {
             a: dtype,
             b: dtype,
-            partial: dtype,
+            partial: result,
             c: match self.epilogue.output {
                 Some(output) => output,
-                None => dtype,
+                None => result,
             },
-            addend: dtype,
+            addend: result,
         }
     }
 }

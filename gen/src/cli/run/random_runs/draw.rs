@@ -160,7 +160,7 @@ fn collective(random: &mut Draws, op: CollectiveOp) -> CollectiveConfig {
     CollectiveConfig {
         m: random.rows(60),
         n: random.cols(600),
-        dtype: random.dtype(&Dtype::FLOATS),
+        dtype: random.dtype(&Dtype::RESULTS),
         protocol: random.perhaps(&[Protocol::Ll, Protocol::Simple]),
         shots: random
             .perhaps(&[1, 2])

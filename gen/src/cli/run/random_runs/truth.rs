@@ -83,6 +83,7 @@ fn rounding(value: f64, dtype: Dtype) -> f64 {
         Dtype::Bf16 => (1.0 / 256.0, 0.0),
         // Subnormal numbers are 2^-24 apart.
         Dtype::Fp16 => (1.0 / 2048.0, 1.0 / f64::from(1 << 25)),
+        Dtype::E4m3 => (1.0 / 16.0, 1.0 / 1024.0),
         Dtype::Fp32 => (1.0 / f64::from(1 << 22), 0.0),
         Dtype::Int32 => (0.0, 0.0),
     };

@@ -25,6 +25,7 @@ pub(super) fn traffic(spec: GemmSpec<'_>, results: bool) -> Traffic {
         link_bytes: sent_bytes,
         memory_bytes: core::memory_bytes(spec, c_rows),
         flops: 2 * m * n * k,
+        factors: spec.types().a,
     }
 }
 
@@ -63,5 +64,6 @@ fn across_nodes(spec: GemmSpec<'_>, results: bool) -> Traffic {
         nic_bytes: peers * shard_rows * row_bytes,
         memory_bytes: core::memory_bytes(spec, c_rows),
         flops: 2 * m * n * k,
+        factors: spec.types().a,
     }
 }
