@@ -1,9 +1,12 @@
-//! [`Buffer`]: the memory of a result.
+//! [`Buffer`] and [`Elements`]: the memory of operands.
 
 use crate::lab::Failure;
 use mkernel::cudarc::driver::{CudaSlice, CudaStream, CudaView, CudaViewMut, DeviceRepr};
+use mkernel::float8::F8E4M3;
+use mkernel::half::{bf16, f16};
 use mkernel::operands::Element;
-use mkernel::{Communicator, Operand, Operator, SymmetricSlice};
+use mkernel::spec::{Dtype, abi::OperandSpec};
+use mkernel::{Call, Communicator, Operand, Operator, SymmetricSlice};
 use std::sync::Arc;
 
 /// The memory of a result: in symmetric memory if the operator wants it there.
@@ -57,11 +60,110 @@ impl<E: Element + DeviceRepr> Buffer<E> {
     }
 }
 
+/// The memory of an operand whose elements have any type.
+pub enum Elements {
+    /// bf16.
+    Bf16(Buffer<bf16>),
+    /// fp16.
+    Fp16(Buffer<f16>),
+    /// e4m3.
+    E4m3(Buffer<F8E4M3>),
+    /// fp32.
+    Fp32(Buffer<f32>),
+    /// int32.
+    Int32(Buffer<i32>),
+}
+
+/// Evaluates an expression with `$buffer` as the memory of an [`Elements`].
+macro_rules! by_type {
+    ($elements:expr, $buffer:ident => $then:expr) => {
+        match $elements {
+            Elements::Bf16($buffer) => $then,
+            Elements::Fp16($buffer) => $then,
+            Elements::E4m3($buffer) => $then,
+            Elements::Fp32($buffer) => $then,
+            Elements::Int32($buffer) => $then,
+        }
+    };
+}
+
+impl Elements {
+    /// Allocates memory for an operand and uploads the nearest elements. If the memory is symmetric, all ranks must call
+    /// this with equal numbers of values.
+    ///
+    /// # Errors
+    /// The memory cannot be allocated.
+    pub fn upload(
+        ranks: &Communicator,
+        stream: &Arc<CudaStream>,
+        spec: &OperandSpec,
+        values: &[f32],
+    ) -> Result<Self, Failure> {
+        fn upload<E: Element + DeviceRepr>(
+            (ranks, stream, is_symmetric): (&Communicator, &Arc<CudaStream>, bool),
+            values: &[f32],
+            convert: impl Fn(f32) -> E,
+        ) -> Result<Buffer<E>, Failure> {
+            let values: Vec<_> = values.iter().copied().map(convert).collect();
+            Buffer::upload(ranks, stream, is_symmetric, &values)
+        }
+        let place = (ranks, stream, spec.symmetric);
+        Ok(match spec.dtype {
+            Dtype::Bf16 => Self::Bf16(upload(place, values, bf16::from_f32)?),
+            Dtype::Fp16 => Self::Fp16(upload(place, values, f16::from_f32)?),
+            Dtype::E4m3 => Self::E4m3(upload(place, values, F8E4M3::from_f32)?),
+            Dtype::Fp32 => Self::Fp32(upload(place, values, |value| value)?),
+            Dtype::Int32 => Self::Int32(upload(place, values, |value| value as i32)?),
+        })
+    }
+
+    /// Adds the operand to a call that reads it.
+    #[must_use]
+    pub fn read_by<'a>(&'a self, call: Call<'a>, operand: Operand) -> Call<'a> {
+        by_type!(self, buffer => match buffer {
+            Buffer::Slice(slice) => call.read(operand, slice),
+            Buffer::Symmetric(tensor) => call.read(operand, tensor),
+        })
+    }
+
+    /// Adds the operand to a call that writes it.
+    #[must_use]
+    pub fn written_by<'a>(&'a mut self, call: Call<'a>, operand: Operand) -> Call<'a> {
+        by_type!(self, buffer => match buffer {
+            Buffer::Slice(slice) => call.write(operand, slice),
+            Buffer::Symmetric(tensor) => call.write(operand, tensor),
+        })
+    }
+
+    /// Copies memory of the same type, which is not longer.
+    ///
+    /// # Errors
+    /// The copy fails.
+    ///
+    /// # Panics
+    /// The types differ, or the memory is longer.
+    pub fn copy_from(&mut self, stream: &Arc<CudaStream>, from: &Self) -> Result<(), Failure> {
+        macro_rules! copy {
+            ($($Type:ident),+) => {
+                match (self, from) {
+                    $((Self::$Type(to), Self::$Type(from)) => {
+                        let from = from.view();
+                        stream.memcpy_dtod(&from, &mut to.view_mut().slice_mut(..from.len()))?;
+                    })+
+                    _ => panic!("elements of different types"),
+                }
+            };
+        }
+        copy!(Bf16, Fp16, E4m3, Fp32, Int32);
+        Ok(())
+    }
+}
+
 /// An operand that launched calls read: their own memory, or one tensor in symmetric memory that they use in turn. It is written
 /// again behind each call, so a call may end only when nothing reads it any more.
-pub(super) struct SharedOperand<E: 'static>(Option<SymmetricSlice<E>>);
+pub(super) struct SharedOperand(Option<Elements>);
 
-impl<E: Element + DeviceRepr> SharedOperand<E> {
+impl SharedOperand {
     /// Allocates the tensor if the operator wants the operand there. All ranks must call this.
     pub fn new(
         ranks: &Communicator,
@@ -71,9 +173,11 @@ impl<E: Element + DeviceRepr> SharedOperand<E> {
     ) -> Result<Self, Failure> {
         let mut specs = operator.plan().operands().iter();
         let spec = specs.find(|spec| spec.operand == operand && spec.symmetric);
-        // The tensor has the same length on all ranks, and the first rank has the most rows.
-        let elems = spec.map(|spec| spec.rows.on(0) * spec.cols);
-        let tensor = elems.map(|elems| ranks.alloc(stream, elems as usize));
+        let tensor = spec.map(|spec| {
+            // The tensor has the same length on all ranks, and the first rank has the most rows.
+            let elems = (spec.rows.on(0) * spec.cols) as usize;
+            Elements::upload(ranks, stream, spec, &vec![1.0; elems])
+        });
         Ok(Self(tensor.transpose()?))
     }
 
@@ -81,14 +185,13 @@ impl<E: Element + DeviceRepr> SharedOperand<E> {
     pub fn with<'a>(
         &'a mut self,
         stream: &Arc<CudaStream>,
-        values: &'a CudaSlice<E>,
-    ) -> Result<CudaView<'a, E>, Failure> {
+        values: &'a Elements,
+    ) -> Result<&'a Elements, Failure> {
         let Some(tensor) = &mut self.0 else {
-            return Ok(values.as_view());
+            return Ok(values);
         };
-        let mut room = tensor.as_view_mut();
-        stream.memcpy_dtod(values, &mut room.slice_mut(..values.len()))?;
-        Ok(tensor.as_view())
+        tensor.copy_from(stream, values)?;
+        Ok(tensor)
     }
 }
 

@@ -186,10 +186,7 @@ impl CollectiveJob {
         let rank = ranks.rank() as usize;
         let call = |(call, rows): (&CallData, &u64)| RowsCall {
             rows: *rows,
-            inputs: vec![(
-                Operand::X,
-                call.x[rank].iter().copied().map(E::of).collect(),
-            )],
+            inputs: vec![(Operand::X, call.x[rank].clone())],
             expected: call.y[rank].iter().map(|y| f64::from(*y)).collect(),
         };
         let run = RowsRun {

@@ -1,7 +1,8 @@
 //! The operands of a job of a GEMM operator, and the expected results.
 
 use super::simulated::rounded;
-use mkernel::spec::{Activation, BLayout, Epilogue, GemmConfig, GemmOp, GemmShape};
+use mkernel::Operand;
+use mkernel::spec::{Activation, BLayout, Epilogue, GemmConfig, GemmOp, GemmShape, Scales};
 use std::ops::Range;
 
 /// The operands of all ranks for one call, and the expected result of each rank before it is rounded.
@@ -11,6 +12,10 @@ use std::ops::Range;
 pub struct CallData {
     pub a: Vec<Vec<f32>>,
     pub b: Vec<Vec<f32>>,
+    /// The scales of each rank's A. They are empty if the kernel takes none.
+    pub a_scales: Vec<Vec<f32>>,
+    /// The scales of each rank's B.
+    pub b_scales: Vec<Vec<f32>>,
     /// The bias of each rank. It is empty if the kernel adds none.
     pub bias: Vec<Vec<f32>>,
     /// The residual of each rank. It is empty if the kernel adds none.
@@ -20,9 +25,66 @@ pub struct CallData {
 
 /// The operands A and B of each rank, and the sums to which each rank applies its epilogue.
 struct Products {
-    a: Vec<Vec<f32>>,
-    b: Vec<Vec<f32>>,
+    a: Vec<Factor>,
+    b: Vec<Factor>,
     sums: Vec<Vec<f32>>,
+}
+
+/// A factor of a product: its elements, its scales, which are 1 and 2, and the elements times their scales.
+#[derive(Clone)]
+struct Factor {
+    elements: Vec<f32>,
+    scales: Vec<f32>,
+    scaled: Vec<f32>,
+}
+
+impl Factor {
+    /// A factor with rows of `cols` elements. `shares` is the number of rows and of columns that share a scale.
+    fn new(elements: Vec<f32>, cols: u64, shares: Option<(u64, u64)>, random: &mut Random) -> Self {
+        let rows = elements.len() as u64 / cols;
+        let Some((row_share, col_share)) = shares else {
+            return Self {
+                scaled: elements.clone(),
+                scales: Vec::new(),
+                elements,
+            };
+        };
+        let (row_share, col_share) = (row_share.min(rows.max(1)), col_share.min(cols));
+        let scale_cols = cols.div_ceil(col_share);
+        let count = rows.div_ceil(row_share).max(1) * scale_cols;
+        let scales = random.fill(count, 1, 1.0);
+        let scales: Vec<_> = scales.into_iter().map(|x| x.abs() + 1.0).collect();
+        let scale_of = |index: u64| {
+            let (row, col) = (index / cols / row_share, index % cols / col_share);
+            scales[(row * scale_cols + col) as usize]
+        };
+        Self {
+            scaled: (0..).zip(&elements).map(|(i, x)| x * scale_of(i)).collect(),
+            scales,
+            elements,
+        }
+    }
+
+    /// The rows of a shard, of a factor with rows of `cols` elements and scales that all rows share.
+    fn shard(&self, rows: &Range<u64>, cols: u64) -> Self {
+        let of =
+            |all: &[f32]| all[(rows.start * cols) as usize..(rows.end * cols) as usize].to_vec();
+        Self {
+            elements: of(&self.elements),
+            scales: self.scales.clone(),
+            scaled: of(&self.scaled),
+        }
+    }
+}
+
+/// The number of rows and of columns of A, and of B, that share a scale.
+fn shares(scales: Scales) -> [Option<(u64, u64)>; 2] {
+    match scales {
+        Scales::None => [None; 2],
+        Scales::Tensor => [Some((u64::MAX, u64::MAX)); 2],
+        Scales::Row => [Some((1, u64::MAX)); 2],
+        Scales::Block => [Some((1, 128)), Some((128, 128))],
+    }
 }
 
 /// A random number generator. Its seed is the number of the call.
@@ -74,13 +136,38 @@ impl CallData {
             .enumerate()
             .map(|(rank, sums)| finish(sums, &bias[rank], &residual[rank], epilogue.activation))
             .collect();
+        let split = |all: Vec<Factor>| -> (Vec<_>, Vec<_>) {
+            let parts = all.into_iter();
+            parts.map(|factor| (factor.elements, factor.scales)).unzip()
+        };
+        let ((a, a_scales), (b, b_scales)) = (split(a), split(b));
         Self {
             a,
             b,
+            a_scales,
+            b_scales,
             bias,
             residual,
             expected,
         }
+    }
+}
+
+impl CallData {
+    /// The operands that the kernel reads on a rank. Those that it does not read are empty on every rank.
+    pub fn inputs(&self, rank: usize) -> Vec<(Operand, &[f32])> {
+        let all = [
+            (Operand::A, &self.a),
+            (Operand::B, &self.b),
+            (Operand::AScales, &self.a_scales),
+            (Operand::BScales, &self.b_scales),
+            (Operand::Bias, &self.bias),
+            (Operand::Residual, &self.residual),
+        ];
+        let all = all.into_iter();
+        all.filter(|(_, of)| of.iter().any(|values| !values.is_empty()))
+            .map(|(operand, of)| (operand, of[rank].as_slice()))
+            .collect()
     }
 }
 
@@ -100,17 +187,22 @@ fn gathered(config: &GemmConfig, world: u32, shape: GemmShape, random: &mut Rand
     let GemmShape { m, n, k } = shape;
     let (epilogue, ranks) = (config.epilogue, 0..u64::from(world));
     let largest = if is_exact(epilogue) { 8 } else { 1 };
-    let a = random.fill(m * k, largest, 1.0);
+    let [of_a, of_b] = shares(config.scales);
+    let a = Factor::new(random.fill(m * k, largest, 1.0), k, of_a, random);
     let b: Vec<_> = ranks
         .clone()
         .map(|_| random.fill(n * k, largest, scale(epilogue)))
         .collect();
+    let b = b.into_iter().map(|b| Factor::new(b, k, of_b, random));
+    let b: Vec<_> = b.collect();
     let sizes = (n as usize, k as usize);
-    let sums = b.iter().map(|b| product(&a, b, config.b_layout, sizes));
-    let sums = sums.collect();
-    let shard = |rank| {
-        let rows = rows_of(world, m, rank);
-        a[(rows.start * k) as usize..(rows.end * k) as usize].to_vec()
+    let sums = b
+        .iter()
+        .map(|b| product(&a.scaled, &b.scaled, config.b_layout, sizes))
+        .collect();
+    let shard = |rank| match world {
+        1 => a.clone(),
+        _ => a.shard(&rows_of(world, m, rank), k),
     };
     Products {
         a: ranks.map(shard).collect(),
@@ -143,11 +235,19 @@ fn summed(config: &GemmConfig, world: u32, shape: GemmShape, random: &mut Random
         let of_rank = |_| random.fill(elems, largest, scale);
         ranks.clone().map(of_rank).collect()
     };
+    let [of_a, of_b] = shares(config.scales);
     let (a, b) = (fill(m * k, 1.0), fill(n * k, scale));
+    let mut factors = |all: Vec<Vec<f32>>, shares| -> Vec<_> {
+        let all = all.into_iter();
+        all.map(|elements| Factor::new(elements, k, shares, random))
+            .collect()
+    };
+    let (a, b) = (factors(a, of_a), factors(b, of_b));
     let mut total = vec![0.0; (m * n) as usize];
     let sizes = (n as usize, k as usize);
     for (a, b) in a.iter().zip(&b) {
-        for (sum, part) in total.iter_mut().zip(product(a, b, config.b_layout, sizes)) {
+        let parts = product(&a.scaled, &b.scaled, config.b_layout, sizes);
+        for (sum, part) in total.iter_mut().zip(parts) {
             let is_exact = part.abs() <= exact_up_to * scale;
             assert!(is_exact, "a partial sum that is not exact");
             *sum += part;

@@ -4,7 +4,7 @@ pub mod buckets;
 pub mod cases;
 pub mod norm;
 
-use super::buffer::{SharedOperand, SharedResult, is_symmetric};
+use super::buffer::{Elements, SharedOperand, SharedResult, is_symmetric};
 use super::data::{CallData, is_right};
 use super::kernel_edits::apply_edits;
 use super::machine::{Machine, emulated};
@@ -20,8 +20,7 @@ use mkernel::testing::prepare_edited;
 use mkernel::{
     Communicator, Error, KernelConfig, Operand, Operator,
     network::Faults,
-    operands::Addends,
-    spec::{Dim, Dtype, GemmConfig, GemmShape},
+    spec::{Dim, Dtype, GemmConfig, GemmShape, abi::OperandSpec},
 };
 
 /// Several calls of a GEMM operator on all ranks.
@@ -163,11 +162,10 @@ impl GemmJob {
     }
 
     fn rank(&self, ranks: &Communicator, overlaps: bool) -> Result<Vec<Vec<u32>>, Failure> {
-        let types = self.config.types();
-        by_element!(types.a, In => by_element!(types.c, Out => self.rank_of::<In, Out>(ranks, overlaps)))
+        by_element!(self.config.types().c, Out => self.rank_of::<Out>(ranks, overlaps))
     }
 
-    fn rank_of<In: ResultElement, Out: ResultElement>(
+    fn rank_of<Out: ResultElement>(
         &self,
         ranks: &Communicator,
         overlaps: bool,
@@ -177,10 +175,16 @@ impl GemmJob {
         // SAFETY: the operands are copied before the first call, or between calls.
         unsafe { operator.overlap_calls(overlaps) };
         if !self.rows.is_empty() {
-            return self.with_rows_of::<In, Out>(ranks, &operator);
+            return self.with_rows_of::<Out>(ranks, &operator);
         }
         let stream = ranks.default_stream();
         let rank = ranks.rank() as usize;
+        let spec_of = |operand| {
+            let mut specs = operator.plan().operands().iter().copied();
+            specs
+                .find(|spec| spec.operand == operand)
+                .ok_or("no such operand")
+        };
         let mut buffers = Vec::new();
         let count = self
             .call_count
@@ -188,10 +192,14 @@ impl GemmJob {
         let calls = || self.calls().iter().cycle().take(count as usize);
         for call in calls() {
             let mut inputs = Vec::new();
-            for operand in [&call.a, &call.b, &call.bias, &call.residual] {
-                let mut values: Vec<In> = operand[rank].iter().copied().map(In::of).collect();
-                values.resize(values.len().max(1), In::POISON); // An allocation cannot be empty.
-                inputs.push(stream.clone_htod(&values)?);
+            for (operand, values) in call.inputs(rank) {
+                let mut values = values.to_vec();
+                values.resize(values.len().max(1), 1.0); // An allocation cannot be empty.
+                let dense = OperandSpec {
+                    symmetric: false,
+                    ..spec_of(operand)?
+                };
+                inputs.push((operand, Elements::upload(ranks, &stream, &dense, &values)?));
             }
             let c = stream.clone_htod(&vec![Out::POISON; call.expected[rank].len().max(1)])?;
             buffers.push((inputs, c));
@@ -201,18 +209,18 @@ impl GemmJob {
         let mut shared = SharedResult::new(ranks, &stream, is_shared, elems)?;
         let mut shared_a = SharedOperand::new(ranks, &stream, &operator, Operand::A)?;
         stream.synchronize()?;
-        let epilogue = &self.config.epilogue;
         for (index, (inputs, c)) in (0..).zip(&mut buffers) {
             if let Some(calls) = self.call_count.filter(|_| index == CALLS_BEFORE) {
                 set_call_count(ranks, &[&operator], calls)?;
             }
-            let addends = Addends {
-                bias: epilogue.bias.then_some(&inputs[2]),
-                residual: epilogue.residual.then_some(&inputs[3]),
-            };
-            let a = shared_a.with(&stream, &inputs[0])?;
+            let a = shared_a.with(&stream, &inputs[0].1)?;
             shared.launch(&stream, &mut c.as_view_mut(), |c| {
-                operator.launch_with(&stream, &a, &inputs[1], c, addends)
+                let call = operator.call(&stream).write::<Out, _>(Operand::C, c);
+                let others = inputs[1..].iter();
+                let call = others.fold(a.read_by(call, Operand::A), |call, (operand, elements)| {
+                    elements.read_by(call, *operand)
+                });
+                call.launch()
             })?;
         }
         ranks.synchronize(&stream)?;
@@ -236,26 +244,18 @@ impl GemmJob {
     }
 
     /// Makes a call for each number of rows on this rank, and checks its results.
-    fn with_rows_of<In: ResultElement, Out: ResultElement>(
+    fn with_rows_of<Out: ResultElement>(
         &self,
         ranks: &Communicator,
         operator: &Operator,
     ) -> Result<Vec<Vec<u32>>, Failure> {
-        let (rank, epilogue) = (ranks.rank() as usize, self.config.epilogue);
+        let rank = ranks.rank() as usize;
         let call = |(call, rows): (&CallData, &u64)| {
-            let inputs = [
-                (Operand::A, &call.a, true),
-                (Operand::B, &call.b, true),
-                (Operand::Bias, &call.bias, epilogue.bias),
-                (Operand::Residual, &call.residual, epilogue.residual),
-            ];
-            let given = inputs.into_iter().filter(|(_, _, is_given)| *is_given);
+            let inputs = call.inputs(rank).into_iter();
             RowsCall {
                 rows: *rows,
-                inputs: given
-                    .map(|(operand, of, _)| {
-                        (operand, of[rank].iter().copied().map(In::of).collect())
-                    })
+                inputs: inputs
+                    .map(|(operand, values)| (operand, values.to_vec()))
                     .collect(),
                 expected: call.expected[rank].clone(),
             }

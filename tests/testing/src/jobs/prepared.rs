@@ -1,10 +1,10 @@
 //! One operator on all ranks, for tests of single calls and of their errors.
 
+use super::buffer::Elements;
 use super::machine::Machine;
 use super::simulated::Backend;
-use mkernel::cudarc::driver::{CudaSlice, CudaStream};
-use mkernel::half::{bf16, f16};
-use mkernel::spec::{Dtype, abi::OperandSpec};
+use mkernel::cudarc::driver::CudaStream;
+use mkernel::spec::abi::OperandSpec;
 use mkernel::{Communicator, Error, ErrorKind, KernelConfig, Operator, Shape};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -53,14 +53,6 @@ pub fn on_ranks(
     outcomes.expect("communicators")
 }
 
-/// The elements of an operand, which has as many rows as the operator was prepared for.
-enum Elements {
-    Bf16(CudaSlice<bf16>),
-    Fp16(CudaSlice<f16>),
-    Fp32(CudaSlice<f32>),
-    Int32(CudaSlice<i32>),
-}
-
 impl Prepared<'_> {
     /// Makes a call with this number of rows, which it reads from memory, and waits for it. All elements of its operands
     /// are one.
@@ -76,15 +68,9 @@ impl Prepared<'_> {
         let rows = self.stream.clone_htod(&[rows]).expect("memory");
         let mut call = self.operator.call(&self.stream);
         for (spec, elements) in specs.iter().zip(&mut operands) {
-            call = match (elements, spec.written) {
-                (Elements::Bf16(slice), false) => call.read(spec.operand, slice),
-                (Elements::Bf16(slice), true) => call.write(spec.operand, slice),
-                (Elements::Fp16(slice), false) => call.read(spec.operand, slice),
-                (Elements::Fp16(slice), true) => call.write(spec.operand, slice),
-                (Elements::Fp32(slice), false) => call.read(spec.operand, slice),
-                (Elements::Fp32(slice), true) => call.write(spec.operand, slice),
-                (Elements::Int32(slice), false) => call.read(spec.operand, slice),
-                (Elements::Int32(slice), true) => call.write(spec.operand, slice),
+            call = match spec.written {
+                false => elements.read_by(call, spec.operand),
+                true => elements.written_by(call, spec.operand),
             };
         }
         call.rows_in(&rows).launch()?;
@@ -95,17 +81,7 @@ impl Prepared<'_> {
     /// empty.
     fn ones(&self, spec: &OperandSpec) -> Elements {
         let elems = (spec.rows.on(self.ranks.rank()) * spec.cols).max(1) as usize;
-        let stream = &self.stream;
-        match spec.dtype {
-            Dtype::Bf16 => {
-                Elements::Bf16(stream.clone_htod(&vec![bf16::ONE; elems]).expect("memory"))
-            }
-            Dtype::Fp16 => {
-                Elements::Fp16(stream.clone_htod(&vec![f16::ONE; elems]).expect("memory"))
-            }
-            Dtype::Fp32 => Elements::Fp32(stream.clone_htod(&vec![1.0; elems]).expect("memory")),
-            Dtype::Int32 => Elements::Int32(stream.clone_htod(&vec![1; elems]).expect("memory")),
-        }
+        Elements::upload(self.ranks, &self.stream, spec, &vec![1.0; elems]).expect("memory")
     }
 }
 

@@ -1,28 +1,29 @@
 //! Calls of one operator with different numbers of rows.
 
-use super::buffer::{Buffer, is_symmetric};
+use super::buffer::{Buffer, Elements, is_symmetric};
 use super::simulated::ResultElement;
 use super::{CALLS_BEFORE, set_call_count};
 use crate::graph::Graph;
 use crate::lab::Failure;
 use mkernel::cudarc::driver::{CudaSlice, CudaStream, CudaViewMut};
+use mkernel::spec::abi::OperandSpec;
 use mkernel::{Call, Communicator, Operand, Operator};
 use std::sync::Arc;
 
 /// A call of this rank: its rows over all ranks, its inputs, and the expected result before it is rounded.
-pub struct RowsCall<In> {
+pub struct RowsCall {
     pub rows: u64,
-    pub inputs: Vec<(Operand, Vec<In>)>,
+    pub inputs: Vec<(Operand, Vec<f32>)>,
     pub expected: Vec<f64>,
 }
 
 /// The calls of this rank, one after the other, by one operator that takes their rows at run time.
-pub struct RowsRun<'a, In> {
+pub struct RowsRun<'a> {
     pub ranks: &'a Communicator,
     pub operator: &'a Operator,
     /// The operand that is the result.
     pub result: Operand,
-    pub calls: Vec<RowsCall<In>>,
+    pub calls: Vec<RowsCall>,
     /// Whether one call is captured, which is replayed for each call.
     pub is_graph: bool,
     /// If set, the call count of the operator is set to this number after two calls.
@@ -32,13 +33,13 @@ pub struct RowsRun<'a, In> {
 }
 
 /// The operands of a call. They have as many rows as the operator was prepared for.
-struct Buffers<In: 'static, Out: 'static> {
-    inputs: Vec<(Operand, Buffer<In>)>,
+struct Buffers<Out: 'static> {
+    inputs: Vec<(Operand, Elements)>,
     result: Buffer<Out>,
     rows: CudaSlice<i32>,
 }
 
-impl<In: ResultElement> RowsRun<'_, In> {
+impl RowsRun<'_> {
     /// Makes the calls, and returns the bits of their results.
     pub fn run<Out: ResultElement>(&self) -> Result<Vec<Vec<u32>>, Failure> {
         match self.is_graph {
@@ -90,7 +91,7 @@ impl<In: ResultElement> RowsRun<'_, In> {
         for call in &self.calls {
             let next = self.buffers::<Out>(&stream, call)?;
             for ((_, to), (_, from)) in used.inputs.iter_mut().zip(&next.inputs) {
-                stream.memcpy_dtod(&from.view(), &mut to.view_mut())?;
+                to.copy_from(&stream, from)?;
             }
             stream.memcpy_dtod(&next.result.view(), &mut used.result.view_mut())?;
             stream.memcpy_dtod(&next.rows, &mut used.rows)?;
@@ -104,17 +105,15 @@ impl<In: ResultElement> RowsRun<'_, In> {
     fn call<'a, Out: ResultElement>(
         &'a self,
         stream: &'a Arc<CudaStream>,
-        inputs: &'a [(Operand, Buffer<In>)],
+        inputs: &'a [(Operand, Elements)],
         result: &'a mut CudaViewMut<'_, Out>,
     ) -> Call<'a> {
         let call = self.operator.call(stream);
-        let read = |call: Call<'a>, (operand, buffer): &'a (Operand, Buffer<In>)| match buffer {
-            Buffer::Slice(slice) => call.read(*operand, slice),
-            Buffer::Symmetric(tensor) => call.read(*operand, tensor),
-        };
+        let inputs = inputs.iter();
         inputs
-            .iter()
-            .fold(call, read)
+            .fold(call, |call, (operand, elements)| {
+                elements.read_by(call, *operand)
+            })
             .write::<Out, _>(self.result, result)
     }
 
@@ -123,28 +122,37 @@ impl<In: ResultElement> RowsRun<'_, In> {
     fn buffers<Out: ResultElement>(
         &self,
         stream: &Arc<CudaStream>,
-        call: &RowsCall<In>,
-    ) -> Result<Buffers<In, Out>, Failure> {
+        call: &RowsCall,
+    ) -> Result<Buffers<Out>, Failure> {
         let specs = self.operator.plan().operands();
         let ranks = self.ranks;
-        let symmetric = |operand| is_symmetric(self.operator, operand);
-        let elems = |operand: Operand| {
-            let spec = specs.iter().find(|spec| spec.operand == operand);
-            // Tensors in symmetric memory have the same length on all ranks, and the first rank has the most rows.
-            let rank = if symmetric(operand) { 0 } else { ranks.rank() };
-            spec.map_or(0, |spec| spec.rows.on(rank) * spec.cols) as usize
+        let spec_of = |operand: Operand| {
+            let mut specs = specs.iter();
+            specs
+                .find(|spec| spec.operand == operand)
+                .ok_or("no such operand")
         };
-        let poison = vec![Out::POISON; elems(self.result)];
+        // Tensors in symmetric memory have the same length on all ranks, and the first rank has the most rows.
+        let elems = |spec: &OperandSpec| {
+            let rank = if spec.symmetric { 0 } else { ranks.rank() };
+            (spec.rows.on(rank) * spec.cols) as usize
+        };
+        let poison = vec![Out::POISON; elems(spec_of(self.result)?)];
         let mut inputs = Vec::new();
         for (operand, values) in &call.inputs {
+            let spec = spec_of(*operand)?;
             let mut values = values.clone();
-            values.resize(elems(*operand), In::ONE);
-            let input = Buffer::upload(ranks, stream, symmetric(*operand), &values)?;
-            inputs.push((*operand, input));
+            values.resize(elems(spec), 1.0);
+            inputs.push((*operand, Elements::upload(ranks, stream, spec, &values)?));
         }
         Ok(Buffers {
             inputs,
-            result: Buffer::upload(ranks, stream, symmetric(self.result), &poison)?,
+            result: Buffer::upload(
+                ranks,
+                stream,
+                is_symmetric(self.operator, self.result),
+                &poison,
+            )?,
             rows: stream.clone_htod(&[call.rows as i32])?,
         })
     }
@@ -153,7 +161,7 @@ impl<In: ResultElement> RowsRun<'_, In> {
     fn captured<Out: ResultElement>(
         &self,
         stream: &Arc<CudaStream>,
-        buffers: &mut Buffers<In, Out>,
+        buffers: &mut Buffers<Out>,
     ) -> Result<Graph, Failure> {
         Graph::capture(self.ranks, stream, || {
             let mut result = buffers.result.view_mut();
@@ -168,7 +176,7 @@ impl<In: ResultElement> RowsRun<'_, In> {
         &self,
         stream: &Arc<CudaStream>,
         result: &Buffer<Out>,
-        call: &RowsCall<In>,
+        call: &RowsCall,
     ) -> Result<Vec<u32>, Failure> {
         let got: Vec<f32> = stream
             .clone_dtoh(&result.view())?

@@ -1,6 +1,7 @@
 //! The parts that all jobs have in common: the GPUs on which they run, the number of their calls, and their results.
 
 use mkernel::cudarc::driver::DeviceRepr;
+use mkernel::float8::F8E4M3;
 use mkernel::half::{bf16, f16};
 use mkernel::spec::Dtype;
 use mkernel::testing::pretend_calls;
@@ -60,8 +61,6 @@ pub trait SimulatedJob {
 pub(super) trait ResultElement: Element + DeviceRepr + Copy + Into<f32> {
     /// A value that no kernel computes.
     const POISON: Self;
-    /// One.
-    const ONE: Self;
 
     /// The nearest element.
     fn of(value: f32) -> Self;
@@ -69,7 +68,6 @@ pub(super) trait ResultElement: Element + DeviceRepr + Copy + Into<f32> {
 
 impl ResultElement for bf16 {
     const POISON: Self = Self::NAN;
-    const ONE: Self = Self::ONE;
 
     fn of(value: f32) -> Self {
         Self::from_f32(value)
@@ -78,7 +76,14 @@ impl ResultElement for bf16 {
 
 impl ResultElement for f16 {
     const POISON: Self = Self::NAN;
-    const ONE: Self = Self::ONE;
+
+    fn of(value: f32) -> Self {
+        Self::from_f32(value)
+    }
+}
+
+impl ResultElement for F8E4M3 {
+    const POISON: Self = Self::NAN;
 
     fn of(value: f32) -> Self {
         Self::from_f32(value)
@@ -87,7 +92,6 @@ impl ResultElement for f16 {
 
 impl ResultElement for f32 {
     const POISON: Self = Self::NAN;
-    const ONE: Self = 1.0;
 
     fn of(value: f32) -> Self {
         value
@@ -104,6 +108,10 @@ macro_rules! by_element {
             }
             mkernel::spec::Dtype::Fp16 => {
                 type $Element = mkernel::half::f16;
+                $then
+            }
+            mkernel::spec::Dtype::E4m3 => {
+                type $Element = mkernel::float8::F8E4M3;
                 $then
             }
             mkernel::spec::Dtype::Fp32 => {

@@ -5,6 +5,7 @@
 
 use crate::lab::Failure;
 use mkernel::cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
+use mkernel::float8::F8E4M3;
 use mkernel::half::{bf16, f16};
 use mkernel::spec::abi::{Operand, OperandSpec};
 use mkernel::{
@@ -205,6 +206,9 @@ impl<'a> Turns<'a> {
                 .collect(),
             (_, Dtype::Fp16) => elems
                 .flat_map(|elem| f16::from_f32(small(elem)).to_le_bytes())
+                .collect(),
+            (_, Dtype::E4m3) => elems
+                .map(|elem| F8E4M3::from_f32(small(elem)).to_bits())
                 .collect(),
             (_, Dtype::Fp32) => elems.flat_map(|elem| small(elem).to_le_bytes()).collect(),
             (_, Dtype::Int32) => {

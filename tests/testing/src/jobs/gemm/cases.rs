@@ -3,7 +3,7 @@
 use super::GemmJob;
 use mkernel::network::Faults;
 use mkernel::spec::{
-    Activation, BLayout, Dim, Dtype, Epilogue, GemmConfig, GemmOp, GemmShape, Tuning,
+    Activation, BLayout, Dim, Dtype, Epilogue, GemmConfig, GemmOp, GemmShape, Scales, Tuning,
 };
 
 /// Returns jobs that run on simulated GPUs and on real ones, and must give the same bits on both. Their shapes have
@@ -39,10 +39,8 @@ pub fn common_jobs(world: u32) -> Vec<(String, GemmJob)> {
             k: Dim::Static(k),
             dtype,
             b_layout: layouts[index % 2],
-            symmetric_result: false,
-            symmetric_a: false,
             epilogue,
-            tuning: Tuning::default(),
+            ..GemmConfig::new(op)
         };
         let name = format!(
             "{}{} of {m}x{n}x{k} on {world} ranks",
@@ -60,6 +58,50 @@ pub fn common_jobs(world: u32) -> Vec<(String, GemmJob)> {
     let of = |op: GemmOp| {
         let jobs = jobs.iter();
         jobs.map(move |(index, epilogue, dtype)| job(op, *index, *epilogue, *dtype))
+    };
+    let jobs = GemmOp::ALL.into_iter().flat_map(of);
+    jobs.chain(of_e4m3(world)).collect()
+}
+
+/// Returns jobs of e4m3 with every kind of scales: whole and partial tiles and blocks, a single row, and more stages than a
+/// window of scales has.
+fn of_e4m3(world: u32) -> Vec<(String, GemmJob)> {
+    let finished = finished(Some(Dtype::Fp32));
+    let cases = [
+        (Scales::None, (128, 256, 256), Epilogue::default()),
+        (Scales::Tensor, (77, 136, 400), finished),
+        (Scales::Row, (150, 264, 144), Epilogue::default()),
+        (Scales::Row, (1, 8, 16), finished),
+        (Scales::Block, (150, 264, 1168), finished),
+        (Scales::Block, (1, 8, 16), Epilogue::default()),
+    ];
+    let job = |op: GemmOp, (scales, (m, n, k), epilogue)| {
+        let config = GemmConfig {
+            m: Dim::Static(m),
+            n: Dim::Static(n),
+            k: Dim::Static(k),
+            dtype: Dtype::E4m3,
+            scales,
+            b_layout: BLayout::Nk,
+            epilogue,
+            ..GemmConfig::new(op)
+        };
+        let name = format!(
+            "{}{} of {m}x{n}x{k} on {world} ranks",
+            op.op().name(),
+            config.suffix()
+        );
+        (name, GemmJob::new(world, config, GemmShape { m, n, k }, 8))
+    };
+    let is_possible = |op, scales| match op {
+        GemmOp::AgGemm => matches!(scales, Scales::None | Scales::Tensor),
+        _ => true,
+    };
+    let of = |op| {
+        let cases = cases.into_iter();
+        cases
+            .filter(move |(scales, ..)| is_possible(op, *scales))
+            .map(move |case| job(op, case))
     };
     GemmOp::ALL.into_iter().flat_map(of).collect()
 }
