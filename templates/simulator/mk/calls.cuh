@@ -34,13 +34,16 @@ enum Scope : u32 { kCta = 0, kGpu = 1, kSys = 2 };
 enum Rmw : u32 { kAdd = 0, kExchange = 1 };
 enum Fence : u32 { kFenceThread = 0, kFenceProxyGlobal = 1, kFenceProxyShared = 2, kFenceBarrierInit = 3 };
 
-// Converts the two elements of a word.
-using Unpack = void (*)(u32 word, float* values);
+// The type of the elements of A and B. `unpack` converts the elements of a word.
+struct Element {
+  void (*unpack)(u32 word, float* values);
+  u32 per_word;
+};
 
 // The functions of the simulator. Bump kVersion with every change here; the simulator refuses kernels of another
 // version.
 struct Calls {
-  static constexpr u64 kVersion = 11;
+  static constexpr u64 kVersion = 12;
   static constexpr u64 kNextPolled = ~0ull;
 
   const Thread* (*thread)();
@@ -96,8 +99,8 @@ struct Calls {
   void (*copy_wait)(u32 pending, Place);
 
   void (*mma_fence)(Place);
-  void (*mma)(float* d, u32 n, u64 a, u64 b, Unpack unpack, u32 b_mn_major, u32 accumulate, Place);
-  void (*mma_registers)(float* d, u32 n, const u32* a, u64 b, Unpack unpack, u32 b_mn_major, u32 accumulate, Place);
+  void (*mma)(float* d, u32 n, u64 a, u64 b, Element element, u32 b_mn_major, u32 accumulate, Place);
+  void (*mma_registers)(float* d, u32 n, const u32* a, u64 b, Element element, u32 b_mn_major, u32 accumulate, Place);
   void (*mma_commit)(Place);
   void (*mma_wait)(u32 pending, Place);
   void (*store_matrix)(u32 row, const u32* matrices, u32 count, Place);

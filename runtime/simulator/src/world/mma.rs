@@ -6,7 +6,7 @@
 use super::machine::Machine;
 use super::state::convergence::WARP;
 use super::state::mma::{
-    CommittedGroup, DEPTH, MmaShape, OperandA, Product, ROWS, THREADS, Unpack, WarpgroupMma,
+    CommittedGroup, Element, MmaShape, OperandA, Product, ROWS, THREADS, WarpgroupMma,
     read_fragments,
 };
 use super::state::thread::ThreadState;
@@ -32,7 +32,7 @@ impl Machine {
         mma.fenced[index] = true;
     }
 
-    /// Issues the running thread's part of d[64 x n] = A[64 x 16] B[16 x n] + (accumulate ? d : 0).
+    /// Issues the running thread's part of d[64 x n] = A[64 x depth] B[depth x n] + (accumulate ? d : 0).
     ///
     /// # Safety
     /// `d` must point to n / 2 floats, and registers of A to 4 words. They must live until the thread has waited for
@@ -41,7 +41,7 @@ impl Machine {
         &mut self,
         d: *mut f32,
         n: u32,
-        (left, b, unpack): (OperandA, u64, Unpack),
+        (left, b, element): (OperandA, u64, Element),
         (b_mn_major, accumulate): (bool, bool),
         pc: u64,
     ) {
@@ -52,7 +52,7 @@ impl Machine {
                 OperandA::Registers(_) => None,
             },
             b,
-            unpack,
+            element,
             b_mn_major,
             accumulate,
         };
@@ -188,18 +188,18 @@ impl Machine {
         let counter = mma.counter.unwrap_or_default();
         let stamp = self.async_stamp(self.current, counter.at(group), product.pc);
         let shape = product.shape;
-        let n = shape.n as usize;
-        let mut a = vec![0f32; ROWS * DEPTH];
-        let mut b = vec![0f32; DEPTH * n];
+        let (n, depth) = (shape.n as usize, shape.element.depth());
+        let mut a = vec![0f32; ROWS * depth];
+        let mut b = vec![0f32; depth * n];
         match shape.a {
             Some(descriptor) => {
                 self.operand(descriptor, ROWS, false, &product, stamp, |row, k, value| {
-                    a[row * DEPTH + k] = value
+                    a[row * depth + k] = value
                 });
             }
             None => {
                 // SAFETY: the threads that issued this product have not ended, so their registers are alive.
-                if unsafe { read_fragments(&product.fragments, shape.unpack, &mut a) } {
+                if unsafe { read_fragments(&product.fragments, shape.element, &mut a) } {
                     let text = "a register of A changed before the product was done";
                     self.report_at(product.pc, "register", text.into());
                 }
@@ -227,10 +227,10 @@ impl Machine {
     }
 }
 
-/// Computes d[64 x n] += a[64 x 16] b[16 x n]. The product of two elements of two bytes is exact in fp32. Sums are rounded to
-/// nearest after each k.
+/// Computes d[64 x n] += a[64 x depth] b[depth x n]. The product of two elements of two bytes is exact in fp32. Sums are
+/// rounded to nearest after each k.
 fn multiply(a: &[f32], b: &[f32], d: &mut [f32], n: usize) {
-    for (a, d) in a.chunks_exact(DEPTH).zip(d.chunks_exact_mut(n)) {
+    for (a, d) in a.chunks_exact(a.len() / ROWS).zip(d.chunks_exact_mut(n)) {
         for (factor, b) in a.iter().zip(b.chunks_exact(n)) {
             for (sum, value) in d.iter_mut().zip(b) {
                 *sum += factor * value;

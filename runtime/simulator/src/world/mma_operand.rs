@@ -5,11 +5,14 @@ use super::machine::Machine;
 use super::shadow::AccessFault;
 use super::stamp::{Accessor, NO_SLOT};
 use super::state::launch::SHARED_START;
-use super::state::mma::{DEPTH, Product, Unpack};
+use super::state::mma::{Element, Product};
 use super::tensor::swizzled;
 
+/// The bytes of a chunk: elements that are contiguous in shared memory.
+const CHUNK_BYTES: usize = 16;
+
 impl Machine {
-    /// Reads a K-major ([lines][16 k]) or MN-major ([16 k][lines]) operand through its descriptor. Calls `put` with the
+    /// Reads a K-major ([lines][k]) or MN-major ([k][lines]) operand through its descriptor. Calls `put` with the
     /// line, the k and the value of each element.
     pub fn operand(
         &mut self,
@@ -41,12 +44,12 @@ impl Machine {
         let memory = &mut self.ctas[cta];
         let mut found = None;
         let mut outside = None;
-        let mut unwritten = vec![UnwrittenChunks::default(); lines / 8];
-        for chunk in 0..lines * DEPTH / 8 {
-            let (line, k) = chunk_start(chunk, lines, mn_major);
-            let address = layout.address(line as u32, k as u32, mn_major);
+        let element = product.shape.element;
+        let per_chunk = CHUNK_BYTES / element.bytes();
+        let mut unwritten = vec![UnwrittenChunks::default(); lines / per_chunk];
+        for (line, k, address) in layout.chunks(lines, mn_major, element) {
             let offset = address.wrapping_sub(SHARED_START) as usize;
-            if offset + 16 > memory.smem.bytes.len() {
+            if offset + CHUNK_BYTES > memory.smem.bytes.len() {
                 outside = Some(address);
                 break;
             }
@@ -58,24 +61,23 @@ impl Machine {
                     found.get_or_insert((fault, earlier, address));
                 }
             };
-            let cells = &mut memory.smem.cells[offset / 4..offset / 4 + 4];
+            let cells = &mut memory.smem.cells[offset / 4..][..CHUNK_BYTES / 4];
             self.shadow.read(cells, &by, note);
-            let chunks = &mut unwritten[line / 8];
+            let chunks = &mut unwritten[line / per_chunk];
             chunks.count += u32::from(!was_written);
             chunks.first_address.get_or_insert(address);
-            let bytes = &memory.smem.bytes[offset..offset + 16];
-            put_values(bytes, product.shape.unpack, (line, k), mn_major, &mut put);
+            let bytes = &memory.smem.bytes[offset..][..CHUNK_BYTES];
+            put_values(bytes, element, (line, k), mn_major, &mut put);
         }
         if let Some(address) = outside {
             self.fail(format!(
                 "wgmma reads {address:#x}, which is outside of shared memory (matrix descriptor {descriptor:#x})"
             ));
         }
-        let unwritten = unwritten.iter();
-        let mut mistakes = unwritten.filter_map(|chunks| chunks.mistake(mn_major));
-        let unwritten = mistakes
-            .next()
-            .map(|address| (AccessFault::Uninitialised, 0, address));
+        let chunks_per_line = element.depth() / if mn_major { 1 } else { per_chunk };
+        let mut groups = unwritten.iter();
+        let unwritten = groups.find_map(|chunks| chunks.mistake(chunks_per_line));
+        let unwritten = unwritten.map(|address| (AccessFault::Uninitialised, 0, address));
         if let Some((fault, earlier, address)) = found.or(unwritten) {
             let what = format!("shared memory at {address:#x}");
             self.report_access_fault(fault, earlier, stamp, &what);
@@ -83,19 +85,10 @@ impl Machine {
     }
 }
 
-/// Returns the line and the k of the first element of a chunk: eight elements that are contiguous in shared memory.
-const fn chunk_start(chunk: usize, lines: usize, mn_major: bool) -> (usize, usize) {
-    if mn_major {
-        (chunk * 8 % lines, chunk * 8 / lines)
-    } else {
-        (chunk / 2, chunk % 2 * 8)
-    }
-}
-
 /// Passes on the values of a chunk: `put` gets the line, the k and the value of each element.
 fn put_values(
     bytes: &[u8],
-    unpack: Unpack,
+    element: Element,
     (line, k): (usize, usize),
     mn_major: bool,
     put: &mut impl FnMut(usize, usize, f32),
@@ -103,7 +96,7 @@ fn put_values(
     let (words, _) = bytes.as_chunks::<4>();
     let values = words
         .iter()
-        .flat_map(|word| unpack.values(u32::from_le_bytes(*word)));
+        .flat_map(|word| element.values(u32::from_le_bytes(*word)));
     for (i, value) in values.enumerate() {
         if mn_major {
             put(line + i, k, value);
@@ -113,7 +106,7 @@ fn put_values(
     }
 }
 
-/// The chunks of eight lines that were never written.
+/// The chunks that were never written, of the lines that an MN-major chunk crosses.
 ///
 /// If a kernel loads fewer rows than a tile has, all chunks of a line may be unwritten. The line then reads as NaN,
 /// which only affects its own row or column of the result. So only a line with some unwritten chunks is a mistake.
@@ -126,9 +119,8 @@ struct UnwrittenChunks {
 
 impl UnwrittenChunks {
     /// Returns the address of the lines if some lines are only partly written.
-    fn mistake(&self, mn_major: bool) -> Option<u32> {
-        let whole_lines = if mn_major { DEPTH } else { DEPTH / 8 };
-        let partly = !self.count.is_multiple_of(whole_lines as u32);
+    fn mistake(&self, chunks_per_line: usize) -> Option<u32> {
+        let partly = !self.count.is_multiple_of(chunks_per_line as u32);
         self.first_address.filter(|_| partly)
     }
 }
@@ -168,17 +160,37 @@ impl MatrixDescriptor {
         })
     }
 
+    /// Returns the line and the k of the first element of each chunk, and its address.
+    fn chunks(
+        self,
+        lines: usize,
+        mn_major: bool,
+        element: Element,
+    ) -> impl Iterator<Item = (usize, usize, u32)> {
+        let (depth, bytes) = (element.depth(), element.bytes());
+        let starts = (0..lines * depth).step_by(CHUNK_BYTES / bytes);
+        starts.map(move |first| {
+            let (line, k) = if mn_major {
+                (first % lines, first / lines)
+            } else {
+                (first / depth, first % depth)
+            };
+            let address = self.address(line as u32, k as u32, mn_major, bytes as u32);
+            (line, k, address)
+        })
+    }
+
     /// Returns the address of element (line, k). Lines are rows of A or columns of B.
-    fn address(&self, line: u32, k: u32, mn_major: bool) -> u32 {
+    fn address(&self, line: u32, k: u32, mn_major: bool, element_bytes: u32) -> u32 {
         let width = self.swizzle_bytes;
         let logical = if mn_major {
-            let per_row = width / 2;
+            let per_row = width / element_bytes;
             line / per_row * self.leading_bytes
                 + k / 8 * self.stride_bytes
                 + k % 8 * width
-                + line % per_row * 2
+                + line % per_row * element_bytes
         } else {
-            line / 8 * self.stride_bytes + line % 8 * width + k * 2
+            line / 8 * self.stride_bytes + line % 8 * width + k * element_bytes
         };
         swizzled(self.start + logical, width)
     }

@@ -2,7 +2,7 @@
 
 use super::context::{stop_if_failed, until, with};
 use crate::world::machine::Machine;
-use crate::world::state::mma::{OperandA, Unpack};
+use crate::world::state::mma::{Element, OperandA};
 
 pub(super) extern "C" fn mma_fence(_pc: u64) {
     with(Machine::mma_fence);
@@ -13,12 +13,12 @@ pub(super) extern "C" fn mma(
     n: u32,
     a: u64,
     b: u64,
-    unpack: Unpack,
+    element: Element,
     b_mn_major: u32,
     accumulate: u32,
     pc: u64,
 ) {
-    let factors = (OperandA::Shared(a), b, unpack);
+    let factors = (OperandA::Shared(a), b, element);
     // SAFETY: the C++ header passes the n / 2 accumulators of the thread and keeps them until it has waited.
     with(|machine| unsafe { machine.mma(d, n, factors, (b_mn_major != 0, accumulate != 0), pc) });
 }
@@ -28,12 +28,12 @@ pub(super) extern "C" fn mma_registers(
     n: u32,
     a: *const u32,
     b: u64,
-    unpack: Unpack,
+    element: Element,
     b_mn_major: u32,
     accumulate: u32,
     pc: u64,
 ) {
-    let factors = (OperandA::Registers(a), b, unpack);
+    let factors = (OperandA::Registers(a), b, element);
     // SAFETY: as in `mma`; the same holds for the four registers of A.
     with(|machine| unsafe { machine.mma(d, n, factors, (b_mn_major != 0, accumulate != 0), pc) });
 }

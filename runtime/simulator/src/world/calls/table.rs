@@ -7,13 +7,13 @@ use super::memory::*;
 use super::mma::*;
 use super::threads::*;
 use crate::world::image::Image;
-use crate::world::state::mma::Unpack;
+use crate::world::state::mma::Element;
 use crate::world::state::thread::ThreadInfo;
 use std::ffi::c_void;
 use std::sync::Arc;
 
 /// The version of the table. It must be equal to `mk::sim::Calls::kVersion`.
-const VERSION: u64 = 11;
+const VERSION: u64 = 12;
 
 /// The table of functions that kernels call. The layout is equal to `mk::sim::Calls`.
 #[repr(C)]
@@ -56,8 +56,8 @@ struct Calls {
     copy_commit: extern "C" fn(u64),
     copy_wait: extern "C" fn(u32, u64),
     mma_fence: extern "C" fn(u64),
-    mma: extern "C" fn(*mut f32, u32, u64, u64, Unpack, u32, u32, u64),
-    mma_registers: extern "C" fn(*mut f32, u32, *const u32, u64, Unpack, u32, u32, u64),
+    mma: extern "C" fn(*mut f32, u32, u64, u64, Element, u32, u32, u64),
+    mma_registers: extern "C" fn(*mut f32, u32, *const u32, u64, Element, u32, u32, u64),
     mma_commit: extern "C" fn(u64),
     mma_wait: extern "C" fn(u32, u64),
     store_matrix: extern "C" fn(u32, *const u32, u32, u64),

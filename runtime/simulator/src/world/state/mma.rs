@@ -9,8 +9,8 @@ use std::collections::VecDeque;
 pub const THREADS: usize = WARP * WARPGROUP_WARPS;
 /// The rows of a product.
 pub const ROWS: usize = 64;
-/// The depth of a product: the columns of A, and the rows of B.
-pub const DEPTH: usize = 16;
+/// The words of a row of A, and of a column of B.
+const DEPTH_WORDS: usize = 8;
 
 /// The products that a warpgroup has issued. The vectors with an element per thread are empty until the first product.
 #[derive(Debug, Default)]
@@ -50,27 +50,46 @@ pub struct CommittedGroup {
 pub enum OperandA {
     /// In shared memory. Holds its matrix descriptor.
     Shared(u64),
-    /// In registers. Points to the four registers of a thread that hold its part of the 64 x 16 elements.
+    /// In registers. Points to the four registers of a thread that hold its part of A.
     Registers(*const u32),
 }
 
-/// The function of a kernel that converts the two elements of a word to fp32. The first element is in the lower half.
+/// The type of the elements of A and B. The layout is that of `mk::sim::Element`.
 #[derive(Clone, Copy, Debug)]
-#[repr(transparent)]
-pub struct Unpack(unsafe extern "C" fn(u32, *mut f32));
+#[repr(C)]
+pub struct Element {
+    /// The function of a kernel that converts the elements of a word to fp32. The first element is in the lowest bits.
+    unpack: unsafe extern "C" fn(u32, *mut f32),
+    per_word: u32,
+}
 
-impl Unpack {
-    pub fn values(self, word: u32) -> [f32; 2] {
-        let mut values = [0.0; 2];
-        // SAFETY: the function of the C++ header writes two floats, and does nothing else.
-        unsafe { (self.0)(word, values.as_mut_ptr()) };
-        values
+impl Element {
+    /// Returns the bytes of an element.
+    pub const fn bytes(self) -> usize {
+        4 / self.per_word()
+    }
+
+    pub const fn per_word(self) -> usize {
+        self.per_word as usize
+    }
+
+    /// Returns the depth of a product: the columns of A, and the rows of B.
+    pub const fn depth(self) -> usize {
+        DEPTH_WORDS * self.per_word()
+    }
+
+    /// Returns the values of the elements of a word.
+    pub fn values(self, word: u32) -> impl Iterator<Item = f32> {
+        let mut values = [0.0; 4];
+        // SAFETY: the function of the C++ header writes at most four floats, and does nothing else.
+        unsafe { (self.unpack)(word, values.as_mut_ptr()) };
+        values.into_iter().take(self.per_word())
     }
 }
 
-impl PartialEq for Unpack {
+impl PartialEq for Element {
     fn eq(&self, other: &Self) -> bool {
-        std::ptr::fn_addr_eq(self.0, other.0)
+        self.per_word == other.per_word && std::ptr::fn_addr_eq(self.unpack, other.unpack)
     }
 }
 
@@ -81,8 +100,7 @@ pub struct MmaShape {
     /// The descriptor of A, or none if A is in registers.
     pub a: Option<u64>,
     pub b: u64,
-    /// The type of the elements.
-    pub unpack: Unpack,
+    pub element: Element,
     pub b_mn_major: bool,
     pub accumulate: bool,
 }
@@ -205,14 +223,14 @@ impl Accumulators {
     }
 }
 
-/// Reads A from the threads' registers (PTX ISA, "Register Fragments" of wgmma). Each thread holds pairs of columns, of
-/// two rows and two halves. Returns whether a register has changed since the product was issued.
+/// Reads A from the threads' registers (PTX ISA, "Register Fragments" of wgmma). Each thread holds words of two rows and
+/// two halves. Returns whether a register has changed since the product was issued.
 ///
 /// # Safety
 /// Each pointer must be null or point to four words.
 pub unsafe fn read_fragments(
     of_threads: &[(*const u32, [u32; 4])],
-    unpack: Unpack,
+    element: Element,
     a: &mut [f32],
 ) -> bool {
     let mut has_changed = false;
@@ -223,11 +241,13 @@ pub unsafe fn read_fragments(
         // SAFETY: the caller guarantees that the pointer leads to four words.
         let now = unsafe { fragment.cast::<[u32; 4]>().read() };
         has_changed |= now != *before;
-        for (register, pair) in now.into_iter().enumerate() {
+        for (register, word) in now.into_iter().enumerate() {
             let row = index / WARP * 16 + index % WARP / 4 + register % 2 * 8;
-            let column = register / 2 * 8 + index % 4 * 2;
-            let at = row * DEPTH + column;
-            a[at..at + 2].copy_from_slice(&unpack.values(pair));
+            let first = (row * DEPTH_WORDS + register / 2 * 4 + index % 4) * element.per_word();
+            let elements = a[first..].iter_mut();
+            elements
+                .zip(element.values(word))
+                .for_each(|(to, value)| *to = value);
         }
     }
     has_changed

@@ -21,14 +21,17 @@ __forceinline__ void mma_wait_after(float) {
 // The simulator multiplies the values that `unpack` returns for the words of operands.
 template <HalfWordElement E, u32 kN, bool kBMnMajor>
 struct Mma {
-  static void unpack(u32 word, float* values) { values[0] = E::low(word), values[1] = E::high(word); }
+  static void unpack(u32 word, float* values) {
+    for (u32 i = 0; i < E::kPerWord; ++i) values[i] = E::at(word, i);
+  }
+  static constexpr sim::Element kElement = {unpack, E::kPerWord};
 
   static __forceinline__ void issue(float (&d)[kN / 2], u64 a, u64 b, bool accumulate) {
-    mk_calls->mma(d, kN, a, b, unpack, kBMnMajor, accumulate, sim::place());
+    mk_calls->mma(d, kN, a, b, kElement, kBMnMajor, accumulate, sim::place());
   }
 
   static __forceinline__ void issue(float (&d)[kN / 2], const u32 (&a)[4], u64 b, bool accumulate) {
-    mk_calls->mma_registers(d, kN, a, b, unpack, kBMnMajor, accumulate, sim::place());
+    mk_calls->mma_registers(d, kN, a, b, kElement, kBMnMajor, accumulate, sim::place());
   }
 };
 
