@@ -4,6 +4,7 @@
 //! kernel that changes an operand too early gets a wrong result.
 
 use super::machine::Machine;
+use super::mma_sum::add_product;
 use super::state::convergence::WARP;
 use super::state::mma::{
     CommittedGroup, Element, MmaShape, OperandA, Product, ROWS, THREADS, WarpgroupMma,
@@ -218,23 +219,11 @@ impl Machine {
         if !shape.accumulate {
             sum.values.fill(0.0);
         }
-        multiply(&a, &b, &mut sum.values, n);
+        add_product(shape.element, &a, &b, &mut sum.values, n);
         sum.in_flight -= 1;
         if sum.in_flight == 0 {
             // SAFETY: the threads that issued this product have not ended, so their registers are alive.
             unsafe { sum.restore() };
-        }
-    }
-}
-
-/// Computes d[64 x n] += a[64 x depth] b[depth x n]. The product of two elements of two bytes is exact in fp32. Sums are
-/// rounded to nearest after each k.
-fn multiply(a: &[f32], b: &[f32], d: &mut [f32], n: usize) {
-    for (a, d) in a.chunks_exact(a.len() / ROWS).zip(d.chunks_exact_mut(n)) {
-        for (factor, b) in a.iter().zip(b.chunks_exact(n)) {
-            for (sum, value) in d.iter_mut().zip(b) {
-                *sum += factor * value;
-            }
         }
     }
 }

@@ -32,6 +32,7 @@ mod matrix;
 mod memory;
 mod mma;
 mod mma_operand;
+mod mma_sum;
 mod overlap;
 mod processor_fault;
 mod report;

@@ -18,8 +18,10 @@ __forceinline__ void mma_wait_after(float) {
   mma_wait<kPending>();
 }
 
-// The simulator multiplies the values that `unpack` returns for the words of operands.
-template <HalfWordElement E, u32 kN, bool kBMnMajor>
+// The simulator multiplies the values that `unpack` returns for the words of operands. Elements of one byte are K-major,
+// in shared memory.
+template <ElementType E, u32 kN, bool kBMnMajor>
+  requires HalfWordElement<E> || (E::kBytes == 1 && !kBMnMajor)
 struct Mma {
   static void unpack(u32 word, float* values) {
     for (u32 i = 0; i < E::kPerWord; ++i) values[i] = E::at(word, i);
@@ -30,7 +32,9 @@ struct Mma {
     mk_calls->mma(d, kN, a, b, kElement, kBMnMajor, accumulate, sim::place());
   }
 
-  static __forceinline__ void issue(float (&d)[kN / 2], const u32 (&a)[4], u64 b, bool accumulate) {
+  static __forceinline__ void issue(float (&d)[kN / 2], const u32 (&a)[4], u64 b, bool accumulate)
+    requires HalfWordElement<E>
+  {
     mk_calls->mma_registers(d, kN, a, b, kElement, kBMnMajor, accumulate, sim::place());
   }
 };
