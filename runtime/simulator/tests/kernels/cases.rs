@@ -7,7 +7,8 @@ mod order;
 mod shared;
 mod tma;
 
-use super::harness::{MATRIX_BYTES, SHAPE, Shape};
+use super::data::{Data, MATRIX_BYTES};
+use super::harness::{SHAPE, Shape};
 
 /// A correct kernel of `cu/`.
 pub struct Case {

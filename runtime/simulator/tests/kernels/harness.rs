@@ -1,5 +1,6 @@
 //! Compiles the kernels of `cu/`, and runs them on a simulated host with the memory that they use.
 
+use super::data::{Contents, Data, MATRIX_BYTES};
 use mkernel_compile::{CudaSource, HostCxx};
 use mkernel_sim::tensor_map::TensorMap;
 use mkernel_sim::world::{Advance, Finding, Image, Moment, Options, Outcome, TaskId, Work, World};
@@ -7,13 +8,10 @@ use mkernel_spec::{Arch, Backend};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The size of the matrix: 64 x 64 bf16 elements.
-pub const MATRIX_BYTES: usize = 8192;
 const ROW_BYTES: u64 = 128;
 /// The size of a rank's workspace. Before the first call, its first half holds 0, and its second half was never
 /// written.
 const WORKSPACE_BYTES: usize = 64 << 10;
-const SMEM_BYTES: u32 = 20 << 10;
 /// How often simulated time may jump in a standstill before the test ends the kernel. Deadlines of seconds pass within
 /// this.
 const JUMPS: u32 = 30;
@@ -25,6 +23,7 @@ pub struct Shape {
     pub ctas: u32,
     pub cluster: u32,
     pub threads: u32,
+    pub smem_bytes: u32,
     /// The number of calls, one after the other.
     pub calls: u32,
     pub host: HostAction,
@@ -32,10 +31,9 @@ pub struct Shape {
     pub swizzle_bytes: u8,
     /// The rows of the box of `input_map`.
     pub box_rows: u32,
-    /// The number of bytes of the output that must be equal to the input at the end.
+    pub data: Data,
+    /// The number of bytes of the output that must be right at the end.
     pub bytes: usize,
-    /// Whether the output must be the transposed input.
-    pub transposed: bool,
     /// Whether threads are late on purpose. Then a standstill is not a deadlock, and waits at barriers see time pass.
     pub late: bool,
 }
@@ -57,12 +55,13 @@ pub const SHAPE: Shape = Shape {
     ctas: 1,
     cluster: 1,
     threads: 32,
+    smem_bytes: 20 << 10,
     calls: 1,
     host: HostAction::Waits,
     swizzle_bytes: 0,
     box_rows: 64,
+    data: Data::Matrix,
     bytes: 128,
-    transposed: false,
     late: false,
 };
 
@@ -106,9 +105,10 @@ impl RunResult {
     }
 }
 
-struct Harness {
+struct Harness<'a> {
     world: World,
     shape: Shape,
+    contents: &'a Contents,
     /// The address of each rank's input.
     input: Vec<u64>,
     output: Vec<u64>,
@@ -120,25 +120,9 @@ struct Harness {
     over: BTreeMap<TaskId, (Outcome, Moment)>,
 }
 
-/// Returns a matrix of integers that bf16 can represent. Within a row or a column, all elements differ.
-fn matrix(transposed: bool) -> Vec<u8> {
-    let element = |i: usize| {
-        let (row, column) = if transposed {
-            (i % 64, i / 64)
-        } else {
-            (i / 64, i % 64)
-        };
-        let value = (row * 67 + column * 3 + 1) % 251;
-        ((value as f32).to_bits() >> 16) as u16
-    };
-    (0..64 * 64)
-        .flat_map(|i| element(i).to_le_bytes())
-        .collect()
-}
-
-/// Runs a kernel with `seed`.
-pub fn run(image: &Arc<Image>, shape: Shape, seed: u64) -> RunResult {
-    let mut harness = Harness::new(shape, seed);
+/// Runs a kernel with `seed`. `contents` is what `shape.data` returns.
+pub fn run(image: &Arc<Image>, shape: Shape, contents: &Contents, seed: u64) -> RunResult {
+    let mut harness = Harness::new(shape, contents, seed);
     let ready = harness.fill();
     let mut last = vec![ready.clone(); shape.ranks as usize];
     let mut running: Vec<(usize, u32, TaskId)> = (0..shape.ranks as usize)
@@ -177,8 +161,8 @@ pub fn run(image: &Arc<Image>, shape: Shape, seed: u64) -> RunResult {
     }
 }
 
-impl Harness {
-    fn new(shape: Shape, seed: u64) -> Self {
+impl<'a> Harness<'a> {
+    fn new(shape: Shape, contents: &'a Contents, seed: u64) -> Self {
         let mut world = World::new(Options {
             devices: 2,
             seed,
@@ -202,10 +186,10 @@ impl Harness {
             addresses.collect::<Vec<_>>()
         };
         let input = (0..shape.ranks)
-            .map(|rank| memory(rank, MATRIX_BYTES, 1)[0])
+            .map(|rank| memory(rank, contents.input.len(), 1)[0])
             .collect();
         let output = (0..shape.ranks)
-            .map(|rank| memory(rank, MATRIX_BYTES, 1)[0])
+            .map(|rank| memory(rank, contents.output.len(), 1)[0])
             .collect();
         // The indices are [owner][accessor].
         let shared: Vec<Vec<u64>> = (0..2)
@@ -217,6 +201,7 @@ impl Harness {
         Self {
             world,
             shape,
+            contents,
             input,
             output,
             workspaces,
@@ -231,7 +216,10 @@ impl Harness {
     fn fill(&mut self) -> Moment {
         let start = Moment::default();
         let mut ready = Moment::default();
-        let uploads = self.input.iter().map(|to| (*to, matrix(false)));
+        let uploads = self
+            .input
+            .iter()
+            .map(|to| (*to, self.contents.input.clone()));
         let zeros = self.workspaces[..2]
             .iter()
             .map(|to| (*to, vec![0; WORKSPACE_BYTES / 2]));
@@ -289,7 +277,7 @@ impl Harness {
             ctas: self.shape.ctas,
             cluster_ctas: self.shape.cluster,
             threads: self.shape.threads,
-            smem_bytes: SMEM_BYTES,
+            smem_bytes: self.shape.smem_bytes,
             args,
             overlaps: false,
         };
@@ -350,15 +338,13 @@ impl Harness {
     }
 
     fn is_output_right(&mut self, rank: u32, after: &Moment) -> bool {
-        let Shape {
-            bytes, transposed, ..
-        } = self.shape;
+        let right = &self.contents.output[..self.shape.bytes];
         let work = Work::Download {
             from: self.output[rank as usize],
-            bytes: bytes as u64,
+            bytes: right.len() as u64,
         };
         let task = self.world.start(rank, work, after);
         let read = self.wait_for(task).0;
-        matches!(read, Outcome::Read(read) if read == matrix(transposed)[..bytes])
+        matches!(read, Outcome::Read(read) if read == right)
     }
 }

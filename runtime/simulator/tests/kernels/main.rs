@@ -4,6 +4,8 @@
 //! The kernels are in `cu/`. The test `nvrtc` of mkernel-compile also compiles them for GPUs.
 
 mod cases;
+mod data;
+mod e4m3;
 mod harness;
 
 use cases::{Case, Wrong};
@@ -39,8 +41,9 @@ fn each<T: Sync>(items: &[T], body: impl Fn(&T) -> Result<String, String> + Sync
 /// Checks that a correct kernel has no findings and the expected output under all seeds.
 fn check_correct(case: &Case) -> Result<String, String> {
     let image = compile(case.text, case.edits)?;
+    let contents = case.shape.data.contents();
     for seed in 0..SEEDS {
-        let ran = run(&image, case.shape, seed);
+        let ran = run(&image, case.shape, &contents, seed);
         if !ran.is_correct() {
             return Err(format!("{}, seed {seed}: {ran:#?}", case.name));
         }
@@ -59,10 +62,11 @@ fn check_wrong((case, wrong): &(&Case, &Wrong)) -> Result<String, String> {
     let name = format!("{}, {what}", case.name);
     let edits: Vec<(&str, &str)> = case.edits.iter().chain(*edits).copied().collect();
     let image = compile(case.text, &edits)?;
+    let contents = case.shape.data.contents();
     let has_words = |text: &str| words.iter().all(|word| text.contains(word));
     let mut last = None;
     for seed in 0..SEEDS {
-        let ran = run(&image, case.shape, seed);
+        let ran = run(&image, case.shape, &contents, seed);
         let mut findings = ran.findings.iter();
         let is_failure = *kind == "failure" && ran.failures.iter().any(|text| has_words(text));
         if is_failure || findings.any(|finding| finding.kind == *kind && has_words(&finding.text)) {
@@ -97,7 +101,7 @@ fn a_flag_that_the_host_writes_before_its_copy_is_found() {
         host: HostAction::CopyAndFlag,
         ..SHAPE
     };
-    let ran = run(&image, shape, 0);
+    let ran = run(&image, shape, &shape.data.contents(), 0);
     let race = ran.findings.iter().find(|finding| finding.kind == "race");
     let text = &race.expect("found").text;
     assert!(text.contains("by a copy of the host"), "{text}");

@@ -9,9 +9,23 @@ const PRODUCT: Shape = Shape {
     ..SHAPE
 };
 const TRANSPOSED: Shape = Shape {
-    transposed: true,
+    data: Data::Transposed,
     ..PRODUCT
 };
+
+/// The sums of 64 rows after a product of e4m3.
+const fn sums(columns: usize, accumulate: bool) -> Shape {
+    Shape {
+        threads: 128,
+        smem_bytes: (64 + columns as u32) * 128 + 1024,
+        data: Data::Sums {
+            columns,
+            accumulate,
+        },
+        bytes: 64 * columns * 4,
+        ..SHAPE
+    }
+}
 
 cases! {
     "products, B along N": "product", PRODUCT, [] {
@@ -57,5 +71,17 @@ cases! {
     "products, rows of 64 bytes, B along K": "product", Shape { swizzle_bytes: 64, ..TRANSPOSED }, ["kMnMajor = true" => "kMnMajor = false", "kRow = 128" => "kRow = 64"] {
     }
     "products, rows of 32 bytes, B along K": "product", Shape { swizzle_bytes: 32, ..TRANSPOSED }, ["kMnMajor = true" => "kMnMajor = false", "kRow = 128" => "kRow = 32"] {
+    }
+    "products of e4m3, 64 columns": "e4m3", sums(64, true), [] {
+        "a vector of A that nobody writes": ["mk::store_shared_vec16(" => "if (i != 77) mk::store_shared_vec16("],
+            "uninitialised read", ["mma_descriptor<false>(a + k)"];
+        "A is not visible to tensor cores": ["mk::fence_proxy_async_shared();" => ""],
+            "missing proxy fence", ["mma_descriptor<false>(a + k)", "mk::store_shared_vec16(a + line"];
+    }
+    "products of e4m3, 128 columns": "e4m3", sums(128, true), ["kCols = 64" => "kCols = 128"] {
+    }
+    "products of e4m3, 256 columns": "e4m3", sums(256, true), ["kCols = 64" => "kCols = 256"] {
+    }
+    "products of e4m3, without sums before them": "e4m3", sums(64, false), ["kAccumulate = true" => "kAccumulate = false"] {
     }
 }
