@@ -11,8 +11,8 @@ pub(super) enum WarpOperation {
     Sync,
     /// `elect.sync`: one lane is elected.
     Elect,
-    /// `shfl.sync.idx`: each lane gets the value of `lane`.
-    Shuffle { lane: u32 },
+    /// `shfl.sync.idx`: each lane gets the value of the lane that it asks for.
+    Shuffle,
     /// `shfl.sync.bfly`: each lane gets the value of the lane whose number differs in the bits of `mask`.
     ShuffleXor { mask: u32 },
     /// `stmatrix`: matrices from registers to shared memory.
@@ -68,10 +68,11 @@ impl Machine {
                     self.threads[*thread].result = u32::from(lane == leader);
                 }
             }
-            WarpOperation::Shuffle { lane } => {
-                let value = self.threads[arrived[lane as usize % WARP]].exchange[0];
+            WarpOperation::Shuffle => {
                 for thread in arrived {
-                    self.threads[*thread].result = value;
+                    let lane = self.threads[*thread].exchange[1];
+                    let asked = arrived[lane as usize % WARP];
+                    self.threads[*thread].result = self.threads[asked].exchange[0];
                 }
             }
             WarpOperation::ShuffleXor { mask } => {

@@ -30,7 +30,8 @@ struct Products {
     sums: Vec<Vec<f32>>,
 }
 
-/// A factor of a product: its elements, its scales, which are 1 and 2, and the elements times their scales.
+/// A factor of a product: its elements, its scales, and the elements times their scales. Most scales are 1, and others 2, so
+/// that partial sums stay exact.
 #[derive(Clone)]
 struct Factor {
     elements: Vec<f32>,
@@ -52,8 +53,10 @@ impl Factor {
         let (row_share, col_share) = (row_share.min(rows.max(1)), col_share.min(cols));
         let scale_cols = cols.div_ceil(col_share);
         let count = rows.div_ceil(row_share).max(1) * scale_cols;
-        let scales = random.fill(count, 1, 1.0);
-        let scales: Vec<_> = scales.into_iter().map(|x| x.abs() + 1.0).collect();
+        let scales = random.fill(count, 3, 1.0).into_iter();
+        let scales: Vec<_> = scales
+            .map(|x| if x.abs() == 3.0 { 2.0 } else { 1.0 })
+            .collect();
         let scale_of = |index: u64| {
             let (row, col) = (index / cols / row_share, index % cols / col_share);
             scales[(row * scale_cols + col) as usize]

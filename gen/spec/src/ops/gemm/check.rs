@@ -12,7 +12,8 @@ pub(crate) fn check(config: &GemmConfig, world: u32, nodes: u32, found: &mut Dia
     for (field, dim) in config.dims() {
         let step = match field {
             Field::M => 1,
-            _ => config.types().a.stride_step(),
+            Field::K => config.types().a.stride_step(),
+            _ => config.types().partial.stride_step(),
         };
         if let Some(size) = dim.fixed() {
             check_size(found, field, size, step);

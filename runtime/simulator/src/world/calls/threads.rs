@@ -49,8 +49,8 @@ pub(super) extern "C" fn elect(pc: u64) -> u32 {
 
 pub(super) extern "C" fn shuffle(value: u32, lane: u32, pc: u64) -> u32 {
     converge(|machine| {
-        machine.thread().exchange[0] = value;
-        machine.converge_warp(WarpOperation::Shuffle { lane }, pc)
+        machine.thread().exchange[..2].copy_from_slice(&[value, lane]);
+        machine.converge_warp(WarpOperation::Shuffle, pc)
     });
     with(|machine| machine.thread().result)
 }
