@@ -1,4 +1,5 @@
-//! Conversions of the simulator's headers, which compute the results of GPU instructions, compared with the crate `half`.
+//! Conversions of the simulator's headers, which compute the results of GPU instructions, compared with the crate `half` for fp16 and
+//! bf16, and with the nearest of all numbers for e4m3.
 
 use crate::host_program;
 use half::{bf16, f16};
@@ -77,4 +78,84 @@ fn brain(value: f32) -> (u16, f32) {
         element.to_bits()
     };
     (bits, element.to_f32())
+}
+
+/// Writes lines with the bits of four fp32, and the word that packs them. Then it writes lines of words that are unpacked,
+/// in the same format.
+const E4M3_PROGRAM: &str = r#"
+#include <mk/element.cuh>
+#include <cstdio>
+const mk::sim::Calls* mk_calls = nullptr;  // This program does not call the simulator.
+
+static void pack(mk::u32 bits) {
+  const float values[4] = {mk::as_float(bits), mk::as_float(bits + 1), mk::as_float(bits - 1), mk::as_float(bits ^ 1u << 31)};
+  for (float value : values) std::printf("%08x ", mk::as_bits(value));
+  std::printf("%08x\n", mk::E4m3::pack(values));
+}
+
+// Numbers over the range of fp32, and numbers near every e4m3 and half-way to the next one, also where the next one is NaN.
+int main() {
+  for (mk::u32 high = 0; high < 0x10000; ++high) pack(high << 16);
+  for (mk::u32 code = 0; code < 0x7f; ++code) {
+    const float at = mk::E4m3::at(code, 0), next = code == 0x7e ? 480 : mk::E4m3::at(code + 1, 0);
+    pack(mk::as_bits(at)), pack(mk::as_bits((at + next) / 2)), pack(mk::as_bits(next));
+  }
+  for (mk::u32 code = 0; code < 0x100; ++code) {
+    const mk::u32 word = code | (code ^ 0x55) << 8 | (code ^ 0xaa) << 16 | (code ^ 0xff) << 24;
+    for (mk::u32 i = 0; i < 4; ++i) std::printf("%08x ", mk::as_bits(mk::E4m3::at(word, i)));
+    std::printf("%08x\n", word);
+  }
+}
+"#;
+
+#[test]
+fn e4m3_is_the_nearest_one() {
+    let output = host_program::output(&[("e4m3.cpp", E4M3_PROGRAM)]);
+    let text = String::from_utf8(output.stdout).expect("ASCII");
+    let number = |word| u32::from_str_radix(word, 16).expect("a number");
+    let lines: Vec<Vec<u32>> = text
+        .lines()
+        .map(|line| line.split_whitespace().map(number).collect())
+        .collect();
+    let (packed, unpacked) = lines.split_at(0x10000 + 3 * 0x7f);
+    assert_eq!(unpacked.len(), 0x100);
+    for line in packed {
+        for (bits, code) in line.iter().zip(line[4].to_le_bytes()) {
+            let value = f32::from_bits(*bits);
+            assert_eq!(code, nearest_e4m3(value), "{value:e} ({bits:x})");
+        }
+    }
+    for line in unpacked {
+        for (bits, code) in line.iter().zip(line[4].to_le_bytes()) {
+            let want = match e4m3(code & 0x7f) {
+                value if value.is_nan() => 0x7fff_ffff,
+                value => (value as f32).to_bits() | u32::from(code >> 7) << 31,
+            };
+            assert_eq!(*bits, want, "{code:x}");
+        }
+    }
+}
+
+/// The number of a code whose sign is positive.
+fn e4m3(code: u8) -> f64 {
+    let (exponent, fraction) = (i32::from(code >> 3), f64::from(code & 7) / 8.0);
+    match (exponent, code) {
+        (_, 0x7f) => f64::NAN,
+        (0, _) => fraction * 2f64.powi(-6),
+        _ => (1.0 + fraction) * 2f64.powi(exponent - 7),
+    }
+}
+
+/// The code of the nearest number: of two, the even code.
+fn nearest_e4m3(value: f32) -> u8 {
+    if value.is_nan() {
+        return 0x7f;
+    }
+    let magnitude = f64::from(value).abs().min(448.0);
+    let distance = |code: &u8| (magnitude - e4m3(*code)).abs();
+    let nearest = (0..0x7f).min_by(|a, b| {
+        let by_distance = distance(a).total_cmp(&distance(b));
+        by_distance.then((a % 2).cmp(&(b % 2)))
+    });
+    nearest.expect("a code") | u8::from(value.is_sign_negative()) << 7
 }
