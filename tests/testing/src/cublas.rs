@@ -111,7 +111,7 @@ impl Cublas {
     }
 }
 
-fn succeed(call: &str, status: c_int) -> Result<(), Failure> {
+pub(crate) fn succeed(call: &str, status: c_int) -> Result<(), Failure> {
     if status == 0 {
         Ok(())
     } else {
@@ -120,7 +120,7 @@ fn succeed(call: &str, status: c_int) -> Result<(), Failure> {
 }
 
 /// Loads cuBLAS and the libraries that it needs. cuBLAS is the last one of the result.
-fn open(dir: Option<&Path>) -> Result<Vec<Library>, Failure> {
+pub(crate) fn open(dir: Option<&Path>) -> Result<Vec<Library>, Failure> {
     let mut looked = Vec::new();
     let dirs = dir.map_or_else(candidates, |dir| vec![dir.to_owned()]);
     for dir in dirs {

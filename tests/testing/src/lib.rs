@@ -19,6 +19,7 @@ pub mod blocks;
 #[cfg(doctest)]
 mod book;
 pub mod cublas;
+pub mod cublas_lt;
 pub mod documents;
 pub mod edits;
 pub mod golden;
