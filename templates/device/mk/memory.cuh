@@ -168,6 +168,13 @@ __device__ __forceinline__ u32 load_word(const u8* p) {
   return word;
 }
 
+// Loads two fp32 of an operand, at a multiple of 8 bytes. Neighbours share lines, so L1 keeps them.
+__device__ __forceinline__ float2 load_float2(const u8* p) {
+  float2 v;
+  asm volatile("ld.global.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "l"(p));
+  return v;
+}
+
 // Prefetches the line at `p`, which must be mapped memory, to L2. Does not wait for the line.
 __device__ __forceinline__ void prefetch(const u8* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 

@@ -45,6 +45,9 @@ struct MkDim3 {
 #define blockDim (MkDim3{mk_calls->thread()->threads, 1, 1})
 #define gridDim (MkDim3{mk_calls->thread()->ctas, 1, 1})
 
+struct float2 {
+  float x, y;
+};
 struct float4 {
   float x, y, z, w;
 };

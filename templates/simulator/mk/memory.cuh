@@ -94,6 +94,10 @@ __forceinline__ u32 load_word(const u8* p) {
   return sim::load(reinterpret_cast<const u32*>(p), sim::kWeak, sim::kCta);
 }
 
+__forceinline__ float2 load_float2(const u8* p) {
+  return sim::load(reinterpret_cast<const float2*>(p), sim::kWeak, sim::kCta);
+}
+
 // A prefetch has no effect that any thread could see.
 __forceinline__ void prefetch(const u8*) {}
 

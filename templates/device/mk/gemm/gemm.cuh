@@ -69,7 +69,9 @@ struct Gemm {
       for (u32 block = 0; block < Sums::kBlocks; ++block) {
         if (Sums::owner(block) != work.split) continue;
         float* sums = sum + Fragment::at(block, 0);
-        scale_blocks<Config, Order, 1>(epilogue.args, ctx, work, group, block, sums);
+        if constexpr (kScalesSums<Config>) {
+          SumScales<Config, Args, Order>{epilogue.args, ctx, work, group}.template apply<1>(block, sums);
+        }
         epilogue.store_block(work, group, block, sums);  // @gemm.cluster-store
       }
     }
@@ -187,7 +189,8 @@ struct Gemm {
       BlockScales<Config, Args, Order> scales{args, ctx, work, group};
       Mainloop::multiply_promoting(smem, stages, work.k_begin, work.k_end, group, scales, sum);
     } else {
-      NoBlockScales scales;
+      if constexpr (kScalesSums<Config>) SumScales<Config, Args, Order>{args, ctx, work, group}.prefetch();
+      NoStageScales scales;
       Mainloop::multiply_promoting(smem, stages, work.k_begin, work.k_end, group, scales, sum);
     }
   }
@@ -195,11 +198,15 @@ struct Gemm {
   // A warpgroup: multiplies the sums that the CTA completes by the scales that are not in them.
   static MK_DEVICE void scale(const Args& args, const RankContext& ctx, const WorkTile& work, u32 group,
                               typename Shape::Accumulators& sum) {
-    constexpr u32 kBlocks = kSubTile / Fragment::kBlockCols;
+    if constexpr (kScalesSums<Config>) {
+      const SumScales<Config, Args, Order> scales{args, ctx, work, group};
+      constexpr u32 kBlocks = kSubTile / Fragment::kBlockCols;
 #pragma unroll
-    for (u32 sub = 0; sub < Shape::kSubTiles; ++sub) {
-      if (!Scheduler::completes(work, sub)) continue;
-      scale_blocks<Config, Order, kBlocks>(args, ctx, work, group, sub * kBlocks, sum + sub * kSubTileRegisters);
+      for (u32 sub = 0; sub < Shape::kSubTiles; ++sub) {
+        if (!Scheduler::completes(work, sub)) continue;
+        __syncwarp();  // keeps the loads of all sub-tiles from being in flight at once, for which there are no registers
+        scales.template apply<kBlocks>(sub * kBlocks, sum + sub * kSubTileRegisters);
+      }
     }
   }
 

@@ -22,6 +22,10 @@ template <class Config>
   requires requires { Config::kScales; }
 constexpr Scales kScales<Config> = Config::kScales;
 
+// Whether sums are multiplied by scales, rather than the products of each stage.
+template <class Config>
+constexpr bool kScalesSums = kScales<Config> == Scales::kTensor || kScales<Config> == Scales::kRow;
+
 constexpr u32 kScaleBlock = 128;  // the elements of K, and the columns of B, that share a scale of a block
 
 // Args: the scales, in fp32. Of blocks, a row of scales of A is along K, and so is a row of scales of B.
@@ -49,92 +53,139 @@ struct ScaledRows {
   static MK_DEVICE u32 first_col(const WorkTile& work, u32 group) {
     return work.col * Config::kTileN + Shape::group_col(group);
   }
+  // A column, or `last` if it is beyond that one.
+  static MK_DEVICE u32 col(u32 col, u32 last) {
+    if constexpr (Config::kN % Config::kTileN == 0) return col;
+    else return min(col, last);  // @scales.last-col
+  }
 };
 
 // The scales by which a thread multiplies the products of a stage: none.
-struct NoBlockScales {
-  static constexpr u32 kWindow = 1;
-
-  MK_DEVICE void load(u32) {}
-  MK_DEVICE float of_row(u32, u32) const { return 1; }
-  MK_DEVICE float of_cols(u32, u32) const { return 1; }
+struct NoStageScales {
+  MK_DEVICE void begin(u32) {}
+  MK_DEVICE void advance(u32) {}
+  MK_DEVICE float of(u32, u32) const { return 1; }
 };
 
-// The scales of blocks of a warpgroup's tile, a window of stages at a time. A quad holds the scales of A of its two
-// rows, and a warp holds those of B. Loads into registers that the loop reads a stage later keep memory's latency out of
-// the way from one product to the next, and each thread needs few of them.
+// The scales of blocks of a warpgroup's tile. A window of several stages is loaded at a time: a quad holds the scales of A
+// for its two rows, and a warp those of B. The scales of a stage leave the window while the products of the stage before
+// run, and the next window is loaded a stage before its first scales are needed. So neither is on the way from one product
+// to the next.
 template <class Config, BlockScaleArgs Args, TileOrder Order>
 struct BlockScales {
   using Rows = ScaledRows<Config, Order>;
+  using Shape = TileShape<Config>;
 
   static constexpr u32 kWindow = 2 * Fragment::kRowLanes;  // stages
   static constexpr u32 kBlocks = Config::kKSteps;
   static constexpr u32 kColBlocks = kCeilDiv<Config::kN, kScaleBlock>;
 
-  const u8 *upper, *lower, *cols;  // the scales of a lane's rows, and of its columns
-  float a[2][2], b;                // by half of the window and row; by lane
-
   MK_DEVICE BlockScales(const Args& args, const RankContext& ctx, const WorkTile& work, u32 group) {
-    upper = args.a_scales + Rows::row(ctx, work, group, 0) * args.a_scales_row_bytes;
-    lower = args.a_scales + Rows::row(ctx, work, group, 1) * args.a_scales_row_bytes;
+    of_rows[0] = args.a_scales + Rows::row(ctx, work, group, 0) * args.a_scales_row_bytes;
+    of_rows[1] = args.a_scales + Rows::row(ctx, work, group, 1) * args.a_scales_row_bytes;
     const u32 col = Rows::first_col(work, group) / kScaleBlock + lane_index() / kWindow % 2;
-    cols = args.b_scales + min(col, kColBlocks - 1) * args.b_scales_row_bytes;  // @scales.last-col
+    of_cols = args.b_scales + min(col, kColBlocks - 1) * args.b_scales_row_bytes;  // @scales.last-block
   }
 
-  // Loads the scales of a window that begins with stage `step`.
+  // Prepares for stage `step`, the first one.
+  MK_DEVICE void begin(u32 step) {
+    first = step;
+    load(step);
+    take(step);
+  }
+
+  // Prepares for the stage behind `step`, if there is one.
+  MK_DEVICE void advance(u32 step) { take(step + 1); }
+
+  // The scale of a lane's row in a part of the stage's columns.
+  MK_DEVICE float of(u32 half, u32 part) const { return rows[half] * cols[part]; }
+
+ private:
+  const u8 *of_rows[2], *of_cols;  // the scales of a lane's rows, and of its columns
+  u32 first;                       // the first stage of the tile
+  float window_rows[2][2];         // a lane's scales of A in the window, by half of the window and row
+  float window_cols;               // and of B
+  float rows[2], cols[Shape::kParts];  // the scales of a stage
+
+  static MK_DEVICE u32 block(u32 step) { return min(step, kBlocks - 1); }
+
+  // Loads a window that begins with stage `step`.
   MK_DEVICE void load(u32 step) {
 #pragma unroll
     for (u32 i = 0; i < 2; ++i) {
       const u32 k = block(step + i * Fragment::kRowLanes + lane_index() % Fragment::kRowLanes);
-      a[i][0] = as_float(load_word(upper + Fp32::bytes(k)));
-      a[i][1] = as_float(load_word(lower + Fp32::bytes(k)));
-    }
-    b = as_float(load_word(cols + Fp32::bytes(block(step + lane_index() % kWindow))));
-  }
-
-  // The scale of a lane's row in stage `at` of the window.
-  MK_DEVICE float of_row(u32 at, u32 half) const {
-    const float held = at < Fragment::kRowLanes ? a[0][half] : a[1][half];
-    const u32 holder = lane_index() / Fragment::kRowLanes * Fragment::kRowLanes + at % Fragment::kRowLanes;
-    return as_float(broadcast(as_bits(held), holder));  // @scales.holder
-  }
-  // The scale of the group's columns [128 batch, 128 batch + 128) in stage `at` of the window.
-  MK_DEVICE float of_cols(u32 at, u32 batch) const { return as_float(broadcast(as_bits(b), batch * kWindow + at)); }
-
-  static_assert(Config::kTileK == kScaleBlock, "a stage has a scale for each row");
-
- private:
-  static MK_DEVICE u32 block(u32 step) { return min(step, kBlocks - 1); }
-};
-
-// A thread of a warpgroup: multiplies its elements of `kCount` blocks of columns, from block `first` on, by the scales of
-// their rows and columns.
-template <class Config, TileOrder Order, u32 kCount, class Args>
-MK_DEVICE void scale_blocks(const Args& args, const RankContext& ctx, const WorkTile& work, u32 group, u32 first,
-                            float* sum) {
-  using Rows = ScaledRows<Config, Order>;
-  if constexpr (kScales<Config> == Scales::kTensor) {
-    const float scale = as_float(load_word(args.a_scales)) * as_float(load_word(args.b_scales));
 #pragma unroll
-    for (u32 i = 0; i < Fragment::registers(kCount * Fragment::kBlockCols); ++i) sum[i] *= scale;  // @scales.tensor
-  } else if constexpr (kScales<Config> == Scales::kRow) {
-    float a[2], b[kCount][2];
+      for (u32 half = 0; half < 2; ++half) window_rows[i][half] = as_float(load_word(of_rows[half] + Fp32::bytes(k)));
+    }
+    window_cols = as_float(load_word(of_cols + Fp32::bytes(block(step + lane_index() % kWindow))));
+  }
+
+  // Takes the scales of stage `step` from the window. If they are its last, loads the next window.
+  MK_DEVICE void take(u32 step) {
+    const u32 at = (step - first) % kWindow;  // @scales.window
+    const u32 holder = lane_index() / Fragment::kRowLanes * Fragment::kRowLanes + at % Fragment::kRowLanes;
 #pragma unroll
     for (u32 half = 0; half < 2; ++half) {
-      a[half] = as_float(load_word(args.a_scales + Fp32::bytes(Rows::row(ctx, work, group, half))));
+      const float held = at < Fragment::kRowLanes ? window_rows[0][half] : window_rows[1][half];
+      rows[half] = as_float(broadcast(as_bits(held), holder));  // @scales.holder
     }
 #pragma unroll
-    for (u32 j = 0; j < kCount; ++j) {
-      // Columns beyond B have the scales of its last columns.
-      const u32 col = Rows::first_col(work, group) + (first + j) * Fragment::kBlockCols + Fragment::col();
-      const u8* scales = args.b_scales + Fp32::bytes(min(col, Config::kN - 2));
-      b[j][0] = as_float(load_word(scales)), b[j][1] = as_float(load_word(scales + Fp32::kBytes));
+    for (u32 part = 0; part < Shape::kParts; ++part) {
+      cols[part] = as_float(broadcast(as_bits(window_cols), part * kWindow + at));  // @scales.part
     }
-#pragma unroll
-    for (u32 i = 0; i < Fragment::registers(kCount * Fragment::kBlockCols); ++i) {
-      sum[i] *= a[Fragment::half_of(i)] * b[i / Fragment::kBlockRegisters][i % 2];  // @scales.row
+    if (at == kWindow - 1) load(step + 1);  // @scales.next-window
+  }
+
+  static_assert(Config::kTileK == kScaleBlock, "a stage has a scale for each row");
+};
+
+// The scales of tensors, or of rows and columns, by which a thread of a warpgroup multiplies its sums of a tile.
+template <class Config, ScaleArgs Args, TileOrder Order>
+struct SumScales {
+  using Rows = ScaledRows<Config, Order>;
+
+  const Args& args;
+  const RankContext& ctx;
+  const WorkTile& work;
+  u32 group;
+
+  // A warpgroup: brings the scales to L1, long before they are needed. A lane loads a word of each 32 bytes.
+  MK_DEVICE void prefetch() const {
+    if constexpr (kScales<Config> == Scales::kRow) {
+      row_scale(0), row_scale(1);
+      load_word(args.b_scales + Fp32::bytes(min(Rows::first_col(work, group) + lane_index() * 8, Config::kN - 1)));
     }
   }
-}
+
+  // A thread: multiplies its elements of `kCount` blocks of columns, from block `first` on.
+  template <u32 kCount>
+  MK_DEVICE void apply(u32 first, float* sum) const {
+    constexpr u32 kRegisters = Fragment::registers(kCount * Fragment::kBlockCols);
+    if constexpr (kScales<Config> == Scales::kTensor) {
+      const float scale = as_float(load_word(args.a_scales)) * as_float(load_word(args.b_scales));
+#pragma unroll
+      for (u32 i = 0; i < kRegisters; ++i) sum[i] *= scale;  // @scales.tensor
+    } else if constexpr (kScales<Config> == Scales::kRow) {
+      const float a[2] = {row_scale(0), row_scale(1)};
+      float2 b[kCount];
+#pragma unroll
+      for (u32 j = 0; j < kCount; ++j) {
+        // Columns beyond B have the scales of its last columns.
+        const u32 col = Rows::first_col(work, group) + (first + j) * Fragment::kBlockCols + Fragment::col();
+        b[j] = load_float2(args.b_scales + Fp32::bytes(Rows::col(col, Config::kN - 2)));
+      }
+#pragma unroll
+      for (u32 i = 0; i < kRegisters; ++i) {
+        const float2 of_cols = b[i / Fragment::kBlockRegisters];
+        sum[i] *= a[Fragment::half_of(i)] * (i % 2 == 0 ? of_cols.x : of_cols.y);  // @scales.row
+      }
+    }
+  }
+
+ private:
+  MK_DEVICE float row_scale(u32 half) const {
+    return as_float(load_word(args.a_scales + Fp32::bytes(Rows::row(ctx, work, group, half))));
+  }
+};
 
 }  // namespace mk::gemm

@@ -17,6 +17,29 @@ __device__ __forceinline__ u64 mma_descriptor(u32 address) {
   return kSwizzle128 | kStride | kLeading | ((address & 0x3ffff) >> 4);
 }
 
+// The matrix descriptor of a K-major operand in the stages of a pipeline, from stage to stage. Its low word is kept, since
+// ptxas would compute it from the stage's number anew, in a chain of instructions before a stage's first product.
+struct StageDescriptor {
+  u32 first, low;      // of stage 0, and of the current stage
+  u32 stage_distance;  // in units of 16 bytes
+
+  // `address` is the operand's in stage 0, and `stage_bytes` the distance to the next stage.
+  MK_DEVICE StageDescriptor(u32 address, u32 stage_bytes) {
+    first = low = static_cast<u32>(mma_descriptor<false>(address));
+    stage_distance = stage_bytes >> 4;
+  }
+
+  MK_DEVICE void move_to(u32 stage) { low = first + stage * stage_distance; }
+  // Goes on to the next stage. `wraps`: this is stage 0.
+  MK_DEVICE void advance(bool wraps) { low = wraps ? first : low + stage_distance; }
+
+  // The descriptor of the operand from an offset on, in units of 16 bytes.
+  MK_DEVICE u64 at(u32 offset) const {
+    constexpr u64 kHigh = 0xffffffffull << 32;
+    return (mma_descriptor<false>(0) & kHigh) | (low + offset);
+  }
+};
+
 // The increase of a descriptor from one MMA to the next: along a line, or by a line for each k.
 template <ElementType E, bool kMnMajor>
 constexpr u32 kDescriptorStep = E::kMmaK * (kMnMajor ? kLineBytes : E::kBytes) >> 4;
