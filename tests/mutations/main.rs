@@ -8,6 +8,7 @@ mod attention;
 mod cluster;
 mod epilogue;
 mod reduce;
+mod scales;
 
 use mkernel::spec::{BLayout, Dim, Epilogue, GemmConfig, GemmOp, GemmShape, Tuning};
 use mkernel_testing::jobs::{
@@ -66,6 +67,11 @@ fn every_mutation_of_clusters_is_found() {
 }
 
 #[test]
+fn every_mutation_of_scales_is_found() {
+    all_mutations_are_found(scales::MUTATIONS, SEEDS_TO_FIND);
+}
+
+#[test]
 fn every_mutation_of_attention_is_found() {
     all_mutations_are_found(attention::MUTATIONS, SEEDS_TO_FIND);
 }
@@ -92,6 +98,7 @@ fn kernels_without_mutations_are_right() {
             reduce::KERNELS,
             epilogue::KERNELS,
             cluster::KERNELS,
+            scales::KERNELS,
         ]
         .concat(),
         DEFAULT_SEEDS,
@@ -113,6 +120,7 @@ fn kernels_without_mutations_are_right_with_all_seeds() {
             reduce::KERNELS,
             epilogue::KERNELS,
             cluster::KERNELS,
+            scales::KERNELS,
         ]
         .concat(),
         SEEDS_WITHOUT_ALARM,

@@ -1,13 +1,14 @@
 //! Inputs and references of GEMM operators.
 
 use super::inputs::Inputs;
-use super::reference::{Addends, Matrix, matrix_sums_bytes, multiply};
+use super::reference::{Addends, Matrix, matrix_sums_bytes, multiply, narrow_sum_error, scaled};
 use mkernel::Operand;
 use mkernel::spec::plan::GemmPlan;
 use mkernel::{
     KernelPlan,
-    spec::{BLayout, Dtype, GemmConfig, GemmOp},
+    spec::{BLayout, Dtype, GemmConfig, GemmOp, Scales},
 };
+use std::borrow::Cow;
 
 /// Whether all ranks pass the same elements of `operand`. A rank that reduces a part of C adds its own bias and
 /// residual.
@@ -15,6 +16,8 @@ fn is_common(config: &GemmConfig, operand: Operand) -> bool {
     match operand {
         Operand::Bias => config.op.reduces(),
         Operand::Weight => true,
+        // All ranks have one scale of A.
+        Operand::AScales => config.op == GemmOp::AgGemm,
         Operand::Residual => config.op == GemmOp::GemmAr,
         _ => false,
     }
@@ -38,9 +41,17 @@ pub fn expected(
     let GemmPlan { config, shape, .. } = op_plan;
     let (n, k) = (shape.n as usize, shape.k as usize);
     let b_is_transposed = config.b_layout == BLayout::Nk;
-    let product = |a: &[f32], b: &[f32]| multiply(a, b, b_is_transposed, (n, k), threads);
-    let (a, b) = (inputs.of(Operand::A), inputs.of(Operand::B));
-    let parts = || a.iter().zip(b).map(|(a, b)| product(a, b)).collect();
+    let product = |a: &[f32], b: &[f32]| {
+        let mut product = multiply(a, b, b_is_transposed, (n, k), threads);
+        if config.dtype.bytes() == 1 {
+            product.errors = vec![narrow_sum_error(k); product.values.len()];
+        }
+        product
+    };
+    let [of_a, of_b] = shares(config.scales);
+    let a = factors(inputs, (Operand::A, Operand::AScales), k, of_a);
+    let b = factors(inputs, (Operand::B, Operand::BScales), k, of_b);
+    let parts = || a.iter().zip(&b).map(|(a, b)| product(a, b)).collect();
     let sum = || Matrix::sum(parts(), plan.spec.topology(), op_plan.types().partial);
     let sum = match config.op {
         GemmOp::AgGemm => product(&a.concat(), &b[rank as usize]),
@@ -68,6 +79,35 @@ pub fn expected(
     }
     let y = c.rms_norm(of_rank(Operand::Weight), config.epilogue.eps.value());
     Some(vec![y, c])
+}
+
+/// The numbers of rows and of columns of A, and of B, that share a scale. `None` if there are no scales.
+fn shares(scales: Scales) -> [Option<(usize, usize)>; 2] {
+    match scales {
+        Scales::None => [None; 2],
+        Scales::Tensor => [Some((usize::MAX, usize::MAX)); 2],
+        Scales::Row => [Some((1, usize::MAX)); 2],
+        Scales::Block => [Some((1, 128)), Some((128, 128))],
+    }
+}
+
+/// The elements of an operand times their scales, on each rank. Rows have `cols` elements.
+fn factors(
+    inputs: &Inputs,
+    (operand, scales): (Operand, Operand),
+    cols: usize,
+    share: Option<(usize, usize)>,
+) -> Vec<Cow<'_, [f32]>> {
+    let elements = inputs.of(operand).iter();
+    match share {
+        None => elements
+            .map(|of_rank| Cow::Borrowed(&of_rank[..]))
+            .collect(),
+        Some(share) => elements
+            .zip(inputs.of(scales))
+            .map(|(of_rank, scales)| Cow::Owned(scaled(of_rank, cols, share, scales)))
+            .collect(),
+    }
 }
 
 /// Bytes that the references of all ranks need at the same time. Each rank computes the partial sums of all ranks.

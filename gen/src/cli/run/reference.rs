@@ -7,6 +7,7 @@ use mkernel::{
 };
 use std::borrow::Cow;
 use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI};
+use std::iter;
 use std::thread;
 
 /// Expected elements, row-major.
@@ -42,9 +43,11 @@ impl Matrix {
         for node in parts.chunks(topology.local_world as usize) {
             let mut of_node = vec![0.0; elements];
             for part in node {
-                for ((sum, error), term) in of_node.iter_mut().zip(&mut errors).zip(&part.values) {
+                let of_part = part.errors.iter().chain(iter::repeat(&0.0));
+                let sums = of_node.iter_mut().zip(&mut errors);
+                for (((sum, error), term), of_term) in sums.zip(&part.values).zip(of_part) {
                     *sum += term;
-                    *error += rounding_error(*term, dtype);
+                    *error += rounding_error(*term, dtype) + of_term;
                 }
             }
             for ((value, error), sum) in values.iter_mut().zip(&mut errors).zip(&of_node) {
@@ -193,6 +196,29 @@ pub fn multiply(
         errors: Vec::new(),
         dtype: Dtype::Fp32,
     }
+}
+
+/// The largest expected error of a sum of `terms` products of e4m3 whose magnitude is at most 1. Tensor cores keep 13 bits behind
+/// the leading bit of the largest product. Cuts of products of both signs add up like a random walk.
+pub fn narrow_sum_error(terms: usize) -> f32 {
+    (terms as f32).sqrt() / 1024.0
+}
+
+/// The elements times their scales, of a matrix with rows of `cols` elements in which `share` rows and columns share a scale.
+pub fn scaled(
+    elements: &[f32],
+    cols: usize,
+    (row_share, col_share): (usize, usize),
+    scales: &[f32],
+) -> Vec<f32> {
+    let of_row = cols.div_ceil(col_share);
+    let rows = elements.chunks(cols).enumerate();
+    rows.flat_map(|(row, elements)| {
+        let scales = &scales[row / row_share * of_row..];
+        let elements = elements.iter().enumerate();
+        elements.map(move |(col, element)| element * scales[col / col_share])
+    })
+    .collect()
 }
 
 /// The largest error of a number that a kernel rounds, with room for one that has an error before.

@@ -49,6 +49,7 @@ struct TileScheduler {
   struct Sites {
     static constexpr Role kProducer = kLoad, kConsumer = kReader;
     static constexpr Wait kFull = kStageFull, kEmpty = kStageEmpty;
+    static constexpr bool kIsProducerWatched = false, kIsConsumerWatched = false;
   };
 
   // One thread: takes tiles.

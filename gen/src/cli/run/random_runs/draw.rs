@@ -4,7 +4,7 @@ use super::super::inputs::Random;
 use mkernel::spec::{
     Activation, AttentionConfig, AttentionOp, AttentionTuning, BLayout, CollectiveConfig,
     CollectiveOp, CombineConfig, CombineOp, Device, Dim, DispatchConfig, DispatchOp, Dtype,
-    Epilogue, Eps, GemmConfig, GemmOp, Layout, Norm, Placement, Problem, Protocol, Scale,
+    Epilogue, Eps, GemmConfig, GemmOp, Layout, Norm, Placement, Problem, Protocol, Scale, Scales,
     SizedSpec, SumEpilogue, Tuning,
 };
 use mkernel::{KernelConfig, KernelPlan};
@@ -129,11 +129,27 @@ fn gemm(random: &mut Draws, op: GemmOp) -> GemmConfig {
         norm: if normalises { Norm::Rms } else { Norm::None },
         ..Epilogue::default()
     };
+    let dtype = random.dtype(&Dtype::GEMM_FACTORS);
+    let is_narrow = dtype == Dtype::E4m3;
+    let scales = match op {
+        GemmOp::AgGemm => vec![Scales::None, Scales::Tensor],
+        _ => Scales::ALL.to_vec(),
+    };
     GemmConfig {
         m: random.rows(150),
         n: random.cols(300),
-        k: random.cols(200),
-        b_layout: random.one_of(&[BLayout::Kn, BLayout::Nk]),
+        k: match (random.cols(200), is_narrow) {
+            (Dim::Static(k), true) => Dim::Static(k.next_multiple_of(16)),
+            (k, _) => k,
+        },
+        b_layout: match is_narrow {
+            true => BLayout::Nk,
+            false => random.one_of(&[BLayout::Kn, BLayout::Nk]),
+        },
+        scales: match is_narrow {
+            true => random.one_of(&scales),
+            false => Scales::None,
+        },
         symmetric_result: op == GemmOp::GemmAr && random.once_in(3),
         symmetric_a: op == GemmOp::AgGemm && random.once_in(3),
         epilogue,
@@ -144,7 +160,7 @@ fn gemm(random: &mut Draws, op: GemmOp) -> GemmConfig {
             split_k: random.perhaps(&[1, 2, 3]),
             ..Tuning::default()
         },
-        dtype: random.dtype(&Dtype::FACTORS),
+        dtype,
         ..GemmConfig::new(op)
     }
 }

@@ -72,11 +72,12 @@ fn the_sample_has_configurations_of_all_kinds() {
         kinds.insert(format!("several nodes: {}", config.nodes > 1));
         kinds.insert(format!("one rank: {}", config.world == 1));
         let floats = plan.operands().iter().map(|operand| operand.dtype);
-        let floats = floats.filter(|dtype| Dtype::FACTORS.contains(dtype));
+        let floats = floats.filter(|dtype| Dtype::GEMM_FACTORS.contains(dtype));
         kinds.extend(floats.map(|dtype| format!("{name} of {dtype}")));
         if let Problem::Gemm(gemm) = &config.problem {
             kinds.insert(format!("GEMM with a bias: {}", gemm.epilogue.bias));
             kinds.insert(format!("B as {}", gemm.b_layout));
+            kinds.insert(format!("scales of {}", gemm.scales));
         }
         if let Problem::Attention(attention) = &config.problem {
             kinds.insert(format!("packed: {}", attention.packed));
@@ -86,8 +87,9 @@ fn the_sample_has_configurations_of_all_kinds() {
             kinds.insert(format!("bounded rows: {}", dispatch.max_rows.is_some()));
         }
     }
-    // All operators, each with both types of two bytes, and both kinds of each of eight pairs.
-    assert_eq!(kinds.len(), 3 * OPS as usize + 2 * 8, "{kinds:#?}");
+    // All operators, each with both types of two bytes, and both kinds of each of eight pairs; the four operators with a GEMM of e4m3,
+    // and four kinds of scales.
+    assert_eq!(kinds.len(), 3 * OPS as usize + 2 * 8 + 4 + 4, "{kinds:#?}");
 }
 
 /// Checks seeds on all cores, and fails with all that is wrong.

@@ -3,7 +3,7 @@
 use super::{Element, Job, adding, rounding};
 use mkernel::Operand;
 use mkernel::spec::{
-    Activation, BLayout, CollectiveConfig, CollectiveOp, Dtype, GemmConfig, GemmOp, Norm,
+    Activation, BLayout, CollectiveConfig, CollectiveOp, Dtype, GemmConfig, GemmOp, Norm, Scales,
 };
 
 /// A number that is known up to an error.
@@ -28,24 +28,42 @@ impl Near {
 /// C of a GEMM operator, and with a norm the new residual.
 pub fn gemm(job: &Job, config: &GemmConfig, rank: usize) -> Vec<Vec<Element>> {
     let (n, k) = (size(config.n), size(config.k));
-    let (dtype, epilogue) = (config.dtype, config.epilogue);
-    let (a, b) = (
-        job.floats_of_ranks(Operand::A),
-        job.floats_of_ranks(Operand::B),
-    );
+    let (is_narrow, epilogue) = (config.dtype == Dtype::E4m3, config.epilogue);
+    let dtype = match is_narrow {
+        true => Dtype::Bf16,
+        false => config.dtype,
+    };
+    let [a, b, a_scales, b_scales] = [Operand::A, Operand::B, Operand::AScales, Operand::BScales]
+        .map(|operand| job.floats_of_ranks(operand));
+    let scale = |(of_a, row): (usize, usize), (of_b, col): (usize, usize), depth: usize| {
+        let blocks = k.div_ceil(128);
+        match config.scales {
+            Scales::None => 1.0,
+            Scales::Tensor => a_scales[of_a][0] * b_scales[of_b][0],
+            Scales::Row => a_scales[of_a][row] * b_scales[of_b][col],
+            Scales::Block => {
+                let block = depth / 128;
+                a_scales[of_a][row * blocks + block] * b_scales[of_b][col / 128 * blocks + block]
+            }
+        }
+    };
     let of_b = |rank: usize, depth: usize, col: usize| match config.b_layout {
         BLayout::Kn => b[rank][depth * n + col],
         BLayout::Nk => b[rank][col * k + depth],
     };
     // The product of a row of the A of `of_a` and a column of the B of `of_b`.
     let product = |(of_a, row): (usize, usize), (rank, col): (usize, usize)| {
-        let terms = (0..k).map(|depth| a[of_a][row * k + depth] * of_b(rank, depth, col));
+        let scale = |depth| scale((of_a, row), (rank, col), depth);
+        let terms =
+            (0..k).map(|depth| a[of_a][row * k + depth] * of_b(rank, depth, col) * scale(depth));
         let (mut value, mut magnitudes) = (0.0, 0.0);
         for term in terms {
             value += term;
             magnitudes += f64::abs(term);
         }
-        let error = adding(magnitudes);
+        // Sums of e4m3 keep 13 bits behind the leading bit of the largest product.
+        let narrow = if is_narrow { magnitudes / 1024.0 } else { 0.0 };
+        let error = adding(magnitudes) + narrow;
         Near { value, error }
     };
     let all_rows: usize = match config.op {

@@ -1,0 +1,167 @@
+//! Mutations of the main loop of e4m3 and of scales.
+
+use crate::{Kernel, job};
+use mkernel::spec::{BLayout, Dtype, Epilogue, GemmOp, GemmShape, Scales, Tuning};
+use mkernel_testing::jobs::{GemmJob, Mutation};
+
+pub const KERNELS: &[Kernel] = &[("blocks", blocks), ("rows", rows), ("tensors", tensors)];
+
+fn scaled(
+    scales: Scales,
+    (op, world): (GemmOp, u32),
+    shape: GemmShape,
+    tile: (u32, u32),
+) -> GemmJob {
+    let tuning = Tuning {
+        tile_m: Some(tile.0),
+        tile_n: Some(tile.1),
+        split_k: Some(1),
+        ..Tuning::default()
+    };
+    let kernel = (op, Epilogue::default(), tuning);
+    let mut job = job(kernel, world, shape, BLayout::Nk, 4);
+    (job.config.dtype, job.config.scales) = (Dtype::E4m3, scales);
+    job
+}
+
+/// More stages than a window of scales has, two parts of columns, and rows and columns that end inside a tile.
+fn blocks() -> GemmJob {
+    let (m, n, k) = (72, 264, 1296);
+    scaled(
+        Scales::Block,
+        (GemmOp::Gemm, 1),
+        GemmShape { m, n, k },
+        (128, 256),
+    )
+}
+
+/// Two ranks add up sums that have different scales.
+fn rows() -> GemmJob {
+    let (m, n, k) = (72, 136, 272);
+    scaled(
+        Scales::Row,
+        (GemmOp::GemmRs, 2),
+        GemmShape { m, n, k },
+        (64, 128),
+    )
+}
+
+fn tensors() -> GemmJob {
+    let (m, n, k) = (64, 128, 400);
+    scaled(
+        Scales::Tensor,
+        (GemmOp::Gemm, 1),
+        GemmShape { m, n, k },
+        (64, 128),
+    )
+}
+
+pub const MUTATIONS: &[Mutation<GemmJob>] = &[
+    (
+        "a stage that may not be full",
+        blocks,
+        &[(
+            "@mainloop.promoted-wait",
+            "if (!is_full) stages.consumer_wait(); => ",
+        )],
+    ),
+    (
+        "no fence before a part",
+        blocks,
+        &[("@mainloop.promoted-fence", "mma_fence(); => ")],
+    ),
+    (
+        "products added to those of the part before",
+        blocks,
+        &[("@mainloop.part", "i != 0 => true")],
+    ),
+    (
+        "the columns of the first part for all parts",
+        blocks,
+        &[("@mainloop.part", "(part * kPartBytes >> 4) => 0")],
+    ),
+    (
+        "the scale of the upper row for both rows",
+        blocks,
+        &[(
+            "@mainloop.scale",
+            "scales.of(1, part) => scales.of(0, part)",
+        )],
+    ),
+    (
+        "the scales of the first stage for all stages",
+        blocks,
+        &[("@mainloop.next-scales", "scales.advance(step); => ")],
+    ),
+    (
+        "B of the first stage for all stages",
+        blocks,
+        &[("@mainloop.next-stage", ", b.advance(wraps) => ")],
+    ),
+    (
+        "products that may not be done",
+        blocks,
+        &[("@mainloop.promoted-product", "mma_wait<0> => mma_wait<1>")],
+    ),
+    (
+        "a stage that is never released",
+        blocks,
+        &[(
+            "@mainloop.promoted-release",
+            "stages.consumer_release_warp() => stages.advance()",
+        )],
+    ),
+    (
+        "sums without scales",
+        blocks,
+        &[("@mainloop.promoted", "scale[Fragment::half_of(i)] => 1")],
+    ),
+    (
+        "the scales of rows beyond A",
+        blocks,
+        &[(
+            "@scales.last-row",
+            "min(row, CallRows<Config>::all(ctx) - 1) => row",
+        )],
+    ),
+    (
+        "the scales of columns beyond B",
+        blocks,
+        &[("@scales.last-block", "min(col, kColBlocks - 1) => col")],
+    ),
+    (
+        "the scales of the next stage",
+        blocks,
+        &[("@scales.window", "(step - first) => (step - first + 1)")],
+    ),
+    (
+        "the scale of another stage's holder",
+        blocks,
+        &[("@scales.holder", "holder) => 0)")],
+    ),
+    (
+        "the scale of the first part for all parts",
+        blocks,
+        &[("@scales.part", "part * kWindow + at => at")],
+    ),
+    (
+        "a window that begins a stage late",
+        blocks,
+        &[("@scales.next-window", "load(step + 1) => load(step + 2)")],
+    ),
+    (
+        "the scale of the upper row for the lower row",
+        rows,
+        &[("@scales.row", "a[Fragment::half_of(i)] => a[0]")],
+    ),
+    (
+        "the scales of columns beyond B in a row",
+        rows,
+        &[("@scales.last-col", "return min(col, last) => return col")],
+    ),
+    (
+        "no scale of tensors",
+        tensors,
+        &[("@scales.tensor", "*= scale => *= 1")],
+    ),
+];
