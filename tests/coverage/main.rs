@@ -4,10 +4,11 @@
 mod collectives;
 mod measured;
 mod one_rank;
+mod scales;
 mod waits;
 
 use mkernel_spec::plan::{AttentionPlan, DispatchPlan, OpPlan, Split};
-use mkernel_spec::{Activation, BLayout, Dtype, GemmOp, Layout, Op, Placement, Scales, Transfer};
+use mkernel_spec::{Activation, BLayout, Dtype, GemmOp, Layout, Op, Placement, Transfer};
 use mkernel_testing::golden::Golden;
 
 /// Panics unless one of `goldens` satisfies `is`. `what` says what it would have.
@@ -27,37 +28,6 @@ fn goldens_cover_the_types_of_elements() {
             });
         }
     }
-    for op in GemmOp::ALL {
-        some(&goldens, &format!("{op} of e4m3"), |g| {
-            let gemm = g.plan.gemm();
-            gemm.is_some_and(|gemm| gemm.config.op == op && gemm.types().a == Dtype::E4m3)
-        });
-    }
-}
-
-/// Each kind of scales has a golden configuration, and each place where scales are applied.
-#[test]
-fn goldens_cover_scales() {
-    let goldens = Golden::all();
-    let gemm = |g: &Golden| g.plan.gemm().cloned();
-    for scales in [Scales::Tensor, Scales::Row, Scales::Block] {
-        some(&goldens, &format!("scales of {scales}"), |g| {
-            gemm(g).is_some_and(|gemm| gemm.config.scales == scales)
-        });
-    }
-    for is_cluster in [true, false] {
-        some(&goldens, "shared tiles with scales of rows", |g| {
-            gemm(g).is_some_and(|gemm| {
-                gemm.config.scales == Scales::Row
-                    && gemm.cluster.is_some() == is_cluster
-                    && (is_cluster || gemm.order.tail_splits > 1)
-            })
-        });
-    }
-    some(&goldens, "scales of blocks with rows at run time", |g| {
-        gemm(g).is_some_and(|gemm| gemm.config.scales == Scales::Block)
-            && g.plan.max_rows().is_some()
-    });
 }
 
 /// Each value that changes the code of a GEMM kernel has a golden configuration.

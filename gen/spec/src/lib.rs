@@ -78,7 +78,7 @@ pub mod plan {
     };
     pub use crate::ops::gemm::{
         Chunks, Cluster, CommSmem, CoreLayout, GemmPlan, GemmSmem, GemmTypes, GemmWorkspace,
-        Reduction, SLOT_BYTES, Split, THREADS, TileOrder,
+        Reduction, SCALE_BLOCK, SLOT_BYTES, Split, THREADS, TileOrder,
     };
     pub use crate::parts::{Agent, AgentKind, faults};
     pub use crate::parts::{BodyPlan, Copies, Launch, Workspace};

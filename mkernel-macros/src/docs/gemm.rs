@@ -3,8 +3,8 @@
 use super::operand::OperandDoc;
 use super::phrases::{Ranks, size};
 use mkernel_spec::abi::Operand;
-use mkernel_spec::plan::GemmPlan;
-use mkernel_spec::{BLayout, Epilogue, GemmConfig, GemmOp};
+use mkernel_spec::plan::{GemmPlan, SCALE_BLOCK};
+use mkernel_spec::{BLayout, Dim, Dtype, Epilogue, GemmConfig, GemmOp, Scales};
 
 /// Paragraphs of Markdown about the computation.
 pub fn semantics(config: &GemmConfig, ranks: Ranks) -> Vec<String> {
@@ -68,16 +68,17 @@ pub fn operands(config: &GemmConfig, ranks: Ranks) -> Vec<OperandDoc> {
         BLayout::Kn => format!("[{k}, {n}]"),
         BLayout::Nk => format!("[{n}, {k}]"),
     };
-    let types = config.types();
+    let (types, rows_of_a) = (config.types(), a.0);
     let rows_of_c = |operand, dtype| {
         let shape = format!("[{}, {n}]", c.0);
         OperandDoc::new(operand, dtype, shape).note(c.1.clone())
     };
     let mut operands = vec![
-        OperandDoc::new(Operand::A, types.a, format!("[{}, {k}]", a.0)).note(a.1),
+        OperandDoc::new(Operand::A, types.a, format!("[{rows_of_a}, {k}]")).note(a.1),
         OperandDoc::new(Operand::B, types.b, b),
         rows_of_c(Operand::C, types.c),
     ];
+    operands.extend(scales(config, &rows_of_a));
     if config.epilogue.bias {
         let bias = OperandDoc::new(Operand::Bias, types.addend, format!("[{n}]"));
         operands.push(match config.op.reduces() {
@@ -98,6 +99,38 @@ pub fn operands(config: &GemmConfig, ranks: Ranks) -> Vec<OperandDoc> {
         operands.push(rows_of_c(Operand::ResidualOut, types.addend));
     }
     operands
+}
+
+/// The scales of A, which has these rows, and of B.
+fn scales(config: &GemmConfig, rows_of_a: &str) -> Vec<OperandDoc> {
+    let blocks = |dim: Dim, name| match dim.fixed() {
+        Some(size) => size.div_ceil(SCALE_BLOCK).to_string(),
+        None => format!("⌈{name}/{SCALE_BLOCK}⌉"),
+    };
+    let (of_a, of_b) = match config.scales {
+        Scales::None => return Vec::new(),
+        Scales::Tensor => ("[1]".to_owned(), "[1]".to_owned()),
+        Scales::Row => (
+            format!("[{rows_of_a}]"),
+            format!("[{}]", size(config.n, "N")),
+        ),
+        Scales::Block => {
+            let (of_n, of_k) = (blocks(config.n, "N"), blocks(config.k, "K"));
+            (
+                format!("[{rows_of_a}, {of_k}]"),
+                format!("[{of_n}, {of_k}]"),
+            )
+        }
+    };
+    let of_a = OperandDoc::new(Operand::AScales, Dtype::Fp32, of_a);
+    let of_b = OperandDoc::new(Operand::BScales, Dtype::Fp32, of_b);
+    vec![
+        match config.op {
+            GemmOp::AgGemm => of_a.note(SAME),
+            _ => of_a,
+        },
+        of_b,
+    ]
 }
 
 const SAME: &str = "the same on all ranks";

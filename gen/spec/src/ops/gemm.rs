@@ -16,7 +16,7 @@ mod smem;
 mod spec;
 pub(crate) mod types;
 
-pub use self::core::CoreLayout;
+pub use self::core::{CoreLayout, SCALE_BLOCK};
 pub use config::{
     Activation, BLayout, Epilogue, GemmConfig, GemmOp, GemmShape, Scales, Transfer, Tuning,
 };

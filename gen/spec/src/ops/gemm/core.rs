@@ -33,7 +33,7 @@ const PACED_FLOPS: u64 = 10_000_000_000_000;
 const PACE_STEPS: u32 = 16;
 
 /// The size of a block with one scale: elements of K, and columns of B.
-const SCALE_BLOCK: u64 = 128;
+pub const SCALE_BLOCK: u64 = 128;
 
 /// Registers per thread. 128 accumulators and their addresses need more than an even share; producers need 56 when they also
 /// push.
