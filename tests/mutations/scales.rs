@@ -157,7 +157,7 @@ pub const MUTATIONS: &[Mutation<GemmJob>] = &[
     (
         "the scales of columns beyond B in a row",
         rows,
-        &[("@scales.last-col", "return min(col, last) => return col")],
+        &[("@scales.last-col", "kRaggedCols && => false &&")],
     ),
     (
         "no scale of tensors",

@@ -26,7 +26,8 @@ use std::time::{Duration, Instant};
 
 const STEP: &str = "connection of the fabric";
 
-/// The time that dropping a fabric may wait until this rank's puts have been sent and its peers have completed their puts.
+/// The time that dropping a fabric of GPUs may wait until this rank's puts have been sent and its peers have completed their puts.
+/// The peers of simulated GPUs may be far behind, since all ranks share the cores of the host.
 const DRAIN_LIMIT: Duration = Duration::from_secs(1);
 
 /// A connected endpoint. All kernels of several nodes put over the endpoint, one kernel after the other. Dropping the fabric
@@ -47,6 +48,8 @@ pub(crate) struct Fabric {
     /// The heartbeat of the other nodes, if GPUs are simulated and wait for NICs.
     heartbeat: Option<Arc<Heartbeat>>,
     lost: Lost,
+    /// The time that dropping the fabric may wait for the end of puts.
+    drain_limit: Duration,
 }
 
 impl Fabric {
@@ -93,6 +96,10 @@ impl Fabric {
             shared_regions,
             heartbeat,
             lost: shared.health.lost.clone(),
+            drain_limit: match shared.simulated.is_some() {
+                true => timeout,
+                false => DRAIN_LIMIT,
+            },
         })
     }
 
@@ -270,7 +277,7 @@ impl Drop for Fabric {
             proxy.abort(lost);
         } else if std::thread::panicking() {
             drop(proxy); // The peers must detect that this was not an orderly shutdown.
-        } else if let Err(error) = proxy.shutdown(DRAIN_LIMIT) {
+        } else if let Err(error) = proxy.shutdown(self.drain_limit) {
             tracing::debug!(%error, "the proxy ended");
         }
         self.stats().log();

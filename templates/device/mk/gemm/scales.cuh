@@ -53,11 +53,6 @@ struct ScaledRows {
   static MK_DEVICE u32 first_col(const WorkTile& work, u32 group) {
     return work.col * Config::kTileN + Shape::group_col(group);
   }
-  // A column, or `last` if it is beyond that one.
-  static MK_DEVICE u32 col(u32 col, u32 last) {
-    if constexpr (Config::kN % Config::kTileN == 0) return col;
-    else return min(col, last);  // @scales.last-col
-  }
 };
 
 // The scales by which a thread multiplies the products of a stage: none.
@@ -143,6 +138,7 @@ struct BlockScales {
 template <class Config, ScaleArgs Args, TileOrder Order>
 struct SumScales {
   using Rows = ScaledRows<Config, Order>;
+  static constexpr bool kRaggedCols = Config::kN % Config::kTileN != 0;
 
   const Args& args;
   const RankContext& ctx;
@@ -167,12 +163,14 @@ struct SumScales {
       for (u32 i = 0; i < kRegisters; ++i) sum[i] *= scale;  // @scales.tensor
     } else if constexpr (kScales<Config> == Scales::kRow) {
       const float a[2] = {row_scale(0), row_scale(1)};
+      const u32 first_col = Rows::first_col(work, group) + Fragment::col();
+      const u8* of_first = args.b_scales + Fp32::bytes(first_col);
       float2 b[kCount];
 #pragma unroll
       for (u32 j = 0; j < kCount; ++j) {
-        // Columns beyond B have the scales of its last columns.
-        const u32 col = Rows::first_col(work, group) + (first + j) * Fragment::kBlockCols + Fragment::col();
-        b[j] = load_float2(args.b_scales + Fp32::bytes(Rows::col(col, Config::kN - 2)));
+        const u32 offset = (first + j) * Fragment::kBlockCols;
+        if (kRaggedCols && first_col + offset >= Config::kN) b[j] = {};  // @scales.last-col
+        else b[j] = load_float2(of_first + Fp32::bytes(offset));
       }
 #pragma unroll
       for (u32 i = 0; i < kRegisters; ++i) {
