@@ -1,7 +1,7 @@
 // The scales of A and B. A product of scaled matrices is the product of their elements times both scales.
 //
-// Scales of blocks differ along K, so each stage's products are multiplied by them as they are added to the sum. Other
-// scales multiply the whole sum of a rank, before it meets the sums of other ranks.
+// Scales of blocks differ along K, so they multiply the products of each stage, before the products are added to the
+// sum. Other scales multiply the whole sum of a rank, before ranks add their sums.
 #pragma once
 #include <mk/gemm/tile_scheduler.cuh>
 #include <mk/memory.cuh>
@@ -22,13 +22,13 @@ template <class Config>
   requires requires { Config::kScales; }
 constexpr Scales kScales<Config> = Config::kScales;
 
-// Whether sums are multiplied by scales, rather than the products of each stage.
+// Whether scales multiply whole sums.
 template <class Config>
 constexpr bool kScalesSums = kScales<Config> == Scales::kTensor || kScales<Config> == Scales::kRow;
 
 constexpr u32 kScaleBlock = 128;  // the elements of K, and the columns of B, that share a scale of a block
 
-// Args: the scales, in fp32. Of blocks, a row of scales of A is along K, and so is a row of scales of B.
+// Args: the scales, in fp32. With scales of blocks, the rows of both matrices of scales lie along K.
 template <class Args>
 concept ScaleArgs = requires(const Args& args) {
   args.a_scales;
@@ -64,8 +64,7 @@ struct NoStageScales {
 
 // The scales of blocks of a warpgroup's tile. A window of several stages is loaded at a time: a quad holds the scales of A
 // for its two rows, and a warp those of B. The scales of a stage leave the window while the products of the stage before
-// run, and the next window is loaded a stage before its first scales are needed. So neither is on the way from one product
-// to the next.
+// run, and the next window is loaded a stage before its first scales are needed. So no product waits for scales.
 template <class Config, BlockScaleArgs Args, TileOrder Order>
 struct BlockScales {
   using Rows = ScaledRows<Config, Order>;
@@ -99,7 +98,7 @@ struct BlockScales {
   const u8 *of_rows[2], *of_cols;  // the scales of a lane's rows, and of its columns
   u32 first;                       // the first stage of the tile
   float window_rows[2][2];         // a lane's scales of A in the window, by half of the window and row
-  float window_cols;               // and of B
+  float window_cols;               // a lane's scale of B in the window
   float rows[2], cols[Shape::kParts];  // the scales of a stage
 
   static MK_DEVICE u32 block(u32 step) { return min(step, kBlocks - 1); }
@@ -115,7 +114,7 @@ struct BlockScales {
     window_cols = as_float(load_word(of_cols + Fp32::bytes(block(step + lane_index() % kWindow))));
   }
 
-  // Takes the scales of stage `step` from the window. If they are its last, loads the next window.
+  // Takes the scales of stage `step` from the window. Behind the last stage of a window, loads the next window.
   MK_DEVICE void take(u32 step) {
     const u32 at = (step - first) % kWindow;  // @scales.window
     const u32 holder = lane_index() / Fragment::kRowLanes * Fragment::kRowLanes + at % Fragment::kRowLanes;

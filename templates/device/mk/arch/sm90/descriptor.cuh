@@ -23,14 +23,14 @@ struct StageDescriptor {
   u32 first, low;      // of stage 0, and of the current stage
   u32 stage_distance;  // in units of 16 bytes
 
-  // `address` is the operand's in stage 0, and `stage_bytes` the distance to the next stage.
+  // `address` is the address of the operand in stage 0, and `stage_bytes` the distance from one stage to the next.
   MK_DEVICE StageDescriptor(u32 address, u32 stage_bytes) {
     first = low = static_cast<u32>(mma_descriptor<false>(address));
     stage_distance = stage_bytes >> 4;
   }
 
   MK_DEVICE void move_to(u32 stage) { low = first + stage * stage_distance; }
-  // Goes on to the next stage. `wraps`: this is stage 0.
+  // Goes on to the next stage, which is stage 0 if `wraps`.
   MK_DEVICE void advance(bool wraps) { low = wraps ? first : low + stage_distance; }
 
   // The descriptor of the operand from an offset on, in units of 16 bytes.
