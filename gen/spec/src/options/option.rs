@@ -223,7 +223,9 @@ macro_rules! options {
                 pub(crate) fn check_limits(&self, found: &mut Diagnostics) {
                     $(
                         let field = Field::$($Old)?$($New)?;
-                        $(self.$name.check(&$types, field, found);)?
+                        $(if let Some(dtype) = self.$name.given_dtype() {
+                            dtype.check(&$types, field, found);
+                        })?
                         let limits = None::<Limits>$(.or(Some($limits)))?;
                         if let (Some(limits), Some(value)) = (limits, self.$name.given_count()) {
                             limits.check(field, value, found);

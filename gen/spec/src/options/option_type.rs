@@ -23,6 +23,11 @@ pub(crate) trait OptionType: Sized {
     fn given_count(&self) -> Option<u32> {
         None
     }
+
+    /// The type of elements, if the value is a given type.
+    fn given_dtype(&self) -> Option<Dtype> {
+        None
+    }
 }
 
 impl OptionType for Dim {
@@ -85,12 +90,21 @@ impl<T: OptionType> OptionType for Option<T> {
     fn given_count(&self) -> Option<u32> {
         self.as_ref().and_then(T::given_count)
     }
+
+    fn given_dtype(&self) -> Option<Dtype> {
+        self.as_ref().and_then(T::given_dtype)
+    }
 }
 
 /// A type of a few values, some of which an option takes.
 pub(crate) trait Choice: Copy + fmt::Debug + fmt::Display + 'static {
     /// The values that an option takes, by name.
     const CHOICES: &'static [(&'static str, Self)];
+
+    /// The type of elements, if this is one.
+    fn dtype(self) -> Option<Dtype> {
+        None
+    }
 }
 
 impl Choice for Dtype {
@@ -103,6 +117,10 @@ impl Choice for Dtype {
         }
         choices
     };
+
+    fn dtype(self) -> Option<Dtype> {
+        Some(self)
+    }
 }
 
 fn words<T: Choice>() -> Vec<&'static str> {
@@ -110,6 +128,10 @@ fn words<T: Choice>() -> Vec<&'static str> {
 }
 
 impl<T: Choice> OptionType for T {
+    fn given_dtype(&self) -> Option<Dtype> {
+        self.dtype()
+    }
+
     fn values() -> Values {
         Values::Words(words::<T>())
     }

@@ -95,6 +95,7 @@ options! {
             /// Elements of C: fp32, or those of A, which are the default; with e4m3, bf16.
             ///
             /// With `fp32`, `gemm_ar` also sends its results in fp32.
+            #[types(Dtype::RESULTS)]
             #[serde(skip_serializing_if = "Option::is_none")]
             output: Option<Dtype> as OUTPUT,
             /// Whether rows of `gemm_ar` are normalised: `rms` is RMSNorm.
