@@ -1,0 +1,259 @@
+"""``all_reduce``, ``all_gather`` and ``reduce_scatter``."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from ._define import (
+    Tensors,
+    bucket,
+    declaration,
+    define,
+    differentiate,
+    find,
+    not_differentiable,
+    options_text,
+    own_rows,
+)
+from ._errors import error
+from ._groups import DEFAULT, Group
+from ._operators import DTYPES
+
+Tensor = torch.Tensor
+
+_STEP = 8
+"""Rows have a multiple of this number of elements."""
+
+
+def _flat(op: str, x: Tensor) -> tuple[int, int]:
+    """Return the rows and columns of a tensor whose first dimension is that of rows."""
+    cols = math.prod(x.shape[1:])
+    if x.dim() == 0 or cols == 0 or cols % _STEP:
+        raise error(
+            "operands",
+            f"{op}: the shape is {tuple(x.shape)}, whose rows do not have a multiple of {_STEP} elements. Pad them",
+        )
+    return x.shape[0], cols
+
+
+def _any_shape(op: str, x: Tensor) -> tuple[int, int]:
+    """Return the rows and columns as which the elements of a tensor are added up."""
+    elems, last = x.numel(), x.shape[-1] if x.dim() else 0
+    if last and last % _STEP == 0:
+        return elems // last, last
+    if elems % _STEP:
+        raise error(
+            "operands",
+            f"{op}: the shape is {tuple(x.shape)}, but the number of elements must be a multiple of {_STEP}. Pad it",
+        )
+    return elems // _STEP, _STEP
+
+
+def _call(
+    op: str,
+    group: Group,
+    operands: dict[str, tuple[Tensor, tuple[int, ...]]],
+    results: dict[str, tuple[Tensor, tuple[int, ...]]],
+    size: tuple[int, int],
+    more: str,
+    **epilogue: Any,
+) -> None:
+    tensors = Tensors(group)
+    for name, (tensor, shape) in operands.items():
+        tensors.read(name, tensor, shape)
+    for name, (tensor, shape) in results.items():
+        tensors.write(name, tensor, shape)
+    tensors.check()
+    (rows, cols), dtype = size, operands["x"][0].dtype
+    most = bucket(rows)
+
+    def declared() -> str:
+        sizes = {"m": f"..={most}", "n": cols, "dtype": DTYPES.get(str(dtype), str(dtype)), "buckets": 1}
+        return declaration(op, sizes | epilogue, more)
+
+    key = (op, most, cols, dtype, tuple(epilogue.items()), more)
+    tensors.call(group.cached(key, declared), rows)
+
+
+def _all_reduce(x: Tensor, group: str, options: str, out: Tensor) -> Tensor:
+    shape = tuple(x.shape)
+    ranks, size = find(group, x), _any_shape("all_reduce", x)
+    _call("all_reduce", ranks, {"x": (x, shape)}, {"y": (out, shape)}, size, options)
+    return out
+
+
+def _all_gather(x: Tensor, rows: int | None, group: str, options: str, out: Tensor | None) -> Tensor:
+    ranks, (own, cols) = find(group, x), _flat("all_gather", x)
+    total = own * ranks.world if rows is None else rows
+    shape = (total, *x.shape[1:])
+    result = x.new_empty(shape) if out is None else out
+    mine = (ranks.rows(total), *x.shape[1:])
+    _call("all_gather", ranks, {"x": (x, mine)}, {"y": (result, shape)}, (total, cols), options)
+    return result
+
+
+def _reduce_scatter(x: Tensor, group: str, options: str, out: Tensor | None) -> Tensor:
+    ranks, (total, cols) = find(group, x), _flat("reduce_scatter", x)
+    shape = (ranks.rows(total), *x.shape[1:])
+    result = x.new_empty(shape) if out is None else out
+    _call("reduce_scatter", ranks, {"x": (x, tuple(x.shape))}, {"y": (result, shape)}, (total, cols), options)
+    return result
+
+
+def _norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float, group: str, options: str) -> tuple[Tensor, Tensor]:
+    ranks, shape = find(group, x), tuple(x.shape)
+    rows, cols = _any_shape("all_reduce_rms_norm", x)
+    if cols != x.shape[-1]:
+        raise error(
+            "operands",
+            f"all_reduce_rms_norm: the shape is {shape}, whose rows do not have a multiple of {_STEP} elements. Pad them",
+        )
+    operands = {"x": (x, shape), "residual": (residual, shape), "weight": (weight, (cols,))}
+    results = {
+        "y": (torch.empty_like(x, memory_format=torch.contiguous_format), shape),
+        "residual_out": (torch.empty_like(x, memory_format=torch.contiguous_format), shape),
+    }
+    _call("all_reduce", ranks, operands, results, (rows, cols), options, residual=True, norm="rms", eps=eps)
+    return results["y"][0], results["residual_out"][0]
+
+
+def _like(x: Tensor) -> Tensor:
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+define(
+    "all_reduce(Tensor x, str group='default', str options='') -> Tensor",
+    lambda x, group=DEFAULT, options="": _all_reduce(x, group, options, _like(x)),
+    lambda x, group=DEFAULT, options="": _like(x),
+)
+define(
+    "all_reduce_out(Tensor x, str group='default', str options='', *, Tensor(a!) out) -> ()",
+    lambda x, group=DEFAULT, options="", *, out: (_all_reduce(x, group, options, out), None)[1],
+    lambda x, group=DEFAULT, options="", *, out: None,
+)
+define(
+    "all_gather(Tensor x, SymInt? rows=None, str group='default', str options='') -> Tensor",
+    lambda x, rows=None, group=DEFAULT, options="": _all_gather(x, rows, group, options, None),
+    lambda x, rows=None, group=DEFAULT, options="": x.new_empty(
+        (x.shape[0] * find(group, x).world if rows is None else rows, *x.shape[1:])
+    ),
+)
+define(
+    "all_gather_out(Tensor x, SymInt? rows=None, str group='default', str options='', *, Tensor(a!) out) -> ()",
+    lambda x, rows=None, group=DEFAULT, options="", *, out: (_all_gather(x, rows, group, options, out), None)[1],
+    lambda x, rows=None, group=DEFAULT, options="", *, out: None,
+)
+define(
+    "reduce_scatter(Tensor x, str group='default', str options='') -> Tensor",
+    lambda x, group=DEFAULT, options="": _reduce_scatter(x, group, options, None),
+    lambda x, group=DEFAULT, options="": x.new_empty((own_rows(find(group, x), x.shape[0]), *x.shape[1:])),
+)
+define(
+    "reduce_scatter_out(Tensor x, str group='default', str options='', *, Tensor(a!) out) -> ()",
+    lambda x, group=DEFAULT, options="", *, out: (_reduce_scatter(x, group, options, out), None)[1],
+    lambda x, group=DEFAULT, options="", *, out: None,
+)
+define(
+    "all_reduce_rms_norm(Tensor x, Tensor residual, Tensor weight, float eps=1e-6, str group='default', str options='') "
+    "-> (Tensor, Tensor)",
+    lambda x, residual, weight, eps=1e-6, group=DEFAULT, options="": _norm(x, residual, weight, eps, group, options),
+    lambda x, residual, weight, eps=1e-6, group=DEFAULT, options="": (_like(x), _like(x)),
+)
+
+
+def _setup_reduce(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    _, ctx.group, _ = inputs
+
+
+def _setup_gather(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    _, _, ctx.group, _ = inputs
+
+
+def _setup_scatter(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, ctx.group, _ = inputs
+    ctx.rows = x.shape[0]
+
+
+differentiate("all_reduce", _setup_reduce, lambda ctx, grad: (all_reduce(grad, group=ctx.group), None, None))
+differentiate("all_gather", _setup_gather, lambda ctx, grad: (reduce_scatter(grad, group=ctx.group), None, None, None))
+differentiate(
+    "reduce_scatter", _setup_scatter, lambda ctx, grad: (all_gather(grad, rows=ctx.rows, group=ctx.group), None, None)
+)
+not_differentiable("all_reduce_rms_norm", "use all_reduce, and torch for the residual and the norm")
+
+
+def all_reduce(x: Tensor, *, out: Tensor | None = None, group: str = DEFAULT, **options: Any) -> Tensor:
+    """Add up the tensors of all ranks. Every rank gets the same bits.
+
+    Args:
+        x: bf16, fp16 or fp32, of any shape with a multiple of 8 elements, the same on all ranks.
+        out: Where the result is written. It may be ``x``.
+        group: The name of the group.
+        options: Options of the operator, such as ``protocol="simple"``.
+
+    Returns:
+        A tensor of the shape of ``x``.
+    """
+    text = options_text(options)
+    if out is None:
+        return torch.ops.mkernel.all_reduce(x, group, text)
+    torch.ops.mkernel.all_reduce_out(x, group, text, out=out)
+    return out
+
+
+def all_gather(
+    x: Tensor, *, rows: int | None = None, out: Tensor | None = None, group: str = DEFAULT, **options: Any
+) -> Tensor:
+    """Return the rows of all ranks, in the order of ranks.
+
+    Args:
+        x: bf16, fp16 or fp32 ``[⌈rows/W⌉, ...]``: this rank's rows, each with a multiple of 8 elements. The last ranks have
+            fewer rows, or none.
+        rows: The rows of all ranks, if they are not W times those of ``x``.
+        out: Where the result is written.
+
+    Returns:
+        ``[rows, ...]``.
+    """
+    text = options_text(options)
+    if out is None:
+        return torch.ops.mkernel.all_gather(x, rows, group, text)
+    torch.ops.mkernel.all_gather_out(x, rows, group, text, out=out)
+    return out
+
+
+def reduce_scatter(x: Tensor, *, out: Tensor | None = None, group: str = DEFAULT, **options: Any) -> Tensor:
+    """Add up the tensors of all ranks, and return this rank's rows of the sum.
+
+    Args:
+        x: bf16, fp16 or fp32 ``[rows, ...]``, each row with a multiple of 8 elements.
+        out: Where the result is written.
+
+    Returns:
+        ``[⌈rows/W⌉, ...]``, of which the last ranks have fewer rows, or none.
+    """
+    text = options_text(options)
+    if out is None:
+        return torch.ops.mkernel.reduce_scatter(x, group, text)
+    torch.ops.mkernel.reduce_scatter_out(x, group, text, out=out)
+    return out
+
+
+def all_reduce_rms_norm(
+    x: Tensor, residual: Tensor, weight: Tensor, eps: float = 1e-6, *, group: str = DEFAULT, **options: Any
+) -> tuple[Tensor, Tensor]:
+    """Add up the tensors of all ranks and a residual, and normalise the rows of the sum: what ends a block of a transformer.
+
+    Args:
+        x: bf16, fp16 or fp32 ``[..., N]``: this rank's addend. N is a multiple of 8.
+        residual: Like ``x``, the same on all ranks.
+        weight: ``[N]``: the weight of the norm, the same on all ranks.
+        eps: What the norm adds to the mean of squares.
+
+    Returns:
+        The RMSNorm of the new residual, and the new residual, both like ``x``.
+    """
+    return torch.ops.mkernel.all_reduce_rms_norm(x, residual, weight, eps, group, options_text(options))

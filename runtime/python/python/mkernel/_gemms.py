@@ -1,0 +1,274 @@
+"""``ag_gemm``, ``gemm_rs``, ``gemm_ar`` and ``gemm``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ._collectives import all_gather, all_reduce
+from ._define import Tensors, bucket, declaration, define, differentiate, find, options_text, own_rows
+from ._errors import error
+from ._groups import DEFAULT, Group
+from ._operators import DTYPES
+
+Tensor = torch.Tensor
+
+_ARGS = (
+    "Tensor a, Tensor b, Tensor? bias=None, Tensor? residual=None, str activation='none', SymInt? rows=None, "
+    "ScalarType? out_dtype=None, str group='default', str options=''"
+)
+_OUT_ARGS = _ARGS + ", *, Tensor(a!) out"
+
+_COUNT = 9
+"""How many arguments an operator has."""
+
+
+def _sizes(op: str, group: Group, a: Tensor, b: Tensor, rows: Any) -> tuple[Any, Any, Any]:
+    """Return the rows over all ranks, and the rows that this rank has of A and C."""
+    if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
+        shapes = f"a has the shape {tuple(a.shape)}, and b {tuple(b.shape)}"
+        raise error("operands", f"{op}: {shapes}. Pass a [rows, K] and b [K, N]; the weight of a linear layer is b.t()")
+    if op == "ag_gemm":
+        total = a.shape[0] * group.world if rows is None else rows
+        return total, own_rows(group, total), total
+    total = a.shape[0] if rows is None else rows
+    return total, total, own_rows(group, total) if op == "gemm_rs" else total
+
+
+def _fake(op: str) -> Any:
+    def fake(a, b, bias=None, residual=None, activation="none", rows=None, out_dtype=None, group=DEFAULT, options=""):
+        _, _, own = _sizes(op, find(group, a), a, b, rows)
+        return a.new_empty((own, b.shape[1]), dtype=out_dtype or a.dtype)
+
+    return fake
+
+
+def _call(op: str, out: Tensor | None, a, b, bias, residual, activation, rows, out_dtype, group, options) -> Tensor:
+    ranks = find(group, a)
+    total, rows_of_a, rows_of_c = _sizes(op, ranks, a, b, rows)
+    k, n = b.shape
+    is_kn = b.is_contiguous()
+    weight = b if is_kn else b.t()
+    output = out_dtype or (a.dtype if out is None else out.dtype)
+    if out is None:
+        out = a.new_empty((rows_of_c, n), dtype=output)
+    tensors = Tensors(ranks)
+    tensors.read("a", a, (rows_of_a, k))
+    tensors.read("b", weight, (k, n) if is_kn else (n, k))
+    tensors.read("bias", bias, (n,))
+    tensors.read("residual", residual, (rows_of_c, n))
+    tensors.write("c", out, (rows_of_c, n))
+    tensors.check()
+    most = bucket(total)
+    adds = (bias is not None, residual is not None)
+    key = (op, most, n, k, a.dtype, output, is_kn, adds, activation, options)
+
+    def declared() -> str:
+        sizes = {"m": f"..={most}", "n": n, "k": k, "b_layout": "kn" if is_kn else "nk", "buckets": 1}
+        epilogue = {"bias": adds[0] or None, "residual": adds[1] or None, "activation": activation}
+        types = {"dtype": _name(a.dtype), "output": None if output == a.dtype else _name(output)}
+        return declaration(op, sizes | types | epilogue, options)
+
+    tensors.call(ranks.cached(key, declared), total)
+    return out
+
+
+def _name(dtype: torch.dtype) -> str:
+    return DTYPES.get(str(dtype), str(dtype))
+
+
+def _define(op: str) -> None:
+    def function(
+        a, b, bias=None, residual=None, activation="none", rows=None, out_dtype=None, group=DEFAULT, options=""
+    ):
+        return _call(op, None, a, b, bias, residual, activation, rows, out_dtype, group, options)
+
+    def into(
+        a, b, bias=None, residual=None, activation="none", rows=None, out_dtype=None, group=DEFAULT, options="", *, out
+    ):
+        _call(op, out, a, b, bias, residual, activation, rows, out_dtype, group, options)
+
+    define(f"{op}({_ARGS}) -> Tensor", function, _fake(op))
+    define(f"{op}_out({_OUT_ARGS}) -> ()", into, lambda *args, out, **kwargs: None)
+
+
+for _op in ("ag_gemm", "gemm_rs", "gemm_ar", "gemm"):
+    _define(_op)
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    a, b, bias, residual, activation, _, _, group, _ = inputs
+    ctx.save_for_backward(a, b)
+    ctx.group, ctx.activation = group, activation
+    ctx.has_residual = residual is not None
+
+
+def _backward(op: str, gradients: Any) -> Any:
+    """Return the backward pass of an operator, of which ``gradients`` computes those of A and B."""
+
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        if ctx.activation != "none":
+            reason = f"{op} with activation = {ctx.activation!r} has no backward pass. Apply the activation by torch"
+            raise error("configuration", reason)
+        if op == "gemm_ar" and ctx.has_residual and ctx.needs_input_grad[3]:
+            raise error("configuration", "gemm_ar has no gradient of its residual. Add the residual by torch")
+        a, b = ctx.saved_tensors
+        grad = grad.to(b.dtype).contiguous()
+        of_a, of_b = gradients(grad, a, b, ctx)
+        of_bias = grad.sum(0) if ctx.needs_input_grad[2] else None
+        of_residual = grad if ctx.needs_input_grad[3] else None
+        return (of_a, of_b, of_bias, of_residual, *[None] * (_COUNT - 4))
+
+    return backward
+
+
+def _of_ag_gemm(grad: Tensor, a: Tensor, b: Tensor, ctx: Any) -> tuple[Tensor | None, Tensor | None]:
+    of_a = gemm_rs(grad, b.t(), group=ctx.group) if ctx.needs_input_grad[0] else None
+    of_b = all_gather(a, rows=grad.shape[0], group=ctx.group).t() @ grad if ctx.needs_input_grad[1] else None
+    return of_a, of_b
+
+
+def _of_gemm_rs(grad: Tensor, a: Tensor, b: Tensor, ctx: Any) -> tuple[Tensor | None, Tensor | None]:
+    rows = a.shape[0]
+    of_a = ag_gemm(grad, b.t(), rows=rows, group=ctx.group) if ctx.needs_input_grad[0] else None
+    of_b = a.t() @ all_gather(grad, rows=rows, group=ctx.group) if ctx.needs_input_grad[1] else None
+    return of_a, of_b
+
+
+def _of_gemm_ar(grad: Tensor, a: Tensor, b: Tensor, ctx: Any) -> tuple[Tensor | None, Tensor | None]:
+    return _of_gemm(all_reduce(grad, group=ctx.group), a, b, ctx)
+
+
+def _of_gemm(grad: Tensor, a: Tensor, b: Tensor, ctx: Any) -> tuple[Tensor | None, Tensor | None]:
+    of_a = grad @ b.t() if ctx.needs_input_grad[0] else None
+    return of_a, a.t() @ grad if ctx.needs_input_grad[1] else None
+
+
+differentiate("ag_gemm", _setup, _backward("ag_gemm", _of_ag_gemm))
+differentiate("gemm_rs", _setup, _backward("gemm_rs", _of_gemm_rs))
+differentiate("gemm_ar", _setup, _backward("gemm_ar", _of_gemm_ar))
+differentiate("gemm", _setup, _backward("gemm", _of_gemm))
+
+
+def _public(op: str, a: Tensor, b: Tensor, *args: Any, out: Tensor | None, options: dict[str, Any]) -> Tensor:
+    text = options_text(options) if options else ""
+    if out is None:
+        return getattr(torch.ops.mkernel, op)(a, b, *args, text)
+    getattr(torch.ops.mkernel, f"{op}_out")(a, b, *args, text, out=out)
+    return out
+
+
+def ag_gemm(
+    a: Tensor,
+    b: Tensor,
+    bias: Tensor | None = None,
+    residual: Tensor | None = None,
+    *,
+    activation: str = "none",
+    rows: int | None = None,
+    out_dtype: torch.dtype | None = None,
+    out: Tensor | None = None,
+    group: str = DEFAULT,
+    **options: Any,
+) -> Tensor:
+    """Gather the rows of ``a`` from all ranks, and multiply them by this rank's ``b``.
+
+    The result is ``activation(gathered a @ b + bias) + residual``. With W ranks and M rows over all ranks:
+
+    Args:
+        a: ``[⌈M/W⌉, K]``, bf16 or fp16: this rank's rows. The last ranks have fewer, or none.
+        b: ``[K, N]``: this rank's columns of the factor. A transposed ``[N, K]``, such as the weight of a linear layer, is not
+            copied.
+        bias: ``[N]``.
+        residual: ``[M, N]``.
+        activation: ``"none"``, ``"relu"``, ``"gelu"``, ``"gelu_tanh"`` or ``"silu"``.
+        rows: M, if it is not W times the rows of ``a``.
+        out_dtype: ``torch.float32``, or the type of ``a``, which is the default.
+        out: Where the result is written.
+        group: The name of the group.
+        options: Options of the operator that fix what the planner chooses, such as ``tile_m=128``.
+
+    Returns:
+        ``[M, N]``.
+
+    Raises:
+        Error: Of kind ``"operands"`` or ``"configuration"``, with all mistakes.
+    """
+    return _public("ag_gemm", a, b, bias, residual, activation, rows, out_dtype, group, out=out, options=options)
+
+
+def gemm_rs(
+    a: Tensor,
+    b: Tensor,
+    bias: Tensor | None = None,
+    residual: Tensor | None = None,
+    *,
+    activation: str = "none",
+    out_dtype: torch.dtype | None = None,
+    out: Tensor | None = None,
+    group: str = DEFAULT,
+    **options: Any,
+) -> Tensor:
+    """Multiply ``a`` by this rank's ``b``, add up the products of all ranks, and return this rank's rows of the sum.
+
+    Args:
+        a: ``[M, K]``, bf16 or fp16: this rank's part of the contracted dimension.
+        b: ``[K, N]``, or a transposed ``[N, K]``: this rank's part of the factor.
+        bias: ``[N]``, the same on all ranks. It is added once.
+        residual: ``[⌈M/W⌉, N]``: this rank's rows.
+        activation: See :func:`ag_gemm`, and for the other arguments too.
+
+    Returns:
+        ``[⌈M/W⌉, N]``, of which the last ranks have fewer rows, or none.
+    """
+    return _public("gemm_rs", a, b, bias, residual, activation, None, out_dtype, group, out=out, options=options)
+
+
+def gemm_ar(
+    a: Tensor,
+    b: Tensor,
+    bias: Tensor | None = None,
+    residual: Tensor | None = None,
+    *,
+    activation: str = "none",
+    out_dtype: torch.dtype | None = None,
+    out: Tensor | None = None,
+    group: str = DEFAULT,
+    **options: Any,
+) -> Tensor:
+    """Multiply ``a`` by this rank's ``b``, and add up the products of all ranks. Every rank gets the same bits.
+
+    Args:
+        a: ``[M, K]``, bf16 or fp16: this rank's part of the contracted dimension.
+        b: ``[K, N]``, or a transposed ``[N, K]``: this rank's part of the factor.
+        bias: ``[N]``, the same on all ranks. It is added once.
+        residual: ``[M, N]``, the same on all ranks. It is added once.
+        activation: See :func:`ag_gemm`, and for the other arguments too.
+
+    Returns:
+        ``[M, N]``.
+    """
+    return _public("gemm_ar", a, b, bias, residual, activation, None, out_dtype, group, out=out, options=options)
+
+
+def gemm(
+    a: Tensor,
+    b: Tensor,
+    bias: Tensor | None = None,
+    residual: Tensor | None = None,
+    *,
+    activation: str = "none",
+    out_dtype: torch.dtype | None = None,
+    out: Tensor | None = None,
+    group: str = DEFAULT,
+    **options: Any,
+) -> Tensor:
+    """Multiply ``a [M, K]`` by ``b [K, N]`` on this rank alone. See :func:`ag_gemm` for the arguments.
+
+    The first call with a size prepares an operator, on all ranks together.
+
+    Returns:
+        ``[M, N]``.
+    """
+    return _public("gemm", a, b, bias, residual, activation, None, out_dtype, group, out=out, options=options)

@@ -1,0 +1,23 @@
+"""Finds the NVRTC of pip packages for the native module."""
+
+import importlib.util
+import os
+from pathlib import Path
+
+_LIBRARY = "libnvrtc.so.13"
+
+
+def find() -> None:
+    """Names the NVRTC of the package ``nvidia-cuda-nvrtc`` in ``MKERNEL_NVRTC``, unless the variable is set.
+
+    The native module searches by itself in the environments that it knows of. Those of ``pip --target``, ``PYTHONPATH`` and
+    interpreters outside of ``PATH`` are known to Python alone.
+    """
+    if os.environ.get("MKERNEL_NVRTC"):
+        return
+    spec = importlib.util.find_spec("nvidia")
+    for folder in (spec and spec.submodule_search_locations) or ():
+        library = Path(folder) / "cu13" / "lib" / _LIBRARY
+        if library.exists():
+            os.environ["MKERNEL_NVRTC"] = str(library)
+            return

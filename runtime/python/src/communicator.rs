@@ -1,0 +1,216 @@
+//! [`Communicator`]: one rank of a job.
+
+use crate::declaration;
+use crate::detached::Detached;
+use crate::error::exception;
+use crate::operator::{Operator, closed};
+use mkernel::{Error, Rendezvous, Simulation};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// One rank of a job: its GPU, and its connections to the other ranks.
+#[pyclass(frozen, module = "mkernel._native")]
+pub struct Communicator(Mutex<Option<Detached<Arc<mkernel::Communicator>>>>);
+
+impl Communicator {
+    fn new(communicator: mkernel::Communicator) -> Self {
+        Self(Mutex::new(Some(Detached::new(Arc::new(communicator)))))
+    }
+
+    fn get(&self) -> PyResult<Arc<mkernel::Communicator>> {
+        // Nothing panics while the lock is held.
+        let guard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let communicator = guard.as_ref().and_then(Detached::get).cloned();
+        communicator.ok_or_else(closed)
+    }
+
+    /// Calls `step`, which may wait for other ranks.
+    fn wait<T: Send>(
+        &self,
+        py: Python<'_>,
+        step: impl FnOnce(&mkernel::Communicator) -> Result<T, Error> + Send,
+    ) -> PyResult<T> {
+        let communicator = self.get()?;
+        py.detach(move || step(&communicator)).map_err(exception)
+    }
+}
+
+#[pymethods]
+impl Communicator {
+    /// Creates the communicator of this process from the variables of torchrun, srun or mpirun.
+    #[staticmethod]
+    fn from_env(py: Python<'_>) -> PyResult<Self> {
+        let created = py.detach(mkernel::Communicator::from_env);
+        created.map(Self::new).map_err(exception)
+    }
+
+    /// Creates the communicator of this process, which meets the others at `host` and `port`, where rank 0 listens.
+    #[staticmethod]
+    #[pyo3(signature = (rank, world, host, port, local_rank=None, secret=None))]
+    fn connect(
+        py: Python<'_>,
+        rank: u32,
+        world: u32,
+        host: String,
+        port: u16,
+        local_rank: Option<u32>,
+        secret: Option<Vec<u8>>,
+    ) -> PyResult<Self> {
+        let rendezvous = Rendezvous {
+            local_rank,
+            secret,
+            ..Rendezvous::new(rank, world, host, port)
+        };
+        let created = py.detach(|| mkernel::Communicator::connect(&rendezvous));
+        created.map(Self::new).map_err(exception)
+    }
+
+    /// This rank.
+    #[getter]
+    fn rank(&self) -> PyResult<u32> {
+        Ok(self.get()?.rank())
+    }
+
+    /// The number of ranks.
+    #[getter]
+    fn world(&self) -> PyResult<u32> {
+        Ok(self.get()?.world())
+    }
+
+    /// The number of hosts that the ranks are on.
+    #[getter]
+    fn hosts(&self) -> PyResult<u32> {
+        Ok(self.get()?.hosts())
+    }
+
+    /// The ordinal of the rank's GPU among those of the process, or None if the GPU is simulated.
+    #[getter]
+    fn device(&self) -> PyResult<Option<usize>> {
+        let communicator = self.get()?;
+        Ok((!communicator.is_simulated()).then(|| communicator.context().ordinal()))
+    }
+
+    /// The timeout of waits in kernels, in seconds.
+    #[getter]
+    fn timeout(&self) -> PyResult<f64> {
+        Ok(self.get()?.timeout().as_secs_f64())
+    }
+
+    /// The timeout of steps in which ranks wait for each other on the host, in seconds.
+    #[getter]
+    fn host_timeout(&self) -> PyResult<f64> {
+        Ok(self.get()?.host_timeout().as_secs_f64())
+    }
+
+    /// Sets the timeout of every wait, in seconds, and that of steps on the host if it is given.
+    #[pyo3(signature = (seconds, host=None))]
+    fn set_timeout(&self, py: Python<'_>, seconds: f64, host: Option<f64>) -> PyResult<()> {
+        let device = duration(seconds)?;
+        let host = host.map(duration).transpose()?;
+        self.wait(py, move |communicator| {
+            communicator.set_timeout(device);
+            if let Some(host) = host {
+                communicator.set_host_timeout(host);
+            }
+            Ok(())
+        })
+    }
+
+    /// Prepares the operator that `options` declare, such as `op = ag_gemm, m = 4096, n = 1024, k = 8192`. All ranks call
+    /// this, in the same order.
+    fn prepare(&self, py: Python<'_>, options: &str) -> PyResult<Operator> {
+        let communicator = self.get()?;
+        let config = declaration::config(&communicator, options)?;
+        py.detach(move || {
+            let prepared = communicator.prepare(&config, []);
+            prepared.map(|operator| Operator::new(operator, &communicator))
+        })
+        .map_err(exception)
+    }
+
+    /// Returns when every rank has called this.
+    fn barrier(&self, py: Python<'_>) -> PyResult<()> {
+        self.wait(py, mkernel::Communicator::barrier)
+    }
+
+    /// Sends bytes, 64 KiB at most, to all ranks, and returns the bytes of each.
+    fn all_gather<'py>(
+        &self,
+        py: Python<'py>,
+        data: Vec<u8>,
+    ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+        let all = self.wait(py, move |communicator| communicator.all_gather(&data))?;
+        Ok(all.iter().map(|bytes| PyBytes::new(py, bytes)).collect())
+    }
+
+    /// Raises the error of a call that has ended. Does not wait.
+    fn check(&self, py: Python<'_>) -> PyResult<()> {
+        self.wait(py, mkernel::Communicator::check)
+    }
+
+    /// Waits for the work of the stream with this handle, and raises the error of a call.
+    fn synchronize(&self, py: Python<'_>, stream: u64) -> PyResult<()> {
+        self.wait(py, move |communicator| match communicator.is_simulated() {
+            true => communicator.check(),
+            // SAFETY: the Python sources pass streams of the communicator's GPU.
+            false => unsafe { crate::memory::synchronize(communicator, stream) },
+        })
+    }
+
+    /// Ends all waits of this rank. The communicator cannot be used after that.
+    fn abort(&self, py: Python<'_>) -> PyResult<()> {
+        self.wait(py, |communicator| {
+            communicator.abort();
+            Ok(())
+        })
+    }
+
+    /// Leaves the job. Calls after this raise an error. Nothing happens if the communicator is closed.
+    fn close(&self) {
+        let mut guard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let communicator = guard.take();
+        drop(guard);
+        drop(communicator);
+    }
+}
+
+/// Creates the communicators of a job on simulated GPUs, one for each thread of this process that is to be a rank.
+#[pyfunction]
+#[pyo3(signature = (ranks, seed=0, sms=8, skew=20))]
+pub fn simulated(
+    py: Python<'_>,
+    ranks: u32,
+    seed: u64,
+    sms: u32,
+    skew: u32,
+) -> PyResult<Vec<Communicator>> {
+    let simulation = Simulation {
+        ranks,
+        seed,
+        sms,
+        skew,
+        ..Simulation::default()
+    };
+    let created = py.detach(|| mkernel::Communicator::simulated(&simulation));
+    all(created)
+}
+
+/// Creates a communicator for each of these GPUs, one for each thread of this process that is to be a rank.
+#[pyfunction]
+pub fn local(py: Python<'_>, devices: Vec<usize>) -> PyResult<Vec<Communicator>> {
+    let created = py.detach(|| mkernel::Communicator::local(&devices));
+    all(created)
+}
+
+fn duration(seconds: f64) -> PyResult<Duration> {
+    Duration::try_from_secs_f64(seconds)
+        .map_err(|error| PyValueError::new_err(format!("{seconds} s: {error}")))
+}
+
+fn all(created: Result<Vec<mkernel::Communicator>, Error>) -> PyResult<Vec<Communicator>> {
+    let communicators = created.map_err(exception)?.into_iter();
+    Ok(communicators.map(Communicator::new).collect())
+}

@@ -1,0 +1,30 @@
+//! The native part of the Python package `mkernel`: communicators and operators that take tensors by their addresses.
+//!
+//! The Python sources beside this crate make operators of `torch` of them. Nothing here knows torch.
+
+mod communicator;
+mod declaration;
+mod detached;
+mod error;
+mod memory;
+mod operator;
+
+use pyo3::prelude::*;
+
+/// The native part of mkernel.
+#[pymodule]
+mod _native {
+    #[pymodule_export]
+    use crate::communicator::{Communicator, local, simulated};
+    #[pymodule_export]
+    use crate::error::Error;
+    #[pymodule_export]
+    use crate::operator::Operator;
+    use pyo3::prelude::*;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        crate::error::add_attributes(module.py())?;
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+}
