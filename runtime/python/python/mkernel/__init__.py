@@ -16,12 +16,10 @@ The operators take tensors of torch, which is imported when a program uses them 
 - :mod:`mkernel.nn` has linear layers that are divided among ranks.
 """
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
-from . import _nvrtc
-
-_nvrtc.find()
-
+from . import _nvrtc  # noqa: F401
 from ._errors import Error
 from ._groups import Group
 from ._native import __version__
@@ -30,47 +28,17 @@ from ._startup import init, run
 
 if TYPE_CHECKING:
     from . import nn, ops
-    from .ops import (
-        ag_gemm,
-        all_gather,
-        all_reduce,
-        all_reduce_rms_norm,
-        combine,
-        dispatch_gemm,
-        fused_all_gather_matmul,
-        fused_matmul_reduce_scatter,
-        gemm,
-        gemm_ar,
-        gemm_rs,
-        reduce_scatter,
-        ring_attention,
-    )
+    from .ops import *  # noqa: F403
 
-_OF_OPS = (
-    "ag_gemm",
-    "all_gather",
-    "all_reduce",
-    "all_reduce_rms_norm",
-    "combine",
-    "dispatch_gemm",
-    "fused_all_gather_matmul",
-    "fused_matmul_reduce_scatter",
-    "gemm",
-    "gemm_ar",
-    "gemm_rs",
-    "reduce_scatter",
-    "ring_attention",
-)
-
-__all__ = ["Error", "Group", "Operand", "Operator", "__version__", "init", "nn", "ops", "run", *_OF_OPS]
+__all__ = ["Error", "Group", "Operand", "Operator", "__version__", "init", "nn", "ops", "run"]
 
 
 def __getattr__(name: str) -> Any:
     """Import what needs torch when it is used first."""
-    import importlib
-
     if name in ("nn", "ops"):
         return importlib.import_module(f".{name}", __name__)
-    if name in _OF_OPS:
-        return getattr(importlib.import_module(".ops", __name__), name)
-    raise AttributeError(f"module 'mkernel' has no attribute {name!r}")
+    if not name.startswith("_"):
+        ops = importlib.import_module(".ops", __name__)
+        if name in ops.__all__:
+            return getattr(ops, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -79,9 +79,7 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def _define(op: str) -> None:
-    def function(
-        a, b, bias=None, residual=None, activation="none", rows=None, out_dtype=None, group=DEFAULT, options=""
-    ):
+    def function(a, b, bias=None, residual=None, activation="none", rows=None, out_dtype=None, group=DEFAULT, options=""):
         return _call(op, None, a, b, bias, residual, activation, rows, out_dtype, group, options)
 
     def into(
@@ -98,7 +96,7 @@ for _op in ("ag_gemm", "gemm_rs", "gemm_ar", "gemm"):
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    a, b, bias, residual, activation, _, _, group, _ = inputs
+    a, b, _, residual, activation, _, _, group, _ = inputs
     ctx.save_for_backward(a, b)
     ctx.group, ctx.activation = group, activation
     ctx.has_residual = residual is not None

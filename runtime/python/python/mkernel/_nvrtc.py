@@ -1,4 +1,4 @@
-"""Finds the NVRTC of pip packages for the native module."""
+"""Finds the NVRTC of pip packages for the native module, when this module is imported."""
 
 import importlib.util
 import os
@@ -8,7 +8,7 @@ _LIBRARY = "libnvrtc.so.13"
 
 
 def find() -> None:
-    """Names the NVRTC of the package ``nvidia-cuda-nvrtc`` in ``MKERNEL_NVRTC``, unless the variable is set.
+    """Name the NVRTC of the package ``nvidia-cuda-nvrtc`` in ``MKERNEL_NVRTC``, unless the variable is set.
 
     The native module searches by itself in the environments that it knows of. Those of ``pip --target``, ``PYTHONPATH`` and
     interpreters outside of ``PATH`` are known to Python alone.
@@ -21,3 +21,6 @@ def find() -> None:
         if library.exists():
             os.environ["MKERNEL_NVRTC"] = str(library)
             return
+
+
+find()

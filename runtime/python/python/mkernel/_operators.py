@@ -86,9 +86,7 @@ class Operator:
             None if word is None else word[1].data_ptr(),
         )
 
-    def call(
-        self, tensors: list[tuple[str, int, int, str]], rows: int | None = None, rows_at: int | None = None
-    ) -> None:
+    def call(self, tensors: list[tuple[str, int, int, str]], rows: int | None = None, rows_at: int | None = None) -> None:
         """Call the operator with tensors that were checked: name, address, number of elements, type of elements."""
         self._native.call(self._group.stream(), tensors, rows, rows_at)
 
@@ -102,9 +100,7 @@ class Operator:
                 )
             if not tensor.is_contiguous():
                 shape, strides = tuple(tensor.shape), tensor.stride()
-                mistakes.append(
-                    f"operand {name}: its shape is {shape} and its strides are {strides}. Call .contiguous()"
-                )
+                mistakes.append(f"operand {name}: its shape is {shape} and its strides are {strides}. Call .contiguous()")
             if name == "rows" and str(tensor.dtype) != "torch.int32":
                 mistakes.append(f"operand rows: its elements are {tensor.dtype}. Use torch.int32")
         if mistakes:

@@ -1,0 +1,184 @@
+"""``dispatch_gemm`` and ``combine``: a layer of experts that are divided among the ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ._define import Tensors, declaration, define, find, not_differentiable, options_text
+from ._errors import error
+from ._groups import DEFAULT
+from ._operators import DTYPES
+
+Tensor = torch.Tensor
+
+_DISPATCH_ARGS = (
+    "Tensor tokens, Tensor topk_ids, Tensor weight, Tensor? num_tokens=None, SymInt? max_rows=None, bool swiglu=False, "
+    "str group='default', str options=''"
+)
+_COMBINE_ARGS = (
+    "Tensor rows, Tensor row_indices, Tensor topk_weights, SymInt experts, Tensor? num_tokens=None, str group='default', "
+    "str options=''"
+)
+
+
+def _max_rows(world: int, local_experts: Any, tokens: Any, top_k: Any) -> Any:
+    """Return the most rows that a rank's experts can get: no expert gets a token twice."""
+    return world * tokens * torch.sym_min(top_k, local_experts)
+
+
+def _dispatch_fake(tokens, topk_ids, weight, num_tokens=None, max_rows=None, swiglu=False, group=DEFAULT, options=""):
+    ranks = find(group, tokens)
+    local_experts, _, columns = weight.shape
+    rows = max_rows
+    if rows is None:
+        rows = _max_rows(ranks.world, local_experts, *topk_ids.shape)
+    return (
+        tokens.new_empty((rows, columns // 2 if swiglu else columns)),
+        topk_ids.new_empty((local_experts + 1,)),
+        topk_ids.new_empty(topk_ids.shape),
+    )
+
+
+def _dispatch(tokens, topk_ids, weight, num_tokens=None, max_rows=None, swiglu=False, group=DEFAULT, options=""):
+    ranks = find(group, tokens)
+    if tokens.dim() != 2 or topk_ids.dim() != 2 or weight.dim() != 3:
+        shapes = f"tokens {tuple(tokens.shape)}, topk_ids {tuple(topk_ids.shape)}, weight {tuple(weight.shape)}"
+        raise error("operands", f"dispatch_gemm: the shapes are {shapes}. Pass [T, H], [T, top_k] and [experts, H, N]")
+    (most, hidden), top_k, (local_experts, _, columns) = tokens.shape, topk_ids.shape[1], weight.shape
+    results = _dispatch_fake(tokens, topk_ids, weight, num_tokens, max_rows, swiglu, group)
+    rows, expert_offsets, row_indices = results
+    is_kn = weight.is_contiguous()
+    tensors = Tensors(ranks)
+    tensors.read("tokens", tokens, (most, hidden))
+    tensors.read("num_tokens", _count(num_tokens, tokens), (1,))
+    tensors.read("topk_ids", topk_ids, (most, top_k))
+    shape = (local_experts, hidden, columns) if is_kn else (local_experts, columns, hidden)
+    tensors.read("b", weight if is_kn else weight.transpose(1, 2), shape)
+    tensors.write("c", rows, tuple(rows.shape))
+    tensors.write("expert_offsets", expert_offsets, tuple(expert_offsets.shape))
+    tensors.write("row_indices", row_indices, tuple(row_indices.shape))
+    tensors.check()
+    declared = {
+        "experts": local_experts * ranks.world,
+        "top_k": top_k,
+        "max_tokens": most,
+        "hidden": hidden,
+        "intermediate": rows.shape[1],
+        "dtype": DTYPES.get(str(tokens.dtype), str(tokens.dtype)),
+        "b_layout": "kn" if is_kn else "nk",
+        "swiglu": swiglu,
+        "max_rows": rows.shape[0],
+    }
+    key = ("dispatch_gemm", *declared.values(), options)
+    tensors.call(ranks.cached(key, lambda: declaration("dispatch_gemm", declared, options)))
+    return results
+
+
+def _combine_fake(rows, row_indices, topk_weights, experts, num_tokens=None, group=DEFAULT, options=""):
+    return rows.new_empty((row_indices.shape[0], rows.shape[1]))
+
+
+def _combine(rows, row_indices, topk_weights, experts, num_tokens=None, group=DEFAULT, options=""):
+    ranks = find(group, rows)
+    if rows.dim() != 2 or row_indices.dim() != 2:
+        shapes = f"rows {tuple(rows.shape)}, row_indices {tuple(row_indices.shape)}"
+        raise error("operands", f"combine: the shapes are {shapes}. Pass [max_rows, H] and [T, top_k]")
+    (max_rows, hidden), (most, top_k) = rows.shape, row_indices.shape
+    result = _combine_fake(rows, row_indices, topk_weights, experts)
+    tensors = Tensors(ranks)
+    tensors.read("rows", rows, (max_rows, hidden))
+    tensors.read("num_tokens", _count(num_tokens, row_indices), (1,))
+    tensors.read("row_indices", row_indices, (most, top_k))
+    tensors.read("topk_weights", topk_weights, (most, top_k))
+    tensors.write("c", result, (most, hidden))
+    tensors.check()
+    declared = {
+        "experts": experts,
+        "top_k": top_k,
+        "max_tokens": most,
+        "hidden": hidden,
+        "dtype": DTYPES.get(str(rows.dtype), str(rows.dtype)),
+        "max_rows": max_rows,
+    }
+    key = ("combine", *declared.values(), options)
+    tensors.call(ranks.cached(key, lambda: declaration("combine", declared, options)))
+    return result
+
+
+def _count(num_tokens: Tensor | None, of: Tensor) -> Tensor:
+    """Return the number of tokens as a tensor, by default that of all rows."""
+    if num_tokens is None:
+        return torch.full((1,), of.shape[0], dtype=torch.int32, device=of.device)
+    return num_tokens
+
+
+define(f"dispatch_gemm({_DISPATCH_ARGS}) -> (Tensor, Tensor, Tensor)", _dispatch, _dispatch_fake)
+define(f"combine({_COMBINE_ARGS}) -> Tensor", _combine, _combine_fake)
+not_differentiable("dispatch_gemm", "the operator computes the forward pass alone")
+not_differentiable("combine", "the operator computes the forward pass alone")
+
+
+def dispatch_gemm(
+    tokens: Tensor,
+    topk_ids: Tensor,
+    weight: Tensor,
+    *,
+    num_tokens: Tensor | None = None,
+    max_rows: int | None = None,
+    swiglu: bool = False,
+    group: str = DEFAULT,
+    **options: Any,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Send tokens to their experts, and multiply them by the weights there.
+
+    Of E experts, rank r of W has the experts r·E/W and following. All ranks pass tensors of equal shapes.
+
+    Args:
+        tokens: bf16 or fp16 ``[T, H]``, of which ``num_tokens`` say how many rows there are.
+        topk_ids: int32 ``[T, top_k]``: the experts of each token, none twice. The id -1 is no choice.
+        weight: ``[E/W, H, N]``, or a transposed ``[E/W, N, H]``: the weights of this rank's experts.
+        num_tokens: int32 ``[1]``: the number of tokens, which the kernel reads. The default is T.
+        max_rows: The most rows that the experts of a rank can get. The default is as many as there can be.
+        swiglu: Whether the first half of the N columns is the gate and the second half the up projection, of which the result is
+            ``silu(gate) * up``.
+        group: The name of the group.
+        options: Options of the operator, such as ``tile_n=128``.
+
+    Returns:
+        ``[max_rows, N]``, or N/2 columns with ``swiglu``: rows grouped by expert, of which those behind the last are undefined.
+        int32 ``[E/W + 1]``: the first row of each expert, and the end of the last one's rows. int32 ``[T, top_k]``: the rows of
+        each token, for :func:`combine`.
+
+    Raises:
+        Error: Of kind ``"values"``, from the next :meth:`Group.check` or :meth:`Group.synchronize`, if an id is not possible.
+    """
+    args = (tokens, topk_ids, weight, num_tokens, max_rows, swiglu, group, options_text(options))
+    return torch.ops.mkernel.dispatch_gemm(*args)
+
+
+def combine(
+    rows: Tensor,
+    row_indices: Tensor,
+    topk_weights: Tensor,
+    experts: int,
+    *,
+    num_tokens: Tensor | None = None,
+    group: str = DEFAULT,
+    **options: Any,
+) -> Tensor:
+    """Return the outputs of the experts to their tokens, as sums weighted by the router.
+
+    Args:
+        rows: bf16 or fp16 ``[max_rows, H]``: what the experts made of the rows of :func:`dispatch_gemm`.
+        row_indices: int32 ``[T, top_k]``, from :func:`dispatch_gemm`.
+        topk_weights: fp32 ``[T, top_k]``: the router's weights.
+        experts: The number of experts over all ranks.
+        num_tokens: See :func:`dispatch_gemm`.
+
+    Returns:
+        ``[T, H]``. A token without any choice gets zeros.
+    """
+    args = (rows, row_indices, topk_weights, experts, num_tokens, group, options_text(options))
+    return torch.ops.mkernel.combine(*args)

@@ -1,0 +1,177 @@
+"""Operators on simulated GPUs beside torch in fp64."""
+
+import math
+
+import mkernel
+import pytest
+import torch
+from reference import WORLDS, assert_close, shard, sizes, tensor
+
+DTYPES = [torch.bfloat16, torch.float16]
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("seed", range(3))
+def test_gemms(world, seed):
+    (m, n, k), dtype = sizes(seed, 1, 40, 128, 128)[0], DTYPES[seed % 2]
+
+    def rank(group):
+        def all_ranks(kind, shape):
+            return [tensor(seed * 10 + kind, rank, shape, dtype) for rank in range(world)]
+
+        rows = tensor(seed * 10, 0, (m, k), dtype)
+        a, b, bias = all_ranks(1, (m, k)), all_ranks(2, (k, n)), tensor(seed * 10 + 3, 0, (n,), dtype)
+        own, mine = shard(m, group.rank, world), b[group.rank]
+        scale = math.sqrt(k * world)
+        gathered = mkernel.ag_gemm(rows[own], mine, rows=m)
+        assert_close(gathered, rows.double() @ mine.double(), scale)
+        # A transposed weight, a bias and an activation.
+        weight = mine.t().contiguous()
+        activated = mkernel.ag_gemm(rows[own], weight.t(), bias, activation="relu", rows=m, out_dtype=torch.float32)
+        exact = (rows.double() @ mine.double() + bias.double()).relu()
+        assert activated.dtype == torch.float32
+        assert_close(activated, exact, scale)
+        total = sum(a[rank].double() @ b[rank].double() for rank in range(world))
+        residual = rows.double()[:, :1].expand(m, n).to(dtype).contiguous()
+        assert_close(mkernel.gemm_rs(a[group.rank], mine, bias), (total + bias.double())[own], scale)
+        out = torch.empty((m, n), dtype=dtype)
+        summed = mkernel.gemm_ar(a[group.rank], mine, None, residual, out=out)
+        assert summed is out
+        assert_close(out, total + residual.double(), scale)
+        assert_close(mkernel.gemm(a[group.rank], mine), a[group.rank].double() @ mine.double(), scale)
+        return bytes(out.view(torch.uint8).flatten().tolist())
+
+    assert len(set(mkernel.run(rank, world, seed=seed))) == 1, "all ranks have the same bits"
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.float32])
+def test_collectives(world, dtype):
+    def rank(group):
+        for seed, (rows, cols) in enumerate(sizes(1, 3, 30, 64)):
+            x = [tensor(seed, rank, (rows, cols), dtype) for rank in range(world)]
+            total, mine = sum(part.double() for part in x), x[group.rank]
+            own = shard(rows, group.rank, world)
+            assert_close(mkernel.all_reduce(mine), total, world)
+            assert_close(mkernel.reduce_scatter(mine), total[own], world)
+            assert torch.equal(mkernel.all_gather(x[0][own], rows=rows), x[0])
+            in_place = mine.clone()
+            mkernel.all_reduce(in_place, out=in_place)
+            assert_close(in_place, total, world)
+            residual, weight = tensor(seed + 50, 0, (rows, cols), dtype), tensor(seed + 60, 0, (cols,), dtype)
+            y, next_residual = mkernel.all_reduce_rms_norm(mine, residual, weight, 1e-5)
+            z = total + residual.double()
+            assert_close(next_residual, z, world)
+            norm = z * (z.square().mean(-1, keepdim=True) + 1e-5).rsqrt() * weight.double()
+            assert_close(y, norm, 2 * world)
+
+    mkernel.run(rank, world)
+
+
+def test_tensors_of_any_shape():
+    def rank(group):
+        x = torch.ones(2, 3, 4, dtype=torch.float32) * (group.rank + 1)
+        assert torch.equal(mkernel.all_reduce(x), torch.full_like(x, 3))
+        y = mkernel.all_gather(x.repeat(1, 1, 2))
+        assert y.shape == (4, 3, 8) and torch.equal(y[2:], torch.full((2, 3, 8), 2.0))
+        assert mkernel.reduce_scatter(y).shape == (2, 3, 8)
+
+    mkernel.run(rank, 2)
+
+
+@pytest.mark.parametrize("world", [1, 2])
+@pytest.mark.parametrize(("causal", "placement"), [(False, "contiguous"), (True, "zigzag")])
+def test_ring_attention(world, causal, placement):
+    batch, rows, heads, kv_heads, size = 2, 24, 4, 2, 64
+
+    def rank(group):
+        q = tensor(0, 0, (batch, rows, heads, size))
+        k, v = (tensor(kind, 0, (batch, rows, kv_heads, size)) for kind in (1, 2))
+        chunks = torch.arange(rows).chunk(2 * world if placement == "zigzag" else world)
+        own = chunks[group.rank]
+        if placement == "zigzag":
+            own = torch.cat([own, chunks[2 * world - 1 - group.rank]])
+        o, lse = mkernel.ring_attention(q[:, own], k[:, own], v[:, own], causal=causal, placement=placement)
+        whole = [x.double().transpose(1, 2) for x in (q, k, v)]
+        whole[1:] = [x.repeat_interleave(heads // kv_heads, 1) for x in whole[1:]]
+        scores = whole[0] @ whole[1].transpose(2, 3) / math.sqrt(size)
+        if causal:
+            scores.masked_fill_(torch.ones(rows, rows, dtype=torch.bool).triu(1), -math.inf)
+        expected = (scores.softmax(-1) @ whole[2]).transpose(1, 2)
+        assert_close(o, expected[:, own], 1)
+        assert_close(lse, scores.logsumexp(-1)[:, :, own], 4)
+
+    mkernel.run(rank, world)
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_experts(world):
+    tokens, hidden, columns, experts, top_k = 9, 64, 64, 4, 2
+
+    def rank(group):
+        x = tensor(0, group.rank, (tokens, hidden))
+        weights = [tensor(1, expert, (columns, hidden)) for expert in range(experts)]
+        local = experts // world
+        own = torch.stack(weights[group.rank * local : (group.rank + 1) * local])
+        choices = [torch.randperm(experts, generator=torch.Generator().manual_seed(t))[:top_k] for t in range(tokens)]
+        ids = torch.stack(choices).int()
+        router = tensor(2, group.rank, (tokens, top_k), torch.float32).sigmoid()
+        rows, offsets, indices = mkernel.dispatch_gemm(x, ids, own.transpose(1, 2))
+        assert offsets[-1] == sum(int((ids // local == group.rank).sum()) for _ in range(world))
+        y = mkernel.combine(rows, indices, router, experts)
+        exact = torch.zeros(tokens, columns, dtype=torch.double)
+        for token in range(tokens):
+            for weight, expert in zip(router[token], ids[token], strict=True):
+                exact[token] += weight.double() * (weights[expert].double() @ x[token].double())
+        assert_close(y, exact, math.sqrt(hidden) * top_k)
+        # A token without a choice, and fewer tokens than there is room for.
+        ids[0], count = -1, torch.tensor([tokens - 1], dtype=torch.int32)
+        rows, _, indices = mkernel.dispatch_gemm(x, ids, own.transpose(1, 2), num_tokens=count, max_rows=64)
+        y = mkernel.combine(rows, indices, router, experts, num_tokens=count)
+        assert torch.equal(y[0], torch.zeros_like(y[0]))
+        assert_close(y[1 : tokens - 1], exact[1 : tokens - 1], math.sqrt(hidden) * top_k)
+
+    mkernel.run(rank, world)
+
+
+@pytest.mark.parametrize("gather_dim", [0, 1])
+def test_signatures_of_symmetric_memory(gather_dim):
+    def rank(group):
+        shapes = (4, 6, 64) if gather_dim == 0 else (6, 4, 64)
+        shards = [tensor(0, rank, shapes) for rank in range(2)]
+        bs = [tensor(1, group.rank, (64, 32)), tensor(2, group.rank, (64, 40))]
+        whole = torch.cat(shards, gather_dim)
+        op = torch.ops.mkernel.fused_all_gather_matmul
+        gathered, products = op(shards[group.rank], bs, gather_dim, group.name)
+        assert torch.equal(gathered, whole)
+        for product, b in zip(products, bs, strict=True):
+            assert_close(product, whole.double() @ b.double(), 8)
+        alone, _ = op(shards[group.rank], bs[:1], gather_dim, group.name, return_A=False)
+        assert alone is None
+        a, b = [tensor(3, rank, whole.shape) for rank in range(2)], [tensor(4, rank, (64, 32)) for rank in range(2)]
+        mean = sum(x.double() @ y.double() for x, y in zip(a, b, strict=True)) / 2
+        op = torch.ops.mkernel.fused_matmul_reduce_scatter
+        part = op(a[group.rank], b[group.rank], "avg", gather_dim, group.name)
+        assert_close(part, mean.chunk(2, gather_dim)[group.rank], 12)
+
+    mkernel.run(rank, 2)
+
+
+def test_prepared_operators_take_rows_of_each_call():
+    def rank(group):
+        operator = group.prepare("all_gather", m="..=16", n=8, dtype=torch.float32, name="rows")
+        assert operator.max_rows == 16
+        assert operator.operands(6) == [
+            ("x", group.rows(6), 8, "fp32", False),
+            ("y", 6, 8, "fp32", True),
+        ]
+        for rows in (16, 6, torch.tensor([10], dtype=torch.int32)):
+            count = int(rows)
+            # With rows that the kernel reads, there is room for the most.
+            room = 16 if isinstance(rows, torch.Tensor) else count
+            x, y = torch.full((group.rows(room), 8), float(group.rank)), torch.zeros(room, 8)
+            operator(x=x, y=y, rows=rows)
+            expected = torch.arange(count) // -(-count // 2)
+            assert torch.equal(y[:count, 0], expected.float())
+
+    mkernel.run(rank, 2)
