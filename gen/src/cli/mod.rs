@@ -25,8 +25,8 @@ use failure::{Failure, chain};
 use mkernel_declare::SpannedDiagnostic;
 use output::print_stderr;
 use serde::Serialize;
+use std::ffi::OsString;
 use std::io::{self, IsTerminal};
-use std::process::ExitCode;
 
 /// Checks, plans, renders, compiles and runs mkernel kernels
 ///
@@ -79,9 +79,10 @@ enum Command {
     Topology(topology::ShowTopology),
 }
 
-/// Runs the command that the arguments of this process give, and reports how it failed.
-pub fn main() -> ExitCode {
-    let cli = Cli::parse();
+/// Runs the command that `args` give, of which the first is the name of the program, and reports how it failed. Returns the exit
+/// code.
+pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
+    let cli = Cli::parse_from(args);
     let level = if cli.verbose {
         tracing::Level::DEBUG
     } else {
@@ -94,20 +95,18 @@ pub fn main() -> ExitCode {
         .with_target(false)
         .without_time()
         .init();
-    match run(&cli) {
-        Ok(()) => ExitCode::SUCCESS,
+    match run_command(&cli) {
+        Ok(()) => 0,
         // A reader such as `head` has closed standard output early, which is not an error.
-        Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
-            ExitCode::SUCCESS
-        }
+        Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => 0,
         Err(failure) => {
             report(&failure, cli.json);
-            ExitCode::from(failure.exit_code())
+            failure.exit_code()
         }
     }
 }
 
-fn run(cli: &Cli) -> Result<(), Failure> {
+fn run_command(cli: &Cli) -> Result<(), Failure> {
     match &cli.command {
         Command::Check(input) => check::run(input, cli.json),
         Command::Plan(input) => plan::run(input, cli.json),

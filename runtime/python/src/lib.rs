@@ -21,6 +21,13 @@ mod _native {
     #[pymodule_export]
     use crate::operator::Operator;
     use pyo3::prelude::*;
+    use std::ffi::OsString;
+
+    /// Runs the command line with these arguments, of which the first is the name of the program. Returns the exit code.
+    #[pyfunction]
+    fn command_line(py: Python<'_>, args: Vec<OsString>) -> u8 {
+        py.detach(|| mkernel_gen::run(args))
+    }
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -71,8 +71,7 @@ def declaration(op: str, options: dict[str, Any], more: str) -> str:
 
 def options_text(options: dict[str, Any]) -> str:
     """Return options as text, as operators of torch take them."""
-    text = declare("", options)
-    return text.removeprefix('op = ""').removeprefix(", ")
+    return declare("", options).removeprefix('op = "", ') if options else ""
 
 
 class Tensors:

@@ -102,6 +102,11 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.has_residual = residual is not None
 
 
+def _needs(ctx: Any, index: int) -> bool:
+    """Return whether an argument needs a gradient. torch leaves out arguments that have their default values."""
+    return ctx.needs_input_grad[index : index + 1] == (True,)
+
+
 def _backward(op: str, gradients: Any) -> Any:
     """Return the backward pass of an operator, of which ``gradients`` computes those of A and B."""
 
@@ -109,28 +114,28 @@ def _backward(op: str, gradients: Any) -> Any:
         if ctx.activation != "none":
             reason = f"{op} with activation = {ctx.activation!r} has no backward pass. Apply the activation by torch"
             raise error("configuration", reason)
-        if op == "gemm_ar" and ctx.has_residual and ctx.needs_input_grad[3]:
+        if op == "gemm_ar" and ctx.has_residual and _needs(ctx, 3):
             raise error("configuration", "gemm_ar has no gradient of its residual. Add the residual by torch")
         a, b = ctx.saved_tensors
         grad = grad.to(b.dtype).contiguous()
         of_a, of_b = gradients(grad, a, b, ctx)
-        of_bias = grad.sum(0) if ctx.needs_input_grad[2] else None
-        of_residual = grad if ctx.needs_input_grad[3] else None
+        of_bias = grad.sum(0) if _needs(ctx, 2) else None
+        of_residual = grad if _needs(ctx, 3) else None
         return (of_a, of_b, of_bias, of_residual, *[None] * (_COUNT - 4))
 
     return backward
 
 
 def _of_ag_gemm(grad: Tensor, a: Tensor, b: Tensor, ctx: Any) -> tuple[Tensor | None, Tensor | None]:
-    of_a = gemm_rs(grad, b.t(), group=ctx.group) if ctx.needs_input_grad[0] else None
-    of_b = all_gather(a, rows=grad.shape[0], group=ctx.group).t() @ grad if ctx.needs_input_grad[1] else None
+    of_a = gemm_rs(grad, b.t(), group=ctx.group) if _needs(ctx, 0) else None
+    of_b = all_gather(a, rows=grad.shape[0], group=ctx.group).t() @ grad if _needs(ctx, 1) else None
     return of_a, of_b
 
 
 def _of_gemm_rs(grad: Tensor, a: Tensor, b: Tensor, ctx: Any) -> tuple[Tensor | None, Tensor | None]:
     rows = a.shape[0]
-    of_a = ag_gemm(grad, b.t(), rows=rows, group=ctx.group) if ctx.needs_input_grad[0] else None
-    of_b = a.t() @ all_gather(grad, rows=rows, group=ctx.group) if ctx.needs_input_grad[1] else None
+    of_a = ag_gemm(grad, b.t(), rows=rows, group=ctx.group) if _needs(ctx, 0) else None
+    of_b = a.t() @ all_gather(grad, rows=rows, group=ctx.group) if _needs(ctx, 1) else None
     return of_a, of_b
 
 
@@ -139,8 +144,8 @@ def _of_gemm_ar(grad: Tensor, a: Tensor, b: Tensor, ctx: Any) -> tuple[Tensor | 
 
 
 def _of_gemm(grad: Tensor, a: Tensor, b: Tensor, ctx: Any) -> tuple[Tensor | None, Tensor | None]:
-    of_a = grad @ b.t() if ctx.needs_input_grad[0] else None
-    return of_a, a.t() @ grad if ctx.needs_input_grad[1] else None
+    of_a = grad @ b.t() if _needs(ctx, 0) else None
+    return of_a, a.t() @ grad if _needs(ctx, 1) else None
 
 
 differentiate("ag_gemm", _setup, _backward("ag_gemm", _of_ag_gemm))

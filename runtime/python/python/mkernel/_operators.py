@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _native
@@ -126,6 +125,11 @@ def declare(op: str, options: dict[str, Any]) -> str:
 
 
 def _value(value: Any) -> str:
-    if isinstance(value, (bool, int, float, str)):
-        return json.dumps(value, ensure_ascii=False)
-    return json.dumps(DTYPES.get(str(value), str(value)))
+    # torch.compile traces this, and no function of the module json.
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        return str(value)
+    text = value if isinstance(value, str) else DTYPES.get(str(value), str(value))
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

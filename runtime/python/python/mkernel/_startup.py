@@ -79,6 +79,7 @@ def run(
     """
     _register_operators()
     if devices is None:
+        _make_fake_tensors_safe()
         natives = _native.simulated(ranks, seed, sms, skew)
     else:
         natives = _native.local(list(devices))
@@ -120,6 +121,18 @@ def _register_operators() -> None:
     """Make the operators known to torch, if the program uses torch."""
     if "torch" in sys.modules:
         from . import ops  # noqa: F401
+
+
+def _make_fake_tensors_safe() -> None:
+    """Use fake tensors in this thread.
+
+    torch for CUDA on a host without GPUs crashes in the second thread that compiles, if the first one has ended.
+    """
+    if "torch" in sys.modules:
+        from torch._subclasses import FakeTensorMode
+
+        with FakeTensorMode():
+            pass
 
 
 def _torch_is_distributed() -> bool:

@@ -1,0 +1,116 @@
+"""The operators in graphs of torch."""
+
+import mkernel.ops
+import pytest
+import torch
+from reference import tensor
+
+OPS = torch.ops.mkernel
+
+
+def arguments():
+    """Return arguments of each operator for one rank."""
+    a, b = tensor(0, 0, (4, 64)), tensor(1, 0, (64, 8))
+    x = tensor(2, 0, (4, 8), torch.float32)
+    ids = torch.zeros(4, 1, dtype=torch.int32)
+    q = tensor(3, 0, (1, 4, 2, 64))
+    for op in (OPS.ag_gemm, OPS.gemm_rs, OPS.gemm_ar, OPS.gemm):
+        yield op.default, (a.clone().requires_grad_(), b, tensor(4, 0, (8,))), {}
+    for op in (OPS.ag_gemm_out, OPS.gemm_rs_out, OPS.gemm_ar_out, OPS.gemm_out):
+        yield op.default, (a, b), {"out": a.new_empty(4, 8)}
+    for op in (OPS.all_reduce, OPS.all_gather, OPS.reduce_scatter):
+        yield op.default, (x.clone().requires_grad_(),), {}
+    for op in (OPS.all_reduce_out, OPS.all_gather_out, OPS.reduce_scatter_out):
+        yield op.default, (x,), {"out": torch.empty_like(x)}
+    yield OPS.all_reduce_rms_norm.default, (x, x, x[0].clone()), {}
+    yield OPS.dispatch_gemm.default, (a, ids, b[None].contiguous()), {}
+    yield OPS.combine.default, (tensor(5, 0, (4, 8)), ids + torch.arange(4).int()[:, None], torch.ones(4, 1), 1), {}
+    yield OPS.ring_attention.default, (q, q, q), {}
+
+
+@pytest.mark.parametrize("index", range(18))
+def test_torch_finds_no_fault(index):
+    def rank(group):
+        op, args, kwargs = list(arguments())[index]
+        torch.library.opcheck(op, args, kwargs)
+
+    assert len(list(arguments())) == 18
+    mkernel.run(rank, 1)
+
+
+def block(x, up, down, norm):
+    """What a block of a transformer does under sequence parallelism."""
+    hidden = torch.nn.functional.silu(mkernel.ag_gemm(x, up.t()))
+    y = mkernel.gemm_rs(hidden, down.t(), stages=4, name="down") + x
+    gathered = mkernel.all_gather(y)
+    z, _ = mkernel.all_reduce_rms_norm(gathered, gathered, norm)
+    return y, z
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_block_is_one_graph(dynamic):
+    torch._dynamo.reset()
+    compiled = torch.compile(block, fullgraph=True, dynamic=dynamic, backend="aot_eager")
+
+    def rank(group):
+        up, down, norm = tensor(0, group.rank, (128, 64)), tensor(1, group.rank, (64, 128)), tensor(2, 0, (64,))
+        for rows in (2, 3):
+            x = tensor(3, group.rank, (rows, 64))
+            for eager, result in zip(block(x, up, down, norm), compiled(x, up, down, norm), strict=True):
+                assert torch.equal(eager, result)
+
+    mkernel.run(rank, 2)
+
+
+def test_inductor_and_gradients():
+    torch._dynamo.reset()
+
+    def loss(x, up, down):
+        hidden = torch.nn.functional.silu(mkernel.ag_gemm(x, up.t()))
+        return (mkernel.gemm_rs(hidden, down.t()) * 2).float().square().sum()
+
+    compiled = torch.compile(loss, fullgraph=True)
+
+    def rank(group):
+        leaves = [tensor(kind, group.rank, shape) for kind, shape in enumerate([(2, 64), (128, 64), (64, 128)])]
+        grads = []
+        for function in (loss, compiled):
+            args = [leaf.clone().requires_grad_() for leaf in leaves]
+            function(*args).backward()
+            grads.append([arg.grad for arg in args])
+        for eager, result in zip(*grads, strict=True):
+            torch.testing.assert_close(eager, result, rtol=0.05, atol=0.05 * eager.abs().max().item())
+
+    mkernel.run(rank, 2)
+
+
+def test_a_result_that_is_given_is_written():
+    torch._dynamo.reset()
+
+    @torch.compile(fullgraph=True, backend="aot_eager")
+    def function(a, b, out):
+        mkernel.gemm_ar(a, b, out=out)
+        return out + 1
+
+    def rank(group):
+        a, b, out = tensor(0, 0, (4, 64)), tensor(1, 0, (64, 8)), torch.zeros(4, 8, dtype=torch.bfloat16)
+        result = function(a, b, out)
+        assert torch.equal(out, mkernel.gemm_ar(a, b)) and torch.equal(result, out + 1)
+
+    mkernel.run(rank, 1)
+
+
+def test_export_keeps_the_operators():
+    class Layer(torch.nn.Module):
+        def forward(self, x, weight):
+            return mkernel.ag_gemm(x, weight.t())
+
+    def rank(group):
+        args = (tensor(0, 0, (4, 64)), tensor(1, 0, (8, 64)))
+        rows = torch.export.Dim("rows", max=64)
+        program = torch.export.export(Layer(), args, dynamic_shapes=({0: rows}, None))
+        assert any(node.target is OPS.ag_gemm.default for node in program.graph.nodes)
+        x = tensor(2, 0, (7, 64))
+        assert torch.equal(program.module()(x, args[1]), mkernel.ag_gemm(x, args[1].t()))
+
+    mkernel.run(rank, 1)
