@@ -175,3 +175,15 @@ def test_prepared_operators_take_rows_of_each_call():
             assert torch.equal(y[:count, 0], expected.float())
 
     mkernel.run(rank, 2)
+
+
+def test_bound_tensors_are_read_by_each_call():
+    def rank(group):
+        x, y = torch.ones(4, 8), torch.zeros(4, 8)
+        call = group.prepare("all_reduce", m="..=4", n=8, dtype="fp32").bind(x=x, y=y)
+        for factor in (1, 3):
+            x.fill_(factor)
+            call(4)
+            assert torch.equal(y, torch.full_like(y, 2 * factor))
+
+    mkernel.run(rank, 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _native
@@ -77,13 +78,28 @@ class Operator:
             Error: Of kind ``"operands"``, with all mistakes, or of the kind of an earlier failure.
         """
         given = [(name, tensor) for name, tensor in tensors.items() if tensor is not None]
-        word = None if rows is None or isinstance(rows, int) else ("rows", rows)
-        self._check(given if word is None else [*given, word])
-        self.call(
-            [(name, tensor.data_ptr(), tensor.numel(), dtype_name(tensor)) for name, tensor in given],
-            rows if word is None else None,
-            None if word is None else word[1].data_ptr(),
-        )
+        if rows is None or isinstance(rows, int):
+            self.call(self._tuples(given), rows)
+        else:
+            self._check([("rows", rows)])
+            self.call(self._tuples(given), None, rows.data_ptr())
+
+    def bind(self, **tensors: torch.Tensor) -> Callable[..., None]:
+        """Check tensors once, and return a function that calls the operator with them, with less work on the host.
+
+        The function takes the number of rows, if calls give rows. It keeps the tensors alive.
+        """
+        given = list(tensors.items())
+        tuples = self._tuples(given)
+
+        def call(rows: int | None = None, *, _kept: object = given) -> None:
+            self._native.call(self._group.stream(), tuples, rows)
+
+        return call
+
+    def _tuples(self, tensors: list[tuple[str, torch.Tensor]]) -> list[tuple[str, int, int, str]]:
+        self._check(tensors)
+        return [(name, tensor.data_ptr(), tensor.numel(), dtype_name(tensor)) for name, tensor in tensors]
 
     def call(self, tensors: list[tuple[str, int, int, str]], rows: int | None = None, rows_at: int | None = None) -> None:
         """Call the operator with tensors that were checked: name, address, number of elements, type of elements."""
