@@ -1,0 +1,494 @@
+"""Checks and measures the package on GPUs, one process per GPU, beside NCCL in the same process group.
+
+    python runtime/python/tests/gpu.py --world 4
+    torchrun --nproc-per-node 4 runtime/python/tests/gpu.py
+
+It prints a line for each check, and a table of times on rank 0. The exit code is 0 if every check is passed. With ``--simulated``
+it makes the checks that need no GPU on simulated ones, to test the script itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import math
+import os
+import random
+import socket
+import statistics
+import subprocess
+import sys
+import time
+import traceback
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import mkernel
+import mkernel.nn
+import mkernel.ops
+from reference import assert_close, shard, tensor
+
+DTYPES = [torch.bfloat16, torch.float16]
+SIMULATED = "--simulated" in sys.argv
+
+
+def device_of(group):
+    return "cpu" if group.device is None else f"cuda:{group.device}"
+
+
+def beside_nccl(group):
+    """Let NCCL use the GPUs and the stream of the calls."""
+    if not SIMULATED:
+        x = torch.ones(1 << 16, device=device_of(group))
+        dist.all_reduce(x)
+        assert x[0] == group.world
+
+
+# ---- Checks. Each gets a group and a count of random cases. ----
+
+
+def check_gemms(group, count):
+    choose = random.Random(1)
+    most = 24 if SIMULATED else 4096
+    device, world = device_of(group), group.world
+    for seed in range(count):
+        m, dtype = choose.randint(1, most), DTYPES[seed % 2]
+        n, k = (8 * choose.randint(1, most // 8) for _ in range(2))
+
+        def of(kind, rank, *shape, seed=seed, dtype=dtype):
+            return tensor(10 * seed + kind, rank, shape, dtype).to(device)
+
+        a, b = [of(1, rank, m, k) for rank in range(world)], [of(2, rank, k, n) for rank in range(world)]
+        bias, own, mine = of(3, 0, n), shard(m, group.rank, world), group.rank
+        transposed = b[mine].t().contiguous().t()
+        scale = math.sqrt(k * world)
+        gathered = mkernel.ag_gemm(a[0][own], transposed, bias, activation="relu", rows=m)
+        assert_close(gathered, (a[0].double() @ b[mine].double() + bias.double()).relu(), scale)
+        beside_nccl(group)
+        total = sum(x.double() @ y.double() for x, y in zip(a, b, strict=True))
+        assert_close(mkernel.gemm_rs(a[mine], b[mine], bias), (total + bias.double())[own], scale)
+        beside_nccl(group)
+        assert_close(mkernel.gemm_ar(a[mine], transposed), total, scale)
+        assert_close(mkernel.gemm(a[mine], b[mine]), a[mine].double() @ b[mine].double(), scale)
+    group.synchronize()
+
+
+def check_collectives(group, count):
+    choose = random.Random(2)
+    most = 24 if SIMULATED else 4096
+    device, world = device_of(group), group.world
+    for seed in range(count):
+        rows, cols = choose.randint(1, most), 8 * choose.randint(1, most // 8)
+        dtype = [*DTYPES, torch.float32][seed % 3]
+        x = [tensor(seed, rank, (rows, cols), dtype).to(device) for rank in range(world)]
+        total, mine, own = sum(part.double() for part in x), x[group.rank], shard(rows, group.rank, world)
+        assert_close(mkernel.all_reduce(mine), total, world)
+        beside_nccl(group)
+        assert_close(mkernel.reduce_scatter(mine), total[own], world)
+        assert torch.equal(mkernel.all_gather(x[0][own], rows=rows), x[0])
+        residual, weight = x[0] * 2, x[0][0].contiguous()
+        y, z = mkernel.all_reduce_rms_norm(mine, residual, weight, 1e-5)
+        exact = total + residual.double()
+        assert_close(z, exact, 2 * world)
+        norm = exact * (exact.square().mean(-1, keepdim=True) + 1e-5).rsqrt() * weight.double()
+        assert_close(y, norm, 4 * world)
+    group.synchronize()
+
+
+def check_attention(group, count):
+    choose = random.Random(3)
+    device, world = device_of(group), group.world
+    for seed in range(count):
+        batch, kv_heads, size = choose.randint(1, 2), choose.randint(1, 4), choose.choice([64, 128])
+        heads, part = kv_heads * choose.randint(1, 3), choose.randint(1, 6 if SIMULATED else 300)
+        causal = bool(seed % 2)
+        placement, chunks = ("zigzag", 2 * world) if causal else ("contiguous", world)
+        seq = part * chunks
+        q = tensor(seed, 0, (batch, seq, heads, size)).to(device)
+        k, v = (tensor(seed, kind, (batch, seq, kv_heads, size)).to(device) for kind in (1, 2))
+        order = torch.arange(seq, device=device).view(chunks, part)
+        own = order[group.rank] if not causal else torch.cat([order[group.rank], order[chunks - 1 - group.rank]])
+        o, lse = mkernel.ring_attention(q[:, own], k[:, own], v[:, own], causal=causal, placement=placement)
+        whole = [x.double().transpose(1, 2) for x in (q, k, v)]
+        whole[1:] = [x.repeat_interleave(heads // kv_heads, 1) for x in whole[1:]]
+        scores = whole[0] @ whole[1].transpose(2, 3) / math.sqrt(size)
+        if causal:
+            hidden = torch.ones(seq, seq, dtype=torch.bool, device=device).triu(1)
+            scores.masked_fill_(hidden, -math.inf)
+        assert_close(o, (scores.softmax(-1) @ whole[2]).transpose(1, 2)[:, own], 1)
+        assert_close(lse, scores.logsumexp(-1)[:, :, own], 8)
+    group.synchronize()
+
+
+def check_experts(group, count):
+    choose = random.Random(4)
+    device, world = device_of(group), group.world
+    for seed in range(count):
+        tokens, local, top_k = choose.randint(1, 12 if SIMULATED else 500), choose.randint(1, 4), choose.randint(1, 4)
+        experts, top_k = local * world, min(top_k, local * world)
+        hidden, columns = (64 * choose.randint(1, 1 if SIMULATED else 16) for _ in range(2))
+        x = tensor(seed, group.rank, (tokens, hidden)).to(device)
+        # Rows of random numbers, sorted: every token has different experts.
+        ids = tensor(seed + 100, group.rank, (tokens, experts), torch.float32).argsort(1)[:, :top_k].int().to(device)
+        weights = torch.stack([tensor(seed + 200, expert, (hidden, columns)) for expert in range(experts)]).to(device)
+        router = tensor(seed + 300, group.rank, (tokens, top_k), torch.float32).sigmoid().to(device)
+        own = weights[group.rank * local : (group.rank + 1) * local].contiguous()
+        rows, _, indices = mkernel.dispatch_gemm(x, ids, own)
+        y = mkernel.combine(rows, indices, router, experts)
+        group.synchronize()
+        all_experts = torch.einsum("th,ehc->tec", x.double(), weights.double())
+        chosen = all_experts.gather(1, ids.long()[:, :, None].expand(-1, -1, columns))
+        assert_close(y, (chosen * router.double()[:, :, None]).sum(1), math.sqrt(hidden) * top_k)
+
+
+def check_layers(group, _):
+    device, world = device_of(group), group.world
+    features, hidden, rows = (64, 128, 2) if SIMULATED else (512, 2048, 64)
+    torch.manual_seed(0)
+    up, down = (
+        torch.nn.Linear(features, hidden).to(device, torch.bfloat16),
+        torch.nn.Linear(hidden, features).to(device, torch.bfloat16),
+    )
+    x = tensor(0, 0, (rows * world, features)).to(device)
+    down(torch.nn.functional.silu(up(x))).float().square().sum().backward()
+    for sequence_parallel in (False, True):
+        first = mkernel.nn.ColumnParallelLinear.from_linear(up, sequence_parallel=sequence_parallel)
+        last = mkernel.nn.RowParallelLinear.from_linear(down, sequence_parallel=sequence_parallel)
+        mine = x.chunk(world)[group.rank] if sequence_parallel else x
+        last(torch.nn.functional.silu(first(mine))).float().square().sum().backward()
+        for result, whole in (
+            (first.weight.grad, up.weight.grad.chunk(world)[group.rank]),
+            (last.bias.grad, down.bias.grad),
+        ):
+            torch.testing.assert_close(result.float(), whole.float(), rtol=0.03, atol=0.03 * whole.abs().max().item())
+    group.synchronize()
+
+
+def check_graphs(group, _):
+    """A graph with calls of mkernel and of NCCL, replayed with other contents and another number of rows."""
+    device, world = device_of(group), group.world
+    a, b = (torch.zeros(shape, dtype=torch.bfloat16, device=device) for shape in ((64, 256), (256, 512)))
+    rows, c = torch.tensor([64], dtype=torch.int32, device=device), torch.zeros(64, 512, dtype=torch.bfloat16, device=device)
+    read_rows = group.prepare("gemm_ar", m="..=64", n=512, k=256)
+
+    def call():
+        read_rows(a=a, b=b, c=c, rows=rows)
+        return mkernel.gemm_ar(a, b)
+
+    call()
+    group.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = call() * 2
+        dist.all_reduce(y)
+    for seed, count in enumerate((64, 3, 17)):
+        parts = [(tensor(seed, rank, (64, 256)), tensor(seed + 10, rank, (256, 512))) for rank in range(world)]
+        a.copy_(parts[group.rank][0])
+        b.copy_(parts[group.rank][1])
+        rows.fill_(count)
+        c.zero_()
+        graph.replay()
+        group.synchronize()
+        total = sum(x.double() @ w.double() for x, w in parts).to(device)
+        assert_close(y, 2 * world * total, 2 * world * math.sqrt(256 * world))
+        assert_close(c[:count], total[:count], math.sqrt(256 * world))
+        assert not c[count:].any(), "rows that are not of the call were written"
+
+
+def check_compile(group, _):
+    def block(x, up, down):
+        return mkernel.gemm_rs(torch.nn.functional.silu(mkernel.ag_gemm(x, up.t())), down.t())
+
+    device = device_of(group)
+    shapes = ((8, 256), (512, 256), (256, 512))
+    args = [(tensor(kind, group.rank, shape) / 8).to(device) for kind, shape in enumerate(shapes)]
+    eager, results = None, []
+    for function in (block, torch.compile(block, fullgraph=True)):
+        leaves = [arg.clone().requires_grad_() for arg in args]
+        y = function(*leaves)
+        y.float().square().sum().backward()
+        results.append([y, *(leaf.grad for leaf in leaves)])
+    for eager, compiled in zip(*results, strict=True):
+        torch.testing.assert_close(eager, compiled, rtol=0.05, atol=0.05 * eager.abs().max().item())
+    group.synchronize()
+
+
+def check_subgroups(group, _):
+    world = group.world
+    if world < 4:
+        return
+    halves = [dist.new_group(list(range(first, first + world // 2))) for first in (0, world // 2)]
+    mine = halves[group.rank // (world // 2)]
+    with mkernel.init(mine) as half:
+        x = torch.full((8,), float(group.rank), device=device_of(group))
+        y = mkernel.all_reduce(x, group=mine.group_name)
+        half.synchronize()
+        first = group.rank // (world // 2) * (world // 2)
+        assert y[0] == sum(range(first, first + world // 2)), y
+
+
+def check_groups_end(group, _):
+    """Groups that are made 100 times leave neither threads, files nor memory behind."""
+
+    def made():
+        with mkernel.init(name="again") as again:
+            mkernel.all_reduce(torch.ones(8, device=device_of(group)), group="again")
+            again.synchronize()
+            again.barrier()
+
+    made()
+
+    def counts():
+        return len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd")), torch.cuda.mem_get_info()[0]
+
+    gc.collect()
+    threads, files, free = counts()
+    for _ in range(100):
+        made()
+    gc.collect()
+    after = counts()
+    assert after[0] <= threads + 1 and after[1] <= files + 4, (threads, files, after)
+    # Other processes use this GPU's memory too.
+    assert after[2] >= free - (64 << 20), (free, after[2])
+
+
+# ---- Times ----
+
+
+def device_us(group, function, calls=20):
+    """Return the median time of a call in a chain of calls, in µs."""
+    for _ in range(3):
+        function()
+    times = []
+    for _ in range(5):
+        torch.cuda.synchronize()
+        dist.barrier()
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        for _ in range(calls):
+            function()
+        end.record()
+        group.synchronize()
+        times.append(start.elapsed_time(end) * 1000 / calls)
+    return statistics.median(times)
+
+
+def host_us(group, function, calls=200):
+    """Return the median time that a call takes of the host, in µs."""
+    times = []
+    for _ in range(7):
+        group.synchronize()
+        dist.barrier()
+        started = time.perf_counter()
+        for _ in range(calls):
+            function()
+        times.append((time.perf_counter() - started) * 1e6 / calls)
+    group.synchronize()
+    return statistics.median(times)
+
+
+def measure_host(group):
+    device = device_of(group)
+    a, b = (torch.ones(shape, dtype=torch.bfloat16, device=device) for shape in ((16, 256), (256, 256)))
+    c, x = torch.empty(16, 256, dtype=torch.bfloat16, device=device), torch.ones(16, 256, device=device)
+    operator = group.prepare("gemm_ar", m=16, n=256, k=256)
+    bound = operator.bind(a=a, b=b, c=c)
+    with torch.no_grad():
+        cases = {
+            "torch.ops.mkernel.gemm_ar": lambda: torch.ops.mkernel.gemm_ar(a, b),
+            "torch.ops.mkernel.gemm_ar_out": lambda: torch.ops.mkernel.gemm_ar_out(a, b, out=c),
+            "mkernel.gemm_ar": lambda: mkernel.gemm_ar(a, b),
+            "prepared operator": lambda: operator(a=a, b=b, c=c),
+            "bound operator": bound,
+            "torch.matmul (cuBLAS)": lambda: a @ b,
+            "dist.all_reduce (NCCL)": lambda: dist.all_reduce(x),
+        }
+        return {name: host_us(group, case) for name, case in cases.items()}
+
+
+def measure_device(group):
+    device, world = device_of(group), group.world
+    name = dist.group.WORLD.group_name
+    try:
+        from torch.distributed._symmetric_memory import enable_symm_mem_for_group
+
+        enable_symm_mem_for_group(name)
+        fused_ag, fused_rs = torch.ops.symm_mem.fused_all_gather_matmul, torch.ops.symm_mem.fused_matmul_reduce_scatter
+    except (ImportError, AttributeError, RuntimeError):
+        fused_ag = fused_rs = None
+    rows = []
+
+    def add(op, size, ours, theirs, symmetric):
+        with torch.no_grad():
+            times = [device_us(group, ours), device_us(group, theirs)]
+            try:
+                times.append(device_us(group, symmetric) if symmetric else math.nan)
+            except RuntimeError as failure:
+                print(f"symm_mem {op}: {failure}", file=sys.stderr)
+                times.append(math.nan)
+        rows.append((op, size, *times))
+
+    def ones(*shape):
+        return torch.randn(shape, dtype=torch.bfloat16, device=device) / 8
+
+    for m, n, k in ((1024, 1024, 4096), (4096, 1024, 4096), (16384, 4096, 16384)):
+        a, b, whole = ones(m // world, k), ones(n, k).t(), ones(m, k)
+        add(
+            "ag_gemm",
+            (m, n, k),
+            lambda a=a, b=b: torch.ops.mkernel.ag_gemm(a, b),
+            lambda a=a, b=b, whole=whole: (dist.all_gather_into_tensor(whole, a), whole @ b),
+            fused_ag and (lambda a=a, b=b: fused_ag(a, [b], 0, name, return_A=False)),
+        )
+    for m, n, k in ((16, 8192, 2048), (4096, 4096, 1024), (16384, 16384, 4096)):
+        a, b = ones(m, k), ones(n, k).t()
+        part = ones(m // world, n)
+        add(
+            "gemm_rs",
+            (m, n, k),
+            lambda a=a, b=b: torch.ops.mkernel.gemm_rs(a, b),
+            lambda a=a, b=b, part=part: dist.reduce_scatter_tensor(part, a @ b),
+            fused_rs and m >= 64 and (lambda a=a, b=b: fused_rs(a, b, "sum", 0, name)),
+        )
+        add(
+            "gemm_ar",
+            (m, n, k),
+            lambda a=a, b=b: torch.ops.mkernel.gemm_ar(a, b),
+            lambda a=a, b=b: dist.all_reduce(a @ b),
+            None,
+        )
+        x = ones(m, n)
+        add("all_reduce", (m, n), lambda x=x: torch.ops.mkernel.all_reduce(x), lambda x=x: dist.all_reduce(x.clone()), None)
+    return rows
+
+
+# ---- Ranks ----
+
+CHECKS = {
+    "gemms": (check_gemms, True),
+    "collectives": (check_collectives, True),
+    "attention": (check_attention, True),
+    "experts": (check_experts, True),
+    "layers": (check_layers, True),
+    "graphs": (check_graphs, False),
+    "compile": (check_compile, False),
+    "subgroups": (check_subgroups, False),
+    "groups_end": (check_groups_end, False),
+}
+
+
+def make_checks(group, options):
+    """Make all checks. After an error that ends the group, none can follow."""
+    failed = []
+    for name, (check, on_simulated) in CHECKS.items():
+        if (SIMULATED and not on_simulated) or (options.only and name not in options.only):
+            continue
+        started = time.monotonic()
+        try:
+            check(group, options.shapes)
+            print(f"rank {group.rank}: ok {name} ({time.monotonic() - started:.1f} s)", flush=True)
+        except Exception:
+            print(f"rank {group.rank}: FAILED {name}\n{traceback.format_exc()}", flush=True)
+            failed.append(name)
+            if not SIMULATED:
+                # The ranks would not meet in the next check.
+                break
+    return failed
+
+
+def rank_of_process(options):
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", rank)))
+    device = torch.device("cuda", torch.cuda.current_device())
+    dist.init_process_group("nccl", device_id=device)
+    started = time.monotonic()
+    group = mkernel.init()
+    mkernel.all_reduce(torch.ones(8, device=device))
+    group.synchronize()
+    if rank == 0:
+        print(f"first result after {time.monotonic() - started:.1f} s; torch {torch.__version__}; {group}", flush=True)
+    if options.die:
+        die(group, device, world)
+        return
+    failed = make_checks(group, options)
+    if not failed and not options.no_times:
+        host, device_times = measure_host(group), measure_device(group)
+        if rank == 0:
+            print("| host time of a call | µs |\n|---|---|")
+            for name, us in host.items():
+                print(f"| {name} | {us:.1f} |")
+            print(
+                "| operator | M, N, K per rank | mkernel µs | NCCL and cuBLAS µs | torch symm_mem µs |\n|---|---|---|---|---|"
+            )
+            for op, size, *times in device_times:
+                print(
+                    f"| {op} | {', '.join(map(str, size))} | {' | '.join('' if math.isnan(us) else f'{us:.1f}' for us in times)} |"
+                )
+    if not failed:
+        group.barrier()
+    group.close()
+    if failed:
+        os._exit(1)
+    dist.destroy_process_group()
+
+
+def die(group, device, world):
+    """The last rank ends without a word, and the others are told so."""
+    if group.rank == world - 1:
+        os._exit(0)
+    x, started = torch.ones(1 << 20, device=device), time.monotonic()
+    try:
+        while time.monotonic() - started < 60:
+            mkernel.all_reduce(x)
+            group.synchronize()
+        print(f"rank {group.rank}: FAILED death: no error")
+    except mkernel.Error as failure:
+        is_named = failure.rank == world - 1 and failure.kind in ("rank lost", "timeout")
+        print(
+            f"rank {group.rank}: {'ok' if is_named else 'FAILED'} death ({time.monotonic() - started:.1f} s): {failure.kind}: {failure}"
+        )
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def start(world, arguments):
+    """Start a process per rank, and return the worst exit code."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    common = {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    command = [sys.executable, __file__, *arguments]
+    ranks = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(world)]
+    processes = [subprocess.Popen(command, env=os.environ | common | rank) for rank in ranks]
+    codes = [process.wait() for process in processes]
+    return max(abs(code) for code in codes)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--world", type=int, default=0, help="ranks; by default all GPUs, or 2 simulated ones")
+    parser.add_argument("--shapes", type=int, default=100, help="random shapes of each operator")
+    parser.add_argument("--only", nargs="*", choices=list(CHECKS), help="the checks to make")
+    parser.add_argument("--no-times", action="store_true", help="do not measure")
+    parser.add_argument("--simulated", action="store_true", help="use simulated GPUs, in threads")
+    parser.add_argument("--die", action="store_true", help="end one rank, and check the errors of the others")
+    options = parser.parse_args()
+    if options.simulated:
+        failed = mkernel.run(lambda group: make_checks(group, options), options.world or 2)
+        return int(any(failed))
+    if "RANK" in os.environ:
+        rank_of_process(options)
+        return 0
+    world = options.world or torch.cuda.device_count()
+    code = start(world, sys.argv[1:])
+    if not options.die and not options.only and world > 1:
+        code = max(code, start(world, [*sys.argv[1:], "--die"]))
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
