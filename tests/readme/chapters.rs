@@ -29,10 +29,20 @@ fn all_chapters_are_listed_and_tested() {
     }
 }
 
-/// Every block of code says its language, and every Rust program is at least compiled.
+/// Every block of code says its language, and every Rust program is at least compiled. `runtime/python/tests/test_book.py` does the
+/// same with programs in Python.
 #[test]
 fn all_programs_are_tested() {
-    let known = BTreeSet::from(["rust", "rust,no_run", "sh", "text", "toml", "yaml"]);
+    let known = BTreeSet::from([
+        "python",
+        "python,no_run",
+        "rust",
+        "rust,no_run",
+        "sh",
+        "text",
+        "toml",
+        "yaml",
+    ]);
     for document in documents() {
         let fences = document
             .text

@@ -16,6 +16,7 @@ chapters! {
     sizes: "docs/book/src/sizes.md",
     nodes: "docs/book/src/nodes.md",
     candle: "docs/book/src/candle.md",
+    python: "docs/book/src/python.md",
     deployment: "docs/book/src/deployment.md",
     errors: "docs/book/src/errors.md",
     performance: "docs/book/src/performance.md",

@@ -29,6 +29,8 @@ const FULL: Lane = Lane(&[".ci/run"]);
 const PACKAGES: Lane = Lane(&[".ci/packages"]);
 /// Programs that use mkernel beside other crates for CUDA.
 const COEXIST: Lane = Lane(&[".ci/coexist"]);
+/// The wheel of the Python package.
+const PYTHON: Lane = Lane(&[".ci/python"]);
 /// Tests of verbs, on virtual machines and with a NIC in software.
 const RDMA: Lane = Lane(&[".ci/rdma"]);
 /// Tests of correctness on the GPUs of this host.
@@ -54,6 +56,8 @@ pub enum Flags {
     Packages,
     /// Programs that use mkernel beside candle and burn
     Coexist,
+    /// The wheel of the Python package, with PyTorch of PyPI
+    Python,
     /// Tests of verbs without hardware
     Rdma,
     /// Tests on the GPUs of this host
@@ -70,6 +74,7 @@ pub fn run(flags: Flags) -> Result<bool, Box<dyn Error>> {
         Flags::Full => FULL,
         Flags::Packages => PACKAGES,
         Flags::Coexist => COEXIST,
+        Flags::Python => PYTHON,
         Flags::Rdma => RDMA,
         Flags::Gpu => GPU,
         Flags::Bench => BENCH,
