@@ -187,3 +187,21 @@ def test_bound_tensors_are_read_by_each_call():
             assert torch.equal(y, torch.full_like(y, 2 * factor))
 
     mkernel.run(rank, 2)
+
+
+def test_operators_that_were_not_used_for_longest_are_dropped(monkeypatch):
+    monkeypatch.setattr(mkernel.Group, "MAX_OPERATORS", 2)
+    monkeypatch.setattr(mkernel.Group, "MAX_CALLS", 2)
+
+    def rank(group):
+        a, prepared = torch.ones(8, 64, dtype=torch.bfloat16), []
+        for columns in (8, 16, 8, 8, 24, 8, 16):
+            b = torch.ones(64, columns, dtype=torch.bfloat16)
+            # A call that cannot be made again without checks, on one of the ranks.
+            mine = a.t().contiguous().t() if group.rank else a
+            assert (mkernel.gemm_ar(mine, b) == 128).all()
+            prepared.append([operator.operands()[2].cols for operator in group._operators.values()])
+        return prepared
+
+    order = [[8], [8, 16], [16, 8], [16, 8], [8, 24], [24, 8], [8, 16]]
+    assert mkernel.run(rank, 2) == [order, order]

@@ -100,6 +100,10 @@ class Tensors:
         """Call an operator with the tensors."""
         operator.call(self._tuples, rows)
 
+    def kinds(self) -> list[tuple[str, int, str]]:
+        """Return the name, the number of elements and their type of each tensor."""
+        return [(name, elems, dtype) for name, _, elems, dtype in self._tuples]
+
     def check(self) -> None:
         """Raise an error with all mistakes so far."""
         if self._mistakes:

@@ -36,10 +36,14 @@ class Group:
     MAX_OPERATORS = 64
     """How many operators calls of ``torch.ops.mkernel`` keep. The one that was not used for longest is dropped."""
 
+    MAX_CALLS = 1024
+    """How many calls with different tensors are made again without checks."""
+
     def __init__(self, native: _native.Communicator, names: tuple[str, ...]) -> None:
         self._native = native
         self._names = names
         self._operators: OrderedDict[Any, Operator] = OrderedDict()
+        self._calls: dict[Any, Any] = {}
         self.name = names[0]
         self.rank: int = native.rank
         self.world: int = native.world
@@ -67,10 +71,26 @@ class Group:
             found = Operator(self, self._native.prepare(declaration()))
             if len(self._operators) >= self.MAX_OPERATORS:
                 self._operators.popitem(last=False)
+                self._calls.clear()
             self._operators[key] = found
         else:
             self._operators.move_to_end(key)
         return found
+
+    def remember(self, made: Any, key: Any, call: Any) -> None:
+        """Keep what a call of the operator for ``key`` needs, for calls with tensors like these."""
+        if len(self._calls) >= self.MAX_CALLS:
+            self._calls.clear()
+        self._calls[made] = key, call
+
+    def recall(self, made: Any) -> Any:
+        """Return what was kept of a call, or None."""
+        known = self._calls.get(made)
+        if known is None:
+            return None
+        # Ranks drop the same operators, also if they do not keep the same calls.
+        self._operators.move_to_end(known[0])
+        return known[1]
 
     def rows(self, total: int) -> int:
         """Return how many of ``total`` rows belong to this rank: ⌈total / world⌉, of which the last ranks have fewer, or none."""
@@ -119,6 +139,7 @@ class Group:
         """Leave the group. Operators of the group cannot be called after that. Nothing happens if it is closed."""
         unbind(self)
         self._operators.clear()
+        self._calls.clear()
         self._native.close()
 
     def __enter__(self) -> Group:
