@@ -81,6 +81,9 @@ def run(
     if devices is None:
         _make_fake_tensors_safe()
         natives = _native.simulated(ranks, seed, sms, skew)
+    elif len(set(devices)) < len(devices):
+        # Kernels of two ranks in torch's default stream would wait for each other.
+        raise error("setup", f"devices = {list(devices)}, but each rank needs a GPU of its own")
     else:
         natives = _native.local(list(devices))
     results: list[Any] = [None] * len(natives)

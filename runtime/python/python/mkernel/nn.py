@@ -13,10 +13,8 @@ import torch
 from torch.nn import functional
 
 from . import ops
-from ._define import find
 from ._errors import error
-from ._groups import DEFAULT
-from ._groups import find as find_group
+from ._groups import DEFAULT, find
 
 Tensor = torch.Tensor
 
@@ -41,8 +39,8 @@ class _Linear(torch.nn.Module):
         dtype: torch.dtype = torch.bfloat16,
     ) -> None:
         super().__init__()
-        shape = [out_features, in_features]
-        shape[self.SHARDED] = _share(shape[self.SHARDED], find_group(group).world)
+        shape, self.world = [out_features, in_features], find(group).world
+        shape[self.SHARDED] = _share(shape[self.SHARDED], self.world)
         self.in_features, self.out_features = in_features, out_features
         self.sequence_parallel, self.group = sequence_parallel, group
         self.weight = torch.nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
@@ -54,7 +52,7 @@ class _Linear(torch.nn.Module):
     @classmethod
     def from_linear(cls, linear: torch.nn.Linear, *, sequence_parallel: bool = False, group: str = DEFAULT) -> Any:
         """Create the layer with this rank's part of a layer that all ranks have."""
-        weight, ranks = linear.weight, find_group(group)
+        weight, ranks = linear.weight, find(group)
         made = cls(
             linear.in_features,
             linear.out_features,
@@ -106,9 +104,9 @@ class RowParallelLinear(_Linear):
     def forward(self, x: Tensor) -> Tensor:
         if not self.sequence_parallel:
             return _Row.apply(x, self.weight, self.bias, self.group)
-        world = find(self.group, x).world
-        if x.shape[0] % world:
-            raise error("operands", f"x has {x.shape[0]} rows, which {world} ranks cannot share. Pad the first dimension")
+        if x.shape[0] % self.world:
+            reason = f"x has {x.shape[0]} rows, which {self.world} ranks cannot share. Pad the first dimension"
+            raise error("operands", reason)
         bias = None if self.bias is None else _SumOfGradients.apply(self.bias, self.group)
         y = ops.gemm_rs(x.flatten(0, -2), self.weight.t(), bias, group=self.group)
         return y.unflatten(0, (-1, *x.shape[1:-1]))
