@@ -79,8 +79,7 @@ enum Command {
     Topology(topology::ShowTopology),
 }
 
-/// Runs the command that `args` give, of which the first is the name of the program, and reports how it failed. Returns the exit
-/// code.
+/// Runs a command, reports its errors, and returns the exit code. The first of `args` is the name of the program.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
     let cli = Cli::parse_from(args);
     let level = if cli.verbose {

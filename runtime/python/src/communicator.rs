@@ -47,7 +47,7 @@ impl Communicator {
         created.map(Self::new).map_err(exception)
     }
 
-    /// Creates the communicator of this process, which meets the others at `host` and `port`, where rank 0 listens.
+    /// Creates the communicator of this process. Rank 0 listens at `host` and `port`, and all other ranks connect to it.
     #[staticmethod]
     #[pyo3(signature = (rank, world, host, port, local_rank=None, secret=None))]
     fn connect(
@@ -86,7 +86,7 @@ impl Communicator {
         Ok(self.get()?.hosts())
     }
 
-    /// The ordinal of the rank's GPU among those of the process, or None if the GPU is simulated.
+    /// The ordinal of the rank's GPU among the GPUs of the process, or None if the GPU is simulated.
     #[getter]
     fn device(&self) -> PyResult<Option<usize>> {
         let communicator = self.get()?;
@@ -105,7 +105,7 @@ impl Communicator {
         Ok(self.get()?.host_timeout().as_secs_f64())
     }
 
-    /// Sets the timeout of every wait, in seconds, and that of steps on the host if it is given.
+    /// Sets the timeout of every wait, in seconds. `host` is another timeout for steps on the host.
     #[pyo3(signature = (seconds, host=None))]
     fn set_timeout(&self, py: Python<'_>, seconds: f64, host: Option<f64>) -> PyResult<()> {
         let device = duration(seconds)?;

@@ -23,7 +23,7 @@ mod _native {
     use pyo3::prelude::*;
     use std::ffi::OsString;
 
-    /// Runs the command line with these arguments, of which the first is the name of the program. Returns the exit code.
+    /// Runs the command line, and returns the exit code. The first argument is the name of the program.
     #[pyfunction]
     fn command_line(py: Python<'_>, args: Vec<OsString>) -> u8 {
         py.detach(|| mkernel_gen::run(args))

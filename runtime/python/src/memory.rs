@@ -1,7 +1,7 @@
 //! Calls with tensors that are given by their addresses. All unsafe code of this crate is here.
 //!
-//! Python objects own the tensors, and the Python sources of the package keep them alive during a call. Addresses that a
-//! program makes up are undefined behaviour, as they are with ctypes.
+//! Python objects own the tensors, and the Python sources of the package keep them alive during a call. A call with an
+//! address that is not a tensor's is undefined behaviour, as with ctypes.
 
 use cudarc::driver::sys::{CUstream, CUstreamCaptureStatus};
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, DriverError};

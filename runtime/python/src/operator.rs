@@ -109,8 +109,8 @@ impl Operator {
 
     /// Calls the operator with contiguous tensors, each a tuple of name, address, number of elements and type of elements.
     ///
-    /// On a GPU the call is enqueued on the stream with this handle. On a simulated GPU the addresses are those of the host, and
-    /// the call has ended when this method returns. `rows` is the number of rows, and `rows_at` the address of an int32 that
+    /// On a GPU the call is enqueued on the stream with this handle. On a simulated GPU the addresses are of host memory, and the
+    /// call has ended when this method returns. `rows` is the number of rows, and `rows_at` the address of an int32 that
     /// has it.
     #[pyo3(signature = (stream, tensors, rows=None, rows_at=None))]
     fn call(

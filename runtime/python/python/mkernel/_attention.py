@@ -78,11 +78,11 @@ def ring_attention(
         q: bf16 or fp16 ``[batch, rows, heads, head_dim]``: the queries of this rank's rows. ``head_dim`` is 64 or 128.
         k: The same with ``kv_heads`` heads, a divisor of ``heads``: the keys of the same rows.
         v: Like ``k``: the values.
-        seq: The rows of a sequence over all ranks, if they are not W times those of ``q``.
+        seq: The rows of a sequence over all ranks. The default is W times the rows of ``q``, for W ranks.
         causal: Whether a row attends to no later rows.
-        placement: Which rows a rank has: ``"contiguous"`` or ``"zigzag"``. With a mask, every rank has as much to do only with
-            ``"zigzag"``.
-        scale: What scores are multiplied by before the softmax. The default is 1/√head_dim.
+        placement: The rows of the sequence that a rank has: ``"contiguous"`` or ``"zigzag"``. With a mask, only ``"zigzag"``
+            gives all ranks equal work.
+        scale: The factor by which scores are multiplied before the softmax. The default is 1/√head_dim.
         group: The name of the group.
         options: Options of the operator, such as ``kv_slots=4``.
 

@@ -212,7 +212,7 @@ def all_gather(
     Args:
         x: bf16, fp16 or fp32 ``[⌈rows/W⌉, ...]``: this rank's rows, each with a multiple of 8 elements. The last ranks have
             fewer rows, or none.
-        rows: The rows of all ranks, if they are not W times those of ``x``.
+        rows: The number of rows over all ranks. The default is W times the rows of ``x``.
         out: Where the result is written.
 
     Returns:
@@ -233,7 +233,7 @@ def reduce_scatter(x: Tensor, *, out: Tensor | None = None, group: str = DEFAULT
         out: Where the result is written.
 
     Returns:
-        ``[⌈rows/W⌉, ...]``, of which the last ranks have fewer rows, or none.
+        ``[⌈rows/W⌉, ...]``. The last ranks have fewer rows, or none.
     """
     text = options_text(options)
     if out is None:
@@ -245,7 +245,7 @@ def reduce_scatter(x: Tensor, *, out: Tensor | None = None, group: str = DEFAULT
 def all_reduce_rms_norm(
     x: Tensor, residual: Tensor, weight: Tensor, eps: float = 1e-6, *, group: str = DEFAULT, **options: Any
 ) -> tuple[Tensor, Tensor]:
-    """Add up the tensors of all ranks and a residual, and normalise the rows of the sum: what ends a block of a transformer.
+    """Add up the tensors of all ranks and a residual, and normalise the rows of the sum, as at the end of a block of a transformer.
 
     Args:
         x: bf16, fp16 or fp32 ``[..., N]``: this rank's addend. N is a multiple of 8.

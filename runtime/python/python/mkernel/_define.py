@@ -17,7 +17,7 @@ LIBRARY = torch.library.Library("mkernel", "FRAGMENT")
 
 
 def define(schema: str, function: Callable[..., Any], fake: Callable[..., Any]) -> None:
-    """Define an operator for tensors on GPUs and on the CPU, and what it returns for tensors without elements."""
+    """Define an operator for tensors on GPUs and on the CPU, and its fake implementation."""
     name = schema.split("(", 1)[0]
     # A transposed weight must not become a copy.
     LIBRARY.define(schema, tags=(torch.Tag.needs_fixed_stride_order,))
@@ -75,7 +75,7 @@ def options_text(options: dict[str, Any]) -> str:
 
 
 class Tensors:
-    """The tensors of a call, of which all mistakes are reported at once."""
+    """The tensors of a call. All mistakes in the tensors are reported at once."""
 
     def __init__(self, group: Group) -> None:
         self._device = torch.device("cpu") if group.device is None else torch.device("cuda", group.device)

@@ -136,19 +136,19 @@ def dispatch_gemm(
     Of E experts, rank r of W has the experts r·E/W and following. All ranks pass tensors of equal shapes.
 
     Args:
-        tokens: bf16 or fp16 ``[T, H]``, of which ``num_tokens`` say how many rows there are.
+        tokens: bf16 or fp16 ``[T, H]``. The first ``num_tokens`` rows are read.
         topk_ids: int32 ``[T, top_k]``: the experts of each token, none twice. The id -1 is no choice.
         weight: ``[E/W, H, N]``, or a transposed ``[E/W, N, H]``: the weights of this rank's experts.
-        num_tokens: int32 ``[1]``: the number of tokens, which the kernel reads. The default is T.
-        max_rows: The most rows that the experts of a rank can get. The default is as many as there can be.
-        swiglu: Whether the first half of the N columns is the gate and the second half the up projection, of which the result is
-            ``silu(gate) * up``.
+        num_tokens: int32 ``[1]``: the number of tokens, in memory that the kernel reads. The default is T.
+        max_rows: The most rows that the experts of a rank can get. The default has room for every possible choice.
+        swiglu: Whether the first half of the N columns is the gate and the second half the up projection. The
+            result is ``silu(gate) * up``.
         group: The name of the group.
         options: Options of the operator, such as ``tile_n=128``.
 
     Returns:
-        ``[max_rows, N]``, or N/2 columns with ``swiglu``: rows grouped by expert, of which those behind the last are undefined.
-        int32 ``[E/W + 1]``: the first row of each expert, and the end of the last one's rows. int32 ``[T, top_k]``: the rows of
+        ``[max_rows, N]``, or N/2 columns with ``swiglu``: rows grouped by expert. Rows behind the last one are undefined.
+        int32 ``[E/W + 1]``: the first row of each expert, and the end of the last expert's rows. int32 ``[T, top_k]``: the rows of
         each token, for :func:`combine`.
 
     Raises:
@@ -171,7 +171,7 @@ def combine(
     """Return the outputs of the experts to their tokens, as sums weighted by the router.
 
     Args:
-        rows: bf16 or fp16 ``[max_rows, H]``: what the experts made of the rows of :func:`dispatch_gemm`.
+        rows: bf16 or fp16 ``[max_rows, H]``: the outputs of the experts for the rows of :func:`dispatch_gemm`.
         row_indices: int32 ``[T, top_k]``, from :func:`dispatch_gemm`.
         topk_weights: fp32 ``[T, top_k]``: the router's weights.
         experts: The number of experts over all ranks.

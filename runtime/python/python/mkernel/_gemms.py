@@ -86,7 +86,7 @@ def _call(op: str, out: Tensor | None, a, b, bias, residual, activation, rows, o
 
 
 def _repeat(known: tuple[Any, ...], a: Tensor, b: Tensor) -> Tensor:
-    """Make a call that was made before with tensors like these, so that nothing needs to be checked."""
+    """Repeat a call without checks, for tensors of the shapes, strides and types of an earlier call."""
     operator, total, shape, output, ((_, of_a, type_a), (_, of_b, type_b), (_, of_c, type_c)) = known
     c = a.new_empty(shape, dtype=output)
     tensors = [
@@ -119,7 +119,7 @@ _OPS = ("ag_gemm", "gemm_rs", "gemm_ar", "gemm")
 for _op in _OPS:
     _define(_op)
 
-# Looking up an overload takes as long as a part of a call.
+# Looking up an overload takes a large part of the time of a call.
 _OVERLOADS = {name: getattr(torch.ops.mkernel, name).default for op in _OPS for name in (op, f"{op}_out")}
 
 
@@ -136,7 +136,7 @@ def _needs(ctx: Any, index: int) -> bool:
 
 
 def _backward(op: str, gradients: Any) -> Any:
-    """Return the backward pass of an operator, of which ``gradients`` computes those of A and B."""
+    """Return the backward pass of an operator, for which ``gradients`` computes the gradients of A and B."""
 
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         if ctx.activation != "none":
@@ -214,11 +214,11 @@ def ag_gemm(
         bias: ``[N]``.
         residual: ``[M, N]``.
         activation: ``"none"``, ``"relu"``, ``"gelu"``, ``"gelu_tanh"`` or ``"silu"``.
-        rows: M, if it is not W times the rows of ``a``.
+        rows: M. The default is W times the rows of ``a``.
         out_dtype: ``torch.float32``, or the type of ``a``, which is the default.
         out: Where the result is written.
         group: The name of the group.
-        options: Options of the operator that fix what the planner chooses, such as ``tile_m=128``.
+        options: Options of the operator that the planner chooses otherwise, such as ``tile_m=128``.
 
     Returns:
         ``[M, N]``.
@@ -248,10 +248,10 @@ def gemm_rs(
         b: ``[K, N]``, or a transposed ``[N, K]``: this rank's part of the factor.
         bias: ``[N]``, the same on all ranks. It is added once.
         residual: ``[⌈M/W⌉, N]``: this rank's rows.
-        activation: See :func:`ag_gemm`, and for the other arguments too.
+        activation: See :func:`ag_gemm`, which has the remaining arguments too.
 
     Returns:
-        ``[⌈M/W⌉, N]``, of which the last ranks have fewer rows, or none.
+        ``[⌈M/W⌉, N]``. The last ranks have fewer rows, or none.
     """
     return _public("gemm_rs", a, b, bias, residual, activation, None, out_dtype, group, out=out, options=options)
 
@@ -275,7 +275,7 @@ def gemm_ar(
         b: ``[K, N]``, or a transposed ``[N, K]``: this rank's part of the factor.
         bias: ``[N]``, the same on all ranks. It is added once.
         residual: ``[M, N]``, the same on all ranks. It is added once.
-        activation: See :func:`ag_gemm`, and for the other arguments too.
+        activation: See :func:`ag_gemm`, which has the remaining arguments too.
 
     Returns:
         ``[M, N]``.

@@ -14,7 +14,7 @@ from ._operators import Operator, declare
 DEFAULT = "default"
 """The name of a group to which no other name is given."""
 
-# The groups of this process by name, and those of this thread, which is a rank of its own.
+# Groups by name: all groups of this process, and the groups of this thread if the thread is a rank.
 _of_process: dict[str, list[Group]] = {}
 _of_thread = threading.local()
 _lock = threading.Lock()
@@ -34,10 +34,10 @@ class Group:
     """
 
     MAX_OPERATORS = 64
-    """How many operators calls of ``torch.ops.mkernel`` keep. The one that was not used for longest is dropped."""
+    """The number of operators that calls of ``torch.ops.mkernel`` keep. The least recently used operator is dropped first."""
 
     MAX_CALLS = 1024
-    """How many calls with different tensors are made again without checks."""
+    """The number of calls with different tensors that are repeated without checks."""
 
     def __init__(self, native: _native.Communicator, names: tuple[str, ...]) -> None:
         self._native = native
@@ -56,7 +56,7 @@ class Group:
             op: The operator, such as ``"ag_gemm"``.
             options: Its sizes and options, with the names that the book gives them: ``m=4096, n=1024, k=8192,
                 b_layout="nk"``. A size of ``"..=4096"`` leaves the number of rows to each call. ``world`` and ``nodes`` are
-                those of the group unless they are given.
+                the ranks and hosts of the group unless they are given.
 
         Raises:
             Error: With all mistakes of the options, of kind ``"configuration"``, or because a rank failed or prepares another
@@ -78,22 +78,22 @@ class Group:
         return found
 
     def remember(self, made: Any, key: Any, call: Any) -> None:
-        """Keep what a call of the operator for ``key`` needs, for calls with tensors like these."""
+        """Keep the sizes of a call of the operator for ``key``, for later calls with equal sizes."""
         if len(self._calls) >= self.MAX_CALLS:
             self._calls.clear()
         self._calls[made] = key, call
 
     def recall(self, made: Any) -> Any:
-        """Return what was kept of a call, or None."""
+        """Return the sizes that were kept of a call, or None."""
         known = self._calls.get(made)
         if known is None:
             return None
-        # Ranks drop the same operators, also if they do not keep the same calls.
+        # All ranks must drop the same operators, although they may keep different calls.
         self._operators.move_to_end(known[0])
         return known[1]
 
     def rows(self, total: int) -> int:
-        """Return how many of ``total`` rows belong to this rank: ⌈total / world⌉, of which the last ranks have fewer, or none."""
+        """Return the number of this rank's rows of ``total`` rows: ⌈total / world⌉. The last ranks have fewer rows, or none."""
         shard = -(-total // self.world)
         return max(0, min(shard, total - self.rank * shard))
 
@@ -136,7 +136,7 @@ class Group:
         self._native.abort()
 
     def close(self) -> None:
-        """Leave the group. Operators of the group cannot be called after that. Nothing happens if it is closed."""
+        """Leave the group. Operators of the group cannot be called after that. Closing a group twice has no effect."""
         unbind(self)
         self._operators.clear()
         self._calls.clear()
@@ -185,7 +185,7 @@ def unbind(group: Group) -> None:
 
 
 def find(name: str, device: int | None = None) -> Group:
-    """Return the group with this name whose rank the calling thread is, or whose GPU is ``device``.
+    """Return the group with this name: the calling thread's own group, or else the group on the GPU ``device``.
 
     Raises:
         Error: Of kind ``"setup"`` if there is no such group.
@@ -196,7 +196,7 @@ def find(name: str, device: int | None = None) -> Group:
     groups = _of_process.get(name, ())
     if len(groups) == 1:
         return groups[0]
-    # Threads of torch, such as those of its backward pass, serve one GPU each.
+    # A thread of torch's backward pass serves one GPU.
     on_device = [group for group in groups if device is not None and group.device == device]
     if len(on_device) == 1:
         return on_device[0]

@@ -10,8 +10,8 @@ _LIBRARY = "libnvrtc.so.13"
 def find() -> None:
     """Name the NVRTC of the package ``nvidia-cuda-nvrtc`` in ``MKERNEL_NVRTC``, unless the variable is set.
 
-    The native module searches by itself in the environments that it knows of. Those of ``pip --target``, ``PYTHONPATH`` and
-    interpreters outside of ``PATH`` are known to Python alone.
+    The native module searches the environments of interpreters in ``PATH``. Only Python knows the folders of ``pip --target``,
+    of ``PYTHONPATH`` and of other interpreters.
     """
     if os.environ.get("MKERNEL_NVRTC"):
         return

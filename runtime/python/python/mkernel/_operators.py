@@ -41,7 +41,7 @@ class Operator:
         up(a=x, b=weight, c=y)
 
     Tensors are contiguous, and lie on the GPU of the group, or on the CPU if the GPU is simulated. A call is enqueued on torch's
-    current stream and returns at once, or is captured into a graph. On a simulated GPU, it has ended when it returns.
+    current stream and returns at once, or is captured into a graph. On a simulated GPU, the call waits for its end.
     """
 
     __slots__ = ("_group", "_native", "_rows", "_where")
@@ -106,7 +106,7 @@ class Operator:
         self._native.call(self._group.stream(), tensors, rows, rows_at)
 
     def _check(self, tensors: list[tuple[str, torch.Tensor]]) -> None:
-        """Check what the native module cannot see."""
+        """Check devices and strides, which the native module does not see."""
         mistakes = []
         for name, tensor in tensors:
             if str(tensor.device) != self._where:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# How many groups this process has made of each process group. All ranks count alike, so that keys of the store are new.
+# The number of groups that this process has made of each process group. Ranks count alike, so each group has keys of its own.
 _made: dict[str, int] = {}
 
 _SECRET_BYTES = 32
@@ -29,14 +29,15 @@ _SECRET_BYTES = 32
 def init(process_group: ProcessGroup | None = None, *, name: str | None = None, timeout: float = 300.0) -> Group:
     """Create the group of this process. All ranks call this at the same time.
 
-    The ranks are those of ``process_group``, by default those of torch's default process group. mkernel then uses its store once,
-    and its own connections afterwards. Without a process group, the ranks are those that torchrun, srun or mpirun has started.
+    The ranks are those of ``process_group``, by default the ranks of torch's default process group. mkernel uses the store of
+    the process group once, and connections of its own afterwards. Without a process group, the variables of torchrun, srun or
+    mpirun say which ranks there are.
 
     Args:
         process_group: A process group of ``torch.distributed``. Each group of ranks can have a group of mkernel.
         name: The name of the group. The default is the name that torch gives the process group, and ``"default"`` for the
             default process group.
-        timeout: How long ranks wait for rank 0 to publish its address, in seconds.
+        timeout: The time that ranks wait for each other to call this function, in seconds.
 
     Raises:
         Error: Of kind ``"setup"`` if the GPU or the environment cannot be used, and of kind ``"rendezvous"`` if a rank does not
@@ -62,20 +63,19 @@ def run(
 ) -> list[T]:
     """Call ``function`` for each rank of a group, in a thread of its own, and return the results by rank.
 
-    Without ``devices``, the GPUs are simulated: operators take tensors of the CPU, and every kernel runs on the CPU as it would on
-    GPUs. This needs a C++20 compiler. A process has either simulated or real GPUs for all of its life.
+    Without ``devices``, the GPUs are simulated: operators take tensors of the CPU, and the CPU runs the kernels that GPUs would run. This needs a C++20 compiler. A process has either simulated or real GPUs for all of its life.
 
     Args:
-        function: What a rank does with its group. The group is closed when the function returns or raises.
+        function: A function that each rank calls with its group. The group is closed when the function returns or raises.
         ranks: The number of simulated ranks: 1, 2, 4 or 8.
         devices: The GPUs of the ranks, instead of simulated ones.
         name: The name of the group.
         seed: The seed of the order of concurrent events. Runs with equal seeds are equal.
         sms: The number of SMs of a simulated GPU.
-        skew: How unfair the order of events is, from 0 (fair) to 100.
+        skew: The unfairness of the order of events, from 0 (fair) to 100.
 
     Raises:
-        Exception: What ``function`` raised on the rank that failed first. The other ranks do not wait for a rank that has failed.
+        Exception: The exception of the rank that failed first. The remaining ranks do not wait for a rank that has failed.
     """
     _register_operators()
     if devices is None:
@@ -109,7 +109,7 @@ def run(
 
 
 def _order(failure: BaseException) -> int:
-    """Return the place of a failure among those of all ranks. An error that is not about another rank causes the others."""
+    """Return the place of a failure in the order of causes. An error that is not about another rank is a cause."""
     kind = failure.kind if isinstance(failure, Error) else None
     return {"rank lost": 2, "aborted": 2, "timeout": 1, "rendezvous": 1}.get(kind or "", 0)
 

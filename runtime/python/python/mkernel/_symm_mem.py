@@ -1,4 +1,4 @@
-"""Operators with the signatures of torch's symmetric memory, made of those of mkernel."""
+"""Operators with the signatures of torch's symmetric memory, made of operators of mkernel."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def fused_all_gather_matmul(
 
     Args:
         A: ``[..., K]``: this rank's part.
-        Bs: Factors ``[K, N]``. The first product gathers while it multiplies, and the others use the rows that were gathered.
+        Bs: Factors ``[K, N]``. The first product gathers while it multiplies. Later products use the gathered rows.
         gather_dim: The dimension of ``A`` along which ranks have parts. It is not the last one.
-        group_name: The name of the group, which is that of torch's process group if it was made of one.
+        group_name: The name of the group. A group that was made of a process group of torch has the name of the process group.
         return_A: Whether the gathered ``A`` is a result, which takes an ``all_gather``.
 
     Returns:
@@ -41,7 +41,7 @@ def fused_matmul_reduce_scatter(A: Tensor, B: Tensor, reduce_op: str, scatter_di
     """Multiply ``A`` by ``B``, and add up and scatter the products along a dimension, as ``torch.ops.symm_mem`` does.
 
     Args:
-        A: ``[..., K]``, whose size along ``scatter_dim`` is a multiple of the number of ranks.
+        A: ``[..., K]``. Its size along ``scatter_dim`` is a multiple of the number of ranks.
         B: ``[K, N]``.
         reduce_op: ``"sum"`` or ``"avg"``.
         scatter_dim: The dimension of the product along which ranks get parts. It is not the last one.

@@ -1,8 +1,8 @@
 """Linear layers whose weights are divided among the ranks of a group: tensor parallelism.
 
 A block of a transformer has a :class:`ColumnParallelLinear` first and a :class:`RowParallelLinear` last. With
-``sequence_parallel``, ranks have parts of the sequence outside of the block. Otherwise, all ranks have all of it, and compute
-equal gradients of it.
+``sequence_parallel``, ranks have parts of the sequence outside of the block. Otherwise, every rank has the whole sequence, and
+its gradients are equal on all ranks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["ColumnParallelLinear", "RowParallelLinear"]
 
 
 class _Linear(torch.nn.Module):
-    """What both layers have: a part of the weight, and perhaps a bias."""
+    """The base of both layers: a part of the weight, and perhaps a bias."""
 
     SHARDED: int
     """The dimension of the weight that is divided among the ranks."""
@@ -46,7 +46,7 @@ class _Linear(torch.nn.Module):
         self.weight = torch.nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
         of_bias = shape[0] if bias else None
         self.bias = None if of_bias is None else torch.nn.Parameter(torch.zeros(of_bias, device=device, dtype=dtype))
-        # The bounds are those of the whole layer.
+        # The whole layer decides on the bounds.
         torch.nn.init.uniform_(self.weight, -(in_features**-0.5), in_features**-0.5)
 
     @classmethod
@@ -78,8 +78,8 @@ class ColumnParallelLinear(_Linear):
     """A linear layer whose outputs are divided among the ranks: ``weight`` is ``[out_features / W, in_features]``.
 
     With ``sequence_parallel``, the input is this rank's part along the first dimension, ``[rows, ..., in_features]``, and the output
-    ``[W * rows, ..., out_features / W]``: one ``ag_gemm``. Otherwise the input is all of it, and the backward pass adds up the
-    gradients of the ranks by a ``gemm_ar``.
+    ``[W * rows, ..., out_features / W]``: one ``ag_gemm``. Otherwise the input is the whole sequence, and the backward pass
+    adds up the ranks' gradients of the input by a ``gemm_ar``.
     """
 
     SHARDED = 0
@@ -113,7 +113,7 @@ class RowParallelLinear(_Linear):
 
 
 class _Column(torch.autograd.Function):
-    """A product of an input that all ranks have, whose gradient is the sum of those of the ranks."""
+    """A product of an input that all ranks have. The gradient of the input is summed over the ranks."""
 
     @staticmethod
     def forward(x: Tensor, weight: Tensor, bias: Tensor | None, group: str) -> Tensor:
@@ -133,7 +133,7 @@ class _Column(torch.autograd.Function):
 
 
 class _Row(torch.autograd.Function):
-    """The sum of the ranks' products, of which all ranks get all rows, with equal gradients."""
+    """The sum of the ranks' products. Every rank gets all rows, and the gradients of the rows are equal on all ranks."""
 
     @staticmethod
     def forward(x: Tensor, weight: Tensor, bias: Tensor | None, group: str) -> Tensor:
@@ -153,7 +153,7 @@ class _Row(torch.autograd.Function):
 
 
 class _SumOfGradients(torch.autograd.Function):
-    """A parameter that all ranks have and of which each uses its own rows: the gradient is the sum of those of the ranks."""
+    """A parameter that all ranks have. Each rank uses it for its own rows, so its gradient is summed over the ranks."""
 
     @staticmethod
     def forward(parameter: Tensor, group: str) -> Tensor:
