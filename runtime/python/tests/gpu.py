@@ -48,6 +48,12 @@ def beside_nccl(group):
         assert x[0] == group.world
 
 
+def some(choose, count, most):
+    """Return numbers of rows from a few buckets, so that few kernels are compiled for many sizes."""
+    buckets = [most] if SIMULATED else [64, most // 4, most]
+    return [choose.randint(bucket // 2 + 1, bucket) for bucket in (choose.choice(buckets) for _ in range(count))]
+
+
 # ---- Checks. Each gets a group and a count of random cases. ----
 
 
@@ -55,9 +61,9 @@ def check_gemms(group, count):
     choose = random.Random(1)
     most = 24 if SIMULATED else 4096
     device, world = device_of(group), group.world
-    for seed in range(count):
-        m, dtype = choose.randint(1, most), DTYPES[seed % 2]
-        n, k = (8 * choose.randint(1, most // 8) for _ in range(2))
+    factors = [[8 * choose.randint(1, most // 8) for _ in range(2)] for _ in range(4)]
+    for seed, m in enumerate(some(choose, count, most)):
+        (n, k), dtype = factors[seed % 4], DTYPES[seed % 2]
 
         def of(kind, rank, *shape, seed=seed, dtype=dtype):
             return tensor(10 * seed + kind, rank, shape, dtype).to(device)
@@ -81,9 +87,9 @@ def check_collectives(group, count):
     choose = random.Random(2)
     most = 24 if SIMULATED else 4096
     device, world = device_of(group), group.world
-    for seed in range(count):
-        rows, cols = choose.randint(1, most), 8 * choose.randint(1, most // 8)
-        dtype = [*DTYPES, torch.float32][seed % 3]
+    widths = [8 * choose.randint(1, most // 8) for _ in range(3)]
+    for seed, rows in enumerate(some(choose, count, most)):
+        cols, dtype = widths[seed % 3], [*DTYPES, torch.float32][seed % 3]
         x = [tensor(seed, rank, (rows, cols), dtype).to(device) for rank in range(world)]
         total, mine, own = sum(part.double() for part in x), x[group.rank], shard(rows, group.rank, world)
         assert_close(mkernel.all_reduce(mine), total, world)
@@ -102,9 +108,8 @@ def check_collectives(group, count):
 def check_attention(group, count):
     choose = random.Random(3)
     device, world = device_of(group), group.world
-    for seed in range(count):
-        batch, kv_heads, size = choose.randint(1, 2), choose.randint(1, 4), choose.choice([64, 128])
-        heads, part = kv_heads * choose.randint(1, 3), choose.randint(1, 6 if SIMULATED else 300)
+    for seed, part in enumerate(some(choose, count, 6 if SIMULATED else 300)):
+        batch, kv_heads, size, heads = [(1, 2, 64, 6), (2, 1, 128, 3), (1, 4, 128, 8), (2, 1, 64, 1)][seed % 4]
         causal = bool(seed % 2)
         placement, chunks = ("zigzag", 2 * world) if causal else ("contiguous", world)
         seq = part * chunks
@@ -127,22 +132,23 @@ def check_attention(group, count):
 def check_experts(group, count):
     choose = random.Random(4)
     device, world = device_of(group), group.world
+    tokens = 12 if SIMULATED else 500
     for seed in range(count):
-        tokens, local, top_k = choose.randint(1, 12 if SIMULATED else 500), choose.randint(1, 4), choose.randint(1, 4)
-        experts, top_k = local * world, min(top_k, local * world)
-        hidden, columns = (64 * choose.randint(1, 1 if SIMULATED else 16) for _ in range(2))
+        local, top_k, hidden, columns = [(1, 1, 1024, 64), (2, 2, 64, 512), (4, 4, 512, 256), (3, 2, 256, 128)][seed % 4]
+        experts, number = local * world, torch.tensor([choose.randint(0, tokens)], dtype=torch.int32, device=device)
         x = tensor(seed, group.rank, (tokens, hidden)).to(device)
         # Rows of random numbers, sorted: every token has different experts.
         ids = tensor(seed + 100, group.rank, (tokens, experts), torch.float32).argsort(1)[:, :top_k].int().to(device)
         weights = torch.stack([tensor(seed + 200, expert, (hidden, columns)) for expert in range(experts)]).to(device)
         router = tensor(seed + 300, group.rank, (tokens, top_k), torch.float32).sigmoid().to(device)
         own = weights[group.rank * local : (group.rank + 1) * local].contiguous()
-        rows, _, indices = mkernel.dispatch_gemm(x, ids, own)
-        y = mkernel.combine(rows, indices, router, experts)
+        rows, _, indices = mkernel.dispatch_gemm(x, ids, own, num_tokens=number)
+        y = mkernel.combine(rows, indices, router, experts, num_tokens=number)
         group.synchronize()
         all_experts = torch.einsum("th,ehc->tec", x.double(), weights.double())
         chosen = all_experts.gather(1, ids.long()[:, :, None].expand(-1, -1, columns))
-        assert_close(y, (chosen * router.double()[:, :, None]).sum(1), math.sqrt(hidden) * top_k)
+        exact = (chosen * router.double()[:, :, None]).sum(1)
+        assert_close(y[: int(number)], exact[: int(number)], math.sqrt(hidden) * top_k)
 
 
 def check_layers(group, _):
@@ -179,7 +185,8 @@ def check_graphs(group, _):
         read_rows(a=a, b=b, c=c, rows=rows)
         return mkernel.gemm_ar(a, b)
 
-    call()
+    # NCCL connects before the capture, too.
+    dist.all_reduce(call())
     group.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

@@ -71,6 +71,10 @@ try:
             x = torch.arange(8.0)
             for name in names:
                 assert torch.equal(torch.ops.mkernel.all_reduce(x, name), x)
+    part = dist.new_group([0])
+    with mkernel.init(part) as group:
+        assert torch.equal(torch.ops.mkernel.all_reduce(x, part.group_name), x)
+        assert part.group_name == group.name != dist.group.WORLD.group_name
     print("done")
 except mkernel.Error as failure:
     print(failure.kind, failure)
