@@ -2,6 +2,7 @@
 
     python runtime/python/tests/gpu.py --world 4
     torchrun --nproc-per-node 4 runtime/python/tests/gpu.py
+    python runtime/python/tests/gpu.py --world 2 --threads --shapes 20
 
 It prints a line for each check, and a table of times on rank 0. The exit code is 0 if every check is passed. With ``--simulated``
 it makes the checks that need no GPU on simulated ones, to test the script itself.
@@ -42,7 +43,7 @@ def device_of(group):
 
 def beside_nccl(group):
     """Let NCCL use the GPUs and the stream of the calls."""
-    if not SIMULATED:
+    if dist.is_initialized():
         x = torch.ones(1 << 16, device=device_of(group))
         dist.all_reduce(x)
         assert x[0] == group.world
@@ -391,8 +392,8 @@ CHECKS = {
 def make_checks(group, options):
     """Make all checks. After an error that ends the group, none can follow."""
     failed = []
-    for name, (check, on_simulated) in CHECKS.items():
-        if (SIMULATED and not on_simulated) or (options.only and name not in options.only):
+    for name, (check, needs_no_nccl) in CHECKS.items():
+        if not (dist.is_initialized() or needs_no_nccl) or (options.only and name not in options.only):
             continue
         started = time.monotonic()
         try:
@@ -482,11 +483,15 @@ def main():
     parser.add_argument("--only", nargs="*", choices=list(CHECKS), help="the checks to make")
     parser.add_argument("--no-times", action="store_true", help="do not measure")
     parser.add_argument("--simulated", action="store_true", help="use simulated GPUs, in threads")
+    parser.add_argument("--threads", action="store_true", help="make the checks that need no NCCL in threads of one process")
     parser.add_argument("--die", action="store_true", help="end one rank, and check the errors of the others")
     options = parser.parse_args()
     if options.simulated:
         failed = mkernel.run(lambda group: make_checks(group, options), options.world or 2)
         return int(any(failed))
+    if options.threads:
+        devices = range(options.world or torch.cuda.device_count())
+        return int(any(mkernel.run(lambda group: make_checks(group, options), devices=devices)))
     if "RANK" in os.environ:
         rank_of_process(options)
         return 0
