@@ -155,11 +155,12 @@ def check_experts(group, count):
 def check_layers(group, _):
     device, world = device_of(group), group.world
     features, hidden, rows = (64, 128, 2) if SIMULATED else (512, 2048, 64)
-    torch.manual_seed(0)
-    up, down = (
-        torch.nn.Linear(features, hidden).to(device, torch.bfloat16),
-        torch.nn.Linear(hidden, features).to(device, torch.bfloat16),
-    )
+    up = torch.nn.Linear(features, hidden, device=device, dtype=torch.bfloat16)
+    down = torch.nn.Linear(hidden, features, device=device, dtype=torch.bfloat16)
+    with torch.no_grad():
+        # The generator of torch is one for all threads.
+        for kind, parameter in enumerate([*up.parameters(), *down.parameters()]):
+            parameter.copy_(tensor(kind + 1, 0, tuple(parameter.shape)) / 16)
     x = tensor(0, 0, (rows * world, features)).to(device)
     down(torch.nn.functional.silu(up(x))).float().square().sum().backward()
     for sequence_parallel in (False, True):
