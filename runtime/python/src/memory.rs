@@ -6,6 +6,7 @@
 use cudarc::driver::sys::{CUstream, CUstreamCaptureStatus};
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, DriverError};
 use mkernel::cudarc;
+use mkernel::float8::F8E4M3;
 use mkernel::half::{bf16, f16};
 use mkernel::operands::{RawSlice, Rows};
 use mkernel::spec::Dtype;
@@ -31,6 +32,7 @@ impl Tensor {
 enum Slice {
     Bf16(RawSlice<bf16>),
     Fp16(RawSlice<f16>),
+    E4m3(RawSlice<F8E4M3>),
     Fp32(RawSlice<f32>),
     Int32(RawSlice<i32>),
 }
@@ -167,10 +169,12 @@ fn pass<'a>(call: Call<'a>, operand: Operand, slice: &'a mut Slice, written: boo
     match (slice, written) {
         (Slice::Bf16(slice), false) => call.read(operand, &*slice),
         (Slice::Fp16(slice), false) => call.read(operand, &*slice),
+        (Slice::E4m3(slice), false) => call.read(operand, &*slice),
         (Slice::Fp32(slice), false) => call.read(operand, &*slice),
         (Slice::Int32(slice), false) => call.read(operand, &*slice),
         (Slice::Bf16(slice), true) => call.write(operand, slice),
         (Slice::Fp16(slice), true) => call.write(operand, slice),
+        (Slice::E4m3(slice), true) => call.write(operand, slice),
         (Slice::Fp32(slice), true) => call.write(operand, slice),
         (Slice::Int32(slice), true) => call.write(operand, slice),
     }
@@ -196,6 +200,7 @@ unsafe fn slice(stream: &Arc<CudaStream>, tensor: &Tensor) -> Slice {
         match dtype {
             Dtype::Bf16 => Slice::Bf16(RawSlice::new(stream, address, elems)),
             Dtype::Fp16 => Slice::Fp16(RawSlice::new(stream, address, elems)),
+            Dtype::E4m3 => Slice::E4m3(RawSlice::new(stream, address, elems)),
             Dtype::Fp32 => Slice::Fp32(RawSlice::new(stream, address, elems)),
             Dtype::Int32 => Slice::Int32(RawSlice::new(stream, address, elems)),
         }

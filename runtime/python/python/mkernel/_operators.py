@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 DTYPES = {
     "torch.bfloat16": "bf16",
     "torch.float16": "fp16",
+    "torch.float8_e4m3fn": "e4m3",
     "torch.float32": "fp32",
     "torch.int32": "int32",
 }

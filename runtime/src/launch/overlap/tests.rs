@@ -18,6 +18,7 @@ fn spec(operand: Operand, rows: Extent) -> OperandSpec {
         rows,
         cols: COLS,
         dtype: Dtype::Bf16,
+        stride_step: 8,
         written: operand.is_result(),
         symmetric: false,
         in_place_of: None,
