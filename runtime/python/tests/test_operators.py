@@ -205,3 +205,17 @@ def test_operators_that_were_not_used_for_longest_are_dropped(monkeypatch):
 
     order = [[8], [8, 16], [16, 8], [16, 8], [8, 24], [24, 8], [8, 16]]
     assert mkernel.run(rank, 2) == [order, order]
+
+
+def test_products_of_e4m3_with_scales():
+    def rank(group):
+        generator = torch.Generator().manual_seed(group.rank)
+        a, b = (torch.randn(rows, 144, generator=generator).to(torch.float8_e4m3fn) for rows in (20, 24))
+        a_scales, b_scales = (torch.rand(rows, generator=generator) + 0.5 for rows in (20, 24))
+        c = torch.empty(20, 24, dtype=torch.bfloat16)
+        product = group.prepare("gemm", m=20, n=24, k=144, b_layout="nk", dtype=torch.float8_e4m3fn, scales="row")
+        product(a=a, b=b, a_scales=a_scales, b_scales=b_scales, c=c)
+        scaled = a.double() * a_scales[:, None] @ (b.double() * b_scales[:, None]).T
+        assert_close(c, scaled, 144)
+
+    mkernel.run(rank, 2)

@@ -157,19 +157,19 @@ impl CallData {
 }
 
 impl CallData {
-    /// The operands that the kernel reads on a rank. Those that it does not read are empty on every rank.
-    pub fn inputs(&self, rank: usize) -> Vec<(Operand, &[f32])> {
+    /// The operands that the kernel reads on a rank.
+    pub fn inputs(&self, config: &GemmConfig, rank: usize) -> Vec<(Operand, &[f32])> {
+        let (has_scales, epilogue) = (config.scales != Scales::None, config.epilogue);
         let all = [
-            (Operand::A, &self.a),
-            (Operand::B, &self.b),
-            (Operand::AScales, &self.a_scales),
-            (Operand::BScales, &self.b_scales),
-            (Operand::Bias, &self.bias),
-            (Operand::Residual, &self.residual),
+            (Operand::A, &self.a, true),
+            (Operand::B, &self.b, true),
+            (Operand::AScales, &self.a_scales, has_scales),
+            (Operand::BScales, &self.b_scales, has_scales),
+            (Operand::Bias, &self.bias, epilogue.bias),
+            (Operand::Residual, &self.residual, epilogue.residual),
         ];
-        let all = all.into_iter();
-        all.filter(|(_, of)| of.iter().any(|values| !values.is_empty()))
-            .map(|(operand, of)| (operand, of[rank].as_slice()))
+        let read = all.into_iter().filter(|(_, _, is_read)| *is_read);
+        read.map(|(operand, of, _)| (operand, of[rank].as_slice()))
             .collect()
     }
 }

@@ -192,7 +192,7 @@ impl GemmJob {
         let calls = || self.calls().iter().cycle().take(count as usize);
         for call in calls() {
             let mut inputs = Vec::new();
-            for (operand, values) in call.inputs(rank) {
+            for (operand, values) in call.inputs(&self.config, rank) {
                 let mut values = values.to_vec();
                 values.resize(values.len().max(1), 1.0); // An allocation cannot be empty.
                 let dense = OperandSpec {
@@ -251,7 +251,7 @@ impl GemmJob {
     ) -> Result<Vec<Vec<u32>>, Failure> {
         let rank = ranks.rank() as usize;
         let call = |(call, rows): (&CallData, &u64)| {
-            let inputs = call.inputs(rank).into_iter();
+            let inputs = call.inputs(&self.config, rank).into_iter();
             RowsCall {
                 rows: *rows,
                 inputs: inputs
