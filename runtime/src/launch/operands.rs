@@ -46,33 +46,26 @@ pub(crate) fn check(
             address.is_multiple_of(16),
             OperandFault::Misaligned { address },
         );
-        require(
-            row_stride_elems >= spec.cols,
-            OperandFault::StrideShort {
-                row_stride_elems,
-                cols: spec.cols,
-            },
-        );
+        let fault = OperandFault::StrideShort {
+            row_stride_elems,
+            cols: spec.cols,
+        };
+        require(row_stride_elems >= spec.cols, fault);
         let step = spec.stride_step;
         let takes = row_stride_elems.is_multiple_of(step)
             && row_stride_elems < MAX_STRIDE_BYTES / spec.dtype.bytes();
-        require(
-            takes,
-            OperandFault::StrideStep {
-                row_stride_elems,
-                step,
-            },
-        );
+        let fault = OperandFault::StrideStep {
+            row_stride_elems,
+            step,
+        };
+        require(takes, fault);
         if spec.symmetric {
             let (cols, bytes) = (spec.cols, bytes_on(spec, rank));
-            let is_dense = row_stride_elems == cols;
-            require(
-                is_dense,
-                OperandFault::SymmetricStride {
-                    row_stride_elems,
-                    cols,
-                },
-            );
+            let fault = OperandFault::SymmetricStride {
+                row_stride_elems,
+                cols,
+            };
+            require(row_stride_elems == cols, fault);
             let is_symmetric = tensors.find(address, bytes).is_some();
             require(is_symmetric, OperandFault::NotSymmetric { address, bytes });
         }

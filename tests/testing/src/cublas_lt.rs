@@ -118,99 +118,30 @@ impl ScaledProduct {
     /// The library is not found, or has no such product.
     pub fn new(
         dir: Option<&Path>,
-        GemmShape { m, n, k }: GemmShape,
+        shape: GemmShape,
         pointers: Pointers,
         fast: bool,
     ) -> Result<Self, Failure> {
         let libraries = open(dir)?;
         let library = libraries.first().ok_or("no library was loaded")?;
-        // SAFETY: the names and the signatures are those of cublasLt.h. Every object passed to a function was created by
-        // the function for such objects, and attributes have the sizes that the header gives.
-        unsafe {
-            let handle = created("cublasLtCreate", |to| {
-                library
-                    .get::<Create>(c"cublasLtCreate")
-                    .map_or(-1, |f| f(to))
-            })?;
-            let desc_create = library.get::<DescCreate>(c"cublasLtMatmulDescCreate")?;
-            let desc = created("cublasLtMatmulDescCreate", |to| {
-                desc_create(to, COMPUTE_32F, R_32F)
-            })?;
-            let set = library.get::<SetAttribute>(c"cublasLtMatmulDescSetAttribute")?;
-            let attribute = |name, value: *const c_void, bytes| {
-                succeed(
-                    "cublasLtMatmulDescSetAttribute",
-                    set(desc, name, value, bytes),
-                )
-            };
-            let int = |name, value: i32| attribute(name, (&raw const value).cast(), 4);
-            let address = |name, value: u64| attribute(name, (&raw const value).cast(), 8);
-            // Matrices of cuBLASLt are column-major, so it computes Cᵀ = B · Aᵀ, and B is its first factor.
-            int(DESC_TRANSA, OP_T)?;
-            int(DESC_A_SCALE_MODE, SCALE_OUTER_VEC_32F)?;
-            int(DESC_B_SCALE_MODE, SCALE_OUTER_VEC_32F)?;
-            address(DESC_A_SCALE_POINTER, pointers.b_scales)?;
-            address(DESC_B_SCALE_POINTER, pointers.a_scales)?;
-            attribute(DESC_FAST_ACCUM, (&raw const fast).cast(), 1)?;
-            let layout_create = library.get::<LayoutCreate>(c"cublasLtMatrixLayoutCreate")?;
-            let layout = |dtype, rows, cols, stride: u64| {
-                created("cublasLtMatrixLayoutCreate", |to| {
-                    layout_create(to, dtype, rows, cols, stride as i64)
-                })
-            };
-            let layouts = [
-                layout(R_8F_E4M3, k, n, k)?,
-                layout(R_8F_E4M3, k, m, k)?,
-                layout(R_16BF, n, m, n)?,
-            ];
-            let preference = library.get::<Create>(c"cublasLtMatmulPreferenceCreate")?;
-            let preference = created("cublasLtMatmulPreferenceCreate", |to| preference(to))?;
-            let set = library.get::<SetAttribute>(c"cublasLtMatmulPreferenceSetAttribute")?;
-            let bytes = pointers.workspace_bytes;
-            succeed(
-                "cublasLtMatmulPreferenceSetAttribute",
-                set(
-                    preference,
-                    PREF_MAX_WORKSPACE_BYTES,
-                    (&raw const bytes).cast(),
-                    8,
-                ),
-            )?;
-            let mut heuristic = Heuristic {
-                algo: [0; 8],
-                workspace_bytes: 0,
-                state: 0,
-                waves: 0.0,
-                reserved: [0; 4],
-            };
-            let mut found = 0;
-            let get = library.get::<GetHeuristic>(c"cublasLtMatmulAlgoGetHeuristic")?;
-            let [a, b, c] = layouts;
-            let status = get(
-                handle,
-                desc,
-                a,
-                b,
-                c,
-                c,
-                preference,
-                1,
-                &raw mut heuristic,
-                &raw mut found,
-            );
-            succeed("cublasLtMatmulAlgoGetHeuristic", status)?;
-            succeed("the choice of an algorithm", heuristic.state)?;
-            let matmul = *library.get::<Matmul>(c"cublasLtMatmul")?;
-            Ok(Self {
-                handle,
-                desc,
-                layouts,
-                heuristic,
-                pointers,
-                matmul,
-                _libraries: libraries,
-            })
-        }
+        // SAFETY: the names and the signatures are those of cublasLt.h.
+        let (handle, matmul) = unsafe {
+            let create = library.get::<Create>(c"cublasLtCreate")?;
+            let handle = created("cublasLtCreate", |to| create(to))?;
+            (handle, *library.get::<Matmul>(c"cublasLtMatmul")?)
+        };
+        let desc = describe(library, &pointers, fast)?;
+        let layouts = layouts(library, shape)?;
+        let heuristic = choose(library, (handle, desc), layouts, pointers.workspace_bytes)?;
+        Ok(Self {
+            handle,
+            desc,
+            layouts,
+            heuristic,
+            pointers,
+            matmul,
+            _libraries: libraries,
+        })
     }
 
     /// Enqueues the product.
@@ -247,4 +178,78 @@ impl ScaledProduct {
         };
         succeed("cublasLtMatmul", status)
     }
+}
+
+/// Describes the product and its scales.
+fn describe(library: &Library, pointers: &Pointers, fast: bool) -> Result<Opaque, Failure> {
+    // SAFETY: the names and the signatures are those of cublasLt.h, and attributes have the sizes that the header gives.
+    unsafe {
+        let create = library.get::<DescCreate>(c"cublasLtMatmulDescCreate")?;
+        let desc = created("cublasLtMatmulDescCreate", |to| {
+            create(to, COMPUTE_32F, R_32F)
+        })?;
+        let set = library.get::<SetAttribute>(c"cublasLtMatmulDescSetAttribute")?;
+        let attribute = |name, value: *const c_void, bytes| {
+            let status = set(desc, name, value, bytes);
+            succeed("cublasLtMatmulDescSetAttribute", status)
+        };
+        let int = |name, value: i32| attribute(name, (&raw const value).cast(), 4);
+        let address = |name, value: u64| attribute(name, (&raw const value).cast(), 8);
+        // Matrices of cuBLASLt are column-major, so it computes Cᵀ = B · Aᵀ, and B is its first factor.
+        int(DESC_TRANSA, OP_T)?;
+        int(DESC_A_SCALE_MODE, SCALE_OUTER_VEC_32F)?;
+        int(DESC_B_SCALE_MODE, SCALE_OUTER_VEC_32F)?;
+        address(DESC_A_SCALE_POINTER, pointers.b_scales)?;
+        address(DESC_B_SCALE_POINTER, pointers.a_scales)?;
+        attribute(DESC_FAST_ACCUM, (&raw const fast).cast(), 1)?;
+        Ok(desc)
+    }
+}
+
+/// The layouts of the first factor, the second factor and the result.
+fn layouts(library: &Library, GemmShape { m, n, k }: GemmShape) -> Result<[Opaque; 3], Failure> {
+    // SAFETY: the name and the signature are those of cublasLt.h.
+    let create = unsafe { library.get::<LayoutCreate>(c"cublasLtMatrixLayoutCreate")? };
+    let layout = |dtype, rows, cols, stride: u64| {
+        // SAFETY: the pointer leads to room for a handle.
+        created("cublasLtMatrixLayoutCreate", |to| unsafe {
+            create(to, dtype, rows, cols, stride as i64)
+        })
+    };
+    Ok([
+        layout(R_8F_E4M3, k, n, k)?,
+        layout(R_8F_E4M3, k, m, k)?,
+        layout(R_16BF, n, m, n)?,
+    ])
+}
+
+/// Asks the heuristics for an algorithm.
+fn choose(
+    library: &Library,
+    (handle, desc): (Opaque, Opaque),
+    [a, b, c]: [Opaque; 3],
+    workspace_bytes: usize,
+) -> Result<Heuristic, Failure> {
+    let mut heuristic = Heuristic {
+        algo: [0; 8],
+        workspace_bytes: 0,
+        state: 0,
+        waves: 0.0,
+        reserved: [0; 4],
+    };
+    let (mut found, to) = (0, &raw mut heuristic);
+    let most = (&raw const workspace_bytes).cast();
+    // SAFETY: the names and the signatures are those of cublasLt.h, and the objects were created by the functions for such objects.
+    unsafe {
+        let create = library.get::<Create>(c"cublasLtMatmulPreferenceCreate")?;
+        let preference = created("cublasLtMatmulPreferenceCreate", |to| create(to))?;
+        let set = library.get::<SetAttribute>(c"cublasLtMatmulPreferenceSetAttribute")?;
+        let status = set(preference, PREF_MAX_WORKSPACE_BYTES, most, 8);
+        succeed("cublasLtMatmulPreferenceSetAttribute", status)?;
+        let get = library.get::<GetHeuristic>(c"cublasLtMatmulAlgoGetHeuristic")?;
+        let status = get(handle, desc, a, b, c, c, preference, 1, to, &raw mut found);
+        succeed("cublasLtMatmulAlgoGetHeuristic", status)?;
+    }
+    succeed("the choice of an algorithm", heuristic.state)?;
+    Ok(heuristic)
 }

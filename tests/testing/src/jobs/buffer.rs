@@ -118,7 +118,6 @@ impl Elements {
     }
 
     /// Adds the operand to a call that reads it.
-    #[must_use]
     pub fn read_by<'a>(&'a self, call: Call<'a>, operand: Operand) -> Call<'a> {
         by_type!(self, buffer => match buffer {
             Buffer::Slice(slice) => call.read(operand, slice),
@@ -127,7 +126,6 @@ impl Elements {
     }
 
     /// Adds the operand to a call that writes it.
-    #[must_use]
     pub fn written_by<'a>(&'a mut self, call: Call<'a>, operand: Operand) -> Call<'a> {
         by_type!(self, buffer => match buffer {
             Buffer::Slice(slice) => call.write(operand, slice),

@@ -179,28 +179,13 @@ impl GemmJob {
         }
         let stream = ranks.default_stream();
         let rank = ranks.rank() as usize;
-        let spec_of = |operand| {
-            let mut specs = operator.plan().operands().iter().copied();
-            specs
-                .find(|spec| spec.operand == operand)
-                .ok_or("no such operand")
-        };
         let mut buffers = Vec::new();
         let count = self
             .call_count
             .map_or(CALLS, |_| CALLS_BEFORE + CALLS_AFTER);
         let calls = || self.calls().iter().cycle().take(count as usize);
         for call in calls() {
-            let mut inputs = Vec::new();
-            for (operand, values) in call.inputs(&self.config, rank) {
-                let mut values = values.to_vec();
-                values.resize(values.len().max(1), 1.0); // An allocation cannot be empty.
-                let dense = OperandSpec {
-                    symmetric: false,
-                    ..spec_of(operand)?
-                };
-                inputs.push((operand, Elements::upload(ranks, &stream, &dense, &values)?));
-            }
+            let inputs = self.upload(ranks, &operator, call)?;
             let c = stream.clone_htod(&vec![Out::POISON; call.expected[rank].len().max(1)])?;
             buffers.push((inputs, c));
         }
@@ -241,6 +226,29 @@ impl GemmJob {
             results.push(got.into_iter().map(f32::to_bits).collect());
         }
         Ok(results)
+    }
+
+    /// Uploads the operands that a call reads, in memory of their own.
+    fn upload(
+        &self,
+        ranks: &Communicator,
+        operator: &Operator,
+        call: &CallData,
+    ) -> Result<Vec<(Operand, Elements)>, Failure> {
+        let stream = ranks.default_stream();
+        let mut inputs = Vec::new();
+        for (operand, values) in call.inputs(&self.config, ranks.rank() as usize) {
+            let mut values = values.to_vec();
+            values.resize(values.len().max(1), 1.0); // An allocation cannot be empty.
+            let mut specs = operator.plan().operands().iter();
+            let spec = specs.find(|spec| spec.operand == operand);
+            let own = OperandSpec {
+                symmetric: false,
+                ..*spec.ok_or("no such operand")?
+            };
+            inputs.push((operand, Elements::upload(ranks, &stream, &own, &values)?));
+        }
+        Ok(inputs)
     }
 
     /// Makes a call for each number of rows on this rank, and checks its results.

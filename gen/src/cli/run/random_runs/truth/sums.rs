@@ -27,45 +27,12 @@ impl Near {
 
 /// C of a GEMM operator, and with a norm the new residual.
 pub fn gemm(job: &Job, config: &GemmConfig, rank: usize) -> Vec<Vec<Element>> {
-    let (n, k) = (size(config.n), size(config.k));
-    let (is_narrow, epilogue) = (config.dtype == Dtype::E4m3, config.epilogue);
-    let dtype = match is_narrow {
-        true => Dtype::Bf16,
-        false => config.dtype,
+    let (n, k, epilogue) = (size(config.n), size(config.k), config.epilogue);
+    let dtype = match config.dtype {
+        Dtype::E4m3 => Dtype::Bf16,
+        other => other,
     };
-    let [a, b, a_scales, b_scales] = [Operand::A, Operand::B, Operand::AScales, Operand::BScales]
-        .map(|operand| job.floats_of_ranks(operand));
-    let scale = |(of_a, row): (usize, usize), (of_b, col): (usize, usize), depth: usize| {
-        let blocks = k.div_ceil(128);
-        match config.scales {
-            Scales::None => 1.0,
-            Scales::Tensor => a_scales[of_a][0] * b_scales[of_b][0],
-            Scales::Row => a_scales[of_a][row] * b_scales[of_b][col],
-            Scales::Block => {
-                let block = depth / 128;
-                a_scales[of_a][row * blocks + block] * b_scales[of_b][col / 128 * blocks + block]
-            }
-        }
-    };
-    let of_b = |rank: usize, depth: usize, col: usize| match config.b_layout {
-        BLayout::Kn => b[rank][depth * n + col],
-        BLayout::Nk => b[rank][col * k + depth],
-    };
-    // The product of a row of the A of `of_a` and a column of the B of `of_b`.
-    let product = |(of_a, row): (usize, usize), (rank, col): (usize, usize)| {
-        let scale = |depth| scale((of_a, row), (rank, col), depth);
-        let terms =
-            (0..k).map(|depth| a[of_a][row * k + depth] * of_b(rank, depth, col) * scale(depth));
-        let (mut value, mut magnitudes) = (0.0, 0.0);
-        for term in terms {
-            value += term;
-            magnitudes += f64::abs(term);
-        }
-        // Sums of e4m3 keep 13 bits behind the leading bit of the largest product.
-        let narrow = if is_narrow { magnitudes / 1024.0 } else { 0.0 };
-        let error = adding(magnitudes) + narrow;
-        Near { value, error }
-    };
+    let (a, product) = (job.floats_of_ranks(Operand::A), product_of(job, config));
     let all_rows: usize = match config.op {
         GemmOp::AgGemm => a.iter().map(|a| a.len() / k).sum(),
         _ => a[rank].len() / k,
@@ -105,6 +72,50 @@ pub fn gemm(job: &Job, config: &GemmConfig, rank: usize) -> Vec<Vec<Element>> {
         f64::from(epilogue.eps.value()),
         &job.floats(Operand::Weight, rank),
     )
+}
+
+/// The function of a row of a rank's A and a column of a rank's B that gives their product.
+fn product_of(job: &Job, config: &GemmConfig) -> impl Fn((usize, usize), (usize, usize)) -> Near {
+    let (n, k, layout) = (size(config.n), size(config.k), config.b_layout);
+    let a = job.floats_of_ranks(Operand::A);
+    let b = job.floats_of_ranks(Operand::B);
+    let scale = scale_of(job, config);
+    let is_narrow = config.dtype == Dtype::E4m3;
+    move |(of_a, row), (of_b, col)| {
+        let b = |depth: usize| match layout {
+            BLayout::Kn => b[of_b][depth * n + col],
+            BLayout::Nk => b[of_b][col * k + depth],
+        };
+        let (mut value, mut magnitudes) = (0.0, 0.0);
+        for depth in 0..k {
+            let term = a[of_a][row * k + depth] * b(depth) * scale((of_a, row), (of_b, col), depth);
+            value += term;
+            magnitudes += f64::abs(term);
+        }
+        // Sums of e4m3 keep 13 bits behind the leading bit of the largest product.
+        let narrow = if is_narrow { magnitudes / 1024.0 } else { 0.0 };
+        let error = adding(magnitudes) + narrow;
+        Near { value, error }
+    }
+}
+
+/// The function of a row of a rank's A, a column of a rank's B, and k that gives the product of both scales.
+fn scale_of(
+    job: &Job,
+    config: &GemmConfig,
+) -> impl Fn((usize, usize), (usize, usize), usize) -> f64 {
+    let (scales, blocks) = (config.scales, size(config.k).div_ceil(128));
+    let a = job.floats_of_ranks(Operand::AScales);
+    let b = job.floats_of_ranks(Operand::BScales);
+    move |(of_a, row), (of_b, col), depth| match scales {
+        Scales::None => 1.0,
+        Scales::Tensor => a[of_a][0] * b[of_b][0],
+        Scales::Row => a[of_a][row] * b[of_b][col],
+        Scales::Block => {
+            let block = depth / 128;
+            a[of_a][row * blocks + block] * b[of_b][col / 128 * blocks + block]
+        }
+    }
 }
 
 /// Y of a collective, and with a norm the new residual.
