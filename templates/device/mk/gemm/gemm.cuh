@@ -67,12 +67,12 @@ struct Gemm {
       Sums::exchange(ctx, smem, work, warp, sum);
 #pragma unroll
       for (u32 block = 0; block < Sums::kBlocks; ++block) {
-        if (Sums::owner(block) != work.split) continue;
+        if (Sums::owner(block) != work.split) continue;  // @gemm.cluster-store
         float* sums = sum + Fragment::at(block, 0);
         if constexpr (kScalesSums<Config>) {
           SumScales<Config, Args, Order>{epilogue.args, ctx, work, group}.template apply<1>(block, sums);
         }
-        epilogue.store_block(work, group, block, sums);  // @gemm.cluster-store
+        epilogue.store_block(work, group, block, sums);
       }
     }
 
