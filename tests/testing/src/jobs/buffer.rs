@@ -145,8 +145,11 @@ impl Elements {
             ($($Type:ident),+) => {
                 match (self, from) {
                     $((Self::$Type(to), Self::$Type(from)) => {
-                        let from = from.view();
-                        stream.memcpy_dtod(&from, &mut to.view_mut().slice_mut(..from.len()))?;
+                        let (from, mut to) = (from.view(), to.view_mut());
+                        // A part of nothing cannot be taken.
+                        if from.len() > 0 {
+                            stream.memcpy_dtod(&from, &mut to.slice_mut(..from.len()))?;
+                        }
                     })+
                     _ => panic!("elements of different types"),
                 }
