@@ -236,8 +236,8 @@ pub struct OperandSpec {
     pub cols: u64,
     /// The type of the elements.
     pub dtype: Dtype,
-    /// The number of elements of which the row stride is a multiple: 16 bytes of operands that TMA loads, and at least 8
-    /// elements; 1 of vectors.
+    /// The unit of the row stride, in elements: at least 8 elements and 16 bytes for operands that TMA loads, and 1 for vectors.
+    /// Row strides are multiples of this unit.
     pub stride_step: u64,
     /// Whether the kernel writes the operand rather than reads it. A kernel writes the whole operand, or all rows of the call.
     pub written: bool,

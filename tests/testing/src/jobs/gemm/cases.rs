@@ -17,37 +17,17 @@ pub fn common_jobs(world: u32) -> Vec<(String, GemmJob)> {
         (77, 136, 256),
     ];
     let plain = Epilogue::default();
-    // With ReLU, whole numbers stay exact.
-    let finished = Epilogue {
-        bias: true,
-        residual: true,
-        activation: Activation::Relu,
-        output: None,
-        ..Epilogue::default()
-    };
-    let fp32 = Epilogue {
-        output: Some(Dtype::Fp32),
-        ..finished
-    };
+    let [finished, fp32] = [None, Some(Dtype::Fp32)].map(finished);
     let job = |op: GemmOp, index: usize, epilogue: Epilogue, dtype: Dtype| {
         let (m, n, k) = SHAPES[index];
         let layouts = [BLayout::Nk, BLayout::Kn];
         let config = GemmConfig {
-            op,
-            m: Dim::Static(m),
-            n: Dim::Static(n),
-            k: Dim::Static(k),
             dtype,
             b_layout: layouts[index % 2],
             epilogue,
             ..GemmConfig::new(op)
         };
-        let name = format!(
-            "{}{} of {m}x{n}x{k} on {world} ranks",
-            op.op().name(),
-            config.suffix()
-        );
-        (name, GemmJob::new(world, config, GemmShape { m, n, k }, 8))
+        static_job(world, config, GemmShape { m, n, k })
     };
     let usual = |(index, epilogue)| (index, epilogue, Dtype::Bf16);
     let jobs = (0..SHAPES.len()).map(|index| (index, plain));
@@ -61,6 +41,20 @@ pub fn common_jobs(world: u32) -> Vec<(String, GemmJob)> {
     };
     let jobs = GemmOp::ALL.into_iter().flat_map(of);
     jobs.chain(of_e4m3(world)).collect()
+}
+
+/// Returns a job with these constant sizes, and its name.
+fn static_job(world: u32, config: GemmConfig, shape: GemmShape) -> (String, GemmJob) {
+    let GemmShape { m, n, k } = shape;
+    let config = GemmConfig {
+        m: Dim::Static(m),
+        n: Dim::Static(n),
+        k: Dim::Static(k),
+        ..config
+    };
+    let (op, suffix) = (config.op.op().name(), config.suffix());
+    let name = format!("{op}{suffix} of {m}x{n}x{k} on {world} ranks");
+    (name, GemmJob::new(world, config, shape, 8))
 }
 
 /// Returns jobs of e4m3 with every kind of scales: whole and partial tiles and blocks, a single row, and more stages than a
@@ -77,21 +71,13 @@ fn of_e4m3(world: u32) -> Vec<(String, GemmJob)> {
     ];
     let job = |op: GemmOp, (scales, (m, n, k), epilogue)| {
         let config = GemmConfig {
-            m: Dim::Static(m),
-            n: Dim::Static(n),
-            k: Dim::Static(k),
             dtype: Dtype::E4m3,
             scales,
             b_layout: BLayout::Nk,
             epilogue,
             ..GemmConfig::new(op)
         };
-        let name = format!(
-            "{}{} of {m}x{n}x{k} on {world} ranks",
-            op.op().name(),
-            config.suffix()
-        );
-        (name, GemmJob::new(world, config, GemmShape { m, n, k }, 8))
+        static_job(world, config, GemmShape { m, n, k })
     };
     let is_possible = |op, scales| match op {
         GemmOp::AgGemm => matches!(scales, Scales::None | Scales::Tensor),
