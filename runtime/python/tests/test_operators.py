@@ -217,5 +217,9 @@ def test_products_of_e4m3_with_scales():
         product(a=a, b=b, a_scales=a_scales, b_scales=b_scales, c=c)
         scaled = a.double() * a_scales[:, None] @ (b.double() * b_scales[:, None]).T
         assert_close(c, scaled, 144)
+        # Without scales, and with the type of results.
+        product = mkernel.gemm(a, b.t(), group=group.name)
+        assert product.dtype == torch.bfloat16
+        assert_close(product, a.double() @ b.double().T, 144)
 
     mkernel.run(rank, 2)

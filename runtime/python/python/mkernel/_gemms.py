@@ -39,7 +39,7 @@ def _sizes(op: str, group: Group, a: Tensor, b: Tensor, rows: Any) -> tuple[Any,
 def _fake(op: str) -> Any:
     def fake(a, b, bias=None, residual=None, activation="none", rows=None, out_dtype=None, group=DEFAULT, options=""):
         _, _, own = _sizes(op, find(group, a), a, b, rows)
-        return a.new_empty((own, b.shape[1]), dtype=out_dtype or a.dtype)
+        return a.new_empty((own, b.shape[1]), dtype=out_dtype or _of_results(a.dtype))
 
     return fake
 
@@ -59,7 +59,7 @@ def _call(op: str, out: Tensor | None, a, b, bias, residual, activation, rows, o
     k, n = b.shape
     is_kn = b.is_contiguous()
     weight = b if is_kn else b.t()
-    output = out_dtype or (a.dtype if out is None else out.dtype)
+    output = out_dtype or (_of_results(a.dtype) if out is None else out.dtype)
     result = a.new_empty((rows_of_c, n), dtype=output) if out is None else out
     tensors = Tensors(ranks)
     tensors.read("a", a, (rows_of_a, k))
@@ -75,7 +75,7 @@ def _call(op: str, out: Tensor | None, a, b, bias, residual, activation, rows, o
     def declared() -> str:
         sizes = {"m": f"..={most}", "n": n, "k": k, "b_layout": "kn" if is_kn else "nk", "buckets": 1}
         epilogue = {"bias": adds[0] or None, "residual": adds[1] or None, "activation": activation}
-        types = {"dtype": _name(a.dtype), "output": None if output == a.dtype else _name(output)}
+        types = {"dtype": _name(a.dtype), "output": None if output == _of_results(a.dtype) else _name(output)}
         return declaration(op, sizes | types | epilogue, options)
 
     operator = ranks.cached(key, declared)
@@ -96,6 +96,11 @@ def _repeat(known: tuple[Any, ...], a: Tensor, b: Tensor) -> Tensor:
     ]
     operator.call(tensors, total)
     return c
+
+
+def _of_results(dtype: torch.dtype) -> torch.dtype:
+    """Return the type of products of elements of a type, unless the caller asks for another type."""
+    return torch.bfloat16 if dtype == torch.float8_e4m3fn else dtype
 
 
 def _name(dtype: torch.dtype) -> str:
