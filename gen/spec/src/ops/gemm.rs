@@ -6,6 +6,7 @@ pub(crate) mod config;
 mod core;
 pub(crate) mod cost;
 mod exchange;
+mod granules;
 mod maps;
 mod memory;
 pub(crate) mod op_plan;

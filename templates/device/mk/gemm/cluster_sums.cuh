@@ -82,11 +82,33 @@ struct ClusterSums {
     for (u32 block = 0; block < kBlocks; ++block) {
       if (owner(block) != own) continue;
       float* d = sum + Fragment::at(block, 0);
+      if constexpr (BatchInvariant<Config>) {
+        add_as_tree(own, d, [&](u32 cta) { return smem.cluster_sums(cta < own ? cta : cta - 1, block - first_block(own), place) + lane * 16; });
+        continue;
+      }
 #pragma unroll
       for (u32 from = 0; from < kCtas - 1; ++from) {
         const Vec16 v = load_shared_vec16(smem.cluster_sums(from, block - first_block(own), place) + lane * 16);
         d[0] += as_float(v.x), d[1] += as_float(v.y), d[2] += as_float(v.z), d[3] += as_float(v.w);  // @cluster-sums.add
       }
+    }
+  }
+
+ private:
+  // A lane: adds the sums of the other CTAs to its own as a binary tree over the slices of K, as SplitK does.
+  template <class SumsOf>
+  static MK_DEVICE void add_as_tree(u32 own, float* d, const SumsOf& sums_of) {
+    static_assert(!BatchInvariant<Config> || kCtas == 2 || kCtas == 4);
+#pragma unroll
+    for (u32 distance = 1; distance < kCtas; distance *= 2) {
+      const Vec16 v = load_shared_vec16(sums_of(own ^ distance));  // @cluster-sums.sibling
+      float others[4] = {as_float(v.x), as_float(v.y), as_float(v.z), as_float(v.w)};
+      if (distance == 2) {
+        const Vec16 w = load_shared_vec16(sums_of(own ^ 3));
+        others[0] += as_float(w.x), others[1] += as_float(w.y), others[2] += as_float(w.z), others[3] += as_float(w.w);  // @cluster-sums.tree
+      }
+#pragma unroll
+      for (u32 i = 0; i < 4; ++i) d[i] += others[i];
     }
   }
 };

@@ -183,7 +183,9 @@ struct Gemm {
   static MK_DEVICE void multiply_tile(const Args& args, const RankContext& ctx, const Smem& smem,
                                       typename Mainloop::Stages& stages, const WorkTile& work, u32 group,
                                       typename Shape::Accumulators& sum) {
-    if constexpr (!Config::ElementA::kIsPromoted) {
+    if constexpr (kGranules<Config> > 1) {
+      multiply_granules(smem, stages, work, group, sum);
+    } else if constexpr (!Config::ElementA::kIsPromoted) {
       Mainloop::multiply(smem, stages, work.k_begin, work.k_end, group, sum);
     } else if constexpr (kScales<Config> == Scales::kBlock) {
       BlockScales<Config, Args, Order> scales{args, ctx, work, group};
@@ -192,6 +194,36 @@ struct Gemm {
       if constexpr (kScalesSums<Config>) SumScales<Config, Args, Order>{args, ctx, work, group}.prefetch();
       NoStageScales scales;
       Mainloop::multiply_promoting(smem, stages, work.k_begin, work.k_end, group, scales, sum);
+    }
+  }
+
+  // A warpgroup: computes its sums of each granule of K of a work tile, and adds them as a binary tree. The granules of a
+  // slice of K are a subtree, whose root is the sum of the slice.
+  static MK_DEVICE void multiply_granules(const Smem& smem, typename Mainloop::Stages& stages, const WorkTile& work,
+                                          u32 group, typename Shape::Accumulators& sum) {
+    constexpr u32 kAll = kGranules<Config>, kOfSlice = kAll / Scheduler::kSplits;
+    static_assert(!Config::ElementA::kIsPromoted && kAll <= 4 && kAll % Scheduler::kSplits == 0);
+    const bool is_whole = Scheduler::is_whole(work);
+    const u32 first = is_whole ? 0 : work.split * kOfSlice, count = is_whole ? kAll : kOfSlice;
+    typename Shape::Accumulators products, pair;
+    // Every number plus -0.0 is the number itself, 0.0 included.
+#pragma unroll
+    for (u32 i = 0; i < kSums; ++i) sum[i] = pair[i] = -0.0f;
+    u32 begin = work.k_begin;
+#pragma unroll 1
+    for (u32 granule = 1; granule <= count; ++granule) {
+      const u32 end = (first + granule) * Config::kKSteps / kAll;  // @gemm.granule-end
+      Mainloop::multiply(smem, stages, begin, end, group, products);
+      begin = end;
+      if constexpr (kAll == 2) {
+        add(products, sum);
+      } else {
+        add(products, pair);
+        if (granule % 2 == 1 && granule != count) continue;  // @gemm.granule-pair
+        add(pair, sum);
+#pragma unroll
+        for (float& value : pair) value = -0.0f;
+      }
     }
   }
 
@@ -208,6 +240,13 @@ struct Gemm {
         scales.template apply<kBlocks>(sub * kBlocks, sum + sub * kSubTileRegisters);
       }
     }
+  }
+
+  static constexpr u32 kSums = Fragment::registers(Shape::kGroupN);
+
+  static MK_DEVICE void add(const typename Shape::Accumulators& addends, typename Shape::Accumulators& sum) {
+#pragma unroll
+    for (u32 i = 0; i < kSums; ++i) sum[i] += addends[i];
   }
 
   // Runs before the call reads anything that earlier work writes. If the grid may start early, B must not be such memory.

@@ -65,6 +65,10 @@ options! {
             /// NICs then send it from there to other nodes, in place of a copy in the workspace. Only of `ag_gemm`.
             #[serde(default)]
             symmetric_a: bool as SYMMETRIC_A,
+            /// Whether the bits of a row of C depend only on the row's operands, B, the world and the nodes, and not on M, the
+            /// other rows or the plan.
+            #[serde(default)]
+            batch_invariant: bool as BATCH_INVARIANT,
         }
         groups {
             /// What becomes of the sum before it is C.
@@ -318,6 +322,7 @@ impl GemmConfig {
             (epilogue.residual, "residual"),
             (c != self.dtype.of_results(), c.name()),
             (epilogue.normalises(), epilogue.norm.name()),
+            (self.batch_invariant, "invariant"),
         ];
         let scales = match self.scales {
             Scales::None => String::new(),

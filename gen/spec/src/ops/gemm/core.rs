@@ -1,6 +1,7 @@
 //! The core that GEMM operators share: tile, stages, and the layout of shared memory.
 
 use super::config::{BLayout, GemmShape, MAX_STAGES, Scales, Tuning};
+use super::granules::MAX_GROUP_COLS;
 use super::maps::stage_rows_a;
 use super::op_plan::{
     Cluster, GemmPlan, OUT_BUFFERS, OUT_BYTES, OUT_COLS, SLOT_BYTES, Split, THREADS, TileOrder,
@@ -135,6 +136,17 @@ impl CoreLayout {
                 most.clamp(2, MAX_STAGES)
             ),
         );
+        let group_cols = Split::of(tile).group_cols(tile);
+        found.require(
+            spec.granules().is_none_or(|granules| granules == 1) || group_cols <= MAX_GROUP_COLS,
+            Field::TILE_N,
+            || {
+                format!(
+                    "batch-invariant sums of {group_cols} columns of a warpgroup do not fit into its registers"
+                )
+            },
+            "use tile_m = 64 or tile_n = 128 or less",
+        );
         found.into_result(())?;
         let smem = GemmSmem::new(stages_of(stages));
         Ok(Self {
@@ -217,6 +229,15 @@ impl CoreLayout {
     ) -> Vec<u32> {
         let subs = self.group_n() / OUT_COLS;
         let asked = spec.tuning().split_k;
+        if let Some(granules) = spec.granules() {
+            let most = match order.tail_tiles() {
+                _ if spec.takes_rows() && 2 * order.slots > compute_ctas => 2.min(compute_ctas),
+                0 => 1,
+                tiles => compute_ctas / tiles,
+            };
+            let most = most.min(granules).min(asked.unwrap_or(granules));
+            return powers_of_two(most);
+        }
         if spec.takes_rows() && 2 * order.slots > compute_ctas {
             let may_halve =
                 compute_ctas >= 2 && subs.is_multiple_of(2) && steps >= 2 * MIN_SLICE_STEPS;
@@ -241,6 +262,12 @@ impl CoreLayout {
         let others = (2..=most).filter(|splits| is_short && *splits != even);
         std::iter::once(even).chain(others).collect()
     }
+}
+
+/// The powers of two up to `most`, the largest first.
+fn powers_of_two(most: u32) -> Vec<u32> {
+    let powers = (0..=most.ilog2()).rev();
+    powers.map(|exponent| 1 << exponent).collect()
 }
 
 /// The address of C, for kernels that also store C without TMA. If rows are normalised, the address of the new residual.

@@ -1,0 +1,37 @@
+//! The granules of K of a batch-invariant GEMM: ranges of K whose sums are computed apart and added as a binary tree.
+//!
+//! A CTA that computes all of K adds the granules of a tile like CTAs that share the tile. So sums do not depend on how many CTAs
+//! share a tile, which depends on the number of rows.
+
+use super::config::{GemmConfig, GemmShape};
+
+/// The most columns of a consumer warpgroup if there are several granules. A thread then has sums, the products of a granule and
+/// the sum of a pair of granules.
+pub(super) const MAX_GROUP_COLS: u32 = 128;
+
+/// The fewest stages of a granule: a shorter one would save less than its exchange costs.
+const MIN_GRANULE_STEPS: u64 = 8;
+/// The columns of a tile that several CTAs share if C has few rows.
+const TILE_COLS: u64 = 128;
+/// The CTAs that share the tiles of few rows: almost all of a GPU's SMs. A constant, since results must not depend on the GPU.
+const SHARING_CTAS: u64 = 110;
+
+impl GemmConfig {
+    /// The number of granules of K, a power of two: the most CTAs that share a tile. `None` if results may depend on the plan.
+    ///
+    /// The number depends on N, K and the element only. If C has few rows, one row of tiles should keep the SMs of a GPU busy. Wide
+    /// results do that with one granule, which costs nothing. Sums of e4m3 are promoted in order, so they have one granule.
+    #[must_use]
+    pub fn granules(&self, shape: GemmShape) -> Option<u32> {
+        let tiles = shape.n.div_ceil(TILE_COLS);
+        let steps = shape.k / u64::from(self.types().tile_k());
+        let fits = |granules: &u32| {
+            let granules = u64::from(*granules);
+            granules * tiles <= SHARING_CTAS
+                && granules * MIN_GRANULE_STEPS <= steps
+                && self.types().a.bytes() > 1
+        };
+        self.batch_invariant
+            .then(|| [4, 2].into_iter().find(fits).unwrap_or(1))
+    }
+}
