@@ -128,22 +128,24 @@ impl Bench<'_> {
         shape: GemmShape,
         b_layout: BLayout,
     ) -> Result<Candidates, Failure> {
-        let config = |m, (world, nodes), max_sms, (epilogue, symmetric), tuning| {
-            let config = GemmConfig {
-                symmetric_result: symmetric == Some(Operand::C),
-                symmetric_a: symmetric == Some(Operand::A),
-                m,
-                b_layout,
-                epilogue,
-                tuning,
-                ..GemmConfig::new(op)
+        let config =
+            |m, (world, nodes), max_sms, (epilogue, symmetric, batch_invariant), tuning| {
+                let config = GemmConfig {
+                    batch_invariant,
+                    symmetric_result: symmetric == Some(Operand::C),
+                    symmetric_a: symmetric == Some(Operand::A),
+                    m,
+                    b_layout,
+                    epilogue,
+                    tuning,
+                    ..GemmConfig::new(op)
+                };
+                KernelConfig {
+                    nodes,
+                    max_sms,
+                    ..KernelConfig::new(world, config)
+                }
             };
-            KernelConfig {
-                nodes,
-                max_sms,
-                ..KernelConfig::new(world, config)
-            }
-        };
         let tunings = match self.flags.tunings.as_slice() {
             [] => vec![Tune::default()],
             given => given.to_vec(),
@@ -158,10 +160,11 @@ impl Bench<'_> {
                 .into_iter()
                 .chain(self.flags.epilogues.iter().copied());
             let results = epilogues.flat_map(|epilogue| {
-                let also = symmetric.map(Some).into_iter();
-                iter::once(None)
-                    .chain(also)
-                    .map(move |symmetric| (epilogue, symmetric))
+                let symmetric = symmetric.map(|operand| (epilogue, Some(operand), false));
+                let invariant = self.flags.batch_invariant;
+                iter::once((epilogue, None, false))
+                    .chain(symmetric)
+                    .chain(invariant.then_some((epilogue, None, true)))
             });
             for result in results {
                 for max_sms in iter::once(None).chain(self.flags.max_sms.iter().copied().map(Some))
@@ -176,7 +179,7 @@ impl Bench<'_> {
                 }
             }
         }
-        let core = config(rows, (1, 1), None, (plain, None), Tuning::default());
+        let core = config(rows, (1, 1), None, (plain, None, false), Tuning::default());
         let core = self.alone.prepare(&core, shape)?;
         Ok(Candidates { core, plans })
     }

@@ -43,6 +43,9 @@ pub struct Flags {
     /// measured with it and without; may be repeated
     #[arg(long = "epilogue", value_name = "KEY=VALUE,...", value_parser = parse_epilogue)]
     pub epilogues: Vec<Epilogue>,
+    /// Measure each plan also with `batch_invariant`
+    #[arg(long)]
+    pub batch_invariant: bool,
     /// Measure each plan also on at most this number of SMs; may be repeated
     #[arg(long, value_name = "SMS")]
     pub max_sms: Vec<u32>,

@@ -20,6 +20,7 @@ mod correctness;
 mod experts;
 mod failures;
 mod graphs;
+mod invariance;
 mod launches;
 mod lifetimes;
 mod nodes;

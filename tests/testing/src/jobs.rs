@@ -2,6 +2,7 @@
 //! ones.
 //!
 //! - [`GemmJob`], [`attention`], [`collective`] and [`experts`] are the jobs of the kinds of operators.
+//! - [`batches`] compares the bits of rows that several batches share.
 //! - [`Turns`] makes calls of several operators of one communicator in turn.
 //! - [`overlap`] makes two calls that the host cannot order, and [`overtaken`] a call that a later one may overtake.
 //! - [`prepared`] makes single calls of one operator, for tests of their errors.
@@ -9,6 +10,7 @@
 //! - [`all_mutations_are_found`] and its neighbours run jobs with mutated kernels. [`planted`] has mutations of several kinds.
 
 pub mod attention;
+pub mod batches;
 mod buffer;
 pub mod collective;
 mod data;

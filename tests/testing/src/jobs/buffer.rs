@@ -133,6 +133,30 @@ impl Elements {
         })
     }
 
+    /// Downloads the elements.
+    ///
+    /// # Errors
+    /// The copy fails.
+    ///
+    /// # Panics
+    /// The elements are integers.
+    pub fn values(&self, stream: &Arc<CudaStream>) -> Result<Vec<f32>, Failure> {
+        fn values<E: Element + DeviceRepr + Into<f32>>(
+            buffer: &Buffer<E>,
+            stream: &Arc<CudaStream>,
+        ) -> Result<Vec<f32>, Failure> {
+            let elements = stream.clone_dtoh(&buffer.view())?;
+            Ok(elements.into_iter().map(Into::into).collect())
+        }
+        match self {
+            Self::Bf16(buffer) => values(buffer, stream),
+            Self::Fp16(buffer) => values(buffer, stream),
+            Self::E4m3(buffer) => values(buffer, stream),
+            Self::Fp32(buffer) => values(buffer, stream),
+            Self::Int32(_) => panic!("integers"),
+        }
+    }
+
     /// Copies memory of the same type, which is not longer.
     ///
     /// # Errors

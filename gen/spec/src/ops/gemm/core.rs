@@ -235,8 +235,11 @@ impl CoreLayout {
                 0 => 1,
                 tiles => compute_ctas / tiles,
             };
-            let most = most.min(granules).min(asked.unwrap_or(granules));
-            return powers_of_two(most);
+            let splits = powers_of_two(most.min(granules).min(asked.unwrap_or(granules)));
+            return match asked {
+                Some(_) => splits[..1].to_vec(),
+                None => splits,
+            };
         }
         if spec.takes_rows() && 2 * order.slots > compute_ctas {
             let may_halve =

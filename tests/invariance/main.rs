@@ -1,0 +1,105 @@
+//! Batch invariance on simulated GPUs: rows that batches share have equal bits, whatever the batch and the plan.
+
+mod mutations;
+
+use mkernel::spec::{Activation, BLayout, Dtype, Epilogue, GemmConfig, GemmOp, Norm, Scales};
+use mkernel_testing::jobs::all_are_right;
+use mkernel_testing::jobs::batches::{Batch, Compared};
+
+/// Columns of the result and the contracted dimension: sizes that have 4, 2 and 1 granules.
+const FOUR: (u64, u64) = (136, 2048);
+const TWO: (u64, u64) = (264, 1024);
+const ONE: (u64, u64) = (136, 512);
+
+/// The rows from which batches are taken.
+const POOL: u64 = 150;
+
+/// A batch-invariant operator whose results are fp32, so that their bits show the order of additions.
+fn invariant(op: GemmOp) -> GemmConfig {
+    GemmConfig {
+        epilogue: Epilogue {
+            output: Some(Dtype::Fp32),
+            ..Epilogue::default()
+        },
+        batch_invariant: true,
+        b_layout: BLayout::Nk,
+        ..GemmConfig::new(op)
+    }
+}
+
+/// Batches of an operator on `nodes` nodes of `local` ranks.
+fn compared(config: GemmConfig, (nodes, local): (u32, u32), sizes: (u64, u64)) -> Compared {
+    let all = Batch::new(nodes * local, config, sizes, (0..POOL).collect());
+    Compared {
+        // Enough SMs that four CTAs can share each of three tiles.
+        all: Batch {
+            nodes,
+            sms: if nodes * local == 1 { 16 } else { 8 },
+            ..all
+        },
+        counts: vec![1, 17, 100],
+    }
+}
+
+fn jobs() -> Vec<(String, Compared)> {
+    let with = |op, epilogue| GemmConfig {
+        epilogue,
+        ..invariant(op)
+    };
+    let norm = Epilogue {
+        residual: true,
+        norm: Norm::Rms,
+        ..Epilogue::default()
+    };
+    let all_of_it = Epilogue {
+        bias: true,
+        residual: true,
+        activation: Activation::Silu,
+        output: Some(Dtype::Fp32),
+        ..Epilogue::default()
+    };
+    let blocks = GemmConfig {
+        dtype: Dtype::E4m3,
+        scales: Scales::Block,
+        ..invariant(GemmOp::GemmAr)
+    };
+    let fp16 = GemmConfig {
+        dtype: Dtype::Fp16,
+        b_layout: BLayout::Kn,
+        ..with(GemmOp::GemmRs, all_of_it)
+    };
+    [
+        ("gemm, in clusters", invariant(GemmOp::Gemm), (1, 1), FOUR),
+        ("gemm with a norm", with(GemmOp::GemmAr, norm), (1, 1), TWO),
+        ("ag_gemm", invariant(GemmOp::AgGemm), (1, 2), FOUR),
+        ("gemm_rs", invariant(GemmOp::GemmRs), (1, 2), TWO),
+        ("gemm_rs of four ranks", fp16, (1, 4), ONE),
+        ("gemm_ar", with(GemmOp::GemmAr, all_of_it), (1, 4), ONE),
+        (
+            "gemm_ar with a norm",
+            with(GemmOp::GemmAr, norm),
+            (1, 2),
+            TWO,
+        ),
+        ("gemm_ar of e4m3", blocks, (1, 2), ONE),
+        (
+            "gemm_ar across nodes",
+            invariant(GemmOp::GemmAr),
+            (2, 2),
+            ONE,
+        ),
+        (
+            "gemm_rs across nodes",
+            invariant(GemmOp::GemmRs),
+            (3, 1),
+            TWO,
+        ),
+    ]
+    .map(|(name, config, ranks, sizes)| (name.to_owned(), compared(config, ranks, sizes)))
+    .into()
+}
+
+#[test]
+fn rows_have_equal_bits_in_all_batches() {
+    all_are_right(&jobs(), 1);
+}

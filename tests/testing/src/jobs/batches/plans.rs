@@ -1,0 +1,201 @@
+//! Batches of one operator that reach its plans.
+
+use super::{Batch, difference};
+use crate::jobs::simulated::{Backend, Results, SimulatedJob};
+use crate::lab::Random;
+use mkernel::spec::{Dim, GemmConfig, GemmOp, Tuning};
+
+/// Batches that are compared with one batch of the same operator, which has all of their rows.
+#[derive(Clone, Debug)]
+pub struct Compared {
+    /// The batch of all rows.
+    pub all: Batch,
+    /// The numbers of rows of the other batches.
+    pub counts: Vec<u64>,
+}
+
+impl Compared {
+    /// Runs all batches and compares the rows that they share with the batch of all rows.
+    ///
+    /// # Errors
+    /// A call fails, the simulator finds a defect, or a row differs.
+    pub fn run_on(&self, backend: Backend, seed: u64) -> Result<(), String> {
+        let all = Batch {
+            seed,
+            ..self.all.clone()
+        };
+        let reference = all.run(backend)?;
+        for (name, batch) in self.batches(&all) {
+            let rows = batch
+                .run(backend)
+                .map_err(|error| format!("{name}: {error}"))?;
+            if let Some(difference) = difference((&all, &reference), (&batch, &rows)) {
+                return Err(format!("{name}: {difference}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Few and many rows, shuffled, as the planner computes them, with rows at run time, as other plans, and in a graph.
+    fn batches(&self, all: &Batch) -> Vec<(String, Batch)> {
+        let random = &mut Random(all.seed);
+        let most = all.rows.len() as u64;
+        let mut found = Vec::new();
+        for (index, count) in self.counts.iter().enumerate() {
+            let batch = all.of_rows(some_rows(random, most, *count));
+            if index % 2 == 1 {
+                let batch = batch.clone().of_at_most(most);
+                found.push((format!("{count} of at most {most} rows"), batch));
+            }
+            found.push((format!("{count} rows"), batch));
+        }
+        for (index, (name, tuning)) in tunings(all).into_iter().enumerate() {
+            let count = [most, most / 4][index % 2];
+            let batch = all.of_rows(some_rows(random, most, count));
+            found.push((
+                format!("{count} rows, {name}"),
+                batch.with(|config| config.tuning = tuning),
+            ));
+        }
+        let graph = Batch {
+            is_graph: true,
+            sms: 5,
+            ..all
+                .of_rows(some_rows(random, most, most / 2))
+                .of_at_most(most)
+        };
+        found.push(("half of the rows, in a graph".to_owned(), graph));
+        found
+    }
+}
+
+impl SimulatedJob for Compared {
+    fn run(&self, seed: u64) -> Result<Results, String> {
+        self.run_on(Backend::Simulated { seed }, seed)?;
+        Ok(Results::new())
+    }
+
+    fn edit(&mut self, edits: Vec<(String, String)>) {
+        self.all.edits = edits;
+    }
+}
+
+impl Batch {
+    /// The same operator on these rows, whose number is constant.
+    fn of_rows(&self, rows: Vec<u64>) -> Self {
+        let m = rows.len() as u64;
+        let mut batch = self.with(|config| config.m = Dim::Static(m));
+        (batch.shape.m, batch.rows) = (m, rows);
+        batch
+    }
+
+    /// The same batch with another kernel: `change` edits its configuration.
+    fn with(&self, change: impl FnOnce(&mut GemmConfig)) -> Self {
+        let mut batch = self.clone();
+        change(&mut batch.config);
+        batch
+    }
+
+    /// The same batch through a kernel for at most `most` rows, which each call gives.
+    fn of_at_most(mut self, most: u64) -> Self {
+        self.config.m = Dim::DYNAMIC;
+        self.shape.m = most;
+        self
+    }
+}
+
+/// Returns `count` of the first `end` numbers, without repetition, in a random order.
+fn some_rows(random: &mut Random, end: u64, count: u64) -> Vec<u64> {
+    let mut rows: Vec<u64> = (0..end).collect();
+    for last in (1..rows.len()).rev() {
+        rows.swap(last, random.below(last as u64 + 1) as usize);
+    }
+    rows.truncate(count as usize);
+    rows
+}
+
+/// Choices of the planner that the operator has.
+fn tunings(batch: &Batch) -> Vec<(&'static str, Tuning)> {
+    let none = Tuning::default();
+    let tile = |tile_m, tile_n| Tuning {
+        tile_m: Some(tile_m),
+        tile_n: Some(tile_n),
+        ..none
+    };
+    let splits = |splits| Tuning {
+        split_k: Some(splits),
+        ..none
+    };
+    let mut found = vec![
+        ("split_k = 1", splits(1)),
+        ("split_k = 4", splits(4)),
+        ("split_k = 2", splits(2)),
+        ("tiles of 64 x 128", tile(64, 128)),
+        ("tiles of 128 x 64", tile(128, 64)),
+        ("tiles of 64 x 256", tile(64, 256)),
+    ];
+    let op = batch.config.op;
+    if !op.reduces() && batch.config.granules(batch.shape) == Some(4) {
+        let cluster = Some(true);
+        found.push((
+            "no cluster",
+            Tuning {
+                cluster: Some(false),
+                ..splits(4)
+            },
+        ));
+        found.push((
+            "a cluster",
+            Tuning {
+                cluster,
+                ..splits(4)
+            },
+        ));
+    }
+    if batch.world == 1 || batch.nodes > 1 {
+        return found;
+    }
+    if op.reduces() {
+        found.push((
+            "one shot",
+            Tuning {
+                shots: Some(1),
+                ..none
+            },
+        ));
+    }
+    if op.reduces() && !batch.config.epilogue.normalises() {
+        found.push((
+            "two shots",
+            Tuning {
+                shots: Some(2),
+                ..none
+            },
+        ));
+        found.push((
+            "rounds of a tile",
+            Tuning {
+                shots: Some(2),
+                round_tiles: Some(1),
+                ..none
+            },
+        ));
+    }
+    if op == GemmOp::AgGemm {
+        found.push((
+            "4 slices",
+            Tuning {
+                k_slices: Some(4),
+                ..none
+            },
+        ));
+        found.push((
+            "2 CTAs push",
+            Tuning {
+                comm_ctas: Some(2),
+                ..none
+            },
+        ));
+    }
+    found
+}
