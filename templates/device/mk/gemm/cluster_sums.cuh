@@ -83,13 +83,15 @@ struct ClusterSums {
       if (owner(block) != own) continue;
       float* d = sum + Fragment::at(block, 0);
       if constexpr (BatchInvariant<Config>) {
-        add_as_tree(own, d, [&](u32 cta) { return smem.cluster_sums(cta < own ? cta : cta - 1, block - first_block(own), place) + lane * 16; });
-        continue;
-      }
+        add_as_tree(own, d, [&](u32 cta) {
+          return smem.cluster_sums(cta < own ? cta : cta - 1, block - first_block(own), place) + lane * 16;
+        });
+      } else {
 #pragma unroll
-      for (u32 from = 0; from < kCtas - 1; ++from) {
-        const Vec16 v = load_shared_vec16(smem.cluster_sums(from, block - first_block(own), place) + lane * 16);
-        d[0] += as_float(v.x), d[1] += as_float(v.y), d[2] += as_float(v.z), d[3] += as_float(v.w);  // @cluster-sums.add
+        for (u32 from = 0; from < kCtas - 1; ++from) {
+          const Vec16 v = load_shared_vec16(smem.cluster_sums(from, block - first_block(own), place) + lane * 16);
+          d[0] += as_float(v.x), d[1] += as_float(v.y), d[2] += as_float(v.z), d[3] += as_float(v.w);  // @cluster-sums.add
+        }
       }
     }
   }

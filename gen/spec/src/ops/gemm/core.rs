@@ -1,7 +1,6 @@
 //! The core that GEMM operators share: tile, stages, and the layout of shared memory.
 
 use super::config::{BLayout, GemmShape, MAX_STAGES, Scales, Tuning};
-use super::granules::MAX_GROUP_COLS;
 use super::maps::stage_rows_a;
 use super::op_plan::{
     Cluster, GemmPlan, OUT_BUFFERS, OUT_BYTES, OUT_COLS, SLOT_BYTES, Split, THREADS, TileOrder,
@@ -136,16 +135,16 @@ impl CoreLayout {
                 most.clamp(2, MAX_STAGES)
             ),
         );
-        let group_cols = Split::of(tile).group_cols(tile);
+        let (group_cols, most) = (Split::of(tile).group_cols(tile), spec.most_group_cols());
         found.require(
-            spec.granules().is_none_or(|granules| granules == 1) || group_cols <= MAX_GROUP_COLS,
+            group_cols <= most,
             Field::TILE_N,
             || {
                 format!(
-                    "batch-invariant sums of {group_cols} columns of a warpgroup do not fit into its registers"
+                    "batch-invariant sums of {group_cols} columns of a warpgroup do not fit into its registers, {most} do"
                 )
             },
-            "use tile_m = 64 or tile_n = 128 or less",
+            "remove it, or use fewer columns",
         );
         found.into_result(())?;
         let smem = GemmSmem::new(stages_of(stages));

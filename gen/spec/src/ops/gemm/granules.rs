@@ -4,10 +4,7 @@
 //! share a tile, which depends on the number of rows.
 
 use super::config::{GemmConfig, GemmShape};
-
-/// The most columns of a consumer warpgroup if there are several granules. A thread then has sums, the products of a granule and
-/// the sum of a pair of granules.
-pub(super) const MAX_GROUP_COLS: u32 = 128;
+use super::spec::GemmSpec;
 
 /// The fewest stages of a granule: a shorter one would save less than its exchange costs.
 const MIN_GRANULE_STEPS: u64 = 8;
@@ -15,6 +12,23 @@ const MIN_GRANULE_STEPS: u64 = 8;
 const TILE_COLS: u64 = 128;
 /// The CTAs that share the tiles of few rows: almost all of a GPU's SMs. A constant, since results must not depend on the GPU.
 const SHARING_CTAS: u64 = 110;
+
+impl GemmSpec<'_> {
+    /// The number of granules of K if results must not depend on the plan.
+    pub fn granules(&self) -> Option<u32> {
+        self.config.granules(self.shape)
+    }
+
+    /// The most columns of a consumer warpgroup. Beside the sums of all columns, a thread has the products of a granule if there
+    /// are several granules, and the sum of a pair of granules if there are four.
+    pub fn most_group_cols(&self) -> u32 {
+        match self.granules() {
+            None | Some(1) => 256,
+            Some(4) if self.op().reduces() && self.takes_rows() => 64,
+            Some(_) => 128,
+        }
+    }
+}
 
 impl GemmConfig {
     /// The number of granules of K, a power of two: the most CTAs that share a tile. `None` if results may depend on the plan.

@@ -52,11 +52,6 @@ impl GemmSpec<'_> {
         &self.config.tuning
     }
 
-    /// The number of granules of K if results must not depend on the plan.
-    pub fn granules(&self) -> Option<u32> {
-        self.config.granules(self.shape)
-    }
-
     /// Whether each call gives the rows. Then the rows of `shape` are the most rows.
     pub const fn takes_rows(&self) -> bool {
         self.config.m.is_given_at_run_time()
