@@ -47,9 +47,13 @@ fn epilogue(config: &GemmConfig) -> Option<String> {
             epilogue.eps
         ));
     }
+    let swiglu = match epilogue.swiglu {
+        true => " B has the N columns of a gate and then those of up, and `swiglu` is `silu(gate) · up`.",
+        false => "",
+    };
     (epilogue != plain).then(|| {
         format!(
-            "Each element `sum` of that sum becomes `{formula}` in C, computed in fp32 and rounded once."
+            "Each element `sum` of that sum becomes `{formula}` in C, computed in fp32 and rounded once.{swiglu}"
         )
     })
 }
@@ -57,6 +61,7 @@ fn epilogue(config: &GemmConfig) -> Option<String> {
 /// The operands of a rank.
 pub fn operands(config: &GemmConfig, ranks: Ranks) -> Vec<OperandDoc> {
     let (n, k) = (size(config.n, "N"), size(config.k, "K"));
+    let cols_of_b = cols_of_b(config);
     let shard = (ranks.shard(config.m, "M"), of_rank(config, ranks));
     let whole = (size(config.m, "M"), String::new());
     let (a, c) = match config.op {
@@ -65,8 +70,8 @@ pub fn operands(config: &GemmConfig, ranks: Ranks) -> Vec<OperandDoc> {
         GemmOp::GemmAr | GemmOp::Gemm => (whole.clone(), whole),
     };
     let b = match config.b_layout {
-        BLayout::Kn => format!("[{k}, {n}]"),
-        BLayout::Nk => format!("[{n}, {k}]"),
+        BLayout::Kn => format!("[{k}, {cols_of_b}]"),
+        BLayout::Nk => format!("[{cols_of_b}, {k}]"),
     };
     let (types, rows_of_a) = (config.types(), a.0);
     let rows_of_c = |operand, dtype| {
@@ -80,7 +85,7 @@ pub fn operands(config: &GemmConfig, ranks: Ranks) -> Vec<OperandDoc> {
     ];
     operands.extend(scales(config, &rows_of_a));
     if config.epilogue.bias {
-        let bias = OperandDoc::new(Operand::Bias, types.addend, format!("[{n}]"));
+        let bias = OperandDoc::new(Operand::Bias, types.addend, format!("[{cols_of_b}]"));
         operands.push(match config.op.reduces() {
             true => bias.note(SAME),
             false => bias,
@@ -101,24 +106,34 @@ pub fn operands(config: &GemmConfig, ranks: Ranks) -> Vec<OperandDoc> {
     operands
 }
 
+/// The columns of B: those of C, or with SwiGLU twice as many.
+fn cols_of_b(config: &GemmConfig) -> String {
+    let n = size(config.n, "N");
+    match config.epilogue.swiglu {
+        true => format!("2·{n}"),
+        false => n,
+    }
+}
+
 /// The scales of A, which has these rows, and of B.
 fn scales(config: &GemmConfig, rows_of_a: &str) -> Vec<OperandDoc> {
     let blocks = |dim: Dim, name| match dim.fixed() {
         Some(size) => size.div_ceil(SCALE_BLOCK).to_string(),
         None => format!("⌈{name}/{SCALE_BLOCK}⌉"),
     };
+    let up = if config.epilogue.swiglu { "2·" } else { "" };
     let (of_a, of_b) = match config.scales {
         Scales::None => return Vec::new(),
         Scales::Tensor => ("[1]".to_owned(), "[1]".to_owned()),
         Scales::Row => (
             format!("[{rows_of_a}]"),
-            format!("[{}]", size(config.n, "N")),
+            format!("[{}]", cols_of_b(config)),
         ),
         Scales::Block => {
             let (of_n, of_k) = (blocks(config.n, "N"), blocks(config.k, "K"));
             (
                 format!("[{rows_of_a}, {of_k}]"),
-                format!("[{of_n}, {of_k}]"),
+                format!("[{up}{of_n}, {of_k}]"),
             )
         }
     };

@@ -99,6 +99,16 @@ impl Config {
         self.push("using", name, dtype.info().cxx.to_owned(), note)
     }
 
+    /// Adds the name of a policy.
+    pub fn policy(
+        &mut self,
+        name: &'static str,
+        policy: &'static str,
+        note: &'static str,
+    ) -> &mut Self {
+        self.push("using", name, policy.to_owned(), note)
+    }
+
     fn push(
         &mut self,
         kind: &'static str,

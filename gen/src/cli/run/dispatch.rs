@@ -1,7 +1,7 @@
 //! Inputs and reference of `dispatch_gemm`.
 
 use super::inputs::Inputs;
-use super::reference::{Matrix, matrix_sums_bytes, multiply, padded, silu, sum_error};
+use super::reference::{Matrix, matrix_sums_bytes, multiply, padded};
 use super::routing::{Routing, Sizes, choose};
 use mkernel::Operand;
 use mkernel::spec::plan::DispatchPlan;
@@ -50,10 +50,7 @@ fn outputs(
     rank: usize,
     threads: usize,
 ) -> (Vec<f32>, Vec<f32>) {
-    let (hidden, cols) = (
-        op_plan.shape.hidden as usize,
-        op_plan.shape.intermediate as usize,
-    );
+    let hidden = op_plan.shape.hidden as usize;
     let weight_cols = op_plan.weight_cols() as usize;
     let tokens = inputs.of(Operand::Tokens);
     let weights = &inputs.of(Operand::B)[rank];
@@ -72,17 +69,12 @@ fn outputs(
             (weight_cols, hidden),
             threads,
         );
-        if !op_plan.config.swiglu {
-            values.extend(product.values);
-            continue;
-        }
-        for row in product.values.chunks(weight_cols) {
-            for (gate, up) in row[..cols].iter().zip(&row[cols..]) {
-                values.push(silu(f64::from(*gate)) as f32 * up);
-                // Both sums have a rounding error, which is multiplied by the other factor.
-                errors.push(sum_error(hidden) * (1.1 * up.abs() + gate.abs()));
-            }
-        }
+        let product = match op_plan.config.swiglu {
+            true => product.swiglu(&[]),
+            false => product,
+        };
+        values.extend(product.values);
+        errors.extend(product.errors);
     }
     (values, errors)
 }

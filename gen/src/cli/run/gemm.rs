@@ -40,6 +40,7 @@ pub fn expected(
 ) -> Option<Vec<Matrix>> {
     let GemmPlan { config, shape, .. } = op_plan;
     let (n, k) = (shape.n as usize, shape.k as usize);
+    let n = n * config.epilogue.weight_cols() as usize;
     let b_is_transposed = config.b_layout == BLayout::Nk;
     let product = |a: &[f32], b: &[f32]| {
         let mut product = multiply(a, b, b_is_transposed, (n, k), threads);
@@ -49,8 +50,13 @@ pub fn expected(
         product
     };
     let [of_a, of_b] = shares(config.scales);
-    let a = factors(inputs, (Operand::A, Operand::AScales), k, of_a);
-    let b = factors(inputs, (Operand::B, Operand::BScales), k, of_b);
+    // Blocks of up begin where up does.
+    let parts = match config.scales {
+        Scales::Block => config.epilogue.weight_cols() as usize,
+        _ => 1,
+    };
+    let a = factors(inputs, (Operand::A, Operand::AScales), k, of_a, 1);
+    let b = factors(inputs, (Operand::B, Operand::BScales), k, of_b, parts);
     let parts = || a.iter().zip(&b).map(|(a, b)| product(a, b)).collect();
     let sum = || Matrix::sum(parts(), plan.spec.topology(), op_plan.types().partial);
     let sum = match config.op {
@@ -73,6 +79,10 @@ pub fn expected(
         bias: of_rank(Operand::Bias),
         residual: of_rank(Operand::Residual),
     };
+    let (sum, addends) = match config.epilogue.swiglu {
+        true => (sum.swiglu(addends.bias), Addends { bias: &[], ..addends }),
+        false => (sum, addends),
+    };
     let c = sum.finish(config.epilogue, addends, op_plan.types().c);
     if !config.epilogue.normalises() {
         return Some(vec![c]);
@@ -91,12 +101,14 @@ fn shares(scales: Scales) -> [Option<(usize, usize)>; 2] {
     }
 }
 
-/// The elements of an operand times their scales, on each rank. Rows have `cols` elements.
+/// The elements of an operand times their scales, on each rank. Rows have `cols` elements. Each of so many parts of the rows has
+/// its own scales.
 fn factors(
     inputs: &Inputs,
     (operand, scales): (Operand, Operand),
     cols: usize,
     share: Option<(usize, usize)>,
+    parts: usize,
 ) -> Vec<Cow<'_, [f32]>> {
     let elements = inputs.of(operand).iter();
     match share {
@@ -105,7 +117,11 @@ fn factors(
             .collect(),
         Some(share) => elements
             .zip(inputs.of(scales))
-            .map(|(of_rank, scales)| Cow::Owned(scaled(of_rank, cols, share, scales)))
+            .map(|(of_rank, scales)| {
+                let [rows, scales] = [of_rank, scales].map(|all| all.chunks((all.len() / parts).max(1)));
+                let of_part = |(rows, scales)| scaled(rows, cols, share, scales);
+                Cow::Owned(rows.zip(scales).flat_map(of_part).collect())
+            })
             .collect(),
     }
 }

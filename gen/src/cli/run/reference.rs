@@ -78,6 +78,34 @@ impl Matrix {
         self
     }
 
+    /// `silu(gate) · up` of sums with the columns of a gate, and then those of up, after a bias has been added to both. An empty
+    /// bias adds nothing.
+    pub fn swiglu(self, bias: &[f32]) -> Self {
+        let cols = self.cols / 2;
+        let (mut values, mut errors) = (Vec::new(), Vec::new());
+        for (row, sums) in self.values.chunks(self.cols).enumerate() {
+            let sum = |col: usize| {
+                let error = self.errors.get(row * self.cols + col).map_or(0.0, |x| *x);
+                let bias = bias.get(col).map_or(0.0, |x| f64::from(*x));
+                (f64::from(sums[col]) + bias, error + sum_error(self.terms))
+            };
+            for col in 0..cols {
+                let ((gate, of_gate), (up, of_up)) = (sum(col), sum(cols + col));
+                let value = (silu(gate) * up) as f32;
+                values.push(value);
+                // Both sums have an error, which is multiplied by the other factor.
+                let of_factors = of_gate * (1.1 * up.abs()) as f32 + of_up * gate.abs() as f32;
+                errors.push(of_factors + 8.0 * f32::EPSILON * value.abs());
+            }
+        }
+        Self {
+            values,
+            errors,
+            cols,
+            ..self
+        }
+    }
+
     /// Adds a bias and a residual, either of which may be empty, to the sums of a collective.
     pub fn plus(mut self, bias: &[f32], residual: &[f32]) -> Self {
         let of = |values: &[f32], index: usize| values.get(index).map_or(0.0, |x| f64::from(*x));
@@ -138,7 +166,7 @@ fn activate(activation: Activation, x: f64) -> f64 {
 }
 
 /// x · sigmoid(x)
-pub fn silu(x: f64) -> f64 {
+fn silu(x: f64) -> f64 {
     x / (1.0 + (-x).exp())
 }
 

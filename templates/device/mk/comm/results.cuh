@@ -209,7 +209,7 @@ struct Results : ResultFlags<Config, Workspace, Order> {
       __syncwarp();  // @results.warp
       copy_piece(args, ctx, ctx.local_ptr(slot_of(ctx, tile, group, piece)),  // @results.read-slot
                  Order::row_in_c(tile) + Shape::group_row(group),
-                 tile.col * Config::kTileN + Shape::group_col(group) + piece * kPieceCols);
+                 Shape::first_col(tile.col, group) + piece * kPieceCols);
     }
   }
 

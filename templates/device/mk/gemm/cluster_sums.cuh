@@ -31,13 +31,18 @@ struct ClusterSums {
   using Shape = TileShape<Config>;
 
   static constexpr u32 kCtas = Config::kSplits;
-  // A block of columns of a group, of which a thread has four sums.
+  // A block of columns of a group, of which a thread has four sums. The sums of each block of C are completed together.
   static constexpr u32 kBlocks = Shape::kGroupN / Fragment::kBlockCols;
-  static_assert(2 <= kCtas && kCtas <= kBlocks && Config::kWholeTiles == 0 && Config::kCommCtas == 0);
+  static constexpr u32 kBlocksOfC = Shape::kGroupCols / Fragment::kBlockCols;
+  static_assert(2 <= kCtas && kCtas <= kBlocksOfC && Config::kWholeTiles == 0 && Config::kCommCtas == 0);
 
-  // Which CTA of the cluster completes a block, and the first block that a CTA completes.
-  static MK_DEVICE constexpr u32 owner(u32 block) { return block * kCtas / kBlocks; }
-  static MK_DEVICE constexpr u32 first_block(u32 cta) { return (cta * kBlocks + kCtas - 1) / kCtas; }
+  // Which CTA of the cluster completes a block, and the first block of C that a CTA completes.
+  static MK_DEVICE constexpr u32 owner(u32 block) { return block % kBlocksOfC * kCtas / kBlocksOfC; }
+  static MK_DEVICE constexpr u32 first_block(u32 cta) { return (cta * kBlocksOfC + kCtas - 1) / kCtas; }
+  // The index of a block among the blocks that CTA `cta` completes.
+  static MK_DEVICE constexpr u32 index_at(u32 cta, u32 block) {
+    return block % kBlocksOfC - first_block(cta) + block / kBlocksOfC * kCeilDiv<kBlocksOfC, kCtas>;  // @cluster-sums.index
+  }
 
   // One thread, before the CTA enters the call.
   static MK_DEVICE void init_barriers(const Smem& smem) {
@@ -70,7 +75,7 @@ struct ClusterSums {
       if (to == own) continue;
       const float* d = sum + Fragment::at(block, 0);
       const u32 from = own < to ? own : own - 1;
-      const u32 sums = smem.cluster_sums(from, block - first_block(to), place) + lane * 16;  // @cluster-sums.place
+      const u32 sums = smem.cluster_sums(from, index_at(to, block), place) + lane * 16;  // @cluster-sums.place
       store_shared_cluster_vec16(cluster_address(sums, to), {as_bits(d[0]), as_bits(d[1]), as_bits(d[2]), as_bits(d[3])});
     }
     // The barrier of the warp orders the stores of all lanes before the arrivals, of which each lane makes at most one.
@@ -84,12 +89,12 @@ struct ClusterSums {
       float* d = sum + Fragment::at(block, 0);
       if constexpr (BatchInvariant<Config>) {
         add_as_tree(own, d, [&](u32 cta) {
-          return smem.cluster_sums(cta < own ? cta : cta - 1, block - first_block(own), place) + lane * 16;
+          return smem.cluster_sums(cta < own ? cta : cta - 1, index_at(own, block), place) + lane * 16;
         });
       } else {
 #pragma unroll
         for (u32 from = 0; from < kCtas - 1; ++from) {
-          const Vec16 v = load_shared_vec16(smem.cluster_sums(from, block - first_block(own), place) + lane * 16);
+          const Vec16 v = load_shared_vec16(smem.cluster_sums(from, index_at(own, block), place) + lane * 16);
           d[0] += as_float(v.x), d[1] += as_float(v.y), d[2] += as_float(v.z), d[3] += as_float(v.w);  // @cluster-sums.add
         }
       }

@@ -66,11 +66,15 @@ struct Gemm {
       if (!warp_has_rows<Config, Order>(work, warp, ctx)) return;  // @gemm.cluster-rows
       Sums::exchange(ctx, smem, work, warp, sum);
 #pragma unroll
-      for (u32 block = 0; block < Sums::kBlocks; ++block) {
+      for (u32 block = 0; block < Sums::kBlocksOfC; ++block) {
         if (Sums::owner(block) != work.split) continue;  // @gemm.cluster-store
         float* sums = sum + Fragment::at(block, 0);
         if constexpr (kScalesSums<Config>) {
-          SumScales<Config, Args, Order>{epilogue.args, ctx, work, group}.template apply<1>(block, sums);
+          const SumScales<Config, Args, Order> scales{epilogue.args, ctx, work, group};
+#pragma unroll
+          for (u32 part = 0; part < Shape::kWeightCols; ++part) {
+            scales.template apply<1>(block + part * Sums::kBlocksOfC, sums + Fragment::at(part * Sums::kBlocksOfC, 0));
+          }
         }
         epilogue.store_block(work, group, block, sums);
       }
@@ -83,7 +87,7 @@ struct Gemm {
           epilogue.args, ctx, smem, stages, group, [&](const WorkTile& work) { epilogue.prefetch_residual(work, group); },
           [&](const WorkTile& work, typename Shape::Accumulators& sum) {  // @gemm.finish
 #pragma unroll
-            for (u32 sub = 0; sub < Shape::kSubTiles; ++sub) {
+            for (u32 sub = 0; sub < Shape::kSubTilesOfC; ++sub) {
               if (!Scheduler::completes(work, sub)) continue;
               float* sub_tile = sum + sub * kSubTileRegisters;
               out.producer_acquire();  // @gemm.output-acquire
@@ -235,7 +239,7 @@ struct Gemm {
       constexpr u32 kBlocks = kSubTile / Fragment::kBlockCols;
 #pragma unroll
       for (u32 sub = 0; sub < Shape::kSubTiles; ++sub) {
-        if (!Scheduler::completes(work, sub)) continue;
+        if (!Scheduler::completes_sums(work, sub)) continue;
         __syncwarp();  // keeps the loads of all sub-tiles from being in flight at once, for which there are no registers
         scales.template apply<kBlocks>(sub * kBlocks, sum + sub * kSubTileRegisters);
       }

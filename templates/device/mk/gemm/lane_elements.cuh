@@ -37,12 +37,12 @@ struct LaneElements {
     return Order::row_in_a(work, ctx) + Shape::group_row(group) + Fragment::row();
   }
   MK_DEVICE u32 first_col() const {
-    return work.col * Config::kTileN + Shape::group_col(group) + Fragment::col();
+    return Shape::first_col(work.col, group) + Fragment::col();
   }
 
   // The number of a sub-tile in the rows of C.
   MK_DEVICE u32 sub_tile(u32 sub) const {
-    return (work.col * Config::kTileN + Shape::group_col(group)) / kSubTile + sub;
+    return Shape::first_col(work.col, group) / kSubTile + sub;
   }
 
   // What the epilogue adds to kCount quads of a row of this rank's C, from column `col` on.

@@ -51,7 +51,7 @@ struct ScaledRows {
     return min(row, CallRows<Config>::all(ctx) - 1);  // @scales.last-row
   }
   static MK_DEVICE u32 first_col(const WorkTile& work, u32 group) {
-    return work.col * Config::kTileN + Shape::group_col(group);
+    return Shape::first_col(work.col, group);
   }
 };
 
@@ -72,13 +72,16 @@ struct BlockScales {
 
   static constexpr u32 kWindow = 2 * Fragment::kRowLanes;  // stages
   static constexpr u32 kBlocks = Config::kKSteps;
-  static constexpr u32 kColBlocks = kCeilDiv<Config::kN, kScaleBlock>;
+  static constexpr u32 kColBlocks = kCeilDiv<Config::kN, kScaleBlock>;  // of columns of C
 
   MK_DEVICE BlockScales(const Args& args, const RankContext& ctx, const WorkTile& work, u32 group) {
     of_rows[0] = args.a_scales + Rows::row(ctx, work, group, 0) * args.a_scales_row_bytes;
     of_rows[1] = args.a_scales + Rows::row(ctx, work, group, 1) * args.a_scales_row_bytes;
-    const u32 col = Rows::first_col(work, group) / kScaleBlock + lane_index() / kWindow % 2;
-    of_cols = args.b_scales + min(col, kColBlocks - 1) * args.b_scales_row_bytes;  // @scales.last-block
+    // The second part of the columns is the next block, or that of up behind those of the gate.
+    constexpr bool kHasUp = Shape::kWeightCols > 1;
+    const u32 part = lane_index() / kWindow % 2, up = kHasUp ? part * kColBlocks : 0;  // @scales.up-block
+    const u32 col = Rows::first_col(work, group) / kScaleBlock + (kHasUp ? 0 : part);
+    of_cols = args.b_scales + (min(col, kColBlocks - 1) + up) * args.b_scales_row_bytes;  // @scales.last-block
   }
 
   // Prepares for stage `step`, the first one.
@@ -137,7 +140,8 @@ struct BlockScales {
 template <class Config, ScaleArgs Args, TileOrder Order>
 struct SumScales {
   using Rows = ScaledRows<Config, Order>;
-  static constexpr bool kRaggedCols = Config::kN % Config::kTileN != 0;
+  using Shape = TileShape<Config>;
+  static constexpr bool kRaggedCols = Config::kN % Shape::kTileCols != 0;
 
   const Args& args;
   const RankContext& ctx;
@@ -148,11 +152,17 @@ struct SumScales {
   MK_DEVICE void prefetch() const {
     if constexpr (kScales<Config> == Scales::kRow) {
       row_scale(0), row_scale(1);
-      load_word(args.b_scales + Fp32::bytes(min(Rows::first_col(work, group) + lane_index() * 8, Config::kN - 1)));
+      const u32 first = Rows::first_col(work, group), at = lane_index() * 8;
+      if constexpr (Shape::kWeightCols == 1) {
+        load_word(args.b_scales + Fp32::bytes(min(first + at, Config::kN - 1)));
+      } else {
+        const u32 up = at / Shape::kGroupCols % Shape::kWeightCols * Config::kN;
+        load_word(args.b_scales + Fp32::bytes(min(first + at % Shape::kGroupCols, Config::kN - 1) + up));
+      }
     }
   }
 
-  // A thread: multiplies its elements of `kCount` blocks of columns, from block `first` on.
+  // A thread: multiplies its sums of `kCount` blocks of columns, from block `first` on.
   template <u32 kCount>
   MK_DEVICE void apply(u32 first, float* sum) const {
     constexpr u32 kRegisters = Fragment::registers(kCount * Fragment::kBlockCols);
@@ -167,9 +177,10 @@ struct SumScales {
       float2 b[kCount];
 #pragma unroll
       for (u32 j = 0; j < kCount; ++j) {
-        const u32 offset = (first + j) * Fragment::kBlockCols;
+        const u32 col = (first + j) * Fragment::kBlockCols, offset = col % Shape::kGroupCols;
+        const u32 up = col / Shape::kGroupCols * Config::kN;  // @scales.up-columns
         if (kRaggedCols && first_col + offset >= Config::kN) b[j] = {};  // @scales.last-col
-        else b[j] = load_float2(of_first + Fp32::bytes(offset));
+        else b[j] = load_float2(of_first + Fp32::bytes(offset + up));
       }
 #pragma unroll
       for (u32 i = 0; i < kRegisters; ++i) {

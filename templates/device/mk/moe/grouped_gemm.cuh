@@ -207,7 +207,7 @@ struct GroupedGemm {
 #pragma unroll
     for (u32 sub = 0; sub < Shape::kGroupCols / gemm::kSubTile; ++sub) {
       float* sub_tile = sum + sub * gemm::kSubTileRegisters;
-      Epilogue::template apply<Shape::kGroupCols>(sub_tile);
+      Epilogue::template apply<Shape::kGroupCols, gemm::kSubTileRegisters>(sub_tile);
       store_rows(args, smem, tile, first_row(), col + sub * gemm::kSubTile, sub_tile, sync);
     }
   }
@@ -230,7 +230,7 @@ struct GroupedGemm {
     const u32 full = stages.producer_expect(Shape::kStageBytesB), stage = smem.b(stages.stage());
 #pragma unroll
     for (u32 at = 0; at < Config::kTileN; at += Config::kBoxCols) {
-      const u32 col = Shape::weight_col(tile.col, at), k = step * Config::kTileK;
+      const u32 col = Shape::weight_col(tile.col, at, Config::kCols), k = step * Config::kTileK;
       if constexpr (Config::kBMnMajor) {
         tma_load_3d(stage + at * Shape::kRowBytes, args.b, full, col, k, tile.expert);
       } else {

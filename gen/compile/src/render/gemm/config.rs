@@ -85,6 +85,9 @@ fn problem(gemm: Gemm<'_>, c: &mut Config) {
     if let Some((name, note)) = scales {
         c.name("kScales", name, note);
     }
+    if epilogue.swiglu {
+        c.policy("Columns", "mk::gemm::SwiGlu", "columns of B that make one of C");
+    }
     if epilogue.bias || epilogue.residual {
         c.element(
             "ElementAddend",

@@ -55,7 +55,7 @@ options! {
             /// Whether an expert's weight is a gate and an up projection, as many columns each, of which `silu(gate) · up`
             /// is the result.
             #[serde(default)]
-            swiglu: bool as SWIGLU,
+            swiglu: bool as =SWIGLU,
             /// The most rows that a rank's result can have; as many as tokens can make if absent.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             max_rows: Option<u32> as MAX_ROWS,

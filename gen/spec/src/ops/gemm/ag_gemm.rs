@@ -40,7 +40,7 @@ pub(super) fn plan(spec: GemmSpec<'_>, device: &Device) -> Result<BodyPlan<GemmP
     let traffic = traffic(spec);
     let mut rejected = Diagnostics::default();
     let mut best: Option<Candidate> = None;
-    for tile in core::candidate_tiles(spec.tuning(), device.arch) {
+    for tile in core::candidate_tiles(spec, device.arch) {
         match candidates(spec, device, tile, &traffic) {
             Ok(found) => {
                 for candidate in found {
@@ -62,14 +62,14 @@ pub(super) fn plan(spec: GemmSpec<'_>, device: &Device) -> Result<BodyPlan<GemmP
 }
 
 fn traffic(spec: GemmSpec<'_>) -> Traffic {
-    let GemmShape { m, n, k } = spec.shape;
+    let GemmShape { m, k, .. } = spec.shape;
     let (topology, shard_bytes) = (spec.topology, spec.shard_rows() * spec.a_row_bytes());
     Traffic {
         // Across nodes, rows from other nodes are forwarded over the links.
         link_bytes: u64::from(topology.nodes * (topology.local_world - 1)) * shard_bytes,
         nic_bytes: u64::from(topology.peers()) * shard_bytes,
         memory_bytes: core::memory_bytes(spec, m),
-        flops: 2 * m * n * k,
+        flops: 2 * m * spec.cols_of_b() * k,
         factors: spec.types().a,
     }
 }

@@ -1,7 +1,7 @@
 //! The checks of a GEMM operator's configuration.
 
 use crate::config::{
-    BLayout, Dim, Dtype, Eps, Field, GemmConfig, GemmOp, Scales, Transfer, Tuning,
+    Activation, BLayout, Dim, Dtype, Eps, Field, GemmConfig, GemmOp, Scales, Transfer, Tuning,
 };
 use crate::diagnostic::Diagnostics;
 use crate::limits::{MAX_DIM, MAX_ELEMS};
@@ -10,13 +10,17 @@ use crate::options::OperatorConfig;
 /// Records every mistake.
 pub(crate) fn check(config: &GemmConfig, world: u32, nodes: u32, found: &mut Diagnostics) {
     for (field, dim) in config.dims() {
+        let cols = match field {
+            Field::N => config.epilogue.weight_cols().into(),
+            _ => 1,
+        };
         let step = match field {
             Field::M => 1,
             Field::K => config.types().a.stride_step(),
             _ => config.types().partial.stride_step(),
         };
         if let Some(size) = dim.fixed() {
-            check_size(found, field, size, step);
+            check_size(found, field, size, step, MAX_DIM / cols);
         }
     }
     config.check_limits(found);
@@ -26,6 +30,7 @@ pub(crate) fn check(config: &GemmConfig, world: u32, nodes: u32, found: &mut Dia
         .check(&[types.a.of_results(), Dtype::Fp32], Field::OUTPUT, found);
     check_scales(found, config);
     check_norm(found, config, nodes);
+    check_swiglu(found, config);
     found.require(
         !config.symmetric_result || config.op == GemmOp::GemmAr,
         Field::SYMMETRIC_RESULT,
@@ -71,6 +76,32 @@ fn check_scales(found: &mut Diagnostics, config: &GemmConfig) {
         Field::SCALES,
         || "the scales of rows of A do not travel to other ranks yet".to_owned(),
         "use scales = \"tensor\", with the same scale on all ranks",
+    );
+}
+
+/// Checks SwiGLU, whose gate and up projection are whole sums of the columns of one B.
+fn check_swiglu(found: &mut Diagnostics, config: &GemmConfig) {
+    let (op, tuning, epilogue) = (config.op, &config.tuning, config.epilogue);
+    if !epilogue.swiglu {
+        return;
+    }
+    found.require(
+        !op.reduces(),
+        Field::SWIGLU,
+        || format!("{op} is the second product of a block, and SwiGLU follows the first one"),
+        "remove it, or use ag_gemm or gemm",
+    );
+    found.require(
+        epilogue.activation == Activation::None,
+        Field::ACTIVATION,
+        || "swiglu is the activation: silu(gate) · up".to_owned(),
+        "remove it, or swiglu",
+    );
+    found.require(
+        tuning.tile_n != Some(64) && (tuning.tile_m, tuning.tile_n) != (Some(64), Some(128)),
+        Field::TILE_N,
+        || "64 columns of a warpgroup are no sub-tile each of gate and up".to_owned(),
+        "use tile_n = 256, or 128 with tile_m = 128",
     );
 }
 
@@ -138,11 +169,11 @@ fn check_limits_of_norms(found: &mut Diagnostics, config: &GemmConfig, nodes: u3
     }
 }
 
-fn check_size(found: &mut Diagnostics, field: Field, size: u64, step: u64) {
+fn check_size(found: &mut Diagnostics, field: Field, size: u64, step: u64, most: u64) {
     found.require(
-        (1..=MAX_DIM).contains(&size),
+        (1..=most).contains(&size),
         field,
-        || format!("{size} is not in 1..={MAX_DIM} (TMA coordinates are 32-bit)"),
+        || format!("{size} is not in 1..={most} (TMA coordinates are 32-bit)"),
         "use a size in that range",
     );
     let (below, above) = (
@@ -174,6 +205,10 @@ fn check_areas(found: &mut Diagnostics, config: &GemmConfig) {
     ];
     for (row_field, rows, col_field, cols) in pairs {
         if let (Some(rows), Some(cols)) = (rows.fixed(), cols.fixed()) {
+            let rows = match row_field {
+                Field::K => rows.saturating_mul(config.epilogue.weight_cols().into()),
+                _ => rows,
+            };
             found.require(
                 rows.saturating_mul(cols) <= MAX_ELEMS,
                 row_field,

@@ -36,7 +36,7 @@ options! {
         op: GemmOp, sizes: GemmShape {
             /// Rows of C, over all ranks; of `gemm`, those of each rank.
             m as M,
-            /// Columns of this rank's B and C.
+            /// Columns of this rank's B and C; with `swiglu`, those of C, and B has twice as many.
             n as N,
             /// The contracted dimension, of this rank's A and B.
             k as K,
@@ -96,6 +96,11 @@ options! {
             residual: bool as RESIDUAL,
             /// What is applied to each element between bias and residual, in fp32; `gelu` is the one with erf.
             activation: Activation as ACTIVATION,
+            /// Whether B is a gate and an up projection, N columns each, of which `silu(gate) · up` is activated.
+            ///
+            /// B has the N columns of the gate, and then those of up, and so have its scales and the bias. Only of `ag_gemm` and
+            /// `gemm`.
+            swiglu: bool as SWIGLU,
             /// Elements of C: fp32, or those of A, which are the default; with e4m3, bf16.
             ///
             /// With `fp32`, `gemm_ar` also sends its results in fp32.
@@ -290,6 +295,12 @@ impl Epilogue {
         self.norm != Norm::None
     }
 
+    /// The number of columns of B that make one column of C.
+    #[must_use]
+    pub const fn weight_cols(&self) -> u32 {
+        if self.swiglu { 2 } else { 1 }
+    }
+
     /// The formula of the epilogue before a norm, such as `gelu(sum + bias) + residual`. `sum` alone if the epilogue is empty.
     #[must_use]
     pub fn formula(&self, sum: &str) -> String {
@@ -298,6 +309,7 @@ impl Epilogue {
             false => sum.to_owned(),
         };
         let activated = match self.activation {
+            _ if self.swiglu => format!("swiglu({biased})"),
             Activation::None => biased,
             activation => format!("{activation}({biased})"),
         };
@@ -319,6 +331,7 @@ impl GemmConfig {
                 epilogue.activation != Activation::None,
                 epilogue.activation.name(),
             ),
+            (epilogue.swiglu, "swiglu"),
             (epilogue.residual, "residual"),
             (c != self.dtype.of_results(), c.name()),
             (epilogue.normalises(), epilogue.norm.name()),

@@ -1,6 +1,6 @@
 //! The core that GEMM operators share: tile, stages, and the layout of shared memory.
 
-use super::config::{BLayout, GemmShape, MAX_STAGES, Scales, Tuning};
+use super::config::{BLayout, GemmShape, MAX_STAGES, Scales};
 use super::maps::stage_rows_a;
 use super::op_plan::{
     Cluster, GemmPlan, OUT_BUFFERS, OUT_BYTES, OUT_COLS, SLOT_BYTES, Split, THREADS, TileOrder,
@@ -69,11 +69,11 @@ pub struct CoreLayout {
 }
 
 /// Bytes of shared memory without the stages, but with the barriers of the most stages.
-fn fixed_bytes(tile: Tile, cluster: Option<Cluster>) -> u32 {
+fn fixed_bytes(cluster: Option<Cluster>) -> u32 {
     // The output has four barriers for each buffer: full and empty, for two warpgroups.
     let exchange = match cluster {
         None => OUT_BUFFERS * (2 * OUT_BYTES + 4 * 8),
-        Some(cluster) => cluster.smem_bytes(tile),
+        Some(cluster) => cluster.smem_bytes(),
     };
     exchange + 2 * 8 * MAX_STAGES + SMEM_ALIGN
 }
@@ -114,7 +114,7 @@ impl CoreLayout {
             cluster,
         };
         let stage_bytes = stages_of(1).stage_bytes();
-        let fixed_bytes = fixed_bytes(tile, cluster);
+        let fixed_bytes = fixed_bytes(cluster);
         let most = device.smem_bytes.saturating_sub(fixed_bytes) / stage_bytes;
         let stages = spec.tuning().stages.unwrap_or(most.min(MAX_STAGES));
         found.require(
@@ -214,8 +214,8 @@ impl CoreLayout {
         splits.into_iter().map(with_splits).collect()
     }
 
-    /// The numbers of CTAs that may share a tile of the last round. The usual number comes first: 4 or 2, if the sub-tiles of a
-    /// warpgroup divide evenly among the CTAs.
+    /// The numbers of CTAs that may share a tile of the last round. The usual number comes first: 4 or 2, if the sub-tiles of C
+    /// of a warpgroup divide evenly among the CTAs.
     ///
     /// If each call gives the rows, the last round can have any number of tiles. If a call never has more tiles than half of the
     /// CTAs, tiles are shared as usual. Otherwise at most two CTAs share a tile, in last rounds of few tiles.
@@ -226,7 +226,7 @@ impl CoreLayout {
         steps: u64,
         compute_ctas: u32,
     ) -> Vec<u32> {
-        let subs = self.group_n() / OUT_COLS;
+        let subs = spec.group_cols(self.tile) / OUT_COLS;
         let asked = spec.tuning().split_k;
         if let Some(granules) = spec.granules() {
             let most = match order.tail_tiles() {
@@ -299,9 +299,10 @@ pub(super) fn rows_args(spec: GemmSpec<'_>, most: u32) -> Vec<(&'static str, Arg
 /// The operands that the caller passes. This rank's A has `a_rows`, and its C has `c_rows`.
 pub(super) fn operands(spec: GemmSpec<'_>, a_rows: Extent, c_rows: Extent) -> Vec<OperandSpec> {
     let GemmShape { n, k, .. } = spec.shape;
+    let cols_of_b = spec.cols_of_b();
     let (b_rows, b_cols) = match spec.b_layout() {
-        BLayout::Kn => (k, n),
-        BLayout::Nk => (n, k),
+        BLayout::Kn => (k, cols_of_b),
+        BLayout::Nk => (cols_of_b, k),
     };
     let (epilogue, types) = (spec.epilogue(), spec.types());
     let addend = |operand, rows| OperandSpec::new(operand, rows, n, types.addend);
@@ -320,7 +321,8 @@ pub(super) fn operands(spec: GemmSpec<'_>, a_rows: Extent, c_rows: Extent) -> Ve
     ];
     operands.extend(scales(spec, a_rows));
     if epilogue.bias {
-        operands.push(addend(Operand::Bias, Extent::Fixed(1)));
+        let one = Extent::Fixed(1);
+        operands.push(OperandSpec::new(Operand::Bias, one, cols_of_b, types.addend));
     }
     if epilogue.residual {
         operands.push(addend(Operand::Residual, c_rows));
@@ -336,12 +338,13 @@ pub(super) fn operands(spec: GemmSpec<'_>, a_rows: Extent, c_rows: Extent) -> Ve
 /// The scales of A, which has `a_rows` rows, and of B.
 fn scales(spec: GemmSpec<'_>, a_rows: Extent) -> Vec<OperandSpec> {
     let GemmShape { n, k, .. } = spec.shape;
+    let weight_cols = u64::from(spec.epilogue().weight_cols());
     let blocks = |size: u64| size.div_ceil(SCALE_BLOCK);
     let ((a_rows, a_cols), (b_rows, b_cols)) = match spec.config.scales {
         Scales::None => return Vec::new(),
         Scales::Tensor => ((Extent::Fixed(1), 1), (1, 1)),
-        Scales::Row => ((a_rows, 1), (n, 1)),
-        Scales::Block => ((a_rows, blocks(k)), (blocks(n), blocks(k))),
+        Scales::Row => ((a_rows, 1), (spec.cols_of_b(), 1)),
+        Scales::Block => ((a_rows, blocks(k)), (weight_cols * blocks(n), blocks(k))),
     };
     vec![
         OperandSpec::new(Operand::AScales, a_rows, a_cols, Dtype::Fp32).of_any_stride(),
@@ -398,17 +401,20 @@ pub(super) fn memory_bytes(spec: GemmSpec<'_>, c_rows: u64) -> u64 {
     let GemmShape { m, n, k } = spec.shape;
     let (epilogue, types) = (spec.epilogue(), spec.types());
     let matrices = u64::from(epilogue.residual) + u64::from(epilogue.normalises());
-    let rows = u64::from(epilogue.bias) + u64::from(epilogue.normalises());
+    let (of_bias, of_weight) = (u64::from(epilogue.bias), u64::from(epilogue.normalises()));
+    let addends = (matrices * c_rows + of_weight) * n + of_bias * spec.cols_of_b();
     m * k * types.a.bytes()
-        + k * n * types.b.bytes()
-        + (matrices * c_rows + rows) * n * types.addend.bytes()
+        + k * spec.cols_of_b() * types.b.bytes()
+        + addends * types.addend.bytes()
         + c_rows * n * types.c.bytes()
 }
 
-/// Tiles of the architecture that `tuning` allows.
-pub(super) fn candidate_tiles(tuning: &Tuning, arch: Arch) -> impl Iterator<Item = Tile> {
-    let tiles = arch.spec().tiles.iter().copied();
+/// Tiles of the architecture that the tuning allows, in which a warpgroup has whole sub-tiles of C.
+pub(super) fn candidate_tiles(spec: GemmSpec<'_>, arch: Arch) -> impl Iterator<Item = Tile> {
+    let (tuning, tiles) = (&spec.config.tuning, arch.spec().tiles.iter().copied());
     tiles.filter(move |tile| {
-        tuning.tile_m.is_none_or(|m| m == tile.m) && tuning.tile_n.is_none_or(|n| n == tile.n)
+        tuning.tile_m.is_none_or(|m| m == tile.m)
+            && tuning.tile_n.is_none_or(|n| n == tile.n)
+            && spec.group_cols(*tile) >= OUT_COLS
     })
 }

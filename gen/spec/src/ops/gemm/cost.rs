@@ -47,22 +47,24 @@ pub(crate) const fn group_subs(tile: Tile) -> u32 {
 }
 
 /// Whether all CTAs that share a tile complete equal numbers of its sub-tiles.
-const fn is_even(tile: Tile, order: &TileOrder) -> bool {
-    group_subs(tile).is_multiple_of(order.tail_splits)
+const fn is_even(spec: GemmSpec<'_>, tile: Tile, order: &TileOrder) -> bool {
+    (spec.group_cols(tile) / OUT_COLS).is_multiple_of(order.tail_splits)
 }
 
 /// The time in which the CTAs that share a tile exchange their sums through L2, µs. Only rows of C are exchanged.
-fn exchange_us(tile: Tile, order: &TileOrder, shape: GemmShape, costs: &CostTable) -> f64 {
+fn exchange_us(spec: GemmSpec<'_>, tile: Tile, order: &TileOrder, costs: &CostTable) -> f64 {
     let splits = order.tail_splits;
     if splits == 1 || order.tail_tiles() == 0 {
         return 0.0;
     }
-    if order.whole_tiles > 0 && is_even(tile, order) {
+    if order.whole_tiles > 0 && is_even(spec, tile, order) {
         return costs.gemm.even_tail_us;
     }
     let subs = group_subs(tile);
-    let completed = order.completed_subs(subs);
-    let sum_bytes = sum_bytes(tile, shape);
+    // The sub-tiles of sums of one sub-tile of C are completed together.
+    let together = spec.epilogue().weight_cols();
+    let completed = order.completed_subs(subs / together) * together;
+    let sum_bytes = sum_bytes(tile, spec.shape);
     let stored = if splits > subs / completed {
         sum_bytes
     } else {
@@ -139,7 +141,7 @@ impl GemmTime {
         let rounds = f64::from(order.whole_tiles / compute_ctas);
         let unfed_us = match has_clusters {
             true => cluster_exchange_us(tile, order, spec.shape, costs),
-            false => exchange_us(tile, order, spec.shape, costs),
+            false => exchange_us(spec, tile, order, costs),
         };
         let slowdown = match order.tail_splits {
             2 if rounds == 0.0 && !has_clusters => costs.gemm.two_slices_slowdown,
@@ -167,7 +169,7 @@ impl GemmTime {
             } else {
                 0.0
             },
-            doubt: if rounds > 0.0 && !is_even(tile, order) {
+            doubt: if rounds > 0.0 && !is_even(spec, tile, order) {
                 costs.gemm.unmeasured_split_slowdown
             } else {
                 1.0

@@ -44,11 +44,16 @@ pub(super) fn stage_rows_a(tile: Tile, rows: u64) -> u32 {
 
 /// The tensor map over B.
 pub(super) fn b_map(spec: GemmSpec<'_>, tile: Tile) -> ArgKind {
-    let (n, k) = (Extent::Fixed(spec.shape.n), Extent::Fixed(spec.shape.k));
+    let (n, k) = (Extent::Fixed(spec.cols_of_b()), Extent::Fixed(spec.shape.k));
+    // All columns of a tile that lie together.
+    let load_cols = match spec.epilogue().weight_cols() {
+        1 => tile.n,
+        _ => spec.group_cols(tile),
+    };
     let (dtype, tile_k) = (spec.types().b, spec.types().tile_k());
     ArgKind::TensorMap(match spec.b_layout() {
         BLayout::Kn => operand_map(Operand::B, dtype, [n, k], [dtype.per_line(), tile_k]),
-        BLayout::Nk => operand_map(Operand::B, dtype, [k, n], [tile_k, tile.n]),
+        BLayout::Nk => operand_map(Operand::B, dtype, [k, n], [tile_k, load_cols]),
     })
 }
 

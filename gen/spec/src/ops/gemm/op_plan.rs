@@ -1,6 +1,7 @@
 //! The part of a plan that only GEMM operators have.
 
 use super::config::{GemmConfig, GemmShape, Transfer, Tuning};
+use super::spec::GemmSpec;
 use super::types::GemmTypes;
 use crate::arch::Tile;
 use crate::config::{Dtype, LINE_BYTES};
@@ -90,6 +91,9 @@ pub struct Cluster {
     pub ctas: u32,
     /// Warps of a warpgroup that have rows of C.
     pub row_warps: u32,
+    /// The most blocks of a warpgroup's sums that one CTA completes.
+    #[serde(skip)]
+    pub(super) blocks: u32,
 }
 
 impl Cluster {
@@ -98,24 +102,21 @@ impl Cluster {
     /// Bytes of a warp's sums of a block: 16 of each lane.
     pub(super) const SUMS_BYTES: u64 = 16 * 32;
 
-    pub(super) fn new(tile: Tile, rows: u64, ctas: u32) -> Self {
-        let rows = rows.min(u64::from(GROUP_ROWS).min(tile.m.into()));
+    pub(super) fn new(spec: GemmSpec<'_>, tile: Tile, ctas: u32) -> Self {
+        let rows = spec.shape.m.min(u64::from(GROUP_ROWS).min(tile.m.into()));
         Self {
             ctas,
             row_warps: rows.div_ceil(16) as u32,
+            blocks: (spec.group_cols(tile) / Self::BLOCK_COLS).div_ceil(ctas)
+                * spec.epilogue().weight_cols(),
         }
     }
 
     /// Bytes of shared memory that the exchange takes.
-    pub(super) fn smem_bytes(self, tile: Tile) -> u32 {
+    pub(super) fn smem_bytes(self) -> u32 {
         let warps = GROUPS * self.row_warps;
-        let sums = (self.ctas - 1) * self.blocks(tile) * warps * Self::SUMS_BYTES as u32;
+        let sums = (self.ctas - 1) * self.blocks * warps * Self::SUMS_BYTES as u32;
         sums + 8 * (warps + 1)
-    }
-
-    /// The most blocks of a warpgroup that one CTA completes.
-    pub(super) fn blocks(self, tile: Tile) -> u32 {
-        (Split::of(tile).group_cols(tile) / Self::BLOCK_COLS).div_ceil(self.ctas)
     }
 }
 

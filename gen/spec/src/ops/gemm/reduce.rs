@@ -59,7 +59,7 @@ const MAX_PACKETS_IN_FLIGHT: u32 = 16;
 pub(super) fn plan(spec: GemmSpec<'_>, device: &Device) -> Result<BodyPlan<GemmPlan>, Diagnostics> {
     let mut rejected = Diagnostics::default();
     let mut best: Option<Candidate> = None;
-    for tile in core::candidate_tiles(spec.tuning(), device.arch) {
+    for tile in core::candidate_tiles(spec, device.arch) {
         match CoreLayout::new(spec, tile, None, device) {
             Ok(core) => {
                 let found = candidates(spec, device, &core);

@@ -48,7 +48,7 @@ regions! {
     /// A warp's sums of 8 columns over the slice of K of another CTA: 16 bytes of each lane. Other CTAs are counted without
     /// this one, and warps over both groups.
     cluster_sums: Element::Bytes(Cluster::SUMS_BYTES),
-        [from: p.of_cluster(|c| c.ctas - 1), block: p.of_cluster(|c| c.blocks(p.tile)),
+        [from: p.of_cluster(|c| c.ctas - 1), block: p.of_cluster(|c| c.blocks),
          warp: p.of_cluster(|c| GROUPS * c.row_warps)],
         if p.cluster.is_some();
     /// The barriers of the two pipelines.

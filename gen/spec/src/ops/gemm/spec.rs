@@ -1,9 +1,10 @@
 //! [`GemmSpec`]: a GEMM whose sizes are known, on all ranks.
 
 use super::config::{BLayout, Epilogue, GemmConfig, GemmOp, GemmShape, Tuning};
+use super::op_plan::Split;
 use super::types::GemmTypes;
 use crate::abi::Extent;
-use crate::arch::Arch;
+use crate::arch::{Arch, Tile};
 use crate::parts::id::id_prefix;
 use crate::topology::Topology;
 
@@ -42,6 +43,21 @@ impl GemmSpec<'_> {
 
     pub const fn epilogue(&self) -> Epilogue {
         self.config.epilogue
+    }
+
+    /// Columns of this rank's B.
+    pub const fn cols_of_b(&self) -> u64 {
+        self.shape.n * self.epilogue().weight_cols() as u64
+    }
+
+    /// Columns of C that a tile makes.
+    pub const fn tile_cols(&self, tile: Tile) -> u32 {
+        tile.n / self.epilogue().weight_cols()
+    }
+
+    /// Columns of C that a consumer warpgroup makes of a tile.
+    pub const fn group_cols(&self, tile: Tile) -> u32 {
+        Split::of(tile).group_cols(tile) / self.epilogue().weight_cols()
     }
 
     pub const fn types(&self) -> GemmTypes {

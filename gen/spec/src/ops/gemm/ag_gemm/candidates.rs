@@ -109,7 +109,7 @@ impl<'a> Search<'a> {
                 && whole_tiles == u64::from(row_tiles);
         let shard_row_tiles =
             (spec.world() > 1 && aligned).then(|| (shard_rows / u64::from(tile.m)) as u32);
-        let col_tiles = spec.shape.n.div_ceil(u64::from(tile.n)) as u32;
+        let col_tiles = spec.shape.n.div_ceil(spec.tile_cols(tile).into()) as u32;
         // A group with own and with remote rows would wait for remote rows before all own rows are computed.
         let group_m = GROUP_M.min(shard_row_tiles.unwrap_or(GROUP_M));
         let order = TileOrder {
@@ -179,7 +179,7 @@ impl<'a> Search<'a> {
         if !shares_all || comm_ctas > 0 || self.spec.takes_rows() {
             return None;
         }
-        let cluster = Some(Cluster::new(self.tile, self.spec.shape.m, splits));
+        let cluster = Some(Cluster::new(self.spec, self.tile, splits));
         CoreLayout::new(self.spec, self.tile, cluster, self.device).ok()
     }
 

@@ -47,7 +47,7 @@ pub fn gemm(job: &Job, config: &GemmConfig, rank: usize) -> Vec<Vec<Element>> {
     let mut c = Vec::new();
     for row in rows {
         for col in 0..n {
-            let sum = match config.op {
+            let sum = |col: usize| match config.op {
                 GemmOp::AgGemm => {
                     let owner = |rank: &usize| job.shard(all_rows, *rank).contains(&row);
                     let owner = (0..job.world).find(owner).expect("a rank has the row");
@@ -58,10 +58,22 @@ pub fn gemm(job: &Job, config: &GemmConfig, rank: usize) -> Vec<Vec<Element>> {
                 _ => sum_of_ranks(job, |rank| product((rank, row), (rank, col)), dtype, true),
             };
             let at = (row - first) * n + col;
-            let x = sum.value + bias.get(col).unwrap_or(&0.0);
+            let biased = |col: usize| {
+                let Near { value, error } = sum(col);
+                (value + bias.get(col).unwrap_or(&0.0), 1.2 * error)
+            };
+            let (x, mut error) = biased(col);
+            let mut value = activated(epilogue.activation, x);
+            if epilogue.swiglu {
+                let (up, error_of_up) = biased(n + col);
+                value = activated(Activation::Silu, x);
+                error = error * up.abs() + error_of_up * value.abs();
+                value *= up;
+                error += 1e-6 * value.abs();
+            }
             c.push(Near {
-                value: activated(epilogue.activation, x) + residual.get(at).unwrap_or(&0.0),
-                error: 1.2 * sum.error + 1e-6,
+                value: value + residual.get(at).unwrap_or(&0.0),
+                error: error + 1e-6,
             });
         }
     }
@@ -77,13 +89,14 @@ pub fn gemm(job: &Job, config: &GemmConfig, rank: usize) -> Vec<Vec<Element>> {
 /// The function of a row of a rank's A and a column of a rank's B that gives their product.
 fn product_of(job: &Job, config: &GemmConfig) -> impl Fn((usize, usize), (usize, usize)) -> Near {
     let (n, k, layout) = (size(config.n), size(config.k), config.b_layout);
+    let cols_of_b = if config.epilogue.swiglu { 2 * n } else { n };
     let a = job.floats_of_ranks(Operand::A);
     let b = job.floats_of_ranks(Operand::B);
     let scale = scale_of(job, config);
     let is_narrow = config.dtype == Dtype::E4m3;
     move |(of_a, row), (of_b, col)| {
         let b = |depth: usize| match layout {
-            BLayout::Kn => b[of_b][depth * n + col],
+            BLayout::Kn => b[of_b][depth * cols_of_b + col],
             BLayout::Nk => b[of_b][col * k + depth],
         };
         let (mut value, mut magnitudes) = (0.0, 0.0);
@@ -105,6 +118,12 @@ fn scale_of(
     config: &GemmConfig,
 ) -> impl Fn((usize, usize), (usize, usize), usize) -> f64 {
     let (scales, blocks) = (config.scales, size(config.k).div_ceil(128));
+    let (n, swiglu) = (size(config.n), config.epilogue.swiglu);
+    // The first block of up comes behind the last block of the gate.
+    let block_of = move |col: usize| match swiglu && col >= n {
+        true => n.div_ceil(128) + (col - n) / 128,
+        false => col / 128,
+    };
     let a = job.floats_of_ranks(Operand::AScales);
     let b = job.floats_of_ranks(Operand::BScales);
     move |(of_a, row), (of_b, col), depth| match scales {
@@ -113,7 +132,7 @@ fn scale_of(
         Scales::Row => a[of_a][row] * b[of_b][col],
         Scales::Block => {
             let block = depth / 128;
-            a[of_a][row * blocks + block] * b[of_b][col / 128 * blocks + block]
+            a[of_a][row * blocks + block] * b[of_b][block_of(col) * blocks + block]
         }
     }
 }
