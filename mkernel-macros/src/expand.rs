@@ -260,6 +260,28 @@ mod tests {
     }
 
     #[test]
+    fn swiglu_has_a_weight_of_twice_the_columns() {
+        let attribute = quote!(op = gemm, m = dynamic, n = 1024, k = 8192, b_layout = nk, bias = true, swiglu = true);
+        let expanded = expand(
+            attribute,
+            quote!(
+                struct Up;
+            ),
+        )
+        .to_string();
+        let config = declared(&expanded);
+        assert!(config.problem.gemm().expect("a GEMM").epilogue.swiglu);
+        for line in [
+            "becomes `swiglu(sum + bias)` in C",
+            "| `b` | `[2·1024, 8192]`, bf16, read |",
+            "| `bias` | `[2·1024]`, bf16, read |",
+            "| `c` | `[M, 1024]`, bf16, written |",
+        ] {
+            assert!(expanded.contains(line), "{line} in {expanded}");
+        }
+    }
+
+    #[test]
     fn errors_of_attribute_and_item_are_reported_at_once() {
         let found = errors(
             "op = ag_gemm, world = 3, m = dynamic, k = 8191, tile_m = 100, stage = 4",

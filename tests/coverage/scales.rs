@@ -1,7 +1,7 @@
-//! Golden configurations of GEMM operators of e4m3, with scales.
+//! Golden configurations of GEMM operators of e4m3, with scales, and of GEMM operators with SwiGLU.
 
 use crate::some;
-use mkernel_spec::{Dtype, GemmOp, Scales};
+use mkernel_spec::{BLayout, Dtype, GemmOp, Scales};
 use mkernel_testing::golden::Golden;
 
 /// Each GEMM operator has a golden configuration of e4m3, each kind of scales has one, and each place where scales are applied.
@@ -31,5 +31,37 @@ fn goldens_cover_e4m3_and_scales() {
     some(&goldens, "scales of blocks with rows at run time", |g| {
         gemm(g).is_some_and(|gemm| gemm.config.scales == Scales::Block)
             && g.plan.max_rows().is_some()
+    });
+}
+
+/// SwiGLU changes the columns of B of a load, of a scale, of a bias and of a shared tile.
+#[test]
+fn goldens_cover_swiglu() {
+    let mut goldens = Golden::all();
+    goldens.retain(|golden| {
+        golden
+            .plan
+            .gemm()
+            .is_some_and(|gemm| gemm.config.epilogue.swiglu)
+    });
+    let gemm = |g: &Golden| g.plan.gemm().cloned().expect("a GEMM");
+    for op in [GemmOp::AgGemm, GemmOp::Gemm] {
+        some(&goldens, op.op().name(), |g| gemm(g).config.op == op);
+    }
+    for layout in BLayout::ALL {
+        some(&goldens, layout.name(), |g| {
+            gemm(g).config.b_layout == layout
+        });
+    }
+    for scales in [Scales::None, Scales::Row, Scales::Block] {
+        some(&goldens, scales.name(), |g| gemm(g).config.scales == scales);
+    }
+    some(&goldens, "a bias", |g| gemm(g).config.epilogue.bias);
+    some(&goldens, "a cluster", |g| gemm(g).cluster.is_some());
+    some(&goldens, "shared tiles", |g| {
+        gemm(g).cluster.is_none() && gemm(g).order.tail_splits > 1
+    });
+    some(&goldens, "rows at run time", |g| {
+        g.plan.max_rows().is_some()
     });
 }

@@ -128,7 +128,7 @@ fn swiglu_layer() -> Layer {
 const SWIGLU: &[Mutation] = &[
     ("gate and up exchanged", "@swiglu.apply", "silu(sum[i]) * sum[i + Fragment::registers(kGroupCols)] => sum[i] * silu(sum[i + Fragment::registers(kGroupCols)])"),
     ("no silu", "@swiglu.apply", "silu(sum[i]) => sum[i]"),
-    ("up taken from the gate's columns", "@swiglu.up-column", " * Config::kCols => * 0"),
+    ("up taken from the gate's columns", "@swiglu.up-column", " * cols => * 0"),
 ];
 
 /// Mutations of the sums of tiles that are divided into slices.

@@ -121,6 +121,9 @@ pub fn cases(world: u32) -> Vec<Case> {
     for op in GemmOp::ALL {
         all.extend(splits(op, world));
         all.extend(epilogues(op, world));
+        if !op.reduces() {
+            all.extend(swiglu(op));
+        }
     }
     all
 }
@@ -173,6 +176,29 @@ fn epilogues(op: GemmOp, world: u32) -> Vec<Case> {
         }
     }
     all
+}
+
+/// Returns cases with SwiGLU: with each tile, shared tiles, and columns of C that end inside a tile.
+fn swiglu(op: GemmOp) -> Vec<Case> {
+    let epilogue = |bias, output| Epilogue {
+        bias,
+        residual: bias,
+        swiglu: true,
+        output,
+        ..Epilogue::default()
+    };
+    let (plain, all) = (epilogue(false, None), epilogue(true, Some(Dtype::Fp32)));
+    let of = |m, n, k, layout, epilogue| case(m, n, k, layout).of(op).finished(epilogue);
+    vec![
+        of(1000, 1032, 520, Kn, all).tile(128, 256).strided(),
+        of(2048, 1024, 1032, Nk, plain).tile(128, 128),
+        of(777, 520, 392, Nk, all).tile(64, 256).strided(),
+        of(9, 264, 2056, Kn, all),
+        of(17, 1032, 2056, Nk, plain).tile(64, 256).split(3),
+        of(200, 520, 2056, Kn, all).tile(128, 256).split(2),
+        of(17, 1032, 2056, Nk, all).tile(64, 256).clustered(4),
+        of(4096, 2056, 1000, Kn, plain).tile(128, 256).paced(4),
+    ]
 }
 
 /// Returns cases with every kind of reduction.

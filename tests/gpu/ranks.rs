@@ -222,16 +222,17 @@ impl Operands {
             true => (world * k, rank * k..(rank + 1) * k),
             false => (k, 0..k),
         };
+        let cols_of_b = n * u64::from(epilogue.weight_cols());
         let (b_rows, b_cols) = if transposed {
-            (n, whole_k)
+            (cols_of_b, whole_k)
         } else {
-            (whole_k, n)
+            (whole_k, cols_of_b)
         };
         let whole = lab.matrix(m, whole_k, pad)?;
         let whole_b = lab.matrix(b_rows, b_cols, pad)?;
         let b = match transposed {
-            true => whole_b.part(0..n, own_k.clone()),
-            false => whole_b.part(own_k.clone(), 0..n),
+            true => whole_b.part(0..cols_of_b, own_k.clone()),
+            false => whole_b.part(own_k.clone(), 0..cols_of_b),
         };
         let shard = match op.reduces() {
             true => None,
@@ -246,7 +247,8 @@ impl Operands {
             0..m
         };
         let c_rows = rows.end - rows.start;
-        let addend = |given: bool, rows| given.then(|| lab.matrix(rows, n, pad)).transpose();
+        let addend =
+            |given: bool, rows, cols| given.then(|| lab.matrix(rows, cols, pad)).transpose();
         Ok(Self {
             a,
             shard,
@@ -254,8 +256,8 @@ impl Operands {
             b,
             c: lab.matrix_of(epilogue.output.unwrap_or_default(), c_rows, n, pad)?,
             epilogue,
-            bias: addend(epilogue.bias, 1)?,
-            residual: addend(epilogue.residual, c_rows)?,
+            bias: addend(epilogue.bias, 1, cols_of_b)?,
+            residual: addend(epilogue.residual, c_rows, n)?,
             whole,
             whole_b,
             rows,

@@ -156,7 +156,7 @@ pub const MUTATIONS: &[Mutation] = &[
     ("wrong leading offset of a descriptor", kn, &[("@mainloop.descriptor-b", "kGroupOffsetB); => kGroupOffsetB) ^ (u64{(8192 ^ 4096) >> 4} << 16);")]),
     ("wrong stride offset of a descriptor", kn, &[("@mainloop.descriptor-b", "kGroupOffsetB); => kGroupOffsetB) ^ (u64{(1024 ^ 512) >> 4} << 32);")]),
     ("descriptor without its swizzle", push, &[("@mainloop.descriptor-a", "kGroupOffsetA); => kGroupOffsetA) ^ 3ull << 62;")]),
-    ("parts of B swapped", kn, &[("@mainloop.box", "col + box * Shape::kBoxCols => col + (box ^ 1) * Shape::kBoxCols")]),
+    ("parts of B swapped", kn, &[("@mainloop.box", "box * Shape::kBoxCols => (box ^ 1) * Shape::kBoxCols")]),
     // The output buffers.
     ("output seen by three warps", push, &[("@store.barriers", "kWarpgroupWarps => 3")]),
     ("no proxy fence before the output is stored", push, &[("@store.proxy-fence", "")]),

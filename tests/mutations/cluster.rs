@@ -46,7 +46,7 @@ pub const MUTATIONS: &[Mutation] = &[
     ("arrival at the own barrier", cluster, &[("@cluster-sums.arrive", "(cluster_address(full, lane)) => (cluster_address(full, own))")]),
     ("arrival that other CTAs do not acquire", cluster, &[("@cluster-sums.wait", "wait_barrier<barrier_try_wait_cluster> => wait_barrier")]),
     ("sums of other CTAs not awaited", cluster, &[("@cluster-sums.wait", "")]),
-    ("sums of two blocks at one place", cluster, &[("@cluster-sums.place", "block - first_block(to) => 0")]),
+    ("sums of two blocks at one place", cluster, &[("@cluster-sums.place", "index_at(to, block) => 0")]),
     ("sums of warps at one place", cluster, &[("@cluster-sums.place", ", place) => , 0)")]),
     ("sums of all CTAs at one place", cluster, &[("@cluster-sums.place", "cluster_sums(from => cluster_sums(0")]),
     ("sums added twice", cluster, &[("@cluster-sums.add", "d[3] += as_float(v.w); => d[3] += 2 * as_float(v.w);")]),

@@ -17,6 +17,7 @@ const ALL: Epilogue = Epilogue {
     bias: true,
     residual: true,
     activation: Activation::Relu,
+    swiglu: false,
     output: None,
     norm: Norm::None,
     eps: Eps::new(1e-6),

@@ -9,6 +9,7 @@ mod cluster;
 mod epilogue;
 mod reduce;
 mod scales;
+mod swiglu;
 
 use mkernel::spec::{BLayout, Dim, Epilogue, GemmConfig, GemmOp, GemmShape, Tuning};
 use mkernel_testing::jobs::{
@@ -72,6 +73,11 @@ fn every_mutation_of_scales_is_found() {
 }
 
 #[test]
+fn every_mutation_of_swiglu_is_found() {
+    all_mutations_are_found(swiglu::MUTATIONS, SEEDS_TO_FIND);
+}
+
+#[test]
 fn every_mutation_of_attention_is_found() {
     all_mutations_are_found(attention::MUTATIONS, SEEDS_TO_FIND);
 }
@@ -99,6 +105,7 @@ fn kernels_without_mutations_are_right() {
             epilogue::KERNELS,
             cluster::KERNELS,
             scales::KERNELS,
+            swiglu::KERNELS,
         ]
         .concat(),
         DEFAULT_SEEDS,
@@ -121,6 +128,7 @@ fn kernels_without_mutations_are_right_with_all_seeds() {
             epilogue::KERNELS,
             cluster::KERNELS,
             scales::KERNELS,
+            swiglu::KERNELS,
         ]
         .concat(),
         SEEDS_WITHOUT_ALARM,

@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 /// A function that makes a mistake in a configuration. The mistakes are independent of each other, and each is in
 /// another field.
 type Plant = fn(&mut KernelConfig);
-const MISTAKES: [(Field, Plant); 13] = [
+const MISTAKES: [(Field, Plant); 14] = [
     (Field::NAME, |c| c.name = Some("not an identifier".into())),
     (Field::WORLD, |c| c.world = 3),
     (Field::MAX_SMS, |c| c.max_sms = Some(0)),
@@ -34,6 +34,10 @@ const MISTAKES: [(Field, Plant); 13] = [
     (Field::GROUP_M, |c| gemm_config(c).tuning.group_m = Some(0)),
     (Field::SYMMETRIC_RESULT, |c| {
         gemm_config(c).symmetric_result = true;
+    }),
+    (Field::ACTIVATION, |c| {
+        let epilogue = &mut gemm_config(c).epilogue;
+        (epilogue.swiglu, epilogue.activation) = (true, mkernel_spec::Activation::Relu);
     }),
 ];
 

@@ -12,9 +12,13 @@ use proptest::sample::{Index, select};
 /// Generates configurations whose sizes are in bounds. The tuning may not fit them.
 pub fn configs() -> impl Strategy<Value = KernelConfig> {
     let tuned = (sizes(), epilogues()).prop_flat_map(|(mut config, epilogue)| {
-        gemm_config(&mut config).epilogue = epilogue;
-        tuning(gemm_config(&mut config).op).prop_map(move |tuning| {
+        let gemm = gemm_config(&mut config);
+        gemm.epilogue = with_one_activation(epilogue, gemm.op);
+        tuning(gemm.op).prop_map(move |mut tuning| {
             let mut config = config.clone();
+            if gemm_config(&mut config).epilogue.swiglu {
+                tuning.tile_n = tuning.tile_n.filter(|n| *n == 256);
+            }
             gemm_config(&mut config).tuning = tuning;
             config
         })
@@ -130,15 +134,26 @@ fn epilogues() -> impl Strategy<Value = Epilogue> {
         any::<bool>(),
         select(&Activation::ALL[..]),
         select(&[None, Some(Dtype::Fp32)][..]),
+        any::<bool>(),
     )
-        .prop_map(|(bias, residual, activation, output)| Epilogue {
+        .prop_map(|(bias, residual, activation, output, swiglu)| Epilogue {
             bias,
             residual,
             activation,
+            swiglu,
             output,
             ..Epilogue::default()
         });
     prop_oneof![1 => Just(Epilogue::default()), 1 => some]
+}
+
+/// The epilogue without what SwiGLU excludes, or without SwiGLU.
+fn with_one_activation(mut epilogue: Epilogue, op: GemmOp) -> Epilogue {
+    epilogue.swiglu &= !op.reduces();
+    if epilogue.swiglu {
+        epilogue.activation = Activation::None;
+    }
+    epilogue
 }
 
 fn layouts() -> impl Strategy<Value = BLayout> {

@@ -19,7 +19,7 @@ proptest! {
         let operand = |wanted| plan.operands().iter().find(|o| o.operand == wanted);
         let c = operand(Operand::C).expect("C");
         prop_assert!(c.written && c.dtype == epilogue.output.unwrap_or(gemm.config.dtype));
-        prop_assert_eq!(operand(Operand::Bias).map(|o| (o.rows.on(0), o.cols)), epilogue.bias.then_some((1, gemm.shape.n)));
+        prop_assert_eq!(operand(Operand::Bias).map(|o| (o.rows.on(0), o.cols)), epilogue.bias.then_some((1, gemm.shape.n * u64::from(epilogue.weight_cols()))));
         prop_assert_eq!(operand(Operand::Residual).map(|o| (o.rows, o.cols)), epilogue.residual.then_some((c.rows, c.cols)));
         for (wanted, given) in [(Operand::Bias, epilogue.bias), (Operand::Residual, epilogue.residual)] {
             let args = plan.body().args.args.iter();
@@ -43,7 +43,7 @@ proptest! {
         let Ok(plain) = plain else { return Ok(()) };
         prop_assert_eq!(plain.id == plan.id, epilogue == mkernel_spec::Epilogue::default());
         let text = render(&plain).expect("a plan renders").text;
-        for word in ["bias", "residual", "relu", "silu", "gelu", "ElementC = mk::Fp32"] {
+        for word in ["bias", "residual", "relu", "silu", "gelu", "SwiGlu", "ElementC = mk::Fp32"] {
             prop_assert!(!text.contains(word), "{word}");
         }
         // An epilogue reads or writes more bytes, and so takes longer.

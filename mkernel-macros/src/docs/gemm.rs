@@ -48,7 +48,9 @@ fn epilogue(config: &GemmConfig) -> Option<String> {
         ));
     }
     let swiglu = match epilogue.swiglu {
-        true => " B has the N columns of a gate and then those of up, and `swiglu` is `silu(gate) · up`.",
+        true => {
+            " B has the N columns of a gate and then those of up, and `swiglu` is `silu(gate) · up`."
+        }
         false => "",
     };
     (epilogue != plain).then(|| {
@@ -125,10 +127,7 @@ fn scales(config: &GemmConfig, rows_of_a: &str) -> Vec<OperandDoc> {
     let (of_a, of_b) = match config.scales {
         Scales::None => return Vec::new(),
         Scales::Tensor => ("[1]".to_owned(), "[1]".to_owned()),
-        Scales::Row => (
-            format!("[{rows_of_a}]"),
-            format!("[{}]", cols_of_b(config)),
-        ),
+        Scales::Row => (format!("[{rows_of_a}]"), format!("[{}]", cols_of_b(config))),
         Scales::Block => {
             let (of_n, of_k) = (blocks(config.n, "N"), blocks(config.k, "K"));
             (

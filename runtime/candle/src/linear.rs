@@ -14,11 +14,12 @@ use std::sync::Arc;
 /// A linear layer whose outputs are divided among the ranks: the first one of a block under tensor parallelism.
 ///
 /// This rank has the rows of the weight that belong to its outputs: `[N, K]`, where N is the number of outputs of this
-/// rank. There are three forms of the forward pass:
+/// rank. There are four forms of the forward pass:
 ///
 /// - [`forward`](Module::forward): all ranks have all of `x [.., K]`. Each computes its columns, `[.., N]`, without any
 ///   communication. This is what Megatron, vLLM and mistral.rs do without sequence parallelism.
 /// - [`forward_activated`](Self::forward_activated): `forward` and an activation, in one kernel.
+/// - [`forward_swiglu`](Self::forward_swiglu): `forward` of a gate and an up projection, and SwiGLU, in one kernel.
 /// - [`forward_gathered`](Self::forward_gathered): each rank has its rows of x. They are gathered while the rank computes
 ///   its columns for all rows. This is sequence parallelism.
 #[derive(Clone, Debug)]
@@ -80,11 +81,28 @@ impl ColumnParallel {
     /// # Errors
     /// Fails if the sizes do not fit, or if the operator cannot be prepared or called.
     pub fn forward_activated(&self, x: &Tensor, activation: Activation) -> Result<Tensor> {
-        let rows = count_rows(x, &self.weight)?;
         let mut config = config(GemmOp::Gemm, &self.weight, self.bias.is_some())?;
         config.epilogue.activation = activation;
-        let operator = operator(&self.ranks, config, rows)?;
+        self.forward_finished(x, config)
+    }
+
+    /// Computes `silu(gate) · up` of `x [.., K]`: `[.., N/2]`. The first half of this rank's outputs is the gate, and the second
+    /// half is up. Product, bias and SwiGLU are one kernel, and the result is rounded once.
+    ///
+    /// # Errors
+    /// Fails if the sizes do not fit, or if the operator cannot be prepared or called.
+    pub fn forward_swiglu(&self, x: &Tensor) -> Result<Tensor> {
         let (n, _) = self.weight.dims2()?;
+        let mut config = config(GemmOp::Gemm, &self.weight, self.bias.is_some())?;
+        (config.n, config.epilogue.swiglu) = (Dim::Static(n as u64 / 2), true);
+        self.forward_finished(x, config)
+    }
+
+    /// Computes C of `gemm` with the epilogue of this configuration.
+    fn forward_finished(&self, x: &Tensor, config: GemmConfig) -> Result<Tensor> {
+        let rows = count_rows(x, &self.weight)?;
+        let n = config.n.fixed().unwrap_or_default() as usize;
+        let operator = operator(&self.ranks, config, rows)?;
         let inputs = operands(x, &self.weight, self.bias.as_ref());
         let c = Output::new(Operand::C, (rows, n), self.weight.dtype());
         let y = call_with(&self.ranks, &operator, rows, &inputs, c)?;

@@ -80,7 +80,13 @@ pub fn expected(
         residual: of_rank(Operand::Residual),
     };
     let (sum, addends) = match config.epilogue.swiglu {
-        true => (sum.swiglu(addends.bias), Addends { bias: &[], ..addends }),
+        true => (
+            sum.swiglu(addends.bias),
+            Addends {
+                bias: &[],
+                ..addends
+            },
+        ),
         false => (sum, addends),
     };
     let c = sum.finish(config.epilogue, addends, op_plan.types().c);
@@ -118,7 +124,8 @@ fn factors(
         Some(share) => elements
             .zip(inputs.of(scales))
             .map(|(of_rank, scales)| {
-                let [rows, scales] = [of_rank, scales].map(|all| all.chunks((all.len() / parts).max(1)));
+                let [rows, scales] =
+                    [of_rank, scales].map(|all| all.chunks((all.len() / parts).max(1)));
                 let of_part = |(rows, scales)| scaled(rows, cols, share, scales);
                 Cow::Owned(rows.zip(scales).flat_map(of_part).collect())
             })

@@ -79,6 +79,27 @@ fn an_activation_is_applied_to_own_columns() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn swiglu_is_applied_to_own_columns() -> Result<()> {
+    let whole = Whole::new()?;
+    for world in [1, 2, 4] {
+        let x = random(5, &[2, 3, INPUTS])?;
+        let results = on_ranks(world, |ranks| {
+            let gate_up = ColumnParallel::shard(ranks, &whole.w1, Some(&whole.b1))?;
+            gate_up.forward_swiglu(&x)
+        });
+        let sums = product(&x.reshape((6, INPUTS))?, &whole.w1)?;
+        let sums = sums.broadcast_add(&whole.b1.to_dtype(DType::F32)?)?;
+        let cols = HIDDEN / world as usize / 2;
+        for (rank, h) in results.iter().enumerate() {
+            let part = |part: usize| sums.narrow(1, (2 * rank + part) * cols, cols);
+            let expected = (part(0)?.silu()? * part(1)?)?.reshape((2, 3, cols))?;
+            expect_near(h, &expected, &format!("rank {rank} of {world}"))?;
+        }
+    }
+    Ok(())
+}
+
 /// Layers take the type of their weights.
 #[test]
 fn layers_of_f16_are_right() -> Result<()> {

@@ -36,10 +36,15 @@ def _sizes(op: str, group: Group, a: Tensor, b: Tensor, rows: Any) -> tuple[Any,
     return total, total, own_rows(group, total) if op == "gemm_rs" else total
 
 
+def _cols(b: Tensor, activation: str) -> Any:
+    """Return the columns of C. With SwiGLU, b has those of the gate, and then those of up."""
+    return b.shape[1] // 2 if activation == "swiglu" else b.shape[1]
+
+
 def _fake(op: str) -> Any:
     def fake(a, b, bias=None, residual=None, activation="none", rows=None, out_dtype=None, group=DEFAULT, options=""):
         _, _, own = _sizes(op, find(group, a), a, b, rows)
-        return a.new_empty((own, b.shape[1]), dtype=out_dtype or _of_results(a.dtype))
+        return a.new_empty((own, _cols(b, activation)), dtype=out_dtype or _of_results(a.dtype))
 
     return fake
 
@@ -56,15 +61,15 @@ def _call(op: str, out: Tensor | None, a, b, bias, residual, activation, rows, o
     if known is not None:
         return _repeat(known, a, b)
     total, rows_of_a, rows_of_c = _sizes(op, ranks, a, b, rows)
-    k, n = b.shape
+    (k, cols_of_b), n = b.shape, _cols(b, activation)
     is_kn = b.is_contiguous()
     weight = b if is_kn else b.t()
     output = out_dtype or (_of_results(a.dtype) if out is None else out.dtype)
     result = a.new_empty((rows_of_c, n), dtype=output) if out is None else out
     tensors = Tensors(ranks)
     tensors.read("a", a, (rows_of_a, k))
-    tensors.read("b", weight, (k, n) if is_kn else (n, k))
-    tensors.read("bias", bias, (n,))
+    tensors.read("b", weight, (k, cols_of_b) if is_kn else (cols_of_b, k))
+    tensors.read("bias", bias, (cols_of_b,))
     tensors.read("residual", residual, (rows_of_c, n))
     tensors.write("c", result, (rows_of_c, n))
     tensors.check()
@@ -74,7 +79,8 @@ def _call(op: str, out: Tensor | None, a, b, bias, residual, activation, rows, o
 
     def declared() -> str:
         sizes = {"m": f"..={most}", "n": n, "k": k, "b_layout": "kn" if is_kn else "nk", "buckets": 1}
-        epilogue = {"bias": adds[0] or None, "residual": adds[1] or None, "activation": activation}
+        epilogue = {"bias": adds[0] or None, "residual": adds[1] or None}
+        epilogue |= {"swiglu": True} if activation == "swiglu" else {"activation": activation}
         types = {"dtype": _name(a.dtype), "output": None if output == _of_results(a.dtype) else _name(output)}
         return declaration(op, sizes | types | epilogue, options)
 
@@ -218,7 +224,8 @@ def ag_gemm(
             copied.
         bias: ``[N]``.
         residual: ``[M, N]``.
-        activation: ``"none"``, ``"relu"``, ``"gelu"``, ``"gelu_tanh"`` or ``"silu"``.
+        activation: ``"none"``, ``"relu"``, ``"gelu"``, ``"gelu_tanh"``, ``"silu"``, or ``"swiglu"`` of :func:`ag_gemm` and
+            :func:`gemm`: ``b`` has N columns of a gate and then N of up, and so has the bias, and ``silu(gate) * up`` has N.
         rows: M. The default is W times the rows of ``a``.
         out_dtype: ``torch.float32``, or the type of ``a``, which is the default.
         out: Where the result is written.

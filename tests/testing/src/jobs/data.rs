@@ -68,6 +68,14 @@ impl Factor {
         }
     }
 
+    /// A factor with these rows, and behind them the rows of another one.
+    fn before(mut self, other: Self) -> Self {
+        self.elements.extend(other.elements);
+        self.scales.extend(other.scales);
+        self.scaled.extend(other.scaled);
+        self
+    }
+
     /// The rows of a shard, of a factor with rows of `cols` elements and scales that all rows share.
     fn shard(&self, rows: &Range<u64>, cols: u64) -> Self {
         let of =
@@ -118,7 +126,8 @@ impl CallData {
             GemmOp::Gemm => alone(config, world, shape, &mut random),
             GemmOp::GemmRs | GemmOp::GemmAr => summed(config, world, shape, &mut random),
         };
-        let elems = |rank: usize| sums[rank].len() as u64;
+        let weight_cols = u64::from(epilogue.weight_cols());
+        let elems = |rank: usize| sums[rank].len() as u64 / weight_cols;
         let scale = scale(epilogue);
         // All ranks have one bias if the operator reduces, and one residual in gemm_ar.
         let mut addend = |is_there: bool, is_common: bool, elems: &dyn Fn(usize) -> u64| {
@@ -132,12 +141,12 @@ impl CallData {
             }
             all
         };
-        let bias = addend(epilogue.bias, op.reduces(), &|_| shape.n);
+        let bias = addend(epilogue.bias, op.reduces(), &|_| weight_cols * shape.n);
         let residual = addend(epilogue.residual, op == GemmOp::GemmAr, &elems);
         let expected = sums
             .iter()
             .enumerate()
-            .map(|(rank, sums)| finish(sums, &bias[rank], &residual[rank], epilogue.activation))
+            .map(|(rank, sums)| finish(sums, shape.n, &bias[rank], &residual[rank], epilogue))
             .collect();
         let split = |all: Vec<Factor>| -> (Vec<_>, Vec<_>) {
             let parts = all.into_iter();
@@ -189,6 +198,8 @@ fn rows_of(world: u32, m: u64, rank: u64) -> Range<u64> {
 fn gathered(config: &GemmConfig, world: u32, shape: GemmShape, random: &mut Random) -> Products {
     let GemmShape { m, n, k } = shape;
     let (epilogue, ranks) = (config.epilogue, 0..u64::from(world));
+    let weight_cols = u64::from(epilogue.weight_cols());
+    let n = n * weight_cols;
     let largest = if is_exact(epilogue) { 8 } else { 1 };
     let [of_a, of_b] = shares(config.scales);
     let a = Factor::new(random.fill(m * k, largest, 1.0), k, of_a, random);
@@ -196,8 +207,17 @@ fn gathered(config: &GemmConfig, world: u32, shape: GemmShape, random: &mut Rand
         .clone()
         .map(|_| random.fill(n * k, largest, scale(epilogue)))
         .collect();
-    let b = b.into_iter().map(|b| Factor::new(b, k, of_b, random));
-    let b: Vec<_> = b.collect();
+    // The blocks of up begin where up does.
+    let parts = match config.scales {
+        Scales::Block => weight_cols,
+        _ => 1,
+    };
+    let mut factor_of_b = |b: Vec<f32>| {
+        let parts = b.chunks((n / parts * k) as usize);
+        let parts = parts.map(|part| Factor::new(part.to_vec(), k, of_b, random));
+        parts.reduce(Factor::before).expect("a part")
+    };
+    let b: Vec<_> = b.into_iter().map(&mut factor_of_b).collect();
     let sizes = (n as usize, k as usize);
     let sums = b
         .iter()
@@ -272,7 +292,7 @@ fn summed(config: &GemmConfig, world: u32, shape: GemmShape, random: &mut Random
 
 /// Returns whether the results are whole numbers if the operands are.
 fn is_exact(epilogue: Epilogue) -> bool {
-    matches!(epilogue.activation, Activation::None | Activation::Relu)
+    !epilogue.swiglu && matches!(epilogue.activation, Activation::None | Activation::Relu)
 }
 
 /// Returns whether a result is right: bit for bit, or within the error of a smooth activation.
@@ -284,27 +304,35 @@ pub fn is_right(got: f32, want: f64, config: &GemmConfig) -> bool {
     (f64::from(got) - want).abs() <= dtype.rounding_error(want) + 1e-6 * (want.abs() + 1.0)
 }
 
-/// Returns activation(sum + bias) + residual in fp64.
-fn finish(sums: &[f32], bias: &[f32], residual: &[f32], activation: Activation) -> Vec<f64> {
+/// Returns activation(sum + bias) + residual in fp64, for rows of C of `n` elements. With SwiGLU, a row has the sums of the gate,
+/// and then those of up.
+fn finish(sums: &[f32], n: u64, bias: &[f32], residual: &[f32], epilogue: Epilogue) -> Vec<f64> {
     let of = |values: &[f32], index: usize| values.get(index).map_or(0.0, |x| f64::from(*x));
-    let cols = bias.len().max(1);
-    sums.iter()
-        .enumerate()
-        .map(|(index, sum)| {
-            let x = f64::from(*sum) + of(bias, index % cols);
-            let y = match activation {
-                Activation::None => x,
-                Activation::Relu => x.max(0.0),
-                Activation::Gelu => x * normal(x),
-                Activation::GeluTanh => {
-                    let u = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x.powi(3));
-                    x / 2.0 * (1.0 + u.tanh())
-                }
-                Activation::Silu => x / (1.0 + (-x).exp()),
+    let (n, mut finished) = (n as usize, Vec::new());
+    for (row, sums) in sums.chunks(n * epilogue.weight_cols() as usize).enumerate() {
+        let biased = |col: usize| f64::from(sums[col]) + of(bias, col);
+        finished.extend((0..n).map(|col| {
+            let y = match epilogue.swiglu {
+                true => activated(Activation::Silu, biased(col)) * biased(n + col),
+                false => activated(epilogue.activation, biased(col)),
             };
-            y + of(residual, index)
-        })
-        .collect()
+            y + of(residual, row * n + col)
+        }));
+    }
+    finished
+}
+
+fn activated(activation: Activation, x: f64) -> f64 {
+    match activation {
+        Activation::None => x,
+        Activation::Relu => x.max(0.0),
+        Activation::Gelu => x * normal(x),
+        Activation::GeluTanh => {
+            let u = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x.powi(3));
+            x / 2.0 * (1.0 + u.tanh())
+        }
+        Activation::Silu => x / (1.0 + (-x).exp()),
+    }
 }
 
 /// Returns the distribution function of the normal distribution at `x`: 1/2 plus the density times

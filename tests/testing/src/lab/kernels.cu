@@ -59,13 +59,15 @@ struct Verdict {
   u64 first_wrong;            // the index of the first wrong element
 };
 
+constexpr u32 kSilu = 4;
+
 // Applies an activation by its number: none, relu, gelu, gelu with tanh, silu.
 __device__ double activate(u32 activation, double x) {
   switch (activation) {
     case 1: return x < 0 ? 0 : x;
     case 2: return x * normcdf(x);
     case 3: return x / 2 * (1 + tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)));
-    case 4: return x / (1 + exp(-x));
+    case kSilu: return x / (1 + exp(-x));
     default: return x;
   }
 }
@@ -77,9 +79,10 @@ struct Finish {
   u64 residual_stride;
   u32 activation;
   u32 is_fp32;  // whether C has elements of fp32
+  u32 is_swiglu;  // whether C is silu(gate) times up, and B has n columns of each
 };
 
-// Compares every `row_step`th row of C with activation(A · B + bias) + residual in fp64. A thread checks one element.
+// Compares every `row_step`th row of C with activation(A · B + bias) + residual in fp64, or the same with SwiGLU. A thread checks one element.
 extern "C" __global__ void check(const u16* a, u64 a_stride, const u16* b, u64 b_k_stride, u64 b_n_stride,
                                  const void* c, u64 c_stride, u64 m, u64 n, u64 k, u64 row_step, Verdict* verdict,
                                  double slack, Finish finish) {
@@ -94,10 +97,17 @@ extern "C" __global__ void check(const u16* a, u64 a_stride, const u16* b, u64 b
     if (__float_as_uint(found) != poison) atomicAdd(&verdict->stray, u64{1});
     return;
   }
-  double sum = 0;
-  for (u64 i = 0; i < k; ++i) sum += double{to_float(a[row * a_stride + i]) * to_float(b[i * b_k_stride + col * b_n_stride])};
-  if (finish.bias) sum += to_float(finish.bias[col]);
-  sum = activate(finish.activation, sum);
+  const auto biased_sum = [&](u64 col) {
+    double sum = 0;
+    for (u64 i = 0; i < k; ++i) sum += double{to_float(a[row * a_stride + i]) * to_float(b[i * b_k_stride + col * b_n_stride])};
+    return finish.bias ? sum + to_float(finish.bias[col]) : sum;
+  };
+  double sum = activate(finish.activation, biased_sum(col));
+  if (finish.is_swiglu) {
+    const double gate = activate(kSilu, biased_sum(col)), up = biased_sum(n + col);
+    sum = gate * up;
+    slack *= 1.1 * fabs(up) + fabs(gate);  // each factor multiplies the error of the other one
+  }
   if (finish.residual) sum += to_float(finish.residual[row * finish.residual_stride + col]);
   const double error = fabs(found - sum);
   // The limit is twice the rounding error, and the slack for the order of addition. The condition is not `>`, so that a

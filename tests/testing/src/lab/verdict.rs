@@ -69,6 +69,7 @@ pub(super) struct RawFinish {
     residual_stride: u64,
     activation: u32,
     is_fp32: u32,
+    is_swiglu: u32,
 }
 
 // SAFETY: the struct consists of plain numbers, and its layout is that of kernels.cu.
@@ -85,6 +86,7 @@ impl Finish<'_> {
             residual_stride: self.residual.map_or(0, |residual| residual.stride),
             activation: given.unwrap_or(0) as u32,
             is_fp32: u32::from(self.epilogue.output == Some(Dtype::Fp32)),
+            is_swiglu: u32::from(self.epilogue.swiglu),
         }
     }
 }

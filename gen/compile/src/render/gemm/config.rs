@@ -86,7 +86,11 @@ fn problem(gemm: Gemm<'_>, c: &mut Config) {
         c.name("kScales", name, note);
     }
     if epilogue.swiglu {
-        c.policy("Columns", "mk::gemm::SwiGlu", "columns of B that make one of C");
+        c.policy(
+            "Columns",
+            "mk::gemm::SwiGlu",
+            "columns of B that make one of C",
+        );
     }
     if epilogue.bias || epilogue.residual {
         c.element(

@@ -359,3 +359,36 @@ fn check_across_nodes(found: &mut Diagnostics, tuning: &Tuning) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Epilogue, KernelConfig};
+    use crate::spec::KernelSpec;
+
+    fn mistakes(config: GemmConfig) -> Vec<&'static str> {
+        let found = KernelSpec::validate(KernelConfig::new(2, config)).expect_err("mistakes");
+        found.iter().map(|v| v.field.name()).collect()
+    }
+
+    #[test]
+    fn swiglu_has_no_other_activation_and_needs_whole_sums() {
+        let swiglu = |op| GemmConfig {
+            epilogue: Epilogue {
+                swiglu: true,
+                activation: Activation::Silu,
+                ..Epilogue::default()
+            },
+            ..GemmConfig::new(op)
+        };
+        assert_eq!(mistakes(swiglu(GemmOp::GemmAr)), ["swiglu", "activation"]);
+        let mut config = swiglu(GemmOp::Gemm);
+        config.n = Dim::Static(MAX_DIM / 2 + 8);
+        assert_eq!(mistakes(config), ["n", "activation"]);
+        for tile in [(None, Some(64)), (Some(64), Some(128))] {
+            (config.n, config.epilogue.activation) = (Dim::Static(8), Activation::None);
+            (config.tuning.tile_m, config.tuning.tile_n) = tile;
+            assert_eq!(mistakes(config), ["tile_n"]);
+        }
+    }
+}

@@ -322,7 +322,12 @@ pub(super) fn operands(spec: GemmSpec<'_>, a_rows: Extent, c_rows: Extent) -> Ve
     operands.extend(scales(spec, a_rows));
     if epilogue.bias {
         let one = Extent::Fixed(1);
-        operands.push(OperandSpec::new(Operand::Bias, one, cols_of_b, types.addend));
+        operands.push(OperandSpec::new(
+            Operand::Bias,
+            one,
+            cols_of_b,
+            types.addend,
+        ));
     }
     if epilogue.residual {
         operands.push(addend(Operand::Residual, c_rows));

@@ -158,7 +158,7 @@ fn gemm(random: &mut Draws, op: GemmOp) -> GemmConfig {
         epilogue,
         tuning: Tuning {
             tile_m: random.perhaps(&[64, 128]),
-            tile_n: random.perhaps(&[64, 128, 256]),
+            tile_n: random.perhaps(if swiglu { &[256] } else { &[64, 128, 256] }),
             shots: random.perhaps(&[1, 2]).filter(|_| op.reduces()),
             split_k: random.perhaps(&[1, 2, 3]),
             ..Tuning::default()

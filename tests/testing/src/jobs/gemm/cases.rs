@@ -40,7 +40,7 @@ pub fn common_jobs(world: u32) -> Vec<(String, GemmJob)> {
         jobs.map(move |(index, epilogue, dtype)| job(op, *index, *epilogue, *dtype))
     };
     let jobs = GemmOp::ALL.into_iter().flat_map(of);
-    jobs.chain(of_e4m3(world)).collect()
+    jobs.chain(of_e4m3(world)).chain(of_swiglu(world)).collect()
 }
 
 /// Returns a job with these constant sizes, and its name.
@@ -90,6 +90,46 @@ fn of_e4m3(world: u32) -> Vec<(String, GemmJob)> {
             .map(move |case| job(op, case))
     };
     GemmOp::ALL.into_iter().flat_map(of).collect()
+}
+
+/// Returns jobs with SwiGLU: whole and partial tiles, both layouts, a single row, and each type of A.
+fn of_swiglu(world: u32) -> Vec<(String, GemmJob)> {
+    let all = Epilogue {
+        bias: true,
+        residual: true,
+        output: Some(Dtype::Fp32),
+        ..swiglu()
+    };
+    let (kn, nk, narrow) = (BLayout::Kn, BLayout::Nk, Dtype::E4m3);
+    let cases = [
+        ((128, 256, 256), nk, (Dtype::Bf16, Scales::None), swiglu()),
+        ((150, 264, 136), kn, (Dtype::Fp16, Scales::None), all),
+        ((1, 8, 8), kn, (Dtype::Bf16, Scales::None), swiglu()),
+        ((77, 136, 400), nk, (narrow, Scales::Tensor), all),
+        ((150, 264, 144), nk, (narrow, Scales::Row), all),
+        ((150, 200, 1168), nk, (narrow, Scales::Block), swiglu()),
+    ];
+    let job = |op: GemmOp, ((m, n, k), b_layout, (dtype, scales), epilogue)| {
+        let config = GemmConfig {
+            dtype,
+            scales,
+            b_layout,
+            epilogue,
+            ..GemmConfig::new(op)
+        };
+        static_job(world, config, GemmShape { m, n, k })
+    };
+    // The scales of rows and blocks of A do not travel to other ranks.
+    let gathered = cases[..4].iter().map(|case| job(GemmOp::AgGemm, *case));
+    let alone = cases.iter().map(|case| job(GemmOp::Gemm, *case));
+    gathered.chain(alone).collect()
+}
+
+fn swiglu() -> Epilogue {
+    Epilogue {
+        swiglu: true,
+        ..Epilogue::default()
+    }
 }
 
 /// Numbers of rows of consecutive calls, up to 300: none, one, all, and some that end in a tile or in a shard.
@@ -154,6 +194,14 @@ pub fn with_rows(world: u32) -> Vec<(String, GemmJob)> {
         (
             "shared by three",
             job(Gemm, thirds, finished(Some(Dtype::Fp32)), (72, 264), 17).in_graph(),
+        ),
+        (
+            "SwiGLU",
+            job(Gemm, tile(128, 256), swiglu(), (264, 136), 8).in_graph(),
+        ),
+        (
+            "SwiGLU of gathered rows",
+            job(AgGemm, tile(64, 256), swiglu(), (136, 264), 8),
         ),
     ];
     if world > 1 {
@@ -245,7 +293,11 @@ pub fn with_rows_across(nodes: u32, local_world: u32, faults: &Faults) -> Vec<(S
         let name = format!("{} on {nodes}x{local_world}", op.op().name());
         (name, job.across(nodes, faults.clone()))
     });
-    jobs.collect()
+    let kernel = (tile(64, 256), swiglu());
+    let job = rows_job(GemmOp::AgGemm, world, kernel, (264, 136), 6);
+    let name = format!("ag_gemm with SwiGLU on {nodes}x{local_world}");
+    let job = (name, job.across(nodes, faults.clone()));
+    jobs.chain([job]).collect()
 }
 
 fn rows_job(
