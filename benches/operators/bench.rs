@@ -167,6 +167,9 @@ impl Bench<'_> {
                     .chain(invariant.then_some((epilogue, None, true)))
             });
             for result in results {
+                // With SwiGLU, the sizes are also those of the product.
+                let n = shape.n / u64::from(result.0.weight_cols());
+                let shape = GemmShape { n, ..shape };
                 for max_sms in iter::once(None).chain(self.flags.max_sms.iter().copied().map(Some))
                 {
                     let config = config(rows, ranks, max_sms, result, tune.tuning);
@@ -335,7 +338,7 @@ impl Bench<'_> {
             .iter()
             .all(|spec| !spec.symmetric);
         let slices_ns = match epilogue.output {
-            None if !epilogue.normalises() && in_slices => time(&mut || {
+            None if !epilogue.normalises() && !epilogue.swiglu && in_slices => time(&mut || {
                 let call = operator.call(stream).read(Operand::A, &rows_a);
                 let call = call.read(Operand::B, &b.memory);
                 let call = call.write::<bf16, _>(Operand::C, &mut rows_c);

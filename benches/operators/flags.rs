@@ -40,7 +40,7 @@ pub struct Flags {
     #[arg(long = "tune", value_name = "KEY=VALUE,...")]
     pub tunings: Vec<Tune>,
     /// Epilogue, such as `bias=true,activation=gelu,output=fp32` or, of gemm_ar, `residual=true,norm=rms`; each plan is
-    /// measured with it and without; may be repeated
+    /// measured with it and without; with `swiglu=true`, C has half of the N columns; may be repeated
     #[arg(long = "epilogue", value_name = "KEY=VALUE,...", value_parser = parse_epilogue)]
     pub epilogues: Vec<Epilogue>,
     /// Measure each plan also with `batch_invariant`

@@ -146,6 +146,12 @@ impl Operands {
     /// Returns the part of an operand that a fused kernel uses.
     pub fn fused(&self, operand: Operand, plan: Option<&KernelPlan>) -> View {
         let rows = |matrix: &View, rows: &Range<u64>| matrix.part(rows.clone(), 0..matrix.cols);
+        // With SwiGLU, C has half of the columns of the product.
+        let weight_cols = plan.map_or(1, |plan| epilogue_of(plan).weight_cols());
+        let rows_of_c = |matrix: &View| {
+            let cols = matrix.cols / u64::from(weight_cols);
+            matrix.part(self.rows_c.clone(), 0..cols)
+        };
         match operand {
             Operand::A => match &self.symmetric_a {
                 Some(a) if plan.is_some_and(|plan| is_symmetric(plan, Operand::A)) => {
@@ -154,11 +160,11 @@ impl Operands {
                 _ => rows(&self.a, &self.rows_a),
             },
             Operand::C if plan.is_some_and(|plan| epilogue_of(plan).normalises()) => {
-                rows(&self.normalised.view, &self.rows_c)
+                rows_of_c(&self.normalised.view)
             }
-            Operand::C | Operand::ResidualOut => rows(self.c(plan), &self.rows_c),
+            Operand::C | Operand::ResidualOut => rows_of_c(self.c(plan)),
             Operand::Bias | Operand::Weight => self.bias.view,
-            Operand::Residual => rows(&self.residual, &self.rows_c),
+            Operand::Residual => rows_of_c(&self.residual),
             _ => self.b.view,
         }
     }

@@ -261,7 +261,15 @@ mod tests {
 
     #[test]
     fn swiglu_has_a_weight_of_twice_the_columns() {
-        let attribute = quote!(op = gemm, m = dynamic, n = 1024, k = 8192, b_layout = nk, bias = true, swiglu = true);
+        let attribute = quote!(
+            op = gemm,
+            m = dynamic,
+            n = 1024,
+            k = 8192,
+            b_layout = nk,
+            bias = true,
+            swiglu = true
+        );
         let expanded = expand(
             attribute,
             quote!(

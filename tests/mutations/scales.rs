@@ -127,7 +127,10 @@ pub const MUTATIONS: &[Mutation<GemmJob>] = &[
     (
         "the scales of columns beyond B",
         blocks,
-        &[("@scales.last-block", "min(col, kColBlocks - 1) => col")],
+        &[(
+            "@scales.last-block",
+            "min(block + lane_index() / kWindow % 2, kColBlocks - 1) => block + lane_index() / kWindow % 2",
+        )],
     ),
     (
         "the scales of the next stage",

@@ -50,13 +50,9 @@ pub fn expected(
         product
     };
     let [of_a, of_b] = shares(config.scales);
-    // Blocks of up begin where up does.
-    let parts = match config.scales {
-        Scales::Block => config.epilogue.weight_cols() as usize,
-        _ => 1,
-    };
     let a = factors(inputs, (Operand::A, Operand::AScales), k, of_a, 1);
-    let b = factors(inputs, (Operand::B, Operand::BScales), k, of_b, parts);
+    let b = (Operand::B, Operand::BScales);
+    let b = factors(inputs, b, k, of_b, parts_of_b(config));
     let parts = || a.iter().zip(&b).map(|(a, b)| product(a, b)).collect();
     let sum = || Matrix::sum(parts(), plan.spec.topology(), op_plan.types().partial);
     let sum = match config.op {
@@ -104,6 +100,14 @@ fn shares(scales: Scales) -> [Option<(usize, usize)>; 2] {
         Scales::Tensor => [Some((usize::MAX, usize::MAX)); 2],
         Scales::Row => [Some((1, usize::MAX)); 2],
         Scales::Block => [Some((1, 128)), Some((128, 128))],
+    }
+}
+
+/// The number of parts of B that have scales of their own. Blocks of up begin where up does.
+fn parts_of_b(config: &GemmConfig) -> usize {
+    match config.scales {
+        Scales::Block => config.epilogue.weight_cols() as usize,
+        _ => 1,
     }
 }
 

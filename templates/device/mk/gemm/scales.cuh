@@ -78,10 +78,10 @@ struct BlockScales {
     of_rows[0] = args.a_scales + Rows::row(ctx, work, group, 0) * args.a_scales_row_bytes;
     of_rows[1] = args.a_scales + Rows::row(ctx, work, group, 1) * args.a_scales_row_bytes;
     // The second part of the columns is the next block, or that of up behind those of the gate.
-    constexpr bool kHasUp = Shape::kWeightCols > 1;
-    const u32 part = lane_index() / kWindow % 2, up = kHasUp ? part * kColBlocks : 0;  // @scales.up-block
-    const u32 col = Rows::first_col(work, group) / kScaleBlock + (kHasUp ? 0 : part);
-    of_cols = args.b_scales + (min(col, kColBlocks - 1) + up) * args.b_scales_row_bytes;  // @scales.last-block
+    u32 block = Rows::first_col(work, group) / kScaleBlock;
+    if constexpr (Shape::kWeightCols == 1) block = min(block + lane_index() / kWindow % 2, kColBlocks - 1);  // @scales.last-block
+    else block = min(block, kColBlocks - 1) + lane_index() / kWindow % 2 * kColBlocks;  // @scales.up-block
+    of_cols = args.b_scales + block * args.b_scales_row_bytes;
   }
 
   // Prepares for stage `step`, the first one.
