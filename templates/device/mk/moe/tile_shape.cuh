@@ -1,4 +1,4 @@
-// Constants that follow from the shape of a tile of an expert's product, and the epilogues of the product.
+// Constants that follow from the shape of a tile of an expert's product.
 #pragma once
 #include <mk/gemm/tile_shape.cuh>
 
@@ -12,9 +12,7 @@ concept GroupedConfig = gemm::TileConfig<Config> && requires {
   Config::kGroupRows;  // row tiles that advance along the columns together
 };
 
-// The epilogues of an expert's product.
-using gemm::Product;
-using gemm::SwiGlu;
+// The policy of an expert's product.
 template <class Epilogue>
 concept GroupedEpilogue = gemm::ColumnsOfC<Epilogue>;
 

@@ -96,7 +96,7 @@ options! {
             residual: bool as RESIDUAL,
             /// What is applied to each element between bias and residual, in fp32; `gelu` is the one with erf.
             activation: Activation as ACTIVATION,
-            /// Whether B is a gate and an up projection, N columns each, of which `silu(gate) · up` is activated.
+            /// Whether B is a gate and an up projection of N columns each, and the activation is `silu(gate) · up`.
             ///
             /// B has the N columns of the gate, and then those of up, and so have its scales and the bias. Only of `ag_gemm` and
             /// `gemm`.
