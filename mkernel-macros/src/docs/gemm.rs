@@ -139,8 +139,8 @@ fn scales(config: &GemmConfig, rows_of_a: &str) -> Vec<OperandDoc> {
     let of_a = OperandDoc::new(Operand::AScales, Dtype::Fp32, of_a);
     let of_b = OperandDoc::new(Operand::BScales, Dtype::Fp32, of_b);
     vec![
-        match config.op {
-            GemmOp::AgGemm => of_a.note(SAME),
+        match (config.op, config.scales) {
+            (GemmOp::AgGemm, Scales::Tensor) => of_a.note(SAME),
             _ => of_a,
         },
         of_b,

@@ -17,9 +17,10 @@ mod smem;
 mod spec;
 pub(crate) mod types;
 
-pub use self::core::{CoreLayout, SCALE_BLOCK};
+pub use self::core::CoreLayout;
 pub use config::{
-    Activation, BLayout, Epilogue, GemmConfig, GemmOp, GemmShape, Scales, Transfer, Tuning,
+    Activation, BLayout, Epilogue, GemmConfig, GemmOp, GemmShape, SCALE_BLOCK, Scales, Transfer,
+    Tuning,
 };
 pub use memory::GemmWorkspace;
 pub use op_plan::{Chunks, Cluster, GemmPlan, Reduction, SLOT_BYTES, Split, THREADS, TileOrder};

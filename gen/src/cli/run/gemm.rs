@@ -16,8 +16,8 @@ fn is_common(config: &GemmConfig, operand: Operand) -> bool {
     match operand {
         Operand::Bias => config.op.reduces(),
         Operand::Weight => true,
-        // All ranks have one scale of A.
-        Operand::AScales => config.op == GemmOp::AgGemm,
+        // With scales of tensors, all ranks have one scale of A.
+        Operand::AScales => config.op == GemmOp::AgGemm && config.scales == Scales::Tensor,
         Operand::Residual => config.op == GemmOp::GemmAr,
         _ => false,
     }

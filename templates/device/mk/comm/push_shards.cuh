@@ -8,6 +8,7 @@
 #include <mk/comm/put.cuh>
 #include <mk/comm/shards.cuh>
 #include <mk/comm/staged_copy.cuh>
+#include <mk/roles.cuh>
 
 namespace mk::comm {
 
@@ -44,6 +45,12 @@ struct PushShards {
 
   static constexpr u32 kRowBytes = Config::ElementA::bytes(Config::kK);
   static constexpr u32 kSliceBytes = Config::ElementA::bytes(Config::kSliceCols);
+  static constexpr u32 kSentBytes = kSentRowBytes<Config>;  // from a row of `gathered` to the next row
+
+  // Whether scales travel with the rows. All lanes of a warp then push the scales, and one of them pushes the rows.
+  static constexpr bool kSendsScales = kSentScales<Config> > 0;
+  static constexpr Agent kPushAgent = kSendsScales ? Agent::kWarp : Agent::kThread;
+  static MK_DEVICE bool is_leader() { return !kSendsScales || elect_one(); }
 
   // The number of pieces of a shard.
   static MK_DEVICE u32 pieces(const RankContext& ctx) {
@@ -67,7 +74,7 @@ struct PushShards {
     return {chunk, within / per_slice, row};
   }
 
-  // One thread, number `worker` of `workers`: pushes pieces of this rank's shard through a slot of shared memory.
+  // The agent, number `worker` of `workers`: pushes pieces of this rank's shard through a slot of shared memory.
   template <u32 kSlotBytes, PushArgs Args>
   static MK_DEVICE void push(const Args& args, const RankContext& ctx, StagedCopy& copy, u32 worker, u32 workers) {
     const u32 own_rows = CallRows::of_rank(ctx, ctx.rank);
@@ -77,13 +84,16 @@ struct PushShards {
       if (piece.row < own_rows) {
         const u32 rows = min(Config::kPieceRows, own_rows - piece.row);
         const u32 first = nearest<Args>(ctx, piece, rows);
-        if (first < Ranks::kLocalWorld) copy_piece<kSlotBytes>(ctx, copy, own, piece, rows, first);
+        if constexpr (kSendsScales) store_scales(args, ctx, piece, rows, first);  // @push.scales
+        if (first < Ranks::kLocalWorld && is_leader()) copy_piece<kSlotBytes>(ctx, copy, own, piece, bytes_of_row(piece), rows, first);
       }
-      count(ctx, ctx.rank, piece, nearest_counted<Args>(ctx));
+      if constexpr (kSendsScales) __syncwarp();  // @push.scales-warp
+      // The fence of the count also orders the scales that the other lanes have stored.
+      if (is_leader()) count(ctx, ctx.rank, piece, nearest_counted<Args>(ctx));
     }
   }
 
-  // The same thread as for `push`, afterwards: forwards pieces that peers on other nodes have put here to the other
+  // The thread that has pushed rows, afterwards: forwards pieces that peers on other nodes have put here to the other
   // ranks of this node.
   template <u32 kSlotBytes>
   static MK_DEVICE void relay(const RankContext& ctx, StagedCopy& copy, u32 worker, u32 workers) {
@@ -99,9 +109,9 @@ struct PushShards {
       if constexpr (Ranks::kLocalWorld > 1) {
         const u32 rows = CallRows::of_rank(ctx, source);
         if (piece.row < rows) {
-          const Rows put{source, ctx.local_ptr(Workspace::gathered(ctx.parity(), source * CallRows::of_shard(ctx))), kRowBytes};  // @push.relayed
+          const Rows put{source, ctx.local_ptr(Workspace::gathered(ctx.parity(), source * CallRows::of_shard(ctx))), kSentBytes};  // @push.relayed
           fence_proxy_async();  // a NIC has written what TMA reads
-          copy_piece<kSlotBytes>(ctx, copy, put, piece, min(Config::kPieceRows, rows - piece.row), 1);
+          copy_piece<kSlotBytes>(ctx, copy, put, piece, kSentBytes, min(Config::kPieceRows, rows - piece.row), 1);
         }
         count(ctx, source, piece, 1);
       }
@@ -128,7 +138,7 @@ struct PushShards {
         const u64 place = args.shard_place + (rows > 0 ? u64{first} * kRowBytes : 0);  // @push.place
         last = Network::put_to_all_from(args, ctx, kChannel, place, slot, rows * kRowBytes);
       } else {
-        Network::put_to_all(args, ctx, kChannel, slot, rows * kRowBytes);  // @push.put
+        Network::put_to_all(args, ctx, kChannel, slot, rows * kSentBytes);  // @push.put
       }
     }
     // The caller may write the shard when the kernel has ended.
@@ -146,6 +156,10 @@ struct PushShards {
       const Piece piece = piece_at(ctx, i);
       if (piece.row < own_rows) {
         store_piece<kUnroll>(args, ctx, piece, min(Config::kPieceRows, own_rows - piece.row));  // @push.piece
+        if constexpr (kSendsScales) {
+          const u32 rows = min(Config::kPieceRows, own_rows - piece.row);
+          store_scales(args, ctx, piece, rows, nearest<Args>(ctx, piece, rows));  // @push.scales-of-piece
+        }
       }
       __syncwarp();  // @push.warp
       const u32 peer = lane_index();
@@ -196,6 +210,7 @@ struct PushShards {
   }
 
   static_assert(Ranks::kNodes == 1 || Shards::kSlices == 1, "a put takes whole rows");
+  static_assert(!kSendsScales || (kSentBytes % 16 == 0 && kRowBytes + Fp32::bytes(kSentScales<Config>) <= kSentBytes));
 
   // The rows of a shard, and the address from which they are copied.
   struct Rows {
@@ -221,14 +236,17 @@ struct PushShards {
     return (ctx.rank + Ranks::kLocalWorld - distance) % Ranks::kLocalWorld;
   }
 
-  // One thread: copies `rows` rows of a piece to the ranks of this node, from distance `nearest` on.
+  // The most bytes of a row of a piece. Relayed rows have their scales behind them.
+  static constexpr u32 kMostBytes = kSliceBytes + (kSentBytes - kRowBytes);
+
+  // One thread: copies `bytes` bytes of each of `rows` rows of a piece to the ranks of this node, from distance `nearest` on.
   template <u32 kSlotBytes>
   static MK_DEVICE void copy_piece(const RankContext& ctx, StagedCopy& copy, const Rows& shard, const Piece& piece,
-                                   u32 rows, u32 nearest) {
+                                   u32 bytes, u32 rows, u32 nearest) {
     const Symmetric<u8> to = gathered(ctx, shard.source, piece);
     const u8* from = shard.first + piece.row * shard.row_bytes + slice_offset(piece);
-    copy.copy_rows<kSlotBytes, kSliceBytes>(
-        rows, bytes_of_row(piece), piece.chunk,
+    copy.copy_rows<kSlotBytes, kMostBytes>(
+        rows, bytes, piece.chunk,
         [&](const StagedRows& staged, u32 barrier) {
 #pragma unroll 1
           for (u32 row = 0; row < staged.count; ++row) {
@@ -241,7 +259,7 @@ struct PushShards {
             u8* there = ctx.peer_ptr(peer_at(ctx, distance), to) + staged.part;
 #pragma unroll 1
             for (u32 row = 0; row < staged.count; ++row) {
-              tma_store_bytes(there + u64{staged.first + row} * kRowBytes, staged.row(row), staged.bytes);
+              tma_store_bytes(there + u64{staged.first + row} * kSentBytes, staged.row(row), staged.bytes);
             }
           }
         });
@@ -257,6 +275,31 @@ struct PushShards {
     }
   }
 
+  // A warp: stores the scales of the rows of a piece to the ranks of this node, from distance `nearest` on. Pieces of other
+  // slices than the first have none. Lanes store what other lanes count, so the warp meets before the count.
+  template <class Args>
+  static MK_DEVICE void store_scales(const Args& args, const RankContext& ctx, const Piece& piece, u32 rows, u32 nearest) {
+    constexpr u32 kUnroll = 4, kScales = kSentScales<Config>;
+    if (piece.slice != 0) return;
+    const u32 end = rows * kScales;
+    for (u32 first = lane_index(); first < end; first += kWarp * kUnroll) {
+      u32 scale[kUnroll];
+#pragma unroll
+      for (u32 u = 0; u < kUnroll; ++u) {
+        const u32 i = min(first + u * kWarp, end - 1);
+        scale[u] = load_word(scales_of_row(args, piece.row + i / kScales) + Fp32::bytes(i % kScales));  // @push.scale
+      }
+      for (u32 distance = nearest; distance < Ranks::kLocalWorld; ++distance) {
+        u8* there = ctx.peer_ptr(peer_at(ctx, distance), gathered(ctx, ctx.rank, piece)) + kRowBytes;
+#pragma unroll
+        for (u32 u = 0; u < kUnroll; ++u) {
+          const u32 i = first + u * kWarp;
+          if (i < end) store_word(there + i / kScales * kSentBytes + Fp32::bytes(i % kScales), scale[u]);  // @push.scale-slot
+        }
+      }
+    }
+  }
+
   // A warp: loads rows of a piece once and stores them to the ranks of this node. Each access of a thread is 16 bytes.
   template <u32 kUnroll, class Args>
   static MK_DEVICE void store_piece(const Args& args, const RankContext& ctx, const Piece& piece, u32 rows) {
@@ -264,7 +307,7 @@ struct PushShards {
     const u32 vecs = bytes_of_row(piece) / 16;  // vectors of a row
     const u8* from = args.shard + piece.row * args.shard_row_bytes + slice_offset(piece);
     Symmetric<u8> to = gathered(ctx, ctx.rank, piece);
-    for (u32 row = 0; row < rows; ++row, from += args.shard_row_bytes, to.offset += kRowBytes) {
+    for (u32 row = 0; row < rows; ++row, from += args.shard_row_bytes, to.offset += kSentBytes) {
       for (u32 first = lane_index(); first < vecs; first += kWarp * kUnroll) {
         Vec16 data[kUnroll];
 #pragma unroll

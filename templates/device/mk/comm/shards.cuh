@@ -3,10 +3,11 @@
 //
 // A shard travels in chunks of rows and slices of columns to `gathered` on every rank that needs it. TMA reads the rows
 // from there. A flag per source, chunk and slice counts the pieces that have arrived, over all calls. Nothing resets
-// the flag.
+// the flag. If rows have scales, the scales travel with the first slice.
 #pragma once
 #include <mk/call_rows.cuh>
 #include <mk/deadline.cuh>
+#include <mk/element.cuh>
 
 namespace mk::comm {
 
@@ -21,6 +22,27 @@ concept ShardConfig = RowsConfig<Config> && requires {
 
 template <class Workspace>
 concept ShardWorkspace = requires(u32 source, u32 chunk, u32 slice) { Workspace::chunk_ready(source, chunk, slice); };
+
+// The scales, in fp32, that travel with a row. If there are any, Config has kSentScales, and kSentRowBytes: the distance
+// of rows in `gathered`, where the scales of a row lie behind its elements.
+template <class Config>
+constexpr u32 kSentScales = 0;
+template <class Config>
+  requires requires { Config::kSentScales; }
+constexpr u32 kSentScales<Config> = Config::kSentScales;
+template <class Config>
+constexpr u32 kSentRowBytes = Config::ElementA::bytes(Config::kK);
+template <class Config>
+  requires requires { Config::kSentRowBytes; }
+constexpr u32 kSentRowBytes<Config> = Config::kSentRowBytes;
+
+// Returns the address of the scales of a row of this rank's A. Args: a_scales, and if a row has several scales, which lie
+// one behind the other, a_scales_row_bytes.
+template <class Args>
+MK_DEVICE const u8* scales_of_row(const Args& args, u32 row) {
+  if constexpr (requires { args.a_scales_row_bytes; }) return args.a_scales + row * args.a_scales_row_bytes;
+  else return args.a_scales + Fp32::bytes(row);
+}
 
 template <ShardConfig Config, ShardWorkspace Workspace>
 struct Shards {

@@ -50,10 +50,10 @@ struct AllGather {
     }
   };
 
-  // One thread of each warp of a CTA that only communicates: pushes pieces of the own rows to every peer through shared
-  // memory.
+  // One thread of each warp of a CTA that only communicates, or the warp if scales travel: pushes pieces of the own rows
+  // to every peer through shared memory.
   struct Push {
-    static constexpr Agent kAgent = Agent::kThread;
+    static constexpr Agent kAgent = PushShards::kPushAgent;
 
     static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem& smem, u32 warp) {
       auto copy = comm::StagedCopy::of_warp(ctx, smem);
@@ -76,16 +76,16 @@ struct AllGather {
     }
   };
 
-  // One thread: pushes pieces of the own rows to the ranks of this node, and then forwards the rows that peers have put
-  // here.
+  // One thread, or a warp if scales travel: pushes pieces of the own rows to the ranks of this node, and then forwards the
+  // rows that peers have put here.
   struct PushAndRelay {
-    static constexpr Agent kAgent = Agent::kThread;
+    static constexpr Agent kAgent = PushShards::kPushAgent;
     static constexpr u32 kWorkers = Config::kCommCtas * kWarps - 2;  // the other two watch and put
 
     static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem& smem, u32 worker) {
       auto copy = comm::StagedCopy::of_warp(ctx, smem);
       PushShards::template push<Config::kSlotBytes>(args, ctx, copy, worker, kWorkers);
-      PushShards::template relay<Config::kSlotBytes>(ctx, copy, worker, kWorkers);
+      if (PushShards::is_leader()) PushShards::template relay<Config::kSlotBytes>(ctx, copy, worker, kWorkers);
     }
   };
 

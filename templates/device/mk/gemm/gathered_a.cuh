@@ -159,6 +159,7 @@ struct GatheredA {
   using Shards = comm::Shards<Config, Workspace>;
 
   static constexpr u32 kSliceSteps = kCeilDiv<Config::kSliceCols, Config::kTileK>;
+  static constexpr bool kScalesArrive = comm::kSentScales<Config> > 0;
 
   // Whether a tile has rows of other ranks.
   static MK_DEVICE bool awaits_rows(const WorkTile& work, const RankContext& ctx) {
@@ -172,14 +173,46 @@ struct GatheredA {
     if constexpr (Order::kReadsOwnRows) {
       if (!awaits_rows(work, ctx)) return tma_load_2d(to, args.own_a, barrier, k, Order::row_in_shard(work, ctx));
     }
+    if constexpr (!kScalesArrive) wait(ctx, work, step);
+    tma_load_3d(to, args.gathered_a, barrier, k, row, ctx.parity());  // @gathered.load
+  }
+
+  // The load thread, before it arrives on the barrier of a stage: waits for the rows of the stage, and for their scales,
+  // which come with the first slice. Threads read the scales by ordinary loads when the stage is full. The flag has
+  // acquired them for this thread, whose arrival releases them to the threads that wait on the barrier. An arrival before
+  // the wait would leave only the bytes of TMA on the barrier, which release nothing that this thread has acquired.
+  static MK_DEVICE void wait_with_scales(const RankContext& ctx, const WorkTile& work, u32 step) {
+    if (!awaits_rows(work, ctx)) return;
+    if (step == work.k_begin && step >= kSliceSteps) wait_slice(ctx, work, 0);  // @gathered.wait-scales
+    wait(ctx, work, step);
+  }
+
+  // The scales of row `row` of A, which is in this tile.
+  static MK_DEVICE const u8* scales(const Args& args, const RankContext& ctx, const WorkTile& work, u32 row) {
+    if constexpr (Order::kReadsOwnRows) {
+      if (!awaits_rows(work, ctx)) {
+        const u32 in_tile = row - Order::row_in_a(work, ctx);
+        return comm::scales_of_row(args, Order::row_in_shard(work, ctx) + in_tile);  // @gathered.own-scales
+      }
+    }
+    return ctx.local_ptr(Workspace::gathered(ctx.parity(), row)) + Config::ElementA::bytes(Config::kK);  // @gathered.scales
+  }
+
+ private:
+  static MK_DEVICE void wait_slice(const RankContext& ctx, const WorkTile& work, u32 slice) {
+    const u32 row = Order::row_in_a(work, ctx);
+    const u32 end = min(row + Config::kTileM, CallRows<Config>::all(ctx));
+    Shards::wait_rows(ctx, kLoad, row, end, slice);  // @gathered.wait-rows
+  }
+
+  // Waits for the rows of a stage that is the first one of a slice or of the work tile.
+  static MK_DEVICE void wait(const RankContext& ctx, const WorkTile& work, u32 step) {
     if (step == work.k_begin || step % kSliceSteps == 0) {  // @gathered.each-slice
-      const u32 end = min(row + Config::kTileM, CallRows<Config>::all(ctx));
-      Shards::wait_rows(ctx, kLoad, row, end, step / kSliceSteps);  // @gathered.wait-rows
+      wait_slice(ctx, work, step / kSliceSteps);
       // Other threads have written the rows by ordinary stores or through a copy engine, and the flag has acquired them
       // for this thread. TMA is another proxy, and may read them only after this fence.
       fence_proxy_async();  // @gathered.proxy-fence
     }
-    tma_load_3d(to, args.gathered_a, barrier, k, row, ctx.parity());  // @gathered.load
   }
 };
 

@@ -70,7 +70,7 @@ struct Gemm {
         if (Sums::owner(block) != work.split) continue;  // @gemm.cluster-store
         float* sums = sum + Fragment::at(block, 0);
         if constexpr (kScalesSums<Config>) {
-          const SumScales<Config, Args, Order> scales{epilogue.args, ctx, work, group};
+          const SumScales<Config, Args, Order, Source> scales{epilogue.args, ctx, work, group};
 #pragma unroll
           for (u32 part = 0; part < Shape::kWeightCols; ++part) {
             scales.template apply<1>(block + part * Sums::kBlocksOfC, sums + Fragment::at(part * Sums::kBlocksOfC, 0));
@@ -192,10 +192,10 @@ struct Gemm {
     } else if constexpr (!Config::ElementA::kIsPromoted) {
       Mainloop::multiply(smem, stages, work.k_begin, work.k_end, group, sum);
     } else if constexpr (kScales<Config> == Scales::kBlock) {
-      BlockScales<Config, Args, Order> scales{args, ctx, work, group};
+      BlockScales<Config, Args, Order, Source> scales{args, ctx, work, group};
       Mainloop::multiply_promoting(smem, stages, work.k_begin, work.k_end, group, scales, sum);
     } else {
-      if constexpr (kScalesSums<Config>) SumScales<Config, Args, Order>{args, ctx, work, group}.prefetch();
+      if constexpr (kScalesSums<Config>) SumScales<Config, Args, Order, Source>{args, ctx, work, group}.prefetch();
       NoStageScales scales;
       Mainloop::multiply_promoting(smem, stages, work.k_begin, work.k_end, group, scales, sum);
     }
@@ -235,7 +235,7 @@ struct Gemm {
   static MK_DEVICE void scale(const Args& args, const RankContext& ctx, const WorkTile& work, u32 group,
                               typename Shape::Accumulators& sum) {
     if constexpr (kScalesSums<Config>) {
-      const SumScales<Config, Args, Order> scales{args, ctx, work, group};
+      const SumScales<Config, Args, Order, Source> scales{args, ctx, work, group};
       constexpr u32 kBlocks = kSubTile / Fragment::kBlockCols;
 #pragma unroll
       for (u32 sub = 0; sub < Shape::kSubTiles; ++sub) {

@@ -3,6 +3,7 @@
 // Scales of blocks differ along K, so they multiply the products of each stage, before the products are added to the
 // sum. Other scales multiply the whole sum of a rank, before ranks add their sums.
 #pragma once
+#include <mk/comm/shards.cuh>
 #include <mk/gemm/tile_scheduler.cuh>
 #include <mk/memory.cuh>
 
@@ -57,6 +58,8 @@ struct ScaledRows {
 
 // The scales by which a thread multiplies the products of a stage: none.
 struct NoStageScales {
+  static constexpr bool kArrive = false;
+
   MK_DEVICE void begin(u32) {}
   MK_DEVICE void advance(u32) {}
   MK_DEVICE float of(u32, u32) const { return 1; }
@@ -65,18 +68,22 @@ struct NoStageScales {
 // The scales of blocks of a warpgroup's tile. A window of several stages is loaded at a time: a quad holds the scales of A
 // for its two rows, and a warp those of B. The scales of a stage leave the window while the products of the stage before
 // run, and the next window is loaded a stage before its first scales are needed. So no product waits for scales.
-template <class Config, BlockScaleArgs Args, TileOrder Order>
+//
+// Source says where the scales of a row of A lie. If they arrive with the row, they are loaded when the first stage is full.
+template <class Config, BlockScaleArgs Args, TileOrder Order, class Source>
 struct BlockScales {
   using Rows = ScaledRows<Config, Order>;
   using Shape = TileShape<Config>;
+
+  static constexpr bool kArrive = Source::kScalesArrive;
 
   static constexpr u32 kWindow = 2 * Fragment::kRowLanes;  // stages
   static constexpr u32 kBlocks = Config::kKSteps;
   static constexpr u32 kColBlocks = kCeilDiv<Config::kN, kScaleBlock>;  // of columns of C
 
   MK_DEVICE BlockScales(const Args& args, const RankContext& ctx, const WorkTile& work, u32 group) {
-    of_rows[0] = args.a_scales + Rows::row(ctx, work, group, 0) * args.a_scales_row_bytes;
-    of_rows[1] = args.a_scales + Rows::row(ctx, work, group, 1) * args.a_scales_row_bytes;
+    of_rows[0] = Source::scales(args, ctx, work, Rows::row(ctx, work, group, 0));
+    of_rows[1] = Source::scales(args, ctx, work, Rows::row(ctx, work, group, 1));
     // The second part of the columns is the next block, or that of up behind those of the gate.
     u32 block = Rows::first_col(work, group) / kScaleBlock;
     if constexpr (Shape::kWeightCols == 1) block = min(block + lane_index() / kWindow % 2, kColBlocks - 1);  // @scales.last-block
@@ -137,7 +144,7 @@ struct BlockScales {
 };
 
 // The scales of tensors, or of rows and columns, by which a thread of a warpgroup multiplies its sums of a tile.
-template <class Config, ScaleArgs Args, TileOrder Order>
+template <class Config, ScaleArgs Args, TileOrder Order, class Source>
 struct SumScales {
   using Rows = ScaledRows<Config, Order>;
   using Shape = TileShape<Config>;
@@ -148,10 +155,11 @@ struct SumScales {
   const WorkTile& work;
   u32 group;
 
-  // A warpgroup: brings the scales to L1, long before they are needed. A lane loads a word of each 32 bytes.
+  // A warpgroup: brings the scales to L1, long before they are needed, except those that may not have arrived. A lane loads a
+  // word of each 32 bytes.
   MK_DEVICE void prefetch() const {
     if constexpr (kScales<Config> == Scales::kRow) {
-      row_scale(0), row_scale(1);
+      if constexpr (!Source::kScalesArrive) row_scale(0), row_scale(1);  // @scales.prefetch
       const u32 first = Rows::first_col(work, group), at = lane_index() * 8;
       if constexpr (Shape::kWeightCols == 1) {
         load_word(args.b_scales + Fp32::bytes(min(first + at, Config::kN - 1)));
@@ -192,7 +200,7 @@ struct SumScales {
 
  private:
   MK_DEVICE float row_scale(u32 half) const {
-    return as_float(load_word(args.a_scales + Fp32::bytes(Rows::row(ctx, work, group, half))));
+    return as_float(load_word(Source::scales(args, ctx, work, Rows::row(ctx, work, group, half))));
   }
 };
 

@@ -76,14 +76,18 @@ impl Factor {
         self
     }
 
-    /// The rows of a shard, of a factor with rows of `cols` elements and scales that all rows share.
-    fn shard(&self, rows: &Range<u64>, cols: u64) -> Self {
-        let of =
-            |all: &[f32]| all[(rows.start * cols) as usize..(rows.end * cols) as usize].to_vec();
+    /// The rows of a shard, of a factor with rows of `cols` elements. `shares` is that of [`Factor::new`].
+    fn shard(&self, rows: &Range<u64>, cols: u64, shares: Option<(u64, u64)>) -> Self {
+        let of = |all: &[f32], cols: u64| {
+            all[(rows.start * cols) as usize..(rows.end * cols) as usize].to_vec()
+        };
         Self {
-            elements: of(&self.elements),
-            scales: self.scales.clone(),
-            scaled: of(&self.scaled),
+            elements: of(&self.elements, cols),
+            scales: match shares {
+                Some((1, share)) => of(&self.scales, cols.div_ceil(share)),
+                _ => self.scales.clone(),
+            },
+            scaled: of(&self.scaled, cols),
         }
     }
 }
@@ -225,7 +229,7 @@ fn gathered(config: &GemmConfig, world: u32, shape: GemmShape, random: &mut Rand
         .collect();
     let shard = |rank| match world {
         1 => a.clone(),
-        _ => a.shard(&rows_of(world, m, rank), k),
+        _ => a.shard(&rows_of(world, m, rank), k, of_a),
     };
     Products {
         a: ranks.map(shard).collect(),

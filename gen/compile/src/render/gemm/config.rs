@@ -240,6 +240,19 @@ fn shards(gemm: Gemm<'_>, chunks: &Chunks, c: &mut Config) {
             chunks.push_warps,
             "warps that push in a CTA that does; 0: copy engines push",
         );
+    let (config, k) = (&gemm.op_plan.config, gemm.op_plan.shape.k);
+    if config.row_scales(k) > 0 {
+        c.u32(
+            "kSentScales",
+            config.row_scales(k) as u32,
+            "scales that travel with a row",
+        )
+        .u32(
+            "kSentRowBytes",
+            config.sent_row_bytes(k) as u32,
+            "bytes of a row and its scales",
+        );
+    }
     if chunks.push_unroll > 0 {
         c.u32(
             "kPushUnroll",

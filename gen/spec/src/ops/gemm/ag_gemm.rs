@@ -11,6 +11,9 @@
 //! forward or put in epoch e have begun e. The source of a put is written again in e+2. By then its peers have begun e+1, and
 //! so have received the put.
 //!
+//! If rows of A have scales, a row in `gathered` has its scales behind its elements. So scales arrive under the flag of their row,
+//! and puts and forwarders move both as one.
+//!
 //! If A lies in symmetric memory, NICs read A in place, and nothing is copied to this rank's own `gathered`. The caller may write
 //! A when the call has ended, so the kernel does not end before the NIC has sent all rows of A.
 
@@ -63,7 +66,7 @@ pub(super) fn plan(spec: GemmSpec<'_>, device: &Device) -> Result<BodyPlan<GemmP
 
 fn traffic(spec: GemmSpec<'_>) -> Traffic {
     let GemmShape { m, k, .. } = spec.shape;
-    let (topology, shard_bytes) = (spec.topology, spec.shard_rows() * spec.a_row_bytes());
+    let (topology, shard_bytes) = (spec.topology, spec.shard_rows() * spec.sent_row_bytes());
     Traffic {
         // Across nodes, rows from other nodes are forwarded over the links.
         link_bytes: u64::from(topology.nodes * (topology.local_world - 1)) * shard_bytes,
@@ -197,7 +200,7 @@ fn args(
     }
     if let Some(gathered) = workspace.region(GemmWorkspace::gathered) {
         let offset_bytes = gathered.offset_bytes;
-        let (row_bytes, types) = (spec.a_row_bytes(), spec.types());
+        let (row_bytes, types) = (spec.sent_row_bytes(), spec.types());
         kinds.push((
             "gathered_a",
             ArgKind::TensorMap(TensorMapSpec {

@@ -71,11 +71,19 @@ fn check_scales(found: &mut Diagnostics, config: &GemmConfig) {
         },
         "use b_layout = \"nk\"",
     );
+    let travel =
+        config.op == GemmOp::AgGemm && matches!(config.scales, Scales::Row | Scales::Block);
     found.require(
-        config.op != GemmOp::AgGemm || matches!(config.scales, Scales::None | Scales::Tensor),
-        Field::SCALES,
-        || "the scales of rows of A do not travel to other ranks yet".to_owned(),
-        "use scales = \"tensor\", with the same scale on all ranks",
+        !travel || !config.symmetric_a,
+        Field::SYMMETRIC_A,
+        || "NICs send rows with their scales, which do not lie behind the rows of A".to_owned(),
+        "remove it, or use scales = \"tensor\"",
+    );
+    found.require(
+        !travel || config.tuning.transfer != Some(Transfer::CopyEngine),
+        Field::TRANSFER,
+        || "copy engines do not copy the scales of rows".to_owned(),
+        "remove it, or use scales = \"tensor\"",
     );
 }
 

@@ -14,6 +14,10 @@ use std::fmt;
 
 /// The most stages: as many as shared memory has room for where C has few rows.
 pub(super) const MAX_STAGES: u32 = 12;
+/// The size of a block with one scale: elements of K, and columns of B.
+pub const SCALE_BLOCK: u64 = 128;
+/// The bytes that L2 reads at a time.
+const SECTOR_BYTES: u64 = 32;
 
 options! {
     /// A GEMM operator. Shapes are those of `op` on [`Op`](crate::Op); row-major `dtype` in, and out unless the epilogue
@@ -321,6 +325,27 @@ impl Epilogue {
 }
 
 impl GemmConfig {
+    /// The scales of a row of A with `k` columns, except one that all rows share.
+    #[must_use]
+    pub const fn row_scales(&self, k: u64) -> u64 {
+        match self.scales {
+            Scales::None | Scales::Tensor => 0,
+            Scales::Row => 1,
+            Scales::Block => k.div_ceil(SCALE_BLOCK),
+        }
+    }
+
+    /// Bytes of a row of A with `k` columns on its way to other ranks: its elements, and behind them its scales. A row with scales
+    /// begins at a sector of L2, so that a load of 128 bytes of the row reads four sectors.
+    #[must_use]
+    pub fn sent_row_bytes(&self, k: u64) -> u64 {
+        let elements = k * self.types().a.bytes();
+        match self.row_scales(k) {
+            0 => elements,
+            scales => (elements + scales * Dtype::Fp32.bytes()).next_multiple_of(SECTOR_BYTES),
+        }
+    }
+
     /// The part of a kernel's name for types and epilogue, such as `_fp16_bias_gelu_fp32`. Empty for the defaults.
     #[must_use]
     pub fn suffix(&self) -> String {

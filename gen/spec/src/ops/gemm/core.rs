@@ -1,6 +1,6 @@
 //! The core that GEMM operators share: tile, stages, and the layout of shared memory.
 
-use super::config::{BLayout, GemmShape, MAX_STAGES, Scales};
+use super::config::{BLayout, GemmShape, MAX_STAGES, SCALE_BLOCK, Scales};
 use super::maps::stage_rows_a;
 use super::op_plan::{
     Cluster, GemmPlan, OUT_BUFFERS, OUT_BYTES, OUT_COLS, SLOT_BYTES, Split, THREADS, TileOrder,
@@ -31,9 +31,6 @@ const MAX_SPLITS: u32 = 16;
 const PACED_FLOPS: u64 = 10_000_000_000_000;
 /// Steps of K after which CTAs wait for each other, which take about 13 µs. Times with 4 and with 64 steps are equal within noise.
 const PACE_STEPS: u32 = 16;
-
-/// The size of a block with one scale: elements of K, and columns of B.
-pub const SCALE_BLOCK: u64 = 128;
 
 /// Registers per thread. 128 accumulators and their addresses need more than an even share; producers need 56 when they also
 /// push.

@@ -39,7 +39,7 @@ pub(super) enum Way {
     Copies { per_peer: u32 },
 }
 
-/// Every way that the spec allows. Copy engines need a number of rows that the host knows.
+/// Every way that the spec allows. Copy engines need a number of rows that the host knows, and do not copy scales.
 pub(super) fn ways(spec: GemmSpec<'_>) -> Vec<Way> {
     let tuning = spec.tuning();
     let choices =
@@ -59,7 +59,7 @@ pub(super) fn ways(spec: GemmSpec<'_>) -> Vec<Way> {
         }
     }
     // A given `k_slices` or `comm_ctas` implies `transfer = sm_push`.
-    let may_copy = allows(Transfer::CopyEngine) && !spec.takes_rows();
+    let may_copy = allows(Transfer::CopyEngine) && !spec.takes_rows() && spec.config.row_scales(spec.shape.k) == 0;
     if may_copy && tuning.comm_ctas.is_none() && tuning.k_slices.is_none() {
         ways.extend([16, 8, 4].map(|per_peer| Way::Copies { per_peer }));
     }
@@ -144,7 +144,7 @@ impl Exchange<'_> {
     fn chunk_rows(&self) -> u64 {
         let rows = CHUNK_ROWS.min(self.shard_rows().next_power_of_two());
         if self.spec.crosses_nodes() {
-            let in_put = (u64::from(PUT_BYTES) / self.spec.a_row_bytes()).max(1);
+            let in_put = (u64::from(PUT_BYTES) / self.spec.sent_row_bytes()).max(1);
             return rows.min(1 << in_put.ilog2());
         }
         rows
@@ -183,7 +183,7 @@ impl Exchange<'_> {
 /// Bytes that a rank copies to the source of its puts; 0 on one node.
 pub(super) fn own_bytes(spec: GemmSpec<'_>) -> u64 {
     match spec.crosses_nodes() {
-        true => spec.shard_rows() * spec.a_row_bytes(),
+        true => spec.shard_rows() * spec.sent_row_bytes(),
         false => 0,
     }
 }
@@ -191,7 +191,7 @@ pub(super) fn own_bytes(spec: GemmSpec<'_>) -> u64 {
 /// Bytes of a put to another node; 0 on one node.
 pub(super) fn put_bytes(spec: GemmSpec<'_>, chunks: &Chunks) -> u64 {
     match spec.crosses_nodes() {
-        true => u64::from(chunks.rows).min(spec.shard_rows()) * spec.a_row_bytes(),
+        true => u64::from(chunks.rows).min(spec.shard_rows()) * spec.sent_row_bytes(),
         false => 0,
     }
 }

@@ -179,8 +179,8 @@ regions! {
     chunk_ready: Element::Flag,
         [source: p.spec.world(), chunk: p.of_chunks(|c| c.per_shard), slice: p.of_chunks(|c| c.k_slices)],
         if p.chunks.is_some();
-    /// The rows of A of all ranks.
-    gathered: Element::Bytes(p.spec.a_row_bytes()), [parity: 2u32, row: p.spec.shape.m], if p.chunks.is_some();
+    /// The rows of A of all ranks. If scales travel, each row has its scales behind its elements.
+    gathered: Element::Bytes(p.spec.sent_row_bytes()), [parity: 2u32, row: p.spec.shape.m], if p.chunks.is_some();
     /// The number of puts of a peer that have arrived, as `mk/comm/put.cuh` encodes it.
     arrived: Element::Flag, [channel: p.channels(), peer: p.spec.topology.peers()], if p.crosses_nodes();
 }

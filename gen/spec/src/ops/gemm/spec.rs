@@ -133,6 +133,11 @@ impl GemmSpec<'_> {
         self.shape.k * self.types().a.bytes()
     }
 
+    /// Bytes of a row of A on its way to other ranks.
+    pub fn sent_row_bytes(&self) -> u64 {
+        self.config.sent_row_bytes(self.shape.k)
+    }
+
     /// Whether the last rank has no rows.
     pub fn has_ranks_without_rows(&self) -> bool {
         self.shape.m <= self.shard_rows() * u64::from(self.world() - 1)

@@ -79,16 +79,7 @@ fn of_e4m3(world: u32) -> Vec<(String, GemmJob)> {
         };
         static_job(world, config, GemmShape { m, n, k })
     };
-    let is_possible = |op, scales| match op {
-        GemmOp::AgGemm => matches!(scales, Scales::None | Scales::Tensor),
-        _ => true,
-    };
-    let of = |op| {
-        let cases = cases.into_iter();
-        cases
-            .filter(move |(scales, ..)| is_possible(op, *scales))
-            .map(move |case| job(op, case))
-    };
+    let of = |op| cases.into_iter().map(move |case| job(op, case));
     GemmOp::ALL.into_iter().flat_map(of).collect()
 }
 
