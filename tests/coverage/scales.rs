@@ -28,6 +28,14 @@ fn goldens_cover_e4m3_and_scales() {
             })
         });
     }
+    for crosses_nodes in [true, false] {
+        some(&goldens, "scales that travel with rows", |g| {
+            gemm(g).is_some_and(|gemm| {
+                gemm.config.op == GemmOp::AgGemm
+                    && matches!(gemm.config.scales, Scales::Row | Scales::Block)
+            }) && (g.plan.spec.topology().nodes > 1) == crosses_nodes
+        });
+    }
     some(&goldens, "scales of blocks with rows at run time", |g| {
         gemm(g).is_some_and(|gemm| gemm.config.scales == Scales::Block)
             && g.plan.max_rows().is_some()

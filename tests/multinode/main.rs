@@ -12,7 +12,7 @@ mod rank;
 mod sharing;
 mod steps;
 
-use mkernel::spec::{BLayout, Dim, Epilogue, GemmConfig, GemmOp, GemmShape, Tuning};
+use mkernel::spec::{BLayout, Dim, Epilogue, GemmConfig, GemmOp, GemmShape, Scales, Tuning};
 use mkernel_testing::jobs::{GemmJob, all_are_right_now_or_after_many_calls, bad_network};
 
 /// Returns a named job of a GEMM operator on this network.
@@ -50,6 +50,15 @@ fn one_comm_cta() -> Tuning {
 }
 
 /// Returns jobs with shards of whole tiles, tiles that straddle shards, partial tiles, and ranks without rows.
+/// Returns a job of `ag_gemm` whose rows of e4m3 travel with their scales.
+fn scaled_job(scales: Scales, topology: (u32, u32), shape: (u64, u64, u64)) -> (String, GemmJob) {
+    let (name, job) = job(GemmOp::AgGemm, topology, shape, one_comm_cta());
+    (
+        format!("{name} with scales of {scales}"),
+        job.scaled(scales),
+    )
+}
+
 fn jobs(op: GemmOp) -> Vec<(String, GemmJob)> {
     let two = Tuning {
         comm_ctas: Some(2),
@@ -81,6 +90,10 @@ fn jobs(op: GemmOp) -> Vec<(String, GemmJob)> {
 #[test]
 fn ag_gemm_is_right() {
     all_are_right_now_or_after_many_calls(&jobs(GemmOp::AgGemm));
+    all_are_right_now_or_after_many_calls(&[
+        scaled_job(Scales::Row, (2, 1), (150, 72, 144)),
+        scaled_job(Scales::Block, (2, 2), (300, 136, 272)),
+    ]);
 }
 
 #[test]

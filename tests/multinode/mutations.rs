@@ -1,8 +1,8 @@
 //! Mutations of GEMM operators on several nodes. A test plants one mistake at a time, and the simulator or the
 //! comparison of the results must find it with some seed.
 
-use crate::{job, one_comm_cta};
-use mkernel::spec::{GemmOp, Tuning};
+use crate::{job, one_comm_cta, scaled_job};
+use mkernel::spec::{GemmOp, Scales, Tuning};
 use mkernel_testing::jobs::{GemmJob, Mutation, all_mutations_are_found};
 
 /// The number of seeds with which a mutation must be found.
@@ -10,6 +10,11 @@ const SEEDS: u64 = 40;
 
 fn gather() -> GemmJob {
     job(GemmOp::AgGemm, (2, 2), (256, 64, 128), one_comm_cta()).1
+}
+
+/// Rows travel with scales of blocks.
+fn scaled() -> GemmJob {
+    scaled_job(Scales::Block, (2, 2), (256, 64, 144)).1
 }
 
 /// Each rank has one tile, and puts it with one put.
@@ -38,6 +43,8 @@ const MUTATIONS: &[Mutation] = &[
     ("puts of the previous call awaited", gather, &[("@put.wanted", "+ index + 1 => + index")]),
     ("rows put to another slot", gather, &[("@push.put", "slot, rows => Workspace::gathered(0, 0), rows")]),
     ("rows of another peer relayed", gather, &[("@push.relayed", "put{source, => put{ctx.rank,")]),
+    ("rows relayed without their scales", scaled, &[("@push.relayed-row", "kSentBytes, => kRowBytes,")]),
+    ("rows put without the last scales", scaled, &[("@push.put", "rows * kSentBytes => rows * kRowBytes")]),
     ("arrivals not published to all CTAs", gather, &[("@put.arrivals", "store_release_gpu( => store(")]),
     ("one buffer for all calls", gather, &[("@push.put-slot", "ctx.parity() => 0u")]),
     ("sums put before they are computed", scatter, &[("@node-sums.wait", "wait_flag( => if (false) wait_flag(")]),

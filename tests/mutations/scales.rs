@@ -1,10 +1,16 @@
 //! Mutations of the main loop of e4m3 and of scales.
 
 use crate::{Kernel, job};
-use mkernel::spec::{BLayout, Dtype, Epilogue, GemmOp, GemmShape, Scales, Tuning};
+use mkernel::spec::{BLayout, Epilogue, GemmOp, GemmShape, Scales, Tuning};
 use mkernel_testing::jobs::{GemmJob, Mutation};
 
-pub const KERNELS: &[Kernel] = &[("blocks", blocks), ("rows", rows), ("tensors", tensors)];
+pub const KERNELS: &[Kernel] = &[
+    ("blocks", blocks),
+    ("rows", rows),
+    ("tensors", tensors),
+    ("sent by all", sent_by_all),
+    ("sent by a CTA", sent_by_a_cta),
+];
 
 fn scaled(
     scales: Scales,
@@ -19,9 +25,7 @@ fn scaled(
         ..Tuning::default()
     };
     let kernel = (op, Epilogue::default(), tuning);
-    let mut job = job(kernel, world, shape, BLayout::Nk, 4);
-    (job.config.dtype, job.config.scales) = (Dtype::E4m3, scales);
-    job
+    job(kernel, world, shape, BLayout::Nk, 4).scaled(scales)
 }
 
 /// More stages than a window of scales has, two parts of columns, and rows and columns that end inside a tile.
@@ -54,6 +58,35 @@ fn tensors() -> GemmJob {
         GemmShape { m, n, k },
         (64, 128),
     )
+}
+
+/// Every CTA sends rows with scales of blocks, in two slices of K. Two CTAs share a tile, so that one of them needs no elements
+/// of the first slice.
+fn sent_by_all() -> GemmJob {
+    let (m, n, k) = (144, 128, 1040);
+    let mut job = scaled(
+        Scales::Block,
+        (GemmOp::AgGemm, 2),
+        GemmShape { m, n, k },
+        (64, 128),
+    );
+    let tuning = &mut job.config.tuning;
+    (tuning.comm_ctas, tuning.k_slices, tuning.split_k) = (Some(0), Some(2), Some(2));
+    job
+}
+
+/// A CTA that only communicates sends rows with a scale each.
+fn sent_by_a_cta() -> GemmJob {
+    let (m, n, k) = (256, 128, 256);
+    let mut job = scaled(
+        Scales::Row,
+        (GemmOp::AgGemm, 2),
+        GemmShape { m, n, k },
+        (64, 128),
+    );
+    let tuning = &mut job.config.tuning;
+    (tuning.comm_ctas, tuning.k_slices) = (Some(1), Some(1));
+    job
 }
 
 pub const MUTATIONS: &[Mutation<GemmJob>] = &[
@@ -166,5 +199,74 @@ pub const MUTATIONS: &[Mutation<GemmJob>] = &[
         "no scale of tensors",
         tensors,
         &[("@scales.tensor", "*= scale => *= 1")],
+    ),
+    (
+        "scales that are not sent",
+        sent_by_all,
+        &[("@push.scales-of-piece", "")],
+    ),
+    (
+        "scales that a CTA does not send",
+        sent_by_a_cta,
+        &[("@push.scales", "")],
+    ),
+    (
+        "rows counted before other lanes have stored their scales",
+        sent_by_a_cta,
+        &[("@push.scales-warp", "")],
+    ),
+    (
+        "the scales of the first row for all rows of a piece",
+        sent_by_a_cta,
+        &[("@push.scale", "piece.row + i / kScales => piece.row")],
+    ),
+    (
+        "scales stored over those of the first row",
+        sent_by_a_cta,
+        &[("@push.scale-slot", "i / kScales * kSentBytes => 0u")],
+    ),
+    (
+        "scales of the other buffer",
+        sent_by_all,
+        &[("@gathered.scales", "ctx.parity() => (ctx.parity() ^ 1u)")],
+    ),
+    (
+        "the scale of a tile's first own row for all its rows",
+        sent_by_a_cta,
+        &[("@gathered.own-scales", "+ in_tile => ")],
+    ),
+    (
+        "scales of the first slice not awaited",
+        sent_by_all,
+        &[("@gathered.wait-scales", "")],
+    ),
+    (
+        "a stage that has arrived before its scales",
+        sent_by_a_cta,
+        &[
+            ("@mainloop.scales-first", ""),
+            (
+                "@gathered.load",
+                "      wait_with_scales(ctx, work, step);\n      tma_load_3d(to, args.gathered_a, barrier, k, row, ctx.parity());",
+            ),
+        ],
+    ),
+    (
+        "rows and scales of the first stages not awaited",
+        sent_by_all,
+        &[("@mainloop.first-scales", "")],
+    ),
+    (
+        "scales loaded before the first stage is full",
+        sent_by_all,
+        &[
+            ("@mainloop.scales-arrived", "stages.consumer_wait(); => "),
+            ("@mainloop.promoted-wait", "if (!is_full) => "),
+        ],
+    ),
+    (
+        "scales brought to L1 before they arrive",
+        sent_by_a_cta,
+        &[("@scales.prefetch", "!Source::kScalesArrive => true")],
     ),
 ];

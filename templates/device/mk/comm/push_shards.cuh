@@ -111,7 +111,7 @@ struct PushShards {
         if (piece.row < rows) {
           const Rows put{source, ctx.local_ptr(Workspace::gathered(ctx.parity(), source * CallRows::of_shard(ctx))), kSentBytes};  // @push.relayed
           fence_proxy_async();  // a NIC has written what TMA reads
-          copy_piece<kSlotBytes>(ctx, copy, put, piece, kSentBytes, min(Config::kPieceRows, rows - piece.row), 1);
+          copy_piece<kSlotBytes>(ctx, copy, put, piece, kSentBytes, min(Config::kPieceRows, rows - piece.row), 1);  // @push.relayed-row
         }
         count(ctx, source, piece, 1);
       }

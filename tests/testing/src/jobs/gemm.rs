@@ -20,7 +20,7 @@ use mkernel::testing::prepare_edited;
 use mkernel::{
     Communicator, Error, KernelConfig, Operand, Operator,
     network::Faults,
-    spec::{Dim, Dtype, GemmConfig, GemmShape, abi::OperandSpec},
+    spec::{BLayout, Dim, Dtype, GemmConfig, GemmShape, Scales, abi::OperandSpec},
 };
 
 /// Several calls of a GEMM operator on all ranks.
@@ -113,6 +113,14 @@ impl GemmJob {
     #[must_use]
     pub fn fp16(mut self) -> Self {
         self.config.dtype = Dtype::Fp16;
+        self
+    }
+
+    /// Sets elements of e4m3 with these scales.
+    #[must_use]
+    pub fn scaled(mut self, scales: Scales) -> Self {
+        (self.config.dtype, self.config.scales, self.config.b_layout) =
+            (Dtype::E4m3, scales, BLayout::Nk);
         self
     }
 

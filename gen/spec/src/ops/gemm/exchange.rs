@@ -59,7 +59,9 @@ pub(super) fn ways(spec: GemmSpec<'_>) -> Vec<Way> {
         }
     }
     // A given `k_slices` or `comm_ctas` implies `transfer = sm_push`.
-    let may_copy = allows(Transfer::CopyEngine) && !spec.takes_rows() && spec.config.row_scales(spec.shape.k) == 0;
+    let may_copy = allows(Transfer::CopyEngine)
+        && !spec.takes_rows()
+        && spec.config.row_scales(spec.shape.k) == 0;
     if may_copy && tuning.comm_ctas.is_none() && tuning.k_slices.is_none() {
         ways.extend([16, 8, 4].map(|per_peer| Way::Copies { per_peer }));
     }

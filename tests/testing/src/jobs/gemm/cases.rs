@@ -207,7 +207,7 @@ pub fn with_rows(world: u32) -> Vec<(String, GemmJob)> {
 }
 
 /// Returns jobs of `ag_gemm` in which CTAs that compute push, and CTAs that only communicate.
-fn gathered_rows(world: u32) -> [(&'static str, GemmJob); 3] {
+fn gathered_rows(world: u32) -> [(&'static str, GemmJob); 5] {
     let comm = |ctas, slices| Tuning {
         comm_ctas: Some(ctas),
         k_slices: Some(slices),
@@ -228,6 +228,14 @@ fn gathered_rows(world: u32) -> [(&'static str, GemmJob); 3] {
             job(comm(1, 1), finished(Some(Dtype::Fp32)), (264, 136), 4).in_graph(),
         ),
         ("shared by three", job(few, plain, (72, 264), 17)),
+        (
+            "scales of rows",
+            job(comm(0, 2), plain, (136, 272), 3).scaled(Scales::Row),
+        ),
+        (
+            "scales of blocks",
+            job(comm(1, 1), plain, (136, 272), 4).scaled(Scales::Block),
+        ),
     ]
 }
 
