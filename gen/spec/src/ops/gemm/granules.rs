@@ -37,7 +37,7 @@ impl GemmConfig {
     /// results do that with one granule, which costs nothing. Sums of e4m3 are promoted in order, so they have one granule.
     #[must_use]
     pub fn granules(&self, shape: GemmShape) -> Option<u32> {
-        let tiles = shape.n.div_ceil(TILE_COLS);
+        let tiles = (shape.n * u64::from(self.epilogue.weight_cols())).div_ceil(TILE_COLS);
         let steps = shape.k / u64::from(self.types().tile_k());
         let fits = |granules: &u32| {
             let granules = u64::from(*granules);

@@ -134,68 +134,55 @@ fn tunings(batch: &Batch) -> Vec<(&'static str, Tuning)> {
         ("tiles of 128 x 64", tile(128, 64)),
         ("tiles of 64 x 256", tile(64, 256)),
     ];
-    let op = batch.config.op;
-    if !op.reduces() && batch.config.granules(batch.shape) == Some(4) {
-        let cluster = Some(true);
-        found.push((
-            "no cluster",
-            Tuning {
-                cluster: Some(false),
-                ..splits(4)
-            },
-        ));
-        found.push((
-            "a cluster",
-            Tuning {
-                cluster,
-                ..splits(4)
-            },
-        ));
+    if batch.config.op.reduces() {
+        found.extend(exchanges_of_sums(batch));
+    } else {
+        found.extend(exchanges_of_rows(batch));
     }
+    found
+}
+
+/// The ways in which partial sums of ranks meet.
+fn exchanges_of_sums(batch: &Batch) -> Vec<(&'static str, Tuning)> {
+    let shots = |shots, round_tiles| Tuning {
+        shots: Some(shots),
+        round_tiles,
+        ..Tuning::default()
+    };
     if batch.world == 1 || batch.nodes > 1 {
-        return found;
+        return Vec::new();
     }
-    if op.reduces() {
-        found.push((
-            "one shot",
-            Tuning {
-                shots: Some(1),
-                ..none
-            },
-        ));
+    let mut found = vec![("one shot", shots(1, None))];
+    if !batch.config.epilogue.normalises() {
+        found.push(("two shots", shots(2, None)));
+        found.push(("rounds of a tile", shots(2, Some(1))));
     }
-    if op.reduces() && !batch.config.epilogue.normalises() {
-        found.push((
-            "two shots",
-            Tuning {
-                shots: Some(2),
-                ..none
-            },
-        ));
-        found.push((
-            "rounds of a tile",
-            Tuning {
-                shots: Some(2),
-                round_tiles: Some(1),
-                ..none
-            },
-        ));
+    found
+}
+
+/// The ways in which CTAs share tiles, and rows of A travel.
+fn exchanges_of_rows(batch: &Batch) -> Vec<(&'static str, Tuning)> {
+    let none = Tuning::default();
+    let mut found = Vec::new();
+    if batch.config.granules(batch.shape) == Some(4) {
+        let clusters = |cluster| Tuning {
+            split_k: Some(4),
+            cluster: Some(cluster),
+            ..none
+        };
+        found.push(("no cluster", clusters(false)));
+        found.push(("a cluster", clusters(true)));
     }
-    if op == GemmOp::AgGemm {
-        found.push((
-            "4 slices",
-            Tuning {
-                k_slices: Some(4),
-                ..none
-            },
-        ));
-        found.push((
-            "2 CTAs push",
-            Tuning {
-                comm_ctas: Some(2),
-                ..none
-            },
-        ));
+    if batch.config.op == GemmOp::AgGemm && batch.world > 1 && batch.nodes == 1 {
+        let slices = Tuning {
+            k_slices: Some(4),
+            ..none
+        };
+        let pushed = Tuning {
+            comm_ctas: Some(2),
+            ..none
+        };
+        found.extend([("4 slices", slices), ("2 CTAs push", pushed)]);
     }
     found
 }
