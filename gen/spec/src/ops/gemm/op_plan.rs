@@ -1,7 +1,6 @@
 //! The part of a plan that only GEMM operators have.
 
 use super::config::{GemmConfig, GemmShape, Transfer, Tuning};
-use super::spec::GemmSpec;
 use super::types::GemmTypes;
 use crate::arch::Tile;
 use crate::config::{Dtype, LINE_BYTES};
@@ -102,13 +101,14 @@ impl Cluster {
     /// Bytes of a warp's sums of a block: 16 of each lane.
     pub(super) const SUMS_BYTES: u64 = 16 * 32;
 
-    pub(super) fn new(spec: GemmSpec<'_>, tile: Tile, ctas: u32) -> Self {
-        let rows = spec.shape.m.min(u64::from(GROUP_ROWS).min(tile.m.into()));
+    /// `weight_cols` columns of B make one column of C.
+    pub(super) fn new(tile: Tile, rows: u64, ctas: u32, weight_cols: u32) -> Self {
+        let cols = Split::of(tile).group_cols(tile) / weight_cols;
+        let rows = rows.min(u64::from(GROUP_ROWS).min(tile.m.into()));
         Self {
             ctas,
             row_warps: rows.div_ceil(16) as u32,
-            blocks: (spec.group_cols(tile) / Self::BLOCK_COLS).div_ceil(ctas)
-                * spec.epilogue().weight_cols(),
+            blocks: (cols / Self::BLOCK_COLS).div_ceil(ctas) * weight_cols,
         }
     }
 

@@ -179,8 +179,9 @@ impl<'a> Search<'a> {
         if !shares_all || comm_ctas > 0 || self.spec.takes_rows() {
             return None;
         }
-        let cluster = Some(Cluster::new(self.spec, self.tile, splits));
-        CoreLayout::new(self.spec, self.tile, cluster, self.device).ok()
+        let weight_cols = self.spec.epilogue().weight_cols();
+        let cluster = Cluster::new(self.tile, self.spec.shape.m, splits, weight_cols);
+        CoreLayout::new(self.spec, self.tile, Some(cluster), self.device).ok()
     }
 
     /// Returns the candidates in which rows travel in this way, or records why no candidate exists.
