@@ -391,7 +391,7 @@ mod tests {
         };
         assert_eq!(mistakes(swiglu(GemmOp::GemmAr)), ["swiglu", "activation"]);
         let mut config = swiglu(GemmOp::Gemm);
-        config.n = Dim::Static(MAX_DIM / 2 + 8);
+        config.n = Dim::Static((MAX_DIM / 2).next_multiple_of(8) + 8);
         assert_eq!(mistakes(config), ["n", "activation"]);
         for tile in [(None, Some(64)), (Some(64), Some(128))] {
             (config.n, config.epilogue.activation) = (Dim::Static(8), Activation::None);

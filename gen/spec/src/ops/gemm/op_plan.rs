@@ -101,7 +101,7 @@ impl Cluster {
     /// Bytes of a warp's sums of a block: 16 of each lane.
     pub(super) const SUMS_BYTES: u64 = 16 * 32;
 
-    /// `weight_cols` columns of B make one column of C.
+    /// Creates a cluster for a kernel in which `weight_cols` columns of B make one column of C.
     pub(super) fn new(tile: Tile, rows: u64, ctas: u32, weight_cols: u32) -> Self {
         let cols = Split::of(tile).group_cols(tile) / weight_cols;
         let rows = rows.min(u64::from(GROUP_ROWS).min(tile.m.into()));
