@@ -235,5 +235,6 @@ fn new_thread(
         result: 0,
         exchange: [0; 5],
         yielder: std::ptr::null(),
+        frame: std::ptr::null(),
     }
 }

@@ -166,6 +166,7 @@ impl World {
                 behind |= 1 << lane;
                 continue;
             }
+            self.machine.threads[first + (lane + 1) % WARP].prefetch();
             self.run_thread(first + lane);
         }
         if behind != 0 {

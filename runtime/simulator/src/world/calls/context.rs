@@ -56,7 +56,12 @@ pub(crate) extern "C" fn faulted(pc: u64, fault: ProcessorFault) -> ! {
 
 /// Suspends the running fiber until the scheduler resumes it.
 pub(super) fn wait() {
-    let yielder = with(|machine| machine.thread().yielder);
+    let frame = 0u8;
+    let yielder = with(|machine| {
+        let thread = machine.thread();
+        thread.frame = &raw const frame;
+        thread.yielder
+    });
     // SAFETY: the yielder lives as long as its fiber, which is the running one.
     unsafe { (*yielder).suspend(()) };
 }
