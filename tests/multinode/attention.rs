@@ -12,7 +12,7 @@ use mkernel_testing::jobs::{
 /// is found by about one seed in 25.
 const SEEDS_TO_FIND: u64 = 300;
 /// The number of seeds with which one node makes no call.
-const SEEDS_WITHOUT_A_RANK: u64 = 6;
+const SEEDS_WITHOUT_A_RANK: u64 = 2;
 /// The number of seeds per job, so that their bits can be compared.
 const SEEDS: u64 = 2;
 

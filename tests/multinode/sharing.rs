@@ -7,7 +7,7 @@ use mkernel_testing::kinds::{COMBINE, DISPATCH, ten_kinds};
 use std::collections::BTreeSet;
 
 /// The number of seeds of the usual test.
-const SEEDS: u64 = 6;
+const SEEDS: u64 = 4;
 /// The number of seeds of the ignored test.
 const MANY_SEEDS: u64 = 1000;
 /// The number of calls of a seed.
