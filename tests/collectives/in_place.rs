@@ -13,17 +13,29 @@ use mkernel_testing::jobs::{Mutation, all_are_right, all_mutations_are_found, ba
 /// The number of seeds with which a mutation must be found.
 const MUTATION_SEEDS: u64 = 40;
 
+/// Removes jobs whose loads and stores are those of other jobs: of other types, of a row, and in graphs.
+fn different(
+    jobs: impl IntoIterator<Item = (String, CollectiveJob)>,
+) -> Vec<(String, CollectiveJob)> {
+    let is_like_others = |name: &str| {
+        let parts = ["fp16", "a row", "graph"];
+        parts.iter().any(|part| name.contains(part))
+    };
+    let jobs = jobs.into_iter();
+    jobs.filter(|(name, _)| !is_like_others(name)).collect()
+}
+
 /// One world stands for all: where a result lies does not change what ranks send to each other.
 #[test]
 fn results_in_the_place_of_inputs_are_right_on_one_node() {
     let worlds = [1, 4].into_iter();
     let jobs = worlds.flat_map(|world| in_place(world, 1, &bad_network()));
-    all_are_right(&jobs.collect::<Vec<_>>(), 1);
+    all_are_right(&different(jobs), 1);
 }
 
 #[test]
 fn results_in_the_place_of_inputs_are_right_on_several_nodes() {
-    all_are_right(&in_place(4, 2, &bad_network()), 1);
+    all_are_right(&different(in_place(4, 2, &bad_network())), 1);
 }
 
 fn packets(shots: u32) -> CollectiveJob {

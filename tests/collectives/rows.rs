@@ -46,7 +46,7 @@ fn different_rows_are_an_error_that_names_two_ranks() {
         ((2, 2), (AllReduce, None)),
         ((2, 1), (AllGather, None)),
     ];
-    let seeds = (0..6).flat_map(|seed| kinds.map(|(topology, kind)| (topology, kind, seed)));
+    let seeds = (0..2).flat_map(|seed| kinds.map(|(topology, kind)| (topology, kind, seed)));
     for (topology, kind, seed) in seeds {
         let (config, shape) = operator(topology, kind);
         let outcomes = on_ranks(&config, shape, (SMS, seed), |rank| {
