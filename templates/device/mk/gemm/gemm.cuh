@@ -187,7 +187,8 @@ struct Gemm {
   static MK_DEVICE void multiply_tile(const Args& args, const RankContext& ctx, const Smem& smem,
                                       typename Mainloop::Stages& stages, const WorkTile& work, u32 group,
                                       typename Shape::Accumulators& sum) {
-    if constexpr (kGranules<Config> > 1) {
+    // A CTA of a cluster has one granule.
+    if constexpr (kGranules<Config> > 1 && !kInClusters) {
       multiply_granules(smem, stages, work, group, sum);
     } else if constexpr (!Config::ElementA::kIsPromoted) {
       Mainloop::multiply(smem, stages, work.k_begin, work.k_end, group, sum);

@@ -20,10 +20,11 @@ impl GemmSpec<'_> {
     }
 
     /// The most columns of a consumer warpgroup. Beside the sums of all columns, a thread has the products of a granule if there
-    /// are several granules, and the sum of a pair of granules if there are four.
+    /// are several granules, and the sum of a pair of granules if there are four. A norm keeps elements of rows in registers.
     pub fn most_group_cols(&self) -> u32 {
         match self.granules() {
             None | Some(1) => 256,
+            Some(_) if self.epilogue().normalises() => 64,
             Some(4) if self.op().reduces() && self.takes_rows() => 64,
             Some(_) => 128,
         }

@@ -50,7 +50,7 @@ impl Compared {
             found.push((format!("{count} rows"), batch));
         }
         for (index, (name, tuning)) in tunings(all).into_iter().enumerate() {
-            let count = [most, most / 4][index % 2];
+            let count = [most, (most / 16).min(64)][index % 2];
             let batch = all.of_rows(some_rows(random, most, count));
             found.push((
                 format!("{count} rows, {name}"),
@@ -132,8 +132,11 @@ fn tunings(batch: &Batch) -> Vec<(&'static str, Tuning)> {
         ("split_k = 2", splits(2)),
         ("tiles of 64 x 128", tile(64, 128)),
         ("tiles of 128 x 64", tile(128, 64)),
-        ("tiles of 64 x 256", tile(64, 256)),
     ];
+    // A norm keeps elements of rows in registers.
+    if !batch.config.epilogue.normalises() {
+        found.push(("tiles of 64 x 256", tile(64, 256)));
+    }
     if batch.config.op.reduces() {
         found.extend(exchanges_of_sums(batch));
     } else {

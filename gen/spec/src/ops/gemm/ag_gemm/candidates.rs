@@ -176,7 +176,12 @@ impl<'a> Search<'a> {
         let splits = order.tail_splits;
         let resident = self.device.resident_clusters(splits)?;
         let shares_all = order.whole_tiles == 0 && order.tail_tiles() <= resident;
-        if !shares_all || comm_ctas > 0 || self.spec.takes_rows() {
+        // Registers of a CTA in a cluster have no room for the sums of several granules.
+        let has_one_granule = self
+            .spec
+            .granules()
+            .is_none_or(|granules| granules == splits);
+        if !shares_all || !has_one_granule || comm_ctas > 0 || self.spec.takes_rows() {
             return None;
         }
         let weight_cols = self.spec.epilogue().weight_cols();
