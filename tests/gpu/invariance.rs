@@ -3,7 +3,8 @@
 use crate::ranks::{seed, worlds};
 use mkernel::spec::{BLayout, Dtype, Epilogue, GemmConfig, GemmOp, Norm};
 use mkernel_testing::jobs::Backend;
-use mkernel_testing::jobs::batches::{Batch, Compared};
+use mkernel_testing::jobs::batches::Batch;
+use mkernel_testing::jobs::compared::Compared;
 
 /// Columns of the result and the contracted dimension: sizes that have 4, 2 and 1 granules.
 const SIZES: [(u64, u64); 3] = [(2560, 4096), (5120, 2048), (8192, 1024)];

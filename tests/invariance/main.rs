@@ -4,7 +4,8 @@ mod mutations;
 
 use mkernel::spec::{Activation, BLayout, Dtype, Epilogue, GemmConfig, GemmOp, Norm, Scales};
 use mkernel_testing::jobs::all_are_right;
-use mkernel_testing::jobs::batches::{Batch, Compared};
+use mkernel_testing::jobs::batches::Batch;
+use mkernel_testing::jobs::compared::Compared;
 
 /// Columns of the result and the contracted dimension: sizes that have 4, 2 and 1 granules.
 const FOUR: (u64, u64) = (136, 2048);

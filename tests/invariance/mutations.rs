@@ -2,7 +2,7 @@
 
 use super::{FOUR, ONE, TWO, compared, invariant, jobs};
 use mkernel::spec::{GemmConfig, GemmOp};
-use mkernel_testing::jobs::batches::Compared;
+use mkernel_testing::jobs::compared::Compared;
 use mkernel_testing::jobs::{Mutation, all_are_found, all_mutations_are_found, named};
 
 fn job(name: &'static str) -> Compared {

@@ -13,6 +13,7 @@ pub mod attention;
 pub mod batches;
 mod buffer;
 pub mod collective;
+pub mod compared;
 mod data;
 pub mod experts;
 pub mod gemm;

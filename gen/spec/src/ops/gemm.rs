@@ -10,6 +10,7 @@ mod granules;
 mod maps;
 mod memory;
 pub(crate) mod op_plan;
+mod operands;
 pub(crate) mod plan;
 mod reduce;
 mod roles;

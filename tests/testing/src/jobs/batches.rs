@@ -3,10 +3,6 @@
 //! The elements of a row depend on the row's number alone, so batches that share rows have equal rows. Elements are random numbers
 //! whose sums depend on the order of additions.
 
-mod plans;
-
-pub use plans::Compared;
-
 use super::buffer::Elements;
 use super::kernel_edits::apply_edits;
 use super::machine::{Machine, emulated};

@@ -27,6 +27,7 @@ use super::exchange::network;
 use super::maps;
 use super::memory::{self, GemmWorkspace, Needs};
 use super::op_plan::{Chunks, GemmPlan, THREADS};
+use super::operands;
 use super::roles::Roles;
 use super::smem;
 use super::spec::GemmSpec;
@@ -71,7 +72,7 @@ fn traffic(spec: GemmSpec<'_>) -> Traffic {
         // Across nodes, rows from other nodes are forwarded over the links.
         link_bytes: u64::from(topology.nodes * (topology.local_world - 1)) * shard_bytes,
         nic_bytes: u64::from(topology.peers()) * shard_bytes,
-        memory_bytes: core::memory_bytes(spec, m),
+        memory_bytes: operands::memory_bytes(spec, m),
         flops: 2 * m * spec.cols_of_b() * k,
         factors: spec.types().a,
     }
@@ -131,7 +132,7 @@ fn finish(
         roles,
         call,
         network: network(spec, chunks.as_ref()),
-        operands: core::operands(spec, spec.rows_of_a(), spec.all_rows()),
+        operands: operands::operands(spec, spec.rows_of_a(), spec.all_rows()),
         args: args(spec, &core, chunks.as_ref(), &workspace),
         smem: core.smem,
         comm_smem: (comm_ctas > 0).then(smem::comm_smem).unwrap_or_default(),
@@ -218,7 +219,7 @@ fn args(
         kinds.push(("c", maps::c_map(spec, spec.all_rows())));
     }
     if spec.takes_rows() || core.cluster.is_some() {
-        kinds.extend(core::c_address(spec));
+        kinds.extend(operands::c_address(spec));
     }
     if chunks.is_some() {
         kinds.push(("shard", ArgKind::Pointer(Operand::A)));
@@ -227,12 +228,12 @@ fn args(
     if spec.sends_in_place() {
         kinds.push(("shard_place", ArgKind::SymmetricPlace(Operand::A)));
     }
-    kinds.extend(core::epilogue_args(spec));
+    kinds.extend(operands::epilogue_args(spec));
     kinds.push(("workspaces", ArgKind::Workspaces));
     kinds.push(("host", ArgKind::HostPage));
     kinds.push(("deadline_ns", ArgKind::DeadlineNs));
     kinds.push(("rank", ArgKind::Rank));
-    kinds.extend(core::rows_args(spec, rows));
+    kinds.extend(operands::rows_args(spec, rows));
     kinds.extend(common_args(spec.topology));
     debug_assert!(spec.topology.local_world as usize <= MAX_RANKS);
     ArgLayout::new(kinds)

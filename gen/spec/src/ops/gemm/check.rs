@@ -372,10 +372,9 @@ fn check_across_nodes(found: &mut Diagnostics, tuning: &Tuning) {
 mod tests {
     use super::*;
     use crate::config::{Epilogue, KernelConfig};
-    use crate::spec::KernelSpec;
-
     fn mistakes(config: GemmConfig) -> Vec<&'static str> {
-        let found = KernelSpec::validate(KernelConfig::new(2, config)).expect_err("mistakes");
+        let found =
+            crate::spec::KernelSpec::validate(KernelConfig::new(2, config)).expect_err("mistakes");
         found.iter().map(|v| v.field.name()).collect()
     }
 

@@ -30,6 +30,7 @@ use super::config::GemmOp;
 use super::core::{self, CoreLayout};
 use super::memory::{self, Needs};
 use super::op_plan::{GemmPlan, Reduction, SLOT_BYTES, THREADS, TileOrder};
+use super::operands;
 use super::roles::Roles;
 use super::smem;
 use super::spec::GemmSpec;
@@ -311,7 +312,7 @@ fn finish(spec: GemmSpec<'_>, device: &Device, candidate: Candidate) -> BodyPlan
         },
         roles,
         call,
-        operands: core::operands(spec, spec.all_rows(), c_rows(spec)),
+        operands: operands::operands(spec, spec.all_rows(), c_rows(spec)),
         args: args(spec, &core, in_shards, reduction.as_ref()),
         smem: core.smem,
         comm_smem: (comm_ctas > 0 && results)

@@ -1,9 +1,10 @@
 //! The arguments of operators that reduce, and the rows that one load of A brings.
 
 use super::super::config::GemmOp;
-use super::super::core::{self, CoreLayout};
+use super::super::core::CoreLayout;
 use super::super::maps;
 use super::super::op_plan::Reduction;
+use super::super::operands;
 use super::super::roles::stores_from_registers;
 use super::super::spec::GemmSpec;
 use crate::abi::{ArgKind, ArgLayout, Extent, Operand};
@@ -56,14 +57,14 @@ pub(super) fn args(
         kinds.extend(results_on_peers(Operand::C, by_address));
     }
     if from_registers || collects || spec.takes_rows() {
-        kinds.extend(core::c_address(spec));
+        kinds.extend(operands::c_address(spec));
     }
-    kinds.extend(core::epilogue_args(spec));
+    kinds.extend(operands::epilogue_args(spec));
     kinds.push(("workspaces", ArgKind::Workspaces));
     kinds.push(("host", ArgKind::HostPage));
     kinds.push(("deadline_ns", ArgKind::DeadlineNs));
     kinds.push(("rank", ArgKind::Rank));
-    kinds.extend(core::rows_args(spec, rows_of_a));
+    kinds.extend(operands::rows_args(spec, rows_of_a));
     kinds.extend(common_args(spec.topology));
     ArgLayout::new(kinds)
 }

@@ -1,7 +1,7 @@
 //! The traffic of operators that reduce, on one node and on several nodes.
 
 use super::super::config::{GemmOp, GemmShape};
-use super::super::core;
+use super::super::operands;
 use super::super::spec::GemmSpec;
 use crate::roofline::Traffic;
 
@@ -23,7 +23,7 @@ pub(super) fn traffic(spec: GemmSpec<'_>, results: bool) -> Traffic {
     Traffic {
         nic_bytes: 0,
         link_bytes: sent_bytes,
-        memory_bytes: core::memory_bytes(spec, c_rows),
+        memory_bytes: operands::memory_bytes(spec, c_rows),
         flops: 2 * m * n * k,
         factors: spec.types().a,
     }
@@ -62,7 +62,7 @@ fn across_nodes(spec: GemmSpec<'_>, results: bool) -> Traffic {
     Traffic {
         link_bytes: u64::from(topology.nodes) * local_peers * shard_rows * row_bytes,
         nic_bytes: peers * shard_rows * row_bytes,
-        memory_bytes: core::memory_bytes(spec, c_rows),
+        memory_bytes: operands::memory_bytes(spec, c_rows),
         flops: 2 * m * n * k,
         factors: spec.types().a,
     }

@@ -1,7 +1,7 @@
 //! Batches of one operator that reach its plans.
 
-use super::{Batch, difference};
-use crate::jobs::simulated::{Backend, Results, SimulatedJob};
+use super::batches::{Batch, difference};
+use super::simulated::{Backend, Results, SimulatedJob};
 use crate::lab::Random;
 use mkernel::spec::{Dim, GemmConfig, GemmOp, Tuning};
 
