@@ -25,6 +25,7 @@ chapters! {
     attention: "docs/book/src/attention.md",
     experts: "docs/book/src/experts.md",
     collectives: "docs/book/src/collectives.md",
+    batch_invariance: "docs/book/src/batch-invariance.md",
     command_line: "docs/book/src/command-line.md",
     environment: "docs/book/src/environment.md",
     limits: "docs/book/src/limits.md",

@@ -113,8 +113,7 @@ fn check_swiglu(found: &mut Diagnostics, config: &GemmConfig) {
     );
 }
 
-/// Checks the norm. A norm needs whole rows. Of operators with several ranks, only an all-reduce in one shot gives every rank whole
-/// rows.
+/// Checks the norm, which needs whole rows. With several ranks, an all-reduce in one shot gives every rank whole rows.
 fn check_norm(found: &mut Diagnostics, config: &GemmConfig, nodes: u32) {
     let (op, epilogue) = (config.op, config.epilogue);
     if !epilogue.normalises() {
