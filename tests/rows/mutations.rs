@@ -50,7 +50,7 @@ fn packets() -> GemmJob {
 }
 
 fn gather_across() -> GemmJob {
-    named(with_rows_across(2, 1, &Faults::default()), "ag_gemm")
+    named(with_rows_across(2, 1, &Faults::default()), "ag_gemm on")
 }
 
 fn scatter_across() -> GemmJob {
