@@ -49,7 +49,6 @@ fn one_comm_cta() -> Tuning {
     }
 }
 
-/// Returns jobs with shards of whole tiles, tiles that straddle shards, partial tiles, and ranks without rows.
 /// Returns a job of `ag_gemm` whose rows of e4m3 travel with their scales.
 fn scaled_job(scales: Scales, topology: (u32, u32), shape: (u64, u64, u64)) -> (String, GemmJob) {
     let (name, job) = job(GemmOp::AgGemm, topology, shape, one_comm_cta());
@@ -59,6 +58,7 @@ fn scaled_job(scales: Scales, topology: (u32, u32), shape: (u64, u64, u64)) -> (
     )
 }
 
+/// Returns jobs with shards of whole tiles, tiles that straddle shards, partial tiles, and ranks without rows.
 fn jobs(op: GemmOp) -> Vec<(String, GemmJob)> {
     let two = Tuning {
         comm_ctas: Some(2),

@@ -60,8 +60,8 @@ fn tensors() -> GemmJob {
     )
 }
 
-/// Every CTA sends rows with scales of blocks, in two slices of K. Two CTAs share each tile, so that one of them needs no elements
-/// of the first slice.
+/// Every CTA sends rows with scales of blocks, in two slices of K. Two CTAs share each tile, and the second one multiplies only
+/// elements of the second slice.
 fn sent_by_all() -> GemmJob {
     let (m, n, k) = (128, 128, 1024);
     let mut job = scaled(

@@ -47,7 +47,7 @@ struct PushShards {
   static constexpr u32 kSliceBytes = Config::ElementA::bytes(Config::kSliceCols);
   static constexpr u32 kSentBytes = kSentRowBytes<Config>;  // from a row of `gathered` to the next row
 
-  // Whether scales travel with the rows. All lanes of a warp then push the scales, and one of them pushes the rows.
+  // Whether scales travel with the rows. All lanes of a warp then push the scales, and the elected lane pushes the rows.
   static constexpr bool kSendsScales = kSentScales<Config> > 0;
   static constexpr Agent kPushAgent = kSendsScales ? Agent::kWarp : Agent::kThread;
   static MK_DEVICE bool is_leader() { return !kSendsScales || elect_one(); }

@@ -31,7 +31,7 @@ struct ClusterSums {
   using Shape = TileShape<Config>;
 
   static constexpr u32 kCtas = Config::kSplits;
-  // A block of columns of a group, of which a thread has four sums. The sums of each block of C are completed together.
+  // Blocks of 8 columns of a group. A thread has four sums of each block. One CTA completes all sums of a block of C.
   static constexpr u32 kBlocks = Shape::kGroupN / Fragment::kBlockCols;
   static constexpr u32 kBlocksOfC = Shape::kGroupCols / Fragment::kBlockCols;
   static_assert(2 <= kCtas && kCtas <= kBlocksOfC && Config::kWholeTiles == 0 && Config::kCommCtas == 0);
