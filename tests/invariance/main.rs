@@ -2,10 +2,14 @@
 
 mod mutations;
 
-use mkernel::spec::{Activation, BLayout, Dtype, Epilogue, GemmConfig, GemmOp, Norm, Scales};
+use mkernel::spec::{
+    Activation, BLayout, CollectiveConfig, CollectiveOp, Dtype, Epilogue, GemmConfig, GemmOp, Norm,
+    Problem, Scales, SumEpilogue,
+};
 use mkernel_testing::jobs::all_are_right;
 use mkernel_testing::jobs::batches::Batch;
 use mkernel_testing::jobs::compared::Compared;
+use mkernel_testing::jobs::token_batches::{ComparedTokens, TokenBatch};
 
 /// Columns of the result and the contracted dimension: sizes that have 4, 2 and 1 granules.
 const FOUR: (u64, u64) = (136, 2048);
@@ -29,8 +33,12 @@ fn invariant(op: GemmOp) -> GemmConfig {
 }
 
 /// Batches of an operator on `nodes` nodes of `local` ranks.
-fn compared(config: GemmConfig, (nodes, local): (u32, u32), sizes: (u64, u64)) -> Compared {
-    let all = Batch::new(nodes * local, config, sizes, (0..POOL).collect());
+fn compared(
+    problem: impl Into<Problem>,
+    (nodes, local): (u32, u32),
+    sizes: (u64, u64),
+) -> Compared {
+    let all = Batch::new(nodes * local, problem, sizes, (0..POOL).collect());
     Compared {
         // Enough SMs that four CTAs can share each of three tiles.
         all: Batch {
@@ -103,4 +111,95 @@ fn jobs() -> Vec<(String, Compared)> {
 #[test]
 fn rows_have_equal_bits_in_all_batches() {
     all_are_right(&jobs(), 1);
+}
+
+/// A batch-invariant collective of rows of bf16.
+fn collective(op: CollectiveOp) -> CollectiveConfig {
+    CollectiveConfig {
+        batch_invariant: true,
+        ..CollectiveConfig::new(op)
+    }
+}
+
+/// An all-reduce with a norm, of fp32 whose bits show the order of additions.
+fn normalised() -> CollectiveConfig {
+    CollectiveConfig {
+        dtype: Dtype::Fp32,
+        epilogue: SumEpilogue {
+            bias: true,
+            residual: true,
+            norm: Norm::Rms,
+            ..SumEpilogue::default()
+        },
+        ..collective(CollectiveOp::AllReduce)
+    }
+}
+
+fn collectives() -> Vec<(String, Compared)> {
+    // Rows of several blocks, the last of which is short.
+    let cols = (1032, 0);
+    let sums = collective(CollectiveOp::AllReduce);
+    let in_halves = CollectiveConfig {
+        dtype: Dtype::Bf16,
+        ..normalised()
+    };
+    [
+        ("norm of two ranks", normalised(), (1, 2)),
+        ("norm on one rank", normalised(), (1, 1)),
+        ("norm across nodes", in_halves, (2, 2)),
+        ("all_reduce", sums, (1, 4)),
+        ("all_reduce across nodes", sums, (2, 2)),
+        (
+            "reduce_scatter across nodes",
+            collective(CollectiveOp::ReduceScatter),
+            (3, 1),
+        ),
+        ("all_gather", collective(CollectiveOp::AllGather), (1, 2)),
+    ]
+    .map(|(name, config, ranks)| (name.to_owned(), few_rows(config, ranks, cols)))
+    .into()
+}
+
+/// Batches of a pool that is small enough for packets, and large enough for several chunks.
+fn few_rows(config: CollectiveConfig, ranks: (u32, u32), sizes: (u64, u64)) -> Compared {
+    let compared = compared(config, ranks, sizes);
+    Compared {
+        all: compared.all.of_rows((0..40).collect()),
+        counts: vec![1, 17],
+    }
+}
+
+#[test]
+fn rows_of_collectives_have_equal_bits_in_all_batches() {
+    all_are_right(&collectives(), 1);
+}
+
+/// Elements of a token, and columns of the result of an expert.
+const NARROW: (u64, u64) = (1024, 136);
+
+/// Layers of experts on `nodes` nodes of `local` ranks.
+fn layer((nodes, local): (u32, u32), swiglu: bool, sizes: (u64, u64)) -> ComparedTokens {
+    let mut layer = TokenBatch::new(nodes * local, (8, 3), sizes);
+    (layer.nodes, layer.dispatch.swiglu) = (nodes, swiglu);
+    ComparedTokens {
+        layer,
+        pool: 40,
+        counts: vec![17, 3],
+    }
+}
+
+fn layers() -> Vec<(String, ComparedTokens)> {
+    [
+        ("experts of one rank", layer((1, 1), true, NARROW)),
+        ("experts of two ranks", layer((1, 2), false, NARROW)),
+        ("experts of four ranks", layer((1, 4), true, NARROW)),
+        ("experts across nodes", layer((2, 2), false, NARROW)),
+    ]
+    .map(|(name, layer)| (name.to_owned(), layer))
+    .into()
+}
+
+#[test]
+fn tokens_have_equal_bits_in_all_batches() {
+    all_are_right(&layers(), 1);
 }

@@ -44,7 +44,7 @@ pub(crate) struct GemmCosts {
     /// The time in which CTAs that share tiles of the last of several rounds exchange sums, if the sub-tiles of a warpgroup
     /// divide evenly among these CTAs.
     pub even_tail_us: f64,
-    /// Of loads where two CTAs share each tile of the only round.
+    /// Of loads where two CTAs share each tile of the only round; with granules of K, only if half of the SMs are idle.
     pub two_slices_slowdown: f64,
     /// Of `ag_gemm` with tiles smaller than 128×128, if C has several rows of tiles.
     pub small_tiles_slowdown: f64,

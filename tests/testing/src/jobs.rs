@@ -2,7 +2,7 @@
 //! ones.
 //!
 //! - [`GemmJob`], [`attention`], [`collective`] and [`experts`] are the jobs of the kinds of operators.
-//! - [`batches`] compares the bits of rows that several batches share.
+//! - [`batches`] compares the bits of rows that several batches share, and [`token_batches`] of tokens.
 //! - [`Turns`] makes calls of several operators of one communicator in turn.
 //! - [`overlap`] makes two calls that the host cannot order, and [`overtaken`] a call that a later one may overtake.
 //! - [`prepared`] makes single calls of one operator, for tests of their errors.
@@ -31,6 +31,7 @@ pub mod prepared;
 mod rows;
 mod runs;
 mod simulated;
+pub mod token_batches;
 mod turns;
 
 pub use buffer::{Buffer, is_symmetric};

@@ -84,6 +84,12 @@ impl Config {
         self.push("static constexpr bool", name, value.to_string(), note)
     }
 
+    /// Adds the constant of kernels whose results do not depend on the batch.
+    pub fn batch_invariant(&mut self) -> &mut Self {
+        let note = "the bits of a row do not depend on other rows, nor on their number";
+        self.bool("kBatchInvariant", true, note)
+    }
+
     /// Adds a constant that is equal to another one, and has its type.
     pub fn name(
         &mut self,

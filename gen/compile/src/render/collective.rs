@@ -107,6 +107,9 @@ fn config(body: &Body, op_plan: &CollectivePlan, topology: Topology) -> Config {
     if op_plan.config.op.reduces() || op_plan.protocol == Protocol::Ll {
         c.element("Element", op_plan.config.dtype, "element of X and Y");
     }
+    if op_plan.config.batch_invariant {
+        c.batch_invariant();
+    }
     if let Some(norm) = op_plan.norm {
         let eps = op_plan.config.epilogue.eps.value();
         c.section("norm of rows")

@@ -87,6 +87,9 @@ fn config(body: &Body, op_plan: &CombinePlan, topology: Topology) -> Config {
             op_plan.low_latency_tokens as u32,
             "most tokens of a rank whose sums travel in packets",
         );
+    if op_plan.config.batch_invariant {
+        c.batch_invariant();
+    }
     if let Some(pipeline) = op_plan.pipeline {
         c.u32(
             "kPartBytes",

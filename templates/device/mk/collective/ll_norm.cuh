@@ -1,6 +1,6 @@
 // Norm of rows that warps hold in registers. The warps of a row are anywhere on the GPU. Each warp sends its sum of
-// squares to all warps of the row in a packet of this rank's own workspace, so that no fence and no barrier is between
-// the sums and the result.
+// squares, or its sums of blocks, to all warps of the row in packets of this rank's own workspace, so that no fence and
+// no barrier is between the sums and the result.
 #pragma once
 #include <mk/collective/norm.cuh>
 #include <mk/comm/ll.cuh>
@@ -15,8 +15,8 @@ concept LlNormConfig = ShardConfig<Config> && NormalisesRows<Config> && requires
 };
 
 template <class Workspace>
-concept SquaresWorkspace = requires(u32 parity, u32 row, u32 warp) {
-  Workspace::squares(parity, row, warp);  // a packet with a warp's part of the sum of squares of a row
+concept SquaresWorkspace = requires(u32 parity, u32 row, u32 part) {
+  Workspace::squares(parity, row, part);  // a packet with a part of the sum of squares of a row: of a warp, or of a block
 };
 
 // Only kernels that normalise instantiate the functions.
@@ -90,12 +90,19 @@ struct LlNorm {
       for (u32 v = batch; v < kLaneVecs && v < batch + kLoads; ++v) {
         if (vec_of(part, v) >= Config::kRowVecs) continue;
         vecs[v] = z(first + vec_of(part, v), loaded[v - batch]);
-        squares += Norm::squares(vecs[v]);
+        if constexpr (!BatchInvariant<Config>) squares += Norm::squares(vecs[v]);
       }
     }
     __syncwarp();
-    squares = warp_sum(squares);
-    if constexpr (Config::kRowWarps > 1) squares = sum_of_row(ctx, row, part, squares);
+    if constexpr (BatchInvariant<Config>) {
+      squares = sum_of_blocks(ctx, row, part, vecs);
+    } else {
+      squares = warp_sum(squares);
+      if constexpr (Config::kRowWarps > 1) {
+        send_squares(ctx, row, part, squares);
+        squares = sum_of_row<Config::kRowWarps>(ctx, row);
+      }
+    }
     const float scale = Norm::scale(squares);
 #pragma unroll
     for (u32 v = 0; v < kLaneVecs; ++v) {
@@ -104,21 +111,41 @@ struct LlNorm {
     }
   }
 
-  // A warp: adds the sums of the warps of a row, in an order that is the same as in all other warps, on all ranks and
-  // in every call.
-  static MK_DEVICE float sum_of_row(const RankContext& ctx, u32 row, u32 part, float own) {
+  // A warp: the sum of squares of a row, of which the warp has the vectors `vecs`.
+  static MK_DEVICE float sum_of_blocks(const RankContext& ctx, u32 row, u32 part, const Vec16 (&vecs)[Config::kLaneVecs]) {
+    using Squares = RowSquares<Config>;
+    Squares own;
+#pragma unroll
+    for (u32 v = 0; v < Config::kLaneVecs; ++v) {
+      const u32 block = part * Config::kLaneVecs + v;
+      const float squares = vec_of(part, v) < Config::kRowVecs ? Norm::squares(vecs[v]) : 0.0f;
+      if constexpr (Config::kRowWarps == 1) own.add(block, squares);
+      else if (block < Squares::kBlocks) send_squares(ctx, row, block, warp_sum(squares));
+    }
+    if constexpr (Config::kRowWarps == 1) return own.of_row();
+    else return sum_of_row<Squares::kBlocks>(ctx, row);
+  }
+
+  // A warp: sends a part of the sum of squares of a row to all warps of the row.
+  static MK_DEVICE void send_squares(const RankContext& ctx, u32 row, u32 part, float squares) {
     static_assert(SquaresWorkspace<Workspace>);
     if (lane_index() == 0) {
-      comm::store_ll(ctx.local_ptr(Workspace::squares(ctx.parity(), row, part)), as_bits(own), 0, ctx.mark());  // @norm.send
+      comm::store_ll(ctx.local_ptr(Workspace::squares(ctx.parity(), row, part)), as_bits(squares), 0, ctx.mark());  // @norm.send
     }
+  }
+
+  // A warp: adds the parts of the sum of squares of a row, in an order that is the same as in all other warps, on all
+  // ranks and in every call.
+  template <u32 kParts>
+  static MK_DEVICE float sum_of_row(const RankContext& ctx, u32 row) {
     float sum = 0.0f;
-    for (u32 warp = lane_index(); warp < Config::kRowWarps; warp += kWarp) sum += wait_squares(ctx, row, warp);  // @norm.order
+    for (u32 part = lane_index(); part < kParts; part += kWarp) sum += wait_squares(ctx, row, part);  // @norm.order
     __syncwarp();
     return warp_sum(sum);
   }
 
-  static MK_DEVICE float wait_squares(const RankContext& ctx, u32 row, u32 warp) {
-    const u8* slot = ctx.local_ptr(Workspace::squares(ctx.parity(), row, warp));  // @norm.slot
+  static MK_DEVICE float wait_squares(const RankContext& ctx, u32 row, u32 part) {
+    const u8* slot = ctx.local_ptr(Workspace::squares(ctx.parity(), row, part));  // @norm.slot
     Deadline deadline;
     for (;;) {
       const comm::LlPacket packet = comm::load_ll(slot);

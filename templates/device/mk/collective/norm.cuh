@@ -4,6 +4,7 @@
 // The norm is taken of the rounded z, as a kernel behind the all-reduce would read it. So the result depends on the new
 // residual alone, and threads may keep the new residual in registers or load it again from memory.
 #pragma once
+#include <mk/batch_invariant.cuh>
 #include <mk/collective/shards.cuh>
 
 namespace mk::collective {
@@ -58,6 +59,31 @@ struct RowNorm {
 
  private:
   using Rms = RmsNorm<Config, typename Config::Element>;
+};
+
+// A warp: the sum of squares of a row, whose vectors the lanes take in turn. A block is a vector for each lane.
+//
+// Several warps may share a row, how many depends on the number of rows. If the result must not depend on it, a block has a sum of
+// its own, which lane (block mod 32) adds to the sums of earlier blocks, whichever warp has computed it.
+template <ShardConfig Config>
+struct RowSquares {
+  static constexpr bool kInBlocks = BatchInvariant<Config>;
+  static constexpr u32 kBlocks = kCeilDiv<Config::kRowVecs, kWarp>;  // of a row
+
+  float sum = 0.0f;
+
+  // Adds the squares of this lane's vector of a block. With sums of blocks, all lanes call this together.
+  MK_DEVICE void add(u32 block, float squares) {
+    if constexpr (!kInBlocks) {
+      sum += squares;
+    } else {
+      squares = warp_sum(squares);
+      if (block % kWarp == lane_index()) sum += squares;  // @norm.block
+    }
+  }
+
+  // All lanes: the sum of the row.
+  MK_DEVICE float of_row() const { return warp_sum(sum); }
 };
 
 }  // namespace mk::collective

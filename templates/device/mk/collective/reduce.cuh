@@ -3,8 +3,10 @@
 // A rank sends each peer of its node the chunks that the peer adds up. Across nodes, local rank g of each node adds up
 // the chunks of its node for the shards of local rank g of every node. It rounds the sums for other nodes to the type
 // of the elements, and puts them there. The owner adds the sums of nodes in the order of nodes. Within a node, the
-// order is the order of ranks. Results are therefore bitwise repeatable.
+// order is the order of ranks. Results are therefore bitwise repeatable. If results must not depend on the owner, it
+// rounds its node's sum too.
 #pragma once
+#include <mk/batch_invariant.cuh>
 #include <mk/collective/chunks.cuh>
 #include <mk/comm/put.cuh>
 #include <mk/vec_sum.cuh>
@@ -221,6 +223,10 @@ struct Reduce {
 #pragma unroll
     for (u32 node = 0; node < Ranks::kNodes; ++node) {
       if (node == node_of(ctx)) {
+        if constexpr (BatchInvariant<Config>) {
+          total.add(sum.result());  // @reduce.rounded
+          continue;
+        }
 #pragma unroll
         for (u32 i = 0; i < Sum::kElements; ++i) total.values[i] += sum.values[i];
       } else {

@@ -128,9 +128,12 @@ struct Simple {
       const u32 first_vec = row * Config::kRowVecs;
       const auto kept = Norm::residual_out(args);
       u32 owner = Ranks::kWorld, chunk = 0;  // the chunk for whose flag this lane has waited last
-      float squares = 0.0f;
+      RowSquares<Config> squares;
+      // Where lanes add up blocks together, they leave the loop together.
+      const u32 begin = squares.kInBlocks ? 0 : lane_index(), lane = squares.kInBlocks ? lane_index() : 0;
 #pragma unroll 1
-      for (u32 first = lane_index(); first < Config::kRowVecs; first += kWarp * kUnroll) {
+      for (u32 turn = begin; turn < Config::kRowVecs; turn += kWarp * kUnroll) {
+        const u32 first = turn + lane;
         Vec16 data[kUnroll];
 #pragma unroll
         for (u32 u = 0; u < kUnroll; ++u) {
@@ -145,10 +148,11 @@ struct Simple {
         }
 #pragma unroll
         for (u32 u = 0; u < kUnroll; ++u) {
-          if (first + u * kWarp < Config::kRowVecs) squares += Norm::squares(data[u]);
+          if (first + u * kWarp < Config::kRowVecs) squares.add(turn / kWarp + u, Norm::squares(data[u]));
+          else if constexpr (squares.kInBlocks) squares.add(turn / kWarp + u, 0.0f);
         }
       }
-      const float scale = Norm::scale(warp_sum(squares));
+      const float scale = Norm::scale(squares.of_row());
       const auto result = Tensors::output(args);
       struct Operands {
         Vec16 z, weight;

@@ -13,7 +13,6 @@
 #include <mk/moe/sum_rows.cuh>
 #include <mk/moe/topk_exchange.cuh>
 #include <mk/roles.cuh>
-#include <mk/vec_sum.cuh>
 
 namespace mk::moe {
 
@@ -220,7 +219,7 @@ struct LowLatencyCombine {
   static MK_DEVICE Vec16 add_up(const RankContext& ctx, const SumRow& row, const RowOrder<Config>& order, u32 token, u32 vec) {
     const u32 lane_in_order = order.lane();
     const bool has_vec = vec < kVecs;
-    VecSum<typename Config::Element> sum;
+    SumOfGroups<Config> sum;
     for (u32 first = 0; first < order.count; first += kRowsAtOnce) {
       const u8* from[kRowsAtOnce];
       float weights[kRowsAtOnce];
@@ -239,7 +238,7 @@ struct LowLatencyCombine {
       if constexpr (Ranks::kWorld > 1) wait_packets(ctx, awaited, from, ranks, token, vecs);
 #pragma unroll
       for (u32 k = 0; k < kRowsAtOnce; ++k) {
-        if (first + k < order.count) sum.add(vecs[k], weights[k]);
+        if (first + k < order.count) sum.add(vecs[k], weights[k], ranks[k]);
       }
     }
     return order.count == 0 ? Vec16{} : sum.result();  // the sum of no rows is +0

@@ -7,7 +7,6 @@
 #include <mk/moe/sum_rows.cuh>
 #include <mk/pipeline.cuh>
 #include <mk/tma.cuh>
-#include <mk/vec_sum.cuh>
 
 namespace mk::moe {
 
@@ -68,18 +67,19 @@ struct Destination {
 };
 
 // The adding warps' description of the part in a stage, as 16 bytes of shared memory. For a sum in an output buffer,
-// `weight_bits` has no meaning.
+// `weight_bits` and `group` have no meaning.
 struct RowInfo {
   static constexpr u32 kEnd = ~0u;  // in place of a number of rows, if no more sums follow
 
   u32 weight_bits;
   u32 rows_left;  // rows of the sum that follow
   u32 bytes;
+  u32 group = 0;  // see SumRow
 
-  MK_DEVICE void write(u32 address) const { store_shared_vec16(address, Vec16{weight_bits, rows_left, bytes, 0}); }
+  MK_DEVICE void write(u32 address) const { store_shared_vec16(address, Vec16{weight_bits, rows_left, bytes, group}); }
   static MK_DEVICE RowInfo read(u32 address) {
     const Vec16 v = load_shared_vec16(address);
-    return {v.x, v.y, v.z};
+    return {v.x, v.y, v.z, v.w};
   }
 };
 
@@ -121,7 +121,7 @@ struct RowPipeline {
     MK_DEVICE void load(const SumRow& row, u32 bytes, u32 rows_left, const Destination& destination) const {
       const u32 stage = rows.stage(), full = rows.barriers.full(stage);
       rows.producer_acquire();  // @rows.acquire
-      RowInfo{row.weight_bits, rows_left, bytes}.write(smem.row_info(stage));
+      RowInfo{row.weight_bits, rows_left, bytes, BatchInvariant<Config> ? row.group() : 0}.write(smem.row_info(stage));
       destination.write(smem.row_destination(stage));
       barrier_expect(full, bytes);
       if (bytes > 0) tma_load_bytes(smem.row(stage), row.from, bytes, full);
@@ -156,7 +156,7 @@ struct RowPipeline {
   static MK_DEVICE void add(const RankContext& ctx, const Smem& smem) {
     constexpr u32 kVecs = kCeilDiv<Config::kPartBytes / 16, kAdderThreads>;  // vectors of a thread
     const u32 first = threadIdx.x - kMoverThreads;
-    VecSum<typename Config::Element> sums[kVecs];
+    SumOfGroups<Config> sums[kVecs];
     Rows rows{ctx, row_barriers(smem)};
     Outputs outputs{ctx, output_barriers(smem)};
     for (;;) {
@@ -169,7 +169,7 @@ struct RowPipeline {
       for (u32 i = 0; i < kVecs; ++i) {
         const u32 at = (first + i * kAdderThreads) * 16;
         if (at >= info.bytes) continue;
-        sums[i].add(load_shared_vec16(smem.row(stage) + at), weight);
+        sums[i].add(load_shared_vec16(smem.row(stage) + at), weight, info.group);
       }
       __syncwarp();  // @rows.release-warp
       rows.consumer_release_warp();
@@ -185,7 +185,7 @@ struct RowPipeline {
         sums[i] = {};
       }
       if (first == 0) {
-        info.write(smem.output_info(buffer));
+        RowInfo{info.weight_bits, info.rows_left, info.bytes}.write(smem.output_info(buffer));
         destination.write(smem.output_destination(buffer));
       }
       fence_proxy_async_shared();  // @rows.output-fence

@@ -3,7 +3,9 @@
 // Rows are added in the order of the ranks or nodes that have added them up, and the rows of this rank in the order of
 // entries. Results are therefore bitwise repeatable.
 #pragma once
+#include <mk/batch_invariant.cuh>
 #include <mk/moe/topk.cuh>
+#include <mk/vec_sum.cuh>
 
 namespace mk::moe {
 
@@ -15,6 +17,9 @@ struct SumRow {
 
   u32 position = kNone, weight_bits = 0;
   const u8* from = nullptr;
+
+  // The rank that has added up the row, or the first rank of the node that has added it up.
+  MK_DEVICE u32 group() const { return position / kWarp; }
 
   // A warp: returns the position of a lane's row. Rows are ordered by group. A group is the rank or the node that has
   // added up the row. This rank may have several rows of a token, and each of their lanes has its row. For any other
@@ -54,6 +59,48 @@ struct RowOrder {
       if (broadcast(before, i) == lane_index()) lane = i;
     }
     return lane;
+  }
+};
+
+// The sum of a vector of the rows of a token.
+template <class Config>
+struct SumOfGroups : VecSum<typename Config::Element> {
+  MK_DEVICE void add(const Vec16& vec, float weight, u32) { VecSum<typename Config::Element>::add(vec, weight); }
+};
+
+// If the sum must not depend on the rank that has the token, this rank rounds the sum of its own rows, and the sum of its own
+// node, as other ranks and nodes round theirs.
+template <BatchInvariant Config>
+struct SumOfGroups<Config> {
+  using Sum = VecSum<typename Config::Element>;
+  using Ranks = Topology<Config>;
+
+  Sum all, of_node, of_rank;
+  u32 group = 0;  // of the rows in `of_rank`
+
+  MK_DEVICE void add(const Vec16& vec, float weight, u32 rank) {
+    if (rank != group) end_rank();
+    if (Ranks::kNodes > 1 && rank / Ranks::kLocalWorld != group / Ranks::kLocalWorld) end_node();
+    group = rank;
+    of_rank.add(vec, weight);
+  }
+
+  MK_DEVICE Vec16 result() {
+    end_rank();
+    if constexpr (Ranks::kNodes == 1) return of_node.result();
+    end_node();
+    return all.result();
+  }
+
+ private:
+  // The sum of no rows, -0, changes no sum.
+  MK_DEVICE void end_rank() {
+    of_node.add(of_rank.result());  // @sums.rounded
+    of_rank = {};
+  }
+  MK_DEVICE void end_node() {
+    all.add(of_node.result());  // @sums.node-rounded
+    of_node = {};
   }
 };
 

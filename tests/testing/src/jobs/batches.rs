@@ -12,22 +12,22 @@ use crate::lab::{Failure, Random};
 use mkernel::cudarc::driver::CudaStream;
 use mkernel::network::Faults;
 use mkernel::spec::abi::OperandSpec;
-use mkernel::spec::{Dim, GemmConfig, GemmOp, GemmShape};
+use mkernel::spec::{CollectiveShape, Dim, GemmShape, Op, Problem, Shape};
 use mkernel::testing::prepare_edited;
 use mkernel::{Call, Communicator, KernelConfig, Operand, Operator};
 use std::sync::Arc;
 
-/// A call of a GEMM operator on rows of the pool.
+/// A call of a GEMM operator or a collective on rows of the pool.
 #[derive(Clone, Debug)]
 pub struct Batch {
     /// The number of ranks.
     pub world: u32,
     /// The number of nodes that the ranks are divided into.
     pub nodes: u32,
-    /// The configuration of the kernel.
-    pub config: GemmConfig,
+    /// The configuration of the operator.
+    pub problem: Problem,
     /// The sizes for which the operator is prepared.
-    pub shape: GemmShape,
+    pub shape: Shape,
     /// The numbers of the rows, in the order of the batch. With a constant M, the batch has M rows.
     pub rows: Vec<u64>,
     /// The number of SMs of a simulated GPU.
@@ -70,7 +70,7 @@ impl Batch {
     fn rank(&self, ranks: &Communicator) -> Result<Vec<(usize, Vec<u32>)>, Failure> {
         let config = KernelConfig {
             nodes: self.nodes,
-            ..KernelConfig::new(self.world, self.config)
+            ..KernelConfig::new(self.world, self.problem)
         };
         // SAFETY: mutated kernels run on simulated GPUs only, which check every access.
         let operator = unsafe {
@@ -83,13 +83,11 @@ impl Batch {
         }?;
         // A stream that can be captured.
         let stream = ranks.context().new_stream()?;
-        println!("DEBUG {} {:?}", operator.plan().id, self.edits.len());
-        let is_result = |operand| matches!(operand, Operand::C | Operand::ResidualOut);
         let (mut inputs, mut results) = (Vec::new(), Vec::new());
         for spec in operator.plan().operands() {
             let elements = self.upload(ranks, &stream, spec)?;
-            match is_result(spec.operand) {
-                true => results.push((spec.operand, elements)),
+            match spec.written {
+                true => results.push((spec.operand, elements, spec.cols as usize)),
                 false => inputs.push((spec.operand, elements)),
             }
         }
@@ -110,9 +108,9 @@ impl Batch {
         }
         ranks.synchronize(&stream)?;
         let mut rows = Vec::new();
-        for (operand, elements) in &results {
+        for (operand, elements, cols) in &results {
             let values = elements.values(&stream)?;
-            let lines = values.chunks_exact(self.shape.n as usize);
+            let lines = values.chunks_exact(*cols);
             for (row, line) in self.places(*operand, ranks.rank()).zip(lines) {
                 rows.push((row, line.iter().map(|value| value.to_bits()).collect()));
             }
@@ -125,28 +123,38 @@ impl Batch {
         operator: &'a Operator,
         stream: &'a Arc<CudaStream>,
         inputs: &'a [(Operand, Elements)],
-        results: &'a mut [(Operand, Elements)],
+        results: &'a mut [(Operand, Elements, usize)],
     ) -> Call<'a> {
         let mut call = operator.call(stream);
         for (operand, elements) in inputs {
             call = elements.read_by(call, *operand);
         }
-        for (operand, elements) in results {
+        for (operand, elements, _) in results {
             call = elements.written_by(call, *operand);
         }
-        if self.config.m == Dim::DYNAMIC {
+        if self.takes_rows() {
             call = call.rows(self.rows.len() as u64);
         }
         call
     }
 
+    fn takes_rows(&self) -> bool {
+        let m = match &self.problem {
+            Problem::Gemm(config) => config.m,
+            Problem::Collective(config) => config.m,
+            other => panic!("{} has no rows of a batch", other.op()),
+        };
+        m == Dim::DYNAMIC
+    }
+
     /// The rows of the batch that a rank has of an operand with the rows of A or C.
     fn places(&self, operand: Operand, rank: u32) -> std::ops::Range<usize> {
         let rows = self.rows.len();
-        let is_sharded = match self.config.op {
-            GemmOp::AgGemm => matches!(operand, Operand::A | Operand::AScales),
-            GemmOp::GemmRs => !matches!(operand, Operand::A | Operand::AScales),
-            GemmOp::GemmAr | GemmOp::Gemm => false,
+        let is_left = matches!(operand, Operand::A | Operand::AScales | Operand::X);
+        let is_sharded = match self.problem.op() {
+            Op::AgGemm | Op::AllGather => is_left,
+            Op::GemmRs | Op::ReduceScatter => !is_left,
+            _ => false,
         };
         if !is_sharded {
             return 0..rows;
@@ -168,18 +176,20 @@ impl Batch {
         let most_rows = spec.rows.on(if spec.symmetric { 0 } else { rank }).max(1);
         let mut values = vec![f32::NAN; (most_rows * spec.cols) as usize];
         let numbers: Vec<u64> = match spec.operand {
-            Operand::C | Operand::ResidualOut => Vec::new(),
+            result if result.is_result() => Vec::new(),
             Operand::B | Operand::Bias | Operand::Weight | Operand::BScales => {
                 (0..most_rows).collect()
             }
             rows => self.rows[self.places(rows, rank)].to_vec(),
         };
-        // Rows of A have exponents of their own, so that sums over ranks depend on their order. Only A of operators that reduce,
-        // and B, differ between ranks.
-        let exponents = if spec.operand == Operand::A { 20 } else { 1 };
+        // Rows of A and X have exponents of their own, so that sums over ranks depend on their order. Only the inputs of operators
+        // that reduce, and B, differ between ranks.
+        let is_input = matches!(spec.operand, Operand::A | Operand::X);
+        let exponents = if is_input { 20 } else { 1 };
+        let is_gathered = matches!(self.problem.op(), Op::AgGemm | Op::AllGather);
         let of_rank = match spec.operand {
-            Operand::A if self.config.op != GemmOp::AgGemm => rank + 1,
             Operand::B => rank + 1,
+            _ if is_input && !is_gathered => rank + 1,
             _ => 0,
         };
         for (number, line) in numbers
@@ -196,26 +206,65 @@ impl Batch {
 }
 
 impl Batch {
-    /// A batch of these rows on one node, with a constant number of rows.
+    /// A batch of these rows on one node, with a constant number of rows. The sizes are N, and K of a GEMM.
+    ///
+    /// # Panics
+    /// The operator has no rows of a batch.
     #[must_use]
-    pub fn new(world: u32, config: GemmConfig, (n, k): (u64, u64), rows: Vec<u64>) -> Self {
-        let m = rows.len() as u64;
-        Self {
+    pub fn new(
+        world: u32,
+        problem: impl Into<Problem>,
+        (n, k): (u64, u64),
+        rows: Vec<u64>,
+    ) -> Self {
+        let (mut problem, m) = (problem.into(), 0);
+        let shape = match &mut problem {
+            Problem::Gemm(config) => {
+                (config.n, config.k) = (Dim::Static(n), Dim::Static(k));
+                GemmShape { m, n, k }.into()
+            }
+            Problem::Collective(config) => {
+                config.n = Dim::Static(n);
+                CollectiveShape { m, n }.into()
+            }
+            other => panic!("{} has no rows of a batch", other.op()),
+        };
+        let batch = Self {
             world,
             nodes: 1,
-            config: GemmConfig {
-                m: Dim::Static(m),
-                n: Dim::Static(n),
-                k: Dim::Static(k),
-                ..config
-            },
-            shape: GemmShape { m, n, k },
-            rows,
+            problem,
+            shape,
+            rows: Vec::new(),
             sms: 8,
             is_graph: false,
             seed: 0,
             edits: Vec::new(),
+        };
+        batch.of_rows(rows)
+    }
+
+    /// The same operator on these rows, whose number is constant.
+    #[must_use]
+    pub fn of_rows(mut self, rows: Vec<u64>) -> Self {
+        let m = rows.len() as u64;
+        self.rows = rows;
+        self.of_at_most(Dim::Static(m), m)
+    }
+
+    /// The same batch through a kernel whose M is `m`, prepared for `most` rows.
+    #[must_use]
+    pub fn of_at_most(mut self, m: Dim, most: u64) -> Self {
+        match &mut self.problem {
+            Problem::Gemm(config) => config.m = m,
+            Problem::Collective(config) => config.m = m,
+            other => panic!("{} has no rows of a batch", other.op()),
         }
+        match &mut self.shape {
+            Shape::Gemm(shape) => shape.m = most,
+            Shape::Collective(shape) => shape.m = most,
+            other => panic!("{other:?} has no rows of a batch"),
+        }
+        self
     }
 }
 

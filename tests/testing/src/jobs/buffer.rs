@@ -133,13 +133,10 @@ impl Elements {
         })
     }
 
-    /// Downloads the elements.
+    /// Downloads the elements, integers as the nearest numbers of fp32.
     ///
     /// # Errors
     /// The copy fails.
-    ///
-    /// # Panics
-    /// The elements are integers.
     pub fn values(&self, stream: &Arc<CudaStream>) -> Result<Vec<f32>, Failure> {
         fn values<E: Element + DeviceRepr + Into<f32>>(
             buffer: &Buffer<E>,
@@ -153,7 +150,10 @@ impl Elements {
             Self::Fp16(buffer) => values(buffer, stream),
             Self::E4m3(buffer) => values(buffer, stream),
             Self::Fp32(buffer) => values(buffer, stream),
-            Self::Int32(_) => panic!("integers"),
+            Self::Int32(buffer) => {
+                let elements = stream.clone_dtoh(&buffer.view())?;
+                Ok(elements.into_iter().map(|value| value as f32).collect())
+            }
         }
     }
 

@@ -3,7 +3,9 @@
 use super::batches::{Batch, difference};
 use super::simulated::{Backend, Results, SimulatedJob};
 use crate::lab::Random;
-use mkernel::spec::{Dim, GemmConfig, GemmOp, Tuning};
+use mkernel::spec::{
+    CollectiveConfig, CollectiveOp, Dim, GemmConfig, GemmOp, Problem, Protocol, Shape, Tuning,
+};
 
 /// Batches that are compared with one batch of the same operator, which has all of their rows.
 #[derive(Clone, Debug)]
@@ -42,27 +44,29 @@ impl Compared {
         let most = all.rows.len() as u64;
         let mut found = Vec::new();
         for (index, count) in self.counts.iter().enumerate() {
-            let batch = all.of_rows(some_rows(random, most, *count));
+            let batch = all.clone().of_rows(some_rows(random, most, *count));
             if index % 2 == 1 {
-                let batch = batch.clone().of_at_most(most);
+                let batch = batch.clone().of_at_most(Dim::DYNAMIC, most);
                 found.push((format!("{count} of at most {most} rows"), batch));
             }
             found.push((format!("{count} rows"), batch));
         }
-        for (index, (name, tuning)) in tunings(all).into_iter().enumerate() {
+        for (index, (name, problem)) in plans(all).into_iter().enumerate() {
             let count = [most, (most / 16).min(64)][index % 2];
-            let batch = all.of_rows(some_rows(random, most, count));
-            found.push((
-                format!("{count} rows, {name}"),
-                batch.with(|config| config.tuning = tuning),
-            ));
+            let batch = Batch {
+                problem,
+                ..all.clone()
+            };
+            let batch = batch.of_rows(some_rows(random, most, count));
+            found.push((format!("{count} rows, {name}"), batch));
         }
         let graph = Batch {
             is_graph: true,
             sms: 5,
             ..all
+                .clone()
                 .of_rows(some_rows(random, most, most / 2))
-                .of_at_most(most)
+                .of_at_most(Dim::DYNAMIC, most)
         };
         found.push(("half of the rows, in a graph".to_owned(), graph));
         found
@@ -80,30 +84,6 @@ impl SimulatedJob for Compared {
     }
 }
 
-impl Batch {
-    /// The same operator on these rows, whose number is constant.
-    fn of_rows(&self, rows: Vec<u64>) -> Self {
-        let m = rows.len() as u64;
-        let mut batch = self.with(|config| config.m = Dim::Static(m));
-        (batch.shape.m, batch.rows) = (m, rows);
-        batch
-    }
-
-    /// The same batch with another kernel: `change` edits its configuration.
-    fn with(&self, change: impl FnOnce(&mut GemmConfig)) -> Self {
-        let mut batch = self.clone();
-        change(&mut batch.config);
-        batch
-    }
-
-    /// The same batch through a kernel for at most `most` rows, which each call gives.
-    fn of_at_most(mut self, most: u64) -> Self {
-        self.config.m = Dim::DYNAMIC;
-        self.shape.m = most;
-        self
-    }
-}
-
 /// Returns `count` of the first `end` numbers, without repetition, in a random order.
 fn some_rows(random: &mut Random, end: u64, count: u64) -> Vec<u64> {
     let mut rows: Vec<u64> = (0..end).collect();
@@ -114,8 +94,58 @@ fn some_rows(random: &mut Random, end: u64, count: u64) -> Vec<u64> {
     rows
 }
 
-/// Choices of the planner that the operator has.
-fn tunings(batch: &Batch) -> Vec<(&'static str, Tuning)> {
+/// The operator with choices of the planner made in advance.
+fn plans(batch: &Batch) -> Vec<(&'static str, Problem)> {
+    match (batch.problem, batch.shape) {
+        (Problem::Gemm(config), Shape::Gemm(shape)) => {
+            let granules = config.granules(shape);
+            let tuned = |(name, tuning)| (name, GemmConfig { tuning, ..config }.into());
+            let all = tunings(batch, &config, granules).into_iter();
+            all.map(tuned).collect()
+        }
+        (Problem::Collective(config), _) => protocols(batch, config),
+        _ => Vec::new(),
+    }
+}
+
+/// The protocols of a collective, and the ways in which ranks store results.
+fn protocols(batch: &Batch, config: CollectiveConfig) -> Vec<(&'static str, Problem)> {
+    let by = |protocol, shots| CollectiveConfig {
+        protocol: Some(protocol),
+        shots,
+        ..config
+    };
+    let symmetric = CollectiveConfig {
+        symmetric_result: true,
+        ..by(Protocol::Simple, None)
+    };
+    let mut found = vec![("chunks", by(Protocol::Simple, None))];
+    if batch.nodes == 1 && batch.world > 1 {
+        let shots = match config.op {
+            CollectiveOp::AllReduce => vec![Some(1), Some(2)],
+            _ => vec![None],
+        };
+        found.extend(
+            shots
+                .into_iter()
+                .map(|shots| ("packets", by(Protocol::Ll, shots))),
+        );
+        if config.op.gathers() && !config.epilogue.normalises() {
+            found.push(("chunks to results", symmetric));
+        }
+    }
+    found
+        .into_iter()
+        .map(|(name, config)| (name, config.into()))
+        .collect()
+}
+
+/// Choices of the planner that a GEMM operator has.
+fn tunings(
+    batch: &Batch,
+    config: &GemmConfig,
+    granules: Option<u32>,
+) -> Vec<(&'static str, Tuning)> {
     let none = Tuning::default();
     let tile = |tile_m, tile_n| Tuning {
         tile_m: Some(tile_m),
@@ -134,19 +164,19 @@ fn tunings(batch: &Batch) -> Vec<(&'static str, Tuning)> {
         ("tiles of 128 x 64", tile(128, 64)),
     ];
     // A norm keeps elements of rows in registers.
-    if !batch.config.epilogue.normalises() {
+    if !config.epilogue.normalises() {
         found.push(("tiles of 64 x 256", tile(64, 256)));
     }
-    if batch.config.op.reduces() {
-        found.extend(exchanges_of_sums(batch));
+    if config.op.reduces() {
+        found.extend(exchanges_of_sums(batch, config));
     } else {
-        found.extend(exchanges_of_rows(batch));
+        found.extend(exchanges_of_rows(batch, config, granules));
     }
     found
 }
 
 /// The ways in which partial sums of ranks meet.
-fn exchanges_of_sums(batch: &Batch) -> Vec<(&'static str, Tuning)> {
+fn exchanges_of_sums(batch: &Batch, config: &GemmConfig) -> Vec<(&'static str, Tuning)> {
     let shots = |shots, round_tiles| Tuning {
         shots: Some(shots),
         round_tiles,
@@ -156,7 +186,7 @@ fn exchanges_of_sums(batch: &Batch) -> Vec<(&'static str, Tuning)> {
         return Vec::new();
     }
     let mut found = vec![("one shot", shots(1, None))];
-    if !batch.config.epilogue.normalises() {
+    if !config.epilogue.normalises() {
         found.push(("two shots", shots(2, None)));
         found.push(("rounds of a tile", shots(2, Some(1))));
     }
@@ -164,19 +194,23 @@ fn exchanges_of_sums(batch: &Batch) -> Vec<(&'static str, Tuning)> {
 }
 
 /// The ways in which CTAs share tiles, and rows of A travel.
-fn exchanges_of_rows(batch: &Batch) -> Vec<(&'static str, Tuning)> {
+fn exchanges_of_rows(
+    batch: &Batch,
+    config: &GemmConfig,
+    granules: Option<u32>,
+) -> Vec<(&'static str, Tuning)> {
     let none = Tuning::default();
     let mut found = Vec::new();
-    if batch.config.granules(batch.shape) == Some(4) {
+    if granules == Some(4) {
         let clusters = |cluster| Tuning {
             split_k: Some(4),
             cluster: Some(cluster),
             ..none
         };
-        found.push(("no cluster", clusters(false)));
         found.push(("a cluster", clusters(true)));
+        found.push(("no cluster", clusters(false)));
     }
-    if batch.config.op == GemmOp::AgGemm && batch.world > 1 && batch.nodes == 1 {
+    if config.op == GemmOp::AgGemm && batch.world > 1 && batch.nodes == 1 {
         let slices = Tuning {
             k_slices: Some(4),
             ..none

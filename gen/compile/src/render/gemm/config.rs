@@ -170,7 +170,7 @@ fn order(gemm: Gemm<'_>, c: &mut Config) {
         );
     if let Some(granules) = op_plan.config.granules(op_plan.shape) {
         let note = "ranges of K whose sums are added as a binary tree";
-        c.u32("kGranules", granules, note);
+        c.batch_invariant().u32("kGranules", granules, note);
     }
     if let Some(r) = op_plan.reduction.as_ref().filter(|r| r.shots == 2) {
         c.u32("kShardTiles", r.shard_tiles, "tiles that a rank owns")

@@ -69,6 +69,10 @@ options! {
             /// `all_reduce` and `all_gather`.
             #[serde(default)]
             symmetric_result: bool as =SYMMETRIC_RESULT,
+            /// Whether the bits of a row of Y depend only on the row's operands, the world and the nodes, and not on M, the other
+            /// rows or the plan.
+            #[serde(default)]
+            batch_invariant: bool as =BATCH_INVARIANT,
         }
         groups {
             /// What becomes of the sum before it is Y.

@@ -4,7 +4,7 @@ use super::config::{CollectiveOp, CollectiveShape, Protocol, SumEpilogue};
 use super::op_plan::CollectivePlan;
 use crate::abi::{ArgKind, ArgLayout, Extent, Operand, OperandSpec};
 use crate::arch::Arch;
-use crate::parts::id::id_prefix;
+use crate::parts::id::{id_prefix, part};
 use crate::parts::network::{common_args, results_on_peers};
 use crate::topology::Topology;
 
@@ -15,14 +15,11 @@ pub(super) fn id(op_plan: &CollectivePlan, arch: Arch, topology: Topology) -> St
         Protocol::Ll => "ll".to_owned(),
         Protocol::Simple => format!("c{}", op_plan.chunk_vecs),
     };
-    let most = if op_plan.takes_rows() { "max" } else { "" };
-    let to = if op_plan.stores_to_results(topology) {
-        "_symmetric"
-    } else {
-        ""
-    };
+    let most = part(op_plan.takes_rows(), "max");
+    let to = part(op_plan.stores_to_results(topology), "_symmetric");
+    let invariant = part(op_plan.config.batch_invariant, "_invariant");
     format!(
-        "{}_m{most}{m}n{n}_{}{}_{how}{to}",
+        "{}_m{most}{m}n{n}_{}{}_{how}{to}{invariant}",
         id_prefix(op_plan.config.op, arch, topology),
         op_plan.config.dtype,
         op_plan.config.epilogue.suffix()

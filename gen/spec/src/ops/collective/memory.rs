@@ -43,10 +43,13 @@ impl Needs<'_> {
         self.topology.peers() > 0
     }
 
-    /// Warps that share a row, if several do.
-    fn row_warps(&self) -> Option<u32> {
-        let norm = self.op_plan.norm?;
-        (norm.warps > 1).then_some(norm.warps)
+    /// The sums of squares of a row that its warps exchange, if several warps share a row: one of each warp, or of each block.
+    fn row_sums(&self) -> Option<u32> {
+        let norm = self.op_plan.norm.filter(|norm| norm.warps > 1)?;
+        Some(match self.op_plan.config.batch_invariant {
+            true => self.op_plan.row_vecs().div_ceil(32) as u32,
+            false => norm.warps,
+        })
     }
 
     /// Returns the number of vectors that a rank adds up.
@@ -89,9 +92,9 @@ regions! {
     /// The shard of a source. Each half of a vector is a packet.
     shards: Element::Packets(1), [parity: 2u32, source: p.topology.world(), half: 2u32, vec: p.op_plan.shard_vecs],
         if p.is(Protocol::Ll) && !p.reduces();
-    /// What a warp has of the sum of squares of a row, in the first word of a packet.
-    squares: Element::Packets(1), [parity: 2u32, row: p.op_plan.shape.m, warp: p.row_warps().unwrap_or(0)],
-        if p.row_warps().is_some();
+    /// What a warp has of the sum of squares of a row, or the sum of a block of the row, in the first word of a packet.
+    squares: Element::Packets(1), [parity: 2u32, row: p.op_plan.shape.m, part: p.row_sums().unwrap_or(0)],
+        if p.row_sums().is_some();
     /// The call in which a rank of this node has sent what it has of a chunk.
     partial_ready: Element::Flag, [parity: 2u32, node: p.topology.nodes, slot: p.local_peers(), chunk: p.chunks()],
         if p.is(Protocol::Simple) && p.reduces() && p.local_peers() > 0;

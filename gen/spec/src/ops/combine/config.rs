@@ -49,6 +49,10 @@ options! {
             #[limits(Limits::Range(1, 65536))]
             #[serde(default, skip_serializing_if = "Option::is_none")]
             puts_in_flight: Option<u32> as =PUTS_IN_FLIGHT,
+            /// Whether the bits of the sum of a token depend only on its rows and weights, the ranks that have its experts, the world
+            /// and the nodes, and not on the other tokens, the token's rank or the plan.
+            #[serde(default)]
+            batch_invariant: bool as =BATCH_INVARIANT,
         }
     }
 }

@@ -29,7 +29,7 @@ use crate::device::Device;
 use crate::diagnostic::Diagnostics;
 use crate::ops::dispatch::all_rows;
 use crate::ops::gemm::THREADS;
-use crate::parts::id::id_prefix;
+use crate::parts::id::{id_prefix, part};
 use crate::parts::network::common_args;
 use crate::parts::{BodyPlan, Launch};
 use crate::roofline::{Bound, Traffic};
@@ -203,8 +203,9 @@ fn id(op_plan: &CombinePlan, arch: Arch, topology: Topology) -> String {
     let pipeline = op_plan
         .pipeline
         .map(|pipeline| format!("_p{}s{}", op_plan.parts(), pipeline.stages));
+    let invariant = part(op_plan.config.batch_invariant, "_invariant");
     format!(
-        "{}_e{experts}k{top_k}t{max_tokens}r{}h{hidden}{low_latency}{}{}{}",
+        "{}_e{experts}k{top_k}t{max_tokens}r{}h{hidden}{low_latency}{}{}{}{invariant}",
         id_prefix(op_plan.config.op, arch, topology),
         op_plan.max_rows,
         pipeline.unwrap_or_default(),

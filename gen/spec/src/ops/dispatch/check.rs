@@ -39,6 +39,12 @@ pub(crate) fn check(config: &DispatchConfig, world: u32, found: &mut Diagnostics
         );
     }
     config.check_limits(found);
+    found.require(
+        !config.batch_invariant || config.split_k.is_none_or(|splits| splits == 1),
+        Field::SPLIT_K,
+        || "the number of slices of a tile depends on all tokens, and batch_invariant results do not".to_owned(),
+        "remove it, or batch_invariant",
+    );
     if let (true, Some(64), Some(128)) = (config.swiglu, config.tile_m, config.tile_n) {
         found.push(
             Field::TILE_N,

@@ -85,6 +85,12 @@ options! {
             #[limits(Limits::Range(1, 65536))]
             #[serde(default, skip_serializing_if = "Option::is_none")]
             puts_in_flight: Option<u32> as PUTS_IN_FLIGHT,
+            /// Whether the bits of a row of C depend only on the token and the weight of the expert, and not on the other tokens or the
+            /// plan.
+            ///
+            /// Tiles are then not divided into slices of K.
+            #[serde(default)]
+            batch_invariant: bool as =BATCH_INVARIANT,
         }
     }
 }

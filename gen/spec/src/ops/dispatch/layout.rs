@@ -6,7 +6,7 @@ use crate::abi::{ArgKind, ArgLayout, Extent, Operand, OperandSpec, Source, Strid
 use crate::arch::Arch;
 use crate::config::Dtype;
 use crate::ops::gemm::BLayout;
-use crate::parts::id::id_prefix;
+use crate::parts::id::{id_prefix, part};
 use crate::parts::network::common_args;
 use crate::topology::Topology;
 
@@ -27,9 +27,10 @@ pub(super) fn id(op_plan: &DispatchPlan, arch: Arch, topology: Topology) -> Stri
         1 => String::new(),
         splits => format!("k{splits}"),
     };
-    let swiglu = if op_plan.config.swiglu { "_swiglu" } else { "" };
+    let swiglu = part(op_plan.config.swiglu, "_swiglu");
+    let invariant = part(op_plan.config.batch_invariant, "_invariant");
     format!(
-        "{}_e{experts}k{top_k}t{max_tokens}r{}h{hidden}i{intermediate}_{}_t{}x{}s{}{splits}_push{}b{}{chunks}{swiglu}{}",
+        "{}_e{experts}k{top_k}t{max_tokens}r{}h{hidden}i{intermediate}_{}_t{}x{}s{}{splits}_push{}b{}{chunks}{swiglu}{}{invariant}",
         id_prefix(op_plan.config.op, arch, topology),
         op_plan.max_rows,
         op_plan.config.b_layout,

@@ -144,10 +144,14 @@ fn with_all_stages(
     }
 }
 
-/// The most slices of K into which a tile of the last round is divided.
+/// The most slices of K into which a tile of the last round is divided. The number of tiles, and so of slices, depends on all
+/// tokens.
 fn most_splits(config: &DispatchConfig, shape: DispatchShape, tile: Tile) -> u32 {
     let steps = shape.hidden.div_ceil(config.types().tile_k().into()) as u32;
-    let usual = (steps / MIN_SPLIT_STEPS).min(MAX_SPLITS / group_subs(tile));
+    let usual = match config.batch_invariant {
+        true => 1,
+        false => (steps / MIN_SPLIT_STEPS).min(MAX_SPLITS / group_subs(tile)),
+    };
     config.split_k.unwrap_or(usual).clamp(1, steps)
 }
 
