@@ -14,6 +14,9 @@ Prints a line of JSON per shape and variant. It has the median over calls of the
 cuBLAS alone on this rank's factors (all of A for ag_gemm). The blocks of both take turns. It also has the error
 against fp64, computed as in the benchmark. N and K are those of one rank, as in the benchmark.
 
+With --batch-invariant, GEMM operators also have the variant of batch_invariant.py: a Triton GEMM with one configuration, and then NCCL.
+Set NCCL_ALGO=Tree, NCCL_MIN_NCHANNELS and NCCL_MAX_NCHANNELS, so that NCCL's sums do not depend on the batch either.
+
 With --chain, the calls of a GEMM operator read the results of the calls before them, take the weights in turn, and are in
 one CUDA graph. Times are those of one call. `cargo bench --bench chain` runs this.
 
@@ -66,6 +69,7 @@ SHAPES = {
     "ag_gemm": [(m, n // WORLD, k) for m, n, k in GATHERED],
     "gemm_rs": [(m, n, k // WORLD) for m, n, k in SUMMED],
     "gemm_ar": [(m, n, k // WORLD) for m, n, k in SUMMED],
+    "gemm": [(m, n // WORLD, k) for m, n, k in GATHERED],
 }
 COLLECTIVES = ["all_reduce", "all_gather", "reduce_scatter"]
 BLOCK_US = 20_000
@@ -90,6 +94,7 @@ def arguments():
     parser.add_argument("--experts", type=int, help="experts over all ranks [default: 32 for each rank]")
     parser.add_argument("--hidden", type=int, default=7168)
     parser.add_argument("--intermediate", type=int, default=2048)
+    parser.add_argument("--batch-invariant", action="store_true", help="measure GEMM operators also with batch_invariant.py")
     parser.add_argument("--chain", action="store_true", help="time a chain of calls in a graph")
     parser.add_argument("--calls", type=int, default=20, help="calls of a chain")
     parser.add_argument("--weights", type=int, default=8, help="weights that the calls of a chain take in turn")
@@ -163,9 +168,9 @@ class AgGemm:
     def cublas(self):
         torch.mm(self.whole, self.b, out=self.alone)
 
-    def nccl(self):
+    def nccl(self, matmul=torch.mm):
         dist.all_gather_into_tensor(self.gathered, self.own)
-        torch.mm(self.gathered, self.b, out=self.c)
+        matmul(self.gathered, self.b, out=self.c)
         return self.c
 
     def torch_fused(self):
@@ -189,8 +194,8 @@ class GemmAr:
     def cublas(self):
         torch.mm(self.a, self.b, out=self.alone)
 
-    def nccl(self):
-        torch.mm(self.a, self.b, out=self.c)
+    def nccl(self, matmul=torch.mm):
+        matmul(self.a, self.b, out=self.c)
         dist.all_reduce(self.c)
         return self.c
 
@@ -210,8 +215,8 @@ class GemmRs(GemmAr):
         if self.m < 1024:  # torch's operator is for large M
             self.torch_fused = None
 
-    def nccl(self):
-        torch.mm(self.a, self.b, out=self.c)
+    def nccl(self, matmul=torch.mm):
+        matmul(self.a, self.b, out=self.c)
         dist.reduce_scatter_tensor(self.shard, self.c)
         return self.shard
 
@@ -227,6 +232,17 @@ class GemmRs(GemmAr):
             if rank == RANK:
                 kept = part
         return kept
+
+
+class Gemm(GemmAr):
+    """C = A B on each rank."""
+
+    def nccl(self, matmul=torch.mm):
+        matmul(self.a, self.b, out=self.c)
+        return self.c
+
+    def expected(self):
+        return self.a[self.rows].double() @ self.b.double()
 
 
 class Attention:
@@ -509,13 +525,17 @@ def chain(op, m, n, k, flags):
         yield dict(variant=variant, us=round(time_us / flags.calls, 2))
 
 
-OPERATORS = {"ag_gemm": AgGemm, "gemm_rs": GemmRs, "gemm_ar": GemmAr}
+OPERATORS = {"ag_gemm": AgGemm, "gemm_rs": GemmRs, "gemm_ar": GemmAr, "gemm": Gemm}
 
 
-def shape(op, m, n, k, layout, rounds):
+def shape(op, m, n, k, layout, rounds, batch_invariant):
     """Yields the lines for one shape."""
     case = OPERATORS[op](m, n, k, random(n, k).t() if layout == "nk" else random(k, n))
     names = {"cuBLAS": case.cublas, "NCCL+cuBLAS": case.nccl, "torch symm_mem": case.torch_fused}
+    if batch_invariant:
+        from batch_invariant import matmul
+
+        names["batch-invariant Triton"] = lambda: case.nccl(matmul)
     names = {name: call for name, call in names.items() if call}
     case.cublas()
     expected = case.expected()
@@ -551,7 +571,7 @@ def main():
         given = [tuple(int(size) for size in text.split("x")) for text in flags.shape or []]
         for m, n, k in given or SHAPES[op]:
             line = dict(op=op, world=WORLD, m=m, n=n, k=k, b_layout=flags.b_layout)
-            timed_lines = chain(op, m, n, k, flags) if flags.chain else shape(op, m, n, k, flags.b_layout, flags.rounds)
+            timed_lines = chain(op, m, n, k, flags) if flags.chain else shape(op, m, n, k, flags.b_layout, flags.rounds, flags.batch_invariant)
             for timed in timed_lines:
                 if RANK == 0:
                     print(json.dumps(line | timed), flush=True)

@@ -1,10 +1,13 @@
 //! Batch invariance: rows that batches share have equal bits, whatever the batch and the plan.
 
 use crate::ranks::{seed, worlds};
-use mkernel::spec::{BLayout, Dtype, Epilogue, GemmConfig, GemmOp, Norm};
+use mkernel::spec::{
+    BLayout, CollectiveConfig, CollectiveOp, Dtype, Epilogue, GemmConfig, GemmOp, Norm, SumEpilogue,
+};
 use mkernel_testing::jobs::Backend;
 use mkernel_testing::jobs::batches::Batch;
 use mkernel_testing::jobs::compared::Compared;
+use mkernel_testing::jobs::token_batches::{ComparedTokens, TokenBatch};
 
 /// Columns of the result and the contracted dimension: sizes that have 4, 2 and 1 granules.
 const SIZES: [(u64, u64); 3] = [(2560, 4096), (5120, 2048), (8192, 1024)];
@@ -65,5 +68,51 @@ fn rows_have_equal_bits_in_all_batches() {
             }
         }
         compare(GemmOp::Gemm, fp32, world, SIZES[0], 8192, &[3, 8, 4096]);
+    }
+}
+
+#[test]
+#[ignore = "needs GPUs"]
+fn rows_of_collectives_have_equal_bits_in_all_batches() {
+    let norm = SumEpilogue {
+        residual: true,
+        norm: Norm::Rms,
+        ..SumEpilogue::default()
+    };
+    for world in worlds(1) {
+        for (epilogue, cols) in [(norm, 8192), (norm, 1032), (SumEpilogue::default(), 4096)] {
+            let config = CollectiveConfig {
+                dtype: Dtype::Fp32,
+                epilogue,
+                batch_invariant: true,
+                ..CollectiveConfig::new(CollectiveOp::AllReduce)
+            };
+            let compared = Compared {
+                all: Batch::new(world, config, (cols, 0), (0..POOL / 4).collect()),
+                counts: vec![1, 7, 64, 100],
+            };
+            let result = compared.run_on(Backend::Gpus, seed());
+            assert_eq!(result, Ok(()), "{epilogue:?}, {world} ranks");
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs GPUs"]
+fn tokens_have_equal_bits_in_all_batches() {
+    for world in worlds(1) {
+        for sizes in [(7168, 2048), (2048, 768)] {
+            for swiglu in [false, true] {
+                let mut layer = TokenBatch::new(world, (16, 4), sizes);
+                layer.dispatch.swiglu = swiglu;
+                let compared = ComparedTokens {
+                    layer,
+                    pool: 1024,
+                    counts: vec![1, 3, 16, 100, 600],
+                };
+                let result = compared.run_on(Backend::Gpus, seed());
+                assert_eq!(result, Ok(()), "{sizes:?}, swiglu {swiglu}, {world} ranks");
+            }
+        }
     }
 }

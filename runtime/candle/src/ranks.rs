@@ -29,6 +29,7 @@ struct Inner {
     device: Device,
     stream: Arc<CudaStream>,
     captures: AtomicBool,
+    is_batch_invariant: AtomicBool,
 }
 
 impl Ranks {
@@ -48,6 +49,7 @@ impl Ranks {
             device: device.clone(),
             stream,
             captures: AtomicBool::new(false),
+            is_batch_invariant: AtomicBool::new(false),
         })))
     }
 
@@ -102,6 +104,15 @@ impl Ranks {
         self.operators().len()
     }
 
+    /// Sets whether the bits of a row of a result are the same in every batch: the option `batch_invariant` of all operators but
+    /// `ring_attention`, from the next call on. The default is false. Set the same on all ranks.
+    ///
+    /// Products that candle computes, such as those of [`grouped_matmul`](crate::grouped_matmul), are not affected.
+    pub fn set_batch_invariant(&self, is_invariant: bool) {
+        let flag = &self.0.is_batch_invariant;
+        flag.store(is_invariant, Ordering::Relaxed);
+    }
+
     /// Returns the operator for a problem of this size on all ranks.
     pub(crate) fn operator(
         &self,
@@ -109,6 +120,8 @@ impl Ranks {
         shape: impl Into<Shape>,
     ) -> Result<Arc<Operator>> {
         let communicator = self.communicator();
+        let mut problem = problem.into();
+        problem.set_batch_invariant(self.0.is_batch_invariant.load(Ordering::Relaxed));
         let config = KernelConfig {
             nodes: communicator.hosts(),
             ..KernelConfig::new(communicator.world(), problem)

@@ -29,6 +29,19 @@ pub enum Problem {
     Collective(CollectiveConfig),
 }
 
+impl Problem {
+    /// Sets `batch_invariant` of the operator. Attention has no such option and stays as it is.
+    pub const fn set_batch_invariant(&mut self, is_invariant: bool) {
+        match self {
+            Self::Gemm(config) => config.batch_invariant = is_invariant,
+            Self::Dispatch(config) => config.batch_invariant = is_invariant,
+            Self::Combine(config) => config.batch_invariant = is_invariant,
+            Self::Collective(config) => config.batch_invariant = is_invariant,
+            Self::Attention(_) => {}
+        }
+    }
+}
+
 /// Sizes of all dimensions of a [`Problem`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(untagged)]

@@ -9,6 +9,7 @@ mod host_memory;
 mod inputs;
 mod memory;
 mod operators;
+mod other_batch;
 #[cfg(test)]
 mod random_runs;
 mod ranks;
@@ -49,7 +50,7 @@ const MAX_HOSTS: usize = 8;
 /// Seeds are below this limit, so that counting them never overflows.
 const MAX_SEED: u64 = 1 << 63;
 
-/// Arguments of `mkernel-gen run`.
+/// Arguments of `mkernel-gen run`. With `batch_invariant`, the rows of the first call are also computed in another batch.
 #[derive(Debug, clap::Args)]
 pub struct Run {
     #[command(flatten)]

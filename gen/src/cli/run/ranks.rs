@@ -2,6 +2,7 @@
 
 use super::inputs::Inputs;
 use super::operators::{expected, inputs};
+use super::other_batch::OtherBatch;
 use super::tensor::Tensor;
 use super::verdict::Verdict;
 use crate::cli::machine::Machine;
@@ -42,6 +43,8 @@ pub struct Completed {
     pub verdict: Verdict,
     /// Whether a repeated call had bitwise the same results on every rank.
     pub repeats: bool,
+    /// Whether rows of the first call had bitwise the same results in another batch. `None` if they were not computed again.
+    pub is_batch_invariant: Option<bool>,
 }
 
 /// The error of a rank, or of the whole job if there is no rank.
@@ -64,7 +67,9 @@ pub enum RankError {
 impl Outcome {
     /// Whether all elements are right and a repeated call had the same results.
     pub fn is_right(&self) -> bool {
-        let is_right = |ran: &Completed| ran.verdict.wrong == 0 && ran.repeats;
+        let is_right = |ran: &Completed| {
+            ran.verdict.wrong == 0 && ran.repeats && ran.is_batch_invariant != Some(false)
+        };
         self.result.as_ref().is_ok_and(is_right)
     }
 }
@@ -87,15 +92,32 @@ impl Job<'_> {
 
     fn run_ranks(&self, timeline: &Mutex<String>) -> Result<Completed, Vec<RankFailure>> {
         let calls = self.inputs();
+        let other = calls.first();
+        let other = other.and_then(|first| OtherBatch::of(self.config, self.plan, first));
         let results = self.on_ranks(|ranks| {
-            let result = self.run_rank(ranks, &calls);
+            let result = self.run_rank(ranks, &calls, other.as_ref());
             if let Some(events) = ranks.timeline() {
                 // The timeline of the last rank to end has the most events.
                 *timeline.lock().unwrap_or_else(PoisonError::into_inner) = events;
             }
             result
         });
-        merge(results?)
+        let (mut first, mut found, mut completed) = (Vec::new(), Vec::new(), Vec::new());
+        for result in results? {
+            completed.push(result.map(|(ran, batches)| {
+                if let Some([of_first, of_other]) = batches {
+                    first.push(of_first);
+                    found.push(of_other);
+                }
+                ran
+            }));
+        }
+        let mut ran = merge(completed)?;
+        ran.is_batch_invariant = other.zip(calls.first()).map(|(other, inputs)| {
+            let (first, found): (Vec<_>, Vec<_>) = first.iter().zip(&found).unzip();
+            other.agrees(inputs, &first, &found)
+        });
+        Ok(ran)
     }
 
     /// The inputs of each call.
@@ -131,9 +153,21 @@ impl Job<'_> {
         }))
     }
 
-    fn run_rank(&self, ranks: &Communicator, calls: &[Inputs]) -> Result<Completed, RankError> {
-        let (plan, results) = self.results(ranks, calls)?;
-        self.judged(ranks.rank(), plan, calls, &results)
+    /// Runs all calls, and the other batch if there is one. Returns the results of the first call and of the other batch, too.
+    fn run_rank(
+        &self,
+        ranks: &Communicator,
+        calls: &[Inputs],
+        other: Option<&OtherBatch>,
+    ) -> Result<(Completed, Option<[Results; 2]>), RankError> {
+        let (plan, mut results) = self.results(ranks, calls)?;
+        let ran = self.judged(ranks.rank(), plan, calls, &results)?;
+        let Some(other) = other else {
+            return Ok((ran, None));
+        };
+        let operator = ranks.prepare(&other.config, other.shape)?;
+        let mut found = self.results_of(ranks, &operator, std::slice::from_ref(&other.inputs))?;
+        Ok((ran, Some([results.swap_remove(0), found.swap_remove(0)])))
     }
 
     /// Runs all calls, and the first call again. Returns the plan of the kernel that ran, and the results of each call.
@@ -172,6 +206,7 @@ impl Job<'_> {
             repeats: first
                 .zip(last)
                 .is_some_and(|(first, last)| same_bits(first, last)),
+            is_batch_invariant: None,
         })
     }
 

@@ -77,6 +77,8 @@ struct OutcomeLine<'a> {
     relative_error: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     repeats: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    batch_invariant: Option<bool>,
     problems: Vec<RunError>,
     #[serde(skip_serializing_if = "Option::is_none")]
     replay: Option<String>,
@@ -224,10 +226,14 @@ fn found(ran: &Completed, calls: u32) -> String {
     };
     text += &format!(", relative error {:.2e}", verdict.relative_error());
     text += &rounding_alone(&ran.plan);
-    text += if ran.repeats {
-        ", bitwise identical when repeated"
-    } else {
-        ", DIFFERENT BITS when repeated"
+    text += match ran.repeats {
+        true => ", bitwise identical when repeated",
+        false => ", DIFFERENT BITS when repeated",
+    };
+    text += match ran.is_batch_invariant {
+        None => "",
+        Some(true) => ", bitwise identical in another batch",
+        Some(false) => ", DIFFERENT BITS in another batch",
     };
     text
 }
@@ -294,6 +300,7 @@ fn line<'a>(about: &'a KernelRun, outcome: &'a Outcome) -> OutcomeLine<'a> {
         wrong: ran.map(|ran| ran.verdict.wrong),
         relative_error: ran.map(|ran| ran.verdict.relative_error()),
         repeats: ran.map(|ran| ran.repeats),
+        batch_invariant: ran.and_then(|ran| ran.is_batch_invariant),
         problems: problems(outcome),
         replay: (code(outcome) == 1).then(|| about.repro_command(outcome.seed)),
     }

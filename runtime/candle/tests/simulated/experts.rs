@@ -87,3 +87,22 @@ fn tokens_go_to_their_experts_and_back() -> Result<()> {
     }
     Ok(())
 }
+
+/// Both ranks have the same tokens. Only with `set_batch_invariant` do the sums not depend on the rank that has a token.
+#[test]
+fn sums_do_not_depend_on_the_rank_of_a_token() -> Result<()> {
+    for is_invariant in [false, true] {
+        let sums = on_ranks(2, |ranks| {
+            ranks.set_batch_invariant(is_invariant);
+            let (up, down) = weights()?;
+            let own = |w: &Tensor| w.narrow(0, ranks.rank() * 4, 4)?.contiguous();
+            let experts = Experts::new(ranks, SIZES, own(&up)?, true)?;
+            let dispatched = experts.dispatch(&tokens(0)?, &topk_ids(0)?)?;
+            let outputs = grouped_matmul(&dispatched, &own(&down)?)?;
+            let sums = experts.combine(&outputs, &dispatched, &topk_weights(0)?)?;
+            sums.to_dtype(DType::F32)?.to_vec2::<f32>()
+        });
+        assert_eq!(sums[0] == sums[1], is_invariant);
+    }
+    Ok(())
+}
