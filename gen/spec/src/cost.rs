@@ -50,6 +50,8 @@ pub(crate) struct GemmCosts {
     pub small_tiles_slowdown: f64,
     /// The part of the rate of memory that is lost if no SM computes.
     pub idle_sms_loss: f64,
+    /// The part of the rate of memory that tiles of 64 columns of `gemm` lose if all SMs compute: fewer bytes are under way.
+    pub narrow_tiles_loss: f64,
     /// The time from the start of a call until the first rows of another rank have arrived.
     pub first_rows_us: f64,
     /// Of plans with an uneven split of the last of several rounds, for which there is no measurement.

@@ -81,6 +81,8 @@ const GEMM: GemmCosts = GemmCosts {
     small_tiles_slowdown: 1.4,
     // H100, 1 row of 8192 columns of 2048, in a chain: 128 CTAs take 16.4 µs, and 64 CTAs 17.3.
     idle_sms_loss: 0.14,
+    // H200, 16 rows of K 8192: tiles of 64 columns take 1.17 times as long as tiles of 128 columns, with 14336 and 28672 columns.
+    narrow_tiles_loss: 0.16,
     // 2×H100, 1 to 64 rows of 2048 columns of 8192, in a chain, 32 plans: the model has an error of 1.7 µs (root mean square)
     // for 26 plans. In the other six plans, warps push whole rows, and the estimate is 5 to 10 µs too long. No plan of the six is
     // the fastest plan of its size.

@@ -109,7 +109,11 @@ fn taken(
 ) -> Vec<Vec<f32>> {
     let ranks = 0..of_ranks.len() as u32;
     let rows_of = |spec: &OperandSpec, rank| spec.rows.on(rank) as usize;
-    let are_shared = ranks.clone().map(|rank| rows_of(after, rank)).sum::<usize>() == rows.len();
+    let are_shared = ranks
+        .clone()
+        .map(|rank| rows_of(after, rank))
+        .sum::<usize>()
+        == rows.len();
     let all = of_ranks.concat();
     let mut next = 0;
     ranks

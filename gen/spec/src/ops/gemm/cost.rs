@@ -4,7 +4,7 @@ mod push;
 
 pub(crate) use push::Push;
 
-use super::config::GemmShape;
+use super::config::{GemmOp, GemmShape};
 use super::core::CoreLayout;
 use super::maps::load_rows_a;
 use super::op_plan::{OUT_COLS, Split, TileOrder};
@@ -106,6 +106,8 @@ struct GemmTime {
     unfed_us: f64,
     /// The fraction of the SMs that compute, if there is only one round; otherwise 1.
     busy_share: f64,
+    /// The part of the rate of memory that is lost to narrow tiles if all SMs compute.
+    narrow_loss: f64,
     /// The overlap loss: the fraction of the shorter time, of computing and memory, that adds to the longer time.
     unseen_share: f64,
     /// `unmeasured_split_slowdown` if the split has not been measured; otherwise 1.
@@ -167,6 +169,10 @@ impl GemmTime {
                 true => f64::from(order.work_tiles()) / f64::from(device.sm_count),
                 false => 1.0,
             },
+            narrow_loss: match (spec.op(), tile.n) {
+                (GemmOp::Gemm, 64) => costs.gemm.narrow_tiles_loss,
+                _ => 0.0,
+            },
             unseen_share: if rounds == 0.0 {
                 costs.overlap_loss
             } else {
@@ -185,7 +191,8 @@ impl GemmTime {
     /// better, because memory is not at its full rate before all SMs have loads in flight.
     fn beside_memory_us(&self, compute_us: f64, traffic: &Traffic, device: &Device) -> f64 {
         let costs = device.costs();
-        let rate = device.memory_gb_s * (1.0 - costs.gemm.idle_sms_loss * (1.0 - self.busy_share));
+        let idle_loss = costs.gemm.idle_sms_loss * (1.0 - self.busy_share);
+        let rate = device.memory_gb_s * (1.0 - idle_loss - self.narrow_loss * self.busy_share);
         let memory_us = traffic.memory_bytes as f64 / rate / 1e3 + self.unfed_us;
         compute_us.max(memory_us) + self.unseen_share * compute_us.min(memory_us)
     }
