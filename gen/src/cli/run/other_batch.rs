@@ -1,7 +1,7 @@
 //! Another batch of a batch-invariant kernel: some rows of the first call, whose results must have equal bits.
 
 use super::inputs::Inputs;
-use super::ranks::Results;
+use super::verdict::Results;
 use mkernel::spec::abi::OperandSpec;
 use mkernel::spec::{Device, Dim, Problem, Shape, SizedSpec};
 use mkernel::{KernelConfig, KernelPlan, Operand};
@@ -129,4 +129,77 @@ fn taken(
             rows[first..next].iter().flat_map(line).copied().collect()
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::machine::{Machine, Simulated};
+    use crate::cli::run::ranks::Job;
+    use mkernel::network::Transport;
+    use mkernel::spec::{CollectiveConfig, CollectiveOp, GemmConfig, GemmOp};
+
+    /// Rows that ranks share, and rows that all ranks have; a number of rows that the ranks do not divide.
+    fn kernels() -> [Problem; 3] {
+        let n = Dim::Static(136);
+        let gemm = |op, m| GemmConfig {
+            m,
+            n,
+            k: Dim::Static(512),
+            batch_invariant: true,
+            ..GemmConfig::new(op)
+        };
+        let sum = CollectiveConfig {
+            m: Dim::Static(9),
+            n,
+            batch_invariant: true,
+            ..CollectiveConfig::new(CollectiveOp::AllReduce)
+        };
+        [
+            gemm(GemmOp::AgGemm, Dim::Static(7)).into(),
+            gemm(GemmOp::GemmRs, Dim::UpTo { most: 11 }).into(),
+            sum.into(),
+        ]
+    }
+
+    #[test]
+    fn rows_are_compared_with_another_batch() {
+        for problem in kernels() {
+            let config = KernelConfig::new(2, problem);
+            let spec = SizedSpec::validate(config.clone()).expect("valid");
+            let plan = KernelPlan::new(&spec, &Device::simulated(8)).expect("a plan");
+            let job = Job {
+                config: &config,
+                plan: &plan,
+                machine: Machine::Simulated(Simulated {
+                    sms: 8,
+                    skew: 20,
+                    timeline: false,
+                }),
+                seed: 3,
+                calls: 1,
+                threads: 1,
+                transport: Transport::default(),
+            };
+            let ran = job.run().result.expect("results");
+            assert_eq!(ran.is_batch_invariant, Some(true), "{}", plan.id);
+
+            let calls = job.inputs();
+            let other = OtherBatch::of(&config, &plan, &calls[0]).expect("a batch");
+            let name = other.inputs.operands.iter().find(|spec| spec.written);
+            let result = |rank: u32, inputs: &Inputs| -> Results {
+                let operand = name.expect("a result").operand;
+                let elems = inputs.elems(operand, rank);
+                vec![(operand.name(), vec![1.0; elems])]
+            };
+            let of = |inputs: &Inputs| [0, 1].map(|rank| result(rank, inputs));
+            let (first, mut found) = (of(&calls[0]), of(&other.inputs));
+            let agrees = |found: &[Results; 2]| {
+                other.agrees(&calls[0], &[&first[0], &first[1]], &[&found[0], &found[1]])
+            };
+            assert!(agrees(&found), "{}", plan.id);
+            found[0][0].1[0] = f32::from_bits(1.0_f32.to_bits() + 1);
+            assert!(!agrees(&found), "{}: a bit differs", plan.id);
+        }
+    }
 }

@@ -4,7 +4,7 @@ use super::inputs::Inputs;
 use super::operators::{expected, inputs};
 use super::other_batch::OtherBatch;
 use super::tensor::Tensor;
-use super::verdict::Verdict;
+use super::verdict::{Results, Verdict};
 use crate::cli::machine::Machine;
 use mkernel::Operand;
 use mkernel::{Communicator, Error, KernelConfig, KernelPlan, Op, Operator, network::Transport};
@@ -274,9 +274,6 @@ fn log_stats(ranks: &Communicator, operator: &Operator) {
         tracing::debug!(rank, "fabric: {fabric}");
     }
 }
-
-/// The results of a call, by operand.
-pub type Results = Vec<(&'static str, Vec<f32>)>;
 
 /// Whether results are bitwise equal. Unlike with `==`, a NaN equals itself.
 fn same_bits(first: &Results, second: &Results) -> bool {

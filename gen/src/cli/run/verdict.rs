@@ -4,6 +4,9 @@ use super::reference::{Matrix, sum_error};
 use mkernel::KernelPlan;
 use mkernel::spec::Dtype;
 
+/// The results of a call, by operand.
+pub type Results = Vec<(&'static str, Vec<f32>)>;
+
 /// The comparison of a result with its reference. [`Verdict::add`] combines several.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Verdict {

@@ -11,7 +11,8 @@ mod draw;
 mod truth;
 
 use super::inputs::{Inputs, Random};
-use super::ranks::{Completed, Job, RankError, Results, merge};
+use super::ranks::{Completed, Job, RankError, merge};
+use super::verdict::Results;
 use crate::cli::machine::{Machine, Simulated};
 use draw::{Drawn, OPS, draw};
 use mkernel::network::{Faults, NicModel, Transport};
