@@ -52,7 +52,8 @@ pub(crate) struct Health {
     stop: Stop,
     operators: Mutex<Vec<Weak<dyn Monitored>>>,
     first_failure: Mutex<Option<FirstFailure>>,
-    has_failed: AtomicBool,
+    /// Whether a call of this rank has failed, or the rank has aborted its calls.
+    pub has_failed: Arc<AtomicBool>,
     pub lost: Lost,
 }
 
@@ -70,7 +71,7 @@ impl Health {
             ranks: Mutex::new(ranks),
             operators: Mutex::default(),
             first_failure: Mutex::default(),
-            has_failed: AtomicBool::new(false),
+            has_failed: Arc::default(),
             lost: Lost::default(),
         }
     }

@@ -22,6 +22,7 @@ use mkernel_fabric::{
 };
 use mkernel_spec::fabric::{KernelEndpoint, PUT_CHANNELS};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const STEP: &str = "connection of the fabric";
@@ -48,7 +49,9 @@ pub(crate) struct Fabric {
     /// The heartbeat of the other nodes, if GPUs are simulated and wait for NICs.
     heartbeat: Option<Arc<Heartbeat>>,
     lost: Lost,
-    /// The time that dropping the fabric may wait for the end of puts.
+    /// Whether a call has failed: puts of aborted kernels may be missing, and a peer may wait for them in vain.
+    has_failed: Arc<AtomicBool>,
+    /// The time that dropping the fabric may wait for the end of puts if no call has failed.
     drain_limit: Duration,
 }
 
@@ -96,6 +99,7 @@ impl Fabric {
             shared_regions,
             heartbeat,
             lost: shared.health.lost.clone(),
+            has_failed: shared.health.has_failed.clone(),
             drain_limit: match shared.simulated.is_some() {
                 true => timeout,
                 false => DRAIN_LIMIT,
@@ -273,11 +277,15 @@ impl Drop for Fabric {
         let Some(proxy) = self.proxy.take() else {
             return;
         };
+        let limit = match self.has_failed.load(Ordering::Relaxed) {
+            true => DRAIN_LIMIT,
+            false => self.drain_limit,
+        };
         if let Some(&lost) = self.lost.get() {
             proxy.abort(lost);
         } else if std::thread::panicking() {
             drop(proxy); // The peers must detect that this was not an orderly shutdown.
-        } else if let Err(error) = proxy.shutdown(self.drain_limit) {
+        } else if let Err(error) = proxy.shutdown(limit) {
             tracing::debug!(%error, "the proxy ended");
         }
         self.stats().log();
