@@ -2,6 +2,7 @@
 
 mod alone;
 mod buckets;
+mod chain;
 mod mistakes;
 mod mutations;
 
