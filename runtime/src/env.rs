@@ -17,6 +17,7 @@
 //! | `MKERNEL_TRAFFIC_CLASS` | The DSCP and ECN bits of RoCE v2 packets, 0 to 255. The default is 0. |
 //! | `MKERNEL_PROXY_CORES` | The cores of the fabric's proxies: `near` for those near the GPU's first NIC, or a list such as `8-15,24`. The default is any core. |
 //! | `SYSFS_PATH` | The path of sysfs, which libibverbs reads too. The default is `/sys`. |
+//! | `MKERNEL_RECORD` | A TOML file to which rank 0 adds each kernel that is prepared, for `mkernel-gen build`. The default is none. |
 //! | `MKERNEL_DEVICE` | `gpu` for real GPUs, which is the default; `sim` for simulated GPUs; `auto` for simulated GPUs if there is no real one. |
 //! | `MKERNEL_SIM_SEED` | The seed for the order of events on simulated GPUs. The default is 0. |
 //! | `MKERNEL_SIM_SMS` | The number of SMs of a simulated GPU. The default is 8. |
@@ -32,7 +33,7 @@ use crate::fabric::transport::{NicOptions, Transport};
 use crate::simulation::Simulation;
 use launcher::LaunchedRank;
 use mkernel_compile::Store;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use variable::{parse, read, wrong};
 
@@ -168,6 +169,22 @@ fn read_proxy_cores(lookup: impl Fn(&str) -> Option<String>) -> Result<ProxyCore
 pub(crate) fn sysfs() -> PathBuf {
     let root = read("SYSFS_PATH").filter(|root| !root.is_empty());
     root.map_or_else(|| PathBuf::from("/sys"), PathBuf::from)
+}
+
+/// Returns the file to which prepared kernels are added, if the user wants one.
+pub(crate) fn record() -> Option<PathBuf> {
+    let path = std::env::var_os("MKERNEL_RECORD");
+    path.filter(|path| !path.is_empty()).map(PathBuf::from)
+}
+
+/// Returns the error of a file to which kernels cannot be added.
+pub(crate) fn wrong_record(path: &Path) -> Error {
+    let value = Some(path.display().to_string());
+    wrong(
+        "MKERNEL_RECORD",
+        value,
+        "a text file that this process can write",
+    )
 }
 
 /// The kind of GPUs that the user wants.

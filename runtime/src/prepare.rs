@@ -2,6 +2,7 @@
 //! if it fails on one.
 
 mod identity;
+mod record;
 
 use crate::bootstrap::files::{is_exhausted, os};
 use crate::deadlines::BUILD_TIMEOUT;
@@ -70,7 +71,8 @@ pub(crate) fn prepare(
     let timeout = shared.host_timeout();
     let mut ranks = shared.ranks();
 
-    let planned = plan_on_this_rank(shared, config, sizes, code);
+    let name = config.name.as_deref().or(name);
+    let planned = plan_on_this_rank(shared, (config, name), sizes, code);
     let planned = planned.map(|(store, way, plan, code)| {
         let transport = way.as_ref().map(|(_, transport)| transport);
         let identity = identity(&plan, code.digest(), transport);
@@ -127,7 +129,7 @@ pub(crate) fn prepare(
     let (loaded, places) = ranks.agree("loading", loaded, BUILD_TIMEOUT)?;
     ensure_same_places(&places)?;
     let workspace = Arc::new(Workspace::new(shared, block, fabric));
-    let name = operator_name(&plan, config.name.as_deref().or(name));
+    let name = operator_name(&plan, name);
     let operator = Operator::new((plan, &name), loaded, workspace, shared.clone());
     known.add(identity, operator.core());
     Ok(operator)
@@ -137,10 +139,10 @@ pub(crate) fn prepare(
 /// machine code.
 type Planned = (Store, Option<(NodeMap, Transport)>, KernelPlan, Code);
 
-/// Plans the kernel of this rank.
+/// Plans the kernel of this rank. Rank 0 also records the kernel, if the user wants that.
 fn plan_on_this_rank(
     shared: &Shared,
-    config: &KernelConfig,
+    (config, name): (&KernelConfig, Option<&str>),
     sizes: Sizes,
     code: impl FnOnce(KernelTemplate) -> Result<Code, GenError>,
 ) -> Result<Planned, Error> {
@@ -148,6 +150,9 @@ fn plan_on_this_rank(
     let store = env::kernel_store()?;
     let way = way_between_nodes(shared, config)?;
     let plan = plan(shared, config, sizes)?;
+    if shared.rank == 0 {
+        record::record(plan.spec.config(), name)?;
+    }
     let code = code(KernelTemplate::of(&plan)).map_err(|error| built(&plan.id, error))?;
     Ok((store, way, plan, code))
 }

@@ -1,9 +1,22 @@
-//! `mkernel-gen check`: checks that kernels are valid and that there is a plan for them.
+//! `mkernel-gen check`: checks that kernels are valid, that there is a plan for them, and that a bundle has them.
 
 use super::failure::Failure;
 use super::input::{Input, Kernel, Loaded};
 use super::output::{print, print_json};
+use mkernel_compile::{Bundle, KernelTemplate, Key};
 use serde::Serialize;
+use std::collections::HashSet;
+use std::path::PathBuf;
+
+/// Arguments of `mkernel-gen check`.
+#[derive(Debug, clap::Args)]
+pub struct Check {
+    #[command(flatten)]
+    input: Input,
+    /// Check that the bundle in this folder has the kernels
+    #[arg(long, value_name = "DIR")]
+    bundle: Option<PathBuf>,
+}
 
 /// A valid kernel as a JSON object.
 #[derive(Serialize)]
@@ -13,25 +26,61 @@ pub struct Checked<'a> {
     ok: bool,
     id: Option<&'a str>,
     unknown_dims: Vec<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    in_bundle: Option<bool>,
 }
 
-/// Prints a line for each valid kernel, and fails with the errors of the others.
-pub fn run(input: &Input, json: bool) -> Result<(), Failure> {
-    let Loaded {
-        kernels,
-        diagnostics,
-    } = input.load()?;
-    for kernel in &kernels {
-        if json {
-            print_json(&checked(kernel))?;
-        } else {
-            print(&line(kernel))?;
-        }
+/// The undamaged kernels of a bundle.
+struct Bundled {
+    path: PathBuf,
+    keys: HashSet<Key>,
+}
+
+impl Bundled {
+    fn open(path: PathBuf) -> Result<Self, Failure> {
+        let entries = Bundle::open(&path).map_err(Failure::Gen)?.entries();
+        let keys = entries.into_iter().map(|entry| entry.key).collect();
+        Ok(Self { path, keys })
     }
-    if diagnostics.is_empty() {
-        Ok(())
-    } else {
-        Err(Failure::Diagnostics(diagnostics))
+
+    /// Whether the bundle has the kernel. A kernel of unknown size is in no bundle.
+    fn has(&self, kernel: &Kernel) -> bool {
+        let key = |plan| Key::of_template(&KernelTemplate::of(plan));
+        kernel
+            .plan
+            .as_ref()
+            .is_some_and(|plan| self.keys.contains(&key(plan)))
+    }
+}
+
+impl Check {
+    /// Prints a line for each valid kernel, and fails with the errors of the others, or if the bundle lacks a kernel.
+    pub fn run(&self, json: bool) -> Result<(), Failure> {
+        let bundled = self.bundle.clone().map(Bundled::open).transpose()?;
+        let Loaded {
+            kernels,
+            diagnostics,
+        } = self.input.load()?;
+        let mut missing = 0;
+        for kernel in &kernels {
+            let in_bundle = bundled.as_ref().map(|bundled| bundled.has(kernel));
+            missing += usize::from(in_bundle == Some(false));
+            if json {
+                let ok = in_bundle != Some(false);
+                print_json(&Checked {
+                    ok,
+                    in_bundle,
+                    ..checked(kernel)
+                })?;
+            } else {
+                print(&line(kernel, in_bundle))?;
+            }
+        }
+        match bundled {
+            _ if !diagnostics.is_empty() => Err(Failure::Diagnostics(diagnostics)),
+            Some(Bundled { path, .. }) if missing > 0 => Err(Failure::NotBundled { path, missing }),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -43,23 +92,29 @@ pub fn checked(kernel: &Kernel) -> Checked<'_> {
         ok: true,
         id: kernel.plan.as_ref().map(|plan| plan.id.as_str()),
         unknown_dims: kernel.unknown_dims(),
+        in_bundle: None,
     }
 }
 
-fn line(kernel: &Kernel) -> String {
+fn line(kernel: &Kernel, in_bundle: Option<bool>) -> String {
     let Kernel {
         label,
         location,
         plan,
         ..
     } = kernel;
+    let state = match in_bundle {
+        None => "ok",
+        Some(true) => "in the bundle",
+        Some(false) => "not in the bundle",
+    };
     match plan {
-        Some(plan) => format!("{location}: {label}: ok, {}\n", plan.id),
+        Some(plan) => format!("{location}: {label}: {state}, {}\n", plan.id),
         None => {
             let unknown = kernel.unknown_dims();
             let verb = if unknown.len() == 1 { "is" } else { "are" };
             let unknown = unknown.join(" and ");
-            format!("{location}: {label}: ok, planned when {unknown} {verb} known\n")
+            format!("{location}: {label}: {state}, planned when {unknown} {verb} known\n")
         }
     }
 }

@@ -28,6 +28,11 @@ pub enum Failure {
     /// Kernels that did not compile, by label.
     #[error("{} did not compile", count(.0.len(), "kernel"))]
     Compile(Vec<(String, GenError)>),
+    #[error(
+        "the bundle {} lacks {}, or has damaged ones or ones of other sources; build all kernels of a bundle with one `mkernel-gen build --out`",
+        .path.display(), count(*.missing, "kernel")
+    )]
+    NotBundled { path: PathBuf, missing: usize },
     #[error(transparent)]
     Gen(GenError),
     /// Runs that failed, and the exit code.
@@ -67,7 +72,10 @@ impl Failure {
     /// The exit code of the process.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Diagnostics(_) | Self::Device { .. } | Self::Fabric(_) => 1,
+            Self::Diagnostics(_)
+            | Self::Device { .. }
+            | Self::Fabric(_)
+            | Self::NotBundled { .. } => 1,
             Self::Usage(_) | Self::Variable { .. } | Self::Variables(_) | Self::Nics(_) => 2,
             Self::Compile(failed) => failed
                 .iter()

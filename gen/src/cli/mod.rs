@@ -31,7 +31,7 @@ use std::io::{self, IsTerminal};
 /// Checks, plans, renders, compiles and runs mkernel kernels
 ///
 /// Kernels come from TOML files, from the #[fused_kernel]s of a crate, or from flags.
-/// Exit codes: 0 success; 1 errors in a kernel's configuration, or a run that failed; 2 wrong usage;
+/// Exit codes: 0 success; 1 errors in a kernel's configuration, a bundle without a kernel, or a run that failed; 2 wrong usage;
 /// 3 a kernel does not compile; 4 the environment (no NVRTC, a file that cannot be read or written).
 #[derive(Parser)]
 #[command(name = "mkernel-gen", version, verbatim_doc_comment)]
@@ -48,8 +48,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Check that kernels are valid and that there is a plan for them
-    Check(input::Input),
+    /// Check that kernels are valid, that there is a plan for them, and that a bundle has them
+    Check(check::Check),
     /// Show the plans of kernels: roles, memory, bytes moved, and what bounds the time
     Plan(plan::Plan),
     /// Render the CUDA source of kernels
@@ -107,7 +107,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
 
 fn run_command(cli: &Cli) -> Result<(), Failure> {
     match &cli.command {
-        Command::Check(input) => check::run(input, cli.json),
+        Command::Check(check) => check.run(cli.json),
         Command::Plan(input) => plan::run(input, cli.json),
         Command::Render(render) => render.run(cli.json),
         Command::Build(build) => build.run(cli.json),

@@ -6,6 +6,7 @@ mod build;
 mod fabric_test;
 mod kernels;
 mod one_rank;
+mod record;
 mod references;
 mod run;
 mod topology;
