@@ -1,9 +1,10 @@
 //! A test of the operators around `gemm_ar` in one captured graph: `all_gather` before `gemm_ar`, and `gemm` behind it. Each replay
 //! reads another number of rows.
 
-use mkernel::cudarc::driver::CudaSlice;
+use mkernel::cudarc::driver::{CudaGraph, CudaSlice, CudaStream};
 use mkernel::half::bf16;
 use mkernel::{Communicator, Simulation, fused_kernel};
+use std::sync::Arc;
 
 const MOST: usize = 40;
 const HEADS: usize = 32;
@@ -25,6 +26,8 @@ struct Attention;
 #[fused_kernel(op = gemm, m = dynamic, n = 24, k = 64, b_layout = nk, swiglu = true)]
 struct GateUp;
 
+type AnyError = Box<dyn std::error::Error + Send + Sync>;
+
 /// Matrices in the memory of a GPU.
 struct Buffers {
     rows: CudaSlice<i32>,
@@ -35,6 +38,89 @@ struct Buffers {
     sum: CudaSlice<bf16>,
     normalised: CudaSlice<bf16>,
     hidden: CudaSlice<bf16>,
+}
+
+impl Buffers {
+    fn new(stream: &Arc<CudaStream>, rank: usize) -> Result<Self, AnyError> {
+        let buffer = |values: &[f64]| stream.clone_htod(&rounded(values));
+        let poisoned = |cols| stream.clone_htod(&poison(cols));
+        Ok(Self {
+            rows: stream.alloc_zeros(1)?,
+            shard: poisoned(FEATURES)?,
+            heads: buffer(&heads(rank))?,
+            weights: [
+                buffer(&projection(rank))?,
+                buffer(&norm_weight())?,
+                buffer(&gate_and_up(rank))?,
+            ],
+            residual: poisoned(FEATURES)?,
+            sum: poisoned(FEATURES)?,
+            normalised: poisoned(FEATURES)?,
+            hidden: poisoned(HIDDEN)?,
+        })
+    }
+
+    /// Uploads the number of rows and the rank's rows of the residual, and poisons all results.
+    fn begin(
+        &mut self,
+        stream: &Arc<CudaStream>,
+        ranks: &Communicator,
+        rows: usize,
+    ) -> Result<(), AnyError> {
+        let own = rows.div_ceil(ranks.world() as usize);
+        let residual = rounded(&residual(rows));
+        let first = (ranks.rank() as usize * own).min(rows);
+        let shard = &residual[first * FEATURES..(first + own).min(rows) * FEATURES];
+        stream.memcpy_htod(shard, &mut self.shard)?;
+        stream.memcpy_htod(&[rows as i32], &mut self.rows)?;
+        stream.memcpy_htod(&poison(FEATURES), &mut self.sum)?;
+        stream.memcpy_htod(&poison(FEATURES), &mut self.normalised)?;
+        Ok(stream.memcpy_htod(&poison(HIDDEN), &mut self.hidden)?)
+    }
+}
+
+/// Captures a call of each operator, which read the number of rows when they start.
+///
+/// # Safety
+/// The caller keeps the buffers until the last replay has ended, and orders other work on them.
+unsafe fn capture(
+    ranks: &Communicator,
+    stream: &Arc<CudaStream>,
+    b: &mut Buffers,
+) -> Result<CudaGraph, AnyError> {
+    let most = MOST as u64;
+    let gather = Gather::prepare(ranks, most)?;
+    let attention = Attention::prepare(ranks, most)?;
+    let gate_up = GateUp::prepare(ranks, most)?;
+    // SAFETY: guaranteed by the caller.
+    let graph = unsafe {
+        ranks.capture(stream, || {
+            let operands = GatherOperands {
+                x: &b.shard,
+                y: &mut b.residual,
+            };
+            gather.call(stream, operands).rows_in(&b.rows).capture()?;
+            let operands = AttentionOperands {
+                a: &b.heads,
+                b: &b.weights[0],
+                c: &mut b.normalised,
+                residual: &b.residual,
+                weight: &b.weights[1],
+                residual_out: &mut b.sum,
+            };
+            attention
+                .call(stream, operands)
+                .rows_in(&b.rows)
+                .capture()?;
+            let operands = GateUpOperands {
+                a: &b.normalised,
+                b: &b.weights[2],
+                c: &mut b.hidden,
+            };
+            gate_up.call(stream, operands).rows_in(&b.rows).capture()
+        })
+    };
+    Ok(graph?)
 }
 
 #[test]
@@ -53,81 +139,22 @@ fn one_graph_serves_every_batch_between_forms_of_parallelism() {
 }
 
 /// Replays the graph for each batch, and checks the results. Returns the bits that must be equal on all ranks.
-fn on_rank(ranks: &Communicator) -> Result<Vec<bf16>, Box<dyn std::error::Error + Send + Sync>> {
-    let most = MOST as u64;
-    let gather = Gather::prepare(ranks, most)?;
-    let attention = Attention::prepare(ranks, most)?;
-    let gate_up = GateUp::prepare(ranks, most)?;
+fn on_rank(ranks: &Communicator) -> Result<Vec<bf16>, AnyError> {
     let stream = ranks.context().new_stream()?;
-    let rank = ranks.rank() as usize;
-    let filled = |rows, cols| stream.clone_htod(&vec![bf16::from_f32(POISON); rows * cols]);
-    let buffer = |values: &[f64]| stream.clone_htod(&rounded(values));
-    let mut buffers = Buffers {
-        rows: stream.alloc_zeros(1)?,
-        shard: filled(MOST, FEATURES)?,
-        heads: buffer(&heads(rank))?,
-        weights: [
-            buffer(&projection(rank))?,
-            buffer(&norm_weight())?,
-            buffer(&gate_and_up(rank))?,
-        ],
-        residual: filled(MOST, FEATURES)?,
-        sum: filled(MOST, FEATURES)?,
-        normalised: filled(MOST, FEATURES)?,
-        hidden: filled(MOST, HIDDEN)?,
-    };
+    let (rank, world) = (ranks.rank() as usize, ranks.world() as usize);
+    let mut buffers = Buffers::new(&stream, rank)?;
     stream.synchronize()?;
-    let captured = &mut buffers;
     // SAFETY: the buffers are dropped behind the last replay, and all work on them is in this stream.
-    let graph = unsafe {
-        ranks.capture(&stream, || {
-            let b = captured;
-            let operands = GatherOperands {
-                x: &b.shard,
-                y: &mut b.residual,
-            };
-            gather.call(&stream, operands).rows_in(&b.rows).capture()?;
-            let operands = AttentionOperands {
-                a: &b.heads,
-                b: &b.weights[0],
-                c: &mut b.normalised,
-                residual: &b.residual,
-                weight: &b.weights[1],
-                residual_out: &mut b.sum,
-            };
-            attention
-                .call(&stream, operands)
-                .rows_in(&b.rows)
-                .capture()?;
-            let operands = GateUpOperands {
-                a: &b.normalised,
-                b: &b.weights[2],
-                c: &mut b.hidden,
-            };
-            gate_up.call(&stream, operands).rows_in(&b.rows).capture()
-        })
-    }?;
+    let graph = unsafe { capture(ranks, &stream, &mut buffers) }?;
     let mut bits = Vec::new();
     for rows in BATCHES {
-        let own = rows.div_ceil(ranks.world() as usize);
-        let residual = rounded(&residual(rows));
-        let first = (rank * own).min(rows);
-        let shard = &residual[first * FEATURES..(first + own).min(rows) * FEATURES];
-        stream.memcpy_htod(shard, &mut buffers.shard)?;
-        stream.memcpy_htod(&[rows as i32], &mut buffers.rows)?;
-        for result in [&mut buffers.sum, &mut buffers.normalised] {
-            stream.memcpy_htod(&vec![bf16::from_f32(POISON); MOST * FEATURES], result)?;
-        }
-        stream.memcpy_htod(
-            &vec![bf16::from_f32(POISON); MOST * HIDDEN],
-            &mut buffers.hidden,
-        )?;
+        buffers.begin(&stream, ranks, rows)?;
         graph.launch()?;
         ranks.synchronize(&stream)?;
         let sum = stream.clone_dtoh(&buffers.sum)?;
         let normalised = stream.clone_dtoh(&buffers.normalised)?;
         let hidden = stream.clone_dtoh(&buffers.hidden)?;
-        check("sum", rows, &sum, &wanted_sum(rows, ranks.world() as usize));
+        check("sum", rows, &sum, &wanted_sum(rows, world));
         check("norm", rows, &normalised, &wanted_norm(&sum));
         check("hidden", rows, &hidden, &wanted_hidden(&normalised, rank));
         bits.extend([sum, normalised].concat());
@@ -197,6 +224,10 @@ fn product(a: &[f64], b: &[f64], k: usize) -> Vec<f64> {
     let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum();
     let row = |a| b.chunks(k).map(move |b| dot(a, b));
     a.chunks(k).flat_map(row).collect()
+}
+
+fn poison(cols: usize) -> Vec<bf16> {
+    vec![bf16::from_f32(POISON); MOST * cols]
 }
 
 fn rounded(values: &[f64]) -> Vec<bf16> {
