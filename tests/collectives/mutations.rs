@@ -1,7 +1,7 @@
 //! Mutations of kernels of collectives. A test plants one mistake at a time, and the simulator or the comparison of the
 //! results must find it with some seed.
 
-use mkernel::spec::CollectiveOp::{AllGather, AllReduce, ReduceScatter};
+use mkernel::spec::CollectiveOp::{AllGather, AllReduce, Broadcast, ReduceScatter};
 use mkernel::{network::Faults, spec::Protocol};
 use mkernel_testing::jobs::collective::CollectiveJob;
 use mkernel_testing::jobs::{CallCount, Mutation, WRAPPING_CALL_COUNTS, all_mutations_are_found};
@@ -52,6 +52,24 @@ fn rows_of_sums() -> CollectiveJob {
 
 fn rows() -> CollectiveJob {
     CollectiveJob::new(AllGather, 2, (30, 1032), 1).protocol(Protocol::Simple)
+}
+
+/// A broadcast whose chunks three ranks send on.
+fn broadcast() -> CollectiveJob {
+    let job = CollectiveJob::new(Broadcast, 4, (30, 1032), 2).protocol(Protocol::Simple);
+    job.from(1)
+}
+
+/// The root sends packets, and waits for nobody.
+fn broadcast_in_packets() -> CollectiveJob {
+    let mut job = CollectiveJob::new(Broadcast, 4, (9, 136), 2).protocol(Protocol::Ll);
+    job.machine.skew = 100;
+    job.with_rows(&[1, 1, 1, 1, 1, 1])
+}
+
+fn broadcast_across_nodes() -> CollectiveJob {
+    let job = CollectiveJob::new(Broadcast, 4, (30, 1032), 3).across(2, Faults::default());
+    job.from(2)
 }
 
 /// Collectives whose results are in symmetric memory.
@@ -119,6 +137,12 @@ const MUTATIONS: &[Mutation<CollectiveJob>] = &[
     ("a result counted before it is stored", chunks, &[("@gather.fence", "")]),
     ("a result counted while other lanes store it", chunks, &[("@gather.warp", "")]),
     ("one buffer of rows for all calls", rows, &[("@gather.slot", "ctx.parity() => 0u")]),
+    ("a chunk of the root not awaited", broadcast, &[("@scatter.wait", "wait_mark( => if (false) wait_mark(")]),
+    ("a chunk of the root counted before it is stored", broadcast, &[("@scatter.fence", "")]),
+    ("a chunk of the root counted while other lanes store it", broadcast, &[("@scatter.warp", "")]),
+    ("a chunk of the root in the place of another chunk", broadcast, &[("@scatter.slot", "slot(ctx, owner, chunk) => slot(ctx, owner, 0)")]),
+    ("a chunk put before it is there", broadcast_across_nodes, &[("@gather.own-chunk", "wait_chunk( => if (false) wait_chunk(")]),
+    ("the root runs ahead", broadcast_in_packets, &[("@begin.wait", "wait(ctx => if (false) wait(ctx")]),
     ("a result stored to before its rank has begun the call", symmetric_rows, &[("@begin.result-begun", ""), ("@begin.same-place", "place == ctx.result_place => true")]),
     ("a call that begins without the place of its result", symmetric_rows, &[("@begin.place", "")]),
     ("stores to the own result in place of a peer's", symmetric_sums, &[("@results-of-peers.store", "results[peer] => results[ctx.local_rank()]")]),

@@ -67,7 +67,7 @@ pub mod plan {
     pub use crate::ops::attention::{
         AttentionPlan, AttentionSmem, AttentionWorkspace, PUSH_LEAD, SUB_TILE_BYTES, TILE_ROWS,
     };
-    pub use crate::ops::collective::{CollectivePlan, RowWarps};
+    pub use crate::ops::collective::{CollectivePlan, Owners, RowWarps};
     pub use crate::ops::combine::{
         CombinePlan, CombineWorkspace, InternodeCombine, LIST_HEADER_BYTES, OUTPUTS, SUMS_AHEAD,
         SumPipeline,

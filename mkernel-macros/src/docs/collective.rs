@@ -14,6 +14,7 @@ pub fn semantics(config: &CollectiveConfig, ranks: Ranks) -> Vec<String> {
         }
         CollectiveOp::AllGather => "`Y` has the rows of all ranks, in the order of ranks.",
         CollectiveOp::ReduceScatter => "`Y` has this rank's rows of `Σ_r X_r`.",
+        CollectiveOp::Broadcast => "`Y` has the rows of `X` of the root.",
     };
     let sums = match config.op.reduces() {
         true => ", added up in fp32",
@@ -22,13 +23,22 @@ pub fn semantics(config: &CollectiveConfig, ranks: Ranks) -> Vec<String> {
     let mut paragraphs = vec![
         semantics.to_owned(),
         format!(
-            "{}; {}{sums}. The last ranks may have fewer rows.",
+            "{}; {}{sums}. {}",
             ranks.words(),
-            config.dtype
+            config.dtype,
+            rows(config, ranks)
         ),
     ];
     paragraphs.extend(norm(config.epilogue));
     paragraphs
+}
+
+/// The ranks that have other rows than the first ones.
+fn rows(config: &CollectiveConfig, ranks: Ranks) -> String {
+    match config.root(ranks.world.unwrap_or(0)) {
+        Some(root) => format!("The root is rank {root}."),
+        None => "The last ranks may have fewer rows.".to_owned(),
+    }
 }
 
 /// The normalisation of the sum; `None` if rows are not normalised.
@@ -47,7 +57,7 @@ fn norm(epilogue: SumEpilogue) -> Option<String> {
 pub fn operands(config: &CollectiveConfig, ranks: Ranks) -> Vec<OperandDoc> {
     let (all, shard) = (size(config.m, "M"), ranks.shard(config.m, "M"));
     let (x, y) = match config.op {
-        CollectiveOp::AllReduce => (&all, &all),
+        CollectiveOp::AllReduce | CollectiveOp::Broadcast => (&all, &all),
         CollectiveOp::AllGather => (&shard, &all),
         CollectiveOp::ReduceScatter => (&all, &shard),
     };
@@ -55,7 +65,12 @@ pub fn operands(config: &CollectiveConfig, ranks: Ranks) -> Vec<OperandDoc> {
         let shape = format!("[{rows}, {}]", size(config.n, "N"));
         OperandDoc::new(operand, config.dtype, shape)
     };
-    let mut operands = vec![matrix(Operand::X, x), matrix(Operand::Y, y)];
+    let x = matrix(Operand::X, x);
+    let x = match config.op {
+        CollectiveOp::Broadcast => x.note("of the root; any slice on the other ranks"),
+        _ => x,
+    };
+    let mut operands = vec![x, matrix(Operand::Y, y)];
     let epilogue = config.epilogue;
     let row = |operand| {
         let row = OperandDoc::new(operand, config.dtype, format!("[{}]", size(config.n, "N")));

@@ -16,6 +16,7 @@ pub(super) fn assembly(body: &Body, op_plan: &CollectivePlan, topology: Topology
             CollectiveOp::AllReduce => "Y = sum of X over ranks, one launch",
             CollectiveOp::AllGather => "Y = rows of X of all ranks, one launch",
             CollectiveOp::ReduceScatter => "Y = rows of the sum of X over ranks, one launch",
+            CollectiveOp::Broadcast => "Y = X of one rank, one launch",
         },
         headers: vec![header],
         config: config(body, op_plan, topology),
@@ -34,9 +35,11 @@ const fn kernel(op_plan: &CollectivePlan) -> (&'static str, &'static str) {
         (Protocol::Ll, CollectiveOp::AllReduce, 1) => ("collective/ll", "LlAllReduceOneShot"),
         (Protocol::Ll, CollectiveOp::AllReduce, _) => ("collective/ll", "LlAllReduceTwoShots"),
         (Protocol::Ll, CollectiveOp::AllGather, _) => ("collective/ll", "LlAllGather"),
+        (Protocol::Ll, CollectiveOp::Broadcast, _) => ("collective/ll", "LlBroadcast"),
         (Protocol::Ll, CollectiveOp::ReduceScatter, _) => ("collective/ll", "LlReduceScatter"),
         (Protocol::Simple, CollectiveOp::AllReduce, _) => ("collective/simple", "AllReduce"),
         (Protocol::Simple, CollectiveOp::AllGather, _) => ("collective/simple", "AllGather"),
+        (Protocol::Simple, CollectiveOp::Broadcast, _) => ("collective/simple", "Broadcast"),
         (Protocol::Simple, CollectiveOp::ReduceScatter, _) => {
             ("collective/simple", "ReduceScatter")
         }
@@ -101,8 +104,16 @@ fn config(body: &Body, op_plan: &CollectivePlan, topology: Topology) -> Config {
             "kMaxRows",
             most,
             "most rows of a call; kVecs and kShardVecs are for this many",
-        )
-        .bool("kShardsOfRows", by_rows, "whether a shard has whole rows");
+        );
+        if op_plan.owners.is_none() {
+            c.bool("kShardsOfRows", by_rows, "whether a shard has whole rows");
+        }
+    }
+    if let (Some(root), Some(owners)) = (op_plan.config.root(topology.world()), op_plan.owners) {
+        c.section("broadcast")
+            .u32("kRoot", root, "the rank whose X is sent")
+            .u32("kFirstOwner", owners.first, "the rank with the first shard")
+            .u32("kOwners", owners.count, "ranks with a shard");
     }
     if op_plan.config.op.reduces() || op_plan.protocol == Protocol::Ll {
         c.element("Element", op_plan.config.dtype, "element of X and Y");

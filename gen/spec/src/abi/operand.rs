@@ -122,6 +122,20 @@ pub enum Extent {
         /// The largest number of rows.
         most: u64,
     },
+    /// A size on one rank, and nothing on all others.
+    OneRank {
+        /// The size.
+        size: u64,
+        /// The rank.
+        rank: u32,
+    },
+    /// Rows on one rank, if each call gives the rows, and none on all others.
+    RowsOfOneRank {
+        /// The largest number of rows.
+        most: u64,
+        /// The rank.
+        rank: u32,
+    },
     /// The rows of a rank's shard, if each call gives the rows: ⌈rows/ranks⌉, or fewer on the last ranks.
     RowsOfShard {
         /// The largest number of rows over all ranks.
@@ -167,6 +181,10 @@ impl Extent {
             (Self::Fixed(whole), Self::ShardRows { total, per_rank }) if whole == total => {
                 Some(u64::from(rank) * per_rank)
             }
+            (Self::Fixed(whole), Self::OneRank { size, .. }) if whole == size => Some(0),
+            (Self::Rows { most: whole }, Self::RowsOfOneRank { most, .. }) if whole == most => {
+                Some(0)
+            }
             _ => None,
         }
     }
@@ -176,6 +194,7 @@ impl Extent {
     pub const fn in_call(self, rows: u64) -> Self {
         match self {
             Self::Rows { .. } => Self::Fixed(rows),
+            Self::RowsOfOneRank { rank, .. } => Self::OneRank { size: rows, rank },
             Self::RowsOfShard { ranks, .. } => Self::ShardRows {
                 total: rows,
                 per_rank: rows.div_ceil(ranks),
@@ -200,6 +219,17 @@ impl Extent {
     pub fn on(self, rank: u32) -> u64 {
         match self {
             Self::Fixed(size) | Self::Rows { most: size } => size,
+            Self::OneRank { size, rank: only }
+            | Self::RowsOfOneRank {
+                most: size,
+                rank: only,
+            } => {
+                if rank == only {
+                    size
+                } else {
+                    0
+                }
+            }
             // With fewer rows, the last ranks may have more rows than they have now.
             Self::RowsOfShard { most, ranks } => most.div_ceil(ranks),
             Self::RowsOfChunks {
@@ -325,6 +355,11 @@ mod tests {
         assert_eq!(all.first_row_of(all, 1), Some(0));
         assert_eq!(all.first_row_of(ours, 1), None);
         assert_eq!(all.in_call(9).first_row_of(ours.in_call(9), 1), Some(3));
+        // An extent of one rank, whose rows are those of the whole.
+        let of_root = Extent::RowsOfOneRank { most: 30, rank: 2 };
+        assert_eq!([1, 2].map(|rank| of_root.in_call(9).on(rank)), [0, 9]);
+        assert_eq!(all.first_row_of(of_root, 2), Some(0));
+        assert_eq!(all.in_call(9).first_row_of(of_root.in_call(9), 2), Some(0));
     }
 
     /// With fewer rows, another rank may have the largest number of rows.

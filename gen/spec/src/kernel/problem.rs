@@ -156,6 +156,7 @@ impl Op {
             Self::AllReduce => CollectiveConfig::new(CollectiveOp::AllReduce).into(),
             Self::AllGather => CollectiveConfig::new(CollectiveOp::AllGather).into(),
             Self::ReduceScatter => CollectiveConfig::new(CollectiveOp::ReduceScatter).into(),
+            Self::Broadcast => CollectiveConfig::new(CollectiveOp::Broadcast).into(),
         }
     }
 }

@@ -100,7 +100,7 @@ impl KernelSpec {
             Problem::Attention(of) => attention::check::check(of, nodes, &mut found),
             Problem::Dispatch(of) => dispatch::check::check(of, world, &mut found),
             Problem::Combine(of) => combine::check::check(of, world, &mut found),
-            Problem::Collective(of) => collective::check::check(of, nodes, &mut found),
+            Problem::Collective(of) => collective::check::check(of, world, nodes, &mut found),
         }
         found.into_result(Self { config })
     }

@@ -1,4 +1,4 @@
-//! Collectives of tensors without a product: `all_reduce`, `all_gather` and `reduce_scatter`.
+//! Collectives of tensors without a product: `all_reduce`, `all_gather`, `reduce_scatter` and `broadcast`.
 
 pub(crate) mod check;
 pub(crate) mod config;
@@ -10,4 +10,4 @@ pub(crate) mod plan;
 mod roles;
 
 pub use config::{CollectiveConfig, CollectiveOp, CollectiveShape, Protocol, SumEpilogue};
-pub use op_plan::{CollectivePlan, RowWarps};
+pub use op_plan::{CollectivePlan, Owners, RowWarps};

@@ -39,6 +39,8 @@ choices! {
         AllGather = "all_gather",
         /// The rows of `Σ_r X_r[M,N]` that are rank r's, added up as those of [`Self::AllReduce`].
         ReduceScatter = "reduce_scatter",
+        /// `Y[M,N] = X_root`: every rank gets the tensor of one rank.
+        Broadcast = "broadcast",
     }
 }
 

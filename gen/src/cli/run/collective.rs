@@ -22,7 +22,8 @@ pub fn expected(
 ) -> Option<Vec<Matrix>> {
     let ranks = inputs.of(Operand::X);
     let (values, errors) = match op_plan.config.op {
-        CollectiveOp::AllGather => (ranks.concat(), Vec::new()),
+        // Only the root of a broadcast has rows of X.
+        CollectiveOp::AllGather | CollectiveOp::Broadcast => (ranks.concat(), Vec::new()),
         CollectiveOp::AllReduce => sums(plan, op_plan, ranks),
         CollectiveOp::ReduceScatter => {
             let elems = |rank| inputs.elems(Operand::Y, rank);

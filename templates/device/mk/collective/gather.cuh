@@ -21,6 +21,7 @@ concept GatherWorkspace = requires(u32 parity, u32 source, u32 chunk) {
 template <ChunkConfig Config, class Workspace>
 struct Gather {
   using Ranks = Topology<Config>;
+  using Shards = collective::Shards<Config>;
   using Chunks = collective::Chunks<Config>;
   using Network = comm::Network<Config, Workspace>;
   using Begin = comm::Begin<Config, Workspace>;
@@ -29,10 +30,13 @@ struct Gather {
   // find all chunks there.
   static constexpr bool kKeepsOwn = Ranks::kNodes > 1 || NormalisesRows<Config>;  // @norm.own-chunk
 
-  // The place of a chunk of a source.
+  // The place of a chunk of a source, and its flag.
   static MK_DEVICE Symmetric<u8> slot(const RankContext& ctx, u32 source, u32 chunk) {
     static_assert(GatherWorkspace<Workspace>);
-    return Workspace::gathered(ctx.parity(), source, chunk);  // @gather.slot
+    return Workspace::gathered(ctx.parity(), Shards::number(source), chunk);  // @gather.slot
+  }
+  static MK_DEVICE Symmetric<u32> ready(const RankContext& ctx, u32 source, u32 chunk) {
+    return Workspace::chunk_ready(ctx.parity(), Shards::number(source), chunk);
   }
 
   // Sends one vector of a chunk of the own shard to the ranks of this node.
@@ -55,12 +59,12 @@ struct Gather {
       // This fence orders the stores of the whole warp before the flag.
       fence_sys();  // @gather.fence
       if (!is_valid) return;
-      store_relaxed_sys(ctx.peer_ptr(peer, Workspace::chunk_ready(ctx.parity(), source, chunk)), ctx.mark());  // @gather.raise
+      store_relaxed_sys(ctx.peer_ptr(peer, ready(ctx, source, chunk)), ctx.mark());  // @gather.raise
     }
   }
 
   static MK_DEVICE void wait_chunk(const RankContext& ctx, Role role, u32 source, u32 chunk) {
-    wait_mark(ctx, ctx.local_ptr(Workspace::chunk_ready(ctx.parity(), source, chunk)),  // @gather.wait
+    wait_mark(ctx, ctx.local_ptr(ready(ctx, source, chunk)),  // @gather.wait
               WaitSite{role, kChunk, source, chunk, ctx.mark()});
   }
 

@@ -1,6 +1,6 @@
 // Collectives of a few vectors on one node by the low-latency protocols. Vectors travel as packets, which need no fence
-// and no flag behind them. Vectors that are added up travel as Lamport packets (comm/lamport.cuh). An all-gather must
-// not change a bit, not even of a NaN, so it uses the packets of comm/ll.cuh, which halve the bandwidth.
+// and no flag behind them. Vectors that are added up travel as Lamport packets (comm/lamport.cuh). An all-gather and
+// a broadcast must not change a bit, not even of a NaN, so they use the packets of comm/ll.cuh, which halve the bandwidth.
 //
 // A thread handles vectors in rounds, with one assignment of vectors for all phases unless rows are normalised. The
 // thread sends its vectors of a round before it waits for the other ranks' vectors of the round, so ranks do not wait
@@ -227,10 +227,16 @@ struct Ll {
     }
   }
 
+  // The rank in whose shard a vector is. The root of a broadcast has the only shard.
+  static MK_DEVICE u32 owner_of(const RankContext& ctx, u32 vec) {
+    if constexpr (HasRoot<Config>) return Config::kRoot;
+    else return vec / Shards::shard_vecs(ctx);
+  }
+
   // Copies the other ranks' shards to the result.
   static MK_DEVICE void collect(const Args& args, const RankContext& ctx) {
     for (u32 vec = thread(); vec < Shards::vecs(ctx); vec += threads()) {
-      const u32 owner = vec / Shards::shard_vecs(ctx);
+      const u32 owner = owner_of(ctx, vec);
       if (owner == ctx.rank) continue;
       store_vec16(Tensors::output(args).at(vec), wait_shard_vec(ctx, owner, vec - Shards::first(ctx, owner)));  // @ll.collected
     }
@@ -262,7 +268,7 @@ struct Ll {
   // The packets of the own shard of an all-gather.
   static MK_DEVICE Symmetric<u8> shard_slot(const RankContext& ctx, u32 source, u32 half, u32 vec) {
     static_assert(LlShardsWorkspace<Workspace>);
-    return Workspace::shards(ctx.parity(), source, half, vec);  // @ll.shards-slot
+    return Workspace::shards(ctx.parity(), Shards::number(source), half, vec);  // @ll.shards-slot
   }
   static MK_DEVICE void send_shard_vec(const RankContext& ctx, u32 to, u32 vec, const Vec16& data) {
     comm::store_ll(ctx.peer_ptr(to, shard_slot(ctx, ctx.rank, 0, vec)), data.x, data.y, ctx.mark());
@@ -331,6 +337,9 @@ struct Ll {
 
 template <class... Policies>
 using LlAllGather = Ll<LlScheme::kAllGather, Policies...>;
+// The root has the only shard.
+template <class... Policies>
+using LlBroadcast = Ll<LlScheme::kAllGather, Policies...>;
 template <class... Policies>
 using LlReduceScatter = Ll<LlScheme::kReduceScatter, Policies...>;
 template <class... Policies>

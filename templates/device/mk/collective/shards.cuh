@@ -13,7 +13,16 @@ concept ShardConfig = TopologyConfig<Config> && requires {
 };
 
 // If each call gives the rows, kVecs and kShardVecs are the values for the most rows. Config then also has
-// kShardsOfRows, which is true if a shard has whole rows.
+// kShardsOfRows, which is true if a shard has whole rows, unless the tensor is that of a root.
+
+// The tensor belongs to one rank, kRoot, and the other ranks get it. Only some ranks of the root's node have shards: kOwners
+// ranks from kFirstOwner on, where local rank 0 follows the last local rank.
+template <class Config>
+concept HasRoot = requires {
+  Config::kRoot;
+  Config::kFirstOwner;
+  Config::kOwners;
+};
 
 template <ShardConfig Config>
 struct Shards {
@@ -33,13 +42,28 @@ struct Shards {
   // The number of vectors of the shard of every rank except perhaps the last ranks.
   static MK_DEVICE u32 shard_vecs(const RankContext& ctx) {
     if constexpr (!TakesRows<Config>) return Config::kShardVecs;
+    else if constexpr (HasRoot<Config>) return (vecs(ctx) + Config::kOwners - 1) / Config::kOwners;
     else if constexpr (Config::kShardsOfRows) return (ctx.rows + Ranks::kWorld - 1) / Ranks::kWorld * Config::kRowVecs;  // @shards.rows
     else return (vecs(ctx) + Ranks::kWorld - 1) / Ranks::kWorld;
   }
 
+  // The number of a rank's shard among all shards.
+  static MK_DEVICE u32 number(u32 rank) {
+    if constexpr (HasRoot<Config>) return (rank + Ranks::kLocalWorld - Config::kFirstOwner % Ranks::kLocalWorld) % Ranks::kLocalWorld;
+    else return rank;
+  }
+  // The rank with shard `number` of a root's tensor.
+  static MK_DEVICE u32 owner(u32 number) {
+    constexpr u32 kFirst = Config::kFirstOwner % Ranks::kLocalWorld, kNode = Config::kFirstOwner - kFirst;
+    return kNode + (kFirst + number) % Ranks::kLocalWorld;
+  }
+
   // The first vector of a rank's shard, and the number of its vectors.
-  static MK_DEVICE u32 first(const RankContext& ctx, u32 rank) { return rank * shard_vecs(ctx); }
+  static MK_DEVICE u32 first(const RankContext& ctx, u32 rank) { return number(rank) * shard_vecs(ctx); }
   static MK_DEVICE u32 vecs_of(const RankContext& ctx, u32 rank) {
+    if constexpr (HasRoot<Config> && Ranks::kNodes > 1) {
+      if (rank / Ranks::kLocalWorld != Config::kRoot / Ranks::kLocalWorld) return 0;
+    }
     const u32 start = first(ctx, rank);
     return start < vecs(ctx) ? min(shard_vecs(ctx), vecs(ctx) - start) : 0;
   }

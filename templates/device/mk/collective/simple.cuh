@@ -9,6 +9,7 @@
 #include <mk/collective/norm.cuh>
 #include <mk/collective/peer_results.cuh>
 #include <mk/collective/reduce.cuh>
+#include <mk/collective/scatter.cuh>
 #include <mk/roles.cuh>
 
 namespace mk::collective {
@@ -80,12 +81,17 @@ struct Simple {
     }
   };
 
-  // A warp: sends chunks of the own shard to all ranks of this node, and copies them to the result.
+  // A warp: sends chunks of the own shard to all ranks of this node, and copies them to the result. In a broadcast, the shards
+  // come from the root.
   struct PushShard {
     static constexpr Agent kAgent = Agent::kWarp;
     using Workers = collective::Workers<Config::kPushWarps>;
 
     static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem&, u32 warp) {
+      if constexpr (HasRoot<Config>) {
+        Scatter<Config, Args, Workspace>::push(args, ctx, Workers::index(warp), Workers::count());
+        return;
+      }
       const auto shard = Tensors::input(args);
       const auto result = Tensors::output(args);
       if (!PeerResults::begin(ctx, kPush)) return;
@@ -113,6 +119,8 @@ struct Simple {
     static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem&, u32 warp) {
       if constexpr (kNormalises) {
         for (u32 row = Workers::index(warp); row < Shards::rows(ctx); row += Workers::count()) normalise(args, ctx, row);
+      } else if constexpr (HasRoot<Config>) {
+        if (ctx.rank != Config::kRoot) Gathering::collect(ctx, Tensors::output(args), Workers::index(warp), Workers::count());
       } else if constexpr (PeerResults::kExist) {
         PeerResults::collect(ctx, Workers::index(warp), Workers::count());
       } else {
@@ -224,6 +232,9 @@ template <class... Policies>
 using AllReduce = Simple<Collective::kAllReduce, Policies...>;
 template <class... Policies>
 using AllGather = Simple<Collective::kAllGather, Policies...>;
+// Gathers the shards that the root has sent to their owners.
+template <class... Policies>
+using Broadcast = Simple<Collective::kAllGather, Policies...>;
 template <class... Policies>
 using ReduceScatter = Simple<Collective::kReduceScatter, Policies...>;
 

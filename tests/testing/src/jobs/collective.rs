@@ -1,4 +1,4 @@
-//! Jobs of `all_reduce`, `all_gather` and `reduce_scatter`. The reference adds in the order that the documentation of
+//! Jobs of `all_reduce`, `all_gather`, `reduce_scatter` and `broadcast`. The reference adds in the order that the documentation of
 //! the operators states, so every bit of the results is known.
 
 pub mod buckets;
@@ -245,6 +245,17 @@ impl CollectiveJob {
             let of_element = |index: usize| if index % 29 == 5 { -0.0 } else { next() };
             (0..len).map(of_element).collect()
         };
+        if let Some(root) = self.config.root(self.machine.world) {
+            let all = random(whole);
+            let of_rank = |rank| match rank == u64::from(root) {
+                true => all.clone(),
+                false => Vec::new(),
+            };
+            return CallData {
+                x: (0..world).map(of_rank).collect(),
+                y: (0..world).map(|_| all.clone()).collect(),
+            };
+        }
         if self.config.op == CollectiveOp::AllGather {
             let all = random(whole);
             return CallData {

@@ -83,6 +83,7 @@ impl Overtaken {
         match self.op {
             CollectiveOp::AllReduce => vec![of(0) + of(1); whole],
             CollectiveOp::ReduceScatter => vec![of(0) + of(1); half],
+            CollectiveOp::Broadcast => vec![of(0); whole],
             CollectiveOp::AllGather => [0, 1].into_iter().flat_map(|r| vec![of(r); half]).collect(),
         }
     }

@@ -13,7 +13,7 @@ pub const MAX_LL_BYTES: u64 = (MAX_LL_KIB as u64) << 10;
 const MAX_BYTES: u64 = 1 << 35;
 
 /// Records every mistake.
-pub(crate) fn check(config: &CollectiveConfig, nodes: u32, found: &mut Diagnostics) {
+pub(crate) fn check(config: &CollectiveConfig, world: u32, nodes: u32, found: &mut Diagnostics) {
     for (field, dim) in config.dims() {
         let Some(size) = dim.fixed() else { continue };
         found.require(
@@ -52,9 +52,15 @@ pub(crate) fn check(config: &CollectiveConfig, nodes: u32, found: &mut Diagnosti
         );
     }
     found.require(
-        !config.symmetric_result || config.op.gathers(),
+        !config.symmetric_result
+            || matches!(config.op, CollectiveOp::AllReduce | CollectiveOp::AllGather),
         Field::SYMMETRIC_RESULT,
-        || format!("each rank of {} computes all of its own result", config.op),
+        || {
+            format!(
+                "ranks of {} do not store to each other's results",
+                config.op
+            )
+        },
         "remove it",
     );
     found.require(
@@ -63,8 +69,25 @@ pub(crate) fn check(config: &CollectiveConfig, nodes: u32, found: &mut Diagnosti
         || "a kernel for one number of rows has one plan".to_owned(),
         "write m = \"dynamic\", or remove it",
     );
+    check_root(config, world, found);
     check_epilogue(config, found);
     check_protocol(config, nodes, bytes, found);
+}
+
+fn check_root(config: &CollectiveConfig, world: u32, found: &mut Diagnostics) {
+    let Some(root) = config.root else { return };
+    found.require(
+        config.op == CollectiveOp::Broadcast,
+        Field::ROOT,
+        || format!("all ranks of {} give a part of the result", config.op),
+        "remove it",
+    );
+    found.require(
+        world <= 1 || root < world,
+        Field::ROOT,
+        || format!("there is no rank {root} among {world} ranks"),
+        "use the number of a rank, from 0 on",
+    );
 }
 
 fn check_epilogue(config: &CollectiveConfig, found: &mut Diagnostics) {
@@ -184,6 +207,15 @@ mod tests {
             ..CollectiveConfig::new(CollectiveOp::ReduceScatter)
         };
         assert_eq!(mistakes(2, 1, scattered), ["symmetric_result"]);
+        let rooted = |root, op| CollectiveConfig {
+            root: Some(root),
+            symmetric_result: true,
+            ..CollectiveConfig::new(op)
+        };
+        let broadcast = rooted(2, CollectiveOp::Broadcast);
+        assert_eq!(mistakes(2, 1, broadcast), ["symmetric_result", "root"]);
+        let gathered = rooted(0, CollectiveOp::AllGather);
+        assert_eq!(mistakes(2, 1, gathered), ["root"]);
         let one_size = CollectiveConfig {
             m: Dim::Static(16),
             buckets: Some(2),

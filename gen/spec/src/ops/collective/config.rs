@@ -1,4 +1,4 @@
-//! The configuration of a collective: `all_reduce`, `all_gather`, `reduce_scatter`.
+//! The configuration of a collective: `all_reduce`, `all_gather`, `reduce_scatter`, `broadcast`.
 
 use crate::abi::MAX_BUCKETS;
 use crate::config::{Dim, Dtype, Eps, Field, Norm};
@@ -42,8 +42,8 @@ options! {
             /// How data travels: as packets that need no flag behind them (ll), or as plain data with a flag behind each chunk
             /// (simple).
             ///
-            /// `ll` is for few bytes on one node: it has the lowest latency, and with `all_gather` half the bandwidth. The
-            /// tensor has at most 16 MiB.
+            /// `ll` is for few bytes on one node: it has the lowest latency, and with `all_gather` and `broadcast` half the
+            /// bandwidth. The tensor has at most 16 MiB.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             protocol: Option<Protocol> as PROTOCOL,
             /// The most KiB of a tensor that the planner lets travel as packets. It otherwise chooses by the cost model.
@@ -63,6 +63,9 @@ options! {
             #[limits(Limits::Range(1, MAX_BUCKETS as u32))]
             #[serde(default, skip_serializing_if = "Option::is_none")]
             buckets: Option<u32> as =BUCKETS,
+            /// The rank whose X every rank gets; 0 if absent. Only of `broadcast`.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            root: Option<u32> as ROOT,
             /// Whether Y lies in symmetric memory, at the same offset on all ranks.
             ///
             /// Ranks of a node then store straight to each other's Y where data does not travel in packets. Only of
@@ -116,11 +119,18 @@ pub enum CollectiveOp {
     AllGather,
     /// [`Op::ReduceScatter`]
     ReduceScatter,
+    /// [`Op::Broadcast`]
+    Broadcast,
 }
 
 impl CollectiveOp {
     /// All operators of the kind.
-    pub const ALL: [Self; 3] = [Self::AllReduce, Self::AllGather, Self::ReduceScatter];
+    pub const ALL: [Self; 4] = [
+        Self::AllReduce,
+        Self::AllGather,
+        Self::ReduceScatter,
+        Self::Broadcast,
+    ];
 
     /// The [`Op`] of this operator.
     #[must_use]
@@ -129,6 +139,7 @@ impl CollectiveOp {
             Self::AllReduce => Op::AllReduce,
             Self::AllGather => Op::AllGather,
             Self::ReduceScatter => Op::ReduceScatter,
+            Self::Broadcast => Op::Broadcast,
         }
     }
 
@@ -141,7 +152,7 @@ impl CollectiveOp {
     /// Whether every rank gets the whole tensor.
     #[must_use]
     pub const fn gathers(self) -> bool {
-        matches!(self, Self::AllReduce | Self::AllGather)
+        !matches!(self, Self::ReduceScatter)
     }
 }
 
@@ -154,8 +165,8 @@ impl fmt::Display for CollectiveOp {
 choices! {
     /// How data travels.
     pub enum Protocol {
-        /// Packets that need no flag behind them: Lamport packets of what is added up, and for `all_gather` 8 bytes of data
-        /// and 8 bytes of flags, as NCCL's LL.
+        /// Packets that need no flag behind them: Lamport packets of what is added up, and for `all_gather` and `broadcast`
+        /// 8 bytes of data and 8 bytes of flags, as NCCL's LL.
         Ll = "ll",
         /// Plain data, and a flag behind each chunk, as NCCL's Simple.
         Simple = "simple",
@@ -187,6 +198,16 @@ impl SumEpilogue {
         ];
         let given = parts.into_iter().filter(|(given, _)| *given);
         given.map(|(_, name)| format!("_{name}")).collect()
+    }
+}
+
+impl CollectiveConfig {
+    /// The rank that has the result of a broadcast over `world` ranks before the call; `None` of other operators. A world of one
+    /// rank has no other root.
+    #[must_use]
+    pub fn root(&self, world: u32) -> Option<u32> {
+        let given = self.root.filter(|_| world != 1);
+        (self.op == CollectiveOp::Broadcast).then(|| given.unwrap_or(0))
     }
 }
 

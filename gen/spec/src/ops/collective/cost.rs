@@ -28,7 +28,8 @@ pub(super) fn estimate_us(
         ),
     };
     let of = |is_step: bool, us: f64| if is_step { us } else { 0.0 };
-    let latency_us = of(reduces, reduces_us) + of(gathers, gathers_us);
+    let scatters = op_plan.scatters(topology);
+    let latency_us = of(reduces, reduces_us) + of(scatters, gathers_us) + of(gathers, gathers_us);
     let norm_us = match (op_plan.norm, op_plan.protocol) {
         (None, _) => 0.0,
         (Some(norm), Protocol::Ll) if norm.warps > 1 => costs.collective.squares_us,

@@ -18,8 +18,12 @@ pub(super) fn id(op_plan: &CollectivePlan, arch: Arch, topology: Topology) -> St
     let most = part(op_plan.takes_rows(), "max");
     let to = part(op_plan.stores_to_results(topology), "_symmetric");
     let invariant = part(op_plan.config.batch_invariant, "_invariant");
+    let from = op_plan
+        .config
+        .root(topology.world())
+        .map_or(String::new(), |root| format!("_from{root}"));
     format!(
-        "{}_m{most}{m}n{n}_{}{}_{how}{to}{invariant}",
+        "{}_m{most}{m}n{n}_{}{}{from}_{how}{to}{invariant}",
         id_prefix(op_plan.config.op, arch, topology),
         op_plan.config.dtype,
         op_plan.config.epilogue.suffix()
@@ -49,6 +53,14 @@ fn rows(op_plan: &CollectivePlan, world: u32) -> (Extent, Extent) {
         CollectiveOp::AllReduce => (whole, whole),
         CollectiveOp::AllGather => (shard, whole),
         CollectiveOp::ReduceScatter => (whole, shard),
+        CollectiveOp::Broadcast => {
+            let rank = op_plan.config.root(world).unwrap_or(0);
+            let of_root = match op_plan.takes_rows() {
+                true => Extent::RowsOfOneRank { most, rank },
+                false => Extent::OneRank { size: most, rank },
+            };
+            (of_root, whole)
+        }
     }
 }
 

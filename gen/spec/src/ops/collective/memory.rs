@@ -39,6 +39,15 @@ impl Needs<'_> {
         self.op_plan.stores_to_results(self.topology)
     }
 
+    fn scatters(&self) -> bool {
+        self.op_plan.scatters(self.topology)
+    }
+
+    /// The ranks that have shards.
+    fn sources(&self) -> u32 {
+        self.op_plan.sources(self.topology)
+    }
+
     fn crosses_nodes(&self) -> bool {
         self.topology.peers() > 0
     }
@@ -90,7 +99,7 @@ regions! {
     sums: Element::Bytes(VEC_BYTES), [parity: 2u32, source: p.topology.world(), vec: p.op_plan.shard_vecs],
         if p.is(Protocol::Ll) && p.reduces() && p.sends_shards();
     /// The shard of a source. Each half of a vector is a packet.
-    shards: Element::Packets(1), [parity: 2u32, source: p.topology.world(), half: 2u32, vec: p.op_plan.shard_vecs],
+    shards: Element::Packets(1), [parity: 2u32, source: p.sources(), half: 2u32, vec: p.op_plan.shard_vecs],
         if p.is(Protocol::Ll) && !p.reduces();
     /// What a warp has of the sum of squares of a row, or the sum of a block of the row, in the first word of a packet.
     squares: Element::Packets(1), [parity: 2u32, row: p.op_plan.shape.m, part: p.row_sums().unwrap_or(0)],
@@ -110,11 +119,13 @@ regions! {
     /// The sums of a peer's node for the chunks of this rank.
     sums_in: p.chunk(), [parity: 2u32, peer: p.topology.peers(), chunk: p.chunks()],
         if p.reduces() && p.crosses_nodes();
+    /// The mark of the last call in which the root sent a chunk of this rank's shard, which lies in `gathered`.
+    scattered: Element::Flag, [parity: 2u32, chunk: p.chunks()], if p.scatters();
     /// The mark of the last call in which a chunk of a source arrived.
-    chunk_ready: Element::Flag, [parity: 2u32, source: p.topology.world(), chunk: p.chunks()],
+    chunk_ready: Element::Flag, [parity: 2u32, source: p.sources(), chunk: p.chunks()],
         if p.is(Protocol::Simple) && p.sends_shards();
     /// The chunks of the shards of all ranks.
-    gathered: p.chunk(), [parity: 2u32, source: p.topology.world(), chunk: p.chunks()],
+    gathered: p.chunk(), [parity: 2u32, source: p.sources(), chunk: p.chunks()],
         if p.is(Protocol::Simple) && p.sends_shards() && !p.stores_to_results();
     /// The number of puts of a peer that have arrived, as `mk/comm/put.cuh` encodes it.
     arrived: Element::Flag, [channel: u32::from(p.op_plan.channels()), peer: p.topology.peers()], if p.crosses_nodes();

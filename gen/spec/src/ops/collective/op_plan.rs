@@ -20,8 +20,11 @@ pub struct CollectivePlan {
     pub protocol: Protocol,
     /// The number of shots in which `all_reduce` adds up with [`Protocol::Ll`]: 1 or 2; 0 in all other plans.
     pub shots: u32,
-    /// Vectors of every rank's shard, perhaps fewer on the last ranks: the vectors of the rank's rows or, for `all_reduce`, an
-    /// equal share for each rank.
+    /// The ranks that have shards; `None` if all ranks do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub owners: Option<Owners>,
+    /// Vectors of every shard, perhaps fewer of the last shards: the vectors of a rank's rows or, for `all_reduce` and
+    /// `broadcast`, an equal share for each rank with a shard.
     pub shard_vecs: u64,
     /// Vectors that a warp moves under one flag with [`Protocol::Simple`]; 0 with other protocols.
     pub chunk_vecs: u64,
@@ -35,6 +38,36 @@ pub struct CollectivePlan {
     pub warps: StepWarps,
     /// The normalisation of rows; `None` if rows are not normalised.
     pub norm: Option<RowWarps>,
+}
+
+/// The ranks that have shards of the tensor of a broadcast: consecutive local ranks on the root's node, where local rank 0 follows
+/// the last one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Owners {
+    /// The rank with the first shard.
+    pub first: u32,
+    /// The number of the ranks.
+    pub count: u32,
+}
+
+impl Owners {
+    /// The root alone, which sends its tensor to all ranks.
+    pub(super) const fn root(root: u32) -> Self {
+        let first = root;
+        Self { first, count: 1 }
+    }
+
+    /// The ranks to which the root sends shards, and which send these to all ranks. So no rank sends more than the tensor. The
+    /// root has the last shard where it has one: across nodes, since the NICs of all ranks then share the tensor.
+    pub(super) const fn relays(root: u32, topology: Topology) -> Self {
+        let local = topology.local_world;
+        let first = root - root % local + (root + 1) % local;
+        let count = match (topology.nodes, local) {
+            (1, 2..) => local - 1,
+            _ => local,
+        };
+        Self { first, count }
+    }
 }
 
 /// The division of the rows that warps normalise.
@@ -97,8 +130,9 @@ impl CollectivePlan {
     pub(crate) fn with_rows(&self, rows: u64, world: u32) -> Self {
         let mut fewer = self.clone();
         fewer.shape.m = rows;
-        fewer.shard_vecs = match self.config.op {
-            CollectiveOp::AllReduce => fewer.vecs().div_ceil(world.into()),
+        fewer.shard_vecs = match (self.config.op, self.owners) {
+            (_, Some(owners)) => fewer.vecs().div_ceil(owners.count.into()),
+            (CollectiveOp::AllReduce, None) => fewer.vecs().div_ceil(world.into()),
             _ => fewer.shape.shard_rows(world) * fewer.row_vecs(),
         };
         fewer
@@ -163,6 +197,23 @@ impl CollectivePlan {
         self.config.symmetric_result && topology.nodes == 1 && self.announces_begin(topology)
     }
 
+    /// Whether the root sends shards to other ranks, which send them on.
+    #[must_use]
+    pub const fn scatters(&self, topology: Topology) -> bool {
+        self.owners.is_some()
+            && matches!(self.protocol, Protocol::Simple)
+            && topology.local_world > 1
+    }
+
+    /// The number of ranks that have shards.
+    #[must_use]
+    pub const fn sources(&self, topology: Topology) -> u32 {
+        match self.owners {
+            Some(owners) => owners.count,
+            None => topology.world(),
+        }
+    }
+
     /// Whether every rank adds up all vectors.
     #[must_use]
     pub const fn reduces_all(&self) -> bool {
@@ -181,7 +232,7 @@ impl CollectivePlan {
     pub const fn channels(&self) -> u16 {
         match self.config.op {
             CollectiveOp::AllReduce => 2,
-            CollectiveOp::AllGather | CollectiveOp::ReduceScatter => 1,
+            _ => 1,
         }
     }
 }

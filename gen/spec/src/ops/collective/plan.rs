@@ -9,7 +9,7 @@
 
 use super::check::MAX_LL_BYTES;
 use super::config::{CollectiveConfig, CollectiveOp, CollectiveShape, Protocol};
-use super::op_plan::{CollectivePlan, LL_THREADS, RowWarps, StepWarps, VEC_BYTES};
+use super::op_plan::{CollectivePlan, LL_THREADS, Owners, RowWarps, StepWarps, VEC_BYTES};
 use super::roles::Roles;
 use super::{cost, layout, memory};
 use crate::config::Field;
@@ -154,6 +154,7 @@ fn with_packets(
         shape,
         protocol: Protocol::Ll,
         shots,
+        owners: config.root(topology.world()).map(Owners::root),
         shard_vecs: 0,
         chunk_vecs: 0,
         unroll: 0,
@@ -173,6 +174,10 @@ fn with_chunks(
 ) -> CollectivePlan {
     let mut op_plan = with_packets(config, shape, topology, 0);
     op_plan.protocol = Protocol::Simple;
+    if let Some(root) = config.root(topology.world()) {
+        op_plan.owners = Some(Owners::relays(root, topology));
+        op_plan = op_plan.with_rows(shape.m, topology.world());
+    }
     op_plan.warps = match op_plan.stores_to_results(topology) {
         true => step_warps_to_results(config.op),
         false => step_warps(config.op, topology),
@@ -209,15 +214,15 @@ fn with_chunks(
 fn step_warps(op: CollectiveOp, topology: Topology) -> StepWarps {
     let (push, reduce, collect, relay) = match (op, topology.nodes, topology.local_world) {
         (CollectiveOp::AllReduce | CollectiveOp::ReduceScatter, 1, 1) => (0, 16, 0, 0),
-        (CollectiveOp::AllGather, 1, 1) => (16, 0, 0, 0),
+        (CollectiveOp::AllGather | CollectiveOp::Broadcast, 1, 1) => (16, 0, 0, 0),
         (CollectiveOp::AllReduce, 1, _) => (4, 6, 6, 0),
         (CollectiveOp::AllReduce, _, 1) => (0, 5, 4, 4),
         (CollectiveOp::AllReduce, _, _) => (3, 4, 3, 3),
         (CollectiveOp::ReduceScatter, 1, _) => (8, 8, 0, 0),
         (CollectiveOp::ReduceScatter, _, 1) => (0, 14, 0, 0),
         (CollectiveOp::ReduceScatter, _, _) => (6, 8, 0, 0),
-        (CollectiveOp::AllGather, 1, _) => (8, 0, 8, 0),
-        (CollectiveOp::AllGather, _, _) => (5, 0, 5, 4),
+        (CollectiveOp::AllGather | CollectiveOp::Broadcast, 1, _) => (8, 0, 8, 0),
+        (CollectiveOp::AllGather | CollectiveOp::Broadcast, _, _) => (5, 0, 5, 4),
     };
     StepWarps {
         push,
@@ -241,7 +246,7 @@ fn step_warps_to_results(op: CollectiveOp) -> StepWarps {
     }
 }
 
-/// Bytes of one call, of a rank with a full shard.
+/// Bytes of one call, of a rank with a full shard, or of the root of a broadcast.
 fn traffic(op_plan: &CollectivePlan, topology: Topology) -> Traffic {
     let (local_peers, nodes) = (
         u64::from(topology.local_world - 1),
@@ -252,20 +257,24 @@ fn traffic(op_plan: &CollectivePlan, topology: Topology) -> Traffic {
     // The bytes that a rank sends in one step of shards. A step of parts sends an equal number of bytes.
     let step = local_peers * nodes * shard;
     let steps = u64::from(op_plan.config.op.reduces()) + u64::from(op_plan.config.op.gathers());
-    let link_bytes = match op_plan.reduces_all() {
-        true => local_peers * whole,
-        false => steps * step,
+    let link_bytes = match (op_plan.owners, op_plan.protocol) {
+        (Some(_), Protocol::Ll) => local_peers * whole,
+        // Shards to their owners, and across nodes the root's own shard to all.
+        (Some(_), Protocol::Simple) if nodes == 1 => whole * local_peers.min(1),
+        (Some(_), Protocol::Simple) => 2 * local_peers * shard,
+        (None, _) if op_plan.reduces_all() => local_peers * whole,
+        (None, _) => steps * step,
     };
-    // Packets of an all-gather have a flag beside each word.
-    let words = match (op_plan.protocol, op_plan.config.op) {
-        (Protocol::Ll, CollectiveOp::AllGather) => 2,
+    // Packets that are not added up have a flag beside each word.
+    let words = match op_plan.protocol {
+        Protocol::Ll if !op_plan.config.op.reduces() => 2,
         _ => 1,
     };
     let elems = |bytes: u64| bytes / op_plan.config.dtype.bytes();
     let epilogue = op_plan.config.epilogue;
     let more = u64::from(epilogue.residual) + u64::from(epilogue.normalises());
     let (read, written) = match op_plan.config.op {
-        CollectiveOp::AllReduce => (whole, whole),
+        CollectiveOp::AllReduce | CollectiveOp::Broadcast => (whole, whole),
         CollectiveOp::AllGather => (shard, whole),
         CollectiveOp::ReduceScatter => (whole, shard),
     };

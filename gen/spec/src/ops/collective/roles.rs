@@ -133,6 +133,10 @@ impl<'a> Roles<'a> {
                 let about = "own parts of the chunks that peers add up";
                 (RoleKind::Push, warps.push, about, self.push())
             }
+            false if self.op_plan.owners.is_some() => {
+                let about = "the root's chunks to ranks that send them to all, and to the result";
+                (RoleKind::PushShard, warps.push, about, self.scatter())
+            }
             false => {
                 let about = "own chunks to the peers and to the result";
                 (
@@ -168,6 +172,15 @@ impl<'a> Roles<'a> {
         // Sums for other nodes are added up first, so their addends are sent first.
         let parts = |pass| Step::of(pass).signals(&self.workspace.partial_ready, self.peers());
         vec![parts(FOR_NODES), parts(OWN)]
+    }
+
+    /// Chunks of a broadcast: from the root to their owners, and from there to all ranks.
+    fn scatter(&self) -> Vec<Step> {
+        let scattered = &self.workspace.scattered;
+        vec![
+            Step::of(FOR_NODES).signals(scattered, self.peers()),
+            self.raise_own(Step::of(OWN).waits(scattered, self.peers())),
+        ]
     }
 
     fn reduce(&self) -> Vec<Step> {

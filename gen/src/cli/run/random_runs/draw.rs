@@ -18,7 +18,7 @@ pub struct Drawn {
 }
 
 /// The number of operators. Seeds take them in turn.
-pub const OPS: u64 = 10;
+pub const OPS: u64 = 11;
 
 /// Draws a configuration that has a plan.
 pub fn draw(seed: u64) -> Drawn {
@@ -102,12 +102,13 @@ fn problem(random: &mut Draws, op: u64, (nodes, world): (u32, u32)) -> Problem {
         0 => gemm(random, GemmOp::AgGemm).into(),
         1 => gemm(random, GemmOp::GemmRs).into(),
         2 => gemm(random, GemmOp::GemmAr).into(),
-        3 => collective(random, CollectiveOp::AllReduce).into(),
-        4 => collective(random, CollectiveOp::AllGather).into(),
-        5 => collective(random, CollectiveOp::ReduceScatter).into(),
+        3 => collective(random, CollectiveOp::AllReduce, world).into(),
+        4 => collective(random, CollectiveOp::AllGather, world).into(),
+        5 => collective(random, CollectiveOp::ReduceScatter, world).into(),
         6 => attention(random, nodes).into(),
         7 => dispatch(random, world).into(),
         8 => combine(random, world).into(),
+        9 => collective(random, CollectiveOp::Broadcast, world).into(),
         _ => gemm(random, GemmOp::Gemm).into(),
     }
 }
@@ -167,7 +168,8 @@ fn gemm(random: &mut Draws, op: GemmOp) -> GemmConfig {
     }
 }
 
-fn collective(random: &mut Draws, op: CollectiveOp) -> CollectiveConfig {
+fn collective(random: &mut Draws, op: CollectiveOp, world: u32) -> CollectiveConfig {
+    let is_rooted = op == CollectiveOp::Broadcast;
     let normalises = op == CollectiveOp::AllReduce && random.once_in(2);
     let epilogue = SumEpilogue {
         bias: normalises && random.once_in(2),
@@ -183,7 +185,8 @@ fn collective(random: &mut Draws, op: CollectiveOp) -> CollectiveConfig {
         shots: random
             .perhaps(&[1, 2])
             .filter(|_| op == CollectiveOp::AllReduce),
-        symmetric_result: op.gathers() && random.once_in(3),
+        symmetric_result: op.gathers() && !is_rooted && random.once_in(3),
+        root: is_rooted.then(|| random.between(0, u64::from(world) - 1) as u32),
         epilogue: match normalises {
             true => epilogue,
             false => SumEpilogue::default(),

@@ -8,7 +8,7 @@ use mkernel::spec::{CollectiveOp, Protocol};
 /// Returns jobs on one node that use every protocol: whole shards, shards of unequal length, ranks without a shard,
 /// several vectors per thread, several chunks per warp, all types, and graphs.
 pub fn small(world: u32) -> Vec<(String, CollectiveJob)> {
-    use CollectiveOp::{AllGather, AllReduce, ReduceScatter};
+    use CollectiveOp::{AllGather, AllReduce, Broadcast, ReduceScatter};
     let job = |op, size, sms| CollectiveJob::new(op, world, size, sms);
     if world == 1 {
         let jobs = CollectiveOp::ALL.map(|op| (format!("{op} on one rank"), job(op, (9, 264), 2)));
@@ -58,6 +58,23 @@ pub fn small(world: u32) -> Vec<(String, CollectiveJob)> {
             "a row of sums in chunks",
             simple(ReduceScatter, (1, 1032), 2),
         ),
+        ("broadcast in packets", ll(Broadcast, (7, 136), 2)),
+        (
+            "broadcast of the last rank in packets",
+            ll(Broadcast, (3, 136), 2).from(world - 1).in_graph(),
+        ),
+        (
+            "broadcast in chunks",
+            simple(Broadcast, (30, 1032), 2).from(1).fp32(),
+        ),
+        (
+            "broadcast of few vectors in chunks",
+            simple(Broadcast, (1, 8), 2).from(world - 1),
+        ),
+        (
+            "broadcast in chunks in a graph",
+            simple(Broadcast, (30, 1032), 1).in_graph(),
+        ),
     ];
     let name = |(name, job)| (format!("{name} on {world} ranks"), job);
     jobs.into_iter().map(name).collect()
@@ -66,7 +83,8 @@ pub fn small(world: u32) -> Vec<(String, CollectiveJob)> {
 /// Returns jobs on several nodes: shards of several puts, ranks without a shard, both types, and graphs.
 pub fn across(nodes: u32, local_world: u32, faults: &Faults) -> Vec<(String, CollectiveJob)> {
     let job = |op, size| {
-        CollectiveJob::new(op, nodes * local_world, size, 3).across(nodes, faults.clone())
+        let job = CollectiveJob::new(op, nodes * local_world, size, 3);
+        rooted(job, nodes * local_world - 1).across(nodes, faults.clone())
     };
     let jobs = CollectiveOp::ALL.into_iter().flat_map(|op| {
         [
@@ -80,9 +98,17 @@ pub fn across(nodes: u32, local_world: u32, faults: &Faults) -> Vec<(String, Col
     jobs.map(name).collect()
 }
 
+/// Sets the root of a job that has one.
+fn rooted(job: CollectiveJob, root: u32) -> CollectiveJob {
+    match job.config.op {
+        CollectiveOp::Broadcast => job.from(root),
+        _ => job,
+    }
+}
+
 /// Returns jobs whose calls have different numbers of rows, none and the most among them, and run one plan.
 pub fn with_rows(world: u32) -> Vec<(String, CollectiveJob)> {
-    use CollectiveOp::{AllGather, AllReduce, ReduceScatter};
+    use CollectiveOp::{AllGather, AllReduce, Broadcast, ReduceScatter};
     let job = |op, size, sms| CollectiveJob::new(op, world, size, sms).buckets(1);
     let ll = |op, size, sms| job(op, size, sms).protocol(Protocol::Ll);
     let simple = |op, size, sms| job(op, size, sms).protocol(Protocol::Simple);
@@ -129,6 +155,14 @@ pub fn with_rows(world: u32) -> Vec<(String, CollectiveJob)> {
                 "rows of sums in chunks",
                 simple(ReduceScatter, (30, 1032), 2).with_rows(&many),
             ),
+            (
+                "broadcast in packets",
+                ll(Broadcast, (9, 136), 2).from(1).with_rows(&few),
+            ),
+            (
+                "broadcast in chunks",
+                simple(Broadcast, (30, 1032), 2).with_rows(&many).in_graph(),
+            ),
         ],
     };
     let name = |(name, job): (&str, CollectiveJob)| (format!("{name} on {world} ranks"), job);
@@ -142,7 +176,8 @@ pub fn with_rows_across(
     faults: &Faults,
 ) -> Vec<(String, CollectiveJob)> {
     let jobs = CollectiveOp::ALL.into_iter().flat_map(|op| {
-        let job = CollectiveJob::new(op, nodes * local_world, (29, 1032), 3)
+        let world = nodes * local_world;
+        let job = rooted(CollectiveJob::new(op, world, (29, 1032), 3), world / 2)
             .across(nodes, faults.clone())
             .buckets(1)
             .with_rows(&[29, 0, 1, 28, 5, 29]);

@@ -81,7 +81,7 @@ impl CollectiveJob {
         let (x, y) = (&call.x[rank], &call.y[rank]);
         let before_shard = (rank * shard).min((rows * shape.n) as usize);
         let (first_of_x, first_of_y) = match self.config.op {
-            CollectiveOp::AllReduce => (0, 0),
+            CollectiveOp::AllReduce | CollectiveOp::Broadcast => (0, 0),
             CollectiveOp::AllGather => (before_shard, 0),
             CollectiveOp::ReduceScatter => (0, before_shard),
         };
@@ -117,7 +117,11 @@ impl CollectiveJob {
                     set_call_count(ranks, &[operator], calls)?;
                 }
                 // Only the host knows the place of a shard.
-                let from_memory = self.config.op == CollectiveOp::AllReduce && index % 2 == 1;
+                let has_place = matches!(
+                    self.config.op,
+                    CollectiveOp::AllReduce | CollectiveOp::Broadcast
+                );
+                let from_memory = has_place && index % 2 == 1;
                 memory.call(operator, stream, (from_memory, is_captured))?;
             }
             Ok(())

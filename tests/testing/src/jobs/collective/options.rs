@@ -33,6 +33,13 @@ impl CollectiveJob {
         self
     }
 
+    /// Sets the root of a broadcast.
+    #[must_use]
+    pub fn from(mut self, root: u32) -> Self {
+        self.config.root = Some(root);
+        self
+    }
+
     /// Sets elements of fp32 in place of bf16.
     #[must_use]
     pub fn fp32(mut self) -> Self {

@@ -141,7 +141,7 @@ fn scale_of(
 pub fn collective(job: &Job, config: &CollectiveConfig, rank: usize) -> Vec<Vec<Element>> {
     let n = size(config.n);
     let x = job.floats_of_ranks(Operand::X);
-    if config.op == CollectiveOp::AllGather {
+    if matches!(config.op, CollectiveOp::AllGather | CollectiveOp::Broadcast) {
         return vec![x.concat().into_iter().map(|x| Some((x, 0.0))).collect()];
     }
     let all_rows = x[0].len() / n;
