@@ -71,7 +71,7 @@ SHAPES = {
     "gemm_ar": [(m, n, k // WORLD) for m, n, k in SUMMED],
     "gemm": [(m, n // WORLD, k) for m, n, k in GATHERED],
 }
-COLLECTIVES = ["all_reduce", "all_gather", "reduce_scatter"]
+COLLECTIVES = ["all_reduce", "all_gather", "reduce_scatter", "broadcast"]
 BLOCK_US = 20_000
 
 
@@ -400,6 +400,8 @@ class Collective:
             dist.all_reduce(self.x)
         elif self.op == "all_gather":
             dist.all_gather_into_tensor(self.y, self.own)
+        elif self.op == "broadcast":
+            dist.broadcast(self.x, 0)
         else:
             dist.reduce_scatter_tensor(self.y, self.x)
 

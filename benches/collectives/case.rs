@@ -131,15 +131,16 @@ impl<'a> Case<'a> {
         let plan = self.operator.plan();
         let (bytes, world) = (self.shape.m * self.shape.n * 2, f64::from(self.flags.world));
         let steps = match self.config.op {
-            CollectiveOp::AllReduce => 2.0,
-            _ => 1.0,
+            CollectiveOp::AllReduce => 2.0 * (world - 1.0) / world,
+            CollectiveOp::Broadcast => 1.0,
+            _ => (world - 1.0) / world,
         };
         println!(
             "{:<14} {:>9} {us:>9.1} {:>10.1} {:>6.0}  {}{}",
             self.config.op.op().name(),
             bytes >> 10,
             plan.body().bound.us(),
-            bytes as f64 * steps * (world - 1.0) / world / us / 1e3,
+            bytes as f64 * steps / us / 1e3,
             plan.id,
             // Names of plans say it only where the kernel makes use of it.
             if self.config.symmetric_result {
@@ -167,7 +168,7 @@ impl<'a> Case<'a> {
             Ok(self.lab.stream.clone_dtoh(&one.memory)?)
         };
         let (sources, row) = match self.config.op {
-            CollectiveOp::AllGather => (0..1, 0),
+            CollectiveOp::AllGather | CollectiveOp::Broadcast => (0..1, 0),
             CollectiveOp::AllReduce => (0..world, 0),
             CollectiveOp::ReduceScatter if rank * shard >= shape.m => return Ok(()),
             CollectiveOp::ReduceScatter => (0..world, rank * shard),

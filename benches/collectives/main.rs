@@ -1,4 +1,4 @@
-//! Benchmark of `all_reduce`, `all_gather` and `reduce_scatter`. Needs GPUs.
+//! Benchmark of `all_reduce`, `all_gather`, `reduce_scatter` and `broadcast`. Needs GPUs.
 //!
 //! `cargo bench --bench collectives -- --help` lists the options, which are the fields of [`Flags`].
 
@@ -20,11 +20,11 @@ use std::time::Duration;
 /// The columns of a tensor with more than one row.
 const COLS: u64 = 8192;
 
-/// Times `all_reduce`, `all_gather` and `reduce_scatter` on random bf16, and checks the first row of each result.
+/// Times `all_reduce`, `all_gather`, `reduce_scatter` and `broadcast` on random bf16, and checks the first row of each result.
 ///
 /// A time is the median over blocks of the time of one call, on the slowest rank. Blocks of all plans of a size take turns. Tensors of up to 1 MiB are timed in a
 /// graph of 20 calls that depend on each other. The rate is defined as in NCCL's tests: the bytes of the tensor times 2
-/// (W-1)/W or (W-1)/W, divided by the time. `benches/baselines.py --op all_reduce` measures the baselines.
+/// (W-1)/W, (W-1)/W or, for `broadcast`, 1, divided by the time. `benches/baselines.py --op all_reduce` measures the baselines.
 #[derive(Clone, Debug, Parser)]
 struct Flags {
     /// Number of GPUs: 1, 2, 4 or 8
@@ -69,7 +69,9 @@ fn op(name: &str) -> Result<CollectiveOp, String> {
     let found = CollectiveOp::ALL
         .into_iter()
         .find(|op| op.op().name() == name);
-    found.ok_or_else(|| "unknown operator; use all_reduce, all_gather or reduce_scatter".to_owned())
+    found.ok_or_else(|| {
+        "unknown operator; use all_reduce, all_gather, reduce_scatter or broadcast".to_owned()
+    })
 }
 
 fn main() -> ExitCode {

@@ -46,7 +46,8 @@ fn call<E: Element + DeviceRepr + Copy + Send + Sync>(
             spec.map_or(0, |spec| (spec.rows.on(ranks.rank()) * spec.cols) as usize)
         };
         let value = values[ranks.rank() as usize];
-        let x = stream.clone_htod(&vec![value; rows(Operand::X)])?;
+        // Only the root of a broadcast has rows of X, and no allocation is empty.
+        let x = stream.clone_htod(&vec![value; rows(Operand::X).max(1)])?;
         let mut y = stream.clone_htod(&vec![value; rows(Operand::Y)])?;
         let call = operator.call(&stream).read(Operand::X, &x);
         call.write(Operand::Y, &mut y).launch()?;
@@ -102,18 +103,15 @@ fn nans_that_look_like_empty_slots_are_found() {
     }
 }
 
-/// An all-gather changes no bit.
+/// An all-gather and a broadcast change no bit.
 #[test]
 fn gathered_nans_keep_their_bits() {
-    for bits in [0xffff, 0x7fff, 0x8000, 0] {
-        for result in call(
-            CollectiveOp::AllGather,
-            None,
-            [bf16::from_bits(bits); 2],
-            &[],
-        ) {
+    let ops = [CollectiveOp::AllGather, CollectiveOp::Broadcast].into_iter();
+    let cases = ops.flat_map(|op| [0xffff, 0x7fff, 0x8000, 0].map(|bits| (op, bits)));
+    for (op, bits) in cases {
+        for result in call(op, None, [bf16::from_bits(bits); 2], &[]) {
             let result = result.expect("a result");
-            assert!(result.iter().all(|y| y.to_bits() == bits), "{bits:x}");
+            assert!(result.iter().all(|y| y.to_bits() == bits), "{op}: {bits:x}");
         }
     }
 }

@@ -5,7 +5,7 @@ use crate::compile::{compile, expect_plans};
 use crate::nodes::topologies;
 use crate::ranks::worlds;
 use mkernel::network::Faults;
-use mkernel::spec::CollectiveOp::{self, AllGather, AllReduce, ReduceScatter};
+use mkernel::spec::CollectiveOp::{self, AllGather, AllReduce, Broadcast, ReduceScatter};
 use mkernel::spec::{Protocol, SizedSpec};
 use mkernel_testing::jobs::collective::CollectiveJob;
 use mkernel_testing::jobs::collective::buckets::{in_buckets, normalised_in_buckets};
@@ -28,6 +28,10 @@ fn large(world: u32) -> Vec<(String, CollectiveJob)> {
         ("sums in a graph", job(AllReduce, (1024, 4096)).in_graph()),
         ("rows of 32 MiB", job(AllGather, (2047, 8192))),
         ("rows of sums of 32 MiB", job(ReduceScatter, (2047, 8192))),
+        (
+            "broadcast of 32 MiB",
+            job(Broadcast, (2047, 8192)).from(world - 1),
+        ),
     ];
     if world > 1 {
         let (ll, rows) = (Protocol::Ll, (64, 8192));
@@ -47,6 +51,10 @@ fn large(world: u32) -> Vec<(String, CollectiveJob)> {
             (
                 "a MiB of sums in packets",
                 job(ReduceScatter, rows).protocol(ll).in_graph(),
+            ),
+            (
+                "broadcast of a MiB in packets",
+                job(Broadcast, rows).protocol(ll).from(1).in_graph(),
             ),
         ]);
     }

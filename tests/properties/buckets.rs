@@ -52,7 +52,7 @@ fn collectives() -> impl Strategy<Value = Option<KernelPlan>> {
                 n: Dim::Static(8 * n),
                 protocol,
                 buckets,
-                symmetric_result: symmetric && op.gathers() && !normalises,
+                symmetric_result: symmetric && op.may_store_to_results() && !normalises,
                 ..CollectiveConfig::new(op)
             };
             if normalises {

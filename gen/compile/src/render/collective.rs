@@ -109,14 +109,14 @@ fn config(body: &Body, op_plan: &CollectivePlan, topology: Topology) -> Config {
             c.bool("kShardsOfRows", by_rows, "whether a shard has whole rows");
         }
     }
+    if op_plan.config.op.reduces() || op_plan.protocol == Protocol::Ll {
+        c.element("Element", op_plan.config.dtype, "element of X and Y");
+    }
     if let (Some(root), Some(owners)) = (op_plan.config.root(topology.world()), op_plan.owners) {
         c.section("broadcast")
             .u32("kRoot", root, "the rank whose X is sent")
             .u32("kFirstOwner", owners.first, "the rank with the first shard")
             .u32("kOwners", owners.count, "ranks with a shard");
-    }
-    if op_plan.config.op.reduces() || op_plan.protocol == Protocol::Ll {
-        c.element("Element", op_plan.config.dtype, "element of X and Y");
     }
     if op_plan.config.batch_invariant {
         c.batch_invariant();

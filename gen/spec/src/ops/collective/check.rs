@@ -52,8 +52,7 @@ pub(crate) fn check(config: &CollectiveConfig, world: u32, nodes: u32, found: &m
         );
     }
     found.require(
-        !config.symmetric_result
-            || matches!(config.op, CollectiveOp::AllReduce | CollectiveOp::AllGather),
+        !config.symmetric_result || config.op.may_store_to_results(),
         Field::SYMMETRIC_RESULT,
         || {
             format!(

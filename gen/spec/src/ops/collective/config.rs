@@ -154,6 +154,12 @@ impl CollectiveOp {
     pub const fn gathers(self) -> bool {
         !matches!(self, Self::ReduceScatter)
     }
+
+    /// Whether ranks may store to each other's results in symmetric memory.
+    #[must_use]
+    pub const fn may_store_to_results(self) -> bool {
+        matches!(self, Self::AllReduce | Self::AllGather)
+    }
 }
 
 impl fmt::Display for CollectiveOp {
