@@ -21,6 +21,8 @@ fn operator(
 ) -> (KernelConfig, CollectiveShape) {
     let config = CollectiveConfig {
         protocol,
+        // The root of a broadcast is the rank that has other rows.
+        root: (op == CollectiveOp::Broadcast).then_some(1),
         ..CollectiveConfig::new(op)
     };
     let config = KernelConfig {
@@ -37,12 +39,15 @@ fn operator(
 /// The error comes at once, not at a deadline, and from every rank.
 #[test]
 fn different_rows_are_an_error_that_names_two_ranks() {
-    use CollectiveOp::{AllGather, AllReduce, ReduceScatter};
+    use CollectiveOp::{AllGather, AllReduce, Broadcast, ReduceScatter};
     let kinds = [
         ((1, 2), (AllReduce, Some(Protocol::Ll))),
         ((1, 4), (AllGather, Some(Protocol::Ll))),
         ((1, 4), (AllReduce, Some(Protocol::Simple))),
         ((1, 4), (ReduceScatter, Some(Protocol::Simple))),
+        ((1, 4), (Broadcast, Some(Protocol::Ll))),
+        ((1, 4), (Broadcast, Some(Protocol::Simple))),
+        ((2, 2), (Broadcast, None)),
         ((2, 2), (AllReduce, None)),
         ((2, 1), (AllGather, None)),
     ];

@@ -99,7 +99,7 @@ struct Gather {
         if (Chunks::vecs_of(ctx, ctx.rank, chunk) > 0) wait_chunk(ctx, kPush, ctx.rank, chunk);  // @gather.own-chunk
       }
       __syncwarp();
-      if (broadcast(gives_up(ctx, kPush), 0)) return;
+      if (broadcast(gives_up_puts(ctx), 0)) return;
       if (lane_index() != 0) continue;
       const Symmetric<u8> from = slot(ctx, ctx.rank, first);
       Network::put_to_all(args, ctx, kChannel, from, Chunks::bytes_of(ctx, ctx.rank, first, count));  // @gather.put
@@ -133,6 +133,18 @@ struct Gather {
   }
 
  private:
+  // Whether the call was aborted before a put. The root of a broadcast has no earlier wait that would find that other ranks have
+  // given up the call because of its rows.
+  static MK_DEVICE bool gives_up_puts(const RankContext& ctx) {
+    if constexpr (HasRoot<Config> && TakesRows<Config>) {
+      if (is_aborted(ctx)) {
+        fence_sys();  // orders the abort before the words of the rank that raised it
+        if (refuse_other_rows(ctx, kPush)) return true;
+      }
+    }
+    return gives_up(ctx, kPush);
+  }
+
   template <class Result>
   static MK_DEVICE void collect_chunk(const RankContext& ctx, const Result& result, u32 source, u32 chunk) {
     const u32 vecs = Chunks::vecs_of(ctx, source, chunk), first = Chunks::first(ctx, source, chunk);
