@@ -8,7 +8,7 @@ use mkernel::spec::{CollectiveOp, Protocol};
 /// Returns jobs on one node that use every protocol: whole shards, shards of unequal length, ranks without a shard,
 /// several vectors per thread, several chunks per warp, all types, and graphs.
 pub fn small(world: u32) -> Vec<(String, CollectiveJob)> {
-    use CollectiveOp::{AllGather, AllReduce, Broadcast, ReduceScatter};
+    use CollectiveOp::{AllGather, AllReduce, ReduceScatter};
     let job = |op, size, sms| CollectiveJob::new(op, world, size, sms);
     if world == 1 {
         let jobs = CollectiveOp::ALL.map(|op| (format!("{op} on one rank"), job(op, (9, 264), 2)));
@@ -58,26 +58,36 @@ pub fn small(world: u32) -> Vec<(String, CollectiveJob)> {
             "a row of sums in chunks",
             simple(ReduceScatter, (1, 1032), 2),
         ),
-        ("broadcast in packets", ll(Broadcast, (7, 136), 2)),
+    ];
+    let name = |(name, job)| (format!("{name} on {world} ranks"), job);
+    let jobs = jobs.into_iter().chain(broadcasts(world));
+    jobs.map(name).collect()
+}
+
+/// Returns broadcasts on one node of several ranks, from several roots.
+fn broadcasts(world: u32) -> [(&'static str, CollectiveJob); 5] {
+    let broadcast = |protocol, size, sms| {
+        let job = CollectiveJob::new(CollectiveOp::Broadcast, world, size, sms);
+        job.protocol(protocol)
+    };
+    let ll = |size, sms| broadcast(Protocol::Ll, size, sms);
+    let simple = |size, sms| broadcast(Protocol::Simple, size, sms);
+    [
+        ("broadcast in packets", ll((7, 136), 2)),
         (
             "broadcast of the last rank in packets",
-            ll(Broadcast, (3, 136), 2).from(world - 1).in_graph(),
+            ll((3, 136), 2).from(world - 1).in_graph(),
         ),
-        (
-            "broadcast in chunks",
-            simple(Broadcast, (30, 1032), 2).from(1).fp32(),
-        ),
+        ("broadcast in chunks", simple((30, 1032), 2).from(1).fp32()),
         (
             "broadcast of few vectors in chunks",
-            simple(Broadcast, (1, 8), 2).from(world - 1),
+            simple((1, 8), 2).from(world - 1),
         ),
         (
             "broadcast in chunks in a graph",
-            simple(Broadcast, (30, 1032), 1).in_graph(),
+            simple((30, 1032), 1).in_graph(),
         ),
-    ];
-    let name = |(name, job)| (format!("{name} on {world} ranks"), job);
-    jobs.into_iter().map(name).collect()
+    ]
 }
 
 /// Returns jobs on several nodes: shards of several puts, ranks without a shard, both types, and graphs.
