@@ -218,12 +218,12 @@ pub const MUTATIONS: &[Mutation<GemmJob>] = &[
     (
         "the scales of the first row for all rows of a piece",
         sent_by_a_cta,
-        &[("@push.scale", "piece.row + i / kScales => piece.row")],
+        &[("@shards.scale", "row_at(i / kScales) => row_at(0)")],
     ),
     (
         "scales stored over those of the first row",
         sent_by_a_cta,
-        &[("@push.scale-slot", "i / kScales * kSentBytes => 0u")],
+        &[("@shards.scale-slot", "i / kScales * kRowBytes => 0u")],
     ),
     (
         "scales of the other buffer",
@@ -256,6 +256,6 @@ pub const MUTATIONS: &[Mutation<GemmJob>] = &[
     (
         "scales brought to L1 before they arrive",
         sent_by_a_cta,
-        &[("@scales.prefetch", "!Source::kScalesArrive => true")],
+        &[("@scales.prefetch", "!Places::kArrive => true")],
     ),
 ];

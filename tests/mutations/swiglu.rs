@@ -79,6 +79,6 @@ pub const MUTATIONS: &[Mutation<GemmJob>] = &[
     ("bias of the gate added to up", gathered, &[("@epilogue.up-bias", "col + part * Config::kN => col")]),
     ("sums of up left to nobody", shared, &[("@scheduler.completes-sums", "sub % kSubTiles => sub")]),
     ("sums of up in place of those of the gate", cluster, &[("@cluster-sums.index", " + block / kBlocksOfC * kCeilDiv<kBlocksOfC, kCtas> => ")]),
-    ("scales of the gate for up", cluster, &[("@scales.up-columns", "* Config::kN => * 0")]),
+    ("scales of the gate for up", cluster, &[("@scales.up-columns", "* kCols => * 0")]),
     ("blocks of the gate for up", blocks, &[("@scales.up-block", "% 2 * kColBlocks => % 2 * 0")]),
 ];

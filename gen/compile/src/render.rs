@@ -12,6 +12,7 @@ mod dispatch;
 mod fabric_test;
 mod gemm;
 mod roles;
+mod scales;
 #[cfg(feature = "jit")]
 mod tera;
 mod text;

@@ -9,21 +9,21 @@ mod exchange;
 mod granules;
 mod maps;
 mod memory;
+pub(crate) mod narrow;
 pub(crate) mod op_plan;
-mod operands;
+pub(crate) mod operands;
 pub(crate) mod plan;
 mod reduce;
 mod roles;
+pub(crate) mod scales;
 mod smem;
 mod spec;
 pub(crate) mod types;
 
 pub use self::core::CoreLayout;
-pub use config::{
-    Activation, BLayout, Epilogue, GemmConfig, GemmOp, GemmShape, SCALE_BLOCK, Scales, Transfer,
-    Tuning,
-};
+pub use config::{Activation, BLayout, Epilogue, GemmConfig, GemmOp, GemmShape, Transfer, Tuning};
 pub use memory::GemmWorkspace;
 pub use op_plan::{Chunks, Cluster, GemmPlan, Reduction, SLOT_BYTES, Split, THREADS, TileOrder};
+pub use scales::{SCALE_BLOCK, Scales};
 pub use smem::{CommSmem, GemmSmem};
 pub use types::GemmTypes;

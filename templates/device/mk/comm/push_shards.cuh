@@ -45,7 +45,7 @@ struct PushShards {
 
   static constexpr u32 kRowBytes = Config::ElementA::bytes(Config::kK);
   static constexpr u32 kSliceBytes = Config::ElementA::bytes(Config::kSliceCols);
-  static constexpr u32 kSentBytes = kSentRowBytes<Config>;  // from a row of `gathered` to the next row
+  static constexpr u32 kSentBytes = kSentRowBytes<Config, kRowBytes>;  // from a row of `gathered` to the next row
 
   // Whether scales travel with the rows. All lanes of a warp then push the scales, and the elected lane pushes the rows.
   static constexpr bool kSendsScales = kSentScales<Config> > 0;
@@ -276,28 +276,14 @@ struct PushShards {
   }
 
   // A warp: stores the scales of the rows of a piece to the ranks of this node, from distance `nearest` on. Pieces of other
-  // slices than the first have none. Lanes store what other lanes count, so the warp meets before the count.
+  // slices than the first have none.
   template <class Args>
   static MK_DEVICE void store_scales(const Args& args, const RankContext& ctx, const Piece& piece, u32 rows, u32 nearest) {
-    constexpr u32 kUnroll = 4, kScales = kSentScales<Config>;
     if (piece.slice != 0) return;
-    const u32 end = rows * kScales;
-    for (u32 first = lane_index(); first < end; first += kWarp * kUnroll) {
-      u32 scale[kUnroll];
-#pragma unroll
-      for (u32 u = 0; u < kUnroll; ++u) {
-        const u32 i = min(first + u * kWarp, end - 1);
-        scale[u] = load_word(scales_of_row(args, piece.row + i / kScales) + Fp32::bytes(i % kScales));  // @push.scale
-      }
-      for (u32 distance = nearest; distance < Ranks::kLocalWorld; ++distance) {
-        u8* there = ctx.peer_ptr(peer_at(ctx, distance), gathered(ctx, ctx.rank, piece)) + kRowBytes;
-#pragma unroll
-        for (u32 u = 0; u < kUnroll; ++u) {
-          const u32 i = first + u * kWarp;
-          if (i < end) store_word(there + i / kScales * kSentBytes + Fp32::bytes(i % kScales), scale[u]);  // @push.scale-slot
-        }
-      }
-    }
+    comm::store_scales<kSentScales<Config>, kSentBytes>(
+        args, rows, [&](u32 i) { return piece.row + i; }, nearest, Ranks::kLocalWorld, [&](u32 distance) {
+          return ctx.peer_ptr(peer_at(ctx, distance), gathered(ctx, ctx.rank, piece)) + kRowBytes;
+        });
   }
 
   // A warp: loads rows of a piece once and stores them to the ranks of this node. Each access of a thread is 16 bytes.

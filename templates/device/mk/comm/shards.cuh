@@ -8,6 +8,7 @@
 #include <mk/call_rows.cuh>
 #include <mk/deadline.cuh>
 #include <mk/element.cuh>
+#include <mk/memory.cuh>
 
 namespace mk::comm {
 
@@ -24,17 +25,18 @@ template <class Workspace>
 concept ShardWorkspace = requires(u32 source, u32 chunk, u32 slice) { Workspace::chunk_ready(source, chunk, slice); };
 
 // The scales, in fp32, that travel with a row. If there are any, Config has kSentScales, and kSentRowBytes: the distance
-// of rows in `gathered`, where the scales of a row lie behind its elements.
+// of rows in the memory of a receiver, where the scales of a row lie behind its elements. Else the distance is kRowBytes,
+// the bytes of a row.
 template <class Config>
 constexpr u32 kSentScales = 0;
 template <class Config>
   requires requires { Config::kSentScales; }
 constexpr u32 kSentScales<Config> = Config::kSentScales;
-template <class Config>
-constexpr u32 kSentRowBytes = Config::ElementA::bytes(Config::kK);
-template <class Config>
+template <class Config, u32 kRowBytes>
+constexpr u32 kSentRowBytes = kRowBytes;
+template <class Config, u32 kRowBytes>
   requires requires { Config::kSentRowBytes; }
-constexpr u32 kSentRowBytes<Config> = Config::kSentRowBytes;
+constexpr u32 kSentRowBytes<Config, kRowBytes> = Config::kSentRowBytes;
 
 // Returns the address of the scales of a row of this rank's A. Args: a_scales, and if a row has several scales, which lie
 // one behind the other, a_scales_row_bytes.
@@ -42,6 +44,32 @@ template <class Args>
 MK_DEVICE const u8* scales_of_row(const Args& args, u32 row) {
   if constexpr (requires { args.a_scales_row_bytes; }) return args.a_scales + row * args.a_scales_row_bytes;
   else return args.a_scales + Fp32::bytes(row);
+}
+
+// A warp: stores the scales of `rows` rows of this rank's A at each of the places [first_place, end_place). Row `i` of them
+// has number `row_at(i)` in A. `place_at(p)` is the address behind the elements of row 0 in a place, in which rows are
+// kRowBytes apart. Lanes store what other lanes signal, so the warp meets before a signal.
+template <u32 kScales, u32 kRowBytes, class Args, class RowAt, class PlaceAt>
+MK_DEVICE void store_scales(const Args& args, u32 rows, const RowAt& row_at, u32 first_place, u32 end_place,
+                            const PlaceAt& place_at) {
+  constexpr u32 kUnroll = 4;
+  const u32 end = rows * kScales;
+  for (u32 first = lane_index(); first < end; first += kWarp * kUnroll) {
+    u32 scale[kUnroll];
+#pragma unroll
+    for (u32 u = 0; u < kUnroll; ++u) {
+      const u32 i = min(first + u * kWarp, end - 1);
+      scale[u] = load_word(scales_of_row(args, row_at(i / kScales)) + Fp32::bytes(i % kScales));  // @shards.scale
+    }
+    for (u32 place = first_place; place < end_place; ++place) {
+      u8* there = place_at(place);
+#pragma unroll
+      for (u32 u = 0; u < kUnroll; ++u) {
+        const u32 i = first + u * kWarp;
+        if (i < end) store_word(there + i / kScales * kRowBytes + Fp32::bytes(i % kScales), scale[u]);  // @shards.scale-slot
+      }
+    }
+  }
 }
 
 template <ShardConfig Config, ShardWorkspace Workspace>

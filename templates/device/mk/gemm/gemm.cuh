@@ -24,6 +24,7 @@ struct Gemm {
   using Mainloop = gemm::Mainloop<Config, Smem>;
   using Output = gemm::Output<Config, Smem>;
   using Begin = comm::Begin<Config, Workspace>;
+  using Places = TileScales<Config, Args, Order, Source>;
 
   // Whether every tile is shared by the CTAs of a cluster. There is then no store role.
   static constexpr bool kInClusters = ClusterSmem<Smem>;
@@ -70,7 +71,8 @@ struct Gemm {
         if (Sums::owner(block) != work.split) continue;  // @gemm.cluster-store
         float* sums = sum + Fragment::at(block, 0);
         if constexpr (kScalesSums<Config>) {
-          const SumScales<Config, Args, Order, Source> scales{epilogue.args, ctx, work, group};
+          const Places places{epilogue.args, ctx, work, group};
+          const SumScales<Config, Places> scales{places};
 #pragma unroll
           for (u32 part = 0; part < Shape::kWeightCols; ++part) {
             scales.template apply<1>(block + part * Sums::kBlocksOfC, sums + Fragment::at(part * Sums::kBlocksOfC, 0));
@@ -193,10 +195,10 @@ struct Gemm {
     } else if constexpr (!Config::ElementA::kIsPromoted) {
       Mainloop::multiply(smem, stages, work.k_begin, work.k_end, group, sum);
     } else if constexpr (kScales<Config> == Scales::kBlock) {
-      BlockScales<Config, Args, Order, Source> scales{args, ctx, work, group};
+      BlockScales<Config, Places> scales{Places{args, ctx, work, group}};
       Mainloop::multiply_promoting(smem, stages, work.k_begin, work.k_end, group, scales, sum);
     } else {
-      if constexpr (kScalesSums<Config>) SumScales<Config, Args, Order, Source>{args, ctx, work, group}.prefetch();
+      if constexpr (kScalesSums<Config>) SumScales<Config, Places>{Places{args, ctx, work, group}}.prefetch();
       NoStageScales scales;
       Mainloop::multiply_promoting(smem, stages, work.k_begin, work.k_end, group, scales, sum);
     }
@@ -236,7 +238,8 @@ struct Gemm {
   static MK_DEVICE void scale(const Args& args, const RankContext& ctx, const WorkTile& work, u32 group,
                               typename Shape::Accumulators& sum) {
     if constexpr (kScalesSums<Config>) {
-      const SumScales<Config, Args, Order, Source> scales{args, ctx, work, group};
+      const Places places{args, ctx, work, group};
+      const SumScales<Config, Places> scales{places};
       constexpr u32 kBlocks = kSubTile / Fragment::kBlockCols;
 #pragma unroll
       for (u32 sub = 0; sub < Shape::kSubTiles; ++sub) {

@@ -23,6 +23,10 @@ template <class Config>
   requires requires { Config::kScales; }
 constexpr Scales kScales<Config> = Config::kScales;
 
+// Whether each row of A has scales of its own.
+template <class Config>
+constexpr bool kHasRowScales = kScales<Config> == Scales::kRow || kScales<Config> == Scales::kBlock;
+
 // Whether scales multiply whole sums.
 template <class Config>
 constexpr bool kScalesSums = kScales<Config> == Scales::kTensor || kScales<Config> == Scales::kRow;
@@ -41,19 +45,40 @@ concept BlockScaleArgs = ScaleArgs<Args> && requires(const Args& args) {
   args.b_scales_row_bytes;
 };
 
-// The place of a warpgroup's elements.
-template <class Config, TileOrder Order>
-struct ScaledRows {
-  using Shape = TileShape<Config>;
+// A policy: the places of the scales of a warpgroup's elements in a tile. kArrive says whether the scales of A come with
+// the rows, so that they are there only when the first stage is full.
+template <class Places>
+concept ScalePlaces = ScaleArgs<typename Places::Args> && requires(const Places& places, u32 half) {
+  typename Places::Shape;
+  Places::kArrive;
+  Places::kCols;           // columns of C
+  Places::kKSteps;         // stages of K
+  places.args;
+  places.of_row(half);     // the scales of a lane's row of A
+  places.of_b();           // the scales of B
+  places.first_col();      // the first of the warpgroup's columns of C
+};
 
-  // A lane's row of A. Rows beyond A have the scale of its last row.
-  static MK_DEVICE u32 row(const RankContext& ctx, const WorkTile& work, u32 group, u32 half) {
+// The policy of a work tile of a GEMM. Source says where the scales of a row of A lie.
+template <class Config, class ArgsOfKernel, TileOrder Order, class Source>
+struct TileScales {
+  using Args = ArgsOfKernel;
+  using Shape = TileShape<Config>;
+  static constexpr bool kArrive = Source::kScalesArrive;
+  static constexpr u32 kCols = Config::kN, kKSteps = Config::kKSteps;
+
+  const Args& args;
+  const RankContext& ctx;
+  const WorkTile& work;
+  u32 group;
+
+  // Rows beyond A have the scale of its last row.
+  MK_DEVICE const u8* of_row(u32 half) const {
     const u32 row = Order::row_in_a(work, ctx) + Shape::group_row(group) + Fragment::row() + half * Fragment::kHalfRows;
-    return min(row, CallRows<Config>::all(ctx) - 1);  // @scales.last-row
+    return Source::scales(args, ctx, work, min(row, CallRows<Config>::all(ctx) - 1));  // @scales.last-row
   }
-  static MK_DEVICE u32 first_col(const WorkTile& work, u32 group) {
-    return Shape::first_col(work.col, group);
-  }
+  MK_DEVICE const u8* of_b() const { return args.b_scales; }
+  MK_DEVICE u32 first_col() const { return Shape::first_col(work.col, group); }
 };
 
 // The scales by which a thread multiplies the products of a stage: none.
@@ -68,27 +93,25 @@ struct NoStageScales {
 // The scales of blocks of a warpgroup's tile. A window of several stages is loaded at a time: a quad holds the scales of A
 // for its two rows, and a warp those of B. The scales of a stage leave the window while the products of the stage before
 // run, and the next window is loaded a stage before its first scales are needed. So no product waits for scales.
-//
-// Source says where the scales of a row of A lie. If they arrive with the row, they are loaded when the first stage is full.
-template <class Config, BlockScaleArgs Args, TileOrder Order, class Source>
+template <class Config, ScalePlaces Places>
+  requires BlockScaleArgs<typename Places::Args>
 struct BlockScales {
-  using Rows = ScaledRows<Config, Order>;
-  using Shape = TileShape<Config>;
+  using Shape = typename Places::Shape;
 
-  static constexpr bool kArrive = Source::kScalesArrive;
+  static constexpr bool kArrive = Places::kArrive;
 
   static constexpr u32 kWindow = 2 * Fragment::kRowLanes;  // stages
-  static constexpr u32 kBlocks = Config::kKSteps;
-  static constexpr u32 kColBlocks = kCeilDiv<Config::kN, kScaleBlock>;  // of columns of C
+  static constexpr u32 kBlocks = Places::kKSteps;
+  static constexpr u32 kColBlocks = kCeilDiv<Places::kCols, kScaleBlock>;  // of columns of C
 
-  MK_DEVICE BlockScales(const Args& args, const RankContext& ctx, const WorkTile& work, u32 group) {
-    of_rows[0] = Source::scales(args, ctx, work, Rows::row(ctx, work, group, 0));
-    of_rows[1] = Source::scales(args, ctx, work, Rows::row(ctx, work, group, 1));
+  explicit MK_DEVICE BlockScales(const Places& places) {
+    of_rows[0] = places.of_row(0);
+    of_rows[1] = places.of_row(1);
     // The second part of the columns is the next block, or that of up behind those of the gate.
-    u32 block = Rows::first_col(work, group) / kScaleBlock;
+    u32 block = places.first_col() / kScaleBlock;
     if constexpr (Shape::kWeightCols == 1) block = min(block + lane_index() / kWindow % 2, kColBlocks - 1);  // @scales.last-block
     else block = min(block, kColBlocks - 1) + lane_index() / kWindow % 2 * kColBlocks;  // @scales.up-block
-    of_cols = args.b_scales + block * args.b_scales_row_bytes;
+    of_cols = places.of_b() + block * places.args.b_scales_row_bytes;
   }
 
   // Prepares for stage `step`, the first one.
@@ -144,28 +167,25 @@ struct BlockScales {
 };
 
 // The scales of tensors, or of rows and columns, by which a thread of a warpgroup multiplies its sums of a tile.
-template <class Config, ScaleArgs Args, TileOrder Order, class Source>
+template <class Config, ScalePlaces Places>
 struct SumScales {
-  using Rows = ScaledRows<Config, Order>;
-  using Shape = TileShape<Config>;
-  static constexpr bool kRaggedCols = Config::kN % Shape::kTileCols != 0;
+  using Shape = typename Places::Shape;
+  static constexpr u32 kCols = Places::kCols;
+  static constexpr bool kRaggedCols = kCols % Shape::kTileCols != 0;
 
-  const Args& args;
-  const RankContext& ctx;
-  const WorkTile& work;
-  u32 group;
+  Places places;
 
   // A warpgroup: brings the scales to L1, long before they are needed, except those that may not have arrived. A lane loads a
   // word of each 32 bytes.
   MK_DEVICE void prefetch() const {
     if constexpr (kScales<Config> == Scales::kRow) {
-      if constexpr (!Source::kScalesArrive) row_scale(0), row_scale(1);  // @scales.prefetch
-      const u32 first = Rows::first_col(work, group), at = lane_index() * 8;
+      if constexpr (!Places::kArrive) row_scale(0), row_scale(1);  // @scales.prefetch
+      const u32 first = places.first_col(), at = lane_index() * 8;
       if constexpr (Shape::kWeightCols == 1) {
-        load_word(args.b_scales + Fp32::bytes(min(first + at, Config::kN - 1)));
+        load_word(places.of_b() + Fp32::bytes(min(first + at, kCols - 1)));
       } else {
-        const u32 up = at / Shape::kGroupCols % Shape::kWeightCols * Config::kN;
-        load_word(args.b_scales + Fp32::bytes(min(first + at % Shape::kGroupCols, Config::kN - 1) + up));
+        const u32 up = at / Shape::kGroupCols % Shape::kWeightCols * kCols;
+        load_word(places.of_b() + Fp32::bytes(min(first + at % Shape::kGroupCols, kCols - 1) + up));
       }
     }
   }
@@ -175,19 +195,19 @@ struct SumScales {
   MK_DEVICE void apply(u32 first, float* sum) const {
     constexpr u32 kRegisters = Fragment::registers(kCount * Fragment::kBlockCols);
     if constexpr (kScales<Config> == Scales::kTensor) {
-      const float scale = as_float(load_word(args.a_scales)) * as_float(load_word(args.b_scales));
+      const float scale = as_float(load_word(places.args.a_scales)) * as_float(load_word(places.of_b()));
 #pragma unroll
       for (u32 i = 0; i < kRegisters; ++i) sum[i] *= scale;  // @scales.tensor
     } else if constexpr (kScales<Config> == Scales::kRow) {
       const float a[2] = {row_scale(0), row_scale(1)};
-      const u32 first_col = Rows::first_col(work, group) + Fragment::col();
-      const u8* of_first = args.b_scales + Fp32::bytes(first_col);
+      const u32 first_col = places.first_col() + Fragment::col();
+      const u8* of_first = places.of_b() + Fp32::bytes(first_col);
       float2 b[kCount];
 #pragma unroll
       for (u32 j = 0; j < kCount; ++j) {
         const u32 col = (first + j) * Fragment::kBlockCols, offset = col % Shape::kGroupCols;
-        const u32 up = col / Shape::kGroupCols * Config::kN;  // @scales.up-columns
-        if (kRaggedCols && first_col + offset >= Config::kN) b[j] = {};  // @scales.last-col
+        const u32 up = col / Shape::kGroupCols * kCols;  // @scales.up-columns
+        if (kRaggedCols && first_col + offset >= kCols) b[j] = {};  // @scales.last-col
         else b[j] = load_float2(of_first + Fp32::bytes(offset + up));
       }
 #pragma unroll
@@ -200,7 +220,7 @@ struct SumScales {
 
  private:
   MK_DEVICE float row_scale(u32 half) const {
-    return as_float(load_word(Source::scales(args, ctx, work, Rows::row(ctx, work, group, half))));
+    return as_float(load_word(places.of_row(half)));
   }
 };
 

@@ -1,8 +1,9 @@
 //! The constants for which the headers of GEMM operators are instantiated.
 
 use crate::render::assembly::Config;
+use crate::render::scales::{scales, sent_scales};
 use mkernel_spec::plan::{Body, Chunks, GemmPlan, Reduction, SLOT_BYTES, Split, THREADS};
-use mkernel_spec::{BLayout, GemmOp, Scales, Topology};
+use mkernel_spec::{BLayout, GemmOp, Topology};
 
 /// A plan of a GEMM operator with its op_plan.
 #[derive(Clone, Copy)]
@@ -67,24 +68,7 @@ fn problem(gemm: Gemm<'_>, c: &mut Config) {
     c.bool("kBMnMajor", kn, b)
         .element("ElementA", types.a, "element of A and B")
         .element("ElementC", types.c, "element of C");
-    let scales = match op_plan.config.scales {
-        Scales::None => None,
-        Scales::Tensor => Some((
-            "mk::gemm::Scales::kTensor",
-            "all of A, and all of B, has a scale",
-        )),
-        Scales::Row => Some((
-            "mk::gemm::Scales::kRow",
-            "a row of A, and a column of B, has a scale",
-        )),
-        Scales::Block => Some((
-            "mk::gemm::Scales::kBlock",
-            "128 of K have a scale, in a row of A and in 128 columns of B",
-        )),
-    };
-    if let Some((name, note)) = scales {
-        c.name("kScales", name, note);
-    }
+    scales(op_plan.config.scales, c);
     if epilogue.swiglu {
         c.policy(
             "Columns",
@@ -241,18 +225,7 @@ fn shards(gemm: Gemm<'_>, chunks: &Chunks, c: &mut Config) {
             "warps that push in a CTA that does; 0: copy engines push",
         );
     let (config, k) = (&gemm.op_plan.config, gemm.op_plan.shape.k);
-    if config.row_scales(k) > 0 {
-        c.u32(
-            "kSentScales",
-            config.row_scales(k) as u32,
-            "scales that travel with a row",
-        )
-        .u32(
-            "kSentRowBytes",
-            config.sent_row_bytes(k) as u32,
-            "bytes of a row and its scales",
-        );
-    }
+    sent_scales(config.row_scales(k), config.sent_row_bytes(k), c);
     if chunks.push_unroll > 0 {
         c.u32(
             "kPushUnroll",

@@ -1,7 +1,8 @@
 //! The checks of a GEMM operator's configuration.
 
+use super::narrow;
 use crate::config::{
-    Activation, BLayout, Dim, Dtype, Eps, Field, GemmConfig, GemmOp, Scales, Transfer, Tuning,
+    Activation, Dim, Dtype, Eps, Field, GemmConfig, GemmOp, Scales, Transfer, Tuning,
 };
 use crate::diagnostic::Diagnostics;
 use crate::limits::{MAX_DIM, MAX_ELEMS};
@@ -28,7 +29,8 @@ pub(crate) fn check(config: &GemmConfig, world: u32, nodes: u32, found: &mut Dia
     types
         .c
         .check(&[types.a.of_results(), Dtype::Fp32], Field::OUTPUT, found);
-    check_scales(found, config);
+    narrow::check(found, config.dtype, config.scales, config.b_layout);
+    check_sent_scales(found, config);
     check_norm(found, config, nodes);
     check_swiglu(found, config);
     found.require(
@@ -51,26 +53,8 @@ pub(crate) fn check(config: &GemmConfig, world: u32, nodes: u32, found: &mut Dia
     }
 }
 
-/// Checks scales, which only elements of one byte have, and that K is contiguous for these elements.
-fn check_scales(found: &mut Diagnostics, config: &GemmConfig) {
-    let is_narrow = config.dtype.bytes() == 1;
-    found.require(
-        config.scales == Scales::None || is_narrow,
-        Field::SCALES,
-        || format!("elements of {} have no scales", config.dtype),
-        "remove it, or use dtype = \"e4m3\"",
-    );
-    found.require(
-        config.b_layout == BLayout::Nk || !is_narrow,
-        Field::B_LAYOUT,
-        || {
-            format!(
-                "tensor cores take {} only where K is contiguous",
-                config.dtype
-            )
-        },
-        "use b_layout = \"nk\"",
-    );
+/// Checks scales that travel with rows of A.
+fn check_sent_scales(found: &mut Diagnostics, config: &GemmConfig) {
     let travel =
         config.op == GemmOp::AgGemm && matches!(config.scales, Scales::Row | Scales::Block);
     found.require(

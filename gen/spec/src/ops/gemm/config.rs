@@ -1,5 +1,6 @@
 //! The configuration of a GEMM operator: `ag_gemm`, `gemm_rs`, `gemm_ar`, `gemm`.
 
+use super::scales::Scales;
 use crate::abi::MAX_BUCKETS;
 use crate::config::Dtype;
 use crate::config::{Dim, Eps, Field, Norm};
@@ -14,10 +15,6 @@ use std::fmt;
 
 /// The most stages: as many as shared memory has room for where C has few rows.
 pub(super) const MAX_STAGES: u32 = 12;
-/// The size of a block with one scale: elements of K, and columns of B.
-pub const SCALE_BLOCK: u64 = 128;
-/// The bytes that L2 reads at a time.
-const SECTOR_BYTES: u64 = 32;
 
 options! {
     /// A GEMM operator. Shapes are those of `op` on [`Op`](crate::Op); row-major `dtype` in, and out unless the epilogue
@@ -259,22 +256,6 @@ choices! {
 }
 
 choices! {
-    /// Which elements of a matrix share a scale.
-    #[derive(Default)]
-    pub enum Scales {
-        /// There are no scales.
-        #[default]
-        None = "none",
-        /// All elements: `a_scales[1]`, `b_scales[1]`.
-        Tensor = "tensor",
-        /// A row of A, and a column of B: `a_scales[M]`, `b_scales[N]`.
-        Row = "row",
-        /// A row of A in 128 of K, and 128 columns of B in 128 of K: `a_scales[M, ⌈K/128⌉]`, `b_scales[⌈N/128⌉, ⌈K/128⌉]`.
-        Block = "block",
-    }
-}
-
-choices! {
     /// A function of each element, in fp32.
     #[derive(Default)]
     pub enum Activation {
@@ -328,22 +309,13 @@ impl GemmConfig {
     /// The scales of a row of A with `k` columns, except one that all rows share.
     #[must_use]
     pub const fn row_scales(&self, k: u64) -> u64 {
-        match self.scales {
-            Scales::None | Scales::Tensor => 0,
-            Scales::Row => 1,
-            Scales::Block => k.div_ceil(SCALE_BLOCK),
-        }
+        self.scales.of_row(k)
     }
 
-    /// Bytes of a row of A with `k` columns on its way to other ranks: its elements, and behind them its scales. A row with scales
-    /// begins at a sector of L2, so that a load of 128 bytes of the row reads four sectors.
+    /// Bytes of a row of A with `k` columns on its way to other ranks: its elements, and behind them its scales.
     #[must_use]
-    pub fn sent_row_bytes(&self, k: u64) -> u64 {
-        let elements = k * self.types().a.bytes();
-        match self.row_scales(k) {
-            0 => elements,
-            scales => (elements + scales * Dtype::Fp32.bytes()).next_multiple_of(SECTOR_BYTES),
-        }
+    pub const fn sent_row_bytes(&self, k: u64) -> u64 {
+        self.scales.sent_row_bytes(self.types().a, k)
     }
 
     /// The part of a kernel's name for types and epilogue, such as `_fp16_bias_gelu_fp32`. Empty for the defaults.
@@ -362,14 +334,11 @@ impl GemmConfig {
             (epilogue.normalises(), epilogue.norm.name()),
             (self.batch_invariant, "invariant"),
         ];
-        let scales = match self.scales {
-            Scales::None => String::new(),
-            scales => format!("_{}", scales.name()),
-        };
         let given = parts.into_iter().filter(|(given, _)| *given);
-        given.fold(self.dtype.suffix() + &scales, |suffix, (_, name)| {
-            format!("{suffix}_{name}")
-        })
+        given.fold(
+            self.dtype.suffix() + &self.scales.suffix(),
+            |suffix, (_, name)| format!("{suffix}_{name}"),
+        )
     }
 }
 

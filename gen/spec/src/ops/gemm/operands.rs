@@ -1,6 +1,7 @@
 //! The operands of a GEMM operator, and the arguments that give their addresses.
 
-use super::config::{BLayout, GemmShape, SCALE_BLOCK, Scales};
+use super::config::{BLayout, GemmShape};
+use super::scales::{SCALE_BLOCK, Scales};
 use super::spec::GemmSpec;
 use crate::abi::{ArgKind, Extent, Operand, OperandSpec};
 use crate::config::Dtype;
@@ -92,7 +93,7 @@ fn scales(spec: GemmSpec<'_>, a_rows: Extent) -> Vec<OperandSpec> {
 }
 
 /// The addresses of the scales of A and B.
-fn scale_args(scales: Scales) -> Vec<(&'static str, ArgKind)> {
+pub(crate) fn scale_args(scales: Scales) -> Vec<(&'static str, ArgKind)> {
     if scales == Scales::None {
         return Vec::new();
     }

@@ -1,0 +1,23 @@
+//! The limits of elements of one byte, which GEMMs and experts have in common.
+
+use super::config::BLayout;
+use super::scales::Scales;
+use crate::config::{Dtype, Field};
+use crate::diagnostic::Diagnostics;
+
+/// Checks scales, which only elements of one byte have, and that K is contiguous for these elements.
+pub(crate) fn check(found: &mut Diagnostics, dtype: Dtype, scales: Scales, b_layout: BLayout) {
+    let is_narrow = dtype.bytes() == 1;
+    found.require(
+        scales == Scales::None || is_narrow,
+        Field::SCALES,
+        || format!("elements of {dtype} have no scales"),
+        "remove it, or use dtype = \"e4m3\"",
+    );
+    found.require(
+        b_layout == BLayout::Nk || !is_narrow,
+        Field::B_LAYOUT,
+        || format!("tensor cores take {dtype} only where K is contiguous"),
+        "use b_layout = \"nk\"",
+    );
+}
