@@ -1,6 +1,7 @@
 //! Golden configurations of GEMM operators of e4m3, with scales, and of GEMM operators with SwiGLU.
 
 use crate::some;
+use mkernel_spec::plan::OpPlan;
 use mkernel_spec::{BLayout, Dtype, GemmOp, Scales};
 use mkernel_testing::golden::Golden;
 
@@ -39,6 +40,35 @@ fn goldens_cover_e4m3_and_scales() {
     some(&goldens, "scales of blocks with rows at run time", |g| {
         gemm(g).is_some_and(|gemm| gemm.config.scales == Scales::Block)
             && g.plan.max_rows().is_some()
+    });
+}
+
+/// `dispatch_gemm` has golden configurations with scales of tokens. These scales travel on a node and between nodes, and tiles of
+/// e4m3 are divided into slices, and have a gate.
+#[test]
+fn goldens_cover_scales_of_tokens() {
+    let goldens = Golden::all();
+    let dispatch = |g: &Golden| match &g.plan.body().op_plan {
+        OpPlan::Dispatch(op_plan) => Some(op_plan.clone()),
+        _ => None,
+    };
+    for scales in [Scales::Row, Scales::Block] {
+        some(&goldens, &format!("tokens with scales of {scales}"), |g| {
+            dispatch(g).is_some_and(|dispatch| dispatch.config.scales == scales)
+        });
+    }
+    for crosses_nodes in [true, false] {
+        some(&goldens, "scales that travel with tokens", |g| {
+            dispatch(g).is_some_and(|dispatch| dispatch.token_scales() > 0)
+                && (g.plan.spec.topology().nodes > 1) == crosses_nodes
+        });
+    }
+    let narrow = |g: &Golden| dispatch(g).filter(|dispatch| dispatch.types().tokens == Dtype::E4m3);
+    some(&goldens, "slices of e4m3", |g| {
+        narrow(g).is_some_and(|dispatch| dispatch.divides_tiles())
+    });
+    some(&goldens, "SwiGLU of e4m3", |g| {
+        narrow(g).is_some_and(|dispatch| dispatch.config.swiglu)
     });
 }
 

@@ -8,7 +8,7 @@ use mkernel_testing::jobs::attention::CallPattern;
 use mkernel_testing::jobs::experts::Layer;
 
 /// Runs the layer with several seeds. The results must be right and have the same bits.
-fn check(name: &str, layer: &Layer, seeds: u64) {
+pub fn check(name: &str, layer: &Layer, seeds: u64) {
     assert!(layer.is_exact(), "{name}");
     let mut first = None;
     for seed in 0..seeds {

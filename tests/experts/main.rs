@@ -4,4 +4,5 @@
 mod faults;
 mod layers;
 mod mutations;
+mod scales;
 mod zeros;

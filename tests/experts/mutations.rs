@@ -5,7 +5,7 @@ use mkernel_testing::jobs::experts::{CombineEdits, Layer};
 use mkernel_testing::jobs::{SimulatedJob, WRAPPING_CALL_COUNTS, all_are_found, mutated};
 
 /// A mutation: its name, and the edit of the kernel's text.
-type Mutation = (&'static str, &'static str, &'static str);
+pub type Mutation = (&'static str, &'static str, &'static str);
 
 /// Returns a layer with tokens so long that a slot holds only one token and a flag covers two tokens.
 fn long_tokens() -> Layer {
@@ -253,7 +253,7 @@ const FEW_AND_MANY: &[Mutation] = &[
 ];
 
 /// Plants each mutation in a `job` of its own, where it must be found.
-fn are_found<J: SimulatedJob + Sync>(job: fn() -> J, mutations: &[Mutation]) {
+pub fn are_found<J: SimulatedJob + Sync>(job: fn() -> J, mutations: &[Mutation]) {
     let mutate = |(name, from, to): &Mutation| (*name, mutated(job(), &[(*from, *to)]));
     all_are_found(
         &mutations.iter().map(mutate).collect::<Vec<_>>(),

@@ -4,7 +4,7 @@
 use crate::compile::compile;
 use crate::ranks::worlds;
 use mkernel::network::Faults;
-use mkernel::spec::Dtype;
+use mkernel::spec::{Dtype, Scales};
 use mkernel_testing::jobs::Backend;
 use mkernel_testing::jobs::attention::CallPattern;
 use mkernel_testing::jobs::experts::{Layer, all_recover, invalid_calls};
@@ -68,6 +68,10 @@ fn layers(world: u32, nodes: u32) -> Vec<(&'static str, Layer)> {
         ("slices", slices(world, nodes)),
         ("SwiGLU", swiglu(world, nodes)),
         ("SwiGLU of fp16", fp16(swiglu(world, nodes))),
+        ("tensors of e4m3", e4m3(world, nodes, Scales::Tensor)),
+        ("rows of e4m3", e4m3(world, nodes, Scales::Row)),
+        ("blocks of e4m3", e4m3(world, nodes, Scales::Block)),
+        ("SwiGLU of e4m3", swiglu_of_e4m3(world, nodes)),
     ]
 }
 
@@ -76,6 +80,39 @@ fn fp16(layer: Layer) -> Layer {
         dtype: Dtype::Fp16,
         ..layer
     }
+}
+
+/// Returns a layer of e4m3 with these scales.
+fn e4m3(world: u32, nodes: u32, scales: Scales) -> Layer {
+    let full = vec![300; world as usize];
+    let layer = Layer::new(world, 4 * u64::from(world), 3, 300).scaled(scales);
+    let layer = Layer {
+        hidden: 1360,
+        intermediate: 512,
+        tile: None,
+        ..layer.across(nodes, Faults::default())
+    };
+    layer
+        .random(&full, false)
+        .random(&vec![31; full.len()], true)
+        .random(&full, false)
+}
+
+/// Returns a layer of e4m3 whose C is the product of two sums, of so few elements that the product is exact.
+fn swiglu_of_e4m3(world: u32, nodes: u32) -> Layer {
+    let full = vec![300; world as usize];
+    let layer = Layer::new(world, 8 * u64::from(world), 1, 300).scaled(Scales::Block);
+    let layer = Layer {
+        hidden: 144,
+        intermediate: 512,
+        tile: None,
+        swiglu: true,
+        ..layer.across(nodes, Faults::default())
+    };
+    layer
+        .random(&full, false)
+        .random(&vec![31; full.len()], true)
+        .random(&full, false)
 }
 
 /// Returns a layer in which choices, all choices of tokens and all choices of ranks are missing.

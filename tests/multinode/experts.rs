@@ -1,6 +1,7 @@
 //! Tests of `dispatch_gemm` and `combine` on several nodes: results under many kinds of routing, invalid operands, an
 //! absent rank, graphs, and mutations.
 
+use mkernel::spec::Scales;
 use mkernel_testing::jobs::attention::CallPattern;
 use mkernel_testing::jobs::experts::{CombineEdits, Layer, all_recover, invalid_calls};
 use mkernel_testing::jobs::{
@@ -39,6 +40,29 @@ fn layers_are_right_in_every_topology() {
         ("SwiGLU", swiglu),
         ("3 nodes of 2", three),
         ("2 nodes of 3", odd),
+    ]);
+}
+
+/// Tokens are put and forwarded with their scales. If a rank has room for few tokens, it copies them once more.
+#[test]
+fn layers_of_e4m3_are_right() {
+    let scaled = |nodes, scales| job(nodes, (12, 3, 12)).scaled(scales);
+    let alone = scaled((2, 1), Scales::Block).mixed([&[12, 12], &[0, 12], &[12, 7]]);
+    let two = scaled((2, 2), Scales::Row).mixed([&[12, 0, 5, 12], &[0, 0, 12, 1], &[12; 4]]);
+    let mut swiglu =
+        scaled((2, 2), Scales::Block).mixed([&[12, 0, 5, 12], &[0, 0, 12, 1], &[12; 4]]);
+    (swiglu.swiglu, swiglu.tile) = (true, Some((64, 256)));
+    (swiglu.hidden, swiglu.intermediate) = (80, 136);
+    let mut few =
+        scaled((3, 2), Scales::Block).mixed([&[12; 6], &[0, 0, 0, 0, 0, 2], &[6, 1, 6, 0, 3, 6]]);
+    (few.max_rows, few.puts) = (Some(80), Some((2, 1)));
+    let tensor = scaled((2, 2), Scales::Tensor).mixed([&[12, 0, 5, 12], &[0, 0, 12, 1], &[12; 4]]);
+    are_right([
+        ("blocks, 2 nodes of 1", alone),
+        ("rows, 2 nodes of 2", two),
+        ("blocks, SwiGLU", swiglu),
+        ("blocks, acknowledged chunks", few),
+        ("tensors", tensor),
     ]);
 }
 
@@ -278,6 +302,15 @@ const COMBINE: &[Mutation] = &[
     ("arrivals not published to all CTAs", "@put.arrivals", "store_release_gpu => store"),
 ];
 
+/// Mutations that need tokens with scales.
+#[rustfmt::skip]
+const SCALES: &[Mutation] = &[
+    ("scales that are not sent", "@tokens.scales", ""),
+    ("tokens packed before other lanes have stored scales", "@tokens.scales-warp", ""),
+    ("chunks put without the last scales", "@node-tokens.put-bytes", "kSentBytes => kTokenBytes"),
+    ("tokens forwarded without scales", "@node-tokens.forwarded-bytes", "Tokens::kSentBytes, => Tokens::kTokenBytes,"),
+];
+
 /// Mutations that need tokens without some of their choices.
 #[rustfmt::skip]
 const NO_ROW: &[Mutation] = &[
@@ -302,6 +335,8 @@ fn every_mutation_is_found() {
     let many = many.mixed([&[300; 2], &[300, 40], &[300; 2]]);
     are_right([("few", few.clone()), ("many", many.clone())]);
     are_found(DISPATCH, &few);
+    let scaled = job((2, 2), (8, 3, 12)).scaled(Scales::Row);
+    are_found(SCALES, &scaled.mixed([&[12; 4], &[12, 0, 12, 5], &[12; 4]]));
     are_found(NO_ROW, &CombineEdits(few.clone().padded()));
     are_found(COMBINE, &CombineEdits(few));
     are_found(LISTS, &CombineEdits(many));

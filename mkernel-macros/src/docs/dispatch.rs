@@ -1,10 +1,11 @@
 //! The documentation of `dispatch_gemm`.
 
+use super::gemm::{SAME, blocks};
 use super::operand::OperandDoc;
 use super::phrases::{Ranks, size};
 use mkernel_spec::abi::Operand;
 use mkernel_spec::plan::DispatchPlan;
-use mkernel_spec::{BLayout, DispatchConfig, Dtype};
+use mkernel_spec::{BLayout, DispatchConfig, Dtype, Scales};
 
 /// Paragraphs of Markdown about the computation.
 pub fn semantics(config: &DispatchConfig, ranks: Ranks) -> Vec<String> {
@@ -41,7 +42,7 @@ pub fn operands(config: &DispatchConfig, ranks: Ranks) -> Vec<OperandDoc> {
     };
     let choices = format!("[{tokens}, {}]", size(config.top_k, "k"));
     let types = config.types();
-    vec![
+    let mut operands = vec![
         OperandDoc::new(
             Operand::Tokens,
             types.tokens,
@@ -62,6 +63,37 @@ pub fn operands(config: &DispatchConfig, ranks: Ranks) -> Vec<OperandDoc> {
         OperandDoc::new(Operand::RowIndices, Dtype::Int32, choices)
             .written()
             .note("rank · max_rows + row, or -1, for `combine`"),
+    ];
+    operands.extend(scales(config, (&tokens, &local, &weight_cols)));
+    operands
+}
+
+/// The scales of so many tokens, and of so many local experts, whose weights have these columns.
+fn scales(
+    config: &DispatchConfig,
+    (tokens, local, weight_cols): (&str, &str, &str),
+) -> Vec<OperandDoc> {
+    let up = if config.swiglu { "2·" } else { "" };
+    let (of_tokens, of_weights) = match config.scales {
+        Scales::None => return Vec::new(),
+        Scales::Tensor => ("[1]".to_owned(), format!("[{local}]")),
+        Scales::Row => (format!("[{tokens}]"), format!("[{local}, {weight_cols}]")),
+        Scales::Block => {
+            let of_cols = blocks(config.intermediate, "I");
+            let of_hidden = blocks(config.hidden, "H");
+            (
+                format!("[{tokens}, {of_hidden}]"),
+                format!("[{local}, {up}{of_cols}, {of_hidden}]"),
+            )
+        }
+    };
+    let of_tokens = OperandDoc::new(Operand::AScales, Dtype::Fp32, of_tokens);
+    vec![
+        match config.scales {
+            Scales::Tensor => of_tokens.note(SAME),
+            _ => of_tokens,
+        },
+        OperandDoc::new(Operand::BScales, Dtype::Fp32, of_weights),
     ]
 }
 

@@ -117,12 +117,16 @@ fn cols_of_b(config: &GemmConfig) -> String {
     }
 }
 
-/// The scales of A, which has these rows, and of B.
-fn scales(config: &GemmConfig, rows_of_a: &str) -> Vec<OperandDoc> {
-    let blocks = |dim: Dim, name| match dim.fixed() {
+/// The number of blocks with a scale of a dimension.
+pub(super) fn blocks(dim: Dim, name: &str) -> String {
+    match dim.fixed() {
         Some(size) => size.div_ceil(SCALE_BLOCK).to_string(),
         None => format!("⌈{name}/{SCALE_BLOCK}⌉"),
-    };
+    }
+}
+
+/// The scales of A, which has these rows, and of B.
+fn scales(config: &GemmConfig, rows_of_a: &str) -> Vec<OperandDoc> {
     let up = if config.epilogue.swiglu { "2·" } else { "" };
     let (of_a, of_b) = match config.scales {
         Scales::None => return Vec::new(),
@@ -147,7 +151,7 @@ fn scales(config: &GemmConfig, rows_of_a: &str) -> Vec<OperandDoc> {
     ]
 }
 
-const SAME: &str = "the same on all ranks";
+pub(super) const SAME: &str = "the same on all ranks";
 
 /// The rows of a rank, if the rows of the matrix are divided among ranks.
 fn of_rank(config: &GemmConfig, ranks: Ranks) -> String {

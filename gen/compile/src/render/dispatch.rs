@@ -1,6 +1,7 @@
 //! The parts of the source of `dispatch_gemm` that depend on its plan.
 
 use super::assembly::{Assembly, Config};
+use super::scales::{scales, sent_scales};
 use super::text::plural;
 use mkernel_spec::plan::{
     Body, COPIES_AHEAD, DispatchPlan, FAULT_WORDS, GROUP_ROWS, SLOT_BYTES, Split,
@@ -153,6 +154,7 @@ impl Dispatch<'_> {
                 "element of tokens and weights",
             )
             .element("ElementC", op_plan.types().c, "element of C");
+        scales(op_plan.config.scales, c);
         c.section("message of a rank to another")
             .u32(
                 "kFaultWords",
@@ -218,6 +220,7 @@ impl Dispatch<'_> {
                 SLOT_BYTES,
                 "shared memory of a warp that sends",
             );
+        sent_scales(op_plan.token_scales(), op_plan.token_bytes(), c);
         if let (Some(internode), Some(network)) = (&op_plan.internode, &self.body.network) {
             c.u32(
                 "kChunkTokens",

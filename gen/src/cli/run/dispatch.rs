@@ -1,5 +1,6 @@
 //! Inputs and reference of `dispatch_gemm`.
 
+use super::gemm::{factors, shares};
 use super::inputs::Inputs;
 use super::reference::{Matrix, matrix_sums_bytes, multiply, padded};
 use super::routing::{Routing, Sizes, choose};
@@ -7,7 +8,7 @@ use mkernel::Operand;
 use mkernel::spec::plan::DispatchPlan;
 use mkernel::{
     KernelPlan,
-    spec::{BLayout, Dtype},
+    spec::{BLayout, Dtype, Scales},
 };
 
 fn sizes(plan: &KernelPlan, op_plan: &DispatchPlan) -> Sizes {
@@ -23,7 +24,11 @@ fn sizes(plan: &KernelPlan, op_plan: &DispatchPlan) -> Sizes {
 
 /// Random tokens, and the experts of each.
 pub fn inputs(plan: &KernelPlan, op_plan: &DispatchPlan, seed: u64, call: u32) -> Inputs {
-    let mut inputs = Inputs::random(plan, seed, call, |_| false);
+    // With scales of tensors, all ranks have one scale of tokens.
+    let has_one_scale = op_plan.config.scales == Scales::Tensor;
+    let mut inputs = Inputs::random(plan, seed, call, |operand| {
+        has_one_scale && operand == Operand::AScales
+    });
     let (ids, counts) = choose(sizes(plan, op_plan), seed, call);
     let counts = counts.into_iter().map(|count| vec![count]).collect();
     inputs.numbers = vec![(Operand::TopkIds, ids), (Operand::NumTokens, counts)];
@@ -52,8 +57,17 @@ fn outputs(
 ) -> (Vec<f32>, Vec<f32>) {
     let hidden = op_plan.shape.hidden as usize;
     let weight_cols = op_plan.weight_cols() as usize;
-    let tokens = inputs.of(Operand::Tokens);
-    let weights = &inputs.of(Operand::B)[rank];
+    let [of_tokens, of_weights] = shares(op_plan.config.scales);
+    let tokens = (Operand::Tokens, Operand::AScales);
+    let tokens = factors(inputs, tokens, hidden, of_tokens, 1);
+    // Experts have scales of their own, and blocks of up begin where up does.
+    let parts = rows.len()
+        * match op_plan.config.scales {
+            Scales::Block => op_plan.weights_of_col() as usize,
+            _ => 1,
+        };
+    let weights = (Operand::B, Operand::BScales);
+    let weights = &factors(inputs, weights, hidden, of_weights, parts)[rank];
     let (mut values, mut errors) = (Vec::new(), Vec::new());
     for (rows, weight) in rows.iter().zip(weights.chunks(hidden * weight_cols)) {
         let gathered: Vec<f32> = rows
@@ -68,7 +82,8 @@ fn outputs(
             is_transposed,
             (weight_cols, hidden),
             threads,
-        );
+        )
+        .of_factors(op_plan.config.dtype);
         let product = match op_plan.config.swiglu {
             true => product.swiglu(&[]),
             false => product,

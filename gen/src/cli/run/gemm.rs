@@ -1,7 +1,7 @@
 //! Inputs and references of GEMM operators.
 
 use super::inputs::Inputs;
-use super::reference::{Addends, Matrix, matrix_sums_bytes, multiply, narrow_sum_error, scaled};
+use super::reference::{Addends, Matrix, matrix_sums_bytes, multiply, scaled};
 use mkernel::Operand;
 use mkernel::spec::plan::GemmPlan;
 use mkernel::{
@@ -43,11 +43,7 @@ pub fn expected(
     let n = n * config.epilogue.weight_cols() as usize;
     let b_is_transposed = config.b_layout == BLayout::Nk;
     let product = |a: &[f32], b: &[f32]| {
-        let mut product = multiply(a, b, b_is_transposed, (n, k), threads);
-        if config.dtype.bytes() == 1 {
-            product.errors = vec![narrow_sum_error(k); product.values.len()];
-        }
-        product
+        multiply(a, b, b_is_transposed, (n, k), threads).of_factors(config.dtype)
     };
     let [of_a, of_b] = shares(config.scales);
     let a = factors(inputs, (Operand::A, Operand::AScales), k, of_a, 1);
@@ -94,7 +90,7 @@ pub fn expected(
 }
 
 /// The numbers of rows and of columns of A, and of B, that share a scale. `None` if there are no scales.
-fn shares(scales: Scales) -> [Option<(usize, usize)>; 2] {
+pub(super) fn shares(scales: Scales) -> [Option<(usize, usize)>; 2] {
     match scales {
         Scales::None => [None; 2],
         Scales::Tensor => [Some((usize::MAX, usize::MAX)); 2],
@@ -113,7 +109,7 @@ fn parts_of_b(config: &GemmConfig) -> usize {
 
 /// The elements of an operand times their scales, on each rank. Rows have `cols` elements. Each of so many parts of the rows has
 /// its own scales.
-fn factors(
+pub(super) fn factors(
     inputs: &Inputs,
     (operand, scales): (Operand, Operand),
     cols: usize,

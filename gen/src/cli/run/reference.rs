@@ -226,9 +226,19 @@ pub fn multiply(
     }
 }
 
+impl Matrix {
+    /// The same sums, of products of elements of this type. Tensor cores add up products of e4m3 with an error.
+    pub fn of_factors(mut self, dtype: Dtype) -> Self {
+        if dtype.bytes() == 1 {
+            self.errors = vec![narrow_sum_error(self.terms); self.values.len()];
+        }
+        self
+    }
+}
+
 /// The largest expected error of a sum of `terms` products of e4m3 whose magnitude is at most 1. Tensor cores keep 13 bits behind
 /// the leading bit of the largest product. Cuts of products of both signs add up like a random walk.
-pub fn narrow_sum_error(terms: usize) -> f32 {
+fn narrow_sum_error(terms: usize) -> f32 {
     (terms as f32).sqrt() / 1024.0
 }
 

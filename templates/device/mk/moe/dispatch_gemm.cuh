@@ -32,7 +32,8 @@ struct DispatchGemm {
       constexpr u32 kCount = Config::kCommCtas * kWarps;
       const u32 number = warp * Config::kCommCtas + blockIdx.x;
       if constexpr (Ranks::kNodes == 1) {
-        if (elect_one()) TokenPush<Config, Args, Workspace, Smem>::push(args, ctx, smem, number, kCount);
+        using Push = TokenPush<Config, Args, Workspace, Smem>;
+        if (Push::Tokens::kSendsScales || elect_one()) Push::push(args, ctx, smem, number, kCount);
       } else {
         using Tokens = NodeTokens<Config, Args, Workspace, Smem>;
         constexpr bool kAcknowledges = TokenChunks<Config, Workspace>::kAreAcknowledged;
@@ -41,7 +42,7 @@ struct DispatchGemm {
           Tokens::watch_arrivals(args, ctx, smem);
         } else if (kAcknowledges && number == 2) {
           if constexpr (kAcknowledges) Tokens::acknowledge(args, ctx, smem);
-        } else if (elect_one()) {
+        } else if ((Tokens::kSendsScales && number != 1) || elect_one()) {
           if (number == 1) {
             Tokens::put_all(args, ctx, smem);
           } else {

@@ -1,7 +1,8 @@
 // Grouped GEMM: the products of the rows of each expert with its weight.
 //
 // Four warps load rows from their places in memory, and TMA loads weights. Two warpgroups multiply
-// (mk/gemm/mainloop.cuh) and write the rows of C that the expert has.
+// (mk/gemm/mainloop.cuh) and write the rows of C that the expert has. If rows have scales, the load warps also pass on
+// where the scales lie.
 #pragma once
 #include <mk/copy.cuh>
 #include <mk/gemm/mainloop.cuh>
@@ -10,6 +11,16 @@
 #include <mk/moe/tokens.cuh>
 
 namespace mk::moe {
+
+// A thread: stores or loads an address in shared memory.
+MK_DEVICE void store_address(u32 to, const u8* address) {
+  const u64 bits = reinterpret_cast<u64>(address);
+  store_shared(to, static_cast<u32>(bits));
+  store_shared(to + 4, static_cast<u32>(bits >> 32));
+}
+MK_DEVICE const u8* load_address(u32 from) {
+  return reinterpret_cast<const u8*>(u64{load_shared(from + 4)} << 32 | load_shared(from));
+}
 
 constexpr u32 kLoadWarps = 4;
 constexpr u32 kMultiplyWarps = gemm::kGroups * kWarpgroupWarps;
@@ -27,6 +38,12 @@ concept GroupedSmem = gemm::MainloopSmem<Smem> && TileSmem<Smem> && requires(con
   smem.out(warp);         // 16 rows of 64 columns, for a warp that multiplies
 };
 
+// If rows have scales.
+template <class Smem>
+concept RowScaleSmem = requires(const Smem smem, u32 tile, u32 row) {
+  smem.scales_address(tile, row);  // the address of the scales of a row of a kept tile
+};
+
 // Args: the tensor map b of the weights, and C.
 template <class Args>
 concept GroupedArgs = TokenArgs<Args> && requires(const Args& args) {
@@ -35,11 +52,42 @@ concept GroupedArgs = TokenArgs<Args> && requires(const Args& args) {
   args.c_row_bytes;
 };
 
+// The places of the scales of a warpgroup's elements in a tile of an expert. The rows have arrived before.
+template <class Config, class ArgsOfKernel, class Smem, class ShapeOfTile>
+struct ExpertScales {
+  using Args = ArgsOfKernel;
+  using Shape = ShapeOfTile;
+  static constexpr bool kArrive = false;
+  static constexpr u32 kCols = Config::kCols, kKSteps = Shape::kKSteps;
+  static constexpr u32 kRowsOfB = Shape::kWeightCols * kCeilDiv<kCols, gemm::kScaleBlock>;  // with scales of blocks
+
+  const Args& args;
+  const Smem& smem;
+  const ExpertTile& tile;
+  u32 place, group;  // place: of the tile among the kept tiles
+
+  // Rows beyond the tile have the scales of its last row.
+  MK_DEVICE const u8* of_row(u32 half) const {
+    const u32 row = Shape::group_row(group) + Fragment::row() + half * Fragment::kHalfRows;
+    return load_address(smem.scales_address(place, min(row, tile.rows - 1)));  // @grouped.scales-row
+  }
+  // Each expert has its own scales.
+  MK_DEVICE const u8* of_b() const {
+    u64 bytes = Fp32::kBytes;
+    if constexpr (gemm::kScales<Config> == gemm::Scales::kRow) bytes = Fp32::bytes(Shape::kWeightCols * kCols);
+    if constexpr (gemm::kScales<Config> == gemm::Scales::kBlock) bytes = kRowsOfB * args.b_scales_row_bytes;
+    return args.b_scales + tile.expert * bytes;  // @grouped.scales-expert
+  }
+  MK_DEVICE u32 first_col() const { return Shape::first_col(tile.col, group); }
+};
+
 template <GroupedGemmConfig Config, GroupedArgs Args, class Workspace, GroupedSmem Smem, GroupedEpilogue Epilogue>
 struct GroupedGemm {
   using Shape = TileShape<Config, Epilogue>;
   using ElementC = typename Config::ElementC;
-  using Mainloop = gemm::Mainloop<Config, Smem>;
+  using Mainloop = gemm::Mainloop<Config, Smem, Shape>;
+  using Places = ExpertScales<Config, Args, Smem, Shape>;
+  static constexpr bool kHasRowScales = gemm::kHasRowScales<Config>;
   using Scheduler = TileScheduler<Config, Workspace, Smem, Shape>;
   using Experts = moe::Experts<Config, Workspace>;
   using Message = RoutingMessage<Config, Workspace>;
@@ -47,7 +95,7 @@ struct GroupedGemm {
   // A stage is full when its weights have arrived and the four load warps have written its rows. It is empty when all
   // warps that multiply have read it.
   using Barriers = PipelineBarriers<Config::kStages, 1 + kLoadWarps, kMultiplyWarps>;  // @grouped.arrivals
-  using Stages = Pipeline<Barriers, StageSites>;
+  using Stages = Pipeline<Barriers, LoadSites<Config::ElementA::kIsPromoted>>;
 
   static MK_DEVICE Barriers barriers(const Smem& smem) { return {smem.stage_full(0), smem.stage_empty(0)}; }
 
@@ -63,29 +111,34 @@ struct GroupedGemm {
     static constexpr u32 kRows = Config::kTileM / kLoadWarps, kRowsAtOnce = kWarp / kRowVectors;
     static constexpr u32 kCopies = kRows / kRowsAtOnce;
 
+    // Where elements are promoted, the warps that multiply leave too few registers for the addresses.
+    static constexpr u32 kKept = Config::ElementA::kIsPromoted ? 0 : kCopies;
+
     const Smem& smem;
     u32 warp, lane;
-    const u8* from[kCopies];
+    const u8* from[kKept + 1];
 
     MK_DEVICE u32 row(u32 copy) const { return warp * kRows + lane / kRowVectors + copy * kRowsAtOnce; }
     MK_DEVICE u32 vector() const { return lane % kRowVectors; }
 
     // Finds the rows of a tile. Each lane finds the address of one row. Then all lanes read the addresses of the rows
     // that they copy.
-    MK_DEVICE void find(const Args& args, const RankContext& ctx, const ExpertTile& tile) {
+    MK_DEVICE void find(const Args& args, const RankContext& ctx, const ExpertTile& tile, u32 place) {
       if (lane < kRows) {
         const u32 row = warp * kRows + lane;
-        u64 at = 0;
-        if (row < tile.rows) at = reinterpret_cast<u64>(find_row(args, ctx, smem, tile.expert, tile.row + row));
-        store_shared(smem.row_address(row), static_cast<u32>(at));
-        store_shared(smem.row_address(row) + 4, static_cast<u32>(at >> 32));
+        Row found = {};
+        if (row < tile.rows) found = find_row(args, ctx, smem, tile.expert, tile.row + row);
+        store_address(smem.row_address(row), found.elements);
+        if constexpr (kHasRowScales) store_address(smem.scales_address(place, row), found.scales);  // @grouped.scales
       }
       __syncwarp();  // @grouped.addresses
 #pragma unroll
-      for (u32 i = 0; i < kCopies; ++i) {
-        const u32 address = smem.row_address(row(i));
-        from[i] = reinterpret_cast<const u8*>(u64{load_shared(address + 4)} << 32 | load_shared(address));
-      }
+      for (u32 i = 0; i + 1 < kKept + 1; ++i) from[i] = load_address(smem.row_address(row(i)));
+    }
+
+    MK_DEVICE const u8* address(u32 copy) const {
+      if constexpr (kKept > 0) return from[copy];
+      else return load_address(smem.row_address(row(copy)));
     }
 
     // Issues the copies of stage `step`, in the swizzle that wgmma expects. Writes zeros where the tile has no row or
@@ -96,7 +149,7 @@ struct GroupedGemm {
       for (u32 i = 0; i < kCopies; ++i) {
         bool exists = row(i) < tile.rows;
         if constexpr (Shape::kRaggedHidden) exists = exists && offset < Config::ElementA::bytes(Config::kHidden);
-        copy_async(stage + row(i) * kLineBytes + (vector() ^ row(i) % 8) * kVecBytes, from[i] + offset,
+        copy_async(stage + row(i) * kLineBytes + (vector() ^ row(i) % 8) * kVecBytes, address(i) + offset,
                    exists ? kVecBytes : 0);
       }
       copy_commit();
@@ -121,7 +174,7 @@ struct GroupedGemm {
     ExpertTile tile;
     if (is_first) taker.take();
     while (tiles.next(tile, [] { __syncwarp(); })) {
-      rows.find(args, ctx, tile);
+      rows.find(args, ctx, tile, tiles.kept.place);
       const u32 begin = tile.slice.begin(Shape::kKSteps), end = tile.slice.end(Shape::kKSteps);
 #pragma unroll 1
       for (u32 step = begin; step < end; ++step) {
@@ -156,8 +209,9 @@ struct GroupedGemm {
         if (!tile.slice.is_whole_tile()) return multiply_slices(args, ctx, smem, stages, tiles, tile, group);
       }
       typename Shape::Accumulators sum;
-      if (!multiply_tile(smem, stages, tile, Shape::kKSteps, group, sum)) continue;
-      store_sums(args, smem, tile, group, sum, [] { __syncwarp(); });
+      if (!multiply_tile(args, smem, stages, tile, tiles.kept.place, Shape::kKSteps, group, sum)) continue;
+      if constexpr (Config::ElementA::kIsPromoted) tiles.again(tile);
+      store_sums(args, smem, tile, tiles.kept.place, group, sum, [] { __syncwarp(); });
     }
   }
 
@@ -170,16 +224,17 @@ struct GroupedGemm {
     do {
       typename Shape::Accumulators sum;
       const u32 steps = tile.slice.end(Shape::kKSteps) - tile.slice.begin(Shape::kKSteps);
-      if (!multiply_tile(smem, stages, tile, steps, group, sum)) continue;
+      if (!multiply_tile(args, smem, stages, tile, tiles.kept.place, steps, group, sum)) continue;
+      if constexpr (Config::ElementA::kIsPromoted) tiles.again(tile);
       const u32 is_last = smem.out(group * kWarpgroupWarps);  // the buffer's first word, while the buffer has no rows of C
       if (!Split::store_sums(ctx, tile.slice, group, sum, is_last)) continue;
       Split::add_sums(ctx, tile.slice, group, sum);
-      store_sums(args, smem, tile, group, sum, Split::sync);
+      store_sums(args, smem, tile, tiles.kept.place, group, sum, Split::sync);
     } while (tiles.next(tile, Split::sync));
   }
 
   // A warpgroup: computes its sums of the stages of a tile. Returns false if the other warpgroup has all rows of the tile.
-  static MK_DEVICE bool multiply_tile(const Smem& smem, Stages& stages, const ExpertTile& tile, u32 steps, u32 group,
+  static MK_DEVICE bool multiply_tile(const Args& args, const Smem& smem, Stages& stages, const ExpertTile& tile, u32 place, u32 steps, u32 group,
                                       typename Shape::Accumulators& sum) {
     if (Shape::kSplitsRows && Shape::group_row(group) >= tile.rows) {
 #pragma unroll 1
@@ -189,8 +244,42 @@ struct GroupedGemm {
       }
       return false;
     }
-    Mainloop::multiply(smem, stages, 0, steps, group, sum);
+    if constexpr (!Config::ElementA::kIsPromoted) {
+      Mainloop::multiply(smem, stages, 0, steps, group, sum);
+    } else {
+      const u32 begin = tile.slice.begin(Shape::kKSteps);
+      const Places places{args, smem, tile, place, group};
+      multiply_scaled(places, stages, begin, begin + steps, sum);
+    }
     return true;
+  }
+
+  // A warpgroup: does the same for elements that are promoted, over stages [begin, end) of K. Scales of blocks are in the
+  // sums, others are not. Behind the wait for the first stage, the load warps have passed on the addresses of the rows'
+  // scales, and have acquired the scales.
+  static MK_DEVICE void multiply_scaled(const Places& places, Stages& stages, u32 begin, u32 end,
+                                        typename Shape::Accumulators& sum) {
+    if constexpr (kHasRowScales) stages.consumer_wait();  // @grouped.scales-arrived
+    if constexpr (gemm::kScales<Config> == gemm::Scales::kBlock) {
+      gemm::BlockScales<Config, Places> scales{places};
+      Mainloop::multiply_promoting(places.smem, stages, begin, end, places.group, scales, sum);
+    } else {
+      if constexpr (gemm::kScalesSums<Config>) gemm::SumScales<Config, Places>{places}.prefetch();
+      gemm::NoStageScales scales;
+      Mainloop::multiply_promoting(places.smem, stages, begin, end, places.group, scales, sum);
+    }
+  }
+
+  // A warpgroup: multiplies its sums of a tile by the scales that are not in them.
+  template <class Sync>
+  static MK_DEVICE void scale(const Places& places, typename Shape::Accumulators& sum, const Sync& sync) {
+    const gemm::SumScales<Config, Places> scales{places};
+    constexpr u32 kBlocks = gemm::kSubTile / Fragment::kBlockCols / Shape::kWeightCols;
+#pragma unroll
+    for (u32 block = 0; block < Shape::kGroupN / Fragment::kBlockCols; block += kBlocks) {
+      sync();  // keeps the loads of all blocks from being in flight at once, for which there are no registers
+      scales.template apply<kBlocks>(block, sum + Fragment::at(block, 0));
+    }
   }
 
   // The first row of a tile whose sums a warp has.
@@ -201,8 +290,9 @@ struct GroupedGemm {
 
   // A warpgroup: turns its sums of a tile into elements of C, and stores the elements.
   template <class Sync>
-  static MK_DEVICE void store_sums(const Args& args, const Smem& smem, const ExpertTile& tile, u32 group,
+  static MK_DEVICE void store_sums(const Args& args, const Smem& smem, const ExpertTile& tile, u32 place, u32 group,
                                    typename Shape::Accumulators& sum, const Sync& sync) {
+    if constexpr (gemm::kScalesSums<Config>) scale(Places{args, smem, tile, place, group}, sum, sync);
     const u32 col = tile.col * Shape::kTileCols + (Shape::kSplitsRows ? 0 : group * Shape::kGroupCols);
 #pragma unroll
     for (u32 sub = 0; sub < Shape::kGroupCols / gemm::kSubTile; ++sub) {
@@ -212,16 +302,28 @@ struct GroupedGemm {
     }
   }
 
-  // Waits until row `row` of an expert has arrived, and returns its address.
-  static MK_DEVICE const u8* find_row(const Args& args, const RankContext& ctx, const Smem& smem, u32 expert, u32 row) {
+  // The addresses of a row, and of its scales if rows have scales.
+  struct Row {
+    const u8* elements;
+    const u8* scales;
+  };
+
+  // Waits until row `row` of an expert has arrived, and returns its addresses.
+  static MK_DEVICE Row find_row(const Args& args, const RankContext& ctx, const Smem& smem, u32 expert, u32 row) {
     u32 source = 0;
     while (source + 1 < Experts::kWorld && row >= load_shared(smem.source_row_begin(expert, source + 1))) ++source;
     const u32 at = load_shared(smem.list_begin(expert, source)) + row - load_shared(smem.source_row_begin(expert, source));
     const u32 token = mk::load(Message::list_from(ctx, source) + at);
     if constexpr (Experts::kWorld > 1) {
-      if (source != ctx.rank) return Tokens<Config, Args, Workspace, Smem>::acquire(ctx, smem, source, token);
+      using Tokens = moe::Tokens<Config, Args, Workspace, Smem>;
+      if (source != ctx.rank) {
+        const u8* elements = Tokens::acquire(ctx, smem, source, token);
+        return {elements, elements + Tokens::kTokenBytes};  // @grouped.sent-scales
+      }
     }
-    return args.tokens + token * args.token_stride_bytes;
+    const u8* elements = args.tokens + token * args.token_stride_bytes;
+    if constexpr (kHasRowScales) return {elements, comm::scales_of_row(args, token)};  // @grouped.own-scales
+    else return {elements, nullptr};
   }
 
   // One thread: loads the weights of stage `step`, in boxes of kBoxCols columns.

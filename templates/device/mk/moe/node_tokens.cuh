@@ -32,6 +32,7 @@ struct NodeTokens {
   using RoutingPackets = Packets<Config, Workspace, Smem>;
 
   static constexpr u32 kChannel = 0;
+  static constexpr bool kSendsScales = Tokens::kSendsScales;
   static constexpr u32 kFirstChunkPut = Packets<Config, Workspace, Smem>::kPacketPut + 1;
 
   // A warp: waits until all puts of the call have arrived.
@@ -59,7 +60,7 @@ struct NodeTokens {
         Chunks::wait_place(ctx, kPush, peer, first);
         if (gives_up(ctx, kPush)) return;
         const auto there = Workspace::landed(Network::own_number_at(ctx, peer), Chunks::place(first));  // @node-tokens.there
-        Network::put(args, ctx, peer, kChannel, outgoing(smem, peer, first), there, (end - first) * Tokens::kTokenBytes);
+        Network::put(args, ctx, peer, kChannel, outgoing(smem, peer, first), there, (end - first) * Tokens::kSentBytes);  // @node-tokens.put-bytes
       }
     }
   }
@@ -77,12 +78,13 @@ struct NodeTokens {
     });
   }
 
-  // One thread, number `sender` of `senders`: sends own tokens, then forwards the tokens that peers put here.
+  // One thread, or a warp if scales travel, number `sender` of `senders`: sends own tokens, then forwards the tokens that
+  // peers put here.
   static MK_DEVICE void push(const Args& args, const RankContext& ctx, const Smem& smem, u32 sender, u32 senders) {
     auto copy = comm::StagedCopy::of_warp(ctx, smem);
     Tokens::begin_sending();
     push_own(args, ctx, smem, copy, sender, senders);
-    forward_arrived(ctx, smem, copy, sender, senders);
+    if (Tokens::is_leader()) forward_arrived(ctx, smem, copy, sender, senders);
   }
 
  private:
@@ -113,11 +115,11 @@ struct NodeTokens {
                          : ctx.peer_ptr(to, Workspace::segments(load_shared(smem.own_segment(to)) + block.first));
       Tokens::send(args, copy, to, block, there);
       u32* flag = is_put ? packed_flag(ctx, turn, block.index) : Tokens::ready_flag(ctx, to, ctx.rank, block.index);
-      store_release_sys(flag, ctx.mark());  // @node-tokens.signal
+      if (Tokens::is_leader()) store_release_sys(flag, ctx.mark());  // @node-tokens.signal
     }
   }
 
-  // Takes the blocks of all peers in turn as they arrive here, and forwards the tokens to the ranks of this node. If
+  // One thread: takes the blocks of all peers in turn as they arrive here, and forwards the tokens to the ranks of this node. If
   // this rank reads its own tokens where they arrive, raises its flag first.
   static MK_DEVICE void forward_arrived(const RankContext& ctx, const Smem& smem, comm::StagedCopy& copy, u32 sender,
                                         u32 senders) {
@@ -167,10 +169,10 @@ struct NodeTokens {
     // them.
     fence_proxy_async();  // @node-tokens.forward-fence
     const u8* from = ctx.local_ptr(Workspace::landed(peer, Chunks::place(block.first)));
-    copy.template copy_rows<Config::kSlotBytes, Tokens::kTokenBytes>(
-        block.end - block.first, Tokens::kTokenBytes, block.index,
+    copy.template copy_rows<Config::kSlotBytes, Tokens::kSentBytes>(
+        block.end - block.first, Tokens::kSentBytes, block.index,  // @node-tokens.forwarded-bytes
         [&](const comm::StagedRows& staged, u32 barrier) {
-          tma_load_bytes(staged.address, from + staged.first * Tokens::kTokenBytes + staged.part, staged.total_bytes(),
+          tma_load_bytes(staged.address, from + staged.first * Tokens::kSentBytes + staged.part, staged.total_bytes(),
                          barrier);
         },
         [&](const comm::StagedRows& staged) {

@@ -64,8 +64,10 @@ template <class Workspace, class Shape>
 struct SplitK {
   // Vectors of four sums that a thread has of a sub-tile.
   static constexpr u32 kVectors = gemm::kSubTileRegisters / 4;
-  // The number of slices whose sums of a sub-tile a thread has in flight. Registers limit this number.
-  static constexpr u32 kInFlight = Shape::kSubTiles == 1 ? 4 : Shape::kSubTiles == 2 ? 2 : 1;
+  // The number of slices whose sums of a sub-tile a thread has in flight. Registers limit this number. Products that are
+  // promoted leave half of them.
+  static constexpr u32 kMostInFlight = Shape::ElementA::kIsPromoted ? 2 : 4;
+  static constexpr u32 kInFlight = Shape::kSubTiles < kMostInFlight ? kMostInFlight / Shape::kSubTiles : 1;
 
   static MK_DEVICE void sync() { sync_named(kSliceRead + threadIdx.x / kWarpgroup, kWarpgroup); }
 

@@ -21,9 +21,29 @@ struct ExpertTile {
 
 constexpr u32 kTileBuffers = 2;  // the next tile is taken while one is computed
 
+// Tiles that are kept in shared memory, with the addresses of their rows' scales. If elements are promoted, a warp that
+// multiplies has no registers for its tile, and reads the tile again behind the products. A tile is written when all warps
+// have read the tile two before it, which some of them may then still multiply.
+template <class Config>
+constexpr u32 kKeptTiles = Config::ElementA::kIsPromoted ? kTileBuffers + 1 : kTileBuffers;  // @tiles.kept
+
+// The place of a tile among the kept tiles.
+template <class Config>
+struct KeptTile {
+  u32 place = kKeptTiles<Config> - 1;
+
+  // Moves on to the next tile of a pipeline, and returns its place.
+  template <class Pipeline>
+  MK_DEVICE u32 next(const Pipeline& tiles) {
+    if constexpr (kKeptTiles<Config> == kTileBuffers) return tiles.stage();
+    place = place + 1 == kKeptTiles<Config> ? 0 : place + 1;
+    return place;
+  }
+};
+
 template <class Smem>
 concept TileSmem = RowTables<Smem> && requires(const Smem smem, u32 buffer) {
-  smem.taken_tile(buffer);  // an ExpertTile in four words
+  smem.taken_tile(buffer);  // an ExpertTile in four words, for kKeptTiles tiles
   smem.tile_full(buffer);
   smem.tile_empty(buffer);
 };
@@ -57,6 +77,7 @@ struct TileScheduler {
     const Smem& smem;
     Pipeline<Barriers, Sites<kLoad>> tiles;
     u32 expert = 0;  // the expert of the last tile taken, since experts come in their order
+    KeptTile<Config> kept;
 
     MK_DEVICE Taker(const RankContext& ctx, const Smem& smem) : smem(smem), tiles(ctx, barriers(smem)) {}
 
@@ -64,7 +85,7 @@ struct TileScheduler {
       const ExpertTile tile = work_at(tiles.ctx, smem, Counter::take(tiles.ctx), expert);
       tiles.producer_acquire();  // @tiles.acquire
       const Vec16 words{tile.expert, tile.row, tile.rows << 16 | tile.col, tile.slice.bits};
-      store_shared_vec16(smem.taken_tile(tiles.stage()), words);
+      store_shared_vec16(smem.taken_tile(kept.next(tiles)), words);
       tiles.producer_commit();
     }
   };
@@ -74,6 +95,7 @@ struct TileScheduler {
   struct Reader {
     const Smem& smem;
     Pipeline<Barriers, Sites<kReader>> tiles;
+    KeptTile<Config> kept;
 
     MK_DEVICE Reader(const RankContext& ctx, const Smem& smem) : smem(smem), tiles(ctx, barriers(smem)) {}
 
@@ -81,15 +103,22 @@ struct TileScheduler {
     template <class Sync>
     MK_DEVICE bool next(ExpertTile& tile, const Sync& sync) {
       wait();  // @tiles.wait
-      const Vec16 words = load_shared_vec16(smem.taken_tile(tiles.stage()));
-      tile = ExpertTile{words.x, words.y, words.z >> 16, words.z & 0xffff, {}};
-      if constexpr (kDividesTiles) tile.slice.bits = words.w;
+      read(tile, kept.next(tiles));
       sync();
       tiles.consumer_release_warp();
       return tile.rows > 0;
     }
 
+    // Reads the last tile again.
+    MK_DEVICE void again(ExpertTile& tile) const { read(tile, kept.place); }
+
    private:
+    MK_DEVICE void read(ExpertTile& tile, u32 place) const {
+      const Vec16 words = load_shared_vec16(smem.taken_tile(place));
+      tile = ExpertTile{words.x, words.y, words.z >> 16, words.z & 0xffff, {}};
+      if constexpr (kDividesTiles) tile.slice.bits = words.w;
+    }
+
     // The load warps wait for the same tiles as the warps that multiply, with a deadline. A deadline in the warps that
     // multiply would make them spill registers.
     MK_DEVICE void wait() const {

@@ -11,7 +11,10 @@
 // The receiver has one buffer for the tokens of a source, although most buffers exist twice. One is enough because a
 // rank sends tokens only after the receiver's message of the same call has arrived. The receiver has then finished the
 // previous call.
+//
+// If tokens have scales, the scales of a token lie behind its elements, under the same flag.
 #pragma once
+#include <mk/comm/shards.cuh>
 #include <mk/comm/staged_copy.cuh>
 #include <mk/moe/segments.cuh>
 
@@ -48,6 +51,11 @@ struct Tokens {
   using Experts = moe::Experts<Config, Workspace>;
 
   static constexpr u32 kTokenBytes = Config::ElementA::bytes(Config::kHidden);
+  static constexpr u32 kSentBytes = comm::kSentRowBytes<Config, kTokenBytes>;  // from a token to the next token
+
+  // Whether scales travel with tokens. All lanes of a warp then send the scales, and the elected lane sends the tokens.
+  static constexpr bool kSendsScales = comm::kSentScales<Config> > 0;
+  static MK_DEVICE bool is_leader() { return !kSendsScales || elect_one(); }
 
   // One node: the place at which rank `receiver` has a token of rank `source`.
   static MK_DEVICE Symmetric<u8> received(u32 receiver, u32 source, u32 slot) {
@@ -85,10 +93,24 @@ struct Tokens {
     return {index, first, min(first + Config::kBlockTokens, tokens)};
   }
 
-  // One thread: copies a block of own tokens for destination `to` through the warp's slot of shared memory to address
-  // `there`. All tokens have arrived when the function returns.
+  // One thread, or a warp if scales travel: copies a block of own tokens for destination `to` to address `there`. All
+  // tokens have arrived when the function returns, and the leader may raise their flag.
   static MK_DEVICE void send(const Args& args, comm::StagedCopy& copy, u32 to, const Block& block, u8* there) {
     const u32* list = copy.ctx.local_ptr(Workspace::send_list(to, block.first));
+    if constexpr (kSendsScales) send_scales(args, list, block, there);  // @tokens.scales
+    if (is_leader()) copy_tokens(args, copy, list, block, there);
+    if constexpr (kSendsScales) __syncwarp();  // @tokens.scales-warp
+  }
+
+  // A warp: stores the scales of a block of own tokens.
+  static MK_DEVICE void send_scales(const Args& args, const u32* list, const Block& block, u8* there) {
+    comm::store_scales<comm::kSentScales<Config>, kSentBytes>(
+        args, block.end - block.first, [&](u32 i) { return load(list + i); }, 0, 1,
+        [&](u32) { return there + kTokenBytes; });
+  }
+
+  // One thread: copies the elements of a block of own tokens through the warp's slot of shared memory.
+  static MK_DEVICE void copy_tokens(const Args& args, comm::StagedCopy& copy, const u32* list, const Block& block, u8* there) {
     copy.template copy_rows<Config::kSlotBytes, kTokenBytes>(
         block.end - block.first, kTokenBytes, block.first,
         [&](const comm::StagedRows& staged, u32 barrier) {
@@ -98,8 +120,14 @@ struct Tokens {
           }
         },
         [&](const comm::StagedRows& staged) {
-          // One store takes several tokens only if they are whole, since then they lie side by side.
-          tma_store_bytes(there + staged.first * kTokenBytes + staged.part, staged.address, staged.total_bytes());
+          if constexpr (kSendsScales) {
+            for (u32 i = 0; i < staged.count; ++i) {
+              tma_store_bytes(there + (staged.first + i) * kSentBytes + staged.part, staged.row(i), staged.bytes);
+            }
+          } else {
+            // One store takes several tokens only if they are whole, since then they lie side by side.
+            tma_store_bytes(there + staged.first * kTokenBytes + staged.part, staged.address, staged.total_bytes());
+          }
         });
     copy.finish();
   }
@@ -127,7 +155,7 @@ struct TokenPush {
   using Tokens = moe::Tokens<Config, Args, Workspace, Smem>;
   using Experts = typename Tokens::Experts;
 
-  // One thread, number `sender` of `senders`: sends blocks of tokens to all other ranks in turn, and raises a flag
+  // One thread, or a warp if scales travel, number `sender` of `senders`: sends blocks of tokens to all other ranks in turn, and raises a flag
   // after each block. Tokens for a rank's first expert come first.
   static MK_DEVICE void push(const Args& args, const RankContext& ctx, const Smem& smem, u32 sender, u32 senders) {
     constexpr u32 kOthers = Experts::kWorld - 1;
@@ -139,7 +167,7 @@ struct TokenPush {
       const auto block = Tokens::block_at(i / kOthers, load_shared(smem.tokens_to(to)));
       if (block.first >= block.end) continue;
       Tokens::send(args, copy, to, block, ctx.peer_ptr(to, Tokens::received(to, ctx.rank, block.first)));
-      store_release_sys(Tokens::ready_flag(ctx, to, ctx.rank, block.index), ctx.mark());  // @tokens.signal
+      if (Tokens::is_leader()) store_release_sys(Tokens::ready_flag(ctx, to, ctx.rank, block.index), ctx.mark());  // @tokens.signal
     }
   }
 };

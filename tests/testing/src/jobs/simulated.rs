@@ -62,12 +62,16 @@ pub(super) trait ResultElement: Element + DeviceRepr + Copy + Into<f32> {
     /// A value that no kernel computes.
     const POISON: Self;
 
+    /// The type of results of products of such elements.
+    type OfResults: ResultElement;
+
     /// The nearest element.
     fn of(value: f32) -> Self;
 }
 
 impl ResultElement for bf16 {
     const POISON: Self = Self::NAN;
+    type OfResults = Self;
 
     fn of(value: f32) -> Self {
         Self::from_f32(value)
@@ -76,6 +80,7 @@ impl ResultElement for bf16 {
 
 impl ResultElement for f16 {
     const POISON: Self = Self::NAN;
+    type OfResults = Self;
 
     fn of(value: f32) -> Self {
         Self::from_f32(value)
@@ -84,6 +89,7 @@ impl ResultElement for f16 {
 
 impl ResultElement for F8E4M3 {
     const POISON: Self = Self::NAN;
+    type OfResults = bf16;
 
     fn of(value: f32) -> Self {
         Self::from_f32(value)
@@ -92,6 +98,7 @@ impl ResultElement for F8E4M3 {
 
 impl ResultElement for f32 {
     const POISON: Self = Self::NAN;
+    type OfResults = Self;
 
     fn of(value: f32) -> Self {
         value

@@ -8,7 +8,7 @@ use crate::options::OperatorConfig;
 /// Records every mistake.
 pub(crate) fn check(config: &CombineConfig, world: u32, found: &mut Diagnostics) {
     config.check_limits(found);
-    check_dims(&config.dims(), config.dtype, world, found);
+    check_dims(&config.dims(), (config.dtype, config.dtype), world, found);
     let sizes = Sizes {
         experts: config.experts,
         top_k: config.top_k,

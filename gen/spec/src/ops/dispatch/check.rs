@@ -1,9 +1,11 @@
 //! The limits of operators that route tokens to experts.
 
 use super::config::{DispatchConfig, all_rows};
+use crate::arch::Tile;
 use crate::config::{Dim, Dtype, Field};
 use crate::diagnostic::Diagnostics;
 use crate::limits::{MAX_DIM, MAX_ELEMS};
+use crate::ops::gemm::narrow;
 use crate::options::OperatorConfig;
 
 /// Experts over all ranks: a kernel's tables of them are in shared memory.
@@ -13,7 +15,9 @@ pub const MAX_TOP_K: u64 = 16;
 
 /// Records every mistake.
 pub(crate) fn check(config: &DispatchConfig, world: u32, found: &mut Diagnostics) {
-    check_dims(&config.dims(), config.dtype, world, found);
+    let types = config.types();
+    check_dims(&config.dims(), (types.tokens, types.c), world, found);
+    narrow::check(found, config.dtype, config.scales, config.b_layout);
     let sizes = Sizes {
         experts: config.experts,
         top_k: config.top_k,
@@ -45,6 +49,18 @@ pub(crate) fn check(config: &DispatchConfig, world: u32, found: &mut Diagnostics
         || "the number of slices of a tile depends on all tokens, and batch_invariant results do not".to_owned(),
         "remove it, or batch_invariant",
     );
+    if let (Some(2..), Some(m), Some(n)) = (config.split_k, config.tile_m, config.tile_n) {
+        found.require(
+            config.divides(Tile { m, n }),
+            Field::SPLIT_K,
+            || {
+                format!(
+                    "a tile of {m}x{n} with scales of blocks leaves no registers for slices of K"
+                )
+            },
+            "remove it, or use tile_n = 128",
+        );
+    }
     if let (true, Some(64), Some(128)) = (config.swiglu, config.tile_m, config.tile_n) {
         found.push(
             Field::TILE_N,
@@ -54,8 +70,13 @@ pub(crate) fn check(config: &DispatchConfig, world: u32, found: &mut Diagnostics
     }
 }
 
-pub(crate) fn check_dims(dims: &[(Field, Dim)], dtype: Dtype, world: u32, found: &mut Diagnostics) {
-    let step = dtype.stride_step();
+/// Checks dimensions. Tokens and rows of results have elements of these types.
+pub(crate) fn check_dims(
+    dims: &[(Field, Dim)],
+    (tokens, results): (Dtype, Dtype),
+    world: u32,
+    found: &mut Diagnostics,
+) {
     for &(field, dim) in dims {
         let Some(size) = dim.fixed() else { continue };
         let (most, why) = match field {
@@ -76,12 +97,20 @@ pub(crate) fn check_dims(dims: &[(Field, Dim)], dtype: Dtype, world: u32, found:
                 || format!("{size} experts are not as many on each of {world} ranks"),
                 "use a multiple of the ranks",
             ),
-            Field::HIDDEN | Field::INTERMEDIATE => found.require(
-                size.is_multiple_of(step),
-                field,
-                || format!("{size} is not a multiple of {step} (TMA row strides are multiples of 16 bytes)"),
-                "pad it",
-            ),
+            Field::HIDDEN | Field::INTERMEDIATE => {
+                let dtype = if field == Field::HIDDEN {
+                    tokens
+                } else {
+                    results
+                };
+                let step = dtype.stride_step();
+                found.require(
+                    size.is_multiple_of(step),
+                    field,
+                    || format!("{size} is not a multiple of {step} (TMA row strides are multiples of 16 bytes)"),
+                    "pad it",
+                );
+            }
             _ => {}
         }
     }
@@ -145,9 +174,12 @@ pub(crate) fn check_rows(sizes: Sizes, max_rows: Option<u32>, world: u32, found:
 #[cfg(test)]
 mod tests {
     use crate::config::{
-        CombineConfig, CombineOp, Dim, DispatchConfig, DispatchOp, KernelConfig, Problem,
+        BLayout, CombineConfig, CombineOp, Dim, DispatchConfig, DispatchOp, DispatchShape, Dtype,
+        KernelConfig, Problem, Scales,
     };
-    use crate::spec::KernelSpec;
+    use crate::device::Device;
+    use crate::plan::{KernelPlan, OpPlan};
+    use crate::spec::{KernelSpec, SizedSpec};
 
     fn mistakes(world: u32, problem: impl Into<Problem>) -> Vec<&'static str> {
         let found = KernelSpec::validate(KernelConfig::new(world, problem)).expect_err("mistakes");
@@ -178,6 +210,54 @@ mod tests {
             "comm_ctas",
         ];
         assert_eq!(mistakes(8, config), fields);
+    }
+
+    #[test]
+    fn scales_need_elements_of_one_byte_whose_k_is_contiguous() {
+        let config = |dtype, scales, b_layout| DispatchConfig {
+            dtype,
+            scales,
+            b_layout,
+            ..DispatchConfig::new(DispatchOp::DispatchGemm)
+        };
+        let wide = config(Dtype::Bf16, Scales::Row, BLayout::Kn);
+        assert_eq!(mistakes(2, wide), ["scales"]);
+        let narrow = config(Dtype::E4m3, Scales::Block, BLayout::Kn);
+        assert_eq!(mistakes(2, narrow), ["b_layout"]);
+        let mut right = config(Dtype::E4m3, Scales::Block, BLayout::Nk);
+        right.intermediate = Dim::Static(8);
+        assert!(KernelSpec::validate(KernelConfig::new(2, right)).is_ok());
+        right.hidden = Dim::Static(8);
+        assert_eq!(mistakes(2, right), ["hidden"]);
+    }
+
+    /// A tile of 128x256 with scales of blocks has no registers for slices. If only the slices are given, another tile is taken.
+    #[test]
+    fn some_tiles_of_e4m3_have_no_slices() {
+        let mut config = DispatchConfig {
+            dtype: Dtype::E4m3,
+            scales: Scales::Block,
+            b_layout: BLayout::Nk,
+            tile_m: Some(128),
+            tile_n: Some(256),
+            split_k: Some(2),
+            ..DispatchConfig::new(DispatchOp::DispatchGemm)
+        };
+        assert_eq!(mistakes(2, config), ["split_k"]);
+        config.tile_n = None;
+        let shape = DispatchShape {
+            experts: 16,
+            top_k: 2,
+            max_tokens: 4096,
+            hidden: 4096,
+            intermediate: 2048,
+        };
+        let spec = SizedSpec::for_sizes(KernelConfig::new(2, config), shape).expect("possible");
+        let plan = KernelPlan::new(&spec, &Device::h200()).expect("a plan");
+        let OpPlan::Dispatch(plan) = &plan.body().op_plan else {
+            panic!("a plan of dispatch_gemm");
+        };
+        assert_eq!((plan.tile.n, plan.most_splits), (128, 2));
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! The configuration of the first half of a mixture of experts: `dispatch_gemm`.
 
+use crate::arch::Tile;
 use crate::config::{Dim, Dtype, Field};
 use crate::diagnostic::Diagnostics;
-use crate::ops::gemm::BLayout;
+use crate::ops::gemm::{BLayout, Scales};
 use crate::options::op::Op;
 use crate::options::option::{OptionSpec, options};
 use crate::options::option_type::OptionType;
@@ -45,10 +46,15 @@ options! {
         options {
             /// Type of the elements of tokens, weights and C.
             ///
-            /// Sums are fp32. fp16 has numbers up to 65504; larger results become infinite.
-            #[types(Dtype::FACTORS)]
+            /// Sums are fp32. fp16 has numbers up to 65504; larger results become infinite. With e4m3, weights are
+            /// `[columns, hidden]`, and C is bf16.
+            #[types(Dtype::GEMM_FACTORS)]
             #[serde(default)]
             dtype: Dtype as =DTYPE,
+            /// Which elements of tokens, and of an expert's weight, share a scale, an fp32 number by which the elements are
+            /// multiplied; only with e4m3.
+            #[serde(default)]
+            scales: Scales as =SCALES,
             /// How the weight of an expert lies in memory: as `[hidden, columns]` (kn), or as `[columns, hidden]` (nk).
             #[serde(default)]
             b_layout: BLayout as =B_LAYOUT,
@@ -92,6 +98,14 @@ options! {
             #[serde(default)]
             batch_invariant: bool as =BATCH_INVARIANT,
         }
+    }
+}
+
+impl DispatchConfig {
+    /// Whether tiles of this size may be divided into slices of K. With scales of blocks, the sums and products of a tile of 128x256
+    /// leave no registers for the bounds of a slice.
+    pub(super) fn divides(&self, tile: Tile) -> bool {
+        self.scales != Scales::Block || tile != Tile { m: 128, n: 256 }
     }
 }
 

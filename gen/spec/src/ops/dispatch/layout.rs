@@ -5,7 +5,8 @@ use super::op_plan::DispatchPlan;
 use crate::abi::{ArgKind, ArgLayout, Extent, Operand, OperandSpec, Source, Stride, TensorMapSpec};
 use crate::arch::Arch;
 use crate::config::Dtype;
-use crate::ops::gemm::BLayout;
+use crate::ops::gemm::operands::scale_args;
+use crate::ops::gemm::{BLayout, SCALE_BLOCK, Scales};
 use crate::parts::id::{id_prefix, part};
 use crate::parts::network::common_args;
 use crate::topology::Topology;
@@ -30,7 +31,7 @@ pub(super) fn id(op_plan: &DispatchPlan, arch: Arch, topology: Topology) -> Stri
     let swiglu = part(op_plan.config.swiglu, "_swiglu");
     let invariant = part(op_plan.config.batch_invariant, "_invariant");
     format!(
-        "{}_e{experts}k{top_k}t{max_tokens}r{}h{hidden}i{intermediate}_{}_t{}x{}s{}{splits}_push{}b{}{chunks}{swiglu}{}{invariant}",
+        "{}_e{experts}k{top_k}t{max_tokens}r{}h{hidden}i{intermediate}_{}_t{}x{}s{}{splits}_push{}b{}{chunks}{swiglu}{}{}{invariant}",
         id_prefix(op_plan.config.op, arch, topology),
         op_plan.max_rows,
         op_plan.config.b_layout,
@@ -40,6 +41,7 @@ pub(super) fn id(op_plan: &DispatchPlan, arch: Arch, topology: Topology) -> Stri
         op_plan.comm_ctas,
         op_plan.block_tokens,
         op_plan.config.dtype.suffix(),
+        op_plan.config.scales.suffix(),
     )
 }
 
@@ -56,7 +58,7 @@ pub(super) fn operands(op_plan: &DispatchPlan, world: u32) -> Vec<OperandSpec> {
         |operand, rows, cols, dtype| OperandSpec::new(operand, Extent::Fixed(rows), cols, dtype);
     let numbers = |operand, elems| OperandSpec::vector(operand, elems, Dtype::Int32);
     let choices = shape.max_tokens * shape.top_k;
-    vec![
+    let mut operands = vec![
         matrix(
             Operand::Tokens,
             shape.max_tokens,
@@ -69,6 +71,38 @@ pub(super) fn operands(op_plan: &DispatchPlan, world: u32) -> Vec<OperandSpec> {
         matrix(Operand::C, op_plan.max_rows, shape.intermediate, types.c),
         numbers(Operand::ExpertOffsets, local + 1),
         numbers(Operand::RowIndices, choices).written(),
+    ];
+    operands.extend(scales(op_plan, local));
+    operands
+}
+
+/// The scales of tokens, and of the weights of this rank's experts, of which there are `local`.
+fn scales(op_plan: &DispatchPlan, local: u64) -> Vec<OperandSpec> {
+    let DispatchShape {
+        max_tokens,
+        hidden,
+        intermediate,
+        ..
+    } = op_plan.shape;
+    let blocks = |size: u64| size.div_ceil(SCALE_BLOCK);
+    let ((tokens, of_token), (of_expert, of_row)) = match op_plan.config.scales {
+        Scales::None => return Vec::new(),
+        Scales::Tensor => ((1, 1), (1, 1)),
+        Scales::Row => ((max_tokens, 1), (op_plan.weight_cols(), 1)),
+        Scales::Block => (
+            (max_tokens, blocks(hidden)),
+            (
+                op_plan.weights_of_col() * blocks(intermediate),
+                blocks(hidden),
+            ),
+        ),
+    };
+    let matrix = |operand, rows, cols| {
+        OperandSpec::new(operand, Extent::Fixed(rows), cols, Dtype::Fp32).of_any_stride()
+    };
+    vec![
+        matrix(Operand::AScales, tokens, of_token),
+        matrix(Operand::BScales, local * of_expert, of_row),
     ]
 }
 
@@ -120,6 +154,7 @@ pub(super) fn args(op_plan: &DispatchPlan, topology: Topology) -> ArgLayout {
         ("deadline_ns", ArgKind::DeadlineNs),
         ("rank", ArgKind::Rank),
     ];
+    kinds.extend(scale_args(op_plan.config.scales));
     kinds.extend(common_args(topology));
     ArgLayout::new(kinds)
 }

@@ -138,8 +138,11 @@ regions! {
     out: Element::Bytes(p.out_bytes()), [warp: CONSUMER_WARPS];
     /// The address of a row of the tile in global memory.
     row_address: Element::LongWords(1), [row: p.op_plan.tile.m];
+    /// The address of the scales of a row of a tile that is kept.
+    scales_address: Element::LongWords(1), [buffer: p.op_plan.kept_tiles(), row: p.op_plan.tile.m],
+        if p.op_plan.token_scales() > 0;
     /// The expert, the first row, the number of rows, the column tile and the slice of K of a tile that was taken.
-    taken_tile: Element::Words(4), [buffer: TILE_BUFFERS];
+    taken_tile: Element::Words(4), [buffer: p.op_plan.kept_tiles()];
     /// The barriers of the two pipelines, and of the slots through which tokens are sent.
     stage_full: Element::Barrier, [stage: p.op_plan.stages];
     stage_empty: Element::Barrier, [stage: p.op_plan.stages];

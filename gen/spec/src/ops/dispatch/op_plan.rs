@@ -61,13 +61,19 @@ impl DispatchPlan {
     /// Columns of an expert's weight.
     #[must_use]
     pub const fn weight_cols(&self) -> u64 {
-        self.shape.intermediate * if self.config.swiglu { 2 } else { 1 }
+        self.shape.intermediate * self.weights_of_col()
+    }
+
+    /// Columns of an expert's weight that make one column of the result.
+    #[must_use]
+    pub const fn weights_of_col(&self) -> u64 {
+        if self.config.swiglu { 2 } else { 1 }
     }
 
     /// Columns of the result that a tile makes.
     #[must_use]
     pub const fn tile_cols(&self) -> u32 {
-        self.tile.n / if self.config.swiglu { 2 } else { 1 }
+        self.tile.n / self.weights_of_col() as u32
     }
 
     /// Columns of the product that a consumer warpgroup computes.
@@ -95,10 +101,29 @@ impl DispatchPlan {
         self.most_splits > 1
     }
 
-    /// Bytes of a token.
+    /// Bytes of a token on its way to other ranks: its elements, and behind them its scales.
     #[must_use]
     pub const fn token_bytes(&self) -> u64 {
-        self.shape.hidden * self.types().tokens.bytes()
+        let config = &self.config;
+        config
+            .scales
+            .sent_row_bytes(self.types().tokens, self.shape.hidden)
+    }
+
+    /// The scales of a token, except one that all tokens share.
+    #[must_use]
+    pub const fn token_scales(&self) -> u64 {
+        self.config.scales.of_row(self.shape.hidden)
+    }
+
+    /// Tiles that a CTA keeps in shared memory. Consumers that promote products read their tile again while two others are taken.
+    pub(super) const fn kept_tiles(&self) -> u32 {
+        TILE_BUFFERS + self.promotes() as u32
+    }
+
+    /// Whether consumers add the products of each stage to sums of their own.
+    pub(super) const fn promotes(&self) -> bool {
+        self.types().tokens.bytes() == 1
     }
 
     /// Flags of a source's tokens.

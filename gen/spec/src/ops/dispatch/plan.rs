@@ -44,6 +44,9 @@ const BLOCK_TOKENS: u64 = 8;
 /// Producer warps keep eight addresses of rows and the coordinates of tiles. Threads of consumer warps have 128 sums
 /// each.
 const PRODUCER_REGISTERS: u32 = 104;
+/// Producer registers if consumers promote products, for which consumers need 64 registers more. Producer warps then read addresses
+/// of rows from shared memory again.
+const PRODUCER_REGISTERS_PROMOTED: u32 = 72;
 /// The fewest columns of a tile.
 const MIN_TILE_COLS: u32 = 128;
 
@@ -60,7 +63,8 @@ pub(crate) fn plan(
         let is_out = tile.n < MIN_TILE_COLS
             || config.tile_m.is_some_and(|m| m != tile.m)
             || config.tile_n.is_some_and(|n| n != tile.n)
-            || config.swiglu && (tile.m, tile.n) == (64, 128);
+            || config.swiglu && (tile.m, tile.n) == (64, 128)
+            || config.split_k.is_some_and(|splits| splits > 1) && !config.divides(tile);
         if is_out {
             continue;
         }
@@ -148,9 +152,9 @@ fn with_all_stages(
 /// tokens.
 fn most_splits(config: &DispatchConfig, shape: DispatchShape, tile: Tile) -> u32 {
     let steps = shape.hidden.div_ceil(config.types().tile_k().into()) as u32;
-    let usual = match config.batch_invariant {
-        true => 1,
-        false => (steps / MIN_SPLIT_STEPS).min(MAX_SPLITS / group_subs(tile)),
+    let usual = match config.divides(tile) && !config.batch_invariant {
+        true => (steps / MIN_SPLIT_STEPS).min(MAX_SPLITS / group_subs(tile)),
+        false => 1,
     };
     config.split_k.unwrap_or(usual).clamp(1, steps)
 }
@@ -210,6 +214,13 @@ fn fit_stages(
     );
 }
 
+fn producer_registers(op_plan: &DispatchPlan) -> u32 {
+    match op_plan.promotes() {
+        true => PRODUCER_REGISTERS_PROMOTED,
+        false => PRODUCER_REGISTERS,
+    }
+}
+
 fn finish(
     topology: Topology,
     device: &Device,
@@ -235,7 +246,7 @@ fn finish(
             registers: device
                 .arch
                 .spec()
-                .split_registers(THREADS, PRODUCER_REGISTERS),
+                .split_registers(THREADS, producer_registers(&op_plan)),
         },
         roles: roles.all(),
         call: roles.call_steps(),

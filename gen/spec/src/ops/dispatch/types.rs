@@ -29,7 +29,7 @@ impl DispatchConfig {
         DispatchTypes {
             tokens: self.dtype,
             weights: self.dtype,
-            c: self.dtype,
+            c: self.dtype.of_results(),
         }
     }
 }

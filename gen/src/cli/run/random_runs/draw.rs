@@ -83,6 +83,31 @@ impl Draws {
         }
     }
 
+    /// Scales of elements of this type. They take turns from seed to seed. Operators have different scales, so that few seeds have
+    /// every kind.
+    fn scales(&self, dtype: Dtype, op: usize) -> Scales {
+        match dtype {
+            Dtype::E4m3 => Scales::ALL[(self.1 as usize + op) % Scales::ALL.len()],
+            _ => Scales::None,
+        }
+    }
+
+    /// A layout of the second factor that elements of this type may have.
+    fn b_layout(&mut self, dtype: Dtype) -> BLayout {
+        match dtype {
+            Dtype::E4m3 => BLayout::Nk,
+            _ => self.one_of(&[BLayout::Kn, BLayout::Nk]),
+        }
+    }
+
+    /// A number of columns of factors with elements of this type.
+    fn depth(&mut self, most: u64, dtype: Dtype) -> Dim {
+        match (self.cols(most), dtype) {
+            (Dim::Static(k), Dtype::E4m3) => Dim::Static(k.next_multiple_of(16)),
+            (k, _) => k,
+        }
+    }
+
     /// A number of columns.
     fn cols(&mut self, most: u64) -> Dim {
         Dim::Static(8 * self.between(1, most / 8))
@@ -133,23 +158,12 @@ fn gemm(random: &mut Draws, op: GemmOp) -> GemmConfig {
         ..Epilogue::default()
     };
     let dtype = random.dtype(&Dtype::GEMM_FACTORS);
-    let is_narrow = dtype == Dtype::E4m3;
-    let scales = match is_narrow {
-        // Operators have different scales, so that few seeds have every kind.
-        true => Scales::ALL[(random.1 as usize + op as usize) % Scales::ALL.len()],
-        false => Scales::None,
-    };
+    let scales = random.scales(dtype, op as usize);
     GemmConfig {
         m: random.rows(150),
         n: random.cols(300),
-        k: match (random.cols(200), is_narrow) {
-            (Dim::Static(k), true) => Dim::Static(k.next_multiple_of(16)),
-            (k, _) => k,
-        },
-        b_layout: match is_narrow {
-            true => BLayout::Nk,
-            false => random.one_of(&[BLayout::Kn, BLayout::Nk]),
-        },
+        k: random.depth(200, dtype),
+        b_layout: random.b_layout(dtype),
         scales,
         symmetric_result: op == GemmOp::GemmAr && random.once_in(3),
         symmetric_a: op == GemmOp::AgGemm
@@ -239,18 +253,20 @@ fn routes(random: &mut Draws, world: u32) -> (Dim, Dim, Dim, Option<u32>) {
 
 fn dispatch(random: &mut Draws, world: u32) -> DispatchConfig {
     let (experts, top_k, max_tokens, max_rows) = routes(random, world);
+    let dtype = random.dtype(&Dtype::GEMM_FACTORS);
     DispatchConfig {
         experts,
         top_k,
         max_tokens,
         max_rows,
-        hidden: random.cols(200),
+        hidden: random.depth(200, dtype),
         intermediate: random.cols(200),
-        b_layout: random.one_of(&[BLayout::Kn, BLayout::Nk]),
+        b_layout: random.b_layout(dtype),
         swiglu: random.once_in(2),
         tile_m: random.perhaps(&[64, 128]),
         split_k: random.perhaps(&[1, 2]),
-        dtype: random.dtype(&Dtype::FACTORS),
+        scales: random.scales(dtype, 1),
+        dtype,
         ..DispatchConfig::new(DispatchOp::DispatchGemm)
     }
 }

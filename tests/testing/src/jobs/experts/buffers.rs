@@ -1,5 +1,6 @@
 //! The operands of a call of a layer of experts, on the host and in device memory.
 
+use super::layer::Layer;
 use crate::jobs::simulated::ResultElement;
 use crate::lab::Failure;
 use mkernel::Operand;
@@ -20,6 +21,8 @@ pub struct Outputs {
 /// The contents of the operands before a call.
 pub struct OperandValues {
     pub tokens: Vec<f32>,
+    /// Empty if tokens have no scales.
+    pub a_scales: Vec<f32>,
     pub num_tokens: [i32; 1],
     pub topk_ids: Vec<i32>,
     pub topk_weights: Vec<f32>,
@@ -30,15 +33,32 @@ pub struct OperandValues {
 }
 
 /// The operands of a call in device memory.
-pub struct Buffers<E> {
+pub struct Buffers<E: ResultElement> {
     tokens: CudaSlice<E>,
+    a_scales: Option<CudaSlice<f32>>,
     num_tokens: CudaSlice<i32>,
     topk_ids: CudaSlice<i32>,
     topk_weights: CudaSlice<f32>,
-    rows: CudaSlice<E>,
+    rows: CudaSlice<E::OfResults>,
     expert_offsets: CudaSlice<i32>,
     row_indices: CudaSlice<i32>,
-    sums: CudaSlice<E>,
+    sums: CudaSlice<E::OfResults>,
+}
+
+/// The weights of a rank's experts in device memory, and their scales, if there are any.
+pub struct Weights<E> {
+    elements: CudaSlice<E>,
+    scales: Option<CudaSlice<f32>>,
+}
+
+impl<E: ResultElement> Weights<E> {
+    /// Uploads the weights of a rank.
+    pub fn new(stream: &Arc<CudaStream>, layer: &Layer, rank: usize) -> Result<Self, DriverError> {
+        Ok(Self {
+            elements: stream.clone_htod(&elements::<E>(&layer.weights(rank)))?,
+            scales: upload_scales(stream, &layer.weight_scales(rank))?,
+        })
+    }
 }
 
 impl<E: ResultElement> Buffers<E> {
@@ -46,13 +66,14 @@ impl<E: ResultElement> Buffers<E> {
     pub fn new(stream: &Arc<CudaStream>, values: &OperandValues) -> Result<Self, DriverError> {
         Ok(Self {
             tokens: stream.clone_htod(&elements::<E>(&values.tokens))?,
+            a_scales: upload_scales(stream, &values.a_scales)?,
             num_tokens: stream.clone_htod(&values.num_tokens)?,
             topk_ids: stream.clone_htod(&values.topk_ids)?,
             topk_weights: stream.clone_htod(&values.topk_weights)?,
-            rows: stream.clone_htod(&elements::<E>(&values.rows))?,
+            rows: stream.clone_htod(&elements::<E::OfResults>(&values.rows))?,
             expert_offsets: stream.clone_htod(&values.expert_offsets)?,
             row_indices: stream.clone_htod(&values.row_indices)?,
-            sums: stream.clone_htod(&elements::<E>(&values.sums))?,
+            sums: stream.clone_htod(&elements::<E::OfResults>(&values.sums))?,
         })
     }
 
@@ -63,13 +84,16 @@ impl<E: ResultElement> Buffers<E> {
         values: &OperandValues,
     ) -> Result<(), DriverError> {
         stream.memcpy_htod(&elements::<E>(&values.tokens), &mut self.tokens)?;
+        if let Some(scales) = &mut self.a_scales {
+            stream.memcpy_htod(&values.a_scales, scales)?;
+        }
         stream.memcpy_htod(&values.num_tokens, &mut self.num_tokens)?;
         stream.memcpy_htod(&values.topk_ids, &mut self.topk_ids)?;
         stream.memcpy_htod(&values.topk_weights, &mut self.topk_weights)?;
-        stream.memcpy_htod(&elements::<E>(&values.rows), &mut self.rows)?;
+        stream.memcpy_htod(&elements::<E::OfResults>(&values.rows), &mut self.rows)?;
         stream.memcpy_htod(&values.expert_offsets, &mut self.expert_offsets)?;
         stream.memcpy_htod(&values.row_indices, &mut self.row_indices)?;
-        stream.memcpy_htod(&elements::<E>(&values.sums), &mut self.sums)
+        stream.memcpy_htod(&elements::<E::OfResults>(&values.sums), &mut self.sums)
     }
 
     /// Enqueues a call of `dispatch_gemm`.
@@ -77,14 +101,20 @@ impl<E: ResultElement> Buffers<E> {
         &mut self,
         stream: &Arc<CudaStream>,
         operator: &Operator,
-        weights: &CudaSlice<E>,
+        weights: &Weights<E>,
     ) -> Result<(), Error> {
         let call = operator
             .call(stream)
             .read(Operand::Tokens, &self.tokens)
             .read(Operand::NumTokens, &self.num_tokens)
             .read(Operand::TopkIds, &self.topk_ids)
-            .read(Operand::B, weights);
+            .read(Operand::B, &weights.elements);
+        let call = match (&self.a_scales, &weights.scales) {
+            (Some(of_tokens), Some(of_weights)) => call
+                .read(Operand::AScales, of_tokens)
+                .read(Operand::BScales, of_weights),
+            _ => call,
+        };
         let call = call
             .write(Operand::C, &mut self.rows)
             .write(Operand::ExpertOffsets, &mut self.expert_offsets)
@@ -126,7 +156,7 @@ impl<E: ResultElement> Buffers<E> {
 
     /// Downloads the results.
     pub fn outputs(&self, stream: &Arc<CudaStream>) -> Result<Outputs, Failure> {
-        let floats = |slice: &CudaSlice<E>| -> Result<Vec<f32>, DriverError> {
+        let floats = |slice: &CudaSlice<E::OfResults>| -> Result<Vec<f32>, DriverError> {
             let found = stream.clone_dtoh(slice)?;
             Ok(found.into_iter().map(Into::into).collect())
         };
@@ -139,8 +169,18 @@ impl<E: ResultElement> Buffers<E> {
     }
 }
 
+fn upload_scales(
+    stream: &Arc<CudaStream>,
+    scales: &[f32],
+) -> Result<Option<CudaSlice<f32>>, DriverError> {
+    match scales {
+        [] => Ok(None),
+        scales => stream.clone_htod(scales).map(Some),
+    }
+}
+
 /// Rounds numbers to elements.
-pub fn elements<E: ResultElement>(values: &[f32]) -> Vec<E> {
+fn elements<E: ResultElement>(values: &[f32]) -> Vec<E> {
     values.iter().copied().map(E::of).collect()
 }
 

@@ -1,6 +1,6 @@
 //! The calls that one rank makes, and the comparison of their results with the expected ones.
 
-use super::buffers::{Buffers, Outputs, elements};
+use super::buffers::{Buffers, Outputs, Weights};
 use super::layer::{Layer, ResultBits, fraction};
 use super::reference::{are_empty_sums_zero, same};
 use crate::graph::Graph;
@@ -66,7 +66,7 @@ impl Layer {
     ) -> Result<Vec<Outputs>, Failure> {
         let stream = ranks.default_stream();
         let rank = ranks.rank();
-        let weights = stream.clone_htod(&elements::<E>(&self.weights(rank as usize)))?;
+        let weights = Weights::<E>::new(&stream, self, rank as usize)?;
         let mut buffers = Vec::new();
         for index in 0..self.calls.len() {
             buffers.push(Buffers::<E>::new(
@@ -118,7 +118,7 @@ impl Layer {
         // The default stream cannot be captured either.
         let stream = ranks.context().new_stream()?;
         let rank = ranks.rank() as usize;
-        let weights = stream.clone_htod(&elements::<E>(&self.weights(rank)))?;
+        let weights = Weights::<E>::new(&stream, self, rank)?;
         let mut all = Buffers::<E>::new(&stream, &self.values(0, rank))?;
         stream.synchronize()?;
         let graph = Graph::capture(ranks, &stream, || {

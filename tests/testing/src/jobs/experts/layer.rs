@@ -8,7 +8,7 @@ use mkernel::{
     network::Faults,
     spec::{
         BLayout, CombineConfig, CombineOp, CombineShape, Diagnostics, Dim, DispatchConfig,
-        DispatchOp, DispatchShape, Dtype, SizedSpec,
+        DispatchOp, DispatchShape, Dtype, Scales, SizedSpec,
     },
 };
 
@@ -42,6 +42,8 @@ pub struct Layer {
     pub intermediate: u64,
     /// The type of the elements.
     pub dtype: Dtype,
+    /// Which elements of tokens and of a weight share a scale.
+    pub scales: Scales,
     /// Whether the weights have the layout `[N, K]`.
     pub nk: bool,
     /// Whether the result is `silu(gate) * up` of two products.
@@ -89,6 +91,7 @@ impl Layer {
             hidden: 200,
             intermediate: 72,
             dtype: Dtype::Bf16,
+            scales: Scales::None,
             nk: false,
             swiglu: false,
             tile: Some((64, 128)),
@@ -118,6 +121,13 @@ impl Layer {
         self
     }
 
+    /// Sets elements of e4m3 with these scales. A stage has 128 of K, and the last one of a token only some of them.
+    #[must_use]
+    pub fn scaled(mut self, scales: Scales) -> Self {
+        (self.dtype, self.scales, self.nk, self.hidden) = (Dtype::E4m3, scales, true, 208);
+        self
+    }
+
     /// Divides the ranks into `nodes` nodes, whose network has these faults.
     #[must_use]
     pub fn across(mut self, nodes: u32, faults: Faults) -> Self {
@@ -140,6 +150,7 @@ impl Layer {
             hidden: Dim::Static(self.hidden),
             intermediate: Dim::Static(self.intermediate),
             dtype: self.dtype,
+            scales: self.scales,
             b_layout: if self.nk { BLayout::Nk } else { BLayout::Kn },
             swiglu: self.swiglu,
             max_rows: self.max_rows,
@@ -156,7 +167,7 @@ impl Layer {
             top_k: Dim::Static(self.top_k),
             max_tokens: Dim::DYNAMIC,
             hidden: Dim::Static(self.intermediate),
-            dtype: self.dtype,
+            dtype: self.dtype.of_results(),
             max_rows: self.max_rows,
             low_latency_tokens: self.low_latency_tokens,
             put_tokens: self.puts.map(|puts| puts.0),

@@ -1,6 +1,6 @@
 //! Calls whose operands have invalid values. Every rank must get the error, and the next call must be right.
 
-use super::buffers::{Buffers, elements};
+use super::buffers::{Buffers, Weights};
 use super::layer::Layer;
 use super::reference::same;
 use crate::graph::Graph;
@@ -44,7 +44,7 @@ impl Layer {
         let (dispatch, combine) = self.prepare(ranks)?;
         let stream = ranks.context().new_stream()?;
         let rank = ranks.rank() as usize;
-        let weights = stream.clone_htod(&elements::<bf16>(&self.weights(rank)))?;
+        let weights = Weights::<bf16>::new(&stream, self, rank)?;
         let mut first = Buffers::<bf16>::new(&stream, &self.values(0, rank))?;
         if invalid.in_combine {
             first.dispatch(&stream, &dispatch, &weights)?;
@@ -82,7 +82,7 @@ impl Layer {
             let (dispatch, combine) = self.prepare(ranks)?;
             let stream = ranks.context().new_stream()?;
             let rank = ranks.rank() as usize;
-            let weights = stream.clone_htod(&elements::<bf16>(&self.weights(rank)))?;
+            let weights = Weights::<bf16>::new(&stream, self, rank)?;
             let mut call = Buffers::<bf16>::new(&stream, &self.values(0, rank))?;
             call.dispatch(&stream, &dispatch, &weights)?;
             ranks.synchronize(&stream)?;
@@ -110,7 +110,7 @@ impl Layer {
         stream: &Arc<CudaStream>,
     ) -> Result<(), Failure> {
         let rank = ranks.rank() as usize;
-        let weights = stream.clone_htod(&elements::<bf16>(&self.weights(rank)))?;
+        let weights = Weights::<bf16>::new(stream, self, rank)?;
         let mut second = Buffers::<bf16>::new(stream, &self.values(1, rank))?;
         second.dispatch(stream, dispatch, &weights)?;
         second.combine(stream, combine)?;

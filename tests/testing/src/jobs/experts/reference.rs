@@ -2,6 +2,9 @@
 
 use super::buffers::{OperandValues, Outputs};
 use super::layer::{Layer, NO_CHOICE, Routing};
+use mkernel::half::bf16;
+use mkernel::spec::Scales;
+use mkernel::spec::plan::SCALE_BLOCK;
 
 /// The row indices of tokens that a rank does not have. The row exists, so kernels that read them compute something wrong.
 const ROW_INDEX_OF_NO_TOKEN: i32 = 0;
@@ -30,13 +33,89 @@ fn weight_value(expert: usize, row: usize, col: usize) -> f32 {
 
 /// The factor of the weights of the gate, and the divisor of the weights of up. A product with the gate is then 0, or
 /// so far from 0 that its `silu` is exactly the product or 0.
-const GATE_SCALE: f32 = 128.0;
+const GATE_SCALE: f32 = 256.0;
 
 fn topk_weight(token: usize, entry: usize) -> f32 {
     [1.0, 2.0, -1.0][(token + 2 * entry) % 3]
 }
 
+/// Returns the scale of a block of a token, or of a token.
+fn token_scale(call: usize, rank: usize, token: usize, block: usize) -> f32 {
+    [1.0, 2.0, 1.0][(call * 7 + rank * 5 + token * 4 + block * 2) % 3]
+}
+
+/// Returns the scale of columns of an expert's weight in a block of K: of a column, of a block of columns, or of the weight.
+fn weight_scale(expert: usize, cols: usize, block: usize) -> f32 {
+    [1.0, 0.5, 1.0][(expert * 5 + cols * 4 + block * 2) % 3]
+}
+
+/// Returns whether a result or a sum of some of its terms is exact, which holds for numbers of few bits.
+fn is_exact(x: &f32) -> bool {
+    x.abs() <= 256.0 && bf16::from_f32(*x).to_f32() == *x
+}
+
 impl Layer {
+    /// Returns the blocks of K that have scales of their own, or 1.
+    fn scale_blocks(&self) -> usize {
+        self.scales.of_row(self.hidden).max(1) as usize
+    }
+
+    /// Returns the part of a weight's columns that has the scale of column `col`.
+    fn scaled_cols(&self, col: usize) -> usize {
+        let (block, cols) = (SCALE_BLOCK as usize, self.intermediate as usize);
+        match self.scales {
+            Scales::None | Scales::Tensor => 0,
+            Scales::Row => col,
+            Scales::Block => col / cols * cols.div_ceil(block) + col % cols / block,
+        }
+    }
+
+    /// Returns the scales of the weights of a rank's experts.
+    pub(super) fn weight_scales(&self, rank: usize) -> Vec<f32> {
+        if self.scales == Scales::None {
+            return Vec::new();
+        }
+        let (first, blocks) = (rank * self.local_experts(), self.scale_blocks());
+        let cols = self.scaled_cols(self.weight_cols() - 1) + 1;
+        (first..first + self.local_experts())
+            .flat_map(|expert| {
+                (0..cols * blocks).map(move |i| weight_scale(expert, i / blocks, i % blocks))
+            })
+            .collect()
+    }
+
+    /// Returns the factor that scales contribute to an expert's product in a block of K.
+    fn scale(
+        &self,
+        index: usize,
+        (rank, token): (usize, usize),
+        expert: usize,
+        col: usize,
+        block: usize,
+    ) -> f32 {
+        let of_token = match self.scales {
+            Scales::None => return 1.0,
+            Scales::Tensor => token_scale(1, 0, 0, 0),
+            Scales::Row | Scales::Block => token_scale(index, rank, token, block),
+        };
+        of_token * weight_scale(expert, self.scaled_cols(col), block)
+    }
+
+    /// Returns the scales of a rank's tokens in call `index`. Those of tokens that the rank does not have are NaN.
+    fn token_scales(&self, index: usize, rank: usize) -> Vec<f32> {
+        let (tokens, blocks) = (self.calls[index][rank].len(), self.scale_blocks());
+        match self.scales {
+            Scales::None => Vec::new(),
+            Scales::Tensor => vec![token_scale(1, 0, 0, 0)],
+            Scales::Row | Scales::Block => (0..self.max_tokens as usize * blocks)
+                .map(|i| match i / blocks < tokens {
+                    true => token_scale(index, rank, i / blocks, i % blocks),
+                    false => f32::NAN,
+                })
+                .collect(),
+        }
+    }
+
     /// Returns the number of rows for which a rank has room.
     fn max_rows(&self) -> usize {
         let most =
@@ -87,6 +166,7 @@ impl Layer {
         let cols = self.intermediate as usize;
         OperandValues {
             tokens: values.collect(),
+            a_scales: self.token_scales(index, rank),
             num_tokens: [self.num_tokens.unwrap_or(tokens.len() as i32)],
             topk_ids,
             topk_weights,
@@ -97,7 +177,7 @@ impl Layer {
         }
     }
 
-    /// Returns whether all rows, sums and partial sums are exact, which holds for whole numbers up to 256.
+    /// Returns whether all rows, sums and partial sums are exact.
     pub fn is_exact(&self) -> bool {
         self.calls.iter().enumerate().all(|(index, call)| {
             let mut tokens = call
@@ -109,7 +189,7 @@ impl Layer {
                 let (cols, world) = (self.intermediate as usize, self.world as usize);
                 let (nodes, local_world) = (self.nodes as usize, world / self.nodes as usize);
                 let mut sums = vec![vec![0.0; cols]; world + nodes + 1];
-                let mut is_exact = true;
+                let mut are_exact = true;
                 for (entry, expert) in choices(&call[rank][token]) {
                     let row = self.product(index, (rank, token), expert);
                     let of_rank = expert / self.local_experts();
@@ -118,9 +198,9 @@ impl Layer {
                             *sum += topk_weight(token, entry) * x;
                         }
                     }
-                    is_exact &= row.iter().all(|x| x.abs() <= 256.0);
+                    are_exact &= row.iter().all(is_exact);
                 }
-                is_exact && sums.iter().flatten().all(|x: &f32| x.abs() <= 256.0)
+                are_exact && sums.iter().flatten().all(is_exact)
             })
         })
     }
@@ -131,20 +211,32 @@ impl Layer {
     }
 
     /// Returns what an expert makes of a token: the product with its weight, or `silu(gate) * up`. An element of the
-    /// weight has one of three values, depending on its row and column. So three sums suffice for all columns.
+    /// weight has one of three values, depending on its row and column. So three sums of each block of K suffice for all columns.
     fn product(&self, index: usize, (rank, token): (usize, usize), expert: usize) -> Vec<f32> {
         let hidden = self.hidden as usize;
-        let mut sums = [0.0; 3];
+        let per_block =
+            hidden
+                .div_ceil(self.scale_blocks())
+                .next_multiple_of(match self.scale_blocks() {
+                    1 => 1,
+                    _ => SCALE_BLOCK as usize,
+                });
+        let mut blocks = vec![[0.0; 3]; self.scale_blocks()];
         for i in 0..hidden {
+            let sums = &mut blocks[i / per_block];
             sums[weight_kind(expert, i, 0)] += token_value(index, rank, token, i, hidden);
         }
-        let of = |col| {
+        let of = |col: usize, sums: &[f32; 3]| -> f32 {
             let weights = (0..3).map(|kind| WEIGHTS[(kind + weight_kind(0, 0, col)) % 3]);
             sums.iter().zip(weights).map(|(sum, w)| sum * w).sum()
         };
-        let of_column: [f32; 3] = std::array::from_fn(of);
         let cols = self.intermediate as usize;
-        let product = |col: usize| of_column[col % 3];
+        let product = |col: usize| -> f32 {
+            let blocks = blocks.iter().enumerate().map(|(block, sums)| {
+                self.scale(index, (rank, token), expert, col, block) * of(col, sums)
+            });
+            blocks.sum()
+        };
         let of_col = |col| match self.swiglu {
             true => product(col).max(0.0) * product(cols + col),
             false => product(col),

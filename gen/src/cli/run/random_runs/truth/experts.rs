@@ -3,36 +3,21 @@
 use super::sums::size;
 use super::{Element, Job, adding, rounding};
 use mkernel::Operand;
-use mkernel::spec::{BLayout, CombineConfig, DispatchConfig};
+use mkernel::spec::{BLayout, CombineConfig, DispatchConfig, Dtype, Scales};
 
 /// The expert, and the row index, of a choice that a token does not have.
 const NO_CHOICE: i32 = -1;
 
 /// C, the expert offsets and the row indices.
 pub fn dispatch(job: &Job, config: &DispatchConfig, rank: usize) -> Vec<Vec<Element>> {
-    let (hidden, cols) = (size(config.hidden), size(config.intermediate));
+    let cols = size(config.intermediate);
     let (top_k, max_tokens) = (size(config.top_k), size(config.max_tokens));
     let here = size(config.experts) / job.world;
     let most = max_tokens * top_k.min(here) * job.world;
     let max_rows = config.max_rows.map_or(most, |rows| most.min(rows as usize));
-    let (tokens, weights) = (
-        job.floats_of_ranks(Operand::Tokens),
-        job.floats(Operand::B, rank),
-    );
-    // The product of a token and a column of an expert's weight, and its error.
-    let weight_cols = if config.swiglu { 2 * cols } else { cols };
-    let product = |token: &[f64], expert: usize, col: usize| {
-        let weight = &weights[expert * hidden * weight_cols..][..hidden * weight_cols];
-        let terms = token.iter().enumerate().map(|(i, x)| {
-            x * match config.b_layout {
-                BLayout::Kn => weight[i * weight_cols + col],
-                BLayout::Nk => weight[col * hidden + i],
-            }
-        });
-        let terms: Vec<f64> = terms.collect();
-        let magnitudes: f64 = terms.iter().copied().map(f64::abs).sum();
-        (terms.iter().sum::<f64>(), adding(magnitudes))
-    };
+    let product = product_of(job, config, rank);
+    let is_narrow = config.dtype == Dtype::E4m3;
+    let dtype = if is_narrow { Dtype::Bf16 } else { config.dtype };
     let mut rows = Vec::new();
     let mut offsets = vec![Some((0.0, 0.0))];
     let mut row_indices = without_rows(job, top_k, rank);
@@ -49,7 +34,7 @@ pub fn dispatch(job: &Job, config: &DispatchConfig, rank: usize) -> Vec<Vec<Elem
                 if owner != rank {
                     continue;
                 }
-                let token = &tokens[source][token * hidden..(token + 1) * hidden];
+                let token = (source, token);
                 rows.extend((0..cols).map(|col| {
                     let (x, error) = product(token, expert, col);
                     let (value, error) = match config.swiglu {
@@ -61,7 +46,7 @@ pub fn dispatch(job: &Job, config: &DispatchConfig, rank: usize) -> Vec<Vec<Elem
                             (gate * up, error)
                         }
                     };
-                    Some((value, error + rounding(value, config.dtype)))
+                    Some((value, error + rounding(value, dtype)))
                 }));
             }
             if owner == rank {
@@ -71,6 +56,64 @@ pub fn dispatch(job: &Job, config: &DispatchConfig, rank: usize) -> Vec<Vec<Elem
     }
     rows.resize(max_rows * cols, None);
     vec![rows, offsets, row_indices]
+}
+
+/// The function of a token (source and number), an expert of `rank` and a column that gives their product and its error.
+fn product_of(
+    job: &Job,
+    config: &DispatchConfig,
+    rank: usize,
+) -> impl Fn((usize, usize), usize, usize) -> (f64, f64) {
+    let (hidden, cols, layout) = (
+        size(config.hidden),
+        size(config.intermediate),
+        config.b_layout,
+    );
+    let (tokens, weights) = (
+        job.floats_of_ranks(Operand::Tokens),
+        job.floats(Operand::B, rank),
+    );
+    let weight_cols = if config.swiglu { 2 * cols } else { cols };
+    let scale = scale_of(job, config, rank);
+    let is_narrow = config.dtype == Dtype::E4m3;
+    move |(source, token), expert, col| {
+        let weight = &weights[expert * hidden * weight_cols..][..hidden * weight_cols];
+        let elements = &tokens[source][token * hidden..(token + 1) * hidden];
+        let terms = elements.iter().enumerate().map(|(i, x)| {
+            let weight = match layout {
+                BLayout::Kn => weight[i * weight_cols + col],
+                BLayout::Nk => weight[col * hidden + i],
+            };
+            x * weight * scale((source, token), (expert, col), i)
+        });
+        let terms: Vec<f64> = terms.collect();
+        let magnitudes: f64 = terms.iter().copied().map(f64::abs).sum();
+        // Sums of e4m3 keep 13 bits behind the leading bit of the largest product.
+        let narrow = if is_narrow { magnitudes / 1024.0 } else { 0.0 };
+        (terms.iter().sum::<f64>(), adding(magnitudes) + narrow)
+    }
+}
+
+/// The function of a token (source and number), a column of an expert of `rank`, and k that gives the product of both scales.
+fn scale_of(
+    job: &Job,
+    config: &DispatchConfig,
+    rank: usize,
+) -> impl Fn((usize, usize), (usize, usize), usize) -> f64 {
+    let (scales, blocks) = (config.scales, size(config.hidden).div_ceil(128));
+    let (cols, parts) = (size(config.intermediate), if config.swiglu { 2 } else { 1 });
+    let a = job.floats_of_ranks(Operand::AScales);
+    let b = job.floats(Operand::BScales, rank);
+    move |(source, token), (expert, col), depth| match scales {
+        Scales::None => 1.0,
+        Scales::Tensor => a[source][0] * b[expert],
+        Scales::Row => a[source][token] * b[expert * parts * cols + col],
+        Scales::Block => {
+            let of_part = cols.div_ceil(128);
+            let block = (expert * parts + col / cols) * of_part + col % cols / 128;
+            a[source][token * blocks + depth / 128] * b[block * blocks + depth / 128]
+        }
+    }
 }
 
 /// The row indices of a rank's choices if none of them had a row.
