@@ -226,30 +226,26 @@ fn found(ran: &Completed, calls: u32) -> String {
     };
     text += &format!(", relative error {:.2e}", verdict.relative_error());
     text += &rounding_alone(&ran.plan);
-    text += match ran.repeats {
-        true => ", bitwise identical when repeated",
-        false => ", DIFFERENT BITS when repeated",
+    let bits = |same| {
+        if same {
+            "bitwise identical"
+        } else {
+            "DIFFERENT BITS"
+        }
     };
-    text += match ran.is_batch_invariant {
-        None => "",
-        Some(true) => ", bitwise identical in another batch",
-        Some(false) => ", DIFFERENT BITS in another batch",
-    };
+    text += &format!(", {} when repeated", bits(ran.repeats));
+    if let Some(same) = ran.is_batch_invariant {
+        text += &format!(", {} in another batch", bits(same));
+    }
     text
 }
 
 /// The errors of a run. Ranks with the same error share one entry.
 fn problems(outcome: &Outcome) -> Vec<RunError> {
     let mut problems: Vec<RunError> = Vec::new();
+    let wrong = |ran: &Completed| ran.verdict.first_wrong.map(first_wrong).into_iter();
     let failed = match &outcome.result {
-        Ok(ran) => {
-            return ran
-                .verdict
-                .first_wrong
-                .map(first_wrong)
-                .into_iter()
-                .collect();
-        }
+        Ok(ran) => return wrong(ran).collect(),
         Err(failed) => failed,
     };
     for RankFailure { rank, error } in failed {

@@ -88,6 +88,7 @@ struct GroupedGemm {
   using Mainloop = gemm::Mainloop<Config, Smem, Shape>;
   using Places = ExpertScales<Config, Args, Smem, Shape>;
   static constexpr bool kHasRowScales = gemm::kHasRowScales<Config>;
+  static_assert(!kHasRowScales || RowScaleSmem<Smem>);
   using Scheduler = TileScheduler<Config, Workspace, Smem, Shape>;
   using Experts = moe::Experts<Config, Workspace>;
   using Message = RoutingMessage<Config, Workspace>;
@@ -132,8 +133,10 @@ struct GroupedGemm {
         if constexpr (kHasRowScales) store_address(smem.scales_address(place, row), found.scales);  // @grouped.scales
       }
       __syncwarp();  // @grouped.addresses
+      if constexpr (kKept > 0) {
 #pragma unroll
-      for (u32 i = 0; i + 1 < kKept + 1; ++i) from[i] = load_address(smem.row_address(row(i)));
+        for (u32 i = 0; i < kKept; ++i) from[i] = load_address(smem.row_address(row(i)));
+      }
     }
 
     MK_DEVICE const u8* address(u32 copy) const {
