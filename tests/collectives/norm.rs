@@ -71,7 +71,7 @@ const MUTATIONS: &[Mutation<NormJob>] = &[
     ("sums of squares of another call", rows, &[("@norm.arrived", "packet.has_arrived(ctx.mark()) => packet.words.y != 0")]),
     ("sums of squares of another row", one_shot, &[("@norm.slot", "row => row ^ 1")]),
     ("a warp that does not send its squares", one_shot, &[("@norm.send", "")]),
-    ("squares added in another order on each rank", numbers, &[("@norm.order", "wait_squares(ctx, row, warp) => wait_squares(ctx, row, (warp + ctx.rank) % Config::kRowWarps)")]),
+    ("squares added in another order on each rank", numbers, &[("@norm.order", "wait_squares(ctx, row, part) => wait_squares(ctx, row, (part + ctx.rank) % kParts)")]),
     ("squares of one lane alone", one_shot, &[("@norm.warp-sum", "")]),
     ("no eps", one_shot, &[("@norm.eps", " + Config::kEps => ")]),
     ("the bias of other columns", one_shot, &[("@norm.bias", "vec % Config::kRowVecs => 0")]),

@@ -50,7 +50,8 @@ pub(crate) struct GemmCosts {
     pub small_tiles_slowdown: f64,
     /// The part of the rate of memory that is lost if no SM computes.
     pub idle_sms_loss: f64,
-    /// The part of the rate of memory that tiles of 64 columns of `gemm` lose if all SMs compute: fewer bytes are under way.
+    /// The part of the rate of memory that tiles of 64 columns lose if all SMs compute: fewer bytes are under way. Of `gemm`, and of
+    /// several rounds of `ag_gemm`.
     pub narrow_tiles_loss: f64,
     /// The time from the start of a call until the first rows of another rank have arrived.
     pub first_rows_us: f64,
