@@ -111,7 +111,7 @@ struct LlNorm {
     }
   }
 
-  // A warp: the sum of squares of a row, of which the warp has the vectors `vecs`.
+  // A warp that has the vectors `vecs` of a row: the sum of squares of the whole row, as the sum of its blocks.
   static MK_DEVICE float sum_of_blocks(const RankContext& ctx, u32 row, u32 part, const Vec16 (&vecs)[Config::kLaneVecs]) {
     using Squares = RowSquares<Config>;
     Squares own;

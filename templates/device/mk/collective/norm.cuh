@@ -63,8 +63,8 @@ struct RowNorm {
 
 // A warp: the sum of squares of a row, whose vectors the lanes take in turn. A block is a vector for each lane.
 //
-// Several warps may share a row, how many depends on the number of rows. If the result must not depend on it, a block has a sum of
-// its own, which lane (block mod 32) adds to the sums of earlier blocks, whichever warp has computed it.
+// The number of warps that share a row depends on the number of rows. If the result must not depend on that number, each block
+// has a sum of its own, and lane (block mod 32) adds it to the sums of earlier blocks, whichever warp has computed it.
 template <ShardConfig Config>
 struct RowSquares {
   static constexpr bool kInBlocks = BatchInvariant<Config>;
@@ -72,7 +72,7 @@ struct RowSquares {
 
   float sum = 0.0f;
 
-  // Adds the squares of this lane's vector of a block. With sums of blocks, all lanes call this together.
+  // Adds the squares of this lane's vector of a block. If blocks have sums of their own, all lanes call this together.
   MK_DEVICE void add(u32 block, float squares) {
     if constexpr (!kInBlocks) {
       sum += squares;
