@@ -79,7 +79,7 @@ fn tensors() -> Layer {
     scaled(Scales::Tensor)
 }
 
-/// Tiles of one stage, of which loads run ahead, on one CTA whose warps are at different tiles.
+/// Tiles of one stage on one CTA: loads run ahead, so warps are at different tiles.
 fn short_tokens() -> Layer {
     let mut layer = Layer::new(1, 6, 2, 24).scaled(Scales::Row);
     (layer.hidden, layer.intermediate, layer.sms, layer.skew) = (64, 600, 1, 100);

@@ -44,9 +44,10 @@ impl OtherBatch {
             let [Some(before), Some(after)] = specs else {
                 continue;
             };
-            let values = match has_rows_of_batch(*operand) {
-                true => taken(of_ranks, [before, after], &rows),
-                false => of_ranks.clone(),
+            // Operands that do not depend on M, such as weights and scales of tensors, are the same in both batches.
+            let values = match before.rows == after.rows {
+                true => of_ranks.clone(),
+                false => taken(of_ranks, [before, after], &rows),
             };
             floats.push((*operand, values));
         }
@@ -71,34 +72,29 @@ impl OtherBatch {
             let Some(before) = spec_of(&first.operands, after.operand) else {
                 return false;
             };
-            let of = |all: &[&Results]| -> Vec<Vec<f32>> {
-                let of_rank = |results: &&Results| {
+            // The memory of a result may be longer than the result: a rank without rows has an element.
+            let of = |all: &[&Results], inputs: &Inputs| -> Vec<Vec<f32>> {
+                let of_rank = |(rank, results): (u32, &&Results)| {
                     let mut named = results.iter();
-                    let named = named.find(|(name, _)| *name == after.operand.name());
-                    named.map(|(_, values)| values.clone())
+                    let (_, values) = named.find(|(name, _)| *name == after.operand.name())?;
+                    values
+                        .get(..inputs.elems(after.operand, rank))
+                        .map(<[f32]>::to_vec)
                 };
-                all.iter().filter_map(of_rank).collect()
+                (0..).zip(all).filter_map(of_rank).collect()
             };
-            let expected = taken(&of(of_first), [before, after], &self.rows);
+            let expected = taken(&of(of_first, first), [before, after], &self.rows);
             let bits = |all: Vec<Vec<f32>>| {
                 let values = all.into_iter().flatten();
                 values.map(f32::to_bits).collect::<Vec<_>>()
             };
-            bits(expected) == bits(of(found))
+            bits(expected) == bits(of(found, &self.inputs))
         })
     }
 }
 
 fn spec_of(all: &[OperandSpec], operand: Operand) -> Option<&OperandSpec> {
     all.iter().find(|spec| spec.operand == operand)
-}
-
-/// Whether the rows of an input are rows of the batch, and not of a weight.
-const fn has_rows_of_batch(operand: Operand) -> bool {
-    matches!(
-        operand,
-        Operand::A | Operand::AScales | Operand::Residual | Operand::X
-    )
 }
 
 /// The elements of these rows of an operand on each rank. A rank has all rows of the batch, or the ranks share the rows.
@@ -137,10 +133,13 @@ mod tests {
     use crate::cli::machine::{Machine, Simulated};
     use crate::cli::run::ranks::Job;
     use mkernel::network::Transport;
-    use mkernel::spec::{CollectiveConfig, CollectiveOp, GemmConfig, GemmOp};
+    use mkernel::spec::{
+        BLayout, CollectiveConfig, CollectiveOp, Dtype, GemmConfig, GemmOp, Scales,
+    };
 
-    /// Rows that ranks share, and rows that all ranks have; a number of rows that the ranks do not divide.
-    fn kernels() -> [Problem; 3] {
+    /// Rows that ranks share, and rows that all ranks have; a number of rows that the ranks do not divide; scales of rows, and a
+    /// scale that all rows share.
+    fn kernels() -> [Problem; 5] {
         let n = Dim::Static(136);
         let gemm = |op, m| GemmConfig {
             m,
@@ -148,6 +147,12 @@ mod tests {
             k: Dim::Static(512),
             batch_invariant: true,
             ..GemmConfig::new(op)
+        };
+        let scaled = |scales| GemmConfig {
+            dtype: Dtype::E4m3,
+            b_layout: BLayout::Nk,
+            scales,
+            ..gemm(GemmOp::AgGemm, Dim::Static(9))
         };
         let sum = CollectiveConfig {
             m: Dim::Static(9),
@@ -159,6 +164,8 @@ mod tests {
             gemm(GemmOp::AgGemm, Dim::Static(7)).into(),
             gemm(GemmOp::GemmRs, Dim::UpTo { most: 11 }).into(),
             sum.into(),
+            scaled(Scales::Tensor).into(),
+            scaled(Scales::Row).into(),
         ]
     }
 

@@ -156,8 +156,8 @@ struct Simple {
         }
 #pragma unroll
         for (u32 u = 0; u < kUnroll; ++u) {
-          if (first + u * kWarp < Config::kRowVecs) squares.add(turn / kWarp + u, Norm::squares(data[u]));
-          else if constexpr (squares.kInBlocks) squares.add(turn / kWarp + u, 0.0f);
+          const bool exists = first + u * kWarp < Config::kRowVecs;
+          if (exists || squares.kInBlocks) squares.add(turn / kWarp + u, exists ? Norm::squares(data[u]) : 0.0f);
         }
       }
       const float scale = Norm::scale(squares.of_row());

@@ -46,8 +46,8 @@ MK_DEVICE const u8* scales_of_row(const Args& args, u32 row) {
   else return args.a_scales + Fp32::bytes(row);
 }
 
-// A warp: stores the scales of `rows` rows of this rank's A at each of the places [first_place, end_place). Row `i` of them
-// has number `row_at(i)` in A. `place_at(p)` is the address behind the elements of row 0 in a place, in which rows are
+// A warp: stores the scales of `rows` rows of this rank's A at each of the places [first_place, end_place). The row with
+// index `i` has number `row_at(i)` in A. `place_at(p)` is the address behind the elements of row 0 in a place, in which rows are
 // kRowBytes apart. Lanes store what other lanes signal, so the warp meets before a signal.
 template <u32 kScales, u32 kRowBytes, class Args, class RowAt, class PlaceAt>
 MK_DEVICE void store_scales(const Args& args, u32 rows, const RowAt& row_at, u32 first_place, u32 end_place,

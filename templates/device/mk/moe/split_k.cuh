@@ -64,8 +64,8 @@ template <class Workspace, class Shape>
 struct SplitK {
   // Vectors of four sums that a thread has of a sub-tile.
   static constexpr u32 kVectors = gemm::kSubTileRegisters / 4;
-  // The number of slices whose sums of a sub-tile a thread has in flight. Registers limit this number. Products that are
-  // promoted leave half of them.
+  // The number of slices whose sums of a sub-tile a thread has in flight. Registers limit this number. With
+  // products that are promoted, half as many slices are in flight.
   static constexpr u32 kMostInFlight = Shape::ElementA::kIsPromoted ? 2 : 4;
   static constexpr u32 kInFlight = Shape::kSubTiles < kMostInFlight ? kMostInFlight / Shape::kSubTiles : 1;
 

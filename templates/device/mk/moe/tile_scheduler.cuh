@@ -23,7 +23,7 @@ constexpr u32 kTileBuffers = 2;  // the next tile is taken while one is computed
 
 // Tiles that are kept in shared memory, with the addresses of their rows' scales. If elements are promoted, a warp that
 // multiplies has no registers for its tile, and reads the tile again behind the products. A tile is written when all warps
-// have read the tile two before it, which some of them may then still multiply.
+// have read the tile two before it. Some warps may still multiply that earlier tile.
 template <class Config>
 constexpr u32 kKeptTiles = Config::ElementA::kIsPromoted ? kTileBuffers + 1 : kTileBuffers;  // @tiles.kept
 

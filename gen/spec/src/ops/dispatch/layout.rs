@@ -76,7 +76,7 @@ pub(super) fn operands(op_plan: &DispatchPlan, world: u32) -> Vec<OperandSpec> {
     operands
 }
 
-/// The scales of tokens, and of the weights of this rank's experts, of which there are `local`.
+/// The scales of tokens, and the scales of the weights of this rank's `local` experts.
 fn scales(op_plan: &DispatchPlan, local: u64) -> Vec<OperandSpec> {
     let DispatchShape {
         max_tokens,

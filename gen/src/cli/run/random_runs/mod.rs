@@ -15,8 +15,9 @@ use super::ranks::{Completed, Job, RankError, merge};
 use super::verdict::Results;
 use crate::cli::machine::{Machine, Simulated};
 use draw::{Drawn, OPS, draw};
+use mkernel::KernelPlan;
 use mkernel::network::{Faults, NicModel, Transport};
-use mkernel::spec::{Dtype, Problem};
+use mkernel::spec::{Device, Dtype, Problem, SizedSpec};
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -56,6 +57,30 @@ fn verdicts_on_random_configurations_are_right() {
 fn verdicts_on_many_random_configurations_are_right() {
     let given = std::env::var("MKERNEL_TEST_SEEDS").map(|text| text.parse().expect("a number"));
     check_seeds(given.unwrap_or(SEEDS));
+}
+
+/// Batch-invariant kernels of random configurations have equal bits in another batch.
+#[test]
+fn random_batch_invariant_kernels_are_right() {
+    let mut compared = 0;
+    for seed in 0..SAMPLE {
+        let mut drawn = draw(seed);
+        drawn.config.problem.set_batch_invariant(true);
+        let spec = SizedSpec::for_sizes(drawn.config.clone(), drawn.plan.shape());
+        let plan = spec.and_then(|spec| KernelPlan::new(&spec, &Device::simulated(drawn.sms)));
+        // Slices of K of experts are not possible.
+        let Ok(plan) = plan else { continue };
+        drawn.plan = plan;
+        let outcome = Job {
+            calls: 1,
+            ..job(seed, &drawn)
+        }
+        .run();
+        let ran = outcome.result.as_ref();
+        compared += usize::from(ran.is_ok_and(|ran| ran.is_batch_invariant == Some(true)));
+        assert!(outcome.is_right(), "seed {seed}: {:?}", outcome.result);
+    }
+    assert!(compared > 10, "{compared} kernels");
 }
 
 /// The configurations of the sample have what has misled references before.
