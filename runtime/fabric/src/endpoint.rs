@@ -154,21 +154,21 @@ impl Endpoint {
 
     /// Returns whether the close handshake is complete.
     ///
-    /// After [`close`](Self::close), the handshake is complete when every peer has closed too or is gone, so that no peer waits
-    /// for a completion. After [`close_after_loss`](Self::close_after_loss), the handshake is complete when every peer has
-    /// received the close.
+    /// The handshake is complete when every peer has received the close or is gone, and after [`close`](Self::close) also when
+    /// [no peer needs](Self::is_needed) this endpoint. The close of an endpoint that goes earlier may be lost with its queue
+    /// pairs.
     #[must_use]
     pub fn is_closed(&self) -> bool {
-        let mut peers = self.peers.iter();
-        match self.closing {
-            None => false,
-            Some(CloseReason { lost_rank: None }) => {
-                self.in_flight.len() == 0 && peers.all(|peer| peer.peer_closed)
-            }
-            Some(CloseReason { lost_rank: Some(_) }) => {
-                peers.all(|peer| peer.peer_closed || peer.close_acked)
-            }
-        }
+        let has_lost = matches!(self.closing, Some(CloseReason { lost_rank: Some(_) }));
+        self.closing.is_some()
+            && (has_lost || !self.is_needed())
+            && self.peers.iter().all(|peer| peer.close_acked)
+    }
+
+    /// Returns whether a write is in flight, or a peer that is not gone has not closed yet and may have puts for this endpoint.
+    #[must_use]
+    pub fn is_needed(&self) -> bool {
+        self.in_flight.len() > 0 || self.peers.iter().any(|peer| !peer.peer_closed)
     }
 
     /// Makes kernels abort. Returns the number of the lost rank if the error is about a loss.
@@ -253,6 +253,9 @@ impl Endpoint {
             }
             state.message = None;
             state.in_flight += 1;
+            if state.close_sent {
+                state.close_id = Some(message.id);
+            }
             self.in_flight.mark_posted(message.id);
             if peer_closed {
                 // The peer may be gone before the completion of this message arrives.

@@ -34,6 +34,8 @@ pub struct PeerState {
     pub peer_closed: bool,
     /// Whether this endpoint has sent its close.
     pub close_sent: bool,
+    /// The write of the close, once the transport has accepted it.
+    pub close_id: Option<u64>,
     /// Whether the peer has received the close, or is lost and never will receive it.
     pub close_acked: bool,
 }
@@ -67,6 +69,7 @@ impl PeerState {
             waits_for_credits: false,
             peer_closed: false,
             close_sent: false,
+            close_id: None,
             close_acked: false,
         }
     }

@@ -19,8 +19,9 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// The time for which a failing endpoint tries to send its peers the reason.
-const ABORT_LIMIT: Duration = Duration::from_millis(100);
+/// The time for which an endpoint waits until its peers have received its last message. A peer that has received the message may
+/// be gone before it acknowledges the message.
+const LAST_MESSAGE_LIMIT: Duration = Duration::from_millis(100);
 
 /// The time by which the system may extend a sleep. The system's default is 50 µs.
 const TIMER_SLACK_NS: NonZeroU64 = NonZeroU64::new(5_000).unwrap();
@@ -323,11 +324,16 @@ fn run_until_exit(
 /// also report this endpoint as lost.
 fn close_handshake(endpoint: &mut Endpoint, shared: &Shared) -> Result<(), FabricError> {
     let start = Instant::now();
+    let mut last_needed = start;
     endpoint.close();
     loop {
         let now = Instant::now();
         endpoint.step(now)?;
-        if endpoint.is_closed() || shared.is_past_drain(now) {
+        if endpoint.is_needed() {
+            last_needed = now;
+        }
+        let has_waited = now.saturating_duration_since(last_needed) >= LAST_MESSAGE_LIMIT;
+        if endpoint.is_closed() || has_waited || shared.is_past_drain(now) {
             return Ok(());
         }
         back_off(start.elapsed(), false, false);
@@ -338,7 +344,7 @@ fn close_handshake(endpoint: &mut Endpoint, shared: &Shared) -> Result<(), Fabri
 fn announce_loss(endpoint: &mut Endpoint, lost_rank: u32) {
     let start = Instant::now();
     endpoint.close_after_loss(lost_rank);
-    while !endpoint.is_closed() && start.elapsed() < ABORT_LIMIT {
+    while !endpoint.is_closed() && start.elapsed() < LAST_MESSAGE_LIMIT {
         // The endpoint has failed already, so errors are ignored.
         let _ = endpoint.step(Instant::now());
         back_off(start.elapsed(), false, false);

@@ -311,6 +311,28 @@ fn every_peer_receives_the_close_of_an_endpoint() {
     }
 }
 
+#[test]
+fn an_endpoint_stays_until_its_peers_have_its_close() {
+    let mut bench = Bench::new();
+    let close = Immediate::Close { lost_rank: None }.encode();
+    bench.endpoint.close();
+    let closes = (0..PEERS).map(|peer| Event::Arrived {
+        peer: PeerId(peer),
+        immediate: close,
+    });
+    bench.record().events = closes.collect();
+    while bench.step() > 0 {}
+    assert!(!bench.endpoint.is_needed() && !bench.endpoint.is_closed());
+    let posted: Vec<_> = bench.record().posted.iter().map(|w| w.id).collect();
+    let (last, others) = posted.split_last().expect("a close for each peer");
+    bench.record().events = others.iter().map(|id| Event::Sent { id: *id }).collect();
+    bench.step();
+    assert!(!bench.endpoint.is_closed());
+    bench.record().events = vec![Event::Sent { id: *last }];
+    bench.step();
+    assert!(bench.endpoint.is_closed());
+}
+
 /// Returns the field that makes a put between regions of this number invalid, or `None` if the put is valid.
 fn invalid_field(bench: &mut Bench, region: u8) -> Option<&'static str> {
     bench.post(&Command {
