@@ -1,24 +1,18 @@
-"""Linear layers whose weights are divided among the ranks of a group: tensor parallelism.
-
-A block of a transformer has a :class:`ColumnParallelLinear` first and a :class:`RowParallelLinear` last. With
-``sequence_parallel``, ranks have parts of the sequence outside of the block. Otherwise, every rank has the whole sequence, and
-its gradients are equal on all ranks.
-"""
+"""Linear layers whose weights are divided among the ranks of a group."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch.nn import functional
 
-from . import ops
-from ._errors import error
-from ._groups import DEFAULT, find
+from .. import ops
+from .._errors import error
+from .._groups import DEFAULT, find
 
 Tensor = torch.Tensor
-
-__all__ = ["ColumnParallelLinear", "RowParallelLinear"]
 
 
 class _Linear(torch.nn.Module):
@@ -34,6 +28,7 @@ class _Linear(torch.nn.Module):
         bias: bool = True,
         *,
         sequence_parallel: bool = False,
+        sequence_dim: int = 0,
         group: str = DEFAULT,
         device: torch.device | str | None = None,
         dtype: torch.dtype = torch.bfloat16,
@@ -42,7 +37,7 @@ class _Linear(torch.nn.Module):
         shape, self.world = [out_features, in_features], find(group).world
         shape[self.SHARDED] = _share(shape[self.SHARDED], self.world)
         self.in_features, self.out_features = in_features, out_features
-        self.sequence_parallel, self.group = sequence_parallel, group
+        self.sequence_parallel, self.sequence_dim, self.group = sequence_parallel, sequence_dim, group
         self.weight = torch.nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
         of_bias = shape[0] if bias else None
         self.bias = None if of_bias is None else torch.nn.Parameter(torch.zeros(of_bias, device=device, dtype=dtype))
@@ -50,24 +45,34 @@ class _Linear(torch.nn.Module):
         torch.nn.init.uniform_(self.weight, -(in_features**-0.5), in_features**-0.5)
 
     @classmethod
-    def from_linear(cls, linear: torch.nn.Linear, *, sequence_parallel: bool = False, group: str = DEFAULT) -> Any:
-        """Create the layer with this rank's part of a layer that all ranks have."""
-        weight, ranks = linear.weight, find(group)
-        made = cls(
-            linear.in_features,
-            linear.out_features,
-            linear.bias is not None,
-            sequence_parallel=sequence_parallel,
-            group=group,
-            device=weight.device,
-            dtype=weight.dtype,
-        )
+    def from_linear(cls, linear: torch.nn.Linear, *, group: str = DEFAULT, **options: Any) -> Any:
+        """Create the layer with this rank's part of a layer that all ranks have. ``options`` are those of the constructor."""
+        return cls.from_linears([linear], group=group, **options)
+
+    @classmethod
+    def from_linears(cls, layers: Sequence[torch.nn.Linear], *, group: str = DEFAULT, **options: Any) -> Any:
+        """Create one layer with this rank's parts of layers that have the same input, one after the other along the outputs."""
+        first, ranks = layers[0], find(group)
+        for layer in layers:
+            _share((layer.out_features, layer.in_features)[cls.SHARDED], ranks.world)
+        options = {"group": group, "device": first.weight.device, "dtype": first.weight.dtype, **options}
+        out_features = sum(layer.out_features for layer in layers)
+        made = cls(first.in_features, out_features, first.bias is not None, **options)
         with torch.no_grad():
-            made.weight.copy_(weight.chunk(ranks.world, cls.SHARDED)[ranks.rank])
+            made.weight.copy_(torch.cat([layer.weight.chunk(ranks.world, cls.SHARDED)[ranks.rank] for layer in layers]))
             if made.bias is not None:
-                bias = linear.bias
-                made.bias.copy_(bias.chunk(ranks.world)[ranks.rank] if cls.SHARDED == 0 else bias)
+                biases = [layer.bias.chunk(ranks.world)[ranks.rank] if cls.SHARDED == 0 else layer.bias for layer in layers]
+                made.bias.copy_(torch.cat(biases))
         return made
+
+    def _rows(self, x: Tensor) -> Tensor:
+        """Return the input as rows in the order of the sequence."""
+        return x.movedim(self.sequence_dim, 0).flatten(0, -2)
+
+    def _sequence(self, rows: Tensor, x: Tensor) -> Tensor:
+        """Return rows in the order of the sequence as an output for the input ``x``."""
+        shape = x.movedim(self.sequence_dim, 0).shape[1:-1]
+        return rows.unflatten(0, (-1, *shape)).movedim(0, self.sequence_dim)
 
     def extra_repr(self) -> str:
         sizes = f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
@@ -77,9 +82,9 @@ class _Linear(torch.nn.Module):
 class ColumnParallelLinear(_Linear):
     """A linear layer whose outputs are divided among the ranks: ``weight`` is ``[out_features / W, in_features]``.
 
-    With ``sequence_parallel``, the input is this rank's part along the first dimension, ``[rows, ..., in_features]``, and the output
-    ``[W * rows, ..., out_features / W]``: one ``ag_gemm``. Otherwise the input is the whole sequence, and the backward pass
-    adds up the ranks' gradients of the input by a ``gemm_ar``.
+    With ``sequence_parallel``, the input is this rank's part along ``sequence_dim``, by default the first dimension:
+    ``[rows, ..., in_features]``. The output is ``[W * rows, ..., out_features / W]``: one ``ag_gemm``. Otherwise the input is the
+    whole sequence, and the backward pass adds up the ranks' gradients of the input by a ``gemm_ar``.
     """
 
     SHARDED = 0
@@ -87,16 +92,15 @@ class ColumnParallelLinear(_Linear):
     def forward(self, x: Tensor) -> Tensor:
         if not self.sequence_parallel:
             return _Column.apply(x, self.weight, self.bias, self.group)
-        y = ops.ag_gemm(x.flatten(0, -2), self.weight.t(), self.bias, group=self.group)
-        return y.unflatten(0, (-1, *x.shape[1:-1]))
+        return self._sequence(ops.ag_gemm(self._rows(x), self.weight.t(), self.bias, group=self.group), x)
 
 
 class RowParallelLinear(_Linear):
     """A linear layer whose inputs are divided among the ranks: ``weight`` is ``[out_features, in_features / W]``.
 
-    With ``sequence_parallel``, the input is ``[rows, ..., in_features / W]``, and the output this rank's part along the first
-    dimension, ``[rows / W, ..., out_features]``: one ``gemm_rs``. Otherwise every rank gets all rows: one ``gemm_ar``. The bias is
-    added once, and its gradient is that of all rows.
+    With ``sequence_parallel``, the input is ``[rows, ..., in_features / W]``, and the output this rank's part along
+    ``sequence_dim``, by default the first dimension: ``[rows / W, ..., out_features]``, one ``gemm_rs``. Otherwise every rank gets
+    all rows: one ``gemm_ar``. The bias is added once, and its gradient is that of all rows.
     """
 
     SHARDED = 1
@@ -104,12 +108,12 @@ class RowParallelLinear(_Linear):
     def forward(self, x: Tensor) -> Tensor:
         if not self.sequence_parallel:
             return _Row.apply(x, self.weight, self.bias, self.group)
-        if x.shape[0] % self.world:
-            reason = f"x has {x.shape[0]} rows, which {self.world} ranks cannot share. Pad the first dimension"
+        rows = x.shape[self.sequence_dim]
+        if rows % self.world:
+            reason = f"x has {rows} rows, which {self.world} ranks cannot share. Pad dimension {self.sequence_dim}"
             raise error("operands", reason)
         bias = None if self.bias is None else _SumOfGradients.apply(self.bias, self.group)
-        y = ops.gemm_rs(x.flatten(0, -2), self.weight.t(), bias, group=self.group)
-        return y.unflatten(0, (-1, *x.shape[1:-1]))
+        return self._sequence(ops.gemm_rs(self._rows(x), self.weight.t(), bias, group=self.group), x)
 
 
 class _Column(torch.autograd.Function):

@@ -1,0 +1,83 @@
+"""Greedy decoding by a model of transformers whose layers are divided among the ranks.
+
+python examples/python/generate.py --simulated 2
+torchrun --nproc-per-node 2 examples/python/generate.py --model llama-8b
+"""
+
+import copy
+import tempfile
+import time
+
+import mkernel
+import mkernel.nn
+import torch
+import torch.distributed as dist
+import transformers
+
+from model import arguments, prompt_of, run
+
+
+def main() -> None:
+    parser = arguments(__doc__)
+    parser.add_argument("--prompt", type=int, default=8, help="tokens of the prompt")
+    parser.add_argument("--new", type=int, default=8, help="tokens to generate")
+    parser.add_argument("--tp-plan", action="store_true", help="let transformers divide the layers, by NCCL, for comparison")
+    args = parser.parse_args()
+    run(args, generate)
+
+
+@torch.no_grad()
+def generate(args, group: mkernel.Group, whole: torch.nn.Module) -> None:
+    device, prompt = whole.device, prompt_of(args, whole.eval(), args.prompt)
+    options = {"do_sample": False, "pad_token_id": 0, "eos_token_id": None}
+    is_small = whole.config.hidden_size < 1024
+    expected = copy.deepcopy(whole)(input_ids=prompt).logits if is_small else None
+
+    model = by_transformers(whole, group) if args.tp_plan else mkernel.nn.parallelize(whole)
+    if expected is not None:
+        error = (model(input_ids=prompt).logits - expected).float().norm() / expected.float().norm()
+        print(f"rank {group.rank}: logits differ from those of one process by {error:.1e}")
+        assert error < 0.03
+    prefill = seconds(device, lambda: model(input_ids=prompt, logits_to_keep=1))
+    few, many = (
+        seconds(device, lambda new=new: model.generate(prompt, max_new_tokens=new, min_new_tokens=new, **options))
+        for new in (1, args.new + 1)
+    )
+    tokens = model.generate(prompt, max_new_tokens=args.new, **options)
+    if group.rank == 0:
+        print(f"tokens {tokens[0, args.prompt :].tolist()}")
+        if device.type == "cuda":
+            rate = args.batch * args.new / (many - few)
+            print(f"prefill of {args.batch} x {args.prompt} tokens {1e3 * prefill:.2f} ms, decoding {rate:.1f} tokens/s")
+
+
+def seconds(device: torch.device, function) -> float:
+    """Return the time of a function, the shortest of three after one that is not timed."""
+    times = []
+    for _ in range(1 if device.type == "cpu" else 4):
+        synchronize(device)
+        start = time.perf_counter()
+        function()
+        synchronize(device)
+        times.append(time.perf_counter() - start)
+    return min(times[1:] or times)
+
+
+def synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def by_transformers(whole: torch.nn.Module, group: mkernel.Group) -> torch.nn.Module:
+    """Return the model that transformers divides by its own plan, over NCCL."""
+    folders = [tempfile.mkdtemp()]
+    if group.rank == 0:
+        whole.save_pretrained(folders[0])
+    dist.broadcast_object_list(folders)
+    dist.barrier()
+    del whole
+    return transformers.AutoModelForCausalLM.from_pretrained(folders[0], tp_plan="auto", dtype=torch.bfloat16).eval()
+
+
+if __name__ == "__main__":
+    main()
