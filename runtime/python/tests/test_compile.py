@@ -4,6 +4,8 @@ import mkernel.ops
 import pytest
 import torch
 from reference import tensor
+from torch._subclasses import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 OPS = torch.ops.mkernel
 
@@ -114,3 +116,30 @@ def test_export_keeps_the_operators():
         assert torch.equal(program.module()(x, args[1]), mkernel.ag_gemm(x, args[1].t()))
 
     mkernel.run(rank, 1)
+
+
+class Seen(TorchDispatchMode):
+    """A mode that notes the operators of mkernel."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function.namespace == "mkernel":
+            self.names = [*getattr(self, "names", []), function.name()]
+        return function(*args, **(kwargs or {}))
+
+
+def test_calls_without_gradients_may_leave_out_the_dispatcher():
+    def rank(group):
+        a, b = (tensor(0, group.rank, shape) for shape in ((8, 64), (64, 64)))
+        expected = mkernel.gemm_ar(a, b)
+        with torch.no_grad():
+            out = torch.empty_like(expected)
+            assert torch.equal(mkernel.gemm_ar(a, b), expected)
+            assert mkernel.gemm_ar(a, b, out=out) is out and torch.equal(out, expected)
+            with Seen() as seen:
+                assert torch.equal(mkernel.gemm_ar(a, b), expected)
+            assert seen.names == ["mkernel::gemm_ar"]
+            with FakeTensorMode() as mode:
+                fake = mkernel.gemm_ar(mode.from_tensor(a), mode.from_tensor(b))
+            assert isinstance(fake, FakeTensor) and fake.shape == expected.shape
+
+    mkernel.run(rank, 2)

@@ -50,6 +50,19 @@ def find(group: str, tensor: torch.Tensor) -> Group:
     return found
 
 
+def is_eager(tensor: torch.Tensor) -> bool:
+    """Return whether an operator can be called without torch's dispatcher, which takes most of the time of the host.
+
+    Gradients, traces, fake tensors and modes such as that of a profiler of FLOPs need the dispatcher.
+    """
+    return (
+        type(tensor) in (torch.Tensor, torch.nn.Parameter)
+        and not torch.is_grad_enabled()
+        and not torch.compiler.is_compiling()
+        and torch._C._len_torch_dispatch_stack() == 0
+    )
+
+
 def bucket(rows: int) -> int:
     """Return the most rows of the operator for a call: a power of two, so that few operators serve all numbers of rows."""
     return 1 << max(0, rows - 1).bit_length()

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ._collectives import all_gather, all_reduce
-from ._define import Tensors, bucket, declaration, define, differentiate, find, options_text, own_rows
+from ._define import Tensors, bucket, declaration, define, differentiate, find, is_eager, options_text, own_rows
 from ._errors import error
 from ._groups import DEFAULT, Group
 from ._operators import DTYPES
@@ -195,6 +195,8 @@ differentiate("gemm", _setup, _backward("gemm", _of_gemm))
 
 def _public(op: str, a: Tensor, b: Tensor, *args: Any, out: Tensor | None, options: dict[str, Any]) -> Tensor:
     text = options_text(options)
+    if is_eager(a) and is_eager(b):
+        return _call(op, out, a, b, *args, text)
     if out is None:
         return _OVERLOADS[op](a, b, *args, text)
     _OVERLOADS[f"{op}_out"](a, b, *args, text, out=out)

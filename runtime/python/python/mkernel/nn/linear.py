@@ -91,7 +91,7 @@ class ColumnParallelLinear(_Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.sequence_parallel:
-            return _Column.apply(x, self.weight, self.bias, self.group)
+            return apply(_Column, x, self.weight, self.bias, self.group)
         return self._sequence(ops.ag_gemm(self._rows(x), self.weight.t(), self.bias, group=self.group), x)
 
 
@@ -107,13 +107,18 @@ class RowParallelLinear(_Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.sequence_parallel:
-            return _Row.apply(x, self.weight, self.bias, self.group)
+            return apply(_Row, x, self.weight, self.bias, self.group)
         rows = x.shape[self.sequence_dim]
         if rows % self.world:
             reason = f"x has {rows} rows, which {self.world} ranks cannot share. Pad dimension {self.sequence_dim}"
             raise error("operands", reason)
-        bias = None if self.bias is None else _SumOfGradients.apply(self.bias, self.group)
+        bias = None if self.bias is None else apply(_SumOfGradients, self.bias, self.group)
         return self._sequence(ops.gemm_rs(self._rows(x), self.weight.t(), bias, group=self.group), x)
+
+
+def apply(function: type[torch.autograd.Function], *args: Any) -> Tensor:
+    """Apply a function. Without gradients its forward pass alone is called, which saves most of the time of the host."""
+    return function.apply(*args) if torch.is_grad_enabled() else function.forward(*args)
 
 
 class _Column(torch.autograd.Function):

@@ -11,7 +11,7 @@ from .. import ops
 from .._errors import error
 from .._groups import DEFAULT, Group, find
 from .experts import Experts
-from .linear import ColumnParallelLinear, RowParallelLinear
+from .linear import ColumnParallelLinear, RowParallelLinear, apply
 
 Tensor = torch.Tensor
 
@@ -62,7 +62,7 @@ def parallelize(model: Any, *, sequence_parallel: bool = False, group: str = DEF
     if sequence_parallel:
         partial = [*layers, norm]
         layers[0].register_forward_pre_hook(lambda _, args, kwargs: _own_rows(args, kwargs, group), with_kwargs=True)
-        norm.register_forward_hook(lambda _, __, output: _AllRows.apply(output, group))
+        norm.register_forward_hook(lambda _, __, output: apply(_AllRows, output, group))
     _sum_gradients(partial, group)
     _divide_head(model, plan, ranks)
     return model
@@ -156,7 +156,7 @@ class _Columns(torch.nn.Module):
 
 
 def _own_rows(args: Any, kwargs: Any, group: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    return _on_states(args, kwargs, lambda states: _OwnRows.apply(states, group))
+    return _on_states(args, kwargs, lambda states: apply(_OwnRows, states, group))
 
 
 class _OwnRows(torch.autograd.Function):
@@ -229,7 +229,7 @@ class _Head(ColumnParallelLinear):
     """A column-parallel layer of whose output every rank gets all columns."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return _AllColumns.apply(super().forward(x), self.group)
+        return apply(_AllColumns, super().forward(x), self.group)
 
 
 class _AllColumns(torch.autograd.Function):
