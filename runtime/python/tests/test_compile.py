@@ -22,21 +22,24 @@ def arguments():
         yield op.default, (a, b), {"out": a.new_empty(4, 8)}
     for op in (OPS.all_reduce, OPS.all_gather, OPS.reduce_scatter):
         yield op.default, (x.clone().requires_grad_(),), {}
-    for op in (OPS.all_reduce_out, OPS.all_gather_out, OPS.reduce_scatter_out):
+    yield OPS.broadcast.default, (x,), {}
+    for op in (OPS.all_reduce_out, OPS.all_gather_out, OPS.reduce_scatter_out, OPS.broadcast_out):
         yield op.default, (x,), {"out": torch.empty_like(x)}
     yield OPS.all_reduce_rms_norm.default, (x, x, x[0].clone()), {}
     yield OPS.dispatch_gemm.default, (a, ids, b[None].contiguous()), {}
     yield OPS.combine.default, (tensor(5, 0, (4, 8)), ids + torch.arange(4).int()[:, None], torch.ones(4, 1), 1), {}
     yield OPS.ring_attention.default, (q, q, q), {}
+    yield OPS.ring_attention_packed.default, (q[0], q[0], q[0], torch.tensor([0, 4]).int(), 4), {}
+    yield OPS.gemm_ar_rms_norm.default, (a, b, x.bfloat16(), x[0].bfloat16()), {}
 
 
-@pytest.mark.parametrize("index", range(18))
+@pytest.mark.parametrize("index", range(22))
 def test_torch_finds_no_fault(index):
     def rank(group):
         op, args, kwargs = list(arguments())[index]
         torch.library.opcheck(op, args, kwargs)
 
-    assert len(list(arguments())) == 18
+    assert len(list(arguments())) == 22
     mkernel.run(rank, 1)
 
 

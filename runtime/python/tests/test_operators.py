@@ -68,6 +68,37 @@ def test_collectives(world, dtype):
     mkernel.run(rank, world)
 
 
+@pytest.mark.parametrize("world", [1, 2, 4])
+def test_gemm_ar_with_a_norm(world):
+    def rank(group):
+        for seed, (rows, n, k) in enumerate(sizes(7, 3, 20, 128, 128)):
+            a, b = (
+                [tensor(i, rank, shape) for rank in range(world)] for i, shape in ((seed, (rows, k)), (seed + 10, (n, k)))
+            )
+            residual, weight, bias = (tensor(seed + 20, i, shape) for i, shape in enumerate(((rows, n), (n,), (n,))))
+            product = sum(x.double() @ y.double().t() for x, y in zip(a, b, strict=True))
+            for extra in (None, bias):
+                y, z = mkernel.gemm_ar_rms_norm(a[group.rank], b[group.rank].t(), residual, weight, extra, 1e-5)
+                exact = product + residual.double() + (0 if extra is None else extra.double())
+                assert_close(z, exact, math.sqrt(k) * world)
+                norm = z.double() * (z.double().square().mean(-1, keepdim=True) + 1e-5).rsqrt() * weight.double()
+                assert_close(y, norm, 2)
+
+    mkernel.run(rank, world)
+
+
+@pytest.mark.parametrize("world", [1, 2, 4])
+def test_broadcast(world):
+    def rank(group):
+        for root in range(world):
+            x = tensor(root, group.rank, (3, 40))
+            expected = tensor(root, root, (3, 40))
+            assert torch.equal(mkernel.broadcast(x, root), expected)
+            assert mkernel.broadcast(x, root, out=x) is x and torch.equal(x, expected)
+
+    mkernel.run(rank, world)
+
+
 def test_tensors_of_any_shape():
     def rank(group):
         x = torch.ones(2, 3, 4, dtype=torch.float32) * (group.rank + 1)
@@ -100,6 +131,37 @@ def test_ring_attention(world, causal, placement):
         expected = (scores.softmax(-1) @ whole[2]).transpose(1, 2)
         assert_close(o, expected[:, own], 1)
         assert_close(lse, scores.logsumexp(-1)[:, :, own], 4)
+
+    mkernel.run(rank, world)
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_packed_attention(world):
+    lengths, most, heads, size = (20, 1, 13), 40, 2, 64
+
+    def rank(group):
+        room = (most + len(lengths) * (world - 1)) // world
+        whole = [[tensor(kind, i, (rows, heads, size)) for i, rows in enumerate(lengths)] for kind in range(3)]
+
+        def mine(sequence):
+            part = -(-len(sequence) // world)
+            return sequence[group.rank * part : (group.rank + 1) * part]
+
+        own = [torch.cat([mine(sequence) for sequence in sequences]) for sequences in whole]
+        padded = [torch.nn.functional.pad(x, (0, 0, 0, 0, 0, room - len(x))) for x in own]
+        offsets = torch.tensor([0, *lengths]).cumsum(0).int()
+        o, lse = mkernel.ring_attention_packed(*padded, offsets, seq=most, causal=True)
+        outputs, sums = [], []
+        for q, k, v in zip(*whole, strict=True):
+            scores = torch.einsum("qhd,khd->hqk", q.double(), k.double()) / math.sqrt(size)
+            scores.masked_fill_(torch.ones(len(q), len(q), dtype=torch.bool).triu(1), -math.inf)
+            outputs.append(mine(torch.einsum("hqk,khd->qhd", scores.softmax(-1), v.double())))
+            sums.append(mine(scores.logsumexp(-1).t()))
+        rows = len(own[0])
+        assert_close(o[:rows], torch.cat(outputs), 1)
+        assert_close(lse[:, :rows], torch.cat(sums).t(), 4)
+        with pytest.raises(mkernel.Error, match="q has 7 rows, but a rank has room for"):
+            mkernel.ring_attention_packed(*(x[:7] for x in padded), offsets, seq=most)
 
     mkernel.run(rank, world)
 

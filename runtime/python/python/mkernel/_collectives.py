@@ -1,4 +1,4 @@
-"""``all_reduce``, ``all_gather`` and ``reduce_scatter``."""
+"""``all_reduce``, ``all_gather``, ``reduce_scatter`` and ``broadcast``."""
 
 from __future__ import annotations
 
@@ -103,6 +103,13 @@ def _reduce_scatter(x: Tensor, group: str, options: str, out: Tensor | None) -> 
     return result
 
 
+def _broadcast(x: Tensor, root: int, group: str, options: str, out: Tensor) -> Tensor:
+    shape = tuple(x.shape)
+    ranks, size = find(group, x), _any_shape("broadcast", x)
+    _call("broadcast", ranks, {"x": (x, shape)}, {"y": (out, shape)}, size, options, root=root)
+    return out
+
+
 def _norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float, group: str, options: str) -> tuple[Tensor, Tensor]:
     ranks, shape = find(group, x), tuple(x.shape)
     rows, cols = _any_shape("all_reduce_rms_norm", x)
@@ -156,6 +163,17 @@ define(
     lambda x, group=DEFAULT, options="", *, out: (_reduce_scatter(x, group, options, out), None)[1],
     lambda x, group=DEFAULT, options="", *, out: None,
 )
+define(
+    "broadcast(Tensor x, int root=0, str group='default', str options='') -> Tensor",
+    lambda x, root=0, group=DEFAULT, options="": _broadcast(x, root, group, options, _like(x)),
+    lambda x, root=0, group=DEFAULT, options="": _like(x),
+)
+define(
+    "broadcast_out(Tensor x, int root=0, str group='default', str options='', *, Tensor(a!) out) -> ()",
+    lambda x, root=0, group=DEFAULT, options="", *, out: (_broadcast(x, root, group, options, out), None)[1],
+    lambda x, root=0, group=DEFAULT, options="", *, out: None,
+)
+not_differentiable("broadcast", "use all_reduce of the root's tensor and zeros of the other ranks")
 define(
     "all_reduce_rms_norm(Tensor x, Tensor residual, Tensor weight, float eps=1e-6, str group='default', str options='') "
     "-> (Tensor, Tensor)",
@@ -239,6 +257,24 @@ def reduce_scatter(x: Tensor, *, out: Tensor | None = None, group: str = DEFAULT
     if out is None:
         return torch.ops.mkernel.reduce_scatter(x, group, text)
     torch.ops.mkernel.reduce_scatter_out(x, group, text, out=out)
+    return out
+
+
+def broadcast(x: Tensor, root: int = 0, *, out: Tensor | None = None, group: str = DEFAULT, **options: Any) -> Tensor:
+    """Return the tensor of one rank.
+
+    Args:
+        x: bf16, fp16 or fp32, of any shape with a multiple of 8 elements, the same on all ranks. Only that of ``root`` is read.
+        root: The rank whose tensor every rank gets.
+        out: Where the result is written. It may be ``x``.
+
+    Returns:
+        A tensor of the shape of ``x``.
+    """
+    text = options_text(options)
+    if out is None:
+        return torch.ops.mkernel.broadcast(x, root, group, text)
+    torch.ops.mkernel.broadcast_out(x, root, group, text, out=out)
     return out
 
 

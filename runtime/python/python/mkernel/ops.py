@@ -1,9 +1,11 @@
 """The operators. Each is an operator of ``torch.ops.mkernel`` too, which ``torch.compile`` and ``torch.export`` keep."""
 
 from ._attention import ring_attention
-from ._collectives import all_gather, all_reduce, all_reduce_rms_norm, reduce_scatter
+from ._collectives import all_gather, all_reduce, all_reduce_rms_norm, broadcast, reduce_scatter
 from ._experts import combine, dispatch_gemm
+from ._gemm_ar_norm import gemm_ar_rms_norm
 from ._gemms import ag_gemm, gemm, gemm_ar, gemm_rs
+from ._packed_attention import ring_attention_packed
 from ._symm_mem import fused_all_gather_matmul, fused_matmul_reduce_scatter
 
 __all__ = [
@@ -11,13 +13,16 @@ __all__ = [
     "all_gather",
     "all_reduce",
     "all_reduce_rms_norm",
+    "broadcast",
     "combine",
     "dispatch_gemm",
     "fused_all_gather_matmul",
     "fused_matmul_reduce_scatter",
     "gemm",
     "gemm_ar",
+    "gemm_ar_rms_norm",
     "gemm_rs",
     "reduce_scatter",
     "ring_attention",
+    "ring_attention_packed",
 ]

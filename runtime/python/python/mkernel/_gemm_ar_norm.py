@@ -1,0 +1,83 @@
+"""``gemm_ar`` with a residual and a norm: the end of a block of a transformer in one kernel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ._define import Tensors, bucket, declaration, define, find, is_eager, not_differentiable, options_text
+from ._errors import error
+from ._groups import DEFAULT
+from ._operators import DTYPES
+
+Tensor = torch.Tensor
+
+_ARGS = (
+    "Tensor a, Tensor b, Tensor residual, Tensor weight, Tensor? bias=None, float eps=1e-6, str group='default', "
+    "str options=''"
+)
+
+
+def _fake(a, b, residual, weight, bias=None, eps=1e-6, group=DEFAULT, options=""):
+    shape = (a.shape[0], b.shape[1])
+    return a.new_empty(shape), a.new_empty(shape)
+
+
+def _call(a, b, residual, weight, bias=None, eps=1e-6, group=DEFAULT, options=""):
+    ranks = find(group, a)
+    if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
+        shapes = f"a has the shape {tuple(a.shape)}, and b {tuple(b.shape)}"
+        raise error("operands", f"gemm_ar_rms_norm: {shapes}. Pass a [rows, K] and b [K, N]")
+    rows, (k, n), is_kn = a.shape[0], b.shape, b.is_contiguous()
+    y, residual_out = _fake(a, b, residual, weight)
+    tensors = Tensors(ranks)
+    tensors.read("a", a, (rows, k))
+    tensors.read("b", b if is_kn else b.t(), (k, n) if is_kn else (n, k))
+    tensors.read("bias", bias, (n,))
+    tensors.read("residual", residual, (rows, n))
+    tensors.read("weight", weight, (n,))
+    tensors.write("c", y, (rows, n))
+    tensors.write("residual_out", residual_out, (rows, n))
+    tensors.check()
+    most, dtype = bucket(rows), DTYPES.get(str(a.dtype), str(a.dtype))
+    declared = {"m": f"..={most}", "n": n, "k": k, "b_layout": "kn" if is_kn else "nk", "buckets": 1, "dtype": dtype}
+    declared |= {"bias": True} if bias is not None else {}
+    declared |= {"residual": True, "norm": "rms", "eps": eps}
+    key = ("gemm_ar_rms_norm", *declared.items(), options)
+    tensors.call(ranks.cached(key, lambda: declaration("gemm_ar", declared, options)), rows)
+    return y, residual_out
+
+
+define(f"gemm_ar_rms_norm({_ARGS}) -> (Tensor, Tensor)", _call, _fake)
+not_differentiable("gemm_ar_rms_norm", "use gemm_ar, and torch for the residual and the norm")
+
+
+def gemm_ar_rms_norm(
+    a: Tensor,
+    b: Tensor,
+    residual: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    eps: float = 1e-6,
+    *,
+    group: str = DEFAULT,
+    **options: Any,
+) -> tuple[Tensor, Tensor]:
+    """Multiply ``a`` by this rank's ``b``, add up the products of all ranks and a residual, and normalise the rows of the sum.
+
+    Args:
+        a: ``[M, K]``, bf16 or fp16: this rank's part of the contracted dimension.
+        b: ``[K, N]``, or a transposed ``[N, K]``: this rank's part of the factor.
+        residual: ``[M, N]``, the same on all ranks.
+        weight: ``[N]``: the weight of the norm, the same on all ranks.
+        bias: ``[N]``, the same on all ranks. It is added once.
+        eps: What the norm adds to the mean of squares.
+        group: The name of the group.
+        options: Options of the operator, such as ``tile_m=64``.
+
+    Returns:
+        The RMSNorm of the new residual, and the new residual, both ``[M, N]``.
+    """
+    args = (a, b, residual, weight, bias, eps, group, options_text(options))
+    return _call(*args) if is_eager(a) else torch.ops.mkernel.gemm_ar_rms_norm(*args)
