@@ -27,12 +27,17 @@ pub(crate) fn host_id() -> Result<String, Error> {
     Ok(format!("{} {name} {}", boot.trim(), network.display()))
 }
 
-/// The hosts of a job and their names.
+/// The ranks of a communicator: their hosts, and their ranks in the job.
 #[derive(Debug)]
 pub(crate) struct Cluster {
     pub hosts: HostMap,
     /// The name of each rank's host.
     names: Vec<String>,
+    /// The rank that each rank has in the job.
+    pub job_ranks: Vec<u32>,
+    /// The number and the colour of each split that led from all ranks of the job to this group. It is empty for all ranks of
+    /// the job.
+    pub splits: Vec<u32>,
 }
 
 impl Cluster {
@@ -41,18 +46,47 @@ impl Cluster {
         Self {
             hosts: HostMap::one(world),
             names: Vec::new(),
+            job_ranks: (0..world).collect(),
+            splits: Vec::new(),
         }
     }
 
-    /// Returns a name for a rank in messages. It includes the host if there are several.
+    /// Returns the cluster of a group of these ranks, in this order, that split `number` has made for `color`.
+    pub fn group(&self, members: &[u32], (number, color): (u32, u32)) -> Self {
+        let of = |rank: &u32| *rank as usize;
+        let names = members.iter().filter_map(|rank| self.names.get(of(rank)));
+        let job_ranks = members
+            .iter()
+            .filter_map(|rank| self.job_ranks.get(of(rank)));
+        Self {
+            hosts: self.hosts.of_group(members),
+            names: names.cloned().collect(),
+            job_ranks: job_ranks.copied().collect(),
+            splits: [&self.splits[..], &[number, color]].concat(),
+        }
+    }
+
+    /// Returns a name with the ranks in the job, as in `group [1, 3]`, if this is a group. A long list is shortened.
+    pub fn group_name(&self) -> Option<String> {
+        let name = match &self.job_ranks[..] {
+            [first, .., last] if self.job_ranks.len() > 8 => {
+                format!("group [{first}, ..., {last}] of {}", self.job_ranks.len())
+            }
+            all => format!("group {all:?}"),
+        };
+        (!self.splits.is_empty()).then_some(name)
+    }
+
+    /// Returns a name for a rank in messages. It includes the rank in the job if this is a group, and the host if there are
+    /// several.
     pub fn name_of(&self, rank: u32) -> String {
-        match self
-            .names
-            .get(rank as usize)
-            .filter(|_| self.hosts.count() > 1)
-        {
-            Some(host) => format!("rank {rank} on {host}"),
-            None => format!("rank {rank}"),
+        let mut name = format!("rank {rank}");
+        if let (Some(job_rank), [_, ..]) = (self.job_ranks.get(rank as usize), &self.splits[..]) {
+            name += &format!(" (rank {job_rank} of the job)");
+        }
+        match self.names.get(rank as usize) {
+            Some(host) if self.hosts.count() > 1 => format!("{name} on {host}"),
+            _ => name,
         }
     }
 
@@ -133,6 +167,7 @@ pub(crate) fn rank_table(
     let cluster = Cluster {
         hosts: host_map.clone(),
         names,
+        ..Cluster::one(host_map.world())
     };
     let device = Device::slowest(&devices).ok_or(Error::Cluster(ClusterError::World(0)))?;
     Ok(RankTable {
@@ -295,6 +330,20 @@ mod tests {
         assert_eq!(found.bus_ids, ["1", "1"]);
         assert_eq!(found.cluster.name_of(1), "rank 1 on far[31m");
         assert_eq!(Cluster::one(2).name_of(1), "rank 1");
+        let group = found.cluster.group(&[1, 0], (4, 7));
+        let name = "rank 0 (rank 1 of the job) on far[31m";
+        assert_eq!((&*group.name_of(0), &group.splits[..]), (name, &[4, 7][..]));
+        let shown = [
+            &Cluster::one(2),
+            &group,
+            &Cluster::one(9).group(&Vec::from_iter(0..9), (0, 0)),
+        ];
+        let shown = shown.map(Cluster::group_name);
+        let names = ["group [1, 0]", "group [0, ..., 8] of 9"].map(|name| Some(name.to_owned()));
+        assert_eq!((&shown[0], &shown[1..]), (&None, &names[..]));
+        let inner = group.group(&[1], (0, 2));
+        assert_eq!(inner.name_of(0), "rank 0 (rank 0 of the job)");
+        assert_eq!(inner.splits, [4, 7, 0, 2]);
         let error = found
             .cluster
             .ensure_one()

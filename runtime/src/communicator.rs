@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 /// One rank of a job: its GPU and its connections to the other ranks.
 ///
 /// A communicator is created by [`Communicator::from_env`], [`Communicator::connect`], [`Communicator::local`] or
-/// [`Communicator::simulated`].
+/// [`Communicator::simulated`]. [`split`](Self::split) creates communicators of groups of its ranks.
 /// [`prepare`](Self::prepare), [`alloc`](Self::alloc) and [`barrier`](Self::barrier) are collective: every rank must call
 /// them, in the same order. When a rank fails, or does not make a call before the deadline, all other ranks get an error that names it.
 ///
@@ -62,10 +62,14 @@ impl Communicator {
         timeouts: &Timeouts,
         simulated: Option<Arc<SimulatedJob>>,
     ) -> Self {
+        Self::of_shared(Shared::new(gpu, ranks, cluster, timeouts, simulated))
+    }
+
+    pub(crate) fn of_shared(shared: Shared) -> Self {
         Self {
             heap: Mutex::default(),
             operators: Mutex::default(),
-            shared: Arc::new(Shared::new(gpu, ranks, cluster, timeouts, simulated)),
+            shared: Arc::new(shared),
             owner: Owner::this_process(),
         }
     }
@@ -357,11 +361,10 @@ impl Drop for Communicator {
 
 impl std::fmt::Debug for Communicator {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "Communicator(rank {} of {})",
-            self.shared.rank, self.shared.world
-        )
+        write!(f, "Communicator(rank {} of {}", self.rank(), self.world())?;
+        let group = self.shared.cluster.group_name();
+        group.map_or(Ok(()), |name| write!(f, ", {name}"))?;
+        f.write_str(")")
     }
 }
 

@@ -84,7 +84,7 @@ fn read_secret(lookup: impl Fn(&str) -> Option<Vec<u8>>) -> Result<Option<Secret
 pub(crate) struct Timeouts {
     pub device: Duration,
     /// The timeout of collective steps, if it is set.
-    host: Option<Duration>,
+    pub host: Option<Duration>,
 }
 
 impl Timeouts {

@@ -1,18 +1,18 @@
 //! [`Health`] records whether a communicator can still be used, and aborts the waits of its kernels if not.
 
+mod losses;
+
 use crate::bootstrap::{Collective, Stop};
 use crate::error::{Error, OperatorCalls};
 use crate::report::AbortCause;
+pub(crate) use losses::{Ancestors, Lost};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 
 /// The number of comparisons after which the watchdog reports that a call of this rank has failed. Until then, other ranks may
 /// find the cause for themselves.
 const COMPARISONS_PER_REPORT: u32 = 10;
-
-/// The first rank that is known to be lost. Proxies and the watchdog set this value.
-pub(crate) type Lost = Arc<OnceLock<u32>>;
 
 /// An object that a communicator monitors, such as an operator. When the communicator fails, it aborts all monitored objects.
 pub(crate) trait Monitored: Send + Sync {
@@ -55,6 +55,9 @@ pub(crate) struct Health {
     /// Whether a call of this rank has failed, or the rank has aborted its calls.
     pub has_failed: Arc<AtomicBool>,
     pub lost: Lost,
+    /// The rank in the job of each rank.
+    job_ranks: Vec<u32>,
+    ancestors: Ancestors,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -63,8 +66,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Health {
-    pub fn new(ranks: Collective) -> Self {
+    pub fn new(ranks: Collective, job_ranks: &[u32], ancestors: Ancestors) -> Self {
         Self {
+            job_ranks: job_ranks.to_vec(),
+            ancestors,
             rank: ranks.rank(),
             left: Mutex::default(),
             stop: ranks.stop(),
@@ -74,6 +79,11 @@ impl Health {
             has_failed: Arc::default(),
             lost: Lost::default(),
         }
+    }
+
+    /// Returns the ancestors of groups that are split from this communicator.
+    pub fn for_groups(&self) -> Ancestors {
+        self.ancestors.with(&self.lost, &self.job_ranks)
     }
 
     /// Locks the connections for a call of the program. A caller that needs a usable communicator must check its state after
@@ -319,9 +329,25 @@ impl Health {
         cause.is_some_and(|error| distance(&error, self.rank) == 0)
     }
 
+    /// Takes the loss of a rank of an ancestor: the rank belongs to this communicator too, or is the cause of its failure.
+    fn look_at_ancestors(&self) {
+        let (Some(job_rank), None) = (self.ancestors.lost(), self.lost.get()) else {
+            return;
+        };
+        let own = self.job_ranks.iter().position(|rank| *rank == job_rank);
+        if let Some(own) = own {
+            let _ = self.lost.set(own as u32);
+        } else if let Some(is_thread) = self.connections().map(|ranks| ranks.are_threads()) {
+            let rank = job_rank;
+            let cause = Some(Arc::new(Error::RankLost { rank, is_thread }));
+            self.fail(Error::Aborted { cause });
+        }
+    }
+
     /// Checks whether another rank is lost or has failed. If a rank is lost, reports the loss to all other ranks and returns
     /// true.
     pub fn poll(&self) -> bool {
+        self.look_at_ancestors();
         // A rank that is in a step detects the loss in that step.
         let Some(mut ranks) = self.connections() else {
             return false;

@@ -34,7 +34,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! - [`Communicator`] is one rank of a job: its GPU, and its connections to the other ranks.
+//! - [`Communicator`] is one rank of a job: its GPU, and its connections to the other ranks. [`Communicator::split`] makes groups
+//!   of ranks.
 //! - [`fused_kernel`] makes a struct the handle of a kernel, and declares a struct of its operands. Mistakes are compile
 //!   errors.
 //! - [`Communicator::prepare`] prepares a [`KernelConfig`] that is made at run time, and returns an [`Operator`].
@@ -133,6 +134,7 @@ mod report;
 mod run;
 mod shared;
 mod simulation;
+mod split;
 mod startup;
 pub mod stats;
 mod symmetric;

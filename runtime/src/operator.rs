@@ -75,8 +75,9 @@ fn begun_calls(
 ) -> BegunCalls {
     match &shared.simulated {
         Some(job) => {
-            let place = (shared.rank, shared.world);
-            BegunCalls::Simulated(job.count_calls(operator, place, kernel.handle()))
+            let key = (shared.cluster.splits.clone(), operator);
+            let place = (shared.rank, &shared.cluster.job_ranks[..]);
+            BegunCalls::Simulated(job.count_calls(key, place, kernel.handle()))
         }
         None => BegunCalls::Mapped {
             reader,

@@ -129,7 +129,7 @@ pub(crate) fn prepare(
     let (loaded, places) = ranks.agree("loading", loaded, BUILD_TIMEOUT)?;
     ensure_same_places(&places)?;
     let workspace = Arc::new(Workspace::new(shared, block, fabric));
-    let name = operator_name(&plan, name);
+    let name = operator_name(&plan, name, shared.cluster.group_name());
     let operator = Operator::new((plan, &name), loaded, workspace, shared.clone());
     known.add(identity, operator.core());
     Ok(operator)
@@ -158,11 +158,15 @@ fn plan_on_this_rank(
 }
 
 /// Returns the name of an operator in errors: the kind of the operator and its name, or else the id of its kernel.
-fn operator_name(plan: &KernelPlan, name: Option<&str>) -> String {
-    name.map_or_else(
+fn operator_name(plan: &KernelPlan, name: Option<&str>, group: Option<String>) -> String {
+    let name = name.map_or_else(
         || plan.id.clone(),
         |name| format!("{} {name}", plan.spec.op()),
-    )
+    );
+    match group {
+        Some(group) => format!("{name} in {group}"),
+        None => name,
+    }
 }
 
 /// Checks that the NICs of a kernel of several nodes can make its puts.

@@ -8,7 +8,7 @@ use crate::env::{self, Timeouts};
 use crate::error::{Error, Finding, OperatorId};
 use crate::fabric::transport::Transport;
 use crate::gpu::Gpu;
-use crate::health::{Health, Monitored};
+use crate::health::{Ancestors, Health, Monitored};
 use crate::operator_names::OperatorNames;
 use crate::order::Order;
 use crate::simulation::SimulatedJob;
@@ -18,7 +18,7 @@ use crate::watchdog::Watchdog;
 use cudarc::driver::{CudaContext, CudaStream};
 use mkernel_spec::Device;
 use mkernel_spec::abi::Gate;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -54,6 +54,8 @@ pub(crate) struct Shared {
     reader: Mutex<Option<Arc<WordReader>>>,
     /// The transport for puts between nodes, if the program has chosen one.
     transport: Mutex<Option<Transport>>,
+    /// The number of splits so far, which is the same on all ranks.
+    splits: AtomicU32,
 }
 
 /// The shortest timeout for work on simulated GPUs.
@@ -74,10 +76,56 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Shared {
     pub fn new(
         gpu: Gpu,
-        mut ranks: Collective,
+        ranks: Collective,
         cluster: Cluster,
         timeouts: &Timeouts,
         simulated: Option<Arc<SimulatedJob>>,
+    ) -> Self {
+        Self::with_ancestors(
+            gpu,
+            ranks,
+            cluster,
+            timeouts,
+            (simulated, Ancestors::default()),
+        )
+    }
+
+    /// Returns the state for a group of ranks, one of which is this rank. `gpu` is a result of [`gpu`](Self::gpu).
+    pub fn group(&self, gpu: Gpu, ranks: Collective, cluster: Cluster) -> Self {
+        let timeouts = Timeouts {
+            device: self.timeout(),
+            host: Some(self.host_timeout()),
+        };
+        let ancestors = self.health.for_groups();
+        let simulated = self.simulated.clone();
+        let group = Self::with_ancestors(gpu, ranks, cluster, &timeouts, (simulated, ancestors));
+        *lock(&group.transport) = lock(&self.transport).clone();
+        group
+    }
+
+    /// Returns this rank's GPU for another communicator, which gets a stream of its own for the runtime's work.
+    pub fn gpu(&self) -> Result<Gpu, Error> {
+        Ok(Gpu {
+            stream: Stream::new(&self.ctx)?,
+            ctx: self.ctx.clone(),
+            device: self.device.clone(),
+            is_shared: self.shares_gpu,
+            default_stream: self.default_stream.clone(),
+            order: self.order.clone(),
+        })
+    }
+
+    /// Returns the number of the next split, counted from 0.
+    pub fn next_split(&self) -> u32 {
+        self.splits.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn with_ancestors(
+        gpu: Gpu,
+        mut ranks: Collective,
+        cluster: Cluster,
+        timeouts: &Timeouts,
+        (simulated, ancestors): (Option<Arc<SimulatedJob>>, Ancestors),
     ) -> Self {
         let (rank, world) = (ranks.rank(), ranks.world());
         if let Some(host) = &simulated {
@@ -85,7 +133,7 @@ impl Shared {
             // A rank may be late only because its simulated kernels, which are slow, have not ended.
             ranks.pause_while(Arc::new(move || host.is_awaited()));
         }
-        let health = Arc::new(Health::new(ranks));
+        let health = Arc::new(Health::new(ranks, &cluster.job_ranks, ancestors));
         let host_timeout = timeouts.host(simulated.is_some());
         Self {
             rank,
@@ -108,6 +156,7 @@ impl Shared {
             operators: Arc::default(),
             reader: Mutex::default(),
             transport: Mutex::default(),
+            splits: AtomicU32::new(0),
         }
     }
 

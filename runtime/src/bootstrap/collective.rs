@@ -3,6 +3,7 @@
 use super::fds;
 use super::group::{Agreed, Group, agree};
 use super::host_map::HostMap;
+use super::tcp_groups;
 use super::wait::{IsBusy, StepWait, Stop};
 use crate::error::Error;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -20,8 +21,12 @@ pub(crate) struct Collective {
 
 impl Collective {
     pub fn new(group: impl Group + 'static) -> Self {
+        Self::of(Box::new(group))
+    }
+
+    fn of(group: Box<dyn Group>) -> Self {
         Self {
-            group: Box::new(group),
+            group,
             broken: None,
             stop: Stop::default(),
             is_busy: None,
@@ -87,6 +92,21 @@ impl Collective {
     /// Returns when every rank has entered this step.
     pub fn barrier(&mut self, step: &'static str, timeout: Duration) -> Result<(), Error> {
         self.all_gather(step, &[], timeout).map(drop)
+    }
+
+    /// Connects `members`, in this order, as a group of their own. All ranks must call this, each with the members of its own
+    /// group. A rank without a group passes no members and gets `None`.
+    pub fn connect_group(
+        &mut self,
+        members: &[u32],
+        timeout: Duration,
+    ) -> Result<Option<Self>, Error> {
+        let wait = self.wait("connecting groups of ranks", timeout);
+        let group = self.run(|group| match group.network() {
+            Some(network) => tcp_groups::connect(group, &network, members, &wait),
+            None => group.connect_threads(members, &wait).map(Ok),
+        })??;
+        Ok(group.map(Self::of))
     }
 
     /// See [`Group::lost`].

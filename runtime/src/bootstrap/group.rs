@@ -4,7 +4,9 @@ use super::host_map::HostMap;
 use super::limits::MAX_CONTRIBUTION_BYTES;
 use super::wait::StepWait;
 use crate::error::{Error, ProtocolFault, with_causes};
+use std::net::IpAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 /// The connections of one rank to all other ranks.
 pub(crate) trait Group: Send {
@@ -29,6 +31,17 @@ pub(crate) trait Group: Send {
         wait: &StepWait,
     ) -> Result<Vec<Option<OwnedFd>>, Error>;
 
+    /// Connects `members`, in this order, as a group of their own. All ranks are threads and must call this, each with the members
+    /// of its own group. A rank without a group passes no members and gets `None`.
+    fn connect_threads(&mut self, _members: &[u32], _wait: &StepWait) -> Result<Connected, Error> {
+        Ok(None)
+    }
+
+    /// Returns the means by which ranks connect as groups of their own, or `None` if all ranks are threads.
+    fn network(&self) -> Option<Network> {
+        None
+    }
+
     /// Returns a rank that is lost: its connection closed without a `Goodbye` frame, or another rank has reported so.
     /// Does not wait.
     fn lost(&mut self) -> Option<u32>;
@@ -51,6 +64,20 @@ pub(crate) trait Group: Send {
 
     /// Reports to all ranks that a call of this rank has failed. Steps can still be completed.
     fn report_failed(&mut self);
+}
+
+/// The connections of a rank to its group, or `None` if the rank has no group.
+pub(crate) type Connected = Option<Box<dyn Group>>;
+
+/// The means by which ranks that are processes connect as groups.
+#[derive(Clone)]
+pub(crate) struct Network {
+    /// An address of this host.
+    pub address: IpAddr,
+    /// The time within which the loss of a host must be detected.
+    pub silence: Duration,
+    /// A key that only ranks of the job know, or nothing if the job has no secret.
+    pub key: Vec<u8>,
 }
 
 const OK: u8 = 0;

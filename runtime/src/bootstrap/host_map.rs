@@ -19,10 +19,10 @@ impl HostMap {
     }
 
     /// Returns the map of ranks whose hosts have these ids, by rank.
-    pub fn from_hosts(hosts: &[&[u8]]) -> Self {
-        let mut known: Vec<&[u8]> = Vec::new();
+    pub fn from_hosts<T: PartialEq>(hosts: &[T]) -> Self {
+        let mut known: Vec<&T> = Vec::new();
         let mut of_rank = Vec::with_capacity(hosts.len());
-        for &host in hosts {
+        for host in hosts {
             let index = known.iter().position(|known| *known == host);
             of_rank.push(index.unwrap_or(known.len()) as u32);
             if index.is_none() {
@@ -30,6 +30,12 @@ impl HostMap {
             }
         }
         Self { of_rank }
+    }
+
+    /// Returns the map of the group whose ranks are `members`, in this order. Hosts without a member are left out.
+    pub fn of_group(&self, members: &[u32]) -> Self {
+        let hosts = members.iter().map(|rank| self.of_rank.get(*rank as usize));
+        Self::from_hosts(&hosts.collect::<Vec<_>>())
     }
 
     /// Returns the number of ranks.
@@ -101,6 +107,7 @@ mod tests {
         assert_eq!((host_map.local_rank(0), host_map.local_rank(2)), (0, 1));
         assert_eq!(host_map.local_ranks(9), [] as [u32; 0]);
         assert_eq!(HostMap::one(2).all(), [vec![0, 1]]);
+        assert_eq!(host_map.of_group(&[3, 2, 0]).all(), [vec![0], vec![1, 2]]);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! [`LocalGroup`]: ranks that are threads of one process.
 
 use super::files::{os, raise_limit};
-use super::group::Group;
+use super::group::{Connected, Group};
 use super::host_map::HostMap;
 use super::owner::Owner;
 use super::wait::{Ended, STOPPED, StepWait};
@@ -19,6 +19,8 @@ struct Contribution {
     step: &'static str,
     bytes: Vec<u8>,
     fd: Option<Arc<OwnedFd>>,
+    /// The steps of the group whose first rank is the contributor.
+    group: Option<Arc<SharedSteps>>,
 }
 
 #[derive(Default)]
@@ -54,6 +56,19 @@ struct SharedSteps {
 }
 
 impl SharedSteps {
+    fn new(world: usize) -> Arc<Self> {
+        let state = StepState {
+            contributions: vec![None; world],
+            left: vec![false; world],
+            panicked: vec![false; world],
+            ..StepState::default()
+        };
+        Arc::new(Self {
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+        })
+    }
+
     fn lock(&self) -> MutexGuard<'_, StepState> {
         // Every statement leaves the guarded value consistent, so a poisoned lock can still be used.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -72,29 +87,23 @@ pub(crate) struct LocalGroup {
 /// Returns the groups of `world` ranks, by rank.
 pub(crate) fn groups(world: u32) -> Vec<LocalGroup> {
     raise_limit();
-    let count = world as usize;
-    let state = StepState {
-        contributions: vec![None; count],
-        left: vec![false; count],
-        panicked: vec![false; count],
-        ..StepState::default()
-    };
-    let shared = Arc::new(SharedSteps {
-        state: Mutex::new(state),
-        changed: Condvar::new(),
-    });
+    let shared = SharedSteps::new(world as usize);
     (0..world)
-        .map(|rank| LocalGroup {
-            shared: shared.clone(),
-            rank,
-            world,
-            host_map: HostMap::one(world),
-            owner: Owner::this_process(),
-        })
+        .map(|rank| LocalGroup::new(shared.clone(), rank, world))
         .collect()
 }
 
 impl LocalGroup {
+    fn new(shared: Arc<SharedSteps>, rank: u32, world: u32) -> Self {
+        Self {
+            shared,
+            rank,
+            world,
+            host_map: HostMap::one(world),
+            owner: Owner::this_process(),
+        }
+    }
+
     fn exchange(
         &self,
         contribution: Contribution,
@@ -198,7 +207,7 @@ impl Group for LocalGroup {
         let contribution = Contribution {
             step: wait.step,
             bytes: bytes.to_vec(),
-            fd: None,
+            ..Contribution::default()
         };
         let complete = self.exchange(contribution, wait)?;
         Ok(complete
@@ -216,8 +225,8 @@ impl Group for LocalGroup {
         let own = Arc::new(fd.try_clone_to_owned().map_err(&os)?);
         let contribution = Contribution {
             step: wait.step,
-            bytes: Vec::new(),
             fd: Some(own),
+            ..Contribution::default()
         };
         let complete = self.exchange(contribution, wait.clone())?;
         (0..self.world)
@@ -227,6 +236,23 @@ impl Group for LocalGroup {
                 _ => Ok(None),
             })
             .collect()
+    }
+
+    fn connect_threads(&mut self, members: &[u32], wait: &StepWait) -> Result<Connected, Error> {
+        let is_first = members.first() == Some(&self.rank);
+        let contribution = Contribution {
+            step: wait.step,
+            group: is_first.then(|| SharedSteps::new(members.len())),
+            ..Contribution::default()
+        };
+        let complete = self.exchange(contribution, wait.clone())?;
+        let steps = members
+            .first()
+            .and_then(|first| complete.get(*first as usize)?.group.clone());
+        let place = members.iter().position(|member| *member == self.rank);
+        Ok(steps.zip(place).map(|(steps, place)| -> Box<dyn Group> {
+            Box::new(Self::new(steps, place as u32, members.len() as u32))
+        }))
     }
 
     fn lost(&mut self) -> Option<u32> {

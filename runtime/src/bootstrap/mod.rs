@@ -17,6 +17,7 @@ mod rendezvous;
 pub(crate) mod socket_pairs;
 mod step_frames;
 mod tcp;
+mod tcp_groups;
 #[cfg(test)]
 mod tests;
 mod wait;

@@ -2,7 +2,7 @@
 
 use super::failure::{ReportedFailure, StepFailure};
 use super::fds;
-use super::group::Group;
+use super::group::{Group, Network};
 use super::host_map::HostMap;
 use super::limits::POLL;
 use super::owner::Owner;
@@ -22,6 +22,7 @@ pub(crate) struct TcpGroup {
     rank: u32,
     world: u32,
     host_map: HostMap,
+    network: Network,
     nonce: Nonce,
     /// On rank 0, the connections to ranks 1, 2 and so on. On other ranks, the connection to rank 0.
     links: Vec<Connection>,
@@ -40,11 +41,17 @@ pub(crate) struct TcpGroup {
 }
 
 impl TcpGroup {
-    pub(super) fn new(rank: u32, host_map: HostMap, nonce: Nonce, links: Vec<Connection>) -> Self {
+    pub(super) fn new(
+        (rank, host_map): (u32, HostMap),
+        nonce: Nonce,
+        links: Vec<Connection>,
+        network: Network,
+    ) -> Self {
         Self {
             rank,
             world: host_map.world(),
             host_map,
+            network,
             nonce,
             early: links.iter().map(|_| None).collect(),
             left: vec![false; links.len()],
@@ -318,6 +325,10 @@ impl Group for TcpGroup {
         wait: &StepWait,
     ) -> Result<Vec<Option<OwnedFd>>, Error> {
         fds::exchange(self, fd, wait)
+    }
+
+    fn network(&self) -> Option<Network> {
+        Some(self.network.clone())
     }
 
     fn lost(&mut self) -> Option<u32> {

@@ -7,7 +7,7 @@ use rustix::net::sockopt::{
     set_socket_keepalive, set_tcp_keepidle, set_tcp_keepintvl, set_tcp_user_timeout,
 };
 use std::io::{ErrorKind, Read, Write};
-use std::net::TcpStream;
+use std::net::{IpAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 /// The longest payload that rank 0 sends: the contributions of all ranks, or their hosts.
@@ -175,6 +175,12 @@ impl Connection {
     #[cfg(test)]
     pub fn stream(&self) -> &TcpStream {
         &self.stream
+    }
+
+    /// Returns the address of this end.
+    pub fn own_address(&self) -> Option<IpAddr> {
+        let address = self.stream.local_addr().ok()?;
+        Some(address.ip().to_canonical())
     }
 
     /// Accepts payloads of up to `limit` bytes from now on.

@@ -1,6 +1,6 @@
 //! [`ClusterError`]: why the ranks of a job cannot run a kernel, as far as their number and their hosts matter.
 
-use super::display::{Hosts, OnHosts};
+use super::display::{Hosts, OnHosts, Ranks};
 
 /// The reason why the ranks of a job cannot run a kernel, as far as it lies in their number or their hosts.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -51,6 +51,32 @@ pub enum ClusterError {
         world: u32,
         /// The number of hosts that the ranks are on.
         hosts: u32,
+    },
+    /// A group of [`Communicator::split`](crate::Communicator::split) on one host has a number of ranks that kernels do not
+    /// support.
+    #[error(
+        "the group of colour {color} has {} ranks on one host ({}), but 1, 2, 4 and 8 are supported. Choose other colours, or \
+         pass None on ranks that need no group",
+        ranks.len(), Ranks(ranks)
+    )]
+    GroupSize {
+        /// The colour of the group.
+        color: u32,
+        /// The ranks in the order of the group, as numbered in the communicator that was split.
+        ranks: Vec<u32>,
+    },
+    /// A group of [`Communicator::split`](crate::Communicator::split) on several hosts has different numbers of ranks on the hosts,
+    /// or is not numbered host by host.
+    #[error(
+        "the group of colour {color} has different numbers of ranks on its hosts, or is not numbered host by host ({}). Choose \
+         colours with as many ranks on each host, and keys in the order of hosts",
+        Hosts(hosts)
+    )]
+    GroupHosts {
+        /// The colour of the group.
+        color: u32,
+        /// The ranks of each host in the order of the group, as numbered in the communicator that was split.
+        hosts: Vec<Vec<u32>>,
     },
     /// The kernel is declared for another number of ranks.
     #[error(

@@ -82,8 +82,8 @@ pub enum OperandFault {
     OverlapsRows,
     /// The operand is not a tensor in symmetric memory.
     #[error(
-        "its {bytes} bytes at {address:#x} are not part of a tensor in symmetric memory. Allocate it with \
-         Communicator::alloc on all ranks, or declare the kernel without `symmetric_result` or `symmetric_a`"
+        "its {bytes} bytes at {address:#x} are not part of a tensor in the communicator's symmetric memory. Allocate it with \
+         Communicator::alloc of this communicator on all ranks, or declare the kernel without `symmetric_result` or `symmetric_a`"
     )]
     NotSymmetric {
         /// The address.

@@ -4,7 +4,39 @@ use super::*;
 use crate::bootstrap::local;
 
 fn health() -> Health {
-    Health::new(Collective::new(local::groups(1).remove(0)))
+    group(&[0], Ancestors::default())
+}
+
+fn group(job_ranks: &[u32], ancestors: Ancestors) -> Health {
+    let ranks = Collective::new(local::groups(job_ranks.len() as u32).remove(0));
+    Health::new(ranks, job_ranks, ancestors)
+}
+
+/// The groups are those of ranks 2 and 0, and of ranks 2 and 1 of the job. Rank 0 is lost.
+#[test]
+fn the_loss_of_a_rank_ends_groups_with_it_and_groups_without_it() {
+    let parent = group(&[2, 0, 1], Ancestors::default());
+    let with_lost = group(&[2, 0], parent.for_groups());
+    let without_lost = group(&[2, 1], parent.for_groups());
+    let inner = group(&[1], without_lost.for_groups());
+    for health in [&with_lost, &without_lost, &inner] {
+        assert!(!health.poll());
+        health.check().expect("usable");
+    }
+    parent.lost.set(1).expect("the first loss");
+    assert!(with_lost.poll());
+    let error = with_lost.check().expect_err("a member is lost");
+    assert!(matches!(error, Error::RankLost { rank: 1, .. }), "{error}");
+    for health in [&without_lost, &inner] {
+        // The watchdog goes on, so that other members learn of the failure.
+        assert!(!health.poll());
+        let error = health.ensure_usable().expect_err("rank 0 of the job");
+        let Error::Aborted { cause: Some(cause) } = &error else {
+            panic!("{error}");
+        };
+        assert!(matches!(**cause, Error::RankLost { rank: 0, .. }));
+        assert!(error.to_string().contains("rank 0 is lost"), "{error}");
+    }
 }
 
 #[test]

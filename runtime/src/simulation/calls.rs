@@ -6,7 +6,15 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 /// The numbers of calls of one operator that the ranks have begun, including replays of graphs. A rank's entry outlives the
 /// rank.
-pub(crate) struct OperatorLaunches(Vec<OnceLock<Arc<LaunchCount>>>);
+pub(crate) struct OperatorLaunches {
+    /// The counts by rank.
+    counts: Vec<OnceLock<Arc<LaunchCount>>>,
+    /// The rank in the job of each rank.
+    job_ranks: Vec<u32>,
+}
+
+/// An operator of a job: the [splits](crate::cluster::Cluster::splits) that led to its communicator, and its number.
+pub(crate) type OperatorKey = (Vec<u32>, u32);
 
 impl OperatorLaunches {
     /// Returns the number of calls that each rank has begun. Calls that did not take place because an earlier call had failed
@@ -16,40 +24,53 @@ impl OperatorLaunches {
     }
 
     fn counts(&self, of: impl Fn(&LaunchCount) -> u64) -> Vec<u64> {
-        let counts = self.0.iter().map(OnceLock::get);
+        let counts = self.counts.iter().map(OnceLock::get);
         counts
             .map(|count| count.map_or(0, |count| of(count)))
             .collect()
     }
 
-    fn runs(&self, rank: usize) -> bool {
-        let count = self.0.get(rank).and_then(OnceLock::get);
-        count.is_some_and(|count| count.is_running())
+    /// Returns the ranks in the job that have a running call.
+    fn running(&self) -> impl Iterator<Item = u32> {
+        let all = self.job_ranks.iter().zip(&self.counts);
+        let is_running = |count: &OnceLock<Arc<LaunchCount>>| {
+            count.get().is_some_and(|count| count.is_running())
+        };
+        all.filter_map(move |(rank, count)| is_running(count).then_some(*rank))
+    }
+
+    /// Returns whether all ranks have begun every call that the rank with this rank in the job has begun.
+    fn are_made_by_all(&self, job_rank: u32) -> bool {
+        let begun = self.counts(LaunchCount::begun);
+        let own = self.job_ranks.iter().position(|rank| *rank == job_rank);
+        own.is_none_or(|own| begun.iter().all(|theirs| *theirs >= begun[own]))
     }
 }
 
-/// The operators of a job that exist on any rank, by number.
+/// The operators of a job and of its groups that exist on any rank.
 #[derive(Default)]
-pub(crate) struct CallTable(Mutex<HashMap<u32, Weak<OperatorLaunches>>>);
+pub(crate) struct CallTable(Mutex<HashMap<OperatorKey, Weak<OperatorLaunches>>>);
 
 impl CallTable {
     /// Adds the operator of one rank. Returns the calls of all ranks.
     pub fn add(
         &self,
-        operator: u32,
-        (rank, world): (u32, u32),
+        operator: OperatorKey,
+        (rank, job_ranks): (u32, &[u32]),
         launches: Arc<LaunchCount>,
     ) -> Arc<OperatorLaunches> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|_, operator| operator.strong_count() > 0);
         let of_all = known.get(&operator).and_then(Weak::upgrade);
         let of_all = of_all.unwrap_or_else(|| {
-            let of_ranks = (0..world).map(|_| OnceLock::new());
-            Arc::new(OperatorLaunches(of_ranks.collect()))
+            Arc::new(OperatorLaunches {
+                counts: job_ranks.iter().map(|_| OnceLock::new()).collect(),
+                job_ranks: job_ranks.to_vec(),
+            })
         });
         known.insert(operator, Arc::downgrade(&of_all));
         // A rank adds each of its operators once.
-        let _ = of_all.0[rank as usize].set(launches);
+        let _ = of_all.counts[rank as usize].set(launches);
         of_all
     }
 
@@ -59,17 +80,9 @@ impl CallTable {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let operators: Vec<_> = known.values().filter_map(Weak::upgrade).collect();
         drop(known);
-        let begun: Vec<Vec<u64>> = operators
-            .iter()
-            .map(|launches| launches.counts(LaunchCount::begun))
-            .collect();
-        let ranks = begun.iter().map(Vec::len).max().unwrap_or(0);
-        let runs = |rank: &usize| operators.iter().any(|launches| launches.runs(*rank));
-        let made_by_all = |rank: usize| {
-            let mut counts = begun.iter().filter_map(|all| Some((all.get(rank)?, all)));
-            counts.all(|(own, all)| all.iter().all(|theirs| theirs >= own))
-        };
-        let mut running = (0..ranks).filter(runs).peekable();
+        let of_all = operators.iter();
+        let mut running = of_all.flat_map(|launches| launches.running()).peekable();
+        let made_by_all = |rank| operators.iter().all(|calls| calls.are_made_by_all(rank));
         running.peek().is_some() && !running.any(made_by_all)
     }
 }

@@ -8,7 +8,7 @@ use mkernel_sim::{HostOptions, SimulatedHost};
 use mkernel_spec::{Device, KernelPlan};
 use std::sync::{Arc, OnceLock};
 
-pub(crate) use super::calls::OperatorLaunches;
+pub(crate) use super::calls::{OperatorKey, OperatorLaunches};
 pub(crate) use mkernel_sim::BusyGuard;
 
 /// Makes cudarc use simulated GPUs.
@@ -85,15 +85,16 @@ impl SimulatedJob {
         self.host.name_memory(address, bytes, name);
     }
 
-    /// Counts the calls of a rank's operator, whose kernel is `function`. Returns the calls of all ranks.
+    /// Counts the calls of a rank's operator, whose kernel is `function`. `job_ranks` are the ranks in the job of all ranks
+    /// that have the operator. Returns the calls of these ranks.
     pub fn count_calls(
         &self,
-        operator: u32,
-        (rank, world): (u32, u32),
+        operator: OperatorKey,
+        (rank, job_ranks): (u32, &[u32]),
         function: u64,
     ) -> Arc<OperatorLaunches> {
         let launches = self.host.launches_of(function).unwrap_or_default();
-        self.calls.add(operator, (rank, world), launches)
+        self.calls.add(operator, (rank, job_ranks), launches)
     }
 
     /// Returns the findings so far. After a rank has aborted, kernels run to their end without waiting for each other.

@@ -15,6 +15,8 @@ pub(crate) enum BusyGuard {}
 
 pub(crate) enum OperatorLaunches {}
 
+pub(crate) type OperatorKey = (Vec<u32>, u32);
+
 impl OperatorLaunches {
     pub fn begun(&self) -> Vec<u64> {
         match *self {}
@@ -35,7 +37,7 @@ impl SimulatedJob {
         match *self {}
     }
 
-    pub fn count_calls(&self, _: u32, _: (u32, u32), _: u64) -> Arc<OperatorLaunches> {
+    pub fn count_calls(&self, _: OperatorKey, _: (u32, &[u32]), _: u64) -> Arc<OperatorLaunches> {
         match *self {}
     }
 

@@ -120,7 +120,11 @@ fn handshake(job: &Job, mut link: Connection, deadline: Instant) -> Result<TcpGr
     let frame = answer(job, &mut link, FrameKind::Welcome, deadline)?;
     let host_map = transcript.check_welcome(&frame, job).map_err(protocol)?;
     link.allow(root_bytes(job.world));
-    Ok(TcpGroup::new(job.rank, host_map, frame.nonce, vec![link]))
+    let links = vec![link];
+    let addresses = links.iter().filter_map(Connection::own_address);
+    let network = job.network(addresses, &frame.nonce);
+    let place = (job.rank, host_map);
+    Ok(TcpGroup::new(place, frame.nonce, links, network))
 }
 
 /// Waits for the next frame of rank 0, which should be of kind `wanted`.

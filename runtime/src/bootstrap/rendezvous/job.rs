@@ -1,6 +1,8 @@
 //! [`Job`]: the job of a process, before it is connected to the other ranks.
 
 use super::secret::Secret;
+use crate::bootstrap::group::Network;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 pub(crate) const STEP: &str = "rendezvous";
@@ -30,6 +32,19 @@ pub(crate) struct Job {
 }
 
 impl Job {
+    /// Returns the means by which this rank connects to groups. `addresses` are those of its ends of connections, and `nonce` is
+    /// that of the job.
+    pub fn network(&self, addresses: impl Iterator<Item = IpAddr>, nonce: &[u8]) -> Network {
+        // Other hosts reach this one at any address except those of the loopback interface.
+        let address = addresses.min_by_key(IpAddr::is_loopback);
+        let secret = self.secret.as_ref();
+        Network {
+            address: address.unwrap_or(Ipv4Addr::LOCALHOST.into()),
+            silence: self.silence,
+            key: secret.map_or_else(Vec::new, |secret| secret.key_of_groups(nonce).to_vec()),
+        }
+    }
+
     /// Returns the host and the port of rank 0 for messages.
     pub fn address(&self) -> String {
         match self.host.contains(':') {

@@ -26,6 +26,12 @@ impl Secret {
         (bytes.len() >= MIN_BYTES).then_some(Self(mac))
     }
 
+    /// Returns a key for groups of the ranks of a job with this nonce.
+    pub(crate) fn key_of_groups(&self, nonce: &[u8]) -> [u8; PROOF_BYTES] {
+        let mac = self.0.clone().chain_update(b"mkernel groups\0");
+        mac.chain_update(nonce).finalize().into_bytes().into()
+    }
+
     pub(crate) fn prove(&self, role: Side, messages: &[u8]) -> [u8; PROOF_BYTES] {
         self.mac(role, messages).finalize().into_bytes().into()
     }

@@ -224,20 +224,19 @@ impl Server<'_> {
         if let Some(rank) = left {
             return Err(self.abort(StepFailure::Left { rank }));
         }
-        let links = self
+        let links: Vec<_> = self
             .admitted
             .into_iter()
             .flatten()
             .map(|mut rank_connection| {
                 rank_connection.link.allow(RANK_BYTES);
                 rank_connection.link
-            });
-        Ok(TcpGroup::new(
-            self.job.rank,
-            host_map,
-            nonce,
-            links.collect(),
-        ))
+            })
+            .collect();
+        let addresses = links.iter().filter_map(Connection::own_address);
+        let network = self.job.network(addresses, &nonce);
+        let place = (self.job.rank, host_map);
+        Ok(TcpGroup::new(place, nonce, links, network))
     }
 
     /// Reports a failure to all admitted ranks.

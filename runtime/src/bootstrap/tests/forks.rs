@@ -2,7 +2,7 @@
 
 use super::processes::{expect_read, start_child};
 use super::*;
-use crate::health::Health;
+use crate::health::{Ancestors, Health};
 use crate::watchdog::Watchdog;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
@@ -36,7 +36,7 @@ pub fn rank_that_forks(ranks: Collective) -> String {
     ranks
         .barrier("first", TIMEOUT)
         .expect("rank 0 still counts this rank");
-    let health = Arc::new(Health::new(ranks));
+    let health = Arc::new(Health::new(ranks, &[], Ancestors::default()));
     let mut watchdog = Some(Watchdog::start(&health));
     let second = in_fork(|| drop(watchdog.take()));
     let mut ranks = health.ranks();

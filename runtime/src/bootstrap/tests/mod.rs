@@ -2,6 +2,7 @@
 
 mod failures;
 mod forks;
+mod groups;
 mod hosts;
 mod parsers;
 mod processes;

@@ -28,6 +28,9 @@ fn child() {
     if std::env::var_os("TEST_LOST").is_some() {
         return println!("read {}", lost(ranks));
     }
+    if std::env::var_os("TEST_GROUP").is_some() {
+        return println!("read {}", super::groups::rank_with_a_group(ranks));
+    }
     if std::env::var_os("TEST_FORK").is_some() {
         return println!("read {}", super::forks::rank_that_forks(ranks));
     }
@@ -133,7 +136,7 @@ fn lost(mut ranks: Collective) -> String {
 
 const ENDS: u32 = 1;
 
-/// Returns the errors of calls that need all ranks on one host, if there are several hosts.
+/// Returns the errors of calls that need all ranks on one host, if there are several hosts, and the ranks of a reversed group.
 fn across_hosts() -> String {
     let connected = match std::env::var("TEST_CONNECT") {
         Err(_) => crate::Communicator::from_env(),
@@ -174,7 +177,14 @@ fn across_hosts() -> String {
     let test = tested
         .err()
         .map_or_else(String::new, |error| error.to_string());
-    format!("{hosts} hosts; {operator}; {test}")
+    let group = ranks.split(Some(0), -(ranks.rank() as i32));
+    let group = group.expect("both ranks come").expect("a group");
+    group.barrier().expect("both ranks come");
+    let place = (group.rank() + ranks.rank(), group.hosts());
+    format!(
+        "{hosts} hosts; {operator}; {test}; {place:?} {:?}",
+        group.job_ranks()
+    )
 }
 
 pub fn start_child(rank: u32, world: u32, port: u16, more: &[(&str, &str)]) -> Child {
@@ -274,7 +284,7 @@ fn ranks_connect_without_a_launcher() {
 }
 
 fn expect_across_hosts(children: Vec<Child>) {
-    let expected = "2 hosts; the ranks are on 2 hosts (rank 0 | rank 1), but the kernel is declared for one node. Declare nodes = 2, or use the GPUs of one host; the ranks are on 2 hosts, but emulated NICs do not reach other hosts. Choose transport rc or efa";
+    let expected = "2 hosts; the ranks are on 2 hosts (rank 0 | rank 1), but the kernel is declared for one node. Declare nodes = 2, or use the GPUs of one host; the ranks are on 2 hosts, but emulated NICs do not reach other hosts. Choose transport rc or efa; (1, 2) [1, 0]";
     for (rank, child) in (0..).zip(children) {
         expect_read(rank, child, expected);
     }

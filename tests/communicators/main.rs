@@ -1,6 +1,9 @@
 //! Tests of the resources that operators of a communicator share, and that communicators do not share. The first test counts
 //! threads and descriptors of the process, so the tests of this program run one after another.
 
+mod group_failures;
+mod groups;
+
 use mkernel::{
     Communicator, Error, KernelConfig, Operator, Simulation, Stats,
     network::{Faults, NicModel, Transport},
@@ -33,11 +36,13 @@ fn communicators(seed: u64) -> Vec<Communicator> {
         ..Simulation::default()
     };
     let all = Communicator::simulated(&simulation).expect("simulated GPUs");
-    for ranks in &all {
-        let (nic, faults) = (NicModel::default(), Faults::default());
-        ranks.set_transport(Transport::Emulated { nic, faults });
-    }
+    all.iter().for_each(use_emulated_nics);
     all
+}
+
+fn use_emulated_nics(ranks: &Communicator) {
+    let (nic, faults) = (NicModel::default(), Faults::default());
+    ranks.set_transport(Transport::Emulated { nic, faults });
 }
 
 /// Calls `body` for each communicator, each on a thread.
