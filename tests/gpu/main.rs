@@ -20,6 +20,7 @@ mod correctness;
 mod experts;
 mod failures;
 mod graphs;
+mod groups;
 mod invariance;
 mod launches;
 mod lifetimes;

@@ -86,6 +86,14 @@ fn work(task: &str) -> Result<(), Failure> {
         compute(&ranks, &lab, &operator, &operands, (10, seed))?;
         prepared.push((operator, operands));
     }
+    let reversed = ranks.split(Some(0), -(ranks.rank() as i32))?;
+    let reversed = reversed.ok_or("no group")?;
+    let (operator, operands) =
+        prepare(&reversed, &lab, (shape, BLayout::Nk, Tuning::default()), 0)?;
+    compute(&reversed, &lab, &operator, &operands, (3, 0))?;
+    drop((operator, operands));
+    reversed.barrier()?;
+    drop(reversed);
     println!("right");
     if task == "stop" {
         return Ok(ranks.barrier()?);
