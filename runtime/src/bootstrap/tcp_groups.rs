@@ -144,10 +144,22 @@ fn connect_members(
         silence: network.silence,
     };
     let group = match listener {
-        Some(listener) => accept_ranks(&job, &listener)?,
-        None => join(&job)?,
+        Some(listener) => accept_ranks(&job, &listener),
+        None => join(&job),
     };
+    let group = group.map_err(|error| in_parent(error, members))?;
     Ok(Some(Box::new(group)))
+}
+
+/// Replaces the ranks of the group in an error by the ranks of the communicator that is split.
+fn in_parent(mut error: Error, members: &[u32]) -> Error {
+    let replace = |rank: &mut u32| *rank = members.get(*rank as usize).copied().unwrap_or(*rank);
+    match &mut error {
+        Error::RanksMissing { ranks, .. } => ranks.iter_mut().for_each(replace),
+        Error::RankLeft { rank, .. } => replace(rank),
+        _ => {}
+    }
+    error
 }
 
 /// Returns the address at which the members connect to their first rank. Ranks of its host may have met rank 0 on the loopback
@@ -165,6 +177,21 @@ fn address_of(members: &[u32], hosts: &HostMap, doors: &[Door]) -> IpAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn errors_name_ranks_of_the_communicator_that_is_split() {
+        let missing = Error::RanksMissing {
+            step: "rendezvous",
+            ranks: vec![0, 2],
+            waited: Duration::from_secs(1),
+            refused: Vec::new(),
+        };
+        let text = in_parent(missing, &[5, 3, 4]).to_string();
+        assert!(text.contains("ranks 5, 4 have not entered"), "{text}");
+        let step = "rendezvous";
+        let left = in_parent(Error::RankLeft { rank: 1, step }, &[5, 3]);
+        assert!(matches!(left, Error::RankLeft { rank: 3, .. }), "{left}");
+    }
 
     #[test]
     fn a_door_is_read_as_it_was_written_and_malformed_ones_are_refused() {

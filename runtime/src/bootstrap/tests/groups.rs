@@ -34,7 +34,7 @@ fn groups_of_a_host_work_beside_each_other() {
     assert_eq!(works(7, |rank, port| job(rank, 7, port), groups), expected);
 }
 
-/// Ranks of host b reach rank 2 at an address of host b, which ranks of host b do not know of each other.
+/// The first rank of each group connects to ranks of another host.
 #[test]
 fn groups_cross_hosts_with_and_without_a_secret() {
     for secret in [None, Secret::new(b"a secret of the whole job")] {
