@@ -131,6 +131,14 @@ impl Communicator {
         .map_err(exception)
     }
 
+    /// Creates the communicator of the ranks that pass this colour, ordered by key and then by rank. A rank without a colour gets
+    /// None. All ranks call this.
+    #[pyo3(signature = (color, key=0))]
+    fn split(&self, py: Python<'_>, color: Option<u32>, key: i32) -> PyResult<Option<Self>> {
+        let group = self.wait(py, move |communicator| communicator.split(color, key))?;
+        Ok(group.map(Self::new))
+    }
+
     /// Returns when every rank has called this.
     fn barrier(&self, py: Python<'_>) -> PyResult<()> {
         self.wait(py, mkernel::Communicator::barrier)

@@ -7,6 +7,8 @@ import sys
 import threading
 
 import mkernel
+import pytest
+import torch
 import torch.distributed as dist
 from mkernel import _startup
 
@@ -119,3 +121,23 @@ def test_a_process_without_a_launcher_says_what_is_missing():
     code = "import mkernel\ntry: mkernel.init()\nexcept mkernel.Error as failure: print(failure.kind, failure)"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert ran.stdout.startswith("setup ") and "RANK" in ran.stdout, ran.stdout + ran.stderr
+
+
+def test_groups_of_groups():
+    def rank(group):
+        part = group.split(group.rank % 2, key=-group.rank)
+        assert (part.name, part.world, part.rank) == (f"default/{group.rank % 2}", 2, 1 - group.rank // 2)
+        x = torch.full((8,), float(group.rank))
+        assert (mkernel.all_reduce(x, group=part.name) == 2 + 2 * (group.rank % 2)).all()
+        alone = part.split(0 if part.rank else None, name="alone")
+        assert (alone is None) == (part.rank == 0)
+        if alone is not None:
+            assert torch.equal(mkernel.all_reduce(x, group="alone"), x) and alone.world == 1
+        assert (mkernel.all_reduce(x) == 6).all()
+        with pytest.raises(mkernel.Error, match="3 ranks"):
+            group.split(min(group.rank, 1))
+        return part
+
+    for part in mkernel.run(rank, 4):
+        with pytest.raises(mkernel.Error, match="there is no group 'default/"):
+            mkernel.all_reduce(torch.ones(8), group=part.name)

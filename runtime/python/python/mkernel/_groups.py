@@ -44,6 +44,7 @@ class Group:
         self._names = names
         self._operators: OrderedDict[Any, Operator] = OrderedDict()
         self._calls: dict[Any, Any] = {}
+        self._parts: list[Group] = []
         self.name = names[0]
         self.rank: int = native.rank
         self.world: int = native.world
@@ -97,6 +98,30 @@ class Group:
         shard = -(-total // self.world)
         return max(0, min(shard, total - self.rank * shard))
 
+    def split(self, color: int | None, key: int = 0, *, name: str | None = None) -> Group | None:
+        """Create groups of the ranks with equal colours. All ranks of this group call this.
+
+        Groups have the GPU and the streams of their ranks in common, so the result of an operator of one group can be an operand of
+        another group. All ranks call the operators of their groups in orders that agree.
+
+        Args:
+            color: The ranks with the same colour are a group. A rank whose colour is None is in no group.
+            key: Ranks are ordered by their keys, and ranks with equal keys by their ranks in this group.
+            name: The name by which operators find the group. The default is the name of this group, a slash and the colour.
+
+        Returns:
+            The group, or None. It is closed with this group.
+
+        Raises:
+            Error: On all ranks, if a group on one host has another number of ranks than 1, 2, 4 or 8.
+        """
+        native = self._native.split(color, key)
+        if native is None:
+            return None
+        part = bind(Group(native, (name or f"{self.name}/{color}",)), to_thread=is_of_thread(self))
+        self._parts.append(part)
+        return part
+
     def barrier(self) -> None:
         """Return when every rank has called this. Work of GPUs is not waited for."""
         self._native.barrier()
@@ -136,7 +161,9 @@ class Group:
         self._native.abort()
 
     def close(self) -> None:
-        """Leave the group. Operators of the group cannot be called after that. Closing a group twice has no effect."""
+        """Leave the group and its parts. Their operators cannot be called after that. Closing a group twice has no effect."""
+        while self._parts:
+            self._parts.pop().close()
         unbind(self)
         self._operators.clear()
         self._calls.clear()
@@ -169,6 +196,11 @@ def bind(group: Group, *, to_thread: bool) -> Group:
                 _groups_of_thread()[name] = group
             _of_process.setdefault(name, []).append(group)
     return group
+
+
+def is_of_thread(group: Group) -> bool:
+    """Return whether the calling thread is a rank of its own, with this group."""
+    return group in _groups_of_thread().values()
 
 
 def unbind(group: Group) -> None:
