@@ -22,12 +22,19 @@ pub enum GenError {
         source: tera::Error,
     },
     /// libnvrtc was not found, or only other versions of it.
-    #[error("libnvrtc {}.{} was not found; to install it, run\n  {command}\nTried:\n{}", version.0, version.1, Lines(looked))]
+    #[error(
+        "libnvrtc {}.{} was not found; to install it, run\n  {}\nor, without mkernel-gen,\n  {}\nTried:\n{}",
+        version.0,
+        version.1,
+        commands[0],
+        commands[1],
+        Lines(looked)
+    )]
     NvrtcMissing {
         /// The required version.
         version: (u32, u32),
-        /// The command that installs it.
-        command: String,
+        /// Two commands, each of which installs it: one of mkernel-gen, and one of pip.
+        commands: [String; 2],
         /// The paths that were tried.
         looked: Vec<Attempt>,
     },

@@ -79,18 +79,23 @@ pub fn fetch_command(requirements: &Path, dir: &Path) -> Vec<String> {
     words.map(str::to_owned).to_vec()
 }
 
-/// The command that installs NVRTC, for a shell. It also sets or unsets `MKERNEL_NVRTC` if this is necessary to find
-/// the library.
-pub(crate) fn fetch_command_line() -> String {
+/// Two commands for a shell, each of which installs NVRTC: one of mkernel-gen, and one of pip. They also set or unset
+/// `MKERNEL_NVRTC` if this is necessary to find the library.
+pub(crate) fn fetch_command_lines() -> [String; 2] {
     let dir = fetch_dir().unwrap_or_else(|| "nvrtc".into());
     let command = fetch_command(Path::new("/dev/stdin"), &dir).join(" ");
-    let mut line = format!("echo '{PINNED_WHEEL}' | {command}");
-    if fetch_dir().is_none() {
-        line.push_str(&format!(" && export MKERNEL_NVRTC=$PWD/nvrtc/{WHEEL_LIB}"));
-    } else if Env::get().nvrtc.is_some() {
-        line.push_str(" && unset MKERNEL_NVRTC");
-    }
-    line
+    let (out, then) = match (fetch_dir(), &Env::get().nvrtc) {
+        (None, _) => (
+            " --out nvrtc",
+            format!(" && export MKERNEL_NVRTC=$PWD/nvrtc/{WHEEL_LIB}"),
+        ),
+        (Some(_), Some(_)) => ("", " && unset MKERNEL_NVRTC".to_owned()),
+        (Some(_), None) => ("", String::new()),
+    };
+    [
+        format!("mkernel-gen fetch-nvrtc{out}{then}"),
+        format!("echo '{PINNED_WHEEL}' | {command}{then}"),
+    ]
 }
 
 /// The library that [`fetch_command`] has installed in `dir`, or `None` without one. Verifies the digests of the library and of its

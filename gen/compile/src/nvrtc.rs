@@ -7,7 +7,7 @@ use crate::env::Env;
 use crate::error::{Attempt, GenError, with_causes};
 use crate::folder::Folder;
 use crate::library::LibraryFile;
-use crate::locate::{SearchPath, check_digest, fetch_command_line, search_paths};
+use crate::locate::{SearchPath, check_digest, fetch_command_lines, search_paths};
 use crate::nvrtc_log::read_log;
 use crate::nvrtc_options::{PINNED_VERSION, options, ptx_options};
 use crate::program::{Functions, Program};
@@ -33,7 +33,7 @@ impl Nvrtc {
     /// `CUDA_ROOT`, `/usr/local/cuda*`, the loader's path, the folder of `mkernel-gen fetch-nvrtc`, and Python's site-packages.
     ///
     /// # Errors
-    /// [`GenError::NvrtcMissing`] with the paths that were searched and the command that installs the library.
+    /// [`GenError::NvrtcMissing`] with the paths that were searched and the commands that install the library.
     pub fn load() -> Result<&'static Self, GenError> {
         static LOADED: OnceLock<Nvrtc> = OnceLock::new();
         static LOADING: Mutex<()> = Mutex::new(());
@@ -76,7 +76,7 @@ impl Nvrtc {
         }
         Err(GenError::NvrtcMissing {
             version: PINNED_VERSION,
-            command: fetch_command_line(),
+            commands: fetch_command_lines(),
             looked,
         })
     }

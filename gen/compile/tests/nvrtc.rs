@@ -263,7 +263,9 @@ fn an_absent_library_is_an_error_with_the_way_out() {
         let error = Nvrtc::load().expect_err("not there");
         let message = error.to_string();
         let GenError::NvrtcMissing {
-            looked, command, ..
+            looked,
+            commands: [short, long],
+            ..
         } = error
         else {
             panic!("{message}")
@@ -274,14 +276,15 @@ fn an_absent_library_is_an_error_with_the_way_out() {
             "a path given by hand is the only one: {message}"
         );
         assert_eq!(looked[0].path, dir.to_string_lossy());
+        assert_eq!(short, "mkernel-gen fetch-nvrtc && unset MKERNEL_NVRTC");
         assert!(
-            command.contains(
+            long.contains(
                 "| python3 -I -m pip install --no-deps --only-binary=:all: --require-hashes "
             ),
             "{message}"
         );
         assert!(
-            message.contains(&command) && message.contains("13.0"),
+            message.contains(&short) && message.contains(&long) && message.contains("13.0"),
             "{message}"
         );
         return;

@@ -132,7 +132,7 @@ mod tests {
     fn missing() -> GenError {
         GenError::NvrtcMissing {
             version: (13, 0),
-            command: "pip".into(),
+            commands: ["fetch-nvrtc".into(), "pip".into()],
             looked: Vec::new(),
         }
     }
