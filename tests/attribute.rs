@@ -158,7 +158,7 @@ fn generated_configurations_are_those_that_are_declared() {
     let chosen = gemm(config);
     assert_eq!(
         (chosen.m, chosen.n, chosen.k),
-        (Dim::DYNAMIC, Dim::DYNAMIC, Dim::Static(8192))
+        (Dim::Dynamic, Dim::Dynamic, Dim::Static(8192))
     );
     assert_eq!(chosen.b_layout, BLayout::Nk);
     assert_eq!(chosen.tuning.tile_n, Some(128));

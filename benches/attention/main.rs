@@ -140,12 +140,12 @@ fn one_size(
     for tuning in tunings(flags) {
         // Each call gives its rows if there are cached ones.
         let dim = |seq| match flags.cached {
-            Some(_) => Dim::UpTo { most: seq },
+            Some(_) => Dim::UpTo(seq),
             None => Dim::Static(seq),
         };
         operators.push(prepare(flags, ranks, (dim, seq), tuning)?);
         for most in flags.max_seq.iter().filter(|most| **most >= seq) {
-            operators.push(prepare(flags, ranks, (|_| Dim::DYNAMIC, *most), tuning)?);
+            operators.push(prepare(flags, ranks, (|_| Dim::Dynamic, *most), tuning)?);
         }
     }
     // The plan of exactly this size. The same operands lie in the same way for each operator.

@@ -157,7 +157,7 @@ impl Bench<'_> {
             }
             for most in &self.flags.max_rows {
                 let most = GemmShape { m: *most, ..shape };
-                operators.push(self.ranks.prepare(&config(Dim::DYNAMIC, tuning), most)?);
+                operators.push(self.ranks.prepare(&config(Dim::Dynamic, tuning), most)?);
             }
         }
         Ok(operators)

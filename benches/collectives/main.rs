@@ -134,7 +134,7 @@ fn configs(flags: &Flags, op: CollectiveOp, kib: u64) -> Vec<CollectiveConfig> {
     };
     let most = flags.max_rows.iter().filter(|most| **most >= rows);
     let up_to = most.map(|most| CollectiveConfig {
-        m: Dim::UpTo { most: *most },
+        m: Dim::UpTo(*most),
         ..planned
     });
     let constant = of_constant_rows(flags, planned);

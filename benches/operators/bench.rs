@@ -176,7 +176,7 @@ impl Bench<'_> {
                     plans.push((tune.clone(), self.ranks.prepare(&config, shape)?));
                 }
                 for most in &self.flags.max_rows {
-                    let config = config(Dim::DYNAMIC, ranks, None, result, tune.tuning);
+                    let config = config(Dim::Dynamic, ranks, None, result, tune.tuning);
                     let shape = GemmShape { m: *most, ..shape };
                     plans.push((tune.clone(), self.ranks.prepare(&config, shape)?));
                 }

@@ -158,7 +158,7 @@ fn an_overlap_that_is_not_in_place_is_an_error_that_names_both() {
         let places = [other * ROWS / 2 * COLS, 0];
         expect_overlap(refusals(rank, Rows::Most, places), &["or x at 0x"]);
     });
-    on_two_ranks(CollectiveOp::ReduceScatter, Dim::DYNAMIC, |rank| {
+    on_two_ranks(CollectiveOp::ReduceScatter, Dim::Dynamic, |rank| {
         // With six rows, a shard has three.
         let own = u64::from(rank.ranks.rank()) * 3 * COLS;
         let errors = refusals(rank, Rows::Count(6), [0, own + COLS]);
@@ -169,7 +169,7 @@ fn an_overlap_that_is_not_in_place_is_an_error_that_names_both() {
 /// With the rows in device memory, only the kernel knows where a shard is.
 #[test]
 fn a_shard_of_rows_in_device_memory_has_no_place() {
-    on_two_ranks(CollectiveOp::AllGather, Dim::DYNAMIC, |rank| {
+    on_two_ranks(CollectiveOp::AllGather, Dim::Dynamic, |rank| {
         let Prepared {
             operator, stream, ..
         } = rank;
@@ -189,7 +189,7 @@ fn a_shard_of_rows_in_device_memory_has_no_place() {
 
 #[test]
 fn the_word_with_the_rows_is_apart_from_results() {
-    on_two_ranks(CollectiveOp::AllReduce, Dim::DYNAMIC, |rank| {
+    on_two_ranks(CollectiveOp::AllReduce, Dim::Dynamic, |rank| {
         let Prepared {
             operator, stream, ..
         } = rank;

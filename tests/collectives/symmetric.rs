@@ -141,7 +141,7 @@ fn another_tensor_is_an_error_however_few_the_rows() {
         .into_iter()
         .flat_map(|op| [1, ROWS].map(|rows| (op, rows)));
     for (seed, (op, rows)) in (0..).zip(cases) {
-        on_ranks_with((op, Dim::DYNAMIC, Protocol::Ll), seed, |rank| {
+        on_ranks_with((op, Dim::Dynamic, Protocol::Ll), seed, |rank| {
             let (mut y, mut other) = (rank.zeros(ELEMS), rank.zeros(ELEMS));
             rank.call_with_rows(&mut y, rows).expect("the same tensor");
             let call = |y: &mut SymmetricSlice<f32>| rank.call_with_rows(y, rows);

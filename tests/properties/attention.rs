@@ -50,7 +50,7 @@ fn plans() -> impl Strategy<Value = Option<Case>> {
             let (comm_ctas, kv_slots) = tuning;
             let config = AttentionConfig {
                 batch: Dim::Static(batch),
-                seq: share.map_or(Dim::Static(seq), |_| Dim::UpTo { most: seq }),
+                seq: share.map_or(Dim::Static(seq), |_| Dim::UpTo(seq)),
                 heads: Dim::Static(heads),
                 kv_heads: Dim::Static(kv_heads),
                 head_dim: Dim::Static(head_dim),

@@ -28,9 +28,7 @@ fn plan(config: KernelConfig, sms: u32) -> Option<KernelPlan> {
 fn gemms() -> impl Strategy<Value = Option<KernelPlan>> {
     (sizes(), prop::option::of(1..=4_u32), 2..=132_u32).prop_map(|(mut config, buckets, sms)| {
         let gemm = gemm_config(&mut config);
-        gemm.m = Dim::UpTo {
-            most: gemm.m.fixed().expect("a size"),
-        };
+        gemm.m = Dim::UpTo(gemm.m.fixed().expect("a size"));
         gemm.tuning.buckets = buckets;
         plan(config, sms)
     })
@@ -48,7 +46,7 @@ fn collectives() -> impl Strategy<Value = Option<KernelPlan>> {
         |((local, nodes), (m, n), op, protocol, (norm, symmetric, buckets), sms)| {
             let normalises = norm && op == CollectiveOp::AllReduce;
             let mut config = CollectiveConfig {
-                m: Dim::UpTo { most: m },
+                m: Dim::UpTo(m),
                 n: Dim::Static(8 * n),
                 protocol,
                 buckets,
@@ -84,7 +82,7 @@ fn end(region: &Region) -> u64 {
 fn a_lone_computing_cta_shares_no_tile() {
     let mut config = config(GemmOp::AgGemm, 2, (31, 8, 4096), BLayout::Kn);
     let gemm_config = gemm_config(&mut config);
-    (gemm_config.m, gemm_config.tuning.split_k) = (Dim::UpTo { most: 31 }, Some(2));
+    (gemm_config.m, gemm_config.tuning.split_k) = (Dim::UpTo(31), Some(2));
     let splits_of = |sms| {
         let plan = plan(config.clone(), sms).expect("a plan");
         let computing = plan.launch().grid_ctas - gemm(&plan).comm_ctas;

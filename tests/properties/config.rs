@@ -52,7 +52,7 @@ fn sound(mut config: KernelConfig) -> KernelConfig {
 
 fn with_dynamic(mut config: KernelConfig, dims: &[Index]) -> KernelConfig {
     for dim in dims {
-        *config.problem.dims_mut()[dim.index(3)].1 = Dim::DYNAMIC;
+        *config.problem.dims_mut()[dim.index(3)].1 = Dim::Dynamic;
     }
     config
 }
@@ -183,7 +183,7 @@ proptest! {
         for (field, dim) in expected.problem.dims_mut() {
             let is_dynamic = open.unknown_dims().any(|open| open == field);
             if let (true, Field::M, Some(most)) = (is_dynamic, field, dim.fixed()) {
-                *dim = Dim::UpTo { most };
+                *dim = Dim::UpTo(most);
             }
         }
         let specialised = SizedSpec::for_sizes(open.config().clone(), known.shape()).expect("sizes in bounds");

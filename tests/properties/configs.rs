@@ -261,7 +261,7 @@ pub fn plans_with_rows() -> impl Strategy<Value = Option<KernelPlan>> {
     (configs(), devices(), any::<Index>()).prop_map(|(mut config, device, bucket)| {
         let gemm = gemm_config(&mut config);
         let most = gemm.m.fixed()?;
-        gemm.m = Dim::UpTo { most };
+        gemm.m = Dim::UpTo(most);
         let spec = SizedSpec::validate(config).ok()?;
         let plan = KernelPlan::new(&spec, &device).ok()?;
         let body = bucket.index(plan.bodies.len());
@@ -287,7 +287,7 @@ pub fn rows_of_nodes(op: GemmOp, (nodes, local_world): (u32, u32), most: u64) ->
         nodes,
         ..config(op, nodes * local_world, (most, 1160, 520), BLayout::Nk)
     };
-    gemm_config(&mut config).m = Dim::UpTo { most };
+    gemm_config(&mut config).m = Dim::UpTo(most);
     let spec = SizedSpec::validate(config).expect("valid");
     let plan = KernelPlan::new(&spec, &Device::h200()).expect("a plan");
     alone(&plan, plan.body())

@@ -44,7 +44,7 @@ fn calls_alone(ranks: &Communicator, nodes: u32) -> Result<(), Error> {
     let (nic, faults) = (NicModel::default(), Faults::default());
     ranks.set_transport(Transport::Emulated { nic, faults });
     let config = GemmConfig {
-        m: Dim::DYNAMIC,
+        m: Dim::Dynamic,
         b_layout: BLayout::Nk,
         ..GemmConfig::new(GemmOp::Gemm)
     };

@@ -91,7 +91,7 @@ fn more_rows_than_prepared_are_an_error_of_their_call() {
 /// Choices that need a constant number of rows are refused, even while the number is unknown.
 #[test]
 fn choices_for_constant_rows_are_refused() {
-    for m in [Dim::DYNAMIC, Dim::UpTo { most: 4096 }] {
+    for m in [Dim::Dynamic, Dim::UpTo(4096)] {
         let config = GemmConfig {
             m,
             b_layout: BLayout::Nk,

@@ -140,7 +140,7 @@ fn run<const N: usize>(
     let dtype = operands::dtype("the tensor", x, &Dtype::RESULTS)?;
     let (m, n) = (m as u64, n as u64);
     let config = CollectiveConfig {
-        m: Dim::DYNAMIC,
+        m: Dim::Dynamic,
         n: Dim::Static(n),
         dtype,
         // An operator serves numbers of rows that are alike.

@@ -98,7 +98,7 @@ mod tests {
     #[test]
     fn a_table_has_the_whole_configuration() {
         let mut gemm = GemmConfig {
-            m: Dim::UpTo { most: 64 },
+            m: Dim::UpTo(64),
             n: Dim::Static(128),
             k: Dim::Static(72),
             b_layout: BLayout::Nk,

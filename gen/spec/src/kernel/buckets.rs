@@ -93,7 +93,7 @@ fn of_rows(spec: &SizedSpec, mut problem: Problem, rows: u64) -> Option<SizedSpe
     let at_run_time = problem.run_time_dim()?;
     for (field, dim) in problem.dims_mut() {
         if field == at_run_time {
-            *dim = Dim::UpTo { most: rows };
+            *dim = Dim::UpTo(rows);
         }
     }
     let mut config = spec.config().clone();
@@ -209,7 +209,7 @@ mod tests {
     use crate::config::{Protocol, Tuning};
     use crate::device::Device;
 
-    const ROWS: Dim = Dim::UpTo { most: 8192 };
+    const ROWS: Dim = Dim::UpTo(8192);
 
     fn config(op: GemmOp, m: Dim, buckets: Option<u32>) -> GemmConfig {
         GemmConfig {
@@ -337,7 +337,7 @@ mod tests {
         config.protocol = Some(Protocol::Simple);
         let chunks = plan(config);
         assert_eq!(protocols(&chunks), [(Protocol::Simple, 0)]);
-        (config.protocol, config.m) = (Some(Protocol::Ll), Dim::UpTo { most: 64 });
+        (config.protocol, config.m) = (Some(Protocol::Ll), Dim::UpTo(64));
         config.buckets = Some(4);
         let packets = [(Protocol::Ll, 1), (Protocol::Ll, 2)];
         assert_eq!(protocols(&plan(config)), packets);
@@ -355,7 +355,7 @@ mod tests {
     fn a_design_fixes_its_plan() {
         for op in GemmOp::ALL {
             for most in [16, 64, 256, 1024, 8192] {
-                let best = plan(config(op, Dim::UpTo { most }, Some(1)));
+                let best = plan(config(op, Dim::UpTo(most), Some(1)));
                 let fixed = plan(best.gemm().expect("a GEMM").design());
                 assert_eq!(fixed.id, best.id);
                 assert!(

@@ -7,7 +7,6 @@ use crate::options::Op;
 use crate::options::option::{OptionSpec, Options, options};
 use crate::options::option_type::OptionType;
 use crate::options::value::Value;
-use crate::options::values::Limits;
 use serde::{Deserialize, Serialize};
 
 const fn one() -> u32 {
@@ -34,7 +33,7 @@ options! {
             nodes: u32 as NODES,
             /// The most SMs that the kernel uses; all if absent. Other kernels, such as those of NCCL, need SMs that it leaves
             /// free if they run beside it and wait for other ranks too.
-            #[limits(Limits::Range(1, 1024))]
+            #[limits(1..=1024)]
             #[serde(default, skip_serializing_if = "Option::is_none")]
             max_sms: Option<u32> as MAX_SMS,
         }

@@ -159,7 +159,7 @@ impl Body {
             _ => return None,
         };
         match rows {
-            Dim::UpTo { most } => Some(most),
+            Dim::UpTo(most) => Some(most),
             _ => None,
         }
     }

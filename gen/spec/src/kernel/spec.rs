@@ -196,7 +196,7 @@ mod tests {
     /// A kernel that is declared for up to some number of rows takes fewer, too.
     #[test]
     fn a_bound_stays_a_bound() {
-        for m in [Dim::Dynamic, Dim::UpTo { most: 8192 }] {
+        for m in [Dim::Dynamic, Dim::UpTo(8192)] {
             let config = CollectiveConfig {
                 m,
                 n: Dim::Dynamic,
@@ -205,7 +205,7 @@ mod tests {
             let shape = CollectiveShape { m: 8192, n: 64 };
             let known = SizedSpec::for_sizes(KernelConfig::new(2, config), shape).expect("valid");
             let dims: Vec<Dim> = known.problem().dims().into_iter().map(|d| d.1).collect();
-            assert_eq!(dims, [Dim::UpTo { most: 8192 }, Dim::Static(64)], "{m:?}");
+            assert_eq!(dims, [Dim::UpTo(8192), Dim::Static(64)], "{m:?}");
         }
     }
 

@@ -13,22 +13,16 @@ pub enum Dim {
     /// Given when the kernel is prepared, which specialises it. Written `dynamic`.
     Dynamic,
     /// Given at each call. A dynamic dimension becomes this when the kernel is prepared, if the operator can take it at
-    /// run time. Written `..=1024`.
-    UpTo {
-        /// The most that a call may have.
-        most: u64,
-    },
+    /// run time. The number is the most that a call may have. Written `..=1024`.
+    UpTo(u64),
 }
 
 impl Dim {
-    /// A dimension that is given when the kernel is prepared.
-    pub const DYNAMIC: Self = Self::Dynamic;
-
     /// The size, or the most that a call may have, if it is known.
     #[must_use]
     pub const fn fixed(self) -> Option<u64> {
         match self {
-            Self::Static(size) | Self::UpTo { most: size } => Some(size),
+            Self::Static(size) | Self::UpTo(size) => Some(size),
             Self::Dynamic => None,
         }
     }
@@ -38,7 +32,7 @@ impl Dim {
     #[must_use]
     pub const fn prepared(self, size: u64, is_at_run_time: bool) -> Self {
         match (self, is_at_run_time) {
-            (Self::UpTo { .. }, _) | (Self::Dynamic, true) => Self::UpTo { most: size },
+            (Self::UpTo(_), _) | (Self::Dynamic, true) => Self::UpTo(size),
             (Self::Static(_), _) | (Self::Dynamic, false) => Self::Static(size),
         }
     }
@@ -46,7 +40,7 @@ impl Dim {
     /// Whether each call gives the size.
     #[must_use]
     pub const fn is_given_at_run_time(self) -> bool {
-        matches!(self, Self::UpTo { .. })
+        matches!(self, Self::UpTo(_))
     }
 }
 
@@ -55,7 +49,7 @@ impl fmt::Display for Dim {
         match self {
             Self::Static(size) => write!(f, "{size}"),
             Self::Dynamic => f.write_str("dynamic"),
-            Self::UpTo { most } => write!(f, "..={most}"),
+            Self::UpTo(most) => write!(f, "..={most}"),
         }
     }
 }
@@ -71,9 +65,7 @@ impl FromStr for Dim {
         };
         match (text, text.strip_prefix("..=")) {
             ("dynamic", _) => Ok(Self::Dynamic),
-            (_, Some(most)) => Ok(Self::UpTo {
-                most: number(most)?,
-            }),
+            (_, Some(most)) => number(most).map(Self::UpTo),
             _ => number(text).map(Self::Static),
         }
     }
@@ -109,7 +101,7 @@ mod tests {
 
     #[test]
     fn a_dimension_is_read_as_it_is_written() {
-        for dim in [Dim::Static(7), Dim::Dynamic, Dim::UpTo { most: 1024 }] {
+        for dim in [Dim::Static(7), Dim::Dynamic, Dim::UpTo(1024)] {
             assert_eq!(dim.to_string().parse(), Ok(dim));
         }
         for text in ["", "..=", "1024..", "-1", "Dynamic", "..=x"] {

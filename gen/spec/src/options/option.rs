@@ -99,7 +99,7 @@ pub trait OperatorConfig: Options {
 ///     }
 ///     options {
 ///         /// Warps of a row.
-///         #[limits(Limits::Range(1, 8))]
+///         #[limits(1..=8)] // or `[1, 2, 4], "the reason"`
 ///         warps: Option<u32> as WARPS,
 ///     }
 /// }
@@ -122,7 +122,7 @@ pub trait OperatorConfig: Options {
 ///     }
 /// }
 /// impl SumConfig {
-///     pub fn new(op: SumOp) -> Self { Self { op, m: Dim::DYNAMIC, warps: None } }
+///     pub fn new(op: SumOp) -> Self { Self { op, m: Dim::Dynamic, warps: None } }
 ///     pub(crate) fn check_limits(&self, found) { /* records warps outside 1..=8 */ }
 ///     pub fn shape(&self) -> Option<SumShape> { Some(SumShape { m: self.m.fixed()? }) }
 /// }
@@ -139,7 +139,7 @@ macro_rules! options {
             pub fn new(op: $Op) -> Self {
                 Self {
                     op,
-                    $($size: Dim::DYNAMIC,)+
+                    $($size: Dim::Dynamic,)+
                     $($name: Default::default(),)*
                     $($group: Default::default(),)*
                 }
@@ -155,7 +155,7 @@ macro_rules! options {
             )+})?
             options {$(
                 $(#[doc = $doc:literal])*
-                $(#[limits($limits:expr)])?
+                $(#[limits($($limits:tt)+)])?
                 $(#[types($types:expr)])?
                 $(#[serde($($serde:tt)*)])?
                 $name:ident: $type:ty as $(=$Old:ident)? $($New:ident)?,
@@ -183,8 +183,8 @@ macro_rules! options {
                 )?
                 $(
                     $(#[doc = $doc])*
-                    $(#[doc = concat!("\n\nLimits: `", stringify!($limits), "`")])?
-                    $(#[doc = concat!("\n\nTypes: `", stringify!($types), "`")])?
+                    $(#[doc = $crate::options::option::limits!(@doc $($limits)+)])?
+                    $(#[doc = concat!("\n\nOne of [`", stringify!($types), "`].")])?
                     $(#[serde($($serde)*)])?
                     pub $name: $type,
                 )*
@@ -201,7 +201,7 @@ macro_rules! options {
                         ),)+)?
                         $(OptionSpec::new::<$type>(
                             Field::$($Old)?$($New)?, place, &[$($doc),*], <$type>::default().word(),
-                        )$(.within($limits))?$(.of_types(&$types))?,)*
+                        )$(.within($crate::options::option::limits!($($limits)+)))?$(.of_types(&$types))?,)*
                     ];
                     $($(all.extend(self.$group.options(Some(stringify!($group))));)+)?
                     all
@@ -226,7 +226,7 @@ macro_rules! options {
                         $(if let Some(dtype) = self.$name.given_dtype() {
                             dtype.check(&$types, field, found);
                         })?
-                        let limits = None::<Limits>$(.or(Some($limits)))?;
+                        let limits = None::<$crate::config::Limits>$(.or(Some($crate::options::option::limits!($($limits)+))))?;
                         if let (Some(limits), Some(value)) = (limits, self.$name.given_count()) {
                             limits.check(field, value, found);
                         }
@@ -280,3 +280,35 @@ macro_rules! options {
     };
 }
 pub(crate) use options;
+
+/// The [`Limits`] that `#[limits(…)]` gives, and with `@doc` the paragraph about the limits.
+macro_rules! limits {
+    ($low:literal..=$high:literal) => {
+        $crate::config::Limits::Range($low, $high)
+    };
+    ([$($count:literal),+], $why:literal) => {
+        $crate::config::Limits::OneOf(&[$($count),+], $why)
+    };
+    (@doc $low:literal..=$high:literal) => {
+        concat!("\n\nFrom ", $low, " to ", $high, ".")
+    };
+    (@doc [$first:literal $(, $count:literal)*], $why:literal) => {
+        concat!("\n\nOne of ", $first, $(", ", $count,)* ": ", $why, ".")
+    };
+}
+pub(crate) use limits;
+
+#[cfg(test)]
+mod tests {
+    use crate::config::Limits;
+
+    #[test]
+    fn limits_are_documented_in_words() {
+        assert_eq!(limits!(1..=128), Limits::Range(1, 128));
+        assert_eq!(limits!(@doc 1..=128), "\n\nFrom 1 to 128.");
+        let of_few = limits!([64, 128], "wgmma works on 64 rows");
+        assert_eq!(of_few, Limits::OneOf(&[64, 128], "wgmma works on 64 rows"));
+        let documented = limits!(@doc [64, 128], "wgmma works on 64 rows");
+        assert_eq!(documented, "\n\nOne of 64, 128: wgmma works on 64 rows.");
+    }
+}

@@ -162,7 +162,7 @@ mod tests {
         };
         [
             gemm(GemmOp::AgGemm, Dim::Static(7)).into(),
-            gemm(GemmOp::GemmRs, Dim::UpTo { most: 11 }).into(),
+            gemm(GemmOp::GemmRs, Dim::UpTo(11)).into(),
             sum.into(),
             scaled(Scales::Tensor).into(),
             scaled(Scales::Row).into(),

@@ -271,7 +271,7 @@ impl AttentionJob {
     pub fn kernel(&self) -> KernelConfig {
         let mut config = self.config;
         if !self.rows.is_empty() || config.packed {
-            config.seq = Dim::DYNAMIC;
+            config.seq = Dim::Dynamic;
         }
         KernelConfig {
             nodes: self.nodes,

@@ -144,7 +144,7 @@ impl Batch {
             Problem::Collective(config) => config.m,
             other => panic!("{} has no rows of a batch", other.op()),
         };
-        m == Dim::DYNAMIC
+        m == Dim::Dynamic
     }
 
     /// The rows of the batch that a rank has of an operand with the rows of A or C.

@@ -100,7 +100,7 @@ impl CollectiveJob {
     pub fn kernel(&self) -> KernelConfig {
         let mut config = self.config;
         if !self.rows.is_empty() {
-            config.m = Dim::DYNAMIC;
+            config.m = Dim::Dynamic;
         }
         KernelConfig {
             nodes: self.nodes,

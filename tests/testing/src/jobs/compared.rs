@@ -46,7 +46,7 @@ impl Compared {
         for (index, count) in self.counts.iter().enumerate() {
             let batch = all.clone().of_rows(some_rows(random, most, *count));
             if index % 2 == 1 {
-                let batch = batch.clone().of_at_most(Dim::DYNAMIC, most);
+                let batch = batch.clone().of_at_most(Dim::Dynamic, most);
                 found.push((format!("{count} of at most {most} rows"), batch));
             }
             found.push((format!("{count} rows"), batch));
@@ -68,7 +68,7 @@ impl Compared {
             ..all
                 .clone()
                 .of_rows(some_rows(random, most, most / 2))
-                .of_at_most(Dim::DYNAMIC, most)
+                .of_at_most(Dim::Dynamic, most)
         };
         found.push(("half of the rows, in a graph".to_owned(), graph));
         found

@@ -90,7 +90,7 @@ impl GemmJob {
     /// Makes a call for each of these numbers of rows, with one operator that takes them at run time.
     #[must_use]
     pub fn with_rows(mut self, rows: &[u64]) -> Self {
-        self.config.m = Dim::DYNAMIC;
+        self.config.m = Dim::Dynamic;
         self.rows = rows.to_vec();
         self
     }

@@ -292,7 +292,7 @@ mod tests {
         assert_eq!(fields, ["cached", "seq", "batch"], "{found}");
         let right = AttentionConfig {
             batch: Dim::Static(1024),
-            seq: Dim::UpTo { most: 64 },
+            seq: Dim::UpTo(64),
             cached: Some(4096),
             ..config
         };

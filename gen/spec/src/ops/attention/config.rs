@@ -7,12 +7,15 @@ use crate::options::op::Op;
 use crate::options::option::{OptionSpec, options};
 use crate::options::option_type::OptionType;
 use crate::options::value::Value;
-use crate::options::values::{Limits, Values};
+use crate::options::values::Values;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// Heads over all batches: tiles of queries are counted in 32 bits.
 pub const MAX_HEADS: u64 = 1 << 20;
+
+// The limit of `kv_slots` is a literal, which documentation shows.
+const _: () = assert!(MAX_HEADS == 1048576);
 
 /// The most packed sequences of a call, or sequences with cached rows. Each CTA has a table of the sequences in shared memory.
 pub const MAX_SEQUENCES: u64 = 1024;
@@ -35,7 +38,7 @@ options! {
     ///     placement: Placement::Zigzag,
     ///     ..AttentionConfig::new(AttentionOp::RingAttention)
     /// };
-    /// assert_eq!(attention.seq, Dim::DYNAMIC);
+    /// assert_eq!(attention.seq, Dim::Dynamic);
     /// ```
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
     #[serde(deny_unknown_fields)]
@@ -104,11 +107,11 @@ options! {
             /// CTAs that send K and V.
             ///
             /// On one node they do so before they compute, on several nodes while they compute.
-            #[limits(Limits::Range(1, 128))]
+            #[limits(1..=128)]
             #[serde(skip_serializing_if = "Option::is_none")]
             comm_ctas: Option<u32> as =COMM_CTAS,
             /// For each peer, the number of heads of K and V, over all batches, that a rank has room for.
-            #[limits(Limits::Range(1, MAX_HEADS as u32))]
+            #[limits(1..=1048576)]
             #[serde(skip_serializing_if = "Option::is_none")]
             kv_slots: Option<u32> as KV_SLOTS,
         }

@@ -114,6 +114,6 @@ mod tests {
     fn lengths_at_run_time_have_as_many_pushing_ctas_as_short_ones() {
         let (short, long) = (Dim::Static(1536), Dim::Static(24576));
         assert!(push_ctas(long) < push_ctas(short));
-        assert_eq!(push_ctas(Dim::UpTo { most: 24576 }), push_ctas(short));
+        assert_eq!(push_ctas(Dim::UpTo(24576)), push_ctas(short));
     }
 }

@@ -7,7 +7,6 @@ use crate::options::op::Op;
 use crate::options::option::{OptionSpec, options};
 use crate::options::option_type::{OptionType, choices};
 use crate::options::value::Value;
-use crate::options::values::Limits;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -49,18 +48,18 @@ options! {
             /// The most KiB of a tensor that the planner lets travel as packets. It otherwise chooses by the cost model.
             ///
             /// Packets have slots for the whole tensor from every source, twice, so fewer KiB mean less workspace.
-            #[limits(Limits::Range(1, MAX_LL_KIB))]
+            #[limits(1..=16384)]
             #[serde(default, skip_serializing_if = "Option::is_none")]
             packet_kib: Option<u32> as PACKET_KIB,
             /// How `all_reduce` adds up with `ll`: 1 = every rank adds up everything, 2 = each rank its part, which it then
             /// sends to all.
-            #[limits(Limits::OneOf(&[1, 2], "parts go to every rank, or to owners and from there to every rank"))]
+            #[limits([1, 2], "parts go to every rank, or to owners and from there to every rank")]
             #[serde(default, skip_serializing_if = "Option::is_none")]
             shots: Option<u32> as =SHOTS,
             /// The most buckets: ranges of rows for which the kernel has a plan of its own, if each call gives the rows.
             ///
             /// There are fewer where more would save nothing; 1 = one plan for any number of rows.
-            #[limits(Limits::Range(1, MAX_BUCKETS as u32))]
+            #[limits(1..=4)]
             #[serde(default, skip_serializing_if = "Option::is_none")]
             buckets: Option<u32> as =BUCKETS,
             /// The rank whose X every rank gets; 0 if absent. Only of `broadcast`.
@@ -108,6 +107,9 @@ options! {
 
 /// The most KiB of a tensor that packets carry.
 pub(super) const MAX_LL_KIB: u32 = 16 << 10;
+
+// Limits are literals, which documentation shows.
+const _: () = assert!(MAX_LL_KIB == 16384 && MAX_BUCKETS == 4);
 
 /// Which operator of its kind; see [`Op`] for what each computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -6,7 +6,6 @@ use crate::options::op::Op;
 use crate::options::option::{OptionSpec, options};
 use crate::options::option_type::OptionType;
 use crate::options::value::Value;
-use crate::options::values::Limits;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -38,15 +37,15 @@ options! {
             max_rows: Option<u32> as =MAX_ROWS,
             /// On one node, the most tokens of a rank whose sums travel as packets without flags; if absent 128, or 1024 if there
             /// is one rank.
-            #[limits(Limits::Range(0, 65536))]
+            #[limits(0..=65536)]
             #[serde(default, skip_serializing_if = "Option::is_none")]
             low_latency_tokens: Option<u32> as LOW_LATENCY_TOKENS,
             /// Tokens of a put to another node; about 1 MiB of them if absent.
-            #[limits(Limits::Range(1, 65536))]
+            #[limits(1..=65536)]
             #[serde(default, skip_serializing_if = "Option::is_none")]
             put_tokens: Option<u32> as =PUT_TOKENS,
             /// Puts of a peer for which a rank has room. Later ones wait until earlier ones have been acknowledged.
-            #[limits(Limits::Range(1, 65536))]
+            #[limits(1..=65536)]
             #[serde(default, skip_serializing_if = "Option::is_none")]
             puts_in_flight: Option<u32> as =PUTS_IN_FLIGHT,
             /// Whether the bits of the sum of a token depend only on its rows and weights, the ranks that have its experts, the world

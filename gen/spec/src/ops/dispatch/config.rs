@@ -8,7 +8,6 @@ use crate::options::op::Op;
 use crate::options::option::{OptionSpec, options};
 use crate::options::option_type::OptionType;
 use crate::options::value::Value;
-use crate::options::values::Limits;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -26,7 +25,7 @@ options! {
     ///     swiglu: true,
     ///     ..DispatchConfig::new(DispatchOp::DispatchGemm)
     /// };
-    /// assert_eq!(up.max_tokens, Dim::DYNAMIC);
+    /// assert_eq!(up.max_tokens, Dim::Dynamic);
     /// ```
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
     #[serde(deny_unknown_fields)]
@@ -66,29 +65,29 @@ options! {
             #[serde(default, skip_serializing_if = "Option::is_none")]
             max_rows: Option<u32> as MAX_ROWS,
             /// Rows of a tile.
-            #[limits(Limits::OneOf(&[64, 128], "a CTA has two consumer warpgroups"))]
+            #[limits([64, 128], "a CTA has two consumer warpgroups")]
             #[serde(default, skip_serializing_if = "Option::is_none")]
             tile_m: Option<u32> as =TILE_M,
             /// Columns of a tile.
-            #[limits(Limits::OneOf(&[128, 256], "a CTA has two consumer warpgroups"))]
+            #[limits([128, 256], "a CTA has two consumer warpgroups")]
             #[serde(default, skip_serializing_if = "Option::is_none")]
             tile_n: Option<u32> as =TILE_N,
             /// The most slices of K into which a tile of the last round is divided; 1 = into none.
             ///
             /// Tiles are divided into fewer if there are more of them.
-            #[limits(Limits::Range(1, 16))]
+            #[limits(1..=16)]
             #[serde(default, skip_serializing_if = "Option::is_none")]
             split_k: Option<u32> as =SPLIT_K,
             /// CTAs that communicate before they compute.
-            #[limits(Limits::Range(1, 128))]
+            #[limits(1..=128)]
             #[serde(default, skip_serializing_if = "Option::is_none")]
             comm_ctas: Option<u32> as =COMM_CTAS,
             /// Tokens of a put to another node; about 1 MiB of them if absent.
-            #[limits(Limits::Range(1, 65536))]
+            #[limits(1..=65536)]
             #[serde(default, skip_serializing_if = "Option::is_none")]
             put_tokens: Option<u32> as PUT_TOKENS,
             /// Puts of a peer for which a rank has room. Later ones wait until earlier ones have been acknowledged.
-            #[limits(Limits::Range(1, 65536))]
+            #[limits(1..=65536)]
             #[serde(default, skip_serializing_if = "Option::is_none")]
             puts_in_flight: Option<u32> as PUTS_IN_FLIGHT,
             /// Whether the bits of a row of C depend only on the token and the weight of the expert, and not on the other tokens or the

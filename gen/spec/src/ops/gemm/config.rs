@@ -9,12 +9,14 @@ use crate::options::op::Op;
 use crate::options::option::{OptionSpec, options};
 use crate::options::option_type::{OptionType, choices};
 use crate::options::value::Value;
-use crate::options::values::Limits;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// The most stages: as many as shared memory has room for where C has few rows.
 pub(super) const MAX_STAGES: u32 = 12;
+
+// Limits are literals, which documentation shows.
+const _: () = assert!(MAX_STAGES == 12 && MAX_BUCKETS == 4);
 
 options! {
     /// A GEMM operator. Shapes are those of `op` on [`Op`](crate::Op); row-major `dtype` in, and out unless the epilogue
@@ -29,7 +31,7 @@ options! {
     ///     b_layout: BLayout::Nk,
     ///     ..GemmConfig::new(GemmOp::AgGemm)
     /// };
-    /// assert_eq!(up.m, Dim::DYNAMIC);
+    /// assert_eq!(up.m, Dim::Dynamic);
     /// ```
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
     #[serde(deny_unknown_fields)]
@@ -124,15 +126,15 @@ options! {
     pub struct Tuning {
         options {
             /// Rows of a tile.
-            #[limits(Limits::OneOf(&[64, 128], "wgmma works on 64 rows, a CTA has two consumer warpgroups"))]
+            #[limits([64, 128], "wgmma works on 64 rows, a CTA has two consumer warpgroups")]
             #[serde(skip_serializing_if = "Option::is_none")]
             tile_m: Option<u32> as TILE_M,
             /// Columns of a tile.
-            #[limits(Limits::OneOf(&[64, 128, 256], "a wgmma is at most 256 columns wide"))]
+            #[limits([64, 128, 256], "a wgmma is at most 256 columns wide")]
             #[serde(skip_serializing_if = "Option::is_none")]
             tile_n: Option<u32> as TILE_N,
             /// Stages of the pipeline that brings A and B to shared memory.
-            #[limits(Limits::Range(2, MAX_STAGES))]
+            #[limits(2..=12)]
             #[serde(skip_serializing_if = "Option::is_none")]
             stages: Option<u32> as STAGES,
             /// What moves bytes to the peers.
@@ -141,42 +143,42 @@ options! {
             /// CTAs that only communicate.
             ///
             /// Only with `sm_push`; 0 = one warp of every CTA pushes.
-            #[limits(Limits::Range(0, 128))]
+            #[limits(0..=128)]
             #[serde(skip_serializing_if = "Option::is_none")]
             comm_ctas: Option<u32> as COMM_CTAS,
             /// Slices of K that arrive, and are waited for, one after the other; only with `sm_push`.
-            #[limits(Limits::OneOf(&[1, 2, 4, 8], "slices of K are equal and few"))]
+            #[limits([1, 2, 4, 8], "slices of K are equal and few")]
             #[serde(skip_serializing_if = "Option::is_none")]
             k_slices: Option<u32> as K_SLICES,
             /// Rows of a shard that arrive under one flag, a multiple of 128.
             #[serde(skip_serializing_if = "Option::is_none")]
             chunk_rows: Option<u32> as CHUNK_ROWS,
             /// Row tiles that are computed together, so that their B tiles stay in L2.
-            #[limits(Limits::Range(1, 64))]
+            #[limits(1..=64)]
             #[serde(skip_serializing_if = "Option::is_none")]
             group_m: Option<u32> as GROUP_M,
             /// Tiles of each owner in a round, of operators that reduce.
             ///
             /// Own tiles come a round later than the others'.
-            #[limits(Limits::Range(1, 1 << 20))]
+            #[limits(1..=1048576)]
             #[serde(skip_serializing_if = "Option::is_none")]
             round_tiles: Option<u32> as ROUND_TILES,
             /// How partial sums meet, of operators that reduce: 1 = from registers to registers, 2 = at owners of tiles.
             ///
             /// One shot is for few rows. Owners add up the parts of C, and for `gemm_ar` send the result to all.
-            #[limits(Limits::OneOf(&[1, 2], "partial sums go to every rank, or to owners and from there to every rank"))]
+            #[limits([1, 2], "partial sums go to every rank, or to owners and from there to every rank")]
             #[serde(skip_serializing_if = "Option::is_none")]
             shots: Option<u32> as SHOTS,
             /// Steps of K (64 columns) after which CTAs wait for each other; 0 = never.
             ///
             /// Then they load the same tiles at the same time.
-            #[limits(Limits::Range(0, 1 << 20))]
+            #[limits(0..=1048576)]
             #[serde(skip_serializing_if = "Option::is_none")]
             pace_steps: Option<u32> as PACE_STEPS,
             /// The most CTAs that share a tile of the last round, each with a slice of K; 1 = none do.
             ///
             /// Fewer share a tile if the last round has fewer CTAs for each tile.
-            #[limits(Limits::Range(1, 16))]
+            #[limits(1..=16)]
             #[serde(skip_serializing_if = "Option::is_none")]
             split_k: Option<u32> as SPLIT_K,
             /// Whether the CTAs that share a tile are a cluster, so that their sums travel through shared memory.
@@ -188,7 +190,7 @@ options! {
             /// The most buckets: ranges of rows for which the kernel has a plan of its own, if each call gives the rows.
             ///
             /// There are fewer where more would save nothing; 1 = one plan for any number of rows.
-            #[limits(Limits::Range(1, MAX_BUCKETS as u32))]
+            #[limits(1..=4)]
             #[serde(skip_serializing_if = "Option::is_none")]
             buckets: Option<u32> as BUCKETS,
         }

@@ -78,7 +78,7 @@ impl Draws {
             _ => self.between(1, most),
         };
         match self.once_in(2) {
-            true => Dim::UpTo { most },
+            true => Dim::UpTo(most),
             false => Dim::Static(most),
         }
     }
@@ -219,8 +219,8 @@ fn attention(random: &mut Draws, nodes: u32) -> AttentionConfig {
     AttentionConfig {
         batch: Dim::Static(random.between(1, 3)),
         seq: match (random.rows(150), packed) {
-            (Dim::UpTo { most }, true) => Dim::Static(most),
-            (Dim::Static(most), false) if cached.is_some() => Dim::UpTo { most },
+            (Dim::UpTo(most), true) => Dim::Static(most),
+            (Dim::Static(most), false) if cached.is_some() => Dim::UpTo(most),
             (rows, _) => rows,
         },
         cached,

@@ -146,7 +146,7 @@ impl Layer {
         let dispatch = DispatchConfig {
             experts: Dim::Static(self.experts),
             top_k: Dim::Static(self.top_k),
-            max_tokens: Dim::DYNAMIC,
+            max_tokens: Dim::Dynamic,
             hidden: Dim::Static(self.hidden),
             intermediate: Dim::Static(self.intermediate),
             dtype: self.dtype,
@@ -165,7 +165,7 @@ impl Layer {
         let combine = CombineConfig {
             experts: Dim::Static(self.experts),
             top_k: Dim::Static(self.top_k),
-            max_tokens: Dim::DYNAMIC,
+            max_tokens: Dim::Dynamic,
             hidden: Dim::Static(self.intermediate),
             dtype: self.dtype.of_results(),
             max_rows: self.max_rows,

@@ -307,7 +307,7 @@ fn rows_job(
     sms: u32,
 ) -> GemmJob {
     let config = GemmConfig {
-        m: Dim::DYNAMIC,
+        m: Dim::Dynamic,
         n: Dim::Static(n),
         k: Dim::Static(k),
         b_layout: if n > k { BLayout::Nk } else { BLayout::Kn },
