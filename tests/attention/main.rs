@@ -3,6 +3,7 @@
 
 mod cached;
 mod failed;
+mod lse;
 mod mutations;
 mod not_finite;
 mod offsets;

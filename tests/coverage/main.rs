@@ -288,6 +288,7 @@ fn goldens_cover_the_code_of_attention_kernels() {
     some("heads that take turns in slots", &|world, op_plan| {
         world > 1 && op_plan.is_ring()
     });
+    some("no LSE", &|_, op_plan| !op_plan.config.lse);
     some("a scale of its own", &|_, op_plan| {
         op_plan.config.scale.fixed().is_some()
     });

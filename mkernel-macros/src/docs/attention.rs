@@ -83,8 +83,10 @@ pub fn operands(config: &AttentionConfig, ranks: Ranks) -> Vec<OperandDoc> {
         OperandDoc::new(Operand::K, dtype, tensor(&kv_heads, of_keys)),
         OperandDoc::new(Operand::V, dtype, tensor(&kv_heads, of_keys)),
         OperandDoc::new(Operand::O, dtype, tensor(&heads, "S_r")),
-        OperandDoc::new(Operand::Lse, Dtype::Fp32, lse),
     ];
+    if config.lse {
+        operands.push(OperandDoc::new(Operand::Lse, Dtype::Fp32, lse));
+    }
     if config.packed {
         let offsets = format!("[{batch} + 1]");
         operands.push(OperandDoc::new(Operand::CuSeqlens, Dtype::Int32, offsets));

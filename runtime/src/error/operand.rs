@@ -180,6 +180,7 @@ fn declare_it(operand: Operand) -> String {
         Operand::Weight | Operand::ResidualOut => {
             ", or declare the kernel with `norm = rms`".to_owned()
         }
+        Operand::Lse => ", or declare the kernel without `lse = false`".to_owned(),
         _ => String::new(),
     }
 }
@@ -193,6 +194,7 @@ fn declare_without(operand: Operand) -> String {
         Operand::Weight | Operand::ResidualOut => {
             ", or declare the kernel without `norm`".to_owned()
         }
+        Operand::Lse => ", or declare the kernel with `lse = false`".to_owned(),
         _ => String::new(),
     }
 }

@@ -99,7 +99,7 @@ pub trait OperatorConfig: Options {
 ///     }
 ///     options {
 ///         /// Warps of a row.
-///         #[limits(1..=8)] // or `[1, 2, 4], "the reason"`
+///         #[limits(1..=8)] // or `[1, 2, 4], "the reason"`; `#[default(true)]` is a default of its own
 ///         warps: Option<u32> as WARPS,
 ///     }
 /// }
@@ -131,8 +131,10 @@ pub trait OperatorConfig: Options {
 /// impl SumShape { pub fn size(&self, field: Field) -> Option<u64> { /* m of Field::M */ } }
 /// ```
 macro_rules! options {
+    (@default) => { Default::default() };
+    (@default $default:expr) => { $default };
     (@new $Struct:ident [] $($rest:tt)*) => {};
-    (@new $Struct:ident [$Op:ident] [$($size:ident)+] [$($name:ident)*] [$($group:ident)*]) => {
+    (@new $Struct:ident [$Op:ident] [$($size:ident)+] [$($name:ident = ($($default:expr)?))*] [$($group:ident)*]) => {
         impl $Struct {
             /// Every size dynamic, and all else as if it were not written.
             #[must_use]
@@ -140,7 +142,7 @@ macro_rules! options {
                 Self {
                     op,
                     $($size: Dim::Dynamic,)+
-                    $($name: Default::default(),)*
+                    $($name: options!(@default $($default)?),)*
                     $($group: Default::default(),)*
                 }
             }
@@ -157,6 +159,7 @@ macro_rules! options {
                 $(#[doc = $doc:literal])*
                 $(#[limits($($limits:tt)+)])?
                 $(#[types($types:expr)])?
+                $(#[default($default:expr)])?
                 $(#[serde($($serde:tt)*)])?
                 $name:ident: $type:ty as $(=$Old:ident)? $($New:ident)?,
             )*}
@@ -200,7 +203,8 @@ macro_rules! options {
                             Field::$($OldSize)?$($NewSize)?, place, &[$($size_doc),*], None,
                         ),)+)?
                         $(OptionSpec::new::<$type>(
-                            Field::$($Old)?$($New)?, place, &[$($doc),*], <$type>::default().word(),
+                            Field::$($Old)?$($New)?, place, &[$($doc),*],
+                            <$type as OptionType>::word(&options!(@default $($default)?)),
                         )$(.within($crate::options::option::limits!($($limits)+)))?$(.of_types(&$types))?,)*
                     ];
                     $($(all.extend(self.$group.options(Some(stringify!($group))));)+)?
@@ -234,7 +238,7 @@ macro_rules! options {
                 }
             }
 
-            options!(@new $Struct [$($Op)?] [$($($size)+)?] [$($name)*] [$($($group)+)?]);
+            options!(@new $Struct [$($Op)?] [$($($size)+)?] [$($name = ($($default)?))*] [$($($group)+)?]);
 
             $(
                 impl $crate::config::OperatorConfig for $Struct {

@@ -44,7 +44,7 @@ fn computes(op_plan: &AttentionPlan, topology: Topology) -> String {
         layout.retain(|dim| dim != 'B');
     }
     format!(
-        "O = softmax({scores}) V{mask}, {sequences} S {up_to}{}{cached}, H {}, {} of K and V, D {}, {}, {} shards, as [{}], {}, LSE fp32",
+        "O = softmax({scores}) V{mask}, {sequences} S {up_to}{}{cached}, H {}, {} of K and V, D {}, {}, {} shards, as [{}], {}{}",
         shape.seq,
         shape.heads,
         shape.kv_heads,
@@ -57,6 +57,7 @@ fn computes(op_plan: &AttentionPlan, topology: Topology) -> String {
             .collect::<Vec<_>>()
             .join(","),
         op_plan.config.dtype,
+        if op_plan.config.lse { ", LSE fp32" } else { "" },
     )
 }
 

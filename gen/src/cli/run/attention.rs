@@ -100,10 +100,9 @@ pub fn expected(
         errors,
         dtype,
     };
-    Some(vec![
-        matrix(o, errors, dim, dtype),
-        matrix(lse, Vec::new(), 1, Dtype::Fp32),
-    ])
+    let o = matrix(o, errors, dim, dtype);
+    let lse = (op_plan.config.lse).then(|| matrix(lse, Vec::new(), 1, Dtype::Fp32));
+    Some(std::iter::once(o).chain(lse).collect())
 }
 
 /// Bytes that the references of all ranks need at the same time for results in fp32 and for their errors.

@@ -1,4 +1,4 @@
-// Writes O and the log-sum-exp of its rows from registers to memory.
+// Writes O, and the log-sum-exp of its rows if it is an operand, from registers to memory.
 #pragma once
 #include <mk/attention/softmax.cuh>
 #include <mk/attention/tile_scheduler.cuh>
@@ -13,12 +13,11 @@ concept OutputConfig = AttentionConfig<Config> && requires {
   Config::kLayout;
 };
 
-// Args: o, the bytes from one of its rows to the next, and lse.
+// Args: o, the bytes from one of its rows to the next, and perhaps lse.
 template <class Args>
 concept OutputArgs = requires(const Args& args) {
   args.o;
   args.o_row_bytes;
-  args.lse;
 };
 
 template <OutputConfig Config>
@@ -49,7 +48,9 @@ struct Output {
         pair[1] *= inverse;
       }
       const u32 at = first + half * Fragment::kHalfRows + Fragment::lane_row();
-      if (Fragment::is_first_of_row() && at < end) store_float(args.lse + (head * rows + at) * 4, softmax.log_sum_exp(half, sum));
+      if constexpr (requires { args.lse; }) {
+        if (Fragment::is_first_of_row() && at < end) store_float(args.lse + (head * rows + at) * 4, softmax.log_sum_exp(half, sum));
+      }
     }
 #pragma unroll
     for (u32 vec = 0; vec < Config::kHeadDim / Element::kPerVec; vec += 2) {

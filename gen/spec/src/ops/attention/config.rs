@@ -91,6 +91,12 @@ options! {
             /// What scores are multiplied by before the softmax, a number above 0.
             #[serde(default)]
             scale: Scale as SCALE,
+            /// Whether the logarithm of the sum of exponentials of each row's scores is written.
+            ///
+            /// Without it, calls have no operand `lse`: inference does not need one.
+            #[default(true)]
+            #[serde(default = "written")]
+            lse: bool as LSE,
         }
         groups {
             /// Options that fix choices of the planner.
@@ -116,6 +122,11 @@ options! {
             kv_slots: Option<u32> as KV_SLOTS,
         }
     }
+}
+
+/// The default of `lse`.
+const fn written() -> bool {
+    true
 }
 
 /// Which operator of its kind; see [`Op`] for what each computes.

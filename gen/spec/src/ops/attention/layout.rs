@@ -24,6 +24,7 @@ pub(super) fn id(op_plan: &AttentionPlan, arch: Arch, topology: Topology) -> Str
         causal,
         placement,
         dtype,
+        lse,
         ..
     } = op_plan.config;
     let most = if op_plan.takes_rows() { "max" } else { "" };
@@ -31,12 +32,13 @@ pub(super) fn id(op_plan: &AttentionPlan, arch: Arch, topology: Topology) -> Str
     let cached = op_plan.config.cached;
     let cached = cached.map_or(String::new(), |rows| format!("c{rows}"));
     let causal = if causal { "_causal" } else { "" };
+    let lse = if lse { "" } else { "_nolse" };
     let ring = match op_plan.is_ring() && topology.world() > 1 {
         true => format!("_ring{}", op_plan.kv_slots),
         false => String::new(),
     };
     format!(
-        "{}_b{sequences}{batch}s{most}{seq}{cached}h{heads}x{kv_heads}d{head_dim}_{layout}{causal}_{placement}{ring}{}",
+        "{}_b{sequences}{batch}s{most}{seq}{cached}h{heads}x{kv_heads}d{head_dim}_{layout}{causal}_{placement}{lse}{ring}{}",
         id_prefix(op, arch, topology),
         dtype.suffix()
     )
@@ -91,8 +93,10 @@ pub(super) fn operands(op_plan: &AttentionPlan, world: u32) -> Vec<OperandSpec> 
     let mut operands: Vec<_> = [Operand::Q, Operand::K, Operand::V, Operand::O]
         .map(tensor)
         .into();
-    let lse_rows = rows(op_plan, world, Operand::Lse, batch * heads);
-    operands.push(OperandSpec::new(Operand::Lse, lse_rows, 1, Dtype::Fp32));
+    if op_plan.config.lse {
+        let lse_rows = rows(op_plan, world, Operand::Lse, batch * heads);
+        operands.push(OperandSpec::new(Operand::Lse, lse_rows, 1, Dtype::Fp32));
+    }
     if op_plan.config.packed {
         let offsets = op_plan.shape.batch + 1;
         operands.push(OperandSpec::vector(
@@ -160,12 +164,16 @@ pub(super) fn args(op_plan: &AttentionPlan, topology: Topology) -> ArgLayout {
         ("v", map(op_plan, world, Operand::V)),
         ("o", ArgKind::Pointer(Operand::O)),
         ("o_row_bytes", ArgKind::RowStrideBytes(Operand::O)),
-        ("lse", ArgKind::Pointer(Operand::Lse)),
+    ];
+    if op_plan.config.lse {
+        kinds.push(("lse", ArgKind::Pointer(Operand::Lse)));
+    }
+    kinds.extend([
         ("workspaces", ArgKind::Workspaces),
         ("host", ArgKind::HostPage),
         ("deadline_ns", ArgKind::DeadlineNs),
         ("rank", ArgKind::Rank),
-    ];
+    ]);
     if op_plan.config.packed {
         kinds.push(("cu_seqlens", ArgKind::Pointer(Operand::CuSeqlens)));
     } else if op_plan.takes_rows() {

@@ -108,17 +108,18 @@ fn the_sample_has_configurations_of_all_kinds() {
         if let Problem::Attention(attention) = &config.problem {
             kinds.insert(format!("packed: {}", attention.packed));
             kinds.insert(format!("cached rows: {}", attention.cached.is_some()));
+            kinds.insert(format!("LSE: {}", attention.lse));
         }
         if let Problem::Dispatch(dispatch) = &config.problem {
             kinds.insert(format!("bounded rows: {}", dispatch.max_rows.is_some()));
             kinds.insert(format!("dispatch, scales of {}", dispatch.scales));
         }
     }
-    // All operators, each with both types of two bytes, and both kinds of each of eight pairs; the five operators with a product of
+    // All operators, each with both types of two bytes, and both kinds of each of nine pairs; the five operators with a product of
     // e4m3, four kinds of scales of GEMMs, and two kinds of scales of tokens.
     assert_eq!(
         kinds.len(),
-        3 * OPS as usize + 2 * 8 + 5 + 4 + 2,
+        3 * OPS as usize + 2 * 9 + 5 + 4 + 2,
         "{kinds:#?}"
     );
 }

@@ -18,7 +18,7 @@ impl Row {
     }
 }
 
-/// O and LSE.
+/// O, and LSE if the kernel writes it.
 pub fn results(job: &Job, config: &AttentionConfig, rank: usize) -> Vec<Vec<Element>> {
     let (heads, kv_heads) = (size(config.heads), size(config.kv_heads));
     let dim = size(config.head_dim);
@@ -79,7 +79,10 @@ pub fn results(job: &Job, config: &AttentionConfig, rank: usize) -> Vec<Vec<Elem
             }
         }
     }
-    vec![o, lse]
+    match config.lse {
+        true => vec![o, lse],
+        false => vec![o],
+    }
 }
 
 /// The number of cached rows of a batch on a rank.
