@@ -27,6 +27,7 @@ pub use finding::Finding;
 pub use kernel::KernelError;
 pub use kind::ErrorKind;
 pub use network::NetworkError;
+pub(crate) use operand::elems_of;
 pub use operand::{InPlace, OperandFault};
 pub use operator_id::{OperatorCalls, OperatorId};
 pub use protocol::{Peer, ProtocolFault};

@@ -182,6 +182,7 @@ pub mod operands {
     pub use crate::launch::raw_slice::RawSlice;
     pub use crate::launch::rows::Rows;
     pub use crate::launch::slice_types::{Element, Readable, Writable};
+    pub use crate::launch::strided::Strided;
 }
 
 /// The links between GPUs, and the network between nodes.

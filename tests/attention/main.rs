@@ -9,6 +9,7 @@ mod not_finite;
 mod offsets;
 mod packed;
 mod rows;
+mod strided;
 
 use mkernel_testing::jobs::attention::AttentionJob;
 use mkernel_testing::jobs::attention::cases::{with_rows, with_rows_across};

@@ -36,6 +36,14 @@ pub enum OperandFault {
         /// The number of elements of which the row stride must be a multiple.
         step: u64,
     },
+    /// The elements of an operand with one column lie apart.
+    #[error(
+        "the row stride is {row_stride_elems} elements, but an operand with one column is contiguous. Pass contiguous elements"
+    )]
+    VectorStride {
+        /// The row stride in elements.
+        row_stride_elems: u64,
+    },
     /// An operand of the kernel was not passed.
     #[error("it was not passed. Pass it with `call` or `launch_with`{}", declare_without(*.operand))]
     Missing {
@@ -117,8 +125,9 @@ pub enum OperandFault {
     },
     /// The slice is shorter than the operand.
     #[error(
-        "the slice has {elems} elements, but {rows} rows of {cols} columns are {}. Pass a slice with at least as many{}",
-        .rows * .cols,
+        "the slice has {elems} elements, but {rows} rows of {cols} columns{} are {}. Pass a slice with at least as many{}",
+        apart(*.cols, *.row_stride_elems),
+        elems_of(*.rows, *.cols, *.row_stride_elems),
         same_rows(*.operand, *.elems / (*.cols).max(1), *.rows)
     )]
     Length {
@@ -130,6 +139,8 @@ pub enum OperandFault {
         rows: u64,
         /// The number of columns.
         cols: u64,
+        /// The row stride in elements.
+        row_stride_elems: u64,
     },
 }
 
@@ -155,6 +166,20 @@ fn or_in_place(other: Operand, in_place: Option<&InPlace>) -> String {
     format!(
         ", or {name} at {address:#x} with a row stride of {row_stride_elems} elements, so that the result takes the place of {name}"
     )
+}
+
+/// The elements from the first to the last one of rows that lie `row_stride_elems` apart.
+pub(crate) const fn elems_of(rows: u64, cols: u64, row_stride_elems: u64) -> u64 {
+    let before_last = rows.saturating_sub(1).saturating_mul(row_stride_elems);
+    before_last.saturating_add(cols)
+}
+
+/// Describes rows that are not contiguous. Empty for contiguous rows.
+fn apart(cols: u64, row_stride_elems: u64) -> String {
+    match row_stride_elems == cols {
+        true => String::new(),
+        false => format!(" that begin {row_stride_elems} elements apart"),
+    }
 }
 
 /// Explains why operands of attention must have equal rows, and what to do instead. Empty for other operands.

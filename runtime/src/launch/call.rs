@@ -15,8 +15,8 @@ use std::sync::Arc;
 /// One call of an [`Operator`], created by [`Operator::call`]. Pass each operand of
 /// [`KernelPlan::operands`](crate::KernelPlan::operands), in any order, then call [`launch`](Self::launch).
 ///
-/// Slices must be contiguous and have at least the size of this rank's part. For an operand without rows on this rank,
-/// any slice can be passed.
+/// Slices must have at least the size of this rank's part. Rows are contiguous, unless the slice is a
+/// [`Strided`](crate::operands::Strided). For an operand without rows on this rank, any slice can be passed.
 #[must_use = "nothing is enqueued before `launch`"]
 pub struct Call<'a> {
     operator: &'a Operator,
@@ -153,6 +153,7 @@ impl<'a> Call<'a> {
                 operand,
                 SliceOperand {
                     elems: slice.len(),
+                    row_stride: slice.row_stride(),
                     dtype: T::DTYPE,
                     written: false,
                     address,
@@ -172,7 +173,7 @@ impl<'a> Call<'a> {
         if !self.takes(operand, slice.stream()) {
             return self;
         }
-        let elems = slice.len();
+        let (elems, row_stride) = (slice.len(), slice.row_stride());
         let (address, used) = match self.waits.beside() {
             Ok(None) => {
                 let (address, guard) = slice.device_ptr_mut(self.stream);
@@ -188,6 +189,7 @@ impl<'a> Call<'a> {
             operand,
             SliceOperand {
                 elems,
+                row_stride,
                 dtype: T::DTYPE,
                 written: true,
                 address,

@@ -9,4 +9,5 @@ pub(crate) mod raw_slice;
 pub(crate) mod rows;
 pub(crate) mod slice_types;
 mod slices;
+pub(crate) mod strided;
 mod waits;

@@ -51,6 +51,8 @@ pub(crate) fn check(
             cols: spec.cols,
         };
         require(row_stride_elems >= spec.cols, fault);
+        let is_dense = spec.cols > 1 || spec.rows.on(rank) == 1 || row_stride_elems == 1;
+        require(is_dense, OperandFault::VectorStride { row_stride_elems });
         let step = spec.stride_step;
         let takes = row_stride_elems.is_multiple_of(step)
             && row_stride_elems < MAX_STRIDE_BYTES / spec.dtype.bytes();
@@ -211,6 +213,35 @@ pub(crate) mod tests {
         assert_eq!(faults, expected);
         let text = Error::Operands(faults).to_string();
         assert_eq!(text.lines().count(), 5, "{text}");
+    }
+
+    /// Kernels do not read the stride of a vector.
+    #[test]
+    fn elements_of_a_vector_lie_one_after_the_other() {
+        let specs = [OperandSpec {
+            operand: Operand::Lse,
+            cols: 1,
+            stride_step: 1,
+            ..SPECS[2]
+        }];
+        let check = |rows, row_stride_elems| {
+            let specs = specs.map(|spec| OperandSpec {
+                rows: Extent::Fixed(rows),
+                ..spec
+            });
+            let operand = RawOperand {
+                ptr: 0x1000,
+                row_stride_elems,
+            };
+            check(&specs, &[operand], Rows::Most, (0, &Tensors::default()))
+        };
+        assert!(check(10, 1).is_ok() && check(1, 8).is_ok());
+        let error = check(10, 8).expect_err("a stride of 8");
+        assert!(
+            error
+                .to_string()
+                .starts_with("operand lse: the row stride is 8 elements, but ")
+        );
     }
 
     #[test]

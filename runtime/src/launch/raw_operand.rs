@@ -6,6 +6,6 @@ pub struct RawOperand {
     /// The address of the first element, a multiple of 16.
     pub ptr: u64,
     /// The distance from one row to the next, in elements. The distance is at least the number of columns and a multiple of 8.
-    /// An operand with one column is contiguous, and its stride is ignored.
+    /// An operand with one column, such as `lse` or `cu_seqlens`, is contiguous: with several rows its stride is 1.
     pub row_stride_elems: u64,
 }

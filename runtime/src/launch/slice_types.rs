@@ -13,9 +13,14 @@ pub trait Element: sealed::Element + 'static {
     const DTYPE: Dtype;
 }
 
-mod sealed {
+pub(crate) mod sealed {
     pub trait Element {}
-    pub trait Slice<T> {}
+    pub trait Slice<T> {
+        /// The distance from one row to the next, in elements; `None` if rows are contiguous.
+        fn row_stride(&self) -> Option<u64> {
+            None
+        }
+    }
 }
 
 macro_rules! elements {
@@ -28,7 +33,8 @@ macro_rules! elements {
 }
 elements!(bf16: Bf16, f16: Fp16, F8E4M3: E4m3, f32: Fp32, i32: Int32);
 
-/// Memory of a GPU that a kernel can read: slices and views of cudarc, [`SymmetricSlice`] and [`RawSlice`].
+/// Memory of a GPU that a kernel can read: slices and views of cudarc, [`SymmetricSlice`], [`RawSlice`] and
+/// [`Strided`](crate::operands::Strided).
 ///
 /// No other type can implement this trait: a kernel's accesses are sound only if the address and the length of the slice are
 /// right.

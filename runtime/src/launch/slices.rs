@@ -1,15 +1,17 @@
 //! [`Slices`]: the operands of a call that were passed as slices, and their checks.
 
-use crate::error::{Error, OperandFault};
+use crate::error::{Error, OperandFault, elems_of};
 use crate::launch::raw_operand::RawOperand;
 use cudarc::driver::CudaEvent;
 use mkernel_spec::Dtype;
 use mkernel_spec::abi::{MAX_OPERANDS, Operand, OperandSpec};
 
-/// An operand that was passed as a contiguous slice.
+/// An operand that was passed as a slice.
 #[derive(Clone, Copy)]
 pub(crate) struct SliceOperand<'a> {
     pub elems: usize,
+    /// The distance from one row to the next, in elements; `None` if rows are contiguous.
+    pub row_stride: Option<u64>,
     pub dtype: Dtype,
     /// Whether the slice was passed for writing.
     pub written: bool,
@@ -87,7 +89,8 @@ impl<'a> Slices<'a> {
                 };
                 faults.push((operand, fault));
             }
-            faults.extend(check_length(&spec, passed.elems, rank));
+            let size = (passed.elems, passed.row_stride);
+            faults.extend(check_length(&spec, size, rank));
         }
         match faults.is_empty() {
             true => Ok(()),
@@ -102,7 +105,9 @@ impl<'a> Slices<'a> {
         {
             *operand = RawOperand {
                 ptr: passed.map_or(0, |passed| passed.address),
-                row_stride_elems: spec.cols,
+                row_stride_elems: passed
+                    .and_then(|passed| passed.row_stride)
+                    .unwrap_or(spec.cols),
             };
         }
         (dense, self.wanted.len().min(MAX_OPERANDS))
@@ -117,10 +122,16 @@ impl<'a> Slices<'a> {
     }
 }
 
-fn check_length(spec: &OperandSpec, elems: usize, rank: u32) -> Option<(Operand, OperandFault)> {
+/// Checks that the elements and the row stride of a slice have room for an operand.
+fn check_length(
+    spec: &OperandSpec,
+    (elems, row_stride): (usize, Option<u64>),
+    rank: u32,
+) -> Option<(Operand, OperandFault)> {
     let (rows, elems) = (spec.rows.on(rank), elems as u64);
+    let row_stride_elems = row_stride.unwrap_or(spec.cols);
     // An allocation cannot be empty, so any slice is accepted for an operand without rows.
-    let fits = rows == 0 || elems >= rows * spec.cols;
+    let fits = rows == 0 || elems >= elems_of(rows, spec.cols, row_stride_elems);
     (!fits).then_some((
         spec.operand,
         OperandFault::Length {
@@ -128,6 +139,7 @@ fn check_length(spec: &OperandSpec, elems: usize, rank: u32) -> Option<(Operand,
             elems,
             rows,
             cols: spec.cols,
+            row_stride_elems,
         },
     ))
 }
@@ -139,14 +151,15 @@ mod tests {
 
     #[test]
     fn slices_have_at_least_the_operands_size() {
-        assert_eq!(check_length(&SPECS[0], 256, 0), None);
+        assert_eq!(check_length(&SPECS[0], (256, None), 0), None);
         assert_eq!(
-            check_length(&SPECS[0], 128, 2),
+            check_length(&SPECS[0], (128, None), 2),
             None,
             "the last shard is shorter"
         );
-        assert_eq!(check_length(&SPECS[0], 5, 3), None, "no rows: any slice");
-        let fault = check_length(&SPECS[0], 255, 0).expect("too short");
+        let empty = check_length(&SPECS[0], (5, None), 3);
+        assert_eq!(empty, None, "no rows: any slice");
+        let fault = check_length(&SPECS[0], (255, None), 0).expect("too short");
         assert_eq!(
             fault,
             (
@@ -155,10 +168,25 @@ mod tests {
                     operand: Operand::A,
                     elems: 255,
                     rows: 4,
-                    cols: 64
+                    cols: 64,
+                    row_stride_elems: 64,
                 }
             )
         );
+    }
+
+    /// The last row has no elements behind it.
+    #[test]
+    fn rows_that_lie_apart_end_with_the_last_one() {
+        let stride = Some(96);
+        let needed = 3 * 96 + 64;
+        assert_eq!(check_length(&SPECS[0], (needed, stride), 0), None);
+        let (_, fault) = check_length(&SPECS[0], (needed - 1, stride), 0).expect("too short");
+        let text = fault.to_string();
+        let parts = "351 elements, but 4 rows of 64 columns that begin 96 elements apart are 352";
+        assert!(text.contains(parts), "{text}");
+        let stride = Some(u64::MAX);
+        assert!(check_length(&SPECS[0], (usize::MAX - 1, stride), 0).is_some());
     }
 
     #[test]
@@ -167,7 +195,7 @@ mod tests {
             operand: Operand::K,
             ..SPECS[0]
         };
-        let (operand, fault) = check_length(&spec, 64, 0).expect("too short");
+        let (operand, fault) = check_length(&spec, (64, None), 0).expect("too short");
         assert_eq!(operand, Operand::K);
         let text = fault.to_string();
         for part in [
@@ -177,7 +205,7 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part:?} in {text:?}");
         }
-        let (_, fault) = check_length(&SPECS[0], 64, 0).expect("too short");
+        let (_, fault) = check_length(&SPECS[0], (64, None), 0).expect("too short");
         assert!(!fault.to_string().contains("keys"), "{fault}");
     }
 
@@ -230,15 +258,18 @@ mod tests {
     #[test]
     fn operands_are_in_the_order_of_the_plan() {
         let mut slices = Slices::new(&SPECS);
-        for operand in [Operand::C, Operand::A] {
-            pass(&mut slices, operand, 320, false);
-        }
+        pass(&mut slices, Operand::C, 320, false);
+        let of_a = SliceOperand {
+            row_stride: Some(96),
+            ..slice(352, Dtype::Bf16, false)
+        };
+        slices.pass(Operand::A, of_a);
         let (dense, count) = slices.dense();
         let strides = dense[..count]
             .iter()
             .map(|of| (of.ptr, of.row_stride_elems));
         assert!(
-            strides.eq([(0x1000, 64), (0, 32), (0x1000, 32)]),
+            strides.eq([(0x1000, 96), (0, 32), (0x1000, 32)]),
             "{dense:?}"
         );
     }
@@ -246,6 +277,7 @@ mod tests {
     fn slice(elems: usize, dtype: Dtype, written: bool) -> SliceOperand<'static> {
         SliceOperand {
             elems,
+            row_stride: None,
             dtype,
             written,
             address: 0x1000,
