@@ -1,9 +1,10 @@
 //! Attention over a sequence that is divided among the ranks.
 
 use crate::call::call;
+use crate::error::refuse;
 use crate::operands::{self, Output};
 use crate::ranks::Ranks;
-use candle_core::{DType, Result, Tensor, bail};
+use candle_core::{DType, Result, Tensor};
 use mkernel::Operand;
 use mkernel::spec::{
     AttentionConfig, AttentionOp, AttentionShape, Dim, Dtype, Layout, Placement, Scale,
@@ -44,7 +45,7 @@ pub fn ring_attention(
         .rows_of(ranks.world() as u32, ranks.rank() as u32, seq as u64);
     let own: u64 = own.iter().map(|rows| rows.end - rows.start).sum();
     if rows as u64 != own {
-        bail!(
+        refuse!(
             "q has the shape {:?}, but this rank has {own} of the {seq} rows of a sequence; pass these",
             q.dims()
         );
@@ -52,9 +53,9 @@ pub fn ring_attention(
     for (name, tensor) in [("k", k), ("v", v)] {
         let wanted = [batch, rows, kv_heads, head_dim];
         if tensor.dims() != wanted {
-            bail!(
+            refuse!(
                 "{name} has the shape {:?}, but q has {:?}; q, k and v have the same rows, so {name} must be {wanted:?}. For \
-                 new rows over a cache of keys, see \"New rows over earlier keys\" in the chapter on attention of mkernel's \
+                 new rows over a cache of keys, see \"New rows over cached rows\" in the chapter on attention of mkernel's \
                  book",
                 tensor.dims(),
                 q.dims()

@@ -3,6 +3,7 @@
 use crate::called::Called;
 #[cfg(feature = "cuda")]
 use crate::cuda;
+use crate::error::refuse;
 use crate::operands::{Input, Output, check};
 use crate::ranks::Ranks;
 use crate::simulated;
@@ -53,7 +54,7 @@ fn check_size(ranks: &Ranks, called: Called<'_>, (operand, tensor): Input<'_>) -
     let rows = rows.map_or(spec.rows, |rows| spec.rows.in_call(rows));
     let (rows, cols) = (rows.on(ranks.rank() as u32), spec.cols);
     if tensor.elem_count() as u64 != rows * cols {
-        bail!(
+        refuse!(
             "{} has the shape {:?}, but rank {}'s part is {rows} rows of {cols} elements",
             operand.name(),
             tensor.dims(),

@@ -2,10 +2,11 @@
 
 use crate::call::call_with_rows;
 use crate::called::Called;
+use crate::error::refuse;
 use crate::linear::own_rows;
 use crate::operands::{self, Input, Output};
 use crate::ranks::Ranks;
-use candle_core::{Result, Shape, Tensor, bail};
+use candle_core::{Result, Shape, Tensor};
 use mkernel::Operand;
 use mkernel::spec::{
     CollectiveConfig, CollectiveOp, CollectiveShape, Dim, Dtype, Eps, Norm, SumEpilogue,
@@ -22,7 +23,7 @@ const FLAT_COLUMNS: usize = 8;
 pub fn all_reduce(ranks: &Ranks, x: &Tensor) -> Result<Tensor> {
     let elems = x.elem_count();
     if !elems.is_multiple_of(FLAT_COLUMNS) {
-        bail!(
+        refuse!(
             "all_reduce adds up tensors whose number of elements is a multiple of {FLAT_COLUMNS}, but {:?} has {elems}; \
              pad it",
             x.dims()
@@ -53,13 +54,13 @@ pub fn all_reduce_rms_norm(
 ) -> Result<(Tensor, Tensor)> {
     let cols = match x.dims().last() {
         Some(cols) if cols.is_multiple_of(FLAT_COLUMNS) && *cols > 0 => *cols,
-        _ => bail!(
+        _ => refuse!(
             "all_reduce_rms_norm takes rows whose length is a multiple of {FLAT_COLUMNS}, but x has the shape {:?}; pad it",
             x.dims()
         ),
     };
     if residual.dims() != x.dims() {
-        bail!(
+        refuse!(
             "residual has the shape {:?}, but x has {:?}; pass the same shape",
             residual.dims(),
             x.dims()

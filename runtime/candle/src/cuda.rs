@@ -1,7 +1,7 @@
 //! Calls with tensors of a CUDA device. Operators take the memory of the tensors as it is.
 
 use crate::called::Called;
-use crate::error;
+use crate::error::{self, refuse};
 use crate::operands::{self, Input, Output};
 use crate::ranks::Ranks;
 use crate::slices::{self, Slice, View};
@@ -87,7 +87,7 @@ fn view<'a>(storage: &'a Storage, layout: &Layout) -> Result<View<'a>> {
         CudaStorageSlice::F16(slice) => Ok(View::F16(part(slice, layout))),
         CudaStorageSlice::F32(slice) => Ok(View::F32(part(slice, layout))),
         CudaStorageSlice::I32(slice) => Ok(View::I32(part(slice, layout))),
-        _ => bail!("operators take tensors of bf16, f16, f32 and i32; call to_dtype first"),
+        _ => refuse!("operators take tensors of bf16, f16, f32 and i32; call to_dtype first"),
     }
 }
 

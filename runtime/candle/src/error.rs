@@ -1,11 +1,25 @@
 //! Errors of mkernel as errors of candle.
 
 use candle_core::Error;
+use mkernel::error::CallError;
 
 /// Converts an error of mkernel. [`cause`] gets it back.
 pub(crate) fn of_mkernel(error: mkernel::Error) -> Error {
     Error::Cuda(Box::new(error)).bt()
 }
+
+/// Creates an error of the caller's tensors. [`cause`] has its kind.
+pub(crate) fn of_tensors(reason: String) -> Error {
+    of_mkernel(mkernel::Error::Call(CallError::Tensors(reason)))
+}
+
+/// Returns an error of the caller's tensors, whose text is that of `format!`.
+macro_rules! refuse {
+    ($($text:tt)+) => {
+        return Err($crate::error::of_tensors(format!($($text)+)))
+    };
+}
+pub(crate) use refuse;
 
 /// Converts an error of cudarc.
 pub(crate) fn of_driver(error: mkernel::cudarc::driver::DriverError) -> Error {

@@ -1,10 +1,11 @@
 //! A layer of experts that are divided among the ranks.
 
 use crate::call::call;
+use crate::error::refuse;
 use crate::linear::matmul;
 use crate::operands::{self, Output};
 use crate::ranks::Ranks;
-use candle_core::{D, DType, Result, Tensor, bail};
+use candle_core::{D, DType, Result, Tensor};
 use mkernel::Operand;
 use mkernel::spec::config::all_rows;
 use mkernel::spec::{
@@ -60,7 +61,7 @@ impl Experts {
         operands::check(ranks, "the weight of Experts", &weight)?;
         let (local, _, _) = weight.dims3()?;
         if local * ranks.world() != sizes.experts {
-            bail!(
+            refuse!(
                 "the weight has {local} experts on this rank; {} experts on {} ranks are {} for each",
                 sizes.experts,
                 ranks.world(),
@@ -93,8 +94,8 @@ impl Experts {
     /// Sends tokens to their experts, and multiplies them by the weights there.
     ///
     /// `tokens` are `[T, H]` of the type of the weights, with at most `max_tokens` rows, as many as this rank has. `topk_ids`
-    /// are i32 `[T, top_k]`: the experts of each token, none twice. The id -1 is a choice that the token does not have. It makes no
-    /// row.
+    /// are i32 or u32 `[T, top_k]`: the experts of each token, none twice. The id -1, or `u32::MAX`, is a choice that the token does
+    /// not have. It makes no row. The ids of candle's `arg_sort_last_dim` are u32.
     ///
     /// # Errors
     /// Fails if the sizes do not fit, or if the operator cannot be prepared or called. Experts that do not exist are an
@@ -125,7 +126,11 @@ impl Experts {
         let operator = self.ranks.operator(config, shape)?;
         let count = tokens.dim(0)?;
         let num_tokens = Tensor::new(&[count as i32], self.ranks.device())?;
-        let (tokens, ids) = (self.pad(tokens)?, self.pad(topk_ids)?);
+        let ids = match topk_ids.dtype() {
+            DType::U32 => self.pad(&topk_ids.to_dtype(DType::I32)?)?,
+            _ => self.pad(topk_ids)?,
+        };
+        let tokens = self.pad(tokens)?;
         let inputs = [
             (Operand::Tokens, &tokens),
             (Operand::NumTokens, &num_tokens),
@@ -203,7 +208,7 @@ impl Experts {
     fn pad(&self, rows: &Tensor) -> Result<Tensor> {
         let (count, most) = (rows.dim(0)?, self.sizes.max_tokens);
         match most.checked_sub(count) {
-            None => bail!(
+            None => refuse!(
                 "this rank has {count} tokens, and the layer takes at most max_tokens = {most}; raise it, or pass the \
                  tokens in parts"
             ),

@@ -1,10 +1,13 @@
 //! Linear layers whose weights are divided among the ranks. With one rank they are candle's own product.
 
+mod summed;
+
 use crate::call::call_with_rows;
 use crate::called::Called;
+use crate::error::refuse;
 use crate::operands::{self, Input, Output};
 use crate::ranks::Ranks;
-use candle_core::{D, DType, Device, Module, Result, Tensor, bail};
+use candle_core::{D, DType, Device, Module, Result, Tensor};
 use mkernel::spec::{
     Activation, BLayout, Dim, Dtype, Epilogue, GemmConfig, GemmOp, GemmShape, Tuning,
 };
@@ -32,10 +35,12 @@ pub struct ColumnParallel {
 /// A linear layer whose inputs are divided among the ranks: the second one of a block under tensor parallelism.
 ///
 /// This rank has the columns of the weight that belong to its inputs: `[N, K]`, where K is the number of inputs of this
-/// rank. The input is `x [.., K]`, with all rows. The ranks' products are added up, and the bias is added once. There are two
-/// forms of the forward pass, which differ in the rows of the sum that a rank gets:
+/// rank. The input is `x [.., K]`, with all rows. The ranks' products are added up, and the bias is added once. Forms of the forward
+/// pass differ in the rows of the sum that a rank gets, and in what is applied to the sum in the same kernel:
 ///
 /// - [`forward`](Module::forward): every rank gets the whole sum, `[.., N]`, with equal bits on all ranks.
+/// - [`forward_activated`](Self::forward_activated), [`forward_residual`](Self::forward_residual) and
+///   [`forward_rms_norm`](Self::forward_rms_norm): `forward` and an activation, a residual, or a residual and RMSNorm.
 /// - [`forward_scattered`](Self::forward_scattered): each rank gets its rows. This is sequence parallelism.
 #[derive(Clone, Debug)]
 pub struct RowParallel {
@@ -250,7 +255,7 @@ fn local(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
 fn count_rows(x: &Tensor, weight: &Tensor) -> Result<usize> {
     let (cols, k) = (x.dim(D::Minus1)?, weight.dim(1)?);
     if cols != k || k == 0 {
-        bail!("the input has {cols} columns, but the weight has {k}");
+        refuse!("the input has {cols} columns, but the weight has {k}");
     }
     Ok(x.elem_count() / k)
 }
@@ -262,7 +267,7 @@ fn check_weight(ranks: &Ranks, weight: &Tensor, bias: Option<&Tensor>) -> Result
         operands::dtype(name, tensor, &Dtype::FACTORS)?;
     }
     match bias {
-        Some(bias) if bias.dims() != [n] => bail!(
+        Some(bias) if bias.dims() != [n] => refuse!(
             "the bias has the shape {:?}, but the weight has {n} rows; the bias must be [{n}]",
             bias.dims()
         ),
@@ -274,7 +279,7 @@ fn check_weight(ranks: &Ranks, weight: &Tensor, bias: Option<&Tensor>) -> Result
 fn part(ranks: &Ranks, whole: &Tensor, dim: usize, name: &str) -> Result<Tensor> {
     let (size, world) = (whole.dim(dim)?, ranks.world());
     if !size.is_multiple_of(world) {
-        bail!(
+        refuse!(
             "{name} has {size} elements in dimension {dim}, which {world} ranks cannot share evenly; pad it to {}",
             size.next_multiple_of(world)
         );

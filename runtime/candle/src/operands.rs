@@ -1,7 +1,8 @@
 //! The tensors of a call.
 
+use crate::error::refuse;
 use crate::ranks::Ranks;
-use candle_core::{DType, Result, Shape, Tensor, bail};
+use candle_core::{DType, Result, Shape, Tensor};
 use mkernel::Operand;
 use mkernel::spec::Dtype;
 
@@ -28,7 +29,7 @@ impl Output {
 /// Checks that an operator can read a tensor where it is. Types are checked by the operator itself.
 pub(crate) fn check(ranks: &Ranks, name: &str, tensor: &Tensor) -> Result<()> {
     if !tensor.device().same_device(ranks.device()) {
-        bail!(
+        refuse!(
             "{name} is on {:?}, and this rank's tensors are on {:?}; call to_device first, with the device that was \
              passed to Ranks::new",
             tensor.device().location(),
@@ -36,7 +37,7 @@ pub(crate) fn check(ranks: &Ranks, name: &str, tensor: &Tensor) -> Result<()> {
         );
     }
     if !tensor.is_contiguous() {
-        bail!(
+        refuse!(
             "{name} has the shape {:?} and the strides {:?}; operators take contiguous tensors, so call contiguous() first",
             tensor.dims(),
             tensor.stride()
@@ -61,7 +62,7 @@ pub(crate) fn dtype(name: &str, tensor: &Tensor, those: &[Dtype]) -> Result<Dtyp
         Some((_, dtype)) if those.contains(dtype) => Ok(*dtype),
         _ => {
             let names: Vec<_> = those.iter().map(|dtype| dtype.name()).collect();
-            bail!(
+            refuse!(
                 "{name} has elements of {:?}; they must be {}, so call to_dtype first",
                 tensor.dtype(),
                 names.join(" or ")

@@ -4,7 +4,7 @@
 //! once, and the simulator checks every access of the kernels as in its own memory.
 
 use crate::called::Called;
-use crate::error;
+use crate::error::{self, refuse};
 use crate::operands::{self, Input, Output};
 use crate::ranks::Ranks;
 use crate::slices::{self, Slice};
@@ -45,7 +45,7 @@ fn upload(stream: &Arc<CudaStream>, tensor: &Tensor) -> Result<Slice> {
         Storage::Cpu(CpuStorage::F16(all)) => copy(stream, &all[range]).map(Slice::F16),
         Storage::Cpu(CpuStorage::F32(all)) => copy(stream, &all[range]).map(Slice::F32),
         Storage::Cpu(CpuStorage::I32(all)) => copy(stream, &all[range]).map(Slice::I32),
-        _ => bail!(
+        _ => refuse!(
             "operators take tensors of bf16, f16, f32 and i32, not {:?}; call to_dtype first",
             tensor.dtype()
         ),

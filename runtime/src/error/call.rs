@@ -80,6 +80,10 @@ pub enum CallError {
          wait for the stream of that launch"
     )]
     WaitInCapture,
+    /// Tensors of a library have a shape, a type or a place that the call does not take. Crates on top of this one, such as
+    /// `mkernel-candle`, return this.
+    #[error("{0}")]
+    Tensors(String),
 }
 
 /// Describes `rows` as a signed number if its 32-bit or 64-bit pattern is negative, which is the likely reason for so large a

@@ -187,7 +187,7 @@ fn same_rows(operand: Operand, given: u64, rows: u64) -> String {
     match operand {
         Operand::Q | Operand::K | Operand::V => format!(
             ", since q, k and v have the same rows: {given} of one and {rows} of another are not supported. For new rows \
-             over a cache of keys, see \"New rows over earlier keys\" in the chapter on attention of mkernel's book"
+             over a cache of keys, see \"New rows over cached rows\" in the chapter on attention of mkernel's book"
         ),
         _ => String::new(),
     }

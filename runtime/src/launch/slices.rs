@@ -201,7 +201,7 @@ mod tests {
         for part in [
             "64 elements, but 4 rows of 64 columns are 256",
             "q, k and v have the same rows: 1 of one and 4 of another are not supported",
-            "\"New rows over earlier keys\"",
+            "\"New rows over cached rows\"",
         ] {
             assert!(text.contains(part), "{part:?} in {text:?}");
         }

@@ -77,7 +77,10 @@ fn tokens_go_to_their_experts_and_back() -> Result<()> {
             let own = |w: &Tensor| w.narrow(0, ranks.rank() * local, local)?.contiguous();
             let experts = Experts::new(ranks, SIZES, own(&up)?, true)?;
             let rank = ranks.rank();
-            let dispatched = experts.dispatch(&tokens(rank)?, &topk_ids(rank)?)?;
+            // The ids of candle's sort are u32.
+            let ids = [DType::I32, DType::U32][rank];
+            let ids = topk_ids(rank)?.to_dtype(ids)?;
+            let dispatched = experts.dispatch(&tokens(rank)?, &ids)?;
             let outputs = grouped_matmul(&dispatched, &own(&down)?)?;
             experts.combine(&outputs, &dispatched, &topk_weights(rank)?)
         });

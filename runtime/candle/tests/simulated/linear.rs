@@ -100,6 +100,43 @@ fn swiglu_is_applied_to_own_columns() -> Result<()> {
     Ok(())
 }
 
+/// One kernel applies to the whole sum what candle applies step by step.
+#[test]
+fn a_sum_is_activated_or_added_to_a_residual_and_normalised() -> Result<()> {
+    let whole = Whole::new()?;
+    let f32s = |tensor: &Tensor| tensor.to_dtype(DType::F32);
+    let (x, residual, weight) = (
+        random(5, &[2, 3, INPUTS])?,
+        random(6, &[2, 3, INPUTS])?,
+        random(7, &[INPUTS])?,
+    );
+    let sum = whole
+        .output(&x.reshape((6, INPUTS))?)?
+        .reshape((2, 3, INPUTS))?;
+    let z = (&sum + f32s(&residual)?)?;
+    let scale = (z.sqr()?.mean_keepdim(2)? + f64::from(1e-2f32))?.sqrt()?;
+    let y = z.broadcast_div(&scale)?.broadcast_mul(&f32s(&weight)?)?;
+    let expected = [sum.relu()?, z.clone(), y, z];
+    for world in [1, 2, 4] {
+        let results = on_ranks(world, |ranks| {
+            let up = ColumnParallel::shard(ranks, &whole.w1, Some(&whole.b1))?;
+            let down = RowParallel::shard(ranks, &whole.w2, Some(&whole.b2))?;
+            let u = up.forward(&x)?;
+            let (y, z) = down.forward_rms_norm(&u, (&residual, &weight), 1e-2)?;
+            let activated = down.forward_activated(&u, Activation::Relu)?;
+            Ok([activated, down.forward_residual(&u, &residual)?, y, z])
+        });
+        for found in &results {
+            for (index, (found, expected)) in found.iter().zip(&expected).enumerate() {
+                let what = format!("result {index} of {world} ranks");
+                expect_near(found, expected, &what)?;
+                expect_equal(found, &results[0][index], &what)?;
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Layers take the type of their weights.
 #[test]
 fn layers_of_f16_are_right() -> Result<()> {

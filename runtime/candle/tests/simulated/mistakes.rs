@@ -8,6 +8,9 @@ use mkernel_candle::{
     cause, device_for_graphs, ring_attention,
 };
 
+/// The kind of errors of shapes and types.
+const OPERANDS: Option<ErrorKind> = Some(ErrorKind::Operands);
+
 /// Runs `mistake` on one rank, and checks that the message of its error has these parts.
 fn expect_error<T>(
     parts: &[&str],
@@ -38,7 +41,7 @@ fn expect_error_of<T>(
 #[test]
 fn tensors_that_are_not_contiguous_are_refused() {
     let parts = ["a has the shape [2, 16]", "strides [1, 2]", "contiguous()"];
-    expect_error_of(2, &parts, None, |ranks| {
+    expect_error_of(2, &parts, OPERANDS, |ranks| {
         let layer = RowParallel::new(ranks, random(1, &[8, 16])?, None)?;
         layer.forward_scattered(&random(2, &[16, 2])?.t()?)
     });
@@ -57,36 +60,39 @@ fn attention_to_other_rows_than_those_of_the_queries_is_refused() {
         "q has [1, 8, 2, 64]",
         "cache",
     ];
-    expect_error_of(2, &parts, None, |ranks| attend(ranks, 8, 24, 24));
+    expect_error_of(2, &parts, OPERANDS, |ranks| attend(ranks, 8, 24, 24));
     let parts = [
         "v has the shape [1, 4, 2, 64]",
         "q has [1, 8, 2, 64]",
         "cache",
     ];
-    expect_error_of(2, &parts, None, |ranks| attend(ranks, 8, 8, 4));
+    expect_error_of(2, &parts, OPERANDS, |ranks| attend(ranks, 8, 8, 4));
     let parts = ["q has the shape [1, 24, 2, 64]", "has 8 of the 16 rows"];
-    expect_error_of(2, &parts, None, |ranks| attend(ranks, 24, 24, 24));
+    expect_error_of(2, &parts, OPERANDS, |ranks| attend(ranks, 24, 24, 24));
 }
 
 #[test]
 fn wrong_sizes_and_types_are_refused() {
-    expect_error(&["24 columns", "has 16"], None, |ranks| {
+    expect_error(&["24 columns", "has 16"], OPERANDS, |ranks| {
         let layer = RowParallel::new(ranks, random(1, &[8, 16])?, None)?;
         layer.forward(&random(2, &[2, 24])?)
     });
-    expect_error_of(2, &["x has the shape [5, 8]", "part is"], None, |ranks| {
-        all_gather(ranks, &random(1, &[5, 8])?, 8)
-    });
-    expect_error(&["weight", "F32", "to_dtype"], None, |ranks| {
+    expect_error_of(
+        2,
+        &["x has the shape [5, 8]", "part is"],
+        OPERANDS,
+        |ranks| all_gather(ranks, &random(1, &[5, 8])?, 8),
+    );
+    expect_error(&["weight", "F32", "to_dtype"], OPERANDS, |ranks| {
         ColumnParallel::new(ranks, random(1, &[8, 16])?.to_dtype(DType::F32)?, None)
     });
-    expect_error(&["bias", "[7]", "[8]"], None, |ranks| {
+    expect_error(&["bias", "[7]", "[8]"], OPERANDS, |ranks| {
         ColumnParallel::new(ranks, random(1, &[8, 16])?, Some(random(2, &[7])?))
     });
-    expect_error(&["multiple of 8", "[3]"], None, |ranks| {
+    expect_error(&["multiple of 8", "[3]"], OPERANDS, |ranks| {
         all_reduce(ranks, &random(1, &[3])?)
     });
-    expect_error(&["U32", "to_dtype"], None, |ranks| {
+    expect_error(&["U32", "to_dtype"], OPERANDS, |ranks| {
         all_reduce(ranks, &Tensor::zeros(8, DType::U32, &Device::Cpu)?)
     });
     expect_error_of(
@@ -109,10 +115,10 @@ fn experts_that_do_not_fit_are_refused() {
     };
     expect_error(
         &["3 experts on this rank", "are 4 for each"],
-        None,
+        OPERANDS,
         |ranks| Experts::new(ranks, sizes, random(1, &[3, 64, 64])?, false),
     );
-    expect_error(&["3 tokens", "max_tokens = 2"], None, |ranks| {
+    expect_error(&["3 tokens", "max_tokens = 2"], OPERANDS, |ranks| {
         let experts = Experts::new(ranks, sizes, random(1, &[4, 64, 64])?, false)?;
         let ids = Tensor::zeros((3, 1), DType::I32, &Device::Cpu)?;
         experts.dispatch(&random(2, &[3, 64])?, &ids)
