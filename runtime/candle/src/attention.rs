@@ -17,6 +17,8 @@ pub struct AttentionOptions {
     pub causal: bool,
     /// The rows of the sequence that a rank has. With a mask, only [`Placement::Zigzag`] gives all ranks equal work.
     pub placement: Placement,
+    /// Whether the logarithms of the sums of exponentials of the scores are returned too.
+    pub lse: bool,
     /// The factor by which scores are multiplied before the softmax. The default is 1/√D.
     pub scale: Scale,
 }
@@ -25,7 +27,8 @@ pub struct AttentionOptions {
 ///
 /// `q` is `[B, S, H, D]` and `k` and `v` are `[B, S, KV heads, D]`, where S is the number of this rank's rows. All three
 /// are bf16, or all are f16. Groups of heads of Q share heads of K and V, so K and V need not be repeated. Returns the output, with
-/// the shape and type of `q`, and the logarithms of the sums of exponentials of the scores, `[B, H, S]` in f32.
+/// the shape and type of `q`, and with [`lse`](AttentionOptions::lse) the logarithms of the sums of exponentials of the scores,
+/// `[B, H, S]` in f32.
 ///
 /// Q, K and V cover the same rows of the sequence. The chapter on attention of the book says how to compute new rows over a cache
 /// of keys.
@@ -37,7 +40,7 @@ pub fn ring_attention(
     (q, k, v): (&Tensor, &Tensor, &Tensor),
     seq: usize,
     options: AttentionOptions,
-) -> Result<(Tensor, Tensor)> {
+) -> Result<(Tensor, Option<Tensor>)> {
     let (batch, rows, heads, head_dim) = q.dims4()?;
     let (_, _, kv_heads, _) = k.dims4()?;
     let own = options
@@ -70,6 +73,7 @@ pub fn ring_attention(
         causal: options.causal,
         placement: options.placement,
         scale: options.scale,
+        lse: options.lse,
         ..AttentionConfig::new(AttentionOp::RingAttention)
     };
     let shape = AttentionShape {
@@ -81,10 +85,12 @@ pub fn ring_attention(
     };
     let operator = ranks.operator(config, shape)?;
     let inputs = [(Operand::Q, q), (Operand::K, k), (Operand::V, v)];
-    let outputs = [
-        Output::new(Operand::O, q.shape().clone(), q.dtype()),
-        Output::new(Operand::Lse, (batch, heads, rows), DType::F32),
-    ];
-    let [o, lse] = call(ranks, &operator, &inputs, outputs)?;
-    Ok((o, lse))
+    let o = Output::new(Operand::O, q.shape().clone(), q.dtype());
+    if !options.lse {
+        let [o] = call(ranks, &operator, &inputs, [o])?;
+        return Ok((o, None));
+    }
+    let lse = Output::new(Operand::Lse, (batch, heads, rows), DType::F32);
+    let [o, lse] = call(ranks, &operator, &inputs, [o, lse])?;
+    Ok((o, Some(lse)))
 }
