@@ -144,5 +144,13 @@ def test_calls_without_gradients_may_leave_out_the_dispatcher():
             with FakeTensorMode() as mode:
                 fake = mkernel.gemm_ar(mode.from_tensor(a), mode.from_tensor(b))
             assert isinstance(fake, FakeTensor) and fake.shape == expected.shape
+            for function in (mkernel.all_reduce, mkernel.all_gather, mkernel.reduce_scatter, mkernel.broadcast):
+                result = function(a)
+                with torch.enable_grad():
+                    assert torch.equal(function(a, out=torch.empty_like(result)), result)
+                assert torch.equal(function(a, out=torch.empty_like(result)), result)
+            norms = mkernel.all_reduce_rms_norm(a, a, a[0])
+            with torch.enable_grad():
+                assert all(map(torch.equal, norms, mkernel.all_reduce_rms_norm(a, a, a[0])))
 
     mkernel.run(rank, 2)

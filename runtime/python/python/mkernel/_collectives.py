@@ -14,6 +14,7 @@ from ._define import (
     define,
     differentiate,
     find,
+    is_eager,
     not_differentiable,
     options_text,
     own_rows,
@@ -216,6 +217,8 @@ def all_reduce(x: Tensor, *, out: Tensor | None = None, group: str = DEFAULT, **
         A tensor of the shape of ``x``.
     """
     text = options_text(options)
+    if is_eager(x):
+        return _all_reduce(x, group, text, _like(x) if out is None else out)
     if out is None:
         return torch.ops.mkernel.all_reduce(x, group, text)
     torch.ops.mkernel.all_reduce_out(x, group, text, out=out)
@@ -237,6 +240,8 @@ def all_gather(
         ``[rows, ...]``.
     """
     text = options_text(options)
+    if is_eager(x):
+        return _all_gather(x, rows, group, text, out)
     if out is None:
         return torch.ops.mkernel.all_gather(x, rows, group, text)
     torch.ops.mkernel.all_gather_out(x, rows, group, text, out=out)
@@ -254,6 +259,8 @@ def reduce_scatter(x: Tensor, *, out: Tensor | None = None, group: str = DEFAULT
         ``[⌈rows/W⌉, ...]``. The last ranks have fewer rows, or none.
     """
     text = options_text(options)
+    if is_eager(x):
+        return _reduce_scatter(x, group, text, out)
     if out is None:
         return torch.ops.mkernel.reduce_scatter(x, group, text)
     torch.ops.mkernel.reduce_scatter_out(x, group, text, out=out)
@@ -272,6 +279,8 @@ def broadcast(x: Tensor, root: int = 0, *, out: Tensor | None = None, group: str
         A tensor of the shape of ``x``.
     """
     text = options_text(options)
+    if is_eager(x):
+        return _broadcast(x, root, group, text, _like(x) if out is None else out)
     if out is None:
         return torch.ops.mkernel.broadcast(x, root, group, text)
     torch.ops.mkernel.broadcast_out(x, root, group, text, out=out)
@@ -292,4 +301,5 @@ def all_reduce_rms_norm(
     Returns:
         The RMSNorm of the new residual, and the new residual, both like ``x``.
     """
-    return torch.ops.mkernel.all_reduce_rms_norm(x, residual, weight, eps, group, options_text(options))
+    args = (x, residual, weight, eps, group, options_text(options))
+    return _norm(*args) if is_eager(x) else torch.ops.mkernel.all_reduce_rms_norm(*args)
