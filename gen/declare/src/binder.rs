@@ -198,7 +198,7 @@ mod tests {
                 let value = match &option.values {
                     Values::Size | Values::Count(_) => Value::Integer(64),
                     Values::Number => Value::Fraction("0.5".to_owned()),
-                    Values::Switch => Value::Boolean(true),
+                    Values::Switch => Value::Boolean(option.default.as_deref() != Some("true")),
                     Values::Name => Value::Word("up".to_owned()),
                     Values::Words(words) => Value::Word(words[words.len() - 1].to_owned()),
                 };
