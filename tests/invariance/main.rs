@@ -188,8 +188,18 @@ fn layer((nodes, local): (u32, u32), swiglu: bool, sizes: (u64, u64)) -> Compare
     }
 }
 
+/// Layers whose tokens and weights are of e4m3, with these scales.
+fn scaled(ranks: (u32, u32), scales: Scales) -> ComparedTokens {
+    let mut compared = layer(ranks, true, NARROW);
+    let dispatch = &mut compared.layer.dispatch;
+    (dispatch.dtype, dispatch.scales) = (Dtype::E4m3, scales);
+    compared
+}
+
 fn layers() -> Vec<(String, ComparedTokens)> {
     [
+        ("experts of e4m3, by rows", scaled((1, 2), Scales::Row)),
+        ("experts of e4m3, by blocks", scaled((2, 1), Scales::Block)),
         ("experts of one rank", layer((1, 1), true, NARROW)),
         ("experts of two ranks", layer((1, 2), false, NARROW)),
         ("experts of four ranks", layer((1, 4), true, NARROW)),

@@ -13,7 +13,8 @@ use mkernel::cudarc::driver::CudaStream;
 use mkernel::network::Faults;
 use mkernel::spec::abi::OperandSpec;
 use mkernel::spec::{
-    BLayout, CombineConfig, CombineOp, CombineShape, Dim, DispatchConfig, DispatchOp, DispatchShape,
+    BLayout, CombineConfig, CombineOp, CombineShape, Dim, DispatchConfig, DispatchOp,
+    DispatchShape, Dtype,
 };
 use mkernel::testing::prepare_edited;
 use mkernel::{Communicator, KernelConfig, Operand, Operator};
@@ -104,7 +105,7 @@ impl TokenBatch {
             experts,
             top_k,
             hidden: intermediate,
-            dtype,
+            dtype: dtype.of_results(),
             low_latency_tokens: self.low_latency_tokens,
             batch_invariant,
             ..CombineConfig::new(CombineOp::Combine)
@@ -168,9 +169,14 @@ impl TokenBatch {
         chosen
     }
 
-    /// The values of an input of a rank, without the places beyond the rank's tokens.
-    fn values(&self, operand: Operand, cols: u64, rank: usize) -> Vec<f32> {
+    /// The values of an input of a rank with `rows` rows, without the places beyond the rank's tokens.
+    fn values(&self, operand: Operand, (rows, cols): (u64, u64), rank: usize) -> Vec<f32> {
         let tokens = &self.tokens[rank];
+        // The smallest numbers of e4m3 would be zeros.
+        let exponents = match self.dispatch.dtype {
+            Dtype::E4m3 => 3,
+            _ => 20,
+        };
         let lines = |numbers: Vec<u64>, cols: u64, exponents: u64| {
             let line = |number| {
                 let mut random = self.random(operand, number);
@@ -184,11 +190,16 @@ impl TokenBatch {
         match operand {
             Operand::NumTokens => vec![tokens.len() as f32],
             Operand::Tokens => {
-                let mut tokens = lines(tokens.clone(), cols, 20);
+                let mut tokens = lines(tokens.clone(), cols, exponents);
                 tokens
                     .chunks_exact_mut(cols as usize)
                     .for_each(|token| cancel(token, 1.0));
                 tokens
+            }
+            Operand::AScales => lines(tokens.clone(), cols, 4),
+            Operand::BScales => {
+                let first = rank as u64 * rows;
+                lines((first..first + rows).collect(), cols, 4)
             }
             Operand::TopkWeights => lines(tokens.clone(), top_k, 1),
             Operand::TopkIds => {
@@ -217,9 +228,9 @@ impl TokenBatch {
         for operator in &operators {
             let mut operands = BTreeMap::new();
             for spec in operator.plan().operands() {
-                let elems = (spec.rows.on(ranks.rank()) * spec.cols) as usize;
-                let mut values = self.values(spec.operand, spec.cols, ranks.rank() as usize);
-                values.resize(elems, 0.0);
+                let size = (spec.rows.on(ranks.rank()), spec.cols);
+                let mut values = self.values(spec.operand, size, ranks.rank() as usize);
+                values.resize((size.0 * size.1) as usize, 0.0);
                 let elements = Elements::upload(ranks, &stream, spec, &values)?;
                 operands.insert(spec.operand as u32, (spec, elements));
             }
