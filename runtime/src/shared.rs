@@ -90,7 +90,7 @@ impl Shared {
         )
     }
 
-    /// Returns the state for a group of ranks, one of which is this rank. `gpu` is a result of [`gpu`](Self::gpu).
+    /// Returns the state of a group to which this rank belongs. `gpu` is a result of [`gpu`](Self::gpu).
     pub fn group(&self, gpu: Gpu, ranks: Collective, cluster: Cluster) -> Self {
         let timeouts = Timeouts {
             device: self.timeout(),

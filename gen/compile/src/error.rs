@@ -33,7 +33,7 @@ pub enum GenError {
     NvrtcMissing {
         /// The required version.
         version: (u32, u32),
-        /// Two commands, each of which installs it: one of mkernel-gen, and one of pip.
+        /// The command of mkernel-gen that installs the library, and the command of pip that does the same.
         commands: [String; 2],
         /// The paths that were tried.
         looked: Vec<Attempt>,

@@ -79,8 +79,8 @@ pub fn fetch_command(requirements: &Path, dir: &Path) -> Vec<String> {
     words.map(str::to_owned).to_vec()
 }
 
-/// Two commands for a shell, each of which installs NVRTC: one of mkernel-gen, and one of pip. They also set or unset
-/// `MKERNEL_NVRTC` if this is necessary to find the library.
+/// The shell command of mkernel-gen that installs NVRTC, and the shell command of pip that does the same. Both commands also set or
+/// unset `MKERNEL_NVRTC` if this is necessary to find the library.
 pub(crate) fn fetch_command_lines() -> [String; 2] {
     let dir = fetch_dir().unwrap_or_else(|| "nvrtc".into());
     let command = fetch_command(Path::new("/dev/stdin"), &dir).join(" ");

@@ -49,7 +49,7 @@ impl Door {
     }
 }
 
-/// Connects the ranks `members`, in this order. This rank is one of them, or has no group and passes no members. The outer error
+/// Connects the ranks `members`, in this order. `members` has this rank, or is empty if this rank is in no group. The outer error
 /// is a failure of `parent`, which cannot be used afterwards.
 pub(super) fn connect(
     parent: &mut dyn Group,

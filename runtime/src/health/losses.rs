@@ -5,8 +5,8 @@ use std::sync::{Arc, OnceLock};
 /// The first rank that is known to be lost. Proxies and the watchdog set this value.
 pub(crate) type Lost = Arc<OnceLock<u32>>;
 
-/// The communicators from which a group of ranks was split, as far as they exist on this rank. A rank that one of them has lost
-/// ends the group, even if the rank is not a member.
+/// The communicators from which a group of ranks was split. If one of these communicators loses a rank while it exists on this
+/// rank, the group ends, even if the lost rank is not a member.
 #[derive(Clone, Default)]
 pub(crate) struct Ancestors {
     /// For each communicator, its lost rank, and the ranks in the job of all of its ranks.

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ._define import Tensors, bucket, declaration, define, find, is_eager, not_differentiable, options_text
-from ._errors import error
+from ._gemms import sizes_of
 from ._groups import DEFAULT
 from ._operators import DTYPES
 
@@ -26,10 +26,8 @@ def _fake(a, b, residual, weight, bias=None, eps=1e-6, group=DEFAULT, options=""
 
 def _call(a, b, residual, weight, bias=None, eps=1e-6, group=DEFAULT, options=""):
     ranks = find(group, a)
-    if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
-        shapes = f"a has the shape {tuple(a.shape)}, and b {tuple(b.shape)}"
-        raise error("operands", f"gemm_ar_rms_norm: {shapes}. Pass a [rows, K] and b [K, N]")
-    rows, (k, n), is_kn = a.shape[0], b.shape, b.is_contiguous()
+    rows, _, _ = sizes_of("gemm_ar_rms_norm", ranks, a, b, None)
+    (k, n), is_kn = b.shape, b.is_contiguous()
     y, residual_out = _fake(a, b, residual, weight)
     tensors = Tensors(ranks)
     tensors.read("a", a, (rows, k))

@@ -24,7 +24,7 @@ _COUNT = 9
 """How many arguments an operator has."""
 
 
-def _sizes(op: str, group: Group, a: Tensor, b: Tensor, rows: Any) -> tuple[Any, Any, Any]:
+def sizes_of(op: str, group: Group, a: Tensor, b: Tensor, rows: Any) -> tuple[Any, Any, Any]:
     """Return the rows over all ranks, and the rows that this rank has of A and C."""
     if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
         shapes = f"a has the shape {tuple(a.shape)}, and b {tuple(b.shape)}"
@@ -43,7 +43,7 @@ def _cols(b: Tensor, activation: str) -> Any:
 
 def _fake(op: str) -> Any:
     def fake(a, b, bias=None, residual=None, activation="none", rows=None, out_dtype=None, group=DEFAULT, options=""):
-        _, _, own = _sizes(op, find(group, a), a, b, rows)
+        _, _, own = sizes_of(op, find(group, a), a, b, rows)
         return a.new_empty((own, _cols(b, activation)), dtype=out_dtype or _of_results(a.dtype))
 
     return fake
@@ -60,7 +60,7 @@ def _call(op: str, out: Tensor | None, a, b, bias, residual, activation, rows, o
     known = ranks.recall(made) if is_plain else None
     if known is not None:
         return _repeat(known, a, b)
-    total, rows_of_a, rows_of_c = _sizes(op, ranks, a, b, rows)
+    total, rows_of_a, rows_of_c = sizes_of(op, ranks, a, b, rows)
     (k, cols_of_b), n = b.shape, _cols(b, activation)
     is_kn = b.is_contiguous()
     weight = b if is_kn else b.t()

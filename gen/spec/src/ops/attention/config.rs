@@ -94,7 +94,7 @@ options! {
             /// Whether the logarithm of the sum of exponentials of each row's scores is written.
             ///
             /// Without it, calls have no operand `lse`: inference does not need one.
-            #[default(true)]
+            #[default(written())]
             #[serde(default = "written")]
             lse: bool as LSE,
         }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
-from .. import ops
+from .. import _define, ops
 from .._errors import error
 from .._groups import DEFAULT, find
 
@@ -61,7 +61,7 @@ class Experts(torch.nn.Module):
         ids, weights = topk_ids.int(), topk_weights.float()
         if not self.replicated:
             return self._own(tokens, ids, weights, None)
-        ranks, total = find(self.group, _device(tokens)), tokens.shape[0]
+        ranks, total = _define.find(self.group, tokens), tokens.shape[0]
         shard, own = -(-total // ranks.world), ranks.rows(total)
         count = torch.full((1,), own, dtype=torch.int32, device=tokens.device)
         parts = [_part(tensor, ranks.rank * shard, own, shard) for tensor in (tokens, ids, weights)]
@@ -74,10 +74,6 @@ class Experts(torch.nn.Module):
         # Rows behind those of the last expert are undefined, before and after.
         rows = torch._grouped_mm(hidden, self.down.transpose(1, 2), offs=offsets[1:])
         return ops.combine(rows, indices, weights, self.experts, num_tokens=count, group=self.group)
-
-
-def _device(tensor: Tensor) -> int | None:
-    return tensor.device.index if tensor.is_cuda else None
 
 
 def _part(tensor: Tensor, first: int, rows: int, padded: int) -> Tensor:

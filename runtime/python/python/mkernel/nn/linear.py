@@ -121,17 +121,29 @@ def apply(function: type[torch.autograd.Function], *args: Any) -> Tensor:
     return function.apply(*args) if torch.is_grad_enabled() else function.forward(*args)
 
 
-class _Column(torch.autograd.Function):
-    """A product of an input that all ranks have. The gradient of the input is summed over the ranks."""
-
-    @staticmethod
-    def forward(x: Tensor, weight: Tensor, bias: Tensor | None, group: str) -> Tensor:
-        return functional.linear(x, weight, bias)
+class _Product(torch.autograd.Function):
+    """The base of both products: what their backward passes need."""
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         x, weight, _, ctx.group = inputs
         ctx.save_for_backward(x, weight)
+
+
+class OfGroup(torch.autograd.Function):
+    """The base of functions of a tensor and the name of a group, whose backward passes need the group alone."""
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _, ctx.group = inputs
+
+
+class _Column(_Product):
+    """A product of an input that all ranks have. The gradient of the input is summed over the ranks."""
+
+    @staticmethod
+    def forward(x: Tensor, weight: Tensor, bias: Tensor | None, group: str) -> Tensor:
+        return functional.linear(x, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -141,7 +153,7 @@ class _Column(torch.autograd.Function):
         return of_x, *_of_parameters(ctx, rows, x), None
 
 
-class _Row(torch.autograd.Function):
+class _Row(_Product):
     """The sum of the ranks' products. Every rank gets all rows, and the gradients of the rows are equal on all ranks."""
 
     @staticmethod
@@ -150,27 +162,18 @@ class _Row(torch.autograd.Function):
         return y.view(*x.shape[:-1], weight.shape[0])
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        x, weight, _, ctx.group = inputs
-        ctx.save_for_backward(x, weight)
-
-    @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         of_x = grad @ weight if ctx.needs_input_grad[0] else None
         return of_x, *_of_parameters(ctx, grad.flatten(0, -2), x), None
 
 
-class _SumOfGradients(torch.autograd.Function):
+class _SumOfGradients(OfGroup):
     """A parameter that all ranks have. Each rank uses it for its own rows, so its gradient is summed over the ranks."""
 
     @staticmethod
     def forward(parameter: Tensor, group: str) -> Tensor:
         return parameter.view_as(parameter)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        _, ctx.group = inputs
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:

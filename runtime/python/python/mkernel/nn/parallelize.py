@@ -8,10 +8,11 @@ from typing import Any
 import torch
 
 from .. import ops
+from .._define import find
 from .._errors import error
-from .._groups import DEFAULT, Group, find
+from .._groups import DEFAULT, Group
 from .experts import Experts
-from .linear import ColumnParallelLinear, RowParallelLinear, apply
+from .linear import ColumnParallelLinear, OfGroup, RowParallelLinear, apply
 
 Tensor = torch.Tensor
 
@@ -45,20 +46,24 @@ def parallelize(model: Any, *, sequence_parallel: bool = False, group: str = DEF
         Error: Of kind ``"configuration"``, with all mistakes, if the model has no plan or the ranks cannot share its layers.
             The model is not changed then.
     """
-    ranks = find(group, _device(model))
+    ranks = find(group, next(model.parameters()))
     plan, layers, norm = _anatomy(model)
     columns, rows, experts = _divided(model, plan)
     _check(model, ranks, columns)
     options = {"sequence_parallel": sequence_parallel, "sequence_dim": _SEQUENCE_DIM, "group": group}
-    for parent in {name.rpartition(".")[0]: None for name in columns}:
-        _fuse(model.get_submodule(parent), [name.rpartition(".")[2] for name in columns if _is_child(name, parent)], options)
+    parents: dict[str, list[str]] = {}
+    for name in columns:
+        parent, _, own = name.rpartition(".")
+        parents.setdefault(parent, []).append(own)
+    for parent, names in parents.items():
+        _fuse(model.get_submodule(parent), names, options)
     for name in rows:
         _replace(model, name, RowParallelLinear.from_linear(model.get_submodule(name), **options))
     for name in experts:
         whole = model.get_submodule(name)
         own = Experts.from_whole(whole.gate_up_proj, whole.down_proj, replicated=not sequence_parallel, group=group)
         _replace(model, name, own)
-    partial = [model.get_submodule(parent) for parent in {name.rpartition(".")[0]: None for name in columns}]
+    partial = [model.get_submodule(parent) for parent in parents]
     if sequence_parallel:
         partial = [*layers, norm]
         layers[0].register_forward_pre_hook(lambda _, args, kwargs: _own_rows(args, kwargs, group), with_kwargs=True)
@@ -159,7 +164,7 @@ def _own_rows(args: Any, kwargs: Any, group: str) -> tuple[tuple[Any, ...], dict
     return _on_states(args, kwargs, lambda states: apply(_OwnRows, states, group))
 
 
-class _OwnRows(torch.autograd.Function):
+class _OwnRows(OfGroup):
     """This rank's part of a sequence that every rank has. Every rank gets the gradients of all parts."""
 
     @staticmethod
@@ -167,15 +172,11 @@ class _OwnRows(torch.autograd.Function):
         return _part(x, group)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        _, ctx.group = inputs
-
-    @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         return _gather(grad, ctx.group), None
 
 
-class _AllRows(torch.autograd.Function):
+class _AllRows(OfGroup):
     """The sequence whose parts the ranks have. Its gradient is equal on all ranks."""
 
     @staticmethod
@@ -183,16 +184,12 @@ class _AllRows(torch.autograd.Function):
         return _gather(x, group)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        _, ctx.group = inputs
-
-    @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         return _part(grad, ctx.group), None
 
 
 def _part(x: Tensor, group: str) -> Tensor:
-    ranks, rows = find(group, _index(x)), x.shape[_SEQUENCE_DIM]
+    ranks, rows = find(group, x), x.shape[_SEQUENCE_DIM]
     if rows % ranks.world:
         reason = f"the sequence has {rows} positions, which {ranks.world} ranks cannot share"
         raise error("operands", f"{reason}. Pad it, or parallelize the model without sequence_parallel")
@@ -232,7 +229,7 @@ class _Head(ColumnParallelLinear):
         return apply(_AllColumns, super().forward(x), self.group)
 
 
-class _AllColumns(torch.autograd.Function):
+class _AllColumns(OfGroup):
     """The columns of all ranks. Their gradients are equal on all ranks."""
 
     @staticmethod
@@ -242,12 +239,8 @@ class _AllColumns(torch.autograd.Function):
         return parts.movedim(0, 1).reshape(*x.shape[:-1], -1)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        _, ctx.group = inputs
-
-    @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        ranks = find(ctx.group, _index(grad))
+        ranks = find(ctx.group, grad)
         return grad.chunk(ranks.world, -1)[ranks.rank].contiguous(), None
 
 
@@ -255,18 +248,6 @@ def _matches(pattern: str, name: str) -> bool:
     return re.fullmatch(re.escape(pattern).replace(r"\*", r"\d+"), name) is not None
 
 
-def _is_child(name: str, parent: str) -> bool:
-    return name.rpartition(".")[0] == parent
-
-
 def _replace(model: torch.nn.Module, name: str, module: torch.nn.Module) -> None:
     parent, _, own = name.rpartition(".")
     setattr(model.get_submodule(parent), own, module)
-
-
-def _index(tensor: Tensor) -> int | None:
-    return tensor.device.index if tensor.is_cuda else None
-
-
-def _device(model: torch.nn.Module) -> int | None:
-    return _index(next(model.parameters()))
