@@ -7,6 +7,7 @@ import mkernel.nn
 import pytest
 import torch
 import transformers
+from mkernel.nn import blocks
 
 SIZES = {
     "vocab_size": 128,
@@ -132,6 +133,50 @@ def test_greedy_tokens(kind, world):
     assert picked.shape == (2, 6) and (expected.amax(2) - picked).max().item() <= 3 * error
 
 
+@pytest.fixture
+def products(monkeypatch):
+    """The rows of each product that has taken in a norm."""
+    rows, product = [], blocks.gemm_ar_rms_norm
+    monkeypatch.setattr(blocks, "gemm_ar_rms_norm", lambda a, *args, **options: rows.append(len(a)) or product(a, *args, **options))
+    return rows
+
+
+@pytest.mark.parametrize("kind, count", [("llama with biases", 4), ("qwen3 with experts", 2)])
+def test_products_take_in_norms(kind, count, products):
+    whole = model(*(KINDS.get(kind) or (transformers.Qwen3MoeConfig, EXPERTS))).eval()
+
+    def rank(_):
+        own = mkernel.nn.parallelize(whole)
+        with torch.no_grad():
+            own(input_ids=tokens())
+            assert products == [16] * count
+        if kind in KINDS:
+            own(input_ids=tokens())
+            assert len(products) == count
+
+    mkernel.run(rank, 1)
+
+
+@pytest.mark.parametrize("of_layers", [True, False])
+def test_hooks_see_what_they_see_without_ranks(of_layers, products):
+    whole = model(*KINDS["llama"]).eval()
+
+    def steer(output):
+        return (output[0] * 2, *output[1:]) if isinstance(output, tuple) else output.add_(1.0)
+
+    @torch.no_grad()
+    def rank(_):
+        own, expected = mkernel.nn.parallelize(copy.deepcopy(whole)), copy.deepcopy(whole)
+        for one in (own, expected):
+            for layer in one.model.layers:
+                (layer if of_layers else layer.self_attn).register_forward_hook(lambda _, __, output: steer(output))
+        exact = copy.deepcopy(expected).double()
+        close(*(one(input_ids=tokens()).logits for one in (own, expected, exact)))
+
+    mkernel.run(rank, 2)
+    assert len(products) == (4 if of_layers else 0)
+
+
 @pytest.mark.parametrize("world", [1, 2])
 def test_prefill_with_experts(world):
     whole, ids = model(transformers.Qwen3MoeConfig, EXPERTS).eval(), tokens()
@@ -162,3 +207,17 @@ def test_mistakes():
             experts(input_ids=tokens())
 
     mkernel.run(rank, 2)
+
+
+def test_a_compiled_model(products):
+    whole, ids = model(*KINDS["llama"]).eval(), tokens()
+
+    @torch.no_grad()
+    def rank(_):
+        own = mkernel.nn.parallelize(whole)
+        compiled = torch.compile(own, fullgraph=True, backend="aot_eager")
+        logits = compiled(input_ids=ids).logits
+        assert products
+        assert torch.equal(logits, own(input_ids=ids).logits)
+
+    mkernel.run(rank, 1)
