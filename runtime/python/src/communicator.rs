@@ -4,6 +4,7 @@ use crate::declaration;
 use crate::detached::Detached;
 use crate::error::exception;
 use crate::operator::{Operator, closed};
+use crate::symmetric::{HostTensors, SymmetricMemory};
 use mkernel::{Error, Rendezvous, Simulation};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -13,16 +14,25 @@ use std::time::Duration;
 
 /// One rank of a job: its GPU, and its connections to the other ranks.
 #[pyclass(frozen, module = "mkernel._native")]
-pub struct Communicator(Mutex<Option<Detached<Arc<mkernel::Communicator>>>>);
+pub struct Communicator {
+    communicator: Mutex<Option<Detached<Arc<mkernel::Communicator>>>>,
+    symmetric: Arc<HostTensors>,
+}
 
 impl Communicator {
     fn new(communicator: mkernel::Communicator) -> Self {
-        Self(Mutex::new(Some(Detached::new(Arc::new(communicator)))))
+        Self {
+            communicator: Mutex::new(Some(Detached::new(Arc::new(communicator)))),
+            symmetric: Arc::default(),
+        }
     }
 
     fn get(&self) -> PyResult<Arc<mkernel::Communicator>> {
         // Nothing panics while the lock is held.
-        let guard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let guard = self
+            .communicator
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let communicator = guard.as_ref().and_then(Detached::get).cloned();
         communicator.ok_or_else(closed)
     }
@@ -126,9 +136,27 @@ impl Communicator {
         let config = declaration::config(&communicator, options)?;
         py.detach(move || {
             let prepared = communicator.prepare(&config, []);
-            prepared.map(|operator| Operator::new(operator, &communicator))
+            prepared.map(|operator| Operator::new(operator, &communicator, self.symmetric.clone()))
         })
         .map_err(exception)
+    }
+
+    /// Allocates memory at one offset on all ranks, for the stream with this handle. On a simulated GPU, calls find it by the
+    /// address of a tensor of the host, which is `host`. All ranks call this.
+    #[pyo3(signature = (stream, bytes, host=None))]
+    fn allocate(
+        &self,
+        py: Python<'_>,
+        stream: u64,
+        bytes: usize,
+        host: Option<u64>,
+    ) -> PyResult<SymmetricMemory> {
+        // SAFETY: the Python sources pass torch's current stream of this GPU, and torch never destroys its streams.
+        let allocate =
+            |communicator: &_| unsafe { crate::memory::allocate(communicator, stream, bytes) };
+        let memory = self.wait(py, allocate)?;
+        let host = host.map(|address| (address, self.symmetric.clone()));
+        Ok(SymmetricMemory::new(memory, host))
     }
 
     /// Creates the communicator of the ranks that pass this colour, ordered by key and then by rank. A rank without a colour gets
@@ -178,7 +206,10 @@ impl Communicator {
 
     /// Leaves the job. Calls after this raise an error. Nothing happens if the communicator is closed.
     fn close(&self) {
-        let mut guard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut guard = self
+            .communicator
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let communicator = guard.take();
         drop(guard);
         drop(communicator);

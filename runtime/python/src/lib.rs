@@ -8,6 +8,7 @@ mod detached;
 mod error;
 mod memory;
 mod operator;
+mod symmetric;
 
 use pyo3::prelude::*;
 
@@ -20,6 +21,8 @@ mod _native {
     use crate::error::Error;
     #[pymodule_export]
     use crate::operator::Operator;
+    #[pymodule_export]
+    use crate::symmetric::SymmetricMemory;
     use pyo3::prelude::*;
     use std::ffi::OsString;
 

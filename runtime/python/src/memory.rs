@@ -3,6 +3,7 @@
 //! Python objects own the tensors, and the Python sources of the package keep them alive during a call. A call with an
 //! address that is not a tensor's is undefined behaviour, as with ctypes.
 
+use crate::symmetric::HostTensors;
 use cudarc::driver::sys::{CUstream, CUstreamCaptureStatus};
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, DriverError};
 use mkernel::cudarc;
@@ -10,7 +11,8 @@ use mkernel::float8::F8E4M3;
 use mkernel::half::{bf16, f16};
 use mkernel::operands::{RawSlice, Rows};
 use mkernel::spec::Dtype;
-use mkernel::{Call, Communicator, Error, Operand, Operator};
+use mkernel::{Call, Communicator, Error, Operand, Operator, SymmetricSlice};
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 /// A contiguous tensor by its address.
@@ -58,8 +60,24 @@ pub unsafe fn enqueue(
     unsafe { call(operator, &stream, tensors, rows, is_captured) }
 }
 
+/// The memory of a simulated GPU to which a tensor of the host is copied.
+enum Copied {
+    Own(CudaSlice<u8>),
+    /// Symmetric memory, which has another owner.
+    Symmetric(ManuallyDrop<CudaSlice<u8>>),
+}
+
+impl Copied {
+    fn slice(&self) -> &CudaSlice<u8> {
+        match self {
+            Self::Own(slice) => slice,
+            Self::Symmetric(slice) => slice,
+        }
+    }
+}
+
 /// Makes a call with tensors of the host on the simulated GPU of `communicator`, and waits for its end. Operands are copied to
-/// the GPU, and results back.
+/// the GPU, and results back. `symmetric` are the tensors that stand for symmetric memory.
 ///
 /// # Safety
 /// The tensors, and the word of [`Rows::At`], are memory of this process that no other thread writes during the call. No other
@@ -69,20 +87,31 @@ pub unsafe fn run_on_host(
     operator: &Operator,
     tensors: &[Tensor],
     rows: Rows,
+    symmetric: &HostTensors,
 ) -> Result<(), Error> {
     let stream = communicator.default_stream();
-    // SAFETY: guaranteed by the caller.
-    let copy = |tensor: &Tensor| unsafe { upload(&stream, tensor.address, tensor.bytes()) };
+    let copy = |tensor: &Tensor| {
+        let (address, bytes) = (tensor.address, tensor.bytes());
+        // SAFETY: guaranteed by the caller. A tensor that stands for symmetric memory lives during the call, so the memory does.
+        unsafe {
+            match symmetric.on_gpu(address, bytes).filter(|_| bytes > 0) {
+                Some(on_gpu) => upload_to(&stream, address, bytes, on_gpu),
+                None => upload(&stream, address, bytes).map(Copied::Own),
+            }
+        }
+    };
     let mut copies = tensors.iter().map(copy).collect::<Result<Vec<_>, _>>()?;
     let mut on_gpu = tensors.to_vec();
     for (tensor, copy) in on_gpu.iter_mut().zip(&copies) {
-        tensor.address = copy.device_ptr(&stream).0;
+        tensor.address = copy.slice().device_ptr(&stream).0;
     }
     let rows = match rows {
         Rows::At(address) => {
             // SAFETY: guaranteed by the caller.
-            copies.push(unsafe { upload(&stream, address, size_of::<i32>())? });
-            Rows::At(copies[tensors.len()].device_ptr(&stream).0)
+            copies.push(Copied::Own(unsafe {
+                upload(&stream, address, size_of::<i32>())?
+            }));
+            Rows::At(copies[tensors.len()].slice().device_ptr(&stream).0)
         }
         rows => rows,
     };
@@ -96,7 +125,7 @@ pub unsafe fn run_on_host(
                 std::slice::from_raw_parts_mut(tensor.address as *mut u8, tensor.bytes())
             };
             stream
-                .memcpy_dtoh(&copy.slice(..tensor.bytes()), to)
+                .memcpy_dtoh(&copy.slice().slice(..tensor.bytes()), to)
                 .map_err(of_driver("copying a result"))?;
         }
     }
@@ -123,6 +152,51 @@ unsafe fn upload(
         }
     };
     copied.map_err(of_driver("copying an operand"))
+}
+
+/// Copies bytes of the host to symmetric memory of the GPU.
+///
+/// # Safety
+/// The bytes are memory of this process that no other thread writes. The symmetric memory has the same size.
+unsafe fn upload_to(
+    stream: &Arc<CudaStream>,
+    address: u64,
+    bytes: usize,
+    on_gpu: u64,
+) -> Result<Copied, Error> {
+    // SAFETY: guaranteed by the caller. `ManuallyDrop` leaves the memory to its owner.
+    let (from, mut to) = unsafe {
+        let from = std::slice::from_raw_parts(address as *const u8, bytes);
+        let to = stream.upgrade_device_ptr::<u8>(on_gpu, bytes);
+        (from, ManuallyDrop::new(to))
+    };
+    stream
+        .memcpy_htod(from, &mut *to)
+        .map_err(of_driver("copying an operand"))?;
+    Ok(Copied::Symmetric(to))
+}
+
+/// Allocates symmetric memory for the stream with the handle `stream`. Returns the memory and its address.
+///
+/// # Safety
+/// The stream belongs to the communicator's GPU, and lives as long as the memory. It is not used if the GPU is simulated.
+pub unsafe fn allocate(
+    communicator: &Communicator,
+    stream: u64,
+    bytes: usize,
+) -> Result<(SymmetricSlice<F8E4M3>, u64), Error> {
+    let stream = match communicator.is_simulated() {
+        true => communicator.default_stream(),
+        // SAFETY: guaranteed by the caller.
+        false => unsafe {
+            communicator
+                .context()
+                .wrap_borrowed_stream(stream as CUstream)
+        },
+    };
+    let slice = communicator.alloc::<F8E4M3>(&stream, bytes)?;
+    let address = slice.device_ptr(&stream).0;
+    Ok((slice, address))
 }
 
 /// Enqueues a call, or adds it to a graph if `is_captured`.

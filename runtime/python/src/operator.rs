@@ -3,6 +3,7 @@
 use crate::detached::Detached;
 use crate::error::{exception, of};
 use crate::memory::{self, Tensor};
+use crate::symmetric::HostTensors;
 use mkernel::operands::Rows;
 use mkernel::spec::Dtype;
 use mkernel::spec::abi::OperandSpec;
@@ -16,6 +17,7 @@ use std::sync::{Arc, Weak};
 pub struct Operator {
     operator: Detached<mkernel::Operator>,
     communicator: Weak<Communicator>,
+    symmetric: Arc<HostTensors>,
 }
 
 /// An operand of a call: its name, rows and columns on this rank, the type of its elements, and whether the kernel writes it.
@@ -25,10 +27,15 @@ type OperandTuple = (&'static str, u64, u64, &'static str, bool);
 type TensorTuple = (PyBackedStr, u64, usize, PyBackedStr);
 
 impl Operator {
-    pub fn new(operator: mkernel::Operator, communicator: &Arc<Communicator>) -> Self {
+    pub fn new(
+        operator: mkernel::Operator,
+        communicator: &Arc<Communicator>,
+        symmetric: Arc<HostTensors>,
+    ) -> Self {
         Self {
             operator: Detached::new(operator),
             communicator: Arc::downgrade(communicator),
+            symmetric,
         }
     }
 
@@ -133,7 +140,10 @@ impl Operator {
             // program's.
             unsafe {
                 match communicator.is_simulated() {
-                    true => memory::run_on_host(&communicator, operator, &tensors, rows),
+                    true => {
+                        let symmetric = &self.symmetric;
+                        memory::run_on_host(&communicator, operator, &tensors, rows, symmetric)
+                    }
                     false => {
                         let place = (communicator.context(), stream);
                         memory::enqueue(operator, place, &tensors, rows)

@@ -137,7 +137,9 @@ def test_greedy_tokens(kind, world):
 def products(monkeypatch):
     """The rows of each product that has taken in a norm."""
     rows, product = [], blocks.gemm_ar_rms_norm
-    monkeypatch.setattr(blocks, "gemm_ar_rms_norm", lambda a, *args, **options: rows.append(len(a)) or product(a, *args, **options))
+    monkeypatch.setattr(
+        blocks, "gemm_ar_rms_norm", lambda a, *args, **options: rows.append(len(a)) or product(a, *args, **options)
+    )
     return rows
 
 

@@ -7,6 +7,7 @@ from ._gemm_ar_norm import gemm_ar_rms_norm
 from ._gemms import ag_gemm, gemm, gemm_ar, gemm_rs
 from ._packed_attention import ring_attention_packed
 from ._symm_mem import fused_all_gather_matmul, fused_matmul_reduce_scatter
+from ._symmetric import empty_symmetric
 
 __all__ = [
     "ag_gemm",
@@ -16,6 +17,7 @@ __all__ = [
     "broadcast",
     "combine",
     "dispatch_gemm",
+    "empty_symmetric",
     "fused_all_gather_matmul",
     "fused_matmul_reduce_scatter",
     "gemm",
