@@ -47,6 +47,10 @@ fn protocols() -> CollectiveJob {
     named(in_buckets(2), "protocols of sums")
 }
 
+fn broadcast() -> CollectiveJob {
+    named(in_buckets(2), "broadcast, buckets of other protocols")
+}
+
 /// More than two ranks: on two ranks, data beyond the slots of one source would lie in the other source's unused slots.
 fn more_sources() -> CollectiveJob {
     named(in_buckets(4), "protocols of sums")
@@ -69,6 +73,7 @@ const MUTATIONS: &[Mutation<CollectiveJob>] = &[
     // The state that all buckets share.
     ("announcements by the calls of a bucket", protocols, planted::ANNOUNCED_BY_BUCKET),
     ("calls counted as those of a bucket", rows, planted::CALLS_OF_BUCKET),
+    ("earlier calls not ordered before an announcement", broadcast, &[("@begin.early", "")]),
     // CTAs that a bucket has for others.
     ("CTAs without packets not counted", protocols, &[("@ll.advance", "kThreads - 1 => kThreads - 1 && blockIdx.x * kWarp < Shards::vecs(ctx)")]),
 ];

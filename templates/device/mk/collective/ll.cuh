@@ -51,6 +51,9 @@ struct Ll {
   static constexpr bool kNormalises = NormalisesRows<Config>;
   static constexpr bool kGathers = kScheme == LlScheme::kAllGather || kScheme == LlScheme::kAllReduceTwoShots;
 
+  // A call with other rows may have another protocol, whose data are not packets.
+  static constexpr auto kEarlier = TakesRows<Config> ? comm::EarlierCalls::kOrderedEarly : comm::EarlierCalls::kOfPackets;
+
   static_assert(Ranks::kNodes == 1, "packets travel over NVLink");
 
   // A warp: exchanges its vectors of the call.
@@ -73,8 +76,9 @@ struct Ll {
 
   // Runs before the roles. Returns false if the CTA must end at once.
   static MK_DEVICE bool begin(const Args&, const RankContext& ctx, const Smem&) {
+    if constexpr (kEarlier == comm::EarlierCalls::kOrderedEarly) Begin::order_early(ctx);
     if (!enter(ctx)) return false;  // @collective.enter
-    Begin::announce(ctx);
+    Begin::template announce<kEarlier>(ctx);
     // A few vectors leave the last warp idle. At its end, the CTA would wait for the count, a round trip to L2.
     if (threadIdx.x == Config::kThreads - 1) advance_epoch<false>(ctx);  // @ll.advance
     return true;

@@ -211,8 +211,9 @@ struct Simple {
 
   // Runs before the roles. Returns false if the CTA must end at once.
   static MK_DEVICE bool begin(const Args&, const RankContext& ctx, const Smem&) {
+    Begin::order_early(ctx);
     if (!enter(ctx)) return false;  // @collective.enter
-    Begin::announce(ctx);
+    Begin::template announce<comm::EarlierCalls::kOrderedEarly>(ctx);
     // At its end, the CTA would wait for the count, a round trip to L2.
     if (threadIdx.x == Config::kThreads - 1) advance_epoch<false>(ctx);
     return true;

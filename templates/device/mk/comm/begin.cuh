@@ -4,6 +4,15 @@
 
 namespace mk::comm {
 
+// How this rank's earlier calls are ordered before the announcement of a call.
+enum class EarlierCalls {
+  kOrderedHere,   // by a fence before the announcement
+  kOrderedEarly,  // by order_early()
+  // Not at all. All data between ranks are packets, and calls end after their accesses of packets, as in calls that announce
+  // nothing.
+  kOfPackets,
+};
+
 // A rank may write to a peer of its node in call e + 2 if it has received data of call e + 1 from that peer. Where a
 // rank may have no shard, some pairs of ranks exchange no data. All ranks of the node then announce the start of each
 // call to each other, and wait for these announcements before they leave the call. If each call gives the rows, an
@@ -26,16 +35,28 @@ struct Begin {
   // The number of puts with announcements, which come before the other puts of each channel.
   static constexpr u32 kPuts = TakesRows<Config> && Ranks::kNodes > 1 ? 1 : 0;
 
+  // All threads of the CTA, before enter(): the threads that will announce the call order earlier calls of this rank before
+  // the announcement. In announce(), the same fence would wait 1.2 µs for the packets that the SM has sent by then.
+  static MK_DEVICE void order_early(const RankContext& ctx) {
+    if constexpr (kIsAnnounced && !kHasPlaces) {
+      if (announces<0>(ctx)) fence_sys();  // @begin.early
+    }
+  }
+
   // All threads of the CTA: announce the start of the call to the other ranks of this node.
+  template <EarlierCalls kEarlier = EarlierCalls::kOrderedHere>
   static MK_DEVICE void announce(const RankContext& ctx) {
     if constexpr (kIsAnnounced) {
-      // The second warp does this, since the fence would delay the first loads of the first warp.
-      const u32 peer = threadIdx.x - kWarp;
-      if (blockIdx.x != 0 || peer >= Ranks::kLocalWorld || peer == ctx.local_rank()) return;
+      // A place is stored right before the announcement, which then needs a fence in any case.
+      constexpr bool kNeedsFence = kHasPlaces || kEarlier == EarlierCalls::kOrderedHere;
+      // With a fence, the second warp does this, so that the first loads of the first warp need not wait.
+      constexpr u32 kFirstThread = kNeedsFence ? kWarp : 0;
+      if (!announces<kFirstThread>(ctx)) return;
+      const u32 peer = threadIdx.x - kFirstThread;
       if constexpr (kHasPlaces) {
         store_relaxed_sys(ctx.peer_ptr(peer, Workspace::result_place(ctx.call_parity(), ctx.rank)), ctx.result_place);  // @begin.place
       }
-      fence_sys();
+      if constexpr (kNeedsFence) fence_sys();
       store_relaxed_sys(ctx.peer_ptr(peer, Workspace::begun(ctx.call_parity(), ctx.rank)), begin_word(ctx));  // @begin.announce
     }
   }
@@ -127,6 +148,14 @@ struct Begin {
     }
     if constexpr (TakesRows<Config>) return !refuse_other_rows(ctx, role, peer);
     else return true;
+  }
+
+ private:
+  // Whether this thread announces the call, and to the rank with local rank threadIdx.x - kFirstThread.
+  template <u32 kFirstThread>
+  static MK_DEVICE bool announces(const RankContext& ctx) {
+    const u32 peer = threadIdx.x - kFirstThread;
+    return blockIdx.x == 0 && peer < Ranks::kLocalWorld && peer != ctx.local_rank();
   }
 };
 
