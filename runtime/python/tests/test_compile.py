@@ -15,7 +15,7 @@ def arguments():
     a, b = tensor(0, 0, (4, 64)), tensor(1, 0, (64, 8))
     x = tensor(2, 0, (4, 8), torch.float32)
     ids = torch.zeros(4, 1, dtype=torch.int32)
-    q = tensor(3, 0, (1, 4, 2, 64))
+    q, keys = tensor(3, 0, (1, 4, 2, 64)), tensor(3, 1, (1, 6, 2, 64))
     for op in (OPS.ag_gemm, OPS.gemm_rs, OPS.gemm_ar, OPS.gemm):
         yield op.default, (a.clone().requires_grad_(), b, tensor(4, 0, (8,))), {}
     for op in (OPS.ag_gemm_out, OPS.gemm_rs_out, OPS.gemm_ar_out, OPS.gemm_out):
@@ -29,17 +29,18 @@ def arguments():
     yield OPS.dispatch_gemm.default, (a, ids, b[None].contiguous()), {}
     yield OPS.combine.default, (tensor(5, 0, (4, 8)), ids + torch.arange(4).int()[:, None], torch.ones(4, 1), 1), {}
     yield OPS.ring_attention.default, (q, q, q), {}
+    yield OPS.ring_attention_cached.default, (q, keys, keys, torch.ones(1, 1).int()), {}
     yield OPS.ring_attention_packed.default, (q[0], q[0], q[0], torch.tensor([0, 4]).int(), 4), {}
     yield OPS.gemm_ar_rms_norm.default, (a, b, x.bfloat16(), x[0].bfloat16()), {}
 
 
-@pytest.mark.parametrize("index", range(22))
+@pytest.mark.parametrize("index", range(23))
 def test_torch_finds_no_fault(index):
     def rank(group):
         op, args, kwargs = list(arguments())[index]
         torch.library.opcheck(op, args, kwargs)
 
-    assert len(list(arguments())) == 22
+    assert len(list(arguments())) == 23
     mkernel.run(rank, 1)
 
 

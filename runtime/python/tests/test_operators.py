@@ -166,6 +166,38 @@ def test_packed_attention(world):
     mkernel.run(rank, world)
 
 
+@pytest.mark.parametrize("world", [1, 2, 4])
+def test_attention_over_a_cache(world):
+    """Parts of a prompt attend to the parts before them, which stay where they are."""
+    batch, heads, kv_heads, size, parts, room = 2, 4, 2, 64, (12, 8, 4), 24
+
+    def rank(group):
+        total = sum(parts)
+        q = tensor(0, 0, (batch, total, heads, size))
+        k, v = (tensor(kind, 0, (batch, total, kv_heads, size)) for kind in (1, 2))
+        whole = [x.double().transpose(1, 2) for x in (q, k, v)]
+        whole[1:] = [x.repeat_interleave(heads // kv_heads, 1) for x in whole[1:]]
+        scores = whole[0] @ whole[1].transpose(2, 3) / math.sqrt(size)
+        scores.masked_fill_(torch.ones(total, total, dtype=torch.bool).triu(1), -math.inf)
+        expected = (scores.softmax(-1) @ whole[2]).transpose(1, 2)
+        caches = [x.new_full((batch, room + total, kv_heads, size), math.nan) for x in (k, v)]
+        done, cached = 0, 0
+        for rows in parts:
+            own = torch.arange(done, done + rows).chunk(world)[group.rank]
+            for cache, x in zip(caches, (k, v), strict=True):
+                cache[:, cached : cached + len(own)] = x[:, own]
+            numbers = torch.full((world, batch), cached, dtype=torch.int32)
+            given = [cache[:, : room + len(own)] for cache in caches]
+            o, lse = mkernel.ring_attention_cached(q[:, own], *given, numbers, causal=True)
+            assert_close(o, expected[:, own], 1)
+            assert_close(lse, scores.logsumexp(-1)[:, :, own], 4)
+            done, cached = done + rows, cached + len(own)
+        with pytest.raises(mkernel.Error, match="Pass k and v with the cached rows and 3 rows more"):
+            mkernel.ring_attention_cached(q[:, :3], k[:, :3], v[:, :3], numbers)
+
+    mkernel.run(rank, world)
+
+
 @pytest.mark.parametrize("world", [1, 2])
 def test_experts(world):
     tokens, hidden, columns, experts, top_k = 9, 64, 64, 4, 2

@@ -1,6 +1,7 @@
 """The operators. Each is an operator of ``torch.ops.mkernel`` too, which ``torch.compile`` and ``torch.export`` keep."""
 
 from ._attention import ring_attention
+from ._cached_attention import ring_attention_cached
 from ._collectives import all_gather, all_reduce, all_reduce_rms_norm, broadcast, reduce_scatter
 from ._experts import combine, dispatch_gemm
 from ._gemm_ar_norm import gemm_ar_rms_norm
@@ -26,5 +27,6 @@ __all__ = [
     "gemm_rs",
     "reduce_scatter",
     "ring_attention",
+    "ring_attention_cached",
     "ring_attention_packed",
 ]
