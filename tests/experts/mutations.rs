@@ -126,8 +126,8 @@ fn swiglu_layer() -> Layer {
 
 #[rustfmt::skip]
 const SWIGLU: &[Mutation] = &[
-    ("gate and up exchanged", "@swiglu.apply", "silu(sum[i]) * sum[i + Fragment::registers(kGroupCols)] => sum[i] * silu(sum[i + Fragment::registers(kGroupCols)])"),
-    ("no silu", "@swiglu.apply", "silu(sum[i]) => sum[i]"),
+    ("gate and up exchanged", "@swiglu.apply", "silu(gate) * up.at(half, col) => gate * silu(up.at(half, col))"),
+    ("no silu", "@swiglu.apply", "silu(gate) => gate"),
     ("up taken from the gate's columns", "@swiglu.up-column", " * cols => * 0"),
 ];
 

@@ -24,7 +24,10 @@ const MUTATIONS: &[Mutation<Compared>] = &[
     (
         "an owner that does not round its own sum",
         || job("gemm_rs of four ranks"),
-        &[("@partials.rounded", "rounded[i] = 0; continue;")],
+        &[(
+            "@partials.rounded",
+            "rounded[col / Fragment::kBlockCols][half] = 0; return;",
+        )],
     ),
     (
         "sums added in an order that depends on the owner",
@@ -42,18 +45,12 @@ const MUTATIONS: &[Mutation<Compared>] = &[
     (
         "CTAs that add slices one after the other",
         || job("gemm,"),
-        &[(
-            "@split-k.tree",
-            "float* e = sum + j * 4; e[0] += w.x, e[1] += w.y, e[2] += w.z, e[3] += w.w;",
-        )],
+        &[("@split-k.tree", "sum.add(j, w);")],
     ),
     (
         "a cluster that adds slices one after the other",
         || job("gemm,"),
-        &[(
-            "@cluster-sums.tree",
-            "d[0] += as_float(w.x), d[1] += as_float(w.y), d[2] += as_float(w.z), d[3] += as_float(w.w);",
-        )],
+        &[("@cluster-sums.tree", "sum.add(block, w);")],
     ),
     (
         "a CTA that adds granules one after the other",

@@ -69,7 +69,7 @@ pub const MUTATIONS: &[Mutation<AttentionJob>] = &[
     ("a pushing warp does not advance its phase", many, &[("@copy.phase", "")]),
     ("queries are loaded over results that are not stored yet", many, &[("@ring-attention.output-fence", "")]),
     // Arithmetic.
-    ("earlier sums are not rescaled", gathered, &[("@attention-mainloop.rescale", "rescale[Fragment::half_of(i)] => 1.0f")]),
+    ("earlier sums are not rescaled", gathered, &[("@attention-mainloop.rescale", "rescale[half] => 1.0f")]),
     ("one key too many", masked, &[("@attention-mainloop.diagonal", "+ 1; => + 2;")]),
     ("one key too few", masked, &[("@attention-mainloop.diagonal", "+ 1; => + 0;")]),
     ("values of keys of the mirrored chunk", not_finite_behind, &[("@tile-load.rows", "end - at.row => Config::kTileRows")]),

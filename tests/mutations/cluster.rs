@@ -49,7 +49,7 @@ pub const MUTATIONS: &[Mutation] = &[
     ("sums of two blocks at one place", cluster, &[("@cluster-sums.place", "index_at(to, block) => 0")]),
     ("sums of warps at one place", cluster, &[("@cluster-sums.place", ", place) => , 0)")]),
     ("sums of all CTAs at one place", cluster, &[("@cluster-sums.place", "cluster_sums(from => cluster_sums(0")]),
-    ("sums added twice", cluster, &[("@cluster-sums.add", "d[3] += as_float(v.w); => d[3] += 2 * as_float(v.w);")]),
+    ("sums added twice", cluster, &[("@cluster-sums.add", "sum.add(block, as_floats(v)); => sum.add(block, as_floats(v)), sum.add(block, as_floats(v));")]),
     ("warps without rows exchange sums", cluster, &[("@gemm.cluster-rows", "")]),
     ("blocks stored by the next CTA", cluster, &[("@gemm.cluster-store", "!= work.split => != (work.split + 1) % Config::kSplits")]),
     ("rows beyond C stored", cluster_of_rows, &[("@epilogue.block-row", "")]),

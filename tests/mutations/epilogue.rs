@@ -83,9 +83,9 @@ const FINISHED_EARLY: &[(&str, &str)] = &[
     ("@gemm.split-k", ""),
     (
         "@gemm.finish",
-        "          [&](const WorkTile& work, typename Shape::Accumulators& sum) {
+        "          [&](const WorkTile& work, typename Shape::Accumulator& sum) {
             for (u32 sub = 0; sub < Shape::kSubTiles; ++sub) {
-              epilogue.apply_to_sub_tile(work, group, sub, sum + sub * kSubTileRegisters);
+              epilogue.apply_to_sub_tile(work, group, sub, sum);
             }
             SplitK<Config, Order, Workspace>::reduce(ctx, work, group, sum);",
     ),
@@ -94,10 +94,10 @@ const FINISHED_EARLY: &[(&str, &str)] = &[
 #[rustfmt::skip]
 pub const MUTATIONS: &[Mutation] = &[
     // The epilogue is applied once, to the whole sum.
-    ("epilogue applied by every rank", finished_by_owners, &[("@reduce-scatter.write", "Partials::write( => epilogue.apply_to_sub_tile(work, group, sub, sub_tile), Partials::write(")]),
-    ("epilogue applied before the peers' parts are added", finished_by_owners, &[("@reduce-scatter.epilogue", ""), ("@reduce-scatter.add", "if (Partials::is_reducer( => for (u32 sub = 0; is_owner && sub < Shape::kSubTiles; ++sub) epilogue.apply_to_sub_tile(work, group, sub, sum + sub * kSubTileRegisters); if (Partials::is_reducer(")]),
+    ("epilogue applied by every rank", finished_by_owners, &[("@reduce-scatter.write", "Partials::write( => epilogue.apply_to_sub_tile(work, group, sub, sum), Partials::write(")]),
+    ("epilogue applied before the peers' parts are added", finished_by_owners, &[("@reduce-scatter.epilogue", ""), ("@reduce-scatter.add", "if (Partials::is_reducer( => for (u32 sub = 0; is_owner && sub < Shape::kSubTiles; ++sub) epilogue.apply_to_sub_tile(work, group, sub, sum); if (Partials::is_reducer(")]),
     ("epilogue not applied", finished_by_owners, &[("@reduce-scatter.epilogue", "")]),
-    ("epilogue applied twice", finished_by_owners, &[("@reduce-scatter.epilogue", "epilogue. => epilogue.apply_to_sub_tile(work, group, sub, sub_tile), epilogue.")]),
+    ("epilogue applied twice", finished_by_owners, &[("@reduce-scatter.epilogue", "epilogue. => epilogue.apply_to_sub_tile(work, group, sub, sum), epilogue.")]),
     ("activation before the bias", finished_by_owners, &[("@epilogue.bias", ""), ("@epilogue.activation", "y = kActivation(y); => y = kActivation(y), add(x, y, bias);")]),
     ("activation after the residual", finished_by_owners, &[("@epilogue.activation", ""), ("@epilogue.residual", "residual); => residual), x = kActivation(x), y = kActivation(y);")]),
     // The elements of the addends.
@@ -105,7 +105,7 @@ pub const MUTATIONS: &[Mutation] = &[
     ("addends of the first sub-tile", finished_by_owners, &[("@epilogue.col", "sub * kSubTile + => ")]),
     ("columns of the other warpgroup", finished_by_owners, &[("@epilogue.group-col", "(group) => (1 - group)")]),
     ("neighbouring elements swapped", finished_by_owners, &[("@epilogue.residual", "add(x, y => add(y, x")]),
-    ("residual of the row above", finished_by_owners, &[("@epilogue.lower-row", "residual[1] => residual[0]")]),
+    ("residual of the row above", finished_by_owners, &[("@epilogue.addends", "residual[half] => residual[0]")]),
     ("residual at the row of A", finished_by_owners, &[("@epilogue.row", "row_in_c(tile) => row_in_a(tile, ctx)")]),
     ("residual read beyond its rows", finished_by_owners, &[("@epilogue.is-inside", "has_row(tile, half_row) => true")]),
     ("addends read beyond their columns", finished_by_owners, &[("@epilogue.is-beyond", "col >= Config::kN => false")]),

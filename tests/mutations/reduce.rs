@@ -107,7 +107,7 @@ pub const MUTATIONS: &[Mutation] = &[
     ("stage of partial sums released by a warp that still reads", scatter, &[("@partials.read-by-warp", "")]),
     ("partial sums of the other warpgroup", scatter, &[("@partials.staged", "group => 1 - group")]),
     ("fragments written in another order", scatter, &[("@partials.fragment", "(fragment) => (fragment ^ 1)")]),
-    ("halves of a word swapped", scatter, &[("@partials.add", "d[0] += Partial::low(v.x), d[1] += Partial::high(v.x) => d[0] += Partial::high(v.x), d[1] += Partial::low(v.x)")]),
+    ("halves of a word swapped", scatter, &[("@accumulator.add-packed", "d[0] += E::low(v.x), d[1] += E::high(v.x) => d[0] += E::high(v.x), d[1] += E::low(v.x)")]),
     ("partial sums not added", scatter, &[("@reduce-scatter.add", "")]),
     // Owners and rows.
     ("rows of the first owner for all", scatter, &[("@order.row-in-a", "rank_of(tile) * Rows::of_shard(ctx) + => ")]),

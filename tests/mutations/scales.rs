@@ -147,7 +147,7 @@ pub const MUTATIONS: &[Mutation<GemmJob>] = &[
     (
         "sums without scales",
         blocks,
-        &[("@mainloop.promoted", "scale[Fragment::half_of(i)] => 1")],
+        &[("@mainloop.promoted", "scale[half] => 1")],
     ),
     (
         "the scales of rows beyond A",
@@ -188,7 +188,7 @@ pub const MUTATIONS: &[Mutation<GemmJob>] = &[
     (
         "the scale of the upper row for the lower row",
         rows,
-        &[("@scales.row", "a[Fragment::half_of(i)] => a[0]")],
+        &[("@scales.row", "a[half] => a[0]")],
     ),
     (
         "the scales of columns beyond B in a row",

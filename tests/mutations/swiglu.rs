@@ -71,7 +71,7 @@ fn blocks() -> GemmJob {
 
 #[rustfmt::skip]
 pub const MUTATIONS: &[Mutation<GemmJob>] = &[
-    ("gate and up exchanged", gathered, &[("@swiglu.apply", "silu(sum[i]) * sum[i + Fragment::registers(kGroupCols)] => sum[i] * silu(sum[i + Fragment::registers(kGroupCols)])")]),
+    ("gate and up exchanged", gathered, &[("@swiglu.apply", "silu(gate) * up.at(half, col) => gate * silu(up.at(half, col))")]),
     ("up taken from the gate's columns", gathered, &[("@swiglu.up-column", " * cols => * 0")]),
     ("up taken from the gate's columns of [K,N]", shared, &[("@swiglu.up-column", " * cols => * 0")]),
     ("the first columns of a tile loaded into all boxes", gathered, &[("@mainloop.columns", "(work.col, at, => (work.col, 0,")]),

@@ -17,7 +17,6 @@ struct SizedElement {
   static constexpr u32 kPerWord = 4 / kBytes;
   static constexpr u32 kPerVec = kVecBytes / kBytes;
   static constexpr u32 kPerLine = kLineBytes / kBytes;
-  static constexpr u32 kMmaK = 32 / kBytes;  // the K of one MMA
 
   static MK_DEVICE constexpr u32 bytes(u32 count) { return count * kBytes; }
 };
@@ -29,7 +28,6 @@ struct SizedElement {
 // stage to fp32 sums themselves.
 template <class E>
 concept ElementType = requires(u32 word, float (&values)[E::kPerWord]) {
-  E::kMmaK;
   E::kNans;
   E::at(word, 0u);
   E::pack(values);
@@ -76,9 +74,8 @@ struct E4m3 : SizedElement<1> {
   static MK_DEVICE float at(u32 word, u32 index) { return unpack_e4m3(word >> index * 8); }
 };
 
-// An element of sums and of C. No MMA takes fp32 operands.
+// An element of sums and of C.
 struct Fp32 : SizedElement<4> {
-  static constexpr u32 kMmaK = 0;
   static constexpr u32 kNans = 0x7fff7fff;
 
   // A row of 2^30 elements has 2^32 bytes.

@@ -277,8 +277,8 @@ __device__ __forceinline__ float4 load_float4(const float* p) {
   return v;
 }
 
-__device__ __forceinline__ void store_float4(float* p, float x, float y, float z, float w) {
-  asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(p), "f"(x), "f"(y), "f"(z), "f"(w) : "memory");
+__device__ __forceinline__ void store_float4(float* p, const float4& v) {
+  asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(p), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w) : "memory");
 }
 
 }  // namespace mk

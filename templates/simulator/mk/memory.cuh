@@ -162,8 +162,8 @@ __forceinline__ float4 load_float4(const float* p) {
   return sim::load(reinterpret_cast<const float4*>(p), sim::kWeak, sim::kCta);
 }
 
-__forceinline__ void store_float4(float* p, float x, float y, float z, float w) {
-  sim::store(reinterpret_cast<float4*>(p), float4{x, y, z, w}, sim::kWeak, sim::kCta);
+__forceinline__ void store_float4(float* p, const float4& v) {
+  sim::store(reinterpret_cast<float4*>(p), v, sim::kWeak, sim::kCta);
 }
 
 }  // namespace mk

@@ -79,9 +79,9 @@ struct Mainloop {
 
   // ---- the two warpgroups
 
-  using Scores = float[Fragment::registers(Config::kTileKeys)];
-  using Weights = u32[Config::kTileKeys / Element::kMmaK][4];  // as the registers of an operand of MMAs
-  using Accumulators = float[Fragment::registers(Config::kHeadDim)];
+  using Scores = Accumulator<Config::kTileKeys>;
+  using Weights = u32[Config::kTileKeys / kMmaK<Element>][4];  // as the registers of an operand of MMAs
+  using Sums = Accumulator<Config::kHeadDim>;
 
   // A warpgroup: computes O of its 64 queries over all blocks of keys that the tile meets. The queries are at `q` in
   // shared memory. `row` is the first query of this warp in the tile.
@@ -91,7 +91,7 @@ struct Mainloop {
   // the next scores then overlaps with the multiplication with V.
   template <MaskPolicy Mask>
   static MK_DEVICE void attend(const RankContext& ctx, const Smem& smem, Stages& k, Stages& v, const QueryTile& tile,
-                               u32 group, u32 row, u32 q, Softmax<Config>& softmax, Accumulators& o) {
+                               u32 group, u32 row, u32 q, Softmax<Config>& softmax, Sums& o) {
     KvIterator<Config, Mask> blocks(ctx, tile);
     KvBlock block{};
     Scores s;
@@ -123,8 +123,7 @@ struct Mainloop {
       mma_wait_after<0>(softmax.row_sum[0] + softmax.row_sum[1]);
       mma_hold(o);
       v.consumer_release_warp();
-#pragma unroll
-      for (u32 i = 0; i < Fragment::registers(Config::kHeadDim); ++i) o[i] *= rescale[Fragment::half_of(i)];  // @attention-mainloop.rescale
+      o.for_each([&](u32 half, u32, float& sum) { sum *= rescale[half]; });  // @attention-mainloop.rescale
       pack(p, s);
     }
     v.consumer_wait_watched();
@@ -146,8 +145,8 @@ struct Mainloop {
     const u64 a = mma_descriptor<false>(q), b = mma_descriptor<false>(k);
     mma_fence();
 #pragma unroll
-    for (u32 i = 0; i < Config::kHeadDim / Element::kMmaK; ++i) {
-      constexpr u32 kPerLine = Element::kPerLine / Element::kMmaK;
+    for (u32 i = 0; i < Config::kHeadDim / kMmaK<Element>; ++i) {
+      constexpr u32 kPerLine = Element::kPerLine / kMmaK<Element>;
       const u32 at = (i / kPerLine * Shape::kSubTileBytes >> 4) + i % kPerLine * kDescriptorStep<Element, false>;
       Mma<Element, Config::kTileKeys, false>::issue(s, a + at, b + at, i != 0);
     }
@@ -155,11 +154,11 @@ struct Mainloop {
   }
 
   // O += P V, with P from registers
-  static MK_DEVICE void multiply_values(Accumulators& o, const Weights& p, u32 v) {
+  static MK_DEVICE void multiply_values(Sums& o, const Weights& p, u32 v) {
     const u64 b = mma_descriptor<true, Shape::kSubTileBytes>(v);
     mma_fence();
 #pragma unroll
-    for (u32 i = 0; i < Config::kTileKeys / Element::kMmaK; ++i) {
+    for (u32 i = 0; i < Config::kTileKeys / kMmaK<Element>; ++i) {
       Mma<Element, Config::kHeadDim, true>::issue(o, p[i], b + i * kDescriptorStep<Element, true>, true);
     }
     mma_commit();
@@ -173,15 +172,16 @@ struct Mainloop {
     else if constexpr (Sequence::kRagged) keys = Sequence::chunk_rows(sequence, block.source, block.rank_chunk) - block.row;
     if (Mask::kIsCausal && block.is_diagonal) {
       const u32 upper_end = row + Fragment::lane_row() + 1;  // @attention-mainloop.diagonal
-      mask_scores<Config::kTileKeys>(s, min(keys, upper_end), min(keys, upper_end + Fragment::kHalfRows));
+      mask_scores(s, min(keys, upper_end), min(keys, upper_end + Fragment::kHalfRows));
     } else if (keys < Config::kTileKeys) {  // @attention-mainloop.ragged
-      mask_scores<Config::kTileKeys>(s, keys, keys);
+      mask_scores(s, keys, keys);
     }
   }
 
-  static MK_DEVICE void pack(Weights& p, const Scores& s) {
-#pragma unroll
-    for (u32 i = 0; i < Config::kTileKeys / 4; ++i) p[i / 4][i % 4] = Element::pack(s[2 * i], s[2 * i + 1]);
+  static MK_DEVICE void pack(Weights& p, Scores& s) {
+    s.for_each_pair([&](u32 half, u32 col, float x, float y) {
+      p[col / kMmaK<Element>][col % kMmaK<Element> / Fragment::kBlockCols * 2 + half] = Element::pack(x, y);
+    });
   }
 };
 

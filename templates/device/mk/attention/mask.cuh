@@ -25,15 +25,14 @@ concept MaskPolicy = requires { Mask::kIsCausal; };
 // Masks a warpgroup's scores of 64 queries and kKeys keys. Scores of keys from `upper_end` on become -inf in the upper row of a
 // thread, and from `lower_end` on in the lower row.
 template <u32 kKeys>
-MK_DEVICE void mask_scores(float (&s)[Fragment::registers(kKeys)], u32 upper_end, u32 lower_end) {
+MK_DEVICE void mask_scores(Accumulator<kKeys>& s, u32 upper_end, u32 lower_end) {
   const u32 first = Fragment::col();
 #pragma unroll
-  for (u32 block = 0; block < kKeys / Fragment::kBlockCols; ++block) {
+  for (u32 block = 0; block < kKeys; block += Fragment::kBlockCols) {
 #pragma unroll
-    for (u32 j = 0; j < 2; ++j) {
-      const u32 col = first + block * Fragment::kBlockCols + j;
-      if (col >= upper_end) s[Fragment::at(block, 0) + j] = -infinity();
-      if (col >= lower_end) s[Fragment::at(block, 1) + j] = -infinity();
+    for (u32 col = block; col < block + 2; ++col) {
+      if (first + col >= upper_end) s.at(0, col) = -infinity();
+      if (first + col >= lower_end) s.at(1, col) = -infinity();
     }
   }
 }

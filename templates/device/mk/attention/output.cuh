@@ -30,7 +30,7 @@ struct Output {
   // rows. The rows of O pass through this memory in its swizzle, so that they are stored in whole lines.
   template <OutputArgs Args>
   static MK_DEVICE void write(const Args& args, const RankContext& ctx, const QueryTile& tile, u32 row, u32 q,
-                              const Softmax<Config>& softmax, float (&o)[Fragment::registers(Config::kHeadDim)]) {
+                              const Softmax<Config>& softmax, Accumulator<Config::kHeadDim>& o) {
     const SequenceRows& sequence = tile.sequence;
     const u32 rows = Sequence::operand_rows(args, ctx, sequence);
     const u32 first = Sequence::rank_row(sequence, tile.rank_chunk, tile.row + row);
@@ -42,8 +42,8 @@ struct Output {
       const float sum = softmax.total(half);
       const float inverse = sum == 0.0f ? 0.0f : reciprocal_approx(sum);
 #pragma unroll
-      for (u32 block = 0; block < Config::kHeadDim / Fragment::kBlockCols; ++block) {
-        float* pair = o + Fragment::at(block, half);
+      for (u32 col = 0; col < Config::kHeadDim; col += Fragment::kBlockCols) {
+        float* pair = o.pair(half, col);
         pair[0] *= inverse;
         pair[1] *= inverse;
       }
@@ -55,7 +55,7 @@ struct Output {
 #pragma unroll
     for (u32 vec = 0; vec < Config::kHeadDim / Element::kPerVec; vec += 2) {
       const u32 line = q + vec / 8 * Shape::kSubTileBytes + Fragment::written_row() * kLineBytes;
-      Fragment::write_blocks<Element>(line, vec % 8, o + Fragment::at(vec, 0));
+      o.template write_blocks<Element>(line, vec % 8, vec * Element::kPerVec);
     }
     __syncwarp();
     constexpr u32 kPerRow = Config::kHeadDim / Element::kPerVec;

@@ -79,7 +79,7 @@ struct RingAttention {
         const QueryTile tile = Scheduler::tile(ctx, smem, index);
         const u32 q = smem.q(queries.stage());  // @ring-attention.queries
         Softmax<Config> softmax;
-        typename Mainloop::Accumulators o = {};
+        typename Mainloop::Sums o = {};
         Mainloop::template attend<Mask>(ctx, smem, k, v, tile, group, row, q + group * kGroupRows * kLineBytes, softmax, o);
         if constexpr (Ranks::kWorld > 1) {
           using Slots = KvSlots<Config, Workspace, Mask>;

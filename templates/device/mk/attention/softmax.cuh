@@ -14,14 +14,13 @@ struct Softmax {
 
   // Replaces the scores by exp2(scale (score - row_max)). Earlier exponentials, and sums for which they were weights,
   // must be multiplied by `rescale`.
-  MK_DEVICE void apply(float (&s)[Fragment::registers(Config::kTileKeys)], float (&rescale)[2]) {
-    constexpr u32 kBlocks = Config::kTileKeys / Fragment::kBlockCols;
+  MK_DEVICE void apply(Accumulator<Config::kTileKeys>& s, float (&rescale)[2]) {
 #pragma unroll
     for (u32 half = 0; half < 2; ++half) {
-      float even = row_max[half], odd = s[Fragment::at(0, half) + 1];
+      float even = row_max[half], odd = s.at(half, 1);
 #pragma unroll
-      for (u32 block = 0; block < kBlocks; ++block) {
-        const float* pair = s + Fragment::at(block, half);
+      for (u32 col = 0; col < Config::kTileKeys; col += Fragment::kBlockCols) {
+        const float* pair = s.pair(half, col);
         even = max(even, pair[0]);
         odd = max(odd, pair[1]);
       }
@@ -33,8 +32,8 @@ struct Softmax {
       rescale[half] = exp2_approx((before - finite) * Config::kScaleLog2);  // exactly 1 if the maximum has not grown
       float sums[2] = {};
 #pragma unroll
-      for (u32 block = 0; block < kBlocks; ++block) {
-        float* pair = s + Fragment::at(block, half);
+      for (u32 col = 0; col < Config::kTileKeys; col += Fragment::kBlockCols) {
+        float* pair = s.pair(half, col);
         pair[0] = exp2_approx(pair[0] * Config::kScaleLog2 + offset);
         pair[1] = exp2_approx(pair[1] * Config::kScaleLog2 + offset);
         sums[0] += pair[0];

@@ -12,6 +12,9 @@
 
 namespace mk::gemm {
 
+MK_DEVICE Vec16 as_vec16(float4 v) { return {as_bits(v.x), as_bits(v.y), as_bits(v.z), as_bits(v.w)}; }
+MK_DEVICE float4 as_floats(Vec16 v) { return {as_float(v.x), as_float(v.y), as_float(v.z), as_float(v.w)}; }
+
 template <class Smem>
 concept ClusterSmem = requires(const Smem smem, u32 from, u32 block, u32 warp) {
   // A warp's sums of a block over the slice of K of another CTA: 16 bytes of each lane. Other CTAs are counted without this
@@ -66,17 +69,16 @@ struct ClusterSums {
   // Warp `warp` of both groups, which has rows: sends its sums of the blocks that other CTAs complete, and adds the sums of
   // the other CTAs, in the order of K, to its own of the blocks that this CTA completes.
   static MK_DEVICE void exchange(const RankContext& ctx, const Smem& smem, const WorkTile& work, u32 warp,
-                                 typename Shape::Accumulators& sum) {
+                                 typename Shape::Accumulator& sum) {
     const u32 place = warp / kWarpgroupWarps * Config::kWarpsWithRows + warp % kWarpgroupWarps;
     const u32 own = work.split, lane = lane_index();
 #pragma unroll
     for (u32 block = 0; block < kBlocks; ++block) {
       const u32 to = owner(block);
       if (to == own) continue;
-      const float* d = sum + Fragment::at(block, 0);
       const u32 from = own < to ? own : own - 1;
       const u32 sums = smem.cluster_sums(from, index_at(to, block), place) + lane * 16;  // @cluster-sums.place
-      store_shared_cluster_vec16(cluster_address(sums, to), {as_bits(d[0]), as_bits(d[1]), as_bits(d[2]), as_bits(d[3])});
+      store_shared_cluster_vec16(cluster_address(sums, to), as_vec16(sum.block(block)));
     }
     // The barrier of the warp orders the stores of all lanes before the arrivals, of which each lane makes at most one.
     __syncwarp();  // @cluster-sums.stored-by-warp
@@ -86,36 +88,33 @@ struct ClusterSums {
 #pragma unroll
     for (u32 block = 0; block < kBlocks; ++block) {
       if (owner(block) != own) continue;
-      float* d = sum + Fragment::at(block, 0);
       if constexpr (BatchInvariant<Config>) {
-        add_as_tree(own, d, [&](u32 cta) {
+        add_as_tree(own, block, sum, [&](u32 cta) {
           return smem.cluster_sums(cta < own ? cta : cta - 1, index_at(own, block), place) + lane * 16;
         });
       } else {
 #pragma unroll
         for (u32 from = 0; from < kCtas - 1; ++from) {
           const Vec16 v = load_shared_vec16(smem.cluster_sums(from, index_at(own, block), place) + lane * 16);
-          d[0] += as_float(v.x), d[1] += as_float(v.y), d[2] += as_float(v.z), d[3] += as_float(v.w);  // @cluster-sums.add
+          sum.add(block, as_floats(v));  // @cluster-sums.add
         }
       }
     }
   }
 
  private:
-  // A lane: adds the sums of the other CTAs to its own as a binary tree over the slices of K, as SplitK does.
+  // A lane: adds the sums of the other CTAs to its own of a block as a binary tree over the slices of K, as SplitK does.
   template <class SumsOf>
-  static MK_DEVICE void add_as_tree(u32 own, float* d, const SumsOf& sums_of) {
+  static MK_DEVICE void add_as_tree(u32 own, u32 block, typename Shape::Accumulator& sum, const SumsOf& sums_of) {
     static_assert(!BatchInvariant<Config> || kCtas == 2 || kCtas == 4);
 #pragma unroll
     for (u32 distance = 1; distance < kCtas; distance *= 2) {
-      const Vec16 v = load_shared_vec16(sums_of(own ^ distance));  // @cluster-sums.sibling
-      float others[4] = {as_float(v.x), as_float(v.y), as_float(v.z), as_float(v.w)};
+      float4 v = as_floats(load_shared_vec16(sums_of(own ^ distance)));  // @cluster-sums.sibling
       if (distance == 2) {
-        const Vec16 w = load_shared_vec16(sums_of(own ^ 3));
-        others[0] += as_float(w.x), others[1] += as_float(w.y), others[2] += as_float(w.z), others[3] += as_float(w.w);  // @cluster-sums.tree
+        const float4 w = as_floats(load_shared_vec16(sums_of(own ^ 3)));
+        v.x += w.x, v.y += w.y, v.z += w.z, v.w += w.w;  // @cluster-sums.tree
       }
-#pragma unroll
-      for (u32 i = 0; i < 4; ++i) d[i] += others[i];
+      sum.add(block, v);
     }
   }
 };

@@ -6,20 +6,19 @@
 namespace mk::gemm {
 
 // A policy: kWeightCols columns of the weight make one column of C. A warpgroup has sums of kGroupCols columns for each of
-// them. `apply` works on kCount elements of a thread. It reads the sums that it needs from `sum` on, and writes the elements
-// of C there.
+// them. `apply` makes part `index` of kCols columns of C, in the sums of the weight's first columns.
 template <class Columns>
-concept ColumnsOfC = requires(float* sum) {
+concept ColumnsOfC = requires(Accumulator<128>& sum) {
   Columns::kWeightCols;
-  Columns::template apply<64, 4>(sum);
+  Columns::template apply<64>(sum, 0u);
 };
 
 // C is the product.
 struct Product {
   static constexpr u32 kWeightCols = 1;
 
-  template <u32 kGroupCols, u32 kCount>
-  static MK_DEVICE void apply(float*) {}
+  template <u32 kCols, u32 kGroupN>
+  static MK_DEVICE void apply(Accumulator<kGroupN>&, u32) {}
 };
 
 // C is silu(gate) · up. The weight has the columns of the gate, and then the same number of columns of up. A
@@ -28,10 +27,12 @@ struct Product {
 struct SwiGlu {
   static constexpr u32 kWeightCols = 2;
 
-  template <u32 kGroupCols, u32 kCount>
-  static MK_DEVICE void apply(float* sum) {
-#pragma unroll
-    for (u32 i = 0; i < kCount; ++i) sum[i] = silu(sum[i]) * sum[i + Fragment::registers(kGroupCols)];  // @swiglu.apply
+  template <u32 kCols, u32 kGroupN>
+  static MK_DEVICE void apply(Accumulator<kGroupN>& sum, u32 index) {
+    auto up = sum.template part<kCols>(kGroupN / kWeightCols / kCols + index);
+    sum.template part<kCols>(index).for_each([&](u32 half, u32 col, float& gate) {
+      gate = silu(gate) * up.at(half, col);  // @swiglu.apply
+    });
   }
 };
 

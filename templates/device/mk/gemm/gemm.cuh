@@ -60,7 +60,7 @@ struct Gemm {
                                               const Epilogue& epilogue, u32 group) {
       using Sums = ClusterSums<Config, Smem>;
       const WorkTile work = Scheduler::work_tile(Scheduler::first(), ctx);
-      typename Shape::Accumulators sum;
+      typename Shape::Accumulator sum;
       epilogue.prefetch_residual(work, group);
       multiply_tile(epilogue.args, ctx, smem, stages, work, group, sum);
       const u32 warp = group * kWarpgroupWarps + Fragment::warp();
@@ -69,16 +69,15 @@ struct Gemm {
 #pragma unroll
       for (u32 block = 0; block < Sums::kBlocksOfC; ++block) {
         if (Sums::owner(block) != work.split) continue;  // @gemm.cluster-store
-        float* sums = sum + Fragment::at(block, 0);
         if constexpr (kScalesSums<Config>) {
           const Places places{epilogue.args, ctx, work, group};
           const SumScales<Config, Places> scales{places};
 #pragma unroll
           for (u32 part = 0; part < Shape::kWeightCols; ++part) {
-            scales.template apply<1>(block + part * Sums::kBlocksOfC, sums + Fragment::at(part * Sums::kBlocksOfC, 0));
+            scales.template apply<Fragment::kBlockCols>(block + part * Sums::kBlocksOfC, sum);
           }
         }
-        epilogue.store_block(work, group, block, sums);
+        epilogue.store_block(work, group, block, sum);
       }
     }
 
@@ -87,14 +86,13 @@ struct Gemm {
       typename Output::Buffers out{ctx, Output::barriers(smem, group)};
       for_each_sum(
           epilogue.args, ctx, smem, stages, group, [&](const WorkTile& work) { epilogue.prefetch_residual(work, group); },
-          [&](const WorkTile& work, typename Shape::Accumulators& sum) {  // @gemm.finish
+          [&](const WorkTile& work, typename Shape::Accumulator& sum) {  // @gemm.finish
 #pragma unroll
             for (u32 sub = 0; sub < Shape::kSubTilesOfC; ++sub) {
               if (!Scheduler::completes(work, sub)) continue;
-              float* sub_tile = sum + sub * kSubTileRegisters;
               out.producer_acquire();  // @gemm.output-acquire
-              epilogue.apply_to_sub_tile(work, group, sub, sub_tile);  // @gemm.epilogue
-              Output::write(smem, out, group, sub_tile);
+              epilogue.apply_to_sub_tile(work, group, sub, sum);  // @gemm.epilogue
+              Output::write(smem, out, group, sum.template part<kSubTile>(sub));
             }
           });
     }
@@ -169,7 +167,7 @@ struct Gemm {
     for (u32 i = Scheduler::first(); i < Scheduler::end(ctx); i += Scheduler::kStride) {
       const WorkTile work = Scheduler::work_tile(i, ctx);
       if (Order::is_gap(work)) continue;
-      typename Shape::Accumulators sum;
+      typename Shape::Accumulator sum;
       prepare(work);
       multiply_tile(args, ctx, smem, stages, work, group, sum);  // @gemm.multiply
       if constexpr (Scheduler::kSplits > 1) {
@@ -188,7 +186,7 @@ struct Gemm {
   // A warpgroup: computes its sums of a work tile. Scales of blocks are in these sums, others are not.
   static MK_DEVICE void multiply_tile(const Args& args, const RankContext& ctx, const Smem& smem,
                                       typename Mainloop::Stages& stages, const WorkTile& work, u32 group,
-                                      typename Shape::Accumulators& sum) {
+                                      typename Shape::Accumulator& sum) {
     // A CTA of a cluster has one granule.
     if constexpr (kGranules<Config> > 1 && !kInClusters) {
       multiply_granules(smem, stages, work, group, sum);
@@ -207,15 +205,13 @@ struct Gemm {
   // A warpgroup: computes its sums of each granule of K of a work tile, and adds them as a binary tree. The granules of a
   // slice of K are a subtree, whose root is the sum of the slice.
   static MK_DEVICE void multiply_granules(const Smem& smem, typename Mainloop::Stages& stages, const WorkTile& work,
-                                          u32 group, typename Shape::Accumulators& sum) {
+                                          u32 group, typename Shape::Accumulator& sum) {
     constexpr u32 kAll = kGranules<Config>, kOfSlice = kAll / Scheduler::kSplits;
     static_assert(!Config::ElementA::kIsPromoted && kAll <= 4 && kAll % Scheduler::kSplits == 0);
     const bool is_whole = Scheduler::is_whole(work);
     const u32 first = is_whole ? 0 : work.split * kOfSlice, count = is_whole ? kAll : kOfSlice;
-    typename Shape::Accumulators products, pair;
-    // Every number plus -0.0 is the number itself, 0.0 included.
-#pragma unroll
-    for (u32 i = 0; i < kSums; ++i) sum[i] = pair[i] = -0.0f;
+    typename Shape::Accumulator products, pair;
+    sum.fill(-0.0f), pair.fill(-0.0f);  // every number plus -0.0 is the number itself, 0.0 included
     u32 begin = work.k_begin;
 #pragma unroll 1
     for (u32 granule = 1; granule <= count; ++granule) {
@@ -223,38 +219,29 @@ struct Gemm {
       Mainloop::multiply(smem, stages, begin, end, group, products);
       begin = end;
       if constexpr (kAll == 2) {
-        add(products, sum);
+        sum.add(products);
       } else {
-        add(products, pair);
+        pair.add(products);
         if (granule % 2 == 1 && granule != count) continue;  // @gemm.granule-pair
-        add(pair, sum);
-#pragma unroll
-        for (float& value : pair) value = -0.0f;
+        sum.add(pair);
+        pair.fill(-0.0f);
       }
     }
   }
 
   // A warpgroup: multiplies the sums that the CTA completes by the scales that are not in them.
   static MK_DEVICE void scale(const Args& args, const RankContext& ctx, const WorkTile& work, u32 group,
-                              typename Shape::Accumulators& sum) {
+                              typename Shape::Accumulator& sum) {
     if constexpr (kScalesSums<Config>) {
       const Places places{args, ctx, work, group};
       const SumScales<Config, Places> scales{places};
-      constexpr u32 kBlocks = kSubTile / Fragment::kBlockCols;
 #pragma unroll
       for (u32 sub = 0; sub < Shape::kSubTiles; ++sub) {
         if (!Scheduler::completes_sums(work, sub)) continue;
         __syncwarp();  // keeps the loads of all sub-tiles from being in flight at once, for which there are no registers
-        scales.template apply<kBlocks>(sub * kBlocks, sum + sub * kSubTileRegisters);
+        scales.template apply<kSubTile>(sub, sum);
       }
     }
-  }
-
-  static constexpr u32 kSums = Fragment::registers(Shape::kGroupN);
-
-  static MK_DEVICE void add(const typename Shape::Accumulators& addends, typename Shape::Accumulators& sum) {
-#pragma unroll
-    for (u32 i = 0; i < kSums; ++i) sum[i] += addends[i];
   }
 
   // Runs before the call reads anything that earlier work writes. If the grid may start early, B must not be such memory.

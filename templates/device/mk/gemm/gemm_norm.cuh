@@ -27,7 +27,7 @@ struct GemmNorm {
       const Epilogue epilogue{args, ctx};
       Gemm::for_each_sum(
           args, ctx, smem, stages, group, [&](const WorkTile& work) { epilogue.prefetch_residual(work, group); },
-          [&](const WorkTile& work, typename Shape::Accumulators& sum) {
+          [&](const WorkTile& work, typename Shape::Accumulator& sum) {
             store(Elements{args, ctx, work, group}, sum);
             __syncwarp();  // the next product needs all lanes together
           });
@@ -50,7 +50,7 @@ struct GemmNorm {
 
  private:
   // A warpgroup: stores its elements of a work tile to C, and sends the squares of its rows.
-  static MK_DEVICE void store(const Elements& own, const typename Shape::Accumulators& sum) {
+  static MK_DEVICE void store(const Elements& own, typename Shape::Accumulator& sum) {
 #pragma unroll
     for (u32 sub = 0; sub < Shape::kSubTiles; ++sub) {
       if (!Scheduler::completes(own.work, sub)) continue;
@@ -64,8 +64,8 @@ struct GemmNorm {
           u8* line = own.args.c_rows + row * own.args.c_row_bytes;
 #pragma unroll
           for (u32 q = 0; q < Elements::kQuads; ++q) {
-            const float* sub_tile = sum + sub * kSubTileRegisters;
-            const float *left = sub_tile + Fragment::at(2 * q, half), *right = sub_tile + Fragment::at(2 * q + 1, half);
+            const u32 first = sub * kSubTile + q * Elements::kQuadCols;
+            const float *left = sum.pair(half, first), *right = sum.pair(half, first + Fragment::kBlockCols);
             float quad[4] = {left[0], left[1], right[0], right[1]};
             Elements::store_quad(line, col, quad, addends, q, squares);
           }

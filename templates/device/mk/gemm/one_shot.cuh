@@ -70,7 +70,7 @@ struct OneShot {
       typename Mainloop::Stages stages{ctx, Mainloop::barriers(smem)};
       Gemm::for_each_sum(
           args, ctx, smem, stages, group, [](const WorkTile&) {},
-          [&](const WorkTile& work, typename Shape::Accumulators& sum) {
+          [&](const WorkTile& work, typename Shape::Accumulator& sum) {
             const Exchange exchange{{args, ctx, work, group}};
             exchange.send(sum);
             exchange.reduce();
@@ -118,7 +118,7 @@ struct OneShot {
     using Elements::args, Elements::ctx, Elements::work, Elements::group;
     using Elements::first_col, Elements::first_row, Elements::sub_tile;
 
-    MK_DEVICE void send(const typename Shape::Accumulators& sum) const {
+    MK_DEVICE void send(typename Shape::Accumulator& sum) const {
 #pragma unroll
       for (u32 sub = 0; sub < Shape::kSubTiles; ++sub) {
         if (!Scheduler::completes(work, sub)) continue;
@@ -126,12 +126,11 @@ struct OneShot {
         for (u32 half = 0; half < 2; ++half) {
           const u32 row = first_row() + half * Fragment::kHalfRows;
           if (row >= Rows::all(ctx)) continue;  // @one-shot.sent-rows
-          const float* d = sum + sub * kSubTileRegisters + Fragment::at(0, half);
           const Symmetric<u64> slot = packets_of(ctx.rank, sub, half);
           if constexpr (kReducesAll) {
-            for (u32 i = 1; i <= kWorld; ++i) send_packets(ctx.peer_ptr((ctx.rank + i) % kWorld, slot), d);
+            for (u32 i = 1; i <= kWorld; ++i) send_packets(ctx.peer_ptr((ctx.rank + i) % kWorld, slot), sum.template part<kSubTile>(sub), half);
           } else {
-            send_packets(ctx.peer_ptr(owner_of(row), slot), d);  // @one-shot.sent-slot
+            send_packets(ctx.peer_ptr(owner_of(row), slot), sum.template part<kSubTile>(sub), half);  // @one-shot.sent-slot
           }
         }
       }
@@ -205,10 +204,11 @@ struct OneShot {
       else return row;
     }
 
-    MK_DEVICE void send_packets(u64* slot, const float* d) const {
+    MK_DEVICE void send_packets(u64* slot, SubTile sums, u32 half) const {
 #pragma unroll
       for (u32 p = 0; p < kPackets; ++p) {
-        const float *left = d + Fragment::at(2 * p, 0), *right = d + Fragment::at(2 * p + 1, 0);
+        const u32 col = p * Elements::kQuadCols;
+        const float *left = sums.pair(half, col), *right = sums.pair(half, col + Fragment::kBlockCols);
         comm::store_lamport<Partial>(slot + p * kWarp, Partial::pack(left[0], left[1]), Partial::pack(right[0], right[1]));
       }
     }

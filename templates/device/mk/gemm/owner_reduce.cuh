@@ -56,19 +56,18 @@ struct OwnerReduce {
           [&](const WorkTile& work) {
             if (Partials::is_owner(work, ctx)) epilogue.prefetch_residual(work, group);
           },
-          [&](const WorkTile& work, typename Shape::Accumulators& sum) {
+          [&](const WorkTile& work, typename Shape::Accumulator& sum) {
             const bool is_owner = Partials::is_owner(work, ctx);
             if (Partials::is_reducer(work, ctx)) Partials::add(ctx, smem, stages, work, group, sum);  // @reduce-scatter.add
 #pragma unroll
             for (u32 sub = 0; sub < Shape::kSubTiles; ++sub) {
               if (!Scheduler::completes(work, sub)) continue;
-              float* sub_tile = sum + sub * kSubTileRegisters;
               out.producer_acquire();
               if (is_owner) {
-                epilogue.apply_to_sub_tile(work, group, sub, sub_tile);  // @reduce-scatter.epilogue
-                Output::write(smem, out, group, sub_tile);
+                epilogue.apply_to_sub_tile(work, group, sub, sum);  // @reduce-scatter.epilogue
+                Output::write(smem, out, group, sum.template part<kSubTile>(sub));
               } else {
-                Partials::write(smem.out(group, out.stage()), sub_tile);  // @reduce-scatter.write
+                Partials::write(smem.out(group, out.stage()), sum.template part<kSubTile>(sub));  // @reduce-scatter.write
                 Output::commit(out);
               }
             }

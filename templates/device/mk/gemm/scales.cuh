@@ -190,31 +190,30 @@ struct SumScales {
     }
   }
 
-  // A thread: multiplies its sums of `kCount` blocks of columns, from block `first` on.
-  template <u32 kCount>
-  MK_DEVICE void apply(u32 first, float* sum) const {
-    constexpr u32 kRegisters = Fragment::registers(kCount * Fragment::kBlockCols);
+  // A thread: multiplies its sums of part `index` of kPart columns of B.
+  template <u32 kPart>
+  MK_DEVICE void apply(u32 index, typename Shape::Accumulator& sum) const {
+    auto own = sum.template part<kPart>(index);
     if constexpr (kScales<Config> == Scales::kTensor) {
       const float scale = as_float(load_word(places.args.a_scales)) * as_float(load_word(places.of_b()));
-#pragma unroll
-      for (u32 i = 0; i < kRegisters; ++i) sum[i] *= scale;  // @scales.tensor
+      own.for_each([&](u32, u32, float& value) { value *= scale; });  // @scales.tensor
     } else if constexpr (kScales<Config> == Scales::kRow) {
       const float a[2] = {row_scale(0), row_scale(1)};
       const u32 first_col = places.first_col() + Fragment::col();
       const u8* of_first = places.of_b() + Fp32::bytes(first_col);
-      float2 b[kCount];
+      float2 b[kPart / Fragment::kBlockCols];
 #pragma unroll
-      for (u32 j = 0; j < kCount; ++j) {
-        const u32 col = (first + j) * Fragment::kBlockCols, offset = col % Shape::kGroupCols;
+      for (u32 at = 0; at < kPart; at += Fragment::kBlockCols) {
+        const u32 col = index * kPart + at, offset = col % Shape::kGroupCols;
         const u32 up = col / Shape::kGroupCols * kCols;  // @scales.up-columns
-        if (kRaggedCols && first_col + offset >= kCols) b[j] = {};  // @scales.last-col
-        else b[j] = load_float2(of_first + Fp32::bytes(offset + up));
+        float2& of_cols = b[at / Fragment::kBlockCols];
+        if (kRaggedCols && first_col + offset >= kCols) of_cols = {};  // @scales.last-col
+        else of_cols = load_float2(of_first + Fp32::bytes(offset + up));
       }
-#pragma unroll
-      for (u32 i = 0; i < kRegisters; ++i) {
-        const float2 of_cols = b[i / Fragment::kBlockRegisters];
-        sum[i] *= a[Fragment::half_of(i)] * (i % 2 == 0 ? of_cols.x : of_cols.y);  // @scales.row
-      }
+      own.for_each_pair([&](u32 half, u32 col, float& x, float& y) {
+        const float2 of_cols = b[col / Fragment::kBlockCols];
+        x *= a[half] * of_cols.x, y *= a[half] * of_cols.y;  // @scales.row
+      });
     }
   }
 

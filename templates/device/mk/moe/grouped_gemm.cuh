@@ -211,7 +211,7 @@ struct GroupedGemm {
       if constexpr (Scheduler::kDividesTiles) {
         if (!tile.slice.is_whole_tile()) return multiply_slices(args, ctx, smem, stages, tiles, tile, group);
       }
-      typename Shape::Accumulators sum;
+      typename Shape::Accumulator sum;
       if (!multiply_tile(args, smem, stages, tile, tiles.kept.place, Shape::kKSteps, group, sum)) continue;
       if constexpr (Config::ElementA::kIsPromoted) tiles.again(tile);
       store_sums(args, smem, tile, tiles.kept.place, group, sum, [] { __syncwarp(); });
@@ -225,7 +225,7 @@ struct GroupedGemm {
                                         typename Scheduler::template Reader<kMultiply>& tiles, ExpertTile& tile, u32 group) {
     using Split = SplitK<Workspace, Shape>;
     do {
-      typename Shape::Accumulators sum;
+      typename Shape::Accumulator sum;
       const u32 steps = tile.slice.end(Shape::kKSteps) - tile.slice.begin(Shape::kKSteps);
       if (!multiply_tile(args, smem, stages, tile, tiles.kept.place, steps, group, sum)) continue;
       if constexpr (Config::ElementA::kIsPromoted) tiles.again(tile);
@@ -238,7 +238,7 @@ struct GroupedGemm {
 
   // A warpgroup: computes its sums of the stages of a tile. Returns false if the other warpgroup has all rows of the tile.
   static MK_DEVICE bool multiply_tile(const Args& args, const Smem& smem, Stages& stages, const ExpertTile& tile, u32 place, u32 steps, u32 group,
-                                      typename Shape::Accumulators& sum) {
+                                      typename Shape::Accumulator& sum) {
     if (Shape::kSplitsRows && Shape::group_row(group) >= tile.rows) {
 #pragma unroll 1
       for (u32 step = 0; step < steps; ++step) {
@@ -261,7 +261,7 @@ struct GroupedGemm {
   // sums, others are not. Behind the wait for the first stage, the load warps have passed on the addresses of the rows'
   // scales, and have acquired the scales.
   static MK_DEVICE void multiply_scaled(const Places& places, Stages& stages, u32 begin, u32 end,
-                                        typename Shape::Accumulators& sum) {
+                                        typename Shape::Accumulator& sum) {
     if constexpr (kHasRowScales) stages.consumer_wait();  // @grouped.scales-arrived
     if constexpr (gemm::kScales<Config> == gemm::Scales::kBlock) {
       gemm::BlockScales<Config, Places> scales{places};
@@ -275,13 +275,13 @@ struct GroupedGemm {
 
   // A warpgroup: multiplies its sums of a tile by the scales that are not in them.
   template <class Sync>
-  static MK_DEVICE void scale(const Places& places, typename Shape::Accumulators& sum, const Sync& sync) {
+  static MK_DEVICE void scale(const Places& places, typename Shape::Accumulator& sum, const Sync& sync) {
     const gemm::SumScales<Config, Places> scales{places};
-    constexpr u32 kBlocks = gemm::kSubTile / Fragment::kBlockCols / Shape::kWeightCols;
+    constexpr u32 kPart = gemm::kSubTile / Shape::kWeightCols;
 #pragma unroll
-    for (u32 block = 0; block < Shape::kGroupN / Fragment::kBlockCols; block += kBlocks) {
-      sync();  // keeps the loads of all blocks from being in flight at once, for which there are no registers
-      scales.template apply<kBlocks>(block, sum + Fragment::at(block, 0));
+    for (u32 part = 0; part < Shape::kGroupN / kPart; ++part) {
+      sync();  // keeps the loads of all parts from being in flight at once, for which there are no registers
+      scales.template apply<kPart>(part, sum);
     }
   }
 
@@ -294,14 +294,13 @@ struct GroupedGemm {
   // A warpgroup: turns its sums of a tile into elements of C, and stores the elements.
   template <class Sync>
   static MK_DEVICE void store_sums(const Args& args, const Smem& smem, const ExpertTile& tile, u32 place, u32 group,
-                                   typename Shape::Accumulators& sum, const Sync& sync) {
+                                   typename Shape::Accumulator& sum, const Sync& sync) {
     if constexpr (gemm::kScalesSums<Config>) scale(Places{args, smem, tile, place, group}, sum, sync);
     const u32 col = tile.col * Shape::kTileCols + (Shape::kSplitsRows ? 0 : group * Shape::kGroupCols);
 #pragma unroll
     for (u32 sub = 0; sub < Shape::kGroupCols / gemm::kSubTile; ++sub) {
-      float* sub_tile = sum + sub * gemm::kSubTileRegisters;
-      Epilogue::template apply<Shape::kGroupCols, gemm::kSubTileRegisters>(sub_tile);
-      store_rows(args, smem, tile, first_row(), col + sub * gemm::kSubTile, sub_tile, sync);
+      Epilogue::template apply<gemm::kSubTile>(sum, sub);
+      store_rows(args, smem, tile, first_row(), col + sub * gemm::kSubTile, sum.template part<gemm::kSubTile>(sub), sync);
     }
   }
 
@@ -347,7 +346,7 @@ struct GroupedGemm {
   // A warp: stores its 16 rows of a sub-tile, which begin at row `first` of the tile, to C.
   template <class Sync>
   static MK_DEVICE void store_rows(const Args& args, const Smem& smem, const ExpertTile& tile, u32 first, u32 col,
-                                   const float* sum, const Sync& sync) {
+                                   gemm::SubTile sum, const Sync& sync) {
     const u32 lane = lane_index(), out = smem.out(threadIdx.x / kWarp - kLoadWarps);
     // The word is loaded for each sub-tile, since the sums leave few registers.
     const u32 rows_before = load_shared(smem.row_begin(tile.expert));

@@ -62,8 +62,8 @@ concept SplitWorkspace = requires(u32 parity, u32 slot, u32 tile, u32 group) {
 // The threads of a warpgroup converge by a barrier of their own here, and not by __syncwarp: see GroupedGemm::multiply.
 template <class Workspace, class Shape>
 struct SplitK {
-  // Vectors of four sums that a thread has of a sub-tile.
-  static constexpr u32 kVectors = gemm::kSubTileRegisters / 4;
+  using SubTile = gemm::SubTile;
+  static constexpr u32 kVectors = SubTile::kBlocks;  // vectors of four sums that a thread has of a sub-tile
   // The number of slices whose sums of a sub-tile a thread has in flight. Registers limit this number. With
   // products that are promoted, half as many slices are in flight.
   static constexpr u32 kMostInFlight = Shape::ElementA::kIsPromoted ? 2 : 4;
@@ -74,14 +74,13 @@ struct SplitK {
   // A warpgroup: stores its sums over a slice. Returns whether the sums over all slices of the tile are stored, which
   // is true in the last warpgroup to store. `is_last` is the address of a word in shared memory.
   static MK_DEVICE bool store_sums(const RankContext& ctx, const KSlice& slice, u32 group,
-                                   const typename Shape::Accumulators& sum, u32 is_last) {
+                                   typename Shape::Accumulator& sum, u32 is_last) {
 #pragma unroll
     for (u32 sub = 0; sub < Shape::kSubTiles; ++sub) {
       float* to = sums_of(ctx, slice, slice.split(), group, sub);
 #pragma unroll
       for (u32 i = 0; i < kVectors; ++i) {
-        const float* d = sum + sub * gemm::kSubTileRegisters + i * 4;
-        store_float4(to + i * 4 * kWarpgroup, d[0], d[1], d[2], d[3]);
+        store_float4(to + i * 4 * kWarpgroup, sum.template part<gemm::kSubTile>(sub).block(i));
       }
     }
     // The first barrier orders the stores of all threads before the release by one thread. The second barrier orders
@@ -98,12 +97,11 @@ struct SplitK {
   }
 
   // A thread: adds up its sums over all slices, from the first one on.
-  static MK_DEVICE void add_sums(const RankContext& ctx, const KSlice& slice, u32 group, typename Shape::Accumulators& sum) {
+  static MK_DEVICE void add_sums(const RankContext& ctx, const KSlice& slice, u32 group, typename Shape::Accumulator& sum) {
 #pragma unroll
     for (u32 sub = 0; sub < Shape::kSubTiles; ++sub) {
-      float* sub_tile = sum + sub * gemm::kSubTileRegisters;
-#pragma unroll
-      for (u32 i = 0; i < gemm::kSubTileRegisters; ++i) sub_tile[i] = -0.0f;  // see VecSum
+      SubTile own = sum.template part<gemm::kSubTile>(sub);
+      own.fill(-0.0f);  // see VecSum
 #pragma unroll 1
       for (u32 first = 0; first < slice.splits(); first += kInFlight) {
         float4 v[kInFlight][kVectors];
@@ -117,11 +115,8 @@ struct SplitK {
 #pragma unroll
         for (u32 k = 0; k < kInFlight; ++k) {
           if (first + k >= slice.splits()) break;
-          float* d = sub_tile;
 #pragma unroll
-          for (u32 i = 0; i < kVectors; ++i, d += 4) {
-            d[0] += v[k][i].x, d[1] += v[k][i].y, d[2] += v[k][i].z, d[3] += v[k][i].w;
-          }
+          for (u32 i = 0; i < kVectors; ++i) own.add(i, v[k][i]);
         }
       }
     }

@@ -13,21 +13,19 @@ KERNEL(128) {
   using F = mk::Fragment;
   const u32 at = (F::row() * kCols + F::col()) * 4;
   const u8* from = args.input + (64 + kCols) * mk::kLineBytes + at;
-  float d[F::registers(kCols)];
-#pragma unroll
-  for (u32 i = 0; i < F::registers(kCols); ++i) {
-    d[i] = mk::as_float(mk::load_word(from + (F::half_of(i) * F::kHalfRows * kCols + i / 4 * F::kBlockCols + i % 2) * 4));
-  }
+  mk::Accumulator<kCols> d;
+  d.for_each([&](u32 half, u32 col, float& sum) {
+    sum = mk::as_float(mk::load_word(from + (half * F::kHalfRows * kCols + col) * 4));
+  });
   mk::mma_fence();
 #pragma unroll
-  for (u32 k = 0; k < 128; k += mk::E4m3::kMmaK) {
+  for (u32 k = 0; k < 128; k += mk::kMmaK<mk::E4m3>) {
     mk::Mma<mk::E4m3, kCols, false>::issue(d, mk::mma_descriptor<false>(a + k), mk::mma_descriptor<false>(b + k), kAccumulate || k != 0);
   }
   mk::mma_commit();
   mk::mma_wait<0>();
   mk::mma_hold(d);
-#pragma unroll
-  for (u32 i = 0; i < F::registers(kCols); i += 2) {
-    mk::store_float2(args.output + at + (F::half_of(i) * F::kHalfRows * kCols + i / 4 * F::kBlockCols) * 4, d[i], d[i + 1]);
-  }
+  d.for_each_pair([&](u32 half, u32 col, float x, float y) {
+    mk::store_float2(args.output + at + (half * F::kHalfRows * kCols + col) * 4, x, y);
+  });
 }

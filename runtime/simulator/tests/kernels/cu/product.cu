@@ -44,7 +44,7 @@ KERNEL(160) {
     return;
   }
   for (u32 round = 0; round < 2; ++round) {
-    float d[32];
+    mk::Accumulator<64> d;
     WAIT(full, round);
     mk::mma_fence();
 #pragma unroll
@@ -58,8 +58,8 @@ KERNEL(160) {
     u32* to = words(args.output) + (warp * 16 + mk::lane_index() / 4) * 32 + mk::lane_index() % 4;
 #pragma unroll
     for (u32 j = 0; j < 8; ++j) {
-      mk::store(to + j * 4, mk::Bf16::pack(d[4 * j], d[4 * j + 1]));
-      mk::store(to + 8 * 32 + j * 4, mk::Bf16::pack(d[4 * j + 2], d[4 * j + 3]));
+      mk::store(to + j * 4, mk::Bf16::pack(d.values[4 * j], d.values[4 * j + 1]));
+      mk::store(to + 8 * 32 + j * 4, mk::Bf16::pack(d.values[4 * j + 2], d.values[4 * j + 3]));
     }
   }
 }

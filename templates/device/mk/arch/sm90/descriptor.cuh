@@ -1,8 +1,12 @@
-// Matrix descriptors of wgmma's operands. Plain C++: GPUs and the simulator share it.
+// What wgmma takes: matrix descriptors of its operands, and accumulators. Plain C++: GPUs and the simulator share it.
 #pragma once
 #include <mk/element.cuh>
 
 namespace mk {
+
+// A thread's sums of 64 rows and kCols columns: see accumulator.cuh.
+template <u32 kCols, class Registers = float[kCols / 2]>
+struct Accumulator;
 
 // Matrix descriptor of an operand in shared memory (PTX ISA, "Matrix Descriptor Format"): address, leading and stride
 // offsets in units of 16 bytes; 128-byte swizzle. Groups of 8 rows are 1024 bytes apart.
@@ -40,8 +44,12 @@ struct StageDescriptor {
   }
 };
 
+// The K of one MMA.
+template <ElementType E>
+constexpr u32 kMmaK = 32 / E::kBytes;
+
 // The increase of a descriptor from one MMA to the next: along a line, or by a line for each k.
 template <ElementType E, bool kMnMajor>
-constexpr u32 kDescriptorStep = E::kMmaK * (kMnMajor ? kLineBytes : E::kBytes) >> 4;
+constexpr u32 kDescriptorStep = kMmaK<E> * (kMnMajor ? kLineBytes : E::kBytes) >> 4;
 
 }  // namespace mk

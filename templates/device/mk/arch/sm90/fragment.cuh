@@ -6,7 +6,6 @@
 // the pair of the upper row, then the pair of the lower row.
 #pragma once
 #include <mk/element.cuh>
-#include <mk/matrix.cuh>
 
 namespace mk {
 
@@ -21,9 +20,11 @@ struct Fragment {
   // The registers of a thread for some columns, in fp32.
   static MK_DEVICE constexpr u32 registers(u32 cols) { return cols / kBlockCols * kBlockRegisters; }
 
-  // The first of a block's two registers in the upper row (half 0) or the lower row.
-  static MK_DEVICE constexpr u32 at(u32 block, u32 half) { return block * kBlockRegisters + half * 2; }
+  // The register of a sum in the upper row (half 0) or the lower row, in a column behind the lane's first one. The half and the
+  // column of a register.
+  static MK_DEVICE constexpr u32 at(u32 half, u32 col) { return col / kBlockCols * kBlockRegisters + half * 2 + col % 2; }
   static MK_DEVICE constexpr u32 half_of(u32 index) { return index / 2 % 2; }
+  static MK_DEVICE constexpr u32 col_of(u32 index) { return index / kBlockRegisters * kBlockCols + index % 2; }
 
   // A warp's number in its warpgroup, and its first row.
   static MK_DEVICE u32 warp() { return threadIdx.x % kWarpgroup / kWarp; }
@@ -39,17 +40,8 @@ struct Fragment {
   // Whether a lane is the first one of its quad.
   static MK_DEVICE bool is_first_of_row() { return lane_index() % kRowLanes == 0; }
 
-  // The row of the warp to whose line a lane points in write_blocks.
+  // The row of the warp to whose line a lane points in Accumulator::write_blocks.
   static MK_DEVICE u32 written_row() { return lane_index() % kWarpRows; }
-
-  // A warp: writes two blocks of its rows to lines of the 128-byte swizzle, as elements of two bytes. `line` is the line of the
-  // lane's written_row(). The blocks are vectors `vec` and `vec + 1` of the lines.
-  template <HalfWordElement E>
-  static MK_DEVICE void write_blocks(u32 line, u32 vec, const float* sum) {
-    const u32 row = written_row();
-    store_matrix_x4(line + ((lane_index() / kWarpRows + vec) ^ (row % 8)) * kVecBytes, E::pack(sum[0], sum[1]),  // @fragment.swizzle
-                    E::pack(sum[2], sum[3]), E::pack(sum[4], sum[5]), E::pack(sum[6], sum[7]));
-  }
 };
 
 // Returns the greatest value of a quad, in all its lanes.

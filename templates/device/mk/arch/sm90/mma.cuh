@@ -34,7 +34,7 @@ __device__ __forceinline__ void mma_wait_after(float ready) {
       : "memory");
 }
 
-// d[64 x kN] = A[64 x E::kMmaK] B[E::kMmaK x kN] + (accumulate ? d : 0), asynchronous. B is MN-major if kBMnMajor. A
+// d[64 x kN] = A[64 x kMmaK<E>] B[kMmaK<E> x kN] + (accumulate ? d : 0), asynchronous. B is MN-major if kBMnMajor. A
 // thread holds kN / 2 of the sums; Fragment gives their rows and columns.
 //
 // A is K-major in shared memory, or in registers that hold a fragment of A, packed in words. Accumulators of a product,
@@ -56,7 +56,7 @@ struct Mma;
   " %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95," \
   " %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111," \
   " %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
-#define MK_SUMS_4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define MK_SUMS_4(i) "+f"(d.values[i]), "+f"(d.values[i + 1]), "+f"(d.values[i + 2]), "+f"(d.values[i + 3])
 #define MK_SUMS_16(i) MK_SUMS_4(i), MK_SUMS_4(i + 4), MK_SUMS_4(i + 8), MK_SUMS_4(i + 12)
 #define MK_SUMS_32(i) MK_SUMS_16(i), MK_SUMS_16(i + 16)
 #define MK_SUMS_64(i) MK_SUMS_32(i), MK_SUMS_32(i + 32)
@@ -79,7 +79,7 @@ struct Mma;
 // A and B in shared memory. `kind` is the K of the instruction and the types of its sums, A and B. `major` is what
 // follows the scales of a product in the text, for 64, 128 and 256 columns.
 #define MK_ISSUE(kind, major) \
-  static __device__ __forceinline__ void issue(float (&d)[kN / 2], u64 a, u64 b, bool accumulate) { \
+  static __device__ __forceinline__ void issue(Accumulator<kN>& d, u64 a, u64 b, bool accumulate) { \
     if constexpr (kN == 64) MK_WGMMA("m64n64" kind, 32, "%32, %33", "%34", major("0, %35"), "l"(a), "l"(b)); \
     else if constexpr (kN == 128) MK_WGMMA("m64n128" kind, 64, "%64, %65", "%66", major("0, %67"), "l"(a), "l"(b)); \
     else MK_WGMMA("m64n256" kind, 128, "%128, %129", "%130", major("0, %131"), "l"(a), "l"(b)); \
@@ -95,8 +95,7 @@ struct Mma;
 \
     MK_ISSUE(kind, MK_ANY_MAJOR) \
 \
-    static __device__ __forceinline__ void issue(float (&d)[kN / 2], const u32 (&a)[4], u64 b, \
-                                                 bool accumulate) { \
+    static __device__ __forceinline__ void issue(Accumulator<kN>& d, const u32 (&a)[4], u64 b, bool accumulate) { \
       static_assert(kN <= 128); \
       if constexpr (kN == 64) MK_WGMMA("m64n64" kind, 32, "{%32, %33, %34, %35}, %36", "%37", ", %38", MK_WORDS(a), "l"(b)); \
       else MK_WGMMA("m64n128" kind, 64, "{%64, %65, %66, %67}, %68", "%69", ", %70", MK_WORDS(a), "l"(b)); \
@@ -117,10 +116,10 @@ struct Mma<E4m3, kN, false> {
 
 // The compiler moves no access to these registers across this statement. It comes after the wait for the products that
 // write the registers, since to the compiler a product's registers are ready once the product is issued.
-template <u32 kCount>
-__device__ __forceinline__ void mma_hold(float (&d)[kCount]) {
+template <u32 kCols>
+__device__ __forceinline__ void mma_hold(Accumulator<kCols>& d) {
 #pragma unroll
-  for (u32 i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
+  for (u32 i = 0; i < d.kCount; ++i) asm volatile("" : "+f"(d.values[i])::"memory");
 }
 
 }  // namespace mk

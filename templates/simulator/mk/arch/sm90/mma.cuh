@@ -28,20 +28,20 @@ struct Mma {
   }
   static constexpr sim::Element kElement = {unpack, E::kPerWord};
 
-  static __forceinline__ void issue(float (&d)[kN / 2], u64 a, u64 b, bool accumulate) {
-    mk_calls->mma(d, kN, a, b, kElement, kBMnMajor, accumulate, sim::place());
+  static __forceinline__ void issue(Accumulator<kN>& d, u64 a, u64 b, bool accumulate) {
+    mk_calls->mma(d.values, kN, a, b, kElement, kBMnMajor, accumulate, sim::place());
   }
 
-  static __forceinline__ void issue(float (&d)[kN / 2], const u32 (&a)[4], u64 b, bool accumulate)
+  static __forceinline__ void issue(Accumulator<kN>& d, const u32 (&a)[4], u64 b, bool accumulate)
     requires HalfWordElement<E>
   {
-    mk_calls->mma_registers(d, kN, a, b, kElement, kBMnMajor, accumulate, sim::place());
+    mk_calls->mma_registers(d.values, kN, a, b, kElement, kBMnMajor, accumulate, sim::place());
   }
 };
 
 // The simulator needs no fence here: every access that another thread could observe already goes through a call of the
 // simulator.
-template <u32 kCount>
-__forceinline__ void mma_hold(float (&)[kCount]) {}
+template <u32 kCols>
+__forceinline__ void mma_hold(Accumulator<kCols>&) {}
 
 }  // namespace mk
