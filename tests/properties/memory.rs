@@ -3,7 +3,7 @@
 use crate::cases;
 use crate::configs::{gemm, plans};
 use mkernel_spec::abi::{ArgKind, MAX_RANKS, Source, State};
-use mkernel_spec::plan::{CommSmem, Element, GemmSmem, Region, SLOT_BYTES, THREADS, Workspace};
+use mkernel_spec::plan::{CommSmem, Element, GemmSmem, Region, SLOT_BYTES, Workspace};
 use proptest::prelude::*;
 
 /// The 128-byte swizzle repeats after this number of bytes. Dynamic shared memory may start at any offset below it.
@@ -73,8 +73,9 @@ proptest! {
         let Some(plan) = plan else { return Ok(()) };
         let bytes = |id| plan.body().region(id).map(|region| region.bytes);
         let copies = gemm(&plan).comm_ctas > 0;
-        prop_assert_eq!(bytes(CommSmem::copy_slot), copies.then(|| u64::from(THREADS / 32 * SLOT_BYTES)));
-        prop_assert_eq!(bytes(CommSmem::copy_loaded), copies.then(|| u64::from(THREADS / 32 * 8)));
+        let warps = plan.launch().threads / 32;
+        prop_assert_eq!(bytes(CommSmem::copy_slot), copies.then(|| u64::from(warps * SLOT_BYTES)));
+        prop_assert_eq!(bytes(CommSmem::copy_loaded), copies.then(|| u64::from(warps * 8)));
     }
 
     /// The regions of the workspace follow the state, and each is as long as its dimensions require.
@@ -116,12 +117,12 @@ proptest! {
     #[test]
     fn registers_fit_an_sm(plan in plans()) {
         let Some(plan) = plan else { return Ok(()) };
-        let r = plan.launch().registers;
-        prop_assert!(128 * r.producer + 256 * r.consumer <= 65_536 && THREADS * r.entry <= 65_536);
+        let (r, threads) = (plan.launch().registers, plan.launch().threads);
+        prop_assert!(128 * r.producer + 256 * r.consumer <= 65_536 && threads * r.entry <= 65_536);
         // setmaxnreg takes multiples of 8 from 24 to 256. It can only redistribute the registers of the launch.
         for count in [r.producer, r.consumer] {
             prop_assert!(count.is_multiple_of(8) && (24..=256).contains(&count));
         }
-        prop_assert!(128 * r.producer + 256 * r.consumer <= THREADS * r.entry);
+        prop_assert!(128 * r.producer + 256 * r.consumer <= threads * r.entry);
     }
 }

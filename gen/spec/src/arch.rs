@@ -5,7 +5,7 @@ mod sm90;
 mod spec;
 
 pub use registers::Registers;
-pub use spec::{ArchSpec, Tile};
+pub use spec::{ArchSpec, ProducerRegisters, Tile};
 
 use serde::{Deserialize, Serialize};
 use std::fmt;

@@ -116,11 +116,11 @@ impl Device {
         }
     }
 
-    /// Dense rate that a long GEMM of operands of a type sustains, TFLOP/s. Every MMA takes the same time and 32 bytes of K.
+    /// Dense rate that a long GEMM of operands of a type sustains, TFLOP/s. Every MMA takes the same time and
+    /// the same number of bytes of K.
     #[must_use]
     pub fn tflops(&self, factors: Dtype) -> f64 {
-        let mma_k = |dtype: Dtype| f64::from(dtype.info().mma_k.unwrap_or(1));
-        self.gemm_tflops * mma_k(factors) / mma_k(Dtype::Bf16)
+        self.gemm_tflops * Dtype::Bf16.bytes() as f64 / factors.bytes() as f64
     }
 
     /// The device as a kernel sees it that may use at most `max_sms` SMs. Rates that are bound by SMs shrink with them.

@@ -62,7 +62,7 @@ pub mod spec {
 
 /// [`KernelPlan`]: how a kernel computes the problem of its spec.
 pub mod plan {
-    pub use crate::arch::{ArchSpec, Registers};
+    pub use crate::arch::{ArchSpec, ProducerRegisters, Registers};
     pub use crate::kernel::{Body, KernelPlan, OpPlan};
     pub use crate::ops::attention::{
         AttentionPlan, AttentionSmem, AttentionWorkspace, PUSH_LEAD, SUB_TILE_BYTES, TILE_ROWS,
@@ -78,7 +78,7 @@ pub mod plan {
     };
     pub use crate::ops::gemm::{
         Chunks, Cluster, CommSmem, CoreLayout, GemmPlan, GemmSmem, GemmTypes, GemmWorkspace,
-        Reduction, SCALE_BLOCK, SLOT_BYTES, Split, THREADS, TileOrder,
+        Reduction, SCALE_BLOCK, SLOT_BYTES, Split, TileOrder,
     };
     pub use crate::parts::{Agent, AgentKind, faults};
     pub use crate::parts::{BodyPlan, Copies, Launch, Workspace};

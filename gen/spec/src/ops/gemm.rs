@@ -23,7 +23,7 @@ pub(crate) mod types;
 pub use self::core::CoreLayout;
 pub use config::{Activation, BLayout, Epilogue, GemmConfig, GemmOp, GemmShape, Transfer, Tuning};
 pub use memory::GemmWorkspace;
-pub use op_plan::{Chunks, Cluster, GemmPlan, Reduction, SLOT_BYTES, Split, THREADS, TileOrder};
+pub use op_plan::{Chunks, Cluster, GemmPlan, Reduction, SLOT_BYTES, Split, TileOrder};
 pub use scales::{SCALE_BLOCK, Scales};
 pub use smem::{CommSmem, GemmSmem};
 pub use types::GemmTypes;

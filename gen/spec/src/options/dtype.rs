@@ -36,8 +36,6 @@ pub struct DtypeInfo {
     pub name: &'static str,
     /// Bytes of an element.
     pub bytes: u64,
-    /// The K of one MMA instruction. `None` if no kernel passes the type to an MMA.
-    pub mma_k: Option<u32>,
     /// The type in tensor maps.
     pub tma: TmaType,
     /// The type in kernels.
@@ -87,7 +85,6 @@ impl Dtype {
             Self::Bf16 => DtypeInfo {
                 name: "bf16",
                 bytes: 2,
-                mma_k: Some(16),
                 tma: TmaType::Bfloat16,
                 cxx: "mk::Bf16",
                 roundoff: power_of_2(-8),
@@ -96,7 +93,6 @@ impl Dtype {
             Self::Fp16 => DtypeInfo {
                 name: "fp16",
                 bytes: 2,
-                mma_k: Some(16),
                 tma: TmaType::Float16,
                 cxx: "mk::Fp16",
                 roundoff: power_of_2(-11),
@@ -105,7 +101,6 @@ impl Dtype {
             Self::E4m3 => DtypeInfo {
                 name: "e4m3",
                 bytes: 1,
-                mma_k: Some(32),
                 tma: TmaType::Uint8,
                 cxx: "mk::E4m3",
                 roundoff: power_of_2(-4),
@@ -114,7 +109,6 @@ impl Dtype {
             Self::Fp32 => DtypeInfo {
                 name: "fp32",
                 bytes: 4,
-                mma_k: None,
                 tma: TmaType::Float32,
                 cxx: "mk::Fp32",
                 roundoff: power_of_2(-24),
@@ -123,7 +117,6 @@ impl Dtype {
             Self::Int32 => DtypeInfo {
                 name: "int32",
                 bytes: 4,
-                mma_k: None,
                 tma: TmaType::Int32,
                 cxx: "mk::u32",
                 roundoff: 0.0,
@@ -207,19 +200,10 @@ impl fmt::Display for Dtype {
 mod tests {
     use super::*;
 
-    /// Every MMA of Hopper takes 32 bytes of K, so a line is a whole number of MMAs.
     #[test]
-    fn an_mma_takes_32_bytes_of_k() {
+    fn a_line_has_128_bytes() {
         for dtype in Dtype::ALL {
-            let info = dtype.info();
-            let bytes = info.mma_k.map(|k| u64::from(k) * info.bytes);
-            assert!(bytes.is_none_or(|bytes| bytes == 32), "{dtype}");
-            assert_eq!(u64::from(dtype.per_line()) * info.bytes, 128, "{dtype}");
-            assert_eq!(
-                info.mma_k.is_some(),
-                Dtype::GEMM_FACTORS.contains(&dtype),
-                "{dtype}"
-            );
+            assert_eq!(u64::from(dtype.per_line()) * dtype.bytes(), 128, "{dtype}");
         }
     }
 

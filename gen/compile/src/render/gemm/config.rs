@@ -2,7 +2,7 @@
 
 use crate::render::assembly::Config;
 use crate::render::scales::{scales, sent_scales};
-use mkernel_spec::plan::{Body, Chunks, GemmPlan, Reduction, SLOT_BYTES, Split, THREADS};
+use mkernel_spec::plan::{Body, Chunks, GemmPlan, Reduction, SLOT_BYTES, Split};
 use mkernel_spec::{BLayout, GemmOp, Topology};
 
 /// A plan of a GEMM operator with its op_plan.
@@ -238,7 +238,7 @@ fn shards(gemm: Gemm<'_>, chunks: &Chunks, c: &mut Config) {
 fn launch(gemm: Gemm<'_>, c: &mut Config) {
     let Gemm { body, op_plan, .. } = gemm;
     c.section("launch")
-        .u32("kThreads", THREADS, "")
+        .u32("kThreads", body.launch.threads, "")
         .u32("kCommCtas", op_plan.comm_ctas, "CTAs that only communicate")
         .u32(
             "kComputeCtas",

@@ -4,6 +4,7 @@ use super::config::{AttentionConfig, AttentionShape};
 use super::op_plan::{
     AttentionPlan, MAX_STAGES, QUERY_BUFFERS, SUB_TILE_BYTES, TILE_ROWS, push_warps, tile_bytes,
 };
+use crate::device::Device;
 use crate::options::SMEM_ALIGN;
 use crate::parts::region::regions;
 use crate::plan::{Element, Region, Workspace};
@@ -196,13 +197,13 @@ fn cached(config: &AttentionConfig, shape: AttentionShape, topology: Topology) -
     }
 }
 
-/// Returns the number of stages of K, and of V, for which shared memory of this size has room, and the bytes that two
+/// Returns the number of stages of K, and of V, for which shared memory has room, and the bytes that two
 /// stages of each need.
 pub(super) fn stages(
     config: &AttentionConfig,
     shape: AttentionShape,
     topology: Topology,
-    smem_bytes: u32,
+    device: &Device,
 ) -> (u32, u32) {
     let tile_bytes = tile_bytes(config.dtype, shape);
     let bytes = |stages| {
@@ -211,14 +212,14 @@ pub(super) fn stages(
             sequences: sequences(config, shape),
             cached: cached(config, shape, topology),
             stages,
-            push_warps: push_warps(tile_bytes, stages, topology),
+            push_warps: push_warps(device.arch.spec(), tile_bytes, stages, topology),
             pushes_beside: topology.nodes > 1,
         });
         memory.bytes as u32 + SMEM_ALIGN
     };
     let most = (0..=MAX_STAGES)
         .rev()
-        .find(|stages| bytes(*stages) <= smem_bytes);
+        .find(|stages| bytes(*stages) <= device.smem_bytes);
     (most.unwrap_or(0), bytes(2))
 }
 const _: () = assert!(SUB_TILE_BYTES.is_multiple_of(SMEM_ALIGN) && TILE_ROWS.is_multiple_of(8));

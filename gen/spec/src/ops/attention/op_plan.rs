@@ -1,9 +1,9 @@
 //! The part of a plan that only attention operators have.
 
 use super::config::{AttentionConfig, AttentionShape};
+use crate::arch::{Arch, ArchSpec};
 use crate::config::{Dtype, LINE_BYTES};
 use crate::device::Device;
-use crate::ops::gemm::THREADS;
 use crate::topology::Topology;
 use serde::Serialize;
 
@@ -18,6 +18,9 @@ pub(super) const QUERY_BUFFERS: u32 = 2;
 /// The part of a plan that only attention operators have.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct AttentionPlan {
+    /// The architecture of the kernel.
+    #[serde(skip)]
+    pub arch: Arch,
     /// The configuration of the operator.
     pub config: AttentionConfig,
     /// The sizes of the problem.
@@ -218,12 +221,12 @@ pub(super) const fn tile_bytes(dtype: Dtype, shape: AttentionShape) -> u32 {
 }
 
 /// Warps of a CTA that push. Those that do so before it computes have their parts where queries and stages will be.
-pub(super) fn push_warps(tile_bytes: u32, stages: u32, topology: Topology) -> u32 {
+pub(super) fn push_warps(arch: &ArchSpec, tile_bytes: u32, stages: u32, topology: Topology) -> u32 {
     match (topology.world(), topology.nodes) {
         (1, _) => 0,
         (_, 1) => {
             let parts = (QUERY_BUFFERS + 2 * stages) * tile_bytes / SUB_TILE_BYTES;
-            parts.min(THREADS / 32)
+            parts.min(arch.warps())
         }
         _ => 1,
     }

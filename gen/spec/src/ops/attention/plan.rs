@@ -32,19 +32,10 @@ use super::{cost, layout, memory, push, slots, work};
 use crate::config::Field;
 use crate::device::Device;
 use crate::diagnostic::Diagnostics;
-use crate::ops::gemm::THREADS;
 use crate::parts::network::PUT_BYTES;
 use crate::parts::{BodyPlan, Launch, Network};
 use crate::roofline::Bound;
 use crate::topology::Topology;
-
-/// The scores, sums and weights of a warpgroup's 64x128 tile occupy 160 registers of each thread at the same time, and
-/// 24 more are enough for the rest. Producer warps that push and distinguish many cases need more than 56.
-const PRODUCER_REGISTERS: u32 = 72;
-
-/// If each call gives the length of the sequence, warps that load and push also compute where chunks begin and end, and
-/// compare the rows of ranks while they wait.
-const PRODUCER_REGISTERS_WITH_ROWS: u32 = 88;
 
 /// The plan.
 pub(crate) fn plan(
@@ -79,7 +70,7 @@ fn op_plan(
         "split the batch",
     );
     let tile_bytes = tile_bytes(config.dtype, shape);
-    let (stages, least_bytes) = memory::stages(config, shape, topology, device.smem_bytes);
+    let (stages, least_bytes) = memory::stages(config, shape, topology, device);
     found.require(
         stages >= 2,
         Field::HEAD_DIM,
@@ -92,6 +83,7 @@ fn op_plan(
         "use smaller heads",
     );
     let mut op_plan = AttentionPlan {
+        arch: device.arch,
         config: *config,
         shape,
         segment_rows: tiles.segment_rows as u32,
@@ -101,7 +93,7 @@ fn op_plan(
         group_heads: group_heads(config, tiles, device),
         stages,
         push_ctas: 0,
-        push_warps: push_warps(tile_bytes, stages, topology),
+        push_warps: push_warps(device.arch.spec(), tile_bytes, stages, topology),
         kv_slots: 0,
         buffers: topology.nodes.min(2),
         put_tiles: 0,
@@ -134,20 +126,18 @@ fn finish(topology: Topology, device: &Device, op_plan: AttentionPlan) -> BodyPl
     let smem = memory::smem(&op_plan, topology);
     let grid_ctas = grid_ctas(&op_plan, world, device);
     let roles = Roles::new(&op_plan, topology);
+    let arch = device.arch.spec();
     let producer_registers = match op_plan.takes_rows() {
-        true => PRODUCER_REGISTERS_WITH_ROWS,
-        false => PRODUCER_REGISTERS,
+        true => arch.producers.attention_with_rows,
+        false => arch.producers.attention,
     };
     BodyPlan {
         id: layout::id(&op_plan, device.arch, topology),
         launch: Launch {
-            threads: THREADS,
+            threads: arch.threads(),
             grid_ctas,
             cluster_ctas: 1,
-            registers: device
-                .arch
-                .spec()
-                .split_registers(THREADS, producer_registers),
+            registers: arch.split_registers(producer_registers),
         },
         roles: roles.all(grid_ctas),
         call: roles.call_steps(),

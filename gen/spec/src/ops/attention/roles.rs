@@ -2,7 +2,6 @@
 
 use super::memory::{AttentionSmem, AttentionWorkspace};
 use super::op_plan::AttentionPlan;
-use crate::ops::gemm::THREADS;
 use crate::parts::waits::{CallSteps, Step, Whose, Word};
 use crate::plan::{Role, RoleKind};
 use crate::topology::Topology;
@@ -68,9 +67,8 @@ impl<'a> Roles<'a> {
         let about = "Q, K and V to shared memory";
         roles.push(Role::new(RoleKind::Load, all, (0, 1), about).with(self.load()));
         let about = "wgmma, softmax, O and LSE";
-        roles.push(
-            Role::new(RoleKind::Multiply, all, (4, THREADS / 32), about).with(self.multiply()),
-        );
+        let warps = (4, self.op_plan.arch.spec().warps());
+        roles.push(Role::new(RoleKind::Multiply, all, warps, about).with(self.multiply()));
         roles
     }
 

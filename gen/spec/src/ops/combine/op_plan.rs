@@ -1,6 +1,7 @@
 //! The part of a plan that only `combine` has.
 
 use super::config::{CombineConfig, CombineShape};
+use crate::arch::Arch;
 use crate::ops::dispatch::{ExpectedRouting, TokenChunks};
 use crate::topology::Topology;
 use serde::Serialize;
@@ -24,6 +25,9 @@ pub const LIST_HEADER_BYTES: u64 = 32;
 /// The part of a plan that only `combine` has.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CombinePlan {
+    /// The architecture of the kernel.
+    #[serde(skip)]
+    pub arch: Arch,
     /// The configuration of the operator.
     pub config: CombineConfig,
     /// The sizes of the problem.

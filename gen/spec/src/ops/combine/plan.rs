@@ -28,7 +28,6 @@ use crate::config::{Dtype, Field};
 use crate::device::Device;
 use crate::diagnostic::Diagnostics;
 use crate::ops::dispatch::all_rows;
-use crate::ops::gemm::THREADS;
 use crate::parts::id::{id_prefix, part};
 use crate::parts::network::common_args;
 use crate::parts::{BodyPlan, Launch};
@@ -61,6 +60,7 @@ pub(crate) fn plan(
         has_pipeline.then(|| pipeline(low_latency_tokens, config, &shape, (world, device)));
     let pipeline = pipeline.transpose()?;
     let mut op_plan = CombinePlan {
+        arch: device.arch,
         config: *config,
         shape,
         max_rows: config.max_rows.map_or(rows, |most| rows.min(most.into())),
@@ -79,10 +79,13 @@ pub(crate) fn plan(
     Ok(BodyPlan {
         id: id(&op_plan, device.arch, topology),
         launch: Launch {
-            threads: THREADS,
+            threads: device.arch.spec().threads(),
             grid_ctas: device.sm_count,
             cluster_ctas: 1,
-            registers: device.arch.spec().even_registers(THREADS),
+            registers: device
+                .arch
+                .spec()
+                .even_registers(device.arch.spec().threads()),
         },
         roles: roles.all(device.sm_count),
         call: roles.call_steps(),

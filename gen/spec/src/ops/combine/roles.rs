@@ -2,7 +2,6 @@
 
 use super::memory::{CombineSmem, CombineWorkspace};
 use super::op_plan::{CombinePlan, OUTPUTS};
-use crate::ops::gemm::THREADS;
 use crate::parts::waits::{CallSteps, Step, Whose, Word};
 use crate::plan::{Role, RoleKind};
 use crate::topology::Topology;
@@ -65,9 +64,14 @@ impl<'a> Roles<'a> {
         CallSteps::new(vec![begin], Vec::new(), self.topology)
     }
 
+    /// The warps of a CTA.
+    fn warps(&self) -> u32 {
+        self.op_plan.arch.spec().warps()
+    }
+
     pub(super) fn all(&self, grid_ctas: u32) -> Vec<Role> {
         let comm_ctas = self.op_plan.comm_ctas();
-        let (comm, adding, warps) = ((0, comm_ctas), (comm_ctas, grid_ctas), THREADS / 32);
+        let (comm, adding, warps) = ((0, comm_ctas), (comm_ctas, grid_ctas), self.warps());
         let mut roles = Vec::new();
         let mut push = |kind, ctas, warps, about: &str, steps| {
             roles.push(Role::new(kind, ctas, warps, about).with(steps))
@@ -139,7 +143,7 @@ impl<'a> Roles<'a> {
             ),
             (
                 RoleKind::RelayLists,
-                (acknowledging, THREADS / 32),
+                (acknowledging, self.warps()),
                 lists,
                 self.relay_lists(),
             ),

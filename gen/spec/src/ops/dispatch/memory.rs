@@ -1,18 +1,14 @@
 //! Memory of `dispatch_gemm`: symmetric memory of a rank, and shared memory of a CTA.
 
 use super::op_plan::{DispatchPlan, FAULT_WORDS, TILE_BUFFERS};
+use crate::arch::ArchSpec;
 use crate::config::LINE_BYTES;
+use crate::ops::gemm::SLOT_BYTES;
 use crate::ops::gemm::op_plan::OUT_COLS;
-use crate::ops::gemm::{SLOT_BYTES, THREADS};
 use crate::options::SMEM_ALIGN;
 use crate::parts::region::regions;
 use crate::plan::{Element, Region, Workspace};
 use crate::topology::Topology;
-
-/// The number of warps of a CTA.
-const WARPS: u32 = THREADS / 32;
-/// The number of consumer warps.
-const CONSUMER_WARPS: u32 = 8;
 
 /// The plan and the sizes on which the memory of a kernel depends.
 #[derive(Clone, Copy)]
@@ -23,6 +19,10 @@ pub(super) struct Needs<'a> {
 }
 
 impl Needs<'_> {
+    fn arch(&self) -> &'static ArchSpec {
+        self.op_plan.arch.spec()
+    }
+
     fn world(&self) -> u32 {
         self.topology.world()
     }
@@ -113,7 +113,7 @@ regions! {
     /// The packed tokens for all peers, from which puts take them.
     outgoing: Element::Bytes(p.op_plan.token_bytes()), [token: p.op_plan.put_tokens(p.topology)], if p.puts();
     /// Counts the slices of a tile whose sums a warpgroup has stored. The last one resets it.
-    splits_stored: Element::Words(1), [parity: 2u32, tile: p.grid_ctas, group: CONSUMER_WARPS / 4],
+    splits_stored: Element::Words(1), [parity: 2u32, tile: p.grid_ctas, group: p.arch().groups],
         if p.op_plan.divides_tiles();
     /// The sums of a CTA over a slice of K.
     split_sums: Element::Floats((p.op_plan.tile.m * p.op_plan.tile.n).into()), [parity: 2u32, slot: p.grid_ctas],
@@ -135,7 +135,7 @@ regions! {
     a: Element::Bytes((p.op_plan.tile.m * LINE_BYTES).into()), [stage: p.op_plan.stages];
     b: Element::Bytes((p.op_plan.tile.n * LINE_BYTES).into()), [stage: p.op_plan.stages];
     /// Rows of C on their way to memory.
-    out: Element::Bytes(p.out_bytes()), [warp: CONSUMER_WARPS];
+    out: Element::Bytes(p.out_bytes()), [warp: p.arch().multiplying_warps()];
     /// The address of a row of the tile in global memory.
     row_address: Element::LongWords(1), [row: p.op_plan.tile.m];
     /// The address of the scales of a row of a tile that is kept.
@@ -148,7 +148,7 @@ regions! {
     stage_empty: Element::Barrier, [stage: p.op_plan.stages];
     tile_full: Element::Barrier, [buffer: TILE_BUFFERS];
     tile_empty: Element::Barrier, [buffer: TILE_BUFFERS];
-    copy_loaded: Element::Barrier, [warp: WARPS], if p.sends();
+    copy_loaded: Element::Barrier, [warp: p.arch().warps()], if p.sends();
     /// The first tile and the first row of each of this rank's experts. The last entry is the end.
     tile_begin: Element::Words(1), [expert: p.local_experts() + 1];
     row_begin: Element::Words(1), [expert: p.local_experts() + 1];
@@ -203,7 +203,7 @@ regions! {
     struct CopySmem(p: Needs<'_>), from 0, aligned to 1024;
 
     /// Tokens on their way to other ranks, before the CTA computes.
-    copy_slot: Element::Bytes(SLOT_BYTES.into()), [warp: WARPS], if p.sends();
+    copy_slot: Element::Bytes(SLOT_BYTES.into()), [warp: p.arch().warps()], if p.sends();
 }
 
 /// Returns the shared memory of a CTA that multiplies, and its bytes.

@@ -3,7 +3,7 @@
 use super::chunks::TokenChunks;
 use super::config::{DispatchConfig, DispatchShape};
 use super::types::DispatchTypes;
-use crate::arch::Tile;
+use crate::arch::{Arch, Tile};
 use crate::ops::gemm::{BLayout, Split};
 use crate::topology::Topology;
 use serde::Serialize;
@@ -19,6 +19,9 @@ pub const FAULT_WORDS: u64 = 8;
 /// The part of a plan that only `dispatch_gemm` has.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DispatchPlan {
+    /// The architecture of the kernel.
+    #[serde(skip)]
+    pub arch: Arch,
     /// The configuration of the operator.
     pub config: DispatchConfig,
     /// Its sizes.

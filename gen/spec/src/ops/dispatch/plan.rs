@@ -22,8 +22,8 @@ use crate::config::Field;
 use crate::config::LINE_BYTES;
 use crate::device::Device;
 use crate::diagnostic::Diagnostics;
+use crate::ops::gemm::Split;
 use crate::ops::gemm::cost::group_subs;
-use crate::ops::gemm::{Split, THREADS};
 use crate::parts::{BodyPlan, Launch};
 use crate::roofline::Bound;
 use crate::topology::Topology;
@@ -41,12 +41,6 @@ const MIN_SPLIT_STEPS: u32 = 8;
 const MAX_SPLITS: u32 = 16;
 /// Tokens under one flag, at most.
 const BLOCK_TOKENS: u64 = 8;
-/// Producer warps keep eight addresses of rows and the coordinates of tiles. Threads of consumer warps have 128 sums
-/// each.
-const PRODUCER_REGISTERS: u32 = 104;
-/// Producer registers if consumers promote products, for which consumers need 64 registers more. Producer warps then read addresses
-/// of rows from shared memory again.
-const PRODUCER_REGISTERS_PROMOTED: u32 = 72;
 /// The fewest columns of a tile.
 const MIN_TILE_COLS: u32 = 128;
 
@@ -129,9 +123,10 @@ fn with_all_stages(
     let world = topology.world();
     let local = shape.experts / u64::from(world);
     let rows = all_rows(world, shape.experts, shape.top_k, shape.max_tokens);
-    let workers = u64::from(comm_ctas.max(1) * THREADS / 32);
+    let workers = u64::from(comm_ctas.max(1) * device.arch.spec().warps());
     let sent = shape.max_tokens * u64::from(topology.destinations() - 1);
     DispatchPlan {
+        arch: device.arch,
         config: *config,
         shape,
         tile,
@@ -214,13 +209,6 @@ fn fit_stages(
     );
 }
 
-fn producer_registers(op_plan: &DispatchPlan) -> u32 {
-    match op_plan.promotes() {
-        true => PRODUCER_REGISTERS_PROMOTED,
-        false => PRODUCER_REGISTERS,
-    }
-}
-
 fn finish(
     topology: Topology,
     device: &Device,
@@ -237,16 +225,18 @@ fn finish(
     };
     let (smem, smem_bytes) = memory::smem(needs);
     let roles = Roles::new(needs);
+    let arch = device.arch.spec();
+    let producer_registers = match op_plan.promotes() {
+        true => arch.producers.dispatch_promoting,
+        false => arch.producers.dispatch,
+    };
     BodyPlan {
         id: layout::id(&op_plan, device.arch, topology),
         launch: Launch {
-            threads: THREADS,
+            threads: arch.threads(),
             grid_ctas,
             cluster_ctas: 1,
-            registers: device
-                .arch
-                .spec()
-                .split_registers(THREADS, producer_registers(&op_plan)),
+            registers: arch.split_registers(producer_registers),
         },
         roles: roles.all(),
         call: roles.call_steps(),

@@ -2,7 +2,6 @@
 
 use super::memory::{DispatchSmem, DispatchWorkspace, Needs};
 use super::op_plan::DispatchPlan;
-use crate::ops::gemm::THREADS;
 use crate::parts::waits::{CallSteps, Step, Whose, Word};
 use crate::plan::{Role, RoleKind};
 use crate::topology::Topology;
@@ -79,7 +78,7 @@ impl<'a> Roles<'a> {
     }
 
     pub(super) fn all(&self) -> Vec<Role> {
-        let (warps, all) = (THREADS / 32, (0, self.grid_ctas));
+        let (warps, all) = (self.op_plan.arch.spec().warps(), (0, self.grid_ctas));
         let mut roles = Vec::new();
         if self.op_plan.comm_ctas > 0 {
             let about = match self.op_plan.internode {

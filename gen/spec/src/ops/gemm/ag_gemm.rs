@@ -26,7 +26,7 @@ use super::core::{self, CoreLayout};
 use super::exchange::network;
 use super::maps;
 use super::memory::{self, GemmWorkspace, Needs};
-use super::op_plan::{Chunks, GemmPlan, THREADS};
+use super::op_plan::{Chunks, GemmPlan};
 use super::operands;
 use super::roles::Roles;
 use super::smem;
@@ -124,7 +124,7 @@ fn finish(
     BodyPlan {
         id: id(spec, device.arch, &op_plan),
         launch: Launch {
-            threads: THREADS,
+            threads: core.arch.threads(),
             grid_ctas,
             cluster_ctas: core.cluster.map_or(1, |cluster| cluster.ctas),
             registers: core::registers(spec, device.arch),
@@ -135,7 +135,9 @@ fn finish(
         operands: operands::operands(spec, spec.rows_of_a(), spec.all_rows()),
         args: args(spec, &core, chunks.as_ref(), &workspace),
         smem: core.smem,
-        comm_smem: (comm_ctas > 0).then(smem::comm_smem).unwrap_or_default(),
+        comm_smem: (comm_ctas > 0)
+            .then(|| smem::comm_smem(core.arch))
+            .unwrap_or_default(),
         smem_bytes: core.smem_bytes,
         workspace,
         copies,

@@ -3,11 +3,11 @@
 use super::config::{GemmOp, MAX_STAGES};
 use super::maps::stage_rows_a;
 use super::op_plan::{
-    Cluster, GemmPlan, OUT_BUFFERS, OUT_BYTES, OUT_COLS, SLOT_BYTES, Split, THREADS, TileOrder,
+    Cluster, GemmPlan, OUT_BUFFERS, OUT_BYTES, OUT_COLS, SLOT_BYTES, Split, TileOrder,
 };
 use super::smem::{GemmSmem, Stages};
 use super::spec::GemmSpec;
-use crate::arch::{Arch, Tile};
+use crate::arch::{Arch, ArchSpec, Tile};
 use crate::config::Field;
 use crate::device::Device;
 use crate::diagnostic::Diagnostics;
@@ -31,25 +31,24 @@ const PACED_FLOPS: u64 = 10_000_000_000_000;
 /// Steps of K after which CTAs wait for each other, which take about 13 µs. Times with 4 and with 64 steps are equal within noise.
 const PACE_STEPS: u32 = 16;
 
-/// Registers per thread. 128 accumulators and their addresses need more than an even share; producers need 56 when they also
-/// push.
-///
-/// If each call gives the rows, producers compute numbers that are constants in other kernels. 56 registers are too few for this.
-/// Consumers that promote products have 64 registers of products besides the accumulators. So 40 are left to producers, or 56 if
-/// they push a number of rows that is given at run time: with 40, NVRTC 13.0 spills 160 to 240 bytes of `ag_gemm`, and with 56 at most 76.
+/// Registers per thread.
 pub(super) fn registers(spec: GemmSpec<'_>, arch: Arch) -> Registers {
+    let of = &arch.spec().producers;
     let producer = match (spec.takes_rows(), spec.types().a.bytes()) {
-        (true, 1) if spec.op() == GemmOp::AgGemm => 56,
-        (_, 1) => 40,
-        (true, _) => 72,
-        (false, _) => 56,
+        (true, 1) if spec.op() == GemmOp::AgGemm => of.gemm_promoting_pushed_rows,
+        (_, 1) => of.gemm_promoting,
+        (true, _) => of.gemm_with_rows,
+        (false, _) => of.gemm,
     };
-    arch.spec().split_registers(THREADS, producer)
+    arch.spec().split_registers(producer)
 }
 
 /// Tile, stages and shared memory of a kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CoreLayout {
+    /// The architecture of the kernel.
+    #[serde(skip)]
+    pub arch: &'static ArchSpec,
     /// Rows and columns that a CTA computes at a time.
     pub tile: Tile,
     /// How the warpgroups share a tile.
@@ -67,11 +66,11 @@ pub struct CoreLayout {
 }
 
 /// Bytes of shared memory without the stages, but with the barriers of the most stages.
-fn fixed_bytes(cluster: Option<Cluster>) -> u32 {
-    // The output has four barriers for each buffer: full and empty, for two warpgroups.
+fn fixed_bytes(arch: &ArchSpec, cluster: Option<Cluster>) -> u32 {
+    // A buffer of the output has two barriers: full and empty.
     let exchange = match cluster {
-        None => OUT_BUFFERS * (2 * OUT_BYTES + 4 * 8),
-        Some(cluster) => cluster.smem_bytes(),
+        None => arch.groups * OUT_BUFFERS * (OUT_BYTES + 2 * 8),
+        Some(cluster) => cluster.smem_bytes(arch.groups),
     };
     exchange + 2 * 8 * MAX_STAGES + SMEM_ALIGN
 }
@@ -105,14 +104,16 @@ impl CoreLayout {
         device: &Device,
     ) -> Result<Self, Diagnostics> {
         let mut found = Diagnostics::default();
+        let arch = device.arch.spec();
         let stages_of = |stages| Stages {
+            arch,
             tile,
             rows_a: stage_rows_a(tile, spec.shape.m),
             stages,
             cluster,
         };
         let stage_bytes = stages_of(1).stage_bytes();
-        let fixed_bytes = fixed_bytes(cluster);
+        let fixed_bytes = fixed_bytes(arch, cluster);
         let most = device.smem_bytes.saturating_sub(fixed_bytes) / stage_bytes;
         let stages = spec.tuning().stages.unwrap_or(most.min(MAX_STAGES));
         found.require(
@@ -147,6 +148,7 @@ impl CoreLayout {
         found.into_result(())?;
         let smem = GemmSmem::new(stages_of(stages));
         Ok(Self {
+            arch,
             tile,
             split: Split::of(tile),
             stage_rows_a: stages_of(stages).rows_a,
@@ -160,6 +162,7 @@ impl CoreLayout {
     /// The regions of the shared memory of a CTA that computes.
     pub(super) fn memory(&self) -> GemmSmem {
         GemmSmem::new(Stages {
+            arch: self.arch,
             tile: self.tile,
             rows_a: self.stage_rows_a,
             stages: self.stages,
@@ -175,7 +178,7 @@ impl CoreLayout {
 
     /// Whether the slots of a communication CTA, which take the place of the stages, end before the barriers.
     pub(super) fn holds_slots(&self) -> bool {
-        let slots = u64::from(THREADS / 32 * SLOT_BYTES);
+        let slots = u64::from(self.arch.warps() * SLOT_BYTES);
         let barriers = self.memory().stage_full;
         barriers.is_some_and(|region| slots <= region.offset_bytes)
     }

@@ -1,7 +1,7 @@
 //! How a rank's rows travel to its peers: by SMs or by copy engines, and in which chunks.
 
 use super::config::Transfer;
-use super::op_plan::{Chunks, SLOT_BYTES, THREADS};
+use super::op_plan::{Chunks, SLOT_BYTES};
 use super::spec::GemmSpec;
 use crate::arch::Tile;
 use crate::device::Device;
@@ -101,7 +101,7 @@ impl Exchange<'_> {
             .chunk_rows
             .map_or_else(|| self.chunk_rows(), u64::from);
         let all_hands = shard_bytes <= ALL_HANDS_BYTES * u64::from(self.device.sm_count);
-        let piece_bytes = match u64::from(comm_ctas * (THREADS / 32)) {
+        let piece_bytes = match u64::from(comm_ctas * self.device.arch.spec().warps()) {
             0 if all_hands => {
                 let (least, most) = ALL_HANDS_PIECE_BYTES.into_inner();
                 (shard_bytes / u64::from(self.device.sm_count)).clamp(least, most)
@@ -122,7 +122,7 @@ impl Exchange<'_> {
         let push_warps = match comm_ctas {
             0 if all_hands => 9,
             0 => 1,
-            _ => THREADS / 32,
+            _ => self.device.arch.spec().warps(),
         };
         Some(Chunks {
             rows: chunk_rows as u32,

@@ -2,7 +2,7 @@
 
 use super::config::GemmOp;
 use super::core::CoreLayout;
-use super::op_plan::{Chunks, GROUPS, OUT_BYTES, OUT_COLS, Reduction, TileOrder};
+use super::op_plan::{Chunks, OUT_BYTES, OUT_COLS, Reduction, TileOrder};
 use super::spec::GemmSpec;
 use crate::parts::region::regions;
 use crate::plan::{Element, Workspace};
@@ -131,10 +131,10 @@ regions! {
     /// Counts the load threads that have met, over all calls.
     pace: Element::Flag, [], if p.order.pace_steps > 0;
     /// Counts the CTAs whose warp has stored its sums of a tile, over all calls.
-    split_ready: Element::Flag, [tile: p.split_tiles(), warp: GROUPS * 4], if p.splits_in_workspace();
+    split_ready: Element::Flag, [tile: p.split_tiles(), warp: p.core.arch.multiplying_warps()], if p.splits_in_workspace();
     /// The sums over a slice of K of the sub-tiles that another CTA completes.
     split_sums: Element::Floats(u64::from(OUT_COLS * OUT_COLS)),
-        [parity: 2u32, tile: p.split_tiles(), split: p.order.tail_splits, group: GROUPS, sub: p.subs()],
+        [parity: 2u32, tile: p.split_tiles(), split: p.order.tail_splits, group: p.core.arch.groups, sub: p.subs()],
         if p.splits_in_workspace();
     /// Counts the calls that a rank with rows has begun, for the ranks without rows.
     owner_begun: Element::Flag, [owner: p.spec.world()], if p.has_idle_ranks();
@@ -146,7 +146,7 @@ regions! {
     /// The sums of a source for eight rows of a sub-tile: four Lamport packets of each lane, which are 0 between calls.
     packets: Element::LongWords(PACKETS),
         [parity: 2u32, source: p.spec.world() + u32::from(p.one_shot().is_some_and(|r| r.results)),
-         tile: p.one_shot().map_or(0, |r| r.owner_tiles), group: GROUPS, sub: p.subs(), warp: 4u32, half: 2u32],
+         tile: p.one_shot().map_or(0, |r| r.owner_tiles), group: p.core.arch.groups, sub: p.subs(), warp: 4u32, half: 2u32],
         if p.one_shot().is_some();
     /// The squares of a row: for each sub-tile, those of its columns, added up, before the mark of the call.
     squares: Element::Packets(u64::from(p.row_subs().div_ceil(2))), [parity: 2u32, row: p.spec.shape.m],
@@ -173,7 +173,7 @@ regions! {
     result_ready: Element::Flag, [tile: p.result_tiles()], if p.sends_results();
     /// Results in the layout of an output buffer: 64 rows of 128 bytes, in TMA's swizzle.
     results: Element::Bytes(OUT_BYTES.into()),
-        [parity: 2u32, tile: p.result_tiles(), group: GROUPS, piece: p.pieces()],
+        [parity: 2u32, tile: p.result_tiles(), group: p.core.arch.groups, piece: p.pieces()],
         if p.sends_results() && !p.stores_to_results();
     /// Counts the pieces of a chunk of a shard of A that have arrived, over all calls.
     chunk_ready: Element::Flag,

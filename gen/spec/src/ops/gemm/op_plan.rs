@@ -2,7 +2,7 @@
 
 use super::config::{GemmConfig, GemmShape, Transfer, Tuning};
 use super::types::GemmTypes;
-use crate::arch::Tile;
+use crate::arch::{ArchSpec, Tile};
 use crate::config::{Dtype, LINE_BYTES};
 use serde::Serialize;
 
@@ -14,14 +14,8 @@ pub(crate) const OUT_COLS: u32 = 64;
 pub(crate) const OUT_BYTES: u32 = OUT_ROWS * LINE_BYTES;
 /// Output buffers of a consumer warpgroup: one is stored while the next is filled.
 pub(crate) const OUT_BUFFERS: u32 = 2;
-/// Bytes that each of the twelve warps of a communication CTA copies through shared memory at a time.
+/// Bytes that each warp of a communication CTA copies through shared memory at a time.
 pub const SLOT_BYTES: u32 = 16 << 10;
-/// The number of consumer warpgroups.
-pub(super) const GROUPS: u32 = 2;
-/// Rows of a tile that a consumer warpgroup multiplies.
-const GROUP_ROWS: u32 = 64;
-/// Threads of a CTA: one producer warpgroup and two consumer warpgroups.
-pub const THREADS: u32 = 384;
 
 /// How a GEMM operator computes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -102,9 +96,9 @@ impl Cluster {
     pub(super) const SUMS_BYTES: u64 = 16 * 32;
 
     /// Creates a cluster for a kernel in which `weight_cols` columns of B make one column of C.
-    pub(super) fn new(tile: Tile, rows: u64, ctas: u32, weight_cols: u32) -> Self {
+    pub(super) fn new(arch: &ArchSpec, tile: Tile, rows: u64, ctas: u32, weight_cols: u32) -> Self {
         let cols = Split::of(tile).group_cols(tile) / weight_cols;
-        let rows = rows.min(u64::from(GROUP_ROWS).min(tile.m.into()));
+        let rows = rows.min(u64::from(arch.group_rows).min(tile.m.into()));
         Self {
             ctas,
             row_warps: rows.div_ceil(16) as u32,
@@ -113,8 +107,8 @@ impl Cluster {
     }
 
     /// Bytes of shared memory that the exchange takes.
-    pub(super) fn smem_bytes(self) -> u32 {
-        let warps = GROUPS * self.row_warps;
+    pub(super) fn smem_bytes(self, groups: u32) -> u32 {
+        let warps = groups * self.row_warps;
         let sums = (self.ctas - 1) * self.blocks * warps * Self::SUMS_BYTES as u32;
         sums + 8 * (warps + 1)
     }

@@ -29,7 +29,7 @@ mod traffic;
 use super::config::GemmOp;
 use super::core::{self, CoreLayout};
 use super::memory::{self, Needs};
-use super::op_plan::{GemmPlan, Reduction, SLOT_BYTES, THREADS, TileOrder};
+use super::op_plan::{GemmPlan, Reduction, SLOT_BYTES, TileOrder};
 use super::operands;
 use super::roles::Roles;
 use super::smem;
@@ -107,7 +107,7 @@ fn why_none(spec: GemmSpec<'_>, device: &Device, core: &CoreLayout) -> Diagnosti
                 "CTAs that communicate are fewer than the {} SMs, and forward through {} bytes of shared memory, which {} \
                  stages of a {}x{} tile and the output must take",
                 device.sm_count,
-                THREADS / 32 * SLOT_BYTES,
+                core.arch.warps() * SLOT_BYTES,
                 core.stages,
                 tile.m,
                 tile.n
@@ -305,7 +305,7 @@ fn finish(spec: GemmSpec<'_>, device: &Device, candidate: Candidate) -> BodyPlan
     BodyPlan {
         id: id(spec, device.arch, &core, reduction.as_ref()),
         launch: Launch {
-            threads: THREADS,
+            threads: core.arch.threads(),
             grid_ctas,
             cluster_ctas: core.cluster.map_or(1, |cluster| cluster.ctas),
             registers: core::registers(spec, device.arch),
@@ -316,7 +316,7 @@ fn finish(spec: GemmSpec<'_>, device: &Device, candidate: Candidate) -> BodyPlan
         args: args(spec, &core, in_shards, reduction.as_ref()),
         smem: core.smem,
         comm_smem: (comm_ctas > 0 && results)
-            .then(smem::comm_smem)
+            .then(|| smem::comm_smem(core.arch))
             .unwrap_or_default(),
         smem_bytes: core.smem_bytes,
         workspace,

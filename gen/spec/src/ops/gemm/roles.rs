@@ -4,7 +4,7 @@ mod reduce;
 
 use super::config::Transfer;
 use super::memory::{GemmWorkspace, Needs};
-use super::op_plan::{Chunks, Reduction, THREADS};
+use super::op_plan::{Chunks, Reduction};
 use super::smem::{CommSmem, GemmSmem};
 use super::spec::GemmSpec;
 use crate::parts::waits::{CallSteps, Step, Whose, Word};
@@ -28,6 +28,8 @@ pub(super) struct Roles<'a> {
     workspace: GemmWorkspace,
     smem: GemmSmem,
     comm_smem: CommSmem,
+    /// Warps of a CTA.
+    warps: u32,
     comm_ctas: u32,
     grid_ctas: u32,
 }
@@ -41,7 +43,8 @@ impl<'a> Roles<'a> {
             reduction: needs.reduction,
             workspace: GemmWorkspace::new(needs),
             smem: needs.core.memory(),
-            comm_smem: CommSmem::new(()),
+            comm_smem: CommSmem::new(needs.core.arch.warps()),
+            warps: needs.core.arch.warps(),
             comm_ctas,
             grid_ctas,
         }
@@ -62,7 +65,7 @@ impl<'a> Roles<'a> {
 
     /// A role of all warps of the CTAs that only communicate.
     fn communicating(&self, kind: RoleKind, about: &str, steps: Vec<Step>) -> Role {
-        Role::new(kind, (0, self.comm_ctas), (0, THREADS / 32), about).with(steps)
+        Role::new(kind, (0, self.comm_ctas), (0, self.warps), about).with(steps)
     }
 
     // ---- the GEMM core
@@ -124,7 +127,7 @@ impl<'a> Roles<'a> {
         let about = format!("wgmma, {} to fp32", self.spec.types().a);
         roles.push(role(
             RoleKind::Multiply,
-            (4, THREADS / 32),
+            (4, self.warps),
             (&about, multiply),
         ));
         roles

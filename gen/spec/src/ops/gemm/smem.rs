@@ -1,7 +1,7 @@
 //! Shared memory of the CTAs of GEMM operators.
 
-use super::op_plan::{Cluster, GROUPS, OUT_BUFFERS, OUT_BYTES, SLOT_BYTES, THREADS};
-use crate::arch::Tile;
+use super::op_plan::{Cluster, OUT_BUFFERS, OUT_BYTES, SLOT_BYTES};
+use crate::arch::{ArchSpec, Tile};
 use crate::config::LINE_BYTES;
 use crate::parts::region::regions;
 use crate::plan::{Element, Region};
@@ -9,6 +9,7 @@ use crate::plan::{Element, Region};
 /// The numbers on which the shared memory of a CTA that computes depends.
 #[derive(Clone, Copy)]
 pub(super) struct Stages {
+    pub arch: &'static ArchSpec,
     pub tile: Tile,
     /// Rows of A in a stage.
     pub rows_a: u32,
@@ -44,20 +45,20 @@ regions! {
     /// The stages: the rows of A that there are, and then B.
     a_and_b: Element::Bytes(p.stage_bytes().into()), [stage: p.stages], if p.is_one_piece();
     /// Sub-tiles on their way to memory.
-    out: Element::Bytes(OUT_BYTES.into()), [group: GROUPS, buffer: OUT_BUFFERS], if p.cluster.is_none();
+    out: Element::Bytes(OUT_BYTES.into()), [group: p.arch.groups, buffer: OUT_BUFFERS], if p.cluster.is_none();
     /// A warp's sums of 8 columns over the slice of K of another CTA: 16 bytes of each lane. Other CTAs are counted without
     /// this one, and warps over both groups.
     cluster_sums: Element::Bytes(Cluster::SUMS_BYTES),
         [from: p.of_cluster(|c| c.ctas - 1), block: p.of_cluster(|c| c.blocks),
-         warp: p.of_cluster(|c| GROUPS * c.row_warps)],
+         warp: p.of_cluster(|c| p.arch.groups * c.row_warps)],
         if p.cluster.is_some();
     /// The barriers of the two pipelines.
     stage_full: Element::Barrier, [stage: p.stages];
     stage_empty: Element::Barrier, [stage: p.stages];
-    output_full: Element::Barrier, [group: GROUPS, buffer: OUT_BUFFERS], if p.cluster.is_none();
-    output_empty: Element::Barrier, [group: GROUPS, buffer: OUT_BUFFERS], if p.cluster.is_none();
+    output_full: Element::Barrier, [group: p.arch.groups, buffer: OUT_BUFFERS], if p.cluster.is_none();
+    output_empty: Element::Barrier, [group: p.arch.groups, buffer: OUT_BUFFERS], if p.cluster.is_none();
     /// Complete when a warp has the sums of all other CTAs.
-    cluster_full: Element::Barrier, [warp: p.of_cluster(|c| GROUPS * c.row_warps)], if p.cluster.is_some();
+    cluster_full: Element::Barrier, [warp: p.of_cluster(|c| p.arch.groups * c.row_warps)], if p.cluster.is_some();
     /// Whether this CTA has entered the call, for the others of the cluster.
     entered: Element::Words(1), [], if p.cluster.is_some();
 }
@@ -65,14 +66,14 @@ regions! {
 regions! {
     /// The shared memory of a CTA that only communicates. Its slots end before the barriers of a CTA that computes
     /// (`CoreLayout::holds_slots`), so it needs no more memory than such a CTA.
-    pub struct CommSmem(_p: ()), from 0, aligned to 8;
+    pub struct CommSmem(warps: u32), from 0, aligned to 8;
 
     /// In a CTA that only communicates: the slot through which a warp copies, and its barrier.
-    copy_slot: Element::Bytes(SLOT_BYTES.into()), [warp: THREADS / 32];
-    copy_loaded: Element::Barrier, [warp: THREADS / 32];
+    copy_slot: Element::Bytes(SLOT_BYTES.into()), [warp: warps];
+    copy_loaded: Element::Barrier, [warp: warps];
 }
 
 /// Returns the shared memory of a CTA that only communicates.
-pub(super) fn comm_smem() -> Vec<Region> {
-    CommSmem::new(()).regions()
+pub(super) fn comm_smem(arch: &ArchSpec) -> Vec<Region> {
+    CommSmem::new(arch.warps()).regions()
 }

@@ -8,7 +8,7 @@ use crate::ops::gemm::config::Transfer;
 use crate::ops::gemm::core::CoreLayout;
 use crate::ops::gemm::cost::{self, Push};
 use crate::ops::gemm::exchange::{Exchange, Way, own_bytes, put_bytes, ways};
-use crate::ops::gemm::op_plan::{Chunks, Cluster, SLOT_BYTES, THREADS, TileOrder};
+use crate::ops::gemm::op_plan::{Chunks, Cluster, SLOT_BYTES, TileOrder};
 use crate::ops::gemm::spec::GemmSpec;
 use crate::plan::MAX_PUT_BYTES;
 use crate::roofline::Traffic;
@@ -185,7 +185,13 @@ impl<'a> Search<'a> {
             return None;
         }
         let weight_cols = self.spec.epilogue().weight_cols();
-        let cluster = Cluster::new(self.tile, self.spec.shape.m, splits, weight_cols);
+        let cluster = Cluster::new(
+            self.device.arch.spec(),
+            self.tile,
+            self.spec.shape.m,
+            splits,
+            weight_cols,
+        );
         CoreLayout::new(self.spec, self.tile, Some(cluster), self.device).ok()
     }
 
@@ -253,7 +259,7 @@ impl<'a> Search<'a> {
             || {
                 format!(
                     "communication CTAs push through {} bytes of shared memory, more than {} stages of a {}x{} tile and the output take",
-                    THREADS / 32 * SLOT_BYTES,
+                    core.arch.warps() * SLOT_BYTES,
                     core.stages,
                     tile.m,
                     tile.n

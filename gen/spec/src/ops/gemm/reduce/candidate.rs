@@ -3,7 +3,7 @@
 use super::super::config::GemmOp;
 use super::super::core::CoreLayout;
 use super::super::cost::{self, Meeting};
-use super::super::op_plan::{GROUPS, OUT_COLS, OUT_ROWS, Reduction, TileOrder};
+use super::super::op_plan::{OUT_COLS, OUT_ROWS, Reduction, TileOrder};
 use super::super::spec::GemmSpec;
 use super::traffic::traffic;
 use crate::config::LINE_BYTES;
@@ -34,7 +34,7 @@ pub(super) const fn collect_unroll(spec: GemmSpec<'_>, on_peers: bool) -> u32 {
 /// sub-tiles that a CTA completes of a shared tile.
 pub(super) fn partial_subs(spec: GemmSpec<'_>, core: &CoreLayout, order: &TileOrder) -> u32 {
     let sub_bytes = OUT_ROWS * OUT_COLS * spec.types().partial.bytes() as u32;
-    let held = core.tile.m.max(core.tile.n) * LINE_BYTES / sub_bytes / GROUPS;
+    let held = core.tile.m.max(core.tile.n) * LINE_BYTES / sub_bytes / core.arch.groups;
     held.min(order.completed_subs(core.group_n() / OUT_COLS))
 }
 
