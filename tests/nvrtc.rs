@@ -3,7 +3,7 @@
 //!
 //! The tests need libnvrtc, but no GPU. Without libnvrtc they fail with a message that says how to get it.
 
-use mkernel_compile::{CudaSource, GenError, Nvrtc, render_fabric_test};
+use mkernel_compile::{CudaSource, GenError, Nvrtc};
 use mkernel_spec::abi::{
     HEARD, HOST_ABORT, LENGTHS_HASH, LOST, MAX_BUCKETS, MAX_RANKS, shared_structs,
 };
@@ -61,17 +61,6 @@ fn compile_without_faults(golden: &Golden) -> Result<(), String> {
     } else {
         Err(format!("{}: {found:?}\n{}", golden.name, cubin.log))
     }
-}
-
-#[test]
-fn the_fabric_test_compiles() {
-    let source = render_fabric_test(Arch::Sm90a, Backend::Nvrtc).expect("renders");
-    let cubin = match nvrtc().compile(&source) {
-        Ok(cubin) => cubin,
-        Err(error) => panic!("{error}"),
-    };
-    let found = cubin.resources.expect("of an SM");
-    assert_eq!((found.spill_store_bytes, found.spill_load_bytes), (0, 0));
 }
 
 /// Returns a kernel that asserts what both `mkernel_spec::abi` and the device headers define.

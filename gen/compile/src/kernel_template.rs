@@ -99,7 +99,7 @@ mod tests {
                 ..base.clone()
             },
             KernelTemplate {
-                template: "fabric_test.cu.tera".into(),
+                template: "buckets.cu.tera".into(),
                 ..base.clone()
             },
             KernelTemplate {

@@ -51,6 +51,7 @@ mod elf;
 mod entry;
 mod env;
 mod error;
+mod fabric_test;
 mod failed_source;
 mod folder;
 mod host_cxx;
@@ -90,7 +91,7 @@ pub use locate::{FETCHED, fetch_command, fetch_dir, fetched_library};
 pub use nvrtc::Nvrtc;
 pub use nvrtc_options::PINNED_VERSION;
 #[cfg(feature = "jit")]
-pub use render::{render, render_fabric_test};
+pub use render::render;
 pub use source::CudaSource;
 pub use store::Store;
 pub use templates::headers;

@@ -9,7 +9,6 @@ mod buckets;
 mod collective;
 mod combine;
 mod dispatch;
-mod fabric_test;
 mod gemm;
 mod roles;
 mod scales;
@@ -25,8 +24,7 @@ use crate::source::CudaSource;
 use assembly::AssemblyContext;
 use mkernel_spec::KernelPlan;
 use mkernel_spec::plan::{Body, OpPlan};
-#[cfg(feature = "jit")]
-use mkernel_spec::{Arch, Backend};
+pub(crate) use text::layout_assertion;
 
 /// Renders the kernel of a plan. The same plan always gives the same text.
 ///
@@ -35,15 +33,6 @@ use mkernel_spec::{Arch, Backend};
 #[cfg(feature = "jit")]
 pub fn render(plan: &KernelPlan) -> Result<CudaSource, GenError> {
     KernelTemplate::of(plan).render()
-}
-
-/// Renders the kernel of the fabric test.
-///
-/// # Errors
-/// [`GenError::Render`] if the template is wrong, which is a defect of this crate.
-#[cfg(feature = "jit")]
-pub fn render_fabric_test(arch: Arch, backend: Backend) -> Result<CudaSource, GenError> {
-    KernelTemplate::fabric_test(arch, backend).render()
 }
 
 impl KernelTemplate {

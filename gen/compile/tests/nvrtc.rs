@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Killed, child, count, counted, meeting, wait_until};
-use mkernel_compile::{CudaSource, GenError, Nvrtc, PINNED_VERSION, Store, build};
+use mkernel_compile::{CudaSource, GenError, KernelTemplate, Nvrtc, PINNED_VERSION, Store, build};
 use mkernel_spec::{
     Arch, BLayout, Backend, Device, Dim, GemmConfig, GemmOp, KernelConfig, KernelPlan, SizedSpec,
 };
@@ -296,4 +296,15 @@ fn an_absent_library_is_an_error_with_the_way_out() {
     // A file that is no library.
     std::fs::write(dir.path().join("libnvrtc.so.13"), "text").expect("file");
     with_nvrtc_at(name, dir.path());
+}
+
+#[test]
+fn the_fabric_test_compiles_without_a_spill() {
+    let template = KernelTemplate::fabric_test(Arch::Sm90a, Backend::Nvrtc);
+    let source = template.render().expect("a template of this crate");
+    let cubin = nvrtc()
+        .compile(&source)
+        .unwrap_or_else(|error| panic!("{error}"));
+    let found = cubin.resources.expect("of an SM");
+    assert_eq!((found.spill_store_bytes, found.spill_load_bytes), (0, 0));
 }

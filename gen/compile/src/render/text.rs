@@ -74,7 +74,7 @@ pub(super) fn ranks(topology: Topology) -> String {
 }
 
 /// A C++ assertion that a struct has the same layout on the device and on the host.
-pub(super) fn layout_assertion<'a>(
+pub(crate) fn layout_assertion<'a>(
     name: &str,
     size_bytes: usize,
     offsets: impl IntoIterator<Item = (&'a str, usize)>,

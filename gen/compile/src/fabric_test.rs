@@ -1,7 +1,7 @@
 //! The kernel of the fabric test, which is the same for all clusters.
 
-use super::text::layout_assertion;
 use crate::kernel_template::KernelTemplate;
+use crate::render::layout_assertion;
 use mkernel_spec::abi::{FLAG_STRIDE_BYTES, StructLayout};
 use mkernel_spec::fabric::PUT_CHANNELS;
 use mkernel_spec::fabric_test::{
