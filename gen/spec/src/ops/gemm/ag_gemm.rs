@@ -135,9 +135,7 @@ fn finish(
         operands: operands::operands(spec, spec.rows_of_a(), spec.all_rows()),
         args: args(spec, &core, chunks.as_ref(), &workspace),
         smem: core.smem,
-        comm_smem: (comm_ctas > 0)
-            .then(|| smem::comm_smem(core.arch))
-            .unwrap_or_default(),
+        comm_smem: smem::comm_smem(core.arch, comm_ctas > 0),
         smem_bytes: core.smem_bytes,
         workspace,
         copies,

@@ -315,9 +315,7 @@ fn finish(spec: GemmSpec<'_>, device: &Device, candidate: Candidate) -> BodyPlan
         operands: operands::operands(spec, spec.all_rows(), c_rows(spec)),
         args: args(spec, &core, in_shards, reduction.as_ref()),
         smem: core.smem,
-        comm_smem: (comm_ctas > 0 && results)
-            .then(|| smem::comm_smem(core.arch))
-            .unwrap_or_default(),
+        comm_smem: smem::comm_smem(core.arch, comm_ctas > 0 && results),
         smem_bytes: core.smem_bytes,
         workspace,
         copies: None,

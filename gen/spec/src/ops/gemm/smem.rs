@@ -73,7 +73,10 @@ regions! {
     copy_loaded: Element::Barrier, [warp: warps];
 }
 
-/// Returns the shared memory of a CTA that only communicates.
-pub(super) fn comm_smem(arch: &ArchSpec) -> Vec<Region> {
-    CommSmem::new(arch.warps()).regions()
+/// Returns the shared memory of a CTA that only communicates, if CTAs push through shared memory.
+pub(super) fn comm_smem(arch: &ArchSpec, pushes: bool) -> Vec<Region> {
+    match pushes {
+        true => CommSmem::new(arch.warps()).regions(),
+        false => Vec::new(),
+    }
 }
