@@ -106,8 +106,9 @@ impl Gemm<'_> {
             };
             return policies("gemm/all_gather", "AllGather", order);
         }
+        let normalises = op_plan.config.epilogue.normalises();
         let Some(r) = &op_plan.reduction else {
-            return match op_plan.config.epilogue.normalises() {
+            return match normalises {
                 true => policies("gemm/gemm_norm", "GemmNorm", RASTER),
                 false => policies("gemm/gemm", "Gemm", RASTER),
             };
@@ -116,7 +117,11 @@ impl Gemm<'_> {
             (GemmOp::GemmRs, 1) => policies("gemm/one_shot", "ReduceScatterOneShot", RASTER),
             (_, 1) if r.results => policies("gemm/one_shot", "AllReduceRelay", RASTER),
             (_, 1) => policies("gemm/one_shot", "AllReduceOneShot", RASTER),
+            (GemmOp::GemmRs, _) if normalises => {
+                policies("gemm/reduce_scatter", "ReduceScatterNorm", OWNERS)
+            }
             (GemmOp::GemmRs, _) => policies("gemm/reduce_scatter", "ReduceScatter", OWNERS),
+            _ if normalises => policies("gemm/all_reduce", "AllReduceNorm", OWNERS_OF_ALL),
             _ if r.on_peers => policies("gemm/all_reduce", "AllReduceOnPeers", OWNERS_OF_ALL),
             _ => policies("gemm/all_reduce", "AllReduce", OWNERS_OF_ALL),
         }

@@ -1,6 +1,7 @@
 // GEMM + AllReduce in two shots. Every rank multiplies its slice of K. The owner of each tile of C reduces it and sends
 // the result to all other ranks.
 #pragma once
+#include <mk/comm/norm_results.cuh>
 #include <mk/comm/peer_results.cuh>
 #include <mk/gemm/owner_reduce.cuh>
 
@@ -12,18 +13,7 @@ using AllReduceRounds = OwnerRounds<Config, TilesOfRounds>;
 template <class Config, class Args, class Workspace, GemmSmem Smem, OwnerOrder Order, class Epilogue,
           class Results = comm::Results<Config, Workspace, Order>>
 struct AllReduce : OwnerReduce<Config, Args, Workspace, Smem, Order, Epilogue, Results> {
-  using Gemm = gemm::Gemm<Config, Args, Workspace, Smem, Order, Epilogue>;
   using Reduce = OwnerReduce<Config, Args, Workspace, Smem, Order, Epilogue, Results>;
-
-  // A warp of each CTA that computes: copies the results of the other owners to C, or waits until they are there if the
-  // owners store them.
-  struct Collect {
-    static constexpr Agent kAgent = Agent::kWarp;
-
-    static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem&, u32) {
-      Results::collect(args, ctx, Gemm::Scheduler::first(), Gemm::Scheduler::kStride);
-    }
-  };
 
   // One thread of a CTA that only communicates, number `worker` of those with this role: forwards results from other
   // nodes to the ranks of this node.
@@ -46,5 +36,10 @@ struct AllReduce : OwnerReduce<Config, Args, Workspace, Smem, Order, Epilogue, R
 template <class Config, class Args, class Workspace, GemmSmem Smem, OwnerOrder Order, class Epilogue>
 using AllReduceOnPeers =
     AllReduce<Config, Args, Workspace, Smem, Order, Epilogue, comm::PeerResults<Config, Workspace, Smem, Order>>;
+
+// The same where rows are normalised on their way to C.
+template <class Config, class Args, class Workspace, GemmSmem Smem, OwnerOrder Order, class Epilogue>
+using AllReduceNorm =
+    AllReduce<Config, Args, Workspace, Smem, Order, Epilogue, comm::NormResults<Config, Workspace, Order>>;
 
 }  // namespace mk::gemm

@@ -24,6 +24,8 @@ struct OwnerReduce {
   using Partials = comm::Partials<Config, Workspace, Smem, Scheduler, Order>;
   using NodeSums = comm::NodeSums<Config, Workspace, Order>;
 
+  static constexpr bool kNormalises = NormalisesRows<Config>;
+
   // One thread: loads A and B of each work tile. For a tile that this rank reduces, it then loads the partial sums of
   // the other ranks.
   struct Load {
@@ -65,18 +67,38 @@ struct OwnerReduce {
               out.producer_acquire();
               if (is_owner) {
                 epilogue.apply_to_sub_tile(work, group, sub, sum);  // @reduce-scatter.epilogue
-                Output::write(smem, out, group, sum.template part<kSubTile>(sub));
+                const auto sub_tile = sum.template part<kSubTile>(sub);
+                if constexpr (kNormalises) {
+                  __syncwarp();
+                  Results::send_squares(ctx, work, group, sub, sub_tile);
+                }
+                Output::write(smem, out, group, sub_tile);
               } else {
                 Partials::write(smem.out(group, out.stage()), sum.template part<kSubTile>(sub));  // @reduce-scatter.write
                 Output::commit(out);
               }
             }
           });
+      if constexpr (kNormalises) {
+        constexpr u32 kWarps = kGroups * kWarpgroupWarps;
+        const u32 warp = group * kWarpgroupWarps + Fragment::warp();
+        Results::collect_last(args, ctx, warp * Scheduler::kStride + Scheduler::first(), kWarps * Scheduler::kStride);
+      }
+    }
+  };
+
+  // A warp of each CTA that computes: takes the results to C, or waits until they are there if the owners store them.
+  struct Collect {
+    static constexpr Agent kAgent = Agent::kWarp;
+
+    static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem&, u32) {
+      Results::collect(args, ctx, Scheduler::first(), Scheduler::kStride);
     }
   };
 
   // A thread per group, or a warp if calls give their rows: stores the sub-tiles that the CTA completes. If this rank
-  // owns the tile, they go to C and to the ranks that need results. Otherwise they go to the rank that reduces them.
+  // owns the tile, they go to C and to the ranks that need results, or to the latter alone if rows are normalised on their way to C.
+  // Otherwise they go to the rank that reduces them.
   struct Store {
     static constexpr Agent kAgent = Output::kStoreAgent;
 
@@ -88,7 +110,7 @@ struct OwnerReduce {
         if (Order::is_gap(work) || !Scheduler::completes_any(work)) continue;
         const bool is_owner = Partials::is_owner(work, ctx);
         const u32 pieces_per_sub_tile = is_owner ? Output::kPiecesPerSubTile : 1;
-        if (!is_owner || Output::template stores_by_tma<Order>(work, group, ctx)) {
+        if (!is_owner || kNormalises || Output::template stores_by_tma<Order>(work, group, ctx)) {
           if (!queue.is_leader()) {
             Scheduler::for_each_piece(work, pieces_per_sub_tile, [&](u32) { queue.out.advance(); });
             continue;
@@ -102,7 +124,7 @@ struct OwnerReduce {
             if (bytes == 0) {
               // All of the group's rows are beyond C.
             } else if (is_owner) {
-              Output::template store<Order>(args, buffer, work, group, piece);
+              if constexpr (!kNormalises) Output::template store<Order>(args, buffer, work, group, piece);
               if constexpr (!Results::kOnPeers) Results::send(ctx, work, group, piece, buffer, bytes);
               else if (may_store) Results::store(args, ctx, work, group, piece, buffer);
             } else {

@@ -25,6 +25,9 @@ concept OwnerOrder = TileOrder<Order> && requires(u32 index, u32 owner, const Ra
   Order::owner_tiles(ctx);            // tiles that a rank reduces: those of its local rank on all nodes
   Order::node_of(index, ctx);         // the node of the rank that owns tile `index` of a local rank's tiles
   Order::tile_of(owner, index, ctx);  // tile `index` of those that local rank `owner` reduces
+  Order::kSharesResults;              // whether all ranks get the rows of all tiles
+  Order::rows_of_rank(ctx);           // rows that this rank gets
+  Order::tiles_of_rank(ctx);          // tiles of these rows
   Order::kHasGaps;                    // whether some slots have no tile
 };
 
@@ -117,6 +120,17 @@ struct TilesOfShards : TileOwners<Config, OwnersOfShards> {
   }
   static MK_DEVICE bool is_gap(const Tile&) { return false; }
 
+  static constexpr bool kSharesResults = false;
+  static MK_DEVICE u32 rows_of_rank(const RankContext& ctx) { return Rows::of_rank(ctx, ctx.rank); }
+  static MK_DEVICE u32 tiles_of_rank(const RankContext& ctx) {
+    return ctx.local_rank() < Owners::owners(ctx) ? Owners::shard_tiles(ctx) : 0;
+  }
+
+  // The tile at a place of this rank's C. On one node only.
+  static MK_DEVICE Tile tile_at(u32 row, u32 col, const RankContext& ctx) {
+    return {row, col, ctx.local_rank(), raster_index<Config>({row, col}, Owners::row_tiles(ctx)), 0};
+  }
+
   // Row tiles begin with a shard, so no tile straddles two shards.
   static MK_DEVICE u32 row_in_a(const Tile& tile, const RankContext& ctx) {
     return rank_of(tile) * Rows::of_shard(ctx) + row_in_c(tile);  // @order.row-in-a
@@ -155,6 +169,20 @@ struct TilesOfRounds : TileOwners<Config, OwnersOfTiles> {
     return {coord.row, coord.col, owner, index, node};
   }
   static MK_DEVICE bool is_gap(const Tile& tile) { return kHasGaps && tile.row == kGapRow; }
+
+  static constexpr bool kSharesResults = true;
+  static MK_DEVICE u32 rows_of_rank(const RankContext& ctx) { return Owners::owner_rows(ctx); }
+  static MK_DEVICE u32 tiles_of_rank(const RankContext& ctx) { return Owners::tiles(ctx); }
+
+  // The tile at a place of C. On one node only.
+  static MK_DEVICE Tile tile_at(u32 row, u32 col, const RankContext& ctx) {
+    const u32 slot = raster_index<Config>({row, col}, row_tiles(ctx)), owners = Owners::owners(ctx);
+    const Divisor<Config, Config::kOwners * Config::kRoundTiles> round{owners * Config::kRoundTiles};
+    const u32 first = round.quotient(slot) * Config::kRoundTiles;
+    const Divisor<Config, Config::kRoundTiles> tiles{min(Config::kRoundTiles, owner_tiles(ctx) - first)};
+    const u32 within = slot - first * owners;
+    return {row, col, tiles.quotient(within), first + tiles.remainder(within), 0};
+  }
 
   // Tile `index` of those that rank `of` owns.
   static MK_DEVICE Tile tile_of_rank(u32 of, u32 index, const RankContext& ctx) {

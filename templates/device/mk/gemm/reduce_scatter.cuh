@@ -1,14 +1,16 @@
 // GEMM + ReduceScatter: every rank multiplies its slice of K, and reduces its own rows of C over the ranks.
 #pragma once
 #include <mk/comm/idle_ranks.cuh>
+#include <mk/comm/norm_results.cuh>
 #include <mk/gemm/owner_reduce.cuh>
 
 namespace mk::gemm {
 
-template <class Config, class Args, class Workspace, GemmSmem Smem, OwnerOrder Order, class Epilogue>
-struct ReduceScatter : OwnerReduce<Config, Args, Workspace, Smem, Order, Epilogue, comm::NoResults> {
+template <class Config, class Args, class Workspace, GemmSmem Smem, OwnerOrder Order, class Epilogue,
+          class Results = comm::NoResults>
+struct ReduceScatter : OwnerReduce<Config, Args, Workspace, Smem, Order, Epilogue, Results> {
   using Gemm = gemm::Gemm<Config, Args, Workspace, Smem, Order, Epilogue>;
-  using Reduce = OwnerReduce<Config, Args, Workspace, Smem, Order, Epilogue, comm::NoResults>;
+  using Reduce = OwnerReduce<Config, Args, Workspace, Smem, Order, Epilogue, Results>;
   using IdleRanks = comm::IdleRanks<Config, Workspace>;
 
   // Runs before the roles. Returns false if the CTA must end at once.
@@ -32,5 +34,10 @@ struct ReduceScatter : OwnerReduce<Config, Args, Workspace, Smem, Order, Epilogu
   // If each call gives the rows, all ranks announce that they have begun.
   static constexpr bool kHasIdleRanks = !TakesRows<Config> && IdleRanks::kExist;
 };
+
+// The same where rows are normalised on their way to C.
+template <class Config, class Args, class Workspace, GemmSmem Smem, OwnerOrder Order, class Epilogue>
+using ReduceScatterNorm =
+    ReduceScatter<Config, Args, Workspace, Smem, Order, Epilogue, comm::NormResults<Config, Workspace, Order>>;
 
 }  // namespace mk::gemm

@@ -184,7 +184,7 @@ fn exchange(gemm: Gemm<'_>, r: &Reduction, c: &mut Config) {
     if gemm.body.network.is_some() {
         c.u32("kPutTiles", r.put_tiles, "tiles of a put");
     }
-    if r.results && !r.on_peers {
+    if r.collect_unroll > 0 {
         c.u32(
             "kCollectUnroll",
             r.collect_unroll,

@@ -97,7 +97,7 @@ fn check_swiglu(found: &mut Diagnostics, config: &GemmConfig) {
     );
 }
 
-/// Checks the norm, which needs whole rows. With several ranks, an all-reduce in one shot gives every rank whole rows.
+/// Checks the norm, which needs whole rows of sums over the ranks.
 fn check_norm(found: &mut Diagnostics, config: &GemmConfig, nodes: u32) {
     let (op, epilogue) = (config.op, config.epilogue);
     if !epilogue.normalises() {
@@ -111,9 +111,9 @@ fn check_norm(found: &mut Diagnostics, config: &GemmConfig, nodes: u32) {
     }
     epilogue.eps.check(found);
     found.require(
-        op == GemmOp::GemmAr,
+        op.reduces(),
         Field::NORM,
-        || format!("the rows of {op} are not normalised, only those of gemm_ar are"),
+        || format!("the rows of {op} are not normalised, only those of gemm_ar and gemm_rs are"),
         "remove it, or use gemm_ar",
     );
     check_limits_of_norms(found, config, nodes);
@@ -126,8 +126,8 @@ fn check_limits_of_norms(found: &mut Diagnostics, config: &GemmConfig, nodes: u3
         (
             Field::NODES,
             nodes > 1,
-            "rows of gemm_ar are normalised on one node only",
-            "use one node, or gemm_rs or gemm_ar and then all_reduce with a norm",
+            "rows of products are normalised on one node only",
+            "use one node, or leave out the norm and use all_reduce with a norm behind",
         ),
         (
             Field::OUTPUT,
@@ -143,18 +143,12 @@ fn check_limits_of_norms(found: &mut Diagnostics, config: &GemmConfig, nodes: u3
         ),
         (
             Field::SHOTS,
-            tuning.shots == Some(2),
-            "rows are normalised behind one shot only",
-            "use shots = 1, or remove it",
-        ),
-        (
-            Field::ROUND_TILES,
-            tuning.round_tiles.is_some() && tuning.shots != Some(1),
-            "one shot, which a norm needs, has no rounds",
-            "remove it",
+            config.op == GemmOp::GemmRs && tuning.shots == Some(1),
+            "one shot adds up parts of a row in different warps, and gemm_rs normalises behind two shots",
+            "use shots = 2, or remove it",
         ),
     ] {
-        if differs && config.op == GemmOp::GemmAr {
+        if differs && config.op.reduces() {
             found.push(field, reason, help);
         }
     }

@@ -355,7 +355,11 @@ pub(super) fn reduce_us(
     let put = first_us + costs.put_us(&bound) + costs.gemm.owner_add_us + results_us;
     if bound.nic_us == 0.0 {
         let unseen = meeting.unseen_share(costs) * computed.min(sent);
-        return (costs.launch_us + computed.max(sent) + unseen) * gemm.doubt;
+        let norm_us = match meeting.shots {
+            2 if spec.epilogue().normalises() => costs.flag_us + costs.gemm.result_us,
+            _ => 0.0,
+        };
+        return (costs.launch_us + computed.max(sent) + unseen + norm_us) * gemm.doubt;
     }
     (costs.launch_us + computed.max(sent).max(put) + costs.overlap_loss * computed) * gemm.doubt
 }

@@ -2,7 +2,7 @@
 
 use super::config::GemmOp;
 use super::core::CoreLayout;
-use super::op_plan::{Chunks, OUT_BYTES, OUT_COLS, Reduction, TileOrder};
+use super::op_plan::{Chunks, OUT_BYTES, OUT_COLS, OUT_ROWS, Reduction, TileOrder};
 use super::spec::GemmSpec;
 use crate::parts::region::regions;
 use crate::plan::{Element, Workspace};
@@ -103,13 +103,32 @@ impl Needs<'_> {
         self.two_shots().is_some_and(|r| r.results)
     }
 
+    /// Whether a rank has results in slots: those of other owners, and its own if it normalises their rows.
+    fn has_results(&self) -> bool {
+        self.sends_results() || self.normalises_slots()
+    }
+
+    /// Whether rows are normalised on their way from slots to C.
+    fn normalises_slots(&self) -> bool {
+        self.normalises() && self.two_shots().is_some()
+    }
+
+    /// Whether the warps that multiply normalise rows that they have stored.
+    fn normalises_stored(&self) -> bool {
+        self.normalises() && self.two_shots().is_none()
+    }
+
     /// Whether results go straight to C of other ranks.
     fn stores_to_results(&self) -> bool {
         self.two_shots().is_some_and(|r| r.on_peers)
     }
 
-    /// Returns the number of tiles whose results are sent.
+    /// Returns the number of tiles whose results are in slots. Rows that are normalised have slots for the tiles of C in their order.
     fn result_tiles(&self) -> u32 {
+        if self.normalises_slots() {
+            let row_tiles = self.order.shard_row_tiles;
+            return row_tiles.unwrap_or(self.order.row_tiles) * self.order.col_tiles;
+        }
         let nodes = self.spec.topology.nodes;
         self.of_two_shots(|r| self.spec.world().min(r.owners * nodes) * r.shard_tiles)
     }
@@ -150,9 +169,9 @@ regions! {
         if p.one_shot().is_some();
     /// The squares of a row: for each sub-tile, those of its columns, added up, before the mark of the call.
     squares: Element::Packets(u64::from(p.row_subs().div_ceil(2))), [parity: 2u32, row: p.spec.shape.m],
-        if p.normalises();
+        if p.normalises_stored();
     /// The squares of a row, added up, and the mark of the call.
-    row_squares: Element::Marked, [parity: 2u32, row: p.spec.shape.m], if p.normalises();
+    row_squares: Element::Marked, [parity: 2u32, row: p.spec.shape.m], if p.normalises_stored();
     /// Counts the sub-tiles of a tile that have arrived from a source, over all calls.
     partial_ready: Element::Flag, [source: p.sources(), tile: p.of_two_shots(|r| r.owner_tiles)],
         if p.two_shots().is_some();
@@ -170,11 +189,14 @@ regions! {
     sums_in: Element::Bytes(p.partial_bytes()),
         [parity: 2u32, peer: p.spec.topology.peers(), tile: p.of_two_shots(|r| r.shard_tiles)], if p.puts_sums();
     /// Counts the sub-tiles of a tile whose results have arrived, over all calls.
-    result_ready: Element::Flag, [tile: p.result_tiles()], if p.sends_results();
+    result_ready: Element::Flag, [tile: p.result_tiles()], if p.has_results();
     /// Results in the layout of an output buffer: 64 rows of 128 bytes, in TMA's swizzle.
     results: Element::Bytes(OUT_BYTES.into()),
         [parity: 2u32, tile: p.result_tiles(), group: p.core.arch.groups, piece: p.pieces()],
-        if p.sends_results() && !p.stores_to_results();
+        if p.has_results() && !p.stores_to_results();
+    /// The squares of each row of a sub-tile of results, added up.
+    tile_squares: Element::Floats(OUT_ROWS.into()),
+        [parity: 2u32, tile: p.result_tiles(), group: p.core.arch.groups, sub: p.subs()], if p.normalises_slots();
     /// Counts the pieces of a chunk of a shard of A that have arrived, over all calls.
     chunk_ready: Element::Flag,
         [source: p.spec.world(), chunk: p.of_chunks(|c| c.per_shard), slice: p.of_chunks(|c| c.k_slices)],

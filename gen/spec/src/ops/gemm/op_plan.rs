@@ -175,7 +175,7 @@ pub struct Reduction {
     pub results: bool,
     /// Whether results of tiles go straight to C of all ranks, which lies in symmetric memory.
     pub on_peers: bool,
-    /// 16-byte loads in flight of a thread that collects results of tiles; 0 if no results are collected.
+    /// 16-byte loads in flight of a thread that takes results of tiles from slots to C; 0 if no rank has slots of results.
     pub collect_unroll: u32,
 }
 

@@ -166,7 +166,12 @@ fn candidates(spec: GemmSpec<'_>, device: &Device, core: &CoreLayout) -> Vec<Can
         return orders.into_iter().map(alone).collect();
     }
     let mut found = Vec::new();
-    let may = tuning.shots != Some(2) && tuning.round_tiles.is_none() && !spec.crosses_nodes();
+    // The ranks of a reduce-scatter normalise rows behind two shots only.
+    let scatters_norms = spec.op() == GemmOp::GemmRs && spec.epilogue().normalises();
+    let may = tuning.shots != Some(2)
+        && tuning.round_tiles.is_none()
+        && !spec.crosses_nodes()
+        && !scatters_norms;
     // Ranks that have rows of C. If a call has fewer than the most rows, the shards are smaller and more ranks may have rows.
     let owners = match spec.op() {
         GemmOp::GemmRs if !spec.takes_rows() => spec.shape.m.div_ceil(spec.shard_rows()) as u32,
@@ -177,7 +182,7 @@ fn candidates(spec: GemmSpec<'_>, device: &Device, core: &CoreLayout) -> Vec<Can
             found.extend(one_shot(spec, device, core, &order, owners));
         }
     }
-    if tuning.shots == Some(1) || spec.epilogue().normalises() {
+    if tuning.shots == Some(1) {
         return found;
     }
     if spec.crosses_nodes() {
@@ -285,10 +290,10 @@ fn finish(spec: GemmSpec<'_>, device: &Device, candidate: Candidate) -> BodyPlan
         reduction: reduction.as_ref(),
     };
     let workspace = memory::workspace(&needs);
-    let results = reduction
+    let collects = reduction
         .as_ref()
-        .is_some_and(|r| r.results && r.shots == 2);
-    let grid_ctas = if results || spec.takes_rows() {
+        .is_some_and(|r| r.shots == 2 && (r.results || r.collect_unroll > 0));
+    let grid_ctas = if collects || spec.takes_rows() {
         device.sm_count // a warp of every CTA takes results to C
     } else {
         comm_ctas + order.work_tiles().min(device.sm_count - comm_ctas)
@@ -315,7 +320,7 @@ fn finish(spec: GemmSpec<'_>, device: &Device, candidate: Candidate) -> BodyPlan
         operands: operands::operands(spec, spec.all_rows(), c_rows(spec)),
         args: args(spec, &core, in_shards, reduction.as_ref()),
         smem: core.smem,
-        comm_smem: smem::comm_smem(core.arch, comm_ctas > 0 && results),
+        comm_smem: smem::comm_smem(core.arch, comm_ctas > 0 && collects),
         smem_bytes: core.smem_bytes,
         workspace,
         copies: None,

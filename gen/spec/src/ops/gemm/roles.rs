@@ -174,7 +174,10 @@ impl<'a> Roles<'a> {
             .signals(&workspace.put_ready, Whose::RANK)
             .signals(
                 &workspace.result_ready,
-                Whose::peers_and(self.topology(), relays),
+                match self.spec.epilogue().normalises() {
+                    true => Whose::RANK,
+                    false => Whose::peers_and(self.topology(), relays),
+                },
             )
     }
 

@@ -22,11 +22,12 @@ pub(super) struct Candidate {
     pub estimate_us: f64,
 }
 
-/// 16-byte loads in flight of a thread that collects results, which registers limit; 0 if no results are collected.
-pub(super) const fn collect_unroll(spec: GemmSpec<'_>, on_peers: bool) -> u32 {
+/// 16-byte loads in flight of a thread that takes results from slots to C, which registers limit; 0 if no rank has slots of results.
+pub(super) fn collect_unroll(spec: GemmSpec<'_>, on_peers: bool) -> u32 {
     match spec.op() {
-        GemmOp::GemmAr if !on_peers => 4,
-        _ => 0,
+        _ if on_peers => 0,
+        GemmOp::GemmRs if !spec.epilogue().normalises() => 0,
+        _ => 4,
     }
 }
 

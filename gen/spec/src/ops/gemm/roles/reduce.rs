@@ -38,7 +38,10 @@ impl Roles<'_> {
 
     fn two_shots(&self, reduction: &Reduction) -> Vec<Role> {
         let (load, multiply, store) = self.tiles_of_owners(reduction);
+        let normalises = self.spec.epilogue().normalises();
         let about = match (reduction.results, reduction.on_peers) {
+            (true, _) if normalises => "sums to slots of all ranks, or to the rank that reduces them",
+            (false, _) if normalises => "sums to slots, or to the rank that reduces them",
             (false, _) => "sums to C, or to the rank that reduces them",
             (true, true) => "sums to C of all ranks, or to the rank that reduces them",
             (true, false) => "sums to C and to all ranks, or to the rank that reduces them",
@@ -50,17 +53,31 @@ impl Roles<'_> {
             ],
             multiply,
         );
-        if reduction.results {
+        if self.workspace.result_ready.is_some() {
             let about = match reduction.on_peers {
+                _ if normalises => "rows of results, normalised, to C",
                 true => "waits for the results that other owners store to C",
                 false => "other owners' results to C",
             };
-            let from = Whose::peers_and(self.topology(), self.comm_ctas > 0);
-            let steps = vec![Step::of(RESULTS).waits(&self.workspace.result_ready, from)];
+            let steps = vec![self.await_results(reduction)];
             roles.push(self.computing(RoleKind::Collect, (3, 4), about, steps));
         }
         roles.extend(self.across_nodes(reduction));
         roles
+    }
+
+    /// The ranks whose results a rank finds in its slots, or in C.
+    fn owners_of_results(&self, reduction: &Reduction) -> &'static [Whose] {
+        let keeps_own = self.comm_ctas > 0 || self.spec.epilogue().normalises();
+        match reduction.results {
+            true => Whose::peers_and(self.topology(), keeps_own),
+            false => Whose::RANK,
+        }
+    }
+
+    fn await_results(&self, reduction: &Reduction) -> Step {
+        let owners = self.owners_of_results(reduction);
+        Step::of(RESULTS).waits(&self.workspace.result_ready, owners)
     }
 
     /// The steps of the load thread, of the warps that multiply, and of the threads that store.
@@ -69,6 +86,10 @@ impl Roles<'_> {
             workspace, smem, ..
         } = self;
         let (peers, crosses) = (self.peers(), self.comm_ctas > 0);
+        let signalled = match self.spec.epilogue().normalises() {
+            true => self.owners_of_results(reduction),
+            false => peers,
+        };
         let (mut load, mut multiply, mut store) = (Vec::new(), Vec::new(), Vec::new());
         for pass in [OTHERS, FORWARDED, OWN] {
             if pass == OTHERS && peers.is_empty() || pass == FORWARDED && !crosses {
@@ -99,8 +120,11 @@ impl Roles<'_> {
                     .when(reduction.results, |step| {
                         step.signals(&workspace.put_ready, Whose::RANK)
                     })
-                    .signals(&workspace.result_ready, peers),
+                    .signals(&workspace.result_ready, signalled),
             });
+        }
+        if self.spec.epilogue().normalises() {
+            multiply.push(self.await_results(reduction));
         }
         (load, multiply, store)
     }
