@@ -1,6 +1,6 @@
-//! Tests of `gemm_ar` with a norm on simulated GPUs.
+//! Tests of `gemm_ar` and `gemm_rs` with a norm on simulated GPUs.
 
-use mkernel_testing::jobs::gemm::norm::{GemmNormJob, normalised};
+use mkernel_testing::jobs::gemm::norm::{GemmNormJob, normalised, normalised_by_owners};
 use mkernel_testing::jobs::{
     Mutation, all_are_right, all_are_right_now_or_after_many_calls, all_mutations_are_found,
 };
@@ -23,6 +23,13 @@ fn norms_of_relayed_sums_are_right() {
         ("relayed rows at run time", rows),
     ];
     all_are_right(&jobs, 1);
+}
+
+#[test]
+fn norms_behind_two_shots_are_right() {
+    let worlds = [1, 2, 4].into_iter();
+    let jobs: Vec<_> = worlds.flat_map(normalised_by_owners).collect();
+    all_are_right_now_or_after_many_calls(&jobs);
 }
 
 fn rows() -> GemmNormJob {

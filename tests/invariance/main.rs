@@ -90,6 +90,12 @@ fn jobs() -> Vec<(String, Compared)> {
             (1, 2),
             TWO,
         ),
+        (
+            "gemm_rs with a norm",
+            with(GemmOp::GemmRs, norm),
+            (1, 4),
+            TWO,
+        ),
         ("gemm_ar of e4m3", blocks, (1, 2), ONE),
         (
             "gemm_ar across nodes",

@@ -187,10 +187,13 @@ fn exchanges_of_sums(batch: &Batch, config: &GemmConfig) -> Vec<(&'static str, T
     if batch.world == 1 || batch.nodes > 1 {
         return Vec::new();
     }
-    let mut found = vec![("one shot", shots(1, None))];
-    if !config.epilogue.normalises() {
-        found.push(("two shots", shots(2, None)));
-        found.push(("rounds of a tile", shots(2, Some(1))));
+    let mut found = vec![
+        ("two shots", shots(2, None)),
+        ("rounds of a tile", shots(2, Some(1))),
+    ];
+    // The ranks of a reduce-scatter normalise rows behind two shots only.
+    if config.op == GemmOp::GemmAr || !config.epilogue.normalises() {
+        found.insert(0, ("one shot", shots(1, None)));
     }
     found
 }

@@ -111,7 +111,9 @@ impl NormRun<'_> {
             let values = given.and_then(|(_, all)| all.get(rank as usize).or(all.first()));
             let values = values.map_or(&[][..], |values| values);
             let mut values: Vec<E> = values.iter().copied().map(E::of).collect();
-            values.resize((spec.rows.on(rank) * spec.cols) as usize, E::POISON);
+            // An allocation cannot be empty.
+            let elems = (spec.rows.on(rank) * spec.cols).max(1);
+            values.resize(elems as usize, E::POISON);
             operands.push((spec.operand, stream.clone_htod(&values)?));
         }
         let rows = stream.clone_htod(&[call.rows as u32])?;

@@ -13,6 +13,9 @@ const TILE_COLS: u64 = 128;
 /// The CTAs that share the tiles of few rows: almost all of a GPU's SMs. A constant, since results must not depend on the GPU.
 const SHARING_CTAS: u64 = 110;
 
+/// The most columns of a consumer warpgroup that has elements of rows in registers beside the sums of several granules.
+const MOST_COLS_BESIDE_ROWS: u32 = 64;
+
 impl GemmSpec<'_> {
     /// The number of granules of K if results must not depend on the plan.
     pub fn granules(&self) -> Option<u32> {
@@ -20,13 +23,22 @@ impl GemmSpec<'_> {
     }
 
     /// The most columns of a consumer warpgroup. Beside the sums of all columns, a thread has the products of a granule if there
-    /// are several granules, and the sum of a pair of granules if there are four. A norm keeps elements of rows in registers.
+    /// are several granules, and the sum of a pair of granules if there are four.
     pub fn most_group_cols(&self) -> u32 {
         match self.granules() {
             None | Some(1) => 256,
-            Some(_) if self.epilogue().normalises() => 64,
+            Some(_) if self.normalises_alone() => MOST_COLS_BESIDE_ROWS,
             Some(4) if self.op().reduces() && self.takes_rows() => 64,
             Some(_) => 128,
+        }
+    }
+
+    /// The most columns of a consumer warpgroup whose elements go through registers: with one shot, and if one rank normalises rows.
+    /// With several granules, a norm keeps elements of rows beside them.
+    pub fn most_cols_in_registers(&self) -> u32 {
+        match self.granules() {
+            Some(2..) if self.epilogue().normalises() => MOST_COLS_BESIDE_ROWS,
+            _ => 128,
         }
     }
 }

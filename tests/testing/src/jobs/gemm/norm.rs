@@ -1,5 +1,5 @@
-//! Jobs of `gemm_ar` with a norm. Every bit of the new residual is known. The result is compared with a norm in fp64 of
-//! that residual, and must be equal on all ranks.
+//! Jobs of `gemm_ar` and `gemm_rs` with a norm. Every bit of the new residual is known. The result is compared with a norm in fp64
+//! of that residual, and must be equal on all ranks that have it.
 
 use super::GemmJob;
 use crate::jobs::norm::{self, NormCall, NormRun};
@@ -13,7 +13,7 @@ use mkernel::spec::{
 };
 use mkernel::{Communicator, Operand};
 
-/// Several calls of `gemm_ar` whose rows are normalised.
+/// Several calls of an operator that normalises the rows of sums over the ranks.
 #[derive(Clone, Debug)]
 pub struct GemmNormJob {
     /// The products and sums, and whether they are in a graph.
@@ -23,7 +23,7 @@ pub struct GemmNormJob {
 }
 
 impl GemmNormJob {
-    /// Creates a job that adds a residual to the sums and normalises their rows.
+    /// Creates a job of `gemm_ar` that adds a residual to the sums and normalises their rows.
     pub fn new(world: u32, (m, n, k): (u64, u64, u64), sms: u32) -> Self {
         let config = GemmConfig {
             m: Dim::Static(m),
@@ -43,6 +43,21 @@ impl GemmNormJob {
             job: GemmJob::new(world, config, GemmShape { m, n, k }, sms),
             is_in_place: false,
         }
+    }
+
+    /// Makes it a job of `gemm_rs`, which leaves each rank its rows.
+    #[must_use]
+    pub fn scattered(mut self) -> Self {
+        self.job.config.op = GemmOp::GemmRs;
+        self
+    }
+
+    /// Lets owners of tiles add them up, in rounds of so many tiles.
+    #[must_use]
+    pub fn in_two_shots(mut self, round_tiles: u32) -> Self {
+        let tuning = &mut self.job.config.tuning;
+        (tuning.shots, tuning.round_tiles) = (Some(2), Some(round_tiles));
+        self
     }
 
     /// Changes the tuning.
@@ -98,17 +113,23 @@ impl GemmNormJob {
             sms: self.job.sms,
             skew: self.job.skew,
         };
-        let calls = self.calls();
-        let results = machine.run(backend, |ranks| self.rank(ranks, &calls))?;
-        norm::same_on_all_ranks(results)
+        let results = machine.run(backend, |ranks| self.rank(ranks))?;
+        match self.is_scattered() {
+            true => Ok(results),
+            false => norm::same_on_all_ranks(results),
+        }
     }
 
-    fn rank(&self, ranks: &Communicator, calls: &[NormCall]) -> Result<Vec<Vec<u32>>, Failure> {
+    fn is_scattered(&self) -> bool {
+        self.job.config.op == GemmOp::GemmRs
+    }
+
+    fn rank(&self, ranks: &Communicator) -> Result<Vec<Vec<u32>>, Failure> {
         ranks.set_timeout(deadline(self.job.edits.is_empty()));
         let run = NormRun {
             ranks,
             operator: &self.job.prepare(ranks)?,
-            calls,
+            calls: &self.calls(ranks.rank() as usize),
             result: Operand::C,
             is_graph: self.job.is_graph,
             call_count: self.job.call_count,
@@ -117,7 +138,8 @@ impl GemmNormJob {
         norm::run(&run, self.job.config.dtype)
     }
 
-    fn calls(&self) -> Vec<NormCall> {
+    /// The calls of a rank.
+    fn calls(&self, rank: usize) -> Vec<NormCall> {
         let job = &self.job;
         let all = job.calls();
         let count = match job.call_count {
@@ -136,9 +158,13 @@ impl GemmNormJob {
                 (Operand::Residual, call.residual.clone()),
                 (Operand::Weight, vec![weight.clone()]),
             ];
-            let expected = &call.expected[0];
+            let expected = &call.expected[rank];
             let rounded = expected.iter().map(|z| rounded(*z, job.config.dtype));
-            let rows = (expected.len() / n) as u64;
+            let elems = match self.is_scattered() {
+                true => call.expected.iter().map(Vec::len).sum(),
+                false => expected.len(),
+            };
+            let rows = (elems / n) as u64;
             NormCall::new(rows, inputs, rounded.collect(), (&weight, eps))
         };
         all.iter().cycle().take(count as usize).map(of).collect()
@@ -166,7 +192,47 @@ impl CallCount for GemmNormJob {
     }
 }
 
-/// Returns jobs of both exchanges: sub-tiles that several CTAs share, several tiles of a CTA, columns that C does not have,
+/// Returns jobs of two shots, in which warps find rows whose tiles have several owners: rows of several tiles, columns that C does
+/// not have, rounds that are not full, several groups of row tiles, in place, graphs, and rows at run time.
+pub fn normalised_by_owners(world: u32) -> Vec<(String, GemmNormJob)> {
+    let job = |size, sms| GemmNormJob::new(world, size, sms).in_two_shots(2);
+    let groups = |job: GemmNormJob| {
+        let tuning = Tuning {
+            tile_m: Some(64),
+            group_m: Some(1),
+            ..job.job.config.tuning
+        };
+        job.tuned(tuning)
+    };
+    let rows = [70, 0, 1, 133, 3, 64, 7];
+    let of_all = [
+        ("one row", job((1, 520, 64), 3)),
+        ("rows of several tiles", job((77, 520, 128), 2).activated()),
+        ("shared tiles", job((9, 264, 256), 6).in_place()),
+        ("groups of rows", groups(job((200, 136, 64), 2))),
+        ("a graph", job((70, 264, 64), 2).in_graph()),
+        ("fp16", job((12, 264, 128), 2).activated().fp16()),
+        (
+            "rows at run time",
+            groups(job((133, 264, 128), 3)).activated().with_rows(&rows),
+        ),
+        (
+            "rows at run time in a graph",
+            job((133, 136, 64), 2).with_rows(&rows).in_graph(),
+        ),
+    ];
+    let both = of_all.into_iter().flat_map(|(name, job)| {
+        let scattered = job.clone().scattered();
+        [
+            (format!("{name}, two shots on {world} ranks"), job),
+            (format!("{name}, scattered over {world} ranks"), scattered),
+        ]
+    });
+    both.map(|(name, job)| (format!("gemm norm: {name}"), job))
+        .collect()
+}
+
+/// Returns jobs of one shot with both exchanges: sub-tiles that several CTAs share, several tiles of a CTA, columns that C does not have,
 /// in place, graphs, and rows at run time.
 pub fn normalised(world: u32) -> Vec<(String, GemmNormJob)> {
     let job = |size, sms| GemmNormJob::new(world, size, sms);
