@@ -3,6 +3,7 @@
 
 mod collectives;
 mod measured;
+mod norms;
 mod one_rank;
 mod scales;
 mod waits;
@@ -135,19 +136,6 @@ fn check_epilogues(goldens: &[Golden]) {
         });
         some(goldens, &format!("{op} with a residual"), |g| {
             g.gemm().config.op == op && epilogue(g).residual
-        });
-    }
-    for rows in [true, false] {
-        some(goldens, "a norm of one rank", |g| {
-            epilogue(g).normalises()
-                && g.gemm().reduction.is_none()
-                && g.plan.max_rows().is_some() == rows
-        });
-    }
-    for relays in [true, false] {
-        some(goldens, "a norm behind each exchange", |g| {
-            let reduction = g.gemm().reduction.as_ref();
-            epilogue(g).normalises() && reduction.is_some_and(|r| r.results == relays)
         });
     }
     for shots in [None, Some(1), Some(2)] {

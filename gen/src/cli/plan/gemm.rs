@@ -162,11 +162,13 @@ fn transfer(body: &Body, op_plan: &GemmPlan, topology: Topology) -> Vec<String> 
                 "sums of each node to the owners on other nodes, which add them in the order of nodes".to_owned(),
             );
         }
-        if reduction.results {
-            lines.push(
-                "results to every peer, where a warp of each CTA copies them to C".to_owned(),
-            );
-        }
+        let normalises = op_plan.config.epilogue.normalises();
+        lines.extend(match (reduction.results, normalises) {
+            (true, true) => Some("results and squares to every rank, where warps normalise whole rows on their way to C"),
+            (false, true) => Some("own results through slots, from which warps normalise whole rows on their way to C"),
+            (true, false) => Some("results to every peer, where a warp of each CTA copies them to C"),
+            (false, false) => None,
+        }.map(str::to_owned));
         return lines;
     }
     let (Some(transfer), Some(chunks)) = (op_plan.transfer, &op_plan.chunks) else {

@@ -110,10 +110,10 @@ options! {
             #[types(Dtype::RESULTS)]
             #[serde(skip_serializing_if = "Option::is_none")]
             output: Option<Dtype> as OUTPUT,
-            /// Whether rows of `gemm_ar` are normalised: `rms` is RMSNorm.
+            /// Whether rows of `gemm_ar` and `gemm_rs` are normalised: `rms` is RMSNorm.
             ///
             /// What would be C is then the new residual, `residual_out`, and C is its norm. The kernel also reads a
-            /// `weight[N]`. Partial sums meet in one shot.
+            /// `weight[N]`. Partial sums of `gemm_rs` then meet in two shots.
             norm: Norm as =NORM,
             /// What the norm adds to the mean of squares, a number above 0.
             eps: Eps as =EPS,

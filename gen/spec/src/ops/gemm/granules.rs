@@ -13,9 +13,6 @@ const TILE_COLS: u64 = 128;
 /// The CTAs that share the tiles of few rows: almost all of a GPU's SMs. A constant, since results must not depend on the GPU.
 const SHARING_CTAS: u64 = 110;
 
-/// The most columns of a consumer warpgroup that has elements of rows in registers beside the sums of several granules.
-const MOST_COLS_BESIDE_ROWS: u32 = 64;
-
 impl GemmSpec<'_> {
     /// The number of granules of K if results must not depend on the plan.
     pub fn granules(&self) -> Option<u32> {
@@ -27,7 +24,6 @@ impl GemmSpec<'_> {
     pub fn most_group_cols(&self) -> u32 {
         match self.granules() {
             None | Some(1) => 256,
-            Some(_) if self.normalises_alone() => MOST_COLS_BESIDE_ROWS,
             Some(4) if self.op().reduces() && self.takes_rows() => 64,
             Some(_) => 128,
         }
@@ -37,7 +33,7 @@ impl GemmSpec<'_> {
     /// With several granules, a norm keeps elements of rows beside them.
     pub fn most_cols_in_registers(&self) -> u32 {
         match self.granules() {
-            Some(2..) if self.epilogue().normalises() => MOST_COLS_BESIDE_ROWS,
+            Some(2..) if self.epilogue().normalises() => 64,
             _ => 128,
         }
     }

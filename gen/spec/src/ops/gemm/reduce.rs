@@ -114,17 +114,6 @@ fn why_none(spec: GemmSpec<'_>, device: &Device, core: &CoreLayout) -> Diagnosti
         );
         return found;
     }
-    if spec.normalises_alone() {
-        found.push(
-            Field::TILE_N,
-            format!(
-                "with a norm, registers hold the rows of a tile beside its sums, of which a {}x{} tile has too many",
-                tile.m, tile.n
-            ),
-            "use tile_m = 64 or tile_n = 128 or less",
-        );
-        return found;
-    }
     found.push(
         Field::SHOTS,
         format!(
@@ -157,7 +146,11 @@ fn candidates(spec: GemmSpec<'_>, device: &Device, core: &CoreLayout) -> Vec<Can
     let fits = core.group_n() <= spec.most_cols_in_registers();
     if spec.world() == 1 {
         if spec.epilogue().normalises() && !fits {
-            return Vec::new();
+            // A tile that many ranks may have is possible on one: rows go through slots.
+            return match (tuning.tile_m, tuning.tile_n) {
+                (Some(_), Some(_)) => two_shots(spec, device, core, order, 1),
+                _ => Vec::new(),
+            };
         }
         let orders = core.complete(spec, order, device.sm_count);
         let alone = |order| candidate(spec, device, core, order, None);

@@ -316,5 +316,8 @@ impl<'a> Roles<'a> {
 
 /// Whether the warps that multiply store C themselves: with one shot, or if one rank normalises rows.
 pub(super) fn stores_from_registers(spec: GemmSpec<'_>, reduction: Option<&Reduction>) -> bool {
-    spec.normalises_alone() || reduction.is_some_and(|r| r.shots == 1)
+    match reduction {
+        None => spec.normalises_alone(),
+        Some(reduction) => reduction.shots == 1,
+    }
 }

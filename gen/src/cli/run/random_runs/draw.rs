@@ -139,7 +139,7 @@ fn problem(random: &mut Draws, op: u64, (nodes, world): (u32, u32)) -> Problem {
 }
 
 fn gemm(random: &mut Draws, op: GemmOp) -> GemmConfig {
-    let normalises = op == GemmOp::GemmAr && random.once_in(4);
+    let normalises = op.reduces() && random.once_in(4);
     let with_epilogue = random.once_in(2);
     let swiglu = !op.reduces() && random.once_in(3);
     let epilogue = Epilogue {

@@ -40,7 +40,9 @@ impl Roles<'_> {
         let (load, multiply, store) = self.tiles_of_owners(reduction);
         let normalises = self.spec.epilogue().normalises();
         let about = match (reduction.results, reduction.on_peers) {
-            (true, _) if normalises => "sums to slots of all ranks, or to the rank that reduces them",
+            (true, _) if normalises => {
+                "sums to slots of all ranks, or to the rank that reduces them"
+            }
             (false, _) if normalises => "sums to slots, or to the rank that reduces them",
             (false, _) => "sums to C, or to the rank that reduces them",
             (true, true) => "sums to C of all ranks, or to the rank that reduces them",
