@@ -2,6 +2,7 @@
 
 use crate::docs::OperandDoc;
 use mkernel_spec::Dtype;
+use mkernel_spec::abi::Operand;
 use proc_macro2::{Ident, TokenStream};
 use quote::{format_ident, quote};
 use syn::{ItemStruct, Visibility};
@@ -22,6 +23,26 @@ struct Generated {
 
 impl Generated {
     fn new(operand: &OperandDoc) -> Self {
+        let pass = match operand.written {
+            true => quote!(write),
+            false => quote!(read),
+        };
+        Self::passed(operand, operand.operand, operand.written, &pass)
+    }
+
+    /// An input that the call replaces by a result.
+    fn replaced(input: &OperandDoc, result: Operand) -> Self {
+        let replaced = Self::passed(input, result, true, &quote!(update));
+        let doc = format!(
+            "{} The call writes `{}` in its place.",
+            replaced.doc,
+            result.name()
+        );
+        Self { doc, ..replaced }
+    }
+
+    /// The field of an operand, which a method of `Call` passes as operand `passed`.
+    fn passed(operand: &OperandDoc, passed: Operand, written: bool, method: &TokenStream) -> Self {
         let element = match operand.dtype {
             Dtype::Bf16 => quote!(::mkernel::half::bf16),
             Dtype::Fp16 => quote!(::mkernel::half::f16),
@@ -30,20 +51,19 @@ impl Generated {
             Dtype::Int32 => quote!(i32),
         };
         let field = format_ident!("{}", operand.operand.name());
-        let slice = format_ident!("{}", format!("{:?}", operand.operand));
-        let (reference, bound, method) = match operand.written {
+        let variant = |operand: Operand| format_ident!("{}", format!("{operand:?}"));
+        let (slice, passed) = (variant(operand.operand), variant(passed));
+        let (reference, bound) = match written {
             true => (
                 quote!(&'a mut #slice),
                 quote!(::mkernel::operands::Writable<#element>),
-                quote!(write),
             ),
             false => (
                 quote!(&'a #slice),
                 quote!(::mkernel::operands::Readable<#element>),
-                quote!(read),
             ),
         };
-        let pass = quote!(.#method(::mkernel::Operand::#slice, operands.#field));
+        let pass = quote!(.#method(::mkernel::Operand::#passed, operands.#field));
         Self {
             doc: operand.summary(),
             field,
@@ -55,12 +75,63 @@ impl Generated {
     }
 }
 
-/// Generates the struct of operands and the functions `call` and `launch`.
+/// The names of a struct of operands and of the functions that take it, and what they say of it.
+struct Names {
+    operands: Ident,
+    call: Ident,
+    launch: Ident,
+    form: &'static str,
+}
+
+/// Generates the structs of operands and the functions that make calls. A kernel that adds a residual and returns the new one has a
+/// second form, in which the new residual replaces the residual.
 pub fn generate(target: &ItemStruct, operands: &[OperandDoc]) -> TokenStream {
-    let operands: Vec<_> = operands.iter().map(Generated::new).collect();
-    let structure = operands_struct(target, &operands);
+    let ident = &target.ident;
+    let names = Names {
+        operands: format_ident!("{ident}Operands"),
+        call: format_ident!("call"),
+        launch: format_ident!("launch"),
+        form: "",
+    };
+    let all: Vec<_> = operands.iter().map(Generated::new).collect();
+    let calls = form(target, &names, &all);
+    let has = |operand| operands.iter().any(|of| of.operand == operand);
+    if !(has(Operand::Residual) && has(Operand::ResidualOut)) {
+        return calls;
+    }
+    let names = Names {
+        operands: format_ident!("{ident}InPlace"),
+        call: format_ident!("call_in_place"),
+        launch: format_ident!("launch_in_place"),
+        form: " in which the new residual takes the place of the residual",
+    };
+    let kept = operands
+        .iter()
+        .filter(|of| of.operand != Operand::ResidualOut);
+    let replaced = kept.map(|of| match of.operand {
+        Operand::Residual => Generated::replaced(of, Operand::ResidualOut),
+        _ => Generated::new(of),
+    });
+    let in_place = form(target, &names, &replaced.collect::<Vec<_>>());
+    quote!(#calls #in_place)
+}
+
+/// Generates a struct of operands, and the functions that take it.
+fn form(target: &ItemStruct, names: &Names, operands: &[Generated]) -> TokenStream {
+    let structure = operands_struct(target, names, operands);
     let (ident, visibility) = (&target.ident, &target.vis);
-    let name = operands_name(ident);
+    let Names {
+        operands: name,
+        call,
+        launch,
+        form,
+    } = names;
+    let call_doc = format!(
+        "Creates a call on `stream`{form}. It is not enqueued yet: launch it, or capture it into a graph."
+    );
+    let launch_doc = format!(
+        "Enqueues a call on `stream`{form}, and returns immediately. `Communicator::synchronize` waits for it."
+    );
     let slices: Vec<_> = operands.iter().map(|operand| &operand.slice).collect();
     let bounds = operands.iter().map(|operand| &operand.bound);
     let bounds: Vec<_> = slices
@@ -74,9 +145,9 @@ pub fn generate(target: &ItemStruct, operands: &[OperandDoc]) -> TokenStream {
         #structure
 
         impl #ident {
-            /// Creates a call on `stream`, which is not enqueued yet: launch it, or capture it into a graph.
+            #[doc = #call_doc]
             #[allow(dead_code)]
-            #visibility fn call<'a, #(#bounds),*>(
+            #visibility fn #call<'a, #(#bounds),*>(
                 &'a self,
                 stream: &'a #stream,
                 operands: #name<'a, #(#slices),*>,
@@ -84,29 +155,28 @@ pub fn generate(target: &ItemStruct, operands: &[OperandDoc]) -> TokenStream {
                 self.operator.call(stream)#(#passes)*
             }
 
-            /// Enqueues a call on `stream` and returns immediately. `Communicator::synchronize` waits for it.
+            #[doc = #launch_doc]
             ///
             /// # Errors
             /// All mistakes in the sizes of operands, or an earlier failure of the communicator.
             #[allow(dead_code)]
-            #visibility fn launch<#(#bounds),*>(
+            #visibility fn #launch<#(#bounds),*>(
                 &self,
                 stream: &#stream,
                 operands: #name<'_, #(#slices),*>,
             ) -> ::core::result::Result<(), ::mkernel::Error> {
-                self.call(stream, operands).launch()
+                self.#call(stream, operands).launch()
             }
         }
     }
 }
 
-fn operands_name(ident: &Ident) -> Ident {
-    format_ident!("{ident}Operands")
-}
-
-fn operands_struct(target: &ItemStruct, operands: &[Generated]) -> TokenStream {
-    let (name, visibility) = (operands_name(&target.ident), &target.vis);
-    let doc = format!("The operands of a call of [`{}`].", target.ident);
+fn operands_struct(target: &ItemStruct, names: &Names, operands: &[Generated]) -> TokenStream {
+    let (name, visibility) = (&names.operands, &target.vis);
+    let doc = format!(
+        "The operands of a call of [`{}`]{}.",
+        target.ident, names.form
+    );
     let slices = operands.iter().map(|operand| &operand.slice);
     let fields = operands.iter().map(|operand| field(operand, visibility));
     quote! {

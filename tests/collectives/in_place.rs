@@ -2,13 +2,16 @@
 
 use mkernel::half::bf16;
 use mkernel::operands::{RawOperand, RawSlice, Rows};
-use mkernel::spec::{CollectiveConfig, CollectiveOp, CollectiveShape, Dim, Protocol};
-use mkernel::{Error, KernelConfig, Operand};
+use mkernel::spec::{
+    CollectiveConfig, CollectiveOp, CollectiveShape, Dim, Norm, Protocol, SumEpilogue,
+};
+use mkernel::{Error, KernelConfig, Operand, fused_kernel};
 use mkernel_testing::jobs::collective::CollectiveJob;
 use mkernel_testing::jobs::collective::cases::in_place;
 use mkernel_testing::jobs::collective::norm::NormJob;
 use mkernel_testing::jobs::prepared::{Prepared, expect_refused, on_ranks};
 use mkernel_testing::jobs::{Mutation, all_are_right, all_mutations_are_found, bad_network};
+use mkernel_testing::lab::Failure;
 
 /// The number of seeds with which a mutation must be found.
 const MUTATION_SEEDS: u64 = 40;
@@ -36,6 +39,88 @@ fn results_in_the_place_of_inputs_are_right_on_one_node() {
 #[test]
 fn results_in_the_place_of_inputs_are_right_on_several_nodes() {
     all_are_right(&different(in_place(4, 2, &bad_network())), 1);
+}
+
+/// What a block leaves to the next one.
+#[fused_kernel(op = all_reduce, m = 3, n = 136, residual = true, norm = rms)]
+struct EndOfBlock;
+
+/// The results of a call of each form are equal, and the residual has become the new residual.
+fn replace_the_residual(rank: &Prepared<'_>) -> Result<(), Failure> {
+    let stream = &rank.stream;
+    let end = EndOfBlock::prepare(rank.ranks)?;
+    let elems = |step: usize| (0..3 * 136).map(move |i| bf16::from_f32((i % step) as f32));
+    let upload = |step| stream.clone_htod(&elems(step).collect::<Vec<_>>());
+    let (x, mut residual, weight) = (&upload(7)?, upload(5)?, &upload(3)?);
+    let [mut y, mut y_in_place, mut residual_out] = [upload(1)?, upload(1)?, upload(1)?];
+    let operands = EndOfBlockOperands {
+        x,
+        y: &mut y,
+        residual: &residual,
+        weight,
+        residual_out: &mut residual_out,
+    };
+    end.launch(stream, operands)?;
+    let operands = EndOfBlockInPlace {
+        x,
+        y: &mut y_in_place,
+        residual: &mut residual,
+        weight,
+    };
+    end.launch_in_place(stream, operands)?;
+    rank.ranks.synchronize(stream)?;
+    let sum: Vec<_> = elems(7).zip(elems(5)).collect();
+    let sum = sum
+        .iter()
+        .map(|(x, r)| bf16::from_f32(2.0 * x.to_f32() + r.to_f32()));
+    assert_eq!(stream.clone_dtoh(&residual)?, sum.collect::<Vec<_>>());
+    assert_eq!(
+        stream.clone_dtoh(&residual)?,
+        stream.clone_dtoh(&residual_out)?
+    );
+    assert_eq!(stream.clone_dtoh(&y)?, stream.clone_dtoh(&y_in_place)?);
+    Ok(())
+}
+
+#[test]
+fn a_residual_is_replaced_by_safe_code() {
+    let body = |rank: &Prepared<'_>| {
+        replace_the_residual(rank).expect("calls");
+        Ok(())
+    };
+    let config = CollectiveConfig::new(CollectiveOp::AllReduce);
+    let shape = CollectiveShape { m: 3, n: 136 };
+    for outcome in on_ranks(&KernelConfig::new(2, config), shape, (2, 0), body) {
+        assert_eq!(outcome, Ok(()));
+    }
+}
+
+/// A result that replaces no input is refused where it is passed in the place of one.
+#[test]
+fn a_result_of_its_own_replaces_nothing() {
+    let config = CollectiveConfig::new(CollectiveOp::AllReduce);
+    let config = CollectiveConfig {
+        epilogue: SumEpilogue {
+            norm: Norm::Rms,
+            ..SumEpilogue::default()
+        },
+        ..config
+    };
+    let shape = CollectiveShape { m: 3, n: 136 };
+    let body = |rank: &Prepared<'_>| {
+        let z = rank.stream.alloc_zeros::<bf16>(3 * 136);
+        let mut z = z.expect("memory");
+        let call = rank.operator.call(&rank.stream);
+        let error = call.update(Operand::ResidualOut, &mut z).launch();
+        let text = error
+            .expect_err("an operand that the kernel lacks")
+            .to_string();
+        assert!(text.contains("residual"), "{text}");
+        Ok(())
+    };
+    for outcome in on_ranks(&KernelConfig::new(1, config), shape, (2, 0), body) {
+        assert_eq!(outcome, Ok(()));
+    }
 }
 
 fn packets(shots: u32) -> CollectiveJob {

@@ -273,7 +273,7 @@ fn norms_are_right() {
     }
 }
 
-/// Returns jobs of `gemm_ar` with a norm that are too large for simulated GPUs.
+/// Returns jobs of `gemm_ar` and `gemm_rs` with a norm that are too large for simulated GPUs.
 fn large_products(world: u32) -> Vec<(String, GemmNormJob)> {
     let job = |size| GemmNormJob::new(world, size, 0);
     let jobs = [
@@ -286,13 +286,29 @@ fn large_products(world: u32) -> Vec<(String, GemmNormJob)> {
             "up to 64 rows",
             job((64, 8192, 256)).with_rows(&[64, 1, 7, 64, 33, 2, 0, 64]),
         ),
+        (
+            "2050 rows of owners",
+            job((2050, 2888, 128)).in_two_shots(8).in_place(),
+        ),
+        ("3000 scattered rows", job((3000, 2048, 128)).scattered()),
+        (
+            "up to 2500 rows of owners",
+            job((2500, 2048, 128))
+                .in_two_shots(8)
+                .with_rows(&[2500, 1, 1300, 0, 64, 2500]),
+        ),
     ];
     let name = |(name, job): (&str, GemmNormJob)| (format!("{name} on {world} ranks"), job);
     jobs.into_iter().map(name).collect()
 }
 
 fn products(world: u32) -> Vec<(String, GemmNormJob)> {
-    [gemm_norm::normalised(world), large_products(world)].concat()
+    [
+        gemm_norm::normalised(world),
+        gemm_norm::normalised_by_owners(world),
+        large_products(world),
+    ]
+    .concat()
 }
 
 #[test]

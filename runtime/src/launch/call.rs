@@ -199,6 +199,21 @@ impl<'a> Call<'a> {
         self
     }
 
+    /// Passes a result in the place of the input that it replaces, such as [`Operand::ResidualOut`] in the place of
+    /// [`Operand::Residual`]. The kernel reads the elements of `slice` as the input, and writes the result over them.
+    ///
+    /// [`OperandSpec::in_place_of`](mkernel_spec::abi::OperandSpec::in_place_of) names the input, which is not passed on its own. If
+    /// the result replaces no input, or a larger one, the launch returns an error.
+    pub fn update<T, S>(self, result: Operand, slice: &'a mut S) -> Self
+    where
+        T: Element,
+        S: Writable<T> + ?Sized,
+    {
+        let mut call = self.write(result, slice);
+        call.slices.pass_replaced(result);
+        call
+    }
+
     /// Gives the number of rows of this call, up to the number that the operator was prepared for, which is the default. All
     /// ranks must give equal numbers, except to `gemm`. The operator must take rows at run time: see
     /// [`KernelPlan::max_rows`](crate::KernelPlan::max_rows). Operands need only the rows of this call.

@@ -57,6 +57,22 @@ impl<'a> Slices<'a> {
         }
     }
 
+    /// Adds the input that a result replaces, in the memory of the result. The event of this memory is recorded once, for the result.
+    pub fn pass_replaced(&mut self, result: Operand) {
+        let mut passed = self.wanted.iter().zip(self.passed);
+        let Some((spec, Some(slice))) = passed.find(|(spec, _)| spec.operand == result) else {
+            return;
+        };
+        if let Some(input) = spec.in_place_of {
+            let slice = SliceOperand {
+                written: false,
+                used: None,
+                ..slice
+            };
+            self.pass(input, slice);
+        }
+    }
+
     /// Checks that the operands fit a call on `rank`, and returns all mistakes at once. `specs` are the operands of the plan
     /// with the rows of the call.
     pub fn check(

@@ -286,6 +286,14 @@ impl Meeting {
             _ => 0.0,
         }
     }
+
+    /// The time in which the last rows are normalised behind two shots, µs: they arrive like results, and are stored once more.
+    fn norm_us(self, spec: GemmSpec<'_>, costs: &CostTable) -> f64 {
+        match self.shots {
+            2 if spec.epilogue().normalises() => costs.flag_us + costs.gemm.result_us,
+            _ => 0.0,
+        }
+    }
 }
 
 /// Expected time of a candidate of an operator that reduces, µs. `order` has each tile once.
@@ -355,10 +363,7 @@ pub(super) fn reduce_us(
     let put = first_us + costs.put_us(&bound) + costs.gemm.owner_add_us + results_us;
     if bound.nic_us == 0.0 {
         let unseen = meeting.unseen_share(costs) * computed.min(sent);
-        let norm_us = match meeting.shots {
-            2 if spec.epilogue().normalises() => costs.flag_us + costs.gemm.result_us,
-            _ => 0.0,
-        };
+        let norm_us = meeting.norm_us(spec, costs);
         return (costs.launch_us + computed.max(sent) + unseen + norm_us) * gemm.doubt;
     }
     (costs.launch_us + computed.max(sent).max(put) + costs.overlap_loss * computed) * gemm.doubt

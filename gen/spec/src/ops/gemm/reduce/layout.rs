@@ -40,7 +40,7 @@ pub(super) fn args(
     let on_peers = reduction.is_some_and(|r| r.on_peers);
     let collects = reduction.is_some_and(|r| r.collect_unroll > 0);
     // Rows that are normalised reach C from slots alone.
-    let stores_tiles = !from_registers && !(collects && spec.epilogue().normalises());
+    let stores_tiles = !(from_registers || collects && spec.epilogue().normalises());
     let tile: Tile = core.tile;
     let rows_of_a = rows_of_a(spec, tile, by_shards);
     let mut kinds = vec![
