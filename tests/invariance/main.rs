@@ -60,6 +60,7 @@ fn jobs() -> Vec<(String, Compared)> {
         norm: Norm::Rms,
         ..Epilogue::default()
     };
+    let [normalised, scattered] = [GemmOp::GemmAr, GemmOp::GemmRs].map(|op| with(op, norm));
     let all_of_it = Epilogue {
         bias: true,
         residual: true,
@@ -79,23 +80,13 @@ fn jobs() -> Vec<(String, Compared)> {
     };
     [
         ("gemm, in clusters", invariant(GemmOp::Gemm), (1, 1), FOUR),
-        ("gemm with a norm", with(GemmOp::GemmAr, norm), (1, 1), TWO),
+        ("gemm with a norm", normalised, (1, 1), TWO),
         ("ag_gemm", invariant(GemmOp::AgGemm), (1, 2), FOUR),
         ("gemm_rs", invariant(GemmOp::GemmRs), (1, 2), TWO),
         ("gemm_rs of four ranks", fp16, (1, 4), ONE),
         ("gemm_ar", with(GemmOp::GemmAr, all_of_it), (1, 4), ONE),
-        (
-            "gemm_ar with a norm",
-            with(GemmOp::GemmAr, norm),
-            (1, 2),
-            TWO,
-        ),
-        (
-            "gemm_rs with a norm",
-            with(GemmOp::GemmRs, norm),
-            (1, 4),
-            TWO,
-        ),
+        ("gemm_ar with a norm", normalised, (1, 2), TWO),
+        ("gemm_rs with a norm", scattered, (1, 4), TWO),
         ("gemm_ar of e4m3", blocks, (1, 2), ONE),
         (
             "gemm_ar across nodes",
