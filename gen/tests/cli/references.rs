@@ -55,22 +55,31 @@ fn norms_are_right() {
         let text = stdout(&output);
         assert!(text.contains("correct: all"), "{ranks:?}: {text}");
     }
-    let gemm = ["--op=gemm_ar", "--bias", "--activation=silu", "--norm=rms"];
+    let gemm = ["--op=gemm_rs", "--bias", "--activation=silu", "--norm=rms"];
     let sizes_of_gemm = ["--m=9", "--n=264", "--k=136", "--seed=0", "--calls=2"];
-    for world in ["--world=1", "--world=2"] {
-        let output = run(&[&["run", "--device=sim", world], &gemm[..], &sizes_of_gemm].concat());
+    for given in [
+        &["--world=1"][..],
+        &["--world=2"],
+        &["--world=2", "--op=gemm_ar"],
+        &["--world=2", "--op=gemm_ar", "--shots=2"],
+    ] {
+        let gemm = match given.len() {
+            1 => &gemm[..],
+            _ => &gemm[1..],
+        };
+        let output = run(&[&["run", "--device=sim"], given, gemm, &sizes_of_gemm].concat());
         assert_eq!(code(&output), 0, "{}", stderr(&output));
         let text = stdout(&output);
         assert!(text.contains("correct: all"), "{text}");
     }
-    let two_shots = ["--world=2", "--shots=2", "--output=fp32", "--eps=0"];
+    let one_shot = ["--world=2", "--shots=1", "--output=fp32", "--eps=0"];
     let (code, text) =
-        errors_of(&[&["--device=sim"], &gemm[..], &two_shots, &sizes_of_gemm].concat());
+        errors_of(&[&["--device=sim"], &gemm[..], &one_shot, &sizes_of_gemm].concat());
     assert_eq!(code, 1, "{text}");
     for part in [
         "0 is not a normal number",
         "what is normalised has the elements of the residual",
-        "use shots = 1",
+        "use shots = 2",
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }
