@@ -99,6 +99,7 @@ const MUTATIONS: &[Mutation<GemmNormJob>] = &[
     ("slots of the call before", owners, &[("@norm-results.sent-slot", "ctx.parity() => ctx.parity() ^ 1")]),
     ("rows of slots in TMA's swizzle", owners, &[("@norm-results.swizzle", " ^ in_piece % kLineVecs => ")]),
     ("unused rows of owners not counted", rows_of_owners, &[("@norm-results.unused", "")]),
+    ("rows taken in the call before the last one", owners, &[("@norm-results.reset", "")]),
     ("the total of an earlier call on one rank", alone, &[("@row-norm.total", "mark == ctx.mark() => mark != 0")]),
 ];
 

@@ -84,6 +84,10 @@ pub(crate) struct GemmCosts {
     pub owner_add_us: f64,
     /// The time in which TMA stores a result to its slot, and a rank copies it to C, without flags.
     pub result_us: f64,
+    /// The time in which rows are normalised behind two shots, apart from their bytes.
+    pub norm_us: f64,
+    /// The rate at which rows are normalised behind two shots, TB/s of their elements.
+    pub norm_tb_s: f64,
 }
 
 /// The constants of moving a shard of A to the peers.

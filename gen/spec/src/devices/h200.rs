@@ -116,6 +116,10 @@ const GEMM: GemmCosts = GemmCosts {
     owner_add_us: 5.5,
     // 2×H100, `gemm_ar` of 2048 to 8192 rows of 4096 and 1024: 18 to 22 µs more than the link takes for the bytes.
     result_us: 8.0,
+    // 2×H200, residual and RMSNorm behind two shots: `gemm_ar` of 1024, 2048 and 4096 rows of 8192 takes 45, 70 and 101 µs more
+    // than without, and of 8192 rows of 7168 155 µs.
+    norm_us: 25.0,
+    norm_tb_s: 1.0,
 };
 
 const PUSH: PushCosts = PushCosts {

@@ -61,7 +61,11 @@ pub(super) fn divided(
 /// divided.
 fn divisible(body: &Body) -> Option<(u64, u64, Option<u32>)> {
     let (fewest, asked) = match &body.op_plan {
-        OpPlan::Gemm(gemm) => (FEWEST_ROWS_OF_TILES, gemm.config.tuning.buckets),
+        OpPlan::Gemm(gemm) => {
+            // Each body that normalises rows behind two shots spills registers, and all bodies together too many.
+            let most = gemm.normalises_slots().then_some(1);
+            (FEWEST_ROWS_OF_TILES, gemm.config.tuning.buckets.or(most))
+        }
         OpPlan::Collective(collective) => (1, collective.config.buckets),
         _ => return None,
     };

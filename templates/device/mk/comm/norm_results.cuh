@@ -5,8 +5,8 @@
 // the sub-tiles that have arrived. A warp that finds all tiles of a row adds up the squares and takes the row from the slots to C
 // and to Y, so that every element travels once and is read once.
 //
-// The warps that collect results normalise all rows but the last ones. The last rows are complete when the warps that multiply have
-// nothing else to do, so that these warps normalise them.
+// The warps that collect results take a row after the other. The warps that multiply join them when they have multiplied: the last
+// rows are complete only then.
 #pragma once
 #include <mk/comm/results.cuh>
 #include <mk/norm.cuh>
@@ -17,6 +17,7 @@ template <class Workspace>
 concept NormResultsWorkspace = ResultsWorkspace<Workspace> && requires(u32 parity, u32 tile, u32 group, u32 piece) {
   Workspace::results(parity, tile, group, piece);
   Workspace::tile_squares(parity, tile, group, piece);  // of each row of a sub-tile
+  Workspace::rows_taken(parity);                        // rows that warps of this rank have taken
 };
 
 // Args: C by address, and Y. Tiles are numbered by their places in C, since a row needs its tiles and not their owners.
@@ -91,17 +92,15 @@ struct NormResults {
 
   // ---- all ranks that have the rows
 
-  // A warp, number `worker` of `workers` that collect: normalises all rows but the last ones.
-  template <class Args>
-  static MK_DEVICE void collect(const Args& args, const RankContext& ctx, u32 worker, u32 workers) {
-    for (u32 row = worker; row < first_of_last_rows(ctx); row += workers) normalise(args, ctx, row);
+  // A warp: normalises rows that no other warp of this rank has taken. `kUnroll`: the vectors of a row that a lane loads at once.
+  template <u32 kUnroll, class Args>
+  static MK_DEVICE void collect(const Args& args, const RankContext& ctx) {
+    for (u32 row = take(ctx); row < Order::rows_of_rank(ctx); row = take(ctx)) normalise<kUnroll>(args, ctx, row);
   }
 
-  // A warp, number `worker` of `workers` that have multiplied: normalises the last rows.
-  template <class Args>
-  static MK_DEVICE void collect_last(const Args& args, const RankContext& ctx, u32 worker, u32 workers) {
-    const u32 first = first_of_last_rows(ctx);
-    for (u32 row = first + worker; row < Order::rows_of_rank(ctx); row += workers) normalise(args, ctx, row);
+  // All threads of the grid, at the end: one resets the number of rows that the next call has taken.
+  static MK_DEVICE void reset(const RankContext& ctx) {
+    if (blockIdx.x == 0 && threadIdx.x == 0) store(ctx.local_ptr(Workspace::rows_taken(ctx.parity() ^ 1)), 0);  // @norm-results.reset
   }
 
  private:
@@ -115,13 +114,6 @@ struct NormResults {
     return (ctx.local_rank() + distance) % Ranks::kLocalWorld;
   }
 
-  // Row tiles that advance together are complete at the same time: those after this row at the end of the call.
-  static MK_DEVICE u32 first_of_last_rows(const RankContext& ctx) {
-    const u32 tiles = Order::row_tiles(ctx);
-    if (tiles < Config::kRasterRows) return 0;
-    return (tiles - Config::kRasterRows) / Config::kRasterRows * Config::kRasterRows * Config::kTileM;
-  }
-
   // A row of a sub-tile, number `sub` of those of a row of C.
   struct Line {
     u32 tile, group, sub;
@@ -133,18 +125,27 @@ struct NormResults {
     }
   };
 
-  template <class Args>
+  // A warp: takes the next row of this rank.
+  static MK_DEVICE u32 take(const RankContext& ctx) {
+    u32 row = 0;
+    if (lane_index() == 0) row = fetch_add_relaxed_gpu(ctx.local_ptr(Workspace::rows_taken(ctx.parity())), 1);
+    return broadcast(row, 0);
+  }
+
+  template <u32 kUnroll, class Args>
   static MK_DEVICE void normalise(const Args& args, const RankContext& ctx, u32 row) {
-    constexpr u32 kUnroll = Config::kCollectUnroll;
     wait_row(ctx, row);
-    const float scale = Norm::scale(squares_of_row(ctx, row), kRowVecs);
     u8 *c = args.c_rows + row * args.c_row_bytes, *y = args.y + row * args.y_row_bytes;
-    for (u32 first = lane_index(); first < kRowVecs; first += kWarp * kUnroll) {
-      Vec16 z[kUnroll];
+    Vec16 z[kUnroll];
+    const auto load = [&](u32 first) {
 #pragma unroll
       for (u32 u = 0; u < kUnroll; ++u) {
         if (first + u * kWarp < kRowVecs) z[u] = load_written_vec16(place(ctx, row, first + u * kWarp));
       }
+    };
+    load(lane_index());  // beside the loads of squares
+    const float scale = Norm::scale(squares_of_row(ctx, row), kRowVecs);
+    for (u32 first = lane_index(); first < kRowVecs; first += kWarp * kUnroll) {
 #pragma unroll
       for (u32 u = 0; u < kUnroll; ++u) {
         const u32 byte = (first + u * kWarp) * kVecBytes;
@@ -152,6 +153,7 @@ struct NormResults {
         store_vec16(c + byte, z[u]);
         store_vec16(y + byte, Norm::scaled(z[u], scale, load_vec16(args.weight + byte)));
       }
+      load(first + kWarp * kUnroll);
     }
   }
 

@@ -80,9 +80,7 @@ struct OwnerReduce {
             }
           });
       if constexpr (kNormalises) {
-        constexpr u32 kWarps = kGroups * kWarpgroupWarps;
-        const u32 warp = group * kWarpgroupWarps + Fragment::warp();
-        Results::collect_last(args, ctx, warp * Scheduler::kStride + Scheduler::first(), kWarps * Scheduler::kStride);
+        Results::template collect<2 * Config::kCollectUnroll>(args, ctx);
       }
     }
   };
@@ -92,7 +90,8 @@ struct OwnerReduce {
     static constexpr Agent kAgent = Agent::kWarp;
 
     static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem&, u32) {
-      Results::collect(args, ctx, Scheduler::first(), Scheduler::kStride);
+      if constexpr (kNormalises) Results::template collect<Config::kCollectUnroll>(args, ctx);
+      else Results::collect(args, ctx, Scheduler::first(), Scheduler::kStride);
     }
   };
 
@@ -197,6 +196,7 @@ struct OwnerReduce {
   }
   static MK_DEVICE void end(const Args& args, const RankContext& ctx) {
     Gemm::end(args, ctx);
+    if constexpr (kNormalises) Results::reset(ctx);
     if constexpr (TakesRows<Config>) {
       Partials::count_unused(ctx);
       if constexpr (Config::kNodes > 1) NodeSums::template count_unused<Config::kNodes - 1 + Results::kExist>(ctx);

@@ -287,12 +287,17 @@ impl Meeting {
         }
     }
 
-    /// The time in which the last rows are normalised behind two shots, µs: they arrive like results, and are stored once more.
+    /// The time that norms take behind two shots, µs: few warps normalise while the others multiply.
     fn norm_us(self, spec: GemmSpec<'_>, costs: &CostTable) -> f64 {
-        match self.shots {
-            2 if spec.epilogue().normalises() => costs.flag_us + costs.gemm.result_us,
-            _ => 0.0,
+        if self.shots != 2 || !spec.epilogue().normalises() {
+            return 0.0;
         }
+        let rows = match self.results {
+            true => spec.shape.m,
+            false => spec.shape.m.div_ceil(u64::from(self.owners)),
+        };
+        let bytes = rows * spec.shape.n * spec.types().c.bytes();
+        costs.gemm.norm_us + bytes as f64 / (costs.gemm.norm_tb_s * 1e6)
     }
 }
 

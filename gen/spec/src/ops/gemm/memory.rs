@@ -197,6 +197,8 @@ regions! {
     /// The squares of each row of a sub-tile of results, added up.
     tile_squares: Element::Floats(OUT_ROWS.into()),
         [parity: 2u32, tile: p.result_tiles(), group: p.core.arch.groups, sub: p.subs()], if p.normalises_slots();
+    /// The rows of results that warps of this rank have taken in the calls of a parity.
+    rows_taken: Element::Words(1), [parity: 2u32], if p.normalises_slots();
     /// Counts the pieces of a chunk of a shard of A that have arrived, over all calls.
     chunk_ready: Element::Flag,
         [source: p.spec.world(), chunk: p.of_chunks(|c| c.per_shard), slice: p.of_chunks(|c| c.k_slices)],

@@ -57,6 +57,12 @@ impl GemmPlan {
         self.config.types()
     }
 
+    /// Whether rows are normalised on their way from slots to C, behind two shots.
+    pub(crate) fn normalises_slots(&self) -> bool {
+        let owners_add = self.reduction.as_ref().is_some_and(|r| r.shots == 2);
+        self.config.epilogue.normalises() && owners_add
+    }
+
     /// The configuration that fixes this design, for any number of rows: tile, shared tiles, and the way between ranks.
     pub(crate) fn design(&self) -> GemmConfig {
         let across_nodes = self.reduction.as_ref().is_some_and(|r| r.put_tiles > 0);

@@ -173,7 +173,10 @@ fn candidates(spec: GemmSpec<'_>, device: &Device, core: &CoreLayout) -> Vec<Can
             found.extend(one_shot(spec, device, core, &order, owners));
         }
     }
-    if tuning.shots == Some(1) {
+    // Warps that multiply and then normalise would keep the rows of the call in registers beside their sums, and spill some.
+    let would_spill = spec.takes_rows() && spec.epilogue().normalises();
+    let asks = tuning.shots == Some(2) || tuning.round_tiles.is_some();
+    if tuning.shots == Some(1) || would_spill && !asks && !found.is_empty() {
         return found;
     }
     if spec.crosses_nodes() {
