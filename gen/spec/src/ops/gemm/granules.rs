@@ -25,6 +25,8 @@ impl GemmSpec<'_> {
         match self.granules() {
             None | Some(1) => 256,
             Some(4) if self.op().reduces() && self.takes_rows() => 64,
+            // Warps that multiply also normalise.
+            Some(_) if self.epilogue().normalises() => 64,
             Some(_) => 128,
         }
     }
