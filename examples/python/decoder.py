@@ -13,7 +13,7 @@ class Decoder:
         self._model, self._graph, self._token, self._steps = model, None, None, 0
         self._step = torch.compile(self._next) if is_compiled else self._next
         self._cache = transformers.StaticCache(config=model.config, max_cache_len=positions)
-        # Transformers 5.20 renames the argument.
+        # The first versions of transformers 5 call the argument past_key_values.
         names = inspect.signature(model.forward).parameters
         self._of_cache = {"cache" if "cache" in names else "past_key_values": self._cache}
 

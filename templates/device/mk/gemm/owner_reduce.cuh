@@ -79,9 +79,8 @@ struct OwnerReduce {
               }
             }
           });
-      if constexpr (kNormalises) {
-        Results::template collect<2 * Config::kCollectUnroll>(args, ctx);
-      }
+      // Free of their sums, these warps have registers for more loads than the warp that collects.
+      if constexpr (kNormalises) Results::template collect<2 * Config::kCollectUnroll>(args, ctx);
     }
   };
 

@@ -20,23 +20,13 @@ impl GemmSpec<'_> {
     }
 
     /// The most columns of a consumer warpgroup. Beside the sums of all columns, a thread has the products of a granule if there
-    /// are several granules, and the sum of a pair of granules if there are four.
+    /// are several granules, and the sum of a pair of granules if there are four. A norm keeps elements of rows in registers.
     pub fn most_group_cols(&self) -> u32 {
         match self.granules() {
             None | Some(1) => 256,
-            Some(4) if self.op().reduces() && self.takes_rows() => 64,
-            // Warps that multiply also normalise.
             Some(_) if self.epilogue().normalises() => 64,
+            Some(4) if self.op().reduces() && self.takes_rows() => 64,
             Some(_) => 128,
-        }
-    }
-
-    /// The most columns of a consumer warpgroup whose elements go through registers: with one shot, and if one rank normalises rows.
-    /// With several granules, a norm keeps elements of rows beside them.
-    pub fn most_cols_in_registers(&self) -> u32 {
-        match self.granules() {
-            Some(2..) if self.epilogue().normalises() => 64,
-            _ => 128,
         }
     }
 }

@@ -110,7 +110,9 @@ impl Needs<'_> {
 
     /// Whether rows are normalised on their way from slots to C.
     fn normalises_slots(&self) -> bool {
-        self.normalises() && self.two_shots().is_some()
+        let epilogue = self.spec.epilogue();
+        self.reduction
+            .is_some_and(|r| r.normalises_slots(&epilogue))
     }
 
     /// Whether the warps that multiply normalise rows that they have stored.

@@ -1,6 +1,6 @@
 //! The part of a plan that only GEMM operators have.
 
-use super::config::{GemmConfig, GemmShape, Transfer, Tuning};
+use super::config::{Epilogue, GemmConfig, GemmShape, Transfer, Tuning};
 use super::types::GemmTypes;
 use crate::arch::{ArchSpec, Tile};
 use crate::config::{Dtype, LINE_BYTES};
@@ -57,10 +57,10 @@ impl GemmPlan {
         self.config.types()
     }
 
-    /// Whether rows are normalised on their way from slots to C, behind two shots.
+    /// Whether rows are normalised on their way from slots to C.
     pub(crate) fn normalises_slots(&self) -> bool {
-        let owners_add = self.reduction.as_ref().is_some_and(|r| r.shots == 2);
-        self.config.epilogue.normalises() && owners_add
+        let reduction = self.reduction.as_ref();
+        reduction.is_some_and(|r| r.normalises_slots(&self.config.epilogue))
     }
 
     /// The configuration that fixes this design, for any number of rows: tile, shared tiles, and the way between ranks.
@@ -152,6 +152,13 @@ impl Chunks {
         let slice_bytes = self.slice_cols * a.bytes() as u32;
         let row_rounds = slice_bytes.div_ceil(32 * 16 * self.push_unroll.max(1));
         pieces.div_ceil(ctas * self.push_warps.max(1)) * self.piece_rows * row_rounds
+    }
+}
+
+impl Reduction {
+    /// Whether rows are normalised on their way from slots to C: behind two shots.
+    pub(crate) fn normalises_slots(&self, epilogue: &Epilogue) -> bool {
+        self.shots == 2 && epilogue.normalises()
     }
 }
 

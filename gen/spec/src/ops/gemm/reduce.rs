@@ -49,6 +49,8 @@ use traffic::traffic;
 const ROUND_BYTES: u32 = 1 << 20;
 /// Row tiles that share B tiles in L2. In a round, this many row tiles of every owner advance together.
 const GROUP_M: u32 = 8;
+/// The most columns of a consumer warpgroup with one shot.
+const ONE_SHOT_COLS: u32 = 128;
 /// The packets of a lane in eight rows of a sub-tile.
 const PACKETS: u32 = 4;
 /// The packets of all ranks that fit into the registers of a lane.
@@ -143,7 +145,7 @@ fn candidates(spec: GemmSpec<'_>, device: &Device, core: &CoreLayout) -> Vec<Can
         pace_steps: 0,
     };
     // A kernel that normalises rows keeps each lane's elements of the rows in registers.
-    let fits = core.group_n() <= spec.most_cols_in_registers();
+    let fits = core.group_n() <= ONE_SHOT_COLS;
     if spec.world() == 1 {
         if spec.epilogue().normalises() && !fits {
             // A tile that many ranks may have is possible on one: rows go through slots.

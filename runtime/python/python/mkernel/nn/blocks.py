@@ -71,7 +71,9 @@ def _forward(layer: Any, follower: Any, hidden_states: Tensor, **kwargs: Any) ->
     attention, mlp, norm = layer.self_attn, layer.mlp, layer.post_attention_layernorm
     of_attention, of_mlp = attention.o_proj, getattr(mlp, "down_proj", None)
     is_few = 0 < hidden_states.shape[:-1].numel() <= _MOST_ROWS
-    if torch.is_grad_enabled() or not is_few or not _can_end(of_attention, attention, norm):
+    # A product and the norm behind it have one type of elements.
+    has_type = norm.weight.dtype == follower.weight.dtype == hidden_states.dtype
+    if torch.is_grad_enabled() or not (is_few and has_type) or not _can_end(of_attention, attention, norm):
         return type(layer).forward(layer, hidden_states, **kwargs)
     states = layer.input_layernorm(hidden_states)
     (states, _), residual = of_attention.run(lambda: attention(hidden_states=states, **kwargs), hidden_states, norm)
