@@ -101,7 +101,7 @@ pub const MUTATIONS: &[Mutation] = &[
     ("the same slots in every call", scatter, &[("@partials.read-slot", "ctx.parity() => 0u"), ("@partials.sent-slot", "ctx.parity() => 0u")]),
     ("slots of sources overlap", ragged, &[("@partials.read-slot", "source, tile => 0u, tile"), ("@partials.sent-slot", "ctx.local_rank(), tile => 0u, tile")]),
     // Partial sums in shared memory.
-    ("too few bytes of partial sums announced", scatter, &[("@partials.expected", "gemm::kGroups * kBytes => kBytes")]),
+    ("too few bytes of partial sums announced", scatter, &[("@partials.expected", "kGroups * kBytes => kBytes")]),
     ("no wait for partial sums", scatter, &[("@partials.consumer-wait", "")]),
     ("stage of partial sums not released", scatter, &[("@partials.release", "        stages.advance();")]),
     ("stage of partial sums released by a warp that still reads", scatter, &[("@partials.read-by-warp", "")]),

@@ -81,6 +81,12 @@ impl ArchSpec {
         self.groups * self.group_threads / 32
     }
 
+    /// The first of the warps that multiply. The warps before it are the producer warpgroup.
+    #[must_use]
+    pub const fn first_multiplying_warp(&self) -> u32 {
+        self.group_threads / 32
+    }
+
     /// Registers per thread of a CTA whose `threads` threads divide the registers of an SM evenly.
     #[must_use]
     pub const fn even_registers(&self, threads: u32) -> Registers {

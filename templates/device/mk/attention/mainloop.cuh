@@ -41,7 +41,6 @@ concept MainloopArgs = requires(const Args& args) {
 };
 
 constexpr u32 kQueryBuffers = 2;  // one buffer is loaded while the other one is used
-constexpr u32 kGroups = 2;        // warpgroups, of 64 queries each
 constexpr u32 kGroupRows = Fragment::kRows;
 
 template <MainloopConfig Config, MainloopSmem Smem>

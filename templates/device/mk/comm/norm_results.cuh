@@ -32,7 +32,7 @@ struct NormResults {
 
   static constexpr bool kExist = true;
   static constexpr bool kOnPeers = false;
-  static constexpr u32 kSubTiles = gemm::kGroups * Shape::kSubTiles;  // counts of a flag per tile and call
+  static constexpr u32 kSubTiles = kGroups * Shape::kSubTiles;  // counts of a flag per tile and call
   static constexpr u32 kReceivers = Order::kSharesResults ? Ranks::kLocalWorld : 1;
   static_assert(Ranks::kNodes == 1, "squares travel over NVLink");
 

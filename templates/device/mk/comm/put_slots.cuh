@@ -28,7 +28,7 @@ struct PutSlots {
   }
   static MK_DEVICE u32 tile_bytes(const RankContext& ctx) {
     const bool is_one_group = Shape::kSplitsRows && Order::owner_rows(ctx) <= gemm::kSubTile;
-    return (is_one_group ? 1 : gemm::kGroups) * kPieces * piece_bytes(ctx);
+    return (is_one_group ? 1 : kGroups) * kPieces * piece_bytes(ctx);
   }
 
   // Returns slot `index` of the slots that begin at `first`.

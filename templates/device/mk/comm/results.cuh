@@ -45,7 +45,7 @@ struct ResultFlags {
   using Shape = gemm::TileShape<Config>;
   using Tile = gemm::Tile;
 
-  static constexpr u32 kSubTiles = gemm::kGroups * Shape::kSubTiles;  // counts of a flag per tile and call
+  static constexpr u32 kSubTiles = kGroups * Shape::kSubTiles;  // counts of a flag per tile and call
 
   // One thread, after finish_stores: counts `sub_tiles` of a tile on the flags of the other ranks of this node.
   static MK_DEVICE void count(const RankContext& ctx, const Tile& tile, u32 sub_tiles) {
@@ -201,8 +201,8 @@ struct Results : ResultFlags<Config, Workspace, Order> {
   template <ResultsArgs Args>
   static MK_DEVICE void collect(const Args& args, const RankContext& ctx, u32 worker, u32 workers) {
     const auto others = Flags::Others::of(ctx);
-    for (u32 i = worker; i < others.tiles * gemm::kGroups * kPieces; i += workers) {
-      const u32 piece = i % kPieces, group = i / kPieces % gemm::kGroups, turn = i / (gemm::kGroups * kPieces);
+    for (u32 i = worker; i < others.tiles * kGroups * kPieces; i += workers) {
+      const u32 piece = i % kPieces, group = i / kPieces % kGroups, turn = i / (kGroups * kPieces);
       const Tile tile = others.tile(turn, ctx);
       if (Order::is_gap(tile)) continue;
       if (lane_index() == 0) Flags::wait(ctx, tile);

@@ -23,7 +23,7 @@ MK_DEVICE const u8* load_address(u32 from) {
 }
 
 constexpr u32 kLoadWarps = 4;
-constexpr u32 kMultiplyWarps = gemm::kGroups * kWarpgroupWarps;
+constexpr u32 kMultiplyWarps = kGroups * kWarpgroupWarps;
 constexpr u32 kRowVectors = kLineBytes / kVecBytes;  // vectors of a row of a stage
 
 template <class Config>

@@ -67,7 +67,8 @@ impl<'a> Roles<'a> {
         let about = "Q, K and V to shared memory";
         roles.push(Role::new(RoleKind::Load, all, (0, 1), about).with(self.load()));
         let about = "wgmma, softmax, O and LSE";
-        let warps = (4, self.op_plan.arch.spec().warps());
+        let arch = self.op_plan.arch.spec();
+        let warps = (arch.first_multiplying_warp(), arch.warps());
         roles.push(Role::new(RoleKind::Multiply, all, warps, about).with(self.multiply()));
         roles
     }

@@ -337,13 +337,14 @@ fn finish(
     }
 }
 
-/// A vector for each thread, or a part of a row for each warp, on at most all SMs.
+/// A vector for each thread, or a part of a row for each warp, on at most all SMs. If the SMs suffice, the last warp of each
+/// CTA has no vectors: its last thread counts the call meanwhile.
 fn ll_ctas(op_plan: &CollectivePlan, device: &Device) -> u32 {
     let threads = match op_plan.norm {
         Some(norm) => 32 * op_plan.shape.m * u64::from(norm.warps),
         None => op_plan.vecs(),
     };
-    let ctas = threads.div_ceil(LL_THREADS.into());
+    let ctas = threads.div_ceil((LL_THREADS - 32).into());
     ctas.min(device.sm_count.into()) as u32
 }
 

@@ -6,9 +6,6 @@ use crate::parts::waits::{CallSteps, Step, Whose, Word};
 use crate::plan::{Role, RoleKind};
 use crate::topology::Topology;
 
-/// Warps that load. The other warps multiply.
-const LOAD_WARPS: u32 = 4;
-
 /// Messages of the ranks of this node.
 const ROUTED: u32 = 0;
 /// Messages of other nodes.
@@ -78,7 +75,9 @@ impl<'a> Roles<'a> {
     }
 
     pub(super) fn all(&self) -> Vec<Role> {
-        let (warps, all) = (self.op_plan.arch.spec().warps(), (0, self.grid_ctas));
+        let arch = self.op_plan.arch.spec();
+        let (warps, load_warps) = (arch.warps(), arch.first_multiplying_warp());
+        let all = (0, self.grid_ctas);
         let mut roles = Vec::new();
         if self.op_plan.comm_ctas > 0 {
             let about = match self.op_plan.internode {
@@ -93,10 +92,10 @@ impl<'a> Roles<'a> {
             );
         }
         let about = "tokens and weights to shared memory";
-        roles.push(Role::new(RoleKind::Load, all, (0, LOAD_WARPS), about).with(self.load()));
+        roles.push(Role::new(RoleKind::Load, all, (0, load_warps), about).with(self.load()));
         let about = format!("wgmma, {} to fp32, and C", self.op_plan.config.dtype);
         roles.push(
-            Role::new(RoleKind::Multiply, all, (LOAD_WARPS, warps), &about).with(self.multiply()),
+            Role::new(RoleKind::Multiply, all, (load_warps, warps), &about).with(self.multiply()),
         );
         roles
     }

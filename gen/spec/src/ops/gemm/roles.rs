@@ -7,6 +7,7 @@ use super::memory::{GemmWorkspace, Needs};
 use super::op_plan::{Chunks, Reduction};
 use super::smem::{CommSmem, GemmSmem};
 use super::spec::GemmSpec;
+use crate::arch::ArchSpec;
 use crate::parts::waits::{CallSteps, Step, Whose, Word};
 use crate::plan::{Role, RoleKind};
 use crate::topology::Topology;
@@ -28,8 +29,7 @@ pub(super) struct Roles<'a> {
     workspace: GemmWorkspace,
     smem: GemmSmem,
     comm_smem: CommSmem,
-    /// Warps of a CTA.
-    warps: u32,
+    arch: &'static ArchSpec,
     comm_ctas: u32,
     grid_ctas: u32,
 }
@@ -44,7 +44,7 @@ impl<'a> Roles<'a> {
             workspace: GemmWorkspace::new(needs),
             smem: needs.core.memory(),
             comm_smem: CommSmem::new(needs.core.arch.warps()),
-            warps: needs.core.arch.warps(),
+            arch: needs.core.arch,
             comm_ctas,
             grid_ctas,
         }
@@ -65,7 +65,7 @@ impl<'a> Roles<'a> {
 
     /// A role of all warps of the CTAs that only communicate.
     fn communicating(&self, kind: RoleKind, about: &str, steps: Vec<Step>) -> Role {
-        Role::new(kind, (0, self.comm_ctas), (0, self.warps), about).with(steps)
+        Role::new(kind, (0, self.comm_ctas), (0, self.arch.warps()), about).with(steps)
     }
 
     // ---- the GEMM core
@@ -127,7 +127,7 @@ impl<'a> Roles<'a> {
         let about = format!("wgmma, {} to fp32", self.spec.types().a);
         roles.push(role(
             RoleKind::Multiply,
-            (4, self.warps),
+            (self.arch.first_multiplying_warp(), self.arch.warps()),
             (&about, multiply),
         ));
         roles

@@ -9,6 +9,9 @@
 
 namespace mk {
 
+// The warpgroups of a CTA that multiply. They are the CTA's last warps.
+constexpr u32 kGroups = 2;
+
 struct Fragment {
   static constexpr u32 kRows = 64;
   static constexpr u32 kWarpRows = 16;
