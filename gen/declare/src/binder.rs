@@ -184,7 +184,7 @@ mod tests {
         let owners = Op::ALL.into_iter().filter(|op| op.takes(Field::SHOTS));
         assert_eq!(
             owned_by(owners),
-            "it is an option of ag_gemm, gemm_rs, gemm_ar, gemm, all_reduce, all_gather, reduce_scatter and broadcast"
+            "it is an option of ag_gemm, gemm_rs, gemm_ar, gemm, all_reduce, all_gather, reduce_scatter, broadcast and all_to_all"
         );
         let owners = Op::ALL.into_iter().filter(|op| op.takes(Field::CAUSAL));
         assert_eq!(owned_by(owners), "it is an option of ring_attention");

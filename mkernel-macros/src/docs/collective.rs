@@ -15,6 +15,9 @@ pub fn semantics(config: &CollectiveConfig, ranks: Ranks) -> Vec<String> {
         CollectiveOp::AllGather => "`Y` has the rows of all ranks, in the order of ranks.",
         CollectiveOp::ReduceScatter => "`Y` has this rank's rows of `Σ_r X_r`.",
         CollectiveOp::Broadcast => "`Y` has the rows of `X` of the root.",
+        CollectiveOp::AllToAll => {
+            "Each rank sends each rank a shard of its `X`: `Y` has this rank's rows of every `X`, in the order of ranks."
+        }
     };
     let sums = match config.op.reduces() {
         true => ", added up in fp32",
@@ -56,10 +59,12 @@ fn norm(epilogue: SumEpilogue) -> Option<String> {
 /// The operands of a rank.
 pub fn operands(config: &CollectiveConfig, ranks: Ranks) -> Vec<OperandDoc> {
     let (all, shard) = (size(config.m, "M"), ranks.shard(config.m, "M"));
+    let of_all = ranks.shards(config.m, "M");
     let (x, y) = match config.op {
         CollectiveOp::AllReduce | CollectiveOp::Broadcast => (&all, &all),
         CollectiveOp::AllGather => (&shard, &all),
         CollectiveOp::ReduceScatter => (&all, &shard),
+        CollectiveOp::AllToAll => (&all, &of_all),
     };
     let matrix = |operand, rows: &String| {
         let shape = format!("[{rows}, {}]", size(config.n, "N"));

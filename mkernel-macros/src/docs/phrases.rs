@@ -46,6 +46,18 @@ impl Ranks {
         }
     }
 
+    /// The rows of a shard from each rank.
+    pub fn shards(self, dim: Dim, name: &str) -> String {
+        match (dim.fixed(), self.world) {
+            (Some(rows), Some(world)) => {
+                let world = u64::from(world);
+                (rows.div_ceil(world) * world).to_string()
+            }
+            (_, Some(1)) => size(dim, name),
+            _ => format!("{}·{}", self.world(), self.shard(dim, name)),
+        }
+    }
+
     /// The part of a rank if the dimension is divided equally among ranks.
     pub fn part(self, dim: Dim, name: &str) -> String {
         match (dim.fixed(), self.world) {

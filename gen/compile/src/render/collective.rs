@@ -17,6 +17,7 @@ pub(super) fn assembly(body: &Body, op_plan: &CollectivePlan, topology: Topology
             CollectiveOp::AllGather => "Y = rows of X of all ranks, one launch",
             CollectiveOp::ReduceScatter => "Y = rows of the sum of X over ranks, one launch",
             CollectiveOp::Broadcast => "Y = X of one rank, one launch",
+            CollectiveOp::AllToAll => "Y = this rank's rows of X of all ranks, one launch",
         },
         headers: vec![header],
         config: config(body, op_plan, topology),
@@ -36,10 +37,12 @@ const fn kernel(op_plan: &CollectivePlan) -> (&'static str, &'static str) {
         (Protocol::Ll, CollectiveOp::AllReduce, _) => ("collective/ll", "LlAllReduceTwoShots"),
         (Protocol::Ll, CollectiveOp::AllGather, _) => ("collective/ll", "LlAllGather"),
         (Protocol::Ll, CollectiveOp::Broadcast, _) => ("collective/ll", "LlBroadcast"),
+        (Protocol::Ll, CollectiveOp::AllToAll, _) => ("collective/ll", "LlAllToAll"),
         (Protocol::Ll, CollectiveOp::ReduceScatter, _) => ("collective/ll", "LlReduceScatter"),
         (Protocol::Simple, CollectiveOp::AllReduce, _) => ("collective/simple", "AllReduce"),
         (Protocol::Simple, CollectiveOp::AllGather, _) => ("collective/simple", "AllGather"),
         (Protocol::Simple, CollectiveOp::Broadcast, _) => ("collective/simple", "Broadcast"),
+        (Protocol::Simple, CollectiveOp::AllToAll, _) => ("collective/simple", "AllToAll"),
         (Protocol::Simple, CollectiveOp::ReduceScatter, _) => {
             ("collective/simple", "ReduceScatter")
         }
@@ -117,6 +120,10 @@ fn config(body: &Body, op_plan: &CollectivePlan, topology: Topology) -> Config {
             .u32("kRoot", root, "the rank whose X is sent")
             .u32("kFirstOwner", owners.first, "the rank with the first shard")
             .u32("kOwners", owners.count, "ranks with a shard");
+    }
+    if op_plan.config.op.exchanges() {
+        let note = "whether each rank gets a shard of its own from every rank";
+        c.bool("kSendsToOwners", true, note);
     }
     if op_plan.config.batch_invariant {
         c.batch_invariant();

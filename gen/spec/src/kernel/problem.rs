@@ -157,6 +157,7 @@ impl Op {
             Self::AllGather => CollectiveConfig::new(CollectiveOp::AllGather).into(),
             Self::ReduceScatter => CollectiveConfig::new(CollectiveOp::ReduceScatter).into(),
             Self::Broadcast => CollectiveConfig::new(CollectiveOp::Broadcast).into(),
+            Self::AllToAll => CollectiveConfig::new(CollectiveOp::AllToAll).into(),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Collectives of tensors without a product: `all_reduce`, `all_gather`, `reduce_scatter` and `broadcast`.
+//! Collectives of tensors without a product: `all_reduce`, `all_gather`, `reduce_scatter`, `broadcast` and `all_to_all`.
 
 pub(crate) mod check;
 pub(crate) mod config;

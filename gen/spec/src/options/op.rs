@@ -41,6 +41,9 @@ choices! {
         ReduceScatter = "reduce_scatter",
         /// `Y[M,N] = X_root`: every rank gets the tensor of one rank.
         Broadcast = "broadcast",
+        /// Each rank sends each rank a shard of its `X[M,N]`: rank r gets rows `r·⌈M/W⌉ ..` of every X, at most ⌈M/W⌉ of each, one
+        /// behind the other in the order of ranks. If W divides M, Y has M rows too.
+        AllToAll = "all_to_all",
     }
 }
 

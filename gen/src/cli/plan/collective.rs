@@ -36,6 +36,7 @@ fn computes(op_plan: &CollectivePlan, topology: Topology) -> String {
         CollectiveOp::AllReduce => ("Σ_r X_r", " on every rank"),
         CollectiveOp::AllGather => ("rows of all ranks", " on every rank"),
         CollectiveOp::ReduceScatter => ("Σ_r X_r", ", rank r keeps its rows"),
+        CollectiveOp::AllToAll => ("rows of all ranks' X", ", rank r gets its rows of each"),
         CollectiveOp::Broadcast => ("X of the root", " on every rank"),
     };
     let epilogue = op_plan.config.epilogue;

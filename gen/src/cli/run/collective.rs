@@ -24,6 +24,14 @@ pub fn expected(
     let (values, errors) = match op_plan.config.op {
         // Only the root of a broadcast has rows of X.
         CollectiveOp::AllGather | CollectiveOp::Broadcast => (ranks.concat(), Vec::new()),
+        CollectiveOp::AllToAll => {
+            let world = ranks.len();
+            let elems = |rank| inputs.elems(Operand::Y, rank) / world;
+            let before: usize = (0..rank).map(elems).sum();
+            let own = before..before + elems(rank);
+            let parts = ranks.iter().map(|x| &x[own.clone()]);
+            (parts.collect::<Vec<_>>().concat(), Vec::new())
+        }
         CollectiveOp::AllReduce => sums(plan, op_plan, ranks),
         CollectiveOp::ReduceScatter => {
             let elems = |rank| inputs.elems(Operand::Y, rank);

@@ -30,6 +30,8 @@ struct Gather {
   // find all chunks there.
   static constexpr bool kKeepsOwn = Ranks::kNodes > 1 || NormalisesRows<Config>;  // @norm.own-chunk
 
+  static constexpr u32 kFirstChannel = 0;
+
   // The place of a chunk of a source, and its flag.
   static MK_DEVICE Symmetric<u8> slot(const RankContext& ctx, u32 source, u32 chunk) {
     static_assert(GatherWorkspace<Workspace>);
@@ -64,6 +66,14 @@ struct Gather {
   }
 
   static MK_DEVICE void wait_chunk(const RankContext& ctx, Role role, u32 source, u32 chunk) {
+    if constexpr (SendsToOwners<Config> && Ranks::kNodes > 1) {
+      // The rank with this local rank has put the chunk here.
+      if (source / Ranks::kLocalWorld != ctx.rank / Ranks::kLocalWorld) {
+        const u32 put = chunk / Config::kPutChunks * Ranks::kLocalWorld + source % Ranks::kLocalWorld;
+        Network::wait_put(ctx, role, kFirstChannel, Network::peer_of_rank(ctx, source), Begin::kPuts + put);
+        return;
+      }
+    }
     wait_mark(ctx, ctx.local_ptr(ready(ctx, source, chunk)),  // @gather.wait
               WaitSite{role, kChunk, source, chunk, ctx.mark()});
   }
@@ -147,7 +157,8 @@ struct Gather {
 
   template <class Result>
   static MK_DEVICE void collect_chunk(const RankContext& ctx, const Result& result, u32 source, u32 chunk) {
-    const u32 vecs = Chunks::vecs_of(ctx, source, chunk), first = Chunks::first(ctx, source, chunk);
+    const u32 vecs = Chunks::vecs_of(ctx, Shards::sent_shard(source, ctx.rank), chunk);
+    const u32 first = Shards::first_in_result(ctx, source, ctx.rank) + Chunks::first_in_shard(chunk);
     if (vecs == 0) return;
     wait_chunk(ctx, kCollect, source, chunk);  // @gather.collected
     const u8* from = ctx.local_ptr(slot(ctx, source, chunk));

@@ -1,6 +1,6 @@
 // Collectives of a few vectors on one node by the low-latency protocols. Vectors travel as packets, which need no fence
-// and no flag behind them. Vectors that are added up travel as Lamport packets (comm/lamport.cuh). An all-gather and
-// a broadcast must not change a bit, not even of a NaN, so they use the packets of comm/ll.cuh, which halve the bandwidth.
+// and no flag behind them. Vectors that are added up travel as Lamport packets (comm/lamport.cuh). Collectives
+// that add nothing must not change a bit, not even of a NaN, so they use the packets of comm/ll.cuh, which halve the bandwidth.
 //
 // A thread handles vectors in rounds, with one assignment of vectors for all phases unless rows are normalised. The
 // thread sends its vectors of a round before it waits for the other ranks' vectors of the round, so ranks do not wait
@@ -63,6 +63,8 @@ struct Ll {
     static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem&, u32) {
       if constexpr (kReduces) {
         exchange_parts(args, ctx);
+      } else if constexpr (SendsToOwners<Config>) {
+        send_to_owners(args, ctx);
       } else {
         send_shard(args, ctx);
       }
@@ -231,18 +233,38 @@ struct Ll {
     }
   }
 
-  // The rank in whose shard a vector is. The root of a broadcast has the only shard.
+  // Sends each rank its shard, and copies the own shard to the result. Each rank begins with the next rank's shard, so that not
+  // all ranks send to the same rank first.
+  static MK_DEVICE void send_to_owners(const Args& args, const RankContext& ctx) {
+    const u32 vecs = Shards::vecs(ctx), of_next = Shards::first(ctx, (ctx.rank + 1) % kWorld);
+    const u32 first = of_next < vecs ? of_next : 0;
+    for (u32 i = thread(); i < vecs; i += threads()) {
+      const u32 vec = i < vecs - first ? first + i : i - (vecs - first);
+      const u32 to = vec / Shards::shard_vecs(ctx), in_shard = vec - Shards::first(ctx, to);
+      const Vec16 data = load_vec16(Tensors::input(args).at(vec));
+      if (to != ctx.rank) send_shard_vec(ctx, to, in_shard, data);
+      else store_vec16(Tensors::output(args).at(Shards::first_in_result(ctx, to, to) + in_shard), data);
+    }
+  }
+
+  static MK_DEVICE u32 result_vecs(const RankContext& ctx) {
+    return SendsToOwners<Config> ? kWorld * Shards::vecs_of(ctx, ctx.rank) : Shards::vecs(ctx);
+  }
+
+  // The rank that sends a vector of the result. The root of a broadcast has the only shard.
   static MK_DEVICE u32 owner_of(const RankContext& ctx, u32 vec) {
-    if constexpr (HasRoot<Config>) return Config::kRoot;
+    if constexpr (SendsToOwners<Config>) return vec / Shards::vecs_of(ctx, ctx.rank);
+    else if constexpr (HasRoot<Config>) return Config::kRoot;
     else return vec / Shards::shard_vecs(ctx);
   }
 
   // Copies the other ranks' shards to the result.
   static MK_DEVICE void collect(const Args& args, const RankContext& ctx) {
-    for (u32 vec = thread(); vec < Shards::vecs(ctx); vec += threads()) {
+    for (u32 vec = thread(); vec < result_vecs(ctx); vec += threads()) {
       const u32 owner = owner_of(ctx, vec);
       if (owner == ctx.rank) continue;
-      store_vec16(Tensors::output(args).at(vec), wait_shard_vec(ctx, owner, vec - Shards::first(ctx, owner)));  // @ll.collected
+      const u32 in_shard = vec - Shards::first_in_result(ctx, owner, ctx.rank);
+      store_vec16(Tensors::output(args).at(vec), wait_shard_vec(ctx, owner, in_shard));  // @ll.collected
     }
   }
 
@@ -341,6 +363,9 @@ struct Ll {
 
 template <class... Policies>
 using LlAllGather = Ll<LlScheme::kAllGather, Policies...>;
+// Each rank sends each rank that rank's shard.
+template <class... Policies>
+using LlAllToAll = Ll<LlScheme::kAllGather, Policies...>;
 // The root has the only shard.
 template <class... Policies>
 using LlBroadcast = Ll<LlScheme::kAllGather, Policies...>;

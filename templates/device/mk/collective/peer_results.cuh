@@ -34,13 +34,18 @@ struct PeerResults {
     }
   }
 
+  // The address of vector `vec` of the result on a rank of this node.
+  static MK_DEVICE u8* at(const Args& args, u32 local_rank, u32 vec) {
+    return args.results[local_rank] + (Tensors::output(args).at(vec) - args.y);
+  }
+
   // A warp, number `worker` of `workers`: waits until the other ranks' chunks are in the result. Each lane waits for
   // some chunks.
   static MK_DEVICE void collect(const RankContext& ctx, u32 worker, u32 workers) {
     constexpr u32 kPeers = Ranks::kLocalWorld - 1;
     for (u32 i = worker * kWarp + lane_index(); i < kPeers * Chunks::per_shard(ctx); i += workers * kWarp) {
       const u32 source = (ctx.local_rank() + 1 + i % kPeers) % Ranks::kLocalWorld, chunk = i / kPeers;
-      if (Chunks::vecs_of(ctx, source, chunk) > 0) Gathering::wait_chunk(ctx, kCollect, source, chunk);  // @results-of-peers.wait
+      if (Chunks::vecs_of(ctx, Chunks::Shards::sent_shard(source, ctx.rank), chunk) > 0) Gathering::wait_chunk(ctx, kCollect, source, chunk);  // @results-of-peers.wait
     }
   }
 };

@@ -24,6 +24,11 @@ concept HasRoot = requires {
   Config::kOwners;
 };
 
+// Each rank has a tensor of its own, of which it sends each rank that rank's shard. Other collectives send a rank's shard to all
+// ranks.
+template <class Config>
+concept SendsToOwners = requires { Config::kSendsToOwners; };
+
 template <ShardConfig Config>
 struct Shards {
   using Ranks = Topology<Config>;
@@ -66,6 +71,13 @@ struct Shards {
     }
     const u32 start = first(ctx, rank);
     return start < vecs(ctx) ? min(shard_vecs(ctx), vecs(ctx) - start) : 0;
+  }
+
+  // The vectors that rank `source` sends to rank `to`: a shard, and its first vector in the result of `to`.
+  static MK_DEVICE u32 sent_shard(u32 source, u32 to) { return SendsToOwners<Config> ? to : source; }
+  static MK_DEVICE u32 first_in_result(const RankContext& ctx, u32 source, u32 to) {
+    if constexpr (SendsToOwners<Config>) return source * vecs_of(ctx, to);
+    else return first(ctx, source);
   }
 };
 

@@ -5,6 +5,7 @@
 // sums and results move in this GPU's memory.
 #pragma once
 #include <mk/call.cuh>
+#include <mk/collective/exchange.cuh>
 #include <mk/collective/gather.cuh>
 #include <mk/collective/norm.cuh>
 #include <mk/collective/peer_results.cuh>
@@ -82,7 +83,7 @@ struct Simple {
   };
 
   // A warp: sends chunks of the own shard to all ranks of this node, and copies them to the result. In a broadcast, the shards
-  // come from the root.
+  // come from the root. In an all-to-all, the chunks are those of the shards of their owners.
   struct PushShard {
     static constexpr Agent kAgent = Agent::kWarp;
     using Workers = collective::Workers<Config::kPushWarps>;
@@ -90,6 +91,10 @@ struct Simple {
     static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem&, u32 warp) {
       if constexpr (HasRoot<Config>) {
         Scatter<Config, Args, Workspace>::push(args, ctx, Workers::index(warp), Workers::count());
+        return;
+      }
+      if constexpr (SendsToOwners<Config>) {
+        if (PeerResults::begin(ctx, kPush)) Exchange<Config, Args, Workspace>::push(args, ctx, Workers::index(warp), Workers::count());
         return;
       }
       const auto shard = Tensors::input(args);
@@ -187,7 +192,10 @@ struct Simple {
 
   // A warp, across nodes: watches the arrivals of puts.
   struct Puts {
-    static MK_DEVICE u32 of_call(const RankContext& ctx) { return ceil_div(Chunks::per_shard(ctx), Config::kPutChunks); }
+    static MK_DEVICE u32 of_call(const RankContext& ctx) {
+      const u32 of_shard = ceil_div(Chunks::per_shard(ctx), Config::kPutChunks);
+      return SendsToOwners<Config> ? of_shard * Ranks::kLocalWorld : of_shard;
+    }
   };
   using WatchArrivals = comm::WatchArrivals<Config, Workspace, Puts>;
 
@@ -200,12 +208,14 @@ struct Simple {
     }
   };
 
-  // A warp, across nodes: puts chunks of the own shard to the ranks of the same local rank on other nodes.
+  // A warp, across nodes: puts chunks of the own shard, or of the shards that they own, to the ranks of the same local rank on
+  // other nodes.
   struct PutShard {
     static constexpr Agent kAgent = Agent::kWarp;
 
     static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem&, u32) {
-      Gathering::template put_all<kShardChannel>(args, ctx);
+      if constexpr (SendsToOwners<Config>) Exchange<Config, Args, Workspace>::put_all(args, ctx);
+      else Gathering::template put_all<kShardChannel>(args, ctx);
     }
   };
 
@@ -233,6 +243,9 @@ template <class... Policies>
 using AllReduce = Simple<Collective::kAllReduce, Policies...>;
 template <class... Policies>
 using AllGather = Simple<Collective::kAllGather, Policies...>;
+// Sends each rank its shard of every rank's tensor.
+template <class... Policies>
+using AllToAll = Simple<Collective::kAllGather, Policies...>;
 // Gathers the shards that the root has sent to their owners.
 template <class... Policies>
 using Broadcast = Simple<Collective::kAllGather, Policies...>;

@@ -1,4 +1,4 @@
-//! The configuration of a collective: `all_reduce`, `all_gather`, `reduce_scatter`, `broadcast`.
+//! The configuration of a collective: `all_reduce`, `all_gather`, `reduce_scatter`, `broadcast`, `all_to_all`.
 
 use crate::abi::MAX_BUCKETS;
 use crate::config::{Dim, Dtype, Eps, Field, Norm};
@@ -28,7 +28,7 @@ options! {
     #[serde(deny_unknown_fields)]
     pub struct CollectiveConfig {
         op: CollectiveOp, sizes: CollectiveShape {
-            /// Rows of the tensor; of `all_gather` and `reduce_scatter`, over all ranks.
+            /// Rows of the tensor; of `all_gather` and `reduce_scatter`, over all ranks; of `all_to_all`, of X on each rank.
             m as =M,
             /// Columns of the tensor, a multiple of 8.
             n as =N,
@@ -41,8 +41,8 @@ options! {
             /// How data travels: as packets that need no flag behind them (ll), or as plain data with a flag behind each chunk
             /// (simple).
             ///
-            /// `ll` is for few bytes on one node: it has the lowest latency, and with `all_gather` and `broadcast` half the
-            /// bandwidth. The tensor has at most 16 MiB.
+            /// `ll` is for few bytes on one node: it has the lowest latency, and with `all_gather`, `broadcast` and
+            /// `all_to_all` half the bandwidth. The tensor has at most 16 MiB.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             protocol: Option<Protocol> as PROTOCOL,
             /// The most KiB of a tensor that the planner lets travel as packets. It otherwise chooses by the cost model.
@@ -68,7 +68,7 @@ options! {
             /// Whether Y lies in symmetric memory, at the same offset on all ranks.
             ///
             /// Ranks of a node then store straight to each other's Y where data does not travel in packets. Only of
-            /// `all_reduce` and `all_gather`.
+            /// `all_reduce`, `all_gather` and `all_to_all`.
             #[serde(default)]
             symmetric_result: bool as =SYMMETRIC_RESULT,
             /// Whether the bits of a row of Y depend only on the row's operands, the world and the nodes, and not on M, the other
@@ -123,15 +123,18 @@ pub enum CollectiveOp {
     ReduceScatter,
     /// [`Op::Broadcast`]
     Broadcast,
+    /// [`Op::AllToAll`]
+    AllToAll,
 }
 
 impl CollectiveOp {
     /// All operators of the kind.
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 5] = [
         Self::AllReduce,
         Self::AllGather,
         Self::ReduceScatter,
         Self::Broadcast,
+        Self::AllToAll,
     ];
 
     /// The [`Op`] of this operator.
@@ -142,6 +145,7 @@ impl CollectiveOp {
             Self::AllGather => Op::AllGather,
             Self::ReduceScatter => Op::ReduceScatter,
             Self::Broadcast => Op::Broadcast,
+            Self::AllToAll => Op::AllToAll,
         }
     }
 
@@ -151,16 +155,22 @@ impl CollectiveOp {
         matches!(self, Self::AllReduce | Self::ReduceScatter)
     }
 
-    /// Whether every rank gets the whole tensor.
+    /// Whether ranks get data of other ranks as they are, and not only in sums.
     #[must_use]
     pub const fn gathers(self) -> bool {
         !matches!(self, Self::ReduceScatter)
     }
 
+    /// Whether each rank sends each rank that rank's shard of its tensor. Other collectives send a rank's shard to all ranks.
+    #[must_use]
+    pub const fn exchanges(self) -> bool {
+        matches!(self, Self::AllToAll)
+    }
+
     /// Whether ranks may store to each other's results in symmetric memory.
     #[must_use]
     pub const fn may_store_to_results(self) -> bool {
-        matches!(self, Self::AllReduce | Self::AllGather)
+        matches!(self, Self::AllReduce | Self::AllGather | Self::AllToAll)
     }
 }
 
@@ -173,8 +183,8 @@ impl fmt::Display for CollectiveOp {
 choices! {
     /// How data travels.
     pub enum Protocol {
-        /// Packets that need no flag behind them: Lamport packets of what is added up, and for `all_gather` and `broadcast`
-        /// 8 bytes of data and 8 bytes of flags, as NCCL's LL.
+        /// Packets that need no flag behind them: Lamport packets of what is added up, and for other collectives 8 bytes of data
+        /// and 8 bytes of flags, as NCCL's LL.
         Ll = "ll",
         /// Plain data, and a flag behind each chunk, as NCCL's Simple.
         Simple = "simple",

@@ -53,6 +53,24 @@ fn rows(op_plan: &CollectivePlan, world: u32) -> (Extent, Extent) {
         CollectiveOp::AllReduce => (whole, whole),
         CollectiveOp::AllGather => (shard, whole),
         CollectiveOp::ReduceScatter => (whole, shard),
+        CollectiveOp::AllToAll => {
+            let (mirror, times) = (None, u64::from(world));
+            let from_all = match op_plan.takes_rows() {
+                true => Extent::RowsOfChunks {
+                    most,
+                    chunks: times,
+                    mirror,
+                    times,
+                },
+                false => Extent::Chunks {
+                    total: most,
+                    per_chunk: op_plan.shape.shard_rows(world),
+                    mirror,
+                    times,
+                },
+            };
+            (whole, from_all)
+        }
         CollectiveOp::Broadcast => {
             let rank = op_plan.config.root(world).unwrap_or(0);
             let of_root = match op_plan.takes_rows() {
@@ -68,13 +86,16 @@ pub(super) fn operands(op_plan: &CollectivePlan, world: u32) -> Vec<OperandSpec>
     let (x, y) = rows(op_plan, world);
     let matrix =
         |operand, rows| OperandSpec::new(operand, rows, op_plan.shape.n, op_plan.config.dtype);
-    let result = matrix(Operand::Y, y).in_symmetric_memory(op_plan.config.symmetric_result);
+    let mut result = matrix(Operand::Y, y).in_symmetric_memory(op_plan.config.symmetric_result);
+    if !op_plan.config.op.exchanges() {
+        result = result.in_place_of(Operand::X);
+    }
     let epilogue = op_plan.config.epilogue;
     let one = Extent::Fixed(1);
     let new_residual = matrix(Operand::ResidualOut, y).in_place_of(Operand::Residual);
     let all = [
         (true, matrix(Operand::X, x)),
-        (true, result.in_place_of(Operand::X)),
+        (true, result),
         (epilogue.bias, matrix(Operand::Bias, one)),
         (epilogue.residual, matrix(Operand::Residual, y)),
         (epilogue.normalises(), matrix(Operand::Weight, one)),

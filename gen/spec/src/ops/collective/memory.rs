@@ -39,6 +39,11 @@ impl Needs<'_> {
         self.op_plan.stores_to_results(self.topology)
     }
 
+    /// Whether chunks for other nodes pass through the ranks of the owners' local ranks.
+    fn exchanges_nodes(&self) -> bool {
+        self.op_plan.config.op.exchanges() && self.crosses_nodes()
+    }
+
     fn scatters(&self) -> bool {
         self.op_plan.scatters(self.topology)
     }
@@ -121,6 +126,12 @@ regions! {
         if p.reduces() && p.crosses_nodes();
     /// The mark of the last call in which the root sent a chunk of this rank's shard, which lies in `gathered`.
     scattered: Element::Flag, [parity: 2u32, chunk: p.chunks()], if p.scatters();
+    /// The mark of the last call in which a rank of this node sent a chunk for the rank of this local rank on a peer's node.
+    outgoing_ready: Element::Flag,
+        [parity: 2u32, peer: p.topology.peers(), source: p.topology.local_world, chunk: p.chunks()], if p.exchanges_nodes();
+    /// The chunks for a peer from the ranks of this node.
+    outgoing: p.chunk(), [parity: 2u32, peer: p.topology.peers(), source: p.topology.local_world, chunk: p.chunks()],
+        if p.exchanges_nodes();
     /// The mark of the last call in which a chunk of a source arrived.
     chunk_ready: Element::Flag, [parity: 2u32, source: p.sources(), chunk: p.chunks()],
         if p.is(Protocol::Simple) && p.sends_shards();

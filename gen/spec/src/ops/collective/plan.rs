@@ -193,7 +193,11 @@ fn with_chunks(
         }
     }
     let workers = u64::from(device.sm_count * op_plan.warps.push.max(op_plan.warps.reduce).max(1));
-    let bytes = op_plan.shard_vecs * VEC_BYTES / workers;
+    let pushed_vecs = match config.op.exchanges() {
+        true => op_plan.vecs(),
+        false => op_plan.shard_vecs,
+    };
+    let bytes = pushed_vecs * VEC_BYTES / workers;
     let bytes = bytes.clamp(MIN_CHUNK_BYTES, MAX_CHUNK_BYTES);
     op_plan.chunk_vecs = (bytes / VEC_BYTES)
         .next_power_of_two()
@@ -214,15 +218,16 @@ fn with_chunks(
 fn step_warps(op: CollectiveOp, topology: Topology) -> StepWarps {
     let (push, reduce, collect, relay) = match (op, topology.nodes, topology.local_world) {
         (CollectiveOp::AllReduce | CollectiveOp::ReduceScatter, 1, 1) => (0, 16, 0, 0),
-        (CollectiveOp::AllGather | CollectiveOp::Broadcast, 1, 1) => (16, 0, 0, 0),
+        (_, 1, 1) => (16, 0, 0, 0),
         (CollectiveOp::AllReduce, 1, _) => (4, 6, 6, 0),
         (CollectiveOp::AllReduce, _, 1) => (0, 5, 4, 4),
         (CollectiveOp::AllReduce, _, _) => (3, 4, 3, 3),
         (CollectiveOp::ReduceScatter, 1, _) => (8, 8, 0, 0),
         (CollectiveOp::ReduceScatter, _, 1) => (0, 14, 0, 0),
         (CollectiveOp::ReduceScatter, _, _) => (6, 8, 0, 0),
-        (CollectiveOp::AllGather | CollectiveOp::Broadcast, 1, _) => (8, 0, 8, 0),
+        (_, 1, _) => (8, 0, 8, 0),
         (CollectiveOp::AllGather | CollectiveOp::Broadcast, _, _) => (5, 0, 5, 4),
+        (CollectiveOp::AllToAll, _, _) => (7, 0, 7, 0),
     };
     StepWarps {
         push,
@@ -274,13 +279,15 @@ fn traffic(op_plan: &CollectivePlan, topology: Topology) -> Traffic {
     let epilogue = op_plan.config.epilogue;
     let more = u64::from(epilogue.residual) + u64::from(epilogue.normalises());
     let (read, written) = match op_plan.config.op {
-        CollectiveOp::AllReduce | CollectiveOp::Broadcast => (whole, whole),
+        CollectiveOp::AllReduce | CollectiveOp::Broadcast | CollectiveOp::AllToAll => {
+            (whole, whole)
+        }
         CollectiveOp::AllGather => (shard, whole),
         CollectiveOp::ReduceScatter => (whole, shard),
     };
     Traffic {
         link_bytes: words * link_bytes,
-        nic_bytes: steps * u64::from(topology.peers()) * shard,
+        nic_bytes: steps * u64::from(topology.peers()) * put_shards(op_plan, topology) * shard,
         memory_bytes: read + written + more * whole,
         flops: if op_plan.config.op.reduces() {
             elems(shard) * (world - 1)
@@ -348,11 +355,20 @@ fn ll_ctas(op_plan: &CollectivePlan, device: &Device) -> u32 {
     ctas.min(device.sm_count.into()) as u32
 }
 
+/// The shards that a rank puts to a rank of another node: its own, or one from each rank of its node.
+fn put_shards(op_plan: &CollectivePlan, topology: Topology) -> u64 {
+    match op_plan.config.op.exchanges() {
+        true => topology.local_world.into(),
+        false => 1,
+    }
+}
+
 /// The puts that the kernel needs: each chunk of a shard crosses to every other node once in each step.
 fn network(op_plan: &CollectivePlan, topology: Topology) -> Option<Network> {
     (topology.peers() > 0).then(|| Network {
         channels: op_plan.channels(),
         puts: (op_plan.shard_chunks().div_ceil(op_plan.put_chunks)
+            * put_shards(op_plan, topology)
             + u64::from(op_plan.takes_rows())) as u32,
         put_bytes: op_plan.put_chunks * op_plan.chunk_vecs * VEC_BYTES,
     })

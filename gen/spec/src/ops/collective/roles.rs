@@ -49,7 +49,12 @@ impl<'a> Roles<'a> {
         let begun = &self.workspace.begun;
         let begin = Step::of(FOR_NODES).signals(begun, self.peers());
         let end = Step::last().waits(begun, self.peers());
-        CallSteps::new(vec![begin], vec![end], self.topology)
+        let mut call = CallSteps::new(vec![begin], vec![end], self.topology);
+        if self.workspace.outgoing.is_some() {
+            let sent = Step::of(PUT).signals(&Word::PutsSent, Whose::HOST);
+            call.host.push(sent);
+        }
+        call
     }
 
     pub(super) fn all(&self, threads: u32, grid_ctas: u32) -> Vec<Role> {
@@ -119,7 +124,10 @@ impl<'a> Roles<'a> {
             (
                 RoleKind::PutShard,
                 shards,
-                "own chunks to other nodes",
+                match op.exchanges() {
+                    true => "chunks of this node to their owners",
+                    false => "own chunks to other nodes",
+                },
                 self.put_shard(),
             ),
         ]
@@ -136,6 +144,10 @@ impl<'a> Roles<'a> {
             false if self.op_plan.owners.is_some() => {
                 let about = "the root's chunks to ranks that send them to all, and to the result";
                 (RoleKind::PushShard, warps.push, about, self.scatter())
+            }
+            false if op.exchanges() => {
+                let about = "chunks to their owners, or to ranks that put them, and to the result";
+                (RoleKind::PushShard, warps.push, about, self.exchange_chunks())
             }
             false => {
                 let about = "own chunks to the peers and to the result";
@@ -183,6 +195,16 @@ impl<'a> Roles<'a> {
         ]
     }
 
+    /// Chunks of an all-to-all: for other nodes to ranks that put them, then to their owners on this node.
+    fn exchange_chunks(&self) -> Vec<Step> {
+        let outgoing = &self.workspace.outgoing_ready;
+        vec![
+            self.await_results(Step::of(FOR_NODES))
+                .signals(outgoing, self.node()),
+            Step::of(OWN).signals(&self.workspace.chunk_ready, self.peers()),
+        ]
+    }
+
     fn reduce(&self) -> Vec<Step> {
         let CollectiveWorkspace {
             partial_ready,
@@ -198,22 +220,34 @@ impl<'a> Roles<'a> {
         ]
     }
 
-    /// Sends chunks of the own shard. Stores to results of other ranks wait until these ranks have begun the call.
-    fn raise_own(&self, step: Step) -> Step {
-        let CollectiveWorkspace {
-            begun, chunk_ready, ..
-        } = &self.workspace;
-        let keeps_own = self.topology.peers() > 0 || self.op_plan.norm.is_some();
+    /// Stores to results of other ranks wait until these ranks have begun the call.
+    fn await_results(&self, step: Step) -> Step {
         step.when(self.op_plan.stores_to_results(self.topology), |step| {
-            step.waits(begun, self.peers())
+            step.waits(&self.workspace.begun, self.peers())
         })
-        .signals(chunk_ready, Whose::peers_and(self.topology, keeps_own))
+    }
+
+    /// Sends chunks of the own shard.
+    fn raise_own(&self, step: Step) -> Step {
+        let keeps_own = self.topology.peers() > 0 || self.op_plan.norm.is_some();
+        let to = Whose::peers_and(self.topology, keeps_own);
+        let step = self.await_results(step);
+        step.signals(&self.workspace.chunk_ready, to)
     }
 
     fn collect(&self) -> Vec<Step> {
+        let CollectiveWorkspace {
+            arrived,
+            chunk_ready,
+            ..
+        } = &self.workspace;
+        if self.op_plan.config.op.exchanges() {
+            let step = Step::of(RELAYED).waits(chunk_ready, self.peers());
+            return vec![step.waits(arrived, Whose::RANK)];
+        }
         let takes_own = self.topology.peers() > 0 || self.op_plan.norm.is_some();
         let from = Whose::peers_and(self.topology, takes_own);
-        vec![Step::of(RELAYED).waits(&self.workspace.chunk_ready, from)]
+        vec![Step::of(RELAYED).waits(chunk_ready, from)]
     }
 
     // ---- across nodes
@@ -252,6 +286,13 @@ impl<'a> Roles<'a> {
     }
 
     fn put_shard(&self) -> Vec<Step> {
+        if self.op_plan.config.op.exchanges() {
+            let outgoing = &self.workspace.outgoing_ready;
+            return vec![
+                Step::of(PUT).waits(outgoing, self.node()).puts(),
+                Step::of(PUT).waits(&Word::PutsSent, Whose::HOST),
+            ];
+        }
         vec![
             Step::of(PUT)
                 .waits(&self.workspace.chunk_ready, Whose::RANK)

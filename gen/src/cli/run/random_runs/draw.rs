@@ -18,7 +18,7 @@ pub struct Drawn {
 }
 
 /// The number of operators. Seeds take them in turn.
-pub const OPS: u64 = 11;
+pub const OPS: u64 = 12;
 
 /// Draws a configuration that has a plan.
 pub fn draw(seed: u64) -> Drawn {
@@ -134,6 +134,7 @@ fn problem(random: &mut Draws, op: u64, (nodes, world): (u32, u32)) -> Problem {
         7 => combine(random, world).into(),
         8 => gemm(random, GemmOp::Gemm).into(),
         9 => collective(random, CollectiveOp::Broadcast, world).into(),
+        10 => collective(random, CollectiveOp::AllToAll, world).into(),
         _ => gemm(random, GemmOp::AgGemm).into(),
     }
 }

@@ -145,6 +145,12 @@ pub fn collective(job: &Job, config: &CollectiveConfig, rank: usize) -> Vec<Vec<
         return vec![x.concat().into_iter().map(|x| Some((x, 0.0))).collect()];
     }
     let all_rows = x[0].len() / n;
+    if config.op == CollectiveOp::AllToAll {
+        let rows = job.shard(all_rows, rank);
+        let parts = x.iter().map(|x| &x[rows.start * n..rows.end * n]);
+        let parts = parts.collect::<Vec<_>>().concat();
+        return vec![parts.into_iter().map(|x| Some((x, 0.0))).collect()];
+    }
     let rows = match config.op {
         CollectiveOp::ReduceScatter => job.shard(all_rows, rank),
         _ => 0..all_rows,
