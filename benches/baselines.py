@@ -71,7 +71,7 @@ SHAPES = {
     "gemm_ar": [(m, n, k // WORLD) for m, n, k in SUMMED],
     "gemm": [(m, n // WORLD, k) for m, n, k in GATHERED],
 }
-COLLECTIVES = ["all_reduce", "all_gather", "reduce_scatter", "broadcast"]
+COLLECTIVES = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all"]
 BLOCK_US = 20_000
 
 
@@ -402,6 +402,8 @@ class Collective:
             dist.all_gather_into_tensor(self.y, self.own)
         elif self.op == "broadcast":
             dist.broadcast(self.x, 0)
+        elif self.op == "all_to_all":
+            dist.all_to_all_single(self.y, self.x)
         else:
             dist.reduce_scatter_tensor(self.y, self.x)
 

@@ -170,7 +170,8 @@ impl<'a> Case<'a> {
         let (sources, row) = match self.config.op {
             CollectiveOp::AllGather | CollectiveOp::Broadcast => (0..1, 0),
             CollectiveOp::AllReduce => (0..world, 0),
-            CollectiveOp::ReduceScatter if rank * shard >= shape.m => return Ok(()),
+            _ if rank * shard >= shape.m => return Ok(()),
+            CollectiveOp::AllToAll => (0..1, rank * shard),
             CollectiveOp::ReduceScatter => (0..world, rank * shard),
         };
         let mut sums = vec![0.0; shape.n as usize];

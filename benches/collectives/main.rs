@@ -1,4 +1,4 @@
-//! Benchmark of `all_reduce`, `all_gather`, `reduce_scatter` and `broadcast`. Needs GPUs.
+//! Benchmark of `all_reduce`, `all_gather`, `reduce_scatter`, `broadcast` and `all_to_all`. Needs GPUs.
 //!
 //! `cargo bench --bench collectives -- --help` lists the options, which are the fields of [`Flags`].
 
@@ -20,11 +20,11 @@ use std::time::Duration;
 /// The columns of a tensor with more than one row.
 const COLS: u64 = 8192;
 
-/// Times `all_reduce`, `all_gather`, `reduce_scatter` and `broadcast` on random bf16, and checks the first row of each result.
+/// Times `all_reduce`, `all_gather`, `reduce_scatter`, `broadcast` and `all_to_all` on random bf16, and checks the first row of each result.
 ///
 /// A time is the median over blocks of the time of one call, on the slowest rank. Blocks of all plans of a size take turns. Tensors of up to 1 MiB are timed in a
-/// graph of 20 calls that depend on each other. The rate is defined as in NCCL's tests: the bytes of the tensor times 2
-/// (W-1)/W, (W-1)/W or, for `broadcast`, 1, divided by the time. `benches/baselines.py --op all_reduce` measures the baselines.
+/// graph of 20 calls that depend on each other. The rate is defined as in NCCL's tests: the bytes of the tensor times (W-1)/W,
+/// for `all_reduce` 2 (W-1)/W and for `broadcast` 1, divided by the time. `benches/baselines.py --op all_reduce` measures the baselines.
 #[derive(Clone, Debug, Parser)]
 struct Flags {
     /// Number of GPUs: 1, 2, 4 or 8
@@ -45,7 +45,7 @@ struct Flags {
     /// Measure all protocols and numbers of shots instead of the planned ones
     #[arg(long)]
     all: bool,
-    /// Measure each plan of all_reduce and all_gather also with Y in symmetric memory
+    /// Measure each plan of all_reduce, all_gather and all_to_all also with Y in symmetric memory
     #[arg(long)]
     symmetric: bool,
     /// Measure each plan of all_reduce also with a residual and a norm of its rows
@@ -69,9 +69,8 @@ fn op(name: &str) -> Result<CollectiveOp, String> {
     let found = CollectiveOp::ALL
         .into_iter()
         .find(|op| op.op().name() == name);
-    found.ok_or_else(|| {
-        "unknown operator; use all_reduce, all_gather, reduce_scatter or broadcast".to_owned()
-    })
+    let names = CollectiveOp::ALL.map(|op| op.op().name()).join(", ");
+    found.ok_or_else(|| format!("unknown operator; use one of {names}"))
 }
 
 fn main() -> ExitCode {
@@ -94,7 +93,7 @@ fn one_rank(flags: &Flags, ranks: &Communicator) -> Result<(), Failure> {
     };
     for op in ops {
         for kib in &flags.kib {
-            let rows = rows_of(*kib);
+            let rows = rows_of(flags, op, *kib);
             let case = |config| Case::new((flags, ranks), (&lab, &blocks), config, rows);
             let configs = configs(flags, op, *kib).into_iter();
             let cases: Result<Vec<_>, _> = configs.map(case).collect();
@@ -119,14 +118,18 @@ fn measure(flags: &Flags, cases: &[Case<'_>]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns the rows of a tensor of this size.
-fn rows_of(kib: u64) -> u64 {
-    (kib * 512 / COLS).max(1)
+/// Returns the rows of a tensor of this size. All ranks get rows of an all-to-all.
+fn rows_of(flags: &Flags, op: CollectiveOp, kib: u64) -> u64 {
+    let least = match op {
+        CollectiveOp::AllToAll => flags.world.into(),
+        _ => 1,
+    };
+    (kib * 512 / COLS).max(least)
 }
 
 /// Returns the configurations to measure: the planned one or all, and those whose calls give the rows.
 fn configs(flags: &Flags, op: CollectiveOp, kib: u64) -> Vec<CollectiveConfig> {
-    let rows = rows_of(kib);
+    let rows = rows_of(flags, op, kib);
     let planned = CollectiveConfig {
         m: Dim::Static(rows),
         n: Dim::Static(kib * 512 / rows),

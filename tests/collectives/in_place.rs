@@ -249,6 +249,13 @@ fn an_overlap_that_is_not_in_place_is_an_error_that_names_both() {
         let errors = refusals(rank, Rows::Count(6), [0, own + COLS]);
         expect_overlap(errors, &["or x at 0x"]);
     });
+    // Other ranks store to places that this rank has not sent yet.
+    on_two_ranks(CollectiveOp::AllToAll, Dim::Static(ROWS), |rank| {
+        expect_overlap(
+            refusals(rank, Rows::Most, [0, 0]),
+            &["Pass separate memory"],
+        );
+    });
 }
 
 /// With the rows in device memory, only the kernel knows where a shard is.

@@ -1,4 +1,4 @@
-//! Tests of `all_reduce`, `all_gather` and `reduce_scatter` on simulated GPUs. Every bit of the results is known.
+//! Tests of `all_reduce`, `all_gather`, `reduce_scatter`, `broadcast` and `all_to_all` on simulated GPUs. Every bit of the results is known.
 
 mod buckets;
 mod gemm_norm;
@@ -44,6 +44,8 @@ fn collectives_are_right_on_eight_ranks() {
             "a short chunk",
             "rows in chunks",
             "a row of sums in chunks",
+            "exchange in chunks on",
+            "exchange of few rows",
         ],
     );
     all_are_right(&jobs, 1);
@@ -63,7 +65,12 @@ fn collectives_are_right_on_several_nodes() {
 /// One operator serves calls of any number of rows.
 #[test]
 fn rows_may_change_from_call_to_call() {
-    let eight = ["two shots on", "rows in packets", "chunks on"];
+    let eight = [
+        "two shots on",
+        "rows in packets",
+        "chunks on",
+        "exchange in packets",
+    ];
     let worlds = [1, 2, 4].into_iter().flat_map(with_rows);
     let worlds = worlds.chain(on_eight(with_rows(8), &eight));
     let across = [(2, 1), (2, 2), (3, 1)].into_iter();
@@ -80,7 +87,7 @@ fn rows_may_change_from_call_to_call() {
 #[test]
 fn results_in_symmetric_memory_are_right() {
     let worlds = [1, 2, 4].into_iter().flat_map(in_symmetric_memory);
-    let eight = ["sums of rows", "rows of rows in"];
+    let eight = ["sums of rows", "rows of rows in", "exchange of rows"];
     let worlds = worlds.chain(on_eight(in_symmetric_memory(8), &eight));
     let across = [(2, 1), (2, 2)].into_iter();
     let across = across.flat_map(|(nodes, local)| symmetric_across(nodes, local, &bad_network()));

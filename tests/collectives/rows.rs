@@ -39,7 +39,7 @@ fn operator(
 /// The error comes at once, not at a deadline, and from every rank.
 #[test]
 fn different_rows_are_an_error_that_names_two_ranks() {
-    use CollectiveOp::{AllGather, AllReduce, Broadcast, ReduceScatter};
+    use CollectiveOp::{AllGather, AllReduce, AllToAll, Broadcast, ReduceScatter};
     let kinds = [
         ((1, 2), (AllReduce, Some(Protocol::Ll))),
         ((1, 4), (AllGather, Some(Protocol::Ll))),
@@ -50,6 +50,9 @@ fn different_rows_are_an_error_that_names_two_ranks() {
         ((2, 2), (Broadcast, None)),
         ((2, 2), (AllReduce, None)),
         ((2, 1), (AllGather, None)),
+        ((1, 4), (AllToAll, Some(Protocol::Ll))),
+        ((1, 4), (AllToAll, Some(Protocol::Simple))),
+        ((2, 2), (AllToAll, None)),
     ];
     let seeds = (0..2).flat_map(|seed| kinds.map(|(topology, kind)| (topology, kind, seed)));
     for (topology, kind, seed) in seeds {

@@ -10,7 +10,11 @@ use std::time::Duration;
 const ROWS: u64 = 8;
 const COLS: u64 = 1032;
 const ELEMS: usize = (ROWS * COLS) as usize;
-const OPS: [CollectiveOp; 2] = [CollectiveOp::AllReduce, CollectiveOp::AllGather];
+const OPS: [CollectiveOp; 3] = [
+    CollectiveOp::AllReduce,
+    CollectiveOp::AllGather,
+    CollectiveOp::AllToAll,
+];
 
 /// A rank with an operator whose result is in symmetric memory.
 struct Rank<'a> {

@@ -5,7 +5,7 @@ use crate::compile::{compile, expect_plans};
 use crate::nodes::topologies;
 use crate::ranks::worlds;
 use mkernel::network::Faults;
-use mkernel::spec::CollectiveOp::{self, AllGather, AllReduce, Broadcast, ReduceScatter};
+use mkernel::spec::CollectiveOp::{self, AllGather, AllReduce, AllToAll, Broadcast, ReduceScatter};
 use mkernel::spec::{Protocol, SizedSpec};
 use mkernel_testing::jobs::collective::CollectiveJob;
 use mkernel_testing::jobs::collective::buckets::{in_buckets, normalised_in_buckets};
@@ -32,6 +32,11 @@ fn large(world: u32) -> Vec<(String, CollectiveJob)> {
             "broadcast of 32 MiB",
             job(Broadcast, (2047, 8192)).from(world - 1),
         ),
+        ("exchange of 32 MiB", job(AllToAll, (2048, 8192))),
+        (
+            "exchange of few long rows",
+            job(AllToAll, (5, 65_536)).in_graph(),
+        ),
     ];
     if world > 1 {
         let (ll, rows) = (Protocol::Ll, (64, 8192));
@@ -56,6 +61,10 @@ fn large(world: u32) -> Vec<(String, CollectiveJob)> {
                 "broadcast of a MiB in packets",
                 job(Broadcast, rows).protocol(ll).from(1).in_graph(),
             ),
+            (
+                "exchange of a MiB in packets",
+                job(AllToAll, rows).protocol(ll).in_graph(),
+            ),
         ]);
     }
     let name = |(name, job)| (format!("{name} on {world} ranks"), job);
@@ -71,6 +80,7 @@ fn large_symmetric(world: u32) -> Vec<(String, CollectiveJob)> {
         ("sums in a graph", job(AllReduce, (1024, 4096)).in_graph()),
         ("rows of 32 MiB", job(AllGather, (2047, 8192))),
         ("rows in a graph", job(AllGather, (1023, 4096)).in_graph()),
+        ("exchange of 32 MiB", job(AllToAll, (2047, 8192))),
     ];
     let name = |(name, job)| (format!("{name} in symmetric memory on {world} ranks"), job);
     jobs.into_iter().map(name).collect()

@@ -115,6 +115,24 @@ pub fn reduce_scatter(ranks: &Ranks, x: &Tensor) -> Result<Tensor> {
     plain(ranks, CollectiveOp::ReduceScatter, x, (rows, cols), own)
 }
 
+/// Sends each rank an equal part of the rows of `x`, and returns this rank's part of every rank's `x`, in the order of ranks. All
+/// ranks pass equal shapes, `[rows, N]`, and get a tensor of that shape. Elements are bf16, f16 or f32, the ranks divide the rows,
+/// and N is a multiple of 8.
+///
+/// # Errors
+/// Fails if the sizes do not fit, or if the operator cannot be prepared or called.
+pub fn all_to_all(ranks: &Ranks, x: &Tensor) -> Result<Tensor> {
+    let (rows, cols) = x.dims2()?;
+    if !rows.is_multiple_of(ranks.world()) {
+        refuse!(
+            "all_to_all sends each of {} ranks as many rows as the others, but x has {rows}; pad it",
+            ranks.world()
+        );
+    }
+    let size = (rows, cols);
+    plain(ranks, CollectiveOp::AllToAll, x, size, size)
+}
+
 /// Makes a call of an operator without an epilogue.
 fn plain(
     ranks: &Ranks,

@@ -76,6 +76,8 @@ def check_collectives(group, count):
         beside_nccl(group)
         assert_close(mkernel.reduce_scatter(mine), total[own], world)
         assert torch.equal(mkernel.all_gather(x[0][own], rows=rows), x[0])
+        parts = [part.repeat(world, 1).chunk(world)[group.rank] for part in x]
+        assert torch.equal(mkernel.all_to_all(mine.repeat(world, 1)), torch.cat(parts))
         residual, weight = x[0] * 2, x[0][0].contiguous()
         y, z = mkernel.all_reduce_rms_norm(mine, residual, weight, 1e-5)
         exact = total + residual.double()

@@ -75,6 +75,9 @@ def test_collectives(world):
         x = leaf(tensor(7, mine, (M, 8), torch.float32))
         mkernel.reduce_scatter(x).backward(grads[0][own])
         assert torch.equal(x.grad, grads[0])
+        x, grads = leaf(tensor(7, mine, (4 * world, 8), torch.float32)), [g.repeat(4 * world, 1)[: 4 * world] for g in grads]
+        mkernel.all_to_all(x).backward(grads[mine])
+        assert torch.equal(x.grad, torch.cat([g.chunk(world)[mine] for g in grads]))
 
     mkernel.run(rank, world)
 

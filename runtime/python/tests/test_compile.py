@@ -20,10 +20,10 @@ def arguments():
         yield op.default, (a.clone().requires_grad_(), b, tensor(4, 0, (8,))), {}
     for op in (OPS.ag_gemm_out, OPS.gemm_rs_out, OPS.gemm_ar_out, OPS.gemm_out):
         yield op.default, (a, b), {"out": a.new_empty(4, 8)}
-    for op in (OPS.all_reduce, OPS.all_gather, OPS.reduce_scatter):
+    for op in (OPS.all_reduce, OPS.all_gather, OPS.reduce_scatter, OPS.all_to_all):
         yield op.default, (x.clone().requires_grad_(),), {}
     yield OPS.broadcast.default, (x,), {}
-    for op in (OPS.all_reduce_out, OPS.all_gather_out, OPS.reduce_scatter_out, OPS.broadcast_out):
+    for op in (OPS.all_reduce_out, OPS.all_gather_out, OPS.reduce_scatter_out, OPS.broadcast_out, OPS.all_to_all_out):
         yield op.default, (x,), {"out": torch.empty_like(x)}
     yield OPS.all_reduce_rms_norm.default, (x, x, x[0].clone()), {}
     yield OPS.dispatch_gemm.default, (a, ids, b[None].contiguous()), {}
@@ -34,13 +34,13 @@ def arguments():
     yield OPS.gemm_ar_rms_norm.default, (a, b, x.bfloat16(), x[0].bfloat16()), {}
 
 
-@pytest.mark.parametrize("index", range(23))
+@pytest.mark.parametrize("index", range(25))
 def test_torch_finds_no_fault(index):
     def rank(group):
         op, args, kwargs = list(arguments())[index]
         torch.library.opcheck(op, args, kwargs)
 
-    assert len(list(arguments())) == 23
+    assert len(list(arguments())) == 25
     mkernel.run(rank, 1)
 
 
@@ -145,7 +145,8 @@ def test_calls_without_gradients_may_leave_out_the_dispatcher():
             with FakeTensorMode() as mode:
                 fake = mkernel.gemm_ar(mode.from_tensor(a), mode.from_tensor(b))
             assert isinstance(fake, FakeTensor) and fake.shape == expected.shape
-            for function in (mkernel.all_reduce, mkernel.all_gather, mkernel.reduce_scatter, mkernel.broadcast):
+            collectives = (mkernel.all_reduce, mkernel.all_gather, mkernel.reduce_scatter, mkernel.broadcast, mkernel.all_to_all)
+            for function in collectives:
                 result = function(a)
                 with torch.enable_grad():
                     assert torch.equal(function(a, out=torch.empty_like(result)), result)

@@ -99,6 +99,19 @@ def test_broadcast(world):
     mkernel.run(rank, world)
 
 
+@pytest.mark.parametrize("world", [1, 2, 4])
+def test_all_to_all(world):
+    def rank(group):
+        for seed, (rows, dtype) in enumerate([(1, torch.bfloat16), (5, torch.float32), (64, torch.float16)]):
+            x = [tensor(seed, source, (world * rows, 3, 8), dtype) for source in range(world)]
+            expected = torch.cat([part.chunk(world)[group.rank] for part in x])
+            assert torch.equal(mkernel.all_to_all(x[group.rank]), expected)
+            out = torch.empty_like(expected)
+            assert mkernel.all_to_all(x[group.rank], out=out) is out and torch.equal(out, expected)
+
+    mkernel.run(rank, world)
+
+
 def test_tensors_of_any_shape():
     def rank(group):
         x = torch.ones(2, 3, 4, dtype=torch.float32) * (group.rank + 1)

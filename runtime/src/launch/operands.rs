@@ -10,7 +10,14 @@ use mkernel_spec::abi::{MAX_OPERANDS, OperandSpec};
 /// The exclusive upper limit of the strides of tensor maps, in bytes.
 const MAX_STRIDE_BYTES: u64 = 1 << 40;
 
-/// Checks the operands of a call with the given rows and returns all mistakes at once. An operand without rows on this rank is
+/// Whether a rank passes an operand: the operand has rows there or, if it is a result in symmetric memory, on another rank. A rank
+/// stores to the results of other ranks at the place of its own result.
+fn is_passed(spec: &OperandSpec, rank: u32) -> bool {
+    let has_rows = |rank| spec.rows.on(rank) > 0;
+    has_rows(rank) || spec.symmetric && spec.written && has_rows(0)
+}
+
+/// Checks the operands of a call with the given rows and returns all mistakes at once. An operand that this rank does not pass is
 /// not checked. `tensors` are the tensors in symmetric memory.
 pub(crate) fn check(
     specs: &[OperandSpec],
@@ -30,7 +37,7 @@ pub(crate) fn check(
     for (spec, operand) in specs
         .iter()
         .zip(operands)
-        .filter(|(spec, _)| spec.rows.on(rank) > 0)
+        .filter(|(spec, _)| is_passed(spec, rank))
     {
         let RawOperand {
             ptr: address,
@@ -95,7 +102,7 @@ pub(crate) fn places(
 ) -> [SymmetricPlace; MAX_OPERANDS] {
     let mut places = [SymmetricPlace::default(); MAX_OPERANDS];
     for (place, (spec, operand)) in places.iter_mut().zip(specs.iter().zip(operands)) {
-        if spec.symmetric && spec.rows.on(rank) > 0 {
+        if spec.symmetric && is_passed(spec, rank) {
             let found = tensors.find(operand.ptr, bytes_on(spec, rank));
             *place = found.unwrap_or_default();
         }

@@ -2,7 +2,7 @@
 
 use crate::ranks::{expect_equal, expect_near, on_ranks, random};
 use candle_core::{DType, Result, Tensor};
-use mkernel_candle::{all_gather, all_reduce, all_reduce_rms_norm, reduce_scatter};
+use mkernel_candle::{all_gather, all_reduce, all_reduce_rms_norm, all_to_all, reduce_scatter};
 
 fn addend(rank: usize, shape: &[usize], dtype: DType) -> Result<Tensor> {
     random(10 + rank as u64, shape)?.to_dtype(dtype)
@@ -48,6 +48,19 @@ fn rows_are_gathered_and_reduced() -> Result<()> {
         expect_equal(gathered, &all, "all rows")?;
         let own = sum.narrow(0, 3 * rank, 3 - rank)?;
         expect_near(reduced, &own, "the sum of own rows")?;
+    }
+    Ok(())
+}
+
+#[test]
+fn rows_are_exchanged() -> Result<()> {
+    let results = on_ranks(2, |ranks| {
+        all_to_all(ranks, &addend(ranks.rank(), &[6, 16], DType::BF16)?)
+    });
+    for (rank, y) in results.iter().enumerate() {
+        let from = |source| addend(source, &[6, 16], DType::BF16)?.narrow(0, 3 * rank, 3);
+        let expected = Tensor::cat(&[from(0)?, from(1)?], 0)?;
+        expect_equal(y, &expected, "own rows of both ranks")?;
     }
     Ok(())
 }

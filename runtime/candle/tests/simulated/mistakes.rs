@@ -5,7 +5,7 @@ use candle_core::{DType, Device, Module, Result, Tensor};
 use mkernel::ErrorKind;
 use mkernel_candle::{
     AttentionOptions, ColumnParallel, Experts, ExpertsSizes, RowParallel, all_gather, all_reduce,
-    cause, device_for_graphs, ring_attention,
+    all_to_all, cause, device_for_graphs, ring_attention,
 };
 
 /// The kind of errors of shapes and types.
@@ -83,6 +83,9 @@ fn wrong_sizes_and_types_are_refused() {
         OPERANDS,
         |ranks| all_gather(ranks, &random(1, &[5, 8])?, 8),
     );
+    expect_error_of(2, &["2 ranks", "x has 5"], OPERANDS, |ranks| {
+        all_to_all(ranks, &random(1, &[5, 8])?)
+    });
     expect_error(&["weight", "F32", "to_dtype"], OPERANDS, |ranks| {
         ColumnParallel::new(ranks, random(1, &[8, 16])?.to_dtype(DType::F32)?, None)
     });

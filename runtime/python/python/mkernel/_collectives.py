@@ -1,4 +1,4 @@
-"""``all_reduce``, ``all_gather``, ``reduce_scatter`` and ``broadcast``."""
+"""``all_reduce``, ``all_gather``, ``reduce_scatter``, ``broadcast`` and ``all_to_all``."""
 
 from __future__ import annotations
 
@@ -111,6 +111,17 @@ def _broadcast(x: Tensor, root: int, group: str, options: str, out: Tensor) -> T
     return out
 
 
+def _all_to_all(x: Tensor, group: str, options: str, out: Tensor) -> Tensor:
+    ranks, size, shape = find(group, x), _flat("all_to_all", x), tuple(x.shape)
+    if size[0] % ranks.world:
+        raise error(
+            "operands",
+            f"all_to_all: the shape is {shape}, whose rows cannot be divided equally among {ranks.world} ranks. Pad them",
+        )
+    _call("all_to_all", ranks, {"x": (x, shape)}, {"y": (out, shape)}, size, options)
+    return out
+
+
 def _norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float, group: str, options: str) -> tuple[Tensor, Tensor]:
     ranks, shape = find(group, x), tuple(x.shape)
     rows, cols = _any_shape("all_reduce_rms_norm", x)
@@ -176,6 +187,16 @@ define(
 )
 not_differentiable("broadcast", "use all_reduce of the root's tensor and zeros of the other ranks")
 define(
+    "all_to_all(Tensor x, str group='default', str options='') -> Tensor",
+    lambda x, group=DEFAULT, options="": _all_to_all(x, group, options, _like(x)),
+    lambda x, group=DEFAULT, options="": _like(x),
+)
+define(
+    "all_to_all_out(Tensor x, str group='default', str options='', *, Tensor(a!) out) -> ()",
+    lambda x, group=DEFAULT, options="", *, out: (_all_to_all(x, group, options, out), None)[1],
+    lambda x, group=DEFAULT, options="", *, out: None,
+)
+define(
     "all_reduce_rms_norm(Tensor x, Tensor residual, Tensor weight, float eps=1e-6, str group='default', str options='') "
     "-> (Tensor, Tensor)",
     lambda x, residual, weight, eps=1e-6, group=DEFAULT, options="": _norm(x, residual, weight, eps, group, options),
@@ -201,6 +222,7 @@ differentiate("all_gather", _setup_gather, lambda ctx, grad: (reduce_scatter(gra
 differentiate(
     "reduce_scatter", _setup_scatter, lambda ctx, grad: (all_gather(grad, rows=ctx.rows, group=ctx.group), None, None)
 )
+differentiate("all_to_all", _setup_reduce, lambda ctx, grad: (all_to_all(grad, group=ctx.group), None, None))
 not_differentiable("all_reduce_rms_norm", "use all_reduce, and torch for the residual and the norm")
 
 
@@ -284,6 +306,26 @@ def broadcast(x: Tensor, root: int = 0, *, out: Tensor | None = None, group: str
     if out is None:
         return torch.ops.mkernel.broadcast(x, root, group, text)
     torch.ops.mkernel.broadcast_out(x, root, group, text, out=out)
+    return out
+
+
+def all_to_all(x: Tensor, *, out: Tensor | None = None, group: str = DEFAULT, **options: Any) -> Tensor:
+    """Send each rank an equal part of the rows, and return this rank's part of every rank's rows, in the order of ranks.
+
+    Args:
+        x: bf16, fp16 or fp32 ``[rows, ...]``, the same shape on all ranks. W divides the rows, and each row has a multiple of 8
+            elements.
+        out: Where the result is written. It may not be ``x``.
+
+    Returns:
+        A tensor of the shape of ``x``.
+    """
+    text = options_text(options)
+    if is_eager(x):
+        return _all_to_all(x, group, text, _like(x) if out is None else out)
+    if out is None:
+        return torch.ops.mkernel.all_to_all(x, group, text)
+    torch.ops.mkernel.all_to_all_out(x, group, text, out=out)
     return out
 
 

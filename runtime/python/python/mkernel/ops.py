@@ -2,7 +2,7 @@
 
 from ._attention import ring_attention
 from ._cached_attention import ring_attention_cached
-from ._collectives import all_gather, all_reduce, all_reduce_rms_norm, broadcast, reduce_scatter
+from ._collectives import all_gather, all_reduce, all_reduce_rms_norm, all_to_all, broadcast, reduce_scatter
 from ._experts import combine, dispatch_gemm
 from ._gemm_ar_norm import gemm_ar_rms_norm
 from ._gemms import ag_gemm, gemm, gemm_ar, gemm_rs
@@ -15,6 +15,7 @@ __all__ = [
     "all_gather",
     "all_reduce",
     "all_reduce_rms_norm",
+    "all_to_all",
     "broadcast",
     "combine",
     "dispatch_gemm",

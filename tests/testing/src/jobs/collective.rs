@@ -1,4 +1,4 @@
-//! Jobs of `all_reduce`, `all_gather`, `reduce_scatter` and `broadcast`. The reference adds in the order that the documentation of
+//! Jobs of `all_reduce`, `all_gather`, `reduce_scatter`, `broadcast` and `all_to_all`. The reference adds in the order that the documentation of
 //! the operators states, so every bit of the results is known.
 
 pub mod buckets;
@@ -264,6 +264,11 @@ impl CollectiveJob {
             };
         }
         let x: Vec<Vec<f32>> = (0..world).map(|_| random(whole)).collect();
+        if self.config.op == CollectiveOp::AllToAll {
+            let of_all = |rank| x.iter().flat_map(|x| x[rows_of(rank)].to_vec()).collect();
+            let y = (0..world).map(of_all).collect();
+            return CallData { x, y };
+        }
         let owned = self.owned_elems(shape);
         let sum = |index: usize| self.rounded(self.sum(&x, index, index / owned));
         let all: Vec<f32> = (0..whole).map(sum).collect();

@@ -32,10 +32,11 @@ pub struct Overtaken {
 }
 
 /// The collectives whose calls are tested.
-pub const OVERTAKEN: [Overtaken; 4] = [
+pub const OVERTAKEN: [Overtaken; 5] = [
     Overtaken::packets(CollectiveOp::AllReduce, Some(1)),
     Overtaken::packets(CollectiveOp::AllReduce, Some(2)),
     Overtaken::packets(CollectiveOp::AllGather, None),
+    Overtaken::packets(CollectiveOp::AllToAll, None),
     Overtaken {
         op: CollectiveOp::ReduceScatter,
         shots: None,
@@ -84,7 +85,9 @@ impl Overtaken {
             CollectiveOp::AllReduce => vec![of(0) + of(1); whole],
             CollectiveOp::ReduceScatter => vec![of(0) + of(1); half],
             CollectiveOp::Broadcast => vec![of(0); whole],
-            CollectiveOp::AllGather => [0, 1].into_iter().flat_map(|r| vec![of(r); half]).collect(),
+            CollectiveOp::AllGather | CollectiveOp::AllToAll => {
+                [0, 1].into_iter().flat_map(|r| vec![of(r); half]).collect()
+            }
         }
     }
 }

@@ -367,8 +367,7 @@ fn put_shards(op_plan: &CollectivePlan, topology: Topology) -> u64 {
 fn network(op_plan: &CollectivePlan, topology: Topology) -> Option<Network> {
     (topology.peers() > 0).then(|| Network {
         channels: op_plan.channels(),
-        puts: (op_plan.shard_chunks().div_ceil(op_plan.put_chunks)
-            * put_shards(op_plan, topology)
+        puts: (op_plan.shard_chunks().div_ceil(op_plan.put_chunks) * put_shards(op_plan, topology)
             + u64::from(op_plan.takes_rows())) as u32,
         put_bytes: op_plan.put_chunks * op_plan.chunk_vecs * VEC_BYTES,
     })

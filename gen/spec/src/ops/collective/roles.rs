@@ -147,7 +147,12 @@ impl<'a> Roles<'a> {
             }
             false if op.exchanges() => {
                 let about = "chunks to their owners, or to ranks that put them, and to the result";
-                (RoleKind::PushShard, warps.push, about, self.exchange_chunks())
+                (
+                    RoleKind::PushShard,
+                    warps.push,
+                    about,
+                    self.exchange_chunks(),
+                )
             }
             false => {
                 let about = "own chunks to the peers and to the result";

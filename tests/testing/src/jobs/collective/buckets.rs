@@ -16,7 +16,7 @@ const ROWS: [u64; 10] = [MOST, MOST - 1, 1, 9, MOST, 0, 8, 10, 2, MOST - 1];
 /// Returns jobs on one node, of two ranks or more: buckets that differ in the protocol and in the shots. The planner chooses
 /// them.
 pub fn in_buckets(world: u32) -> Vec<(String, CollectiveJob)> {
-    use CollectiveOp::{AllGather, AllReduce, Broadcast, ReduceScatter};
+    use CollectiveOp::{AllGather, AllReduce, AllToAll, Broadcast, ReduceScatter};
     let protocols = |op| {
         let job = job(op, world, (MOST, COLS), 8).fp32();
         job.packet_kib(FP32_KIB).with_rows(&ROWS)
@@ -27,6 +27,7 @@ pub fn in_buckets(world: u32) -> Vec<(String, CollectiveJob)> {
         ("protocols of rows", protocols(AllGather).in_graph()),
         ("protocols of sums", protocols(ReduceScatter)),
         ("protocols of a tensor", protocols(Broadcast).from(1)),
+        ("protocols of shards", protocols(AllToAll).symmetric()),
     ];
     // Two ranks send as many bytes in one shot as in two.
     if world > 2 {

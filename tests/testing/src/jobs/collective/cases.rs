@@ -61,7 +61,26 @@ pub fn small(world: u32) -> Vec<(String, CollectiveJob)> {
     ];
     let name = |(name, job)| (format!("{name} on {world} ranks"), job);
     let jobs = jobs.into_iter().chain(broadcasts(world));
-    jobs.map(name).collect()
+    jobs.chain(exchanges(world)).map(name).collect()
+}
+
+/// Returns exchanges of rows on one node of several ranks.
+fn exchanges(world: u32) -> [(&'static str, CollectiveJob); 5] {
+    let job = |size, protocol, sms| {
+        CollectiveJob::new(CollectiveOp::AllToAll, world, size, sms).protocol(protocol)
+    };
+    let ll = |size, sms| job(size, Protocol::Ll, sms);
+    let simple = |size, sms| job(size, Protocol::Simple, sms);
+    [
+        ("exchange in packets", ll((8, 136), 2).in_graph()),
+        ("exchange of few rows in packets", ll((3, 136), 2).fp16()),
+        ("exchange in chunks", simple((30, 1032), 2).fp32()),
+        ("exchange of a row in chunks", simple((1, 1032), 2)),
+        (
+            "exchange in chunks in a graph",
+            simple((32, 264), 1).in_graph(),
+        ),
+    ]
 }
 
 /// Returns broadcasts on one node of several ranks, from several roots.
@@ -118,7 +137,7 @@ fn rooted(job: CollectiveJob, root: u32) -> CollectiveJob {
 
 /// Returns jobs whose calls have different numbers of rows, none and the most among them, and run one plan.
 pub fn with_rows(world: u32) -> Vec<(String, CollectiveJob)> {
-    use CollectiveOp::{AllGather, AllReduce, Broadcast, ReduceScatter};
+    use CollectiveOp::{AllGather, AllReduce, AllToAll, Broadcast, ReduceScatter};
     let job = |op, size, sms| CollectiveJob::new(op, world, size, sms).buckets(1);
     let ll = |op, size, sms| job(op, size, sms).protocol(Protocol::Ll);
     let simple = |op, size, sms| job(op, size, sms).protocol(Protocol::Simple);
@@ -173,6 +192,14 @@ pub fn with_rows(world: u32) -> Vec<(String, CollectiveJob)> {
                 "broadcast in chunks",
                 simple(Broadcast, (30, 1032), 2).with_rows(&many).in_graph(),
             ),
+            (
+                "exchange in packets",
+                ll(AllToAll, (9, 136), 2).with_rows(&few),
+            ),
+            (
+                "exchange in chunks",
+                simple(AllToAll, (30, 1032), 2).with_rows(&many).in_graph(),
+            ),
         ],
     };
     let name = |(name, job): (&str, CollectiveJob)| (format!("{name} on {world} ranks"), job);
@@ -203,11 +230,11 @@ pub fn with_rows_across(
 /// Returns jobs on one node whose results are in symmetric memory: with whole shards, shards of unequal length, ranks
 /// without a shard, several chunks per warp, packets, graphs, and rows at run time.
 pub fn symmetric(world: u32) -> Vec<(String, CollectiveJob)> {
-    use CollectiveOp::{AllGather, AllReduce};
+    use CollectiveOp::{AllGather, AllReduce, AllToAll};
     let job = |op, size, sms| CollectiveJob::new(op, world, size, sms).symmetric();
     if world == 1 {
-        let jobs =
-            [AllReduce, AllGather].map(|op| (format!("{op} on one rank"), job(op, (9, 264), 2)));
+        let jobs = [AllReduce, AllGather, AllToAll]
+            .map(|op| (format!("{op} on one rank"), job(op, (9, 264), 2)));
         return jobs.into();
     }
     let simple = |op, size, sms| job(op, size, sms).protocol(Protocol::Simple);
@@ -244,6 +271,15 @@ pub fn symmetric(world: u32) -> Vec<(String, CollectiveJob)> {
             "packets",
             job(AllReduce, (3, 136), 2).protocol(Protocol::Ll),
         ),
+        (
+            "exchange in a graph",
+            simple(AllToAll, (32, 1032), 2).in_graph(),
+        ),
+        ("exchange of a row", simple(AllToAll, (1, 1032), 2).fp32()),
+        (
+            "exchange of rows",
+            simple(AllToAll, (30, 1032), 2).buckets(1).with_rows(&many),
+        ),
     ];
     let name = |(name, job)| (format!("{name} in symmetric memory on {world} ranks"), job);
     jobs.into_iter().map(name).collect()
@@ -255,7 +291,8 @@ pub fn symmetric_across(
     local_world: u32,
     faults: &Faults,
 ) -> Vec<(String, CollectiveJob)> {
-    [CollectiveOp::AllReduce, CollectiveOp::AllGather]
+    use CollectiveOp::{AllGather, AllReduce, AllToAll};
+    [AllReduce, AllGather, AllToAll]
         .into_iter()
         .map(|op| {
             let job = CollectiveJob::new(op, nodes * local_world, (8, 264), 3);
@@ -269,7 +306,7 @@ pub fn symmetric_across(
 }
 
 /// Returns jobs whose results have the memory of their inputs, on one node or several: every protocol, both types, graphs,
-/// symmetric memory, rows at run time, and buckets.
+/// symmetric memory, rows at run time, and buckets. An exchange of rows has no result in place.
 pub fn in_place(world: u32, nodes: u32, faults: &Faults) -> Vec<(String, CollectiveJob)> {
     let fixed = match nodes {
         1 => [small(world), symmetric(world)].concat(),
@@ -285,6 +322,7 @@ pub fn in_place(world: u32, nodes: u32, faults: &Faults) -> Vec<(String, Collect
         _ => with_rows_across(nodes, world / nodes, faults),
     };
     let jobs = fixed.into_iter().chain(rows);
+    let jobs = jobs.filter(|(_, job)| !job.config.op.exchanges());
     jobs.map(|(name, job)| (format!("{name}, in place"), job.in_place()))
         .collect()
 }

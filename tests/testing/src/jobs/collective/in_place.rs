@@ -81,7 +81,7 @@ impl CollectiveJob {
         let (x, y) = (&call.x[rank], &call.y[rank]);
         let before_shard = (rank * shard).min((rows * shape.n) as usize);
         let (first_of_x, first_of_y) = match self.config.op {
-            CollectiveOp::AllReduce | CollectiveOp::Broadcast => (0, 0),
+            CollectiveOp::AllReduce | CollectiveOp::Broadcast | CollectiveOp::AllToAll => (0, 0),
             CollectiveOp::AllGather => (before_shard, 0),
             CollectiveOp::ReduceScatter => (0, before_shard),
         };
