@@ -137,12 +137,13 @@ impl CollectiveJob {
         for call in calls() {
             let mut x: Vec<E> = call.x[rank].iter().copied().map(E::of).collect();
             x.resize(x.len().max(1), E::POISON); // An allocation cannot be empty.
-            let y = vec![E::POISON; call.y[rank].len().max(1)];
+            // Rank 0 has the most rows. Symmetric memory is equally long on all ranks.
+            let y = vec![E::POISON; call.y[0].len().max(1)];
             let in_graph = symmetric && self.is_graph;
             let y = Buffer::upload(ranks, &stream, in_graph, &y)?;
             buffers.push((stream.clone_htod(&x)?, y));
         }
-        let elems = self.calls()[0].y[rank].len();
+        let elems = self.calls()[0].y[0].len();
         let is_shared = symmetric && !self.is_graph;
         let mut shared = SharedResult::new(ranks, &stream, is_shared, elems)?;
         stream.synchronize()?;
