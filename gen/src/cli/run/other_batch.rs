@@ -16,15 +16,17 @@ pub struct OtherBatch {
 }
 
 impl OtherBatch {
-    /// The last half of the rows of the first call, in reverse order. `None` if the kernel does not promise equal bits, or takes
-    /// tokens, whose routes would have to be drawn again.
+    /// The last half of the rows of the first call, in reverse order. `None` if the kernel does not promise equal bits, takes tokens,
+    /// whose routes would have to be drawn again, or exchanges rows, which other ranks then get.
     pub fn of(config: &KernelConfig, plan: &KernelPlan, first: &Inputs) -> Option<Self> {
         let (mut config, mut shape) = (config.clone(), plan.shape());
         let (m, most) = match (&mut config.problem, &mut shape) {
             (Problem::Gemm(of), Shape::Gemm(shape)) if of.batch_invariant => {
                 (&mut of.m, &mut shape.m)
             }
-            (Problem::Collective(of), Shape::Collective(shape)) if of.batch_invariant => {
+            (Problem::Collective(of), Shape::Collective(shape))
+                if of.batch_invariant && !of.op.exchanges() =>
+            {
                 (&mut of.m, &mut shape.m)
             }
             _ => return None,

@@ -124,18 +124,18 @@ fn topology(random: &mut Draws) -> (u32, u32) {
 
 fn problem(random: &mut Draws, op: u64, (nodes, world): (u32, u32)) -> Problem {
     match op {
-        0 => gemm(random, GemmOp::GemmRs).into(),
-        1 => gemm(random, GemmOp::GemmAr).into(),
-        2 => collective(random, CollectiveOp::AllReduce, world).into(),
-        3 => collective(random, CollectiveOp::AllGather, world).into(),
-        4 => collective(random, CollectiveOp::ReduceScatter, world).into(),
-        5 => attention(random, nodes).into(),
-        6 => dispatch(random, world).into(),
-        7 => combine(random, world).into(),
-        8 => gemm(random, GemmOp::Gemm).into(),
-        9 => collective(random, CollectiveOp::Broadcast, world).into(),
-        10 => collective(random, CollectiveOp::AllToAll, world).into(),
-        _ => gemm(random, GemmOp::AgGemm).into(),
+        0 => gemm(random, GemmOp::AgGemm).into(),
+        1 => gemm(random, GemmOp::GemmRs).into(),
+        2 => gemm(random, GemmOp::GemmAr).into(),
+        3 => collective(random, CollectiveOp::AllReduce, world).into(),
+        4 => collective(random, CollectiveOp::AllGather, world).into(),
+        5 => collective(random, CollectiveOp::ReduceScatter, world).into(),
+        6 => attention(random, nodes).into(),
+        7 => dispatch(random, world).into(),
+        8 => combine(random, world).into(),
+        9 => gemm(random, GemmOp::Gemm).into(),
+        10 => collective(random, CollectiveOp::Broadcast, world).into(),
+        _ => collective(random, CollectiveOp::AllToAll, world).into(),
     }
 }
 
