@@ -145,8 +145,8 @@ def test_calls_without_gradients_may_leave_out_the_dispatcher():
             with FakeTensorMode() as mode:
                 fake = mkernel.gemm_ar(mode.from_tensor(a), mode.from_tensor(b))
             assert isinstance(fake, FakeTensor) and fake.shape == expected.shape
-            collectives = (mkernel.all_reduce, mkernel.all_gather, mkernel.reduce_scatter, mkernel.broadcast, mkernel.all_to_all)
-            for function in collectives:
+            for name in ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all"):
+                function = getattr(mkernel, name)
                 result = function(a)
                 with torch.enable_grad():
                     assert torch.equal(function(a, out=torch.empty_like(result)), result)
