@@ -69,7 +69,7 @@ fn rows_may_change_from_call_to_call() {
         "two shots on",
         "rows in packets",
         "chunks on",
-        "exchange in packets",
+        "all_to_all in packets",
     ];
     let worlds = [1, 2, 4].into_iter().flat_map(with_rows);
     let worlds = worlds.chain(on_eight(with_rows(8), &eight));

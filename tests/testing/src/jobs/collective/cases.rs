@@ -137,7 +137,7 @@ fn rooted(job: CollectiveJob, root: u32) -> CollectiveJob {
 
 /// Returns jobs whose calls have different numbers of rows, none and the most among them, and run one plan.
 pub fn with_rows(world: u32) -> Vec<(String, CollectiveJob)> {
-    use CollectiveOp::{AllGather, AllReduce, AllToAll, Broadcast, ReduceScatter};
+    use CollectiveOp::{AllGather, AllReduce, ReduceScatter};
     let job = |op, size, sms| CollectiveJob::new(op, world, size, sms).buckets(1);
     let ll = |op, size, sms| job(op, size, sms).protocol(Protocol::Ll);
     let simple = |op, size, sms| job(op, size, sms).protocol(Protocol::Simple);
@@ -184,26 +184,32 @@ pub fn with_rows(world: u32) -> Vec<(String, CollectiveJob)> {
                 "rows of sums in chunks",
                 simple(ReduceScatter, (30, 1032), 2).with_rows(&many),
             ),
-            (
-                "broadcast in packets",
-                ll(Broadcast, (9, 136), 2).from(1).with_rows(&few),
-            ),
-            (
-                "broadcast in chunks",
-                simple(Broadcast, (30, 1032), 2).with_rows(&many).in_graph(),
-            ),
-            (
-                "exchange in packets",
-                ll(AllToAll, (9, 136), 2).with_rows(&few),
-            ),
-            (
-                "exchange in chunks",
-                simple(AllToAll, (30, 1032), 2).with_rows(&many).in_graph(),
-            ),
         ],
     };
-    let name = |(name, job): (&str, CollectiveJob)| (format!("{name} on {world} ranks"), job);
-    jobs.into_iter().map(name).collect()
+    let name = |(name, job): (String, CollectiveJob)| (format!("{name} on {world} ranks"), job);
+    let jobs = jobs.into_iter().map(|(name, job)| (name.to_owned(), job));
+    jobs.chain(sent_with_rows(world)).map(name).collect()
+}
+
+/// Returns broadcasts and exchanges of different numbers of rows, on one node of several ranks.
+fn sent_with_rows(world: u32) -> Vec<(String, CollectiveJob)> {
+    let ops = [CollectiveOp::Broadcast, CollectiveOp::AllToAll].into_iter();
+    let jobs = ops.filter(|_| world > 1).flat_map(|op| {
+        let job = |size| rooted(CollectiveJob::new(op, world, size, 2), 1).buckets(1);
+        let packets = job((9, 136)).protocol(Protocol::Ll);
+        let chunks = job((30, 1032)).protocol(Protocol::Simple);
+        [
+            (
+                format!("{op} in packets"),
+                packets.with_rows(&[3, 0, 9, 1, 2, 9, 0, 5]),
+            ),
+            (
+                format!("{op} in chunks"),
+                chunks.with_rows(&[30, 1, 0, 29, 7, 30, 2, 30]).in_graph(),
+            ),
+        ]
+    });
+    jobs.collect()
 }
 
 /// Returns jobs on several nodes whose calls give the rows.
