@@ -108,6 +108,11 @@ def test_all_to_all(world):
             assert torch.equal(mkernel.all_to_all(x[group.rank]), expected)
             out = torch.empty_like(expected)
             assert mkernel.all_to_all(x[group.rank], out=out) is out and torch.equal(out, expected)
+        with pytest.raises(mkernel.Error, match="y overlaps x"):
+            mkernel.all_to_all(out, out=out)
+        if world > 1:
+            with pytest.raises(mkernel.Error, match="cannot be divided equally"):
+                mkernel.all_to_all(out[:1])
 
     mkernel.run(rank, world)
 

@@ -14,8 +14,8 @@ from ._groups import DEFAULT, find
 def empty_symmetric(*size: int, dtype: torch.dtype = torch.bfloat16, group: str = DEFAULT) -> torch.Tensor:
     """Allocate a tensor at one offset of symmetric memory on all ranks. All ranks of the group call this.
 
-    ``gemm_ar``, ``all_reduce`` and ``all_gather`` take the tensor as ``out``, with ``symmetric_result=True``: ranks then store their
-    parts of the result straight to each other's tensors. All ranks pass the same tensor, or the same part of it. ``ag_gemm`` takes
+    ``gemm_ar``, ``all_reduce``, ``all_gather`` and ``all_to_all`` take the tensor as ``out``, with ``symmetric_result=True``: ranks
+    then store their parts of the result straight to each other's tensors. All ranks pass the same tensor, or the same part of it. ``ag_gemm`` takes
     it as ``a`` with ``symmetric_a=True``. Everything else takes it as any other tensor.
 
     As with other tensors of torch, the memory is that of the current stream. If another stream uses the tensor last, let this stream
