@@ -24,7 +24,7 @@ concept HasRoot = requires {
   Config::kOwners;
 };
 
-// Each rank has a tensor of its own, of which it sends each rank that rank's shard. Other collectives send a rank's shard to all
+// Each rank has a tensor of its own, of which it sends each rank that rank's shard. Otherwise, a rank sends its shard to all
 // ranks.
 template <class Config>
 concept SendsToOwners = requires { Config::kSendsToOwners; };

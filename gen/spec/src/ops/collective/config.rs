@@ -155,13 +155,13 @@ impl CollectiveOp {
         matches!(self, Self::AllReduce | Self::ReduceScatter)
     }
 
-    /// Whether ranks get data of other ranks as they are, and not only in sums.
+    /// Whether ranks get shards that other ranks send: rows, or sums that other ranks have added up.
     #[must_use]
     pub const fn gathers(self) -> bool {
         !matches!(self, Self::ReduceScatter)
     }
 
-    /// Whether each rank sends each rank that rank's shard of its tensor. Other collectives send a rank's shard to all ranks.
+    /// Whether a rank sends different shards of its tensor to different ranks, and not its shard to all ranks.
     #[must_use]
     pub const fn exchanges(self) -> bool {
         matches!(self, Self::AllToAll)

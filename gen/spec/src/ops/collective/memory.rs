@@ -39,7 +39,7 @@ impl Needs<'_> {
         self.op_plan.stores_to_results(self.topology)
     }
 
-    /// Whether chunks for other nodes pass through the ranks of the owners' local ranks.
+    /// Whether chunks for other nodes pass through other ranks of this node.
     fn exchanges_nodes(&self) -> bool {
         self.op_plan.config.op.exchanges() && self.crosses_nodes()
     }
