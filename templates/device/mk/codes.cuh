@@ -45,6 +45,8 @@ enum Wait : u32 {
   kOffset = 28,  // the offset of a packed sequence that is possible: offset `index` is `seen`, and `wanted` is the one before, or the most rows if there are too many
   kRowTwice = 29,  // a row of one token: `index` is a token of rank `wanted` with the same row `seen` as another, and `peer` is the index of the choice
   kCachedRows = 30,  // a number of cached rows that is possible: sequence `index` has `seen` cached rows on rank `peer`, and `wanted` is the most
+  kHidden = 31,  // hidden rows of an expert
+  kReturned = 32,  // the results of a peer's experts
 };
 
 }  // namespace mk

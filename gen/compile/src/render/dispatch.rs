@@ -31,8 +31,14 @@ pub(super) fn assembly(body: &Body, op_plan: &DispatchPlan, topology: Topology) 
     let mut banner = dispatch.computes();
     banner.extend(dispatch.exchanges());
     Assembly {
-        title: "C = tokens of each expert · its weight, one launch",
-        headers: vec!["moe/dispatch_gemm"],
+        title: match op_plan.returns() {
+            true => "C = weighted sums of what each token's experts make of it, one launch",
+            false => "C = tokens of each expert · its weight, one launch",
+        },
+        headers: vec![match op_plan.returns() {
+            true => "moe/moe_layer",
+            false => "moe/dispatch_gemm",
+        }],
         config: dispatch.config(),
         policies: [("epilogue", epilogue.to_owned())].into(),
         banner,
@@ -205,6 +211,10 @@ impl Dispatch<'_> {
                 GROUP_ROWS,
                 "row tiles that advance along the columns together",
             );
+        if op_plan.returns() {
+            let note = "columns of the down projection per TMA load";
+            c.u32("kDownBoxCols", op_plan.down_box_cols(), note);
+        }
     }
 
     fn exchange(self, c: &mut Config) {

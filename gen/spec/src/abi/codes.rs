@@ -99,6 +99,8 @@ codes! {
             where "`index` is a token of rank `wanted` with the same row `seen` as another, and `peer` is the index of the choice";
         CachedRows = 30, "a number of cached rows that is possible"
             where "sequence `index` has `seen` cached rows on rank `peer`, and `wanted` is the most";
+        Hidden = 31, "hidden rows of an expert";
+        Returned = 32, "the results of a peer's experts";
     }
 }
 

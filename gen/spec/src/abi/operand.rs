@@ -12,6 +12,8 @@ pub enum Operand {
     A,
     /// This rank's right factor.
     B,
+    /// The down projections of this rank's experts.
+    Down,
     /// This rank's result.
     C,
     /// The scales of this rank's A.
@@ -68,6 +70,7 @@ impl Operand {
         match self {
             Self::A => "a",
             Self::B => "b",
+            Self::Down => "down",
             Self::C => "c",
             Self::AScales => "a_scales",
             Self::BScales => "b_scales",

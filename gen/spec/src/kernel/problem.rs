@@ -152,6 +152,7 @@ impl Op {
             Self::Gemm => GemmConfig::new(GemmOp::Gemm).into(),
             Self::RingAttention => AttentionConfig::new(AttentionOp::RingAttention).into(),
             Self::DispatchGemm => DispatchConfig::new(DispatchOp::DispatchGemm).into(),
+            Self::MoeLayer => DispatchConfig::new(DispatchOp::MoeLayer).into(),
             Self::Combine => CombineConfig::new(CombineOp::Combine).into(),
             Self::AllReduce => CollectiveConfig::new(CollectiveOp::AllReduce).into(),
             Self::AllGather => CollectiveConfig::new(CollectiveOp::AllGather).into(),

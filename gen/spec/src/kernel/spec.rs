@@ -98,7 +98,7 @@ impl KernelSpec {
         match &config.problem {
             Problem::Gemm(of) => gemm::check::check(of, world, nodes, &mut found),
             Problem::Attention(of) => attention::check::check(of, nodes, &mut found),
-            Problem::Dispatch(of) => dispatch::check::check(of, world, &mut found),
+            Problem::Dispatch(of) => dispatch::check::check(of, world, nodes, &mut found),
             Problem::Combine(of) => combine::check::check(of, world, &mut found),
             Problem::Collective(of) => collective::check::check(of, world, nodes, &mut found),
         }

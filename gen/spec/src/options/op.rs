@@ -29,6 +29,10 @@ choices! {
         /// Each token goes to the ranks of its experts, which multiply it by each expert's weight: rows by expert, those of
         /// an expert by source rank and token. Says also where they are, for [`Self::Combine`].
         DispatchGemm = "dispatch_gemm",
+        /// A whole layer of experts in one launch: each token goes to the ranks of its experts, which apply `silu(gate) · up` and
+        /// the down projection, and gets the weighted sum of the results back. What an expert makes of a token is rounded once to
+        /// the type of tokens; sums are in fp32, in the order of a token's choices.
+        MoeLayer = "moe_layer",
         /// The weighted sum of what experts made of each token, at the token's rank. Sums are in fp32 and in the same order
         /// each time; what one rank's experts made of a token travels as one row of elements.
         Combine = "combine",

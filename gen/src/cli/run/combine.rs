@@ -1,6 +1,6 @@
 //! Inputs and reference of `combine`.
 
-use super::inputs::{Inputs, Random};
+use super::inputs::Inputs;
 use super::reference::{Matrix, matrix_sums_bytes, padded, rounding_error};
 use super::routing::{NO_CHOICE, Routing, Sizes, choose};
 use mkernel::KernelPlan;
@@ -29,18 +29,11 @@ pub fn inputs(plan: &KernelPlan, op_plan: &CombinePlan, seed: u64, call: u32) ->
         indices.resize(entries, -2); // Entries of tokens beyond the number of tokens. Nothing may read them.
     }
     let counts = counts.into_iter().map(|count| vec![count]).collect();
-    let mut random = Random(seed ^ u64::from(call));
-    let mut weight = |index: &i32| match (*index, random.fraction()) {
-        (NO_CHOICE, _) => f32::NAN,
-        (_, weight) => weight,
-    };
-    let of_rank = |indices: &Vec<i32>| indices.iter().map(&mut weight).collect();
-    let weights = row_indices.iter().map(of_rank).collect();
+    inputs.forget_weights(&row_indices);
     inputs.numbers = vec![
         (Operand::RowIndices, row_indices),
         (Operand::NumTokens, counts),
     ];
-    inputs.floats.push((Operand::TopkWeights, weights));
     inputs
 }
 

@@ -11,7 +11,7 @@ use mkernel::{
     spec::{BLayout, Dtype, Scales},
 };
 
-fn sizes(plan: &KernelPlan, op_plan: &DispatchPlan) -> Sizes {
+pub(super) fn sizes(plan: &KernelPlan, op_plan: &DispatchPlan) -> Sizes {
     let shape = op_plan.shape;
     Sizes {
         world: plan.spec.world() as usize,
@@ -48,7 +48,7 @@ fn numbers(values: Vec<f32>) -> Matrix {
 
 /// The rows of C of `rank`, and their errors. `rows` are the source rank and the
 /// token of each row, for each expert of `rank`.
-fn outputs(
+pub(super) fn outputs(
     op_plan: &DispatchPlan,
     inputs: &Inputs,
     rows: &[Vec<(usize, usize)>],

@@ -8,6 +8,7 @@ mod gemm;
 mod host_memory;
 mod inputs;
 mod memory;
+mod moe_layer;
 mod operators;
 mod other_batch;
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use super::inputs::Inputs;
 use super::reference::Matrix;
-use super::{attention, collective, combine, dispatch, gemm};
+use super::{attention, collective, combine, dispatch, gemm, moe_layer};
 use mkernel::KernelPlan;
 use mkernel::spec::plan::OpPlan;
 
@@ -11,6 +11,7 @@ pub fn inputs(plan: &KernelPlan, seed: u64, call: u32) -> Inputs {
     match &plan.body().op_plan {
         OpPlan::Gemm(of) => gemm::inputs(plan, of, seed, call),
         OpPlan::Attention(of) => attention::inputs(plan, of, seed, call),
+        OpPlan::Dispatch(of) if of.returns() => moe_layer::inputs(plan, of, seed, call),
         OpPlan::Dispatch(of) => dispatch::inputs(plan, of, seed, call),
         OpPlan::Combine(of) => combine::inputs(plan, of, seed, call),
         OpPlan::Collective(of) => collective::inputs(plan, of, seed, call),
@@ -27,6 +28,9 @@ pub fn expected(
     match &plan.body().op_plan {
         OpPlan::Gemm(of) => gemm::expected(plan, of, inputs, rank, threads),
         OpPlan::Attention(of) => attention::expected(plan, of, inputs, rank, threads),
+        OpPlan::Dispatch(of) if of.returns() => {
+            moe_layer::expected(plan, of, inputs, rank, threads)
+        }
         OpPlan::Dispatch(of) => dispatch::expected(plan, of, inputs, rank, threads),
         OpPlan::Combine(of) => combine::expected(plan, of, inputs, rank, threads),
         OpPlan::Collective(of) => collective::expected(plan, of, inputs, rank, threads),

@@ -89,7 +89,7 @@ struct GroupedGemm {
   using Places = ExpertScales<Config, Args, Smem, Shape>;
   static constexpr bool kHasRowScales = gemm::kHasRowScales<Config>;
   static_assert(!kHasRowScales || RowScaleSmem<Smem>);
-  using Scheduler = TileScheduler<Config, Workspace, Smem, Shape>;
+  using Scheduler = TileScheduler<Config, Workspace, Smem, ExpertOrder<Config, Workspace, Smem, Shape>>;
   using Experts = moe::Experts<Config, Workspace>;
   using Message = RoutingMessage<Config, Workspace>;
 
@@ -105,6 +105,12 @@ struct GroupedGemm {
     barriers(smem).init();
     Scheduler::barriers(smem).init();
   }
+
+  // The addresses of a row, and of its scales if rows have scales.
+  struct Row {
+    const u8* elements;
+    const u8* scales;
+  };
 
   // A load warp's part of a stage, which is a quarter of the tile's rows. Eight threads copy a row, a vector each, so
   // the warp copies four rows at once.
@@ -122,15 +128,16 @@ struct GroupedGemm {
     MK_DEVICE u32 row(u32 copy) const { return warp * kRows + lane / kRowVectors + copy * kRowsAtOnce; }
     MK_DEVICE u32 vector() const { return lane % kRowVectors; }
 
-    // Finds the rows of a tile. Each lane finds the address of one row. Then all lanes read the addresses of the rows
-    // that they copy.
-    MK_DEVICE void find(const Args& args, const RankContext& ctx, const ExpertTile& tile, u32 place) {
+    // Finds the rows of a tile. Each lane finds the address of one row by `find_row(row)`, and passes on what else belongs to
+    // the row by `keep(row, found)`. Then all lanes read the addresses of the rows that they copy.
+    template <class FindRow, class Keep>
+    MK_DEVICE void find(const ExpertTile& tile, const FindRow& find_row, const Keep& keep) {
       if (lane < kRows) {
         const u32 row = warp * kRows + lane;
         Row found = {};
-        if (row < tile.rows) found = find_row(args, ctx, smem, tile.expert, tile.row + row);
+        if (row < tile.rows) found = find_row(tile.row + row);
         store_address(smem.row_address(row), found.elements);
-        if constexpr (kHasRowScales) store_address(smem.scales_address(place, row), found.scales);  // @grouped.scales
+        keep(row, found);
       }
       __syncwarp();  // @grouped.addresses
       if constexpr (kKept > 0) {
@@ -159,40 +166,63 @@ struct GroupedGemm {
     }
   };
 
+  // A load warp's place in the pipeline of stages.
+  struct StageLoader {
+    const Smem& smem;
+    Stages stages;
+    PipelineState<Config::kStages> copied;
+
+    MK_DEVICE StageLoader(const RankContext& ctx, const Smem& smem) : smem(smem), stages(ctx, barriers(smem)) {}
+
+    MK_DEVICE void commit_stage() {
+      fence_proxy_async_shared();  // @grouped.copies-fence
+      __syncwarp();
+      if (lane_index() == 0) barrier_arrive(stages.barriers.full(copied.stage));
+      copied.advance();
+    }
+  };
+
+  // A load warp: loads the stages of a tile, whose rows it has found. `is_first`: whether this is the first thread of the first
+  // load warp, which also loads the weights, and takes the next tile by `take()`.
+  template <class Loader, class Take>
+  static MK_DEVICE void load_tile(Loader& loader, const RowLoader& rows, const CUtensorMap& weights, const ExpertTile& tile,
+                                  bool is_first, const Take& take) {
+    const Smem& smem = loader.smem;
+    auto& stages = loader.stages;
+    const u32 begin = tile.slice.begin(Shape::kKSteps), end = tile.slice.end(Shape::kKSteps);
+#pragma unroll 1
+    for (u32 step = begin; step < end; ++step) {
+      stages.producer_acquire();  // @grouped.acquire
+      if (is_first) load_weights(weights, smem, stages, tile, step);
+      rows.copy(smem.a(stages.stage()), step, tile);
+      stages.advance();
+      if (step - begin < Config::kCopiesAhead) continue;
+      copy_wait<Config::kCopiesAhead>();  // @grouped.copies
+      loader.commit_stage();
+    }
+    if (is_first) take();  // the counter answers while the last copies arrive
+    // No copies stay in flight here, since the rows of the next tile may arrive much later.
+    copy_wait<0>();  // @grouped.last-copies
+    for (u32 left = min(Config::kCopiesAhead, end - begin); left > 0; --left) loader.commit_stage();
+  }
+
   // A load warp. The first thread of the first load warp also takes the tiles and loads the weights.
   static MK_DEVICE void load(const Args& args, const RankContext& ctx, const Smem& smem, u32 warp) {
     const u32 lane = lane_index();
     const bool is_first = warp == 0 && lane == 0;
-    Stages stages{ctx, barriers(smem)};
-    PipelineState<Config::kStages> copied;
-    const auto commit_stage = [&] {
-      fence_proxy_async_shared();  // @grouped.copies-fence
-      __syncwarp();
-      if (lane == 0) barrier_arrive(stages.barriers.full(copied.stage));
-      copied.advance();
-    };
+    StageLoader loader{ctx, smem};
     typename Scheduler::Taker taker{ctx, smem};
     typename Scheduler::template Reader<kLoad> tiles{ctx, smem};
     RowLoader rows{smem, warp, lane, {}};
     ExpertTile tile;
     if (is_first) taker.take();
     while (tiles.next(tile, [] { __syncwarp(); })) {
-      rows.find(args, ctx, tile, tiles.kept.place);
-      const u32 begin = tile.slice.begin(Shape::kKSteps), end = tile.slice.end(Shape::kKSteps);
-#pragma unroll 1
-      for (u32 step = begin; step < end; ++step) {
-        stages.producer_acquire();  // @grouped.acquire
-        if (is_first) load_weights(args, smem, stages, tile, step);
-        rows.copy(smem.a(stages.stage()), step, tile);
-        stages.advance();
-        if (step - begin < Config::kCopiesAhead) continue;
-        copy_wait<Config::kCopiesAhead>();  // @grouped.copies
-        commit_stage();
-      }
-      if (is_first) taker.take();  // the counter answers while the last copies arrive
-      // No copies stay in flight here, since the rows of the next tile may arrive much later.
-      copy_wait<0>();  // @grouped.last-copies
-      for (u32 left = min(Config::kCopiesAhead, end - begin); left > 0; --left) commit_stage();
+      rows.find(
+          tile, [&](u32 row) { return find_row(args, ctx, smem, tile.expert, row); },
+          [&](u32 row, const Row& found) {
+            if constexpr (kHasRowScales) store_address(smem.scales_address(tiles.kept.place, row), found.scales);  // @grouped.scales
+          });
+      load_tile(loader, rows, args.b, tile, is_first, [&] { taker.take(); });
     }
   }
 
@@ -214,11 +244,10 @@ struct GroupedGemm {
       typename Shape::Accumulator sum;
       if (!multiply_tile(args, smem, stages, tile, tiles.kept.place, Shape::kKSteps, group, sum)) continue;
       if constexpr (Config::ElementA::kIsPromoted) tiles.again(tile);
-      store_sums(args, smem, tile, tiles.kept.place, group, sum, [] { __syncwarp(); });
+      store_sums(args, smem, tile, tiles.kept.place, group, sum, [] { __syncwarp(); }, RowsOfC{args, smem, tile});
     }
   }
 
- private:
   // A warpgroup: multiplies slices of tiles from `tile` on. If it is the last to store its sums over a slice of a tile,
   // it adds up the sums over all slices of the tile, and stores the result to C.
   static MK_DEVICE void multiply_slices(const Args& args, const RankContext& ctx, const Smem& smem, Stages& stages,
@@ -232,7 +261,7 @@ struct GroupedGemm {
       const u32 is_last = smem.out(group * kWarpgroupWarps);  // the buffer's first word, while the buffer has no rows of C
       if (!Split::store_sums(ctx, tile.slice, group, sum, is_last)) continue;
       Split::add_sums(ctx, tile.slice, group, sum);
-      store_sums(args, smem, tile, tiles.kept.place, group, sum, Split::sync);
+      store_sums(args, smem, tile, tiles.kept.place, group, sum, Split::sync, RowsOfC{args, smem, tile});
     } while (tiles.next(tile, Split::sync));
   }
 
@@ -291,30 +320,43 @@ struct GroupedGemm {
     return (Shape::kSplitsRows ? warp : warp % kWarpgroupWarps) * Fragment::kWarpRows;
   }
 
-  // A warpgroup: turns its sums of a tile into elements of C, and stores the elements.
-  template <class Sync>
+  // The rows of a tile in C.
+  struct RowsOfC {
+    const Args& args;
+    const Smem& smem;
+    const ExpertTile& tile;
+
+    // The word is loaded for each sub-tile, since the sums leave few registers.
+    MK_DEVICE u32 first() const { return load_shared(smem.row_begin(tile.expert)) + tile.row; }
+    MK_DEVICE u8* line(u32 first, u32 row) const { return args.c + u64{first + row} * args.c_row_bytes; }
+  };
+
+  // A warpgroup: turns its sums of a tile into elements, and stores the elements to `rows`.
+  template <class Sync, class Rows>
   static MK_DEVICE void store_sums(const Args& args, const Smem& smem, const ExpertTile& tile, u32 place, u32 group,
-                                   typename Shape::Accumulator& sum, const Sync& sync) {
+                                   typename Shape::Accumulator& sum, const Sync& sync, const Rows& rows) {
     if constexpr (gemm::kScalesSums<Config>) scale(Places{args, smem, tile, place, group}, sum, sync);
     const u32 col = tile.col * Shape::kTileCols + (Shape::kSplitsRows ? 0 : group * Shape::kGroupCols);
 #pragma unroll
     for (u32 sub = 0; sub < Shape::kGroupCols / gemm::kSubTile; ++sub) {
       Epilogue::template apply<gemm::kSubTile>(sum, sub);
-      store_rows(args, smem, tile, first_row(), col + sub * gemm::kSubTile, sum.template part<gemm::kSubTile>(sub), sync);
+      store_rows(rows, smem, tile, first_row(), col + sub * gemm::kSubTile, sum.template part<gemm::kSubTile>(sub), sync);
     }
   }
 
-  // The addresses of a row, and of its scales if rows have scales.
-  struct Row {
-    const u8* elements;
-    const u8* scales;
+  // The source of row `row` of an expert, and its place on the source's list.
+  struct ListedRow {
+    u32 source, at;
   };
+  static MK_DEVICE ListedRow listed_row(const Smem& smem, u32 expert, u32 row) {
+    u32 source = 0;
+    while (source + 1 < Experts::kWorld && row >= load_shared(smem.source_row_begin(expert, source + 1))) ++source;
+    return {source, load_shared(smem.list_begin(expert, source)) + row - load_shared(smem.source_row_begin(expert, source))};
+  }
 
   // Waits until row `row` of an expert has arrived, and returns its addresses.
   static MK_DEVICE Row find_row(const Args& args, const RankContext& ctx, const Smem& smem, u32 expert, u32 row) {
-    u32 source = 0;
-    while (source + 1 < Experts::kWorld && row >= load_shared(smem.source_row_begin(expert, source + 1))) ++source;
-    const u32 at = load_shared(smem.list_begin(expert, source)) + row - load_shared(smem.source_row_begin(expert, source));
+    const auto [source, at] = listed_row(smem, expert, row);
     const u32 token = mk::load(Message::list_from(ctx, source) + at);
     if constexpr (Experts::kWorld > 1) {
       using Tokens = moe::Tokens<Config, Args, Workspace, Smem>;
@@ -329,27 +371,26 @@ struct GroupedGemm {
   }
 
   // One thread: loads the weights of stage `step`, in boxes of kBoxCols columns.
-  static MK_DEVICE void load_weights(const Args& args, const Smem& smem, const Stages& stages, const ExpertTile& tile,
+  static MK_DEVICE void load_weights(const CUtensorMap& weights, const Smem& smem, const Stages& stages, const ExpertTile& tile,
                                      u32 step) {
     const u32 full = stages.producer_expect(Shape::kStageBytesB), stage = smem.b(stages.stage());
 #pragma unroll
     for (u32 at = 0; at < Config::kTileN; at += Config::kBoxCols) {
       const u32 col = Shape::weight_col(tile.col, at, Config::kCols), k = step * Config::kTileK;
       if constexpr (Config::kBMnMajor) {
-        tma_load_3d(stage + at * Shape::kRowBytes, args.b, full, col, k, tile.expert);
+        tma_load_3d(stage + at * Shape::kRowBytes, weights, full, col, k, tile.expert);
       } else {
-        tma_load_3d(stage + at * Shape::kRowBytes, args.b, full, k, col, tile.expert);
+        tma_load_3d(stage + at * Shape::kRowBytes, weights, full, k, col, tile.expert);
       }
     }
   }
 
-  // A warp: stores its 16 rows of a sub-tile, which begin at row `first` of the tile, to C.
-  template <class Sync>
-  static MK_DEVICE void store_rows(const Args& args, const Smem& smem, const ExpertTile& tile, u32 first, u32 col,
+  // A warp: stores its 16 rows of a sub-tile, which begin at row `first` of the tile, to `rows`.
+  template <class Sync, class Rows>
+  static MK_DEVICE void store_rows(const Rows& rows, const Smem& smem, const ExpertTile& tile, u32 first, u32 col,
                                    gemm::SubTile sum, const Sync& sync) {
     const u32 lane = lane_index(), out = smem.out(threadIdx.x / kWarp - kLoadWarps);
-    // The word is loaded for each sub-tile, since the sums leave few registers.
-    const u32 rows_before = load_shared(smem.row_begin(tile.expert));
+    const u32 first_of_tile = rows.first();
     sync();  // @grouped.out-read
     gemm::write_rows<ElementC>(out, sum);
     sync();
@@ -358,7 +399,7 @@ struct GroupedGemm {
     for (u32 i = 0; i < 4; ++i) {
       const u32 row = i * 4 + lane / 8;
       if (first + row >= tile.rows || (Shape::kRaggedCols && at >= Config::kCols)) continue;  // @grouped.rows
-      u8* line = args.c + u64{rows_before + tile.row + first + row} * args.c_row_bytes;
+      u8* line = rows.line(first_of_tile, first + row);
       store_vec16(line + ElementC::bytes(at), load_shared_vec16(out + row * kLineBytes + (lane % 8 ^ row % 8) * 16));
     }
   }

@@ -48,14 +48,18 @@ concept RoutingSmem = ChoiceSmem<Smem> && RowTables<Smem> && requires(const Smem
 };
 
 // Args: the operands to which routing writes, for the caller, the row index of each choice and the first row of each of
-// this rank's experts.
+// this rank's experts, if the caller gets the rows.
 template <class Args>
-concept RoutingArgs = ChoiceArgs<Args> && requires(const Args& args) {
+concept WritesPlaces = requires(const Args& args) {
   args.row_indices;
   args.expert_offsets;
 };
 
-template <MessageConfig Config, RoutingArgs Args, RoutingWorkspace Workspace, RoutingSmem Smem, class Shape>
+// If results return, the choice whose row a source has listed: token · kTopK + k.
+template <class Workspace>
+concept ListsChoices = requires(u32 parity, u32 source, u32 row) { Workspace::choices(parity, source, row); };
+
+template <MessageConfig Config, ChoiceArgs Args, RoutingWorkspace Workspace, RoutingSmem Smem, class Shape>
 struct Routing {
   using Experts = moe::Experts<Config, Workspace>;
   using Choices = moe::Choices<Config, Workspace, Smem>;
@@ -83,7 +87,7 @@ struct Routing {
     if (!exchange(args, ctx, smem, is_right) || has_fault(ctx)) return false;
     place_experts(ctx, smem);
     if (is_full(ctx, smem)) return false;
-    write_places(args, smem, slice);
+    if constexpr (WritesPlaces<Args>) write_places(args, smem, slice);
     fence_proxy_async_shared();  // @routing.reuse-fence
     __syncthreads();             // TMA writes over the slice's tables next
     return true;
@@ -187,6 +191,9 @@ struct Routing {
     const u32 token = Choices::token_of(slice, i);
     const u32 row = load_shared(smem.own_list_begin(e)) + load_shared(smem.choice_row(i));
     u32* list = Message::list_to(ctx, smem, to);
+    if constexpr (ListsChoices<Workspace>) {
+      store(ctx.peer_ptr(to, Workspace::choices(ctx.parity(), ctx.rank, row)), slice.first * Config::kTopK + i);
+    }
     if constexpr (Experts::kWorld == 1) {
       store(list + row, token);
     } else {

@@ -21,11 +21,16 @@ struct ExpertTile {
 
 constexpr u32 kTileBuffers = 2;  // the next tile is taken while one is computed
 
+// Whether the results of experts return to their tokens. The Config of such a kernel has kDownBoxCols.
+template <class Config>
+concept ReturnsRows = requires { Config::kDownBoxCols; };
+
 // Tiles that are kept in shared memory, with the addresses of their rows' scales. If elements are promoted, a warp that
-// multiplies has no registers for its tile, and reads the tile again behind the products. A tile is written when all warps
+// multiplies has no registers for its tile, and reads the tile again behind the products. If rows return to their tokens, the
+// warp reads there where to. A tile is written when all warps
 // have read the tile two before it. Some warps may still multiply that earlier tile.
 template <class Config>
-constexpr u32 kKeptTiles = Config::ElementA::kIsPromoted ? kTileBuffers + 1 : kTileBuffers;  // @tiles.kept
+constexpr u32 kKeptTiles = Config::ElementA::kIsPromoted || ReturnsRows<Config> ? kTileBuffers + 1 : kTileBuffers;  // @tiles.kept
 
 // The place of a tile among the kept tiles.
 template <class Config>
@@ -48,15 +53,81 @@ concept TileSmem = RowTables<Smem> && requires(const Smem smem, u32 buffer) {
   smem.tile_empty(buffer);
 };
 
-template <ExpertConfig Config, schedule::TileCounterWorkspace Workspace, TileSmem Smem, class Shape>
-  requires SplitConfig<Config>
-struct TileScheduler {
+// The order of the tiles of an expert. Groups of kGroupRows row tiles advance along the columns together, so that they share
+// weights in L2.
+template <ExpertConfig Config, class Workspace, TileSmem Smem>
+struct TilesOfExpert {
   using Experts = moe::Experts<Config, Workspace>;
+
+  // Returns tile `index` of an expert whose product has `kColTiles` tiles side by side.
+  template <u32 kColTiles>
+  static MK_DEVICE ExpertTile at(const RankContext& ctx, const Smem& smem, u32 expert, u32 index) {
+    const u32 rows = load_shared(smem.row_begin(expert + 1)) - load_shared(smem.row_begin(expert));
+    const u32 tiles = (rows + Config::kTileM - 1) / Config::kTileM;
+    constexpr u32 kPerGroup = Config::kGroupRows * kColTiles;
+    const u32 first = index / kPerGroup * Config::kGroupRows;
+    const u32 group = min(Config::kGroupRows, tiles - first), position = first + index % kPerGroup % group;
+    const u32 row = row_tile_at(ctx, smem, expert, position, tiles) * Config::kTileM;
+    return ExpertTile{expert, row, min(Config::kTileM, rows - row), index % kPerGroup / group, {}};
+  }
+
+ private:
+  // Returns the row tile at a position of the order in which the rows of an expert are expected to arrive. Near rows
+  // come from this node, or from this rank if there is one node. The row tiles that have only near rows come first. The
+  // other row tiles are divided among the other ranks, and follow one from each rank in turn.
+  static MK_DEVICE u32 row_tile_at(const RankContext& ctx, const Smem& smem, u32 expert, u32 position, u32 tiles) {
+    if constexpr (Experts::kWorld == 1) {
+      return position;
+    } else {
+      constexpr u32 kNear = Experts::kNodes > 1 ? Experts::kLocalWorld : 1, kOthers = Experts::kWorld - kNear;
+      const u32 first = Experts::kNodes > 1 ? ctx.node_first_rank : ctx.rank, last = first + kNear;
+      const u32 begin = (load_shared(smem.source_row_begin(expert, first)) + Config::kTileM - 1) / Config::kTileM;
+      const u32 end = last == Experts::kWorld ? tiles
+                                              : load_shared(smem.source_row_begin(expert, last)) / Config::kTileM;
+      const u32 near = begin < end ? end - begin : 0;
+      if (position < near) return begin + position;
+      const u32 others = tiles - near, i = position - near, turn = i % kOthers;
+      const u32 tile = turn * (others / kOthers) + min(turn, others % kOthers) + i / kOthers;
+      return tile < begin ? tile : tile + near;
+    }
+  }
+};
+
+// The order of the tiles of one product: whole tiles, and then slices. Experts come in their order, which is the order of
+// their rows in C.
+template <ExpertConfig Config, class Workspace, TileSmem Smem, class Shape>
+  requires SplitConfig<Config>
+struct ExpertOrder {
+  static constexpr bool kDividesTiles = Config::kMostSplits > 1;
+  static_assert(Shape::kColTiles < 1 << 16, "the column of a tile is half a word");
+
+  u32 expert = 0;  // the expert of the last tile, where the search for the next one begins
+
+  // Returns the work at position `index`, which is not below that of an earlier call.
+  MK_DEVICE ExpertTile work_at(const RankContext& ctx, const Smem& smem, u32 index) {
+    const SplitTiles divided = SplitTiles::of<Config>(load_shared(smem.tile_begin(Config::kLocalExperts)));
+    if (divided.splits == 1 || index < divided.first) return tile_at(ctx, smem, index);
+    const u32 i = index - divided.first, split_tile = i / divided.splits, split = i % divided.splits;
+    ExpertTile tile = tile_at(ctx, smem, divided.first + split_tile);
+    tile.slice = KSlice(ctx.parity(), split_tile, split, divided.splits);
+    return tile;
+  }
+
+ private:
+  MK_DEVICE ExpertTile tile_at(const RankContext& ctx, const Smem& smem, u32 index) {
+    if (index >= load_shared(smem.tile_begin(Config::kLocalExperts))) return ExpertTile{};
+    while (index >= load_shared(smem.tile_begin(expert + 1))) ++expert;
+    const u32 within = index - load_shared(smem.tile_begin(expert));
+    return TilesOfExpert<Config, Workspace, Smem>::template at<Shape::kColTiles>(ctx, smem, expert, within);
+  }
+};
+
+template <ExpertConfig Config, schedule::TileCounterWorkspace Workspace, TileSmem Smem, class Order>
+struct TileScheduler {
   using Counter = schedule::TileCounter<Workspace>;
 
   static constexpr u32 kWarps = Config::kThreads / kWarp;
-  static constexpr bool kDividesTiles = Config::kMostSplits > 1;
-  static_assert(Shape::kColTiles < 1 << 16, "the column of a tile is half a word");
+  static constexpr bool kDividesTiles = Order::kDividesTiles;
 
   // A buffer is full when the thread that takes tiles has written a tile to it, and empty when every warp of the CTA
   // has read it.
@@ -76,13 +147,13 @@ struct TileScheduler {
   struct Taker {
     const Smem& smem;
     Pipeline<Barriers, Sites<kLoad>> tiles;
-    u32 expert = 0;  // the expert of the last tile taken, since experts come in their order
+    Order order;
     KeptTile<Config> kept;
 
     MK_DEVICE Taker(const RankContext& ctx, const Smem& smem) : smem(smem), tiles(ctx, barriers(smem)) {}
 
     MK_DEVICE void take() {
-      const ExpertTile tile = work_at(tiles.ctx, smem, Counter::take(tiles.ctx), expert);
+      const ExpertTile tile = order.work_at(tiles.ctx, smem, Counter::take(tiles.ctx));
       tiles.producer_acquire();  // @tiles.acquire
       const Vec16 words{tile.expert, tile.row, tile.rows << 16 | tile.col, tile.slice.bits};
       store_shared_vec16(smem.taken_tile(kept.next(tiles)), words);
@@ -129,53 +200,6 @@ struct TileScheduler {
       }
     }
   };
-
- private:
-  // Returns the work at position `index` of the order: whole tiles, and then slices.
-  static MK_DEVICE ExpertTile work_at(const RankContext& ctx, const Smem& smem, u32 index, u32& expert) {
-    const SplitTiles divided = SplitTiles::of<Config>(load_shared(smem.tile_begin(Config::kLocalExperts)));
-    if (divided.splits == 1 || index < divided.first) return tile_at(ctx, smem, index, expert);
-    const u32 i = index - divided.first, split_tile = i / divided.splits, split = i % divided.splits;
-    ExpertTile tile = tile_at(ctx, smem, divided.first + split_tile, expert);
-    tile.slice = KSlice(ctx.parity(), split_tile, split, divided.splits);
-    return tile;
-  }
-
-  // Returns tile `index`. Experts come in their order, which is the order of their rows in C. Within an expert, groups
-  // of kGroupRows row tiles advance along the columns together, so that they share weights in L2. `expert` is the
-  // expert of an earlier tile, where the search begins, and is set to the expert of the tile.
-  static MK_DEVICE ExpertTile tile_at(const RankContext& ctx, const Smem& smem, u32 index, u32& expert) {
-    if (index >= load_shared(smem.tile_begin(Config::kLocalExperts))) return ExpertTile{};
-    while (index >= load_shared(smem.tile_begin(expert + 1))) ++expert;
-    const u32 within = index - load_shared(smem.tile_begin(expert));
-    const u32 rows = load_shared(smem.row_begin(expert + 1)) - load_shared(smem.row_begin(expert));
-    const u32 tiles = (rows + Config::kTileM - 1) / Config::kTileM;
-    constexpr u32 kPerGroup = Config::kGroupRows * Shape::kColTiles;
-    const u32 first = within / kPerGroup * Config::kGroupRows;
-    const u32 group = min(Config::kGroupRows, tiles - first), position = first + within % kPerGroup % group;
-    const u32 row = row_tile_at(ctx, smem, expert, position, tiles) * Config::kTileM;
-    return ExpertTile{expert, row, min(Config::kTileM, rows - row), within % kPerGroup / group, {}};
-  }
-
-  // Returns the row tile at a position of the order in which the rows of an expert are expected to arrive. Near rows
-  // come from this node, or from this rank if there is one node. The row tiles that have only near rows come first. The
-  // other row tiles are divided among the other ranks, and follow one from each rank in turn.
-  static MK_DEVICE u32 row_tile_at(const RankContext& ctx, const Smem& smem, u32 expert, u32 position, u32 tiles) {
-    if constexpr (Experts::kWorld == 1) {
-      return position;
-    } else {
-      constexpr u32 kNear = Experts::kNodes > 1 ? Experts::kLocalWorld : 1, kOthers = Experts::kWorld - kNear;
-      const u32 first = Experts::kNodes > 1 ? ctx.node_first_rank : ctx.rank, last = first + kNear;
-      const u32 begin = (load_shared(smem.source_row_begin(expert, first)) + Config::kTileM - 1) / Config::kTileM;
-      const u32 end = last == Experts::kWorld ? tiles
-                                              : load_shared(smem.source_row_begin(expert, last)) / Config::kTileM;
-      const u32 near = begin < end ? end - begin : 0;
-      if (position < near) return begin + position;
-      const u32 others = tiles - near, i = position - near, turn = i % kOthers;
-      const u32 tile = turn * (others / kOthers) + min(turn, others % kOthers) + i / kOthers;
-      return tile < begin ? tile : tile + near;
-    }
-  }
 };
 
 }  // namespace mk::moe

@@ -1,6 +1,6 @@
 //! The limits of operators that route tokens to experts.
 
-use super::config::{DispatchConfig, all_rows};
+use super::config::{DispatchConfig, DispatchOp, all_rows};
 use crate::arch::Tile;
 use crate::config::{Dim, Dtype, Field};
 use crate::diagnostic::Diagnostics;
@@ -14,7 +14,10 @@ pub const MAX_EXPERTS: u64 = 1024;
 pub const MAX_TOP_K: u64 = 16;
 
 /// Records every mistake.
-pub(crate) fn check(config: &DispatchConfig, world: u32, found: &mut Diagnostics) {
+pub(crate) fn check(config: &DispatchConfig, world: u32, nodes: u32, found: &mut Diagnostics) {
+    if config.op == DispatchOp::MoeLayer {
+        check_layer(config, nodes, found);
+    }
     let types = config.types();
     check_dims(&config.dims(), (types.tokens, types.c), world, found);
     narrow::check(found, config.dtype, config.scales, config.b_layout);
@@ -68,6 +71,39 @@ pub(crate) fn check(config: &DispatchConfig, world: u32, found: &mut Diagnostics
             "use tile_n = 256 with tile_m = 64",
         );
     }
+}
+
+/// Records what `moe_layer` does not have.
+fn check_layer(config: &DispatchConfig, nodes: u32, found: &mut Diagnostics) {
+    found.require(
+        nodes <= 1,
+        Field::NODES,
+        || format!("{nodes} nodes; the results of moe_layer travel over NVLink"),
+        "use one node, or dispatch_gemm and combine",
+    );
+    found.require(
+        config.swiglu,
+        Field::SWIGLU,
+        || "without it, the two products of moe_layer are one".to_owned(),
+        "set swiglu = true",
+    );
+    found.require(
+        config.dtype.bytes() == 2,
+        Field::DTYPE,
+        || {
+            format!(
+                "{}; hidden rows of moe_layer have the type of tokens, and no scales",
+                config.dtype
+            )
+        },
+        "use bf16 or fp16, or dispatch_gemm",
+    );
+    found.require(
+        config.split_k.is_none_or(|splits| splits == 1),
+        Field::SPLIT_K,
+        || "tiles of moe_layer are not divided into slices of K".to_owned(),
+        "remove it",
+    );
 }
 
 /// Checks dimensions. Tokens and rows of results have elements of these types.

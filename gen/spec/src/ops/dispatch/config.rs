@@ -1,4 +1,4 @@
-//! The configuration of the first half of a mixture of experts: `dispatch_gemm`.
+//! The configuration of operators that send tokens to experts: `dispatch_gemm` and `moe_layer`.
 
 use crate::arch::Tile;
 use crate::config::{Dim, Dtype, Field};
@@ -39,7 +39,7 @@ options! {
             max_tokens as MAX_TOKENS,
             /// Elements of a token.
             hidden as HIDDEN,
-            /// Columns of the result.
+            /// Columns of an expert's first product: of C, or of moe_layer's hidden rows.
             intermediate as INTERMEDIATE,
         }
         options {
@@ -114,17 +114,20 @@ impl DispatchConfig {
 pub enum DispatchOp {
     /// [`Op::DispatchGemm`]
     DispatchGemm,
+    /// [`Op::MoeLayer`]
+    MoeLayer,
 }
 
 impl DispatchOp {
     /// All operators of the kind.
-    pub const ALL: [Self; 1] = [Self::DispatchGemm];
+    pub const ALL: [Self; 2] = [Self::DispatchGemm, Self::MoeLayer];
 
     /// The [`Op`] of this operator.
     #[must_use]
     pub const fn op(self) -> Op {
         match self {
             Self::DispatchGemm => Op::DispatchGemm,
+            Self::MoeLayer => Op::MoeLayer,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The expected time of a candidate of `dispatch_gemm`.
+//! The expected time of a candidate of `dispatch_gemm` or `moe_layer`.
 
 use super::types::DispatchTypes;
 use crate::arch::Tile;
@@ -12,6 +12,8 @@ use crate::roofline::Bound;
 pub(crate) struct DispatchGemm {
     pub tile: Tile,
     pub tiles: f64,
+    /// The tiles of the down projection, and its K.
+    pub down: (f64, u64),
     pub types: DispatchTypes,
     pub k: u64,
     pub ctas: u32,
@@ -53,20 +55,17 @@ impl DispatchGemm {
     }
 }
 
-/// Expected time of `dispatch_gemm`, µs.
+/// Expected time of `dispatch_gemm` or `moe_layer`, µs.
 pub(crate) fn dispatch_us(gemm: DispatchGemm, bound: &Bound, device: &Device) -> f64 {
     let costs = device.costs();
     let active = gemm.tiles.min(gemm.ctas.into()) as u32;
-    let one = tile_us(
-        gemm.tile,
-        gemm.types.tokens,
-        gemm.tile.m.into(),
-        gemm.k,
-        active,
-        device,
-    );
+    let one = |k| {
+        let rows = gemm.tile.m.into();
+        tile_us(gemm.tile, gemm.types.tokens, rows, k, active, device)
+    };
     let (rounds, exchange) = gemm.rounds(costs);
-    let compute = rounds * one;
+    let (down_tiles, down_k) = gemm.down;
+    let compute = rounds * one(gemm.k) + down_tiles / f64::from(gemm.ctas) * one(down_k);
     let link = match bound.link_us {
         0.0 => 0.0,
         link_us => costs.flag_us + link_us / costs.store_share(compute, link_us),

@@ -1,4 +1,4 @@
-//! The name and the arguments of a `dispatch_gemm` kernel.
+//! The name and the arguments of kernels of `dispatch_gemm` and `moe_layer`.
 
 use super::config::DispatchShape;
 use super::op_plan::DispatchPlan;
@@ -67,11 +67,26 @@ pub(super) fn operands(op_plan: &DispatchPlan, world: u32) -> Vec<OperandSpec> {
         ),
         numbers(Operand::NumTokens, 1),
         numbers(Operand::TopkIds, choices),
-        matrix(Operand::B, rows, cols, types.weights),
-        matrix(Operand::C, op_plan.max_rows, shape.intermediate, types.c),
-        numbers(Operand::ExpertOffsets, local + 1),
-        numbers(Operand::RowIndices, choices).written(),
     ];
+    if op_plan.returns() {
+        let (down_rows, down_cols) = match op_plan.config.b_layout {
+            BLayout::Kn => (local * shape.intermediate, shape.hidden),
+            BLayout::Nk => (local * shape.hidden, shape.intermediate),
+        };
+        operands.extend([
+            OperandSpec::vector(Operand::TopkWeights, choices, Dtype::Fp32),
+            matrix(Operand::B, rows, cols, types.weights),
+            matrix(Operand::Down, down_rows, down_cols, types.weights),
+            matrix(Operand::C, shape.max_tokens, shape.hidden, types.c),
+        ]);
+    } else {
+        operands.extend([
+            matrix(Operand::B, rows, cols, types.weights),
+            matrix(Operand::C, op_plan.max_rows, shape.intermediate, types.c),
+            numbers(Operand::ExpertOffsets, local + 1),
+            numbers(Operand::RowIndices, choices).written(),
+        ]);
+    }
     operands.extend(scales(op_plan, local));
     operands
 }
@@ -106,38 +121,42 @@ fn scales(op_plan: &DispatchPlan, local: u64) -> Vec<OperandSpec> {
     ]
 }
 
-/// The weights of this rank's experts: [columns or hidden, the other, expert].
-fn weights(op_plan: &DispatchPlan, world: u32) -> ArgKind {
-    let (hidden, cols) = (op_plan.shape.hidden, op_plan.weight_cols());
-    let (types, box_cols) = (op_plan.types(), op_plan.box_cols());
+/// The weights of this rank's experts, with K of `k` elements: [columns or K, the other, expert].
+fn weights(
+    op_plan: &DispatchPlan,
+    world: u32,
+    operand: Operand,
+    (k, cols, box_cols): (u64, u64, u32),
+) -> ArgKind {
+    let types = op_plan.types();
     let (inner, outer, box_elems) = match op_plan.config.b_layout {
-        BLayout::Kn => (cols, hidden, [box_cols, types.tile_k()]),
-        BLayout::Nk => (hidden, cols, [types.tile_k(), box_cols]),
+        BLayout::Kn => (cols, k, [box_cols, types.tile_k()]),
+        BLayout::Nk => (k, cols, [types.tile_k(), box_cols]),
     };
     let rows = Extent::Fixed(outer);
     ArgKind::TensorMap(TensorMapSpec {
-        source: Source::Operand(Operand::B),
+        source: Source::Operand(operand),
         dtype: types.weights,
         extents: vec![
             Extent::Fixed(inner),
             rows,
             Extent::Fixed(op_plan.local_experts(world)),
         ],
-        strides: vec![
-            Stride::RowOf(Operand::B),
-            Stride::RowsOf {
-                operand: Operand::B,
-                rows,
-            },
-        ],
+        strides: vec![Stride::RowOf(operand), Stride::RowsOf { operand, rows }],
         box_elems: vec![box_elems[0], box_elems[1], 1],
         box_of_call: false,
     })
 }
 
 pub(super) fn args(op_plan: &DispatchPlan, topology: Topology) -> ArgLayout {
-    let mut kinds = vec![
-        ("b", weights(op_plan, topology.world())),
+    let (world, hidden, returns) = (topology.world(), op_plan.shape.hidden, op_plan.returns());
+    let up = (hidden, op_plan.weight_cols(), op_plan.box_cols());
+    let down = (op_plan.shape.intermediate, hidden, op_plan.down_box_cols());
+    let mut kinds = vec![("b", weights(op_plan, world, Operand::B, up))];
+    if returns {
+        kinds.push(("down", weights(op_plan, world, Operand::Down, down)));
+    }
+    kinds.extend([
         ("tokens", ArgKind::Pointer(Operand::Tokens)),
         (
             "token_stride_bytes",
@@ -147,13 +166,20 @@ pub(super) fn args(op_plan: &DispatchPlan, topology: Topology) -> ArgLayout {
         ("topk_ids", ArgKind::Pointer(Operand::TopkIds)),
         ("c", ArgKind::Pointer(Operand::C)),
         ("c_row_bytes", ArgKind::RowStrideBytes(Operand::C)),
-        ("expert_offsets", ArgKind::Pointer(Operand::ExpertOffsets)),
-        ("row_indices", ArgKind::Result(Operand::RowIndices)),
+    ]);
+    kinds.extend(match returns {
+        true => vec![("topk_weights", ArgKind::Pointer(Operand::TopkWeights))],
+        false => vec![
+            ("expert_offsets", ArgKind::Pointer(Operand::ExpertOffsets)),
+            ("row_indices", ArgKind::Result(Operand::RowIndices)),
+        ],
+    });
+    kinds.extend([
         ("workspaces", ArgKind::Workspaces),
         ("host", ArgKind::HostPage),
         ("deadline_ns", ArgKind::DeadlineNs),
         ("rank", ArgKind::Rank),
-    ];
+    ]);
     kinds.extend(scale_args(op_plan.config.scales));
     kinds.extend(common_args(topology));
     ArgLayout::new(kinds)

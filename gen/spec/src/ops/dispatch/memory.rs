@@ -1,4 +1,4 @@
-//! Memory of `dispatch_gemm`: symmetric memory of a rank, and shared memory of a CTA.
+//! Memory of `dispatch_gemm` and `moe_layer`: symmetric memory of a rank, and shared memory of a CTA.
 
 use super::op_plan::{DispatchPlan, FAULT_WORDS, TILE_BUFFERS};
 use crate::arch::ArchSpec;
@@ -82,6 +82,8 @@ regions! {
     /// For each row of a source's tokens on this rank, expert by expert: the slot of the token, or the number of the
     /// token if this rank is the source.
     lists: Element::Words(1), [parity: 2u32, source: p.world(), row: p.op_plan.source_rows];
+    /// For each of these rows, the choice whose row it is: `token · top_k + k` of the source.
+    choices: Element::Words(1), [parity: 2u32, source: p.world(), row: p.op_plan.source_rows], if p.op_plan.returns();
     /// The numbers of the tokens that are sent to a destination, by slot.
     send_list: Element::Words(1), [destination: p.topology.destinations(), slot: p.op_plan.shape.max_tokens],
         if p.sends();
@@ -112,6 +114,17 @@ regions! {
     packed_ready: Element::Flag, [peer: p.topology.peers(), block: p.op_plan.blocks()], if p.puts();
     /// The packed tokens for all peers, from which puts take them.
     outgoing: Element::Bytes(p.op_plan.token_bytes()), [token: p.op_plan.put_tokens(p.topology)], if p.puts();
+    /// The mark of the last call in which a warp stored its part of a tile of hidden rows.
+    hidden_ready: Element::Flag,
+        [row_tile: p.op_plan.row_tiles(p.world()), part: p.op_plan.col_tiles() * u64::from(p.arch().multiplying_warps())],
+        if p.op_plan.returns();
+    /// The rows of `silu(gate) · up`, by expert.
+    hidden_rows: Element::Bytes(p.op_plan.hidden_row_bytes()), [row: p.op_plan.max_rows], if p.op_plan.returns();
+    /// Counts the warps of a rank that have returned all rows of theirs, over all calls.
+    returned: Element::Flag, [source: p.world()], if p.op_plan.returns();
+    /// What the expert of a choice made of the token.
+    results: Element::Bytes(p.op_plan.result_bytes()), [choice: p.op_plan.shape.max_tokens * p.op_plan.shape.top_k],
+        if p.op_plan.returns();
     /// Counts the slices of a tile whose sums a warpgroup has stored. The last one resets it.
     splits_stored: Element::Words(1), [parity: 2u32, tile: p.grid_ctas, group: p.arch().groups],
         if p.op_plan.divides_tiles();
@@ -141,6 +154,8 @@ regions! {
     /// The address of the scales of a row of a tile that is kept.
     scales_address: Element::LongWords(1), [buffer: p.op_plan.kept_tiles(), row: p.op_plan.tile.m],
         if p.op_plan.token_scales() > 0;
+    /// The address to which a row of a tile that is kept returns.
+    return_address: Element::LongWords(1), [buffer: p.op_plan.kept_tiles(), row: p.op_plan.tile.m], if p.op_plan.returns();
     /// The expert, the first row, the number of rows, the column tile and the slice of K of a tile that was taken.
     taken_tile: Element::Words(4), [buffer: p.op_plan.kept_tiles()];
     /// The barriers of the two pipelines, and of the slots through which tokens are sent.

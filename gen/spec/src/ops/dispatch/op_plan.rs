@@ -1,7 +1,7 @@
-//! The part of a plan that only `dispatch_gemm` has.
+//! The part of a plan that only `dispatch_gemm` and `moe_layer` have.
 
 use super::chunks::TokenChunks;
-use super::config::{DispatchConfig, DispatchShape};
+use super::config::{DispatchConfig, DispatchOp, DispatchShape};
 use super::types::DispatchTypes;
 use crate::arch::{Arch, Tile};
 use crate::ops::gemm::{BLayout, Split};
@@ -16,7 +16,7 @@ pub const GROUP_ROWS: u32 = 16;
 pub(super) const TILE_BUFFERS: u32 = 2;
 /// A fault, before the numbers of each expert.
 pub const FAULT_WORDS: u64 = 8;
-/// The part of a plan that only `dispatch_gemm` has.
+/// The part of a plan that only `dispatch_gemm` and `moe_layer` have.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DispatchPlan {
     /// The architecture of the kernel.
@@ -79,6 +79,32 @@ impl DispatchPlan {
         self.tile.n / self.weights_of_col() as u32
     }
 
+    /// Whether experts have a second product, the down projection, whose rows return to their tokens.
+    #[must_use]
+    pub const fn returns(&self) -> bool {
+        matches!(self.config.op, DispatchOp::MoeLayer)
+    }
+
+    /// Tiles of an expert's first product that lie side by side.
+    #[must_use]
+    pub const fn col_tiles(&self) -> u64 {
+        self.shape.intermediate.div_ceil(self.tile_cols() as u64)
+    }
+
+    /// Tiles of the down projection that lie side by side; 0 if there is none.
+    #[must_use]
+    pub const fn down_col_tiles(&self) -> u64 {
+        match self.returns() {
+            true => self.shape.hidden.div_ceil(self.tile.n as u64),
+            false => 0,
+        }
+    }
+
+    /// The most row tiles of a rank. The last one of each expert may have few rows.
+    pub(super) const fn row_tiles(&self, world: u32) -> u64 {
+        self.max_rows.div_ceil(self.tile.m as u64) + self.local_experts(world)
+    }
+
     /// Columns of the product that a consumer warpgroup computes.
     #[must_use]
     pub fn group_n(&self) -> u32 {
@@ -98,6 +124,15 @@ impl DispatchPlan {
         }
     }
 
+    /// Columns of the down projection that one load brings.
+    #[must_use]
+    pub fn down_box_cols(&self) -> u32 {
+        match self.config.b_layout {
+            BLayout::Kn => self.types().weights.per_line(),
+            BLayout::Nk => self.tile.n,
+        }
+    }
+
     /// Whether tiles may be divided into slices of K.
     #[must_use]
     pub const fn divides_tiles(&self) -> bool {
@@ -113,15 +148,26 @@ impl DispatchPlan {
             .sent_row_bytes(self.types().tokens, self.shape.hidden)
     }
 
+    /// Bytes of a row of `silu(gate) · up`.
+    pub(super) const fn hidden_row_bytes(&self) -> u64 {
+        self.shape.intermediate * self.types().c.bytes()
+    }
+
+    /// Bytes of what an expert makes of a token.
+    pub(super) const fn result_bytes(&self) -> u64 {
+        self.shape.hidden * self.types().c.bytes()
+    }
+
     /// The scales of a token, except one that all tokens share.
     #[must_use]
     pub const fn token_scales(&self) -> u64 {
         self.config.scales.of_row(self.shape.hidden)
     }
 
-    /// Tiles that a CTA keeps in shared memory. Consumers that promote products read their tile again while two others are taken.
+    /// Tiles that a CTA keeps in shared memory. Consumers that promote products read their tile again while two others are taken,
+    /// and so do consumers that look up where rows return to.
     pub(super) const fn kept_tiles(&self) -> u32 {
-        TILE_BUFFERS + self.promotes() as u32
+        TILE_BUFFERS + (self.promotes() || self.returns()) as u32
     }
 
     /// Whether consumers add the products of each stage to sums of their own.

@@ -1,4 +1,4 @@
-//! `dispatch_gemm`: tokens go to the ranks of their experts, and each expert multiplies its tokens by its weight.
+//! `dispatch_gemm` and `moe_layer`: tokens go to the ranks of their experts, and each expert multiplies its tokens by its weight.
 //!
 //! Every CTA counts the top-k entries of a slice of the rank's tokens. From the counts of all slices, each CTA computes
 //! where its tokens go. A rank sends to every other rank how many tokens it will send for each expert, and which slot
@@ -13,7 +13,7 @@
 //!
 //! `internode` describes several nodes.
 
-use super::config::{DispatchConfig, DispatchShape, all_rows};
+use super::config::{DispatchConfig, DispatchOp, DispatchShape, all_rows};
 use super::op_plan::{COPIES_AHEAD, DispatchPlan, InternodeDispatch};
 use super::roles::Roles;
 use super::{layout, memory, work};
@@ -147,7 +147,8 @@ fn with_all_stages(
 /// tokens.
 fn most_splits(config: &DispatchConfig, shape: DispatchShape, tile: Tile) -> u32 {
     let steps = shape.hidden.div_ceil(config.types().tile_k().into()) as u32;
-    let usual = match config.divides(tile) && !config.batch_invariant {
+    let divides = config.divides(tile) && config.op == DispatchOp::DispatchGemm;
+    let usual = match divides && !config.batch_invariant {
         true => (steps / MIN_SPLIT_STEPS).min(MAX_SPLITS / group_subs(tile)),
         false => 1,
     };

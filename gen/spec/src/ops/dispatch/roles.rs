@@ -1,4 +1,4 @@
-//! The roles of a `dispatch_gemm` kernel, and their waits.
+//! The roles of kernels of `dispatch_gemm` and `moe_layer`, and their waits.
 
 use super::memory::{DispatchSmem, DispatchWorkspace, Needs};
 use super::op_plan::DispatchPlan;
@@ -16,6 +16,10 @@ const OWN: u32 = 2;
 const FORWARDED: u32 = 3;
 /// Acknowledgements of chunks that were forwarded.
 const ACKNOWLEDGED: u32 = 4;
+/// Products of hidden rows.
+const DOWN: u32 = 5;
+/// Results of this rank's tokens.
+const RETURNED: u32 = 6;
 
 /// The parts of a plan on which its roles depend.
 pub(super) struct Roles<'a> {
@@ -123,12 +127,24 @@ impl<'a> Roles<'a> {
             .waits(tile_full, Whose::CTA)
             .waits(&self.workspace.token_ready, from)
             .takes(stage_empty, Whose::CTA);
-        vec![
-            takes,
-            loads
+        let loads = loads
+            .signals(tile_empty, Whose::CTA)
+            .signals(stage_full, Whose::CTA);
+        let mut steps = vec![takes, loads];
+        if self.op_plan.returns() {
+            let takes = Step::of(DOWN)
+                .takes(tile_empty, Whose::CTA)
+                .signals(tile_full, Whose::CTA);
+            let loads = Step::of(DOWN)
+                .waits(tile_full, Whose::CTA)
+                .waits(&self.workspace.hidden_ready, Whose::RANK)
+                .takes(stage_empty, Whose::CTA);
+            let loads = loads
                 .signals(tile_empty, Whose::CTA)
-                .signals(stage_full, Whose::CTA),
-        ]
+                .signals(stage_full, Whose::CTA);
+            steps.extend([takes, loads]);
+        }
+        steps
     }
 
     fn multiply(&self) -> Vec<Step> {
@@ -139,12 +155,23 @@ impl<'a> Roles<'a> {
             stage_empty,
             ..
         } = &self.smem;
-        let step = Step::of(self.last_pass())
-            .waits(tile_full, Whose::CTA)
-            .waits(stage_full, Whose::CTA);
-        vec![
+        let of_pass = |pass| {
+            let step = Step::of(pass)
+                .waits(tile_full, Whose::CTA)
+                .waits(stage_full, Whose::CTA);
             step.signals(tile_empty, Whose::CTA)
-                .signals(stage_empty, Whose::CTA),
+                .signals(stage_empty, Whose::CTA)
+        };
+        let up = of_pass(self.last_pass());
+        if !self.op_plan.returns() {
+            return vec![up];
+        }
+        let (hidden_ready, returned) = (&self.workspace.hidden_ready, &self.workspace.returned);
+        let node = Whose::node(self.topology);
+        vec![
+            up.signals(hidden_ready, Whose::RANK),
+            of_pass(DOWN).signals(returned, node),
+            Step::of(RETURNED).waits(returned, node),
         ]
     }
 

@@ -71,7 +71,7 @@ pub(super) fn traffic(op_plan: &DispatchPlan, topology: Topology) -> Traffic {
     let weight_elems = (weights * (shape.hidden * op_plan.weight_cols()) as f64) as u64;
     let token_elems =
         routing.rows.min(shape.max_tokens as f64 * f64::from(world)) as u64 * shape.hidden;
-    Traffic {
+    let first = Traffic {
         link_bytes: (routing.sent_tokens * op_plan.token_bytes() as f64) as u64,
         nic_bytes: (routing.put_tokens * op_plan.token_bytes() as f64) as u64,
         memory_bytes: weight_elems * types.weights.bytes()
@@ -79,6 +79,22 @@ pub(super) fn traffic(op_plan: &DispatchPlan, topology: Topology) -> Traffic {
             + rows * shape.intermediate * types.c.bytes(),
         flops: 2 * rows * shape.hidden * op_plan.weight_cols(),
         factors: types.tokens,
+    };
+    if !op_plan.returns() {
+        return first;
+    }
+    // Hidden rows are also read, and so are the results of all choices, of which most come from other ranks.
+    let product = shape.hidden * shape.intermediate;
+    let results = rows * op_plan.result_bytes();
+    Traffic {
+        link_bytes: first.link_bytes + results * u64::from(world - 1) / u64::from(world),
+        memory_bytes: first.memory_bytes
+            + (weights * product as f64) as u64 * types.weights.bytes()
+            + rows * op_plan.hidden_row_bytes()
+            + 2 * results
+            + shape.max_tokens * op_plan.result_bytes(),
+        flops: first.flops + 2 * rows * product,
+        ..first
     }
 }
 
@@ -88,14 +104,13 @@ pub(super) fn estimate_us(op_plan: &DispatchPlan, topology: Topology, device: &D
     // Of many rows half of the last tile is empty; of few, some experts have none.
     let per_expert = routing.expert_rows / f64::from(op_plan.tile.m);
     let row_tiles = (per_expert + 0.5).min(routing.expert_rows).max(per_expert);
-    let col_tiles = op_plan
-        .shape
-        .intermediate
-        .div_ceil(op_plan.tile_cols().into()) as f64;
+    let col_tiles = op_plan.col_tiles() as f64;
     let tiles = row_tiles * col_tiles * op_plan.local_experts(world) as f64;
+    let down_tiles = op_plan.down_col_tiles() as f64 / col_tiles * tiles;
     let gemm = cost::DispatchGemm {
         tile: op_plan.tile,
         tiles,
+        down: (down_tiles, op_plan.shape.intermediate),
         types: op_plan.types(),
         k: op_plan.shape.hidden,
         ctas: device.sm_count,

@@ -18,7 +18,7 @@ pub struct Drawn {
 }
 
 /// The number of operators. Seeds take them in turn.
-pub const OPS: u64 = 12;
+pub const OPS: u64 = 13;
 
 /// Draws a configuration that has a plan.
 pub fn draw(seed: u64) -> Drawn {
@@ -135,6 +135,7 @@ fn problem(random: &mut Draws, op: u64, (nodes, world): (u32, u32)) -> Problem {
         8 => combine(random, world).into(),
         9 => gemm(random, GemmOp::Gemm).into(),
         10 => collective(random, CollectiveOp::Broadcast, world).into(),
+        11 => moe_layer(random, world).into(),
         _ => collective(random, CollectiveOp::AllToAll, world).into(),
     }
 }
@@ -270,6 +271,19 @@ fn dispatch(random: &mut Draws, world: u32) -> DispatchConfig {
         scales: random.scales(dtype, 1),
         dtype,
         ..DispatchConfig::new(DispatchOp::DispatchGemm)
+    }
+}
+
+fn moe_layer(random: &mut Draws, world: u32) -> DispatchConfig {
+    let dtype = random.dtype(&Dtype::FACTORS);
+    DispatchConfig {
+        op: DispatchOp::MoeLayer,
+        dtype,
+        b_layout: random.b_layout(dtype),
+        scales: Scales::None,
+        swiglu: true,
+        split_k: None,
+        ..dispatch(random, world)
     }
 }
 

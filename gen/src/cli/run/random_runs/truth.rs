@@ -8,7 +8,7 @@ mod experts;
 mod sums;
 
 use super::super::inputs::Inputs;
-use mkernel::spec::{Dtype, Problem};
+use mkernel::spec::{DispatchOp, Dtype, Problem};
 use mkernel::{KernelConfig, Operand};
 use std::ops::Range;
 
@@ -26,7 +26,10 @@ pub fn truth(config: &KernelConfig, inputs: &Inputs, rank: usize) -> Vec<Vec<Ele
         Problem::Gemm(config) => sums::gemm(&job, config, rank),
         Problem::Collective(config) => sums::collective(&job, config, rank),
         Problem::Attention(config) => attention::results(&job, config, rank),
-        Problem::Dispatch(config) => experts::dispatch(&job, config, rank),
+        Problem::Dispatch(config) => match config.op {
+            DispatchOp::DispatchGemm => experts::dispatch(&job, config, rank),
+            DispatchOp::MoeLayer => experts::moe_layer(&job, config, rank),
+        },
         Problem::Combine(config) => experts::combine(&job, config, rank),
     }
 }

@@ -36,16 +36,7 @@ pub fn dispatch(job: &Job, config: &DispatchConfig, rank: usize) -> Vec<Vec<Elem
                 }
                 let token = (source, token);
                 rows.extend((0..cols).map(|col| {
-                    let (x, error) = product(token, expert, col);
-                    let (value, error) = match config.swiglu {
-                        false => (x, error),
-                        true => {
-                            let (up, error_of_up) = product(token, expert, cols + col);
-                            let gate = x / (1.0 + (-x).exp());
-                            let error = 1.2 * error * up.abs() + error_of_up * gate.abs() + 1e-6;
-                            (gate * up, error)
-                        }
-                    };
+                    let (value, error) = hidden(&product, config, token, expert, col);
                     Some((value, error + rounding(value, dtype)))
                 }));
             }
@@ -56,6 +47,72 @@ pub fn dispatch(job: &Job, config: &DispatchConfig, rank: usize) -> Vec<Vec<Elem
     }
     rows.resize(max_rows * cols, None);
     vec![rows, offsets, row_indices]
+}
+
+/// An element of a row of an expert: a product, or `silu(gate) · up`.
+fn hidden(
+    product: &impl Fn((usize, usize), usize, usize) -> (f64, f64),
+    config: &DispatchConfig,
+    token: (usize, usize),
+    expert: usize,
+    col: usize,
+) -> (f64, f64) {
+    let (x, error) = product(token, expert, col);
+    if !config.swiglu {
+        return (x, error);
+    }
+    let (up, error_of_up) = product(token, expert, size(config.intermediate) + col);
+    let gate = x / (1.0 + (-x).exp());
+    let error = 1.2 * error * up.abs() + error_of_up * gate.abs() + 1e-6;
+    (gate * up, error)
+}
+
+/// C of `moe_layer`.
+pub fn moe_layer(job: &Job, config: &DispatchConfig, rank: usize) -> Vec<Vec<Element>> {
+    let (width, cols, top_k) = (
+        size(config.hidden),
+        size(config.intermediate),
+        size(config.top_k),
+    );
+    let here = size(config.experts) / job.world;
+    let count = job.inputs.numbers(Operand::NumTokens)[rank][0] as usize;
+    let ids = &job.inputs.numbers(Operand::TopkIds)[rank];
+    let weights = job.floats(Operand::TopkWeights, rank);
+    let mut c = vec![(0.0, 0.0); count * width];
+    for owner in 0..job.world {
+        let product = product_of(job, config, owner);
+        let down = job.floats(Operand::Down, owner);
+        for (entry, id) in ids.iter().enumerate().take(count * top_k) {
+            if *id == NO_CHOICE || *id as usize / here != owner {
+                continue;
+            }
+            let (token, expert) = (entry / top_k, *id as usize % here);
+            let row: Vec<(f64, f64)> = (0..cols)
+                .map(|col| hidden(&product, config, (rank, token), expert, col))
+                .collect();
+            for out in 0..width {
+                let (mut value, mut magnitude, mut error) = (0.0, 0.0, 0.0);
+                for (col, (h, of_h)) in row.iter().enumerate() {
+                    let at = match config.b_layout {
+                        BLayout::Kn => col * width + out,
+                        BLayout::Nk => out * cols + col,
+                    };
+                    let weight = down[expert * width * cols + at];
+                    value += h * weight;
+                    magnitude += (h * weight).abs();
+                    error += (of_h + rounding(*h, config.dtype)) * weight.abs();
+                }
+                let error = error + adding(magnitude) + rounding(value, config.dtype);
+                let (sum, of_sum) = &mut c[token * width + out];
+                *sum += weights[entry] * value;
+                *of_sum += weights[entry].abs() * (error + adding(value.abs()));
+            }
+        }
+    }
+    let rounded = |(value, error): (f64, f64)| Some((value, error + rounding(value, config.dtype)));
+    let mut c: Vec<Element> = c.into_iter().map(rounded).collect();
+    c.resize(size(config.max_tokens) * width, None);
+    vec![c]
 }
 
 /// The function of a token (source and number), an expert of `rank` and a column that gives their product and its error.
