@@ -1,9 +1,10 @@
-//! Benchmark of `dispatch_gemm` and `combine`. Needs GPUs.
+//! Benchmark of `dispatch_gemm`, `combine` and `moe_layer`. Needs GPUs.
 //!
 //! `cargo bench --bench dispatch -- --help` lists the options, which are the fields of [`Flags`].
 
 mod combine;
 mod dispatch;
+mod layer;
 mod tokens;
 
 use clap::Parser;
@@ -24,7 +25,7 @@ use tokens::{Taste, Tokens};
 /// The time of a block of calls.
 const BLOCK_US: f64 = 20_000.0;
 
-/// Times `dispatch_gemm` and `combine` on random data, and checks some experts of the former and some tokens of the
+/// Times `dispatch_gemm` and `combine`, or `moe_layer`, on random data, and checks some experts of the former and some tokens of the
 /// latter.
 ///
 /// All ranks run in this process, with a thread for each GPU. A time is the median over calls, each with the time of
@@ -74,6 +75,9 @@ struct Flags {
     /// Measure `dispatch_gemm` also with at most this number of slices of K of a tile; may be repeated
     #[arg(long, value_name = "SLICES")]
     split_k: Vec<u32>,
+    /// Measure `moe_layer` instead, with weights as [columns, hidden]
+    #[arg(long)]
+    layer: bool,
     /// Do not measure `combine`
     #[arg(long)]
     no_combine: bool,
@@ -161,6 +165,10 @@ fn one_rank(flags: &Flags, ranks: &Communicator, seed: u64) -> Result<(), Failur
             places: lab.stream.clone_htod(&vec![-1; tokens.ids[0].len()])?,
             tokens: &tokens,
         };
+        if flags.layer {
+            case.layer()?;
+            continue;
+        }
         case.dispatch()?;
         if !flags.no_combine {
             case.combine()?;

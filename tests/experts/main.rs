@@ -1,8 +1,9 @@
-//! Tests of `dispatch_gemm` and `combine` on simulated GPUs of one node: whole layers whose results are known exactly,
+//! Tests of `dispatch_gemm`, `combine` and `moe_layer` on simulated GPUs of one node: whole layers whose results are known exactly,
 //! invalid operands, and mutations.
 
 mod faults;
 mod layers;
 mod mutations;
 mod scales;
+mod whole;
 mod zeros;

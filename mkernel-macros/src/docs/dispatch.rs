@@ -1,11 +1,11 @@
-//! The documentation of `dispatch_gemm`.
+//! The documentation of `dispatch_gemm` and `moe_layer`.
 
 use super::gemm::{SAME, blocks};
 use super::operand::OperandDoc;
 use super::phrases::{Ranks, size};
 use mkernel_spec::abi::Operand;
 use mkernel_spec::plan::DispatchPlan;
-use mkernel_spec::{BLayout, DispatchConfig, Dtype, Scales};
+use mkernel_spec::{BLayout, DispatchConfig, DispatchOp, Dtype, Scales};
 
 /// Paragraphs of Markdown about the computation.
 pub fn semantics(config: &DispatchConfig, ranks: Ranks) -> Vec<String> {
@@ -13,12 +13,20 @@ pub fn semantics(config: &DispatchConfig, ranks: Ranks) -> Vec<String> {
         true => "`silu(x · gate) · (x · up)`",
         false => "`x · W`",
     };
-    vec![
-        format!(
+    let computes = match config.op {
+        DispatchOp::DispatchGemm => format!(
             "{result} for each token and each of its {} of {} experts, on the rank of the expert. Rows are ordered by expert, then by source rank and token.",
             size(config.top_k, "k"),
             size(config.experts, "E")
         ),
+        DispatchOp::MoeLayer => format!(
+            "{result} of each token and each of its {} of {} experts, times the expert's down projection, summed with the router's weights on the token's rank.",
+            size(config.top_k, "k"),
+            size(config.experts, "E")
+        ),
+    };
+    vec![
+        computes,
         format!(
             "{}; {}, fp32 accumulate.",
             ranks.words(),
@@ -52,18 +60,36 @@ pub fn operands(config: &DispatchConfig, ranks: Ranks) -> Vec<OperandDoc> {
         OperandDoc::new(Operand::NumTokens, Dtype::Int32, "[1]".to_owned()),
         OperandDoc::new(Operand::TopkIds, Dtype::Int32, choices.clone())
             .note("no expert twice for a token, -1 for no choice"),
-        OperandDoc::new(Operand::B, types.weights, weight),
-        OperandDoc::new(Operand::C, types.c, format!("[max_rows, {cols}]"))
-            .note("only rows that have a token"),
-        OperandDoc::new(
-            Operand::ExpertOffsets,
-            Dtype::Int32,
-            format!("[{local} + 1]"),
-        ),
-        OperandDoc::new(Operand::RowIndices, Dtype::Int32, choices)
-            .written()
-            .note("rank · max_rows + row, or -1, for `combine`"),
     ];
+    let b = OperandDoc::new(Operand::B, types.weights, weight);
+    operands.extend(match config.op {
+        DispatchOp::DispatchGemm => vec![
+            b,
+            OperandDoc::new(Operand::C, types.c, format!("[max_rows, {cols}]"))
+                .note("only rows that have a token"),
+            OperandDoc::new(
+                Operand::ExpertOffsets,
+                Dtype::Int32,
+                format!("[{local} + 1]"),
+            ),
+            OperandDoc::new(Operand::RowIndices, Dtype::Int32, choices)
+                .written()
+                .note("rank · max_rows + row, or -1, for `combine`"),
+        ],
+        DispatchOp::MoeLayer => {
+            let down = match config.b_layout {
+                BLayout::Kn => format!("[{local}, {cols}, {hidden}]"),
+                BLayout::Nk => format!("[{local}, {hidden}, {cols}]"),
+            };
+            vec![
+                OperandDoc::new(Operand::TopkWeights, Dtype::Fp32, choices),
+                b,
+                OperandDoc::new(Operand::Down, types.weights, down),
+                OperandDoc::new(Operand::C, types.c, format!("[{tokens}, {hidden}]"))
+                    .note("only the first `num_tokens` rows"),
+            ]
+        }
+    });
     operands.extend(scales(config, (&tokens, &local, &weight_cols)));
     operands
 }

@@ -1,4 +1,4 @@
-//! Describes the plan of `dispatch_gemm`.
+//! Describes the plan of `dispatch_gemm` and `moe_layer`.
 
 use super::description::{Description, acknowledged, ranks_on};
 use mkernel_spec::plan::{Body, DispatchPlan};
@@ -33,6 +33,18 @@ fn computes(op_plan: &DispatchPlan, topology: Topology) -> String {
         BLayout::Kn => "[H, columns]",
         BLayout::Nk => "[columns, H]",
     };
+    if op_plan.returns() {
+        return format!(
+            "C = Σ w · ({weight}) · down over the experts of each token, {} experts, {} per token, up to {} tokens [{}] on each of {}, hidden rows [{}], weights {layout}, {}",
+            shape.experts,
+            shape.top_k,
+            shape.max_tokens,
+            shape.hidden,
+            ranks_on(topology),
+            shape.intermediate,
+            op_plan.types().tokens,
+        );
+    }
     format!(
         "C = {weight} of each expert, {} experts, {} per token, up to {} tokens [{}] on each of {}, C [rows, {}], weights {layout}, {}",
         shape.experts,

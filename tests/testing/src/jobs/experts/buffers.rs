@@ -6,6 +6,7 @@ use crate::lab::Failure;
 use mkernel::Operand;
 use mkernel::cudarc::driver::sys::CUstreamCaptureStatus;
 use mkernel::cudarc::driver::{CudaSlice, CudaStream, DriverError};
+use mkernel::spec::Op;
 use mkernel::{Call, Error, Operator};
 use std::sync::Arc;
 
@@ -48,6 +49,7 @@ pub struct Buffers<E: ResultElement> {
 /// The weights of a rank's experts in device memory, and their scales, if there are any.
 pub struct Weights<E> {
     elements: CudaSlice<E>,
+    down: Option<CudaSlice<E>>,
     scales: Option<CudaSlice<f32>>,
 }
 
@@ -56,6 +58,10 @@ impl<E: ResultElement> Weights<E> {
     pub fn new(stream: &Arc<CudaStream>, layer: &Layer, rank: usize) -> Result<Self, DriverError> {
         Ok(Self {
             elements: stream.clone_htod(&elements::<E>(&layer.weights(rank)))?,
+            down: match layer.is_whole {
+                true => Some(stream.clone_htod(&elements::<E>(&layer.down_weights(rank)))?),
+                false => None,
+            },
             scales: upload_scales(stream, &layer.weight_scales(rank))?,
         })
     }
@@ -96,7 +102,7 @@ impl<E: ResultElement> Buffers<E> {
         stream.memcpy_htod(&elements::<E::OfResults>(&values.sums), &mut self.sums)
     }
 
-    /// Enqueues a call of `dispatch_gemm`.
+    /// Enqueues a call of `dispatch_gemm` or `moe_layer`.
     pub fn dispatch(
         &mut self,
         stream: &Arc<CudaStream>,
@@ -109,6 +115,12 @@ impl<E: ResultElement> Buffers<E> {
             .read(Operand::NumTokens, &self.num_tokens)
             .read(Operand::TopkIds, &self.topk_ids)
             .read(Operand::B, &weights.elements);
+        if let Some(down) = &weights.down {
+            let call = call
+                .read(Operand::TopkWeights, &self.topk_weights)
+                .read(Operand::Down, down);
+            return enqueue(call.write(Operand::C, &mut self.sums), stream);
+        }
         let call = match (&self.a_scales, &weights.scales) {
             (Some(of_tokens), Some(of_weights)) => call
                 .read(Operand::AScales, of_tokens)
@@ -143,8 +155,11 @@ impl<E: ResultElement> Buffers<E> {
         stream.memcpy_htod(&first, &mut index)
     }
 
-    /// Enqueues a call of `combine`.
+    /// Enqueues a call of `combine`, if the layer needs one.
     pub fn combine(&mut self, stream: &Arc<CudaStream>, operator: &Operator) -> Result<(), Error> {
+        if operator.plan().spec.op() == Op::MoeLayer {
+            return Ok(());
+        }
         let call = operator
             .call(stream)
             .read(Operand::Rows, &self.rows)

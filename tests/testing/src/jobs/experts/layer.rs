@@ -48,6 +48,8 @@ pub struct Layer {
     pub nk: bool,
     /// Whether the result is `silu(gate) * up` of two products.
     pub swiglu: bool,
+    /// Whether one operator, `moe_layer`, makes the whole layer, with a down projection.
+    pub is_whole: bool,
     /// The rows and columns of a tile, or `None` to leave them to the planner.
     pub tile: Option<(u32, u32)>,
     /// The most slices of K of a tile, or `None` to leave them to the planner.
@@ -94,6 +96,7 @@ impl Layer {
             scales: Scales::None,
             nk: false,
             swiglu: false,
+            is_whole: false,
             tile: Some((64, 128)),
             split_k: None,
             comm_ctas: None,
@@ -128,6 +131,21 @@ impl Layer {
         self
     }
 
+    /// Makes one operator of the whole layer.
+    #[must_use]
+    pub fn whole(mut self) -> Self {
+        (self.swiglu, self.is_whole, self.tile) = (true, true, Some((64, 256)));
+        self
+    }
+
+    /// Returns the number of elements of a sum.
+    pub(super) fn sum_cols(&self) -> usize {
+        match self.is_whole {
+            true => self.hidden as usize,
+            false => self.intermediate as usize,
+        }
+    }
+
     /// Divides the ranks into `nodes` nodes, whose network has these faults.
     #[must_use]
     pub fn across(mut self, nodes: u32, faults: Faults) -> Self {
@@ -160,7 +178,10 @@ impl Layer {
             comm_ctas: self.comm_ctas,
             put_tokens: self.puts.map(|puts| puts.0),
             puts_in_flight: self.puts.map(|puts| puts.1),
-            ..DispatchConfig::new(DispatchOp::DispatchGemm)
+            ..DispatchConfig::new(match self.is_whole {
+                true => DispatchOp::MoeLayer,
+                false => DispatchOp::DispatchGemm,
+            })
         };
         let combine = CombineConfig {
             experts: Dim::Static(self.experts),
@@ -335,14 +356,24 @@ impl Layer {
         ])
     }
 
+    /// Prepares `dispatch_gemm` and `combine`. The operator of a whole layer stands for both.
     pub(super) fn prepare(&self, ranks: &Communicator) -> Result<(Operator, Operator), Error> {
         let ((dispatch, combine), shapes) = (self.configs(), self.shapes());
+        let first = || {
+            // SAFETY: as below.
+            unsafe {
+                prepare_edited(ranks, &dispatch, shapes.0, |text| {
+                    apply_edits(ranks, &self.dispatch_edits, text);
+                })
+            }
+        };
+        if self.is_whole {
+            return Ok((first()?, first()?)); // they share one kernel
+        }
         // SAFETY: mutated kernels run on simulated GPUs only, which check every access.
         unsafe {
             Ok((
-                prepare_edited(ranks, &dispatch, shapes.0, |text| {
-                    apply_edits(ranks, &self.dispatch_edits, text);
-                })?,
+                first()?,
                 prepare_edited(ranks, &combine, shapes.1, |text| {
                     apply_edits(ranks, &self.combine_edits, text);
                 })?,

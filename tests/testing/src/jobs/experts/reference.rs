@@ -2,6 +2,7 @@
 
 use super::buffers::{OperandValues, Outputs};
 use super::layer::{Layer, NO_CHOICE, Routing};
+use crate::jobs::simulated::rounded;
 use mkernel::half::bf16;
 use mkernel::spec::Scales;
 use mkernel::spec::plan::SCALE_BLOCK;
@@ -173,7 +174,7 @@ impl Layer {
             rows: vec![f32::NAN; self.max_rows() * cols],
             expert_offsets: vec![-1; self.local_experts() + 1],
             row_indices,
-            sums: vec![f32::NAN; max_tokens * cols],
+            sums: vec![f32::NAN; max_tokens * self.sum_cols()],
         }
     }
 
@@ -244,16 +245,51 @@ impl Layer {
         (0..cols).map(of_col).collect()
     }
 
-    /// Returns the weighted sum of a token's rows.
+    /// Returns the column of an expert's rows that its down projection takes to a column of the result. All other weights of the
+    /// column are 0.
+    fn down_source(&self, expert: usize, col: usize) -> usize {
+        (col * 7 + expert * 3) % self.intermediate as usize
+    }
+
+    /// Returns the down projections of a rank's experts.
+    pub(super) fn down_weights(&self, rank: usize) -> Vec<f32> {
+        let (hidden, cols) = (self.hidden as usize, self.intermediate as usize);
+        let first = rank * self.local_experts();
+        let of = |expert: usize, i: usize| {
+            let (row, col) = match self.nk {
+                true => (i % cols, i / cols),
+                false => (i / hidden, i % hidden),
+            };
+            f32::from(u8::from(self.down_source(expert, col) == row))
+        };
+        (first..first + self.local_experts())
+            .flat_map(|expert| (0..hidden * cols).map(move |i| of(expert, i)))
+            .collect()
+    }
+
+    /// Returns the result of an expert for a token.
+    fn result(&self, index: usize, token: (usize, usize), expert: usize) -> Vec<f32> {
+        let row = self.product(index, token, expert);
+        if !self.is_whole {
+            return row;
+        }
+        let cols = 0..self.hidden as usize;
+        cols.map(|col| row[self.down_source(expert, col)]).collect()
+    }
+
+    /// Returns the weighted sum of a token's rows. All terms are whole numbers, so the sum is exact until it is rounded.
     fn sum(&self, index: usize, (rank, token): (usize, usize)) -> Vec<f32> {
-        let mut sum = vec![0.0; self.intermediate as usize];
+        let mut sum = vec![0.0; self.sum_cols()];
         for (entry, expert) in choices(&self.calls[index][rank][token]) {
-            let row = self.product(index, (rank, token), expert);
+            let row = self.result(index, (rank, token), expert);
             for (sum, x) in sum.iter_mut().zip(row) {
                 *sum += topk_weight(token, entry) * x;
             }
         }
-        sum
+        let rounded_sums = sum
+            .iter()
+            .map(|x| rounded(f64::from(*x), self.dtype.of_results()));
+        rounded_sums.collect()
     }
 
     /// Returns the expected results of a rank.
@@ -295,7 +331,7 @@ impl Layer {
         for token in 0..routing[rank].len() {
             sums.extend(self.sum(index, (rank, token)));
         }
-        sums.resize(self.max_tokens as usize * cols, f32::NAN);
+        sums.resize(self.max_tokens as usize * self.sum_cols(), f32::NAN);
         Outputs {
             row_indices,
             expert_offsets,

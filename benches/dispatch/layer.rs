@@ -1,0 +1,240 @@
+//! Times `moe_layer` beside the products alone, and checks the sums of some tokens.
+
+use super::tokens::fraction;
+use super::{BLOCK_US, Case, operand};
+use mkernel::cudarc::driver::CudaSlice;
+use mkernel::cudarc::driver::sys::CUstream;
+use mkernel::half::bf16;
+use mkernel::operands::RawOperand;
+use mkernel::spec::{BLayout, Dim, DispatchConfig, DispatchOp, DispatchShape};
+use mkernel::{KernelConfig, Operator};
+use mkernel_testing::blocks::{MAX_ITERATIONS, in_turns, median};
+use mkernel_testing::lab::{Failure, Matrix, Random};
+
+/// The number of tokens of a rank whose sums are checked.
+const CHECKED_TOKENS: u64 = 2;
+const TOKEN_SEED: u64 = 0x746f;
+const UP_SEED: u64 = 1;
+const DOWN_SEED: u64 = 101;
+
+impl Case<'_> {
+    pub fn layer(&self) -> Result<(), Failure> {
+        let (flags, lab, tokens) = (self.flags, self.lab, self.tokens);
+        let (hidden, cols) = (flags.hidden, flags.intermediate);
+        let mut operators = Vec::new();
+        for max_tokens in self.most_tokens() {
+            let shape = DispatchShape {
+                experts: self.experts,
+                top_k: flags.top_k,
+                max_tokens,
+                hidden,
+                intermediate: cols,
+            };
+            let config = DispatchConfig {
+                experts: Dim::Static(shape.experts),
+                top_k: Dim::Static(shape.top_k),
+                max_tokens: Dim::Static(shape.max_tokens),
+                hidden: Dim::Static(hidden),
+                intermediate: Dim::Static(cols),
+                b_layout: BLayout::Nk,
+                swiglu: true,
+                max_rows: Some(self.max_rows as u32),
+                tile_m: flags.tile_m,
+                tile_n: flags.tile_n,
+                comm_ctas: flags.comm_ctas,
+                ..DispatchConfig::new(DispatchOp::MoeLayer)
+            };
+            operators.push(self.prepare(config, shape, &flags.dispatch_edit)?);
+        }
+        let local = tokens.local_experts();
+        let x = lab.matrix(tokens.per_rank, hidden, 0)?;
+        lab.fill(&x, self.rank() * tokens.per_rank, TOKEN_SEED)?;
+        let up = lab.matrix(local * 2 * cols, hidden, 0)?;
+        lab.fill(&up, 0, UP_SEED + self.rank())?;
+        let down = lab.matrix(local * hidden, cols, 0)?;
+        lab.fill(&down, 0, DOWN_SEED + self.rank())?;
+        let c = lab.matrix(tokens.per_rank, hidden, 0)?;
+        let ids = lab.stream.clone_htod(&tokens.ids[self.rank() as usize])?;
+        let mut random = Random(self.rank());
+        let gates: Vec<f32> = (0..tokens.ids[0].len())
+            .map(|_| fraction(&mut random) as f32)
+            .collect();
+        let gates_on_gpu = lab.stream.clone_htod(&gates)?;
+        let raw = [
+            x.operand(),
+            operand(&self.count),
+            operand(&ids),
+            operand(&gates_on_gpu),
+            up.operand(),
+            down.operand(),
+            c.operand(),
+        ];
+        let plan = operators[0].plan();
+        let rows = tokens.rows().into_iter().max().unwrap_or(0);
+        let alone = self.products_alone((&up, &down))?;
+        let compute_us = (6 * rows * hidden * cols) as f64 / plan.device.gemm_tflops / 1e6;
+        let bound_us = compute_us.max(plan.body().bound.memory_us);
+        let stream = lab.stream.cu_stream();
+        let call = |index: usize| match operators.get(index) {
+            // SAFETY: the operands are those of the plan in its order, for the tokens of the call, and live until the block has
+            // ended.
+            Some(layer) => Ok(unsafe { layer.launch_raw(stream, &raw) }?),
+            None => alone.launch(stream),
+        };
+        let first = self.blocks.time(2, &|| call(0))?;
+        let iterations = (BLOCK_US / median(&first)).clamp(3.0, f64::from(MAX_ITERATIONS)) as u32;
+        let times = in_turns(flags.rounds, operators.len() + 1, |index| {
+            self.blocks.time(iterations, &|| call(index))
+        })?;
+        if let (0, Some(times)) = (self.rank(), times.last()) {
+            let (per_rank, us) = (tokens.per_rank, median(times));
+            println!("products       {per_rank:>11} {rows:>10} {us:>7.1} {compute_us:>9.1}");
+        }
+        for (operator, times) in operators.iter().zip(times) {
+            lab.poison(&c)?;
+            self.call(operator, &raw)?;
+            let error = self.check_layer(&gates, &c)?;
+            self.print(operator, &times, error, bound_us)?;
+        }
+        Ok(())
+    }
+
+    /// Both products of this rank's rows by operators of one rank: each row is a token that has the row's expert.
+    fn products_alone(&self, (up, down): (&Matrix, &Matrix)) -> Result<ProductsAlone, Failure> {
+        let (flags, lab, tokens) = (self.flags, self.lab, self.tokens);
+        let alone = self.ranks.split(Some(self.ranks.rank()), 0)?;
+        let alone = alone.ok_or("every rank is in a group")?;
+        let local = tokens.local_experts();
+        let ids = tokens.ids.iter().flatten().map(|id| *id as u64);
+        let ids = ids.filter(|id| id / local == self.rank());
+        let ids: Vec<i32> = ids.map(|id| (id % local) as i32).collect();
+        let rows = ids.len() as u64;
+        let x = lab.matrix(rows, flags.hidden, 0)?;
+        lab.fill(&x, 0, TOKEN_SEED)?;
+        let h = lab.matrix(rows, flags.intermediate, 0)?;
+        let y = lab.matrix(rows, flags.hidden, 0)?;
+        let count = lab.stream.clone_htod(&[rows as i32])?;
+        let places = lab.stream.clone_htod(&vec![-1; rows as usize])?;
+        let offsets = lab.stream.clone_htod(&vec![-1; local as usize + 1])?;
+        let ids = lab.stream.clone_htod(&ids)?;
+        let operator = |hidden, intermediate, swiglu| {
+            let shape = DispatchShape {
+                experts: local,
+                top_k: 1,
+                max_tokens: rows,
+                hidden,
+                intermediate,
+            };
+            let config = DispatchConfig {
+                experts: Dim::Static(local),
+                top_k: Dim::Static(1),
+                max_tokens: Dim::Static(rows),
+                hidden: Dim::Static(hidden),
+                intermediate: Dim::Static(intermediate),
+                b_layout: BLayout::Nk,
+                swiglu,
+                ..DispatchConfig::new(DispatchOp::DispatchGemm)
+            };
+            alone.prepare(&KernelConfig::new(1, config), shape)
+        };
+        let operands = |from: &Matrix, weights: &Matrix, to: &Matrix| {
+            vec![
+                from.operand(),
+                operand(&count),
+                operand(&ids),
+                weights.operand(),
+                to.operand(),
+                operand(&offsets),
+                operand(&places),
+            ]
+        };
+        Ok(ProductsAlone {
+            first: operator(flags.hidden, flags.intermediate, true)?,
+            of_first: operands(&x, up, &h),
+            second: operator(flags.intermediate, flags.hidden, false)?,
+            of_second: operands(&h, down, &y),
+            _matrices: [x, h, y],
+            _numbers: [count, places, offsets, ids],
+        })
+    }
+
+    /// Checks the sums of some tokens against a reference in fp64.
+    fn check_layer(&self, gates: &[f32], c: &Matrix) -> Result<f64, Failure> {
+        let (lab, top_k, hidden) = (self.lab, self.flags.top_k, self.flags.hidden as usize);
+        let found = lab.stream.clone_dtoh(&c.memory)?;
+        let (mut error2, mut sum2) = (0.0, 0.0);
+        let step = (self.tokens.per_rank / CHECKED_TOKENS).max(1) as usize;
+        for token in (0..self.tokens.per_rank).step_by(step) {
+            let choices = (token * top_k) as usize..((token + 1) * top_k) as usize;
+            let first_row = self.rank() * self.tokens.per_rank + token;
+            let x = self.drawn(1, hidden as u64, first_row, TOKEN_SEED)?;
+            let ids = &self.tokens.ids[self.rank() as usize][choices.clone()];
+            let mut sums = vec![0.0; hidden];
+            for (expert, gate) in ids.iter().zip(&gates[choices]) {
+                let of_expert = self.result(*expert as u64, &x)?;
+                for (sum, y) in sums.iter_mut().zip(of_expert) {
+                    *sum += f64::from(*gate) * y;
+                }
+            }
+            let at = token as usize * hidden;
+            for (found, sum) in found[at..at + hidden].iter().zip(sums) {
+                error2 += (found.to_f64() - sum).powi(2);
+                sum2 += sum * sum;
+            }
+        }
+        Ok((error2 / sum2).sqrt())
+    }
+
+    /// What an expert of any rank makes of a token.
+    fn result(&self, expert: u64, x: &[f32]) -> Result<Vec<f64>, Failure> {
+        let (hidden, cols) = (self.flags.hidden, self.flags.intermediate);
+        let (owner, expert) = (
+            expert / self.tokens.local_experts(),
+            expert % self.tokens.local_experts(),
+        );
+        let up = self.drawn(2 * cols, hidden, expert * 2 * cols, UP_SEED + owner)?;
+        let down = self.drawn(hidden, cols, expert * hidden, DOWN_SEED + owner)?;
+        let sums = products(&up, x);
+        let (gate, up) = sums.split_at(cols as usize);
+        let rows: Vec<f32> = gate
+            .iter()
+            .zip(up)
+            .map(|(gate, up)| (gate / (1.0 + (-gate).exp()) * up) as f32)
+            .collect();
+        Ok(products(&down, &rows))
+    }
+
+    /// Rows of a random matrix.
+    fn drawn(&self, rows: u64, cols: u64, first_row: u64, seed: u64) -> Result<Vec<f32>, Failure> {
+        let matrix = self.lab.matrix(rows, cols, 0)?;
+        self.lab.fill(&matrix, first_row, seed)?;
+        let elements: Vec<bf16> = self.lab.stream.clone_dtoh(&matrix.memory)?;
+        Ok(elements.into_iter().map(bf16::to_f32).collect())
+    }
+}
+
+/// Both products of a layer without communication.
+struct ProductsAlone {
+    first: Operator,
+    of_first: Vec<RawOperand>,
+    second: Operator,
+    of_second: Vec<RawOperand>,
+    _matrices: [Matrix; 3],
+    _numbers: [CudaSlice<i32>; 4],
+}
+
+impl ProductsAlone {
+    fn launch(&self, stream: CUstream) -> Result<(), Failure> {
+        // SAFETY: the operands are those of the plans in their order, and live as long as this struct.
+        unsafe { self.first.launch_raw(stream, &self.of_first) }?;
+        // SAFETY: as above.
+        Ok(unsafe { self.second.launch_raw(stream, &self.of_second) }?)
+    }
+}
+
+/// The product of a matrix and a vector.
+fn products(matrix: &[f32], vector: &[f32]) -> Vec<f64> {
+    let rows = matrix.chunks(vector.len());
+    rows.map(|row| row.iter().zip(vector).map(|(a, b)| f64::from(a * b)).sum())
+        .collect()
+}
