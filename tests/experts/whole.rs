@@ -53,7 +53,7 @@ fn any_number_of_ctas_is_right() {
 #[test]
 fn tokens_without_some_or_any_of_their_choices_are_right() {
     for (world, top_k) in [(1, 3), (2, 9)] {
-        let layer = whole(world, 12, top_k, 12);
+        let layer = whole(world, 26, top_k, 12);
         let counts = [[12, 5], [5, 12], [12, 1]];
         let counts = counts.each_ref().map(|counts| &counts[..world as usize]);
         check(&format!("{world} ranks"), &layer.mixed(counts).padded(), 1);

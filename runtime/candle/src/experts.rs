@@ -6,12 +6,13 @@ use crate::linear::matmul;
 use crate::operands::{self, Output};
 use crate::ranks::Ranks;
 use candle_core::{D, DType, Result, Tensor};
-use mkernel::Operand;
+use mkernel::{Operand, Operator};
 use mkernel::spec::config::all_rows;
 use mkernel::spec::{
     BLayout, CombineConfig, CombineOp, CombineShape, DispatchConfig, DispatchOp, DispatchShape,
     Dtype,
 };
+use std::sync::Arc;
 
 /// The sizes of a layer of experts.
 #[derive(Clone, Copy, Debug)]
@@ -105,32 +106,13 @@ impl Experts {
             experts,
             top_k,
             max_tokens,
-            max_rows,
+            ..
         } = self.sizes;
-        let (_, cols, hidden) = self.weight.dims3()?;
-        let intermediate = if self.swiglu { cols / 2 } else { cols };
-        let config = DispatchConfig {
-            dtype: operands::dtype("weight", &self.weight, &Dtype::FACTORS)?,
-            b_layout: BLayout::Nk,
-            swiglu: self.swiglu,
-            max_rows,
-            ..DispatchConfig::new(DispatchOp::DispatchGemm)
-        };
-        let shape = DispatchShape {
-            experts: experts as u64,
-            top_k: top_k as u64,
-            max_tokens: max_tokens as u64,
-            hidden: hidden as u64,
-            intermediate: intermediate as u64,
-        };
-        let operator = self.ranks.operator(config, shape)?;
+        let intermediate = self.intermediate()?;
+        let operator = self.operator(DispatchOp::DispatchGemm)?;
         let count = tokens.dim(0)?;
         let num_tokens = Tensor::new(&[count as i32], self.ranks.device())?;
-        let ids = match topk_ids.dtype() {
-            DType::U32 => self.pad(&topk_ids.to_dtype(DType::I32)?)?,
-            _ => self.pad(topk_ids)?,
-        };
-        let tokens = self.pad(tokens)?;
+        let (tokens, ids) = (self.pad(tokens)?, self.ids(topk_ids)?);
         let inputs = [
             (Operand::Tokens, &tokens),
             (Operand::NumTokens, &num_tokens),
@@ -158,6 +140,77 @@ impl Experts {
             tokens: count,
             num_tokens,
         })
+    }
+
+    /// Applies the whole layer in one launch: `down(silu(gate) · up)` of each token's experts, summed with the router's weights.
+    /// The layer has been created with `swiglu`, and all ranks are on one node.
+    ///
+    /// `tokens` and `topk_ids` are those of [`Self::dispatch`], `topk_weights` are f32 `[T, top_k]`, and `down` is of the type of the
+    /// weights, `[E/W, H, I]`. Returns `[T, H]`. A token without any choice gets zeros.
+    ///
+    /// # Errors
+    /// As of [`Self::dispatch`].
+    pub fn layer(
+        &self,
+        tokens: &Tensor,
+        topk_ids: &Tensor,
+        topk_weights: &Tensor,
+        down: &Tensor,
+    ) -> Result<Tensor> {
+        operands::check(&self.ranks, "the down projection of Experts", down)?;
+        let operator = self.operator(DispatchOp::MoeLayer)?;
+        let (count, hidden) = tokens.dims2()?;
+        let num_tokens = Tensor::new(&[count as i32], self.ranks.device())?;
+        let (tokens, ids) = (self.pad(tokens)?, self.ids(topk_ids)?);
+        let weights = self.pad(topk_weights)?;
+        let inputs = [
+            (Operand::Tokens, &tokens),
+            (Operand::NumTokens, &num_tokens),
+            (Operand::TopkIds, &ids),
+            (Operand::TopkWeights, &weights),
+            (Operand::B, &self.weight),
+            (Operand::Down, down),
+        ];
+        let c = Output::new(
+            Operand::C,
+            (self.sizes.max_tokens, hidden),
+            self.weight.dtype(),
+        );
+        let [y] = call(&self.ranks, &operator, &inputs, [c])?;
+        y.narrow(0, 0, count)
+    }
+
+    /// Returns the columns of a row of an expert.
+    fn intermediate(&self) -> Result<usize> {
+        let (_, cols, _) = self.weight.dims3()?;
+        Ok(if self.swiglu { cols / 2 } else { cols })
+    }
+
+    fn operator(&self, op: DispatchOp) -> Result<Arc<Operator>> {
+        let config = DispatchConfig {
+            dtype: operands::dtype("weight", &self.weight, &Dtype::FACTORS)?,
+            b_layout: BLayout::Nk,
+            swiglu: self.swiglu,
+            max_rows: self.sizes.max_rows,
+            ..DispatchConfig::new(op)
+        };
+        let (_, _, hidden) = self.weight.dims3()?;
+        let shape = DispatchShape {
+            experts: self.sizes.experts as u64,
+            top_k: self.sizes.top_k as u64,
+            max_tokens: self.sizes.max_tokens as u64,
+            hidden: hidden as u64,
+            intermediate: self.intermediate()? as u64,
+        };
+        self.ranks.operator(config, shape)
+    }
+
+    /// Returns the ids of experts as i32, for `max_tokens` tokens.
+    fn ids(&self, topk_ids: &Tensor) -> Result<Tensor> {
+        match topk_ids.dtype() {
+            DType::U32 => self.pad(&topk_ids.to_dtype(DType::I32)?),
+            _ => self.pad(topk_ids),
+        }
     }
 
     /// Returns the outputs of the experts to their tokens: `[T, H]`, sums weighted by the router.
@@ -225,7 +278,7 @@ impl Experts {
 /// Multiplies the rows of each expert of this rank by its weight: `[max_rows, N]` of [`Dispatched::rows`] and `weights`
 /// `[E/W, N, I]`. Other rows become 0.
 ///
-/// This is the second linear layer of the experts. It needs no communication, and mkernel has no operator for it. This
+/// This is the second linear layer of the experts. It needs no communication. [`Experts::layer`] has it in the same launch. This
 /// function calls candle's product for each expert, and reads `expert_offsets` on the host. So it waits for the dispatch,
 /// and cannot be captured in a graph. A grouped GEMM that reads the offsets on the GPU is faster.
 ///

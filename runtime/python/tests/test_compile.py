@@ -27,6 +27,8 @@ def arguments():
         yield op.default, (x,), {"out": torch.empty_like(x)}
     yield OPS.all_reduce_rms_norm.default, (x, x, x[0].clone()), {}
     yield OPS.dispatch_gemm.default, (a, ids, b[None].contiguous()), {}
+    gate_up, down = tensor(6, 0, (1, 64, 16)), tensor(7, 0, (1, 8, 64))
+    yield OPS.moe_layer.default, (a, ids, torch.ones(4, 1), gate_up, down), {}
     yield OPS.combine.default, (tensor(5, 0, (4, 8)), ids + torch.arange(4).int()[:, None], torch.ones(4, 1), 1), {}
     yield OPS.ring_attention.default, (q, q, q), {}
     yield OPS.ring_attention_cached.default, (q, keys, keys, torch.ones(1, 1).int()), {}
@@ -34,13 +36,13 @@ def arguments():
     yield OPS.gemm_ar_rms_norm.default, (a, b, x.bfloat16(), x[0].bfloat16()), {}
 
 
-@pytest.mark.parametrize("index", range(25))
+@pytest.mark.parametrize("index", range(26))
 def test_torch_finds_no_fault(index):
     def rank(group):
         op, args, kwargs = list(arguments())[index]
         torch.library.opcheck(op, args, kwargs)
 
-    assert len(list(arguments())) == 25
+    assert len(list(arguments())) == 26
     mkernel.run(rank, 1)
 
 

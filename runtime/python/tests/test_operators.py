@@ -246,6 +246,38 @@ def test_experts(world):
     mkernel.run(rank, world)
 
 
+@pytest.mark.parametrize("world", [1, 2])
+@pytest.mark.parametrize("is_transposed", [False, True])
+def test_moe_layer(world, is_transposed):
+    tokens, hidden, intermediate, experts, top_k = 9, 64, 40, 4, 2
+
+    def rank(group):
+        x = tensor(0, group.rank, (tokens, hidden))
+        ups = torch.stack([tensor(1, expert, (2 * intermediate, hidden)) for expert in range(experts)])
+        downs = torch.stack([tensor(2, expert, (hidden, intermediate)) for expert in range(experts)])
+        own = slice(group.rank * experts // world, (group.rank + 1) * experts // world)
+        choices = [torch.randperm(experts, generator=torch.Generator().manual_seed(t))[:top_k] for t in range(tokens)]
+        ids = torch.stack(choices).int()
+        ids[0] = -1
+        router = tensor(3, group.rank, (tokens, top_k), torch.float32).sigmoid()
+        weights = ups[own].transpose(1, 2), downs[own].transpose(1, 2)
+        if not is_transposed:
+            weights = [weight.contiguous() for weight in weights]
+        count = torch.tensor([tokens - 1], dtype=torch.int32)
+        y = mkernel.moe_layer(x, ids, router, *weights, num_tokens=count, max_rows=64)
+        exact = torch.zeros(tokens, hidden, dtype=torch.double)
+        for token in range(1, tokens):
+            for weight, expert in zip(router[token], ids[token], strict=True):
+                gate, up = (ups[expert].double() @ x[token].double()).chunk(2)
+                h = torch.nn.functional.silu(gate) * up
+                exact[token] += weight.double() * (downs[expert].double() @ h)
+        assert torch.equal(y[0], torch.zeros_like(y[0]))
+        scale = float(exact.abs().max())
+        assert_close(y[1 : tokens - 1], exact[1 : tokens - 1], scale)
+
+    mkernel.run(rank, world)
+
+
 @pytest.mark.parametrize("gather_dim", [0, 1])
 def test_signatures_of_symmetric_memory(gather_dim):
     def rank(group):

@@ -91,6 +91,25 @@ fn tokens_go_to_their_experts_and_back() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn a_whole_layer_is_one_call() -> Result<()> {
+    for world in [1, 2] {
+        let results = on_ranks(world, |ranks| {
+            let (up, down) = weights()?;
+            let local = EXPERTS / ranks.world();
+            let own = |w: &Tensor| w.narrow(0, ranks.rank() * local, local)?.contiguous();
+            let experts = Experts::new(ranks, SIZES, own(&up)?, true)?;
+            let rank = ranks.rank();
+            let (ids, weights) = (topk_ids(rank)?, topk_weights(rank)?);
+            experts.layer(&tokens(rank)?, &ids, &weights, &own(&down)?)
+        });
+        for (rank, y) in results.iter().enumerate() {
+            expect_near(y, &expected(rank)?, &format!("rank {rank} of {world}"))?;
+        }
+    }
+    Ok(())
+}
+
 /// Both ranks have the same tokens. Only with `set_batch_invariant` do the sums not depend on the rank that has a token.
 #[test]
 fn sums_do_not_depend_on_the_rank_of_a_token() -> Result<()> {

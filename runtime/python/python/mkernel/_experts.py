@@ -1,4 +1,4 @@
-"""``dispatch_gemm`` and ``combine``: a layer of experts that are divided among the ranks."""
+"""``moe_layer``, ``dispatch_gemm`` and ``combine``: a layer of experts that are divided among the ranks."""
 
 from __future__ import annotations
 
@@ -20,6 +20,11 @@ _DISPATCH_ARGS = (
 _COMBINE_ARGS = (
     "Tensor rows, Tensor row_indices, Tensor topk_weights, SymInt experts, Tensor? num_tokens=None, str group='default', "
     "str options=''"
+)
+
+_LAYER_ARGS = (
+    "Tensor tokens, Tensor topk_ids, Tensor topk_weights, Tensor gate_up, Tensor down, Tensor? num_tokens=None, "
+    "SymInt? max_rows=None, str group='default', str options=''"
 )
 
 
@@ -107,6 +112,49 @@ def _combine(rows, row_indices, topk_weights, experts, num_tokens=None, group=DE
     return result
 
 
+def _layer_fake(
+    tokens, topk_ids, topk_weights, gate_up, down, num_tokens=None, max_rows=None, group=DEFAULT, options=""
+):
+    return torch.empty_like(tokens, memory_format=torch.contiguous_format)
+
+
+def _layer(tokens, topk_ids, topk_weights, gate_up, down, num_tokens=None, max_rows=None, group=DEFAULT, options=""):
+    ranks = find(group, tokens)
+    if tokens.dim() != 2 or topk_ids.dim() != 2 or gate_up.dim() != 3 or down.dim() != 3:
+        shapes = f"tokens {tuple(tokens.shape)}, topk_ids {tuple(topk_ids.shape)}, gate_up {tuple(gate_up.shape)}"
+        shapes += f", down {tuple(down.shape)}"
+        wanted = "[T, H], [T, top_k], [experts, H, 2 * I] and [experts, I, H]"
+        raise error("operands", f"moe_layer: the shapes are {shapes}. Pass {wanted}")
+    (most, hidden), top_k, (local_experts, _, columns) = tokens.shape, topk_ids.shape[1], gate_up.shape
+    result = _layer_fake(tokens, topk_ids, topk_weights, gate_up, down)
+    is_kn, intermediate = gate_up.is_contiguous(), columns // 2
+    tensors = Tensors(ranks)
+    tensors.read("tokens", tokens, (most, hidden))
+    tensors.read("num_tokens", _count(num_tokens, tokens), (1,))
+    tensors.read("topk_ids", topk_ids, (most, top_k))
+    tensors.read("topk_weights", topk_weights, (most, top_k))
+    shapes = {"b": (hidden, 2 * intermediate), "down": (intermediate, hidden)}
+    for name, weight in (("b", gate_up), ("down", down)):
+        rows, cols = shapes[name] if is_kn else shapes[name][::-1]
+        tensors.read(name, weight if is_kn else weight.transpose(1, 2), (local_experts, rows, cols))
+    tensors.write("c", result, (most, hidden))
+    tensors.check()
+    declared = {
+        "experts": local_experts * ranks.world,
+        "top_k": top_k,
+        "max_tokens": most,
+        "hidden": hidden,
+        "intermediate": intermediate,
+        "dtype": DTYPES.get(str(tokens.dtype), str(tokens.dtype)),
+        "b_layout": "kn" if is_kn else "nk",
+        "swiglu": True,
+        "max_rows": _max_rows(ranks.world, local_experts, most, top_k) if max_rows is None else max_rows,
+    }
+    key = ("moe_layer", *declared.values(), options)
+    tensors.call(ranks.cached(key, lambda: declaration("moe_layer", declared, options)))
+    return result
+
+
 def _count(num_tokens: Tensor | None, of: Tensor) -> Tensor:
     """Return the number of tokens as a tensor, by default that of all rows."""
     if num_tokens is None:
@@ -116,8 +164,47 @@ def _count(num_tokens: Tensor | None, of: Tensor) -> Tensor:
 
 define(f"dispatch_gemm({_DISPATCH_ARGS}) -> (Tensor, Tensor, Tensor)", _dispatch, _dispatch_fake)
 define(f"combine({_COMBINE_ARGS}) -> Tensor", _combine, _combine_fake)
+define(f"moe_layer({_LAYER_ARGS}) -> Tensor", _layer, _layer_fake)
+not_differentiable("moe_layer", "the operator computes the forward pass alone")
 not_differentiable("dispatch_gemm", "the operator computes the forward pass alone")
 not_differentiable("combine", "the operator computes the forward pass alone")
+
+
+def moe_layer(
+    tokens: Tensor,
+    topk_ids: Tensor,
+    topk_weights: Tensor,
+    gate_up: Tensor,
+    down: Tensor,
+    *,
+    num_tokens: Tensor | None = None,
+    max_rows: int | None = None,
+    group: str = DEFAULT,
+    **options: Any,
+) -> Tensor:
+    """Apply a whole layer of experts in one launch: ``down(silu(gate) * up)``, summed with the router's weights.
+
+    Of E experts, rank r of W has the experts r·E/W and following. All ranks pass tensors of equal shapes. The ranks are on one node.
+
+    Args:
+        tokens: bf16 or fp16 ``[T, H]``. The first ``num_tokens`` rows are read.
+        topk_ids: int32 ``[T, top_k]``: the experts of each token, none twice. The id -1 is no choice.
+        topk_weights: fp32 ``[T, top_k]``: the router's weights.
+        gate_up: ``[E/W, H, 2 * I]``, or a transposed ``[E/W, 2 * I, H]``: the gate and up projections of this rank's experts.
+        down: ``[E/W, I, H]``, or a transposed ``[E/W, H, I]``, transposed if ``gate_up`` is.
+        num_tokens: int32 ``[1]``: the number of tokens, in memory that the kernel reads. The default is T.
+        max_rows: The most rows that the experts of a rank can get. The default has room for every possible choice.
+        group: The name of the group.
+        options: Options of the operator, such as ``tile_n=128``.
+
+    Returns:
+        ``[T, H]``. A token without any choice gets zeros. Rows behind ``num_tokens`` are undefined.
+
+    Raises:
+        Error: Of kind ``"values"``, from the next :meth:`Group.check` or :meth:`Group.synchronize`, if an id is not possible.
+    """
+    args = (tokens, topk_ids, topk_weights, gate_up, down, num_tokens, max_rows, group, options_text(options))
+    return torch.ops.mkernel.moe_layer(*args)
 
 
 def dispatch_gemm(

@@ -30,6 +30,7 @@ class Group:
         name: The name by which operators of ``torch.ops.mkernel`` find the group.
         rank: This rank.
         world: The number of ranks.
+        hosts: The number of hosts that the ranks are on.
         device: The ordinal of this rank's GPU, or None if the GPU is simulated.
     """
 
@@ -48,6 +49,7 @@ class Group:
         self.name = names[0]
         self.rank: int = native.rank
         self.world: int = native.world
+        self.hosts: int = native.hosts
         self.device: int | None = native.device
 
     def prepare(self, op: str, /, **options: Any) -> Operator:

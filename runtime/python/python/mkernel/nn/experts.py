@@ -15,8 +15,9 @@ Tensor = torch.Tensor
 class Experts(torch.nn.Module):
     """The experts of a layer: ``down(silu(gate) * up)``, for tokens that a router has given to experts.
 
-    Of E experts, rank r of W has the experts r·E/W and following. Tokens travel to the ranks of their experts by
-    ``dispatch_gemm``, which computes the gate and up projections too, and return by ``combine``.
+    Of E experts, rank r of W has the experts r·E/W and following. On one host, a call is one launch of ``moe_layer``. On several
+    hosts, tokens travel to the ranks of their experts by ``dispatch_gemm``, which computes the gate and up projections too, and
+    return by ``combine``.
 
     Args:
         gate_up: ``[E/W, 2 * intermediate, hidden]``: the gate and up projections of this rank's experts.
@@ -33,7 +34,8 @@ class Experts(torch.nn.Module):
             raise error("operands", f"{shapes}. Pass [experts, 2 * I, H] and [experts, H, I]")
         self.gate_up, self.down = torch.nn.Parameter(gate_up, False), torch.nn.Parameter(down, False)
         self.replicated, self.group = replicated, group
-        self.experts = local * find(group).world
+        ranks = find(group)
+        self.experts, self.hosts = local * ranks.world, ranks.hosts
 
     @classmethod
     def from_whole(cls, gate_up: Tensor, down: Tensor, *, replicated: bool = False, group: str = DEFAULT) -> Experts:
@@ -69,10 +71,12 @@ class Experts(torch.nn.Module):
 
     def _own(self, tokens: Tensor, ids: Tensor, weights: Tensor, count: Tensor | None) -> Tensor:
         """Return the sums of this rank's tokens."""
-        gate_up = self.gate_up.transpose(1, 2)
+        gate_up, down = self.gate_up.transpose(1, 2), self.down.transpose(1, 2)
+        if self.hosts == 1:
+            return ops.moe_layer(tokens, ids, weights, gate_up, down, num_tokens=count, group=self.group)
         hidden, offsets, indices = ops.dispatch_gemm(tokens, ids, gate_up, num_tokens=count, swiglu=True, group=self.group)
         # Rows behind those of the last expert are undefined, before and after.
-        rows = torch._grouped_mm(hidden, self.down.transpose(1, 2), offs=offsets[1:])
+        rows = torch._grouped_mm(hidden, down, offs=offsets[1:])
         return ops.combine(rows, indices, weights, self.experts, num_tokens=count, group=self.group)
 
 
