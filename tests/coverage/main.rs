@@ -367,6 +367,24 @@ fn goldens_cover_the_code_of_expert_kernels() {
             });
         }
     }
+    let some_layer = |what: &str, is: &dyn Fn(u32, &DispatchPlan) -> bool| {
+        some(what, &|world, op_plan| {
+            op_plan.returns() && is(world, op_plan)
+        });
+    };
+    for is_first in [true, false] {
+        let (split, layout) = match is_first {
+            true => (Split::Rows, BLayout::Nk),
+            false => (Split::Cols, BLayout::Kn),
+        };
+        some_layer("a whole layer in each world", &|world, _| {
+            (world == 1) == is_first
+        });
+        some_layer("each split of a whole layer", &|_, of| of.split == split);
+        some_layer("each layout of a whole layer", &|_, of| {
+            of.config.b_layout == layout
+        });
+    }
     for (nodes, local_world) in [(2, 1), (2, 2), (3, 2)] {
         assert!(goldens.iter().any(|g| {
             let topology = g.plan.spec.topology();

@@ -1,4 +1,4 @@
-//! Tests of layers of experts, `dispatch_gemm` and `combine`, whose results are known exactly: random and skewed
+//! Tests of layers of experts, by `dispatch_gemm` and `combine` or by `moe_layer`, whose results are known exactly: random and skewed
 //! routing, other numbers of tokens in each call, graphs, an absent rank, and invalid experts.
 
 use crate::compile::compile;
@@ -28,7 +28,7 @@ fn layers(world: u32, nodes: u32) -> Vec<(&'static str, Layer)> {
     let mut some: Vec<usize> = (0..ranks).map(|rank| rank * 37).collect();
     some.reverse();
     let (full, none) = (vec![300; ranks], vec![0; ranks]);
-    vec![
+    let mut layers = vec![
         (
             "random",
             sizes([1024, 512], new(8, 8, 300))
@@ -72,7 +72,23 @@ fn layers(world: u32, nodes: u32) -> Vec<(&'static str, Layer)> {
         ("rows of e4m3", e4m3(world, nodes, Scales::Row)),
         ("blocks of e4m3", e4m3(world, nodes, Scales::Block)),
         ("SwiGLU of e4m3", swiglu_of_e4m3(world, nodes)),
-    ]
+    ];
+    if nodes == 1 {
+        layers.extend([
+            ("whole", whole(world)),
+            ("whole with missing choices", whole(world).padded()),
+            ("whole of fp16", fp16(whole(world))),
+        ]);
+    }
+    layers
+}
+
+/// Returns a whole layer, which one operator makes.
+fn whole(world: u32) -> Layer {
+    Layer {
+        tile: None,
+        ..swiglu(world, 1).whole()
+    }
 }
 
 fn fp16(layer: Layer) -> Layer {

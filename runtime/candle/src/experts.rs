@@ -6,12 +6,12 @@ use crate::linear::matmul;
 use crate::operands::{self, Output};
 use crate::ranks::Ranks;
 use candle_core::{D, DType, Result, Tensor};
-use mkernel::{Operand, Operator};
 use mkernel::spec::config::all_rows;
 use mkernel::spec::{
     BLayout, CombineConfig, CombineOp, CombineShape, DispatchConfig, DispatchOp, DispatchShape,
     Dtype,
 };
+use mkernel::{Operand, Operator};
 use std::sync::Arc;
 
 /// The sizes of a layer of experts.
