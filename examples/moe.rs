@@ -1,9 +1,7 @@
 //! A layer of a mixture of experts with two experts per token.
 //!
-//! `dispatch_gemm` sends tokens to their experts and computes silu(x · gate) · (x · up) there. `combine` returns the
-//! sums of the experts' outputs, weighted by the router. The down projection between the two operators needs no
-//! communication, and mkernel has no operator for it. A program would call any grouped GEMM with `expert_offsets`. In
-//! this example the CPU multiplies. The result is compared with a reference on the CPU.
+//! `moe_layer` sends tokens to their experts, computes down · (silu(x · gate) · (x · up)) there, and returns the sums of the
+//! experts' results, weighted by the router, in one launch. The result is compared with a reference on the CPU.
 //!
 //! ```text
 //! cargo run --release --example moe                                  # a thread for each GPU of this host
@@ -16,18 +14,14 @@ mod common;
 use common::{Failure, largest, matrix, random};
 use mkernel::cudarc::driver::CudaSlice;
 use mkernel::half::bf16;
-use mkernel::spec::config::all_rows;
 use mkernel::{Communicator, fused_kernel};
 use std::process::ExitCode;
 
-/// Gate and up projections of the experts of each GPU. They are one weight `[experts / ranks, 128, 128]`.
-#[fused_kernel(op = dispatch_gemm, experts = 16, top_k = 2, max_tokens = dynamic, hidden = 128,
+/// The experts of each GPU. Gate and up projections are one weight `[experts / ranks, 128, 128]`, and down projections are
+/// `[experts / ranks, 64, 128]`.
+#[fused_kernel(op = moe_layer, experts = 16, top_k = 2, max_tokens = dynamic, hidden = 128,
                intermediate = 64, swiglu = true)]
-pub struct Up;
-
-/// The weighted sums of the experts' outputs.
-#[fused_kernel(op = combine, experts = 16, top_k = 2, max_tokens = dynamic, hidden = 128)]
-pub struct Combine;
+pub struct Layer;
 
 const EXPERTS: usize = 16;
 const TOP_K: usize = 2;
@@ -47,11 +41,8 @@ struct Operands {
     topk_ids: CudaSlice<i32>,
     topk_weights: CudaSlice<f32>,
     /// The gate and up projections of this rank's experts.
-    w: CudaSlice<bf16>,
-    /// The outputs of the gate and up projections, grouped by expert.
-    rows: CudaSlice<bf16>,
-    expert_offsets: CudaSlice<i32>,
-    row_indices: CudaSlice<i32>,
+    gate_up: CudaSlice<bf16>,
+    down: CudaSlice<bf16>,
     y: CudaSlice<bf16>,
 }
 
@@ -68,16 +59,16 @@ impl Operands {
             (0..TOKENS).flat_map(|token| experts(rank, token).map(|expert| expert as i32));
         let topk_weights =
             (0..TOKENS).flat_map(|token| (0..TOP_K).map(move |entry| topk_weight(token, entry)));
-        let w = (rank * local..(rank + 1) * local).flat_map(up_weight);
+        let own = rank * local..(rank + 1) * local;
+        let gate_up = own.clone().flat_map(up_weight);
+        let down = own.flat_map(down_weight);
         Ok(Self {
             x: stream.clone_htod(&x)?,
             num_tokens: stream.clone_htod(&[tokens as i32])?,
             topk_ids: stream.clone_htod(&topk_ids.collect::<Vec<_>>())?,
             topk_weights: stream.clone_htod(&topk_weights.collect::<Vec<_>>())?,
-            w: stream.clone_htod(&w.collect::<Vec<_>>())?,
-            rows: stream.clone_htod(&vec![bf16::NAN; max_rows(ranks) * COLS])?,
-            expert_offsets: stream.clone_htod(&vec![-1; local + 1])?,
-            row_indices: stream.clone_htod(&vec![-1; TOKENS * TOP_K])?,
+            gate_up: stream.clone_htod(&gate_up.collect::<Vec<_>>())?,
+            down: stream.clone_htod(&down.collect::<Vec<_>>())?,
             y: stream.clone_htod(&vec![bf16::NAN; TOKENS * HIDDEN])?,
         })
     }
@@ -87,41 +78,24 @@ fn local_experts(ranks: &Communicator) -> usize {
     EXPERTS / ranks.world() as usize
 }
 
-/// Returns the largest number of rows that the experts of a rank can have.
-fn max_rows(ranks: &Communicator) -> usize {
-    all_rows(ranks.world(), EXPERTS as u64, TOP_K as u64, TOKENS as u64) as usize
-}
-
 fn layer(ranks: &Communicator) -> Result<(), Failure> {
-    let up = Up::prepare(ranks, TOKENS as u64)?;
-    let combine = Combine::prepare(ranks, TOKENS as u64)?;
+    let layer = Layer::prepare(ranks, TOKENS as u64)?;
     let rank = ranks.rank() as usize;
     let stream = ranks.default_stream();
     // Ranks have different numbers of tokens. A kernel reads its own number from device memory.
     let tokens = TOKENS - rank;
     let mut operands = Operands::new(ranks, tokens)?;
 
-    let call = UpOperands {
+    let call = LayerOperands {
         tokens: &operands.x,
         num_tokens: &operands.num_tokens,
         topk_ids: &operands.topk_ids,
-        b: &operands.w,
-        c: &mut operands.rows,
-        expert_offsets: &mut operands.expert_offsets,
-        row_indices: &mut operands.row_indices,
-    };
-    up.launch(&stream, call)?;
-    ranks.synchronize(&stream)?;
-
-    let down = stream.clone_htod(&down_projection(ranks, &operands)?)?;
-    let call = CombineOperands {
-        rows: &down,
-        num_tokens: &operands.num_tokens,
-        row_indices: &operands.row_indices,
         topk_weights: &operands.topk_weights,
+        b: &operands.gate_up,
+        down: &operands.down,
         c: &mut operands.y,
     };
-    combine.launch(&stream, call)?;
+    layer.launch(&stream, call)?;
     ranks.synchronize(&stream)?;
 
     let error = check(rank, tokens, &stream.clone_dtoh(&operands.y)?)?;
@@ -133,25 +107,6 @@ fn layer(ranks: &Communicator) -> Result<(), Failure> {
         );
     }
     Ok(())
-}
-
-/// Multiplies the rows of each expert by its down projection, on the CPU.
-fn down_projection(ranks: &Communicator, operands: &Operands) -> Result<Vec<bf16>, Failure> {
-    let stream = ranks.default_stream();
-    let rows = stream.clone_dtoh(&operands.rows)?;
-    let expert_offsets = stream.clone_dtoh(&operands.expert_offsets)?;
-    let first = ranks.rank() as usize * local_experts(ranks);
-    let mut down = vec![bf16::ZERO; max_rows(ranks) * HIDDEN];
-    for (index, bounds) in expert_offsets.windows(2).enumerate() {
-        for row in bounds[0] as usize..bounds[1] as usize {
-            let hidden = rows[row * COLS..][..COLS].iter().map(|x| x.to_f64());
-            let projected = project(first + index, &hidden.collect::<Vec<_>>());
-            let out = down[row * HIDDEN..][..HIDDEN].iter_mut();
-            out.zip(projected)
-                .for_each(|(out, x)| *out = bf16::from_f32(x as f32));
-        }
-    }
-    Ok(down)
 }
 
 /// Compares all tokens with the layer in double precision. Returns the largest error.
@@ -215,14 +170,23 @@ fn up_weight(expert: usize) -> Vec<bf16> {
         .collect()
 }
 
-/// Multiplies a row by the down projection `[intermediate, hidden]` of an expert.
+/// Returns the down projection `[intermediate, hidden]` of an expert.
+fn down_weight(expert: usize) -> Vec<bf16> {
+    let at = |i: usize| (2 << 40) + (expert * COLS * HIDDEN + i) as u64;
+    (0..COLS * HIDDEN)
+        .map(|i| bf16::from_f32(random(at(i)).to_f32() / 4.0))
+        .collect()
+}
+
+/// Multiplies a row by the down projection of an expert.
 fn project(expert: usize, row: &[f64]) -> Vec<f64> {
-    let at = |i: usize, col| (2 << 40) + ((expert * COLS + i) * HIDDEN + col) as u64;
+    let down = down_weight(expert);
+    let column = |col: usize| down[col..].iter().step_by(HIDDEN);
     (0..HIDDEN)
         .map(|col| {
-            let terms = row.iter().enumerate();
-            terms
-                .map(|(i, x)| x * random(at(i, col)).to_f64() / 4.0)
+            row.iter()
+                .zip(column(col))
+                .map(|(x, w)| x * w.to_f64())
                 .sum()
         })
         .collect()
