@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// The largest number of lines of an emitted kernel for each of its buckets, without the headers.
 const MAX_LINES: usize = 240;
 /// The most lines of a snapshot on average.
-const MEAN_SNAPSHOT_LINES: usize = 146;
+const MEAN_SNAPSHOT_LINES: usize = 147;
 
 /// The names of operators that shared code must not mention. `combine` is not among them, since it is also a word.
 const OPERATORS: [&str; 6] = [

@@ -80,13 +80,18 @@ fn planned(plan: &KernelPlan) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mkernel_spec::{CollectiveOp, Dim, Dtype, Epilogue, GemmOp, Norm, Op, SizedSpec};
+    use mkernel_spec::{
+        CollectiveOp, Dim, DispatchOp, Dtype, Epilogue, GemmOp, Norm, Op, SizedSpec,
+    };
 
     /// Configurations of all operators with known sizes, of GEMM operators with an epilogue, and of operators that normalise
     /// rows.
     fn configs() -> Vec<KernelConfig> {
         let sized = |op: Op| {
             let mut config = KernelConfig::new(2, op.problem());
+            if let Problem::Dispatch(of) = &mut config.problem {
+                of.swiglu = of.op == DispatchOp::MoeLayer;
+            }
             for (field, dim) in config.problem.dims_mut() {
                 *dim = Dim::Static(match field.name() {
                     "batch" => 1,

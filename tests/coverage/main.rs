@@ -2,13 +2,14 @@
 //! code of a kernel has a configuration.
 
 mod collectives;
+mod experts;
 mod measured;
 mod norms;
 mod one_rank;
 mod scales;
 mod waits;
 
-use mkernel_spec::plan::{AttentionPlan, DispatchPlan, OpPlan, Split};
+use mkernel_spec::plan::{AttentionPlan, OpPlan, Split};
 use mkernel_spec::{Activation, BLayout, Dtype, GemmOp, Layout, Op, Placement, Transfer};
 use mkernel_testing::golden::Golden;
 
@@ -326,81 +327,4 @@ fn goldens_cover_lengths_at_run_time() {
     some_of("cached rows without a mask, in turns", |_, op_plan| {
         op_plan.config.cached.is_some() && !op_plan.config.causal && op_plan.is_ring()
     });
-}
-
-#[test]
-fn goldens_cover_the_code_of_expert_kernels() {
-    let goldens = Golden::all();
-    let dispatch = |g: &Golden| match &g.plan.body().op_plan {
-        OpPlan::Dispatch(op_plan) => Some((g.plan.spec.world(), op_plan.clone())),
-        _ => None,
-    };
-    let plans: Vec<_> = goldens.iter().filter_map(dispatch).collect();
-    let some = |what: &str, is: &dyn Fn(u32, &DispatchPlan) -> bool| {
-        assert!(
-            plans.iter().any(|(world, op_plan)| is(*world, op_plan)),
-            "no golden has {what}"
-        );
-    };
-    for is_alone in [true, false] {
-        some("each world", &|world, _| (world == 1) == is_alone);
-        some("each alignment of tokens", &|_, op_plan| {
-            op_plan.shape.hidden.is_multiple_of(64) == is_alone
-        });
-        some("each alignment of columns", &|_, op_plan| {
-            op_plan
-                .shape
-                .intermediate
-                .is_multiple_of(op_plan.tile_cols().into())
-                == is_alone
-        });
-    }
-    for swiglu in [true, false] {
-        for split in [Split::Rows, Split::Cols] {
-            some("each result of each split", &|_, op_plan| {
-                (op_plan.config.swiglu, op_plan.split) == (swiglu, split)
-            });
-        }
-        for layout in [BLayout::Kn, BLayout::Nk] {
-            some("each result of each layout", &|_, op_plan| {
-                (op_plan.config.swiglu, op_plan.config.b_layout) == (swiglu, layout)
-            });
-        }
-    }
-    let some_layer = |what: &str, is: &dyn Fn(u32, &DispatchPlan) -> bool| {
-        some(what, &|world, op_plan| {
-            op_plan.returns() && is(world, op_plan)
-        });
-    };
-    for is_first in [true, false] {
-        let (split, layout) = match is_first {
-            true => (Split::Rows, BLayout::Nk),
-            false => (Split::Cols, BLayout::Kn),
-        };
-        some_layer("a whole layer in each world", &|world, _| {
-            (world == 1) == is_first
-        });
-        some_layer("each split of a whole layer", &|_, of| of.split == split);
-        some_layer("each layout of a whole layer", &|_, of| {
-            of.config.b_layout == layout
-        });
-    }
-    for (nodes, local_world) in [(2, 1), (2, 2), (3, 2)] {
-        assert!(goldens.iter().any(|g| {
-            let topology = g.plan.spec.topology();
-            matches!(g.plan.body().op_plan, OpPlan::Dispatch(_))
-                && (topology.nodes, topology.local_world) == (nodes, local_world)
-        }));
-    }
-    for (m, n) in [(128, 256), (128, 128), (64, 256), (64, 128)] {
-        some(&format!("tile {m}x{n}"), &|_, op_plan| {
-            (op_plan.tile.m, op_plan.tile.n) == (m, n)
-        });
-    }
-    for is_alone in [true, false] {
-        assert!(goldens.iter().any(|g| {
-            matches!(g.plan.body().op_plan, OpPlan::Combine(_))
-                && (g.plan.spec.world() == 1) == is_alone
-        }));
-    }
 }

@@ -2,7 +2,7 @@
 
 use super::inputs::Inputs;
 use super::reference::{Matrix, matrix_sums_bytes, padded, rounding_error};
-use super::routing::{NO_CHOICE, Routing, Sizes, choose};
+use super::routing::{NO_CHOICE, Routing, Sizes, choose, forget_weights};
 use mkernel::KernelPlan;
 use mkernel::Operand;
 use mkernel::spec::plan::CombinePlan;
@@ -29,7 +29,7 @@ pub fn inputs(plan: &KernelPlan, op_plan: &CombinePlan, seed: u64, call: u32) ->
         indices.resize(entries, -2); // Entries of tokens beyond the number of tokens. Nothing may read them.
     }
     let counts = counts.into_iter().map(|count| vec![count]).collect();
-    inputs.forget_weights(&row_indices);
+    forget_weights(&mut inputs, &row_indices);
     inputs.numbers = vec![
         (Operand::RowIndices, row_indices),
         (Operand::NumTokens, counts),

@@ -3,7 +3,6 @@
 //! The GPU tests fill operands with kernels of their own, because they need to be fast at sizes that no CPU can check.
 //! The functions here must not depend on a GPU. So the two share no code.
 
-use super::routing::NO_CHOICE;
 use mkernel::Operand;
 use mkernel::float8::F8E4M3;
 use mkernel::half::{bf16, f16};
@@ -67,18 +66,6 @@ impl Inputs {
             .map(|(stream, spec)| (spec.operand, fill(spec, stream)))
             .collect();
         Self { floats, ..shapes }
-    }
-
-    /// Makes the weight of each choice that a token does not have NaN. `choices` are expert ids or row indices.
-    pub fn forget_weights(&mut self, choices: &[Vec<i32>]) {
-        let weights = self.floats.iter_mut();
-        let weights = weights.filter(|(operand, _)| *operand == Operand::TopkWeights);
-        for (weights, choices) in weights.flat_map(|(_, ranks)| ranks.iter_mut().zip(choices)) {
-            let choices = weights.iter_mut().zip(choices);
-            for (weight, _) in choices.filter(|(_, choice)| **choice == NO_CHOICE) {
-                *weight = f32::NAN;
-            }
-        }
     }
 
     /// The number of elements of an operand on `rank`.

@@ -3,7 +3,7 @@
 use super::dispatch::{self, sizes};
 use super::inputs::{Inputs, rounded};
 use super::reference::{Matrix, multiply, padded, rounding_error, sum_error};
-use super::routing::Routing;
+use super::routing::{Routing, forget_weights};
 use mkernel::KernelPlan;
 use mkernel::Operand;
 use mkernel::spec::BLayout;
@@ -13,7 +13,7 @@ use mkernel::spec::plan::DispatchPlan;
 pub fn inputs(plan: &KernelPlan, op_plan: &DispatchPlan, seed: u64, call: u32) -> Inputs {
     let mut inputs = dispatch::inputs(plan, op_plan, seed, call);
     let ids = inputs.numbers(Operand::TopkIds).to_vec();
-    inputs.forget_weights(&ids);
+    forget_weights(&mut inputs, &ids);
     inputs
 }
 

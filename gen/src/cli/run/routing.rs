@@ -1,6 +1,7 @@
 //! Random experts for tokens, and the rows that they give.
 
-use super::inputs::Random;
+use super::inputs::{Inputs, Random};
+use mkernel::Operand;
 
 /// The expert and the row index of a choice that a token does not have.
 pub const NO_CHOICE: i32 = -1;
@@ -89,6 +90,18 @@ fn within_max_rows(sizes: Sizes, ids: &[Vec<i32>], counts: &[i32]) -> Vec<i32> {
         }
     }
     fitting
+}
+
+/// Makes the weight of each choice that a token does not have NaN. `choices` are expert ids or row indices.
+pub fn forget_weights(inputs: &mut Inputs, choices: &[Vec<i32>]) {
+    let weights = inputs.floats.iter_mut();
+    let weights = weights.filter(|(operand, _)| *operand == Operand::TopkWeights);
+    for (weights, choices) in weights.flat_map(|(_, ranks)| ranks.iter_mut().zip(choices)) {
+        let choices = weights.iter_mut().zip(choices);
+        for (weight, _) in choices.filter(|(_, choice)| **choice == NO_CHOICE) {
+            *weight = f32::NAN;
+        }
+    }
 }
 
 /// Chooses the experts of one token.

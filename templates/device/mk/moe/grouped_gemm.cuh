@@ -12,16 +12,6 @@
 
 namespace mk::moe {
 
-// A thread: stores or loads an address in shared memory.
-MK_DEVICE void store_address(u32 to, const u8* address) {
-  const u64 bits = reinterpret_cast<u64>(address);
-  store_shared(to, static_cast<u32>(bits));
-  store_shared(to + 4, static_cast<u32>(bits >> 32));
-}
-MK_DEVICE const u8* load_address(u32 from) {
-  return reinterpret_cast<const u8*>(u64{load_shared(from + 4)} << 32 | load_shared(from));
-}
-
 constexpr u32 kLoadWarps = 4;
 constexpr u32 kMultiplyWarps = kGroups * kWarpgroupWarps;
 constexpr u32 kRowVectors = kLineBytes / kVecBytes;  // vectors of a row of a stage

@@ -1,7 +1,7 @@
 // A whole layer of experts: tokens are sent to the ranks of their experts, which apply two products to each row, and the results
 // return to their tokens.
 //
-// Tokens travel as in mk/moe/dispatch_gemm.cuh. The rows of the first product, silu(gate) · up, stay on the rank. A tile of the
+// Tokens travel as mk/moe/tokens.cuh describes. The rows of the first product, silu(gate) · up, stay on the rank. A tile of the
 // second product is stored directly to the ranks of its tokens, where each choice of a token has a place. When all ranks have
 // returned all rows, each rank adds up the results of its own tokens, in the order of their choices.
 #pragma once

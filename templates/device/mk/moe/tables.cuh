@@ -1,7 +1,7 @@
 // Tables in shared memory that say where rows, tokens and tiles are. Routing fills them, and they are valid until the
 // end of the call.
 #pragma once
-#include <mk/types.cuh>
+#include <mk/memory.cuh>
 
 namespace mk::moe {
 
@@ -35,5 +35,15 @@ concept SegmentTables = requires(const Smem smem, u32 source, u32 peer, u32 loca
   smem.own_segment(local_rank);          // the segment of this rank on a rank of its node
   smem.peer_segment(peer, local_rank);   // the segment of a peer on a rank of this node
 };
+
+// A thread: stores or loads an address in shared memory.
+MK_DEVICE void store_address(u32 to, const u8* address) {
+  const u64 bits = reinterpret_cast<u64>(address);
+  store_shared(to, static_cast<u32>(bits));
+  store_shared(to + 4, static_cast<u32>(bits >> 32));
+}
+MK_DEVICE const u8* load_address(u32 from) {
+  return reinterpret_cast<const u8*>(u64{load_shared(from + 4)} << 32 | load_shared(from));
+}
 
 }  // namespace mk::moe

@@ -5,6 +5,7 @@
 
 mod buffers;
 mod calls;
+mod choices;
 mod layer;
 mod recovery;
 mod reference;

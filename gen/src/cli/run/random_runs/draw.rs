@@ -234,7 +234,7 @@ fn attention(random: &mut Draws, nodes: u32) -> AttentionConfig {
         placement: random.one_of(&Placement::ALL),
         packed,
         scale: random.one_of(&[Scale::default(), Scale::new(0.3)]),
-        lse: !random.once_in(3),
+        lse: random.1 % 3 != 1,
         tuning: AttentionTuning {
             kv_slots: random.perhaps(&[1, 2]),
             ..AttentionTuning::default()

@@ -1,7 +1,8 @@
 //! The calls that one rank makes, and the comparison of their results with the expected ones.
 
 use super::buffers::{Buffers, Outputs, Weights};
-use super::layer::{Layer, ResultBits, fraction};
+use super::choices::fraction;
+use super::layer::{Layer, ResultBits};
 use super::reference::{are_empty_sums_zero, same};
 use crate::graph::Graph;
 use crate::jobs::attention::CallPattern;
