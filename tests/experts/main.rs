@@ -3,6 +3,5 @@
 
 mod faults;
 mod layers;
-mod mutations;
 mod scales;
 mod zeros;

@@ -7,7 +7,7 @@
 //! - [`overlap`] makes two calls that the host cannot order, and [`overtaken`] a call that a later one may overtake.
 //! - [`prepared`] makes single calls of one operator, for tests of their errors.
 //! - [`all_are_right`] and its neighbours run jobs with many seeds.
-//! - [`all_mutations_are_found`] and its neighbours run jobs with mutated kernels. [`planted`] has mutations of several kinds.
+//! - [`search`] finds mutants of the kernels of jobs.
 
 pub mod attention;
 pub mod batches;
@@ -21,15 +21,14 @@ mod graph;
 mod kernel_edits;
 mod machine;
 mod memo;
-mod mutations;
 mod norm;
 pub mod overlap;
 pub mod overtaken;
 mod permit;
-pub mod planted;
 pub mod prepared;
 mod rows;
 mod runs;
+pub mod search;
 mod simulated;
 pub mod token_batches;
 mod turns;
@@ -39,10 +38,10 @@ pub use gemm::GemmJob;
 pub use gemm::cases::common_jobs;
 pub use kernel_edits::apply_edits;
 pub use machine::{Machine, bad_network, emulated, with_causes};
-pub use mutations::{Mutation, all_are_found, all_mutations_are_found, mutated, named};
 pub use runs::{
     CallCount, all_are_right, all_are_right_now_or_after_many_calls,
-    all_are_right_when_counters_wrap, for_each_in_parallel, none_fails, right_for_seeds,
+    all_are_right_when_counters_wrap, all_fail, for_each_in_parallel, named, none_fails,
+    right_for_seeds,
 };
 pub use simulated::{Backend, Results, SimulatedJob, WRAPPING_CALL_COUNTS};
 pub use turns::Turns;

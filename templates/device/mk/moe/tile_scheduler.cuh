@@ -25,7 +25,7 @@ constexpr u32 kTileBuffers = 2;  // the next tile is taken while one is computed
 // multiplies has no registers for its tile, and reads the tile again behind the products. A tile is written when all warps
 // have read the tile two before it. Some warps may still multiply that earlier tile.
 template <class Config>
-constexpr u32 kKeptTiles = Config::ElementA::kIsPromoted ? kTileBuffers + 1 : kTileBuffers;  // @tiles.kept
+constexpr u32 kKeptTiles = Config::ElementA::kIsPromoted ? kTileBuffers + 1 : kTileBuffers;
 
 // The place of a tile among the kept tiles.
 template <class Config>
@@ -83,7 +83,7 @@ struct TileScheduler {
 
     MK_DEVICE void take() {
       const ExpertTile tile = work_at(tiles.ctx, smem, Counter::take(tiles.ctx), expert);
-      tiles.producer_acquire();  // @tiles.acquire
+      tiles.producer_acquire();
       const Vec16 words{tile.expert, tile.row, tile.rows << 16 | tile.col, tile.slice.bits};
       store_shared_vec16(smem.taken_tile(kept.next(tiles)), words);
       tiles.producer_commit();
@@ -102,7 +102,7 @@ struct TileScheduler {
     // Returns false if no tile is left. `sync` makes threads converge: the threads of the warp, or of more warps.
     template <class Sync>
     MK_DEVICE bool next(ExpertTile& tile, const Sync& sync) {
-      wait();  // @tiles.wait
+      wait();
       read(tile, kept.next(tiles));
       sync();
       tiles.consumer_release_warp();

@@ -72,10 +72,8 @@ pub struct Layer {
     pub call_count: Option<u32>,
     /// The number of tokens that all ranks pass to the calls, if it is not the right one.
     pub num_tokens: Option<i32>,
-    /// The edits of the kernel of `dispatch_gemm`, as [`mutated`](crate::jobs::mutated) takes them.
-    pub dispatch_edits: Vec<(String, String)>,
-    /// The edits of the kernel of `combine`.
-    pub combine_edits: Vec<(String, String)>,
+    /// The edits of both kernels, as [`apply_edits`](crate::jobs::apply_edits) takes them.
+    pub edits: Vec<(String, String)>,
 }
 
 impl Layer {
@@ -106,8 +104,7 @@ impl Layer {
             calls: Vec::new(),
             call_count: None,
             num_tokens: None,
-            dispatch_edits: Vec::new(),
-            combine_edits: Vec::new(),
+            edits: Vec::new(),
         }
     }
 
@@ -341,10 +338,10 @@ impl Layer {
         unsafe {
             Ok((
                 prepare_edited(ranks, &dispatch, shapes.0, |text| {
-                    apply_edits(ranks, &self.dispatch_edits, text);
+                    apply_edits(ranks, &self.edits, text);
                 })?,
                 prepare_edited(ranks, &combine, shapes.1, |text| {
-                    apply_edits(ranks, &self.combine_edits, text);
+                    apply_edits(ranks, &self.edits, text);
                 })?,
             ))
         }
@@ -361,26 +358,9 @@ impl SimulatedJob for Layer {
         })
     }
 
-    /// Sets the edits of `dispatch_gemm`.
+    /// Sets the edits of both kernels.
     fn edit(&mut self, edits: Vec<(String, String)>) {
-        self.dispatch_edits = edits;
-    }
-}
-
-/// A layer as a [`SimulatedJob`] whose edits are those of `combine`.
-#[derive(Clone)]
-pub struct CombineEdits(
-    /// The layer.
-    pub Layer,
-);
-
-impl SimulatedJob for CombineEdits {
-    fn run(&self, seed: u64) -> Result<Results, String> {
-        self.0.run(seed)
-    }
-
-    fn edit(&mut self, edits: Vec<(String, String)>) {
-        self.0.combine_edits = edits;
+        self.edits = edits;
     }
 }
 

@@ -1,8 +1,8 @@
-//! Mutations of SwiGLU in GEMMs: the columns of B, the sums that belong together, and what is added to them.
+//! Kernels of SwiGLU in GEMMs: the columns of B, the sums that belong together, and what is added to them.
 
 use crate::{Kernel, job};
 use mkernel::spec::{BLayout, Dtype, Epilogue, GemmOp, GemmShape, Scales, Tuning};
-use mkernel_testing::jobs::{GemmJob, Mutation};
+use mkernel_testing::jobs::GemmJob;
 
 pub const KERNELS: &[Kernel] = &[
     ("swiglu", gathered),
@@ -68,17 +68,3 @@ fn blocks() -> GemmJob {
     (job.config.dtype, job.config.scales) = (Dtype::E4m3, Scales::Block);
     job
 }
-
-#[rustfmt::skip]
-pub const MUTATIONS: &[Mutation<GemmJob>] = &[
-    ("gate and up exchanged", gathered, &[("@swiglu.apply", "silu(gate) * up.at(half, col) => gate * silu(up.at(half, col))")]),
-    ("up taken from the gate's columns", gathered, &[("@swiglu.up-column", " * cols => * 0")]),
-    ("up taken from the gate's columns of [K,N]", shared, &[("@swiglu.up-column", " * cols => * 0")]),
-    ("the first columns of a tile loaded into all boxes", gathered, &[("@mainloop.columns", "(work.col, at, => (work.col, 0,")]),
-    ("sums not combined", gathered, &[("@epilogue.combine", "")]),
-    ("bias of the gate added to up", gathered, &[("@epilogue.up-bias", "col + part * Config::kN => col")]),
-    ("sums of up left to nobody", shared, &[("@scheduler.completes-sums", "sub % kSubTiles => sub")]),
-    ("sums of up in place of those of the gate", cluster, &[("@cluster-sums.index", " + block / kBlocksOfC * kCeilDiv<kBlocksOfC, kCtas> => ")]),
-    ("scales of the gate for up", cluster, &[("@scales.up-columns", "* kCols => * 0")]),
-    ("blocks of the gate for up", blocks, &[("@scales.up-block", "% 2 * kColBlocks => % 2 * 0")]),
-];
