@@ -8,7 +8,6 @@
 #include <mk/call.cuh>
 #include <mk/moe/grouped_gemm.cuh>
 #include <mk/moe/layer_order.cuh>
-#include <mk/moe/node_tokens.cuh>
 #include <mk/moe/results.cuh>
 #include <mk/moe/routing.cuh>
 #include <mk/roles.cuh>
@@ -46,6 +45,7 @@ struct MoeLayer {
   static constexpr u32 kWarps = Config::kThreads / kWarp;
   static constexpr u32 kParts = kUpTiles * kMultiplyWarps;  // of the hidden rows of a row tile
   static_assert(Experts::kNodes == 1, "results travel over NVLink");
+  static_assert(!Up::kHasRowScales, "hidden rows have no scales");
 
   // A warp of a communication CTA: sends tokens. Warps are numbered over all communication CTAs: first the first warps
   // of all CTAs, then their second warps, and so on.
@@ -54,9 +54,7 @@ struct MoeLayer {
 
     static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem& smem, u32 warp) {
       using Push = TokenPush<Config, Args, Workspace, Smem>;
-      if (Push::Tokens::kSendsScales || elect_one()) {
-        Push::push(args, ctx, smem, warp * Config::kCommCtas + blockIdx.x, Config::kCommCtas * kWarps);
-      }
+      if (elect_one()) Push::push(args, ctx, smem, warp * Config::kCommCtas + blockIdx.x, Config::kCommCtas * kWarps);
       __syncwarp();
     }
   };

@@ -25,10 +25,10 @@ constexpr u32 kTileBuffers = 2;  // the next tile is taken while one is computed
 template <class Config>
 concept ReturnsRows = requires { Config::kDownBoxCols; };
 
-// Tiles that are kept in shared memory, with the addresses of their rows' scales. If elements are promoted, a warp that
-// multiplies has no registers for its tile, and reads the tile again behind the products. If rows return to their tokens, the
-// warp reads there where to. A tile is written when all warps
-// have read the tile two before it. Some warps may still multiply that earlier tile.
+// Tiles that are kept in shared memory, with what the load warps pass on about their rows. If elements are promoted, a warp that
+// multiplies has no registers for its tile, and reads the tile and the addresses of scales behind the products. If rows return to
+// their tokens, it reads the places of the rows there. A tile is written when all warps have read the tile two before it. Some warps
+// may still multiply that earlier tile.
 template <class Config>
 constexpr u32 kKeptTiles = Config::ElementA::kIsPromoted || ReturnsRows<Config> ? kTileBuffers + 1 : kTileBuffers;  // @tiles.kept
 
