@@ -21,31 +21,7 @@ impl Case<'_> {
     pub fn layer(&self) -> Result<(), Failure> {
         let (flags, lab, tokens) = (self.flags, self.lab, self.tokens);
         let (hidden, cols) = (flags.hidden, flags.intermediate);
-        let mut operators = Vec::new();
-        for max_tokens in self.most_tokens() {
-            let shape = DispatchShape {
-                experts: self.experts,
-                top_k: flags.top_k,
-                max_tokens,
-                hidden,
-                intermediate: cols,
-            };
-            let config = DispatchConfig {
-                experts: Dim::Static(shape.experts),
-                top_k: Dim::Static(shape.top_k),
-                max_tokens: Dim::Static(shape.max_tokens),
-                hidden: Dim::Static(hidden),
-                intermediate: Dim::Static(cols),
-                b_layout: BLayout::Nk,
-                swiglu: true,
-                max_rows: Some(self.max_rows as u32),
-                tile_m: flags.tile_m,
-                tile_n: flags.tile_n,
-                comm_ctas: flags.comm_ctas,
-                ..DispatchConfig::new(DispatchOp::MoeLayer)
-            };
-            operators.push(self.prepare(config, shape, &flags.dispatch_edit)?);
-        }
+        let operators = self.layers()?;
         let local = tokens.local_experts();
         let x = lab.matrix(tokens.per_rank, hidden, 0)?;
         lab.fill(&x, self.rank() * tokens.per_rank, TOKEN_SEED)?;
@@ -97,6 +73,38 @@ impl Case<'_> {
             self.print(operator, &times, error, bound_us)?;
         }
         Ok(())
+    }
+
+    /// The layer for each number of tokens for which operators are measured.
+    fn layers(&self) -> Result<Vec<Operator>, Failure> {
+        let flags = self.flags;
+        let (hidden, cols) = (flags.hidden, flags.intermediate);
+        let mut operators = Vec::new();
+        for max_tokens in self.most_tokens() {
+            let shape = DispatchShape {
+                experts: self.experts,
+                top_k: flags.top_k,
+                max_tokens,
+                hidden,
+                intermediate: cols,
+            };
+            let config = DispatchConfig {
+                experts: Dim::Static(shape.experts),
+                top_k: Dim::Static(shape.top_k),
+                max_tokens: Dim::Static(shape.max_tokens),
+                hidden: Dim::Static(hidden),
+                intermediate: Dim::Static(cols),
+                b_layout: BLayout::Nk,
+                swiglu: true,
+                max_rows: Some(self.max_rows as u32),
+                tile_m: flags.tile_m,
+                tile_n: flags.tile_n,
+                comm_ctas: flags.comm_ctas,
+                ..DispatchConfig::new(DispatchOp::MoeLayer)
+            };
+            operators.push(self.prepare(config, shape, &flags.dispatch_edit)?);
+        }
+        Ok(operators)
     }
 
     /// Both products of this rank's rows by operators of one rank: each row is a token that has the row's expert.

@@ -28,7 +28,7 @@ fn layers(world: u32, nodes: u32) -> Vec<(&'static str, Layer)> {
     let mut some: Vec<usize> = (0..ranks).map(|rank| rank * 37).collect();
     some.reverse();
     let (full, none) = (vec![300; ranks], vec![0; ranks]);
-    let mut layers = vec![
+    vec![
         (
             "random",
             sizes([1024, 512], new(8, 8, 300))
@@ -72,22 +72,27 @@ fn layers(world: u32, nodes: u32) -> Vec<(&'static str, Layer)> {
         ("rows of e4m3", e4m3(world, nodes, Scales::Row)),
         ("blocks of e4m3", e4m3(world, nodes, Scales::Block)),
         ("SwiGLU of e4m3", swiglu_of_e4m3(world, nodes)),
-    ];
-    if nodes == 1 {
-        layers.extend([
-            ("whole", whole(world)),
-            ("whole with missing choices", whole(world).padded()),
-            ("whole of fp16", fp16(whole(world))),
-        ]);
-    }
-    layers
+    ]
 }
 
-/// Returns a whole layer, which one operator makes.
-fn whole(world: u32) -> Layer {
-    Layer {
+/// Returns whole layers, which one operator makes. They are on one node.
+fn whole_layers(world: u32) -> Vec<(&'static str, Layer)> {
+    let whole = Layer {
         tile: None,
         ..swiglu(world, 1).whole()
+    };
+    vec![
+        ("whole", whole.clone()),
+        ("whole with missing choices", whole.clone().padded()),
+        ("whole of fp16", fp16(whole)),
+    ]
+}
+
+/// Returns all layers that are possible on `nodes` nodes.
+fn all_layers(world: u32, nodes: u32) -> Vec<(&'static str, Layer)> {
+    match nodes {
+        1 => [layers(world, nodes), whole_layers(world)].concat(),
+        _ => layers(world, nodes),
     }
 }
 
@@ -204,7 +209,7 @@ fn compile_all(layers: &[(&str, Layer)]) {
 
 /// Runs every layer twice. The results must be right and have the same bits.
 pub fn are_right(world: u32, nodes: u32) {
-    let layers = layers(world, nodes);
+    let layers = all_layers(world, nodes);
     compile_all(&layers);
     for (name, layer) in &layers {
         let first = right(name, layer);
@@ -219,7 +224,7 @@ pub fn are_right(world: u32, nodes: u32) {
 /// Runs every layer with random pauses and as a replayed graph. The results must have the same bits as the results of
 /// calls without a pause.
 pub fn are_right_with_any_pattern(world: u32, nodes: u32) {
-    let layers = layers(world, nodes);
+    let layers = all_layers(world, nodes);
     compile_all(&layers);
     for (name, layer) in layers {
         let kept = right(name, &layer);
