@@ -112,9 +112,7 @@ def _combine(rows, row_indices, topk_weights, experts, num_tokens=None, group=DE
     return result
 
 
-def _layer_fake(
-    tokens, topk_ids, topk_weights, gate_up, down, num_tokens=None, max_rows=None, group=DEFAULT, options=""
-):
+def _layer_fake(tokens, topk_ids, topk_weights, gate_up, down, num_tokens=None, max_rows=None, group=DEFAULT, options=""):
     return torch.empty_like(tokens, memory_format=torch.contiguous_format)
 
 
