@@ -180,7 +180,7 @@ const DISPATCH: &[Mutation] = &[
 const NO_EXPERT: &[Mutation] = &[
     ("no choice taken for a wrong expert", "@choices.no-expert", ""),
     ("a row for no choice", "@routing.no-row", ""),
-    ("the index of a row for no choice", "@routing.no-index", "e != Choices::kNoExpert => true"),
+    ("the index of a row for no choice", "@routing.no-index", "e != kNoExpert => true"),
 ];
 
 /// The same of `combine`. The first ones are also in kernels whose sums travel in packets.

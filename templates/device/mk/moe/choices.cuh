@@ -7,6 +7,9 @@
 
 namespace mk::moe {
 
+// The id in place of a choice that the token does not have: -1. It belongs to no destination and makes no row.
+constexpr u32 kNoExpert = ~0u;
+
 // Args: the number of tokens, and the kTopK experts of each token.
 template <class Args>
 concept ChoiceArgs = requires(const Args& args) {
@@ -31,9 +34,6 @@ template <ExpertConfig Config, FaultWorkspace Workspace, ChoiceSmem Smem>
 struct Choices {
   using Experts = moe::Experts<Config, Workspace>;
   using Faults = moe::Faults<Workspace>;
-
-  // The id in place of a choice that the token does not have: -1. It belongs to no destination and makes no row.
-  static constexpr u32 kNoExpert = ~0u;
 
   static MK_DEVICE u32 count(const Slice& slice) { return slice.tokens * Config::kTopK; }
   static MK_DEVICE u32 token_of(const Slice& slice, u32 choice) { return slice.first + choice / Config::kTopK; }

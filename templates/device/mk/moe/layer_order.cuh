@@ -1,10 +1,11 @@
-// The order of the tiles of a layer of experts, which has two products: up, whose result are hidden rows, and down.
+// The order of the tiles of a layer of experts, which has two products: up, whose results are the hidden rows, and down.
 //
-// A tile of down needs all hidden rows of its row tile. It therefore comes at least kLag tiles of up behind the last tile of up
-// of its expert, so that CTAs seldom wait. Tiles are taken in this order by CTAs that all run, and a tile waits only for tiles
-// before it and for tokens of other ranks, which wait for no tile. So CTAs do not wait for each other in a circle.
+// A tile of down needs all hidden rows of its row tile. It comes behind the last tile of up of its expert and, as long as tiles
+// of up are left, at least two tiles of up for each CTA later, so that CTAs seldom wait. All CTAs run and take tiles in this order,
+// and a tile waits only for tiles before it and for tokens of other ranks, which wait for no tile. So CTAs do not wait for each
+// other in a circle.
 //
-// Between two tiles of up come tiles of down, so that results leave for other ranks at an even rate.
+// Tiles of up and of down are mixed evenly, so that results leave for other ranks at an even rate.
 #pragma once
 #include <mk/moe/tile_scheduler.cuh>
 
@@ -40,8 +41,8 @@ struct LayerOrder {
     return (load_shared(smem.tile_begin(end)) - load_shared(smem.tile_begin(first))) / kColTiles;
   }
 
-  // Begins the next block behind a block of `tiles` tiles. Its tiles of down are those of experts whose hidden rows are expected
-  // to be complete.
+  // Begins the next block behind a block of `tiles` tiles. Its tiles of down are those of experts whose hidden rows are probably
+  // complete when the block begins.
   MK_DEVICE void next_block(const Smem& smem, u32 tiles) {
     begin += tiles;
     down = down_end;

@@ -59,7 +59,7 @@ struct Results {
   // A warp: adds up vector `vec` of all results of a token.
   static MK_DEVICE void add_up_chunk(const Args& args, const RankContext& ctx, u32 token, u32 vec) {
     const u32 lane = lane_index(), choice = token * Config::kTopK + lane;
-    u32 expert = kNone, weight_bits = 0;
+    u32 expert = kNoExpert, weight_bits = 0;
     if (lane < Config::kTopK) {
       expert = load_word(args.topk_ids + u64{choice} * 4);
       weight_bits = load_word(args.topk_weights + u64{choice} * 4);
@@ -72,7 +72,7 @@ struct Results {
       u32 exists = 0;
 #pragma unroll
       for (u32 k = 0; k < kAtOnce; ++k) {
-        const bool is_choice = begin + k < Config::kTopK && broadcast(expert, (begin + k) % kWarp) != kNone;
+        const bool is_choice = begin + k < Config::kTopK && broadcast(expert, (begin + k) % kWarp) != kNoExpert;
         exists |= (is_choice ? 1u : 0u) << k;
         if (!is_choice || !has_vec) continue;
         vecs[k] = load_vec16(ctx.local_ptr(Workspace::results(token * Config::kTopK + begin + k)) + vec * 16);
@@ -87,8 +87,6 @@ struct Results {
     // The sum of no results is +0.
     if (has_vec) store_vec16(args.c + token * args.c_row_bytes + vec * 16, is_empty ? Vec16{} : sum.result());
   }
-
-  static constexpr u32 kNone = ~0u;  // the expert of a choice that a token does not have: -1
 };
 
 }  // namespace mk::moe

@@ -187,7 +187,7 @@ struct Routing {
   // A thread: writes the list entry of a choice, if it has an expert.
   static MK_DEVICE void list_row(const RankContext& ctx, const Smem& smem, const Slice& slice, u32 i) {
     const u32 e = load_shared(smem.choice_expert(i)), to = Experts::destination_of(ctx, e);
-    if (e == Choices::kNoExpert) return;  // @routing.no-row
+    if (e == kNoExpert) return;  // @routing.no-row
     const u32 token = Choices::token_of(slice, i);
     const u32 row = load_shared(smem.own_list_begin(e)) + load_shared(smem.choice_row(i));
     u32* list = Message::list_to(ctx, smem, to);
@@ -368,7 +368,7 @@ struct Routing {
     for (u32 i = threadIdx.x; i < Choices::count(slice); i += blockDim.x) {
       const u32 e = load_shared(smem.choice_expert(i));
       u32 row_index = kNoRow;
-      if (e != Choices::kNoExpert) {  // @routing.no-index
+      if (e != kNoExpert) {  // @routing.no-index
         const u32 row = load_shared(smem.expert_row_begin(e)) + load_shared(smem.expert_rows_before(e)) +
                         load_shared(smem.choice_row(i));
         row_index = e / Config::kLocalExperts * Config::kMaxRows + row;
