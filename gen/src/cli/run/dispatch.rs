@@ -94,6 +94,13 @@ pub(super) fn outputs(
     (values, errors)
 }
 
+/// The rows that the tokens of a call give.
+pub(super) fn routing(sizes: Sizes, inputs: &Inputs) -> Routing {
+    let counts = inputs.numbers(Operand::NumTokens).iter();
+    let counts: Vec<i32> = counts.map(|count| count[0]).collect();
+    Routing::new(sizes, inputs.numbers(Operand::TopkIds), &counts)
+}
+
 /// The expected C, expert offsets and row indices of `rank`.
 pub fn expected(
     plan: &KernelPlan,
@@ -103,12 +110,7 @@ pub fn expected(
     threads: usize,
 ) -> Option<Vec<Matrix>> {
     let sizes = sizes(plan, op_plan);
-    let (ids, counts) = (
-        inputs.numbers(Operand::TopkIds),
-        inputs.numbers(Operand::NumTokens),
-    );
-    let counts: Vec<i32> = counts.iter().map(|count| count[0]).collect();
-    let routing = Routing::new(sizes, ids, &counts);
+    let routing = routing(sizes, inputs);
     let (hidden, cols) = (
         op_plan.shape.hidden as usize,
         op_plan.shape.intermediate as usize,

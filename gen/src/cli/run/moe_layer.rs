@@ -1,9 +1,9 @@
 //! Inputs and reference of `moe_layer`.
 
-use super::dispatch::{self, sizes};
+use super::dispatch::{self, routing, sizes};
 use super::inputs::{Inputs, rounded};
 use super::reference::{Matrix, multiply, padded, rounding_error, sum_error};
-use super::routing::{Routing, forget_weights};
+use super::routing::forget_weights;
 use mkernel::KernelPlan;
 use mkernel::Operand;
 use mkernel::spec::BLayout;
@@ -26,14 +26,10 @@ pub fn expected(
     threads: usize,
 ) -> Option<Vec<Matrix>> {
     let sizes = sizes(plan, op_plan);
-    let (ids, counts) = (
-        inputs.numbers(Operand::TopkIds),
-        inputs.numbers(Operand::NumTokens),
-    );
-    let counts: Vec<i32> = counts.iter().map(|count| count[0]).collect();
-    let mut routing = Routing::new(sizes, ids, &counts);
+    let mut routing = routing(sizes, inputs);
+    let ids = inputs.numbers(Operand::TopkIds);
     let (rank, hidden) = (rank as usize, op_plan.shape.hidden as usize);
-    let tokens = counts[rank] as usize;
+    let tokens = inputs.numbers(Operand::NumTokens)[rank][0] as usize;
     let (mut values, mut errors) = (vec![0.0; tokens * hidden], vec![0.0; tokens * hidden]);
     for (owner, experts) in routing.rows.iter_mut().enumerate() {
         for rows in experts.iter_mut() {

@@ -24,8 +24,7 @@ concept HasRoot = requires {
   Config::kOwners;
 };
 
-// Each rank has a tensor of its own, of which it sends each rank that rank's shard. Otherwise, a rank sends its shard to all
-// ranks.
+// Whether a rank sends shard r of its tensor to rank r, for every r. Otherwise, a rank sends its own shard to all ranks.
 template <class Config>
 concept SendsToOwners = requires { Config::kSendsToOwners; };
 

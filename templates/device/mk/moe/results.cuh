@@ -34,7 +34,7 @@ struct Results {
   static constexpr u32 kChunks = kCeilDiv<kVecs, kWarp>;              // vectors that a warp adds up at a time
   static constexpr u32 kAtOnce = Config::kTopK < 8 ? Config::kTopK : 8;  // results that are on their way to a warp
 
-  // A warp that has stored all its rows: tells all ranks.
+  // A warp, after the stores of its last row: counts itself on all ranks.
   static MK_DEVICE void signal(const RankContext& ctx) {
     __syncwarp();
     if (lane_index() < Ranks::kWorld) {

@@ -53,7 +53,7 @@ pub fn all_mutations_are_found<J: SimulatedJob + Sync>(mutations: &[Mutation<J>]
     all_are_found(&mutations.iter().map(mutate).collect::<Vec<_>>(), seeds);
 }
 
-/// Returns the sample of these mutations, which has one at least, or all of them if the environment asks for all.
+/// Returns the mutations to run: a sample of at least one mutation, or all mutations if `MKERNEL_MUTATIONS` is `all`.
 fn sample<'a, J>(mutations: &'a [(&'a str, J)]) -> Vec<&'a (&'a str, J)> {
     if std::env::var_os("MKERNEL_MUTATIONS").is_some_and(|which| which == "all") {
         return mutations.iter().collect();

@@ -83,7 +83,8 @@ pub(super) fn traffic(op_plan: &DispatchPlan, topology: Topology) -> Traffic {
     if !op_plan.returns() {
         return first;
     }
-    // Hidden rows are also read, and so are the results of all choices, of which most come from other ranks.
+    // The down projection reads the hidden rows. Its results are stored once for each choice, most of them on other ranks, and read
+    // by the rank of the token.
     let product = shape.hidden * shape.intermediate;
     let results = rows * op_plan.result_bytes();
     Traffic {
