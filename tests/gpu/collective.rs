@@ -10,7 +10,8 @@ use mkernel::spec::{Protocol, SizedSpec};
 use mkernel_testing::jobs::collective::CollectiveJob;
 use mkernel_testing::jobs::collective::buckets::{in_buckets, normalised_in_buckets};
 use mkernel_testing::jobs::collective::cases::{
-    across, in_place, small, symmetric, symmetric_across, with_rows, with_rows_across,
+    across, in_place, in_the_memory_of_inputs, small, symmetric, symmetric_across, with_rows,
+    with_rows_across,
 };
 use mkernel_testing::jobs::collective::norm::NormJob;
 use mkernel_testing::jobs::collective::norm::cases::{normalised, normalised_across};
@@ -189,8 +190,7 @@ fn collectives_in_place_are_right() {
     for world in worlds(1) {
         let mut jobs = in_place(world, 1, &Faults::default());
         let more = [large(world), large_symmetric(world), random_rows(world)].concat();
-        let more = more.into_iter();
-        jobs.extend(more.map(|(name, job)| (format!("{name}, in place"), job.in_place())));
+        jobs.extend(in_the_memory_of_inputs(more));
         run(&jobs);
         println!("world {world}: {} jobs", jobs.len());
     }

@@ -311,8 +311,18 @@ pub fn symmetric_across(
         .collect()
 }
 
+/// Returns the jobs of a list whose results can have the memory of their inputs, with that memory.
+pub fn in_the_memory_of_inputs(jobs: Vec<(String, CollectiveJob)>) -> Vec<(String, CollectiveJob)> {
+    // An exchange reads rows that a peer's part of its result would overwrite.
+    let jobs = jobs
+        .into_iter()
+        .filter(|(_, job)| !job.config.op.exchanges());
+    jobs.map(|(name, job)| (format!("{name}, in place"), job.in_place()))
+        .collect()
+}
+
 /// Returns jobs whose results have the memory of their inputs, on one node or several: every protocol, both types, graphs,
-/// symmetric memory, rows at run time, and buckets. An exchange of rows has no result in place.
+/// symmetric memory, rows at run time, and buckets.
 pub fn in_place(world: u32, nodes: u32, faults: &Faults) -> Vec<(String, CollectiveJob)> {
     let fixed = match nodes {
         1 => [small(world), symmetric(world)].concat(),
@@ -327,8 +337,5 @@ pub fn in_place(world: u32, nodes: u32, faults: &Faults) -> Vec<(String, Collect
         1 => [with_rows(world), in_buckets(world)].concat(),
         _ => with_rows_across(nodes, world / nodes, faults),
     };
-    let jobs = fixed.into_iter().chain(rows);
-    let jobs = jobs.filter(|(_, job)| !job.config.op.exchanges());
-    jobs.map(|(name, job)| (format!("{name}, in place"), job.in_place()))
-        .collect()
+    in_the_memory_of_inputs([fixed, rows].concat())
 }
