@@ -2,6 +2,8 @@
 
 use crate::documents;
 use mkernel_testing::documents::{Document, in_folder, root};
+use std::collections::BTreeSet;
+use std::fs;
 use std::path::{Component, Path, PathBuf};
 
 /// Returns all documents of the repository whose links are checked.
@@ -51,6 +53,48 @@ fn the_chapters_in_the_front_page_exist() {
     for path in paths {
         assert!(root().join(path).exists(), "runtime/src/lib.rs: {path}");
     }
+}
+
+/// Comments of constants name their measurements by `docs/performance.md#section`. Each named section exists, and each section of
+/// constants is named.
+#[test]
+fn the_measurements_of_constants_exist() {
+    let page = "docs/performance.md";
+    let notes = Document::read(page).expect(page).text;
+    let sections: BTreeSet<_> = anchors(&notes).collect();
+    let (_, of_constants) = notes
+        .split_once("\n## Constants of plans\n")
+        .expect("the section of constants");
+    let of_constants: BTreeSet<_> = anchors(of_constants).collect();
+    let mut named = BTreeSet::new();
+    for folder in ["gen", "templates", "runtime"] {
+        for file in sources(&root().join(folder)) {
+            let text = fs::read_to_string(&file).expect("a source");
+            for rest in text.split("`docs/performance.md#").skip(1) {
+                let section = rest.split('`').next().unwrap_or_default().to_owned();
+                let is_known = sections.contains(&section);
+                assert!(is_known, "{}: {page}#{section}", file.display());
+                named.insert(section);
+            }
+        }
+    }
+    let unnamed: Vec<_> = of_constants.difference(&named).collect();
+    assert!(unnamed.is_empty(), "no constant names {unnamed:?}");
+}
+
+/// Returns the files of Rust and of device code below a folder.
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).expect("a readable folder");
+    let paths = entries.map(|entry| entry.expect("an entry").path());
+    let found = paths.flat_map(|path| match path.is_dir() {
+        true => sources(&path),
+        false => vec![path],
+    });
+    let is_source = |path: &PathBuf| {
+        path.extension()
+            .is_some_and(|end| end == "rs" || end == "cuh")
+    };
+    found.filter(is_source).collect()
 }
 
 /// Returns the targets of the links in a text, outside of blocks of code.

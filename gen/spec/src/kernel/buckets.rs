@@ -266,8 +266,7 @@ mod tests {
         }
     }
 
-    /// If one round of tiles is enough, packets are faster than two shots: 256 rows of `gemm_rs` took 48 µs in a bucket of two
-    /// shots for up to 2048 rows, and 29 in a kernel of their own (4×H100).
+    /// If one round of tiles is enough, packets are faster than two shots (`docs/performance.md#buckets-of-packets`).
     #[test]
     fn a_bucket_of_packets_reaches_to_hundreds_of_rows() {
         for op in [GemmOp::GemmRs, GemmOp::GemmAr] {

@@ -36,9 +36,8 @@ impl KernelPlan {
 /// The largest number of SMs that a kernel may use and that suits the kernel.
 ///
 /// An operator that adds up partial sums gets a multiple of four. Own tiles come a round of tiles after the same tiles of others,
-/// and a CTA that has own tiles in many rounds in a row waits in each of them for another rank, which waits too. That is so if the
-/// CTAs are 1 to 3 more than whole rounds of all owners: on 2×H100, with rounds of 16 tiles of each of two owners, `gemm_rs` of
-/// 16384 rows of 7168 and 8192 takes 3623, 3141 and 3107 µs with 129, 130 and 131 SMs, and 2790 with 128, 2804 with 132.
+/// and a CTA that has own tiles in many rounds in a row waits in each of these rounds for another rank, which waits too. That is so
+/// if the CTAs are 1 to 3 more than whole rounds of all owners (`docs/performance.md#sms-of-operators-that-reduce`).
 fn most_sms(spec: &SizedSpec) -> Option<u32> {
     let most = spec.config().max_sms?;
     Some(match spec.problem() {

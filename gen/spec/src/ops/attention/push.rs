@@ -65,10 +65,8 @@ fn with_fewer_rows(op_plan: &AttentionPlan, world: u32) -> Vec<AttentionPlan> {
     iter::successors(Some(op_plan.clone()), fewer).collect()
 }
 
-/// Returns the number of CTAs of which a warp must send and forward, so that the NICs are the bottleneck. On 4 GPUs as
-/// 2x2, 3072 rows per rank took 4272, 2715, 2131 and 2161 µs with 16, 32, 64 and 128 CTAs. 6144 rows took 8242, 8397
-/// and 8554 µs with 38, 48 and 128. Puts of 256 or 512 KiB, and a lead of 192 or 1024 parts, changed no time by more
-/// than 2 %.
+/// Returns the number of CTAs of which a warp must send and forward, so that the NICs are the bottleneck
+/// (`docs/performance.md#ctas-that-push-across-nodes`).
 fn across(op_plan: &AttentionPlan, topology: Topology, device: &Device) -> u32 {
     let tile_parts = u64::from(op_plan.block_parts());
     let parts = op_plan.kv_heads()

@@ -22,11 +22,10 @@ use crate::topology::Topology;
 
 /// Threads of a CTA that moves chunks.
 const THREADS: u32 = 512;
-/// Bytes of a chunk: with fewer, flags cost; with more, too few warps are busy.
+/// The fewest bytes of a chunk. With fewer, flags take too much of the time.
 const MIN_CHUNK_BYTES: u64 = 2 << 10;
-/// As much as a warp loads in one round, so that all steps are busy at the same time. On 2×H100, chunks of 2, 4, 8 and 16 KiB
-/// take 73, 69, 76 and 83 µs for an `all_reduce` of 16 MiB, 440, 403, 503 and 554 µs for a `reduce_scatter` of 256 MiB, and 433,
-/// 395, 387 and 383 µs for an `all_gather` of 256 MiB.
+/// The most bytes of a chunk: what a warp loads in one round, so that all steps are busy at the same time
+/// (`docs/performance.md#chunks-of-collectives`).
 const MAX_CHUNK_BYTES: u64 = 4 << 10;
 /// Vectors of a lane that are under way at a time.
 const UNROLL: u32 = 8;

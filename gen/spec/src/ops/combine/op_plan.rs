@@ -6,12 +6,10 @@ use crate::ops::dispatch::{ExpectedRouting, TokenChunks};
 use crate::topology::Topology;
 use serde::Serialize;
 
-/// The most tokens of a rank whose sums do not pass through the pipeline, if the user does not say. With H 7168 and top-8 on
-/// 2×H200, sums of 16, 64 and 128 tokens take 10.6, 14.0 and 18.2 µs, through the pipeline 15.6, 18.3 and 22.4. Sums of
-/// 256 tokens take 1 µs less than through the pipeline, or 2 µs more if a rank can have 4096 tokens.
+/// The most tokens of a rank whose sums do not pass through the pipeline, if the user does not say
+/// (`docs/performance.md#sums-of-few-tokens`).
 pub(super) const LOW_LATENCY_TOKENS: u32 = 128;
-/// The most tokens of a rank whose sums do not pass through the pipeline, on one rank, where no data travels. There, sums of 256,
-/// 512, 1024 and 2048 tokens take 13.6, 24.6, 41.5 and 77.7 µs, through the pipeline 26.2, 26.5, 41.9 and 72.5 (1×H200).
+/// The most tokens whose sums do not pass through the pipeline on one rank, where no data travels.
 pub(super) const LOW_LATENCY_TOKENS_ALONE: u32 = 1024;
 /// Output buffers: sums that are complete but have not left the CTA, with a storing thread for each. One is on its way for
 /// 2 to 5 µs, in which 344 GB/s over 132 SMs want 5 to 13 KiB.

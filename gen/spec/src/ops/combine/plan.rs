@@ -141,8 +141,7 @@ fn pipeline(
 }
 
 /// Bytes of a part: whole rows, if rows are short and many. Otherwise rows are divided into the largest number of parts with which no
-/// SM has two parts of own sums: on 2×H100, sums of 64 tokens take 23.6, 20.1, 19.0 and 20.3 µs with 7, 4, 2 and 1 parts, and sums
-/// of 256 tokens take 33.4, 31.0 and 29.8 µs with 3, 2 and 1.
+/// SM has two parts of own sums (`docs/performance.md#parts-of-rows`).
 fn part_bytes(row_bytes: u64, max_tokens: u64, device: &Device) -> u32 {
     let wanted = u64::from(device.sm_count) / max_tokens;
     let wanted = wanted.min(row_bytes / MIN_PART_BYTES);

@@ -36,8 +36,7 @@ const COMM_CTAS: u32 = 8;
 /// few stages.
 const MIN_SPLIT_STEPS: u32 = 8;
 /// The most slices of K of a tile of 64 x 128, where the sums of a thread are one sub-tile. For tiles of n sub-tiles, the limit is
-/// divided by n, since sub-tiles are added up one after the other. Measured on an H100 with 256 rows of one expert and 7168 and
-/// 2048 columns, 2, 4 and 8 slices: tiles of 128x256 take 55.5, 44.6 and 47.9 µs, and tiles of 128x128 take 43.8, 38.0 and 39.0.
+/// divided by n, since sub-tiles are added up one after the other (`docs/performance.md#slices-of-experts`).
 const MAX_SPLITS: u32 = 16;
 /// Tokens under one flag, at most.
 const BLOCK_TOKENS: u64 = 8;

@@ -24,11 +24,9 @@ const MAX_ROUNDS_BEFORE_SPLITS: u32 = 1;
 /// The most CTAs that share a tile. With more CTAs, a CTA that completes the tile adds for longer than it multiplies.
 const MAX_SPLITS: u32 = 16;
 /// The fewest operations of a GEMM whose CTAs keep pace. Such a GEMM is limited by power, and CTAs that have drifted apart read
-/// operands from device memory again and again. Time relative to cuBLAS on equal blocks, on 2 GPUs, without and with pace: 1.12
-/// and 1.02 for `gemm_rs` of 32768 x 32768 x 16384, 1.06 and 1.01 for `ag_gemm` of 32768 x 16384 x 32768. At 4e12 operations,
-/// keeping pace costs up to 5 %.
+/// operands from device memory again and again (`docs/performance.md#keeping-pace`).
 const PACED_FLOPS: u64 = 10_000_000_000_000;
-/// Steps of K after which CTAs wait for each other, which take about 13 µs. Times with 4 and with 64 steps are equal within noise.
+/// Steps of K after which CTAs wait for each other.
 const PACE_STEPS: u32 = 16;
 
 /// Registers per thread.

@@ -145,8 +145,7 @@ impl GemmTime {
             true => cluster_exchange_us(tile, order, spec.shape, costs),
             false => exchange_us(spec, tile, order, costs),
         };
-        // With granules of K, the alternative to two slices is none. Measured: 40 tiles of 128×128 take 28.4 µs in two slices
-        // each, and 44.5 whole (H200, K 8192).
+        // With granules of K, the alternative to two slices is none (`docs/performance.md#two-slices`).
         let is_slow = spec.granules().is_none() || order.work_tiles() < device.sm_count / 2;
         let slowdown = match order.tail_splits {
             2 if rounds == 0.0 && is_slow && !has_clusters => costs.gemm.two_slices_slowdown,
@@ -171,7 +170,7 @@ impl GemmTime {
             },
             narrow_loss: match (spec.op(), tile.n) {
                 (GemmOp::Gemm, 64) => costs.gemm.narrow_tiles_loss,
-                // 64 rows are as fast with any tile (2×H200, 14336 columns of 8192: 73.5 to 76.7 µs); 16 rows are not.
+                // 64 rows are as fast with any tile, but 16 rows are not (`docs/performance.md#two-slices`).
                 (GemmOp::AgGemm, 64) if rounds > 0.0 && m < 64 => costs.gemm.narrow_tiles_loss,
                 _ => 0.0,
             },

@@ -12,8 +12,7 @@ use crate::plan::Network;
 /// few warps are busy.
 const PIECE_BYTES: u64 = 8 << 10;
 /// Bytes of a piece if the consumer warps push too. Then rows are few and a call waits for the slowest warp, so every CTA gets a
-/// piece. Pieces of 8, 4 and 2 KiB take 23.0, 21.7 and 21.7 µs with 64 rows of 8192 columns, and 22.7, 22.0 and 20.8 µs with 16
-/// rows (2×H100, in a chain).
+/// piece (`docs/performance.md#pieces-of-few-rows`).
 const ALL_HANDS_PIECE_BYTES: std::ops::RangeInclusive<u64> = 2 << 10..=4 << 10;
 /// 16-byte loads in flight of a thread that pushes while other warps compute. Registers limit the number. If each call gives the
 /// rows, the number is half of this.
