@@ -3,7 +3,7 @@
 use super::inputs::Inputs;
 use super::verdict::Results;
 use mkernel::spec::abi::OperandSpec;
-use mkernel::spec::{Device, Dim, Problem, Shape, SizedSpec};
+use mkernel::spec::{Device, Dim, DispatchOp, Problem, Shape, SizedSpec};
 use mkernel::{KernelConfig, KernelPlan, Operand};
 
 /// Rows of the first call of a kernel in another order, as a call of a kernel for exactly these rows.
@@ -11,14 +11,32 @@ pub struct OtherBatch {
     pub config: KernelConfig,
     pub shape: Shape,
     pub inputs: Inputs,
-    /// The rows of the first call that the batch has, in its order.
-    rows: Vec<usize>,
+    rows: Rows,
+}
+
+/// The rows of the first call that a batch has, in its order.
+enum Rows {
+    /// Of all ranks together.
+    Common(Vec<usize>),
+    /// Of each rank: its tokens.
+    OfRanks(Vec<Vec<usize>>),
+}
+
+/// The last half of some rows, in reverse order.
+fn last_half(rows: usize) -> Vec<usize> {
+    (rows / 2..rows).rev().collect()
 }
 
 impl OtherBatch {
-    /// The last half of the rows of the first call, in reverse order. `None` if the kernel does not promise equal bits, takes tokens,
-    /// whose routes would have to be drawn again, or exchanges rows, which other ranks then get.
+    /// The last half of the rows of the first call, or of the tokens of each rank, in reverse order. `None` if the kernel does not
+    /// promise equal bits, gives rows of tokens other places in another batch, or exchanges rows, which other ranks then get.
     pub fn of(config: &KernelConfig, plan: &KernelPlan, first: &Inputs) -> Option<Self> {
+        if let Problem::Dispatch(of) = &config.problem {
+            return match of.op {
+                DispatchOp::MoeLayer => Self::of_tokens(config, plan, first),
+                DispatchOp::DispatchGemm => None,
+            };
+        }
         let (mut config, mut shape) = (config.clone(), plan.shape());
         let (m, most) = match (&mut config.problem, &mut shape) {
             (Problem::Gemm(of), Shape::Gemm(shape)) if of.batch_invariant => {
@@ -32,7 +50,7 @@ impl OtherBatch {
             _ => return None,
         };
         let all = first.rows.unwrap_or(*most) as usize;
-        let rows: Vec<usize> = (all / 2..all).rev().collect();
+        let rows = last_half(all);
         *most = rows.len() as u64;
         *m = Dim::Static(*most);
         let spec = SizedSpec::for_sizes(config.clone(), shape).ok()?;
@@ -40,6 +58,7 @@ impl OtherBatch {
             .ok()?
             .operands()
             .to_vec();
+        let rows = Rows::Common(rows);
         let mut floats = Vec::new();
         for (operand, of_ranks) in &first.floats {
             let specs = [&first.operands, &operands].map(|all| spec_of(all, *operand));
@@ -67,6 +86,50 @@ impl OtherBatch {
         })
     }
 
+    /// The last half of the tokens of each rank, as a call of a layer of experts for at most these numbers of tokens.
+    fn of_tokens(config: &KernelConfig, plan: &KernelPlan, first: &Inputs) -> Option<Self> {
+        let (mut config, mut shape) = (config.clone(), plan.shape());
+        let counts = first.numbers(Operand::NumTokens).iter();
+        let tokens: Vec<_> = counts.map(|count| last_half(count[0] as usize)).collect();
+        let most = tokens.iter().map(Vec::len).max()?.max(1);
+        let (Problem::Dispatch(of), Shape::Dispatch(sizes)) = (&mut config.problem, &mut shape)
+        else {
+            return None;
+        };
+        let most_before = sizes.max_tokens as usize;
+        sizes.max_tokens = most as u64;
+        of.max_tokens = Dim::Static(sizes.max_tokens);
+        let spec = SizedSpec::for_sizes(config.clone(), shape).ok()?;
+        let operands = KernelPlan::new(&spec, &Device::default())
+            .ok()?
+            .operands()
+            .to_vec();
+        let num_tokens = tokens.iter().map(|rows| vec![rows.len() as i32]).collect();
+        let floats = first.floats.iter().map(|(operand, of_ranks)| {
+            let values = match operand {
+                Operand::Tokens | Operand::TopkWeights => {
+                    of_tokens(of_ranks, &tokens, [most_before, most])
+                }
+                _ => of_ranks.clone(),
+            };
+            (*operand, values)
+        });
+        let ids = first.numbers(Operand::TopkIds);
+        let ids = of_tokens(ids, &tokens, [most_before, most]);
+        let inputs = Inputs {
+            rows: None,
+            floats: floats.collect(),
+            numbers: vec![(Operand::TopkIds, ids), (Operand::NumTokens, num_tokens)],
+            operands,
+        };
+        Some(Self {
+            config,
+            shape,
+            inputs,
+            rows: Rows::OfRanks(tokens),
+        })
+    }
+
     /// Whether the results of all ranks have the bits that the first call has for these rows.
     pub fn agrees(&self, first: &Inputs, of_first: &[&Results], found: &[&Results]) -> bool {
         let mut results = self.inputs.operands.iter().filter(|spec| spec.written);
@@ -86,11 +149,17 @@ impl OtherBatch {
                 (0..).zip(all).filter_map(of_rank).collect()
             };
             let expected = taken(&of(of_first, first), [before, after], &self.rows);
+            let mut found = of(found, &self.inputs);
+            if let Rows::OfRanks(_) = &self.rows {
+                // A rank may have fewer tokens than the result has room for.
+                let of_ranks = found.iter_mut().zip(&expected);
+                of_ranks.for_each(|(found, expected)| found.truncate(expected.len()));
+            }
             let bits = |all: Vec<Vec<f32>>| {
                 let values = all.into_iter().flatten();
                 values.map(f32::to_bits).collect::<Vec<_>>()
             };
-            bits(expected) == bits(of(found, &self.inputs))
+            bits(expected) == bits(found)
         })
     }
 }
@@ -99,12 +168,39 @@ fn spec_of(all: &[OperandSpec], operand: Operand) -> Option<&OperandSpec> {
     all.iter().find(|spec| spec.operand == operand)
 }
 
-/// The elements of these rows of an operand on each rank. A rank has all rows of the batch, or the ranks share the rows.
-fn taken(
-    of_ranks: &[Vec<f32>],
-    [before, after]: [&OperandSpec; 2],
-    rows: &[usize],
-) -> Vec<Vec<f32>> {
+/// The elements of these rows, which have `cols` columns.
+fn lines<T: Copy>(all: &[T], cols: usize, rows: &[usize]) -> Vec<T> {
+    let line = |row: &usize| &all[row * cols..][..cols];
+    rows.iter().flat_map(line).copied().collect()
+}
+
+/// The elements of these tokens of an operand on each rank, which has room for `most_before` tokens, with zeros up to `most` tokens.
+fn of_tokens<T: Copy + Default>(
+    of_ranks: &[Vec<T>],
+    tokens: &[Vec<usize>],
+    [most_before, most]: [usize; 2],
+) -> Vec<Vec<T>> {
+    let ranks = of_ranks.iter().zip(tokens);
+    ranks
+        .map(|(all, rows)| {
+            let cols = all.len() / most_before;
+            let mut taken = lines(all, cols, rows);
+            taken.resize(most * cols, T::default());
+            taken
+        })
+        .collect()
+}
+
+/// The elements of these rows of an operand on each rank. A rank has its own rows, all common rows, or a share of the common rows.
+fn taken(of_ranks: &[Vec<f32>], [before, after]: [&OperandSpec; 2], rows: &Rows) -> Vec<Vec<f32>> {
+    let cols = before.cols as usize;
+    let rows = match rows {
+        Rows::Common(rows) => rows,
+        Rows::OfRanks(rows) => {
+            let ranks = of_ranks.iter().zip(rows);
+            return ranks.map(|(all, rows)| lines(all, cols, rows)).collect();
+        }
+    };
     let ranks = 0..of_ranks.len() as u32;
     let rows_of = |spec: &OperandSpec, rank| spec.rows.on(rank) as usize;
     let are_shared = ranks
@@ -116,15 +212,13 @@ fn taken(
     let mut next = 0;
     ranks
         .map(|rank| {
-            let lines = match are_shared {
+            let of_rank = match are_shared {
                 true => &all,
                 false => &of_ranks[rank as usize],
             };
-            let cols = before.cols as usize;
             let first = if are_shared { next } else { 0 };
             next = first + rows_of(after, rank);
-            let line = |row: &usize| &lines[row * cols..][..cols];
-            rows[first..next].iter().flat_map(line).copied().collect()
+            lines(of_rank, cols, &rows[first..next])
         })
         .collect()
 }
@@ -136,12 +230,12 @@ mod tests {
     use crate::cli::run::ranks::Job;
     use mkernel::network::Transport;
     use mkernel::spec::{
-        BLayout, CollectiveConfig, CollectiveOp, Dtype, GemmConfig, GemmOp, Scales,
+        BLayout, CollectiveConfig, CollectiveOp, DispatchConfig, Dtype, GemmConfig, GemmOp, Scales,
     };
 
-    /// Rows that ranks share, and rows that all ranks have; a number of rows that the ranks do not divide; scales of rows, and a
+    /// Tokens of ranks; rows that ranks share, and rows that all ranks have; a number of rows that the ranks do not divide; scales of rows, and a
     /// scale that all rows share.
-    fn kernels() -> [Problem; 5] {
+    fn kernels() -> [Problem; 6] {
         let n = Dim::Static(136);
         let gemm = |op, m| GemmConfig {
             m,
@@ -162,7 +256,18 @@ mod tests {
             batch_invariant: true,
             ..CollectiveConfig::new(CollectiveOp::AllReduce)
         };
+        let layer = DispatchConfig {
+            max_tokens: Dim::Static(9),
+            experts: Dim::Static(4),
+            top_k: Dim::Static(2),
+            hidden: Dim::Static(136),
+            intermediate: Dim::Static(128),
+            b_layout: BLayout::Nk,
+            swiglu: true,
+            ..DispatchConfig::new(DispatchOp::MoeLayer)
+        };
         [
+            layer.into(),
             gemm(GemmOp::AgGemm, Dim::Static(7)).into(),
             gemm(GemmOp::GemmRs, Dim::UpTo(11)).into(),
             sum.into(),
@@ -185,7 +290,7 @@ mod tests {
                     skew: 20,
                     timeline: false,
                 }),
-                seed: 3,
+                seed: 5, // with which ranks have tokens
                 calls: 1,
                 threads: 1,
                 transport: Transport::default(),
@@ -207,7 +312,10 @@ mod tests {
                 other.agrees(&calls[0], &[&first[0], &first[1]], &[&found[0], &found[1]])
             };
             assert!(agrees(&found), "{}", plan.id);
-            found[0][0].1[0] = f32::from_bits(1.0_f32.to_bits() + 1);
+            // A rank may have no tokens.
+            for of_rank in &mut found {
+                of_rank[0].1[0] = f32::from_bits(1.0_f32.to_bits() + 1);
+            }
             assert!(!agrees(&found), "{}: a bit differs", plan.id);
         }
     }
