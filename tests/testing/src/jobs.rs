@@ -6,6 +6,7 @@
 //! - [`Turns`] makes calls of several operators of one communicator in turn.
 //! - [`overlap`] makes two calls that the host cannot order, and [`overtaken`] a call that a later one may overtake.
 //! - [`prepared`] makes single calls of one operator, for tests of their errors.
+//! - [`search`] finds mutants of the kernels of jobs.
 //! - [`all_are_right`] and its neighbours run jobs with many seeds.
 //! - [`all_mutations_are_found`] and its neighbours run jobs with mutated kernels. [`planted`] has mutations of several kinds.
 
@@ -18,6 +19,7 @@ mod data;
 pub mod experts;
 pub mod gemm;
 mod graph;
+mod forked;
 mod kernel_edits;
 mod machine;
 mod memo;
@@ -30,6 +32,7 @@ pub mod planted;
 pub mod prepared;
 mod rows;
 mod runs;
+pub mod search;
 mod simulated;
 pub mod token_batches;
 mod turns;

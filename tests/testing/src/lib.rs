@@ -10,6 +10,7 @@
 //! - [`golden`] reads the golden configurations in `tests/configs`.
 //! - [`graph`] captures calls, and replays them.
 //! - [`kinds`] has an operator of each kind.
+//! - [`mutants`] plants mistakes in kernels.
 //! - [`options`] parses options that several benchmarks have.
 //! - [`ranks`] runs benchmarks on the GPUs of this host.
 //! - [`unfused`] measures the network transfers of an unfused baseline.
@@ -27,6 +28,7 @@ pub mod graph;
 pub mod jobs;
 pub mod kinds;
 pub mod lab;
+pub mod mutants;
 pub mod options;
 pub mod ranks;
 pub mod unfused;

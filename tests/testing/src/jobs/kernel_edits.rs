@@ -1,15 +1,17 @@
 //! Edits of the text of a kernel before it is compiled.
 
+use crate::mutants::{PLANT, with_mutants};
 use mkernel::Communicator;
 
 /// A definition that prevents inlining. A kernel of a test is compiled for few runs, and without inlining that takes less than
 /// half the time. Findings then name only the innermost function.
 const NOT_INLINED: &str = "#define MK_DEVICE __device__ inline\n";
 
-/// Edits the text of a kernel. An edit is a pair of strings, in one of three forms:
+/// Edits the text of a kernel. An edit is a pair of strings, in one of four forms:
 ///
 /// - (`@name`, `a => b`) replaces `a` by `b` in the line that ends with the comment `// @name`.
 /// - (`@name`, text) replaces that line by the text, which may be empty.
+/// - ([`PLANT`], address) plants all mutants, with the switch at this address.
 /// - (text, other text) replaces the text wherever it occurs.
 ///
 /// Functions of simulated kernels are not inlined, even without an edit.
@@ -17,6 +19,10 @@ const NOT_INLINED: &str = "#define MK_DEVICE __device__ inline\n";
 /// # Panics
 /// The kernel does not have the text or the tag.
 pub fn apply_edits(ranks: &Communicator, edits: &[(String, String)], text: &mut String) {
+    let (switches, edits): (Vec<_>, Vec<_>) = edits.iter().partition(|(from, _)| from == PLANT);
+    for (_, switch) in switches {
+        *text = with_mutants(text, switch);
+    }
     if ranks.is_simulated() {
         text.insert_str(0, NOT_INLINED);
     }

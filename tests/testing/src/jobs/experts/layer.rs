@@ -302,6 +302,9 @@ impl SimulatedJob for Layer {
 
     /// Sets the edits of `dispatch_gemm`.
     fn edit(&mut self, edits: Vec<(String, String)>) {
+        if edits.iter().all(|(from, _)| from == crate::mutants::PLANT) {
+            self.combine_edits = edits.clone();
+        }
         self.dispatch_edits = edits;
     }
 }

@@ -1,0 +1,109 @@
+//! Kernels with a norm, of collectives and of products.
+
+use crate::Kernel;
+use mkernel::spec::{Protocol, Tuning};
+use mkernel_testing::jobs::collective::CollectiveJob;
+use mkernel_testing::jobs::collective::norm::NormJob;
+use mkernel_testing::jobs::gemm::norm::GemmNormJob;
+
+pub const KERNELS: &[Kernel<NormJob>] = &[
+    ("one_shot", one_shot),
+    ("two_shots", two_shots),
+    ("rows", rows),
+    ("numbers", numbers),
+    ("chunks", chunks),
+    ("one_rank", one_rank),
+    ("normalised_in_place", normalised_in_place),
+];
+
+fn packets(world: u32, shots: u32) -> NormJob {
+    let job = NormJob::new(world, (7, 1032), 2).biased();
+    job.with(|job| job.protocol(Protocol::Ll).shots(shots))
+}
+
+fn one_shot() -> NormJob {
+    packets(2, 1)
+}
+
+fn two_shots() -> NormJob {
+    packets(4, 2)
+}
+
+/// Calls with fewer rows after calls with more.
+fn rows() -> NormJob {
+    one_shot().with(|job| job.with_rows(&[7, 2, 7, 1, 7]))
+}
+
+/// In fp32, where another order of additions has other bits.
+fn numbers() -> NormJob {
+    one_shot().with(CollectiveJob::fp32)
+}
+
+fn chunks() -> NormJob {
+    let job = NormJob::new(4, (30, 1032), 2).biased();
+    job.with(|job| job.protocol(Protocol::Simple))
+}
+
+fn one_rank() -> NormJob {
+    NormJob::new(1, (30, 1032), 2)
+}
+
+fn normalised_in_place() -> NormJob {
+    let job = NormJob::new(2, (3, 1032), 2).in_place();
+    job.with(|job| job.protocol(Protocol::Ll).shots(1))
+}
+
+pub const OF_PRODUCTS: &[Kernel<GemmNormJob>] = &[
+    ("rows_of_products", rows_of_products),
+    ("alone", alone),
+    ("relayed", relayed),
+    ("owners", owners),
+    ("rows_of_owners", rows_of_owners),
+    ("scattered", scattered),
+    ("in_place", in_place),
+    ("narrow_tiles", narrow_tiles),
+];
+
+fn rows_of_products() -> GemmNormJob {
+    GemmNormJob::new(2, (12, 520, 64), 3)
+}
+
+/// One rank, whose CTAs share tiles and have several.
+fn alone() -> GemmNormJob {
+    GemmNormJob::new(1, (12, 520, 64), 3)
+}
+
+/// Ranks add up rows of their own and relay the sums.
+fn relayed() -> GemmNormJob {
+    GemmNormJob::new(8, (64, 1536, 64), 4)
+}
+
+/// Owners of tiles, whose rows are in several groups.
+fn owners() -> GemmNormJob {
+    GemmNormJob::new(2, (140, 136, 64), 2).in_two_shots(1)
+}
+
+/// The same with rows at run time, fewer after more.
+fn rows_of_owners() -> GemmNormJob {
+    owners().with_rows(&[140, 3, 70, 140, 0, 140])
+}
+
+/// Rows that stay on their ranks.
+fn scattered() -> GemmNormJob {
+    owners().scattered()
+}
+
+/// The same rows of owners, whose new residual takes the place of the residual.
+fn in_place() -> GemmNormJob {
+    owners().in_place()
+}
+
+/// Tiles of one sub-tile in a row, so that a lane adds squares of tiles that other lanes have awaited.
+fn narrow_tiles() -> GemmNormJob {
+    let tuning = Tuning {
+        tile_m: Some(128),
+        tile_n: Some(64),
+        ..owners().job.config.tuning
+    };
+    owners().tuned(tuning)
+}

@@ -1,0 +1,198 @@
+//! The search for each mutant with the kernels that reach it.
+
+use super::forked::{self, FORK, Report};
+use super::{SimulatedJob, for_each_in_parallel};
+use crate::mutants::{Mutant, PLANT, Switch, all};
+use std::collections::BTreeMap;
+use std::os::unix::process::ExitStatusExt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The seconds of real time after which a run counts as one that does not end.
+const RUN_LIMIT: u32 = 30;
+/// The exit code of a process that has found a mutant.
+const FOUND: u8 = 0;
+/// The exit code of a process that has not found a mutant.
+const NOT_FOUND: u8 = 1;
+
+/// A job whose kernel has all mutants.
+pub struct Target {
+    name: String,
+    job: Box<dyn SimulatedJob + Send + Sync>,
+    switch: &'static Switch,
+}
+
+impl Target {
+    /// Plants all mutants in the kernel of a job.
+    pub fn new<J: SimulatedJob + Send + Sync + 'static>(name: String, mut job: J) -> Self {
+        let switch = Switch::leak();
+        let address = format!("{:#x}", std::ptr::from_ref(switch) as usize);
+        job.edit(vec![(PLANT.into(), address)]);
+        let job = Box::new(job);
+        Self { name, job, switch }
+    }
+
+    /// Runs the job with a mutant, or with none, and returns the failure.
+    fn run(&self, mutant: u32, seed: u64) -> Option<String> {
+        self.switch.activate(mutant);
+        self.job.run(seed).err()
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How the search for a mutant ended.
+pub struct Outcome {
+    /// The mutant.
+    pub mutant: Mutant,
+    /// The kernel, the seed and the failure, if the mutant was found.
+    pub found: Option<String>,
+    /// The names of the kernels that reach the mutant.
+    pub kernels: Vec<String>,
+    /// The time of all runs.
+    pub time: Duration,
+}
+
+/// The kernels that reach each mutant, from the fastest on.
+pub type Reach<'t> = BTreeMap<u32, Vec<(Duration, &'t Target)>>;
+
+/// Runs all jobs without an active mutant.
+///
+/// # Panics
+/// A job fails. The message has the failures of all jobs.
+pub fn reach(targets: &[Target], seeds: u64) -> Reach<'_> {
+    let (reach, failures) = (Mutex::new(Reach::new()), Mutex::new(Vec::new()));
+    let indices: Vec<usize> = (0..targets.len()).collect();
+    for_each_in_parallel(&indices, |index| {
+        let target = &targets[*index];
+        for seed in 0..seeds {
+            let started = Instant::now();
+            if let Some(failure) = target.run(0, seed) {
+                let mut failures = locked(&failures);
+                failures.push(format!("{}, seed {seed}: {failure}", target.name));
+                return;
+            }
+            if seed + 1 < seeds {
+                continue;
+            }
+            println!("{}: {:?}", target.name, started.elapsed());
+            for number in target.switch.reached() {
+                let mut reach = locked(&reach);
+                reach
+                    .entry(number)
+                    .or_default()
+                    .push((started.elapsed(), target));
+            }
+        }
+    });
+    let failures = failures
+        .into_inner()
+        .unwrap_or_else(PoisonError::into_inner);
+    assert!(failures.is_empty(), "{}", failures.join("\n\n"));
+    let mut reach = reach.into_inner().unwrap_or_else(PoisonError::into_inner);
+    for targets in reach.values_mut() {
+        targets.sort_by_key(|(time, _)| *time);
+        take_families_in_turn(targets);
+    }
+    reach
+}
+
+/// Puts the first kernel of each family first, then the second one of each, and so on: kernels of a family are alike.
+fn take_families_in_turn(targets: &mut [(Duration, &Target)]) {
+    let mut before = BTreeMap::new();
+    targets.sort_by_cached_key(|(_, target)| {
+        let family = target.name.split(':').next().unwrap_or_default();
+        let place = before.entry(family.to_owned()).or_insert(0);
+        *place += 1;
+        *place
+    });
+}
+
+/// Searches these mutants for at most `limit` each, on all cores, each in a process of its own.
+///
+/// # Panics
+/// A process panics.
+pub fn search(reach: &Reach<'_>, numbers: &[u32], limit: Duration) -> Vec<Outcome> {
+    let mutants = all();
+    let outcomes = Mutex::new(Vec::new());
+    for_each_in_parallel(numbers, |number| {
+        let targets = reach.get(number).map_or(&[][..], Vec::as_slice);
+        let started = Instant::now();
+        let found = find(targets, *number, limit);
+        let _lock = locked(&FORK);
+        let outcome = Outcome {
+            mutant: mutants[*number as usize - 1].clone(),
+            found,
+            kernels: targets
+                .iter()
+                .map(|(_, target)| target.name.clone())
+                .collect(),
+            time: started.elapsed(),
+        };
+        outcome.print();
+        locked(&outcomes).push(outcome);
+    });
+    outcomes
+        .into_inner()
+        .unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Searches a mutant. A mutant that ends the process, or whose run does not end, is found.
+fn find(targets: &[(Duration, &Target)], number: u32, limit: Duration) -> Option<String> {
+    let (text, status) = forked::run(|report| find_here(targets, number, limit, report));
+    let last = text.lines().next_back().unwrap_or_default();
+    match (status.code().map(u8::try_from), status.signal()) {
+        (Some(Ok(FOUND)), _) => Some(last.to_owned()),
+        (Some(Ok(NOT_FOUND)), _) => None,
+        (_, Some(libc::SIGALRM)) => Some(format!("{last}the run does not end")),
+        (_, Some(signal)) => Some(format!("{last}signal {signal} ends the process")),
+        _ => panic!("mutant {number}: {last}{status}"),
+    }
+}
+
+fn find_here(
+    targets: &[(Duration, &Target)],
+    number: u32,
+    limit: Duration,
+    report: &mut Report,
+) -> u8 {
+    let started = Instant::now();
+    for seed in 0.. {
+        for (_, target) in targets {
+            report.limit(RUN_LIMIT);
+            report.say(&format!("\n{}, seed {seed}: ", target.name));
+            if let Some(failure) = target.run(number, seed) {
+                // More runs would fail as well, whatever the mutant.
+                assert!(!failure.contains("cannot be used"), "{failure}");
+                let mut lines = failure.lines();
+                let line = lines.find(|line| !line.contains("simulator found"));
+                report.say(line.unwrap_or_default());
+                return FOUND;
+            }
+            if started.elapsed() > limit {
+                return NOT_FOUND;
+            }
+        }
+        if targets.is_empty() {
+            break;
+        }
+    }
+    NOT_FOUND
+}
+
+impl Outcome {
+    fn print(&self) {
+        let Self { mutant, time, .. } = self;
+        let how = match &self.found {
+            None => format!("NOT FOUND in {:?}", self.kernels),
+            Some(found) => found.clone(),
+        };
+        println!(
+            "{mutant} | line {} | {} ms | {how}",
+            mutant.line,
+            time.as_millis()
+        );
+    }
+}
