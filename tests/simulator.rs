@@ -14,8 +14,8 @@ use std::collections::BTreeSet;
 /// The number of seeds per kernel and world in the ignored test.
 const SEEDS: u64 = 100;
 
-/// The worlds of golden GEMMs in the tests that are not ignored. The tests of `mutations` and `rows` run on two ranks. One run
-/// of each kernel suffices here, since the tests of `mutations` show that most defects are found with any seed.
+/// The worlds of golden GEMMs in the tests that are not ignored. The tests of `mutants` and `rows` run on two ranks. One run
+/// of each kernel suffices here, since the tests of `mutants` show that most defects are found with any seed.
 const DEFAULT_WORLDS: [u32; 2] = [1, 4];
 
 /// Returns a size that is small enough for a CPU and has the same remainder as `size` after whole tiles.

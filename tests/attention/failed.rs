@@ -167,7 +167,10 @@ fn a_call_behind_a_failed_one_sends_nothing() {
 #[test]
 fn a_call_that_is_made_behind_a_failed_one_is_found() {
     let right = sum_behind_attention(false, &[]).expect("no rank is late");
-    let made = ("@call.given-up", "");
+    let made = (
+        "given_up_by = aborted_by == 0 && failed != 0 ? 1 + ctx.rank : aborted_by;",
+        "",
+    );
     let sum = sum_behind_attention(true, &[made]).expect("all ranks have sent something");
     assert!(sum != right);
 }

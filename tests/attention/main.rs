@@ -4,7 +4,6 @@
 mod cached;
 mod failed;
 mod lse;
-mod mutations;
 mod not_finite;
 mod offsets;
 mod packed;

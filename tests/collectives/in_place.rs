@@ -10,11 +10,8 @@ use mkernel_testing::jobs::collective::CollectiveJob;
 use mkernel_testing::jobs::collective::cases::in_place;
 use mkernel_testing::jobs::collective::norm::NormJob;
 use mkernel_testing::jobs::prepared::{Prepared, expect_refused, on_ranks};
-use mkernel_testing::jobs::{Mutation, all_are_right, all_mutations_are_found, bad_network};
+use mkernel_testing::jobs::{all_are_right, bad_network};
 use mkernel_testing::lab::Failure;
-
-/// The number of seeds with which a mutation must be found.
-const MUTATION_SEEDS: u64 = 40;
 
 /// Removes jobs whose loads and stores are those of other jobs: of other types, of a row, and in graphs.
 fn different(
@@ -128,11 +125,6 @@ fn packets(shots: u32) -> CollectiveJob {
     job.protocol(Protocol::Ll).shots(shots)
 }
 
-fn chunks() -> CollectiveJob {
-    let job = CollectiveJob::new(CollectiveOp::AllReduce, 4, (30, 1032), 2).in_place();
-    job.protocol(Protocol::Simple)
-}
-
 fn normalised() -> NormJob {
     let job = NormJob::new(2, (3, 1032), 2).in_place();
     job.with(|job| job.protocol(Protocol::Ll).shots(1))
@@ -144,25 +136,6 @@ fn packets_are_right_in_place_under_many_schedules() {
     let jobs = [("one shot", packets(1)), ("two shots", packets(2))];
     all_are_right(&jobs, 8);
     all_are_right(&[("a norm", normalised())], 8);
-}
-
-/// Mistakes that do no harm if Y is not X: a right store follows, or no rank stores to the loaded part.
-#[rustfmt::skip]
-const MUTATIONS: &[Mutation<CollectiveJob>] = &[
-    ("a packet stored before the part is loaded", || packets(2), &[("@ll.collected", "store_vec16(Tensors::output => store_vec16(Tensors::output(args).at(vec), Vec16{}), store_vec16(Tensors::output")]),
-    ("a part that others may not store to", || packets(2), &[("@ll.sent", "load_sent_vec16 => load_vec16")]),
-    ("a chunk stored before it is sent", chunks, &[("@gather.collected", "wait_chunk => if (lane_index() < vecs) store_vec16(result.at(first + lane_index()), Vec16{}); wait_chunk")]),
-];
-
-#[rustfmt::skip]
-const NORM_MUTATIONS: &[Mutation<NormJob>] = &[
-    ("parts that other threads send", normalised, &[("@ll.own-vecs", "send_own_parts(args, ctx); => for (u32 i = thread(); i < Shards::vecs(ctx); i += threads()) send_parts(args, ctx, i);")]),
-];
-
-#[test]
-fn every_mutation_of_calls_in_place_is_found() {
-    all_mutations_are_found(MUTATIONS, MUTATION_SEEDS);
-    all_mutations_are_found(NORM_MUTATIONS, MUTATION_SEEDS);
 }
 
 const ROWS: u64 = 8;

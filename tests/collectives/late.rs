@@ -17,7 +17,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The edits that remove the report of a rank which begins a call that was given up.
-const UNREPORTED: (&str, &str) = ("@call.given-up", "");
+const UNREPORTED: (&str, &str) = (
+    "given_up_by = aborted_by == 0 && failed != 0 ? 1 + ctx.rank : aborted_by;",
+    "",
+);
 
 /// An operator whose ranks pass on what they have computed from the data of others.
 struct Case {
@@ -29,13 +32,12 @@ struct Case {
 }
 
 fn cases() -> Vec<(&'static str, Case)> {
-    let uncounted = &[("@reduce-scatter.valid", "!is_aborted(ctx) => true")];
-    let unchecked = &[("@gather.valid", "!is_aborted(ctx) => true")];
+    let unchecked = &[("is_valid = !is_aborted(ctx)", "is_valid = true")];
     let (symmetric, shots) = (true, Some(2));
     let chunks = |symmetric| collective(Some(Protocol::Simple), None, symmetric);
     vec![
-        ("results", gemm_ar(2, 2, !symmetric, uncounted)),
-        ("symmetric results", gemm_ar(2, 2, symmetric, uncounted)),
+        ("results", gemm_ar(2, 2, !symmetric, unchecked)),
+        ("symmetric results", gemm_ar(2, 2, symmetric, unchecked)),
         (
             "relayed packets",
             gemm_ar(
@@ -43,8 +45,8 @@ fn cases() -> Vec<(&'static str, Case)> {
                 1,
                 !symmetric,
                 &[(
-                    "@one-shot.have-arrived",
-                    "wait_packets(sub, half, first, packets); => wait_packets(sub, half, first, packets) || true;",
+                    "= wait_packets(sub, half, first, packets);",
+                    "= wait_packets(sub, half, first, packets) || true;",
                 )],
             ),
         ),
@@ -58,7 +60,7 @@ fn cases() -> Vec<(&'static str, Case)> {
         (
             "two shots of packets",
             Case {
-                passes_on: &[("@ll.have-arrived", "if (have_arrived) => ")],
+                passes_on: &[("if (have_arrived) send_to_all(", "send_to_all(")],
                 ..collective(Some(Protocol::Ll), shots, !symmetric)
             },
         ),

@@ -4,7 +4,6 @@ mod buckets;
 mod gemm_norm;
 mod in_place;
 mod late;
-mod mutations;
 mod nan;
 mod norm;
 mod rows;

@@ -86,8 +86,11 @@ fn nans_whose_bits_are_all_one_arrive() {
 /// Without the exchange of such values for others, they would be waited for until the deadline.
 #[test]
 fn nans_that_look_like_empty_slots_are_found() {
-    for half in ["@lamport.low-nans", "@lamport.high-nans"] {
-        let edits = [(half.to_owned(), String::new())];
+    for half in [
+        "(inverted.x | inverted.y) == 0",
+        "(inverted.z | inverted.w) == 0",
+    ] {
+        let edits = [(half.to_owned(), "false".to_owned())];
         for result in call(
             CollectiveOp::AllReduce,
             Some(1),

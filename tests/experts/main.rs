@@ -3,7 +3,6 @@
 
 mod faults;
 mod layers;
-mod mutations;
 mod scales;
 mod whole;
 mod zeros;

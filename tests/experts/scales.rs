@@ -1,9 +1,7 @@
-//! Layers of e4m3, whose tokens may travel with their scales, and mutations of the way that scales take.
+//! Layers of e4m3, whose tokens may travel with their scales.
 
 use crate::layers::check;
-use crate::mutations::{Mutation, are_found};
 use mkernel::spec::Scales;
-use mkernel_testing::jobs::SimulatedJob;
 use mkernel_testing::jobs::attention::CallPattern;
 use mkernel_testing::jobs::experts::Layer;
 
@@ -58,78 +56,4 @@ fn layers_of_e4m3_out_of_step_and_in_graphs_are_right() {
         let layer = layer.mixed([&[16, 16], &[0, 5], &[16, 1]]).padded();
         check(&format!("{scales:?}, {pattern:?}"), &layer, 2);
     }
-}
-
-/// So many tokens that a flag covers two tokens, in tiles that have rows of both ranks.
-fn scaled(scales: Scales) -> Layer {
-    let mut layer = Layer::new(2, 6, 2, 48).scaled(scales);
-    layer.intermediate = 136;
-    layer.mixed([&[48, 48], &[48, 3], &[48, 48]])
-}
-
-fn rows() -> Layer {
-    scaled(Scales::Row)
-}
-
-fn blocks() -> Layer {
-    scaled(Scales::Block)
-}
-
-fn tensors() -> Layer {
-    scaled(Scales::Tensor)
-}
-
-/// Tiles of one stage on one CTA: loads run ahead, so warps are at different tiles.
-fn short_tokens() -> Layer {
-    let mut layer = Layer::new(1, 6, 2, 24).scaled(Scales::Row);
-    (layer.hidden, layer.intermediate, layer.sms, layer.skew) = (64, 600, 1, 100);
-    layer.mixed([&[24], &[24], &[24]])
-}
-
-#[rustfmt::skip]
-const ROWS: &[Mutation] = &[
-    ("scales that are not sent", "@tokens.scales", ""),
-    ("a flag raised before other lanes have stored scales", "@tokens.scales-warp", ""),
-    ("the scales of the first token for all tokens of a block", "@shards.scale", "row_at(i / kScales) => row_at(0)"),
-    ("scales stored over those of the first token", "@shards.scale-slot", "i / kScales * kRowBytes => 0u"),
-    ("the scales of the first row of a tile for all rows", "@grouped.scales-row", "min(row, tile.rows - 1) => 0"),
-    ("the scales of the first expert for all experts", "@grouped.scales-expert", "tile.expert * bytes => 0"),
-    ("the scales of the first own token for all own tokens", "@grouped.own-scales", "(args, token) => (args, 0)"),
-    ("elements taken for scales", "@grouped.sent-scales", "elements + Tokens::kTokenBytes => elements"),
-    ("addresses of scales not passed on", "@grouped.scales", ""),
-    ("addresses of scales read before they are written", "@grouped.scales-arrived", ""),
-];
-
-#[rustfmt::skip]
-const BLOCKS: &[Mutation] = &[
-    ("scales that are not sent", "@tokens.scales", ""),
-    ("a flag raised before other lanes have stored scales", "@tokens.scales-warp", ""),
-    ("the scales of the first token for all tokens of a block", "@shards.scale", "row_at(i / kScales) => row_at(0)"),
-    ("the scales of the first expert for all experts", "@grouped.scales-expert", "tile.expert * bytes => 0"),
-    ("addresses of scales read before they are written", "@grouped.scales-arrived", ""),
-];
-
-#[test]
-fn every_mutation_of_scales_is_found() {
-    for job in [rows, blocks, tensors, short_tokens] {
-        assert_eq!(job().run(0).err(), None);
-    }
-    are_found(rows, ROWS);
-    are_found(blocks, BLOCKS);
-    are_found(
-        tensors,
-        &[(
-            "one scale for all experts",
-            "@grouped.scales-expert",
-            "tile.expert * bytes => 0",
-        )],
-    );
-    are_found(
-        short_tokens,
-        &[(
-            "a tile overwritten while it is multiplied",
-            "@tiles.kept",
-            "kTileBuffers + 1 => kTileBuffers",
-        )],
-    );
 }

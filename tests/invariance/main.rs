@@ -1,6 +1,7 @@
 //! Batch invariance on simulated GPUs: rows that batches share have equal bits, whatever the batch and the plan.
 
-mod mutations;
+mod defaults;
+mod planted;
 
 use mkernel::spec::{
     Activation, BLayout, CollectiveConfig, CollectiveOp, Dtype, Epilogue, GemmConfig, GemmOp, Norm,

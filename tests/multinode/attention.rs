@@ -1,16 +1,12 @@
-//! Tests of `ring_attention` on several nodes: masks, both placements, ranks without rows, calls out of step, graphs, a
-//! node that makes no call, and mutations.
+//! Tests of `ring_attention` on several nodes: masks, both placements, ranks without rows, calls out of step, graphs, and a
+//! node that makes no call.
 
 use mkernel::spec::Placement::{Contiguous, Zigzag};
 use mkernel_testing::jobs::attention::{AttentionJob, CallPattern};
 use mkernel_testing::jobs::{
-    Mutation, SimulatedJob, all_are_right, all_are_right_when_counters_wrap,
-    all_mutations_are_found, bad_network,
+    SimulatedJob, all_are_right, all_are_right_when_counters_wrap, bad_network,
 };
 
-/// The number of seeds with which a mutation must be found. One mutation, in which the keys of another put are awaited,
-/// is found by about one seed in 25.
-const SEEDS_TO_FIND: u64 = 300;
 /// The number of seeds with which one node makes no call.
 const SEEDS_WITHOUT_A_RANK: u64 = 2;
 /// The number of seeds per job, so that their bits can be compared.
@@ -19,17 +15,13 @@ const SEEDS: u64 = 2;
 /// Returns a job on `nodes` nodes of `local_world` ranks. `sizes` are the batch, the length of the sequence, the heads
 /// of Q, the heads of K and V, and the dimension of a head.
 ///
-/// Two CTAs communicate. They forward parts soon, since the edit of `LAG` shortens the distance between a put and the
-/// forwarding of its parts. A put has at most 4 parts.
+/// Two CTAs communicate. They forward parts soon. A put has at most 4 parts.
 fn job((nodes, local_world): (u32, u32), sizes: [u64; 5]) -> AttentionJob {
     let job = AttentionJob::new(nodes * local_world, sizes, 3);
-    let mut job = job.across(nodes, bad_network()).pushed_by(2);
-    job.edit(vec![(LAG.into(), "kForwardLag = 4;".into())]);
-    job
+    job.across(nodes, bad_network())
+        .pushed_by(2)
+        .forwarding_after(4)
 }
-
-/// The line that sets the number of parts after which a part is forwarded.
-const LAG: &str = "kForwardLag = 512;";
 
 fn named(jobs: Vec<AttentionJob>) -> Vec<(String, AttentionJob)> {
     let name = |job: &AttentionJob| {
@@ -98,42 +90,4 @@ fn a_rank_that_makes_no_call_is_named() {
             assert!(is_named, "{nodes:?}, seed {seed}: {failure}");
         }
     }
-}
-
-/// Returns a job in which each rank has several tiles of two heads.
-fn all_keys() -> AttentionJob {
-    job((2, 2), [1, 512, 2, 2, 64])
-}
-
-/// Returns a job in which the first node waits for no keys, but only for the numbers of puts.
-fn one_way() -> AttentionJob {
-    job((2, 2), [1, 512, 1, 1, 64]).causal(Contiguous)
-}
-
-/// Returns a job in which only rank 1 waits for another rank. So rank 0, for which it waits, can be two calls ahead.
-fn far_ahead() -> AttentionJob {
-    let mut job = job((2, 2), [1, 2, 4, 4, 64]).causal(Contiguous);
-    (job.machine.sms, job.machine.skew) = (2, 95);
-    job.pushed_by(1)
-}
-
-#[rustfmt::skip]
-const MUTATIONS: &[Mutation<AttentionJob>] = &[
-    ("keys put before they are written", all_keys, &[("@kv-forward.own-wait", "wait_flag( => if (false) wait_flag(")]),
-    ("keys forwarded before they have arrived", all_keys, &[("@kv-forward.arrival", "")]),
-    ("the last parts are not forwarded", all_keys, &[("@kv-forward.lag", " + Config::kForwardLag => ")]),
-    ("keys of another put awaited", all_keys, &[("@kv-forward.arrival", "put_of(ctx, part) => 0")]),
-    ("keys of another peer forwarded", all_keys, &[("@kv-forward.part", "Network::rank_of_peer(ctx, peer) => ctx.rank")]),
-    ("keys put to another slot", all_keys, &[("@kv-forward.put", "first.part(ctx, 0) => Workspace::kv_parts(0, 0, 0, 0, 0)")]),
-    ("only K is put", all_keys, &[("@kv-forward.put", "tiles * 2 => tiles")]),
-    ("one buffer for all calls", all_keys, &[("@kv-slots.buffer", "ctx.epoch => 0u")]),
-    ("no wait for the readers of a slot", far_ahead, &[("@kv-slots.credit", "slot.earlier => 0u")]),
-    ("credits for the source, not for the rank that forwards", all_keys, &[("@kv-slots.release-node", "source => ctx.rank")]),
-    ("a node that needs keys gets none", one_way, &[("@kv-forward.needs", "return node_attends => return !node_attends")]),
-    ("calls end before all puts have arrived", one_way, &[("@put.watch-arrivals", "Network::watch_arrivals(args, ctx, Begin::kPuts, [puts](u32) { return puts; }) => false")]),
-];
-
-#[test]
-fn every_mutation_is_found() {
-    all_mutations_are_found(MUTATIONS, SEEDS_TO_FIND);
 }

@@ -1,12 +1,10 @@
 //! Tests of `dispatch_gemm` and `combine` on several nodes: results under many kinds of routing, invalid operands, an
-//! absent rank, graphs, and mutations.
+//! absent rank, and graphs.
 
 use mkernel::spec::Scales;
 use mkernel_testing::jobs::attention::CallPattern;
-use mkernel_testing::jobs::experts::{CombineEdits, Layer, all_recover, invalid_calls};
-use mkernel_testing::jobs::{
-    Backend, SimulatedJob, WRAPPING_CALL_COUNTS, all_are_found, all_are_right, bad_network, mutated,
-};
+use mkernel_testing::jobs::experts::{Layer, all_recover, invalid_calls};
+use mkernel_testing::jobs::{Backend, WRAPPING_CALL_COUNTS, all_are_right, bad_network};
 
 /// Returns a layer on `nodes` nodes of `local_world` ranks, without calls.
 pub fn job(
@@ -260,92 +258,4 @@ fn calls_out_of_step_and_in_graphs_are_right() {
         let layer = layer.mixed([&[12, 0, 5, 12], &[0; 4], &[3, 12, 0, 1]]);
         ("paced", layer.random(&[12; 4], false))
     }));
-}
-
-/// The number of seeds with which a mutation must be found.
-const SEEDS_TO_FIND: u64 = 20;
-
-/// A mutation: its name, and the edit of the kernel's text.
-type Mutation = (&'static str, &'static str, &'static str);
-
-#[rustfmt::skip]
-const DISPATCH: &[Mutation] = &[
-    ("a packet put before it is written", "@packets.written", ""),
-    ("a packet forwarded before it has arrived", "@packets.arrival", ""),
-    ("counts forwarded without a fence", "@packets.forward-fence", ""),
-    ("one buffer of packets for all calls", "@packets.slot", "ctx.parity() => 0u"),
-    ("the list of another rank", "@packets.list", ""),
-    ("puts of the previous call counted again", "@put.next", ".puts) => .puts - 1)"),
-    ("a chunk put before it is packed", "@node-tokens.packed", ""),
-    ("a chunk forwarded before it has arrived", "@node-tokens.arrival", ""),
-    ("a chunk put to other places", "@node-tokens.there", "place(first) => place(first) + 1"),
-    ("tokens forwarded to no rank", "@routing.needing-ranks", "== to => != to"),
-    ("a token needed by the first rank only", "@routing.needing-choices", "first + Config::kTopK => first + 1"),
-    ("flags stored before forwarded tokens are written", "@copy.stored", ""),
-    ("no fence between the writes of NICs and the forwarding", "@node-tokens.forward-fence", ""),
-    ("arrivals not published to all CTAs", "@put.arrivals", "store_release_gpu => store"),
-];
-
-#[rustfmt::skip]
-const COMBINE: &[Mutation] = &[
-    ("a list relayed before it has arrived", "@lists.relay-wait", ""),
-    ("one buffer of lists for all calls", "@lists.buffer", "ctx.parity() => 0u"),
-    ("lists relayed before this rank has read what it received", "@lists.relay-fence", ""),
-    ("puts of the previous call counted again", "@put.next", ".puts) => .puts - 1)"),
-    ("tokens of previous calls on the list", "@lists.next", "listed) => 0)"),
-    ("a token on a list once for each of its entries", "@lists.listed", "node_of(Topk::load_row_index(args, first + i)) == node => false"),
-    ("another position on the list", "@lists.slot", "+ position => + token"),
-    ("a chunk put before its sums are computed", "@put-sums.wait", "(void)site;"),
-    ("a chunk of sums not awaited", "@sums.put", "put_of_sum(position) => put_of_sum(position) - 1"),
-    ("sums of other nodes left out", "@sums.node-group", "rank - rank % Ranks::kLocalWorld => SumRow::kNoGroup"),
-    ("no fence between the writes of NICs and the loads", "@sums.proxy-fence", ""),
-    ("arrivals not published to all CTAs", "@put.arrivals", "store_release_gpu => store"),
-];
-
-/// Mutations that need tokens with scales.
-#[rustfmt::skip]
-const SCALES: &[Mutation] = &[
-    ("scales that are not sent", "@tokens.scales", ""),
-    ("tokens packed before other lanes have stored scales", "@tokens.scales-warp", ""),
-    ("chunks put without the last scales", "@node-tokens.put-bytes", "kSentBytes => kTokenBytes"),
-    ("tokens forwarded without scales", "@node-tokens.forwarded-bytes", "Tokens::kSentBytes, => Tokens::kTokenBytes,"),
-];
-
-/// Mutations that need tokens without some of their choices.
-#[rustfmt::skip]
-const NO_ROW: &[Mutation] = &[
-    ("no row taken for a wrong index", "@topk.no-row", " && row_index != kNoRow => "),
-    ("a token listed for no row", "@lists.no-row", ""),
-    ("a token without rows not written", "@own-tokens.no-rows", ""),
-];
-
-/// Mutations that need lists to which several CTAs write.
-#[rustfmt::skip]
-const LISTS: &[Mutation] = &[
-    ("a list put before it is written", "@lists.put-wait", ""),
-    ("a token's position on the list read before it is written", "@lists.marked", "mark == ctx.mark() => true"),
-];
-
-/// The layers are right without a mutation, and some seed finds each mutation.
-#[test]
-fn every_mutation_is_found() {
-    let few = job((2, 2), (8, 3, 12)).mixed([&[12; 4], &[12, 0, 12, 5], &[12; 4]]);
-    let mut many = job((2, 1), (6, 3, 300));
-    (many.hidden, many.intermediate) = (8, 8);
-    let many = many.mixed([&[300; 2], &[300, 40], &[300; 2]]);
-    are_right([("few", few.clone()), ("many", many.clone())]);
-    are_found(DISPATCH, &few);
-    let scaled = job((2, 2), (8, 3, 12)).scaled(Scales::Row);
-    are_found(SCALES, &scaled.mixed([&[12; 4], &[12, 0, 12, 5], &[12; 4]]));
-    are_found(NO_ROW, &CombineEdits(few.clone().padded()));
-    are_found(COMBINE, &CombineEdits(few));
-    are_found(LISTS, &CombineEdits(many));
-}
-
-fn are_found<J: SimulatedJob + Clone + Sync>(mutations: &[Mutation], job: &J) {
-    let mutate = |(name, from, to): &Mutation| (*name, mutated(job.clone(), &[(*from, *to)]));
-    all_are_found(
-        &mutations.iter().map(mutate).collect::<Vec<_>>(),
-        SEEDS_TO_FIND,
-    );
 }

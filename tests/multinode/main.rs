@@ -7,7 +7,6 @@ mod experts;
 mod failures;
 mod graphs;
 mod in_place;
-mod mutations;
 mod rank;
 mod sharing;
 mod steps;

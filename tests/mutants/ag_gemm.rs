@@ -15,6 +15,7 @@ pub const KERNELS: &[Kernel] = &[
     ("few_rows", few_rows),
     ("copies", copies),
     ("paced", paced),
+    ("empty_ranks", empty_ranks),
 ];
 
 fn gather(
@@ -123,4 +124,11 @@ fn paced() -> GemmJob {
         ..by_sms(1)
     };
     gather(2, (512, 512, 256), BLayout::Nk, tuning, 4)
+}
+
+/// Only rank 0 has a row, so it waits for nothing but the begin of the call on the other ranks.
+fn empty_ranks() -> GemmJob {
+    let mut job = gather(4, (1, 72, 136), BLayout::Nk, by_sms(0), 2);
+    job.skew = 100;
+    job
 }

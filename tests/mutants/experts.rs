@@ -29,6 +29,9 @@ pub const KERNELS: &[Kernel<Layer>] = &[
     ("nodes_padded", nodes_padded),
     ("nodes_many", nodes_many),
     ("three_nodes", three_nodes),
+    ("acknowledged", acknowledged),
+    ("acknowledged_on_four", acknowledged_on_four),
+    ("few_tokens_of_four", few_tokens_of_four),
     ("whole", whole),
     ("whole_on_one_rank", whole_on_one_rank),
     ("whole_padded", whole_padded),
@@ -230,6 +233,30 @@ fn three_nodes() -> Layer {
     })
 }
 
+/// Small tokens, more than there is room for, so that their places are used again in a call.
+fn acknowledged() -> Layer {
+    with_little_room(Layer::new(2, 4, 2, 12).across(2, bad_network()), 12)
+}
+
+fn acknowledged_on_four() -> Layer {
+    let mut layer = Layer::new(4, 8, 3, 12).across(2, bad_network());
+    (layer.comm_ctas, layer.skew) = (Some(2), 100);
+    with_little_room(layer, 12)
+}
+
+fn with_little_room(mut layer: Layer, tokens: usize) -> Layer {
+    (layer.hidden, layer.intermediate, layer.puts) = (8, 8, Some((2, 1)));
+    let all = vec![tokens; layer.world as usize];
+    layer.mixed([&all, &all, &all])
+}
+
+/// All sums travel in packets, and each rank adds up packets of several ranks.
+fn few_tokens_of_four() -> Layer {
+    let mut layer = Layer::new(4, 8, 3, 6);
+    (layer.hidden, layer.intermediate, layer.skew) = (8, 72, 100);
+    layer.mixed([&[6; 4], &[6, 1, 0, 6], &[6; 4]])
+}
+
 /// Rows of both products have several stages, and tokens have several column tiles.
 fn whole_layer(world: u32, experts: u64, top_k: u64, max_tokens: u64) -> Layer {
     let mut layer = Layer::new(world, experts, top_k, max_tokens).whole();
@@ -247,7 +274,9 @@ fn whole_on_one_rank() -> Layer {
 }
 
 fn whole_padded() -> Layer {
-    whole_layer(2, 6, 2, 12).mixed([&[12, 5], &[5, 12], &[12, 1]]).padded()
+    whole_layer(2, 6, 2, 12)
+        .mixed([&[12, 5], &[5, 12], &[12, 1]])
+        .padded()
 }
 
 /// Tiles with rows of both ranks and of two warpgroups, on ranks out of step.

@@ -42,7 +42,7 @@ fn an_overtaken_call_is_reported() {
 #[test]
 fn a_missing_look_at_those_who_left_is_found() {
     let place = Backend::Simulated { seed: 0 };
-    let blind = [("@call.left", "")];
+    let blind = [("is_refused |= !has_reached(left, due);", "")];
     none_fails(&OVERTAKEN, |overtaken| {
         match run_overtaken(place, *overtaken, &blind) {
             Ok(()) => Err(format!("{overtaken:?}: not found")),

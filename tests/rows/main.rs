@@ -4,7 +4,6 @@ mod alone;
 mod buckets;
 mod chain;
 mod mistakes;
-mod mutations;
 
 use mkernel_testing::jobs::gemm::cases::{with_rows, with_rows_across};
 use mkernel_testing::jobs::{all_are_right, all_are_right_now_or_after_many_calls, bad_network};

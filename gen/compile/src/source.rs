@@ -19,7 +19,7 @@ pub struct CudaSource {
 
 impl CudaSource {
     /// The text with inlined headers, and with `#line` directives where each begins and ends. So the simulator can
-    /// quote the headers, and tests can plant mutations in them. Headers that the simulator replaces are not inlined,
+    /// quote the headers, and tests can plant mistakes in them. Headers that the simulator replaces are not inlined,
     /// nor those that such headers include.
     ///
     /// ```

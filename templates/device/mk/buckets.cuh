@@ -45,12 +45,12 @@ struct Buckets {
   static MK_DEVICE void run_from(const RankContext& ctx, u32 smem_base, const typename First::Args& first,
                                  const typename Rest::Args&... rest) {
     if constexpr (sizeof...(Rest) > 0) {
-      if (ctx.rows > First::kMaxRows) return run_from<kBucket + 1, Rest...>(ctx, smem_base, rest...);  // @buckets.choose
+      if (ctx.rows > First::kMaxRows) return run_from<kBucket + 1, Rest...>(ctx, smem_base, rest...);
     }
     RankContext of_bucket = ctx;
-    of_bucket.epoch = ctx.bucket_epochs[kBucket] + 1;  // @buckets.epoch
+    of_bucket.epoch = ctx.bucket_epochs[kBucket] + 1;
     of_bucket.other_calls = ctx.epoch - of_bucket.epoch;
-    of_bucket.bucket_epoch = &ctx.state()->bucket_epochs[kBucket];  // @buckets.word
+    of_bucket.bucket_epoch = &ctx.state()->bucket_epochs[kBucket];
     First::run(first, of_bucket, smem_base);
   }
 };

@@ -20,7 +20,7 @@ struct CachedRows {
     return {reinterpret_cast<const u32*>(args.cached_rows)};
   }
 
-  MK_DEVICE u32 at(u32 rank, u32 batch) const { return load(address + rank * Config::kBatch + batch); }  // @cached-rows.at
+  MK_DEVICE u32 at(u32 rank, u32 batch) const { return load(address + rank * Config::kBatch + batch); }
 
   // All threads of a warp: check the numbers, and enter them in the context of the call.
   MK_DEVICE void enter(RankContext& ctx) const {

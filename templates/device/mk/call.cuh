@@ -21,7 +21,7 @@ MK_DEVICE RankContext begin_call(const Args& args, const Smem& smem) {
                   args.operator_number, args.rank, Config::kLocalWorld, 0,
                   node_first_rank};
   if constexpr (requires { Kernel::prefetch(args, ctx, smem); }) Kernel::prefetch(args, ctx, smem);
-  wait_for_grids_before();  // @call.wait
+  wait_for_grids_before();
   if constexpr (!requires { Kernel::prefetch(args, ctx, smem); } && !requires { Kernel::kBuckets; }) allow_grid_behind();
   ctx.epoch = load_early(&ctx.state()->epoch) + 1;
   if constexpr (requires { Kernel::kBuckets; }) {
@@ -35,7 +35,7 @@ MK_DEVICE RankContext begin_call(const Args& args, const Smem& smem) {
   if constexpr (requires { args.result_place; }) ctx.result_place = args.result_place;
   if constexpr (requires { args.rows_address; }) {
     // The work before this call on its stream has written the word.
-    const u32 given = args.rows_address != nullptr ? load(args.rows_address) : args.rows;  // @call.rows
+    const u32 given = args.rows_address != nullptr ? load(args.rows_address) : args.rows;
     ctx.max_rows = Config::kMaxRows;
     ctx.rows = given <= Config::kMaxRows ? given : 0;
     ctx.refused_rows = given - ctx.rows;
@@ -44,7 +44,7 @@ MK_DEVICE RankContext begin_call(const Args& args, const Smem& smem) {
   }
   if constexpr (IsPacked<Config>) {
     const auto checked = Offsets<Config>::of(args).check();
-    ctx.lengths = kLengthsHash | checked.hash;  // @call.offsets
+    ctx.lengths = kLengthsHash | checked.hash;
     ctx.refused_length = checked.first_wrong;
     if constexpr (requires { Workspace::begun(0u, 0u); }) ctx.begun = Workspace::begun(ctx.parity(), 0u);
   }
@@ -116,8 +116,8 @@ MK_DEVICE bool enter(const RankContext& ctx) {
     }
     if (thread == 0) {
       // This rank gives up a call if it has given up an earlier call of any operator.
-      given_up_by = aborted_by == 0 && failed != 0 ? 1 + ctx.rank : aborted_by;  // @call.given-up
-      is_refused |= !has_reached(left, due);  // @call.left
+      given_up_by = aborted_by == 0 && failed != 0 ? 1 + ctx.rank : aborted_by;
+      is_refused |= !has_reached(left, due);
       if (blockIdx.x == 0 && is_refused == 0) {
         store_relaxed_sys(&ctx.gate->last, call_name(ctx.call(), ctx.operator_number, due));
       }
@@ -143,8 +143,8 @@ MK_DEVICE void advance_epoch(const RankContext& ctx, BeforeNext before_next) {
   before_next();
   // The count is read again: kept from the begin of the call until here, it would take a register.
   if (ctx.network != nullptr) store_early(&ctx.network->calls, load_early(&ctx.network->calls) + 1);
-  if (ctx.bucket_epoch != nullptr) store_early(ctx.bucket_epoch, ctx.epoch);  // @call.advance-bucket
-  store_early(&state->epoch, ctx.call());  // @call.advance
+  if (ctx.bucket_epoch != nullptr) store_early(ctx.bucket_epoch, ctx.epoch);
+  store_early(&state->epoch, ctx.call());
   if constexpr (kLeaves) add_relaxed_sys(&ctx.gate->left, gridDim.x);
   add_relaxed_sys(&ctx.gate->due, gridDim.x);
 }

@@ -20,13 +20,13 @@ struct CallRows {
 
   // The number of rows over all ranks.
   static MK_DEVICE u32 all(const RankContext& ctx) {
-    if constexpr (TakesRows<Config>) return ctx.rows;  // @rows.all
+    if constexpr (TakesRows<Config>) return ctx.rows;
     else return Config::kM;
   }
 
   // The number of rows of every rank except perhaps the last ranks.
   static MK_DEVICE u32 of_shard(const RankContext& ctx) {
-    if constexpr (TakesRows<Config>) return ceil_div(ctx.rows, Ranks::kWorld);  // @rows.shard
+    if constexpr (TakesRows<Config>) return ceil_div(ctx.rows, Ranks::kWorld);
     else return Config::kShardRows;
   }
 
@@ -39,7 +39,7 @@ struct CallRows {
   // The number of ranks that have rows. These are the first ranks. With more rows than the bound below, all ranks have
   // rows.
   static MK_DEVICE u32 ranks(const RankContext& ctx) {
-    if (all(ctx) > (Ranks::kWorld - 1) * (Ranks::kWorld - 1)) return Ranks::kWorld;  // @rows.all-ranks
+    if (all(ctx) > (Ranks::kWorld - 1) * (Ranks::kWorld - 1)) return Ranks::kWorld;
     return all(ctx) == 0 ? 0 : ceil_div(all(ctx), of_shard(ctx));
   }
 

@@ -98,7 +98,7 @@ MK_DEVICE u64 begin_word(const RankContext& ctx) { return u64{ctx.lengths} << 32
 // all ranks, since they would wait for data that are not sent.
 MK_RARE bool refuse_other_rows(const RankContext& ctx, Role role, u32 rank) {
   const u64 word = load_relaxed_sys(ctx.local_ptr(ctx.begun) + rank);
-  if (static_cast<u32>(word) != ctx.call_mark() || word == begin_word(ctx)) return false;  // @begin.same-rows
+  if (static_cast<u32>(word) != ctx.call_mark() || word == begin_word(ctx)) return false;
   report(ctx, WaitSite{role, kSameRows, rank, ctx.operator_number, ctx.lengths}, static_cast<u32>(word >> 32), 0, 0);
   // Both words are stored on every rank of the node. A rank that sees the abort then finds a rank with other rows, and
   // reports it.

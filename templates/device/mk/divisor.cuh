@@ -17,7 +17,7 @@ struct Divisor {
 
   MK_DEVICE u32 quotient(u32 number) const {
     if constexpr (!TakesRows<Config> || kUsual == 0) return number / value;
-    else return value == kUsual ? number / kUsual : number / value;  // @divisor.usual
+    else return value == kUsual ? number / kUsual : number / value;
   }
   MK_DEVICE u32 remainder(u32 number) const {
     if constexpr (!TakesRows<Config> || kUsual == 0) return number % value;

@@ -21,7 +21,7 @@ MK_DEVICE u32 scaled_pair(u32 pair, float scale, u32 weight) {
 // The sum of the values of all lanes of a warp, in all lanes. The order of additions is always the same.
 MK_DEVICE float warp_sum(float value) {
 #pragma unroll
-  for (u32 mask = 1; mask < kWarp; mask *= 2) value += exchange(value, mask);  // @norm.warp-sum
+  for (u32 mask = 1; mask < kWarp; mask *= 2) value += exchange(value, mask);
   return value;
 }
 
@@ -40,7 +40,7 @@ struct RmsNorm {
   // The factor by which a row of `vecs` vectors is multiplied, from the sum of its squares.
   static MK_DEVICE float scale(float squares, u32 vecs) {
     const float columns = vecs * Elements::kElements;
-    return reciprocal_sqrt_approx(squares / columns + Config::kEps);  // @norm.eps
+    return reciprocal_sqrt_approx(squares / columns + Config::kEps);
   }
 
   static MK_DEVICE Vec16 scaled(const Vec16& vec, float scale, const Vec16& weight) {

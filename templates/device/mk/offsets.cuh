@@ -18,7 +18,7 @@ struct Offsets {
   }
 
   MK_DEVICE u32 begin(u32 sequence) const { return load(address + sequence); }
-  MK_DEVICE u32 end(u32 sequence) const { return load(address + sequence + 1); }  // @offsets.end
+  MK_DEVICE u32 end(u32 sequence) const { return load(address + sequence + 1); }
 
   // All threads of a warp: check the offsets.
   MK_DEVICE CheckedWords check() const {
@@ -38,7 +38,7 @@ struct Offsets {
 
   MK_DEVICE bool is_possible(u32 number, u32 offset) const {
     const u32 most = number == 0 ? 0 : Config::kMaxRows;
-    return offset <= most && offset >= before(number);  // @offsets.possible
+    return offset <= most && offset >= before(number);
   }
 };
 

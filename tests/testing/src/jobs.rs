@@ -8,7 +8,7 @@
 //! - [`prepared`] makes single calls of one operator, for tests of their errors.
 //! - [`search`] finds mutants of the kernels of jobs.
 //! - [`all_are_right`] and its neighbours run jobs with many seeds.
-//! - [`all_mutations_are_found`] and its neighbours run jobs with mutated kernels. [`planted`] has mutations of several kinds.
+//! - [`search`] finds mutants of the kernels of jobs.
 
 pub mod attention;
 pub mod batches;
@@ -17,18 +17,16 @@ pub mod collective;
 pub mod compared;
 mod data;
 pub mod experts;
+mod forked;
 pub mod gemm;
 mod graph;
-mod forked;
 mod kernel_edits;
 mod machine;
 mod memo;
-mod mutations;
 mod norm;
 pub mod overlap;
 pub mod overtaken;
 mod permit;
-pub mod planted;
 pub mod prepared;
 mod rows;
 mod runs;
@@ -42,10 +40,10 @@ pub use gemm::GemmJob;
 pub use gemm::cases::common_jobs;
 pub use kernel_edits::apply_edits;
 pub use machine::{Machine, bad_network, emulated, with_causes};
-pub use mutations::{Mutation, all_are_found, all_mutations_are_found, mutated, named};
 pub use runs::{
     CallCount, all_are_right, all_are_right_now_or_after_many_calls,
-    all_are_right_when_counters_wrap, for_each_in_parallel, none_fails, right_for_seeds,
+    all_are_right_when_counters_wrap, all_fail, for_each_in_parallel, named, none_fails,
+    right_for_seeds,
 };
 pub use simulated::{Backend, Results, SimulatedJob, WRAPPING_CALL_COUNTS};
 pub use turns::Turns;

@@ -35,9 +35,12 @@ pub struct Mutant {
     pub operator: Operator,
     /// The text of the statement or call, with single spaces.
     pub what: String,
+    /// The number of mutants before this one in the text that agree in everything but the line.
+    pub before: usize,
 }
 
-/// Writes the file, the function, the operator and the text, by which lists name a mutant.
+/// Writes the file, the function, the operator and the text, by which lists name a mutant. Mutants that agree in these are
+/// numbered from the second one on. In the text that the templates emit, such mutants are one mutant of all buckets.
 impl fmt::Display for Mutant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
@@ -45,9 +48,14 @@ impl fmt::Display for Mutant {
             function,
             operator,
             what,
+            before,
             ..
         } = self;
-        write!(f, "{file} | {function} | {} | {what}", operator.name())
+        write!(f, "{file} | {function} | {} | {what}", operator.name())?;
+        match before {
+            0 => Ok(()),
+            before => write!(f, " | {}", before + 1),
+        }
     }
 }
 
@@ -119,17 +127,23 @@ impl Switch {
 pub fn with_mutants(text: &str, switch: &str) -> String {
     let points = operators::points(text);
     let mut insertions = Vec::new();
+    let mut alike = HashMap::new();
     let mut numbers = NUMBERS.lock().unwrap_or_else(PoisonError::into_inner);
     for point in &points {
         let is_header = point.file.starts_with("mk/");
         let of_point = point.operators.iter().map(|operator| {
-            let mutant = Mutant {
+            let mut mutant = Mutant {
                 file: if is_header { point.file } else { "kernel" }.into(),
                 line: if is_header { point.line } else { 0 },
                 function: point.function.into(),
                 operator: *operator,
                 what: point.what.clone(),
+                before: 0,
             };
+            if is_header {
+                let alike = alike.entry(mutant.to_string()).or_insert(0);
+                (mutant.before, *alike) = (*alike, *alike + 1);
+            }
             format!("{}u", numbers.of(mutant))
         });
         let joined = of_point.collect::<Vec<_>>().join(", ");

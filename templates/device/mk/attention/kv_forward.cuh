@@ -39,11 +39,11 @@ struct KvForward {
 
   // The number of puts of a chunk of a head, of the cached rows of a head, and of a call.
   static MK_DEVICE u32 chunk_puts(const RankContext& ctx) {
-    if constexpr (TakesRows<Config>) return ceil_div(Sequence::chunk_tiles(Sequence::of_call(ctx)), Config::kPutTiles);  // @kv-forward.puts
+    if constexpr (TakesRows<Config>) return ceil_div(Sequence::chunk_tiles(Sequence::of_call(ctx)), Config::kPutTiles);
     else return kCeilDiv<Sequence::kChunkTiles, Config::kPutTiles>;
   }
   static MK_DEVICE u32 cached_puts(const RankContext& ctx) {
-    if constexpr (HasCache<Config>) return ctx.rows == 0 ? 0 : ceil_div(ctx.most_cached, kPutRows);  // @kv-forward.cached-puts
+    if constexpr (HasCache<Config>) return ctx.rows == 0 ? 0 : ceil_div(ctx.most_cached, kPutRows);
     else return 0;
   }
   static MK_DEVICE u32 puts(const RankContext& ctx) {
@@ -92,7 +92,7 @@ struct KvForward {
   // heads would wait to be forwarded.
   static MK_DEVICE void push(const Args& args, const RankContext& ctx, const Smem& smem, u32 warp) {
     StagedCopy copy{ctx, smem.copy_slot(warp), smem.copy_loaded(warp)};
-    for (u32 i = Push::pusher(warp); i < Push::parts(ctx, smem) + Config::kForwardLag; i += Push::kPushers) {  // @kv-forward.lag
+    for (u32 i = Push::pusher(warp); i < Push::parts(ctx, smem) + Config::kForwardLag; i += Push::kPushers) {
       if (i < Push::parts(ctx, smem)) push_part(args, ctx, Push::part_at(ctx, smem, ctx.rank, i), copy);
       for (u32 peer = 0; peer < Ranks::kPeerNodes && i >= Config::kForwardLag; ++peer) {
         if (!forward_part(ctx, smem, peer, i - Config::kForwardLag, copy)) return;
@@ -117,9 +117,9 @@ struct KvForward {
         BlockSlot block = first;
         block.tile += i;
         if constexpr (TakesRows<Config>) {
-          Slots::Marks::wait_block(ctx, kPush, block);  // @kv-forward.own-mark
+          Slots::Marks::wait_block(ctx, kPush, block);
         } else {
-          wait_flag(ctx, ctx.local_ptr(block.ready(ctx)),  // @kv-forward.own-wait
+          wait_flag(ctx, ctx.local_ptr(block.ready(ctx)),
                     WaitSite{kPush, kChunk, ctx.rank, block.number(), ctx.epoch * Slots::kParts});
         }
       }
@@ -127,9 +127,9 @@ struct KvForward {
       if (broadcast(gives_up(ctx, kPush), 0) != 0) return;
       if (elect_one()) {
         const auto needs = [&](u32 peer) {
-          return node_attends(ctx, Network::rank_of_peer(ctx, peer) / Ranks::kLocalWorld, chunk);  // @kv-forward.needs
+          return node_attends(ctx, Network::rank_of_peer(ctx, peer) / Ranks::kLocalWorld, chunk);
         };
-        Network::put_to_peers(args, ctx, 0, first.part(ctx, 0), tiles * 2 * Shape::kTileBytes, needs);  // @kv-forward.put
+        Network::put_to_peers(args, ctx, 0, first.part(ctx, 0), tiles * 2 * Shape::kTileBytes, needs);
       }
       __syncwarp();
     }
@@ -156,10 +156,10 @@ struct KvForward {
 
   // A warp: waits for a part that a peer on another node puts here, and forwards it. Returns false after an abort.
   static MK_DEVICE bool forward_part(const RankContext& ctx, const Smem& smem, u32 peer, u32 number, StagedCopy& copy) {
-    const Part part = Push::part_at(ctx, smem, Network::rank_of_peer(ctx, peer), number);  // @kv-forward.part
+    const Part part = Push::part_at(ctx, smem, Network::rank_of_peer(ctx, peer), number);
     if (!part.has_rows()) return true;
     if (!node_attends(ctx, ctx.rank / Ranks::kLocalWorld, part.chunk())) return true;
-    if (elect_one()) Network::wait_put(ctx, kPush, 0, peer, Begin::kPuts + put_of(ctx, part));  // @kv-forward.arrival
+    if (elect_one()) Network::wait_put(ctx, kPush, 0, peer, Begin::kPuts + put_of(ctx, part));
     __syncwarp();
     if (broadcast(is_aborted(ctx), 0) != 0) return false;
     const Slot slot(ctx.epoch, part.batch, part.kv_head);

@@ -33,12 +33,12 @@ struct KvMarks {
   using Begin = comm::Begin<Config, Workspace>;
 
   static MK_DEVICE Symmetric<u32> ready(const RankContext& ctx, u32 source, u32 head, u32 tile) {
-    return Workspace::kv_marks(ctx.parity(), source, head, tile);  // @kv-marks.set
+    return Workspace::kv_marks(ctx.parity(), source, head, tile);
   }
 
   template <class BlockSlot>
   static MK_DEVICE void wait_block(const RankContext& ctx, Role role, const BlockSlot& block) {
-    wait_mark(ctx, ctx.local_ptr(block.ready(ctx)),  // @kv-marks.wait
+    wait_mark(ctx, ctx.local_ptr(block.ready(ctx)),
               WaitSite{role, kChunk, block.source, block.number(), ctx.mark()});
   }
 
@@ -47,7 +47,7 @@ struct KvMarks {
   template <class BlockSlot>
   static MK_DEVICE bool is_complete(const RankContext& ctx, const BlockSlot& block, u32 parts) {
     const u32 node = block.source / Ranks::kLocalWorld;
-    return arrive(ctx, Workspace::parts_sent(ctx.parity(), node, block.head, block.tile), parts);  // @kv-marks.parts
+    return arrive(ctx, Workspace::parts_sent(ctx.parity(), node, block.head, block.tile), parts);
   }
 
   // One thread, when a tile of queries has read a head of a source: counts the tile. `readers` is the number of tiles
@@ -55,8 +55,8 @@ struct KvMarks {
   static MK_DEVICE void release(const RankContext& ctx, u32 sender, u32 source, u32 head, u32 readers)
     requires TurnMarksWorkspace<Workspace>
   {
-    fence_sys();  // @kv-marks.release-fence
-    if (!arrive(ctx, Workspace::head_reads(ctx.parity(), source, head), readers)) return;  // @kv-marks.readers
+    fence_sys();
+    if (!arrive(ctx, Workspace::head_reads(ctx.parity(), source, head), readers)) return;
     store_relaxed_sys(ctx.peer_ptr(sender, Workspace::head_marks(ctx.parity(), ctx.local_rank(), head)), ctx.mark());
   }
 
@@ -64,11 +64,11 @@ struct KvMarks {
   // a head's slot.
   static MK_DEVICE void wait_room(const RankContext& ctx, u32 head, u32 reader) {
     const u32 rank = ctx.node_first_rank + reader;
-    if constexpr (Config::kKvBuffers == 1) Begin::wait(ctx, rank, kPush);  // @kv-marks.begun
+    if constexpr (Config::kKvBuffers == 1) Begin::wait(ctx, rank, kPush);
     if constexpr (TurnMarksWorkspace<Workspace>) {
       if (head < Config::kKvSlots) return;
       const u32 before = head - Config::kKvSlots;
-      wait_mark(ctx, ctx.local_ptr(Workspace::head_marks(ctx.parity(), reader, before)),  // @kv-marks.turn
+      wait_mark(ctx, ctx.local_ptr(Workspace::head_marks(ctx.parity(), reader, before)),
                 WaitSite{kPush, kRoom, rank, head, ctx.mark()});
     }
   }
@@ -80,8 +80,8 @@ struct KvMarks {
   // has a second fence.
   static MK_DEVICE bool arrive(const RankContext& ctx, Symmetric<u32> word, u32 count) {
     if (fetch_add_relaxed_gpu(ctx.local_ptr(word), 1) + 1 != count) return false;
-    fence_sys();  // @kv-marks.last-fence
-    store_relaxed_sys(ctx.local_ptr(word), 0);  // @kv-marks.reset
+    fence_sys();
+    store_relaxed_sys(ctx.local_ptr(word), 0);
     return true;
   }
 };

@@ -105,7 +105,7 @@ struct KvPush {
         });
       });
       StagedCopy::finish();
-      fence_sys();  // @kv-push.count-fence
+      fence_sys();
       if constexpr (TakesRows<Config>) {
         if (has_room && Slots::Marks::is_complete(ctx, block, Slots::kParts)) {
           for_each_receiver(ctx, part, nearest,

@@ -83,7 +83,7 @@ struct KvSlots {
       else return Workspace::kv_ready(source, slot, tile);
     }
     MK_DEVICE Symmetric<u8> part(const RankContext& ctx, u32 part) const {
-      return Workspace::kv_parts(ctx.epoch % Config::kKvBuffers, source, slot, tile, part);  // @kv-slots.buffer
+      return Workspace::kv_parts(ctx.epoch % Config::kKvBuffers, source, slot, tile, part);
     }
     // The number of the block among all blocks, for reports.
     MK_DEVICE u32 number() const {
@@ -107,10 +107,10 @@ struct KvSlots {
     const Slot slot(ctx.epoch, tile.batch, tile.head / Shape::kHeadsPerKv);
     const BlockSlot at(slot, tile.sequence, block.source, block.rank_chunk, block.row);
     if constexpr (TakesRows<Config>) {
-      Marks::wait_block(ctx, kLoad, at);  // @kv-slots.mark
+      Marks::wait_block(ctx, kLoad, at);
     } else {
-      wait_flag(ctx, ctx.local_ptr(at.ready(ctx)),  // @kv-slots.wait
-                WaitSite{kLoad, kChunk, block.source, at.number(), (slot.earlier + 1) * kParts});  // @kv-slots.wanted
+      wait_flag(ctx, ctx.local_ptr(at.ready(ctx)),
+                WaitSite{kLoad, kChunk, block.source, at.number(), (slot.earlier + 1) * kParts});
     }
     // Another rank's TMA or a NIC has written the block, and the flag has acquired it for this thread. TMA is another
     // proxy, and may read the block only after this fence.
@@ -161,8 +161,8 @@ struct KvSlots {
         Marks::release(ctx, sender, source, slot.head, readers(tile.sequence, ctx.rank, source));
       } else {
         static_assert(CreditsWorkspace<Workspace>);
-        fence_sys();  // @kv-slots.release-fence
-        const u32 node = source / Ranks::kLocalWorld;  // @kv-slots.release-node
+        fence_sys();
+        const u32 node = source / Ranks::kLocalWorld;
         add_relaxed_sys(ctx.peer_ptr(sender, Workspace::slot_reads(node, ctx.local_rank(), slot.index)), 1);
       }
     }
@@ -176,9 +176,9 @@ struct KvSlots {
     } else {
       static_assert(CreditsWorkspace<Workspace>);
       const u32 node = source / Ranks::kLocalWorld;
-      wait_flag(ctx, ctx.local_ptr(Workspace::slot_reads(node, reader, slot.index)),  // @kv-slots.credit-wait
+      wait_flag(ctx, ctx.local_ptr(Workspace::slot_reads(node, reader, slot.index)),
                 WaitSite{kPush, kRoom, ctx.node_first_rank + reader, slot.head,
-                         slot.earlier * readers(Sequence::of_call(ctx), ctx.node_first_rank + reader, source)});  // @kv-slots.credit
+                         slot.earlier * readers(Sequence::of_call(ctx), ctx.node_first_rank + reader, source)});
     }
   }
 };

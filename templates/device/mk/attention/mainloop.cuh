@@ -108,21 +108,21 @@ struct Mainloop {
     pack(p, s);
 #pragma unroll 1
     while (blocks.next(block)) {
-      k.consumer_wait_watched();  // @attention-mainloop.k-wait
+      k.consumer_wait_watched();
       take_turn(group);
       multiply_keys(s, q, smem.k(k.stage()));
-      v.consumer_wait_watched();  // @attention-mainloop.v-wait
+      v.consumer_wait_watched();
       multiply_values(o, p, smem.v(v.stage()));
-      pass_turn(group);  // @attention-mainloop.pass-turn
-      mma_wait<1>();  // @attention-mainloop.scores
+      pass_turn(group);
+      mma_wait<1>();
       mma_hold(s);
-      k.consumer_release_warp();  // @attention-mainloop.k-release
+      k.consumer_release_warp();
       mask<Mask>(tile.sequence, s, block, row);
       softmax.apply(s, rescale);
       mma_wait_after<0>(softmax.row_sum[0] + softmax.row_sum[1]);
       mma_hold(o);
       v.consumer_release_warp();
-      o.for_each([&](u32 half, u32, float& sum) { sum *= rescale[half]; });  // @attention-mainloop.rescale
+      o.for_each([&](u32 half, u32, float& sum) { sum *= rescale[half]; });
       pack(p, s);
     }
     v.consumer_wait_watched();
@@ -167,12 +167,12 @@ struct Mainloop {
   template <MaskPolicy Mask>
   static MK_DEVICE void mask(const SequenceRows& sequence, Scores& s, const KvBlock& block, u32 row) {
     u32 keys = Config::kTileKeys;
-    if constexpr (TakesRows<Config>) keys = block.keys;  // @attention-mainloop.keys
+    if constexpr (TakesRows<Config>) keys = block.keys;
     else if constexpr (Sequence::kRagged) keys = Sequence::chunk_rows(sequence, block.source, block.rank_chunk) - block.row;
     if (Mask::kIsCausal && block.is_diagonal) {
-      const u32 upper_end = row + Fragment::lane_row() + 1;  // @attention-mainloop.diagonal
+      const u32 upper_end = row + Fragment::lane_row() + 1;
       mask_scores(s, min(keys, upper_end), min(keys, upper_end + Fragment::kHalfRows));
-    } else if (keys < Config::kTileKeys) {  // @attention-mainloop.ragged
+    } else if (keys < Config::kTileKeys) {
       mask_scores(s, keys, keys);
     }
   }

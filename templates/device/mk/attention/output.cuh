@@ -34,7 +34,7 @@ struct Output {
     const SequenceRows& sequence = tile.sequence;
     const u32 rows = Sequence::operand_rows(args, ctx, sequence);
     const u32 first = Sequence::rank_row(sequence, tile.rank_chunk, tile.row + row);
-    const u32 chunk_end = Sequence::chunk_rows(sequence, ctx.rank, tile.rank_chunk);  // @attention-output.end
+    const u32 chunk_end = Sequence::chunk_rows(sequence, ctx.rank, tile.rank_chunk);
     const u32 end = Sequence::rank_row(sequence, tile.rank_chunk, chunk_end);
     const u64 head = u64{tile.batch} * Config::kHeads + tile.head;
 #pragma unroll

@@ -77,19 +77,19 @@ struct RingAttention {
         const u32 index = broadcast(load_shared(smem.query_tile(queries.stage())), 0);
         if (index >= Scheduler::tiles(ctx, smem)) break;
         const QueryTile tile = Scheduler::tile(ctx, smem, index);
-        const u32 q = smem.q(queries.stage());  // @ring-attention.queries
+        const u32 q = smem.q(queries.stage());
         Softmax<Config> softmax;
         typename Mainloop::Sums o = {};
         Mainloop::template attend<Mask>(ctx, smem, k, v, tile, group, row, q + group * kGroupRows * kLineBytes, softmax, o);
         if constexpr (Ranks::kWorld > 1) {
           using Slots = KvSlots<Config, Workspace, Mask>;
           if constexpr (Slots::kHasCredits) {
-            if (row == 0) Slots::release_slots(ctx, tile);  // @ring-attention.release
+            if (row == 0) Slots::release_slots(ctx, tile);
           }
         }
         sync_named(kQueriesRead + group, kWarpgroup);  // O takes the place of the group's queries
         Output::write(args, ctx, tile, row, q + row * kLineBytes, softmax, o);
-        fence_proxy_async_shared();  // @ring-attention.output-fence
+        fence_proxy_async_shared();
         __syncwarp();
         queries.consumer_release_warp();
       }
@@ -137,11 +137,11 @@ struct RingAttention {
     }
     prefetch_tensor_maps(args.q, args.k, args.v);
     if constexpr (IsPacked<Config> || HasCache<Config>) {
-      if (threadIdx.x / kWarp == kTableWarp) Table::build(args, ctx, smem);  // @ring-attention.table
+      if (threadIdx.x / kWarp == kTableWarp) Table::build(args, ctx, smem);
     }
     if (!enter(ctx)) return false;
     if constexpr (IsPacked<Config>) {
-      if (blockIdx.x == 0 && threadIdx.x == 0) Offsets<Config>::of(args).report_wrong(ctx);  // @ring-attention.report
+      if (blockIdx.x == 0 && threadIdx.x == 0) Offsets<Config>::of(args).report_wrong(ctx);
     } else if constexpr (HasCache<Config>) {
       if (blockIdx.x == 0 && threadIdx.x == 0) CachedRows<Config>::of(args).report_wrong(ctx);
     }
@@ -166,7 +166,7 @@ struct RingAttention {
                                const QueryTile& tile, const KvBlock& block) {
     if constexpr (Ranks::kWorld > 1) {
       // The wait for the block comes while the stage is still in use.
-      if (block.source != ctx.rank) KvSlots<Config, Workspace, Mask>::wait_block(ctx, tile, block);  // @ring-attention.kv-wait
+      if (block.source != ctx.rank) KvSlots<Config, Workspace, Mask>::wait_block(ctx, tile, block);
     }
     const u32 full = k.producer_acquire_tma(Shape::kTileBytes);
     load_block(args.k, ctx, tile, block, 0, smem.k(k.stage()), full);

@@ -78,14 +78,14 @@ struct Sequence {
     if constexpr (HasCache<Config>) {
       if (rank_chunk == Config::kRankChunks) return kCachedChunk;
     }
-    return Config::kRankChunks == 1 || rank_chunk == 0 ? rank : kChunks - 1 - rank;  // @sequence.zigzag
+    return Config::kRankChunks == 1 || rank_chunk == 0 ? rank : kChunks - 1 - rank;
   }
 
   // Whether queries of a chunk attend to keys of another chunk.
   template <class Mask>
   static MK_DEVICE bool attends(u32 query_chunk, u32 key_chunk) {
     if constexpr (HasCache<Config>) {
-      if (key_chunk == kCachedChunk) return true;  // @sequence.attends-cached
+      if (key_chunk == kCachedChunk) return true;
     }
     return Mask::attends(query_chunk, key_chunk);
   }
@@ -94,13 +94,13 @@ struct Sequence {
   static MK_DEVICE SequenceRows of_call(const RankContext& ctx)
     requires(!IsPacked<Config>)
   {
-    if constexpr (TakesRows<Config>) return {ctx.rows};  // @sequence.rows
+    if constexpr (TakesRows<Config>) return {ctx.rows};
     else return {Config::kSequence};
   }
 
   // The number of rows of every chunk of a sequence except perhaps the last chunks.
   static MK_DEVICE u32 full_chunk_rows(const SequenceRows& sequence) {
-    if constexpr (TakesRows<Config>) return ceil_div(sequence.rows, kChunks);  // @sequence.chunk-rows
+    if constexpr (TakesRows<Config>) return ceil_div(sequence.rows, kChunks);
     else return Config::kChunkRows;
   }
   static MK_DEVICE u32 rows(const SequenceRows& sequence) {
@@ -110,7 +110,7 @@ struct Sequence {
 
   // The number of tiles of a full chunk, and of a head on a rank. On some ranks, some tiles have no rows.
   static MK_DEVICE u32 chunk_tiles(const SequenceRows& sequence) {
-    if constexpr (TakesRows<Config>) return ceil_div(full_chunk_rows(sequence), Config::kTileRows);  // @sequence.tiles
+    if constexpr (TakesRows<Config>) return ceil_div(full_chunk_rows(sequence), Config::kTileRows);
     else return kChunkTiles;
   }
   static MK_DEVICE u32 row_tiles(const SequenceRows& sequence) { return Config::kRankChunks * chunk_tiles(sequence); }
@@ -142,7 +142,7 @@ struct Sequence {
   // is full.
   static MK_DEVICE u32 rank_row(const SequenceRows& sequence, u32 rank_chunk, u32 row) {
     u32 first = 0;
-    if constexpr (IsPacked<Config>) first = sequence.first_row;  // @sequence.first-row
+    if constexpr (IsPacked<Config>) first = sequence.first_row;
     return first + rank_chunk * full_chunk_rows(sequence) + row;
   }
 
@@ -150,7 +150,7 @@ struct Sequence {
   static MK_DEVICE u32 key_row(const SequenceRows& sequence, u32 rank, u32 rank_chunk, u32 row) {
     if constexpr (HasCache<Config>) {
       if (rank_chunk == Config::kRankChunks) return row;
-      return cached_rows(sequence, rank) + rank_row(sequence, rank_chunk, row);  // @sequence.key-row
+      return cached_rows(sequence, rank) + rank_row(sequence, rank_chunk, row);
     } else {
       return rank_row(sequence, rank_chunk, row);
     }
@@ -160,7 +160,7 @@ struct Sequence {
   // that has room for them.
   static MK_DEVICE u32 rank_tile(const SequenceRows& sequence, u32 rank_chunk, u32 row) {
     u32 of_chunk = rank_chunk * kChunkTiles;
-    if constexpr (IsPacked<Config>) of_chunk = sequence.first_tile + rank_chunk * chunk_tiles(sequence);  // @sequence.rank-tile
+    if constexpr (IsPacked<Config>) of_chunk = sequence.first_tile + rank_chunk * chunk_tiles(sequence);
     return of_chunk + row / Config::kTileKeys;
   }
 
@@ -173,7 +173,7 @@ struct Sequence {
       return kMost;
     } else {
       if constexpr (TakesRows<Config>) {
-        if (args.rows_address != nullptr) return kMost;  // @sequence.operand-rows
+        if (args.rows_address != nullptr) return kMost;
       }
       return rank_rows(sequence, ctx.rank);
     }

@@ -46,7 +46,7 @@ struct SequenceTable {
   // those of the call. No query attends to them if the call has no rows.
   static MK_DEVICE u32 key_tiles(const RankContext& ctx, const Smem& smem) {
     const u32 of_call = row_tiles(ctx, smem);
-    if constexpr (HasCache<Config>) return of_call == 0 ? 0 : of_call + ceil_div(ctx.most_cached, Config::kTileKeys);  // @sequence-table.key-tiles
+    if constexpr (HasCache<Config>) return of_call == 0 ? 0 : of_call + ceil_div(ctx.most_cached, Config::kTileKeys);
     else return of_call;
   }
 
@@ -71,7 +71,7 @@ struct SequenceTable {
       u32 sequence = 0, end = Config::kSequences;
       while (end - sequence > 1) {
         const u32 middle = (sequence + end) / 2;
-        if (load_shared(smem.sequence_tile(middle)) <= row_tile) sequence = middle;  // @sequence-table.search
+        if (load_shared(smem.sequence_tile(middle)) <= row_tile) sequence = middle;
         else end = middle;
       }
       const u32 first_tile = load_shared(smem.sequence_tile(sequence));
@@ -79,7 +79,7 @@ struct SequenceTable {
       return {found, row_tile - first_tile};
     } else {
       SequenceRows sequence = Sequence::of_call(ctx);
-      if constexpr (HasCache<Config>) sequence.cached = smem.cached_rows(batch, 0);  // @sequence-table.batch
+      if constexpr (HasCache<Config>) sequence.cached = smem.cached_rows(batch, 0);
       return {sequence, row_tile};
     }
   }
@@ -109,10 +109,10 @@ struct SequenceTable {
     u32 rows_before = 0, tiles_before = 0;
     for (u32 first = 0; first < Config::kSequences; first += kWarp) {
       const u32 sequence = first + lane;
-      const bool is_there = sequence < Config::kSequences && ctx.refused_length == 0;  // @sequence-table.wrong
+      const bool is_there = sequence < Config::kSequences && ctx.refused_length == 0;
       const SequenceRows of_lane{is_there ? offsets.end(sequence) - offsets.begin(sequence) : 0};
       const u32 rows = Sequence::rank_rows(of_lane, ctx.rank), tiles = Sequence::row_tiles(of_lane);
-      const u32 row = advance(rows_before, rows), tile = advance(tiles_before, tiles);  // @sequence-table.places
+      const u32 row = advance(rows_before, rows), tile = advance(tiles_before, tiles);
       if (sequence < Config::kSequences) {
         store_shared(smem.sequence_rows(sequence), of_lane.rows);
         store_shared(smem.sequence_row(sequence), row);
@@ -128,7 +128,7 @@ struct SequenceTable {
     for (u32 lane = 0; lane < kWarp; ++lane) {
       const u32 other = broadcast(value, lane);
       if (lane < lane_index()) before += other;
-      total += other;  // @sequence-table.total
+      total += other;
     }
     return before;
   }

@@ -37,7 +37,7 @@ MK_DEVICE void load_sub_tile(const RankContext& ctx, const CUtensorMap& map, u32
   const u32 col = sub * TileShape<Config>::kSubTileCols;
   if constexpr (Sequence::kHasRowsBehind) {
     const u32 end = Sequence::chunk_rows(at.sequence, ctx.rank, at.rank_chunk);
-    const u32 rows = min(Config::kTileRows, end - at.row);  // @tile-load.rows
+    const u32 rows = min(Config::kTileRows, end - at.row);
     tma_load_5d(to, map, full, col, Config::kTileRows - rows, at.first + rows - 1, head, batch);
   } else {
     tma_load_4d(to, map, full, col, at.first, head, batch);

@@ -28,14 +28,14 @@ struct Gather {
 
   // Whether a rank also keeps its own chunks in its `gathered`: puts take them from there, and warps that normalise rows
   // find all chunks there.
-  static constexpr bool kKeepsOwn = Ranks::kNodes > 1 || NormalisesRows<Config>;  // @norm.own-chunk
+  static constexpr bool kKeepsOwn = Ranks::kNodes > 1 || NormalisesRows<Config>;
 
   static constexpr u32 kFirstChannel = 0;
 
   // The place of a chunk of a source, and its flag.
   static MK_DEVICE Symmetric<u8> slot(const RankContext& ctx, u32 source, u32 chunk) {
     static_assert(GatherWorkspace<Workspace>);
-    return Workspace::gathered(ctx.parity(), Shards::number(source), chunk);  // @gather.slot
+    return Workspace::gathered(ctx.parity(), Shards::number(source), chunk);
   }
   static MK_DEVICE Symmetric<u32> ready(const RankContext& ctx, u32 source, u32 chunk) {
     return Workspace::chunk_ready(ctx.parity(), Shards::number(source), chunk);
@@ -53,15 +53,15 @@ struct Gather {
 
   // A warp, after it has sent the vectors of a chunk: raises the flag of the chunk on the ranks that have got it.
   static MK_DEVICE void raise(const RankContext& ctx, u32 source, u32 chunk, bool is_here) {
-    __syncwarp();  // @gather.warp
+    __syncwarp();
     const u32 peer = lane_index();
     if (peer < Ranks::kLocalWorld && (is_here || peer != ctx.local_rank())) {
       // A sum that a wait has left incomplete gets no flag. The load takes no time beside the fence.
-      const bool is_valid = !is_aborted(ctx);  // @gather.valid
+      const bool is_valid = !is_aborted(ctx);
       // This fence orders the stores of the whole warp before the flag.
-      fence_sys();  // @gather.fence
+      fence_sys();
       if (!is_valid) return;
-      store_relaxed_sys(ctx.peer_ptr(peer, ready(ctx, source, chunk)), ctx.mark());  // @gather.raise
+      store_relaxed_sys(ctx.peer_ptr(peer, ready(ctx, source, chunk)), ctx.mark());
     }
   }
 
@@ -74,7 +74,7 @@ struct Gather {
         return;
       }
     }
-    wait_mark(ctx, ctx.local_ptr(ready(ctx, source, chunk)),  // @gather.wait
+    wait_mark(ctx, ctx.local_ptr(ready(ctx, source, chunk)),
               WaitSite{role, kChunk, source, chunk, ctx.mark()});
   }
 
@@ -106,13 +106,13 @@ struct Gather {
     for (u32 first = 0; first < Chunks::per_shard(ctx); first += Config::kPutChunks) {
       const u32 count = min(Config::kPutChunks, Chunks::per_shard(ctx) - first);
       for (u32 chunk = first + lane_index(); chunk < first + count; chunk += kWarp) {
-        if (Chunks::vecs_of(ctx, ctx.rank, chunk) > 0) wait_chunk(ctx, kPush, ctx.rank, chunk);  // @gather.own-chunk
+        if (Chunks::vecs_of(ctx, ctx.rank, chunk) > 0) wait_chunk(ctx, kPush, ctx.rank, chunk);
       }
       __syncwarp();
       if (broadcast(gives_up_puts(ctx), 0)) return;
       if (lane_index() != 0) continue;
       const Symmetric<u8> from = slot(ctx, ctx.rank, first);
-      Network::put_to_all(args, ctx, kChannel, from, Chunks::bytes_of(ctx, ctx.rank, first, count));  // @gather.put
+      Network::put_to_all(args, ctx, kChannel, from, Chunks::bytes_of(ctx, ctx.rank, first, count));
     }
   }
 
@@ -123,7 +123,7 @@ struct Gather {
       const u32 peer = i % Ranks::kPeerNodes, chunk = i / Ranks::kPeerNodes;
       const u32 source = Network::rank_of_peer(ctx, peer), vecs = Chunks::vecs_of(ctx, source, chunk);
       if (vecs == 0) continue;
-      Network::wait_put(ctx, kPush, kChannel, peer, Begin::kPuts + chunk / Config::kPutChunks);  // @gather.arrival
+      Network::wait_put(ctx, kPush, kChannel, peer, Begin::kPuts + chunk / Config::kPutChunks);
       if (broadcast(is_aborted(ctx), 0)) return;
       const Symmetric<u8> there = slot(ctx, source, chunk);
       const u8* from = ctx.local_ptr(there);
@@ -138,7 +138,7 @@ struct Gather {
               }
             });
       }
-      raise(ctx, source, chunk, true);  // @gather.relayed
+      raise(ctx, source, chunk, true);
     }
   }
 
@@ -160,7 +160,7 @@ struct Gather {
     const u32 vecs = Chunks::vecs_of(ctx, Shards::sent_shard(source, ctx.rank), chunk);
     const u32 first = Shards::first_in_result(ctx, source, ctx.rank) + Chunks::first_in_shard(chunk);
     if (vecs == 0) return;
-    wait_chunk(ctx, kCollect, source, chunk);  // @gather.collected
+    wait_chunk(ctx, kCollect, source, chunk);
     const u8* from = ctx.local_ptr(slot(ctx, source, chunk));
     for_each_vec<Config::kUnroll>(
         vecs, [&](u32 vec) { return load_written_vec16(from + vec * 16); },

@@ -79,10 +79,10 @@ struct Ll {
   // Runs before the roles. Returns false if the CTA must end at once.
   static MK_DEVICE bool begin(const Args&, const RankContext& ctx, const Smem&) {
     if constexpr (kEarlier == comm::EarlierCalls::kOrderedEarly) Begin::order_early(ctx);
-    if (!enter(ctx)) return false;  // @collective.enter
+    if (!enter(ctx)) return false;
     Begin::template announce<kEarlier>(ctx);
     // A few vectors leave the last warp idle. At its end, the CTA would wait for the count, a round trip to L2.
-    if (threadIdx.x == Config::kThreads - 1) advance_epoch<false>(ctx);  // @ll.advance
+    if (threadIdx.x == Config::kThreads - 1) advance_epoch<false>(ctx);
     return true;
   }
 
@@ -112,7 +112,7 @@ struct Ll {
   // all parts whose places get its results.
   static MK_DEVICE void exchange_parts(const Args& args, const RankContext& ctx) {
     if constexpr (kNormalises && kReducesAll) {
-      send_own_parts(args, ctx);  // @ll.own-vecs
+      send_own_parts(args, ctx);
     } else {
       constexpr u32 kRoundsAhead = 2;
       const u32 most = kReducesAll ? Shards::vecs(ctx) : Shards::shard_vecs(ctx), ahead = kRoundsAhead * threads();
@@ -126,7 +126,7 @@ struct Ll {
   // Loads this rank's part of a sum. With two shots, another thread may store the sum to the place of the part. That
   // thread has received the sum, which includes the part.
   static MK_DEVICE Vec16 load_part(const u8* part) {
-    if constexpr (kScheme == LlScheme::kAllReduceTwoShots) return load_sent_vec16(part);  // @ll.sent
+    if constexpr (kScheme == LlScheme::kAllReduceTwoShots) return load_sent_vec16(part);
     else return load_vec16(part);
   }
 
@@ -151,7 +151,7 @@ struct Ll {
 #pragma unroll
       for (u32 k = 1; k < kWorld; ++k) {
         const u32 owner = (ctx.rank + k) % kWorld;
-        if (i < Shards::vecs_of(ctx, owner)) parts[k] = load_part(Tensors::input(args).at(Shards::first(ctx, owner) + i));  // @ll.part
+        if (i < Shards::vecs_of(ctx, owner)) parts[k] = load_part(Tensors::input(args).at(Shards::first(ctx, owner) + i));
       }
 #pragma unroll
       for (u32 k = 1; k < kWorld; ++k) {
@@ -179,7 +179,7 @@ struct Ll {
       store_vec16(Tensors::output(args).at(row_vec), sum.result());
     }
     if constexpr (kGathers) {
-      if (have_arrived) send_to_all(ctx, i, sum.result());  // @ll.have-arrived
+      if (have_arrived) send_to_all(ctx, i, sum.result());
     }
   }
 
@@ -191,7 +191,7 @@ struct Ll {
     have_arrived = wait_parts(ctx, i, parts);
     VecSum<typename Config::Element> sum;
 #pragma unroll
-    for (u32 source = 0; source < kWorld; ++source) sum.add(source == ctx.rank ? own : parts[source]);  // @ll.order
+    for (u32 source = 0; source < kWorld; ++source) sum.add(source == ctx.rank ? own : parts[source]);
     return sum;
   }
 
@@ -264,7 +264,7 @@ struct Ll {
       const u32 owner = owner_of(ctx, vec);
       if (owner == ctx.rank) continue;
       const u32 in_shard = vec - Shards::first_in_result(ctx, owner, ctx.rank);
-      store_vec16(Tensors::output(args).at(vec), wait_shard_vec(ctx, owner, in_shard));  // @ll.collected
+      store_vec16(Tensors::output(args).at(vec), wait_shard_vec(ctx, owner, in_shard));
     }
   }
 
@@ -272,13 +272,13 @@ struct Ll {
   struct Parts {
     static_assert(!kReduces || LlPartsWorkspace<Workspace>);
     static MK_DEVICE Symmetric<u8> at(const RankContext& ctx, u32 source, u32 vec) {
-      return Workspace::parts(ctx.parity(), source, vec);  // @ll.parts-slot
+      return Workspace::parts(ctx.parity(), source, vec);
     }
   };
   struct Sums {
     static_assert(!(kReduces && kGathers) || LlSumsWorkspace<Workspace>);
     static MK_DEVICE Symmetric<u8> at(const RankContext& ctx, u32 source, u32 vec) {
-      return Workspace::sums(ctx.parity(), source, vec);  // @ll.sums-slot
+      return Workspace::sums(ctx.parity(), source, vec);
     }
   };
   template <class Slots>
@@ -288,13 +288,13 @@ struct Ll {
   // The thread that has received a vector: clears its slot.
   template <class Slots>
   static MK_DEVICE void clear(const RankContext& ctx, u32 source, u32 vec) {
-    comm::clear_lamport_vec(ctx.local_ptr(Slots::at(ctx, source, vec)));  // @ll.clear
+    comm::clear_lamport_vec(ctx.local_ptr(Slots::at(ctx, source, vec)));
   }
 
   // The packets of the own shard of an all-gather.
   static MK_DEVICE Symmetric<u8> shard_slot(const RankContext& ctx, u32 source, u32 half, u32 vec) {
     static_assert(LlShardsWorkspace<Workspace>);
-    return Workspace::shards(ctx.parity(), Shards::number(source), half, vec);  // @ll.shards-slot
+    return Workspace::shards(ctx.parity(), Shards::number(source), half, vec);
   }
   static MK_DEVICE void send_shard_vec(const RankContext& ctx, u32 to, u32 vec, const Vec16& data) {
     comm::store_ll(ctx.peer_ptr(to, shard_slot(ctx, ctx.rank, 0, vec)), data.x, data.y, ctx.mark());
@@ -304,7 +304,7 @@ struct Ll {
   // Sends a vector to all other ranks. A vector that is normalised goes to this rank too, where another thread may
   // handle it.
   static MK_DEVICE void send_to_all(const RankContext& ctx, u32 vec, const Vec16& data) {
-    constexpr u32 kFirst = kNormalises ? 0 : 1;  // @norm.to-all
+    constexpr u32 kFirst = kNormalises ? 0 : 1;
     for (u32 i = kFirst; i < kWorld; ++i) {
       const u32 to = (ctx.rank + i) % kWorld;
       if constexpr (kReduces) send<Sums>(ctx, to, vec, data);
@@ -346,7 +346,7 @@ struct Ll {
       const comm::LlPacket low = comm::load_ll(ctx.local_ptr(shard_slot(ctx, source, 0, vec)));
       const comm::LlPacket high = comm::load_ll(ctx.local_ptr(shard_slot(ctx, source, 1, vec)));
       data = {low.first(), low.second(), high.first(), high.second()};
-      return low.has_arrived(ctx.mark()) && high.has_arrived(ctx.mark());  // @ll.vec-arrived
+      return low.has_arrived(ctx.mark()) && high.has_arrived(ctx.mark());
     }
   }
 

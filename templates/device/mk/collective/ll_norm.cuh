@@ -130,7 +130,7 @@ struct LlNorm {
   static MK_DEVICE void send_squares(const RankContext& ctx, u32 row, u32 part, float squares) {
     static_assert(SquaresWorkspace<Workspace>);
     if (lane_index() == 0) {
-      comm::store_ll(ctx.local_ptr(Workspace::squares(ctx.parity(), row, part)), as_bits(squares), 0, ctx.mark());  // @norm.send
+      comm::store_ll(ctx.local_ptr(Workspace::squares(ctx.parity(), row, part)), as_bits(squares), 0, ctx.mark());
     }
   }
 
@@ -139,17 +139,17 @@ struct LlNorm {
   template <u32 kParts>
   static MK_DEVICE float sum_of_row(const RankContext& ctx, u32 row) {
     float sum = 0.0f;
-    for (u32 part = lane_index(); part < kParts; part += kWarp) sum += wait_squares(ctx, row, part);  // @norm.order
+    for (u32 part = lane_index(); part < kParts; part += kWarp) sum += wait_squares(ctx, row, part);
     __syncwarp();
     return warp_sum(sum);
   }
 
   static MK_DEVICE float wait_squares(const RankContext& ctx, u32 row, u32 part) {
-    const u8* slot = ctx.local_ptr(Workspace::squares(ctx.parity(), row, part));  // @norm.slot
+    const u8* slot = ctx.local_ptr(Workspace::squares(ctx.parity(), row, part));
     Deadline deadline;
     for (;;) {
       const comm::LlPacket packet = comm::load_ll(slot);
-      if (packet.has_arrived(ctx.mark())) return as_float(packet.first());  // @norm.arrived
+      if (packet.has_arrived(ctx.mark())) return as_float(packet.first());
       if (deadline.expired(ctx, WaitSite{kReduce, kPartial, ctx.rank, row, ctx.mark()}, packet.words.y)) return 0.0f;
     }
   }

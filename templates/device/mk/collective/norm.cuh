@@ -34,7 +34,7 @@ struct RowNorm {
     template <class Sum>
     MK_DEVICE void add_to(Sum& sum) const {
       if constexpr (requires(const Args& args) { args.bias; }) sum.add(bias);
-      if constexpr (requires(const Args& args) { args.residual; }) sum.add(residual);  // @norm.residual
+      if constexpr (requires(const Args& args) { args.residual; }) sum.add(residual);
     }
   };
 
@@ -42,7 +42,7 @@ struct RowNorm {
   // residual after this load.
   static MK_DEVICE Addends addends(const Args& args, u32 vec) {
     Addends addends{};
-    if constexpr (requires { args.bias; }) addends.bias = load_vec16(args.bias + vec % Config::kRowVecs * 16);  // @norm.bias
+    if constexpr (requires { args.bias; }) addends.bias = load_vec16(args.bias + vec % Config::kRowVecs * 16);
     if constexpr (requires { args.residual; }) {
       const Rows<Config, const u8> residual{args.residual, args.residual_row_bytes};
       addends.residual = load_vec16(residual.at(vec));
@@ -78,7 +78,7 @@ struct RowSquares {
       sum += squares;
     } else {
       squares = warp_sum(squares);
-      if (block % kWarp == lane_index()) sum += squares;  // @norm.block
+      if (block % kWarp == lane_index()) sum += squares;
     }
   }
 

@@ -30,7 +30,7 @@ struct PeerResults {
 #pragma unroll 1
     for (u32 i = 1; i < Ranks::kLocalWorld; ++i) {
       const u32 peer = (ctx.local_rank() + i) % Ranks::kLocalWorld;
-      store_vec16(args.results[peer] + offset, data);  // @results-of-peers.store
+      store_vec16(args.results[peer] + offset, data);
     }
   }
 
@@ -45,7 +45,7 @@ struct PeerResults {
     constexpr u32 kPeers = Ranks::kLocalWorld - 1;
     for (u32 i = worker * kWarp + lane_index(); i < kPeers * Chunks::per_shard(ctx); i += workers * kWarp) {
       const u32 source = (ctx.local_rank() + 1 + i % kPeers) % Ranks::kLocalWorld, chunk = i / kPeers;
-      if (Chunks::vecs_of(ctx, Chunks::Shards::sent_shard(source, ctx.rank), chunk) > 0) Gathering::wait_chunk(ctx, kCollect, source, chunk);  // @results-of-peers.wait
+      if (Chunks::vecs_of(ctx, Chunks::Shards::sent_shard(source, ctx.rank), chunk) > 0) Gathering::wait_chunk(ctx, kCollect, source, chunk);
     }
   }
 };

@@ -64,14 +64,14 @@ struct Reduce {
         const u32 vecs = Chunks::vecs_of(ctx, owner, unit.chunk), first = Chunks::first(ctx, owner, unit.chunk);
         if (vecs == 0) continue;
         const u32 slot = kPeers - 1 - i % kPeers;  // this rank's slot on the peer
-        u8* there = ctx.peer_ptr(to, Workspace::partials(ctx.parity(), unit.node, slot, unit.chunk));  // @reduce.slot
+        u8* there = ctx.peer_ptr(to, Workspace::partials(ctx.parity(), unit.node, slot, unit.chunk));
         for_each_vec<Config::kUnroll>(
             vecs, [&](u32 vec) { return load_vec16(input.at(first + vec)); },
             [&](u32 vec, const Vec16& data) { store_vec16(there + vec * 16, data); });
-        __syncwarp();  // @reduce.warp
+        __syncwarp();
         if (lane_index() == 0) {
-          fence_sys();  // @reduce.fence
-          store_relaxed_sys(ctx.peer_ptr(to, ready(ctx, unit, slot)), ctx.mark());  // @reduce.raise
+          fence_sys();
+          store_relaxed_sys(ctx.peer_ptr(to, ready(ctx, unit, slot)), ctx.mark());
         }
       }
     }
@@ -115,19 +115,19 @@ struct Reduce {
     for (u32 phase = 0; phase < Ranks::kPeerNodes; ++phase) {
       const u32 node = (node_of(ctx) + 1 + phase) % Ranks::kNodes, peer = peer_of(ctx, node);
       const u32 owner = node * Ranks::kLocalWorld + ctx.local_rank();
-      const u32 number_there = Network::own_number_at(ctx, peer);  // @reduce.number-there
+      const u32 number_there = Network::own_number_at(ctx, peer);
       for (u32 first = 0; first < Chunks::per_shard(ctx); first += Config::kPutChunks) {
         const u32 count = min(Config::kPutChunks, Chunks::per_shard(ctx) - first);
         for (u32 chunk = first + lane_index(); chunk < first + count; chunk += kWarp) {
           if (Chunks::vecs_of(ctx, owner, chunk) == 0) continue;
-          wait_mark(ctx, ctx.local_ptr(Workspace::sum_ready(ctx.parity(), peer, chunk)),  // @reduce.sum-ready
+          wait_mark(ctx, ctx.local_ptr(Workspace::sum_ready(ctx.parity(), peer, chunk)),
                     WaitSite{kPush, kPartial, ctx.rank, chunk, ctx.mark()});
         }
         __syncwarp();
         if (broadcast(gives_up(ctx, kPush), 0)) return;
         if (lane_index() != 0) continue;
         Network::put(args, ctx, peer, kChannel, Workspace::sums_out(ctx.parity(), peer, first),
-                     Workspace::sums_in(ctx.parity(), number_there, first), Chunks::bytes_of(ctx, owner, first, count));  // @reduce.put
+                     Workspace::sums_in(ctx.parity(), number_there, first), Chunks::bytes_of(ctx, owner, first, count));
       }
     }
   }
@@ -135,7 +135,7 @@ struct Reduce {
  private:
   // The flag of the vectors that a rank of this node has sent.
   static MK_DEVICE Symmetric<u32> ready(const RankContext& ctx, const Unit& unit, u32 slot) {
-    return Workspace::partial_ready(ctx.parity(), unit.node, slot, unit.chunk);  // @reduce.flag
+    return Workspace::partial_ready(ctx.parity(), unit.node, slot, unit.chunk);
   }
 
   static MK_DEVICE u32 node_of(const RankContext& ctx) { return ctx.node_first_rank / Ranks::kLocalWorld; }
@@ -148,7 +148,7 @@ struct Reduce {
       const u32 slot = lane_index();
       if (slot < kPeers) {
         const u32 peer = ctx.node_first_rank + (ctx.local_rank() + 1 + slot) % Ranks::kLocalWorld;
-        wait_mark(ctx, ctx.local_ptr(ready(ctx, unit, slot)),  // @reduce.wait
+        wait_mark(ctx, ctx.local_ptr(ready(ctx, unit, slot)),
                   WaitSite{kReduce, kPeerPartial, peer, unit.chunk, ctx.mark()});
       }
       __syncwarp();
@@ -158,7 +158,7 @@ struct Reduce {
   // A warp: waits until the sums of all other nodes have arrived.
   static MK_DEVICE void wait_node_sums(const RankContext& ctx, u32 chunk) {
     if (lane_index() < Ranks::kPeerNodes) {
-      Network::wait_put(ctx, kReduce, kChannel, lane_index(), Begin::kPuts + chunk / Config::kPutChunks);  // @reduce.arrival
+      Network::wait_put(ctx, kReduce, kChannel, lane_index(), Begin::kPuts + chunk / Config::kPutChunks);
     }
     __syncwarp();
   }
@@ -184,7 +184,7 @@ struct Reduce {
             parts[u][source] = load_vec16(input.at(first_vec + vec));
           } else if constexpr (kPeers > 0) {
             const u32 slot = (source + kPeers - ctx.local_rank()) % Ranks::kLocalWorld;
-            const u8* from = ctx.local_ptr(Workspace::partials(ctx.parity(), unit.node, slot, unit.chunk));  // @reduce.from
+            const u8* from = ctx.local_ptr(Workspace::partials(ctx.parity(), unit.node, slot, unit.chunk));
             parts[u][source] = load_written_vec16(from + vec * 16);
           }
         }
@@ -195,7 +195,7 @@ struct Reduce {
         if (vec >= vecs) continue;
         Sum sum;
 #pragma unroll
-        for (u32 source = 0; source < Ranks::kLocalWorld; ++source) sum.add(parts[u][source]);  // @reduce.order
+        for (u32 source = 0; source < Ranks::kLocalWorld; ++source) sum.add(parts[u][source]);
         then(vec, sum, operands[u]);
       }
     }
@@ -212,7 +212,7 @@ struct Reduce {
         [&](u32 vec, const Sum& sum, NoOperands) { store_vec16(to + vec * 16, sum.result()); });
     __syncwarp();
     if (lane_index() == 0) {
-      fence_sys();  // @reduce.sum-fence
+      fence_sys();
       store_relaxed_sys(ctx.local_ptr(Workspace::sum_ready(ctx.parity(), peer, unit.chunk)), ctx.mark());
     }
   }
@@ -224,13 +224,13 @@ struct Reduce {
     for (u32 node = 0; node < Ranks::kNodes; ++node) {
       if (node == node_of(ctx)) {
         if constexpr (BatchInvariant<Config>) {
-          total.add(sum.result());  // @reduce.rounded
+          total.add(sum.result());
           continue;
         }
 #pragma unroll
         for (u32 i = 0; i < Sum::kElements; ++i) total.values[i] += sum.values[i];
       } else {
-        const u8* from = ctx.local_ptr(Workspace::sums_in(ctx.parity(), peer_of(ctx, node), chunk));  // @reduce.sums-in
+        const u8* from = ctx.local_ptr(Workspace::sums_in(ctx.parity(), peer_of(ctx, node), chunk));
         total.add(load_written_vec16(from + vec * 16));
       }
     }

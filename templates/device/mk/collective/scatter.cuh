@@ -45,7 +45,7 @@ struct Scatter {
           [&](u32 vec, const Vec16& data) {
             store_vec16(result.at(first + vec), data);
             if constexpr (kHasPeers) {
-              if (!is_own) store_vec16(on_node(ctx, owner, Gathering::slot(ctx, owner, chunk)) + vec * 16, data);  // @scatter.slot
+              if (!is_own) store_vec16(on_node(ctx, owner, Gathering::slot(ctx, owner, chunk)) + vec * 16, data);
             }
             if constexpr (Ranks::kWorld > 1) {
               if (is_own) Gathering::send_vec(ctx, chunk, vec, data);
@@ -65,7 +65,7 @@ struct Scatter {
     for (u32 chunk = worker; chunk < Chunks::per_shard(ctx); chunk += workers) {
       const u32 vecs = Chunks::vecs_of(ctx, ctx.rank, chunk), first = Chunks::first(ctx, ctx.rank, chunk);
       if (vecs == 0) continue;
-      wait_mark(ctx, ctx.local_ptr(Workspace::scattered(ctx.parity(), chunk)),  // @scatter.wait
+      wait_mark(ctx, ctx.local_ptr(Workspace::scattered(ctx.parity(), chunk)),
                 WaitSite{kPush, kChunk, Config::kRoot, chunk, ctx.mark()});
       const Symmetric<u8> there = Gathering::slot(ctx, ctx.rank, chunk);
       const u8* from = ctx.local_ptr(there);
@@ -86,10 +86,10 @@ struct Scatter {
   // A warp of the root, after it has sent the vectors of a chunk: raises the flag of the chunk on the owner.
   static MK_DEVICE void raise(const RankContext& ctx, u32 owner, u32 chunk) {
     static_assert(ScatterWorkspace<Workspace>);
-    __syncwarp();  // @scatter.warp
+    __syncwarp();
     if (lane_index() == 0) {
-      fence_sys();  // @scatter.fence
-      store_relaxed_sys(on_node(ctx, owner, Workspace::scattered(ctx.parity(), chunk)), ctx.mark());  // @scatter.raise
+      fence_sys();
+      store_relaxed_sys(on_node(ctx, owner, Workspace::scattered(ctx.parity(), chunk)), ctx.mark());
     }
   }
 

@@ -34,7 +34,7 @@ struct Shards {
 
   // The number of vectors of this call's tensor.
   static MK_DEVICE u32 vecs(const RankContext& ctx) {
-    if constexpr (TakesRows<Config>) return ctx.rows * Config::kRowVecs;  // @shards.vecs
+    if constexpr (TakesRows<Config>) return ctx.rows * Config::kRowVecs;
     else return Config::kVecs;
   }
 
@@ -47,7 +47,7 @@ struct Shards {
   static MK_DEVICE u32 shard_vecs(const RankContext& ctx) {
     if constexpr (!TakesRows<Config>) return Config::kShardVecs;
     else if constexpr (HasRoot<Config>) return (vecs(ctx) + Config::kOwners - 1) / Config::kOwners;
-    else if constexpr (Config::kShardsOfRows) return (ctx.rows + Ranks::kWorld - 1) / Ranks::kWorld * Config::kRowVecs;  // @shards.rows
+    else if constexpr (Config::kShardsOfRows) return (ctx.rows + Ranks::kWorld - 1) / Ranks::kWorld * Config::kRowVecs;
     else return (vecs(ctx) + Ranks::kWorld - 1) / Ranks::kWorld;
   }
 

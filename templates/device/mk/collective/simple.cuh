@@ -152,8 +152,8 @@ struct Simple {
         for (u32 u = 0; u < kUnroll; ++u) {
           if (first + u * kWarp >= Config::kRowVecs) continue;
           const auto place = Chunks::place_of(ctx, first_vec + first + u * kWarp);
-          if (place.owner != owner || place.chunk != chunk) {  // @norm.next-chunk
-            Gathering::wait_chunk(ctx, kCollect, place.owner, place.chunk);  // @norm.wait-chunk
+          if (place.owner != owner || place.chunk != chunk) {
+            Gathering::wait_chunk(ctx, kCollect, place.owner, place.chunk);
             owner = place.owner, chunk = place.chunk;
           }
           data[u] = load_written_vec16(ctx.local_ptr(Gathering::slot(ctx, owner, chunk)) + place.vec * 16);
@@ -222,7 +222,7 @@ struct Simple {
   // Runs before the roles. Returns false if the CTA must end at once.
   static MK_DEVICE bool begin(const Args&, const RankContext& ctx, const Smem&) {
     Begin::order_early(ctx);
-    if (!enter(ctx)) return false;  // @collective.enter
+    if (!enter(ctx)) return false;
     Begin::template announce<comm::EarlierCalls::kOrderedEarly>(ctx);
     // At its end, the CTA would wait for the count, a round trip to L2.
     if (threadIdx.x == Config::kThreads - 1) advance_epoch<false>(ctx);

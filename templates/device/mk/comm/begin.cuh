@@ -39,7 +39,7 @@ struct Begin {
   // the announcement. In announce(), the same fence would wait 1.2 µs for the packets that the SM has sent by then.
   static MK_DEVICE void order_early(const RankContext& ctx) {
     if constexpr (kIsAnnounced && !kHasPlaces) {
-      if (announces<0>(ctx)) fence_sys();  // @begin.early
+      if (announces<0>(ctx)) fence_sys();
     }
   }
 
@@ -54,10 +54,10 @@ struct Begin {
       if (!announces<kFirstThread>(ctx)) return;
       const u32 peer = threadIdx.x - kFirstThread;
       if constexpr (kHasPlaces) {
-        store_relaxed_sys(ctx.peer_ptr(peer, Workspace::result_place(ctx.call_parity(), ctx.rank)), ctx.result_place);  // @begin.place
+        store_relaxed_sys(ctx.peer_ptr(peer, Workspace::result_place(ctx.call_parity(), ctx.rank)), ctx.result_place);
       }
       if constexpr (kNeedsFence) fence_sys();
-      store_relaxed_sys(ctx.peer_ptr(peer, Workspace::begun(ctx.call_parity(), ctx.rank)), begin_word(ctx));  // @begin.announce
+      store_relaxed_sys(ctx.peer_ptr(peer, Workspace::begun(ctx.call_parity(), ctx.rank)), begin_word(ctx));
     }
   }
 
@@ -76,9 +76,9 @@ struct Begin {
   template <class Network, class Args>
   static MK_DEVICE void put(const Args& args, const RankContext& ctx, u32 channel) {
     if constexpr (kPuts > 0) {
-      const Symmetric<u64> word = Workspace::begun(ctx.call_parity(), ctx.rank);  // @begin.put-word
+      const Symmetric<u64> word = Workspace::begun(ctx.call_parity(), ctx.rank);
       if (channel == 0) store_relaxed_sys(ctx.local_ptr(word), begin_word(ctx));
-      Network::put_to_all(args, ctx, channel, word, channel == 0 ? sizeof(u64) : 0);  // @begin.put
+      Network::put_to_all(args, ctx, channel, word, channel == 0 ? sizeof(u64) : 0);
     }
   }
 
@@ -90,7 +90,7 @@ struct Begin {
       for (u32 i = 1; i < Ranks::kLocalWorld; ++i) {
         const u32 rank = ctx.node_first_rank + (ctx.local_rank() + i) % Ranks::kLocalWorld;
         if constexpr (kHasPlaces && kComparesPlaces) wait_at_same_place(ctx, rank, kCollect);
-        else wait(ctx, rank);  // @begin.wait
+        else wait(ctx, rank);
       }
     }
   }
@@ -104,7 +104,7 @@ struct Begin {
       if (blockIdx.x != 0 || threadIdx.x < kWarp || distance >= Ranks::kLocalWorld) return;
       const u32 rank = ctx.node_first_rank + (ctx.local_rank() + distance) % Ranks::kLocalWorld;
       if constexpr (kHasPlaces && kComparesPlaces) wait_at_same_place(ctx, rank, kCollect);
-      else wait(ctx, rank);  // @begin.wait-in-warp
+      else wait(ctx, rank);
     }
   }
 
@@ -115,7 +115,7 @@ struct Begin {
     if (lane_index() < Ranks::kLocalWorld && lane_index() != ctx.local_rank()) wait_for_result(ctx, lane_index(), role);
     __syncwarp();
     // A wait that has failed has raised the abort word of this rank, too.
-    return broadcast(gives_up(ctx, role), 0) == 0;  // @begin.results-begun
+    return broadcast(gives_up(ctx, role), 0) == 0;
   }
 
   // One thread: waits until the rank with local rank `peer` has begun the call, and compares the place of its result
@@ -128,9 +128,9 @@ struct Begin {
   // at another place than this rank's result. Every rank finds the difference by itself, even if another rank has
   // already ended the call.
   static MK_DEVICE void wait_at_same_place(const RankContext& ctx, u32 rank, Role role) {
-    if (!wait(ctx, rank, role)) return;  // @begin.result-begun
+    if (!wait(ctx, rank, role)) return;
     const u64 place = load_relaxed_sys(ctx.local_ptr(Workspace::result_place(ctx.call_parity(), rank)));
-    if (place == ctx.result_place) return;  // @begin.same-place
+    if (place == ctx.result_place) return;
     const u32 low = static_cast<u32>(place), high = static_cast<u32>(place >> 32);
     report(ctx, WaitSite{role, kSamePlace, rank, ctx.operator_number, high}, low, 0, 0);
     raise_abort(ctx, 1 + ctx.rank);

@@ -37,7 +37,7 @@ struct LamportVec {
   Vec16 inverted;
 
   MK_DEVICE bool have_arrived() const {
-    return (inverted.x | inverted.y) != 0 && (inverted.z | inverted.w) != 0;  // @lamport.vec-arrived
+    return (inverted.x | inverted.y) != 0 && (inverted.z | inverted.w) != 0;
   }
   MK_DEVICE Vec16 data() const { return {~inverted.x, ~inverted.y, ~inverted.z, ~inverted.w}; }
 };
@@ -48,8 +48,8 @@ template <ElementType E>
 MK_DEVICE void store_lamport_vec(u8* slot, const Vec16& data) {
   Vec16 inverted{~data.x, ~data.y, ~data.z, ~data.w};
   constexpr u32 kNans = ~E::kNans;
-  if ((inverted.x | inverted.y) == 0) inverted.x = inverted.y = kNans;  // @lamport.low-nans
-  if ((inverted.z | inverted.w) == 0) inverted.z = inverted.w = kNans;  // @lamport.high-nans
+  if ((inverted.x | inverted.y) == 0) inverted.x = inverted.y = kNans;
+  if ((inverted.z | inverted.w) == 0) inverted.z = inverted.w = kNans;
   store_packet(slot, inverted);
 }
 

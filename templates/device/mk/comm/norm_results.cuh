@@ -61,13 +61,13 @@ struct NormResults {
 #pragma unroll 1
     for (u32 i = 0; i < kReceivers; ++i) {
       float* there = ctx.peer_ptr(receiver(ctx, i), slot);
-      store_word(reinterpret_cast<u8*>(there + row), as_bits(half == 0 ? squares[0] : squares[1]));  // @norm-results.squares
+      store_word(reinterpret_cast<u8*>(there + row), as_bits(half == 0 ? squares[0] : squares[1]));
     }
   }
 
   // One thread: stores a piece from an output buffer to its slots.
   static MK_DEVICE void send(const RankContext& ctx, const Tile& tile, u32 group, u32 piece, u32 buffer, u32 bytes) {
-    const Symmetric<u8> slot = Workspace::results(ctx.parity(), number(tile), group, piece);  // @norm-results.sent-slot
+    const Symmetric<u8> slot = Workspace::results(ctx.parity(), number(tile), group, piece);
     for (u32 i = 0; i < kReceivers; ++i) tma_store_bytes(ctx.peer_ptr(receiver(ctx, i), slot), buffer, bytes);
   }
 
@@ -83,7 +83,7 @@ struct NormResults {
   static MK_DEVICE void count_unused(const RankContext& ctx) {
     const u32 tiles = Order::tiles_of_rank(ctx);
     for_each_in_grid<Config::kThreads>(Config::kRowTiles * Config::kColTiles - tiles, [&](u32 i) {
-      add_relaxed_sys(ctx.local_ptr(Workspace::result_ready(tiles + i)), kSubTiles);  // @norm-results.unused
+      add_relaxed_sys(ctx.local_ptr(Workspace::result_ready(tiles + i)), kSubTiles);
     });
   }
 
@@ -100,7 +100,7 @@ struct NormResults {
 
   // All threads of the grid, at the end: one resets the number of rows that the next call has taken.
   static MK_DEVICE void reset(const RankContext& ctx) {
-    if (blockIdx.x == 0 && threadIdx.x == 0) store(ctx.local_ptr(Workspace::rows_taken(ctx.parity() ^ 1)), 0);  // @norm-results.reset
+    if (blockIdx.x == 0 && threadIdx.x == 0) store(ctx.local_ptr(Workspace::rows_taken(ctx.parity() ^ 1)), 0);
   }
 
  private:
@@ -161,10 +161,10 @@ struct NormResults {
   static MK_DEVICE void wait_row(const RankContext& ctx, u32 row) {
     for (u32 col = lane_index(); col < Config::kColTiles; col += kWarp) {
       const Tile tile = Order::tile_at(row / Config::kTileM, col, ctx);
-      wait_flag(ctx, ctx.local_ptr(Workspace::result_ready(number(tile))),  // @norm-results.wait
+      wait_flag(ctx, ctx.local_ptr(Workspace::result_ready(number(tile))),
                 WaitSite{mk::kCollect, kResult, Order::rank_of(tile), tile.index, ctx.epoch * kSubTiles});
     }
-    __syncwarp();  // @norm-results.warp
+    __syncwarp();
   }
 
   // A warp: adds the squares of a row in the order in which RowNorm adds them.
@@ -187,7 +187,7 @@ struct NormResults {
     const Line line = Line::of(row, vec / kLineVecs);
     const u8* piece = ctx.local_ptr(Workspace::results(ctx.parity(), line.tile, line.group, line.sub));
     const u32 in_piece = row % gemm::kSubTile;
-    return piece + in_piece * kLineBytes + (vec % kLineVecs ^ in_piece % kLineVecs) * kVecBytes;  // @norm-results.swizzle
+    return piece + in_piece * kLineBytes + (vec % kLineVecs ^ in_piece % kLineVecs) * kVecBytes;
   }
 };
 

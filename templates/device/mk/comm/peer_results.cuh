@@ -40,7 +40,7 @@ struct PeerResults : ResultFlags<Config, Workspace, Order> {
   static MK_DEVICE void store(const Args& args, const RankContext& ctx, const Tile& tile, u32 group, u32 piece, u32 buffer) {
 #pragma unroll 1  // the store threads have few registers
     for (u32 i = 1; i < Ranks::kLocalWorld; ++i) {
-      Output::template store_to_peer<Order>(args, peer_at(ctx, i), buffer, tile, group, piece);  // @peer-results.store
+      Output::template store_to_peer<Order>(args, peer_at(ctx, i), buffer, tile, group, piece);
     }
   }
 

@@ -84,10 +84,10 @@ struct PushShards {
       if (piece.row < own_rows) {
         const u32 rows = min(Config::kPieceRows, own_rows - piece.row);
         const u32 first = nearest<Args>(ctx, piece, rows);
-        if constexpr (kSendsScales) store_scales(args, ctx, piece, rows, first);  // @push.scales
+        if constexpr (kSendsScales) store_scales(args, ctx, piece, rows, first);
         if (first < Ranks::kLocalWorld && is_leader()) copy_piece<kSlotBytes>(ctx, copy, own, piece, bytes_of_row(piece), rows, first);
       }
-      if constexpr (kSendsScales) __syncwarp();  // @push.scales-warp
+      if constexpr (kSendsScales) __syncwarp();
       // The fence of the count also orders the scales that the other lanes have stored.
       if (is_leader()) count(ctx, ctx.rank, piece, nearest_counted<Args>(ctx));
     }
@@ -101,7 +101,7 @@ struct PushShards {
     for (u32 i = worker; i < pieces(ctx) * Ranks::kPeerNodes; i += workers) {  // a chunk of each peer in turn
       const u32 peer = i / kArrivals % Ranks::kPeerNodes;
       const Piece piece = piece_at(ctx, i / (kArrivals * Ranks::kPeerNodes) * kArrivals + i % kArrivals);
-      Network::wait_put(ctx, kPush, kChannel, peer, Begin::kPuts + piece.chunk);  // @push.arrival
+      Network::wait_put(ctx, kPush, kChannel, peer, Begin::kPuts + piece.chunk);
       if (is_aborted(ctx)) return;
       const u32 source = Network::rank_of_peer(ctx, peer);
       fence_sys();
@@ -109,9 +109,9 @@ struct PushShards {
       if constexpr (Ranks::kLocalWorld > 1) {
         const u32 rows = CallRows::of_rank(ctx, source);
         if (piece.row < rows) {
-          const Rows put{source, ctx.local_ptr(Workspace::gathered(ctx.parity(), source * CallRows::of_shard(ctx))), kSentBytes};  // @push.relayed
+          const Rows put{source, ctx.local_ptr(Workspace::gathered(ctx.parity(), source * CallRows::of_shard(ctx))), kSentBytes};
           fence_proxy_async();  // a NIC has written what TMA reads
-          copy_piece<kSlotBytes>(ctx, copy, put, piece, kSentBytes, min(Config::kPieceRows, rows - piece.row), 1);  // @push.relayed-row
+          copy_piece<kSlotBytes>(ctx, copy, put, piece, kSentBytes, min(Config::kPieceRows, rows - piece.row), 1);
         }
         count(ctx, source, piece, 1);
       }
@@ -127,23 +127,23 @@ struct PushShards {
     Begin::template put<Network>(args, ctx, kChannel);
     [[maybe_unused]] u32 last = 0;
     for (u32 chunk = 0; chunk < Shards::chunks(ctx); ++chunk) {
-      if constexpr (!SendsInPlace<Args>) Shards::wait(ctx, kPush, ctx.rank, chunk, 0);  // @push.own-chunk
+      if constexpr (!SendsInPlace<Args>) Shards::wait(ctx, kPush, ctx.rank, chunk, 0);
       if (gives_up(ctx, kPush)) return;
       const u32 first = chunk * Config::kChunkRows;
       const u32 rows = first < own_rows ? min(Config::kChunkRows, own_rows - first) : 0;
       // Without rows, any slot will do.
       const u32 row = rows > 0 ? ctx.rank * CallRows::of_shard(ctx) + first : 0;
-      const Symmetric<u8> slot = Workspace::gathered(ctx.parity(), row);  // @push.put-slot
+      const Symmetric<u8> slot = Workspace::gathered(ctx.parity(), row);
       if constexpr (SendsInPlace<Args>) {
-        const u64 place = args.shard_place + (rows > 0 ? u64{first} * kRowBytes : 0);  // @push.place
+        const u64 place = args.shard_place + (rows > 0 ? u64{first} * kRowBytes : 0);
         last = Network::put_to_all_from(args, ctx, kChannel, place, slot, rows * kRowBytes);
       } else {
-        Network::put_to_all(args, ctx, kChannel, slot, rows * kSentBytes);  // @push.put
+        Network::put_to_all(args, ctx, kChannel, slot, rows * kSentBytes);
       }
     }
     // The caller may write the shard when the kernel has ended.
     if constexpr (SendsInPlace<Args>) {
-      if (Shards::chunks(ctx) > 0) Network::wait_sent(args, ctx, last);  // @push.sent
+      if (Shards::chunks(ctx) > 0) Network::wait_sent(args, ctx, last);
     }
   }
 
@@ -155,18 +155,18 @@ struct PushShards {
     for (u32 i = worker; i < pieces(ctx); i += workers) {
       const Piece piece = piece_at(ctx, i);
       if (piece.row < own_rows) {
-        store_piece<kUnroll>(args, ctx, piece, min(Config::kPieceRows, own_rows - piece.row));  // @push.piece
+        store_piece<kUnroll>(args, ctx, piece, min(Config::kPieceRows, own_rows - piece.row));
         if constexpr (kSendsScales) {
           const u32 rows = min(Config::kPieceRows, own_rows - piece.row);
-          store_scales(args, ctx, piece, rows, nearest<Args>(ctx, piece, rows));  // @push.scales-of-piece
+          store_scales(args, ctx, piece, rows, nearest<Args>(ctx, piece, rows));
         }
       }
-      __syncwarp();  // @push.warp
+      __syncwarp();
       const u32 peer = lane_index();
       if (peer < Ranks::kWorld && (nearest_counted<Args>(ctx) == 0 || peer != ctx.rank)) {
         // This fence orders the stores of the whole warp before the counts.
-        fence_sys();  // @push.fence
-        add_relaxed_sys(ctx.peer_ptr(peer, Workspace::chunk_ready(ctx.rank, piece.chunk, piece.slice)), 1);  // @push.count
+        fence_sys();
+        add_relaxed_sys(ctx.peer_ptr(peer, Workspace::chunk_ready(ctx.rank, piece.chunk, piece.slice)), 1);
       }
     }
   }
@@ -182,7 +182,7 @@ struct PushShards {
       const u32 source = i / kFlags * Ranks::kLocalWorld + ctx.local_rank();
       for (u32 distance = 0; distance < Ranks::kLocalWorld; ++distance) {
         u32* ready = ctx.peer_ptr(peer_at(ctx, distance), Workspace::chunk_ready(source, chunk, slice));
-        add_relaxed_sys(ready, Shards::kArrivals);  // @push.unused
+        add_relaxed_sys(ready, Shards::kArrivals);
       }
     });
   }
@@ -199,7 +199,7 @@ struct PushShards {
   static MK_DEVICE u32 nearest(const RankContext& ctx, const Piece& piece, u32 rows) {
     if (kPutsGathered<Args>) return 0;
     // Only the first and the last tile with own rows may also have rows of other ranks.
-    return Order::gathers_own(ctx, piece.row) || Order::gathers_own(ctx, piece.row + rows - 1) ? 0 : 1;  // @push.own-rows
+    return Order::gathers_own(ctx, piece.row) || Order::gathers_own(ctx, piece.row + rows - 1) ? 0 : 1;
   }
   // Returns the distance of the first rank on whose flags pieces count: 0 if this rank may read any of its own rows in
   // `gathered`, else 1.
@@ -226,7 +226,7 @@ struct PushShards {
 
   // The place of a piece in `gathered`.
   static MK_DEVICE Symmetric<u8> gathered(const RankContext& ctx, u32 source, const Piece& piece) {
-    const Symmetric<u8> row = Workspace::gathered(ctx.parity(), source * CallRows::of_shard(ctx) + piece.row);  // @push.slot
+    const Symmetric<u8> row = Workspace::gathered(ctx.parity(), source * CallRows::of_shard(ctx) + piece.row);
     return {row.offset + slice_offset(piece)};
   }
 
@@ -268,7 +268,7 @@ struct PushShards {
 
   // One thread, after it has copied a piece: counts the piece on the flags of the ranks that have received the copy.
   static MK_DEVICE void count(const RankContext& ctx, u32 source, const Piece& piece, u32 nearest) {
-    fence_sys();  // @push.staged-fence
+    fence_sys();
     for (u32 distance = nearest; distance < Ranks::kLocalWorld; ++distance) {
       const auto ready = Workspace::chunk_ready(source, piece.chunk, piece.slice);
       add_relaxed_sys(ctx.peer_ptr(peer_at(ctx, distance), ready), 1);

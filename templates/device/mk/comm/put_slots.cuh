@@ -24,7 +24,7 @@ struct PutSlots {
 
   // The bytes of a piece, and of a tile, in this call.
   static MK_DEVICE u32 piece_bytes(const RankContext& ctx) {
-    return bytes_of_rows(Order::owner_rows(ctx));  // @put-slots.parts
+    return bytes_of_rows(Order::owner_rows(ctx));
   }
   static MK_DEVICE u32 tile_bytes(const RankContext& ctx) {
     const bool is_one_group = Shape::kSplitsRows && Order::owner_rows(ctx) <= gemm::kSubTile;

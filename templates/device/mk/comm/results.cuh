@@ -69,7 +69,7 @@ struct ResultFlags {
       if (ctx.local_rank() < owners && index < shard_tiles && !Order::is_gap(Order::tile_of_rank(owner, index, ctx))) return;
       const Symmetric<u32> ready = Workspace::result_ready(owner * Config::kShardTiles + index);
       for (u32 distance = is_own ? 1 : 0; distance < Ranks::kLocalWorld; ++distance) {
-        add_relaxed_sys(ctx.peer_ptr(peer_at(ctx, distance), ready), kSubTiles);  // @results.unused
+        add_relaxed_sys(ctx.peer_ptr(peer_at(ctx, distance), ready), kSubTiles);
       }
     });
   }
@@ -94,7 +94,7 @@ struct ResultFlags {
 
   // One thread: waits until a whole tile has arrived here.
   static MK_DEVICE void wait(const RankContext& ctx, const Tile& tile) {
-    wait_flag(ctx, ctx.local_ptr(Workspace::result_ready(number(tile, ctx))),  // @results.wait
+    wait_flag(ctx, ctx.local_ptr(Workspace::result_ready(number(tile, ctx))),
               WaitSite{mk::kCollect, kResult, Order::rank_of(tile), tile.index, ctx.epoch * kSubTiles});
   }
 
@@ -142,7 +142,7 @@ struct Results : ResultFlags<Config, Workspace, Order> {
 
   // One thread: stores a piece from an output buffer to the slots of the other ranks of this node.
   static MK_DEVICE void send(const RankContext& ctx, const Tile& tile, u32 group, u32 piece, u32 buffer, u32 bytes) {
-    const Symmetric<u8> slot = slot_of(ctx, tile, group, piece);  // @results.sent-slot
+    const Symmetric<u8> slot = slot_of(ctx, tile, group, piece);
     // Puts to other nodes read this rank's own slot.
     for (u32 i = Ranks::kNodes > 1 ? 0 : 1; i < Ranks::kLocalWorld; ++i) {
       tma_store_bytes(ctx.peer_ptr(peer_at(ctx, i), slot), buffer, bytes);
@@ -160,7 +160,7 @@ struct Results : ResultFlags<Config, Workspace, Order> {
       if (!NodeSums::wait_put_ready(ctx, index, tiles)) return;
       const Tile tile = Order::tile_of(ctx.local_rank(), index, ctx);
       const Symmetric<u8> slot = slot_of(ctx, tile, 0, 0);
-      Network::put_to_all(args, ctx, kChannel, slot, tiles * Slots::tile_bytes(ctx));  // @results.put
+      Network::put_to_all(args, ctx, kChannel, slot, tiles * Slots::tile_bytes(ctx));
     }
   }
 
@@ -174,7 +174,7 @@ struct Results : ResultFlags<Config, Workspace, Order> {
       const u32 peer = i % Ranks::kPeerNodes, index = i / Ranks::kPeerNodes;
       const Tile tile = Order::tile_of_rank(Network::rank_of_peer(ctx, peer), index, ctx);
       if (Order::is_gap(tile)) continue;
-      Network::wait_put(ctx, kPush, kChannel, peer, Begin::kPuts + index / Config::kPutTiles);  // @results.arrival
+      Network::wait_put(ctx, kPush, kChannel, peer, Begin::kPuts + index / Config::kPutTiles);
       if (is_aborted(ctx)) return;
       const Symmetric<u32> ready = Workspace::result_ready(number(tile, ctx));
       fence_sys();
@@ -188,7 +188,7 @@ struct Results : ResultFlags<Config, Workspace, Order> {
             tma_store_bytes(there + staged.part, staged.address, staged.bytes);
           }
         });
-        copy.finish();  // @results.relayed
+        copy.finish();
         fence_sys();
         for (u32 distance = 1; distance < Ranks::kLocalWorld; ++distance) {
           add_relaxed_sys(ctx.peer_ptr(peer_at(ctx, distance), ready), kSubTiles);
@@ -206,8 +206,8 @@ struct Results : ResultFlags<Config, Workspace, Order> {
       const Tile tile = others.tile(turn, ctx);
       if (Order::is_gap(tile)) continue;
       if (lane_index() == 0) Flags::wait(ctx, tile);
-      __syncwarp();  // @results.warp
-      copy_piece(args, ctx, ctx.local_ptr(slot_of(ctx, tile, group, piece)),  // @results.read-slot
+      __syncwarp();
+      copy_piece(args, ctx, ctx.local_ptr(slot_of(ctx, tile, group, piece)),
                  Order::row_in_c(tile) + Shape::group_row(group),
                  Shape::first_col(tile.col, group) + piece * kPieceCols);
     }
@@ -219,7 +219,7 @@ struct Results : ResultFlags<Config, Workspace, Order> {
   // The place of a piece of a tile. Across nodes, the slots of an owner follow each other without gaps.
   static MK_DEVICE Symmetric<u8> slot_of(const RankContext& ctx, const Tile& tile, u32 group, u32 piece) {
     if constexpr (Ranks::kNodes == 1) {
-      return Workspace::results(ctx.parity(), number(tile, ctx), group, piece);  // @results.slot
+      return Workspace::results(ctx.parity(), number(tile, ctx), group, piece);
     } else {
       const Symmetric<u8> first = Workspace::results(ctx.parity(), Order::rank_of(tile) * Config::kShardTiles, 0, 0);
       const Symmetric<u8> slot = Slots::slot(ctx, first, Order::own_index(tile, ctx));
@@ -242,8 +242,8 @@ struct Results : ResultFlags<Config, Workspace, Order> {
 #pragma unroll
       for (u32 u = 0; u < kUnroll; ++u) {
         const u32 line = first / 8 + u * (kWarp / 8);
-        const u32 to_row = row + line, to_col = col + (first % 8 ^ line % 8) * ElementC::kPerVec;  // @results.swizzle
-        if (to_row >= rows || to_col >= Config::kN) continue;  // @results.rows
+        const u32 to_row = row + line, to_col = col + (first % 8 ^ line % 8) * ElementC::kPerVec;
+        if (to_row >= rows || to_col >= Config::kN) continue;
         u8* to = args.c_rows + to_row * args.c_row_bytes;
         store_vec16(to + ElementC::bytes(to_col), data[u]);
       }

@@ -59,14 +59,14 @@ MK_DEVICE void store_scales(const Args& args, u32 rows, const RowAt& row_at, u32
 #pragma unroll
     for (u32 u = 0; u < kUnroll; ++u) {
       const u32 i = min(first + u * kWarp, end - 1);
-      scale[u] = load_word(scales_of_row(args, row_at(i / kScales)) + Fp32::bytes(i % kScales));  // @shards.scale
+      scale[u] = load_word(scales_of_row(args, row_at(i / kScales)) + Fp32::bytes(i % kScales));
     }
     for (u32 place = first_place; place < end_place; ++place) {
       u8* there = place_at(place);
 #pragma unroll
       for (u32 u = 0; u < kUnroll; ++u) {
         const u32 i = first + u * kWarp;
-        if (i < end) store_word(there + i / kScales * kRowBytes + Fp32::bytes(i % kScales), scale[u]);  // @shards.scale-slot
+        if (i < end) store_word(there + i / kScales * kRowBytes + Fp32::bytes(i % kScales), scale[u]);
       }
     }
   }
@@ -91,8 +91,8 @@ struct Shards {
   // Waits until a slice of a chunk has arrived here.
   static MK_DEVICE void wait(const RankContext& ctx, Role role, u32 source, u32 chunk, u32 slice) {
     const u32 number = (source * kChunks + chunk) * kSlices + slice;
-    wait_flag(ctx, ctx.local_ptr(Workspace::chunk_ready(source, chunk, slice)),  // @shards.wait
-              WaitSite{role, kChunk, source, number, ctx.epoch * kArrivals});  // @shards.wanted
+    wait_flag(ctx, ctx.local_ptr(Workspace::chunk_ready(source, chunk, slice)),
+              WaitSite{role, kChunk, source, number, ctx.epoch * kArrivals});
   }
 
   // Waits until a slice of rows [row, end) has arrived. The rows may belong to several shards.

@@ -46,7 +46,7 @@ struct StagedCopy {
   template <CopySmem Smem>
   static MK_DEVICE StagedCopy of_warp(const RankContext& ctx, const Smem& smem) {
     const u32 warp = threadIdx.x / kWarp;
-    return {ctx, smem.copy_slot(warp), smem.copy_loaded(warp)};  // @copy.slot
+    return {ctx, smem.copy_slot(warp), smem.copy_loaded(warp)};
   }
 
   // Loads `bytes` bytes to the slot. `load(barrier)` issues the TMA loads, which count on the barrier. If the source
@@ -54,16 +54,16 @@ struct StagedCopy {
   template <class Load>
   MK_DEVICE void bring(u32 bytes, const Load& load) {
     // Earlier stores must have read the slot.
-    tma_wait_read<0>();  // @copy.slot-read
-    barrier_expect(loaded, bytes);  // @copy.expected
+    tma_wait_read<0>();
+    barrier_expect(loaded, bytes);
     load(loaded);
   }
 
   // Stores what was loaded. `store()` issues the TMA stores from the slot. `index` identifies the wait in reports.
   template <class Store>
   MK_DEVICE void send(u32 index, const Store& store) {
-    wait_barrier(ctx, loaded, phase, kPush, kStageFull, index);  // @copy.wait
-    phase ^= 1;  // @copy.phase
+    wait_barrier(ctx, loaded, phase, kPush, kStageFull, index);
+    phase ^= 1;
     store();
     tma_commit();
   }
@@ -86,7 +86,7 @@ struct StagedCopy {
       for (u32 part = 0; part < row_bytes; part += kSlotBytes) {
         const StagedRows staged{slot, first, count, part, min(kSlotBytes, row_bytes - part)};
         move(
-            staged.total_bytes(), index, [&](u32 barrier) { load(staged, barrier); }, [&] { store(staged); });  // @copy.rows
+            staged.total_bytes(), index, [&](u32 barrier) { load(staged, barrier); }, [&] { store(staged); });
       }
     }
   }
@@ -103,7 +103,7 @@ struct StagedCopy {
   // Waits until everything stored has arrived. TMA is another proxy, so a proxy fence orders its writes before what
   // this thread does next. After a fence_sys, a relaxed add may count what has arrived.
   static MK_DEVICE void finish() {
-    tma_wait<0>();  // @copy.stored
+    tma_wait<0>();
     fence_proxy_async();
   }
 };

@@ -102,7 +102,7 @@ struct AllGather {
 
   // Runs before the roles. Returns false if the CTA must end at once.
   static MK_DEVICE bool begin(const Args& args, const RankContext& ctx, const Smem& smem) {
-    if (!Gemm::begin(args, ctx, smem)) return false;  // @all-gather.enter
+    if (!Gemm::begin(args, ctx, smem)) return false;
     if constexpr (kUsesCopyEngines) {
       if (blockIdx.x == 0 && threadIdx.x == 0) comm::request_copies(ctx, args.shard, args.shard_row_bytes);
     }

@@ -44,12 +44,12 @@ struct ClusterSums {
   static MK_DEVICE constexpr u32 first_block(u32 cta) { return (cta * kBlocksOfC + kCtas - 1) / kCtas; }
   // The index of a block among the blocks that CTA `cta` completes.
   static MK_DEVICE constexpr u32 index_at(u32 cta, u32 block) {
-    return block % kBlocksOfC - first_block(cta) + block / kBlocksOfC * kCeilDiv<kBlocksOfC, kCtas>;  // @cluster-sums.index
+    return block % kBlocksOfC - first_block(cta) + block / kBlocksOfC * kCeilDiv<kBlocksOfC, kCtas>;
   }
 
   // One thread, before the CTA enters the call.
   static MK_DEVICE void init_barriers(const Smem& smem) {
-    for (u32 warp = 0; warp < kGroups * Config::kWarpsWithRows; ++warp) barrier_init(smem.cluster_full(warp), kCtas - 1);  // @cluster-sums.arrivals
+    for (u32 warp = 0; warp < kGroups * Config::kWarpsWithRows; ++warp) barrier_init(smem.cluster_full(warp), kCtas - 1);
   }
 
   // All threads of all CTAs of a cluster: whether all of them have entered the call. If one has not, they must end. None of
@@ -57,12 +57,12 @@ struct ClusterSums {
   static MK_DEVICE bool all_entered(const Smem& smem, bool entered) {
     if (threadIdx.x == 0) store_shared(smem.entered(), entered);
     // Behind this, the CTAs have started and their barriers are initialised.
-    cluster_sync();  // @cluster-sums.started
+    cluster_sync();
     // One warp reads, so that all that the CTA does behind its barrier is also behind the reads.
     u32 is_refused = 0;
     if (threadIdx.x < kCtas) is_refused = load_shared_cluster(cluster_address(smem.entered(), threadIdx.x)) == 0;
     if (__syncthreads_or(is_refused) == 0) return true;
-    cluster_sync();  // @cluster-sums.refused
+    cluster_sync();
     return false;
   }
 
@@ -77,14 +77,14 @@ struct ClusterSums {
       const u32 to = owner(block);
       if (to == own) continue;
       const u32 from = own < to ? own : own - 1;
-      const u32 sums = smem.cluster_sums(from, index_at(to, block), place) + lane * 16;  // @cluster-sums.place
+      const u32 sums = smem.cluster_sums(from, index_at(to, block), place) + lane * 16;
       store_shared_cluster_vec16(cluster_address(sums, to), as_vec16(sum.block(block)));
     }
     // The barrier of the warp orders the stores of all lanes before the arrivals, of which each lane makes at most one.
-    __syncwarp();  // @cluster-sums.stored-by-warp
+    __syncwarp();
     const u32 full = smem.cluster_full(place);
-    if (lane < kCtas && lane != own) barrier_arrive_cluster(cluster_address(full, lane));  // @cluster-sums.arrive
-    wait_barrier<barrier_try_wait_cluster>(ctx, full, 0, kMultiply, kPartial, work.split_tile);  // @cluster-sums.wait
+    if (lane < kCtas && lane != own) barrier_arrive_cluster(cluster_address(full, lane));
+    wait_barrier<barrier_try_wait_cluster>(ctx, full, 0, kMultiply, kPartial, work.split_tile);
 #pragma unroll
     for (u32 block = 0; block < kBlocks; ++block) {
       if (owner(block) != own) continue;
@@ -96,7 +96,7 @@ struct ClusterSums {
 #pragma unroll
         for (u32 from = 0; from < kCtas - 1; ++from) {
           const Vec16 v = load_shared_vec16(smem.cluster_sums(from, index_at(own, block), place) + lane * 16);
-          sum.add(block, as_floats(v));  // @cluster-sums.add
+          sum.add(block, as_floats(v));
         }
       }
     }
@@ -109,10 +109,10 @@ struct ClusterSums {
     static_assert(!BatchInvariant<Config> || kCtas == 2 || kCtas == 4);
 #pragma unroll
     for (u32 distance = 1; distance < kCtas; distance *= 2) {
-      float4 v = as_floats(load_shared_vec16(sums_of(own ^ distance)));  // @cluster-sums.sibling
+      float4 v = as_floats(load_shared_vec16(sums_of(own ^ distance)));
       if (distance == 2) {
         const float4 w = as_floats(load_shared_vec16(sums_of(own ^ 3)));
-        v.x += w.x, v.y += w.y, v.z += w.z, v.w += w.w;  // @cluster-sums.tree
+        v.x += w.x, v.y += w.y, v.z += w.z, v.w += w.w;
       }
       sum.add(block, v);
     }

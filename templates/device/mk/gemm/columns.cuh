@@ -31,7 +31,7 @@ struct SwiGlu {
   static MK_DEVICE void apply(Accumulator<kGroupN>& sum, u32 index) {
     auto up = sum.template part<kCols>(kGroupN / kWeightCols / kCols + index);
     sum.template part<kCols>(index).for_each([&](u32 half, u32 col, float& gate) {
-      gate = silu(gate) * up.at(half, col);  // @swiglu.apply
+      gate = silu(gate) * up.at(half, col);
     });
   }
 };

@@ -29,7 +29,7 @@ struct ShardOrder : AllRows<Config> {
   static MK_DEVICE u32 slots(const RankContext&) { return Config::kRowTiles * Config::kColTiles; }
   static MK_DEVICE Tile tile(u32 index, const RankContext& ctx) {
     const TileCoord coord = raster<Config>(index, Config::kRowTiles);
-    return {row_tile(coord.row, ctx), coord.col};  // @gathered.tile
+    return {row_tile(coord.row, ctx), coord.col};
   }
   static MK_DEVICE bool is_gap(const Tile&) { return false; }
 
@@ -44,7 +44,7 @@ struct ShardOrder : AllRows<Config> {
  private:
   static MK_DEVICE u32 row_tile(u32 position, const RankContext& ctx) {
     if constexpr (!kTilesInShards) {
-      return (position + ctx.rank * Config::kShardRows / Config::kTileM) % Config::kRowTiles;  // @gathered.straddling
+      return (position + ctx.rank * Config::kShardRows / Config::kTileM) % Config::kRowTiles;
     } else {
       constexpr u32 kNear = Ranks::kLocalWorld - 1;              // other ranks of this node
       constexpr u32 kFar = Ranks::kPeerNodes * Ranks::kLocalWorld;  // ranks of other nodes
@@ -127,7 +127,7 @@ struct RowsOrder : AllRows<Config> {
       const u32 begin = ctx.rank < full ? ctx.rank + 1 - node : 0;
       const Divisor<Config, Ranks::kLocalWorld - 1> peers{near};
       const Divisor<Config, Ranks::kLocalWorld> of_node{node_end - node};
-      const u32 rank = node + of_node.remainder(begin + peers.remainder(remote));  // @gathered.near
+      const u32 rank = node + of_node.remainder(begin + peers.remainder(remote));
       return first_tile(rank, ctx) + peers.quotient(remote);
     }
     remote -= rounds * near;
@@ -136,7 +136,7 @@ struct RowsOrder : AllRows<Config> {
       if (remote < rounds * far) {
         const Divisor<Config, Ranks::kPeerNodes * Ranks::kLocalWorld> peers{far};
         const Divisor<Config, Ranks::kWorld> of_all{full};
-        const u32 rank = of_all.remainder(node_end + peers.remainder(remote));  // @gathered.far
+        const u32 rank = of_all.remainder(node_end + peers.remainder(remote));
         return first_tile(rank, ctx) + peers.quotient(remote);
       }
       remote -= rounds * far;
@@ -174,7 +174,7 @@ struct GatheredA {
       if (!awaits_rows(work, ctx)) return tma_load_2d(to, args.own_a, barrier, k, Order::row_in_shard(work, ctx));
     }
     if constexpr (!kScalesArrive) wait(ctx, work, step);
-    tma_load_3d(to, args.gathered_a, barrier, k, row, ctx.parity());  // @gathered.load
+    tma_load_3d(to, args.gathered_a, barrier, k, row, ctx.parity());
   }
 
   // The load thread, before it arrives on the barrier of a stage: waits for the rows of the stage, and for their scales,
@@ -183,7 +183,7 @@ struct GatheredA {
   // the wait would leave only the bytes of TMA on the barrier, which release nothing that this thread has acquired.
   static MK_DEVICE void wait_with_scales(const RankContext& ctx, const WorkTile& work, u32 step) {
     if (!awaits_rows(work, ctx)) return;
-    if (step == work.k_begin && step >= kSliceSteps) wait_slice(ctx, work, 0);  // @gathered.wait-scales
+    if (step == work.k_begin && step >= kSliceSteps) wait_slice(ctx, work, 0);
     wait(ctx, work, step);
   }
 
@@ -192,26 +192,26 @@ struct GatheredA {
     if constexpr (Order::kReadsOwnRows) {
       if (!awaits_rows(work, ctx)) {
         const u32 in_tile = row - Order::row_in_a(work, ctx);
-        return comm::scales_of_row(args, Order::row_in_shard(work, ctx) + in_tile);  // @gathered.own-scales
+        return comm::scales_of_row(args, Order::row_in_shard(work, ctx) + in_tile);
       }
     }
-    return ctx.local_ptr(Workspace::gathered(ctx.parity(), row)) + Config::ElementA::bytes(Config::kK);  // @gathered.scales
+    return ctx.local_ptr(Workspace::gathered(ctx.parity(), row)) + Config::ElementA::bytes(Config::kK);
   }
 
  private:
   static MK_DEVICE void wait_slice(const RankContext& ctx, const WorkTile& work, u32 slice) {
     const u32 row = Order::row_in_a(work, ctx);
     const u32 end = min(row + Config::kTileM, CallRows<Config>::all(ctx));
-    Shards::wait_rows(ctx, kLoad, row, end, slice);  // @gathered.wait-rows
+    Shards::wait_rows(ctx, kLoad, row, end, slice);
   }
 
   // Waits for the rows of a stage that is the first one of a slice or of the work tile.
   static MK_DEVICE void wait(const RankContext& ctx, const WorkTile& work, u32 step) {
-    if (step == work.k_begin || step % kSliceSteps == 0) {  // @gathered.each-slice
+    if (step == work.k_begin || step % kSliceSteps == 0) {
       wait_slice(ctx, work, step / kSliceSteps);
       // Other threads have written the rows by ordinary stores or through a copy engine, and the flag has acquired them
       // for this thread. TMA is another proxy, and may read them only after this fence.
-      fence_proxy_async();  // @gathered.proxy-fence
+      fence_proxy_async();
     }
   }
 };

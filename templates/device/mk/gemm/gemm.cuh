@@ -64,11 +64,11 @@ struct Gemm {
       epilogue.prefetch_residual(work, group);
       multiply_tile(epilogue.args, ctx, smem, stages, work, group, sum);
       const u32 warp = group * kWarpgroupWarps + Fragment::warp();
-      if (!warp_has_rows<Config, Order>(work, warp, ctx)) return;  // @gemm.cluster-rows
+      if (!warp_has_rows<Config, Order>(work, warp, ctx)) return;
       Sums::exchange(ctx, smem, work, warp, sum);
 #pragma unroll
       for (u32 block = 0; block < Sums::kBlocksOfC; ++block) {
-        if (Sums::owner(block) != work.split) continue;  // @gemm.cluster-store
+        if (Sums::owner(block) != work.split) continue;
         if constexpr (kScalesSums<Config>) {
           const Places places{epilogue.args, ctx, work, group};
           const SumScales<Config, Places> scales{places};
@@ -86,12 +86,12 @@ struct Gemm {
       typename Output::Buffers out{ctx, Output::barriers(smem, group)};
       for_each_sum(
           epilogue.args, ctx, smem, stages, group, [&](const WorkTile& work) { epilogue.prefetch_residual(work, group); },
-          [&](const WorkTile& work, typename Shape::Accumulator& sum) {  // @gemm.finish
+          [&](const WorkTile& work, typename Shape::Accumulator& sum) {
 #pragma unroll
             for (u32 sub = 0; sub < Shape::kSubTilesOfC; ++sub) {
               if (!Scheduler::completes(work, sub)) continue;
-              out.producer_acquire();  // @gemm.output-acquire
-              epilogue.apply_to_sub_tile(work, group, sub, sum);  // @gemm.epilogue
+              out.producer_acquire();
+              epilogue.apply_to_sub_tile(work, group, sub, sum);
               Output::write(smem, out, group, sum.template part<kSubTile>(sub));
             }
           });
@@ -117,7 +117,7 @@ struct Gemm {
           }
         } else if (queue.is_leader()) {
           Scheduler::for_each_piece(work, Output::kPiecesPerSubTile, [&](u32 piece) {
-            queue.wait();  // @gemm.output-wait
+            queue.wait();
             Output::template store<Order>(args, smem.out(group, queue.out.stage()), work, group, piece);
             queue.commit();
           });
@@ -125,7 +125,7 @@ struct Gemm {
           Scheduler::for_each_piece(work, Output::kPiecesPerSubTile, [&](u32) { queue.out.advance(); });
         }
       }
-      tma_wait<0>();  // @gemm.stored
+      tma_wait<0>();
     }
   };
 
@@ -133,12 +133,12 @@ struct Gemm {
   static MK_DEVICE void load_tile(const Args& args, const RankContext& ctx, const Smem& smem,
                                   typename Mainloop::Stages& stages, u32 index, const WorkTile& work) {
     u32 step = work.k_begin;
-    if (index == Scheduler::first()) {  // @gemm.first-tile
+    if (index == Scheduler::first()) {
       // If A comes from other ranks, B of all stages is there before A is (16 rows of 2048 and 8192 columns on 2×H100, in a
       // chain, with the stages that few rows leave room for: 19.5 µs instead of 21.3).
       u32 with_b = Mainloop::first_stages(work);
       if constexpr (requires { Source::awaits_rows(work, ctx); }) {
-        if (Source::awaits_rows(work, ctx)) with_b = Mainloop::load_other_b(args, smem, work);  // @gemm.other-b
+        if (Source::awaits_rows(work, ctx)) with_b = Mainloop::load_other_b(args, smem, work);
       }
 #pragma unroll 1
       for (const u32 end = step + with_b; step < end; ++step) {
@@ -169,10 +169,10 @@ struct Gemm {
       if (Order::is_gap(work)) continue;
       typename Shape::Accumulator sum;
       prepare(work);
-      multiply_tile(args, ctx, smem, stages, work, group, sum);  // @gemm.multiply
+      multiply_tile(args, ctx, smem, stages, work, group, sum);
       if constexpr (Scheduler::kSplits > 1) {
         if (!Scheduler::is_whole(work)) {
-          SplitK<Config, Order, Workspace>::reduce(ctx, work, group, sum);  // @gemm.split-k
+          SplitK<Config, Order, Workspace>::reduce(ctx, work, group, sum);
           scale(args, ctx, work, group, sum);
           return finish(work, sum);
         }
@@ -215,14 +215,14 @@ struct Gemm {
     u32 begin = work.k_begin;
 #pragma unroll 1
     for (u32 granule = 1; granule <= count; ++granule) {
-      const u32 end = (first + granule) * Config::kKSteps / kAll;  // @gemm.granule-end
+      const u32 end = (first + granule) * Config::kKSteps / kAll;
       Mainloop::multiply(smem, stages, begin, end, group, products);
       begin = end;
       if constexpr (kAll == 2) {
         sum.add(products);
       } else {
         pair.add(products);
-        if (granule % 2 == 1 && granule != count) continue;  // @gemm.granule-pair
+        if (granule % 2 == 1 && granule != count) continue;
         sum.add(pair);
         pair.fill(-0.0f);
       }
@@ -276,7 +276,7 @@ struct Gemm {
   // All threads. The CTAs of a cluster enter a call together or not at all, since they wait for each other's sums.
   static MK_DEVICE bool has_entered(const RankContext& ctx, const Smem& smem) {
     const bool entered = enter(ctx);
-    if constexpr (kInClusters) return ClusterSums<Config, Smem>::all_entered(smem, entered);  // @gemm.cluster-entered
+    if constexpr (kInClusters) return ClusterSums<Config, Smem>::all_entered(smem, entered);
     else return entered;
   }
 

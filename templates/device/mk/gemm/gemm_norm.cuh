@@ -57,7 +57,7 @@ struct GemmNorm {
 #pragma unroll
       for (u32 half = 0; half < 2; ++half) {
         const u32 row = own.first_row() + half * Fragment::kHalfRows, col = own.first_col() + sub * kSubTile;
-        const bool has_row = row < Elements::Rows::all(own.ctx);  // @gemm-norm.rows
+        const bool has_row = row < Elements::Rows::all(own.ctx);
         float squares = 0.0f;
         if (has_row) {
           const auto addends = own.template load_addends<Elements::kQuads>(row, col);
@@ -70,7 +70,7 @@ struct GemmNorm {
             Elements::store_quad(line, col, quad, addends, q, squares);
           }
         }
-        Elements::Norm::keep_squares(own.ctx, has_row, row, own.sub_tile(sub), squares);  // @gemm-norm.squares
+        Elements::Norm::keep_squares(own.ctx, has_row, row, own.sub_tile(sub), squares);
       }
     }
   }

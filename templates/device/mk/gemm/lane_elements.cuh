@@ -70,7 +70,7 @@ struct LaneElements {
   template <u32 kCount>
   static MK_DEVICE void store_quad(u8* line, u32 col, float (&d)[4], const Addends<kCount>& addends, u32 q, float& squares) {
     Epilogue::apply(d[0], d[1], addends.bias[q][0], addends.residual[q][0]);
-    Epilogue::apply(d[2], d[3], addends.bias[q][1], addends.residual[q][1]);  // @lane-elements.epilogue
+    Epilogue::apply(d[2], d[3], addends.bias[q][1], addends.residual[q][1]);
     store_pair<Config>(line, col + q * kQuadCols, d[0], d[1]);
     store_pair<Config>(line, col + q * kQuadCols + Fragment::kBlockCols, d[2], d[3]);
     if constexpr (NormalisesRows<Config>) {

@@ -77,7 +77,7 @@ struct OneShot {
             if constexpr (kRelays) exchange.collect();
             // Lanes without rows of C have skipped the exchange, while others waited. The next product needs all lanes
             // together.
-            __syncwarp();  // @one-shot.tile-done
+            __syncwarp();
           });
       if constexpr (kNormalises) Elements::normalise_all(args, ctx, group);
     }
@@ -125,12 +125,12 @@ struct OneShot {
 #pragma unroll
         for (u32 half = 0; half < 2; ++half) {
           const u32 row = first_row() + half * Fragment::kHalfRows;
-          if (row >= Rows::all(ctx)) continue;  // @one-shot.sent-rows
+          if (row >= Rows::all(ctx)) continue;
           const Symmetric<u64> slot = packets_of(ctx.rank, sub, half);
           if constexpr (kReducesAll) {
             for (u32 i = 1; i <= kWorld; ++i) send_packets(ctx.peer_ptr((ctx.rank + i) % kWorld, slot), sum.template part<kSubTile>(sub), half);
           } else {
-            send_packets(ctx.peer_ptr(owner_of(row), slot), sum.template part<kSubTile>(sub), half);  // @one-shot.sent-slot
+            send_packets(ctx.peer_ptr(owner_of(row), slot), sum.template part<kSubTile>(sub), half);
           }
         }
       }
@@ -149,7 +149,7 @@ struct OneShot {
 #pragma unroll 1
             for (u32 first = 0; first < kPackets; first += kInFlight) reduce_packets(row, sub, half, first, squares);
           }
-          if constexpr (kNormalises) Norm::keep_squares(ctx, has_row, row, sub_tile(sub), squares);  // @one-shot.squares
+          if constexpr (kNormalises) Norm::keep_squares(ctx, has_row, row, sub_tile(sub), squares);
         }
       }
     }
@@ -178,7 +178,7 @@ struct OneShot {
               }
             }
           }
-          if constexpr (kNormalises) Norm::keep_squares(ctx, has_row, row, sub_tile(sub), squares);  // @one-shot.relayed-squares
+          if constexpr (kNormalises) Norm::keep_squares(ctx, has_row, row, sub_tile(sub), squares);
         }
       }
     }
@@ -187,7 +187,7 @@ struct OneShot {
     // This lane's packets of a source, in the workspace of the rank that adds them up.
     MK_DEVICE Symmetric<u64> packets_of(u32 source, u32 sub, u32 half) const {
       const u32 tile = work.row * Config::kColTiles + work.col;
-      const Symmetric<u64> slot = Workspace::packets(ctx.parity(), source, tile, group, sub, Fragment::warp(), half);  // @one-shot.slot
+      const Symmetric<u64> slot = Workspace::packets(ctx.parity(), source, tile, group, sub, Fragment::warp(), half);
       return {slot.offset + lane_index() * sizeof(u64)};
     }
 
@@ -200,7 +200,7 @@ struct OneShot {
 
     // The row in this rank's C.
     MK_DEVICE u32 row_in_c(u32 row) const {
-      if constexpr (kExchange == OneShotExchange::kReduceScatter) return row - ctx.rank * Rows::of_shard(ctx);  // @one-shot.row-in-c
+      if constexpr (kExchange == OneShotExchange::kReduceScatter) return row - ctx.rank * Rows::of_shard(ctx);
       else return row;
     }
 
@@ -221,14 +221,14 @@ struct OneShot {
       // Bias and residual are loaded before the wait for the packets.
       const auto addends = Elements::template load_addends<kInFlight>(row_in_c(row), col);
       Packet packets[kWorld][kInFlight];
-      const bool have_arrived = wait_packets(sub, half, first, packets);  // @one-shot.have-arrived
+      const bool have_arrived = wait_packets(sub, half, first, packets);
 #pragma unroll
       for (u32 p = 0; p < kInFlight; ++p) {
         float d[4] = {-0.0f, -0.0f, -0.0f, -0.0f};  // see VecSum
 #pragma unroll
         for (u32 source = 0; source < kWorld; ++source) {
           const Packet packet = packets[source][p];
-          d[0] += Partial::low(packet.first()), d[1] += Partial::high(packet.first());  // @one-shot.add
+          d[0] += Partial::low(packet.first()), d[1] += Partial::high(packet.first());
           d[2] += Partial::low(packet.second()), d[3] += Partial::high(packet.second());
         }
         Elements::store_quad(line, col, d, addends, p, squares);
@@ -262,7 +262,7 @@ struct OneShot {
         for (u32 source = 0; source < kWorld; ++source) {
 #pragma unroll
           for (u32 p = 0; p < kInFlight; ++p) {
-            if (!packets[source][p].has_arrived()) missing = source;  // @one-shot.arrived
+            if (!packets[source][p].has_arrived()) missing = source;
           }
         }
         if (missing == kWorld) break;
@@ -273,7 +273,7 @@ struct OneShot {
       for (u32 source = 0; source < kWorld; ++source) {
         u64* slot = ctx.local_ptr(packets_of(source, sub, half));
 #pragma unroll
-        for (u32 p = 0; p < kInFlight; ++p) comm::clear_lamport(slot + (first + p) * kWarp);  // @one-shot.clear
+        for (u32 p = 0; p < kInFlight; ++p) comm::clear_lamport(slot + (first + p) * kWarp);
       }
       return true;
     }
@@ -287,13 +287,13 @@ struct OneShot {
 #pragma unroll
         for (u32 p = 0; p < kPackets; ++p) sums[p] = comm::load_lamport(slot + p * kWarp);
 #pragma unroll
-        for (u32 p = 0; p < kPackets; ++p) is_missing |= !sums[p].has_arrived();  // @one-shot.sum-arrived
+        for (u32 p = 0; p < kPackets; ++p) is_missing |= !sums[p].has_arrived();
         if (!is_missing) break;
         const WaitSite site{kMultiply, kResult, owner_of(row), work.col, ctx.epoch};
         if (deadline.expired(ctx, site, ctx.epoch - 1)) return;
       }
 #pragma unroll
-      for (u32 p = 0; p < kPackets; ++p) comm::clear_lamport(slot + p * kWarp);  // @one-shot.sum-clear
+      for (u32 p = 0; p < kPackets; ++p) comm::clear_lamport(slot + p * kWarp);
     }
   };
 };

@@ -60,13 +60,13 @@ struct OwnerReduce {
           },
           [&](const WorkTile& work, typename Shape::Accumulator& sum) {
             const bool is_owner = Partials::is_owner(work, ctx);
-            if (Partials::is_reducer(work, ctx)) Partials::add(ctx, smem, stages, work, group, sum);  // @reduce-scatter.add
+            if (Partials::is_reducer(work, ctx)) Partials::add(ctx, smem, stages, work, group, sum);
 #pragma unroll
             for (u32 sub = 0; sub < Shape::kSubTiles; ++sub) {
               if (!Scheduler::completes(work, sub)) continue;
               out.producer_acquire();
               if (is_owner) {
-                epilogue.apply_to_sub_tile(work, group, sub, sum);  // @reduce-scatter.epilogue
+                epilogue.apply_to_sub_tile(work, group, sub, sum);
                 const auto sub_tile = sum.template part<kSubTile>(sub);
                 if constexpr (kNormalises) {
                   __syncwarp();
@@ -74,7 +74,7 @@ struct OwnerReduce {
                 }
                 Output::write(smem, out, group, sub_tile);
               } else {
-                Partials::write(smem.out(group, out.stage()), sum.template part<kSubTile>(sub));  // @reduce-scatter.write
+                Partials::write(smem.out(group, out.stage()), sum.template part<kSubTile>(sub));
                 Output::commit(out);
               }
             }
@@ -114,7 +114,7 @@ struct OwnerReduce {
             continue;
           }
           [[maybe_unused]] bool may_store = false;
-          if constexpr (Results::kOnPeers) may_store = is_owner && Results::may_store(ctx, has_begun);  // @reduce-scatter.may-store
+          if constexpr (Results::kOnPeers) may_store = is_owner && Results::may_store(ctx, has_begun);
           Scheduler::for_each_piece(work, pieces_per_sub_tile, [&](u32 piece) {
             queue.wait();
             const u32 buffer = smem.out(group, queue.out.stage());
@@ -132,7 +132,7 @@ struct OwnerReduce {
           });
         } else if constexpr (kAgent == Agent::kWarp) {
           bool may_store = false;
-          if constexpr (Results::kOnPeers) may_store = broadcast(Results::may_store(ctx, has_begun), 0) != 0;  // @reduce-scatter.may-copy
+          if constexpr (Results::kOnPeers) may_store = broadcast(Results::may_store(ctx, has_begun), 0) != 0;
           Scheduler::for_each_piece(work, pieces_per_sub_tile, [&](u32 piece) {
             queue.wait_in_warp();
             copy(args, ctx, smem.out(group, queue.out.stage()), work, group, piece, may_store);
@@ -141,7 +141,7 @@ struct OwnerReduce {
           if (!queue.is_leader()) continue;
         }
         // A sum that a wait has left incomplete is not counted. The load takes no time beside the stores.
-        const bool is_valid = !is_aborted(ctx);  // @reduce-scatter.valid
+        const bool is_valid = !is_aborted(ctx);
         // A flag may only count sub-tiles that have arrived, so all stores of a tile are complete before it is counted.
         queue.drain();
         if (is_owner && !Results::kExist) continue;

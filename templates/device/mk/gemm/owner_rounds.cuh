@@ -133,7 +133,7 @@ struct TilesOfShards : TileOwners<Config, OwnersOfShards> {
 
   // Row tiles begin with a shard, so no tile straddles two shards.
   static MK_DEVICE u32 row_in_a(const Tile& tile, const RankContext& ctx) {
-    return rank_of(tile) * Rows::of_shard(ctx) + row_in_c(tile);  // @order.row-in-a
+    return rank_of(tile) * Rows::of_shard(ctx) + row_in_c(tile);
   }
   static MK_DEVICE u32 row_in_c(const Tile& tile) { return tile.row * Config::kTileM; }
 
@@ -246,7 +246,7 @@ struct OwnerRounds : Owned<Config> {
   static MK_DEVICE Tile tile_in_rounds(u32 index, const RankContext& ctx) {
     const u32 own = ctx.local_rank(), peer_owners = owners(ctx) - 1;
     if (index < peer_owners * Config::kRoundTiles) {
-      const u32 owner = all_owners(ctx).remainder(own + 1 + index / Config::kRoundTiles);  // @order.first-round
+      const u32 owner = all_owners(ctx).remainder(own + 1 + index / Config::kRoundTiles);
       return tile_of(owner, index % Config::kRoundTiles, ctx);
     }
     // Own tiles lag one round behind the others, so all tiles from here on are own ones.

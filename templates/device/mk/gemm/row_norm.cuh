@@ -41,7 +41,7 @@ struct RowNorm {
     __syncwarp();
     squares = quad_sum(squares);
     if (!has_row || lane_index() % Fragment::kRowLanes != 0) return;
-    store_relaxed_sys(word(ctx, row, sub), u64{ctx.mark()} << 32 | as_bits(squares));  // @row-norm.send
+    store_relaxed_sys(word(ctx, row, sub), u64{ctx.mark()} << 32 | as_bits(squares));
   }
 
   // A converged warp, number `warp` of its CTA, that has sent all its squares: adds up the squares of some rows, in the same
@@ -56,7 +56,7 @@ struct RowNorm {
 #pragma unroll
       for (u32 v = 0; v < kLaneVecs; ++v) sum += as_float(packets[v].first()) + as_float(packets[v].second());
       sum = warp_sum(sum);
-      if (lane_index() == 0) store_relaxed_sys(total(ctx, row), u64{as_bits(sum)} << 32 | ctx.mark());  // @row-norm.send-total
+      if (lane_index() == 0) store_relaxed_sys(total(ctx, row), u64{as_bits(sum)} << 32 | ctx.mark());
     }
   }
 
@@ -67,7 +67,7 @@ struct RowNorm {
       const u64 word = load_relaxed_sys(total(ctx, row));
       const u32 mark = static_cast<u32>(word);
       const float squares = as_float(static_cast<u32>(word >> 32));
-      if (mark == ctx.mark()) return RmsNorm<Config, ElementC>::scale(squares, Config::kN / ElementC::kPerVec);  // @row-norm.total
+      if (mark == ctx.mark()) return RmsNorm<Config, ElementC>::scale(squares, Config::kN / ElementC::kPerVec);
       if (deadline.expired(ctx, WaitSite{kMultiply, kPartial, ctx.rank, row, ctx.mark()}, mark)) return 0.0f;
     }
   }
@@ -108,7 +108,7 @@ struct RowNorm {
 
   // If the number of sub-tiles is odd, the last packet has one.
   static MK_DEVICE bool has_arrived(const LlPacket& packet, u32 vec, u32 mark) {
-    return packet.words.y == mark && (packet.words.w == mark || 2 * vec + 1 >= kSubTiles);  // @row-norm.arrived
+    return packet.words.y == mark && (packet.words.w == mark || 2 * vec + 1 >= kSubTiles);
   }
 };
 

@@ -75,7 +75,7 @@ struct TileScales {
   // Rows beyond A have the scale of its last row.
   MK_DEVICE const u8* of_row(u32 half) const {
     const u32 row = Order::row_in_a(work, ctx) + Shape::group_row(group) + Fragment::row() + half * Fragment::kHalfRows;
-    return Source::scales(args, ctx, work, min(row, CallRows<Config>::all(ctx) - 1));  // @scales.last-row
+    return Source::scales(args, ctx, work, min(row, CallRows<Config>::all(ctx) - 1));
   }
   MK_DEVICE const u8* of_b() const { return args.b_scales; }
   MK_DEVICE u32 first_col() const { return Shape::first_col(work.col, group); }
@@ -109,8 +109,8 @@ struct BlockScales {
     of_rows[1] = places.of_row(1);
     // The second part of the columns is the next block, or that of up behind those of the gate.
     u32 block = places.first_col() / kScaleBlock;
-    if constexpr (Shape::kWeightCols == 1) block = min(block + lane_index() / kWindow % 2, kColBlocks - 1);  // @scales.last-block
-    else block = min(block, kColBlocks - 1) + lane_index() / kWindow % 2 * kColBlocks;  // @scales.up-block
+    if constexpr (Shape::kWeightCols == 1) block = min(block + lane_index() / kWindow % 2, kColBlocks - 1);
+    else block = min(block, kColBlocks - 1) + lane_index() / kWindow % 2 * kColBlocks;
     of_cols = places.of_b() + block * places.args.b_scales_row_bytes;
   }
 
@@ -149,18 +149,18 @@ struct BlockScales {
 
   // Takes the scales of stage `step` from the window. Behind the last stage of a window, loads the next window.
   MK_DEVICE void take(u32 step) {
-    const u32 at = (step - first) % kWindow;  // @scales.window
+    const u32 at = (step - first) % kWindow;
     const u32 holder = lane_index() / Fragment::kRowLanes * Fragment::kRowLanes + at % Fragment::kRowLanes;
 #pragma unroll
     for (u32 half = 0; half < 2; ++half) {
       const float held = at < Fragment::kRowLanes ? window_rows[0][half] : window_rows[1][half];
-      rows[half] = as_float(broadcast(as_bits(held), holder));  // @scales.holder
+      rows[half] = as_float(broadcast(as_bits(held), holder));
     }
 #pragma unroll
     for (u32 part = 0; part < Shape::kParts; ++part) {
-      cols[part] = as_float(broadcast(as_bits(window_cols), part * kWindow + at));  // @scales.part
+      cols[part] = as_float(broadcast(as_bits(window_cols), part * kWindow + at));
     }
-    if (at == kWindow - 1) load(step + 1);  // @scales.next-window
+    if (at == kWindow - 1) load(step + 1);
   }
 
   static_assert(Config::kTileK == kScaleBlock, "a stage has a scale for each row");
@@ -179,7 +179,7 @@ struct SumScales {
   // word of each 32 bytes.
   MK_DEVICE void prefetch() const {
     if constexpr (kScales<Config> == Scales::kRow) {
-      if constexpr (!Places::kArrive) row_scale(0), row_scale(1);  // @scales.prefetch
+      if constexpr (!Places::kArrive) row_scale(0), row_scale(1);
       const u32 first = places.first_col(), at = lane_index() * 8;
       if constexpr (Shape::kWeightCols == 1) {
         load_word(places.of_b() + Fp32::bytes(min(first + at, kCols - 1)));
@@ -196,7 +196,7 @@ struct SumScales {
     auto own = sum.template part<kPart>(index);
     if constexpr (kScales<Config> == Scales::kTensor) {
       const float scale = as_float(load_word(places.args.a_scales)) * as_float(load_word(places.of_b()));
-      own.for_each([&](u32, u32, float& value) { value *= scale; });  // @scales.tensor
+      own.for_each([&](u32, u32, float& value) { value *= scale; });
     } else if constexpr (kScales<Config> == Scales::kRow) {
       const float a[2] = {row_scale(0), row_scale(1)};
       const u32 first_col = places.first_col() + Fragment::col();
@@ -205,14 +205,14 @@ struct SumScales {
 #pragma unroll
       for (u32 at = 0; at < kPart; at += Fragment::kBlockCols) {
         const u32 col = index * kPart + at, offset = col % Shape::kGroupCols;
-        const u32 up = col / Shape::kGroupCols * kCols;  // @scales.up-columns
+        const u32 up = col / Shape::kGroupCols * kCols;
         float2& of_cols = b[at / Fragment::kBlockCols];
-        if (kRaggedCols && first_col + offset >= kCols) of_cols = {};  // @scales.last-col
+        if (kRaggedCols && first_col + offset >= kCols) of_cols = {};
         else of_cols = load_float2(of_first + Fp32::bytes(offset + up));
       }
       own.for_each_pair([&](u32 half, u32 col, float& x, float& y) {
         const float2 of_cols = b[col / Fragment::kBlockCols];
-        x *= a[half] * of_cols.x, y *= a[half] * of_cols.y;  // @scales.row
+        x *= a[half] * of_cols.x, y *= a[half] * of_cols.y;
       });
     }
   }

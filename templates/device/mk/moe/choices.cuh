@@ -71,7 +71,7 @@ struct Choices {
     const u32 choices = count(slice);
     for (u32 i = threadIdx.x; i < choices; i += blockDim.x) {
       const u32 expert = load_shared(smem.choice_expert(i)), choice = i % Config::kTopK, token = token_of(slice, i);
-      if (expert == kNoExpert) continue;  // @choices.no-expert
+      if (expert == kNoExpert) continue;
       if (expert >= Config::kExperts) Faults::keep(ctx, {kExpert, choice, token, Config::kExperts, expert});
       u32 sender = i, sender_expert = expert;
       for (u32 other = i - choice; other < i - choice + Config::kTopK; ++other) {

@@ -199,7 +199,7 @@ struct Combine {
       const u32 source = Network::rank_of_peer(ctx, peer);
       for (u32 i = first * Part::kParts + lane_index(); i < end * Part::kParts; i += kWarp) {
         const WaitSite site{kPush, kPartial, ctx.rank, i / Part::kParts, ctx.mark()};
-        wait_mark(ctx, ctx.local_ptr(Partials::ready(ctx.local_rank(), source, Part{i})), site);  // @put-sums.wait
+        wait_mark(ctx, ctx.local_ptr(Partials::ready(ctx.local_rank(), source, Part{i})), site);
       }
       __syncwarp();
     }
@@ -218,7 +218,7 @@ struct Combine {
       Lists::wait(ctx);
       const auto tokens = [&](u32 peer) { return Lists::tokens_for(ctx, peer); };
       Lists::Chunks::acknowledge(args, ctx, tokens, [&](u32 peer, u32 first, u32) {
-        comm::Network<Config, Workspace>::wait_put(ctx, kPush, 0, peer, Lists::put_of_sum(first));  // @acknowledge-sums.wait
+        comm::Network<Config, Workspace>::wait_put(ctx, kPush, 0, peer, Lists::put_of_sum(first));
       });
     }
   };

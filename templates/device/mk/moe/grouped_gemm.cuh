@@ -59,14 +59,14 @@ struct ExpertScales {
   // Rows beyond the tile have the scales of its last row.
   MK_DEVICE const u8* of_row(u32 half) const {
     const u32 row = Shape::group_row(group) + Fragment::row() + half * Fragment::kHalfRows;
-    return load_address(smem.scales_address(place, min(row, tile.rows - 1)));  // @grouped.scales-row
+    return load_address(smem.scales_address(place, min(row, tile.rows - 1)));
   }
   // Each expert has its own scales.
   MK_DEVICE const u8* of_b() const {
     u64 bytes = Fp32::kBytes;
     if constexpr (gemm::kScales<Config> == gemm::Scales::kRow) bytes = Fp32::bytes(Shape::kWeightCols * kCols);
     if constexpr (gemm::kScales<Config> == gemm::Scales::kBlock) bytes = kRowsOfB * args.b_scales_row_bytes;
-    return args.b_scales + tile.expert * bytes;  // @grouped.scales-expert
+    return args.b_scales + tile.expert * bytes;
   }
   MK_DEVICE u32 first_col() const { return Shape::first_col(tile.col, group); }
 };
@@ -85,7 +85,7 @@ struct GroupedGemm {
 
   // A stage is full when its weights have arrived and the four load warps have written its rows. It is empty when all
   // warps that multiply have read it.
-  using Barriers = PipelineBarriers<Config::kStages, 1 + kLoadWarps, kMultiplyWarps>;  // @grouped.arrivals
+  using Barriers = PipelineBarriers<Config::kStages, 1 + kLoadWarps, kMultiplyWarps>;
   using Stages = Pipeline<Barriers, LoadSites<Config::ElementA::kIsPromoted>>;
 
   static MK_DEVICE Barriers barriers(const Smem& smem) { return {smem.stage_full(0), smem.stage_empty(0)}; }
@@ -129,7 +129,7 @@ struct GroupedGemm {
         store_address(smem.row_address(row), found.elements);
         keep(row, found);
       }
-      __syncwarp();  // @grouped.addresses
+      __syncwarp();
       if constexpr (kKept > 0) {
 #pragma unroll
         for (u32 i = 0; i < kKept; ++i) from[i] = load_address(smem.row_address(row(i)));
@@ -165,7 +165,7 @@ struct GroupedGemm {
     MK_DEVICE StageLoader(const RankContext& ctx, const Smem& smem) : smem(smem), stages(ctx, barriers(smem)) {}
 
     MK_DEVICE void commit_stage() {
-      fence_proxy_async_shared();  // @grouped.copies-fence
+      fence_proxy_async_shared();
       __syncwarp();
       if (lane_index() == 0) barrier_arrive(stages.barriers.full(copied.stage));
       copied.advance();
@@ -182,17 +182,17 @@ struct GroupedGemm {
     const u32 begin = tile.slice.begin(Shape::kKSteps), end = tile.slice.end(Shape::kKSteps);
 #pragma unroll 1
     for (u32 step = begin; step < end; ++step) {
-      stages.producer_acquire();  // @grouped.acquire
+      stages.producer_acquire();
       if (is_first) load_weights(weights, smem, stages, tile, step);
       rows.copy(smem.a(stages.stage()), step, tile);
       stages.advance();
       if (step - begin < Config::kCopiesAhead) continue;
-      copy_wait<Config::kCopiesAhead>();  // @grouped.copies
+      copy_wait<Config::kCopiesAhead>();
       loader.commit_stage();
     }
     if (is_first) take();  // the counter answers while the last copies arrive
     // No copies stay in flight here, since the rows of the next tile may arrive much later.
-    copy_wait<0>();  // @grouped.last-copies
+    copy_wait<0>();
     for (u32 left = min(Config::kCopiesAhead, end - begin); left > 0; --left) loader.commit_stage();
   }
 
@@ -210,7 +210,7 @@ struct GroupedGemm {
       rows.find(
           tile, [&](u32 row) { return find_row(args, ctx, smem, tile.expert, row); },
           [&](u32 row, const Row& found) {
-            if constexpr (kHasRowScales) store_address(smem.scales_address(tiles.kept.place, row), found.scales);  // @grouped.scales
+            if constexpr (kHasRowScales) store_address(smem.scales_address(tiles.kept.place, row), found.scales);
           });
       load_tile(loader, rows, args.b, tile, is_first, [&] { taker.take(); });
     }
@@ -281,7 +281,7 @@ struct GroupedGemm {
   // scales, and have acquired the scales.
   static MK_DEVICE void multiply_scaled(const Places& places, Stages& stages, u32 begin, u32 end,
                                         typename Shape::Accumulator& sum) {
-    if constexpr (kHasRowScales) stages.consumer_wait();  // @grouped.scales-arrived
+    if constexpr (kHasRowScales) stages.consumer_wait();
     if constexpr (gemm::kScales<Config> == gemm::Scales::kBlock) {
       gemm::BlockScales<Config, Places> scales{places};
       Mainloop::multiply_promoting(places.smem, stages, begin, end, places.group, scales, sum);
@@ -352,11 +352,11 @@ struct GroupedGemm {
       using Tokens = moe::Tokens<Config, Args, Workspace, Smem>;
       if (source != ctx.rank) {
         const u8* elements = Tokens::acquire(ctx, smem, source, token);
-        return {elements, elements + Tokens::kTokenBytes};  // @grouped.sent-scales
+        return {elements, elements + Tokens::kTokenBytes};
       }
     }
     const u8* elements = args.tokens + token * args.token_stride_bytes;
-    if constexpr (kHasRowScales) return {elements, comm::scales_of_row(args, token)};  // @grouped.own-scales
+    if constexpr (kHasRowScales) return {elements, comm::scales_of_row(args, token)};
     else return {elements, nullptr};
   }
 
@@ -381,14 +381,14 @@ struct GroupedGemm {
                                    gemm::SubTile sum, const Sync& sync) {
     const u32 lane = lane_index(), out = smem.out(threadIdx.x / kWarp - kLoadWarps);
     const u32 first_of_tile = rows.first();
-    sync();  // @grouped.out-read
+    sync();
     gemm::write_rows<ElementC>(out, sum);
     sync();
     const u32 at = col + lane % 8 * ElementC::kPerVec;
 #pragma unroll
     for (u32 i = 0; i < 4; ++i) {
       const u32 row = i * 4 + lane / 8;
-      if (first + row >= tile.rows || (Shape::kRaggedCols && at >= Config::kCols)) continue;  // @grouped.rows
+      if (first + row >= tile.rows || (Shape::kRaggedCols && at >= Config::kCols)) continue;
       u8* line = rows.line(first_of_tile, first + row);
       store_vec16(line + ElementC::bytes(at), load_shared_vec16(out + row * kLineBytes + (lane % 8 ^ row % 8) * 16));
     }

@@ -124,7 +124,7 @@ struct LowLatencyCombine {
       const u32 tokens = check_counts(args, ctx);
       if (lane_index() < Ranks::kWorld) store_shared(smem.tokens_of(lane_index()), tokens);
     }
-    __syncthreads();  // @low-latency.counts
+    __syncthreads();
   }
 
   // The tokens of a peer whose sums are computed here. A peer that sends the entries of all tokens sends empty entries
@@ -202,14 +202,14 @@ struct LowLatencyCombine {
   }
 
   static MK_DEVICE Symmetric<u8> packets(const RankContext& ctx, u32 from, u32 token) {
-    return Workspace::partial_packets(ctx.parity(), from, token);  // @low-latency.buffer
+    return Workspace::partial_packets(ctx.parity(), from, token);
   }
 
   // A warp: returns the row for an entry. If the row is this rank's own, its address is set.
   static MK_DEVICE SumRow row_of(const Args& args, const Entry& entry, u32 group, bool is_own) {
     SumRow row;
-    row.position = SumRow::position_in_sum<Config>(group, is_own);  // @low-latency.position
-    row.weight_bits = is_own ? entry.weight_bits : SumRow::kOneBits;  // @low-latency.weight
+    row.position = SumRow::position_in_sum<Config>(group, is_own);
+    row.weight_bits = is_own ? entry.weight_bits : SumRow::kOneBits;
     if (is_own && row.position != SumRow::kNone) row.from = own_row(args, entry);
     return row;
   }
@@ -259,9 +259,9 @@ struct LowLatencyCombine {
       for (u32 k = 0; k < kRowsAtOnce; ++k) {
         if ((awaited >> k & 1) == 0) continue;
         missing_rank = ranks[k];
-        if (!packets[k].have_arrived()) continue;  // @low-latency.arrived
+        if (!packets[k].have_arrived()) continue;
         vecs[k] = packets[k].data();
-        comm::clear_lamport_vec(const_cast<u8*>(from[k]));  // @low-latency.clear
+        comm::clear_lamport_vec(const_cast<u8*>(from[k]));
         awaited &= ~(1u << k);
       }
       if (awaited == 0) break;

@@ -55,12 +55,12 @@ struct NodeTokens {
         const u32 end = min(first + Config::kChunkTokens, tokens_to(smem, peer));
         if (first >= end) continue;
         for (u32 block = first / Config::kBlockTokens; block * Config::kBlockTokens < end; ++block) {
-          wait_mark(ctx, packed_flag(ctx, peer, block), WaitSite{kPush, kChunk, ctx.rank, block, ctx.mark()});  // @node-tokens.packed
+          wait_mark(ctx, packed_flag(ctx, peer, block), WaitSite{kPush, kChunk, ctx.rank, block, ctx.mark()});
         }
         Chunks::wait_place(ctx, kPush, peer, first);
         if (gives_up(ctx, kPush)) return;
-        const auto there = Workspace::landed(Network::own_number_at(ctx, peer), Chunks::place(first));  // @node-tokens.there
-        Network::put(args, ctx, peer, kChannel, outgoing(smem, peer, first), there, (end - first) * Tokens::kSentBytes);  // @node-tokens.put-bytes
+        const auto there = Workspace::landed(Network::own_number_at(ctx, peer), Chunks::place(first));
+        Network::put(args, ctx, peer, kChannel, outgoing(smem, peer, first), there, (end - first) * Tokens::kSentBytes);
       }
     }
   }
@@ -72,7 +72,7 @@ struct NodeTokens {
       const u32 begin = first / Config::kBlockTokens, blocks = (end - first) / Config::kBlockTokens;
       for (u32 i = lane_index(); i < blocks; i += kWarp) {
         const WaitSite site{kPush, kChunk, ctx.rank, begin + i, ctx.mark()};
-        wait_mark(ctx, ctx.local_ptr(Workspace::forwarded(peer, begin + i)), site);  // @node-tokens.forwarded
+        wait_mark(ctx, ctx.local_ptr(Workspace::forwarded(peer, begin + i)), site);
       }
       __syncwarp();
     });
@@ -115,7 +115,7 @@ struct NodeTokens {
                          : ctx.peer_ptr(to, Workspace::segments(load_shared(smem.own_segment(to)) + block.first));
       Tokens::send(args, copy, to, block, there);
       u32* flag = is_put ? packed_flag(ctx, turn, block.index) : Tokens::ready_flag(ctx, to, ctx.rank, block.index);
-      if (Tokens::is_leader()) store_release_sys(flag, ctx.mark());  // @node-tokens.signal
+      if (Tokens::is_leader()) store_release_sys(flag, ctx.mark());
     }
   }
 
@@ -129,7 +129,7 @@ struct NodeTokens {
       const u32 peer = i % Experts::kPeerNodes;
       const auto block = Tokens::block_at(i / Experts::kPeerNodes, tokens_from(peer));
       if (block.first >= block.end) continue;
-      Network::wait_put(ctx, kPush, kChannel, peer, kFirstChunkPut + block.first / Config::kChunkTokens);  // @node-tokens.arrival
+      Network::wait_put(ctx, kPush, kChannel, peer, kFirstChunkPut + block.first / Config::kChunkTokens);
       if (is_aborted(ctx)) return;
       const u32 source = Network::rank_of_peer(ctx, peer);
       if constexpr (Segments::kReadsLanded) {
@@ -153,7 +153,7 @@ struct NodeTokens {
   static MK_DEVICE void wait_slots(const RankContext& ctx, u32 peer) {
     if constexpr (Experts::kLocalWorld > 1) {
       const WaitSite site{kPush, kCounted, ctx.rank, peer, ctx.epoch * Experts::kLocalWorld};
-      wait_flag(ctx, ctx.local_ptr(Workspace::slots_ready(peer)), site);  // @node-tokens.slots
+      wait_flag(ctx, ctx.local_ptr(Workspace::slots_ready(peer)), site);
     }
   }
 
@@ -167,10 +167,10 @@ struct NodeTokens {
     wait_slots(ctx, peer);
     // A NIC has written the tokens, and this thread has acquired them. The fence lets TMA, which is another proxy, read
     // them.
-    fence_proxy_async();  // @node-tokens.forward-fence
+    fence_proxy_async();
     const u8* from = ctx.local_ptr(Workspace::landed(peer, Chunks::place(block.first)));
     copy.template copy_rows<Config::kSlotBytes, Tokens::kSentBytes>(
-        block.end - block.first, Tokens::kSentBytes, block.index,  // @node-tokens.forwarded-bytes
+        block.end - block.first, Tokens::kSentBytes, block.index,
         [&](const comm::StagedRows& staged, u32 barrier) {
           tma_load_bytes(staged.address, from + staged.first * Tokens::kSentBytes + staged.part, staged.total_bytes(),
                          barrier);
@@ -180,14 +180,14 @@ struct NodeTokens {
             const u32 slot = block.first + staged.first + i, ranks = needing(ctx, peer, slot);
             for (u32 to = 0; to < Experts::kLocalWorld; ++to) {
               if ((ranks >> to & 1) == 0) continue;
-              const u32 index = RoutingPackets::index_of(ctx, peer, to, slot);  // @node-tokens.index
+              const u32 index = RoutingPackets::index_of(ctx, peer, to, slot);
               const auto there = Workspace::segments(load_shared(smem.peer_segment(peer, to)) + index);
               tma_store_bytes(ctx.peer_ptr(to, there) + staged.part, staged.row(i), staged.bytes);
             }
           }
         });
     copy.finish();
-    fence_sys();  // @node-tokens.forward-signal-fence
+    fence_sys();
     // A rank that needs no token of the block may have left the call already.
     for (u32 to = 0; to < Experts::kLocalWorld; ++to) {
       if ((all_needing >> to & 1) == 0) continue;

@@ -53,7 +53,7 @@ struct Packets {
       if (elect_one()) put_all(args, ctx, smem, has_lists);
     } else {
       for (u32 i = number - 2; i < Experts::kPeerNodes * Experts::kLocalWorld; i += kWorkers) {
-        Network::wait_put(ctx, kPush, kChannel, i / Experts::kLocalWorld, kPacketPut);  // @packets.arrival
+        Network::wait_put(ctx, kPush, kChannel, i / Experts::kLocalWorld, kPacketPut);
         if (broadcast(is_aborted(ctx), 0)) return;
         forward(ctx, i / Experts::kLocalWorld, i % Experts::kLocalWorld);
       }
@@ -73,7 +73,7 @@ struct Packets {
   template <class Args>
   static MK_DEVICE void put_all(const Args& args, const RankContext& ctx, const Smem& smem, bool has_lists) {
     const WaitSite site{kPush, kRouting, ctx.rank, ctx.rank, ctx.epoch * gridDim.x};
-    wait_flag(ctx, ctx.local_ptr(Workspace::routed(ctx.rank)), site);  // @packets.written
+    wait_flag(ctx, ctx.local_ptr(Workspace::routed(ctx.rank)), site);
     if (gives_up(ctx, kPush)) return;
     for (u32 i = 0; i < Experts::kPeerNodes; ++i) {  // each node begins with another peer
       const u32 peer = (ctx.node_first_rank / Experts::kLocalWorld + i) % Experts::kPeerNodes;
@@ -98,7 +98,7 @@ struct Packets {
     for (u32 e = 0; e < Experts::kNodeExperts; ++e) {
       const u32 expert_rows = load(rows_of_node + e), local_rank = e / Config::kLocalExperts;
       if constexpr (Experts::kLocalWorld > 1) tokens += load(sent_to_node + e);
-      begin += local_rank < to ? expert_rows : 0;  // @packets.list
+      begin += local_rank < to ? expert_rows : 0;
       rows += local_rank == to ? expert_rows : 0;
     }
     if (load(packet) != 0) rows = tokens = 0;  // a packet with a fault has no lists
@@ -111,7 +111,7 @@ struct Packets {
     }
     __syncwarp();
     if (lane != 0) return;
-    fence_sys();  // @packets.forward-fence
+    fence_sys();
     add_relaxed_sys(ctx.peer_ptr(to, Workspace::routed(source)), gridDim.x);
     if constexpr (Experts::kLocalWorld > 1) add_relaxed_sys(ctx.local_ptr(Workspace::slots_ready(peer)), 1);
   }

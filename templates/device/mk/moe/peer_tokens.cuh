@@ -93,7 +93,7 @@ struct PeerTokens {
       comm::LlPacket packet = ahead;
       // Lanes without an entry load the packet with the counts. They may have loaded it early, before begin() saw that
       // it had arrived.
-      if (lane_index() >= Config::kTopK) packet = Exchange::wait(ctx, source, next_slot(), packet);  // @peer-tokens.counts
+      if (lane_index() >= Config::kTopK) packet = Exchange::wait(ctx, source, next_slot(), packet);
       const bool exists = part.token < pipelined_tokens<Config>(broadcast(packet.second(), Config::kTopK));
       if (exists) packet = Exchange::wait(ctx, source, next_slot(), packet);
       __syncwarp();
@@ -101,7 +101,7 @@ struct PeerTokens {
       load_ahead();
       if (!exists) continue;
       // A sum without one of its rows would be wrong.
-      if (max_of_warp(!packet.has_arrived(ctx.mark())) != 0) return give_up();  // @peer-tokens.missing
+      if (max_of_warp(!packet.has_arrived(ctx.mark())) != 0) return give_up();
       entry = lane_index() < Config::kTopK ? Entry{packet.first(), packet.second()} : Entry{};
       // A source on another node has found its wrong row indices itself, and its counts report them.
       if (Ranks::kNodes == 1 || !is_far) Topk::check_entries(ctx, source, part.token, entry);

@@ -80,7 +80,7 @@ struct Routing {
     if (blockIdx.x == 0 && threadIdx.x == 0) Choices::check_count(args, ctx);
     Choices::read(ctx, smem, slice);
     count(ctx, smem, slice);
-    if (!meet(ctx, smem)) return false;  // @routing.meet
+    if (!meet(ctx, smem)) return false;
     add_slices(ctx, smem, slice);
     const bool is_right = !Faults::is_kept(ctx);
     if (is_right) list_rows(ctx, smem, slice);
@@ -88,7 +88,7 @@ struct Routing {
     place_experts(ctx, smem);
     if (is_full(ctx, smem)) return false;
     if constexpr (WritesPlaces<Args>) write_places(args, smem, slice);
-    fence_proxy_async_shared();  // @routing.reuse-fence
+    fence_proxy_async_shared();
     __syncthreads();             // TMA writes over the slice's tables next
     return true;
   }
@@ -187,7 +187,7 @@ struct Routing {
   // A thread: writes the list entry of a choice, if it has an expert.
   static MK_DEVICE void list_row(const RankContext& ctx, const Smem& smem, const Slice& slice, u32 i) {
     const u32 e = load_shared(smem.choice_expert(i)), to = Experts::destination_of(ctx, e);
-    if (e == kNoExpert) return;  // @routing.no-row
+    if (e == kNoExpert) return;
     const u32 token = Choices::token_of(slice, i);
     const u32 row = load_shared(smem.own_list_begin(e)) + load_shared(smem.choice_row(i));
     u32* list = Message::list_to(ctx, smem, to);
@@ -213,10 +213,10 @@ struct Routing {
     const u32 to = Experts::destination_of(ctx, load_shared(smem.choice_expert(choice)));
     const u32 first = choice - choice % Config::kTopK;
     u32 ranks = 0;
-    for (u32 i = first; i < first + Config::kTopK; ++i) {  // @routing.needing-choices
+    for (u32 i = first; i < first + Config::kTopK; ++i) {
       const u32 e = load_shared(smem.choice_expert(i)), local_rank = e / Config::kLocalExperts % Experts::kLocalWorld;
       const bool is_forwarded = local_rank != ctx.local_rank() || !Segments::kReadsLanded;
-      if (Experts::destination_of(ctx, e) == to && is_forwarded) ranks |= 1u << local_rank;  // @routing.needing-ranks
+      if (Experts::destination_of(ctx, e) == to && is_forwarded) ranks |= 1u << local_rank;
     }
     return ranks;
   }
@@ -226,7 +226,7 @@ struct Routing {
   static MK_DEVICE bool exchange(const Args& args, const RankContext& ctx, const Smem& smem, bool has_lists) {
     const u32 warp = warp_index(), lane = lane_index(), wanted = ctx.epoch * gridDim.x;
     if (warp == 0 && lane < Experts::kLocalWorld) {
-      fence_sys();  // @routing.signal-fence
+      fence_sys();
       add_relaxed_sys(ctx.peer_ptr(lane, Workspace::routed(ctx.rank)), 1);
     }
     __syncwarp();
@@ -239,7 +239,7 @@ struct Routing {
     if (warp == 0) {
       u32 is_here = 1;
       for (u32 source = lane; source < Experts::kWorld; source += kWarp) {
-        const WaitSite site{kPush, kRouting, source, source, wanted};  // @routing.wait
+        const WaitSite site{kPush, kRouting, source, source, wanted};
         is_here &= has_reached(wait_flag(ctx, ctx.local_ptr(Workspace::routed(source)), site), wanted);
       }
       __syncwarp();
@@ -273,7 +273,7 @@ struct Routing {
     for (u32 e = threadIdx.x; e < Config::kExperts; e += blockDim.x) {
       u32 rows = 0, rows_before = 0;
       for (u32 source = 0; source < Experts::kWorld; ++source) {
-        if (source == ctx.rank) rows_before = rows;  // @routing.rows-before
+        if (source == ctx.rank) rows_before = rows;
         if (e - own < Config::kLocalExperts) store_shared(smem.source_row_begin(e - own, source), rows);
         rows += load(Message::rows(Message::from(ctx, source)) + e);
       }
@@ -345,7 +345,7 @@ struct Routing {
     u32 begin = 0;
     for (u32 peer = 0; peer < Experts::kPeerNodes; ++peer) {
       store_shared(smem.outgoing_begin(peer), begin);
-      begin += load_shared(smem.tokens_to(Experts::kLocalWorld + peer));  // @routing.outgoing
+      begin += load_shared(smem.tokens_to(Experts::kLocalWorld + peer));
     }
   }
 
@@ -368,7 +368,7 @@ struct Routing {
     for (u32 i = threadIdx.x; i < Choices::count(slice); i += blockDim.x) {
       const u32 e = load_shared(smem.choice_expert(i));
       u32 row_index = kNoRow;
-      if (e != kNoExpert) {  // @routing.no-index
+      if (e != kNoExpert) {
         const u32 row = load_shared(smem.expert_row_begin(e)) + load_shared(smem.expert_rows_before(e)) +
                         load_shared(smem.choice_row(i));
         row_index = e / Config::kLocalExperts * Config::kMaxRows + row;

@@ -43,19 +43,19 @@ struct RoutingMessage {
 
   // The message from rank `source` to this rank.
   static MK_DEVICE const u32* from(const RankContext& ctx, u32 source) {
-    return ctx.local_ptr(Workspace::messages(ctx.parity(), source));  // @routing.read-message
+    return ctx.local_ptr(Workspace::messages(ctx.parity(), source));
   }
   // The list from rank `source` to this rank.
   static MK_DEVICE const u32* list_from(const RankContext& ctx, u32 source) {
-    return ctx.local_ptr(Workspace::lists(ctx.parity(), source, 0));  // @routing.read-list
+    return ctx.local_ptr(Workspace::lists(ctx.parity(), source, 0));
   }
 
   // The addresses at which rank `local_rank` of this node gets the message and the list of rank `source`.
   static MK_DEVICE u32* message_of(const RankContext& ctx, u32 local_rank, u32 source) {
-    return ctx.peer_ptr(local_rank, Workspace::messages(ctx.parity(), source));  // @routing.write-message
+    return ctx.peer_ptr(local_rank, Workspace::messages(ctx.parity(), source));
   }
   static MK_DEVICE u32* list_of(const RankContext& ctx, u32 local_rank, u32 source) {
-    return ctx.peer_ptr(local_rank, Workspace::lists(ctx.parity(), source, 0));  // @routing.write-list
+    return ctx.peer_ptr(local_rank, Workspace::lists(ctx.parity(), source, 0));
   }
 
   // The address to which this rank's message to a destination is written.
@@ -100,7 +100,7 @@ struct RoutingMessage {
   }
   // The place at which the packet of a peer arrives.
   static MK_DEVICE Symmetric<u32> arriving(const RankContext& ctx, u32 peer) {
-    return Workspace::packets_in(ctx.parity(), peer);  // @packets.slot
+    return Workspace::packets_in(ctx.parity(), peer);
   }
 };
 

@@ -93,7 +93,7 @@ struct RowPipeline {
   // A stage is full when its part has arrived, and empty when every adding warp has read it. A buffer is full when
   // every adding warp has written its columns, and empty when TMA has read it.
   using RowBarriers = PipelineBarriers<Config::kStages, 1, kAdderWarps>;
-  using OutputBarriers = PipelineBarriers<Config::kOutputs, kAdderWarps, 1>;  // @rows.output-barriers
+  using OutputBarriers = PipelineBarriers<Config::kOutputs, kAdderWarps, 1>;
   using Rows = Pipeline<RowBarriers, StageSites>;
   using Outputs = Pipeline<OutputBarriers, OutputSites>;
 
@@ -120,7 +120,7 @@ struct RowPipeline {
 
     MK_DEVICE void load(const SumRow& row, u32 bytes, u32 rows_left, const Destination& destination) const {
       const u32 stage = rows.stage(), full = rows.barriers.full(stage);
-      rows.producer_acquire();  // @rows.acquire
+      rows.producer_acquire();
       RowInfo{row.weight_bits, rows_left, bytes, BatchInvariant<Config> ? row.group() : 0}.write(smem.row_info(stage));
       destination.write(smem.row_destination(stage));
       barrier_expect(full, bytes);
@@ -136,7 +136,7 @@ struct RowPipeline {
         const u32 next = min(count, first + Config::kStages);
         if (row.position != SumRow::kNone && order.before >= first && order.before < next) {
           Loader lane = *this;
-          lane.rows.state.advance(order.before - first);  // @rows.lane-stage
+          lane.rows.state.advance(order.before - first);
           lane.load(row, bytes, count - order.before - 1, destination);
         }
         __syncwarp();
@@ -171,11 +171,11 @@ struct RowPipeline {
         if (at >= info.bytes) continue;
         sums[i].add(load_shared_vec16(smem.row(stage) + at), weight, info.group);
       }
-      __syncwarp();  // @rows.release-warp
+      __syncwarp();
       rows.consumer_release_warp();
       if (info.rows_left == RowInfo::kEnd) break;
       if (info.rows_left > 0) continue;
-      outputs.producer_acquire();  // @rows.output-acquire
+      outputs.producer_acquire();
       const u32 buffer = outputs.stage();
 #pragma unroll
       for (u32 i = 0; i < kVecs; ++i) {
@@ -188,7 +188,7 @@ struct RowPipeline {
         RowInfo{info.weight_bits, info.rows_left, info.bytes}.write(smem.output_info(buffer));
         destination.write(smem.output_destination(buffer));
       }
-      fence_proxy_async_shared();  // @rows.output-fence
+      fence_proxy_async_shared();
       outputs.producer_commit_warp();
     }
     for (u32 i = 0; i < Config::kOutputs; ++i) {  // each storing thread gets the end
@@ -211,12 +211,12 @@ struct RowPipeline {
       tma_commit();
       if constexpr (Topology<Config>::kWorld > 1) {
         if (destination.flag != nullptr) {
-          tma_wait<0>();  // @rows.sum-arrived
+          tma_wait<0>();
           fence_proxy_async();
-          store_release_sys(destination.flag, ctx.mark());  // @rows.sum-flag
+          store_release_sys(destination.flag, ctx.mark());
         }
       }
-      tma_wait_read<0>();  // @rows.output-read
+      tma_wait_read<0>();
       barrier_arrive(barriers.empty(buffer));
     }
     tma_wait<0>();

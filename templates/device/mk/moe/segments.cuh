@@ -106,7 +106,7 @@ struct Segments {
       } else if (!is_near(ctx, source) && is_peer(ctx.local_rank(), source)) {
         store_shared(smem.peer_segment(Experts::Network::peer_of_rank(ctx, source), local_rank), begin);
       }
-      begin += load_shared(smem.segment_tokens(source, local_rank));  // @segments.begin
+      begin += load_shared(smem.segment_tokens(source, local_rank));
     }
   }
 };

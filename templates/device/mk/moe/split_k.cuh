@@ -47,8 +47,8 @@ struct KSlice {
   MK_DEVICE bool is_whole_tile() const { return bits == 1; }
 
   // The first and the end stage of the slice, if a tile has `steps` stages. Whole tiles need no division.
-  MK_DEVICE u32 begin(u32 steps) const { return is_whole_tile() ? 0 : split() * steps / splits(); }  // @split-k.begin
-  MK_DEVICE u32 end(u32 steps) const { return is_whole_tile() ? steps : (split() + 1) * steps / splits(); }  // @split-k.end
+  MK_DEVICE u32 begin(u32 steps) const { return is_whole_tile() ? 0 : split() * steps / splits(); }
+  MK_DEVICE u32 end(u32 steps) const { return is_whole_tile() ? steps : (split() + 1) * steps / splits(); }
 };
 
 template <class Workspace>
@@ -85,14 +85,14 @@ struct SplitK {
     }
     // The first barrier orders the stores of all threads before the release by one thread. The second barrier orders
     // that thread's acquire before the loads of all threads.
-    sync();  // @split-k.stored
+    sync();
     if (threadIdx.x % kWarpgroup == 0) {
       u32* stored = ctx.local_ptr(Workspace::splits_stored(slice.parity(), slice.tile(), group));
-      const bool all = fetch_add_acq_rel_gpu(stored, 1) + 1 == slice.splits();  // @split-k.count
-      if (all) store(stored, 0);  // @split-k.reset
+      const bool all = fetch_add_acq_rel_gpu(stored, 1) + 1 == slice.splits();
+      if (all) store(stored, 0);
       store_shared(is_last, all);
     }
-    sync();  // @split-k.counted
+    sync();
     return load_shared(is_last) != 0;
   }
 
@@ -127,7 +127,7 @@ struct SplitK {
   // the next 16 bytes.
   static MK_DEVICE float* sums_of(const RankContext& ctx, const KSlice& slice, u32 split, u32 group, u32 sub) {
     static_assert(SplitWorkspace<Workspace>);
-    float* sums = ctx.local_ptr(Workspace::split_sums(slice.parity(), slice.tile() * slice.splits() + split));  // @split-k.slot
+    float* sums = ctx.local_ptr(Workspace::split_sums(slice.parity(), slice.tile() * slice.splits() + split));
     return sums + ((group * Shape::kSubTiles + sub) * kVectors * kWarpgroup + threadIdx.x % kWarpgroup) * 4;
   }
 };

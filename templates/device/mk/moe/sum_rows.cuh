@@ -34,7 +34,7 @@ struct SumRow {
         is_first &= i >= lane || other != group;
       }
     }
-    return group != kNoGroup && (is_own || is_first) ? group * kWarp + lane : kNone;  // @sums.first-of-group
+    return group != kNoGroup && (is_own || is_first) ? group * kWarp + lane : kNone;
   }
 };
 
@@ -95,11 +95,11 @@ struct SumOfGroups<Config> {
  private:
   // The sum of no rows, -0, changes no sum.
   MK_DEVICE void end_rank() {
-    of_node.add(of_rank.result());  // @sums.rounded
+    of_node.add(of_rank.result());
     of_rank = {};
   }
   MK_DEVICE void end_node() {
-    all.add(of_node.result());  // @sums.node-rounded
+    all.add(of_node.result());
     of_node = {};
   }
 };

@@ -30,7 +30,7 @@ concept ReturnsRows = requires { Config::kDownBoxCols; };
 // their tokens, it reads the places of the rows there. A tile is written when all warps have read the tile two before it. Some warps
 // may still multiply that earlier tile.
 template <class Config>
-constexpr u32 kKeptTiles = Config::ElementA::kIsPromoted || ReturnsRows<Config> ? kTileBuffers + 1 : kTileBuffers;  // @tiles.kept
+constexpr u32 kKeptTiles = Config::ElementA::kIsPromoted || ReturnsRows<Config> ? kTileBuffers + 1 : kTileBuffers;
 
 // The place of a tile among the kept tiles.
 template <class Config>
@@ -154,7 +154,7 @@ struct TileScheduler {
 
     MK_DEVICE void take() {
       const ExpertTile tile = order.work_at(tiles.ctx, smem, Counter::take(tiles.ctx));
-      tiles.producer_acquire();  // @tiles.acquire
+      tiles.producer_acquire();
       const Vec16 words{tile.expert, tile.row, tile.rows << 16 | tile.col, tile.slice.bits};
       store_shared_vec16(smem.taken_tile(kept.next(tiles)), words);
       tiles.producer_commit();
@@ -173,7 +173,7 @@ struct TileScheduler {
     // Returns false if no tile is left. `sync` makes threads converge: the threads of the warp, or of more warps.
     template <class Sync>
     MK_DEVICE bool next(ExpertTile& tile, const Sync& sync) {
-      wait();  // @tiles.wait
+      wait();
       read(tile, kept.next(tiles));
       sync();
       tiles.consumer_release_warp();

@@ -46,7 +46,7 @@ struct TokenChunks {
   }
   // Waits until the place of a token is free.
   static MK_DEVICE void wait_place(const RankContext& ctx, Role role, u32 peer, u32 token) {
-    if (is_awaited(token)) wait_flag(ctx, flag(ctx, peer), site(ctx, role, peer, token));  // @chunks.place
+    if (is_awaited(token)) wait_flag(ctx, flag(ctx, peer), site(ctx, role, peer, token));
   }
 
   // A warp: acknowledges the chunks of all peers whose places are wanted again, in order. `tokens(peer)` is the number of

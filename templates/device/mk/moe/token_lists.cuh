@@ -52,7 +52,7 @@ struct TokenLists {
 
   // The list from a peer, on the rank that receives it.
   static MK_DEVICE Symmetric<u8> list_of(const RankContext& ctx, u32 peer) {
-    return Workspace::lists_in(ctx.parity(), peer);  // @lists.buffer
+    return Workspace::lists_in(ctx.parity(), peer);
   }
 
   // All threads of all CTAs: append this rank's tokens to its lists.
@@ -94,7 +94,7 @@ struct TokenLists {
   // arrives. `position` is set to the former. After an abort both are 0.
   static MK_DEVICE u32 wait_slot(const RankContext& ctx, u32 peer, u32 token, u32& position) {
     position = wait_marked(ctx, Workspace::list_positions(peer, token), token);
-    return wait_marked(ctx, Workspace::sums_begin(peer), token) + position;  // @lists.slot
+    return wait_marked(ctx, Workspace::sums_begin(peer), token) + position;
   }
 
   // A warp: waits until all puts of the call have arrived. Then it saves the counts of listed tokens, from which the
@@ -112,14 +112,14 @@ struct TokenLists {
     }) && have_lists;
     for (u32 peer = lane_index(); peer < Ranks::kPeerNodes; peer += kWarp) {
       const u32 listed = load(ctx.local_ptr(Workspace::listed(peer)));
-      store(ctx.local_ptr(Workspace::listed_before((ctx.epoch + 1) % 2, peer)), listed);  // @lists.next
+      store(ctx.local_ptr(Workspace::listed_before((ctx.epoch + 1) % 2, peer)), listed);
     }
     Network::end_watch(args, ctx, have_arrived);
   }
 
   // One thread: puts the lists to the peers.
   static MK_DEVICE void put(const Args& args, const RankContext& ctx, u32 given) {
-    wait(ctx);  // @lists.put-wait
+    wait(ctx);
     if (gives_up(ctx, kPush)) return;
     const u32* fault = ctx.local_ptr(Workspace::fault());
     const bool is_wrong = load_relaxed_sys(ctx.local_ptr(Workspace::fault_mark())) == ctx.mark();
@@ -127,7 +127,7 @@ struct TokenLists {
     for (u32 peer = 0; peer < Ranks::kPeerNodes; ++peer) {
       store(header(ctx, Workspace::lists_out(ctx.parity(), peer)) + kBegin, begin);
       store_relaxed_sys(ctx.local_ptr(Workspace::sums_begin(peer)), u64{begin} << 32 | ctx.mark());
-      begin += tokens_for(ctx, peer);  // @lists.begin
+      begin += tokens_for(ctx, peer);
     }
     for (u32 i = 0; i < Ranks::kPeerNodes; ++i) {
       const u32 peer = peer_in_turn(ctx, i), tokens = tokens_for(ctx, peer);
@@ -153,7 +153,7 @@ struct TokenLists {
   static MK_DEVICE void relay(const RankContext& ctx, u32 worker) {
     const u32 lane = lane_index();
     for (u32 peer = 0; peer < Ranks::kPeerNodes; ++peer) {
-      Network::wait_put(ctx, kPush, 0, peer, 0);  // @lists.relay-wait
+      Network::wait_put(ctx, kPush, 0, peer, 0);
       if (broadcast(is_aborted(ctx), 0)) return;
       const u32 source = Network::rank_of_peer(ctx, peer);
       const Symmetric<u8> list = list_of(ctx, peer);
@@ -161,7 +161,7 @@ struct TokenLists {
       for (u32 to = 0; to < Ranks::kLocalWorld && worker == 0 && lane < Config::kCountPackets; ++to) {
         u8* slot = ctx.peer_ptr(to, Exchange::count_packet(ctx, source, lane));
         // The packets also signal that this rank has read everything that was sent to it in earlier calls.
-        fence_sys();  // @lists.relay-fence
+        fence_sys();
         comm::store_ll(slot, load(words + 2 * lane), load(words + 2 * lane + 1), ctx.mark());
       }
       const u32 end = tokens_of(ctx, peer) * Config::kTopK;
@@ -183,7 +183,7 @@ struct TokenLists {
     for (;;) {
       const u64 both = load_relaxed_sys(ctx.local_ptr(word));
       const u32 mark = static_cast<u32>(both);
-      if (mark == ctx.mark()) return static_cast<u32>(both >> 32);  // @lists.marked
+      if (mark == ctx.mark()) return static_cast<u32>(both >> 32);
       if (deadline.expired(ctx, WaitSite{kLoad, kCounted, ctx.rank, token, ctx.mark()}, mark)) return 0;
     }
   }
@@ -195,10 +195,10 @@ struct TokenLists {
   static MK_DEVICE void list_entry(const Args& args, const RankContext& ctx, u32 token, u32 index) {
     const u32 first = token * Config::kTopK, row_index = Topk::load_row_index(args, first + index);
     if (Topk::is_wrong(row_index)) return keep_fault(ctx, token, index, row_index);
-    if (row_index == kNoRow) return;  // @lists.no-row
+    if (row_index == kNoRow) return;
     const u32 node = node_of(row_index), own_node = ctx.node_first_rank / Ranks::kLocalWorld;
     bool is_listed = node == own_node;
-    for (u32 i = 0; i < index; ++i) is_listed |= node_of(Topk::load_row_index(args, first + i)) == node;  // @lists.listed
+    for (u32 i = 0; i < index; ++i) is_listed |= node_of(Topk::load_row_index(args, first + i)) == node;
     if (is_listed) return;
     const u32 peer = node < own_node ? node : node - 1;
     const u32 position = fetch_add_relaxed_gpu(ctx.local_ptr(Workspace::listed(peer)), 1) -

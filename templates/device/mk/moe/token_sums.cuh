@@ -74,7 +74,7 @@ struct PartialSums {
     } else {
       static_assert(KeptPartialsWorkspace<Workspace>);
       const u32 of_token = source * Config::kMaxTokens + part.token;
-      return ctx.peer_ptr(from, Workspace::kept_partials(Config::kHasSlotsOfRows ? row : of_token));  // @sums.slot
+      return ctx.peer_ptr(from, Workspace::kept_partials(Config::kHasSlotsOfRows ? row : of_token));
     }
   }
 };
@@ -134,12 +134,12 @@ struct TokenSum {
         sum.destination = Sums::destination(ctx, source, part);
         sum.expect_place(ctx, Network::peer_of_rank(ctx, source));
       } else if (!is_near && rank < Ranks::kWorld) {
-        group = rank - rank % Ranks::kLocalWorld;  // @sums.node-group
+        group = rank - rank % Ranks::kLocalWorld;
       }
     }
     sum.row.position = SumRow::position_in_sum<Config>(group, is_own);
     if (sum.row.position == SumRow::kNone) return sum;
-    sum.row.weight_bits = is_own ? entry.weight_bits : SumRow::kOneBits;  // @sums.weight
+    sum.row.weight_bits = is_own ? entry.weight_bits : SumRow::kOneBits;
     if (is_own) {
       sum.row.from = own_row(args, entry) + part.offset();
     } else if (!is_near) {
@@ -162,23 +162,23 @@ struct TokenSum {
           is_here = has_reached(load_acquire_sys(flag), site.wanted);
         }
       } else if (must) {
-        wait_mark(ctx, flag, site);  // @sums.wait
+        wait_mark(ctx, flag, site);
       } else {
-        is_here = load_acquire_sys(flag) == site.wanted;  // @sums.poll
+        is_here = load_acquire_sys(flag) == site.wanted;
       }
     }
     if constexpr (Ranks::kNodes > 1) {
       if (place_flag != nullptr) {
         if (must) {
-          wait_flag(ctx, place_flag, place_site);  // @sums.place
+          wait_flag(ctx, place_flag, place_site);
         } else {
-          is_here &= has_reached(load_acquire_sys(place_flag), place_site.wanted);  // @sums.place-poll
+          is_here &= has_reached(load_acquire_sys(place_flag), place_site.wanted);
         }
       }
     }
     __syncwarp();
     u32 all = 1;
-    for (u32 lane = 0; lane < Config::kTopK; ++lane) all &= broadcast(is_here, lane);  // @sums.all-lanes
+    for (u32 lane = 0; lane < Config::kTopK; ++lane) all &= broadcast(is_here, lane);
     return all != 0;
   }
 
@@ -186,7 +186,7 @@ struct TokenSum {
   MK_DEVICE u32 load(Loader& loader) const {
     // Other ranks and NICs have written the rows, and the flags have acquired them. TMA is another proxy, so a proxy
     // fence comes before it loads them.
-    if constexpr (Ranks::kWorld > 1) fence_proxy_async();  // @sums.proxy-fence
+    if constexpr (Ranks::kWorld > 1) fence_proxy_async();
     return loader.load_sum(row, part.bytes(), destination);
   }
 
@@ -197,7 +197,7 @@ struct TokenSum {
       const u32 rank = entry.rank(), from = rank - ctx.node_first_rank;
       row.from = Partials::find(ctx, from, source, part, entry.row());
       flag = ctx.local_ptr(Partials::ready(from, source, part));
-      site = WaitSite{kLoad, kPeerPartial, rank, part.token, ctx.mark()};  // @sums.expected
+      site = WaitSite{kLoad, kPeerPartial, rank, part.token, ctx.mark()};
     }
   }
 
@@ -206,8 +206,8 @@ struct TokenSum {
     const u32 peer = Network::peer_of_rank(ctx, rank);
     u32 position;
     const u32 slot = Lists::wait_slot(ctx, peer, part.token, position);
-    const u32 wanted = Network::arrival_of(ctx, Lists::put_of_sum(position));  // @sums.put
-    row.from = ctx.local_ptr(Workspace::sums_in(slot)) + part.offset();  // @sums.position
+    const u32 wanted = Network::arrival_of(ctx, Lists::put_of_sum(position));
+    row.from = ctx.local_ptr(Workspace::sums_in(slot)) + part.offset();
     flag = ctx.local_ptr(Workspace::arrived(0, peer));
     site = WaitSite{kLoad, kArrival, Network::rank_of_peer(ctx, peer), 0, wanted};
   }
@@ -245,7 +245,7 @@ struct OwnTokens {
   MK_DEVICE bool is_over() const { return next >= end; }
 
   MK_DEVICE void load(const Args& args, const RankContext& ctx, typename Sum::Loader& loader) {
-    if (sum.load(loader) == 0) store_zeros();  // @own-tokens.no-rows
+    if (sum.load(loader) == 0) store_zeros();
     next += part_stride<Config>();
     find(args, ctx);
   }

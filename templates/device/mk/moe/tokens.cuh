@@ -66,7 +66,7 @@ struct Tokens {
   // entry on the source's list.
   static MK_DEVICE const u8* acquire(const RankContext& ctx, const Smem& smem, u32 source, u32 entry) {
     if constexpr (Experts::kNodes == 1) {
-      wait(ctx, source, entry / Config::kBlockTokens);  // @tokens.block
+      wait(ctx, source, entry / Config::kBlockTokens);
       return ctx.local_ptr(received(ctx.rank, source, entry));
     } else {
       using Segments = moe::Segments<Config, Workspace, Smem>;
@@ -77,7 +77,7 @@ struct Tokens {
 
   static MK_DEVICE void wait(const RankContext& ctx, u32 source, u32 block) {
     const u32* flag = ready_flag(ctx, ctx.local_rank(), source, block);
-    wait_mark(ctx, flag, WaitSite{kLoad, kChunk, source, block, ctx.mark()});  // @tokens.wait
+    wait_mark(ctx, flag, WaitSite{kLoad, kChunk, source, block, ctx.mark()});
   }
 
   static MK_DEVICE u32* ready_flag(const RankContext& ctx, u32 local_rank, u32 source, u32 block) {
@@ -97,9 +97,9 @@ struct Tokens {
   // tokens have arrived when the function returns, and the leader may raise their flag.
   static MK_DEVICE void send(const Args& args, comm::StagedCopy& copy, u32 to, const Block& block, u8* there) {
     const u32* list = copy.ctx.local_ptr(Workspace::send_list(to, block.first));
-    if constexpr (kSendsScales) send_scales(args, list, block, there);  // @tokens.scales
+    if constexpr (kSendsScales) send_scales(args, list, block, there);
     if (is_leader()) copy_tokens(args, copy, list, block, there);
-    if constexpr (kSendsScales) __syncwarp();  // @tokens.scales-warp
+    if constexpr (kSendsScales) __syncwarp();
   }
 
   // A warp: stores the scales of a block of own tokens.
@@ -167,7 +167,7 @@ struct TokenPush {
       const auto block = Tokens::block_at(i / kOthers, load_shared(smem.tokens_to(to)));
       if (block.first >= block.end) continue;
       Tokens::send(args, copy, to, block, ctx.peer_ptr(to, Tokens::received(to, ctx.rank, block.first)));
-      if (Tokens::is_leader()) store_release_sys(Tokens::ready_flag(ctx, to, ctx.rank, block.index), ctx.mark());  // @tokens.signal
+      if (Tokens::is_leader()) store_release_sys(Tokens::ready_flag(ctx, to, ctx.rank, block.index), ctx.mark());
     }
   }
 };

@@ -70,7 +70,7 @@ struct Topk {
 
   // Whether the row index is wrong. kNoRow, the index of no row, is not wrong.
   static MK_DEVICE bool is_wrong(u32 row_index) {
-    return row_index >= kRowIndices && row_index != kNoRow;  // @topk.no-row
+    return row_index >= kRowIndices && row_index != kNoRow;
   }
 
   // A warp: reports a wrong row index of a token of rank `source`.

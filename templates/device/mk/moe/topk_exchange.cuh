@@ -48,17 +48,17 @@ struct TopkExchange {
   };
 
   static MK_DEVICE Symmetric<u8> count_packet(const RankContext& ctx, u32 source, u32 packet) {
-    return Workspace::token_counts(ctx.parity(), source, packet);  // @topk.counts-buffer
+    return Workspace::token_counts(ctx.parity(), source, packet);
   }
   static MK_DEVICE Symmetric<u8> entry_packet(const RankContext& ctx, u32 source, u32 i) {
-    return Workspace::topk_packets(ctx.parity(), source, i);  // @topk.buffer
+    return Workspace::topk_packets(ctx.parity(), source, i);
   }
 
   // All threads of all CTAs: begin the call and send this rank's entries. Returns false if the CTA must end at once.
   static MK_DEVICE bool enter_and_send(const Args& args, const RankContext& ctx) {
     const u32 given = load_word(args.num_tokens);
     const Entry first = Topk::load_entry(args, blockIdx.x * Config::kThreads + threadIdx.x);
-    if (!enter(ctx)) return false;  // @topk.enter
+    if (!enter(ctx)) return false;
     send(args, ctx, given, first);
     return true;
   }
@@ -70,14 +70,14 @@ struct TopkExchange {
     u32 i = blockIdx.x * Config::kThreads + threadIdx.x;
     const u32 from_last = gridDim.x * Config::kThreads - 1 - i;  // the last threads have no entry if there are few
     // The packet with the counts also signals that this rank has read everything that was sent to it in earlier calls.
-    if (from_last < Ranks::kLocalWorld) fence_sys();  // @topk.send-fence
+    if (from_last < Ranks::kLocalWorld) fence_sys();
     const u32 tokens = Topk::valid_tokens(given);
     if (from_last < Ranks::kLocalWorld) {
       comm::store_ll(ctx.peer_ptr(from_last, count_packet(ctx, ctx.rank, 0)), given, tokens, ctx.mark());
     }
     const u32 sent = (kSendsAll ? Config::kMaxTokens : tokens) * Config::kTopK;
     while (i < sent) {
-      if (kSendsAll && i >= tokens * Config::kTopK) entry = Entry{};  // @topk.no-token
+      if (kSendsAll && i >= tokens * Config::kTopK) entry = Entry{};
       for (u32 distance = 1; distance < Ranks::kLocalWorld; ++distance) {
         const u32 peer = (ctx.local_rank() + distance) % Ranks::kLocalWorld;
         comm::store_ll(ctx.peer_ptr(peer, entry_packet(ctx, ctx.rank, i)), entry.row_index, entry.weight_bits, ctx.mark());
@@ -90,7 +90,7 @@ struct TopkExchange {
   // row, or a count of no tokens, which has not arrived.
   static MK_DEVICE Packet wait(const RankContext& ctx, u32 source, const u8* slot, Packet packet) {
     Deadline deadline;
-    while (!packet.has_arrived(ctx.mark())) {  // @topk.wait
+    while (!packet.has_arrived(ctx.mark())) {
       packet = comm::load_ll(slot);
       if (packet.has_arrived(ctx.mark())) break;
       const WaitSite site{kPush, kRouting, source, source, ctx.mark()};
@@ -124,7 +124,7 @@ struct TopkExchange {
     Deadline deadline;
     Counts counts{};
     for (;;) {
-      const Packet packet = comm::load_ll<Ordering::kAcquire>(slot);  // @topk.acquire
+      const Packet packet = comm::load_ll<Ordering::kAcquire>(slot);
       if (packet.has_arrived(ctx.mark())) {
         counts.packets[0] = packet;
         return counts;

@@ -22,7 +22,7 @@ struct TileCounter {
   // Takes the place of mk::advance_epoch, and also resets the counter of the next call.
   static MK_DEVICE void advance_epoch(const RankContext& ctx) {
     mk::advance_epoch(ctx, [&] {
-      store(ctx.local_ptr(Workspace::tiles_taken((ctx.epoch + 1) % 2)), 0);  // @tile-counter.reset
+      store(ctx.local_ptr(Workspace::tiles_taken((ctx.epoch + 1) % 2)), 0);
     });
   }
 };

@@ -36,7 +36,7 @@ pub struct Batch {
     pub is_graph: bool,
     /// The seed of all elements.
     pub seed: u64,
-    /// The edits of the kernel's text, as [`mutated`](super::mutated) takes them.
+    /// The edits of the kernel's text, as [`apply_edits`](crate::jobs::apply_edits) takes them.
     pub edits: Vec<(String, String)>,
 }
 
@@ -72,11 +72,11 @@ impl Batch {
             nodes: self.nodes,
             ..KernelConfig::new(self.world, self.problem)
         };
-        // SAFETY: mutated kernels run on simulated GPUs only, which check every access.
+        // SAFETY: edited kernels run on simulated GPUs only, which check every access.
         let operator = unsafe {
             prepare_edited(ranks, &config, self.shape, |text| {
-                // Not every plan has the lines. A mutation that no plan has is not found.
-                let has = |(tag, _): &&(String, String)| text.contains(&format!("// {tag}\n"));
+                // Not every plan has the texts. A mistake that no plan has is not found.
+                let has = |(from, _): &&(String, String)| text.contains(from.as_str());
                 let edits: Vec<_> = self.edits.iter().filter(has).cloned().collect();
                 apply_edits(ranks, &edits, text);
             })

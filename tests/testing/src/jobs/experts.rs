@@ -10,5 +10,5 @@ mod layer;
 mod recovery;
 mod reference;
 
-pub use layer::{CombineEdits, Layer, ResultBits, Routing};
+pub use layer::{Layer, ResultBits, Routing};
 pub use recovery::{InvalidCall, all_recover, invalid_calls};

@@ -1,9 +1,9 @@
 //! Processes of their own for runs that a mutant may end by a signal, or may keep from ending.
 
 use std::io::{PipeWriter, Read, Write};
+use std::os::unix::process::ExitStatusExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitStatus;
-use std::os::unix::process::ExitStatusExt;
 use std::sync::{Mutex, PoisonError};
 
 /// A lock that is held while a process is created: a new process has the locks of all threads in their present state, but

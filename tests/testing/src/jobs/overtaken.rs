@@ -99,8 +99,8 @@ fn value_of(call: u32, rank: u32) -> f32 {
 
 /// On rank 0, calls but the first one start when the first one has counted its CTAs.
 const START: (&str, &str) = (
-    "@call.wait",
-    "wait_for_grids_before(); => wait_for_grids_before(); \
+    "wait_for_grids_before();",
+    "wait_for_grids_before(); \
      if (args.rank == 0 && (load_word(args.x) & 0xffff) != 0x3f80) \
      for (u32 i = 0; i < 100000 && load_relaxed_sys(&args.gate->due) == 0; ++i) __nanosleep(1000);",
 );

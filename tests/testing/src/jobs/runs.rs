@@ -95,6 +95,36 @@ pub fn none_fails<T: Sync>(items: &[T], body: impl Fn(&T) -> Result<(), String> 
     assert!(failures.is_empty(), "{}", failures.join("\n\n"));
 }
 
+/// Returns the job whose name has this part.
+///
+/// # Panics
+/// No job has such a name, or several jobs have one.
+pub fn named<J>(jobs: Vec<(String, J)>, part: &str) -> J {
+    let found = jobs.into_iter().filter(|(name, _)| name.contains(part));
+    let (names, mut jobs): (Vec<_>, Vec<_>) = found.unzip();
+    assert_eq!(
+        names.len(),
+        1,
+        "jobs with {part:?} in their names: {names:?}"
+    );
+    jobs.remove(0)
+}
+
+/// Runs each job with seeds below `seeds` until a run fails.
+///
+/// # Panics
+/// No run of a job fails, or its kernel does not compile.
+pub fn all_fail<J: SimulatedJob + Sync>(jobs: &[(&str, J)], seeds: u64) {
+    none_fails(jobs, |(name, job)| {
+        let failure = (0..seeds).find_map(|seed| job.run(seed).err());
+        println!("{name}: {failure:?}");
+        match failure {
+            Some(failure) if !failure.contains("does not compile") => Ok(()),
+            other => Err(format!("{name} did not fail as it should: {other:?}")),
+        }
+    });
+}
+
 /// Runs `job` with each of `seeds`.
 ///
 /// # Errors

@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 
 /// The seconds of real time after which a run counts as one that does not end.
 const RUN_LIMIT: u32 = 30;
+/// The most runs of a process. Threads of the process before are missing, so memory that the driver still uses is never freed.
+const RUNS: usize = 6;
 /// The exit code of a process that has found a mutant.
 const FOUND: u8 = 0;
 /// The exit code of a process that has not found a mutant.
@@ -141,42 +143,35 @@ pub fn search(reach: &Reach<'_>, numbers: &[u32], limit: Duration) -> Vec<Outcom
 
 /// Searches a mutant. A mutant that ends the process, or whose run does not end, is found.
 fn find(targets: &[(Duration, &Target)], number: u32, limit: Duration) -> Option<String> {
-    let (text, status) = forked::run(|report| find_here(targets, number, limit, report));
-    let last = text.lines().next_back().unwrap_or_default();
-    match (status.code().map(u8::try_from), status.signal()) {
-        (Some(Ok(FOUND)), _) => Some(last.to_owned()),
-        (Some(Ok(NOT_FOUND)), _) => None,
-        (_, Some(libc::SIGALRM)) => Some(format!("{last}the run does not end")),
-        (_, Some(signal)) => Some(format!("{last}signal {signal} ends the process")),
-        _ => panic!("mutant {number}: {last}{status}"),
+    let started = Instant::now();
+    // Calls overlap with some seeds only, so kernels have different ones.
+    let mut runs = (0..).zip(targets.iter().map(|(_, target)| *target).cycle());
+    while !targets.is_empty() && started.elapsed() < limit {
+        let batch: Vec<_> = runs.by_ref().take(RUNS).collect();
+        let (text, status) = forked::run(|report| find_here(&batch, number, report));
+        let last = text.lines().next_back().unwrap_or_default();
+        match (status.code().map(u8::try_from), status.signal()) {
+            (Some(Ok(FOUND)), _) => return Some(last.to_owned()),
+            (Some(Ok(NOT_FOUND)), _) => {}
+            (_, Some(libc::SIGALRM)) => return Some(format!("{last}the run does not end")),
+            (_, Some(signal)) => return Some(format!("{last}signal {signal} ends the process")),
+            _ => panic!("mutant {number}: {last}{status}"),
+        }
     }
+    None
 }
 
-fn find_here(
-    targets: &[(Duration, &Target)],
-    number: u32,
-    limit: Duration,
-    report: &mut Report,
-) -> u8 {
-    let started = Instant::now();
-    for seed in 0.. {
-        for (_, target) in targets {
-            report.limit(RUN_LIMIT);
-            report.say(&format!("\n{}, seed {seed}: ", target.name));
-            if let Some(failure) = target.run(number, seed) {
-                // More runs would fail as well, whatever the mutant.
-                assert!(!failure.contains("cannot be used"), "{failure}");
-                let mut lines = failure.lines();
-                let line = lines.find(|line| !line.contains("simulator found"));
-                report.say(line.unwrap_or_default());
-                return FOUND;
-            }
-            if started.elapsed() > limit {
-                return NOT_FOUND;
-            }
-        }
-        if targets.is_empty() {
-            break;
+fn find_here(runs: &[(u64, &Target)], number: u32, report: &mut Report) -> u8 {
+    for (seed, target) in runs {
+        report.limit(RUN_LIMIT);
+        report.say(&format!("\n{}, seed {seed}: ", target.name));
+        if let Some(failure) = target.run(number, *seed) {
+            // Such a run says nothing about the mutant.
+            assert!(!failure.contains("cannot be used"), "{failure}");
+            let mut lines = failure.lines();
+            let line = lines.find(|line| !line.contains("simulator found"));
+            report.say(line.unwrap_or_default());
+            return FOUND;
         }
     }
     NOT_FOUND

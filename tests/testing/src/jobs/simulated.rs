@@ -53,7 +53,7 @@ pub trait SimulatedJob {
     /// A call fails, the simulator finds a defect, or a result is wrong.
     fn run(&self, seed: u64) -> Result<Results, String>;
 
-    /// Sets the edits of the kernel's text: the text or the tag of a line (`@name`), and what replaces it.
+    /// Sets the edits of the kernel's text, as [`apply_edits`](super::apply_edits) takes them.
     fn edit(&mut self, edits: Vec<(String, String)>);
 }
 

@@ -40,7 +40,7 @@ pub struct TokenBatch {
     pub sms: u32,
     /// The seed of all elements.
     pub seed: u64,
-    /// The edits of the kernels' texts, as [`mutated`](super::mutated) takes them.
+    /// The edits of the kernels' texts, as [`apply_edits`](crate::jobs::apply_edits) takes them.
     pub edits: Vec<(String, String)>,
 }
 
@@ -133,14 +133,14 @@ impl TokenBatch {
             ..config
         };
         let edit = |text: &mut String| {
-            // Each of the two kernels has some of the lines.
-            let has = |(tag, _): &&(String, String)| text.contains(&format!("// {tag}\n"));
+            // Each of the two kernels has some of the texts.
+            let has = |(from, _): &&(String, String)| text.contains(from.as_str());
             let edits: Vec<_> = self.edits.iter().filter(has).cloned().collect();
             apply_edits(ranks, &edits, text);
         };
         let dispatch = on_nodes(KernelConfig::new(self.world, self.dispatch));
         let combine = on_nodes(KernelConfig::new(self.world, combine));
-        // SAFETY: mutated kernels run on simulated GPUs only, which check every access.
+        // SAFETY: edited kernels run on simulated GPUs only, which check every access.
         unsafe {
             Ok([
                 prepare_edited(ranks, &dispatch, shapes.0, edit)?,

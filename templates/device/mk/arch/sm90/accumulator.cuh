@@ -73,7 +73,7 @@ struct Accumulator {
   template <HalfWordElement E>
   MK_DEVICE void add_packed_blocks(u32 col, const Vec16& v) {
     float* d = values + Fragment::at(0, col);
-    d[0] += E::low(v.x), d[1] += E::high(v.x), d[2] += E::low(v.y), d[3] += E::high(v.y);  // @accumulator.add-packed
+    d[0] += E::low(v.x), d[1] += E::high(v.x), d[2] += E::low(v.y), d[3] += E::high(v.y);
     d[4] += E::low(v.z), d[5] += E::high(v.z), d[6] += E::low(v.w), d[7] += E::high(v.w);
   }
 
@@ -82,7 +82,7 @@ struct Accumulator {
   template <HalfWordElement E>
   MK_DEVICE void write_blocks(u32 line, u32 vec, u32 col) {
     const u32 row = Fragment::written_row();
-    const u32 to = line + ((lane_index() / Fragment::kWarpRows + vec) ^ (row % 8)) * kVecBytes;  // @fragment.swizzle
+    const u32 to = line + ((lane_index() / Fragment::kWarpRows + vec) ^ (row % 8)) * kVecBytes;
     const Vec16 v = packed_blocks<E>(col);
     store_matrix_x4(to, v.x, v.y, v.z, v.w);
   }

@@ -56,7 +56,7 @@ MK_DEVICE float quad_max(float value) {
 // Returns the sum of the values of a quad, added in an order that is the same in all its lanes.
 MK_DEVICE float quad_sum(float value) {
   value += exchange(value, 1);
-  return value + exchange(value, 2);  // @fragment.quad-sum
+  return value + exchange(value, 2);
 }
 
 }  // namespace mk

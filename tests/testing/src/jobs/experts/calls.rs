@@ -16,9 +16,7 @@ impl Layer {
     /// Makes all calls of one rank, and returns the bits of the sums if all results are right.
     pub(super) fn rank(&self, ranks: &Communicator) -> Result<ResultBits, Failure> {
         let rank = ranks.rank() as usize;
-        ranks.set_timeout(deadline(
-            self.dispatch_edits.is_empty() && self.combine_edits.is_empty(),
-        ));
+        ranks.set_timeout(deadline(self.edits.is_empty()));
         let operators = self.prepare(ranks)?;
         // This short deadline is for kernels only, where it passes in simulated time. The proxies were created with the
         // deadline above, which they need on a busy host.

@@ -74,10 +74,8 @@ pub struct Layer {
     pub call_count: Option<u32>,
     /// The number of tokens that all ranks pass to the calls, if it is not the right one.
     pub num_tokens: Option<i32>,
-    /// The edits of the kernel of `dispatch_gemm`, as [`mutated`](crate::jobs::mutated) takes them.
-    pub dispatch_edits: Vec<(String, String)>,
-    /// The edits of the kernel of `combine`.
-    pub combine_edits: Vec<(String, String)>,
+    /// The edits of both kernels, as [`apply_edits`](crate::jobs::apply_edits) takes them.
+    pub edits: Vec<(String, String)>,
 }
 
 impl Layer {
@@ -109,8 +107,7 @@ impl Layer {
             calls: Vec::new(),
             call_count: None,
             num_tokens: None,
-            dispatch_edits: Vec::new(),
-            combine_edits: Vec::new(),
+            edits: Vec::new(),
         }
     }
 
@@ -271,7 +268,7 @@ impl Layer {
             // SAFETY: as below.
             unsafe {
                 prepare_edited(ranks, &dispatch, shapes.0, |text| {
-                    apply_edits(ranks, &self.dispatch_edits, text);
+                    apply_edits(ranks, &self.edits, text);
                 })
             }
         };
@@ -283,7 +280,7 @@ impl Layer {
             Ok((
                 first()?,
                 prepare_edited(ranks, &combine, shapes.1, |text| {
-                    apply_edits(ranks, &self.combine_edits, text);
+                    apply_edits(ranks, &self.edits, text);
                 })?,
             ))
         }
@@ -300,28 +297,8 @@ impl SimulatedJob for Layer {
         })
     }
 
-    /// Sets the edits of `dispatch_gemm`.
+    /// Sets the edits of both kernels.
     fn edit(&mut self, edits: Vec<(String, String)>) {
-        if edits.iter().all(|(from, _)| from == crate::mutants::PLANT) {
-            self.combine_edits = edits.clone();
-        }
-        self.dispatch_edits = edits;
-    }
-}
-
-/// A layer as a [`SimulatedJob`] whose edits are those of `combine`.
-#[derive(Clone)]
-pub struct CombineEdits(
-    /// The layer.
-    pub Layer,
-);
-
-impl SimulatedJob for CombineEdits {
-    fn run(&self, seed: u64) -> Result<Results, String> {
-        self.0.run(seed)
-    }
-
-    fn edit(&mut self, edits: Vec<(String, String)>) {
-        self.0.combine_edits = edits;
+        self.edits = edits;
     }
 }
