@@ -1,5 +1,5 @@
 //! Tests of `dispatch_gemm`, `combine` and `moe_layer` on simulated GPUs of one node: whole layers whose results are known exactly,
-//! invalid operands, and mutations.
+//! and invalid operands.
 
 mod faults;
 mod layers;

@@ -5,15 +5,9 @@ use mkernel::spec::{BLayout, Epilogue, GemmOp, GemmShape, Transfer, Tuning};
 use mkernel_testing::jobs::GemmJob;
 
 pub const KERNELS: &[Kernel] = &[
-    ("push", push),
-    ("slots", slots),
-    ("long_rows", long_rows),
-    ("split_k", split_k),
-    ("split_k_of_few_rows", split_k_of_few_rows),
-    ("kn", kn),
-    ("tails", tails),
     ("few_rows", few_rows),
     ("copies", copies),
+    ("late_copies", late_copies),
     ("paced", paced),
     ("empty_ranks", empty_ranks),
 ];
@@ -37,65 +31,6 @@ fn by_sms(comm_ctas: u32) -> Tuning {
     }
 }
 
-/// Options for a large tile. One warp of each CTA pushes.
-fn large() -> Tuning {
-    Tuning {
-        tile_m: Some(128),
-        tile_n: Some(256),
-        ..by_sms(0)
-    }
-}
-
-/// One warp of each CTA pushes. Each CTA computes several tiles, so that it uses its pipeline stages again.
-fn push() -> GemmJob {
-    let tuning = Tuning {
-        k_slices: Some(2),
-        ..large()
-    };
-    gather(2, (256, 512, 512), BLayout::Nk, tuning, 2)
-}
-
-/// A communication CTA pushes through slots of shared memory.
-fn slots() -> GemmJob {
-    gather(2, (256, 128, 1024), BLayout::Nk, by_sms(1), 3)
-}
-
-/// Rows are longer than a slot of shared memory.
-fn long_rows() -> GemmJob {
-    let tuning = Tuning {
-        k_slices: Some(1),
-        ..by_sms(1)
-    };
-    gather(2, (16, 8, 10240), BLayout::Nk, tuning, 2)
-}
-
-/// Several CTAs share a tile, each with a slice of K.
-fn split_k() -> GemmJob {
-    gather(2, (512, 512, 512), BLayout::Nk, large(), 6)
-}
-
-/// More CTAs share a tile than a warpgroup has sub-tiles, so that one CTA completes the tile. C has rows of three warps.
-fn split_k_of_few_rows() -> GemmJob {
-    let tuning = Tuning {
-        tile_m: Some(64),
-        tile_n: Some(128),
-        split_k: Some(7),
-        cluster: Some(false),
-        ..Tuning::default()
-    };
-    gather(1, (40, 72, 512), BLayout::Nk, tuning, 7)
-}
-
-/// B has the layout [K, N].
-fn kn() -> GemmJob {
-    gather(2, (256, 264, 256), BLayout::Kn, large(), 3)
-}
-
-/// Tiles straddle shards, and every dimension ends inside a tile.
-fn tails() -> GemmJob {
-    gather(4, (300, 72, 136), BLayout::Nk, by_sms(0), 3)
-}
-
 /// C has fewer rows than a tile, so that stages are one piece. K has more steps than there are stages.
 fn few_rows() -> GemmJob {
     let tuning = Tuning {
@@ -113,6 +48,17 @@ fn copies() -> GemmJob {
         ..Tuning::default()
     };
     gather(2, (256, 128, 256), BLayout::Nk, tuning, 2)
+}
+
+/// Calls are done long before the host's copy engines.
+fn late_copies() -> GemmJob {
+    let tuning = Tuning {
+        transfer: Some(Transfer::CopyEngine),
+        ..Tuning::default()
+    };
+    let mut job = gather(2, (256, 8, 8), BLayout::Nk, tuning, 1);
+    job.skew = 100;
+    job
 }
 
 /// Load threads of all CTAs meet after some stages.

@@ -4,11 +4,8 @@ use crate::Kernel;
 use mkernel::spec::CollectiveOp::{AllGather, AllReduce, AllToAll, Broadcast, ReduceScatter};
 use mkernel::{network::Faults, spec::Protocol};
 use mkernel_testing::jobs::collective::CollectiveJob;
-use mkernel_testing::jobs::{CallCount, WRAPPING_CALL_COUNTS};
 
 pub const KERNELS: &[Kernel<CollectiveJob>] = &[
-    ("one_shot", one_shot),
-    ("two_shots", two_shots),
     ("one_row", one_row),
     ("one_row_gathered", one_row_gathered),
     ("chunks", chunks),
@@ -19,29 +16,17 @@ pub const KERNELS: &[Kernel<CollectiveJob>] = &[
     ("broadcast_in_packets", broadcast_in_packets),
     ("broadcast_across_nodes", broadcast_across_nodes),
     ("symmetric_rows", symmetric_rows),
-    ("symmetric_sums", symmetric_sums),
     ("symmetric_packets", symmetric_packets),
     ("nodes", nodes),
-    ("rows_in_packets", rows_in_packets),
-    ("rows_in_chunks", rows_in_chunks),
     ("rows_of_one_rank", rows_of_one_rank),
     ("rows_across_nodes", rows_across_nodes),
-    ("rows_after_many_calls", rows_after_many_calls),
     ("packets_in_place", packets_in_place),
-    ("chunks_in_place", chunks_in_place),
     ("exchange_in_packets", exchange_in_packets),
     ("exchange", exchange),
-    ("exchange_of_rows", exchange_of_rows),
     ("exchange_of_rows_in_packets", exchange_of_rows_in_packets),
     ("symmetric_exchange", symmetric_exchange),
     ("exchange_across_nodes", exchange_across_nodes),
 ];
-
-fn one_shot() -> CollectiveJob {
-    CollectiveJob::new(AllReduce, 4, (7, 136), 2)
-        .protocol(Protocol::Ll)
-        .shots(1)
-}
 
 fn two_shots() -> CollectiveJob {
     CollectiveJob::new(AllReduce, 4, (7, 136), 2)
@@ -103,10 +88,6 @@ fn symmetric_rows() -> CollectiveJob {
     job.symmetric()
 }
 
-fn symmetric_sums() -> CollectiveJob {
-    chunks().symmetric()
-}
-
 /// The places of results are compared at the end.
 fn symmetric_packets() -> CollectiveJob {
     two_shots().symmetric()
@@ -114,17 +95,6 @@ fn symmetric_packets() -> CollectiveJob {
 
 fn nodes() -> CollectiveJob {
     CollectiveJob::new(AllReduce, 4, (30, 1032), 3).across(2, Faults::default())
-}
-
-/// Collectives whose calls have different numbers of rows.
-fn rows_in_packets() -> CollectiveJob {
-    let job = CollectiveJob::new(AllGather, 4, (9, 136), 2).protocol(Protocol::Ll);
-    job.with_rows(&[9, 1, 4, 0, 9])
-}
-
-fn rows_in_chunks() -> CollectiveJob {
-    let job = CollectiveJob::new(AllReduce, 2, (30, 1032), 1).protocol(Protocol::Simple);
-    job.buckets(1).with_rows(&[30, 3, 30, 0, 17])
 }
 
 /// Rank 0 has all rows, and waits for nobody.
@@ -138,22 +108,9 @@ fn rows_across_nodes() -> CollectiveJob {
     nodes().buckets(1).with_rows(&[30, 3, 30, 0, 17])
 }
 
-/// The same when the epoch passes 2^31: flags that no call has written for long are half of all epochs ago.
-fn rows_after_many_calls() -> CollectiveJob {
-    let [before_2_31, _] = WRAPPING_CALL_COUNTS;
-    rows_in_chunks()
-        .with_rows(&[1, 1, 1, 30, 30, 30])
-        .with_call_count(before_2_31)
-}
-
 fn packets_in_place() -> CollectiveJob {
     let job = CollectiveJob::new(AllReduce, 4, (3, 136), 2).in_place();
     job.protocol(Protocol::Ll).shots(2)
-}
-
-fn chunks_in_place() -> CollectiveJob {
-    let job = CollectiveJob::new(AllReduce, 4, (30, 1032), 2).in_place();
-    job.protocol(Protocol::Simple)
 }
 
 fn exchange_in_packets() -> CollectiveJob {
@@ -162,11 +119,6 @@ fn exchange_in_packets() -> CollectiveJob {
 
 fn exchange() -> CollectiveJob {
     CollectiveJob::new(AllToAll, 2, (30, 1032), 1).protocol(Protocol::Simple)
-}
-
-fn exchange_of_rows() -> CollectiveJob {
-    let job = CollectiveJob::new(AllToAll, 4, (30, 1032), 2).protocol(Protocol::Simple);
-    job.buckets(1).with_rows(&[30, 1, 30, 0, 17])
 }
 
 fn exchange_of_rows_in_packets() -> CollectiveJob {

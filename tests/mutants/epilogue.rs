@@ -9,7 +9,6 @@ pub const KERNELS: &[Kernel] = &[
     ("fp32_to_all", fp32_to_all),
     ("fp32_alone", fp32_alone),
     ("shared_tiles", shared_tiles),
-    ("packets", packets),
 ];
 
 const ALL: Epilogue = Epilogue {
@@ -67,11 +66,4 @@ fn shared_tiles() -> GemmJob {
     let (m, n, k) = (128, 256, 512);
     let kernel = (GemmOp::AgGemm, ALL, tuning(256, None));
     job(kernel, 2, GemmShape { m, n, k }, BLayout::Nk, 4)
-}
-
-/// Ranks exchange partial sums as Lamport packets.
-fn packets() -> GemmJob {
-    let (m, n, k) = (40, 264, 128);
-    let kernel = (GemmOp::GemmRs, ALL, tuning(128, Some(1)));
-    job(kernel, 2, GemmShape { m, n, k }, BLayout::Nk, 3)
 }

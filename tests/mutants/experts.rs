@@ -1,10 +1,11 @@
 //! Kernels of `dispatch_gemm`, `combine` and `moe_layer`.
 
 use crate::Kernel;
+use mkernel::network::Faults;
 use mkernel::spec::Scales;
 use mkernel_testing::jobs::attention::CallPattern;
+use mkernel_testing::jobs::bad_network;
 use mkernel_testing::jobs::experts::Layer;
-use mkernel_testing::jobs::{WRAPPING_CALL_COUNTS, bad_network};
 
 pub const KERNELS: &[Kernel<Layer>] = &[
     ("long_tokens", long_tokens),
@@ -12,28 +13,26 @@ pub const KERNELS: &[Kernel<Layer>] = &[
     ("layer", layer),
     ("rank_0_ahead", rank_0_ahead),
     ("combine_layer", combine_layer),
-    ("few_tokens", few_tokens),
     ("few_and_many_tokens", few_and_many_tokens),
     ("layer_in_slices", layer_in_slices),
     ("padded_layer", padded_layer),
-    ("padded_few_tokens", padded_few_tokens),
-    ("swiglu_layer", swiglu_layer),
     ("large_tiles", large_tiles),
-    ("scaled_rows", scaled_rows),
     ("scaled_blocks", scaled_blocks),
-    ("scaled_tensors", scaled_tensors),
     ("short_scaled_tokens", short_scaled_tokens),
-    ("first_of_2_31", first_of_2_31),
     ("nodes", nodes),
     ("nodes_scaled", nodes_scaled),
     ("nodes_padded", nodes_padded),
     ("nodes_many", nodes_many),
+    ("six_calls", six_calls),
     ("three_nodes", three_nodes),
     ("acknowledged", acknowledged),
     ("acknowledged_on_four", acknowledged_on_four),
+    ("acknowledged_lists", acknowledged_lists),
+    ("near_sums_first", near_sums_first),
+    ("sums_of_four", sums_of_four),
     ("few_tokens_of_four", few_tokens_of_four),
-    ("whole", whole),
     ("whole_on_one_rank", whole_on_one_rank),
+    ("whole_of_short_tokens", whole_of_short_tokens),
     ("whole_padded", whole_padded),
     ("whole_ahead", whole_ahead),
 ];
@@ -137,22 +136,10 @@ fn padded_layer() -> Layer {
     layer
 }
 
-/// Returns a layer in which tokens lack choices, and all sums travel in packets.
-fn padded_few_tokens() -> Layer {
-    few_tokens().padded()
-}
-
 /// Returns a layer whose experts have rows for one of two warpgroups.
 fn large_tiles() -> Layer {
     let mut layer = layer();
     layer.tile = Some((128, 256));
-    layer
-}
-
-/// Returns a layer whose C is the product of two sums.
-fn swiglu_layer() -> Layer {
-    let mut layer = layer();
-    layer.swiglu = true;
     layer
 }
 
@@ -163,16 +150,8 @@ fn scaled(scales: Scales) -> Layer {
     layer.mixed([&[48, 48], &[48, 3], &[48, 48]])
 }
 
-fn scaled_rows() -> Layer {
-    scaled(Scales::Row)
-}
-
 fn scaled_blocks() -> Layer {
     scaled(Scales::Block)
-}
-
-fn scaled_tensors() -> Layer {
-    scaled(Scales::Tensor)
 }
 
 /// Tiles of one stage on one CTA: loads run ahead, so warps are at different tiles.
@@ -180,13 +159,6 @@ fn short_scaled_tokens() -> Layer {
     let mut layer = Layer::new(1, 6, 2, 24).scaled(Scales::Row);
     (layer.hidden, layer.intermediate, layer.sms, layer.skew) = (64, 600, 1, 100);
     layer.mixed([&[24], &[24], &[24]])
-}
-
-fn first_of_2_31() -> Layer {
-    let [before_2_31, _] = WRAPPING_CALL_COUNTS;
-    let mut layer = Layer::new(2, 6, 2, 48).with_call_count(before_2_31);
-    layer.low_latency_tokens = Some(0);
-    layer
 }
 
 /// Two nodes of two ranks.
@@ -205,6 +177,14 @@ fn nodes_scaled() -> Layer {
 
 fn nodes_padded() -> Layer {
     nodes().padded()
+}
+
+/// More calls than a rank has CTAs, so that a word which counts one too many in each call is a call ahead.
+fn six_calls() -> Layer {
+    let mut layer = across(4, 2, 4);
+    (layer.hidden, layer.intermediate) = (8, 8);
+    let counts = [4; 4];
+    layer.mixed([&counts; 3]).mixed([&counts; 3])
 }
 
 /// Lists to which several CTAs write.
@@ -250,6 +230,27 @@ fn with_little_room(mut layer: Layer, tokens: usize) -> Layer {
     layer.mixed([&all, &all, &all])
 }
 
+/// Lists to which several CTAs write, of more tokens than there is room for.
+fn acknowledged_lists() -> Layer {
+    let mut layer = Layer::new(2, 6, 3, 300).across(2, bad_network());
+    (layer.hidden, layer.intermediate, layer.puts) = (8, 8, Some((64, 1)));
+    layer.mixed([&[300; 2]; 3])
+}
+
+/// Sums of the other node arrive while rank 0 still sends sums to rank 1.
+fn near_sums_first() -> Layer {
+    let mut layer = Layer::new(4, 8, 3, 300).across(2, Faults::default());
+    (layer.hidden, layer.intermediate) = (8, 8);
+    layer.mixed([&[2, 300, 0, 0]; 3])
+}
+
+/// No sums travel in packets, and each rank adds up sums of several ranks.
+fn sums_of_four() -> Layer {
+    let mut layer = few_tokens_of_four();
+    layer.low_latency_tokens = Some(0);
+    layer
+}
+
 /// All sums travel in packets, and each rank adds up packets of several ranks.
 fn few_tokens_of_four() -> Layer {
     let mut layer = Layer::new(4, 8, 3, 6);
@@ -264,13 +265,16 @@ fn whole_layer(world: u32, experts: u64, top_k: u64, max_tokens: u64) -> Layer {
     layer
 }
 
-fn whole() -> Layer {
-    whole_layer(2, 10, 4, 20).mixed([&[20, 20], &[20, 3], &[20, 20]])
-}
-
 /// Tiles of the down projection wait for tiles that other CTAs compute.
 fn whole_on_one_rank() -> Layer {
     whole_layer(1, 7, 3, 40).mixed([&[40], &[0], &[33]])
+}
+
+/// Tiles of one stage on one CTA: loads run ahead, so warps are at different tiles.
+fn whole_of_short_tokens() -> Layer {
+    let mut layer = whole_layer(1, 6, 2, 24);
+    (layer.hidden, layer.intermediate, layer.sms, layer.skew) = (64, 64, 1, 100);
+    layer.mixed([&[24], &[24], &[24]])
 }
 
 fn whole_padded() -> Layer {

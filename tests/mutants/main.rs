@@ -49,11 +49,6 @@ fn targets<J: SimulatedJob + Send + Sync + 'static>(
     family: &str,
     kernels: &[Kernel<J>],
 ) -> Vec<Target> {
-    let kernels = if std::env::var("FAMILY").is_ok_and(|f| f != family) {
-        &[]
-    } else {
-        kernels
-    };
     let target = |(name, job): &Kernel<J>| Target::new(format!("{family}: {name}"), job());
     kernels.iter().map(target).collect()
 }
@@ -82,8 +77,8 @@ fn all_targets() -> Vec<Target> {
 
 /// Mutants that no run finds, and why.
 const EXCEPTIONS: &str = include_str!("exceptions.txt");
-/// The share of mutants that a run of the sample searches.
-const SAMPLE: u64 = 8;
+/// One in this number of mutants is in the sample. Most of the time of a sample is for the kernels without an active mutant.
+const SAMPLE: u64 = 24;
 /// The time after which a mutant counts as not found. Most mutants are found by the first run.
 const LIMIT: Duration = Duration::from_secs(15);
 
@@ -140,7 +135,7 @@ fn a_sample_of_mutants_is_found() {
 
 /// The simulator finds every mutant that kernels reach, and kernels reach all statements with mutants, apart from exceptions.
 #[test]
-#[ignore = "takes a quarter of an hour"]
+#[ignore = "takes half an hour"]
 fn every_mutant_is_found() {
     let targets = all_targets();
     let reach = reach(&targets, 2);

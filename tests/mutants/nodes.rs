@@ -2,16 +2,14 @@
 
 use crate::Kernel;
 use mkernel::spec::Placement::Contiguous;
-use mkernel::spec::{BLayout, Dim, GemmConfig, GemmOp, GemmShape, Scales, Tuning};
+use mkernel::spec::{BLayout, Dim, GemmConfig, GemmOp, GemmShape, Tuning};
 use mkernel_testing::jobs::attention::AttentionJob;
 use mkernel_testing::jobs::{GemmJob, bad_network};
 
 pub const KERNELS: &[Kernel<GemmJob>] = &[
     ("gather", gather),
-    ("scaled", scaled),
     ("scatter", scatter),
     ("to_all", to_all),
-    ("in_place", in_place),
     ("one_row", one_row),
 ];
 
@@ -45,11 +43,6 @@ fn gather() -> GemmJob {
     job(GemmOp::AgGemm, (2, 2), (256, 64, 128), one_comm_cta())
 }
 
-/// Rows travel with scales of blocks.
-fn scaled() -> GemmJob {
-    job(GemmOp::AgGemm, (2, 2), (256, 64, 144), one_comm_cta()).scaled(Scales::Block)
-}
-
 /// Each rank has one tile, and puts it with one put.
 fn scatter() -> GemmJob {
     let tuning = Tuning {
@@ -67,11 +60,6 @@ fn to_all() -> GemmJob {
         ..one_comm_cta()
     };
     job(GemmOp::GemmAr, (2, 2), (256, 128, 128), tuning)
-}
-
-fn in_place() -> GemmJob {
-    let job = job(GemmOp::AgGemm, (2, 2), (1024, 64, 128), one_comm_cta());
-    job.with_symmetric_a()
 }
 
 /// Only the first rank has rows. It waits for nothing else, so it is done long before its rows are sent.

@@ -2,7 +2,6 @@
 
 use crate::Kernel;
 use mkernel::spec::{Protocol, Tuning};
-use mkernel_testing::jobs::collective::CollectiveJob;
 use mkernel_testing::jobs::collective::norm::NormJob;
 use mkernel_testing::jobs::gemm::norm::GemmNormJob;
 
@@ -10,7 +9,6 @@ pub const KERNELS: &[Kernel<NormJob>] = &[
     ("one_shot", one_shot),
     ("two_shots", two_shots),
     ("rows", rows),
-    ("numbers", numbers),
     ("chunks", chunks),
     ("one_rank", one_rank),
     ("normalised_in_place", normalised_in_place),
@@ -34,11 +32,6 @@ fn rows() -> NormJob {
     one_shot().with(|job| job.with_rows(&[7, 2, 7, 1, 7]))
 }
 
-/// In fp32, where another order of additions has other bits.
-fn numbers() -> NormJob {
-    one_shot().with(CollectiveJob::fp32)
-}
-
 fn chunks() -> NormJob {
     let job = NormJob::new(4, (30, 1032), 2).biased();
     job.with(|job| job.protocol(Protocol::Simple))
@@ -56,7 +49,6 @@ fn normalised_in_place() -> NormJob {
 pub const OF_PRODUCTS: &[Kernel<GemmNormJob>] = &[
     ("rows_of_products", rows_of_products),
     ("alone", alone),
-    ("relayed", relayed),
     ("owners", owners),
     ("rows_of_owners", rows_of_owners),
     ("scattered", scattered),
@@ -71,11 +63,6 @@ fn rows_of_products() -> GemmNormJob {
 /// One rank, whose CTAs share tiles and have several.
 fn alone() -> GemmNormJob {
     GemmNormJob::new(1, (12, 520, 64), 3)
-}
-
-/// Ranks add up rows of their own and relay the sums.
-fn relayed() -> GemmNormJob {
-    GemmNormJob::new(8, (64, 1536, 64), 4)
 }
 
 /// Owners of tiles, whose rows are in several groups.

@@ -6,7 +6,6 @@ use mkernel_testing::jobs::{GemmJob, SimulatedJob};
 
 pub const KERNELS: &[Kernel] = &[
     ("scatter", scatter),
-    ("ragged", ragged),
     ("shared_tiles", shared_tiles),
     ("to_all", to_all),
     ("to_c_of_all", to_c_of_all),
@@ -38,11 +37,6 @@ fn rounds() -> Tuning {
 /// Each rank owns rows in whole tiles.
 fn scatter() -> GemmJob {
     reduce(GemmOp::GemmRs, 2, (128, 384, 192), rounds())
-}
-
-/// Each rank owns 25 rows.
-fn ragged() -> GemmJob {
-    reduce(GemmOp::GemmRs, 4, (100, 264, 128), rounds())
 }
 
 /// Three CTAs share each tile, and one CTA completes the tile.

@@ -9,18 +9,13 @@ use mkernel_testing::jobs::{GemmJob, named};
 pub const KERNELS: &[Kernel<GemmJob>] = &[
     ("gather", gather),
     ("rows_of_one_rank", rows_of_one_rank),
-    ("gather_on_four", gather_on_four),
-    ("scatter", scatter),
     ("rounds_on_four", rounds_on_four),
     ("shared", shared),
     ("results", results),
-    ("packets", packets),
     ("gather_across", gather_across),
     ("scatter_across", scatter_across),
     ("gather_in_buckets", gather_in_buckets),
     ("packets_in_buckets", packets_in_buckets),
-    ("results_in_buckets", results_in_buckets),
-    ("packets_and_results", packets_and_results),
     ("across_in_buckets", across_in_buckets),
 ];
 
@@ -33,14 +28,6 @@ fn rows_of_one_rank() -> GemmJob {
     let mut job = gather().with_rows(&[1; 6]);
     job.skew = 100;
     job
-}
-
-fn gather_on_four() -> GemmJob {
-    named(with_rows(4), "ag_gemm, shared by three")
-}
-
-fn scatter() -> GemmJob {
-    named(with_rows(2), "two shots")
 }
 
 /// With 300 rows, the last round of an owner has fewer tiles. With 5 rows, the last rank has none.
@@ -57,10 +44,6 @@ fn results() -> GemmJob {
     named(with_rows(2), "results,")
 }
 
-fn packets() -> GemmJob {
-    named(with_rows(2), "gemm_rs, packets,")
-}
-
 fn gather_across() -> GemmJob {
     named(with_rows_across(2, 1, &Faults::default()), "ag_gemm on")
 }
@@ -75,16 +58,6 @@ fn gather_in_buckets() -> GemmJob {
 
 fn packets_in_buckets() -> GemmJob {
     named(in_buckets(2), "packets")
-}
-
-/// Tiles have owners. Marks say whose sums have arrived.
-fn results_in_buckets() -> GemmJob {
-    named(in_buckets(2), "results")
-}
-
-/// One bucket stores to the results of other ranks, and another one sends packets.
-fn packets_and_results() -> GemmJob {
-    packets_in_buckets().symmetric()
 }
 
 fn across_in_buckets() -> GemmJob {

@@ -8,10 +8,8 @@ use mkernel_testing::jobs::attention::{AttentionJob, InputKind};
 use mkernel_testing::jobs::bad_network;
 
 pub const KERNELS: &[Kernel<AttentionJob>] = &[
-    ("gathered", gathered),
     ("ring", ring),
     ("one_way", one_way),
-    ("masked", masked),
     ("after_many_calls", after_many_calls),
     ("nodes", nodes),
     ("many_readers", many_readers),
@@ -19,12 +17,7 @@ pub const KERNELS: &[Kernel<AttentionJob>] = &[
     ("cached", cached),
     ("cached_nodes", cached_nodes),
     ("packed_not_finite", packed_not_finite),
-    ("packed_many", packed_many),
 ];
-
-fn gathered() -> AttentionJob {
-    AttentionJob::new(2, [1, 512, 1, 1, 64], 2).with_rows(&[512, 3, 512, 0, 300, 512])
-}
 
 /// Heads take turns in one slot.
 fn ring() -> AttentionJob {
@@ -36,13 +29,6 @@ fn ring() -> AttentionJob {
 fn one_way() -> AttentionJob {
     let job = AttentionJob::new(2, [1, 512, 1, 1, 64], 2).causal(Contiguous);
     job.with_rows(&[512, 512, 300, 512, 512, 512])
-}
-
-fn masked() -> AttentionJob {
-    let job = AttentionJob::new(2, [2, 300, 2, 1, 64], 2)
-        .causal(Zigzag)
-        .bhsd();
-    job.with_rows(&[300, 5, 150, 299])
 }
 
 fn after_many_calls() -> AttentionJob {
@@ -84,10 +70,4 @@ fn cached_nodes() -> AttentionJob {
 /// The values of every other sequence are NaN.
 fn packed_not_finite() -> AttentionJob {
     packed().inputs(InputKind::NotFinite)
-}
-
-/// More sequences than a warp has lanes.
-fn packed_many() -> AttentionJob {
-    let job = AttentionJob::new(2, [40, 80, 1, 1, 64], 2);
-    job.with_sequences(&[&[2; 40], &[1; 40]])
 }
