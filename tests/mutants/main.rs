@@ -78,7 +78,7 @@ fn all_targets() -> Vec<Target> {
 /// Mutants that no run finds, and why.
 const EXCEPTIONS: &str = include_str!("exceptions.txt");
 /// One in this number of mutants is in the sample. Most of the time of a sample is for the kernels without an active mutant.
-const SAMPLE: u64 = 24;
+const SAMPLE: u64 = 48;
 /// The time after which a mutant counts as not found. Most mutants are found by the first run.
 const LIMIT: Duration = Duration::from_secs(15);
 
