@@ -80,7 +80,7 @@ const EXCEPTIONS: &str = include_str!("exceptions.txt");
 /// One in this number of mutants is in the sample. Most of the time of a sample is for the kernels without an active mutant.
 const SAMPLE: u64 = 48;
 /// The time after which a mutant counts as not found. Most mutants are found by the first run.
-const LIMIT: Duration = Duration::from_secs(15);
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// A full run takes only mutants whose names contain a line of this variable.
 const ONLY: &str = "MUTANTS";

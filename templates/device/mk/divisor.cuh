@@ -7,10 +7,7 @@ namespace mk {
 // If each call gives its rows, numbers of ranks, of tiles and of rows in a group are variables. A division by a
 // variable takes an H200 some 200 cycles, as estimated from kernels with one division per tile. Most of these numbers
 // have their largest value, except in the last group, and in calls of very few rows. A division by that constant takes
-// some cycles. kUsual is the constant, or 0 without a usual value.
-//
-// A reduce-scatter of 4096 rows of 4096 and 1024 on 2×H200, prepared for at most 8192, took 84.9 µs with divisions by
-// variables, and takes 80.8 µs with these divisors. With constant rows, it takes 75.6 µs.
+// some cycles (`docs/performance.md#usual-divisors`). kUsual is the constant, or 0 without a usual value.
 template <class Config, u32 kUsual>
 struct Divisor {
   u32 value;

@@ -30,8 +30,7 @@ struct Gemm {
   static constexpr bool kInClusters = ClusterSmem<Smem>;
 
   // One thread: loads A and B of each work tile. The grid behind this one may start when all loads are under way. If it
-  // started earlier, its own first loads would delay these (M 1, N 8192, K 2048 on H100, in a chain: 17.3 µs instead of
-  // 16.0).
+  // started earlier, its own first loads would delay these (`docs/performance.md#first-loads`).
   struct Load {
     static constexpr Agent kAgent = Agent::kThread;
 
@@ -134,8 +133,7 @@ struct Gemm {
                                   typename Mainloop::Stages& stages, u32 index, const WorkTile& work) {
     u32 step = work.k_begin;
     if (index == Scheduler::first()) {
-      // If A comes from other ranks, B of all stages is there before A is (16 rows of 2048 and 8192 columns on 2×H100, in a
-      // chain, with the stages that few rows leave room for: 19.5 µs instead of 21.3).
+      // If A comes from other ranks, B of all stages is there before A is (`docs/performance.md#first-loads`).
       u32 with_b = Mainloop::first_stages(work);
       if constexpr (requires { Source::awaits_rows(work, ctx); }) {
         if (Source::awaits_rows(work, ctx)) with_b = Mainloop::load_other_b(args, smem, work);
@@ -158,8 +156,7 @@ struct Gemm {
   //
   // A CTA shares only its last tile, and in one round it has no other tile. The loop does not come back from either: the
   // compiler would take warps for diverged by the waits for other CTAs and ranks, and have them converge before each product
-  // (H200, rows at run time: 4096 rows of 4096 and 1024 took 56.0 µs instead of 55.1; 256 rows of 8192 and 2048 16.9 instead
-  // of 16.3).
+  // (`docs/performance.md#loops-of-products`).
   template <class Prepare, class Finish>
   static MK_DEVICE void for_each_sum(const Args& args, const RankContext& ctx, const Smem& smem,
                                      typename Mainloop::Stages& stages, u32 group, const Prepare& prepare,

@@ -221,8 +221,7 @@ struct GroupedGemm {
   //
   // There is no __syncwarp behind the first loop, since warps could wait there for lanes that are still in the loop:
   // the compiler would not treat warps as converged in the loop, would keep the stage in registers of each thread and
-  // not of the warp, and would make warps converge before each product (H100, 2048 rows of one expert, tiles of
-  // 128x128: 118 µs instead of 110 µs).
+  // not of the warp, and would make warps converge before each product (`docs/performance.md#loops-of-products`).
   static MK_DEVICE void multiply(const Args& args, const RankContext& ctx, const Smem& smem, u32 group) {
     Stages stages{ctx, barriers(smem)};
     typename Scheduler::template Reader<kMultiply> tiles{ctx, smem};

@@ -23,8 +23,7 @@ concept SplitConfig = requires {
 struct SplitTiles {
   u32 first, splits;
 
-  // Divides the tiles of the last round, so that there is at most one slice for each CTA. With more slices than CTAs,
-  // tiles of 128x128 took longer (H100, 16 tokens of 16 experts: 149 µs instead of 137 µs).
+  // Divides the tiles of the last round, so that there is at most one slice for each CTA (`docs/performance.md#slices-of-experts`).
   template <SplitConfig Config>
   static MK_DEVICE SplitTiles of(u32 tiles) {
     const u32 ctas = gridDim.x, last_round = tiles % ctas;
