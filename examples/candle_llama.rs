@@ -81,7 +81,7 @@ pub(crate) struct Job {
     pub fused_only: bool,
 }
 
-/// What a rank has computed.
+/// The results of a rank.
 pub(crate) struct Outcome {
     pub choices: Choices,
     pub fused: Duration,

@@ -60,7 +60,7 @@ struct Model {
     w2: Vec<CudaSlice<bf16>>,
 }
 
-/// What a step reads and writes. The addresses are those of the graph.
+/// The inputs and results of a step, at the addresses that the graph has.
 struct Buffers {
     /// The number of tokens.
     tokens: CudaSlice<i32>,

@@ -41,7 +41,7 @@ enum Candidate<'a> {
 /// The memory of a chain. All weights are `[N, K]`.
 struct Chain {
     weights: Vec<Matrix>,
-    /// What the first call reads, and what calls write in turn. Each is long enough for A and for C.
+    /// The input of the first call, and the results that calls write in turn. Each is long enough for A and for C.
     first: Matrix,
     results: [Matrix; 2],
 }

@@ -193,7 +193,7 @@ impl Case<'_> {
         Ok((error2 / sum2).sqrt())
     }
 
-    /// What an expert of any rank makes of a token.
+    /// The result of an expert of any rank for a token.
     fn result(&self, expert: u64, x: &[f32]) -> Result<Vec<f64>, Failure> {
         let (hidden, cols) = (self.flags.hidden, self.flags.intermediate);
         let (owner, expert) = (

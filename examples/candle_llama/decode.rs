@@ -5,7 +5,7 @@ use candle_core::Result;
 use mkernel_candle::{Graph, Ranks};
 use std::time::{Duration, Instant};
 
-/// What a step computed for one sequence.
+/// The result of a step for one sequence.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Choice {
     /// The token with the largest logit.
@@ -127,7 +127,7 @@ pub fn compare(one: &Choices, other: &Choices) -> std::result::Result<Comparison
                         one.token, other.token, found.difference
                     ));
                 }
-                // What follows is another text.
+                // Another text follows.
                 break;
             }
             found.difference = found.difference.max((one.best - other.best).abs());

@@ -31,7 +31,7 @@ struct Block {
     down: Layer,
 }
 
-/// What changes from token to token. All of it is in tensors that exist before a step, so that a step can be captured.
+/// The state that changes from token to token. All of the state is in tensors that exist before a step, so that a step can be captured.
 pub struct State {
     /// The last token of each sequence, `[batch]`.
     tokens: Tensor,
@@ -191,7 +191,7 @@ impl<'a> Model<'a> {
     }
 }
 
-/// What all blocks need of the position of a step.
+/// The values of a step's position that all blocks need.
 struct At<'a> {
     cos: Tensor,
     sin: Tensor,

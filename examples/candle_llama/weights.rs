@@ -77,7 +77,7 @@ impl Sizes {
     }
 }
 
-/// Where weights come from.
+/// The source of weights.
 #[derive(Clone, Debug)]
 pub enum Source {
     /// Random numbers of this seed. They are the same on every rank, and in every world.
@@ -97,7 +97,7 @@ pub enum Weights {
     Files(MmapedSafetensors),
 }
 
-/// What a rank takes of a weight.
+/// The part of a weight that a rank takes.
 #[derive(Clone, Copy)]
 pub enum Part {
     Whole,

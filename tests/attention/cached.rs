@@ -74,7 +74,7 @@ const SHAPE: AttentionShape = AttentionShape {
 };
 const CACHED: u32 = 200;
 
-/// What O contains before a call.
+/// The contents of O before a call.
 const UNWRITTEN: f32 = 77.0;
 
 /// Runs `body` on every rank with an operator and its stream.

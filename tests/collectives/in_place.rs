@@ -38,7 +38,7 @@ fn results_in_the_place_of_inputs_are_right_on_several_nodes() {
     all_are_right(&different(in_place(4, 2, &bad_network())), 1);
 }
 
-/// What a block leaves to the next one.
+/// The result of a block, which is the input of the next block.
 #[fused_kernel(op = all_reduce, m = 3, n = 136, residual = true, norm = rms)]
 struct EndOfBlock;
 

@@ -39,7 +39,7 @@ pub struct Device {
     pub nic_gb_s: f64,
 }
 
-/// What a driver reports of a Hopper GPU and its links, from which [`Device::hopper`] derives rates. A figure that the
+/// The driver's report of a Hopper GPU and its links, from which [`Device::hopper`] derives rates. A figure that the
 /// driver does not report is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hardware {

@@ -48,7 +48,7 @@ fn nvrtc_is_fetched_once() {
     let real = mkernel_compile::fetch_dir().expect("HOME is set");
     let dir = TempDir::new().expect("temporary folder");
     let out = dir.path().join("nvrtc");
-    // What an umask of 0 leaves open is closed.
+    // Files are closed to others even with an umask of 0.
     fake_python(
         &dir,
         &format!(
@@ -118,7 +118,7 @@ fn a_planted_library_is_not_used() {
     }
 }
 
-/// What people have in the folder that they name as a cache stays.
+/// Files of users stay in a folder that they name as a cache.
 #[test]
 fn cleaning_leaves_what_is_not_mkernels() {
     let cache = TempDir::new().expect("temporary folder");

@@ -13,7 +13,7 @@ pub(crate) struct RendezvousPoint {
     pub several_hosts: bool,
 }
 
-/// What the launcher's variables say about the ranks.
+/// The ranks as the launcher's variables describe them.
 pub(super) struct Placement {
     pub world: u32,
     /// The number of ranks on this host, if the launcher sets it.

@@ -67,7 +67,7 @@ pub enum RendezvousError {
     },
 }
 
-/// What to do if rank 0 cannot listen.
+/// The way out if rank 0 cannot listen.
 fn listen_hint(kind: ErrorKind) -> &'static str {
     match kind {
         ErrorKind::AddrInUse => {
@@ -80,7 +80,7 @@ fn listen_hint(kind: ErrorKind) -> &'static str {
     }
 }
 
-/// What to do if a rank cannot connect to rank 0.
+/// The way out if a rank cannot connect to rank 0.
 fn connect_hint(kind: ErrorKind) -> &'static str {
     match kind {
         ErrorKind::ConnectionRefused => {

@@ -16,7 +16,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{LazyLock, Mutex, PoisonError};
 
-/// The edit of a kernel that plants all mutants. What follows is the address of their switch.
+/// The edit of a kernel that plants all mutants. The address of their switch follows.
 pub const PLANT: &str = "all mutants";
 
 /// The most mutants of all kernels.
@@ -31,7 +31,7 @@ pub struct Mutant {
     pub line: u32,
     /// The function that is changed.
     pub function: String,
-    /// What is done to the statement or call.
+    /// The change of the statement or call.
     pub operator: Operator,
     /// The text of the statement or call, with single spaces.
     pub what: String,

@@ -3,7 +3,7 @@
 use super::assembly::Config;
 use mkernel_spec::Scales;
 
-/// Which elements of A and B share scales, if there are scales.
+/// The elements of A and B that share scales, if a kernel has scales.
 pub(super) fn scales(scales: Scales, c: &mut Config) {
     let (name, note) = match scales {
         Scales::None => return,

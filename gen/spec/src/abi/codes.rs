@@ -59,7 +59,7 @@ codes! {
 }
 
 codes! {
-    /// What a kernel waits for. The codes from [`Wait::Expert`] to [`Wait::RowIndex`] are requirements on the values of an
+    /// The event that a kernel waits for. The codes from [`Wait::Expert`] to [`Wait::RowIndex`] are requirements on the values of an
     /// operand.
     Wait, unknown "something unknown" {
         Chunk = 1, "a chunk of a peer's shard";

@@ -11,7 +11,7 @@ use crate::cost::{
 use crate::device::{Device, Hardware};
 
 impl Hardware {
-    /// What the driver reports of the GPU on which the rates of [`Device::h200`] were measured.
+    /// The driver's report of the GPU on which the rates of [`Device::h200`] were measured.
     pub const H200: Self = Self {
         sm_count: 132,
         sm_clock_khz: 1_980_000,

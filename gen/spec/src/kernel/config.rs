@@ -23,7 +23,7 @@ options! {
     #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
     pub struct KernelConfig {
         options {
-            /// What listings and errors call it; the kernel's own id if absent.
+            /// The name in listings and errors; by default the kernel's id.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             name: Option<String> as NAME,
             /// Ranks, one GPU each: 1, 2, 4 or 8 on one node, and 1 to 8 for each of several nodes.
@@ -38,7 +38,7 @@ options! {
             max_sms: Option<u32> as MAX_SMS,
         }
         groups {
-            /// What it computes.
+            /// The computation.
             #[serde(flatten)]
             problem: Problem,
         }

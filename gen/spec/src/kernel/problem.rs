@@ -13,7 +13,7 @@ use crate::options::option_type::OptionType;
 use crate::options::value::Value;
 use serde::{Deserialize, Serialize};
 
-/// What is computed: the configuration of one kind of operator.
+/// The computation: the configuration of one kind of operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Problem {

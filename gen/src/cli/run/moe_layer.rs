@@ -62,7 +62,7 @@ pub fn expected(
     }])
 }
 
-/// What the experts of rank `owner` make of rows, and the errors, row by row. `rows` are the source rank and the token of each row,
+/// The results of the experts of rank `owner` for rows, and their errors, row by row. `rows` are the source rank and the token of each row,
 /// for each expert.
 fn results(
     op_plan: &DispatchPlan,

@@ -341,7 +341,7 @@ def all_reduce_rms_norm(
         x: bf16, fp16 or fp32 ``[..., N]``: this rank's addend. N is a multiple of 8.
         residual: Like ``x``, the same on all ranks.
         weight: ``[N]``: the weight of the norm, the same on all ranks.
-        eps: What the norm adds to the mean of squares.
+        eps: The number that the norm adds to the mean of squares.
 
     Returns:
         The RMSNorm of the new residual, and the new residual, both like ``x``.

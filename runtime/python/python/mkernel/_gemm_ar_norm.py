@@ -70,7 +70,7 @@ def gemm_ar_rms_norm(
         residual: ``[M, N]``, the same on all ranks.
         weight: ``[N]``: the weight of the norm, the same on all ranks.
         bias: ``[N]``, the same on all ranks. It is added once.
-        eps: What the norm adds to the mean of squares.
+        eps: The number that the norm adds to the mean of squares.
         group: The name of the group.
         options: Options of the operator, such as ``tile_m=64``.
 

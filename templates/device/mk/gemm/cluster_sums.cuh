@@ -39,7 +39,7 @@ struct ClusterSums {
   static constexpr u32 kBlocksOfC = Shape::kGroupCols / Fragment::kBlockCols;
   static_assert(2 <= kCtas && kCtas <= kBlocksOfC && Config::kWholeTiles == 0 && Config::kCommCtas == 0);
 
-  // Which CTA of the cluster completes a block, and the first block of C that a CTA completes.
+  // The CTA of the cluster that completes a block, and the first block of C that a CTA completes.
   static MK_DEVICE constexpr u32 owner(u32 block) { return block % kBlocksOfC * kCtas / kBlocksOfC; }
   static MK_DEVICE constexpr u32 first_block(u32 cta) { return (cta * kBlocksOfC + kCtas - 1) / kCtas; }
   // The index of a block among the blocks that CTA `cta` completes.

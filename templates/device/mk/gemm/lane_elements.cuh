@@ -1,4 +1,4 @@
-// What a lane has of a work tile, and its way to C, for kernels that store C from registers.
+// The elements of a work tile that a lane has, and their way to C, for kernels that store C from registers.
 //
 // A lane has elements of two rows of a sub-tile. Its elements of a row are quads: its neighbours of a block of columns, and those
 // of the next block.
@@ -45,7 +45,7 @@ struct LaneElements {
     return Shape::first_col(work.col, group) / kSubTile + sub;
   }
 
-  // What the epilogue adds to kCount quads of a row of this rank's C, from column `col` on.
+  // The addends of the epilogue for kCount quads of a row of this rank's C, from column `col` on.
   template <u32 kCount>
   struct Addends {
     u32 bias[kCount][2], residual[kCount][2];

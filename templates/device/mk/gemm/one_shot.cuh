@@ -12,7 +12,7 @@
 
 namespace mk::gemm {
 
-// Which ranks reduce a row of C, and which ranks have it then.
+// The ranks that reduce a row of C, and the ranks that have the row then.
 enum class OneShotExchange {
   kReduceScatter,  // the owner of the row reduces it, and keeps it
   kAllReduce,      // every rank reduces every row

@@ -68,7 +68,7 @@ struct OwnersOfTiles : AllRows<Config> {
   }
 };
 
-// Which ranks of which nodes own tiles. Several nodes reduce hierarchically. Local rank g first sums, within its node,
+// The ranks and nodes that own tiles. Several nodes reduce hierarchically. Local rank g first sums, within its node,
 // all tiles that local rank g of any node owns. Within a node, each rank therefore reduces kNodes times as many tiles
 // as it owns.
 template <OwnerConfig Config, template <class> class Owners>

@@ -7,7 +7,7 @@ use std::process::ExitStatus;
 use std::sync::{Mutex, PoisonError};
 
 /// A lock that is held while a process is created: a new process has the locks of all threads in their present state, but
-/// only one thread. Whoever holds a lock that a run needs must hold this one, too.
+/// only one thread. A thread that holds a lock which a run needs must hold this lock, too.
 pub static FORK: Mutex<()> = Mutex::new(());
 
 /// The pipe to the process that has created this one.

@@ -38,7 +38,7 @@ const WITH_WEAKER: [&str; 11] = [
     "mma_wait",
 ];
 
-/// What a mutant does.
+/// The change that a mutant makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Operator {
     /// Leaves a statement out.

@@ -1,4 +1,4 @@
-// What mutated kernels call. Inserted before a kernel's text, with the address of the switch for SWITCH.
+// The functions that mutated kernels call. A test inserts them before a kernel's text, with the address of the switch for SWITCH.
 #include <mk/cluster.cuh>
 #include <mk/deadline.cuh>
 #include <mk/tma.cuh>

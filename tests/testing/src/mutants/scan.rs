@@ -40,7 +40,7 @@ pub struct Scan<'t> {
     function: &'t str,
     /// The open structs and classes: the index of the closing bracket, and the name.
     types: Vec<(usize, &'t str)>,
-    /// What mutants may change, an outer statement or call before what it contains.
+    /// The places that mutants may change, an outer statement or call before what it contains.
     pub places: Vec<Place<'t>>,
 }
 
@@ -54,7 +54,7 @@ pub struct Place<'t> {
     pub type_name: &'t str,
 }
 
-/// What a place holds, with indices of tokens.
+/// The contents of a place, as indices of tokens.
 #[derive(Clone, Copy)]
 pub enum Form {
     /// A statement that is an expression.
@@ -353,7 +353,7 @@ impl<'t> Scan<'t> {
     }
 }
 
-/// What a bracket opens.
+/// The scope that a bracket opens.
 enum Opened<'t> {
     /// A namespace, or a type with this name.
     Scope(Option<&'t str>),

@@ -71,7 +71,7 @@ options! {
             /// Whether a row attends to no later rows.
             #[serde(default)]
             causal: bool as CAUSAL,
-            /// Which rows of the sequence a rank has: of W chunks number r (contiguous), or of 2W chunks number r and then
+            /// The rows of the sequence that a rank has: of W chunks number r (contiguous), or of 2W chunks number r and then
             /// number 2W - 1 - r (zigzag).
             ///
             /// With a mask, every rank has as much to do only with `zigzag`.
@@ -88,7 +88,7 @@ options! {
             /// Each call says how many there are. Every row attends to all of them, also with `causal`.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             cached: Option<u32> as CACHED,
-            /// What scores are multiplied by before the softmax, a number above 0.
+            /// The factor by which scores are multiplied before the softmax, a number above 0.
             #[serde(default)]
             scale: Scale as SCALE,
             /// Whether the logarithm of the sum of exponentials of each row's scores is written.
@@ -129,7 +129,7 @@ const fn written() -> bool {
     true
 }
 
-/// Which operator of its kind; see [`Op`] for what each computes.
+/// The operator. [`Op`] describes each operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AttentionOp {

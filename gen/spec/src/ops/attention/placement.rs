@@ -17,7 +17,7 @@ choices! {
 }
 
 choices! {
-    /// Which rows of the sequence a rank has, of W ranks.
+    /// The rows of the sequence that each of W ranks has.
     #[derive(Default)]
     pub enum Placement {
         /// Of W chunks of ⌈S/W⌉ rows, rank r has chunk r.

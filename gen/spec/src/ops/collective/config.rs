@@ -77,13 +77,13 @@ options! {
             batch_invariant: bool as =BATCH_INVARIANT,
         }
         groups {
-            /// What becomes of the sum before it is Y.
+            /// The operations between the sum and Y.
             #[serde(default)]
             epilogue: SumEpilogue,
         }
     }
 
-    /// What becomes of the sum of `all_reduce`: with a norm, `z = sum + bias + residual`, rounded once, is the new residual,
+    /// The operations on the sum of `all_reduce`: with a norm, `z = sum + bias + residual`, rounded once, is the new residual,
     /// and Y is its norm.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
@@ -99,7 +99,7 @@ options! {
             ///
             /// The kernel then also reads `weight[N]`, and writes what it normalises to `residual_out`.
             norm: Norm as NORM,
-            /// What the norm adds to the mean of squares, a number above 0.
+            /// The number above 0 that the norm adds to the mean of squares.
             eps: Eps as EPS,
         }
     }
@@ -111,7 +111,7 @@ pub(super) const MAX_LL_KIB: u32 = 16 << 10;
 // Limits are literals, which documentation shows.
 const _: () = assert!(MAX_LL_KIB == 16384 && MAX_BUCKETS == 4);
 
-/// Which operator of its kind; see [`Op`] for what each computes.
+/// The operator. [`Op`] describes each operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CollectiveOp {
@@ -198,7 +198,7 @@ impl SumEpilogue {
         self.norm != Norm::None
     }
 
-    /// What is added to `sum`, as in `sum + bias + residual`.
+    /// The addends of `sum`, as in `sum + bias + residual`.
     #[must_use]
     pub fn addends(&self, sum: &str) -> String {
         let parts = [(self.bias, " + bias"), (self.residual, " + residual")];

@@ -56,7 +56,7 @@ options! {
     }
 }
 
-/// Which operator of its kind; see [`Op`] for what each computes.
+/// The operator. [`Op`] describes each operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CombineOp {

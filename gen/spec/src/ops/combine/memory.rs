@@ -111,7 +111,7 @@ regions! {
         if p.exchanges() && p.has_low_latency();
 }
 
-/// What the shared memory of a CTA depends on.
+/// The sizes on which the shared memory of a CTA depends.
 #[derive(Clone, Copy)]
 pub(super) struct SmemNeeds {
     /// The ranks whose numbers of tokens are kept.

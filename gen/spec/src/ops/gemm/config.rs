@@ -74,7 +74,7 @@ options! {
             batch_invariant: bool as BATCH_INVARIANT,
         }
         groups {
-            /// What becomes of the sum before it is C.
+            /// The operations between the sum and C.
             #[serde(default)]
             epilogue: Epilogue,
             /// Options that fix choices of the planner.
@@ -83,7 +83,7 @@ options! {
         }
     }
 
-    /// What becomes of the sum before it is C: `C = activation(sum + bias) + residual`, once, after the whole sum over K and
+    /// The operations between the sum and C: `C = activation(sum + bias) + residual`, once, after the whole sum over K and
     /// over ranks, in fp32, then rounded once.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
@@ -97,7 +97,7 @@ options! {
             ///
             /// `gemm_ar`: all ranks pass the same; of each row perhaps only one rank's is read.
             residual: bool as RESIDUAL,
-            /// What is applied to each element between bias and residual, in fp32; `gelu` is the one with erf.
+            /// The function of each element between bias and residual, in fp32; `gelu` is the function with erf.
             activation: Activation as ACTIVATION,
             /// Whether B is a gate and an up projection of N columns each, and the activation is `silu(gate) · up`.
             ///
@@ -115,7 +115,7 @@ options! {
             /// What would be C is then the new residual, `residual_out`, and C is its norm. The kernel also reads a
             /// `weight[N]`. Partial sums of `gemm_rs` then meet in two shots.
             norm: Norm as =NORM,
-            /// What the norm adds to the mean of squares, a number above 0.
+            /// The number above 0 that the norm adds to the mean of squares.
             eps: Eps as =EPS,
         }
     }
@@ -137,7 +137,7 @@ options! {
             #[limits(2..=12)]
             #[serde(skip_serializing_if = "Option::is_none")]
             stages: Option<u32> as STAGES,
-            /// What moves bytes to the peers.
+            /// The engine that moves bytes to the peers.
             #[serde(skip_serializing_if = "Option::is_none")]
             transfer: Option<Transfer> as TRANSFER,
             /// CTAs that only communicate.
@@ -353,7 +353,7 @@ impl GemmShape {
 }
 
 choices! {
-    /// What moves bytes to the peers of a node.
+    /// The engine that moves bytes to the peers of a node.
     pub enum Transfer {
         /// SMs store rows to every peer: communication CTAs, or warps of every CTA.
         SmPush = "sm_push",

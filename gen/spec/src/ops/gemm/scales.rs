@@ -10,7 +10,7 @@ const SECTOR_BYTES: u64 = 32;
 pub const SCALE_BLOCK: u64 = 128;
 
 choices! {
-    /// Which elements of a matrix share a scale.
+    /// The elements of a matrix that share a scale.
     #[derive(Default)]
     pub enum Scales {
         /// There are no scales.

@@ -3,7 +3,7 @@
 use super::*;
 use std::sync::Mutex;
 
-/// What a host function records: the word in pinned memory, which it then doubles, and an answer of the driver.
+/// The record of a host function: the word in pinned memory, which it then doubles, and an answer of the driver.
 struct Record {
     word: *mut u32,
     seen: Mutex<Vec<(u32, Code)>>,

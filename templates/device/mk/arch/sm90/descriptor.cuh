@@ -1,4 +1,4 @@
-// What wgmma takes: matrix descriptors of its operands, and accumulators. Plain C++: GPUs and the simulator share it.
+// The operands of wgmma: matrix descriptors, and accumulators. GPUs and the simulator share this plain C++.
 #pragma once
 #include <mk/element.cuh>
 

@@ -42,7 +42,7 @@ pub struct Layer {
     pub intermediate: u64,
     /// The type of the elements.
     pub dtype: Dtype,
-    /// Which elements of tokens and of a weight share a scale.
+    /// The elements of tokens and of a weight that share a scale.
     pub scales: Scales,
     /// Whether the weights have the layout `[N, K]`.
     pub nk: bool,
