@@ -1,7 +1,7 @@
 //! Mutants: mistakes that are generated from the text of a kernel, to see that the simulator finds each.
 //!
 //! A kernel is compiled once with all its mutants in it. A [`Switch`] in the memory of the test says which one is active, and
-//! the kernel notes there which ones it reaches. Mutants are found in the text by [`operators::points`], and nothing in
+//! the kernel notes there which ones it reaches. Mutants are found in the text by `operators::points`, and nothing in
 //! the headers names them.
 
 pub mod exceptions;

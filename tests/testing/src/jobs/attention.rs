@@ -62,7 +62,7 @@ pub struct AttentionJob {
     pub sequences: Vec<Vec<u64>>,
     /// Across nodes, if set, the number of own parts that a rank sends before it forwards one.
     pub forward_lag: Option<u32>,
-    /// The edits of the kernel's text, as [`apply_edits`](crate::jobs::apply_edits) takes them.
+    /// The edits of the kernel's text, as [`apply_edits`] takes them.
     pub edits: Vec<(String, String)>,
 }
 

@@ -36,7 +36,7 @@ pub struct Batch {
     pub is_graph: bool,
     /// The seed of all elements.
     pub seed: u64,
-    /// The edits of the kernel's text, as [`apply_edits`](crate::jobs::apply_edits) takes them.
+    /// The edits of the kernel's text, as [`apply_edits`] takes them.
     pub edits: Vec<(String, String)>,
 }
 

@@ -44,7 +44,7 @@ pub struct CollectiveJob {
     pub rows: Vec<u64>,
     /// Whether the result has the memory of the input, with each element at its place in the input.
     pub is_in_place: bool,
-    /// The edits of the kernel's text, as [`apply_edits`](crate::jobs::apply_edits) takes them.
+    /// The edits of the kernel's text, as [`apply_edits`] takes them.
     pub edits: Vec<(String, String)>,
 }
 

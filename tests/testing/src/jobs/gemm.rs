@@ -46,7 +46,7 @@ pub struct GemmJob {
     pub rows: Vec<u64>,
     /// With rows, whether one call is captured in a graph, which is replayed for all.
     pub is_graph: bool,
-    /// The edits of the kernel's text, as [`apply_edits`](crate::jobs::apply_edits) takes them.
+    /// The edits of the kernel's text, as [`apply_edits`] takes them.
     pub edits: Vec<(String, String)>,
 }
 

@@ -40,7 +40,7 @@ pub struct TokenBatch {
     pub sms: u32,
     /// The seed of all elements.
     pub seed: u64,
-    /// The edits of the kernels' texts, as [`apply_edits`](crate::jobs::apply_edits) takes them.
+    /// The edits of the kernels' texts, as [`apply_edits`] takes them.
     pub edits: Vec<(String, String)>,
 }
 
