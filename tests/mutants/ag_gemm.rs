@@ -31,6 +31,13 @@ fn by_sms(comm_ctas: u32) -> Tuning {
     }
 }
 
+fn by_copies() -> Tuning {
+    Tuning {
+        transfer: Some(Transfer::CopyEngine),
+        ..Tuning::default()
+    }
+}
+
 /// C has fewer rows than a tile, so that stages are one piece. K has more steps than there are stages.
 fn few_rows() -> GemmJob {
     let tuning = Tuning {
@@ -43,20 +50,12 @@ fn few_rows() -> GemmJob {
 
 /// The host's copy engines send rows.
 fn copies() -> GemmJob {
-    let tuning = Tuning {
-        transfer: Some(Transfer::CopyEngine),
-        ..Tuning::default()
-    };
-    gather(2, (256, 128, 256), BLayout::Nk, tuning, 2)
+    gather(2, (256, 128, 256), BLayout::Nk, by_copies(), 2)
 }
 
 /// Calls are done long before the host's copy engines.
 fn late_copies() -> GemmJob {
-    let tuning = Tuning {
-        transfer: Some(Transfer::CopyEngine),
-        ..Tuning::default()
-    };
-    let mut job = gather(2, (256, 8, 8), BLayout::Nk, tuning, 1);
+    let mut job = gather(2, (256, 8, 8), BLayout::Nk, by_copies(), 1);
     job.skew = 100;
     job
 }

@@ -39,27 +39,25 @@ fn one_comm_cta() -> Tuning {
     }
 }
 
+fn small_tiles() -> Tuning {
+    Tuning {
+        tile_m: Some(64),
+        tile_n: Some(128),
+        ..one_comm_cta()
+    }
+}
+
 fn gather() -> GemmJob {
     job(GemmOp::AgGemm, (2, 2), (256, 64, 128), one_comm_cta())
 }
 
 /// Each rank has one tile, and puts it with one put.
 fn scatter() -> GemmJob {
-    let tuning = Tuning {
-        tile_m: Some(64),
-        tile_n: Some(128),
-        ..one_comm_cta()
-    };
-    job(GemmOp::GemmRs, (2, 2), (256, 128, 128), tuning)
+    job(GemmOp::GemmRs, (2, 2), (256, 128, 128), small_tiles())
 }
 
 fn to_all() -> GemmJob {
-    let tuning = Tuning {
-        tile_m: Some(64),
-        tile_n: Some(128),
-        ..one_comm_cta()
-    };
-    job(GemmOp::GemmAr, (2, 2), (256, 128, 128), tuning)
+    job(GemmOp::GemmAr, (2, 2), (256, 128, 128), small_tiles())
 }
 
 /// Only the first rank has rows. It waits for nothing else, so it is done long before its rows are sent.

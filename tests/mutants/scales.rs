@@ -15,7 +15,7 @@ pub const KERNELS: &[Kernel] = &[
 fn scaled(
     scales: Scales,
     (op, world): (GemmOp, u32),
-    shape: GemmShape,
+    (m, n, k): (u64, u64, u64),
     tile: (u32, u32),
 ) -> GemmJob {
     let tuning = Tuning {
@@ -25,49 +25,35 @@ fn scaled(
         ..Tuning::default()
     };
     let kernel = (op, Epilogue::default(), tuning);
-    job(kernel, world, shape, BLayout::Nk, 4).scaled(scales)
+    job(kernel, world, GemmShape { m, n, k }, BLayout::Nk, 4).scaled(scales)
 }
 
 /// More stages than a window of scales has, two parts of columns, and rows and columns that end inside a tile.
 fn blocks() -> GemmJob {
-    let (m, n, k) = (72, 264, 1296);
     scaled(
         Scales::Block,
         (GemmOp::Gemm, 1),
-        GemmShape { m, n, k },
+        (72, 264, 1296),
         (128, 256),
     )
 }
 
 /// Two ranks add up sums that have different scales.
 fn rows() -> GemmJob {
-    let (m, n, k) = (72, 136, 272);
-    scaled(
-        Scales::Row,
-        (GemmOp::GemmRs, 2),
-        GemmShape { m, n, k },
-        (64, 128),
-    )
+    scaled(Scales::Row, (GemmOp::GemmRs, 2), (72, 136, 272), (64, 128))
 }
 
 fn tensors() -> GemmJob {
-    let (m, n, k) = (64, 128, 400);
-    scaled(
-        Scales::Tensor,
-        (GemmOp::Gemm, 1),
-        GemmShape { m, n, k },
-        (64, 128),
-    )
+    scaled(Scales::Tensor, (GemmOp::Gemm, 1), (64, 128, 400), (64, 128))
 }
 
 /// Every CTA sends rows with scales of blocks, in two slices of K. Two CTAs share each tile, and the second one multiplies only
 /// elements of the second slice.
 fn sent_by_all() -> GemmJob {
-    let (m, n, k) = (128, 128, 1024);
     let mut job = scaled(
         Scales::Block,
         (GemmOp::AgGemm, 2),
-        GemmShape { m, n, k },
+        (128, 128, 1024),
         (64, 128),
     );
     let tuning = &mut job.config.tuning;
@@ -77,13 +63,7 @@ fn sent_by_all() -> GemmJob {
 
 /// A CTA that only communicates sends rows with a scale each.
 fn sent_by_a_cta() -> GemmJob {
-    let (m, n, k) = (256, 128, 256);
-    let mut job = scaled(
-        Scales::Row,
-        (GemmOp::AgGemm, 2),
-        GemmShape { m, n, k },
-        (64, 128),
-    );
+    let mut job = scaled(Scales::Row, (GemmOp::AgGemm, 2), (256, 128, 256), (64, 128));
     let tuning = &mut job.config.tuning;
     (tuning.comm_ctas, tuning.k_slices) = (Some(1), Some(1));
     job

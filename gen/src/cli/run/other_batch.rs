@@ -53,11 +53,7 @@ impl OtherBatch {
         let rows = last_half(all);
         *most = rows.len() as u64;
         *m = Dim::Static(*most);
-        let spec = SizedSpec::for_sizes(config.clone(), shape).ok()?;
-        let operands = KernelPlan::new(&spec, &Device::default())
-            .ok()?
-            .operands()
-            .to_vec();
+        let operands = operands(&config, shape)?;
         let rows = Rows::Common(rows);
         let mut floats = Vec::new();
         for (operand, of_ranks) in &first.floats {
@@ -99,23 +95,19 @@ impl OtherBatch {
         let most_before = sizes.max_tokens as usize;
         sizes.max_tokens = most as u64;
         of.max_tokens = Dim::Static(sizes.max_tokens);
-        let spec = SizedSpec::for_sizes(config.clone(), shape).ok()?;
-        let operands = KernelPlan::new(&spec, &Device::default())
-            .ok()?
-            .operands()
-            .to_vec();
+        let operands = operands(&config, shape)?;
         let num_tokens = tokens.iter().map(|rows| vec![rows.len() as i32]).collect();
         let floats = first.floats.iter().map(|(operand, of_ranks)| {
             let values = match operand {
                 Operand::Tokens | Operand::TopkWeights => {
-                    of_tokens(of_ranks, &tokens, [most_before, most])
+                    tokens_of(of_ranks, &tokens, [most_before, most])
                 }
                 _ => of_ranks.clone(),
             };
             (*operand, values)
         });
         let ids = first.numbers(Operand::TopkIds);
-        let ids = of_tokens(ids, &tokens, [most_before, most]);
+        let ids = tokens_of(ids, &tokens, [most_before, most]);
         let inputs = Inputs {
             rows: None,
             floats: floats.collect(),
@@ -164,6 +156,13 @@ impl OtherBatch {
     }
 }
 
+/// The operands of a kernel, if a plan exists.
+fn operands(config: &KernelConfig, shape: Shape) -> Option<Vec<OperandSpec>> {
+    let spec = SizedSpec::for_sizes(config.clone(), shape).ok()?;
+    let plan = KernelPlan::new(&spec, &Device::default()).ok()?;
+    Some(plan.operands().to_vec())
+}
+
 fn spec_of(all: &[OperandSpec], operand: Operand) -> Option<&OperandSpec> {
     all.iter().find(|spec| spec.operand == operand)
 }
@@ -175,7 +174,7 @@ fn lines<T: Copy>(all: &[T], cols: usize, rows: &[usize]) -> Vec<T> {
 }
 
 /// The elements of these tokens of an operand on each rank, which has room for `most_before` tokens, with zeros up to `most` tokens.
-fn of_tokens<T: Copy + Default>(
+fn tokens_of<T: Copy + Default>(
     of_ranks: &[Vec<T>],
     tokens: &[Vec<usize>],
     [most_before, most]: [usize; 2],

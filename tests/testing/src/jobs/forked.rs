@@ -30,7 +30,7 @@ impl Report {
 /// Runs `body` in a new process. Returns its text and the status of the process: the value of `body`, or a signal.
 ///
 /// # Panics
-/// The operating system has no process for it.
+/// The operating system cannot create a process.
 pub fn run(body: impl FnOnce(&mut Report) -> u8) -> (String, ExitStatus) {
     let lock = FORK.lock().unwrap_or_else(PoisonError::into_inner);
     let (mut reader, writer) = std::io::pipe().expect("a pipe");
@@ -41,7 +41,7 @@ pub fn run(body: impl FnOnce(&mut Report) -> u8) -> (String, ExitStatus) {
         drop(reader);
         let mut report = Report(writer);
         let code = catch_unwind(AssertUnwindSafe(|| body(&mut report)));
-        // SAFETY: it does not return. Destructors belong to the other process.
+        // SAFETY: `_exit` does not return, and runs no destructors, which belong to the other process.
         unsafe { libc::_exit(code.unwrap_or(PANICKED).into()) };
     }
     // Later processes must not hold the end of this pipe.

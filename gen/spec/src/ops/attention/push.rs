@@ -65,7 +65,7 @@ fn with_fewer_rows(op_plan: &AttentionPlan, world: u32) -> Vec<AttentionPlan> {
     iter::successors(Some(op_plan.clone()), fewer).collect()
 }
 
-/// Returns the number of CTAs of which a warp must send and forward, so that the NICs are the bottleneck
+/// Returns the number of CTAs whose sending warps keep the NICs busy: a warp of each CTA sends and forwards
 /// (`docs/performance.md#ctas-that-push-across-nodes`).
 fn across(op_plan: &AttentionPlan, topology: Topology, device: &Device) -> u32 {
     let tile_parts = u64::from(op_plan.block_parts());

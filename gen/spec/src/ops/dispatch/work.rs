@@ -83,8 +83,8 @@ pub(super) fn traffic(op_plan: &DispatchPlan, topology: Topology) -> Traffic {
     if !op_plan.returns() {
         return first;
     }
-    // The down projection reads the hidden rows. Its results are stored once for each choice, most of them on other ranks, and read
-    // by the rank of the token.
+    // The down projection reads the hidden rows, and stores a result for each choice on the rank of the token. That rank reads
+    // the results again to add them up.
     let product = shape.hidden * shape.intermediate;
     let results = rows * op_plan.result_bytes();
     Traffic {
