@@ -18,6 +18,8 @@ pub(super) const SM90A: ArchSpec = ArchSpec {
         gemm: 56,
         // Producers compute numbers that are constants in other kernels, for which 56 are too few.
         gemm_with_rows: 72,
+        // A thread that collects rows for a norm has eight vectors in flight.
+        gemm_normalising: 88,
         // Consumers have 64 registers of products besides the accumulators.
         gemm_promoting: 40,
         // With 40, NVRTC 13.0 spills 160 to 240 bytes of `ag_gemm`, and with 56 at most 76.

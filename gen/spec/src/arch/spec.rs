@@ -19,6 +19,8 @@ pub struct ProducerRegisters {
     pub gemm: u32,
     /// GEMM operators whose calls give the rows.
     pub gemm_with_rows: u32,
+    /// GEMM operators that normalise rows of tiles.
+    pub gemm_normalising: u32,
     /// GEMM operators whose products are promoted.
     pub gemm_promoting: u32,
     /// GEMM operators whose products are promoted, and which push rows that calls give.

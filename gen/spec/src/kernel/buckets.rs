@@ -63,7 +63,7 @@ fn divisible(body: &Body) -> Option<(u64, u64, Option<u32>)> {
     let (fewest, asked) = match &body.op_plan {
         OpPlan::Gemm(gemm) => {
             // Each body that normalises rows behind two shots spills registers, and all bodies together too many.
-            let most = gemm.normalises_slots().then_some(1);
+            let most = gemm.normalises_tiles().then_some(1);
             (FEWEST_ROWS_OF_TILES, gemm.config.tuning.buckets.or(most))
         }
         OpPlan::Collective(collective) => (1, collective.config.buckets),

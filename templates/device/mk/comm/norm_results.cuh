@@ -1,9 +1,9 @@
 // Results whose rows are normalised: rows of z become rows of C and of its norm, Y.
 //
-// A norm needs a whole row, whose tiles may have several owners. The owner of a tile sends z to a slot of the workspace of every
-// rank that needs the rows, its own included, and beside it the sum of the squares of each row of a sub-tile. A flag per tile counts
-// the sub-tiles that have arrived. A warp that finds all tiles of a row adds up the squares and takes the row from the slots to C
-// and to Y, so that every element travels once and is read once.
+// A norm needs a whole row, whose tiles may have several owners. The owner of a tile stores z to its own C and sends it to a slot
+// of the workspace of every other rank that needs the rows. Every rank that needs the rows also gets the sum of the squares of each
+// row of a sub-tile. A flag per tile counts the sub-tiles that have arrived. A warp that finds all tiles of a row adds up the
+// squares, takes what the slots have of the row to C, and the normalised row to Y: every element travels once and is read once.
 //
 // The warps that collect results take a row after the other. The warps that multiply join them when they have multiplied: the last
 // rows are complete only then.
@@ -14,13 +14,13 @@
 namespace mk::comm {
 
 template <class Workspace>
-concept NormResultsWorkspace = ResultsWorkspace<Workspace> && requires(u32 parity, u32 tile, u32 group, u32 piece) {
-  Workspace::results(parity, tile, group, piece);
-  Workspace::tile_squares(parity, tile, group, piece);  // of each row of a sub-tile
-  Workspace::rows_taken(parity);                        // rows that warps of this rank have taken
+concept NormResultsWorkspace = ResultsWorkspace<Workspace> && requires(u32 parity, u32 tile, u32 group, u32 sub) {
+  Workspace::tile_squares(parity, tile, group, sub);  // of each row of a sub-tile
+  Workspace::rows_taken(parity);                      // rows that warps of this rank have taken
 };
 
 // Args: C by address, and Y. Tiles are numbered by their places in C, since a row needs its tiles and not their owners.
+// Workspace: also results(parity, tile, group, piece), if several ranks need the rows.
 template <ResultsConfig Config, NormResultsWorkspace Workspace, class Order>
   requires NormalisesRows<Config>
 struct NormResults {
@@ -65,10 +65,12 @@ struct NormResults {
     }
   }
 
-  // One thread: stores a piece from an output buffer to its slots.
+  // One thread: stores a piece from an output buffer to the slots of the other ranks.
   static MK_DEVICE void send(const RankContext& ctx, const Tile& tile, u32 group, u32 piece, u32 buffer, u32 bytes) {
-    const Symmetric<u8> slot = Workspace::results(ctx.parity(), number(tile), group, piece);
-    for (u32 i = 0; i < kReceivers; ++i) tma_store_bytes(ctx.peer_ptr(receiver(ctx, i), slot), buffer, bytes);
+    if constexpr (kReceivers > 1) {
+      const Symmetric<u8> slot = Workspace::results(ctx.parity(), number(tile), group, piece);
+      for (u32 i = 1; i < kReceivers; ++i) tma_store_bytes(ctx.peer_ptr(receiver(ctx, i), slot), buffer, bytes);
+    }
   }
 
   // One thread, after finish_stores: counts `sub_tiles` of a tile, whose squares the warps that multiply have sent before.
@@ -92,10 +94,11 @@ struct NormResults {
 
   // ---- all ranks that have the rows
 
-  // A warp: normalises rows that no other warp of this rank has taken. `kUnroll`: the vectors of a row that a lane loads at once.
-  template <u32 kUnroll, class Args>
+  // A warp: normalises rows that no other warp of this rank has taken, one row at a time
+  // (`docs/performance.md#rows-to-normalise`).
+  template <class Args>
   static MK_DEVICE void collect(const Args& args, const RankContext& ctx) {
-    for (u32 row = take(ctx); row < Order::rows_of_rank(ctx); row = take(ctx)) normalise<kUnroll>(args, ctx, row);
+    for (u32 row = take(ctx); row < Order::rows_of_rank(ctx); row = take(ctx)) normalise(args, ctx, row);
   }
 
   // All threads of the grid, at the end: one resets the number of rows that the next call has taken.
@@ -108,6 +111,7 @@ struct NormResults {
   static constexpr u32 kSubTilesOfRow = Config::kColTiles * kSubTilesOfTile;
   static constexpr u32 kRowVecs = Config::kN / ElementC::kPerVec;
   static constexpr u32 kLineVecs = kLineBytes / kVecBytes;
+  static constexpr u32 kTileVecs = Config::kTileN / ElementC::kPerVec;  // of a row of a tile
 
   static MK_DEVICE u32 number(const Tile& tile) { return tile.row * Config::kColTiles + tile.col; }
   static MK_DEVICE u32 receiver(const RankContext& ctx, u32 distance) {
@@ -132,28 +136,44 @@ struct NormResults {
     return broadcast(row, 0);
   }
 
-  template <u32 kUnroll, class Args>
+  // In a step, a warp takes a vector of a row per lane. Lanes have the same places in the tiles of all steps.
+  static constexpr u32 kSteps = kCeilDiv<kRowVecs, kWarp>, kUnroll = Config::kCollectUnroll;
+  static constexpr u32 kStepTiles = kWarp / kTileVecs;
+  static_assert(kTileVecs <= kWarp && kUnroll * kStepTiles <= kWarp, "a word has a bit for each tile of kUnroll steps");
+
+  // Each lane stores a vector and loads the vector of a later step in its place, so that kUnroll loads are on their way.
+  template <class Args>
   static MK_DEVICE void normalise(const Args& args, const RankContext& ctx, u32 row) {
     wait_row(ctx, row);
-    u8 *c = args.c_rows + row * args.c_row_bytes, *y = args.y + row * args.y_row_bytes;
+    const u32 in_lane = lane_index() * kVecBytes;
+    u8* const c = args.c_rows + row * args.c_row_bytes + in_lane;
+    u8* const y = args.y + row * args.y_row_bytes + in_lane;
+    const u8* const slots = place(ctx, row);
+    const u32 lane_tile = lane_index() / kTileVecs;
     Vec16 z[kUnroll];
-    const auto load = [&](u32 first) {
-#pragma unroll
-      for (u32 u = 0; u < kUnroll; ++u) {
-        if (first + u * kWarp < kRowVecs) z[u] = load_written_vec16(place(ctx, row, first + u * kWarp));
-      }
+    const auto has = [&](u32 step) { return step * kWarp + lane_index() < kRowVecs; };
+    const auto is_in_c = [&](u32 owned, u32 u) { return kReceivers == 1 || (owned >> (u * kStepTiles + lane_tile) & 1) != 0; };
+    const auto load = [&](u32 owned, u32 step, u32 u) {
+      if (!has(step + u)) return;
+      const u8* in_c = c + (step + u) * kWarp * kVecBytes;
+      z[u] = load_written_vec16(is_in_c(owned, u) ? in_c : slots + (step + u) * kStepBytes);
     };
-    load(lane_index());  // beside the loads of squares
+    u32 owned = owned_tiles(ctx, row, 0);
+#pragma unroll
+    for (u32 u = 0; u < kUnroll; ++u) load(owned, 0, u);
     const float scale = Norm::scale(squares_of_row(ctx, row), kRowVecs);
-    for (u32 first = lane_index(); first < kRowVecs; first += kWarp * kUnroll) {
+#pragma unroll 1
+    for (u32 step = 0; step < kSteps; step += kUnroll) {
+      const u32 owned_now = owned;
+      owned = owned_tiles(ctx, row, step + kUnroll);
 #pragma unroll
       for (u32 u = 0; u < kUnroll; ++u) {
-        const u32 byte = (first + u * kWarp) * kVecBytes;
-        if (first + u * kWarp >= kRowVecs) continue;
-        store_vec16(c + byte, z[u]);
-        store_vec16(y + byte, Norm::scaled(z[u], scale, load_vec16(args.weight + byte)));
+        if (!has(step + u)) continue;
+        const u32 byte = (step + u) * kWarp * kVecBytes;
+        if (!is_in_c(owned_now, u)) store_vec16(c + byte, z[u]);
+        store_vec16(y + byte, Norm::scaled(z[u], scale, load_vec16(args.weight + in_lane + byte)));
+        load(owned, step + kUnroll, u);
       }
-      load(first + kWarp * kUnroll);
     }
   }
 
@@ -182,12 +202,25 @@ struct NormResults {
     return as_float(load_written_word(reinterpret_cast<const u8*>(squares + row % gemm::kSubTile)));
   }
 
-  // The address of a vector of a row, in TMA's swizzle.
-  static MK_DEVICE const u8* place(const RankContext& ctx, u32 row, u32 vec) {
-    const Line line = Line::of(row, vec / kLineVecs);
-    const u8* piece = ctx.local_ptr(Workspace::results(ctx.parity(), line.tile, line.group, line.sub));
-    const u32 in_piece = row % gemm::kSubTile;
-    return piece + in_piece * kLineBytes + (vec % kLineVecs ^ in_piece % kLineVecs) * kVecBytes;
+  // A warp: a bit for each tile of kUnroll steps from `step` on, whether this rank owns the tile.
+  static MK_DEVICE u32 owned_tiles(const RankContext& ctx, u32 row, u32 step) {
+    if constexpr (kReceivers == 1) return ~0u;
+    const u32 col = step * kStepTiles + lane_index();
+    const bool is_own = col < Config::kColTiles && Order::rank_of(Order::tile_at(row / Config::kTileM, col, ctx)) == ctx.rank;
+    return sum_of_warp(u32{is_own} << lane_index());
+  }
+
+  // The place in slots of this lane's vector of a row in the first step, in TMA's swizzle.
+  static constexpr u32 kStepBytes = kStepTiles * kSubTiles * gemm::kSubTileBytes;
+  static MK_DEVICE const u8* place(const RankContext& ctx, u32 row) {
+    if constexpr (kReceivers == 1) return nullptr;  // this rank owns all tiles
+    else {
+      const u32 vec = lane_index();
+      const Line line = Line::of(row, vec / kLineVecs);
+      const u8* piece = ctx.local_ptr(Workspace::results(ctx.parity(), line.tile, line.group, line.sub));
+      const u32 in_piece = row % gemm::kSubTile;
+      return piece + in_piece * kLineBytes + (vec % kLineVecs ^ in_piece % kLineVecs) * kVecBytes;
+    }
   }
 };
 

@@ -79,8 +79,7 @@ struct OwnerReduce {
               }
             }
           });
-      // Free of their sums, these warps have registers for more loads than the warp that collects.
-      if constexpr (kNormalises) Results::template collect<2 * Config::kCollectUnroll>(args, ctx);
+      if constexpr (kNormalises) Results::collect(args, ctx);
     }
   };
 
@@ -89,14 +88,13 @@ struct OwnerReduce {
     static constexpr Agent kAgent = Agent::kWarp;
 
     static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem&, u32) {
-      if constexpr (kNormalises) Results::template collect<Config::kCollectUnroll>(args, ctx);
+      if constexpr (kNormalises) Results::collect(args, ctx);
       else Results::collect(args, ctx, Scheduler::first(), Scheduler::kStride);
     }
   };
 
   // A thread per group, or a warp if calls give their rows: stores the sub-tiles that the CTA completes. If this rank
-  // owns the tile, they go to C and to the ranks that need results, or to the latter alone if rows are normalised on their way to C.
-  // Otherwise they go to the rank that reduces them.
+  // owns the tile, they go to C and to the ranks that need results. Otherwise they go to the rank that reduces them.
   struct Store {
     static constexpr Agent kAgent = Output::kStoreAgent;
 
@@ -108,7 +106,7 @@ struct OwnerReduce {
         if (Order::is_gap(work) || !Scheduler::completes_any(work)) continue;
         const bool is_owner = Partials::is_owner(work, ctx);
         const u32 pieces_per_sub_tile = is_owner ? Output::kPiecesPerSubTile : 1;
-        if (!is_owner || kNormalises || Output::template stores_by_tma<Order>(work, group, ctx)) {
+        if (!is_owner || Output::template stores_by_tma<Order>(work, group, ctx)) {
           if (!queue.is_leader()) {
             Scheduler::for_each_piece(work, pieces_per_sub_tile, [&](u32) { queue.out.advance(); });
             continue;
@@ -122,7 +120,7 @@ struct OwnerReduce {
             if (bytes == 0) {
               // All of the group's rows are beyond C.
             } else if (is_owner) {
-              if constexpr (!kNormalises) Output::template store<Order>(args, buffer, work, group, piece);
+              Output::template store<Order>(args, buffer, work, group, piece);
               if constexpr (!Results::kOnPeers) Results::send(ctx, work, group, piece, buffer, bytes);
               else if (may_store) Results::store(args, ctx, work, group, piece, buffer);
             } else {

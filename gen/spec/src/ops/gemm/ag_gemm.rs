@@ -127,7 +127,7 @@ fn finish(
             threads: core.arch.threads(),
             grid_ctas,
             cluster_ctas: core.cluster.map_or(1, |cluster| cluster.ctas),
-            registers: core::registers(spec, device.arch),
+            registers: core::registers(spec, device.arch, false),
         },
         roles,
         call,

@@ -29,10 +29,11 @@ const PACED_FLOPS: u64 = 10_000_000_000_000;
 /// Steps of K after which CTAs wait for each other.
 const PACE_STEPS: u32 = 16;
 
-/// Registers per thread.
-pub(super) fn registers(spec: GemmSpec<'_>, arch: Arch) -> Registers {
+/// Registers per thread. `normalises_tiles`: whether a warp beside those that multiply normalises rows.
+pub(super) fn registers(spec: GemmSpec<'_>, arch: Arch, normalises_tiles: bool) -> Registers {
     let of = &arch.spec().producers;
     let producer = match (spec.takes_rows(), spec.types().a.bytes()) {
+        (_, 2..) if normalises_tiles => of.gemm_normalising,
         (true, 1) if spec.op() == GemmOp::AgGemm => of.gemm_promoting_pushed_rows,
         (_, 1) => of.gemm_promoting,
         (true, _) => of.gemm_with_rows,

@@ -2,6 +2,7 @@
 
 use super::config::BLayout;
 use super::op_plan::OUT_ROWS;
+use super::operands::result;
 use super::spec::GemmSpec;
 use crate::abi::{ArgKind, Extent, Operand, Source, Stride, TensorMapSpec, rows_of_load};
 use crate::arch::Tile;
@@ -57,7 +58,7 @@ pub(super) fn b_map(spec: GemmSpec<'_>, tile: Tile) -> ArgKind {
     })
 }
 
-/// The tensor map over C, whose rows on this rank are `rows`. A box is an output buffer.
+/// The tensor map over the operand that tiles are stored to, whose rows on this rank are `rows`. A box is an output buffer.
 pub(super) fn c_map(spec: GemmSpec<'_>, rows: Extent) -> ArgKind {
     ArgKind::TensorMap(map_of_c(spec, rows))
 }
@@ -69,12 +70,12 @@ pub(super) fn c_maps(spec: GemmSpec<'_>, rows: Extent, count: usize) -> ArgKind 
 }
 
 fn map_of_c(spec: GemmSpec<'_>, rows: Extent) -> TensorMapSpec {
-    let dtype = spec.types().c;
+    let (dtype, operand) = (spec.types().c, result(spec));
     TensorMapSpec {
-        source: Source::Operand(Operand::C),
+        source: Source::Operand(operand),
         dtype,
         extents: vec![Extent::Fixed(spec.shape.n), rows],
-        strides: vec![Stride::RowOf(Operand::C)],
+        strides: vec![Stride::RowOf(operand)],
         box_elems: vec![dtype.per_line(), OUT_ROWS],
         box_of_call: false,
     }

@@ -103,16 +103,21 @@ impl Needs<'_> {
         self.two_shots().is_some_and(|r| r.results)
     }
 
-    /// Whether a rank has results in slots: those of other owners, and its own if it normalises their rows.
-    fn has_results(&self) -> bool {
-        self.sends_results() || self.normalises_slots()
+    /// Whether the tiles of results are counted.
+    fn counts_results(&self) -> bool {
+        self.sends_results() || self.normalises_tiles()
     }
 
-    /// Whether rows are normalised on their way from slots to C.
-    fn normalises_slots(&self) -> bool {
+    /// Whether owners send results to slots of other ranks.
+    fn has_slots(&self) -> bool {
+        self.sends_results() && !self.stores_to_results() && self.spec.world() > 1
+    }
+
+    /// Whether rows are normalised when all of their tiles have been counted.
+    fn normalises_tiles(&self) -> bool {
         let epilogue = self.spec.epilogue();
         self.reduction
-            .is_some_and(|r| r.normalises_slots(&epilogue))
+            .is_some_and(|r| r.normalises_tiles(&epilogue))
     }
 
     /// Whether the warps that multiply normalise rows that they have stored.
@@ -125,9 +130,9 @@ impl Needs<'_> {
         self.two_shots().is_some_and(|r| r.on_peers)
     }
 
-    /// Returns the number of tiles whose results are in slots. Rows that are normalised have slots for the tiles of C in their order.
+    /// Returns the number of tiles whose results are counted. If rows are normalised, these are the tiles of C in the order of C.
     fn result_tiles(&self) -> u32 {
-        if self.normalises_slots() {
+        if self.normalises_tiles() {
             let row_tiles = self.order.shard_row_tiles;
             return row_tiles.unwrap_or(self.order.row_tiles) * self.order.col_tiles;
         }
@@ -191,16 +196,16 @@ regions! {
     sums_in: Element::Bytes(p.partial_bytes()),
         [parity: 2u32, peer: p.spec.topology.peers(), tile: p.of_two_shots(|r| r.shard_tiles)], if p.puts_sums();
     /// Counts the sub-tiles of a tile whose results have arrived, over all calls.
-    result_ready: Element::Flag, [tile: p.result_tiles()], if p.has_results();
+    result_ready: Element::Flag, [tile: p.result_tiles()], if p.counts_results();
     /// Results in the layout of an output buffer: 64 rows of 128 bytes, in TMA's swizzle.
     results: Element::Bytes(OUT_BYTES.into()),
         [parity: 2u32, tile: p.result_tiles(), group: p.core.arch.groups, piece: p.pieces()],
-        if p.has_results() && !p.stores_to_results();
+        if p.has_slots();
     /// The squares of each row of a sub-tile of results, added up.
     tile_squares: Element::Floats(OUT_ROWS.into()),
-        [parity: 2u32, tile: p.result_tiles(), group: p.core.arch.groups, sub: p.subs()], if p.normalises_slots();
+        [parity: 2u32, tile: p.result_tiles(), group: p.core.arch.groups, sub: p.subs()], if p.normalises_tiles();
     /// The rows of results that warps of this rank have taken in the calls of a parity.
-    rows_taken: Element::Words(1), [parity: 2u32], if p.normalises_slots();
+    rows_taken: Element::Words(1), [parity: 2u32], if p.normalises_tiles();
     /// Counts the pieces of a chunk of a shard of A that have arrived, over all calls.
     chunk_ready: Element::Flag,
         [source: p.spec.world(), chunk: p.of_chunks(|c| c.per_shard), slice: p.of_chunks(|c| c.k_slices)],

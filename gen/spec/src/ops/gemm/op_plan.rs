@@ -57,10 +57,10 @@ impl GemmPlan {
         self.config.types()
     }
 
-    /// Whether rows are normalised on their way from slots to C.
-    pub(crate) fn normalises_slots(&self) -> bool {
+    /// Whether rows are normalised when all of their tiles have been counted.
+    pub(crate) fn normalises_tiles(&self) -> bool {
         let reduction = self.reduction.as_ref();
-        reduction.is_some_and(|r| r.normalises_slots(&self.config.epilogue))
+        reduction.is_some_and(|r| r.normalises_tiles(&self.config.epilogue))
     }
 
     /// The configuration that fixes this design, for any number of rows: tile, shared tiles, and the way between ranks.
@@ -156,8 +156,8 @@ impl Chunks {
 }
 
 impl Reduction {
-    /// Whether rows are normalised on their way from slots to C: behind two shots.
-    pub(crate) fn normalises_slots(&self, epilogue: &Epilogue) -> bool {
+    /// Whether rows are normalised when all of their tiles have been counted: in two shots.
+    pub(crate) fn normalises_tiles(&self, epilogue: &Epilogue) -> bool {
         self.shots == 2 && epilogue.normalises()
     }
 }

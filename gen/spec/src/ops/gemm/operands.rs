@@ -6,12 +6,17 @@ use super::spec::GemmSpec;
 use crate::abi::{ArgKind, Extent, Operand, OperandSpec};
 use crate::config::Dtype;
 
-/// The address of C, for kernels that also store C without TMA. If rows are normalised, the address of the new residual.
-pub(super) fn c_address(spec: GemmSpec<'_>) -> [(&'static str, ArgKind); 2] {
-    let operand = match spec.epilogue().normalises() {
+/// The operand that tiles are stored to: C, or the new residual if rows are normalised.
+pub(super) fn result(spec: GemmSpec<'_>) -> Operand {
+    match spec.epilogue().normalises() {
         true => Operand::ResidualOut,
         false => Operand::C,
-    };
+    }
+}
+
+/// The address of the result, for kernels that also store it without TMA.
+pub(super) fn c_address(spec: GemmSpec<'_>) -> [(&'static str, ArgKind); 2] {
+    let operand = result(spec);
     [
         ("c_rows", ArgKind::Pointer(operand)),
         ("c_row_bytes", ArgKind::RowStrideBytes(operand)),

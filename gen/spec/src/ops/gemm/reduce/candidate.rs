@@ -26,6 +26,7 @@ pub(super) struct Candidate {
 pub(super) fn collect_unroll(spec: GemmSpec<'_>, on_peers: bool) -> u32 {
     match spec.op() {
         _ if on_peers => 0,
+        _ if spec.epilogue().normalises() && spec.types().a.bytes() > 1 => 8,
         GemmOp::GemmRs if !spec.epilogue().normalises() => 0,
         _ => 4,
     }

@@ -39,15 +39,13 @@ pub(super) fn args(
     let from_registers = stores_from_registers(spec, reduction);
     let on_peers = reduction.is_some_and(|r| r.on_peers);
     let collects = reduction.is_some_and(|r| r.collect_unroll > 0);
-    // Rows that are normalised reach C from slots alone.
-    let stores_tiles = !(from_registers || collects && spec.epilogue().normalises());
     let tile: Tile = core.tile;
     let rows_of_a = rows_of_a(spec, tile, by_shards);
     let mut kinds = vec![
         ("a", maps::a_map(spec, spec.all_rows(), rows_of_a)),
         ("b", maps::b_map(spec, tile)),
     ];
-    if stores_tiles {
+    if !from_registers {
         kinds.push(("c", maps::c_map(spec, c_rows(spec))));
     }
     if on_peers {

@@ -40,10 +40,6 @@ impl Roles<'_> {
         let (load, multiply, store) = self.tiles_of_owners(reduction);
         let normalises = self.spec.epilogue().normalises();
         let about = match (reduction.results, reduction.on_peers) {
-            (true, _) if normalises => {
-                "sums to slots of all ranks, or to the rank that reduces them"
-            }
-            (false, _) if normalises => "sums to slots, or to the rank that reduces them",
             (false, _) => "sums to C, or to the rank that reduces them",
             (true, true) => "sums to C of all ranks, or to the rank that reduces them",
             (true, false) => "sums to C and to all ranks, or to the rank that reduces them",
@@ -57,7 +53,7 @@ impl Roles<'_> {
         );
         if self.workspace.result_ready.is_some() {
             let about = match reduction.on_peers {
-                _ if normalises => "rows of results, normalised, to C",
+                _ if normalises => "rows of results, and their norm, to memory",
                 true => "waits for the results that other owners store to C",
                 false => "other owners' results to C",
             };
