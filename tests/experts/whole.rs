@@ -1,7 +1,7 @@
 //! Tests of whole layers of experts, which `moe_layer` makes in one launch.
 
 use crate::layers::check;
-use mkernel::spec::Dtype;
+use mkernel::spec::{Dtype, Scales};
 use mkernel_testing::jobs::WRAPPING_CALL_COUNTS;
 use mkernel_testing::jobs::attention::CallPattern;
 use mkernel_testing::jobs::experts::Layer;
@@ -36,6 +36,19 @@ fn every_tile_layout_and_type_is_right() {
         (layer.tile, layer.nk, layer.dtype) = (Some(tile), nk, dtype);
         let layer = layer.mixed([&[70, 70], &[1, 70], &[70, 0]]);
         check(&format!("{tile:?}, nk {nk}, {dtype}"), &layer, 1);
+    }
+}
+
+/// Hidden rows are quantised, and have scales of their own.
+#[test]
+fn whole_layers_of_e4m3_are_right() {
+    for (world, intermediate) in [(1, 128), (2, 384), (4, 128)] {
+        let mut layer = whole(world, 8, 3, 24).scaled(Scales::Block);
+        (layer.hidden, layer.intermediate) = (464, intermediate);
+        layer.tile = None;
+        let counts = [[24, 5, 6, 0], [3, 24, 24, 5], [5, 1, 24, 24]];
+        let counts = counts.each_ref().map(|counts| &counts[..world as usize]);
+        check(&format!("{world} ranks"), &layer.mixed(counts).padded(), 2);
     }
 }
 

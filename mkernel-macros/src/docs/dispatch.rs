@@ -114,13 +114,19 @@ fn scales(
         }
     };
     let of_tokens = OperandDoc::new(Operand::AScales, Dtype::Fp32, of_tokens);
-    vec![
+    let mut scales = vec![
         match config.scales {
             Scales::Tensor => of_tokens.note(SAME),
             _ => of_tokens,
         },
         OperandDoc::new(Operand::BScales, Dtype::Fp32, of_weights),
-    ]
+    ];
+    if config.op == DispatchOp::MoeLayer {
+        let (rows, cols) = (blocks(config.hidden, "H"), blocks(config.intermediate, "I"));
+        let of_down = format!("[{local}, {rows}, {cols}]");
+        scales.push(OperandDoc::new(Operand::DownScales, Dtype::Fp32, of_down));
+    }
+    scales
 }
 
 /// Summarises the plan in a few words.

@@ -199,7 +199,7 @@ fn declare_it(operand: Operand) -> String {
         Operand::Bias | Operand::Residual => {
             format!(", or declare the kernel with `{} = true`", operand.name())
         }
-        Operand::AScales | Operand::BScales => {
+        Operand::AScales | Operand::BScales | Operand::DownScales => {
             ", or declare the kernel without `scales`".to_owned()
         }
         Operand::Weight | Operand::ResidualOut => {

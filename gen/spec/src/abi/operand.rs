@@ -20,6 +20,8 @@ pub enum Operand {
     AScales,
     /// The scales of this rank's B.
     BScales,
+    /// The scales of the down projections of this rank's experts.
+    DownScales,
     /// The bias that is added to each row of the sum: a matrix of one row.
     Bias,
     /// The residual that is added to C last, or before a norm.
@@ -74,6 +76,7 @@ impl Operand {
             Self::C => "c",
             Self::AScales => "a_scales",
             Self::BScales => "b_scales",
+            Self::DownScales => "down_scales",
             Self::Bias => "bias",
             Self::Residual => "residual",
             Self::Weight => "weight",

@@ -1,13 +1,14 @@
 //! Inputs and reference of `moe_layer`.
 
 use super::dispatch::{self, routing, sizes};
+use super::gemm::{factors, shares};
 use super::inputs::{Inputs, rounded};
 use super::reference::{Matrix, multiply, padded, rounding_error, sum_error};
 use super::routing::forget_weights;
 use mkernel::KernelPlan;
 use mkernel::Operand;
-use mkernel::spec::BLayout;
-use mkernel::spec::plan::DispatchPlan;
+use mkernel::spec::plan::{DispatchPlan, SCALE_BLOCK};
+use mkernel::spec::{BLayout, Dtype, Scales};
 
 /// Random tokens, the experts of each, and the weights of these experts. The weight of a choice that a token does not have is NaN.
 pub fn inputs(plan: &KernelPlan, op_plan: &DispatchPlan, seed: u64, call: u32) -> Inputs {
@@ -77,26 +78,30 @@ fn results(
     );
     let dtype = op_plan.types().c;
     let (values, errors) = dispatch::outputs(op_plan, inputs, rows, owner, threads);
-    let downs = inputs.of(Operand::Down)[owner].chunks(hidden * cols);
+    let (down, [_, of_weights]) = (
+        (Operand::Down, Operand::DownScales),
+        shares(op_plan.config.scales),
+    );
+    let downs = &factors(inputs, down, cols, of_weights, rows.len())[owner];
+    let downs = downs.chunks(hidden * cols);
     let is_transposed = op_plan.config.b_layout == BLayout::Nk;
     let (mut first, mut found) = (0, Vec::new());
     for (rows, down) in rows.iter().zip(downs) {
         let range = first * cols..(first + rows.len()) * cols;
         first += rows.len();
-        let hidden_rows: Vec<f32> = values[range.clone()]
-            .iter()
-            .map(|x| rounded(*x, dtype))
-            .collect();
+        let (values, errors) = (&values[range.clone()], &errors[range]);
+        let (hidden_rows, errors) = match op_plan.config.scales {
+            Scales::None => hidden_elements(values, errors, dtype),
+            _ => quantised(values, errors),
+        };
         let largest = hidden_rows
             .iter()
             .fold(1.0, |most: f32, x| most.max(x.abs()));
         // Errors of hidden elements are independent, so their products add up like a random walk.
-        let of_hidden = values[range.clone()].iter().zip(&errors[range]);
-        let squares: Vec<f32> = of_hidden
-            .map(|(x, error)| (error + rounding_error(*x, dtype)).powi(2))
-            .collect();
+        let squares: Vec<f32> = errors.iter().map(|error| error.powi(2)).collect();
         let down_squares: Vec<f32> = down.iter().map(|x| x * x).collect();
-        let product = multiply(&hidden_rows, down, is_transposed, (hidden, cols), threads);
+        let product = multiply(&hidden_rows, down, is_transposed, (hidden, cols), threads)
+            .of_factors(op_plan.config.dtype);
         let walk = multiply(
             &squares,
             &down_squares,
@@ -104,16 +109,48 @@ fn results(
             (hidden, cols),
             threads,
         );
+        let of_sum = sum_error(cols) + product.errors.first().unwrap_or(&0.0);
         for (values, walk) in product
             .values
             .chunks(hidden)
             .zip(walk.values.chunks(hidden))
         {
-            let errors = values.iter().zip(walk).map(|(x, walk)| {
-                4.0 * walk.sqrt() + largest * sum_error(cols) + rounding_error(*x, dtype)
-            });
+            let errors = values
+                .iter()
+                .zip(walk)
+                .map(|(x, walk)| 4.0 * walk.sqrt() + largest * of_sum + rounding_error(*x, dtype));
             found.push((values.to_vec(), errors.collect()));
         }
     }
     found
+}
+
+/// Hidden rows as elements of this type, and the errors of the elements.
+fn hidden_elements(values: &[f32], errors: &[f32], dtype: Dtype) -> (Vec<f32>, Vec<f32>) {
+    let elements = values.iter().map(|x| rounded(*x, dtype)).collect();
+    let errors = values.iter().zip(errors);
+    let errors = errors.map(|(x, error)| error + rounding_error(*x, dtype));
+    (elements, errors.collect())
+}
+
+/// Hidden rows as elements of e4m3 times the scales of their blocks, and the errors of the products. A small error of a value or of
+/// a scale seldom leads to another element, which is then a step away: the error is the root of the mean square.
+fn quantised(values: &[f32], errors: &[f32]) -> (Vec<f32>, Vec<f32>) {
+    let block = SCALE_BLOCK as usize;
+    let (mut products, mut of_products) = (Vec::new(), Vec::new());
+    for (values, errors) in values.chunks(block).zip(errors.chunks(block)) {
+        let greatest = values
+            .iter()
+            .fold(2f32.powi(-64), |most, x| most.max(x.abs()));
+        let scale = greatest * (1.0 / 448.0);
+        let of_scale = errors.iter().fold(0.0, |most: f32, error| most.max(*error)) / greatest;
+        for (x, error) in values.iter().zip(errors) {
+            let element = x * (1.0 / scale);
+            products.push(rounded(element, Dtype::E4m3) * scale);
+            let step = 2.0 * Dtype::E4m3.rounding_error(f64::from(element)) as f32 * scale;
+            let error = error + x.abs() * of_scale;
+            of_products.push((error * (error + step)).sqrt());
+        }
+    }
+    (products, of_products)
 }

@@ -54,8 +54,10 @@ concept ScalePlaces = ScaleArgs<typename Places::Args> && requires(const Places&
   Places::kCols;           // columns of C
   Places::kKSteps;         // stages of K
   places.args;
-  places.of_row(half);     // the scales of a lane's row of A
+  typename Places::OfRows; // the scales of a lane's rows of A
+  places.of_rows().at(half);
   places.of_b();           // the scales of B
+  places.b_row_bytes();    // with scales of blocks, the distance of their rows
   places.first_col();      // the first of the warpgroup's columns of C
 };
 
@@ -73,11 +75,18 @@ struct TileScales {
   u32 group;
 
   // Rows beyond A have the scale of its last row.
+  struct OfRows {
+    const u8* rows[2];
+
+    MK_DEVICE const u8* at(u32 half) const { return rows[half]; }
+  };
+  MK_DEVICE OfRows of_rows() const { return {{of_row(0), of_row(1)}}; }
   MK_DEVICE const u8* of_row(u32 half) const {
     const u32 row = Order::row_in_a(work, ctx) + Shape::group_row(group) + Fragment::row() + half * Fragment::kHalfRows;
     return Source::scales(args, ctx, work, min(row, CallRows<Config>::all(ctx) - 1));
   }
   MK_DEVICE const u8* of_b() const { return args.b_scales; }
+  MK_DEVICE u64 b_row_bytes() const { return args.b_scales_row_bytes; }
   MK_DEVICE u32 first_col() const { return Shape::first_col(work.col, group); }
 };
 
@@ -100,18 +109,16 @@ struct BlockScales {
 
   static constexpr bool kArrive = Places::kArrive;
 
-  static constexpr u32 kWindow = 2 * Fragment::kRowLanes;  // stages
+  static constexpr u32 kWindow = Fragment::kRowLanes;  // stages
   static constexpr u32 kBlocks = Places::kKSteps;
   static constexpr u32 kColBlocks = kCeilDiv<Places::kCols, kScaleBlock>;  // of columns of C
 
-  explicit MK_DEVICE BlockScales(const Places& places) {
-    of_rows[0] = places.of_row(0);
-    of_rows[1] = places.of_row(1);
+  explicit MK_DEVICE BlockScales(const Places& places) : of_rows(places.of_rows()) {
     // The second part of the columns is the next block, or that of up behind those of the gate.
     u32 block = places.first_col() / kScaleBlock;
     if constexpr (Shape::kWeightCols == 1) block = min(block + lane_index() / kWindow % 2, kColBlocks - 1);
     else block = min(block, kColBlocks - 1) + lane_index() / kWindow % 2 * kColBlocks;
-    of_cols = places.of_b() + block * places.args.b_scales_row_bytes;
+    of_cols = places.of_b() + block * places.b_row_bytes();
   }
 
   // Prepares for stage `step`, the first one.
@@ -128,9 +135,10 @@ struct BlockScales {
   MK_DEVICE float of(u32 half, u32 part) const { return rows[half] * cols[part]; }
 
  private:
-  const u8 *of_rows[2], *of_cols;  // the scales of a lane's rows, and of its columns
+  typename Places::OfRows of_rows;
+  const u8* of_cols;               // the scales of a lane's columns
   u32 first;                       // the first stage of the tile
-  float window_rows[2][2];         // a lane's scales of A in the window, by half of the window and row
+  float window_rows[2];            // a lane's scales of A in the window
   float window_cols;               // a lane's scale of B in the window
   float rows[2], cols[Shape::kParts];  // the scales of a stage
 
@@ -138,24 +146,18 @@ struct BlockScales {
 
   // Loads a window that begins with stage `step`.
   MK_DEVICE void load(u32 step) {
+    const u32 byte = Fp32::bytes(block(step + lane_index() % kWindow));
 #pragma unroll
-    for (u32 i = 0; i < 2; ++i) {
-      const u32 k = block(step + i * Fragment::kRowLanes + lane_index() % Fragment::kRowLanes);
-#pragma unroll
-      for (u32 half = 0; half < 2; ++half) window_rows[i][half] = as_float(load_word(of_rows[half] + Fp32::bytes(k)));
-    }
-    window_cols = as_float(load_word(of_cols + Fp32::bytes(block(step + lane_index() % kWindow))));
+    for (u32 half = 0; half < 2; ++half) window_rows[half] = as_float(load_word(of_rows.at(half) + byte));
+    window_cols = as_float(load_word(of_cols + byte));
   }
 
   // Takes the scales of stage `step` from the window. Behind the last stage of a window, loads the next window.
   MK_DEVICE void take(u32 step) {
     const u32 at = (step - first) % kWindow;
-    const u32 holder = lane_index() / Fragment::kRowLanes * Fragment::kRowLanes + at % Fragment::kRowLanes;
+    const u32 holder = lane_index() / kWindow * kWindow + at;
 #pragma unroll
-    for (u32 half = 0; half < 2; ++half) {
-      const float held = at < Fragment::kRowLanes ? window_rows[0][half] : window_rows[1][half];
-      rows[half] = as_float(broadcast(as_bits(held), holder));
-    }
+    for (u32 half = 0; half < 2; ++half) rows[half] = as_float(broadcast(as_bits(window_rows[half]), holder));
 #pragma unroll
     for (u32 part = 0; part < Shape::kParts; ++part) {
       cols[part] = as_float(broadcast(as_bits(window_cols), part * kWindow + at));

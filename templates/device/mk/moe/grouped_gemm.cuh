@@ -7,6 +7,7 @@
 #include <mk/copy.cuh>
 #include <mk/gemm/mainloop.cuh>
 #include <mk/gemm/store.cuh>
+#include <mk/moe/expert_scales.cuh>
 #include <mk/moe/tile_scheduler.cuh>
 #include <mk/moe/tokens.cuh>
 
@@ -28,12 +29,6 @@ concept GroupedSmem = gemm::MainloopSmem<Smem> && TileSmem<Smem> && requires(con
   smem.out(warp);         // 16 rows of 64 columns, for a warp that multiplies
 };
 
-// If rows have scales.
-template <class Smem>
-concept RowScaleSmem = requires(const Smem smem, u32 tile, u32 row) {
-  smem.scales_address(tile, row);  // the address of the scales of a row of a kept tile
-};
-
 // Args: the tensor map b of the weights, and C.
 template <class Args>
 concept GroupedArgs = TokenArgs<Args> && requires(const Args& args) {
@@ -42,41 +37,13 @@ concept GroupedArgs = TokenArgs<Args> && requires(const Args& args) {
   args.c_row_bytes;
 };
 
-// The places of the scales of a warpgroup's elements in a tile of an expert. The rows have arrived before.
-template <class Config, class ArgsOfKernel, class Smem, class ShapeOfTile>
-struct ExpertScales {
-  using Args = ArgsOfKernel;
-  using Shape = ShapeOfTile;
-  static constexpr bool kArrive = false;
-  static constexpr u32 kCols = Config::kCols, kKSteps = Shape::kKSteps;
-  static constexpr u32 kRowsOfB = Shape::kWeightCols * kCeilDiv<kCols, gemm::kScaleBlock>;  // with scales of blocks
-
-  const Args& args;
-  const Smem& smem;
-  const ExpertTile& tile;
-  u32 place, group;  // place: of the tile among the kept tiles
-
-  // Rows beyond the tile have the scales of its last row.
-  MK_DEVICE const u8* of_row(u32 half) const {
-    const u32 row = Shape::group_row(group) + Fragment::row() + half * Fragment::kHalfRows;
-    return load_address(smem.scales_address(place, min(row, tile.rows - 1)));
-  }
-  // Each expert has its own scales.
-  MK_DEVICE const u8* of_b() const {
-    u64 bytes = Fp32::kBytes;
-    if constexpr (gemm::kScales<Config> == gemm::Scales::kRow) bytes = Fp32::bytes(Shape::kWeightCols * kCols);
-    if constexpr (gemm::kScales<Config> == gemm::Scales::kBlock) bytes = kRowsOfB * args.b_scales_row_bytes;
-    return args.b_scales + tile.expert * bytes;
-  }
-  MK_DEVICE u32 first_col() const { return Shape::first_col(tile.col, group); }
-};
-
-template <GroupedGemmConfig Config, GroupedArgs Args, class Workspace, GroupedSmem Smem, GroupedEpilogue Epilogue>
+template <GroupedGemmConfig Config, GroupedArgs Args, class Workspace, GroupedSmem Smem, GroupedEpilogue Epilogue,
+          class Weights = FirstWeights>
 struct GroupedGemm {
   using Shape = TileShape<Config, Epilogue>;
   using ElementC = typename Config::ElementC;
   using Mainloop = gemm::Mainloop<Config, Smem, Shape>;
-  using Places = ExpertScales<Config, Args, Smem, Shape>;
+  using Places = ExpertScales<Config, Args, Smem, Shape, Weights>;
   static constexpr bool kHasRowScales = gemm::kHasRowScales<Config>;
   static_assert(!kHasRowScales || RowScaleSmem<Smem>);
   using Scheduler = TileScheduler<Config, Workspace, Smem, ExpertOrder<Config, Workspace, Smem, Shape>>;
@@ -101,6 +68,13 @@ struct GroupedGemm {
     const u8* elements;
     const u8* scales;
   };
+
+  // Passes on the address of the scales of row `row` of a tile. A row beyond the tile, whose sums nobody takes, has other scales.
+  static MK_DEVICE void keep_scales(const Args& args, const Smem& smem, u32 place, u32 row, const Row& found) {
+    if constexpr (kHasRowScales) {
+      store_address(smem.scales_address(place, row), found.scales != nullptr ? found.scales : Weights::scales(args));
+    }
+  }
 
   // A load warp's part of a stage, which is a quarter of the tile's rows. Eight threads copy a row, a vector each, so
   // the warp copies four rows at once.
@@ -175,15 +149,15 @@ struct GroupedGemm {
   // A load warp: loads the stages of a tile, whose rows it has found. `is_first`: whether this is the first thread of the first
   // load warp, which also loads the weights, and takes the next tile by `take()`.
   template <class Loader, class Take>
-  static MK_DEVICE void load_tile(Loader& loader, const RowLoader& rows, const CUtensorMap& weights, const ExpertTile& tile,
-                                  bool is_first, const Take& take) {
+  static MK_DEVICE void load_tile(const Args& args, Loader& loader, const RowLoader& rows, const ExpertTile& tile, bool is_first,
+                                  const Take& take) {
     const Smem& smem = loader.smem;
     auto& stages = loader.stages;
     const u32 begin = tile.slice.begin(Shape::kKSteps), end = tile.slice.end(Shape::kKSteps);
 #pragma unroll 1
     for (u32 step = begin; step < end; ++step) {
       stages.producer_acquire();
-      if (is_first) load_weights(weights, smem, stages, tile, step);
+      if (is_first) load_weights(Weights::map(args), smem, stages, tile, step);
       rows.copy(smem.a(stages.stage()), step, tile);
       stages.advance();
       if (step - begin < Config::kCopiesAhead) continue;
@@ -209,10 +183,8 @@ struct GroupedGemm {
     while (tiles.next(tile, [] { __syncwarp(); })) {
       rows.find(
           tile, [&](u32 row) { return find_row(args, ctx, smem, tile.expert, row); },
-          [&](u32 row, const Row& found) {
-            if constexpr (kHasRowScales) store_address(smem.scales_address(tiles.kept.place, row), found.scales);
-          });
-      load_tile(loader, rows, args.b, tile, is_first, [&] { taker.take(); });
+          [&](u32 row, const Row& found) { keep_scales(args, smem, tiles.place(), row, found); });
+      load_tile(args, loader, rows, tile, is_first, [&] { taker.take(); });
     }
   }
 
@@ -231,9 +203,11 @@ struct GroupedGemm {
         if (!tile.slice.is_whole_tile()) return multiply_slices(args, ctx, smem, stages, tiles, tile, group);
       }
       typename Shape::Accumulator sum;
-      if (!multiply_tile(args, smem, stages, tile, tiles.kept.place, Shape::kKSteps, group, sum)) continue;
-      if constexpr (Config::ElementA::kIsPromoted) tiles.again(tile);
-      store_sums(args, smem, tile, tiles.kept.place, group, sum, [] { __syncwarp(); }, RowsOfC{args, smem, tile});
+      if (multiply_tile(args, smem, stages, tile, tiles.place(), Shape::kKSteps, group, sum)) {
+        if constexpr (Config::ElementA::kIsPromoted) tiles.again(tile);
+        store_sums(args, smem, tile, tiles.place(), group, sum, [] { __syncwarp(); }, RowsOfC{args, smem, tile});
+      }
+      tiles.release();
     }
   }
 
@@ -245,13 +219,13 @@ struct GroupedGemm {
     do {
       typename Shape::Accumulator sum;
       const u32 steps = tile.slice.end(Shape::kKSteps) - tile.slice.begin(Shape::kKSteps);
-      if (!multiply_tile(args, smem, stages, tile, tiles.kept.place, steps, group, sum)) continue;
+      if (!multiply_tile(args, smem, stages, tile, tiles.place(), steps, group, sum)) continue;
       if constexpr (Config::ElementA::kIsPromoted) tiles.again(tile);
       const u32 is_last = smem.out(group * kWarpgroupWarps);  // the buffer's first word, while the buffer has no rows of C
       if (!Split::store_sums(ctx, tile.slice, group, sum, is_last)) continue;
       Split::add_sums(ctx, tile.slice, group, sum);
-      store_sums(args, smem, tile, tiles.kept.place, group, sum, Split::sync, RowsOfC{args, smem, tile});
-    } while (tiles.next(tile, Split::sync));
+      store_sums(args, smem, tile, tiles.place(), group, sum, Split::sync, RowsOfC{args, smem, tile});
+    } while (tiles.release(), tiles.next(tile, Split::sync));
   }
 
   // A warpgroup: computes its sums of the stages of a tile. Returns false if the other warpgroup has all rows of the tile.
@@ -378,18 +352,27 @@ struct GroupedGemm {
   template <class Sync, class Rows>
   static MK_DEVICE void store_rows(const Rows& rows, const Smem& smem, const ExpertTile& tile, u32 first, u32 col,
                                    gemm::SubTile sum, const Sync& sync) {
-    const u32 lane = lane_index(), out = smem.out(threadIdx.x / kWarp - kLoadWarps);
     const u32 first_of_tile = rows.first();
     sync();
-    gemm::write_rows<ElementC>(out, sum);
+    gemm::write_rows<ElementC>(output(smem), sum);
     sync();
-    const u32 at = col + lane % 8 * ElementC::kPerVec;
+    copy_lines<ElementC>(rows, smem, tile, first, first_of_tile, col);
+  }
+
+  // The memory of a warp for 16 lines of the 128-byte swizzle, on their way to `rows`.
+  static MK_DEVICE u32 output(const Smem& smem) { return smem.out(threadIdx.x / kWarp - kLoadWarps); }
+
+  // A warp: copies these lines, of elements E from column `col` on, to its rows of the tile, from row `first` on.
+  template <class E, class Rows>
+  static MK_DEVICE void copy_lines(const Rows& rows, const Smem& smem, const ExpertTile& tile, u32 first, u32 first_of_tile,
+                                   u32 col) {
+    const u32 lane = lane_index(), out = output(smem), at = col + lane % 8 * E::kPerVec;
 #pragma unroll
     for (u32 i = 0; i < 4; ++i) {
       const u32 row = i * 4 + lane / 8;
       if (first + row >= tile.rows || (Shape::kRaggedCols && at >= Config::kCols)) continue;
       u8* line = rows.line(first_of_tile, first + row);
-      store_vec16(line + ElementC::bytes(at), load_shared_vec16(out + row * kLineBytes + (lane % 8 ^ row % 8) * 16));
+      store_vec16(line + E::bytes(at), load_shared_vec16(out + row * kLineBytes + (lane % 8 ^ row % 8) * 16));
     }
   }
 };

@@ -1,11 +1,12 @@
 // A whole layer of experts: tokens are sent to the ranks of their experts, which apply two products to each row, and the results
 // return to their tokens.
 //
-// Tokens travel as mk/moe/tokens.cuh describes. The rows of the first product, silu(gate) · up, stay on the rank. A tile of the
-// second product is stored directly to the ranks of its tokens, where each choice of a token has a place. When all ranks have
+// Tokens travel as mk/moe/tokens.cuh describes. The rows of the first product, silu(gate) · up, stay on the rank. They have elements
+// of the type of tokens and, if tokens have scales, scales behind their elements. A tile of the second product is stored directly to the ranks of its tokens, where each choice of a token has a place. When all ranks have
 // returned all rows, each rank adds up the results of its own tokens, in the order of their choices.
 #pragma once
 #include <mk/call.cuh>
+#include <mk/gemm/quantised_rows.cuh>
 #include <mk/moe/grouped_gemm.cuh>
 #include <mk/moe/layer_order.cuh>
 #include <mk/moe/results.cuh>
@@ -22,7 +23,17 @@ concept LayerWorkspace = ResultsWorkspace<Workspace> && requires(u32 parity, u32
 };
 template <class Smem>
 concept LayerSmem = GroupedSmem<Smem> && requires(const Smem smem, u32 tile, u32 row) {
-  smem.return_address(tile, row);  // the address to which a row of a kept tile returns
+  smem.return_address(tile, row);  // the address to which a row of a tile returns
+};
+
+// The weights of the second product.
+struct DownWeights {
+  template <class Args>
+  static MK_DEVICE const CUtensorMap& map(const Args& args) { return args.down; }
+  template <class Args>
+  static MK_DEVICE const u8* scales(const Args& args) { return args.down_scales; }
+  template <class Args>
+  static MK_DEVICE u64 scales_row_bytes(const Args& args) { return args.down_scales_row_bytes; }
 };
 
 template <class Config, class Args, LayerWorkspace Workspace, LayerSmem Smem, GroupedEpilogue Epilogue>
@@ -32,7 +43,7 @@ struct MoeLayer {
     static constexpr u32 kHidden = Config::kCols, kCols = Config::kHidden, kBoxCols = Config::kDownBoxCols;
   };
   using Up = GroupedGemm<Config, Args, Workspace, Smem, Epilogue>;
-  using Down = GroupedGemm<DownConfig, Args, Workspace, Smem, gemm::Product>;
+  using Down = GroupedGemm<DownConfig, Args, Workspace, Smem, gemm::Product, DownWeights>;
   static constexpr u32 kUpTiles = Up::Shape::kColTiles, kDownTiles = Down::Shape::kColTiles;
 
   using Order = LayerOrder<Config, Workspace, Smem, kUpTiles, kDownTiles>;
@@ -41,11 +52,17 @@ struct MoeLayer {
   using Experts = moe::Experts<Config, Workspace>;
   using Message = RoutingMessage<Config, Workspace>;
   using Results = moe::Results<Config, Args, Workspace>;
+  using Tiles = typename Scheduler::template Reader<kMultiply>;
+  using Sum = typename Up::Shape::Accumulator;  // of either product
 
   static constexpr u32 kWarps = Config::kThreads / kWarp;
   static constexpr u32 kParts = kUpTiles * kMultiplyWarps;  // of the hidden rows of a row tile
   static_assert(Experts::kNodes == 1, "results travel over NVLink");
-  static_assert(!Up::kHasRowScales, "hidden rows have no scales");
+  static constexpr bool kIsPromoted = Config::ElementA::kIsPromoted;
+  static constexpr bool kQuantises = gemm::kScales<Config> == gemm::Scales::kBlock;
+  static_assert(kQuantises || !kIsPromoted, "hidden rows of e4m3 have scales of blocks");
+  static_assert(!kQuantises || (Up::Shape::kSplitsRows && Up::Shape::kTileCols == gemm::kScaleBlock && !Up::Shape::kRaggedCols),
+                "a warp has all columns of a block");
 
   // A warp of a communication CTA: sends tokens. Warps are numbered over all communication CTAs: first the first warps
   // of all CTAs, then their second warps, and so on.
@@ -76,18 +93,19 @@ struct MoeLayer {
           typename Up::RowLoader rows{smem, warp, lane_index(), {}};
           rows.find(
               tile, [&](u32 row) { return Up::find_row(args, ctx, smem, tile.expert, row); },
-              [](u32, const typename Up::Row&) {});
-          Up::load_tile(loader, rows, args.b, tile, is_first, take);
+              [&](u32 row, const typename Up::Row& found) { Up::keep_scales(args, smem, tiles.place(), row, found); });
+          Up::load_tile(args, loader, rows, tile, is_first, take);
         } else {
           wait_hidden(ctx, smem, tile);
           tile.col -= kUpTiles;
           typename Down::RowLoader rows{smem, warp, lane_index(), {}};
           rows.find(
               tile, [&](u32 row) { return hidden_row(ctx, smem, tile, row); },
-              [&](u32 row, const typename Down::Row&) {
-                if (row < tile.rows) store_address(smem.return_address(tiles.kept.place, row), destination(ctx, smem, tile, row));
+              [&](u32 row, const typename Down::Row& found) {
+                Down::keep_scales(args, smem, tiles.place(), row, found);
+                if (row < tile.rows) store_address(smem.return_address(tiles.place(), row), destination(ctx, smem, tile, row));
               });
-          Down::load_tile(loader, rows, args.down, tile, is_first, take);
+          Down::load_tile(args, loader, rows, tile, is_first, take);
         }
       }
     }
@@ -99,12 +117,13 @@ struct MoeLayer {
 
     static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem& smem, u32 group) {
       typename Up::Stages stages{ctx, Up::barriers(smem)};
-      typename Scheduler::template Reader<kMultiply> tiles{ctx, smem};
+      Tiles tiles{ctx, smem};
       ExpertTile tile;
       while (tiles.next(tile, [] { __syncwarp(); })) {
-        typename Up::Shape::Accumulator sum;  // of either product
-        if (tile.col < kUpTiles) multiply_up(args, ctx, smem, stages, tile, group, sum);
-        else multiply_down(args, smem, stages, tile, tiles.kept.place, group, sum);
+        Sum sum;
+        if (tile.col < kUpTiles) multiply_up(args, ctx, smem, stages, tiles, tile, group, sum);
+        else multiply_down(args, smem, stages, tiles, tile, group, sum);
+        tiles.release();
       }
       Results::signal(ctx);
       Results::add_up(args, ctx, blockIdx.x * kMultiplyWarps + warp_index() - kLoadWarps, gridDim.x * kMultiplyWarps);
@@ -151,8 +170,11 @@ struct MoeLayer {
 
   // The address of row `row` of the tile's expert.
   static MK_DEVICE typename Down::Row hidden_row(const RankContext& ctx, const Smem& smem, const ExpertTile& tile, u32 row) {
-    return {ctx.local_ptr(Workspace::hidden_rows(load_shared(smem.row_begin(tile.expert)) + row)), nullptr};
+    const u8* elements = ctx.local_ptr(Workspace::hidden_rows(load_shared(smem.row_begin(tile.expert)) + row));
+    return {elements, elements + kHiddenBytes};
   }
+
+  static constexpr u32 kHiddenBytes = Config::ElementA::bytes(Config::kCols);  // of the elements of a row
 
   // The address to which row `row` of a tile returns.
   static MK_DEVICE u8* destination(const RankContext& ctx, const Smem& smem, const ExpertTile& tile, u32 row) {
@@ -179,10 +201,15 @@ struct MoeLayer {
     MK_DEVICE u8* line(u32, u32 row) const { return const_cast<u8*>(load_address(smem.return_address(place, row))); }
   };
 
+  // A warpgroup: computes its part of a tile of hidden rows, and stores it.
   static MK_DEVICE void multiply_up(const Args& args, const RankContext& ctx, const Smem& smem, typename Up::Stages& stages,
-                                    const ExpertTile& tile, u32 group, typename Up::Shape::Accumulator& sum) {
-    if (Up::multiply_tile(args, smem, stages, tile, 0, Up::Shape::kKSteps, group, sum)) {
-      Up::store_sums(args, smem, tile, 0, group, sum, [] { __syncwarp(); }, HiddenRows{ctx, smem, tile});
+                                    const Tiles& tiles, ExpertTile& tile, u32 group, Sum& sum) {
+    const bool has_rows = Up::multiply_tile(args, smem, stages, tile, tiles.place(), Up::Shape::kKSteps, group, sum);
+    if constexpr (kIsPromoted) tiles.again(tile);
+    if (has_rows) {
+      const HiddenRows rows{ctx, smem, tile};
+      if constexpr (kQuantises) store_quantised(rows, smem, tile, sum);
+      else Up::store_sums(args, smem, tile, tiles.place(), group, sum, [] { __syncwarp(); }, rows);
     }
     __syncwarp();
     if (lane_index() != 0) return;
@@ -190,11 +217,34 @@ struct MoeLayer {
     store_release_gpu(ctx.local_ptr(Workspace::hidden_ready(row_tile(smem, tile), part)), ctx.mark());
   }
 
-  static MK_DEVICE void multiply_down(const Args& args, const Smem& smem, typename Up::Stages& stages, ExpertTile& tile,
-                                      u32 place, u32 group, typename Up::Shape::Accumulator& sum) {
+  // A warp: stores its hidden rows of a tile, and the scales of its rows.
+  static MK_DEVICE void store_quantised(const HiddenRows& rows, const Smem& smem, const ExpertTile& tile, Sum& sum) {
+#pragma unroll
+    for (u32 sub = 0; sub < Up::Shape::kGroupCols / gemm::kSubTile; ++sub) Epilogue::template apply<gemm::kSubTile>(sum, sub);
+    const auto hidden = sum.template part<gemm::kScaleBlock>(0);
+    const float scales[2] = {gemm::QuantisedRows::scale(hidden, 0), gemm::QuantisedRows::scale(hidden, 1)};
+    const u32 first = rows.first(), row = Up::first_row();
+    __syncwarp();
+    gemm::QuantisedRows::write(Up::output(smem), hidden, scales);
+    __syncwarp();
+    Up::template copy_lines<typename Config::ElementA>(rows, smem, tile, row, first, tile.col * gemm::kScaleBlock);
+    // The first two lanes of a quad store the scales of its two rows.
+    const u32 half = lane_index() % Fragment::kRowLanes, of_lane = row + Fragment::lane_row() + half * Fragment::kHalfRows;
+    if (half >= 2 || of_lane >= tile.rows) return;
+    store_word(rows.line(first, of_lane) + kHiddenBytes + Fp32::bytes(tile.col), as_bits(half == 0 ? scales[0] : scales[1]));
+  }
+
+  // A warpgroup: computes its part of a tile of the second product, and returns it to the tokens of its rows.
+  static MK_DEVICE void multiply_down(const Args& args, const Smem& smem, typename Up::Stages& stages, const Tiles& tiles,
+                                      ExpertTile& tile, u32 group, Sum& sum) {
     tile.col -= kUpTiles;
-    if (!Down::multiply_tile(args, smem, stages, tile, place, Down::Shape::kKSteps, group, sum)) return;
-    Down::store_sums(args, smem, tile, place, group, sum, [] { __syncwarp(); }, ReturnedRows{smem, place});
+    if (!Down::multiply_tile(args, smem, stages, tile, tiles.place(), Down::Shape::kKSteps, group, sum)) return;
+    if constexpr (kIsPromoted) {
+      tiles.again(tile);
+      tile.col -= kUpTiles;
+    }
+    const ReturnedRows rows{smem, tiles.place()};
+    Down::store_sums(args, smem, tile, tiles.place(), group, sum, [] { __syncwarp(); }, rows);
   }
 };
 

@@ -25,30 +25,16 @@ constexpr u32 kTileBuffers = 2;  // the next tile is taken while one is computed
 template <class Config>
 concept ReturnsRows = requires { Config::kDownBoxCols; };
 
-// Tiles that are kept in shared memory, with what the load warps pass on about their rows. If elements are promoted, a warp that
-// multiplies has no registers for its tile, and reads the tile and the addresses of scales behind the products. If rows return to
-// their tokens, it reads the places of the rows there. A tile is written when all warps have read the tile two before it. Some warps
-// may still multiply that earlier tile.
+// Whether warps that multiply keep the buffer of a tile until they have stored the tile. If elements are promoted, such a warp has no
+// registers for its tile, and reads the tile and the addresses of scales behind the products. If rows return to their tokens, it
+// reads the places of the rows there. A tile is taken while the tile before it is loaded: the buffer of the tile two before it is
+// empty then, unless tiles have fewer steps than the pipeline has stages.
 template <class Config>
-constexpr u32 kKeptTiles = Config::ElementA::kIsPromoted || ReturnsRows<Config> ? kTileBuffers + 1 : kTileBuffers;
-
-// The place of a tile among the kept tiles.
-template <class Config>
-struct KeptTile {
-  u32 place = kKeptTiles<Config> - 1;
-
-  // Moves on to the next tile of a pipeline, and returns its place.
-  template <class Pipeline>
-  MK_DEVICE u32 next(const Pipeline& tiles) {
-    if constexpr (kKeptTiles<Config> == kTileBuffers) return tiles.stage();
-    place = place + 1 == kKeptTiles<Config> ? 0 : place + 1;
-    return place;
-  }
-};
+constexpr bool kKeepsTile = Config::ElementA::kIsPromoted || ReturnsRows<Config>;
 
 template <class Smem>
 concept TileSmem = RowTables<Smem> && requires(const Smem smem, u32 buffer) {
-  smem.taken_tile(buffer);  // an ExpertTile in four words, for kKeptTiles tiles
+  smem.taken_tile(buffer);  // an ExpertTile in four words
   smem.tile_full(buffer);
   smem.tile_empty(buffer);
 };
@@ -148,7 +134,6 @@ struct TileScheduler {
     const Smem& smem;
     Pipeline<Barriers, Sites<kLoad>> tiles;
     Order order;
-    KeptTile<Config> kept;
 
     MK_DEVICE Taker(const RankContext& ctx, const Smem& smem) : smem(smem), tiles(ctx, barriers(smem)) {}
 
@@ -156,17 +141,18 @@ struct TileScheduler {
       const ExpertTile tile = order.work_at(tiles.ctx, smem, Counter::take(tiles.ctx));
       tiles.producer_acquire();
       const Vec16 words{tile.expert, tile.row, tile.rows << 16 | tile.col, tile.slice.bits};
-      store_shared_vec16(smem.taken_tile(kept.next(tiles)), words);
+      store_shared_vec16(smem.taken_tile(tiles.stage()), words);
       tiles.producer_commit();
     }
   };
 
-  // A warp: reads the tiles that were taken.
+  // A warp: reads the tiles that were taken. If `kKeeps`, a tile is read until `release`.
   template <Role kReader>
   struct Reader {
+    static constexpr bool kKeeps = kReader == kMultiply && kKeepsTile<Config>;
+
     const Smem& smem;
     Pipeline<Barriers, Sites<kReader>> tiles;
-    KeptTile<Config> kept;
 
     MK_DEVICE Reader(const RankContext& ctx, const Smem& smem) : smem(smem), tiles(ctx, barriers(smem)) {}
 
@@ -174,14 +160,24 @@ struct TileScheduler {
     template <class Sync>
     MK_DEVICE bool next(ExpertTile& tile, const Sync& sync) {
       wait();
-      read(tile, kept.next(tiles));
+      read(tile, tiles.stage());
       sync();
-      tiles.consumer_release_warp();
+      if constexpr (!kKeeps) tiles.consumer_release_warp();
       return tile.rows > 0;
     }
 
+    // The buffer of the last tile.
+    MK_DEVICE u32 place() const { return kKeeps ? tiles.stage() : tiles.stage() ^ 1; }
+
     // Reads the last tile again.
-    MK_DEVICE void again(ExpertTile& tile) const { read(tile, kept.place); }
+    MK_DEVICE void again(ExpertTile& tile) const { read(tile, place()); }
+
+    // Ends the reading of the last tile. The lanes of a warp have read it.
+    MK_DEVICE void release() {
+      if constexpr (!kKeeps) return;
+      __syncwarp();
+      tiles.consumer_release_warp();
+    }
 
    private:
     MK_DEVICE void read(ExpertTile& tile, u32 place) const {

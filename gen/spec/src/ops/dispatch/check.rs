@@ -1,11 +1,11 @@
 //! The limits of operators that route tokens to experts.
 
-use super::config::{DispatchConfig, DispatchOp, all_rows};
+use super::config::{DispatchConfig, DispatchOp, QUANTISING_TILE, all_rows};
 use crate::arch::Tile;
 use crate::config::{Dim, Dtype, Field};
 use crate::diagnostic::Diagnostics;
 use crate::limits::{MAX_DIM, MAX_ELEMS};
-use crate::ops::gemm::narrow;
+use crate::ops::gemm::{SCALE_BLOCK, Scales, narrow};
 use crate::options::OperatorConfig;
 
 /// Experts over all ranks: a kernel's tables of them are in shared memory.
@@ -87,22 +87,45 @@ fn check_layer(config: &DispatchConfig, nodes: u32, found: &mut Diagnostics) {
         || "without it, the two products of moe_layer are one".to_owned(),
         "set swiglu = true",
     );
-    found.require(
-        config.dtype.bytes() == 2,
-        Field::DTYPE,
-        || {
-            format!(
-                "{}; hidden rows of moe_layer have the type of tokens, and no scales",
-                config.dtype
-            )
-        },
-        "use bf16 or fp16, or dispatch_gemm",
-    );
+    if config.dtype.bytes() == 1 {
+        check_quantised_layer(config, found);
+    }
     found.require(
         config.split_k.is_none_or(|splits| splits == 1),
         Field::SPLIT_K,
         || "tiles of moe_layer are not divided into slices of K".to_owned(),
         "remove it",
+    );
+}
+
+/// Records what `moe_layer` of e4m3 does not have.
+fn check_quantised_layer(config: &DispatchConfig, found: &mut Diagnostics) {
+    found.require(
+        config.scales == Scales::Block,
+        Field::SCALES,
+        || "hidden rows of e4m3 get scales of blocks".to_owned(),
+        "use scales = block",
+    );
+    let tile = QUANTISING_TILE;
+    for (field, given, needed) in [
+        (Field::TILE_M, config.tile_m, tile.m),
+        (Field::TILE_N, config.tile_n, tile.n),
+    ] {
+        found.require(
+            given.is_none_or(|given| given == needed),
+            field,
+            || format!("moe_layer of e4m3 has tiles of {}x{}", tile.m, tile.n),
+            "remove it",
+        );
+    }
+    found.require(
+        config
+            .intermediate
+            .fixed()
+            .is_none_or(|cols| cols.is_multiple_of(SCALE_BLOCK)),
+        Field::INTERMEDIATE,
+        || format!("blocks of {SCALE_BLOCK} columns of a hidden row have a scale"),
+        format!("use a multiple of {SCALE_BLOCK}"),
     );
 }
 
@@ -294,6 +317,24 @@ mod tests {
             panic!("a plan of dispatch_gemm");
         };
         assert_eq!((plan.tile.n, plan.most_splits), (128, 2));
+    }
+
+    #[test]
+    fn layers_of_e4m3_need_scales_of_blocks_that_a_warp_has() {
+        let mut config = DispatchConfig {
+            dtype: Dtype::E4m3,
+            scales: Scales::Row,
+            b_layout: BLayout::Nk,
+            swiglu: true,
+            tile_m: Some(64),
+            intermediate: Dim::Static(192),
+            ..DispatchConfig::new(DispatchOp::MoeLayer)
+        };
+        let fields = ["scales", "tile_m", "intermediate"];
+        assert_eq!(mistakes(2, config), fields);
+        (config.scales, config.tile_m) = (Scales::Block, None);
+        config.intermediate = Dim::Static(256);
+        assert!(KernelSpec::validate(KernelConfig::new(2, config)).is_ok());
     }
 
     #[test]

@@ -100,7 +100,15 @@ options! {
     }
 }
 
+/// The tile of kernels that quantise hidden rows: a warp has a whole block of columns of each of its rows.
+pub(super) const QUANTISING_TILE: Tile = Tile { m: 128, n: 256 };
+
 impl DispatchConfig {
+    /// Whether the kernel turns hidden rows into elements with scales.
+    pub(super) fn quantises(&self) -> bool {
+        self.op == DispatchOp::MoeLayer && self.scales != Scales::None
+    }
+
     /// Whether tiles of this size may be divided into slices of K. With scales of blocks, the sums and products of a tile of 128x256
     /// leave no registers for the bounds of a slice.
     pub(super) fn divides(&self, tile: Tile) -> bool {

@@ -115,10 +115,15 @@ fn scales(op_plan: &DispatchPlan, local: u64) -> Vec<OperandSpec> {
     let matrix = |operand, rows, cols| {
         OperandSpec::new(operand, Extent::Fixed(rows), cols, Dtype::Fp32).of_any_stride()
     };
-    vec![
+    let mut scales = vec![
         matrix(Operand::AScales, tokens, of_token),
         matrix(Operand::BScales, local * of_expert, of_row),
-    ]
+    ];
+    if op_plan.returns() {
+        let rows = local * blocks(hidden);
+        scales.push(matrix(Operand::DownScales, rows, blocks(intermediate)));
+    }
+    scales
 }
 
 /// The weights of this rank's experts, with K of `k` elements: [columns or K, the other, expert].
@@ -181,6 +186,15 @@ pub(super) fn args(op_plan: &DispatchPlan, topology: Topology) -> ArgLayout {
         ("rank", ArgKind::Rank),
     ]);
     kinds.extend(scale_args(op_plan.config.scales));
+    if op_plan.config.quantises() {
+        kinds.extend([
+            ("down_scales", ArgKind::Pointer(Operand::DownScales)),
+            (
+                "down_scales_row_bytes",
+                ArgKind::RowStrideBytes(Operand::DownScales),
+            ),
+        ]);
+    }
     kinds.extend(common_args(topology));
     ArgLayout::new(kinds)
 }

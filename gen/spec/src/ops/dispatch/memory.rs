@@ -118,7 +118,7 @@ regions! {
     hidden_ready: Element::Flag,
         [row_tile: p.op_plan.row_tiles(p.world()), part: p.op_plan.col_tiles() * u64::from(p.arch().multiplying_warps())],
         if p.op_plan.returns();
-    /// The rows of `silu(gate) · up`, by expert.
+    /// The rows of `silu(gate) · up`, by expert. Scales of a row lie behind its elements.
     hidden_rows: Element::Bytes(p.op_plan.hidden_row_bytes()), [row: p.op_plan.max_rows], if p.op_plan.returns();
     /// Counts the warps of a rank that have returned all rows of theirs, over all calls.
     returned: Element::Flag, [source: p.world()], if p.op_plan.returns();
@@ -151,13 +151,13 @@ regions! {
     out: Element::Bytes(p.out_bytes()), [warp: p.arch().multiplying_warps()];
     /// The address of a row of the tile in global memory.
     row_address: Element::LongWords(1), [row: p.op_plan.tile.m];
-    /// The address of the scales of a row of a tile that is kept.
-    scales_address: Element::LongWords(1), [buffer: p.op_plan.kept_tiles(), row: p.op_plan.tile.m],
+    /// The address of the scales of a row of a tile.
+    scales_address: Element::LongWords(1), [buffer: TILE_BUFFERS, row: p.op_plan.tile.m],
         if p.op_plan.token_scales() > 0;
-    /// The address to which a row of a tile that is kept returns.
-    return_address: Element::LongWords(1), [buffer: p.op_plan.kept_tiles(), row: p.op_plan.tile.m], if p.op_plan.returns();
+    /// The address to which a row of a tile returns.
+    return_address: Element::LongWords(1), [buffer: TILE_BUFFERS, row: p.op_plan.tile.m], if p.op_plan.returns();
     /// The expert, the first row, the number of rows, the column tile and the slice of K of a tile that was taken.
-    taken_tile: Element::Words(4), [buffer: p.op_plan.kept_tiles()];
+    taken_tile: Element::Words(4), [buffer: TILE_BUFFERS];
     /// The barriers of the two pipelines, and of the slots through which tokens are sent.
     stage_full: Element::Barrier, [stage: p.op_plan.stages];
     stage_empty: Element::Barrier, [stage: p.op_plan.stages];

@@ -148,9 +148,12 @@ impl DispatchPlan {
             .sent_row_bytes(self.types().tokens, self.shape.hidden)
     }
 
-    /// Bytes of a row of `silu(gate) · up`.
+    /// Bytes of a row of `silu(gate) · up` and its scales. The row is a factor, as tokens are.
     pub(super) const fn hidden_row_bytes(&self) -> u64 {
-        self.shape.intermediate * self.types().c.bytes()
+        let config = &self.config;
+        config
+            .scales
+            .sent_row_bytes(self.types().tokens, self.shape.intermediate)
     }
 
     /// Bytes of what an expert makes of a token.
@@ -162,12 +165,6 @@ impl DispatchPlan {
     #[must_use]
     pub const fn token_scales(&self) -> u64 {
         self.config.scales.of_row(self.shape.hidden)
-    }
-
-    /// Tiles that a CTA keeps in shared memory. Consumers that promote products read their tile again while two others are taken,
-    /// and so do consumers that look up where rows return to.
-    pub(super) const fn kept_tiles(&self) -> u32 {
-        TILE_BUFFERS + (self.promotes() || self.returns()) as u32
     }
 
     /// Whether consumers add the products of each stage to sums of their own.

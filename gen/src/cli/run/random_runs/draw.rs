@@ -275,8 +275,8 @@ fn dispatch(random: &mut Draws, world: u32) -> DispatchConfig {
 }
 
 fn moe_layer(random: &mut Draws, world: u32) -> DispatchConfig {
-    let dtype = random.dtype(&Dtype::FACTORS);
-    DispatchConfig {
+    let dtype = random.dtype(&Dtype::GEMM_FACTORS);
+    let layer = DispatchConfig {
         op: DispatchOp::MoeLayer,
         dtype,
         b_layout: random.b_layout(dtype),
@@ -284,6 +284,15 @@ fn moe_layer(random: &mut Draws, world: u32) -> DispatchConfig {
         swiglu: true,
         split_k: None,
         ..dispatch(random, world)
+    };
+    match dtype {
+        Dtype::E4m3 => DispatchConfig {
+            scales: Scales::Block,
+            intermediate: Dim::Static([128, 256][random.once_in(2) as usize]),
+            tile_m: None,
+            ..layer
+        },
+        _ => layer,
     }
 }
 

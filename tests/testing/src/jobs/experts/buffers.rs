@@ -51,6 +51,7 @@ pub struct Weights<E> {
     elements: CudaSlice<E>,
     down: Option<CudaSlice<E>>,
     scales: Option<CudaSlice<f32>>,
+    down_scales: Option<CudaSlice<f32>>,
 }
 
 impl<E: ResultElement> Weights<E> {
@@ -63,6 +64,7 @@ impl<E: ResultElement> Weights<E> {
                 false => None,
             },
             scales: upload_scales(stream, &layer.weight_scales(rank))?,
+            down_scales: upload_scales(stream, &layer.down_scales(rank))?,
         })
     }
 }
@@ -115,18 +117,22 @@ impl<E: ResultElement> Buffers<E> {
             .read(Operand::NumTokens, &self.num_tokens)
             .read(Operand::TopkIds, &self.topk_ids)
             .read(Operand::B, &weights.elements);
-        if let Some(down) = &weights.down {
-            let call = call
-                .read(Operand::TopkWeights, &self.topk_weights)
-                .read(Operand::Down, down);
-            return enqueue(call.write(Operand::C, &mut self.sums), stream);
-        }
         let call = match (&self.a_scales, &weights.scales) {
             (Some(of_tokens), Some(of_weights)) => call
                 .read(Operand::AScales, of_tokens)
                 .read(Operand::BScales, of_weights),
             _ => call,
         };
+        if let Some(down) = &weights.down {
+            let call = call
+                .read(Operand::TopkWeights, &self.topk_weights)
+                .read(Operand::Down, down);
+            let call = match &weights.down_scales {
+                Some(scales) => call.read(Operand::DownScales, scales),
+                None => call,
+            };
+            return enqueue(call.write(Operand::C, &mut self.sums), stream);
+        }
         let call = call
             .write(Operand::C, &mut self.rows)
             .write(Operand::ExpertOffsets, &mut self.expert_offsets)

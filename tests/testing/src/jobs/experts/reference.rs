@@ -3,6 +3,7 @@
 use super::buffers::{OperandValues, Outputs};
 use super::layer::{Layer, NO_CHOICE, Routing};
 use crate::jobs::simulated::rounded;
+use mkernel::float8::F8E4M3;
 use mkernel::half::bf16;
 use mkernel::spec::Scales;
 use mkernel::spec::plan::SCALE_BLOCK;
@@ -50,6 +51,24 @@ fn weight_scale(expert: usize, cols: usize, block: usize) -> f32 {
     [1.0, 0.5, 1.0][(expert * 5 + cols * 4 + block * 2) % 3]
 }
 
+/// Returns the scale of a block of an expert's down projection.
+fn down_scale(expert: usize, rows: usize, cols: usize) -> f32 {
+    weight_scale(expert, rows, cols + 1)
+}
+
+/// Returns a row of e4m3 times the scales of its blocks, as kernels make it of sums.
+fn quantised(row: &[f32]) -> Vec<f32> {
+    let blocks = row.chunks(SCALE_BLOCK as usize).map(|block| {
+        let greatest = block
+            .iter()
+            .fold(2f32.powi(-64), |most, x| most.max(x.abs()));
+        let scale = greatest * (1.0 / 448.0);
+        let element = move |x: &f32| F8E4M3::from_f32(x * (1.0 / scale)).to_f32();
+        block.iter().map(move |x| element(x) * scale)
+    });
+    blocks.flatten().collect()
+}
+
 /// Returns whether a result or a sum of some of its terms is exact, which holds for numbers of few bits.
 fn is_exact(x: &f32) -> bool {
     x.abs() <= 256.0 && bf16::from_f32(*x).to_f32() == *x
@@ -81,6 +100,21 @@ impl Layer {
         (first..first + self.local_experts())
             .flat_map(|expert| {
                 (0..cols * blocks).map(move |i| weight_scale(expert, i / blocks, i % blocks))
+            })
+            .collect()
+    }
+
+    /// Returns the scales of the down projections of a rank's experts.
+    pub(super) fn down_scales(&self, rank: usize) -> Vec<f32> {
+        if self.scales == Scales::None || !self.is_whole {
+            return Vec::new();
+        }
+        let [rows, cols] =
+            [self.hidden, self.intermediate].map(|size| size.div_ceil(SCALE_BLOCK) as usize);
+        let first = rank * self.local_experts();
+        (first..first + self.local_experts())
+            .flat_map(|expert| {
+                (0..rows * cols).map(move |i| down_scale(expert, i / cols, i % cols))
             })
             .collect()
     }
@@ -274,7 +308,14 @@ impl Layer {
             return row;
         }
         let cols = 0..self.hidden as usize;
-        cols.map(|col| row[self.down_source(expert, col)]).collect()
+        let source = |col| self.down_source(expert, col);
+        if self.scales == Scales::None {
+            return cols.map(|col| row[source(col)]).collect();
+        }
+        let (row, block) = (quantised(&row), SCALE_BLOCK as usize);
+        let result = |col| row[source(col)] * down_scale(expert, col / block, source(col) / block);
+        cols.map(|col| rounded(f64::from(result(col)), self.dtype.of_results()))
+            .collect()
     }
 
     /// Returns the weighted sum of a token's rows. All terms are whole numbers, so the sum is exact until it is rounded.

@@ -79,8 +79,11 @@ pub fn moe_layer(job: &Job, config: &DispatchConfig, rank: usize) -> Vec<Vec<Ele
     let ids = &job.inputs.numbers(Operand::TopkIds)[rank];
     let weights = job.floats(Operand::TopkWeights, rank);
     let mut c = vec![(0.0, 0.0); count * width];
+    let is_narrow = config.dtype == Dtype::E4m3;
+    let dtype = if is_narrow { Dtype::Bf16 } else { config.dtype };
     for owner in 0..job.world {
         let product = product_of(job, config, owner);
+        let scale = down_scale(job, config, owner);
         let down = job.floats(Operand::Down, owner);
         for (entry, id) in ids.iter().enumerate().take(count * top_k) {
             if *id == NO_CHOICE || *id as usize / here != owner {
@@ -90,6 +93,7 @@ pub fn moe_layer(job: &Job, config: &DispatchConfig, rank: usize) -> Vec<Vec<Ele
             let row: Vec<(f64, f64)> = (0..cols)
                 .map(|col| hidden(&product, config, (rank, token), expert, col))
                 .collect();
+            let row = as_elements(row, config.dtype);
             for out in 0..width {
                 let (mut value, mut magnitude, mut error) = (0.0, 0.0, 0.0);
                 for (col, (h, of_h)) in row.iter().enumerate() {
@@ -97,22 +101,54 @@ pub fn moe_layer(job: &Job, config: &DispatchConfig, rank: usize) -> Vec<Vec<Ele
                         BLayout::Kn => col * width + out,
                         BLayout::Nk => out * cols + col,
                     };
-                    let weight = down[expert * width * cols + at];
+                    let weight = down[expert * width * cols + at] * scale(expert, out, col);
                     value += h * weight;
                     magnitude += (h * weight).abs();
-                    error += (of_h + rounding(*h, config.dtype)) * weight.abs();
+                    error += of_h * weight.abs();
                 }
-                let error = error + adding(magnitude) + rounding(value, config.dtype);
+                let narrow = if is_narrow { magnitude / 1024.0 } else { 0.0 };
+                let error = error + adding(magnitude) + narrow + rounding(value, dtype);
                 let (sum, of_sum) = &mut c[token * width + out];
                 *sum += weights[entry] * value;
                 *of_sum += weights[entry].abs() * (error + adding(value.abs()));
             }
         }
     }
-    let rounded = |(value, error): (f64, f64)| Some((value, error + rounding(value, config.dtype)));
+    let rounded = |(value, error): (f64, f64)| Some((value, error + rounding(value, dtype)));
     let mut c: Vec<Element> = c.into_iter().map(rounded).collect();
     c.resize(size(config.max_tokens) * width, None);
     vec![c]
+}
+
+/// A hidden row, with the errors of its elements after rounding. Blocks of e4m3 have scales with which their greatest element is 448.
+fn as_elements(row: Vec<(f64, f64)>, dtype: Dtype) -> Vec<(f64, f64)> {
+    let blocks = row.chunks(128).map(|block| {
+        let greatest = block.iter().map(|(h, of_h)| h.abs() + of_h);
+        let scale = match dtype {
+            Dtype::E4m3 => greatest.fold(0.0, f64::max) / 448.0,
+            _ => 1.0,
+        };
+        let error = move |h: f64| scale * rounding(h / scale.max(f64::MIN_POSITIVE), dtype);
+        block.iter().map(move |(h, of_h)| (*h, of_h + error(*h)))
+    });
+    blocks.flatten().collect()
+}
+
+/// The function of an expert of `rank`, a column of the result and a column of the hidden rows that gives the scale of the weight.
+fn down_scale(
+    job: &Job,
+    config: &DispatchConfig,
+    rank: usize,
+) -> impl Fn(usize, usize, usize) -> f64 {
+    let [rows, cols] = [config.hidden, config.intermediate].map(|dim| size(dim).div_ceil(128));
+    let scales = match config.scales {
+        Scales::None => Vec::new(),
+        _ => job.floats(Operand::DownScales, rank),
+    };
+    move |expert, out, col| match scales.get((expert * rows + out / 128) * cols + col / 128) {
+        Some(scale) => *scale,
+        None => 1.0,
+    }
 }
 
 /// The function of a token (source and number), an expert of `rank` and a column that gives their product and its error.

@@ -1,0 +1,50 @@
+// Sums as elements of e4m3, with a scale for each kScaleBlock columns of a row.
+//
+// A scale is the greatest magnitude of its elements divided by 448, the greatest e4m3. An element is the sum divided by the scale,
+// rounded to nearest even. NaN is an element like others, and makes no scale larger. Beside an infinity, all elements are 0, the
+// infinity is NaN, and the scale is infinite, so that all products with the row are NaN. A magnitude below kLeast counts as kLeast, so
+// that the elements of a row of zeros are zeros.
+#pragma once
+#include <mk/arch.cuh>
+#include <mk/gemm/scales.cuh>
+
+namespace mk::gemm {
+
+struct QuantisedRows {
+  static constexpr float kGreatest = 448.0f;
+  static constexpr float kLeast = 0x1p-64f;
+
+  using Sums = Accumulator<kScaleBlock, float*>;
+
+  // A warp: returns the scale of a lane's upper row (half 0) or lower row.
+  static MK_DEVICE float scale(Sums sums, u32 half) {
+    float greatest = kLeast;
+    sums.for_each([&](u32 of_half, u32, float& sum) {
+      if (of_half == half) greatest = max(greatest, as_float(as_bits(sum) & 0x7fffffff));
+    });
+    return quad_max(greatest) * (1.0f / kGreatest);
+  }
+
+  // A warp: writes its rows to lines of the 128-byte swizzle, from `line` on.
+  static MK_DEVICE void write(u32 line, Sums sums, const float (&scales)[2]) {
+    const bool is_odd = lane_index() % 2 != 0;
+    const u32 row = Fragment::lane_row();
+    // A lane has a pair of each block of eight columns. It gives one of two pairs to its neighbour for the pair beside the other one.
+    const u32 in_vec = (is_odd ? Fragment::kBlockCols : 0) + lane_index() % Fragment::kRowLanes / 2 * 4;
+#pragma unroll
+    for (u32 half = 0; half < 2; ++half) {
+      const float to_elements = reciprocal_approx(scales[half]);
+      const u32 to = line + (row + half * Fragment::kHalfRows) * kLineBytes + in_vec;
+#pragma unroll
+      for (u32 vec = 0; vec < kLineBytes / kVecBytes; ++vec) {
+        const float *left = sums.pair(half, vec * kVecBytes), *right = sums.pair(half, vec * kVecBytes + Fragment::kBlockCols);
+        const u32 pairs = E4m3::pack({left[0] * to_elements, left[1] * to_elements, right[0] * to_elements, right[1] * to_elements});
+        const u32 other = as_bits(exchange(as_float(pairs), 1));
+        const u32 word = is_odd ? other >> 16 | (pairs & 0xffff0000) : (pairs & 0xffff) | other << 16;
+        store_shared(to + (vec ^ row % 8) * kVecBytes, word);
+      }
+    }
+  }
+};
+
+}  // namespace mk::gemm
