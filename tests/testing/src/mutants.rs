@@ -5,10 +5,12 @@
 //! the headers names them.
 
 pub mod exceptions;
+mod finders;
 mod operators;
 mod scan;
 mod tokens;
 
+pub use finders::Finders;
 pub use operators::Operator;
 
 use std::collections::HashMap;
