@@ -15,13 +15,11 @@ mod scales;
 mod sequences;
 mod swiglu;
 
-use mkernel::spec::{BLayout, Backend, Dim, Epilogue, GemmConfig, GemmOp, GemmShape, Tuning};
-use mkernel_compile::headers;
+use mkernel::spec::{BLayout, Dim, Epilogue, GemmConfig, GemmOp, GemmShape, Tuning};
 use mkernel_testing::jobs::search::{Outcome, Reach, Target, reach, search};
-use mkernel_testing::jobs::{GemmJob, SimulatedJob};
+use mkernel_testing::jobs::{GemmJob, SimulatedJob, draw};
 use mkernel_testing::mutants::exceptions::{self, Exception};
 use mkernel_testing::mutants::{Finders, Mutant, Operator, all};
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 /// A kernel that is mutated: its name, and a job in which its mutations have an effect.
@@ -92,21 +90,13 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// A full run takes only mutants whose names contain a line of this variable.
 const ONLY: &str = "MUTANTS";
 
-/// Returns a hash that a change of any header changes.
-fn hash_with_headers(text: &str) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    (headers(Backend::HostCxx), text).hash(&mut hasher);
-    hasher.finish()
-}
-
 /// Returns the mutants that kernels reach, apart from exceptions, in random order.
 fn drawn(reach: &Reach<'_>, mutants: &[Mutant], exceptions: &[Exception]) -> Vec<u32> {
     let numbers = reach.keys().copied();
     let is_meant = |number: &u32| !exceptions::contains(exceptions, &mutants[*number as usize - 1]);
     let mut drawn: Vec<_> = numbers.filter(is_meant).collect();
     // Neighbours have different kernels, and do not wait for each other.
-    drawn
-        .sort_by_cached_key(|number| hash_with_headers(&mutants[*number as usize - 1].to_string()));
+    drawn.sort_by_cached_key(|number| draw(&mutants[*number as usize - 1].to_string()));
     drawn
 }
 
@@ -130,7 +120,7 @@ fn find_all(reach: &Reach<'_>, numbers: &[u32]) -> Vec<Outcome> {
 fn a_sample_of_mutants_is_found() {
     let targets = all_targets();
     let finders = Finders::parse(FINDERS);
-    let kernels = finders.draw(hash_with_headers(""), SAMPLE.0);
+    let kernels = finders.draw(draw("kernels"), SAMPLE.0);
     let all_kernels: Vec<_> = targets.iter().collect();
     let mut some_kernels = all_kernels.clone();
     some_kernels.retain(|target| kernels.contains(target.name()));

@@ -1,0 +1,49 @@
+//! Shares of long lists of jobs. Each run of all tests takes one share, which the headers of kernels choose.
+
+use mkernel_compile::headers;
+use mkernel_spec::Backend;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::LazyLock;
+
+/// The variable with which tests run all jobs, whatever its value.
+const ALL_JOBS: &str = "ALL_JOBS";
+
+static HEADERS: LazyLock<u64> = LazyLock::new(|| hash(headers(Backend::HostCxx)));
+
+fn hash(value: impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// Returns a number that looks random. It depends on `key` and on the text of all headers.
+pub fn draw(key: impl Hash) -> u64 {
+    hash((*HEADERS, key))
+}
+
+/// Returns one in `count` of the jobs: the share with this number, which is less than `count`. Each job is in one share. Another
+/// `key` divides the jobs in another way.
+pub fn share<J>(
+    jobs: Vec<(String, J)>,
+    key: impl Hash,
+    (number, count): (u64, u64),
+) -> Vec<(String, J)> {
+    if std::env::var_os(ALL_JOBS).is_some() {
+        return jobs;
+    }
+    // Of `count` neighbours, each share has one.
+    let share_of = |index: u64| (index + draw((index / count, &key)) % count) % count;
+    let jobs = (0..).zip(jobs);
+    let in_share = jobs.filter(|(index, _)| share_of(*index) == number);
+    in_share.map(|(_, job)| job).collect()
+}
+
+/// Returns the jobs of each of these worlds, which are alike, but each job in one world only.
+pub fn each_in_one<W: Copy, J>(
+    worlds: &[W],
+    jobs_of: impl Fn(W) -> Vec<(String, J)>,
+) -> Vec<(String, J)> {
+    let count = worlds.len() as u64;
+    let of_world = |(number, world): (u64, &W)| share(jobs_of(*world), "", (number, count));
+    (0..).zip(worlds).flat_map(of_world).collect()
+}
