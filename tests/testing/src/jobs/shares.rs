@@ -21,29 +21,39 @@ pub fn draw(key: impl Hash) -> u64 {
     hash((*HEADERS, key))
 }
 
+/// Returns the number of the share of a job. Of `count` neighbours, each share has one.
+fn share_of(index: u64, key: impl Hash, count: u64) -> u64 {
+    (index + draw((index / count, key)) % count) % count
+}
+
 /// Returns one in `count` of the jobs: the share with this number, which is less than `count`. Each job is in one share. Another
 /// `key` divides the jobs in another way.
-pub fn share<J>(
-    jobs: Vec<(String, J)>,
-    key: impl Hash,
-    (number, count): (u64, u64),
-) -> Vec<(String, J)> {
+pub fn share<J>(jobs: Vec<J>, key: impl Hash, (number, count): (u64, u64)) -> Vec<J> {
     if std::env::var_os(ALL_JOBS).is_some() {
         return jobs;
     }
-    // Of `count` neighbours, each share has one.
-    let share_of = |index: u64| (index + draw((index / count, &key)) % count) % count;
     let jobs = (0..).zip(jobs);
-    let in_share = jobs.filter(|(index, _)| share_of(*index) == number);
+    let in_share = jobs.filter(|(index, _)| share_of(*index, &key, count) == number);
     in_share.map(|(_, job)| job).collect()
 }
 
 /// Returns the jobs of each of these worlds, which are alike, but each job in one world only.
-pub fn each_in_one<W: Copy, J>(
-    worlds: &[W],
-    jobs_of: impl Fn(W) -> Vec<(String, J)>,
-) -> Vec<(String, J)> {
+pub fn each_in_one<W: Copy, J>(worlds: &[W], jobs_of: impl Fn(W) -> Vec<J>) -> Vec<J> {
     let count = worlds.len() as u64;
     let of_world = |(number, world): (u64, &W)| share(jobs_of(*world), "", (number, count));
     (0..).zip(worlds).flat_map(of_world).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::share_of;
+
+    #[test]
+    fn each_share_has_as_many_jobs_as_the_others() {
+        let mut shares: Vec<u64> = (0..12).map(|index| share_of(index, "key", 3)).collect();
+        let others: Vec<u64> = (0..12).map(|index| share_of(index, "other", 3)).collect();
+        assert_ne!(shares, others);
+        shares.sort_unstable();
+        assert_eq!(shares, [[0; 4], [1; 4], [2; 4]].concat());
+    }
 }

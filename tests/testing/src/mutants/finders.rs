@@ -53,11 +53,6 @@ impl Finders {
         Self(sorted.collect())
     }
 
-    /// Returns the names of all kernels.
-    pub fn kernels(&self) -> impl Iterator<Item = &str> {
-        self.0.values().flatten().map(String::as_str)
-    }
-
     /// Returns the kernels that find the mutants of the same header or function as this one.
     pub fn kernels_of(&self, mutant: &Mutant) -> &[String] {
         self.0.get(&place(mutant)).map_or(&[], Vec::as_slice)
@@ -86,5 +81,32 @@ impl fmt::Display for Finders {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut lines = self.0.iter();
         lines.try_for_each(|(place, kernels)| writeln!(f, "{place} <- {}", kernels.join(", ")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mutants::Operator;
+
+    #[test]
+    fn a_list_is_read_as_it_was_written() {
+        let mutant = |file: &str| Mutant {
+            file: file.into(),
+            line: 0,
+            function: "run".into(),
+            operator: Operator::Deleted,
+            what: "wait()".into(),
+            before: 0,
+        };
+        let [header, text] = ["mk/x.cuh", "kernel"].map(mutant);
+        let found = [(&header, "a: b"), (&text, "a: b"), (&header, "c: d")];
+        let finders = Finders::of(found.into_iter().chain([(&header, "c: d")]));
+        let list = "kernel | run <- a: b\nmk/x.cuh <- c: d, a: b\n";
+        assert_eq!(finders.to_string(), list);
+        assert_eq!(Finders::parse(list), finders);
+        assert_eq!(finders.kernels_of(&header), ["c: d", "a: b"]);
+        let most = (0..9).map(|seed| finders.draw(seed, 1).len()).max();
+        assert_eq!(most, Some(2), "all kernels of a line");
     }
 }
