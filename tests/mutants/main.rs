@@ -19,7 +19,8 @@ use mkernel::spec::{BLayout, Dim, Epilogue, GemmConfig, GemmOp, GemmShape, Tunin
 use mkernel_testing::jobs::search::{Outcome, Reach, Target, reach, search};
 use mkernel_testing::jobs::{GemmJob, SimulatedJob, draw};
 use mkernel_testing::mutants::exceptions::{self, Exception};
-use mkernel_testing::mutants::{Finders, Mutant, Operator, all};
+use mkernel_testing::mutants::finders::Finders;
+use mkernel_testing::mutants::{Mutant, Operator, all};
 use std::time::Duration;
 
 /// A kernel that is mutated: its name, and a job in which its mutations have an effect.

@@ -5,12 +5,11 @@
 //! the headers names them.
 
 pub mod exceptions;
-mod finders;
+pub mod finders;
 mod operators;
 mod scan;
 mod tokens;
 
-pub use finders::Finders;
 pub use operators::Operator;
 
 use std::collections::HashMap;

@@ -2,7 +2,8 @@
 
 use super::forked::{self, FORK, Report};
 use super::{SimulatedJob, for_each_in_parallel};
-use crate::mutants::{Finders, Mutant, PLANT, Switch, all};
+use crate::mutants::finders::Finders;
+use crate::mutants::{Mutant, PLANT, Switch, all};
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -351,13 +351,11 @@ impl ComparedTokens {
         };
         let all = layer.clone().of_tokens(random, self.pool, layer.world);
         let reference = all.run_on(backend)?;
-        let key = format!("{:?} {}", layer.dispatch, layer.world);
-        for (name, batch) in share(self.batches(&layer, random), key, (0, self.one_in)) {
-            let bits = batch
-                .run_on(backend)
-                .map_err(|error| format!("{name}: {error}"))?;
-            let differs = |(token, bits): (&u64, &Vec<u32>)| reference[token] != *bits;
-            if let Some((token, _)) = bits.iter().find(|(token, bits)| differs((token, bits))) {
+        for (name, batch) in share(self.batches(&layer, random), layer.world, (0, self.one_in)) {
+            let bits = batch.run_on(backend);
+            let bits = bits.map_err(|error| format!("{name}: {error}"))?;
+            let differs = |(token, bits): &(&u64, &Vec<u32>)| reference[*token] != **bits;
+            if let Some((token, _)) = bits.iter().find(differs) {
                 return Err(format!("{name}: token {token} differs"));
             }
         }
