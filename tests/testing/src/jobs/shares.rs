@@ -38,10 +38,16 @@ pub fn share<J>(jobs: Vec<J>, key: impl Hash, (number, count): (u64, u64)) -> Ve
 }
 
 /// Returns the jobs of each of these worlds, which are alike, but each job in one world only.
+///
+/// # Panics
+/// A world has more jobs than another one.
 pub fn each_in_one<W: Copy, J>(worlds: &[W], jobs_of: impl Fn(W) -> Vec<J>) -> Vec<J> {
     let count = worlds.len() as u64;
-    let of_world = |(number, world): (u64, &W)| share(jobs_of(*world), "", (number, count));
-    (0..).zip(worlds).flat_map(of_world).collect()
+    let all: Vec<_> = worlds.iter().map(|world| jobs_of(*world)).collect();
+    let is_alike = all.iter().all(|jobs| jobs.len() == all[0].len());
+    assert!(is_alike, "each job is once in the list of each world");
+    let of_world = |(number, jobs): (u64, Vec<J>)| share(jobs, "", (number, count));
+    (0..).zip(all).flat_map(of_world).collect()
 }
 
 #[cfg(test)]
