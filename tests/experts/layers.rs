@@ -128,12 +128,13 @@ fn every_tile_and_layout_is_right() {
 /// Tiles of the last round are divided into slices of K, such as 2 tiles on 6 CTAs into 3.
 #[test]
 fn tiles_in_slices_are_right() {
-    for (world, tile, splits, swiglu) in [
+    let layers = vec![
         (1, (64, 128), 7, false),
         (2, (128, 256), 3, true),
         (2, (64, 256), 7, false),
         (4, (128, 128), 4, false),
-    ] {
+    ];
+    for (world, tile, splits, swiglu) in share(layers, "", (0, 2)) {
         let mut layer = Layer::new(world, 4, 2, 40);
         (layer.tile, layer.split_k, layer.swiglu) = (Some(tile), Some(splits), swiglu);
         (layer.hidden, layer.intermediate, layer.sms) = (456, 72, 6);
@@ -202,7 +203,7 @@ fn layers_are_right_after_many_calls() {
         wide.swiglu = swiglu;
         wide
     };
-    let layers = [
+    let layers = vec![
         ("one rank", Layer::new(1, 7, 3, 40)),
         ("two ranks", Layer::new(2, 10, 4, 40)),
         ("four ranks", Layer::new(4, 12, 3, 12)),
@@ -210,7 +211,8 @@ fn layers_are_right_after_many_calls() {
         ("large tiles", wide(false)),
         ("SwiGLU", wide(true)),
     ];
-    for ((name, layer), calls) in layers.into_iter().zip(WRAPPING_CALL_COUNTS.iter().cycle()) {
+    let layers = share(layers, "", (0, 2)).into_iter();
+    for ((name, layer), calls) in layers.zip(WRAPPING_CALL_COUNTS.iter().cycle()) {
         let name = format!("{name}, {calls} calls");
         check(&name, &layer.with_call_count(*calls), 1);
     }
