@@ -8,15 +8,12 @@ use mkernel_testing::jobs::attention::{AttentionJob, CallPattern, cases};
 use mkernel_testing::jobs::gemm::cases::symmetric;
 use mkernel_testing::jobs::{
     GemmJob, SimulatedJob, all_are_right, all_are_right_now_or_after_many_calls, common_jobs,
+    each_in_one, share,
 };
 use std::collections::BTreeSet;
 
 /// The number of seeds per kernel and world in the ignored test.
 const SEEDS: u64 = 100;
-
-/// The worlds of golden GEMMs in the tests that are not ignored. The tests of `mutants` and `rows` run on two ranks. One run
-/// of each kernel suffices here, since the tests of `mutants` show that most defects are found with any seed.
-const DEFAULT_WORLDS: [u32; 2] = [1, 4];
 
 /// Returns a size that is small enough for a CPU and has the same remainder as `size` after whole tiles.
 fn small(size: u64, limit: u64) -> u64 {
@@ -99,29 +96,34 @@ fn jobs_of(op: GemmOp, worlds: &[u32]) -> Vec<(String, GemmJob)> {
     jobs.filter(|(_, job)| is_new(job)).collect()
 }
 
-#[test]
-fn attention_is_right_on_two_ranks_now_or_after_many_calls() {
-    all_are_right_now_or_after_many_calls(&cases::small(2));
+/// Runs each golden kernel of `op` on four ranks, and a third of these kernels on one rank. The tests of `mutants` and `rows` run
+/// on two ranks. One run of each kernel suffices, since the tests of `mutants` show that most defects are found with any seed.
+fn goldens_are_right(op: GemmOp) {
+    let jobs = [jobs_of(op, &[4]), share(jobs_of(op, &[1]), "", (0, 3))].concat();
+    all_are_right_now_or_after_many_calls(&jobs);
 }
 
 #[test]
 fn ag_gemm_is_right() {
-    all_are_right_now_or_after_many_calls(&jobs_of(GemmOp::AgGemm, &DEFAULT_WORLDS));
+    goldens_are_right(GemmOp::AgGemm);
 }
 
 #[test]
 fn gemm_rs_is_right() {
-    all_are_right_now_or_after_many_calls(&jobs_of(GemmOp::GemmRs, &DEFAULT_WORLDS));
+    goldens_are_right(GemmOp::GemmRs);
 }
 
 #[test]
 fn gemm_ar_is_right() {
-    all_are_right_now_or_after_many_calls(&jobs_of(GemmOp::GemmAr, &DEFAULT_WORLDS));
+    goldens_are_right(GemmOp::GemmAr);
 }
 
+/// No rank waits for another one, so one rank shows most.
 #[test]
 fn gemm_is_right() {
-    all_are_right_now_or_after_many_calls(&jobs_of(GemmOp::Gemm, &DEFAULT_WORLDS));
+    let several = share(jobs_of(GemmOp::Gemm, &[4]), "", (0, 3));
+    let jobs = [jobs_of(GemmOp::Gemm, &[1]), several].concat();
+    all_are_right_now_or_after_many_calls(&jobs);
 }
 
 /// This test is for changes of the simulator and of code that the operators share.
@@ -134,9 +136,10 @@ fn every_operator_is_right_on_all_seeds() {
 }
 
 #[test]
-fn attention_is_right_on_one_rank_and_on_four() {
-    let all: Vec<(String, AttentionJob)> = [1, 4].into_iter().flat_map(cases::small).collect();
-    all_are_right(&all, 1);
+fn attention_is_right() {
+    let one = share(cases::small(1), "", (0, 3));
+    let jobs = [one, each_in_one(&[2, 4], cases::small)].concat();
+    all_are_right_now_or_after_many_calls(&jobs);
 }
 
 /// One job waits for keys, and one for a free slot at a peer.
@@ -164,15 +167,15 @@ fn a_missing_rank_of_attention_is_named() {
     }
 }
 
-/// `tests/gpu/simulator.rs` runs the same jobs on GPUs.
+/// `tests/gpu/simulator.rs` runs all of these jobs on GPUs.
 #[test]
 fn jobs_that_also_run_on_gpus_have_the_expected_bits() {
-    all_are_right(&common_jobs(2), 1);
+    all_are_right(&share(common_jobs(2), "", (0, 3)), 1);
 }
 
 /// Owners store straight to C of all ranks.
 #[test]
 fn results_in_symmetric_memory_are_right() {
-    let jobs: Vec<_> = [1, 2, 4].into_iter().flat_map(symmetric).collect();
+    let jobs = [symmetric(1), each_in_one(&[2, 4], symmetric)].concat();
     all_are_right_now_or_after_many_calls(&jobs);
 }

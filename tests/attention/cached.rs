@@ -10,7 +10,7 @@ use mkernel_testing::jobs::attention::cached_cases::{with_cached_rows, with_cach
 use mkernel_testing::jobs::bad_network;
 use mkernel_testing::jobs::prepared::{DEADLINE, error_at_once};
 use mkernel_testing::jobs::{
-    Backend, Machine, all_are_right, all_are_right_now_or_after_many_calls,
+    Backend, Machine, all_are_right, all_are_right_now_or_after_many_calls, each_in_one, share,
 };
 use mkernel_testing::lab::Random;
 use std::sync::Arc;
@@ -21,23 +21,18 @@ fn calls_with_cached_rows_are_right_on_one_rank() {
 }
 
 #[test]
-fn calls_with_cached_rows_are_right_on_two_ranks() {
-    all_are_right_now_or_after_many_calls(&with_cached_rows(2));
-}
-
-#[test]
-fn calls_with_cached_rows_are_right_on_four_ranks() {
-    all_are_right_now_or_after_many_calls(&with_cached_rows(4));
+fn calls_with_cached_rows_are_right_on_several_ranks() {
+    all_are_right_now_or_after_many_calls(&each_in_one(&[2, 4], with_cached_rows));
 }
 
 #[test]
 fn calls_with_cached_rows_are_right_across_nodes() {
-    let across = |nodes, local_world| {
+    let across = |(nodes, local_world)| {
         let jobs = with_cached_rows_across(nodes, local_world, &bad_network()).into_iter();
         jobs.map(|(name, job)| (name, job.forwarding_after(4)))
+            .collect()
     };
-    let jobs: Vec<_> = across(2, 1).chain(across(2, 2)).collect();
-    all_are_right_now_or_after_many_calls(&jobs);
+    all_are_right_now_or_after_many_calls(&each_in_one(&[(2, 1), (2, 2)], across));
 }
 
 /// Returns the jobs with calls of random lengths over up to a random number of cached rows.
@@ -55,7 +50,7 @@ fn random(seed: u64) -> Vec<(String, AttentionJob)> {
 
 #[test]
 fn calls_of_random_lengths_over_random_caches_are_right() {
-    all_are_right(&random(1), 1);
+    all_are_right(&share(random(1), "", (0, 2)), 1);
 }
 
 /// This test is for changes of attention and of the simulator.

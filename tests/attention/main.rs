@@ -12,7 +12,9 @@ mod strided;
 
 use mkernel_testing::jobs::attention::AttentionJob;
 use mkernel_testing::jobs::attention::cases::{with_rows, with_rows_across};
-use mkernel_testing::jobs::{all_are_right, all_are_right_now_or_after_many_calls, bad_network};
+use mkernel_testing::jobs::{
+    all_are_right, all_are_right_now_or_after_many_calls, bad_network, each_in_one, share,
+};
 use mkernel_testing::lab::Random;
 
 /// Returns jobs on several nodes, whose ranks forward parts soon. A put has at most four parts.
@@ -28,18 +30,14 @@ fn calls_of_any_length_are_right_on_one_rank() {
 }
 
 #[test]
-fn calls_of_any_length_are_right_on_two_ranks() {
-    all_are_right_now_or_after_many_calls(&with_rows(2));
-}
-
-#[test]
-fn calls_of_any_length_are_right_on_four_ranks() {
-    all_are_right_now_or_after_many_calls(&with_rows(4));
+fn calls_of_any_length_are_right_on_several_ranks() {
+    all_are_right_now_or_after_many_calls(&each_in_one(&[2, 4], with_rows));
 }
 
 #[test]
 fn calls_of_any_length_are_right_across_nodes() {
-    all_are_right_now_or_after_many_calls(&[across(2, 1), across(2, 2)].concat());
+    let jobs = each_in_one(&[(2, 1), (2, 2)], |(nodes, local)| across(nodes, local));
+    all_are_right_now_or_after_many_calls(&jobs);
 }
 
 /// Returns these jobs with calls of random lengths.
@@ -55,7 +53,8 @@ fn random(seed: u64, mut jobs: Vec<(String, AttentionJob)>) -> Vec<(String, Atte
 
 #[test]
 fn calls_of_random_lengths_are_right() {
-    all_are_right(&random(1, [with_rows(2), across(2, 2)].concat()), 1);
+    let jobs = [with_rows(2), across(2, 2)].concat();
+    all_are_right(&share(random(1, jobs), "", (0, 2)), 1);
 }
 
 /// This test is for changes of attention and of the simulator.

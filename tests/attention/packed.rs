@@ -2,7 +2,9 @@
 
 use mkernel_testing::jobs::attention::AttentionJob;
 use mkernel_testing::jobs::attention::cases::{random_sequences, with_sequences};
-use mkernel_testing::jobs::{Backend, all_are_right, all_are_right_now_or_after_many_calls};
+use mkernel_testing::jobs::{
+    Backend, all_are_right, all_are_right_now_or_after_many_calls, each_in_one, share,
+};
 use mkernel_testing::lab::Random;
 
 #[test]
@@ -11,13 +13,8 @@ fn packed_sequences_are_right_on_one_rank() {
 }
 
 #[test]
-fn packed_sequences_are_right_on_two_ranks() {
-    all_are_right_now_or_after_many_calls(&with_sequences(2));
-}
-
-#[test]
-fn packed_sequences_are_right_on_four_ranks() {
-    all_are_right_now_or_after_many_calls(&with_sequences(4));
+fn packed_sequences_are_right_on_several_ranks() {
+    all_are_right_now_or_after_many_calls(&each_in_one(&[2, 4], with_sequences));
 }
 
 /// Returns jobs of every kind, on this number of ranks, whose calls have sequences of random lengths.
@@ -36,7 +33,7 @@ fn random(seed: u64, world: u32) -> Vec<(String, AttentionJob)> {
 
 #[test]
 fn packed_sequences_of_random_lengths_are_right() {
-    all_are_right(&random(1, 2), 1);
+    all_are_right(&share(random(1, 2), "", (0, 2)), 1);
 }
 
 /// This test is for changes of attention and of the simulator.

@@ -4,6 +4,7 @@ use mkernel::cudarc::driver::{CudaSlice, CudaStream};
 use mkernel::half::bf16;
 use mkernel::spec::{AttentionConfig, AttentionOp, AttentionShape, Dim, Placement};
 use mkernel::{ErrorKind, KernelConfig, Operand, Operator};
+use mkernel_testing::jobs::each_in_one;
 use mkernel_testing::jobs::prepared::{
     Prepared, error_at_once, expect_errors_with_rows, expect_refused, on_ranks,
 };
@@ -89,8 +90,9 @@ fn different_rows_are_an_error_that_names_two_ranks() {
         ((2, 2), (false, None)),
         ((2, 1), (true, None)),
     ];
-    let seeds = (0..3).flat_map(|seed| kinds.map(|(topology, kind)| (topology, kind, seed)));
-    for (topology, kind, seed) in seeds {
+    let seeds = [0, 1, 2];
+    let calls = |seed| kinds.map(|(topology, kind)| (topology, kind, seed)).into();
+    for (topology, kind, seed) in each_in_one(&seeds, calls) {
         let (config, shape) = operator(topology, kind);
         let outcomes = on_ranks(&config, shape, (SMS, seed), |rank| {
             let rows = if rank.ranks.rank() == 1 { 7 } else { 300 };

@@ -1,12 +1,11 @@
 //! Tests of `gemm_ar` and `gemm_rs` with a norm on simulated GPUs.
 
 use mkernel_testing::jobs::gemm::norm::{GemmNormJob, normalised, normalised_by_owners};
-use mkernel_testing::jobs::{all_are_right, all_are_right_now_or_after_many_calls};
+use mkernel_testing::jobs::{all_are_right, all_are_right_now_or_after_many_calls, each_in_one};
 
 #[test]
 fn norms_of_products_are_right() {
-    let worlds = [1, 2, 4].into_iter();
-    all_are_right_now_or_after_many_calls(&worlds.flat_map(normalised).collect::<Vec<_>>());
+    all_are_right_now_or_after_many_calls(&each_in_one(&[1, 2, 4], normalised));
 }
 
 #[test]
@@ -22,9 +21,7 @@ fn norms_of_relayed_sums_are_right() {
 
 #[test]
 fn norms_behind_two_shots_are_right() {
-    let worlds = [1, 2, 4].into_iter();
-    let jobs: Vec<_> = worlds.flat_map(normalised_by_owners).collect();
-    all_are_right_now_or_after_many_calls(&jobs);
+    all_are_right_now_or_after_many_calls(&each_in_one(&[1, 2, 4], normalised_by_owners));
 }
 
 /// Ranks add up rows of their own and relay the sums.

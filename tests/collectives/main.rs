@@ -13,12 +13,14 @@ use mkernel_testing::jobs::collective::CollectiveJob;
 use mkernel_testing::jobs::collective::cases::{
     across, small, symmetric as in_symmetric_memory, symmetric_across, with_rows, with_rows_across,
 };
-use mkernel_testing::jobs::{all_are_right, all_are_right_now_or_after_many_calls, bad_network};
+use mkernel_testing::jobs::{
+    all_are_right, all_are_right_now_or_after_many_calls, bad_network, each_in_one,
+};
 
 #[test]
 fn collectives_are_right_on_one_node() {
-    let worlds = [1, 2, 4].into_iter();
-    all_are_right_now_or_after_many_calls(&worlds.flat_map(small).collect::<Vec<_>>());
+    let jobs = [small(1), each_in_one(&[2, 4], small)].concat();
+    all_are_right_now_or_after_many_calls(&jobs);
 }
 
 /// Returns those jobs on eight ranks whose names have one of these parts. Four ranks show what the other jobs differ in.
@@ -53,12 +55,10 @@ fn collectives_are_right_on_eight_ranks() {
 #[test]
 fn collectives_are_right_on_several_nodes() {
     let nodes = [(2, 1), (2, 2), (3, 1), (3, 2)];
-    let jobs = nodes
-        .into_iter()
-        .flat_map(|(nodes, local_world)| across(nodes, local_world, &bad_network()));
-    // The type of elements does not change what is sent.
-    let jobs = jobs.filter(|(name, _)| !name.contains("fp16") || name.ends_with("2x2"));
-    all_are_right_now_or_after_many_calls(&jobs.collect::<Vec<_>>());
+    let jobs = each_in_one(&nodes, |(nodes, local)| {
+        across(nodes, local, &bad_network())
+    });
+    all_are_right_now_or_after_many_calls(&jobs);
 }
 
 /// One operator serves calls of any number of rows.
@@ -70,25 +70,23 @@ fn rows_may_change_from_call_to_call() {
         "chunks on",
         "all_to_all in packets",
     ];
-    let worlds = [1, 2, 4].into_iter().flat_map(with_rows);
-    let worlds = worlds.chain(on_eight(with_rows(8), &eight));
-    let across = [(2, 1), (2, 2), (3, 1)].into_iter();
-    let across = across.flat_map(|(nodes, local)| with_rows_across(nodes, local, &bad_network()));
-    // A graph replays the launches of other jobs. Two ranks and two nodes of two stand for all.
-    let jobs = worlds.chain(across).filter(|(name, _)| {
-        let stands_for_all = ["on 2 ranks", "2x2"];
-        !name.contains("graph") || stands_for_all.iter().any(|part| name.ends_with(part))
+    let across = each_in_one(&[(2, 1), (2, 2), (3, 1)], |(nodes, local)| {
+        with_rows_across(nodes, local, &bad_network())
     });
-    all_are_right_now_or_after_many_calls(&jobs.collect::<Vec<_>>());
+    let eight = on_eight(with_rows(8), &eight);
+    let jobs = [with_rows(1), each_in_one(&[2, 4], with_rows), eight, across].concat();
+    all_are_right_now_or_after_many_calls(&jobs);
 }
 
 /// Ranks store straight to each other's results.
 #[test]
 fn results_in_symmetric_memory_are_right() {
-    let worlds = [1, 2, 4].into_iter().flat_map(in_symmetric_memory);
+    let one = in_symmetric_memory(1);
+    let several = each_in_one(&[2, 4], in_symmetric_memory);
     let eight = ["sums of rows", "rows of rows in", "exchange of rows"];
-    let worlds = worlds.chain(on_eight(in_symmetric_memory(8), &eight));
-    let across = [(2, 1), (2, 2)].into_iter();
-    let across = across.flat_map(|(nodes, local)| symmetric_across(nodes, local, &bad_network()));
-    all_are_right_now_or_after_many_calls(&worlds.chain(across).collect::<Vec<_>>());
+    let eight = on_eight(in_symmetric_memory(8), &eight);
+    let across = each_in_one(&[(2, 1), (2, 2)], |(nodes, local)| {
+        symmetric_across(nodes, local, &bad_network())
+    });
+    all_are_right_now_or_after_many_calls(&[one, several, eight, across].concat());
 }

@@ -4,10 +4,10 @@ use mkernel::half::bf16;
 use mkernel::spec::{CollectiveConfig, CollectiveOp, CollectiveShape, Protocol};
 use mkernel::{ErrorKind, KernelConfig, Operand};
 use mkernel_testing::jobs::collective::buckets::in_buckets;
-use mkernel_testing::jobs::named;
 use mkernel_testing::jobs::prepared::{
     Prepared, error_at_once, expect_errors_with_rows, expect_refused, on_ranks,
 };
+use mkernel_testing::jobs::{each_in_one, named};
 
 /// The SMs of a simulated GPU.
 const SMS: u32 = 3;
@@ -54,8 +54,9 @@ fn different_rows_are_an_error_that_names_two_ranks() {
         ((1, 4), (AllToAll, Some(Protocol::Simple))),
         ((2, 2), (AllToAll, None)),
     ];
-    let seeds = (0..2).flat_map(|seed| kinds.map(|(topology, kind)| (topology, kind, seed)));
-    for (topology, kind, seed) in seeds {
+    let seeds = [0, 1];
+    let calls = |seed| kinds.map(|(topology, kind)| (topology, kind, seed)).into();
+    for (topology, kind, seed) in each_in_one(&seeds, calls) {
         let (config, shape) = operator(topology, kind);
         let outcomes = on_ranks(&config, shape, (SMS, seed), |rank| {
             let rows = if rank.ranks.rank() == 1 { 7 } else { 12 };

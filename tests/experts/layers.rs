@@ -3,9 +3,9 @@
 
 use mkernel::network::Faults;
 use mkernel::spec::Dtype;
-use mkernel_testing::jobs::WRAPPING_CALL_COUNTS;
 use mkernel_testing::jobs::attention::CallPattern;
 use mkernel_testing::jobs::experts::Layer;
+use mkernel_testing::jobs::{WRAPPING_CALL_COUNTS, each_in_one, share};
 
 /// Runs the layer with several seeds. The results must be right and have the same bits.
 pub fn check(name: &str, layer: &Layer, seeds: u64) {
@@ -60,16 +60,8 @@ fn layers_of_fp16_are_right() {
 /// each way, and tiles are divided into slices or not.
 #[test]
 fn tokens_without_some_or_any_of_their_choices_are_right() {
-    for (world, limit) in [
-        (1, Some(0)),
-        (1, Some(5)),
-        (1, None),
-        (2, Some(0)),
-        (2, Some(5)),
-        (2, None),
-        (4, Some(0)),
-        (4, None),
-    ] {
+    let jobs_of = |world| vec![(world, Some(0)), (world, Some(5)), (world, None)];
+    for (world, limit) in each_in_one(&[1, 2, 4], jobs_of) {
         let mut layer = Layer::new(world, 12, 3, 12);
         (layer.low_latency_tokens, layer.intermediate) = (limit, 520);
         let counts = [[12, 5, 6, 0], [5, 12, 12, 12], [12, 1, 12, 12]];
@@ -136,12 +128,13 @@ fn every_tile_and_layout_is_right() {
 /// Tiles of the last round are divided into slices of K, such as 2 tiles on 6 CTAs into 3.
 #[test]
 fn tiles_in_slices_are_right() {
-    for (world, tile, splits, swiglu) in [
+    let layers = vec![
         (1, (64, 128), 7, false),
         (2, (128, 256), 3, true),
         (2, (64, 256), 7, false),
         (4, (128, 128), 4, false),
-    ] {
+    ];
+    for (world, tile, splits, swiglu) in share(layers, "", (0, 2)) {
         let mut layer = Layer::new(world, 4, 2, 40);
         (layer.tile, layer.split_k, layer.swiglu) = (Some(tile), Some(splits), swiglu);
         (layer.hidden, layer.intermediate, layer.sms) = (456, 72, 6);
@@ -156,13 +149,14 @@ fn tiles_in_slices_are_right() {
 /// C is the product of two sums, whose columns come from two halves of the weight.
 #[test]
 fn swiglu_is_right_with_every_tile_and_layout() {
-    for (tile, nk) in [
+    let layers = vec![
         ((128, 256), true),
         ((128, 256), false),
         ((128, 128), true),
         ((64, 256), false),
         ((64, 256), true),
-    ] {
+    ];
+    for (tile, nk) in share(layers, "", (0, 2)) {
         let mut layer = Layer::new(2, 4, 2, 70);
         (layer.tile, layer.nk, layer.swiglu) = (Some(tile), nk, true);
         layer.intermediate = 136;
@@ -209,7 +203,7 @@ fn layers_are_right_after_many_calls() {
         wide.swiglu = swiglu;
         wide
     };
-    let layers = [
+    let layers = vec![
         ("one rank", Layer::new(1, 7, 3, 40)),
         ("two ranks", Layer::new(2, 10, 4, 40)),
         ("four ranks", Layer::new(4, 12, 3, 12)),
@@ -217,7 +211,8 @@ fn layers_are_right_after_many_calls() {
         ("large tiles", wide(false)),
         ("SwiGLU", wide(true)),
     ];
-    for ((name, layer), calls) in layers.into_iter().zip(WRAPPING_CALL_COUNTS.iter().cycle()) {
+    let layers = share(layers, "", (0, 2)).into_iter();
+    for ((name, layer), calls) in layers.zip(WRAPPING_CALL_COUNTS.iter().cycle()) {
         let name = format!("{name}, {calls} calls");
         check(&name, &layer.with_call_count(*calls), 1);
     }

@@ -4,39 +4,38 @@ use crate::layers::check;
 use mkernel::spec::Scales;
 use mkernel_testing::jobs::attention::CallPattern;
 use mkernel_testing::jobs::experts::Layer;
+use mkernel_testing::jobs::{each_in_one, share};
 
 #[test]
 fn layers_of_e4m3_are_right() {
     let all = [Scales::None, Scales::Tensor, Scales::Row, Scales::Block];
-    for (scales, tile) in all
-        .into_iter()
-        .zip([(64, 128), (64, 256), (128, 128), (128, 256)])
-    {
-        for world in [1, 2, 4] {
-            let mut layer = Layer::new(world, 8, 3, 24).scaled(scales);
-            (layer.tile, layer.intermediate) = (Some(tile), 136);
-            let counts = [[24, 5, 6, 0], [3, 24, 24, 5], [5, 1, 24, 24]];
-            let counts = counts.each_ref().map(|counts| &counts[..world as usize]);
-            check(
-                &format!("{scales:?}, {world} ranks"),
-                &layer.mixed(counts),
-                2,
-            );
-        }
+    let tiles = [(64, 128), (64, 256), (128, 128), (128, 256)];
+    let jobs_of = |world| {
+        let pairs = all.into_iter().zip(tiles);
+        pairs.map(|pair| (world, pair)).collect()
+    };
+    for (world, (scales, tile)) in each_in_one(&[1, 2, 4], jobs_of) {
+        let mut layer = Layer::new(world, 8, 3, 24).scaled(scales);
+        (layer.tile, layer.intermediate) = (Some(tile), 136);
+        let counts = [[24, 5, 6, 0], [3, 24, 24, 5], [5, 1, 24, 24]];
+        let counts = counts.each_ref().map(|counts| &counts[..world as usize]);
+        let name = format!("{scales:?}, {world} ranks");
+        check(&name, &layer.mixed(counts), 1);
     }
 }
 
 /// Tiles of e4m3 are divided into slices, and are products of a gate and an up projection. More stages than a window of scales has.
 #[test]
 fn slices_and_swiglu_of_e4m3_are_right() {
-    for (scales, tile, swiglu, splits) in [
+    let layers = vec![
         (Scales::Row, (128, 256), true, 3),
         (Scales::Row, (64, 128), false, 4),
         (Scales::Block, (64, 256), true, 3),
         (Scales::Block, (64, 128), false, 4),
         (Scales::Block, (128, 256), true, 1),
         (Scales::Tensor, (128, 128), true, 2),
-    ] {
+    ];
+    for (scales, tile, swiglu, splits) in share(layers, "", (0, 2)) {
         let mut layer = Layer::new(2, 4, 2, 40).scaled(scales);
         (layer.tile, layer.split_k, layer.swiglu) = (Some(tile), Some(splits), swiglu);
         (layer.hidden, layer.intermediate, layer.sms) = (1360, 200, 6);

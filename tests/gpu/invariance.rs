@@ -33,6 +33,7 @@ fn compare(
     let compared = Compared {
         all: Batch::new(world, config, sizes, (0..pool).collect()),
         counts: counts.to_vec(),
+        one_in: 1,
     };
     let result = compared.run_on(Backend::Gpus, seed());
     assert_eq!(result, Ok(()), "{op} {sizes:?} {epilogue:?}, {world} ranks");
@@ -90,6 +91,7 @@ fn rows_of_collectives_have_equal_bits_in_all_batches() {
             let compared = Compared {
                 all: Batch::new(world, config, (cols, 0), (0..POOL / 4).collect()),
                 counts: vec![1, 7, 64, 100],
+                one_in: 1,
             };
             let result = compared.run_on(Backend::Gpus, seed());
             assert_eq!(result, Ok(()), "{epilogue:?}, {world} ranks");
@@ -109,6 +111,7 @@ fn tokens_have_equal_bits_in_all_batches() {
                 layer,
                 pool: 1024,
                 counts: vec![1, 100, 600],
+                one_in: 1,
             };
             let result = compared.run_on(Backend::Gpus, seed());
             assert_eq!(result, Ok(()), "{sizes:?}, swiglu {swiglu}, {world} ranks");

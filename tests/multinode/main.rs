@@ -12,7 +12,9 @@ mod sharing;
 mod steps;
 
 use mkernel::spec::{BLayout, Dim, Epilogue, GemmConfig, GemmOp, GemmShape, Scales, Tuning};
-use mkernel_testing::jobs::{GemmJob, all_are_right_now_or_after_many_calls, bad_network};
+use mkernel_testing::jobs::{
+    GemmJob, all_are_right_now_or_after_many_calls, bad_network, each_in_one,
+};
 
 /// Returns a named job of a GEMM operator on this network.
 fn job(
@@ -95,12 +97,9 @@ fn ag_gemm_is_right() {
     ]);
 }
 
+/// The partial sums of both operators cross the network in the same way.
 #[test]
-fn gemm_rs_is_right() {
-    all_are_right_now_or_after_many_calls(&jobs(GemmOp::GemmRs));
-}
-
-#[test]
-fn gemm_ar_is_right() {
-    all_are_right_now_or_after_many_calls(&jobs(GemmOp::GemmAr));
+fn sums_are_right() {
+    let jobs = each_in_one(&[GemmOp::GemmRs, GemmOp::GemmAr], jobs);
+    all_are_right_now_or_after_many_calls(&jobs);
 }

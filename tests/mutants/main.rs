@@ -15,12 +15,12 @@ mod scales;
 mod sequences;
 mod swiglu;
 
-use mkernel::spec::{BLayout, Backend, Dim, Epilogue, GemmConfig, GemmOp, GemmShape, Tuning};
-use mkernel_compile::headers;
+use mkernel::spec::{BLayout, Dim, Epilogue, GemmConfig, GemmOp, GemmShape, Tuning};
 use mkernel_testing::jobs::search::{Outcome, Reach, Target, reach, search};
-use mkernel_testing::jobs::{GemmJob, SimulatedJob};
-use mkernel_testing::mutants::{Mutant, Operator, all, exceptions};
-use std::hash::{DefaultHasher, Hash, Hasher};
+use mkernel_testing::jobs::{GemmJob, SimulatedJob, draw};
+use mkernel_testing::mutants::exceptions::{self, Exception};
+use mkernel_testing::mutants::finders::Finders;
+use mkernel_testing::mutants::{Mutant, Operator, all};
 use std::time::Duration;
 
 /// A kernel that is mutated: its name, and a job in which its mutations have an effect.
@@ -77,34 +77,27 @@ fn all_targets() -> Vec<Target> {
 
 /// Mutants that no run finds, and why.
 const EXCEPTIONS: &str = include_str!("exceptions.txt");
-/// One in this number of mutants is in the sample. Most of the time of a sample is for the kernels without an active mutant.
-const SAMPLE: u64 = 48;
+/// The kernels that find mutants. A full run writes the list if [`ACCEPT`] is `always`.
+const FINDERS: &str = include_str!("finders.txt");
+const ACCEPT: &str = "INSTA_UPDATE";
+
+/// The number of kernels in a sample, which take half of its time, and of mutants.
+const SAMPLE: (usize, usize) = (12, 24);
+/// The time after which a mutant of a sample is searched in all kernels.
+const SAMPLE_LIMIT: Duration = Duration::from_secs(20);
 /// The time after which a mutant counts as not found. Most mutants are found by the first run.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// A full run takes only mutants whose names contain a line of this variable.
 const ONLY: &str = "MUTANTS";
 
-/// Returns the mutants that kernels reach, apart from exceptions, with a hash that a change of the header changes.
-fn drawn(reach: &Reach<'_>, mutants: &[Mutant]) -> Vec<(u64, u32)> {
-    let exceptions = exceptions::parse(EXCEPTIONS);
-    let stale = exceptions::without_mutant(&exceptions, mutants);
-    assert!(
-        stale.is_empty(),
-        "exceptions that name no mutant: {stale:#?}"
-    );
-    let headers = headers(Backend::HostCxx);
-    let draw = |number: &u32| {
-        let mutant = &mutants[*number as usize - 1];
-        let header = headers.iter().find(|(name, _)| *name == mutant.file);
-        let mut hasher = DefaultHasher::new();
-        (header, mutant.to_string()).hash(&mut hasher);
-        let is_exception = exceptions::contains(&exceptions, mutant);
-        (!is_exception).then(|| (hasher.finish(), *number))
-    };
-    // In the order of hashes, neighbours have different kernels, and do not wait for each other.
-    let mut drawn: Vec<_> = reach.keys().filter_map(draw).collect();
-    drawn.sort_unstable();
+/// Returns the mutants that kernels reach, apart from exceptions, in random order.
+fn drawn(reach: &Reach<'_>, mutants: &[Mutant], exceptions: &[Exception]) -> Vec<u32> {
+    let numbers = reach.keys().copied();
+    let is_meant = |number: &u32| !exceptions::contains(exceptions, &mutants[*number as usize - 1]);
+    let mut drawn: Vec<_> = numbers.filter(is_meant).collect();
+    // Neighbours have different kernels, and do not wait for each other.
+    drawn.sort_by_cached_key(|number| draw(mutants[*number as usize - 1].to_string()));
     drawn
 }
 
@@ -112,7 +105,7 @@ fn drawn(reach: &Reach<'_>, mutants: &[Mutant]) -> Vec<(u64, u32)> {
 ///
 /// # Panics
 /// A mutant is not found.
-fn find_all(reach: &Reach<'_>, numbers: &[u32]) {
+fn find_all(reach: &Reach<'_>, numbers: &[u32]) -> Vec<Outcome> {
     let outcomes = search(reach, numbers, LIMIT);
     let lost = outcomes.iter().filter(|outcome| outcome.found.is_none());
     let named = |outcome: &Outcome| format!("{} in {:?}", outcome.mutant, outcome.kernels);
@@ -120,17 +113,46 @@ fn find_all(reach: &Reach<'_>, numbers: &[u32]) {
     let found = outcomes.len() - lost.len();
     println!("found {found} of {} mutants", outcomes.len());
     assert!(lost.is_empty(), "not found: {lost:#?}");
+    outcomes
 }
 
-/// Kernels without an active mutant are right, and the simulator finds a sample of the mutants.
+/// The simulator finds a sample of the mutants, and a sample of the kernels without an active mutant is right.
 #[test]
 fn a_sample_of_mutants_is_found() {
     let targets = all_targets();
-    let reach = reach(&targets, 1);
-    let drawn = drawn(&reach, &all());
-    let sample = drawn.iter().filter(|(hash, _)| hash % SAMPLE == 0);
-    let numbers: Vec<u32> = sample.map(|(_, number)| *number).collect();
-    find_all(&reach, &numbers);
+    let finders = Finders::parse(FINDERS);
+    let kernels = finders.draw(draw("kernels"), SAMPLE.0);
+    let all_kernels: Vec<_> = targets.iter().collect();
+    let mut some_kernels = all_kernels.clone();
+    some_kernels.retain(|target| kernels.contains(target.name()));
+    let is_complete = some_kernels.len() == kernels.len();
+    assert!(is_complete, "some of these do not exist: {kernels:?}");
+    let reach_of_some = reach(&some_kernels, 1, &finders);
+    let mutants = all();
+    let exceptions = exceptions::parse(EXCEPTIONS);
+    let mut stale = exceptions::without_mutant(&exceptions, &mutants);
+    // All mutants of a header are known if one is.
+    let is_known = |header: &str| mutants.iter().any(|mutant| mutant.file == header);
+    stale.retain(|name| {
+        let (header, _) = name.split_once(" | ").unwrap_or_default();
+        header.starts_with("mk/") && is_known(header)
+    });
+    assert_eq!(stale, [""; 0], "exceptions that name no mutant");
+    let mut numbers = drawn(&reach_of_some, &mutants, &exceptions);
+    numbers.retain(|number| {
+        let mut finders = finders.kernels_of(&mutants[*number as usize - 1]).iter();
+        finders.all(|kernel| kernels.contains(kernel.as_str()))
+    });
+    numbers.truncate(SAMPLE.1);
+    let outcomes = search(&reach_of_some, &numbers, SAMPLE_LIMIT);
+    let found = outcomes.iter().filter_map(Outcome::finder);
+    let found: Vec<_> = found.map(|(mutant, _)| mutant).collect();
+    println!("found {} of {} mutants", found.len(), numbers.len());
+    numbers.retain(|number| !found.contains(&&mutants[*number as usize - 1]));
+    if !numbers.is_empty() {
+        // The list does not know new code.
+        find_all(&reach(&all_kernels, 1, &finders), &numbers);
+    }
 }
 
 /// The simulator finds every mutant that kernels reach, and kernels reach all statements with mutants, apart from exceptions.
@@ -138,10 +160,11 @@ fn a_sample_of_mutants_is_found() {
 #[ignore = "takes half an hour"]
 fn every_mutant_is_found() {
     let targets = all_targets();
-    let reach = reach(&targets, 2);
+    let finders = Finders::parse(FINDERS);
+    let reach = reach(&targets.iter().collect::<Vec<_>>(), 2, &finders);
     let mutants = all();
-    let drawn = drawn(&reach, &mutants);
     let exceptions = exceptions::parse(EXCEPTIONS);
+    let stale = exceptions::without_mutant(&exceptions, &mutants);
     let is_unreached = |(number, mutant): &(u32, &Mutant)| {
         mutant.operator == Operator::Deleted
             && !reach.contains_key(number)
@@ -156,14 +179,23 @@ fn every_mutant_is_found() {
         exceptions.len()
     );
     let only = std::env::var(ONLY).unwrap_or_default();
-    let numbers = drawn.into_iter().map(|(_, number)| number);
-    let is_meant = |number: &u32| {
+    let mut numbers = drawn(&reach, &mutants, &exceptions);
+    numbers.retain(|number| {
         let name = mutants[*number as usize - 1].to_string();
         only.is_empty() || only.lines().any(|part| name.contains(part))
-    };
-    find_all(&reach, &numbers.filter(is_meant).collect::<Vec<_>>());
+    });
+    let outcomes = find_all(&reach, &numbers);
+    assert!(
+        stale.is_empty(),
+        "exceptions that name no mutant: {stale:#?}"
+    );
     assert!(
         unreached.is_empty(),
         "no kernel reaches these statements: {unreached:#?}"
     );
+    let found = Finders::of(outcomes.iter().filter_map(Outcome::finder));
+    if only.is_empty() && std::env::var(ACCEPT).is_ok_and(|value| value == "always") {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/mutants/finders.txt");
+        std::fs::write(path, found.to_string()).expect("a list");
+    }
 }

@@ -7,10 +7,11 @@ use crate::configs::{
 use crate::host_program;
 use mkernel_compile::{CudaSource, render};
 use mkernel_spec::{GemmOp, KernelPlan};
+use mkernel_testing::jobs::{each_in_one, share};
 use proptest::prelude::*;
 
 /// The number of cases. Each is compiled, which takes about a second.
-const CASES: u32 = 12;
+const CASES: u32 = 6;
 
 /// Returns the faults that `schedule.cpp` finds in a kernel's schedule.
 fn faults(source: &CudaSource) -> String {
@@ -44,14 +45,15 @@ proptest! {
 
 #[test]
 fn schedules_of_any_rows_of_several_nodes_are_complete() {
-    for (op, nodes, local_world, most) in [
+    let kernels = vec![
         (GemmOp::AgGemm, 2, 4, 1024),
         (GemmOp::AgGemm, 3, 2, 700),
         (GemmOp::GemmRs, 3, 4, 1500),
         (GemmOp::GemmAr, 2, 2, 1024),
         (GemmOp::GemmAr, 3, 1, 64),
         (GemmOp::Gemm, 2, 2, 1000),
-    ] {
+    ];
+    for (op, nodes, local_world, most) in share(kernels, "", (0, 2)) {
         let plan = rows_of_nodes(op, (nodes, local_world), most);
         let source = render(&plan).expect("a plan renders");
         assert_eq!(faults(&source), "", "{}", source.id);
@@ -61,7 +63,7 @@ fn schedules_of_any_rows_of_several_nodes_are_complete() {
 /// The schedules of several nodes have gaps, ranks without rows, and tiles that straddle shards.
 #[test]
 fn schedules_of_several_nodes_are_complete() {
-    for (op, nodes, local_world, m) in [
+    let kernels = vec![
         (GemmOp::AgGemm, 2, 2, 1024),
         (GemmOp::AgGemm, 3, 2, 700),
         (GemmOp::AgGemm, 2, 1, 1),
@@ -70,7 +72,8 @@ fn schedules_of_several_nodes_are_complete() {
         (GemmOp::GemmAr, 2, 2, 1024),
         (GemmOp::GemmAr, 3, 2, 700),
         (GemmOp::GemmAr, 3, 1, 64),
-    ] {
+    ];
+    for (op, nodes, local_world, m) in share(kernels, "", (0, 2)) {
         let plan = gemm_of_nodes(op, (nodes, local_world), (m, 1160, 520));
         let source = render(&plan).expect("a plan renders");
         assert_eq!(faults(&source), "", "{}", source.id);
@@ -80,17 +83,17 @@ fn schedules_of_several_nodes_are_complete() {
 /// CTAs share tiles of every shape: as many as sub-tiles of a group, fewer, and more.
 #[test]
 fn schedules_of_shared_tiles_are_complete() {
-    for (op, (tile_m, tile_n)) in [
+    let kernels = [
         (GemmOp::AgGemm, (64, 128)),
         (GemmOp::GemmRs, (128, 64)),
         (GemmOp::GemmAr, (64, 256)),
         (GemmOp::AgGemm, (128, 256)),
-    ] {
-        for split_k in [2, 3, 8] {
-            let plan = gemm_with_shared_tiles(op, (tile_m, tile_n), split_k);
-            let source = render(&plan).expect("a plan renders");
-            assert_eq!(faults(&source), "", "{}, {split_k}", source.id);
-        }
+    ];
+    let split = |split_k| kernels.map(|(op, tile)| (op, tile, split_k)).into();
+    for (op, tile, split_k) in each_in_one(&[2, 3, 8], split) {
+        let plan = gemm_with_shared_tiles(op, tile, split_k);
+        let source = render(&plan).expect("a plan renders");
+        assert_eq!(faults(&source), "", "{}, {split_k}", source.id);
     }
 }
 

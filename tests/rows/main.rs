@@ -6,13 +6,16 @@ mod chain;
 mod mistakes;
 
 use mkernel_testing::jobs::gemm::cases::{with_rows, with_rows_across};
-use mkernel_testing::jobs::{all_are_right, all_are_right_now_or_after_many_calls, bad_network};
+use mkernel_testing::jobs::{
+    all_are_right, all_are_right_now_or_after_many_calls, bad_network, each_in_one, share,
+};
 
 /// One operator serves calls of any number of rows.
 #[test]
 fn rows_may_change_from_call_to_call() {
-    let jobs = [1, 2, 4].into_iter().flat_map(with_rows);
-    all_are_right_now_or_after_many_calls(&jobs.collect::<Vec<_>>());
+    let one = share(with_rows(1), "", (0, 2));
+    let jobs = [one, each_in_one(&[2, 4], with_rows)].concat();
+    all_are_right_now_or_after_many_calls(&jobs);
 }
 
 /// Eight ranks relay sums in other parts than four. Of the other exchanges, one job each suffices, since four ranks show all
@@ -27,7 +30,8 @@ fn rows_may_change_on_eight_ranks() {
 
 #[test]
 fn rows_may_change_on_several_nodes() {
-    let nodes = [(2, 1), (2, 2), (3, 1)].into_iter();
-    let jobs = nodes.flat_map(|(nodes, local)| with_rows_across(nodes, local, &bad_network()));
-    all_are_right_now_or_after_many_calls(&jobs.collect::<Vec<_>>());
+    let jobs = each_in_one(&[(2, 1), (2, 2), (3, 1)], |(nodes, local)| {
+        with_rows_across(nodes, local, &bad_network())
+    });
+    all_are_right_now_or_after_many_calls(&jobs);
 }

@@ -5,6 +5,7 @@
 //! the headers names them.
 
 pub mod exceptions;
+pub mod finders;
 mod operators;
 mod scan;
 mod tokens;

@@ -71,27 +71,37 @@ fn impatient() -> [tcp::TcpGroup; 2] {
 /// The loss is detected by a rank that is in no step, and by a rank that waits in a step.
 #[test]
 fn a_host_without_power_is_noticed() {
-    for is_off in [0, 1] {
-        let mut met = impatient();
-        switch_off(&met[is_off]);
-        let other = &mut met[1 - is_off];
-        let started = Instant::now();
-        let mut lost = None;
-        while lost.is_none() && started.elapsed() < TIMEOUT {
-            lost = other.lost();
-            std::thread::sleep(Duration::from_millis(5));
+    std::thread::scope(|scope| {
+        for is_off in [0, 1] {
+            scope.spawn(move || is_noticed_between_steps(is_off));
+            scope.spawn(move || is_noticed_in_a_step(is_off));
         }
-        assert_eq!(lost, Some(is_off as u32));
+    });
+}
 
-        let mut met = impatient();
-        switch_off(&met[is_off]);
-        let error = met[1 - is_off].all_gather(&[], StepWait::new("step", TIMEOUT));
-        let error = error.expect_err("nobody answers");
-        let rank = is_off as u32;
-        assert!(
-            matches!(&error, Error::RankLeft { rank: left, .. } if *left == rank),
-            "{error}"
-        );
-        assert!(started.elapsed() < TIMEOUT, "{:?}", started.elapsed());
+fn is_noticed_between_steps(is_off: usize) {
+    let mut met = impatient();
+    switch_off(&met[is_off]);
+    let other = &mut met[1 - is_off];
+    let started = Instant::now();
+    let mut lost = None;
+    while lost.is_none() && started.elapsed() < TIMEOUT {
+        lost = other.lost();
+        std::thread::sleep(Duration::from_millis(5));
     }
+    assert_eq!(lost, Some(is_off as u32));
+}
+
+fn is_noticed_in_a_step(is_off: usize) {
+    let mut met = impatient();
+    switch_off(&met[is_off]);
+    let started = Instant::now();
+    let error = met[1 - is_off].all_gather(&[], StepWait::new("step", TIMEOUT));
+    let error = error.expect_err("nobody answers");
+    let rank = is_off as u32;
+    assert!(
+        matches!(&error, Error::RankLeft { rank: left, .. } if *left == rank),
+        "{error}"
+    );
+    assert!(started.elapsed() < TIMEOUT, "{:?}", started.elapsed());
 }

@@ -1,6 +1,7 @@
 //! Batches of one operator that reach its plans.
 
 use super::batches::{Batch, difference};
+use super::shares::share;
 use super::simulated::{Backend, Results, SimulatedJob};
 use crate::lab::Random;
 use mkernel::spec::{
@@ -14,6 +15,8 @@ pub struct Compared {
     pub all: Batch,
     /// The numbers of rows of the other batches.
     pub counts: Vec<u64>,
+    /// One in this number of the other batches is run, unless [`share`] returns all.
+    pub one_in: u64,
 }
 
 impl Compared {
@@ -27,7 +30,8 @@ impl Compared {
             ..self.all.clone()
         };
         let reference = all.run(backend)?;
-        for (name, batch) in self.batches(&all) {
+        let key = format!("{:?} {}", all.problem, all.world);
+        for (name, batch) in share(self.batches(&all), key, (0, self.one_in)) {
             let rows = batch
                 .run(backend)
                 .map_err(|error| format!("{name}: {error}"))?;

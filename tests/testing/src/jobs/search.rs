@@ -2,6 +2,7 @@
 
 use super::forked::{self, FORK, Report};
 use super::{SimulatedJob, for_each_in_parallel};
+use crate::mutants::finders::Finders;
 use crate::mutants::{Mutant, PLANT, Switch, all};
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;
@@ -34,6 +35,11 @@ impl Target {
         Self { name, job, switch }
     }
 
+    /// Returns the name of the kernel.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Runs the job with a mutant, or with none, and returns the failure.
     fn run(&self, mutant: u32, seed: u64) -> Option<String> {
         self.switch.activate(mutant);
@@ -57,18 +63,16 @@ pub struct Outcome {
     pub time: Duration,
 }
 
-/// The kernels that reach each mutant, from the fastest on.
+/// The kernels that reach each mutant, in the order in which they are tried.
 pub type Reach<'t> = BTreeMap<u32, Vec<(Duration, &'t Target)>>;
 
-/// Runs all jobs without an active mutant.
+/// Runs all jobs without an active mutant. The kernels of `finders` come first, then the other kernels from the fastest on.
 ///
 /// # Panics
 /// A job fails. The message has the failures of all jobs.
-pub fn reach(targets: &[Target], seeds: u64) -> Reach<'_> {
+pub fn reach<'t>(targets: &[&'t Target], seeds: u64, finders: &Finders) -> Reach<'t> {
     let (reach, failures) = (Mutex::new(Reach::new()), Mutex::new(Vec::new()));
-    let indices: Vec<usize> = (0..targets.len()).collect();
-    for_each_in_parallel(&indices, |index| {
-        let target = &targets[*index];
+    for_each_in_parallel(targets, |target| {
         for seed in 0..seeds {
             let started = Instant::now();
             if let Some(failure) = target.run(0, seed) {
@@ -94,9 +98,13 @@ pub fn reach(targets: &[Target], seeds: u64) -> Reach<'_> {
         .unwrap_or_else(PoisonError::into_inner);
     assert!(failures.is_empty(), "{}", failures.join("\n\n"));
     let mut reach = reach.into_inner().unwrap_or_else(PoisonError::into_inner);
-    for targets in reach.values_mut() {
+    let mutants = all();
+    for (number, targets) in &mut reach {
         targets.sort_by_key(|(time, _)| *time);
         take_families_in_turn(targets);
+        let first = finders.kernels_of(&mutants[*number as usize - 1]);
+        let place = |name: &str| first.iter().position(|kernel| kernel == name);
+        targets.sort_by_key(|(_, target)| place(target.name()).unwrap_or(first.len()));
     }
     reach
 }
@@ -178,6 +186,12 @@ fn find_here(runs: &[(u64, &Target)], number: u32, report: &mut Report) -> u8 {
 }
 
 impl Outcome {
+    /// Returns the mutant, and the kernel that has found it.
+    pub fn finder(&self) -> Option<(&Mutant, &str)> {
+        let (kernel, _) = self.found.as_ref()?.split_once(", seed ")?;
+        Some((&self.mutant, kernel))
+    }
+
     fn print(&self) {
         let Self { mutant, time, .. } = self;
         let how = match &self.found {

@@ -7,6 +7,7 @@
 use super::buffer::Elements;
 use super::kernel_edits::apply_edits;
 use super::machine::{Machine, emulated};
+use super::shares::share;
 use super::simulated::{Backend, Results, SimulatedJob};
 use crate::lab::{Failure, Random};
 use mkernel::cudarc::driver::CudaStream;
@@ -332,6 +333,8 @@ pub struct ComparedTokens {
     pub pool: u64,
     /// The numbers of tokens of the other batches.
     pub counts: Vec<u64>,
+    /// One in this number of the other batches is run, unless [`share`] returns all.
+    pub one_in: u64,
 }
 
 impl ComparedTokens {
@@ -348,12 +351,11 @@ impl ComparedTokens {
         };
         let all = layer.clone().of_tokens(random, self.pool, layer.world);
         let reference = all.run_on(backend)?;
-        for (name, batch) in self.batches(&layer, random) {
-            let bits = batch
-                .run_on(backend)
-                .map_err(|error| format!("{name}: {error}"))?;
-            let differs = |(token, bits): (&u64, &Vec<u32>)| reference[token] != *bits;
-            if let Some((token, _)) = bits.iter().find(|(token, bits)| differs((token, bits))) {
+        for (name, batch) in share(self.batches(&layer, random), layer.world, (0, self.one_in)) {
+            let bits = batch.run_on(backend);
+            let bits = bits.map_err(|error| format!("{name}: {error}"))?;
+            let differs = |(token, bits): &(&u64, &Vec<u32>)| reference[*token] != **bits;
+            if let Some((token, _)) = bits.iter().find(differs) {
                 return Err(format!("{name}: token {token} differs"));
             }
         }
