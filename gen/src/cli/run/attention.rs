@@ -162,16 +162,19 @@ fn other_call(
     };
     let mut offsets = vec![0];
     for sequence in sequences {
-        offsets.push(offsets[offsets.len() - 1] + before.length(*sequence) as i32);
+        offsets.push(offsets[offsets.len() - 1] + before.length(*sequence));
     }
     let rows = match is_packed {
-        true => offsets[sequences.len()] as u64,
+        true => offsets[sequences.len()],
         false => before.length(0),
     };
     let of_ranks = before.cached.chunks(to.batch as usize);
     let cached = of_ranks.flat_map(|counts| sequences.iter().map(|sequence| counts[*sequence]));
     let numbers = match is_packed {
-        true => (Operand::CuSeqlens, offsets),
+        true => (
+            Operand::CuSeqlens,
+            offsets.iter().map(|offset| *offset as i32).collect(),
+        ),
         false => (Operand::CachedRows, cached.collect()),
     };
     (to.batch, to.seq) = (sequences.len() as u64, rows + rows / 2 + 1);

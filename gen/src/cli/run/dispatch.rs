@@ -181,8 +181,8 @@ fn rows_of_tokens(tokens: &OtherTokens, [before, after]: [&Routing; 2], cols: u6
         for (before, after) in before.iter().zip(after) {
             for (source, token) in after {
                 let token = (*source, tokens.0[*source][*token]);
-                let of_expert = before.iter().position(|other| *other == token);
-                places.extend(of_expert.map(|found| [(rank, row), (rank, first_before + found)]));
+                let found = before.binary_search(&token).ok();
+                places.extend(found.map(|found| [(rank, row), (rank, first_before + found)]));
                 row += 1;
             }
             first_before += before.len();
