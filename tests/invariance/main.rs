@@ -1,7 +1,8 @@
-//! Batch invariance on simulated GPUs: rows that batches share have equal bits, whatever the batch and the plan.
+//! Batch invariance on simulated GPUs: rows, tokens and sequences that batches share have equal bits, whatever the batch and the plan.
 
 mod defaults;
 mod planted;
+mod sequences;
 
 use mkernel::spec::{
     Activation, BLayout, CollectiveConfig, CollectiveOp, Dtype, Epilogue, GemmConfig, GemmOp, Norm,
@@ -143,6 +144,8 @@ fn collectives() -> Vec<(String, Compared)> {
     // Rows of several blocks, the last of which is short.
     let cols = (1032, 0);
     let sums = collective(CollectiveOp::AllReduce);
+    // On one node, sums and moved rows need no option.
+    let plain = CollectiveConfig::new;
     let in_halves = CollectiveConfig {
         dtype: Dtype::Bf16,
         ..normalised()
@@ -151,14 +154,14 @@ fn collectives() -> Vec<(String, Compared)> {
         ("norm of two ranks", normalised(), (1, 2)),
         ("norm on one rank", normalised(), (1, 1)),
         ("norm across nodes", in_halves, (2, 2)),
-        ("all_reduce", sums, (1, 4)),
+        ("all_reduce", plain(CollectiveOp::AllReduce), (1, 4)),
         ("all_reduce across nodes", sums, (2, 2)),
         (
             "reduce_scatter across nodes",
             collective(CollectiveOp::ReduceScatter),
             (3, 1),
         ),
-        ("all_gather", collective(CollectiveOp::AllGather), (1, 2)),
+        ("all_gather", plain(CollectiveOp::AllGather), (1, 2)),
     ]
     .map(|(name, config, ranks)| (name.to_owned(), few_rows(config, ranks, cols)))
     .into()

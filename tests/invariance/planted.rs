@@ -1,6 +1,7 @@
 //! Planted dependences on the batch. Generated mutants change the order of threads, so they do not show whether the comparison
 //! of batches finds sums that are added in another order or rounded at another place.
 
+use super::sequences::sequences;
 use super::{collectives, jobs, layers};
 use mkernel_testing::jobs::{SimulatedJob, all_fail, named};
 
@@ -30,6 +31,15 @@ const OF_EXPERTS: &[Mistake] = &[
     ("a node that does not round its own sum", "experts across nodes", "all.add(of_node.result());", "for (u32 i = 0; i < Sum::kElements; ++i) all.values[i] += of_node.values[i];"),
 ];
 
+/// The keys of other ranks, taken in the opposite order if a condition holds.
+const TURNS: &str = "const u32 turn = span / Sequence::kKeyChunks;";
+
+#[rustfmt::skip]
+const OF_ATTENTION: &[Mistake] = &[
+    ("an order of keys that depends on the place of the sequence", "attention on four ranks", TURNS, "u32 turn = span / Sequence::kKeyChunks; if (turn != 0 && tile.sequence.first_row != 0) turn = Ranks::kWorld - turn;"),
+    ("an order of keys that depends on the most rows", "attention across nodes", TURNS, "u32 turn = span / Sequence::kKeyChunks; if (turn != 0 && Config::kSequence > 200) turn = Ranks::kWorld - turn;"),
+];
+
 fn all_are_found<J: SimulatedJob + Sync>(mistakes: &[Mistake], jobs: fn() -> Vec<(String, J)>) {
     let planted = |(name, of_job, from, to): &Mistake| {
         let mut job = named(jobs(), of_job);
@@ -52,4 +62,9 @@ fn dependences_of_collectives_are_found() {
 #[test]
 fn dependences_of_experts_are_found() {
     all_are_found(OF_EXPERTS, layers);
+}
+
+#[test]
+fn dependences_of_attention_are_found() {
+    all_are_found(OF_ATTENTION, sequences);
 }

@@ -1,12 +1,13 @@
 //! Inputs and reference of `ring_attention`. The reference is computed in fp64.
 
 use super::inputs::{Inputs, Random};
+use super::other_batch::{Lines, OtherBatch, last_half};
 use super::reference::{Matrix, matrix_sums_bytes, rounding_error};
 use mkernel::Operand;
-use mkernel::spec::plan::AttentionPlan;
+use mkernel::spec::plan::{AttentionPlan, OpPlan};
 use mkernel::{
-    KernelPlan,
-    spec::{Dtype, Layout},
+    KernelConfig, KernelPlan,
+    spec::{AttentionTuning, Dim, Dtype, Layout, Problem, Shape},
 };
 use std::ops::Range;
 use std::thread;
@@ -110,6 +111,81 @@ pub fn reference_bytes(plan: &KernelPlan, _: &AttentionPlan) -> u64 {
     matrix_sums_bytes(plan)
 }
 
+/// The last half of the sequences, in reverse order, as a call of a kernel with room for more rows: of packed sequences if such a kernel
+/// exists, otherwise of sequences whose length each call gives. Attention always promises equal bits.
+pub fn other_batch(
+    config: &KernelConfig,
+    plan: &KernelPlan,
+    op_plan: &AttentionPlan,
+    first: &Inputs,
+) -> Option<OtherBatch> {
+    let before = RowMap::new(op_plan, plan.spec.world(), first);
+    let sequences = last_half(op_plan.shape.batch as usize);
+    let call = |is_packed| other_call(config, plan, &before, (&sequences, is_packed));
+    let alone = || (!op_plan.config.packed).then(|| call(false)).flatten();
+    let other = call(true).or_else(alone)?;
+    Some(other.of(first, |other, spec| {
+        let OpPlan::Attention(op_plan) = &other.plan.body().op_plan else {
+            return None;
+        };
+        let after = RowMap::new(op_plan, before.world, &other.inputs);
+        let mut places = Vec::new();
+        for rank in 0..before.world {
+            for (to, from) in sequences.iter().enumerate() {
+                let place = |line| (rank as usize, line);
+                let to = after.lines(spec.operand, rank, to).into_iter().map(place);
+                let from = before
+                    .lines(spec.operand, rank, *from)
+                    .into_iter()
+                    .map(place);
+                places.extend(to.zip(from).map(<[_; 2]>::from));
+            }
+        }
+        let cols = match spec.operand {
+            Operand::Lse => 1,
+            _ => op_plan.shape.head_dim as usize,
+        };
+        Some(Lines { cols, places })
+    }))
+}
+
+/// A call with these sequences of the first call.
+fn other_call(
+    config: &KernelConfig,
+    plan: &KernelPlan,
+    before: &RowMap,
+    (sequences, is_packed): (&[usize], bool),
+) -> Option<OtherBatch> {
+    let (mut config, mut shape) = (config.clone(), plan.shape());
+    let (Problem::Attention(of), Shape::Attention(to)) = (&mut config.problem, &mut shape) else {
+        return None;
+    };
+    let mut offsets = vec![0];
+    for sequence in sequences {
+        offsets.push(offsets[offsets.len() - 1] + before.length(*sequence));
+    }
+    let rows = match is_packed {
+        true => offsets[sequences.len()],
+        false => before.length(0),
+    };
+    let of_ranks = before.cached.chunks(to.batch as usize);
+    let cached = of_ranks.flat_map(|counts| sequences.iter().map(|sequence| counts[*sequence]));
+    let numbers = match is_packed {
+        true => (
+            Operand::CuSeqlens,
+            offsets.iter().map(|offset| *offset as i32).collect(),
+        ),
+        false => (Operand::CachedRows, cached.collect()),
+    };
+    (to.batch, to.seq) = (sequences.len() as u64, rows + rows / 2 + 1);
+    (of.batch, of.seq) = (Dim::Static(to.batch), Dim::UpTo(to.seq));
+    // The planner chooses slots anew: packed sequences need one for each head.
+    (of.packed, of.tuning) = (is_packed, AttentionTuning::default());
+    let numbers = (numbers.0, vec![numbers.1; before.world as usize]);
+    let rows = (!is_packed).then_some(rows);
+    OtherBatch::planned(config, shape, rows, vec![numbers])
+}
+
 /// A row of O with its LSE.
 #[derive(Clone, Debug, Default)]
 struct Row {
@@ -178,6 +254,45 @@ impl<'a> RowMap<'a> {
             .offsets
             .partition_point(|offset| *offset <= position as u64);
         self.offsets[behind - 1] as usize..self.offsets[behind] as usize
+    }
+
+    /// The number of rows of a sequence, over all ranks, without cached rows.
+    fn length(&self, sequence: usize) -> u64 {
+        let sequence = if self.op_plan.config.packed {
+            sequence
+        } else {
+            0
+        };
+        self.offsets[sequence + 1] - self.offsets[sequence]
+    }
+
+    /// The lines of a sequence in an operand on `rank`, head by head: rows of a head. Cached rows come first.
+    fn lines(&self, operand: Operand, rank: u32, sequence: usize) -> Vec<usize> {
+        let (config, shape) = (self.op_plan.config, self.op_plan.shape);
+        let positions = self.positions(rank);
+        let (batch, rows) = match config.packed {
+            true => {
+                let before = |end| positions.partition_point(|position| (*position as u64) < end);
+                (
+                    0,
+                    before(self.offsets[sequence])..before(self.offsets[sequence + 1]),
+                )
+            }
+            false => (sequence, 0..positions.len()),
+        };
+        let (heads, cached) = match operand {
+            Operand::K | Operand::V => (shape.kv_heads, self.cached(rank, batch)),
+            _ => (shape.heads, 0),
+        };
+        let rows = rows.start..rows.end + cached;
+        let line = |head, row| match operand {
+            Operand::Lse => (batch * heads as usize + head) * self.room(operand, rank) + row,
+            _ => self.at(operand, rank, (batch, head), row) / shape.head_dim as usize,
+        };
+        (0..heads as usize)
+            .flat_map(|head| rows.clone().map(move |row| (head, row)))
+            .map(|(head, row)| line(head, row))
+            .collect()
     }
 
     /// The index of the first element of a row of an operand.

@@ -1,11 +1,14 @@
 //! Inputs and reference of `combine`.
 
 use super::inputs::Inputs;
+use super::other_batch::{Lines, OtherBatch};
 use super::reference::{Matrix, matrix_sums_bytes, padded, rounding_error};
-use super::routing::{NO_CHOICE, Routing, Sizes, choose, forget_weights};
-use mkernel::KernelPlan;
+use super::routing::{NO_CHOICE, OtherTokens, Routing, Sizes, choose, forget_weights};
 use mkernel::Operand;
-use mkernel::spec::plan::CombinePlan;
+use mkernel::spec::plan::{CombinePlan, OpPlan};
+use mkernel::spec::{Dim, Problem, Shape};
+use mkernel::{KernelConfig, KernelPlan};
+use std::collections::{BTreeMap, BTreeSet};
 
 fn sizes(plan: &KernelPlan, op_plan: &CombinePlan) -> Sizes {
     let shape = op_plan.shape;
@@ -93,4 +96,58 @@ pub fn expected(
 /// Bytes that the references of all ranks need at the same time for results in fp32 and for their errors.
 pub fn reference_bytes(plan: &KernelPlan, _: &CombinePlan) -> u64 {
     matrix_sums_bytes(plan)
+}
+
+/// The last half of the tokens of each rank, in reverse order, with their rows. Every rank has these rows in the order of the first call, without
+/// the other rows between them. `None` if the kernel does not promise equal bits.
+pub fn other_batch(
+    config: &KernelConfig,
+    plan: &KernelPlan,
+    op_plan: &CombinePlan,
+    first: &Inputs,
+) -> Option<OtherBatch> {
+    let (mut config, mut shape) = (config.clone(), plan.shape());
+    let (Problem::Combine(of), Shape::Combine(to)) = (&mut config.problem, &mut shape) else {
+        return None;
+    };
+    if !of.batch_invariant {
+        return None;
+    }
+    let tokens = OtherTokens::of(first);
+    to.max_tokens = tokens.most() as u64;
+    of.max_tokens = Dim::Static(to.max_tokens);
+    let before = sizes(plan, op_plan);
+    let mut indices = tokens.choices(first.numbers(Operand::RowIndices), before.top_k);
+    let mut other = OtherBatch::planned(config, shape, None, vec![tokens.counts()])?;
+    let OpPlan::Combine(of_other) = &other.plan.body().op_plan else {
+        return None;
+    };
+    let most_rows = [before, sizes(&other.plan, of_other)].map(|of| of.max_rows);
+    let of_tokens = indices.iter().zip(&tokens.0);
+    let kept: BTreeSet<i32> = of_tokens
+        .flat_map(|(indices, tokens)| &indices[..tokens.len() * before.top_k])
+        .copied()
+        .filter(|index| *index != NO_CHOICE)
+        .collect();
+    let (mut ends, mut renamed) = (vec![0; before.world], BTreeMap::new());
+    let mut places = Vec::new();
+    for index in kept {
+        let from = (index as usize / most_rows[0], index as usize % most_rows[0]);
+        let to = (from.0, ends[from.0]);
+        ends[to.0] += 1;
+        renamed.insert(index, (to.0 * most_rows[1] + to.1) as i32);
+        places.push([to, from]);
+    }
+    for index in indices.iter_mut().flatten() {
+        *index = renamed.get(index).copied().unwrap_or(*index);
+    }
+    other.inputs.numbers.push((Operand::RowIndices, indices));
+    Some(other.of(first, |_, spec| match spec.operand {
+        Operand::Rows => Some(Lines {
+            cols: spec.cols as usize,
+            places: places.clone(),
+        }),
+        Operand::TopkWeights => Some(tokens.lines(before.top_k)),
+        _ => Some(tokens.lines(spec.cols as usize)),
+    }))
 }

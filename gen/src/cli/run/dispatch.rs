@@ -2,13 +2,14 @@
 
 use super::gemm::{factors, shares};
 use super::inputs::Inputs;
+use super::other_batch::{Lines, OtherBatch};
 use super::reference::{Matrix, matrix_sums_bytes, multiply, padded};
-use super::routing::{Routing, Sizes, choose};
+use super::routing::{OtherTokens, Routing, Sizes, choose};
 use mkernel::Operand;
 use mkernel::spec::plan::DispatchPlan;
 use mkernel::{
-    KernelPlan,
-    spec::{BLayout, Dtype, Scales},
+    KernelConfig, KernelPlan,
+    spec::{BLayout, Dim, Dtype, Problem, Scales, Shape},
 };
 
 pub(super) fn sizes(plan: &KernelPlan, op_plan: &DispatchPlan) -> Sizes {
@@ -138,4 +139,57 @@ pub fn expected(
 /// Bytes that the references of all ranks need at the same time for results in fp32 and for their errors.
 pub fn reference_bytes(plan: &KernelPlan, _: &DispatchPlan) -> u64 {
     matrix_sums_bytes(plan)
+}
+
+/// The last half of the tokens of each rank, in reverse order. `None` if the kernel does not promise equal bits: `moe_layer` always does.
+pub fn other_batch(
+    config: &KernelConfig,
+    plan: &KernelPlan,
+    op_plan: &DispatchPlan,
+    first: &Inputs,
+) -> Option<OtherBatch> {
+    let (mut config, mut shape) = (config.clone(), plan.shape());
+    let (Problem::Dispatch(of), Shape::Dispatch(to)) = (&mut config.problem, &mut shape) else {
+        return None;
+    };
+    if !op_plan.returns() && !of.batch_invariant {
+        return None;
+    }
+    let tokens = OtherTokens::of(first);
+    to.max_tokens = tokens.most() as u64;
+    of.max_tokens = Dim::Static(to.max_tokens);
+    let sizes = sizes(plan, op_plan);
+    let ids = tokens.choices(first.numbers(Operand::TopkIds), sizes.top_k);
+    let numbers = vec![(Operand::TopkIds, ids), tokens.counts()];
+    let other = OtherBatch::planned(config, shape, None, numbers)?;
+    let [before, after] = [first, &other.inputs].map(|inputs| routing(sizes, inputs));
+    Some(other.of(first, |_, spec| match spec.operand {
+        Operand::AScales if op_plan.config.scales == Scales::Tensor => None,
+        Operand::TopkWeights => Some(tokens.lines(sizes.top_k)),
+        Operand::Tokens | Operand::AScales => Some(tokens.lines(spec.cols as usize)),
+        Operand::C if op_plan.returns() => Some(tokens.lines(spec.cols as usize)),
+        Operand::C => Some(rows_of_tokens(&tokens, [&before, &after], spec.cols)),
+        _ => None,
+    }))
+}
+
+/// The rows of tokens in the order of the other batch, and where the first call has the rows of these tokens.
+fn rows_of_tokens(tokens: &OtherTokens, [before, after]: [&Routing; 2], cols: u64) -> Lines {
+    let mut places = Vec::new();
+    for (rank, (before, after)) in before.rows.iter().zip(&after.rows).enumerate() {
+        let (mut first_before, mut row) = (0, 0);
+        for (before, after) in before.iter().zip(after) {
+            for (source, token) in after {
+                let token = (*source, tokens.0[*source][*token]);
+                let found = before.binary_search(&token).ok();
+                places.extend(found.map(|found| [(rank, row), (rank, first_before + found)]));
+                row += 1;
+            }
+            first_before += before.len();
+        }
+    }
+    Lines {
+        cols: cols as usize,
+        places,
+    }
 }

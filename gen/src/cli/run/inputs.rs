@@ -13,7 +13,7 @@ use mkernel::{KernelPlan, spec::Dtype};
 type Elements<T> = (Operand, Vec<Vec<T>>);
 
 /// A call: its operands, and the elements of those that it reads, on all ranks.
-#[derive(Default, PartialEq)]
+#[derive(Clone, Default, PartialEq)]
 pub struct Inputs {
     /// The rows of the call over all ranks, if each call gives them.
     pub rows: Option<u64>,

@@ -51,7 +51,8 @@ const MAX_HOSTS: usize = 8;
 /// Seeds are below this limit, so that counting them never overflows.
 const MAX_SEED: u64 = 1 << 63;
 
-/// Arguments of `mkernel-gen run`. With `batch_invariant`, the rows of the first call are also computed in another batch.
+/// Arguments of `mkernel-gen run`. A kernel whose bits do not depend on the batch also computes a part of the first
+/// call in another batch.
 #[derive(Debug, clap::Args)]
 pub struct Run {
     #[command(flatten)]

@@ -1,10 +1,11 @@
-//! Random operands and expected results of every operator.
+//! Random operands, expected results, and another batch of every operator.
 
 use super::inputs::Inputs;
+use super::other_batch::{OtherBatch, of_rows};
 use super::reference::Matrix;
 use super::{attention, collective, combine, dispatch, gemm, moe_layer};
-use mkernel::KernelPlan;
 use mkernel::spec::plan::OpPlan;
+use mkernel::{KernelConfig, KernelPlan};
 
 /// Random operands. They depend on nothing but the plan, the seed and the call.
 pub fn inputs(plan: &KernelPlan, seed: u64, call: u32) -> Inputs {
@@ -34,6 +35,16 @@ pub fn expected(
         OpPlan::Dispatch(of) => dispatch::expected(plan, of, inputs, rank, threads),
         OpPlan::Combine(of) => combine::expected(plan, of, inputs, rank, threads),
         OpPlan::Collective(of) => collective::expected(plan, of, inputs, rank, threads),
+    }
+}
+
+/// Some lines of the first call in a call of another kernel. `None` if the kernel does not promise that they have equal bits there.
+pub fn other_batch(config: &KernelConfig, plan: &KernelPlan, first: &Inputs) -> Option<OtherBatch> {
+    match &plan.body().op_plan {
+        OpPlan::Gemm(_) | OpPlan::Collective(_) => of_rows(config, plan, first),
+        OpPlan::Attention(of) => attention::other_batch(config, plan, of, first),
+        OpPlan::Dispatch(of) => dispatch::other_batch(config, plan, of, first),
+        OpPlan::Combine(of) => combine::other_batch(config, plan, of, first),
     }
 }
 

@@ -1,240 +1,182 @@
-//! Another batch of a batch-invariant kernel: some rows of the first call, whose results must have equal bits.
+//! [`OtherBatch`]: some lines of the first call in a call of another kernel, whose results must have equal bits.
 
 use super::inputs::Inputs;
 use super::verdict::Results;
 use mkernel::spec::abi::OperandSpec;
-use mkernel::spec::{Device, Dim, DispatchOp, Problem, Shape, SizedSpec};
+use mkernel::spec::{Device, Dim, Problem, Shape, SizedSpec};
 use mkernel::{KernelConfig, KernelPlan, Operand};
+use std::ops::Range;
 
-/// Rows of the first call of a kernel in another order, as a call of a kernel for exactly these rows.
+/// The rank that has a line, and the number of the line.
+type Place = (usize, usize);
+
+/// Lines of an operand that two batches share. A line is a row, or a part of a row.
+pub struct Lines {
+    /// The number of elements of a line.
+    pub cols: usize,
+    /// The place of each line in the other batch, and its place in the first call.
+    pub places: Vec<[Place; 2]>,
+}
+
+impl Lines {
+    /// The elements of an operand of the other batch. `sizes` are the numbers of elements on each rank. Lines that are not shared are zeros.
+    pub fn copied<T: Copy + Default>(
+        &self,
+        first: &[Vec<T>],
+        sizes: impl Iterator<Item = usize>,
+    ) -> Vec<Vec<T>> {
+        let mut copies: Vec<Vec<T>> = sizes.map(|elems| vec![T::default(); elems]).collect();
+        for [to, from] in &self.places {
+            copies[to.0][self.range(to)].copy_from_slice(&first[from.0][self.range(from)]);
+        }
+        copies
+    }
+
+    fn range(&self, (_, line): &Place) -> Range<usize> {
+        line * self.cols..(line + 1) * self.cols
+    }
+}
+
+/// A call of another kernel, which has lines of the first call.
 pub struct OtherBatch {
-    pub config: KernelConfig,
-    pub shape: Shape,
+    pub plan: KernelPlan,
     pub inputs: Inputs,
-    rows: Rows,
-}
-
-/// The rows of the first call that a batch has, in its order.
-enum Rows {
-    /// Of all ranks together.
-    Common(Vec<usize>),
-    /// Of each rank: its tokens.
-    OfRanks(Vec<Vec<usize>>),
-}
-
-/// The last half of some rows, in reverse order.
-fn last_half(rows: usize) -> Vec<usize> {
-    (rows / 2..rows).rev().collect()
+    /// The shared lines of each result.
+    results: Vec<(Operand, Lines)>,
 }
 
 impl OtherBatch {
-    /// The last half of the rows of the first call, or of the tokens of each rank, in reverse order. `None` if the kernel does not
-    /// promise equal bits, gives rows of tokens other places in another batch, or exchanges rows, which other ranks then get.
-    pub fn of(config: &KernelConfig, plan: &KernelPlan, first: &Inputs) -> Option<Self> {
-        if let Problem::Dispatch(of) = &config.problem {
-            return match of.op {
-                DispatchOp::MoeLayer => Self::of_tokens(config, plan, first),
-                DispatchOp::DispatchGemm => None,
-            };
-        }
-        let (mut config, mut shape) = (config.clone(), plan.shape());
-        let (m, most) = match (&mut config.problem, &mut shape) {
-            (Problem::Gemm(of), Shape::Gemm(shape)) if of.batch_invariant => {
-                (&mut of.m, &mut shape.m)
-            }
-            (Problem::Collective(of), Shape::Collective(shape))
-                if of.batch_invariant && !of.op.exchanges() =>
-            {
-                (&mut of.m, &mut shape.m)
-            }
-            _ => return None,
-        };
-        let all = first.rows.unwrap_or(*most) as usize;
-        let rows = last_half(all);
-        *most = rows.len() as u64;
-        *m = Dim::Static(*most);
-        let operands = operands(&config, shape)?;
-        let rows = Rows::Common(rows);
-        let mut floats = Vec::new();
-        for (operand, of_ranks) in &first.floats {
-            let specs = [&first.operands, &operands].map(|all| spec_of(all, *operand));
-            let [Some(before), Some(after)] = specs else {
-                continue;
-            };
-            // Operands that do not depend on M, such as weights and scales of tensors, are the same in both batches.
-            let values = match before.rows == after.rows {
-                true => of_ranks.clone(),
-                false => taken(of_ranks, [before, after], &rows),
-            };
-            floats.push((*operand, values));
-        }
+    /// A call with these elements of int32 operands. `rows` are given if each call gives its rows. `None` if no such kernel exists.
+    pub fn planned(
+        config: KernelConfig,
+        shape: Shape,
+        rows: Option<u64>,
+        numbers: Vec<(Operand, Vec<Vec<i32>>)>,
+    ) -> Option<Self> {
+        let spec = SizedSpec::for_sizes(config, shape).ok()?;
+        let plan = KernelPlan::new(&spec, &Device::default()).ok()?;
         let inputs = Inputs {
-            rows: None,
-            operands,
-            floats,
-            numbers: Vec::new(),
-        };
-        Some(Self {
-            config,
-            shape,
-            inputs,
             rows,
-        })
-    }
-
-    /// The last half of the tokens of each rank, as a call of a layer of experts for at most these numbers of tokens.
-    fn of_tokens(config: &KernelConfig, plan: &KernelPlan, first: &Inputs) -> Option<Self> {
-        let (mut config, mut shape) = (config.clone(), plan.shape());
-        let counts = first.numbers(Operand::NumTokens).iter();
-        let tokens: Vec<_> = counts.map(|count| last_half(count[0] as usize)).collect();
-        let most = tokens.iter().map(Vec::len).max()?.max(1);
-        let (Problem::Dispatch(of), Shape::Dispatch(sizes)) = (&mut config.problem, &mut shape)
-        else {
-            return None;
-        };
-        let most_before = sizes.max_tokens as usize;
-        sizes.max_tokens = most as u64;
-        of.max_tokens = Dim::Static(sizes.max_tokens);
-        let operands = operands(&config, shape)?;
-        let num_tokens = tokens.iter().map(|rows| vec![rows.len() as i32]).collect();
-        let floats = first.floats.iter().map(|(operand, of_ranks)| {
-            let values = match operand {
-                Operand::Tokens | Operand::TopkWeights => {
-                    tokens_of(of_ranks, &tokens, [most_before, most])
-                }
-                _ => of_ranks.clone(),
-            };
-            (*operand, values)
-        });
-        let ids = first.numbers(Operand::TopkIds);
-        let ids = tokens_of(ids, &tokens, [most_before, most]);
-        let inputs = Inputs {
-            rows: None,
-            floats: floats.collect(),
-            numbers: vec![(Operand::TopkIds, ids), (Operand::NumTokens, num_tokens)],
-            operands,
+            operands: plan.operands_in_call(rows.unwrap_or(0)),
+            numbers,
+            ..Inputs::default()
         };
         Some(Self {
-            config,
-            shape,
+            plan,
             inputs,
-            rows: Rows::OfRanks(tokens),
+            results: Vec::new(),
         })
     }
 
-    /// Whether the results of all ranks have the bits that the first call has for these rows.
-    pub fn agrees(&self, first: &Inputs, of_first: &[&Results], found: &[&Results]) -> bool {
-        let mut results = self.inputs.operands.iter().filter(|spec| spec.written);
-        results.all(|after| {
-            let Some(before) = spec_of(&first.operands, after.operand) else {
-                return false;
-            };
-            // The memory of a result may be longer than the result: a rank without rows has an element.
-            let of = |all: &[&Results], inputs: &Inputs| -> Vec<Vec<f32>> {
-                let of_rank = |(rank, results): (u32, &&Results)| {
-                    let mut named = results.iter();
-                    let (_, values) = named.find(|(name, _)| *name == after.operand.name())?;
-                    values
-                        .get(..inputs.elems(after.operand, rank))
-                        .map(<[f32]>::to_vec)
-                };
-                (0..).zip(all).filter_map(of_rank).collect()
-            };
-            let expected = taken(&of(of_first, first), [before, after], &self.rows);
-            let mut found = of(found, &self.inputs);
-            if let Rows::OfRanks(_) = &self.rows {
-                // A rank may have fewer tokens than the result has room for.
-                let of_ranks = found.iter_mut().zip(&expected);
-                of_ranks.for_each(|(found, expected)| found.truncate(expected.len()));
+    /// The same call with the elements of the first call. `lines` returns the lines of an operand that the batches share, or `None` for an input that both
+    /// batches have in common, and for a result that is not compared.
+    pub fn of(
+        mut self,
+        first: &Inputs,
+        lines: impl Fn(&Self, &OperandSpec) -> Option<Lines>,
+    ) -> Self {
+        for spec in self.inputs.operands.clone() {
+            let operand = spec.operand;
+            let lines = lines(&self, &spec);
+            if spec.written {
+                self.results.extend(lines.map(|lines| (operand, lines)));
+            } else if let of_ranks @ [_, ..] = first.of(operand) {
+                let sizes = (0..).map(|rank| self.inputs.elems(operand, rank));
+                let values = lines.map_or_else(
+                    || of_ranks.to_vec(),
+                    |lines| lines.copied(of_ranks, sizes.take(of_ranks.len())),
+                );
+                self.inputs.floats.push((operand, values));
             }
-            let bits = |all: Vec<Vec<f32>>| {
-                let values = all.into_iter().flatten();
-                values.map(f32::to_bits).collect::<Vec<_>>()
+        }
+        self
+    }
+
+    /// Whether the results of all ranks have the bits of the results of the first call.
+    pub fn agrees(&self, first: &[&Results], found: &[&Results]) -> bool {
+        self.results.iter().all(|(operand, lines)| {
+            let bits = |of_ranks: &[&Results], place: &Place| -> Option<Vec<u32>> {
+                let mut named = of_ranks[place.0].iter();
+                let (_, values) = named.find(|(name, _)| *name == operand.name())?;
+                let line = values.get(lines.range(place))?.iter();
+                Some(line.map(|value| value.to_bits()).collect())
             };
-            bits(expected) == bits(found)
+            let mut places = lines.places.iter();
+            places.all(|[after, before]| {
+                let expected = bits(first, before);
+                expected.is_some() && expected == bits(found, after)
+            })
         })
     }
 }
 
-/// The operands of a kernel, if a plan exists.
-fn operands(config: &KernelConfig, shape: Shape) -> Option<Vec<OperandSpec>> {
-    let spec = SizedSpec::for_sizes(config.clone(), shape).ok()?;
-    let plan = KernelPlan::new(&spec, &Device::default()).ok()?;
-    Some(plan.operands().to_vec())
+/// The last half of `count` numbers, in reverse order.
+pub fn last_half(count: usize) -> Vec<usize> {
+    (count / 2..count).rev().collect()
 }
 
-fn spec_of(all: &[OperandSpec], operand: Operand) -> Option<&OperandSpec> {
-    all.iter().find(|spec| spec.operand == operand)
-}
-
-/// The elements of these rows, which have `cols` columns.
-fn lines<T: Copy>(all: &[T], cols: usize, rows: &[usize]) -> Vec<T> {
-    let line = |row: &usize| &all[row * cols..][..cols];
-    rows.iter().flat_map(line).copied().collect()
-}
-
-/// The elements of these tokens of an operand on each rank, which has room for `most_before` tokens, with zeros up to `most` tokens.
-fn tokens_of<T: Copy + Default>(
-    of_ranks: &[Vec<T>],
-    tokens: &[Vec<usize>],
-    [most_before, most]: [usize; 2],
-) -> Vec<Vec<T>> {
-    let ranks = of_ranks.iter().zip(tokens);
-    ranks
-        .map(|(all, rows)| {
-            let cols = all.len() / most_before;
-            let mut taken = lines(all, cols, rows);
-            taken.resize(most * cols, T::default());
-            taken
-        })
-        .collect()
-}
-
-/// The elements of these rows of an operand on each rank. A rank has its own rows, all common rows, or a share of the common rows.
-fn taken(of_ranks: &[Vec<f32>], [before, after]: [&OperandSpec; 2], rows: &Rows) -> Vec<Vec<f32>> {
-    let cols = before.cols as usize;
-    let rows = match rows {
-        Rows::Common(rows) => rows,
-        Rows::OfRanks(rows) => {
-            let ranks = of_ranks.iter().zip(rows);
-            return ranks.map(|(all, rows)| lines(all, cols, rows)).collect();
+/// The last half of the rows of the first call, in reverse order, as a call of a GEMM operator or of a collective for exactly this number
+/// of rows. `None` if the kernel does not promise equal bits, or exchanges rows, which other ranks then get.
+pub fn of_rows(config: &KernelConfig, plan: &KernelPlan, first: &Inputs) -> Option<OtherBatch> {
+    let (mut config, mut shape) = (config.clone(), plan.shape());
+    let (m, most) = match (&mut config.problem, &mut shape) {
+        (Problem::Gemm(of), Shape::Gemm(shape)) if of.batch_invariant => (&mut of.m, &mut shape.m),
+        (Problem::Collective(of), Shape::Collective(shape))
+            if of.batch_invariant && !of.op.exchanges() =>
+        {
+            (&mut of.m, &mut shape.m)
         }
+        _ => return None,
     };
-    let ranks = 0..of_ranks.len() as u32;
-    let rows_of = |spec: &OperandSpec, rank| spec.rows.on(rank) as usize;
-    let are_shared = ranks
-        .clone()
-        .map(|rank| rows_of(after, rank))
-        .sum::<usize>()
-        == rows.len();
-    let all = of_ranks.concat();
-    let mut next = 0;
-    ranks
-        .map(|rank| {
-            let of_rank = match are_shared {
-                true => &all,
-                false => &of_ranks[rank as usize],
-            };
-            let first = if are_shared { next } else { 0 };
-            next = first + rows_of(after, rank);
-            lines(of_rank, cols, &rows[first..next])
+    let rows = last_half(first.rows.unwrap_or(*most) as usize);
+    *most = rows.len() as u64;
+    *m = Dim::Static(*most);
+    let world = plan.spec.world();
+    let other = OtherBatch::planned(config, shape, None, Vec::new())?;
+    Some(other.of(first, |_, after| {
+        let mut specs = first.operands.iter();
+        let before = specs.find(|spec| spec.operand == after.operand)?;
+        // Operands that do not depend on M, such as weights and scales of tensors, are the same in both batches.
+        if before.rows == after.rows && !after.written {
+            return None;
+        }
+        Some(Lines {
+            cols: after.cols as usize,
+            places: places([before, after], world, &rows),
         })
-        .collect()
+    }))
+}
+
+/// The places of `rows`, of which each rank has all or a share.
+fn places(specs: [&OperandSpec; 2], world: u32, rows: &[usize]) -> Vec<[Place; 2]> {
+    let all = specs.map(|spec| -> Vec<Place> {
+        let of_rank = |rank| (0..spec.rows.on(rank) as usize).map(move |row| (rank as usize, row));
+        (0..world).flat_map(of_rank).collect()
+    });
+    let [before, after] = all;
+    let are_shared = after.len() == rows.len();
+    let place = |(index, to): (usize, Place)| match are_shared {
+        true => [to, before[rows[index]]],
+        false => [to, (to.0, rows[to.1])],
+    };
+    after.into_iter().enumerate().map(place).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::operators::other_batch;
     use super::*;
     use crate::cli::machine::{Machine, Simulated};
     use crate::cli::run::ranks::Job;
     use mkernel::network::Transport;
     use mkernel::spec::{
-        BLayout, CollectiveConfig, CollectiveOp, DispatchConfig, Dtype, GemmConfig, GemmOp, Scales,
+        AttentionConfig, AttentionOp, BLayout, CollectiveConfig, CollectiveOp, CombineConfig,
+        CombineOp, DispatchConfig, DispatchOp, Dtype, GemmConfig, GemmOp, Placement, Scales,
     };
 
-    /// Tokens of ranks; rows that ranks share, and rows that all ranks have; a number of rows that the ranks do not divide; scales of rows, and a
+    /// Rows that ranks share, and rows that all ranks have; a number of rows that the ranks do not divide; scales of rows, and a
     /// scale that all rows share.
-    fn kernels() -> [Problem; 6] {
+    fn of_rows() -> [Problem; 5] {
         let n = Dim::Static(136);
         let gemm = |op, m| GemmConfig {
             m,
@@ -255,18 +197,7 @@ mod tests {
             batch_invariant: true,
             ..CollectiveConfig::new(CollectiveOp::AllReduce)
         };
-        let layer = DispatchConfig {
-            max_tokens: Dim::Static(9),
-            experts: Dim::Static(4),
-            top_k: Dim::Static(2),
-            hidden: Dim::Static(136),
-            intermediate: Dim::Static(128),
-            b_layout: BLayout::Nk,
-            swiglu: true,
-            ..DispatchConfig::new(DispatchOp::MoeLayer)
-        };
         [
-            layer.into(),
             gemm(GemmOp::AgGemm, Dim::Static(7)).into(),
             gemm(GemmOp::GemmRs, Dim::UpTo(11)).into(),
             sum.into(),
@@ -275,9 +206,66 @@ mod tests {
         ]
     }
 
+    /// Tokens of ranks, and their rows.
+    fn of_tokens() -> [Problem; 3] {
+        let (max_tokens, experts, top_k) = (Dim::Static(9), Dim::Static(4), Dim::Static(2));
+        let dispatch = |op| DispatchConfig {
+            max_tokens,
+            experts,
+            top_k,
+            hidden: Dim::Static(136),
+            intermediate: Dim::Static(128),
+            b_layout: BLayout::Nk,
+            swiglu: true,
+            batch_invariant: true,
+            ..DispatchConfig::new(op)
+        };
+        let combine = CombineConfig {
+            max_tokens,
+            experts,
+            top_k,
+            hidden: Dim::Static(136),
+            batch_invariant: true,
+            ..CombineConfig::new(CombineOp::Combine)
+        };
+        [
+            dispatch(DispatchOp::MoeLayer).into(),
+            dispatch(DispatchOp::DispatchGemm).into(),
+            combine.into(),
+        ]
+    }
+
+    /// Sequences of one length, which are packed in the other batch, sequences over cached rows, which are not, and packed sequences.
+    fn of_sequences() -> [Problem; 3] {
+        let attention = |seq| AttentionConfig {
+            batch: Dim::Static(3),
+            seq,
+            heads: Dim::Static(2),
+            kv_heads: Dim::Static(1),
+            head_dim: Dim::Static(64),
+            causal: true,
+            placement: Placement::Zigzag,
+            ..AttentionConfig::new(AttentionOp::RingAttention)
+        };
+        let cached = AttentionConfig {
+            cached: Some(50),
+            ..attention(Dim::UpTo(70))
+        };
+        let packed = AttentionConfig {
+            packed: true,
+            ..attention(Dim::Static(300))
+        };
+        [
+            attention(Dim::Static(150)).into(),
+            cached.into(),
+            packed.into(),
+        ]
+    }
+
     #[test]
-    fn rows_are_compared_with_another_batch() {
-        for problem in kernels() {
+    fn lines_are_compared_with_another_batch() {
+        let kernels = of_rows().into_iter().chain(of_tokens());
+        for problem in kernels.chain(of_sequences()) {
             let config = KernelConfig::new(2, problem);
             let spec = SizedSpec::validate(config.clone()).expect("valid");
             let plan = KernelPlan::new(&spec, &Device::simulated(8)).expect("a plan");
@@ -296,26 +284,35 @@ mod tests {
             };
             let ran = job.run().result.expect("results");
             assert_eq!(ran.is_batch_invariant, Some(true), "{}", plan.id);
-
-            let calls = job.inputs();
-            let other = OtherBatch::of(&config, &plan, &calls[0]).expect("a batch");
-            let name = other.inputs.operands.iter().find(|spec| spec.written);
-            let result = |rank: u32, inputs: &Inputs| -> Results {
-                let operand = name.expect("a result").operand;
-                let elems = inputs.elems(operand, rank);
-                vec![(operand.name(), vec![1.0; elems])]
-            };
-            let of = |inputs: &Inputs| [0, 1].map(|rank| result(rank, inputs));
-            let (first, mut found) = (of(&calls[0]), of(&other.inputs));
-            let agrees = |found: &[Results; 2]| {
-                other.agrees(&calls[0], &[&first[0], &first[1]], &[&found[0], &found[1]])
-            };
-            assert!(agrees(&found), "{}", plan.id);
-            // A rank may have no tokens.
-            for of_rank in &mut found {
-                of_rank[0].1[0] = f32::from_bits(1.0_f32.to_bits() + 1);
-            }
-            assert!(!agrees(&found), "{}: a bit differs", plan.id);
+            assert!(finds_each_result(&job), "{}", plan.id);
         }
+    }
+
+    /// Whether results with equal lines agree, and results with another bit in a shared line of any operand do not.
+    fn finds_each_result(job: &Job) -> bool {
+        let calls = job.inputs();
+        let other = other_batch(job.config, job.plan, &calls[0]).expect("a batch");
+        let results = |inputs: &Inputs, rank: u32| -> Results {
+            let written = inputs.operands.iter().filter(|spec| spec.written);
+            let ones = |spec: &OperandSpec| vec![1.0; inputs.elems(spec.operand, rank)];
+            written
+                .map(|spec| (spec.operand.name(), ones(spec)))
+                .collect()
+        };
+        let of = |inputs: &Inputs| [0, 1].map(|rank| results(inputs, rank));
+        let (first, same) = (of(&calls[0]), of(&other.inputs));
+        let agrees = |found: &[Results; 2]| other.agrees(&first.each_ref(), &found.each_ref());
+        let mut of_results = other.results.iter();
+        let all_are_found = of_results.all(|(operand, lines)| {
+            let [(rank, line), _] = *lines.places.last().expect("a shared line");
+            let mut found = same.clone();
+            let mut named = found[rank].iter_mut();
+            let (_, values) = named
+                .find(|(name, _)| *name == operand.name())
+                .expect("a result");
+            values[lines.cols * (line + 1) - 1] = 1.0_f32.next_up();
+            !agrees(&found)
+        });
+        !other.results.is_empty() && agrees(&same) && all_are_found
     }
 }

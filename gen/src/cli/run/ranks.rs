@@ -1,7 +1,7 @@
 //! Runs a job: several calls in a row on all ranks, with a thread for each rank.
 
 use super::inputs::Inputs;
-use super::operators::{expected, inputs};
+use super::operators::{expected, inputs, other_batch};
 use super::other_batch::OtherBatch;
 use super::tensor::Tensor;
 use super::verdict::{Results, Verdict};
@@ -93,7 +93,7 @@ impl Job<'_> {
     fn run_ranks(&self, timeline: &Mutex<String>) -> Result<Completed, Vec<RankFailure>> {
         let calls = self.inputs();
         let other = calls.first();
-        let other = other.and_then(|first| OtherBatch::of(self.config, self.plan, first));
+        let other = other.and_then(|first| other_batch(self.config, self.plan, first));
         let results = self.on_ranks(|ranks| {
             let result = self.run_rank(ranks, &calls, other.as_ref());
             if let Some(events) = ranks.timeline() {
@@ -113,9 +113,9 @@ impl Job<'_> {
             }));
         }
         let mut ran = merge(completed)?;
-        ran.is_batch_invariant = other.zip(calls.first()).map(|(other, inputs)| {
+        ran.is_batch_invariant = other.map(|other| {
             let (first, found): (Vec<_>, Vec<_>) = first.iter().zip(&found).unzip();
-            other.agrees(inputs, &first, &found)
+            other.agrees(&first, &found)
         });
         Ok(ran)
     }
@@ -165,7 +165,7 @@ impl Job<'_> {
         let Some(other) = other else {
             return Ok((ran, None));
         };
-        let operator = ranks.prepare(&other.config, other.shape)?;
+        let operator = ranks.prepare(other.plan.spec.config(), other.plan.shape())?;
         let mut found = self.results_of(ranks, &operator, std::slice::from_ref(&other.inputs))?;
         Ok((ran, Some([results.swap_remove(0), found.swap_remove(0)])))
     }

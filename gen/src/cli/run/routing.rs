@@ -1,6 +1,7 @@
 //! Random experts for tokens, and the rows that they give.
 
 use super::inputs::{Inputs, Random};
+use super::other_batch::{Lines, last_half};
 use mkernel::Operand;
 
 /// The expert and the row index of a choice that a token does not have.
@@ -198,6 +199,47 @@ impl Routing {
             end as f32
         });
         [0.0].into_iter().chain(ends).collect()
+    }
+}
+
+/// The tokens of another batch: of each rank, the last half of its tokens of the first call, in reverse order.
+pub struct OtherTokens(pub Vec<Vec<usize>>);
+
+impl OtherTokens {
+    pub fn of(first: &Inputs) -> Self {
+        let counts = first.numbers(Operand::NumTokens).iter();
+        Self(counts.map(|count| last_half(count[0] as usize)).collect())
+    }
+
+    /// The largest number of tokens of a rank, or 1 if no rank has tokens.
+    pub fn most(&self) -> usize {
+        self.0.iter().map(Vec::len).fold(1, usize::max)
+    }
+
+    /// The numbers of tokens.
+    pub fn counts(&self) -> (Operand, Vec<Vec<i32>>) {
+        let counts = self.0.iter().map(|tokens| vec![tokens.len() as i32]);
+        (Operand::NumTokens, counts.collect())
+    }
+
+    /// The lines of an operand that has a line of `cols` elements for each token.
+    pub fn lines(&self, cols: usize) -> Lines {
+        let of_rank = |(rank, tokens): (usize, &Vec<usize>)| {
+            let pairs = tokens.iter().enumerate();
+            pairs
+                .map(|(to, from)| [(rank, to), (rank, *from)])
+                .collect::<Vec<_>>()
+        };
+        Lines {
+            cols,
+            places: self.0.iter().enumerate().flat_map(of_rank).collect(),
+        }
+    }
+
+    /// The elements of an int32 operand with `top_k` elements for each token.
+    pub fn choices(&self, first: &[Vec<i32>], top_k: usize) -> Vec<Vec<i32>> {
+        let sizes = first.iter().map(|_| self.most() * top_k);
+        self.lines(top_k).copied(first, sizes)
     }
 }
 

@@ -32,7 +32,7 @@ pub struct Batch {
     pub rows: Vec<u64>,
     /// The number of SMs of a simulated GPU.
     pub sms: u32,
-    /// Whether the call is captured in a graph, which is replayed.
+    /// Whether the call is captured in a graph, which is replayed. Such calls overlap.
     pub is_graph: bool,
     /// The seed of all elements.
     pub seed: u64,
@@ -81,6 +81,8 @@ impl Batch {
                 apply_edits(ranks, &edits, text);
             })
         }?;
+        // SAFETY: no work on the stream writes the operands that calls read.
+        unsafe { operator.overlap_calls(self.is_graph) };
         // A stream that can be captured.
         let stream = ranks.context().new_stream()?;
         let (mut inputs, mut results) = (Vec::new(), Vec::new());

@@ -42,7 +42,7 @@ impl Compared {
         Ok(())
     }
 
-    /// Few and many rows, shuffled, as the planner computes them, with rows at run time, as other plans, and in a graph.
+    /// Few and many rows, shuffled, as the planner computes them, with rows at run time, as other plans, and in a graph whose calls overlap.
     fn batches(&self, all: &Batch) -> Vec<(String, Batch)> {
         let random = &mut Random(all.seed);
         let most = all.rows.len() as u64;
@@ -107,11 +107,22 @@ fn plans(batch: &Batch) -> Vec<(&'static str, Problem)> {
             let granules = config.granules(shape);
             let tuned = |(name, tuning)| (name, GemmConfig { tuning, ..config }.into());
             let all = tunings(batch, &config, granules).into_iter();
-            all.map(tuned).collect()
+            all.map(tuned).chain(in_symmetric_memory(config)).collect()
         }
         (Problem::Collective(config), _) => protocols(batch, config),
         _ => Vec::new(),
     }
+}
+
+/// The operator with A or C in symmetric memory, if it may lie there.
+fn in_symmetric_memory(config: GemmConfig) -> Option<(&'static str, Problem)> {
+    let symmetric = GemmConfig {
+        symmetric_a: config.op == GemmOp::AgGemm,
+        symmetric_result: config.op == GemmOp::GemmAr && !config.epilogue.normalises(),
+        ..config
+    };
+    let is_other = symmetric != config;
+    is_other.then(|| ("symmetric memory", symmetric.into()))
 }
 
 /// The protocols of a collective, and the ways in which ranks store results.
