@@ -26,7 +26,7 @@ impl Needs<'_> {
         self.op_plan.takes_rows()
     }
 
-    /// Returns whether marks say which slots are free.
+    /// Returns whether marks tell which slots are free.
     fn marks_turns(&self) -> bool {
         self.exchanges() && self.takes_rows() && self.op_plan.is_ring()
     }
@@ -80,9 +80,9 @@ regions! {
 pub(super) struct Stages {
     /// Bytes of a tile of K, or of V, or of queries.
     tile_bytes: u32,
-    /// Packed sequences, at most; 0 if sequences are not packed.
+    /// The most packed sequences; 0 if sequences are not packed.
     sequences: u64,
-    /// Batches and ranks with numbers of cached rows; 0 of both if there are none.
+    /// The batches and ranks with numbers of cached rows; both 0 without cached rows.
     cached: (u64, u32),
     stages: u32,
     push_warps: u32,
@@ -197,8 +197,8 @@ fn cached(config: &AttentionConfig, shape: AttentionShape, topology: Topology) -
     }
 }
 
-/// Returns the number of stages of K, and of V, for which shared memory has room, and the bytes that two
-/// stages of each need.
+/// Returns the number of stages of K, which is also the number of stages of V, for which shared memory has room. Also
+/// returns the bytes that two stages of K and two stages of V need.
 pub(super) fn stages(
     config: &AttentionConfig,
     shape: AttentionShape,

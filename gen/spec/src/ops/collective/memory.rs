@@ -57,7 +57,8 @@ impl Needs<'_> {
         self.topology.peers() > 0
     }
 
-    /// The sums of squares of a row that its warps exchange, if several warps share a row: one of each warp, or of each block.
+    /// The sums of squares of a row that its warps exchange, if several warps share a row: one sum for each warp, or
+    /// for each block.
     fn row_sums(&self) -> Option<u32> {
         let norm = self.op_plan.norm.filter(|norm| norm.warps > 1)?;
         Some(match self.op_plan.config.batch_invariant {

@@ -7,13 +7,13 @@ use crate::parts::waits::{CallSteps, Step, Whose, Word};
 use crate::plan::{Role, RoleKind};
 use crate::topology::Topology;
 
-/// Chunks that are added up for other nodes.
+/// The pass of chunks that are added up for other nodes.
 const FOR_NODES: u32 = 0;
-/// Chunks of the own shard.
+/// The pass of chunks of the own shard.
 const OWN: u32 = 1;
-/// Chunks of the own shard on their way to other nodes.
+/// The pass of chunks of the own shard on their way to other nodes.
 const PUT: u32 = 2;
-/// Chunks of the shards of other nodes.
+/// The pass of chunks of the shards of other nodes.
 const RELAYED: u32 = 3;
 
 /// A role with the number of its warps.
@@ -68,7 +68,8 @@ impl<'a> Roles<'a> {
         }
     }
 
-    /// Packets. Where rows are normalised, sums go to this rank too, whose other threads may have the row.
+    /// The steps of packets. Where rows are normalised, sums also go to this rank, since other threads of this rank may
+    /// have the row.
     fn exchange(&self) -> Vec<Step> {
         let CollectiveWorkspace {
             parts,

@@ -32,10 +32,10 @@ use crate::plan::MAX_PUT_BYTES;
 use crate::plan::Network;
 use crate::topology::Topology;
 
-/// A choice on a list: its row, and what it counts.
+/// The size of a choice on a list: the index of its row, and its weight.
 pub(super) const CHOICE_BYTES: u64 = 8;
 impl InternodeCombine {
-    /// None on one node.
+    /// Creates the exchange; `None` on one node.
     pub(super) fn new(op_plan: &CombinePlan, topology: Topology) -> Option<Self> {
         let sizes = ChunkSizes {
             max_tokens: op_plan.shape.max_tokens,
@@ -85,7 +85,7 @@ impl InternodeCombine {
         found.into_result(())
     }
 
-    /// A list, and chunks of as many sums as there are.
+    /// The puts of a call: a list, and chunks of at most all sums.
     pub(super) fn network(&self, op_plan: &CombinePlan) -> Network {
         Network {
             channels: self.chunks.channels(op_plan.shape.max_tokens),

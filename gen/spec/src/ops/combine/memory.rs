@@ -6,7 +6,7 @@ use crate::parts::region::regions;
 use crate::plan::{Element, Region, Workspace};
 use crate::topology::Topology;
 
-/// The words of a wrong row index: the number of the entry, its token and its value.
+/// The number of words that describe a wrong row index: the number of the entry, its token and its value.
 const FAULT_WORDS: u64 = 3;
 
 /// The plan and the topology on which the memory of a kernel depends.
@@ -37,7 +37,7 @@ impl Needs<'_> {
         self.crosses_nodes() && self.topology.local_world > 1
     }
 
-    /// Returns the element of a mark. On several nodes there are too many of them for a line each.
+    /// Returns the element of a mark. On several nodes, marks are too many for an L2 line each.
     fn partial_mark(&self) -> Element {
         if self.crosses_nodes() {
             Element::Count

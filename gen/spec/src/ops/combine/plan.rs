@@ -42,7 +42,7 @@ const MAX_PART_BYTES: u64 = 16 << 10;
 const MIN_PART_BYTES: u64 = 2 << 10;
 /// The size of a line of L2. Parts begin at lines.
 const LINE_BYTES: u64 = 128;
-/// A packet of the low-latency protocol: a top-k entry, or two other words, beside flags.
+/// A packet of the low-latency protocol: a top-k entry, or two other words, with their flags.
 const PACKET_BYTES: u64 = 16;
 
 /// The plan.
@@ -107,7 +107,7 @@ pub(crate) fn plan(
     })
 }
 
-/// None across nodes, since packets travel over NVLink.
+/// The most tokens whose sums travel in packets; 0 across nodes, since packets travel over NVLink.
 fn low_latency_tokens(config: &CombineConfig, shape: &CombineShape, topology: Topology) -> u64 {
     let wanted = config.low_latency_tokens.unwrap_or(match topology.world() {
         1 => LOW_LATENCY_TOKENS_ALONE,
@@ -122,7 +122,7 @@ fn low_latency_tokens(config: &CombineConfig, shape: &CombineShape, topology: To
 /// The largest number of stages for which there is room.
 ///
 /// # Errors
-/// There is no room for two.
+/// Shared memory that has no room for two stages.
 fn pipeline(
     low_latency_tokens: u64,
     config: &CombineConfig,
@@ -257,7 +257,7 @@ mod tests {
         row_bytes.div_ceil(part_bytes.into())
     }
 
-    /// The numbers of parts that were the fastest ones, or as fast, of those that were measured.
+    /// The numbers of parts that were the fastest of all measured numbers, or as fast as the fastest.
     #[test]
     fn few_tokens_have_rows_in_parts() {
         let parts = [16, 32, 64, 128, 256].map(parts);

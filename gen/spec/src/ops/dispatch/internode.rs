@@ -33,7 +33,7 @@ use crate::topology::Topology;
 const MAX_TOKENS: u64 = 1 << 16;
 
 impl InternodeDispatch {
-    /// None on one node.
+    /// Creates the exchange; `None` on one node.
     pub(super) fn new(op_plan: &DispatchPlan, topology: Topology) -> Option<Self> {
         if topology.peers() == 0 {
             return None;
@@ -60,7 +60,7 @@ impl InternodeDispatch {
             .max(self.chunks.chunk_tokens * op_plan.token_bytes())
     }
 
-    /// Records what does not fit into a put.
+    /// Records a mistake if a packet or a token does not fit into a put.
     pub(super) fn check(&self, op_plan: &DispatchPlan, found: &mut Diagnostics) {
         let tokens = op_plan.shape.max_tokens;
         found.require(
@@ -83,7 +83,7 @@ impl InternodeDispatch {
         );
     }
 
-    /// A packet, and chunks of as many tokens as there are.
+    /// The puts of a call: a packet, and chunks of at most all tokens.
     pub(super) fn network(&self, op_plan: &DispatchPlan) -> Network {
         Network {
             channels: self.chunks.channels(op_plan.shape.max_tokens),
