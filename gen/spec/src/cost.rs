@@ -61,7 +61,7 @@ pub(crate) struct GemmCosts {
     /// The time from the last MMA of the CTAs that share a tile until a CTA that completes a part of the tile knows that all
     /// sums are in L2.
     pub split_k_sync_us: f64,
-    /// The time in which a thread gets sums that it has asked L2 for.
+    /// The time in which a thread gets requested sums from L2.
     pub load_sums_us: f64,
     /// The rate at which a CTA stores and loads sums in L2.
     pub sums_gb_s: f64,

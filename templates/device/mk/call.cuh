@@ -83,7 +83,7 @@ MK_DEVICE void refuse(const RankContext& ctx, bool is_first) {
 //
 // A CTA counts itself for `due` before it ends (advance_epoch). A call that began then could send its data while the
 // previous call still receives, and peers that have ended both calls could send data of a third call to the buffers
-// from which the first call receives. So CTAs of kernels with small grids, two of which fit on a GPU, also count
+// from which the first call receives. CTAs of kernels with small grids, two of which fit on a GPU, therefore also count
 // themselves for `left` at their end (leave), and `left` must have reached `due`. A fast CTA of this call may have left
 // already. The other kernels raise both words at once: with their shared memory and their registers, a second grid has
 // no room before CTAs of the first grid have ended, unless the kernels leave SMs unused.

@@ -1,8 +1,8 @@
 //! NVIDIA H200 on an NVLink host: its figures, its rates, and its cost table.
 //!
-//! The table also serves other Hopper GPUs, whose rates follow from those of the H200 and what their driver reports. Comments
-//! name the measurements on H100 behind a value. `benches/measured.toml` has measured candidates that a test compares with the
-//! model.
+//! The table also serves other Hopper GPUs, whose rates follow from the rates of the H200 and the figures of their driver.
+//! Comments name the measurements on H100 behind a value. `benches/measured.toml` has measured candidates that a test compares
+//! with the model.
 
 use crate::arch::{Arch, Backend};
 use crate::cost::{
@@ -127,7 +127,8 @@ const PUSH: PushCosts = PushCosts {
     copy_request_us: 12.0,
     // Three concurrent copies of 2, 4 and 16 MiB reach 174, 216 and 348 GB/s together.
     copy_us: 6.5,
-    // 2×H100: 0.4 to 0.6 µs with 64 columns of B in a stage, and up to 1.2 with 128, whose loads come before those of the warp.
+    // 2×H100: 0.4 to 0.6 µs with 64 columns of B in a stage, and up to 1.2 with 128, whose loads come before the loads
+    // of the warp.
     round_us: 1.3,
     shared_gain: 0.06,
     shared_slowdown: 1.12,

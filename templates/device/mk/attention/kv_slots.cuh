@@ -7,12 +7,12 @@
 //
 // A source may overwrite a slot when all tiles of queries on the receiver have read the head that had the slot. This
 // permission is a credit. If all heads have slots, credits only order calls. With fewer slots, credits bound memory.
-// Between nodes there are no credits: all heads have slots in two buffers, and calls alternate between the buffers. A
+// Between nodes, no credits are used: all heads have slots in two buffers, and calls alternate between the buffers. A
 // rank that starts call e + 2 has received all puts of call e + 1 from its peers on other nodes. These peers have
 // therefore finished call e, and have read all of its keys.
 //
-// Flags and credits count over all calls, unless each call gives the rows. In that case not every call writes them, and
-// they hold marks: see KvMarks.
+// Flags and credits count over all calls, unless each call gives the rows. In that case not every call writes every
+// flag, and flags hold marks: see KvMarks.
 #pragma once
 #include <mk/attention/kv_iterator.cuh>
 #include <mk/attention/kv_marks.cuh>

@@ -1,17 +1,18 @@
 //! `combine`: the weighted sums of the experts' results, on the rank of each token.
 //!
-//! Each rank sends the top-k entries of its tokens, which are row indices and weights, to all other ranks of its node
-//! in packets that carry the mark of the call. Each rank adds up its rows of a token and sends the sum to the token's
-//! rank as one row of elements. The token's rank adds these sums in the order of ranks. A CTA computes one sum after the
+//! Each rank sends the top-k entries of its tokens, which are row indices and weights, to all other ranks of its node in
+//! packets that carry the mark of the call. Each rank adds up its rows of a token and sends the sum to the token's rank
+//! as one row of elements. The token's rank adds these sums in the order of ranks. A CTA computes one sum after the
 //! other, for its own rank and for peers. Rows reach shared memory by TMA through a pipeline of stages, and sums leave
-//! it by TMA, so data in flight occupies no registers and blocks no warp.
+//! shared memory by TMA, so data in flight occupies no registers and blocks no warp.
 //!
 //! Packets are double-buffered by parity of the epoch. A rank that starts epoch e has finished e-1, for which every
-//! peer had started e-1 and thus finished e-2, the last reader of the buffer that e writes. Sums need one buffer. They
-//! are sent to a rank whose packets of this epoch have arrived, and which has therefore finished the previous call.
+//! peer had started e-1 and thus finished e-2, the last reader of the buffer that e writes. Sums need one buffer, since
+//! they are sent only to a rank whose packets of this epoch have arrived, and which has therefore finished the previous
+//! call.
 //!
 //! Sums of ranks with few tokens pass through no shared memory. Warps add up rows in registers and send partial sums as Lamport
-//! packets. If no rank can have more tokens, a kernel has nothing else.
+//! packets. If no rank can have more tokens, a kernel has no other form of sums.
 //!
 //! `internode` describes several nodes.
 
