@@ -34,9 +34,8 @@ const LIMIT_BYTES: u64 = 1 << 30;
 /// process is a warning.
 ///
 /// Caches and bundles determine which code runs. A cache or bundle is used only if its folder, subfolders and files
-/// belong to this user or to root and nobody else can write to them. Owners and modes are read from open descriptors,
-/// and links below the folder are not followed. Otherwise there is a warning, and kernels are compiled without the
-/// cache or bundle.
+/// belong to this user or to root and nobody else can write to them. Owners and modes are read from open descriptors.
+/// Links below the folder are not followed. If a cache or bundle is refused, a warning is logged and kernels are compiled.
 #[derive(Debug)]
 pub struct Store {
     cache: Option<Cache>,

@@ -51,7 +51,7 @@ impl<'a> Roles<'a> {
             );
             let about = "own K and V, to other nodes";
             roles.push(Role::new(RoleKind::PutKv, first, (2, 3), about).with(self.put_kv()));
-            let about = "own K and V to this node and to puts, other nodes' to this node";
+            let about = "own K and V to this node and to puts, K and V of other nodes to this node";
             let mut steps = self.push_kv(OWN, Step::of(OWN));
             let arrived = Step::of(FORWARDED).waits(&self.workspace.arrived, Whose::RANK);
             steps.extend(self.push_kv(FORWARDED, arrived));

@@ -60,7 +60,7 @@ impl<'a> Roles<'a> {
     pub(super) fn all(&self, threads: u32, grid_ctas: u32) -> Vec<Role> {
         match self.op_plan.protocol {
             Protocol::Ll => {
-                let about = "packets to the peers, and what they have sent to the result";
+                let about = "packets to the peers, and the peers' packets to the result";
                 let role = Role::new(RoleKind::Exchange, (0, grid_ctas), (0, threads / 32), about);
                 vec![role.with(self.exchange())]
             }
@@ -113,7 +113,7 @@ impl<'a> Roles<'a> {
         let network = u32::from(self.topology.peers() > 0);
         let sums = network * u32::from(op.reduces());
         let shards = network * u32::from(op.gathers());
-        let about = "sums of this node to those who own them";
+        let about = "sums of this node to their owners";
         [
             (
                 RoleKind::WatchArrivals,
