@@ -1,4 +1,4 @@
-//! Embeds every file of this folder, so that a new one needs no entry in a list.
+//! Embeds every file of this folder, so that a new file needs no entry in a list.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};

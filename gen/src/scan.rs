@@ -47,7 +47,7 @@ pub fn scan_crate(dir: &Path) -> io::Result<(Vec<FusedKernel>, Vec<SpannedDiagno
             });
             continue;
         };
-        // Most files declare no kernel. These need not be valid Rust in the edition that this version of syn parses.
+        // Files without kernels need not be valid Rust in the edition that this version of syn parses.
         if text.contains("fused_kernel") {
             match syn::parse_file(&text) {
                 Ok(file) => {
@@ -71,7 +71,7 @@ pub fn scan_crate(dir: &Path) -> io::Result<(Vec<FusedKernel>, Vec<SpannedDiagno
 fn collect_rust_files(dir: &Path, paths: &mut Vec<PathBuf>) -> io::Result<()> {
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
-        // Links are not followed: one to a parent folder would make the search endless.
+        // Links are not followed, since a link to a parent folder would make the search endless.
         let kind = entry.file_type()?;
         let path = entry.path();
         if kind.is_dir() {

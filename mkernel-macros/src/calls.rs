@@ -75,7 +75,8 @@ impl Generated {
     }
 }
 
-/// The names of a struct of operands and of the functions that take it, and what they say of it.
+/// The names of a struct of operands and of the functions that take the struct, and the words for this form in their
+/// documentation.
 struct Names {
     operands: Ident,
     call: Ident,

@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_the_device_is_a_mistake() {
+    fn a_plan_that_exceeds_shared_memory_is_an_error() {
         let all = "op = ag_gemm, world = 8, m = 8192, n = 1024, k = 8192";
         let found = errors(
             &format!("{all}, tile_m = 128, tile_n = 256, stages = 8"),

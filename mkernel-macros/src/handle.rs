@@ -166,8 +166,8 @@ fn prepare(target: &ItemStruct, config: &KernelConfig) -> TokenStream {
                 ranks.prepare_fused::<Self>(#sizes)
             }
 
-            /// Does the same as `prepare` with options that are known at run time only, which `options` sets. The types of
-            /// the operands must stay those of the declaration.
+            /// Prepares the kernel as `prepare` does, after `options` has set options that are known only at run time.
+            /// Operands must keep the types of the declaration.
             ///
             /// # Errors
             /// The error of this rank or of another rank, or `Error::Kernel` if operands differ from the declaration.

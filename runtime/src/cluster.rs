@@ -35,8 +35,8 @@ pub(crate) struct Cluster {
     names: Vec<String>,
     /// The rank that each rank has in the job.
     pub job_ranks: Vec<u32>,
-    /// The number and the colour of each split that led from all ranks of the job to this group. It is empty for all ranks of
-    /// the job.
+    /// The number and the colour of each split that led from all ranks of the job to this group; empty if the group has all
+    /// ranks of the job.
     pub splits: Vec<u32>,
 }
 

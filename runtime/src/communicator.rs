@@ -31,9 +31,10 @@ use std::time::{Duration, Instant};
 /// [`prepare`](Self::prepare), [`alloc`](Self::alloc) and [`barrier`](Self::barrier) are collective: every rank must call
 /// them, in the same order. When a rank fails, or does not make a call before the deadline, all other ranks get an error that names it.
 ///
-/// Drop the communicator before the process ends. A rank that ends without doing so is lost to the others
+/// Drop the communicator before the process ends. A rank that ends without doing so is lost to the other ranks
 /// ([`Error::RankLost`]), whose communicators cannot be used after that. A rank whose thread panics is lost too. When a rank
-/// drops its communicator before it has made all calls that others make, these get [`Error::LeftWithoutCall`].
+/// drops its communicator before it has made all calls that other ranks make, the other ranks get
+/// [`Error::LeftWithoutCall`].
 ///
 /// All connections between processes end at rank 0. After rank 0 has dropped its communicator, the other ranks do not
 /// detect any more that a rank leaves or is lost, and wait for it until their deadlines. So let rank 0 drop its communicator last,
@@ -95,7 +96,7 @@ impl Communicator {
         self.shared.world
     }
 
-    /// Returns the number of hosts that the ranks are on.
+    /// Returns the number of hosts of the ranks.
     #[must_use]
     pub fn hosts(&self) -> u32 {
         self.shared.cluster.hosts.count()
@@ -114,7 +115,7 @@ impl Communicator {
         self.shared.default_stream.clone()
     }
 
-    /// Returns the properties that plans are made from. Each is the lowest value of all ranks' GPUs.
+    /// Returns the properties from which plans are made. Each property is the lowest value of all ranks' GPUs.
     #[must_use]
     pub fn device(&self) -> &Device {
         &self.shared.device
@@ -161,7 +162,7 @@ impl Communicator {
         self.shared.findings()
     }
 
-    /// Returns what every role of every rank did at which simulated time, as JSON for Perfetto
+    /// Returns the timeline of all roles of all ranks in simulated time, as JSON for Perfetto
     /// (<https://ui.perfetto.dev>). Returns `None` unless [`Simulation::timeline`](crate::Simulation::timeline) is set.
     #[must_use]
     pub fn timeline(&self) -> Option<String> {
@@ -171,9 +172,9 @@ impl Communicator {
             .and_then(|host| host.timeline())
     }
 
-    /// Sets the transport for puts between nodes, for operators that are prepared from now on. It must be of the same
-    /// kind on all ranks. The default is `MKERNEL_TRANSPORT`, or else emulated NICs if all ranks are on one host and RC
-    /// if they are on several.
+    /// Sets the transport for puts between nodes, for operators that are prepared from now on. All ranks must choose
+    /// transports of one kind. The default is `MKERNEL_TRANSPORT`, or else emulated NICs if all ranks are on one host
+    /// and RC if they are on several.
     pub fn set_transport(&self, transport: Transport) {
         self.shared.set_transport(transport);
     }
@@ -181,8 +182,8 @@ impl Communicator {
     /// Prepares an operator: plans the kernel, compiles it or loads it from the store, and allocates its memory. An equal
     /// operator that exists on all ranks gives its kernel and its memory instead. This is a collective call.
     ///
-    /// `sizes` is a [`Shape`](mkernel_spec::Shape) with all sizes, or the dynamic ones by name: `[(Field::M, 4096)]`, or `[]` if
-    /// the configuration has all sizes.
+    /// `sizes` is a [`Shape`](mkernel_spec::Shape) with all sizes, or the dynamic sizes by name: `[(Field::M, 4096)]`, or `[]`
+    /// if the configuration has all sizes.
     ///
     /// # Errors
     /// [`Error::Config`] with all mistakes of the configuration, [`Error::Build`], [`Error::Mismatch`] if ranks prepare
@@ -221,7 +222,7 @@ impl Communicator {
     }
 
     /// Allocates a tensor of `elems` elements in the symmetric memory, at the same offset on every rank. All elements are 0.
-    /// `stream` orders its uses, as that of an allocation of cudarc does. This is a collective call.
+    /// `stream` orders the uses of the tensor, as the stream of a cudarc allocation does. This is a collective call.
     ///
     /// ```no_run
     /// # use mkernel::{Communicator, Error, half::bf16};
@@ -235,7 +236,8 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Error::Mismatch`] if ranks allocate different tensors, [`Error::Call`] if the stream belongs to another GPU,
-    /// [`Error::Device`] if the GPU has no memory for it, or [`Error::RanksFailed`] with the errors of other ranks.
+    /// [`Error::Device`] if the GPU has no memory for the tensor, or [`Error::RanksFailed`] with the errors of other
+    /// ranks.
     pub fn alloc<T: Element>(
         &self,
         stream: &Arc<CudaStream>,
@@ -244,14 +246,14 @@ impl Communicator {
         alloc::alloc(&self.shared, &mut self.heap(), stream, elems)
     }
 
-    /// Returns what the communicator uses on this rank, and what it has sent so far. It waits while another thread prepares
-    /// an operator or allocates a tensor.
+    /// Returns the resources of the communicator on this rank, and its traffic so far. This waits while another thread
+    /// prepares an operator or allocates a tensor.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.heap().stats()
     }
 
-    /// Returns when every rank has called this. It does not wait for the work of GPUs.
+    /// Returns when every rank has called this. This does not wait for the work of GPUs.
     ///
     /// # Errors
     /// [`Error::RanksMissing`] and [`Error::RankLeft`].
@@ -265,7 +267,7 @@ impl Communicator {
     /// of each rank, by rank. This is a collective call.
     ///
     /// # Errors
-    /// [`Error::ContributionTooLong`] on a rank that sends more, and [`Error::RanksFailed`] on the others;
+    /// [`Error::ContributionTooLong`] on a rank that sends more, and [`Error::RanksFailed`] on the other ranks;
     /// [`Error::RanksMissing`] and [`Error::RankLeft`].
     pub fn all_gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
         self.shared
@@ -273,8 +275,8 @@ impl Communicator {
             .all_gather("all_gather", bytes, self.shared.host_timeout())
     }
 
-    /// Waits for the stream's work, then calls [`check`](Self::check). It waits for the timeout plus 10 s at most. The
-    /// caller's own work on the stream must fit into that time too.
+    /// Waits for the stream's work, at most for the timeout plus 10 s, then calls [`check`](Self::check). The caller's
+    /// own work on the stream must fit into that time too.
     ///
     /// # Errors
     /// [`Error::Timeout`] if a wait in a kernel failed, and [`Error::StillBusy`] if the stream was not done in time.
@@ -300,7 +302,7 @@ impl Communicator {
                 self.check()?;
                 return Err(Error::StillBusy { waited });
             }
-            // Callers may measure short waits, so these spin.
+            // Callers may measure short waits, so short waits spin.
             if waited > Duration::from_millis(20) {
                 std::thread::sleep(Duration::from_micros(50));
             } else {
@@ -310,8 +312,9 @@ impl Communicator {
         self.check()
     }
 
-    /// Returns a future that is ready when the work that is in `stream` now is done. It then has the result of
-    /// [`check`](Self::check). It does what [`synchronize`](Self::synchronize) does, without blocking a thread.
+    /// Returns a future that is ready when the work that is in `stream` now is done, with the result of
+    /// [`check`](Self::check). The future does the work of [`synchronize`](Self::synchronize) without blocking a
+    /// thread.
     ///
     /// # Errors
     /// [`Error::Call`] if the stream is being captured, and errors of the driver. The errors of the future are those of
@@ -353,7 +356,8 @@ impl Drop for Communicator {
             let heap = self.heap.get_mut().unwrap_or_else(PoisonError::into_inner);
             std::mem::forget(std::mem::take(heap));
         } else if !std::thread::panicking() {
-            // Before the network is closed, so that ranks which need this one do not take that for a failure.
+            // This rank leaves before the network is closed, so that ranks that need this rank do not mistake the close
+            // for a failure.
             self.shared.health.leave();
         }
     }

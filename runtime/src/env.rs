@@ -111,8 +111,7 @@ fn read_host_id(lookup: impl Fn(&str) -> Option<String>) -> Result<Option<String
     let name = "MKERNEL_HOST_ID";
     match lookup(name) {
         Some(id) if id.trim().is_empty() || id.len() > MAX_NAME_BYTES => {
-            let expected =
-                "1 to 256 bytes, the same in all processes of a host and different on every other";
+            let expected = "1 to 256 bytes, the same in all processes of a host and different on every other host";
             Err(wrong(name, Some(id), expected))
         }
         id => Ok(id),

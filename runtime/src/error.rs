@@ -1,4 +1,4 @@
-//! [`Error`]: what can fail in this crate. Details that callers rarely act on are in an enum per subject.
+//! [`Error`]: the failures of this crate. Details on which callers rarely act are in an enum per subject.
 
 mod call;
 mod causes;
@@ -153,7 +153,7 @@ pub enum Error {
     },
     /// The ranks prepare different kernels, allocate different tensors, or put tensors or workspaces at different places.
     #[error(
-        "{} preparing something else than rank 0 ({}{theirs} instead of {reference}). Prepare the same operators and allocate \
+        "{} out of step with rank 0 ({}{theirs} instead of {reference}). Prepare the same operators and allocate \
          the same tensors in the same order on every rank, with the same configurations, shapes and lengths",
         Are(ranks),
         .difference.as_ref().map_or_else(String::new, |difference| format!("{difference}; "))
@@ -228,7 +228,7 @@ pub enum Error {
         calls: Arc<Vec<OperatorCalls>>,
         /// The rank whose own deadline passed, if that ended the wait.
         aborted_by: Option<u32>,
-        /// The rank whose loss ended the wait, if one was lost.
+        /// The rank whose loss ended the wait, if a rank was lost.
         lost: Option<u32>,
         /// The duration of the wait.
         waited: Duration,

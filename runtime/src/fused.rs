@@ -16,8 +16,8 @@ pub trait FusedKernel: Sized {
     #[doc(hidden)]
     const OPERANDS: &'static [DeclaredOperand];
 
-    /// Returns what the kernel computes, as declared in the attribute, for ranks and nodes that the attribute does not
-    /// fix. The configuration was checked at compile time as far as it was known, and
+    /// Returns the configuration of the attribute, for these ranks and nodes where the attribute does not fix them. The
+    /// configuration was checked at compile time as far as it was known, and
     /// [`Communicator::prepare`](crate::Communicator::prepare) checks it again.
     fn config(world: u32, nodes: u32) -> KernelConfig;
 
@@ -28,10 +28,10 @@ pub trait FusedKernel: Sized {
     #[doc(hidden)]
     fn wrap(operator: Operator) -> Self;
 
-    /// Makes a handle of an operator that was prepared with another configuration. `Self::try_from` does the same.
+    /// Makes a handle of an operator that was prepared with another configuration, as `Self::try_from` does.
     ///
     /// # Errors
-    /// [`Error::Kernel`] if the operator or its operands are not those of the declaration. Sizes may differ.
+    /// [`Error::Kernel`] if the operator or its operands differ from the declaration. Sizes may differ.
     fn from_operator(operator: Operator) -> Result<Self, Error> {
         let spec = &operator.plan().spec;
         let declared = (Self::config(spec.world(), 1).op(), Self::OPERANDS.to_vec());
@@ -65,19 +65,20 @@ fn describe((op, operands): &(Op, Vec<DeclaredOperand>)) -> String {
 }
 
 impl Communicator {
-    /// Does the same as [`prepare`](Self::prepare) for a type with `#[fused_kernel(...)]`.
+    /// Prepares the operator of a type with `#[fused_kernel(...)]`, as [`prepare`](Self::prepare) does for a
+    /// configuration.
     ///
     /// # Errors
-    /// The errors are those of [`prepare`](Self::prepare).
+    /// The errors of [`prepare`](Self::prepare).
     pub fn prepare_fused<K: FusedKernel>(&self, sizes: impl Into<Sizes>) -> Result<K, Error> {
         self.prepare_fused_with(sizes, |_| {})
     }
 
-    /// Does the same as [`prepare_fused`](Self::prepare_fused) with options that are known at run time only, which `options`
-    /// sets. The operator and the types of its operands must stay those of the declaration.
+    /// Prepares an operator as [`prepare_fused`](Self::prepare_fused) does, after `options` has set options that are known
+    /// only at run time. The operator and the types of its operands must agree with the declaration.
     ///
     /// # Errors
-    /// The errors are those of [`prepare`](Self::prepare), and [`Error::Kernel`] if operands differ from the declaration.
+    /// The errors of [`prepare`](Self::prepare), and [`Error::Kernel`] if operands differ from the declaration.
     pub fn prepare_fused_with<K: FusedKernel>(
         &self,
         sizes: impl Into<Sizes>,

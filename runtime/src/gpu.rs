@@ -8,7 +8,7 @@ use cudarc::driver::{CudaContext, CudaStream};
 use mkernel_spec::Device;
 use std::sync::{Arc, Mutex};
 
-/// A GPU, or a part of one, with the resources that the runtime itself needs on it.
+/// A GPU, or a part of a GPU, with the resources that the runtime itself needs there.
 pub(crate) struct Gpu {
     pub ctx: Arc<CudaContext>,
     pub device: Device,

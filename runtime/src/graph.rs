@@ -55,15 +55,15 @@ impl<'a> Capturing<'a> {
 
 impl Drop for Capturing<'_> {
     fn drop(&mut self) {
-        // The work that was to be captured has failed, so its error matters and this graph does not.
+        // The captured work has failed, so its error is returned and this graph is dropped.
         let _ = self.0.end_capture(CUgraphInstantiate_flags(0));
     }
 }
 
 impl Communicator {
     /// Captures in a CUDA graph what `step` enqueues on `stream`: calls of operators by
-    /// [`Call::capture`](crate::Call::capture), and copies, fills, kernels and host functions of the program. Every rank
-    /// replays its graph as many times.
+    /// [`Call::capture`](crate::Call::capture), and copies, fills, kernels and host functions of the program. All ranks
+    /// replay their graphs equally often.
     ///
     /// Slices of cudarc track events, for which a graph cannot wait: outside of this function, a copy or a fill that is
     /// captured fails with `CUDA_ERROR_STREAM_CAPTURE_ISOLATION`. Here slices track no events until `step` returns.

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 
 /// The number of comparisons after which the watchdog reports that a call of this rank has failed. Until then, other ranks may
-/// find the cause for themselves.
+/// find the cause on their own.
 const COMPARISONS_PER_REPORT: u32 = 10;
 
 /// An object that a communicator monitors, such as an operator. When the communicator fails, it aborts all monitored objects.
@@ -91,7 +91,7 @@ impl Health {
     pub fn ranks(&self) -> MutexGuard<'_, Collective> {
         let mut ranks = lock(&self.ranks);
         ranks.begin();
-        // The watchdog cannot report while this rank waits for others in a step.
+        // The watchdog cannot report while this rank waits for other ranks in a step.
         if self.has_failed_itself() {
             ranks.report_failed();
         }
@@ -359,7 +359,7 @@ impl Health {
         let Some(&rank) = self.lost.get() else {
             let failed = ranks.failed().filter(|rank| *rank != self.rank);
             drop(ranks);
-            // Repeated in every check, for operators that were registered since the last check.
+            // This is repeated in every check, for operators that were registered since the last check.
             failed
                 .iter()
                 .for_each(|rank| self.abort_kernels(AbortCause::Failed(*rank)));

@@ -2,8 +2,8 @@
 //!
 //! The heap consists of extents. An extent is an allocation of the same size on each rank, which all ranks of a host
 //! map, and which is registered once with each NIC. Blocks are placed in extents by a deterministic allocator that runs
-//! identically on all ranks. So an operator that fits in the heap needs no allocation, no descriptor and no exchange of
-//! addresses, and the heap grows rarely.
+//! identically on all ranks. An operator that fits in the heap therefore needs no allocation, no descriptor and no
+//! exchange of addresses, and the heap grows rarely.
 //!
 //! The space of a block is used again when the block was dropped on all ranks. Ranks drop the block at different times, so they
 //! exchange the numbers of dropped blocks when they next prepare an operator or allocate a tensor.

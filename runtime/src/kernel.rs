@@ -79,8 +79,9 @@ fn check_registers(plan: &KernelPlan, registers: u32) -> Result<(), Error> {
     }))
 }
 
-/// Checks that all clusters can be resident at the same time. The SMs of a cluster are of one GPC, so there may be fewer clusters
-/// than SMs suffice for, and fewer than the plan took from the driver if the process is limited to a part of the GPU.
+/// Checks that all clusters can be resident at the same time. The SMs of a cluster belong to one GPC, so the GPU may have room
+/// for fewer clusters than its SMs suggest. If the process is limited to a part of the GPU, the number may also be smaller than
+/// the number that the plan took from the driver.
 fn check_clusters(plan: &KernelPlan, function: &Function, dims: LaunchDims) -> Result<(), Error> {
     let cluster_ctas = dims.cluster_ctas;
     if cluster_ctas == 1 {

@@ -1,8 +1,8 @@
 //! Fused communication and compute kernels for several GPUs.
 //!
 //! One kernel launch moves data over NVLink and multiplies matrices, tile by tile. You declare an operator by one
-//! attribute, and this crate plans, compiles and runs a CUDA kernel for your sizes. It takes the place of a collective of
-//! NCCL and a GEMM, attention or a grouped GEMM beside it.
+//! attribute, and this crate plans, compiles and runs a CUDA kernel for your sizes. The kernel takes the place of a
+//! collective of NCCL and a GEMM, attention or a grouped GEMM beside it.
 //!
 //! # A first kernel
 //!

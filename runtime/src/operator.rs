@@ -35,14 +35,14 @@ use std::sync::Arc;
 
 /// A kernel with its workspace, created by [`Communicator::prepare`](crate::Communicator::prepare).
 ///
-/// All ranks must launch their operators in one order, each the same number of times on every rank, except `gemm`, whose ranks do
-/// not wait for each other. Launches on one GPU are ordered after each other, also on different streams and of several
-/// communicators. A launch can be captured into a CUDA graph and replayed, identically on every rank: see
-/// [`Call::capture`](crate::Call::capture). Replays are not ordered after other launches or graphs, so order them by one stream or
-/// by events.
+/// All ranks must launch their operators in one order, and every rank must launch each operator equally often, except `gemm`,
+/// whose ranks do not wait for each other. Launches on one GPU are ordered after each other, also on different streams and of
+/// several communicators. A launch can be captured into a CUDA graph and replayed, identically on every rank: see
+/// [`Call::capture`](crate::Call::capture). Replays are not ordered after other launches or graphs, so order them by one stream
+/// or by events.
 ///
 /// Operators of a communicator that are prepared with equal configurations and sizes share their kernel and its workspace, as
-/// long as one of these operators exists on every rank. So each layer of a model can prepare operators of its own.
+/// long as one of these operators exists on every rank. Each layer of a model can therefore prepare operators of its own.
 ///
 /// Dropping the last operator that shares a workspace waits until the launches have ended, or until the deadline. The shared
 /// memory is freed then. If a graph has captured a launch, the memory is freed when that graph and all executable graphs made
@@ -175,7 +175,7 @@ impl Operator {
     /// are A, B, C, then the bias and the residual if the kernel has them.
     ///
     /// # Errors
-    /// The errors are those of [`Call::launch`](crate::Call::launch).
+    /// The errors of [`Call::launch`](crate::Call::launch).
     ///
     /// # Safety
     /// The operands must be device memory of the sizes in the plan (rows of this rank, columns, the passed stride).
@@ -194,13 +194,13 @@ impl Operator {
     /// Enqueues one call with the given rows, as [`launch_raw`](Self::launch_raw) does with the most rows.
     ///
     /// # Errors
-    /// The errors are those of [`launch_raw`](Self::launch_raw), and [`Error::Call`] if the operator does not take rows at
-    /// run time, or was prepared for fewer.
+    /// The errors of [`launch_raw`](Self::launch_raw), and [`Error::Call`] if the operator does not take rows at
+    /// run time, or was prepared for fewer rows.
     ///
     /// # Safety
-    /// The requirements are those of [`launch_raw`](Self::launch_raw). Operands need only the rows of the call. With
-    /// [`Rows::At`] the operands must have the most rows, and the address must refer to a readable word of device memory for as
-    /// long as the operands must be allocated.
+    /// As for [`launch_raw`](Self::launch_raw), except that operands need only the rows of the call. With [`Rows::At`]
+    /// the operands must have the most rows, and the address must refer to a readable word of device memory for as long as the
+    /// operands must be allocated.
     pub unsafe fn launch_raw_rows(
         &self,
         stream: sys::CUstream,
@@ -244,7 +244,7 @@ impl Operator {
     /// Checks the communicator, as [`Communicator::check`](crate::Communicator::check) does.
     ///
     /// # Errors
-    /// The errors are those of [`Communicator::check`](crate::Communicator::check).
+    /// The errors of [`Communicator::check`](crate::Communicator::check).
     pub fn check(&self) -> Result<(), Error> {
         self.parts().shared.check()
     }
@@ -275,8 +275,8 @@ impl Operator {
     /// Enqueues a call, or adds it to the graph that `stream` is captured into by `capture`.
     ///
     /// # Safety
-    /// The requirements are those of [`Self::launch_raw`]. The context must be current, and `capture` must be the
-    /// capture that the stream takes part in, if any.
+    /// As for [`Self::launch_raw`]. Also, the context must be current, and `capture` must be the capture that
+    /// the stream takes part in, if any.
     pub(crate) unsafe fn enqueue(
         &self,
         stream: &UserStream,

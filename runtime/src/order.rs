@@ -65,8 +65,8 @@ impl LaunchSource {
     }
 }
 
-/// Returns the launch order of a part of a context's GPU. All communicators on this part share the order. Other parts have
-/// other SMs, so their kernels cannot keep each other from starting.
+/// Returns the launch order of a part of a context's GPU. All communicators on this part share the order. Kernels on
+/// different parts use different SMs, so they cannot keep each other from starting.
 pub(crate) fn of(ctx: &Arc<CudaContext>, part: Part) -> Result<Arc<Mutex<Order>>, Error> {
     type Known = Vec<((usize, Part), Weak<Mutex<Order>>)>;
     static KNOWN: Mutex<Known> = Mutex::new(Vec::new());

@@ -27,7 +27,8 @@ pub(crate) enum GpuUse {
     Unused,
     /// Work that uses the object is running or enqueued.
     Running,
-    /// A stream that uses the object is being captured. The calling thread may be the one that has to end the capture.
+    /// A stream that uses the object is being captured. The calling thread may be the thread that has to end the
+    /// capture.
     Capturing,
 }
 
@@ -74,8 +75,8 @@ pub(crate) fn keep(kept: Arc<dyn Any + Send + Sync>) -> *mut c_void {
     Box::into_raw(Box::new(kept)).cast()
 }
 
-/// The callback that the driver calls when a graph is destroyed. It only passes the value to the reaper thread, since
-/// the driver must not be called from here.
+/// The callback of the driver for a destroyed graph. The callback only passes the value to the reaper thread, since it
+/// must not call the driver.
 ///
 /// # Safety
 /// `data` must come from [`keep`] and must not be used again.

@@ -6,11 +6,11 @@ use crate::env::rendezvous_point::{RendezvousPoint, host_of, is_loopback};
 use crate::error::{Error, RendezvousError};
 use std::fmt;
 
-/// The values with which a process joins a job, for programs that start their ranks without a launcher.
+/// The values with which a process joins a job, in programs that start their ranks without a launcher.
 ///
-/// [`Communicator::connect`](crate::Communicator::connect) takes it.
-/// [`Communicator::from_env`](crate::Communicator::from_env) reads the same values from the variables of a
-/// launcher. Errors of both name `MASTER_ADDR` for [`host`](Self::host), and `MASTER_PORT` for [`port`](Self::port).
+/// [`Communicator::connect`](crate::Communicator::connect) takes a rendezvous.
+/// [`Communicator::from_env`](crate::Communicator::from_env) reads the same values from the variables of a launcher.
+/// Errors of both name `MASTER_ADDR` for [`host`](Self::host), and `MASTER_PORT` for [`port`](Self::port).
 #[derive(Clone, PartialEq, Eq)]
 pub struct Rendezvous {
     /// The rank of this process.

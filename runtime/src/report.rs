@@ -92,7 +92,7 @@ impl Page {
             .word(offset_of!(HostPage, claimed))
             .store(epoch, Ordering::Relaxed);
         // The kernel runs the mirror image of this code: it writes its own word, fences, and reads the other word. At least one
-        // of the two sees the other's write.
+        // of the two sides sees the write of the other side.
         fence(Ordering::SeqCst);
         !self.is_withdrawn()
     }

@@ -1,4 +1,4 @@
-//! [`run`]: a function for each rank of this process.
+//! [`run`]: calls a function for each rank of this process.
 
 use crate::communicator::Communicator;
 use crate::error::{Error, ErrorKind, with_causes};

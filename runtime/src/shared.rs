@@ -303,7 +303,7 @@ impl Shared {
             self.fail_because_of(error);
         }
         self.health.check()?;
-        // Invalid values affect only the call that they belong to.
+        // Invalid values affect only their own call.
         let fault = live.iter().find_map(|operator| operator.take_fault());
         fault.map_or(Ok(()), Err)
     }

@@ -58,7 +58,7 @@ fn groups(requests: &[Vec<u8>]) -> Result<Groups, Error> {
     Ok(sorted.collect())
 }
 
-/// Checks that kernels support the group. `hosts` are those of the communicator that is split.
+/// Checks that kernels support the group. `hosts` are the hosts of the communicator that is split.
 fn check(color: u32, members: &[u32], hosts: &HostMap) -> Result<(), ClusterError> {
     let of_hosts = hosts.of_group(members).all();
     match &of_hosts[..] {
@@ -93,7 +93,8 @@ impl Communicator {
     /// of a group are numbered by `key`, and ranks with equal keys by their rank in this communicator. A rank that passes `None`
     /// is in no group, and gets `None`. This is a collective call of all ranks, as `MPI_Comm_split` and `ncclCommSplit` are.
     ///
-    /// Here, 4 ranks are divided into two tensor-parallel groups, and into two data-parallel groups across these:
+    /// Here, 4 ranks are divided into two tensor-parallel groups, and into two data-parallel groups across the
+    /// tensor-parallel groups:
     ///
     /// ```
     /// use mkernel::half::bf16;
@@ -158,7 +159,7 @@ impl Communicator {
         let (gpu, requests) = ranks.agree(STEP, gpu, timeout)?;
         let number = shared.next_split();
         let groups = groups(&requests)?;
-        // The groups are the same on all ranks, so no rank waits for another one after an error.
+        // All ranks compute equal groups, so no rank waits for another rank after an error.
         for (color, members) in &groups {
             check(*color, members, &shared.cluster.hosts).map_err(Error::Cluster)?;
         }
@@ -172,8 +173,8 @@ impl Communicator {
         }))
     }
 
-    /// Returns the rank that each rank of this communicator has in the job. These are all ranks in order, unless this is a group
-    /// of [`split`](Self::split).
+    /// Returns the rank that each rank of this communicator has in the job. Without [`split`](Self::split), these are all ranks
+    /// in order.
     #[must_use]
     pub fn job_ranks(&self) -> &[u32] {
         &self.shared().cluster.job_ranks

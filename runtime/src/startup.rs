@@ -1,4 +1,4 @@
-//! How communicators are created: for a rank of several processes, for GPUs of one process, or on simulated GPUs.
+//! The creation of communicators: for a rank of several processes, for GPUs of one process, or on simulated GPUs.
 
 use crate::bootstrap::{Collective, Job, Secret, connect_ranks, local};
 use crate::cluster::{self, Cluster, RankInfo, RankTable};
@@ -23,11 +23,11 @@ impl Communicator {
     ///
     /// The ranks connect to rank 0 at port `MKERNEL_PORT` if it is set. The default is `MASTER_PORT`, or the port after
     /// it if torchrun itself listens on `MASTER_PORT`. If `MKERNEL_SECRET` is set, the ends of each connection prove to
-    /// each other that they know it. If not, any process that reaches the port before a rank does can take the place of
-    /// that rank.
+    /// each other that they know the secret. Otherwise, any process that reaches the port before a rank can take the
+    /// place of that rank.
     ///
-    /// The ranks may be on several hosts, with the same number of ranks on each, numbered host by host. Kernels for
-    /// them are declared with as many nodes as there are hosts. On simulated GPUs each host has one rank.
+    /// The ranks may be on several hosts, with equal numbers of ranks, numbered host by host. Kernels for several hosts
+    /// are declared with one node for each host. On simulated GPUs each host has one rank.
     ///
     /// # Errors
     /// [`Error::Environment`], [`Error::Device`], [`Error::Cluster`], [`Error::Rendezvous`], or a failure of a
@@ -36,12 +36,12 @@ impl Communicator {
         Self::of_rank(&env::launched_rank()?, env::secret()?)
     }
 
-    /// Creates the communicators of this process: if a launcher has started it, one by [`from_env`](Self::from_env), and
-    /// otherwise [`local`](Self::local) ones, for the largest of 8, 4, 2 and 1 GPUs that the host has. [`run`](crate::run)
-    /// calls a function for each.
+    /// Creates the communicators of this process: if a launcher has started the process, one communicator by
+    /// [`from_env`](Self::from_env), and otherwise communicators by [`local`](Self::local), for the largest of 8, 4, 2 and
+    /// 1 GPUs that the host has. [`run`](crate::run) calls a function for each communicator.
     ///
     /// # Errors
-    /// The errors are those of [`from_env`](Self::from_env) and [`local`](Self::local).
+    /// The errors of [`from_env`](Self::from_env) and [`local`](Self::local).
     pub fn of_process() -> Result<Vec<Self>, Error> {
         if env::is_launched() {
             return Ok(vec![Self::from_env()?]);
@@ -78,7 +78,7 @@ impl Communicator {
         // Before the ranks are connected, no work of simulated GPUs can pause the deadline.
         let timeout = timeouts.host(false);
         let mut ranks = join(launched, secret, &timeouts)?;
-        // This is the same on all ranks, so no rank waits for another one after an error.
+        // All ranks have equal maps, so no rank waits for another rank after an error.
         let host_map = ranks.host_map().clone();
         cluster::check_hosts(&host_map)?;
         let local_world = host_map.local_ranks(launched.rank).len() as u32;
@@ -118,14 +118,15 @@ impl Communicator {
         Ok(Self::new(gpu, ranks, cluster, &timeouts, simulated))
     }
 
-    /// Creates a communicator for each GPU of `devices`, all in this process. Move each to a thread of its own.
+    /// Creates a communicator for each GPU of `devices`, all in this process. Move each communicator to a thread of its
+    /// own.
     ///
-    /// For tests on a host with few GPUs, a GPU can be listed several times, as in `&[0, 0, 0, 0]`. Its ranks then share
-    /// it: each has an equal part of its SMs and memory, and exchanges data with the others through the GPU's memory. Make
-    /// calls on [`default_stream`](Self::default_stream), or on streams that do not wait for the GPU's default stream, and
-    /// wait for them by [`synchronize`](Self::synchronize): a call of the driver that waits for the GPU can keep other
-    /// ranks from launching. Communicators that exist at the same time must divide a GPU in the same way. Simulated GPUs
-    /// cannot be shared.
+    /// For tests on a host with few GPUs, a GPU can be listed several times, as in `&[0, 0, 0, 0]`. The ranks of the GPU
+    /// then share it: each rank has an equal part of the SMs and the memory, and ranks exchange data through the GPU's
+    /// memory. Make calls on [`default_stream`](Self::default_stream), or on streams that do not wait for the GPU's
+    /// default stream, and wait for calls by [`synchronize`](Self::synchronize): a call of the driver that waits for the
+    /// GPU can keep other ranks from launching. Communicators that exist at the same time must divide a GPU in the same
+    /// way. Simulated GPUs cannot be shared.
     ///
     /// With `MKERNEL_DEVICE=sim`, or `auto` if there is no GPU, the devices are GPUs 0 to 7 of a new simulated host.
     ///
@@ -155,14 +156,14 @@ impl Communicator {
     }
 
     /// Creates the communicators of a job on simulated GPUs, which work on any machine with a C++ compiler. Move each
-    /// to a thread of its own. The same kernels run as on GPUs, only slower. The simulator finds mistakes of kernels,
-    /// and [`synchronize`](Self::synchronize) then returns [`Error::Simulation`].
+    /// communicator to a thread of its own. Simulated GPUs run the kernels of real GPUs, only slower. The simulator
+    /// finds mistakes of kernels, and [`synchronize`](Self::synchronize) then returns [`Error::Simulation`].
     ///
     /// A process has either simulated or real GPUs for all of its life. Up to 8 jobs can be simulated at once.
     ///
     /// # Errors
     /// [`Error::Device`] if the process has used real GPUs, [`Error::Simulator`] if there is no compiler or an option
-    /// is invalid, and [`Error::Cluster`] if the number of ranks is.
+    /// is invalid, and [`Error::Cluster`] if the number of ranks is not supported.
     pub fn simulated(simulation: &Simulation) -> Result<Vec<Self>, Error> {
         let timeouts = env::timeouts()?;
         let world = simulation.ranks as usize;
@@ -186,7 +187,7 @@ impl Communicator {
             .map_or(Backend::Gpu, |_| Backend::Simulated);
         let parts = match kind {
             Backend::Gpu => Part::of_ranks(ordinals),
-            // They cannot be shared, which is an error below.
+            // Simulated GPUs cannot be shared, which is an error below.
             Backend::Simulated => vec![Part::WHOLE; ordinals.len()],
         };
         let mut gpus = ordinals

@@ -46,7 +46,7 @@ pub struct FabricStats {
 }
 
 impl FabricStats {
-    /// Logs what a fabric has done whose proxy has ended.
+    /// Logs the counters of a fabric whose proxy has ended.
     pub(crate) fn log(&self) {
         let counts = &self.endpoint;
         tracing::debug!(

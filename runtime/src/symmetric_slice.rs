@@ -85,7 +85,7 @@ impl<T> SymmetricSlice<T> {
         self.len() == 0
     }
 
-    /// Returns the stream that the tensor was allocated for.
+    /// Returns the stream for which the tensor was allocated.
     #[must_use]
     pub fn stream(&self) -> &Arc<CudaStream> {
         self.memory.slice.stream()

@@ -1,5 +1,5 @@
-//! Tools for the tests of this crate and for work on its templates, with the feature `testing`. They are not part of the
-//! stable interface.
+//! Tools for the tests of this crate and for work on its templates, with the feature `testing`. These tools are not part
+//! of the stable interface.
 
 use crate::communicator::Communicator;
 use crate::driver;
@@ -16,7 +16,7 @@ use std::mem::{offset_of, size_of};
 /// so the work of the host (arguments, memory, copies) must still fit the text.
 ///
 /// # Errors
-/// The errors are those of [`Communicator::prepare`]. If the text does not compile, the error is [`Error::Build`] with
+/// The errors of [`Communicator::prepare`]. If the text does not compile, the error is [`Error::Build`] with
 /// the compiler's messages.
 ///
 /// ```compile_fail,E0133

@@ -1,4 +1,4 @@
-//! [`Watchdog`]: a thread that checks whether all ranks are connected, and whether one has failed.
+//! [`Watchdog`]: a thread that checks whether all ranks are connected, and whether a rank has failed.
 
 use crate::bootstrap::Owner;
 use crate::health::Health;

@@ -381,7 +381,7 @@ fn another_size_on_one_rank_is_said_in_words() {
         },
         |_, texts| {
             for text in texts {
-                let start = "rank 1 is preparing something else than rank 0 (m: 257 instead of 256; ag_gemm_";
+                let start = "rank 1 is out of step with rank 0 (m: 257 instead of 256; ag_gemm_";
                 assert!(text.starts_with(start), "{text}");
             }
         },

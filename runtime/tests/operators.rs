@@ -1,4 +1,4 @@
-//! Tests of operators on simulated GPUs: calls, and ranks that fail. The kernels are those of real GPUs.
+//! Tests of operators on simulated GPUs: calls, and ranks that fail. The kernels are the kernels of real GPUs.
 
 #![cfg(feature = "simulator")]
 
@@ -77,7 +77,7 @@ fn operands_are_passed_by_name() {
         "{elsewhere:?}"
     );
 
-    // Operands can be passed in any order. A refused call has no effect on later ones.
+    // Operands can be passed in any order. A refused call has no effect on later calls.
     operator
         .call(stream)
         .write(Operand::C, &mut c)
@@ -230,7 +230,7 @@ fn an_abort_ends_the_waits_of_all_ranks() {
     });
 }
 
-/// The abort comes from another thread. It ends the call on this rank and on the rank that waits for this rank.
+/// The abort comes from another thread, and ends the call on this rank and on the rank that waits for this rank.
 #[test]
 fn an_abort_ends_a_prepare_that_waits() {
     let simulation = Simulation {
@@ -244,7 +244,7 @@ fn an_abort_ends_a_prepare_that_waits() {
     std::thread::scope(|scope| {
         let other = scope.spawn(|| prepare(1));
         scope.spawn(|| {
-            // The abort is repeated, since the first one may come before the call waits.
+            // The abort is repeated, since the first abort may come before the call waits.
             while !is_over.load(Ordering::Relaxed) {
                 std::thread::sleep(Duration::from_millis(100));
                 ranks[0].abort();
@@ -318,8 +318,9 @@ fn operands_may_be_freed_when_an_aborted_kernel_has_ended() {
     }
 }
 
-/// After an abort, kernels run to their end without waiting for the contents of their buffers. So missing order after
-/// an abort is not reported as a finding. The last rank sends its rows after the others have read them without waiting.
+/// After an abort, kernels run to their end without waiting for the contents of their buffers. Missing order after an
+/// abort is therefore not reported as a finding. The last rank sends its rows after the other ranks have read them
+/// without waiting.
 #[test]
 fn races_after_an_abort_are_not_reported() {
     let others_are_done = std::sync::Barrier::new(4);

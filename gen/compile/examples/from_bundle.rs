@@ -1,6 +1,5 @@
-//! Gets a kernel from a bundle without a compiler: `from_bundle DIR`, where DIR was written by
-//! `mkernel-gen build --op ag_gemm --world 8 --m 8192 --n 1024 --k 8192 --b-layout nk --out DIR`.
-//! It needs no feature of this crate.
+//! Gets a kernel from a bundle without a compiler: `from_bundle DIR`, where DIR was written by `mkernel-gen build --op
+//! ag_gemm --world 8 --m 8192 --n 1024 --k 8192 --b-layout nk --out DIR`. The example needs no feature of this crate.
 
 use mkernel_compile::{Store, build};
 use mkernel_spec::{BLayout, Device, Dim, GemmConfig, GemmOp, KernelConfig, KernelPlan, SizedSpec};

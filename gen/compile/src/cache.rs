@@ -51,7 +51,7 @@ pub struct Cleaned {
     pub others: usize,
     /// The total size of everything that was removed.
     pub bytes: u64,
-    /// Files and folders in the cache that mkernel did not create. They stay.
+    /// Files and folders in the cache that mkernel did not create, and does not remove.
     pub left: Vec<PathBuf>,
 }
 
@@ -186,8 +186,8 @@ impl Cache {
         Ok(cleaned)
     }
 
-    /// Removes the oldest entries until the total size is at most `limit_bytes`, but keeps the newest one. Also removes
-    /// abandoned folders. Errors are ignored, since other processes may remove the same entries.
+    /// Removes the oldest entries until the total size is at most `limit_bytes`, but keeps the newest entry. Also
+    /// removes abandoned folders. Errors are ignored, since other processes may remove the same entries.
     pub fn prune(&self, limit_bytes: u64) {
         let Ok(Some(root)) = self.open() else { return };
         if let Ok(Some(tmp)) = self.part(Subfolder::Tmp) {
@@ -233,7 +233,7 @@ impl Cache {
     }
 }
 
-/// Deletes a folder, after moving it away so that readers never see a part of it.
+/// Deletes a folder. The folder is moved away first, so that readers never see a part of the folder.
 fn remove_folder(root: &Folder, parent: &Folder, name: &OsStr) -> io::Result<()> {
     let tmp = root.create_folder(Subfolder::Tmp.name())?;
     let temporary = public_tempdir(&tmp.pinned())?;
@@ -267,7 +267,7 @@ fn clean_subfolder(
         let path = folder.pinned().join(&name);
         let bytes = folder_bytes(&path);
         if !dry_run {
-            // Kernels are moved away first, so that readers never see a part of one.
+            // Kernels are moved away first, so that readers never see a part of a kernel.
             let removed = match part {
                 Subfolder::Kernels => remove_folder(root, &folder, &name),
                 _ => fs::remove_dir_all(path),

@@ -1,4 +1,4 @@
-//! The files and folders that mkernel creates in a cache. Others are never removed.
+//! The files and folders that mkernel creates in a cache. Other files and folders are never removed.
 //!
 //! A cache has the file [`TAG`], which mkernel writes into folders that it creates or finds empty. A folder without
 //! this file is used as a cache only if mkernel could have given all names in it.

@@ -1,4 +1,4 @@
-//! [`Key::of`]: which texts and options a kernel's key is a hash of.
+//! [`Key::of`]: the texts and options that a kernel's key hashes.
 
 use crate::compiler::Compiler;
 use crate::key::{Key, SCHEMA, hash_parts};

@@ -8,13 +8,13 @@ use serde::{Deserialize, Serialize};
 pub struct Cubin {
     /// The symbol of the kernel.
     pub id: String,
-    /// The architecture that the kernel was written for.
+    /// The architecture for which the kernel was written.
     pub arch: Arch,
     /// The compiler that made the machine code.
     pub backend: Backend,
     /// An ELF image for the driver or for the simulator.
     pub bytes: Vec<u8>,
-    /// The resources of an SM that the kernel uses. None for simulated GPUs, which have no registers.
+    /// The resources of an SM that the kernel uses. `None` for simulated GPUs, which have no registers.
     pub resources: Option<Resources>,
     /// The compiler's log.
     pub log: String,

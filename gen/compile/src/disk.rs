@@ -6,7 +6,7 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::time::SystemTime;
 
-/// Writes a new file, which others may read, and makes its contents durable.
+/// Writes a new file, which all users may read, and makes its contents durable.
 pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut options = File::options();
     let mut file = options
@@ -26,7 +26,7 @@ pub(crate) fn sync_dir(path: &Path) -> io::Result<()> {
 /// The prefix of the names of temporary folders.
 pub(crate) const TEMPORARY: &str = ".mkernel-";
 
-/// Creates a temporary folder in `parent` that others may read. It is removed on drop unless it was renamed.
+/// Creates a temporary folder in `parent` that all users may read. It is removed on drop unless it was renamed.
 pub(crate) fn public_tempdir(parent: &Path) -> io::Result<tempfile::TempDir> {
     tempfile::Builder::new()
         .prefix(TEMPORARY)

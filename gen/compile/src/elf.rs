@@ -1,5 +1,5 @@
 //! Checks that a file is a complete ELF image. The driver and the simulator get the address of an image without its
-//! size, and read as many bytes as its header states.
+//! size, and rely on the sizes in its header.
 
 /// Checks that `image` is a 64-bit, little-endian ELF image, and that its two tables, its sections and its segments are
 /// all within it.
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_image_passes_and_a_cut_one_does_not() {
+    fn only_a_complete_image_passes() {
         let image = image();
         assert_eq!(check(&image), Ok(()));
         assert!(check(&image[..image.len() - 1]).is_err());

@@ -1,6 +1,6 @@
 //! The format of a stored kernel in the cache and in bundles. It is a folder, named after the key, with the files
-//! `kernel.cubin`, `kernel.cu` and `manifest.json`. The source is there for people only. The manifest has checksums of
-//! the machine code and of itself.
+//! `kernel.cubin`, `kernel.cu` and `manifest.json`. The source is only for people. The manifest has checksums of the
+//! machine code and of itself.
 
 use crate::compiler::Compiler;
 use crate::cubin::{Cubin, Resources};
@@ -88,7 +88,7 @@ impl Manifest {
     }
 }
 
-/// Why a stored kernel cannot be used.
+/// The reason why a stored kernel cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum EntryFault {
     #[error("it cannot be read")]
@@ -108,8 +108,8 @@ pub(crate) enum EntryFault {
     Image(&'static str),
 }
 
-/// Reads the kernel of `key` in the folder `parent`, if it is there. Both files are read into memory once, and checked
-/// there.
+/// Reads the kernel of `key` in the folder `parent`, if the folder has it. Both files are read into memory once, and
+/// checked in memory.
 pub(crate) fn read_entry(parent: &Folder, key: &Key) -> Result<Option<Cubin>, EntryFault> {
     let folder = match parent.folder(key.to_string()) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -155,24 +155,24 @@ pub struct Entry {
     pub key: Key,
     /// The symbol of the kernel.
     pub id: String,
-    /// The architecture that the kernel was written for.
+    /// The architecture for which the kernel was written.
     pub arch: Arch,
     /// The compiler that made the machine code, without its version.
     pub backend: Backend,
-    /// The resources of an SM that the kernel uses. None for simulated GPUs.
+    /// The resources of an SM that the kernel uses. `None` for simulated GPUs.
     pub resources: Option<Resources>,
     /// The compiler that made the machine code, such as `NVRTC 13.0, sm_90a`.
     pub compiler: String,
     /// The folder of the entry.
     pub path: PathBuf,
-    /// The total size of its files.
+    /// The total size of the entry's files.
     pub bytes: u64,
-    /// The time at which it was stored.
+    /// The time at which the entry was stored.
     pub stored: SystemTime,
 }
 
 impl Entry {
-    /// Reads the description of the kernel in the folder `name` of `parent`. None if the entry is missing or damaged.
+    /// Reads the description of the kernel in the folder `name` of `parent`. `None` if the entry is missing or damaged.
     pub(crate) fn read(parent: &Folder, name: &OsStr) -> Option<Self> {
         let folder = parent.folder(name).ok()?;
         let manifest = Manifest::read(&folder).ok()?;

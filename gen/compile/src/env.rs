@@ -65,7 +65,7 @@ impl Env {
     /// The environment of this process, if all variables are valid.
     ///
     /// # Errors
-    /// All variables that are not.
+    /// All variables with invalid values.
     pub fn valid() -> Result<&'static Self, InvalidVariables> {
         Self::get().check()
     }

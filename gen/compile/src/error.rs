@@ -21,7 +21,7 @@ pub enum GenError {
         /// The error of Tera.
         source: tera::Error,
     },
-    /// libnvrtc was not found, or only other versions of it.
+    /// libnvrtc was not found, or only in other versions.
     #[error(
         "libnvrtc {}.{} was not found; to install it, run\n  {}\nor, without mkernel-gen,\n  {}\nTried:\n{}",
         version.0,
@@ -44,7 +44,7 @@ pub enum GenError {
         Lines(looked)
     )]
     CxxMissing {
-        /// The command that installs it.
+        /// The command that installs a compiler.
         command: String,
         /// The programs that were tried.
         looked: Vec<Attempt>,
@@ -89,7 +89,7 @@ pub enum GenError {
     Rejected {
         /// The name of the kernel.
         id: String,
-        /// The lines of the log for which it was rejected.
+        /// The lines of the log for which the kernel was rejected.
         faults: Vec<String>,
         /// The whole log. The paths in it are files in `saved`.
         log: String,
@@ -122,7 +122,7 @@ pub enum GenError {
         /// The cause.
         source: std::io::Error,
     },
-    /// The folder for a bundle has other files, which would be lost.
+    /// The folder for a bundle has other files, which a bundle would replace.
     #[error("{} exists and is not a bundle; choose another folder", .0.display())]
     NotABundle(PathBuf),
     /// An ahead-of-time bundle cannot be read.
@@ -154,7 +154,7 @@ pub enum GenError {
     },
 }
 
-/// Why a bundle cannot be used.
+/// The reason why a bundle cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BundleFault {
@@ -219,7 +219,7 @@ impl fmt::Display for Attempt {
     }
 }
 
-/// Why nothing is compiled, and what to do about it.
+/// The reason why nothing is compiled, and a remedy.
 const WHY_NOT_COMPILED: (&str, &str) = if cfg!(feature = "jit") {
     (
         "compiling is disabled by MKERNEL_JIT=0",

@@ -5,9 +5,9 @@
 //!
 //! The owner and the mode are read from open descriptors. Everything below a folder is opened through the folder's
 //! descriptor without following links. So the file that is read is the file that was checked, even if a parent folder
-//! is renamed or replaced meanwhile. Parent folders are not checked: a user who replaces one can only substitute a
-//! folder that passes the same checks. If an access control list lets other users write, the group bits of the mode
-//! show this permission, so such a folder is refused too.
+//! is renamed or replaced meanwhile. Parent folders are not checked: a user who replaces a parent folder can only
+//! substitute a folder that passes the same checks. If an access control list lets other users write, the group bits of
+//! the mode show this permission, so such a folder is refused too.
 
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, fstat, mkdirat, openat, statat};
 use rustix::io::Errno;
@@ -28,7 +28,7 @@ const FOLDER_MODE: u32 = 0o755;
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Untrusted {
     #[error(
-        "{} belongs to user {owner}, neither to this user ({user}) nor to root; use one of your own",
+        "{} belongs to user {owner}, neither to this user ({user}) nor to root; use a file or folder of your own",
         path.display()
     )]
     Owner {
@@ -37,14 +37,15 @@ pub(crate) enum Untrusted {
         user: u32,
     },
     #[error(
-        "others can write to {} (mode {mode:o}), and so decide which code runs; use a place that only you can write to{}",
+        "other users can write to {} (mode {mode:o}), and so decide which code runs; use a folder that only you can write to{}",
         path.display(),
         if *is_private { ", or, if nobody else uses this one, take away their permission (chmod go-w)" } else { "" }
     )]
     Mode {
         path: PathBuf,
         mode: u32,
-        /// Whether the file or folder is this user's own, and nothing shows that it is meant for others.
+        /// Whether the file or folder belongs to this user, and no bit of its mode shows that it is meant for other
+        /// users.
         is_private: bool,
     },
 }
@@ -67,7 +68,7 @@ impl Folder {
         Self::checked(openat(CWD, path, flags, Mode::empty())?, path.to_owned())
     }
 
-    /// Opens the folder `name` in this one, which must not be a link.
+    /// Opens the folder `name` in this folder. The name must not be a link.
     pub fn folder(&self, name: impl AsRef<OsStr>) -> io::Result<Self> {
         let name = name.as_ref();
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -75,7 +76,7 @@ impl Folder {
         Self::checked(fd, self.path.join(name))
     }
 
-    /// Opens the folder `name` in this one, and creates it if it does not exist.
+    /// Opens the folder `name` in this folder, and creates it if it does not exist.
     pub fn create_folder(&self, name: &str) -> io::Result<Self> {
         match mkdirat(&self.fd, name, Mode::from_raw_mode(FOLDER_MODE)) {
             Ok(()) | Err(Errno::EXIST) => self.folder(name),
@@ -219,7 +220,7 @@ mod tests {
 
     /// A user who follows a hint must not break a folder that others use, such as `/tmp`.
     #[test]
-    fn no_hint_changes_what_others_use() {
+    fn no_hint_changes_a_shared_folder() {
         let hint = |owner, mode| {
             let refused = check_for(1000, Path::new("/tmp"), owner, mode).expect_err("untrusted");
             refused.to_string()

@@ -44,7 +44,7 @@ pub(crate) const WRAPPER: &str = "kernel.cpp";
 /// The file that the compiler writes.
 const OUTPUT: &str = "kernel.so";
 
-/// The deadline of a compilation, many times what one takes on a busy host.
+/// The deadline of a compilation, many times its usual duration on a busy host.
 const COMPILE_LIMIT: Duration = Duration::from_secs(120);
 
 /// The deadline for the compiler's name and features. It is long, because the name is part of keys: without it, kernels
@@ -180,7 +180,7 @@ impl HostCxx {
             output_within(&mut self.kernel_command(&path), COMPILE_LIMIT).map_err(failed)?;
         let folder_prefix = format!("{}/", path.display());
         let log = output.text.replace(&folder_prefix, "");
-        let log = log.replace("./mk/", "mk/"); // Found through `-I.`.
+        let log = log.replace("./mk/", "mk/"); // The header is found through `-I.`.
         if !output.succeeded {
             return Err(rejected(log));
         }
@@ -211,7 +211,7 @@ impl HostCxx {
             .arg("-ffile-prefix-map=./=")
             .args(["-o", OUTPUT, WRAPPER])
             .current_dir(folder)
-            // If the compiler is killed, its temporary files are removed with the folder.
+            // If the compiler is killed, its temporary files are removed together with the folder.
             .env("TMPDIR", folder);
         command
     }

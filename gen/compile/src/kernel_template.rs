@@ -20,7 +20,7 @@ pub struct KernelTemplate {
     pub(crate) template: String,
     /// The variables as a JSON object with sorted keys.
     pub(crate) variables: serde_json::Value,
-    /// Templates whose texts are the variable `bodies` of this one.
+    /// Templates whose texts are the variable `bodies` of this template.
     pub(crate) bodies: Vec<Self>,
 }
 

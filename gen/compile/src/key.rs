@@ -5,7 +5,7 @@ use sha2::{Digest, Sha256};
 use std::fmt;
 use std::str::FromStr;
 
-/// The version of the format of stored kernels, and of what a key is a hash of.
+/// The version of the format of stored kernels, and of the inputs of keys.
 pub(crate) const SCHEMA: u32 = 3;
 
 /// The content address of a kernel: the SHA-256 hash of everything that determines its machine code and of the version

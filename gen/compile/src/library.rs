@@ -66,7 +66,7 @@ impl LibraryFile {
     }
 }
 
-/// Why a library on such a file system cannot be loaded, and what to do.
+/// The reason why a library on such a file system cannot be loaded, and a remedy.
 const NOEXEC: &str = "is on a file system that is mounted with noexec, from which no code can be loaded; run `mkernel-gen fetch-nvrtc --out DIR` with a folder of another one, and set MKERNEL_NVRTC to the library there";
 
 /// Whether no code can be loaded from a file system with these flags.
@@ -75,7 +75,7 @@ fn forbids_code(flags: StatVfsMountFlags) -> bool {
 }
 
 /// The path of an open file, which then stays open until the process ends. The loader identifies libraries by their
-/// paths and may keep one that was closed. So the path must never refer to another file.
+/// paths and may keep a library that was closed. The path must therefore never refer to another file.
 fn keep(file: File) -> io::Result<PathBuf> {
     static MAX_KEPT: Mutex<Vec<((u64, u64), File)>> = Mutex::new(Vec::new());
     let metadata = file.metadata()?;

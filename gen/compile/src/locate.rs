@@ -98,8 +98,8 @@ pub(crate) fn fetch_command_lines() -> [String; 2] {
     ]
 }
 
-/// The library that [`fetch_command`] has installed in `dir`, or `None` without one. Verifies the digests of the library and of its
-/// builtins, and that only this user and root can change these files.
+/// The library that [`fetch_command`] has installed in `dir`, or `None` without a library. Verifies the digests of the library
+/// and of its builtins, and that only this user and root can change these files.
 ///
 /// # Errors
 /// The reason why the library cannot be used.
@@ -119,8 +119,8 @@ pub fn fetched_library(dir: &Path) -> Result<Option<PathBuf>, String> {
     Ok(Some(library))
 }
 
-/// Checks that a fetched library has the digest of the one in the package. It was opened at `path`, which may be a link
-/// to a library of others.
+/// Checks that a fetched library has the digest of the library in the package. The library was opened at `path`, which
+/// may be a link to another library.
 pub(crate) fn check_digest(file: &LibraryFile, path: &Path) -> Result<(), String> {
     let name = file.path.file_name().unwrap_or_default();
     let arch = std::env::consts::ARCH;
@@ -132,7 +132,7 @@ pub(crate) fn check_digest(file: &LibraryFile, path: &Path) -> Result<(), String
     if expected == Some(&*digest) {
         return Ok(());
     }
-    // The library is in the folder `WHEEL_LIB` of the one that `fetch-nvrtc` makes.
+    // The library is in the subfolder `WHEEL_LIB` of the folder that `fetch-nvrtc` makes.
     let levels = 1 + Path::new(WHEEL_LIB).components().count();
     let fetched = path.ancestors().nth(levels).unwrap_or(path);
     Err(format!(
@@ -380,6 +380,6 @@ mod tests {
         assert!(refused.contains(&way_out), "{refused}");
         fs::set_permissions(&library, fs::Permissions::from_mode(0o666)).expect("own");
         let refused = fetched_library(dir.path()).expect_err("anybody's");
-        assert!(refused.contains("others can write"), "{refused}");
+        assert!(refused.contains("other users can write"), "{refused}");
     }
 }

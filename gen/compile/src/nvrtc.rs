@@ -196,7 +196,8 @@ enum Origin {
     Fetched,
 }
 
-/// The path of the library in a folder. With `any`, the highest major version is taken if the pinned one is missing.
+/// The path of the library in a folder. With `any`, the highest major version is taken if the pinned version is
+/// missing.
 fn library_in(folder: &Path, any: bool) -> Result<PathBuf, String> {
     let names = Folder::open(folder).and_then(|folder| folder.names());
     let names = names.map_err(|error| error.to_string())?;
@@ -234,7 +235,7 @@ fn open_library(path: PathBuf, origin: Origin) -> Result<(PathBuf, Library), Str
     Ok((path, library))
 }
 
-/// The reason why a library cannot be used whose builtins cannot be loaded.
+/// The reason why a library without loadable builtins cannot be used.
 fn without_builtins(library: &Path, name: &str, error: &str) -> String {
     format!(
         "{} is there, but {name}, without which it compiles nothing, cannot be loaded from the same folder ({error}); \
@@ -288,16 +289,16 @@ mod tests {
         };
         for source in [Origin::Installed, Origin::Fetched] {
             let reason = refused(0o664, source);
-            assert!(reason.contains("others can write"), "{reason}");
+            assert!(reason.contains("other users can write"), "{reason}");
         }
         let reason = refused(0o644, Origin::Fetched);
         assert!(reason.contains("its SHA-256 is"), "{reason}");
-        // A file of this user's own gets as far as the loader.
+        // A file that belongs to this user gets as far as the loader.
         let reason = refused(0o644, Origin::Installed);
         assert!(reason.contains("/proc/self/fd/"), "{reason}");
     }
 
-    /// A library of the pinned version that has all functions, and does nothing.
+    /// A library of the pinned version whose functions do nothing.
     const NVRTC: &str = r#"
 extern "C" {
 int nvrtcVersion(int* major, int* minor) { *major = 13; *minor = 0; return 0; }
@@ -333,7 +334,7 @@ int nvrtcGetProgramLog, nvrtcGetCUBINSize, nvrtcGetCUBIN, nvrtcGetPTXSize, nvrtc
         for way in ways {
             assert!(reason.contains(way), "{way}: {reason}");
         }
-        // Any library will do in the place of the builtins.
+        // Any library can stand for the builtins.
         let builtins = dir.path().join("libnvrtc-builtins.so.13.0");
         fs::copy(&library, builtins).expect("own");
         Nvrtc::open(library, Origin::Installed, false).expect("whole");

@@ -4,7 +4,7 @@ use crate::cubin::Resources;
 
 /// The bytes of spill stores that are accepted: 32 registers of a thread. ptxas spills one or two registers for some shapes
 /// that users have, such as `dispatch_gemm` on nodes of one GPU, and up to 32 for kernels of 8 ranks that take any number of
-/// rows in buckets. A slower kernel is better than none. Where spills hinder the main loop, ptxas also says that it
+/// rows in buckets. A slower kernel is better than no kernel. Where spills hinder the main loop, ptxas also reports that it
 /// serialises wgmma, which is a fault.
 pub(crate) const TOLERATED_SPILL_BYTES: u32 = 128;
 
@@ -43,7 +43,7 @@ impl Resources {
     /// Reads the figures in a line of ptxas without its prefix. Returns false if the line is a fault.
     fn read_line(&mut self, text: &str) -> bool {
         if text.ends_with("bytes spill loads") && text.contains("bytes stack frame") {
-            // There is one such line for each function that is not inlined.
+            // ptxas prints such a line for each function that is not inlined.
             let before = |unit| figure_before(text, unit);
             self.stack_bytes += before("bytes stack frame");
             let (stores, loads) = (before("bytes spill stores"), before("bytes spill loads"));

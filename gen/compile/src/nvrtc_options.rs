@@ -1,9 +1,9 @@
-//! The options that NVRTC is called with. Keys depend on these options even if NVRTC is not built in.
+//! The options for calls of NVRTC. Keys depend on these options even if NVRTC is not built in.
 
 use mkernel_spec::Arch;
 
-/// The version of NVRTC that kernels are tested with. Others may spill registers, or emit code that a driver of this
-/// version cannot load.
+/// The version of NVRTC with which kernels are tested. Other versions may spill registers, or emit code that a driver
+/// of this version cannot load.
 pub const PINNED_VERSION: (u32, u32) = (13, 0);
 
 /// The option that names the version of C++.

@@ -18,9 +18,9 @@ pub struct CudaSource {
 }
 
 impl CudaSource {
-    /// The text with inlined headers, and with `#line` directives where each begins and ends. So the simulator can
-    /// quote the headers, and tests can plant mistakes in them. Headers that the simulator replaces are not inlined,
-    /// nor those that such headers include.
+    /// The text with inlined headers, and with `#line` directives at the start and the end of each header. The
+    /// simulator can then quote headers, and tests can plant mistakes in headers. Headers that the simulator replaces,
+    /// and the headers that they include, are not inlined.
     ///
     /// ```
     /// # use mkernel_compile::CudaSource;

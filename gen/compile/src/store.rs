@@ -33,9 +33,9 @@ const LIMIT_BYTES: u64 = 1 << 30;
 /// compiled. If the folder as a whole cannot be used (read-only, full, not a folder), only the first such problem in a
 /// process is a warning.
 ///
-/// Caches and bundles determine which code runs. So one is used only if its folder, subfolders and files belong to this
-/// user or to root and nobody else can write to them. Owners and modes are read from open descriptors, and links below
-/// the folder are not followed. Otherwise there is a warning, and kernels are compiled without the cache or bundle.
+/// Caches and bundles determine which code runs. A cache or bundle is used only if its folder, subfolders and files
+/// belong to this user or to root and nobody else can write to them. Owners and modes are read from open descriptors.
+/// Links below the folder are not followed. If a cache or bundle is refused, a warning is logged and kernels are compiled.
 #[derive(Debug)]
 pub struct Store {
     cache: Option<Cache>,
@@ -82,7 +82,7 @@ impl Store {
     /// The store that environment variables configure. See [`Env`].
     ///
     /// # Errors
-    /// The variables that have values which are not valid.
+    /// The variables with invalid values.
     pub fn from_env() -> Result<Self, InvalidVariables> {
         let env = Env::valid()?;
         let mut store = Self::new(env.cache_root().filter(|_| env.cache));
@@ -203,7 +203,8 @@ impl Store {
         self.get_or_build_with(source, compile)
     }
 
-    /// As [`Store::get_or_build`], but with another compiler. Its result must depend only on the source.
+    /// Gets the machine code as [`Store::get_or_build`] does, with `compile` as the compiler. The result of `compile`
+    /// must depend only on the source.
     ///
     /// # Errors
     /// The errors of `compile`, and [`GenError::JitDisabled`].
@@ -221,8 +222,8 @@ impl Store {
         self.find_or_build(&wanted, || Ok(Cow::Borrowed(source)), compile)
     }
 
-    /// As [`Store::get_or_build`], but the text is rendered only if the kernel must be compiled. Without the feature
-    /// `jit`, the kernel must be in a bundle or in the cache.
+    /// Gets the machine code as [`Store::get_or_build`] does, but renders the text only if the kernel must be compiled.
+    /// Without the feature `jit`, the kernel must be in a bundle or in the cache.
     ///
     /// # Errors
     /// [`GenError::Render`], and the errors of [`Store::get_or_build`].
@@ -293,7 +294,7 @@ impl Store {
             Some(LockOutcome::Unavailable(_)) | None => None,
         };
         // The previous holder of the lock may have published the kernel. Only the holder of the lock may remove a
-        // damaged one.
+        // damaged kernel.
         match self.read_cached(key) {
             Ok(Some(cubin)) => return Ok(cubin),
             Ok(None) => {}
@@ -306,7 +307,7 @@ impl Store {
         Ok(cubin)
     }
 
-    /// Waits for the lock of `key`. None if there is no cache or it cannot be used.
+    /// Waits for the lock of `key`. `None` without a usable cache.
     fn wait_for_lock(&self, key: &Key) -> Option<LockOutcome<Cubin>> {
         let cache = self.cache.as_ref()?;
         let waited = cache.lock(key, self.lock_wait);
@@ -365,7 +366,7 @@ impl Store {
             .map_or(Ok(false), |cache| cache.remove(key))
     }
 
-    /// Removes all kernels from the cache, and the folders of failed, damaged and unfinished ones. Files and folders
+    /// Removes all kernels from the cache, and the folders of failed, damaged and unfinished kernels. Files and folders
     /// that mkernel did not create stay, and are listed in the result. With `dry_run`, nothing is removed.
     ///
     /// # Errors

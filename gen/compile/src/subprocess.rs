@@ -24,7 +24,8 @@ pub(crate) fn output_within(command: &mut Command, limit: Duration) -> io::Resul
         .stderr(written.try_clone()?)
         // Messages are in English, so that users and tests can search for them.
         .env("LC_ALL", "C")
-        // Compilers start other programs, which must be killed with them. So they get a process group of their own.
+        // Compilers start other programs, which must be killed with them. The compiler and these programs therefore get
+        // a process group of their own.
         .process_group(0)
         .spawn()?;
     let status = wait(&mut child, limit)?;

@@ -44,7 +44,7 @@ pub(crate) fn is_inlined(name: &str) -> bool {
     !NOT_INLINED.contains(name)
 }
 
-/// The headers of simulated kernels that sources with inlined headers still include: a few of all.
+/// The headers of simulated kernels that sources with inlined headers still include.
 pub(crate) fn not_inlined() -> impl Iterator<Item = &'static (&'static str, &'static str)> {
     let is_replaced = |name: &str| name.starts_with("mk/gpu/");
     let is_needed = move |name: &str| !is_inlined(name) || is_replaced(name);

@@ -24,7 +24,7 @@ fn source(id: &str, text: &str) -> CudaSource {
     }
 }
 
-/// Doubles a number, through a function that is inlined.
+/// A kernel that doubles a number through an inlined function.
 fn kernel(id: &str) -> CudaSource {
     let text = "#include <mk/base.cuh>
 __device__ __forceinline__ void twice(volatile mk::u32* x) {
@@ -69,7 +69,7 @@ fn debug_information_names_lines_through_inlined_functions() {
     let object = dir.path().join("k.so");
     let cubin = cxx().compile(&kernel("k")).expect("compiles");
     fs::write(&object, cubin.bytes).expect("file");
-    // Any address of the kernel that is of the inlined function will do.
+    // One address of the kernel must belong to the inlined function.
     let start = symbol(&object, "k");
     let addresses: Vec<_> = (0..32).map(|i| format!("{:#x}", start + i)).collect();
     let mut addr2line = Command::new("addr2line");
@@ -81,7 +81,7 @@ fn debug_information_names_lines_through_inlined_functions() {
     assert!(text.contains("k.cu:3\nk.cu:9\n"), "{text}");
 }
 
-/// Its address, by `nm`.
+/// The address of a symbol, by `nm`.
 fn symbol(object: &Path, name: &str) -> u64 {
     let output = Command::new("nm")
         .arg(object)
@@ -119,7 +119,7 @@ fn errors_have_the_log_and_the_saved_source() {
     assert_eq!(fs::read_to_string(file).expect("source"), broken.text);
     let wrapper = folder.join("kernel.cpp");
     assert!(log.contains(&*wrapper.to_string_lossy()), "{log}");
-    // All that it takes to compile it by hand.
+    // The files that are needed to compile the kernel by hand.
     assert!(folder.join("kernel.cpp").is_file());
     for (name, text) in headers(Backend::HostCxx) {
         assert_eq!(

@@ -1,7 +1,7 @@
 //! A cache whose medium fails leaves a working program and one warning.
 //!
-//! Permissions are no obstacle to root, who runs many CI jobs; so here the medium refuses in ways that root cannot
-//! override either: a file where a folder should be, `/proc`, a limit on file sizes.
+//! Permissions do not stop root, and many CI jobs run as root. The medium therefore fails in ways that root cannot
+//! override: a file in place of a folder, `/proc`, a limit on file sizes.
 
 mod common;
 
@@ -14,7 +14,7 @@ use std::process::Command;
 use std::time::Duration;
 use tempfile::tempdir;
 
-/// Builds two kernels and fails to keep them: one warning, and it says the root.
+/// Builds two kernels that the cache cannot keep, and checks that one warning names the root.
 fn assert_works_with_one_warning(store: &Store) {
     let ((), warnings) = warnings_of(|| {
         for name in ["one", "two"] {
@@ -136,7 +136,7 @@ fn the_medium_is_full() {
     store.put(&Key::of(&first), &first, &fake_cubin(&first));
     assert!(store.remove(&Key::of(&first)).expect("removes"));
     let test = child("the_medium_is_full", dir.path());
-    // The limit alone would kill with SIGXFSZ; ignored, writing fails with an error.
+    // With SIGXFSZ ignored, a write beyond the limit fails with an error. Otherwise the signal would end the process.
     let mut limited = Command::new("sh");
     limited.args(["-c", "trap '' XFSZ; ulimit -f 0; exec \"$@\"", "sh"]);
     limited.arg(test.get_program()).args(test.get_args());
@@ -264,7 +264,7 @@ fn a_file_system_without_locks_keeps_kernels() {
     assert_passes(without_flock);
 }
 
-/// Runs a test of this file in a child process that has no environment but these variables.
+/// Runs a test of this file in a child process whose environment has only these variables.
 fn run_with_env(name: &str, folder: &Path, vars: &[(&str, &OsStr)]) {
     let test = child(name, folder);
     let mut command = Command::new(test.get_program());
@@ -282,7 +282,7 @@ fn own_envs(command: &Command) -> impl Iterator<Item = (&OsStr, &OsStr)> {
         .filter_map(|(name, value)| Some((name, value?)))
 }
 
-/// The child must have run one test: a wrong name would run none, and succeed.
+/// Checks that the child has run one test. With a wrong name, the child would run no test and succeed.
 fn assert_passes(mut command: Command) {
     let output = command.output().expect("runs");
     let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);

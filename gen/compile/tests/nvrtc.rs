@@ -1,4 +1,4 @@
-//! The compiler. These tests need libnvrtc: `mkernel-gen fetch-nvrtc` gets it. Without it they fail, and say so.
+//! Compiling with NVRTC. These tests need libnvrtc, which `mkernel-gen fetch-nvrtc` installs, and fail without it.
 
 mod common;
 
@@ -24,7 +24,7 @@ fn source(id: &str, text: &str) -> CudaSource {
     }
 }
 
-/// Copies through shared memory; includes a device header.
+/// A kernel that copies through shared memory, and includes a device header.
 fn copy_kernel(id: &str) -> CudaSource {
     let text = "#include <mk/base.cuh>
 extern \"C\" __global__ void __launch_bounds__(128) NAME(mk::u32* to, const mk::u32* from) {
@@ -86,7 +86,7 @@ fn threads_compile_at_once_and_alike() {
     );
 }
 
-/// Each uses primitives that operators may not use yet; the simulator's tests run them.
+/// Each kernel uses primitives that operators may not use yet. The simulator's tests run these kernels.
 #[test]
 fn the_simulators_small_kernels_compile_for_gpus_too() {
     let folder =
@@ -148,7 +148,7 @@ fn spills_lost_optimisations_and_warnings_are_rejected() {
     x[j] = sum;
   }
 }";
-    // Without launch bounds ptxas cannot honour it.
+    // Without launch bounds, ptxas cannot honour `setmaxnreg`.
     let setmaxnreg = "extern \"C\" __global__ void bad() { asm volatile(\"setmaxnreg.dec.sync.aligned.u32 40;\"); }";
     let unused = "extern \"C\" __global__ void bad() { int unused; }";
     for (text, expected) in [
@@ -216,7 +216,7 @@ fn builds_a_planned_kernel_cold_then_warm() {
     assert_eq!(cold.id, plan.id);
     let used = cold.resources.expect("of an SM");
     assert_eq!(used.registers, plan.launch().registers.entry);
-    // Generous: other tests run beside this one.
+    // The limits are generous, since other tests run at the same time.
     assert!(cold_time < Duration::from_secs(10) && warm_time < Duration::from_millis(100));
 }
 
@@ -293,7 +293,7 @@ fn an_absent_library_is_an_error_with_the_way_out() {
     let dir = tempdir().expect("temporary folder");
     with_nvrtc_at(name, &dir.path().join("absent"));
     with_nvrtc_at(name, dir.path());
-    // A file that is no library.
+    // This file is not a library.
     std::fs::write(dir.path().join("libnvrtc.so.13"), "text").expect("file");
     with_nvrtc_at(name, dir.path());
 }

@@ -30,7 +30,7 @@ fn eight_processes_compile_once() {
     assert_eq!(counted(&dir.path().join("compiled")), 1);
 }
 
-/// The work of a child process: builds the one kernel, which takes 300 ms.
+/// The work of a child process: builds a kernel in 300 ms.
 fn compile_slowly(dir: &Path) {
     let source = source("shared");
     let built = Store::open(dir.join("cache")).get_or_build_with(&source, |source| {
@@ -125,7 +125,7 @@ fn killed_writers_leave_only_whole_kernels() {
         wait_until("the child to write", || {
             counted(&dir.path().join("written")) > before
         });
-        // At another point of its work each time.
+        // Each round kills the process at another point of its work.
         std::thread::sleep(Duration::from_micros(500 * round));
         writer.0.kill().expect("own child");
         writer.wait(LIMIT);

@@ -196,7 +196,8 @@ fn quarantine_is_bounded() {
     assert_eq!(folders(&dir.path().join("quarantine")), 32);
 }
 
-/// Eight threads want one kernel at once, each through what `store` gives it; returns how often it was compiled.
+/// Requests one kernel on eight threads at once, each with the store that `store` returns. Returns the number of
+/// compilations.
 fn compiles_of_eight_threads<S: std::ops::Deref<Target = Store>>(
     store: impl Fn() -> S + Sync,
 ) -> usize {
@@ -315,7 +316,7 @@ fn the_oldest_go_when_the_cache_is_full() {
         store
             .get_or_build_with(source, fake_compile)
             .expect("compiles");
-        // File times tick coarsely.
+        // File times have a coarse resolution.
         std::thread::sleep(Duration::from_millis(20));
     }
     let kept: Vec<_> = store.entries().into_iter().map(|entry| entry.id).collect();

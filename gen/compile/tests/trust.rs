@@ -1,4 +1,4 @@
-//! Whose files the store uses, and whose it removes.
+//! The owners of files that the store uses, and the files that it removes.
 
 mod common;
 
@@ -55,7 +55,10 @@ fn a_cache_that_others_can_write_is_neither_read_nor_written() {
         let (compiled, warnings) = compiles_of_two(&root, &source);
         assert_eq!(compiled, 2, "{part} {mode:o}: each builds its own");
         assert_eq!(warnings.len(), 1, "{part} {mode:o}: {warnings:?}");
-        assert!(warnings[0].contains("others can write to"), "{warnings:?}");
+        assert!(
+            warnings[0].contains("other users can write to"),
+            "{warnings:?}"
+        );
         let is_shared = mode & 0o3002 != 0;
         assert_eq!(warnings[0].contains("chmod"), !is_shared, "{warnings:?}");
         assert!(warnings[0].contains("MKERNEL_CACHE_DIR"), "{warnings:?}");
@@ -90,7 +93,10 @@ fn an_entry_that_others_can_write_is_compiled_anew() {
             let (compiled, warnings) = compiles_of_two(&root, &source);
             assert_eq!(compiled, 1, "{part}: once, then stored again");
             assert_eq!(warnings.len(), 1, "{part}: {warnings:?}");
-            assert!(warnings[0].contains("others can write"), "{warnings:?}");
+            assert!(
+                warnings[0].contains("other users can write"),
+                "{warnings:?}"
+            );
         }
     }
 }
@@ -133,7 +139,7 @@ fn an_image_whose_header_lies_is_compiled_anew() {
     let dir = tempdir().expect("temporary folder");
     let (store, source) = (Store::open(dir.path().join("cache")), source("k"));
     let mut lying = fake_cubin(&source);
-    lying.bytes[60] = 1; // One section, at offset 0 and of no size.
+    lying.bytes[60] = 1; // The header now states one section, at offset 0 with size 0.
     store.put(&Key::of(&source), &source, &lying);
     let (found, warnings) = warnings_of(|| store.get(&Key::of(&source)));
     assert_eq!((found, warnings.len()), (None, 1), "{warnings:?}");
@@ -152,7 +158,10 @@ fn a_bundle_that_others_can_write_is_left_out() {
             [(); 2].map(|()| Store::without_cache().with_bundle(&path).without_jit())
         });
         assert_eq!(warnings.len(), 1, "once for all ranks: {warnings:?}");
-        assert!(warnings[0].contains("others can write"), "{warnings:?}");
+        assert!(
+            warnings[0].contains("other users can write"),
+            "{warnings:?}"
+        );
         for store in stores {
             assert!(store.bundles().is_empty());
             assert_eq!(store.get(&Key::of(&source)), None);
@@ -161,7 +170,7 @@ fn a_bundle_that_others_can_write_is_left_out() {
 }
 
 #[test]
-fn an_error_without_jit_says_what_is_wrong_with_the_kernel_that_is_there() {
+fn an_error_without_jit_says_why_the_stored_kernel_is_unusable() {
     let dir = tempdir().expect("temporary folder");
     let (path, source) = (dir.path().join("bundle"), source("a"));
     let kernel = (source.clone(), Key::of(&source), fake_cubin(&source));
@@ -202,7 +211,7 @@ fn foreign(path: &Path) -> PathBuf {
     path.to_owned()
 }
 
-/// Folders in a cache that are not mkernel's, however like its own.
+/// Folders in a cache that mkernel did not create, although they resemble its own.
 fn foreigners(root: &Path) -> Vec<PathBuf> {
     let key = "0".repeat(64);
     let names = [
@@ -242,7 +251,7 @@ fn foreign_folders_outlive_pruning_and_cleaning() {
     let ids: Vec<_> = store.entries().into_iter().map(|entry| entry.id).collect();
     assert_eq!(ids, ["second"], "the oldest goes");
 
-    // A file that somebody put into a kernel's folder keeps that folder.
+    // A foreign file in a kernel's folder keeps the folder.
     store
         .get_or_build_with(&source("third"), fake_compile)
         .expect("compiles");
@@ -280,7 +289,7 @@ fn a_folder_with_other_things_in_it_is_no_cache() {
     let kernels = || [(kernel.clone(), Key::of(&kernel), fake_cubin(&kernel))];
     Bundle::write(&bundle, kernels()).expect("writes");
 
-    // A bundle alone looks much like a cache.
+    // A bundle has almost the layout of a cache.
     let lone = dir.path().join("lone");
     Bundle::write(&lone.join("kernels"), kernels()).expect("writes");
     for root in [&project, &lone] {
@@ -301,14 +310,14 @@ fn a_folder_with_other_things_in_it_is_no_cache() {
 }
 
 #[test]
-fn a_cache_says_that_it_is_one() {
+fn a_cache_is_tagged() {
     let (dir, source) = filled();
     let root = dir.path().join("cache");
     let tag = fs::read_to_string(root.join("CACHEDIR.TAG")).expect("written");
     assert!(tag.starts_with("Signature: 8a477f597d28d172789f06886806bc55\n"));
     let mode = fs::metadata(&root).expect("own").permissions().mode();
     assert_eq!(mode & 0o777, 0o700);
-    // With the tag, what somebody adds later is no reason to stop.
+    // With the tag, foreign files that are added later do not matter.
     fs::write(root.join("notes"), "").expect("file");
     let (compiled, warnings) = compiles_of_two(&root, &source);
     assert_eq!((compiled, warnings.len()), (0, 0), "{warnings:?}");

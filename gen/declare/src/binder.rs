@@ -65,7 +65,7 @@ impl<S: Clone> Binder<S> {
         };
         if self.spans.contains_key(&field) {
             let reason = format!("`{key}` is given twice");
-            return self.error(key_span, reason, "remove one of them");
+            return self.error(key_span, reason, "remove one value");
         }
         self.spans.insert(field, value_span.clone());
         match self.config.assign(field, &value) {

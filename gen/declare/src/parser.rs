@@ -168,7 +168,7 @@ mod tests {
             found[0].1,
             "there is no option `tile_q`; did you mean `tile_m` or `tile_n`?"
         );
-        assert_eq!(found[1].1, "`m` is given twice; remove one of them");
+        assert_eq!(found[1].1, "`m` is given twice; remove one value");
         assert_eq!(
             found[2].1,
             "stages: `four` is not possible; write an integer, as a plain number"

@@ -1,4 +1,5 @@
-//! What host and device must agree on byte by byte. It is written once here; the rendered kernel prints or asserts it.
+//! Layouts and codes on which host and device must agree byte by byte. They are declared once, here; the rendered
+//! kernel prints or asserts them.
 
 mod args;
 mod codes;

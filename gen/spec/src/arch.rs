@@ -1,4 +1,4 @@
-//! [`Arch`] and [`Backend`]: the instructions that kernels are written in, and the compiler of their text.
+//! [`Arch`] and [`Backend`]: the instructions of which kernels consist, and the compiler of kernels.
 
 pub(crate) mod registers;
 mod sm90;
@@ -15,7 +15,7 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub enum Arch {
-    /// Hopper, with the instructions that later architectures lack.
+    /// Hopper, with instructions that later architectures lack.
     #[default]
     Sm90a,
 }

@@ -22,8 +22,8 @@ pub(crate) struct CostTable {
     /// The time from a command to the proxy until all CTAs see that the put has arrived: half of a message there and back, and
     /// a flag.
     pub put_latency_us: f64,
-    /// The part of the time of a GEMM that is added if memory or the NIC holds the plan up. Of two such plans, the one with the
-    /// faster GEMM is better: it leaves more time for what this model does not see.
+    /// The part of the time of a GEMM that is added if memory or the NIC holds the plan up. Of two such plans, the plan with
+    /// the faster GEMM is better, since it leaves more time for costs outside this model.
     pub overlap_loss: f64,
     /// The part of a NIC's rate that puts of 1 MiB reach.
     pub nic_share: f64,
@@ -44,23 +44,24 @@ pub(crate) struct GemmCosts {
     /// The time in which CTAs that share tiles of the last of several rounds exchange sums, if the sub-tiles of a warpgroup
     /// divide evenly among these CTAs.
     pub even_tail_us: f64,
-    /// Of loads where two CTAs share each tile of the only round; with granules of K, only if half of the SMs are idle.
+    /// The slowdown of loads where two CTAs share each tile of the only round; with granules of K, only if half of the
+    /// SMs are idle.
     pub two_slices_slowdown: f64,
-    /// Of `ag_gemm` with tiles smaller than 128×128, if C has several rows of tiles.
+    /// The slowdown of `ag_gemm` with tiles smaller than 128×128, if C has several rows of tiles.
     pub small_tiles_slowdown: f64,
     /// The part of the rate of memory that is lost if no SM computes.
     pub idle_sms_loss: f64,
-    /// The part of the rate of memory that tiles of 64 columns lose if all SMs compute: fewer bytes are under way. Of `gemm`, and of
-    /// several rounds of `ag_gemm`.
+    /// The part of the rate of memory that tiles of 64 columns lose if all SMs compute, since fewer bytes are under way. It
+    /// applies to `gemm`, and to several rounds of `ag_gemm`.
     pub narrow_tiles_loss: f64,
     /// The time from the start of a call until the first rows of another rank have arrived.
     pub first_rows_us: f64,
-    /// Of plans with an uneven split of the last of several rounds, for which there is no measurement.
+    /// The slowdown of plans with an uneven split of the last of several rounds, which have not been measured.
     pub unmeasured_split_slowdown: f64,
     /// The time from the last MMA of the CTAs that share a tile until a CTA that completes a part of the tile knows that all
     /// sums are in L2.
     pub split_k_sync_us: f64,
-    /// The time in which a thread gets sums that it has asked L2 for.
+    /// The time in which a thread gets requested sums from L2.
     pub load_sums_us: f64,
     /// The rate at which a CTA stores and loads sums in L2.
     pub sums_gb_s: f64,
@@ -76,13 +77,13 @@ pub(crate) struct GemmCosts {
     pub two_shots_overlap_loss: f64,
     /// In one shot, the part of the transfer of a tile's packets that overlaps with the next tile.
     pub one_shot_overlap: f64,
-    /// In one shot, of packets if there are more than two rounds of tiles.
+    /// In one shot, the slowdown of packets if there are more than two rounds of tiles.
     pub one_shot_l2_spill_slowdown: f64,
     /// The time of packets from one rank's registers to another's.
     pub packets_us: f64,
     /// The time in which TMA stores the partial sums of a tile to their slot, and the owner loads and adds them, without flags.
     pub owner_add_us: f64,
-    /// The time in which TMA stores a result to its slot, and a rank copies it to C, without flags.
+    /// The time in which TMA stores a result to its slot, and a rank copies the result to C, without flags.
     pub result_us: f64,
     /// The time in which rows are normalised behind two shots, apart from their bytes.
     pub norm_us: f64,
@@ -97,13 +98,13 @@ pub(crate) struct PushCosts {
     pub copy_request_us: f64,
     /// The time of a copy that does not depend on its size.
     pub copy_us: f64,
-    /// The time in which a warp that pushes through registers loads what it has in flight and stores it.
+    /// The time in which a warp that pushes through registers loads and stores its data in flight.
     pub round_us: f64,
     /// The part of the link's rate that a pushing warp in every CTA gains over a few communication CTAs.
     pub shared_gain: f64,
-    /// Of the loads of a CTA in which a warp pushes.
+    /// The slowdown of the loads of a CTA in which a warp pushes.
     pub shared_slowdown: f64,
-    /// Of the CTAs that compute beside communication CTAs.
+    /// The slowdown of CTAs that compute beside communication CTAs.
     pub comm_cta_slowdown: f64,
     /// The most communication CTAs that do not slow down each other.
     pub contention_free_ctas: u32,
@@ -122,7 +123,7 @@ pub(crate) struct AttentionCosts {
     pub part_us: f64,
     /// Across nodes, the time in which a warp stores a part of K or V to one rank.
     pub receiver_us: f64,
-    /// Across nodes, the factor by which there are more pushing warps than would just suffice.
+    /// Across nodes, the factor by which pushing warps outnumber the warps that would just suffice.
     pub spare_warps: f64,
 }
 
@@ -139,9 +140,10 @@ pub(crate) struct CollectiveCosts {
     pub copy_us: f64,
     /// The part of the link's rate that packets and chunks reach.
     pub link_share: f64,
-    /// The part of the link's rate that packets with sums reach, which follow when all parts have been added up.
+    /// The part of the link's rate that packets with sums reach. These packets follow when all parts have been added
+    /// up.
     pub sums_link_share: f64,
-    /// The time of sums of squares from the warps of a row to each other through L2.
+    /// The time in which the warps of a row exchange sums of squares through L2.
     pub squares_us: f64,
 }
 
@@ -152,7 +154,7 @@ pub(crate) struct DispatchCosts {
     pub routing_us: f64,
     /// The part of the shorter of the times of MMAs and memory that is added to the longer one.
     pub overlap_loss: f64,
-    /// Of tiles of 64×256.
+    /// The slowdown of tiles of 64×256.
     pub low_and_wide_slowdown: f64,
 }
 

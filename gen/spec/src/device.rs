@@ -4,11 +4,12 @@ use crate::arch::{Arch, Backend};
 use crate::config::Dtype;
 use serde::{Deserialize, Serialize};
 
-/// Figures of a GPU and of its node. The runtime fills it from the driver; the command line takes the default or flags.
+/// Figures of a GPU and of its node. The runtime takes the figures from the driver, the command line from the default
+/// or from flags.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Device {
-    /// Name, for people.
+    /// The name in output.
     pub name: String,
     /// The architecture, which kernels are written for.
     pub arch: Arch,
@@ -18,8 +19,8 @@ pub struct Device {
     pub sm_count: u32,
     /// Shared memory that one CTA can have, bytes.
     pub smem_bytes: u32,
-    /// Clusters that run at the same time if each CTA has an SM of its own: the first number is of clusters of 2 CTAs, the
-    /// last one of clusters of [`MAX_CLUSTER_CTAS`](Self::MAX_CLUSTER_CTAS).
+    /// Clusters that run at the same time if each CTA has an SM of its own, by size: from clusters of 2 CTAs to clusters
+    /// of [`MAX_CLUSTER_CTAS`](Self::MAX_CLUSTER_CTAS).
     pub resident_clusters: [u32; Self::CLUSTER_SIZES],
     /// Device memory, bytes.
     pub memory_bytes: u64,
@@ -33,7 +34,7 @@ pub struct Device {
     pub l2_gb_s: f64,
     /// NVLink, one direction, all ranks sending at once, stores by SMs, GB/s.
     pub link_gb_s: f64,
-    /// The same by copy engines with copies of some MiB, GB/s.
+    /// NVLink, one direction, all ranks sending at once, copies of some MiB by copy engines, GB/s.
     pub copy_engine_gb_s: f64,
     /// The GPU's NICs together, one direction, GB/s.
     pub nic_gb_s: f64,
@@ -70,31 +71,32 @@ fn ratio(figure: u32, reference: u32) -> f64 {
 pub struct BadFigure {
     /// The field.
     pub name: &'static str,
-    /// Its value.
+    /// The value of the field.
     pub value: String,
-    /// What is possible.
+    /// The possible values.
     pub help: &'static str,
 }
 
 impl Device {
-    /// The fewest SMs that the ranks that share a GPU leave free. The driver may copy and clear memory by kernels of its own, which
-    /// would otherwise wait for kernels that wait for them.
+    /// The smallest number of SMs that ranks that share a GPU leave free. The driver may copy and clear memory by kernels of
+    /// its own. Without free SMs, these kernels would wait for kernels that wait for the driver.
     pub const SHARED_FREE_SMS: u32 = 4;
-    /// The most CTAs that every GPU with clusters takes for one.
+    /// The largest cluster that every GPU with clusters supports, in CTAs.
     pub const MAX_CLUSTER_CTAS: u32 = 8;
-    /// The sizes of clusters, from 2 CTAs.
+    /// The number of sizes of clusters, from 2 CTAs on.
     pub const CLUSTER_SIZES: usize = Self::MAX_CLUSTER_CTAS as usize - 1;
 
-    /// Returns how many clusters of `ctas` CTAs run at the same time, if that is the size of a cluster.
+    /// Returns the number of clusters of `ctas` CTAs that run at the same time; `None` if clusters cannot have `ctas`
+    /// CTAs.
     #[must_use]
     pub fn resident_clusters(&self, ctas: u32) -> Option<u32> {
         let size = usize::try_from(ctas.checked_sub(2)?).ok()?;
         self.resident_clusters.get(size).copied()
     }
 
-    /// A Hopper GPU. Its rates are those of [`Device::h200`], scaled by what `hardware` has of what bounds them: SMs and
-    /// their clock for tensor cores and L2, clock and width of the memory, the number of links for NVLink. Rates of other
-    /// GPUs than H200 are therefore estimates.
+    /// A Hopper GPU. Its rates are the rates of [`Device::h200`], each scaled by the figures of `hardware` that bound it:
+    /// SMs and their clock for tensor cores and L2, clock and bus width for memory, the number of links for NVLink. Rates
+    /// of other GPUs than the H200 are therefore estimates.
     #[must_use]
     pub fn hopper(hardware: &Hardware) -> Self {
         let reference = Hardware::H200;
@@ -116,14 +118,14 @@ impl Device {
         }
     }
 
-    /// Dense rate that a long GEMM of operands of a type sustains, TFLOP/s. Every MMA takes the same time and
-    /// the same number of bytes of K.
+    /// Dense rate that a long GEMM sustains with operands of type `factors`, TFLOP/s. MMAs of all types take equal
+    /// times and equal numbers of bytes of K.
     #[must_use]
     pub fn tflops(&self, factors: Dtype) -> f64 {
         self.gemm_tflops * Dtype::Bf16.bytes() as f64 / factors.bytes() as f64
     }
 
-    /// The device as a kernel sees it that may use at most `max_sms` SMs. Rates that are bound by SMs shrink with them.
+    /// The device as seen by a kernel that may use at most `max_sms` SMs. Rates that SMs bound shrink in proportion.
     #[must_use]
     pub fn limited_to(&self, max_sms: Option<u32>) -> Self {
         let sm_count = max_sms.map_or(self.sm_count, |max| self.sm_count.min(max));
@@ -136,9 +138,8 @@ impl Device {
         }
     }
 
-    /// The device as one of `parts` ranks sees it that share a GPU, each with as many SMs and as much memory. There are no
-    /// clusters, because ranks do not keep SMs of one GPC free for each other. `None` if there are too few SMs for so many
-    /// ranks.
+    /// The device as seen by one of `parts` ranks that share a GPU equally. The part has no clusters, because ranks do not
+    /// keep SMs of one GPC free for each other. `None` if the GPU has too few SMs for `parts` ranks.
     #[must_use]
     pub fn part(&self, parts: u32) -> Option<Self> {
         if parts <= 1 {
@@ -158,8 +159,8 @@ impl Device {
         })
     }
 
-    /// The least of each figure of `devices`, which are those of all ranks: every rank has to make the same plan, and none
-    /// is faster than the slowest. Nothing if there is no device.
+    /// The smallest value of each figure among `devices`, the GPUs of all ranks. Every rank must make the same plan, and
+    /// the slowest rank determines the time. `None` if `devices` is empty.
     #[must_use]
     pub fn slowest(devices: &[Self]) -> Option<Self> {
         let (first, others) = devices.split_first()?;
@@ -187,8 +188,8 @@ impl Device {
         Some(least)
     }
 
-    /// The figures with which no plan can be made: counts beyond what a GPU has, and rates that the cost model cannot
-    /// divide by.
+    /// The figures with which no plan can be made: counts that no GPU has, and rates by which the cost model cannot
+    /// divide.
     #[must_use]
     pub fn bad_figures(&self) -> Vec<BadFigure> {
         let mut found = Vec::new();
@@ -274,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_figure_that_is_not_reported_is_that_of_an_h200() {
+    fn figures_that_are_not_reported_are_taken_from_an_h200() {
         let unknown = Hardware {
             sm_count: 132,
             sm_clock_khz: 0,

@@ -9,7 +9,7 @@ pub use crate::field::Field;
 pub struct Diagnostic {
     /// The field that has the mistake.
     pub field: Field,
-    /// The value, the limit, and where the limit comes from.
+    /// The value, the limit, and the origin of the limit.
     pub reason: String,
     /// A remedy that would work.
     pub help: String,

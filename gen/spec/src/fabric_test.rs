@@ -8,7 +8,7 @@ use crate::fabric::{CommandRing, PUT_CHANNELS};
 /// The kernel's symbol.
 pub const KERNEL: &str = "fabric_test";
 
-/// CTAs: one sends, one receives.
+/// The number of CTAs: one CTA sends, one CTA receives.
 pub const CTAS: u32 = 2;
 
 /// Threads of each CTA.
@@ -23,13 +23,13 @@ pub const MESSAGES: u16 = 0;
 pub const ACKS: u16 = 1;
 const _: () = assert!(MESSAGES < PUT_CHANNELS && ACKS < PUT_CHANNELS);
 
-/// The number of commands whose times are kept: the last ones of a call.
+/// The number of commands whose times are kept: the last commands of a call.
 pub const PICK_UPS: u32 = 1024;
 
-/// Messages have a multiple of this many bytes.
+/// The unit of the size of a message.
 pub const WORD_BYTES: u32 = 4;
 
-/// The kernel's one parameter. Addresses are the device's.
+/// The kernel's one parameter. All addresses are valid on the device.
 ///
 /// Region 0 of every endpoint has `window` slots of `slot_bytes` for outgoing messages, shared by all peers, and behind them
 /// `window` slots per peer for incoming messages. Peers are the other nodes, in their order.
@@ -96,14 +96,14 @@ pub struct FabricTestResults {
     pub pick_up_ns: [u32; PICK_UPS as usize],
 }
 
-/// The struct that the template declares; it asserts size and offsets.
+/// The layout of the parameter. The template declares the struct, and asserts its size and offsets.
 #[must_use]
 pub fn args_layout() -> StructLayout {
     layout!(FabricTestArgs: ring, workspaces, host, gate, deadline_ns, arrivals, region, results, seed, rank, node, nodes,
         messages, untimed, messages_before, acks_before, message_bytes, slot_bytes, window, batch, checks, probes)
 }
 
-/// The struct of results that the template declares; it asserts size and offsets.
+/// The layout of the results. The template declares the struct, and asserts its size and offsets.
 #[must_use]
 pub fn results_layout() -> StructLayout {
     layout!(FabricTestResults: elapsed_ns, wrong_words, pick_up_ns)

@@ -14,7 +14,7 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// One rank.
+    /// A topology of one rank.
     pub const ALONE: Self = Self {
         nodes: 1,
         local_world: 1,
@@ -44,13 +44,14 @@ impl Topology {
         node * self.local_world
     }
 
-    /// Nodes that a rank puts to.
+    /// The nodes to which a rank puts.
     #[must_use]
     pub const fn peers(self) -> u32 {
         self.nodes - 1
     }
 
-    /// Whom a rank sends what is for a node once: the ranks of its own, and the other nodes.
+    /// The number of destinations of data that a rank sends once to each node: the ranks of its own node, and the other
+    /// nodes.
     #[must_use]
     pub const fn destinations(self) -> u32 {
         self.local_world + self.peers()
@@ -63,7 +64,7 @@ impl Topology {
     }
 }
 
-/// As in a kernel's name: `8`, or `2x4` for two nodes of four.
+/// The form in a kernel's name: `8`, or `2x4` for two nodes of four ranks.
 impl fmt::Display for Topology {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.nodes {

@@ -70,7 +70,7 @@ struct BuiltLine<'a> {
 }
 
 impl Build {
-    /// Compiles all kernels that are not cached. Those that fail do not stop the others.
+    /// Compiles all kernels that are not cached. A kernel that fails does not stop the other kernels.
     pub fn run(&self, json: bool) -> Result<(), Failure> {
         let jobs = self.jobs(json)?;
         let cache = store::cache()?;

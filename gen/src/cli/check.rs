@@ -54,7 +54,8 @@ impl Bundled {
 }
 
 impl Check {
-    /// Prints a line for each valid kernel, and fails with the errors of the others, or if the bundle lacks a kernel.
+    /// Prints a line for each valid kernel, and fails with the errors of the other kernels, or if the bundle lacks a
+    /// kernel.
     pub fn run(&self, json: bool) -> Result<(), Failure> {
         let bundled = self.bundle.clone().map(Bundled::open).transpose()?;
         let Loaded {

@@ -77,7 +77,7 @@ fn describe(info: &MachineInfo) -> String {
     let driver = info
         .driver
         .clone()
-        .unwrap_or_else(|| "not loaded; compiling needs none".into());
+        .unwrap_or_else(|| "not loaded; compiling needs no driver".into());
     let rows = [
         ("nvrtc", nvrtc),
         ("c++", cxx),

@@ -288,7 +288,7 @@ fn text(rows: &[Row], transport: &Transport) -> String {
     }
     text += &table(&cells, &[0, 2, 3, 4, 5]);
     if !is_timed {
-        text += "no times are shown, since those of simulated GPUs have no meaning\n";
+        text += "no times are shown, since times on simulated GPUs have no meaning\n";
     }
     text
 }

@@ -29,7 +29,7 @@ pub enum Failure {
     #[error("{} did not compile", count(.0.len(), "kernel"))]
     Compile(Vec<(String, GenError)>),
     #[error(
-        "the bundle {} lacks {}, or has damaged ones or ones of other sources; build all kernels of a bundle with one `mkernel-gen build --out`",
+        "the bundle {} lacks {}, or has copies that are damaged or from other sources; build all kernels of a bundle with one `mkernel-gen build --out`",
         .path.display(), count(*.missing, "kernel")
     )]
     NotBundled { path: PathBuf, missing: usize },
@@ -93,7 +93,7 @@ impl Failure {
     }
 }
 
-/// 3 for an error in the source of a kernel, 1 for one in its configuration, and 4 for an error of the environment.
+/// The exit code of an error: 3 for the source of a kernel, 1 for its configuration, and 4 for the environment.
 pub fn exit_code(error: &GenError) -> u8 {
     match error {
         GenError::Render { .. }

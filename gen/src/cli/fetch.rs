@@ -95,7 +95,7 @@ pub fn fetch(dir: Option<&Path>) -> Result<(PathBuf, bool), Failure> {
     }
 }
 
-/// Removes the write permission of other users from everything in the folder `path`. A permissive umask grants it.
+/// Removes the write permission of other users, which a permissive umask grants, from everything in the folder `path`.
 fn remove_write_permissions(path: &Path) -> io::Result<()> {
     for entry in fs::read_dir(path)? {
         let entry = entry?;

@@ -57,7 +57,7 @@ impl KernelFlags {
         values.first()?.parse().ok()
     }
 
-    /// Whether a flag that is on or off was given. Its value must be joined to it by `=`.
+    /// Whether a flag that is on or off was given. The flag and its value must be joined by `=`.
     pub fn has_switch(&self) -> bool {
         self.0
             .iter()
@@ -79,7 +79,8 @@ impl KernelFlags {
         given.filter_map(|text| text.parse().ok()).collect()
     }
 
-    /// The kernel that the flags declare. A dimension with several sizes is dynamic in it. See [`Self::sizes`].
+    /// The kernel that the flags declare. A dimension with several sizes is dynamic in this kernel. See
+    /// [`Self::sizes`].
     pub fn declaration(&self) -> Declared<String> {
         let mut parser = Parser::default();
         for (field, values) in &self.0 {

@@ -45,7 +45,7 @@ pub fn bytes(count: u64) -> String {
     format!("{value:.1} {}", UNITS[unit])
 }
 
-/// The registers of a thread, or `-` for simulated GPUs, which have none.
+/// The registers of a thread, or `-` for simulated GPUs, which have no registers.
 pub fn registers(resources: Option<Resources>) -> String {
     resources.map_or("-".to_owned(), |used| used.registers.to_string())
 }

@@ -65,7 +65,7 @@ impl Kernel {
     }
 }
 
-/// Valid kernels, and the errors of the others.
+/// Valid kernels, and the errors of the other kernels.
 #[derive(Debug, Default)]
 pub struct Loaded {
     /// The valid kernels, in the order of files and of their lines.
@@ -147,12 +147,12 @@ impl Input {
         self.sources.crate_dir.is_some()
     }
 
-    /// As [`Self::load`], but fails if there is an error in a configuration.
+    /// Loads kernels as [`Self::load`] does, but fails if a configuration has an error.
     pub fn load_valid(&self) -> Result<Vec<Kernel>, Failure> {
         self.load()?.valid()
     }
 
-    /// As [`Self::load_valid`], but also fails if the size of a kernel is unknown.
+    /// Loads kernels as [`Self::load_valid`] does, but also fails if the size of a kernel is unknown.
     pub fn load_planned(&self) -> Result<Vec<(Kernel, KernelPlan)>, Failure> {
         self.load()?.planned()
     }
@@ -266,7 +266,8 @@ impl Sources {
                 continue;
             }
             declaration.set_span(field, flag_of(field));
-            // A kernel of a file or a crate gets a size as `prepare` gives it. One that flags declare has it as written.
+            // A kernel of a file or a crate gets a size as `prepare` gives it. A kernel that flags declare has the size
+            // as written.
             let size = |given| match given {
                 Dim::Static(size) if !self.flags.declare_a_kernel() => {
                     dim.prepared(size, Some(field) == at_run_time)
@@ -294,7 +295,7 @@ impl Sources {
                 }
                 Err(found) => {
                     for diagnostic in declaration.diagnostics(&found) {
-                        // An error in one dimension is found again for each size of another one.
+                        // An error in one dimension is found again for each size of another dimension.
                         if !loaded.diagnostics.contains(&diagnostic) {
                             loaded.diagnostics.push(diagnostic);
                         }
@@ -317,7 +318,7 @@ fn combinations(sizes: &[Vec<Dim>]) -> Vec<Vec<Dim>> {
     })
 }
 
-/// The kernel with these dimensions, and its plan if all of them are known.
+/// The kernel with these dimensions, and its plan if all dimensions are known.
 fn plan(
     config: &KernelConfig,
     dims: &[Dim],

@@ -32,7 +32,7 @@ impl DeviceChoice {
 pub struct Simulated {
     /// The number of SMs of a GPU.
     pub sms: u32,
-    /// How unfair the schedule is, 0 to 100.
+    /// The unfairness of the schedule, 0 to 100.
     pub skew: u32,
     /// Whether a timeline is recorded.
     pub timeline: bool,

@@ -138,7 +138,7 @@ struct ErrorLine<'a> {
 fn report(failure: &Failure, json: bool) {
     let problem = |line: ErrorLine| {
         if json {
-            // If standard output is closed, there is still the text on standard error.
+            // If standard output is closed, standard error still has the text.
             let _ = output::print_json(&line);
         }
     };

@@ -240,7 +240,7 @@ fn waits(body: &Body) -> Vec<String> {
     )
 }
 
-/// The ranges of rows, and what the cost model expects with the most rows of each.
+/// The ranges of rows, and the time that the cost model expects with the most rows of each range.
 fn buckets(plan: &KernelPlan) -> Vec<String> {
     let has_times = !plan.device.backend.is_simulated();
     let mut least = 0;
@@ -271,7 +271,7 @@ fn registers(plan: &KernelPlan) -> String {
     )
 }
 
-/// A table of regions, each with the most rows of its bucket.
+/// A table of regions, each with the largest number of rows of its bucket.
 fn regions<'a>(
     regions: impl Iterator<Item = (Option<u64>, &'a Region)>,
     total: String,
@@ -305,7 +305,7 @@ fn moves(body: &Body, topology: Topology) -> Vec<String> {
         vec![
             "link".to_owned(),
             bytes(traffic.link_bytes),
-            "out of each rank, and as much in".to_owned(),
+            "sent and received by each rank".to_owned(),
         ],
         vec![
             "memory".to_owned(),
@@ -321,7 +321,7 @@ fn moves(body: &Body, topology: Topology) -> Vec<String> {
         let peers = topology.peers();
         let puts = u32::from(network.channels) * network.puts;
         let about = format!(
-            "the same, in {puts} puts of up to {} to each of {} on other nodes",
+            "sent and received by each rank, in {puts} puts of up to {} to each of {} on other nodes",
             bytes(network.put_bytes),
             count(peers as usize, "peer")
         );
@@ -349,7 +349,7 @@ fn bound(body: &Body) -> String {
 fn estimate(body: &Body) -> String {
     let share = 100.0 * body.bound.us() / body.estimate_us;
     format!(
-        "{}; the bound is {share:.0} % of it",
+        "{}; the bound is {share:.0} % of the estimate",
         micros(body.estimate_us)
     )
 }
@@ -358,7 +358,7 @@ fn device(plan: &KernelPlan) -> String {
     let device = &plan.device;
     if device.backend.is_simulated() {
         return format!(
-            "simulated, {} SMs; planned as for an H200 with as many SMs",
+            "simulated, {} SMs; planned as for an H200 with this number of SMs",
             device.sm_count
         );
     }

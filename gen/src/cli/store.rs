@@ -1,4 +1,4 @@
-//! `mkernel-gen list` and `clean`: list the kernels in the cache or in a bundle, and remove those in the cache.
+//! `mkernel-gen list` and `clean`: list the kernels in the cache or in a bundle, and remove the kernels in the cache.
 
 use super::failure::Failure;
 use super::format::{bytes, count, registers, table};
@@ -91,8 +91,7 @@ impl List {
 }
 
 impl Clean {
-    /// Removes everything that mkernel has stored in the cache, and prints how much it was. Prints other files, which
-    /// stay.
+    /// Removes everything that mkernel has stored in the cache, and prints its size. Other files stay, and are listed.
     pub fn run(&self, json: bool) -> Result<(), Failure> {
         let cleaned = cache()?.clean(self.dry_run).map_err(Failure::Gen)?;
         if json {

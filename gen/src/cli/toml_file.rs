@@ -66,7 +66,7 @@ fn read_kernel(table: &Spanned<DeValue>, at: &impl Fn(&Range<usize>) -> String) 
     parser
 }
 
-/// Whether some options may be in a table of this name.
+/// Whether a table of this name may contain options.
 fn is_group(name: &str) -> bool {
     let mut options = Op::ALL.into_iter().flat_map(Op::options);
     options.any(|option| option.group == Some(name))

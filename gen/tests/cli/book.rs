@@ -1,4 +1,4 @@
-//! The commands in README.md and in the book exist, with all of their flags, and print what the book quotes of them.
+//! The commands in README.md and in the book exist, with all of their flags, and print the text that the book quotes.
 
 use super::{run, stdout};
 use std::collections::BTreeMap;

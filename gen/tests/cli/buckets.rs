@@ -24,7 +24,7 @@ fn a_plan_shows_its_buckets() {
     assert!(!stdout(&output).contains("rows  "), "{}", stdout(&output));
 }
 
-/// The values of a kernel with buckets are those of the body for the most rows, and memory is that of the whole kernel.
+/// A kernel with buckets has the values of the body for the most rows, and the memory of the whole kernel.
 #[test]
 fn buckets_as_json() {
     let kernel = [

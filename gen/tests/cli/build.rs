@@ -8,7 +8,7 @@ use mkernel_spec::{
 };
 
 /// A `python3` that does `script` instead of installing; `$target` is the folder given to it, and `$requirements` the
-/// file. It refuses to run as one that takes modules from the current folder, or without the digests.
+/// file. It refuses to run if it would take modules from the current folder, or without the digests.
 fn fake_python(dir: &TempDir, script: &str) {
     let text = format!(
         "#!/bin/sh
@@ -48,7 +48,7 @@ fn nvrtc_is_fetched_once() {
     let real = mkernel_compile::fetch_dir().expect("HOME is set");
     let dir = TempDir::new().expect("temporary folder");
     let out = dir.path().join("nvrtc");
-    // Files are closed to others even with an umask of 0.
+    // Other users cannot write to the files even with an umask of 0.
     fake_python(
         &dir,
         &format!(
@@ -98,7 +98,7 @@ fn an_installation_that_fails_leaves_nothing() {
     }
 }
 
-/// A library that somebody put where one is fetched to is neither taken for it nor loaded.
+/// A planted library in the folder for fetched libraries is neither used nor loaded.
 #[test]
 fn a_planted_library_is_not_used() {
     let cache = TempDir::new().expect("temporary folder");
@@ -110,7 +110,10 @@ fn a_planted_library_is_not_used() {
         command.env_remove("XDG_CACHE_HOME").env_remove("HOME");
         command.args(args).output().expect("mkernel-gen starts")
     };
-    for (mode, reason) in [(0o644, "its SHA-256 is"), (0o666, "others can write to")] {
+    for (mode, reason) in [
+        (0o644, "its SHA-256 is"),
+        (0o666, "other users can write to"),
+    ] {
         std::fs::set_permissions(&library, std::fs::Permissions::from_mode(mode)).expect("chmod");
         let output = without_home(&["fetch-nvrtc"]);
         assert_eq!(code(&output), 4);
@@ -269,7 +272,7 @@ fn kernels_are_built_once_and_bundled() {
     assert_eq!(std::fs::read_to_string(kept).expect("kept"), "mine");
 }
 
-/// With `m = dynamic`, each call of a program gives its rows, so the kernel in the bundle is one for up to as many.
+/// With `m = dynamic`, each call of a program gives its rows, so the bundle has a kernel for up to the most rows.
 #[test]
 fn a_bundle_has_the_kernels_for_which_prepare_asks() {
     let dir = TempDir::new().expect("temporary folder");

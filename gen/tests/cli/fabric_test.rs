@@ -26,7 +26,7 @@ fn messages_arrive_right_over_a_bad_network() {
 }
 
 #[test]
-fn what_cannot_be_is_said_with_the_limit() {
+fn invalid_arguments_are_refused_with_the_limit() {
     for (args, part) in [
         (&["--nodes=3"][..], "2 ranks cannot be divided into 3 nodes"),
         (&["--bytes=6"], "multiple of 4"),
@@ -42,7 +42,7 @@ fn what_cannot_be_is_said_with_the_limit() {
     }
 }
 
-/// With the transports built in, the libraries or the NICs are what is missing: `.ci/rdma` has both.
+/// If the transports are built in, libraries or NICs are missing instead. `.ci/rdma` has both.
 #[cfg(not(feature = "verbs"))]
 #[test]
 fn transports_that_are_not_built_in_name_their_feature() {

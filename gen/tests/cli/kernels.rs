@@ -1,4 +1,4 @@
-//! From kernels, wherever they are declared, to plans and source.
+//! Plans and source of kernels from files, crates and flags.
 
 use super::*;
 
@@ -93,7 +93,7 @@ fn wrong_usage_is_2() {
 }
 
 #[test]
-fn what_cannot_be_read_is_4() {
+fn an_unreadable_file_has_exit_code_4() {
     let output = run(&["plan", "/nowhere/kernels.toml"]);
     assert_eq!(code(&output), 4);
     assert!(
@@ -121,7 +121,7 @@ fn kernels_come_from_standard_input_too() {
 }
 
 #[test]
-fn a_plan_says_who_does_what_and_why() {
+fn a_plan_names_roles_and_their_waits() {
     let output = run(&[&["plan"], &KERNEL[..]].concat());
     assert_eq!(code(&output), 0, "{}", stderr(&output));
     for wanted in [
@@ -133,7 +133,7 @@ fn a_plan_says_who_does_what_and_why() {
         "tiles      128x128: 64 x 8 = 512 tiles, 4.13 waves of 124 CTAs\n",
         "transfer   sm_push: chunks of ",
         "workspace  state ",
-        "moves      link       112.0 MiB  out of each rank, and as much in\n",
+        "moves      link       112.0 MiB  sent and received by each rank\n",
         "bound      341 µs by link: compute ",
         "estimate   ",
         "device     NVIDIA H200: 132 SMs",
@@ -147,7 +147,7 @@ fn a_plan_says_who_does_what_and_why() {
 }
 
 #[test]
-fn a_plan_says_what_becomes_of_it_on_more_nodes() {
+fn a_plan_shows_its_scaling_over_nodes() {
     let kernel = [
         "--op=gemm_rs",
         "--world=8",
@@ -159,7 +159,7 @@ fn a_plan_says_what_becomes_of_it_on_more_nodes() {
     let output = run(&[&["plan"], &kernel[..]].concat());
     for wanted in [
         "8 ranks on 2 nodes",
-        "NIC         16.0 MiB  the same, in ",
+        "NIC         16.0 MiB  sent and received by each rank, in ",
         ", NIC ",
     ] {
         assert!(

@@ -1,4 +1,4 @@
-//! The real `mkernel-gen`, as a person or a script meets it.
+//! The program `mkernel-gen`, run as users and scripts run it.
 
 mod book;
 mod buckets;

@@ -1,9 +1,9 @@
-//! Runs whose references have something of their own.
+//! Runs whose references need rules of their own.
 
 use super::run::errors_of;
 use super::*;
 
-/// The sum of a node is rounded before it is sent, which is not an error of the kernel.
+/// The reference allows for the rounding of a node's sum before it is sent.
 #[test]
 fn sums_of_several_nodes_are_right() {
     let kernel = ["--op=gemm_rs", "--world=4", "--nodes=2", "--output=fp32"];
@@ -38,7 +38,7 @@ fn rows_that_the_ranks_do_not_divide_are_right() {
     }
 }
 
-/// Rows are normalised as the reference does it, in all types, on one node and on several.
+/// Norms agree with the reference, in all types, on one node and on several nodes.
 #[test]
 fn norms_are_right() {
     let kernel = ["--op=all_reduce", "--residual", "--norm=rms", "--eps=1e-5"];

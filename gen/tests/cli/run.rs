@@ -1,8 +1,8 @@
-//! Kernels that run. Without a GPU that means: on simulated ones.
+//! Runs of kernels; on simulated GPUs if the host has no GPU.
 
 use super::*;
 
-/// Small enough for a debug build of the simulator.
+/// A kernel that is small enough for a debug build of the simulator.
 const TINY: [&str; 8] = [
     "run",
     "--device=sim",
@@ -132,7 +132,7 @@ fn sizes_that_do_not_fit_are_refused_with_the_figures() {
     assert!(text.contains("of host memory"), "{text}");
 }
 
-/// With `--verbose`, each rank says what it uses and what it has sent, and at the end what its NICs have carried.
+/// With `--verbose`, each rank prints its memory and the bytes that it has sent, and at the end the bytes of its NICs.
 #[test]
 fn verbose_runs_show_the_heap_and_the_fabric() {
     let kernel = [
@@ -235,9 +235,10 @@ fn files_that_are_not_there_are_4() {
     assert_eq!(code, 4, "{text}");
 }
 
-/// Small heads, shared keys, tiles that end early, and a mask; who needs whose keys depends on the placement.
+/// Attention with small heads, shared keys, partial tiles and a mask. The placement determines which ranks need which
+/// keys.
 #[test]
-fn attention_over_simulated_ranks_is_that_of_the_reference() {
+fn attention_over_simulated_ranks_matches_the_reference() {
     let of = |rest: &str| {
         let flags = "run --device=sim --sms=2 --calls=2 --seeds=0..2 --skew=60 --json --op=ring_attention \
                      --batch=1 --heads=2 --kv-heads=1";
@@ -261,7 +262,7 @@ fn attention_over_simulated_ranks_is_that_of_the_reference() {
 }
 
 #[test]
-fn simulated_ranks_compute_the_same_as_the_reference() {
+fn simulated_ranks_match_the_reference() {
     let output = run(&[&TINY[..], &["--json", "--seeds=0..3"]].concat());
     assert_eq!(code(&output), 0, "{}", stderr(&output));
     let lines = json_lines(&output);
@@ -273,7 +274,7 @@ fn simulated_ranks_compute_the_same_as_the_reference() {
             (&line["simulated"], &line["repeats"]),
             (&true.into(), &true.into())
         );
-        // On both ranks, in both calls.
+        // The elements of both ranks, in both calls.
         assert_eq!(
             (&line["elements"], &line["wrong"]),
             (&(4 * 128 * 64).into(), &0.into())
@@ -378,7 +379,7 @@ fn without_a_compiler_there_is_a_way_out_said_once() {
     let output = command.output().expect("mkernel-gen starts");
     assert_eq!(code(&output), 4, "{}", stdout(&output));
     assert!(stdout(&output).contains("unset MKERNEL_CXX"));
-    // Other seeds would say the same.
+    // Other seeds would give the same message.
     assert_eq!(
         stdout(&output).matches("\n  seed ").count(),
         1,

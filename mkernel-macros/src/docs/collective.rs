@@ -36,7 +36,7 @@ pub fn semantics(config: &CollectiveConfig, ranks: Ranks) -> Vec<String> {
     paragraphs
 }
 
-/// The ranks that have other rows than the first ones.
+/// The ranks whose rows may differ from the rows of the first ranks: the root, or the last ranks.
 fn rows(config: &CollectiveConfig, ranks: Ranks) -> String {
     match config.root(ranks.world.unwrap_or(0)) {
         Some(root) => format!("The root is rank {root}."),

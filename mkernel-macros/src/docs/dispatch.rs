@@ -94,7 +94,7 @@ pub fn operands(config: &DispatchConfig, ranks: Ranks) -> Vec<OperandDoc> {
     operands
 }
 
-/// The scales of so many tokens, and of so many local experts, whose weights have these columns.
+/// The scales of `tokens` tokens, and of `local` experts of this rank, whose weights have `weight_cols` columns.
 fn scales(
     config: &DispatchConfig,
     (tokens, local, weight_cols): (&str, &str, &str),

@@ -108,7 +108,7 @@ pub fn operands(config: &GemmConfig, ranks: Ranks) -> Vec<OperandDoc> {
     operands
 }
 
-/// The columns of B: those of C, or with SwiGLU twice as many.
+/// The columns of B: the columns of C, or with SwiGLU twice the columns of C.
 fn cols_of_b(config: &GemmConfig) -> String {
     let n = size(config.n, "N");
     match config.epilogue.swiglu {
@@ -125,7 +125,7 @@ pub(super) fn blocks(dim: Dim, name: &str) -> String {
     }
 }
 
-/// The scales of A, which has these rows, and of B.
+/// The scales of A, which has `rows_of_a` rows, and of B.
 fn scales(config: &GemmConfig, rows_of_a: &str) -> Vec<OperandDoc> {
     let up = if config.epilogue.swiglu { "2·" } else { "" };
     let (of_a, of_b) = match config.scales {
@@ -153,7 +153,7 @@ fn scales(config: &GemmConfig, rows_of_a: &str) -> Vec<OperandDoc> {
 
 pub(super) const SAME: &str = "the same on all ranks";
 
-/// The rows of a rank, if the rows of the matrix are divided among ranks.
+/// The rows that a rank has of a matrix whose rows are divided among ranks.
 fn of_rank(config: &GemmConfig, ranks: Ranks) -> String {
     match ranks.world {
         Some(1) => String::new(),

@@ -10,7 +10,7 @@ use mkernel::spec::{
     AttentionConfig, AttentionOp, AttentionShape, Dim, Dtype, Layout, Placement, Scale,
 };
 
-/// How [`ring_attention`] attends.
+/// The options of [`ring_attention`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AttentionOptions {
     /// Whether a row attends to no later rows.

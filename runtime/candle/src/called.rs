@@ -1,4 +1,4 @@
-//! [`Called`]: what is called.
+//! [`Called`]: an operator or a layer that is called.
 
 use mkernel::Operator;
 

@@ -40,9 +40,9 @@ pub fn all_reduce(ranks: &Ranks, x: &Tensor) -> Result<Tensor> {
 }
 
 /// Returns the RMSNorm of the rows of the new residual, which is the sum of all ranks' `x` plus `residual`, and the new
-/// residual. Every rank gets both, and their bits are equal on all ranks. A block of a transformer passes both to the next block.
-/// All ranks pass the same `residual`, of the shape of `x`, and the same `weight`, which has an element for each column. Elements
-/// are bf16, f16 or f32, and the last dimension is a multiple of 8.
+/// residual. Every rank gets both results, with equal bits on all ranks. A block of a transformer passes both to the next
+/// block. All ranks pass the same `residual`, of the shape of `x`, and the same `weight`, which has an element for each column.
+/// Elements are bf16, f16 or f32, and the last dimension is a multiple of 8.
 ///
 /// # Errors
 /// Fails if shapes or types are wrong, or if the operator cannot be prepared or called.
@@ -93,8 +93,8 @@ pub fn all_reduce_rms_norm(
     Ok((y, residual_out))
 }
 
-/// Returns the rows of all ranks, in the order of ranks: `[rows, N]`. `x` has this rank's rows, `[⌈rows / ranks⌉, N]`, of
-/// which the last ranks have fewer, or none. Elements are bf16, f16 or f32, and N is a multiple of 8.
+/// Returns the rows of all ranks, in the order of ranks: `[rows, N]`. `x` has this rank's rows, `[⌈rows / ranks⌉, N]`,
+/// and the last ranks have fewer rows, or no rows. Elements are bf16, f16 or f32, and N is a multiple of 8.
 ///
 /// # Errors
 /// Fails if the sizes do not fit, or if the operator cannot be prepared or called.
@@ -105,7 +105,7 @@ pub fn all_gather(ranks: &Ranks, x: &Tensor, rows: usize) -> Result<Tensor> {
 }
 
 /// Returns this rank's rows of the sum of all ranks' tensors `[rows, N]`: `[⌈rows / ranks⌉, N]`. The last ranks have
-/// fewer rows, or none. Elements are bf16, f16 or f32, and N is a multiple of 8.
+/// fewer rows, or no rows. Elements are bf16, f16 or f32, and N is a multiple of 8.
 ///
 /// # Errors
 /// Fails if the sizes do not fit, or if the operator cannot be prepared or called.
@@ -125,7 +125,7 @@ pub fn all_to_all(ranks: &Ranks, x: &Tensor) -> Result<Tensor> {
     let (rows, cols) = x.dims2()?;
     if !rows.is_multiple_of(ranks.world()) {
         refuse!(
-            "all_to_all sends each of {} ranks as many rows as the others, but x has {rows}; pad it",
+            "all_to_all sends equal numbers of rows to each of {} ranks, but x has {rows} rows; pad x",
             ranks.world()
         );
     }

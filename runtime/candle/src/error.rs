@@ -13,7 +13,7 @@ pub(crate) fn of_tensors(reason: String) -> Error {
     of_mkernel(mkernel::Error::Call(CallError::Tensors(reason)))
 }
 
-/// Returns an error of the caller's tensors, whose text is that of `format!`.
+/// Returns an error of the caller's tensors, with a text that `format!` makes.
 macro_rules! refuse {
     ($($text:tt)+) => {
         return Err($crate::error::of_tensors(format!($($text)+)))
@@ -26,8 +26,8 @@ pub(crate) fn of_driver(error: mkernel::cudarc::driver::DriverError) -> Error {
     Error::Cuda(Box::new(error)).bt()
 }
 
-/// Returns the error of mkernel that is the cause of an error of candle, if there is one. Its
-/// [`kind`](mkernel::Error::kind) says what a program can do.
+/// Returns the error of mkernel that is the cause of an error of candle, if there is one. The
+/// [`kind`](mkernel::Error::kind) of the error determines the remedy.
 ///
 /// ```
 /// # use mkernel::cudarc::driver::CudaStream;

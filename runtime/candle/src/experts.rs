@@ -23,7 +23,8 @@ pub struct ExpertsSizes {
     pub top_k: usize,
     /// The most tokens that a rank can have.
     pub max_tokens: usize,
-    /// The most rows that the experts of a rank can get, or none for as many as there can be.
+    /// The most rows that the experts of a rank can get. `None` allows the most rows that the tokens of all ranks can
+    /// make.
     pub max_rows: Option<u32>,
 }
 
@@ -43,7 +44,7 @@ pub struct Experts {
 pub struct Dispatched {
     /// `[max_rows, I]`: the rows, grouped by expert. Rows beyond the last one have no defined content.
     pub rows: Tensor,
-    /// `[E/W + 1]`, i32: the first row of each expert, and the end of the last one's rows.
+    /// `[E/W + 1]`, i32: the first row of each expert, and the end of the last expert's rows.
     pub expert_offsets: Tensor,
     /// `[max_tokens, top_k]`, i32: the row index of each (token, k), for [`Experts::combine`].
     pub row_indices: Tensor,
@@ -92,11 +93,11 @@ impl Experts {
         max_rows.map_or(all, |rows| rows as usize)
     }
 
-    /// Sends tokens to their experts, and multiplies them by the weights there.
+    /// Sends tokens to their experts, and multiplies them by the experts' weights.
     ///
-    /// `tokens` are `[T, H]` of the type of the weights, with at most `max_tokens` rows, as many as this rank has. `topk_ids`
-    /// are i32 or u32 `[T, top_k]`: the experts of each token, none twice. The id -1, or `u32::MAX`, is a choice that the token does
-    /// not have. It makes no row. The ids of candle's `arg_sort_last_dim` are u32.
+    /// `tokens` are `[T, H]` of the type of the weights, with one row for each token of this rank, at most `max_tokens`.
+    /// `topk_ids` are i32 or u32 `[T, top_k]`: the experts of each token, without duplicates. The id -1, or `u32::MAX`, is
+    /// a choice that the token does not have, and makes no row. The ids of candle's `arg_sort_last_dim` are u32.
     ///
     /// # Errors
     /// Fails if the sizes do not fit, or if the operator cannot be prepared or called. Experts that do not exist are an
@@ -145,11 +146,11 @@ impl Experts {
     /// Applies the whole layer in one launch: `down(silu(gate) · up)` of each token's experts, summed with the router's weights.
     /// The layer has been created with `swiglu`, and all ranks are on one node.
     ///
-    /// `tokens` and `topk_ids` are those of [`Self::dispatch`], `topk_weights` are f32 `[T, top_k]`, and `down` is of the type of the
-    /// weights, `[E/W, H, I]`. Returns `[T, H]`. A token without any choice gets zeros.
+    /// `tokens` and `topk_ids` are as for [`Self::dispatch`], `topk_weights` are f32 `[T, top_k]`, and `down` is of the type of
+    /// the weights, `[E/W, H, I]`. Returns `[T, H]`. A token without any choice gets zeros.
     ///
     /// # Errors
-    /// As of [`Self::dispatch`].
+    /// The errors of [`Self::dispatch`].
     pub fn layer(
         &self,
         tokens: &Tensor,
@@ -278,9 +279,9 @@ impl Experts {
 /// Multiplies the rows of each expert of this rank by its weight: `[max_rows, N]` of [`Dispatched::rows`] and `weights`
 /// `[E/W, N, I]`. Other rows become 0.
 ///
-/// This is the second linear layer of the experts. It needs no communication. [`Experts::layer`] has it in the same launch. This
-/// function calls candle's product for each expert, and reads `expert_offsets` on the host. So it waits for the dispatch,
-/// and cannot be captured in a graph. A grouped GEMM that reads the offsets on the GPU is faster.
+/// This is the second linear layer of the experts, which needs no communication. [`Experts::layer`] includes it in one launch.
+/// This function calls candle's product for each expert, and reads `expert_offsets` on the host. The function therefore waits
+/// for the dispatch, and cannot be captured in a graph. A grouped GEMM that reads the offsets on the GPU is faster.
 ///
 /// # Errors
 /// Fails if the sizes do not fit, or if the dispatch has failed.

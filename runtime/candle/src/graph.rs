@@ -36,16 +36,16 @@ impl From<mkernel::Error> for Failure {
 }
 
 impl Ranks {
-    /// Captures the work of `step` in a CUDA graph: calls of operators, and operations of candle. It calls `step` twice.
-    /// The first time the work is done at once, so that operators are prepared and candle's kernels are loaded. The second
-    /// time it is captured.
+    /// Captures the work of `step` in a CUDA graph: calls of operators, and operations of candle. This function calls
+    /// `step` twice. The work of the first call is done at once, so that operators are prepared and candle's kernels are
+    /// loaded. The work of the second call is captured.
     ///
     /// `step` must write its results to tensors that exist before the call (`Tensor::slice_set`, `Tensor::scatter_set`). Tensors
     /// that `step` creates have memory only within a replay.
     ///
     /// # Errors
     /// Fails if the device is the CPU, if its stream cannot be captured, or if `step` fails. [`device_for_graphs`] makes a
-    /// device that is fit for it.
+    /// suitable device.
     ///
     /// # Safety
     /// All tensors that `step` uses and does not create must be alive until the last replay has ended. `step` must drop the
@@ -83,7 +83,7 @@ impl Ranks {
 /// Makes a device of candle whose work can be captured: it has a stream of its own, and its tensors do not track events.
 ///
 /// # Errors
-/// Fails if there is no such GPU, or if this crate was built without the feature `cuda`.
+/// Fails if the host has no such GPU, or if this crate was built without the feature `cuda`.
 ///
 /// # Safety
 /// Tensors of this device must be used on its stream only, which [`Ranks`] of the device do. See

@@ -1,6 +1,6 @@
 //! Layers and operators on tensors of [candle](https://docs.rs/candle-core) that run on several GPUs.
 //!
-//! Each is one fused kernel of [mkernel], which communicates while it computes. There is no NCCL.
+//! Each operator is one fused kernel of [mkernel], which communicates while it computes, without NCCL.
 //!
 //! | here | operator | for |
 //! |---|---|---|

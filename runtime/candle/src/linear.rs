@@ -14,13 +14,13 @@ use mkernel::spec::{
 use mkernel::{Operand, Operator};
 use std::sync::Arc;
 
-/// A linear layer whose outputs are divided among the ranks: the first one of a block under tensor parallelism.
+/// A linear layer whose outputs are divided among the ranks: the first layer of a block under tensor parallelism.
 ///
 /// This rank has the rows of the weight that belong to its outputs: `[N, K]`, where N is the number of outputs of this
 /// rank. There are four forms of the forward pass:
 ///
-/// - [`forward`](Module::forward): all ranks have all of `x [.., K]`. Each computes its columns, `[.., N]`, without any
-///   communication. This is what Megatron, vLLM and mistral.rs do without sequence parallelism.
+/// - [`forward`](Module::forward): all ranks have all of `x [.., K]`. Each rank computes its columns, `[.., N]`,
+///   without communication, as Megatron, vLLM and mistral.rs do without sequence parallelism.
 /// - [`forward_activated`](Self::forward_activated): `forward` and an activation, in one kernel.
 /// - [`forward_swiglu`](Self::forward_swiglu): `forward` of a gate and an up projection, and SwiGLU, in one kernel.
 /// - [`forward_gathered`](Self::forward_gathered): each rank has its rows of x. They are gathered while the rank computes
@@ -32,7 +32,7 @@ pub struct ColumnParallel {
     bias: Option<Tensor>,
 }
 
-/// A linear layer whose inputs are divided among the ranks: the second one of a block under tensor parallelism.
+/// A linear layer whose inputs are divided among the ranks: the second layer of a block under tensor parallelism.
 ///
 /// This rank has the columns of the weight that belong to its inputs: `[N, K]`, where K is the number of inputs of this
 /// rank. The input is `x [.., K]`, with all rows. The ranks' products are added up, and the bias is added once. Forms of the forward
@@ -53,7 +53,7 @@ impl ColumnParallel {
     /// Creates the layer from this rank's rows of the weight, `[N, K]`, and of the bias, `[N]`. Both are bf16 or f16.
     ///
     /// # Errors
-    /// Fails if a shape or a type is another one.
+    /// Fails if a shape or a type is wrong.
     pub fn new(ranks: &Ranks, weight: Tensor, bias: Option<Tensor>) -> Result<Self> {
         check_weight(ranks, &weight, bias.as_ref())?;
         let ranks = ranks.clone();
@@ -116,8 +116,8 @@ impl ColumnParallel {
 
     /// Computes this rank's columns of the output for the rows of all ranks: `[rows, N]`.
     ///
-    /// `x` has this rank's rows, `[⌈rows / ranks⌉, K]`. The last ranks have fewer rows, or none. `rows` is the number
-    /// of rows of all ranks.
+    /// `x` has this rank's rows, `[⌈rows / ranks⌉, K]`. The last ranks have fewer rows, or no rows. `rows` is the
+    /// number of rows of all ranks.
     ///
     /// # Errors
     /// Fails if the sizes do not fit, or if the operator cannot be prepared or called.
@@ -174,7 +174,7 @@ impl RowParallel {
     }
 
     /// Computes this rank's rows of the sum: `[⌈rows / ranks⌉, N]` of `x [.., K]` with `rows` rows. The last ranks have
-    /// fewer rows, or none.
+    /// fewer rows, or no rows.
     ///
     /// # Errors
     /// Fails if the sizes do not fit, or if the operator cannot be prepared or called.
@@ -241,8 +241,8 @@ pub fn matmul(x: &Tensor, w: &Tensor) -> Result<Tensor> {
     y.reshape(dims)
 }
 
-/// Computes the output of a layer on this rank alone. With one rank there is nothing to exchange, and the product of cuBLAS
-/// is faster for few rows than a fused kernel.
+/// Computes the output of a layer on this rank alone. One rank exchanges nothing, and for few rows the product of cuBLAS is
+/// faster than a fused kernel.
 fn local(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
     let y = matmul(x, weight)?;
     match bias {

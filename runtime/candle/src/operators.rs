@@ -1,9 +1,9 @@
-//! [`Operators`]: the operators that have been prepared, by what they compute and by their sizes.
+//! [`Operators`]: the operators that have been prepared, by configuration and sizes.
 
 use mkernel::{Communicator, Error, KernelConfig, Operator, Shape};
 use std::sync::Arc;
 
-/// How many operators a cache keeps if the program does not say otherwise.
+/// The default number of operators that a cache keeps.
 pub(crate) const DEFAULT_CAPACITY: usize = 64;
 
 /// A cache of operators. All ranks make the same calls, so their caches hold the same operators.
@@ -31,8 +31,8 @@ impl Default for Operators {
 }
 
 impl Operators {
-    /// Returns the operator of this configuration and size. It prepares the operator at the first call, which is a
-    /// collective step.
+    /// Returns the operator of this configuration and size. The first call prepares the operator, which is a collective
+    /// step.
     pub fn get(
         &mut self,
         communicator: &Communicator,
@@ -63,7 +63,7 @@ impl Operators {
         self.make_room(0);
     }
 
-    /// Drops the operators that have not been used for longest, until there is room for `wanted` more.
+    /// Drops the operators that have not been used for longest, until the cache has room for `wanted` more operators.
     fn make_room(&mut self, wanted: usize) {
         let kept = self.capacity - wanted;
         let dropped = self.entries.len().saturating_sub(kept);

@@ -13,9 +13,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// rank.
 ///
 /// An operator is prepared when it is first called with its sizes, and kept for later calls. All layers with equal sizes
-/// share one operator and its memory. Preparing is a collective step which takes milliseconds, or seconds if a kernel
-/// must be compiled. So every rank must make the same calls in the same order. Make calls that matter for latency once
-/// in advance.
+/// share one operator and its memory. Preparing is a collective step that takes milliseconds, or seconds if a kernel
+/// must be compiled. Every rank must therefore make the same calls in the same order. Make calls that matter for latency
+/// once in advance.
 ///
 /// Calls are enqueued on the stream of the device, and return at once. [`synchronize`](Self::synchronize) returns
 /// their errors. On simulated GPUs each call waits for its end.
@@ -39,7 +39,7 @@ impl Ranks {
     /// Operators copy the operands of CPU tensors to the simulated GPU, and the results back.
     ///
     /// # Errors
-    /// Fails if the device is another one.
+    /// Fails if the device is another device.
     pub fn new(communicator: impl Into<Arc<Communicator>>, device: &Device) -> Result<Self> {
         let communicator = communicator.into();
         let stream = stream(&communicator, device)?;
@@ -92,8 +92,8 @@ impl Ranks {
         result.map_err(error::of_mkernel)
     }
 
-    /// Sets how many prepared operators are kept. The default is 64. When there are more, the least recently
-    /// used operator is dropped. Set the same number on all ranks.
+    /// Sets how many prepared operators are kept. The default is 64. When there are more, the least recently used
+    /// operator is dropped. Set an equal number on all ranks.
     pub fn set_operator_capacity(&self, capacity: usize) {
         self.operators().set_capacity(capacity);
     }
@@ -104,10 +104,11 @@ impl Ranks {
         self.operators().len()
     }
 
-    /// Sets whether the bits of a row of a result are the same in every batch: the option `batch_invariant` of all operators but
-    /// `ring_attention`, from the next call on. The default is false. Set the same on all ranks.
+    /// Sets whether the bits of a row of a result are the same in every batch: the option `batch_invariant` of all operators
+    /// but `ring_attention`, from the next call on. The default is false. Set an equal value on all ranks.
     ///
-    /// Products that candle computes, such as those of [`grouped_matmul`](crate::grouped_matmul), are not affected.
+    /// Products that candle computes, such as the products of [`grouped_matmul`](crate::grouped_matmul), are not
+    /// affected.
     pub fn set_batch_invariant(&self, is_invariant: bool) {
         let flag = &self.0.is_batch_invariant;
         flag.store(is_invariant, Ordering::Relaxed);

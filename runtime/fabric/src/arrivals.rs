@@ -70,7 +70,7 @@ impl Arrivals for HostArrivals {
         self.word(peer, channel).store(count, Ordering::Release);
     }
 
-    /// Endpoints have no job-wide numbers here, so the only number to return is one that a peer sent.
+    /// Endpoints have no job-wide numbers here, so only a number that a peer sent can be returned.
     fn abort(&mut self, error: &FabricError) -> Option<u32> {
         self.abort.store(1, Ordering::Release);
         match error {

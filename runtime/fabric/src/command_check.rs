@@ -68,7 +68,7 @@ pub fn check_peers(index: u32, command: &Command, peers: usize) -> Result<(), Fa
     }
     let most = MAX_MASK_PEERS.min(peers as u32);
     if !(1..=most).contains(&count) {
-        let limit = format!("a put to several peers is to 1 to {most} of them");
+        let limit = format!("a put to several peers has 1 to {most} peers");
         return invalid("target_region", count.into(), limit);
     }
     if command.target_offset >> count != 0 {

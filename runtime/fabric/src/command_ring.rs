@@ -72,7 +72,7 @@ impl HostRing {
         });
         let (first_slot, first_word) = (NonNull::from(&*slots).cast(), NonNull::from(&*words));
         let owner = Box::new((slots, words));
-        // SAFETY: the owner keeps the memory alive and does not move it. All of it is atomic.
+        // SAFETY: the owner keeps the memory alive and does not move it. All elements of the memory are atomics.
         unsafe { Self::from_raw(first_slot, first_word, capacity_log2, owner) }
     }
 

@@ -87,7 +87,7 @@ impl Control {
 /// Calls `step` until the owner requests an exit, and `idle` after each step.
 ///
 /// The mode is loaded *before* a step. Commands that were published before the drain are then visible to that step at the
-/// latest. If the step finds no commands, none are left.
+/// latest. If the step finds no commands, the ring is empty.
 pub fn drive<E>(
     control: &Control,
     mut step: impl FnMut() -> Result<Step, E>,

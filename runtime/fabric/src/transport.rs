@@ -33,7 +33,7 @@ pub const MAX_REGIONS: usize = 64;
 /// The most bytes that [`Transport::connect_info`] may return and that `connect` reads.
 pub const MAX_CONNECT_INFO_BYTES: usize = 16 << 10;
 
-/// A region, identified by the order of its registration.
+/// The number of a region, in the order of registration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RegionId(pub u8);
 

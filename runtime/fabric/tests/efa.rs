@@ -110,8 +110,8 @@ fn queue_pairs_do_not_grow_with_peers() {
     assert!(nodes.iter().all(|node| node.dropped.is_empty()));
 }
 
-/// Two endpoints know the address of a third endpoint that has not heard of them. One of the two is behind an unknown NIC, the
-/// other behind the NIC of a peer. Half of the receivers need a receive for each arrival.
+/// Two endpoints know the address of a third endpoint, which does not know the two endpoints. One of the two is behind an
+/// unknown NIC, the other behind the NIC of a peer. Half of the receivers need a receive for each arrival.
 #[test]
 fn writes_of_unknown_senders_are_dropped_and_reported() {
     for [receiver, peer, stranger] in [[0, 1, 2], [4, 5, 3]] {

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use verbs::{Made, Node, meet};
 
-/// Serialises the tests, because some of them change the network and the others need it unchanged.
+/// Serialises the tests, because some tests change the network and other tests need an unchanged network.
 static NETWORK: Mutex<()> = Mutex::new(());
 
 fn network() -> MutexGuard<'static, ()> {

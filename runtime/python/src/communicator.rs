@@ -237,7 +237,7 @@ pub fn simulated(
     all(created)
 }
 
-/// Creates a communicator for each of these GPUs, one for each thread of this process that is to be a rank.
+/// Creates a communicator for each of these GPUs. Each communicator is for a thread of this process.
 #[pyfunction]
 pub fn local(py: Python<'_>, devices: Vec<usize>) -> PyResult<Vec<Communicator>> {
     let created = py.detach(|| mkernel::Communicator::local(&devices));

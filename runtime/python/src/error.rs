@@ -15,7 +15,8 @@ pyo3::create_exception!(
      \x20   awaited: The step or event that a rank waited for, or None if the error is not about a wait."
 );
 
-/// Gives the class the attributes of its instances, so that an exception which a program raises has them too.
+/// Gives the class the attributes of its instances, so that an exception that a program raises also has these
+/// attributes.
 pub fn add_attributes(py: Python<'_>) -> PyResult<()> {
     let class = py.get_type::<Error>();
     for name in ["kind", "rank", "awaited"] {
@@ -43,7 +44,7 @@ pub fn of(kind: ErrorKind, text: String, rank: Option<u32>, awaited: Option<Stri
     })
 }
 
-/// Returns the rank that caused an error and what was awaited, as far as the error has them.
+/// Returns the rank that caused an error and the awaited event, as far as the error has them.
 fn wait(error: &mkernel::Error) -> (Option<u32>, Option<String>) {
     use mkernel::Error as E;
     match error {

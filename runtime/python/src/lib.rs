@@ -1,6 +1,6 @@
 //! The native part of the Python package `mkernel`: communicators and operators that take tensors by their addresses.
 //!
-//! The Python sources beside this crate make operators of `torch` of them. Nothing here knows torch.
+//! The Python sources beside this crate make `torch` operators of these operators. Nothing here knows torch.
 
 mod communicator;
 mod declaration;

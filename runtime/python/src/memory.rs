@@ -39,7 +39,7 @@ enum Slice {
     Int32(RawSlice<i32>),
 }
 
-/// Enqueues a call on the stream with the handle `stream`, or adds it to the graph that the stream is captured into.
+/// Enqueues a call on the stream with the handle `stream`, or adds it to the graph into which the stream is captured.
 ///
 /// # Safety
 /// The stream belongs to `context`. The tensors are memory of its GPU that stays allocated until the work that is in the stream
@@ -179,7 +179,8 @@ unsafe fn upload_to(
 /// Allocates symmetric memory for the stream with the handle `stream`. Returns the memory and its address.
 ///
 /// # Safety
-/// The stream belongs to the communicator's GPU, and lives as long as the memory. It is not used if the GPU is simulated.
+/// The stream belongs to the communicator's GPU, and lives as long as the memory. The stream is not used if the GPU is
+/// simulated.
 pub unsafe fn allocate(
     communicator: &Communicator,
     stream: u64,
@@ -202,7 +203,7 @@ pub unsafe fn allocate(
 /// Enqueues a call, or adds it to a graph if `is_captured`.
 ///
 /// # Safety
-/// The requirements are those of [`enqueue`].
+/// As for [`enqueue`].
 unsafe fn call(
     operator: &Operator,
     stream: &Arc<CudaStream>,
@@ -261,7 +262,7 @@ fn is_written(operator: &Operator, operand: Operand) -> bool {
 }
 
 /// # Safety
-/// The requirements are those of [`enqueue`].
+/// As for [`enqueue`].
 unsafe fn slice(stream: &Arc<CudaStream>, tensor: &Tensor) -> Slice {
     let Tensor {
         dtype,

@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Memory at one offset on all ranks. It is free when the object is dropped.
+/// Memory at one offset on all ranks, which is freed when the object is dropped.
 #[pyclass(frozen, module = "mkernel._native")]
 pub struct SymmetricMemory {
     slice: Detached<SymmetricSlice<F8E4M3>>,

@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 
 /// Returns an open file in memory with these contents, and the path by which the loader opens it. The file must stay open
-/// while a library of that path is loaded: the loader identifies libraries by their paths, and this one contains the
+/// while a library of that path is loaded: the loader identifies libraries by their paths, and this path contains the
 /// number of the open file.
 pub(crate) fn memory_file(name: &str, bytes: &[u8]) -> io::Result<(File, String)> {
     let mut file = File::from(memfd_create(name, MemfdFlags::CLOEXEC)?);

@@ -37,7 +37,7 @@ pub struct TensorMap {
 
 const _: () = assert!(size_of::<TensorMap>() <= ENCODED_BYTES);
 
-/// Why a tensor map is not valid. A real driver only returns `CUDA_ERROR_INVALID_VALUE`.
+/// The reason why a tensor map is not valid. A real driver only returns `CUDA_ERROR_INVALID_VALUE`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TensorMapFault {
     /// The bytes are not the result of [`TensorMap::to_bytes`].

@@ -1,8 +1,7 @@
 //! Passes file descriptors to other processes of the host, over abstract unix sockets.
 //!
-//! The sockets have random names, which are exchanged over the connections between the ranks. So there is no path that
-//! another program could create first. Both ends check the user of the other end, and the receiver checks the nonce of
-//! the job.
+//! The sockets have random names, which are exchanged over the connections between the ranks. Another program therefore
+//! cannot create a path first. Both ends check the user of the other end, and the receiver checks the nonce of the job.
 
 use super::files::os;
 use super::group::{Group, agree};

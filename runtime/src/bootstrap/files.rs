@@ -1,5 +1,5 @@
-//! Limits of open files. Every connection, socket and exported allocation uses one, and a process may have only a
-//! limited number.
+//! Limits of open files. Every connection, socket and exported allocation is an open file, and a process may have only
+//! a limited number.
 
 use crate::error::Error;
 use rustix::io::Errno;

@@ -165,7 +165,7 @@ impl LocalGroup {
         }
     }
 
-    /// Aborts the step because this rank was stopped. The other ranks get an error that names it.
+    /// Aborts the step because this rank was stopped. The other ranks get an error that names this rank.
     fn stopped(&self, state: MutexGuard<'_, StepState>, step: &'static str) -> Error {
         let failures = vec![(self.rank, STOPPED.to_owned())];
         self.fail(state, Error::RanksFailed { step, failures });

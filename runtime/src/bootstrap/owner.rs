@@ -1,7 +1,7 @@
 //! [`Owner`]: the process that created an object.
 
-/// The process that created an object which has threads or connections to other processes. A forked child has a copy of the
-/// object that shares the connections and lacks the threads. If the child drops its copy, nothing may happen.
+/// The process that created an object with threads or with connections to other processes. A forked child has a copy of the
+/// object that shares the connections and lacks the threads. Dropping this copy must have no effect.
 #[derive(Clone, Copy)]
 pub(crate) struct Owner(u32);
 
@@ -10,7 +10,7 @@ impl Owner {
         Self(std::process::id())
     }
 
-    /// Returns whether the current process is the owner and not a forked child of it.
+    /// Returns whether the current process is the owner, and not a forked child of the owner.
     pub fn is_here(self) -> bool {
         std::process::id() == self.0
     }

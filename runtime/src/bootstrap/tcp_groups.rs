@@ -73,7 +73,7 @@ pub(super) fn connect(
     Ok(agreed.map(|(group, _)| group))
 }
 
-/// Begins to listen if this rank is the first one of a group.
+/// Begins to listen if this rank is the first rank of a group.
 fn open(
     parent: &dyn Group,
     network: &Network,
@@ -139,7 +139,7 @@ fn connect_members(
         // The first rank of a host identifies the host.
         host_id: format!("{:?}", hosts.local_ranks(rank).first()),
         secret: Secret::new(&[&network.key[..], &door.key].concat()),
-        // All members have entered the step, and the other groups wait for this one no longer than the step lasts.
+        // All members have entered the step, and the other groups wait for this group no longer than the step lasts.
         timeout: timeout / 2,
         silence: network.silence,
     };
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_door_is_read_as_it_was_written_and_malformed_ones_are_refused() {
+    fn a_door_is_read_as_it_was_written_and_malformed_doors_are_refused() {
         for address in ["10.0.0.7", "fd00::1"] {
             let door = Door {
                 address: address.parse().expect("an address"),

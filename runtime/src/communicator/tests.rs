@@ -1,4 +1,4 @@
-//! Tests of what the ranks of a communicator must agree on.
+//! Tests of values on which the ranks of a communicator must agree.
 
 use super::*;
 use crate::{

@@ -77,7 +77,7 @@ impl CopyJob {
         self.page.is_withdrawn() && self.page.answered() != served
     }
 
-    /// Announces a launch, so that the thread polls for its request.
+    /// Announces a launch, so that the thread polls for the request of its kernel.
     pub fn expect(&self) {
         self.expected.store(true, Ordering::Relaxed);
     }

@@ -17,8 +17,8 @@ pub(super) struct CopyStep {
 /// Returns the copies of `rank` in order: chunk by chunk, and for each chunk the peers in the order in which they need the
 /// chunk.
 ///
-/// Each rank computes its own rows first, then the rows of the next rank, and so on. So rank - 1 needs the rows of this rank
-/// first.
+/// Each rank computes its own rows first, then the rows of the next rank, and so on. Rank - 1 therefore needs the rows of
+/// this rank first.
 pub(super) fn schedule(
     copies: &Copies,
     rank: u32,

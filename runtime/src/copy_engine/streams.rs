@@ -109,7 +109,8 @@ impl CopyStreams {
                 }
             }
         }
-        // SAFETY: guaranteed by the caller. The word keeps its value for as many calls as there are words.
+        // SAFETY: guaranteed by the caller. The number of words is the number of calls for which a word keeps its
+        // value.
         unsafe { stream.copy(to, page.flag_word(epoch), 4) }
     }
 }

@@ -78,8 +78,8 @@ fn make_ready(chosen: &mut Option<Backend>, kind: Backend) -> Result<(), Error> 
     Ok(())
 }
 
-/// Returns whether the CUDA driver is installed and has a GPU. This does not use cudarc, which would keep that driver
-/// loaded.
+/// Returns whether the CUDA driver is installed and has a GPU. The check does not use cudarc, which would keep the
+/// driver loaded.
 fn has_gpu() -> bool {
     // SAFETY: the initialisers of libcuda have no preconditions, and its functions are declared with their signatures:
     // they return an enumeration of 32 bits. `cuInit` may be called any number of times, so cudarc can call it again.

@@ -24,7 +24,8 @@ pub fn device_count() -> Result<usize, Error> {
     }
 }
 
-/// Returns the number of GPUs of the driver. If GPUs are simulated, this is more than one job can use.
+/// Returns the number of GPUs of the driver. If GPUs are simulated, the number is larger than the number of GPUs of a
+/// job.
 pub(super) fn count() -> Result<usize, Error> {
     let count = named("cuDeviceGetCount", result::device::get_count())?;
     Ok(usize::try_from(count).unwrap_or(0))
@@ -79,8 +80,8 @@ pub(crate) fn open(ordinal: usize, kind: Backend) -> Result<(Arc<CudaContext>, D
     Ok((ctx, device))
 }
 
-/// Returns how many clusters run at the same time, by their size, if each CTA has all shared memory of an SM. The number follows
-/// from the sizes of the GPCs, which only the driver knows, and which it only tells of a kernel.
+/// Returns the number of clusters that run at the same time, by their size, if each CTA has all shared memory of an SM. The
+/// numbers follow from the sizes of the GPCs. Only the driver knows these sizes, and it answers only for a kernel.
 fn resident_clusters(ctx: &Arc<CudaContext>, smem_bytes: u32) -> [u32; Device::CLUSTER_SIZES] {
     let count = || -> Result<_, Error> {
         let kernel = Function::load(ctx, EMPTY_KERNEL.to_bytes_with_nul(), "empty")?;

@@ -73,7 +73,7 @@ impl Function {
         named("cuFuncGetAttribute", value).map(|value| u32::try_from(value).unwrap_or(0))
     }
 
-    /// Returns how many CTAs with these dimensions can be resident on an SM.
+    /// Returns the number of CTAs with these dimensions that can be resident on an SM.
     pub fn ctas_per_sm(&self, threads: u32, dynamic_smem_bytes: u32) -> Result<u32, Error> {
         let threads = i32::try_from(threads).unwrap_or(i32::MAX);
         // SAFETY: the function is loaded.
@@ -88,7 +88,7 @@ impl Function {
             .map(|count| u32::try_from(count).unwrap_or(0))
     }
 
-    /// Returns how many clusters of such a launch can be resident on the GPU.
+    /// Returns the number of clusters of such a launch that can be resident on the GPU.
     pub fn resident_clusters(&self, dims: LaunchDims) -> Result<u32, Error> {
         let mut attributes = [dims.cluster_attribute()];
         let config = dims.config(null_mut(), &mut attributes);
@@ -103,7 +103,7 @@ impl Function {
 
     /// Enqueues the kernel with one struct parameter, which is copied before this returns.
     ///
-    /// [`LaunchMode`] says how the GPU starts its CTAs.
+    /// [`LaunchMode`] says how the GPU starts the CTAs of the kernel.
     ///
     /// # Safety
     /// `args` must point to the struct that the kernel declares, and everything that it points to must stay alive until
@@ -120,7 +120,7 @@ impl Function {
         let count = if dims.cluster_ctas > 1 { 2 } else { 1 };
         let config = dims.config(stream, &mut attributes[..count]);
         // SAFETY: guaranteed by the caller. The driver reads the configuration with its attributes, and `args`, before
-        // this returns, and writes none of them.
+        // this returns, and does not write to them.
         let code = unsafe {
             sys::cuLaunchKernelEx(&raw const config, self.raw, params.as_mut_ptr(), null_mut())
         };
@@ -175,16 +175,16 @@ impl LaunchDims {
     }
 }
 
-/// How the GPU starts the CTAs of a launch, which wait for each other.
+/// The way in which the GPU starts the CTAs of a launch, which wait for each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LaunchMode {
-    /// The GPU starts all CTAs at once. A launch that cannot be resident fails, and one that shares the GPU with other
+    /// The GPU starts all CTAs at once. A launch that cannot be resident fails. A launch that shares the GPU with other
     /// kernels waits until enough SMs are free, so that two launches never hold a part of the SMs each and wait for the
     /// rest.
     #[default]
     Cooperative,
-    /// The GPU starts each CTA as soon as the kernel before it on the stream leaves an SM to it. The two kernels never
-    /// wait for each other's SMs, since all CTAs of the kernel before run by then. Other kernels may.
+    /// The GPU starts each CTA as soon as the preceding kernel on the stream leaves an SM to the CTA. The two kernels
+    /// never wait for each other's SMs, since all CTAs of the preceding kernel run by then. Other kernels may wait.
     Overlapping,
 }
 

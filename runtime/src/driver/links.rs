@@ -11,8 +11,8 @@ use sys::CUdevice_P2PAttribute as Attribute;
 
 /// Returns the connection of each pair of GPUs that this process sees. The list is empty for simulated GPUs.
 ///
-/// The driver has no attribute for NVLink. It reports whether atomics between two GPUs are native, which is the case
-/// over NVLink and not over PCIe (CUDA driver API, `cuDeviceGetP2PAttribute`).
+/// The driver has no attribute for NVLink. The driver reports whether atomics between two GPUs are native, which is the
+/// case over NVLink and not over PCIe (CUDA driver API, `cuDeviceGetP2PAttribute`).
 ///
 /// # Errors
 /// [`Error::Device`] if the CUDA driver cannot be used, or [`Error::Cuda`] if a call failed.

@@ -130,7 +130,7 @@ pub(crate) unsafe fn edit_memory(
 
 /// The ways in which NICs can access the memory of a GPU.
 pub(crate) struct NicAccess {
-    /// Whether NICs can access the memory, or the reason why not.
+    /// Success if NICs can access the memory, or the reason why they cannot.
     pub memory: Result<(), &'static str>,
     /// Whether the driver can export the memory as a dma-buf.
     pub dma_buf: bool,
@@ -147,7 +147,7 @@ pub(crate) fn nic_access(ctx: &CudaContext) -> Result<NicAccess, Error> {
         sys::CUGPUDirectRDMAWritesOrdering::CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER as i32;
     let memory = match (is_able, ordering >= in_order) {
         (false, _) => Err("the driver does not let NICs access memory of this GPU"),
-        // A kernel could see the arrival of a message before the message itself.
+        // Otherwise a kernel could see the arrival of a message before its contents.
         (true, false) => Err("the GPU does not keep the order of writes by NICs"),
         (true, true) => Ok(()),
     };
@@ -250,8 +250,8 @@ impl Drop for Mapping {
         if self.mapped {
             // SAFETY: the range is mapped. Memory that was passed to a kernel or to copies belongs to an operator or a
             // fabric test, which the reaper drops after it has seen their end. The fabric in it ends its proxy and
-            // waits for its copies before it drops its region. Memory that was never passed to any of these was zeroed,
-            // and its owner waited for that.
+            // waits for its copies before it drops its region. Memory that was never passed to a kernel or to copies
+            // was zeroed, and its owner has waited for the zeroing.
             warn(check("cuMemUnmap", unsafe {
                 sys::cuMemUnmap(self.address, self.memory.bytes)
             }));
@@ -355,8 +355,8 @@ impl Atomic for AtomicU64 {}
 impl Drop for Pinned {
     fn drop(&mut self) {
         warn(bind(&self.ctx));
-        // SAFETY: cuMemHostAlloc has allocated the memory, and nothing uses it any more, for the same reason as for a
-        // mapping.
+        // SAFETY: cuMemHostAlloc has allocated the memory, and nothing uses the memory any more, for the reason given
+        // for a mapping.
         warn(named("cuMemFreeHost", unsafe {
             result::free_host(self.host.as_ptr().cast())
         }));

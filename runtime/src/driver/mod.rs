@@ -1,6 +1,6 @@
-//! Calls of the CUDA driver API that the safe layer of cudarc does not have. Each is behind a function that is safe to
-//! call, or that documents what the caller must guarantee. All handles are owned: they are freed on drop, and drop
-//! never panics.
+//! Calls of the CUDA driver API that the safe layer of cudarc does not have. Each call is behind a function that is
+//! safe, or that documents the caller's obligations. All handles are owned: they are freed on drop, and drop never
+//! panics.
 
 mod backend;
 mod call;

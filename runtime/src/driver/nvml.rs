@@ -1,4 +1,4 @@
-//! The number of NVLink links of a GPU. The CUDA driver does not report it, but NVML does.
+//! The number of NVLink links of a GPU. The CUDA driver does not report this number, but NVML does.
 
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 
@@ -30,7 +30,7 @@ pub(super) fn active_links(bus_id: &str) -> Option<u32> {
 unsafe fn count(library: &libloading::Library, bus_id: &CString) -> Option<u32> {
     type Handle = unsafe extern "C" fn(*const c_char, *mut *mut c_void) -> c_int;
     type State = unsafe extern "C" fn(*mut c_void, c_uint, *mut c_int) -> c_int;
-    // SAFETY: the caller guarantees the library. The signatures are those of nvml.h, and every pointer refers to a live
+    // SAFETY: the caller guarantees the library. The signatures agree with nvml.h, and every pointer refers to a live
     // value.
     unsafe {
         let handle = library.get::<Handle>(b"nvmlDeviceGetHandleByPciBusId_v2");

@@ -88,7 +88,7 @@ impl Stream {
     /// destination are contiguous.
     ///
     /// # Safety
-    /// The requirements are those of [`Self::copy`].
+    /// As for [`Self::copy`].
     pub unsafe fn copy_rows(
         &self,
         to: u64,
@@ -137,7 +137,7 @@ impl Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         warn(bind(&self.ctx));
-        // SAFETY: this value owns the stream. The driver finishes its work before it frees it.
+        // SAFETY: this value owns the stream. The driver finishes the work of the stream before it frees the stream.
         warn(named("cuStreamDestroy", unsafe {
             result::stream::destroy(self.raw)
         }));

@@ -184,7 +184,7 @@ impl Set {
         }
     }
 
-    /// Returns the variables with their values, including those that are not set.
+    /// Returns the variables with their values, including variables that are not set.
     fn variables(&self) -> Vec<(&'static str, Option<String>)> {
         let pairs = [
             (self.launcher.rank, self.rank.clone()),
@@ -214,7 +214,7 @@ impl Set {
 /// variables of the same launchers.
 fn incomplete(sets: &[Set]) -> Error {
     let touched: Vec<&Set> = sets.iter().filter(|set| set.is_any()).collect();
-    // If none are set, the error names the variables that a user can set without a launcher.
+    // If no variable is set, the error names the variables that a user can set without a launcher.
     let shown = if touched.is_empty() {
         vec![&sets[0]]
     } else {

@@ -249,7 +249,7 @@ fn contradictions_name_all_that_matter() {
 }
 
 #[test]
-fn what_is_incomplete_is_said_with_what_is_there() {
+fn incomplete_variables_are_named_with_the_variables_that_are_set() {
     let text = message(&[]);
     assert!(
         text.contains("RANK is not set, WORLD_SIZE is not set"),

@@ -1,4 +1,5 @@
-//! [`RendezvousPoint`]: where the ranks of a job meet, from `MASTER_ADDR`, `MASTER_PORT` and the variables of srun.
+//! [`RendezvousPoint`]: the host and port at which the ranks of a job meet, from `MASTER_ADDR`, `MASTER_PORT` and the
+//! variables of srun.
 
 use super::variable::{parse, wrong};
 use crate::error::Error;
@@ -60,14 +61,15 @@ pub(super) fn read(
     })
 }
 
-/// Returns whether a host name or an address is that of this host on every host.
+/// Returns whether a host name or an address names the own host on every host.
 pub(crate) fn is_loopback(host: &str) -> bool {
     let is_loopback = |address: IpAddr| address.is_loopback();
     host == "localhost" || host.parse().is_ok_and(is_loopback)
 }
 
-/// Returns the host that `value` names, or what is expected in place of `value`. Brackets around an IPv6 address are removed. A
-/// value that has more than a host is refused, since the look-up of such a name would only say that the name is unknown.
+/// Returns the host that `value` names, or a description of the values that are valid. Brackets around an IPv6 address are
+/// removed. A value that has more than a host is refused, since the look-up of such a name would only say that the name is
+/// unknown.
 pub(crate) fn host_of(value: &str) -> Result<String, &'static str> {
     let host = value.trim();
     let in_brackets = host
@@ -97,8 +99,7 @@ fn is_ipv6(text: &str) -> bool {
     address.parse::<Ipv6Addr>().is_ok()
 }
 
-/// Returns the first host of a list like `node[007-010,12],gpu3`. Of its name, it takes the first number of each
-/// bracket.
+/// Returns the first host of a list like `node[007-010,12],gpu3`. The host's name has the first number of each bracket.
 fn first_host(list: &str) -> Option<String> {
     let mut host = String::new();
     let mut rest = list.trim();
@@ -141,7 +142,8 @@ fn read_port(lookup: &impl Fn(&str) -> Option<String>, under_srun: bool) -> Resu
     })
 }
 
-/// Derives a port from the numbers of a Slurm step. It is below the ports that Linux assigns to clients (from 32768).
+/// Derives a port from the numbers of a Slurm step. The port is below the ports that Linux assigns to clients (from
+/// 32768).
 fn step_port(lookup: &impl Fn(&str) -> Option<String>) -> Option<u16> {
     let number = |name| lookup(name).and_then(|text| text.trim().parse::<u64>().ok());
     let job = number("SLURM_JOB_ID")?;

@@ -1,4 +1,4 @@
-//! [`CallError`]: why a call cannot be enqueued, apart from its operands.
+//! [`CallError`]: the reason why a call cannot be enqueued, other than its operands.
 
 /// The reason why a call cannot be enqueued, other than its operands.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -36,7 +36,7 @@ pub enum CallError {
         "the default stream of a GPU cannot be captured. Pass a stream of Communicator::context().new_stream()"
     )]
     DefaultStreamCaptured,
-    /// The call gives rows, but the kernel was made for one number of them.
+    /// The call gives rows, but the kernel was made for one number of rows.
     #[error(
         "the call gives rows, but kernel {id} has as many as it was prepared for. Leave them out, or declare the kernel \
          with `m = dynamic` if its operator takes rows at run time"

@@ -1,4 +1,4 @@
-//! [`ClusterError`]: why the ranks of a job cannot run a kernel, as far as their number and their hosts matter.
+//! [`ClusterError`]: the reason why the number or the hosts of a job's ranks do not suit a kernel.
 
 use super::display::{Hosts, OnHosts, Ranks};
 
@@ -49,7 +49,7 @@ pub enum ClusterError {
         nodes: u32,
         /// The number of ranks of the job.
         world: u32,
-        /// The number of hosts that the ranks are on.
+        /// The number of hosts of the ranks.
         hosts: u32,
     },
     /// A group of [`Communicator::split`](crate::Communicator::split) on one host has a number of ranks that kernels do not

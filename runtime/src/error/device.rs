@@ -1,4 +1,4 @@
-//! [`DeviceError`]: why the GPUs of this process cannot be used.
+//! [`DeviceError`]: the reason why the GPUs of this process cannot be used.
 
 use super::causes::with_causes;
 use super::display::Version;
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unsupported_gpu_is_told_what_would_do() {
+    fn the_error_for_an_unsupported_gpu_names_supported_gpus() {
         let unsupported = DeviceError::UnsupportedDevice {
             ordinal: 1,
             name: "NVIDIA A100".to_owned(),

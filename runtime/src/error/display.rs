@@ -1,4 +1,4 @@
-//! How the parts of error texts are formatted.
+//! The formats of the parts of error texts.
 
 use super::causes::with_causes;
 use super::finding::Finding;
@@ -83,7 +83,7 @@ impl fmt::Display for Have<'_> {
     }
 }
 
-/// The connections that rank 0 refused, or nothing if there were none.
+/// The connections that rank 0 refused; empty without refused connections.
 pub struct Refused<'a>(pub &'a [String]);
 
 impl fmt::Display for Refused<'_> {

@@ -1,4 +1,4 @@
-//! [`EnvironmentError`]: what is wrong with the environment variables of this process.
+//! [`EnvironmentError`]: the fault of the environment variables of this process.
 
 use super::display::Variables;
 use mkernel_compile::InvalidVariables;

@@ -1,4 +1,4 @@
-//! [`Finding`]: what the simulator found wrong with a kernel.
+//! [`Finding`]: a mistake of a kernel that the simulator found.
 
 use std::fmt;
 

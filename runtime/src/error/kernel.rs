@@ -1,6 +1,6 @@
-//! [`KernelError`]: why a kernel cannot run on this GPU, or cannot be used by a handle.
+//! [`KernelError`]: the reason why a kernel cannot run on this GPU, or cannot be used by a handle.
 
-/// Why a kernel cannot run on this GPU, or cannot be used by a handle.
+/// The reason why a kernel cannot run on this GPU, or cannot be used by a handle.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KernelError {
@@ -52,7 +52,7 @@ pub enum KernelError {
         /// The registers that the plan needs.
         planned: u32,
     },
-    /// An operator is not the one that its handle is declared for.
+    /// An operator differs from the declaration of its handle.
     #[error(
         "{handle} is declared as {declared}, but the operator is {given}. Change only options that leave the operator and the \
          types of its operands as declared, or declare another handle"

@@ -1,4 +1,4 @@
-//! [`ErrorKind`]: what an error is about, and so what a program can do about it.
+//! [`ErrorKind`]: the subject of an error, which determines the remedy.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ pub enum ErrorKind {
     Operands,
     /// The contents of operands are invalid, such as an expert that does not exist. Only that call is affected.
     Values,
-    /// This process cannot use its GPUs, its environment variables or the simulator. Change how it is started.
+    /// This process cannot use its GPUs, its environment variables or the simulator. Start the process in another way.
     Setup,
     /// Some ranks did not connect, or did not enter a collective step. Start all of them, or raise the timeout.
     Rendezvous,

@@ -1,4 +1,4 @@
-//! [`NetworkError`]: why a transport between nodes cannot be used.
+//! [`NetworkError`]: the reason why a transport between nodes cannot be used.
 
 /// The reason why a transport between nodes cannot be used. A network that fails after it was set up is reported as
 /// [`Error::Fabric`](crate::Error::Fabric).

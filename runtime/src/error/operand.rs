@@ -1,4 +1,4 @@
-//! [`OperandFault`]: why an operand cannot be used.
+//! [`OperandFault`]: the reason why an operand cannot be used.
 
 use mkernel_spec::Dtype;
 use mkernel_spec::abi::Operand;
@@ -33,7 +33,7 @@ pub enum OperandFault {
     StrideStep {
         /// The row stride in elements.
         row_stride_elems: u64,
-        /// The number of elements of which the row stride must be a multiple.
+        /// The unit of the row stride, in elements.
         step: u64,
     },
     /// The elements of an operand with one column lie apart.
@@ -168,7 +168,7 @@ fn or_in_place(other: Operand, in_place: Option<&InPlace>) -> String {
     )
 }
 
-/// The elements from the first to the last one of rows that lie `row_stride_elems` apart.
+/// The number of elements from the first to the last element of rows that lie `row_stride_elems` apart.
 pub(crate) const fn elems_of(rows: u64, cols: u64, row_stride_elems: u64) -> u64 {
     let before_last = rows.saturating_sub(1).saturating_mul(row_stride_elems);
     before_last.saturating_add(cols)

@@ -1,4 +1,4 @@
-//! [`ProtocolFault`]: what can be wrong with a message of another process, and [`Peer`]: its sender.
+//! [`ProtocolFault`]: the fault of a message of another process, and [`Peer`]: the sender of the message.
 
 use std::fmt;
 
@@ -21,7 +21,7 @@ pub enum ProtocolFault {
         /// The version of this crate.
         expected: u16,
     },
-    /// The message is longer than any valid one.
+    /// The message is longer than any valid message.
     #[error("its message has {bytes} bytes, but at most {limit} are allowed")]
     TooLong {
         /// The length of the message.

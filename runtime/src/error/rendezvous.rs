@@ -1,18 +1,18 @@
-//! [`RendezvousError`]: why the processes of a job cannot connect to rank 0.
+//! [`RendezvousError`]: the reason why the processes of a job cannot connect to rank 0.
 
 use super::display::{Have, Refused};
 use std::io::{Error, ErrorKind};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Why the processes of a job cannot connect to rank 0.
+/// The reason why the processes of a job cannot connect to rank 0.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RendezvousError {
     /// Fields of a [`Rendezvous`](crate::Rendezvous) are not possible.
     #[error("the rendezvous is not possible. {}", mistakes.join(". "))]
     Invalid {
-        /// The fields, each with its value and what is possible.
+        /// The fields, each with its value and the possible values.
         mistakes: Vec<String>,
     },
     /// The name of rank 0's host has no address on this host.
@@ -34,7 +34,7 @@ pub enum RendezvousError {
         /// The error of the system call.
         r#source: Arc<Error>,
     },
-    /// Rank 0 listens, but not at the address to which the other ranks connect, and some of them did not.
+    /// Rank 0 listens, but not at the address to which the other ranks connect, and some ranks did not connect.
     #[error(
         "{} not connected within {waited:?}{}. Rank 0 runs on a host that does not have the address {address}, to which the \
          other ranks connect. Set MASTER_ADDR on all ranks to an address of rank 0's host, or start rank 0 on the host that \
@@ -47,7 +47,7 @@ pub enum RendezvousError {
         address: String,
         /// The ranks that are missing.
         ranks: Vec<u32>,
-        /// How long rank 0 waited.
+        /// The time that rank 0 waited.
         waited: Duration,
         /// The connections that were refused: the address and the reason of each.
         refused: Vec<String>,
@@ -60,14 +60,14 @@ pub enum RendezvousError {
     Connect {
         /// The name or address that was given, and the port.
         address: String,
-        /// How long this rank tried.
+        /// The time for which this rank tried.
         waited: Duration,
         /// The last error of each address.
         r#source: Arc<Error>,
     },
 }
 
-/// The way out if rank 0 cannot listen.
+/// A remedy if rank 0 cannot listen.
 fn listen_hint(kind: ErrorKind) -> &'static str {
     match kind {
         ErrorKind::AddrInUse => {
@@ -80,7 +80,7 @@ fn listen_hint(kind: ErrorKind) -> &'static str {
     }
 }
 
-/// The way out if a rank cannot connect to rank 0.
+/// A remedy if a rank cannot connect to rank 0.
 fn connect_hint(kind: ErrorKind) -> &'static str {
     match kind {
         ErrorKind::ConnectionRefused => {

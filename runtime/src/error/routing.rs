@@ -1,4 +1,4 @@
-//! [`RoutingFault`]: what a kernel found wrong with the tokens of a call and their experts.
+//! [`RoutingFault`]: a fault that a kernel found in the tokens of a call and their experts.
 
 use super::operator_id::OperatorId;
 use mkernel_spec::abi::{Report, Wait};
@@ -95,8 +95,8 @@ pub enum RoutingFault {
     },
 }
 
-/// Two tokens of a call of `combine` have one row index. Only the rank that has the row finds this, and on several nodes only
-/// where `max_rows` bounds its memory. The call fails on all ranks, since the sums of both tokens would be wrong.
+/// Two tokens of a call of `combine` have one row index. Only the rank that has the row finds this mistake, and on several
+/// nodes only if `max_rows` bounds its memory. The call fails on all ranks, since the sums of both tokens would be wrong.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "rank {rank}, call {call} of {operator}: choice {choice} of token {token} has row index {row_index}, and so has another token. Pass the \
@@ -138,7 +138,7 @@ pub enum OffsetFault {
     },
     /// A sequence would end before it begins.
     #[error(
-        "offset {number} is {offset}, less than {before}, the one before. Give offsets that do not decrease, and repeat the \
+        "offset {number} is {offset}, less than the previous offset {before}. Give offsets that do not decrease, and repeat the \
          last one for sequences that there are not"
     )]
     Decreases {

@@ -1,4 +1,4 @@
-//! [`SimulatorError`]: why simulated GPUs cannot be used.
+//! [`SimulatorError`]: the reason why simulated GPUs cannot be used.
 
 use super::causes::with_causes;
 use std::sync::Arc;

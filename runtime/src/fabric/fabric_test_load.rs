@@ -5,10 +5,10 @@ use crate::error::{Error, NetworkError};
 use mkernel_spec::fabric_test::{MAX_NODES, WORD_BYTES};
 use std::time::Duration;
 
-/// The start of each slot is a multiple of this.
+/// The alignment of slots, in bytes.
 const SLOT_ALIGNMENT_BYTES: u32 = 128;
 
-/// The largest window. A larger one is of no use, since the proxy does not have more puts to a peer in flight.
+/// The largest window. A larger window is of no use, since the proxy does not have more puts to a peer in flight.
 const MAX_WINDOW: u32 = 1024;
 
 /// The options of a fabric test. All ranks must pass equal options.

@@ -1,4 +1,4 @@
-//! [`NodeMap`]: the nodes of a job, and the ranks of other nodes that a rank puts to.
+//! [`NodeMap`]: the nodes of a job, and the ranks of other nodes to which a rank puts.
 
 use crate::bootstrap::HostMap;
 use crate::error::{ClusterError, Error};
@@ -76,7 +76,7 @@ impl NodeMap {
         self.place().1
     }
 
-    /// Returns the ranks that this rank puts to, by peer number, in the order of their nodes.
+    /// Returns the ranks to which this rank puts, by peer number, in the order of their nodes.
     pub fn peers(&self) -> Vec<u32> {
         let (own, number) = self.place();
         let others = (0..)
@@ -119,7 +119,7 @@ mod tests {
 
     /// Some launchers distribute ranks to hosts in turn.
     #[test]
-    fn hosts_are_nodes_in_whatever_order_their_ranks_are() {
+    fn hosts_are_nodes_for_any_order_of_ranks() {
         check(&HostMap::from_hosts(&[b"b", b"a", b"b", b"a"]), 2);
         let hosts = HostMap::from_hosts(&[b"a", b"b", b"c", b"c", b"b", b"a"]);
         check(&hosts, 3);
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_are_of_equal_size_and_hosts_where_there_are_several() {
+    fn nodes_have_equal_sizes_and_several_hosts_are_nodes() {
         for (world, nodes) in [(4, 1), (4, 0), (4, 3), (1, 2)] {
             assert!(matches!(
                 NodeMap::new(0, &HostMap::one(world), nodes),

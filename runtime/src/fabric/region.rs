@@ -31,7 +31,7 @@ impl Region {
     }
 }
 
-/// How a NIC accesses memory.
+/// The way in which a NIC accesses memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MemoryPath {
     /// The NIC is emulated by the copy engines of GPUs.

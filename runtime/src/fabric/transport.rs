@@ -2,7 +2,8 @@
 
 use mkernel_fabric::emulated::{Faults, MAX_WRITE_BYTES, NicModel};
 
-/// The longest write that NICs are asked for, in bytes. Each NIC has a limit of its own, which its proxy takes into account.
+/// The longest write for which NICs are asked, in bytes. Each NIC has a limit of its own, which its proxy takes into
+/// account.
 const NIC_WRITE_BYTES: u32 = 1 << 30;
 
 /// The transport for puts between nodes. All ranks must choose transports of one kind.

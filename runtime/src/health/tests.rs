@@ -12,7 +12,7 @@ fn group(job_ranks: &[u32], ancestors: Ancestors) -> Health {
     Health::new(ranks, job_ranks, ancestors)
 }
 
-/// The groups are those of ranks 2 and 0, and of ranks 2 and 1 of the job. Rank 0 is lost.
+/// One group has ranks 2 and 0 of the job, the other group has ranks 2 and 1. Rank 0 is lost.
 #[test]
 fn the_loss_of_a_rank_ends_groups_with_it_and_groups_without_it() {
     let parent = group(&[2, 0, 1], Ancestors::default());
@@ -40,7 +40,7 @@ fn the_loss_of_a_rank_ends_groups_with_it_and_groups_without_it() {
 }
 
 #[test]
-fn the_first_error_is_the_cause_and_later_ones_repeat_it() {
+fn the_first_error_is_the_cause_and_later_errors_repeat_it() {
     let health = health();
     health.ensure_usable().expect("usable");
     health.fail(Error::RankLost {

@@ -69,7 +69,7 @@ impl Operator {
     /// Makes one [`call`](Self::call) of a GEMM operator without a bias or residual.
     ///
     /// # Errors
-    /// The errors are those of [`Call::launch`].
+    /// The errors of [`Call::launch`].
     pub fn launch<A, B, C, T, E>(
         &self,
         stream: &Arc<CudaStream>,
@@ -94,7 +94,7 @@ impl Operator {
     /// Makes one call of a GEMM operator that adds a bias or a residual.
     ///
     /// # Errors
-    /// The errors are those of [`Call::launch`].
+    /// The errors of [`Call::launch`].
     pub fn launch_with<A, B, C, T, E>(
         &self,
         stream: &Arc<CudaStream>,
@@ -164,7 +164,7 @@ impl<'a> Call<'a> {
         self
     }
 
-    /// Passes an operand that the kernel writes. It writes all elements.
+    /// Passes an operand that the kernel writes, with all of its elements.
     pub fn write<T, S>(mut self, operand: Operand, slice: &'a mut S) -> Self
     where
         T: Element,
@@ -202,8 +202,8 @@ impl<'a> Call<'a> {
     /// Passes a result in the place of the input that it replaces, such as [`Operand::ResidualOut`] in the place of
     /// [`Operand::Residual`]. The kernel reads the elements of `slice` as the input, and writes the result over them.
     ///
-    /// [`OperandSpec::in_place_of`](mkernel_spec::abi::OperandSpec::in_place_of) names the input, which is not passed on its own. If
-    /// the result replaces no input, or a larger one, the launch returns an error.
+    /// [`OperandSpec::in_place_of`](mkernel_spec::abi::OperandSpec::in_place_of) names the input, which is not passed on its
+    /// own. If the result replaces no input, or a larger input, the launch returns an error.
     pub fn update<T, S>(self, result: Operand, slice: &'a mut S) -> Self
     where
         T: Element,
@@ -224,8 +224,8 @@ impl<'a> Call<'a> {
 
     /// Takes the number of rows of this call from the first element of `slice`, which the kernel reads when it starts. A graph
     /// reads the element at each replay. The operands must have all rows that the operator was prepared for: the distances
-    /// between batches and heads of `ring_attention` are those of a call with the most rows. A larger number is an error of
-    /// that call, which [`check`](crate::Communicator::check) returns.
+    /// between batches and heads of `ring_attention` are the distances in a call with the most rows. A larger number is an
+    /// error of that call, which [`check`](crate::Communicator::check) returns.
     pub fn rows_in<S>(mut self, slice: &'a S) -> Self
     where
         S: Readable<i32> + ?Sized,
@@ -302,8 +302,7 @@ impl<'a> Call<'a> {
     /// events are not part of the graph.
     ///
     /// # Errors
-    /// The errors are those of [`Self::launch`], and [`CallError::StreamNotCaptured`] if the stream is not being
-    /// captured.
+    /// The errors of [`Self::launch`], and [`CallError::StreamNotCaptured`] if the stream is not being captured.
     ///
     /// # Safety
     /// During every replay, the operands' memory must be allocated at its present address. Nothing else may write the

@@ -24,7 +24,7 @@ impl Region {
         let (rows, elem_bytes) = (spec.rows.on(rank), spec.dtype.bytes());
         let row_bytes = spec.cols.saturating_mul(elem_bytes);
         let stride_bytes = match spec.cols {
-            1 => row_bytes, // Numbers lie one after the other, whatever stride was passed.
+            1 => row_bytes, // Numbers are contiguous for any passed stride.
             _ => operand.row_stride_elems.saturating_mul(elem_bytes),
         };
         let region = Self {

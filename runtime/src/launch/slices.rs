@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn queries_of_other_rows_than_keys_are_named_with_both() {
+    fn the_error_for_queries_and_keys_of_different_rows_names_both() {
         let spec = OperandSpec {
             operand: Operand::K,
             ..SPECS[0]
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_too_much_or_of_another_type_comes_at_once() {
+    fn missing_superfluous_and_mistyped_operands_are_reported_at_once() {
         let mut slices = Slices::new(&SPECS);
         pass(&mut slices, Operand::A, 256, false);
         pass(&mut slices, Operand::C, 320, true);
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn each_operand_is_passed_once_and_for_what_the_kernel_does() {
+    fn each_operand_is_passed_once_and_with_the_right_access() {
         let mut slices = Slices::new(&SPECS);
         pass(&mut slices, Operand::A, 256, true);
         pass(&mut slices, Operand::B, 2048, false);

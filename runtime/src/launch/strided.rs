@@ -39,7 +39,7 @@ const fn address_of<T>(address: CUdeviceptr, offset: usize) -> CUdeviceptr {
 macro_rules! strided {
     ($reference:ty, $Bound:ident) => {
         impl<T, S: $Bound<T> + ?Sized> DeviceSlice<T> for Strided<$reference> {
-            /// The number of elements from the first one on.
+            /// The number of elements from the first element on.
             fn len(&self) -> usize {
                 self.slice.len().saturating_sub(self.offset)
             }

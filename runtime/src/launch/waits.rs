@@ -69,7 +69,7 @@ impl<'a> Waits<'a> {
 
 impl Drop for Waits<'_> {
     fn drop(&mut self) {
-        // The call has an error already, or is dropped without being made.
+        // The call already has an error, or is dropped without a launch.
         if let Err(error) = self.join() {
             tracing::warn!(%error, "the capture of a call that was not made may fail");
         }

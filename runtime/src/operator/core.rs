@@ -33,7 +33,7 @@ impl OperatorCore {
     pub(super) fn end(&self, streams: Vec<UserStream>) {
         let ctx = &self.parts.shared.ctx;
         let mut ends = self.ends();
-        // Many operators may come and go while one keeps the core.
+        // Many operators may come and go while one operator keeps the core.
         if driver::bind(ctx).is_ok() {
             ends.retain(|end| !end.is_over());
         }

@@ -44,7 +44,7 @@ impl Monitored for OperatorHealth {
 
     fn failure(&self) -> Option<Error> {
         // Failed copies and a failed network make waits fail. These causes are stored before the page reports the
-        // failed wait, and are read after it. So a thread that sees the consequence also sees the cause.
+        // failed wait, and are read after it. A thread that sees the consequence therefore also sees the cause.
         let consequence = self.page.failure(&self.operator, &self.operators);
         self.network_failure()
             .or_else(|| self.job.as_ref().and_then(|job| job.failure()))

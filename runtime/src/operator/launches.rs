@@ -50,8 +50,7 @@ impl Launches {
     /// Enqueues a launch.
     ///
     /// # Safety
-    /// The requirements are those of [`Operator::enqueue`](super::Operator::enqueue). `state` must hold the call's
-    /// parameter.
+    /// As for [`Operator::enqueue`](super::Operator::enqueue). Also, `state` must hold the call's parameter.
     pub unsafe fn launch(
         &self,
         core: &OperatorCore,
@@ -85,7 +84,7 @@ impl Launches {
     /// Captures a launch into a graph.
     ///
     /// # Safety
-    /// The requirements are those of [`Self::launch`].
+    /// As for [`Self::launch`].
     pub unsafe fn capture(
         &self,
         core: &Arc<OperatorCore>,

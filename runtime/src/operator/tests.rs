@@ -194,7 +194,7 @@ fn equal_operators_share_a_core_and_launch_by_themselves() {
 }
 
 #[test]
-fn a_name_does_not_change_what_is_shared() {
+fn operators_that_differ_only_in_name_share_a_core() {
     let ranks = Communicator::simulated(&Simulation {
         ranks: 1,
         ..Simulation::default()

@@ -115,7 +115,7 @@ mod tests {
         let error = ensure_equal(&[&same[..], &other, &same, &third], &DESCRIPTION);
         let text = error.expect_err("two differ").to_string();
         for part in [
-            "ranks 1, 3 are preparing something else than rank 0 (m: 33 instead of 32; other, digest 02020202",
+            "ranks 1, 3 are out of step with rank 0 (m: 33 instead of 32; other, digest 02020202",
             "ag_gemm on H200, digest 01010101",
         ] {
             assert!(text.contains(part), "{part:?} in {text:?}");

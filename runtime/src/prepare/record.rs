@@ -42,8 +42,8 @@ fn add(path: &Path, table: &str) -> io::Result<()> {
     }
 }
 
-/// Returns the table `[[kernel]]` of a configuration. An empty line ends the table, so that no table is the beginning of another
-/// one.
+/// Returns the table `[[kernel]]` of a configuration. An empty line ends the table, so that no table is the beginning of
+/// another table.
 fn table(config: &KernelConfig) -> String {
     let json = serde_json::to_value(config).unwrap_or_default();
     let options = json.as_object().into_iter().flatten();
@@ -64,7 +64,8 @@ fn table(config: &KernelConfig) -> String {
     format!("[[kernel]]\n{lines}\n")
 }
 
-/// Returns a value as TOML. Strings and numbers of JSON are such of TOML. An absent value and an empty group have no text.
+/// Returns a value as TOML. Strings and numbers of JSON are also valid in TOML. An absent value and an empty group have
+/// no text.
 fn toml(value: &Value) -> Option<String> {
     match value {
         Value::Null => None,

@@ -114,7 +114,7 @@ fn faults_of_tokens_name_rank_and_value() {
     };
     let offset = |index, wanted, seen| of(abi::Wait::Offset, index, wanted, seen);
     assert!(offset(0, 0, 3).contains("offset 0 is 3, but the first one is 0"));
-    assert!(offset(4, 9, 8).contains("offset 4 is 8, less than 9, the one before"));
+    assert!(offset(4, 9, 8).contains("offset 4 is 8, less than the previous offset 9"));
     assert!(offset(4, 9, 10).contains("offset 4 is 10, but the operator was prepared for 9"));
     assert!(offset(1, 9, u32::MAX).contains("offset 1 is -1, a negative number"));
     // Words of operands are signed.
@@ -150,7 +150,7 @@ fn calls_that_overlap_are_named() {
 }
 
 #[test]
-fn a_call_that_begins_with_another_one_does_not_know_its_name() {
+fn a_call_that_begins_together_with_another_call_does_not_know_its_name() {
     let text = error(&Report {
         wait: abi::Wait::Overlap as u32,
         index: 0,

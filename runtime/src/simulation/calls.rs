@@ -74,8 +74,9 @@ impl CallTable {
         of_all
     }
 
-    /// Returns whether calls are running that cannot end before some rank makes a call that it has not made yet. This is a
-    /// mistake of the program. If all ranks have begun every call of a rank with a running call, the mistake is in a kernel.
+    /// Returns whether calls are running that cannot end before some rank makes a call that it has not made yet. In that
+    /// case the program has a mistake. If all ranks have begun every call of a rank with a running call, the mistake is in a
+    /// kernel.
     pub fn lacks_call(&self) -> bool {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let operators: Vec<_> = known.values().filter_map(Weak::upgrade).collect();

@@ -93,7 +93,7 @@ fn tensors_are_operands_on_one_node_and_on_several() {
 }
 
 #[test]
-fn tensors_are_zero_also_where_another_one_was() {
+fn tensors_are_zero_also_in_reused_memory() {
     on_ranks(3, |ranks| {
         for round in 0..4 {
             let mut tensor = tensor(&ranks, 1000);
@@ -204,7 +204,7 @@ fn tensors_outlive_their_communicator() {
 }
 
 #[test]
-fn another_length_type_or_call_on_some_ranks_is_an_error_that_names_them() {
+fn a_different_length_type_or_call_on_some_ranks_is_an_error_that_names_these_ranks() {
     on_ranks(8, |ranks| {
         let elems = if ranks.rank() % 2 == 1 { 101 } else { 100 };
         let error = ranks.alloc::<f32>(&stream(&ranks), elems);
@@ -240,7 +240,7 @@ fn another_length_type_or_call_on_some_ranks_is_an_error_that_names_them() {
 }
 
 #[test]
-fn a_tensor_for_which_there_is_no_memory_is_an_error() {
+fn a_tensor_that_exceeds_the_memory_is_an_error() {
     on_ranks(10, |ranks| {
         for elems in [usize::MAX, 1 << 50] {
             let error = ranks.alloc::<f32>(&stream(&ranks), elems).map(drop);

@@ -14,7 +14,7 @@ pub enum Distance {
         /// gives the smallest number.
         ports: usize,
     },
-    /// Below the same root port of the CPU.
+    /// Through one root port of the CPU.
     RootPort,
     /// Through one host bridge of the CPU.
     HostBridge,

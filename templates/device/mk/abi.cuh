@@ -5,16 +5,16 @@
 
 namespace mk {
 
-// The first failed wait of a rank, or what is wrong with the values of a call's operands. `aborted_by` is 0 if the rank's own
-// deadline passed, 1 + r if rank r aborted, kHeard | r if the host was told that rank r has failed, and kHostAbort if the host
-// aborted.
+// The first failed wait of a rank, or the fault of the values of a call's operands. `aborted_by` is 0 if the rank's own
+// deadline passed, 1 + r if rank r aborted, kHeard | r if the host has learned that rank r has failed, and kHostAbort if the
+// host aborted.
 struct Report {
   u32 valid, rank, cta, role, wait, peer, index, wanted, seen, epoch, aborted_by;
   u64 waited_ns;
 };
 
 constexpr u32 kHostAbort = 0xffffffffu;
-constexpr u32 kHeard = 0x40000000u;  // in abort words: the host was told that the rank in the other bits has failed
+constexpr u32 kHeard = 0x40000000u;  // in abort words: the host has learned that the rank in the other bits has failed
 constexpr u32 kLost = 0x20000000u;   // with kHeard: the rank is lost, not only its call
 constexpr u32 kLengthsHash = 0x80000000u;  // in place of a number of rows, with a hash of all lengths of the call
 
@@ -25,19 +25,19 @@ struct HostPage {
   u64 source, source_row_bytes;
   u32 claimed;    // host → device: epoch whose copies the host begins, unless they are withdrawn
   u32 answered;   // host → device: claimed epoch whose copies have ended or will never run
-  u32 withdrawn;  // device → host: not 0 after a kernel gave up its copies; no copies are wanted from then on
+  u32 withdrawn;  // device → host: not 0 after a kernel gave up its copies; the host then enqueues no more copies
   Report report;  // device → host: a failed wait, after which the operator is of no use
-  Report fault;   // device → host: wrong values, which concern their call alone; free again when `valid` is 0
+  Report fault;   // device → host: wrong values, which concern only their call; free again when `valid` is 0
 };
 
 constexpr u32 kMaxBuckets = 4;  // the most buckets of an operator
 
 // The start of each rank's workspace. Its counters only grow (modulo 2^32) and are never reset, so that no call has to
-// wait until another one has cleaned up.
+// wait until another call has cleaned up.
 struct State {
   u32 epoch;            // calls whose number every CTA has read
   u32 readers;          // CTAs that have read the epoch, over all calls
-  u32 abort;            // 1 + the rank that raised it, or kHeard and a rank
+  u32 abort;            // 1 + the rank that raised the word, or kHeard and a rank
   u32 reported;         // whether this rank's report was claimed
   u32 faulted;          // mark of the last call in which the report of wrong values was claimed
   u32 sent[kMaxRanks];  // by destination: epoch whose copies have left (copy engines)
@@ -62,8 +62,8 @@ constexpr u32 kCommandPut = 1;
 constexpr u32 kCommandPutToPeers = 2;
 constexpr u32 kMaxMaskPeers = 63;  // the most peers of a command with a mask
 
-// A slot of the command ring, in pinned host memory, of 64-bit words. The last three words carry a phase bit that
-// distinguishes one lap of the ring from the next, as the tag does.
+// A slot of the command ring, in pinned host memory, of 64-bit words. The last three words carry a phase bit, which
+// distinguishes one lap of the ring from the next, like the tag.
 struct Command {
   u32 tag;  // kTagValid | lap
   u16 peer, channel;
@@ -78,7 +78,7 @@ struct RingWords {
   u32 consumed, sent;
 };
 
-// In device memory: commands claimed, and `consumed` as the last producer to read it has seen it.
+// In device memory: the number of claimed commands, and the value of `consumed` that a producer read last.
 struct RingState {
   u32 claimed, consumed_seen;
 };
@@ -91,13 +91,13 @@ struct CommandRing {
   u32 capacity_log2;
 };
 
-constexpr u32 kPlaceOffsetBits = 48;  // low bits of the place of a tensor in symmetric memory; its region is in the bits above
+constexpr u32 kPlaceOffsetBits = 48;  // low bits of the place of a tensor in symmetric memory; the bits above hold the region
 
 constexpr u32 kPutChannels = 2;   // channels from each peer, for all operators of a communicator
 constexpr u32 kMaxPuts = 0x7fff;  // the most puts of a call to a peer on a channel
 
-// The state that all calls across nodes of a communicator share, in device memory. Words behind it count the puts of
-// all watched calls, modulo 2^32, by peer and channel.
+// The state that all calls across nodes of a communicator share, in device memory. Words behind this struct count the
+// puts of all watched calls, modulo 2^32, by peer and channel.
 struct alignas(128) NetworkState {
   u32 calls;    // calls across nodes whose number every CTA has read
   u32 watched;  // calls whose puts have all arrived

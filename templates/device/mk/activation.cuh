@@ -8,7 +8,7 @@ namespace mk {
 
 constexpr float kLog2E = 1.44269504f;
 
-// A NaN stays one.
+// The result for a NaN is a NaN.
 __device__ __forceinline__ float relu(float x) { return x < 0.0f ? 0.0f : x; }
 
 __device__ __forceinline__ float silu(float x) { return x * reciprocal_approx(1.0f + exp2_approx(-kLog2E * x)); }

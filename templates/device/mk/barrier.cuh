@@ -8,7 +8,8 @@ __device__ __forceinline__ void barrier_init(u32 barrier, u32 arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
 
-// Makes initialised barriers visible to the TMA unit. A __syncthreads after it makes them visible to the threads.
+// Makes initialised barriers visible to the TMA unit. A __syncthreads after that makes the barriers visible to the
+// threads.
 __device__ __forceinline__ void fence_barrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -27,7 +28,7 @@ __device__ __forceinline__ void barrier_expect(u32 barrier, u32 bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 
-// Returns whether the phase of `parity` is complete. If it is not, suspends the thread for a while.
+// Returns whether the phase of `parity` is complete. Otherwise suspends the thread for a while.
 __device__ __forceinline__ bool barrier_try_wait(u32 barrier, u32 parity) {
   u32 done;
   asm volatile(
@@ -43,12 +44,13 @@ __device__ __forceinline__ bool barrier_try_wait(u32 barrier, u32 parity) {
 }
 
 // Synchronises `threads` threads of this CTA, which are whole warps that all name barrier `id` (1 to 15; 0 is
-// __syncthreads). Each thread then sees what the others did before.
+// __syncthreads). Each thread then sees all earlier accesses of the other threads.
 __device__ __forceinline__ void sync_named(u32 id, u32 threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// Arrives at a barrier without waiting. Threads that sync_named with it see what this thread did before.
+// Arrives at a barrier without waiting. Threads that call sync_named on this barrier see all earlier accesses of this
+// thread.
 __device__ __forceinline__ void arrive_named(u32 id, u32 threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }

@@ -9,7 +9,7 @@ namespace mk {
 
 // Polls of a flag between two looks at the clock and at the abort word in device memory: about 50 µs.
 constexpr u32 kPollsPerLook = 128;
-// Polls of a barrier in shared memory between two looks at the clock. try_wait suspends the thread, so polls are few.
+// Polls of a barrier in shared memory between two looks at the clock. try_wait suspends the thread, so polls are rare.
 constexpr u32 kBarrierPollsPerLook = 4096;
 
 // Informs the simulator that waits end early from now on.
@@ -113,7 +113,7 @@ __device__ __forceinline__ T* loaded_here(T* address) {
   return reinterpret_cast<T*>(bits);
 }
 
-// The greater number. Of a number and a NaN, the number.
+// The greater number, or of a number and a NaN the number.
 __device__ __forceinline__ float max(float a, float b) {
   float y;
   asm("max.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));

@@ -1,12 +1,12 @@
 // Buckets: kernels of one operator for different numbers of rows. Each call runs one bucket.
 //
-// All CTAs of all ranks choose by the rows of the call, so they run the same kernel as each other. If ranks were given
-// different rows, they find that as without buckets: all buckets share the words with which ranks announce a call, the
-// number of the call, the abort word and the gate.
+// All CTAs of all ranks choose by the rows of the call, so all CTAs run one kernel. Ranks that were given different
+// rows find the difference as without buckets: all buckets share the words with which ranks announce a call, the number
+// of the call, the abort word and the gate.
 //
-// Everything else belongs to one bucket: flags, counters, and the buffers that calls alternate between. A call changes
-// only its bucket's memory, and its epoch is the number of calls that ran the bucket. So to a bucket, its calls are the
-// calls of a separate operator, and calls of other buckets between them are like calls of other operators.
+// All other memory belongs to one bucket: flags, counters, and the buffers between which calls alternate. A call
+// changes only its bucket's memory, and its epoch is the number of calls that ran the bucket. To a bucket, its calls
+// are the calls of a separate operator, and calls of other buckets are like calls of other operators.
 #pragma once
 #include <mk/call.cuh>
 
@@ -22,14 +22,14 @@ struct Bucket {
   static MK_DEVICE void run(const Args& args, const RankContext& ctx, u32 smem_base) {
     const BucketSmem smem{smem_base};
     if constexpr (requires { Kernel::prefetch(args, ctx, smem); }) Kernel::prefetch(args, ctx, smem);
-    else allow_grid_behind();  // as begin_call does without buckets
+    else allow_grid_behind();  // the same number that begin_call sets without buckets
     if (!Kernel::begin(args, ctx, smem)) return;
     Roles::run(args, ctx, smem);
     Kernel::end(args, ctx);
   }
 };
 
-// The buckets of an operator, from the fewest rows to the most. Each has arguments of its own.
+// The buckets of an operator, from the fewest rows to the most. Each bucket has arguments of its own.
 template <class... Kernels>
 struct Buckets {
   static constexpr u32 kBuckets = sizeof...(Kernels);

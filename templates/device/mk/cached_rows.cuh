@@ -4,8 +4,7 @@
 
 namespace mk {
 
-// A call has a number for each rank and batch, of which none is more than kCachedRows. A call with other numbers has no
-// rows.
+// A call has a number for each rank and batch, at most kCachedRows. A call with other numbers has no rows.
 template <HasCache Config>
 struct CachedRows {
   using Ranks = Topology<Config>;
@@ -35,7 +34,7 @@ struct CachedRows {
     ctx.lengths = kLengthsHash | (checked.hash + mix_word(kCount, ctx.rows));
   }
 
-  // One thread of the first CTA: reports the first wrong number, if there is one.
+  // One thread of the first CTA: reports the first wrong number, if any.
   MK_DEVICE void report_wrong(const RankContext& ctx) const {
     if (ctx.refused_length == 0) return;
     const u32 number = ctx.refused_length - 1;

@@ -1,5 +1,5 @@
-// The begin and the end of a call: the number of the call, the check that no other call is under way, and when the next
-// call may begin.
+// The begin and the end of a call: the number of the call, the check that no other call is under way, and the
+// permission for the next call to begin.
 #pragma once
 #include <mk/cached_rows.cuh>
 #include <mk/grid.cuh>
@@ -8,7 +8,7 @@
 namespace mk {
 
 // All threads, first. The grid may have been started while the previous grid was still running. Until that grid has
-// ended, a kernel may only run `Kernel::prefetch`, if it has that function. The function loads data that no earlier
+// ended, a kernel may only run `Kernel::prefetch`, if it has that function. This function loads data that no earlier
 // work on the stream writes, and gets a context without the number of the call. A kernel with `prefetch` calls
 // allow_grid_behind itself, and so do its buckets.
 //
@@ -58,10 +58,10 @@ MK_DEVICE u64 call_name(u32 epoch, u32 operator_number, u32 due) {
   return u64{epoch} << 32 | (operator_number & 0xffff) << 16 | ((due + 1) & 0xffff);
 }
 
-// Reports the call that overlaps with this one, and ends the waits of all other ranks for a call that does not take
-// place. If two calls of one operator have read the same epoch as each other, the later call is refused. `is_first`:
-// whether the other call got the first word. If both calls begin at once, the other call may not have left its name
-// yet, and is then reported as operator 0.
+// Reports the call that overlaps with this call, and ends the waits of all other ranks for a call that does not take
+// place. If two calls of one operator have read one epoch, the later call is refused. `is_first`: whether the other
+// call got the first word. If both calls begin at once, the other call may not have left its name yet, and is then
+// reported as operator 0.
 MK_DEVICE void refuse(const RankContext& ctx, bool is_first) {
   const Gate* gate = ctx.gate;
   u64 last = load_relaxed_sys(&gate->last);
@@ -69,21 +69,21 @@ MK_DEVICE void refuse(const RankContext& ctx, bool is_first) {
   if (left == due && static_cast<u16>(last) != static_cast<u16>(due + 1)) last = 0;
   const u32 epoch = static_cast<u32>(last >> 32), operator_number = static_cast<u32>(last) >> 16;
   const bool is_same = operator_number == (ctx.operator_number & 0xffff) && epoch == ctx.call();
-  if (is_same && !is_first) return;  // if this is that call, the other one's first CTA is refused too
+  if (is_same && !is_first) return;  // if this call is the overlapped call, the first CTA of the other call is refused too
   report(ctx, WaitSite{kLoad, kOverlap, ctx.operator_number, operator_number, ctx.call() + is_same}, epoch, 0, 0);
   raise_abort(ctx, 1 + ctx.rank);
 }
 
-// All threads of a CTA, before the CTA does anything that others see; takes the place of __syncthreads. Returns false
-// if another call is under way, or if the call was given up. The CTA must then end.
+// All threads of a CTA, before the CTA makes any access that other CTAs see. Takes the place of __syncthreads. Returns
+// false if another call is under way, or if the call was given up. The CTA must then end.
 //
-// Calls that wait for each other, as calls of one stream do, find all words equal to `due`. Of two calls that do not
+// Calls that wait for each other, such as calls of one stream, find all words equal to `due`. Of two calls that do not
 // wait for each other, one finds a word that was raised since: each call raises every word once, and `due` only when
 // all its CTAs have raised their words.
 //
 // A CTA counts itself for `due` before it ends (advance_epoch). A call that began then could send its data while the
 // previous call still receives, and peers that have ended both calls could send data of a third call to the buffers
-// from which the first call receives. So CTAs of kernels with small grids, two of which fit on a GPU, also count
+// from which the first call receives. CTAs of kernels with small grids, two of which fit on a GPU, therefore also count
 // themselves for `left` at their end (leave), and `left` must have reached `due`. A fast CTA of this call may have left
 // already. The other kernels raise both words at once: with their shared memory and their registers, a second grid has
 // no room before CTAs of the first grid have ended, unless the kernels leave SMs unused.
@@ -133,9 +133,9 @@ MK_DEVICE bool enter(const RankContext& ctx) {
 }
 
 // One thread of each CTA, after enter(): counts that all threads of its CTA have read the epoch. The last CTA runs
-// `before_next`, which prepares the state that the next call expects, and advances the epoch. The count says nothing
-// about the CTA's work, so it may come long before the CTA ends. After the work, it would take 1 µs more. `kLeaves`:
-// the CTAs do not call leave().
+// `before_next`, which prepares the state that the next call expects, and advances the epoch. The count implies nothing
+// about the CTA's work, so it may come long before the CTA ends. A count after the work would take 1 µs more.
+// `kLeaves`: the CTAs do not call leave().
 template <bool kLeaves = true, class BeforeNext>
 MK_DEVICE void advance_epoch(const RankContext& ctx, BeforeNext before_next) {
   State* state = ctx.state();

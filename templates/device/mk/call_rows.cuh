@@ -36,14 +36,14 @@ struct CallRows {
     return before < all(ctx) ? min(of_shard(ctx), all(ctx) - before) : 0;
   }
 
-  // The number of ranks that have rows. These are the first ranks. With more rows than the bound below, all ranks have
+  // The number of ranks that have rows, which are the first ranks. With more rows than the bound below, all ranks have
   // rows.
   static MK_DEVICE u32 ranks(const RankContext& ctx) {
     if (all(ctx) > (Ranks::kWorld - 1) * (Ranks::kWorld - 1)) return Ranks::kWorld;
     return all(ctx) == 0 ? 0 : ceil_div(all(ctx), of_shard(ctx));
   }
 
-  // The number of ranks that have a full shard. These are the first ranks.
+  // The number of ranks that have a full shard, which are the first ranks.
   static MK_DEVICE u32 full_ranks(const RankContext& ctx) {
     if (all(ctx) == Ranks::kWorld * of_shard(ctx)) return Ranks::kWorld;
     return all(ctx) / of_shard(ctx);

@@ -7,10 +7,10 @@ namespace mk {
 // The result of a warp's check of the words of a call.
 struct CheckedWords {
   u32 first_wrong;  // 1 + the number of the first word that is not possible; 0 if all are possible
-  u32 hash;         // of all words and their order; 0 if a word is not possible
+  u32 hash;         // a hash of all words and their order; 0 if a word is not possible
 };
 
-// Returns a number for a word. If a word changes, the sum of these numbers changes too, except in one of 2^31 cases.
+// Returns a number for a word. If a word changes, the sum of these numbers also changes, except in one of 2^31 cases.
 MK_DEVICE u32 mix_word(u32 number, u32 word) {
   u32 bits = (word + number * 0x9e3779b9u) * 0x6a09e667u;
   bits = (bits ^ bits >> 15) * 0xbb67ae85u;

@@ -1,8 +1,8 @@
 // CTAs that run at the same time and access each other's shared memory (thread block clusters). The launch gives their
 // number.
 //
-// No CTA may access another one's shared memory before that CTA has started, or after it has ended. A cluster_sync
-// comes before the first such access and after the last one, unless barriers order them.
+// No CTA may access the shared memory of another CTA before that CTA has started, or after it has ended. A cluster_sync
+// comes before the first such access and after the last, unless barriers order the accesses.
 #pragma once
 #include <mk/memory.cuh>
 
@@ -15,7 +15,8 @@ __device__ __forceinline__ u32 cluster_rank() {
   return rank;
 }
 
-// All threads of all CTAs of the cluster: synchronises them, and each thread then sees what the others did before.
+// All threads of all CTAs of the cluster: synchronises the threads. Each thread then sees all earlier accesses of the
+// other threads.
 __device__ __forceinline__ void cluster_sync() {
   asm volatile(
       "barrier.cluster.arrive.release.aligned;\n"
@@ -44,13 +45,13 @@ __device__ __forceinline__ void store_shared_cluster_vec16(u32 address, Vec16 v)
                : "memory");
 }
 
-// Arrives at a barrier at a cluster_address, after all that this thread has done. A thread that waits there for what
-// another CTA did uses barrier_try_wait_cluster.
+// Arrives at a barrier at a cluster_address, after all that this thread has done. A thread that waits for accesses of
+// another CTA uses barrier_try_wait_cluster.
 __device__ __forceinline__ void barrier_arrive_cluster(u32 barrier) {
   asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-// Like barrier_try_wait, on a barrier of this CTA. Also sees what other CTAs did before they arrived.
+// Like barrier_try_wait, on a barrier of this CTA. Also sees all accesses of other CTAs before their arrivals.
 __device__ __forceinline__ bool barrier_try_wait_cluster(u32 barrier, u32 parity) {
   u32 done;
   asm volatile(
@@ -66,7 +67,7 @@ __device__ __forceinline__ bool barrier_try_wait_cluster(u32 barrier, u32 parity
 }
 
 // Loads the box at (x, y) of a 2-D tensor to `dst` of every CTA whose bit is set in `ctas`. In each CTA, the bytes
-// count on that CTA's `barrier`. They may arrive in one CTA before the others.
+// count on that CTA's `barrier`. The bytes may arrive in one CTA before they arrive in another CTA.
 __device__ __forceinline__ void tma_load_2d_multicast(u32 dst, const CUtensorMap& map, u32 barrier, u32 x, u32 y,
                                                       u16 ctas) {
   asm volatile(

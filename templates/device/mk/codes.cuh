@@ -42,8 +42,8 @@ enum Wait : u32 {
   kCallRows = 25,  // a number of rows that the operator was prepared for
   kSameRows = 26,  // the same number of rows on all ranks: `peer` is a rank with `seen` rows or this hash of lengths, and this rank has `wanted`; `index` is the operator
   kSamePlace = 27,  // results at the same place of symmetric memory on all ranks: the place of rank `peer` has the low half `seen` and the high half `wanted`; `index` is the operator
-  kOffset = 28,  // the offset of a packed sequence that is possible: offset `index` is `seen`, and `wanted` is the one before, or the most rows if there are too many
-  kRowTwice = 29,  // a row of one token: `index` is a token of rank `wanted` with the same row `seen` as another, and `peer` is the index of the choice
+  kOffset = 28,  // the offset of a packed sequence that is possible: offset `index` is `seen`, and `wanted` is the previous offset, or the most rows if there are too many
+  kRowTwice = 29,  // a row of one token: `index` is a token of rank `wanted` with row `seen` of another token, and `peer` is the index of the choice
   kCachedRows = 30,  // a number of cached rows that is possible: sequence `index` has `seen` cached rows on rank `peer`, and `wanted` is the most
   kHidden = 31,  // hidden rows of an expert
   kReturned = 32,  // the results of a peer's experts

@@ -26,8 +26,8 @@ __device__ __forceinline__ float unpack_fp16(u32 bits) {
   return value;
 }
 
-// Converts four fp32 to four e4m3, the first one in the lowest byte, rounded to nearest even. A value beyond 448 becomes
-// 448 with its sign. Every NaN becomes 0x7f.
+// Converts four fp32 to four e4m3, the first number in the lowest byte, rounded to nearest even. A value beyond 448
+// becomes 448 with its sign. Every NaN becomes 0x7f.
 __device__ __forceinline__ u32 pack_e4m3(float first, float second, float third, float fourth) {
   u32 packed;
   asm("{\n"

@@ -2,9 +2,9 @@
 //
 // When the deadline of a wait for a peer expires, the kernel records the wait in host memory, and raises the abort word
 // of every rank of its node. The other waits of these ranks for peers then return within about 50 µs. The kernel runs
-// to its end with whatever data are in its buffers, and the host, which finds the record, discards the result. A trap
-// would destroy the CUDA context, and with it the memory of the process. After an abort the context stays usable, but
-// the communicator makes no more calls: see enter().
+// to its end with the data in its buffers, which may be wrong, and the host finds the record and discards the result. A
+// trap would destroy the CUDA context, and with it the memory of the process. After an abort the context stays usable,
+// but the communicator makes no more calls: see enter().
 #pragma once
 #include <mk/barrier.cuh>
 #include <mk/rank_context.cuh>
@@ -21,8 +21,8 @@ struct WaitSite {
 // Flags are polled with pauses, so that polls do not delay the store of the writer.
 constexpr u32 kPollPauseNs = 32;
 
-// The host's abort word lies across PCIe. If a hundred CTAs read it every 50 µs, everything that crosses PCIe gets
-// slower, the commands of the copy engines most of all (measured: 0.3 ms per copy). So CTAs read the word every 10 ms.
+// The host's abort word lies across PCIe. If a hundred CTAs read this word every 50 µs, all traffic across PCIe gets
+// slower, above all the commands of the copy engines (measured: 0.3 ms per copy). So CTAs read the word every 10 ms.
 constexpr u64 kHostLookNs = 10'000'000;
 
 MK_RARE void write_report(const RankContext& ctx, Report* out, const WaitSite& site, u32 seen, u32 aborted_by,
@@ -55,9 +55,9 @@ MK_RARE void report(const RankContext& ctx, const WaitSite& site, u32 seen, u32 
 }
 
 // Reports wrong values in the operands of rank `source` in this call. Only the first caller in a call writes the
-// report. No wait ends because of it, and later calls are not affected. A report that the host has not read yet is
-// kept, so the host gets the report of the first of several calls. The host sets `valid` to 0 when it has read the
-// other fields.
+// report. The report ends no wait, and later calls are not affected. A report that the host has not read yet is kept,
+// so the host gets the report of the first of several calls. The host sets `valid` to 0 when it has read the other
+// fields.
 MK_RARE void report_fault(const RankContext& ctx, const WaitSite& site, u32 value, u32 source) {
   if (exchange_relaxed_gpu(&ctx.state()->faulted, ctx.call_mark()) == ctx.call_mark()) return;
   Report* out = &ctx.host->fault;
@@ -87,15 +87,15 @@ MK_RARE bool abort_if_due(const RankContext& ctx, const WaitSite& site, u32 seen
   return true;
 }
 
-// An aborted rank must not send results computed from the data of others: receivers treat all data that arrive as
-// valid. A thread that has acquired data which was computed after an abort also sees the abort.
+// An aborted rank must not send results computed from other ranks' data, since receivers treat all data that arrive as
+// valid. A thread that has acquired data that was computed after an abort also sees the abort.
 MK_DEVICE bool is_aborted(const RankContext& ctx) { return load_relaxed_sys(&ctx.state()->abort) != 0; }
 
 // The word with which a rank announces its call: the mark, and the lengths in the upper half.
 MK_DEVICE u64 begin_word(const RankContext& ctx) { return u64{ctx.lengths} << 32 | ctx.call_mark(); }
 
-// Returns whether a rank has begun this call with other rows than this rank. If so, reports it and ends the waits of
-// all ranks, since they would wait for data that are not sent.
+// Returns whether a rank has begun this call with other rows than this rank. If so, reports the difference and ends the
+// waits of all ranks, which would wait for data that are not sent.
 MK_RARE bool refuse_other_rows(const RankContext& ctx, Role role, u32 rank) {
   const u64 word = load_relaxed_sys(ctx.local_ptr(ctx.begun) + rank);
   if (static_cast<u32>(word) != ctx.call_mark() || word == begin_word(ctx)) return false;
@@ -130,9 +130,9 @@ MK_RARE void report_abort(const RankContext& ctx, Role role, u32 aborted_by) {
   report(ctx, WaitSite{role, kBegun, peer, 0, ctx.call_mark()}, 0, aborted_by, 0);
 }
 
-// Whether the call was aborted, before a role leaves out a part of its own result, or a put. The call then fails on
-// this rank too, even if all its waits succeed. Peers count the puts of all operators, so a later put of this rank
-// would be taken for the missing one.
+// Whether the call was aborted, before a role leaves out a part of its own result, or a put. The call then also fails
+// on this rank, even if all its waits succeed. Peers count the puts of all operators, so a later put of this rank would
+// be taken for the missing put.
 MK_RARE bool gives_up(const RankContext& ctx, Role role) {
   const u32 aborted_by = load_relaxed_sys(&ctx.state()->abort);
   if (aborted_by != 0) report_abort(ctx, role, aborted_by);
@@ -140,9 +140,9 @@ MK_RARE bool gives_up(const RankContext& ctx, Role role) {
 }
 
 // Reports which rank has given up a call before this rank has begun it. If the other ranks have given up because a rank
-// gave other rows, reports that. If this rank has given up the call, ends the waits of the others for a call that does
-// not take place. After a failed call of this operator, ranks may have announced different calls by the same number as
-// each other, so their rows are not compared.
+// gave other rows, reports that difference. If this rank has given up the call, ends the waits of the other ranks for a
+// call that does not take place. After a failed call of this operator, ranks may have announced different calls by one
+// number, so their rows are not compared.
 MK_RARE void report_given_up(const RankContext& ctx, u32 aborted_by) {
   if (aborted_by == 1 + ctx.rank) raise_abort(ctx, aborted_by);
   if (ctx.begun.offset != 0 && load_relaxed_sys(&ctx.state()->reported) == 0) {
@@ -181,8 +181,8 @@ struct Deadline {
 // Counters wrap around at 2^32, so they are compared by their difference.
 MK_DEVICE bool has_reached(u32 counter, u32 wanted) { return static_cast<int>(counter - wanted) >= 0; }
 
-// Waits until a counter that every call advances by the same number has reached `site.wanted`, and acquires what its
-// writers released before. Returns the counter's value, which is less only after an abort.
+// Waits until a counter that every call advances by the same number has reached `site.wanted`, and acquires all earlier
+// releases of its writers. Returns the counter's value, which is less only after an abort.
 MK_DEVICE u32 wait_flag(const RankContext& ctx, const u32* flag, const WaitSite& site) {
   Deadline deadline;
   for (;;) {
@@ -193,7 +193,7 @@ MK_DEVICE u32 wait_flag(const RankContext& ctx, const u32* flag, const WaitSite&
 }
 
 // Waits until a flag that not every call writes has the value `site.wanted`, which is the mark of this call. Acquires
-// what its writer released before.
+// the release of its writer.
 MK_DEVICE void wait_mark(const RankContext& ctx, const u32* flag, const WaitSite& site) {
   Deadline deadline;
   for (;;) {
@@ -204,15 +204,15 @@ MK_DEVICE void wait_mark(const RankContext& ctx, const u32* flag, const WaitSite
 }
 
 // A thread that arrives at a barrier may have waited for several peers in turn, and for each almost as long as the
-// deadline. Only a peer that has not begun the call makes others wait that long. So the number of such waits is the
-// number of other ranks, and one more wait is for the work itself, which makes 8 on a node. In larger jobs more than 7
-// ranks would have to be late by a deadline each.
+// deadline. Only a peer that has not begun the call makes other ranks wait that long. The number of such waits is
+// therefore the number of other ranks. With one more wait for the work itself, this makes 8 on a node. In larger jobs,
+// more than 7 ranks would have to be late by a deadline each.
 constexpr u32 kBarrierDeadlines = 8;
 
 // Waits until the barrier's phase of this parity is complete. An abort does not end this wait. The CTA's own warps and
 // TMA complete the phase once every wait for a peer has ended, and a pipeline whose waits return early would lose
 // count. If the phase is still not complete after kBarrierDeadlines deadlines, the kernel is wrong, and only a trap can
-// end it. `kTryWait` decides whose writes the thread then sees: the writes of its CTA, or of its cluster.
+// end it. `kTryWait` decides which writes the thread then sees: the writes of its CTA, or of its cluster.
 template <bool (*kTryWait)(u32, u32) = barrier_try_wait>
 MK_DEVICE void wait_barrier(const RankContext& ctx, u32 barrier, u32 parity, Role role, Wait wait, u32 index) {
   if (kTryWait(barrier, parity)) return;
@@ -229,7 +229,7 @@ MK_DEVICE void wait_barrier(const RankContext& ctx, u32 barrier, u32 parity, Rol
 
 // Waits without a deadline, for warps that have wgmma products in flight. With a trap in the same loop as the wait,
 // ptxas finds no registers for the accumulators of these warps. Another thread of the CTA must wait for the warps with
-// a deadline. The trap of that thread ends the warps too.
+// a deadline. The trap of that thread also ends these warps.
 MK_DEVICE void wait_barrier_watched(const RankContext&, u32 barrier, u32 parity, Role, Wait, u32) {
   while (!barrier_try_wait(barrier, parity)) {
   }

@@ -22,10 +22,10 @@ struct SizedElement {
 };
 
 // The functions and constants that headers need of an element. `pack` rounds the elements of a word to nearest even,
-// and `at` returns one element. Conversions make only one NaN, so no word that `pack` returns has all bits set. Such
-// words can stand for data that have not arrived (comm/lamport.cuh). kNans is a word of other NaNs, which may replace
-// such words. Where kIsPromoted, an MMA keeps fewer bits of a sum than fp32 has, so main loops add the products of each
-// stage to fp32 sums themselves.
+// and `at` returns one element. Conversions make only one NaN, so no word that `pack` returns has all bits set. Words
+// with all bits set can therefore stand for data that have not arrived (comm/lamport.cuh). kNans is a word of other
+// NaNs, which may replace such words. Where kIsPromoted, an MMA keeps fewer bits of a sum than fp32 has, so main loops
+// add the products of each stage to fp32 sums themselves.
 template <class E>
 concept ElementType = requires(u32 word, float (&values)[E::kPerWord]) {
   E::kNans;
@@ -64,8 +64,8 @@ struct Fp16 : SizedElement<2> {
   static MK_DEVICE float at(u32 word, u32 index) { return index == 0 ? low(word) : high(word); }
 };
 
-// Numbers up to 448, with 4 bits of significand: E4M3 of OCP's "8-bit Floating Point Specification". It has NaN and no
-// infinity. Only operands of MMAs have it.
+// Numbers up to 448, with 4 bits of significand: E4M3 of OCP's "8-bit Floating Point Specification". The type has NaN
+// and no infinity. Only operands of MMAs have this type.
 struct E4m3 : SizedElement<1> {
   static constexpr u32 kNans = 0x7f7f7f7f;
   static constexpr bool kIsPromoted = true;

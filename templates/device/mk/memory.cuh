@@ -10,8 +10,8 @@ __device__ __forceinline__ void store(u32* p, u32 value) { *p = value; }
 __device__ __forceinline__ u64 load(const u64* p) { return *p; }
 __device__ __forceinline__ void store(u64* p, u64 value) { *p = value; }
 
-// A load whose value counts only if no thread writes the word meanwhile, which the caller finds out by other means. The
-// load is one request of a CTA, where a relaxed load is a request of each warp.
+// A load whose value counts only if no thread writes the word meanwhile, which the caller checks by other means. The
+// load is one request of a CTA, while a relaxed load is a request of each warp.
 __device__ __forceinline__ u32 load_early(const u32* p) { return *p; }
 // A store to a word that load_early reads.
 __device__ __forceinline__ void store_early(u32* p, u32 value) { *p = value; }
@@ -26,7 +26,7 @@ __device__ __forceinline__ void store_shared(u32 address, u32 value) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
 }
 
-// Sees all that the thread (or copy engine, or host) which stored the value had done before.
+// Sees all earlier accesses of the thread, copy engine or host that stored the value.
 __device__ __forceinline__ u32 load_acquire_sys(const u32* p) {
   u32 value;
   asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(p) : "memory");
@@ -39,14 +39,14 @@ __device__ __forceinline__ u64 load_acquire_sys(const u64* p) {
   return value;
 }
 
-// Sees all that the thread of this GPU which stored the value had done before.
+// Sees all earlier accesses of the thread of this GPU that stored the value.
 __device__ __forceinline__ u32 load_acquire_gpu(const u32* p) {
   u32 value;
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(p) : "memory");
   return value;
 }
 
-// Sees only the value. With a fence after it, sees all that an acquiring load would see.
+// Sees only the value. A fence after the load makes it an acquiring load.
 __device__ __forceinline__ u32 load_relaxed_sys(const u32* p) {
   u32 value;
   asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(p) : "memory");
@@ -59,7 +59,7 @@ __device__ __forceinline__ u64 load_relaxed_sys(const u64* p) {
   return value;
 }
 
-// Publishes all that this thread has done, to every rank and the host.
+// Publishes all earlier accesses of this thread, to every rank and the host.
 __device__ __forceinline__ void store_release_sys(u32* p, u32 value) {
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(p), "r"(value) : "memory");
 }
@@ -68,7 +68,7 @@ __device__ __forceinline__ void store_release_sys(u64* p, u64 value) {
   asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(p), "l"(value) : "memory");
 }
 
-// Publishes all that this thread has done, to threads of this GPU alone.
+// Publishes all earlier accesses of this thread, only to threads of this GPU.
 __device__ __forceinline__ void store_release_gpu(u32* p, u32 value) {
   asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(value) : "memory");
 }
@@ -81,8 +81,8 @@ __device__ __forceinline__ void store_relaxed_sys(u64* p, u64 value) {
   asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(p), "l"(value) : "memory");
 }
 
-// Adds without an order of its own, so a fence_sys comes before it. One fence and several relaxed adds take a third of
-// the time of the same number of releasing adds, each of which waits for all stores of the thread.
+// Adds without an order of its own, so a fence_sys comes before the add. One fence and several relaxed adds take a
+// third of the time of as many releasing adds, each of which waits for all stores of the thread.
 __device__ __forceinline__ void add_relaxed_sys(u32* p, u32 value) {
   asm volatile("red.relaxed.sys.global.add.u32 [%0], %1;" ::"l"(p), "r"(value) : "memory");
 }
@@ -91,12 +91,12 @@ __device__ __forceinline__ void add_relaxed_sys(u64* p, u64 value) {
   asm volatile("red.relaxed.sys.global.add.u64 [%0], %1;" ::"l"(p), "l"(value) : "memory");
 }
 
-// Adds after all that the warp has done before its __syncwarp, for CTAs of this GPU.
+// Adds after all accesses of the warp before its __syncwarp, for CTAs of this GPU.
 __device__ __forceinline__ void add_release_gpu(u32* p, u32 value) {
   asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(p), "r"(value) : "memory");
 }
 
-// Adds and returns the old value. It is ordered both ways among the CTAs of this GPU.
+// Adds and returns the old value, with acquire and release among the CTAs of this GPU.
 __device__ __forceinline__ u32 fetch_add_acq_rel_gpu(u32* p, u32 value) {
   u32 old;
   asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(old) : "l"(p), "r"(value) : "memory");
@@ -122,8 +122,8 @@ __device__ __forceinline__ u32 exchange_relaxed_gpu(u32* p, u32 value) {
   return old;
 }
 
-// Orders what this thread did and saw before the fence before what it does after the fence, for every thread that sees
-// the later accesses.
+// Orders this thread's accesses before the fence, and everything that it has acquired, before its accesses after the
+// fence, for every thread that sees the later accesses.
 __device__ __forceinline__ void fence_sys() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 
 // A fence_sys that also orders the thread's earlier stores before its later loads. If two threads each store a word,
@@ -133,8 +133,9 @@ __device__ __forceinline__ void fence_sc_sys() { asm volatile("fence.sc.sys;" ::
 // A fence like fence_sys, for threads of this GPU alone.
 __device__ __forceinline__ void fence_gpu() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 
-// Orders this thread's ordinary accesses to global memory, and what it acquired, against the copy engine of the SM (TMA).
-// A fence for shared memory too also waits for what the SM has on its way to peers (measured: `combine` took 10 % longer).
+// Orders this thread's ordinary accesses to global memory, and everything that it has acquired, against the copy engine of
+// the SM (TMA). A fence that includes shared memory also waits for data of the SM on its way to peers (measured: `combine`
+// took 10 % longer).
 __device__ __forceinline__ void fence_proxy_async() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
 // Orders this thread's ordinary accesses to shared memory against TMA.
@@ -147,7 +148,7 @@ struct alignas(16) Vec16 {
 };
 
 // Loads 16 bytes of an operand, which L1 does not keep. Headers do not use the path of read-only data (ld.global.nc): this
-// kernel may write an operand that is also a result, and the grid before may write an operand while this grid waits.
+// kernel may write an operand that is also a result, and the previous grid may write an operand while this grid waits.
 __device__ __forceinline__ Vec16 load_vec16(const u8* p) {
   Vec16 v;
   asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -157,8 +158,8 @@ __device__ __forceinline__ Vec16 load_vec16(const u8* p) {
 }
 
 // Loads 16 bytes of an operand to send them in packets. Any thread may store a result at the same address that was
-// computed from the contents of the packets: no load returns a value that depends on what the load itself returns, so
-// this needs no fence.
+// computed from the contents of the packets: no load returns a value that depends on its own result, so this needs no
+// fence.
 __device__ __forceinline__ Vec16 load_sent_vec16(const u8* p) { return load_vec16(p); }
 
 // Loads a word of an operand. Neighbours share lines, so L1 keeps them.
@@ -178,7 +179,7 @@ __device__ __forceinline__ float2 load_float2(const u8* p) {
 // Prefetches the line at `p`, which must be mapped memory, to L2. Does not wait for the line.
 __device__ __forceinline__ void prefetch(const u8* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
-// Loads 16 bytes that others have written during this kernel, and that a flag has acquired.
+// Loads 16 bytes that other threads have written during this kernel, and that a flag has acquired.
 __device__ __forceinline__ Vec16 load_written_vec16(const u8* p) {
   Vec16 v;
   asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -197,7 +198,7 @@ __device__ __forceinline__ u32 load_written_word(const u8* p) {
 
 enum class Ordering { kRelaxed, kAcquire };
 
-// Stores a packet of comm/ll.cuh, or two packets of comm/lamport.cuh: two times eight bytes, each of which arrive at
+// Stores a packet of comm/ll.cuh, or two packets of comm/lamport.cuh: two times eight bytes. Each eight bytes arrive at
 // once.
 __device__ __forceinline__ void store_packet(u8* p, Vec16 v) {
   asm volatile(
@@ -211,8 +212,8 @@ __device__ __forceinline__ void store_packet(u8* p, Vec16 v) {
       : "memory");
 }
 
-// Loads a packet of comm/ll.cuh, or two packets of comm/lamport.cuh. An acquire sees all that the threads which stored
-// them had done before.
+// Loads a packet of comm/ll.cuh, or two packets of comm/lamport.cuh. An acquire sees all earlier accesses of the
+// threads that stored the packets.
 template <Ordering kOrdering>
 __device__ __forceinline__ Vec16 load_packet(const u8* p) {
   Vec16 v;

@@ -18,7 +18,7 @@ MK_DEVICE u32 scaled_pair(u32 pair, float scale, u32 weight) {
   return E::pack(E::low(pair) * scale * E::low(weight), E::high(pair) * scale * E::high(weight));
 }
 
-// The sum of the values of all lanes of a warp, in all lanes. The order of additions is always the same.
+// The sum of the values of all lanes of a warp, in all lanes. The order of additions never changes.
 MK_DEVICE float warp_sum(float value) {
 #pragma unroll
   for (u32 mask = 1; mask < kWarp; mask *= 2) value += exchange(value, mask);

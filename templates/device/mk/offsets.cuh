@@ -6,7 +6,7 @@
 namespace mk {
 
 // A call has kSequences sequences. The last sequences may be empty. The first offset is 0, no offset is less than the
-// previous one, and none is more than kMaxRows. A call with other offsets has no rows.
+// previous one, and no offset exceeds kMaxRows. A call with other offsets has no rows.
 template <IsPacked Config>
 struct Offsets {
   const u32* address;
@@ -25,7 +25,7 @@ struct Offsets {
     return check_words(address, Config::kSequences + 1, [&](u32 number, u32 offset) { return is_possible(number, offset); });
   }
 
-  // One thread of the first CTA: reports the first wrong offset, if there is one.
+  // One thread of the first CTA: reports the first wrong offset, if any.
   MK_DEVICE void report_wrong(const RankContext& ctx) const {
     if (ctx.refused_length == 0) return;
     const u32 number = ctx.refused_length - 1, offset = load(address + number);

@@ -21,15 +21,15 @@ struct RankContext {
 
   // For kernels whose rows, or whose offsets of packed sequences, each call gives: see Offsets.
   u32 rows = 0;             // rows of this call; 0 if too many were given
-  u32 lengths = 0;          // what the ranks compare: the rows of this call, or kLengthsHash and a hash of all its lengths
+  u32 lengths = 0;          // the value that ranks compare: the rows of this call, or kLengthsHash and a hash of all its lengths
   u32 max_rows = 0;         // the most rows that a call may have
-  u32 refused_rows = 0;     // the rows that were given, if too many
+  u32 refused_rows = 0;     // the given rows, if too many
   u32 refused_length = 0;   // 1 + the number of the first offset, or of the first number of cached rows, that is not possible
   u32 most_cached = 0;      // the most rows of a sequence that any rank has in its cache
   Symmetric<u64> begun{0};  // announcements of this call, by rank: its mark, and its lengths in the upper half
 
   // For operators with buckets: see buckets.cuh.
-  u32 other_calls = 0;                  // calls before this one that ran other buckets
+  u32 other_calls = 0;                  // earlier calls that ran other buckets
   u32* bucket_epoch = nullptr;          // the word of the state for this bucket
   u32 bucket_epochs[kMaxBuckets] = {};  // the words of all buckets when the call began
 
@@ -39,15 +39,15 @@ struct RankContext {
   MK_DEVICE u8* workspace() const { return workspaces[local_rank()]; }
 
   // Buffers exist twice, and calls alternate between them. A rank that starts call e + 2 has received data of call e +
-  // 1 from every peer. Each peer has therefore finished call e, and nobody reads the buffers any more that call e + 2
-  // overwrites.
+  // 1 from every peer. Each peer has therefore finished call e, and no thread reads the buffers any more that call e +
+  // 2 overwrites.
   MK_DEVICE u32 parity() const { return epoch % 2; }
 
   // The mark of this call, for words that not every call writes. Such a word may be as old as the operator, so no
-  // window distinguishes old epochs from new ones, and the word is compared for equality. Words that were never written
-  // are 0, which is the mark of no call: call 2^32, whose epoch is 0, has the mark of call 2^31 instead. A mark comes
-  // again after 2^31 calls at the earliest, and then misleads only a wait for a word that was last written in exactly
-  // that call. A mark of 64 bits would never come again, but packets have only 32 bits beside their data.
+  // window distinguishes old epochs from new epochs, and the word is compared for equality. Words that were never
+  // written are 0, which is the mark of no call: call 2^32, whose epoch is 0, has the mark of call 2^31 instead. A mark
+  // repeats after 2^31 calls at the earliest, and then misleads only a wait for a word that was last written in exactly
+  // that call. A mark of 64 bits would never repeat, but packets have only 32 bits beside their data.
   MK_DEVICE u32 mark() const { return mark_of(epoch); }
   static MK_DEVICE u32 mark_of(u32 number) { return number != 0 ? number : 0x80000000u; }
 
@@ -77,7 +77,7 @@ concept TakesRows = requires { Config::kMaxRows; };  // the most rows of a call
 template <class Config>
 concept IsPacked = TakesRows<Config> && requires { Config::kSequences; };  // the most sequences of a call
 
-// Whether queries attend to cached rows of K and V, whose number each call gives for each rank and sequence.
+// Whether queries attend to cached rows of K and V, whose numbers each call gives for each rank and sequence.
 template <class Config>
 concept HasCache = TakesRows<Config> && requires { Config::kCachedRows; };  // the most cached rows of a sequence on a rank
 

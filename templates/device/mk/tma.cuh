@@ -16,8 +16,8 @@ __device__ __forceinline__ void prefetch_tensor_maps(const Maps&... maps) {
   if (threadIdx.x == 2 * kWarp) (prefetch_tensor_map(maps), ...);
 }
 
-// Loads the box at (x, y) of a 2-D tensor to shared memory. Its bytes count on `barrier`. Elements out of bounds read
-// as 0.
+// Loads the box at (x, y) of a 2-D tensor to shared memory. The bytes of the box count on `barrier`. Elements out of
+// bounds read as 0.
 __device__ __forceinline__ void tma_load_2d(u32 dst, const CUtensorMap& map, u32 barrier, u32 x, u32 y) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::"r"(

@@ -1,8 +1,8 @@
-// Types and constants that every header needs. GPUs and the simulator share it.
+// Types and constants that every header needs. GPUs and the simulator share this header.
 #pragma once
 
 // Every device function is inlined: a role is one loop nest, and its state has to stay in registers. Tests that compile
-// many kernels for simulated GPUs define it otherwise.
+// many kernels for simulated GPUs define the macro otherwise.
 #ifndef MK_DEVICE
 #define MK_DEVICE __device__ __forceinline__
 #endif
@@ -30,7 +30,7 @@ constexpr u32 kCeilDiv = (kCount + kSize - 1) / kSize;
 
 }  // namespace mk
 
-// The driver's tensor map. The tag is the one that CUDA's own headers use.
+// The driver's tensor map. The tag agrees with CUDA's own headers.
 struct CUtensorMap_st {
   alignas(128) unsigned long long opaque[16];
 };

@@ -5,8 +5,8 @@
 
 namespace mk {
 
-// Vectors are added one after the other, so the result depends only on their order. The sum of no vectors is -0, the one
-// number that changes no addend: +0 would turn a sum of -0 into +0.
+// Vectors are added one after the other, so the result depends only on their order. The sum of no vectors is -0, the
+// only number that changes no addend: +0 would turn a sum of -0 into +0.
 template <ElementType E>
 struct VecSum {
   static constexpr u32 kElements = E::kPerVec;

@@ -1,4 +1,5 @@
-// The few facts about a thread that every role needs, on the simulator. Also what CUDA itself defines for kernels.
+// The few facts about a thread that every role needs, on the simulator. Also the definitions that CUDA itself provides
+// for kernels.
 #pragma once
 #include <mk/calls.cuh>
 #include <cstddef>
@@ -52,7 +53,8 @@ struct float4 {
   float x, y, z, w;
 };
 
-// Dynamic shared memory. Only its address in the shared window counts; nothing is ever stored here.
+// Dynamic shared memory. Only the address of this array in the shared window counts; nothing is ever stored in the
+// array.
 extern "C" {
 inline mk::u8 dynamic_smem[1];
 }
@@ -70,8 +72,8 @@ __forceinline__ void __nanosleep(mk::u32 ns) { mk_calls->sleep(ns, mk::sim::plac
 
 namespace mk {
 
-// A poll that finds no new value waits until a polled word changes, so each poll looks at the clock and at the abort
-// word too.
+// A poll that finds no new value waits until a polled word changes, so each poll also looks at the clock and at the
+// abort word.
 constexpr u32 kPollsPerLook = 1;
 constexpr u32 kBarrierPollsPerLook = 1;
 

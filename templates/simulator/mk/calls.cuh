@@ -28,7 +28,7 @@ struct Thread {
 
 // The kinds of access that the order of memory distinguishes. `order` in src/world/calls/memory.rs decodes these
 // numbers. An early access is weak, but may race with another launch, whose kernel then does not use the value. A read
-// of data that are sent is weak, but a later write of the same launch as the read needs no order after it.
+// of data that are sent is weak, but a later write of the same launch needs no order after the read.
 enum Order : u32 { kWeak = 0, kRelaxed = 1, kAcquire = 2, kRelease = 3, kAcqRel = 4, kEarly = 5, kSent = 6 };
 enum Scope : u32 { kCta = 0, kGpu = 1, kSys = 2 };
 enum Rmw : u32 { kAdd = 0, kExchange = 1 };
@@ -61,16 +61,16 @@ struct Calls {
   u32 (*sync_threads_or)(u32 value, u32 threads, Place);
   void (*arrive_threads)(u32 barrier, u32 threads, Place);
   void (*sync_cluster)(Place);
-  // Waits for the grids before this one on its stream, and lets the grid behind this one start.
+  // Waits for the grids before this grid on its stream, and lets the next grid start.
   void (*grid_wait)(Place);
   void (*grid_allow)(Place);
   void (*registers)(u32 count, u32 acquire, Place);
   // Announces the next wait of the thread, for reports. Role 0: the thread waits for nothing; `wait` then tells whether
-  // the wait before has ended. `seen`: the last value that the wait has seen, or kNextPolled: the word that is polled
+  // the previous wait has ended. `seen`: the last value that the wait has seen, or kNextPolled: the word that is polled
   // next.
   void (*waiting)(u32 role, u32 wait, u32 peer, u32 index, u32 wanted, u64 seen, Place);
 
-  // Waits of this kernel end early from now on, so that threads use data that nobody has sent.
+  // Waits of this kernel end early from now on, so that threads use data that no rank has sent.
   void (*aborted)(Place);
 
   void (*load)(const void* from, void* to, u32 bytes, u32 order, u32 scope, Place);
@@ -82,7 +82,7 @@ struct Calls {
 
   void (*barrier_init)(u32 barrier, u32 arrivals, Place);
   void (*barrier_expect_bytes)(u32 barrier, u32 bytes, Place);
-  // `scope` kCta: of the thread's own CTA alone; kGpu: of the cluster.
+  // `scope` kCta: only of the thread's own CTA; kGpu: of the cluster.
   void (*barrier_arrive)(u32 barrier, u32 bytes, u32 scope, Place);
   u32 (*barrier_try_wait)(u32 barrier, u32 parity, u32 scope, Place);
 
@@ -93,7 +93,7 @@ struct Calls {
   void (*bulk_store)(void* to, u32 from, u32 bytes, Place);
   void (*bulk_commit)(Place);
   void (*bulk_wait)(u32 pending, u32 read_only, Place);
-  // Writes 16 bytes to shared memory: `bytes` bytes from global memory, and zeros behind them.
+  // Writes 16 bytes to shared memory: `bytes` bytes from global memory, and zeros behind these bytes.
   void (*copy_async)(u32 to, const void* from, u32 bytes, Place);
   void (*copy_commit)(Place);
   void (*copy_wait)(u32 pending, Place);
@@ -109,5 +109,5 @@ struct Calls {
 
 }  // namespace mk::sim
 
-// One table per kernel. Hidden, so that each shared object has its own.
+// One table per kernel. The symbol is hidden, so that each shared object has a table of its own.
 extern "C" __attribute__((visibility("hidden"))) const mk::sim::Calls* mk_calls;

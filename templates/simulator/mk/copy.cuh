@@ -1,4 +1,5 @@
-// Copies to shared memory that a thread issues and later waits for, on the simulator: they come as late as a wait allows.
+// Copies to shared memory that a thread issues and later waits for, on the simulator: copies complete as late as a wait
+// allows.
 #pragma once
 #include <mk/base.cuh>
 

@@ -1,4 +1,4 @@
-// The grids before and after this one on its stream, on the simulator.
+// The grids before and after this grid on its stream, on the simulator.
 #pragma once
 #include <mk/base.cuh>
 

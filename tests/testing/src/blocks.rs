@@ -7,8 +7,8 @@ use mkernel::cudarc::driver::{CudaEvent, PinnedHostSlice, result, sys};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The largest number of calls in a block. Together with the barriers between them, they are fewer than the launches
-/// that a stream accepts before it blocks the host.
+/// The largest number of calls in a block. Calls and the barriers between calls are fewer than the launches that a
+/// stream accepts before it blocks the host.
 pub const MAX_ITERATIONS: u32 = 60;
 /// The launches that a block may enqueue behind its gate. With more, the stream would block the host, which opens the
 /// gate.
@@ -66,8 +66,8 @@ impl<'a> Blocks<'a> {
         })
     }
 
-    /// Makes `iterations` calls, at most [`MAX_ITERATIONS`], and returns the time of each in µs on its slowest rank.
-    /// All ranks must call this together.
+    /// Makes `iterations` calls, at most [`MAX_ITERATIONS`], and returns the time of each call in µs on its slowest
+    /// rank. All ranks must call this together.
     ///
     /// # Errors
     /// A call fails, or a rank does not take part.
@@ -170,8 +170,8 @@ impl Drop for Blocks<'_> {
     }
 }
 
-/// Times `candidates` candidates in turns, and returns the times of each. `block` measures a block of one. There is one more round
-/// than `rounds`: the first one warms up.
+/// Times `candidates` candidates in turns, and returns the times of each. `block` measures a block of one candidate. An
+/// additional first round warms up.
 ///
 /// The clocks of a GPU depend on the previous block. The order alternates, so that each candidate runs after both of its
 /// neighbours.
@@ -199,7 +199,7 @@ pub fn in_turns(
     Ok(times)
 }
 
-/// Returns the median, or NaN if there is no value.
+/// Returns the median, or NaN without values.
 pub fn median(times: &[f64]) -> f64 {
     let mut sorted = times.to_vec();
     sorted.sort_by(f64::total_cmp);

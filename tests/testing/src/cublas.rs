@@ -47,14 +47,14 @@ pub struct Cublas {
 }
 
 impl Cublas {
-    /// Loads the library from `dir`, or else from where the loader finds it, from CUDA toolkits or from Python
-    /// packages. The context of the stream must be current.
+    /// Loads the library from `dir`, or else by the loader's search, from CUDA toolkits or from Python packages. The
+    /// context of the stream must be current.
     pub fn new(dir: Option<&Path>, stream: &CudaStream) -> Result<Self, Failure> {
         let libraries = open(dir)?;
         let library = libraries.last().ok_or("no library was loaded")?;
         type Create = unsafe extern "C" fn(*mut Handle) -> c_int;
         type SetStream = unsafe extern "C" fn(Handle, *mut c_void) -> c_int;
-        // SAFETY: the names and the signatures are those of cublas_v2.h.
+        // SAFETY: the names and the signatures agree with cublas_v2.h.
         let (create, set_stream, gemm_ex) = unsafe {
             (
                 *library.get::<Create>(c"cublasCreate_v2")?,
@@ -119,13 +119,13 @@ pub(crate) fn succeed(call: &str, status: c_int) -> Result<(), Failure> {
     }
 }
 
-/// Loads cuBLAS and the libraries that it needs. cuBLAS is the last one of the result.
+/// Loads cuBLAS and the libraries that it needs. cuBLAS is the last library of the result.
 pub(crate) fn open(dir: Option<&Path>) -> Result<Vec<Library>, Failure> {
     let mut looked = Vec::new();
     let dirs = dir.map_or_else(candidates, |dir| vec![dir.to_owned()]);
     for dir in dirs {
         for major in [13, 12] {
-            // The second library needs the first one, and finds it by its name once it is loaded.
+            // The second library needs the first library, and finds it by name once it is loaded.
             let paths =
                 ["cublasLt", "cublas"].map(|name| dir.join(format!("lib{name}.so.{major}")));
             // SAFETY: the initialisers of NVIDIA's libraries have no requirements.
@@ -145,7 +145,7 @@ pub(crate) fn open(dir: Option<&Path>) -> Result<Vec<Library>, Failure> {
 
 fn candidates() -> Vec<PathBuf> {
     let env = Env::get();
-    let mut dirs = vec![PathBuf::new()]; // a bare name: the loader's path
+    let mut dirs = vec![PathBuf::new()]; // a bare name is searched in the loader's path
     dirs.extend(env.cuda_toolkits.iter().map(|home| home.join("lib64")));
     dirs.push("/usr/local/cuda/lib64".into());
     let prefixes = env.virtual_env.iter().map(PathBuf::as_path);

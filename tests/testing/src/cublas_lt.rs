@@ -57,7 +57,8 @@ pub struct Pointers {
     pub workspace_bytes: usize,
 }
 
-/// A product of e4m3 with a scale for each row of A and each column of B. What it allocates in cuBLASLt lives as long as the process.
+/// A product of e4m3 with a scale for each row of A and each column of B. The objects that it allocates in cuBLASLt
+/// live as long as the process.
 pub struct ScaledProduct {
     handle: Opaque,
     desc: Opaque,
@@ -124,7 +125,7 @@ impl ScaledProduct {
     ) -> Result<Self, Failure> {
         let libraries = open(dir)?;
         let library = libraries.first().ok_or("no library was loaded")?;
-        // SAFETY: the names and the signatures are those of cublasLt.h.
+        // SAFETY: the names and the signatures agree with cublasLt.h.
         let (handle, matmul) = unsafe {
             let create = library.get::<Create>(c"cublasLtCreate")?;
             let handle = created("cublasLtCreate", |to| create(to))?;
@@ -182,7 +183,7 @@ impl ScaledProduct {
 
 /// Describes the product and its scales.
 fn describe(library: &Library, pointers: &Pointers, fast: bool) -> Result<Opaque, Failure> {
-    // SAFETY: the names and the signatures are those of cublasLt.h, and attributes have the sizes that the header gives.
+    // SAFETY: the names and the signatures agree with cublasLt.h, and attributes have the sizes that the header gives.
     unsafe {
         let create = library.get::<DescCreate>(c"cublasLtMatmulDescCreate")?;
         let desc = created("cublasLtMatmulDescCreate", |to| {
@@ -239,7 +240,8 @@ fn choose(
     };
     let (mut found, to) = (0, &raw mut heuristic);
     let most = (&raw const workspace_bytes).cast();
-    // SAFETY: the names and the signatures are those of cublasLt.h, and the objects were created by the functions for such objects.
+    // SAFETY: the names and the signatures agree with cublasLt.h, and the objects were created by the functions for
+    // such objects.
     unsafe {
         let create = library.get::<Create>(c"cublasLtMatmulPreferenceCreate")?;
         let preference = created("cublasLtMatmulPreferenceCreate", |to| create(to))?;

@@ -1,5 +1,5 @@
-//! The documents for users: README.md and the chapters of the book. They have the tables of options, each after a line
-//! `<!-- options of <struct> -->`.
+//! The documents for users: README.md and the chapters of the book. The documents contain the tables of options, each
+//! after a line `<!-- options of <struct> -->`.
 
 use mkernel_spec::OptionTable;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ pub struct Document {
 }
 
 impl Document {
-    /// Reads a document, whose path is one from the root of the repository.
+    /// Reads the document at a path from the root of the repository.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -67,10 +67,10 @@ pub fn for_users() -> io::Result<Vec<Document>> {
     Ok(documents)
 }
 
-/// Returns the documents with their tables of options replaced by those that the code declares.
+/// Returns the documents with their tables of options replaced by the tables that the code declares.
 ///
 /// # Errors
-/// The documents lack a table, or have it twice. The error names the line that marks it.
+/// The documents lack a table, or have a table twice. The error names the line that marks it.
 pub fn with_tables(mut documents: Vec<Document>) -> Result<Vec<Document>, String> {
     for table in OptionTable::all() {
         let marker = format!("<!-- options of {} -->\n\n", table.of);

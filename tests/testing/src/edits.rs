@@ -20,7 +20,7 @@ pub fn edit(text: &str) -> Result<Edit, String> {
 /// Prepares an operator whose kernel text has been edited. All ranks must call this together.
 ///
 /// # Errors
-/// The text does not contain what an edit replaces, or the operator cannot be prepared.
+/// The text does not contain the old text of an edit, or the operator cannot be prepared.
 pub fn prepare(
     ranks: &Communicator,
     config: &KernelConfig,

@@ -55,7 +55,7 @@ impl Golden {
     /// # Panics
     /// A file is not a valid configuration of one kernel.
     pub fn all() -> Vec<Self> {
-        // The folder belongs to a package above this one.
+        // The folder belongs to a package above this package.
         let packages = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
         let folder = packages
             .map(|package| package.join("tests/configs"))

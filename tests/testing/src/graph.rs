@@ -26,8 +26,8 @@ impl Graph {
         enqueued?;
         let graph = graph?.ok_or("the capture has no operations")?;
         if !ranks.is_simulated() {
-            // Ranks may share a GPU. There, the first launch of a graph could wait for memory, and so for the replay of another
-            // rank, which would wait for this rank's.
+            // Ranks may share a GPU. On a shared GPU, the first launch of a graph could wait for memory, and so for the replay
+            // of another rank, which would wait for the replay of this rank.
             graph.upload()?;
             stream.synchronize()?;
             ranks.barrier()?;
@@ -40,7 +40,8 @@ impl Graph {
     /// # Errors
     /// The driver refuses the launch.
     pub fn launch(&self, stream: &CudaStream) -> Result<(), Failure> {
-        // SAFETY: the graph has been instantiated and is alive. The driver keeps what a launch needs until it has ended.
+        // SAFETY: the graph has been instantiated and is alive. The driver keeps the resources of a launch until the
+        // launch has ended.
         let code = unsafe { sys::cuGraphLaunch(self.0.cu_graph_exec(), stream.cu_stream()) };
         Ok(code.result()?)
     }

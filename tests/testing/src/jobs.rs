@@ -1,14 +1,13 @@
-//! Jobs: consecutive calls of an operator on all ranks, whose results are known. They run on simulated GPUs and on real
-//! ones.
+//! Jobs: consecutive calls of an operator on all ranks, whose results are known. Jobs run on simulated GPUs and on real
+//! GPUs.
 //!
 //! - [`GemmJob`], [`attention`], [`collective`] and [`experts`] are the jobs of the kinds of operators.
-//! - [`batches`] compares the bits of rows that several batches share, and [`token_batches`] of tokens.
+//! - [`batches`] compares the bits of rows that several batches share, and [`token_batches`] the bits of tokens.
 //! - [`Turns`] makes calls of several operators of one communicator in turn.
-//! - [`overlap`] makes two calls that the host cannot order, and [`overtaken`] a call that a later one may overtake.
+//! - [`overlap`] makes two calls that the host cannot order, and [`overtaken`] a call that a later call may overtake.
 //! - [`prepared`] makes single calls of one operator, for tests of their errors.
 //! - [`share`] and [`each_in_one`] take some jobs of a long list.
 //! - [`all_are_right`] and its neighbours run jobs with many seeds.
-//! - [`search`] finds mutants of the kernels of jobs.
 
 pub mod attention;
 pub mod batches;

@@ -1,4 +1,4 @@
-//! A small operator of each kind, for tests of what operators of a communicator share.
+//! A small operator of each kind, for tests of resources that operators of a communicator share.
 
 use mkernel_spec::KernelConfig;
 

@@ -76,7 +76,7 @@ impl Lab {
         })
     }
 
-    /// Allocates a matrix of bf16 and poisons it. There are `pad` elements between its rows.
+    /// Allocates a matrix of bf16 and poisons it. `pad` elements lie between rows.
     ///
     /// # Errors
     /// The memory cannot be allocated.
@@ -84,7 +84,7 @@ impl Lab {
         self.matrix_of(Dtype::Bf16, rows, cols, pad)
     }
 
-    /// Allocates a matrix of `dtype` and poisons it. There are `pad` elements between its rows.
+    /// Allocates a matrix of `dtype` and poisons it. `pad` elements lie between rows.
     ///
     /// # Errors
     /// The memory cannot be allocated.
@@ -161,7 +161,7 @@ impl Lab {
         self.fill_scaled(matrix, first_row, seed, 1.0)
     }
 
-    /// Does the same as [`Lab::fill`], and multiplies each element by `scale`.
+    /// Fills a matrix as [`Lab::fill`] does, and multiplies each element by `scale`.
     ///
     /// # Errors
     /// The driver refuses the work.

@@ -109,7 +109,7 @@ pub fn parse_shape(text: &str) -> Result<GemmShape, String> {
 /// Parses the name of a GEMM operator.
 ///
 /// # Errors
-/// There is no such operator.
+/// The text is not the name of a GEMM operator.
 pub fn parse_op(text: &str) -> Result<GemmOp, String> {
     let op = GemmOp::ALL.into_iter().find(|op| op.op().name() == text);
     op.ok_or_else(|| {
@@ -121,7 +121,7 @@ pub fn parse_op(text: &str) -> Result<GemmOp, String> {
 /// Parses the name of a layout of B.
 ///
 /// # Errors
-/// There is no such layout.
+/// The text is not the name of a layout.
 pub fn parse_layout(text: &str) -> Result<BLayout, String> {
     let layouts = [BLayout::Kn, BLayout::Nk];
     let found = layouts.into_iter().find(|layout| layout.name() == text);

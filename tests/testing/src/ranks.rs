@@ -5,7 +5,7 @@ use mkernel::Communicator;
 use mkernel::spec::Device;
 use std::process::ExitCode;
 
-/// Returns how many ranks of a test may share a GPU: `MKERNEL_TEST_RANKS_PER_GPU`, or 1.
+/// Returns the number of ranks of a test that may share a GPU: `MKERNEL_TEST_RANKS_PER_GPU`, or 1.
 ///
 /// # Panics
 /// The variable is not a number from 1 on.
@@ -19,7 +19,8 @@ pub fn ranks_per_gpu() -> usize {
     }
 }
 
-/// Returns the GPU of each of `world` ranks. Ranks share GPUs if [`ranks_per_gpu`] allows that and there are too few.
+/// Returns the GPU of each of `world` ranks. Ranks share GPUs if the host has too few GPUs and [`ranks_per_gpu`] allows
+/// sharing.
 ///
 /// # Errors
 /// There is no driver.
@@ -29,7 +30,8 @@ pub fn gpus_of_ranks(world: u32) -> Result<Vec<usize>, mkernel::Error> {
     Ok((0..world as usize).map(|rank| rank % used.max(1)).collect())
 }
 
-/// Returns the devices on which the tests of a GPU host run with `world` ranks: a whole H200, and one that all ranks share.
+/// Returns the devices on which the tests of a GPU host run with `world` ranks: a whole H200, and for several ranks one
+/// rank's part of an H200 that all ranks share.
 #[must_use]
 pub fn devices_of_tests(world: u32) -> Vec<Device> {
     let whole = Device::h200();
@@ -38,11 +40,11 @@ pub fn devices_of_tests(world: u32) -> Vec<Device> {
 }
 
 /// Runs `body` on every rank of a communicator on the first GPUs of this host, on a thread to which the rank's GPU is bound.
-/// Returns what it returns, by rank.
+/// Returns the results of `body`, by rank.
 ///
 /// # Errors
-/// There are fewer GPUs, or `body` fails or panics. Failures are printed at once and for all ranks, since the failure
-/// of one rank causes failures of others.
+/// The host has fewer GPUs, or `body` fails or panics. Failures are printed at once and for all ranks, since the
+/// failure of one rank causes failures of other ranks.
 pub fn on_gpus<T: Send>(
     world: u32,
     body: impl Fn(&Communicator) -> Result<T, Failure> + Sync,

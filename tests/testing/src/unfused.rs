@@ -21,13 +21,13 @@ use std::time::Duration;
 const MESSAGE_BYTES: u64 = 1 << 20;
 /// The number of messages in flight to each peer.
 const WINDOW: u32 = 16;
-/// The number of runs. The fastest one counts, in favour of the baseline.
+/// The number of runs. The fastest run counts, in favour of the baseline.
 const RUNS: u32 = 5;
 
 /// The network transfers of one call of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Steps {
-    /// The number of transfers. They follow each other, and all move equal numbers of bytes.
+    /// The number of transfers, which follow each other and move equal numbers of bytes.
     pub count: u32,
     /// The messages of one transfer to each peer.
     pub load: FabricTestLoad,

@@ -70,7 +70,7 @@ impl Config {
 
     /// Adds a constant of type float.
     pub fn float(&mut self, name: &'static str, value: f64, note: &'static str) -> &mut Self {
-        // As Debug it always has a point or an exponent, which C++ requires before the suffix.
+        // The Debug form always has a point or an exponent, which C++ requires before the suffix.
         self.push(
             "static constexpr float",
             name,
@@ -90,7 +90,7 @@ impl Config {
         self.bool("kBatchInvariant", true, note)
     }
 
-    /// Adds a constant that is equal to another one, and has its type.
+    /// Adds a constant with the value and the type of another constant.
     pub fn name(
         &mut self,
         name: &'static str,
@@ -144,7 +144,7 @@ pub(super) struct AssemblyContext<'a> {
     /// The namespace of a bucket, if the kernel has several.
     #[serde(skip_serializing_if = "Option::is_none")]
     bucket: Option<String>,
-    /// The calls that the bucket is for.
+    /// The calls that run the bucket.
     #[serde(skip_serializing_if = "Option::is_none")]
     about: Option<String>,
     id: &'a str,

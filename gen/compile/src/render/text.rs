@@ -1,4 +1,4 @@
-//! Text that kernels of several operators have in common.
+//! Text that kernels of several operators share.
 
 use mkernel_spec::plan::{Body, Element, Network};
 use mkernel_spec::{KernelPlan, Topology};
@@ -6,7 +6,7 @@ use mkernel_spec::{KernelPlan, Topology};
 /// The largest number of characters in a line of C++.
 pub(super) const COLUMNS: usize = 140;
 
-/// The line of the banner about shared memory. Tables of small elements are added up, and so are barriers.
+/// The line of the banner about shared memory. Tables of small elements are one sum, and barriers another.
 pub(super) fn shared_memory_line(plan: &KernelPlan, body: &Body) -> String {
     // The line of the last body shows the memory of the launch.
     let smem_bytes = match std::ptr::eq(body, plan.body()) {
@@ -46,7 +46,7 @@ pub(super) fn puts_line(network: &Network) -> String {
     )
 }
 
-/// The lines of a comment behind `indent` blanks, without these and the slashes in front of each.
+/// The lines of a comment behind `indent` blanks. The returned lines have neither the blanks nor the slashes.
 pub(super) fn comment(text: &str, indent: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split(' ') {
@@ -83,7 +83,7 @@ pub(crate) fn layout_assertion<'a>(
     let mut columns = text.len();
     for (field, offset) in offsets {
         let term = format!(" && MK_OFFSET({name}, {field}) == {offset}");
-        // A comma may follow.
+        // The line needs room for a comma.
         if columns + term.len() >= COLUMNS {
             text.push_str("\n             ");
             columns = 13;

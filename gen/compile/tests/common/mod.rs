@@ -1,4 +1,4 @@
-//! What tests of the store share: a compiler that is no compiler, captured warnings, and child processes.
+//! Helpers of the store's tests: a fake compiler, captured warnings, and child processes.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use mkernel_compile::{Cubin, CudaSource, GenError, Resources};
@@ -56,7 +56,7 @@ pub fn fake_cubin(source: &CudaSource) -> Cubin {
     }
 }
 
-/// Stands for NVRTC where the compiler is not what is tested.
+/// Stands for NVRTC in tests of other parts than the compiler.
 pub fn fake_compile(source: &CudaSource) -> Result<Cubin, GenError> {
     Ok(fake_cubin(source))
 }
@@ -66,7 +66,7 @@ pub fn no_compile(source: &CudaSource) -> Result<Cubin, GenError> {
     panic!("{} was compiled again", source.id)
 }
 
-/// Adds a line to `file`; many processes may do so at once.
+/// Adds a line to `file`. Many processes may add lines at once.
 pub fn count(file: &Path) {
     let mut file = OpenOptions::new()
         .create(true)
@@ -86,10 +86,10 @@ thread_local! {
     static WARNINGS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Runs `body`, and returns what it returns with the warnings it caused on this thread.
+/// Runs `body`, and returns its result and the warnings that it caused on this thread.
 ///
-/// One subscriber for the whole process: whether anybody listens at all is remembered for each place that warns, so one
-/// that comes and goes on one thread can miss what another thread's lets it hear.
+/// The whole process has one subscriber. `tracing` remembers for each call site whether any subscriber is interested,
+/// so a subscriber of one thread could miss warnings when the subscriber of another thread goes away.
 pub fn warnings_of<T>(body: impl FnOnce() -> T) -> (T, Vec<String>) {
     static LISTENS: Once = Once::new();
     LISTENS.call_once(|| {
@@ -121,10 +121,10 @@ impl<S: Subscriber> Layer<S> for Warnings {
     }
 }
 
-/// Tells a test that it is the child process of itself, and where parent and child meet.
+/// The variable that tells a test that it runs as a child process. Its value is the folder where parent and child meet.
 const MEETING: &str = "MKERNEL_TEST_MEETING";
 
-/// The folder where this child process meets its parent; none in the parent.
+/// The folder where this child process meets its parent; `None` in the parent.
 pub fn meeting() -> Option<PathBuf> {
     std::env::var_os(MEETING).map(PathBuf::from)
 }
@@ -154,12 +154,12 @@ pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
 pub struct Killed(pub Child);
 
 impl Killed {
-    /// Starts it, without its report of passed tests.
+    /// Starts the process, without its report of passed tests.
     pub fn spawn(mut command: Command) -> Self {
         Self(command.stdout(Stdio::null()).spawn().expect("own binary"))
     }
 
-    /// Waits for its end, at most `limit`.
+    /// Waits for the end of the process, at most `limit`.
     pub fn wait(&mut self, limit: Duration) -> ExitStatus {
         let started = Instant::now();
         loop {

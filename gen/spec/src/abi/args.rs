@@ -12,7 +12,7 @@ use serde::Serialize;
 pub enum Source {
     /// The operand's first element.
     Operand(Operand),
-    /// A number of rows before the operand's first row. Nothing lies there: kernels only access rows inside the operand.
+    /// A row that lies a number of rows before the operand's first row. Kernels never access rows before the operand.
     BeforeOperand {
         /// The operand.
         operand: Operand,
@@ -60,8 +60,8 @@ pub struct TensorMapSpec {
     pub box_of_call: bool,
 }
 
-/// The rows of one load: at most `most`, and at most the rows of the call rounded up to 8, where the swizzle repeats. Filling rows
-/// out of bounds with zeros takes longer than loading rows.
+/// The rows of one load: at most `most`, and at most the rows of the call rounded up to 8, where the swizzle repeats. TMA takes
+/// longer to fill rows out of bounds with zeros than to load rows.
 #[must_use]
 pub fn rows_of_load(most: u32, rows: u64) -> u32 {
     u64::from(most).min(rows.max(1).next_multiple_of(8)) as u32

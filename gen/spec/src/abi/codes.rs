@@ -94,9 +94,9 @@ codes! {
         SamePlace = 27, "results at the same place of symmetric memory on all ranks"
             where "the place of rank `peer` has the low half `seen` and the high half `wanted`; `index` is the operator";
         Offset = 28, "the offset of a packed sequence that is possible"
-            where "offset `index` is `seen`, and `wanted` is the one before, or the most rows if there are too many";
+            where "offset `index` is `seen`, and `wanted` is the previous offset, or the most rows if there are too many";
         RowTwice = 29, "a row of one token"
-            where "`index` is a token of rank `wanted` with the same row `seen` as another, and `peer` is the index of the choice";
+            where "`index` is a token of rank `wanted` with row `seen` of another token, and `peer` is the index of the choice";
         CachedRows = 30, "a number of cached rows that is possible"
             where "sequence `index` has `seen` cached rows on rank `peer`, and `wanted` is the most";
         Hidden = 31, "hidden rows of an expert";

@@ -50,7 +50,7 @@ pub enum Operand {
     NumTokens,
     /// The top-k experts of each token, `[tokens, top_k]`, dense; -1 is no choice.
     TopkIds,
-    /// The first row of each expert in C, and the end of the last one's rows, dense.
+    /// The first row of each expert in C, and the end of the last expert's rows, dense.
     ExpertOffsets,
     /// The row index of each (token, k), `[tokens, top_k]`, dense: row `i` of rank `r`'s C has the index `r · max_rows + i`. An
     /// entry without a choice is -1.
@@ -128,14 +128,14 @@ pub enum Extent {
         /// The largest number of rows.
         most: u64,
     },
-    /// A size on one rank, and nothing on all others.
+    /// A size on one rank, and 0 on all other ranks.
     OneRank {
         /// The size.
         size: u64,
         /// The rank.
         rank: u32,
     },
-    /// Rows on one rank, if each call gives the rows, and none on all others.
+    /// Rows on one rank, if each call gives the rows, and no rows on all other ranks.
     RowsOfOneRank {
         /// The largest number of rows.
         most: u64,
@@ -149,8 +149,8 @@ pub enum Extent {
         /// The number of ranks.
         ranks: u64,
     },
-    /// The rows of a rank's chunks, as in [`Extent::Chunks`], if each call gives the rows: `chunks` chunks of ⌈rows/chunks⌉ rows,
-    /// the last ones perhaps fewer.
+    /// The rows of a rank's chunks, as in [`Extent::Chunks`], if each call gives the rows: `chunks` chunks of ⌈rows/chunks⌉
+    /// rows, perhaps fewer in the last chunks.
     RowsOfChunks {
         /// The largest number of rows over all ranks.
         most: u64,
@@ -166,7 +166,7 @@ pub enum Extent {
     Chunks {
         /// Rows over all ranks.
         total: u64,
-        /// Rows of a chunk, the last ones perhaps fewer.
+        /// Rows of a chunk, perhaps fewer in the last chunks.
         per_chunk: u64,
         /// The index of the last chunk if each rank has two chunks. The second chunk is as far from the last chunk as the first
         /// chunk is from chunk 0.
@@ -346,7 +346,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shard_begins_behind_those_of_the_ranks_before() {
+    fn a_shard_begins_behind_the_shards_of_earlier_ranks() {
         let shard = |total| Extent::ShardRows { total, per_rank: 4 };
         let whole = Extent::Fixed(10);
         assert_eq!(whole.first_row_of(whole, 2), Some(0));
@@ -361,7 +361,7 @@ mod tests {
         assert_eq!(all.first_row_of(all, 1), Some(0));
         assert_eq!(all.first_row_of(ours, 1), None);
         assert_eq!(all.in_call(9).first_row_of(ours.in_call(9), 1), Some(3));
-        // An extent of one rank, whose rows are those of the whole.
+        // An extent of one rank, which has all rows of the tensor.
         let of_root = Extent::RowsOfOneRank { most: 30, rank: 2 };
         assert_eq!([1, 2].map(|rank| of_root.in_call(9).on(rank)), [0, 9]);
         assert_eq!(all.first_row_of(of_root, 2), Some(0));

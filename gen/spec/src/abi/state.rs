@@ -5,15 +5,15 @@ use super::limits::{MAX_BUCKETS, MAX_RANKS};
 /// [`Report::aborted_by`] when the rank's own host set [`HostPage::abort`].
 pub const HOST_ABORT: u32 = u32::MAX;
 
-/// A bit of abort words and of [`Report::aborted_by`]. It is set if the host has received a report that a rank failed. The other
-/// bits hold that rank.
+/// A bit of abort words and of [`Report::aborted_by`], which is set if the host has received a report that a rank failed. The
+/// other bits hold the number of this rank.
 pub const HEARD: u32 = 1 << 30;
 
 /// A bit that is set beside [`HEARD`]: the rank is lost, not only its call.
 pub const LOST: u32 = 1 << 29;
 
-/// In place of a number of rows that ranks compare: beside this bit, a hash of all lengths of the call: the offsets of packed
-/// sequences, or the rows and the cached rows.
+/// The bit that marks a hash of all lengths of a call, which ranks compare in place of a number of rows. The lengths are the
+/// offsets of packed sequences, or the rows and the cached rows.
 pub const LENGTHS_HASH: u32 = 1 << 31;
 
 /// The report that a kernel leaves for the host when a wait has passed its deadline, or when operands of a call have wrong values.
@@ -41,8 +41,8 @@ pub struct Report {
     pub seen: u32,
     /// The call, counted from 1.
     pub epoch: u32,
-    /// 0: its own deadline passed; 1 + r: rank r aborted; [`HEARD`] and r: rank r has failed, or is lost if [`LOST`] is set;
-    /// [`HOST_ABORT`]: the host aborted.
+    /// 0: the deadline of this rank passed; 1 + r: rank r aborted; [`HEARD`] and r: rank r has failed, or is lost if
+    /// [`LOST`] is set; [`HOST_ABORT`]: the host aborted.
     pub aborted_by: u32,
     /// The duration of the wait, ns.
     pub waited_ns: u64,
@@ -64,7 +64,7 @@ pub struct HostPage {
     pub claimed: u32,
     /// Host → device: the claimed epoch whose copies never run, neither now nor later.
     pub answered: u32,
-    /// Device → host: not 0 after a kernel gave up its copies. Copies are not wanted from then on.
+    /// Device → host: not 0 after a kernel gave up its copies. The host then enqueues no more copies.
     pub withdrawn: u32,
     /// Device → host: the first wait that failed.
     pub report: Report,
@@ -99,14 +99,15 @@ pub struct State {
 pub struct Gate {
     /// CTAs of all calls that are counted, modulo 2^32.
     pub due: u32,
-    /// CTAs of all calls that have left, modulo 2^32. Those of large grids are counted with `due`.
+    /// CTAs of all calls that have left, modulo 2^32. CTAs of large grids are counted with `due`.
     pub left: u32,
     /// The call whose first CTA entered last.
     pub last: u64,
     /// Whether this rank has given up a call. If so, this rank makes no later call.
     pub failed: u32,
     padding: [u32; 27],
-    /// As `due`, with a call's CTAs added as soon as the one that has the word enters.
+    /// Counts like `due`, one for each of the first CTAs. A CTA adds the number of its call's CTAs to its count when it
+    /// enters.
     pub entered: [u32; GATE_WORDS],
 }
 

@@ -14,7 +14,8 @@ pub struct Registers {
 }
 
 impl Registers {
-    /// Whether a kernel compiled to `found` is the planned one: warpgroups that share registers anew count on them all.
+    /// Whether a kernel that uses `found` registers per thread is as planned. Warpgroups that redistribute registers
+    /// rely on the full number at entry.
     #[must_use]
     pub const fn fit(&self, found: u32) -> bool {
         let is_shared = self.producer != self.entry;

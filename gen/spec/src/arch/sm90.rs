@@ -1,4 +1,4 @@
-//! Hopper, with the instructions that later architectures lack.
+//! Hopper, with instructions that later architectures lack.
 
 use super::spec::{ArchSpec, ProducerRegisters, Tile};
 
@@ -16,7 +16,7 @@ pub(super) const SM90A: ArchSpec = ArchSpec {
     producers: ProducerRegisters {
         // 128 accumulators and their addresses need more than an even share; producers need 56 when they also push.
         gemm: 56,
-        // Producers compute numbers that are constants in other kernels, for which 56 are too few.
+        // Producers compute numbers that are constants in other kernels, and 56 registers are too few.
         gemm_with_rows: 72,
         // A thread that collects rows for a norm has eight vectors in flight.
         gemm_normalising: 88,
@@ -31,7 +31,8 @@ pub(super) const SM90A: ArchSpec = ArchSpec {
         attention_with_rows: 88,
         // Producer warps keep eight addresses of rows and the coordinates of tiles. Threads of consumer warps have 128 sums each.
         dispatch: 104,
-        // Consumers need 64 registers more. Producer warps read addresses of rows from shared memory again.
+        // Consumers need 64 more registers than without promotion. Producer warps read addresses of rows from shared
+        // memory again.
         dispatch_promoting: 72,
     },
     // One or two warpgroups of 64 rows, each with at most 256 columns, which wgmma multiplies at a time.

@@ -50,7 +50,7 @@ pub struct ArchSpec {
     pub sm_registers: u32,
     /// The most registers of a thread.
     pub max_registers: u32,
-    /// Registers of a thread are allocated in multiples of this number.
+    /// The unit in which registers of a thread are allocated.
     pub register_step: u32,
     /// The threads of a warpgroup, which take part in an MMA together.
     pub group_threads: u32,
@@ -77,7 +77,7 @@ impl ArchSpec {
         self.threads() / 32
     }
 
-    /// The warps of a CTA that multiply. They are its last warps.
+    /// The warps of a CTA that multiply, which are the last warps of the CTA.
     #[must_use]
     pub const fn multiplying_warps(&self) -> u32 {
         self.groups * self.group_threads / 32

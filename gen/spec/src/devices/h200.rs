@@ -1,8 +1,8 @@
 //! NVIDIA H200 on an NVLink host: its figures, its rates, and its cost table.
 //!
-//! The table also serves other Hopper GPUs, whose rates follow from those of the H200 and what their driver reports. Comments
-//! name the measurements on H100 behind a value. `benches/measured.toml` has measured candidates that a test compares with the
-//! model.
+//! The table also serves other Hopper GPUs, whose rates follow from the rates of the H200 and the figures of their driver.
+//! Comments name the measurements on H100 behind a value. `benches/measured.toml` has measured candidates that a test compares
+//! with the model.
 
 use crate::arch::{Arch, Backend};
 use crate::cost::{
@@ -18,7 +18,7 @@ impl Hardware {
         memory_clock_khz: 3_201_000,
         memory_bus_bits: 6016,
         nvlinks: 18,
-        // Its GPCs have 16 or 18 SMs, as those of the H100 have.
+        // GPCs have 16 or 18 SMs, as on the H100.
         resident_clusters: [66, 39, 30, 22, 17, 15, 15],
     };
 }
@@ -26,7 +26,7 @@ impl Hardware {
 impl Device {
     /// An NVIDIA H200 on an NVLink host. The rates were measured with 8 GPUs busy at once: GEMM on random data (cuBLAS, mid
     /// sizes; the largest are power-limited to 650 to 690 TFLOP/s), 16-byte and TMA stores to 7 peers, and copy-engine pushes
-    /// of 16 MiB on 3 streams. The NIC is one of 400 Gbit/s.
+    /// of 16 MiB on 3 streams. The NIC has 400 Gbit/s.
     #[must_use]
     pub fn h200() -> Self {
         Self {
@@ -47,7 +47,7 @@ impl Device {
         }
     }
 
-    /// The cost table of the GPU. All Hopper GPUs have that of the H200, beside rates of their own.
+    /// The cost table of the GPU. All Hopper GPUs use the table of the H200, with rates of their own.
     pub(crate) const fn costs(&self) -> &'static CostTable {
         &COSTS
     }
@@ -74,10 +74,11 @@ const GEMM: GemmCosts = GemmCosts {
     max_l2_share: 1.5,
     epilogue_us: 1.0,
     even_tail_us: 4.0,
-    // H100, 2048 columns: two CTAs take as long as one to load a tile, three CTAs a third of it. The reason is not known.
+    // H100, 2048 columns: two CTAs take as long as one CTA to load a tile, three CTAs a third of this time. The reason
+    // is not known.
     two_slices_slowdown: 1.7,
-    // H100, 128 to 1024 rows: tiles of 64×128 and 128×64 take 1.1 to 1.35 times as long as by the rate of L2; on 4×H100 up to
-    // 1.5 times. The reason is not known.
+    // H100, 128 to 1024 rows: tiles of 64×128 and 128×64 take 1.1 to 1.35 times as long as the rate of L2 predicts; on 4×H100
+    // up to 1.5 times as long. The reason is not known.
     small_tiles_slowdown: 1.4,
     // H100, 1 row of 8192 columns of 2048, in a chain: 128 CTAs take 16.4 µs, and 64 CTAs 17.3.
     idle_sms_loss: 0.14,
@@ -126,11 +127,12 @@ const PUSH: PushCosts = PushCosts {
     copy_request_us: 12.0,
     // Three concurrent copies of 2, 4 and 16 MiB reach 174, 216 and 348 GB/s together.
     copy_us: 6.5,
-    // 2×H100: 0.4 to 0.6 µs with 64 columns of B in a stage, and up to 1.2 with 128, whose loads come before those of the warp.
+    // 2×H100: 0.4 to 0.6 µs with 64 columns of B in a stage, and up to 1.2 with 128, whose loads come before the loads
+    // of the warp.
     round_us: 1.3,
     shared_gain: 0.06,
     shared_slowdown: 1.12,
-    // Copies by copy engines slow the GEMM down by nothing that could be measured.
+    // Copies by copy engines do not measurably slow down the GEMM.
     comm_cta_slowdown: 1.02,
     contention_free_ctas: 8,
     contention_loss: 0.012,

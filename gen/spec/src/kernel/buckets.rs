@@ -15,10 +15,10 @@ use crate::topology::Topology;
 
 /// The smallest number of rows at which plans of GEMMs are compared. Plans for fewer rows are alike.
 const FEWEST_ROWS_OF_TILES: u64 = 16;
-/// The smallest saving for which one more bucket is worth its code and memory: a share of the time, added up over the numbers of
+/// The smallest saving that justifies the code and memory of one more bucket: a share of the time, added up over the numbers of
 /// rows at which plans are compared.
 const WORTH: f64 = 0.05;
-/// The most bytes of a kernel's parameter before CUDA 12.1.
+/// The largest size of a kernel's parameter before CUDA 12.1.
 const MAX_PARAMETER_BYTES: usize = 4096;
 
 /// The plan of a kernel with buckets, or with `whole` alone, which is for all numbers of rows. `plan` returns the fastest body
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn few_rows_have_other_plans_than_many() {
+    fn plans_for_few_rows_differ_from_plans_for_many_rows() {
         for op in GemmOp::ALL {
             let plan = plan(config(op, ROWS, None));
             let most: Vec<_> = plan.bodies.iter().filter_map(Body::max_rows).collect();
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_for_fewer_buckets_gets_no_more() {
+    fn the_option_buckets_is_an_upper_bound() {
         for asked in 1..=4 {
             let plan = plan(config(GemmOp::GemmAr, ROWS, Some(asked)));
             assert_eq!(plan.bodies.len(), asked as usize);
@@ -295,7 +295,7 @@ mod tests {
     /// A plan for a constant number of rows has no buckets. A plan with a fixed design has buckets only for fewer rows than a tile
     /// has, since the kernel then loads only a part of the tile.
     #[test]
-    fn what_cannot_differ_is_not_divided() {
+    fn a_constant_number_of_rows_has_one_bucket() {
         let alone = plan(config(GemmOp::GemmRs, Dim::Static(8192), None));
         assert_eq!(alone.bodies.len(), 1);
         let whole = plan(config(GemmOp::GemmRs, ROWS, Some(1)));
@@ -335,7 +335,7 @@ mod tests {
 
     /// If the protocol is given, buckets differ in shots at most. Across nodes there are no packets, and so no buckets.
     #[test]
-    fn buckets_of_collectives_keep_what_is_given() {
+    fn buckets_of_collectives_keep_fixed_options() {
         let mut config = rows_of(CollectiveOp::AllReduce);
         config.protocol = Some(Protocol::Simple);
         let chunks = plan(config);
@@ -353,7 +353,8 @@ mod tests {
         assert_eq!(protocols(&across), [(Protocol::Simple, 0)]);
     }
 
-    /// The design of a plan leads back to this plan at the same number of rows. Otherwise losses would be losses of other plans.
+    /// The design of a plan leads back to this plan at the plan's number of rows. Otherwise losses would be computed
+    /// for other plans.
     #[test]
     fn a_design_fixes_its_plan() {
         for op in GemmOp::ALL {

@@ -35,9 +35,10 @@ impl KernelPlan {
 
 /// The largest number of SMs that a kernel may use and that suits the kernel.
 ///
-/// An operator that adds up partial sums gets a multiple of four. Own tiles come a round of tiles after the same tiles of others,
-/// and a CTA that has own tiles in many rounds in a row waits in each of these rounds for another rank, which waits too. That is so
-/// if the CTAs are 1 to 3 more than whole rounds of all owners (`docs/performance.md#sms-of-operators-that-reduce`).
+/// An operator that adds up partial sums gets a multiple of four. A rank computes its own tiles a round of tiles later than the
+/// corresponding tiles of other owners. A CTA that has own tiles in many successive rounds waits in each of these rounds for
+/// another rank, which waits too. This happens if the number of CTAs exceeds whole rounds of all owners by 1 to 3
+/// (`docs/performance.md#sms-of-operators-that-reduce`).
 fn most_sms(spec: &SizedSpec) -> Option<u32> {
     let most = spec.config().max_sms?;
     Some(match spec.problem() {

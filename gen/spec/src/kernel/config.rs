@@ -19,7 +19,8 @@ const fn is_one(nodes: &u32) -> bool {
 }
 
 options! {
-    /// A kernel as the user asks for it. Its options and the problem's stand side by side where it is written.
+    /// A kernel as the user asks for it. In TOML and in attributes, its options stand beside the options of the
+    /// problem.
     #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
     pub struct KernelConfig {
         options {
@@ -31,8 +32,8 @@ options! {
             /// Nodes, with equal numbers of ranks, which are numbered node by node; 1 if absent.
             #[serde(default = "one", skip_serializing_if = "is_one")]
             nodes: u32 as NODES,
-            /// The most SMs that the kernel uses; all if absent. Other kernels, such as those of NCCL, need SMs that it leaves
-            /// free if they run beside it and wait for other ranks too.
+            /// The most SMs that the kernel uses; all SMs if absent. Other kernels that run beside this kernel and wait for
+            /// other ranks, such as kernels of NCCL, need SMs that this kernel leaves free.
             #[limits(1..=1024)]
             #[serde(default, skip_serializing_if = "Option::is_none")]
             max_sms: Option<u32> as MAX_SMS,

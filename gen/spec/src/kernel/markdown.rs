@@ -5,7 +5,7 @@ use crate::options::option::OptionSpec;
 use crate::options::values::{Limits, Values};
 use std::fmt;
 
-/// The options of one struct. It is displayed as a table.
+/// The options of one struct, displayed as a table.
 #[derive(Clone, Debug)]
 pub struct OptionTable {
     /// The name of the struct.

@@ -23,7 +23,7 @@ impl KernelPlan {
         (of(false), of(true))
     }
 
-    /// Bytes of device memory that one call needs on the rank that needs most: operands and workspace.
+    /// Bytes of device memory, operands and workspace, that one call needs on the rank with the largest need.
     #[must_use]
     pub fn resident_bytes(&self) -> u64 {
         let operands = (0..self.spec.world()).map(|rank| {
@@ -54,7 +54,7 @@ impl KernelPlan {
                     self.device.name
                 )
             },
-            "use smaller sizes, or more ranks where they share what is large",
+            "use smaller sizes, or divide large operands among more ranks",
         );
         for (_, region) in self.workspace_regions() {
             check_elements(region, field, &mut found);
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_gpu_can_hold_is_a_mistake_with_its_figures() {
+    fn operands_that_exceed_device_memory_are_refused_with_figures() {
         let found = KernelPlan::new(&spec(524_288, 524_280), &Device::h200());
         let found = found.expect_err("a terabyte");
         let fields: Vec<_> = found.iter().map(|v| v.field).collect();
@@ -118,9 +118,9 @@ mod tests {
     }
 
     #[test]
-    fn the_sum_is_that_of_operands_and_workspace() {
+    fn the_need_is_the_sum_of_operands_and_workspace() {
         let plan = KernelPlan::new(&spec(1024, 512), &Device::h200()).expect("small");
-        // A, B, and an eighth of C.
+        // Operands: A, B, and an eighth of C.
         let operands = Dtype::Bf16.bytes() * (1024 * 8 + 8 * 512 + 128 * 512);
         assert_eq!(plan.resident_bytes(), operands + plan.workspace_bytes());
         let barely = |memory_bytes| Device {
@@ -132,7 +132,8 @@ mod tests {
         KernelPlan::new(&spec(1024, 512), &barely(needed - 1)).expect_err("a byte short");
     }
 
-    /// A small `max_rows` lets a rank have more choices than rows. Regions have an element for each choice of each source.
+    /// A small `max_rows` lets a rank have more choices than rows. Some regions have an element for each choice of each
+    /// source.
     #[test]
     fn regions_of_more_elements_than_numbers_are_refused() {
         let of = |max_tokens, device: &Device, problem: fn(u64) -> Problem| {

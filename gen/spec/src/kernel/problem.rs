@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Problem {
-    /// A GEMM and what ranks exchange for it.
+    /// A GEMM, and the exchange between ranks for it.
     Gemm(GemmConfig),
     /// Attention over a sequence that ranks share.
     Attention(AttentionConfig),
@@ -142,7 +142,7 @@ impl From<CollectiveShape> for Shape {
 }
 
 impl Op {
-    /// The operator with nothing decided: every size is dynamic, and every option has its default.
+    /// The operator with every size dynamic, and every option at its default.
     #[must_use]
     pub fn problem(self) -> Problem {
         match self {
@@ -215,7 +215,7 @@ impl Problem {
         }
     }
 
-    /// Whether ranks communicate. If not, calls of one rank need none of the others.
+    /// Whether ranks communicate. If not, calls of one rank need no calls of other ranks.
     #[must_use]
     pub fn communicates(&self) -> bool {
         self.gemm().is_none_or(|gemm| gemm.op.communicates())
@@ -238,7 +238,7 @@ impl Problem {
         })
     }
 
-    /// The GEMM, if the problem is one.
+    /// The GEMM; `None` if the problem is not a GEMM.
     #[must_use]
     pub const fn gemm(&self) -> Option<&GemmConfig> {
         match self {
@@ -247,7 +247,7 @@ impl Problem {
         }
     }
 
-    /// The GEMM, to be changed, if the problem is one.
+    /// The GEMM, to be changed; `None` if the problem is not a GEMM.
     pub const fn gemm_mut(&mut self) -> Option<&mut GemmConfig> {
         match self {
             Self::Gemm(config) => Some(config),
@@ -256,7 +256,7 @@ impl Problem {
     }
 }
 
-/// The operator, and the options of its variant: their places in TOML are not within another.
+/// The operator, and the options of its variant. No TOML table contains these options.
 impl Options for Problem {
     fn options(&self, _: Option<&'static str>) -> Vec<OptionSpec> {
         let place = ("KernelConfig", None);
@@ -270,7 +270,7 @@ impl Options for Problem {
         all
     }
 
-    /// The operator is only checked: the problem is of it already.
+    /// The operator is only checked, since the variant of the problem has it already.
     fn assign(&mut self, field: Field, value: &Value) -> Result<bool, String> {
         match field {
             Field::OP => Op::read(value).map(|_| true),
@@ -280,7 +280,7 @@ impl Options for Problem {
 }
 
 impl Shape {
-    /// The size of a dimension; none if the problem does not have it.
+    /// The size of a dimension; `None` if the problem does not have the dimension.
     #[must_use]
     pub fn size(&self, field: Field) -> Option<u64> {
         match self {

@@ -35,7 +35,7 @@ impl SizedSpec {
         KernelSpec::for_sizes(config, &sizes.into())?.sized()
     }
 
-    /// The same without a name.
+    /// The spec without its name.
     #[must_use]
     pub fn without_name(mut self) -> Self {
         self.spec = self.spec.without_name();

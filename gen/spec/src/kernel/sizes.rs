@@ -28,7 +28,7 @@ pub enum Sizes {
 }
 
 impl Sizes {
-    /// The size of a dimension; none if it is not given.
+    /// The size of a dimension; `None` if the size is not given.
     #[must_use]
     pub fn size(&self, field: Field) -> Option<u64> {
         match self {
@@ -42,7 +42,7 @@ impl Sizes {
         }
     }
 
-    /// The names that were given, if not every dimension is.
+    /// The given names, if the sizes are given by name.
     pub(super) fn names(&self) -> impl Iterator<Item = Field> {
         let named = match self {
             Self::Shape(_) => &[],

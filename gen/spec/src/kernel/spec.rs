@@ -67,7 +67,7 @@ impl KernelSpec {
         Self::checked(config, found)
     }
 
-    /// The same without a name.
+    /// The spec without its name.
     pub(super) fn without_name(mut self) -> Self {
         self.config.name = None;
         self
@@ -152,7 +152,7 @@ impl KernelSpec {
     }
 }
 
-/// Ranks and nodes.
+/// Checks ranks and nodes.
 fn check_topology(config: &KernelConfig, found: &mut Diagnostics) {
     let KernelConfig { world, nodes, .. } = *config;
     if nodes == 1 {
@@ -193,7 +193,7 @@ mod tests {
     use crate::config::{CollectiveConfig, CollectiveOp, CollectiveShape, Dim};
     use crate::kernel::SizedSpec;
 
-    /// A kernel that is declared for up to some number of rows takes fewer, too.
+    /// A kernel that is declared for up to some number of rows also takes fewer rows.
     #[test]
     fn a_bound_stays_a_bound() {
         for m in [Dim::Dynamic, Dim::UpTo(8192)] {
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_that_the_configuration_has_need_not_be_given() {
+    fn sizes_that_the_configuration_fixes_need_not_be_given() {
         let config = CollectiveConfig {
             n: Dim::Static(64),
             ..CollectiveConfig::new(CollectiveOp::AllReduce)

@@ -1,4 +1,4 @@
-//! Operators that return what experts made of tokens: `combine`.
+//! Operators that return the results of experts to tokens: `combine`.
 
 pub(crate) mod check;
 pub(crate) mod config;

@@ -8,7 +8,7 @@ use std::str::FromStr;
 /// A dimension: known when the kernel is declared, given when it is prepared, or given at each call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Dim {
-    /// Known now.
+    /// A size that is known at the declaration.
     Static(u64),
     /// Given when the kernel is prepared, which specialises it. Written `dynamic`.
     Dynamic,
@@ -18,7 +18,7 @@ pub enum Dim {
 }
 
 impl Dim {
-    /// The size, or the most that a call may have, if it is known.
+    /// The size, or the largest size of a call; `None` if it is not known.
     #[must_use]
     pub const fn fixed(self) -> Option<u64> {
         match self {
@@ -27,8 +27,8 @@ impl Dim {
         }
     }
 
-    /// The dimension in a kernel that is prepared for `size`, where `is_at_run_time` says whether the operator can take it
-    /// at each call: then `size` is the most that a call may have.
+    /// The dimension in a kernel that is prepared for `size`, where `is_at_run_time` says whether the operator can take
+    /// the size at each call. If so, `size` is the largest size of a call.
     #[must_use]
     pub const fn prepared(self, size: u64, is_at_run_time: bool) -> Self {
         match (self, is_at_run_time) {

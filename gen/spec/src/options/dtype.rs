@@ -72,13 +72,13 @@ impl Dtype {
     /// Types of results.
     pub const RESULTS: [Self; 3] = [Self::Bf16, Self::Fp16, Self::Fp32];
 
-    /// Types of the operands of MMAs that results can have too.
+    /// Types of the operands of MMAs that are also types of results.
     pub const FACTORS: [Self; 2] = [Self::Bf16, Self::Fp16];
 
     /// Types of A and B of GEMM operators.
     pub const GEMM_FACTORS: [Self; 3] = [Self::Bf16, Self::Fp16, Self::E4m3];
 
-    /// The facts of this type, from which all methods derive what they return.
+    /// The facts of this type, from which all methods derive.
     #[must_use]
     pub const fn info(self) -> DtypeInfo {
         match self {

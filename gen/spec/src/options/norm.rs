@@ -12,7 +12,7 @@ choices! {
     /// How the rows of a result are normalised.
     #[derive(Default)]
     pub enum Norm {
-        /// They are not.
+        /// Rows are not normalised.
         #[default]
         None = "none",
         /// RMSNorm: `z / √(mean(z²) + eps) · weight`, where z is a row and `weight` has an element for each column.
@@ -42,7 +42,7 @@ impl Eps {
         f32::from_bits(self.bits)
     }
 
-    /// Records a number that no kernel can use. Kernels treat subnormal numbers as 0.
+    /// Records a mistake if no kernel can use the number. Kernels treat subnormal numbers as 0.
     pub(crate) fn check(self, found: &mut Diagnostics) {
         let value = self.value();
         found.require(

@@ -9,39 +9,40 @@ choices! {
     pub enum Op {
         /// `C[M,N] = AllGather(A)[M,K] · B`: rank r has its ⌈M/W⌉ rows of A and its own B.
         AgGemm = "ag_gemm",
-        /// `C = Σ_r A_r[M,K] · B_r`, of which rank r keeps its ⌈M/W⌉ rows: a reduce-scatter. M, N and K are those of every
-        /// A_r and B_r.
+        /// `C = Σ_r A_r[M,K] · B_r`, whose ⌈M/W⌉ rows of rank r stay on rank r: a reduce-scatter. Every A_r and B_r has
+        /// the sizes M, N and K.
         ///
-        /// A rank adds what its peers computed of its rows, rounded to the type of A, to its own sums in fp32, always in the
-        /// same order, and rounds once more: the same bits each time, and fewer roundings than a GEMM and NCCL make.
+        /// A rank adds the sums of its peers for its rows, rounded to the type of A, to its own sums in fp32, always in the
+        /// same order, and rounds once more. The result has the same bits each time, and fewer roundings than a GEMM and
+        /// NCCL make.
         GemmRs = "gemm_rs",
-        /// The same sum, all of `C[M,N]` on every rank, with the same bits on all of them. It can also normalise the rows:
-        /// see [`Epilogue`](crate::Epilogue).
+        /// `C[M,N] = Σ_r A_r[M,K] · B_r`, the whole sum on every rank, with the same bits on all ranks. The operator can
+        /// also normalise the rows: see [`Epilogue`](crate::Epilogue).
         GemmAr = "gemm_ar",
         /// `C[M,N] = A[M,K] · B` on each rank, of its own A and B, without communication.
         ///
-        /// No rank waits for another. Each makes calls when it needs them and, if calls give the rows, with a number of rows of
-        /// its own.
+        /// No rank waits for another rank. Each rank makes calls on its own and, if calls give the rows, with its own number of
+        /// rows.
         Gemm = "gemm",
-        /// `O = softmax(scale · Q Kᵀ) V` over a whole sequence of which each rank has rows of Q, K and V, exactly; rank r
-        /// gets its rows of O, and the logarithms of the sums of exponentials (LSE).
+        /// `O = softmax(scale · Q Kᵀ) V` over a whole sequence whose rows of Q, K and V are divided among the ranks,
+        /// exactly; rank r gets its rows of O, and the logarithms of the sums of exponentials (LSE).
         RingAttention = "ring_attention",
-        /// Each token goes to the ranks of its experts, which multiply it by each expert's weight: rows by expert, those of
-        /// an expert by source rank and token. Says also where they are, for [`Self::Combine`].
+        /// Each token goes to the ranks of its experts, which multiply the token by each expert's weight. Rows are ordered
+        /// by expert, then by source rank and token. The indices of the rows are also results, for [`Self::Combine`].
         DispatchGemm = "dispatch_gemm",
-        /// A whole layer of experts in one launch: each token goes to the ranks of its experts, which apply `silu(gate) · up` and
-        /// the down projection, and gets the weighted sum of the results back. What an expert makes of a token is rounded once to
+        /// A whole layer of experts in one launch: each token goes to the ranks of its experts, which apply `silu(gate) · up`
+        /// and the down projection, and gets the weighted sum of the results back. The result of an expert is rounded once to
         /// the type of tokens; sums are in fp32, in the order of a token's choices.
         MoeLayer = "moe_layer",
-        /// The weighted sum of what experts made of each token, at the token's rank. Sums are in fp32 and in the same order
-        /// each time; what one rank's experts made of a token travels as one row of elements.
+        /// The weighted sum of the experts' results of each token, on the token's rank. Sums are in fp32 and in the same
+        /// order each time. The results of one rank's experts for a token travel as one row of elements.
         Combine = "combine",
-        /// `Y[M,N] = Σ_r X_r`: all of the sum on every rank, with the same bits on all of them. Ranks add in fp32, in the
+        /// `Y[M,N] = Σ_r X_r`: the whole sum on every rank, with the same bits on all ranks. Ranks add in fp32, in the
         /// order of ranks, and round once; on several nodes, the sums of other nodes are rounded as well.
         AllReduce = "all_reduce",
         /// `Y[M,N]`: the rows of all ranks, one behind the other; rank r passes its ⌈M/W⌉ rows as X.
         AllGather = "all_gather",
-        /// The rows of `Σ_r X_r[M,N]` that are rank r's, added up as those of [`Self::AllReduce`].
+        /// The ⌈M/W⌉ rows of rank r of `Σ_r X_r[M,N]`, added up as in [`Self::AllReduce`].
         ReduceScatter = "reduce_scatter",
         /// `Y[M,N] = X_root`: every rank gets the tensor of one rank.
         Broadcast = "broadcast",

@@ -15,7 +15,7 @@ pub struct OptionSpec {
     pub field: Field,
     /// The struct that has the option.
     pub of: &'static str,
-    /// The TOML table in which the option may also stand; `None` if there is no such table.
+    /// The TOML table that may contain the option; `None` if there is no such table.
     pub group: Option<&'static str>,
     /// The documentation of the option, in paragraphs. The first paragraph is a summary.
     pub doc: Vec<String>,
@@ -84,12 +84,12 @@ pub trait OperatorConfig: Options {
 
 /// Structs of options, and the [`Field`] of each option. A struct may have
 ///
-/// - `op: Type, sizes: Shape { … }`: the dimensions of a problem, and the name of the struct that has them all;
-/// - `options { … }`: whatever else the user may write;
+/// - `op: Type, sizes: Shape { … }`: the dimensions of a problem, and the name of the struct that has all of them;
+/// - `options { … }`: all other options of the user;
 /// - `groups { … }`: structs of options that stand in a table of their own in TOML, or beside the others.
 ///
-/// `name as NAME` declares an option and `Field::NAME`; `name as =NAME` is an option that another struct declares. Its
-/// documentation is what help and the book say of it. This declaration
+/// `name as NAME` declares an option and `Field::NAME`; `name as =NAME` is an option that another struct declares. Help
+/// and the book show the documentation of the option. This declaration
 ///
 /// ```text
 /// pub struct SumConfig {
@@ -136,7 +136,7 @@ macro_rules! options {
     (@new $Struct:ident [] $($rest:tt)*) => {};
     (@new $Struct:ident [$Op:ident] [$($size:ident)+] [$($name:ident = ($($default:expr)?))*] [$($group:ident)*]) => {
         impl $Struct {
-            /// Every size dynamic, and all else as if it were not written.
+            /// Every size dynamic, and every other option at its default.
             #[must_use]
             pub fn new(op: $Op) -> Self {
                 Self {
@@ -270,7 +270,7 @@ macro_rules! options {
                 }
 
                 impl $Shape {
-                    /// The size of a dimension; none if the problem does not have it.
+                    /// The size of a dimension; `None` if the problem does not have the dimension.
                     #[must_use]
                     pub fn size(&self, field: Field) -> Option<u64> {
                         match field {

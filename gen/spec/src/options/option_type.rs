@@ -101,7 +101,7 @@ pub(crate) trait Choice: Copy + fmt::Debug + fmt::Display + 'static {
     /// The values that an option takes, by name.
     const CHOICES: &'static [(&'static str, Self)];
 
-    /// The type of elements, if this is one.
+    /// The type of elements; `None` if the value is not a type of elements.
     fn dtype(self) -> Option<Dtype> {
         None
     }

@@ -104,7 +104,7 @@ impl Value {
     }
 }
 
-/// Suggests the names in `known` that are similar to `given`, or lists all if none is.
+/// Suggests the names in `known` that are similar to `given`, or lists all names if none is similar.
 #[must_use]
 pub fn nearest(given: &str, known: &[&str]) -> String {
     let similarity = |name: &&str| strsim::jaro(given, name);

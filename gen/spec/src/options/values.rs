@@ -8,8 +8,8 @@ use crate::field::Field;
 pub enum Values {
     /// An integer, `dynamic`, or `..=8192`.
     ///
-    /// With `dynamic`, `prepare` takes the size. `..=8192` fixes the most rows, and each call gives its number; it is only
-    /// for `m` and `seq`.
+    /// With `dynamic`, `prepare` takes the size. `..=8192` fixes the largest number of rows, and each call gives its
+    /// number of rows. Only `m` and `seq` may have this form.
     Size,
     /// An integer, perhaps within limits.
     Count(Option<Limits>),

@@ -38,7 +38,7 @@ pub struct BodyPlan<P> {
     pub call: CallSteps,
     /// Shared memory, as dynamic shared memory is laid out from a 1024-byte boundary.
     pub smem: Vec<Region>,
-    /// Shared memory of CTAs that only communicate, or of the communication that CTAs do before their other roles, from the same
+    /// Shared memory of CTAs that only communicate, or of the communication of CTAs before their other roles, from the same
     /// 1024-byte boundary as `smem`; empty if this memory has no layout of its own.
     pub comm_smem: Vec<Region>,
     /// Dynamic shared memory, alignment slack included.

@@ -2,7 +2,8 @@
 
 use serde::Serialize;
 
-/// Copies that the host enqueues when the kernel rings the doorbell: for each chunk the same bytes to every peer, then its flag.
+/// Copies that the host enqueues when the kernel rings the doorbell: for each chunk, the bytes and then the flag to
+/// every peer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Copies {
     /// Bytes of a row; rows are contiguous in the gathered buffer.

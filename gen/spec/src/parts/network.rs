@@ -13,8 +13,8 @@ use serde::Serialize;
 pub struct Network {
     /// The channels that the kernel uses to each peer, at most [`PUT_CHANNELS`](crate::fabric::PUT_CHANNELS).
     pub channels: u16,
-    /// The puts of a call to each peer, on each channel. For calls of `dispatch_gemm` and `combine` this is the largest number: the
-    /// number of their puts depends on their tokens.
+    /// The puts of a call to each peer, on each channel. For calls of `dispatch_gemm` and `combine` this is the largest number:
+    /// the number of puts of a call depends on the tokens.
     pub puts: u32,
     /// Bytes of the largest put.
     pub put_bytes: u64,

@@ -33,7 +33,7 @@ impl Role {
         }
     }
 
-    /// Returns the role with these steps. Steps in which the plan has nothing to wait for and nothing to signal are left out.
+    /// Returns the role with these steps. Steps without waits and signals in this plan are left out.
     pub(crate) fn with(self, steps: Vec<Step>) -> Self {
         Self {
             steps: used(steps),
@@ -95,9 +95,9 @@ role_kinds! {
     Store = Store;
     /// Adds up rows in shared memory.
     Add = Multiply;
-    /// Takes results of other ranks to the caller's tensor.
+    /// Copies results of other ranks to the caller's tensor.
     Collect = Collect;
-    /// Adds up what other ranks have sent.
+    /// Adds up sums that other ranks have sent.
     Reduce = Reduce;
     /// Sends and receives packets of a collective.
     Exchange = Reduce | Collect;
@@ -111,7 +111,7 @@ role_kinds! {
     PushKv = Push;
     /// Sends tokens to the ranks of their experts.
     SendTokens = Push;
-    /// Sums of ranks with few tokens, without the pipeline.
+    /// Adds up the sums of ranks with few tokens, without the pipeline.
     SumFewTokens = Load | Push;
     /// Watches arrivals, puts, and forwards, each in warps of its own.
     Communicate = Push | Collect;
@@ -123,7 +123,7 @@ role_kinds! {
     PutKv = Push;
     /// Puts sums of this node to other nodes.
     PutSums = Push;
-    /// Acknowledges sums of other nodes, whose places are wanted again.
+    /// Acknowledges sums of other nodes, so that their places can be reused.
     AcknowledgeSums = Push;
     /// Forwards lists of tokens of other nodes.
     RelayLists = Push;

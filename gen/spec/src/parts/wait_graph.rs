@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_agent_does_after_another_one_can_close_a_circle() {
+    fn a_step_after_another_agent_can_close_a_circle() {
         let [first, then] = [
             vec![Step::of(0).waits(&FULL, CTA)],
             vec![Step::of(0).signals(&FULL, CTA)],

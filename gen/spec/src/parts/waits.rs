@@ -154,7 +154,7 @@ impl Step {
         }
     }
 
-    /// A step of CTAs whose roles are all done.
+    /// A step of a CTA after all of its roles.
     pub(crate) const fn last() -> Self {
         Self::of(Self::LATER)
     }
@@ -235,7 +235,7 @@ impl CallSteps {
     }
 }
 
-/// Leaves out the steps in which a plan has nothing to wait for and nothing to signal.
+/// Leaves out the steps without waits and signals.
 pub(crate) fn used(mut steps: Vec<Step>) -> Vec<Step> {
     steps.retain(|step| !step.is_empty());
     steps

@@ -23,7 +23,7 @@ pub(super) fn describe(body: &Body, op_plan: &AttentionPlan, topology: Topology)
 fn computes(op_plan: &AttentionPlan, topology: Topology) -> String {
     let shape = op_plan.shape;
     let mask = if op_plan.config.causal {
-        ", each row over itself and earlier ones"
+        ", each row over itself and earlier rows"
     } else {
         ""
     };

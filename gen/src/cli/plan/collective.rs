@@ -53,7 +53,7 @@ fn computes(op_plan: &CollectivePlan, topology: Topology) -> String {
     )
 }
 
-/// How data travels, in a few words.
+/// The protocol of the data, in a few words.
 fn travel(op_plan: &CollectivePlan, topology: Topology) -> String {
     match (op_plan.protocol, op_plan.shots) {
         _ if topology.world() == 1 => String::new(),

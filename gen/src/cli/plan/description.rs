@@ -1,4 +1,4 @@
-//! [`Description`]: what a module for each operator adds to the description of a plan.
+//! [`Description`]: the part of a plan's description that the module of an operator adds.
 
 use crate::cli::format::count;
 use mkernel_spec::Topology;
@@ -12,7 +12,7 @@ pub(super) struct Description {
     pub summary: String,
     /// The titles and the lines of further sections.
     pub sections: Vec<(&'static str, Vec<String>)>,
-    /// How shared memory is divided, in a few words.
+    /// The division of shared memory, in a few words.
     pub shared: String,
 }
 

@@ -27,7 +27,7 @@ fn summary(body: &Body, op_plan: &GemmPlan) -> String {
         let _ = write!(text, ", {transfer}");
     }
     if op_plan.comm_ctas > 0 {
-        let _ = write!(text, " by {} of them", op_plan.comm_ctas);
+        let _ = write!(text, " by {} communication CTAs", op_plan.comm_ctas);
     }
     if let Some(reduction) = &op_plan.reduction {
         text += match reduction.shots {
@@ -116,7 +116,7 @@ fn tiles(body: &Body, op_plan: &GemmPlan) -> Vec<String> {
     }
     lines.push(match order.shard_row_tiles {
         Some(tiles) => format!(
-            "the {tiles} row tiles of the own shard first, then those of peers as they arrive"
+            "the {tiles} row tiles of the own shard first, then the row tiles of peers as they arrive"
         ),
         None if op_plan.chunks.is_some() => {
             "tiles cross the borders of shards, so a rank's own rows are copied too".to_owned()

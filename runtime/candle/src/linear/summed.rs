@@ -1,4 +1,4 @@
-//! What [`RowParallel`] applies to the whole sum, in the same kernel.
+//! The operations of [`RowParallel`] on the whole sum, in the kernel of the product.
 
 use super::{RowParallel, config, count_rows, dims_with_last, operands, operator};
 use crate::call::call_with_rows;

@@ -100,7 +100,7 @@ fn swiglu_is_applied_to_own_columns() -> Result<()> {
     Ok(())
 }
 
-/// One kernel applies to the whole sum what candle applies step by step.
+/// One kernel applies the operations to the whole sum that candle applies step by step.
 #[test]
 fn a_sum_is_activated_or_added_to_a_residual_and_normalised() -> Result<()> {
     let whole = Whole::new()?;
@@ -159,7 +159,7 @@ fn layers_of_f16_are_right() -> Result<()> {
     Ok(())
 }
 
-/// 5 rows on 4 ranks are 2, 2, 1 and none.
+/// Of 5 rows, 4 ranks have 2, 2, 1 and 0.
 #[test]
 fn rows_are_gathered_and_scattered_also_if_ranks_have_different_numbers_of_them() -> Result<()> {
     let whole = Whole::new()?;

@@ -1,4 +1,4 @@
-//! Tests of layers and operators on simulated GPUs, with tensors of the CPU. What is expected is computed by candle, in
+//! Tests of layers and operators on simulated GPUs, with tensors of the CPU. candle computes the expected results, in
 //! f32 and without ranks.
 
 mod attention;

@@ -1,4 +1,4 @@
-//! Mistakes of programs, which are errors that say what to do.
+//! Mistakes of programs, which are errors with a remedy.
 
 use crate::ranks::{on_ranks, random};
 use candle_core::{DType, Device, Module, Result, Tensor};

@@ -27,7 +27,7 @@ pub struct NicModel {
 }
 
 impl Default for NicModel {
-    /// One NIC of 400 Gbit/s, with the latency of a network of a few switches.
+    /// A model with one NIC of 400 Gbit/s, and the latency of a network with a few switches.
     fn default() -> Self {
         Self {
             rails: 1,
@@ -76,7 +76,7 @@ impl NicModel {
 pub struct Faults {
     /// The seed of all random decisions.
     pub seed: u64,
-    /// The longest random delay of a write or a completion. Delays let some overtake others.
+    /// The longest random delay of a write or a completion. Delays let later writes overtake earlier writes.
     pub jitter: Duration,
     /// The probability that a write or a completion is lost and repeated. A repetition may be lost again.
     pub loss: f64,

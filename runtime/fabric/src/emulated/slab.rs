@@ -1,7 +1,7 @@
 //! [`Slab`]: values under tickets that are never valid twice.
 
 /// Values, each under a ticket of its own. The low half of a ticket is the index of the entry, and the high half counts the
-/// uses of that entry. So a ticket that a peer repeats is invalid.
+/// uses of that entry. A ticket that a peer repeats is therefore invalid.
 pub struct Slab<T> {
     entries: Vec<(u32, Option<T>)>,
     free: Vec<u32>,

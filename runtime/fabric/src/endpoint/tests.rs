@@ -81,7 +81,7 @@ impl Bench {
         Self::with_region(0)
     }
 
-    /// Peers and endpoint have one region of `bytes` bytes, or none.
+    /// Peers and endpoint have one region of `bytes` bytes, or no region.
     fn with_region(bytes: u64) -> Self {
         let record = Arc::<Mutex<Record>>::default();
         let config = EndpointConfig {

@@ -1,4 +1,4 @@
-//! [`Buffer`]: host memory that tests use as regions, and the patterns that they write to it.
+//! [`Buffer`]: host memory that tests use as regions, and the patterns in this memory.
 
 use crate::transport::{MemoryKind, MemoryRange};
 use std::sync::atomic::{AtomicU8, Ordering};

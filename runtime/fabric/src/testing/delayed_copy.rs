@@ -1,4 +1,4 @@
-//! [`DelayedCopyEngine`]: a [`CopyEngine`] for tests whose copies take time, like those of a GPU's copy engines.
+//! [`DelayedCopyEngine`]: a [`CopyEngine`] for tests whose copies take time, like the copies of a GPU's copy engines.
 
 use crate::emulated::{CopyEngine, CopyStatus, HostCopyEngine};
 use crate::transport::MemoryRange;
@@ -15,7 +15,7 @@ pub struct SourceTable(Arc<Mutex<Entries>>);
 /// The content of a [`SourceTable`].
 #[derive(Default)]
 struct Entries {
-    /// Each source: its memory and the offset in it, by number.
+    /// The sources by number: the memory of each source, and the offset in this memory.
     sources: HashMap<u64, (MemoryRange, u64)>,
     /// The last number that was given to a source.
     last: u64,

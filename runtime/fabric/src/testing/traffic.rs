@@ -27,7 +27,7 @@ pub struct Traffic {
     pub channels: u16,
     /// The number of puts on each channel.
     pub puts: u32,
-    /// The sizes that puts use in turn.
+    /// The sizes of puts, which puts use in turn.
     pub sizes: Vec<u32>,
     /// The capacity of the rings as a power of two.
     pub ring_log2: u32,
@@ -85,9 +85,9 @@ impl Traffic {
 pub struct TrafficNode {
     /// The endpoint. `None` once it has ended.
     pub endpoint: Option<Endpoint>,
-    /// The producer of its ring.
+    /// The producer of the endpoint's ring.
     pub producer: CommandProducer,
-    /// Its arrival words.
+    /// The arrival words of the endpoint.
     pub arrivals: HostArrivals,
     /// Region 0.
     pub source: Buffer,
@@ -263,7 +263,7 @@ impl<'a> TrafficRun<'a> {
                 if has_moved || has_arrived {
                     node.moved_at = now;
                 } else if now.saturating_duration_since(node.moved_at) > time_limit {
-                    node.endpoint = None; // Its kernel would abort now.
+                    node.endpoint = None; // The kernel of a real endpoint would abort now.
                 }
                 has_moved
             }

@@ -21,13 +21,13 @@ pub(super) enum AsyncEvent {
     Device(String),
 }
 
-/// Returns the next event of the device, if there is one. It does not wait.
+/// Returns the next event of the device, if the device has an event. Does not wait.
 pub(super) fn next(device: &Device) -> Option<AsyncEvent> {
     loop {
         let mut event = ibv_async_event::default();
-        // SAFETY: the context is open and its file descriptor does not block. The union member that is read is the
-        // one that the event's type selects. The queue pair of an event lives until the event is acknowledged:
-        // ibv_destroy_qp discards events that were not read, and waits for the acknowledgement of those that were.
+        // SAFETY: the context is open and its file descriptor does not block. The event's type selects the union member
+        // that is read. The queue pair of an event lives until the event is acknowledged: ibv_destroy_qp discards
+        // events that were not read, and waits for the acknowledgement of events that were read.
         let reported = unsafe {
             if (device.verbs.get_async_event)(device.context, &raw mut event) != 0 {
                 return None;

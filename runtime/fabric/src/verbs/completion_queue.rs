@@ -45,8 +45,8 @@ impl CompletionQueue {
     /// is empty.
     pub(super) fn poll(&self, completions: &mut [ibv_wc]) -> io::Result<usize> {
         // SAFETY: this is the body of ibv_poll_cq of verbs.h, which is inline there. The table belongs to the queue's
-        // device, and the driver has set the member before the device was open. There is room for as many completions
-        // as are requested, and a driver writes no more.
+        // device, and the driver has set the member before the device was open. The buffer has room for the requested
+        // number of completions, and a driver writes no more than this number.
         let count = unsafe {
             let poll = (*self.device.context)
                 .ops

@@ -30,7 +30,7 @@ unsafe impl Send for Device {}
 // SAFETY: see above. No field changes after `open`.
 unsafe impl Sync for Device {}
 
-/// A port of a device, and the address that peers use for it.
+/// A port of a device, and the address by which peers reach the port.
 #[derive(Clone, Debug)]
 pub(super) struct Port {
     pub(super) number: u8,

@@ -8,7 +8,7 @@ pub(super) fn last_error() -> io::Error {
     io::Error::last_os_error()
 }
 
-/// Converts the return value of a function. It is 0, an error number, or -1 with the number in `errno`.
+/// Converts the return value of a function: 0, an error number, or -1 with the number in `errno`.
 pub(super) fn result(code: c_int) -> io::Result<()> {
     match code {
         0 => Ok(()),

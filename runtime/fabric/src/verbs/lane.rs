@@ -81,7 +81,7 @@ impl<K: QueuePairType> Lane<K> {
         posted
     }
 
-    /// Returns the peer that a posted write with this tag goes to.
+    /// Returns the target peer of the posted write with this tag.
     pub(super) fn peer_of(&self, tag: u64) -> Option<u16> {
         self.peer.or_else(|| self.posted_writes.peer_of(tag))
     }

@@ -132,7 +132,7 @@ impl<K: QueuePairType> Lanes<K> {
         }
     }
 
-    /// Records whether the port of a NIC is down. New writes avoid such a NIC while another one has room.
+    /// Records whether the port of a NIC is down. New writes avoid such a NIC while another NIC has room.
     pub(super) fn set_down(&mut self, rail: usize, is_down: bool) {
         self.rails[rail].is_down = is_down;
     }
@@ -154,7 +154,7 @@ impl<K: QueuePairType> Lanes<K> {
 
     /// Adds a write to the batch of a lane. Returns false if no lane has room.
     ///
-    /// `work` builds the work request for a given rail. If it returns `None`, so does this function.
+    /// `work` builds the work request for a given rail. If `work` returns `None`, this function also returns `None`.
     pub(super) fn accept(
         &mut self,
         peer: u16,

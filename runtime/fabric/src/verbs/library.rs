@@ -40,8 +40,8 @@ macro_rules! functions {
 }
 
 functions! {
-    /// Functions of libibverbs. They are called as their manual pages require. The caller frees the pointers that
-    /// they return.
+    /// Functions of libibverbs. Calls follow the manual pages. The caller frees the pointers that these functions
+    /// return.
     Verbs {
         get_device_list = "ibv_get_device_list": fn(*mut c_int) -> *mut *mut ibv_device;
         free_device_list = "ibv_free_device_list": fn(*mut *mut ibv_device);

@@ -53,7 +53,7 @@ impl QueuePair {
     ///
     /// # Safety
     ///
-    /// `qp` must be null, with the reason in `errno`, or a new queue pair on this completion queue that nobody else
+    /// `qp` must be null, with the reason in `errno`, or a new queue pair on this completion queue that only the result
     /// destroys.
     pub(super) unsafe fn created(
         queue: &Arc<CompletionQueue>,

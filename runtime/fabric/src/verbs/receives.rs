@@ -52,8 +52,8 @@ fn link(chain: &mut [ibv_recv_wr]) {
 /// The receives of all RC queue pairs of a NIC.
 ///
 /// The size of the queue does not depend on the number of queue pairs. The arrivals of all peers take receives from the queue.
-/// So a peer can use the receives of another peer, and only the credits of the endpoints prevent this. The following rules keep
-/// a receive posted for each write that may arrive, so that no sender ever gets a "receiver not ready":
+/// A peer could therefore use the receives of another peer, and only the credits of the endpoints prevent this. The following
+/// rules keep a receive posted for each write that may arrive, so that no sender ever gets a "receiver not ready":
 ///
 /// 1. The queue holds `peers · share` receives. All receives are posted before the queue pairs are connected.
 /// 2. A peer has at most `share` writes in flight: [`Limits::receives`](crate::transport::Limits::receives) is `share`,

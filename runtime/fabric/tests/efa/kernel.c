@@ -143,7 +143,7 @@ static int create_ah(int device, const struct ib_uverbs_create_ah *ask, struct i
     return 0;
 }
 
-// A command of the write() ABI consists of its own structure and that of the driver. So does its answer.
+// A command of the write() ABI, like its answer, consists of a structure of its own and the driver's structure.
 #define ASK(type) ((const struct type *)ask)
 #define ANSWER(type) ((struct type *)answer)
 #define OWN_ASK(type) ((void *)(ASK(type) + 1))

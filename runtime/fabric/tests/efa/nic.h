@@ -56,7 +56,7 @@ void gid_of(int device, uint8_t *gid);
 int address_of(int device, const uint8_t *gid);
 // Starts the thread that executes requests.
 void start_nic(uint64_t seed, uint64_t longest_delay_ns);
-// Drops the requests in flight of a queue pair, because another one will get its number.
+// Drops the requests in flight of a queue pair, because another queue pair will get its number.
 void forget_requests(int qp);
 // Executes a command. Returns an error number.
 int command(int device, const struct ib_uverbs_cmd_hdr *header);

@@ -1,5 +1,5 @@
-//! [`AddressSpace`]: what is allocated, reserved and mapped on a simulated host. All addresses that the program passes
-//! are checked here.
+//! [`AddressSpace`]: the allocated, reserved and mapped memory of a simulated host. All addresses that the program
+//! passes are checked here.
 
 use super::result::{Code, Result};
 use super::{PhysicalId, World};
@@ -8,8 +8,8 @@ use std::alloc::Layout;
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// The unit of mapped memory. GPUs have 2 MiB. It is less here, since new memory is filled, and tests map many small
-/// workspaces.
+/// The unit of mapped memory. GPUs have a unit of 2 MiB. Simulated GPUs have a smaller unit, since new memory is
+/// filled, and tests map many small workspaces.
 pub(super) const GRANULARITY_BYTES: u64 = 64 << 10;
 /// The memory of a simulated GPU.
 pub(super) const TOTAL_BYTES: u64 = 64 << 30;
@@ -24,7 +24,7 @@ struct PhysicalAllocation {
     bytes: u64,
     handles: u32,
     mappings: u32,
-    /// The descriptor by which others can import it, once it has been exported.
+    /// The descriptor by which other processes can import the memory; `None` until the memory is exported.
     exported: Option<OwnedFd>,
 }
 

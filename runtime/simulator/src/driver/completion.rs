@@ -24,7 +24,7 @@ impl StreamPoint {
         }
     }
 
-    /// Returns the time at which the last operation before this point ended, or none if one has not ended.
+    /// Returns the time at which the last operation before this point ended, or `None` if an operation has not ended.
     pub fn at(&self) -> Option<Instant> {
         let ends = self
             .completions

@@ -15,16 +15,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
-/// How long the engine waits for other ranks before the world continues without them.
+/// The time for which the engine waits for other ranks before the world continues without these ranks.
 const START_GRACE: Duration = Duration::from_millis(20);
-/// How long a standstill lasts before time jumps, while every GPU has a waiting thread or a kernel. Meanwhile, threads
+/// The duration of a standstill before time jumps, while every GPU has a waiting thread or a kernel. Meanwhile, threads
 /// of the program may react to pinned memory and enqueue copies.
 const STANDSTILL_GRACE: Duration = Duration::from_millis(300);
-/// How long the engine sleeps between two checks whether the program has done what GPUs wait for.
+/// The time for which the engine sleeps between two checks whether the program has done the work for which GPUs wait.
 const BUSY_CHECK_INTERVAL: Duration = Duration::from_micros(500);
-/// How long the engine sleeps, unless it is woken, while there is work that cannot start.
+/// The time for which the engine sleeps, unless it is woken, while some work cannot start.
 const IDLE: Duration = Duration::from_millis(100);
-/// How long the engine sleeps, unless it is woken, while no thread waits.
+/// The time for which the engine sleeps, unless it is woken, while no thread waits.
 const UNUSED: Duration = Duration::from_secs(3600);
 
 /// Drives the host's world until the host closes. Sends to `ready` when the world exists.
@@ -105,7 +105,7 @@ impl HostState {
         self.streams.has_new() || !self.requests.is_empty() || self.phase != HostPhase::Open
     }
 
-    /// Decides what the engine does next.
+    /// Decides the next action of the engine.
     fn next_action(&self, now: Instant) -> EngineAction {
         if self.phase != HostPhase::Open {
             return EngineAction::Stop;
@@ -121,7 +121,8 @@ impl HostState {
         let Some(standstill) = self.standstill.filter(|standstill| standstill.continues) else {
             return EngineAction::Advance;
         };
-        // Kernels that cannot start may be what the others wait for. They start when the waits of the others have ended.
+        // Running kernels may wait for kernels that cannot start. These kernels start when the waits of the running
+        // kernels have ended.
         let is_deadlock = !self.streams.wait_for_sms()
             && self.every_gpu(|device| self.streams.runs_kernel(device))
             && !self.lacks_launch();
@@ -156,7 +157,7 @@ impl HostState {
             .all(|(device, gpu)| gpu.retains == 0 || holds(device))
     }
 
-    /// Starts all work that can start. Returns whether there was any.
+    /// Starts all work that can start. Returns whether any work started.
     fn start(&mut self, world: &mut World) -> bool {
         let devices = &self.devices;
         let is_failed = |device: u32| devices.get(device as usize).is_none_or(|gpu| gpu.is_failed);

@@ -29,7 +29,7 @@ impl Image {
     }
 }
 
-/// The same as in the real world.
+/// The pieces of work that the real world also has.
 #[derive(Clone, Debug)]
 #[allow(dead_code, reason = "the variants and fields of the real world")]
 pub(super) enum Work {

@@ -41,7 +41,7 @@ pub(super) struct Capture {
 /// A graph, or an executable graph.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Graph {
-    /// The nodes, each after those that it depends on.
+    /// The nodes, each after its dependencies.
     pub nodes: Vec<Node>,
     /// The objects that it retains.
     pub objects: Vec<Arc<UserObject>>,
@@ -50,7 +50,7 @@ pub(super) struct Graph {
 }
 
 impl Graph {
-    /// Returns whether each node depends on exactly the previous one.
+    /// Returns whether each node depends on exactly the previous node.
     fn is_chain(&self) -> bool {
         let before = [None].into_iter().chain(self.nodes.iter().map(Some));
         before.zip(&self.nodes).all(|(before, node)| match before {

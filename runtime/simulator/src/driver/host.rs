@@ -13,16 +13,16 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
-/// How long a query such as `cuStreamQuery` waits before it returns that work is not complete. So a thread that queries
-/// in a loop leaves the CPU to the engine.
+/// The time for which a query such as `cuStreamQuery` waits before it returns that work is not complete. A thread that
+/// queries in a loop thus leaves the CPU to the engine.
 const POLL: Duration = Duration::from_millis(2);
 
 /// The properties of a simulated host.
 #[derive(Clone, Debug)]
 pub struct HostOptions {
-    /// The options of its world.
+    /// The options of the host's world.
     pub world: Options,
-    /// The name of its GPUs.
+    /// The name of the host's GPUs.
     pub name: String,
     /// The number of streaming multiprocessors of a GPU.
     pub sm_count: u32,
@@ -84,7 +84,7 @@ pub(super) struct HostState {
 /// The state of a GPU.
 #[derive(Default)]
 pub(super) struct DeviceState {
-    /// How often its primary context is retained.
+    /// The number of times that the primary context of the GPU is retained.
     pub retains: u32,
     /// Whether a kernel has failed. All later work of the GPU fails as well.
     pub is_failed: bool,
@@ -102,7 +102,7 @@ pub(super) struct Event {
 pub(super) enum RecordedAt {
     /// After the operations that were in the stream at that time.
     Behind(StreamPoint),
-    /// In a stream that was being captured: into `graph`, after the nodes `after`.
+    /// The event was recorded in a stream that was being captured into `graph`, after the nodes `after`.
     Captured { graph: u64, after: Vec<u64> },
 }
 
@@ -133,7 +133,7 @@ pub(super) struct Standstill {
     /// Whether no work could continue at the last check. After a jump of simulated time, kernels read the time and may
     /// continue for a while.
     pub continues: bool,
-    /// When simulated time may jump again, if it must keep pace with real time.
+    /// The time at which simulated time may jump again, if it must keep pace with real time.
     pub next_jump: Instant,
 }
 
@@ -181,7 +181,7 @@ impl Host {
     }
 
     pub fn lock(&self) -> MutexGuard<'_, HostState> {
-        // If a thread has panicked while it held the lock, it was the engine. Then the state is only used to free it.
+        // Only the engine can panic while it holds the lock. The state is then only used to free it.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

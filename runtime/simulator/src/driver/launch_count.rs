@@ -2,7 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How many launches of a loaded kernel have begun and ended. It may outlive the module of the kernel.
+/// The numbers of launches of a loaded kernel that have begun and ended. The counts may outlive the module of the
+/// kernel.
 #[derive(Debug, Default)]
 pub struct LaunchCount {
     begun: AtomicU64,

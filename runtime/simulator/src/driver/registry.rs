@@ -15,14 +15,13 @@ pub const DEVICES_PER_HOST: u32 = 8;
 
 /// The bits of a handle from this one on hold the number of its host.
 const HOST_SHIFT: u32 = 40;
-/// Handles are multiples of this. So they look like pointers, and differ from the values with a special meaning (0, 1,
-/// 2).
+/// The unit of handles. Handles look like pointers, and differ from the values with a special meaning (0, 1, 2).
 const HANDLE_STEP: u64 = 16;
 
 static SLOTS: Mutex<[Option<Arc<Host>>; HOSTS as usize]> =
     Mutex::new([const { None }; HOSTS as usize]);
 
-/// Why a simulated host cannot be claimed.
+/// The reason why a simulated host cannot be claimed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClaimError {
@@ -82,7 +81,7 @@ impl SimulatedHost {
         &self.0
     }
 
-    /// Returns the driver's ordinal of its first GPU. The other GPUs have the ordinals after it.
+    /// Returns the driver's ordinal of the host's first GPU. The other GPUs have the following ordinals.
     #[must_use]
     pub fn first_ordinal(&self) -> usize {
         (self.0.index * DEVICES_PER_HOST) as usize
@@ -150,7 +149,7 @@ impl SimulatedHost {
         std::mem::take(&mut self.0.lock().findings)
     }
 
-    /// Returns what each role did when, as JSON for Perfetto. It has no events unless
+    /// Returns the timeline of all roles, as JSON for Perfetto. The timeline has no events unless
     /// [`Options::timeline`](crate::world::Options::timeline) is set.
     #[must_use]
     pub fn timeline(&self) -> String {
@@ -192,7 +191,7 @@ fn slots() -> MutexGuard<'static, [Option<Arc<Host>>; HOSTS as usize]> {
     SLOTS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Closes a host if it is not claimed and none of its contexts is retained.
+/// Closes a host if it is not claimed and no context of its GPUs is retained.
 pub(super) fn close_unused(host: &Arc<Host>) {
     let mut slots = slots();
     let state = host.lock();
@@ -206,7 +205,7 @@ pub(super) fn close_unused(host: &Arc<Host>) {
     }
 }
 
-/// Returns the host and the device with an ordinal. The host is none if it has not been claimed.
+/// Returns the host and the device with an ordinal. The host is `None` if it has not been claimed.
 pub(super) fn device(ordinal: i32) -> Result<(Option<Arc<Host>>, u32)> {
     let ordinal = u32::try_from(ordinal).map_err(|_| Code::CUDA_ERROR_INVALID_DEVICE)?;
     let (host, device) = (ordinal / DEVICES_PER_HOST, ordinal % DEVICES_PER_HOST);

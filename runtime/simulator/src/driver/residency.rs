@@ -3,7 +3,7 @@
 use super::Work;
 use std::collections::BTreeMap;
 
-/// The shared memory of a Hopper SM. One CTA can have all of it but 1 KiB.
+/// The shared memory of a Hopper SM. One CTA can have all of this memory except 1 KiB.
 pub(super) const SMEM_PER_SM_BYTES: u32 = 233_472;
 /// The shared memory that the system uses for each CTA.
 const SYSTEM_SMEM_BYTES: u32 = 1024;
@@ -37,7 +37,7 @@ pub(super) fn sms_of(work: &Work) -> u32 {
 pub(super) struct Residency {
     sm_count: u32,
     held: BTreeMap<u32, u32>,
-    /// Whether a kernel could not start because of the SMs that others hold.
+    /// Whether a kernel could not start because of the SMs that other kernels hold.
     has_refused: bool,
 }
 
@@ -55,7 +55,7 @@ impl Residency {
         self.has_refused = false;
     }
 
-    /// Returns whether a kernel could not start in the last round because of the SMs that others hold.
+    /// Returns whether a kernel could not start in the last round because of the SMs that other kernels hold.
     pub fn has_refused(&self) -> bool {
         self.has_refused
     }

@@ -14,9 +14,9 @@ use std::time::Instant;
 pub(super) enum StreamOp {
     /// Work for the world other than a kernel.
     Work(Work),
-    /// A kernel, and the count of its launches.
+    /// A kernel, and the count of the kernel's launches.
     Kernel(Work, Arc<LaunchCount>),
-    /// No work. The operation only marks a point in the stream.
+    /// A point in the stream, without work.
     Marker,
     /// The end of a graph's launch. Until then, it retains the objects of the graph.
     Release(#[allow(dead_code, reason = "the objects are dropped with it")] Vec<Arc<UserObject>>),
@@ -38,9 +38,9 @@ pub(super) struct QueuedOp {
     pub after: Vec<Completion>,
     /// The work that the program had seen when it enqueued the operation.
     pub host: Moment,
-    /// Whether `host` includes what kernels had published to host memory by then.
+    /// Whether `host` includes the stores that kernels had published to host memory by then.
     pub stamped: bool,
-    /// The count of the launches of its kernel, from its begin to its end.
+    /// The count of the kernel's launches, from the start of the operation to its end.
     pub running: Option<Arc<LaunchCount>>,
     pub end: Completion,
 }
@@ -66,7 +66,7 @@ pub(super) struct Running {
 #[derive(Debug)]
 pub(super) struct Early {
     pub running: Running,
-    /// The moment of its end, if it did not wait for the kernel before it.
+    /// The moment of the operation's end, if the operation did not wait for the preceding kernel.
     pub ended: Option<Moment>,
 }
 
@@ -89,8 +89,8 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    /// Starts the first operation if it can start. Returns none if it cannot, and otherwise the allocation to free, if
-    /// any.
+    /// Starts the first operation if it can start. Returns `None` if the operation cannot start, and otherwise the
+    /// allocation to free, if any.
     pub fn start_next(
         &mut self,
         world: &mut World,

@@ -33,7 +33,7 @@ pub(super) struct StartResult {
 /// The streams of a host.
 #[derive(Debug)]
 pub(super) struct Streams {
-    // Ordered by device and handle, so that nothing depends on the order of the program's threads.
+    // The streams are ordered by device and handle, so that nothing depends on the order of the program's threads.
     streams: BTreeMap<StreamId, Stream>,
     /// Whether an operation has been enqueued since the last start.
     has_new: bool,
@@ -133,8 +133,8 @@ impl Streams {
         Ok(end)
     }
 
-    /// Returns the operations that an operation of `id` must wait for because of the rules of the default stream: it
-    /// waits for all blocking streams of its device, and they wait for it.
+    /// Returns the operations that an operation of `id` must wait for because of the rules of the default stream: the
+    /// default stream waits for all blocking streams of its device, and these streams wait for the default stream.
     fn implied(&self, id: StreamId) -> Vec<Completion> {
         let blocks = |other: &StreamId| {
             other.device == id.device && *other != id && (id.handle == 0 || other.handle == 0)
@@ -201,7 +201,7 @@ impl Streams {
         })
     }
 
-    /// Returns whether a kernel could not start because of the SMs that others hold.
+    /// Returns whether a kernel could not start because of the SMs that other kernels hold.
     pub fn wait_for_sms(&self) -> bool {
         self.residency.has_refused()
     }
@@ -239,7 +239,7 @@ impl Streams {
     }
 
     /// Returns the streams, in the order in which they start their operations. Kernels of several streams may compete for
-    /// SMs, so the seed chooses the order of a device's streams anew for each operation.
+    /// SMs, so the seed chooses the order of a device's streams for each operation.
     fn start_order(&self) -> Vec<StreamId> {
         let mut order = Vec::with_capacity(self.streams.len());
         let mut number = 0;
@@ -256,8 +256,8 @@ impl Streams {
         order.into_iter().map(|(_, _, id)| id).collect()
     }
 
-    /// Orders new operations after what kernels have published to host memory, since the program may have enqueued them
-    /// because of what it has read there.
+    /// Orders new operations after all stores that kernels have published to host memory, since the program may have
+    /// enqueued these operations in response to the stores.
     fn stamp(&mut self, published: &Moment) {
         let entries = self.streams.values_mut().flat_map(|s| &mut s.entries);
         for entry in entries.filter(|entry| !entry.stamped) {

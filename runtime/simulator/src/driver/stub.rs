@@ -1,8 +1,8 @@
 //! [`activate`]: makes cudarc call this crate instead of the CUDA driver.
 //!
-//! cudarc opens the driver's library by name. If a library with this name is already open, the loader returns that one.
-//! So this module compiles a small stub library with this name, which leads to the functions of this crate, and opens
-//! it before cudarc opens the driver.
+//! cudarc opens the driver's library by name. If a library with this name is already open, the loader returns the open
+//! library. This module therefore compiles a small stub library with this name, which leads to the functions of this
+//! crate, and opens the stub before cudarc opens the driver.
 
 use super::api;
 use crate::memory_file::memory_file;
@@ -13,14 +13,15 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The name that cudarc tries first. If it finds this one, it does not look for `libcuda.so.1` of a real driver.
+/// The name that cudarc tries first. If cudarc finds a library with this name, it does not look for `libcuda.so.1` of a
+/// real driver.
 const SONAME: &str = "libcuda.so";
-/// A function that only the stub has. It identifies the stub.
+/// The name of a function that only the stub has, which identifies the stub.
 const FILL: &str = "mkernel_simulator_fill";
 /// The compilers in the order in which they are tried.
 const COMPILERS: [&str; 4] = ["cc", "c++", "gcc", "clang"];
 
-/// Why cudarc cannot be made to use simulated GPUs.
+/// The reason why cudarc cannot be made to use simulated GPUs.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ActivateError {
@@ -48,7 +49,7 @@ pub enum ActivateError {
     /// The stub library cannot be loaded.
     #[error("the simulated driver cannot be loaded")]
     Load(#[source] Arc<libloading::Error>),
-    /// cudarc has already opened another driver, or is linked with it.
+    /// cudarc has already opened another driver, or is linked with another driver.
     #[error(
         "this process already uses a CUDA driver, so it cannot use simulated GPUs; set MKERNEL_DEVICE=sim before it starts. If another crate enables cudarc's feature dynamic-linking, as candle does, build the program that uses simulated GPUs without that crate"
     )]

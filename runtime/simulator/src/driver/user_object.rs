@@ -3,7 +3,8 @@
 use super::callback::call_back;
 use cudarc::driver::sys::CUhostFn;
 
-/// An object of the program. It lives until no graph retains it and all launches of those graphs have ended.
+/// An object of the program, which lives until no graph retains it and all launches of the graphs that retained it have
+/// ended.
 #[derive(Debug)]
 pub(super) struct UserObject {
     pub data: usize,

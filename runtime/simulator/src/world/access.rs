@@ -6,8 +6,8 @@ use super::stamp::{AccessKind, Accessor};
 use super::state::launch::{SHARED_BITS, SHARED_START};
 
 impl Machine {
-    /// Returns what the running thread's GPU accesses by `bytes` bytes at `address`. If it cannot access them, the
-    /// kernel fails. `what` names the access in the reason.
+    /// Returns the memory that the running thread's GPU accesses by `bytes` bytes at `address`. If the GPU cannot
+    /// access these bytes, the kernel fails. `what` names the access in the reason.
     pub fn resolve(&mut self, address: u64, bytes: usize, what: &str) -> Option<Location> {
         let device = self.ctas[self.threads[self.current].cta].device;
         self.check_alignment(address, bytes, what)?;
@@ -74,7 +74,7 @@ impl Machine {
         }
     }
 
-    /// Returns the offset of `address` in the shared memory of its CTA.
+    /// Returns the offset of `address` in the shared memory of the address's CTA.
     pub fn shared_offset(&self, address: u32) -> usize {
         ((address & ((1 << SHARED_BITS) - 1)).wrapping_sub(SHARED_START)) as usize
     }
@@ -110,7 +110,7 @@ impl Machine {
         self.ctas[cta].smem.bytes[offset..offset + from.len()].copy_from_slice(from);
     }
 
-    /// Loads bytes from shared memory. They are zero if the address is not valid.
+    /// Loads bytes from shared memory; zeros if the address is not valid.
     pub fn load_shared(&mut self, address: u32, to: &mut [u8], pc: u64) {
         let aligned = self.check_alignment(address.into(), to.len(), "load");
         let found = aligned.and_then(|()| self.resolve_shared(address, to.len() as u32, "load"));

@@ -8,7 +8,7 @@ use super::state::sync_words::Scope;
 use super::state::thread::ThreadState;
 
 impl Machine {
-    /// Returns the CTA and the index of the barrier at `address`, if there is one.
+    /// Returns the CTA and the index of the barrier at `address`; `None` without a barrier there.
     fn barrier_at(&mut self, address: u32) -> Option<(usize, usize)> {
         let cta = self.shared_cta(address)?;
         let offset = address & ((1 << SHARED_BITS) - 1);
@@ -149,8 +149,8 @@ impl Machine {
         }
     }
 
-    /// Returns whether the phase with `parity` is complete. If it is not, blocks the thread until it is and returns
-    /// none, and the caller polls again. While simulated time passes, returns `Some(false)` instead.
+    /// Returns whether the phase with `parity` is complete. Otherwise blocks the thread until the phase is complete and
+    /// returns `None`, and the caller polls again. While simulated time passes, returns `Some(false)` instead.
     pub fn barrier_poll(
         &mut self,
         address: u32,

@@ -1,6 +1,6 @@
 //! Vector clocks, which record the happens-before order.
 //!
-//! A *component* counts the steps of one object that orders others: a warp, a thread that has published by itself, an
+//! A *component* counts the steps of one object that orders accesses: a warp, a thread that has published by itself, an
 //! mbarrier (its phases), a thread's bulk groups, or a warpgroup's products. A [`Clock`] holds, for each component, the
 //! last step that is known. A [`View`] holds three clocks: for ordinary accesses, and for the async proxy in shared and
 //! in global memory.
@@ -184,7 +184,7 @@ impl View {
         self.raise_to(release);
     }
 
-    /// Adds what the publisher of `release` did, but not what it knew.
+    /// Adds the publisher's own steps of `release`, but not the steps that the publisher knew.
     fn raise_to(&mut self, release: &Release) {
         let ways = self.clocks_mut();
         ways.generic.raise(release.component, release.generic);
@@ -209,7 +209,7 @@ impl View {
 #[derive(Clone, Debug)]
 pub(super) struct Release {
     pub view: View,
-    /// The solo component of the thread. The following steps belong to it.
+    /// The solo component of the thread. The following steps belong to this component.
     pub component: Component,
     /// The step that ordinary accesses know.
     pub generic: u32,
@@ -236,7 +236,7 @@ pub(super) struct Published {
 }
 
 impl Published {
-    /// Adds what one more thread publishes.
+    /// Adds the release of one more thread.
     pub fn add(&mut self, release: &Release) {
         if !release.view.is_same(&self.last) {
             self.all.join(&release.view);
@@ -251,7 +251,7 @@ impl Published {
     }
 }
 
-/// A view, what was added to it, and the result.
+/// A view, the value that was added to the view, and the result.
 type CachedResult<T> = (View, T, View);
 
 /// A cache of recent joins. The next thread of a warp usually joins the view and the knowledge of the thread before it. Then
@@ -264,7 +264,7 @@ pub(super) struct JoinCache {
 }
 
 impl JoinCache {
-    /// Does the same as [`View::join`], with the cache.
+    /// Joins views as [`View::join`] does, with the cache.
     pub fn join(&mut self, view: &mut View, other: &View) {
         let known = self
             .joins
@@ -281,7 +281,7 @@ impl JoinCache {
         self.joins[self.next] = Some((before, other.clone(), view.clone()));
     }
 
-    /// Does the same as [`View::raise`], with the cache.
+    /// Raises a step as [`View::raise`] does, with the cache.
     pub fn raise(&mut self, view: &mut View, step: (Component, u32)) {
         let known = self
             .raises

@@ -25,8 +25,8 @@ pub(super) enum WarpOperation {
 const NAMED_BARRIERS: usize = 16;
 
 impl Machine {
-    /// Handles the arrival of a lane at an operation of its warp. The last lane performs the operation for all and
-    /// wakes the others. Returns false if the lane must wait.
+    /// Handles the arrival of a lane at an operation of its warp. The last lane performs the operation for all lanes
+    /// and wakes the other lanes. Returns false if the lane must wait.
     pub fn converge_warp(&mut self, what: WarpOperation, pc: u64) -> bool {
         let current = self.current;
         let warp = self.threads[current].warp;
@@ -145,7 +145,8 @@ impl Machine {
         true
     }
 
-    /// Arrives at named barrier `barrier` without waiting. The waiting threads see what the running thread did before.
+    /// Arrives at named barrier `barrier` without waiting. The waiting threads see all earlier accesses of the running
+    /// thread.
     pub fn arrive_cta(&mut self, barrier: u32, expected: u32, pc: u64) {
         let current = self.current;
         if !self.enter_named(barrier, expected, pc) {
@@ -234,7 +235,8 @@ impl Machine {
         }
     }
 
-    /// Synchronises threads that have all arrived, and wakes those that wait. Called by the last one. Returns true.
+    /// Synchronises threads that have all arrived, and wakes the waiting threads. The last thread calls this. Returns
+    /// true.
     pub fn release_converged(&mut self, mut arrived: Vec<usize>) -> bool {
         arrived.sort_unstable();
         self.sync(&arrived);

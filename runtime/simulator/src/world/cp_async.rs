@@ -1,7 +1,7 @@
-//! `cp.async`: copies to shared memory that the issuing thread waits for.
+//! `cp.async`: copies to shared memory for which the issuing thread waits.
 //!
 //! A copy reads its source at once and writes its target as late as a wait allows. Until then, the target holds NaN, so
-//! that a product which uses the data too early is wrong.
+//! that a product that uses the data too early is wrong.
 
 use super::machine::Machine;
 use super::stamp::AccessKind;
@@ -41,7 +41,7 @@ impl Machine {
         self.thread().async_copies.committed += 1;
     }
 
-    /// Completes all groups but the last `pending` ones.
+    /// Completes all groups except the last `pending` groups.
     pub fn copy_wait(&mut self, pending: u32) {
         let issued = &mut self.thread().async_copies;
         let over = issued.committed.saturating_sub(pending);

@@ -88,8 +88,8 @@ pub(super) type FiberYielder = Yielder<(), ()>;
 #[derive(Default)]
 pub(super) struct Stacks(Vec<FiberStack>);
 
-/// The stacks of simulators that have ended, for later ones. The first touch of the pages of new stacks takes longer than
-/// most kernels.
+/// The stacks of simulators that have ended, for later simulators. The first touch of the pages of new stacks takes
+/// longer than most kernels.
 static SPARE: Mutex<Vec<FiberStack>> = Mutex::new(Vec::new());
 /// The most spare stacks. Each stack occupies some 10 KiB of memory.
 const MAX_SPARE: usize = 1 << 14;
@@ -113,7 +113,7 @@ impl Drop for Stacks {
 /// The execution of one thread.
 pub(super) struct Fiber(Routine);
 
-/// Why a fiber returned to the scheduler.
+/// The reason why a fiber returned to the scheduler.
 #[derive(PartialEq, Eq)]
 pub(super) enum ResumeResult {
     /// The fiber has suspended itself.
@@ -125,8 +125,8 @@ pub(super) enum ResumeResult {
 }
 
 impl Fiber {
-    /// Creates a fiber for a thread of `image` with the parameter `args`. It calls `started` first, with the means to
-    /// suspend itself.
+    /// Creates a fiber for a thread of `image` with the parameter `args`. The fiber calls `started` first, with the
+    /// means to suspend itself.
     pub fn new(
         stacks: &mut Stacks,
         image: Arc<Image>,
@@ -148,7 +148,7 @@ impl Fiber {
         }
     }
 
-    /// Ends the fiber, at whatever instruction it is, and keeps its stack for another one.
+    /// Ends the fiber at its current instruction, and keeps its stack for another fiber.
     pub fn end(mut self, stacks: &mut Stacks) -> ResumeResult {
         if !self.0.done() {
             // SAFETY: the stack holds frames of the kernel and frames of this crate that wait. No frame owns

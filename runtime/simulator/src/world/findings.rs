@@ -1,4 +1,4 @@
-//! How the machine reports findings, events and waits.
+//! Reports of the machine: findings, events and waits.
 
 use super::machine::Machine;
 use super::report::{MOST_WRONG_ACCESSES, WaitSpan};
@@ -29,9 +29,9 @@ impl Machine {
             .add(kind, text, vec![("by".into(), one), ("and".into(), other)]);
     }
 
-    /// Reports a wrong access to `what`, unless a kernel has aborted. Kernels then run to their ends over whatever is in
-    /// their buffers, and the host discards the results. `later` is its stamp, and `earlier` the stamp of the access that it conflicts
-    /// with.
+    /// Reports a wrong access to `what`, unless a kernel has aborted. After an abort, kernels run to their ends on the
+    /// arbitrary contents of their buffers, and the host discards the results. `later` is the stamp of the access, and
+    /// `earlier` the stamp of the access with which it conflicts.
     pub fn report_access_fault(
         &mut self,
         fault: AccessFault,
@@ -78,14 +78,14 @@ impl Machine {
         }
     }
 
-    /// Records what the running thread waits for from now on. Role 0 means that its wait has ended.
+    /// Records the wait of the running thread from now on. Role 0 means that the wait of the thread has ended.
     pub fn waiting(&mut self, now: WaitSite) {
         let now_ns = self.now_ns;
         let current = self.current;
         let before = std::mem::replace(&mut self.threads[current].wait_site, now);
         let thread = &mut self.threads[current];
         thread.wait_site.since_ns = now_ns;
-        // After a sleep, the next poll forgets the earlier ones.
+        // After a sleep, the next poll forgets earlier polls.
         thread.wait_site.polled_before = if thread.slept { 0 } else { thread.polled.len() };
         self.has_moved |= now.role == 0 && now.wait != 0;
         if self.options.timeline && before.role != 0 && now_ns > before.since_ns {
@@ -156,7 +156,7 @@ impl Machine {
         }
     }
 
-    /// Describes what a blocked thread waits for.
+    /// Describes the wait of a blocked thread.
     fn describe_wait(&self, thread: usize) -> String {
         let t = &self.threads[thread];
         let mut text = "wait".to_owned();
@@ -179,7 +179,7 @@ impl Machine {
         }
     }
 
-    /// Describes what the current phase of a barrier lacks.
+    /// Describes the missing arrivals and bytes of a barrier's current phase.
     fn describe_barrier(&self, cta: usize, address: u32) -> String {
         let barriers = &self.ctas[cta].barriers;
         let Some(barrier) = barriers.iter().find(|barrier| barrier.address == address) else {
@@ -195,7 +195,7 @@ impl Machine {
     }
 }
 
-/// Describes the value that a polling thread wants, and the one that it has seen.
+/// Describes the value that a polling thread wants, and the value that it has seen.
 fn describe_poll(thread: &Thread) -> String {
     let site = &thread.wait_site;
     let polled = thread.polled.get(site.polled_before);
@@ -208,7 +208,7 @@ fn describe_poll(thread: &Thread) -> String {
 }
 
 /// Returns the kind and the text of a finding about an access to `what` of kind `after`, which conflicts with an
-/// earlier one of kind `before`.
+/// earlier access of kind `before`.
 fn describe_fault(
     fault: AccessFault,
     before: AccessKind,

@@ -18,7 +18,7 @@ pub(super) struct PendingCopy {
 }
 
 impl Machine {
-    /// Does the work of the host as a whole. Returns its outcome and the moment of its end.
+    /// Does the whole work of the host. Returns the outcome and the moment of the end.
     pub fn perform_host_work(&mut self, pending: PendingCopy) -> (TaskId, Outcome, Moment) {
         let PendingCopy {
             task,
@@ -53,7 +53,7 @@ impl Machine {
         (task, done.unwrap_or_else(Outcome::Failed), Moment(after))
     }
 
-    /// Transfers the bytes of `work`. All accesses have `stamp` and know `after`.
+    /// Transfers the bytes of `work`. All accesses have the stamp `stamp` and know `after`.
     fn transfer_work(&mut self, work: Work, after: &Clock, stamp: u32) -> Result<Outcome, String> {
         match work {
             Work::Copy {

@@ -18,9 +18,9 @@ pub struct Image {
     source: String,
     /// The results of [`Self::describe`], which runs a program for each new address.
     described: Mutex<HashMap<u64, Vec<String>>>,
-    // Must be dropped before `file`. The loader identifies libraries by their paths, and the path of this one contains
-    // the number of the open file. While the library is loaded, that number must not be given to the file of another
-    // kernel.
+    // The library must be dropped before `file`. The loader identifies libraries by their paths, and the path of this
+    // library contains the number of the open file. While the library is loaded, that number must not be given to the
+    // file of another kernel.
     _library: Library,
     file: File,
 }
@@ -110,8 +110,8 @@ impl Image {
         unsafe { (self.run)(args) }
     }
 
-    /// Returns the source lines of the instruction at `pc`: one for each function that was inlined there, the innermost
-    /// first, with the text of the line.
+    /// Returns the source lines of the instruction at `pc`: one line for each function that was inlined there, the
+    /// innermost first, with the text of the line.
     pub(super) fn describe(&self, pc: u64) -> Vec<String> {
         let mut described = self
             .described

@@ -12,9 +12,9 @@ pub struct Options {
     /// The seed of every choice: which thread runs, and which copy completes late. Equal seeds and equal work give
     /// equal runs.
     pub seed: u64,
-    /// How unfair the schedule is to ranks, CTAs and warps, from 0 (fair) to 100.
+    /// The unfairness of the schedule to ranks, CTAs and warps, from 0 (fair) to 100.
     pub skew: u32,
-    /// Whether to record what each role did when, for [`World::timeline`](super::World::timeline).
+    /// Whether events of roles are recorded for [`World::timeline`](super::World::timeline).
     pub timeline: bool,
 }
 
@@ -94,7 +94,7 @@ pub enum Work {
         /// The value.
         value: u32,
     },
-    /// A call of a function of the program. It accesses no memory of GPUs.
+    /// A call of a function of the program, which accesses no memory of GPUs.
     Call(HostFunction),
 }
 
@@ -112,7 +112,7 @@ impl std::fmt::Debug for HostFunction {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TaskId(pub u64);
 
-/// How a piece of work ended.
+/// The outcome of a piece of work.
 #[derive(Clone, Debug)]
 pub enum Outcome {
     /// The work is complete.
@@ -131,8 +131,8 @@ pub enum Advance {
     Busy,
     /// All work is complete.
     Idle,
-    /// No work can continue. All threads wait for each other, or for something that the host has not enqueued yet.
-    /// Simulated time stands still until [`World::let_time_pass`](super::World::let_time_pass).
+    /// No work can continue. All threads wait for each other, or for work that the host has not enqueued yet. Simulated
+    /// time stands still until [`World::let_time_pass`](super::World::let_time_pass).
     Stuck,
 }
 
@@ -141,6 +141,6 @@ pub enum Advance {
 pub struct Finding {
     /// The kind of the mistake, such as `race` or `deadlock`.
     pub kind: &'static str,
-    /// A description of several lines: what is wrong, which threads are involved, and which lines of the kernel.
+    /// A description of several lines: the mistake, the threads that are involved, and the lines of the kernel.
     pub text: String,
 }

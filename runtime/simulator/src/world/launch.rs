@@ -78,8 +78,8 @@ impl Machine {
             });
     }
 
-    /// Starts a kernel, which overlaps with `before` if that is given and has not ended. Adds a fiber for each of its
-    /// threads to `fibers`.
+    /// Starts a kernel, which overlaps with `before` if `before` is given and has not ended. Adds a fiber for each of
+    /// its threads to `fibers`.
     pub fn start_kernel(
         &mut self,
         task: TaskId,

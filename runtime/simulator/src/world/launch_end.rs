@@ -1,4 +1,4 @@
-//! The end of threads, CTAs and kernels, and the checks of what they leave unfinished.
+//! The end of threads, CTAs and kernels, and the checks for unfinished operations.
 
 use super::clock::{Clock, View};
 use super::interface::TaskId;
@@ -10,7 +10,7 @@ use super::state::thread::ThreadState;
 use super::state::tma::{TmaCopy, TmaTarget};
 
 impl Machine {
-    /// Handles the return of a thread. Returns whether it was the last one of its launch.
+    /// Handles the return of a thread. Returns whether the thread was the last thread of its launch.
     pub fn thread_ended(&mut self, thread: usize) -> bool {
         self.threads[thread].state = ThreadState::Ended;
         let cta = self.threads[thread].cta;
@@ -75,8 +75,8 @@ impl Machine {
         }
     }
 
-    /// Ends a launch. Returns its task, what it knew and did, and why it failed if it did. Its counters and its shared
-    /// memory become free for later launches.
+    /// Ends a launch. Returns its task, its knowledge with its own steps, and the reason of its failure, if any. Its
+    /// counters and its shared memory become free for later launches.
     pub fn end_launch(&mut self, launch: usize) -> Option<(TaskId, Clock, Option<String>)> {
         let Launch {
             task,
@@ -96,7 +96,7 @@ impl Machine {
         Some((task, known, failed))
     }
 
-    /// Adds what a CTA knew and did to `known`, and frees its counters and its shared memory.
+    /// Adds the knowledge and the steps of a CTA to `known`, and frees its counters and its shared memory.
     fn end_cta(&mut self, device: u32, cta: usize, known: &mut Clock) {
         let (first, count) = (self.ctas[cta].threads, self.ctas[cta].thread_count as usize);
         let mut counters = std::mem::take(&mut self.ctas[cta].counters);
@@ -119,7 +119,8 @@ impl Machine {
         self.free_counters[device as usize].ctas.push(counters);
     }
 
-    /// Adds what a thread knew and did to `known`. `index` is its number within the CTA that `counters` belong to.
+    /// Adds the knowledge and the steps of a thread to `known`. `index` is the number of the thread within the CTA of
+    /// `counters`.
     fn end_thread(
         &mut self,
         device: u32,

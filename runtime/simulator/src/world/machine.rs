@@ -24,7 +24,7 @@ pub(super) struct Machine {
     pub now_ns: u64,
     /// Whether a wait has ended since simulated time last jumped.
     pub has_moved: bool,
-    /// Whether a kernel has let the one behind it start since the driver last looked.
+    /// Whether a kernel has let the next kernel start since the driver last looked.
     pub has_allowed: bool,
     /// Whether a kernel has aborted.
     pub is_aborted: bool,

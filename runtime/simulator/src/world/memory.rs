@@ -14,7 +14,7 @@ const GAP_BYTES: u64 = 1 << 21;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PhysicalId(pub u64);
 
-/// Physical memory of a GPU, and the last accesses to each of its words.
+/// Physical memory of a GPU, and the last accesses to each word of this memory.
 pub(super) struct PhysicalMemory {
     pub bytes: Vec<u8>,
     pub cells: Vec<ShadowCell>,
@@ -76,7 +76,7 @@ pub(super) enum Transfer<'a> {
 #[derive(Debug)]
 pub(super) struct GlobalMemory {
     next_address: u64,
-    /// Physical memory by its number. An element is none if the memory was freed.
+    /// Physical memory by its number. An element is `None` if the memory was freed.
     physical: Vec<Option<PhysicalMemory>>,
     mappings: BTreeMap<u64, Mapping>,
 }
@@ -93,7 +93,7 @@ impl Default for GlobalMemory {
 }
 
 impl GlobalMemory {
-    /// Creates physical memory. Returns none if the machine that runs the simulator has not enough memory.
+    /// Creates physical memory. Returns `None` if the machine that runs the simulator has too little memory.
     pub fn create(&mut self, device: u32, bytes: u64) -> Option<PhysicalId> {
         let id = PhysicalId(self.physical.len() as u64);
         let size = usize::try_from(bytes).ok()?;
@@ -233,8 +233,8 @@ impl GlobalMemory {
         }
     }
 
-    /// Makes the `bytes` bytes at `address` a block with these names, for findings. It replaces the blocks that it overlaps.
-    /// In memory with blocks, kernels may only access blocks.
+    /// Makes the `bytes` bytes at `address` a block with these names, for findings. The block replaces the blocks that it
+    /// overlaps. In memory with blocks, kernels may only access blocks.
     pub fn name(&mut self, address: u64, bytes: u64, names: NameOfOffset) {
         if let Ok(Location::Global { id, offset }) = self.resolve(address, bytes, None) {
             let (blocks, start) = (&mut self.physical(id).blocks, offset as u64);
@@ -282,7 +282,7 @@ impl PhysicalMemory {
     }
 }
 
-/// Returns a vector of `count` copies of `value`, or none if there is not enough memory.
+/// Returns a vector of `count` copies of `value`, or `None` if the memory does not suffice.
 fn filled<T: Clone>(count: usize, value: T) -> Option<Vec<T>> {
     let mut elements = Vec::new();
     elements.try_reserve_exact(count).ok()?;

@@ -1,7 +1,7 @@
 //! Tensor-core products of a warpgroup (`wgmma`).
 //!
-//! A product is done as late as a wait allows, from what shared memory and the registers of A hold at that time. So a
-//! kernel that changes an operand too early gets a wrong result.
+//! A product is done as late as a wait allows, from the contents of shared memory and the registers of A at that time.
+//! A kernel that changes an operand too early thus gets a wrong result.
 
 use super::machine::Machine;
 use super::mma_sum::add_product;
@@ -175,7 +175,7 @@ impl Machine {
         }
     }
 
-    /// Performs the oldest product. It belongs to `group`.
+    /// Performs the oldest product, which belongs to `group`.
     fn do_product(&mut self, group: u32) {
         if self.mma_of().1.counter.is_none() {
             let counter = self.counter_for(self.current);

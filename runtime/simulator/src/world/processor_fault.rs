@@ -1,6 +1,6 @@
 //! [`ProcessorFault`]: an instruction of a kernel that the host's processor refused to execute.
 
-/// Why the processor refused an instruction.
+/// The reason why the processor refused an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub(super) enum ProcessorFault {

@@ -12,8 +12,8 @@ use std::sync::{Arc, Weak};
 /// The largest number of findings between two calls of [`Reports::take`].
 const MAX_FINDINGS: usize = 50;
 
-/// The wrong accesses after which a kernel is ended. A kernel that computes with words which nobody has written may loop over
-/// them for hours.
+/// The number of wrong accesses after which a kernel is ended. A kernel that computes with unwritten words may otherwise loop
+/// for hours.
 pub(super) const MOST_WRONG_ACCESSES: usize = 100_000;
 
 /// The number of images that are kept after their kernels have been unloaded, for findings about earlier accesses. Each has an
@@ -29,7 +29,7 @@ pub(super) struct Reports {
     raw: Vec<RawFinding>,
     /// The kind and the first two instructions of each finding so far. A second finding with an equal key is dropped.
     reported: HashSet<(&'static str, u64, u64)>,
-    /// The number of wrong accesses so far, with those that were dropped.
+    /// The number of wrong accesses so far, dropped findings included.
     pub wrong_accesses: usize,
     trace: VecDeque<(u64, Origin, String)>,
     pub spans: Vec<WaitSpan>,

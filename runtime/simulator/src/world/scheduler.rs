@@ -1,4 +1,4 @@
-//! The scheduler of a [`World`]: a seeded choice of what runs next, as unfair as the options require.
+//! The scheduler of a [`World`]: a seeded choice of the next warp, as unfair as the options require.
 
 use super::calls;
 use super::fiber::ResumeResult;
@@ -12,7 +12,7 @@ use super::state::thread::ThreadState;
 /// A jump of simulated time beyond any deadline: one day.
 const LAST_JUMP_NS: u64 = 86_400_000_000_000;
 
-/// The largest number of jumps in a row. After an abort, waits end one by one, and there are fewer than this.
+/// The largest number of jumps in a row. After an abort, waits end one by one, in fewer jumps than this number.
 const MOST_JUMPS: u32 = 20_000;
 
 /// The number of warps that one call of `advance` picks.
@@ -82,13 +82,13 @@ impl World {
         Advance::Busy
     }
 
-    /// Wakes the threads that wait for words of host memory which have changed. Returns whether there are any.
+    /// Wakes the threads that wait for words of host memory that have changed. Returns whether a thread was woken.
     pub fn look_at_host(&mut self) -> bool {
         self.machine.wake_pollers_of_host()
     }
 
-    /// Lets simulated time jump, so that deadlines in kernels pass, and returns by how many ns. Called when all threads
-    /// are stuck. With `report`, the first jump of a standstill also reports the deadlock.
+    /// Lets simulated time jump, so that deadlines in kernels pass, and returns the length of the jump in ns. This is
+    /// called when all threads are stuck. With `report`, the first jump of a standstill also reports the deadlock.
     pub fn let_time_pass(&mut self, report: bool) -> u64 {
         let machine = &mut *self.machine;
         if report && self.jumps == 0 {

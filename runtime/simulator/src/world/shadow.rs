@@ -1,7 +1,7 @@
-//! Shadow memory: the last accesses to each word, and whether the next access is ordered after them.
+//! Shadow memory: the last accesses to each word, with which the next access is compared.
 //!
 //! Each word of simulated memory has a [`ShadowCell`], which holds the stamps of its last write and of the reads since.
-//! An access that is not ordered after them is a race, as in a race detector with vector clocks.
+//! An access that is not ordered after these accesses is a race, as in a race detector with vector clocks.
 
 use super::clock::Component;
 use super::stamp::{AccessKind, Accessor, NO_SLOT, Origin, Stamp};
@@ -51,7 +51,7 @@ pub(super) struct Shadow {
     /// The last access that was found to be in order, and the write before it. Neighbouring words usually have
     /// equal values.
     last_ordered: (u32, u32),
-    /// The number of stamps and sets of reads that were kept when others were last forgotten.
+    /// The number of stamps and sets of reads that were kept when stamps were last forgotten.
     needed: usize,
     /// The solo component of each thread slot. `None` if the thread has never published by itself.
     pub solos: Vec<Option<Component>>,
@@ -204,7 +204,7 @@ impl Shadow {
         recent.2
     }
 
-    /// Returns what is wrong with an access after the write with stamp `earlier`.
+    /// Returns the fault of an access after the write with stamp `earlier`.
     fn conflict(
         &mut self,
         earlier: u32,
@@ -232,7 +232,7 @@ impl Shadow {
     }
 
     /// Returns whether the access with stamp `earlier` happened before `by`. With `by_proxy`, and if `by` is an access
-    /// by the async proxy and the earlier one was not, the async proxy must know the earlier access.
+    /// by the async proxy and the earlier access was not, the async proxy must know the earlier access.
     fn is_ordered(&self, earlier: u32, by: &Accessor<'_>, by_proxy: bool) -> bool {
         let (stamp, mine) = (
             &self.stamps[earlier as usize],

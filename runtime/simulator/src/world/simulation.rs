@@ -10,7 +10,7 @@ use super::memory::PhysicalId;
 use super::signals;
 use super::speeds::Speeds;
 
-/// By how much simulated time jumps first when no work can continue.
+/// The first jump of simulated time when no work can continue.
 pub(super) const FIRST_JUMP_NS: u64 = 1_000_000;
 
 /// The GPUs of one simulated host.
@@ -24,16 +24,16 @@ pub struct World {
     pub(super) finished: Vec<(TaskId, Outcome, Moment)>,
     next_task: u64,
     pub(super) speeds: Speeds,
-    /// By how much simulated time jumps next if no work is started before.
+    /// The next jump of simulated time if no work is started before the jump.
     pub(super) jump_ns: u64,
-    /// How often simulated time has jumped since work was last started.
+    /// The number of jumps of simulated time since work was last started.
     pub(super) jumps: u32,
     /// Whether waits at barriers see time pass while threads poll words.
     pub(super) barriers_see_time: bool,
 }
 
-// SAFETY: fibers run on the thread that calls `advance`, one at a time. What they keep on their stacks belongs to the
-// kernel, and the raw pointers in the machine point into those stacks.
+// SAFETY: fibers run on the thread that calls `advance`, one at a time. The data on their stacks belongs to the kernel,
+// and the raw pointers in the machine point into those stacks.
 unsafe impl Send for World {}
 
 impl std::fmt::Debug for World {
@@ -69,7 +69,7 @@ impl World {
 
     /// Creates physical memory of a GPU. Its content is undefined.
     ///
-    /// Returns none if the machine that runs the simulator has not enough memory.
+    /// Returns `None` if the machine that runs the simulator has too little memory.
     pub fn create(&mut self, device: u32, bytes: u64) -> Option<PhysicalId> {
         self.machine.memory.create(device, bytes)
     }
@@ -79,12 +79,13 @@ impl World {
         self.machine.memory.release(memory);
     }
 
-    /// Reserves addresses at which nothing is mapped. They are not memory of this process, so a plain access faults.
+    /// Reserves addresses at which nothing is mapped. The addresses are not memory of this process, so a plain access
+    /// faults.
     pub fn reserve(&mut self, bytes: u64) -> u64 {
         self.machine.memory.reserve(bytes)
     }
 
-    /// Returns reserved addresses. They are not used again, so that a late access is noticed.
+    /// Gives reserved addresses back. The addresses are not used again, so that a late access is noticed.
     pub fn unreserve(&mut self, _address: u64, _bytes: u64) {}
 
     /// Maps the whole of `memory` at reserved addresses. Kernels of `device` may then access it.

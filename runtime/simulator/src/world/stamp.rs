@@ -1,14 +1,14 @@
-//! [`Stamp`]: the record of one access to memory. [`Accessor`]: a new access that is compared with earlier ones.
+//! [`Stamp`]: the record of one access to memory. [`Accessor`]: a new access that is compared with earlier accesses.
 
 use super::clock::{Clock, Component};
 
-/// How a word is accessed.
+/// The kind of an access to a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AccessKind {
     /// An ordinary access of a thread.
     Weak,
-    /// An ordinary access that may race with an access of another launch. A launch that overlaps with another one does
-    /// not use the value.
+    /// An ordinary access that may race with an access of another launch. A launch that overlaps with another launch
+    /// does not use the value.
     Early,
     /// An ordinary read of data that the thread sends. A write of the same launch may depend on the read, and then needs no other
     /// order after the read. An earlier unordered write is a race, as with any other read.
@@ -53,7 +53,7 @@ pub(super) struct Origin {
     pub launch: u32,
     pub cta: u32,
     pub thread: u32,
-    /// The address of the instruction. It is 0 for accesses of the host.
+    /// The address of the instruction; 0 for accesses of the host.
     pub pc: u64,
 }
 
@@ -62,7 +62,7 @@ pub(super) const NO_SLOT: u32 = u32::MAX;
 
 /// A new access, and its knowledge of earlier accesses.
 pub(super) struct Accessor<'a> {
-    /// The index of its stamp.
+    /// The index of the access's stamp.
     pub stamp: u32,
     /// The knowledge of ordinary accesses. All clocks must know an earlier access.
     pub generic: &'a [&'a Clock],

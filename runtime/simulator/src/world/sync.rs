@@ -1,7 +1,7 @@
-//! Loads, stores, atomics and fences of global memory, and how they order threads.
+//! Loads, stores, atomics and fences of global memory, and the order of threads that results.
 //!
-//! A release publishes what a thread knows and did at a word. An acquire of that word adds it to the view of the
-//! loading thread. A thread that polls words can sleep until a polled word changes.
+//! A release publishes the knowledge and the steps of a thread at a word. An acquire of that word adds both to the view
+//! of the loading thread. A thread that polls words can sleep until a polled word changes.
 
 use super::clock::{View, ViewClocks};
 use super::machine::Machine;
@@ -137,8 +137,8 @@ impl Machine {
         old
     }
 
-    /// Executes a fence. What the running thread did, and what its relaxed loads have seen, happens before its later
-    /// accesses.
+    /// Executes a fence. Earlier accesses of the running thread, and the stores that its relaxed loads have seen,
+    /// happen before its later accesses.
     pub fn fence_thread(&mut self, scope: Scope) {
         let seen = std::mem::take(&mut self.thread().seen);
         self.thread().view.join(&seen);
@@ -146,8 +146,8 @@ impl Machine {
         self.thread().published = Some((release, scope as u32));
     }
 
-    /// Executes a proxy fence for global or for shared memory. The async proxy then sees there what the thread knows
-    /// and did.
+    /// Executes a proxy fence for global or for shared memory. The async proxy then sees the knowledge and the steps of
+    /// the thread there.
     pub fn fence_proxy(&mut self, is_global: bool) {
         let thread = self.thread();
         let generic = thread.view.generic.clone();
@@ -202,7 +202,7 @@ impl Machine {
         }
     }
 
-    /// Returns what was published at a word, as far as `scope` and the scope of the stores reach.
+    /// Returns the releases at a word that `scope` and the scope of the stores include.
     fn published_at(&self, word: Word, scope: Scope) -> View {
         let device = self.ctas[self.threads[self.current].cta].device;
         let mut view = View::default();
@@ -215,13 +215,13 @@ impl Machine {
         view
     }
 
-    /// Publishes what the running thread knows and did at a word, if the store releases or follows a fence.
+    /// Publishes the knowledge and the steps of the running thread at a word, if the store releases or follows a fence.
     fn publish(&mut self, word: Word, order: MemoryOrder, scope: Scope) {
         let device = self.ctas[self.threads[self.current].cta].device;
         let release = if order.release {
             Some((self.release(self.current), scope))
         } else {
-            // A relaxed store after a fence publishes what happened before the fence, at the smaller scope of both.
+            // A relaxed store after a fence publishes everything before the fence, at the smaller of both scopes.
             self.thread().published.clone().map(|(release, reach)| {
                 let reach = [Scope::Cta, Scope::Gpu, Scope::Sys][reach as usize];
                 (release, reach.min(scope))
@@ -258,7 +258,7 @@ impl Machine {
         }
         self.threads[current].slept = true;
         let polled = std::mem::take(&mut self.threads[current].polled);
-        // If a word has changed since it was polled, the thread only lets others run first.
+        // If a word has changed since it was polled, the thread only lets other threads run first.
         let changed = polled
             .iter()
             .any(|word| self.value_of(word) != Some(word.seen));
@@ -285,7 +285,7 @@ impl Machine {
         true
     }
 
-    /// Returns the word of global memory that was polled, or none if it is in host memory.
+    /// Returns the word of global memory that was polled, or `None` if the word is in host memory.
     fn word_of(&self, polled: &PolledWord) -> Option<Word> {
         match self
             .memory
@@ -296,7 +296,7 @@ impl Machine {
         }
     }
 
-    /// Returns the current value of a polled word, or none if it is not mapped any more.
+    /// Returns the current value of a polled word, or `None` if the word is not mapped any more.
     fn value_of(&mut self, polled: &PolledWord) -> Option<u64> {
         let mut value = [0; 8];
         let bytes = &mut value[..polled.bytes];

@@ -21,7 +21,7 @@ pub(super) struct Run {
     pub box_offset: u32,
     /// The size of the row, including parts outside of the tensor.
     pub row_bytes: u32,
-    /// The address in global memory of the first byte inside the tensor. It is meaningless if `bytes` is 0.
+    /// The address in global memory of the first byte inside the tensor. The address has no meaning if `bytes` is 0.
     pub address: u64,
     /// The number of bytes inside the tensor.
     pub bytes: u32,

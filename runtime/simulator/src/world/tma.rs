@@ -1,4 +1,4 @@
-//! Copies by TMA: bulk copies and boxes of tensors. They complete late and in any order.
+//! Copies by TMA: bulk copies and boxes of tensors, which complete late and in any order.
 //!
 //! This module checks and issues the copies and waits for them. The module `tma_completion` performs them.
 
@@ -114,8 +114,8 @@ impl Machine {
         }
     }
 
-    /// Returns the CTAs to whose shared memory a load copies: those whose bits `ctas` has, or the one that the
-    /// addresses select.
+    /// Returns the CTAs to whose shared memory a load copies: the CTAs whose bits are set in `ctas`, or the CTA that
+    /// the addresses select.
     fn targets(&mut self, to: u32, barrier: u32, ctas: u32, pc: u64) -> Vec<usize> {
         let own = self.threads[self.current].cta;
         let cluster = self.ctas[own].cluster.clone();
@@ -197,7 +197,7 @@ impl Machine {
         );
     }
 
-    /// Adds a copy to those under way, with what the running thread knows now.
+    /// Adds a copy to the copies under way, with the current view of the running thread.
     fn issue(&mut self, runs: Vec<Run>, shared: u32, swizzle_bytes: u32, to: TmaTarget, pc: u64) {
         let current = self.current;
         let thread = &self.threads[current];

@@ -1,4 +1,4 @@
-//! The table of kernels. Each entry has a correct kernel and the mistakes that are planted in it.
+//! The table of kernels. Each entry has a correct kernel, and the mistakes that tests plant in this kernel.
 
 mod cluster;
 mod fabric;

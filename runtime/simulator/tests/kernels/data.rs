@@ -1,4 +1,4 @@
-//! What kernels read, and what they must write.
+//! The data that kernels read, and the data that they must write.
 
 use super::e4m3;
 
@@ -8,7 +8,7 @@ pub const MATRIX_BYTES: usize = 8192;
 /// The input of a kernel, and its output.
 #[derive(Clone, Copy, Debug)]
 pub enum Data {
-    /// The matrix. The output is equal to it.
+    /// The input is the matrix, and the output is equal to the input.
     Matrix,
     /// The matrix. The output is the transposed matrix.
     Transposed,
@@ -47,7 +47,7 @@ impl Data {
     }
 }
 
-/// Returns a matrix of integers that bf16 can represent. Within a row or a column, all of them differ.
+/// Returns a matrix of integers that bf16 can represent. Within a row or a column, all integers differ.
 fn matrix(transposed: bool) -> Vec<u8> {
     let element = |i: usize| {
         let (row, column) = if transposed {

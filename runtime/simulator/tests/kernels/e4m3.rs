@@ -56,7 +56,7 @@ impl Product {
     }
 }
 
-/// Adds the products of a step. Returns none if one of the codes is NaN.
+/// Adds the products of a step. Returns `None` if one of the codes is NaN.
 fn add(a: &[u8], b: &[u8], old: i128) -> Option<i128> {
     // The parts of the sum, and their exponents.
     let mut parts = vec![(old, exponent(old))];

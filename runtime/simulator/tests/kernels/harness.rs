@@ -12,11 +12,11 @@ const ROW_BYTES: u64 = 128;
 /// The size of a rank's workspace. Before the first call, its first half holds 0, and its second half was never
 /// written.
 const WORKSPACE_BYTES: usize = 64 << 10;
-/// How often simulated time may jump in a standstill before the test ends the kernel. Deadlines of seconds pass within
-/// this.
+/// The number of jumps of simulated time in a standstill before the test ends the kernel. Deadlines of seconds pass
+/// within these jumps.
 const JUMPS: u32 = 30;
 
-/// How a kernel is run, and what its output must be.
+/// The launch of a kernel, and the output that it must have.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     pub ranks: u32,
@@ -120,7 +120,7 @@ struct Harness<'a> {
     over: BTreeMap<TaskId, (Outcome, Moment)>,
 }
 
-/// Runs a kernel with `seed`. `contents` is what `shape.data` returns.
+/// Runs a kernel with `seed`. `contents` is the result of `shape.data`.
 pub fn run(image: &Arc<Image>, shape: Shape, contents: &Contents, seed: u64) -> RunResult {
     let mut harness = Harness::new(shape, contents, seed);
     let ready = harness.fill();

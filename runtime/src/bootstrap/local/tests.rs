@@ -84,7 +84,7 @@ fn a_rank_whose_thread_has_panicked_is_lost_and_has_not_left() {
 }
 
 #[test]
-fn all_hear_whose_call_has_failed_first() {
+fn the_first_failed_call_is_known_to_all_ranks() {
     let mut all = groups(3);
     all[1].report_failed();
     all[2].report_failed();

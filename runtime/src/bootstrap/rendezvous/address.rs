@@ -38,7 +38,7 @@ pub(crate) fn addresses(job: &Job, deadline: Instant) -> io::Result<Vec<SocketAd
 /// The socket on which rank 0 listens.
 pub(crate) struct Listening {
     pub listener: TcpListener,
-    /// Whether the address that the other ranks connect to is not one of this host.
+    /// Whether the other ranks connect to an address that this host does not have.
     pub is_elsewhere: bool,
 }
 

@@ -32,8 +32,8 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// Returns the means by which this rank connects to groups. `addresses` are those of its ends of connections, and `nonce` is
-    /// that of the job.
+    /// Returns the means by which this rank connects to groups. `addresses` are the addresses of this rank's ends of
+    /// connections, and `nonce` is the nonce of the job.
     pub fn network(&self, addresses: impl Iterator<Item = IpAddr>, nonce: &[u8]) -> Network {
         // Other hosts reach this one at any address except those of the loopback interface.
         let address = addresses.min_by_key(IpAddr::is_loopback);

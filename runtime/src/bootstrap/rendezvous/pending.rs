@@ -1,8 +1,9 @@
 //! Connections that have not proved yet that they belong to a rank.
 //!
 //! The number of pending connections is at most [`MOST`]. If another connection arrives, one connection of the address with the
-//! most connections is closed, so that no address can keep out the ranks of other hosts. The closed connection is one that has
-//! been silent for long, or else a random one. A rank whose connection is closed connects again until its deadline.
+//! most connections is closed, so that no address can keep out the ranks of other hosts. The closed connection is a connection
+//! that has been silent for long, or else a random connection. A rank whose connection is closed connects again until its
+//! deadline.
 
 use super::handshake::{Hello, Transcript};
 use crate::bootstrap::fds::random_bytes;

@@ -1,9 +1,9 @@
 //! [`Secret`]: the shared secret of a job, and the proof that a rank knows the secret without sending it.
 //!
 //! Each end of a connection creates a random number. It then sends the HMAC-SHA256 (RFC 2104) of a label for its side
-//! and of all messages so far, which include both numbers. So a proof is not valid for another connection, the other
-//! side, or another rank, world or job. The end that connects sends its proof first: a program that reaches the port
-//! without the secret gets no proof on which it could test guesses.
+//! and of all messages so far, which include both numbers. A proof is therefore not valid for another connection, the
+//! other side, or another rank, world or job. The end that connects sends its proof first: a program that reaches the
+//! port without the secret gets no proof on which it could test guesses.
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;

@@ -253,8 +253,8 @@ impl Server<'_> {
 
 type Refused = (Connection, IpAddr, ProtocolFault);
 
-/// The reason if a connection closes instead of sending its proof: one of the two ends has a secret and the other has
-/// none.
+/// The reason if a connection closes instead of sending its proof: one of the two ends has a secret and the other end
+/// has no secret.
 const HUNG_UP: &str = "it closed the connection when it was asked for a proof; set MKERNEL_SECRET to the same value on all ranks";
 
 /// Returns a deadline for a frame to a pending connection. The frame is so short that the buffer of a new socket has

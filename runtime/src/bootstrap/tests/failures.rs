@@ -8,7 +8,7 @@ use crate::error::RendezvousError;
 use std::net::TcpStream;
 
 #[test]
-fn all_learn_at_once_who_left() {
+fn all_ranks_learn_at_once_which_rank_left() {
     let started = Instant::now();
     let results = on_ranks(4, |mut ranks| {
         if ranks.rank() == 2 {
@@ -48,9 +48,10 @@ fn all_learn_when_rank_0_left() {
     }
 }
 
-/// Ranks that are in no step hear of a leaving rank too. After that they hear of the next leaving rank, and a step fails.
+/// Ranks that are in no step also learn of a leaving rank. After that they learn of the next leaving rank, and a step
+/// fails.
 #[test]
-fn all_hear_who_has_left() {
+fn ranks_in_no_step_learn_which_rank_left() {
     let hears = |ranks: &mut Collective, all: &[u32]| {
         let end = Instant::now() + TIMEOUT;
         while ranks.left() != all {
@@ -76,9 +77,9 @@ fn all_hear_who_has_left() {
     });
 }
 
-/// Ranks hear of a failed call both outside and inside a step, and steps are still completed.
+/// Ranks learn of a failed call both outside and inside a step, and steps are still completed.
 #[test]
-fn all_hear_whose_call_has_failed() {
+fn ranks_learn_whose_call_has_failed() {
     for failing in 0..3 {
         let is_heard = std::sync::Barrier::new(3);
         on_ranks(3, |mut ranks| {
@@ -102,7 +103,7 @@ fn all_hear_whose_call_has_failed() {
 }
 
 #[test]
-fn all_learn_who_is_late() {
+fn all_ranks_learn_which_ranks_are_late() {
     let others_have_ended = std::sync::Barrier::new(3);
     let results = on_ranks(3, |mut ranks| {
         let is_late = ranks.rank() == 1;
@@ -252,7 +253,7 @@ fn a_port_that_is_taken_is_an_error_of_rank_0() {
 
 /// A launcher can start rank 0 on another host than the host that `MASTER_ADDR` names.
 #[test]
-fn rank_0_says_that_the_others_look_for_it_elsewhere() {
+fn rank_0_reports_that_other_ranks_look_for_it_elsewhere() {
     let job = Job {
         // No host has an address of this block, which is for documentation.
         host: "192.0.2.1".into(),
@@ -277,7 +278,7 @@ fn rank_0_says_that_the_others_look_for_it_elsewhere() {
 }
 
 #[test]
-fn what_rank_0_says_survives_the_wire() {
+fn failures_survive_the_wire() {
     for (failure, reported) in [
         (
             StepFailure::Missing {
@@ -311,9 +312,9 @@ fn what_rank_0_says_survives_the_wire() {
     );
 }
 
-/// Ranks that did connect get the same error as rank 0.
+/// Ranks that are connected get the error of rank 0.
 #[test]
-fn who_never_came_is_named_on_every_rank() {
+fn missing_ranks_are_named_on_every_rank() {
     let brief = |rank, port| Job {
         // This is long enough for a busy machine to start four threads.
         timeout: Duration::from_secs(2),

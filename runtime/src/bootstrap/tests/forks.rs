@@ -8,7 +8,8 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 /// Returns the exit status of a forked child that runs `body`. The child is killed if it takes too long.
 fn in_fork(body: impl FnOnce()) -> String {
-    // SAFETY: the child drops its copies and ends. The allocator is that of the C library, which supports forks.
+    // SAFETY: the child drops its copies and ends. The allocator is the allocator of the C library, which supports
+    // forks.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         body();
@@ -59,7 +60,7 @@ fn a_forked_child_leaves_the_ranks_alone() {
 }
 
 #[test]
-fn children_that_execute_another_program_have_none_of_the_connections() {
+fn children_that_execute_another_program_inherit_no_connection() {
     let met = connect_all(2, |rank, port| job(rank, 2, port));
     for group in met
         .into_iter()

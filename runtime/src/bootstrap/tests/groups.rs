@@ -66,7 +66,7 @@ fn a_group_of_a_group_is_connected() {
     assert_eq!(worked, ["0-", "-1", "0-", "-1"]);
 }
 
-/// The ranks of the group of rank 2 wait for it, and all others wait for this group.
+/// The ranks in the group of rank 2 wait for rank 2, and all other ranks wait for this group.
 #[test]
 fn a_rank_that_leaves_before_its_group_is_connected_is_named_by_all() {
     let started = Instant::now();

@@ -14,7 +14,7 @@ fn on_hosts(hosts: &'static [&'static str]) -> impl Fn(u32, u16) -> Job + Sync {
 }
 
 #[test]
-fn every_rank_knows_who_shares_a_host() {
+fn every_rank_knows_the_ranks_of_its_host() {
     let hosts = &["b", "a", "b", "a", "b", "a"];
     let seen = on_jobs(6, on_hosts(hosts), |ranks| ranks.host_map().all());
     for host_map in seen {

@@ -54,7 +54,7 @@ fn lone() -> String {
 
 /// On simulated GPUs, the deadline comes from the variable, as on real GPUs.
 #[test]
-fn a_rank_that_nobody_joins_names_the_missing_one_in_time() {
+fn a_rank_alone_names_the_missing_rank_in_time() {
     let more = [
         ("TEST_LONE", "1"),
         ("MKERNEL_DEVICE", "sim"),
@@ -144,7 +144,7 @@ fn across_hosts() -> String {
             let [rank, port] =
                 [0, 1].map(|i| own.split(' ').nth(i).and_then(|text| text.parse().ok()));
             let port = port.and_then(|port: u32| u16::try_from(port).ok());
-            // An address of this host that is not loopback's, since the hosts of ranks are simulated.
+            // An address of this host other than loopback addresses, since the hosts of ranks are simulated.
             let rendezvous = crate::Rendezvous {
                 local_rank: Some(0),
                 secret: Some(b"correct horse battery staple".to_vec()),
@@ -267,7 +267,7 @@ fn operators_and_emulated_nics_are_of_one_host() {
     expect_across_hosts(children);
 }
 
-/// The variables of the launcher are wrong, and nobody reads them.
+/// The variables of the launcher are wrong, but no rank reads them.
 #[test]
 fn ranks_connect_without_a_launcher() {
     let port = free_port();
@@ -312,7 +312,7 @@ fn simulated_gpus_of_a_host_are_of_one_process() {
 
 /// The process is rank 0 or another rank. If it ends in an orderly way, no rank is lost.
 #[test]
-fn a_process_that_dies_is_named_by_all_that_wait_for_nobody() {
+fn a_process_that_dies_is_named_by_ranks_in_no_step() {
     for dies in [Some(2), Some(0), None] {
         let port = free_port();
         let start = |rank| {
@@ -340,7 +340,7 @@ fn a_process_that_dies_is_named_by_all_that_wait_for_nobody() {
 
 /// Rank 2 reports a loss, as if its network had detected the loss.
 #[test]
-fn a_loss_that_one_rank_tells_is_known_to_all() {
+fn a_loss_that_one_rank_reports_is_known_to_all() {
     for expected in on_ranks(4, |mut ranks| {
         ranks.barrier("before", TIMEOUT).expect("all ranks come");
         if ranks.rank() == 2 {

@@ -15,7 +15,7 @@ fn with(secret: &[u8], job: Job) -> Job {
 }
 
 #[test]
-fn ranks_that_know_it_meet_and_work() {
+fn ranks_that_know_the_secret_meet_and_work() {
     let read = on_jobs(3, |rank, port| with(SECRET, job(rank, 3, port)), work);
     for (rank, read) in (0..).zip(read) {
         assert_eq!(read, expected_work(rank, 3));

@@ -87,7 +87,7 @@ fn after_a_missing_rank_every_later_step_fails_at_once() {
     assert!(started.elapsed() < TIMEOUT / 2);
 }
 
-/// The rank that contributes too much gets an error with the limit, and the other ranks get that rank's failure. No rank gets a
+/// A rank that contributes too much gets an error with the limit, and the other ranks get that rank's failure. No rank gets a
 /// part of the bytes.
 #[test]
 fn too_much_is_an_error_with_the_limit_and_the_group_goes_on() {

@@ -130,7 +130,7 @@ fn a_crowd_does_not_keep_the_ranks_from_meeting() {
 
 /// Users read the log of rank 0 first.
 #[test]
-fn rank_0_says_whom_it_refused_and_why() {
+fn rank_0_logs_refused_connections_with_reasons() {
     let (listener, port) = listener();
     let brief = Job {
         timeout: Duration::from_secs(2),

@@ -6,7 +6,7 @@ use mkernel_spec::abi::Extent;
 
 const ROWS: u64 = 10;
 const COLS: u64 = 32;
-/// The number of ranks. The last rank has fewer rows than the others.
+/// The number of ranks. The last rank has fewer rows than the other ranks.
 const SHARD: Extent = Extent::ShardRows {
     total: ROWS,
     per_rank: 4,

@@ -1,9 +1,9 @@
 // The transfer of K and V between nodes. NICs carry K and V while ranks exchange them within each node.
 //
 // Own K and V also go to this rank's own slots. From there, some blocks of a head at a time are put to the same slots
-// of the rank of the same local rank on every other node. The receiving rank raises the flags as the source would, and
-// forwards the parts to the ranks of its node that need them. These ranks give their credits to the rank that forwards,
-// and not to the source.
+// of the rank of the same local rank on every other node. The receiving rank raises the flags in place of the source,
+// and forwards the parts to the ranks of its node that need them. These ranks give their credits to the rank that
+// forwards, and not to the source.
 #pragma once
 #include <mk/attention/kv_push.cuh>
 #include <mk/comm/begin.cuh>
@@ -31,8 +31,8 @@ struct KvForward {
   using Network = comm::Network<Config, Workspace>;
   using Begin = comm::Begin<Config, Workspace>;
 
-  // Before a rank waits for a put of a peer, it has sent all parts of its own put of the same number. So ranks do not
-  // wait for each other's puts in a circle.
+  // Before a rank waits for a put of a peer, it has sent all parts of its own put of the same number. Ranks therefore
+  // do not wait for each other's puts in a circle.
   static_assert(Config::kForwardLag >= Config::kPutTiles * Slots::kParts);
 
   static constexpr u32 kPutRows = Config::kPutTiles * Config::kTileKeys;
@@ -154,7 +154,8 @@ struct KvForward {
     Push::send_part(ctx, part, copy, is_put(ctx, part.chunk()) ? 0 : 1);
   }
 
-  // A warp: waits for a part that a peer on another node puts here, and forwards it. Returns false after an abort.
+  // A warp: waits for a part that a peer on another node puts here, and forwards the part. Returns false after an
+  // abort.
   static MK_DEVICE bool forward_part(const RankContext& ctx, const Smem& smem, u32 peer, u32 number, StagedCopy& copy) {
     const Part part = Push::part_at(ctx, smem, Network::rank_of_peer(ctx, peer), number);
     if (!part.has_rows()) return true;
@@ -167,7 +168,7 @@ struct KvForward {
     if (elect_one()) {
       fence_sys();
       if constexpr (TakesRows<Config>) {
-        // The put has brought the other parts of the block as well.
+        // The put has also brought the other parts of the block.
         if (part.index == 0) store_relaxed_sys(ctx.local_ptr(block.ready(ctx)), ctx.mark());
       } else {
         add_relaxed_sys(ctx.local_ptr(block.ready(ctx)), 1);

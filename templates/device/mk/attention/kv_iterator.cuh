@@ -9,7 +9,7 @@ namespace mk::attention {
 struct KvBlock {
   u32 source;           // the rank
   u32 rank_chunk, row;  // its chunk, and the first row within it
-  bool is_diagonal;     // whether it has the same rows as the queries
+  bool is_diagonal;     // whether the block has the rows of the queries
   u32 keys;             // rows of the chunk from `row` on to which any query attends
 };
 

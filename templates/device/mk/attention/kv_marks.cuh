@@ -2,11 +2,11 @@
 //
 // A call with few rows sends few blocks, and few tiles read them, so flags cannot count over all calls. Flags hold the
 // mark of the call that wrote them. There are two sets of flags, and calls alternate between them. Several warps send
-// the parts of a block, and several CTAs read a head. They count in their own rank's memory, and the last warp or CTA
-// stores the mark.
+// the parts of a block, and several CTAs read a head. These warps and CTAs count in their own rank's memory, and the
+// last warp or CTA stores the mark.
 //
-// A rank that has begun a call has finished the previous call, and has read all keys of that call. So if there is only
-// one buffer of slots, a source waits until a reader has begun this call. If heads take turns in the slots, the source
+// A rank that has begun a call has finished the previous call, and has read all keys of that call. If slots have only
+// one buffer, a source therefore waits until a reader has begun this call. If heads take turns in the slots, the source
 // also waits for the mark of the head that had the slot before in this call.
 #pragma once
 #include <mk/attention/tile_scheduler.cuh>
@@ -75,9 +75,9 @@ struct KvMarks {
 
  private:
   // One of `count` threads arrives at a word, after a fence. The word is 0 before the first arrival and after the last.
-  // Returns true for the last thread, which acquires what the other threads did before their fences. The last thread's
-  // next stores are seen after that. Fences of an SM's warps follow each other, 0.5 µs each, so only the last thread
-  // has a second fence.
+  // Returns true for the last thread, which acquires everything that the other threads did before their fences. The
+  // last thread's next stores are ordered after that. Fences of an SM's warps run one after the other, 0.5 µs each, so
+  // only the last thread has a second fence.
   static MK_DEVICE bool arrive(const RankContext& ctx, Symmetric<u32> word, u32 count) {
     if (fetch_add_relaxed_gpu(ctx.local_ptr(word), 1) + 1 != count) return false;
     fence_sys();

@@ -1,5 +1,5 @@
 // The transfer of K and V within a node. Warps load K and V to shared memory part by part, store each part to the ranks
-// that need it, and then count the part on the flags there.
+// that need the part, and then count it on the flags of these ranks.
 #pragma once
 #include <mk/attention/kv_slots.cuh>
 #include <mk/attention/sequence_table.cuh>
@@ -32,7 +32,7 @@ struct KvPush {
     for (u32 warp = 0; warp < Config::kPushWarps; ++warp) barrier_init(smem.copy_loaded(warp), 1);
   }
 
-  // A part of a block, which is a sub-tile of K or of V. In `index`, the sub-tiles of K come before those of V.
+  // A part of a block, which is a sub-tile of K or of V. In `index`, the sub-tiles of K come before the sub-tiles of V.
   struct Part {
     u32 source, batch, kv_head, rank_chunk, row;
     u32 index;
@@ -80,8 +80,8 @@ struct KvPush {
   }
 
   // A warp that has started to load a part to its slot: stores the part to the ranks of this node that need it, and
-  // then counts the part on their flags. If `nearest` is 0, the warp also stores the part to this rank's own slot. If
-  // `nearest` is 1, it does not.
+  // then counts the part on their flags. The warp also stores the part to this rank's own slot if `nearest` is 0, but
+  // not if it is 1.
   static MK_DEVICE void send_part(const RankContext& ctx, const Part& part, StagedCopy& copy, u32 nearest) {
     const Slot slot(ctx.epoch, part.batch, part.kv_head);
     bool has_room = true;

@@ -1,18 +1,18 @@
 // The slots in which K and V of other ranks arrive.
 //
 // Each source has kKvSlots slots at every rank that attends to its keys. A slot has room for K and V of one head. Head
-// n, counted over all batches, takes slot n mod kKvSlots. Another head had that slot before, in this call or the
-// previous one. A slot holds its blocks in the swizzled layout of shared memory. A flag per block says whether the
-// block's parts have arrived.
+// n, counted over all batches, takes slot n mod kKvSlots. Another head had that slot before, in this call or in the
+// previous call. A slot holds its blocks in the swizzled layout of shared memory. A flag per block counts the block's
+// parts that have arrived.
 //
 // A source may overwrite a slot when all tiles of queries on the receiver have read the head that had the slot. This
 // permission is a credit. If all heads have slots, credits only order calls. With fewer slots, credits bound memory.
-// Between nodes there are no credits: all heads have slots in two buffers, and calls alternate between the buffers. A
-// rank that starts call e + 2 has received all puts of call e + 1 from its peers on other nodes. So these peers have
-// finished call e, and have read all of its keys.
+// Between nodes, no credits are used: all heads have slots in two buffers, and calls alternate between the buffers. A
+// rank that starts call e + 2 has received all puts of call e + 1 from its peers on other nodes. These peers have
+// therefore finished call e, and have read all of its keys.
 //
-// Flags and credits count over all calls, unless each call gives the rows. In that case not every call writes them, and
-// they hold marks: see KvMarks.
+// Flags and credits count over all calls, unless each call gives the rows. In that case not every call writes every
+// flag, and flags hold marks: see KvMarks.
 #pragma once
 #include <mk/attention/kv_iterator.cuh>
 #include <mk/attention/kv_marks.cuh>
@@ -28,7 +28,7 @@ concept KvSlotsConfig = TileSchedulerConfig<Config> && requires {
 
 template <class Workspace>
 concept KvSlotsWorkspace = requires(u32 buffer, u32 source, u32 slot, u32 tile, u32 part) {
-  Workspace::kv_parts(buffer, source, slot, tile, part);  // parts of K, then those of V
+  Workspace::kv_parts(buffer, source, slot, tile, part);  // parts of K, then parts of V
 };
 
 template <class Workspace>
@@ -62,7 +62,7 @@ struct KvSlots {
 
   struct Slot {
     u32 head;            // counted over all batches
-    u32 index, earlier;  // the slot, and the heads that had it before, over all calls
+    u32 index, earlier;  // the slot, and the heads that had the slot before, over all calls
 
     MK_DEVICE Slot(u32 epoch, u32 batch, u32 kv_head) : head(batch * Config::kKvHeads + kv_head) {
       index = head % Config::kKvSlots;
@@ -129,7 +129,7 @@ struct KvSlots {
 
   // Whether queries of a rank's chunk attend to any chunk of keys of another rank, which may have no rows. Tiles of other
   // chunks are not counted as readers. Such tiles wait for nothing, so they could be counted for a later head before
-  // other tiles have read an earlier one.
+  // other tiles have read an earlier head.
   static MK_DEVICE bool meets(u32 rank, u32 rank_chunk, u32 source) {
     for (u32 other = 0; other < Sequence::kKeyChunks; ++other) {
       if (Sequence::template attends<Mask>(Sequence::chunk_of(rank, rank_chunk), Sequence::chunk_of(source, other))) return true;

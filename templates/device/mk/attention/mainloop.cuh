@@ -1,7 +1,7 @@
 // The main loop of attention. TMA loads a tile of queries and then K and V block by block, and two warpgroups multiply.
 //
-// Queries, K and V have a pipeline each. K is loaded one block ahead of V, as the warpgroups need it: they multiply the
-// queries with the next block of K before they multiply the weights of the current block with V.
+// Queries, K and V have a pipeline each. K is loaded one block ahead of V, since the warpgroups multiply the queries
+// with the next block of K before they multiply the weights of the current block with V.
 #pragma once
 #include <mk/arch.cuh>
 #include <mk/attention/kv_iterator.cuh>
@@ -32,7 +32,7 @@ concept MainloopSmem = requires(const Smem smem, u32 stage) {
   smem.v_empty(stage);
 };
 
-// Args: the tensor maps q, k and v, as load_sub_tile wants them.
+// Args: the tensor maps q, k and v, as load_sub_tile takes them.
 template <class Args>
 concept MainloopArgs = requires(const Args& args) {
   args.q;
@@ -40,7 +40,7 @@ concept MainloopArgs = requires(const Args& args) {
   args.v;
 };
 
-constexpr u32 kQueryBuffers = 2;  // one buffer is loaded while the other one is used
+constexpr u32 kQueryBuffers = 2;  // one buffer is loaded while the other buffer is used
 constexpr u32 kGroupRows = Fragment::kRows;
 
 template <MainloopConfig Config, MainloopSmem Smem>
@@ -49,8 +49,8 @@ struct Mainloop {
   using Sequence = attention::Sequence<Config>;
   using Element = typename Config::Element;
 
-  // A buffer is full when the load thread has arrived and all bytes have been loaded. It is empty when all consumer
-  // warps have arrived.
+  // A buffer is full when the load thread has arrived and all bytes have been loaded. A buffer is empty when all
+  // consumer warps have arrived.
   template <u32 kCount>
   using Barriers = PipelineBarriers<kCount, 1, kGroups * kWarpgroupWarps>;
   using Queries = Pipeline<Barriers<kQueryBuffers>, StageSites>;
@@ -85,9 +85,9 @@ struct Mainloop {
   // A warpgroup: computes O of its 64 queries over all blocks of keys that the tile meets. The queries are at `q` in
   // shared memory. `row` is the first query of this warp in the tile.
   //
-  // The warpgroups take turns at the tensor cores: while one multiplies, the other one computes its softmax. A
-  // warpgroup issues the product for the next scores before it multiplies the current weights with V. The softmax of
-  // the next scores then overlaps with the multiplication with V.
+  // The warpgroups take turns at the tensor cores: while one warpgroup multiplies, the other warpgroup computes its
+  // softmax. A warpgroup issues the product for the next scores before it multiplies the current weights with V. The
+  // softmax of the next scores then overlaps with the multiplication with V.
   template <MaskPolicy Mask>
   static MK_DEVICE void attend(const RankContext& ctx, const Smem& smem, Stages& k, Stages& v, const QueryTile& tile,
                                u32 group, u32 row, u32 q, Softmax<Config>& softmax, Sums& o) {

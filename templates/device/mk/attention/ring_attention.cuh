@@ -1,8 +1,8 @@
 // Ring attention: exact attention over a sequence whose rows are spread over ranks, O = softmax(Q Kᵀ scale) V.
 //
-// A CTA takes a tile of queries of one head and walks over the keys of all ranks, beginning with its own rank's. It
-// keeps the state of the softmax and O in registers. K and V of each rank travel to the ranks that need them during the
-// computation.
+// A CTA takes a tile of queries of one head and walks over the keys of all ranks, beginning with the keys of its own
+// rank. The CTA keeps the state of the softmax and O in registers. K and V of each rank travel to the ranks that need
+// them during the computation.
 #pragma once
 #include <mk/attention/kv_forward.cuh>
 #include <mk/attention/mainloop.cuh>
@@ -23,7 +23,7 @@ struct RingAttention {
   using Output = attention::Output<Config>;
   using Begin = comm::Begin<Config, Workspace>;
 
-  // One thread: loads tiles of queries, and for each tile the blocks of K and V that it meets.
+  // One thread: loads tiles of queries, and for each tile the blocks of K and V that the tile meets.
   struct Load {
     static constexpr Agent kAgent = Agent::kThread;
 
@@ -159,7 +159,7 @@ struct RingAttention {
   }
 
  private:
-  // The first warp prepares barriers, and the second one enters the call.
+  // The first warp prepares barriers, and the second warp enters the call.
   static constexpr u32 kTableWarp = 2;
 
   static MK_DEVICE void load_k(const Args& args, const RankContext& ctx, const Smem& smem, typename Mainloop::Stages& k,
@@ -173,7 +173,7 @@ struct RingAttention {
     k.advance();
   }
 
-  // V of a block has arrived when its K has.
+  // V of a block has arrived when K of the block has arrived.
   static MK_DEVICE void load_v(const Args& args, const RankContext& ctx, const Smem& smem, typename Mainloop::Stages& v,
                                const QueryTile& tile, const KvBlock& block) {
     const u32 full = v.producer_acquire_tma(Shape::kTileBytes);

@@ -52,10 +52,10 @@ struct Sequence {
   using Ranks = Topology<Config>;
 
   static constexpr u32 kChunks = Ranks::kWorld * Config::kRankChunks;
-  // Whether the sequence ends within a chunk, or before the last chunks, so that some chunks have fewer rows than
-  // others.
+  // Whether the sequence ends within a chunk, or before the last chunks, so that some chunks have fewer rows than other
+  // chunks.
   static constexpr bool kUneven = TakesRows<Config> || Config::kSequence != kChunks * Config::kChunkRows;
-  // Whether some tiles of keys have fewer rows than others.
+  // Whether some tiles of keys have fewer rows than other tiles.
   static constexpr bool kRagged =
       TakesRows<Config> || Config::kChunkRows % Config::kTileKeys != 0 || Config::kSequence % Config::kTileKeys != 0;
   // Whether the rows in memory behind a chunk, within a tile, may be rows of another chunk of this rank.
@@ -64,8 +64,8 @@ struct Sequence {
   // The numbers of tiles of a chunk, and of a head on a rank, for which memory has room.
   static constexpr u32 kChunkTiles = kMostChunkTiles<Config>;
   static constexpr u32 kRowTiles = Config::kRankChunks * kChunkTiles;
-  // The cached rows of a rank are one more chunk of keys, behind the chunks of the call. They come before all rows of the
-  // call.
+  // The cached rows of a rank are one more chunk of keys, behind the chunks of the call. In the sequence, cached rows
+  // come before all rows of the call.
   static constexpr u32 kKeyChunks = Config::kRankChunks + HasCache<Config>;
   static constexpr u32 kKeyTiles = kRowTiles + kCeilDiv<kMostCachedRows<Config>, Config::kTileKeys>;
   static constexpr u32 kCachedChunk = ~0u;
@@ -90,7 +90,7 @@ struct Sequence {
     return Mask::attends(query_chunk, key_chunk);
   }
 
-  // The sequence of a call, if all batches have sequences of the same length.
+  // The sequence of a call, if the sequences of all batches have equal lengths.
   static MK_DEVICE SequenceRows of_call(const RankContext& ctx)
     requires(!IsPacked<Config>)
   {
@@ -138,8 +138,8 @@ struct Sequence {
     return chunk_rows(sequence, rank, 0) + (Config::kRankChunks == 2 ? chunk_rows(sequence, rank, 1) : 0);
   }
 
-  // The index of a row of a chunk among the rows of a head on this rank. The second chunk has rows only if the first one
-  // is full.
+  // The index of a row of a chunk among the rows of a head on this rank. The second chunk has rows only if the first
+  // chunk is full.
   static MK_DEVICE u32 rank_row(const SequenceRows& sequence, u32 rank_chunk, u32 row) {
     u32 first = 0;
     if constexpr (IsPacked<Config>) first = sequence.first_row;
@@ -157,7 +157,7 @@ struct Sequence {
   }
 
   // The number of the tile with a row of a chunk among the tiles of a head of a rank, in the numbering of the memory
-  // that has room for them.
+  // that holds the tiles.
   static MK_DEVICE u32 rank_tile(const SequenceRows& sequence, u32 rank_chunk, u32 row) {
     u32 of_chunk = rank_chunk * kChunkTiles;
     if constexpr (IsPacked<Config>) of_chunk = sequence.first_tile + rank_chunk * chunk_tiles(sequence);

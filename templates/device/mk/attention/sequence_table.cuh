@@ -43,7 +43,7 @@ struct SequenceTable {
   }
 
   // The number of tiles of keys of a head on each rank, where some tiles may have no rows. Tiles of cached rows follow
-  // those of the call. No query attends to them if the call has no rows.
+  // the tiles of the call. No query attends to cached rows if the call has no rows.
   static MK_DEVICE u32 key_tiles(const RankContext& ctx, const Smem& smem) {
     const u32 of_call = row_tiles(ctx, smem);
     if constexpr (HasCache<Config>) return of_call == 0 ? 0 : of_call + ceil_div(ctx.most_cached, Config::kTileKeys);
@@ -66,8 +66,8 @@ struct SequenceTable {
   // Returns the tile of a batch with a number. Packed sequences are one batch.
   static MK_DEVICE Tile find(const RankContext& ctx, const Smem& smem, u32 batch, u32 row_tile) {
     if constexpr (IsPacked<Config>) {
-      // The last sequence that begins with this tile or before it. Sequences without rows begin where the next sequence
-      // does.
+      // The last sequence that begins with this tile or before it. Sequences without rows begin at the first tile of
+      // the next sequence.
       u32 sequence = 0, end = Config::kSequences;
       while (end - sequence > 1) {
         const u32 middle = (sequence + end) / 2;

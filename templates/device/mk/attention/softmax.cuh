@@ -12,7 +12,7 @@ struct Softmax {
   float row_max[2] = {-infinity(), -infinity()};
   float row_sum[2] = {};  // sums of this thread's exponentials
 
-  // Replaces the scores by exp2(scale (score - row_max)). Earlier exponentials, and sums for which they were weights,
+  // Replaces the scores by exp2(scale (score - row_max)). Earlier exponentials, and sums of values with these weights,
   // must be multiplied by `rescale`.
   MK_DEVICE void apply(Accumulator<Config::kTileKeys>& s, float (&rescale)[2]) {
 #pragma unroll

@@ -18,8 +18,8 @@ struct QueryTile {
 };
 
 // Tiles come in groups of kGroupHeads heads, so that the K and V of a group stay in L2. Within a group, tiles with
-// later rows come first, since they have the most keys under a causal mask. With groups of one head, K and V are used
-// in the order in which they arrive.
+// later rows come first, since later rows have the most keys under a causal mask. With groups of one head, K and V are
+// used in the order in which they arrive.
 template <TileSchedulerConfig Config, schedule::TileCounterWorkspace Workspace, class Smem>
 struct TileScheduler {
   using Sequence = attention::Sequence<Config>;

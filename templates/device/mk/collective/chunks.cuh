@@ -69,7 +69,8 @@ MK_DEVICE void for_each_vec(u32 vecs, const Load& load, const Store& store) {
   }
 }
 
-// The number of a warp among all warps of its role, and their number, for a role with several warps in every CTA.
+// The number of a warp among all warps of its role, and the number of these warps, for a role with several warps in
+// every CTA.
 template <u32 kWarpsOfRole>
 struct Workers {
   static MK_DEVICE u32 index(u32 warp) { return warp * gridDim.x + blockIdx.x; }

@@ -28,9 +28,9 @@ struct Exchange {
   using Network = comm::Network<Config, Workspace>;
   using Begin = comm::Begin<Config, Workspace>;
 
-  // A warp, number `worker` of `workers`: sends chunks to their owners, or to the ranks that put them there, and copies the
-  // own chunks to the result. Chunks for other nodes come first. Each rank begins with another rank, so that not all ranks
-  // send to the same rank first.
+  // A warp, number `worker` of `workers`: sends chunks to their owners, or to the ranks that put the chunks to their
+  // owners, and copies the own chunks to the result. Chunks for other nodes come first. Each rank begins with another rank,
+  // so that not all ranks send to the same rank first.
   static MK_DEVICE void push(const Args& args, const RankContext& ctx, u32 worker, u32 workers) {
     const auto result = Tensors::output(args);
     const u32 of_node = Ranks::kLocalWorld * Chunks::per_shard(ctx);
@@ -56,8 +56,8 @@ struct Exchange {
   }
 
   // A warp, across nodes: puts the chunks in `outgoing` to their owners, several chunks of a source at a time. Puts without
-  // vectors are posted too, since every peer waits for them. Other ranks store to `outgoing` in the next call but one, so this
-  // call does not end before the NIC has read it.
+  // vectors are also posted, since every peer waits for all puts. Other ranks store to `outgoing` in the second call after
+  // this call, so this call does not end before the NIC has read `outgoing`.
   static MK_DEVICE void put_all(const Args& args, const RankContext& ctx) {
     static_assert(OutgoingWorkspace<Workspace>);
     if (lane_index() == 0) Begin::template put<Network>(args, ctx, Gathering::kFirstChannel);

@@ -26,8 +26,8 @@ struct Gather {
   using Network = comm::Network<Config, Workspace>;
   using Begin = comm::Begin<Config, Workspace>;
 
-  // Whether a rank also keeps its own chunks in its `gathered`: puts take them from there, and warps that normalise rows
-  // find all chunks there.
+  // Whether a rank also keeps its own chunks in its `gathered`: puts take chunks from there, and warps that normalise
+  // rows find all chunks there.
   static constexpr bool kKeepsOwn = Ranks::kNodes > 1 || NormalisesRows<Config>;
 
   static constexpr u32 kFirstChannel = 0;
@@ -51,7 +51,8 @@ struct Gather {
     }
   }
 
-  // A warp, after it has sent the vectors of a chunk: raises the flag of the chunk on the ranks that have got it.
+  // A warp, after it has sent the vectors of a chunk: raises the flag of the chunk on the ranks that have received the
+  // chunk.
   static MK_DEVICE void raise(const RankContext& ctx, u32 source, u32 chunk, bool is_here) {
     __syncwarp();
     const u32 peer = lane_index();
@@ -98,8 +99,8 @@ struct Gather {
     }
   }
 
-  // A warp, across nodes: puts the own chunks to all peers, as soon as they are in `gathered`. Puts without vectors are
-  // posted too, since every peer waits for them.
+  // A warp, across nodes: puts the own chunks to all peers, as soon as the chunks are in `gathered`. Puts without
+  // vectors are also posted, since every peer waits for all puts.
   template <u32 kChannel, class Args>
   static MK_DEVICE void put_all(const Args& args, const RankContext& ctx) {
     if (lane_index() == 0) Begin::template put<Network>(args, ctx, kChannel);

@@ -184,8 +184,8 @@ struct Ll {
   }
 
   // Returns the sum of number `i` of the vectors that this rank adds up, with `own` as this rank's part. Adds in the
-  // order of ranks. Vectors travel unrounded, so every rank computes the same bits as every other rank, in every call.
-  // `have_arrived` becomes false if some vectors have not arrived, which happens only after an abort.
+  // order of ranks. Vectors travel unrounded, so all ranks compute equal bits in every call. `have_arrived` becomes
+  // false if some vectors have not arrived, which happens only after an abort.
   static MK_DEVICE auto sum_of_parts(const RankContext& ctx, u32 i, const Vec16& own, bool& have_arrived) {
     Vec16 parts[kWorld];
     have_arrived = wait_parts(ctx, i, parts);
@@ -195,7 +195,7 @@ struct Ll {
     return sum;
   }
 
-  // Normalises rows of all ranks' sums, after this thread has sent all that it sends.
+  // Normalises rows of all ranks' sums, after this thread has sent all of its vectors.
   static MK_DEVICE void normalise(const Args& args, const RankContext& ctx) {
     if constexpr (kReducesAll) {
       struct Own {
@@ -217,14 +217,15 @@ struct Ll {
           [&](u32 vec, NoOperands) {
             const u32 owner = vec / Shards::shard_vecs(ctx);
             const Vec16 z = wait_shard_vec(ctx, owner, vec - Shards::first(ctx, owner));
-            // The thread that added up the vector has stored it, after it had read what may be at the same place.
+            // The thread that added up the vector has stored the sum, after it had read the residual that may be at the
+            // same place.
             if (owner != ctx.rank) store_vec16(Norm::residual_out(args).at(vec), z);
             return z;
           });
     }
   }
 
-  // Sends the own shard to all ranks, and copies it to the result.
+  // Sends the own shard to all ranks, and copies the shard to the result.
   static MK_DEVICE void send_shard(const Args& args, const RankContext& ctx) {
     for (u32 i = thread(); i < Shards::vecs_of(ctx, ctx.rank); i += threads()) {
       const Vec16 vec = load_vec16(Tensors::input(args).at(i));
@@ -301,8 +302,8 @@ struct Ll {
     comm::store_ll(ctx.peer_ptr(to, shard_slot(ctx, ctx.rank, 1, vec)), data.z, data.w, ctx.mark());
   }
 
-  // Sends a vector to all other ranks. A vector that is normalised goes to this rank too, where another thread may
-  // handle it.
+  // Sends a vector to all other ranks. A vector that is normalised also goes to this rank, where another thread may
+  // handle the vector.
   static MK_DEVICE void send_to_all(const RankContext& ctx, u32 vec, const Vec16& data) {
     constexpr u32 kFirst = kNormalises ? 0 : 1;
     for (u32 i = kFirst; i < kWorld; ++i) {
@@ -334,7 +335,7 @@ struct Ll {
     return true;
   }
 
-  // Loads a vector of the shard of a source. Returns whether it has arrived.
+  // Loads a vector of the shard of a source. Returns whether the vector has arrived.
   static MK_DEVICE bool receive_shard_vec(const RankContext& ctx, u32 source, u32 vec, Vec16& data) {
     if constexpr (kReduces) {
       const comm::LamportVec packets = comm::load_lamport_vec(ctx.local_ptr(Sums::at(ctx, source, vec)));

@@ -29,8 +29,8 @@ struct LlNorm {
   // vector, and stores the norm of the vector to the result. Loads of several vectors come before the first `z` of
   // these vectors, which may wait.
   //
-  // Parts of rows are dealt out in the order of rows, and a warp has at most one part of a row. So all warps of the
-  // first unfinished row work on that row, and no two warps wait for each other in a circle.
+  // Parts of rows are dealt out in the order of rows, and a warp has at most one part of a row. All warps of the first
+  // unfinished row therefore work on that row, and no two warps wait for each other in a circle.
   template <class Load, class Z>
   static MK_DEVICE void for_each_row(const Args& args, const RankContext& ctx, const Load& load, const Z& z) {
     for_each_part(ctx, [&](u32 row, u32 part) { normalise(args, ctx, row, part, load, z); });
@@ -134,8 +134,7 @@ struct LlNorm {
     }
   }
 
-  // A warp: adds the parts of the sum of squares of a row, in an order that is the same as in all other warps, on all
-  // ranks and in every call.
+  // A warp: adds the parts of the sum of squares of a row, in one order in all warps, on all ranks and in every call.
   template <u32 kParts>
   static MK_DEVICE float sum_of_row(const RankContext& ctx, u32 row) {
     float sum = 0.0f;

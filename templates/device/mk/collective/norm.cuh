@@ -1,8 +1,8 @@
 // RMSNorm of the rows of a sum: z = sum + bias + residual, rounded to the type of the elements, is the new residual, and the
 // result is z / sqrt(mean of squares of z + eps) * weight.
 //
-// The norm is taken of the rounded z, as a kernel behind the all-reduce would read it. So the result depends on the new
-// residual alone, and threads may keep the new residual in registers or load it again from memory.
+// The norm is taken of the rounded z, as a kernel behind the all-reduce would read it. The result therefore depends
+// only on the new residual, and threads may keep the new residual in registers or load it again from memory.
 #pragma once
 #include <mk/batch_invariant.cuh>
 #include <mk/collective/shards.cuh>
@@ -27,7 +27,7 @@ struct RowNorm {
   // The weights of a vector of a row.
   static MK_DEVICE Vec16 weight(const Args& args, u32 vec) { return load_vec16(args.weight + vec * 16); }
 
-  // The bias and the residual of a vector of the tensor, each used only if `Args` has it.
+  // The bias and the residual of a vector of the tensor. Each is used only if `Args` has it.
   struct Addends {
     Vec16 bias, residual;
 
@@ -64,7 +64,7 @@ struct RowNorm {
 // A warp: the sum of squares of a row, whose vectors the lanes take in turn. A block is a vector for each lane.
 //
 // The number of warps that share a row depends on the number of rows. If the result must not depend on that number, each block
-// has a sum of its own, and lane (block mod 32) adds it to the sums of earlier blocks, whichever warp has computed it.
+// has a sum of its own, and lane (block mod 32) adds it to the sums of earlier blocks, for any warp that has computed the sum.
 template <ShardConfig Config>
 struct RowSquares {
   static constexpr bool kInBlocks = BatchInvariant<Config>;

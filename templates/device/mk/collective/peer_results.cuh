@@ -18,7 +18,7 @@ struct PeerResults {
 
   static constexpr bool kExist = requires(const Args& args) { args.results; };
 
-  // A warp, before it stores the first vector: returns false if it must not store.
+  // A warp, before it stores the first vector: returns false if the warp must not store.
   static MK_DEVICE bool begin(const RankContext& ctx, Role role) {
     if constexpr (kExist) return comm::Begin<Config, Workspace>::wait_for_results(ctx, role);
     else return true;

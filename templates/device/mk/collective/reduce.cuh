@@ -1,10 +1,10 @@
-// Adds up the tensors of all ranks, chunk by chunk. The owner of a chunk, which has it in its shard, gets the sum.
+// Adds up the tensors of all ranks, chunk by chunk. The owner of a chunk, whose shard contains the chunk, gets the sum.
 //
 // A rank sends each peer of its node the chunks that the peer adds up. Across nodes, local rank g of each node adds up
-// the chunks of its node for the shards of local rank g of every node. It rounds the sums for other nodes to the type
-// of the elements, and puts them there. The owner adds the sums of nodes in the order of nodes. Within a node, the
-// order is the order of ranks. Results are therefore bitwise repeatable. If results must not depend on the owner, it
-// rounds its node's sum too.
+// the chunks of its node for the shards of local rank g of every node. This rank rounds the sums for other nodes to the
+// type of the elements, and puts the sums to these nodes. The owner adds the sums of nodes in the order of nodes.
+// Within a node, the order is the order of ranks. Results are therefore bitwise repeatable. If results must not depend
+// on the owner, the owner also rounds its node's sum.
 #pragma once
 #include <mk/batch_invariant.cuh>
 #include <mk/collective/chunks.cuh>

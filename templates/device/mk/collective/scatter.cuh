@@ -1,8 +1,9 @@
 // The tensor of a broadcast on its way from the root to all ranks of its node, chunk by chunk.
 //
-// The root sends each owner its shard, to the place in `gathered` where the other ranks of the node get it too. An owner
-// waits for each chunk, copies it to the result, and sends it to the other ranks. The link of the root therefore carries
-// the tensor once, not once for each rank. Across nodes the root has a shard as well, which it sends to all.
+// The root sends each owner its shard, to the place in `gathered` where the other ranks of the node also get this shard.
+// An owner waits for each chunk, copies it to the result, and sends it to the other ranks. The link of the root
+// therefore carries the tensor once, not once for each rank. Across nodes the root also has a shard, which it sends to
+// all ranks.
 #pragma once
 #include <mk/collective/gather.cuh>
 

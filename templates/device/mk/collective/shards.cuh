@@ -13,10 +13,10 @@ concept ShardConfig = TopologyConfig<Config> && requires {
 };
 
 // If each call gives the rows, kVecs and kShardVecs are the values for the most rows. Config then also has
-// kShardsOfRows, which is true if a shard has whole rows, unless the tensor is that of a root.
+// kShardsOfRows, which is true if a shard has whole rows, unless the tensor belongs to a root.
 
-// The tensor belongs to one rank, kRoot, and the other ranks get it. Only some ranks of the root's node have shards: kOwners
-// ranks from kFirstOwner on, where local rank 0 follows the last local rank.
+// The tensor of one rank, kRoot, which the other ranks get. Only some ranks of the root's node have shards: kOwners ranks
+// from kFirstOwner on, where local rank 0 follows the last local rank.
 template <class Config>
 concept HasRoot = requires {
   Config::kRoot;

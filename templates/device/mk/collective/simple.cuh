@@ -32,7 +32,7 @@ struct Simple {
 
   static constexpr bool kReduces = kOp != Collective::kAllGather;
   static constexpr bool kNormalises = NormalisesRows<Config>;
-  // Rows that are normalised pass through `gathered` on one rank too: their chunks come from several warps.
+  // Rows that are normalised pass through `gathered` also in a world of one rank: their chunks come from several warps.
   static constexpr bool kGathers = kOp != Collective::kReduceScatter && (Ranks::kWorld > 1 || kNormalises);
 
   // The channel of shards. If there are sums, they have channel 0.
@@ -82,8 +82,8 @@ struct Simple {
     }
   };
 
-  // A warp: sends chunks of the own shard to all ranks of this node, and copies them to the result. In a broadcast, the shards
-  // come from the root. In an all-to-all, the chunks are those of the shards of their owners.
+  // A warp: sends chunks of the own shard to all ranks of this node, and copies these chunks to the result. In a broadcast,
+  // the shards come from the root. In an all-to-all, the chunks belong to the shards of their owners.
   struct PushShard {
     static constexpr Agent kAgent = Agent::kWarp;
     using Workers = collective::Workers<Config::kPushWarps>;
@@ -140,7 +140,7 @@ struct Simple {
       constexpr u32 kUnroll = (Config::kUnroll + 1) / 2;  // with kUnroll vectors, the addresses spill
       const u32 first_vec = row * Config::kRowVecs;
       const auto kept = Norm::residual_out(args);
-      u32 owner = Ranks::kWorld, chunk = 0;  // the chunk for whose flag this lane has waited last
+      u32 owner = Ranks::kWorld, chunk = 0;  // the chunk for whose flag this lane waited last
       RowSquares<Config> squares;
       // Where lanes add up blocks together, they leave the loop together.
       const u32 begin = squares.kInBlocks ? 0 : lane_index(), lane = squares.kInBlocks ? lane_index() : 0;
@@ -208,8 +208,8 @@ struct Simple {
     }
   };
 
-  // A warp, across nodes: puts chunks of the own shard, or of the shards that they own, to the ranks of the same local rank on
-  // other nodes.
+  // A warp, across nodes: puts chunks of the own shard, or of the shards of other nodes' ranks, to the ranks with this local
+  // rank on other nodes.
   struct PutShard {
     static constexpr Agent kAgent = Agent::kWarp;
 
@@ -224,7 +224,7 @@ struct Simple {
     Begin::order_early(ctx);
     if (!enter(ctx)) return false;
     Begin::template announce<comm::EarlierCalls::kOrderedEarly>(ctx);
-    // At its end, the CTA would wait for the count, a round trip to L2.
+    // Otherwise the CTA would wait at its end for the count, a round trip to L2.
     if (threadIdx.x == Config::kThreads - 1) advance_epoch<false>(ctx);
     return true;
   }

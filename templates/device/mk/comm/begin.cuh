@@ -4,19 +4,19 @@
 
 namespace mk::comm {
 
-// How this rank's earlier calls are ordered before the announcement of a call.
+// The order of this rank's earlier calls before the announcement of a call.
 enum class EarlierCalls {
   kOrderedHere,   // by a fence before the announcement
   kOrderedEarly,  // by order_early()
-  // Not at all. All data between ranks are packets, and calls end after their accesses of packets, as in calls that announce
-  // nothing.
+  // no order: all data between ranks are packets, and calls end after their accesses of packets, as in calls without
+  // announcements
   kOfPackets,
 };
 
 // A rank may write to a peer of its node in call e + 2 if it has received data of call e + 1 from that peer. Where a
 // rank may have no shard, some pairs of ranks exchange no data. All ranks of the node then announce the start of each
 // call to each other, and wait for these announcements before they leave the call. If each call gives the rows, an
-// announcement also has the number of rows, or a hash of the offsets of packed sequences, which must be the same on all
+// announcement also has the number of rows, or a hash of the offsets of packed sequences, which must be equal on all
 // ranks.
 //
 // If ranks store directly to each other's results, a rank's result is in use until the rank begins the call, by earlier
@@ -83,7 +83,7 @@ struct Begin {
   }
 
   // One thread: waits until all other ranks of this node have begun the call. `kComparesPlaces`: whether to compare the
-  // places of results here. It is false if ranks have compared the places before they stored to results.
+  // places of results here. `kComparesPlaces` is false if ranks have compared the places before they stored to results.
   template <bool kComparesPlaces>
   static MK_DEVICE void wait_for_peers(const RankContext& ctx) {
     if constexpr (kIsAnnounced) {
@@ -114,7 +114,7 @@ struct Begin {
   static MK_DEVICE bool wait_for_results(const RankContext& ctx, Role role) {
     if (lane_index() < Ranks::kLocalWorld && lane_index() != ctx.local_rank()) wait_for_result(ctx, lane_index(), role);
     __syncwarp();
-    // A wait that has failed has raised the abort word of this rank, too.
+    // A wait that has failed has also raised the abort word of this rank.
     return broadcast(gives_up(ctx, role), 0) == 0;
   }
 
@@ -137,7 +137,7 @@ struct Begin {
   }
 
   // One thread: waits until another rank of this node has begun the call. Returns whether that rank has begun the call
-  // with the same rows as this rank.
+  // with this rank's number of rows.
   static MK_DEVICE bool wait(const RankContext& ctx, u32 peer, Role role = kCollect) {
     const u64* word = ctx.local_ptr(Workspace::begun(ctx.call_parity(), peer));
     Deadline deadline;

@@ -1,16 +1,16 @@
 // Commands of the GPU for the proxy on the host, which posts them to the NIC.
 //
 // Any number of threads post commands to a ring in pinned host memory. A thread whose wait is aborted leaves its slot
-// unwritten, and the ring can no longer be used. That does no harm, since the communicator is out of use too.
+// unwritten, and the ring can no longer be used. That does no harm, since the communicator is then also out of use.
 #pragma once
 #include <mk/deadline.cuh>
 
 namespace mk::comm {
 
-// A command. If `kind` is kCommandPut, it is one put to one peer. If `kind` is kCommandPutToPeers, it stands for a put
-// to each of several peers, from the source offset to the same offset there. `peer` is then the first of these peers,
-// and `target_region` is their number. `target_offset` is a mask of the peers that get the bytes, whose lowest bit is
-// the first peer. The other peers get empty puts.
+// A command. If `kind` is kCommandPut, the command is one put to one peer. If `kind` is kCommandPutToPeers, the command
+// stands for a put to each of several peers, from the source offset to an equal offset at the peer. `peer` is then the
+// first of these peers, and `target_region` is their number. `target_offset` is a mask of the peers that get the bytes,
+// whose lowest bit is the first peer. The other peers get empty puts.
 struct Put {
   u32 kind, peer, channel, source_region, target_region, bytes;
   u64 source_offset, target_offset;
@@ -35,8 +35,8 @@ MK_DEVICE bool wait_command_slot(const RankContext& ctx, Role role, const Comman
 }
 
 // Fills a slot. The fence publishes all that this thread has done and seen before, so the NIC finds the bytes of the
-// put. Every word has the phase of its lap, so the words need no order among themselves. A fence between them would
-// wait until PCIe has carried the earlier ones to the host.
+// put. Every word has the phase of its lap, so the words need no order among themselves. A fence between the words
+// would wait until PCIe has carried the earlier words to the host.
 MK_DEVICE void publish_command(const CommandRing& ring, u32 index, const Put& put) {
   u64* slot = reinterpret_cast<u64*>(ring.slots + (index & ((1u << ring.capacity_log2) - 1)));
   const u32 lap = index >> ring.capacity_log2;

@@ -1,5 +1,5 @@
-// The fabric test: messages to the same GPU of every other node, and an acknowledgement for every batch of messages.
-// The test shows the performance of a cluster's network for kernels, without any other work.
+// The fabric test: messages to the corresponding GPU of every other node, and an acknowledgement for every batch of
+// messages. The test shows the performance of a cluster's network for kernels, without any other work.
 //
 // The numbers of nodes and messages are arguments, so one kernel serves every cluster.
 #pragma once
@@ -120,8 +120,8 @@ struct FabricTest {
       __syncthreads();  // the slot is full
     }
 
-    // The time from the store of a command until the GPU sees that the proxy has read it. It includes the proxy's
-    // answer, which crosses PCIe too.
+    // The time from the store of a command until the GPU sees that the proxy has read it. This time includes the
+    // proxy's answer, which also crosses PCIe.
     static MK_DEVICE u32 pick_up_ns(const Args& args, const RankContext& ctx, u32 index, u64 posted_ns) {
       wait_flag(ctx, &args.ring.words->consumed, WaitSite{kPush, kCommandSlot, args.rank, index, index + 1});
       return static_cast<u32>(global_time_ns() - posted_ns);
@@ -151,7 +151,7 @@ struct FabricTest {
     }
 
    private:
-    // Counts the words of a message that differ from what its sender wrote.
+    // Counts the words of a message that differ from the sender's words.
     static MK_DEVICE void check_message(const Args& args, u32 peer, u32 message) {
       const MessageContent content(args.seed, node_of(args, peer), message);
       const u32* words = words_at(args, arrival_slot(args, peer, message));

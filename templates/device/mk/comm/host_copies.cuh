@@ -1,4 +1,5 @@
-// Copies that copy engines make for a call. The kernel asks the host for the copies, and does not end before they do.
+// Copies that copy engines make for a call. The kernel asks the host for the copies, and does not end before the
+// copies.
 #pragma once
 #include <mk/call.cuh>
 
@@ -7,7 +8,8 @@ namespace mk::comm {
 // The time between two loads of the host's answer, which cross PCIe.
 constexpr u32 kAnswerPauseNs = 1000;
 
-// The time that the host may take for its answer, beyond twice the deadline. Its thread may be suspended for long.
+// The time that the host may take for its answer, beyond twice the deadline. The host's thread may be suspended for
+// long.
 constexpr u64 kAnswerLimitNs = 60'000'000'000;
 
 // One thread of the call, after enter(): asks the host to copy the rows at `source` to all peers.

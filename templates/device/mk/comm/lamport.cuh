@@ -1,9 +1,9 @@
 // Packets that validate themselves (Lamport buffers, as in TensorRT-LLM and FlashInfer). A slot is 0 until a packet arrives,
-// and its receiver makes it 0 again. No packet is 0, and its eight bytes arrive at once, so neither side needs a flag, a
-// fence or a second word. Unlike LL, all bytes on the wire are data.
+// and its receiver clears the slot again. No packet is 0, and its eight bytes arrive at once, so neither side needs a flag,
+// a fence or a second word. Unlike LL, all bytes on the wire are data.
 //
-// A slot may be written again when its receiver has made it 0. The buffers of a call provide for that: a rank writes to
-// the buffers of call e + 2 when it has received data of call e + 1 from the receiver, which has then ended call e.
+// A slot may be written again when its receiver has cleared it. The buffers of a call ensure that: a rank writes to the
+// buffers of call e + 2 when it has received data of call e + 1 from the receiver, which has then ended call e.
 #pragma once
 #include <mk/deadline.cuh>
 #include <mk/element.cuh>

@@ -23,7 +23,7 @@ struct PeerResults : ResultFlags<Config, Workspace, Order> {
   static constexpr bool kOnPeers = true;
   static_assert(Ranks::kNodes == 1, "ranks of other nodes are not in reach");
 
-  // A thread of a store role, before it stores a tile to the other ranks: returns false if it must not store.
+  // A thread of a store role, before it stores a tile to the other ranks: returns false if the thread must not store.
   // `has_begun`: whether the thread has already waited for the other ranks.
   static MK_DEVICE bool may_store(const RankContext& ctx, bool& has_begun) {
     if (!has_begun) {

@@ -119,8 +119,8 @@ struct PushShards {
   }
 
   // One thread: puts chunks of this rank's shard to all peers. A chunk is put as soon as it is in this rank's
-  // `gathered`, or at once if the shard is sent from its place in symmetric memory. A chunk without rows is put too,
-  // since every peer waits for it.
+  // `gathered`, or at once if the shard is sent from its place in symmetric memory. A chunk without rows is also put,
+  // since every peer waits for the put.
   template <class Args>
   static MK_DEVICE void put_all(const Args& args, const RankContext& ctx) {
     const u32 own_rows = CallRows::of_rank(ctx, ctx.rank);
@@ -131,7 +131,7 @@ struct PushShards {
       if (gives_up(ctx, kPush)) return;
       const u32 first = chunk * Config::kChunkRows;
       const u32 rows = first < own_rows ? min(Config::kChunkRows, own_rows - first) : 0;
-      // Without rows, any slot will do.
+      // Without rows, the slot does not matter.
       const u32 row = rows > 0 ? ctx.rank * CallRows::of_shard(ctx) + first : 0;
       const Symmetric<u8> slot = Workspace::gathered(ctx.parity(), row);
       if constexpr (SendsInPlace<Args>) {
@@ -171,9 +171,9 @@ struct PushShards {
     }
   }
 
-  // All threads of the grid: count the chunks that the call does not have. Every call must advance every counter by the
-  // same number as every other call. The missing chunks are this rank's own chunks, and across nodes also the chunks
-  // that this rank would forward.
+  // All threads of the grid: count the chunks that the call does not have. All calls must advance a counter by equal
+  // numbers. The missing chunks are this rank's own chunks, and across nodes also the chunks that this rank would
+  // forward.
   static MK_DEVICE void count_unused(const RankContext& ctx) {
     constexpr u32 kFlags = Shards::kChunks * Shards::kSlices;
     for_each_in_grid<Config::kThreads>(Ranks::kNodes * kFlags, [&](u32 i) {
@@ -194,7 +194,8 @@ struct PushShards {
   template <class Args>
   static constexpr bool kPutsGathered = Ranks::kNodes > 1 && !SendsInPlace<Args>;
 
-  // Returns the distance of the first rank to which the rows of a piece go: 0 if this rank needs them in `gathered` too, else 1.
+  // Returns the distance of the first rank to which the rows of a piece go: 0 if this rank also needs these rows in
+  // `gathered`, otherwise 1.
   template <class Args>
   static MK_DEVICE u32 nearest(const RankContext& ctx, const Piece& piece, u32 rows) {
     if (kPutsGathered<Args>) return 0;
@@ -202,7 +203,7 @@ struct PushShards {
     return Order::gathers_own(ctx, piece.row) || Order::gathers_own(ctx, piece.row + rows - 1) ? 0 : 1;
   }
   // Returns the distance of the first rank on whose flags pieces count: 0 if this rank may read any of its own rows in
-  // `gathered`, else 1.
+  // `gathered`, otherwise 1.
   template <class Args>
   static MK_DEVICE u32 nearest_counted(const RankContext& ctx) {
     if (TakesRows<Config> || kPutsGathered<Args>) return 0;
@@ -230,8 +231,8 @@ struct PushShards {
     return {row.offset + slice_offset(piece)};
   }
 
-  // The local rank at a distance. The ranks are in the order in which they need this rank's rows. The rank before this
-  // one comes first, since its order of tiles has this rank's rows directly after the rank's own rows.
+  // The local rank at a distance. Ranks are in the order in which they need this rank's rows. The rank before this one
+  // comes first, since its order of tiles has this rank's rows directly after the rank's own rows.
   static MK_DEVICE u32 peer_at(const RankContext& ctx, u32 distance) {
     return (ctx.rank + Ranks::kLocalWorld - distance) % Ranks::kLocalWorld;
   }
@@ -275,8 +276,8 @@ struct PushShards {
     }
   }
 
-  // A warp: stores the scales of the rows of a piece to the ranks of this node, from distance `nearest` on. Pieces of other
-  // slices than the first have none.
+  // A warp: stores the scales of the rows of a piece to the ranks of this node, from distance `nearest` on. Only pieces of
+  // the first slice have scales.
   template <class Args>
   static MK_DEVICE void store_scales(const Args& args, const RankContext& ctx, const Piece& piece, u32 rows, u32 nearest) {
     if (piece.slice != 0) return;
@@ -286,7 +287,8 @@ struct PushShards {
         });
   }
 
-  // A warp: loads rows of a piece once and stores them to the ranks of this node. Each access of a thread is 16 bytes.
+  // A warp: loads rows of a piece once and stores the rows to the ranks of this node. Each access of a thread is 16
+  // bytes.
   template <u32 kUnroll, class Args>
   static MK_DEVICE void store_piece(const Args& args, const RankContext& ctx, const Piece& piece, u32 rows) {
     const u32 nearest_rank = nearest<Args>(ctx, piece, rows);

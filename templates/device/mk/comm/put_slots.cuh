@@ -1,10 +1,10 @@
 // Slots of tiles that are put to other nodes.
 //
 // A put takes neighbouring slots as one piece of memory, so slots are no longer than the rows of a call need. A slot
-// has the pieces of the first warpgroup, then the pieces of the second. A piece has 64 rows in four parts of 16 rows,
-// which follow each other. With fewer rows, a call leaves out the last parts of each piece, and the second warpgroup's
-// pieces if these would hold other rows than the first warpgroup's. A decoding step of 16 rows thus puts an eighth of
-// the bytes of tiles of 128 rows.
+// has the pieces of the first warpgroup, then the pieces of the second warpgroup. A piece has 64 rows in four parts of
+// 16 rows, which follow each other. With fewer rows, a call leaves out the last parts of each piece, and the second
+// warpgroup's pieces if these would hold other rows than the pieces of the first warpgroup. A decoding step of 16 rows
+// thus puts an eighth of the bytes of tiles of 128 rows.
 #pragma once
 #include <mk/gemm/tile_scheduler.cuh>
 

@@ -1,4 +1,4 @@
-// Results: the rank that reduces a tile sends it to all other ranks.
+// Results: the rank that reduces a tile sends the result to all other ranks.
 //
 // A slot of the workspace holds one tile of C in the layout of output buffers, which is pieces of 64 rows of 128 bytes
 // in TMA's swizzle. The owner stores each piece to its own C and to the slot on every other rank of its node. A flag
@@ -14,7 +14,7 @@
 
 namespace mk::comm {
 
-// The policy of an operator whose results stay where they are reduced.
+// The policy of an operator whose results stay on the ranks that reduce them.
 struct NoResults {
   static constexpr bool kExist = false;
   static constexpr bool kOnPeers = false;
@@ -54,12 +54,12 @@ struct ResultFlags {
     }
   }
 
-  // All threads of the grid: count the tiles that the call does not have, since every call must advance every counter
-  // by the same number as every other call. The missing tiles are this rank's own tiles, counted on the other ranks of
-  // this node, and the tiles that this rank would forward, counted on all ranks of this node.
+  // All threads of the grid: count the tiles that the call does not have, since all calls must advance a counter by
+  // equal numbers. The missing tiles are this rank's own tiles, counted on the other ranks of this node, and the tiles
+  // that this rank would forward, counted on all ranks of this node.
   static MK_DEVICE void count_unused(const RankContext& ctx) {
     if constexpr (Config::kOwners < Ranks::kLocalWorld) {
-      if (ctx.local_rank() >= Config::kOwners) return;  // this rank owns a tile in no call, so it has no flags
+      if (ctx.local_rank() >= Config::kOwners) return;  // this rank owns no tile in any call, so it has no flags
     }
     const u32 shard_tiles = Order::shard_tiles(ctx), owners = Order::owners(ctx);
     for_each_in_grid<Config::kThreads>(Ranks::kNodes * Config::kShardTiles, [&](u32 i) {
@@ -149,7 +149,7 @@ struct Results : ResultFlags<Config, Workspace, Order> {
     }
   }
 
-  // One thread: puts the results of own tiles to all peers. After an abort it puts nothing more.
+  // One thread: puts the results of own tiles to all peers. After an abort, puts nothing more.
   template <class Args>
   static MK_DEVICE void put_all(const Args& args, const RankContext& ctx) {
     const u32 shard_tiles = Order::shard_tiles(ctx);

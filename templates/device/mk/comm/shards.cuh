@@ -1,5 +1,5 @@
-// Shards on their way to all ranks. A shard is the rows of a matrix that one rank has. All ranks have the same number
-// of rows as each other, except perhaps the last ranks.
+// Shards on their way to all ranks. A shard is the rows of a matrix that one rank has. All ranks have equal numbers of
+// rows, except perhaps the last ranks.
 //
 // A shard travels in chunks of rows and slices of columns to `gathered` on every rank that needs it. TMA reads the rows
 // from there. A flag per source, chunk and slice counts the pieces that have arrived, over all calls. Nothing resets
@@ -24,9 +24,9 @@ concept ShardConfig = RowsConfig<Config> && requires {
 template <class Workspace>
 concept ShardWorkspace = requires(u32 source, u32 chunk, u32 slice) { Workspace::chunk_ready(source, chunk, slice); };
 
-// The scales, in fp32, that travel with a row. If there are any, Config has kSentScales, and kSentRowBytes: the distance
-// of rows in the memory of a receiver, where the scales of a row lie behind its elements. Else the distance is kRowBytes,
-// the bytes of a row.
+// The scales, in fp32, that travel with a row. With such scales, Config has kSentScales, and kSentRowBytes: the distance
+// of rows in the memory of a receiver, where the scales of a row lie behind its elements. Otherwise the distance is
+// kRowBytes, the bytes of a row.
 template <class Config>
 constexpr u32 kSentScales = 0;
 template <class Config>
@@ -46,9 +46,9 @@ MK_DEVICE const u8* scales_of_row(const Args& args, u32 row) {
   else return args.a_scales + Fp32::bytes(row);
 }
 
-// A warp: stores the scales of `rows` rows of this rank's A at each of the places [first_place, end_place). The row with
-// index `i` has number `row_at(i)` in A. `place_at(p)` is the address behind the elements of row 0 in a place, in which rows are
-// kRowBytes apart. Lanes store what other lanes signal, so the warp meets before a signal.
+// A warp: stores the scales of `rows` rows of this rank's A at each of the places [first_place, end_place). The row with index
+// `i` has number `row_at(i)` in A. `place_at(p)` is the address behind the elements of row 0 in a place, in which rows are
+// kRowBytes apart. Lanes store scales that other lanes signal, so the warp synchronises before a signal.
 template <u32 kScales, u32 kRowBytes, class Args, class RowAt, class PlaceAt>
 MK_DEVICE void store_scales(const Args& args, u32 rows, const RowAt& row_at, u32 first_place, u32 end_place,
                             const PlaceAt& place_at) {
@@ -106,8 +106,8 @@ struct Shards {
     }
   }
 
-  // Waits until the ranks without rows have begun this call. No other wait does that, since no tile needs rows of these
-  // ranks. Before a rank leaves a call, it must know that every other rank has begun the call. Only then are the
+  // Waits until the ranks without rows have begun this call. No other wait covers these ranks, since no tile needs
+  // their rows. Before a rank leaves a call, it must know that every other rank has begun the call. Only then are the
   // buffers free to which the rank's next call writes.
   static MK_DEVICE void wait_empty(const RankContext& ctx, Role role) {
     for (u32 source = kFirstEmpty; source < Ranks::kWorld; ++source) {

@@ -1,18 +1,18 @@
-// Copies of global memory to several ranks. TMA loads bytes to a slot of shared memory once, and stores them from there
-// to every rank that needs them.
+// Copies of global memory to several ranks. TMA loads bytes to a slot of shared memory once, and stores the bytes from
+// there to every rank that needs them.
 //
 // A copy belongs to one thread, which owns the slot. elect_one always elects the same thread of a warp. The thread
 // waits for each load, and leaves stores in flight until it needs the slot again. One such thread does not keep the
-// link busy. The twelve warps of a CTA do, since each is at another point of load, store and count. So several slots
-// per thread would gain nothing.
+// link busy, but the twelve warps of a CTA do, since each warp is at another point of load, store and count. Several
+// slots per thread would therefore gain nothing.
 #pragma once
 #include <mk/deadline.cuh>
 #include <mk/tma.cuh>
 
 namespace mk::comm {
 
-// Rows in a slot, one after the other. They are `count` rows of the source from row `first` on. The slot holds bytes
-// [part, part + bytes) of each row.
+// Rows in a slot, one after the other: `count` rows of the source from row `first` on. The slot holds bytes [part, part
+// + bytes) of each row.
 struct StagedRows {
   u32 address;  // address of the slot
   u32 first, count;
@@ -59,7 +59,7 @@ struct StagedCopy {
     load(loaded);
   }
 
-  // Stores what was loaded. `store()` issues the TMA stores from the slot. `index` identifies the wait in reports.
+  // Stores the loaded bytes. `store()` issues the TMA stores from the slot. `index` identifies the wait in reports.
   template <class Store>
   MK_DEVICE void send(u32 index, const Store& store) {
     wait_barrier(ctx, loaded, phase, kPush, kStageFull, index);
@@ -100,8 +100,8 @@ struct StagedCopy {
         store);
   }
 
-  // Waits until everything stored has arrived. TMA is another proxy, so a proxy fence orders its writes before what
-  // this thread does next. After a fence_sys, a relaxed add may count what has arrived.
+  // Waits until everything stored has arrived. TMA is another proxy, so a proxy fence orders its writes before this
+  // thread's next accesses. After a fence_sys, a relaxed add may count the stored data.
   static MK_DEVICE void finish() {
     tma_wait<0>();
     fence_proxy_async();

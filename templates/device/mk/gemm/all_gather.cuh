@@ -1,5 +1,5 @@
-// AllGather + GEMM. Every rank sends its rows of A to all others, and multiplies the rows of all ranks: own rows first,
-// and the rows of others as they arrive.
+// AllGather + GEMM. Every rank sends its rows of A to all other ranks, and multiplies the rows of all ranks: own rows
+// first, and the rows of other ranks as they arrive.
 //
 // `gathered` has two buffers, and calls alternate between them. Either SMs or copy engines push the rows.
 #pragma once
@@ -11,10 +11,10 @@
 namespace mk::gemm {
 
 // If CTAs that compute push, Config also has kPushUnroll, the number of loads of 16 bytes that a thread has in flight.
-// If CTAs that only communicate push, it has kSlotBytes, the size of a warp's slot.
+// If CTAs that only communicate push, Config has kSlotBytes, the size of a warp's slot.
 template <class Config>
 concept AllGatherConfig = comm::PushConfig<Config> && requires {
-  Config::kPushWarps;  // warps that push in each CTA that does; 0 if copy engines push
+  Config::kPushWarps;  // warps that push in each pushing CTA; 0 if copy engines push
 };
 
 template <AllGatherConfig Config, class Args, class Workspace, GemmSmem Smem, class Order, class Epilogue>
@@ -31,7 +31,7 @@ struct AllGather {
   using Load = typename Gemm::Load;
   using Store = typename Gemm::Store;
 
-  // A warpgroup: computes its part of each work tile. If its warps push, they do so first.
+  // A warpgroup: computes its part of each work tile. Warps that push do so first.
   struct Multiply {
     static constexpr Agent kAgent = Agent::kWarpgroup;
 
@@ -76,11 +76,11 @@ struct AllGather {
     }
   };
 
-  // One thread, or a warp if scales travel: pushes pieces of the own rows to the ranks of this node, and then forwards the
+  // One thread, or a warp if scales travel: pushes pieces of the own rows to the ranks of this node, and then forwards
   // rows that peers have put here.
   struct PushAndRelay {
     static constexpr Agent kAgent = PushShards::kPushAgent;
-    static constexpr u32 kWorkers = Config::kCommCtas * kWarps - 2;  // the other two watch and put
+    static constexpr u32 kWorkers = Config::kCommCtas * kWarps - 2;  // the other two warps watch and put
 
     static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem& smem, u32 worker) {
       auto copy = comm::StagedCopy::of_warp(ctx, smem);
@@ -121,7 +121,7 @@ struct AllGather {
  private:
   static constexpr u32 kFirstPushWarp = kWarpgroupWarps - 1;  // of a CTA that computes
 
-  // Whether the warps that multiply push too.
+  // Whether the warps that multiply also push.
   static constexpr bool kPushesFirst = Config::kCommCtas == 0 && Config::kPushWarps > 1;
 
   static MK_DEVICE void push_by_registers(const Args& args, const RankContext& ctx, u32 number) {

@@ -15,8 +15,8 @@ template <class Config, class Args, class Workspace, GemmSmem Smem, OwnerOrder O
 struct AllReduce : OwnerReduce<Config, Args, Workspace, Smem, Order, Epilogue, Results> {
   using Reduce = OwnerReduce<Config, Args, Workspace, Smem, Order, Epilogue, Results>;
 
-  // One thread of a CTA that only communicates, number `worker` of those with this role: forwards results from other
-  // nodes to the ranks of this node.
+  // One thread of a CTA that only communicates, number `worker` of the threads with this role: forwards results from
+  // other nodes to the ranks of this node.
   struct RelayResults {
     static constexpr Agent kAgent = Agent::kThread;
     // Two other warps of these CTAs watch arrivals and put.
@@ -32,12 +32,12 @@ struct AllReduce : OwnerReduce<Config, Args, Workspace, Smem, Order, Epilogue, R
   using Communicate = InTurn<Config::kCommCtas, typename Reduce::WatchArrivals, typename Reduce::PutSums, RelayResults>;
 };
 
-// The same where owners store straight to C of all ranks.
+// The operator if owners store straight to C of all ranks.
 template <class Config, class Args, class Workspace, GemmSmem Smem, OwnerOrder Order, class Epilogue>
 using AllReduceOnPeers =
     AllReduce<Config, Args, Workspace, Smem, Order, Epilogue, comm::PeerResults<Config, Workspace, Smem, Order>>;
 
-// The same where rows are normalised on their way to C.
+// The operator if rows are normalised on their way to C.
 template <class Config, class Args, class Workspace, GemmSmem Smem, OwnerOrder Order, class Epilogue>
 using AllReduceNorm =
     AllReduce<Config, Args, Workspace, Smem, Order, Epilogue, comm::NormResults<Config, Workspace, Order>>;

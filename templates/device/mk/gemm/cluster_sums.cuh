@@ -1,11 +1,11 @@
 // Tiles whose sum over K the CTAs of a cluster share.
 //
 // Each CTA has the sum over a slice of K for the whole tile, as in split_k.cuh, but sums travel through shared memory. Each
-// CTA completes an equal share of the columns, so that none of them adds for long. It stores its sums of the other
-// columns in the shared memory of the CTAs that complete them. Every CTA has one tile in a call, so every barrier has one
+// CTA completes an equal share of the columns, so that no CTA adds for long. A CTA stores its sums of the other columns in
+// the shared memory of the CTAs that complete these columns. Every CTA has one tile in a call, so every barrier has one
 // phase.
 //
-// A CTA ends when it has the sums of all others. By then, none of them needs its shared memory any more.
+// A CTA ends when it has the sums of all other CTAs. By then, no other CTA needs its shared memory any more.
 #pragma once
 #include <mk/cluster.cuh>
 #include <mk/gemm/tile_scheduler.cuh>
@@ -17,8 +17,9 @@ MK_DEVICE float4 as_floats(Vec16 v) { return {as_float(v.x), as_float(v.y), as_f
 
 template <class Smem>
 concept ClusterSmem = requires(const Smem smem, u32 from, u32 block, u32 warp) {
-  // A warp's sums of a block over the slice of K of another CTA: 16 bytes of each lane. Other CTAs are counted without this
-  // one, blocks from the first that this CTA completes, and warps over both groups without those that never have rows.
+  // A warp's sums of a block over the slice of K of another CTA: 16 bytes of each lane. Indices count the other CTAs
+  // without this CTA, blocks from the first block that this CTA completes, and warps over both groups without warps that
+  // never have rows.
   smem.cluster_sums(from, block, warp);
   smem.cluster_full(warp);  // complete when a warp has the sums of all other CTAs
   smem.entered();           // whether this CTA has entered the call
@@ -52,13 +53,13 @@ struct ClusterSums {
     for (u32 warp = 0; warp < kGroups * Config::kWarpsWithRows; ++warp) barrier_init(smem.cluster_full(warp), kCtas - 1);
   }
 
-  // All threads of all CTAs of a cluster: whether all of them have entered the call. If one has not, they must end. None of
-  // them then ends before the others have read its word.
+  // All threads of all CTAs of a cluster: whether all CTAs have entered the call. If a CTA has not, all must end. No CTA
+  // then ends before the other CTAs have read its word.
   static MK_DEVICE bool all_entered(const Smem& smem, bool entered) {
     if (threadIdx.x == 0) store_shared(smem.entered(), entered);
-    // Behind this, the CTAs have started and their barriers are initialised.
+    // After this, all CTAs have started and their barriers are initialised.
     cluster_sync();
-    // One warp reads, so that all that the CTA does behind its barrier is also behind the reads.
+    // One warp reads, so that all accesses of the CTA behind its barrier also come after the reads.
     u32 is_refused = 0;
     if (threadIdx.x < kCtas) is_refused = load_shared_cluster(cluster_address(smem.entered(), threadIdx.x)) == 0;
     if (__syncthreads_or(is_refused) == 0) return true;
@@ -67,7 +68,7 @@ struct ClusterSums {
   }
 
   // Warp `warp` of both groups, which has rows: sends its sums of the blocks that other CTAs complete, and adds the sums of
-  // the other CTAs, in the order of K, to its own of the blocks that this CTA completes.
+  // the other CTAs, in the order of K, to its own sums of the blocks that this CTA completes.
   static MK_DEVICE void exchange(const RankContext& ctx, const Smem& smem, const WorkTile& work, u32 warp,
                                  typename Shape::Accumulator& sum) {
     const u32 place = warp / kWarpgroupWarps * Config::kWarpsWithRows + warp % kWarpgroupWarps;
@@ -80,7 +81,7 @@ struct ClusterSums {
       const u32 sums = smem.cluster_sums(from, index_at(to, block), place) + lane * 16;
       store_shared_cluster_vec16(cluster_address(sums, to), as_vec16(sum.block(block)));
     }
-    // The barrier of the warp orders the stores of all lanes before the arrivals, of which each lane makes at most one.
+    // The barrier of the warp orders the stores of all lanes before the arrivals. Each lane makes at most one arrival.
     __syncwarp();
     const u32 full = smem.cluster_full(place);
     if (lane < kCtas && lane != own) barrier_arrive_cluster(cluster_address(full, lane));
@@ -103,7 +104,8 @@ struct ClusterSums {
   }
 
  private:
-  // A lane: adds the sums of the other CTAs to its own of a block as a binary tree over the slices of K, as SplitK does.
+  // A lane: adds the sums of the other CTAs to its own sums of a block as a binary tree over the slices of K, as SplitK
+  // does.
   template <class SumsOf>
   static MK_DEVICE void add_as_tree(u32 own, u32 block, typename Shape::Accumulator& sum, const SumsOf& sums_of) {
     static_assert(!BatchInvariant<Config> || kCtas == 2 || kCtas == 4);

@@ -1,12 +1,12 @@
-// How the columns of a product become the columns of C.
+// The columns of C, as functions of the columns of a product.
 #pragma once
 #include <mk/activation.cuh>
 #include <mk/arch.cuh>
 
 namespace mk::gemm {
 
-// A policy: kWeightCols columns of the weight make one column of C. A warpgroup has sums of kGroupCols columns for each of
-// them. `apply` makes part `index` of kCols columns of C, in the sums of the weight's first columns.
+// A policy: kWeightCols columns of the weight make one column of C. A warpgroup has sums of kGroupCols columns of each
+// kind. `apply` makes part `index` of kCols columns of C, in the sums of the weight's first columns.
 template <class Columns>
 concept ColumnsOfC = requires(Accumulator<128>& sum) {
   Columns::kWeightCols;
@@ -21,7 +21,7 @@ struct Product {
   static MK_DEVICE void apply(Accumulator<kGroupN>&, u32) {}
 };
 
-// C is silu(gate) · up. The weight has the columns of the gate, and then the same number of columns of up. A
+// C is silu(gate) · up. The weight has the columns of the gate, and then an equal number of columns of up. A
 // warpgroup's part of a tile has some columns of the gate, and then the corresponding columns of up, so that one thread
 // has both factors of its elements.
 struct SwiGlu {
@@ -36,7 +36,7 @@ struct SwiGlu {
   }
 };
 
-// The policy of a GEMM: Config may name one.
+// The policy of a GEMM. Config may name a policy.
 template <class Config>
 struct ColumnsOf {
   using Type = Product;

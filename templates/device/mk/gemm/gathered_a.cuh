@@ -1,4 +1,4 @@
-// A whose rows come from all ranks: the order of tiles that waits least for them, and how the load thread loads them.
+// A whose rows come from all ranks: the order of tiles with the shortest waits for rows, and the loads of rows.
 #pragma once
 #include <mk/comm/shards.cuh>
 #include <mk/gemm/mainloop.cuh>
@@ -7,12 +7,13 @@ namespace mk::gemm {
 
 template <class Config>
 concept ShardOrderConfig = TileConfig<Config> && RasterConfig<Config> && requires {
-  Config::kShardRows;  // rows of A on every rank but perhaps the last ones
+  Config::kShardRows;  // rows of A on every rank except perhaps the last ranks
 };
 
 // Own rows come first, since they need not arrive. If tiles lie within shards, the tiles of the other ranks follow in
 // the order in which their rows arrive: every rank sends its first rows first, and ranks of this node are faster than
-// others. If tiles straddle shards, the order is a raster that begins with the tile that has the first own row.
+// ranks of other nodes. If tiles straddle shards, the order is a raster that begins with the tile that has the first
+// own row.
 template <ShardOrderConfig Config>
 struct ShardOrder : AllRows<Config> {
   using Ranks = Topology<Config>;
@@ -67,8 +68,8 @@ struct ShardOrder : AllRows<Config> {
   }
 };
 
-// The same order for calls that give the rows. Tiles may then straddle shards. A tile counts as one of the rank that
-// has its first row.
+// The order for calls that give the rows. Tiles may then straddle shards. A tile counts for the rank that has its first
+// row.
 template <ShardOrderConfig Config>
 struct RowsOrder : AllRows<Config> {
   using Ranks = Topology<Config>;
@@ -100,7 +101,7 @@ struct RowsOrder : AllRows<Config> {
   }
 
  private:
-  // The first row of a rank. It is the end of all rows if the rank has none.
+  // The first row of a rank, or the end of all rows if the rank has no rows.
   static MK_DEVICE u32 first_row(u32 rank, const RankContext& ctx) {
     return min(rank * Rows::of_shard(ctx), Rows::all(ctx));
   }
@@ -112,9 +113,9 @@ struct RowsOrder : AllRows<Config> {
     return first_tile(rank + 1, ctx) - first_tile(rank, ctx);
   }
 
-  // The first ranks have a full shard each, and `rounds` tiles or one more. After the own tiles come rounds, each with
-  // a tile of every rank with a full shard: first the rounds of the ranks of this node, then those of the other ranks.
-  // The tiles that are left come last, rank by rank.
+  // The first ranks have a full shard each, with `rounds` or `rounds` + 1 tiles. After the own tiles come rounds, each
+  // with a tile of every rank with a full shard: first the rounds of the ranks of this node, then the rounds of the
+  // other ranks. The remaining tiles come last, rank by rank.
   static MK_DEVICE u32 row_tile(u32 position, const RankContext& ctx) {
     const u32 own = tiles_of(ctx.rank, ctx);
     if (position < own) return first_tile(ctx.rank, ctx) + position;
@@ -149,7 +150,7 @@ struct RowsOrder : AllRows<Config> {
       if (remote < left) return first_tile(rank, ctx) + done + remote;
       remote -= left;
     }
-    return 0;  // no position gets here
+    return 0;  // not reached
   }
 };
 
@@ -177,10 +178,11 @@ struct GatheredA {
     tma_load_3d(to, args.gathered_a, barrier, k, row, ctx.parity());
   }
 
-  // The load thread, before it arrives on the barrier of a stage: waits for the rows of the stage, and for their scales,
-  // which come with the first slice. Threads read the scales by ordinary loads when the stage is full. The flag has
-  // acquired them for this thread, whose arrival releases them to the threads that wait on the barrier. An arrival before
-  // the wait would leave only the bytes of TMA on the barrier, which release nothing that this thread has acquired.
+  // The load thread, before it arrives on the barrier of a stage: waits for the rows of the stage, and for the scales of
+  // these rows, which come with the first slice. Threads read the scales by ordinary loads when the stage is full. The
+  // flag has acquired the scales for this thread, whose arrival releases them to the threads that wait on the barrier.
+  // With an arrival before the wait, only the bytes of TMA would complete the barrier, and these release nothing that
+  // this thread has acquired.
   static MK_DEVICE void wait_with_scales(const RankContext& ctx, const WorkTile& work, u32 step) {
     if (!awaits_rows(work, ctx)) return;
     if (step == work.k_begin && step >= kSliceSteps) wait_slice(ctx, work, 0);
@@ -205,12 +207,12 @@ struct GatheredA {
     Shards::wait_rows(ctx, kLoad, row, end, slice);
   }
 
-  // Waits for the rows of a stage that is the first one of a slice or of the work tile.
+  // Waits for the rows of a stage that is the first stage of a slice or of the work tile.
   static MK_DEVICE void wait(const RankContext& ctx, const WorkTile& work, u32 step) {
     if (step == work.k_begin || step % kSliceSteps == 0) {
       wait_slice(ctx, work, step / kSliceSteps);
       // Other threads have written the rows by ordinary stores or through a copy engine, and the flag has acquired them
-      // for this thread. TMA is another proxy, and may read them only after this fence.
+      // for this thread. TMA is another proxy, and may read the rows only after this fence.
       fence_proxy_async();
     }
   }

@@ -1,8 +1,7 @@
-// C = A B on one rank, and the parts that all operators with a GEMM have in common. In each CTA, a thread loads, two
-// warpgroups multiply, and two threads store.
+// C = A B on one rank, and the common parts of all operators with a GEMM. In each CTA, a thread loads, two warpgroups
+// multiply, and two threads store.
 //
-// All roles walk the same work tiles. Policies decide where A comes from, which tile is next, and what is done with a
-// sum.
+// All roles walk the same work tiles. Policies decide the source of A, the order of tiles, and the use of a sum.
 #pragma once
 #include <mk/call.cuh>
 #include <mk/comm/begin.cuh>
@@ -26,11 +25,11 @@ struct Gemm {
   using Begin = comm::Begin<Config, Workspace>;
   using Places = TileScales<Config, Args, Order, Source>;
 
-  // Whether every tile is shared by the CTAs of a cluster. There is then no store role.
+  // Whether every tile is shared by the CTAs of a cluster. Such kernels have no store role.
   static constexpr bool kInClusters = ClusterSmem<Smem>;
 
-  // One thread: loads A and B of each work tile. The grid behind this one may start when all loads are under way. If it
-  // started earlier, its own first loads would delay these (`docs/performance.md#first-loads`).
+  // One thread: loads A and B of each work tile. The next grid may start when all loads are under way. If it started
+  // earlier, its own first loads would delay the loads of this grid (`docs/performance.md#first-loads`).
   struct Load {
     static constexpr Agent kAgent = Agent::kThread;
 
@@ -128,12 +127,12 @@ struct Gemm {
     }
   };
 
-  // One thread: loads A and B of work tile `index`. The first stages of a CTA's first work tile already have their B.
+  // One thread: loads A and B of work tile `index`. The first stages of a CTA's first work tile already have B.
   static MK_DEVICE void load_tile(const Args& args, const RankContext& ctx, const Smem& smem,
                                   typename Mainloop::Stages& stages, u32 index, const WorkTile& work) {
     u32 step = work.k_begin;
     if (index == Scheduler::first()) {
-      // If A comes from other ranks, B of all stages is there before A is (`docs/performance.md#first-loads`).
+      // If A comes from other ranks, B of all stages has arrived before A (`docs/performance.md#first-loads`).
       u32 with_b = Mainloop::first_stages(work);
       if constexpr (requires { Source::awaits_rows(work, ctx); }) {
         if (Source::awaits_rows(work, ctx)) with_b = Mainloop::load_other_b(args, smem, work);
@@ -154,9 +153,9 @@ struct Gemm {
   // A warpgroup: for each work tile calls `prepare(work)`, computes its sums, and calls `finish(work, sum)`. If several CTAs
   // share the tile, the sums of the other CTAs have been added.
   //
-  // A CTA shares only its last tile, and in one round it has no other tile. The loop does not come back from either: the
-  // compiler would take warps for diverged by the waits for other CTAs and ranks, and have them converge before each product
-  // (`docs/performance.md#loops-of-products`).
+  // A CTA shares only its last tile, and in one round it has no other tile. The loop ends after either: otherwise the
+  // compiler would assume that the waits for other CTAs and ranks diverge warps, and would converge the warps before each
+  // product (`docs/performance.md#loops-of-products`).
   template <class Prepare, class Finish>
   static MK_DEVICE void for_each_sum(const Args& args, const RankContext& ctx, const Smem& smem,
                                      typename Mainloop::Stages& stages, u32 group, const Prepare& prepare,
@@ -180,7 +179,7 @@ struct Gemm {
     }
   }
 
-  // A warpgroup: computes its sums of a work tile. Scales of blocks are in these sums, others are not.
+  // A warpgroup: computes its sums of a work tile. These sums include scales of blocks, but no other scales.
   static MK_DEVICE void multiply_tile(const Args& args, const RankContext& ctx, const Smem& smem,
                                       typename Mainloop::Stages& stages, const WorkTile& work, u32 group,
                                       typename Shape::Accumulator& sum) {
@@ -226,7 +225,7 @@ struct Gemm {
     }
   }
 
-  // A warpgroup: multiplies the sums that the CTA completes by the scales that are not in them.
+  // A warpgroup: multiplies the sums that the CTA completes by the scales that the sums do not include.
   static MK_DEVICE void scale(const Args& args, const RankContext& ctx, const WorkTile& work, u32 group,
                               typename Shape::Accumulator& sum) {
     if constexpr (kScalesSums<Config>) {
@@ -241,19 +240,20 @@ struct Gemm {
     }
   }
 
-  // Runs before the call reads anything that earlier work writes. If the grid may start early, B must not be such memory.
+  // Runs before the call reads memory that earlier work writes. If the grid may start early, earlier work must not
+  // write B.
   static MK_DEVICE void prefetch(const Args& args, const RankContext& ctx, const Smem& smem) {
     prefetch_with(args, ctx, smem, args.a, args.b);
   }
 
-  // Does the same with these tensor maps.
+  // Prefetches with these tensor maps.
   template <class... Maps>
   static MK_DEVICE void prefetch_with(const Args& args, const RankContext& ctx, const Smem& smem, const Maps&... maps) {
     prefetch_tensor_maps(maps...);
     if constexpr (requires { args.c; }) prefetch_tensor_maps(args.c);
     if (threadIdx.x != 0) return;
     init_barriers<Config>(smem);
-    // If each call gives the rows, they say which tile is the first, and are known only in begin().
+    // If each call gives the rows, the first tile depends on the rows, which are known only in begin().
     if constexpr (!TakesRows<Config>) load_first_b(args, ctx, smem);
   }
 
@@ -282,7 +282,7 @@ struct Gemm {
     for_first_tile(ctx, [&](const WorkTile& work) { Mainloop::load_first_b(args, smem, work); });
   }
 
-  // Calls a function with this CTA's first work tile, if it has one.
+  // Calls a function with this CTA's first work tile, if the CTA has a tile.
   template <class Function>
   static MK_DEVICE void for_first_tile(const RankContext& ctx, const Function& function) {
     const u32 first = Scheduler::first();
@@ -298,8 +298,8 @@ struct Gemm {
     end_rows<false>(ctx);
   }
 
-  // All threads, at the end of a call that gives its rows: count what the call has not used, and wait until all ranks
-  // of the node have begun the call. See Begin::wait_for_peers.
+  // All threads, at the end of a call that gives its rows: count the tiles that the call has not used, and wait until
+  // all ranks of the node have begun the call. See Begin::wait_for_peers.
   template <bool kComparesPlaces>
   static MK_DEVICE void end_rows(const RankContext& ctx) {
     if constexpr (TakesRows<Config>) {

@@ -1,5 +1,5 @@
 // A GEMM of one rank whose rows are normalised. The warps that multiply store the new residual to C from registers, send the
-// squares of its rows to each other, and normalise what they have stored.
+// squares of its rows to each other, and normalise the stored rows.
 #pragma once
 #include <mk/gemm/gemm.cuh>
 #include <mk/gemm/lane_elements.cuh>

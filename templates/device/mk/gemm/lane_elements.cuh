@@ -1,7 +1,7 @@
 // The elements of a work tile that a lane has, and their way to C, for kernels that store C from registers.
 //
-// A lane has elements of two rows of a sub-tile. Its elements of a row are quads: its neighbours of a block of columns, and those
-// of the next block.
+// A lane has elements of two rows of a sub-tile. Its elements of a row are quads: its two neighbours in a block of columns, and
+// its two neighbours in the next block.
 #pragma once
 #include <mk/gemm/epilogue.cuh>
 #include <mk/gemm/row_norm.cuh>
@@ -66,7 +66,7 @@ struct LaneElements {
   }
 
   // Turns the sums of quad `q` into elements of C, and stores them to `line`, the row of C. If rows are normalised, adds
-  // their squares to `squares`.
+  // the squares of the elements to `squares`.
   template <u32 kCount>
   static MK_DEVICE void store_quad(u8* line, u32 col, float (&d)[4], const Addends<kCount>& addends, u32 q, float& squares) {
     Epilogue::apply(d[0], d[1], addends.bias[q][0], addends.residual[q][0]);
@@ -78,7 +78,8 @@ struct LaneElements {
     }
   }
 
-  // A warpgroup that has stored its elements of all work tiles to C, and has kept their squares: normalises them.
+  // A warpgroup that has stored its elements of all work tiles to C, and has kept their squares: normalises the
+  // elements.
   static MK_DEVICE void normalise_all(const Args& args, const RankContext& ctx, u32 group) {
     Norm::sum_rows(ctx, group * kWarpgroupWarps + Fragment::warp());
     for (u32 i = Scheduler::first(); i < Scheduler::end(ctx); i += Scheduler::kStride) {
@@ -115,7 +116,7 @@ struct LaneElements {
     }
   }
 
-  // Calls `body(sub, quad, pair, column)` for each pair of neighbours that a lane has of a row, if it exists.
+  // Calls `body(sub, quad, pair, column)` for each pair of neighbours of a lane in a row that exists.
   template <class Body>
   MK_DEVICE void for_each_pair(u32 row, const Body& body) const {
 #pragma unroll

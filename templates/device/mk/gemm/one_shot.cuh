@@ -2,8 +2,8 @@
 // registers as Lamport packets, which need no flag and no fence.
 //
 // A tile holds rows of several ranks. Every thread sends its elements to the ranks that reduce them, and then reduces
-// the elements of this rank. It adds the partial sums in the order of ranks, and rounds its own like the others.
-// Results are therefore bitwise repeatable.
+// the elements of this rank. The thread adds the partial sums in the order of ranks, and rounds its own sum like the
+// other sums. Results are therefore bitwise repeatable.
 #pragma once
 #include <mk/comm/idle_ranks.cuh>
 #include <mk/comm/lamport.cuh>
@@ -12,11 +12,11 @@
 
 namespace mk::gemm {
 
-// The ranks that reduce a row of C, and the ranks that have the row then.
+// The ranks that reduce a row of C, and the ranks that then have the row.
 enum class OneShotExchange {
-  kReduceScatter,  // the owner of the row reduces it, and keeps it
+  kReduceScatter,  // the owner of the row reduces and keeps the row
   kAllReduce,      // every rank reduces every row
-  kRelay,          // the owner of the row reduces it, and sends it to all others
+  kRelay,          // the owner of the row reduces the row, and sends it to all other ranks
 };
 
 template <class Config>
@@ -75,8 +75,8 @@ struct OneShot {
             exchange.send(sum);
             exchange.reduce();
             if constexpr (kRelays) exchange.collect();
-            // Lanes without rows of C have skipped the exchange, while others waited. The next product needs all lanes
-            // together.
+            // Lanes without rows of C have skipped the exchange, while other lanes waited. The next product needs all
+            // lanes together.
             __syncwarp();
           });
       if constexpr (kNormalises) Elements::normalise_all(args, ctx, group);
@@ -109,7 +109,7 @@ struct OneShot {
   }
 
  private:
-  // In an all-reduce every rank gets packets from all others, so no rank is idle.
+  // In an all-reduce every rank gets packets from all other ranks, so no rank is idle.
   static constexpr bool kHasIdleRanks =
       !TakesRows<Config> && kExchange == OneShotExchange::kReduceScatter && IdleRanks::kExist;
 
@@ -191,7 +191,7 @@ struct OneShot {
       return {slot.offset + lane_index() * sizeof(u64)};
     }
 
-    // The rank that reduces a row, unless all ranks do, and whether this rank reduces it.
+    // The rank that reduces a row, unless all ranks do, and whether this rank reduces the row.
     MK_DEVICE u32 owner_of(u32 row) const { return row / Rows::of_shard(ctx); }
     MK_DEVICE bool is_reducer(u32 row) const {
       if constexpr (kReducesAll) return true;
@@ -213,8 +213,8 @@ struct OneShot {
       }
     }
 
-    // Adds up kInFlight packets of all ranks, writes them to C, and perhaps sends the sums on. If rows are normalised, adds their
-    // squares to `squares`.
+    // Adds up kInFlight packets of all ranks, writes the sums to C, and perhaps sends the sums on. If rows are normalised, adds
+    // the squares of the sums to `squares`.
     MK_DEVICE void reduce_packets(u32 row, u32 sub, u32 half, u32 first, float& squares) const {
       const u32 col = first_col() + sub * kSubTile + first * Elements::kQuadCols;
       u8* line = args.c_rows + row_in_c(row) * args.c_row_bytes;
@@ -246,8 +246,8 @@ struct OneShot {
       }
     }
 
-    // Loads the packets of all ranks at once, and repeats this until none of them is missing. Returns false if some are,
-    // which happens only after an abort.
+    // Loads the packets of all ranks at once, and repeats this until no packet is missing. Returns false if packets are
+    // missing, which happens only after an abort.
     MK_DEVICE bool wait_packets(u32 sub, u32 half, u32 first, Packet (&packets)[kWorld][kInFlight]) const {
       Deadline deadline;
       for (;;) {
@@ -278,7 +278,7 @@ struct OneShot {
       return true;
     }
 
-    // Waits in the same way for the packets of a row's sum.
+    // Waits like wait_packets for the packets of a row's sum.
     MK_DEVICE void wait_sums(u32 row, u32 sub, u32 half, Packet (&sums)[kPackets]) const {
       u64* slot = ctx.local_ptr(packets_of(kWorld, sub, half));
       Deadline deadline;

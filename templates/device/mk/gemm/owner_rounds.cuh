@@ -1,13 +1,13 @@
 // The order of tiles of operators that reduce.
 //
-// Every tile has an owner, which reduces it. The other ranks send the owner their partial sums. A policy decides which
-// tiles a rank owns: TilesOfShards for a reduce-scatter, TilesOfRounds for an all-reduce.
+// Every tile has an owner, which reduces the tile. The other ranks send the owner their partial sums. A policy decides
+// which tiles a rank owns: TilesOfShards for a reduce-scatter, TilesOfRounds for an all-reduce.
 #pragma once
 #include <mk/gemm/tile_scheduler.cuh>
 
 namespace mk::gemm {
 
-// If each call gives the rows, all numbers are those of the most rows.
+// If each call gives the rows, all numbers are for the most rows.
 template <class Config>
 concept OwnerConfig = TileConfig<Config> && RasterConfig<Config> && requires {
   Config::kOwners;      // ranks of a node that own tiles
@@ -17,14 +17,14 @@ concept OwnerConfig = TileConfig<Config> && RasterConfig<Config> && requires {
 
 template <class Order>
 concept OwnerOrder = TileOrder<Order> && requires(u32 index, u32 owner, const RankContext& ctx, const Tile& tile) {
-  Order::rank_of(tile);               // the rank that owns it
+  Order::rank_of(tile);               // the rank that owns the tile
   Order::owners(ctx);                 // ranks of a node that own tiles
   Order::owner_rows(ctx);             // the most rows that an owner's C has
   Order::shard_tiles(ctx);            // tiles that a rank owns
-  Order::shard(ctx);                  // the same as a divisor
-  Order::owner_tiles(ctx);            // tiles that a rank reduces: those of its local rank on all nodes
+  Order::shard(ctx);                  // owner_tiles as a divisor
+  Order::owner_tiles(ctx);            // tiles that a rank reduces: the tiles of its local rank on all nodes
   Order::node_of(index, ctx);         // the node of the rank that owns tile `index` of a local rank's tiles
-  Order::tile_of(owner, index, ctx);  // tile `index` of those that local rank `owner` reduces
+  Order::tile_of(owner, index, ctx);  // tile `index` among the tiles that local rank `owner` reduces
   Order::kSharesResults;              // whether all ranks get the rows of all tiles
   Order::rows_of_rank(ctx);           // rows that this rank gets
   Order::tiles_of_rank(ctx);          // tiles of these rows
@@ -42,14 +42,14 @@ struct OwnersOfShards {
     if constexpr (TakesRows<Config>) return row_tiles(ctx) * Config::kColTiles;
     else return Config::kShardTiles;
   }
-  // Across nodes an owner may have no rows, if its peer on another node has some.
+  // Across nodes an owner may have no rows, if its peer on another node has rows.
   static MK_DEVICE u32 owners(const RankContext& ctx) {
     if constexpr (!TakesRows<Config> || Config::kNodes > 1) return Config::kOwners;
     else return Rows::ranks(ctx);
   }
 };
 
-// The owners of an all-reduce. Ranks own the same number of tiles, or lower ranks own one more.
+// The owners of an all-reduce. Ranks own equal numbers of tiles, or lower ranks own one more tile.
 template <OwnerConfig Config>
 struct OwnersOfTiles : AllRows<Config> {
   using AllRows<Config>::row_tiles;
@@ -84,14 +84,14 @@ struct TileOwners : Owners<Config> {
   // The rank that owns a tile.
   static MK_DEVICE u32 rank_of(const Tile& tile) { return tile.node * Ranks::kLocalWorld + tile.owner; }
 
-  // The tiles of a local rank come node by node, and those of the own node come last. A node therefore waits for other
-  // nodes only after it has sent everything that they wait for.
+  // The tiles of a local rank come node by node, the tiles of the own node last. A node therefore waits for other nodes
+  // only after it has sent all data for which they wait.
   static MK_DEVICE u32 node_of(u32 index, const RankContext& ctx) {
     if (Ranks::kNodes == 1) return 0;
     return (ctx.rank / Ranks::kLocalWorld + 1 + shard(ctx).quotient(index)) % Ranks::kNodes;
   }
 
-  // The index of a tile among those that its rank owns.
+  // The index of a tile among the tiles of its rank.
   static MK_DEVICE u32 own_index(const Tile& tile, const RankContext& ctx) {
     return Ranks::kNodes == 1 ? tile.index : shard(ctx).remainder(tile.index);
   }
@@ -100,7 +100,8 @@ struct TileOwners : Owners<Config> {
   static MK_DEVICE Divisor<Config, Config::kShardTiles> shard(const RankContext& ctx) { return {shard_tiles(ctx)}; }
 };
 
-// A rank owns the tiles of its rows of C. Config also has kShardRows, the rows of C on every rank but perhaps the last.
+// A rank owns the tiles of its rows of C. Config also has kShardRows, the rows of C on every rank except perhaps the
+// last ranks.
 template <OwnerConfig Config>
   requires requires { Config::kShardRows; }
 struct TilesOfShards : TileOwners<Config, OwnersOfShards> {
@@ -126,7 +127,7 @@ struct TilesOfShards : TileOwners<Config, OwnersOfShards> {
     return ctx.local_rank() < Owners::owners(ctx) ? Owners::shard_tiles(ctx) : 0;
   }
 
-  // The tile at a place of this rank's C. On one node only.
+  // The tile at a place of this rank's C. Only for one node.
   static MK_DEVICE Tile tile_at(u32 row, u32 col, const RankContext& ctx) {
     return {row, col, ctx.local_rank(), raster_index<Config>({row, col}, Owners::row_tiles(ctx)), 0};
   }
@@ -139,7 +140,8 @@ struct TilesOfShards : TileOwners<Config, OwnersOfShards> {
 
   static MK_DEVICE u32 rows_of_c(const Tile& tile, const RankContext& ctx) {
     const u32 before = rank_of(tile) * Rows::of_shard(ctx);
-    // Every owner of a single node has rows. Across nodes an owner may have none, if its peer on another node has some.
+    // Every owner of a single node has rows. Across nodes an owner may have no rows, if its peer on another node has
+    // rows.
     if (Ranks::kNodes > 1 && before >= Rows::all(ctx)) return 0;
     return min(Rows::of_shard(ctx), Rows::all(ctx) - before);
   }
@@ -174,7 +176,7 @@ struct TilesOfRounds : TileOwners<Config, OwnersOfTiles> {
   static MK_DEVICE u32 rows_of_rank(const RankContext& ctx) { return Owners::owner_rows(ctx); }
   static MK_DEVICE u32 tiles_of_rank(const RankContext& ctx) { return Owners::tiles(ctx); }
 
-  // The tile at a place of C. On one node only.
+  // The tile at a place of C. Only for one node.
   static MK_DEVICE Tile tile_at(u32 row, u32 col, const RankContext& ctx) {
     const u32 slot = raster_index<Config>({row, col}, row_tiles(ctx)), owners = Owners::owners(ctx);
     const Divisor<Config, Config::kOwners * Config::kRoundTiles> round{owners * Config::kRoundTiles};
@@ -184,7 +186,7 @@ struct TilesOfRounds : TileOwners<Config, OwnersOfTiles> {
     return {row, col, tiles.quotient(within), first + tiles.remainder(within), 0};
   }
 
-  // Tile `index` of those that rank `of` owns.
+  // Tile `index` among the tiles that rank `of` owns.
   static MK_DEVICE Tile tile_of_rank(u32 of, u32 index, const RankContext& ctx) {
     if (Ranks::kNodes == 1) return tile_of(of, index, ctx);
     const u32 phase = (of / Ranks::kLocalWorld + Ranks::kPeerNodes - ctx.rank / Ranks::kLocalWorld) % Ranks::kNodes;
@@ -204,9 +206,9 @@ struct TilesOfRounds : TileOwners<Config, OwnersOfTiles> {
 };
 
 // Tiles come in rounds of kRoundTiles tiles of each owner. In each round, the tiles of other owners come first. Then
-// come own tiles of the round before, whose partial sums have arrived meanwhile. The link is busy from the first round
-// to the last. A rank waits only for tiles that its peers compute earlier in the order, so ranks cannot wait for each
-// other in a circle.
+// come own tiles of the previous round, whose partial sums have arrived meanwhile. The link is busy from the first
+// round to the last. A rank waits only for tiles that its peers compute earlier in the order, so ranks cannot wait for
+// each other in a circle.
 template <OwnerConfig Config, template <class> class Owned = TilesOfShards>
 struct OwnerRounds : Owned<Config> {
   using typename Owned<Config>::Ranks;
@@ -229,7 +231,7 @@ struct OwnerRounds : Owned<Config> {
   // Whether a rank may own no tiles.
   static constexpr bool kMayBeIdle = TakesRows<Config> || Config::kOwners < Ranks::kLocalWorld;
 
-  // The number of owners, and that of the tiles of all owners in a round.
+  // The number of owners, and the number of tiles of all owners in a round.
   static MK_DEVICE Divisor<Config, Config::kOwners> all_owners(const RankContext& ctx) { return {owners(ctx)}; }
   static MK_DEVICE Divisor<Config, Config::kOwners * Config::kRoundTiles> round(const RankContext& ctx) {
     return {owners(ctx) * Config::kRoundTiles};
@@ -242,14 +244,14 @@ struct OwnerRounds : Owned<Config> {
   }
 
   // First come the other owners' tiles of the first round. Then, for each later round, come the other owners' tiles of
-  // the round and own tiles of the round before. The remaining own tiles come last.
+  // the round and own tiles of the previous round. The remaining own tiles come last.
   static MK_DEVICE Tile tile_in_rounds(u32 index, const RankContext& ctx) {
     const u32 own = ctx.local_rank(), peer_owners = owners(ctx) - 1;
     if (index < peer_owners * Config::kRoundTiles) {
       const u32 owner = all_owners(ctx).remainder(own + 1 + index / Config::kRoundTiles);
       return tile_of(owner, index % Config::kRoundTiles, ctx);
     }
-    // Own tiles lag one round behind the others, so all tiles from here on are own ones.
+    // Own tiles lag one round behind the tiles of other owners, so all tiles from here on are own tiles.
     const u32 rounds = ceil_div(owner_tiles(ctx), Config::kRoundTiles);
     const u32 own_from = peer_owners * owner_tiles(ctx) + (rounds - 2) * Config::kRoundTiles;
     if (index >= own_from) return tile_of(own, index - peer_owners * owner_tiles(ctx), ctx);

@@ -35,7 +35,7 @@ struct ReduceScatter : OwnerReduce<Config, Args, Workspace, Smem, Order, Epilogu
   static constexpr bool kHasIdleRanks = !TakesRows<Config> && IdleRanks::kExist;
 };
 
-// The same where rows are normalised on their way to C.
+// The operator if rows are normalised on their way to C.
 template <class Config, class Args, class Workspace, GemmSmem Smem, OwnerOrder Order, class Epilogue>
 using ReduceScatterNorm =
     ReduceScatter<Config, Args, Workspace, Smem, Order, Epilogue, comm::NormResults<Config, Workspace, Order>>;

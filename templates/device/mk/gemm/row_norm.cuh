@@ -1,9 +1,10 @@
-// RMSNorm of the rows of C, by the warps that have their elements. What is normalised is the new residual, rounded as in C.
+// RMSNorm of the rows of C, by the warps that have the elements. The norm is taken of the new residual, rounded as in
+// C.
 //
-// Each warp sends the squares of its elements to the warp that adds up those of a row, which sends the total to all warps of
-// this GPU. Both travel in words that validate themselves. A fence would first wait for the packets that the SM has on their
-// way to peers. And if every warp added up all squares of its rows itself, all SMs would poll the same lines
-// (`docs/performance.md#loads-and-stores`).
+// Each warp sends the squares of its elements to the warp that adds up the squares of a row. That warp sends the total to
+// all warps of this GPU. Squares and totals travel in words that validate themselves. A fence would first wait for the
+// packets that the SM has on their way to peers. If every warp added up all squares of its rows itself, all SMs would
+// poll the same lines (`docs/performance.md#loads-and-stores`).
 #pragma once
 #include <mk/call_rows.cuh>
 #include <mk/comm/ll.cuh>
@@ -20,7 +21,7 @@ concept RowNormWorkspace = requires(u32 parity, u32 row) {
   Workspace::row_squares(parity, row);  // the mark of the call, and the sum of the squares of all columns
 };
 
-// Args: where the norm of C goes.
+// Args: the destination of the norm of C.
 template <class Args>
 concept RowNormArgs = requires(const Args& args) {
   args.weight;
@@ -35,7 +36,7 @@ struct RowNorm {
 
   static constexpr u32 kSubTiles = Config::kColTiles * Config::kTileN / kSubTile;  // of a row
 
-  // A converged warp, whose quads share rows: sends what they have of it in a sub-tile.
+  // A converged warp, whose quads share rows: sends the squares of its rows in a sub-tile.
   static MK_DEVICE void keep_squares(const RankContext& ctx, bool has_row, u32 row, u32 sub, float squares) {
     static_assert(RowNormWorkspace<Workspace>);
     __syncwarp();
@@ -44,7 +45,7 @@ struct RowNorm {
     store_relaxed_sys(word(ctx, row, sub), u64{ctx.mark()} << 32 | as_bits(squares));
   }
 
-  // A converged warp, number `warp` of its CTA, that has sent all its squares: adds up the squares of some rows, in the same
+  // A converged warp, number `warp` of its CTA, that has sent all its squares: adds up the squares of some rows, in one
   // order on all ranks, and sends the totals. All CTAs take part.
   static MK_DEVICE void sum_rows(const RankContext& ctx, u32 warp) {
     static_assert(Config::kCommCtas == 0);
@@ -60,7 +61,7 @@ struct RowNorm {
     }
   }
 
-  // A lane: what the elements of a row are multiplied by.
+  // A lane: waits for the factor of the elements of a row.
   static MK_DEVICE float wait_scale(const RankContext& ctx, u32 row) {
     Deadline deadline;
     for (;;) {
@@ -86,7 +87,7 @@ struct RowNorm {
     return ctx.local_ptr(Workspace::row_squares(ctx.parity(), row));
   }
 
-  // Loads this lane's packets of a row until none is missing.
+  // Loads this lane's packets of a row until no packet is missing.
   static MK_DEVICE void wait_squares(const RankContext& ctx, u32 row, LlPacket (&packets)[kLaneVecs]) {
     Deadline deadline;
     for (;;) {

@@ -9,7 +9,7 @@
 
 namespace mk::gemm {
 
-// How elements share scales.
+// The elements that share a scale.
 enum class Scales {
   kNone,
   kTensor,  // all of A, and all of B
@@ -45,8 +45,8 @@ concept BlockScaleArgs = ScaleArgs<Args> && requires(const Args& args) {
   args.b_scales_row_bytes;
 };
 
-// A policy: the places of the scales of a warpgroup's elements in a tile. kArrive says whether the scales of A come with
-// the rows, so that they are there only when the first stage is full.
+// A policy: the places of the scales of a warpgroup's elements in a tile. kArrive: whether the scales of A come with the
+// rows, so that they have arrived only when the first stage is full.
 template <class Places>
 concept ScalePlaces = ScaleArgs<typename Places::Args> && requires(const Places& places, u32 half) {
   typename Places::Shape;
@@ -61,7 +61,7 @@ concept ScalePlaces = ScaleArgs<typename Places::Args> && requires(const Places&
   places.first_col();      // the first of the warpgroup's columns of C
 };
 
-// The policy of a work tile of a GEMM. Source says where the scales of a row of A lie.
+// The policy of a work tile of a GEMM. Source gives the place of the scales of a row of A.
 template <class Config, class ArgsOfKernel, TileOrder Order, class Source>
 struct TileScales {
   using Args = ArgsOfKernel;
@@ -90,7 +90,7 @@ struct TileScales {
   MK_DEVICE u32 first_col() const { return Shape::first_col(work.col, group); }
 };
 
-// The scales by which a thread multiplies the products of a stage: none.
+// The policy of products that a thread does not multiply by scales.
 struct NoStageScales {
   static constexpr bool kArrive = false;
 
@@ -100,8 +100,9 @@ struct NoStageScales {
 };
 
 // The scales of blocks of a warpgroup's tile. A window of several stages is loaded at a time: a quad holds the scales of A
-// for its two rows, and a warp those of B. The scales of a stage leave the window while the products of the stage before
-// run, and the next window is loaded a stage before its first scales are needed. So no product waits for scales.
+// for its two rows, and a warp holds the scales of B. The scales of a stage leave the window while the products of the
+// previous stage run, and the next window is loaded a stage before its first scales are needed. No product therefore waits
+// for scales.
 template <class Config, ScalePlaces Places>
   requires BlockScaleArgs<typename Places::Args>
 struct BlockScales {
@@ -114,21 +115,21 @@ struct BlockScales {
   static constexpr u32 kColBlocks = kCeilDiv<Places::kCols, kScaleBlock>;  // of columns of C
 
   explicit MK_DEVICE BlockScales(const Places& places) : of_rows(places.of_rows()) {
-    // The second part of the columns is the next block, or that of up behind those of the gate.
+    // The second part of the columns is the next block, or the block of up behind the blocks of the gate.
     u32 block = places.first_col() / kScaleBlock;
     if constexpr (Shape::kWeightCols == 1) block = min(block + lane_index() / kWindow % 2, kColBlocks - 1);
     else block = min(block, kColBlocks - 1) + lane_index() / kWindow % 2 * kColBlocks;
     of_cols = places.of_b() + block * places.b_row_bytes();
   }
 
-  // Prepares for stage `step`, the first one.
+  // Prepares for stage `step`, the first stage.
   MK_DEVICE void begin(u32 step) {
     first = step;
     load(step);
     take(step);
   }
 
-  // Prepares for the stage behind `step`, if there is one.
+  // Prepares for the stage behind `step`, if any.
   MK_DEVICE void advance(u32 step) { take(step + 1); }
 
   // The scale of a lane's row in a part of the stage's columns.
@@ -177,8 +178,8 @@ struct SumScales {
 
   Places places;
 
-  // A warpgroup: brings the scales to L1, long before they are needed, except those that may not have arrived. A lane loads a
-  // word of each 32 bytes.
+  // A warpgroup: brings the scales to L1, long before they are needed, except scales that may not have arrived. A lane loads
+  // a word of each 32 bytes.
   MK_DEVICE void prefetch() const {
     if constexpr (kScales<Config> == Scales::kRow) {
       if constexpr (!Places::kArrive) row_scale(0), row_scale(1);

@@ -10,8 +10,8 @@ concept TileCounterWorkspace = requires(u32 parity) {
   Workspace::tiles_taken(parity);  // tiles taken in a call of this parity
 };
 
-// There are two counters, and calls alternate between them. A CTA may still take tiles of a call after the next call
-// has begun, so a call resets the counter of the next call, and never its own.
+// Calls alternate between two counters. A CTA may still take tiles of a call after the next call has begun, so a call
+// resets the counter of the next call, and never its own.
 template <TileCounterWorkspace Workspace>
 struct TileCounter {
   // One thread of a CTA: returns the index of the next tile that no CTA has taken. The index may be past the last tile.

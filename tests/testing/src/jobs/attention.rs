@@ -45,7 +45,7 @@ pub struct AttentionJob {
     pub config: AttentionConfig,
     /// The GPUs.
     pub machine: Machine,
-    /// The number of nodes that the ranks are divided into.
+    /// The number of nodes into which the ranks are divided.
     pub nodes: u32,
     /// The faults of the emulated network between the nodes. Each run sets their seed.
     pub faults: Faults,
@@ -60,7 +60,7 @@ pub struct AttentionJob {
     /// The lengths of the packed sequences in each call, if the kernel takes packed sequences. `config.batch` is then
     /// the most sequences of a call, and `config.seq` the most rows of all sequences together.
     pub sequences: Vec<Vec<u64>>,
-    /// Across nodes, if set, the number of own parts that a rank sends before it forwards one.
+    /// Across nodes, if set, the number of own parts that a rank sends before it forwards a part.
     pub forward_lag: Option<u32>,
     /// The edits of the kernel's text, as [`apply_edits`] takes them.
     pub edits: Vec<(String, String)>,
@@ -164,14 +164,14 @@ impl AttentionJob {
         self
     }
 
-    /// Makes a call for each of these lengths of the sequence, with one operator that takes them at run time.
+    /// Makes a call for each of these lengths of the sequence, with one operator that takes lengths at run time.
     #[must_use]
     pub fn with_rows(mut self, rows: &[u64]) -> Self {
         self.rows = rows.to_vec();
         self
     }
 
-    /// Lets each rank have up to `most` rows of K and V before those of a call, in each batch. Calls draw their numbers.
+    /// Lets each rank have up to `most` cached rows of K and V in each batch. Calls draw their numbers of cached rows.
     #[must_use]
     pub fn cached(mut self, most: u32) -> Self {
         self.config.cached = Some(most);
@@ -186,7 +186,7 @@ impl AttentionJob {
         self
     }
 
-    /// Lets a rank forward a part after it has sent so many of its own.
+    /// Lets a rank forward a part after it has sent `parts` own parts.
     #[must_use]
     pub fn forwarding_after(mut self, parts: u32) -> Self {
         self.forward_lag = Some(parts);
@@ -242,8 +242,8 @@ impl AttentionJob {
         Ok(())
     }
 
-    /// Computes the operands and expected results of all calls, which takes a CPU long. The job keeps them for its
-    /// runs.
+    /// Computes the operands and expected results of all calls, which is slow on a CPU. The job keeps the results for
+    /// its runs.
     pub fn compute(&self) {
         match self.config.packed {
             true => drop(self.packed_calls()),
@@ -301,7 +301,7 @@ impl AttentionJob {
         calls: &[CallData],
         other: &dyn Fn() -> Result<(), Failure>,
     ) -> Result<Vec<Vec<u32>>, Failure> {
-        // The host has this deadline too. The deadlines of kernels pass in simulated time.
+        // The host also has this deadline. The deadlines of kernels pass in simulated time.
         ranks.set_timeout(match self.pattern {
             CallPattern::AbsentRank { .. } => Duration::from_millis(300),
             _ => super::deadline(self.edits.is_empty()),

@@ -22,7 +22,7 @@ use std::sync::Arc;
 pub struct Batch {
     /// The number of ranks.
     pub world: u32,
-    /// The number of nodes that the ranks are divided into.
+    /// The number of nodes into which the ranks are divided.
     pub nodes: u32,
     /// The configuration of the operator.
     pub problem: Problem,
@@ -75,7 +75,7 @@ impl Batch {
         // SAFETY: edited kernels run on simulated GPUs only, which check every access.
         let operator = unsafe {
             prepare_edited(ranks, &config, self.shape, |text| {
-                // Not every plan has the texts. A mistake that no plan has is not found.
+                // Some plans lack the texts. A mistake that no plan has is not found.
                 let has = |(from, _): &&(String, String)| text.contains(from.as_str());
                 let edits: Vec<_> = self.edits.iter().filter(has).cloned().collect();
                 apply_edits(ranks, &edits, text);
@@ -245,7 +245,7 @@ impl Batch {
         batch.of_rows(rows)
     }
 
-    /// The same operator on these rows, whose number is constant.
+    /// The batch with these rows, whose number is constant.
     #[must_use]
     pub fn of_rows(mut self, rows: Vec<u64>) -> Self {
         let m = rows.len() as u64;
@@ -253,7 +253,7 @@ impl Batch {
         self.of_at_most(Dim::Static(m), m)
     }
 
-    /// The same batch through a kernel whose M is `m`, prepared for `most` rows.
+    /// The batch through a kernel whose M is `m`, prepared for `most` rows.
     #[must_use]
     pub fn of_at_most(mut self, m: Dim, most: u64) -> Self {
         match &mut self.problem {

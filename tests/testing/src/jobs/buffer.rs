@@ -9,9 +9,9 @@ use mkernel::spec::{Dtype, abi::OperandSpec};
 use mkernel::{Call, Communicator, Operand, Operator, SymmetricSlice};
 use std::sync::Arc;
 
-/// The memory of a result: in symmetric memory if the operator wants it there.
+/// The memory of an operand, in symmetric memory if the operator wants the operand there.
 pub enum Buffer<E: 'static> {
-    /// Memory of its own.
+    /// An allocation of its own.
     Slice(CudaSlice<E>),
     /// A tensor in symmetric memory.
     Symmetric(SymmetricSlice<E>),
@@ -170,7 +170,7 @@ impl Elements {
                 match (self, from) {
                     $((Self::$Type(to), Self::$Type(from)) => {
                         let (from, mut to) = (from.view(), to.view_mut());
-                        // A part of nothing cannot be taken.
+                        // An empty buffer has no part.
                         if from.len() > 0 {
                             stream.memcpy_dtod(&from, &mut to.slice_mut(..from.len()))?;
                         }
@@ -184,8 +184,8 @@ impl Elements {
     }
 }
 
-/// An operand that launched calls read: their own memory, or one tensor in symmetric memory that they use in turn. It is written
-/// again behind each call, so a call may end only when nothing reads it any more.
+/// An operand that launched calls read: own memory of each call, or one tensor in symmetric memory that calls use in turn. The
+/// tensor is written again behind each call, so a call may end only when nothing reads the tensor any more.
 pub(super) struct SharedOperand(Option<Elements>);
 
 impl SharedOperand {
@@ -220,8 +220,8 @@ impl SharedOperand {
     }
 }
 
-/// The result of launched calls: their own memory, or one tensor in symmetric memory that they use in turn. So each call
-/// finds that tensor in use by the copies around the others.
+/// The result of launched calls: own memory of each call, or one tensor in symmetric memory that calls use in turn. Each
+/// call then finds the tensor in use by copies around other calls.
 pub(super) struct SharedResult<E: 'static>(Option<SymmetricSlice<E>>);
 
 impl<E: Element + DeviceRepr> SharedResult<E> {
@@ -236,8 +236,8 @@ impl<E: Element + DeviceRepr> SharedResult<E> {
         Ok(Self(tensor.transpose()?))
     }
 
-    /// Calls `launch` with the memory to which the call writes. The call finds `result` there, and its own result goes to
-    /// `result` in the end.
+    /// Calls `launch` with the memory to which the call writes. The memory holds `result` before the call, and the call's
+    /// result is copied to `result` at the end.
     pub fn launch(
         &mut self,
         stream: &Arc<CudaStream>,

@@ -32,7 +32,7 @@ pub struct CollectiveJob {
     pub config: CollectiveConfig,
     /// The GPUs.
     pub machine: Machine,
-    /// The number of nodes that the ranks are divided into.
+    /// The number of nodes into which the ranks are divided.
     pub nodes: u32,
     /// The faults of the emulated network between the nodes. Each run sets their seed.
     pub faults: Faults,
@@ -202,8 +202,8 @@ impl CollectiveJob {
         run.run::<E>()
     }
 
-    /// Computes the operands and expected results of all calls, which takes a CPU long. The job keeps them for its
-    /// runs.
+    /// Computes the operands and expected results of all calls, which is slow on a CPU. The job keeps the results for
+    /// its runs.
     pub fn compute(&self) {
         self.calls();
     }
@@ -281,7 +281,7 @@ impl CollectiveJob {
         CallData { x, y }
     }
 
-    /// Returns the number of elements that a rank reduces, or 1 if that is none.
+    /// Returns the number of elements that a rank reduces, but at least 1.
     fn owned_elems(&self, shape: CollectiveShape) -> usize {
         let world = self.machine.world;
         let owned = match self.config.op {
@@ -294,8 +294,8 @@ impl CollectiveJob {
         owned.max(1) as usize
     }
 
-    /// Returns the sum of an element over all ranks. It is computed in fp32 in the order of ranks. The sum of each node
-    /// but the owner's is rounded before it is added.
+    /// Returns the sum of an element over all ranks, computed in fp32 in the order of ranks. The sum of each node
+    /// except the owner's node is rounded before it is added.
     fn sum(&self, x: &[Vec<f32>], index: usize, owner: usize) -> f32 {
         let local_world = (self.machine.world / self.nodes) as usize;
         let of_node = |ranks: &[Vec<f32>]| ranks.iter().fold(-0.0f32, |sum, x| sum + x[index]);
@@ -336,7 +336,7 @@ impl CallCount for CollectiveJob {
     }
 }
 
-/// Compares a result with the expected one, and returns its bits.
+/// Compares a result with the expected result, and returns its bits.
 fn right_bits(rank: usize, got: &[f32], expected: &[f32]) -> Result<Vec<u32>, Failure> {
     let bits = |values: &[f32]| values.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
     let (got, expected) = (bits(got), bits(expected));

@@ -1,4 +1,4 @@
-//! Batches of one operator that reach its plans.
+//! Batches of one operator that run its plans.
 
 use super::batches::{Batch, difference};
 use super::shares::share;
@@ -8,7 +8,7 @@ use mkernel::spec::{
     CollectiveConfig, CollectiveOp, Dim, GemmConfig, GemmOp, Problem, Protocol, Shape, Tuning,
 };
 
-/// Batches that are compared with one batch of the same operator, which has all of their rows.
+/// Batches that are compared with one batch of the same operator that has all rows.
 #[derive(Clone, Debug)]
 pub struct Compared {
     /// The batch of all rows.
@@ -42,7 +42,7 @@ impl Compared {
         Ok(())
     }
 
-    /// Few and many rows, shuffled, as the planner computes them, with rows at run time, as other plans, and in a graph whose calls overlap.
+    /// Few and many shuffled rows: with the planner's choices, with rows at run time, with other plans, and in a graph whose calls overlap.
     fn batches(&self, all: &Batch) -> Vec<(String, Batch)> {
         let random = &mut Random(all.seed);
         let most = all.rows.len() as u64;
@@ -56,7 +56,7 @@ impl Compared {
             found.push((format!("{count} rows"), batch));
         }
         for (index, (name, problem)) in plans(all).into_iter().enumerate() {
-            // Four CTAs share every tile only of few rows.
+            // Only for few rows, four CTAs share every tile.
             let is_few = index % 2 == 1 || name.ends_with("cluster");
             let count = if is_few { (most / 16).min(64) } else { most };
             let batch = Batch {

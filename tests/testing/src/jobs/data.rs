@@ -7,18 +7,18 @@ use std::ops::Range;
 
 /// The operands of all ranks for one call, and the expected result of each rank before it is rounded.
 ///
-/// The operands are small whole numbers. So every sum is exact in fp32, in any order of addition.
+/// The operands are small whole numbers. Every sum is therefore exact in fp32, in any order of addition.
 #[derive(Debug)]
 pub struct CallData {
     pub a: Vec<Vec<f32>>,
     pub b: Vec<Vec<f32>>,
-    /// The scales of each rank's A. They are empty if the kernel takes none.
+    /// The scales of each rank's A; empty if the kernel takes no scales.
     pub a_scales: Vec<Vec<f32>>,
     /// The scales of each rank's B.
     pub b_scales: Vec<Vec<f32>>,
-    /// The bias of each rank. It is empty if the kernel adds none.
+    /// The bias of each rank; empty if the kernel adds no bias.
     pub bias: Vec<Vec<f32>>,
-    /// The residual of each rank. It is empty if the kernel adds none.
+    /// The residual of each rank; empty if the kernel adds no residual.
     pub residual: Vec<Vec<f32>>,
     pub expected: Vec<Vec<f64>>,
 }
@@ -30,8 +30,8 @@ struct Products {
     sums: Vec<Vec<f32>>,
 }
 
-/// A factor of a product: its elements, its scales, and the elements times their scales. Most scales are 1, and others 2, so
-/// that partial sums stay exact.
+/// A factor of a product: its elements, its scales, and the elements times their scales. Most scales are 1, and some are 2,
+/// so that partial sums stay exact.
 #[derive(Clone)]
 struct Factor {
     elements: Vec<f32>,
@@ -68,7 +68,7 @@ impl Factor {
         }
     }
 
-    /// A factor with these rows, and behind them the rows of another one.
+    /// A factor with these rows, followed by the rows of another factor.
     fn before(mut self, other: Self) -> Self {
         self.elements.extend(other.elements);
         self.scales.extend(other.scales);
@@ -76,7 +76,7 @@ impl Factor {
         self
     }
 
-    /// The rows of a shard, of a factor with rows of `cols` elements. `shares` is that of [`Factor::new`].
+    /// The rows of a shard of a factor with rows of `cols` elements. `shares` is as in [`Factor::new`].
     fn shard(&self, rows: &Range<u64>, cols: u64, shares: Option<(u64, u64)>) -> Self {
         let of = |all: &[f32], cols: u64| {
             all[(rows.start * cols) as usize..(rows.end * cols) as usize].to_vec()
@@ -211,7 +211,7 @@ fn gathered(config: &GemmConfig, world: u32, shape: GemmShape, random: &mut Rand
         .clone()
         .map(|_| random.fill(n * k, largest, scale(epilogue)))
         .collect();
-    // The blocks of up begin where up does.
+    // The blocks of up begin at the first column of up.
     let parts = match config.scales {
         Scales::Block => weight_cols,
         _ => 1,
@@ -308,8 +308,8 @@ pub fn is_right(got: f32, want: f64, config: &GemmConfig) -> bool {
     (f64::from(got) - want).abs() <= dtype.rounding_error(want) + 1e-6 * (want.abs() + 1.0)
 }
 
-/// Returns activation(sum + bias) + residual in fp64, for rows of C of `n` elements. With SwiGLU, a row has the sums of the gate,
-/// and then those of up.
+/// Returns activation(sum + bias) + residual in fp64, for rows of C of `n` elements. With SwiGLU, a row has the sums of the
+/// gate, and then the sums of up.
 fn finish(sums: &[f32], n: u64, bias: &[f32], residual: &[f32], epilogue: Epilogue) -> Vec<f64> {
     let of = |values: &[f32], index: usize| values.get(index).map_or(0.0, |x| f64::from(*x));
     let (n, mut finished) = (n as usize, Vec::new());

@@ -1,7 +1,7 @@
 //! Jobs of `dispatch_gemm` and `combine`: a layer of experts.
 //!
 //! `dispatch_gemm` sends tokens to their experts and multiplies there. `combine` returns the weighted sums. A job makes
-//! several calls with different tokens. The expected results are whole numbers, so all their bits are known.
+//! several calls with different tokens. The expected results are whole numbers, so all bits of the results are known.
 
 mod buffers;
 mod calls;

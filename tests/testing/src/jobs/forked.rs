@@ -7,16 +7,16 @@ use std::process::ExitStatus;
 use std::sync::{Mutex, PoisonError};
 
 /// A lock that is held while a process is created: a new process has the locks of all threads in their present state, but
-/// only one thread. A thread that holds a lock which a run needs must hold this lock, too.
+/// only one thread. A thread that holds a lock that a run needs must also hold this lock.
 pub static FORK: Mutex<()> = Mutex::new(());
 
-/// The pipe to the process that has created this one.
+/// The pipe to the process that has created this process.
 pub struct Report(PipeWriter);
 
 impl Report {
     /// Passes a text to the other process.
     pub fn say(&mut self, text: &str) {
-        // The other process ends only after this one.
+        // The other process ends only after this process.
         let _ = self.0.write_all(text.as_bytes());
     }
 
@@ -34,7 +34,7 @@ impl Report {
 pub fn run(body: impl FnOnce(&mut Report) -> u8) -> (String, ExitStatus) {
     let lock = FORK.lock().unwrap_or_else(PoisonError::into_inner);
     let (mut reader, writer) = std::io::pipe().expect("a pipe");
-    // SAFETY: the child ends in this function. The lock says which other locks are free in it.
+    // SAFETY: the child ends in this function. The lock ensures which other locks are free in the child.
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "fork: {}", std::io::Error::last_os_error());
     if child == 0 {

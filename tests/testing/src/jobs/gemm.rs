@@ -1,4 +1,4 @@
-//! Jobs of the GEMM operators. The results are whole numbers, so all their bits are known.
+//! Jobs of the GEMM operators. The results are whole numbers, so all bits of the results are known.
 
 pub mod buckets;
 pub mod cases;
@@ -28,7 +28,7 @@ use mkernel::{
 pub struct GemmJob {
     /// The number of ranks.
     pub world: u32,
-    /// The number of nodes that the ranks are divided into.
+    /// The number of nodes into which the ranks are divided.
     pub nodes: u32,
     /// The faults of the emulated network between the nodes. Each run sets their seed.
     pub faults: Faults,
@@ -38,13 +38,13 @@ pub struct GemmJob {
     pub shape: GemmShape,
     /// The number of SMs of a simulated GPU.
     pub sms: u32,
-    /// How unfair the schedule of simulated GPUs is, from 0 to 100.
+    /// The unfairness of the schedule of simulated GPUs, from 0 to 100.
     pub skew: u32,
     /// If set, the call count of the operator is set to this number after two calls, and four more calls follow.
     pub call_count: Option<u32>,
     /// The rows of each call, if the kernel takes them at run time. `shape.m` is then the most rows of a call.
     pub rows: Vec<u64>,
-    /// With rows, whether one call is captured in a graph, which is replayed for all.
+    /// With rows, whether one call is captured in a graph, which is replayed for all calls.
     pub is_graph: bool,
     /// The edits of the kernel's text, as [`apply_edits`] takes them.
     pub edits: Vec<(String, String)>,
@@ -87,7 +87,7 @@ impl GemmJob {
         })
     }
 
-    /// Makes a call for each of these numbers of rows, with one operator that takes them at run time.
+    /// Makes a call for each of these numbers of rows, with one operator that takes rows at run time.
     #[must_use]
     pub fn with_rows(mut self, rows: &[u64]) -> Self {
         self.config.m = Dim::Dynamic;
@@ -95,14 +95,14 @@ impl GemmJob {
         self
     }
 
-    /// Puts C into symmetric memory, and declares that.
+    /// Puts C into symmetric memory, and sets the option for it.
     #[must_use]
     pub fn symmetric(mut self) -> Self {
         self.config.symmetric_result = true;
         self
     }
 
-    /// Puts A into symmetric memory, and declares that.
+    /// Puts A into symmetric memory, and sets the option for it.
     #[must_use]
     pub fn with_symmetric_a(mut self) -> Self {
         self.config.symmetric_a = true;
@@ -138,7 +138,8 @@ impl GemmJob {
         self
     }
 
-    /// Computes the operands and expected results of all calls, which takes a CPU long. The job keeps them for its runs.
+    /// Computes the operands and expected results of all calls, which is slow on a CPU. The job keeps the results for
+    /// its runs.
     pub fn compute(&self) {
         self.calls();
     }
@@ -151,7 +152,7 @@ impl GemmJob {
         }
     }
 
-    /// Runs the job and returns its results. On GPUs and with odd seeds, calls may start while the call before them still
+    /// Runs the job and returns its results. On GPUs and with odd seeds, calls may start while the preceding call still
     /// runs.
     ///
     /// # Errors
@@ -276,7 +277,7 @@ impl GemmJob {
                 expected: call.expected[rank].clone(),
             }
         };
-        // Ranks that do not communicate have other rows each.
+        // Ranks that do not communicate have different rows.
         let first = match self.config.op.communicates() {
             true => 0,
             false => rank,

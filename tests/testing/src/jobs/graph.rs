@@ -26,8 +26,8 @@ pub fn replay(
                 row_stride_elems: spec.cols,
             };
             let operands: Vec<_> = of_call.iter().zip(specs).map(operand).collect();
-            // SAFETY: the operands are those of the plan, in its order. The caller drops them after this function has
-            // waited for the stream.
+            // SAFETY: the operands follow the plan, in its order. The caller drops them after this function has waited
+            // for the stream.
             unsafe { operator.launch_raw(stream.cu_stream(), &operands) }?;
         }
         Ok(())

@@ -3,12 +3,12 @@
 use crate::mutants::{PLANT, with_mutants};
 use mkernel::Communicator;
 
-/// A definition that prevents inlining. A kernel of a test is compiled for few runs, and without inlining that takes less than
-/// half the time. Findings then name only the innermost function.
+/// A definition that prevents inlining. A kernel of a test is compiled for few runs, and without inlining the compilation
+/// takes less than half the time. Findings then name only the innermost function.
 const NOT_INLINED: &str = "#define MK_DEVICE __device__ inline\n";
 
-/// Edits the text of a kernel. An edit is a text and what replaces it wherever it occurs, or [`PLANT`] and the address of a
-/// switch.
+/// Edits the text of a kernel. An edit is an old text and a new text, which replaces all occurrences of the old text, or
+/// [`PLANT`] and the address of a switch.
 ///
 /// Functions of simulated kernels are not inlined, even without an edit.
 ///

@@ -17,12 +17,12 @@ pub struct Machine {
     pub world: u32,
     /// The number of SMs of a simulated GPU.
     pub sms: u32,
-    /// How unfair the schedule of simulated GPUs is, from 0 to 100.
+    /// The unfairness of the schedule of simulated GPUs, from 0 to 100.
     pub skew: u32,
 }
 
 impl Machine {
-    /// Runs `body` on every rank and returns the values by rank. When a rank fails, the kernels of the others are
+    /// Runs `body` on every rank and returns the values by rank. When a rank fails, the kernels of the other ranks are
     /// aborted.
     ///
     /// # Errors
@@ -36,7 +36,7 @@ impl Machine {
             // With the abort, the other ranks end now and not at their deadlines.
             body(rank).inspect_err(|_| all.iter().for_each(Communicator::abort))
         })?;
-        // A finding of the simulator is the cause of other failures, and the abort above is never one.
+        // A finding of the simulator is the cause of other failures. The abort above is never a cause.
         let mut failures: Vec<String> = results
             .iter()
             .filter_map(|result| result.as_ref().err().cloned())
@@ -97,7 +97,8 @@ pub fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
     text
 }
 
-/// Returns the faults of a network that delays messages by more than the time of a kernel, loses some, and repeats some.
+/// Returns the faults of a network that delays messages by more than the time of a kernel, and loses or repeats some
+/// messages.
 pub fn bad_network() -> Faults {
     Faults {
         jitter: Duration::from_micros(300),
@@ -108,7 +109,7 @@ pub fn bad_network() -> Faults {
     }
 }
 
-/// Returns a transport of emulated NICs with these faults. The seed of simulated GPUs is also that of the faults.
+/// Returns a transport of emulated NICs with these faults. The seed of simulated GPUs is also the seed of the faults.
 pub fn emulated(faults: &Faults, backend: Backend) -> Transport {
     let seed = match backend {
         Backend::Simulated { seed } => seed,

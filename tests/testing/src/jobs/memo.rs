@@ -1,5 +1,5 @@
-//! Values that are computed once per process, since a CPU takes long to compute them. Jobs with mutated kernels have
-//! the same operands and expected results as the job without the mutation.
+//! Values that are computed once per process, since their computation is slow on a CPU. Jobs with mutated kernels share
+//! operands and expected results with the job without the mutation.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, OnceLock};

@@ -144,7 +144,7 @@ impl NormRun<'_> {
                 if let Some(calls) = self.call_count.filter(|_| index == CALLS_BEFORE) {
                     set_call_count(self.ranks, &[self.operator], calls)?;
                 }
-                // SAFETY: the operands are those of the plan, in its order, and live until the stream is synchronized.
+                // SAFETY: the operands follow the plan, in its order, and live until the stream is synchronized.
                 unsafe {
                     self.operator
                         .launch_raw_rows(stream.cu_stream(), &operands, rows)
@@ -179,7 +179,7 @@ impl NormRun<'_> {
         buffers.operands.iter().zip(cols).map(of).collect()
     }
 
-    /// Returns the operand in whose place another one is.
+    /// Returns the operand whose place another operand takes.
     fn place_of(&self, operand: Operand) -> Operand {
         match operand {
             Operand::ResidualOut if self.is_in_place => Operand::Residual,
@@ -188,7 +188,8 @@ impl NormRun<'_> {
         }
     }
 
-    /// Compares the results of a call with the expected ones, and returns their bits. Nothing may be written beyond them.
+    /// Compares the results of a call with the expected results, and returns their bits. Elements beyond the results
+    /// must not be written.
     fn check<E: ResultElement>(
         &self,
         stream: &Arc<CudaStream>,

@@ -1,6 +1,6 @@
 //! Two calls that the host cannot order, such as a graph beside a launch, or two graphs.
 //!
-//! The kernel that comes second must be refused. It must write nothing and keep no rank waiting.
+//! The kernel that comes second must be refused, without writing anything and without keeping a rank waiting.
 
 use crate::jobs::{Backend, Machine, apply_edits, deadline};
 use crate::lab::Failure;
@@ -25,7 +25,7 @@ const SHAPE: GemmShape = GemmShape {
     k: 128,
 };
 
-/// LaunchMode the first call and the second are made.
+/// The way in which a call is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LaunchMode {
     /// The call is launched.
@@ -135,10 +135,10 @@ fn prepare(
 }
 
 /// Makes two overlapping calls on two ranks, with edited kernels. Rank 1 makes its calls only after rank 0 has seen the
-/// error. So on rank 0 the first call is still running when the second one begins.
+/// error. On rank 0, the first call is therefore still running when the second call begins.
 ///
 /// # Errors
-/// The second call is not refused, it writes its result, or rank 1 waits for long.
+/// The second call is not refused, the second call writes its result, or rank 1 waits for long.
 pub fn run_overlap(
     backend: Backend,
     overlap: Overlap,
@@ -188,7 +188,7 @@ pub fn run_overlap(
         .map(|_| ())
 }
 
-/// Makes both calls on rank 0, where they overlap, and checks that the second one is refused.
+/// Makes both calls on rank 0, where they overlap, and checks that the second call is refused.
 fn make_both(
     ranks: &Communicator,
     calls: &mut [PreparedCall; 2],
@@ -215,12 +215,12 @@ fn make_both(
     if !calls[1].is_untouched()? {
         return Err("the second call has written its result".into());
     }
-    // The first call ends, too.
+    // The first call also ends.
     Ok(waiting.join().map_err(|_| "a panic")??)
 }
 
-/// Makes both calls on rank 1. They end with an error at once, since rank 0 has aborted. The first call alone may
-/// succeed, if all its data had been sent before.
+/// Makes both calls on rank 1. The calls end with an error at once, since rank 0 has aborted. Only the first call may
+/// succeed, if rank 0 had sent all data of this call before.
 fn make_late(ranks: &Communicator, calls: &mut [PreparedCall; 2]) -> Result<(), Failure> {
     let started = Instant::now();
     let mut outcome = Ok(());

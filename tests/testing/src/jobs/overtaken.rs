@@ -1,8 +1,9 @@
-//! Three calls. Rank 0 makes the second one on another stream, so that it begins while the first one still runs there.
+//! Three calls. Rank 0 makes the second call on another stream, so that this call begins while the first call still
+//! runs there.
 //!
-//! The second call is not refused, since the first one has counted its CTAs. Rank 1 orders its calls, and begins the third
-//! one as soon as it has ended the second. Its data then goes to the buffers that the first call reads on rank 0. Edits of
-//! the kernel's text make sure of this order on simulated GPUs and on GPUs.
+//! The second call is not refused, since the first call has counted its CTAs. Rank 1 orders its calls, and begins the
+//! third call as soon as the second call has ended. The data of the third call then goes to the buffers that the first
+//! call reads on rank 0. Edits of the kernel's text make sure of this order on simulated GPUs and on GPUs.
 
 use super::{Backend, Machine, apply_edits, deadline};
 use crate::graph::Graph;
@@ -92,12 +93,12 @@ impl Overtaken {
     }
 }
 
-/// Each call and each rank has a value of its own, so that data of another call gives another result.
+/// A value for each call and each rank, so that data of another call gives another result.
 fn value_of(call: u32, rank: u32) -> f32 {
     (1u32 << (2 * call + rank)) as f32
 }
 
-/// On rank 0, calls but the first one start when the first one has counted its CTAs.
+/// On rank 0, later calls start when the first call has counted its CTAs.
 const START: (&str, &str) = (
     "wait_for_grids_before();",
     "wait_for_grids_before(); \
@@ -105,7 +106,8 @@ const START: (&str, &str) = (
      for (u32 i = 0; i < 100000 && load_relaxed_sys(&args.gate->due) == 0; ++i) __nanosleep(1000);",
 );
 
-/// On rank 0, warps of the first call that do not count it wait until the second call has begun, and 2 ms more.
+/// On rank 0, warps of the first call that do not count the call wait until the second call has begun, and then for 2
+/// ms.
 const HOLD: &str = "if (ctx.rank == 0 && ctx.epoch == 1 && threadIdx.x >= 64) {
       for (u32 i = 0; i < 100000 && load_relaxed_sys(&ctx.gate->entered[0]) == gridDim.x; ++i) __nanosleep(1000);
       for (u32 i = 0; i < 2000; ++i) __nanosleep(1000);

@@ -1,7 +1,7 @@
-//! A limit on the number of simulated machines that run at the same time: the number of cores, whichever tests run.
+//! A limit on the number of simulated machines that run at the same time, for all tests: the number of cores.
 //!
-//! Proxies and emulated NICs run in real time, and simulated machines that wait for them take cores from them. With
-//! twice this number of machines, some tests took four times as long.
+//! Proxies and emulated NICs run in real time, and simulated machines that wait for proxies and NICs take cores from
+//! these. With twice this number of machines, some tests took four times as long.
 
 use std::num::NonZero;
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -9,7 +9,7 @@ use std::sync::{Condvar, Mutex, PoisonError};
 static TAKEN: Mutex<usize> = Mutex::new(0);
 static IS_FREE: Condvar = Condvar::new();
 
-/// The permission to run a simulated machine. It is returned on drop.
+/// The permission to run a simulated machine, which is returned on drop.
 pub struct Permit(());
 
 impl Permit {

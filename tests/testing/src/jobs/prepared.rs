@@ -54,8 +54,8 @@ pub fn on_ranks(
 }
 
 impl Prepared<'_> {
-    /// Makes a call with this number of rows, which it reads from memory, and waits for it. All elements of its operands
-    /// are one.
+    /// Makes a call with this number of rows, which the call reads from memory, and waits for the call. All elements of
+    /// its operands are one.
     ///
     /// # Errors
     /// The call is refused or fails.
@@ -77,16 +77,16 @@ impl Prepared<'_> {
         self.ranks.synchronize(&self.stream)
     }
 
-    /// Allocates this rank's part of an operand, of ones. A part without rows has one element, since no allocation is
-    /// empty.
+    /// Allocates this rank's part of an operand, filled with ones. A part without rows has one element, since no
+    /// allocation is empty.
     fn ones(&self, spec: &OperandSpec) -> Elements {
         let elems = (spec.rows.on(self.ranks.rank()) * spec.cols).max(1) as usize;
         Elements::upload(self.ranks, &self.stream, spec, &vec![1.0; elems]).expect("memory")
     }
 }
 
-/// Makes a call, and returns its error, which must come long before [`DEADLINE`]. Only the call is timed, since a
-/// machine may wait for the machines of other tests before it starts.
+/// Makes a call, and returns its error, which must come long before [`DEADLINE`]. Only the call itself is timed, since
+/// a machine may wait for the machines of other tests before it starts.
 ///
 /// # Panics
 /// The call succeeded, or its error came late.
@@ -98,12 +98,12 @@ pub fn error_at_once(call: impl FnOnce() -> Result<(), Error>) -> Error {
     error
 }
 
-/// Checks the outcomes of calls for which rank 1 gave another number of rows than the other ranks: every rank failed, and
-/// its error says that a rank has `other` rows. On another node, the error may name the rank whose error does: calls that end
-/// early do not announce their rows there.
+/// Checks the outcomes of calls for which rank 1 gave another number of rows than the other ranks: every rank failed, and its
+/// error says that a rank has `other` rows. On another node, the error may instead name a rank that got this error, since
+/// calls that end early do not announce their rows to other nodes.
 ///
 /// # Panics
-/// A rank did not fail, or its error says something else.
+/// A rank did not fail, or its error has another text.
 pub fn expect_errors_with_rows(
     outcomes: Vec<Result<(), String>>,
     config: &KernelConfig,

@@ -17,7 +17,7 @@ pub struct RowsCall {
     pub expected: Vec<f64>,
 }
 
-/// The calls of this rank, one after the other, by one operator that takes their rows at run time.
+/// The calls of this rank, one after the other, by one operator that takes rows at run time.
 pub struct RowsRun<'a> {
     pub ranks: &'a Communicator,
     pub operator: &'a Operator,
@@ -32,7 +32,7 @@ pub struct RowsRun<'a> {
     pub is_right: &'a dyn Fn(f32, f64) -> bool,
 }
 
-/// The operands of a call. They have as many rows as the operator was prepared for.
+/// The operands of a call, with all rows for which the operator was prepared.
 struct Buffers<Out: 'static> {
     inputs: Vec<(Operand, Elements)>,
     result: Buffer<Out>,
@@ -171,7 +171,8 @@ impl RowsRun<'_> {
         })
     }
 
-    /// Compares the result of a call with the expected one, and returns its bits. Nothing may be written beyond it.
+    /// Compares the result of a call with the expected result, and returns its bits. Elements beyond the result must
+    /// not be written.
     fn check<Out: ResultElement>(
         &self,
         stream: &Arc<CudaStream>,

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Runs `body` for each of `items`, on all cores but at most eight.
+/// Runs `body` for each of `items`, on all cores, at most eight.
 pub fn for_each_in_parallel<T: Sync>(items: &[T], body: impl Fn(&T) + Sync) {
     let next = AtomicU64::new(0);
     let cores = std::thread::available_parallelism()
@@ -35,7 +35,7 @@ pub trait CallCount: SimulatedJob + Clone {
 /// Runs each job while its call count passes 2^31, and again while it passes 2^32.
 ///
 /// # Panics
-/// A run fails, or its results have other bits than those of the first run. The message names the job.
+/// A run fails, or its results differ in a bit from the results of the first run. The message names the job.
 pub fn all_are_right_when_counters_wrap<J: CallCount + Sync>(jobs: &[(impl AsRef<str> + Sync, J)]) {
     none_fails(jobs, |(name, job)| {
         let name = name.as_ref();
@@ -54,7 +54,8 @@ pub fn all_are_right_when_counters_wrap<J: CallCount + Sync>(jobs: &[(impl AsRef
 /// Runs each job with all seeds below `seeds`.
 ///
 /// # Panics
-/// A run fails, or its results have other bits than those of the first run. The message names the job and the seed.
+/// A run fails, or its results differ in a bit from the results of the first run. The message names the job and the
+/// seed.
 pub fn all_are_right<J: SimulatedJob + Sync>(jobs: &[(impl AsRef<str> + Sync, J)], seeds: u64) {
     none_fails(jobs, |(name, job)| {
         right_for_seeds(name.as_ref(), job, 0..seeds)
@@ -62,7 +63,8 @@ pub fn all_are_right<J: SimulatedJob + Sync>(jobs: &[(impl AsRef<str> + Sync, J)
 }
 
 /// Runs each job once: as it is, or while its call count passes 2^31 or 2^32. A job that replays a graph runs as it is. For
-/// other jobs, the sum of the bytes of the name decides, so that a job runs in another way on two ranks than on four.
+/// other jobs, the sum of the bytes of the name decides, so that a job runs in different ways on two ranks and on four
+/// ranks.
 ///
 /// # Panics
 /// A run fails. The message names the job.
@@ -80,7 +82,7 @@ pub fn all_are_right_now_or_after_many_calls<J: CallCount + Sync>(jobs: &[(Strin
     });
 }
 
-/// Runs `body` for each of `items`, on all cores but at most eight.
+/// Runs `body` for each of `items`, on all cores, at most eight.
 ///
 /// # Panics
 /// A call of `body` fails. The message has all failures.
@@ -113,12 +115,12 @@ pub fn named<J>(jobs: Vec<(String, J)>, part: &str) -> J {
 /// Runs each job with seeds below `seeds` until a run fails.
 ///
 /// # Panics
-/// No run of a job fails, its kernel does not compile, or a rank panics, as it does if an edit's text is missing.
+/// No run of a job fails, its kernel does not compile, or a rank panics, for example because an edit's text is missing.
 pub fn all_fail<J: SimulatedJob + Sync>(jobs: &[(&str, J)], seeds: u64) {
     none_fails(jobs, |(name, job)| {
         let failure = (0..seeds).find_map(|seed| job.run(seed).err());
         println!("{name}: {failure:?}");
-        // Such a failure says nothing about the mistake.
+        // Such a failure does not prove that the mistake was found.
         let is_invalid = |failure: &String| {
             let invalid = ["does not compile", "a rank panicked"];
             invalid.iter().any(|text| failure.contains(text))
@@ -133,7 +135,7 @@ pub fn all_fail<J: SimulatedJob + Sync>(jobs: &[(&str, J)], seeds: u64) {
 /// Runs `job` with each of `seeds`.
 ///
 /// # Errors
-/// A run fails, or its results have other bits than those of the first run. The error names the seed.
+/// A run fails, or its results differ in a bit from the results of the first run. The error names the seed.
 pub fn right_for_seeds(
     name: &str,
     job: &impl SimulatedJob,

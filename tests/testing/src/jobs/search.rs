@@ -9,9 +9,10 @@ use std::os::unix::process::ExitStatusExt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The seconds of real time after which a run counts as one that does not end.
+/// The seconds of real time after which a run counts as endless.
 const RUN_LIMIT: u32 = 30;
-/// The most runs of a process. Threads of the process before are missing, so memory that the driver still uses is never freed.
+/// The most runs of a process. A forked process lacks the threads of its parent, so memory that the driver still uses
+/// is never freed.
 const RUNS: usize = 6;
 /// The exit code of a process that has found a mutant.
 const FOUND: u8 = 0;
@@ -40,7 +41,7 @@ impl Target {
         &self.name
     }
 
-    /// Runs the job with a mutant, or with none, and returns the failure.
+    /// Runs the job with a mutant, or without a mutant, and returns the failure.
     fn run(&self, mutant: u32, seed: u64) -> Option<String> {
         self.switch.activate(mutant);
         self.job.run(seed).err()
@@ -51,7 +52,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How the search for a mutant ended.
+/// The outcome of the search for a mutant.
 pub struct Outcome {
     /// The mutant.
     pub mutant: Mutant,
@@ -109,7 +110,8 @@ pub fn reach<'t>(targets: &[&'t Target], seeds: u64, finders: &Finders) -> Reach
     reach
 }
 
-/// Puts the first kernel of each family first, then the second one of each, and so on: kernels of a family are alike.
+/// Puts the first kernel of each family first, then the second kernel of each family, and so on, since kernels of a
+/// family are alike.
 fn take_families_in_turn(targets: &mut [(Duration, &Target)]) {
     let mut before = BTreeMap::new();
     targets.sort_by_cached_key(|(_, target)| {
@@ -120,7 +122,7 @@ fn take_families_in_turn(targets: &mut [(Duration, &Target)]) {
     });
 }
 
-/// Searches these mutants for at most `limit` each, on all cores, each in a process of its own.
+/// Searches these mutants on all cores, each mutant for at most `limit` in a process of its own.
 ///
 /// # Panics
 /// A process panics.
@@ -152,7 +154,7 @@ pub fn search(reach: &Reach<'_>, numbers: &[u32], limit: Duration) -> Vec<Outcom
 /// Searches a mutant. A mutant that ends the process, or whose run does not end, is found.
 fn find(targets: &[(Duration, &Target)], number: u32, limit: Duration) -> Option<String> {
     let started = Instant::now();
-    // Calls overlap with some seeds only, so kernels have different ones.
+    // Calls overlap with some seeds only, so kernels have different seeds.
     let mut runs = (0..).zip(targets.iter().map(|(_, target)| *target).cycle());
     while !targets.is_empty() && started.elapsed() < limit {
         let batch: Vec<_> = runs.by_ref().take(RUNS).collect();
@@ -174,7 +176,7 @@ fn find_here(runs: &[(u64, &Target)], number: u32, report: &mut Report) -> u8 {
         report.limit(RUN_LIMIT);
         report.say(&format!("\n{}, seed {seed}: ", target.name));
         if let Some(failure) = target.run(number, *seed) {
-            // Such a run says nothing about the mutant.
+            // Such a run does not prove that the mutant was found.
             assert!(!failure.contains("cannot be used"), "{failure}");
             let mut lines = failure.lines();
             let line = lines.find(|line| !line.contains("simulator found"));

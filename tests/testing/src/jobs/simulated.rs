@@ -1,4 +1,4 @@
-//! The parts that all jobs have in common: the GPUs on which they run, the number of their calls, and their results.
+//! The common parts of all jobs: the GPUs on which jobs run, the number of calls, and the results.
 
 use mkernel::cudarc::driver::DeviceRepr;
 use mkernel::float8::F8E4M3;
@@ -8,11 +8,11 @@ use mkernel::testing::pretend_calls;
 use mkernel::{Communicator, Error, Operator, operands::Element};
 
 /// The number of consecutive calls of a job. Calls alternate between two buffers, so the third call uses the buffer of
-/// the first one again.
+/// the first call again.
 pub const CALLS: u32 = 3;
 
-/// Numbers of calls just before the epoch passes 2^31 and 2^32. The epoch of the next call but one has its highest bit
-/// set for the first time, or is 0.
+/// Numbers of calls just before the epoch passes 2^31 and 2^32. The epoch of the second call after that has its highest
+/// bit set for the first time, or is 0.
 pub const WRAPPING_CALL_COUNTS: [u32; 2] = [(1 << 31) - 2, u32::MAX - 1];
 
 /// The number of calls of a job before its call count is changed. With two calls, both buffers have been used.
@@ -33,7 +33,7 @@ pub enum Backend {
 }
 
 impl Backend {
-    /// Returns whether calls may start while the call before them on the stream still runs.
+    /// Returns whether calls may start while the preceding call on the stream still runs.
     pub(super) fn overlaps(self) -> bool {
         match self {
             Self::Simulated { seed } => seed % 2 == 1,
@@ -141,8 +141,8 @@ pub(super) fn rounded(value: f64, dtype: Dtype) -> f32 {
     }
 }
 
-/// Returns `value` if it is an fp32, and otherwise the one of its two neighbours in fp32 whose last bit is 1. A shorter type
-/// gets the same nearest element from the result as from `value`.
+/// Returns `value` if it is an fp32, and otherwise the neighbour of `value` in fp32 whose last bit is 1. In a shorter type,
+/// the nearest element of the result is the nearest element of `value`.
 fn rounded_to_odd(value: f64) -> f32 {
     let nearest = value as f32;
     let bits = nearest.to_bits();
@@ -154,8 +154,8 @@ fn rounded_to_odd(value: f64) -> f32 {
     }
 }
 
-/// Returns the deadline of a kernel, in simulated time. A mutated kernel has a short one, since it may end in a trap
-/// only after eight deadlines.
+/// Returns the deadline of a kernel, in simulated time. A mutated kernel has a short deadline, since it may end in a
+/// trap only after eight deadlines.
 pub fn deadline(is_right: bool) -> std::time::Duration {
     std::time::Duration::from_secs(if is_right { 20 } else { 5 })
 }

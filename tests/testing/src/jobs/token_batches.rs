@@ -134,7 +134,7 @@ impl TokenBatch {
             ..config
         };
         let edit = |text: &mut String| {
-            // Each of the two kernels has some of the texts.
+            // Each of the two kernels contains some of the texts.
             let has = |(from, _): &&(String, String)| text.contains(from.as_str());
             let edits: Vec<_> = self.edits.iter().filter(has).cloned().collect();
             apply_edits(ranks, &edits, text);
@@ -292,7 +292,7 @@ impl TokenBatch {
     }
 }
 
-/// Makes the second 7/16 of a line the first ones times `factor`, and the rest small.
+/// Sets the second 7/16 of a line to the first 7/16 times `factor`, and the remaining elements to small numbers.
 fn cancel(line: &mut [f32], factor: f32) {
     let part = line.len() * 7 / 16;
     let (first, others) = line.split_at_mut(part);
@@ -324,7 +324,7 @@ fn launch_twice(
     Ok(())
 }
 
-/// Batches of tokens that are compared with one batch of the same layer, which has all of their tokens.
+/// Batches of tokens that are compared with one batch of the same layer that has all tokens.
 #[derive(Clone, Debug)]
 pub struct ComparedTokens {
     /// The layer.
@@ -362,7 +362,8 @@ impl ComparedTokens {
         Ok(())
     }
 
-    /// Few and many tokens, on all ranks and on one, as the planner computes them, by other tiles, and without packets.
+    /// Few and many tokens, on all ranks and on one rank: with the planner's choices, with other tiles, and without
+    /// packets.
     fn batches(&self, layer: &TokenBatch, random: &mut Random) -> Vec<(String, TokenBatch)> {
         let mut found = Vec::new();
         for (index, count) in self.counts.iter().enumerate() {

@@ -1,7 +1,7 @@
 //! [`Turns`]: operators of any kind that take turns in one communicator.
 //!
-//! The first call of each operator is made alone, and its results are what all later calls with the same operands must
-//! give, bit by bit. Whether those results are right is tested by the jobs of each kind.
+//! The first call of each operator is made alone. All later calls with the operands of the first call must give its
+//! results, bit by bit. The jobs of each kind test whether these results are right.
 
 use crate::lab::Failure;
 use mkernel::cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
@@ -22,7 +22,7 @@ const POISON: u8 = 0xff;
 /// An operator with its operands and its expected results.
 struct Player {
     operator: Operator,
-    /// The operands that calls read. Those that calls write are none.
+    /// The operands that calls read; `None` for operands that calls write.
     inputs: Vec<Option<CudaSlice<u8>>>,
     expected: Vec<Vec<u8>>,
 }

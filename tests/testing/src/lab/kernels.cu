@@ -1,10 +1,10 @@
-// Kernels that tests and benchmarks run beside the kernels under test. They are plain loops, so that a reader can see
-// that they are right.
+// Kernels that tests and benchmarks run beside the kernels under test. The kernels are plain loops, so that a reader
+// can see that they are right.
 typedef unsigned short u16;
 typedef unsigned int u32;
 typedef unsigned long long u64;
 
-// A bf16 whose bits are all ones. It is a NaN that no kernel computes, so an element that has it was not written.
+// A bf16 whose bits are all ones. No kernel computes this NaN, so an element with this value was not written.
 constexpr u16 kPoison = 0xffff;
 
 __device__ float to_float(u16 bf16) { return __uint_as_float(u32{bf16} << 16); }
@@ -82,7 +82,8 @@ struct Finish {
   u32 is_swiglu;  // whether C is silu(gate) times up, and B has n columns of each
 };
 
-// Compares every `row_step`th row of C with activation(A · B + bias) + residual in fp64, or the same with SwiGLU. A thread checks one element.
+// Compares every `row_step`th row of C with activation(A · B + bias) + residual in fp64, or with SwiGLU in place of the
+// activation. A thread checks one element.
 extern "C" __global__ void check(const u16* a, u64 a_stride, const u16* b, u64 b_k_stride, u64 b_n_stride,
                                  const void* c, u64 c_stride, u64 m, u64 n, u64 k, u64 row_step, Verdict* verdict,
                                  double slack, Finish finish) {
@@ -106,7 +107,7 @@ extern "C" __global__ void check(const u16* a, u64 a_stride, const u16* b, u64 b
   if (finish.is_swiglu) {
     const double gate = activate(kSilu, biased_sum(col)), up = biased_sum(n + col);
     sum = gate * up;
-    slack *= 1.1 * fabs(up) + fabs(gate);  // each factor multiplies the error of the other one
+    slack *= 1.1 * fabs(up) + fabs(gate);  // each factor multiplies the error of the other factor
   }
   if (finish.residual) sum += to_float(finish.residual[row * finish.residual_stride + col]);
   const double error = fabs(found - sum);

@@ -5,7 +5,7 @@ use mkernel::half::bf16;
 use mkernel::{SymmetricSlice, operands::RawOperand, spec::Dtype};
 use std::ops::{Deref, Range};
 
-/// A row-major matrix in device memory, or a part of one. A view does not own the memory.
+/// A row-major matrix in device memory, or a part of a matrix. A view does not own the memory.
 #[derive(Clone, Copy, Debug)]
 pub struct View {
     /// The number of rows.

@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-/// Returns a seed from the current time, so that every run has another one.
+/// Returns a seed from the current time, so that every run has another seed.
 pub fn seed_from_clock() -> u64 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     now.map_or(0, |time| time.as_nanos() as u64)

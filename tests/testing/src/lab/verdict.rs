@@ -72,7 +72,7 @@ pub(super) struct RawFinish {
     is_swiglu: u32,
 }
 
-// SAFETY: the struct consists of plain numbers, and its layout is that of kernels.cu.
+// SAFETY: the struct consists of plain numbers, and its layout agrees with kernels.cu.
 unsafe impl DeviceRepr for RawFinish {}
 
 impl Finish<'_> {

@@ -6,8 +6,8 @@ use crate::diagnostic::Diagnostics;
 use crate::limits::{MAX_DIM, MAX_ELEMS};
 use crate::options::OperatorConfig;
 
-/// Elements of a row of a head: rows of 64 elements of two bytes are lines of the 128-byte swizzle,
-/// and registers hold 128.
+/// The possible numbers of elements of a row of a head: 64 elements of two bytes are a line of the 128-byte swizzle,
+/// and registers have room for 128.
 const HEAD_DIMS: [u64; 2] = [64, 128];
 
 /// Records every mistake.
@@ -107,7 +107,7 @@ fn check_packed(config: &AttentionConfig, nodes: u32, found: &mut Diagnostics) {
         found.require(
             u64::from(slots) >= kv_heads,
             Field::KV_SLOTS,
-            || format!("{slots} of {kv_heads} heads of K and V at a time: those of packed sequences don't take turns"),
+            || format!("{slots} of {kv_heads} heads of K and V at a time, but heads of packed sequences do not take turns"),
             format!("use {kv_heads}, or leave it to the planner"),
         );
     }
@@ -125,14 +125,14 @@ fn check_cached(config: &AttentionConfig, cached: u32, found: &mut Diagnostics) 
         !config.packed,
         Field::CACHED,
         || "packed sequences have no cached rows".to_owned(),
-        "leave out packed, and give each sequence a batch: cached rows may differ among them",
+        "leave out packed, and give each sequence a batch; batches may have different numbers of cached rows",
     );
     if let (Dim::Static(rows), false) = (config.seq, config.packed) {
         found.require(
             false,
             Field::SEQ,
             || format!("{rows} rows in every call: cached rows are for calls that give their rows"),
-            format!("use ..={rows}, of which a call without a number has all"),
+            format!("use ..={rows}; a call that gives no number has all {rows} rows"),
         );
     }
     if let Some(batch) = config.batch.fixed() {
@@ -165,7 +165,7 @@ fn check_heads(config: &AttentionConfig, found: &mut Diagnostics) {
     }
 }
 
-/// Each size may be possible while no tensor can have all sizes together.
+/// Each size may be valid while their product exceeds the limit of a tensor.
 fn check_elems(config: &AttentionConfig, found: &mut Diagnostics) {
     let sizes = [config.batches(), config.seq, config.heads, config.head_dim];
     let sizes: Option<Vec<u64>> = sizes.iter().map(|dim| dim.fixed()).collect();

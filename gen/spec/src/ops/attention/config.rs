@@ -11,16 +11,16 @@ use crate::options::values::Values;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Heads over all batches: tiles of queries are counted in 32 bits.
+/// The most heads over all batches. Tiles of queries are counted in 32 bits.
 pub const MAX_HEADS: u64 = 1 << 20;
 
-// The limit of `kv_slots` is a literal, which documentation shows.
+// The limit of `kv_slots` is a literal, since documentation shows it.
 const _: () = assert!(MAX_HEADS == 1048576);
 
 /// The most packed sequences of a call, or sequences with cached rows. Each CTA has a table of the sequences in shared memory.
 pub const MAX_SEQUENCES: u64 = 1024;
 
-/// Cached rows of a sequence on a rank: rows over all ranks are counted in 32 bits.
+/// The most cached rows of a sequence on a rank. Rows over all ranks are counted in 32 bits.
 pub const MAX_CACHED_ROWS: u32 = 1 << 24;
 
 options! {
@@ -53,7 +53,7 @@ options! {
             heads as HEADS,
             /// Heads of K and V, a divisor of `heads`.
             ///
-            /// With as many as `heads`, every head has K and V of its own; with 1, all share them.
+            /// If `kv_heads` equals `heads`, every head has K and V of its own; with 1, all heads share K and V.
             kv_heads as KV_HEADS,
             /// Elements of a row of a head: 64 or 128.
             head_dim as HEAD_DIM,
@@ -74,7 +74,7 @@ options! {
             /// The rows of the sequence that a rank has: of W chunks number r (contiguous), or of 2W chunks number r and then
             /// number 2W - 1 - r (zigzag).
             ///
-            /// With a mask, every rank has as much to do only with `zigzag`.
+            /// With `causal`, only `zigzag` gives all ranks equal work.
             #[serde(default)]
             placement: Placement as PLACEMENT,
             /// Whether sequences have different lengths, which each call gives as offsets, and lie one after the other without
@@ -83,9 +83,9 @@ options! {
             /// The ranks are those of one node.
             #[serde(default)]
             packed: bool as PACKED,
-            /// Rows of K and V before those of the call, on each rank and in each sequence, for which there is room.
+            /// The most rows of K and V that a rank has from earlier calls, in each sequence.
             ///
-            /// Each call says how many there are. Every row attends to all of them, also with `causal`.
+            /// Each call gives the number of cached rows. Every row attends to all cached rows, also with `causal`.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             cached: Option<u32> as CACHED,
             /// The factor by which scores are multiplied before the softmax, a number above 0.
@@ -105,18 +105,18 @@ options! {
         }
     }
 
-    /// Options that fix choices of the planner. The planner makes those that are `None`.
+    /// Options that fix choices of the planner. The planner makes the choices that are `None`.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct AttentionTuning {
         options {
             /// CTAs that send K and V.
             ///
-            /// On one node they do so before they compute, on several nodes while they compute.
+            /// On one node these CTAs send before they compute, on several nodes while they compute.
             #[limits(1..=128)]
             #[serde(skip_serializing_if = "Option::is_none")]
             comm_ctas: Option<u32> as =COMM_CTAS,
-            /// For each peer, the number of heads of K and V, over all batches, that a rank has room for.
+            /// For each peer, the number of heads of K and V, over all batches, for which a rank has room.
             #[limits(1..=1048576)]
             #[serde(skip_serializing_if = "Option::is_none")]
             kv_slots: Option<u32> as KV_SLOTS,
@@ -164,7 +164,7 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// This number, instead of 1/√D.
+    /// A fixed factor instead of 1/√D.
     #[must_use]
     pub const fn new(value: f32) -> Self {
         Self {
@@ -172,7 +172,7 @@ impl Scale {
         }
     }
 
-    /// The number, if it is not 1/√D.
+    /// The fixed factor; `None` if the factor is 1/√D.
     #[must_use]
     pub const fn fixed(self) -> Option<f32> {
         match self.bits {
@@ -225,7 +225,7 @@ impl fmt::Display for Scale {
 }
 
 impl AttentionConfig {
-    /// Batches of the operands: packed sequences share one.
+    /// Batches of the operands. Packed sequences share one batch.
     pub(super) const fn batches(&self) -> Dim {
         match self.packed {
             true => Dim::Static(1),
@@ -236,13 +236,13 @@ impl AttentionConfig {
 
 impl AttentionShape {
     /// The largest number of rows of a sequence that a rank has: rows of Q and O if no call gives their number to the host, and
-    /// rows of K and V behind those that are cached.
+    /// rows of K and V behind the cached rows.
     #[must_use]
     pub const fn rank_rows(self, world: u32, placement: Placement) -> u64 {
         self.chunk_rows(world, placement) * placement.segments() as u64
     }
 
-    /// Rows of a chunk of the sequence; the last ones perhaps fewer.
+    /// Rows of a chunk of the sequence, perhaps fewer in the last chunks.
     #[must_use]
     pub const fn chunk_rows(self, world: u32, placement: Placement) -> u64 {
         self.seq

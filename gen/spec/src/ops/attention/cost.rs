@@ -21,13 +21,13 @@ pub(crate) fn attention_us(
     let mut us = compute.max(bound.memory_us);
     let share = costs.store_share(compute, bound.link_us);
     if traffic.nic_bytes > 0 {
-        // Keys of the last head come last, and half of those that its tiles meet.
+        // Keys of the last head come last, and half of the keys that its tiles meet.
         let link_us = costs.flag_us + bound.link_us / share;
         us = us.max(link_us.max(costs.put_us(&bound)) + one_us * f64::from(world) / 2.0);
     } else if traffic.link_bytes > 0 {
         let rate = (share * device.link_gb_s).min(costs.attention.kv_cta_gb_s * push_ctas);
         let push_us = costs.flag_us + traffic.link_bytes as f64 / rate / 1e3;
-        // The first tiles await keys of all their heads, and have own ones until then.
+        // The first tiles wait for keys of all their heads, and compute with own keys until then.
         let first_us = (push_us / rounds).min(push_us) - one_us;
         us = (us + first_us.max(0.0) + push_us * push_ctas / sms).max(push_us);
     }

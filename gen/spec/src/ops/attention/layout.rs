@@ -116,8 +116,8 @@ pub(super) fn operands(op_plan: &AttentionPlan, world: u32) -> Vec<OperandSpec> 
     operands
 }
 
-/// Q, K or V as `[B, H, S, D]`, however it lies in memory: 64 columns of 128 rows of a head. If other rows lie behind those of
-/// a chunk, there is a dimension more, as `mk/attention/tile_load.cuh` describes.
+/// Q, K or V as `[B, H, S, D]`, however it lies in memory: 64 columns of 128 rows of a head. If other rows lie behind the rows
+/// of a chunk, the map has one more dimension, as `mk/attention/tile_load.cuh` describes.
 fn map(op_plan: &AttentionPlan, world: u32, operand: Operand) -> ArgKind {
     let (batch, head_dim) = (op_plan.batches(), op_plan.shape.head_dim);
     let dtype = op_plan.config.dtype;

@@ -26,7 +26,7 @@ impl Needs<'_> {
         self.op_plan.takes_rows()
     }
 
-    /// Returns whether marks say which slots are free.
+    /// Returns whether marks tell which slots are free.
     fn marks_turns(&self) -> bool {
         self.exchanges() && self.takes_rows() && self.op_plan.is_ring()
     }
@@ -37,7 +37,7 @@ regions! {
     /// comes first.
     pub struct AttentionWorkspace(p: Needs<'_>), from Workspace::STATE_END_BYTES, aligned to 1024;
 
-    /// Counts the tiles of queries that CTAs have taken. Each call resets the counter of the next one.
+    /// Counts the tiles of queries that CTAs have taken. Each call resets the counter of the next call.
     tiles_taken: Element::Words(1), [parity: 2u32];
     /// The mark of the last call that a rank has begun, and the number of its rows, or a hash of its packed lengths, which
     /// must be the same on all ranks.
@@ -66,7 +66,7 @@ regions! {
     /// The mark of the last call in which all tiles of queries of a reader had read a head of this rank.
     head_marks: Element::Flag, [parity: 2u32, reader: p.topology.local_world, head: p.op_plan.kv_heads()],
         if p.marks_turns();
-    /// K and V of all ranks. A block is its parts of K and then those of V, in the layout of shared memory.
+    /// K and V of all ranks. A block is its parts of K and then its parts of V, in the layout of shared memory.
     kv_parts: Element::Bytes(SUB_TILE_BYTES.into()),
         [buffer: p.op_plan.buffers, source: p.topology.world(), slot: p.op_plan.kv_slots, tile: p.op_plan.key_tiles(),
          part: p.op_plan.block_parts()],
@@ -80,9 +80,9 @@ regions! {
 pub(super) struct Stages {
     /// Bytes of a tile of K, or of V, or of queries.
     tile_bytes: u32,
-    /// Packed sequences, at most; 0 if sequences are not packed.
+    /// The most packed sequences; 0 if sequences are not packed.
     sequences: u64,
-    /// Batches and ranks with numbers of cached rows; 0 of both if there are none.
+    /// The batches and ranks with numbers of cached rows; both 0 without cached rows.
     cached: (u64, u32),
     stages: u32,
     push_warps: u32,
@@ -112,10 +112,10 @@ regions! {
     copy_loaded: Element::Barrier, [warp: p.push_warps], if p.push_warps > 0;
     /// The index of the tile whose queries a buffer holds.
     query_tile: Element::Words(1), [buffer: QUERY_BUFFERS];
-    /// Rows of a packed sequence over all ranks, and the first of those of this rank among its packed rows.
+    /// The rows of a packed sequence over all ranks, and the first packed row that this rank has of the sequence.
     sequence_rows: Element::Words(1), [sequence: p.sequences], if p.sequences > 0;
     sequence_row: Element::Words(1), [sequence: p.sequences], if p.sequences > 0;
-    /// The first tile of a packed sequence among those of a head on each rank. The last element is the number of tiles.
+    /// The first tile of a packed sequence among each rank's tiles of a head. The last element is the number of tiles.
     sequence_tile: Element::Words(1), [sequence: p.sequences + 1], if p.sequences > 0;
     /// Cached rows of each batch on each rank.
     cached_rows: Element::Words(1), [batch: p.cached.0, source: p.cached.1], if p.cached.0 > 0;
@@ -197,8 +197,8 @@ fn cached(config: &AttentionConfig, shape: AttentionShape, topology: Topology) -
     }
 }
 
-/// Returns the number of stages of K, and of V, for which shared memory has room, and the bytes that two
-/// stages of each need.
+/// Returns the number of stages of K, which is also the number of stages of V, for which shared memory has room. Also
+/// returns the bytes that two stages of K and two stages of V need.
 pub(super) fn stages(
     config: &AttentionConfig,
     shape: AttentionShape,

@@ -30,11 +30,11 @@ pub struct AttentionPlan {
     pub segment_rows: u32,
     /// Tiles of a chunk.
     pub segment_tiles: u32,
-    /// Tiles of a rank's rows of a head; on some ranks some are empty.
+    /// Tiles of a rank's rows of a head. On some ranks, some of these tiles are empty.
     pub row_tiles: u32,
     /// Tiles of queries over all heads.
     pub tiles: u32,
-    /// Heads whose tiles are computed together, those with most keys first.
+    /// Heads whose tiles are computed together, the tiles with the most keys first.
     pub group_heads: u32,
     /// Stages of K. V has an equal number of stages.
     pub stages: u32,
@@ -43,7 +43,7 @@ pub struct AttentionPlan {
     pub push_ctas: u32,
     /// Warps of each of these CTAs that send and forward.
     pub push_warps: u32,
-    /// Heads of K and V of each source, over all batches, for which there is room.
+    /// Heads of K and V, over all batches, for which a rank has room for each source.
     pub kv_slots: u32,
     /// Buffers for all slots. Across nodes there are two buffers, which calls use in turn; on one node there is one.
     pub buffers: u32,
@@ -58,7 +58,7 @@ impl AttentionPlan {
         self.config.packed || self.config.seq.is_given_at_run_time()
     }
 
-    /// Cached rows of a sequence on a rank, at most.
+    /// The most cached rows of a sequence on a rank.
     #[must_use]
     pub const fn cached_rows(&self) -> u64 {
         match self.config.cached {
@@ -67,13 +67,13 @@ impl AttentionPlan {
         }
     }
 
-    /// Tiles of a rank's rows of a head of K, with those that are cached, for which there is room.
+    /// The most tiles of a rank's rows of a head of K, cached rows included.
     #[must_use]
     pub const fn key_tiles(&self) -> u32 {
         self.row_tiles + self.cached_rows().div_ceil(TILE_ROWS as u64) as u32
     }
 
-    /// Batches of the operands: packed sequences share one.
+    /// Batches of the operands. Packed sequences share one batch.
     #[must_use]
     pub const fn batches(&self) -> u64 {
         match self.config.packed {
@@ -95,7 +95,7 @@ impl AttentionPlan {
         !u64::from(self.segment_rows).is_multiple_of(tile) || !self.shape.seq.is_multiple_of(tile)
     }
 
-    /// Whether the memory behind a chunk may hold other rows of this rank within the chunk's last tile.
+    /// Whether the chunk's last tile may contain other rows of this rank behind the chunk.
     #[must_use]
     pub fn has_rows_behind(&self) -> bool {
         let has_tail = !self.segment_rows.is_multiple_of(TILE_ROWS);
@@ -142,7 +142,7 @@ impl AttentionPlan {
         }
     }
 
-    /// Puts of a head to another node: those of its chunks, and those of as many cached rows as there may be.
+    /// The most puts of a head to another node: the puts of its chunks and of the most cached rows.
     #[must_use]
     pub fn head_puts(&self) -> u32 {
         let cached = (self.key_tiles() - self.row_tiles).div_ceil(self.put_tiles.max(1));
@@ -185,7 +185,7 @@ pub(super) struct Tiles {
     pub of_segment: u64,
     /// Tiles of a head.
     pub of_head: u64,
-    /// Heads, over all batches; packed sequences share one.
+    /// Heads, over all batches. Packed sequences share one batch.
     pub heads: u64,
     /// Tiles of all heads.
     pub all: u64,
@@ -220,7 +220,7 @@ pub(super) const fn tile_bytes(dtype: Dtype, shape: AttentionShape) -> u32 {
     TILE_ROWS * (shape.head_dim * dtype.bytes()) as u32
 }
 
-/// Warps of a CTA that push. Those that do so before it computes have their parts where queries and stages will be.
+/// Warps of a CTA that push. If the CTA pushes before it computes, parts lie in the memory of later queries and stages.
 pub(super) fn push_warps(arch: &ArchSpec, tile_bytes: u32, stages: u32, topology: Topology) -> u32 {
     match (topology.world(), topology.nodes) {
         (1, _) => 0,

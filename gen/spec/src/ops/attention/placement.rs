@@ -1,4 +1,4 @@
-//! Where the rows of a sequence are: in the memory of a rank, and among the ranks.
+//! The placement of the rows of a sequence in the memory of a rank, and among the ranks.
 
 use crate::options::option_type::choices;
 use serde::{Deserialize, Serialize};
@@ -23,8 +23,8 @@ choices! {
         /// Of W chunks of ⌈S/W⌉ rows, rank r has chunk r.
         #[default]
         Contiguous = "contiguous",
-        /// Of 2W chunks of ⌈S/2W⌉ rows, rank r has chunk r and then chunk 2W - 1 - r: causal attention is as much work for
-        /// every rank.
+        /// Of 2W chunks of ⌈S/2W⌉ rows, rank r has chunk r and then chunk 2W - 1 - r: causal attention is then equal work
+        /// for all ranks.
         Zigzag = "zigzag",
     }
 }

@@ -1,29 +1,32 @@
 //! `ring_attention`: exact attention over a sequence whose rows are divided among ranks.
 //!
-//! A CTA takes a tile of queries of one head and iterates over the keys of all ranks, beginning with those of its own rank. Under a
-//! causal mask, the keys of the tile's own rows come last. The state of the softmax stays in registers. Each rank's K and V travel
-//! head by head to the peers that need them, in the layout that shared memory will have. Each tile of keys has a flag.
+//! A CTA takes a tile of queries of one head and iterates over the keys of all ranks, beginning with the keys of its own rank.
+//! Under a causal mask, the keys of the tile's own rows come last. The state of the softmax stays in registers. Each rank's K
+//! and V travel head by head to the peers that need them, in the layout that shared memory will have. Each tile of keys has a
+//! flag.
 //!
-//! They arrive in slots, each of which holds K and V of one head of one source. Head n uses slot n mod `kv_slots`. Its
-//! predecessor in the slot is a head of this call or of the previous one. When a tile of queries has attended to the
-//! keys of a head, it releases the slot to the source. A source overwrites a slot on a peer once all tiles of queries
-//! of that peer have released it. If there are as many slots as heads, this only orders calls; such a plan is called
-//! *gathered*. With fewer slots the memory is bounded; such a plan is called a *ring*. Both compute the same bits.
+//! K and V arrive in slots. A slot holds K and V of one head of one source. Head n uses slot n mod `kv_slots`. Its
+//! predecessor in the slot is a head of this call or of the previous call. When a tile of queries has attended to the
+//! keys of a head, the tile releases the slot to the source. A source overwrites a slot on a peer once all tiles of
+//! queries of that peer have released the slot. If all heads have slots, releases only order calls; such a plan is
+//! called *gathered*. With fewer slots the memory is bounded; such a plan is called a *ring*. Both plans compute equal
+//! bits.
 //!
-//! Across nodes, a rank also copies its own K and V to its own slots. From there they are put to the slots of the ranks
-//! of the same local rank on the other nodes, several tiles of a head at a time. The receiving rank raises the flags in
-//! place of the source and forwards the tiles to the peers of its node that need them. Those peers release their slots
-//! to the rank that forwards, not to the source. No credits cross between nodes, because all heads have slots for two
-//! calls, and calls alternate between the two sets. A rank that starts call e + 2 has received all puts of call e + 1
-//! from its peers on other nodes, so these peers have finished call e and no longer read its keys of that call. All
-//! CTAs compute. In some of them, one warp sends own parts of keys and forwards parts of other nodes at the same time.
+//! Across nodes, a rank also copies its own K and V to its own slots. From these slots, K and V are put to the slots of
+//! the ranks with this rank's local rank on the other nodes, several tiles of a head at a time. The receiving rank
+//! raises the flags in place of the source and forwards the tiles to the peers of its node that need them. Those peers
+//! release their slots to the rank that forwards, not to the source. No credits cross between nodes, because all heads
+//! have slots for two calls, and calls alternate between the two sets. A rank that starts call e + 2 has received all
+//! puts of call e + 1 from its peers on other nodes, so these peers have finished call e and no longer read its keys of
+//! that call. All CTAs compute. In some CTAs, one warp sends own parts of keys and forwards parts of other nodes at the
+//! same time.
 //!
-//! If each call gives the length of the sequence, the memory is laid out for the most, and not every call writes every
-//! flag. Flags then hold marks, and ranks tell each other that they have begun a call, as
+//! If each call gives the length of the sequence, the memory is laid out for the longest sequence, and not every call
+//! writes every flag. Flags then hold marks, and ranks tell each other that they have begun a call, as
 //! `docs/decisions/0012-rows-at-run-time.md` describes.
 //!
-//! Packed sequences are each divided among the ranks as if they were alone. Tiles of queries and tiles of keys begin with
-//! the first row of a chunk of a sequence, and are numbered through all sequences, in the same way on all ranks.
+//! Each packed sequence is divided among the ranks like a single sequence. Tiles of queries and tiles of keys begin with
+//! the first row of a chunk of a sequence, and are numbered through all sequences, equally on all ranks.
 
 use super::config::{AttentionConfig, AttentionShape};
 use super::op_plan::{AttentionPlan, Tiles, grid_ctas, push_warps, tile_bytes};

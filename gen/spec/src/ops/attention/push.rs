@@ -12,7 +12,7 @@ use std::iter;
 const PUSH_CTAS: [u32; 4] = [4, 8, 16, 32];
 
 /// Across nodes, the number of own parts that are sent before the first part is forwarded. A NIC of 50 GB/s takes 170
-/// µs for them, which is longer than a put takes to arrive.
+/// µs for these parts, which is longer than a put takes to arrive.
 pub const PUSH_LEAD: u32 = (8 << 20) / SUB_TILE_BYTES;
 const _: () = assert!(PUSH_LEAD * SUB_TILE_BYTES >= 2 * PUT_BYTES);
 
@@ -109,7 +109,7 @@ mod tests {
     /// sequences need: with the number for the longest sequence, 768 rows of each rank took 4.6 times as long as in a kernel of
     /// their own.
     #[test]
-    fn lengths_at_run_time_have_as_many_pushing_ctas_as_short_ones() {
+    fn a_kernel_for_all_lengths_has_the_pushing_ctas_of_short_sequences() {
         let (short, long) = (Dim::Static(1536), Dim::Static(24576));
         assert!(push_ctas(long) < push_ctas(short));
         assert_eq!(push_ctas(Dim::UpTo(24576)), push_ctas(short));

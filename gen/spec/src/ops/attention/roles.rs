@@ -51,7 +51,7 @@ impl<'a> Roles<'a> {
             );
             let about = "own K and V, to other nodes";
             roles.push(Role::new(RoleKind::PutKv, first, (2, 3), about).with(self.put_kv()));
-            let about = "own K and V to this node and to puts, other nodes' to this node";
+            let about = "own K and V to this node and to puts, K and V of other nodes to this node";
             let mut steps = self.push_kv(OWN, Step::of(OWN));
             let arrived = Step::of(FORWARDED).waits(&self.workspace.arrived, Whose::RANK);
             steps.extend(self.push_kv(FORWARDED, arrived));
@@ -73,13 +73,13 @@ impl<'a> Roles<'a> {
         roles
     }
 
-    /// The ranks of this node with K and V of a pass. Across nodes, parts also go to own slots: own parts, from which they are
-    /// put, and those of the rank of the same local rank on another node.
+    /// The ranks of this node that get K and V of a pass. Across nodes, parts also go to own slots: own parts, which are put
+    /// from there, and the parts of the rank with the same local rank on another node.
     fn receivers(&self) -> &'static [Whose] {
         Whose::peers_and(self.topology, self.op_plan.put_tiles > 0)
     }
 
-    /// The pass in which tiles of queries have met all keys.
+    /// The pass after which tiles of queries have met all keys.
     const fn last_pass(&self) -> u32 {
         match self.op_plan.put_tiles {
             0 => OWN,
@@ -113,7 +113,8 @@ impl<'a> Roles<'a> {
         ]
     }
 
-    /// The warps that multiply. When a tile of queries has read a head, they give its senders the slots back.
+    /// The warps that multiply. When a tile of queries has read a head, these warps give the slots back to the senders
+    /// of the head.
     fn multiply(&self) -> Vec<Step> {
         let AttentionWorkspace {
             slot_reads,

@@ -6,10 +6,10 @@ use crate::device::Device;
 use crate::diagnostic::Diagnostics;
 use crate::topology::Topology;
 
-/// An operator may use one byte in this many of a GPU's memory to keep all heads of K and V.
+/// The divisor of a GPU's memory that gives the bytes an operator may use to keep all heads of K and V.
 const MEMORY_SHARE: u64 = 16;
 
-/// The same where heads cannot share slots: across nodes, and of packed sequences.
+/// The divisor where heads cannot share slots: across nodes, and with packed sequences.
 const MEMORY_SHARE_ACROSS: u64 = 4;
 
 /// Chooses `kv_slots`. There is a slot for every head if memory allows. Otherwise the heads that are computed at the
@@ -41,7 +41,7 @@ pub(super) fn choose(
     op_plan.kv_slots = match op_plan.config.tuning.kv_slots {
         Some(slots) => slots.min(all),
         None if u64::from(all) * bytes_per_slot <= device.memory_bytes / MEMORY_SHARE => all,
-        // As many again are on their way.
+        // An equal number of heads is on the way.
         None => (2 * at_work).min(all),
     };
     if !op_plan.is_ring() {
@@ -58,7 +58,7 @@ pub(super) fn choose(
         },
         format!("use {all}"),
     );
-    // A group's tiles are taken by turns, so its first head is not done before its last has come.
+    // The heads of a group take turns, so the first head is not done before the last head has arrived.
     let per_kv = (op_plan.shape.heads / op_plan.shape.kv_heads) as u32;
     let most = op_plan.kv_slots * per_kv;
     op_plan.group_heads = match op_plan.group_heads {
@@ -67,7 +67,7 @@ pub(super) fn choose(
     };
 }
 
-/// Checks that K and V of all heads fit. They are `what`, and `help` says how to need less.
+/// Checks that K and V of all heads fit into memory. `what` describes K and V, and `help` says how to need less memory.
 fn check_all_heads(
     (op_plan, world, device): (&AttentionPlan, u32, &Device),
     what: &str,
@@ -142,7 +142,7 @@ mod tests {
         assert!(ring.is_ring() && ring.slot_bytes(4) < op_plan.slot_bytes(4));
     }
 
-    /// Whatever is forced, the heads of a group fit into the slots, whole.
+    /// All heads of a group fit into the slots, whatever the user fixes.
     #[test]
     fn groups_fit_into_the_slots() {
         for (heads, kv_heads) in [(16, 16), (16, 4), (16, 1), (12, 3)] {

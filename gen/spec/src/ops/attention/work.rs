@@ -5,8 +5,8 @@ use super::op_plan::AttentionPlan;
 use crate::roofline::Traffic;
 use crate::topology::Topology;
 
-/// The largest amount of each kind on any rank. The amounts of packed sequences are at most the amounts of one sequence that has
-/// all rows. Calls have as many cached rows as there is room for.
+/// The largest amount of each kind on any rank. The amounts of packed sequences are at most the amounts of one sequence that
+/// has all rows. Calls have the most cached rows.
 pub(super) fn traffic(op_plan: &AttentionPlan, topology: Topology) -> Traffic {
     let AttentionShape {
         seq,
@@ -33,7 +33,7 @@ pub(super) fn traffic(op_plan: &AttentionPlan, topology: Topology) -> Traffic {
     }
 }
 
-/// Cached rows of a sequence on all ranks, at most.
+/// The most cached rows of a sequence, over all ranks.
 fn cached(op_plan: &AttentionPlan, world: u32) -> u64 {
     op_plan.cached_rows() * u64::from(world)
 }
@@ -63,7 +63,7 @@ fn work(op_plan: &AttentionPlan, topology: Topology, rank: u32) -> RankWork {
         sent_rows: 0,
         put_rows: 0,
     };
-    // Ranks of a node, but `rank`, that attend to keys from row `first` on.
+    // Ranks of a node, except `rank`, that attend to keys from row `first` on.
     let needs = |node: u32, first: u64| {
         let all = topology.first_of(node)..topology.first_of(node + 1);
         let attends = move |peer: &u32| {
@@ -89,7 +89,8 @@ fn work(op_plan: &AttentionPlan, topology: Topology, rank: u32) -> RankWork {
             done.sent_rows += rows * needs(node, first);
         }
     }
-    // Every rank that has rows attends to all cached rows: this rank's own, and those that it forwards.
+    // Every rank that has rows attends to all cached rows: the cached rows of this rank, and the cached rows that it
+    // forwards.
     let readers_on = |node: u32| {
         let all = topology.first_of(node)..topology.first_of(node + 1);
         let has_rows = |peer: &u32| chunks(*peer).any(|(_, rows)| rows > 0);
@@ -132,7 +133,7 @@ mod tests {
         plan::plan(&config, shape, one_node(world), &Device::h200()).expect("a plan")
     }
 
-    /// Every pair counts once, whatever the length. Every row is sent once to each rank that needs the row.
+    /// Every pair counts once at every length. Every row is sent once to each rank that needs the row.
     #[test]
     fn ranks_share_all_pairs() {
         for world in [1, 2, 4, 8] {
@@ -165,7 +166,8 @@ mod tests {
         }
     }
 
-    /// To a node once, and from there to each of its other ranks; under a mask, to those alone that have later rows.
+    /// A row is sent once to a node, and from there to each other rank of the node; with a mask, only to ranks that
+    /// have later rows.
     #[test]
     fn a_row_crosses_to_a_node_once() {
         let op_plan = plan(8, 8192, false, Placement::Contiguous).op_plan;
@@ -178,13 +180,14 @@ mod tests {
         let op_plan = plan(8, 8192, true, Placement::Contiguous).op_plan;
         let work = |rank| work(&op_plan, topology, rank);
         assert_eq!((work(3).put_rows, work(4).put_rows), (1024, 0));
-        // Its own to three, and those of rank 0 as well; its own to none, and those of rank 3 to three.
+        // Rank 4 sends its own rows and the rows of rank 0 to three ranks each. Rank 7 sends its own rows to no rank,
+        // and the rows of rank 3 to three ranks.
         assert_eq!((work(4).sent_rows, work(7).sent_rows), (6 * 1024, 3 * 1024));
         assert_eq!((work(0).sent_rows, work(3).sent_rows), (3 * 1024, 0));
     }
 
     #[test]
-    fn zigzag_is_as_much_for_every_rank_under_a_mask() {
+    fn zigzag_gives_all_ranks_equal_work_with_a_mask() {
         let op_plan = plan(8, 8192, true, Placement::Zigzag).op_plan;
         let pairs: Vec<u64> = (0..8)
             .map(|rank| work(&op_plan, one_node(8), rank).pairs)

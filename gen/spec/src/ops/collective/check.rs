@@ -9,7 +9,7 @@ use crate::options::OperatorConfig;
 /// The most bytes of a tensor that packets carry.
 pub const MAX_LL_BYTES: u64 = (MAX_LL_KIB as u64) << 10;
 
-/// The most bytes of a tensor: kernels number its vectors of 16 bytes in 31 bits.
+/// The largest size of a tensor. Kernels number its vectors of 16 bytes in 31 bits.
 const MAX_BYTES: u64 = 1 << 35;
 
 /// Records every mistake.
@@ -101,7 +101,7 @@ fn check_epilogue(config: &CollectiveConfig, found: &mut Diagnostics) {
         found.require(
             !config.symmetric_result,
             Field::SYMMETRIC_RESULT,
-            || "rows are normalised before they become the result, so no rank stores to that of another".to_owned(),
+            || "rows are normalised before they become the result, so no rank stores to another rank's result".to_owned(),
             "remove it, or the norm",
         );
         epilogue.eps.check(found);

@@ -28,7 +28,8 @@ options! {
     #[serde(deny_unknown_fields)]
     pub struct CollectiveConfig {
         op: CollectiveOp, sizes: CollectiveShape {
-            /// Rows of the tensor; of `all_gather` and `reduce_scatter`, over all ranks; of `all_to_all`, of X on each rank.
+            /// Rows of the tensor: for `all_gather` and `reduce_scatter` over all ranks, for `all_to_all` of X on each
+            /// rank.
             m as =M,
             /// Columns of the tensor, a multiple of 8.
             n as =N,
@@ -41,33 +42,34 @@ options! {
             /// How data travels: as packets that need no flag behind them (ll), or as plain data with a flag behind each chunk
             /// (simple).
             ///
-            /// `ll` is for few bytes on one node: it has the lowest latency, and with `all_gather`, `broadcast` and
-            /// `all_to_all` half the bandwidth. The tensor has at most 16 MiB.
+            /// `ll` is for few bytes on one node: it has the lowest latency, but with `all_gather`, `broadcast` and
+            /// `all_to_all` only half the bandwidth of `simple`. The tensor has at most 16 MiB.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             protocol: Option<Protocol> as PROTOCOL,
-            /// The most KiB of a tensor that the planner lets travel as packets. It otherwise chooses by the cost model.
+            /// The largest tensor that the planner lets travel as packets, in KiB. Up to this size, the cost model
+            /// decides.
             ///
-            /// Packets have slots for the whole tensor from every source, twice, so fewer KiB mean less workspace.
+            /// Packets have two slots for the whole tensor from every source, so a smaller limit saves workspace.
             #[limits(1..=16384)]
             #[serde(default, skip_serializing_if = "Option::is_none")]
             packet_kib: Option<u32> as PACKET_KIB,
-            /// How `all_reduce` adds up with `ll`: 1 = every rank adds up everything, 2 = each rank its part, which it then
-            /// sends to all.
+            /// How `all_reduce` adds up with `ll`: 1 = every rank adds up everything, 2 = each rank adds up its part and
+            /// sends the sums to all ranks.
             #[limits([1, 2], "parts go to every rank, or to owners and from there to every rank")]
             #[serde(default, skip_serializing_if = "Option::is_none")]
             shots: Option<u32> as =SHOTS,
-            /// The most buckets: ranges of rows for which the kernel has a plan of its own, if each call gives the rows.
+            /// The most buckets: ranges of rows, each with a plan of its own, if each call gives the rows.
             ///
-            /// There are fewer where more would save nothing; 1 = one plan for any number of rows.
+            /// The kernel has fewer buckets where more would save nothing; 1 = one plan for any number of rows.
             #[limits(1..=4)]
             #[serde(default, skip_serializing_if = "Option::is_none")]
             buckets: Option<u32> as =BUCKETS,
-            /// The rank whose X every rank gets; 0 if absent. Only of `broadcast`.
+            /// The rank whose X every rank gets; 0 if absent. Only for `broadcast`.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             root: Option<u32> as ROOT,
             /// Whether Y lies in symmetric memory, at the same offset on all ranks.
             ///
-            /// Ranks of a node then store straight to each other's Y where data does not travel in packets. Only of
+            /// Ranks of a node then store straight to each other's Y where data does not travel in packets. Only for
             /// `all_reduce`, `all_gather` and `all_to_all`.
             #[serde(default)]
             symmetric_result: bool as =SYMMETRIC_RESULT,
@@ -93,11 +95,11 @@ options! {
             bias: bool as =BIAS,
             /// Whether a `residual`, with the rows and columns of Y and the same on all ranks, is added; only with a norm.
             ///
-            /// Of each row perhaps only one rank's is read.
+            /// The kernel may read a row of the residual on one rank only.
             residual: bool as =RESIDUAL,
             /// Whether rows are normalised: `rms` is RMSNorm.
             ///
-            /// The kernel then also reads `weight[N]`, and writes what it normalises to `residual_out`.
+            /// The kernel then also reads `weight[N]`, and writes the rows before the norm to `residual_out`.
             norm: Norm as NORM,
             /// The number above 0 that the norm adds to the mean of squares.
             eps: Eps as EPS,
@@ -108,7 +110,7 @@ options! {
 /// The most KiB of a tensor that packets carry.
 pub(super) const MAX_LL_KIB: u32 = 16 << 10;
 
-// Limits are literals, which documentation shows.
+// Limits are literals, since documentation shows them.
 const _: () = assert!(MAX_LL_KIB == 16384 && MAX_BUCKETS == 4);
 
 /// The operator. [`Op`] describes each operator.
@@ -149,7 +151,7 @@ impl CollectiveOp {
         }
     }
 
-    /// Whether ranks add up what each of them gives.
+    /// Whether ranks add up the tensors of all ranks.
     #[must_use]
     pub const fn reduces(self) -> bool {
         matches!(self, Self::AllReduce | Self::ReduceScatter)
@@ -183,10 +185,10 @@ impl fmt::Display for CollectiveOp {
 choices! {
     /// How data travels.
     pub enum Protocol {
-        /// Packets that need no flag behind them: Lamport packets of what is added up, and for other collectives 8 bytes of data
-        /// and 8 bytes of flags, as NCCL's LL.
+        /// Packets that need no flag behind them: Lamport packets for sums, and for other collectives packets of 8 bytes of
+        /// data and 8 bytes of flags, as in NCCL's LL.
         Ll = "ll",
-        /// Plain data, and a flag behind each chunk, as NCCL's Simple.
+        /// Plain data, and a flag behind each chunk, as in NCCL's Simple.
         Simple = "simple",
     }
 }
@@ -206,7 +208,7 @@ impl SumEpilogue {
         given.fold(sum.to_owned(), |sum, (_, addend)| sum + addend)
     }
 
-    /// What a kernel's name says of it, as in `_bias_residual_rms`; nothing if it does nothing.
+    /// The part of a kernel's name for the epilogue, such as `_bias_residual_rms`; empty if the epilogue does nothing.
     #[must_use]
     pub fn suffix(&self) -> String {
         let parts = [
@@ -220,8 +222,8 @@ impl SumEpilogue {
 }
 
 impl CollectiveConfig {
-    /// The rank that has the result of a broadcast over `world` ranks before the call; `None` of other operators. A world of one
-    /// rank has no other root.
+    /// The rank that has the result of a broadcast over `world` ranks before the call; `None` for other operators. A world of
+    /// one rank has no other root.
     #[must_use]
     pub fn root(&self, world: u32) -> Option<u32> {
         let given = self.root.filter(|_| world != 1);
@@ -230,7 +232,7 @@ impl CollectiveConfig {
 }
 
 impl CollectiveShape {
-    /// Rows of a shard, ⌈M/W⌉: every rank but perhaps the last ones has as many.
+    /// Rows of a full shard, ⌈M/W⌉. The last ranks may have fewer rows.
     #[must_use]
     pub const fn shard_rows(self, world: u32) -> u64 {
         self.m.div_ceil(world as u64)

@@ -57,7 +57,8 @@ impl Needs<'_> {
         self.topology.peers() > 0
     }
 
-    /// The sums of squares of a row that its warps exchange, if several warps share a row: one of each warp, or of each block.
+    /// The sums of squares of a row that its warps exchange, if several warps share a row: one sum for each warp, or
+    /// for each block.
     fn row_sums(&self) -> Option<u32> {
         let norm = self.op_plan.norm.filter(|norm| norm.warps > 1)?;
         Some(match self.op_plan.config.batch_invariant {
@@ -95,7 +96,7 @@ regions! {
     /// The mark of the last call that a rank has begun, and the number of its rows if each call gives it. Some pairs of
     /// ranks exchange no data, so ranks announce their calls here.
     begun: Element::Marked, [parity: 2u32, rank: p.topology.world()], for all bodies, if p.announces_begin();
-    /// Where the result of a rank lies in symmetric memory, which must be the same on all ranks.
+    /// The place of a rank's result in symmetric memory, which must be the same on all ranks.
     result_place: Element::LongWords(1), [parity: 2u32, rank: p.topology.world()], for all bodies, if p.compares_places();
     /// The vectors of a source that this rank adds up: two Lamport packets each, which are 0 between calls.
     parts: Element::Bytes(VEC_BYTES), [parity: 2u32, source: p.topology.world(), vec: p.reduced_vecs()],
@@ -106,14 +107,14 @@ regions! {
     /// The shard of a source. Each half of a vector is a packet.
     shards: Element::Packets(1), [parity: 2u32, source: p.sources(), half: 2u32, vec: p.op_plan.shard_vecs],
         if p.is(Protocol::Ll) && !p.reduces();
-    /// What a warp has of the sum of squares of a row, or the sum of a block of the row, in the first word of a packet.
+    /// A warp's part of the sum of squares of a row, or the sum of a block of the row, in the first word of a packet.
     squares: Element::Packets(1), [parity: 2u32, row: p.op_plan.shape.m, part: p.row_sums().unwrap_or(0)],
         if p.row_sums().is_some();
-    /// The call in which a rank of this node has sent what it has of a chunk.
+    /// The mark of the last call in which a rank of this node sent its part of the sum of a chunk.
     partial_ready: Element::Flag, [parity: 2u32, node: p.topology.nodes, slot: p.local_peers(), chunk: p.chunks()],
         if p.is(Protocol::Simple) && p.reduces() && p.local_peers() > 0;
     /// The vectors of a chunk from a rank of this node. The chunk belongs to the rank of this local rank on `node`.
-    /// Slot s is that of local rank (g + 1 + s) mod kLocalWorld, where g is this local rank.
+    /// Slot s belongs to local rank (g + 1 + s) mod kLocalWorld, where g is this local rank.
     partials: p.chunk(), [parity: 2u32, node: p.topology.nodes, slot: p.local_peers(), chunk: p.chunks()],
         if p.is(Protocol::Simple) && p.reduces() && p.local_peers() > 0;
     /// The mark of the last call in which this node's sum of a peer's chunk was written to sums_out.

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 /// Bytes of a vector, which a thread loads and stores at once.
 pub(super) const VEC_BYTES: u64 = 16;
-/// Threads of a CTA that sends packets: few, so that even small tensors are spread over several SMs.
+/// Threads of a CTA that sends packets. The number is small, so that small tensors are spread over several SMs.
 pub(super) const LL_THREADS: u32 = 256;
 
 /// The part of a plan that only collectives have.
@@ -23,7 +23,7 @@ pub struct CollectivePlan {
     /// The ranks that have shards; `None` if all ranks do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owners: Option<Owners>,
-    /// Vectors of every shard, perhaps fewer of the last shards: the vectors of a rank's rows or, for `all_reduce` and
+    /// Vectors of every shard, perhaps fewer in the last shards: the vectors of a rank's rows or, for `all_reduce` and
     /// `broadcast`, an equal share for each rank with a shard.
     pub shard_vecs: u64,
     /// Vectors that a warp moves under one flag with [`Protocol::Simple`]; 0 with other protocols.
@@ -57,8 +57,8 @@ impl Owners {
         Self { first, count: 1 }
     }
 
-    /// The ranks to which the root sends shards, and which send these to all ranks. So no rank sends more than the tensor. The
-    /// root has the last shard where it has one: across nodes, since the NICs of all ranks then share the tensor.
+    /// The ranks to which the root sends shards, and which send their shards to all ranks. No rank then sends more than the
+    /// tensor. Across nodes, the root also has a shard, the last one, so that the NICs of all ranks share the tensor.
     pub(super) const fn relays(root: u32, topology: Topology) -> Self {
         let local = topology.local_world;
         let first = root - root % local + (root + 1) % local;
@@ -90,7 +90,7 @@ impl RowWarps {
     }
 
     /// Warps that hold `rows` rows of `row_vecs` vectors in registers, out of `all_warps`. With few rows a lane has one
-    /// vector, as without a norm. Warps of a row wait for each other, so they are at most `all_warps`.
+    /// vector, as without a norm. Warps of a row wait for each other, so a row has at most `all_warps` warps.
     #[must_use]
     pub fn in_registers(rows: u64, row_vecs: u64, all_warps: u64) -> Self {
         const USUAL_LANE_VECS: u64 = 4;
@@ -180,8 +180,9 @@ impl CollectivePlan {
         self.config.m.is_given_at_run_time()
     }
 
-    /// Whether ranks signal each other that they have begun a call. They do so where some pairs of ranks may exchange no data,
-    /// where the calls of all ranks must have equal numbers of rows, and where results of earlier calls may be in use until then.
+    /// Whether ranks signal each other that they have begun a call. Signals are needed where some pairs of ranks may exchange
+    /// no data, where the calls of all ranks must have equal numbers of rows, and where results of earlier calls may be in use
+    /// until the call begins.
     #[must_use]
     pub const fn announces_begin(&self, topology: Topology) -> bool {
         let world = topology.world();
@@ -190,14 +191,14 @@ impl CollectivePlan {
             || self.stores_to_results(topology)
     }
 
-    /// Whether ranks compare the places of their results in symmetric memory. They do so where they announce the call, even if this
-    /// plan does not store to results of other ranks, since calls of more rows may.
+    /// Whether ranks compare the places of their results in symmetric memory. Ranks compare places wherever they announce
+    /// calls, even if this plan does not store to results of other ranks, since plans for more rows may do so.
     #[must_use]
     pub const fn compares_places(&self, topology: Topology) -> bool {
         self.config.symmetric_result && topology.nodes == 1 && self.announces_begin(topology)
     }
 
-    /// Whether the root sends shards to other ranks, which send them on.
+    /// Whether the root sends shards to other ranks, which forward them.
     #[must_use]
     pub const fn scatters(&self, topology: Topology) -> bool {
         self.owners.is_some()
@@ -241,7 +242,7 @@ impl CollectivePlan {
 mod tests {
     use super::*;
 
-    /// Every vector of a row has a lane, every warp of a row has one, and the warps of a row are there at the same time.
+    /// Every vector of a row has a lane, every warp of a row has a vector, and the warps of a row run at the same time.
     #[test]
     fn warps_share_rows_without_gaps() {
         for rows in [1, 3, 16, 64, 1000] {

@@ -1,11 +1,12 @@
 //! The plan of a collective.
 //!
-//! Few bytes on one node travel as packets that need no flag behind them. Everything else is cut into chunks, each moved by a
-//! warp under one flag; every CTA has warps for each step, so that steps of different chunks overlap.
+//! Few bytes on one node travel as packets that need no flag behind them. All other tensors are cut into chunks. A warp moves
+//! each chunk under one flag, and every CTA has warps for each step, so that steps of different chunks overlap.
 //!
-//! Slots are double-buffered by epoch: a rank that starts epoch e has received data of e-1 from each rank that it writes to,
-//! which has therefore finished e-2. Where some ranks may have no shard, ranks signal each other that they have begun.
-//! Across nodes every rank waits for all puts of its peers, so the same holds for what puts write and are taken from.
+//! Slots are double-buffered by epoch: a rank that starts epoch e has received data of e-1 from each rank to which it
+//! writes. This rank has therefore finished e-2. Where some ranks may have no shard, ranks signal each other that they have
+//! begun. Across nodes every rank waits for all puts of its peers, so the argument also holds for the sources and targets of
+//! puts.
 
 use super::check::MAX_LL_BYTES;
 use super::config::{CollectiveConfig, CollectiveOp, CollectiveShape, Protocol};
@@ -24,14 +25,14 @@ use crate::topology::Topology;
 const THREADS: u32 = 512;
 /// The fewest bytes of a chunk. With fewer, flags take too much of the time.
 const MIN_CHUNK_BYTES: u64 = 2 << 10;
-/// The most bytes of a chunk: what a warp loads in one round, so that all steps are busy at the same time
+/// The most bytes of a chunk: the bytes that a warp loads in one round, so that all steps are busy at the same time
 /// (`docs/performance.md#chunks-of-collectives`).
 const MAX_CHUNK_BYTES: u64 = 4 << 10;
 /// Vectors of a lane that are under way at a time.
 const UNROLL: u32 = 8;
-/// Vectors of a row that a lane holds until the row is normalised: registers bound them.
+/// The most vectors of a row that a lane holds until the row is normalised. Registers set the limit.
 const MAX_LANE_VECS: u32 = 16;
-/// Parts of vectors that a lane holds while it adds: registers bound them.
+/// The most parts of vectors that a lane holds while it adds. Registers set the limit.
 const PARTS_IN_FLIGHT: u32 = 16;
 
 /// The fastest plan by the cost model.
@@ -71,8 +72,8 @@ pub(crate) fn us_of_rows(
     estimate_us(&fewer, topology, device)
 }
 
-/// The roles of packets in a larger launch, in which threads and CTAs without packets find nothing to do. None if registers
-/// have no room for what a lane holds, or if the plan has no packets.
+/// The roles of packets in a larger launch, where threads and CTAs without packets have no work. `None` if registers have
+/// no room for the vectors of a lane, or if the plan has no packets.
 pub(crate) fn roles_in(
     launch: Launch,
     op_plan: &CollectivePlan,
@@ -89,7 +90,7 @@ pub(crate) fn roles_in(
     (fits && has_packets).then(|| Roles::new(op_plan, topology).all(threads, grid_ctas))
 }
 
-/// Why packets cannot be what moves rows that are normalised.
+/// The reason why packets cannot carry rows that are normalised.
 fn too_long_rows(shape: CollectiveShape, device: &Device) -> Diagnostics {
     let mut found = Diagnostics::default();
     found.push(
@@ -236,7 +237,7 @@ fn step_warps(op: CollectiveOp, topology: Topology) -> StepWarps {
     }
 }
 
-/// The warps of each step if ranks store to each other's results: a warp only waits for stores of other ranks.
+/// The warps of each step if ranks store to each other's results. One warp only waits for stores of other ranks.
 fn step_warps_to_results(op: CollectiveOp) -> StepWarps {
     let (push, reduce) = match op.reduces() {
         true => (7, 8),
@@ -250,7 +251,7 @@ fn step_warps_to_results(op: CollectiveOp) -> StepWarps {
     }
 }
 
-/// Bytes of one call, of a rank with a full shard, or of the root of a broadcast.
+/// Bytes that a rank with a full shard, or the root of a broadcast, moves in one call.
 fn traffic(op_plan: &CollectivePlan, topology: Topology) -> Traffic {
     let (local_peers, nodes) = (
         u64::from(topology.local_world - 1),
@@ -263,7 +264,7 @@ fn traffic(op_plan: &CollectivePlan, topology: Topology) -> Traffic {
     let steps = u64::from(op_plan.config.op.reduces()) + u64::from(op_plan.config.op.gathers());
     let link_bytes = match (op_plan.owners, op_plan.protocol) {
         (Some(_), Protocol::Ll) => local_peers * whole,
-        // Shards to their owners, and across nodes the root's own shard to all.
+        // Shards travel to their owners, and across nodes the root's own shard travels to all ranks.
         (Some(_), Protocol::Simple) if nodes == 1 => whole * local_peers.min(1),
         (Some(_), Protocol::Simple) => 2 * local_peers * shard,
         (None, _) if op_plan.reduces_all() => local_peers * whole,
@@ -304,7 +305,7 @@ fn finish(
     estimate_us: f64,
 ) -> BodyPlan<CollectivePlan> {
     let moved = traffic(&op_plan, topology);
-    // Nobody has to send more than two steps of plain data do.
+    // No plan has to send more bytes than two steps of plain data.
     let least = traffic(
         &CollectivePlan {
             protocol: Protocol::Simple,
@@ -344,7 +345,7 @@ fn finish(
 }
 
 /// A vector for each thread, or a part of a row for each warp, on at most all SMs. If the SMs suffice, the last warp of each
-/// CTA has no vectors: its last thread counts the call meanwhile.
+/// CTA has no vectors, since its last thread counts the call meanwhile.
 fn ll_ctas(op_plan: &CollectivePlan, device: &Device) -> u32 {
     let threads = match op_plan.norm {
         Some(norm) => 32 * op_plan.shape.m * u64::from(norm.warps),
@@ -354,7 +355,7 @@ fn ll_ctas(op_plan: &CollectivePlan, device: &Device) -> u32 {
     ctas.min(device.sm_count.into()) as u32
 }
 
-/// The shards that a rank puts to a rank of another node: its own, or one from each rank of its node.
+/// The shards that a rank puts to a rank of another node: its own shard, or one shard from each rank of its node.
 fn put_shards(op_plan: &CollectivePlan, topology: Topology) -> u64 {
     match op_plan.config.op.exchanges() {
         true => topology.local_world.into(),

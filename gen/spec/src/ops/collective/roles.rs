@@ -7,13 +7,13 @@ use crate::parts::waits::{CallSteps, Step, Whose, Word};
 use crate::plan::{Role, RoleKind};
 use crate::topology::Topology;
 
-/// Chunks that are added up for other nodes.
+/// The pass of chunks that are added up for other nodes.
 const FOR_NODES: u32 = 0;
-/// Chunks of the own shard.
+/// The pass of chunks of the own shard.
 const OWN: u32 = 1;
-/// Chunks of the own shard on their way to other nodes.
+/// The pass of chunks of the own shard on their way to other nodes.
 const PUT: u32 = 2;
-/// Chunks of the shards of other nodes.
+/// The pass of chunks of the shards of other nodes.
 const RELAYED: u32 = 3;
 
 /// A role with the number of its warps.
@@ -60,7 +60,7 @@ impl<'a> Roles<'a> {
     pub(super) fn all(&self, threads: u32, grid_ctas: u32) -> Vec<Role> {
         match self.op_plan.protocol {
             Protocol::Ll => {
-                let about = "packets to the peers, and what they have sent to the result";
+                let about = "packets to the peers, and the peers' packets to the result";
                 let role = Role::new(RoleKind::Exchange, (0, grid_ctas), (0, threads / 32), about);
                 vec![role.with(self.exchange())]
             }
@@ -68,7 +68,8 @@ impl<'a> Roles<'a> {
         }
     }
 
-    /// Packets. Where rows are normalised, sums go to this rank too, whose other threads may have the row.
+    /// The steps of packets. Where rows are normalised, sums also go to this rank, since other threads of this rank may
+    /// have the row.
     fn exchange(&self) -> Vec<Step> {
         let CollectiveWorkspace {
             parts,
@@ -112,7 +113,7 @@ impl<'a> Roles<'a> {
         let network = u32::from(self.topology.peers() > 0);
         let sums = network * u32::from(op.reduces());
         let shards = network * u32::from(op.gathers());
-        let about = "sums of this node to those who own them";
+        let about = "sums of this node to their owners";
         [
             (
                 RoleKind::WatchArrivals,

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 
 options! {
-    /// The weighted sums of what experts made of each token, back at the token's rank: `dtype`, fp32 accumulate. Options are those
-    /// of the operator that dispatched.
+    /// The weighted sum of the experts' results of each token, on the token's rank: `dtype`, fp32 accumulate. Options have the
+    /// values of the operator that dispatched the tokens.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
     #[serde(deny_unknown_fields)]
     pub struct CombineConfig {
@@ -20,7 +20,7 @@ options! {
             experts as =EXPERTS,
             /// Experts of each token.
             top_k as =TOP_K,
-            /// The most tokens that a rank can have; how many it has, each call says.
+            /// The most tokens that a rank can have. Each call gives the number of tokens.
             max_tokens as =MAX_TOKENS,
             /// Elements of a token.
             hidden as =HIDDEN,
@@ -32,19 +32,19 @@ options! {
             #[types(Dtype::FACTORS)]
             #[serde(default)]
             dtype: Dtype as =DTYPE,
-            /// The most rows of a rank, as of the operator that dispatched.
+            /// The most rows of a rank, as given for the operator that dispatched the tokens.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             max_rows: Option<u32> as =MAX_ROWS,
-            /// On one node, the most tokens of a rank whose sums travel as packets without flags; if absent 128, or 1024 if there
-            /// is one rank.
+            /// On one node, the most tokens of a rank whose sums travel as packets without flags; if absent 128, or 1024 for
+            /// one rank.
             #[limits(0..=65536)]
             #[serde(default, skip_serializing_if = "Option::is_none")]
             low_latency_tokens: Option<u32> as LOW_LATENCY_TOKENS,
-            /// Tokens of a put to another node; about 1 MiB of them if absent.
+            /// Tokens of a put to another node; about 1 MiB of tokens if absent.
             #[limits(1..=65536)]
             #[serde(default, skip_serializing_if = "Option::is_none")]
             put_tokens: Option<u32> as =PUT_TOKENS,
-            /// Puts of a peer for which a rank has room. Later ones wait until earlier ones have been acknowledged.
+            /// Puts of a peer for which a rank has room. Later puts wait until earlier puts have been acknowledged.
             #[limits(1..=65536)]
             #[serde(default, skip_serializing_if = "Option::is_none")]
             puts_in_flight: Option<u32> as =PUTS_IN_FLIGHT,

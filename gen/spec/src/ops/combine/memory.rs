@@ -6,7 +6,7 @@ use crate::parts::region::regions;
 use crate::plan::{Element, Region, Workspace};
 use crate::topology::Topology;
 
-/// The words of a wrong row index: the number of the entry, its token and its value.
+/// The number of words that describe a wrong row index: the number of the entry, its token and its value.
 const FAULT_WORDS: u64 = 3;
 
 /// The plan and the topology on which the memory of a kernel depends.
@@ -37,7 +37,7 @@ impl Needs<'_> {
         self.crosses_nodes() && self.topology.local_world > 1
     }
 
-    /// Returns the element of a mark. On several nodes there are too many of them for a line each.
+    /// Returns the element of a mark. On several nodes, marks are too many for an L2 line each.
     fn partial_mark(&self) -> Element {
         if self.crosses_nodes() {
             Element::Count
@@ -74,24 +74,24 @@ regions! {
         if p.crosses_nodes();
     /// The mark of the last call in which this rank found a wrong row index.
     fault_mark: Element::Flag, [], if p.crosses_nodes();
-    /// That row index: 1 + the number of the entry, the token, and the row index.
+    /// The wrong row index: 1 + the number of its entry, the token, and the row index.
     fault: Element::Words(FAULT_WORDS), [], if p.crosses_nodes();
     /// Counts the CTAs that have listed their tokens, over all calls.
     lists_ready: Element::Flag, [], if p.crosses_nodes();
     /// Counts the tokens on the lists for a peer, over all calls. Each counter has a line of L2, since all CTAs add to
     /// it.
     listed: Element::Flag, [peer: p.topology.peers()], if p.crosses_nodes();
-    /// The value of this counter when a call begins.
+    /// The value of `listed` when a call begins.
     listed_before: Element::Count, [parity: 2u32, peer: p.topology.peers()], if p.crosses_nodes();
     /// The position of an own token on the list for a peer, and the mark of the last call in which it was on a list.
     list_positions: Element::Marked, [peer: p.topology.peers(), token: p.op_plan.shape.max_tokens],
         if p.crosses_nodes();
-    /// The lists of tokens for peers, and those from peers.
+    /// The lists of tokens for peers, and the lists from peers.
     lists_out: Element::Bytes(p.list_bytes()), [parity: 2u32, peer: p.topology.peers()], if p.crosses_nodes();
     lists_in: Element::Bytes(p.list_bytes()), [parity: 2u32, peer: p.topology.peers()], if p.crosses_nodes();
-    /// Where the sums of a peer's node begin, and the mark of the call.
+    /// The index of the first sum of a peer's node, and the mark of the call.
     sums_begin: Element::Marked, [peer: p.topology.peers()], if p.crosses_nodes();
-    /// The sums of the peers' nodes: those of a peer one behind the other, in the order of the list for that peer.
+    /// The sums of the peers' nodes. The sums of a peer's node are contiguous, in the order of the list for that peer.
     sums_in: Element::Bytes(p.op_plan.row_bytes()), [slot: p.op_plan.listed_tokens(p.topology)], if p.crosses_nodes();
     /// The sums of this node for a peer, from which puts take them.
     sums_out: Element::Bytes(p.op_plan.row_bytes()), [peer: p.topology.peers(), slot: p.op_plan.chunks().room_tokens],
@@ -102,10 +102,10 @@ regions! {
     /// Several nodes: the partial sums of this rank, which other ranks of the node load.
     kept_partials: Element::Bytes(p.op_plan.row_bytes()), [slot: p.op_plan.partial_slots(p.topology)],
         if p.keeps_partials();
-    /// One node: the partial sum of another rank for a token of this one.
+    /// One node: the partial sum of another rank for a token of this rank.
     partials: Element::Bytes(p.op_plan.row_bytes()), [from: p.topology.local_world, token: p.op_plan.shape.max_tokens],
         if p.exchanges() && !p.crosses_nodes() && p.has_pipeline();
-    /// The partial sum of another rank for a token of this one, if this one has few tokens, as Lamport packets.
+    /// The partial sum of another rank for a token of this rank, as Lamport packets, if this rank has few tokens.
     partial_packets: Element::Bytes(p.op_plan.row_bytes()),
         [parity: 2u32, from: p.topology.local_world, token: p.op_plan.low_latency_tokens],
         if p.exchanges() && p.has_low_latency();
@@ -146,7 +146,7 @@ regions! {
     row_info: Element::Bytes(16), [stage: p.stages()], if p.has_pipeline();
     /// The destination of the sum.
     row_destination: Element::Bytes(16), [stage: p.stages()], if p.has_pipeline();
-    /// The same for the sum in an output buffer.
+    /// The row information and the destination of the sum in an output buffer.
     output_info: Element::Bytes(16), [buffer: OUTPUTS], if p.has_pipeline();
     output_destination: Element::Bytes(16), [buffer: OUTPUTS], if p.has_pipeline();
     /// The tokens of each rank.

@@ -6,16 +6,16 @@ use crate::ops::dispatch::{ExpectedRouting, TokenChunks};
 use crate::topology::Topology;
 use serde::Serialize;
 
-/// The most tokens of a rank whose sums do not pass through the pipeline, if the user does not say
+/// The most tokens of a rank whose sums do not pass through the pipeline, unless the user gives a limit
 /// (`docs/performance.md#sums-of-few-tokens`).
 pub(super) const LOW_LATENCY_TOKENS: u32 = 128;
 /// The most tokens whose sums do not pass through the pipeline on one rank, where no data travels.
 pub(super) const LOW_LATENCY_TOKENS_ALONE: u32 = 1024;
-/// Output buffers: sums that are complete but have not left the CTA, with a storing thread for each. One is on its way for
-/// 2 to 5 µs, in which 344 GB/s over 132 SMs want 5 to 13 KiB.
+/// Output buffers, each with a storing thread: sums that are complete but have not left the CTA. A sum is on its way for 2
+/// to 5 µs, in which 344 GB/s over 132 SMs need 5 to 13 KiB in flight.
 pub const OUTPUTS: u32 = 3;
-/// The largest number of sums for peers that a CTA sends before it waits for the sums of an own token. More sums for peers would
-/// queue for the link, and own rows would be read at the end, when the link is idle.
+/// The most sums for peers that a CTA sends before it waits for the sums of an own token. More sums for peers would queue for
+/// the link, and own rows would be read at the end, when the link is idle.
 pub const SUMS_AHEAD: u32 = 2;
 /// Words before a list: the number of tokens, the number of tokens on the list, a fault, and the destination of their sums.
 pub const LIST_HEADER_BYTES: u64 = 32;
@@ -58,15 +58,15 @@ impl CombinePlan {
         row_bytes(&self.config, &self.shape)
     }
 
-    /// Parts of a row, each of which is summed under one flag. 0 if there is no pipeline.
+    /// Parts of a row. Each part is summed under one flag. 0 without a pipeline.
     #[must_use]
     pub fn parts(&self) -> u64 {
         let part_bytes = self.pipeline.map(|pipeline| pipeline.part_bytes);
         part_bytes.map_or(0, |bytes| self.row_bytes().div_ceil(bytes.into()))
     }
 
-    /// The partial sums of a rank for other ranks of its node for which the rank has room, if there are several nodes: one sum for
-    /// each of its rows, or for each token if there are fewer tokens than rows.
+    /// Across nodes, the room of a rank for its partial sums for other ranks of its node: one sum for each of its rows, or for
+    /// each token if there are fewer tokens than rows.
     #[must_use]
     pub fn partial_slots(&self, topology: Topology) -> u64 {
         self.max_rows.min(self.all_tokens(topology))
@@ -140,7 +140,7 @@ pub struct SumPipeline {
 /// The exchange between nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct InternodeCombine {
-    /// The sums of a put, and the sums of a peer for which a rank has room until they have arrived.
+    /// The number of sums of a put, and of sums of a peer for which a rank has room until they have arrived.
     #[serde(flatten)]
     pub chunks: TokenChunks,
     /// Bytes of the longest list.

@@ -1,17 +1,18 @@
 //! `combine`: the weighted sums of the experts' results, on the rank of each token.
 //!
-//! Each rank sends the top-k entries of its tokens, which are row indices and weights, to all other ranks of its node
-//! in packets that carry the mark of the call. Each rank adds up its rows of a token and sends the sum to the token's
-//! rank as one row of elements. The token's rank adds these sums in the order of ranks. A CTA computes one sum after the
+//! Each rank sends the top-k entries of its tokens, which are row indices and weights, to all other ranks of its node in
+//! packets that carry the mark of the call. Each rank adds up its rows of a token and sends the sum to the token's rank
+//! as one row of elements. The token's rank adds these sums in the order of ranks. A CTA computes one sum after the
 //! other, for its own rank and for peers. Rows reach shared memory by TMA through a pipeline of stages, and sums leave
-//! it by TMA, so data in flight occupies no registers and blocks no warp.
+//! shared memory by TMA, so data in flight occupies no registers and blocks no warp.
 //!
 //! Packets are double-buffered by parity of the epoch. A rank that starts epoch e has finished e-1, for which every
-//! peer had started e-1 and thus finished e-2, the last reader of the buffer that e writes. Sums need one buffer. They
-//! are sent to a rank whose packets of this epoch have arrived, and which has therefore finished the previous call.
+//! peer had started e-1 and thus finished e-2, the last reader of the buffer that e writes. Sums need one buffer, since
+//! they are sent only to a rank whose packets of this epoch have arrived, and which has therefore finished the previous
+//! call.
 //!
 //! Sums of ranks with few tokens pass through no shared memory. Warps add up rows in registers and send partial sums as Lamport
-//! packets. If no rank can have more tokens, a kernel has nothing else.
+//! packets. If no rank can have more tokens, a kernel has no other form of sums.
 //!
 //! `internode` describes several nodes.
 
@@ -42,7 +43,7 @@ const MAX_PART_BYTES: u64 = 16 << 10;
 const MIN_PART_BYTES: u64 = 2 << 10;
 /// The size of a line of L2. Parts begin at lines.
 const LINE_BYTES: u64 = 128;
-/// A packet of the low-latency protocol: a top-k entry, or two other words, beside flags.
+/// A packet of the low-latency protocol: a top-k entry, or two other words, with their flags.
 const PACKET_BYTES: u64 = 16;
 
 /// The plan.
@@ -107,7 +108,7 @@ pub(crate) fn plan(
     })
 }
 
-/// None across nodes, since packets travel over NVLink.
+/// The most tokens whose sums travel in packets; 0 across nodes, since packets travel over NVLink.
 fn low_latency_tokens(config: &CombineConfig, shape: &CombineShape, topology: Topology) -> u64 {
     let wanted = config.low_latency_tokens.unwrap_or(match topology.world() {
         1 => LOW_LATENCY_TOKENS_ALONE,
@@ -122,7 +123,7 @@ fn low_latency_tokens(config: &CombineConfig, shape: &CombineShape, topology: To
 /// The largest number of stages for which there is room.
 ///
 /// # Errors
-/// There is no room for two.
+/// Shared memory that has no room for two stages.
 fn pipeline(
     low_latency_tokens: u64,
     config: &CombineConfig,
@@ -257,7 +258,7 @@ mod tests {
         row_bytes.div_ceil(part_bytes.into())
     }
 
-    /// The numbers of parts that were the fastest ones, or as fast, of those that were measured.
+    /// The numbers of parts that were the fastest of all measured numbers, or as fast as the fastest.
     #[test]
     fn few_tokens_have_rows_in_parts() {
         let parts = [16, 32, 64, 128, 256].map(parts);

@@ -6,15 +6,15 @@ use crate::parts::waits::{CallSteps, Step, Whose, Word};
 use crate::plan::{Role, RoleKind};
 use crate::topology::Topology;
 
-/// Lists of tokens.
+/// The pass of lists of tokens.
 const LISTS: u32 = 0;
-/// Partial sums for other ranks of the node.
+/// The pass of partial sums for other ranks of the node.
 const PARTIALS: u32 = 1;
-/// Sums of the node for tokens of other nodes.
+/// The pass of sums of the node for tokens of other nodes.
 const FOR_NODES: u32 = 2;
-/// Sums of own tokens.
+/// The pass of sums of own tokens.
 const OWN: u32 = 3;
-/// Acknowledgements of sums that have arrived.
+/// The pass of acknowledgements of sums that have arrived.
 const ACKNOWLEDGED: u32 = 4;
 
 /// A role with its warps.
@@ -170,7 +170,7 @@ impl<'a> Roles<'a> {
 
     // ---- the pipeline
 
-    /// The passes of sums: those for other ranks come before those that need sums of other ranks.
+    /// The passes of sums: sums for other ranks come before sums that need sums of other ranks.
     fn passes(&self) -> Vec<u32> {
         let sends = self.topology.local_world > 1;
         let passes = [

@@ -153,7 +153,7 @@ pub(crate) fn check_dims(
             Field::EXPERTS => found.require(
                 world == 0 || size.is_multiple_of(world.into()),
                 field,
-                || format!("{size} experts are not as many on each of {world} ranks"),
+                || format!("{size} experts cannot be divided evenly among {world} ranks"),
                 "use a multiple of the ranks",
             ),
             Field::HIDDEN | Field::INTERMEDIATE => {
@@ -198,7 +198,7 @@ pub(crate) fn check_rows(sizes: Sizes, max_rows: Option<u32>, world: u32, found:
         top_k <= experts,
         Field::TOP_K,
         || format!("a token cannot have {top_k} of {experts} experts"),
-        "use at most as many as there are",
+        "use at most the number of experts",
     );
     let Some(tokens) = sizes.max_tokens.fixed() else {
         return;

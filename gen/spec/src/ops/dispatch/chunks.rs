@@ -8,11 +8,10 @@ use crate::parts::network::PUT_BYTES;
 use crate::topology::Topology;
 use serde::Serialize;
 
-/// The number of peers for all of whose tokens a rank has room. For the tokens of more peers, a rank has about the same room in
-/// total.
+/// The most peers for all tokens of which a rank has room. With more peers, the total room of a rank stays about the same.
 const PEERS_WITH_ROOM: u64 = 4;
 
-/// The smallest number of chunks of a peer for which a rank has room: one chunk arrives, one is forwarded, and one is acknowledged.
+/// The smallest room for chunks of a peer: one chunk arrives, one is forwarded, and one is acknowledged.
 const FEWEST_CHUNKS: u64 = 3;
 
 /// Chunks between two ranks. On one node, chunks have no tokens.
@@ -31,7 +30,7 @@ pub(crate) struct ChunkSizes {
     pub block_tokens: u64,
     /// Bytes of a token or of its sum.
     pub token_bytes: u64,
-    /// The numbers that the configuration fixes: tokens of a put, and puts for which there is room.
+    /// The number of tokens of a put, and the number of puts in flight, where the configuration fixes them.
     pub put_tokens: Option<u32>,
     pub puts_in_flight: Option<u32>,
 }

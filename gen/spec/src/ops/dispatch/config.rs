@@ -35,7 +35,7 @@ options! {
             experts as EXPERTS,
             /// Experts of each token.
             top_k as TOP_K,
-            /// The most tokens that a rank can have; how many it has, each call says.
+            /// The most tokens that a rank can have. Each call gives the number of tokens.
             max_tokens as MAX_TOKENS,
             /// Elements of a token.
             hidden as HIDDEN,
@@ -50,18 +50,19 @@ options! {
             #[types(Dtype::GEMM_FACTORS)]
             #[serde(default)]
             dtype: Dtype as =DTYPE,
-            /// Which elements of tokens, and of an expert's weight, share a scale, an fp32 number by which the elements are
-            /// multiplied; only with e4m3.
+            /// The elements of tokens, and of an expert's weight, that share a scale, an fp32 number by which the elements
+            /// are multiplied; only with e4m3.
             #[serde(default)]
             scales: Scales as =SCALES,
             /// How the weight of an expert lies in memory: as `[hidden, columns]` (kn), or as `[columns, hidden]` (nk).
             #[serde(default)]
             b_layout: BLayout as =B_LAYOUT,
-            /// Whether an expert's weight is a gate and an up projection, as many columns each, of which `silu(gate) · up`
-            /// is the result.
+            /// Whether an expert's weight is a gate and an up projection of equal numbers of columns, with the result
+            /// `silu(gate) · up`.
             #[serde(default)]
             swiglu: bool as =SWIGLU,
-            /// The most rows that a rank's result can have; as many as tokens can make if absent.
+            /// The most rows that a rank's result can have; if absent, the most rows that the tokens of all ranks can
+            /// make.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             max_rows: Option<u32> as MAX_ROWS,
             /// Rows of a tile.
@@ -74,7 +75,7 @@ options! {
             tile_n: Option<u32> as =TILE_N,
             /// The most slices of K into which a tile of the last round is divided; 1 = into none.
             ///
-            /// Tiles are divided into fewer if there are more of them.
+            /// The more tiles the last round has, the fewer slices a tile has.
             #[limits(1..=16)]
             #[serde(default, skip_serializing_if = "Option::is_none")]
             split_k: Option<u32> as =SPLIT_K,
@@ -82,11 +83,11 @@ options! {
             #[limits(1..=128)]
             #[serde(default, skip_serializing_if = "Option::is_none")]
             comm_ctas: Option<u32> as =COMM_CTAS,
-            /// Tokens of a put to another node; about 1 MiB of them if absent.
+            /// Tokens of a put to another node; about 1 MiB of tokens if absent.
             #[limits(1..=65536)]
             #[serde(default, skip_serializing_if = "Option::is_none")]
             put_tokens: Option<u32> as PUT_TOKENS,
-            /// Puts of a peer for which a rank has room. Later ones wait until earlier ones have been acknowledged.
+            /// Puts of a peer for which a rank has room. Later puts wait until earlier puts have been acknowledged.
             #[limits(1..=65536)]
             #[serde(default, skip_serializing_if = "Option::is_none")]
             puts_in_flight: Option<u32> as PUTS_IN_FLIGHT,

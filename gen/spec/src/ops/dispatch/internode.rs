@@ -1,26 +1,27 @@
 //! `dispatch_gemm` on several nodes.
 //!
 //! A token crosses the network once for each node that has experts of it. A rank packs its tokens for a node in the
-//! order of that node's experts: first the first expert of each rank of the node, then the second ones. It puts them in
-//! chunks to the rank of the same local rank on that node. The receiving rank forwards each token to the ranks of its
-//! node that need it, and raises the same flags as a push within a node. The GEMM of an expert therefore does not depend
-//! on the way in which a row arrives.
+//! order of that node's experts: first the first expert of each rank of the node, then the second expert of each rank.
+//! The rank puts these tokens in chunks to the rank with its own local rank on that node. The receiving rank forwards
+//! each token to the ranks of its node that need it, and raises the flags that a push within a node raises. The GEMM of
+//! an expert therefore does not depend on the way in which a row arrives.
 //!
-//! Memory is bounded by the need of one call. A rank receives no more tokens than it gets rows. Each source has a segment of this
-//! memory. The segment has room for the tokens that the source sends there. For a source on another node, it has room for the rows
-//! of the source's tokens there, if these are fewer. Every rank computes the segments from the counts. The tokens that a rank packs
-//! lie one behind the other. Tokens arrive in a few chunks of each peer (`chunks`). If there is room for all chunks, the rank where
-//! the chunks arrive reads its own tokens there. Otherwise the rank copies its tokens to the segment of their source, as it does
-//! for other ranks.
+//! Memory is bounded by the need of one call. A rank receives at most as many tokens as it gets rows. Each source has a segment
+//! of this memory, with room for the tokens that the source sends to the rank. For a source on another node, the segment has
+//! room for the rows of the source's tokens on the rank, if these are fewer. Every rank computes the segments from the counts.
+//! The tokens that a rank packs lie one behind the other. Tokens arrive in a few chunks of each peer (`chunks`). If all chunks
+//! have room, the rank where the chunks arrive reads its own tokens in place. Otherwise the rank copies its tokens to the
+//! segment of their source, as it does for other ranks.
 //!
-//! The chunks are preceded by one put, a packet. It holds the row counts, the ranks that need each token, and the row
-//! lists of the node's ranks. Its length depends on the routing. The number of puts of a call follows from the counts,
-//! so both sides know it. Each rank keeps the number of puts of earlier calls for each peer, by parity of the epoch.
+//! One put, a packet, precedes the chunks. It holds the row counts, the ranks that need each token, and the row lists
+//! of the node's ranks. Its length depends on the routing. The number of puts of a call follows from the counts, so
+//! both sides know this number. Each rank keeps the number of puts of earlier calls for each peer, by parity of the
+//! epoch.
 //!
-//! Packets are double-buffered by parity of the epoch. A rank that puts one in epoch e has finished e-1, in which it
-//! received the peer's packet of e-1, so the peer has finished e-2 and its packet buffer is free. Chunks need one
-//! buffer on each side. They are packed and put only after the counts of all ranks have arrived. Every rank has then
-//! finished the previous call, and with it has read everything that was put to it.
+//! Packets are double-buffered by parity of the epoch. A rank that puts a packet in epoch e has finished e-1, in which
+//! it received the peer's packet of e-1, so the peer has finished e-2 and its packet buffer is free. Chunks need one
+//! buffer on each side. Chunks are packed and put only after the counts of all ranks have arrived. Every rank has then
+//! finished the previous call, and has read everything that was put to it in that call.
 
 use super::chunks::{ChunkSizes, TokenChunks};
 use super::op_plan::{DispatchPlan, InternodeDispatch};
@@ -33,7 +34,7 @@ use crate::topology::Topology;
 const MAX_TOKENS: u64 = 1 << 16;
 
 impl InternodeDispatch {
-    /// None on one node.
+    /// Creates the exchange; `None` on one node.
     pub(super) fn new(op_plan: &DispatchPlan, topology: Topology) -> Option<Self> {
         if topology.peers() == 0 {
             return None;
@@ -60,7 +61,7 @@ impl InternodeDispatch {
             .max(self.chunks.chunk_tokens * op_plan.token_bytes())
     }
 
-    /// Records what does not fit into a put.
+    /// Records a mistake if a packet or a token does not fit into a put.
     pub(super) fn check(&self, op_plan: &DispatchPlan, found: &mut Diagnostics) {
         let tokens = op_plan.shape.max_tokens;
         found.require(
@@ -83,7 +84,7 @@ impl InternodeDispatch {
         );
     }
 
-    /// A packet, and chunks of as many tokens as there are.
+    /// The puts of a call: a packet, and chunks of at most all tokens.
     pub(super) fn network(&self, op_plan: &DispatchPlan) -> Network {
         Network {
             channels: self.chunks.channels(op_plan.shape.max_tokens),

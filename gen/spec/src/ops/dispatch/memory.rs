@@ -66,11 +66,11 @@ regions! {
 
     /// Counts the CTAs that have counted the top-k entries of their slice, over all calls.
     counted: Element::Flag, [];
-    /// Counts the tiles that CTAs have taken. Each call resets the counter of the next one.
+    /// Counts the tiles that CTAs have taken. Each call resets the counter of the next call.
     tiles_taken: Element::Words(1), [parity: 2u32];
     /// The mark of the last call in which this rank found a fault in its operands.
     fault_mark: Element::Flag, [];
-    /// The words of that fault.
+    /// The words of the fault in the operands.
     fault: Element::Words(FAULT_WORDS), [];
     /// For the slice of each CTA: the rows of an expert in the upper half of a word, and the tokens that are sent for
     /// it in the lower half.
@@ -82,7 +82,7 @@ regions! {
     /// For each row of a source's tokens on this rank, expert by expert: the slot of the token, or the number of the
     /// token if this rank is the source.
     lists: Element::Words(1), [parity: 2u32, source: p.world(), row: p.op_plan.source_rows];
-    /// For each of these rows, the choice whose row it is: `token · top_k + k` of the source.
+    /// For each row of a source's tokens on this rank, its choice: `token · top_k + k` of the source.
     choices: Element::Words(1), [parity: 2u32, source: p.world(), row: p.op_plan.source_rows], if p.op_plan.returns();
     /// The numbers of the tokens that are sent to a destination, by slot.
     send_list: Element::Words(1), [destination: p.topology.destinations(), slot: p.op_plan.shape.max_tokens],
@@ -92,11 +92,11 @@ regions! {
     /// One node: the tokens of other ranks. `distance` 0 is the next rank.
     received: Element::Bytes(p.op_plan.token_bytes()), [distance: p.world() - 1, slot: p.op_plan.shape.max_tokens],
         if p.sends() && !p.puts();
-    /// Several nodes: the tokens of other ranks, each source's in a segment.
+    /// Several nodes: the tokens of other ranks, with a segment for each source.
     segments: Element::Bytes(p.op_plan.token_bytes()), [token: p.op_plan.segment_tokens(p.topology)], if p.puts();
-    /// The tokens of a peer that have been put here, until they are forwarded.
+    /// The tokens that a peer has put into this rank's memory, until they are forwarded.
     landed: Element::Bytes(p.op_plan.token_bytes()), [peer: p.topology.peers(), place: p.op_plan.chunks().room_tokens], if p.puts();
-    /// The index of a peer's token among those that a rank of this node needs.
+    /// The index of a peer's token among the tokens that a rank of this node needs.
     forward_slots: Element::Words(1),
         [peer: p.topology.peers(), local_rank: p.topology.local_world, slot: p.op_plan.shape.max_tokens], if p.forwards();
     /// Counts the ranks of this node for which these indices of a peer's tokens are written, over all calls.
@@ -107,7 +107,7 @@ regions! {
     arrived: Element::Flag,
         [channel: p.op_plan.chunks().channels(p.op_plan.shape.max_tokens), peer: p.topology.peers()],
         if p.puts();
-    /// The routing packets for peers, and those from peers.
+    /// The routing packets for peers, and the routing packets from peers.
     packets_out: Element::Words(p.packet_words()), [parity: 2u32, peer: p.topology.peers()], if p.puts();
     packets_in: Element::Words(p.packet_words()), [parity: 2u32, peer: p.topology.peers()], if p.puts();
     /// The mark of the last call in which a block of tokens for a peer was packed.
@@ -120,12 +120,12 @@ regions! {
         if p.op_plan.returns();
     /// The rows of `silu(gate) · up`, by expert. Scales of a row lie behind its elements.
     hidden_rows: Element::Bytes(p.op_plan.hidden_row_bytes()), [row: p.op_plan.max_rows], if p.op_plan.returns();
-    /// Counts the warps of a rank that have returned all rows of theirs, over all calls.
+    /// Counts the warps of a rank that have returned all of their rows, over all calls.
     returned: Element::Flag, [source: p.world()], if p.op_plan.returns();
-    /// What the expert of a choice made of the token.
+    /// The result of the expert of a choice for the token.
     results: Element::Bytes(p.op_plan.result_bytes()), [choice: p.op_plan.shape.max_tokens * p.op_plan.shape.top_k],
         if p.op_plan.returns();
-    /// Counts the slices of a tile whose sums a warpgroup has stored. The last one resets it.
+    /// Counts the slices of a tile whose sums a warpgroup has stored. The last slice resets the counter.
     splits_stored: Element::Words(1), [parity: 2u32, tile: p.grid_ctas, group: p.arch().groups],
         if p.op_plan.divides_tiles();
     /// The sums of a CTA over a slice of K.
@@ -174,10 +174,10 @@ regions! {
     tokens_to: Element::Words(1), [destination: p.topology.destinations()], if p.sends();
     rows_at: Element::Words(1), [peer: p.topology.peers()], if p.puts();
     tokens_from: Element::Words(1), [peer: p.topology.peers()], if p.puts();
-    /// Where the tokens for a peer begin among all that are put.
+    /// The index of the first token for a peer among all tokens that are put.
     outgoing_begin: Element::Words(1), [peer: p.topology.peers()], if p.puts();
-    /// Where the segment of a source begins on this rank. Where those of this rank, and those of the peers whose tokens it
-    /// forwards, begin on the ranks of this node.
+    /// The first token of a source's segment on this rank. On each rank of this node: the first token of this rank's
+    /// segment, and of the segment of each peer whose tokens this rank forwards.
     segment_begin: Element::Words(1), [source: p.world()], if p.puts();
     own_segment: Element::Words(1), [local_rank: p.topology.local_world], if p.puts();
     peer_segment: Element::Words(1), [peer: p.topology.peers(), local_rank: p.topology.local_world], if p.puts();
@@ -189,10 +189,10 @@ regions! {
     /// Tables of the CTA's slice of tokens while it is routed. Stages take their place later.
     struct RoutingSmem(p: Needs<'_>), from 0, aligned to 16;
 
-    /// While a slice is routed: the expert of a choice, and the choice for which its token is sent there.
+    /// While a slice is routed: the expert of a choice, and the choice for which its token is sent to the destination.
     choice_expert: Element::Words(1), [choice: p.op_plan.slice_choices()];
     choice_sender: Element::Words(1), [choice: p.op_plan.slice_choices()];
-    /// A choice's index among this rank's rows of the expert, and its token's index among those for the destination.
+    /// A choice's index among this rank's rows of the expert, and its token's index among tokens for the destination.
     choice_row: Element::Words(1), [choice: p.op_plan.slice_choices()];
     choice_slot: Element::Words(1), [choice: p.op_plan.slice_choices()];
     /// This rank's rows of an expert and tokens to send for it: in earlier slices, and in all slices.
@@ -200,10 +200,10 @@ regions! {
     slice_sent_before: Element::Words(1), [expert: p.op_plan.shape.experts];
     own_rows: Element::Words(1), [expert: p.op_plan.shape.experts];
     own_sent: Element::Words(1), [expert: p.op_plan.shape.experts];
-    /// The first of these rows in the list for the destination, and of these tokens among those sent there.
+    /// An expert's first row in the list for the destination, and its first token among the tokens for the destination.
     own_list_begin: Element::Words(1), [expert: p.op_plan.shape.experts];
     own_slot_begin: Element::Words(1), [expert: p.op_plan.shape.experts];
-    /// An expert's rows from all ranks, those from ranks before this one, and its first row in C.
+    /// An expert's rows from all ranks, its rows from ranks before this rank, and its first row in C.
     expert_rows: Element::Words(1), [expert: p.op_plan.shape.experts];
     expert_rows_before: Element::Words(1), [expert: p.op_plan.shape.experts];
     expert_row_begin: Element::Words(1), [expert: p.op_plan.shape.experts];

@@ -24,7 +24,7 @@ pub struct DispatchPlan {
     pub arch: Arch,
     /// The configuration of the operator.
     pub config: DispatchConfig,
-    /// Its sizes.
+    /// The sizes of the problem.
     pub shape: DispatchShape,
     /// Rows and columns of the product that a CTA computes at a time.
     pub tile: Tile,
@@ -36,7 +36,7 @@ pub struct DispatchPlan {
     pub most_splits: u32,
     /// The number of CTAs, the first CTAs of the launch, that communicate before they compute.
     pub comm_ctas: u32,
-    /// Rows for which each rank has room.
+    /// The most rows of a rank.
     pub max_rows: u64,
     /// The largest number of rows on a rank that come from the tokens of one other rank.
     pub source_rows: u64,
@@ -156,7 +156,7 @@ impl DispatchPlan {
             .sent_row_bytes(self.types().tokens, self.shape.intermediate)
     }
 
-    /// Bytes of what an expert makes of a token.
+    /// Bytes of an expert's result for a token.
     pub(super) const fn result_bytes(&self) -> u64 {
         self.shape.hidden * self.types().c.bytes()
     }
@@ -178,9 +178,9 @@ impl DispatchPlan {
         self.shape.max_tokens.div_ceil(self.block_tokens.into())
     }
 
-    /// Tokens of other ranks for which the segments of a rank have room if there are several nodes: one token for each of its rows,
-    /// or all tokens if all tokens are fewer. If chunks are not acknowledged, the tokens of peers lie elsewhere. There is room for
-    /// one token at least, so that kernels of any number of ranks have the region.
+    /// Across nodes, the room of the segments of a rank for tokens of other ranks: one token for each of its rows, or all
+    /// tokens if all tokens are fewer. If chunks are not acknowledged, the tokens of peers lie elsewhere. The room is at least
+    /// one token, so that kernels for any number of ranks have the region.
     #[must_use]
     pub fn segment_tokens(&self, topology: Topology) -> u64 {
         let elsewhere = if self.acknowledges() {

@@ -1,15 +1,15 @@
 //! `dispatch_gemm` and `moe_layer`: tokens go to the ranks of their experts, and each expert multiplies its tokens by its weight.
 //!
 //! Every CTA counts the top-k entries of a slice of the rank's tokens. From the counts of all slices, each CTA computes
-//! where its tokens go. A rank sends to every other rank how many tokens it will send for each expert, and which slot
-//! of the receive buffer each row refers to. Then the communication CTAs send each token once to each rank that needs
-//! it, in the order of the receiving rank's experts. The other CTAs gather the rows of a tile through that list as they
-//! arrive, and communication CTAs join them when they have sent everything. A CTA takes a tile only when its pipeline
-//! is about to run empty, so a CTA that waits for rows does not delay other tiles.
+//! where its tokens go. A rank sends to every other rank the number of tokens that it will send for each expert, and
+//! the slot of the receive buffer for each row. Then the communication CTAs send each token once to each rank that
+//! needs it, in the order of the receiving rank's experts. The other CTAs gather the rows of a tile through that list
+//! as they arrive, and communication CTAs join them when they have sent everything. A CTA takes a tile only when its
+//! pipeline is about to run empty, so a CTA that waits for rows does not delay other tiles.
 //!
 //! Counts and lists are double-buffered by parity of the epoch. A rank that starts epoch e has finished e-1, for which
-//! it received those of every peer, so each peer has finished e-2. Tokens need one buffer. They are sent once the
-//! receiver's counts of this epoch have arrived, so the receiver has finished the previous call.
+//! it received the counts of every peer, so each peer has finished e-2. Tokens need one buffer, since they are sent
+//! only when the receiver's counts of this epoch have arrived, and the receiver has then finished the previous call.
 //!
 //! `internode` describes several nodes.
 

@@ -87,7 +87,7 @@ impl<'a> Roles<'a> {
             let about = match self.op_plan.internode {
                 None => "first, tokens to the ranks of their experts",
                 Some(_) => {
-                    "first, arrivals, puts, tokens to this node and to puts, other nodes' here"
+                    "first, arrivals, puts, tokens to this node and to puts, other nodes' tokens to this node"
                 }
             };
             let ctas = (0, self.op_plan.comm_ctas);

@@ -102,7 +102,7 @@ pub(super) fn traffic(op_plan: &DispatchPlan, topology: Topology) -> Traffic {
 /// Expected time, µs.
 pub(super) fn estimate_us(op_plan: &DispatchPlan, topology: Topology, device: &Device) -> f64 {
     let (routing, world) = (op_plan.expected_routing(topology), topology.world());
-    // Of many rows half of the last tile is empty; of few, some experts have none.
+    // With many rows, half of an expert's last tile is empty on average; with few rows, some experts have no row.
     let per_expert = routing.expert_rows / f64::from(op_plan.tile.m);
     let row_tiles = (per_expert + 0.5).min(routing.expert_rows).max(per_expert);
     let col_tiles = op_plan.col_tiles() as f64;
@@ -146,13 +146,13 @@ mod tests {
             let topology = Topology { nodes, local_world };
             ExpectedRouting::of(topology, 256, 8, 1024)
         };
-        // Top-8 of 256 reaches 5.3 of 8 nodes, however many ranks each has.
+        // Top-8 of 256 reaches 5.3 of 8 nodes, for any number of ranks per node.
         for local_world in [1, 8] {
             let nodes = on(8, local_world).put_tokens / 1024.0;
             assert!((nodes - 7.0 / 8.0 * 5.3).abs() < 0.03, "{nodes}");
         }
-        // Of two nodes, all but 1 in 270 tokens have an expert on the other. A rank is reached over NVLink unless the one that
-        // forwards needs the token itself.
+        // Of two nodes, all but 1 in 270 tokens have an expert on the other node. A rank gets a token over NVLink unless it is
+        // the rank that forwards the token.
         let two = on(2, 8);
         assert!((two.put_tokens / 1024.0 - 0.996).abs() < 0.002, "{two:?}");
         let flat = ExpectedRouting::on_one_node(16, 256, 8, 1024).sent_tokens;

@@ -142,7 +142,7 @@ fn large_puts_do_not_all_use_one_nic() {
     }
 }
 
-/// When each put completes before the next one is posted, the loads are all equal.
+/// When each put completes before the next put is posted, all loads are equal.
 #[test]
 fn peers_start_on_different_idle_nics() {
     for mut lanes in [lanes(4, 4, 1, 16), shared_lanes(4, 4, 16, 16)] {

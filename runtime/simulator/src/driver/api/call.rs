@@ -1,4 +1,4 @@
-//! What every function of the driver needs: error codes, the current GPU, streams, and enqueueing.
+//! Helpers of all functions of the driver: error codes, the current GPU, streams, and enqueueing.
 
 use crate::driver::callback::ensure_callable;
 use crate::driver::completion::Completion;
@@ -88,7 +88,7 @@ pub(super) fn current_gpu() -> Result<TargetGpu> {
     Ok(TargetGpu { host, device })
 }
 
-/// Returns the stream with a handle, and its GPU. The handle may be one of those that denote the default stream.
+/// Returns the stream with a handle, and its GPU. The handle may denote the default stream.
 pub(super) fn stream(handle: sys::CUstream) -> Result<(TargetGpu, StreamId)> {
     let handle = handle as u64;
     if handle <= LAST_SPECIAL_STREAM {
@@ -103,7 +103,7 @@ pub(super) fn stream(handle: sys::CUstream) -> Result<(TargetGpu, StreamId)> {
 }
 
 /// Enqueues an operation and returns its completion. If the stream is being captured, adds the operation to the graph
-/// and returns none.
+/// and returns `None`.
 pub(super) fn enqueue(gpu: &TargetGpu, id: StreamId, op: StreamOp) -> Result<Option<Completion>> {
     let mut state = gpu.host.call_on(id.device)?;
     if state.graphs.capture(id.handle).is_some() {

@@ -106,7 +106,7 @@ impl LinearCopy {
     /// Enqueues the copy on the default stream and waits for it.
     ///
     /// # Safety
-    /// The same as for [`Self::enqueue`].
+    /// As for [`Self::enqueue`].
     unsafe fn copy_now(self) -> Result<()> {
         let gpu = current_gpu()?;
         // SAFETY: by the contract of the driver's function, which the caller upholds.
@@ -138,7 +138,7 @@ pub(super) unsafe extern "C" fn cuMemcpyDtoH_v2(
     driver_call(|| unsafe { LinearCopy::new(to as u64, from, bytes).copy_now() })
 }
 
-/// Does not wait, as the real driver.
+/// Copies without waiting for the copy, as the real driver does.
 pub(super) unsafe extern "C" fn cuMemcpyDtoD_v2(
     to: CUdeviceptr,
     from: CUdeviceptr,

@@ -199,7 +199,7 @@ fn are_peers(dev: CUdevice, peer: CUdevice) -> Result<bool> {
     Ok(dev != peer && dev / per_host == peer / per_host)
 }
 
-/// Returns the options of the device's host, or none if the host is not claimed.
+/// Returns the options of the device's host, or `None` if the host is not claimed.
 fn options(dev: CUdevice) -> Result<Option<HostOptions>> {
     let (host, _) = device(dev)?;
     Ok(host.map(|host| host.options.clone()))

@@ -33,7 +33,7 @@ pub(super) fn error_name(error: Code) -> &'static CStr {
     }
 }
 
-/// Returns what a code means for simulated GPUs.
+/// Returns the meaning of a code for simulated GPUs.
 pub(super) fn error_text(error: Code) -> &'static CStr {
     match error {
         Code::CUDA_SUCCESS => c"no error",

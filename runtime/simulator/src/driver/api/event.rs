@@ -1,4 +1,4 @@
-//! Events: points in streams that others wait for or measure.
+//! Events: points in streams for which other streams wait, or between which time is measured.
 
 use super::call::{TargetGpu, current_gpu, driver_call, ensure_permitted, stream, write_out};
 use crate::driver::completion::StreamPoint;
@@ -119,7 +119,7 @@ pub(super) unsafe extern "C" fn cuEventElapsedTime_v2(
     })
 }
 
-/// Returns the GPU and the point at which an event was recorded, or none if it was not recorded.
+/// Returns the GPU and the point at which an event was recorded, or `None` if the event was not recorded.
 fn point(event: CUevent) -> Result<Option<(TargetGpu, StreamPoint)>> {
     let host = host_of(event as u64)?;
     let state = host.lock();

@@ -156,7 +156,8 @@ pub(super) unsafe extern "C" fn cuLaunchKernel(
     driver_call(|| unsafe { launch(function, &grid, on, params) })
 }
 
-/// Uses the attributes for clusters, cooperative launches and overlaps with the kernel before, and ignores the others.
+/// Uses the attributes for clusters, cooperative launches and overlaps with the preceding kernel, and ignores all other
+/// attributes.
 pub(super) unsafe extern "C" fn cuLaunchKernelEx(
     config: *const CUlaunchConfig,
     function: CUfunction,
@@ -215,7 +216,7 @@ fn is_cooperative(attribute: &CUlaunchAttribute) -> bool {
         && unsafe { attribute.value.cooperative } != 0
 }
 
-/// Returns whether an attribute lets a kernel start while the one before it still runs.
+/// Returns whether an attribute lets a kernel start while the preceding kernel still runs.
 fn overlaps(attribute: &CUlaunchAttribute) -> bool {
     let id = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
     // SAFETY: the ID of the attribute selects this member of the union.
@@ -230,7 +231,7 @@ struct LaunchDims {
     cluster_ctas: c_uint,
     /// Whether all CTAs must be resident at the same time.
     is_cooperative: bool,
-    /// Whether the kernel may start while the one before it still runs.
+    /// Whether the kernel may start while the preceding kernel still runs.
     overlaps: bool,
 }
 

@@ -164,7 +164,7 @@ fn gpus_of_one_host_are_peers() {
     assert!(!can(7, 8) && !can(3, 3));
     for dev in [0, 13, 63] {
         let (mut text, mut back) = ([0; 32], -1);
-        // SAFETY: the pointers are to live values, the buffer is as long as said.
+        // SAFETY: the pointers refer to live values, and the buffer has the passed length.
         unsafe {
             assert_eq!(
                 sys::cuDeviceGetPCIBusId(text.as_mut_ptr(), 32, dev),

@@ -1,4 +1,4 @@
-//! Tests of the engine: when work starts, what it is ordered after, and how a standstill ends.
+//! Tests of the engine: the start of work, the order of work, and the end of a standstill.
 
 use super::*;
 
@@ -110,8 +110,8 @@ fn ranks_that_wait_for_each_other_are_a_deadlock() {
     assert_eq!(host.host.findings().len(), 0);
 }
 
-/// A part of the program writes what a kernel waits for after the world has read it, and before the check whether that
-/// part is busy.
+/// A part of the program writes the word for which a kernel waits after the world has read the word, and before the
+/// check whether that part is busy.
 #[test]
 fn the_last_write_of_the_program_is_seen_before_time_passes() {
     let host = TestHost::new(1);

@@ -22,7 +22,7 @@ fn streams_keep_their_order_and_events_join_them() {
     add(&two);
     host.gpus[0].synchronize().expect("synchronized");
 
-    // The seed decides which stream starts first, so the tasks are known by what they are ordered after.
+    // The seed decides which stream starts first, so tasks are identified by their predecessors.
     let mut before: Vec<BTreeSet<u64>> = host.log()[first..]
         .iter()
         .map(|(_, after)| {

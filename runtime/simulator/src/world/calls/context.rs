@@ -14,7 +14,7 @@ thread_local! {
     static MACHINE: Cell<*mut Machine> = const { Cell::new(std::ptr::null_mut()) };
 }
 
-/// Makes `machine` the one that fibers of this thread call. Null means that no fiber runs.
+/// Sets the machine that fibers of this thread call. Null means that no fiber runs.
 pub(crate) fn enter(machine: *mut Machine) {
     MACHINE.set(machine);
 }
@@ -74,7 +74,7 @@ pub(super) fn until(mut f: impl FnMut(&mut Machine) -> bool) {
 }
 
 /// Runs `f`, by which a thread arrives at a point of convergence, and suspends the fiber if `f` returns false. The last
-/// thread that arrives does the work of the others, so `f` is not repeated.
+/// thread that arrives does the work of all threads, so `f` is not repeated.
 pub(super) fn converge(f: impl FnOnce(&mut Machine) -> bool) {
     if !with(f) {
         wait();

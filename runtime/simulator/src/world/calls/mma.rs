@@ -34,7 +34,7 @@ pub(super) extern "C" fn mma_registers(
     pc: u64,
 ) {
     let factors = (OperandA::Registers(a), b, element);
-    // SAFETY: as in `mma`; the same holds for the four registers of A.
+    // SAFETY: as in `mma`, also for the four registers of A.
     with(|machine| unsafe { machine.mma(d, n, factors, (b_mn_major != 0, accumulate != 0), pc) });
 }
 

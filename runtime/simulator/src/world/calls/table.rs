@@ -1,4 +1,4 @@
-//! The table of all functions that kernels call, and how a kernel is bound to it.
+//! The table of all functions that kernels call, and the binding of a kernel to the table.
 //!
 //! The C++ side is `mk::sim::Calls` in templates/simulator/mk/calls.cuh. Both declare the functions in the same order.
 

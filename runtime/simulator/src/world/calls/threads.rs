@@ -19,7 +19,7 @@ pub(super) extern "C" fn trap(pc: u64) {
 
 pub(super) extern "C" fn wrong_index(index: u32, extent: u32, pc: u64) {
     with(|machine| {
-        // After an abort, kernels run to their ends over whatever is in their buffers.
+        // After an abort, kernels run to their ends on the arbitrary contents of their buffers.
         if machine.is_aborted {
             return;
         }
@@ -99,7 +99,7 @@ pub(super) extern "C" fn grid_allow(_pc: u64) {
     with(Machine::allow_grid_behind);
 }
 
-/// Does nothing. Registers are not simulated, so kernels have as many as they need.
+/// Does nothing. Registers are not simulated, so kernels have all registers that they need.
 pub(super) extern "C" fn registers(_count: u32, _acquire: u32, _pc: u64) {}
 
 pub(super) extern "C" fn aborted(_pc: u64) {

@@ -51,7 +51,7 @@ fn short_sums_are_exact() {
 
 #[test]
 fn what_is_small_beside_the_greatest_is_lost() {
-    // The unit is 2 beside c, 2^14. So 3 counts as 2, and no number of products of 1.5 counts.
+    // The unit is 2 beside c, 2^14. A product of 3 counts as 2, and any number of products of 1.5 counts as 0.
     check(&[(1.5, 1.0)], two(14), 16384.0);
     check(&[(1.5, 1.0); DEPTH], two(14), 16384.0);
     check(&[(3.0, 1.0)], two(14), 16386.0);

@@ -3,8 +3,8 @@
 use super::*;
 use crate::world::clock::Clock;
 
-/// Adds a stamp of a thread that publishes by itself. Its solo component is `slot`, and the component of its warp is
-/// 10 + `slot`.
+/// Adds a stamp of a thread that publishes by itself. The solo component of the thread is `slot`, and the component of
+/// its warp is 10 + `slot`.
 fn stamp_of(shadow: &mut Shadow, slot: u32, step: u32, kind: AccessKind) -> u32 {
     shadow.solos.resize(4, None);
     shadow.solos[slot as usize] = Some(slot);
@@ -158,7 +158,7 @@ fn the_async_proxy_needs_a_fence_after_ordinary_writes() {
     assert_eq!(found, [AccessFault::Unfenced]);
 }
 
-/// Accesses to which a word refers are kept, so later ones are compared with them, and the others are forgotten.
+/// Accesses to which a word refers are kept for comparison with later accesses. All other accesses are forgotten.
 #[test]
 fn only_accesses_that_words_refer_to_are_kept() {
     let mut shadow = Shadow::default();
@@ -175,7 +175,7 @@ fn only_accesses_that_words_refer_to_are_kept() {
         faults(&mut shadow, &mut cells[1..2], stamp, &none, false);
     }
     shadow.forget_all_but(&mut [&mut cells]);
-    // Stamps: none, the last write and two reads. Sets of reads: none, one read, and both reads.
+    // Stamps: the empty stamp, the last write and two reads. Sets of reads: the empty set, one read, and both reads.
     assert_eq!((shadow.stamps.len(), shadow.reads.len()), (4, 3));
     assert_eq!(shadow.stamps[cells[0].write as usize].step, 100);
     let later = stamp_of(&mut shadow, 3, 1, AccessKind::Weak);

@@ -16,8 +16,8 @@ pub struct Barrier {
     pub bytes: i64,
     /// The number of completed phases.
     pub phases: u32,
-    /// Counts the phases for the copies that signal the barrier. All threads that have waited for a phase know what
-    /// those copies have written.
+    /// Counts the phases for the copies that signal the barrier. All threads that have waited for a phase know the
+    /// writes of those copies.
     pub counter: StepCounter,
     /// The knowledge that the arrivals of the current phase have published.
     pub arriving: Arrivals<Published>,

@@ -1,8 +1,8 @@
 //! Counters of steps that one launch after another uses.
 //!
-//! Each clock component counts the steps of one object that orders others, such as a warp. A launch takes counters when
-//! it starts and returns them when it ends. The next launch on the same GPU continues where they stopped. So the number
-//! of components, and with it the length of clocks, does not grow with the number of launches.
+//! Each clock component counts the steps of one object that orders accesses, such as a warp. A launch takes counters
+//! when it starts and returns them when it ends. The next launch on the same GPU continues from their last values. The
+//! number of components, and thus the length of clocks, therefore does not grow with the number of launches.
 
 use crate::world::clock::Component;
 

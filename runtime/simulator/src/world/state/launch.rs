@@ -19,11 +19,11 @@ pub const SHARED_BITS: u32 = 24;
 pub struct Launch {
     pub task: TaskId,
     pub device: u32,
-    /// The indices of its CTAs in the machine.
+    /// The indices of the launch's CTAs in the machine.
     pub ctas: Vec<usize>,
     /// The number of threads that have not ended.
     pub running: u32,
-    /// Why the kernel has failed, if it has.
+    /// The reason why the kernel has failed; `None` if it has not failed.
     pub failed: Option<String>,
     /// The knowledge at the start of the kernel. At the end of the kernel, the knowledge of its threads is added.
     pub known: Clock,
@@ -36,33 +36,33 @@ pub struct Launch {
 /// A CTA of a launch.
 #[derive(Debug)]
 pub struct Cta {
-    /// The index of its launch in the machine.
+    /// The index of the CTA's launch in the machine.
     pub launch: usize,
     pub device: u32,
-    /// Its number within the launch.
+    /// The number of the CTA within the launch.
     pub index: u32,
-    /// The CTAs of its cluster by rank, itself included.
+    /// The CTAs of the cluster by rank, this CTA included.
     pub cluster: Vec<usize>,
     pub smem: SharedMemory,
     /// The mbarriers in its shared memory.
     pub barriers: Vec<Barrier>,
-    /// Its named barriers.
+    /// The named barriers of the CTA.
     pub named: Vec<ConvergencePoint>,
     /// The barrier of the cluster. Only the first CTA of a cluster uses this field.
     pub cluster_convergence: ConvergencePoint,
-    /// The index of its first thread in the machine.
+    /// The index of the CTA's first thread in the machine.
     pub threads: usize,
     pub thread_count: u32,
     /// The number of threads that have not ended.
     pub running: u32,
-    /// Whether the kernel behind this one may start, as far as this CTA is concerned.
+    /// Whether this CTA lets the next kernel start.
     pub allows_grid_behind: bool,
     /// The tensor-core products of each warpgroup.
     pub mmas: Vec<WarpgroupMma>,
     pub counters: CtaCounters,
 }
 
-/// The shared memory of a CTA, and the last accesses to each of its words.
+/// The shared memory of a CTA, and the last accesses to each word of this memory.
 #[derive(Debug, Default)]
 pub struct SharedMemory {
     pub bytes: Vec<u8>,

@@ -48,13 +48,13 @@ pub struct CommittedGroup {
 /// The left operand of a product.
 #[derive(Clone, Copy, Debug)]
 pub enum OperandA {
-    /// In shared memory. Holds its matrix descriptor.
+    /// A in shared memory, by its matrix descriptor.
     Shared(u64),
-    /// In registers. Points to the four registers of a thread that hold its part of A.
+    /// A in registers, by a pointer to the four registers of a thread that hold its part of A.
     Registers(*const u32),
 }
 
-/// The type of the elements of A and B. The layout is that of `mk::sim::Element`.
+/// The type of the elements of A and B, in the layout of `mk::sim::Element`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Element {
@@ -97,7 +97,7 @@ impl PartialEq for Element {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MmaShape {
     pub n: u32,
-    /// The descriptor of A, or none if A is in registers.
+    /// The descriptor of A, or `None` if A is in registers.
     pub a: Option<u64>,
     pub b: u64,
     pub element: Element,
@@ -110,18 +110,18 @@ pub struct MmaShape {
 pub struct Product {
     pub shape: MmaShape,
     pub pc: u64,
-    /// The index of its accumulators.
+    /// The index of the product's accumulators.
     pub sum: usize,
     /// The number of threads that have issued it.
     pub threads: u32,
-    /// For each thread, its registers of A, and their content when the thread issued the product.
+    /// For each thread, its registers of A, and the contents of these registers when the thread issued the product.
     pub fragments: Vec<(*const u32, [u32; 4])>,
-    /// For each warp, what it knew when it issued its part.
+    /// For each warp, its view when it issued its part.
     pub known: Vec<View>,
 }
 
-/// The accumulators of products that are not done. They are moved out of the threads' registers, which nothing may read
-/// until the products are done.
+/// The accumulators of products that are not done. Accumulators are moved out of the threads' registers, which nothing
+/// may read until the products are done.
 #[derive(Debug)]
 pub struct Accumulators {
     pub n: usize,

@@ -1,7 +1,7 @@
 //! The data of a simulated machine: launches, CTAs, warps and threads, with their operations in flight.
 //!
 //! These modules hold data and functions on that data alone. The operations of kernels, which need the whole machine,
-//! are `impl Machine` blocks in the modules beside this folder. So no module of this folder imports from these modules.
+//! are `impl Machine` blocks in the modules beside this folder. No module of this folder imports from those modules.
 
 pub(super) mod async_copies;
 pub(super) mod barrier;

@@ -1,10 +1,10 @@
-//! Words of global memory through which threads synchronise: what was published there, and which threads poll them.
+//! Words of global memory through which threads synchronise: the releases at each word, and the threads that poll it.
 
 use crate::world::clock::View;
 use crate::world::memory::PhysicalId;
 use rustc_hash::FxHashMap;
 
-/// How far an ordered access reaches.
+/// The scope of an ordered access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Scope {
     Cta,
@@ -25,7 +25,7 @@ pub type Word = (PhysicalId, usize);
 /// The knowledge that was published at words, and the threads that poll these words.
 #[derive(Debug, Default)]
 pub struct SyncWords {
-    /// For each word, what each GPU has published there at each scope.
+    /// For each word, the releases of each GPU at each scope.
     pub published: FxHashMap<Word, Vec<(u32, Scope, View)>>,
     /// The threads that sleep until a word changes.
     pub polling: FxHashMap<Word, Vec<usize>>,

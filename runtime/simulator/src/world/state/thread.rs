@@ -1,4 +1,4 @@
-//! Threads of kernels: their states, their views of memory order, and what they wait for.
+//! Threads of kernels: their states, their views of memory order, and their waits.
 
 use super::async_copies::AsyncCopies;
 use super::tma::BulkGroups;
@@ -6,7 +6,7 @@ use crate::world::clock::{Release, View};
 use crate::world::fiber::FiberYielder;
 use crate::world::stamp::AccessKind;
 
-/// Whether a thread can run, and if not, what it waits for.
+/// The state of a thread: it can run, or it waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ThreadState {
     /// The thread can run.
@@ -23,7 +23,7 @@ pub enum ThreadState {
     Wgmma,
     /// The thread waits for the end of the launch before its own launch.
     GridBefore,
-    /// It has returned.
+    /// The thread has returned.
     Ended,
 }
 
@@ -35,7 +35,7 @@ pub struct WaitSite {
     pub peer: u32,
     pub index: u32,
     pub wanted: u32,
-    /// The value that the kernel has seen so far. It is none if the word that the thread polls first has the value.
+    /// The value that the kernel has seen so far. `None` if the word that the thread polls first has the value.
     pub seen: Option<u32>,
     /// The number of words in [`Thread::polled`] that the thread polled for earlier waits.
     pub polled_before: usize,
@@ -88,7 +88,7 @@ pub struct Thread {
     pub view: View,
     /// The index of the thread in `Shadow::solos`.
     pub slot: u32,
-    /// The step of the thread alone. It grows when the thread publishes or fences by itself.
+    /// The step of the thread alone, which grows when the thread publishes or fences by itself.
     pub solo_step: u32,
     /// The async proxy sees the thread's own writes to shared memory up to this solo step.
     pub fenced_shared: u32,
@@ -116,21 +116,21 @@ pub struct Thread {
     pub result: u32,
     /// The thread's operands of such an operation.
     pub exchange: [u32; 5],
-    /// How its fiber suspends itself.
+    /// The means by which the thread's fiber suspends itself.
     pub yielder: *const FiberYielder,
-    /// An address in the frames of the suspended fiber, or null. It is only a hint for the cache.
+    /// An address in the frames of the suspended fiber, or null. The address is only a hint for the cache.
     pub frame: *const u8,
 }
 
 impl Thread {
-    /// Begins to load what the thread needs when its fiber is resumed. The stacks of all fibers together do not fit the
-    /// caches near the core.
+    /// Begins to load the data that the thread needs when its fiber is resumed. The stacks of all fibers together do
+    /// not fit the caches near the core.
     #[inline]
     pub fn prefetch(&self) {
         #[cfg(target_arch = "x86_64")]
         for offset in (-64..256).step_by(64) {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            // SAFETY: a prefetch accesses no memory, whatever the address is.
+            // SAFETY: a prefetch accesses no memory, at any address.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(self.frame.wrapping_offset(offset).cast()) };
         }
     }

@@ -1,4 +1,4 @@
-// Warp 0 passes words to warp 1 through two buffers in turn, over four rounds.
+// Warp 0 passes words to warp 1 through two buffers, which it uses in turn for four rounds.
 KERNEL(64) {
   const u32 smem = shared_start();
   const u32 full = smem + 1024, free = smem + 1040;  // 8 bytes for each buffer

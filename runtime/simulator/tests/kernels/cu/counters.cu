@@ -1,4 +1,4 @@
-// Two CTAs store words for each other and count in 64 bits how many are done. The last one sets a flag for the other.
+// Two CTAs store words for each other and count finished CTAs in 64 bits. The last CTA sets a flag for the other CTA.
 KERNEL(32) {
   const u32 lane = mk::lane_index();
   u32* data = words(args.workspaces[0]);

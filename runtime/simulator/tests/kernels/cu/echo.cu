@@ -1,4 +1,5 @@
-// CTA 0 sends a vector of each lane in packets. CTA 1 stores what it receives to where the vector came from, and to the output.
+// CTA 0 sends a vector of each lane in packets. CTA 1 stores the received vector to the address of the sent vector, and
+// to the output.
 KERNEL(32) {
   u8* source = args.input + mk::lane_index() * 16;
   u8* slot = args.workspaces[0] + mk::lane_index() * 16;

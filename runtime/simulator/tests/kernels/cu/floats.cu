@@ -1,5 +1,5 @@
-// fp32 through shared memory and straight to the output; words that nobody writes, with an activation that changes
-// none.
+// Copies fp32 through shared memory and straight to the output, and words that no thread writes, with an activation
+// that changes no value.
 KERNEL(32) {
   const u32 lane = mk::lane_index(), smem = shared_start();
   const float* from = reinterpret_cast<const float*>(args.input) + lane * 4;

@@ -1,5 +1,5 @@
-// Two CTAs of a cluster each load half of the matrix for both, twice to the same addresses. Each copies the half
-// that the other one has loaded to the output.
+// Two CTAs of a cluster each load half of the matrix for both, twice to the same addresses. Each CTA copies the half
+// that the other CTA has loaded to the output.
 KERNEL(64) {
   const u32 smem = shared_start();
   const u32 full = smem + 8192, free = smem + 8200;

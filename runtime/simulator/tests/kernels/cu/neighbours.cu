@@ -1,4 +1,4 @@
-// Each CTA of a cluster of two writes words to the shared memory of the other one, and reads back what it has written.
+// Each CTA of a cluster of two writes words to the shared memory of the other CTA, and reads these words back.
 KERNEL(32) {
   const u32 own = shared_start() + mk::lane_index() * 4;
   const u32 there = mk::cluster_address(own, mk::cluster_rank() ^ 1);

@@ -24,7 +24,7 @@ struct Args {
   u32 call;  // from 1
 };
 
-// The gate of a rank, of which kernels only note that a wait has failed.
+// The gate of a rank, in which kernels only record that a wait has failed.
 __device__ __forceinline__ mk::Gate* gate(const Args& args) {
   return reinterpret_cast<mk::Gate*>(args.workspaces[args.rank] + 8192);
 }

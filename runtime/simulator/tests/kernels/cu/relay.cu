@@ -1,4 +1,5 @@
-// CTA 0 pushes the matrix to the workspace by TMA; CTA 1 copies it there by ordinary accesses; CTA 2 loads it by TMA.
+// CTA 0 pushes the matrix to the workspace by TMA, CTA 1 copies the matrix within the workspace by ordinary accesses,
+// and CTA 2 loads the copy by TMA.
 KERNEL(32) {
   const u32 smem = shared_start();
   const u32 full = smem + 8192;

@@ -1,5 +1,5 @@
-// Warp 0 fills a buffer, warp 1 empties it, in turns: each waits at one barrier for the other, and arrives at a second
-// one when it is done.
+// Warp 0 fills a buffer and warp 1 empties it, in turns. Each warp waits for the other warp at one barrier, and arrives
+// at a second barrier when it is done.
 KERNEL(64) {
   const u32 lane = mk::lane_index(), buffer = shared_start() + lane * 4;
   for (u32 round = 0; round < 4; ++round) {

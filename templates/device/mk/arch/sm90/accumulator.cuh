@@ -7,11 +7,11 @@
 
 namespace mk {
 
-// A thread's sums of 64 rows and kCols columns, in fp32. `Registers` is an array, or a pointer to those of a larger
-// accumulator.
+// A thread's sums of 64 rows and kCols columns, in fp32. `Registers` is an array, or a pointer to the registers of a
+// larger accumulator.
 //
-// A sum is named by its row, the lane's upper (half 0) or lower one, and by its column behind the lane's first one. So
-// columns are 0 and 1, 8 and 9, and so on.
+// A sum is named by its row, which is the lane's upper (half 0) or lower row, and by its column behind the lane's first
+// column: 0 and 1, 8 and 9, and so on.
 template <u32 kCols, class Registers>
 struct Accumulator {
   static constexpr u32 kCount = Fragment::registers(kCols);

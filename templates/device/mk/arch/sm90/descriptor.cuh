@@ -21,8 +21,9 @@ __device__ __forceinline__ u64 mma_descriptor(u32 address) {
   return kSwizzle128 | kStride | kLeading | ((address & 0x3ffff) >> 4);
 }
 
-// The matrix descriptor of a K-major operand in the stages of a pipeline, from stage to stage. Its low word is kept, since
-// ptxas would compute it from the stage's number anew, in a chain of instructions before a stage's first product.
+// The matrix descriptor of a K-major operand in the stages of a pipeline, from stage to stage. The low word is kept, since
+// ptxas would otherwise compute it again from the stage's number, in a chain of instructions before a stage's first
+// product.
 struct StageDescriptor {
   u32 first, low;      // of stage 0, and of the current stage
   u32 stage_distance;  // in units of 16 bytes
@@ -34,7 +35,7 @@ struct StageDescriptor {
   }
 
   MK_DEVICE void move_to(u32 stage) { low = first + stage * stage_distance; }
-  // Goes on to the next stage, which is stage 0 if `wraps`.
+  // Advances to the next stage, which is stage 0 if `wraps`.
   MK_DEVICE void advance(bool wraps) { low = wraps ? first : low + stage_distance; }
 
   // The descriptor of the operand from an offset on, in units of 16 bytes.

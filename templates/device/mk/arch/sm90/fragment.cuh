@@ -9,13 +9,13 @@
 
 namespace mk {
 
-// The warpgroups of a CTA that multiply. They are the CTA's last warps.
+// The warpgroups of a CTA that multiply, which are the CTA's last warps.
 constexpr u32 kGroups = 2;
 
 struct Fragment {
   static constexpr u32 kRows = 64;
   static constexpr u32 kWarpRows = 16;
-  static constexpr u32 kHalfRows = 8;  // from the upper row of a lane to the lower one
+  static constexpr u32 kHalfRows = 8;  // the distance from the upper row of a lane to the lower row
   static constexpr u32 kRowLanes = 4;  // a quad
   static constexpr u32 kBlockCols = 8;
   static constexpr u32 kBlockRegisters = 4;
@@ -23,8 +23,8 @@ struct Fragment {
   // The registers of a thread for some columns, in fp32.
   static MK_DEVICE constexpr u32 registers(u32 cols) { return cols / kBlockCols * kBlockRegisters; }
 
-  // The register of a sum in the upper row (half 0) or the lower row, in a column behind the lane's first one. The half and the
-  // column of a register.
+  // The register of a sum in the upper row (half 0) or the lower row, in a column behind the lane's first column. The half and
+  // the column of a register.
   static MK_DEVICE constexpr u32 at(u32 half, u32 col) { return col / kBlockCols * kBlockRegisters + half * 2 + col % 2; }
   static MK_DEVICE constexpr u32 half_of(u32 index) { return index / 2 % 2; }
   static MK_DEVICE constexpr u32 col_of(u32 index) { return index / kBlockRegisters * kBlockCols + index % 2; }
@@ -40,7 +40,7 @@ struct Fragment {
   // The first of a lane's two columns in each block.
   static MK_DEVICE u32 col() { return lane_index() % kRowLanes * 2; }
 
-  // Whether a lane is the first one of its quad.
+  // Whether a lane is the first lane of its quad.
   static MK_DEVICE bool is_first_of_row() { return lane_index() % kRowLanes == 0; }
 
   // The row of the warp to whose line a lane points in Accumulator::write_blocks.
@@ -53,7 +53,7 @@ MK_DEVICE float quad_max(float value) {
   return max(value, exchange(value, 2));
 }
 
-// Returns the sum of the values of a quad, added in an order that is the same in all its lanes.
+// Returns the sum of the values of a quad, added in one order in all lanes of the quad.
 MK_DEVICE float quad_sum(float value) {
   value += exchange(value, 1);
   return value + exchange(value, 2);

@@ -19,8 +19,8 @@ __device__ __forceinline__ void mma_wait() {
 }
 
 // Waits like mma_wait, but not before `ready` has been computed. Otherwise ptxas would move work that should run beside
-// the products behind the wait. No result of an fp32 operation has the bits that are compared, which ptxas does not
-// know.
+// the products behind the wait. No result of an fp32 operation has the bits that are compared, but ptxas does not know
+// this.
 template <u32 kPending>
 __device__ __forceinline__ void mma_wait_after(float ready) {
   asm volatile(
@@ -76,8 +76,8 @@ struct Mma;
 
 #define MK_WORDS(a) "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])
 
-// A and B in shared memory. `kind` is the K of the instruction and the types of its sums, A and B. `major` is what
-// follows the scales of a product in the text, for 64, 128 and 256 columns.
+// A and B in shared memory. `kind` is the K of the instruction and the types of its sums, A and B. `major` is the text
+// behind the scales of a product, for 64, 128 and 256 columns.
 #define MK_ISSUE(kind, major) \
   static __device__ __forceinline__ void issue(Accumulator<kN>& d, u64 a, u64 b, bool accumulate) { \
     if constexpr (kN == 64) MK_WGMMA("m64n64" kind, 32, "%32, %33", "%34", major("0, %35"), "l"(a), "l"(b)); \
@@ -114,8 +114,8 @@ struct Mma<E4m3, kN, false> {
   MK_ISSUE("k32.f32.e4m3.e4m3", MK_K_MAJOR)
 };
 
-// The compiler moves no access to these registers across this statement. It comes after the wait for the products that
-// write the registers, since to the compiler a product's registers are ready once the product is issued.
+// The compiler moves no access to these registers across this statement. The statement comes after the wait for the
+// products that write the registers, since to the compiler a product's registers are ready once the product is issued.
 template <u32 kCols>
 __device__ __forceinline__ void mma_hold(Accumulator<kCols>& d) {
 #pragma unroll

@@ -1,4 +1,4 @@
-// Tensor-core products of a warpgroup (wgmma), on the simulator: they are done as late as a wait allows.
+// Tensor-core products of a warpgroup (wgmma), on the simulator: products are done as late as a wait allows.
 #pragma once
 #include <mk/arch/sm90/descriptor.cuh>
 

@@ -4,7 +4,7 @@ use crate::jobs::simulated::rounded;
 use crate::lab::Random;
 use mkernel::spec::{AttentionShape, Dtype, Layout};
 
-/// Cached rows of K and V: rows that ranks have before the rows of a call.
+/// Cached rows of K and V: rows that ranks have from earlier calls.
 #[derive(Debug)]
 pub(super) struct Cache {
     /// The number of rows of each batch on each rank, `[world, B]`.
@@ -72,7 +72,7 @@ impl Cache {
     }
 
     /// A rank's K or V: in each head the cached rows, then the rank's rows of the call, which are `rows` of `whole`, and then
-    /// NaN. The operand has `room` rows of each head for those of a call.
+    /// NaN. The operand has room for `room` rows of each head of a call.
     pub fn operand(
         &self,
         (of, layout, rank): (Cached, Layout, u32),

@@ -4,8 +4,8 @@ use super::{AttentionJob, CallPattern};
 use mkernel::network::Faults;
 use mkernel::spec::{Dtype, Placement};
 
-/// Returns jobs whose calls have cached rows and new rows, by one operator each: one row and many of both, and none. All
-/// layouts, placements and masks, heads that share K and V, and slots for some of the heads.
+/// Returns jobs whose calls have cached rows and new rows, by one operator each: one row, many rows and no row of both
+/// kinds. All layouts, placements and masks, heads that share K and V, and slots for some of the heads.
 pub fn with_cached_rows(world: u32) -> Vec<(String, AttentionJob)> {
     use Placement::{Contiguous, Zigzag};
     let job = |sizes, sms, most| AttentionJob::new(world, sizes, sms).cached(most);

@@ -197,8 +197,9 @@ pub fn with_rows_across(
     jobs.into_iter().map(name).collect()
 }
 
-/// Returns jobs whose calls have packed sequences of different lengths, by one operator each: none, one, the most, and the
-/// most rows in one or in many sequences. All layouts, placements and masks, and heads that share K and V.
+/// Returns jobs whose calls have packed sequences of different lengths, by one operator each: no sequence, one sequence,
+/// the most sequences, and the most rows in one or in many sequences. All layouts, placements and masks, and heads that
+/// share K and V.
 pub fn with_sequences(world: u32) -> Vec<(String, AttentionJob)> {
     use Placement::{Contiguous, Zigzag};
     let job = |sizes, sms| AttentionJob::new(world, sizes, sms);
@@ -268,17 +269,17 @@ pub fn first_of_last_chunk(rows: u64, chunks: u32) -> u64 {
     (chunks - 1) * rows.div_ceil(chunks)
 }
 
-/// Returns jobs in which a row of K and V is not finite. It is the first row of a tile, so that under a mask no query of an
-/// earlier tile or chunk meets it, though it may lie behind the end of another chunk in memory.
+/// Returns jobs in which a row of K and V is not finite. The row is the first row of a tile, so that with a mask no query
+/// of an earlier tile or chunk meets the row, although the row may lie behind the end of another chunk in memory.
 pub fn not_finite_rows(world: u32) -> Vec<(String, AttentionJob)> {
     use Placement::{Contiguous, Zigzag};
     let job = |sizes, row| AttentionJob::new(world, sizes, 3).inputs(InputKind::NotFiniteRow(row));
-    // One rank has one chunk, of several tiles.
+    // A single rank has one chunk, of several tiles.
     let contiguous = |rows| match world {
         1 => 128,
         _ => first_of_last_chunk(rows, world),
     };
-    // On the first rank, the last chunk lies behind the end of the first one.
+    // On the first rank, the last chunk lies behind the end of the first chunk.
     let mirrored = |rows| first_of_last_chunk(rows, 2 * world);
     let mut jobs = vec![
         (
@@ -317,8 +318,8 @@ pub fn not_finite_rows(world: u32) -> Vec<(String, AttentionJob)> {
     jobs.into_iter().map(name).collect()
 }
 
-/// Returns lengths of up to `sequences` packed sequences of up to `most` rows together: some without rows, some of one
-/// row, and often with `most` rows in total.
+/// Returns lengths of up to `sequences` packed sequences of up to `most` rows together: some sequences without rows,
+/// some of one row, and often `most` rows in total.
 pub fn random_sequences(random: &mut Random, sequences: u64, most: u64) -> Vec<u64> {
     let mut left = most;
     let mut lengths: Vec<u64> = (0..random.below(sequences + 1))

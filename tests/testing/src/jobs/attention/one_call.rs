@@ -42,7 +42,7 @@ impl<E: ResultElement> Buffers<E> {
         })
     }
 
-    /// Passes all operands but the lengths, which the caller gets.
+    /// Passes all operands except the lengths, which `call` returns to the caller.
     pub fn call<'a>(
         &'a mut self,
         operator: &'a Operator,
@@ -88,7 +88,7 @@ pub(super) trait OneCall<E> {
         buffers: &'a mut Buffers<E>,
     ) -> Call<'a>;
 
-    /// Compares the results with the expected ones, and returns their bits. Nothing else may be written.
+    /// Compares the results with the expected results, and returns their bits. Other elements must not be written.
     fn check(
         &self,
         ranks: &Communicator,

@@ -12,7 +12,7 @@ use mkernel::cudarc::driver::CudaStream;
 use mkernel::{Call, Communicator, Operand, Operator, spec::Layout};
 use std::sync::Arc;
 
-/// A sequence of a call, as if it were alone.
+/// A sequence of a call, with operands and results of its own.
 #[derive(Debug)]
 pub(super) struct OneSequence {
     data: CallData,
@@ -93,7 +93,7 @@ impl PackedCall<'_> {
         of_sequences
     }
 
-    /// The offsets of the sequences. Those that are not there are empty.
+    /// The offsets of the sequences. Sequences beyond the last one are empty.
     fn offsets(&self) -> Vec<i32> {
         let mut offsets = vec![0];
         for sequence in 0..self.job.shape().batch as usize {

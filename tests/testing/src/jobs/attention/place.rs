@@ -1,6 +1,6 @@
 //! The places of the rows of a call in operands that have room for more rows.
 
-/// The value of all results before a call: a number that no call computes.
+/// The value of all elements of results before a call: a number that no call computes.
 pub(super) const UNWRITTEN: f32 = 77.0;
 
 /// A place of rows in an operand: `groups` times `rows` rows of `elems` elements. A group begins `room` rows after the
@@ -15,7 +15,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Returns an operand with these rows, and `rest` wherever there are none.
+    /// Returns an operand with these rows, and `rest` in all other elements.
     pub(super) fn spread<T: Copy>(self, dense: &[T], rest: T) -> Vec<T> {
         let mut spread = vec![rest; (self.groups * self.most * self.elems).max(1)];
         for group in 0..self.groups {
@@ -26,7 +26,7 @@ impl Place {
         spread
     }
 
-    /// Returns the rows of an operand, and how many elements beside them are not `rest`.
+    /// Returns the rows of an operand, and the number of other elements that are not `rest`.
     pub(super) fn gather<T: Copy + PartialEq>(self, spread: &[T], rest: T) -> (Vec<T>, usize) {
         let (mut dense, mut written) = (Vec::new(), 0);
         for (index, element) in spread.iter().enumerate() {

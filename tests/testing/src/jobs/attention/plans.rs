@@ -1,11 +1,11 @@
-//! Calls that different plans compute in the same way.
+//! Calls that different plans compute with equal bits.
 
 use super::AttentionJob;
 use crate::jobs::{Backend, CALLS, Results};
 
 impl AttentionJob {
     /// Returns the jobs that make this job's calls with lengths at run time, and, for a batch of one, with packed
-    /// sequences. The calls of packed sequences are the calls behind the first one.
+    /// sequences. The calls of packed sequences are all calls except the first.
     pub fn of_other_plans(&self) -> Vec<Self> {
         let seq = self.shape().seq;
         let mut jobs = vec![self.clone().with_rows(&[seq; CALLS as usize])];

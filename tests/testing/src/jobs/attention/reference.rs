@@ -13,16 +13,16 @@ pub enum InputKind {
     /// Numbers that give scores of both signs, up to some ten thousands.
     Extreme,
     /// Some keys are -inf, some rows of queries have only scores of -inf, and some queries are NaN. Of packed sequences,
-    /// every other one is of [`NanValues`](Self::NanValues).
+    /// every other sequence has [`NanValues`](Self::NanValues).
     NotFinite,
     /// All values are NaN.
     NanValues,
-    /// One row of K and V of each sequence is not finite. Of packed sequences, every other one is of
+    /// One row of K and V of each sequence is not finite. Of packed sequences, every other sequence has
     /// [`NanValues`](Self::NanValues).
     NotFiniteRow(u64),
 }
 
-/// The distribution of the sequence over the ranks. It is computed here independently of the plan.
+/// The distribution of the sequence over the ranks, which is computed here independently of the plan.
 #[derive(Clone, Copy)]
 pub struct Sharding {
     pub shape: AttentionShape,
@@ -37,9 +37,9 @@ pub struct CallData {
     pub q: Vec<f32>,
     pub k: Vec<f32>,
     pub v: Vec<f32>,
-    /// The rows of K and V that ranks have before those of the call.
+    /// The cached rows of K and V of the ranks.
     pub(super) cache: Option<Cache>,
-    /// The type of their elements.
+    /// The type of the elements.
     dtype: Dtype,
     o: Vec<ExpectedElement>,
     lse: Vec<f64>,
@@ -49,7 +49,7 @@ pub struct CallData {
 #[derive(Clone, Copy, Debug, Default)]
 struct ExpectedElement {
     value: f64,
-    /// The sum of |weight · V|. The tolerance grows with it, since kernels round weights before the product.
+    /// The sum of |weight · V|. The tolerance grows with this sum, since kernels round weights before the product.
     magnitude: f64,
 }
 
@@ -80,7 +80,7 @@ impl CallData {
         if kind == InputKind::NotFinite {
             let dim = shape.head_dim as usize;
             // All queries are positive, so that keys of -inf give scores of -inf and not NaN. Every third key is -inf,
-            // and all keys of the first head are.
+            // and so are all keys of the first head.
             q.iter_mut().for_each(|x| *x = element(x.abs() + 0.5));
             for (row, key) in k.chunks_mut(dim).enumerate() {
                 if row % 3 == 1 || row < shape.seq as usize {
@@ -155,9 +155,9 @@ impl CallData {
     }
 }
 
-/// Makes a row of every head not finite. Three of four values are, in all heads. Of three heads, the second one has NaN in
-/// K too, and the third one infinity, which makes the scores of the row infinite. Sequences that end before the row keep
-/// their numbers.
+/// Makes a row of every head not finite. Three of four values of V in the row are not finite, in all heads. Of three
+/// heads, the second head also has NaN in K, and the third head has infinity in K, which makes the scores of the row
+/// infinite. Sequences that end before the row are unchanged.
 fn plant(k: &mut [f32], v: &mut [f32], shape: AttentionShape, row: u64) {
     let dim = shape.head_dim as usize;
     let heads = if row < shape.seq {
@@ -179,7 +179,7 @@ struct Heads<'a> {
     q: &'a [f64],
     k: &'a [f64],
     v: &'a [f64],
-    /// Cached rows of K and of V, for each of their heads.
+    /// Cached rows of K and of V, for each head of K and V.
     cached: &'a [[Vec<f64>; 2]],
     shape: AttentionShape,
     scale: f64,
@@ -218,8 +218,8 @@ impl Heads<'_> {
     }
 }
 
-/// Returns the weight of a score before normalisation. It is 0 for -inf, so a row that has only such scores attends to
-/// no key, as in PyTorch.
+/// Returns the weight of a score before normalisation. The weight of -inf is 0, so a row that has only such scores
+/// attends to no key, as in PyTorch.
 fn weight(score: f64, row_max: f64) -> f64 {
     match score == f64::NEG_INFINITY {
         true => 0.0,
@@ -227,7 +227,7 @@ fn weight(score: f64, row_max: f64) -> f64 {
     }
 }
 
-/// Returns the dot product. It has eight independent sums: with a single sum, whose additions depend on each other, it
+/// Returns the dot product, computed by eight independent sums. A single sum, whose additions depend on each other,
 /// would take most of the time of a large test.
 fn dot(a: &[f64], b: &[f64]) -> f64 {
     let mut sums = [0.0; 8];
@@ -296,7 +296,7 @@ impl Sharding {
     /// Compares O and LSE of a rank with the expected results.
     ///
     /// # Errors
-    /// Elements are wrong. The error says how many.
+    /// Elements are wrong. The error gives their number.
     pub fn check(
         self,
         call: &CallData,

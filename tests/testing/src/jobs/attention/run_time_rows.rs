@@ -18,7 +18,7 @@ struct CallOfRows<'a> {
     data: &'a CallData,
     rank: u32,
     rows: u64,
-    /// Whether the host knows the rows. Otherwise the operands have room for the most.
+    /// Whether the host knows the rows. Otherwise the operands have room for the most rows.
     is_known: bool,
 }
 

@@ -4,13 +4,13 @@ use super::CollectiveJob;
 use super::norm::NormJob;
 use mkernel::spec::{CollectiveOp, Protocol};
 
-/// The most rows of a call, and the columns. Packets carry at most 8 of these rows, if they may carry so many KiB.
+/// The most rows of a call, and the columns. Packets carry at most 8 of these rows, within their limit in KiB.
 const MOST: u64 = 40;
 const COLS: u64 = 136;
 const FP32_KIB: u32 = 8;
 const BF16_KIB: u32 = 4;
 
-/// Rows of consecutive calls: none, one, the most, and numbers on both sides of the end of the first bucket.
+/// Rows of consecutive calls: no row, one row, the most rows, and numbers on both sides of the end of the first bucket.
 const ROWS: [u64; 10] = [MOST, MOST - 1, 1, 9, MOST, 0, 8, 10, 2, MOST - 1];
 
 /// Returns jobs on one node, of two ranks or more: buckets that differ in the protocol and in the shots. The planner chooses
@@ -29,7 +29,7 @@ pub fn in_buckets(world: u32) -> Vec<(String, CollectiveJob)> {
         ("protocols of a tensor", protocols(Broadcast).from(1)),
         ("protocols of shards", protocols(AllToAll).symmetric()),
     ];
-    // Two ranks send as many bytes in one shot as in two.
+    // Two ranks send equal numbers of bytes in one shot and in two shots.
     if world > 2 {
         let shots = job(AllReduce, world, (128, 2064), 2).protocol(Protocol::Ll);
         let rows = [128, 3, 65, 64, 128];

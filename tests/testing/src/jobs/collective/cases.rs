@@ -135,7 +135,7 @@ fn rooted(job: CollectiveJob, root: u32) -> CollectiveJob {
     }
 }
 
-/// Returns jobs whose calls have different numbers of rows, none and the most among them, and run one plan.
+/// Returns jobs whose calls have different numbers of rows, including 0 and the most, and run one plan.
 pub fn with_rows(world: u32) -> Vec<(String, CollectiveJob)> {
     use CollectiveOp::{AllGather, AllReduce, ReduceScatter};
     let job = |op, size, sms| CollectiveJob::new(op, world, size, sms).buckets(1);
@@ -311,7 +311,7 @@ pub fn symmetric_across(
         .collect()
 }
 
-/// Returns the jobs of a list whose results can have the memory of their inputs, with that memory.
+/// Returns the jobs of a list whose results can share the memory of their inputs, with shared memory.
 pub fn in_the_memory_of_inputs(jobs: Vec<(String, CollectiveJob)>) -> Vec<(String, CollectiveJob)> {
     // An exchange reads rows that a peer's part of its result would overwrite.
     let jobs = jobs

@@ -13,7 +13,7 @@ use mkernel::{Communicator, Operand, Operator};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The memory of a call: all rows that the operator was prepared for, and where X and Y are.
+/// The memory of a call: all rows for which the operator was prepared, and the places of X and Y.
 struct Memory<E: 'static> {
     buffer: Buffer<E>,
     address: u64,
@@ -21,7 +21,7 @@ struct Memory<E: 'static> {
     before: Vec<E>,
     x: Range<usize>,
     y: Range<usize>,
-    /// The rows of the call if it gives them, as a number and in device memory.
+    /// The rows of the call if the call gives them, as a number and in device memory.
     rows: Option<(u64, CudaSlice<i32>)>,
 }
 
@@ -143,8 +143,7 @@ impl CollectiveJob {
 }
 
 impl<E: ResultElement> Memory<E> {
-    /// Makes a call. If the call reads its rows from memory, X and Y have as many rows as the operator was prepared
-    /// for.
+    /// Makes a call. If the call reads its rows from memory, X and Y have all rows for which the operator was prepared.
     fn call(
         &self,
         operator: &Operator,
@@ -182,7 +181,8 @@ impl<E: ResultElement> Memory<E> {
         Ok(stream.memcpy_htod(&self.before, &mut all)?)
     }
 
-    /// Compares the result with the expected one, and returns its bits. The memory around the result is as it was.
+    /// Compares the result with the expected result, and returns its bits. The memory around the result must be
+    /// unchanged.
     fn check(
         &self,
         stream: &Arc<CudaStream>,

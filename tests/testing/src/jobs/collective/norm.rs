@@ -28,7 +28,7 @@ impl NormJob {
         job.config.epilogue = SumEpilogue {
             residual: true,
             norm: Norm::Rms,
-            // So large that a norm without it is wrong.
+            // This eps is so large that a norm without it is wrong.
             eps: Eps::new(0.05),
             ..SumEpilogue::default()
         };

@@ -54,7 +54,7 @@ impl CollectiveJob {
         self
     }
 
-    /// Puts the result into symmetric memory, and declares that.
+    /// Puts the result into symmetric memory, and sets `symmetric_result`.
     #[must_use]
     pub fn symmetric(mut self) -> Self {
         self.config.symmetric_result = true;
@@ -68,7 +68,7 @@ impl CollectiveJob {
         self
     }
 
-    /// Makes a call for each of these numbers of rows, with one operator that takes them at run time.
+    /// Makes a call for each of these numbers of rows, with one operator that takes rows at run time.
     #[must_use]
     pub fn with_rows(mut self, rows: &[u64]) -> Self {
         self.rows = rows.to_vec();

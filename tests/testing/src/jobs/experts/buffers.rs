@@ -22,7 +22,7 @@ pub struct Outputs {
 /// The contents of the operands before a call.
 pub struct OperandValues {
     pub tokens: Vec<f32>,
-    /// Empty if tokens have no scales.
+    /// The scales of tokens; empty if tokens have no scales.
     pub a_scales: Vec<f32>,
     pub num_tokens: [i32; 1],
     pub topk_ids: Vec<i32>,
@@ -46,7 +46,7 @@ pub struct Buffers<E: ResultElement> {
     sums: CudaSlice<E::OfResults>,
 }
 
-/// The weights of a rank's experts in device memory, and their scales, if there are any.
+/// The weights of a rank's experts in device memory, and the scales of the weights, if any.
 pub struct Weights<E> {
     elements: CudaSlice<E>,
     down: Option<CudaSlice<E>>,
@@ -140,7 +140,7 @@ impl<E: ResultElement> Buffers<E> {
         enqueue(call, stream)
     }
 
-    /// Overwrites the row index of an entry with one that no row has.
+    /// Overwrites the row index of an entry with an index that no row has.
     pub fn invalidate_row_index(
         &mut self,
         stream: &Arc<CudaStream>,

@@ -1,4 +1,4 @@
-//! The calls that one rank makes, and the comparison of their results with the expected ones.
+//! The calls that one rank makes, and the comparison of their results with the expected results.
 
 use super::buffers::{Buffers, Outputs, Weights};
 use super::choices::fraction;
@@ -19,7 +19,7 @@ impl Layer {
         ranks.set_timeout(deadline(self.edits.is_empty()));
         let operators = self.prepare(ranks)?;
         // This short deadline is for kernels only, where it passes in simulated time. The proxies were created with the
-        // deadline above, which they need on a busy host.
+        // deadline above, since they need that time on a busy host.
         if let CallPattern::AbsentRank { .. } | CallPattern::AbsentFromLastCall { .. } =
             self.pattern
         {
@@ -49,7 +49,7 @@ impl Layer {
                     are_empty_sums_zero(&got.sums, &call[rank], self.sum_cols()),
                 ),
             ];
-            // A whole layer returns sums alone.
+            // A whole layer returns only sums.
             let places = places.into_iter().filter(|_| !self.is_whole);
             for (what, is_right) in places.chain(sums) {
                 if !is_right {
@@ -62,7 +62,7 @@ impl Layer {
     }
 
     /// Launches all calls of `dispatch_gemm` and then all calls of `combine`. If the pattern is out of step, the rank
-    /// pauses for random times between them.
+    /// pauses for random times between calls.
     fn launched<E: ResultElement>(
         &self,
         ranks: &Communicator,
@@ -98,7 +98,7 @@ impl Layer {
             prepare_call(index, dispatch)?;
             all.dispatch(&stream, dispatch, &weights)?;
         }
-        // The calls of `combine` come after all calls of `dispatch_gemm`. So nothing but the operator itself keeps the
+        // The calls of `combine` come after all calls of `dispatch_gemm`. Only the operator itself therefore keeps the
         // ranks together during its calls.
         for (index, all) in (0..).zip(&mut buffers) {
             pause();

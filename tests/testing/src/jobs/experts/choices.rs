@@ -1,9 +1,9 @@
-//! Calls of a layer of experts: how many tokens ranks have, and which experts the tokens choose.
+//! Calls of a layer of experts: the numbers of tokens of ranks, and the experts that tokens choose.
 
 use super::layer::{Layer, NO_CHOICE};
 
 impl Layer {
-    /// Adds three calls with these numbers of tokens by rank. With three calls, the buffer of the first one is used
+    /// Adds three calls with these numbers of tokens by rank. With three calls, the buffer of the first call is used
     /// again.
     #[must_use]
     pub fn mixed(self, counts: [&[usize]; 3]) -> Self {
@@ -21,11 +21,11 @@ impl Layer {
             })
     }
 
-    /// Adds six calls, and sets the call count to `call_count` after the second one.
+    /// Adds six calls, and sets the call count to `call_count` after the second call.
     ///
-    /// The first calls have few tokens, and the later ones the most. The first call with the most tokens reads words
-    /// that no call has written. Its number is chosen so that a kernel would take 0 for the mark of a call that it
-    /// awaits, if it compared marks by a window or took 0 for a mark.
+    /// The first calls have few tokens, and later calls have the most tokens. The first call with the most tokens reads
+    /// words that no call has written. Its number is chosen so that a kernel would take 0 for the mark of a call that
+    /// it awaits, if it compared marks by a window or took 0 for a mark.
     #[must_use]
     pub fn with_call_count(mut self, call_count: u32) -> Self {
         self.call_count = Some(call_count);

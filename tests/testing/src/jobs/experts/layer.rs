@@ -26,7 +26,7 @@ pub type ResultBits = Vec<u32>;
 pub struct Layer {
     /// The number of ranks.
     pub world: u32,
-    /// The number of nodes that the ranks are divided into.
+    /// The number of nodes into which the ranks are divided.
     pub nodes: u32,
     /// The faults of the emulated network between the nodes. Each run sets their seed.
     pub faults: Faults,
@@ -58,13 +58,13 @@ pub struct Layer {
     pub comm_ctas: Option<u32>,
     /// The largest number of rows of the experts of a rank.
     pub max_rows: Option<u32>,
-    /// The tokens of a put and the puts of a peer for which there is room, or `None` to leave them to the planner.
+    /// The tokens of a put and the puts in flight of a peer, or `None` to leave both to the planner.
     pub puts: Option<(u32, u32)>,
     /// The most tokens of a rank whose sums `combine` sends as packets, or `None` to leave them to the planner.
     pub low_latency_tokens: Option<u32>,
     /// The number of SMs of a simulated GPU.
     pub sms: u32,
-    /// How unfair the schedule of simulated GPUs is, from 0 to 100.
+    /// The unfairness of the schedule of simulated GPUs, from 0 to 100.
     pub skew: u32,
     /// The way in which the ranks make the calls.
     pub pattern: CallPattern,
@@ -72,7 +72,7 @@ pub struct Layer {
     pub calls: Vec<Routing>,
     /// If set, the call counts of the operators are set to this number after two calls.
     pub call_count: Option<u32>,
-    /// The number of tokens that all ranks pass to the calls, if it is not the right one.
+    /// A wrong number of tokens that all ranks pass to the calls; `None` to pass the right number.
     pub num_tokens: Option<i32>,
     /// The edits of both kernels, as [`apply_edits`](crate::jobs::apply_edits) takes them.
     pub edits: Vec<(String, String)>,
@@ -121,7 +121,7 @@ impl Layer {
         self
     }
 
-    /// Sets elements of e4m3 with these scales. A stage has 128 of K, and the last one of a token only some of them.
+    /// Sets elements of e4m3 with these scales. A stage has 128 elements of K, and the last stage of a token has fewer.
     #[must_use]
     pub fn scaled(mut self, scales: Scales) -> Self {
         (self.dtype, self.scales, self.nk, self.hidden) = (Dtype::E4m3, scales, true, 208);
@@ -211,7 +211,7 @@ impl Layer {
     }
 
     /// Runs the layer on simulated GPUs and returns the outcome of each rank: the bits of its sums, or its error. The
-    /// error of a rank does not abort the others.
+    /// error of a rank does not abort the other ranks.
     ///
     /// # Panics
     /// The simulated GPUs cannot be created.
@@ -219,7 +219,7 @@ impl Layer {
         self.run_ranks_on(Backend::Simulated { seed })
     }
 
-    /// Does the same as [`run_ranks`](Self::run_ranks) on this backend.
+    /// Runs the layer on this backend, as [`run_ranks`](Self::run_ranks) does on simulated GPUs.
     ///
     /// # Panics
     /// The communicators cannot be created.
@@ -273,7 +273,7 @@ impl Layer {
             }
         };
         if self.is_whole {
-            return Ok((first()?, first()?)); // they share one kernel
+            return Ok((first()?, first()?)); // both share one kernel
         }
         // SAFETY: mutated kernels run on simulated GPUs only, which check every access.
         unsafe {

@@ -66,7 +66,7 @@ impl Layer {
         Ok(fault.to_string())
     }
 
-    /// Makes the first call, in which two tokens of rank 0 have the row of the same choice of the first one. Returns the
+    /// Makes the first call, in which two tokens of rank 0 have the row of one choice of the first token. Returns the
     /// error of each rank. A rank without an error has other tokens, and its sums are right.
     pub fn repeat_a_row(
         &self,
@@ -129,7 +129,7 @@ impl Layer {
     }
 }
 
-/// Makes each of the invalid calls, and a valid call after it.
+/// Makes each of the invalid calls, each followed by a valid call.
 ///
 /// # Panics
 /// A rank does not get exactly one error, the error's message lacks one of `parts`, or the valid call is not right.
@@ -154,7 +154,8 @@ pub fn invalid_calls(in_combine: bool) -> [InvalidCall; 4] {
     })
 }
 
-/// Makes a call as often as `invalid` says, by launches or by replays of a graph, which must live until they have ended.
+/// Makes a call as often as `invalid` says, by launches or by replays of a graph, which must live until its replays
+/// have ended.
 fn make_calls(
     ranks: &Communicator,
     stream: &Arc<CudaStream>,

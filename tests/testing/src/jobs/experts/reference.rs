@@ -8,14 +8,15 @@ use mkernel::half::bf16;
 use mkernel::spec::Scales;
 use mkernel::spec::plan::SCALE_BLOCK;
 
-/// The row indices of tokens that a rank does not have. The row exists, so kernels that read them compute something wrong.
+/// The row index of tokens that a rank does not have. The row exists, so a kernel that reads this index computes a
+/// wrong result.
 const ROW_INDEX_OF_NO_TOKEN: i32 = 0;
 
 /// The row indices of tokens that a rank has, before `dispatch_gemm` writes them.
 const ROW_INDEX_NOT_WRITTEN: i32 = -7;
 
-/// Returns an element of a token. Elements are small whole numbers, most of them 0, so that sums are exact in elements of two bytes. The
-/// longer a token, the smaller the share of elements that are not 0.
+/// Returns an element of a token. Elements are small whole numbers, most of them 0, so that sums are exact in elements of two
+/// bytes. In a longer token, a smaller share of elements is not 0.
 fn token_value(call: usize, rank: usize, token: usize, col: usize, hidden: usize) -> f32 {
     let period = 97.max(hidden / 5);
     let x = (call * 7919 + rank * 104_729 + token * 1299 + col * 31) % period;
@@ -46,7 +47,8 @@ fn token_scale(call: usize, rank: usize, token: usize, block: usize) -> f32 {
     [1.0, 2.0, 1.0][(call * 7 + rank * 5 + token * 4 + block * 2) % 3]
 }
 
-/// Returns the scale of columns of an expert's weight in a block of K: of a column, of a block of columns, or of the weight.
+/// Returns the scale of columns of an expert's weight in a block of K: the scale of a column, of a block of columns, or
+/// of the whole weight.
 fn weight_scale(expert: usize, cols: usize, block: usize) -> f32 {
     [1.0, 0.5, 1.0][(expert * 5 + cols * 4 + block * 2) % 3]
 }
@@ -136,7 +138,7 @@ impl Layer {
         of_token * weight_scale(expert, self.scaled_cols(col), block)
     }
 
-    /// Returns the scales of a rank's tokens in call `index`. Those of tokens that the rank does not have are NaN.
+    /// Returns the scales of a rank's tokens in call `index`. Scales of tokens that the rank does not have are NaN.
     fn token_scales(&self, index: usize, rank: usize) -> Vec<f32> {
         let (tokens, blocks) = (self.calls[index][rank].len(), self.scale_blocks());
         match self.scales {
@@ -151,7 +153,7 @@ impl Layer {
         }
     }
 
-    /// Returns the number of rows for which a rank has room.
+    /// Returns the most rows of a rank.
     fn max_rows(&self) -> usize {
         let most =
             mkernel::spec::config::all_rows(self.world, self.experts, self.top_k, self.max_tokens);
@@ -194,7 +196,7 @@ impl Layer {
         let mut row_indices = vec![ROW_INDEX_NOT_WRITTEN; tokens.len() * top_k];
         row_indices.resize(entries, ROW_INDEX_OF_NO_TOKEN);
         let topk_weights = topk_ids.iter().enumerate().map(|(i, id)| match *id {
-            NO_CHOICE => f32::NAN, // Such a weight does not count.
+            NO_CHOICE => f32::NAN, // The weight of such a choice has no effect.
             _ => topk_weight(i / top_k, i % top_k),
         });
         let topk_weights = topk_weights.collect();
@@ -220,7 +222,7 @@ impl Layer {
                 .enumerate()
                 .flat_map(|(rank, tokens)| (0..tokens.len()).map(move |token| (rank, token)));
             tokens.all(|(rank, token)| {
-                // The sums of each rank, then those of each node, and the total.
+                // The sums of each rank, then the sums of each node, and the total.
                 let (cols, world) = (self.intermediate as usize, self.world as usize);
                 let (nodes, local_world) = (self.nodes as usize, world / self.nodes as usize);
                 let mut sums = vec![vec![0.0; cols]; world + nodes + 1];
@@ -245,8 +247,9 @@ impl Layer {
         self.intermediate as usize * if self.swiglu { 2 } else { 1 }
     }
 
-    /// Returns what an expert makes of a token: the product with its weight, or `silu(gate) * up`. An element of the
-    /// weight has one of three values, depending on its row and column. So three sums of each block of K suffice for all columns.
+    /// Returns the result of an expert for a token: the product with the expert's weight, or `silu(gate) * up`. An element of
+    /// the weight has one of three values, depending on its row and column. Three sums of each block of K therefore suffice for
+    /// all columns.
     fn product(&self, index: usize, (rank, token): (usize, usize), expert: usize) -> Vec<f32> {
         let hidden = self.hidden as usize;
         let per_block =

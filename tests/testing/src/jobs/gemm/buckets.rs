@@ -4,9 +4,10 @@ use super::GemmJob;
 use mkernel::network::Faults;
 use mkernel::spec::{BLayout, Dim, GemmConfig, GemmOp, GemmShape, Tuning};
 
-/// The most rows.
+/// The most rows of a call.
 const MOST: u64 = 300;
-/// Rows of consecutive calls: none, one, all, and both sides of the ends of buckets, each of which several calls run.
+/// Rows of consecutive calls: no row, one row, the most rows, and numbers on both sides of the ends of buckets. Several
+/// calls run each bucket.
 const ROWS: [u64; 13] = [300, 1, 0, 64, 257, 65, 256, 129, 33, 17, 7, 300, 16];
 
 /// Returns jobs on one node: buckets that differ in the tile, in the tiles that CTAs share, in the CTAs that push and in the

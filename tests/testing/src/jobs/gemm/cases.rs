@@ -6,8 +6,8 @@ use mkernel::spec::{
     Activation, BLayout, Dim, Dtype, Epilogue, GemmConfig, GemmOp, GemmShape, Scales, Tuning,
 };
 
-/// Returns jobs that run on simulated GPUs and on real ones, and must give the same bits on both. Their shapes have
-/// whole tiles, partial tiles, several rounds of tiles, and a single row.
+/// Returns jobs that run on simulated GPUs and on real GPUs, and must give equal bits on both. Their shapes have whole
+/// tiles, partial tiles, several rounds of tiles, and a single row.
 pub fn common_jobs(world: u32) -> Vec<(String, GemmJob)> {
     const SHAPES: [(u64, u64, u64); 5] = [
         (128, 256, 256),
@@ -123,10 +123,10 @@ fn swiglu() -> Epilogue {
     }
 }
 
-/// Numbers of rows of consecutive calls, up to 300: none, one, all, and some that end in a tile or in a shard.
+/// Numbers of rows of consecutive calls, up to 300: 0, 1, 300, and numbers that end within a tile or within a shard.
 const ROWS: [u64; 7] = [299, 1, 0, 300, 128, 7, 65];
 
-/// Tiles of this size.
+/// A tuning with tiles of this size.
 fn tile(m: u32, n: u32) -> Tuning {
     Tuning {
         tile_m: Some(m),
@@ -135,7 +135,7 @@ fn tile(m: u32, n: u32) -> Tuning {
     }
 }
 
-/// Ranks reduce in so many shots.
+/// A tuning in which ranks reduce in `shots` shots.
 fn shots(shots: u32, tuning: Tuning) -> Tuning {
     Tuning {
         shots: Some(shots),
@@ -143,7 +143,7 @@ fn shots(shots: u32, tuning: Tuning) -> Tuning {
     }
 }
 
-/// Bias, residual and an activation that keeps whole numbers exact, with C in the type of A or in fp32.
+/// An epilogue with bias, residual and an activation that keeps whole numbers exact, and C in the type of A or in fp32.
 fn finished(output: Option<Dtype>) -> Epilogue {
     Epilogue {
         bias: true,
@@ -239,7 +239,7 @@ fn gathered_rows(world: u32) -> [(&'static str, GemmJob); 5] {
     ]
 }
 
-/// Returns jobs of operators that reduce, in two shots and in one.
+/// Returns jobs of operators that reduce, in two shots and in one shot.
 fn reduced_rows(world: u32) -> [(&'static str, GemmJob); 8] {
     use GemmOp::{GemmAr, GemmRs};
     let (same, fp32) = (finished(None), finished(Some(Dtype::Fp32)));
@@ -250,7 +250,7 @@ fn reduced_rows(world: u32) -> [(&'static str, GemmJob); 8] {
     let one = shots(1, Tuning::default());
     let job =
         |op, tuning, epilogue, sizes, sms| rows_job(op, world, (tuning, epilogue), sizes, sms);
-    // With fewer columns or ranks, sums are not relayed.
+    // With fewer columns or ranks, sums are not forwarded.
     let relayed = if world == 8 { (136, 648) } else { (136, 136) };
     [
         (

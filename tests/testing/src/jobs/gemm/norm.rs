@@ -33,7 +33,7 @@ impl GemmNormJob {
             epilogue: Epilogue {
                 residual: true,
                 norm: Norm::Rms,
-                // So large that a norm without it is wrong.
+                // This eps is so large that a norm without it is wrong.
                 eps: Eps::new(8.0),
                 ..Epilogue::default()
             },
@@ -45,14 +45,14 @@ impl GemmNormJob {
         }
     }
 
-    /// Makes it a job of `gemm_rs`, which leaves each rank its rows.
+    /// Makes the job a job of `gemm_rs`, which leaves each rank its rows.
     #[must_use]
     pub fn scattered(mut self) -> Self {
         self.job.config.op = GemmOp::GemmRs;
         self
     }
 
-    /// Lets owners of tiles add them up, in rounds of so many tiles.
+    /// Lets owners of tiles add up partial sums, in rounds of `round_tiles` tiles.
     #[must_use]
     pub fn in_two_shots(mut self, round_tiles: u32) -> Self {
         let tuning = &mut self.job.config.tuning;
@@ -96,7 +96,7 @@ impl GemmNormJob {
         self
     }
 
-    /// Makes a call for each of these numbers of rows, with one operator that takes them at run time.
+    /// Makes a call for each of these numbers of rows, with one operator that takes rows at run time.
     #[must_use]
     pub fn with_rows(mut self, rows: &[u64]) -> Self {
         self.job = self.job.with_rows(rows);

@@ -9,8 +9,8 @@ use mkernel::spec::Protocol;
 const FEW: [u64; 8] = [3, 0, 9, 1, 2, 9, 0, 5];
 const MANY: [u64; 8] = [30, 1, 0, 29, 7, 30, 2, 30];
 
-/// Returns jobs on one node: rows of one warp and of several, rows that end within a warp's part, with and without a bias
-/// and a residual, in place, both types, graphs, and rows at run time.
+/// Returns jobs on one node: rows of one warp and of several warps, rows that end within a warp's part, with and without
+/// a bias and a residual, in place, both types, graphs, and rows at run time.
 pub fn normalised(world: u32) -> Vec<(String, NormJob)> {
     let jobs = match world {
         1 => on_one_rank(),
