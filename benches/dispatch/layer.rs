@@ -1,10 +1,10 @@
 //! Times `moe_layer` beside the products alone, and checks the sums of some tokens.
 
+use super::factor::{Factor, Place};
 use super::tokens::fraction;
 use super::{BLOCK_US, Case, operand};
 use mkernel::cudarc::driver::CudaSlice;
 use mkernel::cudarc::driver::sys::CUstream;
-use mkernel::half::bf16;
 use mkernel::operands::RawOperand;
 use mkernel::spec::{BLayout, Dim, DispatchConfig, DispatchOp, DispatchShape};
 use mkernel::{KernelConfig, Operator};
@@ -23,12 +23,18 @@ impl Case<'_> {
         let (hidden, cols) = (flags.hidden, flags.intermediate);
         let operators = self.layers()?;
         let local = tokens.local_experts();
-        let x = lab.matrix(tokens.per_rank, hidden, 0)?;
-        lab.fill(&x, self.rank() * tokens.per_rank, TOKEN_SEED)?;
-        let up = lab.matrix(local * 2 * cols, hidden, 0)?;
-        lab.fill(&up, 0, UP_SEED + self.rank())?;
-        let down = lab.matrix(local * hidden, cols, 0)?;
-        lab.fill(&down, 0, DOWN_SEED + self.rank())?;
+        let place = |rows, cols, first_row, seed| Place {
+            rows,
+            cols,
+            first_row,
+            seed,
+        };
+        let first_row = self.rank() * tokens.per_rank;
+        let x = self.factor(place(tokens.per_rank, hidden, first_row, TOKEN_SEED), false)?;
+        let up = place(local * 2 * cols, hidden, 0, UP_SEED + self.rank());
+        let up = self.factor(up, true)?;
+        let down = place(local * hidden, cols, 0, DOWN_SEED + self.rank());
+        let down = self.factor(down, true)?;
         let c = lab.matrix(tokens.per_rank, hidden, 0)?;
         let ids = lab.stream.clone_htod(&tokens.ids[self.rank() as usize])?;
         let mut random = Random(self.rank());
@@ -36,7 +42,7 @@ impl Case<'_> {
             .map(|_| fraction(&mut random) as f32)
             .collect();
         let gates_on_gpu = lab.stream.clone_htod(&gates)?;
-        let raw = [
+        let mut raw = vec![
             x.operand(),
             operand(&self.count),
             operand(&ids),
@@ -45,6 +51,7 @@ impl Case<'_> {
             down.operand(),
             c.operand(),
         ];
+        raw.extend([&x, &up, &down].into_iter().filter_map(Factor::scales));
         let plan = operators[0].plan();
         let rows = tokens.rows().into_iter().max().unwrap_or(0);
         let alone = self.products_alone((&up, &down))?;
@@ -79,6 +86,7 @@ impl Case<'_> {
     fn layers(&self) -> Result<Vec<Operator>, Failure> {
         let flags = self.flags;
         let (hidden, cols) = (flags.hidden, flags.intermediate);
+        let (dtype, scales) = self.factor_type();
         let mut operators = Vec::new();
         for max_tokens in self.most_tokens() {
             let shape = DispatchShape {
@@ -95,6 +103,8 @@ impl Case<'_> {
                 hidden: Dim::Static(hidden),
                 intermediate: Dim::Static(cols),
                 b_layout: BLayout::Nk,
+                dtype,
+                scales,
                 swiglu: true,
                 max_rows: Some(self.max_rows as u32),
                 tile_m: flags.tile_m,
@@ -108,7 +118,7 @@ impl Case<'_> {
     }
 
     /// Both products of this rank's rows by operators of one rank: each row is a token that has the row's expert.
-    fn products_alone(&self, (up, down): (&Matrix, &Matrix)) -> Result<ProductsAlone, Failure> {
+    fn products_alone(&self, (up, down): (&Factor, &Factor)) -> Result<ProductsAlone, Failure> {
         let (flags, lab, tokens) = (self.flags, self.lab, self.tokens);
         let alone = self.ranks.split(Some(self.ranks.rank()), 0)?;
         let alone = alone.ok_or("every rank is in a group")?;
@@ -117,14 +127,25 @@ impl Case<'_> {
         let ids = ids.filter(|id| id / local == self.rank());
         let ids: Vec<i32> = ids.map(|id| (id % local) as i32).collect();
         let rows = ids.len() as u64;
-        let x = lab.matrix(rows, flags.hidden, 0)?;
-        lab.fill(&x, 0, TOKEN_SEED)?;
+        let factor = |cols, seed| {
+            let place = Place {
+                rows,
+                cols,
+                first_row: 0,
+                seed,
+            };
+            self.factor(place, false)
+        };
+        let x = factor(flags.hidden, TOKEN_SEED)?;
+        // The second product of e4m3 has hidden rows of its own, since the first product gives bf16.
+        let of_second = factor(flags.intermediate, TOKEN_SEED)?;
         let h = lab.matrix(rows, flags.intermediate, 0)?;
         let y = lab.matrix(rows, flags.hidden, 0)?;
         let count = lab.stream.clone_htod(&[rows as i32])?;
         let places = lab.stream.clone_htod(&vec![-1; rows as usize])?;
         let offsets = lab.stream.clone_htod(&vec![-1; local as usize + 1])?;
         let ids = lab.stream.clone_htod(&ids)?;
+        let (dtype, scales) = self.factor_type();
         let operator = |hidden, intermediate, swiglu| {
             let shape = DispatchShape {
                 experts: local,
@@ -140,13 +161,15 @@ impl Case<'_> {
                 hidden: Dim::Static(hidden),
                 intermediate: Dim::Static(intermediate),
                 b_layout: BLayout::Nk,
+                dtype,
+                scales,
                 swiglu,
                 ..DispatchConfig::new(DispatchOp::DispatchGemm)
             };
             alone.prepare(&KernelConfig::new(1, config), shape)
         };
-        let operands = |from: &Matrix, weights: &Matrix, to: &Matrix| {
-            vec![
+        let operands = |from: &Factor, weights: &Factor, to: &Matrix| {
+            let mut operands = vec![
                 from.operand(),
                 operand(&count),
                 operand(&ids),
@@ -154,14 +177,17 @@ impl Case<'_> {
                 to.operand(),
                 operand(&offsets),
                 operand(&places),
-            ]
+            ];
+            operands.extend([from, weights].into_iter().filter_map(Factor::scales));
+            operands
         };
         Ok(ProductsAlone {
             first: operator(flags.hidden, flags.intermediate, true)?,
             of_first: operands(&x, up, &h),
             second: operator(flags.intermediate, flags.hidden, false)?,
-            of_second: operands(&h, down, &y),
-            _matrices: [x, h, y],
+            of_second: operands(&of_second, down, &y),
+            _factors: [x, of_second],
+            _results: [h, y],
             _numbers: [count, places, offsets, ids],
         })
     }
@@ -209,15 +235,18 @@ impl Case<'_> {
             .zip(up)
             .map(|(gate, up)| (gate / (1.0 + (-gate).exp()) * up) as f32)
             .collect();
-        Ok(products(&down, &rows))
+        Ok(products(&down, &self.as_factor(rows)))
     }
 
-    /// Rows of a random matrix.
+    /// Rows of a random factor.
     fn drawn(&self, rows: u64, cols: u64, first_row: u64, seed: u64) -> Result<Vec<f32>, Failure> {
-        let matrix = self.lab.matrix(rows, cols, 0)?;
-        self.lab.fill(&matrix, first_row, seed)?;
-        let elements: Vec<bf16> = self.lab.stream.clone_dtoh(&matrix.memory)?;
-        Ok(elements.into_iter().map(bf16::to_f32).collect())
+        let place = Place {
+            rows,
+            cols,
+            first_row,
+            seed,
+        };
+        self.on_host(place, seed != TOKEN_SEED)
     }
 }
 
@@ -227,7 +256,8 @@ struct ProductsAlone {
     of_first: Vec<RawOperand>,
     second: Operator,
     of_second: Vec<RawOperand>,
-    _matrices: [Matrix; 3],
+    _factors: [Factor; 2],
+    _results: [Matrix; 2],
     _numbers: [CudaSlice<i32>; 4],
 }
 

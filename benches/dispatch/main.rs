@@ -4,6 +4,7 @@
 
 mod combine;
 mod dispatch;
+mod factor;
 mod layer;
 mod tokens;
 
@@ -78,6 +79,9 @@ struct Flags {
     /// Measure `moe_layer` instead, with weights as [columns, hidden]
     #[arg(long)]
     layer: bool,
+    /// Measure `moe_layer` of e4m3 with scales of blocks in place of bf16
+    #[arg(long, requires = "layer")]
+    e4m3: bool,
     /// Do not measure `combine`
     #[arg(long)]
     no_combine: bool,

@@ -81,10 +81,15 @@ fn whole_layers(world: u32) -> Vec<(&'static str, Layer)> {
         tile: None,
         ..swiglu(world, 1).whole()
     };
+    let whole_of_e4m3 = Layer {
+        tile: None,
+        ..swiglu_of_e4m3(world, 1).whole()
+    };
     vec![
         ("whole", whole.clone()),
         ("whole with missing choices", whole.clone().padded()),
         ("whole of fp16", fp16(whole)),
+        ("whole of e4m3", whole_of_e4m3),
     ]
 }
 

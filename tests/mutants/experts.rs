@@ -35,6 +35,8 @@ pub const KERNELS: &[Kernel<Layer>] = &[
     ("whole_of_short_tokens", whole_of_short_tokens),
     ("whole_padded", whole_padded),
     ("whole_ahead", whole_ahead),
+    ("whole_of_e4m3", whole_of_e4m3),
+    ("short_whole_of_e4m3", short_whole_of_e4m3),
 ];
 
 /// Returns a layer with tokens so long that a slot holds only one token and a flag covers two tokens.
@@ -288,4 +290,20 @@ fn whole_ahead() -> Layer {
     let mut layer = whole_layer(2, 4, 2, 70);
     (layer.tile, layer.skew, layer.pattern) = (Some((128, 256)), 100, CallPattern::OutOfStep);
     layer.mixed([&[70, 70], &[1, 70], &[70, 0]])
+}
+
+/// Hidden rows with scales, which tiles of the down projection read, on ranks out of step.
+fn whole_of_e4m3() -> Layer {
+    let mut layer = whole_layer(2, 4, 2, 70).scaled(Scales::Block);
+    (layer.hidden, layer.intermediate, layer.tile) = (464, 256, None);
+    (layer.skew, layer.pattern) = (100, CallPattern::OutOfStep);
+    layer.mixed([&[70, 70], &[1, 70], &[70, 0]])
+}
+
+/// The same with tiles of one stage on one CTA: loads run ahead of warps that read their tile again.
+fn short_whole_of_e4m3() -> Layer {
+    let mut layer = whole_layer(1, 6, 2, 24).scaled(Scales::Block);
+    (layer.hidden, layer.intermediate, layer.tile) = (64, 128, None);
+    (layer.sms, layer.skew) = (1, 100);
+    layer.mixed([&[24], &[24], &[24]])
 }

@@ -1,9 +1,8 @@
 // Sums as elements of e4m3, with a scale for each kScaleBlock columns of a row.
 //
 // A scale is the greatest magnitude of its elements divided by 448, the greatest e4m3. An element is the sum divided by the scale,
-// rounded to nearest even. NaN is an element like others, and makes no scale larger. Beside an infinity, all elements are 0, the
-// infinity is NaN, and the scale is infinite, so that all products with the row are NaN. A magnitude below kLeast counts as kLeast, so
-// that the elements of a row of zeros are zeros.
+// rounded to nearest even. NaN is an element like others, and makes no scale larger. Beside an infinity, all elements are NaN, and so are
+// all products with the row. A magnitude below kLeast counts as kLeast, so that the elements of a row of zeros are zeros.
 #pragma once
 #include <mk/arch.cuh>
 #include <mk/gemm/scales.cuh>
@@ -25,6 +24,12 @@ struct QuantisedRows {
     return quad_max(greatest) * (1.0f / kGreatest);
   }
 
+  // 1 / x, rounded to nearest: by one step of Newton's method.
+  static MK_DEVICE float reciprocal(float x) {
+    const float near = reciprocal_approx(x);
+    return multiply_add(near, multiply_add(-x, near, 1.0f), near);
+  }
+
   // A warp: writes its rows to lines of the 128-byte swizzle, from `line` on.
   static MK_DEVICE void write(u32 line, Sums sums, const float (&scales)[2]) {
     const bool is_odd = lane_index() % 2 != 0;
@@ -33,7 +38,7 @@ struct QuantisedRows {
     const u32 in_vec = (is_odd ? Fragment::kBlockCols : 0) + lane_index() % Fragment::kRowLanes / 2 * 4;
 #pragma unroll
     for (u32 half = 0; half < 2; ++half) {
-      const float to_elements = reciprocal_approx(scales[half]);
+      const float to_elements = reciprocal(scales[half]);
       const u32 to = line + (row + half * Fragment::kHalfRows) * kLineBytes + in_vec;
 #pragma unroll
       for (u32 vec = 0; vec < kLineBytes / kVecBytes; ++vec) {

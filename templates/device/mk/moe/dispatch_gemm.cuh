@@ -32,8 +32,7 @@ struct DispatchGemm {
       constexpr u32 kCount = Config::kCommCtas * kWarps;
       const u32 number = warp * Config::kCommCtas + blockIdx.x;
       if constexpr (Ranks::kNodes == 1) {
-        using Push = TokenPush<Config, Args, Workspace, Smem>;
-        if (Push::Tokens::kSendsScales || elect_one()) Push::push(args, ctx, smem, number, kCount);
+        TokenPush<Config, Args, Workspace, Smem>::run(args, ctx, smem, number, kCount);
       } else {
         using Tokens = NodeTokens<Config, Args, Workspace, Smem>;
         constexpr bool kAcknowledges = TokenChunks<Config, Workspace>::kAreAcknowledged;

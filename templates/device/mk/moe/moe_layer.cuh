@@ -70,8 +70,8 @@ struct MoeLayer {
     static constexpr Agent kAgent = Agent::kWarp;
 
     static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem& smem, u32 warp) {
-      using Push = TokenPush<Config, Args, Workspace, Smem>;
-      if (elect_one()) Push::push(args, ctx, smem, warp * Config::kCommCtas + blockIdx.x, Config::kCommCtas * kWarps);
+      const u32 number = warp * Config::kCommCtas + blockIdx.x;
+      TokenPush<Config, Args, Workspace, Smem>::run(args, ctx, smem, number, Config::kCommCtas * kWarps);
       __syncwarp();
     }
   };

@@ -162,7 +162,7 @@ struct TileScheduler {
       wait();
       read(tile, tiles.stage());
       sync();
-      if constexpr (!kKeeps) tiles.consumer_release_warp();
+      if (!kKeeps || tile.rows == 0) tiles.consumer_release_warp();
       return tile.rows > 0;
     }
 

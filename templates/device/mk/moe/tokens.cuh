@@ -155,7 +155,13 @@ struct TokenPush {
   using Tokens = moe::Tokens<Config, Args, Workspace, Smem>;
   using Experts = typename Tokens::Experts;
 
-  // One thread, or a warp if scales travel, number `sender` of `senders`: sends blocks of tokens to all other ranks in turn, and raises a flag
+  // A warp, number `sender` of `senders`: sends all tokens.
+  static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem& smem, u32 sender, u32 senders) {
+    if (Tokens::kSendsScales || elect_one()) push(args, ctx, smem, sender, senders);
+  }
+
+ private:
+  // One thread, or a warp if scales travel: sends blocks of tokens to all other ranks in turn, and raises a flag
   // after each block. Tokens for a rank's first expert come first.
   static MK_DEVICE void push(const Args& args, const RankContext& ctx, const Smem& smem, u32 sender, u32 senders) {
     constexpr u32 kOthers = Experts::kWorld - 1;

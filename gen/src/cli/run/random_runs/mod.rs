@@ -123,11 +123,11 @@ fn the_sample_has_configurations_of_all_kinds() {
             kinds.insert(format!("dispatch, scales of {}", dispatch.scales));
         }
     }
-    // All operators, each with both types of two bytes, and both kinds of each of nine pairs; the five operators with a product of
+    // All operators, each with both types of two bytes, and both kinds of each of nine pairs; the six operators with a product of
     // e4m3, four kinds of scales of GEMMs, and two kinds of scales of tokens.
     assert_eq!(
         kinds.len(),
-        3 * OPS as usize + 2 * 9 + 5 + 4 + 2,
+        3 * OPS as usize + 2 * 9 + 6 + 4 + 2,
         "{kinds:#?}"
     );
 }
