@@ -7,7 +7,7 @@ use mkernel::cudarc::driver::CudaSlice;
 use mkernel::cudarc::driver::sys::CUstream;
 use mkernel::operands::RawOperand;
 use mkernel::spec::{BLayout, Dim, DispatchConfig, DispatchOp, DispatchShape};
-use mkernel::{KernelConfig, Operator};
+use mkernel::{Communicator, KernelConfig, Operator};
 use mkernel_testing::blocks::{MAX_ITERATIONS, in_turns, median};
 use mkernel_testing::lab::{Failure, Matrix, Random};
 
@@ -55,7 +55,8 @@ impl Case<'_> {
         let plan = operators[0].plan();
         let rows = tokens.rows().into_iter().max().unwrap_or(0);
         let alone = self.products_alone((&up, &down))?;
-        let compute_us = (6 * rows * hidden * cols) as f64 / plan.device.gemm_tflops / 1e6;
+        let (dtype, _) = self.factor_type();
+        let compute_us = (6 * rows * hidden * cols) as f64 / plan.device.tflops(dtype) / 1e6;
         let bound_us = compute_us.max(plan.body().bound.memory_us);
         let stream = lab.stream.cu_stream();
         let call = |index: usize| match operators.get(index) {
@@ -145,29 +146,6 @@ impl Case<'_> {
         let places = lab.stream.clone_htod(&vec![-1; rows as usize])?;
         let offsets = lab.stream.clone_htod(&vec![-1; local as usize + 1])?;
         let ids = lab.stream.clone_htod(&ids)?;
-        let (dtype, scales) = self.factor_type();
-        let operator = |hidden, intermediate, swiglu| {
-            let shape = DispatchShape {
-                experts: local,
-                top_k: 1,
-                max_tokens: rows,
-                hidden,
-                intermediate,
-            };
-            let config = DispatchConfig {
-                experts: Dim::Static(local),
-                top_k: Dim::Static(1),
-                max_tokens: Dim::Static(rows),
-                hidden: Dim::Static(hidden),
-                intermediate: Dim::Static(intermediate),
-                b_layout: BLayout::Nk,
-                dtype,
-                scales,
-                swiglu,
-                ..DispatchConfig::new(DispatchOp::DispatchGemm)
-            };
-            alone.prepare(&KernelConfig::new(1, config), shape)
-        };
         let operands = |from: &Factor, weights: &Factor, to: &Matrix| {
             let mut operands = vec![
                 from.operand(),
@@ -182,14 +160,45 @@ impl Case<'_> {
             operands
         };
         Ok(ProductsAlone {
-            first: operator(flags.hidden, flags.intermediate, true)?,
+            first: self.product_alone(&alone, rows, (flags.hidden, flags.intermediate), true)?,
             of_first: operands(&x, up, &h),
-            second: operator(flags.intermediate, flags.hidden, false)?,
+            second: self.product_alone(&alone, rows, (flags.intermediate, flags.hidden), false)?,
             of_second: operands(&of_second, down, &y),
             _factors: [x, of_second],
             _results: [h, y],
             _numbers: [count, places, offsets, ids],
         })
+    }
+
+    /// A product of so many rows of this rank's experts, by an operator of one rank.
+    fn product_alone(
+        &self,
+        alone: &Communicator,
+        rows: u64,
+        (hidden, intermediate): (u64, u64),
+        swiglu: bool,
+    ) -> Result<Operator, Failure> {
+        let shape = DispatchShape {
+            experts: self.tokens.local_experts(),
+            top_k: 1,
+            max_tokens: rows,
+            hidden,
+            intermediate,
+        };
+        let (dtype, scales) = self.factor_type();
+        let config = DispatchConfig {
+            experts: Dim::Static(shape.experts),
+            top_k: Dim::Static(1),
+            max_tokens: Dim::Static(rows),
+            hidden: Dim::Static(hidden),
+            intermediate: Dim::Static(intermediate),
+            b_layout: BLayout::Nk,
+            dtype,
+            scales,
+            swiglu,
+            ..DispatchConfig::new(DispatchOp::DispatchGemm)
+        };
+        Ok(alone.prepare(&KernelConfig::new(1, config), shape)?)
     }
 
     /// Checks the sums of some tokens against a reference in fp64.

@@ -215,7 +215,7 @@ struct NormResults {
   static MK_DEVICE const u8* place(const RankContext& ctx, u32 row) {
     if constexpr (kReceivers == 1) return nullptr;  // this rank owns all tiles
     else {
-      const u32 vec = lane_index();
+      const u32 vec = min(lane_index(), kRowVecs - 1);  // lanes beyond a short row load nothing
       const Line line = Line::of(row, vec / kLineVecs);
       const u8* piece = ctx.local_ptr(Workspace::results(ctx.parity(), line.tile, line.group, line.sub));
       const u32 in_piece = row % gemm::kSubTile;

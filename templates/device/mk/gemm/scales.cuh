@@ -53,6 +53,7 @@ concept ScalePlaces = ScaleArgs<typename Places::Args> && requires(const Places&
   Places::kArrive;
   Places::kCols;           // columns of C
   Places::kKSteps;         // stages of K
+  Places::kHeldScales;     // with scales of blocks, the scales of a row that a lane holds: 1 or 2
   places.args;
   typename Places::OfRows; // the scales of a lane's rows of A
   places.of_rows().at(half);
@@ -67,7 +68,7 @@ struct TileScales {
   using Args = ArgsOfKernel;
   using Shape = TileShape<Config>;
   static constexpr bool kArrive = Source::kScalesArrive;
-  static constexpr u32 kCols = Config::kN, kKSteps = Config::kKSteps;
+  static constexpr u32 kCols = Config::kN, kKSteps = Config::kKSteps, kHeldScales = 2;
 
   const Args& args;
   const RankContext& ctx;
@@ -110,7 +111,7 @@ struct BlockScales {
 
   static constexpr bool kArrive = Places::kArrive;
 
-  static constexpr u32 kWindow = Fragment::kRowLanes;  // stages
+  static constexpr u32 kHeld = Places::kHeldScales, kWindow = kHeld * Fragment::kRowLanes;  // stages
   static constexpr u32 kBlocks = Places::kKSteps;
   static constexpr u32 kColBlocks = kCeilDiv<Places::kCols, kScaleBlock>;  // of columns of C
 
@@ -139,7 +140,7 @@ struct BlockScales {
   typename Places::OfRows of_rows;
   const u8* of_cols;               // the scales of a lane's columns
   u32 first;                       // the first stage of the tile
-  float window_rows[2];            // a lane's scales of A in the window
+  float window_rows[kHeld][2];     // a lane's scales of A in the window
   float window_cols;               // a lane's scale of B in the window
   float rows[2], cols[Shape::kParts];  // the scales of a stage
 
@@ -147,18 +148,24 @@ struct BlockScales {
 
   // Loads a window that begins with stage `step`.
   MK_DEVICE void load(u32 step) {
-    const u32 byte = Fp32::bytes(block(step + lane_index() % kWindow));
 #pragma unroll
-    for (u32 half = 0; half < 2; ++half) window_rows[half] = as_float(load_word(of_rows.at(half) + byte));
-    window_cols = as_float(load_word(of_cols + byte));
+    for (u32 i = 0; i < kHeld; ++i) {
+      const u32 k = block(step + i * Fragment::kRowLanes + lane_index() % Fragment::kRowLanes);
+#pragma unroll
+      for (u32 half = 0; half < 2; ++half) window_rows[i][half] = as_float(load_word(of_rows.at(half) + Fp32::bytes(k)));
+    }
+    window_cols = as_float(load_word(of_cols + Fp32::bytes(block(step + lane_index() % kWindow))));
   }
 
   // Takes the scales of stage `step` from the window. Behind the last stage of a window, loads the next window.
   MK_DEVICE void take(u32 step) {
     const u32 at = (step - first) % kWindow;
-    const u32 holder = lane_index() / kWindow * kWindow + at;
+    const u32 holder = lane_index() / Fragment::kRowLanes * Fragment::kRowLanes + at % Fragment::kRowLanes;
 #pragma unroll
-    for (u32 half = 0; half < 2; ++half) rows[half] = as_float(broadcast(as_bits(window_rows[half]), holder));
+    for (u32 half = 0; half < 2; ++half) {
+      const float held = at < Fragment::kRowLanes ? window_rows[0][half] : window_rows[kHeld - 1][half];
+      rows[half] = as_float(broadcast(as_bits(held), holder));
+    }
 #pragma unroll
     for (u32 part = 0; part < Shape::kParts; ++part) {
       cols[part] = as_float(broadcast(as_bits(window_cols), part * kWindow + at));

@@ -27,7 +27,7 @@ struct ExpertScales {
   using Args = ArgsOfKernel;
   using Shape = ShapeOfTile;
   static constexpr bool kArrive = false;
-  static constexpr u32 kCols = Config::kCols, kKSteps = Shape::kKSteps;
+  static constexpr u32 kCols = Config::kCols, kKSteps = Shape::kKSteps, kHeldScales = 1;
   static constexpr u32 kRowsOfB = Shape::kWeightCols * kCeilDiv<kCols, gemm::kScaleBlock>;  // with scales of blocks
 
   const Args& args;

@@ -119,7 +119,7 @@ struct MoeLayer {
       typename Up::Stages stages{ctx, Up::barriers(smem)};
       Tiles tiles{ctx, smem};
       ExpertTile tile;
-      while (tiles.next(tile, [] { __syncwarp(); })) {
+      while (tiles.next(tile, [] {})) {
         Sum sum;
         if (tile.col < kUpTiles) multiply_up(args, ctx, smem, stages, tiles, tile, group, sum);
         else multiply_down(args, smem, stages, tiles, tile, group, sum);
@@ -224,7 +224,6 @@ struct MoeLayer {
     const auto hidden = sum.template part<gemm::kScaleBlock>(0);
     const float scales[2] = {gemm::QuantisedRows::scale(hidden, 0), gemm::QuantisedRows::scale(hidden, 1)};
     const u32 first = rows.first(), row = Up::first_row();
-    __syncwarp();
     gemm::QuantisedRows::write(Up::output(smem), hidden, scales);
     __syncwarp();
     Up::template copy_lines<typename Config::ElementA>(rows, smem, tile, row, first, tile.col * gemm::kScaleBlock);

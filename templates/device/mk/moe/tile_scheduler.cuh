@@ -156,13 +156,15 @@ struct TileScheduler {
 
     MK_DEVICE Reader(const RankContext& ctx, const Smem& smem) : smem(smem), tiles(ctx, barriers(smem)) {}
 
-    // Returns false if no tile is left. `sync` makes threads converge: the threads of the warp, or of more warps.
+    // Returns false if no tile is left. `sync` makes threads converge: the threads of the warp, or of more warps. A reader that keeps
+    // its tile may leave it out.
     template <class Sync>
     MK_DEVICE bool next(ExpertTile& tile, const Sync& sync) {
       wait();
       read(tile, tiles.stage());
       sync();
-      if (!kKeeps || tile.rows == 0) tiles.consumer_release_warp();
+      if constexpr (!kKeeps) tiles.consumer_release_warp();
+      else if (tile.rows == 0) release();
       return tile.rows > 0;
     }
 

@@ -9,6 +9,7 @@ mod choices;
 mod layer;
 mod recovery;
 mod reference;
+mod scales;
 
 pub use layer::{Layer, ResultBits, Routing};
 pub use recovery::{InvalidCall, all_recover, invalid_calls};

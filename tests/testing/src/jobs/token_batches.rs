@@ -1,8 +1,7 @@
 //! Batches of tokens of a layer of experts, whose results are compared bit by bit.
 //!
-//! The elements, the experts and the weights of a token depend on the token's number alone. Elements are random numbers whose sums
-//! depend on the order of additions. In the product of a token and a weight, large terms cancel, so that the order shows in the
-//! elements of the result, which have few bits.
+//! The elements, the experts and the weights of a token depend on its number alone. Sums of elements depend on the order of
+//! additions, which shows in the few bits of a result, since large terms of a product cancel.
 
 use super::buffer::Elements;
 use super::kernel_edits::apply_edits;

@@ -289,9 +289,6 @@ fn finish(spec: GemmSpec<'_>, device: &Device, candidate: Candidate) -> BodyPlan
     let collects = reduction
         .as_ref()
         .is_some_and(|r| r.shots == 2 && (r.results || r.collect_unroll > 0));
-    let normalises_tiles = reduction
-        .as_ref()
-        .is_some_and(|r| r.normalises_tiles(&spec.epilogue()));
     let grid_ctas = if collects || spec.takes_rows() {
         device.sm_count // a warp of every CTA takes results to C
     } else {
@@ -312,7 +309,7 @@ fn finish(spec: GemmSpec<'_>, device: &Device, candidate: Candidate) -> BodyPlan
             threads: core.arch.threads(),
             grid_ctas,
             cluster_ctas: core.cluster.map_or(1, |cluster| cluster.ctas),
-            registers: core::registers(spec, device.arch, normalises_tiles),
+            registers: core::registers(spec, device.arch, op_plan.normalises_tiles()),
         },
         roles,
         call,
