@@ -142,8 +142,14 @@ fn offsets_that_are_not_possible_are_an_error_of_their_call() {
             [-1, 10, 20, 30, 40],
             "offset 0 is -1, but the first one is 0",
         ),
-        ([0, 10, 9, 30, 40], "offset 2 is 9, less than 10"),
-        ([0, 10, 20, 30, 0], "offset 4 is 0, less than 30"),
+        (
+            [0, 10, 9, 30, 40],
+            "offset 2 is 9, less than the previous offset 10",
+        ),
+        (
+            [0, 10, 20, 30, 0],
+            "offset 4 is 0, less than the previous offset 30",
+        ),
         (
             [0, 10, 301, 301, 301],
             "offset 2 is 301, but the operator was prepared for 300",
