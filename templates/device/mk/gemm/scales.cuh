@@ -138,10 +138,10 @@ struct BlockScales {
 
  private:
   typename Places::OfRows of_rows;
-  const u8* of_cols;               // the scales of a lane's columns
-  u32 first;                       // the first stage of the tile
-  float window_rows[kHeld][2];     // a lane's scales of A in the window
-  float window_cols;               // a lane's scale of B in the window
+  const u8* of_cols;            // the scales of a lane's columns
+  u32 first;                    // the first stage of the tile
+  float window_rows[kHeld][2];  // a lane's scales of A in the window
+  float window_cols;            // a lane's scale of B in the window
   float rows[2], cols[Shape::kParts];  // the scales of a stage
 
   static MK_DEVICE u32 block(u32 step) { return min(step, kBlocks - 1); }

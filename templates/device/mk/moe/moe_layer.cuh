@@ -1,9 +1,10 @@
 // A whole layer of experts: tokens are sent to the ranks of their experts, which apply two products to each row, and the results
 // return to their tokens.
 //
-// Tokens travel as mk/moe/tokens.cuh describes. The rows of the first product, silu(gate) · up, stay on the rank. They have elements
-// of the type of tokens and, if tokens have scales, scales behind their elements. A tile of the second product is stored directly to the ranks of its tokens, where each choice of a token has a place. When all ranks have
-// returned all rows, each rank adds up the results of its own tokens, in the order of their choices.
+// Tokens travel as mk/moe/tokens.cuh describes. The rows of the first product, silu(gate) · up, stay on the rank. They have
+// elements of the type of tokens and, if tokens have scales, scales behind their elements. A tile of the second product is
+// stored directly to the ranks of its tokens, where each choice of a token has a place. When all ranks have returned all rows,
+// each rank adds up the results of its own tokens, in the order of their choices.
 #pragma once
 #include <mk/call.cuh>
 #include <mk/gemm/quantised_rows.cuh>
