@@ -3,6 +3,7 @@
 
 mod faults;
 mod layers;
+mod not_finite;
 mod scales;
 mod whole;
 mod zeros;
