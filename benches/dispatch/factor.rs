@@ -6,6 +6,7 @@ use mkernel::float8::F8E4M3;
 use mkernel::half::bf16;
 use mkernel::operands::RawOperand;
 use mkernel::spec::{Dtype, Scales};
+use mkernel_testing::jobs::experts::quantised;
 use mkernel_testing::lab::{Failure, Lab, Matrix, Random};
 use std::sync::{Arc, LazyLock};
 
@@ -146,13 +147,6 @@ impl Case<'_> {
         if !self.flags.e4m3 {
             return row;
         }
-        let blocks = row.chunks(BLOCK as usize).map(|block| {
-            let greatest = block.iter().fold(0.0, |most: f32, x| most.max(x.abs()));
-            let scale = greatest / 448.0;
-            block
-                .iter()
-                .map(move |x| F8E4M3::from_f32(x / scale).to_f32() * scale)
-        });
-        blocks.flatten().collect()
+        quantised(&row)
     }
 }

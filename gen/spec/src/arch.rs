@@ -1,4 +1,4 @@
-//! [`Arch`] and [`Backend`]: the instructions of which kernels consist, and the compiler of kernels.
+//! [`Arch`] and [`Backend`]: the instruction set of kernels, and the compiler of kernels.
 
 pub(crate) mod registers;
 mod sm90;

@@ -121,7 +121,7 @@ impl<S: Subscriber> Layer<S> for Warnings {
     }
 }
 
-/// The variable that tells a test that it runs as a child process. Its value is the folder where parent and child meet.
+/// The environment variable of a test's child process. The value is the folder in which parent and child exchange files.
 const MEETING: &str = "MKERNEL_TEST_MEETING";
 
 /// The folder where this child process meets its parent; `None` in the parent.

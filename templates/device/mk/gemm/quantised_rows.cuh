@@ -1,8 +1,8 @@
 // Sums as elements of e4m3, with a scale for each kScaleBlock columns of a row.
 //
-// A scale is the greatest magnitude of its elements divided by 448, the greatest e4m3. An element is the sum divided by the scale,
-// rounded to nearest even. NaN is an element like others, and makes no scale larger. Beside an infinity, all elements are NaN, and so are
-// all products with the row. A magnitude below kLeast counts as kLeast, so that the elements of a row of zeros are zeros.
+// A scale is the greatest magnitude of its sums divided by 448, the greatest e4m3. An element is a sum divided by the scale, rounded to
+// nearest even. A sum that is NaN becomes NaN and does not change the scale. If a sum is infinite, all elements of the block become
+// NaN, so that all products with the row are NaN. A greatest magnitude below kLeast counts as kLeast, so that zeros stay zeros.
 #pragma once
 #include <mk/arch.cuh>
 #include <mk/gemm/scales.cuh>
@@ -24,7 +24,8 @@ struct QuantisedRows {
     return quad_max(greatest) * (1.0f / kGreatest);
   }
 
-  // 1 / x, rounded to nearest: by one step of Newton's method.
+  // 1 / x, rounded to nearest by one step of Newton's method: the approximation of GPUs and the quotient of simulated GPUs may differ in
+  // the last bit.
   static MK_DEVICE float reciprocal(float x) {
     const float near = reciprocal_approx(x);
     return multiply_add(near, multiply_add(-x, near, 1.0f), near);
@@ -34,7 +35,8 @@ struct QuantisedRows {
   static MK_DEVICE void write(u32 line, Sums sums, const float (&scales)[2]) {
     const bool is_odd = lane_index() % 2 != 0;
     const u32 row = Fragment::lane_row();
-    // A lane has a pair of each block of eight columns. It gives one of two pairs to its neighbour for the pair beside the other one.
+    // A lane has a pair of columns of each block of eight columns, and a vector has two blocks. Neighbouring lanes exchange pairs, so
+    // that an even lane stores a word of the left block, and an odd lane a word of the right block.
     const u32 in_vec = (is_odd ? Fragment::kBlockCols : 0) + lane_index() % Fragment::kRowLanes / 2 * 4;
 #pragma unroll
     for (u32 half = 0; half < 2; ++half) {

@@ -11,7 +11,8 @@ concept RowScaleSmem = requires(const Smem smem, u32 tile, u32 row) {
   smem.scales_address(tile, row);  // the address of the scales of a row of a tile
 };
 
-// A policy: the weights of a product. With scales of blocks, scales_row_bytes is the distance of their rows.
+// A policy: the weights of a product. With scales of blocks, rows of scales are scales_row_bytes apart. These are the weights of the
+// first product.
 struct FirstWeights {
   template <class Args>
   static MK_DEVICE const CUtensorMap& map(const Args& args) { return args.b; }
@@ -35,9 +36,9 @@ struct ExpertScales {
   const ExpertTile& tile;
   u32 place, group;  // place: the buffer of the tile
 
-  // The address is loaded anew for each window of scales, since the sums leave few registers.
+  // The pointers are loaded anew for each window of scales, since the sums leave few registers.
   struct OfRows {
-    u32 address;  // of the address of the scales of the upper row
+    u32 address;  // in shared memory, of the pointer to the scales of the upper row
 
     MK_DEVICE const u8* at(u32 half) const { return load_address(address + half * Fragment::kHalfRows * sizeof(u64)); }
   };

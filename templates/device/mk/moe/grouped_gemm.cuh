@@ -69,7 +69,8 @@ struct GroupedGemm {
     const u8* scales;
   };
 
-  // Passes on the address of the scales of row `row` of a tile. A row beyond the tile, whose sums nobody takes, has other scales.
+  // Passes on the address of the scales of row `row` of a tile. A row beyond the tile gets scales of weights, which can be loaded; the
+  // sums of that row are not stored.
   static MK_DEVICE void keep_scales(const Args& args, const Smem& smem, u32 place, u32 row, const Row& found) {
     if constexpr (kHasRowScales) {
       store_address(smem.scales_address(place, row), found.scales != nullptr ? found.scales : Weights::scales(args));

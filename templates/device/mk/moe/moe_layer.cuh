@@ -59,9 +59,8 @@ struct MoeLayer {
   static constexpr u32 kWarps = Config::kThreads / kWarp;
   static constexpr u32 kParts = kUpTiles * kMultiplyWarps;  // of the hidden rows of a row tile
   static_assert(Experts::kNodes == 1, "results travel over NVLink");
-  static constexpr bool kIsPromoted = Config::ElementA::kIsPromoted;
   static constexpr bool kQuantises = gemm::kScales<Config> == gemm::Scales::kBlock;
-  static_assert(kQuantises || !kIsPromoted, "hidden rows of e4m3 have scales of blocks");
+  static_assert(kQuantises == Config::ElementA::kIsPromoted, "hidden rows of e4m3 have scales of blocks");
   static_assert(!kQuantises || (Up::Shape::kSplitsRows && Up::Shape::kTileCols == gemm::kScaleBlock && !Up::Shape::kRaggedCols),
                 "a warp has all columns of a block");
 
@@ -206,7 +205,7 @@ struct MoeLayer {
   static MK_DEVICE void multiply_up(const Args& args, const RankContext& ctx, const Smem& smem, typename Up::Stages& stages,
                                     const Tiles& tiles, ExpertTile& tile, u32 group, Sum& sum) {
     const bool has_rows = Up::multiply_tile(args, smem, stages, tile, tiles.place(), Up::Shape::kKSteps, group, sum);
-    if constexpr (kIsPromoted) tiles.again(tile);
+    if constexpr (kQuantises) tiles.again(tile);
     if (has_rows) {
       const HiddenRows rows{ctx, smem, tile};
       if constexpr (kQuantises) store_quantised(rows, smem, tile, sum);
@@ -239,7 +238,7 @@ struct MoeLayer {
                                       ExpertTile& tile, u32 group, Sum& sum) {
     tile.col -= kUpTiles;
     if (!Down::multiply_tile(args, smem, stages, tile, tiles.place(), Down::Shape::kKSteps, group, sum)) return;
-    if constexpr (kIsPromoted) {
+    if constexpr (kQuantises) {
       tiles.again(tile);
       tile.col -= kUpTiles;
     }

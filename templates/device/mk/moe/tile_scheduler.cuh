@@ -156,8 +156,8 @@ struct TileScheduler {
 
     MK_DEVICE Reader(const RankContext& ctx, const Smem& smem) : smem(smem), tiles(ctx, barriers(smem)) {}
 
-    // Returns false if no tile is left. `sync` makes threads converge: the threads of the warp, or of more warps. A reader that keeps
-    // its tile may leave it out.
+    // Returns false if no tile is left. `sync` makes threads converge: the threads of the warp, or of more warps. It may do nothing in a
+    // reader that keeps its tile, since `release` makes the warp converge.
     template <class Sync>
     MK_DEVICE bool next(ExpertTile& tile, const Sync& sync) {
       wait();

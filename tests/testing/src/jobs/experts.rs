@@ -13,3 +13,4 @@ mod scales;
 
 pub use layer::{Layer, ResultBits, Routing};
 pub use recovery::{InvalidCall, all_recover, invalid_calls};
+pub use scales::quantised;

@@ -26,7 +26,7 @@ impl Needs<'_> {
         self.op_plan.takes_rows()
     }
 
-    /// Returns whether marks tell which slots are free.
+    /// Returns whether free slots are known by marks.
     fn marks_turns(&self) -> bool {
         self.exchanges() && self.takes_rows() && self.op_plan.is_ring()
     }

@@ -22,7 +22,7 @@
 //! same time.
 //!
 //! If each call gives the length of the sequence, the memory is laid out for the longest sequence, and not every call
-//! writes every flag. Flags then hold marks, and ranks tell each other that they have begun a call, as
+//! writes every flag. Flags then hold marks, and each rank announces the begin of a call to the other ranks, as
 //! `docs/decisions/0012-rows-at-run-time.md` describes.
 //!
 //! Each packed sequence is divided among the ranks like a single sequence. Tiles of queries and tiles of keys begin with

@@ -8,7 +8,8 @@ use crate::parts::network::PUT_BYTES;
 use crate::topology::Topology;
 use serde::Serialize;
 
-/// The most peers for all tokens of which a rank has room. With more peers, the total room of a rank stays about the same.
+/// The largest number of peers for which a rank has room for all tokens. With more peers, the total room of a rank stays about the
+/// same.
 const PEERS_WITH_ROOM: u64 = 4;
 
 /// The smallest room for chunks of a peer: one chunk arrives, one is forwarded, and one is acknowledged.

@@ -22,7 +22,8 @@ pub(super) fn down_scale(expert: usize, rows: usize, cols: usize) -> f32 {
 }
 
 /// Returns a row of e4m3 times the scales of its blocks, as kernels make it of sums.
-pub(super) fn quantised(row: &[f32]) -> Vec<f32> {
+#[must_use]
+pub fn quantised(row: &[f32]) -> Vec<f32> {
     let blocks = row.chunks(SCALE_BLOCK as usize).map(|block| {
         let greatest = block
             .iter()
