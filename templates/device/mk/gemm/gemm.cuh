@@ -189,12 +189,14 @@ struct Gemm {
     } else if constexpr (!Config::ElementA::kIsPromoted) {
       Mainloop::multiply(smem, stages, work.k_begin, work.k_end, group, sum);
     } else if constexpr (kScales<Config> == Scales::kBlock) {
+      // More stages would make the loop long, and the addresses of scales that arrive would not fit into registers.
+      constexpr bool kUnrolls = Config::kStages <= 4 && !Source::kScalesArrive;
       BlockScales<Config, Places> scales{Places{args, ctx, work, group}};
-      Mainloop::multiply_promoting(smem, stages, work.k_begin, work.k_end, group, scales, sum);
+      Mainloop::template multiply_promoting<true, kUnrolls>(smem, stages, work.k_begin, work.k_end, group, scales, sum);
     } else {
       if constexpr (kScalesSums<Config>) SumScales<Config, Places>{Places{args, ctx, work, group}}.prefetch();
       NoStageScales scales;
-      Mainloop::multiply_promoting(smem, stages, work.k_begin, work.k_end, group, scales, sum);
+      Mainloop::template multiply_promoting<true, false>(smem, stages, work.k_begin, work.k_end, group, scales, sum);
     }
   }
 

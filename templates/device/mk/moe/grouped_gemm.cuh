@@ -258,11 +258,11 @@ struct GroupedGemm {
     if constexpr (kHasRowScales) stages.consumer_wait();
     if constexpr (gemm::kScales<Config> == gemm::Scales::kBlock) {
       gemm::BlockScales<Config, Places> scales{places};
-      Mainloop::multiply_promoting(places.smem, stages, begin, end, places.group, scales, sum);
+      Mainloop::template multiply_promoting<false, false>(places.smem, stages, begin, end, places.group, scales, sum);
     } else {
       if constexpr (gemm::kScalesSums<Config>) gemm::SumScales<Config, Places>{places}.prefetch();
       gemm::NoStageScales scales;
-      Mainloop::multiply_promoting(places.smem, stages, begin, end, places.group, scales, sum);
+      Mainloop::template multiply_promoting<false, false>(places.smem, stages, begin, end, places.group, scales, sum);
     }
   }
 

@@ -38,6 +38,13 @@ struct StageDescriptor {
   // Advances to the next stage, which is stage 0 if `wraps`.
   MK_DEVICE void advance(bool wraps) { low = wraps ? first : low + stage_distance; }
 
+  // The descriptor of another stage, if this is the descriptor of stage 0.
+  MK_DEVICE StageDescriptor of_stage(u32 stage) const {
+    StageDescriptor other = *this;
+    other.low += stage * stage_distance;
+    return other;
+  }
+
   // The descriptor of the operand from an offset on, in units of 16 bytes.
   MK_DEVICE u64 at(u32 offset) const {
     constexpr u64 kHigh = 0xffffffffull << 32;
