@@ -94,4 +94,5 @@ pub use nvrtc_options::PINNED_VERSION;
 pub use render::render;
 pub use source::CudaSource;
 pub use store::Store;
+pub use subprocess::stop_compilers;
 pub use templates::headers;

@@ -5,8 +5,7 @@ use super::fetch;
 use super::format::{bytes, micros, registers, table};
 use super::input::{Input, Kernel};
 use super::output::{print, print_json, print_stderr};
-use super::{check, plan, store};
-use indicatif::{ProgressBar, ProgressStyle};
+use super::{check, plan, progress, store};
 use mkernel_compile::{Bundle, Cubin, Env, GenError, HostCxx, KernelTemplate, Key, Nvrtc, Store};
 use mkernel_spec::{Backend, KernelPlan};
 use serde::Serialize;
@@ -166,7 +165,8 @@ impl Build {
     ) -> Vec<Result<Built, GenError>> {
         let cores = || thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
         let threads = self.jobs.unwrap_or_else(cores).get().min(jobs.len());
-        let progress = progress_bar(jobs.len());
+        let template = "compiling {wide_bar} {pos}/{len} kernels {elapsed}";
+        let progress = progress::bar(template, jobs.len() as u64);
         let next = AtomicUsize::new(0);
         let results = Mutex::new(Vec::new());
         thread::scope(|scope| {
@@ -244,18 +244,6 @@ fn build_one(job: &Job, cached: bool, cache: &Store) -> Result<Built, GenError> 
         cached,
         millis: started.elapsed().as_secs_f64() * 1e3,
     })
-}
-
-/// A progress bar. It is hidden unless standard error is a terminal.
-fn progress_bar(kernels: usize) -> ProgressBar {
-    if kernels < 2 {
-        return ProgressBar::hidden();
-    }
-    let style = ProgressStyle::with_template("compiling {wide_bar} {pos}/{len} kernels {elapsed}");
-    let bar = ProgressBar::new(kernels as u64)
-        .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-    bar.enable_steady_tick(std::time::Duration::from_millis(200));
-    bar
 }
 
 /// Reports that a kernel is not built because some of its sizes are unknown.

@@ -61,6 +61,7 @@ impl Check {
         let Loaded {
             kernels,
             diagnostics,
+            ..
         } = self.input.load()?;
         let mut missing = 0;
         for kernel in &kernels {

@@ -90,8 +90,8 @@ impl FabricTest {
         match wrong {
             0 => Ok(()),
             failed => Err(Failure::Runs {
-                failed,
-                ran: rows.len(),
+                failed: failed as u64,
+                ran: rows.len() as u64,
                 code: 1,
             }),
         }

@@ -36,8 +36,8 @@ pub enum Failure {
     #[error(transparent)]
     Gen(GenError),
     /// Runs that failed, and the exit code.
-    #[error("{failed} of {} failed", count(*.ran, "run"))]
-    Runs { failed: usize, ran: usize, code: u8 },
+    #[error("{failed} of {} failed", count(*.ran as usize, "run"))]
+    Runs { failed: u64, ran: u64, code: u8 },
     #[error(
         "{label} needs about {needed} of host memory on simulated GPUs, but only {available} are free; use smaller sizes, fewer --calls, or GPUs"
     )]
@@ -64,6 +64,8 @@ pub enum Failure {
     },
     #[error(transparent)]
     Nics(NicConfigError),
+    #[error("signals cannot be received")]
+    Signals(#[source] io::Error),
     #[error("cannot write to standard output")]
     Output(#[source] io::Error),
 }
@@ -88,6 +90,7 @@ impl Failure {
             | Self::Read { .. }
             | Self::Write { .. }
             | Self::Fetch { .. }
+            | Self::Signals(_)
             | Self::Output(_) => 4,
         }
     }

@@ -9,6 +9,7 @@ mod one_rank;
 mod record;
 mod references;
 mod run;
+mod run_several;
 mod topology;
 
 use serde_json::Value;

@@ -1,0 +1,13 @@
+//! A progress bar on standard error.
+
+use indicatif::{ProgressBar, ProgressStyle};
+use std::time::Duration;
+
+/// A bar of `steps` steps. It is hidden unless standard error is a terminal. The template is one of indicatif.
+pub fn bar(template: &str, steps: u64) -> ProgressBar {
+    let style = ProgressStyle::with_template(template);
+    let bar =
+        ProgressBar::new(steps).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar.enable_steady_tick(Duration::from_millis(200));
+    bar
+}
