@@ -64,6 +64,17 @@ pub enum Failure {
     },
     #[error(transparent)]
     Nics(NicConfigError),
+    #[error("cannot start {}; write its path, such as ./program, or a name in a folder of PATH", .program.display())]
+    Start { program: PathBuf, source: io::Error },
+    #[error("no port and no secret for the ranks")]
+    Rendezvous(#[source] io::Error),
+    #[error(
+        "{nproc} processes of one host cannot share simulated GPUs; start one process, which makes a thread per rank (`Communicator::local`, `mkernel-gen run`), or give --as-hosts to try how ranks meet without operators"
+    )]
+    SimulatedProcesses { nproc: usize },
+    /// The first rank that failed, and its exit code.
+    #[error("rank {rank} {how}")]
+    Rank { rank: usize, how: String, code: u8 },
     #[error("signals cannot be received")]
     Signals(#[source] io::Error),
     #[error("cannot write to standard output")]
@@ -78,19 +89,25 @@ impl Failure {
             | Self::Device { .. }
             | Self::Fabric(_)
             | Self::NotBundled { .. } => 1,
-            Self::Usage(_) | Self::Variable { .. } | Self::Variables(_) | Self::Nics(_) => 2,
+            Self::Usage(_)
+            | Self::SimulatedProcesses { .. }
+            | Self::Variable { .. }
+            | Self::Variables(_)
+            | Self::Nics(_) => 2,
             Self::Compile(failed) => failed
                 .iter()
                 .map(|(_, error)| exit_code(error))
                 .max()
                 .unwrap_or(3),
             Self::Gen(error) => exit_code(error),
-            Self::Runs { code, .. } => *code,
+            Self::Runs { code, .. } | Self::Rank { code, .. } => *code,
             Self::HostMemory { .. }
             | Self::Read { .. }
             | Self::Write { .. }
             | Self::Fetch { .. }
             | Self::Signals(_)
+            | Self::Start { .. }
+            | Self::Rendezvous(_)
             | Self::Output(_) => 4,
         }
     }

@@ -11,6 +11,7 @@ mod files;
 mod flags;
 mod format;
 mod input;
+mod launch;
 mod machine;
 mod output;
 mod plan;
@@ -63,6 +64,12 @@ enum Command {
     /// Without a kernel it runs a small one. Simulated GPUs work on any machine that has a C++ compiler.
     /// The seed determines the data and, on simulated GPUs, the order of concurrent events.
     Run(Box<run::Run>),
+    /// Start a program once for each rank on this host, as torchrun does
+    ///
+    /// The program makes its rank by `Communicator::from_env`. Each line of its output begins with the rank. If a rank fails,
+    /// the others are ended, and the exit code is the code of the first rank that failed. SIGINT, SIGTERM and SIGHUP are
+    /// forwarded.
+    Launch(launch::Launch),
     /// Send messages between GPUs of different nodes, check every word that arrives, and measure
     ///
     /// Use it to test the network of a cluster: --from-env with --transport rc or efa sends messages between hosts.
@@ -114,6 +121,7 @@ fn run_command(cli: &Cli) -> Result<(), Failure> {
         Command::Render(render) => render.run(cli.json),
         Command::Build(build) => build.run(cli.json),
         Command::Run(run) => run.run(cli.json),
+        Command::Launch(launch) => launch.run(cli.json),
         Command::FabricTest(test) => test.run(cli.json),
         Command::List(list) => list.run(cli.json),
         Command::Clean(clean) => clean.run(cli.json),

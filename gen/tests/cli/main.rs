@@ -5,6 +5,7 @@ mod buckets;
 mod build;
 mod fabric_test;
 mod kernels;
+mod launch;
 mod one_rank;
 mod record;
 mod references;
