@@ -3,7 +3,7 @@
 use crate::cubin::Cubin;
 use crate::disk::{public_tempdir, sync_dir, write_file};
 use crate::entry::{Entry, EntryFault, read_entry, write_entry};
-use crate::error::{BundleFault, GenError};
+use crate::error::{BundleFault, GenError, with_causes};
 use crate::folder::Folder;
 use crate::key::Key;
 use crate::source::CudaSource;
@@ -26,6 +26,22 @@ const SCHEMA: u32 = 3;
 pub struct Bundle {
     path: PathBuf,
     manifest: Manifest,
+}
+
+/// A kernel that a bundle lists.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BundledKernel {
+    /// The symbol of the kernel.
+    pub id: String,
+    /// The architecture for which the kernel was written.
+    pub arch: Arch,
+    /// The compiler that made the machine code, without its version.
+    pub backend: Backend,
+    /// The content address of the kernel.
+    pub key: Key,
+    /// The stored kernel, or the reason why it cannot be used.
+    pub entry: Result<Entry, String>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -91,6 +107,30 @@ impl Bundle {
         kernels
             .filter_map(|kernel| Entry::read(&folder, kernel.key.to_string().as_ref()))
             .collect()
+    }
+
+    /// All kernels that the bundle lists, in the order in which they were written. Their machine code is compared with its
+    /// checksum.
+    #[must_use]
+    pub fn kernels(&self) -> Vec<BundledKernel> {
+        let listed = self.manifest.kernels.iter();
+        listed
+            .map(|kernel| BundledKernel {
+                id: kernel.id.clone(),
+                arch: kernel.arch,
+                backend: kernel.backend,
+                key: kernel.key,
+                entry: self.checked_entry(&kernel.key),
+            })
+            .collect()
+    }
+
+    fn checked_entry(&self, key: &Key) -> Result<Entry, String> {
+        let fault = |fault: EntryFault| with_causes(&fault);
+        self.read(key).map_err(fault)?;
+        let folder = Folder::open(&self.path).map_err(|error| with_causes(&error))?;
+        Entry::read(&folder, key.to_string().as_ref())
+            .ok_or_else(|| "it was removed while it was read".to_owned())
     }
 
     /// Whether the bundle lists a kernel with this name, architecture and backend.

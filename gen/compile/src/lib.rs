@@ -76,8 +76,8 @@ mod subprocess;
 mod templates;
 
 pub use build::build;
-pub use bundle::{BUNDLE_MANIFEST, Bundle};
-pub use cache::Cleaned;
+pub use bundle::{BUNDLE_MANIFEST, Bundle, BundledKernel};
+pub use cache::{Cleaned, check_cache};
 pub use cubin::{Cubin, Resources};
 pub use entry::Entry;
 pub use env::Env;

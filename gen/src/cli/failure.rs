@@ -57,6 +57,8 @@ pub enum Failure {
         path: PathBuf,
         source: toml::de::Error,
     },
+    #[error("{faults} of this machine; see the remedies above")]
+    Machine { faults: String },
     #[error("cannot install NVRTC: {what}")]
     Fetch {
         what: String,
@@ -105,6 +107,7 @@ impl Failure {
             | Self::Read { .. }
             | Self::Write { .. }
             | Self::Fetch { .. }
+            | Self::Machine { .. }
             | Self::Signals(_)
             | Self::Start { .. }
             | Self::Rendezvous(_)

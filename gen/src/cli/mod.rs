@@ -82,7 +82,7 @@ enum Command {
     Clean(store::Clean),
     /// Install the version of NVRTC that mkernel is tested with, from its Python wheel
     FetchNvrtc(fetch::Fetch),
-    /// Show what was found on this machine: NVRTC, C++ compiler, cache, driver, transports, NICs
+    /// Examine this machine (compilers, cache, bundles, GPUs, NICs, PCIe, limits), and name a remedy for each fault
     Doctor,
     /// Show the GPUs and NICs of a host, which NICs serve which GPU, and why
     Topology(topology::ShowTopology),

@@ -3,6 +3,7 @@
 mod book;
 mod buckets;
 mod build;
+mod doctor;
 mod fabric_test;
 mod kernels;
 mod launch;

@@ -1,0 +1,81 @@
+//! [`Finding`]: the result of one examination. A fault and a lack cannot be named without a remedy.
+
+use serde::{Serialize, Serializer, ser::SerializeStruct};
+
+/// The weight of a finding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    Ok,
+    /// Something that only some programs need is missing.
+    Note,
+    Fault,
+}
+
+/// The result of one examination.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    check: &'static str,
+    found: String,
+    /// The remedy, and whether there is a fault. `None` if everything is fine.
+    remedy: Option<(State, String)>,
+}
+
+impl Finding {
+    /// Everything is fine.
+    pub fn ok(check: &'static str, found: impl Into<String>) -> Self {
+        Self {
+            check,
+            found: found.into(),
+            remedy: None,
+        }
+    }
+
+    /// Something is missing or slow, which not all programs need. `remedy` is a command or an instruction.
+    pub fn note(check: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self {
+            remedy: Some((State::Note, remedy.into())),
+            ..Self::ok(check, found)
+        }
+    }
+
+    /// Something does not work. `remedy` is a command or an instruction.
+    pub fn fault(check: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self {
+            remedy: Some((State::Fault, remedy.into())),
+            ..Self::ok(check, found)
+        }
+    }
+
+    pub fn state(&self) -> State {
+        self.remedy.as_ref().map_or(State::Ok, |(state, _)| *state)
+    }
+
+    /// A line with the finding, and a line with the remedy if there is one.
+    pub fn text(&self) -> String {
+        const INDENT: &str = "\n                   ";
+        let state = match self.state() {
+            State::Ok => "ok",
+            State::Note => "note",
+            State::Fault => "FAULT",
+        };
+        let found = self.found.replace('\n', INDENT);
+        let mut text = format!("{state:<6} {:<11} {found}", self.check);
+        if let Some((_, remedy)) = &self.remedy {
+            text += &format!("{INDENT}remedy: {}", remedy.replace('\n', INDENT));
+        }
+        text + "\n"
+    }
+}
+
+impl Serialize for Finding {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut line = serializer.serialize_struct("Finding", 4)?;
+        line.serialize_field("check", self.check)?;
+        line.serialize_field("state", &self.state())?;
+        line.serialize_field("found", &self.found)?;
+        let remedy = self.remedy.as_ref().map(|(_, remedy)| remedy);
+        line.serialize_field("remedy", &remedy)?;
+        line.end()
+    }
+}
