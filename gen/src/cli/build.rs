@@ -4,7 +4,7 @@ use super::failure::Failure;
 use super::fetch;
 use super::format::{bytes, micros, registers, table};
 use super::input::{Input, Kernel};
-use super::output::{print, print_json, print_stderr};
+use super::output::{print, print_json, print_note};
 use super::{check, plan, progress, store};
 use mkernel_compile::{Bundle, Cubin, Env, GenError, HostCxx, KernelTemplate, Key, Nvrtc, Store};
 use mkernel_spec::{Backend, KernelPlan};
@@ -99,12 +99,12 @@ impl Build {
             let dropped = dropped_kernels(dir, &built);
             Bundle::write(dir, kernels).map_err(Failure::Gen)?;
             if !dropped.is_empty() {
-                print_stderr(&format!(
+                print_note(&format!(
                     "the bundle was replaced and no longer has these kernels: {}; build all kernels of a bundle with one command",
                     dropped.join(", ")
                 ));
             }
-            print_stderr(&format!("bundle written to {}", dir.display()));
+            print_note(&format!("bundle written to {}", dir.display()));
         }
         self.report(&built, json)?;
         if failed.is_empty() {
@@ -252,7 +252,7 @@ fn skip(kernel: &Kernel, json: bool) -> Result<(), Failure> {
         return print_json(&check::checked(kernel));
     }
     let unknown = kernel.unknown_dims();
-    print_stderr(&format!(
+    print_note(&format!(
         "{}: {}: not built, since the size of {} is unknown; give --{} SIZES, or let `prepare` compile it",
         kernel.location,
         kernel.label,

@@ -5,7 +5,7 @@ mod network;
 use super::failure::Failure;
 use super::format::{bytes, count, table};
 use super::machine::{self, DeviceChoice, Machine, Simulated};
-use super::output::{print, print_json, print_stderr};
+use super::output::{print, print_json, print_note, print_stderr};
 use mkernel::{
     Communicator, Error, Simulation,
     error::NetworkError,
@@ -105,7 +105,7 @@ impl FabricTest {
         }
         if device == DeviceChoice::Auto {
             let gpus = count(gpus as usize, "GPU");
-            print_stderr(&format!(
+            print_note(&format!(
                 "this host has {gpus}, so GPUs are simulated (--device gpu requires real ones)"
             ));
         }

@@ -12,6 +12,7 @@ mod record;
 mod references;
 mod run;
 mod run_several;
+mod shell;
 mod topology;
 
 use serde_json::Value;

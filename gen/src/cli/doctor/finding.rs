@@ -1,5 +1,6 @@
 //! [`Finding`]: the result of one examination. A fault and a lack cannot be named without a remedy.
 
+use crate::cli::output::{ERROR, FINE, WARNING};
 use serde::{Serialize, Serializer, ser::SerializeStruct};
 
 /// The weight of a finding.
@@ -54,13 +55,13 @@ impl Finding {
     /// A line with the finding, and a line with the remedy if there is one.
     pub fn text(&self) -> String {
         const INDENT: &str = "\n                   ";
-        let state = match self.state() {
-            State::Ok => "ok",
-            State::Note => "note",
-            State::Fault => "FAULT",
+        let (style, state) = match self.state() {
+            State::Ok => (FINE, "ok"),
+            State::Note => (WARNING, "note"),
+            State::Fault => (ERROR, "FAULT"),
         };
         let found = self.found.replace('\n', INDENT);
-        let mut text = format!("{state:<6} {:<11} {found}", self.check);
+        let mut text = format!("{style}{state:<6}{style:#} {:<11} {found}", self.check);
         if let Some((_, remedy)) = &self.remedy {
             text += &format!("{INDENT}remedy: {}", remedy.replace('\n', INDENT));
         }

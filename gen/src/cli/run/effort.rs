@@ -2,7 +2,7 @@
 
 use super::kernel_run::KernelRun;
 use crate::cli::format::{bytes, duration};
-use crate::cli::output::print_stderr;
+use crate::cli::output::{WARNING, print_note};
 use std::time::Duration;
 
 /// Floating-point operations of kernels per second and run: a product of 2048x1024x1024 on one simulated GPU, measured on a
@@ -41,7 +41,7 @@ impl Effort {
 /// Warns if the runs of all kernels with this number of seeds, `jobs` at a time, take longer than [`LONG`].
 pub fn warn_if_long(kernels: &[KernelRun], seeds: u64, jobs: usize) {
     if let Some(text) = warning(kernels, seeds, jobs) {
-        print_stderr(&text);
+        print_note(&text);
     }
 }
 
@@ -57,7 +57,7 @@ fn warning(kernels: &[KernelRun], seeds: u64, jobs: usize) -> Option<String> {
     let time = all.time() / jobs.max(1) as u32;
     (time > LONG).then(|| {
         format!(
-            "warning: the simulation may take about {}: {:.1e} floating-point operations and {} of operands, at about {FLOPS:.0e} operations and {} a second in each of {jobs} concurrent runs; use smaller sizes, fewer --calls, --seeds or kernels (--kernel), or --device gpu",
+            "{WARNING}warning:{WARNING:#} the simulation may take about {}: {:.1e} floating-point operations and {} of operands, at about {FLOPS:.0e} operations and {} a second in each of {jobs} concurrent runs; use smaller sizes, fewer --calls, --seeds or kernels (--kernel), or --device gpu",
             duration(time),
             all.flops,
             bytes(all.bytes as u64),

@@ -36,7 +36,7 @@ use super::fabric_test::Network;
 use super::input::{Kernel, Loaded, Overrides, Sources};
 use super::machine::{self, DeviceChoice, Machine, Simulated, cores};
 use crate::cli::format::count;
-use crate::cli::output::print_stderr;
+use crate::cli::output::print_note;
 use host_memory::Memory;
 use kernel_run::{KernelRun, chosen_by};
 use mkernel::{KernelPlan, Simulation, spec::Device};
@@ -138,7 +138,7 @@ impl Run {
         };
         runs.run(&mut report)?;
         if machine == Machine::Gpus && report.machine_is_at_fault() {
-            print_stderr("use --device sim to run without a GPU");
+            print_note("use --device sim to run without a GPU");
         }
         report.finish()
     }
@@ -189,7 +189,7 @@ impl Run {
         let kernels = self.load(&Device::simulated(simulated.sms))?.planned()?;
         if device == DeviceChoice::Auto {
             let gpus = count(gpus as usize, "GPU");
-            print_stderr(&format!(
+            print_note(&format!(
                 "this host has {gpus}, so GPUs are simulated (--device gpu requires real ones)"
             ));
         }
