@@ -1,13 +1,18 @@
 //! `mkernel-gen build`: compiles kernels into the cache, and into a bundle if one is given.
 
+mod dump;
+mod job;
+
 use super::failure::Failure;
 use super::fetch;
 use super::format::{bytes, micros, registers, table};
 use super::input::{Input, Kernel};
 use super::output::{print, print_json, print_note};
 use super::{check, plan, progress, store};
-use mkernel_compile::{Bundle, Cubin, Env, GenError, HostCxx, KernelTemplate, Key, Nvrtc, Store};
-use mkernel_spec::{Backend, KernelPlan};
+use dump::{Dump, Kind};
+use job::{Built, Job};
+use mkernel_compile::{Bundle, Env, GenError, HostCxx, KernelTemplate, Key, Nvrtc, Store};
+use mkernel_spec::Backend;
 use serde::Serialize;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -30,24 +35,12 @@ pub struct Build {
     /// Install NVRTC first if it is missing
     #[arg(long)]
     fetch: bool,
+    /// Also write these files of each kernel into the folder of --out; sass needs nvdisasm or cuobjdump
+    #[arg(long, value_name = "KINDS", value_delimiter = ',', requires = "out")]
+    dump: Vec<Kind>,
     /// Show the plan of each kernel too, as `plan` does
     #[arg(long)]
     plan: bool,
-}
-
-/// A kernel to build.
-struct Job {
-    kernel: Kernel,
-    plan: KernelPlan,
-    template: KernelTemplate,
-    key: Key,
-}
-
-/// A kernel that was compiled, or found in the cache.
-struct Built {
-    cubin: Cubin,
-    cached: bool,
-    millis: f64,
 }
 
 #[derive(Serialize)]
@@ -63,6 +56,8 @@ struct BuiltLine<'a> {
     cubin_bytes: usize,
     cached: bool,
     millis: f64,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    dumps: &'a [PathBuf],
     bound_us: f64,
     bound_reason: &'static str,
     estimate_us: f64,
@@ -72,6 +67,7 @@ impl Build {
     /// Compiles all kernels that are not cached. A kernel that fails does not stop the other kernels.
     pub fn run(&self, json: bool) -> Result<(), Failure> {
         let jobs = self.jobs(json)?;
+        let dump = Dump::new(&self.dump, &jobs)?;
         let cache = store::cache()?;
         let is_cached: Vec<bool> = jobs
             .iter()
@@ -103,6 +99,9 @@ impl Build {
                     "the bundle was replaced and no longer has these kernels: {}; build all kernels of a bundle with one command",
                     dropped.join(", ")
                 ));
+            }
+            for (job, done) in &mut built {
+                done.dumps = dump.write(dir, job, done)?;
             }
             print_note(&format!("bundle written to {}", dir.display()));
         }
@@ -243,6 +242,7 @@ fn build_one(job: &Job, cached: bool, cache: &Store) -> Result<Built, GenError> 
         cubin,
         cached,
         millis: started.elapsed().as_secs_f64() * 1e3,
+        dumps: Vec::new(),
     })
 }
 
@@ -301,6 +301,7 @@ fn built_line<'a>(job: &'a Job, done: &'a Built) -> BuiltLine<'a> {
         cubin_bytes: done.cubin.bytes.len(),
         cached: done.cached,
         millis: done.millis,
+        dumps: &done.dumps,
         bound_us: job.plan.body().bound.us(),
         bound_reason: job.plan.body().bound.reason(),
         estimate_us: job.plan.body().estimate_us,

@@ -57,6 +57,12 @@ pub enum Failure {
         path: PathBuf,
         source: toml::de::Error,
     },
+    #[error(
+        "machine code needs nvdisasm or cuobjdump, and neither is in PATH, in the toolkits of CUDA_HOME, CUDA_PATH and CUDA_ROOT, or in /usr/local/cuda/bin; leave out `sass`, or run `pip install nvidia-cuda-nvdisasm` and add the folder of nvdisasm to PATH"
+    )]
+    NoDisassembler,
+    #[error("{} cannot show the machine code: {reason}; leave out `sass`, or use nvdisasm of CUDA 13 or newer", .program.display())]
+    Disassembler { program: PathBuf, reason: String },
     #[error("{faults} of this machine; see the remedies above")]
     Machine { faults: String },
     #[error("cannot install NVRTC: {what}")]
@@ -108,6 +114,8 @@ impl Failure {
             | Self::Write { .. }
             | Self::Fetch { .. }
             | Self::Machine { .. }
+            | Self::NoDisassembler
+            | Self::Disassembler { .. }
             | Self::Signals(_)
             | Self::Start { .. }
             | Self::Rendezvous(_)

@@ -4,6 +4,7 @@ mod book;
 mod buckets;
 mod build;
 mod doctor;
+mod dump;
 mod fabric_test;
 mod kernels;
 mod launch;
