@@ -38,8 +38,9 @@ struct Bundled {
 
 impl Bundled {
     fn open(path: PathBuf) -> Result<Self, Failure> {
-        let entries = Bundle::open(&path).map_err(Failure::Gen)?.entries();
-        let keys = entries.into_iter().map(|entry| entry.key).collect();
+        let kernels = Bundle::open(&path).map_err(Failure::Gen)?.kernels();
+        let usable = kernels.into_iter().filter(|kernel| kernel.entry.is_ok());
+        let keys = usable.map(|kernel| kernel.key).collect();
         Ok(Self { path, keys })
     }
 

@@ -33,6 +33,10 @@ pub enum Failure {
         .path.display(), count(*.missing, "kernel")
     )]
     NotBundled { path: PathBuf, missing: usize },
+    #[error(
+        "{} of a bundle; build the bundle anew with `mkernel-gen build KERNELS --out DIR`, or copy it again", count(*.damaged, "damaged kernel")
+    )]
+    Damaged { damaged: usize },
     #[error(transparent)]
     Gen(GenError),
     /// Runs that failed, and the exit code.
@@ -96,6 +100,7 @@ impl Failure {
             Self::Diagnostics(_)
             | Self::Device { .. }
             | Self::Fabric(_)
+            | Self::Damaged { .. }
             | Self::NotBundled { .. } => 1,
             Self::Usage(_)
             | Self::SimulatedProcesses { .. }

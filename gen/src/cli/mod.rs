@@ -1,6 +1,7 @@
 //! The command line. Each subcommand has a file of its own and fails with a [`Failure`].
 
 mod build;
+mod bundle;
 mod check;
 mod color;
 mod completions;
@@ -102,6 +103,11 @@ enum Command {
         after_help = "Example:\n  mkernel-gen fabric-test --ranks 4 --nodes 2 --jitter-us 100 --loss 0.05"
     )]
     FabricTest(Box<fabric_test::FabricTest>),
+    /// Add kernels to bundles, merge bundles, and check and list their kernels
+    #[command(
+        after_help = "Example:\n  mkernel-gen bundle merge kernels-8 kernels-16 --out kernels"
+    )]
+    Bundle(bundle::Bundles),
     /// List the kernels in the cache or in a bundle
     #[command(after_help = "Example:\n  mkernel-gen list kernels")]
     List(store::List),
@@ -170,6 +176,7 @@ fn run_command(cli: &Cli) -> Result<(), Failure> {
         Command::Run(run) => run.run(cli.json),
         Command::Launch(launch) => launch.run(cli.json),
         Command::FabricTest(test) => test.run(cli.json),
+        Command::Bundle(bundles) => bundles.run(cli.json),
         Command::List(list) => list.run(cli.json),
         Command::Clean(clean) => clean.run(cli.json),
         Command::FetchNvrtc(fetch) => fetch.run(cli.json),

@@ -3,6 +3,7 @@
 mod book;
 mod buckets;
 mod build;
+mod bundle;
 mod doctor;
 mod dump;
 mod fabric_test;

@@ -3,7 +3,7 @@
 use super::*;
 use std::fs;
 
-const COMMANDS: [&str; 14] = [
+const COMMANDS: [&str; 15] = [
     "check",
     "plan",
     "render",
@@ -11,6 +11,7 @@ const COMMANDS: [&str; 14] = [
     "run",
     "launch",
     "fabric-test",
+    "bundle",
     "list",
     "clean",
     "fetch-nvrtc",
@@ -49,7 +50,8 @@ fn each_command_has_a_manual_page() {
     let out = dir.path().join("man1");
     let output = run(&["man", "--json", "--out", out.to_str().expect("UTF-8")]);
     assert_eq!(code(&output), 0, "{}", stderr(&output));
-    assert_eq!(json_lines(&output).len(), 1 + COMMANDS.len());
+    // The commands of `bundle` have pages too.
+    assert_eq!(json_lines(&output).len(), 1 + COMMANDS.len() + 4);
     for command in COMMANDS {
         let page = fs::read_to_string(out.join(format!("mkernel-gen-{command}.1")));
         let page = page.expect("a page").replace('\\', "");
