@@ -6,13 +6,14 @@ mod job;
 
 use super::failure::Failure;
 use super::format::{bytes, micros, registers, table};
-use super::output::{print, print_json, print_note};
+use super::output::{Line, print, print_json, print_note};
 use super::plan;
 pub use compiling::{Compiling, for_bundle};
 use dump::{Dump, Kind};
 use job::{Built, Job};
 use mkernel_compile::Bundle;
 use mkernel_spec::Backend;
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -32,8 +33,8 @@ pub struct Build {
     plan: bool,
 }
 
-#[derive(Serialize)]
-struct BuiltLine<'a> {
+#[derive(Serialize, JsonSchema)]
+pub struct BuiltLine<'a> {
     label: &'a str,
     place: &'a str,
     ok: bool,
@@ -50,6 +51,10 @@ struct BuiltLine<'a> {
     bound_us: f64,
     bound_reason: &'static str,
     estimate_us: f64,
+}
+
+impl Line for BuiltLine<'_> {
+    const KIND: &'static str = "built";
 }
 
 impl Build {

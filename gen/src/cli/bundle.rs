@@ -3,10 +3,11 @@
 use super::build::{self, Compiling, for_bundle};
 use super::failure::Failure;
 use super::format::count;
-use super::output::{print, print_json, print_note};
+use super::output::{Line, print, print_json, print_note};
 use super::store;
 use clap::Subcommand;
 use mkernel_compile::{Bundle, Cubin, CudaSource, Key};
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -61,8 +62,8 @@ struct List {
 }
 
 /// A kernel of a bundle as a JSON object.
-#[derive(Serialize)]
-struct VerifiedLine<'a> {
+#[derive(Serialize, JsonSchema)]
+pub struct VerifiedLine<'a> {
     ok: bool,
     bundle: &'a Path,
     id: &'a str,
@@ -71,12 +72,20 @@ struct VerifiedLine<'a> {
     damage: Option<&'a str>,
 }
 
+impl Line for VerifiedLine<'_> {
+    const KIND: &'static str = "verified";
+}
+
 /// A bundle that was written, as a JSON object.
-#[derive(Serialize)]
-struct MergedLine<'a> {
+#[derive(Serialize, JsonSchema)]
+pub struct MergedLine<'a> {
     bundle: &'a Path,
     kernels: usize,
     replaced: &'a [String],
+}
+
+impl Line for MergedLine<'_> {
+    const KIND: &'static str = "merged";
 }
 
 impl Bundles {

@@ -2,8 +2,9 @@
 
 use super::failure::Failure;
 use super::input::{Input, Kernel, Loaded};
-use super::output::{print, print_json};
+use super::output::{Line, print, print_json};
 use mkernel_compile::{Bundle, KernelTemplate, Key};
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -19,7 +20,7 @@ pub struct Check {
 }
 
 /// A valid kernel as a JSON object.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 pub struct Checked<'a> {
     label: &'a str,
     place: &'a str,
@@ -28,6 +29,10 @@ pub struct Checked<'a> {
     unknown_dims: Vec<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     in_bundle: Option<bool>,
+}
+
+impl Line for Checked<'_> {
+    const KIND: &'static str = "checked";
 }
 
 /// The undamaged kernels of a bundle.

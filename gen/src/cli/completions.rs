@@ -1,9 +1,10 @@
 //! `mkernel-gen completions` and `man`: files for shells and for `man`, which clap derives from the flags.
 
 use super::failure::Failure;
-use super::output::{print, print_json};
+use super::output::{Line, print, print_json};
 use clap::CommandFactory;
 use clap_complete::Shell;
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,9 +24,13 @@ pub struct Man {
     out: PathBuf,
 }
 
-#[derive(Serialize)]
-struct PageLine<'a> {
+#[derive(Serialize, JsonSchema)]
+pub struct PageLine<'a> {
     path: &'a Path,
+}
+
+impl Line for PageLine<'_> {
+    const KIND: &'static str = "man-page";
 }
 
 impl Completions {

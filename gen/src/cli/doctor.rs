@@ -11,6 +11,7 @@ mod toolchain;
 use super::failure::Failure;
 use super::format::count;
 use super::output::{print, print_json};
+pub use finding::FindingLine;
 use finding::{Finding, State};
 use mkernel_compile::Env;
 use mkernel_topology::Topology;
@@ -21,7 +22,9 @@ pub fn run(json: bool) -> Result<(), Failure> {
     let env = Env::valid().map_err(Failure::Variables)?;
     let findings = examine(env);
     if json {
-        findings.iter().try_for_each(print_json)?;
+        findings
+            .iter()
+            .try_for_each(|finding| print_json(&finding.line()))?;
     } else {
         print(&findings.iter().map(Finding::text).collect::<String>())?;
     }

@@ -1,8 +1,9 @@
 //! `mkernel-gen fetch-nvrtc`: installs the version of NVRTC that mkernel is tested with, from its Python wheel.
 
 use super::failure::Failure;
-use super::output::{print, print_json, print_note};
+use super::output::{Line, print, print_json, print_note};
 use mkernel_compile::{FETCHED, fetch_command, fetch_dir, fetched_library};
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::fs;
 use std::io::{self, Write};
@@ -18,10 +19,14 @@ pub struct Fetch {
     out: Option<PathBuf>,
 }
 
-#[derive(Serialize)]
-struct Fetched<'a> {
+#[derive(Serialize, JsonSchema)]
+pub struct Fetched<'a> {
     library: &'a Path,
     installed: bool,
+}
+
+impl Line for Fetched<'_> {
+    const KIND: &'static str = "nvrtc";
 }
 
 impl Fetch {

@@ -8,6 +8,7 @@ use super::failure::Failure;
 use super::machine::{self, DeviceChoice};
 use super::signals::{Watch, end_by};
 use output::Forward;
+pub use output::OutputLine;
 use rank::{Place, Rank, exit_code, how};
 use rustix::process::Signal;
 use std::ffi::OsString;

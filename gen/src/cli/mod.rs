@@ -7,6 +7,7 @@ mod color;
 mod completions;
 mod doctor;
 mod environment;
+mod error_line;
 mod fabric_test;
 mod failure;
 mod fetch;
@@ -21,6 +22,7 @@ mod plan;
 mod progress;
 mod render;
 mod run;
+mod schema;
 mod signals;
 mod store;
 mod toml_file;
@@ -28,10 +30,10 @@ mod topology;
 
 use clap::error::ErrorKind;
 use clap::{ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};
+use error_line::ErrorLine;
 use failure::{Failure, chain};
 use mkernel_declare::SpannedDiagnostic;
 use output::{ERROR, print_stderr};
-use serde::Serialize;
 use std::ffi::OsString;
 use std::io;
 
@@ -128,6 +130,9 @@ enum Command {
     /// Write manual pages
     #[command(after_help = "Example:\n  mkernel-gen man --out ~/.local/share/man/man1")]
     Man(completions::Man),
+    /// Print the JSON Schema of lines of --json, or of TOML files
+    #[command(after_help = "Example:\n  mkernel-gen schema kernels > kernels.schema.json")]
+    Schema(schema::ShowSchema),
     /// Show the GPUs and NICs of a host, which NICs serve which GPU, and why
     #[command(after_help = "Example:\n  mkernel-gen topology")]
     Topology(topology::ShowTopology),
@@ -183,21 +188,9 @@ fn run_command(cli: &Cli) -> Result<(), Failure> {
         Command::Doctor => doctor::run(cli.json),
         Command::Completions(shell) => shell.run::<Cli>(),
         Command::Man(man) => man.run::<Cli>(cli.json),
+        Command::Schema(schema) => schema.run(),
         Command::Topology(show) => show.run(cli.json),
     }
-}
-
-/// An error as a JSON object. Errors in a configuration have a place and help, and errors of one kernel have its label.
-#[derive(Default, Serialize)]
-struct ErrorLine<'a> {
-    ok: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    place: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    label: Option<&'a str>,
-    reason: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    help: Option<&'a str>,
 }
 
 /// Prints an error of a command with its causes to standard error, and with `--json` also to standard output as JSON lines.

@@ -2,6 +2,7 @@
 
 use super::failure::Failure;
 use anstyle::{AnsiColor, Style};
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -45,8 +46,36 @@ pub fn print_note(text: &str) {
     }
 }
 
-/// Writes `value` to standard output as one line of JSON.
-pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
-    let text = serde_json::to_string(value).map_err(|error| Failure::Output(error.into()))?;
-    print(&(text + "\n"))
+/// The version of the lines of `--json`. A field that goes, or has another meaning, raises it.
+pub const SCHEMA: u32 = 1;
+
+/// A line of `--json`, which `mkernel-gen schema` describes.
+pub trait Line: Serialize + JsonSchema {
+    /// The value of the field `kind`.
+    const KIND: &'static str;
+}
+
+/// A line with its kind and its version.
+#[derive(Serialize)]
+struct Versioned<'a, T> {
+    kind: &'static str,
+    schema: u32,
+    #[serde(flatten)]
+    line: &'a T,
+}
+
+/// One line of JSON, which ends with a line break.
+pub fn json_line<T: Line>(line: &T) -> serde_json::Result<String> {
+    let line = Versioned {
+        kind: T::KIND,
+        schema: SCHEMA,
+        line,
+    };
+    Ok(serde_json::to_string(&line)? + "\n")
+}
+
+/// Writes a line of JSON to standard output.
+pub fn print_json(line: &impl Line) -> Result<(), Failure> {
+    let text = json_line(line).map_err(|error| Failure::Output(error.into()))?;
+    print(&text)
 }

@@ -2,9 +2,10 @@
 
 use super::failure::Failure;
 use super::format::{bytes, count, table};
-use super::output::{print, print_json};
+use super::output::{Line, print, print_json};
 use mkernel_compile::{Bundle, BundledKernel, Entry, Env, Store};
 use mkernel_spec::{Arch, Backend};
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -16,8 +17,8 @@ pub struct List {
     bundle: Option<PathBuf>,
 }
 
-#[derive(Serialize)]
-struct Listed<'a> {
+#[derive(Serialize, JsonSchema)]
+pub struct Listed<'a> {
     id: &'a str,
     key: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -26,7 +27,9 @@ struct Listed<'a> {
     bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     registers: Option<u32>,
+    #[schemars(with = "String")]
     arch: Arch,
+    #[schemars(with = "String")]
     backend: Backend,
     #[serde(skip_serializing_if = "Option::is_none")]
     compiler: Option<&'a str>,
@@ -37,6 +40,10 @@ struct Listed<'a> {
     damage: Option<&'a str>,
 }
 
+impl Line for Listed<'_> {
+    const KIND: &'static str = "kernel";
+}
+
 /// Arguments of `mkernel-gen clean`.
 #[derive(Debug, clap::Args)]
 pub struct Clean {
@@ -45,13 +52,17 @@ pub struct Clean {
     dry_run: bool,
 }
 
-#[derive(Serialize)]
-struct CleanedLine<'a> {
+#[derive(Serialize, JsonSchema)]
+pub struct CleanedLine<'a> {
     dry_run: bool,
     kernels: usize,
     others: usize,
     bytes: u64,
     left: &'a [PathBuf],
+}
+
+impl Line for CleanedLine<'_> {
+    const KIND: &'static str = "cleaned";
 }
 
 /// The cache that environment variables give. `MKERNEL_BUNDLE` and `MKERNEL_JIT` have no effect here, since they are

@@ -63,9 +63,9 @@ fn lines_of_ranks_are_json_objects_too() {
     assert_eq!(
         lines,
         [
-            r#"{"rank":0,"stream":"stderr","text":"c"}"#,
-            r#"{"rank":0,"stream":"stdout","text":"a"}"#,
-            r#"{"rank":0,"stream":"stdout","text":"b"}"#
+            r#"{"kind":"output","schema":1,"rank":0,"stream":"stderr","text":"c"}"#,
+            r#"{"kind":"output","schema":1,"rank":0,"stream":"stdout","text":"a"}"#,
+            r#"{"kind":"output","schema":1,"rank":0,"stream":"stdout","text":"b"}"#
         ]
     );
 }

@@ -14,6 +14,7 @@ mod record;
 mod references;
 mod run;
 mod run_several;
+mod schema;
 mod shell;
 mod topology;
 

@@ -3,7 +3,7 @@
 use super::*;
 use std::fs;
 
-const COMMANDS: [&str; 15] = [
+const COMMANDS: [&str; 16] = [
     "check",
     "plan",
     "render",
@@ -19,6 +19,7 @@ const COMMANDS: [&str; 15] = [
     "topology",
     "completions",
     "man",
+    "schema",
 ];
 
 #[test]

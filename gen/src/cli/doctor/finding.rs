@@ -1,10 +1,11 @@
 //! [`Finding`]: the result of one examination. A fault and a lack cannot be named without a remedy.
 
-use crate::cli::output::{ERROR, FINE, WARNING};
-use serde::{Serialize, Serializer, ser::SerializeStruct};
+use crate::cli::output::{ERROR, FINE, Line, WARNING};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 /// The weight of a finding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
     Ok,
@@ -20,6 +21,19 @@ pub struct Finding {
     found: String,
     /// The remedy, and whether there is a fault. `None` if everything is fine.
     remedy: Option<(State, String)>,
+}
+
+/// A finding as a JSON object. All findings but those with state `ok` have a remedy.
+#[derive(Serialize, JsonSchema)]
+pub struct FindingLine<'a> {
+    check: &'a str,
+    state: State,
+    found: &'a str,
+    remedy: Option<&'a str>,
+}
+
+impl Line for FindingLine<'_> {
+    const KIND: &'static str = "finding";
 }
 
 impl Finding {
@@ -48,6 +62,16 @@ impl Finding {
         }
     }
 
+    /// The finding as a JSON object.
+    pub fn line(&self) -> FindingLine<'_> {
+        FindingLine {
+            check: self.check,
+            state: self.state(),
+            found: &self.found,
+            remedy: self.remedy.as_ref().map(|(_, remedy)| &**remedy),
+        }
+    }
+
     pub fn state(&self) -> State {
         self.remedy.as_ref().map_or(State::Ok, |(state, _)| *state)
     }
@@ -66,17 +90,5 @@ impl Finding {
             text += &format!("{INDENT}remedy: {}", remedy.replace('\n', INDENT));
         }
         text + "\n"
-    }
-}
-
-impl Serialize for Finding {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut line = serializer.serialize_struct("Finding", 4)?;
-        line.serialize_field("check", self.check)?;
-        line.serialize_field("state", &self.state())?;
-        line.serialize_field("found", &self.found)?;
-        let remedy = self.remedy.as_ref().map(|(_, remedy)| remedy);
-        line.serialize_field("remedy", &remedy)?;
-        line.end()
     }
 }

@@ -1,5 +1,7 @@
 //! [`Forward`]: the output of ranks, each line with its rank.
 
+use crate::cli::output::{Line, json_line};
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -12,7 +14,7 @@ const MAX_LINE_BYTES: u64 = 1 << 16;
 const LAST_OUTPUT: Duration = Duration::from_secs(1);
 
 /// A stream of a rank, which goes to the stream of the same name.
-#[derive(Clone, Copy, Serialize)]
+#[derive(Clone, Copy, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Stream {
     Stdout,
@@ -20,11 +22,15 @@ pub enum Stream {
 }
 
 /// A line of output as a JSON object.
-#[derive(Serialize)]
-struct OutputLine<'a> {
+#[derive(Serialize, JsonSchema)]
+pub struct OutputLine<'a> {
     rank: usize,
     stream: Stream,
     text: &'a str,
+}
+
+impl Line for OutputLine<'_> {
+    const KIND: &'static str = "output";
 }
 
 /// Threads that copy output.
@@ -72,9 +78,8 @@ fn copy(rank: usize, stream: Stream, pipe: impl Read, json: bool) -> io::Result<
         }
         if json {
             let text = &String::from_utf8_lossy(&line);
-            let mut bytes = serde_json::to_vec(&OutputLine { rank, stream, text })?;
-            bytes.push(b'\n');
-            io::stdout().write_all(&bytes)?;
+            let line = json_line(&OutputLine { rank, stream, text })?;
+            io::stdout().write_all(line.as_bytes())?;
             continue;
         }
         let whole = [format!("[{rank}] ").as_bytes(), &line, b"\n"].concat();

@@ -40,6 +40,7 @@ use crate::cli::output::print_note;
 use host_memory::Memory;
 use kernel_run::{KernelRun, chosen_by};
 use mkernel::{KernelPlan, Simulation, spec::Device};
+pub use outcome_line::OutcomeLine;
 use queue::Queue;
 use ranks::Outcome;
 use report::Report;
@@ -48,6 +49,7 @@ use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
+pub use summary::Summary;
 
 /// The file that is run if no kernel is given, and its text.
 const DEFAULT: (&str, &str) = ("examples/small.toml", include_str!("small.toml"));

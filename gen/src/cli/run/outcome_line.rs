@@ -6,17 +6,19 @@ use super::ranks::{Completed, Outcome, RankFailure};
 use super::verdict::Mismatch;
 use crate::cli::failure::chain;
 use crate::cli::machine::Machine;
+use crate::cli::output::Line;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// An error, and the ranks that have failed with it.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 pub struct RunError {
     pub ranks: Vec<u32>,
     pub reason: String,
 }
 
 /// The outcome of a run as a JSON object.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 pub struct OutcomeLine<'a> {
     label: &'a str,
     place: &'a str,
@@ -41,6 +43,10 @@ pub struct OutcomeLine<'a> {
     problems: Vec<RunError>,
     #[serde(skip_serializing_if = "Option::is_none")]
     replay: Option<String>,
+}
+
+impl Line for OutcomeLine<'_> {
+    const KIND: &'static str = "run";
 }
 
 impl<'a> OutcomeLine<'a> {

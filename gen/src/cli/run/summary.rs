@@ -1,11 +1,13 @@
 //! [`Summary`]: the numbers of runs.
 
 use crate::cli::format::duration;
+use crate::cli::output::Line;
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::time::Duration;
 
 /// The numbers of runs, also as a JSON object.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 pub struct Summary {
     pub ok: bool,
     pub right: u64,
@@ -16,6 +18,10 @@ pub struct Summary {
     pub not_run: u64,
     pub interrupted: bool,
     pub seconds: f64,
+}
+
+impl Line for Summary {
+    const KIND: &'static str = "run-summary";
 }
 
 impl Summary {
