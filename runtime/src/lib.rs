@@ -148,6 +148,7 @@ mod workspace;
 pub use communicator::Communicator;
 pub use completion::Completion;
 pub use driver::device_count;
+pub use env::launcher::launcher_variables;
 pub use error::{Error, ErrorKind};
 pub use fused::FusedKernel;
 #[doc(hidden)]

@@ -2,8 +2,8 @@
 
 use crate::cubin::Cubin;
 use crate::disk::{public_tempdir, sync_dir, write_file};
-use crate::entry::{Entry, EntryFault, read_entry, write_entry};
-use crate::error::{BundleFault, GenError};
+use crate::entry::{Entry, EntryFault, copy_entry, read_entry, write_entry};
+use crate::error::{BundleFault, GenError, with_causes};
 use crate::folder::Folder;
 use crate::key::Key;
 use crate::source::CudaSource;
@@ -28,6 +28,22 @@ pub struct Bundle {
     manifest: Manifest,
 }
 
+/// A kernel that a bundle lists.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BundledKernel {
+    /// The symbol of the kernel.
+    pub id: String,
+    /// The architecture for which the kernel was written.
+    pub arch: Arch,
+    /// The compiler that made the machine code, without its version.
+    pub backend: Backend,
+    /// The content address of the kernel.
+    pub key: Key,
+    /// The stored kernel, or the reason why it cannot be used.
+    pub entry: Result<Entry, String>,
+}
+
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Manifest {
     schema: u32,
@@ -40,6 +56,24 @@ struct Listed {
     arch: Arch,
     backend: Backend,
     key: Key,
+}
+
+/// Writes the files of a kernel to an empty folder.
+type Write<'a> = Box<dyn FnOnce(&Path) -> io::Result<()> + 'a>;
+
+impl Listed {
+    fn of(cubin: &Cubin, key: Key) -> Self {
+        Self {
+            id: cubin.id.clone(),
+            arch: cubin.arch,
+            backend: cubin.backend,
+            key,
+        }
+    }
+
+    fn is_same_kernel(&self, other: &Self) -> bool {
+        (&self.id, self.arch, self.backend) == (&other.id, other.arch, other.backend)
+    }
 }
 
 impl Bundle {
@@ -66,12 +100,58 @@ impl Bundle {
         path: &Path,
         kernels: impl IntoIterator<Item = (CudaSource, Key, Cubin)>,
     ) -> Result<(), GenError> {
-        if !is_replaceable(path) {
-            return Err(GenError::NotABundle(path.to_owned()));
+        let compiled = kernels.into_iter().map(|(source, key, cubin)| {
+            let listed = Listed::of(&cubin, key);
+            let write = move |dir: &Path| write_entry(dir, &key, &source, &cubin);
+            (listed, Box::new(write) as Write<'_>)
+        });
+        write_checked(path, compiled)
+    }
+
+    /// Writes the kernels of `bundles`, and then `kernels`, as the bundle `path`, which may be one of `bundles`. A kernel
+    /// replaces a kernel before it that has the same name, architecture and backend. Returns the names of kernels that another
+    /// version has replaced.
+    ///
+    /// # Errors
+    /// [`GenError::NotABundle`] if `path` has something else in it, [`GenError::WriteBundle`] also if a kernel is damaged
+    pub fn merge(
+        path: &Path,
+        bundles: &[Self],
+        kernels: Vec<(CudaSource, Key, Cubin)>,
+    ) -> Result<Vec<String>, GenError> {
+        let stored = bundles.iter().flat_map(|bundle| {
+            let kernels = bundle.manifest.kernels.iter();
+            kernels.map(|kernel| (kernel.clone(), bundle.copy(kernel)))
+        });
+        let compiled = kernels.iter().map(|(source, key, cubin)| {
+            let write = move |dir: &Path| write_entry(dir, key, source, cubin);
+            (Listed::of(cubin, *key), Box::new(write) as Write<'_>)
+        });
+        let mut replaced = Vec::new();
+        let mut all: Vec<(Listed, Write<'_>)> = Vec::new();
+        for (new, write) in stored.chain(compiled) {
+            match all.iter_mut().find(|(old, _)| old.is_same_kernel(&new)) {
+                Some(old) => {
+                    if old.0.key != new.key {
+                        replaced.push(new.id.clone());
+                    }
+                    *old = (new, write);
+                }
+                None => all.push((new, write)),
+            }
         }
-        write_and_swap(path, kernels).map_err(|source| GenError::WriteBundle {
-            path: path.to_owned(),
-            source,
+        write_checked(path, all)?;
+        Ok(replaced)
+    }
+
+    /// Copies a kernel of this bundle.
+    fn copy<'a>(&'a self, kernel: &'a Listed) -> Write<'a> {
+        Box::new(move |dir| {
+            let folder = Folder::open(&self.path)?;
+            copy_entry(&folder, &kernel.key, dir).map_err(|fault| {
+                let reason = with_causes(&fault);
+                io::Error::other(format!("its kernel {} is damaged: {reason}", kernel.id))
+            })
         })
     }
 
@@ -91,6 +171,30 @@ impl Bundle {
         kernels
             .filter_map(|kernel| Entry::read(&folder, kernel.key.to_string().as_ref()))
             .collect()
+    }
+
+    /// All kernels that the bundle lists, in the order in which they were written. Their machine code is compared with its
+    /// checksum.
+    #[must_use]
+    pub fn kernels(&self) -> Vec<BundledKernel> {
+        let listed = self.manifest.kernels.iter();
+        listed
+            .map(|kernel| BundledKernel {
+                id: kernel.id.clone(),
+                arch: kernel.arch,
+                backend: kernel.backend,
+                key: kernel.key,
+                entry: self.checked_entry(&kernel.key),
+            })
+            .collect()
+    }
+
+    fn checked_entry(&self, key: &Key) -> Result<Entry, String> {
+        let fault = |fault: EntryFault| with_causes(&fault);
+        self.read(key).map_err(fault)?;
+        let folder = Folder::open(&self.path).map_err(|error| with_causes(&error))?;
+        Entry::read(&folder, key.to_string().as_ref())
+            .ok_or_else(|| "it was removed while it was read".to_owned())
     }
 
     /// Whether the bundle lists a kernel with this name, architecture and backend.
@@ -140,9 +244,22 @@ fn is_replaceable(path: &Path) -> bool {
     }
 }
 
-fn write_and_swap(
+fn write_checked<'a>(
     path: &Path,
-    kernels: impl IntoIterator<Item = (CudaSource, Key, Cubin)>,
+    kernels: impl IntoIterator<Item = (Listed, Write<'a>)>,
+) -> Result<(), GenError> {
+    if !is_replaceable(path) {
+        return Err(GenError::NotABundle(path.to_owned()));
+    }
+    write_and_swap(path, kernels).map_err(|source| GenError::WriteBundle {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+fn write_and_swap<'a>(
+    path: &Path,
+    kernels: impl IntoIterator<Item = (Listed, Write<'a>)>,
 ) -> io::Result<()> {
     // The parent of a plain name such as `out` is empty, which means the current folder.
     let parent = path
@@ -155,19 +272,18 @@ fn write_and_swap(
         schema: SCHEMA,
         kernels: Vec::new(),
     };
-    for (source, key, cubin) in kernels {
-        if manifest.kernels.iter().any(|kernel| kernel.key == key) {
+    for (listed, write) in kernels {
+        if manifest
+            .kernels
+            .iter()
+            .any(|kernel| kernel.key == listed.key)
+        {
             continue;
         }
-        let folder = temporary.path().join(key.to_string());
+        let folder = temporary.path().join(listed.key.to_string());
         fs::DirBuilder::new().mode(0o755).create(&folder)?;
-        write_entry(&folder, &key, &source, &cubin)?;
-        manifest.kernels.push(Listed {
-            id: cubin.id,
-            arch: cubin.arch,
-            backend: cubin.backend,
-            key,
-        });
+        write(&folder)?;
+        manifest.kernels.push(listed);
     }
     let json = serde_json::to_vec_pretty(&manifest)?;
     write_file(&temporary.path().join(BUNDLE_MANIFEST), &json)?;

@@ -55,6 +55,16 @@ pub struct Cleaned {
     pub left: Vec<PathBuf>,
 }
 
+/// Checks that a cache in the folder `root` can be written, and creates the folder if it does not exist.
+///
+/// # Errors
+/// The reason why the folder cannot be used: it cannot be created or written, other users can write to it, or it has files that
+/// mkernel did not create.
+pub fn check_cache(root: &Path) -> io::Result<()> {
+    let tmp = make_root(root)?.create_folder(Subfolder::Tmp.name())?;
+    public_tempdir(&tmp.pinned())?.close()
+}
+
 impl Cache {
     /// Reads the kernel of `key`, if the cache has it.
     pub fn read(&self, key: &Key) -> Result<Option<Cubin>, EntryFault> {

@@ -134,6 +134,16 @@ pub(crate) fn read_entry(parent: &Folder, key: &Key) -> Result<Option<Cubin>, En
     }))
 }
 
+/// Copies the kernel of `key` in the folder `parent` to the empty folder `dir`, if it is undamaged, and makes it durable.
+pub(crate) fn copy_entry(parent: &Folder, key: &Key, dir: &Path) -> Result<(), EntryFault> {
+    read_entry(parent, key)?.ok_or(EntryFault::Io(io::ErrorKind::NotFound.into()))?;
+    let folder = parent.folder(key.to_string())?;
+    for name in ENTRY_FILES {
+        write_file(&dir.join(name), &folder.read(name)?)?;
+    }
+    Ok(sync_dir(dir)?)
+}
+
 /// Writes a kernel to the empty folder `dir` and makes it durable.
 pub(crate) fn write_entry(
     dir: &Path,

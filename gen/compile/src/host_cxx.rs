@@ -73,6 +73,14 @@ impl HostCxx {
     /// # Errors
     /// [`GenError::CxxMissing`] with the programs that were tried and the command that installs one.
     pub fn load() -> Result<&'static Self, GenError> {
+        Self::load_within(PROBE_LIMIT)
+    }
+
+    /// Finds the compiler as [`Self::load`] does, and stops programs that have not answered after `limit`.
+    ///
+    /// # Errors
+    /// [`GenError::CxxMissing`]
+    pub fn load_within(limit: Duration) -> Result<&'static Self, GenError> {
         static FOUND: OnceLock<HostCxx> = OnceLock::new();
         static FINDING: Mutex<()> = Mutex::new(());
         if let Some(cxx) = FOUND.get() {
@@ -82,7 +90,7 @@ impl HostCxx {
         if let Some(cxx) = FOUND.get() {
             return Ok(cxx);
         }
-        let cxx = Self::find(Env::get())?;
+        let cxx = Self::find(Env::get(), limit)?;
         tracing::debug!("{} from {}", cxx.name, cxx.program.display());
         Ok(FOUND.get_or_init(|| cxx))
     }
@@ -95,10 +103,10 @@ impl HostCxx {
         command
     }
 
-    fn find(env: &Env) -> Result<Self, GenError> {
+    fn find(env: &Env, limit: Duration) -> Result<Self, GenError> {
         let mut looked = Vec::new();
         for (program, args) in candidates(env) {
-            match Self::probe(&program, &args) {
+            match Self::probe(&program, &args, limit) {
                 Ok(cxx) => return Ok(cxx),
                 Err(reason) => looked.push(Attempt {
                     path: program.display().to_string(),
@@ -113,15 +121,18 @@ impl HostCxx {
     }
 
     /// Determines the version of a compiler, and checks that it supports C++20.
-    fn probe(program: &Path, args: &[String]) -> Result<Self, String> {
+    fn probe(program: &Path, args: &[String], limit: Duration) -> Result<Self, String> {
         let run = |arguments: &[&str]| {
             let mut command = Command::new(program);
-            let output = output_within(command.args(args).args(arguments), PROBE_LIMIT);
+            let output = output_within(command.args(args).args(arguments), limit);
             let output = output.map_err(|error| error.to_string())?;
             if output.succeeded {
                 Ok(output.text)
             } else {
-                Err(first_line(&output.text))
+                match first_line(&output.text) {
+                    none if none.is_empty() => Err("it failed without a message".to_owned()),
+                    message => Err(message),
+                }
             }
         };
         let version = first_line(&run(&["--version"])?);
@@ -339,12 +350,14 @@ mod tests {
 
     #[test]
     fn without_a_compiler_there_is_a_way_out() {
-        let error = HostCxx::find(&env(&[("MKERNEL_CXX", "/nowhere/c++")])).expect_err("none");
+        let error =
+            HostCxx::find(&env(&[("MKERNEL_CXX", "/nowhere/c++")]), PROBE_LIMIT).expect_err("none");
         let text = error.to_string();
         assert!(text.contains("/nowhere/c++: "), "{text}");
         assert!(text.contains("unset MKERNEL_CXX"), "{text}");
         // A program that is no compiler.
-        let error = HostCxx::find(&env(&[("MKERNEL_CXX", "false")])).expect_err("none");
+        let error =
+            HostCxx::find(&env(&[("MKERNEL_CXX", "false")]), PROBE_LIMIT).expect_err("none");
         assert!(matches!(error, GenError::CxxMissing { .. }), "{error}");
     }
 

@@ -76,8 +76,8 @@ mod subprocess;
 mod templates;
 
 pub use build::build;
-pub use bundle::{BUNDLE_MANIFEST, Bundle};
-pub use cache::Cleaned;
+pub use bundle::{BUNDLE_MANIFEST, Bundle, BundledKernel};
+pub use cache::{Cleaned, check_cache};
 pub use cubin::{Cubin, Resources};
 pub use entry::Entry;
 pub use env::Env;
@@ -94,4 +94,5 @@ pub use nvrtc_options::PINNED_VERSION;
 pub use render::render;
 pub use source::CudaSource;
 pub use store::Store;
+pub use subprocess::stop_compilers;
 pub use templates::headers;

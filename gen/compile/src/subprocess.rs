@@ -5,7 +5,13 @@ use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+
+/// Whether programs that run are killed and no other program is started.
+static STOPPED: AtomicBool = AtomicBool::new(false);
+/// The number of calls of [`output_within`] that have not returned.
+static RUNNING: AtomicUsize = AtomicUsize::new(0);
 
 /// The result and the output of a program.
 pub(crate) struct Output {
@@ -14,8 +20,40 @@ pub(crate) struct Output {
     pub text: String,
 }
 
+/// Kills all C++ compilers that this process runs, waits until they have ended, and lets no other compiler start.
+///
+/// A program calls this function before a signal ends it. Compilers have process groups of their own, so the signal that a
+/// terminal sends to a program does not reach the compilers that the program has started.
+pub fn stop_compilers() {
+    STOPPED.store(true, Ordering::SeqCst);
+    while RUNNING.load(Ordering::SeqCst) > 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Counts a call of [`output_within`] until it returns.
+struct Running;
+
+impl Running {
+    fn new() -> Self {
+        RUNNING.fetch_add(1, Ordering::SeqCst);
+        Self
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        RUNNING.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
 /// Runs `command`. If it has not ended after `limit`, it is killed together with all processes that it has started.
 pub(crate) fn output_within(command: &mut Command, limit: Duration) -> io::Result<Output> {
+    // The call is counted before `STOPPED` is read, so `stop_compilers` waits for each call that has not seen its store.
+    let _running = Running::new();
+    if STOPPED.load(Ordering::SeqCst) {
+        return Err(io::ErrorKind::Interrupted.into());
+    }
     // Unlike a pipe, a file need not be read while the program runs.
     let mut written = tempfile::tempfile()?;
     let mut child = command
@@ -41,10 +79,14 @@ fn wait(child: &mut Child, limit: Duration) -> io::Result<ExitStatus> {
         if let Some(status) = child.try_wait()? {
             return Ok(status);
         }
-        if started.elapsed() >= limit {
+        let is_stopped = STOPPED.load(Ordering::SeqCst);
+        if is_stopped || started.elapsed() >= limit {
             let killed = kill_process_group(Pid::from_child(child), Signal::KILL);
             killed.or_else(|_| child.kill())?;
             child.wait()?;
+            if is_stopped {
+                return Err(io::ErrorKind::Interrupted.into());
+            }
             let message = format!("it did not end within {limit:?}");
             return Err(io::Error::new(io::ErrorKind::TimedOut, message));
         }

@@ -2,8 +2,9 @@
 
 use super::failure::Failure;
 use super::input::{Input, Kernel, Loaded};
-use super::output::{print, print_json};
+use super::output::{Line, print, print_json};
 use mkernel_compile::{Bundle, KernelTemplate, Key};
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -19,7 +20,7 @@ pub struct Check {
 }
 
 /// A valid kernel as a JSON object.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 pub struct Checked<'a> {
     label: &'a str,
     place: &'a str,
@@ -30,6 +31,10 @@ pub struct Checked<'a> {
     in_bundle: Option<bool>,
 }
 
+impl Line for Checked<'_> {
+    const KIND: &'static str = "checked";
+}
+
 /// The undamaged kernels of a bundle.
 struct Bundled {
     path: PathBuf,
@@ -38,8 +43,9 @@ struct Bundled {
 
 impl Bundled {
     fn open(path: PathBuf) -> Result<Self, Failure> {
-        let entries = Bundle::open(&path).map_err(Failure::Gen)?.entries();
-        let keys = entries.into_iter().map(|entry| entry.key).collect();
+        let kernels = Bundle::open(&path).map_err(Failure::Gen)?.kernels();
+        let usable = kernels.into_iter().filter(|kernel| kernel.entry.is_ok());
+        let keys = usable.map(|kernel| kernel.key).collect();
         Ok(Self { path, keys })
     }
 
@@ -61,6 +67,7 @@ impl Check {
         let Loaded {
             kernels,
             diagnostics,
+            ..
         } = self.input.load()?;
         let mut missing = 0;
         for kernel in &kernels {

@@ -5,13 +5,14 @@ mod network;
 use super::failure::Failure;
 use super::format::{bytes, count, table};
 use super::machine::{self, DeviceChoice, Machine, Simulated};
-use super::output::{print, print_json, print_stderr};
+use super::output::{Line, print, print_json, print_note, print_stderr};
 use mkernel::{
     Communicator, Error, Simulation,
     error::NetworkError,
     network::{FabricTest as Test, FabricTestLoad, FabricTestOptions, FabricTestResult, Transport},
 };
 pub use network::Network;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::thread;
 
@@ -53,8 +54,8 @@ pub struct FabricTest {
 }
 
 /// The results for one size of messages: the worst of all ranks.
-#[derive(Clone, Default, Serialize, Deserialize)]
-struct Row {
+#[derive(Clone, Default, Serialize, Deserialize, JsonSchema)]
+pub struct Row {
     bytes: u32,
     ranks: u32,
     nodes: u32,
@@ -68,6 +69,10 @@ struct Row {
     round_trip_us: f64,
     gb_per_s: f64,
     messages_per_s: f64,
+}
+
+impl Line for Row {
+    const KIND: &'static str = "fabric-test";
 }
 
 impl FabricTest {
@@ -90,8 +95,8 @@ impl FabricTest {
         match wrong {
             0 => Ok(()),
             failed => Err(Failure::Runs {
-                failed,
-                ran: rows.len(),
+                failed: failed as u64,
+                ran: rows.len() as u64,
                 code: 1,
             }),
         }
@@ -105,7 +110,7 @@ impl FabricTest {
         }
         if device == DeviceChoice::Auto {
             let gpus = count(gpus as usize, "GPU");
-            print_stderr(&format!(
+            print_note(&format!(
                 "this host has {gpus}, so GPUs are simulated (--device gpu requires real ones)"
             ));
         }

@@ -33,11 +33,15 @@ pub enum Failure {
         .path.display(), count(*.missing, "kernel")
     )]
     NotBundled { path: PathBuf, missing: usize },
+    #[error(
+        "{} of a bundle; build the bundle anew with `mkernel-gen build KERNELS --out DIR`, or copy it again", count(*.damaged, "damaged kernel")
+    )]
+    Damaged { damaged: usize },
     #[error(transparent)]
     Gen(GenError),
     /// Runs that failed, and the exit code.
-    #[error("{failed} of {} failed", count(*.ran, "run"))]
-    Runs { failed: usize, ran: usize, code: u8 },
+    #[error("{failed} of {} failed", count(*.ran as usize, "run"))]
+    Runs { failed: u64, ran: u64, code: u8 },
     #[error(
         "{label} needs about {needed} of host memory on simulated GPUs, but only {available} are free; use smaller sizes, fewer --calls, or GPUs"
     )]
@@ -57,6 +61,14 @@ pub enum Failure {
         path: PathBuf,
         source: toml::de::Error,
     },
+    #[error(
+        "machine code needs nvdisasm or cuobjdump, and neither is in PATH, in the toolkits of CUDA_HOME, CUDA_PATH and CUDA_ROOT, or in /usr/local/cuda/bin; leave out `sass`, or run `pip install nvidia-cuda-nvdisasm` and add the folder of nvdisasm to PATH"
+    )]
+    NoDisassembler,
+    #[error("{} cannot show the machine code: {reason}; leave out `sass`, or use nvdisasm of CUDA 13 or newer", .program.display())]
+    Disassembler { program: PathBuf, reason: String },
+    #[error("{faults} of this machine; see the remedies above")]
+    Machine { faults: String },
     #[error("cannot install NVRTC: {what}")]
     Fetch {
         what: String,
@@ -64,6 +76,19 @@ pub enum Failure {
     },
     #[error(transparent)]
     Nics(NicConfigError),
+    #[error("cannot start {}; write its path, such as ./program, or a name in a folder of PATH", .program.display())]
+    Start { program: PathBuf, source: io::Error },
+    #[error("no port and no secret for the ranks")]
+    Rendezvous(#[source] io::Error),
+    #[error(
+        "{nproc} processes of one host cannot share simulated GPUs; start one process, which makes a thread per rank (`Communicator::local`, `mkernel-gen run`), or give --as-hosts to try how ranks meet without operators"
+    )]
+    SimulatedProcesses { nproc: usize },
+    /// The first rank that failed, and its exit code.
+    #[error("rank {rank} {how}")]
+    Rank { rank: usize, how: String, code: u8 },
+    #[error("signals cannot be received")]
+    Signals(#[source] io::Error),
     #[error("cannot write to standard output")]
     Output(#[source] io::Error),
 }
@@ -75,19 +100,30 @@ impl Failure {
             Self::Diagnostics(_)
             | Self::Device { .. }
             | Self::Fabric(_)
+            | Self::Damaged { .. }
             | Self::NotBundled { .. } => 1,
-            Self::Usage(_) | Self::Variable { .. } | Self::Variables(_) | Self::Nics(_) => 2,
+            Self::Usage(_)
+            | Self::SimulatedProcesses { .. }
+            | Self::Variable { .. }
+            | Self::Variables(_)
+            | Self::Nics(_) => 2,
             Self::Compile(failed) => failed
                 .iter()
                 .map(|(_, error)| exit_code(error))
                 .max()
                 .unwrap_or(3),
             Self::Gen(error) => exit_code(error),
-            Self::Runs { code, .. } => *code,
+            Self::Runs { code, .. } | Self::Rank { code, .. } => *code,
             Self::HostMemory { .. }
             | Self::Read { .. }
             | Self::Write { .. }
             | Self::Fetch { .. }
+            | Self::Machine { .. }
+            | Self::NoDisassembler
+            | Self::Disassembler { .. }
+            | Self::Signals(_)
+            | Self::Start { .. }
+            | Self::Rendezvous(_)
             | Self::Output(_) => 4,
         }
     }

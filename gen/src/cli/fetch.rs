@@ -1,8 +1,9 @@
 //! `mkernel-gen fetch-nvrtc`: installs the version of NVRTC that mkernel is tested with, from its Python wheel.
 
 use super::failure::Failure;
-use super::output::{print, print_json, print_stderr};
+use super::output::{Line, print, print_json, print_note};
 use mkernel_compile::{FETCHED, fetch_command, fetch_dir, fetched_library};
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::fs;
 use std::io::{self, Write};
@@ -18,10 +19,14 @@ pub struct Fetch {
     out: Option<PathBuf>,
 }
 
-#[derive(Serialize)]
-struct Fetched<'a> {
+#[derive(Serialize, JsonSchema)]
+pub struct Fetched<'a> {
     library: &'a Path,
     installed: bool,
+}
+
+impl Line for Fetched<'_> {
+    const KIND: &'static str = "nvrtc";
 }
 
 impl Fetch {
@@ -72,7 +77,7 @@ pub fn fetch(dir: Option<&Path>) -> Result<(PathBuf, bool), Failure> {
         .permissions(fs::Permissions::from_mode(0o755))
         .tempdir_in(parent)
         .map_err(write)?;
-    print_stderr(&format!(
+    print_note(&format!(
         "installing NVRTC (a download of 90 MB) to {}",
         dir.display()
     ));
@@ -127,7 +132,7 @@ fn install(target: &Path) -> Result<(), Failure> {
         source: Some(source),
     })?;
     if !output.stdout.is_empty() {
-        print_stderr(String::from_utf8_lossy(&output.stdout).trim_end());
+        print_note(String::from_utf8_lossy(&output.stdout).trim_end());
     }
     if output.status.success() {
         return Ok(());

@@ -127,7 +127,7 @@ impl Args for KernelFlags {
                 .value_name(value_names(field))
                 .help(summary(option))
                 .long_help(help(field))
-                .help_heading("A kernel declared by flags (sizes, --world and --nodes also apply to kernels of files and crates)")
+                .help_heading(heading(field))
                 // A negative number is read as a value, so that the error message states the possible values.
                 .allow_negative_numbers(true);
             command.arg(match option.values {
@@ -167,6 +167,19 @@ fn parse_size(text: &str) -> Result<String, &'static str> {
         Err(_) => Err(
             "write a size of 1 or more, several sizes separated by commas, `dynamic`, or `..=4096` for the most rows of a call",
         ),
+    }
+}
+
+/// The heading of a field in the help: its operators.
+fn heading(field: Field) -> String {
+    let mut ops: Vec<_> = options(field).map(|(op, _)| op.name()).collect();
+    ops.dedup();
+    let others = Op::ALL.iter().map(|op| op.name());
+    let others: Vec<_> = others.filter(|name| !ops.contains(name)).collect();
+    match others.as_slice() {
+        [] => "Kernels declared by flags (sizes, --world and --nodes also apply to kernels of files and crates)".to_owned(),
+        [other] => format!("Options of all operators except {other}"),
+        _ => format!("Options of {}", ops.join(", ")),
     }
 }
 
@@ -219,6 +232,9 @@ fn help(field: Field) -> String {
         let values = value_name(&option.values);
         if values != all_values {
             text = format!("{text} Values: {values}.");
+        }
+        if let Some(default) = &option.default {
+            text = format!("{text} Default: {default}.");
         }
         match texts.iter_mut().find(|(known, _)| *known == text) {
             Some((_, ops)) => ops.push(op.name()),

@@ -1,6 +1,7 @@
 //! Tables, sizes, times and counts as text.
 
 use mkernel_compile::Resources;
+use std::time::Duration;
 
 /// Aligns cells in columns that are two spaces apart. The columns in `right` are aligned to the right.
 pub fn table(rows: &[Vec<String>], right: &[usize]) -> String {
@@ -59,6 +60,17 @@ pub fn micros(us: f64) -> String {
     }
 }
 
+/// A time in the largest suitable unit, such as `4.1 s`, `12 min`, `3.5 h` or `2.0 days`.
+pub fn duration(time: Duration) -> String {
+    let seconds = time.as_secs_f64();
+    match seconds {
+        ..120.0 => format!("{seconds:.1} s"),
+        ..7200.0 => format!("{:.0} min", seconds / 60.0),
+        ..172_800.0 => format!("{:.1} h", seconds / 3600.0),
+        _ => format!("{:.1} days", seconds / 86_400.0),
+    }
+}
+
 /// The number and the noun, in the plural unless the number is 1: `2 kernels`.
 pub fn count(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
@@ -86,5 +98,14 @@ mod tests {
         assert_eq!(bytes(3 << 29), "1.5 GiB");
         assert_eq!(micros(9.26), "9.3 µs");
         assert_eq!(micros(1390.4), "1390 µs");
+        let times = [
+            (4.12, "4.1 s"),
+            (720.0, "12 min"),
+            (12_600.0, "3.5 h"),
+            (172_800.0, "2.0 days"),
+        ];
+        for (seconds, text) in times {
+            assert_eq!(duration(Duration::from_secs_f64(seconds)), text);
+        }
     }
 }

@@ -6,7 +6,9 @@ use super::flags::{DeviceFlags, KernelFlags, flag_of};
 use super::toml_file;
 use crate::scan;
 use mkernel_declare::{Declaration, Declared, SpannedDiagnostic};
-use mkernel_spec::{Device, Diagnostics, Dim, Field, KernelConfig, KernelPlan, KernelSpec};
+use mkernel_spec::{
+    Device, Diagnostics, Dim, Field, KernelConfig, KernelPlan, KernelSpec, config::nearest,
+};
 use std::path::{Path, PathBuf};
 
 /// Flags and files that declare kernels, and flags of the device.
@@ -26,6 +28,10 @@ pub struct Sources {
     /// Folder of a crate, whose #[fused_kernel]s in src/ and examples/ are taken
     #[arg(long = "crate", value_name = "DIR")]
     crate_dir: Option<PathBuf>,
+    /// Take only the kernels with this name, label or place, as `check` prints labels and places; can be given several
+    /// times
+    #[arg(long = "kernel", value_name = "NAME")]
+    chosen: Vec<String>,
     #[command(flatten)]
     flags: KernelFlags,
 }
@@ -72,6 +78,8 @@ pub struct Loaded {
     pub kernels: Vec<Kernel>,
     /// The errors, in the same order.
     pub diagnostics: Vec<SpannedDiagnostic<String>>,
+    /// The names that `--kernel` can give: of all kernels that were declared.
+    names: Vec<[String; 3]>,
 }
 
 impl Loaded {
@@ -174,7 +182,27 @@ impl Sources {
                 Err(diagnostics) => loaded.diagnostics.extend(diagnostics),
             }
         }
+        self.check_chosen(&mut loaded);
         Ok(loaded)
+    }
+
+    /// Adds an error for each `--kernel` that names no kernel. A kernel with an error may have any name.
+    fn check_chosen(&self, loaded: &mut Loaded) {
+        if !loaded.diagnostics.is_empty() {
+            return;
+        }
+        let mut known: Vec<_> = loaded.names.iter().map(|[name, ..]| &**name).collect();
+        known.sort_unstable();
+        known.dedup();
+        for chosen in &self.chosen {
+            if !loaded.names.iter().flatten().any(|name| name == chosen) {
+                loaded.diagnostics.push(SpannedDiagnostic {
+                    span: "--kernel".to_owned(),
+                    reason: format!("no kernel has the name, label or place `{chosen}`"),
+                    help: nearest(chosen, &known),
+                });
+            }
+        }
     }
 
     fn declarations(
@@ -257,34 +285,28 @@ impl Sources {
             config.nodes = nodes;
             declaration.set_span(Field::NODES, flag_of(Field::NODES));
         }
-        let mut sizes = Vec::new();
-        let at_run_time = config.problem.run_time_dim();
-        for (field, dim) in config.problem.dims() {
-            let given = self.flags.sizes(field);
-            if given.is_empty() || dim.fixed().is_some() && !overrides.resize {
-                sizes.push(vec![dim]);
-                continue;
-            }
-            declaration.set_span(field, flag_of(field));
-            // A kernel of a file or a crate gets a size as `prepare` gives it. A kernel that flags declare has the size
-            // as written.
-            let size = |given| match given {
-                Dim::Static(size) if !self.flags.declare_a_kernel() => {
-                    dim.prepared(size, Some(field) == at_run_time)
-                }
-                given => given,
-            };
-            sizes.push(given.into_iter().map(size).collect());
-        }
-        let combinations = combinations(&sizes);
+        let combinations = combinations(&self.sizes(&config, &mut declaration, overrides));
         let several = combinations.len() > 1;
         for dims in combinations {
-            match plan(&config, &dims, device) {
+            for ((_, dim), size) in config.problem.dims_mut().into_iter().zip(&dims) {
+                *dim = *size;
+            }
+            let location = declaration.span().clone();
+            let name = type_name.clone().or_else(|| config.name.clone());
+            let label = label(name.as_deref(), &config, several);
+            let names = [
+                name.unwrap_or(label.clone()),
+                label.clone(),
+                location.clone(),
+            ];
+            let is_chosen = names.iter().any(|name| self.chosen.contains(name));
+            loaded.names.push(names);
+            if !is_chosen && !self.chosen.is_empty() {
+                continue;
+            }
+            match plan(config.clone(), device) {
                 Ok((spec, plan)) => {
                     let plan = plan.filter(|_| !is_for_any_world);
-                    let name = type_name.clone().or_else(|| spec.config().name.clone());
-                    let label = label(name, &spec, several);
-                    let location = declaration.span().clone();
                     loaded.kernels.push(Kernel {
                         label,
                         location,
@@ -304,6 +326,35 @@ impl Sources {
             }
         }
     }
+
+    /// The sizes of each dimension: the sizes that flags give to it, otherwise the declared size.
+    fn sizes(
+        &self,
+        config: &KernelConfig,
+        declaration: &mut Declaration<String>,
+        overrides: Overrides,
+    ) -> Vec<Vec<Dim>> {
+        let mut sizes = Vec::new();
+        let at_run_time = config.problem.run_time_dim();
+        for (field, dim) in config.problem.dims() {
+            let given = self.flags.sizes(field);
+            if given.is_empty() || dim.fixed().is_some() && !overrides.resize {
+                sizes.push(vec![dim]);
+                continue;
+            }
+            declaration.set_span(field, flag_of(field));
+            // A kernel of a file or a crate gets a size as `prepare` gives it. A kernel that flags declare has the size
+            // as written.
+            let size = |given| match given {
+                Dim::Static(size) if !self.flags.declare_a_kernel() => {
+                    dim.prepared(size, Some(field) == at_run_time)
+                }
+                given => given,
+            };
+            sizes.push(given.into_iter().map(size).collect());
+        }
+        sizes
+    }
 }
 
 /// All combinations of one size for each dimension.
@@ -318,16 +369,11 @@ fn combinations(sizes: &[Vec<Dim>]) -> Vec<Vec<Dim>> {
     })
 }
 
-/// The kernel with these dimensions, and its plan if all dimensions are known.
+/// The kernel, and its plan if all dimensions are known.
 fn plan(
-    config: &KernelConfig,
-    dims: &[Dim],
+    config: KernelConfig,
     device: &Device,
 ) -> Result<(KernelSpec, Option<KernelPlan>), Diagnostics> {
-    let mut config = config.clone();
-    for ((_, dim), size) in config.problem.dims_mut().into_iter().zip(dims) {
-        *dim = *size;
-    }
     let spec = KernelSpec::validate(config)?;
     let plan = match spec.clone().sized() {
         Ok(sized) => Some(KernelPlan::new(&sized, device)?),
@@ -336,13 +382,13 @@ fn plan(
     Ok((spec, plan))
 }
 
-fn label(name: Option<String>, spec: &KernelSpec, several: bool) -> String {
-    let dims = spec.problem().dims().into_iter();
+fn label(name: Option<&str>, config: &KernelConfig, several: bool) -> String {
+    let dims = config.problem.dims().into_iter();
     let sizes: Vec<_> = dims.map(|(field, dim)| format!("{field}={dim}")).collect();
     let sizes = sizes.join(" ");
     match name {
         Some(name) if several => format!("{name} {sizes}"),
-        Some(name) => name,
-        None => format!("{} {sizes}", spec.op()),
+        Some(name) => name.to_owned(),
+        None => format!("{} {sizes}", config.op()),
     }
 }

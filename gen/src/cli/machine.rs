@@ -4,7 +4,9 @@ use super::environment;
 use super::failure::Failure;
 use mkernel::{Communicator, Error, Simulation, error::DeviceError};
 use std::fs;
+use std::num::NonZeroUsize;
 use std::path::Path;
+use std::thread;
 
 /// The values of `--device`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -88,6 +90,11 @@ fn gpus_in(folder: &Path) -> u32 {
     files
         .filter(|file| file.file_name().to_str().is_some_and(is_gpu))
         .count() as u32
+}
+
+/// The number of cores that this process may use.
+pub fn cores() -> usize {
+    thread::available_parallelism().map_or(1, NonZeroUsize::get)
 }
 
 #[cfg(test)]

@@ -11,30 +11,40 @@ mod scaling;
 use super::failure::Failure;
 use super::format::{bytes, count, micros, table};
 use super::input::{Input, Kernel};
-use super::output::{print, print_json};
+use super::output::{Line, print, print_json};
 use description::Description;
 use mkernel_declare::SpannedDiagnostic;
 use mkernel_spec::abi::{self, Extent, OperandSpec};
 use mkernel_spec::plan::{Agent, Body, OpPlan, Region, Role, Workspace};
 use mkernel_spec::{Device, Diagnostic, Diagnostics, KernelPlan, SizedSpec, Topology};
+pub use scaling::Scaled;
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::fmt::Write as _;
 
 /// A plan as a JSON object.
-#[derive(Serialize)]
-struct Planned<'a> {
+#[derive(Serialize, JsonSchema)]
+pub struct Planned<'a> {
     label: &'a str,
     place: &'a str,
+    #[schemars(with = "serde_json::Map<String, serde_json::Value>")]
     spec: &'a SizedSpec,
+    #[schemars(with = "serde_json::Map<String, serde_json::Value>")]
     device: &'a Device,
     /// The body for the most rows, with the id, the shared memory and the bytes of the workspace of the whole kernel.
     #[serde(flatten)]
+    #[schemars(with = "serde_json::Map<String, serde_json::Value>")]
     body: Body,
     /// The other bodies, from the fewest rows on.
     #[serde(skip_serializing_if = "<[Body]>::is_empty")]
+    #[schemars(with = "Vec<serde_json::Map<String, serde_json::Value>>")]
     fewer_rows: &'a [Body],
     bound_us: f64,
     bound_reason: &'static str,
+}
+
+impl Line for Planned<'_> {
+    const KIND: &'static str = "plan";
 }
 
 impl<'a> Planned<'a> {

@@ -2,7 +2,8 @@
 
 use super::failure::Failure;
 use super::input::Input;
-use super::output::{print, print_json};
+use super::output::{Line, print, print_json};
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,14 +18,18 @@ pub struct Render {
     out: Option<PathBuf>,
 }
 
-#[derive(Serialize)]
-struct Rendered<'a> {
+#[derive(Serialize, JsonSchema)]
+pub struct Rendered<'a> {
     label: &'a str,
     id: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     path: Option<&'a Path>,
     #[serde(skip_serializing_if = "Option::is_none")]
     source: Option<&'a str>,
+}
+
+impl Line for Rendered<'_> {
+    const KIND: &'static str = "rendered";
 }
 
 impl Render {

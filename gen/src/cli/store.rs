@@ -1,10 +1,11 @@
 //! `mkernel-gen list` and `clean`: list the kernels in the cache or in a bundle, and remove the kernels in the cache.
 
 use super::failure::Failure;
-use super::format::{bytes, count, registers, table};
-use super::output::{print, print_json};
-use mkernel_compile::{Bundle, Entry, Env, Store};
+use super::format::{bytes, count, table};
+use super::output::{Line, print, print_json};
+use mkernel_compile::{Bundle, BundledKernel, Entry, Env, Store};
 use mkernel_spec::{Arch, Backend};
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -16,18 +17,31 @@ pub struct List {
     bundle: Option<PathBuf>,
 }
 
-#[derive(Serialize)]
-struct Listed<'a> {
+#[derive(Serialize, JsonSchema)]
+pub struct Listed<'a> {
     id: &'a str,
     key: String,
-    path: &'a Path,
-    bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<&'a Path>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     registers: Option<u32>,
+    #[schemars(with = "String")]
     arch: Arch,
+    #[schemars(with = "String")]
     backend: Backend,
-    compiler: &'a str,
-    stored_unix_s: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    compiler: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stored_unix_s: Option<u64>,
+    /// The reason why the kernel cannot be used. All other kernels have the fields above.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    damage: Option<&'a str>,
+}
+
+impl Line for Listed<'_> {
+    const KIND: &'static str = "kernel";
 }
 
 /// Arguments of `mkernel-gen clean`.
@@ -38,13 +52,17 @@ pub struct Clean {
     dry_run: bool,
 }
 
-#[derive(Serialize)]
-struct CleanedLine<'a> {
+#[derive(Serialize, JsonSchema)]
+pub struct CleanedLine<'a> {
     dry_run: bool,
     kernels: usize,
     others: usize,
     bytes: u64,
     left: &'a [PathBuf],
+}
+
+impl Line for CleanedLine<'_> {
+    const KIND: &'static str = "cleaned";
 }
 
 /// The cache that environment variables give. `MKERNEL_BUNDLE` and `MKERNEL_JIT` have no effect here, since they are
@@ -60,33 +78,74 @@ pub fn cache() -> Result<Store, Failure> {
 impl List {
     /// Prints a line for each kernel.
     pub fn run(&self, json: bool) -> Result<(), Failure> {
-        let entries = match &self.bundle {
-            Some(path) => Bundle::open(path).map_err(Failure::Gen)?.entries(),
-            None => cache()?.entries(),
+        match &self.bundle {
+            Some(path) => list_bundle(path, json),
+            None => {
+                let entries = cache()?.entries();
+                print_list(entries.iter().map(listed).collect(), json)
+            }
+        }
+    }
+}
+
+/// Prints a line for each kernel of the bundle in `path`, with the damage if the kernel is damaged.
+pub fn list_bundle(path: &Path, json: bool) -> Result<(), Failure> {
+    let kernels = Bundle::open(path).map_err(Failure::Gen)?.kernels();
+    print_list(kernels.iter().map(of_bundle).collect(), json)
+}
+
+fn of_bundle(kernel: &BundledKernel) -> Listed<'_> {
+    match &kernel.entry {
+        Ok(entry) => listed(entry),
+        Err(damage) => Listed {
+            id: &kernel.id,
+            key: kernel.key.to_string(),
+            path: None,
+            bytes: None,
+            registers: None,
+            arch: kernel.arch,
+            backend: kernel.backend,
+            compiler: None,
+            stored_unix_s: None,
+            damage: Some(damage),
+        },
+    }
+}
+
+fn print_list(kernels: Vec<Listed>, json: bool) -> Result<(), Failure> {
+    if json {
+        return kernels.iter().try_for_each(print_json);
+    }
+    if kernels.is_empty() {
+        return print("no kernels\n");
+    }
+    let mut rows = vec![
+        ["size", "registers", "arch", "stored (UTC)", "id"]
+            .map(str::to_owned)
+            .to_vec(),
+    ];
+    rows.extend(kernels.iter().map(Listed::row));
+    print(&table(&rows, &[0, 1]))
+}
+
+impl Listed<'_> {
+    fn row(&self) -> Vec<String> {
+        let id = match self.damage {
+            None => self.id.to_owned(),
+            Some(damage) => format!("{}: damaged: {damage}", self.id),
         };
-        if json {
-            return entries
-                .iter()
-                .try_for_each(|entry| print_json(&listed(entry)));
-        }
-        if entries.is_empty() {
-            return print("no kernels\n");
-        }
-        let mut rows = vec![
-            ["size", "registers", "arch", "stored (UTC)", "id"]
-                .map(str::to_owned)
-                .to_vec(),
-        ];
-        rows.extend(entries.iter().map(|entry| {
-            vec![
-                bytes(entry.bytes),
-                registers(entry.resources),
-                arch(entry),
-                date(unix_seconds(entry.stored)),
-                entry.id.clone(),
-            ]
-        }));
-        print(&table(&rows, &[0, 1]))
+        let arch = match self.backend {
+            Backend::Nvrtc => self.arch.to_string(),
+            Backend::HostCxx => format!("{}, simulated", self.arch),
+        };
+        let or_unknown = |text: Option<String>| text.unwrap_or("-".to_owned());
+        vec![
+            or_unknown(self.bytes.map(bytes)),
+            or_unknown(self.registers.map(|count| count.to_string())),
+            arch,
+            or_unknown(self.stored_unix_s.map(date)),
+            id,
+        ]
     }
 }
 
@@ -127,25 +186,18 @@ impl Clean {
     }
 }
 
-/// The architecture, and whether the kernel is for simulated GPUs.
-fn arch(entry: &Entry) -> String {
-    match entry.backend {
-        Backend::Nvrtc => entry.arch.to_string(),
-        Backend::HostCxx => format!("{}, simulated", entry.arch),
-    }
-}
-
 fn listed(entry: &Entry) -> Listed<'_> {
     Listed {
         id: &entry.id,
         key: entry.key.to_string(),
-        path: &entry.path,
-        bytes: entry.bytes,
+        path: Some(&entry.path),
+        bytes: Some(entry.bytes),
         registers: entry.resources.map(|used| used.registers),
         arch: entry.arch,
         backend: entry.backend,
-        compiler: &entry.compiler,
-        stored_unix_s: unix_seconds(entry.stored),
+        compiler: Some(&entry.compiler),
+        stored_unix_s: Some(unix_seconds(entry.stored)),
+        damage: None,
     }
 }
 

@@ -10,7 +10,8 @@ use toml::de::{DeTable, DeValue};
 /// The kernels that the `[[kernel]]` tables of `text` declare, and the errors outside of these tables. Spans are
 /// `file:line:column`.
 pub fn read(path: &Path, text: &str) -> (Vec<Declared<String>>, Vec<SpannedDiagnostic<String>>) {
-    let at = |span: &Range<usize>| location(path, text, span.start);
+    let starts = line_starts(text);
+    let at = |span: &Range<usize>| location(path, text, &starts, span.start);
     let (root, errors) = DeTable::parse_recoverable(text);
     let mut diagnostics: Vec<_> = errors
         .iter()
@@ -112,14 +113,16 @@ where
     entries
 }
 
-fn location(path: &Path, text: &str, offset: usize) -> String {
-    let before = &text[..text.floor_char_boundary(offset)];
-    let line = before.matches('\n').count() + 1;
-    let column = before
-        .rsplit('\n')
-        .next()
-        .map_or(0, |line| line.chars().count())
-        + 1;
+/// The offsets of all lines. A file may have thousands of kernels, so lines are not counted again for each span.
+fn line_starts(text: &str) -> Vec<usize> {
+    let breaks = text.match_indices('\n').map(|(at, _)| at + 1);
+    [0].into_iter().chain(breaks).collect()
+}
+
+fn location(path: &Path, text: &str, starts: &[usize], offset: usize) -> String {
+    let offset = text.floor_char_boundary(offset);
+    let line = starts.partition_point(|start| *start <= offset);
+    let column = text[starts[line - 1]..offset].chars().count() + 1;
     format!("{}:{line}:{column}", path.display())
 }
 

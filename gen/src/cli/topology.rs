@@ -1,9 +1,10 @@
 //! `mkernel-gen topology`: shows the GPUs and NICs of a host, and which NICs serve which GPU.
 
 use super::failure::Failure;
-use super::output::{print, print_json};
+use super::output::{Line, print, print_json};
 use clap::Args;
 use mkernel_topology::{GpuLinks, NicSelection, Topology, describe};
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -19,12 +20,19 @@ pub struct ShowTopology {
     nics: Option<String>,
 }
 
-#[derive(Serialize)]
-struct Shown<'a> {
+#[derive(Serialize, JsonSchema)]
+pub struct Shown<'a> {
+    #[schemars(with = "serde_json::Map<String, serde_json::Value>")]
     topology: &'a Topology,
     /// The links between pairs of GPUs. `None` without a driver.
+    #[schemars(with = "Option<Vec<serde_json::Value>>")]
     gpu_links: Option<&'a GpuLinks>,
+    #[schemars(with = "serde_json::Map<String, serde_json::Value>")]
     choices: &'a NicSelection,
+}
+
+impl Line for Shown<'_> {
+    const KIND: &'static str = "topology";
 }
 
 impl ShowTopology {

@@ -3,12 +3,19 @@
 mod book;
 mod buckets;
 mod build;
+mod bundle;
+mod doctor;
+mod dump;
 mod fabric_test;
 mod kernels;
+mod launch;
 mod one_rank;
 mod record;
 mod references;
 mod run;
+mod run_several;
+mod schema;
+mod shell;
 mod topology;
 
 use serde_json::Value;

@@ -248,7 +248,7 @@ fn attention_over_simulated_ranks_matches_the_reference() {
             .collect();
         let output = run(&args);
         assert_eq!(code(&output), 0, "{rest}: {}", stderr(&output));
-        for line in json_lines(&output) {
+        for line in run_several::outcomes(&output).0 {
             assert_eq!(
                 (&line["ok"], &line["repeats"]),
                 (&true.into(), &true.into())
@@ -265,8 +265,12 @@ fn attention_over_simulated_ranks_matches_the_reference() {
 fn simulated_ranks_match_the_reference() {
     let output = run(&[&TINY[..], &["--json", "--seeds=0..3"]].concat());
     assert_eq!(code(&output), 0, "{}", stderr(&output));
-    let lines = json_lines(&output);
-    assert_eq!(lines.len(), 3);
+    let (lines, summary) = run_several::outcomes(&output);
+    assert_eq!((lines.len(), &summary["right"]), (3, &3.into()));
+    assert_eq!(
+        (&summary["ok"], &summary["interrupted"]),
+        (&true.into(), &false.into())
+    );
     for (seed, line) in lines.iter().enumerate() {
         assert_eq!(line["ok"], true);
         assert_eq!((&line["seed"], &line["ranks"]), (&seed.into(), &2.into()));

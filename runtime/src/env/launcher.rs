@@ -141,6 +141,20 @@ pub(super) fn is_any_set(lookup: impl Fn(&str) -> Option<String>) -> bool {
     sets.any(|set| set.is_any())
 }
 
+/// Returns the names of all variables that launchers set and [`Communicator::from_env`](crate::Communicator::from_env) reads. A
+/// program that launches ranks itself removes the variables of the launcher that has started the program.
+pub fn launcher_variables() -> impl Iterator<Item = &'static str> {
+    let of = |one: &'static Launcher| {
+        let others = [one.local_rank, one.local_world, one.job];
+        [one.rank, one.world]
+            .into_iter()
+            .chain(others.into_iter().flatten().copied())
+    };
+    let own = LAUNCHERS.iter().flat_map(of);
+    own.filter(|name| !name.is_empty())
+        .chain(rendezvous_point::VARIABLES)
+}
+
 /// The values of one launcher's variables.
 struct Set {
     launcher: &'static Launcher,

@@ -5,6 +5,15 @@ use super::variable::{parse, wrong};
 use crate::error::Error;
 use std::net::{IpAddr, Ipv6Addr};
 
+/// The variables of launchers that say where rank 0 is.
+pub(super) const VARIABLES: [&str; 5] = [
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "TORCHELASTIC_USE_AGENT_STORE",
+    "SLURM_STEP_NODELIST",
+    "SLURM_JOB_NODELIST",
+];
+
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct RendezvousPoint {
     pub host: String,

@@ -107,7 +107,8 @@ impl Value {
 /// Suggests the names in `known` that are similar to `given`, or lists all names if none is similar.
 #[must_use]
 pub fn nearest(given: &str, known: &[&str]) -> String {
-    let similarity = |name: &&str| strsim::jaro(given, name);
+    let given = given.to_lowercase();
+    let similarity = |name: &&str| strsim::jaro(&given, &name.to_lowercase());
     let best = known.iter().map(similarity).fold(0.7, f64::max);
     let near: Vec<_> = known
         .iter()
@@ -131,6 +132,12 @@ fn one_of(names: &[&str]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_in_other_letters_are_recognised() {
+        assert_eq!(nearest("OP", &["op", "world"]), "did you mean `op`?");
+        assert_eq!(nearest("Up", &["Up2", "Down"]), "did you mean `Up2`?");
+    }
 
     #[test]
     fn advice_on_numbers_can_be_followed() {

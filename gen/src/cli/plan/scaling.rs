@@ -2,15 +2,17 @@
 
 use crate::cli::format::{bytes, micros, table};
 use crate::cli::input::Kernel;
+use crate::cli::output::Line;
 use mkernel_spec::{Diagnostics, KernelConfig, KernelPlan, SizedSpec};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// The numbers of nodes in a table.
 const NODES: [u32; 6] = [2, 4, 8, 16, 32, 64];
 
 /// A kernel on one of these numbers of nodes.
-#[derive(Serialize)]
-pub(super) struct Scaled<'a> {
+#[derive(Serialize, JsonSchema)]
+pub struct Scaled<'a> {
     label: &'a str,
     nodes: u32,
     ranks: u32,
@@ -26,6 +28,10 @@ pub(super) struct Scaled<'a> {
     bound_us: f64,
     bound_reason: &'static str,
     estimate_us: f64,
+}
+
+impl Line for Scaled<'_> {
+    const KIND: &'static str = "scaling";
 }
 
 /// Plans the kernel for each number of nodes, with the same number of ranks on each node.

@@ -1,30 +1,50 @@
 //! Estimates the host memory that a run on simulated GPUs needs, before it allocates any.
 
+use super::kernel_run::KernelRun;
 use super::operators::reference_bytes;
 use super::reference::NARROWEST_BYTES;
 use crate::cli::failure::Failure;
 use crate::cli::format::bytes;
+use crate::cli::machine::Machine;
 use mkernel::{KernelPlan, Simulation};
 use rustix::process::{Resource, getrlimit};
 use std::fs;
 
-/// The number of concurrent jobs, at most `wanted`, that fit into this host's memory. An error if not even one fits.
-pub fn jobs_that_fit(
-    label: &str,
-    plan: &KernelPlan,
-    calls: u32,
-    wanted: usize,
-) -> Result<usize, Failure> {
-    let needed = host_bytes(plan, calls);
-    match available_bytes() {
-        Some(available) if needed > available => Err(Failure::HostMemory {
-            label: label.to_owned(),
-            needed: bytes(needed),
-            available: bytes(available),
-        }),
-        Some(available) => Ok(wanted.min((available / needed.max(1)) as usize).max(1)),
-        None => Ok(wanted),
+/// The memory of this host, and the memory that runs need.
+pub struct Memory {
+    /// An upper estimate of the bytes that a run of each kernel needs. 0 on GPUs.
+    pub needed_bytes: Vec<u64>,
+    /// The bytes that this process can allocate, or [`u64::MAX`] if no limit is known.
+    pub available_bytes: u64,
+}
+
+impl Memory {
+    /// Estimates the memory of runs on simulated GPUs. An error if this host does not have the memory for a kernel.
+    pub fn of(kernels: &[KernelRun]) -> Result<Self, Failure> {
+        let available = available_bytes().unwrap_or(u64::MAX);
+        let needed = kernels.iter().map(|run| match run.machine {
+            Machine::Gpus => Ok(0),
+            Machine::Simulated(_) => {
+                let needed = host_bytes(run.plan, run.calls);
+                check(&run.kernel.label, needed, available).map(|()| needed)
+            }
+        });
+        Ok(Self {
+            needed_bytes: needed.collect::<Result<_, _>>()?,
+            available_bytes: available,
+        })
     }
+}
+
+fn check(label: &str, needed: u64, available: u64) -> Result<(), Failure> {
+    if needed <= available {
+        return Ok(());
+    }
+    Err(Failure::HostMemory {
+        label: label.to_owned(),
+        needed: bytes(needed),
+        available: bytes(available),
+    })
 }
 
 /// An upper estimate of the bytes that a job needs for its GPUs and for the data and references of all ranks.
@@ -92,8 +112,9 @@ mod tests {
 
     #[test]
     fn a_job_larger_than_memory_is_an_error_with_sizes() {
-        assert_eq!(jobs_that_fit("k", &plan(64), 3, 2).ok(), Some(2));
-        let error = jobs_that_fit("k", &plan(2_147_483_647), 3, 2).expect_err("too large");
+        let check = |plan| check("k", host_bytes(&plan, 3), 1 << 40);
+        assert!(check(plan(64)).is_ok());
+        let error = check(plan(2_147_483_647)).expect_err("too large");
         let text = error.to_string();
         assert!(
             text.starts_with("k needs about ") && text.contains("TiB"),

@@ -4,13 +4,18 @@ mod attention;
 mod collective;
 mod combine;
 mod dispatch;
+mod effort;
+mod exit_code;
 mod gemm;
 mod host_memory;
 mod inputs;
+mod kernel_run;
 mod memory;
 mod moe_layer;
 mod operators;
 mod other_batch;
+mod outcome_line;
+mod queue;
 #[cfg(test)]
 mod random_runs;
 mod ranks;
@@ -18,6 +23,9 @@ mod reference;
 mod report;
 mod repro_command;
 mod routing;
+mod runs;
+mod scratch;
+mod summary;
 mod tensor;
 mod trace;
 mod verdict;
@@ -26,21 +34,22 @@ use super::Failure;
 use super::environment;
 use super::fabric_test::Network;
 use super::input::{Kernel, Loaded, Overrides, Sources};
-use super::machine::{self, DeviceChoice, Machine, Simulated};
+use super::machine::{self, DeviceChoice, Machine, Simulated, cores};
 use crate::cli::format::count;
-use crate::cli::output::print_stderr;
+use crate::cli::output::print_note;
+use host_memory::Memory;
+use kernel_run::{KernelRun, chosen_by};
 use mkernel::{KernelPlan, Simulation, spec::Device};
-use ranks::{Job, Outcome};
-use report::{KernelRun, Report};
-use std::collections::BTreeMap;
+pub use outcome_line::OutcomeLine;
+use queue::Queue;
+use ranks::Outcome;
+use report::Report;
+use runs::Runs;
 use std::fs;
-use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc;
-use std::thread;
 use std::time::SystemTime;
+pub use summary::Summary;
 
 /// The file that is run if no kernel is given, and its text.
 const DEFAULT: (&str, &str) = ("examples/small.toml", include_str!("small.toml"));
@@ -71,9 +80,12 @@ pub struct Run {
     /// each time]
     #[arg(long, value_name = "NUMBER", conflicts_with = "seeds", allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(..MAX_SEED))]
     seed: Option<u64>,
-    /// Run once for each seed from A to B - 1; runs on simulated GPUs are concurrent
+    /// Run once for each seed from A to B - 1
     #[arg(long, value_name = "A..B", value_parser = parse_seeds)]
     seeds: Option<Range<u64>>,
+    /// Start no other run after a run that is not right
+    #[arg(long)]
+    fail_fast: bool,
     /// SMs of a simulated GPU [default: MKERNEL_SIM_SMS, else 8]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1024), help_heading = "Simulated GPUs")]
     sms: Option<u32>,
@@ -86,46 +98,61 @@ pub struct Run {
     /// Write a timeline as JSON for ui.perfetto.dev or chrome://tracing
     #[arg(long, value_name = "FILE", help_heading = "Simulated GPUs")]
     timeline: Option<PathBuf>,
+    /// Run this many kernels and seeds at a time [default: one per core, at most 8]
+    #[arg(short, long, value_name = "COUNT", value_parser = clap::value_parser!(u8).range(1..=MAX_HOSTS as i64), help_heading = "Simulated GPUs")]
+    jobs: Option<u8>,
     #[command(flatten)]
     network: Network,
 }
 
 impl Run {
-    /// Runs every kernel with every seed. Runs that fail do not stop the others.
+    /// Runs every kernel with every seed. Runs that fail do not stop the others, unless `--fail-fast` is given.
     pub fn run(&self, json: bool) -> Result<(), Failure> {
         let (machine, kernels) = self.machine_and_kernels()?;
-        let seeds = match (&self.seeds, self.seed) {
-            (Some(seeds), _) => seeds.clone(),
-            (None, Some(seed)) => seed..seed + 1,
-            (None, None) => {
-                let seed = environment::number("MKERNEL_SIM_SEED", 0..=MAX_SEED - 1)?;
-                let seed = seed.unwrap_or_else(seed_from_clock);
-                seed..seed + 1
-            }
-        };
+        let seeds = self.seeds()?;
         self.check_flags(machine, kernels.len(), &seeds)?;
         self.check_network(&kernels)?;
-        for (kernel, plan) in &kernels {
-            self.concurrent_jobs(kernel, plan, machine, &seeds)?;
-        }
-        let mut report = Report::new(json);
-        for (kernel, plan) in &kernels {
-            let about = KernelRun {
+        let kernels: Vec<_> = kernels
+            .iter()
+            .map(|(kernel, plan)| KernelRun {
                 kernel,
                 plan,
                 machine,
                 calls: self.calls,
-            };
-            report.kernel(&about)?;
-            self.run_seeds(&about, seeds.clone(), |outcome| {
-                report.outcome(&about, outcome)?;
-                self.write_timeline(outcome)
-            })?;
+                chosen_by: chosen_by(kernel, &kernels),
+            })
+            .collect();
+        let memory = Memory::of(&kernels)?;
+        let total = (seeds.end - seeds.start).saturating_mul(kernels.len() as u64);
+        let jobs = self.concurrent_jobs(machine, total);
+        if machine != Machine::Gpus {
+            effort::warn_if_long(&kernels, seeds.end - seeds.start, jobs);
         }
+        let mut report = Report::new(json, total);
+        let queue = Queue::new(seeds, &memory.needed_bytes, memory.available_bytes);
+        let runs = Runs {
+            network: &self.network,
+            fail_fast: self.fail_fast,
+            write: &|outcome| self.write_timeline(outcome),
+            kernels: &kernels,
+            queue: &queue,
+            jobs,
+        };
+        runs.run(&mut report)?;
         if machine == Machine::Gpus && report.machine_is_at_fault() {
-            print_stderr("use --device sim to run without a GPU");
+            print_note("use --device sim to run without a GPU");
         }
         report.finish()
+    }
+
+    fn seeds(&self) -> Result<Range<u64>, Failure> {
+        let one = match (&self.seeds, self.seed) {
+            (Some(seeds), _) => return Ok(seeds.clone()),
+            (None, Some(seed)) => seed,
+            (None, None) => environment::number("MKERNEL_SIM_SEED", 0..=MAX_SEED - 1)?
+                .unwrap_or_else(seed_from_clock),
+        };
+        Ok(one..one + 1)
     }
 
     /// Flags of the network are errors if no kernel communicates between nodes.
@@ -164,7 +191,7 @@ impl Run {
         let kernels = self.load(&Device::simulated(simulated.sms))?.planned()?;
         if device == DeviceChoice::Auto {
             let gpus = count(gpus as usize, "GPU");
-            print_stderr(&format!(
+            print_note(&format!(
                 "this host has {gpus}, so GPUs are simulated (--device gpu requires real ones)"
             ));
         }
@@ -188,9 +215,10 @@ impl Run {
         seeds: &Range<u64>,
     ) -> Result<(), Failure> {
         let is_traced = self.trace.is_some() || self.timeline.is_some();
-        if machine == Machine::Gpus && (is_traced || self.sms.is_some() || self.skew.is_some()) {
+        let is_simulated = [self.sms, self.skew, self.jobs.map(u32::from)];
+        if machine == Machine::Gpus && (is_traced || is_simulated.iter().any(Option::is_some)) {
             return Err(Failure::Usage(
-                "--sms, --skew, --trace and --timeline are for simulated GPUs; add --device sim",
+                "--sms, --skew, --jobs, --trace and --timeline are for simulated GPUs; add --device sim",
             ));
         }
         if is_traced && (kernels, seeds.end - seeds.start) != (1, 1) {
@@ -201,80 +229,13 @@ impl Run {
         Ok(())
     }
 
-    /// The number of concurrent jobs of a kernel. An error if this host does not have the memory for one.
-    fn concurrent_jobs(
-        &self,
-        kernel: &Kernel,
-        plan: &KernelPlan,
-        machine: Machine,
-        seeds: &Range<u64>,
-    ) -> Result<usize, Failure> {
-        if machine == Machine::Gpus {
-            return Ok(1);
-        }
-        let seeds = usize::try_from(seeds.end - seeds.start).unwrap_or(usize::MAX);
-        let wanted = cores().min(MAX_HOSTS).min(seeds);
-        host_memory::jobs_that_fit(&kernel.label, plan, self.calls, wanted)
-    }
-
-    /// Runs one kernel with all seeds and passes the outcomes to `done`, in the order of seeds. Stops early if the
-    /// other seeds would fail in the same way.
-    fn run_seeds(
-        &self,
-        about: &KernelRun,
-        seeds: Range<u64>,
-        mut done: impl FnMut(&Outcome) -> Result<(), Failure>,
-    ) -> Result<(), Failure> {
-        let concurrent_jobs =
-            self.concurrent_jobs(about.kernel, about.plan, about.machine, &seeds)?;
-        let world = about.plan.spec.world() as usize;
-        let (next, end) = (AtomicU64::new(seeds.start), AtomicU64::new(seeds.end));
-        let (sender, outcomes) = mpsc::channel::<Result<Outcome, Failure>>();
-        thread::scope(|scope| {
-            for _ in 0..concurrent_jobs {
-                let sender = sender.clone();
-                let (next, end) = (&next, &end);
-                scope.spawn(move || {
-                    loop {
-                        let seed = next.fetch_add(1, Ordering::Relaxed);
-                        if seed >= end.load(Ordering::Relaxed) {
-                            break;
-                        }
-                        let outcome = self.network.transport(seed).map(|transport| {
-                            Job {
-                                config: about.kernel.spec.config(),
-                                plan: about.plan,
-                                machine: about.machine,
-                                seed,
-                                calls: self.calls,
-                                threads: cores() / (concurrent_jobs * world),
-                                transport,
-                            }
-                            .run()
-                        });
-                        if sender.send(outcome).is_err() {
-                            break;
-                        }
-                    }
-                });
-            }
-            drop(sender);
-            let mut early = BTreeMap::new();
-            let mut wanted = seeds.start;
-            for outcome in outcomes {
-                let outcome = outcome?;
-                early.insert(outcome.seed, outcome);
-                while let Some(outcome) = early.remove(&wanted) {
-                    wanted += 1;
-                    let result = done(&outcome);
-                    if result.is_err() || report::is_same_for_all_seeds(&outcome) {
-                        end.store(0, Ordering::Relaxed);
-                        return result;
-                    }
-                }
-            }
-            Ok(())
-        })
+    /// The number of runs at a time, for which there may not be enough memory.
+    fn concurrent_jobs(&self, machine: Machine, total: u64) -> usize {
+        let wanted = match machine {
+            Machine::Gpus => 1,
+            Machine::Simulated(_) => self.jobs.map_or(cores().min(MAX_HOSTS), usize::from),
+        };
+        wanted.min(usize::try_from(total).unwrap_or(usize::MAX))
     }
 
     /// Writes the files of `--trace` and `--timeline`.
@@ -291,10 +252,6 @@ impl Run {
         }
         Ok(())
     }
-}
-
-fn cores() -> usize {
-    thread::available_parallelism().map_or(1, NonZeroUsize::get)
 }
 
 fn write(path: &Path, text: &str) -> Result<(), Failure> {

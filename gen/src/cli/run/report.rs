@@ -1,130 +1,84 @@
 //! The report of `mkernel-gen run`: a heading for each kernel, a line for each seed, errors in full, and the command
 //! that repeats a failed run.
 
-use super::ranks::{Completed, Outcome, RankError, RankFailure};
-use super::repro_command;
-use super::verdict::{Mismatch, rounding_alone};
-use crate::cli::failure::{Failure, chain, exit_code};
+use super::exit_code::code;
+use super::kernel_run::KernelRun;
+use super::outcome_line::{OutcomeLine, problems};
+use super::ranks::{Completed, Outcome};
+use super::summary::Summary;
+use super::verdict::rounding_alone;
+use crate::cli::failure::Failure;
 use crate::cli::format::count;
-use crate::cli::input::Kernel;
-use crate::cli::machine::Machine;
 use crate::cli::output::{print, print_json};
-use crate::cli::plan;
-use mkernel::{
-    Error, KernelPlan,
-    error::{DeviceError, EnvironmentError, SimulatorError},
-};
-use serde::Serialize;
+use crate::cli::{plan, progress};
+use indicatif::ProgressBar;
+use std::time::Instant;
 
-/// The properties that all runs of one kernel share.
-pub struct KernelRun<'a> {
-    pub kernel: &'a Kernel,
-    pub plan: &'a KernelPlan,
-    pub machine: Machine,
-    pub calls: u32,
-}
-
-impl KernelRun<'_> {
-    /// Describes the GPUs, as in `2 simulated GPUs with 8 SMs, skew 20`.
-    fn device(&self) -> String {
-        let world = self.plan.spec.world() as usize;
-        match self.machine {
-            Machine::Gpus => count(world, "GPU"),
-            Machine::Simulated(simulated) => format!(
-                "{} with {}, skew {}",
-                count(world, "simulated GPU"),
-                count(simulated.sms as usize, "SM"),
-                simulated.skew
-            ),
-        }
-    }
-
-    /// The command that repeats the run with `seed`.
-    fn repro_command(&self, seed: u64) -> String {
-        let device = match self.machine {
-            Machine::Gpus => "gpu",
-            Machine::Simulated(_) => "sim",
-        };
-        repro_command::command(std::env::args_os(), seed, device)
-    }
-}
-
-/// An error, and the ranks that have failed with it.
-#[derive(Serialize)]
-struct RunError {
-    ranks: Vec<u32>,
-    reason: String,
-}
-
-/// The outcome of a run as a JSON object.
-#[derive(Serialize)]
-struct OutcomeLine<'a> {
-    label: &'a str,
-    place: &'a str,
-    ok: bool,
-    id: &'a str,
-    device: String,
-    simulated: bool,
-    ranks: u32,
-    seed: u64,
-    calls: u32,
-    seconds: f64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    elements: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    wrong: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    relative_error: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    repeats: Option<bool>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    batch_invariant: Option<bool>,
-    problems: Vec<RunError>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    replay: Option<String>,
-}
-
-/// Prints outcomes, and counts those that failed.
+/// Prints outcomes, and counts the runs that were not right.
 pub struct Report {
     json: bool,
-    ran: usize,
-    failed: usize,
+    total: u64,
+    right: u64,
+    wrong: u64,
+    failed: u64,
     code: u8,
+    /// The index of the kernel whose heading was printed last.
+    shown: Option<usize>,
     plan_is_shown: bool,
+    started: Instant,
+    progress: ProgressBar,
 }
 
 impl Report {
-    /// An empty report. With `json` outcomes are printed as JSON lines.
-    pub fn new(json: bool) -> Self {
+    /// An empty report of `total` runs. With `json` outcomes are printed as JSON lines.
+    pub fn new(json: bool, total: u64) -> Self {
+        let template = "running {wide_bar} {pos}/{len} runs {msg}{elapsed}, about {eta} left";
         Self {
             json,
-            ran: 0,
+            total,
+            right: 0,
+            wrong: 0,
             failed: 0,
             code: 0,
+            shown: None,
             plan_is_shown: false,
+            started: Instant::now(),
+            progress: progress::bar(template, total),
         }
     }
 
-    /// Prints the heading of a kernel.
-    pub fn kernel(&mut self, about: &KernelRun) -> Result<(), Failure> {
-        self.plan_is_shown = self.json;
-        if self.json {
+    /// Prints the heading of a kernel before its first outcome.
+    pub fn kernel(&mut self, index: usize, about: &KernelRun) -> Result<(), Failure> {
+        if self.json || self.shown == Some(index) {
             return Ok(());
         }
+        self.shown = Some(index);
+        self.plan_is_shown = false;
         let formula = plan::computes(about.plan);
         let (label, device) = (&about.kernel.label, about.device());
-        print(&format!("{label}: {formula}\n  on        {device}\n"))
+        let text = format!("{label}: {formula}\n  on        {device}\n");
+        self.progress.suspend(|| print(&text))
     }
 
     /// Prints the outcome of a run.
     pub fn outcome(&mut self, about: &KernelRun, outcome: &Outcome) -> Result<(), Failure> {
-        self.ran += 1;
-        if !outcome.is_right() {
-            self.failed += 1;
-            self.code = self.code.max(code(outcome));
+        match (outcome.is_right(), &outcome.result) {
+            (true, _) => self.right += 1,
+            (false, Ok(_)) => self.wrong += 1,
+            (false, Err(_)) => self.failed += 1,
+        }
+        self.code = self.code.max(code(outcome));
+        self.progress.inc(1);
+        match self.wrong + self.failed {
+            0 => {}
+            not_right => self
+                .progress
+                .set_message(format!("({not_right} not right) ")),
         }
         if self.json {
-            return print_json(&line(about, outcome));
+            return self
+                .progress
+                .suspend(|| print_json(&OutcomeLine::new(about, outcome)));
         }
         let mut text = String::new();
         if !self.plan_is_shown {
@@ -133,7 +87,25 @@ impl Report {
             text += &format!("  plan      {}\n", plan::summary(plan));
         }
         text += &describe(about, outcome);
-        print(&text)
+        self.progress.suspend(|| print(&text))
+    }
+
+    /// Prints the numbers of runs.
+    pub fn summary(&self, interrupted: bool) -> Result<(), Failure> {
+        self.progress.finish_and_clear();
+        let summary = Summary {
+            ok: self.right == self.total,
+            right: self.right,
+            wrong: self.wrong,
+            failed: self.failed,
+            not_run: self.total - self.right - self.wrong - self.failed,
+            interrupted,
+            seconds: self.started.elapsed().as_secs_f64(),
+        };
+        match self.json {
+            true => print_json(&summary),
+            false => print(&summary.text()),
+        }
     }
 
     /// Whether a run failed because of the machine, and not because of its kernel.
@@ -141,49 +113,18 @@ impl Report {
         self.code == 4
     }
 
-    /// Fails if a run has failed.
+    /// Prints the summary, and fails if a run has failed.
     pub fn finish(&self) -> Result<(), Failure> {
-        if self.failed == 0 {
+        self.summary(false)?;
+        let not_right = self.wrong + self.failed;
+        if not_right == 0 {
             return Ok(());
         }
         Err(Failure::Runs {
-            failed: self.failed,
-            ran: self.ran,
+            failed: not_right,
+            ran: self.right + not_right,
             code: self.code,
         })
-    }
-}
-
-/// Whether the run failed because of the machine or the compiler, so that other seeds would fail too.
-pub fn is_same_for_all_seeds(outcome: &Outcome) -> bool {
-    code(outcome) > 1
-}
-
-/// The exit code: 1 if the kernel has a wrong result, hangs or races, 3 if it does not compile, 4 if the machine is at
-/// fault.
-fn code(outcome: &Outcome) -> u8 {
-    let of = |failed: &RankFailure| match &failed.error {
-        RankError::Runtime(Error::Build { source, .. }) => exit_code(source),
-        RankError::Runtime(
-            Error::Device(
-                DeviceError::DriverMissing(_)
-                | DeviceError::DriverTooOld { .. }
-                | DeviceError::NoDevice { .. }
-                | DeviceError::UnsupportedDevice { .. }
-                | DeviceError::NoPeerAccess { .. }
-                | DeviceError::NoNvLink { .. }
-                | DeviceError::BackendConflict { .. },
-            )
-            | Error::Simulator(SimulatorError::Driver(_) | SimulatorError::NotBuilt)
-            | Error::Environment(EnvironmentError::Variable { .. })
-            | Error::OpenFiles { .. }
-            | Error::Os { .. },
-        ) => 4,
-        _ => 1,
-    };
-    match &outcome.result {
-        Ok(_) => u8::from(!outcome.is_right()),
-        Err(failed) => failed.iter().map(of).max().unwrap_or(1),
     }
 }
 
@@ -240,74 +181,16 @@ fn found(ran: &Completed, calls: u32) -> String {
     text
 }
 
-/// The errors of a run. Ranks with the same error share one entry.
-fn problems(outcome: &Outcome) -> Vec<RunError> {
-    let mut problems: Vec<RunError> = Vec::new();
-    let wrong = |ran: &Completed| ran.verdict.first_wrong.map(first_wrong).into_iter();
-    let failed = match &outcome.result {
-        Ok(ran) => return wrong(ran).collect(),
-        Err(failed) => failed,
-    };
-    for RankFailure { rank, error } in failed {
-        let reason = chain(error);
-        match problems.iter_mut().find(|problem| problem.reason == reason) {
-            Some(problem) => problem.ranks.extend(rank),
-            None => problems.push(RunError {
-                ranks: rank.iter().copied().collect(),
-                reason,
-            }),
-        }
-    }
-    problems
-}
-
-fn first_wrong(wrong: Mismatch) -> RunError {
-    let Mismatch {
-        call,
-        rank,
-        operand,
-        row,
-        col,
-        found,
-        expected,
-    } = wrong;
-    RunError {
-        ranks: vec![rank],
-        reason: format!(
-            "first wrong element, in call {call}: {operand}[{row}, {col}] is {found}, expected {expected}"
-        ),
-    }
-}
-
-fn line<'a>(about: &'a KernelRun, outcome: &'a Outcome) -> OutcomeLine<'a> {
-    let ran = outcome.result.as_ref().ok();
-    OutcomeLine {
-        label: &about.kernel.label,
-        place: &about.kernel.location,
-        ok: outcome.is_right(),
-        id: ran.map_or(&about.plan.id, |ran| &ran.plan.id),
-        device: about.device(),
-        simulated: about.machine != Machine::Gpus,
-        ranks: about.plan.spec.world(),
-        seed: outcome.seed,
-        calls: about.calls,
-        seconds: outcome.time.as_secs_f64(),
-        elements: ran.map(|ran| ran.verdict.elements),
-        wrong: ran.map(|ran| ran.verdict.wrong),
-        relative_error: ran.map(|ran| ran.verdict.relative_error()),
-        repeats: ran.map(|ran| ran.repeats),
-        batch_invariant: ran.and_then(|ran| ran.is_batch_invariant),
-        problems: problems(outcome),
-        replay: (code(outcome) == 1).then(|| about.repro_command(outcome.seed)),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::machine::Simulated;
+    use crate::cli::input::Kernel;
+    use crate::cli::machine::{Machine, Simulated};
+    use crate::cli::run::exit_code::is_same_for_all_seeds;
+    use crate::cli::run::ranks::RankFailure;
+    use mkernel::{Error, error::SimulatorError};
     use mkernel::{
-        KernelConfig,
+        KernelConfig, KernelPlan,
         spec::{BLayout, Device, Dim, GemmConfig, GemmOp, KernelSpec},
     };
     use std::time::Duration;
@@ -356,6 +239,7 @@ mod tests {
             plan: &plan,
             machine,
             calls: 3,
+            chosen_by: None,
         };
         describe(&about, outcome)
     }

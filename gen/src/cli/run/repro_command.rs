@@ -2,12 +2,21 @@
 
 use std::ffi::OsString;
 
-/// Flags that are removed together with their values: the flags of seeds, and of files that the first run has written.
-const LEFT_OUT: [&str; 4] = ["--seed", "--seeds", "--trace", "--timeline"];
+/// Flags that are removed together with their values: the flags of seeds, of concurrent runs, and of files that the first
+/// run has written.
+const LEFT_OUT: [&str; 6] = ["--seed", "--seeds", "--trace", "--timeline", "--jobs", "-j"];
 
-/// The command with the arguments `words` but with one seed, quoted for a shell. If the first run chose the device
-/// itself, `--device` is added.
-pub fn command(words: impl IntoIterator<Item = OsString>, seed: u64, device: &str) -> String {
+/// The flag that chooses kernels.
+const KERNEL: &str = "--kernel";
+
+/// The command with the arguments `words` but with one seed, quoted for a shell, and with one kernel if `kernel` names it. If
+/// the first run chose the device itself, `--device` is added.
+pub fn command(
+    words: impl IntoIterator<Item = OsString>,
+    kernel: Option<&str>,
+    seed: u64,
+    device: &str,
+) -> String {
     let mut kept: Vec<String> = Vec::new();
     let mut words = words
         .into_iter()
@@ -17,7 +26,7 @@ pub fn command(words: impl IntoIterator<Item = OsString>, seed: u64, device: &st
         let (flag, value) = word
             .split_once('=')
             .map_or((&*word, None), |(flag, value)| (flag, Some(value)));
-        if LEFT_OUT.contains(&flag) {
+        if LEFT_OUT.contains(&flag) || flag == KERNEL && kernel.is_some() {
             if value.is_none() {
                 words.next();
             }
@@ -30,10 +39,18 @@ pub fn command(words: impl IntoIterator<Item = OsString>, seed: u64, device: &st
             kept.extend(["--device".to_owned(), value.unwrap_or(device.to_owned())]);
             continue;
         }
+        // `-j4`, unlike `-j 4`, is one word.
+        let is_jobs = |count: &str| count.parse::<u8>().is_ok();
+        if flag == "--fail-fast" || word.strip_prefix("-j").is_some_and(is_jobs) {
+            continue;
+        }
         kept.push(word);
     }
     if !has_device {
         kept.extend(["--device".to_owned(), device.to_owned()]);
+    }
+    if let Some(kernel) = kernel {
+        kept.extend([KERNEL.to_owned(), kernel.to_owned()]);
     }
     kept.extend(["--seed".to_owned(), seed.to_string()]);
     let quoted: Vec<_> = kept.iter().map(|word| quoted(word)).collect();
@@ -55,7 +72,7 @@ mod tests {
     use super::*;
 
     fn repeated(words: &[&str]) -> String {
-        command(words.iter().map(OsString::from), 7, "sim")
+        command(words.iter().map(OsString::from), None, 7, "sim")
     }
 
     #[test]
@@ -92,6 +109,26 @@ mod tests {
                 "my kernel's.toml"
             ]),
             r"m run --device gpu 'my kernel'\''s.toml' --seed 7"
+        );
+    }
+
+    #[test]
+    fn one_kernel_instead_of_many() {
+        let words = [
+            "m",
+            "run",
+            "-j4",
+            "-j",
+            "2",
+            "--fail-fast",
+            "--kernel=a",
+            "--kernel",
+            "b",
+        ];
+        let words = words.iter().map(OsString::from);
+        assert_eq!(
+            command(words, Some("up m=8"), 7, "sim"),
+            "m run --device sim --kernel 'up m=8' --seed 7"
         );
     }
 }
