@@ -1,5 +1,6 @@
 //! The command line. Each subcommand has a file of its own and fails with a [`Failure`].
 
+mod bench;
 mod build;
 mod check;
 mod doctor;
@@ -61,6 +62,8 @@ enum Command {
     /// Without a kernel it runs a small one. Simulated GPUs work on any machine that has a C++ compiler.
     /// The seed determines the data and, on simulated GPUs, the order of concurrent events.
     Run(Box<run::Run>),
+    /// Time kernels on the GPUs of this host, beside their bound, cuBLAS and NCCL
+    Bench(Box<bench::Bench>),
     /// Send messages between GPUs of different nodes, check every word that arrives, and measure
     ///
     /// Use it to test the network of a cluster: --from-env with --transport rc or efa sends messages between hosts.
@@ -112,6 +115,7 @@ fn run_command(cli: &Cli) -> Result<(), Failure> {
         Command::Render(render) => render.run(cli.json),
         Command::Build(build) => build.run(cli.json),
         Command::Run(run) => run.run(cli.json),
+        Command::Bench(bench) => bench.run(cli.json),
         Command::FabricTest(test) => test.run(cli.json),
         Command::List(list) => list.run(cli.json),
         Command::Clean(clean) => clean.run(cli.json),
@@ -148,7 +152,7 @@ fn report(failure: &Failure, json: bool) {
             let _ = error.print();
             return;
         }
-        Failure::Diagnostics(diagnostics) => {
+        Failure::Diagnostics(diagnostics) | Failure::Results(diagnostics) => {
             for SpannedDiagnostic { span, reason, help } in diagnostics {
                 print_stderr(&format!("{span}: error: {reason}\n    help: {help}"));
                 let (place, help) = (Some(span.as_str()), Some(help.as_str()));

@@ -51,9 +51,9 @@ impl KernelRun<'_> {
 
 /// An error, and the ranks that have failed with it.
 #[derive(Serialize)]
-struct RunError {
-    ranks: Vec<u32>,
-    reason: String,
+pub struct RunError {
+    pub ranks: Vec<u32>,
+    pub reason: String,
 }
 
 /// The outcome of a run as a JSON object.
@@ -161,7 +161,7 @@ pub fn is_same_for_all_seeds(outcome: &Outcome) -> bool {
 
 /// The exit code: 1 if the kernel has a wrong result, hangs or races, 3 if it does not compile, 4 if the machine is at
 /// fault.
-fn code(outcome: &Outcome) -> u8 {
+pub fn code(outcome: &Outcome) -> u8 {
     let of = |failed: &RankFailure| match &failed.error {
         RankError::Runtime(Error::Build { source, .. }) => exit_code(source),
         RankError::Runtime(
@@ -241,7 +241,7 @@ fn found(ran: &Completed, calls: u32) -> String {
 }
 
 /// The errors of a run. Ranks with the same error share one entry.
-fn problems(outcome: &Outcome) -> Vec<RunError> {
+pub fn problems(outcome: &Outcome) -> Vec<RunError> {
     let mut problems: Vec<RunError> = Vec::new();
     let wrong = |ran: &Completed| ran.verdict.first_wrong.map(first_wrong).into_iter();
     let failed = match &outcome.result {

@@ -1,0 +1,441 @@
+//! [`Rival`]: a sequence of products and collectives that has the place of a kernel, without what it adds beside them.
+
+use mkernel::spec::plan::{CollectivePlan, GemmPlan, OpPlan};
+use mkernel::spec::{BLayout, CollectiveOp, Dtype, GemmOp, GemmShape};
+use mkernel::{KernelPlan, Operand};
+
+/// A sequence of products of cuBLAS and collectives of NCCL.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rival {
+    pub name: &'static str,
+    pub steps: Vec<Step>,
+    /// The tensors that are no operands of the kernel.
+    pub own: Vec<Own>,
+}
+
+/// A tensor of a rival that is no operand of the kernel.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Own {
+    pub bytes: u64,
+    /// The operand whose elements the tensor has, repeatedly, before the first call. Otherwise the tensor has zeros, and the first
+    /// call writes it.
+    pub filled_with: Option<Operand>,
+}
+
+impl Own {
+    /// A tensor that calls write.
+    fn written(bytes: u64) -> Self {
+        Self {
+            bytes,
+            filled_with: None,
+        }
+    }
+}
+
+/// A tensor of a rival.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Place {
+    Operand(Operand),
+    /// A tensor of the rival, by its index.
+    Own(usize),
+}
+
+/// A launch of a library.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Step {
+    Product(Product),
+    Collective(Collective),
+}
+
+/// A product of cuBLAS. B is the operand of the kernel.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Product {
+    pub a: Place,
+    pub c: Place,
+    pub shape: GemmShape,
+    pub b_is_transposed: bool,
+    pub factors: Dtype,
+    pub result: Dtype,
+}
+
+/// A collective of NCCL.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Collective {
+    pub op: CollectiveOp,
+    pub from: Place,
+    pub to: Place,
+    /// The elements of the tensor for `all_reduce` and `broadcast`, else of the part of one rank.
+    pub elems: u64,
+    pub dtype: Dtype,
+    pub root: u32,
+}
+
+impl Rival {
+    /// Whether the rival calls cuBLAS.
+    pub fn multiplies(&self) -> bool {
+        let mut steps = self.steps.iter();
+        steps.any(|step| matches!(step, Step::Product(_)))
+    }
+
+    /// Whether the rival calls NCCL.
+    pub fn communicates(&self) -> bool {
+        let mut steps = self.steps.iter();
+        steps.any(|step| matches!(step, Step::Collective(_)))
+    }
+}
+
+/// The rivals of a kernel, and notes about how they differ from the kernel and which rivals there are none of.
+pub fn of(plan: &KernelPlan) -> (Vec<Rival>, Vec<String>) {
+    let mut notes = vec![
+        "torch and packages for it (symmetric memory, FlashAttention, DeepEP) were not compared; benches/README.md has \
+         measurements of mkernel's authors"
+            .to_owned(),
+    ];
+    let rivals = match &plan.body().op_plan {
+        OpPlan::Gemm(of) => of_gemm(plan, of, &mut notes),
+        OpPlan::Collective(of) => of_collective(plan, of, &mut notes),
+        _ => {
+            let op = plan.spec.op();
+            notes.push(format!("cuBLAS and NCCL have no counterpart of {op}"));
+            Vec::new()
+        }
+    };
+    (rivals, notes)
+}
+
+/// An error with a note if NCCL would not take the network.
+fn one_node(plan: &KernelPlan) -> Result<(), String> {
+    match plan.spec.topology().nodes {
+        1 => Ok(()),
+        nodes => Err(format!(
+            "NCCL was not compared: on one host it would not take the network between {nodes} nodes"
+        )),
+    }
+}
+
+/// A note if ranks have different numbers of rows.
+fn unequal_shards(plan: &KernelPlan, rows: u64) -> Option<String> {
+    let world = u64::from(plan.spec.world());
+    (!rows.is_multiple_of(world)).then(|| {
+        format!(
+            "NCCL was not compared: its parts are equal, and {rows} rows are not a multiple of {world} ranks"
+        )
+    })
+}
+
+fn of_gemm(plan: &KernelPlan, of: &GemmPlan, notes: &mut Vec<String>) -> Vec<Rival> {
+    let (config, shape) = (&of.config, of.shape);
+    if config.dtype.bytes() != 2 {
+        let dtype = config.dtype;
+        notes.push(format!(
+            "cuBLAS was not compared: products of {dtype} with these scales are not called; `cargo bench --bench scaled` compares \
+             some"
+        ));
+        return Vec::new();
+    }
+    if config.epilogue.formula("C") != "C" || config.epilogue.normalises() {
+        notes
+            .push("cuBLAS and NCCL compute the sums without the epilogue of the kernel".to_owned());
+    }
+    let weight_cols = u64::from(config.epilogue.weight_cols());
+    let shape = GemmShape {
+        n: shape.n * weight_cols,
+        ..shape
+    };
+    let types = of.types();
+    let product = Product {
+        a: Place::Operand(Operand::A),
+        c: Place::Own(0),
+        shape,
+        b_is_transposed: config.b_layout == BLayout::Nk,
+        factors: config.dtype,
+        result: match config.op.reduces() {
+            true => types.partial,
+            false => types.c,
+        },
+    };
+    match (config.op.communicates(), unequal_shards(plan, shape.m)) {
+        (false, _) => vec![alone("cuBLAS", product)],
+        (true, Some(reason)) if config.op != GemmOp::GemmAr => {
+            notes.push(reason);
+            match config.op {
+                GemmOp::AgGemm => Vec::new(),
+                _ => vec![alone("cuBLAS alone", product)],
+            }
+        }
+        (true, _) => {
+            let unfused = match one_node(plan) {
+                Ok(()) => Some(unfused(plan, config.op, product)),
+                Err(reason) => {
+                    notes.push(reason);
+                    None
+                }
+            };
+            let product = match config.op {
+                GemmOp::AgGemm => gathered(product),
+                _ => product,
+            };
+            let alone = alone("cuBLAS alone", product);
+            unfused.into_iter().chain([alone]).collect()
+        }
+    }
+}
+
+/// The product whose A has the rows of all ranks.
+fn gathered(product: Product) -> Product {
+    Product {
+        a: Place::Own(1),
+        ..product
+    }
+}
+
+/// The product without a collective.
+fn alone(name: &'static str, product: Product) -> Rival {
+    let GemmShape { m, n, k } = product.shape;
+    let gathered = Own {
+        bytes: m * k * product.factors.bytes(),
+        filled_with: Some(Operand::A),
+    };
+    let c = Own::written(m * n * product.result.bytes());
+    Rival {
+        name,
+        steps: vec![Step::Product(product)],
+        own: match product.a {
+            Place::Own(_) => vec![c, gathered],
+            Place::Operand(_) => vec![c],
+        },
+    }
+}
+
+/// The product of cuBLAS before or behind the collective of NCCL.
+fn unfused(plan: &KernelPlan, op: GemmOp, product: Product) -> Rival {
+    let GemmShape { m, n, k } = product.shape;
+    let world = u64::from(plan.spec.world());
+    let c = Own::written(m * n * product.result.bytes());
+    let sum = |op, to, elems| {
+        Step::Collective(Collective {
+            op,
+            from: Place::Own(0),
+            to,
+            elems,
+            dtype: product.result,
+            root: 0,
+        })
+    };
+    let (name, steps, own) = match op {
+        GemmOp::AgGemm => {
+            let gather = Collective {
+                op: CollectiveOp::AllGather,
+                from: Place::Operand(Operand::A),
+                to: Place::Own(1),
+                elems: m / world * k,
+                dtype: product.factors,
+                root: 0,
+            };
+            let steps = vec![Step::Collective(gather), Step::Product(gathered(product))];
+            let a = Own::written(m * k * product.factors.bytes());
+            ("NCCL, then cuBLAS", steps, vec![c, a])
+        }
+        GemmOp::GemmRs => {
+            let scatter = sum(CollectiveOp::ReduceScatter, Place::Own(1), m / world * n);
+            let own = vec![c, Own::written(c.bytes / world)];
+            (
+                "cuBLAS, then NCCL",
+                vec![Step::Product(product), scatter],
+                own,
+            )
+        }
+        GemmOp::GemmAr | GemmOp::Gemm => {
+            let reduce = sum(CollectiveOp::AllReduce, Place::Own(0), m * n);
+            (
+                "cuBLAS, then NCCL",
+                vec![Step::Product(product), reduce],
+                vec![c],
+            )
+        }
+    };
+    Rival { name, steps, own }
+}
+
+fn of_collective(plan: &KernelPlan, of: &CollectivePlan, notes: &mut Vec<String>) -> Vec<Rival> {
+    let (config, shape) = (&of.config, of.shape);
+    let has_shards = !matches!(config.op, CollectiveOp::AllReduce | CollectiveOp::Broadcast);
+    let unequal = unequal_shards(plan, shape.m).filter(|_| has_shards);
+    if let Some(reason) = one_node(plan).err().or(unequal) {
+        notes.push(reason);
+        return Vec::new();
+    }
+    if config.epilogue.normalises() {
+        notes.push("NCCL adds up without the norm of the kernel".to_owned());
+    }
+    let world = plan.spec.world();
+    let elems = shape.m * shape.n;
+    let part = elems / u64::from(world);
+    let collective = Collective {
+        op: config.op,
+        from: Place::Operand(Operand::X),
+        to: Place::Own(0),
+        elems: if has_shards { part } else { elems },
+        dtype: config.dtype,
+        root: config.root(world).unwrap_or(0),
+    };
+    vec![Rival {
+        name: "NCCL",
+        steps: vec![Step::Collective(collective)],
+        own: vec![Own::written(elems * config.dtype.bytes())],
+    }]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mkernel::KernelConfig;
+    use mkernel::spec::{
+        CollectiveConfig, Device, Dim, Epilogue, GemmConfig, SizedSpec, config::Problem,
+    };
+
+    fn planned(world: u32, nodes: u32, problem: impl Into<Problem>) -> KernelPlan {
+        let config = KernelConfig {
+            nodes,
+            ..KernelConfig::new(world, problem)
+        };
+        let spec = SizedSpec::validate(config).expect("valid");
+        KernelPlan::new(&spec, &Device::default()).expect("a plan")
+    }
+
+    fn gemm(op: GemmOp, m: u64) -> GemmConfig {
+        GemmConfig {
+            m: Dim::Static(m),
+            n: Dim::Static(1024),
+            k: Dim::Static(512),
+            b_layout: BLayout::Nk,
+            ..GemmConfig::new(op)
+        }
+    }
+
+    fn names(rivals: &[Rival]) -> Vec<&'static str> {
+        rivals.iter().map(|rival| rival.name).collect()
+    }
+
+    /// Whether each tensor that a rival reads or writes exists and is large enough.
+    fn check_memory(plan: &KernelPlan, rival: &Rival) {
+        let operand_bytes = |wanted| {
+            let mut specs = plan.operands().iter();
+            let spec = specs
+                .find(|spec| spec.operand == wanted)
+                .expect("an operand");
+            spec.rows.on(0) * spec.cols * spec.dtype.bytes()
+        };
+        let needs = |place: Place, bytes: u64| {
+            let has = match place {
+                Place::Own(index) => rival.own[index].bytes,
+                Place::Operand(operand) => operand_bytes(operand),
+            };
+            assert!(
+                has >= bytes,
+                "{rival:?}: {place:?} has {has} of {bytes} bytes"
+            );
+        };
+        let world = u64::from(plan.spec.world());
+        for step in &rival.steps {
+            match step {
+                Step::Product(of) => {
+                    let GemmShape { m, n, k } = of.shape;
+                    needs(of.a, m * k * of.factors.bytes());
+                    needs(Place::Operand(Operand::B), n * k * of.factors.bytes());
+                    needs(of.c, m * n * of.result.bytes());
+                }
+                Step::Collective(of) => {
+                    let bytes = of.elems * of.dtype.bytes();
+                    let (from, to) = match of.op {
+                        CollectiveOp::AllReduce | CollectiveOp::Broadcast => (1, 1),
+                        CollectiveOp::AllGather => (1, world),
+                        CollectiveOp::ReduceScatter => (world, 1),
+                        CollectiveOp::AllToAll => (world, world),
+                    };
+                    needs(of.from, from * bytes);
+                    needs(of.to, to * bytes);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn tensors_of_rivals_are_large_enough() {
+        for world in [1, 2, 4] {
+            for op in GemmOp::ALL {
+                if op == GemmOp::Gemm && world > 1 {
+                    continue;
+                }
+                let plan = planned(world, 1, gemm(op, 256));
+                let (rivals, notes) = of(&plan);
+                assert_eq!(notes.len(), 1, "{op:?}: {notes:?}");
+                rivals.iter().for_each(|rival| check_memory(&plan, rival));
+            }
+            for op in CollectiveOp::ALL {
+                let config = CollectiveConfig {
+                    m: Dim::Static(64),
+                    n: Dim::Static(128),
+                    ..CollectiveConfig::new(op)
+                };
+                let plan = planned(world, 1, config);
+                let (rivals, _) = of(&plan);
+                assert_eq!(names(&rivals), ["NCCL"]);
+                check_memory(&plan, &rivals[0]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_collective_follows_or_precedes_the_product() {
+        let of_op = |op, m| of(&planned(4, 1, gemm(op, m)));
+        let (rivals, _) = of_op(GemmOp::AgGemm, 256);
+        assert_eq!(names(&rivals), ["NCCL, then cuBLAS", "cuBLAS alone"]);
+        assert_eq!(rivals[1].own[1].filled_with, Some(Operand::A));
+        let (rivals, _) = of_op(GemmOp::GemmRs, 256);
+        assert_eq!(names(&rivals), ["cuBLAS, then NCCL", "cuBLAS alone"]);
+        let Step::Collective(scatter) = rivals[0].steps[1] else {
+            panic!("{rivals:?}");
+        };
+        assert_eq!(
+            (scatter.op, scatter.elems),
+            (CollectiveOp::ReduceScatter, 64 * 1024)
+        );
+        let (rivals, _) = of(&planned(1, 1, gemm(GemmOp::Gemm, 256)));
+        assert_eq!(names(&rivals), ["cuBLAS"]);
+    }
+
+    #[test]
+    fn rivals_that_cannot_be_measured_are_named() {
+        let (rivals, notes) = of(&planned(4, 1, gemm(GemmOp::GemmRs, 30)));
+        assert_eq!(names(&rivals), ["cuBLAS alone"]);
+        assert!(
+            notes[1].contains("30 rows are not a multiple of 4 ranks"),
+            "{notes:?}"
+        );
+        let (rivals, _) = of(&planned(4, 1, gemm(GemmOp::GemmAr, 30)));
+        assert_eq!(names(&rivals), ["cuBLAS, then NCCL", "cuBLAS alone"]);
+        let (rivals, notes) = of(&planned(4, 2, gemm(GemmOp::GemmAr, 256)));
+        assert_eq!(names(&rivals), ["cuBLAS alone"]);
+        assert!(notes[1].contains("between 2 nodes"), "{notes:?}");
+        let narrow = GemmConfig {
+            dtype: Dtype::E4m3,
+            ..gemm(GemmOp::Gemm, 256)
+        };
+        let (rivals, notes) = of(&planned(1, 1, narrow));
+        assert!(rivals.is_empty() && notes[1].contains("e4m3"), "{notes:?}");
+        let wide = GemmConfig {
+            epilogue: Epilogue {
+                swiglu: true,
+                ..Epilogue::default()
+            },
+            ..gemm(GemmOp::Gemm, 256)
+        };
+        let (rivals, notes) = of(&planned(1, 1, wide));
+        let Step::Product(product) = rivals[0].steps[0] else {
+            panic!("{rivals:?}");
+        };
+        assert_eq!(product.shape.n, 2048, "gate and up");
+        assert!(notes[1].contains("without the epilogue"), "{notes:?}");
+    }
+}
