@@ -32,7 +32,7 @@ pub struct TimedJob<'a> {
 
 impl TimedJob<'_> {
     /// Checks and times the kernel. An error if a rank fails or a result is wrong.
-    pub fn run(&self) -> Result<Measurement, Outcome> {
+    pub fn run(&self) -> Result<Measurement, Box<Outcome>> {
         let started = Instant::now();
         let job = Job {
             config: self.kernel.spec.config(),
@@ -55,16 +55,17 @@ impl TimedJob<'_> {
             });
             merge(completed.collect())
         });
-        let plan = result.as_ref().ok().map(|completed| completed.plan.clone());
-        match plan.zip(timed) {
-            Some((plan, timed)) if result.is_ok() => self.measurement(&plan, timed),
+        let measured = match (&result, timed) {
+            (Ok(completed), Some(timed)) => self.measurement(&completed.plan, timed),
             _ => None,
-        }
-        .ok_or_else(|| Outcome {
-            seed: self.seed,
-            time: started.elapsed(),
-            result,
-            timeline: String::new(),
+        };
+        measured.ok_or_else(|| {
+            Box::new(Outcome {
+                seed: self.seed,
+                time: started.elapsed(),
+                result,
+                timeline: String::new(),
+            })
         })
     }
 
@@ -132,6 +133,7 @@ impl TimedJob<'_> {
             rounds: self.settings.rounds,
             calls: timed.calls,
             copies: timed.copies,
+            sm_mhz: timed.sm_mhz,
             time: Time::of(&timed.kernel)?,
             bound_us: body.bound.us(),
             bound_reason: body.bound.reason().to_owned(),
@@ -169,11 +171,12 @@ impl Failed {
         let problems = problems(outcome);
         for RunError { ranks, reason } in &problems {
             let ranks: Vec<_> = ranks.iter().map(u32::to_string).collect();
-            let ranks = match ranks.is_empty() {
-                true => "all".to_owned(),
-                false => ranks.join(", "),
+            let ranks = match ranks.as_slice() {
+                [] => "all ranks".to_owned(),
+                [one] => format!("rank {one}"),
+                several => format!("ranks {}", several.join(", ")),
             };
-            print_stderr(&format!("{label}: ranks {ranks}: {reason}"));
+            print_stderr(&format!("{label}: {ranks}: {reason}"));
         }
         print_stderr(&format!("{label}: failed with --seed {seed}"));
         match json {

@@ -34,6 +34,8 @@ pub struct Measurement {
     pub calls: u32,
     /// The number of copies of the operands, which calls take in turn.
     pub copies: u32,
+    /// The clock of the SMs of rank 0 in MHz, before and after the rounds. `None` without NVML.
+    pub sm_mhz: Option<[u32; 2]>,
     #[serde(flatten)]
     pub time: Time,
     pub bound_us: f64,
@@ -94,6 +96,14 @@ impl Measurement {
     /// The name of the kernel, without sizes.
     pub fn name(&self) -> &str {
         self.label.split(' ').next().unwrap_or(&self.label)
+    }
+
+    /// The clock of SMs before and after the rounds in MHz, or `-` if it is unknown.
+    pub fn clock(&self) -> String {
+        match self.sm_mhz {
+            Some([before, after]) => format!("{before}..{after}"),
+            None => "-".to_owned(),
+        }
     }
 
     /// The time of a rival, if it was measured.
@@ -224,6 +234,7 @@ pub fn example(m: u64, us: f64) -> Measurement {
         rounds: 11,
         calls: 20,
         copies: 8,
+        sm_mhz: Some([1980, 1755]),
         time: time(us),
         bound_us: us / 2.0,
         bound_reason: "link".to_owned(),

@@ -111,7 +111,7 @@ impl Bench {
         &self,
         (kernel, plan): (&Kernel, &KernelPlan),
         seed: u64,
-    ) -> Result<Result<Measurement, job::Outcome>, Failure> {
+    ) -> Result<Result<Measurement, Box<job::Outcome>>, Failure> {
         let limit = Duration::from_secs(self.limit_s);
         let _limit = TimeLimit::start("a kernel with its rivals (see --limit-s)", limit);
         let job = TimedJob {

@@ -15,23 +15,23 @@ const REPORT: &str = "report.html";
 /// Writes each measurement at once, so that a later failure loses nothing, and at the end a table or a page of all.
 pub struct Output<'a> {
     json: bool,
-    /// The folder of `--out`, and the file with the results.
-    files: Option<(&'a Path, File)>,
+    /// The folder of `--out`.
+    out: Option<&'a Path>,
+    /// The file with the results, which replaces an earlier file at the first measurement.
+    file: Option<File>,
     all: Vec<Measurement>,
 }
 
 impl<'a> Output<'a> {
-    /// Creates the folder and the file of results.
+    /// Creates the folder.
     pub fn new(json: bool, out: Option<&'a Path>) -> Result<Self, Failure> {
-        let create = |dir: &'a Path| {
+        if let Some(dir) = out {
             fs::create_dir_all(dir).map_err(cannot_write(dir))?;
-            let path = dir.join(RESULTS);
-            let file = File::create(&path).map_err(cannot_write(&path))?;
-            Ok((dir, file))
-        };
+        }
         Ok(Self {
             json,
-            files: out.map(create).transpose()?,
+            out,
+            file: None,
             all: Vec::new(),
         })
     }
@@ -41,10 +41,16 @@ impl<'a> Output<'a> {
         if self.json {
             print_json(&measured)?;
         }
-        if let Some((dir, file)) = &mut self.files {
+        if let Some(dir) = self.out {
+            let path = dir.join(RESULTS);
+            let mut file = match self.file.take() {
+                Some(file) => file,
+                None => File::create(&path).map_err(cannot_write(&path))?,
+            };
             let line = serde_json::to_string(&measured).map_err(io::Error::from);
             let written = line.and_then(|line| writeln!(file, "{line}"));
-            written.map_err(cannot_write(&dir.join(RESULTS)))?;
+            written.map_err(cannot_write(&path))?;
+            self.file = Some(file);
         }
         self.all.push(measured);
         Ok(())
@@ -58,7 +64,7 @@ impl<'a> Output<'a> {
         if !self.json {
             print(&table::text(&self.all))?;
         }
-        if let Some((dir, _)) = &self.files {
+        if let Some(dir) = self.out {
             let page = report::page(&self.all);
             let page = page.map_err(|error| Failure::Plot(error.to_string()))?;
             let path = dir.join(REPORT);

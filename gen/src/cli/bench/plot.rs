@@ -9,6 +9,8 @@ use std::ops::Range;
 
 /// The width and height of a plot.
 const SIZE: (u32, u32) = (640, 400);
+/// The largest number of labels for which the axis of sizes has room.
+const MAX_LABELS: usize = 12;
 /// Colours that people with any colour vision can tell apart (Okabe and Ito), the kernel's first.
 const COLOURS: [RGBColor; 6] = [
     RGBColor(0, 114, 178),
@@ -54,7 +56,9 @@ pub fn times(series: &Series) -> Result<String, Box<dyn Error>> {
     }
     let values = lines.iter().flat_map(|line| &line.points);
     let y = padded(values.flat_map(|(_, values)| *values));
-    draw(series, &lines, y.log_scale(), "µs of a call")
+    let ticks = ticks(&y);
+    let y = y.log_scale().with_key_points(ticks);
+    draw(series, &lines, y, "µs of a call")
 }
 
 /// The share of the time of the kernel that its bound explains, over the size.
@@ -76,7 +80,7 @@ pub fn shares(series: &Series) -> Result<String, Box<dyn Error>> {
         is_dashed: false,
         points,
     };
-    draw(series, &[line], 0.0..top, "share of the bound in %")
+    draw(series, &[line], 0.0..top, "bound ÷ time in %")
 }
 
 /// A range of a logarithmic axis for all values, which are above 0.
@@ -85,6 +89,29 @@ fn padded(values: impl Iterator<Item = f64>) -> Range<f64> {
         (least.min(value), most.max(value))
     });
     least.min(most) / 1.3..most * 1.3
+}
+
+/// The labelled values of a logarithmic axis: 1, 2 and 5 in each power of ten, or the powers alone if there are many.
+fn ticks(range: &Range<f64>) -> Vec<f64> {
+    let decades = range.start.log10().floor() as i32..=range.end.log10().ceil() as i32;
+    let steps: &[f64] = match range.end / range.start < 1e3 {
+        true => &[1.0, 2.0, 5.0],
+        false => &[1.0],
+    };
+    let all = decades.flat_map(|power| steps.iter().map(move |step| step * 10f64.powi(power)));
+    all.filter(|value| range.contains(value)).collect()
+}
+
+/// The sizes, or some of the sizes if there is not enough room for all.
+fn sizes(series: &Series) -> Vec<f64> {
+    let mut sizes: Vec<_> = series.points.iter().map(|point| series.x(point)).collect();
+    sizes.dedup();
+    let every = sizes.len().div_ceil(MAX_LABELS);
+    sizes
+        .into_iter()
+        .step_by(every)
+        .map(|size| size as f64)
+        .collect()
 }
 
 fn draw<Y>(series: &Series, lines: &[Line], y: Y, y_name: &str) -> Result<String, Box<dyn Error>>
@@ -100,7 +127,7 @@ where
         .margin(12)
         .x_label_area_size(40)
         .y_label_area_size(64)
-        .build_cartesian_2d(x.log_scale().base(2.0), y)?;
+        .build_cartesian_2d(x.log_scale().with_key_points(sizes(series)), y)?;
     chart
         .configure_mesh()
         .light_line_style(TRANSPARENT)
@@ -135,4 +162,16 @@ where
     drop(chart);
     drop(root);
     Ok(svg)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ticks;
+
+    #[test]
+    fn axes_have_labels_of_round_numbers() {
+        assert_eq!(ticks(&(108.0..253.0)), [200.0]);
+        assert_eq!(ticks(&(7.0..60.0)), [10.0, 20.0, 50.0]);
+        assert_eq!(ticks(&(0.4..2500.0)), [1.0, 10.0, 100.0, 1000.0]);
+    }
 }

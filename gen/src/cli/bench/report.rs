@@ -11,7 +11,7 @@ const STYLE: &str = "body{font:15px/1.45 sans-serif;max-width:1320px;margin:2em 
 table{border-collapse:collapse;margin:1em 0}td,th{padding:.25em .8em;border-bottom:1px solid #ddd;text-align:right}\
 td:first-child,th:first-child{text-align:left}.plots{display:flex;flex-wrap:wrap}h2{margin-top:2em;font-size:1.1em}";
 
-const ABOUT: &str = "A time is the median over rounds of a call on its slowest rank; bars and the column min..max show the spread. \
+const ABOUT: &str = "A time is the median over rounds of a call on its slowest rank; bars and the column min..max show the spread. SM MHz are the clocks of rank 0 before and after the rounds. \
 The bound is the least time in which the GPUs can compute and move the data of a call. Behind the time of a rival stands its ratio to the \
 time of the kernel. Calls are timed in CUDA graphs, in turns with the rivals.";
 
@@ -41,7 +41,15 @@ pub fn page(all: &[Measurement]) -> Result<String, Box<dyn Error>> {
 /// The table of a series.
 fn rows(series: &Series) -> String {
     let rivals = measurement::rivals(series.points.iter().copied());
-    let columns = ["µs", "min..max", "bound µs", "of bound", "bound by", "plan"];
+    let columns = [
+        "µs",
+        "min..max",
+        "bound µs",
+        "of bound",
+        "bound by",
+        "SM MHz",
+        "plan",
+    ];
     let mut heading = vec![series.size];
     heading.extend(columns);
     heading.extend(&rivals);
@@ -55,6 +63,7 @@ fn rows(series: &Series) -> String {
             number(point.bound_us),
             format!("{:.0} %", 100.0 * point.share_of_bound()),
             point.bound_reason.clone(),
+            point.clock(),
             point.id.clone(),
         ];
         cells.extend(rivals.iter().map(|name| {

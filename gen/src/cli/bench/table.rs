@@ -6,9 +6,17 @@ use crate::cli::format::table;
 /// A table with a line for each measurement, and notes behind it.
 pub fn text(all: &[Measurement]) -> String {
     let rivals = measurement::rivals(all);
-    let mut heading: Vec<String> = ["kernel", "ranks", "µs", "min..max", "bound µs", "of bound"]
-        .map(str::to_owned)
-        .into();
+    let mut heading: Vec<String> = [
+        "kernel",
+        "ranks",
+        "SM MHz",
+        "µs",
+        "min..max",
+        "bound µs",
+        "of bound",
+    ]
+    .map(str::to_owned)
+    .into();
     heading.extend(rivals.iter().map(|name| format!("{name} µs")));
     let right: Vec<usize> = (1..heading.len()).collect();
     let mut rows = vec![heading];
@@ -28,6 +36,7 @@ fn row(measured: &Measurement, rivals: &[&str]) -> Vec<String> {
     let mut row = vec![
         measured.label.clone(),
         measured.ranks.to_string(),
+        measured.clock(),
         number(time.us),
         format!("{}..{}", number(time.min_us), number(time.max_us)),
         number(measured.bound_us),
@@ -62,10 +71,11 @@ mod tests {
     fn a_table_has_the_bound_and_each_rival() {
         let mut all = [example(16, 20.0), example(8192, 1000.0)];
         all[1].rivals.truncate(1);
+        all[1].sm_mhz = None;
         let expected = "\
-kernel                      ranks    µs   min..max  bound µs  of bound  cuBLAS, then NCCL µs  cuBLAS alone µs
-gemm_ar m=16 n=8192 k=2048      4  20.0  18.0..25.0      10.0      50 %         30.0 (x 1.50)    14.0 (x 0.70)
-gemm_ar m=8192 n=8192 k=2048    4  1000   900..1250       500      50 %         1500 (x 1.50)                -
+kernel                      ranks      SM MHz    µs   min..max  bound µs  of bound  cuBLAS, then NCCL µs  cuBLAS alone µs
+gemm_ar m=16 n=8192 k=2048      4  1980..1755  20.0  18.0..25.0      10.0      50 %         30.0 (x 1.50)    14.0 (x 0.70)
+gemm_ar m=8192 n=8192 k=2048    4           -  1000   900..1250       500      50 %         1500 (x 1.50)                -
 (x 1.50): the time of the rival divided by the time of the kernel
 note: torch: not compared
 ";

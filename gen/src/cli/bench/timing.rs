@@ -37,6 +37,8 @@ pub struct Timed {
     pub calls: u32,
     /// The number of copies of the operands.
     pub copies: u32,
+    /// The clock of the SMs of rank 0 in MHz, after a first block of the kernel and after all rounds. `None` without NVML.
+    pub sm_mhz: Option<[u32; 2]>,
     pub kernel: Vec<f64>,
     pub rivals: Vec<(&'static str, Vec<f64>)>,
     pub notes: Vec<String>,
@@ -119,16 +121,20 @@ impl<'a> Timing<'a> {
                 Err(error) => notes.push(format!("{} was not compared: {error}", rival.name())),
             }
         }
+        blocks.times_in_graph(self.calls, &graphs[0])?;
+        let before = self.ranks.sm_clock_mhz();
         let mut times = in_turns(self.settings.rounds, graphs.len(), |index| {
             let of_calls = blocks.times_in_graph(self.calls, &graphs[index])?;
             Ok(vec![median(&of_calls)])
         })?;
+        let clocks = before.zip(self.ranks.sm_clock_mhz());
         // Memory may be freed only while no kernel of any rank runs.
         self.ranks.barrier()?;
         let of_rivals = times.split_off(1);
         Ok(Timed {
             calls: self.calls,
             copies: self.memory.len() as u32,
+            sm_mhz: clocks.map(|(before, after)| [before, after]),
             kernel: times.remove(0),
             rivals: names.into_iter().zip(of_rivals).collect(),
             notes,
