@@ -43,7 +43,10 @@ impl Libraries {
         let nccl = self.nccl.as_ref().and_then(|of| of.as_ref().err());
         let named = [("cuBLAS", cublas), ("NCCL", nccl)];
         let note = |(name, error): (&str, Option<&Failure>)| {
-            Some(format!("{name} was not compared: {}", error?))
+            let text = error?.to_string();
+            // The list of files is long.
+            let (reason, _) = text.split_once(". Looked for").unwrap_or((&text, ""));
+            Some(format!("{name} was not compared: {reason}"))
         };
         named.into_iter().filter_map(note).collect()
     }

@@ -1,4 +1,4 @@
-//! [`Rival`]: a sequence of products and collectives that has the place of a kernel, without what it adds beside them.
+//! [`Rival`]: a sequence of products and collectives that computes the sums of a kernel, or moves its data.
 
 #[cfg(test)]
 mod tests;
@@ -87,7 +87,7 @@ impl Rival {
     }
 }
 
-/// The rivals of a kernel, and notes about how they differ from the kernel and which rivals there are none of.
+/// The rivals of a kernel, and notes: differences between the kernel and its rivals, and rivals that are not measured.
 pub fn of(plan: &KernelPlan) -> (Vec<Rival>, Vec<String>) {
     let mut notes = vec![
         "torch and packages for it (symmetric memory, FlashAttention, DeepEP) were not compared; benches/README.md has \

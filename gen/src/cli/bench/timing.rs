@@ -1,5 +1,8 @@
 //! [`Timing`]: the times of an operator and of its rivals, on one rank of several.
 
+#[cfg(test)]
+mod tests;
+
 use super::rival_calls::{Libraries, RivalCalls};
 use super::rivals::{self, Rival};
 use crate::cli::run::call_memory::CallMemory;
@@ -44,7 +47,7 @@ pub struct Timed {
     pub notes: Vec<String>,
 }
 
-/// What is timed on one rank.
+/// The measurement of an operator on one rank.
 pub struct Timing<'a> {
     ranks: &'a Communicator,
     operator: &'a Operator,

@@ -23,7 +23,7 @@ pub struct CallMemory {
 }
 
 impl CallMemory {
-    /// Uploads what the call reads, and poisons what it writes. If operands are in symmetric memory, all ranks must call this.
+    /// Uploads the operands that the call reads, and poisons its results. If operands are in symmetric memory, all ranks must call this.
     pub fn new(
         ranks: &Communicator,
         stream: &Arc<CudaStream>,
@@ -66,7 +66,7 @@ impl CallMemory {
         call.launch()
     }
 
-    /// The results.
+    /// Copies the results to the host.
     pub fn download(&self, stream: &Arc<CudaStream>) -> Result<Results, Error> {
         let results = self.results.iter();
         results
