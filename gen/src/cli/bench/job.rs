@@ -113,7 +113,7 @@ impl TimedJob<'_> {
         });
         let rivals = timed.rivals.into_iter().filter_map(|(name, rounds)| {
             Some(Rival {
-                name: name.to_owned(),
+                name,
                 time: Time::of(&rounds)?,
             })
         });

@@ -1,30 +1,32 @@
 //! [`RivalCalls`]: calls of a rival's libraries.
 
-use super::rivals::{Collective, Place, Product, Rival, Step};
+use super::rivals::{Collective, Multiplier, Place, Product, Rival, Step};
 use crate::cli::run::call_memory::Span;
 use mkernel::cudarc::driver::{CudaSlice, CudaStream, DevicePtr, result};
 use mkernel::spec::Dtype;
 use mkernel::{Communicator, Operand};
 use mkernel_measure::cublas::Cublas;
+use mkernel_measure::cublas_lt::{Pointers, ScaledProduct};
 use mkernel_measure::nccl::{Exchange, Nccl};
 use mkernel_measure::{Failure, View, agreed};
 use std::path::Path;
 use std::sync::Arc;
 
 /// The libraries that rivals call, on one rank. `None` without rivals that call a library.
-pub struct Libraries {
+pub struct Libraries<'a> {
+    cublas_dir: Option<&'a Path>,
     cublas: Option<Result<Cublas, Failure>>,
     nccl: Option<Result<Nccl, Failure>>,
 }
 
-impl Libraries {
+impl<'a> Libraries<'a> {
     /// Loads the libraries of the rivals from the folders of cuBLAS and of NCCL, if they are given. Calls will run on `stream`.
     /// All ranks must call this together.
     pub fn load(
         ranks: &Communicator,
         stream: &Arc<CudaStream>,
         rivals: &[Rival],
-        (cublas_dir, nccl_dir): (Option<&Path>, Option<&Path>),
+        (cublas_dir, nccl_dir): (Option<&'a Path>, Option<&'a Path>),
     ) -> Result<Self, Failure> {
         let cublas = match rivals.iter().any(Rival::multiplies) {
             true => Some(agreed(ranks, Cublas::new(cublas_dir, stream))?),
@@ -32,6 +34,7 @@ impl Libraries {
         };
         let communicates = rivals.iter().any(Rival::communicates);
         Ok(Self {
+            cublas_dir,
             cublas,
             nccl: communicates.then(|| Nccl::new(nccl_dir, ranks, stream)),
         })
@@ -71,27 +74,32 @@ impl Libraries {
 /// A rival with its memory on one rank.
 pub struct RivalCalls<'a> {
     rival: &'a Rival,
-    libraries: &'a Libraries,
+    libraries: &'a Libraries<'a>,
     /// The kernel's operands, by copy.
     operands: &'a [Vec<Span>],
     /// The addresses of the rival's own tensors.
     own: Vec<u64>,
+    /// The products of cuBLASLt, by copy, if the rival has one.
+    scaled: Vec<ScaledProduct>,
+    captured: Arc<CudaStream>,
     _memory: Vec<CudaSlice<u8>>,
 }
 
 impl<'a> RivalCalls<'a> {
-    /// Allocates the rival's own tensors.
+    /// Allocates the rival's own tensors by `stream`. Calls will run on `captured`.
     pub fn new(
         rival: &'a Rival,
-        libraries: &'a Libraries,
+        libraries: &'a Libraries<'a>,
         operands: &'a [Vec<Span>],
-        stream: &Arc<CudaStream>,
+        [stream, captured]: [&Arc<CudaStream>; 2],
     ) -> Result<Self, Failure> {
         let mut calls = Self {
             rival,
             libraries,
             operands,
             own: Vec::new(),
+            scaled: Vec::new(),
+            captured: captured.clone(),
             _memory: Vec::new(),
         };
         for own in &rival.own {
@@ -103,12 +111,43 @@ impl<'a> RivalCalls<'a> {
             calls.own.push(address);
             calls._memory.push(memory);
         }
+        let scaled = rival.steps.iter().find_map(|step| match step {
+            Step::Product(product) => match product.by {
+                Multiplier::Scaled { fast } => Some((product, fast)),
+                Multiplier::Cublas => None,
+            },
+            Step::Collective(_) => None,
+        });
+        if let Some((product, fast)) = scaled {
+            let workspace = stream.alloc_zeros::<u8>(WORKSPACE_BYTES)?;
+            let address = workspace.device_ptr(stream).0;
+            let copies = 0..operands.len();
+            let of_copy = |copy| calls.scaled_product(product, fast, address, copy);
+            calls.scaled = copies.map(of_copy).collect::<Result<_, _>>()?;
+            calls._memory.push(workspace);
+        }
         stream.synchronize()?;
         Ok(calls)
     }
 
-    pub fn name(&self) -> &'static str {
-        self.rival.name
+    /// Prepares a product of cuBLASLt on a copy of the kernel's operands.
+    fn scaled_product(
+        &self,
+        product: &Product,
+        fast: bool,
+        workspace: u64,
+        copy: usize,
+    ) -> Result<ScaledProduct, Failure> {
+        let pointers = Pointers {
+            a: self.address(product.a, copy)?,
+            b: self.operand(Operand::B, copy)?.address,
+            a_scales: self.operand(Operand::AScales, copy)?.address,
+            b_scales: self.operand(Operand::BScales, copy)?.address,
+            c: self.address(product.c, copy)?,
+            workspace,
+            workspace_bytes: WORKSPACE_BYTES,
+        };
+        ScaledProduct::new(self.libraries.cublas_dir, product.shape, pointers, fast)
     }
 
     /// Enqueues a call on a copy of the kernel's operands.
@@ -120,6 +159,11 @@ impl<'a> RivalCalls<'a> {
     }
 
     fn multiply(&self, product: &Product, copy: usize) -> Result<(), Failure> {
+        if let Multiplier::Scaled { .. } = product.by {
+            let scaled = self.scaled.get(copy).ok_or(NO_MEMORY)?;
+            // SAFETY: `rivals::of` gives the tensors these sizes. They outlive the calls, for which `Timing` waits.
+            return unsafe { scaled.enqueue(self.captured.cu_stream()) };
+        }
         let (m, n, k) = (product.shape.m, product.shape.n, product.shape.k);
         let matrix = |place, rows, cols, dtype: Dtype| -> Result<View, Failure> {
             Ok(View {
@@ -170,6 +214,8 @@ impl<'a> RivalCalls<'a> {
     }
 }
 
+/// Bytes that cuBLASLt may use besides the operands.
+const WORKSPACE_BYTES: usize = 32 << 20;
 const NO_MEMORY: &str = "a tensor of a rival has no memory";
 
 /// Copies the elements of an operand to memory of the given address and bytes, one copy behind the other.

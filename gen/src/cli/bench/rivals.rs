@@ -4,13 +4,13 @@
 mod tests;
 
 use mkernel::spec::plan::{CollectivePlan, GemmPlan, OpPlan};
-use mkernel::spec::{BLayout, CollectiveOp, Dtype, GemmOp, GemmShape};
+use mkernel::spec::{BLayout, CollectiveOp, Dtype, GemmOp, GemmShape, Scales};
 use mkernel::{KernelPlan, Operand};
 
-/// A sequence of products of cuBLAS and collectives of NCCL.
+/// A sequence of products of cuBLAS or cuBLASLt and collectives of NCCL.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rival {
-    pub name: &'static str,
+    pub name: String,
     pub steps: Vec<Step>,
     /// The tensors that are no operands of the kernel.
     pub own: Vec<Own>,
@@ -50,9 +50,49 @@ pub enum Step {
     Collective(Collective),
 }
 
-/// A product of cuBLAS. B is the operand of the kernel.
+/// A library that multiplies, and how.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Multiplier {
+    /// cuBLAS, with elements of two bytes.
+    Cublas,
+    /// cuBLASLt, with elements of e4m3, and a scale for each row of A and each column of B. With `fast`, tensor cores accumulate over
+    /// all of K.
+    Scaled { fast: bool },
+}
+
+impl Multiplier {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Cublas => "cuBLAS",
+            Self::Scaled { fast: false } => "cuBLASLt",
+            Self::Scaled { fast: true } => "cuBLASLt with fast accumulation",
+        }
+    }
+
+    /// The multipliers for a kernel, or a note if there are none.
+    fn of(of: &GemmPlan) -> Result<Vec<Self>, String> {
+        let config = &of.config;
+        let is_scaled = config.dtype == Dtype::E4m3
+            && config.scales == Scales::Row
+            && config.b_layout == BLayout::Nk
+            && config.op != GemmOp::AgGemm
+            && of.types().c == Dtype::Bf16;
+        match (config.dtype.bytes(), is_scaled) {
+            (2, _) => Ok(vec![Self::Cublas]),
+            (_, true) => Ok([false, true].map(|fast| Self::Scaled { fast }).into()),
+            (_, false) => Err(format!(
+                "cuBLAS was not compared: of {}, only products of gemm, gemm_rs and gemm_ar with scales = row, b_layout = nk and \
+                 results of bf16 are",
+                config.dtype
+            )),
+        }
+    }
+}
+
+/// A product. B and the scales are operands of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Product {
+    pub by: Multiplier,
     pub a: Place,
     pub c: Place,
     pub shape: GemmShape,
@@ -128,14 +168,13 @@ fn unequal_shards(plan: &KernelPlan, rows: u64) -> Option<String> {
 
 fn of_gemm(plan: &KernelPlan, of: &GemmPlan, notes: &mut Vec<String>) -> Vec<Rival> {
     let (config, shape) = (&of.config, of.shape);
-    if config.dtype.bytes() != 2 {
-        let dtype = config.dtype;
-        notes.push(format!(
-            "cuBLAS was not compared: products of {dtype} with these scales are not called; `cargo bench --bench scaled` compares \
-             some"
-        ));
-        return Vec::new();
-    }
+    let multipliers = match Multiplier::of(of) {
+        Ok(multipliers) => multipliers,
+        Err(reason) => {
+            notes.push(reason);
+            return Vec::new();
+        }
+    };
     if config.epilogue.formula("C") != "C" || config.epilogue.normalises() {
         notes
             .push("cuBLAS and NCCL compute the sums without the epilogue of the kernel".to_owned());
@@ -146,7 +185,8 @@ fn of_gemm(plan: &KernelPlan, of: &GemmPlan, notes: &mut Vec<String>) -> Vec<Riv
         ..shape
     };
     let types = of.types();
-    let product = Product {
+    let product = |by| Product {
+        by,
         a: Place::Operand(Operand::A),
         c: Place::Own(0),
         shape,
@@ -157,31 +197,26 @@ fn of_gemm(plan: &KernelPlan, of: &GemmPlan, notes: &mut Vec<String>) -> Vec<Riv
             false => types.c,
         },
     };
-    match (config.op.communicates(), unequal_shards(plan, shape.m)) {
-        (false, _) => vec![alone("cuBLAS", product)],
-        (true, Some(reason)) if config.op != GemmOp::GemmAr => {
-            notes.push(reason);
-            match config.op {
-                GemmOp::AgGemm => Vec::new(),
-                _ => vec![alone("cuBLAS alone", product)],
-            }
-        }
-        (true, _) => {
-            let unfused = match one_node(plan) {
-                Ok(()) => Some(unfused(plan, config.op, product)),
-                Err(reason) => {
-                    notes.push(reason);
-                    None
-                }
-            };
-            let product = match config.op {
-                GemmOp::AgGemm => gathered(product),
-                _ => product,
-            };
-            let alone = alone("cuBLAS alone", product);
-            unfused.into_iter().chain([alone]).collect()
-        }
-    }
+    let unequal = unequal_shards(plan, shape.m).filter(|_| config.op != GemmOp::GemmAr);
+    let without_nccl = match config.op.communicates() {
+        true => one_node(plan).err().or(unequal.clone()),
+        false => None,
+    };
+    let rivals = multipliers.into_iter().map(product).flat_map(|product| {
+        let unfused = config.op.communicates() && without_nccl.is_none();
+        let unfused = unfused.then(|| unfused_of(plan, config.op, product));
+        let alone = match (config.op, &unequal) {
+            // A rank does not know the rows of all ranks.
+            (GemmOp::AgGemm, Some(_)) => None,
+            (GemmOp::AgGemm, None) => Some(alone(" alone", gathered(product))),
+            (GemmOp::Gemm, _) => Some(alone("", product)),
+            (GemmOp::GemmRs | GemmOp::GemmAr, _) => Some(alone(" alone", product)),
+        };
+        unfused.into_iter().chain(alone)
+    });
+    let rivals = rivals.collect();
+    notes.extend(without_nccl);
+    rivals
 }
 
 /// The product whose A has the rows of all ranks.
@@ -193,7 +228,7 @@ fn gathered(product: Product) -> Product {
 }
 
 /// The product without a collective.
-fn alone(name: &'static str, product: Product) -> Rival {
+fn alone(suffix: &str, product: Product) -> Rival {
     let GemmShape { m, n, k } = product.shape;
     let gathered = Own {
         bytes: m * k * product.factors.bytes(),
@@ -201,7 +236,7 @@ fn alone(name: &'static str, product: Product) -> Rival {
     };
     let c = Own::written(m * n * product.result.bytes());
     Rival {
-        name,
+        name: format!("{}{suffix}", product.by.name()),
         steps: vec![Step::Product(product)],
         own: match product.a {
             Place::Own(_) => vec![c, gathered],
@@ -210,8 +245,8 @@ fn alone(name: &'static str, product: Product) -> Rival {
     }
 }
 
-/// The product of cuBLAS before or behind the collective of NCCL.
-fn unfused(plan: &KernelPlan, op: GemmOp, product: Product) -> Rival {
+/// The product before or behind the collective of NCCL.
+fn unfused_of(plan: &KernelPlan, op: GemmOp, product: Product) -> Rival {
     let GemmShape { m, n, k } = product.shape;
     let world = u64::from(plan.spec.world());
     let c = Own::written(m * n * product.result.bytes());
@@ -225,6 +260,8 @@ fn unfused(plan: &KernelPlan, op: GemmOp, product: Product) -> Rival {
             root: 0,
         })
     };
+    let by = product.by.name();
+    let product_first = format!("{by}, then NCCL");
     let (name, steps, own) = match op {
         GemmOp::AgGemm => {
             let gather = Collective {
@@ -237,24 +274,16 @@ fn unfused(plan: &KernelPlan, op: GemmOp, product: Product) -> Rival {
             };
             let steps = vec![Step::Collective(gather), Step::Product(gathered(product))];
             let a = Own::written(m * k * product.factors.bytes());
-            ("NCCL, then cuBLAS", steps, vec![c, a])
+            (format!("NCCL, then {by}"), steps, vec![c, a])
         }
         GemmOp::GemmRs => {
             let scatter = sum(CollectiveOp::ReduceScatter, Place::Own(1), m / world * n);
             let own = vec![c, Own::written(c.bytes / world)];
-            (
-                "cuBLAS, then NCCL",
-                vec![Step::Product(product), scatter],
-                own,
-            )
+            (product_first, vec![Step::Product(product), scatter], own)
         }
         GemmOp::GemmAr | GemmOp::Gemm => {
             let reduce = sum(CollectiveOp::AllReduce, Place::Own(0), m * n);
-            (
-                "cuBLAS, then NCCL",
-                vec![Step::Product(product), reduce],
-                vec![c],
-            )
+            (product_first, vec![Step::Product(product), reduce], vec![c])
         }
     };
     Rival { name, steps, own }
@@ -283,7 +312,7 @@ fn of_collective(plan: &KernelPlan, of: &CollectivePlan, notes: &mut Vec<String>
         root: config.root(world).unwrap_or(0),
     };
     vec![Rival {
-        name: "NCCL",
+        name: "NCCL".to_owned(),
         steps: vec![Step::Collective(collective)],
         own: vec![Own::written(elems * config.dtype.bytes())],
     }]

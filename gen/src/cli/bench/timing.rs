@@ -4,7 +4,7 @@
 mod tests;
 
 use super::rival_calls::{Libraries, RivalCalls};
-use super::rivals::{self, Rival};
+use super::rivals;
 use crate::cli::run::call_memory::CallMemory;
 use crate::cli::run::inputs::Inputs;
 use mkernel::cudarc::driver::CudaStream;
@@ -43,7 +43,7 @@ pub struct Timed {
     /// The clock of the SMs of rank 0 in MHz, after a first block of the kernel and after all rounds. `None` without NVML.
     pub sm_mhz: Option<[u32; 2]>,
     pub kernel: Vec<f64>,
-    pub rivals: Vec<(&'static str, Vec<f64>)>,
+    pub rivals: Vec<(String, Vec<f64>)>,
     pub notes: Vec<String>,
 }
 
@@ -92,36 +92,35 @@ impl<'a> Timing<'a> {
     pub fn run(&self) -> Result<Timed, Failure> {
         let stream = self.ranks.default_stream();
         let blocks = Blocks::new(self.ranks, &stream)?;
-        let (rivals, mut notes) = rivals::of(self.operator.plan());
-        let rivals = if self.settings.rivals {
-            rivals
-        } else {
-            Vec::new()
+        let (rivals, mut notes) = match self.settings.rivals {
+            true => rivals::of(self.operator.plan()),
+            false => (
+                Vec::new(),
+                vec!["rivals were not measured (--no-rivals)".to_owned()],
+            ),
         };
-        let Settings {
-            cublas_dir,
-            nccl_dir,
-            ..
-        } = self.settings;
-        let libraries =
-            Libraries::load(self.ranks, &self.captured, &rivals, (cublas_dir, nccl_dir))?;
+        let dirs = (self.settings.cublas_dir, self.settings.nccl_dir);
+        let libraries = Libraries::load(self.ranks, &self.captured, &rivals, dirs)?;
         notes.extend(libraries.missing());
-        let rivals = rivals.into_iter().filter(|rival| libraries.can_run(rival));
-        let rivals: Vec<Rival> = rivals.collect();
         let spans: Vec<_> = self.memory.iter().map(|of| of.spans(&stream)).collect();
-        let calls = rivals
-            .iter()
-            .map(|rival| RivalCalls::new(rival, &libraries, &spans, &stream));
-        let calls = agreed(self.ranks, calls.collect::<Result<Vec<_>, _>>())??;
+        let (mut names, mut calls) = (Vec::new(), Vec::new());
         let mut graphs = vec![self.kernel_graph()?];
-        let mut names = Vec::new();
-        for rival in &calls {
-            match self.rival_graph(rival)? {
+        for rival in rivals.iter().filter(|rival| libraries.can_run(rival)) {
+            let of_rival = RivalCalls::new(rival, &libraries, &spans, [&stream, &self.captured]);
+            let graph = match agreed(self.ranks, of_rival)? {
+                Ok(of_rival) => {
+                    let graph = self.rival_graph(&of_rival)?;
+                    calls.push(of_rival);
+                    graph
+                }
+                Err(error) => Err(error),
+            };
+            match graph {
                 Ok(graph) => {
                     graphs.push(graph);
-                    names.push(rival.name());
+                    names.push(rival.name.clone());
                 }
-                Err(error) => notes.push(format!("{} was not compared: {error}", rival.name())),
+                Err(error) => notes.push(format!("{} was not compared: {error}", rival.name)),
             }
         }
         blocks.times_in_graph(self.calls, &graphs[0])?;

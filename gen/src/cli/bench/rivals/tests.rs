@@ -25,8 +25,8 @@ fn gemm(op: GemmOp, m: u64) -> GemmConfig {
     }
 }
 
-fn names(rivals: &[Rival]) -> Vec<&'static str> {
-    rivals.iter().map(|rival| rival.name).collect()
+fn names(rivals: &[Rival]) -> Vec<&str> {
+    rivals.iter().map(|rival| rival.name.as_str()).collect()
 }
 
 /// Whether each tensor that a rival reads or writes exists and is large enough.
@@ -136,6 +136,26 @@ fn rivals_that_cannot_be_measured_are_named() {
     };
     let (rivals, notes) = of(&planned(1, 1, narrow));
     assert!(rivals.is_empty() && notes[1].contains("e4m3"), "{notes:?}");
+    let scaled = |op| GemmConfig {
+        dtype: Dtype::E4m3,
+        scales: Scales::Row,
+        ..gemm(op, 256)
+    };
+    let (rivals, _) = of(&planned(1, 1, scaled(GemmOp::Gemm)));
+    assert_eq!(
+        names(&rivals),
+        ["cuBLASLt", "cuBLASLt with fast accumulation"]
+    );
+    let plan = planned(4, 1, scaled(GemmOp::GemmAr));
+    let (rivals, _) = of(&plan);
+    assert_eq!(names(&rivals)[0], "cuBLASLt, then NCCL");
+    assert_eq!(rivals.len(), 4);
+    rivals.iter().for_each(|rival| check_memory(&plan, rival));
+    let (rivals, notes) = of(&planned(4, 1, scaled(GemmOp::AgGemm)));
+    assert!(
+        rivals.is_empty() && notes[1].contains("gemm_rs"),
+        "{notes:?}"
+    );
     let wide = GemmConfig {
         epilogue: Epilogue {
             swiglu: true,
