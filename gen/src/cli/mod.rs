@@ -63,6 +63,10 @@ enum Command {
     /// The seed determines the data and, on simulated GPUs, the order of concurrent events.
     Run(Box<run::Run>),
     /// Time kernels on the GPUs of this host, beside their bound, cuBLAS and NCCL
+    ///
+    /// Each kernel runs on random data, and its result is checked as mkernel-gen run does. Then CUDA graphs of calls are timed, in
+    /// rounds that take the kernel and its rivals in a random order. A time is the median over rounds, on the slowest rank.
+    /// The calls of a graph take copies of the operands in turn, so that L2 does not hold operands of more than some MiB.
     Bench(Box<bench::Bench>),
     /// Send messages between GPUs of different nodes, check every word that arrives, and measure
     ///

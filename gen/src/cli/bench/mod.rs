@@ -37,9 +37,7 @@ Examples:
 /// The reason why times are not measured on simulated GPUs.
 const SIMULATED: &str = "times of simulated GPUs mean nothing, so bench needs GPUs: remove --device sim and MKERNEL_DEVICE, check results by `mkernel-gen run`, or report earlier results by --from FILE";
 
-/// Arguments of `mkernel-gen bench`. Each kernel runs on random data, and its result is checked as by `run`. Then calls in CUDA graphs
-/// are timed, in rounds of a random order of the kernel and its rivals. A time is the median over rounds of the time on the slowest
-/// rank. Calls of a graph take copies of the operands in turn, so L2 does not hold operands of more than some MiB.
+/// Arguments of `mkernel-gen bench`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Bench {
