@@ -85,7 +85,7 @@ fn all_wrong_lines_are_named() {
     let mut newer = measured("node-1", 1, 15.0);
     newer["version"] = 9.into();
     let mut never = measured("node-1", 1, 15.0);
-    never["bound_us"] = 0.into();
+    never["us"] = 0.into();
     let right = measured("node-1", 1, 15.0);
     let path = file(&dir, "r.jsonl", &lines(&[newer, right, never, json!([1])]));
     let empty = file(&dir, "empty.jsonl", "\n");

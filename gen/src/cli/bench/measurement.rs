@@ -200,8 +200,10 @@ fn parse(line: &str) -> Result<Option<Measurement>, (String, String)> {
         serde_json::from_value(value).map_err(|error| wrong(error.to_string()))?;
     let rivals = measured.rivals.iter().map(|rival| rival.time);
     let mut times = rivals.chain([measured.time]);
-    if !times.all(|time| time.is_possible()) || !is_time(measured.bound_us) {
-        return Err(wrong("a time is not a number of µs above 0".to_owned()));
+    if !times.all(|time| time.is_possible()) || measured.bound_us.is_sign_negative() {
+        return Err(wrong(
+            "a time is not a number of µs above 0, or a bound is negative".to_owned(),
+        ));
     }
     Ok(Some(measured))
 }

@@ -36,6 +36,8 @@ pub fn times(series: &Series) -> Result<String, Box<dyn Error>> {
     let line = |name, colour, is_dashed, value: &dyn Fn(&Measurement) -> Option<[f64; 3]>| {
         let points = series.points.iter();
         let points = points.filter_map(|point| Some((series.x(point) as f64, value(point)?)));
+        // A logarithmic axis has no zero, which is the bound of a kernel that moves nothing.
+        let points = points.filter(|(_, values)| values.iter().all(|value| *value > 0.0));
         Line {
             name,
             colour,

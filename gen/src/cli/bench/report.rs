@@ -110,8 +110,12 @@ mod tests {
 
     #[test]
     fn a_single_point_has_plots() {
-        let html = page(&[example(16, 20.0)]).expect("plots");
-        assert_eq!(html.matches("<svg").count(), 2);
-        assert!(!html.contains("NaN"), "{html}");
+        let mut measured = example(16, 20.0);
+        for bound_us in [10.0, 0.0] {
+            measured.bound_us = bound_us;
+            let html = page(std::slice::from_ref(&measured)).expect("plots");
+            assert_eq!(html.matches("<svg").count(), 2);
+            assert!(!html.contains("NaN") && !html.contains("inf"), "{html}");
+        }
     }
 }
