@@ -120,7 +120,7 @@ fn one_rank(
 ) -> Result<(), Failure> {
     ranks.set_transport(flags.network.transport());
     let lab = Lab::new(&ranks.default_stream())?;
-    let blocks = Blocks::new(ranks, &lab)?;
+    let blocks = Blocks::new(ranks, &lab.stream)?;
     for seq in &flags.seq {
         one_size(flags, ranks, *seq, seed, gathered, (&lab, &blocks))?;
     }

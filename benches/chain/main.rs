@@ -83,7 +83,7 @@ fn one_rank(
         lab: &lab,
         cublas: Cublas::new(flags.cublas_dir.as_deref(), &captured)?,
         captured,
-        blocks: Blocks::new(ranks, &lab)?,
+        blocks: Blocks::new(ranks, &lab.stream)?,
         seed,
     };
     cases.iter().map(|case| bench.case(*case)).collect()

@@ -86,7 +86,7 @@ fn run(flags: &Flags) -> Result<(), Failure> {
 fn one_rank(flags: &Flags, ranks: &Communicator) -> Result<(), Failure> {
     ranks.set_transport(flags.network.transport());
     let lab = Lab::new(&ranks.default_stream())?;
-    let blocks = Blocks::new(ranks, &lab)?;
+    let blocks = Blocks::new(ranks, &lab.stream)?;
     let ops = match flags.op.as_slice() {
         [] => CollectiveOp::ALL.to_vec(),
         given => given.to_vec(),

@@ -140,7 +140,7 @@ struct Case<'a> {
 fn one_rank(flags: &Flags, ranks: &Communicator, seed: u64) -> Result<(), Failure> {
     ranks.set_transport(flags.network.transport());
     let lab = Lab::new(&ranks.default_stream())?;
-    let blocks = Blocks::new(ranks, &lab)?;
+    let blocks = Blocks::new(ranks, &lab.stream)?;
     let experts = flags.experts.unwrap_or(32 * u64::from(flags.world));
     for per_rank in &flags.tokens {
         let tokens = Tokens::choose(

@@ -58,7 +58,7 @@ fn one_rank(
         ranks,
         alone,
         cublas: Cublas::new(flags.cublas_dir.as_deref(), &lab.stream)?,
-        blocks: Blocks::new(ranks, &lab)?,
+        blocks: Blocks::new(ranks, &lab.stream)?,
         lab: &lab,
         baselines,
         seed,

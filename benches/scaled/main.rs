@@ -79,7 +79,7 @@ fn run(flags: &Flags) -> Result<(), Failure> {
 
 fn one_rank(flags: &Flags, ranks: &Communicator, seed: u64) -> Result<(), Failure> {
     let lab = Lab::new(&ranks.default_stream())?;
-    let blocks = Blocks::new(ranks, &lab)?;
+    let blocks = Blocks::new(ranks, &lab.stream)?;
     let default = SHAPES.map(|(m, n, k)| GemmShape { m, n, k });
     let shapes = match flags.shapes.as_slice() {
         [] => &default[..],

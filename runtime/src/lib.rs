@@ -107,6 +107,7 @@
 
 mod alloc;
 mod bootstrap;
+mod clock;
 mod cluster;
 mod communicator;
 mod completion;

@@ -17,6 +17,16 @@ pub enum Failure {
     /// Arguments that do not fit together.
     #[error("{0}")]
     Usage(&'static str),
+    /// Wrong lines of files of results.
+    #[error("{} in the results", count(.0.len(), "error"))]
+    Results(Vec<SpannedDiagnostic<String>>),
+    #[error(
+        "bench needs {}, and this host has {found}: times of simulated GPUs mean nothing; use another host, give fewer --ranks, or report earlier results by --from FILE",
+        count(*.needed as usize, "GPU")
+    )]
+    TooFewGpus { needed: u32, found: u32 },
+    #[error("cannot plot the results: {0}")]
+    Plot(String),
     #[error("environment variable {name} is {value:?}; set it to {expected}")]
     Variable {
         name: &'static str,
@@ -98,6 +108,8 @@ impl Failure {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Diagnostics(_)
+            | Self::Results(_)
+            | Self::Plot(_)
             | Self::Device { .. }
             | Self::Fabric(_)
             | Self::Damaged { .. }
@@ -115,6 +127,7 @@ impl Failure {
             Self::Gen(error) => exit_code(error),
             Self::Runs { code, .. } | Self::Rank { code, .. } => *code,
             Self::HostMemory { .. }
+            | Self::TooFewGpus { .. }
             | Self::Read { .. }
             | Self::Write { .. }
             | Self::Fetch { .. }

@@ -167,6 +167,11 @@ impl Input {
 }
 
 impl Sources {
+    /// Whether no kernel is given, and nothing that changes kernels.
+    pub fn is_empty(&self) -> bool {
+        self.files.is_empty() && self.crate_dir.is_none() && self.flags.is_empty()
+    }
+
     /// Reads, changes, checks and plans the kernels. Errors in configurations are part of the result.
     pub fn load(&self, device: &Device, overrides: Overrides) -> Result<Loaded, Failure> {
         let mut loaded = Loaded::default();

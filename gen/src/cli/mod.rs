@@ -1,5 +1,6 @@
 //! The command line. Each subcommand has a file of its own and fails with a [`Failure`].
 
+mod bench;
 mod build;
 mod bundle;
 mod check;
@@ -96,6 +97,12 @@ enum Command {
         after_help = "Example:\n  mkernel-gen launch --nproc 8 target/release/examples/ag_gemm"
     )]
     Launch(launch::Launch),
+    /// Time kernels on the GPUs of this host, beside their bound, cuBLAS and NCCL
+    ///
+    /// Each kernel runs on random data, and its result is checked as mkernel-gen run does. Then CUDA graphs of calls are timed, in
+    /// rounds that take the kernel and its rivals in a random order. A time is the median over rounds, on the slowest rank.
+    /// The calls of a graph take copies of the operands in turn, so that L2 does not hold operands of more than some MiB.
+    Bench(Box<bench::Bench>),
     /// Send messages between GPUs of different nodes, check every word that arrives, and measure
     ///
     /// Use it to test the network of a cluster: --from-env with --transport rc or efa sends messages between hosts.
@@ -180,6 +187,7 @@ fn run_command(cli: &Cli) -> Result<(), Failure> {
         Command::Build(build) => build.run(cli.json),
         Command::Run(run) => run.run(cli.json),
         Command::Launch(launch) => launch.run(cli.json),
+        Command::Bench(bench) => bench.run(cli.json),
         Command::FabricTest(test) => test.run(cli.json),
         Command::Bundle(bundles) => bundles.run(cli.json),
         Command::List(list) => list.run(cli.json),
@@ -213,7 +221,7 @@ fn report(failure: &Failure, cli: &Cli, command: Option<&str>) {
             let _ = error.print();
             return;
         }
-        Failure::Diagnostics(diagnostics) => {
+        Failure::Diagnostics(diagnostics) | Failure::Results(diagnostics) => {
             for SpannedDiagnostic { span, reason, help } in diagnostics {
                 print_stderr(&format!(
                     "{span}: {ERROR}error:{ERROR:#} {reason}\n    help: {help}"

@@ -1,5 +1,6 @@
 //! The program `mkernel-gen`, run as users and scripts run it.
 
+mod bench;
 mod book;
 mod buckets;
 mod build;

@@ -25,6 +25,7 @@ pub(crate) use links::link_to;
 #[cfg(feature = "testing")]
 pub(crate) use memory::edit_memory;
 pub(crate) use memory::{DeviceMemory, Mapping, Pinned, nic_access};
+pub(crate) use nvml::sm_clock_mhz;
 pub(crate) use stream::{
     Event, Stream, UserStream, call_back, ignore_captures_of_others, is_capturing, is_done,
 };

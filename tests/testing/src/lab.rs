@@ -1,29 +1,21 @@
-//! GPU work of tests and benchmarks beside the calls of mkernel: random matrices, references, and kernels that wait.
+//! GPU work of tests and benchmarks beside the calls of mkernel: random matrices, references, and a kernel that waits.
 
 mod matrix;
-mod random;
-mod time_limit;
 mod verdict;
 
-pub use matrix::{Matrix, SymmetricMatrix, View};
-pub use random::{Random, seed_from_clock};
-pub use time_limit::TimeLimit;
+pub use matrix::{Matrix, SymmetricMatrix};
+pub use mkernel_measure::{Failure, Random, TimeLimit, View, seed_from_clock};
 pub use verdict::{Finish, MAX_RELATIVE_ERROR, Verdict};
 
 use mkernel::Communicator;
 use mkernel::cudarc::driver::{
     CudaFunction, CudaSlice, CudaStream, DevicePtr, LaunchConfig, PushKernelArg, sys,
 };
-use mkernel::cudarc::nvrtc::Ptx;
 use mkernel::half::bf16;
 use mkernel::spec::Dtype;
-use mkernel_compile::{CudaSource, Store};
-use mkernel_spec::{Arch, Backend};
+use mkernel_measure::Kernels;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// An error of any type, which can pass between threads.
-pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// The CUDA source of the kernels of a [`Lab`].
 pub const KERNELS: &str = include_str!("lab/kernels.cu");
@@ -36,8 +28,6 @@ pub struct Lab {
     check: CudaFunction,
     checksum: CudaFunction,
     spin: CudaFunction,
-    barrier: CudaFunction,
-    gate: CudaFunction,
 }
 
 impl Lab {
@@ -46,33 +36,15 @@ impl Lab {
     /// # Errors
     /// The kernels cannot be compiled or loaded.
     pub fn new(stream: &Arc<CudaStream>) -> Result<Self, Failure> {
-        let ctx = stream.context();
         // SAFETY: users of a `Lab` order their work by its one stream.
-        unsafe { ctx.disable_event_tracking() };
-        let source = CudaSource {
-            id: "lab".into(),
-            arch: Arch::Sm90a,
-            backend: Backend::Nvrtc,
-            text: KERNELS.into(),
-        };
-        let cubin = Store::from_env()?.get_or_build(&source)?;
-        let module = ctx.load_module(Ptx::from_binary(cubin.bytes))?;
-        let load = |name: &str| -> Result<CudaFunction, Failure> {
-            let function = module.load_function(name)?;
-            // The function is loaded now. Lazy loading would wait for the GPU, which may be running a kernel that waits
-            // for a later launch.
-            // SAFETY: the function belongs to the loaded module.
-            unsafe { sys::cuFuncLoad(function.cu_function()) }.result()?;
-            Ok(function)
-        };
+        unsafe { stream.context().disable_event_tracking() };
+        let kernels = Kernels::new(stream, "lab", KERNELS)?;
         Ok(Self {
             stream: stream.clone(),
-            fill: load("fill")?,
-            check: load("check")?,
-            checksum: load("checksum")?,
-            spin: load("spin")?,
-            barrier: load("barrier")?,
-            gate: load("gate")?,
+            fill: kernels.get("fill")?,
+            check: kernels.get("check")?,
+            checksum: kernels.get("checksum")?,
+            spin: kernels.get("spin")?,
         })
     }
 
@@ -342,39 +314,7 @@ impl Lab {
         unsafe { launch.launch(one_thread()) }?;
         Ok(())
     }
-
-    /// Enqueues a barrier of the streams of all ranks, after which they continue at the same time.
-    ///
-    /// `counters` holds an address for each rank, and 0 beyond the last rank. At each address are 8 bytes that were
-    /// zeroed before the first barrier and that the GPUs of all ranks can write.
-    ///
-    /// # Errors
-    /// The driver refuses the work.
-    pub fn barrier(&self, counters: [u64; 8], rank: u32, world: u32) -> Result<(), Failure> {
-        let limit_ns = LIMIT_NS;
-        let mut launch = self.stream.launch_builder(&self.barrier);
-        launch.arg(&counters).arg(&rank).arg(&world).arg(&limit_ns);
-        // SAFETY: the kernel writes only the counters, whose memory the caller keeps.
-        unsafe { launch.launch(one_thread()) }?;
-        Ok(())
-    }
-
-    /// Blocks the stream until the word at `address`, which the host can write, is `wanted`.
-    ///
-    /// # Errors
-    /// The driver refuses the work.
-    pub fn gate(&self, address: u64, wanted: u32) -> Result<(), Failure> {
-        let limit_ns = LIMIT_NS;
-        let mut launch = self.stream.launch_builder(&self.gate);
-        launch.arg(&address).arg(&wanted).arg(&limit_ns);
-        // SAFETY: the kernel only reads the word, whose memory the caller keeps.
-        unsafe { launch.launch(one_thread()) }?;
-        Ok(())
-    }
 }
-
-/// The time after which the helper kernels stop waiting.
-const LIMIT_NS: u64 = 5_000_000_000;
 
 fn one_thread() -> LaunchConfig {
     LaunchConfig {

@@ -1,6 +1,6 @@
 //! [`Memory`]: the device memory of an operand.
 
-use mkernel::cudarc::driver::{CudaSlice, CudaStream, DeviceRepr, DriverError};
+use mkernel::cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DeviceRepr, DriverError};
 use mkernel::operands::Element;
 use mkernel::spec::abi::{Operand, OperandSpec};
 use mkernel::{Call, Communicator, Error, SymmetricSlice};
@@ -63,6 +63,15 @@ impl<E: Element + DeviceRepr + Copy> Memory<E> {
             Self::Slice(slice) => call.read(operand, slice),
             Self::Symmetric(tensor) => call.read(operand, tensor),
         }
+    }
+
+    /// The address of the first element, and the bytes of all elements.
+    pub fn span(&self, stream: &CudaStream) -> (u64, u64) {
+        let (address, elems) = match self {
+            Self::Slice(slice) => (slice.device_ptr(stream).0, slice.len()),
+            Self::Symmetric(tensor) => (tensor.device_ptr(stream).0, tensor.len()),
+        };
+        (address, (elems * size_of::<E>()) as u64)
     }
 
     /// Copies the elements to the host.

@@ -1,26 +1,27 @@
 //! `mkernel-gen run`: runs operators on GPUs or simulated GPUs and checks every element of their results.
 
 mod attention;
+pub mod call_memory;
 mod collective;
 mod combine;
 mod dispatch;
 mod effort;
-mod exit_code;
+pub mod exit_code;
 mod gemm;
 mod host_memory;
-mod inputs;
+pub mod inputs;
 mod kernel_run;
 mod memory;
 mod moe_layer;
 mod operators;
 mod other_batch;
-mod outcome_line;
+pub mod outcome_line;
 mod queue;
 #[cfg(test)]
 mod random_runs;
-mod ranks;
+pub mod ranks;
 mod reference;
-mod report;
+pub mod report;
 mod repro_command;
 mod routing;
 mod runs;
@@ -28,7 +29,7 @@ mod scratch;
 mod summary;
 mod tensor;
 mod trace;
-mod verdict;
+pub mod verdict;
 
 use super::Failure;
 use super::environment;
@@ -58,7 +59,7 @@ const DEFAULT: (&str, &str) = ("examples/small.toml", include_str!("small.toml")
 const MAX_HOSTS: usize = 8;
 
 /// Seeds are below this limit, so that counting them never overflows.
-const MAX_SEED: u64 = 1 << 63;
+pub const MAX_SEED: u64 = 1 << 63;
 
 /// Arguments of `mkernel-gen run`. A kernel whose bits do not depend on the batch also computes a part of the first
 /// call in another batch.
@@ -277,7 +278,7 @@ fn parse_seeds(text: &str) -> Result<Range<u64>, &'static str> {
 }
 
 /// A seed that differs from run to run and is short enough to type.
-fn seed_from_clock() -> u64 {
+pub fn seed_from_clock() -> u64 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     now.map_or(0, |time| time.as_micros() as u64 % 1_000_000)
 }

@@ -1,13 +1,13 @@
 //! Runs a job: several calls in a row on all ranks, with a thread for each rank.
 
+use super::call_memory::CallMemory;
 use super::inputs::Inputs;
 use super::operators::{expected, inputs, other_batch};
 use super::other_batch::OtherBatch;
-use super::tensor::Tensor;
 use super::verdict::{Results, Verdict};
 use crate::cli::machine::Machine;
-use mkernel::Operand;
 use mkernel::{Communicator, Error, KernelConfig, KernelPlan, Op, Operator, network::Transport};
+use mkernel_measure::Failure;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -60,8 +60,19 @@ pub enum RankError {
     Runtime(#[from] Error),
     #[error("its thread panicked; this is a defect of mkernel, please report it")]
     Panicked,
+    #[error("the kernel cannot be timed: {0}")]
+    Timing(Failure),
     #[error("there is no reference for {0}; this is a defect of mkernel-gen, please report it")]
     NoReference(Op),
+}
+
+impl From<Failure> for RankError {
+    fn from(failure: Failure) -> Self {
+        match failure.downcast::<Error>() {
+            Ok(error) => Self::Runtime(*error),
+            Err(other) => Self::Timing(other),
+        }
+    }
 }
 
 impl Outcome {
@@ -216,51 +227,16 @@ impl Job<'_> {
         operator: &Operator,
         calls: &[Inputs],
     ) -> Result<Vec<Results>, Error> {
-        let rank = ranks.rank();
         let stream = ranks.default_stream();
-        let mut on_gpu = Vec::new();
-        for call in calls.iter().chain(calls.first()) {
-            let (mut inputs, mut results) = (Vec::new(), Vec::new());
-            for spec in &call.operands {
-                let operand = spec.operand;
-                if spec.written {
-                    let elems = call.elems(operand, rank);
-                    let tensor = Tensor::poisoned(ranks, &stream, spec, elems)?;
-                    results.push((operand, tensor));
-                } else {
-                    inputs.push((
-                        operand,
-                        Tensor::input(ranks, &stream, call, spec, rank as usize)?,
-                    ));
-                }
-            }
-            on_gpu.push((call.rows, inputs, results));
-        }
+        let calls = calls.iter().chain(calls.first());
+        let on_gpu = calls.map(|call| CallMemory::new(ranks, &stream, call));
+        let mut on_gpu = on_gpu.collect::<Result<Vec<_>, _>>()?;
         ranks.barrier()?;
-        for (rows, inputs, results) in &mut on_gpu {
-            let mut call = operator.call(&stream);
-            if let Some(rows) = *rows {
-                call = call.rows(rows);
-            }
-            for (operand, tensor) in inputs.iter() {
-                call = tensor.read_by(call, *operand);
-            }
-            for (operand, tensor) in results {
-                call = tensor.written_by(call, *operand);
-            }
-            call.launch()?;
+        for call in &mut on_gpu {
+            call.launch(operator, &stream)?;
         }
         ranks.synchronize(&stream)?;
-        let download = |results: &Vec<(Operand, Tensor)>| {
-            let results = results.iter();
-            results
-                .map(|(operand, tensor)| Ok((operand.name(), tensor.download(&stream)?)))
-                .collect()
-        };
-        on_gpu
-            .iter()
-            .map(|(_, _, results)| download(results))
-            .collect()
+        on_gpu.iter().map(|call| call.download(&stream)).collect()
     }
 }
 

@@ -104,6 +104,11 @@ impl Tensor {
         by_type!(self, memory => memory.read_by(call, operand))
     }
 
+    /// The address of the first element, and the bytes of all elements.
+    pub fn span(&self, stream: &CudaStream) -> (u64, u64) {
+        by_type!(self, memory => memory.span(stream))
+    }
+
     /// The elements. Integers that were not written become NaN.
     pub fn download(&self, stream: &Arc<CudaStream>) -> Result<Vec<f32>, Error> {
         Ok(match self {

@@ -1,5 +1,6 @@
 //! The schema of lines of `--json`, which is derived from the structs that are printed.
 
+use crate::cli::bench::{FailedLine, Measurement};
 use crate::cli::build::BuiltLine;
 use crate::cli::bundle::{MergedLine, VerifiedLine};
 use crate::cli::check::Checked;
@@ -29,9 +30,11 @@ pub fn schema() -> Value {
         kind::<Checked>(&mut types),
         kind::<CleanedLine>(&mut types),
         kind::<ErrorLine>(&mut types),
+        kind::<FailedLine>(&mut types),
         kind::<Fetched>(&mut types),
         kind::<FindingLine>(&mut types),
         kind::<Listed>(&mut types),
+        kind::<Measurement>(&mut types),
         kind::<MergedLine>(&mut types),
         kind::<OutcomeLine>(&mut types),
         kind::<OutputLine>(&mut types),

@@ -1,15 +1,19 @@
 //! Times of calls that all ranks make together, in blocks of several calls.
 
 use crate::graph::Graph;
-use crate::lab::{Failure, Lab};
+use crate::waits::Waits;
+use crate::{Failure, Random};
 use mkernel::Communicator;
-use mkernel::cudarc::driver::{CudaEvent, PinnedHostSlice, result, sys};
+use mkernel::cudarc::driver::{CudaEvent, CudaStream, PinnedHostSlice, result, sys};
 use std::cell::Cell;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The largest number of calls in a block. Calls and the barriers between calls are fewer than the launches that a
 /// stream accepts before it blocks the host.
 pub const MAX_ITERATIONS: u32 = 60;
+/// The largest number of ranks, whose counters are an argument of the kernel that waits for all ranks.
+const MAX_RANKS: usize = 8;
 /// The launches that a block may enqueue behind its gate. With more, the stream would block the host, which opens the
 /// gate.
 const MAX_LAUNCHES: u32 = 500;
@@ -19,7 +23,7 @@ const BLOCK_US: f64 = 20_000.0;
 /// A rank's part in timing calls together with the other ranks.
 pub struct Blocks<'a> {
     ranks: &'a Communicator,
-    lab: &'a Lab,
+    waits: Waits,
     /// The address of the word for which the stream waits while a block is enqueued, so that no launch of a block is
     /// late.
     gate: u64,
@@ -27,17 +31,24 @@ pub struct Blocks<'a> {
     opened: Cell<u32>,
     _gate_memory: PinnedHostSlice<u32>,
     /// The address of each rank's barrier counter.
-    counters: [u64; 8],
+    counters: [u64; MAX_RANKS],
     events: Vec<(CudaEvent, CudaEvent)>,
     own_counter: u64,
 }
 
 impl<'a> Blocks<'a> {
-    /// Allocates the barrier counters and the events. All ranks must call this together, in threads of one process.
+    /// Allocates the barrier counters and the events for calls on `stream`. All ranks must call this together, in threads of one process.
     ///
     /// # Errors
     /// The driver refuses memory or events, or a rank does not take part.
-    pub fn new(ranks: &'a Communicator, lab: &'a Lab) -> Result<Self, Failure> {
+    pub fn new(ranks: &'a Communicator, stream: &Arc<CudaStream>) -> Result<Self, Failure> {
+        if ranks.world() as usize > MAX_RANKS {
+            return Err(format!(
+                "{} ranks are too many to measure; use up to {MAX_RANKS} on one host",
+                ranks.world()
+            )
+            .into());
+        }
         let ctx = ranks.context();
         let flags = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
         // SAFETY: the word is written below, before it is read.
@@ -55,7 +66,7 @@ impl<'a> Blocks<'a> {
             .collect::<Result<_, Failure>>()?;
         Ok(Self {
             ranks,
-            lab,
+            waits: Waits::new(stream)?,
             // The word has the same address on the host and on the GPU.
             gate: gate_memory.as_mut_ptr()? as u64,
             opened: Cell::new(0),
@@ -77,14 +88,14 @@ impl<'a> Blocks<'a> {
         call: &dyn Fn() -> Result<(), Failure>,
     ) -> Result<Vec<f64>, Failure> {
         let (rank, world) = (self.ranks.rank(), self.ranks.world());
-        let stream = &self.lab.stream;
+        let stream = &self.waits.stream;
         self.ranks.barrier()?;
         let opened = self.opened.get() + 1;
         self.opened.set(opened);
-        self.lab.gate(self.gate, opened)?;
+        self.waits.gate(self.gate, opened)?;
         let events = &self.events[..iterations.min(MAX_ITERATIONS) as usize];
         for (start, end) in events {
-            self.lab.barrier(self.counters, rank, world)?;
+            self.waits.barrier(self.counters, rank, world)?;
             start.record(stream)?;
             call()?;
             end.record(stream)?;
@@ -121,7 +132,7 @@ impl<'a> Blocks<'a> {
     /// # Errors
     /// The graph cannot be launched, or a rank does not take part.
     pub fn times_in_graph(&self, calls: u32, graph: &Graph) -> Result<Vec<f64>, Failure> {
-        self.times_per_call(calls, &|| graph.launch(&self.lab.stream))
+        self.times_per_call(calls, &|| graph.launch(&self.waits.stream))
     }
 
     /// Returns the times in µs of one of the `calls` calls that `all` enqueues. All ranks must call this together.
@@ -173,8 +184,7 @@ impl Drop for Blocks<'_> {
 /// Times `candidates` candidates in turns, and returns the times of each. `block` measures a block of one candidate. An
 /// additional first round warms up.
 ///
-/// The clocks of a GPU depend on the previous block. The order alternates, so that each candidate runs after both of its
-/// neighbours.
+/// The clocks of a GPU depend on the previous block, so the order of a round is random. All ranks have the same order.
 ///
 /// # Errors
 /// A block fails.
@@ -185,11 +195,7 @@ pub fn in_turns(
 ) -> Result<Vec<Vec<f64>>, Failure> {
     let mut times = vec![Vec::new(); candidates];
     for round in 0..=rounds {
-        let mut order: Vec<usize> = (0..candidates).collect();
-        if round % 2 == 1 {
-            order.reverse();
-        }
-        for index in order {
+        for index in order(round, candidates) {
             let of_block = block(index)?;
             if round > 0 {
                 times[index].extend(of_block);
@@ -197,6 +203,16 @@ pub fn in_turns(
         }
     }
     Ok(times)
+}
+
+/// Returns the candidates in the order of a round.
+fn order(round: u32, candidates: usize) -> Vec<usize> {
+    let mut random = Random(round.into());
+    let mut order: Vec<usize> = (0..candidates).collect();
+    for end in (1..=candidates).rev() {
+        order.swap(end - 1, random.below(end as u64) as usize);
+    }
+    order
 }
 
 /// Returns the median, or NaN without values.
@@ -208,10 +224,10 @@ pub fn median(times: &[f64]) -> f64 {
 
 /// Exchanges the addresses of the ranks' counters, and enables access of this GPU to the counters of its peers. All
 /// ranks are in this process.
-fn share_counter(ranks: &Communicator, own_counter: u64) -> Result<[u64; 8], Failure> {
+fn share_counter(ranks: &Communicator, own_counter: u64) -> Result<[u64; MAX_RANKS], Failure> {
     let context = ranks.context().cu_ctx() as u64;
     let own = [context.to_le_bytes(), own_counter.to_le_bytes()].concat();
-    let mut counters = [0; 8];
+    let mut counters = [0; MAX_RANKS];
     for (peer, message) in ranks.all_gather(&own)?.iter().enumerate() {
         let (words, _) = message.as_chunks::<8>();
         let [context, counter] = words else {
@@ -230,4 +246,40 @@ fn share_counter(ranks: &Communicator, own_counter: u64) -> Result<[u64; 8], Fai
     }
     ranks.barrier()?;
     Ok(counters)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{in_turns, median, order};
+    use std::cell::RefCell;
+
+    #[test]
+    fn each_round_has_every_candidate_once_in_an_order_of_its_own() {
+        let rounds: Vec<_> = (0..20).map(|round| order(round, 4)).collect();
+        for round in &rounds {
+            let mut sorted = round.clone();
+            sorted.sort();
+            assert_eq!(sorted, [0, 1, 2, 3]);
+        }
+        let firsts: Vec<_> = (0..4)
+            .map(|first| rounds.iter().filter(|round| round[0] == first).count())
+            .collect();
+        assert!(firsts.iter().all(|times| *times > 0), "{firsts:?}");
+        assert_eq!(rounds[3], order(3, 4), "equal on all ranks");
+    }
+
+    #[test]
+    fn the_first_round_warms_up() {
+        let calls = RefCell::new(0.0);
+        let times = in_turns(3, 2, |_| {
+            *calls.borrow_mut() += 1.0;
+            Ok(vec![*calls.borrow()])
+        });
+        let times = times.expect("no block fails");
+        assert_eq!(*calls.borrow(), 8.0);
+        assert_eq!(times.iter().map(Vec::len).collect::<Vec<_>>(), [3, 3]);
+        assert!(times.iter().flatten().all(|call| *call > 2.0), "{times:?}");
+        assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
+        assert!(median(&[]).is_nan());
+    }
 }

@@ -1,12 +1,12 @@
 //! cuBLAS, which is loaded at run time. Its GEMM is the baseline of benchmarks.
 
-use crate::lab::{Failure, View};
+use crate::library::{Wanted, succeed};
+use crate::{Failure, View};
 use libloading::Library;
 use mkernel::cudarc::driver::CudaStream;
-use mkernel_compile::Env;
+use mkernel::spec::Dtype;
 use std::ffi::{c_int, c_void};
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::ptr::null_mut;
 
 type Handle = *mut c_void;
@@ -35,14 +35,30 @@ type GemmEx = unsafe extern "C" fn(
 // These values are from cublas_api.h and library_types.h.
 const OP_N: c_int = 0;
 const OP_T: c_int = 1;
+const R_32F: c_int = 0;
+const R_16F: c_int = 2;
 const R_16BF: c_int = 14;
 const COMPUTE_32F: c_int = 68;
 const GEMM_DEFAULT: c_int = -1;
+
+/// The last file is cuBLAS. The first file is cuBLASLt.
+pub(crate) const LIBRARY: Wanted = Wanted {
+    name: "cuBLAS",
+    flag: "--cublas-dir",
+    versions: &[
+        &["libcublasLt.so.13", "libcublas.so.13"],
+        &["libcublasLt.so.12", "libcublas.so.12"],
+    ],
+    packages: &["cu13", "cublas"],
+};
+
+type Destroy = unsafe extern "C" fn(Handle) -> c_int;
 
 /// A handle of cuBLAS for one stream.
 pub struct Cublas {
     handle: Handle,
     gemm_ex: GemmEx,
+    destroy: Destroy,
     _libraries: Vec<Library>,
 }
 
@@ -50,16 +66,17 @@ impl Cublas {
     /// Loads the library from `dir`, or else by the loader's search, from CUDA toolkits or from Python packages. The
     /// context of the stream must be current.
     pub fn new(dir: Option<&Path>, stream: &CudaStream) -> Result<Self, Failure> {
-        let libraries = open(dir)?;
+        let libraries = LIBRARY.open(dir)?;
         let library = libraries.last().ok_or("no library was loaded")?;
         type Create = unsafe extern "C" fn(*mut Handle) -> c_int;
         type SetStream = unsafe extern "C" fn(Handle, *mut c_void) -> c_int;
         // SAFETY: the names and the signatures agree with cublas_v2.h.
-        let (create, set_stream, gemm_ex) = unsafe {
+        let (create, set_stream, gemm_ex, destroy) = unsafe {
             (
                 *library.get::<Create>(c"cublasCreate_v2")?,
                 *library.get::<SetStream>(c"cublasSetStream_v2")?,
                 *library.get::<GemmEx>(c"cublasGemmEx")?,
+                *library.get::<Destroy>(c"cublasDestroy_v2")?,
             )
         };
         let mut handle = null_mut();
@@ -72,14 +89,16 @@ impl Cublas {
         Ok(Self {
             handle,
             gemm_ex,
+            destroy,
             _libraries: libraries,
         })
     }
 
-    /// Computes C = A · B for dense row-major matrices. If `transposed` is set, B is `[N, K]`.
+    /// Computes C = A · B for dense row-major matrices of two-byte elements, and C also of fp32. If `transposed` is set, B is `[N, K]`.
     pub fn gemm(&self, a: &View, b: &View, c: &View, transposed: bool) -> Result<(), Failure> {
         let (m, n, k) = (c.rows as c_int, c.cols as c_int, a.cols as c_int);
         let (op_b, b_stride) = if transposed { (OP_T, k) } else { (OP_N, n) };
+        let (of_factors, of_result) = (data_type(a.dtype)?, data_type(c.dtype)?);
         let (one, zero) = (1.0f32, 0.0f32);
         let pointer = |matrix: &View| matrix.operand().ptr as *mut c_void;
         // The matrices of cuBLAS are column-major, so it computes the transposed product: Cᵀ = Bᵀ · Aᵀ.
@@ -94,14 +113,14 @@ impl Cublas {
                 k,
                 (&raw const one).cast(),
                 pointer(b),
-                R_16BF,
+                of_factors,
                 b_stride,
                 pointer(a),
-                R_16BF,
+                of_factors,
                 k,
                 (&raw const zero).cast(),
                 pointer(c),
-                R_16BF,
+                of_result,
                 n,
                 COMPUTE_32F,
                 GEMM_DEFAULT,
@@ -111,61 +130,19 @@ impl Cublas {
     }
 }
 
-pub(crate) fn succeed(call: &str, status: c_int) -> Result<(), Failure> {
-    if status == 0 {
-        Ok(())
-    } else {
-        Err(format!("{call} failed with status {status}").into())
+impl Drop for Cublas {
+    fn drop(&mut self) {
+        // SAFETY: the handle exists. Its user has waited for its products.
+        unsafe { (self.destroy)(self.handle) };
     }
 }
 
-/// Loads cuBLAS and the libraries that it needs. cuBLAS is the last library of the result.
-pub(crate) fn open(dir: Option<&Path>) -> Result<Vec<Library>, Failure> {
-    let mut looked = Vec::new();
-    let dirs = dir.map_or_else(candidates, |dir| vec![dir.to_owned()]);
-    for dir in dirs {
-        for major in [13, 12] {
-            // The second library needs the first library, and finds it by name once it is loaded.
-            let paths =
-                ["cublasLt", "cublas"].map(|name| dir.join(format!("lib{name}.so.{major}")));
-            // SAFETY: the initialisers of NVIDIA's libraries have no requirements.
-            let libraries = paths.iter().map(|path| unsafe { Library::new(path) });
-            match libraries.collect::<Result<Vec<_>, _>>() {
-                Ok(libraries) => return Ok(libraries),
-                Err(error) => looked.push(error.to_string()),
-            }
-        }
+/// Returns cuBLAS's number for a type.
+fn data_type(dtype: Dtype) -> Result<c_int, Failure> {
+    match dtype {
+        Dtype::Bf16 => Ok(R_16BF),
+        Dtype::Fp16 => Ok(R_16F),
+        Dtype::Fp32 => Ok(R_32F),
+        other => Err(format!("cuBLAS is not called with elements of {other}").into()),
     }
-    let looked = looked.join("\n  ");
-    Err(
-        format!("cuBLAS was not found; give its folder with --cublas-dir. Looked for:\n  {looked}")
-            .into(),
-    )
-}
-
-fn candidates() -> Vec<PathBuf> {
-    let env = Env::get();
-    let mut dirs = vec![PathBuf::new()]; // a bare name is searched in the loader's path
-    dirs.extend(env.cuda_toolkits.iter().map(|home| home.join("lib64")));
-    dirs.push("/usr/local/cuda/lib64".into());
-    let prefixes = env.virtual_env.iter().map(PathBuf::as_path);
-    let prefixes = prefixes.chain(env.path.iter().filter_map(|bin| bin.parent()));
-    for site in prefixes.flat_map(site_packages) {
-        dirs.extend(
-            ["cu13", "cublas"].map(|package| site.join("nvidia").join(package).join("lib")),
-        );
-    }
-    dirs.retain(|dir| dir.as_os_str().is_empty() || dir.is_dir());
-    dirs
-}
-
-fn site_packages(prefix: &Path) -> Vec<PathBuf> {
-    let folders = fs::read_dir(prefix.join("lib"))
-        .into_iter()
-        .flatten()
-        .flatten();
-    let pythons = folders.filter(|dir| dir.file_name().to_string_lossy().starts_with("python3"));
-    pythons
-        .map(|dir| dir.path().join("site-packages"))
-        .collect()
 }

@@ -1,6 +1,6 @@
 //! [`Graph`]: calls that are captured once and replayed.
 
-use crate::lab::Failure;
+use crate::Failure;
 use mkernel::Communicator;
 use mkernel::cudarc::driver::sys::{self, CUgraphInstantiate_flags, CUstreamCaptureMode};
 use mkernel::cudarc::driver::{CudaGraph, CudaStream};

@@ -1,7 +1,8 @@
 //! cuBLASLt, which is loaded at run time. Its products of e4m3 are the baseline of benchmarks.
 
-use crate::cublas::{open, succeed};
-use crate::lab::Failure;
+use crate::Failure;
+use crate::cublas::LIBRARY;
+use crate::library::succeed;
 use libloading::Library;
 use mkernel::cudarc::driver::sys::CUstream;
 use mkernel::spec::GemmShape;
@@ -123,7 +124,7 @@ impl ScaledProduct {
         pointers: Pointers,
         fast: bool,
     ) -> Result<Self, Failure> {
-        let libraries = open(dir)?;
+        let libraries = LIBRARY.open(dir)?;
         let library = libraries.first().ok_or("no library was loaded")?;
         // SAFETY: the names and the signatures agree with cublasLt.h.
         let (handle, matmul) = unsafe {

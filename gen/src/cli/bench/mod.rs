@@ -1,0 +1,166 @@
+//! `mkernel-gen bench`: times kernels on the GPUs of this host beside their bound and rivals, and reports the times.
+
+mod job;
+mod measurement;
+mod output;
+mod plot;
+mod report;
+mod rival_calls;
+mod rivals;
+mod series;
+mod table;
+mod timing;
+
+use super::Failure;
+use super::fabric_test::Network;
+use super::input::{Kernel, Overrides, Sources};
+use super::machine::{self, DeviceChoice};
+use super::output::print_stderr;
+use super::run::{MAX_SEED, seed_from_clock};
+pub use job::FailedLine;
+use job::TimedJob;
+pub use measurement::Measurement;
+use mkernel::{KernelPlan, spec::Device};
+use mkernel_measure::TimeLimit;
+use output::Output;
+use std::path::PathBuf;
+use std::time::Duration;
+use timing::Settings;
+
+/// Examples, behind the flags of `--help`.
+const EXAMPLES: &str = "\
+Examples:
+  mkernel-gen bench --op gemm_ar --world 4 --m 1,16,256,4096 --n 8192 --k 2048 --b-layout nk --out results
+  mkernel-gen bench kernels.toml --m 512,4096 --rounds 21
+  mkernel-gen --json bench --op all_reduce --world 8 --m 1,64,4096 --n 8192 > results.jsonl
+  mkernel-gen bench --from node-1/results.jsonl --from node-2/results.jsonl --out merged";
+
+/// The reason why times are not measured on simulated GPUs.
+const SIMULATED: &str = "times of simulated GPUs mean nothing, so bench needs GPUs: remove --device sim and MKERNEL_DEVICE, check results by `mkernel-gen run`, or report earlier results by --from FILE";
+
+/// Arguments of `mkernel-gen bench`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Bench {
+    #[command(flatten)]
+    sources: Sources,
+    /// GPUs that run the kernels [default: MKERNEL_DEVICE, else auto]; simulated GPUs have no times
+    #[arg(long, value_enum)]
+    device: Option<DeviceChoice>,
+    /// Plan for this many ranks instead of the declared world
+    #[arg(long, value_name = "COUNT")]
+    ranks: Option<u32>,
+    /// Number of rounds; one more warms up
+    #[arg(long, value_name = "COUNT", default_value_t = 11, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+    /// Seed of the data [default: a new seed each time]
+    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(..MAX_SEED))]
+    seed: Option<u64>,
+    /// Do not check results, whose references are computed by the CPU and take long for large products
+    #[arg(long)]
+    no_check: bool,
+    /// Seconds that a kernel and its rivals may take, after which the process ends with code 124
+    #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    limit_s: u64,
+    /// Do not measure cuBLAS and NCCL
+    #[arg(long, help_heading = "Rivals")]
+    no_rivals: bool,
+    /// Folder of libcublas.so and libcublasLt.so [default: searched in the loader's path, CUDA toolkits and Python packages]
+    #[arg(long, value_name = "DIR", help_heading = "Rivals")]
+    cublas_dir: Option<PathBuf>,
+    /// Folder of libnccl.so.2 [default: searched in the same way]
+    #[arg(long, value_name = "DIR", help_heading = "Rivals")]
+    nccl_dir: Option<PathBuf>,
+    /// Write results.jsonl and report.html, a page with plots, to this folder
+    #[arg(long, value_name = "DIR", help_heading = "Results")]
+    out: Option<PathBuf>,
+    /// Report the results of an earlier results.jsonl instead of measuring; can be given several times, to merge the results of
+    /// several hosts
+    #[arg(long, value_name = "FILE", help_heading = "Results", conflicts_with_all = ["device", "ranks", "seed", "no_check", "no_rivals", "cublas_dir", "nccl_dir"])]
+    from: Vec<PathBuf>,
+    #[command(flatten)]
+    network: Network,
+}
+
+impl Bench {
+    /// Measures every kernel, or reads earlier results, and reports. Kernels that fail do not stop the others.
+    pub fn run(&self, json: bool) -> Result<(), Failure> {
+        if !self.from.is_empty() {
+            return self.report_earlier(json);
+        }
+        let kernels = self.kernels()?;
+        let seed = self.seed.unwrap_or_else(seed_from_clock);
+        let mut output = Output::new(json, self.out.as_deref())?;
+        let mut failed = job::Failed::default();
+        for (number, (kernel, plan)) in (1..).zip(&kernels) {
+            if !json {
+                let (all, label) = (kernels.len(), &kernel.label);
+                print_stderr(&format!("kernel {number} of {all}: {label}"));
+            }
+            match self.measure((kernel, plan), seed)? {
+                Ok(measured) => output.add(measured)?,
+                Err(outcome) => failed.add(kernel, &outcome, json)?,
+            }
+        }
+        output.finish()?;
+        failed.finish(kernels.len() as u64)
+    }
+
+    fn measure(
+        &self,
+        (kernel, plan): (&Kernel, &KernelPlan),
+        seed: u64,
+    ) -> Result<Result<Measurement, Box<job::Outcome>>, Failure> {
+        let limit = Duration::from_secs(self.limit_s);
+        let _limit = TimeLimit::start("a kernel with its rivals (see --limit-s)", limit);
+        let job = TimedJob {
+            kernel,
+            plan,
+            seed,
+            transport: self.network.transport(seed)?,
+            checks: !self.no_check,
+            settings: Settings {
+                rounds: self.rounds,
+                rivals: !self.no_rivals,
+                cublas_dir: self.cublas_dir.as_deref(),
+                nccl_dir: self.nccl_dir.as_deref(),
+            },
+        };
+        Ok(job.run())
+    }
+
+    /// The kernels, planned for an H200. An error if this host has too few GPUs.
+    fn kernels(&self) -> Result<Vec<(Kernel, KernelPlan)>, Failure> {
+        let device = DeviceChoice::or_environment(self.device)?;
+        if device == DeviceChoice::Sim {
+            return Err(Failure::Usage(SIMULATED));
+        }
+        let overrides = Overrides {
+            world: self.ranks.map(|ranks| (ranks, "--ranks")),
+            resize: true,
+            default: None,
+        };
+        let kernels = self.sources.load(&Device::default(), overrides)?;
+        let kernels = kernels.planned()?;
+        let needed = kernels.iter().map(|(_, plan)| plan.spec.world()).max();
+        let (needed, found) = (needed.unwrap_or(0), machine::gpus());
+        if device == DeviceChoice::Auto && needed > found {
+            return Err(Failure::TooFewGpus { needed, found });
+        }
+        Ok(kernels)
+    }
+
+    fn report_earlier(&self, json: bool) -> Result<(), Failure> {
+        if !self.sources.is_empty() {
+            return Err(Failure::Usage(
+                "--from reports earlier results, so no kernel is measured; remove the kernels, or --from",
+            ));
+        }
+        let read = measurement::read_all(&self.from)?;
+        // All files are read before a file is written, which may have the same name.
+        let mut output = Output::new(json, self.out.as_deref())?;
+        read.into_iter()
+            .try_for_each(|measured| output.add(measured))?;
+        output.finish()
+    }
+}
