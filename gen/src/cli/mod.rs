@@ -102,6 +102,9 @@ enum Command {
     /// Each kernel runs on random data, and its result is checked as mkernel-gen run does. Then CUDA graphs of calls are timed, in
     /// rounds that take the kernel and its rivals in a random order. A time is the median over rounds, on the slowest rank.
     /// The calls of a graph take copies of the operands in turn, so that L2 does not hold operands of more than some MiB.
+    #[command(
+        after_help = "Example:\n  mkernel-gen bench --op gemm_ar --world 4 --m 1,256,4096 --n 8192 --k 2048 --b-layout nk --out results"
+    )]
     Bench(Box<bench::Bench>),
     /// Send messages between GPUs of different nodes, check every word that arrives, and measure
     ///

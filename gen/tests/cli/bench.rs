@@ -6,7 +6,7 @@ use std::fs;
 use tempfile::TempDir;
 
 /// A line of results.
-fn measured(host: &str, m: u64, us: f64) -> Value {
+pub fn measured(host: &str, m: u64, us: f64) -> Value {
     json!({
         "kind": "bench", "schema": 1, "host": host, "gpu": "NVIDIA H200", "label": format!("gemm_ar m={m} n=8192 k=2048"),
         "op": "gemm_ar", "dtype": "bf16", "ranks": 4, "nodes": 1, "sizes": {"m": m, "n": 8192, "k": 2048},

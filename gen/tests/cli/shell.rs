@@ -3,12 +3,13 @@
 use super::*;
 use std::fs;
 
-const COMMANDS: [&str; 16] = [
+const COMMANDS: [&str; 17] = [
     "check",
     "plan",
     "render",
     "build",
     "run",
+    "bench",
     "launch",
     "fabric-test",
     "bundle",

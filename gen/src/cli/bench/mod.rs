@@ -27,20 +27,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 use timing::Settings;
 
-/// Examples, behind the flags of `--help`.
-const EXAMPLES: &str = "\
-Examples:
-  mkernel-gen bench --op gemm_ar --world 4 --m 1,16,256,4096 --n 8192 --k 2048 --b-layout nk --out results
-  mkernel-gen bench kernels.toml --m 512,4096 --rounds 21
-  mkernel-gen --json bench --op all_reduce --world 8 --m 1,64,4096 --n 8192 > results.jsonl
-  mkernel-gen bench --from node-1/results.jsonl --from node-2/results.jsonl --out merged";
-
 /// The reason why times are not measured on simulated GPUs.
 const SIMULATED: &str = "times of simulated GPUs mean nothing, so bench needs GPUs: remove --device sim and MKERNEL_DEVICE, check results by `mkernel-gen run`, or report earlier results by --from FILE";
 
 /// Arguments of `mkernel-gen bench`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
 pub struct Bench {
     #[command(flatten)]
     sources: Sources,
@@ -65,18 +56,21 @@ pub struct Bench {
     /// Do not measure cuBLAS and NCCL
     #[arg(long, help_heading = "Rivals")]
     no_rivals: bool,
+    /// Measure NCCL, too. NCCL has no deadline: if it does not return, the process ends after --limit-s
+    #[arg(long, help_heading = "Rivals", conflicts_with = "no_rivals")]
+    nccl: bool,
     /// Folder of libcublas.so and libcublasLt.so [default: searched in the loader's path, CUDA toolkits and Python packages]
     #[arg(long, value_name = "DIR", help_heading = "Rivals")]
     cublas_dir: Option<PathBuf>,
     /// Folder of libnccl.so.2 [default: searched in the same way]
-    #[arg(long, value_name = "DIR", help_heading = "Rivals")]
+    #[arg(long, value_name = "DIR", help_heading = "Rivals", requires = "nccl")]
     nccl_dir: Option<PathBuf>,
     /// Write results.jsonl and report.html, a page with plots, to this folder
     #[arg(long, value_name = "DIR", help_heading = "Results")]
     out: Option<PathBuf>,
     /// Report the results of an earlier results.jsonl instead of measuring; can be given several times, to merge the results of
     /// several hosts
-    #[arg(long, value_name = "FILE", help_heading = "Results", conflicts_with_all = ["device", "ranks", "seed", "no_check", "no_rivals", "cublas_dir", "nccl_dir"])]
+    #[arg(long, value_name = "FILE", help_heading = "Results", conflicts_with_all = ["device", "ranks", "seed", "no_check", "no_rivals", "cublas_dir", "nccl"])]
     from: Vec<PathBuf>,
     #[command(flatten)]
     network: Network,
@@ -123,6 +117,7 @@ impl Bench {
                 rounds: self.rounds,
                 rivals: !self.no_rivals,
                 cublas_dir: self.cublas_dir.as_deref(),
+                nccl: self.nccl,
                 nccl_dir: self.nccl_dir.as_deref(),
             },
         };

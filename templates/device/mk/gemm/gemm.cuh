@@ -189,10 +189,11 @@ struct Gemm {
     } else if constexpr (!Config::ElementA::kIsPromoted) {
       Mainloop::multiply(smem, stages, work.k_begin, work.k_end, group, sum);
     } else if constexpr (kScales<Config> == Scales::kBlock) {
-      // More stages would make the loop long, and the addresses of scales that arrive would not fit into registers.
+      // More stages would make the loop long, and the addresses of scales that arrive would not fit into registers. Without
+      // such a loop, late releases are a loss.
       constexpr bool kUnrolls = Config::kStages <= 4 && !Source::kScalesArrive;
       BlockScales<Config, Places> scales{Places{args, ctx, work, group}};
-      Mainloop::template multiply_promoting<true, kUnrolls>(smem, stages, work.k_begin, work.k_end, group, scales, sum);
+      Mainloop::template multiply_promoting<kUnrolls, kUnrolls>(smem, stages, work.k_begin, work.k_end, group, scales, sum);
     } else {
       if constexpr (kScalesSums<Config>) SumScales<Config, Places>{Places{args, ctx, work, group}}.prefetch();
       NoStageScales scales;
