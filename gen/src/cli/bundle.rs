@@ -144,7 +144,7 @@ impl Merge {
     }
 }
 
-/// Writes a bundle, and names kernels that were replaced. Damaged kernels are an error that names all of them.
+/// Writes a bundle, and names the kernels that were replaced. Fails if kernels are damaged; the error names every damaged kernel.
 fn write(
     path: &Path,
     bundles: &[Bundle],

@@ -121,7 +121,7 @@ pub fn iommu(topology: &Topology, sys: &Path) -> Finding {
 mod tests {
     use super::*;
 
-    /// A configuration space with two extended capabilities, of which ACS is the second one.
+    /// A configuration space with two extended capabilities. ACS is the second capability.
     fn config(control: u16) -> Vec<u8> {
         let mut config = vec![0; 4096];
         let mut put =

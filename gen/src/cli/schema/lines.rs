@@ -20,7 +20,7 @@ use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
 use serde_json::{Value, json};
 
-/// The schema of one line. The field `kind` tells the kinds of lines apart.
+/// The schema of one line. The field `kind` names the command and the sort of line.
 pub fn schema() -> Value {
     let mut types = SchemaSettings::draft2020_12()
         .for_serialize()
