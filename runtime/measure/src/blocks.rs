@@ -1,22 +1,24 @@
 //! Times of calls that all ranks make together, in blocks of several calls.
 
 use crate::graph::Graph;
-use crate::waits::Waits;
+use crate::waits::{self, Waits};
 use crate::{Failure, Random};
 use mkernel::Communicator;
 use mkernel::cudarc::driver::{CudaEvent, CudaStream, PinnedHostSlice, result, sys};
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
-/// The largest number of calls in a block. Calls and the barriers between calls are fewer than the launches that a
-/// stream accepts before it blocks the host.
+/// The largest number of calls in a block.
 pub const MAX_ITERATIONS: u32 = 60;
 /// The largest number of ranks, whose counters are an argument of the kernel that waits for all ranks.
 const MAX_RANKS: usize = 8;
-/// The launches that a block may enqueue behind its gate. With more, the stream would block the host, which opens the
-/// gate.
-const MAX_LAUNCHES: u32 = 500;
+/// The launches that a block enqueues behind its closed gate. With more, the driver would block the host, which opens the gate.
+const GATED_LAUNCHES: u32 = 500;
+/// The graphs that a block enqueues behind its closed gate. Seven graphs of 20 collectives of NCCL block the host. A graph takes longer
+/// than its launch, so later graphs begin in time, too.
+const GATED_GRAPHS: usize = 2;
 /// The time of a block of calls.
 const BLOCK_US: f64 = 20_000.0;
 
@@ -24,8 +26,7 @@ const BLOCK_US: f64 = 20_000.0;
 pub struct Blocks<'a> {
     ranks: &'a Communicator,
     waits: Waits,
-    /// The address of the word for which the stream waits while a block is enqueued, so that no launch of a block is
-    /// late.
+    /// The address of the word for which the stream waits until many launches are enqueued, so that no launch of a block is late.
     gate: u64,
     /// The number of blocks for which the gate has been opened.
     opened: Cell<u32>,
@@ -77,32 +78,47 @@ impl<'a> Blocks<'a> {
         })
     }
 
-    /// Makes `iterations` calls, at most [`MAX_ITERATIONS`], and returns the time of each call in µs on its slowest
-    /// rank. All ranks must call this together.
+    /// Makes `iterations` calls of one launch each, at most [`MAX_ITERATIONS`], and returns the time of each call in µs on its
+    /// slowest rank. All ranks must call this together.
     ///
     /// # Errors
-    /// A call fails, or a rank does not take part.
+    /// A call fails, the driver blocks the host while it enqueues a call, or a rank does not take part.
     pub fn time(
         &self,
         iterations: u32,
         call: &dyn Fn() -> Result<(), Failure>,
     ) -> Result<Vec<f64>, Failure> {
-        let (rank, world) = (self.ranks.rank(), self.ranks.world());
+        self.time_gated(gated_calls(1), iterations, call)
+    }
+
+    /// As [`Self::time`], with this number of calls enqueued before the first call begins.
+    fn time_gated(
+        &self,
+        gated: usize,
+        iterations: u32,
+        call: &dyn Fn() -> Result<(), Failure>,
+    ) -> Result<Vec<f64>, Failure> {
         let stream = &self.waits.stream;
         self.ranks.barrier()?;
         let opened = self.opened.get() + 1;
         self.opened.set(opened);
         self.waits.gate(self.gate, opened)?;
+        let closed = Instant::now();
         let events = &self.events[..iterations.min(MAX_ITERATIONS) as usize];
-        for (start, end) in events {
-            self.waits.barrier(self.counters, rank, world)?;
-            start.record(stream)?;
-            call()?;
-            end.record(stream)?;
-        }
+        let (gated, others) = events.split_at(gated.min(events.len()));
+        self.enqueue(gated, call)?;
         self.ranks.barrier()?;
         // SAFETY: the word is allocated and aligned, and from here on it is only accessed as an atomic.
         unsafe { AtomicU32::from_ptr(self.gate as *mut u32) }.store(opened, Ordering::Release);
+        let limit = Duration::from_nanos(waits::LIMIT_NS);
+        if closed.elapsed() > limit {
+            return Err(format!(
+                "the host took more than {limit:?} to enqueue {} calls, so they may have begun late",
+                gated.len()
+            )
+            .into());
+        }
+        self.enqueue(others, call)?;
         self.ranks.synchronize(stream)?;
         let times = events
             .iter()
@@ -110,21 +126,43 @@ impl<'a> Blocks<'a> {
         self.slowest(&times.collect::<Result<Vec<_>, Failure>>()?)
     }
 
+    /// Enqueues a call for each pair of events, which all ranks begin together.
+    fn enqueue(
+        &self,
+        events: &[(CudaEvent, CudaEvent)],
+        call: &dyn Fn() -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let (rank, world) = (self.ranks.rank(), self.ranks.world());
+        for (start, end) in events {
+            self.waits.barrier(self.counters, rank, world)?;
+            start.record(&self.waits.stream)?;
+            call()?;
+            end.record(&self.waits.stream)?;
+        }
+        Ok(())
+    }
+
     /// Returns the times in µs of one call of a block of calls that each have `launches` launches. A block takes about
     /// 20 ms. All ranks must call this together.
     ///
     /// # Errors
-    /// A call fails, or a rank does not take part.
+    /// A call fails, the driver blocks the host while it enqueues a call, or a rank does not take part.
     pub fn times_of(
         &self,
         launches: u32,
         call: &dyn Fn() -> Result<(), Failure>,
     ) -> Result<Vec<f64>, Failure> {
-        let first = median(&self.time(2, call)?);
-        // Beside the launches, an iteration has a barrier and records two events.
-        let most = (MAX_LAUNCHES / (launches + 3)).min(MAX_ITERATIONS);
-        let iterations = (BLOCK_US / first).clamp(3.0, f64::from(most)) as u32;
-        self.time(iterations, call)
+        self.times_gated(gated_calls(launches), call)
+    }
+
+    fn times_gated(
+        &self,
+        gated: usize,
+        call: &dyn Fn() -> Result<(), Failure>,
+    ) -> Result<Vec<f64>, Failure> {
+        let first = median(&self.time_gated(gated, 2, call)?);
+        let iterations = (BLOCK_US / first).clamp(3.0, f64::from(MAX_ITERATIONS)) as u32;
+        self.time_gated(gated, iterations, call)
     }
 
     /// Returns the times in µs of one call of a graph that has `calls` calls. All ranks must call this together.
@@ -132,7 +170,8 @@ impl<'a> Blocks<'a> {
     /// # Errors
     /// The graph cannot be launched, or a rank does not take part.
     pub fn times_in_graph(&self, calls: u32, graph: &Graph) -> Result<Vec<f64>, Failure> {
-        self.times_per_call(calls, &|| graph.launch(&self.waits.stream))
+        let times = self.times_gated(GATED_GRAPHS, &|| graph.launch(&self.waits.stream))?;
+        Ok(per_call(&times, calls))
     }
 
     /// Returns the times in µs of one of the `calls` calls that `all` enqueues. All ranks must call this together.
@@ -144,8 +183,7 @@ impl<'a> Blocks<'a> {
         calls: u32,
         all: &dyn Fn() -> Result<(), Failure>,
     ) -> Result<Vec<f64>, Failure> {
-        let times = self.times_of(calls, all)?;
-        Ok(times.iter().map(|us| us / f64::from(calls)).collect())
+        Ok(per_call(&self.times_of(calls, all)?, calls))
     }
 
     /// Returns the largest value of each element over all ranks. All ranks must call this together.
@@ -203,6 +241,16 @@ pub fn in_turns(
         }
     }
     Ok(times)
+}
+
+fn per_call(times: &[f64], calls: u32) -> Vec<f64> {
+    times.iter().map(|us| us / f64::from(calls)).collect()
+}
+
+/// The calls of a block that are enqueued behind its closed gate. The host enqueues the others while these run.
+fn gated_calls(launches: u32) -> usize {
+    // Beside its launches, a call has a barrier and records two events.
+    (GATED_LAUNCHES / (launches + 3)).max(2) as usize
 }
 
 /// Returns the candidates in the order of a round.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 pub(crate) const KERNELS: &str = include_str!("waits.cu");
 
 /// The time after which the kernels stop waiting.
-const LIMIT_NS: u64 = 5_000_000_000;
+pub(crate) const LIMIT_NS: u64 = 5_000_000_000;
 
 /// The kernels, loaded on one GPU. All kernels run on one stream.
 pub struct Waits {

@@ -56,21 +56,18 @@ pub struct Bench {
     /// Do not measure cuBLAS and NCCL
     #[arg(long, help_heading = "Rivals")]
     no_rivals: bool,
-    /// Measure NCCL, too. NCCL has no deadline: if it does not return, the process ends after --limit-s
-    #[arg(long, help_heading = "Rivals", conflicts_with = "no_rivals")]
-    nccl: bool,
     /// Folder of libcublas.so and libcublasLt.so [default: searched in the loader's path, CUDA toolkits and Python packages]
     #[arg(long, value_name = "DIR", help_heading = "Rivals")]
     cublas_dir: Option<PathBuf>,
     /// Folder of libnccl.so.2 [default: searched in the same way]
-    #[arg(long, value_name = "DIR", help_heading = "Rivals", requires = "nccl")]
+    #[arg(long, value_name = "DIR", help_heading = "Rivals")]
     nccl_dir: Option<PathBuf>,
     /// Write results.jsonl and report.html, a page with plots, to this folder
     #[arg(long, value_name = "DIR", help_heading = "Results")]
     out: Option<PathBuf>,
     /// Report the results of an earlier results.jsonl instead of measuring; can be given several times, to merge the results of
     /// several hosts
-    #[arg(long, value_name = "FILE", help_heading = "Results", conflicts_with_all = ["device", "ranks", "seed", "no_check", "no_rivals", "cublas_dir", "nccl"])]
+    #[arg(long, value_name = "FILE", help_heading = "Results", conflicts_with_all = ["device", "ranks", "seed", "no_check", "no_rivals", "cublas_dir", "nccl_dir"])]
     from: Vec<PathBuf>,
     #[command(flatten)]
     network: Network,
@@ -117,7 +114,6 @@ impl Bench {
                 rounds: self.rounds,
                 rivals: !self.no_rivals,
                 cublas_dir: self.cublas_dir.as_deref(),
-                nccl: self.nccl,
                 nccl_dir: self.nccl_dir.as_deref(),
             },
         };

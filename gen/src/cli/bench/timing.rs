@@ -29,8 +29,6 @@ pub struct Settings<'a> {
     pub rounds: u32,
     /// Whether rivals are measured.
     pub rivals: bool,
-    /// Whether NCCL is measured, if rivals are.
-    pub nccl: bool,
     pub cublas_dir: Option<&'a Path>,
     pub nccl_dir: Option<&'a Path>,
 }
@@ -94,18 +92,13 @@ impl<'a> Timing<'a> {
     pub fn run(&self) -> Result<Timed, Failure> {
         let stream = self.ranks.default_stream();
         let blocks = Blocks::new(self.ranks, &stream)?;
-        let (mut rivals, mut notes) = match self.settings.rivals {
+        let (rivals, mut notes) = match self.settings.rivals {
             true => rivals::of(self.operator.plan()),
             false => (
                 Vec::new(),
                 vec!["rivals were not measured (--no-rivals)".to_owned()],
             ),
         };
-        let all = rivals.len();
-        rivals.retain(|rival| self.settings.nccl || !rival.communicates());
-        if rivals.len() < all {
-            notes.push("NCCL was not compared; it is with --nccl".to_owned());
-        }
         let dirs = (self.settings.cublas_dir, self.settings.nccl_dir);
         let libraries = Libraries::load(self.ranks, &self.captured, &rivals, dirs)?;
         notes.extend(libraries.missing());

@@ -84,7 +84,6 @@ fn graphs_make_right_calls_on_each_copy_of_the_operands() {
     let settings = Settings {
         rounds: 1,
         rivals: false,
-        nccl: false,
         cublas_dir: None,
         nccl_dir: None,
     };
