@@ -13,6 +13,7 @@ use mkernel_spec::fabric::{
 };
 use mkernel_spec::{Arch, Backend};
 use mkernel_testing::golden::Golden;
+use mkernel_testing::jobs::half_of_long;
 use std::fmt::Write;
 use std::num::NonZero;
 use std::sync::Mutex;
@@ -21,12 +22,13 @@ fn nvrtc() -> &'static Nvrtc {
     Nvrtc::load().unwrap_or_else(|error| panic!("this test needs libnvrtc: {error}"))
 }
 
-/// No kernel spills registers. [`Nvrtc::compile`] itself refuses every line of the log that a good kernel does not
+/// No kernel spills registers. A run compiles half of the kernels. [`Nvrtc::compile`] itself refuses every line of the log that a good kernel does not
 /// cause, such as unused code, an ignored setmaxnreg or a serialised wgmma.
 #[test]
 fn every_golden_compiles_without_a_spill_or_a_warning() {
     let goldens = Golden::all();
-    let (left, faults) = (Mutex::new(goldens.iter()), Mutex::new(Vec::new()));
+    let sample = half_of_long(&goldens);
+    let (left, faults) = (Mutex::new(sample.iter()), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(1, NonZero::get) {
             scope.spawn(|| {

@@ -1,4 +1,4 @@
-//! Tests that layers of experts are right with every seed: skewed ranks, ranks without tokens, experts without rows,
+//! Tests that layers of experts are right: skewed ranks, ranks without tokens, experts without rows,
 //! and an expert with all rows.
 
 use mkernel::network::Faults;
@@ -7,7 +7,7 @@ use mkernel_testing::jobs::attention::CallPattern;
 use mkernel_testing::jobs::experts::Layer;
 use mkernel_testing::jobs::{WRAPPING_CALL_COUNTS, each_in_one, share};
 
-/// Runs the layer with several seeds. The results must be right and have the same bits.
+/// Runs the layer with `seeds` seeds. The results must be right and have the same bits.
 pub fn check(name: &str, layer: &Layer, seeds: u64) {
     assert!(layer.is_exact(), "{name}");
     let mut first = None;
@@ -95,7 +95,7 @@ fn missing_choices_take_no_room() {
     let mut layer = Layer::new(2, 4, 2, 10);
     layer.max_rows = Some(12);
     let layer = layer.call(&[10, 10], |_, token| vec![-1, (token % 4) as i32]);
-    check("full", &layer, 2);
+    check("full", &layer, 1);
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn missing_choices_out_of_step_and_in_graphs_are_right() {
         let mut layer = Layer::new(2, 6, 2, 16);
         (layer.pattern, layer.skew) = (pattern, 100);
         let layer = layer.mixed([&[16, 16], &[0, 5], &[16, 1]]).padded();
-        check(&format!("{pattern:?}"), &layer, 2);
+        check(&format!("{pattern:?}"), &layer, 1);
     }
 }
 
@@ -174,7 +174,7 @@ fn tokens_may_all_have_the_same_experts() {
             vec![rank as i32 * 2, 7 - rank as i32 * 2]
         })
         .call(&[0; 4], |_, _| vec![0, 1]);
-    check("one pair", &layer, 2);
+    check("one pair", &layer, 1);
 }
 
 /// Every token goes to all experts.
@@ -183,7 +183,7 @@ fn top_k_may_be_the_number_of_experts() {
     let layer = Layer::new(4, 4, 4, 9).call(&[9, 2, 0, 9], |rank, token| {
         (0..4).map(|j| ((rank + token + j) % 4) as i32).collect()
     });
-    check("all experts", &layer, 2);
+    check("all experts", &layer, 1);
 }
 
 #[test]
@@ -191,7 +191,7 @@ fn late_ranks_do_not_change_results() {
     let mut layer = Layer::new(2, 6, 2, 16);
     layer.skew = 100;
     let layer = layer.mixed([&[16, 16], &[16, 0], &[16, 16]]);
-    check("skewed", &layer, 4);
+    check("skewed", &layer, 2);
 }
 
 /// The results stay right while the call count passes 2^31 or 2^32, in turn from layer to layer.
@@ -224,7 +224,7 @@ fn all_rows_of_a_rank_may_be_used() {
     let mut layer = Layer::new(2, 4, 1, 10);
     layer.max_rows = Some(20);
     let layer = layer.call(&[10, 10], |_, token| vec![(token % 2) as i32]);
-    check("full", &layer, 2);
+    check("full", &layer, 1);
 }
 
 #[test]
@@ -234,7 +234,7 @@ fn random_and_skewed_routing_is_right() {
         .random(&[12; 4], true)
         .random(&[12, 1, 0, 7], false)
         .random(&[12; 4], true);
-    check("random", &layer, 2);
+    check("random", &layer, 1);
 }
 
 #[test]
@@ -243,6 +243,6 @@ fn calls_out_of_step_and_in_graphs_are_right() {
         let mut layer = Layer::new(2, 6, 2, 16);
         layer.pattern = pattern;
         let layer = layer.mixed([&[16, 16], &[0, 5], &[16, 1]]);
-        check(&format!("{pattern:?}"), &layer, 2);
+        check(&format!("{pattern:?}"), &layer, 1);
     }
 }

@@ -8,10 +8,10 @@ use mkernel::spec::{
     Activation, BLayout, CollectiveConfig, CollectiveOp, Dtype, Epilogue, GemmConfig, GemmOp, Norm,
     Problem, Scales, SumEpilogue,
 };
-use mkernel_testing::jobs::all_are_right;
 use mkernel_testing::jobs::batches::Batch;
 use mkernel_testing::jobs::compared::Compared;
 use mkernel_testing::jobs::token_batches::{ComparedTokens, TokenBatch};
+use mkernel_testing::jobs::{all_are_right, share};
 
 /// Columns of the result and the contracted dimension: sizes that have 4, 2 and 1 granules.
 const FOUR: (u64, u64) = (136, 2048);
@@ -113,7 +113,7 @@ fn jobs() -> Vec<(String, Compared)> {
 
 #[test]
 fn rows_have_equal_bits_in_all_batches() {
-    let mut jobs = jobs();
+    let mut jobs = share(jobs(), "", (0, 2));
     jobs.iter_mut().for_each(|(_, job)| job.one_in = ONE_IN);
     all_are_right(&jobs, 1);
 }
@@ -179,7 +179,7 @@ fn few_rows(config: CollectiveConfig, ranks: (u32, u32), sizes: (u64, u64)) -> C
 
 #[test]
 fn rows_of_collectives_have_equal_bits_in_all_batches() {
-    let mut jobs = collectives();
+    let mut jobs = share(collectives(), "", (0, 2));
     jobs.iter_mut().for_each(|(_, job)| job.one_in = ONE_IN);
     all_are_right(&jobs, 1);
 }
@@ -222,7 +222,7 @@ fn layers() -> Vec<(String, ComparedTokens)> {
 
 #[test]
 fn tokens_have_equal_bits_in_all_batches() {
-    let mut jobs = layers();
+    let mut jobs = share(layers(), "", (0, 2));
     jobs.iter_mut().for_each(|(_, job)| job.one_in = ONE_IN);
     all_are_right(&jobs, 1);
 }
