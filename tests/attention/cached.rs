@@ -1,5 +1,5 @@
-//! Tests of calls with cached rows of K and V: right calls, and calls whose numbers of cached rows are wrong. Of these, every rank
-//! gets an error that names the mistake, and nothing outside of the operands is read or written.
+//! Tests of calls with cached rows of K and V. If numbers of cached rows are wrong, every rank gets an error that names the
+//! mistake, and kernels access only their operands.
 
 use mkernel::cudarc::driver::{CudaSlice, CudaStream};
 use mkernel::half::bf16;
@@ -53,7 +53,7 @@ fn calls_of_random_lengths_over_random_caches_are_right() {
     all_are_right(&share(random(1), "", (0, 2)), 1);
 }
 
-/// This test is for changes of attention and of the simulator.
+/// A long run for changes of attention and of the simulator.
 #[test]
 #[ignore = "takes ten minutes"]
 fn calls_of_many_random_lengths_over_random_caches_are_right() {
@@ -133,7 +133,7 @@ fn call(
     (written.count(), outcome)
 }
 
-/// The error comes at once, not at a deadline, and from every rank. All ranks have as many cached rows together.
+/// Every rank returns the error at once, not at a deadline. The total number of cached rows is equal on all ranks.
 #[test]
 fn different_numbers_are_an_error_that_names_two_ranks() {
     for world in [2, 4] {
@@ -156,7 +156,7 @@ fn different_numbers_are_an_error_that_names_two_ranks() {
     }
 }
 
-/// Numbers of rows are compared beside cached rows.
+/// Ranks also compare the numbers of new rows.
 #[test]
 fn different_rows_over_equal_caches_are_an_error() {
     let outcomes = on_ranks(2, 0, |ranks, operator, stream| {
@@ -168,7 +168,7 @@ fn different_rows_over_equal_caches_are_an_error() {
     assert!(outcomes.iter().all(Result::is_err));
 }
 
-/// The call writes nothing, and the communicator can be used after that.
+/// The call writes nothing, and the communicator stays usable.
 #[test]
 fn numbers_that_are_not_possible_are_an_error_of_their_call() {
     let wrong = [

@@ -15,8 +15,7 @@ const SHAPE: AttentionShape = AttentionShape {
     head_dim: 64,
 };
 
-/// Calls the operator with or without LSE on random operands, and returns the bits of O. Memory for LSE is passed only to the
-/// operator that takes it.
+/// Calls an operator with or without LSE on random operands, and returns the bits of O.
 fn bits_of_o(ranks: &Communicator, lse: bool, packed: bool) -> Result<Vec<u16>, Failure> {
     let config = AttentionConfig {
         causal: true,

@@ -1,5 +1,5 @@
-//! Tests of calls whose offsets of packed sequences are wrong: every rank gets an error that names the mistake, and nothing
-//! outside of the operands is read or written.
+//! Tests of calls with wrong offsets of packed sequences: every rank gets an error that names the mistake, and kernels access
+//! only their operands.
 
 use mkernel::cudarc::driver::{CudaSlice, CudaStream};
 use mkernel::half::bf16;
@@ -108,7 +108,7 @@ fn call(
     (rows.filter(is_written).count(), outcome)
 }
 
-/// The error comes at once, not at a deadline, and from every rank. The total number of rows is equal on all ranks.
+/// Every rank returns the error at once, not at a deadline. The total number of rows is equal on all ranks.
 #[test]
 fn different_offsets_are_an_error_that_names_two_ranks() {
     let kinds = [(2, false), (2, true), (4, false), (4, true)];
@@ -133,7 +133,7 @@ fn different_offsets_are_an_error_that_names_two_ranks() {
     }
 }
 
-/// The call writes nothing, and the communicator can be used after that.
+/// The call writes nothing, and the communicator stays usable.
 #[test]
 fn offsets_that_are_not_possible_are_an_error_of_their_call() {
     let wrong = [

@@ -1,4 +1,4 @@
-//! Tests of results in symmetric memory that are passed in a wrong way, or that some rank does not expect.
+//! Tests of wrong results in symmetric memory: at different places on different ranks, or outside of symmetric memory.
 
 use mkernel::cudarc::driver::CudaStream;
 use mkernel::spec::{CollectiveConfig, CollectiveOp, CollectiveShape, Dim, Dtype, Protocol};
@@ -66,7 +66,7 @@ impl Rank<'_> {
                 assert_eq!(error.kind(), ErrorKind::Mismatch);
                 assert!(text.contains("of extent 0"), "{text}");
             }
-            // A rank that another one has stopped names that rank.
+            // A rank that another rank has aborted names the other rank.
             Error::Timeout { aborted_by, .. } => assert!(aborted_by.is_some(), "{text}"),
             _ => panic!("{}: {text}", self.operator.plan().id),
         }
@@ -118,7 +118,7 @@ fn on_ranks_with(
     }
 }
 
-/// No rank stores anything before it has compared the places of all.
+/// No rank stores anything before it has compared the places of all ranks.
 #[test]
 fn another_tensor_on_one_rank_is_an_error_that_names_it() {
     for (op, seed) in OPS
@@ -137,8 +137,8 @@ fn another_tensor_on_one_rank_is_an_error_that_names_it() {
     }
 }
 
-/// If each call gives its rows, the places are compared in calls of few rows too, which travel as packets. Calls of more
-/// rows may store to the results of the others.
+/// With rows at run time, ranks compare places also in calls of few rows, which travel as packets, since calls of more rows
+/// may store to the results of other ranks.
 #[test]
 fn another_tensor_is_an_error_however_few_the_rows() {
     let cases = OPS

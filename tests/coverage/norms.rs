@@ -1,4 +1,4 @@
-//! Golden configurations of GEMM operators that normalise rows.
+//! Golden configurations of GEMM operators with a norm.
 
 use crate::some;
 use mkernel_spec::GemmOp;

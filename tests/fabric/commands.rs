@@ -59,7 +59,7 @@ fn each_invalid_field_is_named_with_its_command() {
     }
 }
 
-/// The producer writes a slot of the next lap, which it has not claimed.
+/// The producer writes a slot of the next lap without a claim.
 #[test]
 fn a_slot_of_another_lap_is_an_error() {
     let [mut endpoint, _peer] = connected_pair([Options::default(), Options::default()]);

@@ -1,5 +1,5 @@
-//! Tests of operators on several nodes. The GPUs of this host are divided into nodes, and emulated NICs carry out puts
-//! between them by peer copies.
+//! Tests of operators on several nodes. Groups of GPUs of this host act as nodes, and emulated NICs carry out puts by peer
+//! copies.
 
 use crate::back_to_back::{Skew, calls};
 use crate::compile::{compile, expect_plans};
@@ -233,7 +233,7 @@ fn spec(job: &AttentionJob) -> SizedSpec {
     spec.unwrap_or_else(|error| panic!("{:?}: {error}", job.config))
 }
 
-/// This test needs no GPU. It checks that all jobs are possible.
+/// Checks without a GPU that all jobs are possible.
 #[test]
 fn every_job_of_attention_on_nodes_has_a_plan() {
     for (world, nodes) in [(2, 2), (4, 2), (4, 4), (8, 2), (8, 8)] {

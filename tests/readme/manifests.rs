@@ -1,4 +1,4 @@
-//! What the book says about the `Cargo.toml` of a user's crate and workspace.
+//! The sections of the book about the `Cargo.toml` of a user's crate and workspace.
 
 use super::chapter;
 use mkernel_testing::documents;
