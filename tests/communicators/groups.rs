@@ -76,7 +76,7 @@ fn expect(stream: &Arc<CudaStream>, found: &CudaSlice<bf16>, value: impl Fn(u64,
     }
 }
 
-/// Products are summed over rows of a grid of 2x2 ranks, and these sums over its columns.
+/// Ranks of a 2x2 grid sum products over rows of the grid, and then sum the results over its columns.
 #[test]
 fn tensor_parallel_groups_and_data_parallel_groups_share_tensors() {
     let _alone = alone();

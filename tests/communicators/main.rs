@@ -242,7 +242,7 @@ fn memory_of_dropped_operators_is_used_again() {
             max_sms: Some(3),
             ..config
         };
-        // The first operator stays, and the others take turns in the space behind it.
+        // The first operator stays, and the other operators take turns in the space behind it.
         for _ in 0..20 {
             let operator = ranks.prepare(&wide, shape).expect("prepared");
             assert!(ranks.stats().heap.workspaces <= 3);

@@ -178,8 +178,7 @@ pub fn until(what: &str, limit: Duration, mut is_true: impl FnMut() -> bool) {
     }
 }
 
-/// Posts a command as a kernel does. Like a kernel, it aborts when the fabric has failed. Returns the index if the
-/// command was posted.
+/// Posts a command like a kernel, and returns its index, or `None` if the fabric failed before a slot was free.
 pub fn post(end: &RunningEndpoint, command: &Command) -> Option<u32> {
     let index = end.producer.claim();
     until("a slot", MARGIN * 2, || {

@@ -335,12 +335,12 @@ fn attention_beside_gemms_is_right() {
     }
 }
 
-fn spec(job: &AttentionJob) -> SizedSpec {
+pub fn spec(job: &AttentionJob) -> SizedSpec {
     let spec = SizedSpec::for_sizes(job.kernel(), job.shape());
     spec.unwrap_or_else(|error| panic!("{:?}: {error}", job.config))
 }
 
-/// This test needs no GPU. It checks that all jobs are possible.
+/// Checks without a GPU that all jobs are possible.
 #[test]
 fn every_job_of_attention_has_a_plan() {
     use mkernel::spec::spec::WORLDS;

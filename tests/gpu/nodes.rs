@@ -1,6 +1,7 @@
 //! Tests of operators on several nodes. Groups of GPUs of this host act as nodes, and emulated NICs carry out puts by peer
 //! copies.
 
+use crate::attention::spec;
 use crate::back_to_back::{Skew, calls};
 use crate::compile::{compile, expect_plans};
 use crate::experts;
@@ -11,7 +12,7 @@ use mkernel::spec::Placement::{Contiguous, Zigzag};
 use mkernel::{
     Communicator,
     network::Faults,
-    spec::{Activation, BLayout, Dtype, Epilogue, GemmOp, GemmShape, SizedSpec, Tuning},
+    spec::{Activation, BLayout, Dtype, Epilogue, GemmOp, GemmShape, Tuning},
 };
 use mkernel_testing::jobs::attention::{AttentionJob, CallPattern, InputKind};
 use mkernel_testing::jobs::{Backend, for_each_in_parallel};
@@ -228,11 +229,6 @@ fn experts_out_of_step_and_in_graphs_are_right() {
     }
 }
 
-fn spec(job: &AttentionJob) -> SizedSpec {
-    let spec = SizedSpec::validate(job.kernel());
-    spec.unwrap_or_else(|error| panic!("{:?}: {error}", job.config))
-}
-
 /// Checks without a GPU that all jobs are possible.
 #[test]
 fn every_job_of_attention_on_nodes_has_a_plan() {
@@ -243,7 +239,7 @@ fn every_job_of_attention_on_nodes_has_a_plan() {
     }
 }
 
-/// Every other process gets an error in time, which names the rank that was killed.
+/// All other processes get an error in time that names the killed rank.
 #[test]
 #[ignore = "needs GPUs"]
 fn a_killed_process_ends_all_nodes_in_time() {

@@ -280,7 +280,7 @@ impl Operands {
         self.a
     }
 
-    /// Fills A with random numbers. All ranks must use the same seed.
+    /// Fills A with random numbers. All ranks must use one seed.
     pub fn fill_a(&self, lab: &Lab, seed: u64) -> Result<(), Failure> {
         lab.fill(&self.whole, 0, seed)?;
         let shard = self.shard.as_ref();
@@ -296,7 +296,7 @@ impl Operands {
         }
     }
 
-    /// Fills B, the bias and the residual with random numbers. They differ between ranks, unless the operator reduces.
+    /// Fills B, the bias and the residual with random numbers, which differ between ranks unless the operator reduces.
     pub fn fill_b(&self, lab: &Lab, seed: u64, rank: u32) -> Result<(), Failure> {
         let of_rank = if self.parts > 1 { 0 } else { rank };
         let seed = seed.wrapping_add(u64::from(of_rank));

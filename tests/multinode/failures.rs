@@ -156,7 +156,7 @@ fn a_rank_that_dies_is_named_by_every_rank() {
     every_rank_names(5, (2, 4), GemmOp::AgGemm, Exit::Dies);
 }
 
-/// A rank ends while the completions of its late peer's puts are still in flight. This is no error on the peer.
+/// The end of a rank is no error on a late peer whose puts have completions in flight.
 #[test]
 fn a_rank_may_end_before_its_peers_have_finished() {
     for seed in 0..16 {
