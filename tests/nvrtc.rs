@@ -48,7 +48,7 @@ fn every_golden_compiles_without_a_spill_or_a_warning() {
 fn compile_without_faults(golden: &Golden) -> Result<(), String> {
     let compiled = nvrtc().compile(&golden.source);
     let cubin = compiled.map_err(|error| format!("{}: {error}", golden.name))?;
-    let found = cubin.resources.expect("of an SM");
+    let found = cubin.resources.expect("figures of an SM");
     // An SM has 65536 registers. A thread gets a multiple of 8, and at most 255.
     let most = (65536 / golden.plan.launch().threads / 8 * 8).min(255);
     let is_sound = golden.plan.launch().registers.fit(found.registers)
@@ -71,7 +71,7 @@ fn abi_asserts() -> CudaSource {
             text,
             "static_assert({condition}, \"differs from the host's\");"
         )
-        .expect("a String takes all");
+        .expect("writes to a String");
     };
     for layout in shared_structs() {
         let name = layout.name;

@@ -77,7 +77,10 @@ fn tera_only_assembles() {
     let faults: Vec<String> = files(&root, "tera")
         .iter()
         .flat_map(|(path, text)| {
-            let name = path.strip_prefix(&root).expect("below").to_string_lossy();
+            let name = path
+                .strip_prefix(&root)
+                .expect("a path below the root")
+                .to_string_lossy();
             template_faults(&name, text)
         })
         .collect();
@@ -121,7 +124,10 @@ fn headers_are_plain_cpp() {
         (path, text)
     });
     for (path, text) in headers.iter().chain(&shared) {
-        let name = path.strip_prefix(&root).expect("below").to_string_lossy();
+        let name = path
+            .strip_prefix(&root)
+            .expect("a path below the root")
+            .to_string_lossy();
         for (number, line) in (1..).zip(text.lines()) {
             let is_header = name.ends_with(".cuh");
             if is_header

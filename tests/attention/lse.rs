@@ -114,7 +114,7 @@ fn texts_name_the_option_of_lse() {
             if !lse {
                 call = call.write(Operand::Lse, &mut other);
             }
-            let error = call.launch().expect_err("an operand too many or too few");
+            let error = call.launch().expect_err("an extra or a missing operand");
             let text = error.to_string();
             assert!(
                 text.starts_with("operand lse: ") && text.contains(hint),

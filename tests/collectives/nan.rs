@@ -66,7 +66,7 @@ const OPS: [(CollectiveOp, Option<u32>); 3] = [
 ];
 
 #[test]
-fn nans_whose_bits_are_all_one_arrive() {
+fn nans_with_all_bits_set_arrive() {
     for (op, shots) in OPS {
         for result in call(op, shots, [bf16::from_bits(0xffff); 2], &[]) {
             let result = result.unwrap_or_else(|error| panic!("{op}: {error}"));

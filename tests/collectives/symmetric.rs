@@ -140,7 +140,7 @@ fn another_tensor_on_one_rank_is_an_error_that_names_it() {
 /// With rows at run time, ranks compare places also in calls of few rows, which travel as packets, since calls of more rows
 /// may store to the results of other ranks.
 #[test]
-fn another_tensor_is_an_error_however_few_the_rows() {
+fn another_tensor_is_an_error_for_few_rows_too() {
     let cases = OPS
         .into_iter()
         .flat_map(|op| [1, ROWS].map(|rows| (op, rows)));
@@ -156,7 +156,7 @@ fn another_tensor_is_an_error_however_few_the_rows() {
 
 /// A rank that has not begun the call may still use its result.
 #[test]
-fn nothing_is_stored_to_a_rank_that_does_not_make_the_call() {
+fn no_rank_stores_to_an_absent_rank() {
     for op in OPS {
         on_ranks(op, 0, |rank| {
             let mut y = rank.zeros(ELEMS);

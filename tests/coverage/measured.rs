@@ -60,7 +60,7 @@ impl Measured {
 }
 
 #[test]
-fn estimates_of_the_fastest_plans_are_near_the_estimates_of_chosen_plans() {
+fn estimates_of_fastest_and_chosen_plans_are_close() {
     let file: File = toml::from_str(include_str!("../../benches/measured.toml")).expect("a table");
     let mut wrong = String::new();
     for measured in &file.measured {

@@ -67,7 +67,7 @@ fn a_slot_of_another_lap_is_an_error() {
     let error = endpoint
         .endpoint
         .step(Instant::now())
-        .expect_err("lap 1 before lap 0");
+        .expect_err("a slot of lap 1 before lap 0");
     assert!(
         matches!(
             error,

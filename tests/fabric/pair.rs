@@ -196,5 +196,5 @@ pub fn error_of(end: &RunningEndpoint, limit: Duration) -> FabricError {
     until("an error", limit, || end.arrivals.is_aborted());
     end.proxy
         .error()
-        .expect("it is set before kernels are aborted")
+        .expect("the error, which is set before kernels are aborted")
 }

@@ -97,7 +97,7 @@ fn copies_by_copy_engines_are_right() {
 
 #[test]
 #[ignore = "needs GPUs"]
-fn ranks_without_rows_wait_for_a_slow_one() {
+fn ranks_without_rows_wait_for_a_slow_rank() {
     let small = |m| GemmShape { m, n: 264, k: 136 };
     run(small(1), Tuning::default(), Skew::Always { rank: 1 });
     run(small(9), Tuning::default(), Skew::Always { rank: 0 });

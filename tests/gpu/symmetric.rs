@@ -20,7 +20,7 @@ const SHAPE: CollectiveShape = CollectiveShape { m: 64, n: 4096 };
 /// grow with the number of tensors.
 #[test]
 #[ignore = "needs GPUs"]
-fn tensors_in_symmetric_memory_are_operands_and_come_and_go() {
+fn tensors_in_symmetric_memory_are_allocated_and_freed_between_calls() {
     let _limit = TimeLimit::start("symmetric memory", Duration::from_secs(120));
     for world in worlds(1) {
         on_ranks(world, come_and_go);

@@ -119,7 +119,7 @@ fn every_rank_names(lost: u32, nodes: (u32, u32), op: GemmOp, exit: Exit) {
                         let _alive = rank;
                         resume_unwind(Box::new("it dies"));
                     }));
-                    died.expect_err("it has died");
+                    died.expect_err("the rank has died");
                 }
             }
             return None;

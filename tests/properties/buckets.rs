@@ -97,7 +97,7 @@ proptest! {
     #![proptest_config(few_cases())]
 
     #[test]
-    fn buckets_are_alike_where_they_must_be(plan in plans()) {
+    fn buckets_agree_on_launches_and_networks(plan in plans()) {
         let Some(plan) = plan else { return Ok(()) };
         prop_assert!((1..=MAX_BUCKETS).contains(&plan.bodies.len()));
         prop_assert!(plan.bodies.is_sorted_by(|a, b| a.max_rows() < b.max_rows()));

@@ -45,7 +45,7 @@ proptest! {
     /// Traffic, puts and memory of GEMM plans have their smallest possible order of growth, for 2 to 64 nodes of 1 to 8
     /// ranks.
     #[test]
-    fn gemm_plans_grow_no_faster_than_they_must(
+    fn gemm_plans_grow_no_faster_than_necessary(
         op in select(&[GemmOp::AgGemm, GemmOp::GemmRs, GemmOp::GemmAr][..]),
         nodes in 2..=64u32,
         local in 1..=8u32,
@@ -100,7 +100,7 @@ proptest! {
 
     /// In `dispatch_gemm`, traffic and memory are what the tokens need.
     #[test]
-    fn dispatch_plans_grow_no_faster_than_they_must(
+    fn dispatch_plans_grow_no_faster_than_necessary(
         nodes in 2..=64u32,
         local in 1..=8u32,
         each in 1..=2u64,
@@ -262,7 +262,7 @@ fn attention_on_several_nodes_keeps_all_heads() {
     assert!(found.to_string().contains("3 of 16 heads"), "{found}");
     assert!(SizedSpec::validate(attention(4096, Some(16))).is_ok());
 
-    let large = SizedSpec::validate(attention(1 << 22, None)).expect("possible elsewhere");
+    let large = SizedSpec::validate(attention(1 << 22, None)).expect("a valid configuration");
     let found = KernelPlan::new(&large, &Device::h200()).expect_err("too much memory");
     let fields: Vec<_> = found.iter().map(|v| v.field).collect();
     assert_eq!(fields, [Field::SEQ], "{found}");

@@ -123,7 +123,7 @@ unsafe fn capture(
 }
 
 #[test]
-fn one_graph_serves_every_batch_between_forms_of_parallelism() {
+fn one_graph_serves_every_batch() {
     for (seed, world) in (0..).zip([1, 2, 4]) {
         let simulation = Simulation {
             ranks: world,

@@ -89,7 +89,7 @@ fn more_rows_than_prepared_are_an_error_of_their_call() {
 
 /// Options that need a constant number of rows are refused before the number is known.
 #[test]
-fn choices_for_constant_rows_are_refused() {
+fn options_for_constant_rows_are_refused() {
     for m in [Dim::Dynamic, Dim::UpTo(4096)] {
         let config = GemmConfig {
             m,
@@ -110,7 +110,7 @@ fn choices_for_constant_rows_are_refused() {
 
 /// Calls of few rows store nothing to results of other ranks, but calls of more rows may.
 #[test]
-fn another_tensor_on_one_rank_is_an_error_however_few_the_rows() {
+fn another_tensor_on_one_rank_is_an_error_for_few_rows_too() {
     for (seed, shots) in [(0, 1), (1, 2)] {
         let config = GemmConfig {
             symmetric_result: true,

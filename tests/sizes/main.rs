@@ -30,7 +30,7 @@ struct Case {
 
 #[test]
 #[ignore = "takes 40 minutes on two cores"]
-fn every_operator_serves_any_sizes() {
+fn every_operator_serves_all_sizes() {
     let given = std::env::var("MKERNEL_TEST_SEEDS").map(|text| text.parse().expect("a number"));
     let seeds = given.unwrap_or(SEEDS);
     let cases = [

@@ -147,7 +147,7 @@ fn probe(plans: &[Case]) -> CudaSource {
             let both = format!("static constexpr u32 {call};\n  {most}");
             source = source.replace(most, &both);
         }
-        let start = source.find("struct Config").expect("what is instantiated");
+        let start = source.find("struct Config").expect("a configuration");
         let end = source.find("using Roles").expect("roles");
         let names = "using mk::u32;\nusing mk::u64;\nusing mk::u8;\n";
         let kernel = &source[start..end];
