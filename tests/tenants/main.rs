@@ -5,9 +5,8 @@ mod tenant;
 use mkernel::{Error, KernelConfig};
 use mkernel_testing::jobs::{Backend, Machine, Turns, none_fails};
 use mkernel_testing::kinds::{DISPATCH, ten_kinds};
-use mkernel_testing::lab::Random;
 use std::time::Duration;
-use tenant::{Begun, Tenant};
+use tenant::{Begun, Numbers, Tenant};
 
 /// The SMs of a GPU.
 const SMS: u32 = 6;
@@ -38,7 +37,7 @@ fn operators(max_sms: Option<u32>) -> Vec<KernelConfig> {
 fn beside_tenants(seed: u64, max_sms: Option<u32>) -> Result<(), String> {
     let configs = operators(max_sms);
     let begun = Begun::default();
-    let mut calls = Random(seed);
+    let mut calls = Numbers(seed);
     let order: Vec<_> = (0..CALLS)
         .map(|_| calls.below(configs.len() as u64) as usize)
         .collect();
@@ -47,7 +46,7 @@ fn beside_tenants(seed: u64, max_sms: Option<u32>) -> Result<(), String> {
         let mut turns = Turns::new(ranks, &configs, &order)?;
         let mut tenant = Tenant::new(ranks, &begun, TENANT_SMS)?;
         // All ranks make these calls, but launch the tenants at different times.
-        let mut times = Random(seed + 1000 * u64::from(ranks.rank()));
+        let mut times = Numbers(seed + 1000 * u64::from(ranks.rank()));
         for _ in &order {
             let is_first = times.below(2) == 0;
             if is_first {

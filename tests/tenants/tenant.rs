@@ -12,6 +12,17 @@ use std::sync::{Arc, Mutex};
 /// Shared memory of a CTA, so large that no other CTA fits on the SM.
 const SMEM_BYTES: u32 = 200 << 10;
 
+/// Numbers that depend on a seed only.
+pub struct Numbers(pub u64);
+
+impl Numbers {
+    /// Returns the next number, below `limit`.
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+        (self.0 >> 33) % limit
+    }
+}
+
 /// The words through which the tenants of all ranks wait for each other, in pinned memory.
 struct Words {
     context: Arc<CudaContext>,
